@@ -66,8 +66,8 @@ pub struct Accounts {
     pub clock_hand: AtomicU32,
     /// The place of the shelf that is looked at next for a cold one.
     pub shelf_hand: AtomicU32,
-    /// Versions of the shelves when `shelf_hand` passed them last: a shelf that has the same version
-    /// is cold.
+    /// Versions of the shelves when `shelf_hand` passed them last: a shelf that has the same
+    /// version is cold.
     pub shelves_seen: [AtomicU64; SHELVES],
     /// Where the store is searched next, by mobility: a pageblock's index.
     pub hints: [AtomicU32; Mobility::COUNT],

@@ -114,8 +114,8 @@ pub trait Allocator: Send + Sync + Sized + 'static {
         None
     }
 
-    /// As [`alloc_gib`](Self::alloc_gib), after moving held blocks by `mover` where there is no such
-    /// range; and how many pages it moved. Call it when all other threads have stopped.
+    /// As [`alloc_gib`](Self::alloc_gib), after moving held blocks by `mover` where there is no
+    /// such range; and how many pages it moved. Call it when all other threads have stopped.
     fn alloc_gib_by_moves(&self, _mover: &dyn Mover) -> (Option<Self::Block>, u64) {
         lacks(Self::DESIGN, "moves")
     }
