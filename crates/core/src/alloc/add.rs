@@ -195,7 +195,7 @@ impl<'a, 'm, C: Cpus> Adding<'a, 'm, C> {
         let pages = u64::from(range.frames);
         // Requests that search now may have an older span, or find what is not counted yet.
         let _moving = (!is_mutant(Mutant::AddsUnannounced)).then(|| zone_state.in_flight.begin(1));
-        zone_state.add_managed(pages, caches.pcps.cpus());
+        zone_state.add_managed(pages);
         if given == Given::Held {
             FrameBytes { caches, checks: self.checks }.note_range(range.start, range.frames);
             caches.direct(None, zone).count_allocs(0, pages);

@@ -303,6 +303,7 @@ impl Build<'_, '_> {
                 config.name,
                 config.node,
                 config.level,
+                self.config.cpus,
                 self.is_backed,
                 self.evacuation(),
             );

@@ -7,6 +7,7 @@
 //! | `explore` | how far a model is explored, and the line it prints |
 //! | `cpus` | restartable sequences step by step, a kernel's guards, locks |
 //! | `depot` | a whole allocator of a few frames, with a ledger of who holds which |
+//! | `drift_mark` | whether a zone is far above its watermarks |
 //! | `empties` | magazines of which there are too few, or other CPUs' |
 //! | `fronts` | fronts, gates, drains, re-entry |
 //! | `handover` | drains that ask owners for their fronts |
@@ -36,6 +37,7 @@ mod compacting;
 mod contexts;
 mod cpus;
 mod depot;
+mod drift_mark;
 mod empties;
 mod evacuating;
 pub mod explore;

@@ -1,8 +1,8 @@
 //! The caches of all CPUs in all zones, with what their slow paths work against; and the watermarks
 //! that pages pass on their way out of the store.
 //!
-//! Watermarks are checked against an estimate; near a watermark the CPUs' shares of the free count
-//! are summed.
+//! Watermarks are checked against an estimate, or, far above them, against the drift mark alone;
+//! near a watermark the CPUs' shares of the free count are summed.
 
 use super::direct::Direct;
 use super::pcps::Pcps;
@@ -13,7 +13,7 @@ use crate::store::Store;
 use crate::sync::InFlight;
 use crate::sync::prim::Ordering;
 use crate::zone::counts::Counters;
-use crate::zone::{Reserve, Zones};
+use crate::zone::{Reserve, Zone, Zones};
 
 /// What a request lets its CPU take from the store.
 #[derive(Clone, Copy)]
@@ -56,13 +56,17 @@ impl<'m, C: Cpus> Caches<'m, C> {
     /// Whether the zone may give `pages` without going below what `reserve` protects.
     pub fn may_give(&self, id: ZoneId, pages: u64, reserve: Reserve) -> bool {
         let zone = self.zones.get(id);
+        if zone.is_above_drift(pages) {
+            end_pressure(zone);
+            return true;
+        }
         let marks = zone.watermarks();
         let floor = reserve.floor_pages(marks) as i64;
         let estimate = self.free_estimate(id);
-        if estimate > marks.high as i64 && zone.below_low.load(Ordering::Relaxed) {
-            zone.below_low.store(false, Ordering::Relaxed);
+        if estimate > marks.high as i64 {
+            end_pressure(zone);
         }
-        let error = zone.estimate_error(self.pcps.cpus());
+        let error = zone.estimate_error();
         // With no floor the bits decide; the counter is only a statistic.
         if floor == 0 || estimate - error >= floor + pages as i64 {
             return true;
@@ -81,6 +85,12 @@ impl<'m, C: Cpus> Caches<'m, C> {
     ) -> Option<Pfn> {
         let allowed = self.may_give(zone, u64::from(order.frames()), terms.reserve);
         allowed.then(|| self.direct(here, zone).take(order, mobility, terms.bits)).flatten()
+    }
+
+    /// Whether a zone has more free pages than its high watermark.
+    pub fn is_above_high(&self, id: ZoneId) -> bool {
+        let zone = self.zones.get(id);
+        zone.is_above_drift(0) || self.free_estimate(id) > zone.watermarks().high as i64
     }
 
     /// Free pages of a zone, without what the CPUs have not yet reported.
@@ -115,5 +125,13 @@ impl<'m, C: Cpus> Caches<'m, C> {
     pub fn in_flight_pages(&self, zone: ZoneId) -> u64 {
         let pages = |in_flight: &InFlight| InFlight::in_flight_pages(in_flight.read());
         self.all_in_flight(zone).map(|(in_flight, _)| pages(in_flight)).sum()
+    }
+}
+
+/// Ends the zone's episode below `low`, if there is one: it is above `high`.
+#[inline]
+fn end_pressure(zone: &Zone) {
+    if zone.below_low.load(Ordering::Relaxed) {
+        zone.below_low.store(false, Ordering::Relaxed);
     }
 }

@@ -36,11 +36,13 @@
 //! changes at most 16 tags. Where nothing evacuates and nothing is to, and where it only counts, it
 //! reads only the hints of a section, in three lines, and 8 tags; in the first case 7 of 8 steps
 //! are left out, until a sixteenth of the zone has been allocated or freed since the last turn.
-//! While memory fills or empties, it reads counters alone, at every second call. A slow path is
-//! longer by one step and by 16 spare magazines for each mobility, half of what a decay of `high`
-//! may spill; and by one magazine for each mobility and class in use at every eighth step, which
-//! empties the CPU's fronts for evacuated frames.
+//! While memory fills or empties, it reads counters alone, at every second call, and the zone's,
+//! which all CPUs write then, at every eighth. A slow path is longer by one step and by 16 spare
+//! magazines for each mobility, half of what a decay of `high` may spill; and by one magazine for
+//! each mobility and class in use at every eighth step, which empties the CPU's fronts for
+//! evacuated frames.
 
+use super::cached::Accounts;
 use super::front::Front;
 use super::share::Share;
 use crate::cpus::{Cpus, Here};
@@ -72,6 +74,48 @@ const SPARE_RETURNED: u32 = 16;
 /// Frames that are left in settled pageblocks for each CPU that refills meanwhile.
 const KEPT_PER_CPU: u64 = if cfg!(loom) { 0 } else { 512 };
 
+/// Whether about as much is freed as allocated, by this CPU or in the zone: the free pages changed
+/// by less over the last steps than half of as many refills take. While memory fills or empties,
+/// nothing need heal. The CPU is asked for itself, too: beside others that come and go with whole
+/// magazines, the zone's count is never still.
+struct Stillness<'a> {
+    accounts: &'a Accounts,
+    ends_window: bool,
+    is_own_still: bool,
+}
+
+impl Stillness<'_> {
+    /// Whether [`is_steady`](Self::is_steady) need be asked. If not, the answer is no: the zone's
+    /// count changed by too much in the window that ended last. While CPUs fill or empty memory,
+    /// each has to fetch the count's line from the others, and so reads it once per window only.
+    fn may_become_steady(&self) -> bool {
+        // Relaxed: this CPU's own; an interrupt in between makes one step more or less.
+        let [last, before] =
+            [0, 1].map(|i| self.accounts.hand_free_before[i].load(Ordering::Relaxed));
+        self.is_own_still || self.ends_window || is_small_change(last, before)
+    }
+
+    fn is_steady(&self, free: u64) -> bool {
+        is_still(&self.accounts.hand_free_before, self.ends_window, free) || self.is_own_still
+    }
+}
+
+/// Whether a count is about what it was at the ends of the last two windows, the one that ends now
+/// included.
+fn is_still([last, before]: &[AtomicU64; 2], ends_window: bool, now: u64) -> bool {
+    if ends_window {
+        before.store(last.swap(now, Ordering::Relaxed), Ordering::Relaxed);
+    }
+    let [last, before] = [last, before].map(|cell| cell.load(Ordering::Relaxed));
+    is_small_change(last, before) && is_small_change(last, now)
+}
+
+/// Whether two counts of pages differ by less than half of what a window's refills take.
+fn is_small_change(a: u64, b: u64) -> bool {
+    let refilled = u64::from(STEADY_STEPS * Class::Order0.magazine_frames());
+    (a.wrapping_sub(b) as i64).unsigned_abs() <= refilled / 2
+}
+
 /// The hand of a CPU in a zone.
 struct Hand<'s, 'a, 'm, C>(&'s Share<'a, 'm, C>);
 
@@ -92,10 +136,17 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
             accounts.hand_rest.store(rest - 1, Ordering::Relaxed);
             return;
         }
+        let stillness = self.stillness();
+        // None may begin while memory fills or empties, and a count of whole pageblocks would be
+        // outdated when one may.
+        let may_rest = !cfg!(loom) && self.0.store().tags().evacuating(self.0.zone_id) == 0;
+        if may_rest && !stillness.may_become_steady() {
+            accounts.hand_rest.store(REST_UNSTEADY, Ordering::Relaxed);
+            return;
+        }
         let state = self.evacuation_state();
-        let is_steady = self.is_steady(state);
-        if !is_steady && state.evacuating == 0 && !cfg!(loom) {
-            // None may begin, and a count of whole pageblocks would be outdated when one may.
+        let is_steady = stillness.is_steady(state.free);
+        if may_rest && !is_steady {
             accounts.hand_rest.store(REST_UNSTEADY, Ordering::Relaxed);
             return;
         }
@@ -118,11 +169,8 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
         }
     }
 
-    /// Whether about as much is freed as allocated, by this CPU or in the zone: the free pages
-    /// changed by less over the last steps than half of as many refills take. While memory fills or
-    /// empties, nothing need heal. The CPU is asked for itself, too: beside others that come and go
-    /// with whole magazines, the zone's count is never still.
-    fn is_steady(&self, state: State) -> bool {
+    /// Begins a step's look at whether memory fills or empties.
+    fn stillness(&self) -> Stillness<'_> {
         let accounts = &self.0.pcp.accounts;
         let counters = &self.0.pcp.counters;
         let own = counters
@@ -132,17 +180,9 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
             .wrapping_add(self.0.pcp.charged_pages.load(Ordering::Relaxed) as u64);
         let steps = accounts.hand_steps.load(Ordering::Relaxed).wrapping_add(1);
         accounts.hand_steps.store(steps, Ordering::Relaxed);
-        let refilled = u64::from(STEADY_STEPS * Class::Order0.magazine_frames());
-        let is_still = |[last, before]: &[AtomicU64; 2], now: u64| {
-            if steps.is_multiple_of(STEADY_STEPS) {
-                before.store(last.swap(now, Ordering::Relaxed), Ordering::Relaxed);
-            }
-            let [last, before] = [last, before].map(|cell| cell.load(Ordering::Relaxed));
-            let change = |then: u64| (last.wrapping_sub(then) as i64).unsigned_abs();
-            change(before).max(change(now)) <= refilled / 2
-        };
-        let is_zone_still = is_still(&accounts.hand_free_before, state.free);
-        is_still(&accounts.hand_moved_before, own) || is_zone_still
+        let ends_window = steps.is_multiple_of(STEADY_STEPS);
+        let is_own_still = is_still(&accounts.hand_moved_before, ends_window, own);
+        Stillness { accounts, ends_window, is_own_still }
     }
 
     fn evacuation_state(&self) -> State {

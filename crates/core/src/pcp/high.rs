@@ -30,8 +30,7 @@ impl<C: Cpus> Share<'_, '_, C> {
 
     /// Whether `high` may grow: it adapts, and the zone is above its high watermark.
     fn may_raise_high(&self, limits: CacheLimits) -> bool {
-        limits.adapts()
-            && self.caches.free_estimate(self.zone_id) > self.zone.watermarks().high as i64
+        limits.adapts() && self.caches.is_above_high(self.zone_id)
     }
 
     /// Raises `high` by a batch or more, so that `pages` more fit under it, if it may grow and

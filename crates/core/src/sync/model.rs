@@ -60,6 +60,10 @@ pub enum Mutant {
     WakesTwice,
     /// A pass gives pageblocks up before the device has taken the report.
     ReportsLate,
+    /// A caller that says that a zone is above its drift mark does not read the count again.
+    LooksOnce,
+    /// A caller that removes a claim to say so makes no new version.
+    ClaimsAlike,
 }
 
 // Loom and shuttle run all threads of a model on the test's own thread.

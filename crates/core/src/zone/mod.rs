@@ -7,6 +7,7 @@
 //! | `watermarks` | below which level of free pages a zone becomes careful |
 //! | `evacuation` | how many of its pageblocks evacuate |
 //! | `cache_limits` | how many pages a CPU may cache of a zone: `batch`, and the bounds of `high` |
+//! | `drift_mark` | whether it is so far above them that requests need not read its free pages |
 //! | [`compactions`] | counters of compaction |
 //! | [`counts`] | counters of a zone, and of a CPU in it |
 //! | `lists` | [`Zones`]: all of them, in the order that a node prefers |
@@ -14,6 +15,7 @@
 mod cache_limits;
 pub mod compactions;
 pub mod counts;
+pub(crate) mod drift_mark;
 mod evacuation;
 mod lists;
 mod state;

@@ -3,11 +3,15 @@
 use super::cache_limits::{CacheLimits, PAGES_MAX};
 use super::compactions::CompactionCounters;
 use super::counts::Counters;
+use super::drift_mark::DriftMark;
 use super::evacuation::{Evacuating, Evacuation};
 use super::watermarks::Watermarks;
 use crate::frame::NodeId;
-use crate::sync::prim::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use crate::sync::prim::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, dekker_fence};
 use crate::sync::{Apart, InFlight};
+
+/// The drift mark is so many drifts above the high watermark; see [`DriftMark`].
+const MARK_DRIFTS: i64 = 4;
 
 /// A zone's metadata.
 ///
@@ -28,14 +32,19 @@ pub struct Zone {
     pub quarantined: AtomicU64,
     marks: [AtomicU64; 3],
     limits: [AtomicU64; 3],
+    /// CPUs with caches.
+    cpus: u32,
     /// Largest change of the free count that a CPU keeps to itself.
     delta_max: AtomicI64,
+    /// Whether the free count is so high that requests need not read it.
+    drift_mark: DriftMark,
     /// Free pages of the store, without the CPUs' deltas. On a line of its own: every slow path
     /// reads the fields above, while drains and callers that move many pages write this one.
     free: Apart<AtomicI64>,
     /// Whether a backing counts the free pages. Then this zone does not count them.
     is_backed: bool,
-    pub evacuating: Evacuating,
+    /// On lines of its own: hands write it, and every slow path reads the fields above.
+    pub evacuating: Apart<Evacuating>,
     /// Set from the first refill below `low` until one above `high`.
     pub below_low: AtomicBool,
     /// Moves by callers that run on no CPU with caches.
@@ -47,15 +56,17 @@ pub struct Zone {
 
 /// Bounds of the change that a CPU keeps to itself, in pages. All CPUs together keep at most a 64th
 /// of the zone, where the lower bound allows. The upper bound has room for a drain of 8 magazines
-/// and more, so that a CPU that is drained and refilled leaves the zone's count alone.
+/// and more, so that a CPU that is drained and refilled leaves the zone's count alone. More would
+/// make requests sum all CPUs' changes on a zone that is further above its watermarks.
 const DELTA_MIN: i64 = if cfg!(loom) { 1 } else { 64 };
-const DELTA_MAX: i64 = if cfg!(loom) { 2 } else { 1024 };
+const DELTA_MAX: i64 = if cfg!(loom) { 2 } else { 4096 };
 
 impl Zone {
     pub fn new(
         name: &str,
         node: NodeId,
         level: u8,
+        cpus: u32,
         is_backed: bool,
         evacuation: Evacuation,
     ) -> Self {
@@ -65,6 +76,8 @@ impl Zone {
             level,
             span: [AtomicU32::new(u32::MAX), AtomicU32::new(0)],
             managed: AtomicU64::new(0),
+            cpus,
+            drift_mark: DriftMark::new(),
             delta_max: AtomicI64::new(DELTA_MIN),
             free: Apart::new(AtomicI64::new(0)),
             carved: AtomicU64::new(0),
@@ -72,7 +85,7 @@ impl Zone {
             marks: core::array::from_fn(|_| AtomicU64::new(0)),
             limits: core::array::from_fn(|_| AtomicU64::new(1)),
             is_backed,
-            evacuating: Evacuating::new(evacuation),
+            evacuating: Apart::new(Evacuating::new(evacuation)),
             below_low: AtomicBool::new(false),
             in_flight: InFlight::new(),
             counters: Counters::new(),
@@ -99,11 +112,14 @@ impl Zone {
         self.managed.load(Ordering::Relaxed)
     }
 
-    /// Counts frames given to the zone, free or not, on a machine of `cpus` CPUs.
-    pub fn add_managed(&self, pages: u64, cpus: u32) {
+    /// Counts frames given to the zone, free or not.
+    pub fn add_managed(&self, pages: u64) {
         let managed = self.managed.fetch_add(pages, Ordering::Relaxed) + pages;
-        let share = (managed / 64 / u64::from(cpus)).min(DELTA_MAX as u64) as i64;
-        self.delta_max.fetch_max(share, Ordering::Relaxed);
+        let share = (managed / 64 / u64::from(self.cpus)).min(DELTA_MAX as u64) as i64;
+        // SeqCst: part of the drift mark, see `drift_level`. Until the change is noted, CPUs may
+        // keep more than the old mark allows for: less than the memory that is being added.
+        self.delta_max.fetch_max(share, Ordering::SeqCst);
+        self.note_mark();
     }
 
     /// Subtracts frames that were removed from the zone. The bound of what a CPU keeps to itself
@@ -119,8 +135,10 @@ impl Zone {
 
     pub fn set_watermarks(&self, marks: Watermarks) {
         for (cell, value) in self.marks.iter().zip([marks.min, marks.low, marks.high]) {
-            cell.store(value.min(PAGES_MAX), Ordering::Relaxed);
+            // SeqCst: `high` is part of the drift mark, see `drift_level`.
+            cell.swap(value.min(PAGES_MAX), Ordering::SeqCst);
         }
+        self.note_mark();
     }
 
     pub fn limits(&self) -> CacheLimits {
@@ -162,20 +180,50 @@ impl Zone {
     /// `Pcp::add_free`.
     pub fn add_free(&self, pages: i64) {
         if !self.is_backed {
-            self.free.fetch_add(pages, Ordering::Relaxed);
+            self.add_reported(pages);
         }
     }
 
     /// Adds the change that a CPU has kept to itself.
     pub fn add_reported(&self, pages: i64) {
-        // Release: pairs with the Acquire in `free_estimate`: a reader that sees the change also
-        // sees that it was announced as in flight.
-        self.free.fetch_add(pages, Ordering::Release);
+        // SeqCst: its Release pairs with the Acquire in `free_estimate`: a reader that sees the
+        // change also sees that it was announced as in flight. The rest is the drift mark's.
+        let count = self.free.fetch_add(pages, Ordering::SeqCst) + pages;
+        self.note_count(count);
     }
 
     /// The largest possible error of [`free_estimate`](Self::free_estimate).
-    pub fn estimate_error(&self, cpus: u32) -> i64 {
-        if self.is_backed { 0 } else { i64::from(cpus) * self.delta_max() }
+    pub fn estimate_error(&self) -> i64 {
+        if self.is_backed { 0 } else { i64::from(self.cpus) * self.delta_max() }
+    }
+
+    /// Whether the zone is so far above its watermarks that a request for `pages` is none that they
+    /// forbid, whatever its reserve.
+    #[inline]
+    pub fn is_above_drift(&self, pages: u64) -> bool {
+        self.drift_mark.is_above() && pages <= self.delta_max() as u64
+    }
+
+    /// The drift mark, and the drift.
+    fn drift_level(&self) -> (i64, i64) {
+        // SeqCst: pairs with the changes of both in `set_watermarks` and `add_managed`, which look
+        // at the drift mark's word afterwards.
+        let high = self.marks[2].load(Ordering::SeqCst) as i64;
+        let drift = i64::from(self.cpus) * self.delta_max.load(Ordering::SeqCst);
+        (high + MARK_DRIFTS * drift, drift)
+    }
+
+    /// Notes a change of the watermarks or of the drift.
+    fn note_mark(&self) {
+        dekker_fence();
+        // SeqCst: a report that this does not see sees the new mark.
+        self.note_count(self.free.load(Ordering::SeqCst));
+    }
+
+    #[inline]
+    fn note_count(&self, count: i64) {
+        let recount = || self.free.load(Ordering::SeqCst);
+        self.drift_mark.note(count, || self.drift_level(), recount);
     }
 }
 
@@ -262,7 +310,7 @@ mod tests {
     /// A reader between the stores of a setting sees the old maximum with the new minimum.
     #[test]
     fn limits_that_are_being_set_ascend() {
-        let zone = Zone::new("z", NodeId::new(0), 0, false, Evacuation::Off);
+        let zone = Zone::new("z", NodeId::new(0), 0, 1, false, Evacuation::Off);
         zone.set_limits(CacheLimits { batch: 63, high_min: 125, high_max: 250 });
         zone.limits[1].store(285, Ordering::Relaxed);
         assert_eq!(zone.limits(), CacheLimits { batch: 63, high_min: 285, high_max: 285 });
