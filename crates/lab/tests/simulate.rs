@@ -49,7 +49,9 @@ fn each_design_has_its_rows_on_each_number_of_cpus() {
     let keys: Vec<_> = rows.iter().map(|(d, m, n, _)| (d.as_str(), m.as_str(), *n)).collect();
     for design in ["depot", "zone-lock"] {
         for cpus in [1, 4] {
-            for metric in ["ops_per_s", "efficiency", "lock_wait_share", "events_per_host_s"] {
+            for metric in
+                ["ops_per_s", "efficiency", "lock_wait_share", "events_per_host_s", "host_s"]
+            {
                 assert!(keys.contains(&(design, metric, cpus)), "{design}, {metric}, {cpus}");
             }
         }

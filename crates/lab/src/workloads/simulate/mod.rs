@@ -24,6 +24,7 @@ const OPS: Metric = ("ops_per_s", "1/s");
 const EFFICIENCY: Metric = ("efficiency", "");
 const LOCK_WAIT: Metric = ("lock_wait_share", "");
 const EVENTS: Metric = ("events_per_host_s", "1/s");
+const HOST: Metric = ("host_s", "s");
 
 /// How long a preemption takes the CPU away.
 const PREEMPTED_PS: u64 = 100_000_000;
@@ -83,8 +84,16 @@ pub fn run(
     }
     cpus.0.retain(|&cpus| cpus >= least);
     let mut report = Report::default();
-    let mut shown =
-        table::new(["design", "CPUs", "ns", "ops/s", "efficiency", "lock wait %", "M events/s"]);
+    let mut shown = table::new([
+        "design",
+        "CPUs",
+        "ns",
+        "ops/s",
+        "efficiency",
+        "lock wait %",
+        "M events/s",
+        "host s",
+    ]);
     let mut fights = Vec::new();
     for design in designs {
         let base = one(workload, design, least, options, topology)?;
@@ -105,6 +114,7 @@ pub fn run(
             add(EFFICIENCY, efficiency);
             add(LOCK_WAIT, found.lock_wait_share);
             add(EVENTS, events);
+            add(HOST, found.host_s);
             shown.add_row([
                 design.name().to_owned(),
                 count.to_string(),
@@ -113,6 +123,7 @@ pub fn run(
                 format!("{efficiency:.3}"),
                 format!("{:.1}", 100.0 * found.lock_wait_share),
                 table::figure(events / 1e6),
+                table::figure(found.host_s),
             ]);
             fights.extend(fought(design, count, &found));
         }
