@@ -54,6 +54,8 @@ designs! {
     FrameAlloc = "frame-alloc",
     /// mimalloc, asked for aligned pages.
     Mimalloc = "mimalloc",
+    /// The crate mimalloc-pprof with its owner gate, asked for aligned pages.
+    MimallocPprof = "mimalloc-pprof",
     /// jemalloc, asked for aligned pages.
     Jemalloc = "jemalloc",
     /// snmalloc, asked for aligned pages.
@@ -149,7 +151,7 @@ impl Design {
     /// Whether the design writes into freed pages, and so comes to own memory for every page that
     /// it ever handed out.
     pub fn touches_pages(self) -> bool {
-        Self::MALLOCS.contains(&self)
+        self == Design::MimallocPprof || Self::MALLOCS.contains(&self)
     }
 
     /// Whether the design is no allocator, but what a per-CPU list must cost at least: it has no
@@ -167,7 +169,7 @@ impl Design {
     /// `peers`.
     pub fn is_peer(self) -> bool {
         matches!(self, Design::FrameAlloc | Design::RangeAlloc | Design::OffsetAllocator)
-            || Self::MALLOCS.contains(&self)
+            || self.touches_pages()
     }
 }
 

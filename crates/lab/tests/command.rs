@@ -195,6 +195,26 @@ fn peers_that_are_compiled_in_have_rows() {
     }
 }
 
+/// `.ci/steps/peers` builds the library beside the command.
+#[cfg(feature = "peers")]
+#[test]
+fn peers_that_are_libraries_of_their_own_are_loaded() {
+    if !has_two_cpus() {
+        return;
+    }
+    let arguments = ["bench", "drain", "--quick", "--design", "mimalloc-pprof"];
+    let output = Command::new(env!("CARGO_BIN_EXE_pagedepot"))
+        .args(arguments)
+        .env("PAGEDEPOT_MIMALLOC_PPROF", "/nowhere/at/all.so")
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let error = text(&output.stderr);
+    assert!(error.contains("PAGEDEPOT_MIMALLOC_PPROF"), "{error}");
+    let document = results(&["bench", "drain", "--design", "mimalloc-pprof"]);
+    assert!(rows(&document, "mimalloc-pprof", "drain_ns").count() > 0);
+}
+
 #[test]
 fn help_and_version_succeed() {
     for argument in ["--help", "--version"] {

@@ -13,6 +13,10 @@ pub fn unavailable(design: Design) -> Option<String> {
              peers -- ...`"
         ));
     }
+    #[cfg(feature = "peers")]
+    if design == Design::MimallocPprof {
+        return super::mimalloc_pprof::unavailable();
+    }
     if Design::WITH_RSEQ.contains(&design)
         && let Some(why) = RseqMissing::find()
     {

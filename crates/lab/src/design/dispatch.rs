@@ -88,6 +88,11 @@ macro_rules! by_allocator {
                 $use
             }
             #[cfg(feature = "peers")]
+            $crate::names::Design::MimallocPprof => {
+                type $allocator = $crate::design::mimalloc_pprof::MimallocPprof;
+                $use
+            }
+            #[cfg(feature = "peers")]
             $crate::names::Design::Jemalloc => {
                 type $allocator = $crate::design::malloc::Jemalloc;
                 $use

@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::names::Design;
 
 /// Time for which freed memory is kept, in milliseconds.
-const KEEP_MS: i32 = 30_000;
+pub const KEEP_MS: i32 = 30_000;
 
 /// A block of memory.
 #[derive(Clone, Copy)]
@@ -32,16 +32,16 @@ impl Block for Memory {
 }
 
 impl Memory {
-    fn new(pointer: *mut c_void) -> Option<Self> {
+    pub fn new(pointer: *mut c_void) -> Option<Self> {
         NonNull::new(pointer).map(Memory)
     }
 
-    fn as_ptr(self) -> *mut c_void {
+    pub fn as_ptr(self) -> *mut c_void {
         self.0.as_ptr()
     }
 }
 
-const fn bytes<const ORDER: u32>() -> usize {
+pub const fn bytes<const ORDER: u32>() -> usize {
     PAGE_BYTES << ORDER
 }
 

@@ -28,6 +28,8 @@ pub mod floor_tls;
 pub mod frame_alloc;
 #[cfg(feature = "peers")]
 pub mod malloc;
+#[cfg(feature = "peers")]
+pub mod mimalloc_pprof;
 pub mod page_cache;
 pub mod pool;
 pub mod threads;

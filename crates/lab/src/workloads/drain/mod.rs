@@ -42,10 +42,10 @@ use crate::report::Report;
 pub const WORKLOAD: Workload = Workload { drains: true, ..Workload::new(NAME, DESIGNS, run) };
 
 /// Designs whose caches another CPU can take back.
-const DESIGNS: &[Design] = &joined::<11>(&[
+const DESIGNS: &[Design] = &joined::<12>(&[
     &[Design::Depot, Design::FloorSpin],
     Design::OF_THREADS,
-    &[Design::FrameAlloc],
+    &[Design::FrameAlloc, Design::MimallocPprof],
 ]);
 
 /// Measures it: the owner on the first CPU, the drainer on the second.

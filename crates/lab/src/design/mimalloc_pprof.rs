@@ -1,0 +1,106 @@
+//! The crate mimalloc-pprof with its owner gate: a purge takes the heaps of threads that run, as
+//! long as they are outside of the allocator.
+//!
+//! It links a library of the same name as mimalloc's own crate, which Cargo refuses in one program.
+//! So it is a library of its own (`crates/lab/peers/mimalloc-pprof`), loaded when it is asked for;
+//! each call is one through a pointer more than those of other peers.
+
+use std::ffi::{c_int, c_void};
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+use libloading::Library;
+use pagedepot::{CpuId, Mode};
+use pagedepot_designs::Drained;
+
+use super::allocator::Allocator;
+use super::demand::{Demand, PAGE_BYTES};
+use super::malloc::{KEEP_MS, Memory, bytes};
+use crate::failure::Failure;
+use crate::names::Design;
+
+const LIBRARY: &str = "libpagedepot_peer_mimalloc_pprof.so";
+/// Names the library, if it does not lie beside the command.
+const VARIABLE: &str = "PAGEDEPOT_MIMALLOC_PPROF";
+
+/// The library's functions. It stays loaded, because threads that end call it.
+#[derive(Clone, Copy)]
+struct Functions {
+    keep_ms: extern "C" fn(c_int),
+    alloc: extern "C" fn(usize) -> *mut c_void,
+    free: unsafe extern "C" fn(*mut c_void),
+    purge: unsafe extern "C" fn(*mut u64, *mut u64),
+}
+
+fn load() -> Result<Functions, libloading::Error> {
+    let beside = || {
+        let program = std::env::current_exe().ok();
+        program.and_then(|program| Some(program.parent()?.join(LIBRARY)))
+    };
+    let path = std::env::var_os(VARIABLE).map(PathBuf::from).or_else(beside);
+    let path = path.unwrap_or_else(|| LIBRARY.into());
+    // SAFETY: what the library does when it is loaded is to set up an allocator of its own.
+    let library: &Library = Box::leak(Box::new(unsafe { Library::new(path) }?));
+    // SAFETY: the functions of these names have these types in `crates/lab/peers/mimalloc-pprof`.
+    unsafe {
+        Ok(Functions {
+            keep_ms: *library.get(b"peer_keep_ms")?,
+            alloc: *library.get(b"peer_alloc")?,
+            free: *library.get(b"peer_free")?,
+            purge: *library.get(b"peer_purge")?,
+        })
+    }
+}
+
+fn functions() -> Result<Functions, &'static str> {
+    static FUNCTIONS: OnceLock<Result<Functions, String>> = OnceLock::new();
+    let loaded = FUNCTIONS.get_or_init(|| load().map_err(|error| error.to_string()));
+    loaded.as_ref().copied().map_err(String::as_str)
+}
+
+/// Why the library cannot be loaded, and what to do.
+pub fn unavailable() -> Option<String> {
+    let why = functions().err()?;
+    let design = Design::MimallocPprof;
+    Some(format!(
+        "design {design} is a library of its own, and {why}: build it beside this command with \
+         `cargo build --release --target-dir target --manifest-path \
+         crates/lab/peers/mimalloc-pprof/Cargo.toml`, or name it in {VARIABLE}"
+    ))
+}
+
+/// See the module.
+pub struct MimallocPprof(Functions);
+
+impl Allocator for MimallocPprof {
+    const DESIGN: Design = Design::MimallocPprof;
+    const DRAINS: &'static [Mode] = &[Mode::Quiet];
+    type Block = Memory;
+
+    fn new(_demand: &Demand) -> Result<Self, Failure> {
+        let functions = functions().map_err(|why| Failure::Run(why.to_owned()))?;
+        (functions.keep_ms)(KEEP_MS);
+        Ok(MimallocPprof(functions))
+    }
+
+    #[inline]
+    fn alloc<const ORDER: u32>(&self) -> Option<Memory> {
+        Memory::new((self.0.alloc)(bytes::<ORDER>()))
+    }
+
+    #[inline]
+    fn free<const ORDER: u32>(&self, block: Memory) {
+        // SAFETY: got by `alloc`, freed once.
+        unsafe { (self.0.free)(block.as_ptr()) };
+    }
+
+    /// The heaps of all threads: there is no drain of one CPU. Pages go to the system.
+    fn drain(&self, _cpu: Option<CpuId>, _mode: Mode) -> Option<Drained> {
+        let (mut bytes, mut pending) = (0, 0);
+        // SAFETY: both are this function's.
+        unsafe { (self.0.purge)(&raw mut bytes, &raw mut pending) };
+        let taken_pages = bytes / PAGE_BYTES as u64;
+        Some(Drained { taken_pages, busy_cpus: pending, ..Drained::default() })
+    }
+}
