@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Simulates every workload by every design on 1, 2, 4 ... 256 CPUs of the default machine, and
+# drains beside touch. Writes a file of results for each workload beside this one, and prints the
+# tables. Takes about an hour of a CPU. `pagedepot report FILE...` draws the curves.
+#
+#     crates/lab/results/simulated/curves.sh [PROGRAM]
+set -euo pipefail
+program=${1:-target/release/pagedepot}
+here=$(dirname "$0")
+
+# simulate FILE WORKLOAD WARM-UP MILLISECONDS [OPTION...]
+simulate() {
+    local file=$1 workload=$2 warm_up=$3 milliseconds=$4
+    shift 4
+    "$program" simulate "$workload" --warm-up "$warm_up" --milliseconds "$milliseconds" "$@" \
+        --json "$here/$file.json"
+}
+# CPUs begin 2 us apart: no window begins before the last of 256 does.
+simulate hot hot 0.6 0.05
+simulate pagealloc pagealloc 0.6 0.05
+simulate touch touch 4 1
+simulate producer-consumer producer-consumer 1 0.2
+simulate ring-stream ring-stream 3 1
+simulate mass-exit mass-exit 2 1
+simulate purger purger 2 0.5
+simulate vmalloc vmalloc 5 0.5
+for drains in 100 10000; do
+    simulate "touch-$drains-drains" touch 4 2 --drains "$drains"
+done
