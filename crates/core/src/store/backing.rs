@@ -20,6 +20,9 @@ pub struct Block {
 const _: () = assert!(size_of::<Block>() == 8);
 
 impl Block {
+    /// What lists begin with.
+    pub(super) const NONE: Block = Block { pfn: 0, order: 0, mobility: 0, unused: 0 };
+
     /// The block that begins at `pfn`, in a pageblock that serves `mobility`.
     #[inline]
     pub const fn new(pfn: Pfn, order: Order, mobility: Mobility) -> Self {

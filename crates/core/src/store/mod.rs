@@ -228,17 +228,24 @@ impl<'m> Store<'m> {
         let request = BackingRequest { bits, ..BackingRequest::new(zone, order, mobility) };
         let (mut taken, mut asked) = (0, 0);
         while asked < want {
-            let mut chunk = [Block::new(Pfn::new(0), order, mobility); CHUNK_BLOCKS];
+            let mut chunk = [Block::NONE; CHUNK_BLOCKS];
             let length = CHUNK_BLOCKS.min((want - asked) as usize);
             asked += length as u32;
             let got = backing.take(request, &mut chunk[..length]);
             // More than were asked for were not written: only a broken backing says so.
             let got = got.min(length);
             // Magazines are emptied from the top: what the backing named first goes there last.
+            // Most are of the pageblock of the one before, of which this need not be asked again.
+            let mut accepted = None;
             for block in chunk[..got].iter().rev() {
-                let tag = Tag::new(zone, block.mobility());
-                if self.accept(block.pfn(), order.frames(), order.frames(), tag) {
-                    give(block.pfn());
+                let (pfn, mobility) = (block.pfn(), block.mobility());
+                let like = Some((PageblockIndex::of(pfn), mobility));
+                let is_known =
+                    accepted == like && order <= Order::PAGEBLOCK && pfn.is_aligned(order);
+                let tag = Tag::new(zone, mobility);
+                if is_known || self.accept(pfn, order.frames(), order.frames(), tag) {
+                    accepted = like;
+                    give(pfn);
                     taken += 1;
                 }
             }
@@ -344,7 +351,7 @@ impl<'m> Store<'m> {
     ) -> Doubled {
         let mut doubled = Doubled::NONE;
         loop {
-            let mut chunk = [block_to_put(Pfn::new(0), Order::BASE); CHUNK_BLOCKS];
+            let mut chunk = [Block::NONE; CHUNK_BLOCKS];
             let mut length = 0;
             for (place, block) in chunk.iter_mut().zip(&mut blocks) {
                 *place = block;
