@@ -59,6 +59,8 @@ pub struct BenchOptions {
 
 /// Most rounds of one run: each has rows of its own.
 const FILL_ROUNDS_MAX: u32 = 10_000;
+/// Ten times what is published: more than the memory has free.
+const SURGES_MAX: u32 = 1000;
 
 /// Options of workloads that fill memory.
 #[derive(Clone, Copy, Debug, Default, Args)]
@@ -80,6 +82,14 @@ pub struct FillOptions {
         allow_negative_numbers = true,
     )]
     pub rounds: Option<u32>,
+    /// mixed: by how much kinds surge, in percent of what is published (default: 100)
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        value_parser = whole::<SURGES_MAX>,
+        allow_negative_numbers = true,
+    )]
+    pub surges: Option<u32>,
 }
 
 impl FillOptions {
@@ -89,6 +99,7 @@ impl FillOptions {
             (self.memory_mib.is_some(), "--memory-mib"),
             (self.free_percent.is_some(), "--free-percent"),
             (self.rounds.is_some(), "--rounds"),
+            (self.surges.is_some(), "--surges"),
         ]
         .into_iter()
         .find_map(|(given, name)| given.then_some(name))

@@ -24,6 +24,8 @@ pub struct Shape {
     pub pages: u64,
     pub free_percent: u32,
     pub rounds: u32,
+    /// How large surges are, in percent of what is published.
+    pub surges_percent: u32,
     pub runs: u32,
     pub threads: usize,
     pub seed: u64,
@@ -40,6 +42,7 @@ impl Shape {
             pages: (u64::from(mib) << 20) / PAGE_BYTES as u64,
             free_percent: settings.fill.free_percent.unwrap_or(usual.free_percent),
             rounds: settings.fill.rounds.unwrap_or(rounds),
+            surges_percent: settings.fill.surges.unwrap_or(100),
             runs: if settings.rounds_given { settings.rounds } else { runs },
             threads: settings.cpus.len(),
             seed: settings.seed,

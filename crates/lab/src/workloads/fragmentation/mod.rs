@@ -67,6 +67,9 @@ const DESIGNS: &[Design] = &[
 
 /// Measures it, on all CPUs, as often as asked for.
 fn run(settings: &Settings) -> Result<Report, Failure> {
+    if settings.fill.surges.is_some() {
+        return Err(Failure::Usage(format!("`bench {NAME}` has no surges: `bench mixed` has")));
+    }
     let shape = Shape::new(settings, &USUAL);
     let mut report = Report::default();
     let mut designs = settings.designs(NAME, DESIGNS)?;

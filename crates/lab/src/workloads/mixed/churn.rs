@@ -37,7 +37,7 @@ impl<A: Allocator> Churn<A> {
         let threads = shape.threads as u64;
         let held = (0..threads).map(|seat| {
             let seed = shape.seed.wrapping_add(seat << 32);
-            Mutex::new(Held::new(shape.held_pages() / threads, seed))
+            Mutex::new(Held::new(shape.held_pages() / threads, shape.surges_percent, seed))
         });
         Churn {
             allocator,
@@ -71,14 +71,14 @@ impl<A: Allocator> Churn<A> {
     /// Replaces a share of every kind. Kinds that surge grow in the first half, and shrink again in
     /// the second.
     fn round(&self, held: &mut Held<A::Block>) {
-        self.replace(held, |stock| stock.target_pages + stock.surge_pages());
+        self.replace(held, |stock| stock.target_pages + stock.surge_pages);
         self.replace(held, |stock| stock.target_pages);
     }
 
     /// Half a round, towards these pages of each kind: in steps, each of a kind drawn by what is
     /// left to replace.
     fn replace(&self, held: &mut Held<A::Block>, goal: fn(&Stock<A::Block>) -> u64) {
-        let pages_of = |stock: &Stock<A::Block>| stock.replaced_pages() / 2 + stock.surge_pages();
+        let pages_of = |stock: &Stock<A::Block>| stock.replaced_pages() / 2 + stock.surge_pages;
         let mut left: Vec<u64> = held.stocks.iter().map(pages_of).collect();
         while left.iter().any(|&pages| pages > 0) {
             let sum: u64 = left.iter().sum();
@@ -102,7 +102,7 @@ impl<A: Allocator> Churn<A> {
             self.shrink(held, kind);
         }
         let left = held.stocks[kind].pages;
-        let shrinks = left >= goal && held.stocks[kind].surge_pages() > 0;
+        let shrinks = left >= goal && held.stocks[kind].surge_pages > 0;
         if shrinks { before - left } else { self.grow(held, kind) }
     }
 

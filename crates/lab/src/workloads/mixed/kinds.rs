@@ -23,10 +23,11 @@ pub struct Held<B> {
 }
 
 impl<B: Copy> Held<B> {
-    /// Nothing yet, of `pages` pages that are held in the end.
-    pub fn new(pages: u64, seed: u64) -> Self {
+    /// Nothing yet, of `pages` pages that are held in the end, with surges of `surges_percent` of
+    /// what is published.
+    pub fn new(pages: u64, surges_percent: u32, seed: u64) -> Self {
         Held {
-            stocks: KINDS.iter().map(|kind| Stock::new(kind, pages)).collect(),
+            stocks: KINDS.iter().map(|kind| Stock::new(kind, pages, surges_percent)).collect(),
             random: fastrand::Rng::with_seed(seed),
             windows: 0,
             operations: 0,
@@ -45,6 +46,8 @@ pub struct Stock<B> {
     pub kind: &'static Kind,
     /// Pages that this thread holds of the kind in the end.
     pub target_pages: u64,
+    /// Pages by which it grows in a round, to shrink again.
+    pub surge_pages: u64,
     pub pages: u64,
     /// Blocks that die alone.
     alone: Vec<Sized<B>>,
@@ -54,19 +57,16 @@ pub struct Stock<B> {
 
 impl<B: Copy> Stock<B> {
     /// Nothing yet, of a kind of which `held_pages` of all kinds shall be held.
-    pub fn new(kind: &'static Kind, held_pages: u64) -> Self {
+    pub fn new(kind: &'static Kind, held_pages: u64, surges_percent: u32) -> Self {
         let target_pages = held_pages * kind.held_percent / 100;
-        Stock { kind, target_pages, pages: 0, alone: Vec::new(), groups: VecDeque::new() }
+        let surge_pages = target_pages * kind.surge_percent_of(surges_percent) / 100;
+        let (alone, groups) = (Vec::new(), VecDeque::new());
+        Stock { kind, target_pages, surge_pages, pages: 0, alone, groups }
     }
 
     /// Pages that a round replaces.
     pub fn replaced_pages(&self) -> u64 {
         self.target_pages * self.kind.replaced_percent / 100
-    }
-
-    /// Pages by which it grows in a round, to shrink again.
-    pub fn surge_pages(&self) -> u64 {
-        self.target_pages * self.kind.surge_percent / 100
     }
 
     /// Pages of the next group.

@@ -21,6 +21,13 @@ pub struct Kind {
     pub dies: Dies,
 }
 
+impl Kind {
+    /// Its surge in percent of its pages, where surges are `surges_percent` of what is published.
+    pub fn surge_percent_of(&self, surges_percent: u32) -> u64 {
+        self.surge_percent * u64::from(surges_percent) / 100
+    }
+}
+
 /// What a kind frees at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dies {
@@ -98,7 +105,7 @@ pub const CACHE: usize = 4;
 pub const FULL_PERCENT: u64 = 96;
 
 /// One line per kind, for people.
-pub fn published() -> String {
+pub fn published(surges_percent: u32) -> String {
     let line = |kind: &Kind| {
         let orders: Vec<_> =
             kind.orders.iter().map(|(order, percent)| format!("{order}:{percent}%")).collect();
@@ -107,7 +114,7 @@ pub fn published() -> String {
             kind.name,
             kind.held_percent,
             kind.replaced_percent,
-            kind.surge_percent,
+            kind.surge_percent_of(surges_percent),
             orders.join(" ")
         )
     };
@@ -125,6 +132,6 @@ mod tests {
             assert_eq!(kind.orders.iter().map(|order| order.1).sum::<u32>(), 100, "{}", kind.name);
         }
         assert_eq!(KINDS[CACHE].name, "page cache");
-        assert!(published().lines().all(|line| line.len() <= 80), "{}", published());
+        assert!(published(100).lines().all(|line| line.len() <= 80), "{}", published(100));
     }
 }

@@ -52,7 +52,8 @@ impl Found {
 
 /// Adds a row per design and metric.
 pub fn add(report: &mut Report, shape: &Shape, designs: &[Design], found: &[Found]) {
-    let params = shape.params(shape.rounds);
+    let mut params = shape.params(shape.rounds);
+    params.insert("surges", shape.surges_percent.into());
     for (&design, found) in designs.iter().zip(found) {
         let place = (shape.threads, &params);
         for (metric, of) in METRICS {
@@ -71,7 +72,7 @@ pub fn show(report: &mut Report, shape: &Shape, designs: &[Design], found: &[Fou
         counted(shape.threads, "thread"),
         counted(shape.rounds as usize, "round"),
         counted(shape.runs as usize, "run"),
-        published()
+        published(shape.surges_percent)
     ));
     let possible = (shape.pages - shape.held_pages()) >> pagedepot_designs::GIB_LOG2;
     report.say(format!(
