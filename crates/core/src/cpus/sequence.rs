@@ -3,7 +3,7 @@
 
 use crate::frame::CpuId;
 use crate::front::word::{ONE_ROUND, POP_STEP, PUSH_STEP, ROUNDS_MASK};
-use crate::front::{BlockArray, Here, WordOffset, is_open, opaque};
+use crate::front::{BlockArray, Here, WordOffset, is_open};
 use crate::sync::prim::Ordering;
 
 /// Whether `here` has a block and its gate is open.
@@ -19,7 +19,7 @@ fn may_enter(blocks: &BlockArray, here: Here) -> bool {
 #[inline(always)]
 fn as_operand(step: u64) -> u64 {
     #[cfg(target_arch = "x86_64")]
-    let step = opaque(step as usize) as u64;
+    let step = crate::front::opaque(step as usize) as u64;
     step
 }
 

@@ -16,7 +16,9 @@ mod here;
 mod magazine;
 pub mod word;
 
+pub(crate) use block::CPUS_FOLLOWED_MAX;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use block::opaque;
 pub use block::{BlockArray, GATES_ALL, GATES_AT, REFUSALS_AT, WordOffset, is_open};
-pub(crate) use block::{CPUS_FOLLOWED_MAX, opaque};
 pub use here::{Context, Here};
 pub use magazine::{Magazine, MagazineIndex, SLOTS};
