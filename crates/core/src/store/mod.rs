@@ -162,7 +162,9 @@ impl<'m> Store<'m> {
     #[inline]
     pub fn prefetch(&self, wanted: Wanted<'_>) {
         // Over a backing there is no section whose line to ask for.
-        self.bitmap.prefetch(wanted);
+        if self.backing.is_none() {
+            self.bitmap.prefetch(wanted);
+        }
     }
 
     /// Takes up to `want` blocks of any order and passes each to `give`. Returns how many: 0 only
