@@ -17,8 +17,7 @@ use super::isolation::pageblocks;
 use super::layout;
 use crate::cpus::Cpus;
 use crate::frame::FrameRange;
-use crate::frame::pageblock::PageblockIndex;
-use crate::frame::pageblock::{SECTION_FRAMES, Tag};
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, Tag};
 use crate::frame::{Mobility, ZoneId};
 use crate::pcp::Caches;
 use crate::store::section::Section;
@@ -221,6 +220,12 @@ impl<'a, 'm, C: Cpus> Adding<'a, 'm, C> {
             }
         }
         zone_state.add_free(pages as i64);
+        if !cfg!(loom) {
+            // In a model a zone begins as if no hand had seen it, so that its first turn does.
+            let whole = range.end() / u64::from(PAGEBLOCK_FRAMES);
+            let first = u64::from(range.start.get().div_ceil(PAGEBLOCK_FRAMES));
+            zone_state.evacuating.note_given(pages, whole.saturating_sub(first) as u32);
+        }
     }
 }
 

@@ -138,6 +138,14 @@ impl Evacuating {
         self.policy.store(policy.pack(), Ordering::Relaxed);
     }
 
+    /// Counts free memory that the zone is given as a turn would: without it the hands of all CPUs
+    /// walk over new memory without rests, and find that it is whole.
+    pub fn note_given(&self, pages: u64, whole: u32) {
+        // Relaxed, as in `note_turn`.
+        self.seen.fetch_add(Seen { whole, partial: 0 }.pack(), Ordering::Relaxed);
+        self.seen_free.fetch_add(pages, Ordering::Relaxed);
+    }
+
     /// Ends a turn of a hand. `began` is the zone's state when the turn began.
     pub fn note_turn(&self, seen: Seen, began: State, state: State) {
         // Relaxed, and not all at once: of two turns that end together, a policy may see parts.
@@ -275,6 +283,18 @@ mod tests {
         assert_eq!(quota(Evacuation::Goal { percent: 50 }, 700), 68);
         // More whole ones than there is memory, as hands may have seen: not below 0.
         assert_eq!(quota(Evacuation::Goal { percent: 100 }, 2000), 0);
+    }
+
+    #[test]
+    fn memory_that_is_given_counts_as_seen() {
+        let zone = Evacuating::new(Evacuation::Adaptive);
+        let given = State { free: 2048 * BLOCK, managed: 2048 * BLOCK, ..State::default() };
+        assert!(zone.is_outdated(given));
+        (0..2).for_each(|_| zone.note_given(1024 * BLOCK, 1024));
+        assert!(!zone.is_outdated(given) && !zone.wants_more(given.managed));
+        assert_eq!(zone.orders(given).unwrap().quota, 0);
+        // What was allocated since is outdated, as after a turn.
+        assert!(zone.is_outdated(State { free: 1900 * BLOCK, ..given }));
     }
 
     #[test]
