@@ -145,7 +145,7 @@ mod tests {
     fn pages_are_counted_whatever_dies() {
         let mut random = fastrand::Rng::with_seed(1);
         for kind in &KINDS {
-            let mut stock = Stock::<u32>::new(kind, 10_000);
+            let mut stock = Stock::<u32>::new(kind, 10_000, 100);
             assert_eq!(stock.target_pages, 100 * kind.held_percent);
             let two = Order::new(1).unwrap();
             stock.add(vec![(0, Order::BASE), (2, two)]);
@@ -163,7 +163,7 @@ mod tests {
     fn orders_are_the_published_ones_and_fit() {
         let mut random = fastrand::Rng::with_seed(1);
         for kind in &KINDS {
-            let stock = Stock::<u32>::new(kind, 0);
+            let stock = Stock::<u32>::new(kind, 0, 100);
             for _ in 0..1000 {
                 let order = stock.draw_order(&mut random, 1 << 10).get();
                 assert!(kind.orders.iter().any(|(published, _)| *published == order));
