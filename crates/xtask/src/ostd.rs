@@ -187,10 +187,12 @@ impl Machine {
             log: &log,
             timeout: self.timeout,
         };
-        boot.run(|said| {
-            if let Said::Figure { metric, value, params } = said {
+        boot.run(|said| match said {
+            Said::Figure { metric, value, params } => {
                 results.add(self.design, self.cpus, &metric, params, value);
             }
+            Said::Begin(what) => eprintln!("  {what}"),
+            Said::Check { .. } | Said::Done => {}
         })
     }
 

@@ -8,6 +8,7 @@ use core::alloc::Layout;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ostd::cpu::num_cpus;
+use ostd::early_println as println;
 use ostd::mm::{PAGE_SIZE, Paddr};
 
 use super::Design;
@@ -23,6 +24,8 @@ const SEGMENT_FRAMES_MAX: usize = 16;
 const DRAIN_EACH: usize = 4096;
 /// Rounds between checks of the allocator, which look at all memory.
 const CHECK_EACH: u64 = 64;
+/// Rounds between lines on the console.
+const SAY_EACH: u64 = 500;
 
 struct Rounds {
     design: Design,
@@ -70,6 +73,9 @@ impl Rounds {
         self.barrier.wait();
         self.held.with(cpu, |own| scatter(self.design.frames, own, &mut random));
         for round in 0..rounds {
+            if cpu == 0 && round.is_multiple_of(SAY_EACH) {
+                println!("= begin round {} of {}", round, rounds);
+            }
             self.allocate(cpu, &mut random);
             self.barrier.wait_while(cpu, || self.compare(round, true));
             self.free((cpu + 1) % num_cpus(), cpu, &mut random);
