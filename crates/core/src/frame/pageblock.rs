@@ -1,6 +1,6 @@
 //! Pageblocks: their numbers, and the tag that says which zone and mobility each serves.
 
-use super::class::Class;
+use super::front_class::Class;
 use super::units::{Mobility, Order, Pfn, ZoneId};
 
 /// Frames per pageblock.

@@ -9,6 +9,8 @@
 //! | `here` | the CPU and context that code runs on |
 //! | `block` | where words, gates and magazines lie |
 //! | `gate` | the way to a CPU's fronts |
+//!
+//! Which fronts there are: [`Class`](crate::frame::Class), in `frame/front_class.rs`.
 
 mod block;
 pub mod gate;

@@ -6,7 +6,7 @@ use super::{
     process_magazines, producer_consumer, purger, replay_build, ring_stream, touch,
 };
 
-/// All workloads of `bench`. A new one is added here and nowhere else.
+/// All workloads of `bench`. What a new one needs besides stands at the top of `mod.rs`.
 pub const ALL: &[&Workload] = &[
     &hot::WORKLOAD,
     &pagealloc::WORKLOAD,

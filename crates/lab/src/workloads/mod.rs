@@ -30,6 +30,8 @@
 //!    puts rows and tables into a [`Report`](crate::report::Report). `hot.rs` is the shortest.
 //! 2. Describe it by a constant `WORKLOAD`, and add that to the list in `all.rs`. Command line,
 //!    help and `compare` read the list.
+//! 3. If it has something to say in a sentence, add that in `conclusion/cost.rs`; test its rows in
+//!    `tests/command.rs`. What `simulate` runs is another list, in `crates/sim/src/workloads.rs`.
 
 pub mod all;
 pub mod clients;

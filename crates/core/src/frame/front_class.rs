@@ -2,11 +2,16 @@
 //!
 //! # Another class
 //! A class is an order today. One for something else (another size, blocks of one owner) takes a
-//! variant, a place in `EACH` and its rounds. Everything else is computed from these: front words
-//! and their places, shelves, magazines, metadata, drains. Compile-time assertions limit the number
-//! of classes. A link between magazines has four bits for a class (`pcp/part.rs`). The words that
-//! refuse are gates of CPUs that do not exist (`front/block.rs`). The glossary and
-//! `Drained::unreachable_pages` list the orders for readers.
+//! variant, a place in `EACH`, its rounds, and:
+//! - [`Class::of`] and [`Class::order`], which take a class for its order, and the assertion at the
+//!   end of this file; callers of `of` choose the class of a request by its order alone;
+//! - `pcp/free_high.rs`, which lists the classes that 2022's rules regard.
+//!
+//! Everything else is computed from the enum: front words and their places, shelves, magazines,
+//! metadata, drains. Compile-time assertions limit the number of classes. A link between magazines
+//! has four bits for a class (`pcp/part.rs`). The words that refuse are gates of CPUs that do not
+//! exist (`front/block.rs`). The glossary and `Drained::unreachable_pages` list the orders for
+//! readers.
 
 use super::units::Order;
 
