@@ -96,20 +96,18 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     }
 }
 
+/// The last resort alone: with an atomic request one search per round, and none before.
 #[cfg(all(loom, test))]
-impl<C: Cpus> Allocator<'_, C> {
-    /// The last resort alone: with an atomic request one search per round, and none before.
-    pub(crate) fn last_resort_for_block(
-        &self,
-        order: crate::frame::Order,
-        flags: super::flags::Flags,
-    ) -> Result<crate::frame::Pfn, super::error::AllocError> {
-        let caches = &self.caches;
-        let request = super::request::Request {
-            want: super::request::Want::Block(order),
-            flags,
-            node: caches.node_of(caches.here()),
-        };
-        self.blocks().under_pressure().at_last(request)
-    }
+pub(crate) fn last_resort_for_block<C: Cpus>(
+    allocator: &Allocator<'_, C>,
+    order: crate::frame::Order,
+    flags: super::flags::Flags,
+) -> Result<crate::frame::Pfn, super::error::AllocError> {
+    let caches = &allocator.caches;
+    let request = super::request::Request {
+        want: super::request::Want::Block(order),
+        flags,
+        node: caches.node_of(caches.here()),
+    };
+    allocator.blocks().under_pressure().at_last(request)
 }

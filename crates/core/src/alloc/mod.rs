@@ -89,6 +89,8 @@ pub use allocator::{Allocator, FrontsAt};
 pub use build::Builder;
 pub use bulk::FreeManyError;
 pub use compaction::{CompactEnd, CompactError, Compacted, Compaction};
+#[cfg(all(loom, test))]
+pub(crate) use control::last_resort_for_block;
 pub use cpu_caches::CpuCaches;
 pub use fronts::{FrontHandle, Fronts};
 pub use global::{Global, InitError};

@@ -244,11 +244,12 @@ fn is_undisturbed(drained: Drained) -> bool {
 mod tests {
     use core::mem::MaybeUninit;
 
+    use crate::alloc::allocator::Allocator;
     use crate::alloc::config::{Config, ZoneConfig};
+    use crate::alloc::flags::Flags;
     use crate::cpus::{CpuLock, Environment, Locked, WhichCpu};
     use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES};
     use crate::frame::{CpuId, FrameRange, Mobility, NodeId, Order, Pfn, ZoneId};
-    use crate::{Allocator, Flags};
 
     struct First;
 

@@ -7,6 +7,7 @@
 use super::cpus::{Rseq, run_on};
 use super::depot::{Depot, Setup};
 use super::{Mutant, explore, explore_mutant, spawn};
+use crate::alloc::last_resort_for_block;
 use crate::frame::pageblock::SECTION_FRAMES;
 use crate::{Flags, FrameRange, Order, Pfn};
 
@@ -31,7 +32,7 @@ fn added_beside_a_search() {
             .expect("two pairs were free, and one was taken at most");
     });
     // One search per round, and no others before: each would have to miss.
-    let got = depot.allocator.last_resort_for_block(PAIR, Flags::default().atomic());
+    let got = last_resort_for_block(&depot.allocator, PAIR, Flags::default().atomic());
     depot.note_got(got.expect("a pair is free"), PAIR);
     adder.join().unwrap();
     let census = depot.finish();

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use super::cpus::{Rseq, run_on};
 use super::depot::{Depot, Setup};
 use super::{Mutant, explore, explore_large, explore_mutant, spawn};
+use crate::alloc::last_resort_for_block;
 use crate::frame::pageblock::SECTION_FRAMES;
 use crate::sync::prim::{AtomicBool, AtomicU32, Ordering};
 use crate::{CpuId, Flags, Mobility, Mode, Order, Pfn, Scope, Watermarks, ZoneId};
@@ -292,7 +293,7 @@ fn whole_huge_moves() {
     });
     // One search per round, and no others before: each would have to miss.
     let flags = Flags::default().atomic();
-    let got = depot.allocator.last_resort_for_block(Order::PAGEBLOCK, flags);
+    let got = last_resort_for_block(&depot.allocator, Order::PAGEBLOCK, flags);
     depot.note_got(got.expect("a pageblock is whole"), Order::PAGEBLOCK);
     owner.join().unwrap();
     other.join().unwrap();
