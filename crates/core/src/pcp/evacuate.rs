@@ -61,6 +61,8 @@ const STEP_PAGEBLOCKS: u32 = if cfg!(loom) { 2 } else { 16 };
 const REST: u32 = if cfg!(loom) { 0 } else { 7 };
 /// The same, while memory fills or empties.
 const REST_UNSTEADY: u32 = 1;
+/// For each further so many CPUs of the machine a hand rests once more.
+const REST_CPUS: u32 = 8;
 /// Steps over which free pages must stay about the same before a pageblock is marked.
 const STEADY_STEPS: u32 = if cfg!(loom) { 1 } else { 4 };
 /// Steps after which a CPU returns what its fronts for evacuated frames hold.
@@ -158,7 +160,9 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
         // None may begin before this turn has ended.
         let is_outdated = self.0.zone.evacuating.is_outdated(state);
         if is_idle && !is_outdated {
-            accounts.hand_rest.store(REST, Ordering::Relaxed);
+            // All CPUs together look about as often on a large machine as on a small one.
+            let rest = REST * self.0.caches.pcps.cpus().div_ceil(REST_CPUS);
+            accounts.hand_rest.store(rest, Ordering::Relaxed);
         }
         let counts = is_idle || is_outdated && orders.is_some();
         self.look(bitmap, orders.filter(|_| !counts), counts);
