@@ -40,6 +40,9 @@ fn rows(arguments: &[&str], file: &Path) -> Vec<(String, String, u64, f64)> {
     .collect()
 }
 
+const METRICS: [&str; 5] =
+    ["ops_per_s", "efficiency", "lock_wait_share", "events_per_host_s", "host_s"];
+
 #[test]
 fn each_design_has_its_rows_on_each_number_of_cpus() {
     let directory = tempfile::tempdir().unwrap();
@@ -49,14 +52,12 @@ fn each_design_has_its_rows_on_each_number_of_cpus() {
     let keys: Vec<_> = rows.iter().map(|(d, m, n, _)| (d.as_str(), m.as_str(), *n)).collect();
     for design in ["depot", "zone-lock"] {
         for cpus in [1, 4] {
-            for metric in
-                ["ops_per_s", "efficiency", "lock_wait_share", "events_per_host_s", "host_s"]
-            {
+            for metric in METRICS {
                 assert!(keys.contains(&(design, metric, cpus)), "{design}, {metric}, {cpus}");
             }
         }
     }
-    assert_eq!(keys.len(), 2 * 2 * 4);
+    assert_eq!(keys.len(), 2 * 2 * METRICS.len());
     let of = |design, metric, cpus| {
         rows[keys.iter().position(|key| *key == (design, metric, cpus)).unwrap()].3
     };

@@ -104,13 +104,13 @@ pub const CACHE: usize = 4;
 /// Share of the memory that is held during the rounds, in percent.
 pub const FULL_PERCENT: u64 = 96;
 
-/// One line per kind, for people.
+/// What the kinds are, in a line each, for people.
 pub fn published(surges_percent: u32) -> String {
     let line = |kind: &Kind| {
         let orders: Vec<_> =
             kind.orders.iter().map(|(order, percent)| format!("{order}:{percent}%")).collect();
         format!(
-            "  {:12} {:2} % held, a round: {:3} % replaced, surge {:3} %, orders {}",
+            "  {:11} {:2} % held, {:3} % replaced, surge {:3} %; {}",
             kind.name,
             kind.held_percent,
             kind.replaced_percent,
@@ -118,7 +118,8 @@ pub fn published(surges_percent: u32) -> String {
             orders.join(" ")
         )
     };
-    KINDS.iter().map(line).collect::<Vec<_>>().join("\n")
+    let lines: Vec<_> = KINDS.iter().map(line).collect();
+    format!("Of what is held; in each round; blocks by order:\n{}", lines.join("\n"))
 }
 
 #[cfg(test)]
