@@ -7,7 +7,6 @@
 
 use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
-use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 use libloading::Library;
@@ -100,7 +99,9 @@ impl Allocator for MimallocPprof {
         let (mut bytes, mut pending) = (0, 0);
         // SAFETY: both are this function's.
         unsafe { (self.0.purge)(&raw mut bytes, &raw mut pending) };
-        let taken_pages = bytes / PAGE_BYTES as u64;
-        Some(Drained { taken_pages, busy_cpus: pending, ..Drained::default() })
+        let mut drained = Drained::default();
+        drained.taken_pages = bytes / PAGE_BYTES as u64;
+        drained.busy_cpus = pending;
+        Some(drained)
     }
 }
