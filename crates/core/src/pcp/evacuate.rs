@@ -35,7 +35,8 @@
 //! One step reads a line of tags, a word of hints each, and at most 16 lines of the bitmap, and
 //! changes at most 16 tags. Where nothing evacuates and nothing is to, and where it only counts, it
 //! reads only the hints of a section, in three lines, and 8 tags; in the first case 7 of 8 steps
-//! are left out, until a sixteenth of the zone has been allocated or freed since the last turn.
+//! are left out (on 256 CPUs 224 of 225, so that all hands together look no more often), until a
+//! sixteenth of the zone has been allocated or freed since the last turn.
 //! While memory fills or empties, it reads counters alone, at every second call, and the zone's,
 //! which all CPUs write then, at every eighth. A slow path is longer by one step and by 16 spare
 //! magazines for each mobility, half of what a decay of `high` may spill; and by one magazine for
@@ -61,7 +62,7 @@ const STEP_PAGEBLOCKS: u32 = if cfg!(loom) { 2 } else { 16 };
 const REST: u32 = if cfg!(loom) { 0 } else { 7 };
 /// The same, while memory fills or empties.
 const REST_UNSTEADY: u32 = 1;
-/// For each further so many CPUs of the machine a hand rests once more.
+/// A hand leaves out [`REST`] steps more for each further so many CPUs of the machine.
 const REST_CPUS: u32 = 8;
 /// Steps over which free pages must stay about the same before a pageblock is marked.
 const STEADY_STEPS: u32 = if cfg!(loom) { 1 } else { 4 };

@@ -15,9 +15,9 @@ const MARK_DRIFTS: i64 = 4;
 
 /// A zone's metadata.
 ///
-/// The atomics here are Relaxed: they are counts, bounds and estimates, and what a caller reads
-/// publishes no other memory. Frames that the span or the counts speak of are published by the
-/// store's own words.
+/// The atomics here are Relaxed, but for those that the drift mark follows: they are counts, bounds
+/// and estimates, and what a caller reads publishes no other memory. Frames that the span or the
+/// counts speak of are published by the store's own words.
 pub struct Zone {
     pub name: ZoneName,
     pub node: NodeId,
