@@ -270,41 +270,17 @@ pub(super) unsafe fn write_section<'m>(
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use core::ops::Range;
-
     use super::*;
-    use crate::alloc::config::{Config, ZoneConfig};
-    use crate::cpus::{CpuLock, Environment, Locked, WhichCpu};
-    use crate::frame::{CpuId, NodeId, Pfn};
-
-    struct First;
-
-    impl WhichCpu for First {
-        fn cpu(&self) -> Option<CpuId> {
-            Some(CpuId::new(0))
-        }
-    }
-
-    impl Environment for First {}
-
-    fn sections(numbers: Range<u32>) -> FrameRange {
-        FrameRange::new(
-            Pfn::new(numbers.start * SECTION_FRAMES),
-            numbers.len() as u32 * SECTION_FRAMES,
-        )
-    }
+    use crate::alloc::config::Config;
+    use crate::alloc::one_cpu::{First, sections, zone};
+    use crate::cpus::{CpuLock, Locked};
+    use crate::frame::Pfn;
 
     /// The race of two that add to one section, in slow motion: the other caller installed the
     /// section between the look at what is missing and the installation.
     #[test]
     fn a_section_that_another_caller_installed_serves_both() {
-        let zones = [ZoneConfig {
-            name: "a",
-            node: NodeId::new(0),
-            level: 0,
-            ranges: &[],
-            watermarks: None,
-        }];
+        let zones = [zone(&[])];
         let config =
             Config { pfn_limit: Some(Pfn::new(5 * SECTION_FRAMES - 1)), ..Config::new(1, &zones) };
         let locks = [CpuLock::new()];

@@ -71,6 +71,8 @@ mod isolation;
 pub(crate) mod layout;
 mod mover;
 mod obstacle;
+#[cfg(all(test, not(loom)))]
+mod one_cpu;
 mod pageblocks;
 mod pressure;
 mod range;

@@ -107,7 +107,8 @@ impl fmt::Display for RemoveError {
             RemoveError::Busy { first, pages, skipped_cpus } => write!(
                 f,
                 "{pages} pages are allocated, or cached by {skipped_cpus} CPUs that could not be \
-                 drained, frame {first} first: free them, or call disable_caches, and try again"
+                 drained, frame {first} first: free them, or call cpu_caches().disable(), and \
+                 try again"
             ),
             RemoveError::Unsupported => f.write_str(
                 "the backing has no ranges: implement Backing::ranges, or take the frames out of \
@@ -245,31 +246,17 @@ mod tests {
     use core::mem::MaybeUninit;
 
     use crate::alloc::allocator::Allocator;
-    use crate::alloc::config::{Config, ZoneConfig};
+    use crate::alloc::config::Config;
     use crate::alloc::flags::Flags;
-    use crate::cpus::{CpuLock, Environment, Locked, WhichCpu};
-    use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES};
-    use crate::frame::{CpuId, FrameRange, Mobility, NodeId, Order, Pfn, ZoneId};
-
-    struct First;
-
-    impl WhichCpu for First {
-        fn cpu(&self) -> Option<CpuId> {
-            Some(CpuId::new(0))
-        }
-    }
-
-    impl Environment for First {}
+    use crate::alloc::one_cpu::{First, sections, zone};
+    use crate::cpus::{CpuLock, Locked};
+    use crate::frame::pageblock::PAGEBLOCK_FRAMES;
+    use crate::frame::{FrameRange, Mobility, Order, ZoneId};
 
     /// Calls `test` with an allocator for one CPU over one section.
     fn with_allocator(test: impl FnOnce(&Allocator<'_, Locked<'_, First>>)) {
-        let zones = [ZoneConfig {
-            name: "a",
-            node: NodeId::new(0),
-            level: 0,
-            ranges: &[FrameRange::new(Pfn::new(0), SECTION_FRAMES)],
-            watermarks: None,
-        }];
+        let ranges = [sections(0..1)];
+        let zones = [zone(&ranges)];
         let config = Config::new(1, &zones);
         let locks = [CpuLock::new()];
         let mut metadata = vec![

@@ -185,7 +185,7 @@ fn the_last_of_two_pages_and_the_closer_unmaps() {
     });
 }
 
-/// The gate is closed from the start, as by `disable_caches`: every free is a store free.
+/// The gate is closed from the start, as by `CpuCaches::disable`: every free is a store free.
 #[test]
 fn store_frees_alone() {
     explore(|| {

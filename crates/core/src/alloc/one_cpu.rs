@@ -1,0 +1,29 @@
+//! For unit tests: a system with one CPU, and what an allocator for it is made from.
+
+use core::ops::Range;
+
+use crate::alloc::config::ZoneConfig;
+use crate::cpus::{Environment, WhichCpu};
+use crate::frame::pageblock::SECTION_FRAMES;
+use crate::frame::{CpuId, FrameRange, NodeId, Pfn};
+
+/// Always runs on CPU 0.
+pub(super) struct First;
+
+impl WhichCpu for First {
+    fn cpu(&self) -> Option<CpuId> {
+        Some(CpuId::new(0))
+    }
+}
+
+impl Environment for First {}
+
+/// One zone of those frames.
+pub(super) fn zone(ranges: &[FrameRange]) -> ZoneConfig<'_> {
+    ZoneConfig { name: "a", node: NodeId::new(0), level: 0, ranges, watermarks: None }
+}
+
+/// The frames of these sections.
+pub(super) fn sections(numbers: Range<u32>) -> FrameRange {
+    FrameRange::new(Pfn::new(numbers.start * SECTION_FRAMES), numbers.len() as u32 * SECTION_FRAMES)
+}
