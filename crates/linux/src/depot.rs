@@ -1,7 +1,6 @@
 //! The depot: a handle to an allocator, its metadata and its memory.
 
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
@@ -14,7 +13,7 @@ use pagedepot::{
 use crate::Handover;
 use crate::cpus::Fronts;
 use crate::error::CallbackError;
-use crate::raw::{Frames, RawDepot, Shared};
+use crate::raw::{Handle, RawDepot, Shared};
 use crate::teardown::{self, Mapped as _};
 use crate::trim::{self, TrimError, Trimmed};
 
@@ -90,11 +89,8 @@ use crate::trim::{self, TrimError, Trimmed};
 /// ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)) are shared: the parent sees what the child
 /// writes. A child makes a depot of its own.
 pub struct Depot {
-    /// A copy of the shared allocator's own value, in which nothing ever changes: a loop that
-    /// borrows this handle keeps its fields in registers.
-    allocator: ManuallyDrop<Frames>,
-    /// The pointer of `owner`, kept here to save a load.
-    shared: NonNull<Shared>,
+    /// With the pointer of `owner`, kept here to save a load.
+    handle: Handle,
     owner: Arc<Owner>,
 }
 
@@ -105,17 +101,13 @@ impl Clone for Depot {
     }
 }
 
-// SAFETY: a shared reference, in all but name, to a `Shared`, which threads share.
-unsafe impl Send for Depot where Shared: Sync + Send {}
-// SAFETY: as above.
-unsafe impl Sync for Depot where Shared: Sync + Send {}
 impl UnwindSafe for Depot {}
 impl RefUnwindSafe for Depot {}
 
 /// What all handles share: dropped with the last one.
 struct Owner(NonNull<Shared>);
 
-// SAFETY: as `Depot`.
+// SAFETY: a shared reference, in all but name, to a `Shared`, which threads share.
 unsafe impl Send for Owner where Shared: Sync + Send {}
 // SAFETY: as above.
 unsafe impl Sync for Owner where Shared: Sync + Send {}
@@ -159,10 +151,9 @@ impl Depot {
     }
 
     fn from_owner(owner: Arc<Owner>) -> Self {
-        let shared = owner.0;
-        // SAFETY: mapped while there is an owner; used by this handle alone, which has it.
-        let allocator = unsafe { shared.as_ref().copy_allocator() };
-        Depot { allocator, shared, owner }
+        // SAFETY: mapped while there is an owner, which this value has.
+        let handle = unsafe { Handle::new(owner.0) };
+        Depot { handle, owner }
     }
 
     /// Calls by page number, for callers that keep numbers instead of [`Page`](crate::Page)s: the
@@ -180,20 +171,19 @@ impl Depot {
     /// ```
     #[inline]
     pub fn raw(&self) -> RawDepot<'_> {
-        RawDepot::new(&self.allocator, self.shared())
+        RawDepot::new(&self.handle)
     }
 
     /// What all handles share.
     #[inline]
     pub(crate) fn shared(&self) -> &Shared {
-        // SAFETY: mapped while there is a handle, and used by shared reference alone.
-        unsafe { self.shared.as_ref() }
+        self.handle.shared()
     }
 
     /// As [`shared`](Self::shared), with a life that the caller vouches for.
     #[inline]
     pub(crate) fn pointer(&self) -> NonNull<Shared> {
-        self.shared
+        self.handle.pointer()
     }
 
     /// A handle that does not keep the memory mapped. [`on_pressure`](Self::on_pressure) has an
@@ -228,7 +218,7 @@ impl Depot {
         if self.shared().check_parent().is_err() {
             return Err(self);
         }
-        let shared = self.shared;
+        let shared = self.pointer();
         match Arc::try_unwrap(self.owner) {
             Ok(owner) => {
                 std::mem::forget(owner);
@@ -259,7 +249,7 @@ impl Depot {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn drain(&self, scope: Scope, mode: Mode) -> Drained {
-        self.allocator.drain(scope, mode)
+        self.handle.frames().drain(scope, mode)
     }
 
     /// Takes pages back from CPUs' caches without interrupting one: asks each CPU for its fronts,
@@ -288,7 +278,7 @@ impl Depot {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn drain_handover(&self, scope: Scope, fence_after_ms: Option<u32>) -> Handover<'_> {
-        self.allocator.drain_handover(scope, fence_after_ms)
+        self.handle.frames().drain_handover(scope, fence_after_ms)
     }
 
     /// As [`drain`](Self::drain), and calls `tell` with each CPU's part.
@@ -298,7 +288,7 @@ impl Depot {
         mode: Mode,
         tell: impl FnMut(CpuId, Drained),
     ) -> Drained {
-        self.allocator.drain_each(scope, mode, tell)
+        self.handle.frames().drain_each(scope, mode, tell)
     }
 
     /// Gives the memory of free pages back to the system. Drains quietly first; drain fully before
@@ -370,12 +360,12 @@ impl Depot {
     /// # Ok::<(), pagedepot_linux::BuildError>(())
     /// ```
     pub fn shortage(&self) -> Shortage<'_> {
-        self.allocator.shortage()
+        self.handle.frames().shortage()
     }
 
     /// A CPU's caches in a zone; `None` when there is no such CPU or zone.
     pub fn cpu_stats(&self, cpu: CpuId, zone: ZoneId) -> Option<CpuStats> {
-        self.allocator.cpu_stats(cpu, zone)
+        self.handle.frames().cpu_stats(cpu, zone)
     }
 
     /// A zone's pages and counters; `None` when there is no such zone. O(CPUs).
@@ -388,7 +378,7 @@ impl Depot {
     /// # Ok::<(), pagedepot_linux::BuildError>(())
     /// ```
     pub fn zone_stats(&self, zone: ZoneId) -> Option<ZoneStats> {
-        self.allocator.zone_stats(zone)
+        self.handle.frames().zone_stats(zone)
     }
 
     /// Counts a zone's pageblocks (512 pages: 2 MiB of 4 KiB pages): those that are whole, that
@@ -406,17 +396,17 @@ impl Depot {
     /// # Ok::<(), pagedepot_linux::BuildError>(())
     /// ```
     pub fn pageblock_stats(&self, zone: ZoneId) -> Option<PageblockStats> {
-        self.allocator.pageblock_stats(zone)
+        self.handle.frames().pageblock_stats(zone)
     }
 
     /// The zones: one, or one per NUMA node.
     pub fn zone_ids(&self) -> impl Iterator<Item = ZoneId> {
-        self.allocator.zone_ids()
+        self.handle.frames().zone_ids()
     }
 
     /// Memory that the depot uses for itself, in bytes.
     pub fn metadata_use(&self) -> MetadataUse {
-        self.allocator.metadata_use()
+        self.handle.frames().metadata_use()
     }
 
     /// Checks that every page is in one place, and counts them. For tests: O(pages).
@@ -433,12 +423,12 @@ impl Depot {
     /// # Errors
     /// The first fault that it finds; [`Fault::Forked`] in a child.
     pub fn validate(&self) -> Result<Census, Fault> {
-        self.allocator.validate_at_rest()
+        self.handle.frames().validate_at_rest()
     }
 
     /// How threads reach their CPU's caches, and why not the faster way.
     pub fn fronts(&self) -> Fronts {
-        self.allocator.cpus().fronts()
+        self.handle.frames().cpus().fronts()
     }
 
     /// The base page size.
@@ -461,7 +451,7 @@ impl Depot {
 /// Whether both are handles to the same pages.
 impl PartialEq for Depot {
     fn eq(&self, other: &Self) -> bool {
-        self.shared == other.shared
+        self.pointer() == other.pointer()
     }
 }
 

@@ -35,28 +35,66 @@ pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
 /// A block that is never freed keeps the memory mapped when all handles have gone, as a forgotten
 /// page does; [`Depot::unmap`](crate::Depot::unmap) helps.
 #[derive(Clone, Copy)]
-pub struct RawDepot<'d> {
-    /// The handle's copy: see [`Depot`](crate::Depot).
-    allocator: &'d Frames,
-    shared: &'d Shared,
+pub struct RawDepot<'d>(&'d Handle);
+
+/// What a handle of a depot has beside its share in it. A [`RawDepot`] is a pointer to it: a view of
+/// two pointers would be read, or written to the stack, for each block that is freed.
+pub(crate) struct Handle {
+    /// A copy of the shared allocator's own value, in which nothing ever changes: a loop that
+    /// borrows this handle keeps its fields in registers.
+    allocator: ManuallyDrop<Frames>,
+    shared: NonNull<Shared>,
+}
+
+// SAFETY: a shared reference, in all but name, to a `Shared`, which threads share.
+unsafe impl Send for Handle where Shared: Sync + Send {}
+// SAFETY: as above.
+unsafe impl Sync for Handle where Shared: Sync + Send {}
+
+impl Handle {
+    /// # Safety
+    /// `shared` is mapped while this value is used.
+    pub unsafe fn new(shared: NonNull<Shared>) -> Self {
+        // SAFETY: the caller's promise; the copy is used by shared reference alone, and not dropped.
+        let allocator = unsafe { shared.as_ref().copy_allocator() };
+        Handle { allocator, shared }
+    }
+
+    #[inline]
+    pub fn frames(&self) -> &Frames {
+        &self.allocator
+    }
+
+    /// What all handles share.
+    #[inline]
+    pub fn shared(&self) -> &Shared {
+        // SAFETY: mapped (`new`), and used by shared reference alone.
+        unsafe { self.shared.as_ref() }
+    }
+
+    /// As [`shared`](Self::shared), with a life that the caller vouches for.
+    #[inline]
+    pub fn pointer(&self) -> NonNull<Shared> {
+        self.shared
+    }
 }
 
 impl<'d> RawDepot<'d> {
     #[inline]
-    pub(crate) fn new(allocator: &'d Frames, shared: &'d Shared) -> Self {
-        RawDepot { allocator, shared }
+    pub(crate) fn new(handle: &'d Handle) -> Self {
+        RawDepot(handle)
     }
 
     /// As [`allocator`](Self::allocator), for this crate.
     #[inline]
     pub(crate) fn frames(&self) -> &'d Frames {
-        self.allocator
+        self.0.frames()
     }
 
     /// What all handles share.
     #[inline]
     pub(crate) fn shared(&self) -> &'d Shared {
-        self.shared
+        self.0.shared()
     }
 
     /// Allocates a block, to be freed by [`free`](Self::free).
@@ -68,9 +106,9 @@ impl<'d> RawDepot<'d> {
     pub fn alloc(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
         // Not by `?`: the result would be taken apart and put together again for each block. Nor in
         // a closure, which would be the caller that is noted.
-        let found = self.allocator.alloc(order, flags);
+        let found = self.frames().alloc(order, flags);
         if let Ok(pfn) = found {
-            self.shared.sites.note(pfn, order.frames());
+            self.shared().sites.note(pfn, order.frames());
         }
         found
     }
@@ -93,24 +131,22 @@ impl<'d> RawDepot<'d> {
     /// is freed once, and its memory is no longer used.
     #[inline]
     pub unsafe fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        let noted = self.shared.sites.take(pfn);
-        if self.allocator.free_fast(pfn, order) {
+        let noted = self.shared().sites.take(pfn);
+        if self.frames().free_fast(pfn, order) {
             return Ok(());
         }
         let freed = self.free_past_the_front(pfn, order);
         if freed.is_err() {
-            self.shared.sites.restore(pfn, noted);
+            self.shared().sites.restore(pfn, noted);
         }
         freed
     }
 
-    /// By value: a reference to this view would put it on the stack for each block that is freed,
-    /// by two stores where the whole pair has five.
     #[cold]
     #[inline(never)]
     fn free_past_the_front(self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        let _bringing = self.shared.bringing();
-        self.allocator.free(pfn, order)
+        let _bringing = self.shared().bringing();
+        self.frames().free(pfn, order)
     }
 
     /// Allocates up to `out.len()` blocks and returns how many. See [`Allocator::alloc_many`].
@@ -136,9 +172,9 @@ impl<'d> RawDepot<'d> {
         flags: Flags,
         out: &mut [Pfn],
     ) -> Result<usize, AllocError> {
-        let got = self.allocator.alloc_many(order, flags, out)?;
+        let got = self.frames().alloc_many(order, flags, out)?;
         for &pfn in &out[..got] {
-            self.shared.sites.note(pfn, order.frames());
+            self.shared().sites.note(pfn, order.frames());
         }
         Ok(got)
     }
@@ -175,9 +211,9 @@ impl<'d> RawDepot<'d> {
     /// # Safety
     /// As [`free`](Self::free), for each.
     pub unsafe fn free_mixed(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
-        batch.iter().for_each(|&(pfn, _)| self.shared.sites.clear(pfn));
-        let _bringing = self.shared.bringing();
-        self.allocator.free_many(batch)
+        batch.iter().for_each(|&(pfn, _)| self.shared().sites.clear(pfn));
+        let _bringing = self.shared().bringing();
+        self.frames().free_many(batch)
     }
 
     /// Allocates contiguous pages, the first a multiple of `align` pages. See
@@ -196,9 +232,9 @@ impl<'d> RawDepot<'d> {
         flags: Flags,
     ) -> Result<Pfn, AllocError> {
         // Compaction frees what it has moved.
-        let _bringing = self.shared.bringing();
-        let start = self.allocator.alloc_contiguous(count, align, flags)?;
-        self.shared.sites.note(start, count);
+        let _bringing = self.shared().bringing();
+        let start = self.frames().alloc_contiguous(count, align, flags)?;
+        self.shared().sites.note(start, count);
         Ok(start)
     }
 
@@ -210,8 +246,8 @@ impl<'d> RawDepot<'d> {
     /// over a [`Backing`] without ranges.
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc_at(&self, start: Pfn, count: u32, flags: Flags) -> Result<(), AllocError> {
-        self.allocator.alloc_at(start, count, flags)?;
-        self.shared.sites.note(start, count);
+        self.frames().alloc_at(start, count, flags)?;
+        self.shared().sites.note(start, count);
         Ok(())
     }
 
@@ -222,8 +258,8 @@ impl<'d> RawDepot<'d> {
     /// As [`alloc_at`](Self::alloc_at).
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn try_alloc_at(&self, start: Pfn, count: u32, flags: Flags) -> Result<(), AllocError> {
-        self.allocator.try_alloc_at(start, count, flags)?;
-        self.shared.sites.note(start, count);
+        self.frames().try_alloc_at(start, count, flags)?;
+        self.shared().sites.note(start, count);
         Ok(())
     }
 
@@ -235,11 +271,11 @@ impl<'d> RawDepot<'d> {
     /// # Safety
     /// As [`free`](Self::free).
     pub unsafe fn free_contiguous(&self, start: Pfn, count: u32) -> Result<(), FreeError> {
-        let noted = self.shared.sites.take(start);
-        let _bringing = self.shared.bringing();
-        let freed = self.allocator.free_contiguous(start, count);
+        let noted = self.shared().sites.take(start);
+        let _bringing = self.shared().bringing();
+        let freed = self.frames().free_contiguous(start, count);
         if freed.is_err() {
-            self.shared.sites.restore(start, noted);
+            self.shared().sites.restore(start, noted);
         }
         freed
     }
@@ -253,17 +289,17 @@ impl<'d> RawDepot<'d> {
     /// # Safety
     /// The caller holds the block with this order, and no [`Page`](crate::Page) does.
     pub unsafe fn split(&self, pfn: Pfn, from: Order, to: Order) -> Result<(), FreeError> {
-        self.shared.split(pfn, from, to)
+        self.shared().split(pfn, from, to)
     }
 
     /// Whether a page is free in the store (not cached, not held) at this moment.
     pub fn is_free(&self, pfn: Pfn) -> bool {
-        self.allocator.is_free(pfn)
+        self.frames().is_free(pfn)
     }
 
     /// Claims of the bitmap that found a page gone; what they had taken by then they put back.
     pub fn failed_claims(&self) -> u64 {
-        self.allocator.failed_claims()
+        self.frames().failed_claims()
     }
 
     /// The allocator underneath, for what has no method here.
@@ -273,13 +309,13 @@ impl<'d> RawDepot<'d> {
     /// it, free only blocks whose memory is no longer used. What is freed through it wakes no
     /// [request that waits](crate::Depot::page_async).
     pub unsafe fn allocator(&self) -> &'d Allocator<'static, LinuxCpus<'static>> {
-        self.allocator
+        self.frames()
     }
 
     /// The base page size.
     #[inline]
     pub fn page_size(&self) -> PageSize {
-        self.shared.page_size()
+        self.shared().page_size()
     }
 
     /// The first byte of the memory, of page 0. Aligned to the next power of two of the depot's
@@ -287,12 +323,12 @@ impl<'d> RawDepot<'d> {
     /// page's number is.
     #[inline]
     pub fn base(&self) -> NonNull<u8> {
-        self.shared.base()
+        self.shared().base()
     }
 
     /// Bytes of memory, what it has [grown](crate::Depot::grow) by included.
     pub fn bytes(&self) -> usize {
-        self.shared.bytes()
+        self.shared().bytes()
     }
 
     /// The memory file, if it is one ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)); page `n`
@@ -321,13 +357,13 @@ impl<'d> RawDepot<'d> {
     /// * no holes are punched, nothing is allocated, and no seals are added (`fallocate`,
     ///   `F_ADD_SEALS`), and the length is not changed.
     pub unsafe fn fd(&self) -> Option<BorrowedFd<'d>> {
-        self.shared.memory().fd()
+        self.shared().memory().fd()
     }
 
     /// Where a page begins, in bytes from [`base`](Self::base) and in [`fd`](Self::fd).
     #[inline]
     pub fn offset(&self, pfn: Pfn) -> usize {
-        self.shared.offset(pfn)
+        self.shared().offset(pfn)
     }
 
     /// The address of a page.
@@ -336,13 +372,13 @@ impl<'d> RawDepot<'d> {
     /// When the depot has no such page, nor can [grow](crate::Depot::grow) to have it.
     #[inline]
     pub fn address(&self, pfn: Pfn) -> NonNull<u8> {
-        self.shared.address(pfn)
+        self.shared().address(pfn)
     }
 
     /// The page that an address lies in, if it is the depot's.
     #[inline]
     pub fn pfn_of(&self, address: *const u8) -> Option<Pfn> {
-        self.shared.pfn_of(address)
+        self.shared().pfn_of(address)
     }
 }
 
