@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use crate::alloc::config::ZoneConfig;
+use super::config::ZoneConfig;
 use crate::cpus::{Environment, WhichCpu};
 use crate::frame::pageblock::SECTION_FRAMES;
 use crate::frame::{CpuId, FrameRange, NodeId, Pfn};
