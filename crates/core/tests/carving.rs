@@ -21,11 +21,15 @@ const ZONE: ZoneId = ZoneId::new(0);
 
 /// A machine of 4 CPUs whose metadata lies `skew` bytes off any alignment, and has few magazines.
 fn with_machine(skew: usize, checked: bool, test: impl FnOnce(Single<'_>, &Arena)) {
-    let ranges = [range(0, FRAMES)];
+    with_machine_of(FRAMES, skew, checked, test);
+}
+
+fn with_machine_of(frames: u32, skew: usize, checked: bool, test: impl FnOnce(Single<'_>, &Arena)) {
+    let ranges = [range(0, frames)];
     let zones = [open_zone("z", &ranges)];
     let config = Config { checked, ..Config::new(4, &zones) };
     let bytes = Single::metadata_bytes(&config).unwrap();
-    let arena = Arena::new(bytes, skew, FRAMES as usize);
+    let arena = Arena::new(bytes, skew, frames as usize);
     let config = Config { linear_map: Some(arena.linear_map()), ..config };
     let depot = Single::new(&config, arena.metadata(), Pinned(Anywhere::new())).unwrap();
     // The CPU may cache any number of full magazines.
@@ -84,6 +88,26 @@ fn carved_magazines_stay_in_their_pages() {
             });
         }
     }
+}
+
+/// Whole pageblocks beyond the 512 MiB that indices reach are no reason to carve nothing, nor to
+/// search for a frame in vain each time that a CPU caches more.
+#[test]
+fn frames_within_reach_are_carved_while_whole_pageblocks_lie_beyond() {
+    with_machine_of(160 << 10, 0, false, |mut depot, _| {
+        let alloc = |_| depot.alloc(Order::BASE, Flags::default()).unwrap();
+        let held: Vec<_> = (0..140 << 10).map(alloc).collect();
+        assert_eq!(held[held.len() - 1], Pfn::new((140 << 10) - 1), "taken in order of address");
+        for &pfn in held.iter().step_by(2) {
+            depot.free(pfn, Order::BASE).unwrap();
+        }
+        let pages_carved = carved(&depot);
+        assert!(pages_carved > 50, "{pages_carved}");
+        for &pfn in held.iter().skip(1).step_by(2) {
+            depot.free(pfn, Order::BASE).unwrap();
+        }
+        assert_eq!(depot.validate().unwrap().held_pages(), 0);
+    });
 }
 
 /// The pages that are not held when everything is held.

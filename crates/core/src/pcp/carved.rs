@@ -10,10 +10,9 @@
 
 use core::ops::Range;
 
-use crate::frame::pageblock::PAGEBLOCK_FRAMES;
 use crate::frame::{LinearMap, PageSize, Pfn};
 use crate::front::{Magazine, MagazineIndex};
-use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::prim::{AtomicU64, Ordering};
 
 /// The bits; see the module.
 pub struct Carved<'m> {
@@ -22,9 +21,6 @@ pub struct Carved<'m> {
     end: u32,
     /// From `first` on.
     bits: &'m [AtomicU64],
-    /// A pageblock with frames that are carved and perhaps some that are free, or the first within
-    /// reach. Relaxed: only where to look first.
-    hint: AtomicU32,
 }
 
 impl<'m> Carved<'m> {
@@ -33,7 +29,7 @@ impl<'m> Carved<'m> {
     pub fn new(reach: Range<u32>, bits: &'m [AtomicU64]) -> Self {
         let first = reach.start;
         let end = reach.end.min(first.saturating_add(bits.len() as u32 * u64::BITS));
-        Carved { first, end, bits, hint: AtomicU32::new(first / PAGEBLOCK_FRAMES) }
+        Carved { first, end, bits }
     }
 
     /// The frames whose magazines have numbers, when these count from `base`.
@@ -60,16 +56,6 @@ impl<'m> Carved<'m> {
         self.first..self.end
     }
 
-    /// Where to look first, a pageblock's number.
-    pub fn hint(&self) -> u32 {
-        self.hint.load(Ordering::Relaxed)
-    }
-
-    /// Looks from the first frame on the next time.
-    pub fn reset_hint(&self) {
-        self.hint.store(self.first / PAGEBLOCK_FRAMES, Ordering::Relaxed);
-    }
-
     fn bit(&self, frame: u32) -> (&AtomicU64, u64) {
         let at = frame - self.first;
         (&self.bits[(at / u64::BITS) as usize], 1 << (at % u64::BITS))
@@ -80,7 +66,6 @@ impl<'m> Carved<'m> {
         let (cell, bit) = self.bit(pfn.get());
         // Relaxed: see `Tags::are_carved_near`.
         cell.fetch_or(bit, Ordering::Relaxed);
-        self.hint.store(pfn.get() / PAGEBLOCK_FRAMES, Ordering::Relaxed);
     }
 
     /// Takes a note back, of a frame that the caller owns and has not cut.

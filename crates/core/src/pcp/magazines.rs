@@ -19,14 +19,12 @@ use super::share::Share;
 use super::shelf::Chain;
 use crate::cpus::Cpus;
 use crate::frame::Class;
-use crate::frame::pageblock::SECTION_FRAMES;
-use crate::frame::{CpuId, Mobility, Order, PageSize};
+use crate::frame::{CpuId, PageSize};
 use crate::front::{Magazine, MagazineIndex};
-use crate::store::Wanted;
 use crate::sync::count;
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prefetch_write;
-use crate::sync::prim::{AtomicU32, Ordering};
+use crate::sync::prim::Ordering;
 use crate::zone::Reserve;
 
 impl<C: Cpus> Share<'_, '_, C> {
@@ -94,29 +92,14 @@ impl<C: Cpus> Share<'_, '_, C> {
         let (map, page_size) = self.caches.pcps.magazines().linear_map?;
         let carved = self.caches.pcps.carved();
         let frames = carved.frames();
-        // Sections reach further than indices: a frame beyond goes back.
-        let span = self.zone.span();
-        let span = (
-            span.0.max(frames.start / SECTION_FRAMES),
-            span.1.min(frames.end.div_ceil(SECTION_FRAMES)),
-        );
-        if span.0 >= span.1 || !self.may_give(1, Reserve::AboveLow) {
+        if frames.is_empty() || !self.may_give(1, Reserve::AboveLow) {
             return None;
         }
-        // Near others: their pageblocks are the ones whose frames are freed slower.
-        let hint = AtomicU32::new(carved.hint());
         let _moving = self.pcp.in_flight.begin(1);
-        let wanted = Wanted {
-            zone: self.zone_id,
-            mobility: Mobility::Unmovable,
-            bits: 0,
-            span,
-            hint: &hint,
-        };
-        let pfn = self.store().take_block(wanted, Order::BASE)?;
+        let pfn = self.store().take_among(self.zone_id, &frames)?;
+        // Pageblocks reach further than indices: a frame beyond goes back.
         if !frames.contains(&pfn.get()) {
             self.store().note_doubled(self.store().put(pfn, 1));
-            carved.reset_hint();
             return None;
         }
         // Both before there is a magazine to protect.
@@ -125,7 +108,6 @@ impl<C: Cpus> Share<'_, '_, C> {
             // A caller is removing this memory.
             carved.forget(pfn);
             self.store().note_doubled(self.store().put(pfn, 1));
-            carved.reset_hint();
             return None;
         }
         self.pcp.add_free(self.zone, -1);

@@ -425,7 +425,12 @@ impl<'m> Bitmap<'m> {
 
     /// Counts a pageblock as tainted from which unmovable blocks were taken, if it is of another
     /// mobility.
-    fn note_mixed(&self, section: &Section<'_>, pageblock: PageblockIndex, mobility: Mobility) {
+    pub(super) fn note_mixed(
+        &self,
+        section: &Section<'_>,
+        pageblock: PageblockIndex,
+        mobility: Mobility,
+    ) {
         let is_mixed = self.tags.of(pageblock).mobility() != Mobility::Unmovable;
         if mobility == Mobility::Unmovable && is_mixed && !cfg!(loom) {
             section.taint(pageblock.in_section());

@@ -4,6 +4,7 @@
 //! the embedder has behind its [`Backing`]. This is the one place that knows which. The tags of
 //! pageblocks are kept here in either case.
 
+mod among;
 pub mod backing;
 pub mod bitmap;
 pub mod bits;
@@ -25,6 +26,7 @@ use core::ops::Range;
 
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::prim::AtomicU32;
 use backing::{Backing, BackingRequest, Block};
 use bitmap::Bitmap;
 pub use doubled::Doubled;
@@ -215,6 +217,17 @@ impl<'m> Store<'m> {
         let mut found = None;
         self.take_backed(backing, wanted, order, 1, |pfn| found = Some(pfn));
         found
+    }
+
+    /// Takes an unmovable frame, for the allocator itself, from the pageblocks that `frames` lie
+    /// in; a backing takes one anywhere. `None`: there is none, or another caller was faster.
+    pub fn take_among(&self, zone: ZoneId, frames: &Range<u32>) -> Option<Pfn> {
+        if self.backing.is_none() {
+            return self.bitmap.take_among(zone, frames);
+        }
+        let hint = AtomicU32::new(0);
+        let mobility = Mobility::Unmovable;
+        self.take_block(Wanted { zone, mobility, bits: 0, span: (0, 0), hint: &hint }, Order::BASE)
     }
 
     #[inline(never)]

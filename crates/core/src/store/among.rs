@@ -1,0 +1,83 @@
+//! A frame among given ones.
+
+use core::ops::Range;
+
+use super::bitmap::Bitmap;
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, Tag};
+use crate::frame::{Mobility, Order, Pfn, ZoneId};
+
+/// Where to take an unmovable frame from; lower is better.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// It could not have become whole anyway.
+    Unmovable,
+    /// Better one that holds nothing than a mixed one.
+    Whole,
+    Mixed,
+}
+
+impl Bitmap<'_> {
+    /// Takes an unmovable frame of the zone from the pageblocks that lie in `frames`, or where none
+    /// does, from those that `frames` lie in, which have others, too. `None`: there is none, or
+    /// another caller was faster.
+    ///
+    /// O(frames / 512): one load per 64 pageblocks, and one per pageblock with a free frame up to
+    /// the first unmovable one.
+    pub fn take_among(&self, zone: ZoneId, frames: &Range<u32>) -> Option<Pfn> {
+        let mut best: Option<(Rank, PageblockIndex)> = None;
+        let inner = frames.start.div_ceil(PAGEBLOCK_FRAMES)..frames.end / PAGEBLOCK_FRAMES;
+        let outer = frames.start / PAGEBLOCK_FRAMES..frames.end.div_ceil(PAGEBLOCK_FRAMES);
+        let Range { start: mut next, end } = if inner.is_empty() { outer } else { inner };
+        while next < end && best.is_none_or(|(rank, _)| rank != Rank::Unmovable) {
+            let (word, at) = (next / u64::BITS, next % u64::BITS);
+            let stop = end.min((word + 1) * u64::BITS);
+            let in_range = !0 << at & !0 >> ((word + 1) * u64::BITS - stop);
+            self.rank_word(zone, word, in_range, &mut best);
+            next = stop;
+        }
+        let (rank, pageblock) = best?;
+        let section = self.section(pageblock.section())?;
+        let base = pageblock.section() as u32 * SECTION_FRAMES;
+        let mut found = None;
+        let give = |at| found = Some(Pfn::new(base + at));
+        section.take(pageblock.in_section(), Order::BASE, 1, give);
+        if rank == Rank::Mixed && found.is_some() {
+            self.note_mixed(section, pageblock, Mobility::Unmovable);
+        }
+        found
+    }
+
+    /// Compares the pageblocks of a word of hints with the best so far.
+    fn rank_word(
+        &self,
+        zone: ZoneId,
+        word: u32,
+        in_range: u64,
+        best: &mut Option<(Rank, PageblockIndex)>,
+    ) {
+        let first = PageblockIndex(word * u64::BITS);
+        let Some(section) = self.section(first.section()) else { return };
+        let (some, whole) = section.hints(first.in_section() / u64::BITS as usize);
+        let mut candidates = some & in_range;
+        while candidates != 0 {
+            let bit = candidates.trailing_zeros();
+            candidates &= candidates - 1;
+            let pageblock = PageblockIndex(first.0 + bit);
+            let tag = self.tags.of(pageblock);
+            if !tag.serves(zone) {
+                continue;
+            }
+            let rank = match (whole >> bit & 1 == 1, tag == Tag::new(zone, Mobility::Unmovable)) {
+                (true, _) => Rank::Whole,
+                (false, true) => Rank::Unmovable,
+                (false, false) => Rank::Mixed,
+            };
+            if best.is_none_or(|(least, _)| rank < least) {
+                *best = Some((rank, pageblock));
+            }
+            if rank == Rank::Unmovable {
+                return;
+            }
+        }
+    }
+}
