@@ -95,6 +95,21 @@ fn half_of_the_pageblocks_become_whole_when_half_of_the_frames_are_free() {
     workload.finish();
 }
 
+/// A CPU that fills memory lets nothing evacuate: neither while it allocates what it has cached,
+/// nor while the zone's count of free pages lags behind what it takes from the store.
+#[test]
+fn nothing_evacuates_while_memory_fills() {
+    let mut workload = Workload::new(256, 100, Evacuation::Adaptive);
+    assert_eq!(workload.stats().whole, 0, "what is cached pins every pageblock");
+    workload.depot.cpus().0.run_on(0);
+    for round in 0..256 * PAGEBLOCK_FRAMES / 1024 - 32 {
+        let pages = (0..1024).map(|_| workload.depot.alloc(Order::BASE, Flags::default()).unwrap());
+        workload.held.extend(pages);
+        assert_eq!(workload.stats().evacuating, 0, "after {round} times 1024 pages");
+    }
+    workload.finish();
+}
+
 #[test]
 fn a_fifth_becomes_whole_in_three_hundred_rounds() {
     let mut workload = Workload::new(512, 20, Evacuation::Goal { percent: 100 });

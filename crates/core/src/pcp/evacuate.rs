@@ -20,8 +20,8 @@
 //! Each CPU has a hand per zone. Its slow paths move it by 16 pageblocks, at a refill and when an
 //! allocation counts a front's operations (each 1023 of them): a loop that finds everything in
 //! its fronts heals, too. Frees do not move it. While memory is only freed, no free frame is taken
-//! that a pageblock lacks to be whole. A hand marks only while the zone's free pages stay about the
-//! same over 4 steps: not while memory fills or empties. After a sixteenth of the zone has been
+//! that a pageblock lacks to be whole. A hand marks only while the zone's free pages, with those
+//! that its CPU caches, stay about the same over 4 steps: not while memory fills or empties. After a sixteenth of the zone has been
 //! allocated or freed, it first counts the whole pageblocks again, by a turn of a section per step.
 //!
 //! # Spare magazines
@@ -83,6 +83,9 @@ const KEPT_PER_CPU: u64 = if cfg!(loom) { 0 } else { 512 };
 /// magazines, the zone's count is never still.
 struct Stillness<'a> {
     accounts: &'a Accounts,
+    /// What the zone's count of free pages lacks: what this CPU has not reported yet, and what it
+    /// is charged with. A CPU that allocates what it has cached fills memory, too.
+    own_free: u64,
     ends_window: bool,
     is_own_still: bool,
 }
@@ -99,6 +102,7 @@ impl Stillness<'_> {
     }
 
     fn is_steady(&self, free: u64) -> bool {
+        let free = free.wrapping_add(self.own_free);
         is_still(&self.accounts.hand_free_before, self.ends_window, free) || self.is_own_still
     }
 }
@@ -178,16 +182,19 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
     fn stillness(&self) -> Stillness<'_> {
         let accounts = &self.0.pcp.accounts;
         let counters = &self.0.pcp.counters;
+        let charged = self.0.pcp.charged_pages.load(Ordering::Relaxed) as u64;
         let own = counters
             .spilled_pages
             .load(Ordering::Relaxed)
             .wrapping_sub(counters.refilled_pages.load(Ordering::Relaxed))
-            .wrapping_add(self.0.pcp.charged_pages.load(Ordering::Relaxed) as u64);
+            .wrapping_add(charged);
         let steps = accounts.hand_steps.load(Ordering::Relaxed).wrapping_add(1);
         accounts.hand_steps.store(steps, Ordering::Relaxed);
         let ends_window = steps.is_multiple_of(STEADY_STEPS);
         let is_own_still = is_still(&accounts.hand_moved_before, ends_window, own);
-        Stillness { accounts, ends_window, is_own_still }
+        let unreported = self.0.pcp.free_delta.load(Ordering::Relaxed) as u64;
+        let own_free = unreported.wrapping_add(charged);
+        Stillness { accounts, own_free, ends_window, is_own_still }
     }
 
     fn evacuation_state(&self) -> State {
