@@ -37,8 +37,8 @@ pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
 #[derive(Clone, Copy)]
 pub struct RawDepot<'d>(&'d Handle);
 
-/// What a handle of a depot has beside its share in it. A [`RawDepot`] is a pointer to it: a view of
-/// two pointers would be read, or written to the stack, for each block that is freed.
+/// What a handle of a depot has beside its share in it. A [`RawDepot`] is a pointer to it: a view
+/// of two pointers would be read, or written to the stack, for each block that is freed.
 pub(crate) struct Handle {
     /// A copy of the shared allocator's own value, in which nothing ever changes: a loop that
     /// borrows this handle keeps its fields in registers.
@@ -55,7 +55,7 @@ impl Handle {
     /// # Safety
     /// `shared` is mapped while this value is used.
     pub unsafe fn new(shared: NonNull<Shared>) -> Self {
-        // SAFETY: the caller's promise; the copy is used by shared reference alone, and not dropped.
+        // SAFETY: the caller's promise; the copy is used by shared reference, and not dropped.
         let allocator = unsafe { shared.as_ref().copy_allocator() };
         Handle { allocator, shared }
     }
