@@ -1,4 +1,9 @@
 //! How much a CPU may cache: `high`, how it grows, shrinks and is kept.
+//!
+//! # Another policy
+//! What users choose is `HighPolicy` in `zone/cache_limits.rs`, which makes the bounds of `high`
+//! from it. When `high` moves between them is here: [`raise_high`](Share::raise_high) and what
+//! calls it, [`decay`](Share::decay). The rule for a CPU that only frees is in `free_high.rs`.
 
 use super::cached::SHELVES;
 use super::free_high::{self, Moved};
