@@ -1,4 +1,4 @@
-//! For unit tests: a system with one CPU, and what an allocator for it is made from.
+//! For unit tests: a system whose code runs on one CPU, and what an allocator for it is made from.
 
 use core::ops::Range;
 
@@ -7,16 +7,16 @@ use crate::cpus::{Environment, WhichCpu};
 use crate::frame::pageblock::SECTION_FRAMES;
 use crate::frame::{CpuId, FrameRange, NodeId, Pfn};
 
-/// Always runs on CPU 0.
-pub(super) struct First;
+/// Always runs on this CPU.
+pub(super) struct On(pub u32);
 
-impl WhichCpu for First {
+impl WhichCpu for On {
     fn cpu(&self) -> Option<CpuId> {
-        Some(CpuId::new(0))
+        Some(CpuId::new(self.0))
     }
 }
 
-impl Environment for First {}
+impl Environment for On {}
 
 /// One zone of those frames.
 pub(super) fn zone(ranges: &[FrameRange]) -> ZoneConfig<'_> {

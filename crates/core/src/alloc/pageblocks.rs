@@ -60,11 +60,11 @@ pub struct PageblockStats {
     pub whole_sections: u64,
 }
 
-#[cfg(all(test, any(loom, shuttle)))]
+#[cfg(test)]
 impl<C: Cpus> Allocator<'_, C> {
     /// Moves the hand of this CPU, as a refill does.
     pub(crate) fn step_hand(&self, zone: ZoneId) {
-        let here = self.caches.here().expect("models run on CPUs with caches");
+        let here = self.caches.here().expect("tests run on CPUs with caches");
         self.caches.share(here.cpu, zone).step_hand(here);
     }
 }
@@ -179,5 +179,44 @@ impl<C: Cpus> Allocator<'_, C> {
             stats.whole_sections += u64::from(is_whole && section.1 == SECTION_PAGEBLOCKS);
         }
         Some(stats)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use core::mem::MaybeUninit;
+
+    use crate::alloc::allocator::Allocator;
+    use crate::alloc::config::Config;
+    use crate::alloc::one_cpu::{On, sections, zone};
+    use crate::cpus::{CpuLock, Locked};
+    use crate::frame::ZoneId;
+    use crate::zone::State;
+
+    /// The hand of CPU 1 begins in the middle of the zone. What it has seen when it comes to the end
+    /// is not the zone: counted as all there is, it would send the hands of all CPUs over all
+    /// memory without rests.
+    #[test]
+    fn a_turn_that_begins_in_the_middle_is_no_count_of_the_zone() {
+        let ranges = [sections(0..4)];
+        let zones = [zone(&ranges)];
+        let config = Config::new(2, &zones);
+        let locks = [CpuLock::new(), CpuLock::new()];
+        let mut metadata = vec![
+            MaybeUninit::uninit();
+            Allocator::<Locked<'_, On>>::metadata_bytes(&config).unwrap()
+        ];
+        let allocator = Allocator::new(&config, &mut metadata, Locked::new(&locks, On(1))).unwrap();
+        let only = ZoneId::new(0);
+        let pages = u64::from(ranges[0].frames);
+        let state = State { free: pages, managed: pages, ..State::default() };
+        let zone = allocator.caches.zones.get(only);
+        assert!(!zone.evacuating.is_outdated(state) && !zone.evacuating.wants_more(pages));
+        // Two sections and their rests, and all four.
+        for step in 0..64 {
+            allocator.step_hand(only);
+            assert!(!zone.evacuating.is_outdated(state), "after {step} steps");
+            assert!(!zone.evacuating.wants_more(pages), "after {step} steps");
+        }
     }
 }

@@ -16,6 +16,8 @@ use crate::zone::counts::{Counters, Counts};
 
 /// Shelves per zone.
 pub const SHELVES: usize = Class::COUNT * Mobility::COUNT;
+/// Free pages when the turn of a hand began, if it did not begin where the zone does.
+pub const NO_TURN: u64 = u64::MAX;
 
 /// A CPU's part in a zone.
 ///
@@ -75,7 +77,7 @@ pub struct Accounts {
     pub hand: AtomicU32,
     /// What the hand has seen on this turn, packed.
     pub hand_seen: AtomicU64,
-    /// Free pages of the zone, and pageblocks healed, when this turn began.
+    /// Free pages of the zone, and pageblocks healed, when this turn began; or [`NO_TURN`].
     pub hand_free: AtomicU64,
     pub hand_healed: AtomicU32,
     /// Steps so far; and the zone's free pages at the last fourth step, and at the one before.
@@ -114,7 +116,7 @@ impl Pcp {
                 hints: core::array::from_fn(|_| AtomicU32::new(hint)),
                 hand: AtomicU32::new(hint),
                 hand_seen: AtomicU64::new(0),
-                hand_free: AtomicU64::new(0),
+                hand_free: AtomicU64::new(NO_TURN),
                 hand_healed: AtomicU32::new(0),
                 hand_steps: AtomicU32::new(0),
                 hand_free_before: core::array::from_fn(|_| AtomicU64::new(0)),

@@ -43,7 +43,7 @@
 //! each mobility and class in use at every eighth step, which empties the CPU's fronts for
 //! evacuated frames.
 
-use super::cached::Accounts;
+use super::cached::{Accounts, NO_TURN};
 use super::front::Front;
 use super::share::Share;
 use crate::cpus::{Cpus, Here};
@@ -227,6 +227,11 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
         }
         let at = accounts.hand.load(Ordering::Relaxed) / STEP_PAGEBLOCKS * STEP_PAGEBLOCKS;
         let first = PageblockIndex(if (start..end).contains(&at) { at } else { start });
+        if first.0 == start {
+            let began = self.evacuation_state();
+            accounts.hand_free.store(began.free, Ordering::Relaxed);
+            accounts.hand_healed.store(began.healed, Ordering::Relaxed);
+        }
         let mut seen = Seen::unpack(accounts.hand_seen.load(Ordering::Relaxed));
         let next = match bitmap.section(first.section()) {
             Some(section) if is_idle => self.count(bitmap, section, first, &mut seen),
@@ -237,13 +242,12 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
             None => (first.section() as u32 + 1) * SECTION_PAGEBLOCKS as u32,
         };
         let ends_turn = next >= end;
-        if ends_turn {
+        let free_before = accounts.hand_free.load(Ordering::Relaxed);
+        // A CPU's first turn may begin in the middle: it has not seen all of the zone.
+        if ends_turn && free_before != NO_TURN {
             let state = self.evacuation_state();
-            let began = State {
-                free: accounts.hand_free.swap(state.free, Ordering::Relaxed),
-                healed: accounts.hand_healed.swap(state.healed, Ordering::Relaxed),
-                ..state
-            };
+            let healed = accounts.hand_healed.load(Ordering::Relaxed);
+            let began = State { free: free_before, healed, ..state };
             self.0.zone.evacuating.note_turn(seen, began, state);
         }
         let seen = if ends_turn { Seen::default() } else { seen };
