@@ -2,13 +2,11 @@
 //! 1. Levels take the steps that they name, in that order; callbacks by priority.
 //! 2. What rests is given back, and what is used is not.
 //! 3. Its thread ends with it, or with the depot, and keeps off isolated CPUs.
-//! 4. In a cgroup with a limit a program that would be killed lives.
 
 mod common;
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -365,95 +363,4 @@ fn contradictions_are_refused() {
     let policy = Policy { used_percent: [97, 92, 85], ..Policy::default() };
     let error = Monitor::builder(&depot).policy(policy).start().unwrap_err();
     assert!(error.to_string().contains("ascend"), "{error}");
-}
-
-/// Tells a copy of this program which cgroup to live in.
-const GROUP: &str = "PAGEDEPOT_TEST_CGROUP";
-const LIMIT: usize = 64 * MIB;
-
-/// A program whose cache would take three times its limit.
-fn live_in(group: &str) {
-    fs::write(format!("{group}/cgroup.procs"), std::process::id().to_string()).unwrap();
-    let depot = Depot::new(256 * MIB).unwrap();
-    let cache: Arc<Mutex<Vec<Page>>> = Arc::default();
-    let given = cache.clone();
-    let free = move |wanted: u64| {
-        let mut cache = given.lock().unwrap();
-        let count = cache.len().min(wanted.div_ceil(4096) as usize);
-        drop(cache.drain(..count));
-        count as u64 * 4096
-    };
-    let policy =
-        Policy { look_ms: 20, round_ms: 10, used_percent: [40, 50, 60], ..Policy::default() };
-    let sources = match fs::exists(format!("{group}/memory.current")).unwrap() {
-        true => Sources::none().and_cgroup_v2(group),
-        false => Sources::none().and_cgroup_v1(group),
-    };
-    let monitor = Monitor::builder(&depot)
-        .policy(policy)
-        .sources(sources)
-        .on_pressure(0, free)
-        .start()
-        .unwrap();
-    for _ in 0..3 * LIMIT / MIB {
-        for _ in 0..256 {
-            let mut page = depot.page(Order::BASE).unwrap();
-            page[0] = 1;
-            cache.lock().unwrap().push(page);
-        }
-        std::thread::sleep(Duration::from_millis(4));
-    }
-    let counts = monitor.counts();
-    println!("{counts:?}");
-    assert!(counts.rounds[2] > 0 && counts.wakes > 0, "{counts:?}");
-    assert!(counts.given_back_bytes > LIMIT as u64, "{counts:?}");
-}
-
-/// A cgroup with a limit; `None`, with the reason: this program may make none.
-fn limited_group() -> Result<PathBuf, String> {
-    let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
-    let of =
-        |version: &str| own.lines().find_map(|line| Some(line.split_once(version)?.1.to_owned()));
-    let name = format!("pagedepot-test-{}", std::process::id());
-    let (group, limit) = match (of(":memory:"), of("0::")) {
-        (Some(path), _) => (format!("/sys/fs/cgroup/memory{path}/{name}"), "memory.limit_in_bytes"),
-        (None, Some(path)) => (format!("/sys/fs/cgroup{path}/{name}"), "memory.max"),
-        _ => return Err("no memory cgroup in /proc/self/cgroup".into()),
-    };
-    fs::create_dir(&group).map_err(|error| format!("cannot make {group}: {error}"))?;
-    let file = format!("{group}/{limit}");
-    fs::write(&file, LIMIT.to_string()).map_err(|error| {
-        let _ = fs::remove_dir(&group);
-        format!("cannot write {file}: {error}")
-    })?;
-    Ok(group.into())
-}
-
-#[test]
-fn a_program_lives_below_its_limit() {
-    if let Ok(group) = std::env::var(GROUP) {
-        return live_in(&group);
-    }
-    let group = match limited_group() {
-        Ok(group) => group,
-        Err(why) => {
-            eprintln!("SKIPPED: {why}; THE MONITOR WAS NOT TESTED IN A CGROUP WITH A LIMIT");
-            return;
-        }
-    };
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_program_lives_below_its_limit", "--nocapture"])
-        .env(GROUP, &group)
-        .output();
-    let removed = fs::remove_dir(&group);
-    let output = child.unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        output.status.success(),
-        "{}\n{text}\n{}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-    assert!(text.contains("rounds"), "{text}");
-    removed.unwrap();
 }

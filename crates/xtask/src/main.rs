@@ -1,5 +1,6 @@
 //! Chores of this repository that take more than one command: `cargo xtask NAME`.
 
+mod archive;
 mod boot;
 mod console;
 mod install;
@@ -7,6 +8,7 @@ mod kernel;
 mod linux;
 mod machine;
 mod ostd;
+mod pressure;
 mod redis;
 mod results;
 mod tools;
@@ -43,6 +45,9 @@ enum Chore {
     /// Build the kernels of examples/ostd, boot them, test the allocator in one and compare it with
     /// the other's
     Ostd(ostd::Options),
+    /// Boot Debian's Linux under QEMU and test the monitor of memory pressure in cgroups of version
+    /// 2 there
+    Pressure(pressure::Options),
 }
 
 /// Exit code for bad input, as of most Unix tools.
@@ -64,6 +69,7 @@ fn main() -> ExitCode {
         Chore::Redis(options) => redis::run(options),
         Chore::Linux(options) => linux::run(options),
         Chore::Ostd(options) => ostd::run(options),
+        Chore::Pressure(options) => pressure::run(options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

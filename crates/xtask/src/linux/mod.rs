@@ -3,7 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | `needed` | programs of the host |
-//! | `archive` | the source, from Debian's archive |
+//! | `source` | the source, from Debian's archive |
 //! | `hooks` | our lines, inserted into it |
 //! | `tree` | a source tree with hooks, glue and library, and its build |
 //! | `project` | what kernbench builds |
@@ -11,13 +11,13 @@
 //! | `faults` | what a kernel at fault says |
 //! | `figures` | what machines say, under the names that scripts read |
 
-mod archive;
 mod faults;
 mod figures;
 mod hooks;
 mod needed;
 mod plan;
 mod project;
+mod source;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -32,8 +32,8 @@ use serde_json::json;
 use crate::results::{self, Results};
 use crate::tools;
 
-use archive::{Archive, Source};
 use figures::{DEPOT, STOCK, WORK};
+use source::Source;
 use tree::{Kernel, Kind};
 
 /// The source of the machines' only program.
@@ -96,7 +96,7 @@ pub fn run(options: &Options) -> Result<()> {
     let library = tree::library(root, &cache, &log)?;
     let files = init(root, &cache, &log)?;
     eprintln!("reading the archive's lists");
-    let archive = Archive::open(&cache)?;
+    let archive = source::archive(&cache)?;
     let mut results = Results::default();
     let mut kernels = BTreeMap::new();
     let jobs = options.jobs.map_or_else(
@@ -106,10 +106,10 @@ pub fn run(options: &Options) -> Result<()> {
     let mut failed = Vec::new();
     for kind in [Only::User, Only::Guest].into_iter().filter(|kind| wants(*kind)) {
         let (package, built) = match kind {
-            Only::User => (archive.newest()?, Kind::User),
+            Only::User => (source::newest(&archive)?, Kind::User),
             Only::Guest => ("linux-source-6.1".to_owned(), Kind::Guest),
         };
-        let source = archive.source(&cache, &package)?;
+        let source = source::source(&archive, &cache, &package)?;
         let kernel = build(root, &cache, (&source, built), (&library, &files), jobs)?;
         kernels.insert(built.name(), source.version.clone());
         if options.build {

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::archive::Source;
 use super::hooks::{Hooks, parse_version};
+use super::source::Source;
 use crate::tools::{self, run, write_if_changed};
 
 /// What the kernel's build takes from `examples/linux/glue`, and its name in `mm/`.

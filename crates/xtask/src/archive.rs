@@ -1,5 +1,5 @@
-//! Linux's source from Debian's archive, by its ordinary client with a state of its own: nothing of
-//! the host's apt is read or changed but the archive's public keys.
+//! Debian's archive, by its ordinary client with a state of its own: nothing of the host's apt is
+//! read or changed but the archive's public keys.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,12 @@ use anyhow::{Context, Result, bail};
 use crate::tools::{self, folder, run};
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// The stable release that has 6.1, its updates, and the release that has the newest.
-const SOURCES: [(&str, &str); 3] = [
+
+/// The stable release that has Linux 6.1, and its updates.
+pub const BOOKWORM: [(&str, &str); 2] = [
     ("http://deb.debian.org/debian", "bookworm"),
     ("http://deb.debian.org/debian-security", "bookworm-security"),
-    ("http://deb.debian.org/debian", "unstable"),
 ];
-/// Large, and needed by no configuration here.
-const LEFT_OUT: [&str; 3] =
-    ["*/drivers/gpu/drm/amd/include/*", "*/tools/testing/*", "*/Documentation/*/*"];
 
 /// Debian's archive, as of now.
 pub struct Archive {
@@ -26,18 +23,9 @@ pub struct Archive {
     log: PathBuf,
 }
 
-/// A source that is there.
-#[derive(Clone, Debug)]
-pub struct Source {
-    /// Debian's version, such as `6.1.192-2`.
-    pub version: String,
-    /// The tree.
-    pub folder: PathBuf,
-}
-
 impl Archive {
-    /// Reads the lists of packages.
-    pub fn open(cache: &Path) -> Result<Self> {
+    /// Reads the lists of packages of `sources`, each an address and a release.
+    pub fn open(cache: &Path, sources: &[(&str, &str)]) -> Result<Self> {
         if !Path::new(KEYRING).exists() {
             bail!("{KEYRING} is not there: install the package debian-archive-keyring");
         }
@@ -45,7 +33,7 @@ impl Archive {
         for inner in ["lists/partial", "cache/archives/partial"] {
             folder(at.join(inner))?;
         }
-        let sources: String = SOURCES
+        let sources: String = sources
             .iter()
             .map(|(from, suite)| format!("deb [signed-by={KEYRING}] {from} {suite} main\n"))
             .collect();
@@ -75,48 +63,55 @@ impl Archive {
         command
     }
 
-    /// The package of the newest Linux there is, by the package that depends on it.
-    pub fn newest(&self) -> Result<String> {
-        let depends = tools::output(self.apt("apt-cache").args(["depends", "linux-source"]))?;
-        let package = depends
+    /// The package whose name begins with `prefix` that `package` depends on: its newest version.
+    pub fn dependency(&self, package: &str, prefix: &str) -> Result<String> {
+        let depends = tools::output(self.apt("apt-cache").args(["depends", package]))?;
+        let found = depends
             .lines()
             .filter_map(|line| line.trim().strip_prefix("Depends: "))
-            .find(|package| package.starts_with("linux-source-"));
-        Ok(package.context("linux-source depends on no version")?.to_owned())
+            .find(|package| package.starts_with(prefix));
+        Ok(found.with_context(|| format!("{package} depends on no {prefix}*"))?.to_owned())
     }
 
-    /// Fetches and unpacks a package of Linux's source, unless its newest version is there already.
-    pub fn source(&self, cache: &Path, package: &str) -> Result<Source> {
+    /// The newest version of a package.
+    pub fn version(&self, package: &str) -> Result<String> {
         let shown = tools::output(self.apt("apt-cache").args(["policy", package]))?;
         let version = shown
             .lines()
             .find_map(|line| line.trim().strip_prefix("Candidate: "))
-            .filter(|version| *version != "(none)")
-            .with_context(|| format!("the archive has no {package}"))?
-            .to_owned();
-        let at = cache.join(format!("source-{version}"));
-        if at.join("Makefile").exists() {
-            return Ok(Source { version, folder: at });
-        }
+            .filter(|version| *version != "(none)");
+        Ok(version.with_context(|| format!("the archive has no {package}"))?.to_owned())
+    }
+
+    /// Fetches a package; returns its file.
+    pub fn fetch(&self, cache: &Path, package: &str, version: &str) -> Result<PathBuf> {
         let packages = folder(cache.join("packages"))?;
         let wanted = format!("{package}={version}");
         run(self.apt("apt-get").current_dir(&packages).args(["download", &wanted]), &self.log)
             .with_context(|| format!("cannot fetch {wanted}"))?;
-        let file = packages.join(format!("{package}_{}_all.deb", version.replace(':', "%3a")));
-        // Complete or not there.
-        let partial = cache.join(format!("partial-{version}"));
+        let stem = format!("{package}_{}_", version.replace(':', "%3a"));
+        let is_it = |path: &PathBuf| {
+            path.file_name().and_then(|name| name.to_str()).is_some_and(|name| {
+                name.strip_prefix(&stem).is_some_and(|rest| rest.ends_with(".deb"))
+            })
+        };
+        let entries = fs::read_dir(&packages)?.filter_map(Result::ok).map(|entry| entry.path());
+        let found = entries.into_iter().find(is_it);
+        found.with_context(|| format!("apt-get left no {stem}*.deb in {}", packages.display()))
+    }
+
+    /// Runs bash with `script`, whose `$1` is the package's file and `$2` a new folder, which is
+    /// then named `at`: complete, or not there. The package is removed: apt can fetch it again.
+    pub fn unpack(&self, script: &str, file: &Path, at: &Path) -> Result<()> {
+        let name = at.file_name().context("a folder with a name")?;
+        let partial = at.with_file_name(format!("partial-{}", name.display()));
         let _ = fs::remove_dir_all(&partial);
         folder(partial.clone())?;
-        let unpack = format!(
-            "set -o pipefail; dpkg-deb --fsys-tarfile \"$1\" | tar xO ./usr/src/{package}.tar.xz | \
-             tar xJ --strip-components=1 -C \"$2\" {}",
-            LEFT_OUT.map(|pattern| format!("--exclude='{pattern}'")).join(" ")
-        );
-        run(Command::new("bash").args(["-c", &unpack, "-"]).arg(&file).arg(&partial), &self.log)
+        let script = format!("set -o pipefail; {script}");
+        run(Command::new("bash").args(["-c", &script, "-"]).arg(file).arg(&partial), &self.log)
             .with_context(|| format!("cannot unpack {}", file.display()))?;
-        fs::rename(&partial, &at).context("cannot name the source's folder")?;
-        // It takes as much room again, and apt can fetch it again.
+        fs::rename(&partial, at).with_context(|| format!("cannot name {}", at.display()))?;
         let _ = fs::remove_file(file);
-        Ok(Source { version, folder: at })
+        Ok(())
     }
 }

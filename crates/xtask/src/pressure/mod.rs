@@ -1,0 +1,181 @@
+//! The monitor of memory pressure in a kernel with cgroups of version 2 and PSI, which hosts often
+//! lack: Debian's Linux 6.1, as it is, under QEMU, with the tests of `crates/linux/tests/cgroup.rs`
+//! as its only programs.
+
+mod cpio;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+
+use self::cpio::Cpio;
+use crate::archive::{Archive, BOOKWORM};
+use crate::boot::{Boot, Said};
+use crate::{machine, tools};
+
+/// The package that depends on the newest kernel of the release.
+const PACKAGE: &str = "linux-image-amd64";
+/// What is run in the machine.
+const TEST: &str = "cgroup";
+const TIMEOUT: Duration = Duration::from_secs(900);
+
+/// Options of `cargo xtask pressure`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Fetch the kernel, print where it is, and boot none
+    #[arg(long, conflicts_with = "kernel")]
+    fetch: bool,
+    /// Boot this kernel, and fetch none: a bzImage with memory cgroups and PSI
+    #[arg(long, value_name = "FILE")]
+    kernel: Option<PathBuf>,
+}
+
+/// Fetches, builds, boots; fails when a test does.
+///
+/// # Errors
+/// When something is missing, cannot be fetched or built, or when a test fails in the machine.
+pub fn run(options: &Options) -> Result<()> {
+    machine::check_installed()?;
+    let root = &tools::root()?;
+    let cache = tools::build_folder(root, "pressure")?;
+    let kernel = match &options.kernel {
+        Some(kernel) => kernel.clone(),
+        None => kernel(&cache)?,
+    };
+    if options.fetch {
+        println!("{}", kernel.display());
+        return Ok(());
+    }
+    let files = cache.join("files.cpio");
+    fs::write(&files, pack(&init(root, &cache)?, &build(root)?)?)?;
+    let (log, mut figures) = (cache.join("console"), Vec::new());
+    let boot = Boot {
+        command: command(&kernel, &files),
+        what: "the machine",
+        is_fault,
+        log: &log,
+        timeout: TIMEOUT,
+    };
+    eprintln!("booting {}", kernel.display());
+    boot.run(|said| match said {
+        Said::Figure { metric, value, .. } => figures.push((metric, value)),
+        Said::Begin(test) => eprintln!("  {test}"),
+        Said::Check { .. } | Said::Done => {}
+    })?;
+    ensure!(!figures.is_empty(), "the tests told no figures; the console is in {}", log.display());
+    for (metric, value) in figures {
+        println!("{metric:<28} {value:>8}");
+    }
+    Ok(())
+}
+
+/// The release's newest kernel.
+fn kernel(cache: &Path) -> Result<PathBuf> {
+    eprintln!("reading the archive's lists");
+    let archive = Archive::open(cache, &BOOKWORM)?;
+    let package = archive.dependency(PACKAGE, "linux-image-")?;
+    let version = archive.version(&package)?;
+    let at = cache.join(format!("{package}_{version}"));
+    let kernel = at.join("vmlinuz");
+    if !kernel.exists() {
+        eprintln!("fetching {package} {version}");
+        let file = archive.fetch(cache, &package, &version)?;
+        let name = package.trim_start_matches("linux-image-");
+        let unpack = format!(
+            "dpkg-deb --fsys-tarfile \"$1\" | tar xO ./boot/vmlinuz-{name} >\"$2\"/vmlinuz"
+        );
+        archive.unpack(&unpack, &file, &at)?;
+    }
+    Ok(kernel)
+}
+
+/// Compiles the machine's first program.
+fn init(root: &Path, cache: &Path) -> Result<PathBuf> {
+    let program = cache.join("init");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O2", "-Wall", "-Wextra", "-static", "-o"]).arg(&program);
+    compiler.arg(root.join("crates/xtask/src/pressure/init.c"));
+    tools::run(&mut compiler, &cache.join("cc.log"))
+        .context("a static program needs the C library's archive (libc6-dev)")?;
+    Ok(program)
+}
+
+/// Builds the tests as `cargo test --workspace` does, so that they are built once.
+fn build(root: &Path) -> Result<PathBuf> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root).args(["test", "--workspace", "--no-run", "--test", TEST]);
+    cargo.arg("--message-format=json-render-diagnostics");
+    let output = cargo.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("cargo could not build the test {TEST}");
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let messages = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let program = |message: serde_json::Value| {
+        let is_it = message["target"]["name"] == TEST && message["profile"]["test"] == true;
+        message["executable"].as_str().filter(|_| is_it).map(PathBuf::from)
+    };
+    messages.into_iter().find_map(program).with_context(|| format!("cargo built no test {TEST}"))
+}
+
+/// The files that the machine begins with.
+fn pack(init: &Path, test: &Path) -> Result<Vec<u8>> {
+    let read = |path: &Path| fs::read(path).with_context(|| format!("no {}", path.display()));
+    let mut cpio = Cpio::default();
+    for folder in ["/dev", "/proc", "/sys", "/tmp"] {
+        cpio.folder(folder);
+    }
+    for (device, numbers) in [("console", (5, 1)), ("null", (1, 3)), ("urandom", (1, 9))] {
+        cpio.device(&format!("/dev/{device}"), numbers);
+    }
+    cpio.program("/init", &read(init)?);
+    cpio.program(&format!("/tests/{TEST}"), &read(test)?);
+    let libraries = tools::output(Command::new("ldd").arg(test))?;
+    for library in libraries.lines().filter_map(library) {
+        cpio.program(library, &read(Path::new(library))?);
+    }
+    Ok(cpio.end())
+}
+
+/// The file in a line of ldd.
+fn library(line: &str) -> Option<&str> {
+    let path = line.split_once(" => ").map_or(line, |(_, path)| path).trim();
+    path.split(' ').next().filter(|path| path.starts_with('/'))
+}
+
+fn command(kernel: &Path, files: &Path) -> Command {
+    let mut command = Command::new(machine::QEMU);
+    command
+        .args(["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"])
+        .args(["-machine", "q35", "-cpu", "max", "-accel", "tcg,thread=multi"])
+        .args(["-smp", "2", "-m", "768", "-kernel"])
+        .arg(kernel)
+        .arg("-initrd")
+        .arg(files)
+        .args(["-append", "console=ttyS0 quiet psi=1 panic=-1 rcupdate.rcu_cpu_stall_timeout=300"]);
+    command
+}
+
+/// Words of a kernel at fault. That a cgroup runs out of memory is what a test wants.
+fn is_fault(line: &str) -> bool {
+    ["Kernel panic", "BUG:", "Oops", "general protection"].iter().any(|word| line.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_found() {
+        let lines = "\tlinux-vdso.so.1 (0x00007ffc)\n\
+            \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)\n\
+            \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n\
+            \tlibnone.so => not found\n";
+        let found: Vec<_> = lines.lines().filter_map(library).collect();
+        assert_eq!(found, ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"]);
+    }
+}
