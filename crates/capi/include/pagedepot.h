@@ -192,6 +192,16 @@ size_t pagedepot_bytes(const pagedepot_t *handle);
 // handle is NULL or a live depot.
 void *pagedepot_base(const pagedepot_t *handle);
 
+// The file that the pages lie in, for mmap(2) and devices: a page's place in it is its distance
+// from pagedepot_base(). The depot closes it. Returns -1 with errno: ENOTSUP without
+// PAGEDEPOT_MEMFD.
+//
+// Conditions:
+// handle is NULL or a live depot, which outlives what is made of the file. Through the file, and
+// mappings of it, the program touches only pages that it holds, and punches holes only into those;
+// it neither allocates in the file, nor seals it, nor changes its length.
+int pagedepot_fd(const pagedepot_t *handle);
+
 // 1 when the address is in a page of the depot, else 0.
 //
 // Conditions:

@@ -1,6 +1,7 @@
 //! Making a depot, asking what it is, taking it away.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::os::fd::AsRawFd as _;
 use std::ptr;
 
 use pagedepot_linux::builder::Misuse;
@@ -244,6 +245,27 @@ pub unsafe extern "C" fn pagedepot_bytes(handle: *const pagedepot_t) -> usize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_base(handle: *const pagedepot_t) -> *mut c_void {
     depot(handle).map_or(ptr::null_mut(), |depot| depot.raw().base().as_ptr().cast())
+}
+
+/// The file that the pages lie in, for mmap(2) and devices: a page's place in it is its distance
+/// from pagedepot_base(). The depot closes it. Returns -1 with errno: ENOTSUP without
+/// PAGEDEPOT_MEMFD.
+///
+/// # Safety
+/// `handle` is NULL or a live depot, which outlives what is made of the file. Through the file, and
+/// mappings of it, the program touches only pages that it holds, and punches holes only into those;
+/// it neither allocates in the file, nor seals it, nor changes its length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_fd(handle: *const pagedepot_t) -> c_int {
+    let Some(depot) = depot(handle) else { return -1 };
+    // SAFETY: by the caller's promise.
+    match unsafe { depot.raw().fd() } {
+        Some(file) => file.as_raw_fd(),
+        None => {
+            set_errno(libc::ENOTSUP);
+            -1
+        }
+    }
 }
 
 /// 1 when the address is in a page of the depot, else 0.

@@ -354,8 +354,9 @@ impl<'d> RawDepot<'d> {
     ///   may be writing are not read where that would be a data race. Free pages belong to the
     ///   depot: it keeps metadata in some of them (magazines that are cut from pages), so one stray
     ///   byte corrupts the allocator;
-    /// * no holes are punched, nothing is allocated, and no seals are added (`fallocate`,
-    ///   `F_ADD_SEALS`), and the length is not changed.
+    /// * holes are punched only into whole pages that the caller holds, which are zero afterwards;
+    ///   nothing is allocated, and no seals are added (`fallocate`, `F_ADD_SEALS`), and the length
+    ///   is not changed.
     pub unsafe fn fd(&self) -> Option<BorrowedFd<'d>> {
         self.shared().memory().fd()
     }

@@ -3,9 +3,8 @@
 //
 //     c++ regions.cpp $(pkg-config --cflags --libs pagedepot) -ltcmalloc_minimal
 //
-// This is the tcmalloc of gperftools, whose seam is SysAllocator. The one of github.com/google/tcmalloc
-// has the same under another name: derive from AddressRegionFactory, and give it to
-// MallocExtension::SetRegionFactory. It builds with Bazel only, so this program does not use it.
+// This is the tcmalloc of gperftools, whose seam is SysAllocator. For that of
+// github.com/google/tcmalloc see factory.cpp.
 //
 // tcmalloc never gives a region back, so the pages are held until the program ends. What it releases
 // goes to the system by madvise, which a depot allows in anonymous pages that are held.

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,6 +26,20 @@
 
 enum { MIB = 1 << 20, BATCH = 200 };
 
+/* A page is mapped once more, through the depot's file. */
+static void in_a_file(pagedepot_t *depot) {
+    size_t bytes = pagedepot_page_size(depot);
+    char *page = pagedepot_alloc(depot, 0);
+    CHECK(page);
+    off_t at = page - (char *)pagedepot_base(depot);
+    char *other = mmap(NULL, bytes, PROT_READ, MAP_SHARED, pagedepot_fd(depot), at);
+    CHECK(other != MAP_FAILED);
+    page[7] = 42;
+    CHECK(other[7] == 42);
+    CHECK(munmap(other, bytes) == 0);
+    CHECK(pagedepot_free(depot, page, 0) == 0);
+}
+
 static void options(void) {
     pagedepot_options_t options = PAGEDEPOT_OPTIONS_INIT;
     FAILS(pagedepot_new(0, NULL) == NULL, EINVAL);
@@ -43,10 +58,12 @@ static void options(void) {
     options.flags = PAGEDEPOT_MEMFD;
     pagedepot_t *depot = pagedepot_new(MIB, &options);
     CHECK(depot);
+    in_a_file(depot);
     pagedepot_delete(depot);
 }
 
 static void blocks(pagedepot_t *depot) {
+    FAILS(pagedepot_fd(depot) == -1, ENOTSUP);
     for (unsigned order = 0; order <= 10; order++) {
         size_t bytes = pagedepot_page_size(depot) << order;
         char *block = pagedepot_alloc_flags(depot, order, PAGEDEPOT_ZEROED);
@@ -159,6 +176,7 @@ static void no_handle(void) {
     FAILS(pagedepot_drain(NULL, PAGEDEPOT_QUIET, NULL) == -1, EINVAL);
     FAILS(pagedepot_trim(NULL, NULL) == -1, EINVAL);
     FAILS(pagedepot_stats(NULL, NULL) == -1, EINVAL);
+    FAILS(pagedepot_fd(NULL) == -1, EINVAL);
     CHECK(pagedepot_bytes(NULL) == 0 && pagedepot_page_size(NULL) == 0);
     pagedepot_delete(NULL);
 }
