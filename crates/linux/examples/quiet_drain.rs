@@ -2,12 +2,13 @@
 //! takes back what its CPU caches, a thousand times a second, without stopping it once.
 //!
 //! `cargo run --release -p pagedepot-linux --example quiet_drain [DRAINS]`
+#![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagedepot_linux::{Depot, Drained, Flags, Mode, Order, Pfn, Scope};
+use pagedepot_linux::{Depot, Drained, Mode, Order, Scope};
 
 const DRAINS_DEFAULT: u32 = 2000;
 const BURST: usize = 512;
@@ -65,16 +66,13 @@ fn run(depot: &Depot, drains: u32, mode: Option<Mode>) -> (Paces, Drained) {
 /// Allocates and frees bursts of pages; returns each burst's time per page.
 fn work(depot: &Depot, done: &AtomicBool) -> Paces {
     let mut paces = Vec::new();
-    let mut held = [Pfn::new(0); BURST];
+    let mut held = Vec::with_capacity(BURST);
     while !done.load(Ordering::Relaxed) {
         let start = Instant::now();
-        for page in &mut held {
-            *page = depot.raw().alloc(Order::BASE, Flags::default()).expect("256 MiB are enough");
+        for _ in 0..BURST {
+            held.push(depot.page(Order::BASE).expect("256 MiB are enough"));
         }
-        for &page in &held {
-            // SAFETY: allocated above, freed once, never used.
-            unsafe { depot.raw().free(page, Order::BASE) }.expect("a page of this depot");
-        }
+        held.clear();
         paces.push(start.elapsed().as_nanos() as f64 / BURST as f64);
     }
     Paces(paces)

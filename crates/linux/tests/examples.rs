@@ -8,7 +8,8 @@ use std::path::Path;
 use std::process::Command;
 
 /// Programs, and the arguments that make them short.
-const PROGRAMS: [(&str, &[&str]); 9] = [
+const PROGRAMS: [(&str, &[&str]); 11] = [
+    ("batches", &["10000"]),
     ("buffer_pool", &[]),
     ("call_sites", &["1000"]),
     ("fixed_buffers", &[]),
@@ -17,6 +18,7 @@ const PROGRAMS: [(&str, &[&str]); 9] = [
     ("monitored", &[]),
     ("packet_ring", &[]),
     ("quiet_drain", &["20"]),
+    ("watched", &["1000"]),
     ("write_back", &[]),
 ];
 

@@ -1,7 +1,7 @@
 //! What a warm pair costs: address space alone (5 pages), memory (16 pages, nothing mapped, stale
 //! data kept), by one thread and by one per CPU. Prints nanoseconds of CPU per pair and thread.
 //!
-//! `cargo run --release -p pagedepot-vmap --example vmap_pair [millions of pairs]`
+//! `cargo run --release -p pagedepot-vmap --example vmap_pair [thousands of pairs]`
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -56,7 +56,7 @@ fn measure(threads: u32, pairs: u64, pair: impl Fn() + Sync) -> f64 {
 
 fn main() {
     let pairs =
-        std::env::args().nth(1).map_or(5, |n| n.parse().expect("a number of millions")) * 1_000_000;
+        std::env::args().nth(1).map_or(5000, |n| n.parse().expect("a number of thousands")) * 1000;
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let ranges = [FrameRange::new(Pfn::new(0), 1 << 16)];
     let zones = [ZoneConfig {

@@ -1,0 +1,129 @@
+//! What a call from C costs beside one from Rust: a page allocated and freed again and again.
+//!
+//! `cargo run --release -p pagedepot-c --example call_cost [PAIRS] [LIBRARY]`
+//!
+//! LIBRARY is the `libpagedepot.so` that `cargo xtask install` makes. Without link-time
+//! optimisation C calls what it cannot look into: here by pointers that the compiler does not know.
+//! With it the calls are inlined, as those are that this program makes by name.
+
+use std::ffi::{CString, c_int, c_uint, c_void};
+use std::hint::black_box;
+use std::time::Instant;
+
+use pagedepot_c::{pagedepot_alloc, pagedepot_free, pagedepot_new, pagedepot_t};
+use pagedepot_linux::{Depot, Flags, Order};
+
+const PAIRS_DEFAULT: u32 = 200_000_000;
+/// The kinds take turns, so that other work on the machine meets all of them.
+const WINDOWS: usize = 31;
+const BYTES: usize = 64 << 20;
+
+type New = unsafe extern "C" fn(usize, *const c_void) -> *mut pagedepot_t;
+type Alloc = unsafe extern "C" fn(*const pagedepot_t, c_uint) -> *mut c_void;
+type Free = unsafe extern "C" fn(*const pagedepot_t, *mut c_void, c_uint) -> c_int;
+
+/// A depot by pointers to the C functions.
+struct Calls {
+    depot: *mut pagedepot_t,
+    alloc: Alloc,
+    free: Free,
+}
+
+impl Calls {
+    fn pair(&self) {
+        // SAFETY: the depot lives as long as the program; the page is freed once, and not used.
+        unsafe {
+            let page = (self.alloc)(self.depot, 0);
+            assert!(!page.is_null());
+            (self.free)(self.depot, black_box(page), 0);
+        }
+    }
+
+    /// Those of this program.
+    fn linked() -> Self {
+        // SAFETY: no options.
+        let depot = unsafe { pagedepot_new(BYTES, std::ptr::null()) };
+        assert!(!depot.is_null());
+        black_box(Calls { depot, alloc: pagedepot_alloc, free: pagedepot_free })
+    }
+
+    /// Those of a shared library.
+    fn loaded(library: &str) -> Result<Self, Box<dyn std::error::Error>> {
+        let file = CString::new(library)?;
+        // SAFETY: a library without constructors that could harm.
+        let library = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW) };
+        if library.is_null() {
+            return Err(format!("cannot load {file:?}").into());
+        }
+        let symbol = |name: &std::ffi::CStr| {
+            // SAFETY: an open library.
+            let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
+            if symbol.is_null() { Err(format!("{file:?} has no {name:?}")) } else { Ok(symbol) }
+        };
+        // SAFETY: the types that the header declares.
+        let (new, alloc, free) = unsafe {
+            (
+                std::mem::transmute::<*mut c_void, New>(symbol(c"pagedepot_new")?),
+                std::mem::transmute::<*mut c_void, Alloc>(symbol(c"pagedepot_alloc")?),
+                std::mem::transmute::<*mut c_void, Free>(symbol(c"pagedepot_free")?),
+            )
+        };
+        // SAFETY: no options.
+        let depot = unsafe { new(BYTES, std::ptr::null()) };
+        if depot.is_null() { Err("no depot".into()) } else { Ok(Calls { depot, alloc, free }) }
+    }
+}
+
+/// Nanoseconds a pair.
+#[inline(never)]
+fn window(pairs: u32, pair: impl Fn()) -> f64 {
+    let begin = Instant::now();
+    (0..pairs).for_each(|_| pair());
+    begin.elapsed().as_secs_f64() * 1e9 / f64::from(pairs)
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let pairs = arguments.next().map_or(Ok(PAIRS_DEFAULT), |pairs| pairs.parse())?;
+    let pairs = (pairs / WINDOWS as u32 / 4).max(1);
+    let loaded = arguments.next().map(|library| Calls::loaded(&library)).transpose()?;
+    let linked = Calls::linked();
+    let depot = Depot::new(BYTES)?;
+    let raw = depot.raw();
+    let in_rust = || {
+        let page = raw.address(raw.alloc(Order::BASE, Flags::MOVABLE).expect("it is empty"));
+        let pfn = raw.pfn_of(black_box(page).as_ptr()).expect("a page of this depot");
+        // SAFETY: allocated above, freed once, and not used.
+        unsafe { raw.free(pfn, Order::BASE) }.expect("a page of this depot");
+    };
+    let inlined = || {
+        // SAFETY: as of `Calls::pair`.
+        unsafe {
+            let page = pagedepot_alloc(linked.depot, 0);
+            assert!(!page.is_null());
+            pagedepot_free(linked.depot, black_box(page), 0);
+        }
+    };
+    let mut kinds = [
+        ("Rust", Vec::new()),
+        ("C, inlined", vec![]),
+        ("C, called", vec![]),
+        ("C, called in a shared library", vec![]),
+    ];
+    for _ in 0..WINDOWS {
+        kinds[0].1.push(window(pairs, in_rust));
+        kinds[1].1.push(window(pairs, inlined));
+        kinds[2].1.push(window(pairs, || linked.pair()));
+        if let Some(loaded) = &loaded {
+            kinds[3].1.push(window(pairs, || loaded.pair()));
+        }
+    }
+    let mut base = None;
+    for (kind, windows) in kinds.iter_mut().filter(|(_, windows)| !windows.is_empty()) {
+        windows.sort_by(f64::total_cmp);
+        let median = windows[windows.len() / 2];
+        let base = *base.get_or_insert(median);
+        println!("{kind}: {median:.2} ns a pair, {:+.2} a call", (median - base) / 2.0);
+    }
+    Ok(())
+}
