@@ -15,7 +15,7 @@ const BATCH: usize = 64;
 /// Of which the median is printed. The two kinds take turns, so that other work meets both.
 const WINDOWS: usize = 31;
 /// Vectors on their way between the threads.
-const ON_THE_WAY: usize = 8;
+const ON_THE_WAY: usize = 100;
 
 type Pages = Vec<Page>;
 type Run = fn(&Depot, Kind, usize) -> Result<(), AllocError>;

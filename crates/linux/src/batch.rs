@@ -77,8 +77,9 @@ impl Depot {
         alloc_into(self, order, count, pages)
     }
 
-    /// Frees pages in batches of 64, of any orders. Neighbours in ascending order cost least. Pages
-    /// of other depots go back to those, one by one.
+    /// Frees pages of any orders. Those that the CPU does not cache go to the store in batches of
+    /// 64, of which neighbours in ascending order cost least. Pages of other depots go back to
+    /// those, one by one.
     pub fn free_pages(&self, pages: impl IntoIterator<Item = Page>) {
         free(self, pages);
     }
@@ -99,12 +100,13 @@ impl PageBatch {
         if count == 0 {
             return Err(AllocError::BadSize);
         }
-        let mut blocks = Vec::new();
+        let mut held = Held { depot, blocks: Vec::new(), order };
+        let blocks = &mut held.blocks;
         // More than there are pages cannot be had.
-        let most = depot.bytes() >> depot.page_size().shift();
-        blocks.resize(count.min(most), Pfn::new(0));
-        let got = depot.raw().alloc_many(order, flags, &mut blocks)?;
-        blocks.truncate(got);
+        let most = count.min(depot.bytes() >> depot.page_size().shift());
+        blocks.reserve_exact(most);
+        take(depot, (order, flags), most, |new| blocks.extend_from_slice(new))?;
+        let blocks = std::mem::take(&mut held.blocks);
         Ok(PageBatch { depot: depot.clone(), blocks: blocks.into_iter(), order })
     }
 
@@ -145,6 +147,22 @@ impl fmt::Debug for PageBatch {
     }
 }
 
+/// Blocks that are freed if the call that allocates more of them panics: it may call callbacks.
+struct Held<'d> {
+    depot: &'d Depot,
+    blocks: Vec<Pfn>,
+    order: Order,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if !self.blocks.is_empty() {
+            // SAFETY: just allocated, and known to nobody else. What is refused was counted.
+            let _ = unsafe { self.depot.raw().free_many(self.order, &self.blocks) };
+        }
+    }
+}
+
 /// See [`Depot::alloc_pages_into`].
 #[cfg_attr(feature = "allocinfo", track_caller)]
 fn alloc_into(
@@ -156,36 +174,82 @@ fn alloc_into(
     if count == 0 {
         return Err(AllocError::BadSize);
     }
-    let mut total = 0;
-    while total < count {
-        let mut chunk = [Pfn::new(0); CHUNK];
-        let wanted = (count - total).min(CHUNK);
-        // Before anything is allocated: it may fail.
-        pages.reserve(wanted);
-        let got = match depot.raw().alloc_many(order, Flags::default(), &mut chunk[..wanted]) {
-            Ok(got) => got,
-            Err(_) if total > 0 => break,
-            Err(error) => return Err(error),
-        };
+    // Before anything is allocated: it may fail. More than there are pages cannot be had.
+    let most = count.min(depot.bytes() >> depot.page_size().shift());
+    pages.reserve(most);
+    let before = pages.len();
+    take(depot, (order, Flags::default()), most, |new| {
         // SAFETY: just allocated, and no other value holds them.
-        let new = chunk[..got].iter().map(|&pfn| unsafe { Page::from_raw(depot, pfn, order) });
-        pages.extend(new);
-        total += got;
-        if got < wanted {
+        pages.extend(new.iter().map(|&pfn| unsafe { Page::from_raw(depot, pfn, order) }));
+    })?;
+    Ok(pages.len() - before)
+}
+
+/// Allocates up to `count` blocks, which go to `put` as they come. At least one, or an error.
+///
+/// What the CPU caches costs as much as for single requests, without what surrounds those: a slow
+/// request refills the front for those after it. Where it does not, the store gives 64 at a time.
+#[inline]
+#[cfg_attr(feature = "allocinfo", track_caller)]
+fn take(
+    depot: &Depot,
+    (order, flags): (Order, Flags),
+    count: usize,
+    mut put: impl FnMut(&[Pfn]),
+) -> Result<(), AllocError> {
+    let raw = depot.raw();
+    let (mut total, mut refills) = (0, true);
+    while total < count {
+        let before = total;
+        while total < count
+            && let Some(pfn) = raw.alloc_fast(order, flags)
+        {
+            put(&[pfn]);
+            total += 1;
+        }
+        if total == count {
             break;
         }
+        refills |= total > before;
+        let result = if refills || count - total < CHUNK {
+            refills = false;
+            raw.alloc(order, flags).map(|pfn| {
+                put(&[pfn]);
+                1
+            })
+        } else {
+            let mut chunk = [Pfn::new(0); CHUNK];
+            raw.alloc_many(order, flags, &mut chunk).inspect(|&more| put(&chunk[..more]))
+        };
+        match result {
+            Ok(more) => total += more,
+            Err(_) if total > 0 => break,
+            Err(error) => return Err(error),
+        }
     }
-    Ok(total)
+    Ok(())
 }
 
 /// See [`Depot::free_pages`].
 fn free(depot: &Depot, pages: impl IntoIterator<Item = Page>) {
     let mut chunk = Chunk { depot, blocks: [(Pfn::new(0), Order::BASE); CHUNK], length: 0 };
+    // Whether the front had room for the last one.
+    let mut has_room = true;
     for page in pages {
-        if page.is_of(depot) {
-            chunk.push(page);
+        if !page.is_of(depot) {
+            drop(page);
+            continue;
         }
-        // Else it is dropped here, into its own depot.
+        let Some(block) = page.free_to_front() else {
+            has_room = true;
+            continue;
+        };
+        // Alone, below `high`, it makes room for those after it.
+        chunk.push(block);
+        if has_room {
+            has_room = false;
+            chunk.free();
+        }
     }
 }
 
@@ -197,8 +261,8 @@ struct Chunk<'d> {
 }
 
 impl Chunk<'_> {
-    fn push(&mut self, page: Page) {
-        self.blocks[self.length] = page.into_raw();
+    fn push(&mut self, block: (Pfn, Order)) {
+        self.blocks[self.length] = block;
         self.length += 1;
         if self.length == CHUNK {
             self.free();

@@ -208,17 +208,35 @@ impl Page {
     }
 }
 
-impl Drop for Page {
+impl Page {
+    /// Frees the block if this CPU's front has room for it; else the caller holds it by its number.
+    ///
+    /// Not by `Result<(), Self>`: a page that is moved through memory is read back sooner than the
+    /// processor has written it.
     #[inline]
-    fn drop(&mut self) {
+    pub(crate) fn free_to_front(self) -> Option<(Pfn, Order)> {
+        let is_free = self.push();
+        let block = self.into_raw();
+        if is_free { None } else { Some(block) }
+    }
+
+    /// Whether the CPU's front took the block: then this value no longer holds it.
+    #[inline]
+    fn push(&self) -> bool {
         self.raw().sites().clear(self.pfn);
         let frames = self.raw().frames();
         // SAFETY: what the page was made with, of this very depot: neither ever changes.
-        let is_free = unsafe {
+        unsafe {
             assert_unchecked(frames.cpus().area() == self.area);
             frames.free_fast_at(self.fronts_at, self.pfn, self.order)
-        };
-        if !is_free {
+        }
+    }
+}
+
+impl Drop for Page {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.push() {
             // SAFETY: this value holds the block, and goes away.
             unsafe { free_to_store(self.depot, self.pfn, self.order) };
         }

@@ -113,6 +113,17 @@ impl<'d> RawDepot<'d> {
         found
     }
 
+    /// A block that this CPU's front has; `None`: ask [`alloc`](Self::alloc).
+    #[inline]
+    #[cfg_attr(feature = "allocinfo", track_caller)]
+    pub(crate) fn alloc_fast(&self, order: Order, flags: Flags) -> Option<Pfn> {
+        let found = self.frames().alloc_fast(order, flags);
+        if let Some(pfn) = found {
+            self.shared().sites.note(pfn, order.frames());
+        }
+        found
+    }
+
     /// Frees a block. Any thread may, on any CPU.
     ///
     /// # Errors
