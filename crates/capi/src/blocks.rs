@@ -97,11 +97,24 @@ fn fail(error: AllocError) -> *mut c_void {
 /// `handle` is NULL or a live depot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_alloc(handle: *const pagedepot_t, order: c_uint) -> *mut c_void {
-    let Some(depot) = depot(handle) else { return ptr::null_mut() };
-    if order == 0 {
+    if order == 0
+        // SAFETY: by the caller's promise.
+        && let Some(handle) = unsafe { handle.as_ref() }
+    {
         // Compiled for itself: the class of any other order is looked up.
-        return alloc(depot.raw(), Order::BASE, Request::PLAIN);
+        let raw = handle.depot.raw();
+        if let Some(first) = raw.alloc_fast(Order::BASE, Request::PLAIN.flags) {
+            return Request::PLAIN.hand_out(raw, first, bytes_of(raw, Order::BASE));
+        }
     }
+    alloc_slowly(handle, order)
+}
+
+/// All that is left of [`pagedepot_alloc`], behind one call: the fast path needs no stack.
+#[cold]
+#[inline(never)]
+fn alloc_slowly(handle: *const pagedepot_t, order: c_uint) -> *mut c_void {
+    let Some(depot) = depot(handle) else { return ptr::null_mut() };
     match Order::new(order) {
         Some(order) => alloc(depot.raw(), order, Request::PLAIN),
         None => fail(AllocError::BadSize),
@@ -156,13 +169,29 @@ pub unsafe extern "C" fn pagedepot_free(
     block: *mut c_void,
     order: c_uint,
 ) -> c_int {
+    if order == 0
+        // SAFETY: by the caller's promise.
+        && let Some(handle) = unsafe { handle.as_ref() }
+        && let raw = handle.depot.raw()
+        && let Ok(first) = block_at(raw, block)
+    {
+        mark(block, bytes_of(raw, Order::BASE), Access::None);
+        // SAFETY: by the caller's promise.
+        if unsafe { raw.free_fast(first, Order::BASE) } {
+            return 0;
+        }
+    }
+    free_slowly(handle, block, order)
+}
+
+/// As [`alloc_slowly`], of [`pagedepot_free`].
+#[cold]
+#[inline(never)]
+fn free_slowly(handle: *const pagedepot_t, block: *mut c_void, order: c_uint) -> c_int {
     if block.is_null() {
         return 0;
     }
     let Some(depot) = depot(handle) else { return -1 };
-    if order == 0 {
-        return freed(free(depot.raw(), block, Order::BASE));
-    }
     let order = Order::new(order).ok_or(FreeError::Misaligned);
     freed(order.and_then(|order| free(depot.raw(), block, order)))
 }

@@ -11,7 +11,7 @@ fn main() {
 
 #[cfg(feature = "publish")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    watched::run(std::env::args().nth(1).map_or(Ok(400_000_000), |pairs| pairs.parse())?)
+    watched::run(std::env::args().nth(1).map_or(Ok(8_000_000_000), |pairs| pairs.parse())?)
 }
 
 #[cfg(feature = "publish")]

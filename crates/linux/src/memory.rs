@@ -297,6 +297,7 @@ impl Memory {
         self.mapping.start()
     }
 
+    #[inline]
     pub fn bytes(&self) -> usize {
         // Relaxed: a holder got its page from a thread that saw the memory grow.
         self.bytes.load(Ordering::Relaxed)

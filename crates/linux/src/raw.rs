@@ -113,15 +113,31 @@ impl<'d> RawDepot<'d> {
         found
     }
 
-    /// A block that this CPU's front has; `None`: ask [`alloc`](Self::alloc).
+    /// The fast path of [`alloc`](Self::alloc) alone: a block that this CPU's front has. `None`:
+    /// ask `alloc`.
     #[inline]
     #[cfg_attr(feature = "allocinfo", track_caller)]
-    pub(crate) fn alloc_fast(&self, order: Order, flags: Flags) -> Option<Pfn> {
+    pub fn alloc_fast(&self, order: Order, flags: Flags) -> Option<Pfn> {
         let found = self.frames().alloc_fast(order, flags);
         if let Some(pfn) = found {
             self.shared().sites.note(pfn, order.frames());
         }
         found
+    }
+
+    /// The fast path of [`free`](Self::free) alone: whether this CPU's front took the block. If
+    /// not, nothing has changed: ask `free`.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    #[inline]
+    pub unsafe fn free_fast(&self, pfn: Pfn, order: Order) -> bool {
+        let noted = self.shared().sites.take(pfn);
+        let is_free = self.frames().free_fast(pfn, order);
+        if !is_free {
+            self.shared().sites.restore(pfn, noted);
+        }
+        is_free
     }
 
     /// Frees a block. Any thread may, on any CPU.
@@ -483,6 +499,7 @@ impl Shared {
     }
 
     /// Bytes of memory.
+    #[inline]
     pub fn bytes(&self) -> usize {
         self.memory.bytes()
     }
