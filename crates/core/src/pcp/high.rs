@@ -11,7 +11,6 @@ use super::front::Front;
 use super::share::Share;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::Class;
-use crate::frame::Mobility;
 use crate::frame::pageblock::FRONTS;
 use crate::sync::prim::Ordering;
 use crate::zone::CacheLimits;
@@ -201,12 +200,18 @@ impl<C: Cpus> Share<'_, '_, C> {
     pub fn spill_any_shelf(&self, magazines_max: u32) -> u64 {
         let mut pages = 0;
         let mut left = magazines_max;
-        for class in Class::ALL {
-            for mobility in Mobility::ALL {
-                let moved = self.spill_shelf(class, mobility, left);
-                left -= (moved / u64::from(class.magazine_frames())) as u32;
-                pages += moved;
+        for place in 0..SHELVES {
+            if left == 0 {
+                break;
             }
+            // Most are, and a spill announces itself before it finds out.
+            if self.pcp.is_empty_shelf(place) {
+                continue;
+            }
+            let (class, mobility, _) = self.pcp.shelf_at(place);
+            let moved = self.spill_shelf(class, mobility, left);
+            left -= (moved / u64::from(class.magazine_frames())) as u32;
+            pages += moved;
         }
         pages
     }
