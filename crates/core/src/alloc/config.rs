@@ -360,8 +360,8 @@ impl fmt::Display for ConfigError {
             ),
             ConfigError::OutOfReach => write!(
                 f,
-                "magazines have to lie within 512 MiB behind the start of the metadata: give memory \
-                 there"
+                "magazines have to lie within 512 MiB behind the start of the metadata: give \
+                 memory there"
             ),
             ConfigError::WasRemoved { first, zone } => write!(
                 f,

@@ -193,8 +193,8 @@ mod tests {
     use crate::frame::ZoneId;
     use crate::zone::State;
 
-    /// The hand of CPU 1 begins in the middle of the zone. What it has seen when it comes to the end
-    /// is not the zone: counted as all there is, it would send the hands of all CPUs over all
+    /// The hand of CPU 1 begins in the middle of the zone. What it has seen when it comes to the
+    /// end is not the zone: counted as all there is, it would send the hands of all CPUs over all
     /// memory without rests.
     #[test]
     fn a_turn_that_begins_in_the_middle_is_no_count_of_the_zone() {

@@ -21,8 +21,9 @@
 //! allocation counts a front's operations (each 1023 of them): a loop that finds everything in
 //! its fronts heals, too. Frees do not move it. While memory is only freed, no free frame is taken
 //! that a pageblock lacks to be whole. A hand marks only while the zone's free pages, with those
-//! that its CPU caches, stay about the same over 4 steps: not while memory fills or empties. After a sixteenth of the zone has been
-//! allocated or freed, it first counts the whole pageblocks again, by a turn of a section per step.
+//! that its CPU caches, stay about the same over 4 steps: not while memory fills or empties. After
+//! a sixteenth of the zone has been allocated or freed, it first counts the whole pageblocks again,
+//! by a turn of a section per step.
 //!
 //! # Spare magazines
 //! A shelf that was filled once keeps its frames for as long as its CPU pushes and pops

@@ -23,7 +23,8 @@
 //! that looked into the words while the frames were on their way looks again.
 //!
 //! A frame of a reported pageblock that is freed has been freed before. The free finds the hint
-//! `some` clear, looks at the bit, and takes what it has put out of the words again.
+//! `some` clear, looks at the bit, and takes what it has put out of the words again, as the owner
+//! of the pageblock.
 //!
 //! [`ReportingDevice`]: super::device::ReportingDevice
 
@@ -136,9 +137,19 @@ impl<'m> Bitmap<'m> {
     }
 
     /// Takes frames out of the words of a pageblock that is reported: they were freed twice.
+    ///
+    /// As the owner of all its frames: the caller may have been slow, and its frame may have come
+    /// to the pageblock's bit since by a caller that took all and reported them. Then the next may
+    /// wake it and put frames into the words at any moment, which were freed once.
     #[cold]
     pub(super) fn strip(&self, section: &Section<'_>, pageblock: PageblockIndex) -> Doubled {
+        let at = pageblock.in_section();
         let mut doubled = Doubled::NONE;
+        if section.count_in_words(at) == 0 || !section.take_reported(at) {
+            return doubled;
+        }
+        // No frame is handed out, so the device need not know.
+        let _reported_again = Awaited { section, at };
         let first = pageblock.first().get() / bits::WORD_FRAMES;
         section.strip(pageblock.in_section(), |word, mask| {
             doubled.add(Doubled::in_word(first + word, mask));
