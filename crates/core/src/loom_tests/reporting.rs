@@ -4,7 +4,6 @@
 //!    caller. Not so if a pageblock is woken in two steps, or given up before it was reported.
 //! 2. No request fails while a pass looks at what is free, or while another request wakes it.
 //! 3. What the device refuses stays free, and is there for the next request.
-//! 4. What a slow free finds reported is not lost when it is woken at that moment.
 
 use std::sync::Arc;
 
@@ -125,25 +124,6 @@ fn a_request_beside_a_pass() {
 #[should_panic = "not reported"]
 fn a_pass_that_reports_what_it_has_given_up() {
     explore_mutant(Mutant::ReportsLate, a_pass_beside_a_request);
-}
-
-/// One frees the last block of a pageblock, and is so slow that it finds it reported. The other
-/// reports it, wakes it and takes some.
-#[test]
-fn a_slow_free_beside_a_report_and_a_request() {
-    explore_large(|| {
-        let (depot, device) = depot(1);
-        let pfn = must_alloc(&depot, device);
-        let other = spawn(1, &depot, |depot| {
-            if pass(depot).pageblocks == 1 {
-                let pfn = must_alloc(depot, device);
-                depot.free_block(pfn, PAIR);
-            }
-        });
-        depot.free_block(pfn, PAIR);
-        other.join().unwrap();
-        depot.finish();
-    });
 }
 
 #[test]

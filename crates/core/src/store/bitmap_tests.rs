@@ -270,3 +270,18 @@ fn a_huge_that_no_pass_but_the_last_selects_is_not_skipped() {
         (5, Some(PageblockIndex::of(evasive)))
     );
 }
+
+/// In slow motion: a free has found its pageblock reported, and before it takes its frame out of
+/// the words another caller wakes the pageblock and puts all there.
+#[test]
+fn a_strip_that_comes_late_takes_nothing() {
+    let world = World::new();
+    let (bitmap, pageblock) = (world.bitmap(), PageblockIndex(300));
+    let section = bitmap.section(0).unwrap();
+    world.hold(300);
+    bitmap.put_reported(section, pageblock);
+    assert!(section.take_reported(300));
+    assert_eq!(bitmap.put(pageblock.first(), PAGEBLOCK_FRAMES), Doubled::NONE);
+    assert_eq!(bitmap.strip(section, pageblock), Doubled::NONE);
+    assert_eq!(section.count_free(300), PAGEBLOCK_FRAMES);
+}
