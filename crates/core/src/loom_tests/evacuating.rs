@@ -243,10 +243,8 @@ fn depot_to_mark() -> Arc<Depot<Rseq>> {
     depot
 }
 
-/// Steps of a hand before the first that marks: each is a turn. The first counts; the second finds
-/// that no pageblock has as many free frames as the mean, which CPUs' shares of the count make too
-/// high, and halves what is asked for.
-const STEPS_BEFORE: u32 = 2;
+/// Steps of a hand before the first that marks: each is a turn, and the first counts.
+const STEPS_BEFORE: u32 = 1;
 
 /// Pageblocks that evacuate.
 fn evacuating(depot: &Depot<Rseq>) -> u32 {
