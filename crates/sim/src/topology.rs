@@ -53,6 +53,9 @@ pub struct Topology {
     pub switch_ns: f64,
     /// Writing a page for the first time.
     pub touch_ns: f64,
+    /// The same while other CPUs do so, too; `None`: as long.
+    #[serde(default)]
+    pub touch_beside_ns: Option<f64>,
     /// Writing or reading a line of a buffer that the other CPU of a pair had, in a row of lines.
     pub stream_line_ns: f64,
     /// The same of a buffer that no cache has any more.
@@ -121,7 +124,7 @@ impl Topology {
         Ok(())
     }
 
-    fn times(&self) -> [(&'static str, f64); 21] {
+    fn times(&self) -> [(&'static str, f64); 22] {
         [
             ("complex_ns", self.complex_ns),
             ("socket_ns", self.socket_ns),
@@ -140,6 +143,7 @@ impl Topology {
             ("interrupt_ns", self.interrupt_ns),
             ("switch_ns", self.switch_ns),
             ("touch_ns", self.touch_ns),
+            ("touch_beside_ns", self.touch_beside_ns.unwrap_or(self.touch_ns)),
             ("stream_line_ns", self.stream_line_ns),
             ("stream_memory_line_ns", self.stream_memory_line_ns),
             ("vmalloc_page_ns", self.vmalloc_page_ns),

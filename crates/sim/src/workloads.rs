@@ -189,7 +189,9 @@ impl Paged<'_> {
             }
             Workload::Touch => {
                 let mut held = Vec::with_capacity(TOUCHED);
-                let (touch, call) = (ps(self.topology.touch_ns), call);
+                let alone = self.topology.touch_ns;
+                let beside = self.topology.touch_beside_ns.unwrap_or(alone);
+                let touch = ps(if self.cpus > 1 { beside } else { alone });
                 window.repeat(|| {
                     machine::work(touch + call);
                     held.push((self.alloc(cpu, Order::BASE), Order::BASE));

@@ -5,13 +5,15 @@
 //! is played on the simulated machine, and the transfer is what makes both last as long.
 
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pagedepot::CpuId;
 use pagedepot_rseq::CpuSet;
 use pagedepot_sim::topology::Topology;
 
+use super::ring::Ring;
 use super::{cpus, round_trip};
 use crate::failure::Failure;
 
@@ -20,7 +22,16 @@ use crate::failure::Failure;
 const SAMPLES: usize = 501;
 const LOOPS: u64 = 1000;
 /// Samples of touched memory, 64 MiB each.
-const TOUCH_SAMPLES: usize = 31;
+const TOUCH_SAMPLES: usize = 5;
+/// A CPU's own costs are measured in so many turns, with a pause before each: a host's slow phases,
+/// half as fast, outlast all samples of one turn.
+const TURNS: usize = 20;
+const PAUSE: Duration = Duration::from_millis(50);
+/// Words of a buffer, 16 KiB, and buffers: more than caches hold, or so few that they stay there.
+const BUFFER_WORDS: usize = 2 << 10;
+const BUFFERS: usize = 4096;
+const CACHED_BUFFERS: usize = 64;
+const RING_SLOTS: u32 = 32;
 /// What [`private_pair`] takes on the machine that the default's `load_ns`, `store_ns`,
 /// `sequence_ns` and `slow_step_ns` were fitted to. Not measured there, but inferred: the design
 /// `floor-tls` of `bench hot`, which is such a loop, takes 1.1 ns there, and 0.632 where this takes
@@ -76,6 +87,12 @@ pub fn here() -> Result<Topology, Failure> {
     let alone = std::thread::scope(|scope| scope.spawn(move || measure_alone(first)).join());
     let alone = alone.expect("it only measures");
     (topology.rmw_ns, topology.touch_ns) = (alone.rmw_ns, alone.touch_ns);
+    if let Some(second) = near {
+        topology.touch_beside_ns = Some(touch_beside(first, second).max(alone.touch_ns));
+        topology.stream_line_ns = stream_line(first, second, CACHED_BUFFERS);
+        topology.stream_memory_line_ns =
+            stream_line(first, second, BUFFERS).max(topology.stream_line_ns);
+    }
     for cost in [
         &mut topology.load_ns,
         &mut topology.store_ns,
@@ -125,17 +142,100 @@ struct Alone {
 fn measure_alone(cpu: CpuId) -> Alone {
     cpus::pin(cpu);
     let ball = Ball(AtomicU64::new(0));
-    let rmw_ns = fastest(SAMPLES, LOOPS, || _ = ball.0.fetch_add(1, Ordering::AcqRel));
-    let pair_ns = private_pair();
-    // More than caches hold, as when memory is used up.
+    let mut touched = Touched::new();
+    let mut least =
+        Alone { rmw_ns: f64::INFINITY, touch_ns: f64::INFINITY, pair_ns: f64::INFINITY };
+    for _ in 0..TURNS {
+        std::thread::sleep(PAUSE);
+        let rmw_ns = fastest(SAMPLES, LOOPS, || _ = ball.0.fetch_add(1, Ordering::AcqRel));
+        let touch_ns = touched.sample(TOUCH_SAMPLES);
+        least.rmw_ns = least.rmw_ns.min(rmw_ns);
+        least.touch_ns = least.touch_ns.min(touch_ns);
+        least.pair_ns = least.pair_ns.min(private_pair());
+    }
+    least
+}
+
+/// Memory whose pages are written in turn.
+struct Touched {
+    memory: Vec<u8>,
+    page: usize,
+}
+
+impl Touched {
+    /// More than caches hold, as when memory is used up.
     const PAGES: usize = 1 << 14;
-    let mut memory = vec![1u8; 4096 * PAGES];
-    let mut page = 0;
-    let touch_ns = fastest(TOUCH_SAMPLES, PAGES as u64, || {
-        page = (page + 1) % PAGES;
-        memory[4096 * page..][..4096].fill(black_box(0));
+
+    fn new() -> Self {
+        Touched { memory: vec![1; 4096 * Self::PAGES], page: 0 }
+    }
+
+    /// Nanoseconds a page.
+    fn sample(&mut self, samples: usize) -> f64 {
+        fastest(samples, Self::PAGES as u64, || {
+            self.page = (self.page + 1) % Self::PAGES;
+            self.memory[4096 * self.page..][..4096].fill(black_box(0));
+        })
+    }
+}
+
+/// Nanoseconds a page, written by one CPU while another does so, too.
+fn touch_beside(first: CpuId, second: CpuId) -> f64 {
+    let is_over = AtomicBool::new(false);
+    let turn = |touched: &mut Touched| {
+        std::thread::sleep(PAUSE);
+        touched.sample(TOUCH_SAMPLES)
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            cpus::pin(second);
+            let mut touched = Touched::new();
+            // Relaxed: nothing is published but the flag.
+            while !is_over.load(Ordering::Relaxed) {
+                touched.sample(1);
+            }
+        });
+        let measured = scope.spawn(|| {
+            cpus::pin(first);
+            let mut touched = Touched::new();
+            let least = (0..TURNS).map(|_| turn(&mut touched)).fold(f64::INFINITY, f64::min);
+            is_over.store(true, Ordering::Relaxed);
+            least
+        });
+        measured.join().expect("it only measures")
+    })
+}
+
+/// Nanoseconds a line of buffers that one CPU fills and another reads, one after another, as in
+/// `ring-stream`.
+fn stream_line(first: CpuId, second: CpuId, buffers: usize) -> f64 {
+    let memory: Vec<_> = (0..buffers).map(|_| Mutex::new(vec![0u64; BUFFER_WORDS])).collect();
+    let words = |at: usize| memory[at].lock().unwrap_or_else(PoisonError::into_inner);
+    let ring = Ring::new(RING_SLOTS, 1);
+    let messages = 2 * BUFFERS as u64;
+    let fastest = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            cpus::pin(second);
+            let read = |at| words(at).iter().fold(0u64, |sum, &word| sum.wrapping_add(word));
+            (0..TURNS).for_each(|_| ring.consume(messages, |at: usize| _ = black_box(read(at))));
+        });
+        let sender = scope.spawn(|| {
+            cpus::pin(first);
+            let mut at = 0;
+            let samples = (0..TURNS).map(|_| {
+                let begun = Instant::now();
+                ring.produce(messages, || {
+                    at = (at + 1) % buffers;
+                    words(at).fill(black_box(1));
+                    at
+                });
+                begun.elapsed()
+            });
+            samples.min().unwrap_or(Duration::ZERO)
+        });
+        sender.join().expect("it only measures")
     });
-    Alone { rmw_ns, touch_ns, pair_ns }
+    fastest.as_nanos() as f64 / (messages * BUFFER_WORDS as u64 / 8) as f64
 }
 
 /// Nanoseconds of a pop and a push on a stack that only this thread knows: loads and stores that
