@@ -96,7 +96,7 @@ fn fail(error: AllocError) -> *mut c_void {
 /// # Safety
 /// `handle` is NULL or a live depot.
 #[allow(unused_attributes, reason = "ignored by rustc, which hands it to LLVM as a hint")]
-#[inline] // By link-time optimisation: 0.2 ns a call in place of 1.0.
+#[inline] // By link-time optimisation: as cheap as from Rust, instead of 0.6 ns more a call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_alloc(handle: *const pagedepot_t, order: c_uint) -> *mut c_void {
     if order == 0
@@ -166,7 +166,7 @@ fn freed(result: Result<(), FreeError>) -> c_int {
 /// `handle` is NULL or a live depot. The block is the caller's, is freed once, and is not used any
 /// more.
 #[allow(unused_attributes, reason = "ignored by rustc, which hands it to LLVM as a hint")]
-#[inline] // By link-time optimisation: 0.2 ns a call in place of 1.0.
+#[inline] // By link-time optimisation: as cheap as from Rust, instead of 0.6 ns more a call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_free(
     handle: *const pagedepot_t,

@@ -202,7 +202,7 @@ fn take(
     while total < count {
         let before = total;
         while total < count
-            && let Some(pfn) = raw.alloc_fast(order, flags)
+            && let Some(pfn) = raw.alloc_from_front(order, flags)
         {
             put(&[pfn]);
             total += 1;

@@ -220,10 +220,15 @@ impl Page {
         if is_free { None } else { Some(block) }
     }
 
-    /// Whether the CPU's front took the block: then this value no longer holds it.
+    /// Whether the CPU's front took the block: then this value no longer holds it. Threads that
+    /// reach their fronts by locks never push here: their way, a call, would make drops too large
+    /// for the compiler to inline.
     #[inline]
     fn push(&self) -> bool {
         self.raw().sites().clear(self.pfn);
+        if self.area.is_none() {
+            return false;
+        }
         let frames = self.raw().frames();
         // SAFETY: what the page was made with, of this very depot: neither ever changes.
         unsafe {
@@ -243,13 +248,19 @@ impl Drop for Page {
     }
 }
 
-/// Frees a block that its front did not take.
+/// Frees a block that its front did not take, or, where fronts are reached by locks, was not asked
+/// to take.
 ///
 /// # Safety
 /// The caller holds the block, and gives it up.
 #[cold]
 #[inline(never)]
 unsafe fn free_to_store(depot: NonNull<Shared>, pfn: Pfn, order: Order) {
+    // SAFETY: the block keeps it mapped until a front takes the block; then nothing is read.
+    let frames = unsafe { depot.as_ref() }.frames();
+    if frames.cpus().area().is_none() && frames.free_fast(pfn, order) {
+        return;
+    }
     // SAFETY: the caller's promise.
     unsafe {
         past_the_front(depot, order.frames(), |depot| depot.frames().free(pfn, order));
@@ -429,13 +440,21 @@ impl<'d> PageRef<'d> {
 impl Drop for PageRef<'_> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: this value holds the block, and goes away.
-        check_freed(unsafe { self.depot.free(self.pfn, self.order) });
+        self.raw().sites().clear(self.pfn);
+        if !self.depot.push(self.pfn, self.order) {
+            free_borrowed_to_store(self.depot, self.pfn, self.order);
+        }
     }
 }
 
+/// As [`free_to_store`], of a page whose handle keeps its depot mapped.
+#[cold]
+#[inline(never)]
+fn free_borrowed_to_store(depot: RawDepot<'_>, pfn: Pfn, order: Order) {
+    check_freed(depot.free_past_the_front(pfn, order));
+}
+
 /// In a forked child nothing is freed, which is as it should be: the pages are the parent's.
-#[inline]
 fn check_freed(result: Result<(), FreeError>) {
     match result {
         Ok(()) | Err(FreeError::Forked) => {}

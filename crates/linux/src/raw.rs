@@ -113,11 +113,18 @@ impl<'d> RawDepot<'d> {
         found
     }
 
-    /// The fast path of [`alloc`](Self::alloc) alone: a block that this CPU's front has. `None`:
-    /// ask `alloc`.
+    /// The fast path of [`alloc`](Self::alloc) alone, which calls no function: a block that this
+    /// CPU's front has. `None`: ask `alloc`. Always `None` where fronts are reached by locks.
     #[inline]
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc_fast(&self, order: Order, flags: Flags) -> Option<Pfn> {
+        if self.has_sequences() { self.alloc_from_front(order, flags) } else { None }
+    }
+
+    /// A block that this CPU's front has, however it is reached.
+    #[inline]
+    #[cfg_attr(feature = "allocinfo", track_caller)]
+    pub(crate) fn alloc_from_front(&self, order: Order, flags: Flags) -> Option<Pfn> {
         let found = self.frames().alloc_fast(order, flags);
         if let Some(pfn) = found {
             self.shared().sites.note(pfn, order.frames());
@@ -125,15 +132,16 @@ impl<'d> RawDepot<'d> {
         found
     }
 
-    /// The fast path of [`free`](Self::free) alone: whether this CPU's front took the block. If
-    /// not, nothing has changed: ask `free`.
+    /// The fast path of [`free`](Self::free) alone, which calls no function: whether this CPU's
+    /// front took the block. If not, nothing has changed: ask `free`. Always `false` where fronts
+    /// are reached by locks.
     ///
     /// # Safety
     /// As [`free`](Self::free).
     #[inline]
     pub unsafe fn free_fast(&self, pfn: Pfn, order: Order) -> bool {
         let noted = self.shared().sites.take(pfn);
-        let is_free = self.frames().free_fast(pfn, order);
+        let is_free = self.push(pfn, order);
         if !is_free {
             self.shared().sites.restore(pfn, noted);
         }
@@ -159,7 +167,7 @@ impl<'d> RawDepot<'d> {
     #[inline]
     pub unsafe fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         let noted = self.shared().sites.take(pfn);
-        if self.frames().free_fast(pfn, order) {
+        if self.push(pfn, order) {
             return Ok(());
         }
         let freed = self.free_past_the_front(pfn, order);
@@ -169,9 +177,23 @@ impl<'d> RawDepot<'d> {
         freed
     }
 
+    /// Whether this CPU's front took the block. Never where fronts are reached by locks: that way
+    /// is a call, without which this is small enough to be inlined wherever a block is freed.
+    #[inline]
+    pub(crate) fn push(&self, pfn: Pfn, order: Order) -> bool {
+        self.has_sequences() && self.frames().free_fast(pfn, order)
+    }
+
+    /// Whether threads reach their fronts by sequences.
+    #[inline]
+    fn has_sequences(&self) -> bool {
+        self.frames().cpus().area().is_some()
+    }
+
+    /// Frees a block that [`push`](Self::push) did not take.
     #[cold]
     #[inline(never)]
-    fn free_past_the_front(self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+    pub(crate) fn free_past_the_front(self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         let _bringing = self.shared().bringing();
         self.frames().free(pfn, order)
     }
@@ -410,6 +432,13 @@ impl<'d> RawDepot<'d> {
     }
 }
 
+/// Out of line, so that [`Shared::address`] needs no stack.
+#[cold]
+#[inline(never)]
+fn no_such_page(pfn: Pfn, end: usize) -> ! {
+    panic!("{pfn} is beyond the depot's {end} bytes")
+}
+
 /// What all handles of a depot, and its pages, share. It stays where it is.
 pub(crate) struct Shared {
     // Dropped in this order: the allocator refers to all that follows.
@@ -514,7 +543,9 @@ impl Shared {
     #[inline]
     pub fn address(&self, pfn: Pfn) -> NonNull<u8> {
         let (offset, end) = (self.offset(pfn), self.memory.bytes_max());
-        assert!(offset < end, "{pfn} is beyond the depot's {end} bytes");
+        if offset >= end {
+            no_such_page(pfn, end);
+        }
         // SAFETY: inside the memory.
         unsafe { self.base().add(offset) }
     }
