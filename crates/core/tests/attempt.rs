@@ -2,7 +2,7 @@
 //!
 //! 1. `try_alloc` gets every frame there is, and then fails without a drain, a fence or a callback.
 //! 2. `Fronts::pop` gives what the front has, `Fronts::push` takes what it has room for; neither
-//!    goes on to the shelf or the store, and the books balance afterwards.
+//!    goes on to the shelf or the store, and no page is lost.
 //! 3. Both contexts have fronts of their own.
 //! 4. A closed gate stops both.
 //! 5. `free_as` caches for the mobility that it is told.

@@ -251,7 +251,7 @@ impl Zones {
     }
 
     /// Gives a pageblock another mobility.
-    pub(crate) fn retag(&self, pfn: Pfn, zone: ZoneId, mobility: Mobility) {
+    pub(crate) fn set_mobility(&self, pfn: Pfn, zone: ZoneId, mobility: Mobility) {
         self.tag_block(pfn.get() / Order::PAGEBLOCK.frames(), zone, mobility);
     }
 

@@ -78,11 +78,12 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         let build = Build { config, layout, base, is_backed: backing.is_some() };
         // SAFETY: `base..base + layout.end` is in `memory`, which is this function's for 'm, and
         // the layout's parts do not overlap.
-        let (globals, zones, homes) = unsafe { (build.globals(), build.zones(), build.homes()) };
+        let (globals, zones, nodes) =
+            unsafe { (build.globals(), build.zones(), build.zonelist_nodes()) };
         // SAFETY: as above.
         let store = unsafe { build.store(globals, backing) };
         // SAFETY: as above.
-        let zones = Zones::new(zones, homes, unsafe { build.zonelists(homes) });
+        let zones = Zones::new(zones, nodes, unsafe { build.zonelists(nodes) });
         // SAFETY: as above.
         let pcps = unsafe {
             if !is_zeroed {
@@ -318,19 +319,19 @@ impl Build<'_, '_> {
 
     /// # Safety
     /// As for `zones`.
-    unsafe fn homes<'m>(&self) -> &'m [NodeId] {
-        let place = self.at::<NodeId>(self.layout.homes);
-        for (i, node) in self.config.homes().enumerate() {
-            // SAFETY: the layout has room for every home.
+    unsafe fn zonelist_nodes<'m>(&self) -> &'m [NodeId] {
+        let place = self.at::<NodeId>(self.layout.zonelist_nodes);
+        for (i, node) in self.config.zonelist_nodes().enumerate() {
+            // SAFETY: the layout has room for every node.
             unsafe { place.add(i).write(node) };
         }
         // SAFETY: all written.
-        unsafe { core::slice::from_raw_parts(place, self.layout.homes_count) }
+        unsafe { core::slice::from_raw_parts(place, self.layout.zonelist_nodes_count) }
     }
 
     /// # Safety
     /// As for `zones`.
-    unsafe fn zonelists<'m>(&self, homes: &[NodeId]) -> &'m [u8] {
+    unsafe fn zonelists<'m>(&self, nodes: &[NodeId]) -> &'m [u8] {
         let zones = self.config.zones;
         let distance = |from: NodeId, to: NodeId| match self.config.distance {
             Some(distance) => distance(from, to),
@@ -343,18 +344,18 @@ impl Build<'_, '_> {
             }
         };
         let place = self.at::<u8>(self.layout.zonelists);
-        let lists = homes.len() * zones.len();
-        // SAFETY: the layout has room for a list per home.
+        let lists = nodes.len() * zones.len();
+        // SAFETY: the layout has room for a list per node.
         let all = unsafe {
             place.write_bytes(0, lists);
             core::slice::from_raw_parts_mut(place, lists)
         };
-        for (&home, list) in homes.iter().zip(all.chunks_exact_mut(zones.len())) {
+        for (&node, list) in nodes.iter().zip(all.chunks_exact_mut(zones.len())) {
             (0..).zip(list.iter_mut()).for_each(|(i, entry)| *entry = i);
             // Nearest node first, and there the zone that fewest requests need (Linux: node order).
             list.sort_unstable_by_key(|&i| {
                 let zone = &zones[usize::from(i)];
-                (distance(home, zone.node), zone.node, u8::MAX - zone.level, i)
+                (distance(node, zone.node), zone.node, u8::MAX - zone.level, i)
             });
         }
         all

@@ -128,7 +128,7 @@ impl<'c> Config<'c> {
 
     /// The nodes from which zones are looked for: that of each zone, then those that have CPUs
     /// only.
-    pub(crate) fn homes(&self) -> impl Iterator<Item = NodeId> {
+    pub(crate) fn zonelist_nodes(&self) -> impl Iterator<Item = NodeId> {
         self.zones.iter().map(|zone| zone.node).chain(self.memoryless())
     }
 

@@ -36,8 +36,8 @@ pub const OWNER_BYTES: usize = 2;
 pub struct Layout {
     pub globals: usize,
     pub zones: usize,
-    pub homes: usize,
-    pub homes_count: usize,
+    pub zonelist_nodes: usize,
+    pub zonelist_nodes_count: usize,
     pub zonelists: usize,
     pub tables: usize,
     pub tags: usize,
@@ -81,7 +81,7 @@ impl Layout {
         let blocks_stride = (pcps_at + zones * size_of::<Pcp>()).next_multiple_of(align);
         let section_bytes = section_bytes(config, is_backed);
         let magazines_count = magazines_wanted(config)?;
-        let homes_count = config.homes().count();
+        let zonelist_nodes_count = config.zonelist_nodes().count();
         let carved_words = Carved::words(config.page_size, frames_end(config));
 
         let mut end = 0usize;
@@ -93,9 +93,9 @@ impl Layout {
         let layout = Layout {
             globals: part(size_of::<Globals<'_>>())?,
             zones: part(zones * size_of::<Zone>())?,
-            homes: part(homes_count * size_of::<NodeId>())?,
-            homes_count,
-            zonelists: part(homes_count * zones)?,
+            zonelist_nodes: part(zonelist_nodes_count * size_of::<NodeId>())?,
+            zonelist_nodes_count,
+            zonelists: part(zonelist_nodes_count * zones)?,
             tables: part(config.sections_max().checked_mul(size_of::<AtomicUsize>())?)?,
             tags: part(
                 config.sections_max().checked_mul(SECTION_PAGEBLOCKS * size_of::<AtomicU32>())?,

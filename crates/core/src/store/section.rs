@@ -303,7 +303,7 @@ impl<'m> Section<'m> {
             return [!0; PAGEBLOCK_WORDS];
         }
         let words = self.pageblock_words(pageblock);
-        // Only a look; whoever wants the frames claims them. Acquire: as in `claim`.
+        // Only a look: a caller that wants the frames claims them. Acquire: as in `claim`.
         core::array::from_fn(|i| words[i].load(Ordering::Acquire))
     }
 

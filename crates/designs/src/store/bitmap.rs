@@ -57,7 +57,7 @@ impl Bitmap {
     /// Records the mobility of a pageblock, which the allocator changes when it claims a whole one.
     fn note(&self, pfn: Pfn, zone: ZoneId, mobility: Mobility) {
         if self.zones.lookup(pfn).is_none_or(|(_, its)| its != mobility) {
-            self.zones.retag(pfn, zone, mobility);
+            self.zones.set_mobility(pfn, zone, mobility);
         }
     }
 }

@@ -35,23 +35,25 @@ impl Plan {
 
     /// Frees on another CPU than the one that allocated, as far as the trace shows both.
     fn count_remote_frees(&self) -> u64 {
-        let mut homes = vec![None; self.slots as usize];
+        let mut allocated_on = vec![None; self.slots as usize];
         let mut remote = 0;
-        let mut free = |home: &mut Option<u16>, cpu| {
-            remote += u64::from(home.take().is_some_and(|home| home != cpu));
+        let mut free = |cpu_before: &mut Option<u16>, cpu| {
+            remote += u64::from(cpu_before.take().is_some_and(|before| before != cpu));
         };
         for op in &self.ops {
             match *op {
                 Op::Clock { .. } => {}
-                Op::Alloc { cpu, slot, .. } => homes[slot as usize] = Some(cpu),
-                Op::Halve { slot, upper, .. } => homes[upper as usize] = homes[slot as usize],
+                Op::Alloc { cpu, slot, .. } => allocated_on[slot as usize] = Some(cpu),
+                Op::Halve { slot, upper, .. } => {
+                    allocated_on[upper as usize] = allocated_on[slot as usize]
+                }
                 Op::Free { cpu, slot, .. } | Op::FreeNested { cpu, slot, .. } => {
-                    free(&mut homes[slot as usize], cpu);
+                    free(&mut allocated_on[slot as usize], cpu);
                 }
                 Op::FreeMany { cpu, first, len } => {
                     self.batch(first, len)
                         .iter()
-                        .for_each(|&(slot, _)| free(&mut homes[slot as usize], cpu));
+                        .for_each(|&(slot, _)| free(&mut allocated_on[slot as usize], cpu));
                 }
             }
         }

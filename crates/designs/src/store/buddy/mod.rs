@@ -157,7 +157,7 @@ impl Buddy {
             self.remove(area, slot, size, its);
             if its != mobility {
                 // Only whole pageblocks can differ. Their parts must find the right list later.
-                self.zones.retag(buddy, zone, mobility);
+                self.zones.set_mobility(buddy, zone, mobility);
             }
             (at, size) = (at.min(buddy), larger);
         }
@@ -249,7 +249,7 @@ impl Buddy {
             let slot = area.list(size, other).first()?;
             if size >= Order::PAGEBLOCK {
                 self.remove(area, slot, size, other);
-                self.retag_blocks(zone, slot, size, mobility);
+                self.set_mobility_of_blocks(zone, slot, size, mobility);
                 self.split(area, slot, size, order, mobility);
                 return Some(slot);
             }
@@ -288,10 +288,10 @@ impl Buddy {
         })
     }
 
-    fn retag_blocks(&self, zone: ZoneId, slot: Slot, size: Order, mobility: Mobility) {
+    fn set_mobility_of_blocks(&self, zone: ZoneId, slot: Slot, size: Order, mobility: Mobility) {
         let first = self.zones.frames().pfn(slot);
         for at in (0..size.frames()).step_by(Order::PAGEBLOCK.frames() as usize) {
-            self.zones.retag(first.add(at), zone, mobility);
+            self.zones.set_mobility(first.add(at), zone, mobility);
         }
     }
 
@@ -310,7 +310,7 @@ impl Buddy {
             self.remove(self.area(zone), slot, order, from);
             self.insert(self.area(zone), slot, order, to, false);
         }
-        self.zones.retag(first, zone, to);
+        self.zones.set_mobility(first, zone, to);
         true
     }
 
