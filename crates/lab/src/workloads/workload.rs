@@ -5,7 +5,7 @@ use std::fmt;
 use pagedepot_rseq::RseqMissing;
 use pagedepot_rseq::membarrier::Unfenced;
 
-use super::settings::Settings;
+use super::settings::{Effort, Settings};
 use crate::failure::Failure;
 use crate::harness::cpus;
 use crate::names::{Design, list};
@@ -94,6 +94,27 @@ impl Workload {
                 list(Design::WITH_FENCES)
             ));
         }
+        if let Some(peers) = self.left_out(settings) {
+            report.note(format!(
+                "left out, since this build has no other allocators: {peers}; `cargo run --release \
+                 --features peers -- bench {}` measures them too",
+                self.name
+            ));
+        }
         Ok(report)
+    }
+
+    /// The designs of other allocators that this build lacks, unless the user named designs or
+    /// wants a short answer.
+    fn left_out(&self, settings: &Settings) -> Option<String> {
+        if cfg!(feature = "peers")
+            || !settings.designs.is_empty()
+            || settings.effort == Effort::Short
+        {
+            return None;
+        }
+        let peers: Vec<Design> =
+            self.designs.iter().copied().filter(|design| design.is_peer()).collect();
+        (!peers.is_empty()).then(|| list(&peers))
     }
 }
