@@ -95,11 +95,13 @@ impl Class {
     }
 
     /// Blocks in a full magazine, at most `word::ROUNDS_MAX` (63): the larger the block, the fewer
-    /// may hide. A refill of large blocks takes fewer unless the CPU uses many
-    /// (`Share::refill_size`). Models have small magazines, so that few steps fill one.
+    /// may hide. Orders 1 to 3 carry network buffers, which one CPU allocates and another frees:
+    /// their magazines are small, so that a page comes back while it is in the CPU's cache
+    /// (`docs/decisions/0010-large-blocks.md`). A refill of large blocks takes fewer unless the CPU
+    /// uses many (`Share::refill_size`). Models have small magazines, so that few steps fill one.
     #[inline]
     pub const fn rounds(self) -> u32 {
-        const ROUNDS: [u32; Class::EACH.len()] = [63, 31, 15, 7, 7, 7, 7, 7, 7, 7, 7];
+        const ROUNDS: [u32; Class::EACH.len()] = [63, 31, 15, 7, 15, 15, 15, 7, 7, 7, 7];
         match (cfg!(loom), self) {
             (false, _) => ROUNDS[self as usize],
             (true, Class::Order0) => 2,
@@ -110,7 +112,7 @@ impl Class {
     /// Whether a magazine of these blocks is so much memory that refills are by what the CPU uses.
     #[inline]
     pub const fn is_large(self) -> bool {
-        self.block_frames() > Class::Order6.block_frames()
+        self.magazine_frames() > Order::PAGEBLOCK.frames()
     }
 
     /// Frames in a full magazine.
