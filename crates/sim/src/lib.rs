@@ -31,4 +31,3 @@ pub mod workloads;
 pub use pagedepot::Mode;
 pub use pagedepot_designs::FreeHighLimit;
 pub use pagedepot_sim_machine::{Disturbances, Schedule};
-pub use simulate::round_trip;

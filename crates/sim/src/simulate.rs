@@ -4,7 +4,6 @@ use std::cell::{Cell, RefCell};
 use std::time::Instant;
 
 use pagedepot::Mode;
-use pagedepot::sync::prim::{AtomicU64, Ordering};
 use pagedepot_designs::FreeHighLimit;
 use pagedepot_sim_machine::lines::Fought;
 use pagedepot_sim_machine::{CPUS_MAX, Disturbances, Done, Schedule, Setup, run};
@@ -210,30 +209,3 @@ fn on_pages(simulation: &Simulation, setup: &Setup, window: &Window) -> Result<O
     cache.validate().map_err(|fault| fault.to_string())?;
     Ok((done, shares.into_inner(), drains.get()))
 }
-
-/// Nanoseconds of a round trip of a line between two CPUs, if moving it takes `transfer_ns`. Each
-/// CPU waits until it sees the other's number, and stores the next.
-pub fn round_trip(transfer_ns: f64) -> f64 {
-    const TRIPS: u64 = 200;
-    let topology = Topology { complex_ns: transfer_ns, spin_ns: 2.0, ..Topology::default() };
-    let ball = Ball(AtomicU64::new(0));
-    let ends = RefCell::new(0);
-    let play = |of: u64| {
-        let (ball, ends) = (&ball.0, &ends);
-        Box::new(move || {
-            for turn in 0..TRIPS {
-                while ball.load(Ordering::Acquire) != 2 * turn + of {
-                    pagedepot_sim_machine::spin();
-                }
-                ball.store(2 * turn + of + 1, Ordering::Release);
-            }
-            ends.replace_with(|end| (*end).max(pagedepot_sim_machine::now_ps()));
-        }) as Box<dyn FnOnce() + '_>
-    };
-    run(&Setup::new(topology.costs(), 2), vec![(0, play(0)), (1, play(1))]);
-    ends.into_inner() as f64 / 1000.0 / TRIPS as f64
-}
-
-/// A counter on lines of its own.
-#[repr(align(128))]
-struct Ball(AtomicU64);

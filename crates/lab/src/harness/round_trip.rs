@@ -24,6 +24,9 @@ const BATCHES: u32 = 8;
 /// Most pairs: some milliseconds each.
 const PAIRS_MAX: usize = 63;
 
+/// Lines that go with the question in [`transfer_ns`].
+const CARRIED: u32 = 32;
+
 /// A line of its own.
 #[repr(align(128))]
 struct Line(AtomicU32);
@@ -43,6 +46,22 @@ pub fn from_first(cpus: &[CpuId]) -> Vec<RoundTrip> {
 /// Nanoseconds of a round trip between two CPUs that threads can be pinned to
 /// ([`check_seats`](cpus::check_seats)).
 pub fn between(from: CpuId, to: CpuId) -> f64 {
+    carrying(from, to, &[])
+}
+
+/// Nanoseconds that a read-modify-write of a line takes which the other CPU has changed: what a
+/// line more or less adds to a round trip. The round trip itself says less: a store that follows a
+/// load overlaps with what comes next, and a waiting CPU polls.
+pub fn transfer_ns(from: CpuId, to: CpuId) -> f64 {
+    // Each names the next, so that no change can begin before the one before it is over.
+    let carried: Vec<Line> =
+        (0..CARRIED).map(|at| Line(AtomicU32::new((5 * at + 3) % CARRIED))).collect();
+    let more_ns = carrying(from, to, &carried) - carrying(from, to, &[]);
+    more_ns / f64::from(2 * CARRIED)
+}
+
+/// As [`between`], with lines that each CPU changes before it passes the first one on.
+fn carrying(from: CpuId, to: CpuId, carried: &[Line]) -> f64 {
     let line = Line(AtomicU32::new(0));
     let last = 2 * TRIPS * BATCHES;
     // Odd numbers are questions, even ones answers. Acquire and Release pair with the other
@@ -52,6 +71,11 @@ pub fn between(from: CpuId, to: CpuId) -> f64 {
         while line.0.load(Ordering::Acquire) != turn {
             waiter.pause();
         }
+        carried.iter().fold(0, |at: u32, _| {
+            // Relaxed: the passed line publishes them. A multiple of their number is no change of
+            // the name, and is not optimised away.
+            carried[at as usize].0.fetch_add(CARRIED, Ordering::Relaxed) % CARRIED
+        });
         line.0.store(turn + 1, Ordering::Release);
     };
     thread::scope(|scope| {
@@ -85,5 +109,15 @@ mod tests {
         assert_eq!(trips.len(), (cpus.len() - 1).min(PAIRS_MAX));
         assert!(trips.iter().all(|trip| trip.ns > 0.0 && trip.ns.is_finite()));
         assert!(from_first(&cpus[..1]).is_empty() && from_first(&[]).is_empty());
+    }
+
+    #[test]
+    fn lines_name_each_other_in_one_circle() {
+        let mut seen = [false; CARRIED as usize];
+        let mut at = 0;
+        while !std::mem::replace(&mut seen[at as usize], true) {
+            at = (5 * at + 3) % CARRIED;
+        }
+        assert_eq!((at, seen), (0, [true; CARRIED as usize]));
     }
 }

@@ -1,8 +1,7 @@
 //! This machine as a topology for simulations: what it costs to move a cache line between its CPUs.
 //!
-//! Two threads pass a line to and fro ([`round_trip`]). One way of that is more than one transfer
-//! (the waiting CPU's load takes a copy, which the next change must invalidate), so the same game
-//! is played on the simulated machine, and the transfer is what makes both last as long.
+//! Two threads change the same lines in turn, one line after another, and what each line costs is
+//! its transfer and the change ([`round_trip::transfer_ns`]).
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -74,6 +73,8 @@ pub fn here() -> Result<Topology, Failure> {
                 .to_owned(),
         ));
     }
+    let alone = std::thread::scope(|scope| scope.spawn(move || measure_alone(first)).join());
+    let alone = alone.expect("it only measures");
     for (pair, cost) in [
         (near, &mut topology.complex_ns),
         (far, &mut topology.socket_ns),
@@ -81,11 +82,9 @@ pub fn here() -> Result<Topology, Failure> {
     ] {
         if let Some(second) = pair {
             cpus::check_seats(&[first, second])?;
-            *cost = transfer_ns(round_trip::between(first, second));
+            *cost = (transfer_ns(first, second) - alone.rmw_ns).max(1.0);
         }
     }
-    let alone = std::thread::scope(|scope| scope.spawn(move || measure_alone(first)).join());
-    let alone = alone.expect("it only measures");
     (topology.rmw_ns, topology.touch_ns) = (alone.rmw_ns, alone.touch_ns);
     if let Some(second) = near {
         topology.touch_beside_ns = Some(touch_beside(first, second).max(alone.touch_ns));
@@ -120,14 +119,13 @@ fn package(cpu: CpuId) -> CpuSet {
     list.and_then(|list| list.trim().parse().ok()).unwrap_or_default()
 }
 
-/// The transfer with which the simulated game lasts as long: its time grows with the transfer's.
-fn transfer_ns(trip_ns: f64) -> f64 {
-    let (mut low, mut high) = (1.0, 2000.0);
-    for _ in 0..16 {
-        let middle: f64 = (low + high) / 2.0;
-        if pagedepot_sim::round_trip(middle) < trip_ns { low = middle } else { high = middle }
-    }
-    low
+/// Nanoseconds to change a line that another CPU has changed, the least of some turns.
+fn transfer_ns(first: CpuId, second: CpuId) -> f64 {
+    let turn = |_| {
+        std::thread::sleep(PAUSE);
+        round_trip::transfer_ns(first, second)
+    };
+    (0..TURNS).map(turn).fold(f64::INFINITY, f64::min)
 }
 
 /// What one CPU can measure.
