@@ -12,6 +12,7 @@
 //! | `fronts` | fronts, gates, drains, re-entry |
 //! | `handover` | drains that ask owners for their fronts |
 //! | `followed` | sequences that follow gates |
+//! | `free_count` | pages that CPUs and groups of them have not added to a zone's count yet |
 //! | `late_init` | a value in a static, made later by one of several callers |
 //! | `locked` | the lock front |
 //! | `removing` | removing memory beside requests, frees and drains |
@@ -43,6 +44,7 @@ mod evacuating;
 pub mod explore;
 mod failing;
 mod followed;
+mod free_count;
 mod fronts;
 mod handover;
 mod late_init;

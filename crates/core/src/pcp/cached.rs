@@ -13,6 +13,8 @@ use crate::sync::prim::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Apart, InFlight, count};
 use crate::zone::Zone;
 use crate::zone::counts::{Counters, Counts};
+use crate::zone::delta::Delta;
+use crate::zone::group_delta::GroupDelta;
 
 /// Shelves per zone.
 pub const SHELVES: usize = Class::COUNT * Mobility::COUNT;
@@ -31,18 +33,16 @@ pub struct Pcp {
     /// Relaxed where the owner compares it with `high`: it sees its own charges, and a drain that
     /// it does not see yet only makes it spill early.
     pub charged_pages: AtomicI64,
-    /// Change of the zone's free count that has not been added to it yet. Relaxed where it is added
-    /// to: the pages themselves are published by the store.
-    pub free_delta: AtomicI64,
+    /// Change of the zone's free count that has not been added to it yet.
+    pub free_delta: Delta,
     /// Empty magazines that drains brought back.
     pub returned: Empties,
     /// What the owner handed over to drains that asked for it.
     pub handed: Handed,
     /// Full magazines, `[class][mobility]`.
     shelves: [Shelf; SHELVES],
-    /// Blocks and pages taken back by drains: on a line that only drainers touch. Relaxed:
-    /// statistics.
-    pub drained: Apart<[AtomicU64; 2]>,
+    /// On a line that the owner does not touch but to report what it keeps of the free count.
+    pub others: Apart<Others>,
     pub accounts: Apart<Accounts>,
     pub counters: Apart<Counters>,
     /// Front words as the clock hand last saw them: a front that has not changed since is cold.
@@ -50,6 +50,14 @@ pub struct Pcp {
     pub seen: [AtomicU64; FRONTS],
     /// Of the shelves of order 0.
     listed: [Listed; Mobility::COUNT],
+}
+
+/// What other CPUs than the owner write.
+pub struct Others {
+    /// Blocks and pages taken back by drains. Relaxed: statistics.
+    drained: [AtomicU64; 2],
+    /// Of the group of CPUs that begins with this one, if one does.
+    pub group_delta: GroupDelta,
 }
 
 /// What the owner's slow path keeps.
@@ -100,11 +108,14 @@ impl Pcp {
         Pcp {
             in_flight: InFlight::new(),
             charged_pages: AtomicI64::new(0),
-            free_delta: AtomicI64::new(0),
+            free_delta: Delta::new(),
             returned: Empties::new(),
             handed: Handed::new(),
             shelves: core::array::from_fn(|_| Shelf::new()),
-            drained: Apart::new(core::array::from_fn(|_| AtomicU64::new(0))),
+            others: Apart::new(Others {
+                drained: core::array::from_fn(|_| AtomicU64::new(0)),
+                group_delta: GroupDelta::new(),
+            }),
             accounts: Apart::new(Accounts {
                 high_pages: AtomicI64::new(high_pages),
                 active_ms: AtomicU64::new(0),
@@ -132,27 +143,27 @@ impl Pcp {
         }
     }
 
-    /// Records `pages` more (or fewer) free pages of this zone.
+    /// Records `pages` more (or fewer) free pages of this zone. `group` finds the delta of the
+    /// CPU's group.
     #[inline]
-    pub fn add_free(&self, zone: &Zone, pages: i64) {
+    pub fn add_free<'g>(&self, zone: &Zone, pages: i64, group: impl FnOnce() -> &'g GroupDelta) {
         if zone.is_backed() {
             return;
         }
-        let delta = self.free_delta.fetch_add(pages, Ordering::Relaxed) + pages;
+        let delta = self.free_delta.add(pages);
         if delta.abs() > zone.delta_max() {
-            self.report_free(zone, delta);
+            self.report_free(zone, delta, group);
         }
     }
 
-    /// Adds the CPU's changes, about `delta`, to the zone's own count.
+    /// Adds the CPU's changes, about `delta`, to its group's.
     #[cold]
-    fn report_free(&self, zone: &Zone, delta: i64) {
-        // Announced: until the zone's own count has them, a watermark may hide pages that other
+    #[inline(never)]
+    fn report_free<'g>(&self, zone: &Zone, delta: i64, group: impl FnOnce() -> &'g GroupDelta) {
+        // Announced: until the levels above have them, a watermark may hide pages that other
         // callers on this CPU have freed.
         let _moving = self.in_flight.begin(delta.unsigned_abs());
-        // Release: pairs with the Acquire of the load that sums the CPUs' deltas; a reader that
-        // misses the pages here finds them announced.
-        zone.add_reported(self.free_delta.swap(0, Ordering::Release));
+        self.free_delta.report(|pages| group().add(zone, pages));
     }
 
     /// A search of the store for blocks of a mobility, from where this CPU last found some.
@@ -169,14 +180,14 @@ impl Pcp {
     /// The counters, with what drainers count.
     pub fn counts(&self) -> Counts {
         let [drained_blocks, drained_pages] =
-            [0, 1].map(|i| self.drained[i].load(Ordering::Relaxed));
+            [0, 1].map(|i| self.others.drained[i].load(Ordering::Relaxed));
         Counts { drained_blocks, drained_pages, ..self.counters.read() }
     }
 
     /// Counts what a drain took back.
     pub fn count_drained(&self, blocks: u64, frames_per_block: u32) {
-        count(&self.drained[0], blocks);
-        count(&self.drained[1], blocks * u64::from(frames_per_block));
+        count(&self.others.drained[0], blocks);
+        count(&self.others.drained[1], blocks * u64::from(frames_per_block));
     }
 
     /// Pages out of a quiet drain's reach, at most: magazines in fronts and in hands, in full.

@@ -13,7 +13,7 @@ use crate::store::Store;
 use crate::sync::InFlight;
 use crate::sync::prim::Ordering;
 use crate::zone::counts::Counters;
-use crate::zone::{Reserve, Zone, Zones};
+use crate::zone::{Reserve, Zone, Zones, delta};
 
 /// What a request lets its CPU take from the store.
 #[derive(Clone, Copy)]
@@ -50,7 +50,9 @@ impl<'m, C: Cpus> Caches<'m, C> {
     /// The way past the caches, for a caller that runs `here`.
     pub fn direct(&self, here: Option<Here>, zone: ZoneId) -> Direct<'_, 'm> {
         let pcp = here.map(|here| self.pcps.pcp(here.cpu, zone));
-        Direct { store: &self.store, zone: self.zones.get(zone), zone_id: zone, pcp }
+        let cpu = here.map(|here| here.cpu);
+        let (store, pcps) = (&self.store, &self.pcps);
+        Direct { store, zone: self.zones.get(zone), zone_id: zone, pcps, cpu, pcp }
     }
 
     /// Whether the zone may give `pages` without going below what `reserve` protects.
@@ -101,14 +103,13 @@ impl<'m, C: Cpus> Caches<'m, C> {
         }
     }
 
-    /// Free pages of a zone's store, the CPUs' shares of the count included. O(CPUs).
+    /// Free pages of a zone's store, the CPUs' and groups' shares of the count included. O(CPUs).
     pub fn free_pages(&self, zone: ZoneId) -> u64 {
         if let Some(pages) = self.store.backed_free_pages(zone) {
             return pages;
         }
-        let delta = |cpu| self.pcps.pcp(cpu, zone).free_delta.load(Ordering::Acquire);
-        let deltas: i64 = self.pcps.all_cpus().map(delta).sum();
-        (self.zones.get(zone).free_estimate() + deltas).max(0) as u64
+        let count = || self.zones.get(zone).free_estimate();
+        delta::sum(count, || self.pcps.free_deltas(zone)).max(0) as u64
     }
 
     /// What is in flight on every CPU, and for callers on none, with the counters beside it.

@@ -2,7 +2,8 @@
 //! by, whether its caller runs on a CPU with caches or not.
 
 use super::cached::Pcp;
-use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use super::pcps::Pcps;
+use crate::frame::{CpuId, Mobility, Order, Pfn, ZoneId};
 use crate::store::{Store, Wanted};
 use crate::sync::prim::AtomicU32;
 use crate::sync::{InFlight, count};
@@ -16,6 +17,8 @@ pub struct Direct<'a, 'm> {
     pub store: &'a Store<'m>,
     pub zone: &'m Zone,
     pub zone_id: ZoneId,
+    pub pcps: &'a Pcps<'m>,
+    pub cpu: Option<CpuId>,
     pub pcp: Option<&'a Pcp>,
 }
 
@@ -31,9 +34,11 @@ impl<'a, 'm: 'a> Direct<'a, 'm> {
 
     /// Records `pages` more (or fewer) free pages.
     pub fn add_free(&self, pages: i64) {
-        match self.pcp {
-            Some(pcp) => pcp.add_free(self.zone, pages),
-            None => self.zone.add_free(pages),
+        match (self.pcp, self.cpu) {
+            (Some(pcp), Some(cpu)) => {
+                pcp.add_free(self.zone, pages, || self.pcps.group_delta(cpu, self.zone_id));
+            }
+            _ => self.zone.add_free(pages),
         }
     }
 

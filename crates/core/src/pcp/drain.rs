@@ -303,7 +303,6 @@ impl<C: Cpus> Share<'_, '_, C> {
     /// magazines back to the CPU they came from by one operation.
     fn return_chain(&self, front: Front, chain: Chain) {
         let class = front.class;
-        let pcp = self.pcp;
         let mut pages = 0;
         let mut last = chain.first;
         let mut at = Some(chain.first);
@@ -315,7 +314,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             pages += self.empty_magazine(class, magazine, class.rounds());
             last = magazine;
         }
-        pcp.add_free(self.zone, pages);
+        self.add_free(pages);
         self.count_drained(class, chain.count * class.rounds());
         self.release_chain(class, chain, last);
     }

@@ -193,7 +193,7 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
         accounts.hand_steps.store(steps, Ordering::Relaxed);
         let ends_window = steps.is_multiple_of(STEADY_STEPS);
         let is_own_still = is_still(&accounts.hand_moved_before, ends_window, own);
-        let unreported = self.0.pcp.free_delta.load(Ordering::Relaxed) as u64;
+        let unreported = self.0.pcp.free_delta.read() as u64;
         let own_free = unreported.wrapping_add(charged);
         Stillness { accounts, own_free, ends_window, is_own_still }
     }

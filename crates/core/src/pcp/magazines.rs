@@ -110,7 +110,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             self.store().note_doubled(self.store().put(pfn, 1));
             return None;
         }
-        self.pcp.add_free(self.zone, -1);
+        self.add_free(-1);
         count(&self.zone.carved, 1);
         Some(self.cut(map.address(pfn, page_size), page_size))
     }

@@ -87,7 +87,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             parts = Parts(self.blocks()).next(part);
             let (magazine, class, _) = part.unpack();
             let grown = self.empty_part(part);
-            self.pcp.add_free(self.zone, grown);
+            self.add_free(grown);
             self.release_magazine(class, magazine);
             pages += part.pages();
         }
@@ -118,7 +118,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             let number = next.map_or(0, MagazineIndex::get);
             self.blocks().link(last).store(number, Ordering::Relaxed);
         }
-        pcp.add_free(self.zone, grown);
+        self.add_free(grown);
         self.push_returned(Chain { first: chain.first.unpack().0, count: magazines }, last);
         drop(moving);
         pages

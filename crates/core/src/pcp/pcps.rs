@@ -15,6 +15,8 @@ use crate::front::{BlockArray, Context, Here, MagazineIndex, WordOffset};
 use crate::sync::Apart;
 use crate::sync::prim::{AtomicU32, Ordering};
 use crate::sync::stack::Links;
+use crate::zone::delta::{self, GROUP_CPUS};
+use crate::zone::group_delta::GroupDelta;
 
 /// What changes, rarely, and belongs to no CPU. It lies in the metadata, so that a [`Pcps`] itself
 /// never changes: a loop that borrows one may keep its fields in registers over all its calls.
@@ -172,6 +174,27 @@ impl<'m> Pcps<'m> {
         let at = self.blocks.block_at(cpu) + self.places.pcps_at + zone.index() * size_of::<Pcp>();
         // SAFETY: in bounds by the assertion; written by the promise of `new`.
         unsafe { &*self.blocks.base().add(at).cast::<Pcp>() }
+    }
+
+    /// The delta of the group of a CPU in a zone. It lies with the group's first CPU.
+    pub fn group_delta(&self, cpu: CpuId, zone: ZoneId) -> &GroupDelta {
+        let first = CpuId::new(cpu.get() / GROUP_CPUS * GROUP_CPUS);
+        &self.pcp(first, zone).others.group_delta
+    }
+
+    /// What the CPUs and their groups have not added to a zone's count of free pages yet. O(CPUs).
+    pub fn free_deltas(&self, zone: ZoneId) -> i64 {
+        let has_groups = self.cpus() > GROUP_CPUS;
+        let group = |first| if has_groups { self.group_delta(first, zone).read() } else { 0 };
+        let of_group = |first: CpuId| {
+            let end = (first.get() + GROUP_CPUS).min(self.cpus());
+            let cpus = (first.get()..end).map(CpuId::new);
+            delta::sum(
+                || group(first),
+                || cpus.map(|cpu| self.pcp(cpu, zone).free_delta.read()).sum(),
+            )
+        };
+        self.all_cpus().step_by(GROUP_CPUS as usize).map(of_group).sum()
     }
 
     /// What a CPU keeps for all zones.

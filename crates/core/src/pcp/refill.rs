@@ -135,7 +135,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         };
         self.fill(empty, &frames[..rest]);
         let taken_pages = got as u64 * u64::from(class.block_frames());
-        pcp.add_free(self.zone, -(taken_pages as i64));
+        self.add_free(-(taken_pages as i64));
         count(&pcp.counters.refilled_blocks, got as u64);
         count(&pcp.counters.refilled_pages, taken_pages);
         self.raise_high_for_refill(taken_pages);

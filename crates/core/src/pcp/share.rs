@@ -39,6 +39,13 @@ impl<'a, 'm, C> Share<'a, 'm, C> {
     pub fn store(&self) -> &'a Store<'m> {
         &self.caches.store
     }
+
+    /// Records `pages` more (or fewer) free pages of the zone.
+    #[inline]
+    pub fn add_free(&self, pages: i64) {
+        let group = || self.caches.pcps.group_delta(self.cpu, self.zone_id);
+        self.pcp.add_free(self.zone, pages, group);
+    }
 }
 
 impl<C: Cpus> Share<'_, '_, C> {

@@ -140,7 +140,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             self.tell(Event::Spill, front.class, rounds);
         }
         let pages = self.empty_magazine(front.class, magazine, rounds);
-        pcp.add_free(self.zone, pages);
+        self.add_free(pages);
         self.release_magazine(front.class, magazine);
     }
 

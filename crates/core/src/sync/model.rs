@@ -64,6 +64,10 @@ pub enum Mutant {
     LooksOnce,
     /// A caller that removes a claim to say so makes no new version.
     ClaimsAlike,
+    /// A report of taken pages forgets them before it subtracts them above.
+    ForgetsFirst,
+    /// A sum reads a level only after those below it.
+    SumsOnce,
 }
 
 // Loom and shuttle run all threads of a model on the test's own thread.

@@ -3,7 +3,9 @@
 //!
 //! # Theory
 //! The zone's count lags behind: each CPU keeps changes of up to `D` pages to itself ([`Zone`]'s
-//! `delta_max`), so on `n` CPUs the count is off by `n * D` at most, the *drift*. Kernels know this
+//! `delta_max`), and each group of CPUs, if there are any, changes of up to `T` ([`GROUP_DELTAS`]
+//! times `D`). So with `n` CPUs in `g` groups the count is off by `n * D + g * T` at most, the
+//! *drift*. Kernels know this
 //! from `percpu_drift_mark` (`mm/vmstat.c`): below that mark a check of watermarks sums the CPUs'
 //! changes, above it the count is good enough. Here a check above the mark does not read the count
 //! either, because every CPU that reports a change takes the count's line from all others. It reads
@@ -14,9 +16,14 @@
 //!
 //! *The bit never lets a request below `high`.* Let the count pass the mark downwards. Callers that
 //! still see the bit take pages, but no CPU takes more than `2 * D` before its next report, and no
-//! request that relies on the bit takes more than `D` at once. That report clears the bit, and the
-//! CPU's next request sees it cleared. Until every CPU has reported, the zone so loses `3 * n * D`
-//! pages at most, and as the count was off by `n * D` before, `high` pages are left. A thread that
+//! request that relies on the bit takes more than `D` at once. Without groups that report clears
+//! the bit, and the CPU's next request sees it cleared. Until every CPU has reported, the zone so
+//! loses `3 * n * D` pages at most, and as the count was off by the drift before, `high` pages are
+//! left. With groups, reports that leave a group's delta above `-T` clear nothing: they bring it
+//! from `T` to `-T`, so the zone loses `2 * g * T` more. A report that finds the delta beyond `-T`
+//! goes to the zone and clears the bit before it forgets the delta (`zone/delta.rs`). So a CPU that
+//! reports later finds the delta beyond `-T` still, and clears the bit itself, or it finds it
+//! forgotten, and sees the bit cleared, because it reads the delta by an Acquire. A thread that
 //! stops between its check and its report adds what it holds, as it does with an exact check.
 //!
 //! *The bit is not set late.* A caller that saw the count above the mark may stop before it sets
@@ -27,6 +34,7 @@
 //! word, so that a claim which was removed is not mistaken for a later one. Callers may share a
 //! claim.
 //!
+//! [`GROUP_DELTAS`]: super::delta::GROUP_DELTAS
 //! [`Zone`]: super::Zone
 
 use crate::sync::model::{Mutant, is_mutant};
@@ -56,7 +64,8 @@ impl DriftMark {
     /// Whether the zone is above the mark.
     #[inline]
     pub fn is_above(&self) -> bool {
-        // Relaxed: a CPU sees its own report's change of this word, and no other is relied on.
+        // Relaxed: a CPU sees its own report's change of this word, and what it sees by its group's
+        // delta; no other is relied on.
         self.0.load(Ordering::Relaxed) & ABOVE != 0
     }
 
@@ -163,7 +172,8 @@ mod tests {
         assert!(zone.is_above_drift(1));
         let small = Zone::new("z", NodeId::new(0), 0, 64, false, Evacuation::Off);
         small.add_managed(PAGES / 8);
-        small.add_free(64 * 64 * 5);
+        // In four groups, which keep 8 times as much each.
+        small.add_free((64 + 4 * 8) * 64 * 5);
         assert!(small.is_above_drift(1), "64 CPUs keep 64 pages each");
         small.add_managed(PAGES);
         assert!(!small.is_above_drift(1), "64 CPUs keep 288 pages each");

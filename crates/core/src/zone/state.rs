@@ -3,6 +3,7 @@
 use super::cache_limits::{CacheLimits, PAGES_MAX};
 use super::compactions::CompactionCounters;
 use super::counts::Counters;
+use super::delta::{GROUP_CPUS, GROUP_DELTAS};
 use super::drift_mark::DriftMark;
 use super::evacuation::{Evacuating, Evacuation};
 use super::watermarks::Watermarks;
@@ -38,8 +39,9 @@ pub struct Zone {
     delta_max: AtomicI64,
     /// Whether the free count is so high that requests need not read it.
     drift_mark: DriftMark,
-    /// Free pages of the store, without the CPUs' deltas. On a line of its own: every slow path
-    /// reads the fields above, while drains and callers that move many pages write this one.
+    /// Free pages of the store, without the deltas of CPUs and groups. On a line of its own: every
+    /// slow path reads the fields above, while drains and callers that move many pages write this
+    /// one.
     free: Apart<AtomicI64>,
     /// Whether a backing counts the free pages. Then this zone does not count them.
     is_backed: bool,
@@ -55,9 +57,10 @@ pub struct Zone {
 }
 
 /// Bounds of the change that a CPU keeps to itself, in pages. All CPUs together keep at most a 64th
-/// of the zone, where the lower bound allows. The upper bound has room for a drain of 8 magazines
-/// and more, so that a CPU that is drained and refilled leaves the zone's count alone. More would
-/// make requests sum all CPUs' changes on a zone that is further above its watermarks.
+/// of the zone, where the lower bound allows, and groups of CPUs half as much again. The upper
+/// bound has room for a drain of 8 magazines and more, so that a CPU that is drained and refilled
+/// leaves the zone's count alone. More would make requests sum all CPUs' changes on a zone that is
+/// further above its watermarks.
 const DELTA_MIN: i64 = if cfg!(loom) { 1 } else { 64 };
 const DELTA_MAX: i64 = if cfg!(loom) { 2 } else { 4096 };
 
@@ -156,11 +159,11 @@ impl Zone {
         }
     }
 
-    /// Free pages, without the changes that CPUs keep to themselves.
+    /// Free pages, without the changes that CPUs and groups keep to themselves.
     #[inline]
     pub fn free_estimate(&self) -> i64 {
         // Acquire: pairs with the Release in `add_reported`: a reader that sees a change also sees
-        // that it was announced.
+        // that it was announced, and that a delta of freed pages was forgotten.
         self.free.load(Ordering::Acquire)
     }
 
@@ -176,6 +179,18 @@ impl Zone {
         self.delta_max.load(Ordering::Relaxed)
     }
 
+    /// Largest change that a group of CPUs keeps to itself, in pages; `None`: there are none.
+    #[inline]
+    pub fn group_delta_max(&self) -> Option<i64> {
+        (self.cpus > GROUP_CPUS).then(|| GROUP_DELTAS * self.delta_max())
+    }
+
+    /// Deltas of [`delta_max`](Self::delta_max) that all CPUs and groups together keep at most.
+    fn deltas(&self) -> i64 {
+        let groups = if self.cpus > GROUP_CPUS { self.cpus.div_ceil(GROUP_CPUS) } else { 0 };
+        i64::from(self.cpus) + i64::from(groups) * GROUP_DELTAS
+    }
+
     /// Records `pages` more (or fewer) free pages. A CPU with caches records its own by
     /// `Pcp::add_free`.
     pub fn add_free(&self, pages: i64) {
@@ -184,7 +199,7 @@ impl Zone {
         }
     }
 
-    /// Adds the change that a CPU has kept to itself.
+    /// Adds the change that a CPU or a group has kept to itself.
     pub fn add_reported(&self, pages: i64) {
         // SeqCst: its Release pairs with the Acquire in `free_estimate`: a reader that sees the
         // change also sees that it was announced as in flight. The rest is the drift mark's.
@@ -194,7 +209,7 @@ impl Zone {
 
     /// The largest possible error of [`free_estimate`](Self::free_estimate).
     pub fn estimate_error(&self) -> i64 {
-        if self.is_backed { 0 } else { i64::from(self.cpus) * self.delta_max() }
+        if self.is_backed { 0 } else { self.deltas() * self.delta_max() }
     }
 
     /// Whether the zone is so far above its watermarks that a request for `pages` is none that they
@@ -209,7 +224,7 @@ impl Zone {
         // SeqCst: pairs with the changes of both in `set_watermarks` and `add_managed`, which look
         // at the drift mark's word afterwards.
         let high = self.marks[2].load(Ordering::SeqCst) as i64;
-        let drift = i64::from(self.cpus) * self.delta_max.load(Ordering::SeqCst);
+        let drift = self.deltas() * self.delta_max.load(Ordering::SeqCst);
         (high + MARK_DRIFTS * drift, drift)
     }
 
