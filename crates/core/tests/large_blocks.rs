@@ -61,6 +61,49 @@ fn one_large_block_brings_few_along() {
     }
 }
 
+/// One search serves 61 blocks of orders 4 to 6, where `high` has room; a quiet drain reaches those
+/// that no request has come to.
+#[test]
+fn one_refill_fills_several_magazines() {
+    for order in (4..=6).filter_map(Order::new) {
+        with_depot(HighPolicy::Fixed(1 << 14), |depot| {
+            let block = u64::from(order.frames());
+            let held: Vec<Pfn> =
+                (0..2).map(|_| depot.alloc(order, Flags::default()).unwrap()).collect();
+            let counts = stats(depot).counts;
+            assert_eq!((counts.refills, counts.refilled_blocks), (1, 61), "order {order}");
+            let drained = depot.drain(Scope::ALL, Mode::Quiet).taken_pages;
+            assert_eq!(drained, 45 * block, "order {order}");
+            held.into_iter().for_each(|pfn| depot.free(pfn, order).unwrap());
+
+            let held: Vec<Pfn> =
+                (0..76).map(|_| depot.alloc(order, Flags::default()).unwrap()).collect();
+            let counts = stats(depot).counts;
+            assert_eq!((counts.refills, counts.refilled_blocks), (2, 122), "order {order}");
+            held.into_iter().for_each(|pfn| depot.free(pfn, order).unwrap());
+        });
+    }
+}
+
+/// A CPU with a small `high` gets one magazine, and what is shelved beside the front is handed out
+/// before a request fails.
+#[test]
+fn a_refill_stays_within_its_bounds() {
+    for order in (4..=6).filter_map(Order::new) {
+        with_depot(HighPolicy::Fixed(7 * 15 * u64::from(order.frames())), |depot| {
+            let pfn = depot.alloc(order, Flags::default()).unwrap();
+            assert!(stats(depot).counts.refilled_blocks <= 16, "order {order}");
+            depot.free(pfn, order).unwrap();
+        });
+        with_depot(HighPolicy::Fixed(1 << 14), |depot| {
+            let blocks = std::iter::from_fn(|| depot.alloc(order, Flags::default()).ok());
+            let held: Vec<Pfn> = blocks.collect();
+            assert_eq!(held.len() as u32, (1 << 20) / order.frames(), "order {order}");
+            held.into_iter().for_each(|pfn| depot.free(pfn, order).unwrap());
+        });
+    }
+}
+
 /// Shelves that no request comes to any more give way to the order in use now.
 #[test]
 fn what_was_used_before_makes_room_for_what_is_used_now() {

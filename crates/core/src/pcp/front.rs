@@ -11,8 +11,9 @@
 //! after it they are everybody's on this CPU.
 //!
 //! Worst case of one call, besides the search of the store: one magazine filled, two emptied, one
-//! shelved: at most 3 * 63 frames touched (`ROOM_STEPS_MAX` more magazines when caches are above
-//! `high`, and `batch << 5` pages in blocks of orders 1 to 3 by a CPU that only frees them).
+//! shelved; or, of orders 4 to 6, four filled, of which three are shelved, two emptied: at most 3 *
+//! 63 frames touched (`ROOM_STEPS_MAX` more magazines when caches are above `high`, and `batch <<
+//! 5` pages in blocks of orders 1 to 3 by a CPU that only frees them).
 
 use crate::frame::pageblock::{ROWS, Tag};
 use crate::frame::{Class, Mobility, Pfn, ZoneId};

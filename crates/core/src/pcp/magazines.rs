@@ -31,11 +31,8 @@ impl<C: Cpus> Share<'_, '_, C> {
     /// An empty magazine, charged to this CPU.
     pub fn acquire_magazine(&self, class: Class) -> Option<MagazineIndex> {
         let own = &self.caches.pcps.shared(self.cpu).empties;
-        let returned = &self.pcp.returned;
-        let found = own
-            .pop(self.blocks())
-            .or_else(|| returned.pop(self.blocks()))
-            .or_else(|| self.caches.pcps.magazines().fresh())
+        let found = self
+            .empty_at_hand()
             .or_else(|| self.carve())
             .or_else(|| {
                 let pcps = &self.caches.pcps;
@@ -47,10 +44,21 @@ impl<C: Cpus> Share<'_, '_, C> {
             })?;
         self.charge(i64::from(class.magazine_frames()));
         // A drainer had the next one last: by the time it is needed its lines will be here.
+        let returned = &self.pcp.returned;
         if let Some(next) = own.peek(self.blocks()).or_else(|| returned.peek(self.blocks())) {
             prefetch_write(self.blocks().magazine(next));
         }
         Some(found)
+    }
+
+    /// An empty magazine that costs no frame, and no other CPU one of its own; the caller charges
+    /// this CPU with it.
+    #[inline]
+    pub fn empty_at_hand(&self) -> Option<MagazineIndex> {
+        let own = &self.caches.pcps.shared(self.cpu).empties;
+        own.pop(self.blocks())
+            .or_else(|| self.pcp.returned.pop(self.blocks()))
+            .or_else(|| self.caches.pcps.magazines().fresh())
     }
 
     /// Takes back a magazine that is empty now.

@@ -1,6 +1,8 @@
 //! Refill: magazines and single blocks from the store to a CPU. The theory is in
 //! [`front`](super::front).
 
+use core::ops::RangeInclusive;
+
 use super::caches::Terms;
 use super::free_high::Moved;
 use super::front::{ATTEMPTS_MAX, Front, Step};
@@ -17,6 +19,10 @@ use crate::zone::Reserve;
 
 /// The part of `high` that one refill of large blocks may bring.
 const LARGE_PART: u64 = 4;
+/// Magazines that one refill may fill besides the one for its front.
+const EXTRA_MAX: usize = 3;
+/// The classes of which it may: a search costs them more than what it then takes.
+const SEVERAL: RangeInclusive<u8> = Class::Order4 as u8..=Class::Order6 as u8;
 
 impl<C: Cpus> Share<'_, '_, C> {
     /// A block for a caller on this CPU, from its front or past it. What the CPU's own fronts hold
@@ -119,6 +125,11 @@ impl<C: Cpus> Share<'_, '_, C> {
             return Step::Nothing;
         };
         let Some(empty) = self.acquire_magazine(class) else { return Step::Store };
+        let mut extra = Extra::new(self, class);
+        if blocks_wanted > class.rounds() {
+            extra.acquire(terms.reserve);
+        }
+        let blocks_wanted = blocks_wanted + extra.count as u32 * class.rounds();
 
         let pages = u64::from(blocks_wanted * class.block_frames());
         let moving = pcp.in_flight.begin(pages);
@@ -131,21 +142,26 @@ impl<C: Cpus> Share<'_, '_, C> {
         });
         let Some(rest) = got.checked_sub(1) else {
             self.release_magazine(class, empty);
+            extra.release();
             return Step::Nothing;
         };
-        self.fill(empty, &frames[..rest]);
         let taken_pages = got as u64 * u64::from(class.block_frames());
         self.add_free(-(taken_pages as i64));
         count(&pcp.counters.refilled_blocks, got as u64);
         count(&pcp.counters.refilled_pages, taken_pages);
         self.raise_high_for_refill(taken_pages);
-        if rest > 0 {
+        // What was taken first is handed out last, also from the shelf.
+        let shelved = extra.shelve(front, &frames[..rest]);
+        let rest_loaded = rest - shelved;
+        self.fill(empty, &frames[shelved..rest]);
+        if rest_loaded > 0 {
             count(&pcp.counters.refills, 1);
             self.note_moved(front, Moved::In(taken_pages));
-            self.install_refilled(front, word, empty, rest as u32);
+            self.install_refilled(front, word, empty, rest_loaded as u32);
         } else {
             self.release_magazine(class, empty);
         }
+        extra.release();
         drop(moving);
         self.tell(Event::Refill, class, got as u32);
         Step::Got(Pfn::new(frames[rest]))
@@ -179,12 +195,93 @@ impl<C: Cpus> Share<'_, '_, C> {
         } else {
             magazine
         };
-        // A reserve is for this request alone, not for later pops from the front.
-        let shared = if reserve == Reserve::All { Reserve::AboveMin } else { reserve };
-        if full > 1 && self.may_give(u64::from(full) * block, shared) {
+        if full > 1 && self.may_give(u64::from(full) * block, shared_reserve(reserve)) {
             Some(full)
         } else {
             self.may_give(block, reserve).then_some(1)
         }
     }
 }
+
+/// Empty magazines for a refill of several, charged to its CPU.
+struct Extra<'s, 'a, 'm, C> {
+    share: &'s Share<'a, 'm, C>,
+    class: Class,
+    magazines: [Option<MagazineIndex>; EXTRA_MAX],
+    count: usize,
+}
+
+impl<'s, 'a, 'm, C: Cpus> Extra<'s, 'a, 'm, C> {
+    /// None yet.
+    fn new(share: &'s Share<'a, 'm, C>, class: Class) -> Self {
+        Extra { share, class, magazines: [None; EXTRA_MAX], count: 0 }
+    }
+
+    /// As many as a quarter of `high` has room for beside the first, if they fit under `high`, the
+    /// zone may give what they take, and they are at hand.
+    fn acquire(&mut self, reserve: Reserve) {
+        if cfg!(loom) || !SEVERAL.contains(&(self.class as u8)) {
+            // To a model, which has no such class, a policy would be one more place to switch.
+            return;
+        }
+        let (pcp, frames) = (self.share.pcp, u64::from(self.class.magazine_frames()));
+        let high = pcp.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64;
+        let charged = pcp.charged_pages.load(Ordering::Relaxed).max(0) as u64;
+        let room = (high / LARGE_PART / frames).saturating_sub(1);
+        let fitting = (high.saturating_sub(charged) / frames).min(room).min(EXTRA_MAX as u64);
+        let pages = (fitting + 1) * frames + u64::from(self.class.block_frames());
+        if fitting == 0 || !self.share.may_give(pages, shared_reserve(reserve)) {
+            return;
+        }
+        for _ in 0..fitting {
+            let Some(empty) = self.share.empty_at_hand() else { break };
+            self.share.charge(frames as i64);
+            self.magazines[self.count] = Some(empty);
+            self.count += 1;
+        }
+    }
+
+    fn pop(&mut self) -> Option<MagazineIndex> {
+        self.count = self.count.checked_sub(1)?;
+        self.magazines[self.count].take()
+    }
+
+    /// Puts full magazines of the first of these frames on the shelf, but for what the front takes.
+    /// Returns how many frames that were.
+    fn shelve(&mut self, front: Front, frames: &[u32]) -> usize {
+        let rounds = self.class.rounds() as usize;
+        let mut shelved = 0;
+        while frames.len() - shelved > rounds
+            && let Some(empty) = self.pop()
+        {
+            self.share.fill(empty, &frames[shelved..shelved + rounds]);
+            self.share.shelve(front, empty);
+            shelved += rounds;
+        }
+        shelved
+    }
+
+    /// Gives those back that were not needed.
+    fn release(mut self) {
+        while let Some(empty) = self.pop() {
+            self.share.release_magazine(self.class, empty);
+        }
+    }
+}
+
+/// What a refill may take beside the block of its request: a reserve is for this request alone, not
+/// for later pops from the front.
+fn shared_reserve(reserve: Reserve) -> Reserve {
+    if reserve == Reserve::All { Reserve::AboveMin } else { reserve }
+}
+
+// What a refill takes, beside the block of its request, fits into its list of frames.
+#[cfg(not(loom))]
+const _: () = {
+    let mut class = *SEVERAL.start();
+    while class <= *SEVERAL.end() {
+        let rounds = Class::ALL[class as usize].rounds() as usize;
+        assert!((1 + EXTRA_MAX) * rounds <= SLOTS);
+        class += 1;
+    }
+};
