@@ -112,6 +112,9 @@ impl<C: Cpus> Share<'_, '_, C> {
     }
 
     /// Fills a magazine from the store, serves the request first, and installs the rest.
+    ///
+    /// Out of line: what it keeps on the stack would cost requests that the shelf serves.
+    #[inline(never)]
     fn refill(&self, front: Front, word: Word, terms: Terms) -> Step {
         let Front { class, mobility, .. } = front;
         let pcp = self.pcp;
