@@ -4,6 +4,8 @@
 //! (`= check name ok`, `= check name failed why`), `= begin scenario`, and `= done` at the end.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
@@ -68,7 +70,8 @@ pub struct Boot<'b> {
     pub is_fault: fn(&str) -> bool,
     /// Its console goes here, too.
     pub log: &'b Path,
-    /// Until it has ended.
+    /// Between two of the things that it says: a machine with much to do, on a slow host, tells of
+    /// its progress.
     pub timeout: Duration,
 }
 
@@ -81,13 +84,20 @@ impl Boot<'_> {
             self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
         let mut running = Running(spawned.with_context(|| format!("cannot start {name}"))?);
         let lines = running.lines()?;
-        let started = Instant::now();
-        let (mut console, mut faults, mut is_done) = (String::new(), Vec::new(), false);
+        let mut console = File::create(self.log)
+            .with_context(|| format!("cannot write {}", self.log.display()))?;
+        let (mut faults, mut is_done) = (Vec::new(), false);
+        let mut said_last = Instant::now();
         let outcome = loop {
-            match lines.recv_timeout(self.timeout.saturating_sub(started.elapsed())) {
+            match lines.recv_timeout(self.timeout.saturating_sub(said_last.elapsed())) {
                 Ok(line) => {
-                    console.extend([line.as_str(), "\n"]);
-                    match Said::parse(&line) {
+                    writeln!(console, "{line}")
+                        .with_context(|| format!("cannot write {}", self.log.display()))?;
+                    let said = Said::parse(&line);
+                    if said.is_some() {
+                        said_last = Instant::now();
+                    }
+                    match said {
                         Some(Said::Done) => is_done = true,
                         Some(Said::Check { name, failed: Some(why) }) => {
                             faults.push(format!("{name}: {why}"));
@@ -102,11 +112,9 @@ impl Boot<'_> {
             }
         };
         drop(running);
-        std::fs::write(self.log, &console)
-            .with_context(|| format!("cannot write {}", self.log.display()))?;
         let (what, log) = (self.what, self.log.display());
         if let Err(timeout) = outcome {
-            bail!("{what} did not end within {} s; its console is in {log}", timeout.as_secs());
+            bail!("{what} said nothing for {} s; its console is in {log}", timeout.as_secs());
         }
         if !faults.is_empty() {
             bail!("{what} failed; its console is in {log}:\n  {}", faults.join("\n  "));
@@ -173,11 +181,15 @@ mod tests {
         };
         let (error, heard) = boot("echo '= a 1'; echo '= check b ok'; echo '= done'", 10_000);
         assert_eq!((error, heard), (None, 2));
+        assert_eq!(std::fs::read_to_string(&log).unwrap(), "= a 1\n= check b ok\n= done\n");
+        let slow = "for i in 1 2 3 4; do sleep 0.3; echo \"= a $i\"; done; echo '= done'";
+        assert_eq!(boot(slow, 1000), (None, 4), "longer in all than from one to the next");
         for (script, timeout, says) in [
             ("echo '= a 1'", 10_000, "ended early"),
             ("echo 'BUG: x'; echo '= done'", 10_000, "BUG: x"),
             ("echo '= check b failed c'; echo '= done'", 10_000, "b: c"),
-            ("sleep 5", 20, "did not end"),
+            ("sleep 5", 20, "said nothing"),
+            ("while :; do echo 'no news'; sleep 0.01; done", 100, "said nothing"),
         ] {
             let error = boot(script, timeout).0.expect(script);
             assert!(error.contains(says), "{error}");

@@ -25,7 +25,7 @@ const DRAIN_EACH: usize = 4096;
 /// Rounds between checks of the allocator, which look at all memory.
 const CHECK_EACH: u64 = 64;
 /// Rounds between lines on the console.
-const SAY_EACH: u64 = 500;
+const SAY_EACH: u64 = 50;
 
 struct Rounds {
     design: Design,
