@@ -209,7 +209,8 @@ impl Page {
 }
 
 impl Page {
-    /// Frees the block if this CPU's front has room for it; else the caller holds it by its number.
+    /// Frees the block if a sequence can push it to this CPU's front; else the caller holds it by
+    /// its number.
     ///
     /// Not by `Result<(), Self>`: a page that is moved through memory is read back sooner than the
     /// processor has written it.

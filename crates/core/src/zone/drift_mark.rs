@@ -5,11 +5,11 @@
 //! The zone's count lags behind: each CPU keeps changes of up to `D` pages to itself ([`Zone`]'s
 //! `delta_max`), and each group of CPUs, if there are any, changes of up to `T` ([`GROUP_DELTAS`]
 //! times `D`). So with `n` CPUs in `g` groups the count is off by `n * D + g * T` at most, the
-//! *drift*. Kernels know this
-//! from `percpu_drift_mark` (`mm/vmstat.c`): below that mark a check of watermarks sums the CPUs'
-//! changes, above it the count is good enough. Here a check above the mark does not read the count
-//! either, because every CPU that reports a change takes the count's line from all others. It reads
-//! one bit of a word that changes only when the count passes the mark.
+//! *drift*. Kernels know this from `percpu_drift_mark` (`mm/vmstat.c`): below that mark a check of
+//! watermarks sums the CPUs' changes, above it the count is good enough. Here a check above the
+//! mark does not read the count either, because every CPU that reports a change takes the count's
+//! line from all others. It reads one bit of a word that changes only when the count passes the
+//! mark.
 //!
 //! The mark is `high + 4 * drift`. A caller that changes the count calls [`note`](DriftMark::note)
 //! with the new value: one below the mark clears the bit, one above mark and drift may set it.
