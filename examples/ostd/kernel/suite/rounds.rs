@@ -89,8 +89,9 @@ impl Rounds {
     /// With handlers until nothing is left, then what handlers had.
     fn allocate(&self, cpu: usize, random: &mut Random) {
         self.switch_handlers(cpu, true);
+        let mut has_segments = true;
         self.held.with(cpu, |own| {
-            while let Some((addr, frames)) = self.request(random) {
+            while let Some((addr, frames)) = self.request(random, &mut has_segments) {
                 own.extend((0..frames).map(|nth| addr + nth * PAGE_SIZE));
                 if random.below(DRAIN_EACH) == 0 {
                     (self.design.drain)();
@@ -106,17 +107,21 @@ impl Rounds {
         });
     }
 
-    /// A frame, or a segment if there is one.
-    fn request(&self, random: &mut Random) -> Option<(Paddr, usize)> {
+    /// A frame, or a segment as long as `has_segments`, which the first that is refused ends: each
+    /// refusal drains all CPUs first, and a round would be little else.
+    fn request(&self, random: &mut Random, has_segments: &mut bool) -> Option<(Paddr, usize)> {
         let frames = match random.below(SEGMENT_EACH) {
-            0 => 2 + random.below(SEGMENT_FRAMES_MAX - 1),
+            0 if *has_segments => 2 + random.below(SEGMENT_FRAMES_MAX - 1),
             _ => 1,
         };
         let alloc = |frames: usize| {
             let layout = Layout::from_size_align(frames * PAGE_SIZE, PAGE_SIZE).expect("pages");
             self.design.frames.alloc(layout).map(|addr| (addr, frames))
         };
-        alloc(frames).or_else(|| alloc(1))
+        alloc(frames).or_else(|| {
+            *has_segments = false;
+            alloc(1)
+        })
     }
 
     /// Frees what CPU `of` allocated, in random order.
