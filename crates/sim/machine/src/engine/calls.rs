@@ -105,9 +105,14 @@ pub fn spin() {
     }
 }
 
-/// The running task sleeps until its clock shows `ps`, while others run.
+/// The running task sleeps until its clock shows `ps`, while others run. A task that waits for this
+/// CPU gets it, perhaps for longer: it may hold what others need before this task can go on.
 pub fn sleep_until(ps: u64) {
     let Some(running) = running() else { return };
+    let machine = running.get();
+    if !machine.cpus[machine.cpu].waiting.is_empty() {
+        running.give_way();
+    }
     let machine = running.get();
     machine.clocks.now = machine.clocks.now.max(ps);
     if machine.explorer.is_some() || machine.clocks.now > machine.horizon {

@@ -167,6 +167,31 @@ fn an_owner_that_gets_a_lock_runs_though_a_visitor_waits() {
     assert_eq!(*lock.lock().unwrap(), 2);
 }
 
+/// A visitor is preempted with a lock, and its CPU's owner sleeps until the lock was free.
+#[test]
+fn a_task_that_sleeps_leaves_its_cpu_to_a_visitor() {
+    let (lock, passed) = (Mutex::new(()), Cell::new(false));
+    let owner = Box::new(|| {
+        work(1_000_000);
+        while !passed.get() && now_ps() < 1_000_000_000 {
+            sleep_until(now_ps() + 1_000_000);
+        }
+    }) as Work<'_>;
+    let visitor = Box::new(|| {
+        on_cpu(0, || {
+            let _held = lock.lock().unwrap();
+            yield_now();
+        });
+    }) as Work<'_>;
+    let other = Box::new(|| {
+        sleep_until(10_000_000);
+        drop(lock.lock().unwrap());
+        passed.set(now_ps() < 1_000_000_000);
+    }) as Work<'_>;
+    run(&setup(3), vec![(0, owner), (1, visitor), (2, other)]);
+    assert!(passed.get());
+}
+
 #[test]
 fn disturbances_come_as_often_as_asked_for() {
     let handled = Rc::new(Cell::new(0));
