@@ -4,7 +4,8 @@ use std::mem::MaybeUninit;
 
 use pagedepot::cpus::Here;
 use pagedepot::{
-    Allocator, Config, CpuId, FrameRange, HighPolicy, NodeId, Pfn, Watermarks, ZoneConfig,
+    Allocator, CacheLimits, Config, CpuId, FrameRange, HighPolicy, NodeId, PageSize, Pfn,
+    Watermarks, ZoneConfig,
 };
 use pagedepot_designs::vmap::{self, VmapDesign, VmapSetup};
 use pagedepot_designs::{
@@ -37,10 +38,28 @@ pub const VMAPS: [&str; 3] = ["depot", "vmap-global-lock", "vmap-nodes"];
 /// Pages of memory per CPU: 1 GiB. Large machines have at least as much.
 pub const PAGES_PER_CPU: u32 = 1 << 18;
 
-/// Pages that a CPU may cache, for every design, as `percpu_pagelist_high_fraction` sets it. The
-/// allocator has no memory behind its frames here, so it cannot carve magazines, and needs to know
-/// their number when it is made.
-const HIGH_PAGES: u64 = 1024;
+/// What a CPU may cache of one zone of all memory where `high` adapts, as it does by default.
+fn adaptive_limits(cpus: u32, frames: u32) -> CacheLimits {
+    let (frames, page_size) = (u64::from(frames), PageSize::default());
+    let low = Watermarks::without_reserve(frames, page_size).low;
+    CacheLimits::new(frames, low, u64::from(cpus), page_size, HighPolicy::Auto)
+}
+
+/// The policy to make the allocator with: magazines for `high_max`. No memory lies behind its
+/// frames here, so it cannot carve more of them.
+const fn magazines_for_all(limits: CacheLimits) -> HighPolicy {
+    HighPolicy::Fixed(limits.high_max)
+}
+
+/// Lets `high` adapt in an allocator that was made with [`magazines_for_all`].
+fn adapt(allocator: &Allocator<'_, VirtualCpus>, limits: CacheLimits) {
+    let settings = allocator.zone_ids().filter_map(|zone| allocator.settings(zone));
+    for settings in settings {
+        // `high` begins at its minimum.
+        settings.set_cache_limits(CacheLimits { high_max: limits.high_min, ..limits });
+        settings.set_cache_limits(limits);
+    }
+}
 
 /// Makes a design that hands out blocks, for CPUs `0..cpus` with `pages_per_cpu` pages for each.
 ///
@@ -55,8 +74,8 @@ pub fn paged(
     pages_per_cpu: u32,
     free_high: Option<FreeHighLimit>,
 ) -> Result<Box<dyn PageCache>, SetupError> {
-    let high = HighPolicy::Fixed(HIGH_PAGES);
-    let setup = Setup { high, ..Setup::single(cpus, cpus.max(4) * pages_per_cpu) };
+    let frames = cpus.max(4) * pages_per_cpu;
+    let setup = Setup::single(cpus, frames);
     let limit = free_high.unwrap_or_default();
     let policy = Policy {
         free_high: FreeHighPolicy { limit, ..FreeHighPolicy::default() },
@@ -64,7 +83,13 @@ pub fn paged(
     };
     let buddy = || Buddy::new(&setup);
     Ok(match name {
-        "depot" => Box::new(Depot::owned(&setup, VirtualCpus, Real, limit.into())?),
+        "depot" => {
+            let limits = adaptive_limits(cpus, frames);
+            let setup = Setup { high: magazines_for_all(limits), ..setup };
+            let depot = Depot::owned(&setup, VirtualCpus, Real, limit.into())?;
+            adapt(depot.allocator(), limits);
+            Box::new(depot)
+        }
         "zone-lock" => Box::new(ZoneLock::new(buddy()?)),
         "local" => Box::new(Local::new(buddy()?, Entry::OnCpu, LocalDrain::Helper, policy)),
         "nohz-conditional" => {
@@ -110,6 +135,7 @@ pub fn vmap(
     topology: &Topology,
 ) -> Result<Box<dyn VmapDesign>, String> {
     let frames = cpus.max(4) * PAGES_PER_CPU;
+    let limits = adaptive_limits(cpus, frames);
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let ranges = [FrameRange::new(Pfn::new(0), frames)];
     let watermarks = Watermarks::without_reserve(u64::from(frames), Default::default());
@@ -120,9 +146,10 @@ pub fn vmap(
         ranges: &ranges,
         watermarks: Some(watermarks),
     }];
-    let config = Config { high: HighPolicy::Fixed(HIGH_PAGES), ..Config::new(cpus, &zones) };
+    let config = Config { high: magazines_for_all(limits), ..Config::new(cpus, &zones) };
     let bytes = Allocator::<VirtualCpus>::metadata_bytes(&config).map_err(|e| text(&e))?;
     let frames = Allocator::new(&config, leaked(bytes), VirtualCpus).map_err(|e| text(&e))?;
+    adapt(&frames, limits);
     let host = VmapHost(frames);
     // Several times the pages that may be lazy, which are 32 MiB for each bit of the number of
     // CPUs.
@@ -164,4 +191,34 @@ pub fn vmap(
         }
         other => unreachable!("{other} has no address space"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use pagedepot::{Mobility, Order};
+
+    use super::*;
+
+    /// As on machines, where `high` follows what a CPU asks for.
+    #[test]
+    fn what_a_cpu_asks_for_lets_it_cache_more() {
+        let pages = 8192;
+        for name in PAGED.into_iter().filter(|name| !["zone-lock", "magazine"].contains(name)) {
+            let mut design = paged(name, 2, PAGES_PER_CPU, None).unwrap();
+            let get = |_| design.alloc(here(0), Order::BASE, Mobility::Movable).unwrap();
+            let got: Vec<Pfn> = (0..pages).map(get).collect();
+            got.into_iter().for_each(|page| design.free(here(0), page, Order::BASE));
+            let cached = design.cached_pages(CpuId::new(0));
+            assert!(cached > pages / 2, "{name} caches {cached} of {pages}");
+            // What a CPU only frees is no demand.
+            let limits = adaptive_limits(2, 4 * PAGES_PER_CPU);
+            let got: Vec<Pfn> = (0..4 * pages)
+                .map(|_| design.alloc(here(0), Order::BASE, Mobility::Movable).unwrap())
+                .collect();
+            got.into_iter().for_each(|page| design.free(here(1), page, Order::BASE));
+            let cached = design.cached_pages(CpuId::new(1));
+            assert!(cached < limits.high_max / 2, "{name} caches {cached}");
+            design.validate().unwrap();
+        }
+    }
 }
