@@ -68,6 +68,35 @@ fn each_design_has_its_rows_on_each_number_of_cpus() {
 }
 
 #[test]
+fn drainers_say_how_many_drains_they_reached() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("drains.json");
+    let reached = |drainers: &str| {
+        let run = ["touch", "--cpus", "4", "--design", "depot", "--full-drains"];
+        let drains = ["--drains", "1000000", "--drainers", drainers];
+        let rows = rows(&[&run[..], &drains].concat(), &file);
+        rows.iter().find(|(_, metric, ..)| metric == "drains_per_s").unwrap().3
+    };
+    // More than four CPUs can drain, too.
+    let (one, four) = (reached("1"), reached("4"));
+    assert!(one > 0.0 && four > 2.0 * one && four < 1e6, "{one} and {four}");
+    let table = simulate(&[
+        "touch",
+        "--cpus",
+        "1",
+        "--design",
+        "depot",
+        "--drains",
+        "10000",
+        "--milliseconds",
+        "1",
+        "--warm-up",
+        "1",
+    ]);
+    assert!(String::from_utf8(table.stdout).unwrap().contains("drains/s"));
+}
+
+#[test]
 fn topologies_come_from_files_and_mistakes_in_them_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let (file, json) = (directory.path().join("machine.json"), directory.path().join("out.json"));
@@ -94,6 +123,11 @@ fn what_cannot_be_simulated_is_refused() {
     assert!(line.contains("an even number instead of 3"), "{line}");
     assert!(refused(&["hot", "--design", "mimalloc"]).contains("no design mimalloc; there are"));
     assert!(refused(&["vmalloc", "--cpus", "1", "--drains", "10"]).contains("--drains is for"));
+    for drainers in ["0", "257", "-1", "two"] {
+        let line = refused(&["touch", "--drains", "10", "--drainers", drainers]);
+        assert!(line.contains("at least 1, and at most 256"), "{drainers}: {line}");
+    }
+    assert!(refused(&["touch", "--drainers", "2"]).contains("--drains"));
     for cpus in ["0", "257", "", "1,,2", "-1", "two"] {
         let output = simulate(&["hot", "--cpus", cpus]);
         assert_eq!(output.status.code(), Some(2), "{cpus}");

@@ -1,6 +1,6 @@
 //! One simulation: a design, a workload, a number of CPUs.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::time::Instant;
 
 use pagedepot::Mode;
@@ -11,10 +11,10 @@ use pagedepot_sim_machine::{CPUS_MAX, Disturbances, Done, Schedule, Setup, run};
 use crate::designs;
 use crate::meeting::Meeting;
 use crate::topology::{Topology, ps};
-use crate::workloads::{self, Paged, Share, Window, Workload};
+use crate::workloads::{self, Drains, Paged, Share, Window, Workload};
 
-/// The most CPUs that a workload may have. One more CPU drains; the machine needs that one.
-pub const SIMULATED_MAX: u32 = CPUS_MAX as u32 - 1;
+/// The most CPUs that a workload and the drains beside it may have together.
+pub const SIMULATED_MAX: u32 = CPUS_MAX as u32;
 
 /// CPUs begin their work one after the other, as threads do.
 const START_APART_PS: u64 = 2_000_000;
@@ -34,6 +34,8 @@ pub struct Simulation {
     pub topology: Topology,
     /// Drains of all CPUs in a second; 0: none.
     pub drains_per_s: f64,
+    /// CPUs that drain, besides those at work.
+    pub drainers: u32,
     /// The kind of drain.
     pub drain_mode: Mode,
     /// What disturbs CPUs.
@@ -60,6 +62,7 @@ impl Simulation {
             seed: 1,
             topology: Topology::default(),
             drains_per_s: 0.0,
+            drainers: 1,
             drain_mode: Mode::Quiet,
             disturbances: Disturbances::default(),
             warm_up_ms: 1.0,
@@ -91,8 +94,10 @@ pub struct Found {
     pub events: u64,
     /// Host seconds that they took.
     pub host_s: f64,
-    /// Drains.
+    /// Drains, those before the window included.
     pub drains: u64,
+    /// Drains in a second of the window. Fewer than asked for: the drainers cannot keep up.
+    pub drains_per_s: f64,
     /// Sequences that were aborted.
     pub aborts: u64,
     /// What CPUs fought over in the window, most time first.
@@ -109,13 +114,13 @@ type Work<'w> = (usize, Box<dyn FnOnce() + 'w>);
 /// Why the design cannot be made, or what is wrong with its metadata.
 ///
 /// # Panics
-/// When the design cannot do the workload, or there are more than [`SIMULATED_MAX`] CPUs.
+/// When the design cannot do the workload, or there are more than [`SIMULATED_MAX`] CPUs and
+/// drainers.
 pub fn simulate(simulation: &Simulation) -> Result<Found, String> {
-    assert!(simulation.is_possible() && simulation.cpus <= SIMULATED_MAX);
+    let cpus = simulation.cpus + simulation.drainers;
+    assert!(simulation.is_possible() && cpus <= SIMULATED_MAX);
     let (begin, length) = (ps(simulation.warm_up_ms * 1e6), ps(simulation.window_ms * 1e6));
     let window = Window { begin_ps: begin, end_ps: begin + length };
-    // One CPU more: it drains.
-    let cpus = simulation.cpus as usize + 1;
     let setup = Setup {
         schedule: Schedule::Earliest,
         seed: simulation.seed,
@@ -123,13 +128,14 @@ pub fn simulate(simulation: &Simulation) -> Result<Found, String> {
         queued_locks: simulation.queued_locks,
         forget_before_ps: begin,
         start_apart_ps: START_APART_PS,
-        ..Setup::new(simulation.topology.costs(), cpus)
+        ..Setup::new(simulation.topology.costs(), cpus as usize)
     };
     let started = Instant::now();
-    let (done, shares, drains) = if simulation.workload == Workload::Vmalloc {
+    let drains = Drains::new(simulation.drains_per_s, simulation.drain_mode);
+    let (done, shares) = if simulation.workload == Workload::Vmalloc {
         on_addresses(simulation, &setup, &window)?
     } else {
-        on_pages(simulation, &setup, &window)?
+        on_pages(simulation, &setup, &window, &drains)?
     };
     let cpu_ps: u64 = shares.iter().map(|share| share.ps).sum();
     let rate = |share: &Share| share.ops as f64 * 1e12 / share.ps.max(1) as f64;
@@ -139,15 +145,16 @@ pub fn simulate(simulation: &Simulation) -> Result<Found, String> {
         lock_wait_share: waited_ps as f64 / cpu_ps.max(1) as f64,
         events: done.events,
         host_s: started.elapsed().as_secs_f64(),
-        drains,
+        drains: drains.ended(),
+        drains_per_s: drains.reached_per_s(&window),
         aborts: done.aborts,
         fights: done.fights,
         cpu_ps,
     })
 }
 
-/// What the machine did, what each CPU did, and how many drains there were.
-type Outcome = (Done, Vec<Share>, u64);
+/// What the machine did, and what each CPU did.
+type Outcome = (Done, Vec<Share>);
 
 /// Each CPU at `work`.
 fn on_each<'w>(cpus: u32, work: &'w dyn Fn(usize)) -> Vec<Work<'w>> {
@@ -171,15 +178,20 @@ fn on_addresses(
         run(setup, on_each(cpus, &work))
     };
     design.validate()?;
-    Ok((done, shares.into_inner(), 0))
+    Ok((done, shares.into_inner()))
 }
 
-fn on_pages(simulation: &Simulation, setup: &Setup, window: &Window) -> Result<Outcome, String> {
-    let &Simulation { workload, cpus, drains_per_s, drain_mode, free_high, .. } = simulation;
+fn on_pages(
+    simulation: &Simulation,
+    setup: &Setup,
+    window: &Window,
+    drains: &Drains,
+) -> Result<Outcome, String> {
+    let &Simulation { workload, cpus, drains_per_s, drainers, free_high, .. } = simulation;
     let made = designs::paged(&simulation.design, cpus, designs::PAGES_PER_CPU, free_high);
     let mut cache = made.map_err(|error| error.to_string())?;
     let rings = workloads::rings(workload, cpus as usize);
-    let (shares, drains) = (RefCell::new(Vec::new()), Cell::new(0));
+    let shares = RefCell::new(Vec::new());
     let done = {
         let paged = Paged {
             cache: &*cache,
@@ -196,16 +208,14 @@ fn on_pages(simulation: &Simulation, setup: &Setup, window: &Window) -> Result<O
         };
         let mut works = on_each(cpus, &work);
         if drains_per_s > 0.0 {
-            let (paged, drains) = (&paged, &drains);
-            let drain = move || {
-                let end_ps = window.end_ps;
-                drains.set(workloads::drain(paged.cache, drains_per_s, drain_mode, end_ps));
-            };
-            works.push((cpus as usize, Box::new(drain)));
+            for drainer in cpus..cpus + drainers {
+                let cache = paged.cache;
+                works.push((drainer as usize, Box::new(move || drains.run(cache, window))));
+            }
         }
         run(setup, works)
     };
     // Every page is in one place. Pages that CPUs held when the window ended count as held.
     cache.validate().map_err(|fault| fault.to_string())?;
-    Ok((done, shares.into_inner(), drains.get()))
+    Ok((done, shares.into_inner()))
 }

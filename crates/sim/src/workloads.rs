@@ -14,6 +14,8 @@
 //! | `purger` | a page allocated on seven CPUs of eight, freed with 511 others by the eighth |
 //! | `vmalloc` | a loop of one of test_vmalloc's first three tests, in turn |
 
+use std::cell::Cell;
+
 use pagedepot::{Mobility, Mode, Order, Pfn};
 use pagedepot_designs::vmap::VmapDesign;
 use pagedepot_designs::{PageCache, Scope};
@@ -280,17 +282,51 @@ impl Paged<'_> {
     }
 }
 
-/// Drains all CPUs again and again, from a CPU that does nothing else.
-pub fn drain(cache: &dyn PageCache, per_s: f64, mode: Mode, end_ps: u64) -> u64 {
-    let mut drains = 0u64;
-    loop {
-        let due = (drains as f64 * 1e12 / per_s) as u64;
-        if due >= end_ps || machine::now_ps() >= end_ps {
-            return drains;
+/// Drains of all CPUs, at a rate that all drainers keep together.
+pub struct Drains {
+    per_s: f64,
+    mode: Mode,
+    /// Drains that a drainer has begun, or waits to begin.
+    begun: Cell<u64>,
+    /// Drains that have ended.
+    ended: Cell<u64>,
+    /// Of these, the ones that ended in the measured window.
+    measured: Cell<u64>,
+}
+
+impl Drains {
+    /// So many in a second; 0: none.
+    pub const fn new(per_s: f64, mode: Mode) -> Self {
+        let (begun, ended, measured) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        Drains { per_s, mode, begun, ended, measured }
+    }
+
+    /// Drains all CPUs again and again, from a CPU that does nothing else. Each drainer takes the
+    /// next drain that is due, so that the rate is kept as long as one of them waits.
+    pub fn run(&self, cache: &dyn PageCache, window: &Window) {
+        loop {
+            let due = (self.begun.get() as f64 * 1e12 / self.per_s) as u64;
+            if due >= window.end_ps || machine::now_ps() >= window.end_ps {
+                return;
+            }
+            self.begun.set(self.begun.get() + 1);
+            machine::sleep_until(due);
+            cache.drain(Scope::ALL, self.mode);
+            self.ended.set(self.ended.get() + 1);
+            if (window.begin_ps..window.end_ps).contains(&machine::now_ps()) {
+                self.measured.set(self.measured.get() + 1);
+            }
         }
-        machine::sleep_until(due);
-        cache.drain(Scope::ALL, mode);
-        drains += 1;
+    }
+
+    /// Drains that have ended.
+    pub fn ended(&self) -> u64 {
+        self.ended.get()
+    }
+
+    /// Drains in a second of the measured window.
+    pub fn reached_per_s(&self, window: &Window) -> f64 {
+        self.measured.get() as f64 * 1e12 / (window.end_ps - window.begin_ps) as f64
     }
 }
 

@@ -123,3 +123,24 @@ fn drains_take_place_as_often_as_asked_for() {
     let found = found(&simulation);
     assert!((18..=20).contains(&found.drains), "{}", found.drains);
 }
+
+#[test]
+fn drainers_keep_a_rate_together() {
+    // Full drains of 64 CPUs, which fence each: more than one CPU can do.
+    let drained = |drainers| {
+        let simulation = Simulation {
+            drains_per_s: 20_000.0,
+            drain_mode: Mode::Full,
+            drainers,
+            ..Simulation::new(Workload::Touch, "depot", 64)
+        };
+        let found = found(&simulation);
+        (found.drains, found.drains_per_s.to_bits(), found.events)
+    };
+    let per_s = |drained: (u64, u64, u64)| f64::from_bits(drained.1);
+    let (one, many) = (drained(1), drained(16));
+    assert!(one.0 < 20 && per_s(one) < 10_000.0, "{one:?}");
+    assert!((37..=40).contains(&many.0), "{many:?}");
+    assert!((18_000.0..=22_000.0).contains(&per_s(many)), "{many:?}");
+    assert_eq!(many, drained(16), "a seed gives one history");
+}

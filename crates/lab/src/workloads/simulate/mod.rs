@@ -23,6 +23,8 @@ use crate::report::{Report, table};
 const OPS: Metric = ("ops_per_s", "1/s");
 const EFFICIENCY: Metric = ("efficiency", "");
 const LOCK_WAIT: Metric = ("lock_wait_share", "");
+/// With `--drains`: how many there were, which may be fewer than the param of this name asks for.
+const DRAINS: Metric = ("drains_per_s", "1/s");
 const EVENTS: Metric = ("events_per_host_s", "1/s");
 const HOST: Metric = ("host_s", "s");
 
@@ -84,16 +86,9 @@ pub fn run(
     }
     cpus.0.retain(|&cpus| cpus >= least);
     let mut report = Report::default();
-    let mut shown = table::new([
-        "design",
-        "CPUs",
-        "ns",
-        "ops/s",
-        "efficiency",
-        "lock wait %",
-        "M events/s",
-        "host s",
-    ]);
+    let headings = ["design", "CPUs", "ns", "ops/s", "efficiency", "lock wait %"];
+    let drains = options.drains.map(|_| "drains/s");
+    let mut shown = table::new(headings.into_iter().chain(drains).chain(["M events/s", "host s"]));
     let mut fights = Vec::new();
     for design in designs {
         let base = one(workload, design, least, options, topology)?;
@@ -113,18 +108,22 @@ pub fn run(
             add(OPS, found.ops_per_s);
             add(EFFICIENCY, efficiency);
             add(LOCK_WAIT, found.lock_wait_share);
+            if options.drains.is_some() {
+                add(DRAINS, found.drains_per_s);
+            }
             add(EVENTS, events);
             add(HOST, found.host_s);
-            shown.add_row([
+            let mut row = vec![
                 design.name().to_owned(),
                 count.to_string(),
                 table::figure(f64::from(count) * 1e9 / found.ops_per_s),
                 format!("{:.3e}", found.ops_per_s),
                 format!("{efficiency:.3}"),
                 format!("{:.1}", 100.0 * found.lock_wait_share),
-                table::figure(events / 1e6),
-                table::figure(found.host_s),
-            ]);
+            ];
+            row.extend(options.drains.map(|_| table::figure(found.drains_per_s)));
+            row.extend([table::figure(events / 1e6), table::figure(found.host_s)]);
+            shown.add_row(row);
             fights.extend(fought(design, count, &found));
         }
     }
@@ -170,6 +169,7 @@ fn one(
         seed: options.seed,
         topology: topology.clone(),
         drains_per_s: per_s(options.drains),
+        drainers: options.drainers.unwrap_or(1),
         drain_mode: if options.full_drains { Mode::Full } else { Mode::Quiet },
         disturbances: Disturbances {
             preemptions_per_s: per_s(options.preemptions),
@@ -202,6 +202,7 @@ const fn free_high(pages: FreeHighPages) -> FreeHighLimit {
 fn params(options: &SimulateOptions) -> Params {
     let mut params = Params::new();
     params.extend(options.drains.map(|per_s| ("drains_per_s", per_s.get().into())));
+    params.extend(options.drainers.map(|drainers| ("drainers", drainers.into())));
     params.extend(options.preemptions.map(|per_s| ("preemptions_per_s", per_s.get().into())));
     params.extend(options.interrupts.map(|per_s| ("interrupts_per_s", per_s.get().into())));
     params.extend(options.free_high.map(|pages| ("free_high", pages as i64)));

@@ -4,13 +4,17 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::Args;
+use pagedepot_sim::simulate::SIMULATED_MAX;
 
-use crate::args::{positive, seed};
+use crate::args::{positive, seed, whole};
 use crate::design::variant::FreeHighPages;
 use crate::names::Design;
 
 /// Most CPUs that can be asked for.
 pub const CPUS_MAX: u32 = 256;
+
+/// Most CPUs that drain beside them.
+const DRAINERS_MAX: u32 = SIMULATED_MAX - CPUS_MAX;
 
 /// Options of `simulate`.
 #[derive(Clone, Debug, Args)]
@@ -36,9 +40,18 @@ pub struct SimulateOptions {
     /// Write results for scripts to FILE (-: stdout, and tables to stderr)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Drain all CPUs so many times a second, from a CPU that does nothing else
+    /// Drain all CPUs so many times a second, from CPUs that do nothing else (see --drainers)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub drains: Option<NonZeroU32>,
+    /// CPUs that drain; each takes the next drain that is due (default: 1)
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "drains",
+        value_parser = whole::<DRAINERS_MAX>,
+        allow_negative_numbers = true,
+    )]
+    pub drainers: Option<u32>,
     /// Drains take fronts, too, and fence each CPU
     #[arg(long, requires = "drains")]
     pub full_drains: bool,
