@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Simulates every workload by every design on 1, 2, 4 ... 256 CPUs of the default machine, and
 # drains beside touch. Writes a file of results for each workload beside this one, and prints the
-# tables. Takes about ten minutes of a CPU. `pagedepot report FILE...` draws the curves.
+# tables. Takes about twenty minutes of a CPU. `pagedepot report FILE...` draws the curves.
 #
 #     crates/lab/results/simulated/curves.sh [PROGRAM]
 set -euo pipefail
@@ -21,9 +21,10 @@ simulate pagealloc pagealloc 0.6 0.05
 simulate touch touch 4 1
 simulate producer-consumer producer-consumer 1 0.2
 simulate ring-stream ring-stream 3 1
-simulate mass-exit mass-exit 2 1
+# Lists have grown by then on 64 CPUs.
+simulate mass-exit mass-exit 8 1
 simulate purger purger 2 0.5
 simulate vmalloc vmalloc 5 0.5
-for drains in 100 10000; do
-    simulate "touch-$drains-drains" touch 4 2 --drains "$drains"
-done
+# The window has one drain of the slow ones in it.
+simulate touch-100-drains touch 4 8 --drains 100
+simulate touch-10000-drains touch 4 2 --drains 10000 --drainers 8
