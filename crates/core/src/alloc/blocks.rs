@@ -1,5 +1,6 @@
 //! Single blocks: what a request or a free does when this CPU's front does not serve it.
 
+use super::confine;
 use super::error::{AllocError, FreeError, Refusal};
 use super::flags::Flags;
 use super::hooks::{Hooks, Options};
@@ -66,7 +67,8 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
     #[inline(never)]
     fn alloc_slow(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
         self.check_usable()?;
-        let found = match self.walk().alloc(order, flags, Reserve::AboveLow) {
+        let confined = confine::alloc(self.mover, &self.hooks(), order, flags);
+        let found = match confined.or_else(|| self.walk().alloc(order, flags, Reserve::AboveLow)) {
             Some(pfn) => Ok(pfn),
             None => {
                 let node = self.caches.node_of(self.caches.here());

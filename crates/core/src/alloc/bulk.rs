@@ -101,12 +101,7 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         else {
             return 0;
         };
-        let got = caches.direct(here, zone).take_many(
-            order,
-            flags.mobility(),
-            flags.bits_for_backing(),
-            out,
-        );
+        let got = caches.direct(here, zone).take_many(order, flags.mobility(), flags.manner(), out);
         // A word's blocks come in descending order; programs like them ascending.
         out[..got].reverse();
         got

@@ -57,9 +57,9 @@ use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
 use crate::frame::{FrameRange, Mobility, Order, Pfn, ZoneId};
 use crate::pcp::{Caches, Scope};
 use crate::store::Doubled;
-use crate::store::Store;
 use crate::store::bitmap::Bitmap;
 use crate::store::survey::{Key, Ranked};
+use crate::store::{Manner, Store};
 use crate::sync::Moving;
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::spin_hint;
@@ -106,7 +106,8 @@ pub(super) struct Evacuation<'e, 'm, C: Cpus> {
     pub zone: ZoneId,
     mover: &'e dyn Mover,
     rules: Compaction,
-    destinations: Destinations,
+    /// `None`: wherever a search for movable blocks leads.
+    destinations: Option<Destinations>,
     /// Free frames of the sources that are isolated now.
     hidden_pages: u64,
     /// Free frames of partly used pageblocks, those of the sources to come included.
@@ -131,7 +132,7 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
             zone,
             mover,
             rules,
-            destinations: Destinations::above(None),
+            destinations: None,
             hidden_pages: 0,
             room_pages: 0,
             refusal: None,
@@ -201,6 +202,11 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
             self.refusal = Some(CompactEnd::LowMemory);
             return None;
         }
+        self.isolate_unasked(range, held)
+    }
+
+    /// As [`isolate`](Self::isolate), whatever the mover says and the watermarks are.
+    fn isolate_unasked(&mut self, range: FrameRange, held: u64) -> Option<Source<'e, 'm>> {
         let zone = self.caches().zones.get(self.zone);
         let moving = zone.in_flight.begin(u64::from(range.frames));
         let isolation = Isolation::of(&self.caches().store, self.zone, range).ok()?;
@@ -216,13 +222,49 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
     /// Moves all blocks out of a source. `key` is that of a single pageblock, which only goes to
     /// denser ones.
     pub fn empty(&mut self, source: &Source<'e, 'm>, key: Option<Key>) -> Left {
-        self.destinations = Destinations::above(key);
+        self.destinations = Some(Destinations::above(key));
         let left = self.empty_in_rounds(source.range);
-        // Its isolation is about to end.
+        self.show(source);
+        left
+    }
+
+    /// Moves what can be moved out of a pageblock, and leaves the rest. If half of it is free then,
+    /// it serves `mobility` from now on, and this is true: see [`confine`](super::confine).
+    ///
+    /// One pass, without a drain: what others cache, allocate or free meanwhile stays.
+    pub fn thin(&mut self, pageblock: PageblockIndex, mobility: Mobility) -> bool {
+        let range = FrameRange::new(pageblock.first(), PAGEBLOCK_FRAMES);
+        if !self.has_free(PAGEBLOCK_FRAMES.into()) {
+            self.refusal = Some(CompactEnd::LowMemory);
+            return false;
+        }
+        let held = self.held_in(range);
+        let Some(source) = self.isolate_unasked(range, held) else { return false };
+        self.destinations = None;
+        let left = self.move_out(range);
+        let free = self.show(&source);
+        if let Left::Ended(end) = left {
+            self.refusal = Some(end);
+        }
+        let store = &self.caches().store;
+        let before = store.tags().raw(pageblock).of_isolated();
+        let is_akin = before.is_some_and(|tag| tag.mobility().is_akin(mobility));
+        let is_thin = is_akin || free >= u64::from(PAGEBLOCK_FRAMES) / 2;
+        if is_thin && !is_akin {
+            store.retag_isolated(pageblock, mobility);
+        }
+        if is_thin && left == Left::Nothing {
+            self.bitmap.note_unmixed(pageblock);
+        }
+        is_thin
+    }
+
+    /// The free frames of a source whose isolation is about to end are hidden no more; how many.
+    fn show(&mut self, source: &Source<'e, 'm>) -> u64 {
         let held = self.held_in(source.range);
         let free = u64::from(source.range.frames) - held;
         self.hidden_pages = self.hidden_pages.saturating_sub(free);
-        left
+        free
     }
 
     fn empty_in_rounds(&mut self, range: FrameRange) -> Left {
@@ -363,17 +405,23 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
         is_pinned
     }
 
-    /// A free block to move to, from the densest pageblock that has one.
+    /// A free block to move to: from the densest pageblock that has one, or for a pageblock that is
+    /// thinned from any that serves movable requests.
     fn destination(&mut self, order: Order) -> Option<Pfn> {
         let caches = self.caches();
         let direct = caches.direct(caches.here(), self.zone);
-        let found = match self.destinations.take(self.bitmap, self.zone, self.span(), order) {
-            Some(pfn) => Some(pfn),
-            // Windows that are whole already come first, so none of those elsewhere would do.
-            None if !self.is_by_pageblock() => {
-                direct.search(Mobility::Movable, 0, |wanted| caches.store.take_block(wanted, order))
-            }
-            None => None,
+        let anywhere = |manner| {
+            direct
+                .search(Mobility::Movable, manner, |wanted| caches.store.take_block(wanted, order))
+        };
+        let (span, is_by_pageblock) = (self.span(), self.is_by_pageblock());
+        let found = match &mut self.destinations {
+            None => anywhere(Manner::UNMIXED),
+            Some(destinations) => match destinations.take(self.bitmap, self.zone, span, order) {
+                // Windows that are whole already come first, so none of those elsewhere would do.
+                None if !is_by_pageblock => anywhere(Manner::ANY),
+                found => found,
+            },
         }?;
         direct.count_taken(order);
         if self.hooks.options.checks.any() {

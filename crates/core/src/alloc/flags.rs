@@ -1,6 +1,7 @@
 //! What a request may and wants to use.
 
 use crate::frame::Mobility;
+use crate::store::Manner;
 
 /// How to serve a request (Linux: GFP flags). The default: movable, any zone, may reclaim, not
 /// zeroed.
@@ -13,6 +14,7 @@ const ATOMIC: u32 = 1 << 3;
 const NO_RECLAIM: u32 = 1 << 4;
 const THIS_NODE: u32 = 1 << 5;
 const COMPACT: u32 = 1 << 6;
+const UNMIXED: u32 = 1 << 7;
 const LEVEL_SHIFT: u32 = 8;
 const LEVEL_ANY: u32 = 15;
 const BACKING_SHIFT: u32 = 16;
@@ -54,9 +56,13 @@ impl Flags {
         Flags(self.0 | THIS_NODE)
     }
 
-    /// Before the request fails, held blocks may be moved out of its way, by the mover of
-    /// [`register_mover`](crate::Allocator::register_mover). Of no effect without one, and on
-    /// requests for one frame, or that may not reclaim.
+    /// Held blocks may be moved out of the request's way, by the mover of
+    /// [`register_mover`](crate::Allocator::register_mover): before the request fails, if it is
+    /// for more than one frame; and before a block that is not movable goes to a pageblock of
+    /// movable ones, where it would keep that from ever being free as a whole (in
+    /// [`alloc`](crate::Allocator::alloc) alone, above the `low` watermark, at most eight
+    /// pageblocks a request, and less often where it is in vain). Of no effect without a mover,
+    /// over a [`Backing`](crate::Backing), and on requests that may not reclaim.
     #[must_use]
     pub const fn compact(self) -> Self {
         Flags(self.0 | COMPACT)
@@ -111,8 +117,17 @@ impl Flags {
         self.0 & COMPACT != 0 && self.may_reclaim()
     }
 
-    pub(crate) const fn bits_for_backing(self) -> u16 {
+    /// The same request, served only from pageblocks that serve requests akin to it.
+    pub(crate) const fn unmixed(self) -> Self {
+        Flags(self.0 | UNMIXED)
+    }
+
+    const fn bits_for_backing(self) -> u16 {
         (self.0 >> BACKING_SHIFT) as u16
+    }
+
+    pub(crate) const fn manner(self) -> Manner {
+        Manner { bits: self.bits_for_backing(), may_mix: self.0 & UNMIXED == 0 }
     }
 
     pub(crate) const fn is_this_node(self) -> bool {

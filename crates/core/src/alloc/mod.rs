@@ -22,6 +22,7 @@
 //! | `evacuate` | `Evacuation`: emptying one pageblock, or a window of them |
 //! | `sources` | which ones |
 //! | `registered_mover`, `compact_request` | the same for a request that would fail |
+//! | `confine` | for one that would mix unmovable blocks among movable ones |
 //! | `pressure` | `UnderPressure`: requests below a watermark |
 //! | `blocks` | `Blocks`: what single blocks do when a front does not serve them |
 //! | `cached_blocks` | `CachedBlocks`: what CPUs cache, magazine by magazine |
@@ -56,6 +57,7 @@ mod compact;
 mod compact_request;
 mod compaction;
 pub mod config;
+mod confine;
 mod control;
 mod cpu_caches;
 mod drain;

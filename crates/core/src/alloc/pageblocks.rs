@@ -21,7 +21,7 @@ pub struct PageblockInfo {
     pub free_frames: Option<u32>,
     /// Frees of its frames go to the store, and allocations take from others first.
     pub is_evacuating: bool,
-    /// Unmovable blocks were taken from it though it is of another mobility, since it was last
+    /// Unmovable or reclaimable blocks were taken from it though it is movable, since it was last
     /// whole.
     pub is_tainted: bool,
     /// Reported as free to the device that provides the memory.
@@ -50,8 +50,8 @@ pub struct PageblockStats {
     /// Of those that are not whole: frees of their frames go to the store, and allocations take
     /// from the others first.
     pub evacuating: u64,
-    /// From which unmovable blocks were taken though they are of another mobility, since they were
-    /// last whole (as in linux-mm's superpageblocks). Pageblocks that hold the allocator's own
+    /// From which unmovable or reclaimable blocks were taken though they are movable, since they
+    /// were last whole (as in linux-mm's superpageblocks). Pageblocks that hold the allocator's own
     /// magazines count as unmovable.
     pub tainted: u64,
     /// Of those that are whole: reported to the device that provides the memory.
@@ -127,7 +127,8 @@ impl<'a, 'm> Pageblocks<'a, 'm> {
         if let Some(section) = bitmap.and_then(|bitmap| bitmap.section(pageblock.section())) {
             let at = pageblock.in_section();
             info.free_frames = Some(section.count_free(at));
-            info.is_tainted = section.is_tainted(at);
+            let is_movable = info.mobility == Some(Mobility::Movable);
+            info.is_tainted = is_movable && section.is_mixed(at);
             info.is_reported = section.is_reported(at);
         }
         Some(info)

@@ -3,12 +3,16 @@
 //!
 //! The mover may allocate, and a request of its own that compacted would enter it again: so a
 //! request that finds another one compacting goes on without.
+//!
+//! Requests that would mix a pageblock ask for it again and again. Where it is in vain they are
+//! *deferred*, as the kernel's compaction is (`mm/compaction.c`, `defer_compaction`): after each
+//! failure twice as many of them go on without it, up to 64.
 
 use core::fmt;
 
 use super::mover::Mover;
 use crate::sync::late_init::LateInit;
-use crate::sync::prim::{AtomicBool, Ordering};
+use crate::sync::prim::{AtomicBool, AtomicU32, Ordering};
 
 /// There is a mover already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +49,72 @@ pub(crate) struct RegisteredMover<'m> {
     mover: LateInit<&'m (dyn Mover + Sync)>,
     /// Whether a request compacts by it.
     is_compacting: AtomicBool,
+    confining: Confining,
+}
+
+/// What requests that would mix pageblocks know of each other. Relaxed everywhere: policies.
+pub(super) struct Confining {
+    /// Such requests that go on without the mover.
+    deferred: AtomicU32,
+    /// Failures in a row, up to [`FAILURES_MAX`].
+    failures: AtomicU32,
+    /// By [`Source`]: the pageblock where the next look begins.
+    from: [AtomicU32; 2],
+}
+
+/// After so many failures in a row, 2^6 requests are deferred.
+const FAILURES_MAX: u32 = 6;
+
+/// Which pageblocks are looked at.
+#[derive(Clone, Copy)]
+pub(super) enum Source {
+    Mixed,
+    Sparse,
+}
+
+impl Confining {
+    /// Where a look begins.
+    pub fn from(&self, source: Source) -> u32 {
+        self.from[source as usize].load(Ordering::Relaxed)
+    }
+
+    /// Where the next one does.
+    pub fn go_on_at(&self, source: Source, pageblock: u32) {
+        self.from[source as usize].store(pageblock, Ordering::Relaxed);
+    }
+
+    /// Whether a request goes on without the mover, which is counted.
+    fn is_deferred(&self) -> bool {
+        match self.deferred.load(Ordering::Relaxed) {
+            0 => false,
+            left => {
+                self.deferred.store(left - 1, Ordering::Relaxed);
+                true
+            }
+        }
+    }
+
+    /// Notes whether a request was served.
+    pub fn note(&self, is_served: bool) {
+        let failures = if is_served {
+            0
+        } else {
+            (self.failures.load(Ordering::Relaxed) + 1).min(FAILURES_MAX)
+        };
+        self.failures.store(failures, Ordering::Relaxed);
+        self.deferred.store(if is_served { 0 } else { 1 << failures }, Ordering::Relaxed);
+    }
 }
 
 impl<'m> RegisteredMover<'m> {
     /// None yet.
     pub fn new() -> Self {
-        RegisteredMover { mover: LateInit::new(), is_compacting: AtomicBool::new(false) }
+        let zero = || AtomicU32::new(0);
+        RegisteredMover {
+            mover: LateInit::new(),
+            is_compacting: AtomicBool::new(false),
+            confining: Confining { deferred: zero(), failures: zero(), from: [zero(), zero()] },
+        }
     }
 
     /// Registers it, for good.
@@ -64,5 +128,11 @@ impl<'m> RegisteredMover<'m> {
     pub(super) fn begin(&self) -> Option<(&dyn Mover, Turn<'_>)> {
         let mover: &dyn Mover = *self.mover.get()?;
         Some((mover, Turn::begin(&self.is_compacting)?))
+    }
+
+    /// For a request that would mix pageblocks; `None`: there is no mover, or it is deferred.
+    pub(super) fn confining(&self) -> Option<&Confining> {
+        self.mover.get()?;
+        (!self.confining.is_deferred()).then_some(&self.confining)
     }
 }

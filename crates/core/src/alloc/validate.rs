@@ -116,8 +116,8 @@ pub enum Fault {
         /// By tags.
         found: u64,
     },
-    /// A pageblock that is wholly free counts as one that unmovable blocks were mixed into.
-    Tainted {
+    /// A pageblock that is wholly free counts as one in which blocks that are not akin are mixed.
+    Mixed {
         /// Its first frame.
         pfn: Pfn,
     },
@@ -295,7 +295,7 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
     }
 
     /// What sections and zones know of evacuation agrees with tags, and no whole pageblock is
-    /// tainted.
+    /// mixed.
     fn check_evacuation(&self, zone: ZoneId) -> Result<(), Fault> {
         let Some(bitmap) = self.caches.store.bitmap() else { return Ok(()) };
         let (tags, span) = (bitmap.tags(), self.caches.zones.get(zone).span());
@@ -310,8 +310,8 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
                 if is_passed_by != tag.is_evacuating() {
                     return Err(Fault::Evacuating { pfn: pageblock.first() });
                 }
-                if section.is_tainted(at) && section.count_free(at) == PAGEBLOCK_FRAMES {
-                    return Err(Fault::Tainted { pfn: pageblock.first() });
+                if section.is_mixed(at) && section.count_free(at) == PAGEBLOCK_FRAMES {
+                    return Err(Fault::Mixed { pfn: pageblock.first() });
                 }
             }
         }

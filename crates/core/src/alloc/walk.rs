@@ -60,7 +60,7 @@ impl<C: Cpus> Walk<'_, '_, C> {
     pub fn alloc(&self, order: Order, flags: Flags, reserve: Reserve) -> Option<Pfn> {
         let (here, caches) = (self.caches.here(), self.caches);
         let mobility = flags.mobility();
-        let terms = Terms { reserve, bits: flags.bits_for_backing() };
+        let terms = Terms { reserve, manner: flags.manner() };
         self.zones_for(caches.node_of(here), flags).find_map(|zone| match here {
             Some(here) => caches.share(here.cpu, zone).alloc(here, order, mobility, terms),
             None => caches.alloc_direct(None, zone, order, mobility, terms),
@@ -71,14 +71,14 @@ impl<C: Cpus> Walk<'_, '_, C> {
     /// block. Adds to `own_moves` the moves that this search itself counts in the in-flight words.
     pub fn scan(&self, request: Request, reserve: Reserve, own_moves: &mut u64) -> Option<Pfn> {
         let (here, mobility) = (self.caches.here(), request.flags.mobility());
-        let bits = request.flags.bits_for_backing();
+        let manner = request.flags.manner();
         self.zones_of(request).find_map(|zone| {
             if !self.caches.may_give(zone, request.pages(), reserve) {
                 return None;
             }
             *own_moves += 1;
             match request.want {
-                Want::Block(order) => self.caches.direct(here, zone).take(order, mobility, bits),
+                Want::Block(order) => self.caches.direct(here, zone).take(order, mobility, manner),
                 Want::Run { frames, align } => {
                     self.take_run(here, zone, frames, align, request.flags)
                 }
@@ -124,7 +124,7 @@ impl<C: Cpus> Walk<'_, '_, C> {
         let is_rounded = rounded > frames || !align.is_multiple_of(grain);
         let direct = self.caches.direct(here, zone);
         let moving = direct.in_flight().begin(u64::from(rounded));
-        let start = direct.search(flags.mobility(), flags.bits_for_backing(), |wanted| {
+        let start = direct.search(flags.mobility(), flags.manner(), |wanted| {
             let found = if is_block {
                 let order = Order::new(block.trailing_zeros())?;
                 store.take_at_once(wanted, order).or_else(|| store.take_block(wanted, order))

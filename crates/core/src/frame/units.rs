@@ -218,6 +218,12 @@ impl Mobility {
         self as usize
     }
 
+    /// Whether blocks of the two lie side by side without harm: those that can be moved among
+    /// themselves, and those that cannot.
+    pub(crate) fn is_akin(self, other: Self) -> bool {
+        (self == Mobility::Movable) == (other == Mobility::Movable)
+    }
+
     /// The mobility with number `n`.
     pub const fn from_index(n: usize) -> Option<Self> {
         if n < Self::COUNT { Some(Self::ALL[n]) } else { None }

@@ -2,8 +2,10 @@
 //!    place: its holder's, or the store.
 //! 2. Whatever the mover says, no frame is lost.
 //! 3. Of two compactions, or one and a removal, each pageblock is emptied by one.
+//! 4. A pageblock is thinned for an unmovable request beside frees, allocations and another such
+//!    request: each is served, and no frame is lost.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use loom::sync::atomic::{AtomicU32, Ordering};
 
@@ -24,14 +26,18 @@ const FREED: u32 = u32::MAX;
 /// One block, whose place its holder and the mover agree upon by one atomic word.
 struct Holder {
     place: AtomicU32,
-    depot: Arc<Depot<Rseq>>,
+    depot: Weak<Depot<Rseq>>,
 }
 
 impl Holder {
     /// Frees the block, wherever it is.
     fn free(&self) {
         let place = self.place.swap(FREED, Ordering::AcqRel);
-        self.depot.free_block(Pfn::new(place), PAIR);
+        self.depot().free_block(Pfn::new(place), PAIR);
+    }
+
+    fn depot(&self) -> Arc<Depot<Rseq>> {
+        self.depot.upgrade().expect("a model's depot lives until it is finished")
     }
 }
 
@@ -45,18 +51,19 @@ impl Mover for Holder {
     }
 
     fn move_blocks(&self, moves: &mut [Move]) {
+        let depot = self.depot();
         for this in moves {
             let (from, to) = (this.from().get(), this.to().get());
             // The ledger first: from here on the holder may free the block at its new place.
-            self.depot.note_frames(FrameRange::new(this.to(), 2), true);
+            depot.note_frames(FrameRange::new(this.to(), 2), true);
             let moved = self.place.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
             match moved {
                 Ok(_) => {
-                    self.depot.note_frames(FrameRange::new(this.from(), 2), false);
+                    depot.note_frames(FrameRange::new(this.from(), 2), false);
                     this.moved();
                 }
                 Err(_) => {
-                    self.depot.note_frames(FrameRange::new(this.to(), 2), false);
+                    depot.note_frames(FrameRange::new(this.to(), 2), false);
                     this.gone();
                 }
             }
@@ -74,7 +81,7 @@ fn scene() -> (Arc<Depot<Rseq>>, Arc<Holder>) {
     depot.note_frames(FrameRange::new(Pfn::new(PAGEBLOCK_FRAMES), 4), true);
     depot.allocator.alloc_at(Pfn::new(2), 2, flags).unwrap();
     depot.note_frames(FrameRange::new(Pfn::new(2), 2), true);
-    let holder = Arc::new(Holder { place: AtomicU32::new(2), depot: depot.clone() });
+    let holder = Arc::new(Holder { place: AtomicU32::new(2), depot: Arc::downgrade(&depot) });
     (depot, holder)
 }
 
@@ -87,8 +94,8 @@ fn compact(depot: &Depot<Rseq>, holder: &Holder) {
 fn finish(depot: Arc<Depot<Rseq>>, holder: Arc<Holder>) {
     depot.note_frames(FrameRange::new(Pfn::new(PAGEBLOCK_FRAMES), 4), false);
     depot.allocator.free_contiguous(Pfn::new(PAGEBLOCK_FRAMES), 4).unwrap();
-    drop(holder);
     depot.finish();
+    drop(holder);
 }
 
 fn beside_a_free() {
@@ -160,6 +167,77 @@ fn removed_and_compacted() {
         });
         compact(&depot, &holder);
         other.join().unwrap();
+        holder.free();
+        finish(depot, holder);
+    });
+}
+
+/// The scene, with the holder registered as the mover of requests.
+fn scene_for_requests() -> (Arc<Depot<Rseq>>, Arc<Holder>) {
+    let (depot, holder) = scene();
+    // SAFETY: `finish` drops the depot before the last handle of the holder.
+    let mover = unsafe { &*Arc::as_ptr(&holder) };
+    depot.allocator.register_mover(mover).unwrap();
+    (depot, holder)
+}
+
+/// An unmovable request, for which the sparser pageblock is thinned.
+fn request(depot: &Depot<Rseq>) -> Pfn {
+    let flags = Flags::UNMOVABLE.compact();
+    depot.alloc_block(Order::BASE, flags).expect("there are free frames")
+}
+
+fn thinned_beside_a_free() {
+    let (depot, holder) = scene_for_requests();
+    let other = {
+        let holder = holder.clone();
+        spawn(1, &depot, move |_| holder.free())
+    };
+    let pfn = request(&depot);
+    other.join().unwrap();
+    depot.free(pfn);
+    finish(depot, holder);
+}
+
+#[test]
+fn thinned_while_its_block_is_freed() {
+    explore_large(thinned_beside_a_free);
+}
+
+#[test]
+#[should_panic]
+fn thinning_frees_gone_blocks_once_more() {
+    explore_mutant(Mutant::FreesGone, thinned_beside_a_free);
+}
+
+#[test]
+fn thinned_while_another_block_is_allocated() {
+    explore_large(|| {
+        let (depot, holder) = scene_for_requests();
+        let other = spawn(1, &depot, |depot| {
+            let flags = Flags::default().atomic();
+            let pfn = depot.alloc_block(PAIR, flags).expect("there are free frames");
+            depot.free_block(pfn, PAIR);
+        });
+        let pfn = request(&depot);
+        other.join().unwrap();
+        depot.free(pfn);
+        holder.free();
+        finish(depot, holder);
+    });
+}
+
+#[test]
+fn thinned_for_one_of_two() {
+    explore_large(|| {
+        let (depot, holder) = scene_for_requests();
+        let other = spawn(1, &depot, |depot| {
+            let pfn = request(depot);
+            depot.free(pfn);
+        });
+        let pfn = request(&depot);
+        other.join().unwrap();
+        depot.free(pfn);
         holder.free();
         finish(depot, holder);
     });

@@ -8,7 +8,7 @@ use super::shelf::{Empties, Handed, Shelf};
 use crate::frame::pageblock::FRONTS;
 use crate::frame::{Class, Mobility, NodeId, ZoneId};
 use crate::front::Magazine;
-use crate::store::Wanted;
+use crate::store::{Manner, Wanted};
 use crate::sync::prim::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Apart, InFlight, count};
 use crate::zone::Zone;
@@ -172,9 +172,9 @@ impl Pcp {
         zone: ZoneId,
         span: (u32, u32),
         mobility: Mobility,
-        bits: u16,
+        manner: Manner,
     ) -> Wanted<'_> {
-        Wanted { zone, mobility, bits, span, hint: &self.accounts.hints[mobility.index()] }
+        Wanted { zone, mobility, manner, span, hint: &self.accounts.hints[mobility.index()] }
     }
 
     /// The counters, with what drainers count.

@@ -9,7 +9,7 @@ use super::pcps::Pcps;
 use crate::cpus::Cpus;
 use crate::frame::{Mobility, NodeId, Order, Pfn, ZoneId};
 use crate::front::Here;
-use crate::store::Store;
+use crate::store::{Manner, Store};
 use crate::sync::InFlight;
 use crate::sync::prim::Ordering;
 use crate::zone::counts::Counters;
@@ -20,8 +20,7 @@ use crate::zone::{Reserve, Zone, Zones, delta};
 pub struct Terms {
     /// How far down.
     pub reserve: Reserve,
-    /// What a backing is told.
-    pub bits: u16,
+    pub manner: Manner,
 }
 
 /// See the module.
@@ -86,7 +85,7 @@ impl<'m, C: Cpus> Caches<'m, C> {
         terms: Terms,
     ) -> Option<Pfn> {
         let allowed = self.may_give(zone, u64::from(order.frames()), terms.reserve);
-        allowed.then(|| self.direct(here, zone).take(order, mobility, terms.bits)).flatten()
+        allowed.then(|| self.direct(here, zone).take(order, mobility, terms.manner)).flatten()
     }
 
     /// Whether a zone has more free pages than its high watermark.

@@ -4,7 +4,7 @@
 use super::cached::Pcp;
 use super::pcps::Pcps;
 use crate::frame::{CpuId, Mobility, Order, Pfn, ZoneId};
-use crate::store::{Store, Wanted};
+use crate::store::{Manner, Store, Wanted};
 use crate::sync::prim::AtomicU32;
 use crate::sync::{InFlight, count};
 use crate::zone::Zone;
@@ -56,21 +56,21 @@ impl<'a, 'm: 'a> Direct<'a, 'm> {
     pub fn search<R>(
         self,
         mobility: Mobility,
-        bits: u16,
+        manner: Manner,
         search: impl FnOnce(Wanted<'_>) -> R,
     ) -> R {
         let (zone, span) = (self.zone_id, self.zone.span());
         match self.pcp {
-            Some(pcp) => search(pcp.wanted(zone, span, mobility, bits)),
-            None => search(Wanted { zone, mobility, bits, span, hint: &AtomicU32::new(0) }),
+            Some(pcp) => search(pcp.wanted(zone, span, mobility, manner)),
+            None => search(Wanted { zone, mobility, manner, span, hint: &AtomicU32::new(0) }),
         }
     }
 
     /// Takes a block from the store, whatever the watermarks say. If there is none, this ends one
     /// move on this CPU.
-    pub fn take(&self, order: Order, mobility: Mobility, bits: u16) -> Option<Pfn> {
+    pub fn take(&self, order: Order, mobility: Mobility, manner: Manner) -> Option<Pfn> {
         let pages = u64::from(order.frames());
-        let pfn = self.search(mobility, bits, |wanted| {
+        let pfn = self.search(mobility, manner, |wanted| {
             self.store.take_at_once(wanted, order).or_else(|| {
                 // A claim of several words holds some of them before it has all, a change of
                 // mobility a whole pageblock; and a hint is cleared a moment before it is known to
@@ -107,11 +107,17 @@ impl<'a, 'm: 'a> Direct<'a, 'm> {
     }
 
     /// Takes up to `out.len()` blocks into `out`, in no order of address. Returns how many.
-    pub fn take_many(&self, order: Order, mobility: Mobility, bits: u16, out: &mut [Pfn]) -> usize {
+    pub fn take_many(
+        &self,
+        order: Order,
+        mobility: Mobility,
+        manner: Manner,
+        out: &mut [Pfn],
+    ) -> usize {
         let pages = u64::from(order.frames()) * out.len() as u64;
         let _moving = self.in_flight().begin(pages);
         let mut got = 0;
-        self.search(mobility, bits, |wanted| {
+        self.search(mobility, manner, |wanted| {
             self.store.take_blocks(wanted, order, out.len() as u32, |pfn| {
                 out[got] = pfn;
                 got += 1;

@@ -80,7 +80,7 @@ impl<C: Cpus> Share<'_, '_, C> {
                 let pcp = self.pcp;
                 prefetch_write(&pcp.in_flight);
                 pcp.listed(front.class, front.mobility).into_iter().for_each(prefetch_write);
-                self.store().prefetch(self.wanted(front.mobility, terms.bits));
+                self.store().prefetch(self.wanted(front.mobility, terms.manner));
                 self.load_from_shelf(front, word).unwrap_or_else(|| self.refill(front, word, terms))
             }
         }
@@ -138,7 +138,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         let moving = pcp.in_flight.begin(pages);
         let mut frames = [0u32; SLOTS + 1];
         let mut got = 0;
-        let wanted = self.wanted(mobility, terms.bits);
+        let wanted = self.wanted(mobility, terms.manner);
         self.store().take_blocks(wanted, class.order(), blocks_wanted, |pfn| {
             frames[got] = pfn.get();
             got += 1;

@@ -7,7 +7,7 @@ use crate::cpus::{Cpus, Environment, Event, Transfer};
 use crate::frame::{Class, CpuId, Mobility, ZoneId};
 use crate::front::word::Word;
 use crate::front::{BlockArray, Here, MagazineIndex, is_open};
-use crate::store::{Store, Wanted};
+use crate::store::{Manner, Store, Wanted};
 use crate::sync::count;
 use crate::sync::prim::Ordering;
 use crate::zone::{Reserve, Zone};
@@ -104,8 +104,8 @@ impl<C: Cpus> Share<'_, '_, C> {
     }
 
     /// A search of the store from where this CPU last found blocks.
-    pub fn wanted(&self, mobility: Mobility, bits: u16) -> Wanted<'_> {
-        self.pcp.wanted(self.zone_id, self.zone.span(), mobility, bits)
+    pub fn wanted(&self, mobility: Mobility, manner: Manner) -> Wanted<'_> {
+        self.pcp.wanted(self.zone_id, self.zone.span(), mobility, manner)
     }
 
     /// Whether the zone may give `pages` without going below what `reserve` protects.

@@ -16,7 +16,8 @@
 //!    evacuate, which are then settled;
 //! 5. whole ones, retagged if they were of another mobility (which needs a claim of all 512 frames,
 //!    so that nobody can hold one of them);
-//! 6. anything of the zone, for unmovable blocks first what is tainted already.
+//! 6. for unmovable and reclaimable blocks, partly used ones of each other's;
+//! 7. anything of the zone, for these first what is mixed already; unless the search may not mix.
 //!
 //! Partly used pageblocks are looked at a bounded number of times before a whole one is taken, so
 //! that fragmentation costs memory before it costs time; the bound falls only when there is no
@@ -60,7 +61,7 @@ const DENSEST_OF: u32 = 4;
 const DENSEST_ROUNDS: u32 = 8;
 
 /// The passes of a search for blocks smaller than a pageblock.
-const PASSES: [Pass; 10] = [
+const PASSES: [Pass; 11] = [
     Pass::Near(Sort::Partial),
     Pass::Near(Sort::Whole),
     Pass::Partial { which: Which::Settled, looks_max: PARTIAL_LOOKS_MAX },
@@ -69,7 +70,8 @@ const PASSES: [Pass; 10] = [
     Pass::Whole(Walk::Marked),
     Pass::Reported(Sort::Whole),
     Pass::Partial { which: Which::Both, looks_max: u32::MAX },
-    Pass::Tainted,
+    Pass::Akin,
+    Pass::Mixed,
     Pass::Any,
 ];
 
@@ -98,8 +100,10 @@ enum Pass {
     /// Entirely free and reported, of any mobility: a pageblock, or the first of two neighbours
     /// that are entirely free, of which one is.
     Reported(Sort),
+    /// Partly free, and akin: the reclaimable ones for unmovable requests, and the reverse.
+    Akin,
     /// Of any mobility, and mixed already.
-    Tainted,
+    Mixed,
     /// Of any mobility: the last resort (Linux: fallback, `mm_page_alloc_extfrag`).
     Any,
 }
@@ -140,7 +144,7 @@ impl Pass {
             Pass::Partial { .. } => Sort::Partial.of_hints(hints),
             Pass::Whole(_) => Sort::Whole.of_hints(hints),
             Pass::Pair(_) => Sort::Pair.of_hints(hints),
-            Pass::Tainted | Pass::Any => hints.0,
+            Pass::Akin | Pass::Mixed | Pass::Any => hints.0,
         }
     }
 
@@ -152,7 +156,7 @@ impl Pass {
                 !section.evacuating(i)
             }
             Pass::Partial { which: Which::Evacuating, .. } => section.evacuating(i),
-            Pass::Tainted => section.tainted(i),
+            Pass::Mixed => section.mixed(i),
             _ => !0,
         }
     }
@@ -173,7 +177,11 @@ impl Pass {
                 bitmap.tags.evacuating(wanted.zone) > 0 && wanted.mobility != Mobility::Unmovable
             }
             Pass::Reported(_) => bitmap.reports.is_any(),
-            Pass::Tainted => wanted.mobility != Mobility::Movable && !cfg!(loom),
+            Pass::Akin => wanted.mobility != Mobility::Movable && !cfg!(loom),
+            Pass::Mixed => {
+                wanted.manner.may_mix && wanted.mobility != Mobility::Movable && !cfg!(loom)
+            }
+            Pass::Any => wanted.manner.may_mix,
             _ => true,
         }
     }
@@ -189,7 +197,8 @@ impl Pass {
             | Pass::Pair(Walk::All)
             | Pass::Near(_)
             | Pass::Reported(_)
-            | Pass::Tainted
+            | Pass::Akin
+            | Pass::Mixed
             | Pass::Any => None,
         }
     }
@@ -203,13 +212,14 @@ impl Pass {
             Pass::Near(Sort::Partial) | Pass::Partial { .. } => {
                 tag.of_the_rest().settled() == wanted.tag()
             }
+            Pass::Akin => is_ours && tag.of_the_rest().mobility().is_akin(wanted.mobility),
             // The last of all takes those of the wanted mobility, too: one that was whole when the
             // pass for partly used ones came by is not when the one for whole ones does.
             Pass::Near(_)
             | Pass::Whole(_)
             | Pass::Pair(_)
             | Pass::Reported(_)
-            | Pass::Tainted
+            | Pass::Mixed
             | Pass::Any => is_ours,
         }
     }
@@ -344,14 +354,14 @@ impl<'m> Bitmap<'m> {
                     None => self.take_in(section, pageblock, order, left, &mut give),
                 };
                 // Where a pageblock was taken there is nothing left for smaller blocks.
-                if got > 0 && !is_pageblock && !matches!(pass, Pass::Tainted | Pass::Any) {
+                if got > 0 && !is_pageblock && !matches!(pass, Pass::Mixed | Pass::Any) {
                     wanted.hint.store(pageblock.0, Ordering::Relaxed);
                 }
                 match pass {
                     Pass::Partial { which: Which::Evacuating | Which::Both, .. } if got > 0 => {
                         self.settle(section, pageblock);
                     }
-                    Pass::Tainted | Pass::Any if got > 0 => {
+                    Pass::Mixed | Pass::Any if got > 0 => {
                         self.note_mixed(section, pageblock, wanted.mobility);
                     }
                     _ => {}
@@ -423,17 +433,23 @@ impl<'m> Bitmap<'m> {
         (taken, is_any)
     }
 
-    /// Counts a pageblock as tainted from which unmovable blocks were taken, if it is of another
-    /// mobility.
+    /// Notes that a pageblock is mixed from which blocks of this mobility were taken, if they are
+    /// not akin to its own.
     pub(super) fn note_mixed(
         &self,
         section: &Section<'_>,
         pageblock: PageblockIndex,
         mobility: Mobility,
     ) {
-        let is_mixed = self.tags.of(pageblock).mobility() != Mobility::Unmovable;
-        if mobility == Mobility::Unmovable && is_mixed && !cfg!(loom) {
-            section.taint(pageblock.in_section());
+        if !cfg!(loom) && !self.tags.of(pageblock).mobility().is_akin(mobility) {
+            section.note_mixed(pageblock.in_section());
+        }
+    }
+
+    /// Notes that a pageblock is mixed no more.
+    pub fn note_unmixed(&self, pageblock: PageblockIndex) {
+        if let Some(section) = self.section(pageblock.section()) {
+            section.note_unmixed(pageblock.in_section());
         }
     }
 
@@ -828,7 +844,7 @@ impl<'m> Bitmap<'m> {
                     has_some |= candidates != 0;
                     let candidates = candidates & mask;
                     let candidates =
-                        if candidates != 0 && (self.evacuates || matches!(pass, Pass::Tainted)) {
+                        if candidates != 0 && (self.evacuates || matches!(pass, Pass::Mixed)) {
                             candidates & pass.scope(section, at % HINT_WORDS)
                         } else {
                             candidates

@@ -3,6 +3,7 @@
 use super::*;
 use crate::frame::Mobility;
 use crate::store::Doubled;
+use crate::store::Manner;
 use crate::store::summary::{Group, STEPS};
 use crate::store::tags::{Evacuations, Tags};
 use crate::sync::prim::AtomicU32;
@@ -71,7 +72,7 @@ impl World {
     fn wanted(&'static self) -> Wanted<'static> {
         Wanted {
             zone: ZONE,
-            bits: 0,
+            manner: Manner::ANY,
             mobility: Mobility::Movable,
             span: (0, SECTIONS as u32),
             hint: &self.hint,

@@ -35,7 +35,7 @@ pub use misuse::Misuse;
 use section::Section;
 use summary::Marks;
 use tags::Tags;
-pub use wanted::Wanted;
+pub use wanted::{Manner, Wanted};
 
 /// Blocks that pass between the store and a backing by one call: a magazine and the block for the
 /// request that caused it.
@@ -227,7 +227,10 @@ impl<'m> Store<'m> {
         }
         let hint = AtomicU32::new(0);
         let mobility = Mobility::Unmovable;
-        self.take_block(Wanted { zone, mobility, bits: 0, span: (0, 0), hint: &hint }, Order::BASE)
+        self.take_block(
+            Wanted { zone, mobility, manner: Manner::ANY, span: (0, 0), hint: &hint },
+            Order::BASE,
+        )
     }
 
     #[inline(never)]
@@ -239,8 +242,9 @@ impl<'m> Store<'m> {
         want: u32,
         mut give: impl FnMut(Pfn),
     ) -> u32 {
-        let Wanted { zone, mobility, bits, .. } = wanted;
-        let request = BackingRequest { bits, ..BackingRequest::new(zone, order, mobility) };
+        let Wanted { zone, mobility, manner, .. } = wanted;
+        let request =
+            BackingRequest { bits: manner.bits, ..BackingRequest::new(zone, order, mobility) };
         let (mut taken, mut asked) = (0, 0);
         while asked < want {
             let mut chunk = [Block::NONE; CHUNK_BLOCKS];
@@ -311,6 +315,15 @@ impl<'m> Store<'m> {
         let before = self.tags.isolate(pageblock, zone)?;
         self.bitmap.note_change(pageblock, before);
         Ok(())
+    }
+
+    /// Gives a pageblock that the caller has isolated another mobility, for when that ends. See the
+    /// theory in `store/section.rs`.
+    pub fn retag_isolated(&self, pageblock: PageblockIndex, mobility: Mobility) {
+        let Some(before) = self.tags.raw(pageblock).of_isolated() else { return };
+        let tag = Tag::new(before.zone(), mobility);
+        self.tags.set(pageblock, tag.isolated());
+        self.bitmap.note_mobility(pageblock, before, tag);
     }
 
     /// As [`Tags::note_carved`]; searches hear that it does not evacuate. `false`: the pageblock is

@@ -4,6 +4,7 @@
 use super::*;
 use crate::frame::Mobility;
 use crate::frame::pageblock::{SECTION_FRAMES, Tag};
+use crate::store::Manner;
 use crate::store::device::Reports;
 use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
@@ -70,7 +71,13 @@ impl World {
     }
 
     fn wanted(&'static self, mobility: Mobility) -> Wanted<'static> {
-        Wanted { zone: ZONE, mobility, bits: 0, span: (0, SECTIONS as u32), hint: &self.hint }
+        Wanted {
+            zone: ZONE,
+            mobility,
+            manner: Manner::ANY,
+            span: (0, SECTIONS as u32),
+            hint: &self.hint,
+        }
     }
 
     fn take(&'static self, frames: u32, align: u32) -> Option<u32> {

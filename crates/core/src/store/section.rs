@@ -7,8 +7,9 @@
 //! * *tag*: per pageblock, which zone and mobility its frames belong to; kept by the store.
 //! * *evacuating*: per pageblock, a copy of what its tag says, for searches: they
 //!   pass by those that evacuate.
-//! * *tainted*: per pageblock, a statistic: unmovable frames were taken from one of another
-//!   mobility since it was last whole.
+//! * *mixed*: per pageblock, a hint: frames were taken for requests that are not akin to it since
+//!   it was last whole, or thinned: movable ones where unmovable or reclaimable ones belong, or the
+//!   other way round.
 //! * *reported*: per pageblock, that all its frames are free though its words are 0: see
 //!   [`reported`](super::reported).
 //!
@@ -27,11 +28,16 @@
 //! order a pageblock that is taken entirely would be marked as partly free in between.
 //!
 //! A tag changes only while its changer owns all 512 frames. No other caller then holds a frame of
-//! that pageblock, or reads the tag to free one. Three changes are exceptions. The carver of a
-//! frame owns that frame alone, and marks its pageblock for good; holders of other frames free them
-//! to either front. The caller that removes memory isolates pageblocks before it owns a frame of
-//! them: later searches skip the pageblock, and frees go past the caches. A search or free that
-//! read the tag before goes on as if it had come first.
+//! that pageblock, or reads the tag to free one. Four changes are exceptions. The carver of a frame
+//! owns that frame alone, and marks its pageblock for good; holders of other frames free them to
+//! either front. The caller that removes memory isolates pageblocks before it owns a frame of them:
+//! later searches skip the pageblock, and frees go past the caches. A search or free that read the
+//! tag before goes on as if it had come first. The caller that has isolated a pageblock may give it
+//! another mobility, while frames of it are held: no other caller changes the tag then. A free that
+//! read the tag before the isolation pushes its frame to a front of the old mobility, which so gets
+//! a frame that lies elsewhere, as from a mixed pageblock; one that reads it during the isolation
+//! goes past the caches. A search that read it before takes frames for the old mobility, as if it
+//! had come first.
 //!
 //! And any caller may make a pageblock evacuate, or end that, while frames of it are held and
 //! cached, by a compare-and-swap that leaves zone and mobility as they are. No caller relies on
@@ -77,7 +83,7 @@ pub struct Section<'m> {
     some: [AtomicU64; HINT_WORDS],
     whole: [AtomicU64; HINT_WORDS],
     evacuating: [AtomicU64; HINT_WORDS],
-    tainted: [AtomicU64; HINT_WORDS],
+    mixed: [AtomicU64; HINT_WORDS],
     reported: [AtomicU64; HINT_WORDS],
     /// A statistic, so Relaxed: pageblocks that serve unmovable or reclaimable requests.
     unmovable: AtomicU32,
@@ -118,7 +124,7 @@ impl<'m> Section<'m> {
             fill(&raw mut (*place).some, || AtomicU64::new(0));
             fill(&raw mut (*place).whole, || AtomicU64::new(0));
             fill(&raw mut (*place).evacuating, || AtomicU64::new(0));
-            fill(&raw mut (*place).tainted, || AtomicU64::new(0));
+            fill(&raw mut (*place).mixed, || AtomicU64::new(0));
             fill(&raw mut (*place).reported, || AtomicU64::new(0));
             (&raw mut (*place).unmovable).write(AtomicU32::new(0));
             (&raw mut (*place).marks).write(marks);
@@ -138,7 +144,7 @@ impl<'m> Section<'m> {
             fill(&raw mut (*place).some, || AtomicU64::new(hints));
             fill(&raw mut (*place).whole, || AtomicU64::new(hints));
             fill(&raw mut (*place).evacuating, || AtomicU64::new(0));
-            fill(&raw mut (*place).tainted, || AtomicU64::new(0));
+            fill(&raw mut (*place).mixed, || AtomicU64::new(0));
             fill(&raw mut (*place).reported, || AtomicU64::new(0));
             (&raw mut (*place).unmovable).write(AtomicU32::new(0));
             (&raw mut (*place).marks).write(marks);
@@ -191,29 +197,36 @@ impl<'m> Section<'m> {
         }
     }
 
-    /// Of pageblocks `64 * i ..`, those that are tainted.
-    pub fn tainted(&self, i: usize) -> u64 {
-        // Relaxed: a statistic.
-        self.tainted[i].load(Ordering::Relaxed)
+    /// Of pageblocks `64 * i ..`, those that are mixed.
+    pub fn mixed(&self, i: usize) -> u64 {
+        // Relaxed: a hint.
+        self.mixed[i].load(Ordering::Relaxed)
     }
 
-    /// Whether a pageblock is tainted.
-    pub fn is_tainted(&self, pageblock: usize) -> bool {
-        self.tainted(pageblock / 64) >> (pageblock % 64) & 1 == 1
+    /// Whether a pageblock is mixed.
+    pub fn is_mixed(&self, pageblock: usize) -> bool {
+        self.mixed(pageblock / 64) >> (pageblock % 64) & 1 == 1
     }
 
-    /// Counts a pageblock of which the caller owns a frame as tainted, until it is whole.
+    /// Notes that a pageblock of which the caller owns a frame is mixed, until it is whole.
     #[cold]
-    pub fn taint(&self, pageblock: usize) {
+    pub fn note_mixed(&self, pageblock: usize) {
         let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
         // SeqCst, both: pairs with `set_whole`. A caller that saw the pageblock whole before the
-        // frame was taken may set the hint late. Either it sees the taint and clears it, or the
+        // frame was taken may set the hint late. Either it sees the bit and clears it, or the
         // hint is cleared here; the free that makes the pageblock whole then sets the hint and
         // looks.
-        self.tainted[at].fetch_or(bit, Ordering::SeqCst);
+        self.mixed[at].fetch_or(bit, Ordering::SeqCst);
         if self.whole[at].load(Ordering::SeqCst) & bit != 0 {
             self.clear_whole(pageblock);
         }
+    }
+
+    /// Notes that a pageblock is mixed no more. What others take there at the same time may go
+    /// unnoticed.
+    pub fn note_unmixed(&self, pageblock: usize) {
+        // Relaxed: a hint.
+        self.mixed[pageblock / 64].fetch_and(!(1 << (pageblock % 64)), Ordering::Relaxed);
     }
 
     /// Pageblocks that serve unmovable or reclaimable requests.
@@ -559,11 +572,11 @@ impl<'m> Section<'m> {
         if others & neighbour != 0 {
             self.marks.set(Sort::Pair);
         }
-        // SeqCst load: pairs with the change in `taint`, which looks at `whole` after. It is a
-        // statistic: a taint that comes when the pageblock is not whole any more may be lost.
-        if !cfg!(loom) && self.tainted[at].load(Ordering::SeqCst) & bit != 0 {
+        // SeqCst load: pairs with the change in `note_mixed`, which looks at `whole` after. It is a
+        // hint: one that comes when the pageblock is not whole any more may be lost.
+        if !cfg!(loom) && self.mixed[at].load(Ordering::SeqCst) & bit != 0 {
             // Relaxed: as above.
-            self.tainted[at].fetch_and(!bit, Ordering::Relaxed);
+            self.mixed[at].fetch_and(!bit, Ordering::Relaxed);
         }
     }
 

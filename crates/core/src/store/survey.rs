@@ -10,12 +10,17 @@
 //! two words per 64 pageblocks and one cache line per partly used one. What it finds is of one
 //! moment for each pageblock: a candidate is looked at again before it is used.
 
+use core::ops::Range;
+
 use super::bitmap::Bitmap;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 
 /// Candidates that one walk keeps.
 const RANKED: usize = if cfg!(loom) { 2 } else { 64 };
+
+/// Pageblocks passed for each partly used one that is looked for.
+const LOOKS_PER_PARTIAL: usize = 8;
 
 /// What a candidate costs, and which pageblock it begins at. Ascends strictly over the candidates
 /// of all walks with the same [`Ranked::after`], so that each is visited at most once.
@@ -94,9 +99,10 @@ impl Filling {
         self.held == 0
     }
 
-    /// Frames that blocks may be moved to: none where all are free, or unmovable frames belong.
+    /// Frames that blocks may be moved to: none where all are free, or where blocks belong that are
+    /// not movable.
     pub fn room(self) -> u32 {
-        let is_destination = !self.is_whole() && self.mobility != Mobility::Unmovable;
+        let is_destination = !self.is_whole() && self.mobility == Mobility::Movable;
         if is_destination { PAGEBLOCK_FRAMES - self.held } else { 0 }
     }
 
@@ -171,6 +177,60 @@ impl Bitmap<'_> {
                 ranked.add(Key { cost, first });
             }
         }
+    }
+
+    /// The next pageblock of a zone from `from` on, once around, that is mixed.
+    pub fn next_mixed(&self, span: (u32, u32), from: u32) -> Option<PageblockIndex> {
+        let pageblocks = SECTION_PAGEBLOCKS as u32;
+        let all = span.0 * pageblocks..span.1 * pageblocks;
+        let from = if all.contains(&from) { from } else { all.start };
+        self.mixed_in(from..all.end).or_else(|| self.mixed_in(all.start..from))
+    }
+
+    fn mixed_in(&self, range: Range<u32>) -> Option<PageblockIndex> {
+        let mut at = range.start;
+        while at < range.end {
+            let pageblock = PageblockIndex(at);
+            let (section, in_section) = (self.section(pageblock.section()), pageblock.in_section());
+            let mixed = section.map_or(0, |section| section.mixed(in_section / 64));
+            let mixed = mixed >> (in_section % 64);
+            if mixed != 0 {
+                at += mixed.trailing_zeros();
+                return (at < range.end).then_some(PageblockIndex(at));
+            }
+            at += (64 - in_section % 64).min(SECTION_PAGEBLOCKS - in_section) as u32;
+        }
+        None
+    }
+
+    /// The sparsest of the next movable pageblocks from `from` on, once around, that are partly
+    /// used; at most `looks` of them. Also where the next look begins.
+    pub fn next_sparse(
+        &self,
+        (zone, span): (ZoneId, (u32, u32)),
+        from: u32,
+        looks: usize,
+    ) -> Option<(PageblockIndex, u32)> {
+        let pageblocks = SECTION_PAGEBLOCKS as u32;
+        let all = span.0 * pageblocks..span.1 * pageblocks;
+        let from = if all.contains(&from) { from } else { all.start };
+        let is_partial = |filling: &Filling| {
+            filling.room() > 0 && filling.held > 0 && filling.mobility == Mobility::Movable
+        };
+        let (mut sparsest, mut next) = (None::<Filling>, from);
+        let around = (from..all.end).chain(all.start..from).map(PageblockIndex);
+        for filling in around
+            .take(looks * LOOKS_PER_PARTIAL)
+            .filter_map(|at| self.filling(at, zone))
+            .filter(is_partial)
+            .take(looks)
+        {
+            next = filling.pageblock.0 + 1;
+            if sparsest.is_none_or(|least| filling.held < least.held) {
+                sparsest = Some(filling);
+            }
+        }
+        sparsest.map(|filling| (filling.pageblock, next))
     }
 
     /// Takes a block from a pageblock of `zone`, unless that is isolated.

@@ -6,13 +6,29 @@ use crate::frame::pageblock::{SECTION_PAGEBLOCKS, Tag};
 use crate::frame::{Mobility, ZoneId};
 use crate::sync::prim::{AtomicU32, Ordering};
 
+/// How a search goes about it.
+#[derive(Clone, Copy)]
+pub struct Manner {
+    /// What the request says to a backing.
+    pub bits: u16,
+    /// Whether blocks may come from pageblocks that serve requests which are not
+    /// [akin](Mobility::is_akin).
+    pub may_mix: bool,
+}
+
+impl Manner {
+    /// Anything that the zone has.
+    pub const ANY: Manner = Manner { bits: 0, may_mix: true };
+    /// No mixed pageblocks.
+    pub const UNMIXED: Manner = Manner { bits: 0, may_mix: false };
+}
+
 /// What a search looks for.
 #[derive(Clone, Copy)]
 pub struct Wanted<'h> {
     pub zone: ZoneId,
     pub mobility: Mobility,
-    /// What the request says to a backing.
-    pub bits: u16,
+    pub manner: Manner,
     /// Sections the zone has frames in.
     pub span: (u32, u32),
     /// Where to begin; updated when blocks are found elsewhere. Relaxed everywhere: a pageblock's
