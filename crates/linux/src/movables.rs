@@ -1,10 +1,12 @@
-//! The table of a depot's movable pages, and their mover: see [`movable`](crate::movable).
+//! The table of a depot's movable pages, and their mover: see [`movable`](crate::movable). What it
+//! does not know it asks the program's own mover about.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::ptr::NonNull;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
-use pagedepot::{Move, Mover, Occupant, Order, PageSize, Pfn};
+use pagedepot::{Compacted, Move, Mover, Occupant, Order, PageSize, Pfn};
 
 use crate::cpus::ForkMark;
 use crate::movable_place::{Found, Place};
@@ -25,6 +27,8 @@ pub(crate) struct Movables {
     page_size: PageSize,
     pins: Arc<ForkLock<Pins>>,
     sites: SiteTable,
+    /// The program's.
+    other: OnceLock<Arc<dyn Mover + Send + Sync>>,
 }
 
 // SAFETY: only `move_page` accesses the memory behind `base`, and it says why it may. All else is
@@ -48,7 +52,13 @@ impl Movables {
         sites: SiteTable,
     ) -> Self {
         let part = |_| ForkLock::new(fork_mark, BTreeMap::new());
-        Movables { parts: (0..PARTS).map(part).collect(), base, page_size, pins, sites }
+        let (parts, other) = ((0..PARTS).map(part).collect(), OnceLock::new());
+        Movables { parts, base, page_size, pins, sites, other }
+    }
+
+    /// Registers the program's mover. `false`: there is one.
+    pub fn register(&self, mover: Arc<dyn Mover + Send + Sync>) -> bool {
+        self.other.set(mover).is_ok()
     }
 
     fn part(&self, page: u32) -> &ForkLock<BTreeMap<u32, Entry>> {
@@ -117,17 +127,31 @@ impl Mover for Movables {
                 Occupant::Movable { first: Pfn::new(first), order }
             }
             Some(_) => Occupant::Pinned,
-            None => Occupant::Unknown,
+            None => self.other.get().map_or(Occupant::Unknown, |other| other.occupant(frame)),
         }
     }
 
     fn move_blocks(&self, moves: &mut [Move]) {
-        for this in moves {
+        // Those that are not ours come to lie in front.
+        let (mut others, other) = (0, self.other.get());
+        for at in 0..moves.len() {
+            let this = &mut moves[at];
             match self.move_page(this.from(), this.to(), this.order()) {
                 Found::Ours => this.moved(),
                 Found::Busy => this.pinned(),
-                Found::Elsewhere => this.gone(),
+                Found::Elsewhere if other.is_none() => this.gone(),
+                Found::Elsewhere => {
+                    moves.swap(others, at);
+                    others += 1;
+                }
             }
         }
+        if let Some(other) = other.filter(|_| others > 0) {
+            other.move_blocks(&mut moves[..others]);
+        }
+    }
+
+    fn progress(&self, so_far: &Compacted) -> ControlFlow<()> {
+        self.other.get().map_or(ControlFlow::Continue(()), |other| other.progress(so_far))
     }
 }

@@ -7,7 +7,9 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use pagedepot::cpus::{Cpus as _, Environment as _, Unusable};
-use pagedepot::{AllocError, Backing, Flags, Order, PageSize, Pressure, Reclaim};
+use pagedepot::{
+    AllocError, Backing, Flags, Mover, MoverRegistered, Order, PageSize, Pressure, Reclaim,
+};
 pub use pagedepot::{Allocator, FrameRange, FreeError, FreeManyError, Pfn};
 
 use crate::closed_cpus::ClosedCpus;
@@ -196,6 +198,27 @@ impl<'d> RawDepot<'d> {
     pub(crate) fn free_past_the_front(self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         let _bringing = self.shared().bringing();
         self.frames().free(pfn, order)
+    }
+
+    /// Registers a mover for blocks that the program holds by their numbers, for the depot's life:
+    /// for [`Depot::compact`](crate::Depot::compact), and for requests with [`Flags::compact`].
+    /// It is asked about what is no [`Movable`](crate::Movable) page. A move copies the block's
+    /// memory, and that is the mover's part; the feature `allocinfo` no longer knows who allocated
+    /// it. The mover must not own a handle of this depot, which
+    /// would then never be unmapped.
+    ///
+    /// # Errors
+    /// [`MoverRegistered`]: there is one already.
+    ///
+    /// # Safety
+    /// The mover keeps the contract of [`Mover`], for blocks that were allocated by this depot's
+    /// raw calls and that no [`Page`](crate::Page) owns: of a move that it calls done, the memory
+    /// is used at the new place alone.
+    pub unsafe fn register_mover(
+        &self,
+        mover: Arc<dyn Mover + Send + Sync>,
+    ) -> Result<(), MoverRegistered> {
+        if self.shared().movables().register(mover) { Ok(()) } else { Err(MoverRegistered) }
     }
 
     /// Allocates up to `out.len()` blocks and returns how many. See [`Allocator::alloc_many`].

@@ -2,11 +2,14 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{StopAtEnd, all_back, order};
-use pagedepot_linux::reclaim::{CompactEnd, CompactError, Compaction};
+use pagedepot_linux::raw::Pfn;
+use pagedepot_linux::reclaim::{CompactEnd, CompactError, Compaction, Move, Mover, Occupant};
 use pagedepot_linux::{AllocError, Depot, Flags, MemoryKind, Mode, Movable, Order, Scope};
 
 const MIB: usize = 1 << 20;
@@ -188,5 +191,75 @@ fn under_load() {
         drop(stopping);
     });
     assert!(moved.load(Ordering::Relaxed) > 0);
+    all_back(&depot);
+}
+
+/// Single pages that a program holds by their numbers.
+#[derive(Default)]
+struct Numbers(Mutex<BTreeSet<u32>>);
+
+impl Mover for Numbers {
+    fn occupant(&self, frame: Pfn) -> Occupant {
+        match self.0.lock().unwrap().contains(&frame.get()) {
+            true => Occupant::Movable { first: frame, order: Order::BASE },
+            false => Occupant::Unknown,
+        }
+    }
+
+    fn move_blocks(&self, moves: &mut [Move]) {
+        let mut held = self.0.lock().unwrap();
+        for this in moves {
+            if held.remove(&this.from().get()) {
+                assert!(held.insert(this.to().get()));
+                this.moved();
+            } else {
+                this.gone();
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_held_by_numbers_move_beside_movable_pages() {
+    let depot = Depot::new(16 * MIB).unwrap();
+    let numbers = Arc::new(Numbers::default());
+    // SAFETY: the memory of the blocks is not used, and each is held in one place.
+    unsafe { depot.raw().register_mover(numbers.clone()) }.unwrap();
+    // SAFETY: as above.
+    assert!(unsafe { depot.raw().register_mover(numbers.clone()) }.is_err());
+    let mut pages = Vec::new();
+    while let Ok(page) = depot.movable(Order::BASE, Flags::default()) {
+        pages.push(page);
+        if let Ok(pfn) = depot.raw().alloc(Order::BASE, Flags::default()) {
+            numbers.0.lock().unwrap().insert(pfn.get());
+        }
+    }
+    // Every other one of both goes.
+    let mut nth = 0;
+    pages.retain(|_| {
+        nth += 1;
+        nth % 2 == 0
+    });
+    for (i, page) in pages.iter_mut().enumerate() {
+        page.write()[..8].copy_from_slice(&(i as u64).to_ne_bytes());
+    }
+    let freed: Vec<_> = numbers.0.lock().unwrap().iter().copied().step_by(2).collect();
+    for number in freed {
+        numbers.0.lock().unwrap().remove(&number);
+        // SAFETY: held, and freed once.
+        unsafe { depot.raw().free(Pfn::new(number), Order::BASE) }.unwrap();
+    }
+    let done = depot.compact(Compaction::all()).unwrap();
+    assert!(done.whole_pageblocks >= 3, "{done:?}");
+    // An unmovable page gets a pageblock of its own, whatever has to move.
+    let unmovable = depot.page_with(Order::BASE, Flags::UNMOVABLE.compact()).unwrap();
+    check(&pages);
+    let held = (pages.len() + numbers.0.lock().unwrap().len() + 1) as u64;
+    assert_eq!(depot.validate().unwrap().held_pages(), held);
+    for number in std::mem::take(&mut *numbers.0.lock().unwrap()) {
+        // SAFETY: held, and freed once.
+        unsafe { depot.raw().free(Pfn::new(number), Order::BASE) }.unwrap();
+    }
+    drop((pages, unmovable));
     all_back(&depot);
 }
