@@ -483,12 +483,31 @@ fn mixed_has_huge_pages_and_taint() {
     }
     assert_eq!(rows(&document, "depot", "gib_allocated").count(), 1);
     assert_eq!(rows(&document, "spin", "gib_allocated").count(), 0);
+    assert_eq!(rows(&document, "depot", "churn_moved_pages").count(), 1);
+    assert_eq!(rows(&document, "spin", "churn_moved_pages").count(), 0);
     // 64 MiB have no range of 1 GiB, however much is moved.
     for metric in ["gib_compacted", "moved_pages"] {
         let row = rows(&document, "depot", metric).next().expect("depot moves blocks");
         assert_eq!(row["median"].as_f64(), Some(0.0), "{metric}");
         assert_eq!(rows(&document, "spin", metric).count(), 0);
     }
+}
+
+/// Unmovable memory surges by more than is free: only moves keep it apart.
+#[test]
+fn mixed_keeps_unmovable_memory_apart_by_moves() {
+    let taint = |more: &[&str]| {
+        let command = ["bench", "mixed", "--memory-mib", "1024", "--surges", "200"];
+        let rest = ["--rounds", "4", "--design", "depot"];
+        let document = results(&[&command[..], &rest, more].concat());
+        let figure =
+            |metric| rows(&document, "depot", metric).next().unwrap()["median"].as_f64().unwrap();
+        (figure("tainted_share"), figure("churn_moved_pages"))
+    };
+    let (apart, moved) = taint(&[]);
+    let (mixed, still) = taint(&["--no-moves"]);
+    assert!(moved > 0.0 && still == 0.0, "{moved} and {still} pages");
+    assert!(apart < 0.7 * mixed, "{apart} beside {mixed}");
 }
 
 #[test]

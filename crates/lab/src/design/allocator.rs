@@ -120,8 +120,9 @@ pub trait Allocator: Send + Sync + Sized + 'static {
         lacks(Self::DESIGN, "moves")
     }
 
-    /// The held block that begins at this frame. The inverse of [`frame`](Self::frame).
-    fn block_at(&self, _frame: Pfn) -> Self::Block {
+    /// From now on blocks that are not movable are allocated with leave to have this mover move
+    /// others away, before they are mixed. Call it once.
+    fn register_mover(&mut self, _mover: Arc<dyn Mover + Send + Sync>) {
         lacks(Self::DESIGN, "moves")
     }
 

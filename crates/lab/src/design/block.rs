@@ -4,11 +4,18 @@
 pub trait Block: Copy + Send {
     /// The block as a number, in a register.
     fn bits(self) -> usize;
+
+    /// The block with these bits.
+    fn from_bits(bits: usize) -> Self;
 }
 
 impl Block for pagedepot::Pfn {
     fn bits(self) -> usize {
         self.index()
+    }
+
+    fn from_bits(bits: usize) -> Self {
+        pagedepot::Pfn::new(bits as u32)
     }
 }
 
@@ -16,11 +23,19 @@ impl Block for u32 {
     fn bits(self) -> usize {
         self as usize
     }
+
+    fn from_bits(bits: usize) -> Self {
+        bits as u32
+    }
 }
 
 impl Block for usize {
     fn bits(self) -> usize {
         self
+    }
+
+    fn from_bits(bits: usize) -> Self {
+        bits
     }
 }
 

@@ -26,6 +26,8 @@ pub struct DepotAllocator<const CACHED: bool = true, const HEALS: bool = true> {
     pages: u64,
     /// The store under the depot, if it is not the depot's own bitmap.
     buddy: Option<Arc<AsBacking<Buddy>>>,
+    /// Whether a mover was registered.
+    moves: bool,
     /// Boxed: nothing in an allocator's own value changes, as in the depot's, so that loops keep
     /// both in registers.
     drained: Box<DrainCounts>,
@@ -90,7 +92,8 @@ impl<const CACHED: bool, const HEALS: bool> Allocator for DepotAllocator<CACHED,
             Some(buddy) => builder.build_over(|_| buddy),
             None => builder.build(),
         };
-        Ok(DepotAllocator { depot: depot.map_err(failed)?, pages, buddy, drained: Box::default() })
+        let (depot, drained) = (depot.map_err(failed)?, Box::default());
+        Ok(DepotAllocator { depot, pages, buddy, moves: false, drained })
     }
 
     #[inline]
@@ -105,7 +108,9 @@ impl<const CACHED: bool, const HEALS: bool> Allocator for DepotAllocator<CACHED,
 
     #[inline]
     fn alloc_block(&self, order: Order, mobility: Mobility) -> Option<Pfn> {
-        self.depot.raw().alloc(order, Flags::new(mobility)).ok()
+        let flags = Flags::new(mobility);
+        let flags = if self.moves { flags.compact() } else { flags };
+        self.depot.raw().alloc(order, flags).ok()
     }
 
     #[inline]
@@ -187,8 +192,10 @@ impl<const CACHED: bool, const HEALS: bool> Allocator for DepotAllocator<CACHED,
         (self.alloc_gib(), moved_pages)
     }
 
-    fn block_at(&self, frame: Pfn) -> Pfn {
-        frame
+    fn register_mover(&mut self, mover: Arc<dyn Mover + Send + Sync>) {
+        // SAFETY: the workload frees its blocks once, and uses no memory of them.
+        unsafe { self.depot.raw().register_mover(mover) }.expect("called once");
+        self.moves = true;
     }
 
     fn free_gib(&self, range: Pfn) {

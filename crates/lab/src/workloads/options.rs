@@ -90,6 +90,9 @@ pub struct FillOptions {
         allow_negative_numbers = true,
     )]
     pub surges: Option<u32>,
+    /// mixed: no design moves blocks during the rounds
+    #[arg(long)]
+    pub no_moves: bool,
 }
 
 impl FillOptions {
@@ -100,6 +103,7 @@ impl FillOptions {
             (self.free_percent.is_some(), "--free-percent"),
             (self.rounds.is_some(), "--rounds"),
             (self.surges.is_some(), "--surges"),
+            (self.no_moves, "--no-moves"),
         ]
         .into_iter()
         .find_map(|(given, name)| given.then_some(name))

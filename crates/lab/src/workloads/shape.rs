@@ -26,6 +26,8 @@ pub struct Shape {
     pub rounds: u32,
     /// How large surges are, in percent of what is published.
     pub surges_percent: u32,
+    /// Whether designs that can move blocks during the rounds.
+    pub moves: bool,
     pub runs: u32,
     pub threads: usize,
     pub seed: u64,
@@ -43,6 +45,7 @@ impl Shape {
             free_percent: settings.fill.free_percent.unwrap_or(usual.free_percent),
             rounds: settings.fill.rounds.unwrap_or(rounds),
             surges_percent: settings.fill.surges.unwrap_or(100),
+            moves: !settings.fill.no_moves,
             runs: if settings.rounds_given { settings.rounds } else { runs },
             threads: settings.cpus.len(),
             seed: settings.seed,

@@ -70,6 +70,9 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
     if settings.fill.surges.is_some() {
         return Err(Failure::Usage(format!("`bench {NAME}` has no surges: `bench mixed` has")));
     }
+    if settings.fill.no_moves {
+        return Err(Failure::Usage(format!("`bench {NAME}` moves nothing: `bench mixed` does")));
+    }
     let shape = Shape::new(settings, &USUAL);
     let mut report = Report::default();
     let mut designs = settings.designs(NAME, DESIGNS)?;

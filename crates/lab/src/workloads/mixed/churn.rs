@@ -7,9 +7,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use pagedepot::{Mode, Order};
+use pagedepot::{Mobility, Mode, Order};
 
 use super::ends::{Ends, examine};
+use super::holdings::{Handle, Holdings};
 use super::kinds::{Held, Sized, Stock};
 use super::params::{CACHE, Dies, FULL_PERCENT, KINDS};
 use crate::design::Allocator;
@@ -26,22 +27,31 @@ const RETRIES: u32 = 1000;
 pub struct Churn<A: Allocator> {
     allocator: A,
     shape: Shape,
-    held: Vec<Mutex<Held<A::Block>>>,
+    holdings: Arc<Holdings>,
+    held: Vec<Mutex<Held>>,
     barrier: SpinBarrier,
     ends: Arc<Ends>,
 }
 
 impl<A: Allocator> Churn<A> {
     /// A run over this allocator, with a seat per thread of the shape.
-    pub fn new(allocator: A, shape: Shape) -> Self {
+    pub fn new(mut allocator: A, shape: Shape) -> Self {
         let threads = shape.threads as u64;
+        let handles = shape.pages / threads;
         let held = (0..threads).map(|seat| {
             let seed = shape.seed.wrapping_add(seat << 32);
-            Mutex::new(Held::new(shape.held_pages() / threads, shape.surges_percent, seed))
+            let handles = (seat * handles..(seat + 1) * handles).map(|handle| handle as Handle);
+            let pages = shape.held_pages() / threads;
+            Mutex::new(Held::new(pages, shape.surges_percent, seed, handles.collect()))
         });
+        let holdings = Arc::new(Holdings::new(shape.pages));
+        if A::COMPACTS && shape.moves {
+            allocator.register_mover(holdings.clone());
+        }
         Churn {
             allocator,
             shape,
+            holdings,
             held: held.collect(),
             barrier: SpinBarrier::new(shape.threads),
             ends: Arc::default(),
@@ -59,7 +69,7 @@ impl<A: Allocator> Churn<A> {
     }
 
     /// Allocates every kind up to its target, and page cache until memory is full.
-    fn fill(&self, held: &mut Held<A::Block>) {
+    fn fill(&self, held: &mut Held) {
         for kind in 0..KINDS.len() {
             let target = if kind == CACHE { u64::MAX } else { held.stocks[kind].target_pages };
             while held.stocks[kind].pages < target && held.pages() < self.full_pages() {
@@ -70,15 +80,15 @@ impl<A: Allocator> Churn<A> {
 
     /// Replaces a share of every kind. Kinds that surge grow in the first half, and shrink again in
     /// the second.
-    fn round(&self, held: &mut Held<A::Block>) {
+    fn round(&self, held: &mut Held) {
         self.replace(held, |stock| stock.target_pages + stock.surge_pages);
         self.replace(held, |stock| stock.target_pages);
     }
 
     /// Half a round, towards these pages of each kind: in steps, each of a kind drawn by what is
     /// left to replace.
-    fn replace(&self, held: &mut Held<A::Block>, goal: fn(&Stock<A::Block>) -> u64) {
-        let pages_of = |stock: &Stock<A::Block>| stock.replaced_pages() / 2 + stock.surge_pages;
+    fn replace(&self, held: &mut Held, goal: fn(&Stock) -> u64) {
+        let pages_of = |stock: &Stock| stock.replaced_pages() / 2 + stock.surge_pages;
         let mut left: Vec<u64> = held.stocks.iter().map(pages_of).collect();
         while left.iter().any(|&pages| pages > 0) {
             let sum: u64 = left.iter().sum();
@@ -96,7 +106,7 @@ impl<A: Allocator> Churn<A> {
 
     /// Replaces a group or a block of a kind, or only allocates or frees one where that leads to
     /// the goal. Returns pages.
-    fn replace_one(&self, held: &mut Held<A::Block>, kind: usize, goal: u64) -> u64 {
+    fn replace_one(&self, held: &mut Held, kind: usize, goal: u64) -> u64 {
         let before = held.stocks[kind].pages;
         if before >= goal {
             self.shrink(held, kind);
@@ -107,7 +117,7 @@ impl<A: Allocator> Churn<A> {
     }
 
     /// Allocates a group; the pages allocated.
-    fn grow(&self, held: &mut Held<A::Block>, kind: usize) -> u64 {
+    fn grow(&self, held: &mut Held, kind: usize) -> u64 {
         let mut left = held.stocks[kind].draw_group(&mut held.random);
         let mut group = Vec::new();
         let mut taken = 0;
@@ -124,17 +134,11 @@ impl<A: Allocator> Churn<A> {
     }
 
     /// Allocates a block, or as many single frames.
-    fn allocate(
-        &self,
-        held: &mut Held<A::Block>,
-        kind: usize,
-        order: Order,
-        to: &mut Vec<Sized<A::Block>>,
-    ) {
+    fn allocate(&self, held: &mut Held, kind: usize, order: Order, to: &mut Vec<Sized>) {
         let mobility = KINDS[kind].mobility;
         held.operations += 1;
         if let Some(block) = self.allocator.alloc_block(order, mobility) {
-            to.push((block, order));
+            to.push(self.hold(held, block, order, mobility));
             return;
         }
         held.fallbacks += u64::from(order > Order::BASE);
@@ -154,28 +158,36 @@ impl<A: Allocator> Churn<A> {
                     held.pages()
                 )
             };
-            to.push((block, Order::BASE));
+            to.push(self.hold(held, block, Order::BASE, mobility));
         }
     }
 
+    fn hold(&self, held: &mut Held, block: A::Block, order: Order, mobility: Mobility) -> Sized {
+        let handle = held.handles.pop().expect("there are as many handles as pages");
+        self.holdings.hold(handle, (block, self.allocator.frame(block)), order, mobility);
+        (handle, order)
+    }
+
     /// Frees what dies next of a kind. `false`: there is nothing.
-    fn shrink(&self, held: &mut Held<A::Block>, kind: usize) -> bool {
+    fn shrink(&self, held: &mut Held, kind: usize) -> bool {
         let dead = held.stocks[kind].take(&mut held.random);
         self.free(held, &dead, KINDS[kind].dies);
         !dead.is_empty()
     }
 
-    fn free(&self, held: &mut Held<A::Block>, dead: &[Sized<A::Block>], dies: Dies) {
+    fn free(&self, held: &mut Held, dead: &[Sized], dies: Dies) {
         held.operations += dead.len() as u64;
+        held.handles.extend(dead.iter().map(|dead| dead.0));
+        let blocks = dead.iter().map(|&(handle, order)| (self.holdings.release(handle), order));
         if dies == Dies::Together {
-            self.allocator.free_many(dead);
+            self.allocator.free_many(&blocks.collect::<Vec<_>>());
         } else {
-            dead.iter().for_each(|&(block, order)| self.allocator.free_block(block, order));
+            blocks.for_each(|(block, order)| self.allocator.free_block(block, order));
         }
     }
 
     /// Frees page cache until the share asked for is free.
-    fn shrink_cache(&self, held: &mut Held<A::Block>) {
+    fn shrink_cache(&self, held: &mut Held) {
         let goal = self.shape.held_pages() / self.shape.threads as u64;
         while held.pages() > goal && self.shrink(held, CACHE) {}
     }
@@ -187,9 +199,10 @@ impl<A: Allocator> Churn<A> {
         if seat == 0 {
             let drain = if A::DRAINS.contains(&Mode::Full) { Mode::Full } else { Mode::Quiet };
             self.allocator.drain(None, drain);
-            let mut seats: Vec<_> = self.held.iter().map(lock).collect();
-            let mut held: Vec<_> = seats.iter_mut().map(|held| &mut **held).collect();
-            *lock(&self.ends) = Some(examine(&self.allocator, self.shape.pages, &mut held));
+            let seats: Vec<_> = self.held.iter().map(lock).collect();
+            let held: Vec<_> = seats.iter().map(|held| &**held).collect();
+            let end = examine(&self.allocator, self.shape.pages, &self.holdings, &held);
+            *lock(&self.ends) = Some(end);
         }
     }
 

@@ -6,8 +6,8 @@ use std::time::Instant;
 use pagedepot::{Mobility, Order};
 use pagedepot_designs::FreeMap;
 
+use super::holdings::Holdings;
 use super::kinds::Held;
-use super::mover::Migration;
 use crate::design::Allocator;
 
 /// See the module. Not-a-number where the design cannot tell.
@@ -24,6 +24,8 @@ pub struct End {
     pub gib_compacted: f64,
     pub gib_compact_ns: f64,
     pub moved_pages: f64,
+    /// Of the rounds.
+    pub churn_moved_pages: f64,
     pub huge_allocated: f64,
     pub huge_ns: f64,
     pub fallbacks: f64,
@@ -74,7 +76,13 @@ impl Taint {
 }
 
 /// Looks at a design whose seats have stopped, and allocates huge pages, which it frees again.
-pub fn examine<A: Allocator>(allocator: &A, pages: u64, held: &mut [&mut Held<A::Block>]) -> End {
+pub fn examine<A: Allocator>(
+    allocator: &A,
+    pages: u64,
+    holdings: &Holdings,
+    held: &[&Held],
+) -> End {
+    let churn_moved_pages = holdings.moved_pages() as f64;
     let map = match allocator.free_map() {
         Ok(map) => map.unwrap_or_else(|| FreeMap::new(0, pages)),
         Err(fault) => return End { fault: Some(fault), ..End::default() },
@@ -82,8 +90,9 @@ pub fn examine<A: Allocator>(allocator: &A, pages: u64, held: &mut [&mut Held<A:
     let mut taint = Taint::new(pages);
     let fallbacks = held.iter().map(|held| held.fallbacks as f64).sum();
     for stock in held.iter().flat_map(|held| &held.stocks) {
-        for &(block, order) in stock.blocks() {
-            taint.add(allocator.frame(block), order, stock.kind.mobility);
+        for &(handle, order) in stock.blocks() {
+            let frame = allocator.frame(holdings.block(handle));
+            taint.add(frame, order, stock.kind.mobility);
         }
     }
     let [tainted_share, mixed_share, packed_share] = taint.shares();
@@ -93,7 +102,7 @@ pub fn examine<A: Allocator>(allocator: &A, pages: u64, held: &mut [&mut Held<A:
     let (blocks, huge_ns) = all_of(|| allocator.alloc::<HUGE>());
     blocks.iter().for_each(|&block| allocator.free::<HUGE>(block));
     let [gib_compacted, gib_compact_ns, moved_pages] = match A::COMPACTS {
-        true => compact(allocator, pages, held),
+        true => compact(allocator, holdings),
         false => [f64::NAN; 3],
     };
     End {
@@ -107,6 +116,7 @@ pub fn examine<A: Allocator>(allocator: &A, pages: u64, held: &mut [&mut Held<A:
         gib_compacted,
         gib_compact_ns,
         moved_pages,
+        churn_moved_pages: if A::COMPACTS { churn_moved_pages } else { f64::NAN },
         huge_allocated: blocks.len() as f64,
         huge_ns,
         fallbacks,
@@ -116,10 +126,14 @@ pub fn examine<A: Allocator>(allocator: &A, pages: u64, held: &mut [&mut Held<A:
 
 /// Allocates ranges of 1 GiB, moving what is held, and frees them again: how many there were, the
 /// time of each, and pages moved.
-fn compact<A: Allocator>(allocator: &A, pages: u64, held: &mut [&mut Held<A::Block>]) -> [f64; 3] {
-    let migration = Migration::of(allocator, pages, held.iter_mut().map(|held| &mut **held));
+fn compact<A: Allocator>(allocator: &A, holdings: &Holdings) -> [f64; 3] {
     let mut moved_pages = 0;
-    let (ranges, ns) = all_of(|| migration.alloc_gib(&mut moved_pages));
+    let (ranges, ns) = all_of(|| {
+        let (range, moved) = allocator.alloc_gib_by_moves(holdings);
+        moved_pages += moved;
+        holdings.note_range(allocator.frame(range?));
+        range
+    });
     ranges.iter().for_each(|&range| allocator.free_gib(range));
     [ranges.len() as f64, ns, moved_pages as f64]
 }

@@ -4,16 +4,19 @@ use std::collections::VecDeque;
 
 use pagedepot::Order;
 
+use super::holdings::Handle;
 use super::params::{Dies, KINDS, Kind};
 
 /// A block and its order.
-pub type Sized<B> = (B, Order);
+pub type Sized = (Handle, Order);
 
 /// What a thread holds.
-pub struct Held<B> {
+pub struct Held {
     /// In the order of [`KINDS`].
-    pub stocks: Vec<Stock<B>>,
+    pub stocks: Vec<Stock>,
     pub random: fastrand::Rng,
+    /// Handles that no block has.
+    pub handles: Vec<Handle>,
     /// Windows so far.
     pub windows: u32,
     /// Allocations and frees so far.
@@ -22,13 +25,14 @@ pub struct Held<B> {
     pub fallbacks: u64,
 }
 
-impl<B: Copy> Held<B> {
+impl Held {
     /// Nothing yet, of `pages` pages that are held in the end, with surges of `surges_percent` of
-    /// what is published.
-    pub fn new(pages: u64, surges_percent: u32, seed: u64) -> Self {
+    /// what is published, and with these handles.
+    pub fn new(pages: u64, surges_percent: u32, seed: u64, handles: Vec<Handle>) -> Self {
         Held {
             stocks: KINDS.iter().map(|kind| Stock::new(kind, pages, surges_percent)).collect(),
             random: fastrand::Rng::with_seed(seed),
+            handles,
             windows: 0,
             operations: 0,
             fallbacks: 0,
@@ -42,7 +46,7 @@ impl<B: Copy> Held<B> {
 }
 
 /// What a thread holds of one kind.
-pub struct Stock<B> {
+pub struct Stock {
     pub kind: &'static Kind,
     /// Pages that this thread holds of the kind in the end.
     pub target_pages: u64,
@@ -50,12 +54,12 @@ pub struct Stock<B> {
     pub surge_pages: u64,
     pub pages: u64,
     /// Blocks that die alone.
-    alone: Vec<Sized<B>>,
+    alone: Vec<Sized>,
     /// Those that die together.
-    groups: VecDeque<Vec<Sized<B>>>,
+    groups: VecDeque<Vec<Sized>>,
 }
 
-impl<B: Copy> Stock<B> {
+impl Stock {
     /// Nothing yet, of a kind of which `held_pages` of all kinds shall be held.
     pub fn new(kind: &'static Kind, held_pages: u64, surges_percent: u32) -> Self {
         let target_pages = held_pages * kind.held_percent / 100;
@@ -88,7 +92,7 @@ impl<B: Copy> Stock<B> {
     }
 
     /// Adds what was allocated together.
-    pub fn add(&mut self, group: Vec<Sized<B>>) {
+    pub fn add(&mut self, group: Vec<Sized>) {
         self.pages += pages_of(&group);
         if self.kind.dies == Dies::Alone {
             self.alone.extend(group);
@@ -99,7 +103,7 @@ impl<B: Copy> Stock<B> {
 
     /// What dies next: a block, or a group; processes at random, bursts in order. Empty when there
     /// is nothing.
-    pub fn take(&mut self, random: &mut fastrand::Rng) -> Vec<Sized<B>> {
+    pub fn take(&mut self, random: &mut fastrand::Rng) -> Vec<Sized> {
         let taken = match self.kind.dies {
             Dies::Alone if self.alone.is_empty() => Vec::new(),
             Dies::Alone => vec![self.alone.swap_remove(random.usize(..self.alone.len()))],
@@ -115,17 +119,12 @@ impl<B: Copy> Stock<B> {
     }
 
     /// All blocks.
-    pub fn blocks(&self) -> impl Iterator<Item = &Sized<B>> {
+    pub fn blocks(&self) -> impl Iterator<Item = &Sized> {
         self.alone.iter().chain(self.groups.iter().flatten())
     }
 
-    /// All blocks, to be moved elsewhere: their orders stay.
-    pub fn blocks_mut(&mut self) -> impl Iterator<Item = &mut Sized<B>> {
-        self.alone.iter_mut().chain(self.groups.iter_mut().flatten())
-    }
-
     /// Takes all blocks.
-    pub fn take_all(&mut self) -> Vec<Sized<B>> {
+    pub fn take_all(&mut self) -> Vec<Sized> {
         self.pages = 0;
         let mut all = std::mem::take(&mut self.alone);
         all.extend(self.groups.drain(..).flatten());
@@ -133,7 +132,7 @@ impl<B: Copy> Stock<B> {
     }
 }
 
-fn pages_of<B>(blocks: &[Sized<B>]) -> u64 {
+fn pages_of(blocks: &[Sized]) -> u64 {
     blocks.iter().map(|(_, order)| u64::from(order.frames())).sum()
 }
 
@@ -145,7 +144,7 @@ mod tests {
     fn pages_are_counted_whatever_dies() {
         let mut random = fastrand::Rng::with_seed(1);
         for kind in &KINDS {
-            let mut stock = Stock::<u32>::new(kind, 10_000, 100);
+            let mut stock = Stock::new(kind, 10_000, 100);
             assert_eq!(stock.target_pages, 100 * kind.held_percent);
             let two = Order::new(1).unwrap();
             stock.add(vec![(0, Order::BASE), (2, two)]);
@@ -163,7 +162,7 @@ mod tests {
     fn orders_are_the_published_ones_and_fit() {
         let mut random = fastrand::Rng::with_seed(1);
         for kind in &KINDS {
-            let stock = Stock::<u32>::new(kind, 0, 100);
+            let stock = Stock::new(kind, 0, 100);
             for _ in 0..1000 {
                 let order = stock.draw_order(&mut random, 1 << 10).get();
                 assert!(kind.orders.iter().any(|(published, _)| *published == order));

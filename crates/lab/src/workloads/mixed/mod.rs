@@ -21,6 +21,7 @@
 //! | `gib_allocated`, `gib_ns` | 1 GiB ranges allocated until none is left; time of each |
 //! | `gib_compacted`, `gib_compact_ns` | the same, where movable blocks may be moved for them |
 //! | `moved_pages` | pages moved for all of these |
+//! | `churn_moved_pages` | pages moved in the rounds, so that unmovable blocks need not be mixed |
 //! | `huge_allocated`, `huge_ns` | blocks of 2 MiB allocated until none is left; time of each |
 //! | `op_ns` | an allocation or a free of the rounds, all kinds and orders together |
 //! | `fallbacks` | blocks of higher orders that single frames had to replace |
@@ -31,8 +32,8 @@
 
 mod churn;
 mod ends;
+mod holdings;
 mod kinds;
-mod mover;
 mod params;
 mod rows;
 
@@ -68,8 +69,8 @@ const DESIGNS: &[Design] = &[
 const USUAL: Usual = Usual { mib: [16 << 10, 512], free_percent: 30, rounds: [20, 3] };
 
 /// Bytes of metadata per simulated page and design, about: a record of a buddy store, and the
-/// workload's own note of the block.
-const BYTES_PER_PAGE: u64 = 28;
+/// workload's own notes of the block.
+const BYTES_PER_PAGE: u64 = 44;
 
 /// Measures it, on all CPUs, as often as asked for.
 fn run(settings: &Settings) -> Result<Report, Failure> {

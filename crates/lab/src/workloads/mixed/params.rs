@@ -101,6 +101,9 @@ pub static KINDS: [Kind; 5] = [
 /// The place of page cache among the kinds.
 pub const CACHE: usize = 4;
 
+/// The highest order of all.
+pub const ORDER_MAX: u32 = 4;
+
 /// Share of the memory that is held during the rounds, in percent.
 pub const FULL_PERCENT: u64 = 96;
 
@@ -131,6 +134,7 @@ mod tests {
         assert_eq!(KINDS.iter().map(|kind| kind.held_percent).sum::<u64>(), 100);
         for kind in &KINDS {
             assert_eq!(kind.orders.iter().map(|order| order.1).sum::<u32>(), 100, "{}", kind.name);
+            assert!(kind.orders.iter().all(|order| order.0 <= ORDER_MAX), "{}", kind.name);
         }
         assert_eq!(KINDS[CACHE].name, "page cache");
         assert!(published(100).lines().all(|line| line.len() <= 80), "{}", published(100));

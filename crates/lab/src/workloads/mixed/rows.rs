@@ -13,7 +13,7 @@ pub const NAME: &str = "mixed";
 /// A metric, and where an [`End`] has it.
 type Figure = (Metric, fn(&End) -> f64);
 
-const METRICS: [Figure; 13] = [
+const METRICS: [Figure; 14] = [
     (("whole_share", "1"), |end| end.whole_share),
     (("gib_ranges", "ranges"), |end| end.gib_ranges),
     (("tainted_share", "1"), |end| end.tainted_share),
@@ -24,6 +24,7 @@ const METRICS: [Figure; 13] = [
     (("gib_compacted", "ranges"), |end| end.gib_compacted),
     (("gib_compact_ns", "ns"), |end| end.gib_compact_ns),
     (("moved_pages", "pages"), |end| end.moved_pages),
+    (("churn_moved_pages", "pages"), |end| end.churn_moved_pages),
     (("huge_allocated", "blocks"), |end| end.huge_allocated),
     (("huge_ns", "ns"), |end| end.huge_ns),
     (("fallbacks", "blocks"), |end| end.fallbacks),
@@ -54,6 +55,7 @@ impl Found {
 pub fn add(report: &mut Report, shape: &Shape, designs: &[Design], found: &[Found]) {
     let mut params = shape.params(shape.rounds);
     params.insert("surges", shape.surges_percent.into());
+    params.insert("moves", i64::from(shape.moves));
     for (&design, found) in designs.iter().zip(found) {
         let place = (shape.threads, &params);
         for (metric, of) in METRICS {
@@ -107,7 +109,7 @@ pub fn show(report: &mut Report, shape: &Shape, designs: &[Design], found: &[Fou
 
 /// A second table, of the designs that move blocks.
 fn show_compacted(report: &mut Report, designs: &[Design], found: &[Found]) {
-    let mut table = table::new(["design", "had", "us", "pages moved"]);
+    let mut table = table::new(["design", "had", "us", "pages moved", "in the rounds"]);
     for (design, found) in designs.iter().zip(found) {
         let had = found.samples(|end| end.gib_compacted);
         if had.iter().any(|had| had.is_finite()) {
@@ -118,13 +120,15 @@ fn show_compacted(report: &mut Report, designs: &[Design], found: &[Found]) {
                 count(&had),
                 finite(&us),
                 count(&found.samples(|end| end.moved_pages)),
+                count(&found.samples(|end| end.churn_moved_pages)),
             ]);
         }
     }
     if !table.is_empty() {
         report.say(
             "Where page cache and anonymous memory may be moved: ranges of 1 GiB had, us for\n\
-             each without copies, and pages moved for all of them",
+             each without copies, and pages moved for all of them; and pages moved in the\n\
+             rounds, so that unmovable blocks need not be mixed among movable ones",
         );
         report.say(table::align(table, 1));
     }
