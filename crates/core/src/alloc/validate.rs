@@ -241,7 +241,8 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
     }
 
     /// Every pageblock with free frames has its `some` hint, every entirely free one its `whole`
-    /// hint, and every section the marks that lead to them.
+    /// hint, none has a block of an order that it is noted to lack, and every section has the marks
+    /// that lead to them.
     fn check_hints(&self, zone: ZoneId) -> Result<(), Fault> {
         let Some(bitmap) = self.caches.store.bitmap() else { return Ok(()) };
         let span = self.caches.zones.get(zone).span();
@@ -257,7 +258,8 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
                 let (some, whole) = section.hints(pageblock / 64);
                 let (some, whole) =
                     (some >> (pageblock % 64) & 1 == 1, whole >> (pageblock % 64) & 1 == 1);
-                if free > 0 && !some || free == PAGEBLOCK_FRAMES && !whole {
+                let hides = section.hides_block(pageblock);
+                if free > 0 && !some || free == PAGEBLOCK_FRAMES && !whole || hides {
                     let pfn = Pfn::new(
                         (number * SECTION_PAGEBLOCKS + pageblock) as u32 * PAGEBLOCK_FRAMES,
                     );

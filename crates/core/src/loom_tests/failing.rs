@@ -386,3 +386,35 @@ fn freed_before_is_counted() {
 fn freed_before_is_counted_unannounced() {
     explore_mutant(Mutant::Unannounced, count_on_its_way);
 }
+
+/// A search for pairs finds none, because frames lie scattered, and notes that. Before it looks
+/// again a frame comes back that makes a pair, and a request for one passes the pageblock by.
+fn noted_too_early() {
+    let flags = Flags::default().no_reclaim();
+    let depot = Depot::new(&Setup { frames: 4, ..Setup::default() }, Rseq::new(2));
+    run_on(0);
+    for held in [1, 3] {
+        depot.allocator.alloc_at(Pfn::new(held), 1, flags).expect("no other thread is there");
+    }
+    let has_pair = Arc::new(AtomicBool::new(false));
+    let theirs = has_pair.clone();
+    let search = spawn(0, &depot, move |depot| {
+        theirs.store(depot.allocator.alloc(PAIR, flags).is_ok(), Ordering::Relaxed);
+    });
+    run_on(1);
+    depot.allocator.free_contiguous(Pfn::new(1), 1).expect("it is ours");
+    let found = last_resort_for_block(&depot.allocator, PAIR, flags);
+    search.join().unwrap();
+    assert!(found.is_ok() != has_pair.load(Ordering::Relaxed), "neither has the pair, or both");
+}
+
+#[test]
+fn a_lack_noted_too_early() {
+    explore(noted_too_early);
+}
+
+#[test]
+#[should_panic = "neither has the pair"]
+fn a_lack_noted_too_early_unannounced() {
+    explore_mutant(Mutant::Unannounced, noted_too_early);
+}

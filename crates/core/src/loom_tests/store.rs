@@ -5,6 +5,9 @@
 //! 3. Nor does a mark of the summary, whichever sort of pageblock it leads to, and however many
 //!    threads it takes to make one of that sort. It does when the search that clears a mark does
 //!    not look again, or when the taker that clears `whole` does not look at `some`.
+//! 4. No pageblock is noted for good to lack an order of which it has a block, whether one free or
+//!    two make the block. It is when the search that notes it does not look again, or without the
+//!    fences.
 
 use std::sync::Arc;
 
@@ -46,6 +49,7 @@ fn check_hints(section: &Section<'_>) {
             whole >> pageblock & 1 == 1 || free < PAGEBLOCK_FRAMES,
             "a whole pageblock that no search would find"
         );
+        assert!(!section.hides_block(pageblock), "a block that no search would find");
     }
     for sort in Sort::ALL {
         assert!(!section.hides(sort), "no mark leads to what is {sort:?}");
@@ -235,4 +239,72 @@ fn mark_of_a_huge_that_is_partial_by_two_hints() {
 #[should_panic = "no mark leads"]
 fn mark_of_a_huge_that_is_partial_by_one_hint() {
     explore_mutant(Mutant::MarksByOneHint, partial_by_two_hints);
+}
+
+const PAIR: Order = match Order::new(1) {
+    Some(order) => order,
+    None => unreachable!(),
+};
+
+/// A search for pairs finds none, while `missing` frames come back, each by a thread of its own,
+/// that complete one. `searched`: another has found none before.
+fn pair_comes_back(missing: &[u32], searched: bool) {
+    let section = section();
+    assert!(section.claim(0, PAGEBLOCK_FRAMES) && section.put(4, 1) == 0);
+    if missing.len() == 1 {
+        assert_eq!(section.put(0, 1), 0);
+    }
+    if searched {
+        assert_eq!(section.take(0, PAIR, 1, |_| ()), 0);
+        assert_eq!(section.may_have(0, PAIR) & 1, 0);
+    }
+    let frees: Vec<_> = missing
+        .iter()
+        .map(|&frame| spawn(&section, move |section| section.put(frame, 1)))
+        .collect();
+    let taken = 2 * section.take(0, PAIR, 1, |_| ());
+    frees.into_iter().for_each(|free| assert_eq!(free.join().unwrap(), 0));
+    check(&section, PAGEBLOCK_FRAMES - 3 + taken);
+}
+
+#[test]
+fn pair_comes_back_to_a_search() {
+    explore(|| pair_comes_back(&[1], false));
+}
+
+#[test]
+#[should_panic = "a block that no search would find"]
+fn pair_comes_back_unseen() {
+    explore_mutant(Mutant::LacksUnseen, || pair_comes_back(&[1], false));
+}
+
+#[test]
+#[should_panic = "a block that no search would find"]
+fn pair_comes_back_without_the_fences() {
+    explore_mutant(Mutant::NoDekker, || pair_comes_back(&[1], false));
+}
+
+#[test]
+fn pair_comes_back_by_two_frees() {
+    explore(|| pair_comes_back(&[0, 1], false));
+}
+
+#[test]
+fn pair_comes_back_where_it_was_lacking() {
+    explore(|| pair_comes_back(&[0, 1], true));
+}
+
+/// Searches for two orders find none, while a free makes a block of the smaller one.
+#[test]
+fn two_searches_find_no_pair() {
+    explore(|| {
+        let section = section();
+        assert!(section.claim(0, PAGEBLOCK_FRAMES) && section.put(0, 1) + section.put(4, 1) == 0);
+        let larger = Order::new(2).unwrap();
+        let other = spawn(&section, move |section| section.take(0, larger, 1, |_| ()));
+        let free = spawn(&section, |section| section.put(1, 1));
+        let taken = 2 * section.take(0, PAIR, 1, |_| ());
+        assert_eq!((other.join().unwrap(), free.join().unwrap()), (0, 0));
+        check(&section, PAGEBLOCK_FRAMES - 3 + taken);
+    });
 }

@@ -161,6 +161,20 @@ impl Pass {
         }
     }
 
+    /// Of the 64 pageblocks of a word of hints, those that may have a block of `order`.
+    #[inline]
+    fn fitting(self, section: &Section<'_>, i: usize, order: Order) -> u64 {
+        match self {
+            Pass::Near(Sort::Partial)
+            | Pass::Partial { .. }
+            | Pass::Akin
+            | Pass::Mixed
+            | Pass::Any => section.may_have(i, order),
+            // What is whole has all orders.
+            Pass::Near(_) | Pass::Whole(_) | Pass::Pair(_) | Pass::Reported(_) => !0,
+        }
+    }
+
     /// Whether a search goes through this pass.
     fn is_due(self, wanted: Wanted<'_>, bitmap: &Bitmap<'_>) -> bool {
         match self {
@@ -333,7 +347,7 @@ impl<'m> Bitmap<'m> {
             if matches!(pass, Pass::Whole(Walk::Marked)) && self.evacuates {
                 self.choose_section(wanted);
             }
-            self.visit(wanted, *pass, |section, pageblock| {
+            self.visit(wanted, order, *pass, |section, pageblock| {
                 // One that is reported, or of another mobility, is taken as a whole.
                 let is_owned = match pass {
                     Pass::Reported(_) => Some(self.wake(section, pageblock)),
@@ -409,7 +423,7 @@ impl<'m> Bitmap<'m> {
             let mut densest: Option<(u32, &Section<'_>, PageblockIndex)> = None;
             is_any = false;
             let pass = Pass::Partial { which, looks_max: DENSEST_OF };
-            self.visit(wanted, pass, |section, pageblock| {
+            self.visit(wanted, order, pass, |section, pageblock| {
                 is_any = true;
                 let free = section.count_in_words(pageblock.in_section());
                 if free > 0 && densest.is_none_or(|(least, ..)| free < least) {
@@ -658,7 +672,7 @@ impl<'m> Bitmap<'m> {
             if !pass.is_due(wanted, self) {
                 continue;
             }
-            self.visit(wanted, pass, |section, pageblock| {
+            self.visit(wanted, Order::MAX, pass, |section, pageblock| {
                 let second = PageblockIndex(pageblock.0 + 1);
                 let start = pageblock.in_section() as u32 * PAGEBLOCK_FRAMES;
                 let claim = || match pass {
@@ -804,10 +818,12 @@ impl<'m> Bitmap<'m> {
         doubled
     }
 
-    /// Calls `visit` for each pageblock that `pass` selects, beginning at the hint, once around.
+    /// Calls `visit` for each pageblock that `pass` selects and that may have a block of `order`,
+    /// beginning at the hint, once around.
     fn visit(
         &self,
         wanted: Wanted<'_>,
+        order: Order,
         pass: Pass,
         mut visit: impl FnMut(&'m Section<'m>, PageblockIndex) -> ControlFlow<()>,
     ) {
@@ -842,13 +858,13 @@ impl<'m> Bitmap<'m> {
                     note_step();
                     let candidates = pass.candidates(section, at % HINT_WORDS);
                     has_some |= candidates != 0;
-                    let candidates = candidates & mask;
-                    let candidates =
-                        if candidates != 0 && (self.evacuates || matches!(pass, Pass::Mixed)) {
-                            candidates & pass.scope(section, at % HINT_WORDS)
-                        } else {
-                            candidates
-                        };
+                    let mut candidates = candidates & mask;
+                    if candidates != 0 && (self.evacuates || matches!(pass, Pass::Mixed)) {
+                        candidates &= pass.scope(section, at % HINT_WORDS);
+                    }
+                    if candidates != 0 {
+                        candidates &= pass.fitting(section, at % HINT_WORDS, order);
+                    }
                     let visit = |pageblock| visit(section, pageblock);
                     if candidates != 0
                         && self

@@ -165,6 +165,41 @@ fn pageblocks_without_their_neighbours_are_not_looked_at_for_pairs() {
     }
 }
 
+/// Every second frame of all pageblocks is free. The first search for a larger block looks into all
+/// of them, the others into none, until one has such a block again.
+#[test]
+fn scattered_pageblocks_are_looked_into_once() {
+    let mut state = 0x9e37_79b9_7f4a_7c15;
+    let world = World::new();
+    assert!(world.bitmap().claim(Pfn::new(0), HUGES * PAGEBLOCK_FRAMES));
+    let words = HUGES * PAGEBLOCK_FRAMES / bits::WORD_FRAMES;
+    for word in 0..words {
+        let first = Pfn::new(word * bits::WORD_FRAMES);
+        let frames = (0..bits::WORD_FRAMES).step_by(2).map(|at| first.add(at));
+        assert_eq!(world.bitmap().put_blocks(Order::BASE, frames), Doubled::NONE);
+    }
+    // Each of the passes reads the hints of all sections, and what is around the hint twice.
+    let walk = PASSES.len() as u64 * (SECTIONS * HINT_WORDS + SECTIONS) as u64;
+    for size in (1..Order::PAGEBLOCK.get()).rev().map(order) {
+        let (found, steps) = world.take(size);
+        assert!(found.is_none() && steps > HUGES.into(), "{size}: {steps} steps");
+        let (found, steps) = world.take(size);
+        assert!(found.is_none() && steps <= walk, "{size}: {steps} steps");
+        for _ in 0..10 {
+            let block = random(&mut state) % (HUGES * PAGEBLOCK_FRAMES / size.frames());
+            let start = Pfn::new(block * size.frames());
+            let missing = || (1..size.frames()).step_by(2).map(|at| start.add(at));
+            missing().for_each(|pfn| world.put(pfn, Order::BASE));
+            let (found, steps) = world.take(size);
+            assert!(found == Some(start) && steps <= walk + 1, "{size}: {steps} steps");
+            world.put(start, size);
+            missing().for_each(|pfn| assert!(world.bitmap().claim(pfn, 1)));
+            // The hint is the search's own: it looks there again, and finds none.
+            assert_eq!(world.take(size).0, None);
+        }
+    }
+}
+
 /// A pair needs both its pageblocks in the zone.
 #[test]
 fn a_pair_does_not_cross_the_border_of_a_zone() {
@@ -234,6 +269,8 @@ fn searches_agree_with_a_look_at_every_block() {
         }
         let section = world.bitmap().section(round % SECTIONS).unwrap();
         assert!(!Sort::ALL.into_iter().any(|sort| section.hides(sort)));
+        let pageblock = random(&mut state) as usize % SECTION_PAGEBLOCKS;
+        assert!(!section.hides_block(pageblock));
     }
     assert!(refused > 20, "{refused} refused");
 }

@@ -11,6 +11,7 @@ pub mod bits;
 pub mod device;
 mod doubled;
 mod gibibytes;
+mod lacks;
 mod late;
 mod misuse;
 mod reported;

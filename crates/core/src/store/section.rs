@@ -4,6 +4,8 @@
 //! * *word*: 64 frames, one bit each, set while the frame is free in the store.
 //! * *pageblock*: 512 frames, 8 words, exactly one cache line.
 //! * *some*, *whole*: per pageblock, hints that at least one frame, or every frame, is free.
+//! * *lacks*: per pageblock and order, a hint that it has free frames and no free block of that
+//!   order: see [`lacks`](super::lacks).
 //! * *tag*: per pageblock, which zone and mobility its frames belong to; kept by the store.
 //! * *evacuating*: per pageblock, a copy of what its tag says, for searches: they
 //!   pass by those that evacuate.
@@ -57,6 +59,7 @@
 use core::ops::Range;
 
 use super::bits::{self, WORD_FRAMES};
+use super::lacks::Lacks;
 use super::summary::{Marks, Sort, note_step};
 use crate::frame::Order;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_PAGEBLOCKS};
@@ -85,13 +88,14 @@ pub struct Section<'m> {
     evacuating: [AtomicU64; HINT_WORDS],
     mixed: [AtomicU64; HINT_WORDS],
     reported: [AtomicU64; HINT_WORDS],
+    lacks: Lacks,
     /// A statistic, so Relaxed: pageblocks that serve unmovable or reclaimable requests.
     unmovable: AtomicU32,
     marks: Marks<'m>,
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Section<'_>>() == 32768 + 384);
+const _: () = assert!(size_of::<Section<'_>>() == 32768 + 896);
 
 /// A run of frames inside one word.
 #[derive(Clone, Copy)]
@@ -126,6 +130,7 @@ impl<'m> Section<'m> {
             fill(&raw mut (*place).evacuating, || AtomicU64::new(0));
             fill(&raw mut (*place).mixed, || AtomicU64::new(0));
             fill(&raw mut (*place).reported, || AtomicU64::new(0));
+            (&raw mut (*place).lacks).write(Lacks::new());
             (&raw mut (*place).unmovable).write(AtomicU32::new(0));
             (&raw mut (*place).marks).write(marks);
         }
@@ -146,6 +151,7 @@ impl<'m> Section<'m> {
             fill(&raw mut (*place).evacuating, || AtomicU64::new(0));
             fill(&raw mut (*place).mixed, || AtomicU64::new(0));
             fill(&raw mut (*place).reported, || AtomicU64::new(0));
+            (&raw mut (*place).lacks).write(Lacks::new());
             (&raw mut (*place).unmovable).write(AtomicU32::new(0));
             (&raw mut (*place).marks).write(marks);
         }
@@ -158,6 +164,12 @@ impl<'m> Section<'m> {
     pub fn hints(&self, i: usize) -> (u64, u64) {
         // Acquire: pairs with the SeqCst (Release) of `clear_some` and `clear_whole`.
         (self.some[i].load(Ordering::Acquire), self.whole[i].load(Ordering::Acquire))
+    }
+
+    /// Of pageblocks `64 * i ..`, those that may have a block of `order`.
+    #[inline]
+    pub fn may_have(&self, i: usize, order: Order) -> u64 {
+        self.lacks.may_have(i, order)
     }
 
     /// Pageblocks that are hinted to be whole.
@@ -342,6 +354,8 @@ impl<'m> Section<'m> {
         // In this order: see the theory.
         if empty {
             self.clear_some(pageblock);
+        } else if taken < want {
+            self.note_lack(pageblock, order);
         }
         if was_whole && taken > 0 {
             self.clear_whole(pageblock);
@@ -402,8 +416,12 @@ impl<'m> Section<'m> {
         let starts = (base..base + PAGEBLOCK_FRAMES).step_by(order.frames() as usize);
         let claimed = starts.filter(|&start| self.claim(start, order.frames()));
         let taken = claimed.take(want as usize).map(&mut give).count() as u32;
-        if order < Order::PAGEBLOCK && !self.has_some(pageblock) {
-            self.clear_some(pageblock);
+        if order < Order::PAGEBLOCK {
+            if !self.has_some(pageblock) {
+                self.clear_some(pageblock);
+            } else if taken < want {
+                self.note_lack(pageblock, order);
+            }
         }
         taken
     }
@@ -531,6 +549,9 @@ impl<'m> Section<'m> {
         if is_whole {
             self.set_whole(pageblock);
         }
+        if self.lacks.any(pageblock) {
+            self.refresh_lacks(pageblock);
+        }
         if self.some[at].load(Ordering::SeqCst) & bit == 0 {
             return self.set_some_unless_reported(pageblock) || is_whole;
         }
@@ -547,6 +568,37 @@ impl<'m> Section<'m> {
             self.set_some(pageblock);
         }
         is_reported
+    }
+
+    /// Notes that a pageblock in which a search found no block of `order` has none, unless one came
+    /// back.
+    #[cold]
+    fn note_lack(&self, pageblock: usize, order: Order) {
+        if self.lacks.set(pageblock, order) {
+            dekker_fence();
+            if !is_mutant(Mutant::LacksUnseen) {
+                self.refresh_lacks(pageblock);
+            }
+        }
+    }
+
+    /// Notes which blocks a pageblock has that was noted to lack some.
+    #[cold]
+    fn refresh_lacks(&self, pageblock: usize) {
+        self.lacks.clear(pageblock, &self.words_now(pageblock));
+    }
+
+    /// Whether a pageblock has a block that its hints say it lacks. Never, when all others have
+    /// stopped.
+    pub fn hides_block(&self, pageblock: usize) -> bool {
+        self.lacks.hides(pageblock, &self.words_now(pageblock))
+    }
+
+    /// The words of a pageblock, ordered with changes of its hints.
+    fn words_now(&self, pageblock: usize) -> [u64; PAGEBLOCK_WORDS] {
+        let words = self.pageblock_words(pageblock);
+        // SeqCst: a free that makes a block and a search that sets a hint must not both miss.
+        core::array::from_fn(|i| words[i].load(Ordering::SeqCst))
     }
 
     /// Sets the `some` hint of a pageblock, and the mark that leads there if it is partly free.

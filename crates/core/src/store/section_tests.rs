@@ -41,6 +41,7 @@ fn check_hints(section: &Section<'_>, pageblock: usize) {
     assert!(free == 0 || some >> (pageblock % 64) & 1 == 1);
     assert_eq!(whole >> (pageblock % 64) & 1 == 1, free == PAGEBLOCK_FRAMES);
     assert!(!Sort::ALL.into_iter().any(|sort| section.hides(sort)));
+    assert!(!section.hides_block(pageblock));
 }
 
 /// Bytes of the front words of one mobility, and of a zone: seven rows, and five words that refuse.
@@ -212,7 +213,63 @@ fn whoever_takes_the_last_block_clears_the_hint() {
     }
 }
 
-/// As above, for blocks of several words.
+/// The orders of which pageblock 0 may have blocks.
+fn may_have(section: &Section<'_>) -> Vec<u32> {
+    (0..Order::PAGEBLOCK.get()).filter(|&n| section.may_have(0, order(n)) & 1 == 1).collect()
+}
+
+/// A search that finds no block notes that, and a free that makes one of that order or above. What
+/// makes smaller ones changes nothing.
+#[test]
+fn a_search_notes_which_orders_are_lacking() {
+    let section = boxed(Section::init);
+    let all: Vec<_> = (0..Order::PAGEBLOCK.get()).collect();
+    for searched in 1..Order::PAGEBLOCK.get() {
+        assert_eq!(section.put(0, 1), 0);
+        assert_eq!(may_have(&section), all, "no search has looked");
+        assert_eq!(section.take(0, order(searched), 1, |_| ()), 0);
+        assert_eq!(may_have(&section), (0..searched).collect::<Vec<_>>());
+        // Its buddy, and so on: a block of each order in turn.
+        for made in 0..Order::PAGEBLOCK.get() - 1 {
+            let frames = order(made).frames();
+            assert_eq!(section.put(frames, frames), 0);
+            check_hints(&section, 0);
+            let expected = if made + 1 < searched {
+                (0..searched).collect()
+            } else {
+                (0..=made + 1).collect::<Vec<_>>()
+            };
+            assert_eq!(may_have(&section), expected, "order {} after {searched}", made + 1);
+        }
+        // The rest of the pageblock, which is whole so.
+        assert_eq!(section.put(PAGEBLOCK_FRAMES / 2, PAGEBLOCK_FRAMES / 2), 0);
+        check_hints(&section, 0);
+        assert_eq!(may_have(&section), all);
+        assert!(section.claim(0, PAGEBLOCK_FRAMES));
+    }
+}
+
+/// Each pageblock has hints of its own.
+#[test]
+fn lacking_orders_are_noted_by_pageblock() {
+    let section = boxed(Section::init);
+    let lacks = |pageblock: usize, n: u32| pageblock as u32 * 7 % 9 < n;
+    for pageblock in 0..SECTION_PAGEBLOCKS {
+        assert_eq!(section.put(pageblock as u32 * PAGEBLOCK_FRAMES, 1), 0);
+        if let Some(first) = (1..9).find(|&n| lacks(pageblock, n)) {
+            assert_eq!(section.take(pageblock, order(first), 1, |_| ()), 0);
+        }
+    }
+    for n in 1..9 {
+        for i in 0..HINT_WORDS {
+            let expected =
+                (0..64).filter(|bit| !lacks(i * 64 + bit, n)).fold(0, |all, bit| all | 1 << bit);
+            assert_eq!(section.may_have(i, order(n)), expected, "order {n}, word {i}");
+        }
+    }
+}
+
+/// Blocks of several words come from words that are whole.
 #[test]
 fn large_blocks_come_from_words_that_are_whole() {
     let section = boxed(Section::init);

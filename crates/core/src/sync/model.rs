@@ -27,6 +27,8 @@ pub enum Mutant {
     ClearsUnseen,
     /// The taker that clears the `whole` hint leaves it to others to mark the pageblock as partial.
     MarksByOneHint,
+    /// A search that has noted that a pageblock lacks an order does not look at the words again.
+    LacksUnseen,
     /// Memory is added without being announced as in flight.
     AddsUnannounced,
     /// The loser of a race to add memory leaves the pageblocks that it has claimed.
