@@ -31,6 +31,8 @@
 //! Pageblocks that were [reported](super::reported) are in no hint. A search comes to them when it
 //! has found no whole one that was not.
 //!
+//! Partly used pageblocks that lack the wanted order are passed by: see [`lacks`](super::lacks).
+//!
 //! Where to look is read off the hints, and which sections' hints to read off the
 //! [`summary`](super::summary): what is held is not walked over. Only the last pass of each search,
 //! before it says that there is nothing, reads the hints of all sections.
