@@ -37,6 +37,8 @@ pub struct Paging {
     pub pages: [u32; 2],
     /// Memory of a design, in times what clients have.
     pub room: u32,
+    /// How many memories these designs touch.
+    pub memories: fn(&[Design]) -> usize,
 }
 
 const TIMES: [Metric; 3] = [("elapsed_s", "s"), ("user_s", "s"), ("system_s", "s")];
@@ -57,7 +59,7 @@ impl Paging {
         let name = self.workload.name;
         let designs = settings.designs(name, self.workload.designs)?;
         let wanted = self.pages[usize::from(settings.effort == Effort::Quick)];
-        let pages = self.fitting_pages(&mut report, wanted, memories(&designs));
+        let pages = self.fitting_pages(&mut report, wanted, (self.memories)(&designs));
         let sweep = Arc::new(Sweep::new());
         let mut by_clients = Vec::new();
         for clients in steps(name, settings, &mut report) {
@@ -151,7 +153,7 @@ fn steps(name: &str, settings: &Settings, report: &mut Report) -> Vec<usize> {
 }
 
 /// How many of the designs have memory of their own, the threads' counting as one.
-fn memories(designs: &[Design]) -> usize {
+pub fn memories(designs: &[Design]) -> usize {
     let sharing = designs.iter().filter(|design| design.is_of_a_thread()).count();
     designs.len() - sharing.saturating_sub(1)
 }

@@ -1,15 +1,14 @@
 //! A design that serves page faults.
 
 use std::cell::RefCell;
-use std::ops::Range;
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use pagedepot::Pfn;
 
+use super::homes::{Homes, PAGE_TABLE_REACH_BYTES};
 use super::signal::{Server, served};
-use super::uffd::{Userfaultfd, populate};
+use super::uffd::Userfaultfd;
 use crate::design::pool::Pool;
 use crate::design::{Allocator, PAGE_BYTES};
 use crate::failure::Failure;
@@ -19,6 +18,7 @@ use crate::workloads::paging::{Client, Had};
 /// Faults of some clients, served from one allocator.
 pub struct Faults<A: Allocator<Block = Pfn>> {
     allocator: A,
+    homes: Arc<Homes>,
     uffd: Arc<Userfaultfd>,
     /// By client.
     places: Vec<Mutex<Place>>,
@@ -33,36 +33,35 @@ struct Place {
 }
 
 impl<A: Allocator<Block = Pfn>> Faults<A> {
-    /// Addresses for so many clients, with a share each, over an allocator with so many pages.
+    /// Addresses for so many clients, with a share each, over an allocator whose frames all have
+    /// homes.
     ///
     /// # Errors
-    /// Without memory, or when the kernel refuses to watch it.
+    /// Without address space, or when the kernel refuses to watch it.
     pub fn new(
         allocator: A,
+        homes: Arc<Homes>,
         uffd: &Arc<Userfaultfd>,
-        pages: u64,
         (clients, share): (usize, u32),
     ) -> Result<Self, Failure> {
-        let memory = bytes_from(allocator.address(Pfn::new(0)), pages as usize);
-        // What is measured are faults of the clients, not the kernel's first ones of the memory.
-        populate(&memory)?;
-        uffd.watch(&memory)?;
         let place = || {
-            let range = Pool::new(share as usize * PAGE_BYTES, PAGE_BYTES)?;
+            // Two clients do not share a page table.
+            let range = Pool::new(share as usize * PAGE_BYTES, PAGE_TABLE_REACH_BYTES)?;
             range.use_base_pages();
-            uffd.watch(&bytes_from(range.at(0), share as usize))?;
+            uffd.watch(range.at(0), share as usize)?;
             Ok(Mutex::new(Place { range, frames: Vec::with_capacity(share as usize) }))
         };
         let places = (0..clients).map(|_| place()).collect::<Result<_, Failure>>()?;
-        Ok(Faults { allocator, uffd: Arc::clone(uffd), places })
+        Ok(Faults { allocator, homes, uffd: Arc::clone(uffd), places })
     }
 
-    /// Moves all pages back to their frames, and frees these.
+    /// Moves all pages home, and frees their frames.
     fn give_back(&self, place: &mut Place) {
         for (page, &frame) in place.frames.iter().enumerate() {
-            let (from, to) = (place.range.at(page * PAGE_BYTES), self.allocator.address(frame));
+            let from = place.range.at(page * PAGE_BYTES);
+            let home = self.homes.of(self.allocator.frame(frame));
             // SAFETY: the client has no reference into the page, and the frame is held for it.
-            if let Err(errno) = unsafe { self.uffd.move_page(from, to) } {
+            if let Err(errno) = unsafe { self.uffd.move_page(from, home) } {
                 panic!("{}: page {page} cannot move back to {frame}: {errno}", A::DESIGN);
             }
         }
@@ -70,14 +69,10 @@ impl<A: Allocator<Block = Pfn>> Faults<A> {
     }
 }
 
-fn bytes_from(start: NonNull<u8>, pages: usize) -> Range<usize> {
-    let start = start.as_ptr().expose_provenance();
-    start..start + pages * PAGE_BYTES
-}
-
 /// Serves the faults of one client during a run.
 struct OfClient<'f, A> {
     allocator: &'f A,
+    homes: &'f Homes,
     uffd: &'f Userfaultfd,
     range: &'f Pool,
     /// Pages of the range.
@@ -98,11 +93,17 @@ impl<A: Allocator<Block = Pfn>> Server for OfClient<'_, A> {
         if address & !(PAGE_BYTES - 1) != to.addr().get() {
             return false;
         }
-        let Some(frame) = self.allocator.zeroed() else {
+        let Some(frame) = self.allocator.alloc::<0>() else {
             panic!("{} ran out of pages with half of them free: it lost some", A::DESIGN)
         };
-        // SAFETY: the frame is ours since a moment ago, and the client waits for the page.
-        if let Err(errno) = unsafe { self.uffd.move_page(self.allocator.address(frame), to) } {
+        let home = self.homes.of(self.allocator.frame(frame));
+        // SAFETY: the frame and so its home are ours since a moment ago, and the client waits for
+        // the page.
+        let moved = unsafe {
+            home.write_bytes(0, PAGE_BYTES);
+            self.uffd.move_page(home, to)
+        };
+        if let Err(errno) = moved {
             panic!("{}: {frame} cannot become a page: {errno}", A::DESIGN);
         }
         frames.push(frame);
@@ -124,8 +125,9 @@ impl<A: Allocator<Block = Pfn>> Client for Faults<A> {
         let start = Instant::now();
         let Place { range, frames } = &mut *place;
         let range = &*range;
-        let (allocator, uffd) = (&self.allocator, &*self.uffd);
-        let server = OfClient { allocator, uffd, range, share, frames: RefCell::new(frames) };
+        let (allocator, homes, uffd) = (&self.allocator, &*self.homes, &*self.uffd);
+        let frames = RefCell::new(frames);
+        let server = OfClient { allocator, homes, uffd, range, share, frames };
         served(&server, || {
             for page in 0..share as usize {
                 // SAFETY: inside the range, which is this client's.
@@ -148,28 +150,40 @@ mod tests {
 
     const SHARE: u32 = 300;
 
-    #[test]
-    fn frames_of_the_design_become_the_pages_and_come_back() {
-        let uffd = match Userfaultfd::open() {
-            Ok(uffd) => Arc::new(uffd),
-            Err(why) => return eprintln!("SKIPPED: {why}"),
-        };
-        let _handler = Handler::install();
+    const PAGES: u64 = 4096;
+
+    /// Faults of one client of a depot; `None` where the kernel or a sandbox has none.
+    fn faults() -> Option<Faults<DepotAllocator>> {
+        let uffd = Userfaultfd::open().map(Arc::new);
+        let uffd = uffd.inspect_err(|why| eprintln!("SKIPPED: {why}")).ok()?;
         let cpu = cpus::usable().unwrap()[0];
         cpus::pin(cpu);
-        let demand = Demand { cpus: vec![cpu], memory_pages: Some(4096), ..Demand::default() };
+        let demand = Demand { cpus: vec![cpu], memory_pages: Some(PAGES), ..Demand::default() };
         let allocator = <DepotAllocator>::new(&demand).unwrap();
-        let mut faults = Faults::new(allocator, &uffd, 4096, (1, SHARE)).unwrap();
+        let homes = Arc::new(Homes::new(PAGES, &uffd).unwrap());
+        Some(Faults::new(allocator, homes, &uffd, (1, SHARE)).unwrap())
+    }
+
+    #[test]
+    fn pages_are_zeroed_and_come_back_as_the_client_left_them() {
+        let Some(mut faults) = faults() else { return };
+        let _handler = Handler::install();
         for _ in 0..2 {
+            for frame in 0..PAGES {
+                // SAFETY: no client has pages, so all homes are there.
+                unsafe { faults.homes.of(frame).write_bytes(0xFF, PAGE_BYTES) };
+            }
             assert_eq!(faults.run(0, SHARE).pages, u64::from(SHARE));
+            let (mut served, mut untouched) = (0, 0);
+            for frame in 0..PAGES {
+                // SAFETY: as above; nothing writes meanwhile.
+                let page = unsafe { faults.homes.of(frame).cast::<[u8; PAGE_BYTES]>().as_ref() };
+                // A client writes 1 into the first byte.
+                served += u32::from(page[0] == 1 && page[1..].iter().all(|&byte| byte == 0));
+                untouched += u32::from(page.iter().all(|&byte| byte == 0xFF));
+            }
+            assert_eq!((served, untouched), (SHARE, PAGES as u32 - SHARE));
         }
-        // What the client wrote into its pages is in the frames, of which as many were used.
-        let held: Vec<_> = std::iter::from_fn(|| faults.allocator.alloc::<0>()).collect();
-        // SAFETY: frames that are held, in memory that is populated.
-        let read = |&frame: &Pfn| unsafe { faults.allocator.address(frame).read_volatile() };
-        let written = held.iter().map(read).filter(|&byte| byte == 1).count();
-        assert!((SHARE as usize..=2 * SHARE as usize).contains(&written), "{written}");
-        held.into_iter().for_each(|frame| faults.allocator.free::<0>(frame));
         Allocator::check(&mut faults.allocator).unwrap();
     }
 }

@@ -1,7 +1,6 @@
 //! `userfaultfd(2)`, as far as this workload needs it. Holds `unsafe`: system calls about ranges
 //! that the callers own.
 
-use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
@@ -12,7 +11,7 @@ use linux_raw_sys::general::{
 };
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
-use rustix::mm::{Advice, UserfaultfdFlags, madvise, userfaultfd};
+use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
 use crate::design::PAGE_BYTES;
 use crate::failure::Failure;
@@ -43,17 +42,17 @@ impl Userfaultfd {
         Ok(Userfaultfd(fd))
     }
 
-    /// From now on a touch of a missing page in this range, of whole pages, is a `SIGBUS`.
+    /// From now on a touch of a missing one of so many pages is a `SIGBUS`.
     ///
     /// # Errors
     /// When the kernel refuses the range.
-    pub fn watch(&self, range: &Range<usize>) -> Result<(), Failure> {
-        let range = uffdio_range { start: range.start as u64, len: range.len() as u64 };
+    pub fn watch(&self, start: NonNull<u8>, pages: usize) -> Result<(), Failure> {
+        let range = uffdio_range { start: address(start), len: (pages * PAGE_BYTES) as u64 };
         let mode = UFFDIO_REGISTER_MODE_MISSING.into();
         let mut register = uffdio_register { range, mode, ioctls: 0 };
         // SAFETY: this call's structure; the caller's range, whose pages stay as they are.
         unsafe { ioctl(&self.0, Updater::<REGISTER, _>::new(&mut register)) }
-            .map_err(|errno| why(errno, "userfaultfd refuses the memory of a design"))
+            .map_err(|errno| why(errno, "it refuses the memory"))
     }
 
     /// Moves a page to where none is, both in ranges that are watched.
@@ -65,7 +64,6 @@ impl Userfaultfd {
     /// No reference into either page exists.
     #[inline]
     pub unsafe fn move_page(&self, from: NonNull<u8>, to: NonNull<u8>) -> Result<(), Errno> {
-        let address = |page: NonNull<u8>| page.as_ptr().expose_provenance() as u64;
         let (dst, src) = (address(to), address(from));
         loop {
             let mut pages = uffdio_move { dst, src, len: PAGE_BYTES as u64, mode: 0, move_: 0 };
@@ -79,22 +77,8 @@ impl Userfaultfd {
     }
 }
 
-/// Makes every page of a range a base page that is there.
-///
-/// # Errors
-/// Without memory.
-pub fn populate(range: &Range<usize>) -> Result<(), Failure> {
-    let start = std::ptr::with_exposed_provenance_mut(range.start);
-    // SAFETY: the caller's range; neither advice changes contents. A kernel without huge pages
-    // refuses the first.
-    let populated = unsafe {
-        let _ = madvise(start, range.len(), Advice::LinuxNoHugepage);
-        madvise(start, range.len(), Advice::LinuxPopulateWrite)
-    };
-    populated.map_err(|errno| {
-        let mib = range.len() >> 20;
-        Failure::Run(format!("no memory for {mib} MiB of pages: {errno}; give fewer --design"))
-    })
+fn address(page: NonNull<u8>) -> u64 {
+    page.as_ptr().expose_provenance() as u64
 }
 
 fn refused(errno: Errno) -> Failure {

@@ -5,7 +5,7 @@
 mod pages;
 
 use self::pages::Pages;
-use super::paging::{Client, Paging};
+use super::paging::{Client, Paging, memories};
 use super::workload::Workload;
 use crate::design::dispatch::with_design;
 use crate::names::{Design, joined};
@@ -31,4 +31,5 @@ static TOUCH: Paging = Paging {
     headings: ["touch ns", "touches per CPU second", "touches per second"],
     pages: [1 << 18, 1 << 14],
     room: 1,
+    memories,
 };
