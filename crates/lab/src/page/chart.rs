@@ -4,11 +4,14 @@ use std::error::Error;
 use std::io::Cursor;
 use std::sync::Once;
 
+use plotters::coord::Shift;
 use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 
-use super::data::{Form, Line, Plot};
+use super::axis::{Axis, FOLLOWED_MAX};
+use super::data::{Form, Line, Plot, Point};
+use super::legend::{self, Look};
 use super::style::{INK, LINES, PAPER, RULE};
 
 /// A plot, drawn.
@@ -18,10 +21,10 @@ pub struct Drawn {
     pub png: Vec<u8>,
 }
 
-type Drawing = Result<(), Box<dyn Error + Send + Sync>>;
+pub type Drawing = Result<(), Box<dyn Error + Send + Sync>>;
 
 /// Size of a plot, in pixels.
-const WIDTH: u32 = 760;
+pub const WIDTH: u32 = 760;
 const HEIGHT: u32 = 440;
 /// Squares of a map beside each other, and the side of one in pixels.
 const MAP_COLUMNS: usize = 64;
@@ -68,7 +71,7 @@ fn fonts() {
     });
 }
 
-fn draw_on<B>(area: DrawingArea<B, plotters::coord::Shift>, plot: &Plot) -> Drawing
+fn draw_on<B>(area: DrawingArea<B, Shift>, plot: &Plot) -> Drawing
 where
     B: DrawingBackend,
     B::ErrorType: 'static,
@@ -78,13 +81,17 @@ where
         Form::Map { free_percent } => map(&area, free_percent)?,
         Form::Lines { x, y, is_log, lines } => {
             let ((x0, x1), (y0, y1)) = ranges(lines, *is_log);
+            let (area, beside) = area.split_horizontally(WIDTH - legend::width(lines));
+            legend::draw(&beside, lines)?;
             let mut builder = ChartBuilder::on(&area);
             builder.margin(12).x_label_area_size(44).y_label_area_size(72);
+            let places = lines.iter().flat_map(|line| &line.points).map(|point| point.x);
+            let xs = Axis::new((x0, x1), places);
             if *is_log {
-                let chart = builder.build_cartesian_2d(x0..x1, (y0..y1).log_scale())?;
+                let chart = builder.build_cartesian_2d(xs, (y0..y1).log_scale())?;
                 series(chart, x, y, lines)?;
             } else {
-                series(builder.build_cartesian_2d(x0..x1, y0..y1)?, x, y, lines)?;
+                series(builder.build_cartesian_2d(xs, y0..y1)?, x, y, lines)?;
             }
         }
     }
@@ -97,11 +104,8 @@ type Range = (f64, f64);
 /// Both axes, a little wider than the points.
 fn ranges(lines: &[Line], is_log: bool) -> (Range, Range) {
     let points = || lines.iter().flat_map(|line| &line.points);
-    let least =
-        |of: &dyn Fn(&super::data::Point) -> f64| points().map(of).fold(f64::INFINITY, f64::min);
-    let most = |of: &dyn Fn(&super::data::Point) -> f64| {
-        points().map(of).fold(f64::NEG_INFINITY, f64::max)
-    };
+    let least = |of: &dyn Fn(&Point) -> f64| points().map(of).fold(f64::INFINITY, f64::min);
+    let most = |of: &dyn Fn(&Point) -> f64| points().map(of).fold(f64::NEG_INFINITY, f64::max);
     let (x0, x1) = (least(&|p| p.x), most(&|p| p.x));
     let (low, high) = (least(&|p| p.low.min(p.y)), most(&|p| p.high.max(p.y)));
     let beside = ((x1 - x0) * 0.03).max(1e-9);
@@ -115,7 +119,7 @@ fn ranges(lines: &[Line], is_log: bool) -> (Range, Range) {
 }
 
 fn series<'a, B, Y>(
-    mut chart: ChartContext<'a, B, Cartesian2d<plotters::coord::types::RangedCoordf64, Y>>,
+    mut chart: ChartContext<'a, B, Cartesian2d<Axis, Y>>,
     x: &str,
     y: &str,
     lines: &[Line],
@@ -132,62 +136,53 @@ where
         .bold_line_style(RULE)
         .axis_style(INK)
         .label_style(text.clone())
-        .axis_desc_style(text.clone())
+        .axis_desc_style(text)
         .x_desc(x)
         .y_desc(y)
         .x_label_formatter(&|x| short(*x))
         .y_label_formatter(&|y| short(*y))
         .draw()?;
     for (nth, line) in lines.iter().enumerate() {
-        let colour = LINES[nth % LINES.len()];
-        let style = colour.stroke_width(2);
+        let look = Look(nth);
         let path = line.points.iter().map(|point| (point.x, point.y));
-        chart
-            .draw_series(LineSeries::new(path, style))?
-            .label(&line.name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+        if look.is_dashed() {
+            chart.draw_series(DashedLineSeries::new(path.clone(), 8, 5, look.stroke()))?;
+        } else {
+            chart.draw_series(LineSeries::new(path.clone(), look.stroke()))?;
+        }
         let spread = line.points.iter().filter(|point| point.low < point.high);
         chart.draw_series(spread.map(|point| {
-            ErrorBar::new_vertical(point.x, point.low, point.y, point.high, style, 7)
+            ErrorBar::new_vertical(point.x, point.low, point.y, point.high, look.stroke(), 7)
         }))?;
-        // Told apart without colour, too: every second line has squares for points.
-        if line.points.len() <= 40 {
-            let dots = line.points.iter().map(|point| {
-                let at = EmptyElement::at((point.x, point.y));
-                let side = if nth % 2 == 0 { 4 } else { 3 };
-                let square = (nth % 2 == 1)
-                    .then_some(Rectangle::new([(-side, -side), (side, side)], colour.filled()));
-                let round = (nth % 2 == 0).then_some(Circle::new((0, 0), side, colour.filled()));
-                let square = square.unwrap_or(Rectangle::new([(0, 0), (0, 0)], colour.filled()));
-                let round = round.unwrap_or(Circle::new((0, 0), 0, colour.filled()));
-                at + square + round
-            });
-            chart.draw_series(dots)?;
+        let filled = look.colour().filled();
+        if line.points.len() > FOLLOWED_MAX {
+            continue;
+        }
+        if look.has_squares() {
+            chart.draw_series(
+                path.map(|at| EmptyElement::at(at) + Rectangle::new([(-3, -3), (3, 3)], filled)),
+            )?;
+        } else {
+            chart.draw_series(path.map(|at| Circle::new(at, 4, filled)))?;
         }
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(PAPER.mix(0.85))
-        .border_style(RULE)
-        .label_font(text)
-        .draw()?;
     Ok(())
 }
 
-/// `1.2k`, `3M`, `0.05`.
-fn short(value: f64) -> String {
+/// `1.2k`, `3M`, `0.05`; of small numbers as many digits as tell two labels apart.
+pub fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         large if large >= 1e9 => (value / 1e9, "G"),
         large if large >= 1e6 => (value / 1e6, "M"),
         large if large >= 1e3 => (value / 1e3, "k"),
         _ => (value, ""),
     };
-    let text = format!("{scaled:.2}");
+    let digits = if scaled == 0.0 { 0.0 } else { 2.0 - scaled.abs().log10().floor() };
+    let text = format!("{scaled:.*}", digits.clamp(2.0, 9.0) as usize);
     format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-fn map<B>(area: &DrawingArea<B, plotters::coord::Shift>, free_percent: &[u8]) -> Drawing
+fn map<B>(area: &DrawingArea<B, Shift>, free_percent: &[u8]) -> Drawing
 where
     B: DrawingBackend,
     B::ErrorType: 'static,
@@ -207,7 +202,6 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::data::Point;
 
     fn plot(form: Form) -> Plot {
         Plot { title: "t".into(), says: "s".into(), form }
@@ -240,5 +234,16 @@ mod tests {
     #[test]
     fn labels_are_short() {
         assert_eq!([0.05, 1.0, 1500.0, 2e6, 3.5e9].map(short), ["0.05", "1", "1.5k", "2M", "3.5G"]);
+        assert_eq!([0.0, 0.005, 0.015, 0.0002].map(short), ["0", "0.005", "0.015", "0.0002"]);
+    }
+
+    #[test]
+    fn names_are_beside_the_lines() {
+        let Form::Lines { lines, .. } = lines(false) else { unreachable!() };
+        fonts();
+        let width = legend::width(&lines);
+        assert!((30..100).contains(&width), "{width}");
+        let long = Line { name: "depot ".repeat(40), points: Vec::new() };
+        assert_eq!(legend::width(&[long]), WIDTH / 2);
     }
 }

@@ -127,12 +127,12 @@ fn of_metric(rows: &[&ResultRow]) -> Option<Plot> {
         }
         None => return None,
     };
-    // Params that are neither the axis nor constant tell lines apart.
+    // Params that are neither the axis nor a matter of the design tell lines apart.
     let varying: Vec<&String> = first
         .params
         .keys()
         .filter(|name| scale.is_none_or(|(scale, _)| scale != *name))
-        .filter(|name| rows.iter().any(|row| row.params.get(*name) != first.params.get(*name)))
+        .filter(|name| varies_within_a_design(rows, name))
         .collect();
     let cpus_vary = x != "CPUs" && x != "clients" && values(&|row| i64::from(row.cpus)) > 1;
     let mut lines: BTreeMap<usize, Line> = BTreeMap::new();
@@ -189,6 +189,14 @@ fn of_metric(rows: &[&ResultRow]) -> Option<Plot> {
             if is_log { "; logarithmic scale" } else { "" }
         ),
         form: Form::Lines { x: x.to_owned(), y, is_log, lines },
+    })
+}
+
+fn varies_within_a_design(rows: &[&ResultRow], param: &str) -> bool {
+    let mut of_design = BTreeMap::new();
+    rows.iter().any(|row| {
+        let value = row.params.get(param);
+        *of_design.entry(&row.design).or_insert(value) != value
     })
 }
 
@@ -256,6 +264,19 @@ mod tests {
         assert_eq!((x.as_str(), *is_log), ("clients", false));
         assert_eq!(lines.iter().map(|l| l.name.as_str()).collect::<Vec<_>>(), ["a k 0", "a k 1"]);
         assert!(plots(&named(&row("a", "ns", 1, "", "1"), "")).is_empty());
+    }
+
+    #[test]
+    fn params_that_come_with_the_design_are_not_in_its_name() {
+        let rows = [
+            row("a", "1/s", 1, r#""store":0"#, "1"),
+            row("a", "1/s", 2, r#""store":0"#, "2"),
+            row("b", "1/s", 1, r#""store":1"#, "1"),
+            row("b", "1/s", 2, r#""store":1"#, "2"),
+        ];
+        let found = plots(&named(&rows.join(","), ""));
+        let Form::Lines { lines, .. } = &found[0].form else { panic!("{found:?}") };
+        assert_eq!(lines.iter().map(|l| l.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::chart::Drawn;
 use super::data::{Form, Plot};
 use super::style::{CSS, for_page};
-use crate::compare::{Comparison, Finding, Named, Stat};
+use crate::compare::{Comparison, Finding, Named, Stat, TableLine};
 use crate::conclusion;
 use crate::harness::samples::quartiles;
 use crate::report::document::{Document, ResultRow};
@@ -89,8 +89,14 @@ fn in_short(files: &[Named]) -> Markup {
 }
 
 fn compared(comparison: &Comparison) -> Markup {
-    let columns: Vec<usize> =
-        (0..comparison.columns.len()).filter(|&at| comparison.is_compared(at)).collect();
+    // Results of different workloads have no figure in common.
+    let is_said = |column: usize| {
+        let has_verdict = |line: &TableLine| {
+            line.cells[column].as_ref().is_some_and(|cell| cell.verdict.is_some())
+        };
+        comparison.is_compared(column) && comparison.lines.iter().any(has_verdict)
+    };
+    let columns: Vec<usize> = (0..comparison.columns.len()).filter(|&at| is_said(at)).collect();
     html! {
         section id="compared" {
             h2 { "Compared" }
@@ -119,7 +125,7 @@ fn compared(comparison: &Comparison) -> Markup {
     }
 }
 
-fn difference(comparison: &Comparison, line: &crate::compare::TableLine, column: usize) -> Markup {
+fn difference(comparison: &Comparison, line: &TableLine, column: usize) -> Markup {
     let of = |at: usize| {
         let cell = line.cells[at].as_ref()?;
         cell.figures.get(Stat::Median).map(figure)

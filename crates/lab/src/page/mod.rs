@@ -4,9 +4,11 @@
 //! which takes the page's colours, and as PNG; both can be saved from the page or written to a
 //! folder. Tables stand behind `<details>`, so a phone shows plots first.
 
+mod axis;
 mod chart;
 mod data;
 mod html;
+mod legend;
 mod style;
 
 use std::fs;
@@ -18,6 +20,7 @@ use self::chart::Drawn;
 use self::data::Plot;
 use crate::compare::{Comparison, Named, columns_of};
 use crate::failure::Failure;
+use crate::report::counted;
 use crate::report::document::Document;
 
 /// See the module.
@@ -62,7 +65,8 @@ pub fn write(options: &PageOptions) -> Result<String, Failure> {
     fs::write(&options.output, &text).map_err(|e| unwritten(&options.output, &e))?;
     let kib = text.len().div_ceil(1024);
     let output = options.output.display();
-    Ok(format!("{output}: {} plots of {} files, {kib} KiB\n", plots.len(), files.len()))
+    let (plots, files) = (counted(plots.len(), "plot"), counted(files.len(), "file"));
+    Ok(format!("{output}: {plots} of {files}, {kib} KiB\n"))
 }
 
 /// The plot's file name without its ending.
