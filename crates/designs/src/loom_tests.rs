@@ -16,6 +16,8 @@ use loom::thread;
 use pagedepot::cpus::Here;
 use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
+use crate::prim::PlainU32;
+use crate::vmap::left::Left;
 use crate::{
     Buddy, Entry, Grace, Local, LocalDrain, LockMode, Magazine, MagazineOptions, PageCache,
     PcpBuddy, Policy, Qpw, Rcu, Scope, Setup, Spin, Store,
@@ -299,4 +301,26 @@ fn magazine_of_a_process_and_a_drainer() {
         }
     };
     magazines(1, [drain, process]);
+}
+
+/// What a purger leaves to a CPU is done once, and before the purger ends.
+#[test]
+fn left_work_is_done_once_and_waited_for() {
+    run::explore(3, || {
+        let left = Arc::new(Left::new(1));
+        // Not ordered by itself: a wait that publishes nothing is found.
+        let done = Arc::new(PlainU32::new(0));
+        let (others, count) = (Arc::clone(&left), Arc::clone(&done));
+        let cpu = thread::spawn(move || {
+            (0..2).for_each(|_| others.do_at(0, |pages| count.add(pages)));
+        });
+        for pages in [1, 2] {
+            left.leave(0, pages);
+            left.do_at(0, |pages| done.add(pages));
+            left.wait();
+            assert_eq!(done.get(), pages * (pages + 1) / 2);
+        }
+        cpu.join().unwrap();
+        assert_eq!(done.get(), 3);
+    });
 }

@@ -75,16 +75,16 @@ pub fn unlock(lock: &AtomicU32) {
     lock.store(0, Ordering::Release);
 }
 
-/// Accounts for a look at a value that is no atomic, where accesses cost simulated time.
+/// Accounts for a step down a tree to a node that is no atomic, where accesses cost simulated time.
 #[inline(always)]
-pub fn note_read<T>(value: &T) {
+pub fn note_step<T>(node: &T) {
     #[cfg(feature = "simulated")]
-    pagedepot_sim_machine::touch(value, pagedepot_sim_machine::Access::Load);
+    pagedepot_sim_machine::tree_step(node);
     #[cfg(not(feature = "simulated"))]
-    let _ = value;
+    let _ = node;
 }
 
-/// As [`note_read`], of a change.
+/// As [`note_step`], of a change to any value.
 #[inline(always)]
 pub fn note_write<T>(value: &T) {
     #[cfg(feature = "simulated")]
@@ -93,14 +93,28 @@ pub fn note_write<T>(value: &T) {
     let _ = value;
 }
 
-/// Accounts for a search in a sorted map of `len` entries and, if `changes`, a change of the entry
-/// that it leads to: the standard library's maps hide where their nodes lie.
+/// Accounts for adding or removing a key of a sorted map, and for the search that leads there: the
+/// standard library's maps hide where their nodes lie.
 #[inline(always)]
-pub fn note_search<M>(map: &M, (len, key): (usize, u32), changes: bool) {
+pub fn note_change<V>(map: &std::collections::BTreeMap<u32, V>, key: u32) {
     #[cfg(feature = "simulated")]
-    pagedepot_sim_machine::search(map, (len, key), changes);
+    {
+        let last = map.last_key_value().map_or(0, |(&last, _)| last);
+        let search = pagedepot_sim_machine::Search { len: map.len(), key, last, changes: true };
+        pagedepot_sim_machine::search(map, search);
+    }
     #[cfg(not(feature = "simulated"))]
-    let _ = (map, len, key, changes);
+    let _ = (map, key);
+}
+
+/// Accounts for a change of the metadata of one area, on a line of its own that moves to whichever
+/// CPU works with the area, whatever list it is in: the kernel's `vmap_area`.
+#[inline(always)]
+pub fn note_area(start: u32) {
+    #[cfg(feature = "simulated")]
+    pagedepot_sim_machine::touch_object(start);
+    #[cfg(not(feature = "simulated"))]
+    let _ = start;
 }
 
 /// Locks a mutex whose holders never leave its data half changed, even when they panic.

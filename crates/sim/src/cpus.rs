@@ -1,6 +1,8 @@
 //! The virtual CPUs as the allocator and the vmap see them.
 #![allow(unsafe_code, reason = "sequences are a promise to the allocator")]
 
+use std::cell::Cell;
+
 use pagedepot::cpus::implement::{BlockArray, WordOffset, followed, gate, is_open, magazine, word};
 use pagedepot::cpus::{Cpus, Environment, FenceError, Here, WhichCpu};
 use pagedepot::sync::model::{Mutant, is_mutant};
@@ -9,7 +11,16 @@ use pagedepot::{AllocError, Allocator, CpuId, Flags, FreeManyError, NodeId, Orde
 use pagedepot_sim_machine as machine;
 use pagedepot_vmap::Host;
 
-/// The CPUs of the machine that the caller's task runs on. Outside of a run, callers are CPU 0.
+thread_local!(static OUTSIDE: Cell<u32> = const { Cell::new(0) });
+
+/// Makes the caller this CPU outside of a run, at first CPU 0: to make what is there when a run
+/// begins.
+pub(crate) fn act_as(cpu: u32) {
+    OUTSIDE.set(cpu);
+}
+
+/// The CPUs of the machine that the caller's task runs on. Outside of a run, callers are the CPU
+/// that [`act_as`] names.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VirtualCpus;
 
@@ -26,7 +37,7 @@ impl WhichCpu for VirtualCpus {
 }
 
 fn number() -> u32 {
-    machine::cpu().unwrap_or(0) as u32
+    machine::cpu().map_or_else(|| OUTSIDE.get(), |cpu| cpu as u32)
 }
 
 /// Ends a sequence that finds nothing to do.

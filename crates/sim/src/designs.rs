@@ -7,7 +7,7 @@ use pagedepot::{
     Allocator, CacheLimits, Config, CpuId, FrameRange, HighPolicy, NodeId, PageSize, Pfn,
     Watermarks, ZoneConfig,
 };
-use pagedepot_designs::vmap::{self, VmapDesign, VmapSetup};
+use pagedepot_designs::vmap::{self, FramesFreed, VmapDesign, VmapSetup};
 use pagedepot_designs::{
     Buddy, Depot, Entry, FreeHighLimit, FreeHighPolicy, Grace, Local, LocalDrain, LockMode,
     Magazine, MagazineOptions, NohzConditional, PageCache, PcpBuddy, Policy, Qpw, Rcu, Real, Setup,
@@ -18,6 +18,7 @@ use pagedepot_vmap::{Span, Stale, VirtAddr, Vmap, VmapConfig};
 use crate::cpus::{VirtualCpus, VmapHost};
 use crate::mapper::CostlyMapper;
 use crate::topology::{Topology, ps};
+use crate::vmalloc::Held;
 
 /// Names of the designs that hand out blocks.
 pub const PAGED: [&str; 9] = [
@@ -119,8 +120,8 @@ fn leaked(bytes: usize) -> &'static mut [MaybeUninit<u8>] {
     Box::leak(Box::<[u8]>::new_zeroed_slice(bytes))
 }
 
-/// Makes a design for address space over its own page allocator, for CPUs `0..cpus`. Each CPU holds
-/// at most `areas_per_cpu` areas.
+/// Makes a design for address space over its own page allocator, for CPUs `0..cpus`, which hold
+/// these areas.
 ///
 /// # Errors
 /// What the design says of the setup.
@@ -131,7 +132,7 @@ fn leaked(bytes: usize) -> &'static mut [MaybeUninit<u8>] {
 pub fn vmap(
     name: &str,
     cpus: u32,
-    areas: u32,
+    held: Held,
     topology: &Topology,
 ) -> Result<Box<dyn VmapDesign>, String> {
     let frames = cpus.max(4) * PAGES_PER_CPU;
@@ -151,11 +152,10 @@ pub fn vmap(
     let frames = Allocator::new(&config, leaked(bytes), VirtualCpus).map_err(|e| text(&e))?;
     adapt(&frames, limits);
     let host = VmapHost(frames);
-    // Several times the pages that may be lazy, which are 32 MiB for each bit of the number of
-    // CPUs.
-    let span = Span::new(VirtAddr::new(1 << 32), 1 << 22);
+    let span = Span::new(VirtAddr::new(1 << 32), held.span_pages());
     let mapper = CostlyMapper::new(span, ps(topology.vmalloc_page_ns));
-    let lazy_pages_max = None;
+    // As in the kernel. The mapper can do it: it maps nothing, and one thread runs all CPUs.
+    let setup = VmapSetup { frames_freed: FramesFreed::AtFree, ..VmapSetup::new(cpus) };
     // SAFETY, all three: the mapper maps nothing, so no frame is reached through it. The host and
     // the mapper belong to this design alone.
     Ok(match name {
@@ -163,9 +163,8 @@ pub fn vmap(
             let config = VmapConfig {
                 // As the kernel's `vmalloc` and the other two designs do.
                 stale: Stale::Keep,
-                lazy_pages_max,
                 metadata_is_zero: true,
-                ..VmapConfig::new(cpus, cpus * areas + 1000)
+                ..VmapConfig::new(cpus, held.areas_max())
             };
             let bytes = Vmap::<CostlyMapper, VmapHost>::metadata_bytes(&config, &mapper)
                 .map_err(|e| text(&e))?;
@@ -175,19 +174,11 @@ pub fn vmap(
         }
         "vmap-global-lock" => {
             // SAFETY: as above.
-            Box::new(unsafe {
-                vmap::GlobalLock::new(
-                    VmapSetup { lazy_pages_max, ..VmapSetup::new(cpus) },
-                    mapper,
-                    host,
-                )
-            })
+            Box::new(unsafe { vmap::GlobalLock::new(setup, mapper, host) })
         }
         "vmap-nodes" => {
             // SAFETY: as above.
-            Box::new(unsafe {
-                vmap::Nodes::new(VmapSetup { lazy_pages_max, ..VmapSetup::new(cpus) }, mapper, host)
-            })
+            Box::new(unsafe { vmap::Nodes::new(setup, mapper, host) })
         }
         other => unreachable!("{other} has no address space"),
     })

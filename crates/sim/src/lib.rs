@@ -12,7 +12,7 @@
 //! | `mapper` | page tables that only take time |
 //! | [`designs`] | the designs, made for virtual CPUs |
 //! | `ring`, `meeting` | a ring between two CPUs; where tasks wait for each other |
-//! | [`workloads`], `purging` | what CPUs do |
+//! | [`workloads`], `purging`, `vmalloc` | what CPUs do |
 //! | [`simulate`] | one simulation, and what it found |
 //! | [`explore`] | random schedules at many CPUs, with every page checked |
 #![deny(unsafe_code)]
@@ -26,6 +26,7 @@ mod purging;
 mod ring;
 pub mod simulate;
 pub mod topology;
+mod vmalloc;
 pub mod workloads;
 
 pub use pagedepot::Mode;

@@ -11,6 +11,7 @@ use pagedepot_sim_machine::{CPUS_MAX, Disturbances, Done, Schedule, Setup, run};
 use crate::designs;
 use crate::meeting::Meeting;
 use crate::topology::{Topology, ps};
+use crate::vmalloc::{self, Held};
 use crate::workloads::{self, Drains, Paged, Share, Window, Workload};
 
 /// The most CPUs that a workload and the drains beside it may have together.
@@ -166,13 +167,15 @@ fn on_addresses(
     setup: &Setup,
     window: &Window,
 ) -> Result<Outcome, String> {
-    let (cpus, areas) = (simulation.cpus, workloads::AREAS_HELD + 200);
-    let mut design = designs::vmap(&simulation.design, cpus, areas, &simulation.topology)?;
+    let cpus = simulation.cpus;
+    let held = Held::kernel(cpus);
+    let mut design = designs::vmap(&simulation.design, cpus, held, &simulation.topology)?;
+    held.make(&*design);
     let shares = RefCell::new(Vec::new());
     let done = {
         let work = |_| {
             // Before the borrow, because other CPUs end during the call.
-            let share = workloads::vmalloc(&*design, window);
+            let share = vmalloc::run(&*design, window);
             shares.borrow_mut().push(share);
         };
         run(setup, on_each(cpus, &work))

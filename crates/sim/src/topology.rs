@@ -33,6 +33,8 @@ pub struct Topology {
     pub store_ns: f64,
     /// A load or store that hits in a restartable sequence.
     pub sequence_ns: f64,
+    /// A step down a tree, to a node that is in no nearer cache than the last-level one.
+    pub tree_step_ns: f64,
     /// A step of the depot's slow path besides its accesses: mispredicted branches, cold code.
     pub slow_step_ns: f64,
     /// An atomic read-modify-write that hits; also a full barrier.
@@ -124,7 +126,7 @@ impl Topology {
         Ok(())
     }
 
-    fn times(&self) -> [(&'static str, f64); 22] {
+    fn times(&self) -> [(&'static str, f64); 23] {
         [
             ("complex_ns", self.complex_ns),
             ("socket_ns", self.socket_ns),
@@ -133,6 +135,7 @@ impl Topology {
             ("load_ns", self.load_ns),
             ("store_ns", self.store_ns),
             ("sequence_ns", self.sequence_ns),
+            ("tree_step_ns", self.tree_step_ns),
             ("slow_step_ns", self.slow_step_ns),
             ("rmw_ns", self.rmw_ns),
             ("spin_ns", self.spin_ns),
@@ -161,6 +164,7 @@ impl Topology {
             load_ps: ps(self.load_ns),
             store_ps: ps(self.store_ns),
             sequence_ps: ps(self.sequence_ns),
+            tree_step_ps: ps(self.tree_step_ns),
             slow_step_ps: ps(self.slow_step_ns),
             rmw_ps: ps(self.rmw_ns),
             spin_ps: ps(self.spin_ns).max(1),

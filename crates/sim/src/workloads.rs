@@ -17,10 +17,8 @@
 use std::cell::Cell;
 
 use pagedepot::{Mobility, Mode, Order, Pfn};
-use pagedepot_designs::vmap::VmapDesign;
 use pagedepot_designs::{PageCache, Scope};
 use pagedepot_sim_machine as machine;
-use pagedepot_vmap::VirtAddr;
 
 use crate::designs::here;
 use crate::meeting::Meeting;
@@ -93,8 +91,6 @@ const RING_AT_ONCE: u64 = 512;
 const STREAM_IN_FLIGHT: usize = 64;
 const STREAM_BYTES: u64 = 16 << 10;
 const STREAM_ORDER: Order = Order::new(3).expect("there is order 3");
-/// Areas that a CPU holds in `vmalloc`.
-pub const AREAS_HELD: u32 = 40;
 
 /// Operations of a CPU, and the time at which they are counted.
 pub struct Window {
@@ -328,36 +324,4 @@ impl Drains {
     pub fn reached_per_s(&self, window: &Window) -> f64 {
         self.measured.get() as f64 * 1e12 / (window.end_ps - window.begin_ps) as f64
     }
-}
-
-/// A CPU at work on address space: the loops of test_vmalloc's tests 1, 2 and 4 (`run_test_mask=7`)
-/// in turn, among areas that it holds all the time.
-pub fn vmalloc(design: &dyn VmapDesign, window: &Window) -> Share {
-    let alloc = |pages| match design.vmalloc(pages, 1) {
-        Ok(start) => start,
-        Err(error) => panic!("vmalloc of {pages} pages: {error}"),
-    };
-    let free = |start: VirtAddr| design.vfree(start).expect("it was allocated");
-    let half = AREAS_HELD as usize / 2;
-    // `full_fit_alloc_test` frees every second one of what it allocates;
-    // `long_busy_list_alloc_test` holds all.
-    let mut held: Vec<VirtAddr> = (0..AREAS_HELD).map(|_| alloc(1)).collect();
-    for at in (0..half).rev().step_by(2) {
-        free(held.swap_remove(at));
-    }
-    let mut turn = 0;
-    let share = window.repeat(|| {
-        turn += 1;
-        if turn % 3 == 0 {
-            let large = alloc(100);
-            let small = alloc(1);
-            free(large);
-            free(small);
-        } else {
-            free(alloc(1));
-        }
-        1
-    });
-    held.into_iter().for_each(free);
-    share
 }

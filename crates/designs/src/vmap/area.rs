@@ -8,8 +8,10 @@ use pagedepot_vmap::{FlushSpans, Host, Mapper, Protection, Span, VfreeError, Vir
 use super::counts::VmapCounts;
 use super::run::Run;
 use super::tables::Tables;
+use super::{FramesFreed, VmapSetup};
 use crate::prim::{
-    HintU64, Mutex, MutexGuard, Ordering, count, lock_mutex, note_search, try_lock_mutex,
+    AtomicU64, HintU64, Mutex, MutexGuard, Ordering, Padded, count, lock_mutex, note_area,
+    note_change, try_lock_mutex,
 };
 
 /// Single frames requested at a time.
@@ -22,15 +24,16 @@ pub struct Area {
     pub run: Run,
     /// The node that allocated it.
     pub node: u32,
-    /// Pages mapped, or about to be, from its start.
+    /// Pages mapped, or about to be, from its start; also after they were unmapped, until a flush.
     mapped: u32,
+    is_unmapped: bool,
     /// Blocks that the area owns. They are freed once nothing is mapped.
     blocks: Vec<(Pfn, Order)>,
 }
 
 impl Area {
     pub const fn new(run: Run, node: u32) -> Self {
-        Area { run, node, mapped: 0, blocks: Vec::new() }
+        Area { run, node, mapped: 0, is_unmapped: false, blocks: Vec::new() }
     }
 
     fn body(&self) -> Run {
@@ -41,14 +44,16 @@ impl Area {
 /// Puts an area into a tree by its first page.
 #[inline]
 pub fn insert_noted(tree: &mut BTreeMap<u32, Area>, area: Area) {
-    note_search(tree, (tree.len(), area.run.start), true);
+    note_change(tree, area.run.start);
+    note_area(area.run.start);
     tree.insert(area.run.start, area);
 }
 
 /// Takes the area that begins at a page from a tree.
 #[inline]
 pub fn remove_noted(tree: &mut BTreeMap<u32, Area>, page: u32) -> Option<Area> {
-    note_search(tree, (tree.len(), page), true);
+    note_change(tree, page);
+    note_area(page);
     tree.remove(&page)
 }
 
@@ -65,6 +70,10 @@ pub struct Ground<M, H> {
     pub mapper: M,
     pub host: H,
     pub span: Span,
+    /// The kernel's `vmap_lazy_nr`.
+    pub lazy_pages: Padded<AtomicU64>,
+    pub lazy_pages_max: u64,
+    frames_freed: FramesFreed,
     tables: Tables,
     purges: HintU64,
     flushed_pages: HintU64,
@@ -72,12 +81,25 @@ pub struct Ground<M, H> {
 }
 
 impl<M: Mapper, H: Host> Ground<M, H> {
-    pub fn new(mapper: M, host: H) -> Self {
+    pub fn new(setup: &VmapSetup, mapper: M, host: H) -> Self {
         let span = mapper.span();
         let first_page = (span.start.get() >> mapper.page_size().shift()) as u64;
         let [purges, flushed_pages, needed_pages] = [0; 3].map(HintU64::new);
         let tables = Tables::new(first_page, span.pages, M::TABLE_PAGES);
-        Ground { mapper, host, span, tables, purges, flushed_pages, needed_pages }
+        let lazy_pages = Padded(AtomicU64::new(0));
+        let lazy_pages_max = setup.lazy_pages_max(&mapper);
+        Ground {
+            mapper,
+            host,
+            span,
+            lazy_pages,
+            lazy_pages_max,
+            frames_freed: setup.frames_freed,
+            tables,
+            purges,
+            flushed_pages,
+            needed_pages,
+        }
     }
 
     /// Takes a lock. Tells the host about a wait, because waiters park.
@@ -241,39 +263,64 @@ impl<M: Mapper, H: Host> Ground<M, H> {
 
     /// # Safety
     /// The blocks came from the host and are the caller's, which uses them no more.
-    unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) {
+    pub unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) {
         // SAFETY: the caller's promise.
         if let Err(error) = unsafe { self.host.free_blocks(blocks) } {
             panic!("the page allocator refused frames that it handed out: {error:?}");
         }
     }
 
-    /// Retires areas: unmaps one after the other, flushes their hull, frees their frames. Returns
-    /// the areas with nothing mapped, and those that could not be unmapped, which keep their
+    /// Adds an area's pages to those that are lazy. Returns their number.
+    pub fn count_lazy(&self, area: &Area) -> u64 {
+        let pages = u64::from(area.run.pages());
+        // Relaxed: the number decides nothing but when to purge.
+        self.lazy_pages.fetch_add(pages, Ordering::Relaxed) + pages
+    }
+
+    /// Subtracts pages that are lazy no more.
+    pub fn count_settled(&self, pages: u64) {
+        // Relaxed: see `count_lazy`.
+        self.lazy_pages.fetch_sub(pages, Ordering::Relaxed);
+    }
+
+    /// Unmaps a freed area where [`FramesFreed::AtFree`] lets the caller do so, and returns its
+    /// blocks, for [`free_blocks`](Self::free_blocks).
+    pub fn unmap_at_free(&self, area: &mut Area) -> Vec<(Pfn, Order)> {
+        if self.frames_freed == FramesFreed::AtPurge || !self.unmap(area) {
+            return Vec::new();
+        }
+        area.is_unmapped = true;
+        std::mem::take(&mut area.blocks)
+    }
+
+    /// Retires areas: unmaps one after the other what is mapped, flushes their hull, frees their
+    /// frames. Takes out, and returns, the areas that could not be unmapped, which keep their
     /// frames. One caller at a time.
     ///
-    /// The kernel clears entries when it frees, and only flushes here. A mapper need not be able to
-    /// do one without the other, and no other holder may write to frames that are still mapped.
-    pub fn retire(&self, areas: Vec<Area>) -> (Vec<Area>, Vec<Area>) {
-        let starts = areas.iter().map(|area| area.run.start);
-        let ends = areas.iter().map(|area| area.run.end);
-        let (Some(start), Some(end)) = (starts.min(), ends.max()) else {
-            return (areas, Vec::new());
-        };
+    /// The kernel clears entries and frees frames when it frees an area, and only flushes here:
+    /// [`FramesFreed::AtFree`].
+    pub fn retire(&self, lists: &mut [Vec<Area>]) -> Vec<Area> {
+        let all = || lists.iter().flatten();
+        let starts = all().map(|area| area.run.start);
+        let ends = all().map(|area| area.run.end);
+        let (Some(start), Some(end)) = (starts.min(), ends.max()) else { return Vec::new() };
         let hull = Run { start, end };
         count(&self.purges, 1);
-        let needed: u64 = areas.iter().map(|area| u64::from(area.mapped)).sum();
-        let (mut done, stuck): (Vec<Area>, Vec<Area>) =
-            areas.into_iter().partition(|area| self.unmap(area));
+        let needed: u64 = all().map(|area| u64::from(area.mapped)).sum();
+        let mut stuck = Vec::new();
+        for list in &mut *lists {
+            let is_stuck = |area: &mut Area| !area.is_unmapped && !self.unmap(area);
+            stuck.extend(list.extract_if(.., is_stuck));
+        }
         self.mapper.flush(FlushSpans::one(self.span_of(hull)));
         count(&self.flushed_pages, u64::from(hull.pages()));
         count(&self.needed_pages, needed);
-        for area in &mut done {
+        for area in lists.iter_mut().flatten() {
             // SAFETY: the area's own, unmapped and flushed.
             unsafe { self.free_blocks(&area.blocks) };
             *area = Area::new(area.run, area.node);
         }
-        (done, stuck)
+        stuck
     }
 
     /// Unmaps an area in pieces none of which covers a table, because tables are kept: "page tables
@@ -284,7 +331,8 @@ impl<M: Mapper, H: Host> Ground<M, H> {
         let mut start = body.start;
         while start < body.end {
             let end = body.end.min(start + half);
-            // SAFETY: the area is lazy, so it has no user, and the purger has it for itself.
+            // SAFETY: the area was freed, so it has no user, and the caller has it for itself: the
+            // purger, or the caller that freed it where `VmapSetup::frames_freed` allows that.
             if unsafe { self.mapper.unmap(self.span_of(Run { start, end })) }.is_err() {
                 return false;
             }

@@ -6,7 +6,7 @@ use pagedepot_vmap::{Host, Mapper, VfreeError, VirtAddr, VmapError};
 use super::area::{Area, Ground, Wanted};
 use super::run::Run;
 use super::{PurgedBy, VmapCounts, VmapDesign, VmapSetup};
-use crate::prim::{AtomicU32, AtomicU64, Mutex, Ordering, try_lock_mutex};
+use crate::prim::{AtomicU32, Mutex, Ordering, try_lock_mutex};
 
 /// Where areas are kept.
 pub trait Addresses: Sync {
@@ -28,13 +28,27 @@ pub trait Addresses: Sync {
     /// Makes an area lazy: the next purge takes it.
     fn make_lazy<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, area: Area);
 
-    /// Takes all lazy areas, for the purger. Pools decay, and are emptied if `everything` is to be
-    /// taken.
-    fn collect<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, everything: bool) -> Vec<Area>;
+    /// Takes all lazy areas, for the purger: a list by node. Pools decay, and are emptied if
+    /// `everything` is to be taken.
+    fn collect<M: Mapper, H: Host>(
+        &self,
+        ground: &Ground<M, H>,
+        everything: bool,
+    ) -> Vec<Vec<Area>>;
 
-    /// Returns areas with nothing mapped to pools, unless `everything` is to be taken, or to the
-    /// free space.
-    fn settle<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, areas: Vec<Area>, everything: bool);
+    /// Returns what [`collect`](Self::collect) took, with nothing mapped, to pools, unless
+    /// `everything` is to be taken, or to the free space, and subtracts it from what is lazy.
+    fn settle<M: Mapper, H: Host>(
+        &self,
+        ground: &Ground<M, H>,
+        lists: Vec<Vec<Area>>,
+        everything: bool,
+    );
+
+    /// Settles the list that a purger has left to this CPU, if there is one.
+    fn help<M: Mapper, H: Host>(&self, ground: &Ground<M, H>) {
+        let _ = ground;
+    }
 
     /// Gives what is pooled to the free space. Returns the number of areas.
     fn shrink<M: Mapper, H: Host>(&self, ground: &Ground<M, H>) -> u64 {
@@ -55,9 +69,6 @@ pub struct Kernel<A, M, H> {
     addresses: A,
     /// The kernel's `vmap_purge_lock`.
     purging: Mutex<()>,
-    /// The kernel's `vmap_lazy_nr`.
-    lazy_pages: AtomicU64,
-    lazy_pages_max: u64,
     purged_by: PurgedBy,
     /// The worker has something to do: the kernel's `drain_vmap_work`, queued.
     queued: AtomicU32,
@@ -68,16 +79,15 @@ impl<A: Addresses, M: Mapper, H: Host> Kernel<A, M, H> {
     ///
     /// # Safety
     /// As for [`Vmap::new`](pagedepot_vmap::Vmap::new), with this design in the place of the vmap.
+    /// With [`FramesFreed::AtFree`](super::FramesFreed::AtFree) the mapper also keeps what that
+    /// asks of it.
     pub unsafe fn new(setup: VmapSetup, mapper: M, host: H) -> Self {
-        let lazy_pages_max = setup.lazy_pages_max(&mapper);
-        let ground = Ground::new(mapper, host);
+        let ground = Ground::new(&setup, mapper, host);
         let addresses = A::new(&setup, ground.all());
         Kernel {
             ground,
             addresses,
             purging: Mutex::new(()),
-            lazy_pages: AtomicU64::new(0),
-            lazy_pages_max,
             purged_by: setup.purged_by,
             queued: AtomicU32::new(0),
         }
@@ -126,8 +136,15 @@ impl<A: Addresses, M: Mapper, H: Host> Kernel<A, M, H> {
 
     fn release(&self, start: VirtAddr) -> Result<(), VfreeError> {
         let page = self.ground.page_at(start)?;
-        let area = self.addresses.remove(&self.ground, page).ok_or(VfreeError::NotAllocated)?;
-        if self.leave(area) >= self.lazy_pages_max {
+        let mut area = self.addresses.remove(&self.ground, page).ok_or(VfreeError::NotAllocated)?;
+        let blocks = self.ground.unmap_at_free(&mut area);
+        let lazy_pages = self.leave(area);
+        if !blocks.is_empty() {
+            // SAFETY: they were the area's own, which is unmapped.
+            unsafe { self.ground.free_blocks(&blocks) };
+        }
+        self.addresses.help(&self.ground);
+        if lazy_pages >= self.ground.lazy_pages_max {
             match self.purged_by {
                 // Relaxed: it decides nothing but when to purge. The areas are behind locks.
                 PurgedBy::Worker => self.queued.store(1, Ordering::Relaxed),
@@ -143,21 +160,16 @@ impl<A: Addresses, M: Mapper, H: Host> Kernel<A, M, H> {
 
     /// Makes an area lazy. Returns the number of lazy pages.
     fn leave(&self, area: Area) -> u64 {
-        let pages = u64::from(area.run.pages());
-        // Relaxed: the number decides nothing but when to purge.
-        let lazy_pages = self.lazy_pages.fetch_add(pages, Ordering::Relaxed) + pages;
+        let lazy_pages = self.ground.count_lazy(&area);
         self.addresses.make_lazy(&self.ground, area);
         lazy_pages
     }
 
     /// The caller holds `purging`.
     fn purge_locked(&self, everything: bool) {
-        let areas = self.addresses.collect(&self.ground, everything);
-        let pages =
-            |areas: &[Area]| areas.iter().map(|area| u64::from(area.run.pages())).sum::<u64>();
-        let (done, stuck) = self.ground.retire(areas);
-        self.lazy_pages.fetch_sub(pages(&done), Ordering::Relaxed);
-        self.addresses.settle(&self.ground, done, everything);
+        let mut lists = self.addresses.collect(&self.ground, everything);
+        let stuck = self.ground.retire(&mut lists);
+        self.addresses.settle(&self.ground, lists, everything);
         stuck.into_iter().for_each(|area| self.addresses.make_lazy(&self.ground, area));
     }
 }
@@ -232,7 +244,7 @@ impl<A: Addresses, M: Mapper, H: Host> VmapDesign for Kernel<A, M, H> {
     }
 
     fn counts(&self) -> VmapCounts {
-        let lazy_pages = self.lazy_pages.load(Ordering::Relaxed);
+        let lazy_pages = self.ground.lazy_pages.load(Ordering::Relaxed);
         let mut counts = VmapCounts { lazy_pages, ..VmapCounts::default() };
         self.ground.add_counts(&mut counts);
         self.addresses.add_counts(&self.ground, &mut counts);

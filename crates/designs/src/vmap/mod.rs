@@ -24,11 +24,12 @@
 //! Three parts of the kernel are missing here, or different:
 //! * The kernel has blocks for short-lived mappings, which the thread hopes to remove.
 //!   [`map_ram`](VmapDesign::map_ram) works as the kernel would without them.
-//! * The kernel has a worker for purges, with helpers. Here a caller that frees runs the purge,
-//!   unless another caller is running one; or one worker runs it, without helpers ([`PurgedBy`]).
-//! * The kernel unmaps and frees frames in `vfree`, before the flush. Here a purge does both,
-//!   because a [`Mapper`] unmaps for one thread at a time, and no frame may be reached by an old
-//!   address once it is free.
+//! * The kernel has a worker for purges, which preempts the CPU that queued it, and helpers on the
+//!   nodes' CPUs. Here a caller that frees runs the purge, unless another caller is running one, or
+//!   one worker runs it ([`PurgedBy`]); callers help when they free.
+//! * The kernel unmaps and frees frames in `vfree`, before the flush. Here a purge does both unless
+//!   [`FramesFreed::AtFree`] says otherwise, because a [`Mapper`] unmaps for one thread at a time,
+//!   and no frame may be reached by an old address once it is free.
 //!
 //! # Page tables
 //! The thread's open question is why page tables grew to 350 MiB, 1.2 GiB and 5.4 GiB with 64, 128
@@ -42,6 +43,7 @@ mod area;
 mod counts;
 mod depot;
 mod kernel;
+pub(crate) mod left;
 mod nodes;
 mod one_tree;
 mod run;
@@ -160,6 +162,20 @@ pub struct VmapSetup {
     /// Areas that a pool of a node keeps at most; the rest of what a purge finds goes to the free
     /// space. `None`: any number, as merged. It has no effect without pools.
     pub pool_areas_max: Option<u32>,
+    /// When frames are freed.
+    pub frames_freed: FramesFreed,
+}
+
+/// When frames of a freed area are freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FramesFreed {
+    /// By a purge, which also unmaps the area, after its flush: no access reaches a free frame.
+    #[default]
+    AtPurge,
+    /// As in the kernel: whoever frees an area unmaps it and frees its frames, before any flush.
+    /// The mapper allows several threads to unmap disjoint spans at once, and no access reaches a
+    /// frame through a span that was unmapped.
+    AtFree,
 }
 
 /// The thread that purges when enough is lazy.
@@ -177,7 +193,13 @@ pub enum PurgedBy {
 impl VmapSetup {
     /// For `cpus` CPUs, and otherwise as the kernel has it.
     pub const fn new(cpus: u32) -> Self {
-        VmapSetup { cpus, lazy_pages_max: None, purged_by: PurgedBy::Caller, pool_areas_max: None }
+        VmapSetup {
+            cpus,
+            lazy_pages_max: None,
+            purged_by: PurgedBy::Caller,
+            pool_areas_max: None,
+            frames_freed: FramesFreed::AtPurge,
+        }
     }
 
     fn lazy_pages_max<M: Mapper>(&self, mapper: &M) -> u64 {

@@ -9,6 +9,12 @@
 //! and the shrinker takes everything.
 //!
 //! With one node there are no pools, as in the kernel (`node_alloc`).
+//!
+//! # Helpers
+//! A purge that finds several times as much lazy as is due is late. It then leaves the lists of
+//! some nodes to their CPUs (`purge_vmap_node` by `schedule_work_on`): each settles its own when it
+//! next frees an area, where the kernel's worker would preempt it. When the purger is through with
+//! the other lists, it takes back those that no CPU has begun, and waits for the rest.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,9 +24,10 @@ use super::VmapSetup;
 use super::area::{Area, Ground, Wanted, insert_noted, remove_noted};
 use super::counts::VmapCounts;
 use super::kernel::Addresses;
+use super::left::Left;
 use super::run::Run;
 use super::tree::FreeTree;
-use crate::prim::{Mutex, Padded, note_write};
+use crate::prim::{Mutex, Ordering, Padded, note_area, note_write};
 
 /// The kernel's bound: with more CPUs, some share a node.
 const NODES_MAX: u32 = 128;
@@ -35,6 +42,8 @@ pub struct NodeTrees {
     nodes: Box<[Node]>,
     /// `free_vmap_area_root`.
     free: Padded<Mutex<FreeTree>>,
+    /// Lists of lazy areas that a purger left to the nodes' CPUs.
+    left: Left<Vec<Area>>,
 }
 
 struct Node {
@@ -74,6 +83,7 @@ impl Pools {
             pool.push_back(first);
             return None;
         }
+        note_area(first.start);
         self.hits += 1;
         Some(first)
     }
@@ -90,6 +100,7 @@ impl Pools {
     fn decay(&mut self, everything: bool, taken: &mut Vec<Run>) {
         for pool in &mut self.by_size {
             let count = if everything { pool.len() } else { pool.len() / 4 };
+            pool.range(..count).for_each(|run| note_area(run.start));
             taken.extend(pool.drain(..count));
         }
     }
@@ -109,13 +120,38 @@ impl NodeTrees {
         self.nodes.len() > 1
     }
 
-    fn give_back<M: Mapper, H: Host>(
+    /// The node of the calling CPU.
+    fn here<H: Host>(&self, host: &H) -> usize {
+        host.cpu().map_or(0, |cpu| cpu.index() % self.nodes.len())
+    }
+
+    fn give_back<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, runs: Vec<Run>) {
+        if !runs.is_empty() {
+            let mut free = ground.lock(&self.free);
+            runs.into_iter().for_each(|run| free.give_back(run));
+        }
+    }
+
+    /// Settles the list of one node (`purge_vmap_node`).
+    fn settle_node<M: Mapper, H: Host>(
         &self,
         ground: &Ground<M, H>,
-        runs: impl IntoIterator<Item = Run>,
+        areas: Vec<Area>,
+        everything: bool,
     ) {
-        let mut free = ground.lock(&self.free);
-        runs.into_iter().for_each(|run| free.give_back(run));
+        let (mut rest, mut pages) = (Vec::new(), 0);
+        for area in areas {
+            note_area(area.run.start);
+            pages += u64::from(area.run.pages());
+            let pools = &self.nodes[area.node as usize].pools;
+            if everything || !self.has_pools() || !ground.lock(pools).put(area.run) {
+                rest.push(area.run);
+            }
+        }
+        if pages > 0 {
+            ground.count_settled(pages);
+        }
+        self.give_back(ground, rest);
     }
 }
 
@@ -128,12 +164,13 @@ impl Addresses for NodeTrees {
             busy: Padded(Mutex::default()),
             lazy: Padded(Mutex::default()),
         };
-        let nodes = (0..setup.cpus.clamp(1, NODES_MAX)).map(|_| node()).collect();
-        NodeTrees { nodes, free: Padded(Mutex::new(FreeTree::new(all))) }
+        let nodes: Box<[Node]> = (0..setup.cpus.clamp(1, NODES_MAX)).map(|_| node()).collect();
+        let left = Left::new(nodes.len());
+        NodeTrees { nodes, free: Padded(Mutex::new(FreeTree::new(all))), left }
     }
 
     fn take<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, wanted: Wanted) -> Option<Area> {
-        let here = ground.host.cpu().map_or(0, |cpu| cpu.index() % self.nodes.len());
+        let here = self.here(&ground.host);
         let pooled = self
             .has_pools()
             .then(|| ground.lock(&self.nodes[here].pools).take(wanted, ground.base_page()))
@@ -153,6 +190,9 @@ impl Addresses for NodeTrees {
         let mut busy = ground.lock(&node.busy);
         busy.inserted += 1;
         insert_noted(&mut busy.areas, area);
+        drop(busy);
+        // Once more, to name what uses the area (`setup_vmalloc_vm`).
+        drop(ground.lock(&node.busy));
     }
 
     fn remove<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, page: u32) -> Option<Area> {
@@ -164,33 +204,47 @@ impl Addresses for NodeTrees {
         insert_noted(&mut ground.lock(&self.nodes[area.node as usize].lazy), area);
     }
 
-    fn collect<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, everything: bool) -> Vec<Area> {
-        let mut areas = Vec::new();
-        for node in &self.nodes {
+    fn collect<M: Mapper, H: Host>(
+        &self,
+        ground: &Ground<M, H>,
+        everything: bool,
+    ) -> Vec<Vec<Area>> {
+        let lists = self.nodes.iter().map(|node| {
             let mut decayed = Vec::new();
             ground.lock(&node.pools).decay(everything, &mut decayed);
-            if !decayed.is_empty() {
-                self.give_back(ground, decayed);
-            }
-            areas.extend(std::mem::take(&mut *ground.lock(&node.lazy)).into_values());
-        }
-        areas
+            self.give_back(ground, decayed);
+            std::mem::take(&mut *ground.lock(&node.lazy)).into_values().collect()
+        });
+        lists.collect()
     }
 
     fn settle<M: Mapper, H: Host>(
         &self,
         ground: &Ground<M, H>,
-        areas: Vec<Area>,
+        lists: Vec<Vec<Area>>,
         everything: bool,
     ) {
-        let mut rest = Vec::new();
-        for area in areas {
-            let pools = &self.nodes[area.node as usize].pools;
-            if everything || !self.has_pools() || !ground.lock(pools).put(area.run) {
-                rest.push(area.run);
+        // One helper for each time that as much is lazy as is due, but for the first time.
+        let due = ground.lazy_pages.load(Ordering::Relaxed) / ground.lazy_pages_max.max(1);
+        let mut helpers = if everything { 0 } else { due.saturating_sub(1) };
+        let mut own = Vec::new();
+        for (node, list) in lists.into_iter().enumerate().filter(|(_, list)| !list.is_empty()) {
+            if helpers > 0 {
+                self.left.leave(node, list);
+                helpers -= 1;
+            } else {
+                own.push(list);
             }
         }
-        self.give_back(ground, rest);
+        let settle = |list| self.settle_node(ground, list, everything);
+        own.into_iter().for_each(settle);
+        (0..self.nodes.len()).for_each(|node| self.left.do_at(node, settle));
+        self.left.wait();
+    }
+
+    fn help<M: Mapper, H: Host>(&self, ground: &Ground<M, H>) {
+        let here = self.here(&ground.host);
+        self.left.do_at(here, |list| self.settle_node(ground, list, false));
     }
 
     fn shrink<M: Mapper, H: Host>(&self, ground: &Ground<M, H>) -> u64 {

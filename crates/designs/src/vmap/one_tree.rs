@@ -12,7 +12,7 @@ use super::counts::VmapCounts;
 use super::kernel::Addresses;
 use super::run::Run;
 use super::tree::FreeTree;
-use crate::prim::{Mutex, Padded};
+use crate::prim::{Mutex, Padded, note_area};
 
 /// Areas in three trees; see the module.
 pub struct OneTree {
@@ -44,6 +44,8 @@ impl Addresses for OneTree {
 
     fn insert<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, area: Area) {
         insert_noted(&mut ground.lock(&self.busy), area);
+        // Once more, to name what uses the area (`setup_vmalloc_vm`).
+        drop(ground.lock(&self.busy));
     }
 
     fn remove<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, page: u32) -> Option<Area> {
@@ -54,19 +56,29 @@ impl Addresses for OneTree {
         insert_noted(&mut ground.lock(&self.lazy), area);
     }
 
-    fn collect<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, _everything: bool) -> Vec<Area> {
+    fn collect<M: Mapper, H: Host>(
+        &self,
+        ground: &Ground<M, H>,
+        _everything: bool,
+    ) -> Vec<Vec<Area>> {
         let lazy = std::mem::take(&mut *ground.lock(&self.lazy));
-        lazy.into_values().collect()
+        vec![lazy.into_values().collect()]
     }
 
+    /// Under one lock that is never let go, and with the count that other CPUs change, as
+    /// `__purge_vmap_area_lazy` has it where nothing preempts it.
     fn settle<M: Mapper, H: Host>(
         &self,
         ground: &Ground<M, H>,
-        areas: Vec<Area>,
+        lists: Vec<Vec<Area>>,
         _everything: bool,
     ) {
         let mut free = ground.lock(&self.free);
-        areas.iter().for_each(|area| free.0.give_back(area.run));
+        for area in lists.iter().flatten() {
+            note_area(area.run.start);
+            free.0.give_back(area.run);
+            ground.count_settled(u64::from(area.run.pages()));
+        }
     }
 
     fn add_counts<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, counts: &mut VmapCounts) {

@@ -3,15 +3,18 @@
 //!
 //! A treap (Seidel & Aragon, 1996): random priorities give its shape, which keeps it balanced
 //! without rotations. The kernel has a red-black tree; a search, an insertion and a merge cost the
-//! same.
+//! same. As in the kernel, whose `vmap_area` has 72 bytes, each range has a cache line of its own,
+//! a search looks at the longest range of a child before it goes there, and a change goes up only
+//! as far as it changes what is longest (`augment_tree_propagate_from`).
 
 use super::run::Run;
-use crate::prim::{note_read, note_write};
+use crate::prim::{note_step, note_write};
 
 /// A node's place in the arena.
 type Link = Option<u32>;
 
 #[derive(Clone, Copy)]
+#[repr(align(64))]
 struct Node {
     run: Run,
     /// Pages of the longest range in this subtree.
@@ -67,9 +70,9 @@ impl FreeTree {
     /// The lowest range of at least so many pages.
     fn lowest(&self, pages: u32) -> Link {
         let mut at = self.root?;
+        note_step(&self.nodes[at as usize]);
         loop {
             let node = &self.nodes[at as usize];
-            note_read(node);
             if self.longest(node.left) >= pages {
                 at = node.left?;
             } else if node.run.pages() >= pages {
@@ -125,7 +128,7 @@ impl FreeTree {
         let (mut before, mut after) = (None, None);
         let mut at = self.root;
         while let Some(node) = at.map(|at| &self.nodes[at as usize]) {
-            note_read(node);
+            note_step(node);
             if node.run.start <= run.start {
                 before = Some(node.run);
                 at = node.right;
@@ -153,83 +156,70 @@ impl FreeTree {
                 self.nodes.len() as u32 - 1
             }
         };
+        note_write(&self.nodes[new as usize]);
         let root = self.root;
-        self.root = Some(self.insert_below(root, new));
+        self.root = Some(self.insert_below(root, new).0);
     }
 
-    /// Inserts a node into a subtree; returns its new root.
-    fn insert_below(&mut self, root: Link, new: u32) -> u32 {
+    /// Inserts a node into a subtree. Returns its new root, and whether its longest range is
+    /// another one now.
+    fn insert_below(&mut self, root: Link, new: u32) -> (u32, bool) {
         let node = self.nodes[new as usize];
-        let Some(at) = root else { return new };
+        let Some(at) = root else { return (new, true) };
         if self.nodes[at as usize].priority < node.priority {
-            let (left, right) = self.split(root, node.run.start);
-            (self.nodes[new as usize].left, self.nodes[new as usize].right) = (left, right);
+            let halves = self.split(root, node.run.start);
+            (self.nodes[new as usize].left, self.nodes[new as usize].right) = halves;
             self.update(new);
-            return new;
+            return (new, true);
         }
-        if node.run.start < self.nodes[at as usize].run.start {
-            let left = self.nodes[at as usize].left;
-            self.nodes[at as usize].left = Some(self.insert_below(left, new));
-        } else {
-            let right = self.nodes[at as usize].right;
-            self.nodes[at as usize].right = Some(self.insert_below(right, new));
-        }
-        self.update(at);
-        at
+        let is_left = node.run.start < self.nodes[at as usize].run.start;
+        let (child, is_changed) = self.insert_below(self.child(at, is_left), new);
+        self.set_child(at, is_left, Some(child));
+        (at, is_changed && self.update(at))
     }
 
     /// Two subtrees: what begins before `page`, and the rest.
     fn split(&mut self, root: Link, page: u32) -> (Link, Link) {
         let Some(at) = root else { return (None, None) };
-        let node = self.nodes[at as usize];
-        let halves = if node.run.start < page {
-            let (low, high) = self.split(node.right, page);
-            self.nodes[at as usize].right = low;
-            (Some(at), high)
-        } else {
-            let (low, high) = self.split(node.left, page);
-            self.nodes[at as usize].left = high;
-            (low, Some(at))
-        };
+        let is_low = self.nodes[at as usize].run.start < page;
+        let (low, high) = self.split(self.child(at, !is_low), page);
+        self.set_child(at, !is_low, if is_low { low } else { high });
         self.update(at);
-        halves
+        if is_low { (Some(at), high) } else { (low, Some(at)) }
     }
 
     /// One subtree of two, all of the first before all of the second.
     fn join(&mut self, low: Link, high: Link) -> Link {
         let (Some(a), Some(b)) = (low, high) else { return low.or(high) };
-        if self.nodes[a as usize].priority >= self.nodes[b as usize].priority {
-            let right = self.nodes[a as usize].right;
-            self.nodes[a as usize].right = self.join(right, high);
-            self.update(a);
-            low
+        let is_low = self.nodes[a as usize].priority >= self.nodes[b as usize].priority;
+        let (top, child) = if is_low {
+            (a, self.join(self.child(a, false), high))
         } else {
-            let left = self.nodes[b as usize].left;
-            self.nodes[b as usize].left = self.join(low, left);
-            self.update(b);
-            high
-        }
+            (b, self.join(low, self.child(b, true)))
+        };
+        self.set_child(top, !is_low, child);
+        self.update(top);
+        Some(top)
     }
 
     fn remove(&mut self, run: Run) {
         let root = self.root;
-        self.root = self.remove_below(root, run);
+        self.root = self.remove_below(root, run).0;
     }
 
-    fn remove_below(&mut self, root: Link, run: Run) -> Link {
+    /// Removes a range from a subtree. Returns its new root, and whether its longest range is
+    /// another one now.
+    fn remove_below(&mut self, root: Link, run: Run) -> (Link, bool) {
         let at = root.expect("the range is in the tree");
         let node = self.nodes[at as usize];
         if node.run == run {
             self.spare.push(at);
-            return self.join(node.left, node.right);
+            return (self.join(node.left, node.right), true);
         }
-        if run.start < node.run.start {
-            self.nodes[at as usize].left = self.remove_below(node.left, run);
-        } else {
-            self.nodes[at as usize].right = self.remove_below(node.right, run);
-        }
-        self.update(at);
-        root
+        let is_left = run.start < node.run.start;
+        let (child, is_changed) = self.remove_below(self.child(at, is_left), run);
+        self.set_child(at, is_left, child);
+        (root, is_changed && self.update(at))
     }
 
     /// Changes a range to one between the same neighbours.
@@ -238,28 +228,51 @@ impl FreeTree {
         self.replace_below(root, old, new);
     }
 
-    fn replace_below(&mut self, root: Link, old: Run, new: Run) {
+    /// As [`replace`](Self::replace), in a subtree. Returns whether its longest range is another
+    /// one now.
+    fn replace_below(&mut self, root: Link, old: Run, new: Run) -> bool {
         let at = root.expect("the range is in the tree");
-        let node = self.nodes[at as usize];
+        let node = &mut self.nodes[at as usize];
         if node.run == old {
-            self.nodes[at as usize].run = new;
-        } else if old.start < node.run.start {
-            self.replace_below(node.left, old, new);
-        } else {
-            self.replace_below(node.right, old, new);
+            note_write(node);
+            node.run = new;
+            return self.update(at);
         }
-        self.update(at);
+        let child = if old.start < node.run.start { node.left } else { node.right };
+        self.replace_below(child, old, new) && self.update(at)
+    }
+
+    fn child(&self, at: u32, is_left: bool) -> Link {
+        let node = &self.nodes[at as usize];
+        if is_left { node.left } else { node.right }
+    }
+
+    fn set_child(&mut self, at: u32, is_left: bool, child: Link) {
+        let node = &mut self.nodes[at as usize];
+        let link = if is_left { &mut node.left } else { &mut node.right };
+        if *link != child {
+            *link = child;
+            note_write(node);
+        }
     }
 
     fn longest(&self, at: Link) -> u32 {
-        at.map_or(0, |at| self.nodes[at as usize].longest)
+        let Some(at) = at else { return 0 };
+        let node = &self.nodes[at as usize];
+        note_step(node);
+        node.longest
     }
 
-    fn update(&mut self, at: u32) {
+    /// Finds a subtree's longest range again. Returns whether it is another one now.
+    fn update(&mut self, at: u32) -> bool {
         let node = self.nodes[at as usize];
+        let longest = node.run.pages().max(self.longest(node.left)).max(self.longest(node.right));
+        if longest == node.longest {
+            return false;
+        }
         note_write(&self.nodes[at as usize]);
-        self.nodes[at as usize].longest =
-            node.run.pages().max(self.longest(node.left)).max(self.longest(node.right));
+        self.nodes[at as usize].longest = longest;
+        true
     }
 
     /// The free ranges, ascending.

@@ -13,10 +13,14 @@ mod paper;
 mod tables;
 
 use std::mem::MaybeUninit;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use pagedepot::AllocError;
 use pagedepot::Pfn;
-use pagedepot_designs::vmap::{Depot, GlobalLock, Nodes, PurgedBy, VmapDesign, VmapSetup};
+use pagedepot_designs::vmap::{
+    Depot, FramesFreed, GlobalLock, Nodes, PurgedBy, VmapDesign, VmapSetup,
+};
 use pagedepot_vmap::{MapError, Stale, VirtAddr, Vmap, VmapConfig, VmapError};
 use proptest::prelude::*;
 
@@ -34,13 +38,24 @@ fn for_each_design(
     work: impl Fn(&mut dyn VmapDesign, &Paper),
 ) {
     run_on(0);
-    let setup = VmapSetup { lazy_pages_max: Some(lazy_pages_max), ..VmapSetup::new(CPUS) };
-    let paper = Paper::new(pages, frames);
-    // SAFETY: one paper for both, and for this design alone.
-    work(&mut unsafe { GlobalLock::new(setup, &paper, &paper) }, &paper);
-    let paper = Paper::new(pages, frames);
-    // SAFETY: one paper for both, and for this design alone.
-    work(&mut unsafe { Nodes::new(setup, &paper, &paper) }, &paper);
+    for frames_freed in [FramesFreed::AtPurge, FramesFreed::AtFree] {
+        let setup = VmapSetup {
+            lazy_pages_max: Some(lazy_pages_max),
+            frames_freed,
+            ..VmapSetup::new(CPUS)
+        };
+        let paper = || match frames_freed {
+            FramesFreed::AtPurge => Paper::new(pages, frames),
+            FramesFreed::AtFree => Paper::new(pages, frames).flushing(),
+        };
+        let one = paper();
+        // SAFETY: one paper for both, and for this design alone, which flushes as it unmaps where
+        // frames are freed at once.
+        work(&mut unsafe { GlobalLock::new(setup, &one, &one) }, &one);
+        let one = paper();
+        // SAFETY: as above.
+        work(&mut unsafe { Nodes::new(setup, &one, &one) }, &one);
+    }
     let paper = Paper::new(pages, frames);
     let config = VmapConfig {
         stale: Stale::Keep,
@@ -376,7 +391,6 @@ fn work(design: &dyn VmapDesign, paper: &Paper, number: u64) {
 
 #[test]
 fn a_mapper_that_fails_loses_nothing() {
-    use std::sync::atomic::Ordering::Relaxed;
     for nth in 1..8 {
         for_each_design(500, 300, 100, |design, paper| {
             // Holes among the frames, so that areas need several calls.
@@ -458,6 +472,69 @@ fn a_worker_purges_what_was_queued_and_the_shrinker_empties_pools() {
     assert_eq!((counts.purges, counts.lazy_pages, counts.pooled_pages), (1, 0, 48));
     assert_eq!((nodes.shrink(), nodes.shrink()), (8, 0));
     assert_eq!((nodes.counts().pooled_pages, nodes.counts().free_pages), (0, 10_000));
+    nodes.validate().unwrap();
+}
+
+/// As in the kernel, where a mapper allows it; addresses stay lazy. What cannot be unmapped keeps
+/// its frames until a purge.
+#[test]
+fn frames_are_freed_with_their_area_where_the_mapper_flushes() {
+    let paper = Paper::new(1000, 100).flushing();
+    let setup = VmapSetup { frames_freed: FramesFreed::AtFree, ..VmapSetup::new(2) };
+    // SAFETY: one paper for both, and for this design alone; it flushes as it unmaps.
+    let mut nodes = unsafe { Nodes::new(setup, &paper, &paper) };
+    let [one, other] = [10, 20].map(|pages| nodes.vmalloc(pages, 1).unwrap());
+    nodes.vfree(one).unwrap();
+    assert_eq!((paper.frames_out(), paper.mapped_pages(), nodes.counts().lazy_pages), (20, 20, 11));
+    paper.fail_unmap_in.store(1, Relaxed);
+    nodes.vfree(other).unwrap();
+    assert_eq!((paper.frames_out(), nodes.counts().lazy_pages), (20, 32));
+    nodes.purge();
+    assert_eq!((paper.frames_out(), paper.mapped_pages(), nodes.counts().lazy_pages), (0, 0, 0));
+    nodes.validate().unwrap();
+}
+
+/// Each purge finds many times as much lazy as is due, and leaves lists to the CPUs of nodes, which
+/// are at work meanwhile.
+#[test]
+fn helpers_settle_what_a_late_purge_leaves_them() {
+    let paper = Paper::new(100_000, 0);
+    let setup =
+        VmapSetup { lazy_pages_max: Some(4), purged_by: PurgedBy::Worker, ..VmapSetup::new(CPUS) };
+    // SAFETY: one paper for both, and for this design alone.
+    let mut nodes = unsafe { Nodes::new(setup, &paper, &paper) };
+    // Alone: the purger takes back what it left to CPUs that free nothing.
+    for cpu in 0..CPUS {
+        run_on(cpu);
+        let areas: Vec<_> = (0..10).map(|_| nodes.alloc(3, 1).unwrap()).collect();
+        areas.into_iter().for_each(|start| nodes.free(start).unwrap());
+    }
+    assert!(nodes.work());
+    let counts = nodes.counts();
+    assert_eq!((counts.lazy_pages, counts.pooled_pages), (0, u64::from(CPUS) * 40));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let owners = [0, 1, 2].map(|cpu| {
+            let nodes = &nodes;
+            scope.spawn(move || {
+                run_on(cpu);
+                for turn in 0..2000 {
+                    let areas = [0, 1, 2, 3].map(|i| nodes.alloc(1 + (turn + i) % 5, 1).unwrap());
+                    areas.into_iter().for_each(|start| nodes.free(start).unwrap());
+                }
+            })
+        });
+        // Relaxed: nothing is published but the flag.
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                nodes.work();
+            }
+        });
+        owners.into_iter().for_each(|owner| owner.join().unwrap());
+        is_over.store(true, Relaxed);
+    });
+    nodes.purge();
+    assert_eq!((nodes.counts().lazy_pages, nodes.counts().free_pages), (0, 100_000));
     nodes.validate().unwrap();
 }
 

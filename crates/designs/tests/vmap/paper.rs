@@ -28,6 +28,8 @@ pub struct Paper {
     pages: u32,
     frames: u32,
     state: Mutex<State>,
+    /// Whether nothing is stale once `unmap` returns.
+    unmap_flushes: bool,
     /// Calls of `map` and `unmap` until one fails; 0: none will.
     pub fail_map_in: AtomicU64,
     pub fail_unmap_in: AtomicU64,
@@ -47,7 +49,19 @@ impl Paper {
     pub fn new(pages: u32, frames: u32) -> Self {
         let state = State { free: (0..frames).collect(), ..State::default() };
         let [fail_map_in, fail_unmap_in] = [0, 0].map(AtomicU64::new);
-        Paper { pages, frames, state: Mutex::new(state), fail_map_in, fail_unmap_in }
+        Paper {
+            pages,
+            frames,
+            state: Mutex::new(state),
+            unmap_flushes: false,
+            fail_map_in,
+            fail_unmap_in,
+        }
+    }
+
+    /// The same, whose `unmap` leaves nothing stale.
+    pub fn flushing(self) -> Self {
+        Paper { unmap_flushes: true, ..self }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -143,7 +157,9 @@ unsafe impl Mapper for &Paper {
         }
         let mut state = self.state();
         for page in pages_of(span) {
-            if let Some(frame) = state.mapped.remove(&page) {
+            if let Some(frame) = state.mapped.remove(&page)
+                && !self.unmap_flushes
+            {
                 state.stale.insert(page, frame);
             }
         }

@@ -23,6 +23,10 @@ pub struct Costs {
     /// A load or store that hits in a restartable sequence, which is a few instructions of
     /// assembly.
     pub sequence_ps: u64,
+    /// A step down a tree to a node that another CPU has not changed, besides `load_ps`: its line
+    /// is in the last-level cache at best, because what the CPU did since it was here last has
+    /// used up the nearer ones, and each second branch goes where it was not predicted.
+    pub tree_step_ps: u64,
     /// A step of a slow path, besides its accesses: branches that were predicted otherwise, and
     /// code that is in no cache.
     pub slow_step_ps: u64,
@@ -58,6 +62,7 @@ impl Default for Costs {
             load_ps: 400,
             store_ps: 400,
             sequence_ps: 200,
+            tree_step_ps: 15_000,
             slow_step_ps: 50_000,
             rmw_ps: 6_000,
             spin_ps: 15_000,

@@ -24,9 +24,10 @@ mod schedule;
 
 pub use costs::{CPUS_MAX, Costs};
 pub use engine::{
-    Disturbances, Done, Setup, access, barrier, begin_sequence, commit, costs, cpu, end_sequence,
-    fence, fence_all, hand_over, now_ps, on_cpu, queue_for, run, search, sleep_until, slow_step,
-    spin, touch, wait_at, wait_begins, wait_ends, waited_ps, wake_all, wake_one, work, yield_now,
+    Disturbances, Done, Search, Setup, access, barrier, begin_sequence, commit, costs, cpu,
+    end_sequence, fence, fence_all, hand_over, now_ps, on_cpu, queue_for, run, search, sleep_until,
+    slow_step, spin, touch, touch_object, tree_step, wait_at, wait_begins, wait_ends, waited_ps,
+    wake_all, wake_one, work, yield_now,
 };
 pub use lines::Access;
 pub use schedule::Schedule;

@@ -28,27 +28,68 @@ pub fn touch<T: ?Sized>(value: &T, how: Access) {
     }
 }
 
-/// Accounts for a search in a tree of `len` entries whose nodes are in places of their own, each
-/// with 8 ways on and two lines, and for a change of the last if `changes`.
-///
-/// The nodes that a search passes follow from its key, so that two searches meet at the root and
-/// part where their keys do.
+/// Accounts for a step down a tree to `node`, whose line begins with it.
+#[inline]
 #[track_caller]
-pub fn search<M>(map: &M, (len, key): (usize, u32), changes: bool) {
+pub fn tree_step<T>(node: &T) {
+    if let Some(running) = running() {
+        running.tree_step(ptr::from_ref(node).addr(), Location::caller());
+    }
+}
+
+/// A search that a task makes in a sorted map whose nodes it cannot show.
+#[derive(Clone, Copy, Debug)]
+pub struct Search {
+    /// Entries.
+    pub len: usize,
+    /// What is looked for.
+    pub key: u32,
+    /// The largest key.
+    pub last: u32,
+    /// Whether the key is added or removed.
+    pub changes: bool,
+}
+
+/// Accounts for a search in a balanced binary tree in which each entry has a line of its own, and
+/// for the changes of a red-black tree of the kernel's `vmap_area`s: of the entry, of the one above
+/// it, and of its other neighbour in the list of all.
+///
+/// Keys lie about evenly between 0 and the largest, so that searches for keys that are neighbours
+/// part near the leaves. What a tree needs to stay balanced is left out: a rotation for every few
+/// changes.
+#[track_caller]
+pub fn search<M>(map: &M, search: Search) {
     /// No memory lies there: bit 63 of an address in a program is 0.
     const APART: usize = 1 << 63;
     let Some(running) = running() else { return };
     let site = Location::caller();
     let map = ptr::from_ref(map).addr();
-    let depth = (len.max(1).ilog2() / 3 + 1) as usize;
-    // Keys of one map spread over its leaves.
-    let place = key.wrapping_mul(0x9e37_79b9) as usize;
+    let Search { len, key, last, changes } = search;
+    let depth = len.max(1).ilog2() + 1;
+    let address = |level: u32, place: u64| {
+        let node = 1 << level | place as usize;
+        APART | (map << 24 ^ node << 6) & (APART / 2 - 1)
+    };
+    let place = |level| (u64::from(key) << level) / (u64::from(last.max(key)) + 1);
     for level in 0..depth {
-        let node = (place & ((1 << (3 * level)) - 1)) << 4 | level;
-        let address = APART | (map << 24 ^ node << 7) & (APART - 1);
-        running.access(address, Access::Load, site);
-        let last = if changes && level + 1 == depth { Access::Store } else { Access::Load };
-        running.access(address + 64, last, site);
+        let address = address(level, place(level));
+        running.tree_step(address, site);
+        if changes && level + 2 >= depth {
+            running.access(address, Access::Store, site);
+        }
+    }
+    if changes {
+        running.access(address(depth - 1, place(depth - 1) ^ 1), Access::Store, site);
+    }
+}
+
+/// Accounts for a change of an object of one line that has a number and no address.
+#[track_caller]
+pub fn touch_object(number: u32) {
+    /// Neither memory nor nodes of [`search`] lie there.
+    const APART: usize = 3 << 62;
+    if let Some(running) = running() {
+        running.access(APART | (number as usize) << 6, Access::Store, Location::caller());
     }
 }
 

@@ -32,9 +32,10 @@ use crate::lines::{Clocks, Fought, Lines};
 use crate::schedule::{Explorer, Schedule};
 
 pub use calls::{
-    access, barrier, begin_sequence, commit, costs, cpu, end_sequence, fence, fence_all, hand_over,
-    now_ps, on_cpu, queue_for, search, sleep_until, slow_step, spin, touch, wait_at, wait_begins,
-    wait_ends, waited_ps, wake_all, wake_one, work, yield_now,
+    Search, access, barrier, begin_sequence, commit, costs, cpu, end_sequence, fence, fence_all,
+    hand_over, now_ps, on_cpu, queue_for, search, sleep_until, slow_step, spin, touch,
+    touch_object, tree_step, wait_at, wait_begins, wait_ends, waited_ps, wake_all, wake_one, work,
+    yield_now,
 };
 
 /// Later than every clock.

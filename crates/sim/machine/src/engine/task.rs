@@ -7,8 +7,14 @@ use super::{Disturbances, Machine, Running, State};
 use crate::lines::{Access, Clocks};
 
 impl Running {
+    /// Accounts for an access. Returns whether it hit the CPU's own cache.
     #[inline]
-    pub(super) fn access(self, address: usize, access: Access, site: &'static Location<'static>) {
+    pub(super) fn access(
+        self,
+        address: usize,
+        access: Access,
+        site: &'static Location<'static>,
+    ) -> bool {
         // When the access asked for its line, and when that can come.
         let mut asked: Option<(u64, u64)> = None;
         loop {
@@ -22,12 +28,12 @@ impl Running {
             if is_behind || !lines.is_fought_over(at, clocks.now, costs) {
                 if lines.hit(at, access, *cpu, clocks, costs) {
                     machine.done.events += 1;
-                    return;
+                    return true;
                 }
                 if is_behind && machine.explorer.is_some() {
                     lines.take(at, access, *cpu);
                     machine.done.events += 1;
-                    return;
+                    return false;
                 }
                 if is_behind {
                     let now = clocks.now;
@@ -37,13 +43,21 @@ impl Running {
                     if !waits || slot.1 <= now {
                         lines.miss(at, access, *cpu, clocks, costs, slot, site);
                         machine.done.events += 1;
-                        return;
+                        return false;
                     }
                     clocks.now = slot.1;
                     continue;
                 }
             }
             self.suspend();
+        }
+    }
+
+    /// Accounts for a step down a tree.
+    pub(super) fn tree_step(self, address: usize, site: &'static Location<'static>) {
+        if self.access(address, Access::Load, site) {
+            let machine = self.get();
+            machine.clocks.now += machine.costs.tree_step_ps;
         }
     }
 
