@@ -39,6 +39,8 @@ mod census;
 mod counters;
 mod frames;
 mod free_map;
+#[cfg(any(not(loom), test))]
+mod left;
 mod lock;
 #[cfg(all(test, loom))]
 mod loom_tests;

@@ -16,8 +16,8 @@ use loom::thread;
 use pagedepot::cpus::Here;
 use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
+use crate::left::Left;
 use crate::prim::PlainU32;
-use crate::vmap::left::Left;
 use crate::{
     Buddy, Entry, Grace, Local, LocalDrain, LockMode, Magazine, MagazineOptions, PageCache,
     PcpBuddy, Policy, Qpw, Rcu, Scope, Setup, Spin, Store,

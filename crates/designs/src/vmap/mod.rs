@@ -43,7 +43,6 @@ mod area;
 mod counts;
 mod depot;
 mod kernel;
-pub(crate) mod left;
 mod nodes;
 mod one_tree;
 mod run;

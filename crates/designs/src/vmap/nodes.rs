@@ -24,9 +24,9 @@ use super::VmapSetup;
 use super::area::{Area, Ground, Wanted, insert_noted, remove_noted};
 use super::counts::VmapCounts;
 use super::kernel::Addresses;
-use super::left::Left;
 use super::run::Run;
 use super::tree::FreeTree;
+use crate::left::Left;
 use crate::prim::{Mutex, Ordering, Padded, note_area, note_write};
 
 /// The kernel's bound: with more CPUs, some share a node.
