@@ -3,12 +3,15 @@
 //! 1. `try_alloc` gets every frame there is, and then fails without a drain, a fence or a callback.
 //! 2. `Fronts::pop` gives what the front has, `Fronts::push` takes what it has room for; neither
 //!    goes on to the shelf or the store, and no page is lost.
-//! 3. Both contexts have fronts of their own.
-//! 4. A closed gate stops both.
-//! 5. `free_as` caches for the mobility that it is told.
-//! 6. `alloc_fast` and `free_fast` are one sequence each: they neither refill nor spill.
+//! 3. `Fronts::pop_many` gives what as many pops would, in their order, by one magazine at most.
+//! 4. Both contexts have fronts of their own.
+//! 5. A closed gate stops all.
+//! 6. `free_as` caches for the mobility that it is told.
+//! 7. `alloc_fast` and `free_fast` are one sequence each: they neither refill nor spill.
 
 mod common;
+
+use std::mem::MaybeUninit;
 
 use common::{Single, metadata, open_zone, range, single};
 use pagedepot::cpus::Context;
@@ -131,6 +134,60 @@ fn more_sequences_than_there_is_credit_for() {
     });
 }
 
+/// Pops into room for `room` blocks.
+fn pop_many(depot: &Single<'_>, front: FrontHandle, room: usize) -> Vec<Pfn> {
+    let mut out = vec![MaybeUninit::uninit(); room];
+    // SAFETY: one thread, which acts as this CPU.
+    unsafe { depot.fronts().pop_many(CPU, front, &mut out) }.to_vec()
+}
+
+#[test]
+fn many_are_popped_as_one_by_one() {
+    with_depot(|depot| {
+        let front = depot.fronts().find(Context::Task, Order::BASE, Mobility::Movable).unwrap();
+        let free = |pfn| depot.free(pfn, Order::BASE).unwrap();
+        assert!(pop_many(depot, front, 63).is_empty(), "nothing is cached");
+        let first = depot.alloc(Order::BASE, Flags::default()).unwrap();
+        // SAFETY: one thread, which acts as this CPU; the blocks are its own.
+        let one_by_one: Vec<Pfn> =
+            std::iter::from_fn(|| unsafe { depot.fronts().pop(CPU, front) }).collect();
+        assert_eq!(one_by_one.len(), 63);
+        for room in [0, 1, 2, 62, 63, 64, 200] {
+            for &pfn in one_by_one.iter().rev() {
+                // SAFETY: as above.
+                assert!(unsafe { depot.fronts().push(CPU, front, pfn) });
+            }
+            let many = pop_many(depot, front, room);
+            assert_eq!(many, one_by_one[..room.min(63)], "room for {room}");
+            // SAFETY: as above.
+            let rest = std::iter::from_fn(|| unsafe { depot.fronts().pop(CPU, front) });
+            assert!(rest.eq(one_by_one[many.len()..].iter().copied()), "room for {room}");
+        }
+        one_by_one.into_iter().chain([first]).for_each(free);
+    });
+}
+
+#[test]
+fn many_are_popped_with_credit_for_each() {
+    with_depot(|depot| {
+        let front = depot.fronts().find(Context::Task, Order::BASE, Mobility::Movable).unwrap();
+        let hits = || depot.cpu_stats(CPU, ZoneId::new(0)).unwrap().counts.hits;
+        let (before, mut popped, mut slow) = (hits(), 0, 0);
+        while popped < 10_000 {
+            let mut held = pop_many(depot, front, 32);
+            popped += held.len() as u64;
+            if held.len() < 32 {
+                slow += 1;
+                held.extend(depot.try_alloc(Order::BASE, Flags::default()));
+            }
+            held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
+        }
+        // Each pop and each push counts as one.
+        let counted = hits() - before;
+        assert!((2 * popped - 64..=2 * (popped + slow)).contains(&counted), "{counted}");
+    });
+}
+
 #[test]
 fn contexts_have_fronts_of_their_own() {
     with_depot(|depot| {
@@ -150,7 +207,7 @@ fn contexts_have_fronts_of_their_own() {
 }
 
 #[test]
-fn a_closed_gate_stops_both() {
+fn a_closed_gate_stops_all() {
     with_depot(|depot| {
         let front = depot.fronts().find(Context::Task, Order::BASE, Mobility::Movable).unwrap();
         let pfn = depot.alloc(Order::BASE, Flags::default()).unwrap();
@@ -160,6 +217,7 @@ fn a_closed_gate_stops_both() {
             assert_eq!(depot.fronts().pop(CPU, front), None);
             assert!(!depot.fronts().push(CPU, front, pfn));
         }
+        assert!(pop_many(depot, front, 63).is_empty());
         depot.free_as(pfn, Order::BASE, Mobility::Movable).unwrap();
         assert_eq!(cached(depot), 0);
         depot.cpu_caches().enable();

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "trusts its caller with CPUs and fronts")]
 
 use core::fmt;
+use core::mem::MaybeUninit;
 
 use super::allocator::Allocator;
 use super::flags::Flags;
@@ -99,6 +100,40 @@ impl Fronts<'_> {
     pub unsafe fn pop(self, cpu: CpuId, front: FrontHandle) -> Option<Pfn> {
         // SAFETY: the caller's promise.
         unsafe { sequence::pop_at(self.blocks, cpu, front.word()) }.map(Pfn::new)
+    }
+
+    /// Takes the newest blocks of a front by one sequence, and writes them to `out`, the newest
+    /// first: as many as there is room for, as the front's magazine holds, and as it has credit
+    /// for. None: as for [`pop`](Self::pop). After fewer than there is room for, the front may
+    /// have more: it has another magazine, which the slow path loads.
+    ///
+    /// ```
+    /// # use core::mem::MaybeUninit;
+    /// # use pagedepot::{CpuId, FrontHandle, Fronts, Pfn};
+    /// /// # Safety
+    /// /// As for [`Fronts::pop`].
+    /// unsafe fn pop_batch(fronts: Fronts<'_>, cpu: CpuId, front: FrontHandle) -> usize {
+    ///     let mut room = [MaybeUninit::uninit(); 63];
+    ///     // SAFETY: the caller's promise.
+    ///     let batch: &[Pfn] = unsafe { fronts.pop_many(cpu, front, &mut room) };
+    ///     batch.len()
+    /// }
+    /// ```
+    ///
+    /// # Safety
+    /// As for [`pop`](Self::pop).
+    #[inline]
+    pub unsafe fn pop_many<'o>(
+        self,
+        cpu: CpuId,
+        front: FrontHandle,
+        out: &'o mut [MaybeUninit<Pfn>],
+    ) -> &'o [Pfn] {
+        // SAFETY: the caller's promise; so many have been written.
+        unsafe {
+            let count = sequence::pop_many_at(self.blocks, cpu, front.word(), out);
+            out[..count].assume_init_ref()
+        }
     }
 
     /// Puts a block into a front. `false`: nothing has changed, and the caller still holds the

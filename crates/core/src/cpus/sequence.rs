@@ -1,8 +1,10 @@
 //! The sequences in Rust, for implementations whose exclusion holds for a whole function.
 #![allow(unsafe_code, reason = "trusts its caller with CPUs and words")]
 
-use crate::frame::CpuId;
-use crate::front::word::{ONE_ROUND, POP_STEP, PUSH_STEP, ROUNDS_MASK};
+use core::mem::MaybeUninit;
+
+use crate::frame::{CpuId, Pfn};
+use crate::front::word::{ONE_ROUND, POP_STEP, PUSH_STEP, ROUNDS_MASK, Word};
 use crate::front::{BlockArray, Here, WordOffset, is_open};
 use crate::sync::prim::Ordering;
 
@@ -109,6 +111,44 @@ pub unsafe fn pop_at(blocks: &BlockArray, cpu: CpuId, bytes: usize) -> Option<u3
     // Release: as in `push_at`.
     cell.store(next, Ordering::Release);
     Some(frame)
+}
+
+/// As [`pop_at`], as many blocks as there are, have credit and fit into `out`: the newest first.
+/// Returns how many it has written.
+///
+/// One store of the word takes them all, so that it is one sequence: a drain finds all of them in
+/// the magazine or none. The slots are read before that store (its release orders them), while the
+/// magazine is this CPU's.
+///
+/// # Safety
+/// As for [`pop_at`].
+#[inline]
+pub unsafe fn pop_many_at(
+    blocks: &BlockArray,
+    cpu: CpuId,
+    bytes: usize,
+    out: &mut [MaybeUninit<Pfn>],
+) -> usize {
+    // A copy, as in `pop_at`.
+    let blocks = *blocks;
+    // SAFETY: the caller's promise.
+    let Some(cell) = (unsafe { blocks.open_word(cpu, bytes) }) else { return 0 };
+    // Relaxed: as in `pop_at`.
+    let word = Word(cell.load(Ordering::Relaxed));
+    let count = out.len().min(word.poppable() as usize);
+    if count == 0 {
+        core::hint::cold_path();
+        return 0;
+    }
+    let mut at = word.0 as u32;
+    for place in &mut out[..count] {
+        at -= ONE_ROUND as u32;
+        // SAFETY: the word has so many rounds, so there is a magazine with these slots.
+        place.write(Pfn::new(unsafe { blocks.slot(at) }.load(Ordering::Relaxed)));
+    }
+    // Release: as in `push_at`; and no slot is read later than this.
+    cell.store(word.popped_many(count as u32).0, Ordering::Release);
+    count
 }
 
 /// As [`push`], `bytes` into the block of `cpu`, to a front whose full magazines have slots of

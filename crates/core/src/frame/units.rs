@@ -7,6 +7,7 @@ use core::num::TryFromIntError;
 ///
 /// 32 bits reach 16 TiB with 4 KiB pages, 256 TiB with 64 KiB.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
 pub struct Pfn(u32);
 
 impl Pfn {

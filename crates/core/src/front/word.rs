@@ -19,6 +19,7 @@
 //!
 //! Legal transitions, each one sequence on the owning CPU with the gate open:
 //! * pop: `rounds - 1`, `credit - 1`, if `rounds > 0` and `credit > 0`;
+//! * pop of n blocks at once: `rounds - n`, `credit - n`, if `rounds >= n` and `credit >= n`;
 //! * push: `rounds + 1`, `credit - 1`, if `rounds < rounds_max` and `credit > 0`;
 //! * fold: `credit = CREDIT_MAX`;
 //! * swap, load, unload: magazines change (slow path, compare-and-store).
@@ -124,6 +125,21 @@ impl Word {
         Some((self.loaded()?, slot, self.step(POP_STEP)?))
     }
 
+    /// How many blocks one sequence can pop: each needs a round, and credit of its own.
+    #[inline]
+    pub fn poppable(self) -> u32 {
+        self.rounds().min(self.credit() as u32)
+    }
+
+    /// This word after a pop of `blocks` of its [`poppable`](Self::poppable) ones.
+    #[inline]
+    #[must_use]
+    pub fn popped_many(self, blocks: u32) -> Word {
+        debug_assert!(blocks <= self.poppable());
+        // No field borrows from the next: rounds and credit have as many.
+        Word(self.0 - u64::from(blocks) * (ONE_CREDIT + ONE_ROUND))
+    }
+
     /// What a push makes of this word: the slot it fills, and the word to commit.
     #[inline]
     pub fn pushed(self, rounds_max: u32) -> Option<(MagazineIndex, u32, Word)> {
@@ -217,6 +233,21 @@ mod tests {
                 None => assert!(rounds == 0 || operations == CREDIT_MAX),
             }
         }
+    }
+
+    #[test]
+    fn a_pop_of_many_is_as_many_pops() {
+        for (_, word) in words() {
+            let mut popped = word;
+            for blocks in 0..=word.poppable() {
+                assert!(word.popped_many(blocks) == popped);
+                match popped.popped() {
+                    Some((_, _, next)) => popped = next,
+                    None => assert_eq!(blocks, word.poppable()),
+                }
+            }
+        }
+        assert_eq!(Word::EMPTY.poppable(), 0);
     }
 
     #[test]

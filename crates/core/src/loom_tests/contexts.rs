@@ -7,14 +7,16 @@
 //! 3. A full drain takes the fronts of both contexts, once; without its fence it does not.
 //! 4. Once caches are disabled, neither context holds anything.
 //! 5. Code that has no fronts, such as a nested handler, is served by the store.
-//! 6. So it is with sequences that a caller runs under a guard of its own.
+//! 6. So it is with sequences that a caller runs under a guard of its own, for one block or many.
 
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use super::cpus::{Kernel, run_as_handler_of, run_nowhere, run_on};
 use super::depot::{Depot, Setup};
 use super::{Mutant, explore, explore_large, explore_mutant, spawn};
 use crate::cpus::{Context, Pinned, Processor};
+use crate::front::SLOTS;
 use crate::{CpuId, Flags, Mobility, Mode, Order, Scope, ZoneId};
 
 type Machine = Depot<Pinned<Kernel>>;
@@ -153,6 +155,38 @@ fn sequences_of_the_caller_and_a_full_drain() {
 #[should_panic]
 fn sequences_of_the_caller_and_a_full_drain_without_a_fence() {
     explore_mutant(Mutant::NoFence, owner_by_handles_and_a_drainer);
+}
+
+/// As above, an owner that takes as many as there are by one sequence.
+fn owner_of_many_and_a_drainer() {
+    let depot = machine(4);
+    let held = depot.alloc().unwrap();
+    depot.free(held);
+    let drainer = spawn(1, &depot, |depot| {
+        depot.allocator.drain(Scope::ALL, Mode::Full);
+    });
+    let front =
+        depot.allocator.fronts().find(Context::Task, Order::BASE, Mobility::Movable).unwrap();
+    let mut room = [MaybeUninit::uninit(); SLOTS + 1];
+    let popped = depot.allocator.cpus().0.pin().map_or(&[][..], |_guard| {
+        // SAFETY: under the guard of that CPU and context.
+        unsafe { depot.allocator.fronts().pop_many(OWNERS, front, &mut room) }
+    });
+    popped.iter().for_each(|&pfn| depot.note_got(pfn, Order::BASE));
+    popped.iter().for_each(|&pfn| depot.free(pfn));
+    drainer.join().unwrap();
+    depot.finish();
+}
+
+#[test]
+fn a_sequence_for_many_and_a_full_drain() {
+    explore(owner_of_many_and_a_drainer);
+}
+
+#[test]
+#[should_panic]
+fn a_sequence_for_many_and_a_full_drain_without_a_fence() {
+    explore_mutant(Mutant::NoFence, owner_of_many_and_a_drainer);
 }
 
 #[test]
