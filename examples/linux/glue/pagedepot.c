@@ -300,7 +300,16 @@ static __always_inline u32 depot_pop_here(struct depot *depot, unsigned int orde
 	return pfn;
 }
 
-/* A page, checked as pages from a list are. */
+/* Checks a block as those from a list are. One that is not new is given up, and another taken. */
+static __always_inline bool depot_is_new(struct page *page, unsigned int order)
+{
+#if DEPOT_SINCE(6, 6)
+	return likely(!check_new_pages(page, order));
+#else
+	return likely(!check_new_pcp(page, order));
+#endif
+}
+
 static __always_inline struct page *depot_page(struct depot *depot, unsigned int order,
 					       int migratetype, unsigned int alloc_flags)
 {
@@ -315,11 +324,7 @@ static __always_inline struct page *depot_page(struct depot *depot, unsigned int
 				return NULL;
 		}
 		page = pfn_to_page(pfn);
-#if DEPOT_SINCE(6, 6)
-	} while (check_new_pages(page, order));
-#else
-	} while (check_new_pcp(page, order));
-#endif
+	} while (!depot_is_new(page, order));
 	return page;
 }
 
@@ -405,11 +410,48 @@ static __always_inline bool depot_free_any(struct zone *zone, struct page *page,
 	return depot_free_page(zone, page, pfn, order, migratetype, fpi_flags);
 }
 
-/* For bulk allocation: pages into the empty places of an array, or onto a list. */
+/* Single pages from this CPU's front, as many as one sequence gets. */
+static unsigned long depot_pop_many_here(struct depot *depot, unsigned int migratetype, u32 *pfns,
+					 unsigned long wanted)
+{
+	struct depot_here here;
+	unsigned long got = 0;
+
+	preempt_disable();
+	here = depot_here();
+	if (likely(!here.handlers || depot_above_task(here)))
+		got = depot_pop_many(depot, here.cpu,
+				     depot_fronts[!!here.handlers][0][migratetype] >> 16,
+				     pfns, wanted);
+	preempt_enable();
+	return got;
+}
+
+/* As above; where the front has none, one from past it. */
+static unsigned long depot_pages(struct depot *depot, unsigned int migratetype,
+				 unsigned int alloc_flags, u32 *pfns, unsigned long wanted)
+{
+	unsigned long got = depot_pop_many_here(depot, migratetype, pfns, wanted);
+
+	if (got)
+		return got;
+	pfns[0] = depot_alloc_slow(depot, 0, migratetype, alloc_flags);
+	return pfns[0] != DEPOT_NONE;
+}
+
+/* What the largest magazine holds. */
+#define DEPOT_MANY	63
+
+/*
+ * For bulk allocation: pages into the empty places of an array, or onto a list, by one call a
+ * magazine.
+ */
 static int depot_alloc_bulk(struct depot *depot, struct zone *zone, struct alloc_context *ac,
 			    gfp_t gfp, unsigned int alloc_flags, int nr_pages, struct list_head *list,
 			    struct page **array, int *nr_populated)
 {
+	unsigned long have = 0, next = 0;
+	u32 pfns[DEPOT_MANY];
 	int nr_account = 0;
 
 	while (*nr_populated < nr_pages) {
@@ -419,9 +461,17 @@ static int depot_alloc_bulk(struct depot *depot, struct zone *zone, struct alloc
 			(*nr_populated)++;
 			continue;
 		}
-		page = depot_page(depot, 0, ac->migratetype, alloc_flags);
-		if (unlikely(!page))
-			break;
+		if (next == have) {
+			int wanted = min(nr_pages - *nr_populated, DEPOT_MANY);
+
+			have = depot_pages(depot, ac->migratetype, alloc_flags, pfns, wanted);
+			next = 0;
+			if (unlikely(!have))
+				break;
+		}
+		page = pfn_to_page(pfns[next++]);
+		if (!depot_is_new(page, 0))
+			continue;
 		nr_account++;
 		prep_new_page(page, 0, gfp, 0);
 #if DEPOT_SINCE(6, 14)
@@ -433,6 +483,9 @@ static int depot_alloc_bulk(struct depot *depot, struct zone *zone, struct alloc
 			array[*nr_populated] = page;
 		(*nr_populated)++;
 	}
+	/* An array may have had fewer places behind the first than were counted. */
+	while (unlikely(next < have))
+		depot_free(depot, pfns[next++], 0, ac->migratetype);
 	if (nr_account) {
 		__count_zid_vm_events(PGALLOC, zone_idx(zone), nr_account);
 		zone_statistics(zonelist_zone(ac->preferred_zoneref), zone, nr_account);

@@ -168,6 +168,27 @@ pub unsafe extern "C" fn depot_pop(depot: &Depot, cpu: usize, front: usize) -> u
     popped.map_or(NONE, Pfn::get)
 }
 
+/// Pops up to `wanted` blocks into `out` by one sequence, as many as a magazine has; returns how
+/// many.
+///
+/// # Safety
+/// As for [`depot_pop`]; there is room for `wanted`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn depot_pop_many(
+    depot: &Depot,
+    cpu: usize,
+    front: usize,
+    out: *mut MaybeUninit<Pfn>,
+    wanted: usize,
+) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let front = FrontHandle::for_pops(below(1 << 16, front) as u16);
+        let out = core::slice::from_raw_parts_mut(out, wanted);
+        depot.allocator.fronts().pop_many(CpuId::new(below(CPUS, cpu)), front, out).len()
+    }
+}
+
 /// Puts a block into this CPU's front: one sequence. `false`: nothing has changed.
 ///
 /// # Safety
