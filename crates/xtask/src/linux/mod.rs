@@ -74,6 +74,12 @@ enum Only {
     User,
     /// 6.1 under QEMU: correctness and counts
     Guest,
+    /// 6.1 under QEMU with full preemption: correctness; not part of --quick by itself
+    Preempted,
+}
+
+impl Only {
+    const ALL: [Only; 3] = [Only::User, Only::Guest, Only::Preempted];
 }
 
 /// Fetches, builds, boots and measures.
@@ -90,8 +96,9 @@ pub fn run(options: &Options) -> Result<()> {
         println!("{}", library.display());
         return Ok(());
     }
-    let wants = |kind| options.only.is_none_or(|only| only == kind);
-    needed::check_installed(wants(Only::Guest))?;
+    let usual = |kind| kind != Only::Preempted || !options.quick;
+    let wants = |kind| options.only.map_or(usual(kind), |only| only == kind);
+    needed::check_installed(wants(Only::Guest) || wants(Only::Preempted))?;
     eprintln!("building examples/linux");
     let library = tree::library(root, &cache, &log)?;
     let files = init(root, &cache, &log)?;
@@ -104,10 +111,12 @@ pub fn run(options: &Options) -> Result<()> {
         |jobs| jobs as usize,
     );
     let mut failed = Vec::new();
-    for kind in [Only::User, Only::Guest].into_iter().filter(|kind| wants(*kind)) {
+    for kind in Only::ALL.into_iter().filter(|kind| wants(*kind)) {
+        let guest = "linux-source-6.1".to_owned();
         let (package, built) = match kind {
             Only::User => (source::newest(&archive)?, Kind::User),
-            Only::Guest => ("linux-source-6.1".to_owned(), Kind::Guest),
+            Only::Guest => (guest, Kind::Guest),
+            Only::Preempted => (guest, Kind::Preempted),
         };
         let source = source::source(&archive, &cache, &package)?;
         let kernel = build(root, &cache, (&source, built), (&library, &files), jobs)?;
@@ -129,6 +138,7 @@ pub fn run(options: &Options) -> Result<()> {
         let machines = match built {
             Kind::User => plan.user(),
             Kind::Guest => plan.guests(),
+            Kind::Preempted => plan.preempted(),
         };
         for machine in machines {
             // What fails is told at the end, and the others are booted nevertheless.

@@ -50,6 +50,8 @@ enum How {
     Streaming(u32),
     /// QEMU, a thread per CPU.
     Guest,
+    /// As [`Guest`](How::Guest), with full preemption.
+    Preempted,
     /// QEMU with little memory, and as many rounds as are wanted.
     Enduring,
     /// QEMU, where a nanosecond is an instruction.
@@ -91,17 +93,28 @@ impl Plan<'_> {
     /// Counts, then correctness with few and many CPUs, then rounds, then an isolated CPU.
     pub fn guests(&self) -> Vec<Machine<'_>> {
         let mut machines = self.both(How::Counting, 1, COUNTS, 0);
-        let wide: &[u32] = if self.quick { &[4] } else { &[1, 4, 16] };
-        for &cpus in wide {
-            let scenarios = if cpus == 1 { ONE_CPU } else { MANY_CPUS };
-            machines.extend(self.both(How::Guest, cpus, scenarios, 0));
-        }
+        machines.extend(self.correct(How::Guest));
         machines.extend(self.both(How::Isolating, 4, "isolate", 0));
         machines.extend(self.machine(How::Isolating, 4, (WORK, "isolate"), 0));
         if self.rounds > ROUNDS_MAX {
             machines.extend(self.both(How::Enduring, 4, "cpu_hotplug,oom,memfree", 0));
         }
         machines
+    }
+
+    /// Correctness under full preemption.
+    pub fn preempted(&self) -> Vec<Machine<'_>> {
+        self.correct(How::Preempted)
+    }
+
+    /// Correctness with few and many CPUs.
+    fn correct(&self, how: How) -> Vec<Machine<'_>> {
+        let wide: &[u32] = if self.quick { &[4] } else { &[1, 4, 16] };
+        let of = |&cpus| {
+            let scenarios = if cpus == 1 { ONE_CPU } else { MANY_CPUS };
+            self.both(how, cpus, scenarios, 0)
+        };
+        wide.iter().flat_map(of).collect()
     }
 
     /// Without and with the depot.
@@ -131,6 +144,7 @@ impl Machine<'_> {
             How::Threads => "threads",
             How::Streaming(policy) => &format!("streaming-{policy}"),
             How::Guest => "guest",
+            How::Preempted => "preempted",
             How::Enduring => "enduring",
             How::Counting => "counting",
             How::Isolating => "isolating",
@@ -150,7 +164,11 @@ impl Machine<'_> {
         command.env("TMPDIR", &logs);
         Boot { command, what: &name, is_fault, log: &log, timeout }.run(|said| match said {
             Said::Figure { metric, value, params } => {
-                if let Some((metric, params)) = named(&metric, params, self.how == How::Counting) {
+                let counts = self.how == How::Counting;
+                if let Some((metric, mut params)) = named(&metric, params, counts) {
+                    if self.how == How::Preempted {
+                        params.insert("preempt".to_owned(), 1);
+                    }
                     results.add(self.design, self.cpus, metric, params, value);
                 }
             }
@@ -192,7 +210,7 @@ impl Machine<'_> {
                 words += &format!(" pagedepot_policy={policy} depot_windows={windows}");
             }
             // Half of the rest of the memory is added later.
-            How::Guest => words += " console=ttyS0 mem=1G depot_reboot",
+            How::Guest | How::Preempted => words += " console=ttyS0 mem=1G depot_reboot",
             How::Enduring => words += " console=ttyS0 mem=192M depot_reboot",
             How::Counting => {
                 let loops = self.loops();
@@ -266,11 +284,15 @@ mod tests {
         Plan { kernel: &KERNEL, cache, project, rounds, quick, design }
     }
 
+    fn all<'p>(plan: &'p Plan<'_>) -> impl Iterator<Item = Machine<'p>> {
+        plan.user().into_iter().chain(plan.guests()).chain(plan.preempted())
+    }
+
     #[test]
     fn designs_boot_in_turn_and_differ_by_one_word() {
         for quick in [false, true] {
             let plan = plan(200, quick, None);
-            let machines: Vec<_> = plan.user().into_iter().chain(plan.guests()).collect();
+            let machines: Vec<_> = all(&plan).collect();
             let of = |design| machines.iter().filter(move |machine| machine.design == design);
             assert_eq!(of(STOCK).count(), of(DEPOT).count());
             for (stock, depot) in of(STOCK).zip(of(DEPOT)) {
@@ -287,7 +309,7 @@ mod tests {
     fn each_machine_has_a_log_of_its_own() {
         for quick in [false, true] {
             let plan = plan(200, quick, None);
-            let machines = plan.user().into_iter().chain(plan.guests());
+            let machines = all(&plan);
             let mut names: Vec<_> = machines.map(|machine| machine.name()).collect();
             names.sort();
             let count = names.len();
@@ -299,7 +321,7 @@ mod tests {
     #[test]
     fn one_design_boots_alone() {
         let plan = plan(1, false, Some(WORK));
-        let machines: Vec<_> = plan.user().into_iter().chain(plan.guests()).collect();
+        let machines: Vec<_> = all(&plan).collect();
         assert!(!machines.is_empty() && machines.iter().all(|machine| machine.design == WORK));
     }
 

@@ -106,22 +106,25 @@ fn original(path: &Path) -> PathBuf {
 pub enum Kind {
     /// User-mode Linux.
     User,
-    /// An x86-64 kernel for a guest.
+    /// An x86-64 kernel for a guest, without preemption.
     Guest,
+    /// As above, with full preemption, and checks of its use.
+    Preempted,
 }
 
 impl Kind {
     fn arch(self) -> &'static str {
         match self {
             Kind::User => "ARCH=um",
-            Kind::Guest => "ARCH=x86_64",
+            Kind::Guest | Kind::Preempted => "ARCH=x86_64",
         }
     }
 
-    fn fragment(self) -> &'static str {
+    fn fragments(self) -> &'static [&'static str] {
         match self {
-            Kind::User => "um.config",
-            Kind::Guest => "x86.config",
+            Kind::User => &["um.config"],
+            Kind::Guest => &["x86.config", "preempt-none.config"],
+            Kind::Preempted => &["x86.config", "preempt-full.config"],
         }
     }
 
@@ -130,6 +133,7 @@ impl Kind {
         match self {
             Kind::User => "um",
             Kind::Guest => "x86",
+            Kind::Preempted => "x86-preempt",
         }
     }
 
@@ -137,7 +141,7 @@ impl Kind {
     fn target(self) -> (&'static str, &'static str) {
         match self {
             Kind::User => ("linux", "linux"),
-            Kind::Guest => ("bzImage", "arch/x86/boot/bzImage"),
+            Kind::Guest | Kind::Preempted => ("bzImage", "arch/x86/boot/bzImage"),
         }
     }
 }
@@ -174,9 +178,10 @@ pub fn build(
         }
         make
     };
-    let fragment = root.join("examples/linux/glue").join(kind.fragment());
-    let wanted = fs::read_to_string(&fragment)?
-        + &format!("CONFIG_INITRAMFS_SOURCE=\"{}\"\n", files.display());
+    let mut wanted = format!("CONFIG_INITRAMFS_SOURCE=\"{}\"\n", files.display());
+    for fragment in kind.fragments() {
+        wanted += &fs::read_to_string(root.join("examples/linux/glue").join(fragment))?;
+    }
     let stamp = out.join("fragment");
     if fs::read_to_string(&stamp).is_ok_and(|now| now == wanted) && out.join(".config").exists() {
         // Configured as it should be.
@@ -217,8 +222,13 @@ fn check_config(config: &str, wanted: &str) -> Result<()> {
         .lines()
         .filter(|line| line.starts_with("CONFIG_") && !lines.contains(line))
         .collect();
-    let essential =
-        ["CONFIG_SMP=", "CONFIG_COMPACTION=", "CONFIG_PROC_FS=", "CONFIG_BLK_DEV_INITRD="];
+    let essential = [
+        "CONFIG_SMP=",
+        "CONFIG_COMPACTION=",
+        "CONFIG_PROC_FS=",
+        "CONFIG_BLK_DEV_INITRD=",
+        "CONFIG_PREEMPT=",
+    ];
     if let Some(line) = dropped.iter().find(|line| essential.iter().any(|it| line.starts_with(it)))
     {
         bail!("this version of Linux does not take {line}");
