@@ -123,12 +123,12 @@ impl Fronts<'_> {
     /// # Safety
     /// As for [`pop`](Self::pop).
     #[inline]
-    pub unsafe fn pop_many<'o>(
+    pub unsafe fn pop_many(
         self,
         cpu: CpuId,
         front: FrontHandle,
-        out: &'o mut [MaybeUninit<Pfn>],
-    ) -> &'o [Pfn] {
+        out: &mut [MaybeUninit<Pfn>],
+    ) -> &[Pfn] {
         // SAFETY: the caller's promise; so many have been written.
         unsafe {
             let count = sequence::pop_many_at(self.blocks, cpu, front.word(), out);
