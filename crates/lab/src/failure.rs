@@ -26,7 +26,7 @@ pub enum Failure {
     #[error("ended by signal {0}; nothing was written")]
     Signal(i32),
     /// This signal ended measuring early; so many figures were written.
-    #[error("stopped by signal {0}: {1} figures that were measured until then are written")]
+    #[error("stopped by signal {0}: figures that were measured until then, and written: {1}")]
     Stopped(i32, usize),
     /// Figures are worse than `--fail-above` allows.
     #[error("{0}")]

@@ -43,7 +43,7 @@ mod workloads;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use report::printable;
+use report::{printable, terminal};
 
 /// What the tests in `tests/` call. No interface for programs: it changes without notice.
 #[doc(hidden)]
@@ -73,8 +73,9 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.is_silent() {
+                let message = format!("pagedepot: {}", printable(&failure.to_string()));
                 // Best effort: stderr may be closed.
-                let _ = writeln!(io::stderr(), "pagedepot: {}", printable(&failure.to_string()));
+                let _ = writeln!(io::stderr(), "{}", terminal::fitted_to_stderr(&message));
             }
             ExitCode::from(failure.exit_code())
         }

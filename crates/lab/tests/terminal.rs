@@ -121,6 +121,23 @@ fn workloads_fit_and_conclude() {
     }
 }
 
+#[test]
+fn errors_fit() {
+    let directory = tempfile::tempdir().unwrap();
+    let [before, _] = saved(&directory);
+    for size in SIZES {
+        for (arguments, hint) in [
+            (&["bench", "cold"][..], "there are hot"),
+            (&["compare", &before, "--save-baseline", "a"], "cannot be used"),
+            (&["compare", &before, "--threads", "none"], "2022-rcu-epyc-7742"),
+        ] {
+            let seen = run(arguments, size, &[]);
+            assert_eq!(seen.exit_code, 2, "{}", seen.text());
+            assert!(seen.text().contains(hint), "{}", seen.text());
+        }
+    }
+}
+
 /// Ctrl-C is a byte that the terminal turns into a signal.
 #[test]
 fn ctrl_c_writes_what_is_measured() {

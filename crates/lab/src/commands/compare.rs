@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::report::block::wrapped;
 use crate::report::json::More;
 use crate::report::printable;
-use crate::report::terminal::width;
+use crate::report::terminal::{WARNING, fitted_to_stderr, width};
 use crate::workloads::{Effort, Settings};
 
 /// Measures designs and compares them.
@@ -61,7 +61,8 @@ pub fn files(options: &compare::CompareOptions) -> Result<(), Failure> {
     let compared = compare::files(options)?;
     for warning in &compared.warnings {
         // Best effort: stderr may be closed.
-        let _ = writeln!(io::stderr(), "warning: {}", printable(warning));
+        let message = format!("{}{}", WARNING, printable(warning));
+        let _ = writeln!(io::stderr(), "{}", fitted_to_stderr(&message));
     }
     if options.format.is_for_people() {
         show(&compared.text)?;

@@ -10,7 +10,7 @@ use super::stats::Stat;
 use super::table::Comparison;
 use crate::failure::Failure;
 use crate::report::block::wrapped;
-use crate::report::terminal::width;
+use crate::report::terminal::{fitted_to_stderr, width};
 
 /// The comparison as text; `sources` says where printed figures are from.
 ///
@@ -44,7 +44,8 @@ pub fn noted(format: Format, notes: &[String], comparison: String) -> String {
     if !format.is_for_people() {
         for note in notes {
             // Best effort: stderr may be closed.
-            let _ = writeln!(io::stderr(), "note: {note}");
+            let message = fitted_to_stderr(&format!("note: {note}"));
+            let _ = writeln!(io::stderr(), "{message}");
         }
         return comparison;
     }

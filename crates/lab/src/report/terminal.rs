@@ -5,6 +5,8 @@ use std::io::{self, IsTerminal};
 
 use rustix::termios::tcgetwinsize;
 
+use super::block::wrapped;
+
 /// Columns where neither a terminal nor `COLUMNS` says how many there are.
 const WIDTH_DEFAULT: usize = 100;
 /// Fewest columns that text is laid out for: in fewer, no table is left.
@@ -23,6 +25,14 @@ pub fn width() -> usize {
     let columns = of_terminal.ok().map(|size| usize::from(size.ws_col)).filter(|&n| n > 0);
     let given = || env::var("COLUMNS").ok()?.parse().ok();
     columns.or_else(given).unwrap_or(WIDTH_DEFAULT).max(WIDTH_MIN)
+}
+
+/// A message for stderr: wrapped if that is a terminal, else one line.
+pub fn fitted_to_stderr(message: &str) -> String {
+    if !io::stderr().is_terminal() {
+        return message.to_owned();
+    }
+    wrapped(message, width()).trim_end().to_owned()
 }
 
 /// Whether stdout is a terminal that shows colours, and the user has not refused them
