@@ -103,7 +103,7 @@ pub fn run(design: &dyn VmapDesign, window: &Window) -> Share {
 
 /// A loop of one of the three tests, in turn.
 fn run_loop(design: &dyn VmapDesign, turn: u32) {
-    if turn % TESTS == 0 {
+    if turn.is_multiple_of(TESTS) {
         let large = alloc(design, 100);
         let small = alloc(design, 1);
         free(design, large);
