@@ -12,8 +12,8 @@
 //! is better and `100 - new * 100 / base` where lower is. A design of a file is compared with
 //! itself in the first file; the designs of one file are compared with its first. By our rule a
 //! difference is one of ranks (Mann and Whitney 1947), after correction for the comparisons of the
-//! same metric (Holm 1979), and its size is that of medians, with a bootstrap interval (Efron
-//! 1979): one interrupted window moves neither. The rules of the threads' tables are about means
+//! same metric (Holm 1979), and of medians, by a bootstrap interval (Efron 1979): one interrupted
+//! window moves neither. The rules of the threads' tables are about means
 //! (Welch 1947); a star by p < 0.10 marks, of ten rows without any difference, one.
 //!
 //! # API

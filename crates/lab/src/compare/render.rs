@@ -173,8 +173,9 @@ fn legend(comparison: &Comparison) -> String {
     let mut text = "Percentages: positive is better. ".to_owned();
     text += match comparison.rule {
         Rule::Ours => {
-            "Marks: Mann-Whitney's rank test, p < 0.05 after Holm's correction within a metric; \
-             the same: the interval stays within 5 %; unclear: it does not.\n\
+            "Marks: Mann-Whitney's rank test, p < 0.05 after Holm's correction within a metric, \
+             and an interval without 0; the same: the interval stays within 5 %; unclear: it does \
+             not.\n\
              n: samples of the column and of the base; interval: of the change of the median, by \
              bootstrap; delta: in how many more pairs of samples the new one is the better, of 1.\n"
         }

@@ -19,7 +19,7 @@ const HALF_WIDTH: f64 = 1.96;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Rule {
     /// Mann-Whitney's rank test, p < 0.05 after Holm's correction for the comparisons of the same
-    /// metric, with bootstrap intervals of medians
+    /// metric, and a bootstrap interval of the medians' change that excludes none
     Ours,
     /// As in the threads' tables: Welch's test, p < 0.10, each comparison for itself
     Threads,
@@ -92,6 +92,12 @@ impl Verdict {
         }
         verdict
     }
+
+    /// Whether the interval, if there is one, says that there is a change. Ranks can differ where
+    /// medians do not: a star there would contradict the interval beside it.
+    fn excludes_none(&self) -> bool {
+        self.interval_percent.is_none_or(|(low, high)| low > 0.0 || high < 0.0)
+    }
 }
 
 /// A change in percent by mmtests' sign: positive is better.
@@ -123,7 +129,7 @@ pub fn judge(mut verdicts: Vec<&mut Verdict>, rule: Rule) {
         let Some(p) = verdict.p else { continue };
         verdict.p_holm = corrected.next();
         verdict.star = match rule {
-            Rule::Ours => verdict.p_holm.is_some_and(|p| p < OURS_P),
+            Rule::Ours => verdict.p_holm.is_some_and(|p| p < OURS_P) && verdict.excludes_none(),
             Rule::Threads => p < THREADS_P,
             Rule::Mmtests => verdict.apart,
         };

@@ -101,7 +101,8 @@ fn compared(comparison: &Comparison) -> Markup {
         section id="compared" {
             h2 { "Compared" }
             p { "Medians. Positive is better; a difference counts when p < 0.05 by Mann-Whitney's \
-                 rank test after Holm's correction within the metric." }
+                 rank test after Holm's correction within the metric, and when the 95 % interval \
+                 of the medians' change excludes none." }
             @for &column in &columns {
                 @let base = &comparison.columns[comparison.bases[column]];
                 details {
