@@ -386,37 +386,3 @@ fn freed_before_is_counted() {
 fn freed_before_is_counted_unannounced() {
     explore_mutant(Mutant::Unannounced, count_on_its_way);
 }
-
-/// A search for two pairs in a row finds none, because pairs lie scattered, and notes that. Before
-/// it looks again a pair comes back that makes two, and a request for them passes the pageblock by.
-fn noted_too_early() {
-    const TWO: Order = order(2);
-    let flags = Flags::default().no_reclaim();
-    let depot = Depot::new(&Setup { frames: 2 * TWO.frames(), ..Setup::default() }, Rseq::new(2));
-    run_on(0);
-    let missing = Pfn::new(PAIR.frames());
-    for held in [missing, missing.add(TWO.frames())] {
-        depot.allocator.alloc_at(held, PAIR.frames(), flags).expect("no other thread is there");
-    }
-    let has_two = Arc::new(AtomicBool::new(false));
-    let theirs = has_two.clone();
-    let search = spawn(0, &depot, move |depot| {
-        theirs.store(depot.allocator.alloc(TWO, flags).is_ok(), Ordering::Relaxed);
-    });
-    run_on(1);
-    depot.allocator.free(missing, PAIR).expect("it is ours");
-    let found = last_resort_for_block(&depot.allocator, TWO, flags);
-    search.join().unwrap();
-    assert!(found.is_ok() || has_two.load(Ordering::Relaxed), "two pairs are free");
-}
-
-#[test]
-fn a_lack_noted_too_early() {
-    explore(noted_too_early);
-}
-
-#[test]
-#[should_panic = "two pairs are free"]
-fn a_lack_noted_too_early_unannounced() {
-    explore_mutant(Mutant::Unannounced, noted_too_early);
-}
