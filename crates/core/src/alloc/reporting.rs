@@ -29,8 +29,9 @@ use crate::frame::{FrameRange, Pfn, ZoneId};
 use crate::pcp::Caches;
 use crate::store::Doubled;
 use crate::store::bitmap::Bitmap;
+use crate::store::bits::HINT_WORDS;
 use crate::store::device::{DeviceRegistered, ReportCounts, ReportingDevice};
-use crate::store::section::{HINT_WORDS, Section};
+use crate::store::section::Section;
 use crate::sync::Moving;
 use crate::sync::model::{Mutant, is_mutant};
 

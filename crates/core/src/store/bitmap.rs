@@ -40,10 +40,10 @@
 
 use core::ops::ControlFlow;
 
-use super::bits;
+use super::bits::{self, HINT_WORDS, PAGEBLOCK_WORDS};
 use super::device::Reports;
 use super::doubled::Doubled;
-use super::section::{HINT_WORDS, PAGEBLOCK_WORDS, Section};
+use super::section::Section;
 use super::summary::{Marks, Sort, Summary, note_step};
 use super::tags::Tags;
 use super::wanted::Wanted;

@@ -2,9 +2,16 @@
 //! exhaustively.
 
 use crate::frame::Order;
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_PAGEBLOCKS};
 
 /// Frames per word.
 pub const WORD_FRAMES: u32 = u64::BITS;
+
+/// Words per pageblock.
+pub const PAGEBLOCK_WORDS: usize = (PAGEBLOCK_FRAMES / WORD_FRAMES) as usize;
+
+/// Words per section that have a bit for each pageblock.
+pub const HINT_WORDS: usize = SECTION_PAGEBLOCKS.div_ceil(64);
 
 /// The orders whose blocks fit into one word.
 pub const WORD_ORDER_MAX: u32 = 6;

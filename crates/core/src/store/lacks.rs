@@ -21,8 +21,7 @@
 //! No bit is set while a pageblock is taken from in blocks of one order: its last block leaves it
 //! empty, which `some` says. A free then reads one word here and writes none.
 
-use super::bits::{self, WORD_ORDER_MAX};
-use super::section::{HINT_WORDS, PAGEBLOCK_WORDS};
+use super::bits::{self, HINT_WORDS, PAGEBLOCK_WORDS, WORD_ORDER_MAX};
 use crate::frame::Order;
 use crate::frame::pageblock::SECTION_PAGEBLOCKS;
 use crate::sync::prim::{AtomicU64, Ordering};

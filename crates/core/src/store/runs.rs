@@ -6,8 +6,7 @@
 //! found is then claimed, all of it or nothing.
 
 use super::bitmap::Bitmap;
-use super::bits::{self, WORD_FRAMES};
-use super::section::PAGEBLOCK_WORDS;
+use super::bits::{self, PAGEBLOCK_WORDS, WORD_FRAMES};
 use super::wanted::Wanted;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS};
 use crate::frame::{Pfn, ZoneId};

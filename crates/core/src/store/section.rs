@@ -58,7 +58,7 @@
 
 use core::ops::Range;
 
-use super::bits::{self, WORD_FRAMES};
+use super::bits::{self, HINT_WORDS, PAGEBLOCK_WORDS, WORD_FRAMES};
 use super::lacks::Lacks;
 use super::summary::{Marks, Sort, note_step};
 use crate::frame::Order;
@@ -67,14 +67,9 @@ use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prefetch_write;
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering, dekker_fence};
 
-/// Words per pageblock.
-pub const PAGEBLOCK_WORDS: usize = if cfg!(loom) { 2 } else { 8 };
 /// Words per section.
 const SECTION_WORDS: usize = SECTION_PAGEBLOCKS * PAGEBLOCK_WORDS;
-/// Hint words per section.
-pub const HINT_WORDS: usize = SECTION_PAGEBLOCKS.div_ceil(64);
 
-const _: () = assert!(PAGEBLOCK_WORDS as u32 * WORD_FRAMES == PAGEBLOCK_FRAMES);
 // A block of the highest order is a pair of pageblocks whose hints lie in one word.
 const _: () =
     assert!(Order::MAX.frames() == 2 * PAGEBLOCK_FRAMES && SECTION_PAGEBLOCKS.is_multiple_of(2));
