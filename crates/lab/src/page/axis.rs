@@ -7,8 +7,6 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, ValueFormatte
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::Ranged;
 
-use super::chart::short;
-
 /// Most points of a line that the axis follows.
 pub const FOLLOWED_MAX: usize = 40;
 /// Most numbers.
@@ -65,6 +63,19 @@ impl ValueFormatter<f64> for Axis {
     }
 }
 
+/// `1.2k`, `3M`, `0.05`; of small numbers as many digits as tell two labels apart.
+pub fn short(value: f64) -> String {
+    let (scaled, unit) = match value.abs() {
+        large if large >= 1e9 => (value / 1e9, "G"),
+        large if large >= 1e6 => (value / 1e6, "M"),
+        large if large >= 1e3 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let digits = if scaled == 0.0 { 0.0 } else { 2.0 - scaled.abs().log10().floor() };
+    let text = format!("{scaled:.*}", digits.clamp(2.0, 9.0) as usize);
+    format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,5 +95,11 @@ mod tests {
     fn other_places_have_round_numbers() {
         let numbers = numbers(&[0.0, 2.3]);
         assert!(numbers.len() > 2 && numbers.contains(&0.5), "{numbers:?}");
+    }
+
+    #[test]
+    fn labels_are_short() {
+        assert_eq!([0.05, 1.0, 1500.0, 2e6, 3.5e9].map(short), ["0.05", "1", "1.5k", "2M", "3.5G"]);
+        assert_eq!([0.0, 0.005, 0.015, 0.0002].map(short), ["0", "0.005", "0.015", "0.0002"]);
     }
 }

@@ -6,9 +6,8 @@ use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::chart::{Drawing, WIDTH};
 use super::data::Line;
-use super::style::{INK, LINES};
+use super::style::{Drawing, INK, LINES, WIDTH};
 
 const FONT: (&str, u32) = ("sans-serif", 15);
 /// Length of the piece of a line beside its name, and the space around it, in pixels.

@@ -1,6 +1,14 @@
-//! Colours and the style sheet of the page.
+//! Sizes and colours of plots, and the style sheet of the page.
+
+use std::error::Error;
 
 use plotters::style::RGBColor;
+
+/// What drawing comes to.
+pub type Drawing = Result<(), Box<dyn Error + Send + Sync>>;
+
+/// Width of a plot of lines, in pixels.
+pub const WIDTH: u32 = 760;
 
 /// Lines and text of plots: replaced by variables in the page, so that they follow its scheme.
 pub const INK: RGBColor = RGBColor(1, 1, 1);
