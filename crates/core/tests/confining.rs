@@ -232,6 +232,8 @@ fn requests_go_on_where_nothing_can_be_moved() {
         table.is_pinned.store(true, Ordering::Relaxed);
         let unmovable = alloc_many(depot, 800, UNMOVABLE);
         assert_eq!(table.moved.load(Ordering::Relaxed), 0);
+        let counts = depot.zone_stats(ZONE).unwrap().compactions;
+        assert!(counts.compactions > 0 && counts.compact_reached == 0, "{counts:?}");
         let asked = table.asked.swap(0, Ordering::Relaxed);
         let pageblocks = asked / u64::from(PAGEBLOCK);
         assert!(asked > 0 && pageblocks < 100, "asked of {pageblocks} pageblocks");

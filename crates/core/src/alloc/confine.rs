@@ -29,7 +29,7 @@
 //! ([`Manner::UNMIXED`](crate::store::Manner)), which become thinned ones only for requests that
 //! fill these.
 
-use super::compaction::Compaction;
+use super::compaction::{CompactEnd, Compaction};
 use super::evacuate::Evacuation;
 use super::flags::Flags;
 use super::hooks::Hooks;
@@ -37,9 +37,9 @@ use super::mover::Mover;
 use super::registered_mover::{Confining, RegisteredMover, Source};
 use super::walk::Walk;
 use crate::cpus::Cpus;
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
+use crate::frame::pageblock::PageblockIndex;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
-use crate::store::Manner;
+use crate::store::{Manner, Wanted};
 use crate::sync::prim::Ordering;
 use crate::zone::Reserve;
 
@@ -100,9 +100,7 @@ impl<'a, 'm, C: Cpus> Confined<'_, 'a, 'm, C> {
     }
 
     fn make_room_in(&self, zone: ZoneId, mover: &dyn Mover, confining: &Confining) -> Option<Pfn> {
-        let looks = u64::from(MIXED_MAX + SPARSE_MAX);
-        let rules =
-            Compaction::all().moves_max(looks * u64::from(PAGEBLOCK_FRAMES)).looks_max(looks);
+        let rules = Compaction::all().looks_max(u64::from(MIXED_MAX + SPARSE_MAX));
         let bitmap = self.hooks.caches.store.bitmap()?;
         let mut evacuation = Evacuation::new(self.hooks, bitmap, zone, mover, rules);
         let mut found = None;
@@ -120,6 +118,10 @@ impl<'a, 'm, C: Cpus> Confined<'_, 'a, 'm, C> {
                 break;
             }
         }
+        evacuation.done.end = match found {
+            Some(_) => CompactEnd::Reached,
+            None => evacuation.refusal.unwrap_or(CompactEnd::NothingLeft),
+        };
         let state = self.hooks.caches.zones.get(zone);
         state.compactions.count(&evacuation.done.counts());
         found
@@ -128,7 +130,7 @@ impl<'a, 'm, C: Cpus> Confined<'_, 'a, 'm, C> {
     /// Searches of this CPU begin at a pageblock.
     fn lead_to(&self, zone: ZoneId, pageblock: PageblockIndex) {
         let caches = self.hooks.caches;
-        let lead = |wanted: crate::store::Wanted<'_>| {
+        let lead = |wanted: Wanted<'_>| {
             wanted.hint.store(pageblock.0, Ordering::Relaxed);
         };
         caches.direct(caches.here(), zone).search(self.flags.mobility(), Manner::UNMIXED, lead);
