@@ -12,7 +12,7 @@
 //! cost that no kernel has.
 //!
 //! Here each stripe has page tables and an `anon_vma` of its own, and a frame's number says nothing
-//! about the stripe of its home. Two CPUs seldom meet, equally seldom under all designs.
+//! about the stripe of its home: whichever frames a design hands out, their homes are spread alike.
 
 use std::ptr::NonNull;
 
