@@ -5,7 +5,7 @@ pub trait Block: Copy + Send {
     /// The block as a number, in a register.
     fn bits(self) -> usize;
 
-    /// The block with these bits.
+    /// The block with these bits, which [`bits`](Block::bits) gave.
     fn from_bits(bits: usize) -> Self;
 }
 

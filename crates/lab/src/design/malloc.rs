@@ -6,7 +6,7 @@
 //! no such setting.
 
 use std::ffi::{c_int, c_void};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Once;
 
 use super::allocator::Allocator;
@@ -27,7 +27,11 @@ unsafe impl Send for Memory {}
 
 impl Block for Memory {
     fn bits(self) -> usize {
-        self.0.addr().get()
+        self.0.as_ptr().expose_provenance()
+    }
+
+    fn from_bits(bits: usize) -> Self {
+        Memory::new(ptr::with_exposed_provenance_mut(bits)).expect("no block lies at address 0")
     }
 }
 
@@ -95,8 +99,8 @@ fn keep(name: &std::ffi::CStr) {
     let error = unsafe {
         tikv_jemalloc_sys::mallctl(
             name.as_ptr(),
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
+            ptr::null_mut(),
+            ptr::null_mut(),
             (&raw mut value).cast(),
             size_of::<isize>(),
         )
