@@ -17,7 +17,7 @@ use super::{Mutant, explore, explore_large, explore_mutant, spawn};
 use crate::alloc::last_resort_for_block;
 use crate::frame::pageblock::SECTION_FRAMES;
 use crate::sync::prim::{AtomicBool, AtomicU32, Ordering};
-use crate::{CpuId, Flags, Mobility, Mode, Order, Pfn, Scope, Watermarks, ZoneId};
+use crate::{CpuId, Flags, FrameRange, Mobility, Mode, Order, Pfn, Scope, Watermarks, ZoneId};
 
 fn depot(frames: u32) -> Arc<Depot<Rseq>> {
     let depot = Depot::new(&Setup { frames, ..Setup::default() }, Rseq::new(2));
@@ -255,8 +255,9 @@ fn reserve_is_there_for_who_may_not_wait() {
 }
 
 /// Blocks that are not cached: a pair of frames, which a CPU of a zone of two pageblocks need not
-/// report at once, and a quarter of a word.
+/// report at once, two of these, and a quarter of a word.
 const PAIR: Order = order(1);
+const QUAD: Order = order(2);
 const SMALL: Order = order(4);
 
 const fn order(n: u32) -> Order {
@@ -309,6 +310,47 @@ fn whole_huge_moves_behind_a_search() {
 #[should_panic = "a pageblock is whole"]
 fn whole_huge_moves_uncounted() {
     explore_mutant(Mutant::Uncounted, whole_huge_moves);
+}
+
+/// Two pairs of frames are free. A search for four in a row finds none, and notes that. A free that
+/// makes them looked for notes just before, and the search has yet to look again: for a moment all
+/// searches pass by a block that nobody holds. One of the two gets it all the same: the search that
+/// noted the lack comes by once more.
+fn noted_as_lacking() {
+    // Searches begin where their CPU last found frames, whatever is noted: where none are free.
+    let first = Order::PAGEBLOCK.frames();
+    let depot = Depot::new(&Setup { frames: first + 8, ..Setup::default() }, Rseq::new(2));
+    run_on(0);
+    let flags = Flags::default().atomic();
+    for (start, frames) in [(first + 2, 2), (first + 6, 2), (0, first)] {
+        depot.allocator.alloc_at(Pfn::new(start), frames, flags).expect("no other is there");
+        depot.note_frames(FrameRange::new(Pfn::new(start), frames), true);
+    }
+    let found = Arc::new(AtomicBool::new(false));
+    let set = found.clone();
+    let search = spawn(0, &depot, move |depot| {
+        let got = last_resort_for_block(&depot.allocator, QUAD, flags);
+        got.inspect(|&pfn| depot.note_got(pfn, QUAD)).ok();
+        set.store(got.is_ok(), Ordering::Relaxed);
+    });
+    spawn(1, &depot, move |depot| depot.free_block(Pfn::new(first + 2), PAIR)).join().unwrap();
+    run_on(1);
+    let got = last_resort_for_block(&depot.allocator, QUAD, flags);
+    got.inspect(|&pfn| depot.note_got(pfn, QUAD)).ok();
+    search.join().unwrap();
+    assert!(got.is_ok() || found.load(Ordering::Relaxed), "four are free");
+    depot.finish();
+}
+
+#[test]
+fn made_behind_a_search_that_notes_that_there_is_none() {
+    explore_large(noted_as_lacking);
+}
+
+#[test]
+#[should_panic = "four are free"]
+fn made_behind_a_search_that_does_not_look_again() {
+    explore_mutant(Mutant::LacksUnseen, noted_as_lacking);
 }
 
 /// A search claims a whole pageblock, to change its mobility, and gives back what it does not need.
