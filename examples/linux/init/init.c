@@ -342,6 +342,20 @@ static void disable(void)
 	books("disable");
 }
 
+/* Each kind of drain, beside handlers that allocate above tasks that preempt each other. */
+static void modes(void)
+{
+	for (int mode = 0; mode < 3; mode++) {
+		ask("start %d 1000 -1", mode);
+		ask("handlers 1");
+		faults(2 * cpus, 4, rounds);
+		ask("handlers 0");
+		ask("stop");
+		check("modes", figure("drains") > 0, "mode %d did not drain", mode);
+		books("modes");
+	}
+}
+
 static void contig(void)
 {
 	long long got;
@@ -612,6 +626,7 @@ static const struct { const char *name; void (*run)(void); } scenarios[] = {
 	{ "cpu_hotplug", cpu_hotplug }, { "memory_hotplug", memory_hotplug }, { "oom", oom },
 	{ "zoneinfo", zoneinfo }, { "isolate", isolate }, { "vmalloc", vmalloc_tests },
 	{ "kernbench", kernbench }, { "streams", streams }, { "memfree", memfree },
+	{ "modes", modes },
 };
 
 long told(const char *name, long otherwise)

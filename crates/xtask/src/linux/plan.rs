@@ -67,9 +67,9 @@ const STREAMS: &str = "streams,memfree";
 /// Policies for CPUs that only free: nothing, a batch, four batches, `high`.
 const POLICIES: u32 = 4;
 const COUNTS: &str = "instructions,pft,vmalloc";
-const ONE_CPU: &str = "interfaces,disable,contig,thp,oom,zoneinfo,memfree";
+const ONE_CPU: &str = "interfaces,modes,disable,contig,thp,oom,zoneinfo,memfree";
 const MANY_CPUS: &str =
-    "interfaces,disable,contig,thp,cpu_hotplug,memory_hotplug,oom,zoneinfo,memfree";
+    "interfaces,modes,disable,contig,thp,cpu_hotplug,memory_hotplug,oom,zoneinfo,memfree";
 /// Rounds of each in a machine that has many scenarios.
 const ROUNDS_MAX: u32 = 3;
 
