@@ -9,7 +9,7 @@
 use std::ops::AddAssign;
 
 use crate::prim::{
-    AtomicU32, HintU32, HintU64, Ordering, count, queue_for, spin_hint, unlock, yield_now,
+    AtomicU32, HintU32, HintU64, Ordering, count, queue_for, spin_hint, unlock, waiting, yield_now,
 };
 
 /// Spins before a waiter yields: the holder may have been preempted.
@@ -75,11 +75,15 @@ impl SpinLock {
     #[cold]
     fn wait(&self) -> SpinGuard<'_> {
         let start = Clock::now();
-        if queue_for(&self.held) {
-            count(&self.waits, 1);
-            count(&self.wait_ns, start.elapsed_ns());
-            return SpinGuard(self);
-        }
+        let guard =
+            waiting(|| if queue_for(&self.held) { SpinGuard(self) } else { self.try_again() });
+        count(&self.waits, 1);
+        count(&self.wait_ns, start.elapsed_ns());
+        guard
+    }
+
+    /// Tries until the lock was free.
+    fn try_again(&self) -> SpinGuard<'_> {
         // Relaxed: a hint to the holder that a thread waits.
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let mut spins = 0;
@@ -91,8 +95,6 @@ impl SpinLock {
             if spins % SPINS_MAX == 0 { yield_now() } else { spin_hint() }
         };
         self.waiters.fetch_sub(1, Ordering::Relaxed);
-        count(&self.waits, 1);
-        count(&self.wait_ns, start.elapsed_ns());
         guard
     }
 

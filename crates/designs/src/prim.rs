@@ -65,6 +65,17 @@ pub fn queue_for(lock: &AtomicU32) -> bool {
     }
 }
 
+/// Waits for a lock, by `wait`. On the simulated machine the time counts as waiting.
+#[inline]
+pub fn waiting<R>(wait: impl FnOnce() -> R) -> R {
+    #[cfg(feature = "simulated")]
+    pagedepot_sim_machine::wait_begins();
+    let result = wait();
+    #[cfg(feature = "simulated")]
+    pagedepot_sim_machine::wait_ends();
+    result
+}
+
 /// Frees a spinlock: stores 0 or, where waiters stand in a queue, hands it to the first of them.
 #[inline]
 pub fn unlock(lock: &AtomicU32) {

@@ -103,6 +103,13 @@ fn what_is_private_scales_and_one_lock_does_not() {
 }
 
 #[test]
+fn waiting_counts_where_waiters_try_again() {
+    let crowd = Simulation { queued_locks: false, ..short(Workload::Hot, "zone-lock", 8) };
+    let share = found(&crowd).lock_wait_share;
+    assert!((0.5..1.0).contains(&share), "{share}");
+}
+
+#[test]
 fn far_cpus_cost_more() {
     let near = Topology { socket_ns: 25.0, remote_ns: 25.0, ..Topology::default() };
     let ops = |topology: Topology| {
