@@ -70,6 +70,9 @@ const COUNTS: &str = "instructions,pft,vmalloc";
 const ONE_CPU: &str = "interfaces,modes,disable,contig,thp,oom,zoneinfo,memfree";
 const MANY_CPUS: &str =
     "interfaces,modes,disable,contig,thp,cpu_hotplug,memory_hotplug,oom,zoneinfo,memfree";
+/// For every guest of QEMU. Without `no_timer_check` a kernel gives up at boot where a busy host
+/// delays the timer's interrupts while it tests them.
+const GUEST_WORDS: &str = "console=ttyS0 depot_reboot no_timer_check";
 /// Rounds of each in a machine that has many scenarios.
 const ROUNDS_MAX: u32 = 3;
 
@@ -210,18 +213,16 @@ impl Machine<'_> {
                 words += &format!(" pagedepot_policy={policy} depot_windows={windows}");
             }
             // Half of the rest of the memory is added later.
-            How::Guest | How::Preempted => words += " console=ttyS0 mem=1G depot_reboot",
-            How::Enduring => words += " console=ttyS0 mem=192M depot_reboot",
+            How::Guest | How::Preempted => words += " mem=1G",
+            How::Enduring => words += " mem=192M",
             How::Counting => {
-                let loops = self.loops();
-                words +=
-                    &format!(" console=ttyS0 depot_reboot depot_threads=1 depot_loops={loops}");
+                words += &format!(" depot_threads=1 depot_loops={}", self.loops());
             }
             How::Isolating => {
                 let last = self.cpus - 1;
                 words += &format!(
-                    " console=ttyS0 depot_reboot isolcpus=nohz,domain,managed_irq,{last} \
-                     nohz_full={last} rcu_nocbs={last} irqaffinity=0"
+                    " isolcpus=nohz,domain,managed_irq,{last} nohz_full={last} \
+                     rcu_nocbs={last} irqaffinity=0"
                 );
             }
         }
@@ -262,8 +263,7 @@ impl Machine<'_> {
             .args(["-accel", accelerator, "-smp", &self.cpus.to_string()])
             .arg("-kernel")
             .arg(&self.plan.kernel.image)
-            // A busy host may give the timer's interrupts no time while the kernel tests them.
-            .args(["-append", &format!("{words} no_timer_check")]);
+            .args(["-append", &format!("{words} {GUEST_WORDS}")]);
         if self.how == How::Counting {
             command.args(["-icount", "shift=0", "-initrd"]).arg(&self.plan.kernel.modules);
         }
