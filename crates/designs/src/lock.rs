@@ -82,7 +82,7 @@ impl SpinLock {
         guard
     }
 
-    /// Tries until the lock was free.
+    /// Tries again until it has the lock.
     fn try_again(&self) -> SpinGuard<'_> {
         // Relaxed: a hint to the holder that a thread waits.
         self.waiters.fetch_add(1, Ordering::Relaxed);

@@ -65,7 +65,8 @@ pub fn queue_for(lock: &AtomicU32) -> bool {
     }
 }
 
-/// Waits for a lock, by `wait`. On the simulated machine the time counts as waiting.
+/// Calls `wait`, which returns once it has a lock. The simulated machine counts that as time spent
+/// waiting.
 #[inline]
 pub fn waiting<R>(wait: impl FnOnce() -> R) -> R {
     #[cfg(feature = "simulated")]

@@ -312,12 +312,12 @@ fn whole_huge_moves_uncounted() {
     explore_mutant(Mutant::Uncounted, whole_huge_moves);
 }
 
-/// Two pairs of frames are free. A search for four in a row finds none, and notes that. A free that
-/// makes them looked for notes just before, and the search has yet to look again: for a moment all
-/// searches pass by a block that nobody holds. One of the two gets it all the same: the search that
-/// noted the lack comes by once more.
+/// Two pairs of frames are free, and no four in a row. One thread searches for four, and another
+/// frees the pair between: it sees no note, and then the search notes that there are no four. Until
+/// the search looks again, a second request passes by four frames that nobody holds. One of the two
+/// gets them all the same: the search that looks again removes its note and finds them.
 fn noted_as_lacking() {
-    // Searches begin where their CPU last found frames, whatever is noted: where none are free.
+    // All of the first pageblock is held: searches begin there, whatever is noted.
     let first = Order::PAGEBLOCK.frames();
     let depot = Depot::new(&Setup { frames: first + 8, ..Setup::default() }, Rseq::new(2));
     run_on(0);
@@ -326,19 +326,19 @@ fn noted_as_lacking() {
         depot.allocator.alloc_at(Pfn::new(start), frames, flags).expect("no other is there");
         depot.note_frames(FrameRange::new(Pfn::new(start), frames), true);
     }
+    let request = move |depot: &Depot<Rseq>| {
+        let got = last_resort_for_block(&depot.allocator, QUAD, flags);
+        got.inspect(|&pfn| depot.note_got(pfn, QUAD)).is_ok()
+    };
     let found = Arc::new(AtomicBool::new(false));
     let set = found.clone();
-    let search = spawn(0, &depot, move |depot| {
-        let got = last_resort_for_block(&depot.allocator, QUAD, flags);
-        got.inspect(|&pfn| depot.note_got(pfn, QUAD)).ok();
-        set.store(got.is_ok(), Ordering::Relaxed);
-    });
+    // Relaxed: read after the join.
+    let search = spawn(0, &depot, move |depot| set.store(request(depot), Ordering::Relaxed));
     spawn(1, &depot, move |depot| depot.free_block(Pfn::new(first + 2), PAIR)).join().unwrap();
     run_on(1);
-    let got = last_resort_for_block(&depot.allocator, QUAD, flags);
-    got.inspect(|&pfn| depot.note_got(pfn, QUAD)).ok();
+    let is_served = request(&depot);
     search.join().unwrap();
-    assert!(got.is_ok() || found.load(Ordering::Relaxed), "four are free");
+    assert!(is_served || found.load(Ordering::Relaxed), "four are free");
     depot.finish();
 }
 
