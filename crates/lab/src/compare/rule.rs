@@ -19,7 +19,7 @@ const HALF_WIDTH: f64 = 1.96;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Rule {
     /// Mann-Whitney's rank test, p < 0.05 after Holm's correction for the comparisons of the same
-    /// metric, and a bootstrap interval of the medians' change that excludes none
+    /// metric, and a bootstrap interval of the medians' change that does not contain 0
     Ours,
     /// As in the threads' tables: Welch's test, p < 0.10, each comparison for itself
     Threads,

@@ -102,7 +102,7 @@ fn compared(comparison: &Comparison) -> Markup {
             h2 { "Compared" }
             p { "Medians. Positive is better; a difference counts when p < 0.05 by Mann-Whitney's \
                  rank test after Holm's correction within the metric, and when the 95 % interval \
-                 of the medians' change excludes none." }
+                 of the medians' change does not contain 0." }
             @for &column in &columns {
                 @let base = &comparison.columns[comparison.bases[column]];
                 details {
