@@ -51,6 +51,12 @@ pub fn auto(cpus: usize) -> Vec<usize> {
     clients
 }
 
+/// 1, 2, 4 ... and all CPUs: the points of a curve of speed-up.
+pub fn doubling(cpus: usize) -> Vec<usize> {
+    let smaller = |n: usize| Some(n).filter(|&n| n < cpus);
+    std::iter::successors(smaller(1), |n| smaller(2 * n)).chain([cpus]).collect()
+}
+
 /// The note for a list that ends before the CPUs do.
 pub fn cap(cpus: usize) -> Option<String> {
     (cpus > CLIENTS_MAX).then(|| {
@@ -75,6 +81,14 @@ mod tests {
         assert_eq!(auto(33), [1, 4, 7, 12, 21, 30, 33]);
         assert_eq!(auto(128), auto(256));
         assert_eq!((cap(128), cap(256).is_some()), (None, true));
+    }
+
+    #[test]
+    fn doubling_ends_with_all() {
+        let counts = [1, 2, 3, 16, 20].map(doubling);
+        let expected: [&[usize]; 5] =
+            [&[1], &[1, 2], &[1, 2, 3], &[1, 2, 4, 8, 16], &[1, 2, 4, 8, 16, 20]];
+        assert_eq!(counts.each_ref().map(Vec::as_slice), expected);
     }
 
     #[test]

@@ -91,7 +91,7 @@ impl Contender<1> for OwnedPages {
     }
 }
 
-/// Measures it, on one CPU and on all.
+/// Measures it, on 1, 2, 4 ... and on all CPUs.
 fn run(settings: &Settings) -> Result<Report, Failure> {
     let demand = settings.demand(settings.cpus.len(), 1, 1);
     let mut contenders: Vec<Box<dyn Contender<1>>> = Vec::new();

@@ -216,7 +216,7 @@ impl<M: Machine> Contender<4> for Processes<M> {
 /// A row: processes, drains per second, and what was measured.
 type Measured = (usize, u32, Series<4>);
 
-/// Measures it, with one process and with one per CPU.
+/// Measures it, with 1, 2, 4 ... processes and with one per CPU.
 fn run(settings: &Settings) -> Result<Report, Failure> {
     let demand = settings.demand(settings.cpus.len(), BURST_PAGES, 1);
     let mut contenders: Vec<Box<dyn Contender<4>>> = Vec::new();

@@ -10,8 +10,8 @@ use crate::failure::Failure;
 use crate::harness::ring::Ring;
 use crate::harness::{Contender, Seat, Subject};
 use crate::names::Design;
-use crate::report::Report;
 use crate::report::rows::{Metric, Params};
+use crate::report::{Report, counted};
 
 const NAME: &str = "producer-consumer";
 
@@ -26,9 +26,11 @@ const RING_SLOTS: u32 = 4096;
 /// allocator's.
 const PUBLISHED_AT_ONCE: u32 = 512;
 
+/// Each even seat allocates for the seat after it.
 struct Passing<A: Allocator> {
     allocator: A,
-    ring: Ring<A::Block>,
+    /// One of each pair.
+    rings: Vec<Ring<A::Block>>,
 }
 
 impl<A: Allocator> Contender<1> for Passing<A> {
@@ -41,42 +43,53 @@ impl<A: Allocator> Contender<1> for Passing<A> {
     }
 
     fn window(&self, seat: Seat, units: u64) -> [f64; 1] {
+        let ring = &self.rings[seat.index / 2];
         let start = Instant::now();
-        if seat.index == 0 {
-            self.ring.produce(units, || design::alloc::<A, 0>(&self.allocator));
+        if seat.index.is_multiple_of(2) {
+            ring.produce(units, || design::alloc::<A, 0>(&self.allocator));
         } else {
-            self.ring.consume(units, |block| self.allocator.free::<0>(block));
+            ring.consume(units, |block| self.allocator.free::<0>(block));
         }
         [start.elapsed().as_nanos() as f64 / units as f64]
     }
 
-    /// It takes as long as the slower side.
+    /// A pair takes as long as its slower side; the mean of all pairs.
     fn combine(&self, seats: &[[f64; 1]]) -> [f64; 1] {
-        [seats.iter().map(|seat| seat[0]).fold(0.0, f64::max)]
+        let pairs = seats.chunks(2).map(|pair| pair[0][0].max(pair[1][0]));
+        [pairs.sum::<f64>() / self.rings.len() as f64]
     }
 }
 
-/// Measures it, on the first two CPUs.
+/// Measures it, with one pair of CPUs, two, four ... and all.
 fn run(settings: &Settings) -> Result<Report, Failure> {
     settings.need_two_cpus(NAME)?;
-    let demand = settings.demand(2, 2 * RING_SLOTS, 1);
-    let mut contenders: Vec<Box<dyn Contender<1>>> = Vec::new();
-    for design in settings.designs(NAME, WORKLOAD.designs)? {
-        contenders.push(with_design!(any design, &demand, |allocator| -> Box<dyn Contender<1>> {
-            let ring = Ring::new(RING_SLOTS, PUBLISHED_AT_ONCE);
-            Box::new(Passing { allocator, ring })
-        })?);
-    }
-    let series = settings.interleave(NAME, &mut contenders, 2, settings.schedule())?;
+    let designs = settings.designs(NAME, WORKLOAD.designs)?;
+    let mut counts: Vec<usize> = settings.cpu_counts().iter().map(|cpus| cpus / 2 * 2).collect();
+    counts.dedup();
     let mut report = Report::default();
-    for one in &series {
-        report.add(NAME, one.design, FRAME, (2, &Params::new()), &one.samples[0]);
+    for cpus in counts.into_iter().filter(|&cpus| cpus > 0) {
+        let demand = settings.demand(cpus, 2 * RING_SLOTS, 1);
+        let mut contenders: Vec<Box<dyn Contender<1>>> = Vec::new();
+        for &design in &designs {
+            contenders.push(
+                with_design!(any design, &demand, |allocator| -> Box<dyn Contender<1>> {
+                    let ring = || Ring::new(RING_SLOTS, PUBLISHED_AT_ONCE);
+                    let rings = std::iter::repeat_with(ring).take(cpus / 2).collect();
+                    Box::new(Passing { allocator, rings })
+                })?,
+            );
+        }
+        let what = format!("{NAME}, {}", counted(cpus, "CPU"));
+        let series = settings.interleave(&what, &mut contenders, cpus, settings.schedule())?;
+        for one in &series {
+            report.add(NAME, one.design, FRAME, (cpus, &Params::new()), &one.samples[0]);
+        }
+        report.say(format!(
+            "{NAME}: allocated on one CPU, freed on another (floors have no store, so theirs is \
+             the cost of the ring); CPUs: {cpus}{}",
+            settings.caveat()
+        ));
+        report.say(show_against(&series, "ns per page", Design::FloorTls));
     }
-    report.say(format!(
-        "{NAME}: allocated on one CPU, freed on another (floors have no store, so theirs is the \
-         cost of the ring){}",
-        settings.caveat()
-    ));
-    report.say(show_against(&series, "ns per page", Design::FloorTls));
     Ok(report)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pagedepot::CpuId;
 
-use super::clients::Clients;
+use super::clients::{self, Clients};
 use super::options::{FillOptions, MeasureOptions};
 use crate::design::pool::SharedPool;
 use crate::design::variant::Variant;
@@ -173,12 +173,15 @@ impl Settings {
         )))
     }
 
-    /// The CPU counts to measure with: those asked for, or one, and all in use.
+    /// The CPU counts to measure with: those asked for, or 1, 2, 4 ... and all in use. The short
+    /// form has the first and the last of them.
     pub fn cpu_counts(&self) -> Vec<usize> {
+        let all = self.cpus.len();
         match &self.clients {
-            Clients::Auto => {
-                [1, self.cpus.len()].into_iter().take(self.cpus.len().min(2)).collect()
+            Clients::Auto if self.effort == Effort::Short => {
+                [1, all].into_iter().take(all.min(2)).collect()
             }
+            Clients::Auto => clients::doubling(all),
             Clients::These(these) => these.clone(),
         }
     }

@@ -100,7 +100,7 @@ impl<A: Allocator> Contender<3> for Processes<A> {
     }
 }
 
-/// Measures it, on one CPU and on all.
+/// Measures it, on 1, 2, 4 ... and on all CPUs.
 fn run(settings: &Settings) -> Result<Report, Failure> {
     let pages = if settings.effort == Effort::Quick { PAGES_QUICK } else { PAGES };
     let designs = settings.designs(NAME, DESIGNS)?;
