@@ -216,7 +216,7 @@ impl<'a, 'm, C: Cpus> Adding<'a, 'm, C> {
             let end = ((number as u64 + 1) * u64::from(SECTION_FRAMES)).min(range.end());
             let (at, frames) = ((first % u64::from(SECTION_FRAMES)) as u32, (end - first) as u32);
             if given == Given::Free || !section.is_free(at) {
-                section.put(at, frames);
+                section.put_new(at, frames);
             }
         }
         zone_state.add_free(pages as i64);

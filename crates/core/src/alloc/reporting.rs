@@ -298,7 +298,7 @@ impl<'p, 'm, C: Cpus> Pass<'p, 'm, C> {
     fn run(&mut self) {
         let (caches, bitmap, zone) = (self.caches, self.bitmap, self.zone);
         let mut batch = Batch::new(caches, bitmap, zone);
-        let whole = |section: &Section<'_>, i| section.hints(i).1;
+        let whole = |section: &Section<'_>, i| section.entirely_free(i);
         for_each_pageblock(bitmap, caches.zones.get(zone).span(), whole, |pageblock| {
             let end = match () {
                 () if self.left == batch.length as u64 => Some(ReportEnd::Budget),

@@ -100,6 +100,11 @@ pub enum Fault {
         /// Its first frame.
         pfn: Pfn,
     },
+    /// A pageblock is entire, and also reported, or frames of it are in the words of the bitmap.
+    Entire {
+        /// Its first frame.
+        pfn: Pfn,
+    },
     /// Another number of pageblocks is reported than was counted.
     ReportedCount {
         /// By the counter.
@@ -240,8 +245,8 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
         Ok(census)
     }
 
-    /// Every pageblock with free frames has its `some` hint, every entirely free one its `whole`
-    /// hint, none has a block of an order that it is noted to lack, and every section has the marks
+    /// Every pageblock with free frames in its words has its `some` hint, one whose words are full
+    /// its `whole` hint, an entire one has no frame elsewhere, none has a block of an order that it is noted to lack, and every section has the marks
     /// that lead to them.
     fn check_hints(&self, zone: ZoneId) -> Result<(), Fault> {
         let Some(bitmap) = self.caches.store.bitmap() else { return Ok(()) };
@@ -259,10 +264,12 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
                 let (some, whole) =
                     (some >> (pageblock % 64) & 1 == 1, whole >> (pageblock % 64) & 1 == 1);
                 let hides = section.hides_block(pageblock);
+                let pfn =
+                    Pfn::new((number * SECTION_PAGEBLOCKS + pageblock) as u32 * PAGEBLOCK_FRAMES);
+                if section.is_entire(pageblock) && (free > 0 || section.is_reported(pageblock)) {
+                    return Err(Fault::Entire { pfn });
+                }
                 if free > 0 && !some || free == PAGEBLOCK_FRAMES && !whole || hides {
-                    let pfn = Pfn::new(
-                        (number * SECTION_PAGEBLOCKS + pageblock) as u32 * PAGEBLOCK_FRAMES,
-                    );
                     return Err(Fault::HiddenPageblock { pfn });
                 }
             }

@@ -10,6 +10,11 @@ pub const SECTION_PAGEBLOCKS: usize = if cfg!(loom) { 2 } else { 512 };
 /// Frames per section: 1 GiB with 4 KiB frames.
 pub const SECTION_FRAMES: u32 = SECTION_PAGEBLOCKS as u32 * PAGEBLOCK_FRAMES;
 
+/// Whether a run of frames consists of pageblocks.
+pub fn fills_pageblocks(start: u32, frames: u32) -> bool {
+    start.is_multiple_of(PAGEBLOCK_FRAMES) && frames.is_multiple_of(PAGEBLOCK_FRAMES)
+}
+
 /// Bytes of a front word.
 pub const WORD_BYTES: usize = size_of::<u64>();
 /// Bytes of the front words of one zone and mobility.

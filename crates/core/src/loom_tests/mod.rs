@@ -21,6 +21,7 @@
 //! | `classes` | magazines of two classes; compiled with `PAGEDEPOT_MODEL_CLASSES=2` |
 //! | `shelf` | stacks of magazines |
 //! | `store` | claims of all widths, hints, and marks of sections |
+//! | `entire` | pageblocks that are free as one, beside all that takes and makes them |
 //! | `evacuating` | pageblocks that begin and end to evacuate |
 //! | `failing` | failing only when it must, watermarks |
 //! | `reclaim` | reclaim callbacks: which caller runs them, waiting for it |
@@ -40,6 +41,7 @@ mod cpus;
 mod depot;
 mod drift_mark;
 mod empties;
+mod entire;
 mod evacuating;
 pub mod explore;
 mod failing;

@@ -18,8 +18,8 @@ use crate::store::bits::WORD_FRAMES;
 use crate::store::section::Section;
 use crate::store::summary::{Group, Sort, Summary};
 
-/// A section of which only the first pageblock is free.
-fn section() -> Arc<Section<'static>> {
+/// A section of which only the first pageblock is free, in its words.
+pub(super) fn section() -> Arc<Section<'static>> {
     // Small, and leaked once per execution: a section keeps a reference to its marks.
     let marks = Summary::new(Box::leak(Box::new([Group::new()]))).marks(0);
     let mut place = Arc::<Section<'_>>::new_uninit();
@@ -29,20 +29,21 @@ fn section() -> Arc<Section<'static>> {
         Section::init(section.as_mut_ptr(), marks);
         place.assume_init()
     };
-    assert_eq!(section.put(0, PAGEBLOCK_FRAMES), 0);
+    section.put_new(0, PAGEBLOCK_FRAMES);
     section
 }
 
 /// All threads have stopped: `held` frames are not free, and the hints lead to all that are.
-fn check(section: &Section<'_>, held: u32) {
+pub(super) fn check(section: &Section<'_>, held: u32) {
     let free = [0, 1].map(|pageblock| section.count_free(pageblock));
     assert_eq!(free[0] + free[1] + held, PAGEBLOCK_FRAMES, "frames were lost, or given twice");
     check_hints(section);
 }
 
-fn check_hints(section: &Section<'_>) {
+pub(super) fn check_hints(section: &Section<'_>) {
     for pageblock in [0, 1] {
-        let free = section.count_free(pageblock);
+        let free = section.count_in_words(pageblock);
+        assert!(free == 0 || !section.is_entire(pageblock), "frames that are free twice");
         let (some, whole) = section.hints(0);
         assert!(some >> pageblock & 1 == 1 || free == 0, "frames that no search would find");
         assert!(
@@ -56,7 +57,7 @@ fn check_hints(section: &Section<'_>) {
     }
 }
 
-fn spawn(
+pub(super) fn spawn(
     section: &Arc<Section<'static>>,
     body: impl FnOnce(&Section<'_>) -> u32 + 'static,
 ) -> loom::thread::JoinHandle<u32> {
@@ -146,9 +147,9 @@ fn last_block_taken_while_a_frame_comes_back() {
 
 /// Pageblocks become ones of a sort, each by a thread of its own, while a search clears the mark:
 /// it found none. All of the section is held before, and its marks are set.
-fn marked(sort: Sort, changes: &[fn(&Section<'_>)]) {
+pub(super) fn marked(sort: Sort, changes: &[fn(&Section<'_>)]) {
     let section = section();
-    assert_eq!(section.put(PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES), 0);
+    section.put_new(PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES);
     assert!(section.claim(PAGEBLOCK_FRAMES, 1) && section.put(PAGEBLOCK_FRAMES, 1) == 0);
     assert!(
         section.claim(0, PAGEBLOCK_FRAMES) && section.claim(PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES)
@@ -169,12 +170,13 @@ fn put_frame(section: &Section<'_>) {
     assert_eq!(section.put(1, 1), 0);
 }
 
-fn put_pageblock(section: &Section<'_>) {
-    assert_eq!(section.put(0, PAGEBLOCK_FRAMES), 0);
+/// Whole, in its words.
+pub(super) fn put_pageblock(section: &Section<'_>) {
+    section.put_new(0, PAGEBLOCK_FRAMES);
 }
 
 fn put_neighbour(section: &Section<'_>) {
-    assert_eq!(section.put(PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES), 0);
+    section.put_new(PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES);
 }
 
 #[test]

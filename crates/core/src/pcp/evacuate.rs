@@ -271,10 +271,11 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
             let in_section = at as usize % SECTION_PAGEBLOCKS;
             let bit = in_section % 64;
             if bitmap.tags().raw(PageblockIndex(at)).serves(self.0.zone_id) {
-                let (some, whole) = section.hints(in_section / 64);
+                let some = section.hints(in_section / 64).0;
+                let free = section.entirely_free(in_section / 64);
                 let reported = section.reported(in_section / 64);
-                seen.whole += ((whole | reported) >> bit).count_ones();
-                seen.partial += ((some & !whole) >> bit).count_ones();
+                seen.whole += ((free | reported) >> bit).count_ones();
+                seen.partial += ((some & !free) >> bit).count_ones();
             }
             at += (64 - bit) as u32;
         }
@@ -293,17 +294,17 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
         let is_off = self.0.zone.evacuating.policy() == Evacuation::Off;
         let mut left = orders.map_or(0, |orders| orders.quota);
         let free_min = orders.map_or(0, |orders| orders.free_min);
-        let (some, whole) = section.hints(first.in_section() / 64);
-        let evacuating = section.evacuating(first.in_section() / 64);
-        let reported = section.reported(first.in_section() / 64);
+        let at = first.in_section() / 64;
+        let (some, evacuating) = (section.hints(at).0, section.evacuating(at));
+        let free = section.entirely_free(at) | section.reported(at);
         for pageblock in (first.0..first.0 + STEP_PAGEBLOCKS).map(PageblockIndex) {
             let bit = pageblock.in_section() % 64;
             let is = |word: u64| word >> bit & 1 == 1;
             let tag = bitmap.tags().raw(pageblock);
-            if !is(some | evacuating | reported) || !tag.serves(self.0.zone_id) {
+            if !is(some | evacuating | free) || !tag.serves(self.0.zone_id) {
                 continue;
             }
-            if is(whole | reported) {
+            if is(free) {
                 seen.whole += 1;
                 bitmap.settle(section, pageblock);
                 continue;

@@ -40,6 +40,9 @@ impl Bitmap<'_> {
         let base = pageblock.section() as u32 * SECTION_FRAMES;
         let mut found = None;
         let give = |at| found = Some(Pfn::new(base + at));
+        if rank == Rank::Whole {
+            section.break_up(pageblock.in_section() as u32 * PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES);
+        }
         section.take(pageblock.in_section(), Order::BASE, 1, give);
         if rank == Rank::Mixed && found.is_some() {
             self.note_mixed(section, pageblock, Mobility::Unmovable);
@@ -57,8 +60,9 @@ impl Bitmap<'_> {
     ) {
         let first = PageblockIndex(word * u64::BITS);
         let Some(section) = self.section(first.section()) else { return };
-        let (some, whole) = section.hints(first.in_section() / u64::BITS as usize);
-        let mut candidates = some & in_range;
+        let some = section.hints(first.in_section() / u64::BITS as usize).0;
+        let whole = section.entirely_free(first.in_section() / u64::BITS as usize);
+        let mut candidates = (some | whole) & in_range;
         while candidates != 0 {
             let bit = candidates.trailing_zeros();
             candidates &= candidates - 1;

@@ -28,7 +28,8 @@
 //!
 //! Which section a whole pageblock is taken from is chosen by [`gibibytes`](super::gibibytes).
 //!
-//! Pageblocks that were [reported](super::reported) are in no hint. A search comes to them when it
+//! Pageblocks that are [entire](super::entire) are found where whole ones are. Those that were
+//! [reported](super::reported) are in no hint. A search comes to them when it
 //! has found no whole one that was not.
 //!
 //! Partly used pageblocks that lack the wanted order are passed by: see [`lacks`](super::lacks).
@@ -48,7 +49,7 @@ use super::summary::{Marks, Sort, Summary, note_step};
 use super::tags::Tags;
 use super::wanted::Wanted;
 use crate::frame::pageblock::{
-    PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag,
+    PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag, fills_pageblocks,
 };
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::sync::model::{Mutant, is_mutant};
@@ -135,18 +136,19 @@ impl Pass {
     /// Of the 64 pageblocks of a word of hints, those that may be of use.
     #[inline]
     fn candidates(self, section: &Section<'_>, i: usize) -> u64 {
-        let hints = section.hints(i);
         match self {
             Pass::Reported(Sort::Pair) => {
-                let (whole, reported) = (hints.1, section.reported(i));
-                Sort::Pair.of_hints((0, whole | reported)) & (reported | reported >> 1)
+                let (free, reported) = (section.entirely_free(i), section.reported(i));
+                Sort::Pair.of_hints((0, free | reported)) & (reported | reported >> 1)
             }
             Pass::Reported(_) => section.reported(i),
-            Pass::Near(sort) => sort.of_hints(hints),
-            Pass::Partial { .. } => Sort::Partial.of_hints(hints),
-            Pass::Whole(_) => Sort::Whole.of_hints(hints),
-            Pass::Pair(_) => Sort::Pair.of_hints(hints),
-            Pass::Akin | Pass::Mixed | Pass::Any => hints.0,
+            Pass::Near(Sort::Partial) | Pass::Partial { .. } => {
+                Sort::Partial.of_hints(section.hints(i))
+            }
+            Pass::Near(_) | Pass::Whole(_) => section.entirely_free(i),
+            Pass::Pair(_) => Sort::Pair.of_hints((0, section.entirely_free(i))),
+            Pass::Akin | Pass::Mixed => section.hints(i).0,
+            Pass::Any => section.hints(i).0 | section.entire(i),
         }
     }
 
@@ -350,14 +352,15 @@ impl<'m> Bitmap<'m> {
                 self.choose_section(wanted);
             }
             self.visit(wanted, order, *pass, |section, pageblock| {
-                // One that is reported, or of another mobility, is taken as a whole.
+                // One that is reported, entire or of another mobility is taken as a whole.
+                let is_whole_pass = matches!(pass, Pass::Near(Sort::Whole) | Pass::Whole(_));
+                let at = pageblock.in_section();
                 let is_owned = match pass {
                     Pass::Reported(_) => Some(self.wake(section, pageblock)),
-                    Pass::Near(Sort::Whole) | Pass::Whole(_)
-                        if self.tags.of(pageblock) != wanted.tag() =>
+                    _ if section.is_entire(at)
+                        || is_whole_pass && self.tags.of(pageblock) != wanted.tag() =>
                     {
-                        let start = pageblock.in_section() as u32 * PAGEBLOCK_FRAMES;
-                        Some(section.claim(start, PAGEBLOCK_FRAMES))
+                        Some(section.claim(at as u32 * PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES))
                     }
                     _ => None,
                 };
@@ -483,17 +486,24 @@ impl<'m> Bitmap<'m> {
         }
     }
 
-    /// After frames were put into a pageblock that is whole now, or reported: ends its evacuation,
-    /// or takes the frames out of its words again. Returns those that so were free already.
+    /// After frames were put into a pageblock that is whole, entire or reported now: ends its
+    /// evacuation, and takes what is in its words and free as one out of the words again. Returns
+    /// those frames, which so were free already.
     #[cold]
     pub fn heal(&self, section: &Section<'_>, pageblock: PageblockIndex) -> Doubled {
-        if section.is_reported(pageblock.in_section()) {
-            return self.strip(section, pageblock);
+        self.end_evacuation(section, pageblock);
+        match section.is_as_one(pageblock.in_section()) {
+            true => self.strip(section, pageblock),
+            false => Doubled::NONE,
         }
+    }
+
+    /// Ends the evacuation of a pageblock that has become free.
+    #[inline]
+    fn end_evacuation(&self, section: &Section<'_>, pageblock: PageblockIndex) {
         if self.evacuates && self.tags.heal(pageblock) {
             self.note_tag(section, pageblock);
         }
-        Doubled::NONE
     }
 
     /// Copies to the section whether the pageblock evacuates. Call after its tag was changed.
@@ -607,13 +617,12 @@ impl<'m> Bitmap<'m> {
         wanted: Wanted<'_>,
         order: Order,
         want: u32,
-        mut give: impl FnMut(Pfn),
+        give: impl FnMut(Pfn),
     ) -> u32 {
-        if order <= Order::PAGEBLOCK {
-            return self.take(wanted, order, want, give);
+        match order {
+            Order::MAX => self.take_pairs(wanted, want, give),
+            _ => self.take(wanted, order, want, give),
         }
-        let block = |_| self.take_contiguous(wanted, order.frames(), order.frames());
-        (0..want).map_while(block).map(&mut give).count() as u32
     }
 
     /// Asks for the line of the bitmap where a search would begin.
@@ -643,7 +652,7 @@ impl<'m> Bitmap<'m> {
         let pageblocks = frames.div_ceil(PAGEBLOCK_FRAMES);
         match (pageblocks, step) {
             (1, 1) => return self.take_block(wanted, Order::PAGEBLOCK),
-            (2, 2) => return self.take_pair(wanted),
+            (2, 2) => return self.take_block(wanted, Order::MAX),
             _ => {}
         }
         let sections = wanted.sections();
@@ -667,11 +676,14 @@ impl<'m> Bitmap<'m> {
         }
     }
 
-    /// Takes an aligned pair of pageblocks: a block of the highest order.
-    fn take_pair(&self, wanted: Wanted<'_>) -> Option<Pfn> {
-        let mut found = None;
+    /// Takes up to `want` aligned pairs of pageblocks: blocks of the highest order. Returns how many.
+    fn take_pairs(&self, wanted: Wanted<'_>, want: u32, mut give: impl FnMut(Pfn)) -> u32 {
+        let mut taken = 0;
         for pass in PASSES_FOR_PAIRS {
-            if !pass.is_due(wanted, self) {
+            if taken == want {
+                break;
+            }
+            if self.suffices(pass, taken, want) || !pass.is_due(wanted, self) {
                 continue;
             }
             self.visit(wanted, Order::MAX, pass, |section, pageblock| {
@@ -683,16 +695,13 @@ impl<'m> Bitmap<'m> {
                 };
                 if pass.selects(self.tags.of(second), wanted) && claim() {
                     self.retag(pageblock, Order::MAX.frames(), wanted);
-                    found = Some(pageblock.first());
-                    return ControlFlow::Break(());
+                    give(pageblock.first());
+                    taken += 1;
                 }
-                ControlFlow::Continue(())
+                if taken == want { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
-            if found.is_some() {
-                break;
-            }
         }
-        found
+        taken
     }
 
     /// The first pageblock from `first` on and before `end` that is hinted to be whole, or
@@ -760,10 +769,17 @@ impl<'m> Bitmap<'m> {
                 let tell_doubled = |word, mask| {
                     doubled.add(Doubled::in_word(first + word as u32, mask));
                 };
+                let index =
+                    |pageblock| PageblockIndex(first / PAGEBLOCK_WORDS as u32 + pageblock as u32);
+                if fills_pageblocks(at, count) {
+                    section.put_pageblocks(at, count, tell_doubled, |pageblock| {
+                        self.end_evacuation(section, index(pageblock));
+                    });
+                    continue;
+                }
                 let mut stripped = Doubled::NONE;
                 section.put_each(at, count, tell_doubled, |pageblock| {
-                    let before = (first / PAGEBLOCK_WORDS as u32) as usize;
-                    stripped.add(self.heal(section, PageblockIndex((before + pageblock) as u32)));
+                    stripped.add(self.heal(section, index(pageblock)));
                 });
                 doubled.add(stripped);
             }
@@ -805,10 +821,7 @@ impl<'m> Bitmap<'m> {
     /// Returns which frames were free already.
     pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> Doubled {
         if order.get() > bits::WORD_ORDER_MAX {
-            return blocks.fold(Doubled::NONE, |mut doubled, pfn| {
-                doubled.add(self.put(pfn, order.frames()));
-                doubled
-            });
+            return self.put_large(order, blocks);
         }
         let mut doubled = Doubled::NONE;
         let mut run =
@@ -817,6 +830,25 @@ impl<'m> Bitmap<'m> {
             run.add(pfn, order);
         }
         run.flush();
+        doubled
+    }
+
+    /// As [`put_blocks`](Self::put_blocks), of blocks of several words. Neighbours in the list that
+    /// make up a pageblock go back as one.
+    fn put_large(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> Doubled {
+        let (mut doubled, mut run) = (Doubled::NONE, None::<(Pfn, u32)>);
+        for pfn in blocks {
+            run = match run {
+                Some((first, frames)) if joins(first, frames, pfn, order) => {
+                    Some((first.min(pfn), frames + order.frames()))
+                }
+                run => {
+                    run.inspect(|&(first, frames)| doubled.add(self.put(first, frames)));
+                    Some((pfn, order.frames()))
+                }
+            };
+        }
+        run.inspect(|&(first, frames)| doubled.add(self.put(first, frames)));
         doubled
     }
 
@@ -989,9 +1021,16 @@ impl Run<'_, '_> {
     }
 }
 
-/// Of pageblocks `64 * i ..` of a section, those that are hinted to be whole, or reported.
+/// Whether a block lies beside a run, before or behind it, in the same pageblock.
+fn joins(first: Pfn, frames: u32, block: Pfn, order: Order) -> bool {
+    let is_beside = block.get().wrapping_add(order.frames()) == first.get()
+        || first.get().wrapping_add(frames) == block.get();
+    is_beside && PageblockIndex::of(first) == PageblockIndex::of(block)
+}
+
+/// Of pageblocks `64 * i ..` of a section, those that are hinted to be whole, entire or reported.
 fn entirely_free(section: &Section<'_>, i: usize) -> u64 {
-    section.hints(i).1 | section.reported(i)
+    section.entirely_free(i) | section.reported(i)
 }
 
 #[cold]

@@ -103,6 +103,15 @@ pub const fn range_mask(from: u32, count: u32) -> u64 {
     if count >= WORD_FRAMES { !0 } else { ((1 << count) - 1) << from }
 }
 
+/// The numbers of the bits that are set, ascending.
+pub fn each(mut mask: u64) -> impl Iterator<Item = u32> + Clone {
+    core::iter::from_fn(move || {
+        let bit = (mask != 0).then(|| mask.trailing_zeros())?;
+        mask &= mask - 1;
+        Some(bit)
+    })
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;

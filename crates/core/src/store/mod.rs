@@ -10,6 +10,7 @@ pub mod bitmap;
 pub mod bits;
 pub mod device;
 mod doubled;
+mod entire;
 mod gibibytes;
 mod lacks;
 mod late;

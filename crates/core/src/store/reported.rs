@@ -6,8 +6,8 @@
 //! * *wake*: to clear that bit, and tell the device that the frames are needed again.
 //!
 //! # Invariants
-//! 1. A frame is free in one place: its bit in the words, or the reported bit of its pageblock. The
-//!    words of a reported pageblock are 0, and so are its hints.
+//! 1. A frame is free in one place: its bit in the words, or the [entire](super::entire) or the
+//!    reported bit of its pageblock. The words of a reported pageblock are 0, and so are its hints.
 //! 2. Only the owner of all 512 frames sets the bit, after the device has taken the report. That
 //!    gives up the frames as `put` does.
 //! 3. The read-modify-write that clears the bit confers all 512 frames. Its caller has the device's
@@ -136,24 +136,31 @@ impl<'m> Bitmap<'m> {
         })
     }
 
-    /// Takes frames out of the words of a pageblock that is reported: they were freed twice.
+    /// Takes frames out of the words of a pageblock that is entire or reported: they were freed
+    /// twice.
     ///
     /// As the owner of all its frames: the caller may have been slow, and its frame may have come
-    /// to the pageblock's bit since by a caller that took all and reported them. Then the next may
-    /// wake it and put frames into the words at any moment, which were freed once.
+    /// to the pageblock's bit since by a caller that took all and put or reported them. Then the
+    /// next may take it and put frames into the words at any moment, which were freed once.
     #[cold]
     pub(super) fn strip(&self, section: &Section<'_>, pageblock: PageblockIndex) -> Doubled {
         let at = pageblock.in_section();
         let mut doubled = Doubled::NONE;
-        if section.count_in_words(at) == 0 || !section.take_reported(at) {
+        if section.count_in_words(at) == 0 {
             return doubled;
         }
         // No frame is handed out, so the device need not know.
-        let _reported_again = Awaited { section, at };
+        let reported = section.take_reported(at).then_some(Awaited { section, at });
+        let is_ours = reported.is_some()
+            || section.take_entire(at as u32 * PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES);
+        if !is_ours {
+            return doubled;
+        }
         let first = pageblock.first().get() / bits::WORD_FRAMES;
-        section.strip(pageblock.in_section(), |word, mask| {
-            doubled.add(Doubled::in_word(first + word, mask));
-        });
+        section.strip(at, |word, mask| doubled.add(Doubled::in_word(first + word, mask)));
+        if reported.is_none() {
+            section.put_entire(at / 64, 1 << (at % 64));
+        }
         doubled
     }
 }

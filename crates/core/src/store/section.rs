@@ -12,11 +12,11 @@
 //! * *mixed*: per pageblock, a hint: frames were taken for requests that are not akin to it since
 //!   it was last whole, or thinned: movable ones where unmovable or reclaimable ones belong, or the
 //!   other way round.
-//! * *reported*: per pageblock, that all its frames are free though its words are 0: see
-//!   [`reported`](super::reported).
+//! * *entire*, *reported*: per pageblock, that all its frames are free though its words are 0: see
+//!   [`entire`](super::entire) and [`reported`](super::reported).
 //!
 //! # Theory
-//! The bits are the only truth. The atomic that clears a bit confers the frame; only its owner
+//! The bits of words, entire and reported ones are the only truth. The atomic that clears a bit confers the frame; only its owner
 //! sets it again. Hints may be wrong at any time, but never stay wrong against the search:
 //! the caller that sets bits looks at the hint *after*, and the caller that clears a hint looks at
 //! the bits *after*, both sequentially consistent (Dekker's pattern). Of two that race at least one
@@ -62,7 +62,7 @@ use super::bits::{self, HINT_WORDS, PAGEBLOCK_WORDS, WORD_FRAMES};
 use super::lacks::Lacks;
 use super::summary::{Marks, Sort, note_step};
 use crate::frame::Order;
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_PAGEBLOCKS};
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_PAGEBLOCKS, fills_pageblocks};
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prefetch_write;
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering, dekker_fence};
@@ -78,19 +78,20 @@ const _: () =
 #[repr(C, align(64))]
 pub struct Section<'m> {
     words: [AtomicU64; SECTION_WORDS],
-    some: [AtomicU64; HINT_WORDS],
-    whole: [AtomicU64; HINT_WORDS],
+    pub(super) some: [AtomicU64; HINT_WORDS],
+    pub(super) whole: [AtomicU64; HINT_WORDS],
+    pub(super) entire: [AtomicU64; HINT_WORDS],
     evacuating: [AtomicU64; HINT_WORDS],
     mixed: [AtomicU64; HINT_WORDS],
     reported: [AtomicU64; HINT_WORDS],
     lacks: Lacks,
     /// A statistic, so Relaxed: pageblocks that serve unmovable or reclaimable requests.
     unmovable: AtomicU32,
-    marks: Marks<'m>,
+    pub(super) marks: Marks<'m>,
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Section<'_>>() == 32768 + 896);
+const _: () = assert!(size_of::<Section<'_>>() == 32768 + 960);
 
 /// A run of frames inside one word.
 #[derive(Clone, Copy)]
@@ -122,6 +123,7 @@ impl<'m> Section<'m> {
             fill(&raw mut (*place).words, || AtomicU64::new(0));
             fill(&raw mut (*place).some, || AtomicU64::new(0));
             fill(&raw mut (*place).whole, || AtomicU64::new(0));
+            fill(&raw mut (*place).entire, || AtomicU64::new(0));
             fill(&raw mut (*place).evacuating, || AtomicU64::new(0));
             fill(&raw mut (*place).mixed, || AtomicU64::new(0));
             fill(&raw mut (*place).reported, || AtomicU64::new(0));
@@ -143,6 +145,7 @@ impl<'m> Section<'m> {
             fill(&raw mut (*place).words, || AtomicU64::new(!0));
             fill(&raw mut (*place).some, || AtomicU64::new(hints));
             fill(&raw mut (*place).whole, || AtomicU64::new(hints));
+            fill(&raw mut (*place).entire, || AtomicU64::new(0));
             fill(&raw mut (*place).evacuating, || AtomicU64::new(0));
             fill(&raw mut (*place).mixed, || AtomicU64::new(0));
             fill(&raw mut (*place).reported, || AtomicU64::new(0));
@@ -167,10 +170,12 @@ impl<'m> Section<'m> {
         self.lacks.may_have(i, order)
     }
 
-    /// Pageblocks that are hinted to be whole.
+    /// Pageblocks that are entire or hinted to be whole.
     pub fn count_whole(&self) -> u32 {
         // Relaxed: a policy.
-        self.whole.iter().map(|whole| whole.load(Ordering::Relaxed).count_ones()).sum()
+        let now = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let both = self.whole.iter().zip(&self.entire);
+        both.map(|(whole, entire)| (now(whole) | now(entire)).count_ones()).sum()
     }
 
     /// Of pageblocks `64 * i ..`, those that searches pass by because they evacuate.
@@ -296,10 +301,10 @@ impl<'m> Section<'m> {
 
     /// Free frames of a pageblock, counted now.
     pub fn count_free(&self, pageblock: usize) -> u32 {
-        if self.is_reported(pageblock) { PAGEBLOCK_FRAMES } else { self.count_in_words(pageblock) }
+        if self.is_as_one(pageblock) { PAGEBLOCK_FRAMES } else { self.count_in_words(pageblock) }
     }
 
-    /// As [`count_free`](Self::count_free), without what is reported.
+    /// As [`count_free`](Self::count_free), without what is entire or reported.
     pub fn count_in_words(&self, pageblock: usize) -> u32 {
         // Relaxed: the count is old as soon as it is taken. A caller that wants frames claims them.
         self.pageblock_words(pageblock).iter().map(|w| w.load(Ordering::Relaxed).count_ones()).sum()
@@ -316,10 +321,10 @@ impl<'m> Section<'m> {
         &self.words[pageblock * PAGEBLOCK_WORDS..(pageblock + 1) * PAGEBLOCK_WORDS]
     }
 
-    /// The words of a pageblock, each as it is now; full ones if it is reported.
+    /// The words of a pageblock, each as it is now; full ones if it is entire or reported.
     #[inline]
     pub fn words_of(&self, pageblock: usize) -> [u64; PAGEBLOCK_WORDS] {
-        if self.is_reported(pageblock) {
+        if self.is_as_one(pageblock) {
             return [!0; PAGEBLOCK_WORDS];
         }
         let words = self.pageblock_words(pageblock);
@@ -331,7 +336,16 @@ impl<'m> Section<'m> {
     pub fn is_free(&self, at: u32) -> bool {
         // Relaxed: a look, as in `count_in_words`.
         let word = self.words[(at / WORD_FRAMES) as usize].load(Ordering::Relaxed);
-        word >> (at % WORD_FRAMES) & 1 == 1 || self.is_reported((at / PAGEBLOCK_FRAMES) as usize)
+        word >> (at % WORD_FRAMES) & 1 == 1 || self.is_as_one((at / PAGEBLOCK_FRAMES) as usize)
+    }
+
+    /// Whether frames `start..start + frames` are free now.
+    pub(super) fn are_free(&self, start: u32, frames: u32) -> bool {
+        pieces(start, frames).all(|piece| {
+            // Relaxed: a look, as in `count_in_words`.
+            let word = self.words[piece.word].load(Ordering::Relaxed);
+            word & piece.mask == piece.mask || self.is_as_one(piece.word / PAGEBLOCK_WORDS)
+        })
     }
 
     /// Takes up to `want` blocks of `order` (at most [`Order::PAGEBLOCK`]) from a pageblock and
@@ -409,7 +423,11 @@ impl<'m> Section<'m> {
     ) -> u32 {
         let base = pageblock as u32 * PAGEBLOCK_FRAMES;
         let starts = (base..base + PAGEBLOCK_FRAMES).step_by(order.frames() as usize);
-        let claimed = starts.filter(|&start| self.claim(start, order.frames()));
+        // Smaller blocks of an entire pageblock are for a search that takes all of it.
+        let claimed = starts.filter(|&start| match order < Order::PAGEBLOCK {
+            true => self.claim_in_words(start, order.frames()),
+            false => self.claim(start, order.frames()),
+        });
         let taken = claimed.take(want as usize).map(&mut give).count() as u32;
         if order < Order::PAGEBLOCK {
             if !self.has_some(pageblock) {
@@ -421,13 +439,22 @@ impl<'m> Section<'m> {
         taken
     }
 
-    /// Takes exactly the frames `start..start + frames` of this section, or nothing.
+    /// Takes exactly the frames `start..start + frames` of this section, or nothing; pageblocks
+    /// that are entire by one atomic operation, up to 64 in one word of hints.
+    #[inline]
+    pub fn claim(&self, start: u32, frames: u32) -> bool {
+        fills_pageblocks(start, frames) && self.take_entire(start, frames)
+            || self.claim_in_words(start, frames)
+            || self.break_up(start, frames) && self.claim_in_words(start, frames)
+    }
+
+    /// As [`claim`](Self::claim), of frames none of which is in an entire pageblock.
     ///
     /// All words are read first: a claim that cannot succeed then disturbs nobody. The words are
     /// cleared in ascending order; where one has lost a frame meanwhile, those cleared are set
     /// again. Two claims of the same range cannot both fail for each other's sake alone: the one
     /// that clears the lowest common word goes on.
-    pub fn claim(&self, start: u32, frames: u32) -> bool {
+    fn claim_in_words(&self, start: u32, frames: u32) -> bool {
         let claimed = match full_words(start, frames) {
             Some(words) => self.claim_words(words),
             None => self.claim_pieces(start, frames),
@@ -492,12 +519,22 @@ impl<'m> Section<'m> {
     /// anything but 0 is a double free, and those frames stay free once.
     pub fn put(&self, start: u32, frames: u32) -> u32 {
         let mut doubled = 0;
-        self.put_each(start, frames, |_, mask| doubled += mask.count_ones(), |_| ());
+        let tell_doubled = |_, mask: u64| doubled += mask.count_ones();
+        match fills_pageblocks(start, frames) {
+            true => self.put_pageblocks(start, frames, tell_doubled, |_| ()),
+            false => self.put_each(start, frames, tell_doubled, |_| ()),
+        }
         doubled
     }
 
-    /// As [`put`](Self::put), and tells by word which of the frames were free already, if any, and
-    /// which pageblocks became whole.
+    /// Puts frames that were not memory before into the words: those who will take them take
+    /// small blocks, as far as can be known.
+    pub fn put_new(&self, start: u32, frames: u32) {
+        self.put_each(start, frames, |_, _| (), |_| ());
+    }
+
+    /// As [`put`](Self::put) into the words, also where pageblocks are filled; tells by word which of
+    /// the frames were free already, if any, and which pageblocks became whole.
     pub fn put_each(
         &self,
         start: u32,
@@ -534,7 +571,7 @@ impl<'m> Section<'m> {
     }
 
     /// Sets the hints of a pageblock into which frames have been put. `true`: it became whole, or
-    /// is reported, so that the frames were free already. Call after the bits.
+    /// is entire or reported, so that the frames were free already. Call after the bits.
     #[inline]
     pub fn refresh_hints(&self, pageblock: usize) -> bool {
         let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
@@ -548,21 +585,21 @@ impl<'m> Section<'m> {
             self.refresh_lacks(pageblock);
         }
         if self.some[at].load(Ordering::SeqCst) & bit == 0 {
-            return self.set_some_unless_reported(pageblock) || is_whole;
+            return self.set_some_unless_as_one(pageblock) || is_whole;
         }
         is_whole
     }
 
-    /// Sets the `some` hint of a pageblock that is not reported; `true`: it is.
+    /// Sets the `some` hint of a pageblock that is neither entire nor reported; `true`: it is.
     #[cold]
-    fn set_some_unless_reported(&self, pageblock: usize) -> bool {
-        // A caller that frees what it holds sees the bit clear: its frame comes from the caller
-        // that cleared it.
-        let is_reported = self.is_reported(pageblock);
-        if !is_reported {
+    fn set_some_unless_as_one(&self, pageblock: usize) -> bool {
+        // A caller that frees what it holds sees both bits clear: its frame comes from the caller
+        // that cleared one.
+        let is_as_one = self.is_as_one(pageblock);
+        if !is_as_one {
             self.set_some(pageblock);
         }
-        is_reported
+        is_as_one
     }
 
     /// Notes that a pageblock in which a search found no block of `order` has none, unless one came
@@ -612,18 +649,25 @@ impl<'m> Section<'m> {
     fn set_whole(&self, pageblock: usize) {
         let (at, bit, neighbour) =
             (pageblock / 64, 1 << (pageblock % 64), 1 << ((pageblock % 64) ^ 1));
-        // SeqCst: pairs with the loads in `has`; of two neighbours the later sees the other one.
+        // SeqCst: pairs with the loads in `has`; of two neighbours the later sees the other one,
+        // be it whole or entire.
         let others = self.whole[at].fetch_or(bit, Ordering::SeqCst);
         dekker_fence();
         self.marks.set(Sort::Whole);
-        if others & neighbour != 0 {
+        if (others | self.entire[at].load(Ordering::SeqCst)) & neighbour != 0 {
             self.marks.set(Sort::Pair);
         }
+        self.forget_mixed(at, bit);
+    }
+
+    /// Notes that pageblocks of which all frames came back are mixed no more.
+    #[inline]
+    pub(super) fn forget_mixed(&self, at: usize, mask: u64) {
         // SeqCst load: pairs with the change in `note_mixed`, which looks at `whole` after. It is a
         // hint: one that comes when the pageblock is not whole any more may be lost.
-        if !cfg!(loom) && self.mixed[at].load(Ordering::SeqCst) & bit != 0 {
+        if !cfg!(loom) && self.mixed[at].load(Ordering::SeqCst) & mask != 0 {
             // Relaxed: as above.
-            self.mixed[at].fetch_and(!bit, Ordering::Relaxed);
+            self.mixed[at].fetch_and(!mask, Ordering::Relaxed);
         }
     }
 
@@ -636,11 +680,17 @@ impl<'m> Section<'m> {
 
     /// Whether the section's hints show a pageblock of this sort.
     fn has(&self, sort: Sort) -> bool {
-        // SeqCst: pairs with `set_some`, `set_whole` and `clear_whole`, which look at the mark
-        // after.
-        self.some.iter().zip(&self.whole).any(|(some, whole)| {
+        // SeqCst: pairs with `set_some`, `set_whole`, `clear_whole` and `put_entire`, which look at
+        // the mark after.
+        (0..HINT_WORDS).any(|at| {
             note_step();
-            sort.of_hints((some.load(Ordering::SeqCst), whole.load(Ordering::SeqCst))) != 0
+            let [some, whole] =
+                [&self.some, &self.whole].map(|hints| hints[at].load(Ordering::SeqCst));
+            let hints = match sort {
+                Sort::Partial => (some, whole),
+                Sort::Whole | Sort::Pair => (some, whole | self.entire[at].load(Ordering::SeqCst)),
+            };
+            sort.of_hints(hints) != 0
         })
     }
 
@@ -672,7 +722,7 @@ impl<'m> Section<'m> {
     fn clear_whole_of(&self, at: usize, mask: u64) {
         self.whole[at].fetch_and(!mask, Ordering::SeqCst);
         dekker_fence();
-        for bit in bits_of(mask) {
+        for bit in bits::each(mask) {
             let pageblock = at * 64 + bit as usize;
             if self.is_whole(pageblock) {
                 self.set_whole(pageblock);
@@ -703,7 +753,7 @@ impl<'m> Section<'m> {
         }
         self.some[at].fetch_and(!mask, Ordering::SeqCst);
         dekker_fence();
-        for pageblock in bits_of(mask).map(|bit| at * 64 + bit as usize) {
+        for pageblock in bits::each(mask).map(|bit| at * 64 + bit as usize) {
             if self.has_some(pageblock) {
                 self.set_some(pageblock);
             }
@@ -752,7 +802,7 @@ fn take_lowest(cell: &AtomicU64, order: Order) -> Option<u32> {
 }
 
 /// Clears the bits of `mask` if all are set.
-fn clear_exactly(cell: &AtomicU64, mask: u64) -> bool {
+pub(super) fn clear_exactly(cell: &AtomicU64, mask: u64) -> bool {
     let mut word = cell.load(Ordering::Acquire);
     while word & mask == mask {
         // As in `take_from_word`.
@@ -772,7 +822,7 @@ fn full_words(start: u32, frames: u32) -> Option<Range<usize>> {
 
 /// The pageblocks that `start..start + frames`, which is not empty, touches: by word of hints, the
 /// bits of those in it.
-fn hint_masks(start: u32, frames: u32) -> impl Iterator<Item = (usize, u64)> {
+pub(super) fn hint_masks(start: u32, frames: u32) -> impl Iterator<Item = (usize, u64)> {
     let (first, end) = (start / PAGEBLOCK_FRAMES, (start + frames).div_ceil(PAGEBLOCK_FRAMES));
     (first / 64..end.div_ceil(64)).map(move |at| {
         let from = first.max(at * 64) - at * 64;
@@ -780,17 +830,8 @@ fn hint_masks(start: u32, frames: u32) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// The numbers of the bits that are set, ascending.
-fn bits_of(mut mask: u64) -> impl Iterator<Item = u32> {
-    core::iter::from_fn(move || {
-        let bit = (mask != 0).then(|| mask.trailing_zeros())?;
-        mask &= mask - 1;
-        Some(bit)
-    })
-}
-
 /// The pageblocks that `start..start + frames` touches.
-fn pageblocks(start: u32, frames: u32) -> impl Iterator<Item = usize> {
+pub(super) fn pageblocks(start: u32, frames: u32) -> impl Iterator<Item = usize> {
     (start / PAGEBLOCK_FRAMES..(start + frames).div_ceil(PAGEBLOCK_FRAMES))
         .map(|pageblock| pageblock as usize)
 }
@@ -808,4 +849,4 @@ unsafe fn fill<T, const N: usize>(place: *mut [T; N], value: impl Fn() -> T) {
 
 #[cfg(all(test, not(loom)))]
 #[path = "section_tests.rs"]
-mod tests;
+pub(super) mod tests;

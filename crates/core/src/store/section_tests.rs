@@ -11,9 +11,9 @@ fn order(n: u32) -> Order {
 }
 
 /// Writes the metadata of a section.
-type Init = unsafe fn(*mut Section<'static>, Marks<'static>);
+pub type Init = unsafe fn(*mut Section<'static>, Marks<'static>);
 
-fn boxed(init: Init) -> Box<Section<'static>> {
+pub fn boxed(init: Init) -> Box<Section<'static>> {
     let group = Box::leak(Box::new([Group::new()]));
     let mut place: Box<MaybeUninit<Section<'static>>> = Box::new_uninit();
     // SAFETY: the box is aligned and this test's; `init` writes every field.
@@ -25,7 +25,9 @@ fn boxed(init: Init) -> Box<Section<'static>> {
 
 /// Frames that are free among the first words, as one bit each.
 fn free_frames(section: &Section<'_>, words: usize) -> Vec<u64> {
-    section.words[..words].iter().map(|word| word.load(Ordering::Relaxed)).collect()
+    (0..words)
+        .map(|word| section.words_of(word / PAGEBLOCK_WORDS)[word % PAGEBLOCK_WORDS])
+        .collect()
 }
 
 /// The bits of a range, frame by frame.
@@ -35,9 +37,10 @@ fn mask_of(start: u32, frames: u32, words: usize) -> Vec<u64> {
     mask
 }
 
-fn check_hints(section: &Section<'_>, pageblock: usize) {
-    let free = section.count_free(pageblock);
+pub fn check_hints(section: &Section<'_>, pageblock: usize) {
+    let free = section.count_in_words(pageblock);
     let (some, whole) = section.hints(pageblock / 64);
+    assert!(free == 0 || !section.is_entire(pageblock));
     assert!(free == 0 || some >> (pageblock % 64) & 1 == 1);
     assert_eq!(whole >> (pageblock % 64) & 1 == 1, free == PAGEBLOCK_FRAMES);
     assert!(!Sort::ALL.into_iter().any(|sort| section.hides(sort)));
@@ -208,7 +211,10 @@ fn whoever_takes_the_last_block_clears_the_hint() {
         assert_eq!(section.hints(0).0 >> 1 & 1, 1, "{size}: one is left");
         assert_eq!(section.take(1, size, 1, |_| ()), 1);
         assert_eq!(section.hints(0).0 >> 1 & 1, 0, "{size}");
-        assert_eq!(section.put(PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES), 0);
+        // By halves: at once they would come back as entire.
+        for half in [PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES + PAGEBLOCK_FRAMES / 2] {
+            assert_eq!(section.put(half, PAGEBLOCK_FRAMES / 2), 0);
+        }
         check_hints(&section, 1);
     }
 }

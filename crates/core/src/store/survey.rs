@@ -137,7 +137,7 @@ impl Bitmap<'_> {
         let (at, (some, _)) = (pageblock.in_section(), section.hints(pageblock.in_section() / 64));
         // A hint that is clear may be wrong for a moment: the pageblock then looks full.
         let has_some = some >> (at % 64) & 1 == 1;
-        let is_free = has_some || section.is_reported(at);
+        let is_free = has_some || section.is_as_one(at);
         let free = if is_free { section.count_free(at) } else { 0 };
         Some(Filling { pageblock, mobility: tag.mobility(), held: PAGEBLOCK_FRAMES - free })
     }

@@ -60,6 +60,10 @@ pub enum Mutant {
     CopiesOnce,
     /// A pageblock is woken by a look and a store, which are two steps.
     WakesTwice,
+    /// Entire pageblocks are taken by a look and a store, which are two steps.
+    TakesTwice,
+    /// The caller that puts a pageblock as entire does not set the mark that leads there.
+    EntireUnmarked,
     /// A pass gives pageblocks up before the device has taken the report.
     ReportsLate,
     /// A caller that says that a zone is above its drift mark does not read the count again.

@@ -1,0 +1,96 @@
+//! Entire pageblocks: put, taken, broken up, and freed twice.
+
+use super::*;
+use crate::frame::Order;
+use crate::store::section::tests::{boxed, check_hints};
+
+/// Two neighbours that are entire, and nothing else.
+fn pair() -> Box<Section<'static>> {
+    let section = boxed(Section::init);
+    assert_eq!(section.put(0, 2 * PAGEBLOCK_FRAMES), 0);
+    assert!(section.is_entire(0) && section.is_entire(1) && section.count_in_words(0) == 0);
+    section
+}
+
+#[test]
+fn a_pair_comes_back_as_one_and_is_taken_as_one() {
+    let section = pair();
+    assert_eq!(
+        (section.count_free(0), section.count_free(1), section.count_whole()),
+        (512, 512, 2)
+    );
+    assert!(!Sort::ALL.into_iter().any(|sort| section.hides(sort)));
+    assert!(section.claim(0, 2 * PAGEBLOCK_FRAMES));
+    assert!(!section.claim(0, 2 * PAGEBLOCK_FRAMES) && !section.claim(0, 1));
+    assert_eq!((section.count_free(0), section.count_whole()), (0, 0));
+}
+
+#[test]
+fn a_pair_of_which_one_is_whole_in_its_words_is_marked_and_taken() {
+    for first in [0, 1] {
+        let section = boxed(Section::init);
+        let start = |pageblock: u32| pageblock * PAGEBLOCK_FRAMES;
+        let put_words = || (0..8).for_each(|word| assert_eq!(section.put(word * 64, 64), 0));
+        let put_entire = || assert_eq!(section.put(start(1), PAGEBLOCK_FRAMES), 0);
+        if first == 0 {
+            put_words();
+            put_entire();
+        } else {
+            put_entire();
+            put_words();
+        }
+        assert!(!section.is_entire(0) && section.is_entire(1));
+        assert!(!section.hides(Sort::Pair) && section.count_whole() == 2);
+        assert!(section.claim(0, 2 * PAGEBLOCK_FRAMES));
+        assert_eq!(section.count_free(0) + section.count_free(1), 0);
+    }
+}
+
+#[test]
+fn a_claim_of_a_part_breaks_up_what_it_touches() {
+    let section = pair();
+    assert!(section.claim(PAGEBLOCK_FRAMES - 3, 6));
+    assert_eq!((section.count_free(0), section.count_free(1)), (509, 509));
+    (0..2).for_each(|pageblock| check_hints(&section, pageblock));
+    assert!(!section.claim(0, PAGEBLOCK_FRAMES));
+    assert_eq!(section.put(PAGEBLOCK_FRAMES - 3, 6), 0);
+    (0..2).for_each(|pageblock| check_hints(&section, pageblock));
+    assert!(section.claim(0, 2 * PAGEBLOCK_FRAMES));
+}
+
+#[test]
+fn a_claim_that_cannot_succeed_breaks_up_nothing() {
+    let section = pair();
+    assert!(section.claim(PAGEBLOCK_FRAMES, 1));
+    assert!(!section.claim(0, PAGEBLOCK_FRAMES + 1) && section.is_entire(0));
+}
+
+#[test]
+fn smaller_blocks_are_not_taken_from_the_words_of_an_entire_one() {
+    let section = pair();
+    for order in [0, 6, 7, 8].map(|n| Order::new(n).unwrap()) {
+        assert_eq!(section.take(0, order, 1, |_| ()), 0);
+    }
+    assert!(section.is_entire(0));
+    assert_eq!(section.take(0, Order::PAGEBLOCK, 1, |at| assert_eq!(at, 0)), 1);
+}
+
+#[test]
+fn what_was_free_already_stays_free_once() {
+    let section = boxed(Section::init);
+    assert_eq!(section.put(5, 3), 0);
+    // Three frames of it are free: the rest joins them in the words.
+    let mut doubled = 0;
+    section.put_each(0, PAGEBLOCK_FRAMES, |_, mask| doubled += mask.count_ones(), |_| ());
+    assert_eq!((doubled, section.count_free(0)), (3, PAGEBLOCK_FRAMES));
+    assert!(!section.is_entire(0) && section.count_in_words(0) == PAGEBLOCK_FRAMES);
+    check_hints(&section, 0);
+}
+
+#[test]
+fn what_was_entire_already_stays_so() {
+    let section = pair();
+    assert_eq!(section.put(0, 2 * PAGEBLOCK_FRAMES), 2 * PAGEBLOCK_FRAMES);
+    assert!(section.is_entire(0) && section.count_in_words(0) == 0);
+    assert!(section.claim(0, 2 * PAGEBLOCK_FRAMES) && section.count_free(0) == 0);
+}
