@@ -99,7 +99,8 @@ pub fn sentences(figures: &Figures<'_>) -> Vec<String> {
         (None, Some(metric)) => (metric, &[][..], format!("{}: {metric} is", figures.workload)),
         (None, None) => return Vec::new(),
     };
-    let rows = figures.of(metric, params);
+    let rows = over_rounds(&figures.of(metric, params));
+    let rows: Vec<&ResultRow> = rows.iter().collect();
     let Some(subject) = figures.subject(metric, params) else { return Vec::new() };
     let Some(first) = rows.iter().copied().find(|row| row.design == subject) else {
         return Vec::new();
@@ -113,6 +114,23 @@ pub fn sentences(figures: &Figures<'_>) -> Vec<String> {
         all(largest, &beside.collect::<Vec<_>>())
     });
     [Some(one), all].into_iter().flatten().collect()
+}
+
+/// The rows, those of a workload's rounds as one: its table has all of them in one figure, too.
+fn over_rounds(rows: &[&ResultRow]) -> Vec<ResultRow> {
+    let mut merged: Vec<ResultRow> = Vec::new();
+    for &row in rows {
+        let mut row = row.clone();
+        row.params.remove("round");
+        let is_same = |other: &&mut ResultRow| {
+            (&other.design, other.cpus, &other.params) == (&row.design, row.cpus, &row.params)
+        };
+        match merged.iter_mut().find(is_same) {
+            Some(other) => other.samples.append(&mut row.samples),
+            None => merged.push(row),
+        }
+    }
+    merged
 }
 
 /// Whether both are the same figure of two designs.

@@ -91,6 +91,15 @@ mod tests {
     }
 
     #[test]
+    fn all_rounds_are_one_figure() {
+        let round = |nth: i64, ns: f64| {
+            with(row("fragmentation", "depot", "realloc_ns", 2, ns), &[("round", nth)])
+        };
+        let said = sentences(&[round(1, 30.0), round(2, 10.0), round(3, 11.0)]);
+        assert_eq!(said, ["A frame freed and another allocated cost 11.0 ns with depot."]);
+    }
+
+    #[test]
     fn drains_say_pages_time_and_the_owners_cost() {
         let (none, quiet, full) = (
             [("drains_per_s", 0), ("full", 0)],
