@@ -246,8 +246,8 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
     }
 
     /// Every pageblock with free frames in its words has its `some` hint, one whose words are full
-    /// its `whole` hint, an entire one has no frame elsewhere, none has a block of an order that it is noted to lack, and every section has the marks
-    /// that lead to them.
+    /// its `whole` hint; an entire one has no frame elsewhere; none has a block of an order that it
+    /// is noted to lack; and every section has the marks that lead to them.
     fn check_hints(&self, zone: ZoneId) -> Result<(), Fault> {
         let Some(bitmap) = self.caches.store.bitmap() else { return Ok(()) };
         let span = self.caches.zones.get(zone).span();

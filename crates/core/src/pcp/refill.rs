@@ -22,7 +22,7 @@ const LARGE_PART: u64 = 4;
 /// Magazines that one refill may fill besides the one for its front.
 const EXTRA_MAX: usize = 3;
 /// The classes of which it may: a search costs them more than what it then takes.
-const SEVERAL: RangeInclusive<u8> = Class::Order4 as u8..=Class::Order6 as u8;
+const SEVERAL: RangeInclusive<u8> = Class::Order4 as u8..=Class::Order8 as u8;
 
 impl<C: Cpus> Share<'_, '_, C> {
     /// A block for a caller on this CPU, from its front or past it. What the CPU's own fronts hold

@@ -676,7 +676,8 @@ impl<'m> Bitmap<'m> {
         }
     }
 
-    /// Takes up to `want` aligned pairs of pageblocks: blocks of the highest order. Returns how many.
+    /// Takes up to `want` aligned pairs of pageblocks: blocks of the highest order. Returns how
+    /// many.
     fn take_pairs(&self, wanted: Wanted<'_>, want: u32, mut give: impl FnMut(Pfn)) -> u32 {
         let mut taken = 0;
         for pass in PASSES_FOR_PAIRS {

@@ -16,11 +16,12 @@
 //!   [`entire`](super::entire) and [`reported`](super::reported).
 //!
 //! # Theory
-//! The bits of words, entire and reported ones are the only truth. The atomic that clears a bit confers the frame; only its owner
-//! sets it again. Hints may be wrong at any time, but never stay wrong against the search:
-//! the caller that sets bits looks at the hint *after*, and the caller that clears a hint looks at
-//! the bits *after*, both sequentially consistent (Dekker's pattern). Of two that race at least one
-//! sees the other, and the hint ends up set. A hint that is set without cause costs one look.
+//! The bits of words, and those of entire and reported pageblocks, are the only truth. The atomic
+//! that clears a bit confers the frame; only its owner sets it again. Hints may be wrong at any
+//! time, but never stay wrong against the search: the caller that sets bits looks at the hint
+//! *after*, and the caller that clears a hint looks at the bits *after*, both sequentially
+//! consistent (Dekker's pattern). Of two that race at least one sees the other, and the hint ends
+//! up set. A hint that is set without cause costs one look.
 //!
 //! A taker clears bits with release, and a search reads them with acquire: a search that misses
 //! frames sees what their taker did before, such as free other frames where the search had been.
@@ -533,8 +534,8 @@ impl<'m> Section<'m> {
         self.put_each(start, frames, |_, _| (), |_| ());
     }
 
-    /// As [`put`](Self::put) into the words, also where pageblocks are filled; tells by word which of
-    /// the frames were free already, if any, and which pageblocks became whole.
+    /// As [`put`](Self::put) into the words, also where pageblocks are filled; tells by word which
+    /// of the frames were free already, if any, and which pageblocks became whole.
     pub fn put_each(
         &self,
         start: u32,
