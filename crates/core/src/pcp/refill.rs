@@ -121,7 +121,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         self.note_activity();
         self.step_hand(front.here);
         let more = if word.magazines() < 2 { u64::from(class.magazine_frames()) } else { 0 };
-        if !self.make_room(front, more) {
+        if !self.make_room(front, word, more) {
             return Step::Store;
         }
         let Some(blocks_wanted) = self.refill_size(class, terms.reserve) else {

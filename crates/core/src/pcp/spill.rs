@@ -62,7 +62,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         self.note_activity();
         let is_full = word.magazines() >= front.magazines_max();
         let more = if is_full { 0 } else { u64::from(class.magazine_frames()) };
-        if more > 0 && !self.make_room(front, more) {
+        if more > 0 && !self.make_room(front, word, more) {
             return Step::Store;
         }
         let Some(empty) = self.acquire_magazine(class) else {
