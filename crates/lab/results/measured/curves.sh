@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures every workload by every design on 1, 2, 4 ... all CPUs of this machine, and simulates the
 # same on its topology. Does both ROUNDS times in turn, and writes one file of results for each run
-# to FOLDER. Takes about three minutes a round on 16 CPUs. `pagedepot report FOLDER/*.json` draws
+# to FOLDER. Takes three to four minutes a round on 16 CPUs. `pagedepot report FOLDER/*.json` draws
 # the curves.
 #
 #     crates/lab/results/measured/curves.sh PROGRAM FOLDER [ROUNDS]
@@ -10,6 +10,10 @@ program=$1
 folder=$2
 rounds=${3:-2}
 all=$(nproc)
+if ((all < 2)); then
+    echo "some workloads need two CPUs, and this process may use one" >&2
+    exit 2
+fi
 counts=()
 for ((n = 1; n <= all; n *= 2)); do counts+=("$n"); done
 ((counts[-1] == all)) || counts+=("$all")
