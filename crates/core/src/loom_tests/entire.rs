@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::cpus::{Rseq, run_on};
 use super::depot::{Depot, Setup};
-use super::store::{check, marked, put_pageblock, section, spawn};
+use super::store::{check, check_of, marked, put_pageblock, section, spawn};
 use super::{Mutant, explore, explore_large, explore_mutant};
 use crate::frame::pageblock::PAGEBLOCK_FRAMES;
 use crate::store::section::Section;
@@ -40,15 +40,7 @@ fn two_claims(mine: (u32, u32), theirs: (u32, u32)) {
     let mine = claim(&section, mine.0, mine.1);
     let theirs = other.join().unwrap();
     assert!(mine + theirs > 0, "both failed");
-    // The check is for one pageblock, of two.
-    check_two(&section, mine + theirs);
-}
-
-fn check_two(section: &Section<'_>, held: u32) {
-    assert!(held <= BOTH, "handed out twice");
-    let free = section.count_free(0) + section.count_free(1);
-    assert_eq!(free + held, BOTH, "frames were lost, or given twice");
-    super::store::check_hints(section);
+    check_of(&section, BOTH, mine + theirs);
 }
 
 #[test]
@@ -92,7 +84,7 @@ fn a_claim_of_a_frame_beside_a_pageblock_that_comes_back() {
         });
         let mine = claim(&section, 0, 1);
         other.join().unwrap();
-        check_two(&section, mine);
+        check_of(&section, BOTH, mine);
     });
 }
 
@@ -139,7 +131,7 @@ fn mark_of_a_pair_of_which_one_is_entire_without_the_fences() {
     });
 }
 
-/// A frame of an entire pageblock is freed for the second time, while another claims one.
+/// A pageblock comes back, one frame of which is free already, while another claims that frame.
 #[test]
 fn a_frame_freed_twice_is_free_once() {
     explore(|| {

@@ -33,14 +33,20 @@ pub(super) fn section() -> Arc<Section<'static>> {
     section
 }
 
-/// All threads have stopped: `held` frames are not free, and the hints lead to all that are.
+/// All threads have stopped: `held` frames of the first pageblock are not free, and the hints lead
+/// to all that are.
 pub(super) fn check(section: &Section<'_>, held: u32) {
+    check_of(section, PAGEBLOCK_FRAMES, held);
+}
+
+/// As [`check`], where so many frames were free at first.
+pub(super) fn check_of(section: &Section<'_>, frames: u32, held: u32) {
     let free = [0, 1].map(|pageblock| section.count_free(pageblock));
-    assert_eq!(free[0] + free[1] + held, PAGEBLOCK_FRAMES, "frames were lost, or given twice");
+    assert_eq!(free[0] + free[1] + held, frames, "frames were lost, or given twice");
     check_hints(section);
 }
 
-pub(super) fn check_hints(section: &Section<'_>) {
+fn check_hints(section: &Section<'_>) {
     for pageblock in [0, 1] {
         let free = section.count_in_words(pageblock);
         assert!(free == 0 || !section.is_entire(pageblock), "frames that are free twice");

@@ -272,9 +272,8 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
             let bit = in_section % 64;
             if bitmap.tags().raw(PageblockIndex(at)).serves(self.0.zone_id) {
                 let some = section.hints(in_section / 64).0;
-                let free = section.entirely_free(in_section / 64);
-                let reported = section.reported(in_section / 64);
-                seen.whole += ((free | reported) >> bit).count_ones();
+                let free = section.entirely_free_or_reported(in_section / 64);
+                seen.whole += (free >> bit).count_ones();
                 seen.partial += ((some & !free) >> bit).count_ones();
             }
             at += (64 - bit) as u32;
@@ -296,7 +295,7 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
         let free_min = orders.map_or(0, |orders| orders.free_min);
         let at = first.in_section() / 64;
         let (some, evacuating) = (section.hints(at).0, section.evacuating(at));
-        let free = section.entirely_free(at) | section.reported(at);
+        let free = section.entirely_free_or_reported(at);
         for pageblock in (first.0..first.0 + STEP_PAGEBLOCKS).map(PageblockIndex) {
             let bit = pageblock.in_section() % 64;
             let is = |word: u64| word >> bit & 1 == 1;

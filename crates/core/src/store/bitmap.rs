@@ -29,8 +29,8 @@
 //! Which section a whole pageblock is taken from is chosen by [`gibibytes`](super::gibibytes).
 //!
 //! Pageblocks that are [entire](super::entire) are found where whole ones are. Those that were
-//! [reported](super::reported) are in no hint. A search comes to them when it
-//! has found no whole one that was not.
+//! [reported](super::reported) are in no hint. A search comes to them when it has found no whole
+//! one that was not.
 //!
 //! Partly used pageblocks that lack the wanted order are passed by: see [`lacks`](super::lacks).
 //!
@@ -138,8 +138,8 @@ impl Pass {
     fn candidates(self, section: &Section<'_>, i: usize) -> u64 {
         match self {
             Pass::Reported(Sort::Pair) => {
-                let (free, reported) = (section.entirely_free(i), section.reported(i));
-                Sort::Pair.of_hints((0, free | reported)) & (reported | reported >> 1)
+                let (free, reported) = (section.entirely_free_or_reported(i), section.reported(i));
+                Sort::Pair.of_hints((0, free)) & (reported | reported >> 1)
             }
             Pass::Reported(_) => section.reported(i),
             Pass::Near(Sort::Partial) | Pass::Partial { .. } => {
@@ -353,15 +353,16 @@ impl<'m> Bitmap<'m> {
             }
             self.visit(wanted, order, *pass, |section, pageblock| {
                 // One that is reported, entire or of another mobility is taken as a whole.
-                let is_whole_pass = matches!(pass, Pass::Near(Sort::Whole) | Pass::Whole(_));
                 let at = pageblock.in_section();
+                let claim = || Some(section.claim(at as u32 * PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES));
                 let is_owned = match pass {
                     Pass::Reported(_) => Some(self.wake(section, pageblock)),
-                    _ if section.is_entire(at)
-                        || is_whole_pass && self.tags.of(pageblock) != wanted.tag() =>
+                    Pass::Near(Sort::Whole) | Pass::Whole(_)
+                        if section.is_entire(at) || self.tags.of(pageblock) != wanted.tag() =>
                     {
-                        Some(section.claim(at as u32 * PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES))
+                        claim()
                     }
+                    Pass::Any if section.is_entire(at) => claim(),
                     _ => None,
                 };
                 let left = want - taken;
@@ -711,7 +712,8 @@ impl<'m> Bitmap<'m> {
         while first < end {
             let pageblock = PageblockIndex(first);
             let (section, at) = (self.section(pageblock.section()), pageblock.in_section());
-            let whole = section.map_or(0, |section| entirely_free(section, at / 64)) >> (at % 64);
+            let whole = section.map_or(0, |section| section.entirely_free_or_reported(at / 64))
+                >> (at % 64);
             if whole != 0 {
                 return Some(PageblockIndex(first + whole.trailing_zeros()));
             }
@@ -724,7 +726,7 @@ impl<'m> Bitmap<'m> {
         self.section(pageblock.section()).is_some_and(|section| {
             let at = pageblock.in_section();
             let tag = self.tags.of(pageblock);
-            entirely_free(section, at / 64) >> (at % 64) & 1 == 1 && tag.serves(zone)
+            section.entirely_free_or_reported(at / 64) >> (at % 64) & 1 == 1 && tag.serves(zone)
         })
     }
 
@@ -1027,11 +1029,6 @@ fn joins(first: Pfn, frames: u32, block: Pfn, order: Order) -> bool {
     let is_beside = block.get().wrapping_add(order.frames()) == first.get()
         || first.get().wrapping_add(frames) == block.get();
     is_beside && PageblockIndex::of(first) == PageblockIndex::of(block)
-}
-
-/// Of pageblocks `64 * i ..` of a section, those that are hinted to be whole, entire or reported.
-fn entirely_free(section: &Section<'_>, i: usize) -> u64 {
-    section.entirely_free(i) | section.reported(i)
 }
 
 #[cold]

@@ -65,6 +65,12 @@ impl Section<'_> {
         self.hints(i).1 | self.entire(i)
     }
 
+    /// As [`entirely_free`](Self::entirely_free), and those that are reported.
+    #[inline]
+    pub fn entirely_free_or_reported(&self, i: usize) -> u64 {
+        self.entirely_free(i) | self.reported(i)
+    }
+
     /// Whether all frames of a pageblock are free though its words are 0: it is entire, or
     /// reported.
     #[inline]
@@ -125,7 +131,8 @@ impl Section<'_> {
             // SeqCst: as in `refresh_hints`.
             let used = mask & self.some[at].load(Ordering::SeqCst);
             let used = used | mask & (self.entire(at) | self.reported(at));
-            let doubled = self.put_entire(at, mask & !used);
+            let unused = mask & !used;
+            let doubled = if unused == 0 { 0 } else { self.put_entire(at, unused) };
             for pageblock in bits::each(used | doubled).map(|bit| at * 64 + bit as usize) {
                 self.put_used(pageblock, doubled, &mut tell_doubled);
             }

@@ -66,6 +66,15 @@ fn a_claim_that_cannot_succeed_breaks_up_nothing() {
 }
 
 #[test]
+fn to_put_nothing_marks_nothing() {
+    let section = boxed(Section::init);
+    for pageblock in [0, 1, 65] {
+        assert_eq!(section.put(pageblock * PAGEBLOCK_FRAMES, 0), 0);
+    }
+    assert!(!Sort::ALL.into_iter().any(|sort| section.marks.is_set(sort)));
+}
+
+#[test]
 fn smaller_blocks_are_not_taken_from_the_words_of_an_entire_one() {
     let section = pair();
     for order in [0, 6, 7, 8].map(|n| Order::new(n).unwrap()) {
