@@ -58,7 +58,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// Allocates a block of 2^order frames, aligned to its size.
     ///
     /// Costs one sequence on this CPU while its front has rounds, and one refill per magazine.
-    /// Large blocks come from the store where seven of them are more than a CPU may cache.
+    /// Large blocks come from the store where a magazine of them (7 to 12) is more than a CPU may
+    /// cache.
     ///
     /// # Errors
     /// [`AllocError`]; see [`shortage`](Self::shortage) for where the pages are.

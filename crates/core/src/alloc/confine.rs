@@ -133,7 +133,12 @@ impl<'a, 'm, C: Cpus> Confined<'_, 'a, 'm, C> {
         let lead = |wanted: Wanted<'_>| {
             wanted.hint.store(pageblock.0, Ordering::Relaxed);
         };
-        caches.direct(caches.here(), zone).search(self.flags.mobility(), Manner::UNMIXED, lead);
+        caches.direct(caches.here(), zone).search(
+            Order::BASE,
+            self.flags.mobility(),
+            Manner::UNMIXED,
+            lead,
+        );
     }
 }
 

@@ -411,8 +411,9 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
         let caches = self.caches();
         let direct = caches.direct(caches.here(), self.zone);
         let anywhere = |manner| {
-            direct
-                .search(Mobility::Movable, manner, |wanted| caches.store.take_block(wanted, order))
+            direct.search(order, Mobility::Movable, manner, |wanted| {
+                caches.store.take_block(wanted, order)
+            })
         };
         let (span, is_by_pageblock) = (self.span(), self.is_by_pageblock());
         let found = match &mut self.destinations {

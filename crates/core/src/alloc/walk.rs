@@ -124,7 +124,8 @@ impl<C: Cpus> Walk<'_, '_, C> {
         let is_rounded = rounded > frames || !align.is_multiple_of(grain);
         let direct = self.caches.direct(here, zone);
         let moving = direct.in_flight().begin(u64::from(rounded));
-        let start = direct.search(flags.mobility(), flags.manner(), |wanted| {
+        let order = if grain < PAGEBLOCK_FRAMES { Order::BASE } else { Order::PAGEBLOCK };
+        let start = direct.search(order, flags.mobility(), flags.manner(), |wanted| {
             let found = if is_block {
                 let order = Order::new(block.trailing_zeros())?;
                 store.take_at_once(wanted, order).or_else(|| store.take_block(wanted, order))

@@ -101,7 +101,7 @@ impl Class {
     /// uses many (`Share::refill_size`). Models have small magazines, so that few steps fill one.
     #[inline]
     pub const fn rounds(self) -> u32 {
-        const ROUNDS: [u32; Class::EACH.len()] = [63, 31, 15, 7, 15, 15, 15, 7, 7, 7, 7];
+        const ROUNDS: [u32; Class::EACH.len()] = [63, 31, 15, 7, 15, 15, 15, 12, 8, 7, 7];
         match (cfg!(loom), self) {
             (false, _) => ROUNDS[self as usize],
             (true, Class::Order0) => 2,

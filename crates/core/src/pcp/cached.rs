@@ -6,7 +6,7 @@ use super::asks::Asks;
 use super::listed::Listed;
 use super::shelf::{Empties, Handed, Shelf};
 use crate::frame::pageblock::FRONTS;
-use crate::frame::{Class, Mobility, NodeId, ZoneId};
+use crate::frame::{Class, Mobility, NodeId, Order, ZoneId};
 use crate::front::Magazine;
 use crate::store::{Manner, Wanted};
 use crate::sync::prim::{AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -18,6 +18,9 @@ use crate::zone::group_delta::GroupDelta;
 
 /// Shelves per zone.
 pub const SHELVES: usize = Class::COUNT * Mobility::COUNT;
+/// Pages, of which most changes are of fewer: those are not compared with what a CPU keeps before
+/// they are added.
+const LARGE_CHANGE: u64 = Order::PAGEBLOCK.frames() as u64;
 /// Free pages when the turn of a hand began, if it did not begin where the zone does.
 pub const NO_TURN: u64 = u64::MAX;
 
@@ -79,8 +82,11 @@ pub struct Accounts {
     /// Versions of the shelves when `shelf_hand` passed them last: a shelf that has the same
     /// version is cold.
     pub shelves_seen: [AtomicU64; SHELVES],
-    /// Where the store is searched next, by mobility: a pageblock's index.
-    pub hints: [AtomicU32; Mobility::COUNT],
+    /// Where the store is searched next, by mobility: a pageblock's index. What takes whole
+    /// pageblocks has a place of its own: it would lead the others away from those they are
+    /// filling.
+    hints: [AtomicU32; Mobility::COUNT],
+    whole_hint: AtomicU32,
     /// The pageblock that the CPU looks at next, to see whether it should evacuate.
     pub hand: AtomicU32,
     /// What the hand has seen on this turn, packed.
@@ -125,6 +131,7 @@ impl Pcp {
                 shelf_hand: AtomicU32::new(0),
                 shelves_seen: core::array::from_fn(|_| AtomicU64::new(0)),
                 hints: core::array::from_fn(|_| AtomicU32::new(hint)),
+                whole_hint: AtomicU32::new(hint),
                 hand: AtomicU32::new(hint),
                 hand_seen: AtomicU64::new(0),
                 hand_free: AtomicU64::new(NO_TURN),
@@ -150,6 +157,10 @@ impl Pcp {
         if zone.is_backed() {
             return;
         }
+        if pages.unsigned_abs() >= LARGE_CHANGE && pages.abs() >= zone.delta_max() {
+            // Too much to keep: one operation on a line of others', where a report has several.
+            return group().add(zone, pages);
+        }
         let delta = self.free_delta.add(pages);
         if delta.abs() > zone.delta_max() {
             self.report_free(zone, delta, group);
@@ -166,15 +177,22 @@ impl Pcp {
         self.free_delta.report(|pages| group().add(zone, pages));
     }
 
-    /// A search of the store for blocks of a mobility, from where this CPU last found some.
+    /// A search of the store for blocks of an order and a mobility, from where this CPU last found
+    /// some.
     pub fn wanted(
         &self,
         zone: ZoneId,
         span: (u32, u32),
+        order: Order,
         mobility: Mobility,
         manner: Manner,
     ) -> Wanted<'_> {
-        Wanted { zone, mobility, manner, span, hint: &self.accounts.hints[mobility.index()] }
+        let accounts = &self.accounts;
+        let hint = match order < Order::PAGEBLOCK {
+            true => &accounts.hints[mobility.index()],
+            false => &accounts.whole_hint,
+        };
+        Wanted { zone, mobility, manner, span, hint }
     }
 
     /// The counters, with what drainers count.

@@ -52,16 +52,17 @@ impl<'a, 'm: 'a> Direct<'a, 'm> {
         count(&self.counters().direct_free_pages, pages);
     }
 
-    /// Calls `search` with this CPU's hint, or without one.
+    /// Calls `search` with this CPU's hint for blocks of an order, or without one.
     pub fn search<R>(
         self,
+        order: Order,
         mobility: Mobility,
         manner: Manner,
         search: impl FnOnce(Wanted<'_>) -> R,
     ) -> R {
         let (zone, span) = (self.zone_id, self.zone.span());
         match self.pcp {
-            Some(pcp) => search(pcp.wanted(zone, span, mobility, manner)),
+            Some(pcp) => search(pcp.wanted(zone, span, order, mobility, manner)),
             None => search(Wanted { zone, mobility, manner, span, hint: &AtomicU32::new(0) }),
         }
     }
@@ -70,7 +71,7 @@ impl<'a, 'm: 'a> Direct<'a, 'm> {
     /// move on this CPU.
     pub fn take(&self, order: Order, mobility: Mobility, manner: Manner) -> Option<Pfn> {
         let pages = u64::from(order.frames());
-        let pfn = self.search(mobility, manner, |wanted| {
+        let pfn = self.search(order, mobility, manner, |wanted| {
             self.store.take_at_once(wanted, order).or_else(|| {
                 // A claim of several words holds some of them before it has all, a change of
                 // mobility a whole pageblock; and a hint is cleared a moment before it is known to
@@ -117,7 +118,7 @@ impl<'a, 'm: 'a> Direct<'a, 'm> {
         let pages = u64::from(order.frames()) * out.len() as u64;
         let _moving = self.in_flight().begin(pages);
         let mut got = 0;
-        self.search(mobility, manner, |wanted| {
+        self.search(order, mobility, manner, |wanted| {
             self.store.take_blocks(wanted, order, out.len() as u32, |pfn| {
                 out[got] = pfn;
                 got += 1;

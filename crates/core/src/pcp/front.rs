@@ -11,12 +11,13 @@
 //! after it they are everybody's on this CPU.
 //!
 //! Worst case of one call, besides the search of the store: one magazine filled, two emptied, one
-//! shelved; or, of orders 4 to 6, four filled, of which three are shelved, two emptied: at most 3 *
+//! shelved; or, of orders 4 to 8, four filled, of which three are shelved, two emptied: at most 3 *
 //! 63 frames touched (`ROOM_STEPS_MAX` more magazines when caches are above `high`, and `batch <<
 //! 5` pages in blocks of orders 1 to 3 by a CPU that only frees them).
 
 use crate::frame::pageblock::{ROWS, Tag};
 use crate::frame::{Class, Mobility, Pfn, ZoneId};
+use crate::front::word::Word;
 use crate::front::{Here, WordOffset};
 
 /// Attempts at the front before a request goes to the store: enough for every step of a refill and
@@ -76,6 +77,19 @@ impl Front {
             mobility: Mobility::ALL[row % Mobility::COUNT],
             evacuates: row >= Mobility::COUNT,
         }
+    }
+
+    /// Whether it can never have a magazine of `more` pages beside those in its word, because the
+    /// CPU may not cache as much. So it is with blocks that are large for the memory of a CPU: they
+    /// go past the caches before anything else is looked at.
+    #[inline]
+    pub fn never_fits(self, word: Word, more: u64, high_max: u64) -> bool {
+        u64::from(word.magazines() * self.class.magazine_frames()) + more > high_max
+    }
+
+    /// Pages of the magazine that a refill adds: none, if there are two.
+    pub fn missing_pages(self, word: Word) -> u64 {
+        if word.magazines() < 2 { self.class.magazine_frames().into() } else { 0 }
     }
 
     /// Magazines that it may have.

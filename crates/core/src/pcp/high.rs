@@ -12,7 +12,6 @@ use super::share::Share;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::Class;
 use crate::frame::pageblock::FRONTS;
-use crate::front::word::Word;
 use crate::sync::prim::Ordering;
 use crate::zone::CacheLimits;
 
@@ -172,21 +171,14 @@ impl<C: Cpus> Share<'_, '_, C> {
         self.spill_shelf(class, mobility, magazines_max);
     }
 
-    /// Makes room for `pages` more in a front, which has this word, under `high`: raises it, spills
-    /// shelved magazines, empties other fronts that are cold, a few steps at most. `false`: there
-    /// is none.
-    pub fn make_room(&self, front: Front, word: Word, pages: u64) -> bool {
+    /// Makes room for `pages` more in a front under `high`: raises it, spills shelved magazines,
+    /// empties other fronts that are cold, a few steps at most. `false`: there is none.
+    pub fn make_room(&self, front: Front, pages: u64) -> bool {
         let pcp = self.pcp;
         let fits = || {
             pcp.charged_pages.load(Ordering::Relaxed) + pages as i64
                 <= pcp.accounts.high_pages.load(Ordering::Relaxed)
         };
-        // Beside what the front itself has. Most blocks that are too large end here, before a walk
-        // over all fronts that each of them would make in vain.
-        let own = u64::from(word.magazines() * front.class.magazine_frames());
-        if own + pages > self.zone.limits().high_max {
-            return false;
-        }
         for _ in 0..ROOM_STEPS_MAX {
             if fits() {
                 return true;

@@ -12,6 +12,7 @@ use crate::frame::Class;
 use crate::frame::{Mobility, Order, Pfn};
 use crate::front::word::Word;
 use crate::front::{MagazineIndex, SLOTS};
+use crate::store::bits::WORD_ORDER_MAX;
 use crate::sync::count;
 use crate::sync::prefetch_write;
 use crate::sync::prim::Ordering;
@@ -80,7 +81,11 @@ impl<C: Cpus> Share<'_, '_, C> {
                 let pcp = self.pcp;
                 prefetch_write(&pcp.in_flight);
                 pcp.listed(front.class, front.mobility).into_iter().for_each(prefetch_write);
-                self.store().prefetch(self.wanted(front.mobility, terms.manner));
+                self.store().prefetch(self.wanted(
+                    front.class.order(),
+                    front.mobility,
+                    terms.manner,
+                ));
                 self.load_from_shelf(front, word).unwrap_or_else(|| self.refill(front, word, terms))
             }
         }
@@ -118,10 +123,13 @@ impl<C: Cpus> Share<'_, '_, C> {
     fn refill(&self, front: Front, word: Word, terms: Terms) -> Step {
         let Front { class, mobility, .. } = front;
         let pcp = self.pcp;
+        let more = front.missing_pages(word);
+        if front.never_fits(word, more, self.zone.limits().high_max) {
+            return Step::Store;
+        }
         self.note_activity();
         self.step_hand(front.here);
-        let more = if word.magazines() < 2 { u64::from(class.magazine_frames()) } else { 0 };
-        if !self.make_room(front, word, more) {
+        if !self.make_room(front, more) {
             return Step::Store;
         }
         let Some(blocks_wanted) = self.refill_size(class, terms.reserve) else {
@@ -129,7 +137,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         };
         let Some(empty) = self.acquire_magazine(class) else { return Step::Store };
         let mut extra = Extra::new(self, class);
-        if blocks_wanted > class.rounds() {
+        if blocks_wanted >= class.rounds() {
             extra.acquire(terms.reserve);
         }
         let blocks_wanted = blocks_wanted + extra.count as u32 * class.rounds();
@@ -138,7 +146,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         let moving = pcp.in_flight.begin(pages);
         let mut frames = [0u32; SLOTS + 1];
         let mut got = 0;
-        let wanted = self.wanted(mobility, terms.manner);
+        let wanted = self.wanted(class.order(), mobility, terms.manner);
         self.store().take_blocks(wanted, class.order(), blocks_wanted, |pfn| {
             frames[got] = pfn.get();
             got += 1;
@@ -191,7 +199,7 @@ impl<C: Cpus> Share<'_, '_, C> {
     /// not hide seven, and one that asks for many soon has a higher `high`.
     fn refill_size(&self, class: Class, reserve: Reserve) -> Option<u32> {
         let block = u64::from(class.block_frames());
-        let magazine = class.rounds() + 1;
+        let magazine = whole_pageblocks(class, class.rounds() + 1);
         let full = if class.is_large() {
             let high = self.pcp.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64;
             (high / LARGE_PART / block).clamp(1, u64::from(magazine)) as u32
@@ -270,6 +278,13 @@ impl<'s, 'a, 'm, C: Cpus> Extra<'s, 'a, 'm, C> {
             self.share.release_magazine(self.class, empty);
         }
     }
+}
+
+/// As many blocks as make up pageblocks, of those of which two or four do: what is left of a
+/// pageblock would go to the store in words, and come back in words.
+const fn whole_pageblocks(class: Class, blocks: u32) -> u32 {
+    let each = Order::PAGEBLOCK.frames() / class.block_frames();
+    if each > 1 && class.order().get() > WORD_ORDER_MAX { blocks - blocks % each } else { blocks }
 }
 
 /// What a refill may take beside the block of its request: a reserve is for this request alone, not

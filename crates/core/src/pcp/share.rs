@@ -4,7 +4,7 @@ use super::cached::Pcp;
 use super::caches::Caches;
 use super::front::{Front, Step};
 use crate::cpus::{Cpus, Environment, Event, Transfer};
-use crate::frame::{Class, CpuId, Mobility, ZoneId};
+use crate::frame::{Class, CpuId, Mobility, Order, ZoneId};
 use crate::front::word::Word;
 use crate::front::{BlockArray, Here, MagazineIndex, is_open};
 use crate::store::{Manner, Store, Wanted};
@@ -103,9 +103,9 @@ impl<C: Cpus> Share<'_, '_, C> {
         self.caches.cpus.environment().event(event(transfer));
     }
 
-    /// A search of the store from where this CPU last found blocks.
-    pub fn wanted(&self, mobility: Mobility, manner: Manner) -> Wanted<'_> {
-        self.pcp.wanted(self.zone_id, self.zone.span(), mobility, manner)
+    /// A search of the store from where this CPU last found such blocks.
+    pub fn wanted(&self, order: Order, mobility: Mobility, manner: Manner) -> Wanted<'_> {
+        self.pcp.wanted(self.zone_id, self.zone.span(), order, mobility, manner)
     }
 
     /// Whether the zone may give `pages` without going below what `reserve` protects.

@@ -59,10 +59,13 @@ impl<C: Cpus> Share<'_, '_, C> {
     fn load_empty(&self, front: Front, word: Word, pfn: Pfn) -> Step {
         let class = front.class;
         let pcp = self.pcp;
-        self.note_activity();
         let is_full = word.magazines() >= front.magazines_max();
         let more = if is_full { 0 } else { u64::from(class.magazine_frames()) };
-        if more > 0 && !self.make_room(front, word, more) {
+        if more > 0 && front.never_fits(word, more, self.zone.limits().high_max) {
+            return Step::Store;
+        }
+        self.note_activity();
+        if more > 0 && !self.make_room(front, more) {
             return Step::Store;
         }
         let Some(empty) = self.acquire_magazine(class) else {

@@ -15,13 +15,16 @@
 //!    [reported](super::reported) bit of its pageblock. The words of an entire pageblock are 0; a
 //!    hint that is set all the same costs one look.
 //! 2. Only the owner of all 512 frames sets the bit, which gives them up as `put` does.
-//! 3. The read-modify-write that clears the bit confers all 512 frames. It clears the bits of a
-//!    pair together, or neither.
+//! 3. The read-modify-write that clears the bit confers all 512 frames. It clears the bits of
+//!    several pageblocks together, those of a pair or all that a search has chosen in a word, or
+//!    none of them.
 //!
 //! A search goes to entire pageblocks where it goes to whole ones, and by the same marks. It takes
 //! all of one, and puts into the words what it does not want. So does a claim of given frames,
 //! which takes them out of the words again. Both are announced as moves in flight: a request that
-//! found nothing meanwhile looks again.
+//! found nothing meanwhile looks again. A block of order 9 or 10 that is taken by one operation, or
+//! put by one, is not announced: it is in the store or with its caller at every moment
+//! (`docs/decisions/0003-in-flight.md`).
 //!
 //! The caller that sets the bit looks at the marks after, the one that clears a mark at the bits:
 //! Dekker's pattern, as with hints. Of two neighbours that become whole and entire at the same time
@@ -84,6 +87,12 @@ impl Section<'_> {
     pub(super) fn take_entire(&self, start: u32, frames: u32) -> bool {
         let mut masks = hint_masks(start, frames);
         let (Some((at, mask)), None) = (masks.next(), masks.next()) else { return false };
+        self.take_entire_of(at, mask)
+    }
+
+    /// Takes all frames of the pageblocks of `mask` in a word of hints, if all of them are entire.
+    #[inline]
+    pub(super) fn take_entire_of(&self, at: usize, mask: u64) -> bool {
         if is_mutant(Mutant::TakesTwice) {
             let is_entire = self.entire(at) & mask == mask;
             self.entire[at].fetch_and(!mask, Ordering::AcqRel);
@@ -113,31 +122,30 @@ impl Section<'_> {
         before & mask
     }
 
-    /// As [`put_each`](Self::put_each), of frames that make up pageblocks, which are entire then;
-    /// tells those.
+    /// Puts all frames of the pageblocks of `mask` in a word of hints, as
+    /// [`put_each`](Self::put_each) does. They are entire then; tells those.
     ///
     /// What the caller owns is free nowhere else. Anything else was freed twice, and stays free
     /// once: as one, or in the words, where the rest joins it. Words are read only where the hint
     /// says that something is free there: a frame that is freed for the second time at this moment
     /// may be free twice.
+    #[inline]
     pub(super) fn put_pageblocks(
         &self,
-        start: u32,
-        frames: u32,
+        at: usize,
+        mask: u64,
         mut tell_doubled: impl FnMut(usize, u64),
         mut tell_whole: impl FnMut(usize),
     ) {
-        for (at, mask) in hint_masks(start, frames) {
-            // SeqCst: as in `refresh_hints`.
-            let used = mask & self.some[at].load(Ordering::SeqCst);
-            let used = used | mask & (self.entire(at) | self.reported(at));
-            let unused = mask & !used;
-            let doubled = if unused == 0 { 0 } else { self.put_entire(at, unused) };
-            for pageblock in bits::each(used | doubled).map(|bit| at * 64 + bit as usize) {
-                self.put_used(pageblock, doubled, &mut tell_doubled);
-            }
-            bits::each(mask).for_each(|bit| tell_whole(at * 64 + bit as usize));
+        // SeqCst: as in `refresh_hints`.
+        let used = mask & self.some[at].load(Ordering::SeqCst);
+        let used = used | mask & (self.entire(at) | self.reported(at));
+        let unused = mask & !used;
+        let doubled = if unused == 0 { 0 } else { self.put_entire(at, unused) };
+        for pageblock in bits::each(used | doubled).map(|bit| at * 64 + bit as usize) {
+            self.put_used(pageblock, doubled, &mut tell_doubled);
         }
+        bits::each(mask).for_each(|bit| tell_whole(at * 64 + bit as usize));
     }
 
     /// Puts all frames of a pageblock some of which may be free already, or which is in `doubled`.

@@ -15,12 +15,15 @@ mod gibibytes;
 mod lacks;
 mod late;
 mod misuse;
+mod passes;
 mod reported;
 mod runs;
+mod search;
 pub mod section;
 pub mod summary;
 pub mod survey;
 pub mod tags;
+mod taken;
 mod wanted;
 
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
@@ -200,7 +203,8 @@ impl<'m> Store<'m> {
     /// operation.
     #[inline]
     pub fn puts_at_once(&self, order: Order) -> bool {
-        self.backing.is_none() && order.get() <= bits::WORD_ORDER_MAX
+        let is_one_bit = order.get() <= bits::WORD_ORDER_MAX || order >= Order::PAGEBLOCK;
+        self.backing.is_none() && is_one_bit
     }
 
     /// Gives one block back; returns which of its frames were free already, as far as can be told.

@@ -1,17 +1,76 @@
-//! Runs of free frames wherever they begin and end: what is left to try when blocks and whole
-//! pageblocks did not serve a request for contiguous frames.
+//! Contiguous frames that are not a block: whole pageblocks, or, where those did not serve, runs of
+//! free frames wherever they begin and end.
 //!
-//! The search reads the words themselves, each once and in ascending order, and no hints: it finds
-//! the lowest run there is, across pageblocks and sections, in O(frames of the zone / 64). What it
-//! found is then claimed, all of it or nothing.
+//! The search for runs reads the words themselves, each once and in ascending order, and no hints:
+//! it finds the lowest run there is, across pageblocks and sections, in O(frames of the zone / 64).
+//! What it found is then claimed, all of it or nothing.
 
 use super::bitmap::Bitmap;
 use super::bits::{self, PAGEBLOCK_WORDS, WORD_FRAMES};
 use super::wanted::Wanted;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS};
-use crate::frame::{Pfn, ZoneId};
+use crate::frame::{Order, Pfn, ZoneId};
 
 impl Bitmap<'_> {
+    /// Takes `frames` contiguous frames of one zone, the first a multiple of `align` (a power of
+    /// two); `frames` is at least a pageblock. The pageblocks become ones of the wanted mobility.
+    ///
+    /// A pageblock and an aligned pair are searched for as blocks of that order are. Others
+    /// O(zone): one load per 128 MiB in use, one per free pageblock that has a neighbour in
+    /// use.
+    pub fn take_contiguous(&self, wanted: Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
+        let step = align.max(PAGEBLOCK_FRAMES) / PAGEBLOCK_FRAMES;
+        let pageblocks = frames.div_ceil(PAGEBLOCK_FRAMES);
+        match (pageblocks, step) {
+            (1, 1) => return self.take_block(wanted, Order::PAGEBLOCK),
+            (2, 2) => return self.take_block(wanted, Order::MAX),
+            _ => {}
+        }
+        let sections = wanted.sections();
+        let end = (sections.end * SECTION_PAGEBLOCKS) as u32;
+        let mut first = (sections.start * SECTION_PAGEBLOCKS) as u32;
+        loop {
+            let start = self.next_whole(first, end)?.0.checked_next_multiple_of(step)?;
+            if u64::from(start) + u64::from(pageblocks) > u64::from(end) {
+                return None;
+            }
+            let in_use =
+                |&pageblock: &u32| !self.is_whole_of(PageblockIndex(pageblock), wanted.zone);
+            first = match (start..start + pageblocks).rev().find(in_use) {
+                None if self.claim(PageblockIndex(start).first(), frames) => {
+                    self.retag(PageblockIndex(start), frames, wanted);
+                    return Some(PageblockIndex(start).first());
+                }
+                None => start + step,
+                Some(pageblock) => pageblock + 1,
+            };
+        }
+    }
+
+    /// The first pageblock from `first` on and before `end` that is hinted to be whole, or
+    /// reported.
+    fn next_whole(&self, mut first: u32, end: u32) -> Option<PageblockIndex> {
+        while first < end {
+            let pageblock = PageblockIndex(first);
+            let (section, at) = (self.section(pageblock.section()), pageblock.in_section());
+            let whole = section.map_or(0, |section| section.entirely_free_or_reported(at / 64))
+                >> (at % 64);
+            if whole != 0 {
+                return Some(PageblockIndex(first + whole.trailing_zeros()));
+            }
+            first += (64 - at % 64).min(SECTION_PAGEBLOCKS - at) as u32;
+        }
+        None
+    }
+
+    fn is_whole_of(&self, pageblock: PageblockIndex, zone: ZoneId) -> bool {
+        self.section(pageblock.section()).is_some_and(|section| {
+            let at = pageblock.in_section();
+            let tag = self.tags.of(pageblock);
+            section.entirely_free_or_reported(at / 64) >> (at % 64) & 1 == 1 && tag.serves(zone)
+        })
+    }
+
     /// Takes the lowest `frames` contiguous free frames of the zone of which the first is a
     /// multiple of `align` (a power of two). Pageblocks taken whole become ones of the wanted
     /// mobility.

@@ -520,9 +520,10 @@ impl<'m> Section<'m> {
     /// anything but 0 is a double free, and those frames stay free once.
     pub fn put(&self, start: u32, frames: u32) -> u32 {
         let mut doubled = 0;
-        let tell_doubled = |_, mask: u64| doubled += mask.count_ones();
+        let mut tell_doubled = |_, mask: u64| doubled += mask.count_ones();
         match fills_pageblocks(start, frames) {
-            true => self.put_pageblocks(start, frames, tell_doubled, |_| ()),
+            true => hint_masks(start, frames)
+                .for_each(|(at, mask)| self.put_pageblocks(at, mask, &mut tell_doubled, |_| ())),
             false => self.put_each(start, frames, tell_doubled, |_| ()),
         }
         doubled

@@ -1,12 +1,15 @@
 //! Searches over many sections: what they find, and in how many steps.
+#![allow(unsafe_code, reason = "makes sections")]
 
 use super::*;
-use crate::frame::Mobility;
+use crate::frame::ZoneId;
+use crate::frame::pageblock::Tag;
 use crate::store::Doubled;
 use crate::store::Manner;
-use crate::store::summary::{Group, STEPS};
+use crate::store::device::Reports;
+use crate::store::summary::{Group, STEPS, Summary};
 use crate::store::tags::{Evacuations, Tags};
-use crate::sync::prim::AtomicU32;
+use crate::sync::prim::{AtomicU32, AtomicU64, AtomicUsize};
 
 const ZONE: ZoneId = ZoneId::new(0);
 /// 70 GiB of 4 KiB pages: the summary has two words of each sort.
@@ -252,7 +255,11 @@ fn searches_agree_with_a_look_at_every_block() {
         let is_filling = round / 500 % 2 == 0;
         if random(&mut state) % 4 < if is_filling { 3 } else { 1 } || held.is_empty() {
             let size = order(random(&mut state) % (Order::MAX.get() - 5) + 6);
-            match world.take(size).0 {
+            let is_moved_at_once = size.get() == 6 || size >= Order::PAGEBLOCK;
+            let at_once = (is_moved_at_once && random(&mut state).is_multiple_of(2))
+                .then(|| world.bitmap().take_at_once(world.wanted(), size))
+                .flatten();
+            match at_once.or_else(|| world.take(size).0) {
                 Some(start) => held.push((start, size)),
                 None => {
                     refused += 1;
@@ -265,7 +272,12 @@ fn searches_agree_with_a_look_at_every_block() {
             }
         } else {
             let (start, size) = held.swap_remove(random(&mut state) as usize % held.len());
-            world.put(start, size);
+            match random(&mut state) % 2 {
+                0 => world.put(start, size),
+                _ => {
+                    assert_eq!(world.bitmap().put_blocks(size, [start].into_iter()), Doubled::NONE)
+                }
+            }
         }
         let section = world.bitmap().section(round % SECTIONS).unwrap();
         assert!(!Sort::ALL.into_iter().any(|sort| section.hides(sort)));
@@ -273,6 +285,53 @@ fn searches_agree_with_a_look_at_every_block() {
         assert!(!section.hides_block(pageblock));
     }
     assert!(refused > 20, "{refused} refused");
+}
+
+/// What is wanted of entire pageblocks comes by one operation on each word of hints; what is not
+/// wanted stays.
+#[test]
+fn entire_pageblocks_are_taken_together() {
+    for size in (7..=Order::MAX.get()).map(order) {
+        let world = World::new();
+        assert!(world.bitmap().claim(Pfn::new(0), HUGES * PAGEBLOCK_FRAMES));
+        // Some on both sides of the border of a word; in the middle one is held.
+        let (first, held, pageblocks) = (58, 64, 12);
+        for pageblock in (first..first + pageblocks).filter(|pageblock| pageblock / 2 != held / 2) {
+            world.put(PageblockIndex(pageblock).first(), Order::PAGEBLOCK);
+        }
+        let free = (pageblocks - 2) * PAGEBLOCK_FRAMES / size.frames();
+        let mut found = Vec::new();
+        let got = world.bitmap().take_blocks(world.wanted(), size, free - 1, |pfn| found.push(pfn));
+        assert_eq!((got, found.len() as u32), (free - 1, free - 1), "{size}");
+        found.push(world.take(size).0.unwrap());
+        assert_eq!(world.take(size).0, None, "{size}");
+        found.sort();
+        let blocks = (first * PAGEBLOCK_FRAMES..(first + pageblocks) * PAGEBLOCK_FRAMES)
+            .step_by(size.frames() as usize)
+            .filter(|start| start / PAGEBLOCK_FRAMES / 2 != held / 2);
+        assert!(found.iter().map(|pfn| pfn.get()).eq(blocks), "{size}: {found:?}");
+        // All go back, and are entire again.
+        assert_eq!(world.bitmap().put_blocks(size, found.into_iter()), Doubled::NONE);
+        let section = world.bitmap().section(0).unwrap();
+        let entire = |pageblock: u32| section.is_entire(pageblock as usize);
+        assert_eq!((first..first + pageblocks).filter(|&at| entire(at)).count(), 10, "{size}");
+    }
+}
+
+/// A list in which blocks are twice: they are free once, and told.
+#[test]
+fn pageblocks_that_go_back_twice_are_free_once() {
+    for size in [Order::PAGEBLOCK, Order::MAX] {
+        let world = World::new();
+        assert!(world.bitmap().claim(Pfn::new(0), HUGES * PAGEBLOCK_FRAMES));
+        let blocks = [4, 6, 4].map(|pageblock| PageblockIndex(pageblock).first());
+        let doubled = world.bitmap().put_blocks(size, blocks.into_iter());
+        assert_eq!(doubled.frames, size.frames());
+        let mut found = [world.take(size).0, world.take(size).0];
+        found.sort();
+        assert_eq!(found, [Some(blocks[0]), Some(blocks[1])]);
+        assert_eq!(world.take(size).0, None);
+    }
 }
 
 /// A pageblock with a free block throughout that is whole when the passes for partly free ones come

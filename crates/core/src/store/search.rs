@@ -1,0 +1,553 @@
+//! The search of the bitmap for free blocks.
+//!
+//! A search for blocks smaller than a pageblock goes through, in this order:
+//! 1. the pageblock where this CPU last found some;
+//! 2. for movable blocks, while three quarters of that one's section are whole and nothing
+//!    evacuates, its partly used and then its whole pageblocks, so that CPUs with sections of their
+//!    own meet nowhere;
+//! 3. partly used pageblocks of the wanted mobility, the densest of a few first;
+//! 4. while some evacuate, those with carved frames, which can never be whole; then those that
+//!    evacuate, which are then settled;
+//! 5. whole ones, retagged if they were of another mobility (which needs a claim of all 512 frames,
+//!    so that nobody can hold one of them);
+//! 6. for unmovable and reclaimable blocks, partly used ones of each other's;
+//! 7. anything of the zone, for these first what is mixed already; unless the search may not mix.
+//!
+//! Partly used pageblocks are looked at a bounded number of times before a whole one is taken, so
+//! that fragmentation costs memory before it costs time; the bound falls only when there is no
+//! other way. A search that has found an eighth of what it wants breaks no whole one for the rest,
+//! but where most of them are whole. A search for pageblocks goes through whole ones alone, one for
+//! pairs of them (the highest order) through pairs, and one for more through runs of them. What
+//! begins or ends elsewhere is found by [`runs`](super::runs).
+//!
+//! Which section a whole pageblock is taken from is chosen by [`gibibytes`](super::gibibytes).
+//!
+//! Pageblocks that are [entire](super::entire) are found where whole ones are. Those that were
+//! [reported](super::reported) are in no hint. A search comes to them when it has found no whole
+//! one that was not.
+//!
+//! Partly used pageblocks that lack the wanted order are passed by: see [`lacks`](super::lacks).
+//!
+//! Where to look is read off the hints, and which sections' hints to read off the
+//! [`summary`](super::summary): what is held is not walked over. Only the last pass of each search,
+//! before it says that there is nothing, reads the hints of all sections.
+
+use core::ops::ControlFlow;
+
+use super::bitmap::Bitmap;
+use super::bits::{self, HINT_WORDS};
+use super::passes::{
+    PARTIAL_LOOKS_MAX, PASSES, PASSES_FOR_PAGEBLOCKS, PASSES_FOR_PAIRS, Pass, Walk, Which,
+};
+use super::section::Section;
+use super::summary::{Sort, note_step};
+use super::taken::Taken;
+use super::wanted::Wanted;
+use crate::frame::pageblock::{
+    PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS,
+};
+use crate::frame::{Mobility, Order, Pfn};
+use crate::sync::prim::Ordering;
+
+/// Partly used pageblocks of which the densest is taken from first.
+const DENSEST_OF: u32 = 4;
+/// How often, before what is met first is taken from. A search so reads at most 32 lines more.
+const DENSEST_ROUNDS: u32 = 8;
+
+impl<'m> Bitmap<'m> {
+    /// Takes up to `want` blocks of any order and passes each to `give`, those of one word in
+    /// descending order of address. Returns how many: 0 only when a whole pass over the zone found
+    /// none. A search that has at least an eighth leaves the rest where the pageblocks that are
+    /// left to take from are whole, evacuate or are reported.
+    ///
+    /// O(want) plus the search: one load per 64 sections of the zone and pass, up to 16 per section
+    /// it is led to, one per pageblock looked at. The last pass alone is O(zone): one load per
+    /// 128 MiB.
+    pub fn take_blocks(
+        &self,
+        wanted: Wanted<'_>,
+        order: Order,
+        want: u32,
+        give: impl FnMut(Pfn),
+    ) -> u32 {
+        let (search, taken) = (Search { bitmap: self, wanted, order }, Taken::new(want, give));
+        if order == Order::MAX { search.take_pairs(taken) } else { search.take(taken) }
+    }
+
+    /// Takes one block of any order.
+    pub fn take_block(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
+        let mut found = None;
+        self.take_blocks(wanted, order, 1, |pfn| found = Some(pfn));
+        found
+    }
+
+    /// Takes a block of at most a word from the pageblock of the hint, or one of entire pageblocks
+    /// from the section of the hint.
+    #[inline]
+    pub fn take_at_once(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
+        if order >= Order::PAGEBLOCK {
+            return Search { bitmap: self, wanted, order }.take_entire_at_once();
+        }
+        let pageblock = PageblockIndex(wanted.hint.load(Ordering::Relaxed));
+        let section = self.section(pageblock.section())?;
+        if self.tags.of(pageblock) != wanted.tag() {
+            return None;
+        }
+        let at = section.take_at_once(pageblock.in_section(), order)?;
+        Some(Pfn::new(pageblock.section() as u32 * SECTION_FRAMES + at))
+    }
+}
+
+/// One search; see the module.
+#[derive(Clone, Copy)]
+struct Search<'s, 'm> {
+    bitmap: &'s Bitmap<'m>,
+    wanted: Wanted<'s>,
+    order: Order,
+}
+
+impl<'m> Search<'_, 'm> {
+    /// Takes blocks of a pageblock at most. Returns how many.
+    fn take(&self, mut taken: Taken<impl FnMut(Pfn)>) -> u32 {
+        let is_pageblock = self.order == Order::PAGEBLOCK;
+        if !is_pageblock {
+            self.take_at_hint(&mut taken);
+        }
+        for &pass in if is_pageblock { &PASSES_FOR_PAGEBLOCKS[..] } else { &PASSES } {
+            if taken.is_done() {
+                break;
+            }
+            if self.suffices(pass, &taken) || !self.is_due(pass) {
+                continue;
+            }
+            if let Pass::Partial { which, looks_max: PARTIAL_LOOKS_MAX } = pass
+                && self.bitmap.evacuates
+            {
+                let is_any = self.take_densest(which, &mut taken);
+                if taken.is_done() {
+                    break;
+                }
+                if !is_any {
+                    // What comes meanwhile is found by the last passes.
+                    continue;
+                }
+            }
+            if matches!(pass, Pass::Whole(Walk::Marked)) && self.bitmap.evacuates {
+                self.bitmap.choose_section(self.wanted);
+            }
+            self.take_by(pass, &mut taken);
+        }
+        taken.blocks()
+    }
+
+    /// Takes blocks where one pass leads.
+    fn take_by(&self, pass: Pass, taken: &mut Taken<impl FnMut(Pfn)>) {
+        let is_for_whole = matches!(pass, Pass::Near(Sort::Whole) | Pass::Whole(_));
+        let mut looks = 0;
+        self.visit_words(pass, |section, base, mut candidates| {
+            if is_for_whole {
+                let entire = candidates & section.entire(base.in_section() / 64);
+                self.take_entire(section, base, entire, taken);
+                taken.flow()?;
+                candidates &= !entire;
+            }
+            self.visit_each(pass, base, candidates, &mut looks, |pageblock| {
+                self.take_from(pass, section, pageblock, taken);
+                if matches!(pass, Pass::Reported(_)) && self.suffices(pass, taken) {
+                    return ControlFlow::Break(());
+                }
+                taken.flow()
+            })
+        });
+    }
+
+    /// Takes blocks from a pageblock that a pass came to.
+    fn take_from(
+        &self,
+        pass: Pass,
+        section: &Section<'_>,
+        pageblock: PageblockIndex,
+        taken: &mut Taken<impl FnMut(Pfn)>,
+    ) {
+        let Search { bitmap, wanted, .. } = *self;
+        // One that is reported, entire or of another mobility is taken as a whole.
+        let at = pageblock.in_section();
+        let claim = || Some(section.claim(at as u32 * PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES));
+        let is_owned = match pass {
+            Pass::Reported(_) => Some(bitmap.wake(section, pageblock)),
+            Pass::Near(Sort::Whole) | Pass::Whole(_)
+                if section.is_entire(at) || bitmap.tags.of(pageblock) != wanted.tag() =>
+            {
+                claim()
+            }
+            Pass::Any if section.is_entire(at) => claim(),
+            _ => None,
+        };
+        let got = match is_owned {
+            Some(true) => self.take_owned(section, pageblock, taken),
+            Some(false) => 0,
+            None => self.take_in(section, pageblock, taken),
+        };
+        if got == 0 {
+            return;
+        }
+        if !matches!(pass, Pass::Mixed | Pass::Any) {
+            wanted.hint.store(pageblock.0, Ordering::Relaxed);
+        }
+        match pass {
+            Pass::Partial { which: Which::Evacuating | Which::Both, .. } => {
+                bitmap.settle(section, pageblock);
+            }
+            Pass::Mixed | Pass::Any => bitmap.note_mixed(section, pageblock, wanted.mobility),
+            _ => {}
+        }
+    }
+
+    /// As [`take`](Self::take), of aligned pairs of pageblocks: blocks of the highest order.
+    fn take_pairs(&self, mut taken: Taken<impl FnMut(Pfn)>) -> u32 {
+        for pass in PASSES_FOR_PAIRS {
+            if taken.is_done() {
+                break;
+            }
+            if !self.suffices(pass, &taken) && self.is_due(pass) {
+                self.take_pairs_by(pass, &mut taken);
+            }
+        }
+        taken.blocks()
+    }
+
+    /// As [`take_by`](Self::take_by), of pairs.
+    fn take_pairs_by(&self, pass: Pass, taken: &mut Taken<impl FnMut(Pfn)>) {
+        let mut looks = 0;
+        self.visit_words(pass, |section, base, mut candidates| {
+            if matches!(pass, Pass::Pair(_)) {
+                let entire = section.entire(base.in_section() / 64);
+                self.take_entire(section, base, entire & (candidates | candidates << 1), taken);
+                taken.flow()?;
+                candidates &= !(entire & entire >> 1);
+            }
+            self.visit_each(pass, base, candidates, &mut looks, |pageblock| {
+                let (at, frames) = (pageblock.in_section() as u32, Order::MAX.frames());
+                let claim = || match pass {
+                    Pass::Reported(_) => self.bitmap.claim(pageblock.first(), frames),
+                    _ => section.claim(at * PAGEBLOCK_FRAMES, frames),
+                };
+                if self.serves(PageblockIndex(pageblock.0 + 1)) && claim() {
+                    self.wanted.hint.store(pageblock.0, Ordering::Relaxed);
+                    self.take_owned(section, pageblock, taken);
+                }
+                taken.flow()
+            })
+        });
+    }
+
+    /// Whether the search goes through a pass.
+    fn is_due(&self, pass: Pass) -> bool {
+        let Search { bitmap, wanted, .. } = *self;
+        match pass {
+            Pass::Near(_) => {
+                wanted.mobility == Mobility::Movable
+                    && bitmap.tags.evacuating(wanted.zone) == 0
+                    && wanted.near().is_some_and(|section| self.is_mostly_whole(section))
+            }
+            Pass::Partial { which: Which::Evacuating, .. } => {
+                bitmap.tags.evacuating(wanted.zone) > 0
+            }
+            // Unmovable blocks have come from these before.
+            Pass::Partial { which: Which::Carved, .. } => {
+                bitmap.tags.evacuating(wanted.zone) > 0 && wanted.mobility != Mobility::Unmovable
+            }
+            Pass::Reported(_) => bitmap.reports.is_any(),
+            Pass::Akin => wanted.mobility != Mobility::Movable && !cfg!(loom),
+            Pass::Mixed => {
+                wanted.manner.may_mix && wanted.mobility != Mobility::Movable && !cfg!(loom)
+            }
+            Pass::Any => wanted.manner.may_mix,
+            _ => true,
+        }
+    }
+
+    /// Whether three quarters of a section's pageblocks are whole.
+    fn is_mostly_whole(&self, number: usize) -> bool {
+        self.bitmap.section(number).is_some_and(|section| {
+            section.count_whole() as usize >= SECTION_PAGEBLOCKS - SECTION_PAGEBLOCKS / 4
+        })
+    }
+
+    /// Whether a search that has so many blocks leaves what this pass would find to others.
+    fn suffices<F: FnMut(Pfn)>(&self, pass: Pass, taken: &Taken<F>) -> bool {
+        let gives_up = !matches!(
+            pass,
+            Pass::Near(_) | Pass::Partial { which: Which::Settled | Which::Carved, .. }
+        );
+        let keeps_whole = self.bitmap.evacuates || matches!(pass, Pass::Reported(_));
+        keeps_whole && gives_up && taken.is_an_eighth()
+    }
+
+    fn take_at_hint(&self, taken: &mut Taken<impl FnMut(Pfn)>) {
+        let pageblock = PageblockIndex(self.wanted.hint.load(Ordering::Relaxed));
+        if let Some(section) = self.bitmap.section(pageblock.section())
+            && self.bitmap.tags.of(pageblock) == self.wanted.tag()
+        {
+            self.take_in(section, pageblock, taken);
+        }
+    }
+
+    /// Takes blocks from partly used pageblocks, each time from the densest of the next few.
+    /// Returns whether there was any such pageblock at the last look.
+    fn take_densest(&self, which: Which, taken: &mut Taken<impl FnMut(Pfn)>) -> bool {
+        let mut is_any = false;
+        for _ in 0..DENSEST_ROUNDS {
+            let mut densest: Option<(u32, &Section<'_>, PageblockIndex)> = None;
+            is_any = false;
+            let (pass, mut looks) = (Pass::Partial { which, looks_max: DENSEST_OF }, 0);
+            self.visit_words(pass, |section, base, candidates| {
+                self.visit_each(pass, base, candidates, &mut looks, |pageblock| {
+                    is_any = true;
+                    let free = section.count_in_words(pageblock.in_section());
+                    if free > 0 && densest.is_none_or(|(least, ..)| free < least) {
+                        densest = Some((free, section, pageblock));
+                    }
+                    ControlFlow::Continue(())
+                })
+            });
+            let Some((_, section, pageblock)) = densest else { break };
+            if which == Which::Evacuating {
+                self.bitmap.settle(section, pageblock);
+            }
+            let got = self.take_in(section, pageblock, taken);
+            if got > 0 {
+                self.wanted.hint.store(pageblock.0, Ordering::Relaxed);
+            }
+            if taken.is_done() || got == 0 {
+                break;
+            }
+        }
+        is_any
+    }
+
+    /// Takes blocks from a pageblock; returns how many.
+    fn take_in(
+        &self,
+        section: &Section<'_>,
+        pageblock: PageblockIndex,
+        taken: &mut Taken<impl FnMut(Pfn)>,
+    ) -> u32 {
+        let base = pageblock.section() as u32 * SECTION_FRAMES;
+        section.take(pageblock.in_section(), self.order, taken.left(), |at| {
+            taken.give(Pfn::new(base + at));
+        })
+    }
+
+    /// Frames of what is taken as one: of a pageblock, or of a pair.
+    fn unit_frames(&self) -> u32 {
+        self.order.frames().max(PAGEBLOCK_FRAMES)
+    }
+
+    /// Makes a unit that the caller owns, which begins with this pageblock, one of the wanted
+    /// mobility, takes blocks from it, and gives the rest back. Returns how many blocks.
+    fn take_owned(
+        &self,
+        section: &Section<'_>,
+        pageblock: PageblockIndex,
+        taken: &mut Taken<impl FnMut(Pfn)>,
+    ) -> u32 {
+        let (block, owned) = (self.order.frames(), self.unit_frames());
+        self.bitmap.retag(pageblock, owned, self.wanted);
+        let got = taken.left().min(owned / block);
+        for i in (0..got).rev() {
+            taken.give(pageblock.first().add(i * block));
+        }
+        let used = got * block;
+        if used < owned {
+            section.put(pageblock.in_section() as u32 * PAGEBLOCK_FRAMES + used, owned - used);
+        }
+        got
+    }
+
+    /// Takes blocks from [entire](super::entire) units of the word of hints that begins with
+    /// `base`; `entire` are the pageblocks that may be entire.
+    ///
+    /// Units that suffice are taken together, by one operation. If another caller was faster with
+    /// one of them, each is tried alone.
+    fn take_entire(
+        &self,
+        section: &Section<'_>,
+        base: PageblockIndex,
+        entire: u64,
+        taken: &mut Taken<impl FnMut(Pfn)>,
+    ) {
+        let frames = self.unit_frames();
+        let units = taken.left().div_ceil(frames / self.order.frames());
+        let firsts = self
+            .units_of(base, entire)
+            .take(units as usize)
+            .fold(0, |firsts, bit| firsts | 1 << bit);
+        if firsts == 0 {
+            return;
+        }
+        let at = base.in_section() as u32;
+        let all = firsts | firsts << (frames / PAGEBLOCK_FRAMES - 1);
+        let are_taken = section.take_entire_of(at as usize / 64, all);
+        for bit in bits::each(firsts) {
+            if are_taken || section.claim((at + bit) * PAGEBLOCK_FRAMES, frames) {
+                let pageblock = PageblockIndex(base.0 + bit);
+                self.wanted.hint.store(pageblock.0, Ordering::Relaxed);
+                self.take_owned(section, pageblock, taken);
+            }
+        }
+    }
+
+    /// Takes a block of entire pageblocks from the section of the hint, by one operation.
+    fn take_entire_at_once(&self) -> Option<Pfn> {
+        let Search { bitmap, wanted, order } = *self;
+        let (number, frames) = (wanted.near()?, order.frames());
+        let section = bitmap.section(number)?;
+        let hint = PageblockIndex(wanted.hint.load(Ordering::Relaxed));
+        for i in 0..HINT_WORDS {
+            let at = (hint.in_section() / 64 + i) % HINT_WORDS;
+            let base = PageblockIndex((number * SECTION_PAGEBLOCKS + at * 64) as u32);
+            let unit = bits::range_mask(0, frames / PAGEBLOCK_FRAMES);
+            let taken = self
+                .units_of(base, section.entire(at))
+                .find(|bit| section.take_entire_of(at, unit << bit));
+            if let Some(bit) = taken {
+                let pageblock = PageblockIndex(base.0 + bit);
+                if pageblock != hint {
+                    wanted.hint.store(pageblock.0, Ordering::Relaxed);
+                }
+                bitmap.retag(pageblock, frames, wanted);
+                return Some(pageblock.first());
+            }
+        }
+        None
+    }
+
+    /// The first bits of the units that serve the zone, of the pageblocks of `mask` in the word of
+    /// hints that begins with `base`.
+    #[inline]
+    fn units_of(&self, base: PageblockIndex, mask: u64) -> impl Iterator<Item = u32> {
+        let is_pair = self.order > Order::PAGEBLOCK;
+        let firsts = if is_pair { Sort::Pair.of_hints((0, mask)) } else { mask };
+        bits::each(firsts).filter(move |bit| {
+            let first = base.0 + bit;
+            self.serves(PageblockIndex(first))
+                && (!is_pair || self.serves(PageblockIndex(first + 1)))
+        })
+    }
+
+    /// Whether a pageblock that is free as a whole can be taken. Most are of the wanted mobility,
+    /// which is soon seen.
+    #[inline]
+    fn serves(&self, pageblock: PageblockIndex) -> bool {
+        let tag = self.bitmap.tags.with_carved(pageblock);
+        tag == self.wanted.tag() || tag.serves(self.wanted.zone)
+    }
+
+    /// Calls `visit` for each word of hints with pageblocks that a pass goes to and that may have a
+    /// block of the order, with the first pageblock of the word and the bits of those; beginning at
+    /// the hint, once around. Not all of them are selected by their tags.
+    fn visit_words(
+        &self,
+        pass: Pass,
+        mut visit: impl FnMut(&'m Section<'m>, PageblockIndex, u64) -> ControlFlow<()>,
+    ) {
+        let Search { bitmap, wanted, order } = *self;
+        let sections = match pass {
+            Pass::Near(_) => wanted.near().map_or(0..0, |section| section..section + 1),
+            _ => wanted.sections(),
+        };
+        let all = sections.start * HINT_WORDS..sections.end * HINT_WORDS;
+        if all.is_empty() {
+            return;
+        }
+        let hint = wanted.hint.load(Ordering::Relaxed) as usize;
+        // The word of the hint comes first from the hint on, and last up to it: on a small zone
+        // CPUs would otherwise all begin at its first pageblock.
+        let first = (hint / 64).clamp(all.start, all.end - 1);
+        let from_hint = if first == hint / 64 { !0 << (hint % 64) } else { !0 };
+        let around = [
+            (first..first + 1, from_hint),
+            (first + 1..all.end, !0),
+            (all.start..first, !0),
+            (first..first + 1, !from_hint),
+        ];
+        for (words, mask) in around {
+            let mut from = words.start;
+            while let Some(number) = self.next_section(pass, from, words.end) {
+                let part = from.max(number * HINT_WORDS)..words.end.min((number + 1) * HINT_WORDS);
+                from = part.end;
+                let Some(section) = bitmap.section(number) else { continue };
+                let mut has_some = false;
+                for at in part {
+                    note_step();
+                    let candidates = pass.candidates(section, at % HINT_WORDS);
+                    has_some |= candidates != 0;
+                    let mut candidates = candidates & mask;
+                    if candidates != 0 && (bitmap.evacuates || matches!(pass, Pass::Mixed)) {
+                        candidates &= pass.scope(section, at % HINT_WORDS);
+                    }
+                    if candidates != 0 {
+                        candidates &= pass.fitting(section, at % HINT_WORDS, order);
+                    }
+                    let base = (number * SECTION_PAGEBLOCKS + at % HINT_WORDS * 64) as u32;
+                    if candidates != 0
+                        && visit(section, PageblockIndex(base), candidates).is_break()
+                    {
+                        return;
+                    }
+                }
+                if let Some(sort) = pass.marked().filter(|_| !has_some) {
+                    section.clear_mark(sort);
+                }
+            }
+        }
+    }
+
+    /// The next section with words of hints from `from` on and before `end` that a pass goes
+    /// through.
+    #[inline]
+    fn next_section(&self, pass: Pass, from: usize, end: usize) -> Option<usize> {
+        if from >= end {
+            return None;
+        }
+        match pass.marked() {
+            Some(sort) => {
+                self.bitmap.summary.next(sort, from / HINT_WORDS..end.div_ceil(HINT_WORDS))
+            }
+            None => Some(from / HINT_WORDS),
+        }
+    }
+
+    /// Calls `visit` for each pageblock that a pass selects, of the candidates in the word of hints
+    /// that begins with `base`.
+    #[inline]
+    fn visit_each(
+        &self,
+        pass: Pass,
+        base: PageblockIndex,
+        candidates: u64,
+        looks: &mut u32,
+        mut visit: impl FnMut(PageblockIndex) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        for bit in bits::each(candidates) {
+            let pageblock = PageblockIndex(base.0 + bit);
+            note_step();
+            if !pass.selects(self.bitmap.tags.with_carved(pageblock), self.wanted) {
+                continue;
+            }
+            visit(pageblock)?;
+            *looks += 1;
+            if matches!(pass, Pass::Partial { looks_max, .. } if *looks >= looks_max) {
+                // The next search goes on from here rather than over the same pageblocks again.
+                self.wanted.hint.store(pageblock.0, Ordering::Relaxed);
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "search_tests.rs"]
+mod tests;

@@ -1,0 +1,50 @@
+//! The blocks that a search has taken so far.
+
+use core::ops::ControlFlow;
+
+use crate::frame::Pfn;
+
+/// What a search for up to `want` blocks has taken.
+pub(super) struct Taken<F> {
+    want: u32,
+    blocks: u32,
+    give: F,
+}
+
+impl<F: FnMut(Pfn)> Taken<F> {
+    /// Nothing yet. Blocks are passed to `give`.
+    pub fn new(want: u32, give: F) -> Self {
+        Taken { want, blocks: 0, give }
+    }
+
+    /// How many there are.
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// How many are still wanted.
+    pub fn left(&self) -> u32 {
+        self.want - self.blocks
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.blocks == self.want
+    }
+
+    /// Whether an eighth of what is wanted is there.
+    pub fn is_an_eighth(&self) -> bool {
+        8 * self.blocks >= self.want
+    }
+
+    /// Whether the search goes on.
+    pub fn flow(&self) -> ControlFlow<()> {
+        if self.is_done() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Takes one more.
+    #[inline]
+    pub fn give(&mut self, pfn: Pfn) {
+        self.blocks += 1;
+        (self.give)(pfn);
+    }
+}
