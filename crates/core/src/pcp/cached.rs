@@ -157,9 +157,8 @@ impl Pcp {
         if zone.is_backed() {
             return;
         }
-        if pages.unsigned_abs() >= LARGE_CHANGE && pages.abs() >= zone.delta_max() {
-            // Too much to keep: one operation on a line of others', where a report has several.
-            return group().add(zone, pages);
+        if pages.unsigned_abs() >= LARGE_CHANGE && zone.takes_at_once(pages) {
+            return zone.add_reported(pages);
         }
         let delta = self.free_delta.add(pages);
         if delta.abs() > zone.delta_max() {

@@ -7,6 +7,9 @@
 //! is still too often: in `producer-consumer`, where one CPU of two only takes from the store and
 //! the other only gives, they waited for the count's line 40 % of the time.
 //!
+//! A change of `D` or more, by a large block, goes to the zone's count by one operation where there
+//! are no groups: to keep it and report it are several.
+//!
 //! So a zone of more than [`GROUP_CPUS`] CPUs has a second level: [`GROUP_CPUS`] CPUs with numbers
 //! that follow each other, which mostly share a cache or a socket, are a *group* with a delta of
 //! its own. CPUs report to their group, and the group to the zone when it has more than

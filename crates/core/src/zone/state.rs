@@ -185,6 +185,14 @@ impl Zone {
         (self.cpus > GROUP_CPUS).then(|| GROUP_DELTAS * self.delta_max())
     }
 
+    /// Whether a CPU adds a change to the zone's count by one operation: it is too large to keep,
+    /// and no group keeps it either. It need not be announced as a report is: no sum misses what
+    /// was there before.
+    #[inline]
+    pub fn takes_at_once(&self, pages: i64) -> bool {
+        pages.abs() >= self.delta_max() && self.cpus <= GROUP_CPUS
+    }
+
     /// Deltas of [`delta_max`](Self::delta_max) that all CPUs and groups together keep at most.
     fn deltas(&self) -> i64 {
         let groups = if self.cpus > GROUP_CPUS { self.cpus.div_ceil(GROUP_CPUS) } else { 0 };
