@@ -97,8 +97,10 @@ impl Class {
     /// Blocks in a full magazine, at most `word::ROUNDS_MAX` (63): the larger the block, the fewer
     /// may hide. Orders 1 to 3 carry network buffers, which one CPU allocates and another frees:
     /// their magazines are small, so that a page comes back while it is in the CPU's cache
-    /// (`docs/decisions/0010-large-blocks.md`). A refill of large blocks takes fewer unless the CPU
-    /// uses many (`Share::refill_size`). Models have small magazines, so that few steps fill one.
+    /// (`docs/decisions/0010-large-blocks.md`). Magazines of orders 7 and 8 hold whole pageblocks,
+    /// which the store moves as one (`0011-entire-pageblocks.md`). A refill of large blocks takes
+    /// fewer unless the CPU uses many (`Share::refill_size`). Models have small magazines, so that
+    /// few steps fill one.
     #[inline]
     pub const fn rounds(self) -> u32 {
         const ROUNDS: [u32; Class::EACH.len()] = [63, 31, 15, 7, 15, 15, 15, 12, 8, 7, 7];
@@ -123,3 +125,8 @@ impl Class {
 
 #[cfg(not(loom))]
 const _: () = assert!(Class::COUNT == Order::COUNT);
+#[cfg(not(loom))]
+const _: () = assert!(
+    Class::Order7.magazine_frames().is_multiple_of(Order::PAGEBLOCK.frames())
+        && Class::Order8.magazine_frames().is_multiple_of(Order::PAGEBLOCK.frames())
+);

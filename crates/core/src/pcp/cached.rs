@@ -18,8 +18,8 @@ use crate::zone::group_delta::GroupDelta;
 
 /// Shelves per zone.
 pub const SHELVES: usize = Class::COUNT * Mobility::COUNT;
-/// Pages, of which most changes are of fewer: those are not compared with what a CPU keeps before
-/// they are added.
+/// Pages. Nearly all changes of the free count are smaller, and are added without asking whether
+/// they are too large to keep.
 const LARGE_CHANGE: u64 = Order::PAGEBLOCK.frames() as u64;
 /// Free pages when the turn of a hand began, if it did not begin where the zone does.
 pub const NO_TURN: u64 = u64::MAX;

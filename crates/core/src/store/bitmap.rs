@@ -452,7 +452,7 @@ impl<'s, 'm> WholeRun<'s, 'm> {
 
 /// Where the hint of a pageblock is: the first pageblock of the word, and the bit.
 #[inline]
-pub(super) fn hint_place(pageblock: PageblockIndex) -> (PageblockIndex, u32) {
+fn hint_place(pageblock: PageblockIndex) -> (PageblockIndex, u32) {
     let bit = pageblock.in_section() as u32 % 64;
     (PageblockIndex(pageblock.0 - bit), bit)
 }

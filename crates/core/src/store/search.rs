@@ -403,11 +403,11 @@ impl<'m> Search<'_, 'm> {
         let Search { bitmap, wanted, order } = *self;
         let (number, frames) = (wanted.near()?, order.frames());
         let section = bitmap.section(number)?;
+        let unit = bits::range_mask(0, frames / PAGEBLOCK_FRAMES);
         let hint = PageblockIndex(wanted.hint.load(Ordering::Relaxed));
         for i in 0..HINT_WORDS {
             let at = (hint.in_section() / 64 + i) % HINT_WORDS;
             let base = PageblockIndex((number * SECTION_PAGEBLOCKS + at * 64) as u32);
-            let unit = bits::range_mask(0, frames / PAGEBLOCK_FRAMES);
             let taken = self
                 .units_of(base, section.entire(at))
                 .find(|bit| section.take_entire_of(at, unit << bit));
