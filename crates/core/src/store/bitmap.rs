@@ -316,14 +316,17 @@ impl<'m> Bitmap<'m> {
     /// Gives many blocks of `order` back. Neighbours in the list that lie in one word go back by
     /// one atomic operation; the list is not sorted, which would cost more than it saves.
     /// Returns which frames were free already.
-    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> Doubled {
+    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn> + Clone) -> Doubled {
         if order.get() > bits::WORD_ORDER_MAX {
             return self.put_large(order, blocks);
         }
+        let mut ahead = Ahead { bitmap: self, blocks: blocks.clone(), pageblock: u32::MAX };
+        (0..PREFETCHED_BLOCKS).for_each(|_| ahead.step());
         let mut doubled = Doubled::NONE;
         let mut run =
             Run { bitmap: self, word: u32::MAX, mask: 0, section: None, doubled: &mut doubled };
         for pfn in blocks {
+            ahead.step();
             run.add(pfn, order);
         }
         run.flush();
@@ -365,6 +368,31 @@ impl<'m> Bitmap<'m> {
                 ))
             })
             .sum()
+    }
+}
+
+/// Blocks whose lines of the bitmap are asked for before the first of them goes back: as many as a
+/// CPU can wait for at once. Other CPUs have most lines: they put and take frames there, too.
+const PREFETCHED_BLOCKS: usize = 8;
+
+/// Where, in a list of blocks that go back, the lines of the bitmap are asked for.
+struct Ahead<'s, 'm, B> {
+    bitmap: &'s Bitmap<'m>,
+    blocks: B,
+    /// The last one whose line was asked for; `u32::MAX`: none yet.
+    pageblock: u32,
+}
+
+impl<B: Iterator<Item = Pfn>> Ahead<'_, '_, B> {
+    #[inline(always)]
+    fn step(&mut self) {
+        let Some(pageblock) = self.blocks.next().map(PageblockIndex::of) else { return };
+        if pageblock.0 != self.pageblock {
+            self.pageblock = pageblock.0;
+            if let Some(section) = self.bitmap.section(pageblock.section()) {
+                section.prefetch(pageblock.in_section());
+            }
+        }
     }
 }
 

@@ -354,7 +354,7 @@ impl<'m> Store<'m> {
 
     /// Gives many blocks of `order`, all of one zone, back. Returns which frames were free already,
     /// as far as can be told.
-    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> Doubled {
+    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn> + Clone) -> Doubled {
         match self.backing {
             Some(backing) => self.put_backed(backing, blocks.map(|pfn| block_to_put(pfn, order))),
             None => self.bitmap.put_blocks(order, blocks),
