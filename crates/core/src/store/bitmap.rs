@@ -321,12 +321,15 @@ impl<'m> Bitmap<'m> {
             return self.put_large(order, blocks);
         }
         let mut ahead = Ahead { bitmap: self, blocks: blocks.clone(), pageblock: u32::MAX };
-        (0..PREFETCHED_BLOCKS).for_each(|_| ahead.step());
+        // Blocks side by side have one line: there is nothing to ask for.
+        _ = (0..PREFETCHED_BLOCKS).all(|_| ahead.step());
         let mut doubled = Doubled::NONE;
         let mut run =
             Run { bitmap: self, word: u32::MAX, mask: 0, section: None, doubled: &mut doubled };
         for pfn in blocks {
-            ahead.step();
+            if run.ends_before(pfn) {
+                ahead.step();
+            }
             run.add(pfn, order);
         }
         run.flush();
@@ -384,15 +387,18 @@ struct Ahead<'s, 'm, B> {
 }
 
 impl<B: Iterator<Item = Pfn>> Ahead<'_, '_, B> {
+    /// The next block; `false`: its line is the one before.
     #[inline(always)]
-    fn step(&mut self) {
-        let Some(pageblock) = self.blocks.next().map(PageblockIndex::of) else { return };
-        if pageblock.0 != self.pageblock {
+    fn step(&mut self) -> bool {
+        let Some(pageblock) = self.blocks.next().map(PageblockIndex::of) else { return false };
+        let is_other = pageblock.0 != self.pageblock;
+        if is_other {
             self.pageblock = pageblock.0;
             if let Some(section) = self.bitmap.section(pageblock.section()) {
                 section.prefetch(pageblock.in_section());
             }
         }
+        is_other
     }
 }
 
@@ -408,6 +414,12 @@ struct Run<'s, 'm> {
 }
 
 impl Run<'_, '_> {
+    /// Whether the block lies in another word.
+    #[inline(always)]
+    fn ends_before(&self, pfn: Pfn) -> bool {
+        pfn.get() / bits::WORD_FRAMES != self.word
+    }
+
     // Inlined by force, as `flush` is: spills and drains call it once per block.
     #[inline(always)]
     fn add(&mut self, pfn: Pfn, order: Order) {
