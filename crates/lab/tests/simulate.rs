@@ -79,7 +79,7 @@ fn drainers_say_how_many_drains_they_reached() {
     };
     // More than four CPUs can drain, too.
     let (one, four) = (reached("1"), reached("4"));
-    assert!(one > 0.0 && four > 2.0 * one, "{one} and {four}");
+    assert!(one > 0.0 && four > 2.0 * one && four < 1e6, "{one} and {four}");
     let table = simulate(&[
         "touch",
         "--cpus",
