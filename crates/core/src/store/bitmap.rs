@@ -387,7 +387,7 @@ struct Ahead<'s, 'm, B> {
 }
 
 impl<B: Iterator<Item = Pfn>> Ahead<'_, '_, B> {
-    /// The next block; `false`: its line is the one before.
+    /// Asks for the next block's line. `false`: it was asked for just before, or no block is left.
     #[inline(always)]
     fn step(&mut self) -> bool {
         let Some(pageblock) = self.blocks.next().map(PageblockIndex::of) else { return false };
