@@ -73,13 +73,13 @@ fn drainers_say_how_many_drains_they_reached() {
     let file = directory.path().join("drains.json");
     let reached = |drainers: &str| {
         let run = ["touch", "--cpus", "4", "--design", "depot", "--full-drains"];
-        let drains = ["--drains", "1000000", "--drainers", drainers];
+        let drains = ["--drains", "2000000", "--drainers", drainers];
         let rows = rows(&[&run[..], &drains].concat(), &file);
         rows.iter().find(|(_, metric, ..)| metric == "drains_per_s").unwrap().3
     };
-    // More than four CPUs can drain, too.
+    // Asked for is twice what four CPUs can drain.
     let (one, four) = (reached("1"), reached("4"));
-    assert!(one > 0.0 && four > 2.0 * one && four < 1e6, "{one} and {four}");
+    assert!(one > 0.0 && four > 2.0 * one && four < 2e6, "{one} and {four}");
     let table = simulate(&[
         "touch",
         "--cpus",
