@@ -119,9 +119,8 @@ impl<'a, 'm: 'a> Direct<'a, 'm> {
         let _moving = self.in_flight().begin(pages);
         let mut got = 0;
         self.search(order, mobility, manner, |wanted| {
-            self.store.take_blocks(wanted, order, out.len() as u32, |pfn| {
-                out[got] = pfn;
-                got += 1;
+            self.store.take_blocks(wanted, order, out.len() as u32, |found| {
+                got += found.write_to(&mut out[got..]);
             })
         });
         let taken = got as i64 * i64::from(order.frames());

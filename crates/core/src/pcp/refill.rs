@@ -144,12 +144,11 @@ impl<C: Cpus> Share<'_, '_, C> {
 
         let pages = u64::from(blocks_wanted * class.block_frames());
         let moving = pcp.in_flight.begin(pages);
-        let mut frames = [0u32; SLOTS + 1];
+        let mut frames = [Pfn::new(0); SLOTS + 1];
         let mut got = 0;
         let wanted = self.wanted(class.order(), mobility, terms.manner);
-        self.store().take_blocks(wanted, class.order(), blocks_wanted, |pfn| {
-            frames[got] = pfn.get();
-            got += 1;
+        self.store().take_blocks(wanted, class.order(), blocks_wanted, |found| {
+            got += found.write_to(&mut frames[got..]);
         });
         let Some(rest) = got.checked_sub(1) else {
             self.release_magazine(class, empty);
@@ -175,7 +174,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         extra.release();
         drop(moving);
         self.tell(Event::Refill, class, got as u32);
-        Step::Got(Pfn::new(frames[rest]))
+        Step::Got(frames[rest])
     }
 
     fn install_refilled(&self, front: Front, word: Word, filled: MagazineIndex, rounds: u32) {
@@ -259,7 +258,7 @@ impl<'s, 'a, 'm, C: Cpus> Extra<'s, 'a, 'm, C> {
 
     /// Puts full magazines of the first of these frames on the shelf, but for what the front takes.
     /// Returns how many frames that were.
-    fn shelve(&mut self, front: Front, frames: &[u32]) -> usize {
+    fn shelve(&mut self, front: Front, frames: &[Pfn]) -> usize {
         let rounds = self.class.rounds() as usize;
         let mut shelved = 0;
         while frames.len() - shelved > rounds

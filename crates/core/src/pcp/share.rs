@@ -4,7 +4,7 @@ use super::cached::Pcp;
 use super::caches::Caches;
 use super::front::{Front, Step};
 use crate::cpus::{Cpus, Environment, Event, Transfer};
-use crate::frame::{Class, CpuId, Mobility, Order, ZoneId};
+use crate::frame::{Class, CpuId, Mobility, Order, Pfn, ZoneId};
 use crate::front::word::Word;
 use crate::front::{BlockArray, Here, MagazineIndex, is_open};
 use crate::store::{Manner, Store, Wanted};
@@ -88,11 +88,11 @@ impl<C: Cpus> Share<'_, '_, C> {
     }
 
     /// Writes frames to the slots of a magazine that the caller owns.
-    pub fn fill(&self, magazine: MagazineIndex, frames: &[u32]) {
+    pub fn fill(&self, magazine: MagazineIndex, frames: &[Pfn]) {
         let slots = &self.blocks().magazine(magazine).slots;
         for (slot, &frame) in slots.iter().zip(frames) {
             // Relaxed: published by whatever hands the magazine on.
-            slot.store(frame, Ordering::Relaxed);
+            slot.store(frame.get(), Ordering::Relaxed);
         }
     }
 

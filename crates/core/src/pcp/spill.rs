@@ -72,7 +72,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             return self.unload(front, word);
         };
         let moving = pcp.in_flight.begin(u64::from(class.magazine_frames()));
-        self.fill(empty, &[pfn.get()]);
+        self.fill(empty, &[pfn]);
         let kept = word.loaded().filter(|_| !front.evacuates);
         let new = Word::new(empty, 1, kept.map(|full| (full, true)));
         let installed = self.replace(front, word, new);

@@ -3,6 +3,7 @@
 use core::ops::Range;
 
 use super::bitmap::Bitmap;
+use super::found::Found;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, Tag};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 
@@ -39,7 +40,7 @@ impl Bitmap<'_> {
         let section = self.section(pageblock.section())?;
         let base = pageblock.section() as u32 * SECTION_FRAMES;
         let mut found = None;
-        let give = |at| found = Some(Pfn::new(base + at));
+        let give = |one: Found| found = Some(Pfn::new(base + one.lowest()));
         if rank == Rank::Whole {
             section.break_up(pageblock.in_section() as u32 * PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES);
         }

@@ -81,7 +81,7 @@ fn smaller_blocks_are_not_taken_from_the_words_of_an_entire_one() {
         assert_eq!(section.take(0, order, 1, |_| ()), 0);
     }
     assert!(section.is_entire(0));
-    assert_eq!(section.take(0, Order::PAGEBLOCK, 1, |at| assert_eq!(at, 0)), 1);
+    assert_eq!(section.take(0, Order::PAGEBLOCK, 1, |one| assert_eq!(one.lowest(), 0)), 1);
 }
 
 #[test]

@@ -11,6 +11,7 @@ pub mod bits;
 pub mod device;
 mod doubled;
 mod entire;
+mod found;
 mod gibibytes;
 mod lacks;
 mod late;
@@ -35,6 +36,7 @@ use crate::sync::prim::AtomicU32;
 use backing::{Backing, BackingRequest, Block};
 use bitmap::Bitmap;
 pub use doubled::Doubled;
+use found::Found;
 pub use late::Noted;
 pub use misuse::Misuse;
 use section::Section;
@@ -174,7 +176,7 @@ impl<'m> Store<'m> {
         }
     }
 
-    /// Takes up to `want` blocks of any order and passes each to `give`. Returns how many: 0 only
+    /// Takes up to `want` blocks of any order and passes them to `give`. Returns how many: 0 only
     /// when the zone had none. Fewer than wanted may come though it has more, rather than break up
     /// whole pageblocks or go to those that evacuate; a caller that must have all asks again for
     /// the rest.
@@ -183,7 +185,7 @@ impl<'m> Store<'m> {
         wanted: Wanted<'_>,
         order: Order,
         want: u32,
-        give: impl FnMut(Pfn),
+        give: impl FnMut(Found),
     ) -> u32 {
         match self.backing {
             Some(backing) => self.take_backed(backing, wanted, order, want, give),
@@ -221,7 +223,7 @@ impl<'m> Store<'m> {
     pub fn take_block(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
         let Some(backing) = self.backing else { return self.bitmap.take_block(wanted, order) };
         let mut found = None;
-        self.take_backed(backing, wanted, order, 1, |pfn| found = Some(pfn));
+        self.take_backed(backing, wanted, order, 1, |one| found = Some(Pfn::new(one.lowest())));
         found
     }
 
@@ -246,7 +248,7 @@ impl<'m> Store<'m> {
         wanted: Wanted<'_>,
         order: Order,
         want: u32,
-        mut give: impl FnMut(Pfn),
+        mut give: impl FnMut(Found),
     ) -> u32 {
         let Wanted { zone, mobility, manner, .. } = wanted;
         let request =
@@ -270,7 +272,7 @@ impl<'m> Store<'m> {
                 let tag = Tag::new(zone, mobility);
                 if is_known || self.accept(pfn, order.frames(), order.frames(), tag) {
                     accepted = like;
-                    give(pfn);
+                    give(Found::one(pfn.get()));
                     taken += 1;
                 }
             }

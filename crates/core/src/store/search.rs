@@ -36,6 +36,7 @@ use core::ops::ControlFlow;
 
 use super::bitmap::Bitmap;
 use super::bits::{self, HINT_WORDS};
+use super::found::Found;
 use super::passes::{
     PARTIAL_LOOKS_MAX, PASSES, PASSES_FOR_PAGEBLOCKS, PASSES_FOR_PAIRS, Pass, Walk, Which,
 };
@@ -55,10 +56,10 @@ const DENSEST_OF: u32 = 4;
 const DENSEST_ROUNDS: u32 = 8;
 
 impl<'m> Bitmap<'m> {
-    /// Takes up to `want` blocks of any order and passes each to `give`, those of one word in
-    /// descending order of address. Returns how many: 0 only when a whole pass over the zone found
-    /// none. A search that has at least an eighth leaves the rest where the pageblocks that are
-    /// left to take from are whole, evacuate or are reported.
+    /// Takes up to `want` blocks of any order and passes those of each word to `give`. Returns how
+    /// many: 0 only when a whole pass over the zone found none. A search that has at least an
+    /// eighth leaves the rest where the pageblocks that are left to take from are whole, evacuate
+    /// or are reported.
     ///
     /// O(want) plus the search: one load per 64 sections of the zone and pass, up to 16 per section
     /// it is led to, one per pageblock looked at. The last pass alone is O(zone): one load per
@@ -68,7 +69,7 @@ impl<'m> Bitmap<'m> {
         wanted: Wanted<'_>,
         order: Order,
         want: u32,
-        give: impl FnMut(Pfn),
+        give: impl FnMut(Found),
     ) -> u32 {
         let (search, taken) = (Search { bitmap: self, wanted, order }, Taken::new(want, give));
         if order == Order::MAX { search.take_pairs(taken) } else { search.take(taken) }
@@ -77,7 +78,7 @@ impl<'m> Bitmap<'m> {
     /// Takes one block of any order.
     pub fn take_block(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
         let mut found = None;
-        self.take_blocks(wanted, order, 1, |pfn| found = Some(pfn));
+        self.take_blocks(wanted, order, 1, |one| found = Some(Pfn::new(one.lowest())));
         found
     }
 
@@ -108,7 +109,7 @@ struct Search<'s, 'm> {
 
 impl<'m> Search<'_, 'm> {
     /// Takes blocks of a pageblock at most. Returns how many.
-    fn take(&self, mut taken: Taken<impl FnMut(Pfn)>) -> u32 {
+    fn take(&self, mut taken: Taken<impl FnMut(Found)>) -> u32 {
         let is_pageblock = self.order == Order::PAGEBLOCK;
         if !is_pageblock {
             self.take_at_hint(&mut taken);
@@ -141,7 +142,7 @@ impl<'m> Search<'_, 'm> {
     }
 
     /// Takes blocks where one pass leads.
-    fn take_by(&self, pass: Pass, taken: &mut Taken<impl FnMut(Pfn)>) {
+    fn take_by(&self, pass: Pass, taken: &mut Taken<impl FnMut(Found)>) {
         let is_for_whole = matches!(pass, Pass::Near(Sort::Whole) | Pass::Whole(_));
         let mut looks = 0;
         self.visit_words(pass, |section, base, mut candidates| {
@@ -167,7 +168,7 @@ impl<'m> Search<'_, 'm> {
         pass: Pass,
         section: &Section<'_>,
         pageblock: PageblockIndex,
-        taken: &mut Taken<impl FnMut(Pfn)>,
+        taken: &mut Taken<impl FnMut(Found)>,
     ) {
         let Search { bitmap, wanted, .. } = *self;
         // One that is reported, entire or of another mobility is taken as a whole.
@@ -204,7 +205,7 @@ impl<'m> Search<'_, 'm> {
     }
 
     /// As [`take`](Self::take), of aligned pairs of pageblocks: blocks of the highest order.
-    fn take_pairs(&self, mut taken: Taken<impl FnMut(Pfn)>) -> u32 {
+    fn take_pairs(&self, mut taken: Taken<impl FnMut(Found)>) -> u32 {
         for pass in PASSES_FOR_PAIRS {
             if taken.is_done() {
                 break;
@@ -217,7 +218,7 @@ impl<'m> Search<'_, 'm> {
     }
 
     /// As [`take_by`](Self::take_by), of pairs.
-    fn take_pairs_by(&self, pass: Pass, taken: &mut Taken<impl FnMut(Pfn)>) {
+    fn take_pairs_by(&self, pass: Pass, taken: &mut Taken<impl FnMut(Found)>) {
         let mut looks = 0;
         self.visit_words(pass, |section, base, mut candidates| {
             if matches!(pass, Pass::Pair(_)) {
@@ -275,7 +276,7 @@ impl<'m> Search<'_, 'm> {
     }
 
     /// Whether a search that has so many blocks leaves what this pass would find to others.
-    fn suffices<F: FnMut(Pfn)>(&self, pass: Pass, taken: &Taken<F>) -> bool {
+    fn suffices<F: FnMut(Found)>(&self, pass: Pass, taken: &Taken<F>) -> bool {
         let gives_up = !matches!(
             pass,
             Pass::Near(_) | Pass::Partial { which: Which::Settled | Which::Carved, .. }
@@ -284,7 +285,7 @@ impl<'m> Search<'_, 'm> {
         keeps_whole && gives_up && taken.is_an_eighth()
     }
 
-    fn take_at_hint(&self, taken: &mut Taken<impl FnMut(Pfn)>) {
+    fn take_at_hint(&self, taken: &mut Taken<impl FnMut(Found)>) {
         let pageblock = PageblockIndex(self.wanted.hint.load(Ordering::Relaxed));
         if let Some(section) = self.bitmap.section(pageblock.section())
             && self.bitmap.tags.of(pageblock) == self.wanted.tag()
@@ -295,7 +296,7 @@ impl<'m> Search<'_, 'm> {
 
     /// Takes blocks from partly used pageblocks, each time from the densest of the next few.
     /// Returns whether there was any such pageblock at the last look.
-    fn take_densest(&self, which: Which, taken: &mut Taken<impl FnMut(Pfn)>) -> bool {
+    fn take_densest(&self, which: Which, taken: &mut Taken<impl FnMut(Found)>) -> bool {
         let mut is_any = false;
         for _ in 0..DENSEST_ROUNDS {
             let mut densest: Option<(u32, &Section<'_>, PageblockIndex)> = None;
@@ -331,11 +332,11 @@ impl<'m> Search<'_, 'm> {
         &self,
         section: &Section<'_>,
         pageblock: PageblockIndex,
-        taken: &mut Taken<impl FnMut(Pfn)>,
+        taken: &mut Taken<impl FnMut(Found)>,
     ) -> u32 {
         let base = pageblock.section() as u32 * SECTION_FRAMES;
-        section.take(pageblock.in_section(), self.order, taken.left(), |at| {
-            taken.give(Pfn::new(base + at));
+        section.take(pageblock.in_section(), self.order, taken.left(), |found| {
+            taken.give(found.behind(base));
         })
     }
 
@@ -350,13 +351,13 @@ impl<'m> Search<'_, 'm> {
         &self,
         section: &Section<'_>,
         pageblock: PageblockIndex,
-        taken: &mut Taken<impl FnMut(Pfn)>,
+        taken: &mut Taken<impl FnMut(Found)>,
     ) -> u32 {
         let (block, owned) = (self.order.frames(), self.unit_frames());
         self.bitmap.retag(pageblock, owned, self.wanted);
         let got = taken.left().min(owned / block);
         for i in (0..got).rev() {
-            taken.give(pageblock.first().add(i * block));
+            taken.give(Found::one(pageblock.first().get() + i * block));
         }
         let used = got * block;
         if used < owned {
@@ -375,7 +376,7 @@ impl<'m> Search<'_, 'm> {
         section: &Section<'_>,
         base: PageblockIndex,
         entire: u64,
-        taken: &mut Taken<impl FnMut(Pfn)>,
+        taken: &mut Taken<impl FnMut(Found)>,
     ) {
         let frames = self.unit_frames();
         let units = taken.left().div_ceil(frames / self.order.frames());

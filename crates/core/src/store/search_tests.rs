@@ -301,7 +301,9 @@ fn entire_pageblocks_are_taken_together() {
         }
         let free = (pageblocks - 2) * PAGEBLOCK_FRAMES / size.frames();
         let mut found = Vec::new();
-        let got = world.bitmap().take_blocks(world.wanted(), size, free - 1, |pfn| found.push(pfn));
+        let got = world
+            .bitmap()
+            .take_blocks(world.wanted(), size, free - 1, |one| found.push(Pfn::new(one.lowest())));
         assert_eq!((got, found.len() as u32), (free - 1, free - 1), "{size}");
         found.push(world.take(size).0.unwrap());
         assert_eq!(world.take(size).0, None, "{size}");
@@ -348,8 +350,8 @@ fn a_huge_that_no_pass_but_the_last_selects_is_not_skipped() {
     world.put(whole, Order::PAGEBLOCK);
     world.put(evasive, Order::PAGEBLOCK);
     let mut found = Vec::new();
-    let got = world.bitmap().take_blocks(world.wanted(), half, 5, |block| {
-        found.push(block);
+    let got = world.bitmap().take_blocks(world.wanted(), half, 5, |one| {
+        found.push(Pfn::new(one.lowest()));
         match found.len() {
             // The pass for whole pageblocks has taken both halves of one.
             3 => {

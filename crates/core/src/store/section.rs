@@ -60,6 +60,7 @@
 use core::ops::Range;
 
 use super::bits::{self, HINT_WORDS, PAGEBLOCK_WORDS, WORD_FRAMES};
+use super::found::Found;
 use super::lacks::Lacks;
 use super::summary::{Marks, Sort, note_step};
 use crate::frame::Order;
@@ -350,12 +351,12 @@ impl<'m> Section<'m> {
     }
 
     /// Takes up to `want` blocks of `order` (at most [`Order::PAGEBLOCK`]) from a pageblock and
-    /// passes the first frame of each to `give`, within a word from the highest to the lowest.
-    /// Returns how many.
+    /// passes those of each word to `give`, counted from the section's first frame. Returns how
+    /// many.
     ///
     /// At most one compare-and-swap per word succeeds; the loop ends when the word has no block
     /// left, so others' progress is the only thing that can repeat it.
-    pub fn take(&self, pageblock: usize, order: Order, want: u32, give: impl FnMut(u32)) -> u32 {
+    pub fn take(&self, pageblock: usize, order: Order, want: u32, give: impl FnMut(Found)) -> u32 {
         if order.get() > bits::WORD_ORDER_MAX {
             return self.take_words(pageblock, order, want, give);
         }
@@ -394,21 +395,20 @@ impl<'m> Section<'m> {
         pageblock: usize,
         order: Order,
         want: u32,
-        mut give: impl FnMut(u32),
+        mut give: impl FnMut(Found),
     ) -> (u32, bool) {
         let (mut taken, mut left) = (0, 0);
         for (i, cell) in self.pageblock_words(pageblock).iter().enumerate() {
             if taken == want {
                 return (taken, false);
             }
-            let (mut starts, rest) = take_from_word(cell, order, want - taken);
+            let (starts, rest) = take_from_word(cell, order, want - taken);
             left |= rest;
             let base = (pageblock as u32 * PAGEBLOCK_WORDS as u32 + i as u32) * WORD_FRAMES;
-            while starts != 0 {
-                let bit = 63 - starts.leading_zeros();
-                starts &= !(1 << bit);
-                taken += 1;
-                give(base + bit);
+            if starts != 0 {
+                let found = Found::new(base, starts);
+                taken += found.blocks();
+                give(found);
             }
         }
         (taken, left == 0)
@@ -420,7 +420,7 @@ impl<'m> Section<'m> {
         pageblock: usize,
         order: Order,
         want: u32,
-        mut give: impl FnMut(u32),
+        mut give: impl FnMut(Found),
     ) -> u32 {
         let base = pageblock as u32 * PAGEBLOCK_FRAMES;
         let starts = (base..base + PAGEBLOCK_FRAMES).step_by(order.frames() as usize);
@@ -429,7 +429,7 @@ impl<'m> Section<'m> {
             true => self.claim_in_words(start, order.frames()),
             false => self.claim(start, order.frames()),
         });
-        let taken = claimed.take(want as usize).map(&mut give).count() as u32;
+        let taken = claimed.take(want as usize).map(|at| give(Found::one(at))).count() as u32;
         if order < Order::PAGEBLOCK {
             if !self.has_some(pageblock) {
                 self.clear_some(pageblock);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::frame::pageblock::Tag;
-use crate::frame::{Mobility, ZoneId};
+use crate::frame::{Mobility, Pfn, ZoneId};
 use crate::store::summary::{Group, Summary};
 use std::mem::MaybeUninit;
 
@@ -185,13 +185,17 @@ fn take_gives_blocks_that_were_free() {
         section.refresh_hints(0);
         let there: u32 = words.iter().map(|&word| bits::free_blocks(word, size).count_ones()).sum();
         let mut left = words;
-        let taken = section.take(0, size, want, |at| {
-            let mask = bits::block_mask(size) << (at % 64);
-            assert!(
-                at % size.frames() == 0 && left[at as usize / 64] & mask == mask,
-                "{at} {size}"
-            );
-            left[at as usize / 64] &= !mask;
+        let taken = section.take(0, size, want, |found| {
+            let mut frames = [Pfn::new(0); 64];
+            let blocks = found.write_to(&mut frames);
+            for at in frames[..blocks].iter().map(|pfn| pfn.get()) {
+                let mask = bits::block_mask(size) << (at % 64);
+                assert!(
+                    at % size.frames() == 0 && left[at as usize / 64] & mask == mask,
+                    "{at} {size}"
+                );
+                left[at as usize / 64] &= !mask;
+            }
         });
         assert_eq!(taken, want.min(there), "{words:x?} {size} {want}");
         assert_eq!(free_frames(&section, PAGEBLOCK_WORDS), left);
@@ -295,7 +299,7 @@ fn large_blocks_come_from_words_that_are_whole() {
                     .filter(|&at| (at..at + words).all(|word| whole(&word)))
                     .collect();
                 let mut found = Vec::new();
-                section.take(0, size, want, |at| found.push(at as usize / 64));
+                section.take(0, size, want, |one| found.push(one.lowest() as usize / 64));
                 assert_eq!(found, there[..there.len().min(want as usize)], "{pattern:#b} {size}");
                 check_hints(&section, 0);
             }

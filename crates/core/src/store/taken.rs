@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 
-use crate::frame::Pfn;
+use super::found::Found;
 
 /// What a search for up to `want` blocks has taken.
 pub(super) struct Taken<F> {
@@ -11,7 +11,7 @@ pub(super) struct Taken<F> {
     give: F,
 }
 
-impl<F: FnMut(Pfn)> Taken<F> {
+impl<F: FnMut(Found)> Taken<F> {
     /// Nothing yet. Blocks are passed to `give`.
     pub fn new(want: u32, give: F) -> Self {
         Taken { want, blocks: 0, give }
@@ -41,10 +41,10 @@ impl<F: FnMut(Pfn)> Taken<F> {
         if self.is_done() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// Takes one more.
+    /// Takes some more.
     #[inline]
-    pub fn give(&mut self, pfn: Pfn) {
-        self.blocks += 1;
-        (self.give)(pfn);
+    pub fn give(&mut self, found: Found) {
+        self.blocks += found.blocks();
+        (self.give)(found);
     }
 }
