@@ -4,8 +4,8 @@
 //! hole cannot be closed by a type, a test that runs is named instead.
 //!
 //! # A backing hands one frame to two callers, or a frame that is no memory
-//! `what_a_backing_may_not_hand_out_is_reported_and_not_handed_on` in `tests/backing.rs` is for
-//! what an implementation that did promise does wrong.
+//! `what_a_backing_may_not_hand_out_is_reported_and_not_handed_on` in `tests/allocator/backing.rs`
+//! is for what an implementation that did promise does wrong.
 //! ```compile_fail,E0200
 //! #![forbid(unsafe_code)]
 //! use pagedepot::{Backing, BackingRequest, Block, Doubled, Pfn, ZoneId};
@@ -83,8 +83,8 @@
 //! ```
 //!
 //! # Sequences follow gates that are not zeroed
-//! `gates_of_numbers_without_a_cpu_are_zeroed` in `tests/followed.rs` gives memory full of ones to
-//! the safe constructor; the other one is unsafe:
+//! `gates_of_numbers_without_a_cpu_are_zeroed` in `tests/allocator/followed.rs` gives memory full
+//! of ones to the safe constructor; the other one is unsafe:
 //! ```compile_fail,E0133
 //! use pagedepot::{Allocator, Config, cpus::{Locked, WhichCpu}};
 //!
@@ -96,8 +96,9 @@
 //!
 //! # A program frees what holds the allocator's magazines
 //! A number is all that `free` takes, so no type can tell:
-//! `carved_pages_are_never_handed_out_nor_taken_back` and its neighbours in `tests/carving.rs`
-//! free, split and allocate at such frames. Who makes a linear map vouches for all other frees:
+//! `carved_pages_are_never_handed_out_nor_taken_back` and its neighbours in
+//! `tests/allocator/carving.rs` free, split and allocate at such frames. Who makes a linear map
+//! vouches for all other frees:
 //! ```compile_fail,E0133
 //! let map = pagedepot::LinearMap::new(0x1000);
 //! ```

@@ -1,11 +1,9 @@
 //! An allocator over a store of the embedder's: what it keeps, what it refuses, and what it finds.
 
-mod common;
-
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use common::backing::Sets;
-use common::{Anywhere, Single, metadata, open_zone, order, range};
+use crate::common::backing::Sets;
+use crate::common::{Anywhere, Single, metadata, open_zone, order, range};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
     AllocError, Backing, BackingRanges, BackingRequest, Block, Config, ConfigError, Doubled, Fault,

@@ -1,15 +1,13 @@
 //! Magazines beyond those in the metadata are carved from the zones' own frames, where these are
 //! mapped.
 
-#[path = "model/arena.rs"]
+#[path = "../model/arena.rs"]
 mod arena;
-mod common;
-
 use std::collections::HashSet;
 
+use crate::common::backing::Sets;
+use crate::common::{Anywhere, Single, open_zone, range};
 use arena::Arena;
-use common::backing::Sets;
-use common::{Anywhere, Single, open_zone, range};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
     CacheLimits, Config, CpuId, Flags, FreeError, Mobility, Mode, Obstacle, Order, Pfn,
@@ -204,8 +202,8 @@ fn without_a_mapping_the_cpus_share_what_magazines_there_are() {
     let ranges = [range(0, FRAMES)];
     let zones = [open_zone("z", &ranges)];
     let config = Config::new(4, &zones);
-    let mut memory = common::metadata(&config);
-    let mut depot = common::single(&config, &mut memory);
+    let mut memory = crate::common::metadata(&config);
+    let mut depot = crate::common::single(&config, &mut memory);
     depot.settings(ZONE).unwrap().set_cache_limits(CacheLimits {
         batch: 63,
         high_min: 1 << 16,

@@ -2,17 +2,15 @@
 //! mm/page_alloc: Remote per-cpu lists drain support", Xiongfeng Wang, 9 Feb 2022): a task uses all
 //! memory up, the failing request drains every zone, and the drain meets zones without memory.
 
-mod common;
-
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::backing::Sets;
-use common::rng::{Rng, seed};
-use common::threads::{Claimed, run_on};
-use common::{open_zone, range, soak};
+use crate::common::backing::Sets;
+use crate::common::rng::{Rng, seed};
+use crate::common::threads::{Claimed, run_on};
+use crate::common::{open_zone, range, soak};
 use pagedepot::cpus::{CpuLock, Locked};
 use pagedepot::{
     AllocError, Allocator, Backing, Config, CpuId, Flags, HighPolicy, Mode, NodeId, Order, Pfn,

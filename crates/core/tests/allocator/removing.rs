@@ -1,14 +1,12 @@
 //! Memory is taken out again.
 
-mod common;
-
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::backing::Sets;
-use common::threads::{Kernel, run_on};
-use common::{Anywhere, Single, metadata, open_zone, order, range, single, soak};
+use crate::common::backing::Sets;
+use crate::common::threads::{Kernel, run_on};
+use crate::common::{Anywhere, Single, metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
     AllocError, Allocator, Backing, Config, ConfigError, CpuId, Flags, FrameRange, FreeError,
@@ -358,7 +356,9 @@ fn removed_beside_everything() {
             let own = &own;
             scope.spawn(move || {
                 run_on(Some(cpu));
-                let mut rng = common::rng::Rng::new(common::rng::seed("removing") + u64::from(cpu));
+                let mut rng = crate::common::rng::Rng::new(
+                    crate::common::rng::seed("removing") + u64::from(cpu),
+                );
                 let mut mine: Vec<(Pfn, u32)> = Vec::new();
                 while Instant::now() < end {
                     let mobility = Mobility::ALL[rng.below(3) as usize];
@@ -390,7 +390,8 @@ fn removed_beside_everything() {
             let own = &own;
             scope.spawn(move || {
                 run_on(None);
-                let mut rng = common::rng::Rng::new(common::rng::seed("removers") + remover);
+                let mut rng =
+                    crate::common::rng::Rng::new(crate::common::rng::seed("removers") + remover);
                 while Instant::now() < end {
                     let first = rng.below(u64::from(PAGEBLOCKS)) as u32;
                     let count = 1 + rng.below(u64::from((PAGEBLOCKS - first).min(3))) as u32;

@@ -9,11 +9,9 @@
 //! 6. `free_as` caches for the mobility that it is told.
 //! 7. `alloc_fast` and `free_fast` are one sequence each: they neither refill nor spill.
 
-mod common;
-
 use std::mem::MaybeUninit;
 
-use common::{Single, metadata, open_zone, range, single};
+use crate::common::{Single, metadata, open_zone, range, single};
 use pagedepot::cpus::Context;
 use pagedepot::{
     Config, CpuId, Flags, FrameRange, FreeError, FrontHandle, HighPolicy, Mobility, Mode, Order,

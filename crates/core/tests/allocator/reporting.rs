@@ -5,15 +5,13 @@
 //! 4. other memory goes first;
 //! 5. refusals, panics and double frees lose nothing.
 
-mod common;
-
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::backing::Sets;
-use common::{Single, metadata, open_zone, order, range, single};
+use crate::common::backing::Sets;
+use crate::common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
     AllocError, Allocator, Config, DeviceRegistered, Flags, FrameRange, Misuse, Mobility, Mode,
     Order, Pfn, ReportEnd, ReportError, Reporting, ReportingDevice, Scope, Watermarks, ZoneConfig,
@@ -318,7 +316,7 @@ fn errors_say_what_to_do() {
 
     let sets = Sets::new(&zones, true);
     let mut memory = metadata(&config);
-    let cpus = pagedepot::cpus::Pinned(common::Anywhere::new());
+    let cpus = pagedepot::cpus::Pinned(crate::common::Anywhere::new());
     let backed = Allocator::builder(&config).backing(Some(&sets)).build(&mut memory, cpus).unwrap();
     assert_eq!(Reporting::of(&backed).pass(ZONE, 1), Err(ReportError::Unsupported));
 }

@@ -1,8 +1,6 @@
 //! One short path through allocation, free and drain, on one thread.
 
-mod common;
-
-use common::{metadata, single};
+use crate::common::{metadata, single};
 use pagedepot::{Config, Flags, FrameRange, Mode, NodeId, Order, Pfn, Scope, ZoneConfig};
 
 const FRAMES: u32 = 1 << 16;

@@ -1,11 +1,9 @@
 //! Wrong use is refused with an error and changes nothing, or is found when it reaches the store.
 
-mod common;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use common::{Single, metadata, open_zone, order, range, single};
+use crate::common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
     AllocError, CacheLimits, Census, Config, CpuId, Drained, Flags, FreeError, FreeManyError,
     HighPolicy, Misuse, Mode, NodeId, Order, Pfn, Scope, ZoneConfig, ZoneId,

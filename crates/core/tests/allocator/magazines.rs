@@ -1,9 +1,7 @@
 //! Magazines that are added to an allocator that runs, where it has no frames to carve them from.
-mod common;
-
 use std::mem::MaybeUninit;
 
-use common::{Anywhere, Single, metadata, open_zone, single};
+use crate::common::{Anywhere, Single, metadata, open_zone, single};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
     CacheLimits, Config, ConfigError, CpuId, Flags, FrameRange, HighPolicy, Mode, Order, Pfn,

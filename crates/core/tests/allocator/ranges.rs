@@ -1,14 +1,12 @@
 //! Contiguous ranges and frames at given addresses fail only when they must.
 
-mod common;
-
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use common::threads::{Claimed, run_on};
-use common::{Single, metadata, open_zone, order, range, single, soak};
+use crate::common::threads::{Claimed, run_on};
+use crate::common::{Single, metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::{CpuLock, Locked};
 use pagedepot::{
     AllocError, Allocator, Config, Flags, FreeError, Mode, Order, Pfn, Pressure, Reclaim, Scope,

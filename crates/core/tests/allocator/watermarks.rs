@@ -2,12 +2,10 @@
 //! zone begins, requests leave `min` pages. A request that checks while others do may be mistaken
 //! by what they are about to take, a magazine each.
 
-mod common;
-
 use std::sync::Barrier;
 
-use common::threads::{Kernel, run_on};
-use common::{open_zone, range};
+use crate::common::threads::{Kernel, run_on};
+use crate::common::{open_zone, range};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
     AllocError, Allocator, Config, Flags, HighPolicy, Mode, Order, Pfn, Scope, Watermarks,
@@ -50,7 +48,7 @@ fn fill_again_and_again(cpus: u32, used: [u32; THREADS]) {
     let ranges = [range(0, FRAMES)];
     let zones = [ZoneConfig { watermarks: Some(MARKS), ..open_zone("z", &ranges) }];
     let config = Config { high: HighPolicy::Fixed(512), ..Config::new(cpus, &zones) };
-    let mut memory = common::metadata(&config);
+    let mut memory = crate::common::metadata(&config);
     let mut depot = Allocator::new(&config, &mut memory, Pinned(Kernel::new(cpus))).unwrap();
     for round in 0..ROUNDS {
         // Every second round the reserve grows while CPUs take from it.

@@ -9,11 +9,9 @@
 //! 5. Retiring a CPU answers; a CPU without caches is not asked.
 //! 6. A request finds what an isolated CPU hands over before it fails.
 
-mod common;
-
 use std::mem::MaybeUninit;
 
-use common::{Anywhere, open_zone, range};
+use crate::common::{Anywhere, open_zone, range};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
     Allocator, Config, CpuId, Drained, Flags, HandoverCounts, HighPolicy, Mode, Order, Pfn,

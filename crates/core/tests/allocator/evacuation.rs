@@ -1,9 +1,7 @@
 //! Pageblocks become whole again while the same amount of memory stays in use.
 
-mod common;
-
-use common::rng::Rng;
-use common::{Single, metadata, open_zone, range, single};
+use crate::common::rng::Rng;
+use crate::common::{Single, metadata, open_zone, range, single};
 use pagedepot::{
     Config, CpuId, Evacuation, Flags, Mobility, Mode, Order, PageblockStats, Pfn, Scope, ZoneId,
 };

@@ -1,8 +1,6 @@
 //! What a CPU caches that frees high orders and allocates few. Counters show the rule.
 
-mod common;
-
-use common::{Single, metadata, open_zone, order, range, single};
+use crate::common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
     CacheLimits, Config, CpuId, Flags, FreeHigh, HighPolicy, Mode, Order, Pfn, Scope, ZoneId,
 };

@@ -1,8 +1,6 @@
 //! Reports of idle caches, and of the memory that the allocator uses itself.
 
-mod common;
-
-use common::{metadata, open_zone, range, single};
+use crate::common::{metadata, open_zone, range, single};
 use pagedepot::{Config, CpuId, Flags, Mode, Order, Pfn, Scope, ZoneId};
 
 const ZONE: ZoneId = ZoneId::new(0);

@@ -1,7 +1,5 @@
 //! Blocks of all orders are cached, large ones by what their CPU uses.
-mod common;
-
-use common::{Single, metadata, open_zone, single};
+use crate::common::{Single, metadata, open_zone, single};
 use pagedepot::{
     Config, CpuId, Flags, FrameRange, HighPolicy, Mode, Order, Pfn, Scope, ZoneId, ZoneStats,
 };

@@ -1,11 +1,9 @@
 //! In a fork of the process that made it, an allocator refuses every call, and says why.
 
-mod common;
-
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{open_zone, order, range};
+use crate::common::{open_zone, order, range};
 use pagedepot::cpus::{CpuLock, Environment, Locked, Unusable, WhichCpu};
 use pagedepot::{
     AllocError, Allocator, Config, CpuId, Drained, Flags, FreeError, FreeManyError, Mode, Order,

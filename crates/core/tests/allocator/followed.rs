@@ -1,12 +1,10 @@
 //! Sequences that follow gates without looking at them. For every CPU number and every state of the
 //! gate they find the CPU's words, or words that refuse.
 
-mod common;
-
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use common::{open_zone, order, range};
+use crate::common::{open_zone, order, range};
 use pagedepot::cpus::implement::{self, BlockArray, REFUSALS_AT, Word, WordOffset};
 use pagedepot::cpus::{Cpus, Environment, FenceError, Here, Unusable};
 use pagedepot::{Allocator, Config, ConfigError, CpuId, Fault, Flags, Mode, Scope};

@@ -5,17 +5,15 @@
 //!    whoever allocates and frees beside it.
 //! 3. A request is served as before where moving is in vain, and soon moves no more.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::rng::{Rng, seed};
-use common::threads::{Kernel, run_on};
-use common::{Single, metadata, open_zone, order, range, single, soak};
+use crate::common::rng::{Rng, seed};
+use crate::common::threads::{Kernel, run_on};
+use crate::common::{Single, metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
     Allocator, Config, Evacuation, Flags, FrameRange, Mode, Move, Mover, Occupant, Order, Pfn,

@@ -1,7 +1,5 @@
 //! Gibibytes that unmovable frames keep clear of.
-mod common;
-
-use common::{Single, metadata, open_zone, single};
+use crate::common::{Single, metadata, open_zone, single};
 use pagedepot::{Config, Flags, FrameRange, Mode, Order, Pfn, Scope};
 
 const GIB_FRAMES: u32 = 1 << 18;

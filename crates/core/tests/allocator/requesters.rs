@@ -7,15 +7,13 @@
 //! 4. Requests wait for a drainer that was preempted with pages behind a closed gate.
 //! 5. `try_alloc_at` calls no callbacks and counts no failure.
 
-mod common;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-use common::threads::{Parked, run_on};
-use common::{open_zone, order, range};
+use crate::common::threads::{Parked, run_on};
+use crate::common::{open_zone, order, range};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
     AllocError, Allocator, Config, CpuId, Flags, HighPolicy, Mode, Order, Pfn, Pressure, Reclaim,
@@ -413,7 +411,7 @@ fn those_who_never_hold_all_pages_are_served() {
     with_exhausted(&[], |depot, held| {
         held.drain(..).for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
         let (failed, served) = (&AtomicU32::new(0), &AtomicU32::new(0));
-        let end = Instant::now() + common::soak(Duration::from_millis(500));
+        let end = Instant::now() + crate::common::soak(Duration::from_millis(500));
         std::thread::scope(|scope| {
             for cpu in 0..THREADS {
                 scope.spawn(move || {

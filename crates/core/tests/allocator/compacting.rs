@@ -4,8 +4,6 @@
 //! 2. Sources are taken in the order of what they hold, and left alone if a block is pinned.
 //! 3. Whatever a mover says or does, the allocator stays sound.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
@@ -15,10 +13,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::backing::Sets;
-use common::rng::{Rng, seed};
-use common::threads::{Kernel, run_on};
-use common::{Anywhere, Single, metadata, open_zone, order, range, single, soak};
+use crate::common::backing::Sets;
+use crate::common::rng::{Rng, seed};
+use crate::common::threads::{Kernel, run_on};
+use crate::common::{Anywhere, Single, metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
     AllocError, Allocator, CompactEnd, CompactError, Compacted, Compaction, Config, CpuId,

@@ -1,13 +1,11 @@
 //! An allocator in a `static`, made later.
 
-mod common;
-
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use common::{Anywhere, Single, open_zone, range};
+use crate::common::{Anywhere, Single, open_zone, range};
 use pagedepot::cpus::{CpuLock, Locked, Pinned};
 use pagedepot::{
     AllocError, Allocator, Config, ConfigError, Flags, FrameRange, FreeError, Global, InitError,
@@ -109,7 +107,7 @@ fn of_many_threads_one_makes_it() {
                     let result = depot.init(|| {
                         made.fetch_add(1, Ordering::Relaxed);
                         with_config(|config, metadata| {
-                            let which = common::threads::Claimed::new();
+                            let which = crate::common::threads::Claimed::new();
                             Allocator::new(config, metadata, Locked::new(&*locks, which))
                         })
                     });

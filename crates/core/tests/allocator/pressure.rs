@@ -1,12 +1,10 @@
 //! Watermarks, reserves, callbacks, and failing only when it must.
 
-mod common;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use common::{Single, metadata, open_zone, order, range, single};
+use crate::common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
     AllocError, Config, Flags, HighPolicy, Mode, Order, Pfn, Pressure, Reclaim, Scope,
     TooManyCallbacks, Watermarks, ZoneConfig, ZoneId,

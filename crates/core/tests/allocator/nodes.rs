@@ -1,9 +1,7 @@
 //! Which zone serves a request: that of the nearest node and, there, the one that fewest requests
 //! need.
 
-mod common;
-
-use common::{metadata, open_zone, order, range, single};
+use crate::common::{metadata, open_zone, order, range, single};
 use pagedepot::{
     AllocError, Config, CpuId, Flags, FrameRange, NodeId, Order, Watermarks, ZoneConfig, ZoneId,
 };

@@ -1,11 +1,9 @@
 //! Configurations that cannot work are refused with an error that says what to do. Unusual ones
 //! work.
 
-mod common;
-
 use std::mem::MaybeUninit;
 
-use common::{Anywhere, Single, metadata, open_zone, range, single};
+use crate::common::{Anywhere, Single, metadata, open_zone, range, single};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
     AllocError, CacheLimits, Config, ConfigError, CpuId, Flags, FrameRange, FreeError,

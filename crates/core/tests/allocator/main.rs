@@ -1,0 +1,30 @@
+//! What the allocator does, a room each: one program, because each would compile all of it again.
+
+mod age;
+mod attempt;
+mod backing;
+mod carving;
+#[path = "../common/mod.rs"]
+mod common;
+mod compacting;
+mod confining;
+mod evacuation;
+mod followed;
+mod forked;
+mod free_high;
+mod gibibytes;
+mod global;
+mod handover;
+mod hostile_config;
+mod large_blocks;
+mod magazines;
+mod misuse;
+mod nodes;
+mod out_of_memory;
+mod pressure;
+mod ranges;
+mod removing;
+mod reporting;
+mod requesters;
+mod smoke;
+mod watermarks;
