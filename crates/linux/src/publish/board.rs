@@ -2,11 +2,16 @@
 //! one by one: a sequence lock.
 //!
 //! # Invariants
-//! 1. The sequence number is odd from before the first cell of a message is written until after the
-//!    last. One writer at a time writes.
+//! 1. The sequence number is odd from before a message is made until after its last cell is
+//!    written. One writer at a time writes.
 //! 2. A reader that found the same even number before and after it read has read cells of one
 //!    message. If it had read a cell of a later one, the fence behind its cells and the writer's
 //!    fence in front of them would make it see the odd number, or a later one.
+//!
+//! 3. A message whose number is above what [`begun`] said is made of what its reader had done
+//!    before. The reader's fence comes before it reads the number, the writer's after it made it
+//!    odd: either the reader saw the odd number, or one before, or the writer sees what the reader
+//!    did.
 //!
 //! The cells may be bytes of a file, read and written by system calls, which order less than one
 //! might think: hence the fences.
@@ -35,18 +40,29 @@ pub(crate) trait Cells {
     fn write(&self, message: &Self::Message) -> Result<(), Self::Error>;
 }
 
-/// Replaces the message. The caller is the only writer.
-pub(crate) fn publish<C: Cells>(cells: &C, message: &C::Message) -> Result<(), C::Error> {
+/// Replaces the message by one that is made now. The caller is the only writer.
+pub(crate) fn publish<C: Cells>(
+    cells: &C,
+    make: impl FnOnce() -> Result<C::Message, C::Error>,
+) -> Result<(), C::Error> {
     // A message that was cut short, by an error, left an odd number.
-    let sequence = cells.sequence()? & !1;
-    cells.set_sequence(sequence.wrapping_add(1))?;
-    // Release: pairs with the Acquire fence in `read` (invariant 2).
-    fence(Ordering::Release);
-    cells.write(message)?;
+    let odd = cells.sequence()?.wrapping_add(1) | 1;
+    cells.set_sequence(odd)?;
+    // Release: pairs with the Acquire fence in `read` (invariant 2). SeqCst: with that in `begun`
+    // (invariant 3).
+    fence(Ordering::SeqCst);
+    cells.write(&make()?)?;
     // Release: pairs with the first fence of `read`: a reader that sees the even number sees the
     // cells.
     fence(Ordering::Release);
-    cells.set_sequence(sequence.wrapping_add(2))
+    cells.set_sequence(odd.wrapping_add(1))
+}
+
+/// The number of the last message that was begun. What the caller has done is in all later ones.
+pub(crate) fn begun<C: Cells>(cells: &C) -> Result<u64, C::Error> {
+    // SeqCst: pairs with that in `publish`.
+    fence(Ordering::SeqCst);
+    Ok(cells.sequence()?.wrapping_add(1) & !1)
 }
 
 /// The message and its number; `None`: it is being written.

@@ -27,7 +27,7 @@
 //! | bytes | written by | what |
 //! |---|---|---|
 //! | 0..32 | the program, once | magic, version, process id, the time that the process began |
-//! | 32..40 | the program | sequence number, odd while a snapshot is written |
+//! | 32..40 | the program | sequence number, odd while a snapshot is taken and written |
 //! | 40..56 | the program | bytes of the snapshot; the last request that was answered |
 //! | 64..88 | a reader | a request: its number, kind and CPU |
 //! | 4096.. | the program | a [`Snapshot`] in JSON |

@@ -204,12 +204,14 @@ impl Source {
     }
 
     fn publish(&self, depot: &Depot) -> Result<(), FileError> {
-        let snapshot = Snapshot { drained: self.drained, ..Snapshot::of(depot, &self.spaces) };
-        let message = serde_json::to_vec(&snapshot).map_err(io::Error::from)?;
-        if message.len() as u64 > MESSAGE_BYTES_MAX {
-            return Err(io::Error::from(io::ErrorKind::FileTooLarge).into());
-        }
-        board::publish(&Parts(&self.file), &message)
+        board::publish(&Parts(&self.file), || {
+            let snapshot = Snapshot { drained: self.drained, ..Snapshot::of(depot, &self.spaces) };
+            let message = serde_json::to_vec(&snapshot).map_err(io::Error::from)?;
+            if message.len() as u64 > MESSAGE_BYTES_MAX {
+                return Err(io::Error::from(io::ErrorKind::FileTooLarge).into());
+            }
+            Ok(message)
+        })
     }
 }
 

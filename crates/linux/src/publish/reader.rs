@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::board::{self, Cells as _};
+use super::board;
 use super::error::{Defect, ReadError};
 use super::files::{self, FileError, Parts};
 use super::header::{Fixed, Request};
@@ -59,13 +59,15 @@ impl Reader {
         ReadError::Gone { path: self.path.clone(), pid: self.fixed.pid }
     }
 
-    /// Has the program write a snapshot, and reads it. Waits at most `limit` for it.
+    /// Has the program write a snapshot of what is there now, and reads it. Waits at most `limit`
+    /// for it.
     ///
     /// # Errors
     /// [`ReadError`]: among others, that the program has ended meanwhile, or does not answer.
     pub fn refresh(&mut self, limit: Duration) -> Result<Snapshot, ReadError> {
         let begin = Instant::now();
-        let before = Parts(&self.file).sequence().map_err(|error| at(&self.path, error))?;
+        // The program may be at one already, for another look: that is older.
+        let begun = board::begun(&Parts(&self.file)).map_err(|error| at(&self.path, error))?;
         let file = files::open(&self.path, false);
         let file = match file {
             // The program removes it when it ends.
@@ -82,7 +84,7 @@ impl Reader {
         }
         loop {
             let message = board::read(&parts).map_err(|error| at(&self.path, error))?;
-            if let Some((_, message)) = message.filter(|&(sequence, _)| sequence > before) {
+            if let Some((_, message)) = message.filter(|&(sequence, _)| sequence > begun) {
                 return self.decode(&message);
             }
             if !self.is_alive() {

@@ -149,7 +149,7 @@ fn refusal_within(limit: Duration, place: &Place, change: impl FnOnce(&Path)) ->
     let began = process::began(std::process::id()).unwrap();
     let parts = Parts(&file);
     parts.set_fixed(Fixed { pid: std::process::id(), began }).unwrap();
-    board::publish(&parts, &b"{}".to_vec()).unwrap();
+    board::publish(&parts, || Ok(b"{}".to_vec())).unwrap();
     change(&path);
     let mut reader = match Reader::open(&path) {
         Ok(reader) => reader,
@@ -268,13 +268,13 @@ fn messages_in_files_are_read_whole() {
     let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     let parts = Parts(&file);
     parts.set_fixed(Fixed { pid: 1, began: 1 }).unwrap();
-    board::publish(&parts, &vec![0; 100]).unwrap();
+    board::publish(&parts, || Ok(vec![0; 100])).unwrap();
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             for number in 1..=MESSAGES {
                 // Longer and shorter ones, over several pages.
                 let bytes = 100 + (number * 7919 % 20_000) as usize;
-                board::publish(&parts, &vec![number as u8; bytes]).unwrap();
+                board::publish(&parts, || Ok(vec![number as u8; bytes])).unwrap();
             }
         });
         let (mut last, mut read) = (0, 0);

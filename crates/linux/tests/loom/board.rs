@@ -5,13 +5,19 @@ use std::convert::Infallible;
 use loom::sync::Arc;
 
 use crate::SKIPS_FENCES;
-use crate::board::{Cells, publish, read};
+use crate::board::{Cells, begun, publish, read};
 use crate::prim::{AtomicU64, Ordering};
 
 /// Memory that orders nothing by itself.
 struct Memory {
     sequence: AtomicU64,
     message: [AtomicU64; 2],
+}
+
+impl Memory {
+    fn new() -> Self {
+        Memory { sequence: AtomicU64::new(0), message: [AtomicU64::new(0), AtomicU64::new(0)] }
+    }
 }
 
 impl Cells for Memory {
@@ -44,14 +50,11 @@ fn explore() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(3));
     builder.check(|| {
-        let memory = Arc::new(Memory {
-            sequence: AtomicU64::new(0),
-            message: [AtomicU64::new(0), AtomicU64::new(0)],
-        });
+        let memory = Arc::new(Memory::new());
         let written = memory.clone();
         let writer = loom::thread::spawn(move || {
             for value in [1, 2] {
-                let Ok(()) = publish(&*written, &[value; 2]);
+                let Ok(()) = publish(&*written, || Ok([value; 2]));
             }
         });
         for _ in 0..2 {
@@ -77,4 +80,45 @@ fn messages_are_read_whole() {
 fn fences_are_needed() {
     SKIPS_FENCES.set(true);
     explore();
+}
+
+/// A reader that does something and then looks, beside a writer of two messages about it.
+fn explore_looks() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.check(|| {
+        let shared = Arc::new((Memory::new(), AtomicU64::new(0)));
+        let written = shared.clone();
+        let writer = loom::thread::spawn(move || {
+            let (memory, done) = &*written;
+            for _ in 0..2 {
+                let Ok(()) = publish(memory, || Ok([done.load(Ordering::Relaxed); 2]));
+            }
+        });
+        let (memory, done) = &*shared;
+        done.store(1, Ordering::Relaxed);
+        let Ok(begun) = begun(memory);
+        let check = || {
+            let Ok(seen) = read(memory);
+            if let Some((_, message)) = seen.filter(|&(sequence, _)| sequence > begun) {
+                assert_eq!(message, [1; 2], "it is older than the look");
+            }
+        };
+        check();
+        writer.join().unwrap();
+        check();
+    });
+}
+
+#[test]
+fn what_was_begun_before_a_look_is_no_answer_to_it() {
+    explore_looks();
+}
+
+/// The mutant: no fences.
+#[test]
+#[should_panic(expected = "it is older than the look")]
+fn looks_need_fences() {
+    SKIPS_FENCES.set(true);
+    explore_looks();
 }
