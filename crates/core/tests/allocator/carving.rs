@@ -3,6 +3,7 @@
 
 #[path = "../model/arena.rs"]
 mod arena;
+
 use std::collections::HashSet;
 
 use crate::common::backing::Sets;

@@ -7,11 +7,9 @@
 //! 2. A reader that found the same even number before and after it read has read cells of one
 //!    message. If it had read a cell of a later one, the fence behind its cells and the writer's
 //!    fence in front of them would make it see the odd number, or a later one.
-//!
-//! 3. A message whose number is above what [`begun`] said is made of what its reader had done
-//!    before. The reader's fence comes before it reads the number, the writer's after it made it
-//!    odd: either the reader saw the odd number, or one before, or the writer sees what the reader
-//!    did.
+//! 3. A message with a higher number than [`begun`] returned shows what the caller did before that.
+//!    The caller's fence is in front of its look at the number, the writer's behind the odd number.
+//!    If the caller did not see that one, its fence came first, and the writer sees what it did.
 //!
 //! The cells may be bytes of a file, read and written by system calls, which order less than one
 //! might think: hence the fences.
@@ -65,7 +63,7 @@ pub(crate) fn begun<C: Cells>(cells: &C) -> Result<u64, C::Error> {
     Ok(cells.sequence()?.wrapping_add(1) & !1)
 }
 
-/// The message and its number; `None`: it is being written.
+/// The message and its number; `None`: one is being made or written.
 pub(crate) fn read<C: Cells>(cells: &C) -> Result<Option<(u64, C::Message)>, C::Error> {
     let before = cells.sequence()?;
     if before & 1 == 1 {
