@@ -66,11 +66,9 @@ impl<C: Cpus> Allocator<'_, C> {
                 sources::empty_window(&mut evacuation, frames, align, |_| true)
             }
         };
-        let mut done = evacuation.done;
-        let state = self.caches.zones.get(zone);
-        let whole = bitmap.fillings(zone, state.span()).filter(|filling| filling.is_whole());
-        done.whole_pageblocks = whole.count() as u64;
-        state.compactions.count(&done.counts());
+        evacuation.done.whole_pageblocks = evacuation.whole_pageblocks();
+        let done = evacuation.done;
+        self.caches.zones.get(zone).compactions.count(&done.counts());
         self.caches.store.end_call(|| ());
         Ok(done)
     }

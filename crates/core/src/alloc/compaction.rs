@@ -73,9 +73,10 @@ impl Compaction {
         Compaction { looks_max: sources, ..self }
     }
 
-    /// How caches are drained, once for each 8 pageblocks or each window. [`Mode::Full`] unless
-    /// set. A quiet drain leaves frames in fronts; their pageblocks cannot be emptied. A handover
-    /// interrupts no CPU, and leaves the frames of CPUs that have not answered yet.
+    /// How caches are drained: for pageblocks once before the first is chosen, then once for each 8
+    /// pageblocks or each window. [`Mode::Full`] unless set. A quiet drain leaves frames in fronts;
+    /// their pageblocks cannot be emptied. A handover interrupts no CPU, and leaves the frames of
+    /// CPUs that have not answered yet.
     #[must_use]
     pub const fn drain(self, mode: Mode) -> Self {
         Compaction { drain: mode, ..self }

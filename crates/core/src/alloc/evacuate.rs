@@ -149,6 +149,12 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
         self.caches().zones.get(self.zone).span()
     }
 
+    /// Whole pageblocks of the zone.
+    pub fn whole_pageblocks(&self) -> u64 {
+        let fillings = self.bitmap.fillings(self.zone, self.span());
+        fillings.filter(|filling| filling.is_whole()).count() as u64
+    }
+
     /// Frames of a range that are not free.
     pub fn held_in(&self, range: FrameRange) -> u64 {
         let (mut held, mut count) = (Held::of(range), 0);
@@ -214,7 +220,7 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
         Some(Source { _isolation: isolation, _moving: moving, range })
     }
 
-    /// Takes back what CPUs cache, after a source was isolated.
+    /// Takes back what CPUs cache: what is in a source only after that was isolated.
     pub fn drain(&self) {
         Drains(self.caches()).drain(Scope::zone(self.zone), self.rules.drain);
     }

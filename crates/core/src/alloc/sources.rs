@@ -12,6 +12,9 @@
 //! (`mm/compaction.c`) moves from one end of a zone to the other and meets in the middle instead,
 //! which needs no count per pageblock, and moves frames out of dense pageblocks too.
 //!
+//! A walk takes cached frames for held ones: a sparse pageblock looks dense, and the room of its
+//! cached frames is missed. So caches are drained before the first walk, too.
+//!
 //! Each source is visited at most once, in ascending order of its key, and a destination always
 //! has a higher key than its source. So a compaction ends, and frames never go back and forth.
 
@@ -31,6 +34,9 @@ pub(super) fn empty_pageblocks<C: Cpus>(
     count: Option<u32>,
 ) -> CompactEnd {
     let (bitmap, zone) = (evacuation.bitmap, evacuation.zone);
+    if count.is_none_or(|count| evacuation.whole_pageblocks() < u64::from(count)) {
+        evacuation.drain();
+    }
     let mut after = None;
     loop {
         let mut ranked = Ranked::after(after);

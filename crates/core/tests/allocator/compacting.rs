@@ -522,6 +522,36 @@ fn cached_frames_are_drained_once_per_group() {
     );
 }
 
+/// Frames that CPUs cache are not free in their pageblocks, but there is room for blocks there once
+/// they are drained.
+#[test]
+fn full_caches_hide_no_room() {
+    let (cpus, pageblocks) = (8, 16);
+    let ranges = [range(0, pageblocks * PAGEBLOCK)];
+    let zones = [open_zone("a", &ranges)];
+    let config = Config::new(cpus, &zones);
+    let mut memory = metadata(&config);
+    let mut depot = single(&config, &mut memory);
+    let table = Table::default();
+    let all: Vec<Pfn> =
+        std::iter::from_fn(|| depot.alloc(Order::BASE, Flags::default()).ok()).collect();
+    for (i, pfn) in all.into_iter().enumerate() {
+        if i % 4 == 0 {
+            table.insert(pfn, Order::BASE);
+            continue;
+        }
+        depot.cpus().0.run_on(i as u32 % cpus);
+        depot.free(pfn, Order::BASE).unwrap();
+    }
+    let stats = |cpu| depot.cpu_stats(CpuId::new(cpu), ZONE).unwrap().cached_pages();
+    let cached: u64 = (0..cpus).map(stats).sum();
+    assert!(cached >= 400, "{cached} pages are cached");
+    let done = depot.compact(ZONE, Compaction::all(), &table).unwrap();
+    // A quarter of the memory is held.
+    assert_eq!(done.whole_pageblocks, 12, "{done:?}, {cached} pages were cached");
+    table.check(&mut depot);
+}
+
 #[test]
 fn nothing_is_isolated_where_memory_is_low() {
     let ranges = [range(0, 8 * 512)];
