@@ -531,7 +531,7 @@ impl<C: Cpus> Batch<'_, '_, C> {
 
 /// Where moved blocks go: the densest pageblocks that have room.
 struct Destinations {
-    /// By room: the densest is first.
+    /// By room, the densest first. Numbers of pageblocks are inverted.
     ranked: Ranked,
     /// Keys of pageblocks that may be used are above it.
     floor: Option<Key>,
@@ -558,7 +558,7 @@ impl Destinations {
         let mut is_fresh = false;
         loop {
             while let Some(&key) = self.ranked.keys().first() {
-                let found = bitmap.take_from(PageblockIndex(key.first), zone, order);
+                let found = bitmap.take_from(PageblockIndex(!key.first), zone, order);
                 if found.is_some() {
                     return found;
                 }
@@ -580,8 +580,9 @@ impl Destinations {
             let key = filling.key();
             let is_denser = self.floor.is_none_or(|floor| key > floor);
             if is_denser && filling.room() > 0 {
-                // The other way round: the densest first.
-                self.ranked.add(Key { cost: u64::from(filling.room()), first: key.first });
+                // The other way round: the densest first, and of equals the last, which is the last
+                // to be emptied itself.
+                self.ranked.add(Key { cost: u64::from(filling.room()), first: !key.first });
             }
         }
     }
