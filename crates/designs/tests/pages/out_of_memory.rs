@@ -3,12 +3,10 @@
 //! never ran. There, a drain without a zone dereferenced the zone. Here, a request must return an
 //! error, no design may crash, and all memory freed afterwards must be available.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::{allowed_cpus, over_all_designs, pin, task, three_zones};
+use crate::common::{allowed_cpus, over_all_designs, pin, task, three_zones};
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 use pagedepot_designs::{Entry, PageCache, Scope, Setup};
 

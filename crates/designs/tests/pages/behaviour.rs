@@ -1,8 +1,6 @@
 //! Behaviour that only one design has.
 
-mod common;
-
-use common::{allowed_cpus, interrupt, pin, task, three_zones};
+use crate::common::{self, allowed_cpus, interrupt, pin, task, three_zones};
 use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 use pagedepot_designs::*;
 use pagedepot_rseq::affinity;

@@ -2,14 +2,12 @@
 //! blocks, while other threads drain. Each frame that is held carries its owner's mark, so the test
 //! finds a frame handed out twice at once, and a lost frame at the end.
 
-mod common;
-
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{Rng, allowed_cpus, over_all_designs, pin, task};
+use crate::common::{Rng, allowed_cpus, over_all_designs, pin, task};
 use pagedepot::cpus::Here;
 use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 use pagedepot_designs::{Counts, Entry, PageCache, Scope, Setup};

@@ -9,9 +9,7 @@
 //!
 //! Every few operations and at the end, `validate`: every frame is in exactly one place.
 
-mod common;
-
-use common::{interrupt, over_all_designs, task, three_zones};
+use crate::common::{self, interrupt, over_all_designs, task, three_zones};
 use pagedepot::cpus::Here;
 use pagedepot::{Mobility, Mode, Order, Pfn, ZoneId};
 use pagedepot_designs::{Entry, PageCache, Scope, Setup};
