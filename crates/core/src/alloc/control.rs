@@ -14,9 +14,10 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// Drains the caches in `scope`. CPUs and zones that do not exist have nothing to drain.
     ///
     /// Quiet: O(shelves in scope + pages taken), about 1 us for a CPU with 250 cached pages. May
-    /// be called from anywhere, also from interrupt handlers. Full: also a fence per CPU, so only
-    /// from where the environment can fence. Handover: as quiet, and asks each CPU that is not
-    /// quiescent; [`drain_handover`](Self::drain_handover) also tells when they have handed over.
+    /// be called from anywhere, also from interrupt handlers. Full: also a fence per CPU that has
+    /// magazines in its fronts, so only from where the environment can fence. Handover: as quiet,
+    /// and asks each CPU that is not quiescent; [`drain_handover`](Self::drain_handover) also tells
+    /// when they have handed over.
     pub fn drain(&self, scope: Scope, mode: Mode) -> Drained {
         Drains(&self.caches).drain(scope, mode)
     }

@@ -25,23 +25,43 @@ fn depot(frames: u32) -> Arc<Depot<Rseq>> {
     depot
 }
 
+/// A request beside a CPU that frees the only frame.
+fn freed_before(prepare: impl Fn(&Arc<Depot<Rseq>>)) {
+    let depot = depot(1);
+    let held = depot.alloc().unwrap();
+    prepare(&depot);
+    let done = Arc::new(AtomicBool::new(false));
+    let set = done.clone();
+    let owner = spawn(0, &depot, move |depot| {
+        depot.free(held);
+        set.store(true, Ordering::Release);
+    });
+    run_on(1);
+    let freed = done.load(Ordering::Acquire);
+    assert!(depot.alloc().is_ok() || !freed, "it is free");
+    owner.join().unwrap();
+    depot.finish();
+}
+
 #[test]
 fn freed_before_is_found() {
+    explore(|| freed_before(|_| {}));
+}
+
+/// A CPU whose fronts are empty is neither asked nor fenced, until it has a magazine.
+#[test]
+fn freed_before_into_an_empty_front() {
     explore(|| {
-        let depot = depot(1);
-        let held = depot.alloc().unwrap();
-        let done = Arc::new(AtomicBool::new(false));
-        let set = done.clone();
-        let owner = spawn(0, &depot, move |depot| {
-            depot.free(held);
-            set.store(true, Ordering::Release);
+        freed_before(|depot| {
+            depot.allocator.drain(Scope::ALL, Mode::Full);
         });
-        run_on(1);
-        let freed = done.load(Ordering::Acquire);
-        assert!(depot.alloc().is_ok() || !freed);
-        owner.join().unwrap();
-        depot.finish();
     });
+}
+
+#[test]
+#[should_panic]
+fn freed_before_into_a_front_that_counts_as_empty() {
+    explore_mutant(Mutant::Uncharged, || freed_before(|_| {}));
 }
 
 /// A request beside a drainer that takes what a CPU keeps of two frames, which no caller holds.

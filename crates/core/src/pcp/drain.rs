@@ -2,7 +2,8 @@
 //!
 //! *Quiet*: takes every shelf, by one atomic operation each, and interrupts no CPU; what is in
 //! fronts stays and is counted as unreachable. *Full*: closes the gate of each CPU that is not
-//! isolated, fences it once, takes its fronts too; the argument is in `front/gate.rs`.
+//! isolated and has magazines in its fronts, fences it once, takes its fronts too; the argument is
+//! in `front/gate.rs`.
 //!
 //! What a quiet drain cannot reach is bounded: per CPU, zone, context, order and mobility in use
 //! two magazines of 63 blocks (order 0), 31, 15, and 7 from order 3 up, in pages 126, 124, 120, and
@@ -30,7 +31,8 @@ use crate::sync::{InFlight, prefetch_write};
 pub enum Mode {
     /// Shelves only; interrupts no CPU.
     Quiet,
-    /// Fronts too: one fence per CPU that is not isolated and not quiescent.
+    /// Fronts too: one fence per CPU that is not isolated, not quiescent and has magazines there. A
+    /// CPU that has done nothing since the last full drain has none.
     Full,
     /// Fronts too, without a fence: quiescent CPUs are taken at once, the others are asked. Each
     /// hands its fronts over at its next operation that needs one, by one bounded step, and caches
@@ -146,6 +148,9 @@ impl<C: Cpus> Caches<'_, C> {
         if mode == Mode::Full && !zones.is_empty() {
             if self.cpus.environment().is_isolated(cpu) {
                 done.isolated_cpus = 1;
+            } else if !self.has_magazines(cpu, zones.clone()) {
+                // Its fronts are empty: perhaps it has just handed them over.
+                done.taken_pages += self.drain_handed(cpu, zones.clone());
             } else if let Some(closed) = Closed::close(self.pcps.blocks(), cpu, self.pcps.tickets())
             {
                 self.drain_fronts(closed, cpu, zones.clone(), Force::Fence, &mut done);
@@ -175,6 +180,11 @@ impl<C: Cpus> Caches<'_, C> {
     pub fn drain_shelves(&self, cpu: CpuId, zones: Range<u32>) -> u64 {
         let shares = zones.map(|zone| self.share(cpu, ZoneId::new(zone)));
         shares.map(|share| share.drain_shelves() + share.drain_handed()).sum()
+    }
+
+    /// Takes what a CPU handed over; returns pages.
+    pub fn drain_handed(&self, cpu: CpuId, zones: Range<u32>) -> u64 {
+        zones.map(|zone| self.share(cpu, ZoneId::new(zone)).drain_handed()).sum()
     }
 
     /// Takes the fronts of a CPU whose gate is closed, reopens it, then returns the frames.

@@ -71,9 +71,7 @@ impl<C: Cpus> Caches<'_, C> {
         let is_pending = self.has_magazines(cpu, zones.clone())
             && !self.pcps.shared(cpu).asks.is_answered(ask.number)
             && self.is_pending(cpu, zones.clone(), ask, &mut done);
-        for zone in zones.clone().map(ZoneId::new) {
-            done.taken_pages += self.share(cpu, zone).drain_handed();
-        }
+        done.taken_pages += self.drain_handed(cpu, zones.clone());
         if cfg!(loom) {
             // As in `drain_cpu`, no protocol reads the rest.
             done.pending_cpus = u64::from(is_pending);
@@ -93,10 +91,14 @@ impl<C: Cpus> Caches<'_, C> {
     }
 
     /// Whether there may be something in the fronts: the shelves, which count, were drained before.
-    fn has_magazines(&self, cpu: CpuId, zones: Range<u32>) -> bool {
+    /// If not, neither an ask nor a fence would find anything.
+    ///
+    /// A magazine is charged before it gets into a front, and until what it held is in the store or
+    /// handed over. One that is charged after this look gets there by a slow path, which is a move:
+    /// a request that is about to fail sees it, as it would after it had emptied the front.
+    pub fn has_magazines(&self, cpu: CpuId, zones: Range<u32>) -> bool {
         let mut pcps = zones.map(|zone| self.pcps.pcp(cpu, ZoneId::new(zone)));
-        // A magazine is charged before it gets into a front, and until what it held is in the store
-        // or handed over. Acquire: pairs with the Release in `Share::charge`.
+        // Acquire: pairs with the Release in `Share::charge`.
         pcps.any(|pcp| pcp.charged_pages.load(Ordering::Acquire) > 0)
     }
 

@@ -82,7 +82,10 @@ impl<C: Cpus> Share<'_, '_, C> {
 
     /// Charges this CPU with magazines, in pages.
     pub fn charge(&self, pages: i64) {
-        // Release: pairs with the Acquire of a drain that waits for no CPU which is charged with
+        if is_mutant(Mutant::Uncharged) {
+            return;
+        }
+        // Release: pairs with the Acquire of a drain that leaves out CPUs which are charged with
         // nothing, and then finds what was handed over. To policies it is a limit.
         self.pcp.charged_pages.fetch_add(pages, Ordering::Release);
     }

@@ -9,8 +9,10 @@
 //!
 //! The handover asks every CPU for its fronts and looks for some microseconds whether they have
 //! come. CPUs that allocate at the moment hand over in that time, so that the full drain has fewer
-//! CPUs to fence. Isolated CPUs are not fenced. If one of them has pages of the zone in its fronts,
-//! the request waits for it to hand over, a few milliseconds in all, before it fails.
+//! CPUs to fence. Those without magazines in their fronts are neither asked nor fenced: when memory
+//! is used up, a request that fails once more reads some words of each CPU. Isolated CPUs are not
+//! fenced. If one of them has pages of the zone in its fronts, the request waits for it to hand
+//! over, a few milliseconds in all, before it fails.
 //!
 //! A request fails only after a round that was *undisturbed*. From before its first drain until
 //! after its last search, all of this must hold:

@@ -41,6 +41,8 @@ pub enum Mutant {
     KeepsClaims,
     /// A claim across sections that finds a frame missing keeps what it has of the sections before.
     KeepsPart,
+    /// A CPU is charged with no magazine.
+    Uncharged,
     /// A magazine is stolen by looking at the top of another CPU's empties, and left there.
     LeavesStolen,
     /// Compaction frees a block that was gone when it was to be moved.

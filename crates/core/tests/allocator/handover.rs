@@ -271,7 +271,8 @@ fn a_request_finds_what_an_isolated_cpu_hands_over() {
     assert_eq!(held.len() as u64 + in_fronts, u64::from(PAGES));
     depot.register_reclaim(Box::leak(Box::new(Owner(depot)))).unwrap();
     let rest = take_all();
-    assert_eq!((rest.len() as u64, anywhere.fences() > 0), (in_fronts, true));
+    // The drainer's own magazines are handed over by itself, so no CPU is left to be fenced.
+    assert_eq!((rest.len() as u64, anywhere.fences()), (in_fronts, 0));
     held.into_iter().chain(rest).for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
     assert_eq!(depot.validate_at_rest().unwrap().held_pages(), 0);
 }

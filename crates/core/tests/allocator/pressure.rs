@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
-    AllocError, Config, Flags, HighPolicy, Mode, Order, Pfn, Pressure, Reclaim, Scope,
+    AllocError, Config, Drained, Flags, HighPolicy, Mode, Order, Pfn, Pressure, Reclaim, Scope,
     TooManyCallbacks, Watermarks, ZoneConfig, ZoneId,
 };
 
@@ -244,13 +244,44 @@ fn spared_cpus_keep_their_fronts() {
     assert!((1..=2 * 63).contains(&shortage.unreachable_pages));
     assert_eq!((shortage.free_pages, shortage.cached_pages, shortage.in_flight_pages), (0, 0, 0));
     assert_eq!(held.len() as u64 + shortage.unreachable_pages, u64::from(FRAMES));
+    assert_eq!(cpus.fences(), fences, "no other CPU has a magazine");
+    cpus.run_on(2);
+    depot.free(held.pop().unwrap(), Order::BASE).unwrap();
+    cpus.run_on(0);
     let drained = depot.drain(Scope::ALL, Mode::Full);
-    assert_eq!((drained.isolated_cpus, drained.fences), (1, 2));
+    assert_eq!((drained.isolated_cpus, drained.fences, drained.taken_pages), (1, 1, 1));
     assert_eq!(drained.unreachable_pages, shortage.unreachable_pages);
-    assert!(cpus.fences() > fences);
+    assert_eq!(cpus.fences(), fences + 1);
     cpus.spare(0);
     held.extend(fill(&depot, Flags::default(), || true));
     assert_eq!(held.len() as u32, FRAMES);
+    free_all(&depot, held);
+    check_all_free(&mut depot);
+}
+
+/// A CPU that has no magazine has nothing to give: neither drains nor requests that fail fence it.
+#[test]
+fn cpus_without_magazines_are_not_fenced() {
+    let mut depot = machine(NOTHING_HELD_BACK, &[]);
+    let cpus = &depot.cpus().0;
+    assert_eq!(depot.drain(Scope::ALL, Mode::Full), Drained::default());
+    let mut held = fill(&depot, Flags::default(), || true);
+    let fences = cpus.fences();
+    for cpu in [0, 1, 2, 0] {
+        cpus.run_on(cpu);
+        assert!(depot.alloc(Order::BASE, Flags::default()).is_err());
+        assert_eq!(depot.drain(Scope::ALL, Mode::Full), Drained::default());
+    }
+    assert_eq!(cpus.fences(), fences);
+    // One that has freed since then is fenced, by whoever comes first, and found.
+    let freed = held.pop().unwrap();
+    depot.free(freed, Order::BASE).unwrap();
+    cpus.run_on(1);
+    assert_eq!(depot.alloc(Order::BASE, Flags::default()), Ok(freed));
+    assert_eq!(cpus.fences(), fences + 1);
+    assert!(depot.alloc(Order::BASE, Flags::default()).is_err());
+    assert_eq!(cpus.fences(), fences + 1);
+    held.push(freed);
     free_all(&depot, held);
     check_all_free(&mut depot);
 }
@@ -274,7 +305,8 @@ fn refused_fences_leave_the_fronts_alone() {
     let cpus = &depot.cpus().0;
     cpus.refuse_fences(true);
     let drained = depot.drain(Scope::ALL, Mode::Full);
-    assert_eq!((drained.busy_cpus, drained.taken_pages, drained.unreachable_pages), (3, 0, 63));
+    // The others have no magazine that they could be fenced for.
+    assert_eq!((drained.busy_cpus, drained.taken_pages, drained.unreachable_pages), (1, 0, 63));
     // The gate is open again.
     let other = depot.alloc(Order::BASE, Flags::default()).unwrap();
     assert_eq!(depot.drain(Scope::ALL, Mode::Full).unreachable_pages, 62);

@@ -273,6 +273,12 @@ impl Lockstep<'_> {
         };
         let (shelved, in_fronts) = (sum(|s| s.shelved_pages), sum(|s| s.unreachable_pages));
         let handed = sum(|s| s.handed_pages);
+        // CPUs with magazines in fronts: what is on a shelf is charged, and full.
+        let has_fronts = |cpu: &&CpuId| {
+            let stats = |&zone| self.depot.cpu_stats(**cpu, zone).unwrap();
+            zones.iter().map(stats).any(|stats| stats.charged_pages > stats.shelved_pages)
+        };
+        let fenced = cpus.iter().filter(has_fronts).count() as u64;
         let fences = self.depot.cpus().0.fences();
 
         let mut told = Drained::default();
@@ -311,8 +317,6 @@ impl Lockstep<'_> {
                 }
             }
             Mode::Full => {
-                // A drain with nothing to take must not fence.
-                let fenced = if zones.is_empty() { 0 } else { cpus.len() as u64 };
                 let taken = shelved + handed + in_fronts;
                 assert_eq!((drained.taken_pages, drained.fences), (taken, fenced));
                 assert_eq!((sum(|s| s.unreachable_pages), drained.unreachable_pages), (0, 0));

@@ -408,6 +408,9 @@ fn full_drains_of_a_depot_fence_just_the_cpus_whose_locks_are_held() {
     assert_eq!(quiet.interruptions, 0);
     let full = depot.drain(Scope::ALL, Mode::Full);
     assert_eq!((full.fences, full.unreachable_pages), (2, 0));
+    // One that has nothing cached is left out.
+    assert_eq!(depot.drain(Scope::cpu(CpuId::new(2)), Mode::Full).fences, 0);
+    (1..3).for_each(|cpu| warm(&depot, cpu));
     assert_eq!(depot.drain(Scope::cpu(CpuId::new(1)), Mode::Full).fences, 0);
     assert_eq!(depot.drain(Scope::cpu(CpuId::new(2)), Mode::Full).fences, 1);
     assert_eq!(depot.counts().interruptions, 3);
