@@ -1,6 +1,8 @@
 //! Which zone serves a request: that of the nearest node and, there, the one that fewest requests
 //! need.
 
+use std::mem::MaybeUninit;
+
 use crate::common::{metadata, open_zone, order, range, single};
 use pagedepot::{
     AllocError, Config, CpuId, Flags, FrameRange, NodeId, Order, Watermarks, ZoneConfig, ZoneId,
@@ -124,9 +126,11 @@ fn each_cpus_metadata_fills_pages_of_its_own() {
     let mut parts = Vec::new();
     for cpu_pages in [false, true] {
         let config = Config { cpu_pages, ..Config::new(5, &zones) };
-        // Whatever the alignment of the memory.
-        let mut memory = metadata(&config);
-        let depot = single(&config, &mut memory);
+        // The memory begins 64 bytes into a page: what is packed fills no page of its own.
+        let bytes = metadata(&config).len();
+        let mut memory = vec![MaybeUninit::uninit(); bytes + PAGE];
+        let before = (PAGE + 64 - memory.as_ptr().addr() % PAGE) % PAGE;
+        let depot = single(&config, &mut memory[before..][..bytes]);
         let (start, bytes) = depot.metadata();
         let caches = depot.cpu_caches();
         let part = |cpu| caches.metadata(CpuId::new(cpu));
