@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::cpus::{Rseq, run_on};
 use super::depot::{Depot, Setup};
-use super::{Mutant, explore, explore_large, explore_mutant, spawn};
+use super::{Mutant, explore, explore_large, explore_mutant, is_mutant, spawn};
 use crate::alloc::last_resort_for_block;
 use crate::frame::pageblock::SECTION_FRAMES;
 use crate::sync::prim::{AtomicBool, AtomicU32, Ordering};
@@ -25,11 +25,17 @@ fn depot(frames: u32) -> Arc<Depot<Rseq>> {
     depot
 }
 
-/// A request beside a CPU that frees the only frame.
-fn freed_before(prepare: impl Fn(&Arc<Depot<Rseq>>)) {
+/// A request beside a CPU that frees the only frame: into a magazine that it has in its front, or
+/// into an empty front, for which it is neither asked nor fenced.
+fn freed_before(has_magazine: bool) {
     let depot = depot(1);
-    let held = depot.alloc().unwrap();
-    prepare(&depot);
+    let mut held = depot.alloc().unwrap();
+    if has_magazine {
+        depot.free(held);
+        held = depot.alloc().unwrap();
+    }
+    let stats = depot.allocator.cpu_stats(CpuId::new(0), ZoneId::new(0)).unwrap();
+    assert!((stats.charged_pages > 0) == has_magazine || is_mutant(Mutant::Uncharged));
     let done = Arc::new(AtomicBool::new(false));
     let set = done.clone();
     let owner = spawn(0, &depot, move |depot| {
@@ -44,24 +50,19 @@ fn freed_before(prepare: impl Fn(&Arc<Depot<Rseq>>)) {
 }
 
 #[test]
-fn freed_before_is_found() {
-    explore(|| freed_before(|_| {}));
+fn freed_before_into_a_magazine() {
+    explore(|| freed_before(true));
 }
 
-/// A CPU whose fronts are empty is neither asked nor fenced, until it has a magazine.
 #[test]
 fn freed_before_into_an_empty_front() {
-    explore(|| {
-        freed_before(|depot| {
-            depot.allocator.drain(Scope::ALL, Mode::Full);
-        });
-    });
+    explore(|| freed_before(false));
 }
 
 #[test]
 #[should_panic]
 fn freed_before_into_a_front_that_counts_as_empty() {
-    explore_mutant(Mutant::Uncharged, || freed_before(|_| {}));
+    explore_mutant(Mutant::Uncharged, || freed_before(true));
 }
 
 /// A request beside a drainer that takes what a CPU keeps of two frames, which no caller holds.
