@@ -3,7 +3,7 @@
 
 use std::mem::MaybeUninit;
 
-use crate::common::{metadata, open_zone, order, range, single};
+use crate::common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
     AllocError, Config, CpuId, Flags, FrameRange, NodeId, Order, Watermarks, ZoneConfig, ZoneId,
 };
@@ -127,7 +127,7 @@ fn each_cpus_metadata_fills_pages_of_its_own() {
     for cpu_pages in [false, true] {
         let config = Config { cpu_pages, ..Config::new(5, &zones) };
         // The memory begins 64 bytes into a page: what is packed fills no page of its own.
-        let bytes = metadata(&config).len();
+        let bytes = Single::metadata_bytes(&config).unwrap();
         let mut memory = vec![MaybeUninit::uninit(); bytes + PAGE];
         let before = (PAGE + 64 - memory.as_ptr().addr() % PAGE) % PAGE;
         let depot = single(&config, &mut memory[before..][..bytes]);
