@@ -23,9 +23,6 @@ const MEMORY_MIB: RangeInclusive<i64> = 64..=65536;
 pub struct Options {
     /// The test; without it, all tests run, one after the other
     test: Option<Test>,
-    /// Leave a test out when all run (may be repeated)
-    #[arg(long, value_name = "TEST", conflicts_with = "test")]
-    skip: Vec<Test>,
     /// CPUs of the machine
     #[arg(
         long,
@@ -99,9 +96,8 @@ pub fn run(options: &Options) -> Result<()> {
     let progress = Progress::new();
     progress.show("building examples/kernel");
     let kernel = build(&root)?;
-    let all = Test::value_variants();
-    let tests = options.test.as_ref().map_or(all, std::slice::from_ref);
-    for &test in tests.iter().filter(|test| !options.skip.contains(test)) {
+    let tests = options.test.map_or(Test::value_variants().to_vec(), |test| vec![test]);
+    for test in tests {
         run_test(&kernel, options, test, &progress).with_context(|| {
             let design = name(options.design);
             format!("test {} with {} CPUs and design {design} failed", name(test), options.cpus)
