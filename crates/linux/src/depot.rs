@@ -235,8 +235,8 @@ impl Depot {
     }
 
     /// Takes pages back from CPUs' caches. *Quiet*: interrupts no CPU. *Full*: fences each CPU that
-    /// runs this process, is not isolated and has something cached, once, and takes its fronts too.
-    /// *Handover*: interrupts no CPU, and asks each for its fronts; see
+    /// runs this process, is not isolated and has magazines in its fronts, once, and takes those
+    /// too. *Handover*: interrupts no CPU, and asks each for its fronts; see
     /// [`drain_handover`](Self::drain_handover).
     ///
     /// ```

@@ -149,7 +149,7 @@ impl<C: Cpus> Caches<'_, C> {
             if self.cpus.environment().is_isolated(cpu) {
                 done.isolated_cpus = 1;
             } else if !self.has_magazines(cpu, zones.clone()) {
-                // Its fronts are empty: perhaps it has just handed them over.
+                // Its fronts are empty, or it has handed them over since the line above.
                 done.taken_pages += self.drain_handed(cpu, zones.clone());
             } else if let Some(closed) = Closed::close(self.pcps.blocks(), cpu, self.pcps.tickets())
             {
