@@ -57,7 +57,8 @@ impl Results {
     }
 
     /// A line for each metric, with the least of each of `designs`, or of rates the greatest: the
-    /// host's other work only adds to times. Last the ratio of the second, ours, to the first.
+    /// host's other work only adds to times; but for those that have none. Last the ratio of the
+    /// second, ours, to the first. Columns have the last words of designs' names.
     pub fn table(&self, designs: &[&str]) -> String {
         let mut lines: BTreeMap<(&str, u32, String), BTreeMap<&str, f64>> = BTreeMap::new();
         for ((metric, params, cpus, design), samples) in &self.rows {
@@ -74,12 +75,15 @@ impl Results {
             let cells: String = cells.iter().map(|cell| format!(" {cell:>11}")).collect();
             format!("{metric:<22} {cpus:>4}  {params:<30}{cells} {ratio:>7}\n")
         };
-        let names: Vec<String> = designs.iter().map(|&design| design.to_owned()).collect();
+        let has_figures = |design: &&&str| lines.values().any(|of| of.contains_key(**design));
+        let shown: Vec<&str> = designs.iter().filter(has_figures).copied().collect();
+        let last_word = |design: &&str| design.rsplit('-').next().unwrap_or(design).to_owned();
+        let names: Vec<String> = shown.iter().map(last_word).collect();
         let mut table = row("metric", "cpus", "", &names, "ratio");
         for ((metric, cpus, params), of) in lines {
             let cell =
-                |design| of.get(design).map_or("-".to_owned(), |value| format!("{value:.1}"));
-            let cells: Vec<String> = designs.iter().map(cell).collect();
+                |design: &str| of.get(design).map_or("-".to_owned(), |value| format!("{value:.1}"));
+            let cells: Vec<String> = shown.iter().map(|&design| cell(design)).collect();
             let ratio = match designs {
                 [theirs, ours, ..] => match (of.get(ours), of.get(theirs)) {
                     (Some(ours), Some(theirs)) if *theirs > 0.0 => format!("{:.2}", ours / theirs),
@@ -181,6 +185,7 @@ mod tests {
         assert_eq!((&ours["median"], &ours["samples"]), (&json!(3.0), &json!([4.0, 2.0])));
         assert_eq!((&ours["cpus"], &ours["params"]), (&json!(2), &json!({ "order": 0 })));
         let table = results.table(&["theirs", "ours", "other"]);
+        assert!(!table.contains("other"), "it has no figure:\n{table}");
         assert!(table.contains("0.50"), "the least of ours by the least of theirs:\n{table}");
         assert_eq!(results.table(&[]).lines().count(), 2);
     }

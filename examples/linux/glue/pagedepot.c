@@ -27,6 +27,24 @@ DEFINE_STATIC_KEY_FALSE(pagedepot_on);
 DEFINE_PER_CPU(struct depot_counts, depot_counts);
 struct depot_drained depot_sum;
 
+#ifdef DEPOT_RIVALS
+#include "pagedepot_rivals.c"
+#else
+#define depot_rival	0
+static bool depot_parse_rival(const char *str) { return false; }
+static bool depot_drain_rival(struct zone *only) { return false; }
+static bool depot_drain_rival_cpu(unsigned int cpu, struct zone *zone) { return false; }
+static void depot_setup_rival(struct zone *zone) { }
+static void depot_rival_limits(struct zone *zone, unsigned long high_min, unsigned long high_max,
+			       unsigned long batch) { }
+static unsigned long depot_rival_count(struct zone *zone, int cpu) { return 0; }
+#endif
+
+unsigned long depot_rival_pages(struct zone *zone, int cpu)
+{
+	return depot_rival_count(zone, cpu);
+}
+
 /*
  * depot_front() of each context, order and migratetype. Callers are behind pcp_allowed_order():
  * orders to 3, and that of huge pages, which are the orders that have fronts.
@@ -510,7 +528,7 @@ static bool depot_drain_cpu(unsigned int cpu, struct zone *zone)
 	struct depot_drained done;
 
 	if (!depot)
-		return false;
+		return depot_drain_rival_cpu(cpu, zone);
 	depot_drain(depot, cpu, DEPOT_FULL, &done);
 	depot_note(&done);
 	return true;
@@ -620,6 +638,8 @@ static bool depot_drain_all(struct zone *only, bool force)
 
 	if (unlikely(depot_by_work))
 		return depot_drain_by_work(only, force);
+	if (depot_drain_rival(only))
+		return true;
 	if (!static_branch_unlikely(&pagedepot_on))
 		return false;
 	if (!only && !force)
@@ -688,6 +708,7 @@ static void depot_zone_limits(struct zone *zone, unsigned long high_min, unsigne
 {
 	struct depot *depot = zone_depot(zone);
 
+	depot_rival_limits(zone, high_min, high_max, batch);
 	/* With 0 the lists are about to be disabled, which has a function of its own. */
 	if (depot && high_max)
 		depot_set_limits(depot, high_min, high_max, batch);
@@ -748,8 +769,8 @@ static bool depot_is_off __read_mostly;
 static int __init depot_parse(char *str)
 {
 	depot_by_work = !strcmp(str, "work");
-	depot_is_off = depot_by_work || !strcmp(str, "off");
-	return 0;
+	depot_is_off = depot_by_work || depot_parse_rival(str) || !strcmp(str, "off");
+	return depot_is_off || !strcmp(str, "on") ? 0 : -EINVAL;
 }
 early_param("pagedepot", depot_parse);
 
@@ -763,6 +784,7 @@ static void __meminit depot_setup_zone(struct zone *zone)
 	void *memory;
 	int context, order, mt;
 
+	depot_setup_rival(zone);
 	if (depot_is_off || zone->depot)
 		return;
 	if (!depot_end_pfn) {

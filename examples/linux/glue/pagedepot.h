@@ -87,12 +87,15 @@ static __always_inline struct depot *zone_depot(struct zone *zone)
 	return static_branch_unlikely(&pagedepot_on) ? zone->depot : NULL;
 }
 
+/* What rivals that have more than the pcp lists cache. */
+unsigned long depot_rival_pages(struct zone *zone, int cpu);
+
 /* Pages of a zone that a CPU caches, beyond those in its pcp lists. */
 static inline unsigned long depot_cpu_pages(struct zone *zone, int cpu)
 {
 	struct depot *depot = zone_depot(zone);
 
-	return depot ? depot_cached(depot, cpu) : 0;
+	return depot ? depot_cached(depot, cpu) : depot_rival_pages(zone, cpu);
 }
 
 /* What /proc/zoneinfo is to print of a CPU: its lists, or what stands in their place. */
@@ -101,11 +104,10 @@ static inline struct per_cpu_pages *depot_shown(struct zone *zone, int cpu,
 {
 	struct depot *depot = zone_depot(zone);
 
-	if (!depot)
-		return pcp;
 	*shown = *pcp;
-	shown->count = pcp->count + depot_cached(depot, cpu);
-	shown->high = depot_high(depot, cpu);
+	shown->count = pcp->count + depot_cpu_pages(zone, cpu);
+	if (depot)
+		shown->high = depot_high(depot, cpu);
 	return shown;
 }
 

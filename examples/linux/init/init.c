@@ -275,7 +275,7 @@ static double faults(int clients, int mib, int times_over)
 static void pft(void)
 {
 	for (long round = 0; round < rounds; round++)
-		for (int clients = 1; clients <= cpus && clients <= 4; clients *= 2)
+		for (int clients = 1; clients <= cpus; clients *= 2)
 			for (int rate = 0; rate <= 100; rate += 100) {
 				if (rate)
 					ask("start 0 %d -1", rate);

@@ -8,6 +8,12 @@ pub const STOCK: &str = "linux-stock";
 pub const DEPOT: &str = "linux-depot";
 /// Linux's own lists, drained by a work item on every CPU, as it was before 6.0.
 pub const WORK: &str = "linux-work";
+/// Two sets of lists per CPU, which a drain switches and empties after a grace period.
+pub const RCU: &str = "linux-rcu";
+/// Lists that CPUs share, each behind a spinlock.
+pub const MAGAZINE: &str = "linux-magazine";
+/// All of them.
+pub const DESIGNS: [&str; 5] = [STOCK, DEPOT, WORK, RCU, MAGAZINE];
 
 /// Metric and parameters of a figure of a machine; `None`: it is for people alone. `counts`: its
 /// nanoseconds are instructions.

@@ -32,7 +32,7 @@ use serde_json::json;
 use crate::results::{self, Results};
 use crate::tools;
 
-use figures::{DEPOT, STOCK, WORK};
+use figures::DESIGNS;
 use source::Source;
 use tree::{Kernel, Kind};
 
@@ -52,7 +52,7 @@ pub struct Options {
     #[arg(long, value_name = "KIND")]
     only: Option<Only>,
     /// Boot machines of one design only
-    #[arg(long, value_name = "DESIGN", value_parser = [STOCK, DEPOT, WORK])]
+    #[arg(long, value_name = "DESIGN", value_parser = DESIGNS)]
     design: Option<String>,
     /// Build the library and the glue's hooks, and no kernel: needs no network
     #[arg(long, conflicts_with_all = ["json", "only", "design"])]
@@ -63,6 +63,10 @@ pub struct Options {
     /// Rounds: boots of each design, rounds in each (default: 3, with --quick 1)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
+    /// CPUs of user-mode Linux, and clients of page faults at most
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..=8))]
+    cpus: u32,
     /// Jobs of the kernels' builds at a time (default: the host's CPUs)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     jobs: Option<u32>,
@@ -133,6 +137,7 @@ pub fn run(options: &Options) -> Result<()> {
             project: &project,
             rounds,
             quick: options.quick,
+            user_cpus: options.cpus,
             design: options.design.as_deref(),
         };
         let machines = match built {
@@ -151,7 +156,7 @@ pub fn run(options: &Options) -> Result<()> {
     if options.build {
         return Ok(());
     }
-    print!("{}", results.table(&[STOCK, DEPOT, WORK]));
+    print!("{}", results.table(&DESIGNS));
     if let Some(path) = &options.json {
         let settings = json!({ "quick": options.quick, "kernels": kernels });
         results::write(path, &results.document("linux", &settings))?;

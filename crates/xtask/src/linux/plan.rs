@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::faults::is_fault;
-use super::figures::{DEPOT, STOCK, WORK, named};
+use super::figures::{DEPOT, MAGAZINE, RCU, STOCK, WORK, named};
 use super::tree::Kernel;
 use crate::boot::{Boot, Said};
 use crate::results::Results;
@@ -25,6 +25,8 @@ pub struct Plan<'p> {
     pub rounds: u32,
     /// Fewer machines.
     pub quick: bool,
+    /// CPUs of user-mode Linux.
+    pub user_cpus: u32,
     /// The only design that boots; `None`: all.
     pub design: Option<&'p str>,
 }
@@ -79,13 +81,16 @@ const ROUNDS_MAX: u32 = 3;
 impl Plan<'_> {
     /// Times: the designs in turn, so that what else the host does meets all.
     pub fn user(&self) -> Vec<Machine<'_>> {
+        let cpus = self.user_cpus;
         let boots = if self.quick { self.rounds.max(2) } else { self.rounds.max(3) };
         let turn = |nth| {
-            let mut machines = self.both(How::User, 2, TIMES, nth);
-            machines.extend(self.machine(How::User, 2, (WORK, WORK_TIMES), nth));
+            let mut machines = self.both(How::User, cpus, TIMES, nth);
+            machines.extend(self.machine(How::User, cpus, (WORK, WORK_TIMES), nth));
             if nth == 0 || !self.quick {
-                machines.extend(self.both(How::Threads, 2, THREADS, nth));
-                let streams = |policy| self.both(How::Streaming(policy), 2, STREAMS, nth);
+                let rival = |design| self.machine(How::User, cpus, (design, TIMES), nth);
+                machines.extend([RCU, MAGAZINE].into_iter().filter_map(rival));
+                machines.extend(self.both(How::Threads, cpus, THREADS, nth));
+                let streams = |policy| self.both(How::Streaming(policy), cpus, STREAMS, nth);
                 machines.extend((0..POLICIES).flat_map(streams));
             }
             machines
@@ -185,6 +190,8 @@ impl Machine<'_> {
         let switch = match self.design {
             STOCK => "off",
             WORK => "work",
+            RCU => "rcu",
+            MAGAZINE => "magazine",
             _ => "on",
         };
         let rounds = match self.how {
@@ -239,11 +246,20 @@ impl Machine<'_> {
         self.few(100, 500)
     }
 
+    /// The kernel that has the design.
+    fn image(&self) -> &Path {
+        let Kernel { image, rivals, .. } = self.plan.kernel;
+        match rivals {
+            Some(rivals) if [RCU, MAGAZINE].contains(&self.design) => rivals,
+            _ => image,
+        }
+    }
+
     fn command(&self) -> Command {
         let words = self.words();
         let modules = self.plan.kernel.modules.display();
         if matches!(self.how, How::User | How::Threads | How::Streaming(_)) {
-            let mut command = Command::new(&self.plan.kernel.image);
+            let mut command = Command::new(self.image());
             command.args(["mem=640M", "seccomp=on", "con=null", "con0=null,fd:1", "console=tty0"]);
             command.arg(format!("uml_dir={}", self.plan.cache.join("consoles").display()));
             command.arg(format!("ncpus={}", self.cpus)).args(words.split(' '));
@@ -277,12 +293,15 @@ mod tests {
 
     use super::*;
 
-    static KERNEL: LazyLock<Kernel> =
-        LazyLock::new(|| Kernel { image: "k".into(), modules: "m".into() });
+    static KERNEL: LazyLock<Kernel> = LazyLock::new(|| Kernel {
+        image: "k".into(),
+        rivals: Some("r".into()),
+        modules: "m".into(),
+    });
 
     fn plan(rounds: u32, quick: bool, design: Option<&str>) -> Plan<'_> {
         let (cache, project) = (Path::new("c"), Path::new("p"));
-        Plan { kernel: &KERNEL, cache, project, rounds, quick, design }
+        Plan { kernel: &KERNEL, cache, project, rounds, quick, user_cpus: 2, design }
     }
 
     fn all<'p>(plan: &'p Plan<'_>) -> impl Iterator<Item = Machine<'p>> {
@@ -324,6 +343,17 @@ mod tests {
         let plan = plan(1, false, Some(WORK));
         let machines: Vec<_> = all(&plan).collect();
         assert!(!machines.is_empty() && machines.iter().all(|machine| machine.design == WORK));
+    }
+
+    #[test]
+    fn the_threads_other_designs_boot_a_kernel_of_their_own() {
+        let plan = plan(1, true, None);
+        let is_rival = |machine: &&Machine<'_>| [RCU, MAGAZINE].contains(&machine.design);
+        assert_eq!(all(&plan).filter(|machine| is_rival(&machine)).count(), 2);
+        for machine in all(&plan) {
+            let is_image = machine.command().get_program() == "r";
+            assert_eq!(is_image, is_rival(&&machine), "{}", machine.name());
+        }
     }
 
     #[test]

@@ -11,9 +11,10 @@ use super::source::Source;
 use crate::tools::{self, run, write_if_changed};
 
 /// What the kernel's build takes from `examples/linux/glue`, and its name in `mm/`.
-const GLUE: [(&str, &str); 3] = [
+const GLUE: [(&str, &str); 4] = [
     ("pagedepot.h", "pagedepot.h"),
     ("pagedepot.c", "pagedepot.c"),
+    ("rivals.c", "pagedepot_rivals.c"),
     ("bench.c", "pagedepot_bench.c"),
 ];
 /// Beside each file with hooks: what it was before.
@@ -150,6 +151,8 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub struct Kernel {
     pub image: PathBuf,
+    /// The same with the threads' other designs, where it is built.
+    pub rivals: Option<PathBuf>,
     /// Its modules, for the option `initrd`.
     pub modules: PathBuf,
 }
@@ -196,10 +199,22 @@ pub fn build(
         fs::write(&stamp, &wanted)?;
     }
     let (target, image) = kind.target();
-    run(make().arg(format!("-j{jobs}")).args([target, "modules"]), &log)
-        .with_context(|| format!("Linux {} does not build", source.version))?;
+    let image = out.join(image);
+    let built = |make: &mut Command| {
+        run(make.arg(format!("-j{jobs}")).args([target, "modules"]), &log)
+            .with_context(|| format!("Linux {} does not build", source.version))
+    };
+    let mut rivals = None;
+    if kind == Kind::User {
+        // They differ in one object, and are built first: modules are the plain kernel's.
+        built(make().arg("CFLAGS_page_alloc.o=-DDEPOT_RIVALS"))?;
+        let copy = out.join("linux-rivals");
+        fs::copy(&image, &copy)?;
+        rivals = Some(copy);
+    }
+    built(&mut make())?;
     let modules = pack_modules(&out, &log)?;
-    Ok(Kernel { image: out.join(image), modules })
+    Ok(Kernel { image, rivals, modules })
 }
 
 /// A second archive of first files, with the module that is loaded: it is linked after the kernel,
