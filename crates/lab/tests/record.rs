@@ -51,11 +51,12 @@ fn in_own_mounts(prepare: &str, arguments: &[&str]) -> Option<std::process::Comm
     }
     let mut command = std::process::Command::new("unshare");
     command.args(["-m", "sh", "-c", &format!("{prepare} && exec \"$@\""), "sh"]);
-    // A shell that started the tests in the background ignores signals that they send.
+    // A shell that started the tests in the background ignores signals that they send, and so does
+    // `nohup`.
     // SAFETY: `signal` is all that the child calls, and may be called there.
     unsafe {
         command.pre_exec(|| {
-            for signal in [libc::SIGINT, libc::SIGQUIT] {
+            for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
                 libc::signal(signal, libc::SIG_DFL);
             }
             Ok(())
