@@ -21,7 +21,6 @@ pub mod round_trip;
 pub mod samples;
 pub mod stop;
 pub mod subject;
-pub mod topology;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

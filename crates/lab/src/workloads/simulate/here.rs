@@ -35,11 +35,11 @@ const BUFFERS: usize = 4096;
 const CACHED_BUFFERS: usize = 64;
 const RING_SLOTS: u32 = 32;
 /// What [`private_pair`] takes on the machine that the default's `load_ns`, `store_ns` and
-/// `slow_step_ns` were fitted to. Not measured there, but inferred: the design `floor-tls` of `bench
-/// hot`, which is such a loop, takes 1.1 ns there, and 0.632 where this takes 0.53.
+/// `slow_step_ns` were fitted to. Not measured there, but inferred: the design `floor-tls` of
+/// `bench hot`, which is such a loop, takes 1.1 ns there, and 0.632 where this takes 0.53.
 const FITTED_PAIR_NS: f64 = 0.92;
-/// What [`sequence_pair`] takes on the machine that the default's `sequence_ns` was fitted to: there
-/// `bench hot` has 2.2 ns for `depot`, 1.36 times `floor-rseq`.
+/// What [`sequence_pair`] takes on the machine that the default's `sequence_ns` was fitted to:
+/// there `bench hot` has 2.2 ns for `depot`, 1.36 times `floor-rseq`.
 const FITTED_SEQUENCES_NS: f64 = 1.62;
 
 /// A counter on lines of its own.

@@ -1,5 +1,6 @@
 //! `simulate`: designs on 1 to 256 virtual CPUs.
 
+mod here;
 pub mod options;
 
 use std::fs;
@@ -14,7 +15,6 @@ pub use pagedepot_sim::workloads::Workload as SimulatedWorkload;
 use self::options::{CPUS_MAX, Cpus, SimulateOptions};
 use crate::design::variant::FreeHighPages;
 use crate::failure::Failure;
-use crate::harness::topology;
 use crate::names::{Design, list};
 use crate::report::json::More;
 use crate::report::rows::{Metric, Params};
@@ -42,7 +42,7 @@ const FIGHT_SHOWN: f64 = 0.005;
 pub fn machine(options: &SimulateOptions) -> Result<(Topology, More), Failure> {
     let topology = match options.topology.as_deref() {
         None => Topology::default(),
-        Some(path) if path == Path::new("here") => topology::here()?,
+        Some(path) if path == Path::new("here") => here::measure()?,
         Some(path) => {
             let bad = |why: &dyn std::fmt::Display| {
                 let path = path.display();
