@@ -27,6 +27,17 @@ DEFINE_STATIC_KEY_FALSE(pagedepot_on);
 DEFINE_PER_CPU(struct depot_counts, depot_counts);
 struct depot_drained depot_sum;
 
+/* As in __drain_all_pages(): who names no zone does not wait for another drain. */
+static bool depot_lock_drains(struct zone *only)
+{
+	if (mutex_trylock(&pcpu_drain_mutex))
+		return true;
+	if (!only)
+		return false;
+	mutex_lock(&pcpu_drain_mutex);
+	return true;
+}
+
 #ifdef DEPOT_RIVALS
 #include "pagedepot_rivals.c"
 #else
@@ -606,11 +617,8 @@ static bool depot_drain_by_work(struct zone *only, bool force)
 
 	if (!mm_percpu_wq)
 		return false;
-	if (!mutex_trylock(&pcpu_drain_mutex)) {
-		if (!only)
-			return true;
-		mutex_lock(&pcpu_drain_mutex);
-	}
+	if (!depot_lock_drains(only))
+		return true;
 	cpumask_clear(&asked);
 	for_each_online_cpu(cpu)
 		for_each_populated_zone(zone)

@@ -20,6 +20,10 @@
 enum { DEPOT_NO_RIVAL, DEPOT_RCU, DEPOT_MAGAZINE };
 static int depot_rival __read_mostly;
 
+/* Defined further down. */
+static void pageset_update(struct per_cpu_pages *pcp, unsigned long high_min,
+			   unsigned long high_max, unsigned long batch);
+
 #define DEPOT_MAGAZINES		2
 #define DEPOT_MAGAZINE_HIGH	1024
 #define DEPOT_MAGAZINE_BATCH	64
@@ -117,11 +121,12 @@ static __always_inline void depot_leave(struct per_cpu_pages *set)
 #undef pcp_spin_unlock
 #define pcp_spin_unlock(set)		depot_leave(set)
 
-/* Empties a set that the caller owns. */
+/* Empties a set that the caller owns, in the steps of drain_pages_zone(). */
 static void depot_empty(struct zone *zone, struct per_cpu_pages *set)
 {
 	while (set->count)
-		free_pcppages_bulk(zone, min(set->count, DEPOT_MAGAZINE_HIGH), set, 0);
+		free_pcppages_bulk(zone, min(set->count, set->batch << CONFIG_PCP_BATCH_SCALE_MAX),
+				   set, 0);
 }
 
 static struct per_cpu_pages *depot_spare(struct zone *zone, int cpu)
@@ -142,6 +147,7 @@ static void depot_drain_rcu(struct zone *only)
 		if (!zone->depot_spares || (only && zone != only))
 			continue;
 		for_each_possible_cpu(cpu) {
+			/* Pairs with the dependent loads behind depot_set(): it is empty by then. */
 			smp_store_release(&per_cpu_ptr(zone->per_cpu_pageset, cpu)->depot_set,
 					  depot_spare(zone, cpu));
 			switched = true;
@@ -179,11 +185,8 @@ static bool depot_drain_rival(struct zone *only)
 {
 	if (!depot_rival)
 		return false;
-	if (!mutex_trylock(&pcpu_drain_mutex)) {
-		if (!only)
-			return true;
-		mutex_lock(&pcpu_drain_mutex);
-	}
+	if (!depot_lock_drains(only))
+		return true;
 	if (depot_rival == DEPOT_RCU)
 		depot_drain_rcu(only);
 	else
@@ -249,14 +252,6 @@ static void __meminit depot_setup_rival(struct zone *zone)
 	}
 }
 
-static void depot_limit_set(struct per_cpu_pages *set, unsigned long high_min,
-			    unsigned long high_max, unsigned long batch)
-{
-	WRITE_ONCE(set->batch, batch);
-	WRITE_ONCE(set->high_min, high_min);
-	WRITE_ONCE(set->high_max, high_max);
-}
-
 /* For __zone_set_pageset_high_and_batch(). With a @high_max of 0 nothing may be held. */
 static void depot_rival_limits(struct zone *zone, unsigned long high_min, unsigned long high_max,
 			       unsigned long batch)
@@ -265,14 +260,14 @@ static void depot_rival_limits(struct zone *zone, unsigned long high_min, unsign
 
 	if (zone->depot_spares)
 		for_each_possible_cpu(cpu)
-			depot_limit_set(per_cpu_ptr(zone->depot_spares, cpu), high_min, high_max,
-					batch);
+			pageset_update(per_cpu_ptr(zone->depot_spares, cpu), high_min, high_max,
+				       batch);
 	if (!zone->depot_magazines)
 		return;
 	high_max = high_max ? DEPOT_MAGAZINE_HIGH : 0;
 	for (nth = 0; nth < DEPOT_MAGAZINES; nth++)
-		depot_limit_set(&zone->depot_magazines[nth], high_max, high_max,
-				high_max ? DEPOT_MAGAZINE_BATCH : 1);
+		pageset_update(&zone->depot_magazines[nth], high_max, high_max,
+			       high_max ? DEPOT_MAGAZINE_BATCH : 1);
 	/* For /proc/zoneinfo: nothing uses it. */
 	for_each_possible_cpu(cpu)
 		WRITE_ONCE(per_cpu_ptr(zone->per_cpu_pageset, cpu)->high, high_max);
