@@ -75,10 +75,9 @@ impl Results {
             let cells: String = cells.iter().map(|cell| format!(" {cell:>11}")).collect();
             format!("{metric:<22} {cpus:>4}  {params:<30}{cells} {ratio:>7}\n")
         };
-        let has_figures = |design: &&&str| lines.values().any(|of| of.contains_key(**design));
-        let shown: Vec<&str> = designs.iter().filter(has_figures).copied().collect();
-        let last_word = |design: &&str| design.rsplit('-').next().unwrap_or(design).to_owned();
-        let names: Vec<String> = shown.iter().map(last_word).collect();
+        let has_figures_of = |design: &&str| lines.values().any(|of| of.contains_key(*design));
+        let shown: Vec<&str> = designs.iter().copied().filter(has_figures_of).collect();
+        let names: Vec<String> = shown.iter().map(|design| last_word(design)).collect();
         let mut table = row("metric", "cpus", "", &names, "ratio");
         for ((metric, cpus, params), of) in lines {
             let cell =
@@ -95,6 +94,10 @@ impl Results {
         }
         table
     }
+}
+
+fn last_word(design: &str) -> String {
+    design.rsplit('-').next().unwrap_or(design).to_owned()
 }
 
 fn unit(metric: &str) -> &'static str {

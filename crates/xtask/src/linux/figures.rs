@@ -12,6 +12,8 @@ pub const WORK: &str = "linux-work";
 pub const RCU: &str = "linux-rcu";
 /// Lists that CPUs share, each behind a spinlock.
 pub const MAGAZINE: &str = "linux-magazine";
+/// The designs of a second kernel, see `glue/rivals.c`. There is one for user mode alone.
+pub const RIVALS: [&str; 2] = [RCU, MAGAZINE];
 /// All of them.
 pub const DESIGNS: [&str; 5] = [STOCK, DEPOT, WORK, RCU, MAGAZINE];
 

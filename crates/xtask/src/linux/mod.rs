@@ -32,7 +32,7 @@ use serde_json::json;
 use crate::results::{self, Results};
 use crate::tools;
 
-use figures::DESIGNS;
+use figures::{DESIGNS, RIVALS};
 use source::Source;
 use tree::{Kernel, Kind};
 
@@ -100,7 +100,17 @@ pub fn run(options: &Options) -> Result<()> {
         println!("{}", library.display());
         return Ok(());
     }
-    let usual = |kind| kind != Only::Preempted || !options.quick;
+    let is_rival = options.design.as_deref().is_some_and(|design| RIVALS.contains(&design));
+    let usual = |kind| match kind {
+        Only::User => true,
+        Only::Guest => !is_rival,
+        Only::Preempted => !is_rival && !options.quick,
+    };
+    ensure!(
+        !is_rival || options.only.is_none_or(|only| only == Only::User),
+        "{} are in user-mode Linux alone: give --only user",
+        RIVALS.join(" and ")
+    );
     let wants = |kind| options.only.map_or(usual(kind), |only| only == kind);
     needed::check_installed(wants(Only::Guest) || wants(Only::Preempted))?;
     eprintln!("building examples/linux");

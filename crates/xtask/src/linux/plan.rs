@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::faults::is_fault;
-use super::figures::{DEPOT, MAGAZINE, RCU, STOCK, WORK, named};
+use super::figures::{DEPOT, MAGAZINE, RCU, RIVALS, STOCK, WORK, named};
 use super::tree::Kernel;
 use crate::boot::{Boot, Said};
 use crate::results::Results;
@@ -88,7 +88,7 @@ impl Plan<'_> {
             machines.extend(self.machine(How::User, cpus, (WORK, WORK_TIMES), nth));
             if nth == 0 || !self.quick {
                 let rival = |design| self.machine(How::User, cpus, (design, TIMES), nth);
-                machines.extend([RCU, MAGAZINE].into_iter().filter_map(rival));
+                machines.extend(RIVALS.into_iter().filter_map(rival));
                 machines.extend(self.both(How::Threads, cpus, THREADS, nth));
                 let streams = |policy| self.both(How::Streaming(policy), cpus, STREAMS, nth);
                 machines.extend((0..POLICIES).flat_map(streams));
@@ -250,7 +250,7 @@ impl Machine<'_> {
     fn image(&self) -> &Path {
         let Kernel { image, rivals, .. } = self.plan.kernel;
         match rivals {
-            Some(rivals) if [RCU, MAGAZINE].contains(&self.design) => rivals,
+            Some(rivals) if RIVALS.contains(&self.design) => rivals,
             _ => image,
         }
     }
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn the_threads_other_designs_boot_a_kernel_of_their_own() {
         let plan = plan(1, true, None);
-        let is_rival = |machine: &&Machine<'_>| [RCU, MAGAZINE].contains(&machine.design);
+        let is_rival = |machine: &&Machine<'_>| RIVALS.contains(&machine.design);
         assert_eq!(all(&plan).filter(|machine| is_rival(&machine)).count(), 2);
         for machine in all(&plan) {
             let is_image = machine.command().get_program() == "r";
