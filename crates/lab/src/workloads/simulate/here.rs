@@ -152,7 +152,7 @@ fn measure_alone(cpu: CpuId) -> Alone {
         rmw_ns: f64::INFINITY,
         touch_ns: f64::INFINITY,
         pair_ns: f64::INFINITY,
-        sequences_ns: floor.as_ref().map(|_| f64::INFINITY),
+        sequences_ns: None,
     };
     for _ in 0..TURNS {
         std::thread::sleep(PAUSE);
@@ -161,8 +161,10 @@ fn measure_alone(cpu: CpuId) -> Alone {
         least.rmw_ns = least.rmw_ns.min(rmw_ns);
         least.touch_ns = least.touch_ns.min(touch_ns);
         least.pair_ns = least.pair_ns.min(private_pair());
-        let sequences = floor.as_ref().map(sequence_pair);
-        least.sequences_ns = least.sequences_ns.zip(sequences).map(|(one, other)| one.min(other));
+        if let Some(floor) = &floor {
+            let before = least.sequences_ns.unwrap_or(f64::INFINITY);
+            least.sequences_ns = Some(sequence_pair(floor).min(before));
+        }
     }
     least
 }
