@@ -1,11 +1,16 @@
 //! What one thread holds, by kind.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use pagedepot::Order;
 
 use super::holdings::Handle;
 use super::params::{Dies, KINDS, Kind};
+
+/// What a thread holds is at least as many times as large as a group: a group takes the place of
+/// another of any size, and where memory is small, few of the published sizes would fill it.
+const HELD_PER_GROUP: u64 = 8;
 
 /// A block and its order.
 pub type Sized = (Handle, Order);
@@ -53,6 +58,8 @@ pub struct Stock {
     /// Pages by which it grows in a round, to shrink again.
     pub surge_pages: u64,
     pub pages: u64,
+    /// Pages of a group at most.
+    group_max: u32,
     /// Blocks that die alone.
     alone: Vec<Sized>,
     /// Those that die together.
@@ -64,8 +71,9 @@ impl Stock {
     pub fn new(kind: &'static Kind, held_pages: u64, surges_percent: u32) -> Self {
         let target_pages = held_pages * kind.held_percent / 100;
         let surge_pages = target_pages * kind.surge_percent_of(surges_percent) / 100;
+        let group_max = u32::try_from(held_pages / HELD_PER_GROUP).unwrap_or(u32::MAX);
         let (alone, groups) = (Vec::new(), VecDeque::new());
-        Stock { kind, target_pages, surge_pages, pages: 0, alone, groups }
+        Stock { kind, target_pages, surge_pages, pages: 0, group_max, alone, groups }
     }
 
     /// Pages that a round replaces.
@@ -75,7 +83,8 @@ impl Stock {
 
     /// Pages of the next group.
     pub fn draw_group(&self, random: &mut fastrand::Rng) -> u64 {
-        random.u32(self.kind.group_pages.clone()).into()
+        let Range { start, end } = self.kind.group_pages;
+        random.u32(start..end.min(self.group_max).max(start + 1)).into()
     }
 
     /// The order of the next block, of at most `pages` pages.
@@ -138,6 +147,7 @@ fn pages_of(blocks: &[Sized]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::params::CACHE;
     use super::*;
 
     #[test]
@@ -155,6 +165,22 @@ mod tests {
             assert!(taken > 0 && stock.pages == 5 - taken, "{}", kind.name);
             assert_eq!(pages_of(&stock.take_all()), 5 - taken);
             assert!(stock.pages == 0 && stock.take(&mut random).is_empty());
+        }
+    }
+
+    #[test]
+    fn no_kind_grows_over_small_memory() {
+        let mut random = fastrand::Rng::with_seed(1);
+        // But page cache, which takes what they leave.
+        for kind in &KINDS[..CACHE] {
+            let mut stock = Stock::new(kind, 1000, 100);
+            for _ in 0..10_000 {
+                let over = stock.pages >= stock.target_pages.max(1);
+                assert!(!over || !stock.take(&mut random).is_empty());
+                let blocks = stock.draw_group(&mut random);
+                stock.add((0..blocks).map(|_| (0, Order::BASE)).collect());
+                assert!(stock.pages < 1000, "{}: {} pages", kind.name, stock.pages);
+            }
         }
     }
 
