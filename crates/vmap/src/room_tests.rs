@@ -153,10 +153,10 @@ fn only_whole_tables_that_are_left_are_locked() {
     let stays = PageRange { start: Vpn(20), end: Vpn(21) };
     assert!(tables.enter(&HOST, run, false) && tables.enter(&HOST, stays, false));
     assert_eq!([first, second].map(|table| tables.read(table)), [(3, true), (8, true)]);
-    tables.leave(run);
+    assert_eq!(tables.leave([run].into_iter()), 0);
     assert!(!tables.is_locked(first), "mappings outside of the range share it");
     assert!(!tables.is_locked(second), "a page is mapped through it");
-    tables.leave(stays);
+    assert_eq!(tables.leave([stays].into_iter()), 1);
     assert!(tables.is_locked(second));
     assert!(!tables.enter(&HOST, stays, false), "nothing is mapped through a locked table");
     tables.release(&HOST, second);

@@ -120,6 +120,21 @@ impl<'m> Tables<'m> {
         PageRange { start: Vpn(from(start)), end: Vpn(from(end)) }
     }
 
+    /// The tables that map `runs`, which ascend, each with the number of their pages in it.
+    pub fn parts_of_all(
+        &self,
+        runs: impl Iterator<Item = PageRange>,
+    ) -> impl Iterator<Item = (TableIndex, u32)> {
+        let mut parts = runs.flat_map(|run| self.parts(run)).peekable();
+        core::iter::from_fn(move || {
+            let (table, mut pages) = parts.next()?;
+            while let Some((_, more)) = parts.next_if(|next| next.0 == table) {
+                pages += more;
+            }
+            Some((table, pages))
+        })
+    }
+
     /// The tables that map `run`, each with the number of pages of `run` in it.
     pub fn parts(&self, run: PageRange) -> impl Iterator<Item = (TableIndex, u32)> {
         let (first, last) = (self.of(run.start), self.of(Vpn(run.end.0 - 1)));
@@ -195,13 +210,16 @@ impl<'m> Tables<'m> {
         self.words[table.0 as usize].fetch_sub(pages, Ordering::Relaxed);
     }
 
-    /// Announces that `run` is about to be unmapped. Locks tables through which nothing else is
-    /// mapped. For the purger.
-    pub fn leave(&self, run: PageRange) {
-        for (table, pages) in self.parts(run) {
+    /// Announces that `runs`, which ascend, are about to be unmapped: one operation on each table,
+    /// however many of them it maps. Locks tables through which nothing else is mapped; returns
+    /// their number. For the purger.
+    pub fn leave(&self, runs: impl Iterator<Item = PageRange>) -> u64 {
+        let mut locked = 0;
+        for (table, pages) in self.parts_of_all(runs) {
             self.leave_one(table, pages);
-            self.try_lock_empty(table);
+            locked += u64::from(self.try_lock_empty(table));
         }
+        locked
     }
 
     /// Locks a populated table through which nothing is mapped, if the range covers all of it. For

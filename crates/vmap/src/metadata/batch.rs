@@ -23,7 +23,9 @@ impl Batch {
         self.areas
     }
 
+    /// Adds an area that the purger owns. It is not stuck: nothing was tried yet.
     pub fn push(&mut self, areas: Areas<'_>, area: AreaIndex) {
+        areas[area].set_stuck(false);
         areas[area].set_next(self.first);
         self.first = Some(area);
         self.areas += 1;

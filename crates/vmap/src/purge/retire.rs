@@ -28,6 +28,7 @@
 #![allow(unsafe_code)]
 
 use crate::error::MapError;
+use crate::kind::Kind;
 use crate::lock::LockGuard;
 use crate::map::own::OwnFrames;
 use crate::map::tables::TableIndex;
@@ -72,22 +73,26 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
     /// Takes the mappings of a sorted batch away. Marks the areas for which that fails as stuck.
     pub fn retire(&self, batch: Batch) -> Retired {
         let mut retired = Retired::default();
-        let needed_pages: u64 = self.runs(batch).map(|(_, run)| u64::from(run.pages())).sum();
-        let areas = || batch.iter(self.parts.areas());
-        areas().for_each(|area| area.set_stuck(false));
+        let tables = self.parts.mappings().tables();
+        let mut needed_pages = 0;
+        let locked_tables = tables.leave(self.runs(batch).map(|(_, run)| {
+            needed_pages += u64::from(run.pages());
+            run
+        }));
         if needed_pages > 0 {
-            let tables = self.parts.mappings().tables();
-            self.runs(batch).for_each(|(_, run)| tables.leave(run));
-            retired.error = self.unmap_all(batch);
-            self.keep_frames_of_stuck_aliases(batch);
+            retired.error = self.unmap_all(batch, locked_tables > 0);
+            if retired.error.is_some() {
+                self.keep_frames_of_stuck_aliases(batch);
+            }
             self.flush(batch, needed_pages);
-            self.runs(batch)
-                .filter(|&(index, _)| self.parts.area(index).is_stuck())
-                .filter(|_| !leaves_out(Mutant::Reenter))
-                .for_each(|(_, run)| tables.reenter(self.parts.host(), run));
-            retired.tables = self.release_locked_tables(batch);
+            if retired.error.is_some() && !leaves_out(Mutant::Reenter) {
+                self.reenter_tables_of_stuck(batch);
+            }
+            if locked_tables > 0 {
+                retired.tables = self.release_locked_tables(batch);
+            }
         }
-        for area in areas().filter(|area| !area.is_stuck()) {
+        for area in batch.iter(self.parts.areas()).filter(|area| !area.is_stuck()) {
             retired.frames += self.free_frames(area);
         }
         retired
@@ -102,12 +107,13 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
     }
 
     /// Unmaps all runs, in spans as large as possible. Returns the first error.
-    fn unmap_all(&self, batch: Batch) -> Option<MapError> {
+    fn unmap_all(&self, batch: Batch, has_locked_tables: bool) -> Option<MapError> {
         let mut error = None;
         // The span so far, and the first area in it.
         let mut span: Option<(PageRange, AreaIndex)> = None;
         for (index, _) in self.runs(batch) {
-            let run = self.widen(self.parts.area(index));
+            let run = self.parts.area(index).run();
+            let run = if has_locked_tables { self.widen(run) } else { run };
             span = match span {
                 Some((joined, first)) if run.start <= joined.end => {
                     Some((PageRange { start: joined.start, end: joined.end.max(run.end) }, first))
@@ -121,11 +127,12 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
         error.or(span.and_then(|(joined, first)| self.unmap(joined, first)))
     }
 
-    /// The pages that may be unmapped with an area: its guard, and the rest of locked tables.
-    fn widen(&self, area: &Area) -> PageRange {
+    /// The pages that may be unmapped with those of an area, its guard among them: the rest of
+    /// locked tables.
+    fn widen(&self, run: PageRange) -> PageRange {
         let tables = self.parts.mappings().tables();
-        let mut wide = area.run();
-        for page in [wide.start, Vpn(wide.end.0 - 1)] {
+        let mut wide = run;
+        for page in [run.start, Vpn(run.end.0 - 1)] {
             let table = tables.of(page);
             if tables.is_locked(table) {
                 let whole = tables.run(table);
@@ -165,22 +172,29 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
         count(&self.counters.needed_pages, needed_pages);
     }
 
+    /// Enters the tables of runs that could not be unmapped again.
+    fn reenter_tables_of_stuck(&self, batch: Batch) {
+        let tables = self.parts.mappings().tables();
+        self.runs(batch)
+            .filter(|&(index, _)| self.parts.area(index).is_stuck())
+            .for_each(|(_, run)| tables.reenter(self.parts.host(), run));
+    }
+
     /// Gives back the tables that the batch has left locked; returns their number.
     fn release_locked_tables(&self, batch: Batch) -> u64 {
         let tables = self.parts.mappings().tables();
         let mut released = 0;
         // Locked tables with consecutive numbers: the first, and the one behind the last.
         let mut locked: Option<(u32, u32)> = None;
-        for (_, run) in self.runs(batch) {
-            for (table, _) in tables.parts(run).filter(|&(table, _)| tables.is_locked(table)) {
-                locked = match locked {
-                    Some((first, end)) if table.0 <= end => Some((first, end.max(table.0 + 1))),
-                    other => {
-                        released += self.release_tables(other);
-                        Some((table.0, table.0 + 1))
-                    }
-                };
-            }
+        let of_batch = tables.parts_of_all(self.runs(batch).map(|(_, run)| run));
+        for (table, _) in of_batch.filter(|&(table, _)| tables.is_locked(table)) {
+            locked = match locked {
+                Some((first, end)) if table.0 == end => Some((first, end + 1)),
+                other => {
+                    released += self.release_tables(other);
+                    Some((table.0, table.0 + 1))
+                }
+            };
         }
         released + self.release_tables(locked)
     }
@@ -221,7 +235,14 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
         }
         let (mappings, host) = (self.parts.mappings(), self.parts.host());
         mappings.unquarantine(host, area);
-        let frames = OwnFrames::new(host, mappings.frames(), self.counters).free(area.body());
+        // Areas of other kinds have borrowed theirs, and what they say of them lies in the cache of
+        // the CPU that freed them.
+        let frames = match area.word().kind() {
+            Kind::Vmalloc => {
+                OwnFrames::new(host, mappings.frames(), self.counters).free(area.body())
+            }
+            _ => 0,
+        };
         mappings.frames().clear(area.body());
         area.set_mapped(0);
         count(&self.counters.returned_frames, frames);
