@@ -419,6 +419,27 @@ fn what_is_freed_during_a_purge_is_purged_once() {
     });
 }
 
+/// A purge puts two areas into their pool at once, while a thread empties it.
+#[test]
+fn a_row_of_areas_is_handed_out_once() {
+    explore("row", 2, || {
+        let model = Arc::new(Model::new(config()));
+        let vmap = model.vmap();
+        let map = |frame| vmap.vmap(&[Pfn::new(frame)], BARE).unwrap();
+        [map(20), map(21)].into_iter().for_each(|area| vmap.vunmap(area).unwrap());
+        let other = model.clone();
+        let handle = loom::thread::spawn(move || {
+            let areas = [(); 2].map(|()| other.vmap().alloc(1, BARE).unwrap());
+            assert_ne!(areas[0], areas[1]);
+            areas.into_iter().for_each(|area| other.vmap().free(area).unwrap());
+        });
+        vmap.purge(PurgeDepth::Lazy);
+        handle.join().unwrap();
+        assert_eq!(model.ledger.mapped_pages(), 0);
+        model.finish(0);
+    });
+}
+
 /// A table becomes empty while a thread maps through it.
 fn table_model() {
     let model = Arc::new(Model::new(config()));

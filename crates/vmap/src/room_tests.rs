@@ -13,7 +13,7 @@ use crate::metadata::area::{Area, AreaIndex, Areas, State, Traits};
 use crate::metadata::batch::Batch;
 use crate::metadata::directory::Directory;
 use crate::metadata::index::SegmentIndex;
-use crate::node::{Node, Nodes};
+use crate::node::{Node, Nodes, Row};
 use crate::space::Space;
 use crate::space::request::AddressRequest;
 use crate::space::transfer::Returned;
@@ -125,6 +125,39 @@ fn nodes_keep_no_more_than_their_budget() {
     assert_eq!(areas[borrowed].traits().node(), 1);
     assert_eq!(nodes.push_lazy(areas, borrowed), 3);
     assert_eq!((nodes.lazy_pages(), areas[borrowed].word().state()), (3, State::Lazy));
+}
+
+#[test]
+fn a_row_of_purged_areas_enters_its_pool_as_a_whole_or_not() {
+    let metadata = Metadata::new(6);
+    let areas = Areas(&metadata.areas);
+    let cells = [Node::new(), Node::new()];
+    let nodes = Nodes::new(&cells, 1000, 0);
+    for (number, node, pages) in [(1, 1, 3), (2, 1, 3), (3, 1, 3), (4, 0, 3), (5, 1, 4), (6, 1, 3)]
+    {
+        let area = &areas[index(number)];
+        area.place(PageRange::new(Vpn(4 * number), pages));
+        area.set_traits(Traits::new(node, 0, Default::default()));
+        area.set_word(area.word().plain(State::Held));
+    }
+    areas[index(6)].set_word(areas[index(6)].word().retiring());
+    assert!(Row::new(areas, index(6)).is_none(), "it retires");
+    let mut row = Row::new(areas, index(1)).unwrap();
+    let fits = [2, 3, 4, 5, 6].map(|number| row.append(areas, index(number)));
+    assert_eq!((fits, row.count), ([true, true, false, false, false], 3));
+    // The pool's limit rises by one area.
+    assert!(!nodes.refill(areas, &row));
+    let linked: Vec<_> = areas.list(Some(row.first)).collect();
+    assert_eq!(linked, [1, 2, 3].map(index), "they are linked as before");
+    let pool = cells[1].cold().of(3).unwrap();
+    while !nodes.refill(areas, &row) {
+        assert!(pool.limit() < 3);
+    }
+    assert_eq!((pool.count(), cells[0].cold().of(3).unwrap().count()), (3, 0));
+    assert_eq!(cells[1].counters().refilled_areas.load(Ordering::Relaxed), 3);
+    let popped = [(); 3].map(|()| pool.pop(areas, |_| true).unwrap());
+    assert_eq!(popped, [1, 2, 3].map(index), "the lowest first");
+    assert!(popped.iter().all(|&area| areas[area].word().state() == State::Pooled));
 }
 
 #[test]

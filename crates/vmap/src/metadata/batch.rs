@@ -57,6 +57,30 @@ impl Batch {
     }
 }
 
+/// Areas linked in the order in which they were added.
+#[derive(Default)]
+pub struct Queue {
+    ends: Option<(AreaIndex, AreaIndex)>,
+}
+
+impl Queue {
+    pub fn append(&mut self, areas: Areas<'_>, index: AreaIndex) {
+        areas[index].set_next(None);
+        let first = match self.ends {
+            Some((first, last)) => {
+                areas[last].set_next(Some(index));
+                first
+            }
+            None => index,
+        };
+        self.ends = Some((first, index));
+    }
+
+    pub fn first(&self) -> Option<AreaIndex> {
+        self.ends.map(|(first, _)| first)
+    }
+}
+
 /// Merges two sorted lists.
 fn merge(areas: Areas<'_>, a: Option<AreaIndex>, b: Option<AreaIndex>) -> Option<AreaIndex> {
     let (mut a, mut b) = (a, b);

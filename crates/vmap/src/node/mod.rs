@@ -54,6 +54,49 @@ impl Node {
     }
 }
 
+/// Purged areas of one node and size, linked, that their purger owns.
+pub struct Row {
+    node: usize,
+    pages: u32,
+    pub first: AreaIndex,
+    last: AreaIndex,
+    pub count: u32,
+}
+
+impl Row {
+    /// One area. `None`: it retires, so no pool gets it.
+    pub fn new(areas: Areas<'_>, index: AreaIndex) -> Option<Self> {
+        let area = &areas[index];
+        let (node, pages) = (area.traits().node(), area.pages());
+        let mut row = Row { node, pages, first: index, last: index, count: 0 };
+        (!area.word().is_retiring()).then(|| {
+            row.add(areas, index);
+            row
+        })
+    }
+
+    /// Adds an area behind the last. `false`: it is of another node or size, or retires.
+    pub fn append(&mut self, areas: Areas<'_>, index: AreaIndex) -> bool {
+        let area = &areas[index];
+        let fits = (area.traits().node(), area.pages()) == (self.node, self.pages)
+            && !area.word().is_retiring();
+        if fits {
+            areas[self.last].set_next(Some(index));
+            self.add(areas, index);
+        }
+        fits
+    }
+
+    fn add(&mut self, areas: Areas<'_>, index: AreaIndex) {
+        let area = &areas[index];
+        area.set_next(None);
+        // Before the push: afterwards the area belongs to whichever thread pops it.
+        area.set_word(area.word().plain(State::Pooled));
+        self.last = index;
+        self.count += 1;
+    }
+}
+
 /// All nodes, and the budgets of their pools.
 pub struct Nodes<'m> {
     nodes: &'m [Node],
@@ -132,21 +175,15 @@ impl<'m> Nodes<'m> {
         pools.of(pages).is_some_and(|pool| pool.push(areas, index))
     }
 
-    /// Puts a purged area into its node's cold pool. `false`: the pool has no room, and the caller
-    /// owns the area still.
-    pub fn refill(&self, areas: Areas<'_>, index: AreaIndex) -> bool {
-        let area = &areas[index];
-        if area.word().is_retiring() {
-            return false;
-        }
-        let (pages, node) = (area.pages(), self.of_area(area));
-        let Some(pool) = node.cold.of(pages) else { return false };
-        // Before the push: afterwards the area belongs to whichever thread pops it.
-        area.set_word(area.word().plain(State::Pooled));
-        let is_pushed = pool.push(areas, index)
-            || node.cold.raise_limit(pages, self.cold_pages_max) && pool.push(areas, index);
+    /// Puts purged areas into their node's cold pool, by one operation. `false`: the pool has no
+    /// room for all of them, and the caller owns them still.
+    pub fn refill(&self, areas: Areas<'_>, row: &Row) -> bool {
+        let node = &self.nodes[row.node];
+        let Some(pool) = node.cold.of(row.pages) else { return false };
+        let push = || pool.push_list(areas, row.first, row.last, row.count);
+        let is_pushed = push() || node.cold.raise_limit(row.pages, self.cold_pages_max) && push();
         if is_pushed {
-            count(&node.counters.refilled_areas, 1);
+            count(&node.counters.refilled_areas, row.count.into());
         }
         is_pushed
     }

@@ -21,10 +21,10 @@ use crate::config::PurgeBy;
 use crate::error::MapError;
 use crate::lock::{Lock, LockGuard};
 use crate::metadata::area::{AreaIndex, State};
-use crate::metadata::batch::Batch;
+use crate::metadata::batch::{Batch, Queue};
 use crate::model::{Mutant, leaves_out};
-use crate::node::Node;
 use crate::node::pool::Pool;
+use crate::node::{Node, Row};
 use crate::parts::Parts;
 use crate::purge::retire::Retirement;
 use crate::seams::host::Host;
@@ -291,9 +291,8 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
     fn hand_on(&self, batch: Batch, except: Option<AreaIndex>, waits: Waits) -> u64 {
         let (areas, nodes) = (self.parts.areas(), self.parts.nodes());
         let mut stuck_areas = 0;
+        let (mut row, mut returned): (Option<Row>, _) = (None, Queue::default());
         let mut rest = batch.first();
-        // What returns to the free address space, linked in the batch's order.
-        let (mut first, mut last): (Option<AreaIndex>, Option<AreaIndex>) = (None, None);
         while let Some(index) = rest {
             let area = &areas[index];
             rest = area.next();
@@ -305,20 +304,38 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
                 nodes.push_lazy(areas, index);
                 continue;
             }
-            if nodes.refill(areas, index) {
+            if row.as_mut().is_some_and(|row| row.append(areas, index)) {
                 continue;
             }
-            match last.replace(index) {
-                Some(last) => areas[last].set_next(Some(index)),
-                None => first = Some(index),
+            self.refill(row, &mut returned);
+            row = Row::new(areas, index);
+            if row.is_none() {
+                returned.append(areas, index);
             }
-            area.set_next(None);
         }
+        self.refill(row, &mut returned);
         match waits {
-            Waits::Long => self.give_back_all(first),
-            Waits::InBounds => self.give_back_within(first),
+            Waits::Long => self.give_back_all(returned.first()),
+            Waits::InBounds => self.give_back_within(returned.first()),
         }
         stuck_areas
+    }
+
+    /// Puts areas into their pool, all or as many as it has room for; the rest into `returned`.
+    fn refill(&self, row: Option<Row>, returned: &mut Queue) {
+        let (areas, nodes) = (self.parts.areas(), self.parts.nodes());
+        let Some(row) = row.filter(|row| !nodes.refill(areas, row)) else { return };
+        if row.count == 1 {
+            returned.append(areas, row.first);
+            return;
+        }
+        let mut rest = Some(row.first);
+        while let Some(index) = rest {
+            rest = areas[index].next();
+            if !Row::new(areas, index).is_some_and(|one| nodes.refill(areas, &one)) {
+                returned.append(areas, index);
+            }
+        }
     }
 
     /// Returns areas, in ascending order, to the free address space. Tries their pools once more
@@ -331,7 +348,8 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
             for _ in 0..GIVE_BACK_BATCH {
                 let Some(index) = rest else { break };
                 rest = parts.area(index).next();
-                if !parts.nodes().refill(parts.areas(), index) {
+                let row = Row::new(parts.areas(), index);
+                if !row.is_some_and(|row| parts.nodes().refill(parts.areas(), &row)) {
                     returned.add(parts.directory(), index);
                 }
             }
