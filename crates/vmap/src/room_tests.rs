@@ -164,14 +164,17 @@ fn a_row_of_purged_areas_enters_its_pool_as_a_whole_or_not() {
 fn a_batch_is_sorted_by_address() {
     let metadata = Metadata::new(50);
     let areas = Areas(&metadata.areas);
-    let mut batch = Batch::EMPTY;
-    for number in 1..=50 {
-        areas[index(number)].place(PageRange::new(Vpn(number * 17 % 53), 1));
-        batch.push(areas, index(number));
+    // Without order; as they are; the other way round.
+    for factor in [17, 1, 52] {
+        let mut batch = Batch::EMPTY;
+        for number in 1..=50 {
+            areas[index(number)].place(PageRange::new(Vpn(number * factor % 53), 1));
+            batch.push(areas, index(number));
+        }
+        batch.sort(areas);
+        assert_eq!((batch.len(), batch.iter(areas).count()), (50, 50));
+        assert!(batch.iter(areas).is_sorted_by_key(|area| area.start()));
     }
-    batch.sort(areas);
-    assert_eq!((batch.len(), batch.iter(areas).count()), (50, 50));
-    assert!(batch.iter(areas).is_sorted_by_key(|area| area.start()));
 }
 
 #[test]

@@ -36,15 +36,15 @@ impl Batch {
         areas.list(self.first).map(move |index| areas.get(index))
     }
 
-    /// Sorts by address: a merge sort from the bottom up, like the kernel's `list_sort`. Place `i`
-    /// holds a sorted list of 2^i areas, or none.
+    /// Sorts by address: a merge sort from the bottom up, like the kernel's `list_sort`, of runs
+    /// that ascend already, as areas do that were used in the order of their pool. Place `i` holds
+    /// a sorted list of 2^i such runs, or none.
     pub fn sort(&mut self, areas: Areas<'_>) {
         let mut sorted: [Option<AreaIndex>; AreaIndex::BITS as usize + 1] = Default::default();
         let mut rest = self.first;
-        while let Some(area) = rest {
-            rest = areas[area].next();
-            areas[area].set_next(None);
-            let mut list = Some(area);
+        while let Some(first) = rest {
+            rest = cut_run(areas, first);
+            let mut list = Some(first);
             for place in &mut sorted {
                 let Some(other) = place.take() else {
                     *place = list.take();
@@ -78,6 +78,20 @@ impl Queue {
 
     pub fn first(&self) -> Option<AreaIndex> {
         self.ends.map(|(first, _)| first)
+    }
+}
+
+/// Ends the list that begins with `first` where it stops to ascend; returns what comes behind.
+fn cut_run(areas: Areas<'_>, first: AreaIndex) -> Option<AreaIndex> {
+    let mut last = first;
+    loop {
+        match areas[last].next() {
+            Some(next) if areas[last].start() < areas[next].start() => last = next,
+            rest => {
+                areas[last].set_next(None);
+                return rest;
+            }
+        }
     }
 }
 
