@@ -102,18 +102,20 @@ fn strips_are_cut_into_areas_that_touch() {
     assert_eq!(areas[carved.last].end(), Vpn(40));
 }
 
+/// Makes it a held area of a node, without a guard.
+fn hold(area: &Area, node: u32, run: PageRange) {
+    area.place(run);
+    area.set_traits(Traits::new(node, 0, Default::default()));
+    area.set_word(area.word().plain(State::Held));
+}
+
 #[test]
 fn nodes_keep_no_more_than_their_budget() {
     let metadata = Metadata::new(20);
     let areas = Areas(&metadata.areas);
     let cells = [Node::new(), Node::new()];
     let nodes = Nodes::new(&cells, 12, 0);
-    for number in 1..=20 {
-        let area = &areas[index(number)];
-        area.place(PageRange::new(Vpn(3 * number), 3));
-        area.set_traits(Traits::new(1, 0, Default::default()));
-        area.set_word(area.word().plain(State::Held));
-    }
+    (1..=20).for_each(|number| hold(&areas[index(number)], 1, PageRange::new(Vpn(3 * number), 3)));
     let kept = (1..=20).filter(|&number| nodes.keep(areas, index(number))).count();
     // Half of the budget is left for other sizes; the first area is always kept.
     assert!((1..=4).contains(&kept), "{kept}");
@@ -135,10 +137,7 @@ fn a_row_of_purged_areas_enters_its_pool_as_a_whole_or_not() {
     let nodes = Nodes::new(&cells, 1000, 0);
     for (number, node, pages) in [(1, 1, 3), (2, 1, 3), (3, 1, 3), (4, 0, 3), (5, 1, 4), (6, 1, 3)]
     {
-        let area = &areas[index(number)];
-        area.place(PageRange::new(Vpn(4 * number), pages));
-        area.set_traits(Traits::new(node, 0, Default::default()));
-        area.set_word(area.word().plain(State::Held));
+        hold(&areas[index(number)], node, PageRange::new(Vpn(4 * number), pages));
     }
     areas[index(6)].set_word(areas[index(6)].word().retiring());
     assert!(Row::new(areas, index(6)).is_none(), "it retires");
