@@ -75,10 +75,9 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
         let mut retired = Retired::default();
         let tables = self.parts.mappings().tables();
         let mut needed_pages = 0;
-        let locked_tables = tables.leave(self.runs(batch).map(|(_, run)| {
-            needed_pages += u64::from(run.pages());
-            run
-        }));
+        let runs = self.runs(batch).map(|(_, run)| run);
+        let locked_tables =
+            tables.leave(runs.inspect(|run| needed_pages += u64::from(run.pages())));
         if needed_pages > 0 {
             retired.error = self.unmap_all(batch, locked_tables > 0);
             if retired.error.is_some() {
