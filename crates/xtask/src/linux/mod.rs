@@ -67,7 +67,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u32).range(2..=8))]
     cpus: u32,
-    /// Jobs of the kernels' builds at a time (default: the host's CPUs)
+    /// Jobs of the kernels' builds at a time (default: one more than the host's CPUs)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     jobs: Option<u32>,
 }
@@ -121,7 +121,7 @@ pub fn run(options: &Options) -> Result<()> {
     let mut results = Results::default();
     let mut kernels = BTreeMap::new();
     let jobs = options.jobs.map_or_else(
-        || std::thread::available_parallelism().map_or(1, usize::from),
+        || 1 + std::thread::available_parallelism().map_or(1, usize::from),
         |jobs| jobs as usize,
     );
     let mut failed = Vec::new();

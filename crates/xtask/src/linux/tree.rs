@@ -201,18 +201,18 @@ pub fn build(
     let (target, image) = kind.target();
     let image = out.join(image);
     let built = |make: &mut Command| {
-        run(make.arg(format!("-j{jobs}")).args([target, "modules"]), &log)
+        run(make.arg(format!("-j{jobs}")).arg(target), &log)
             .with_context(|| format!("Linux {} does not build", source.version))
     };
     let mut rivals = None;
     if kind == Kind::User {
-        // They differ in one object, and are built first: modules are the plain kernel's.
+        // They differ in one object. Modules are the plain kernel's.
         built(make().arg("CFLAGS_page_alloc.o=-DDEPOT_RIVALS"))?;
         let copy = out.join("linux-rivals");
         fs::copy(&image, &copy)?;
         rivals = Some(copy);
     }
-    built(&mut make())?;
+    built(make().arg("modules"))?;
     let modules = pack_modules(&out, &log)?;
     Ok(Kernel { image, rivals, modules })
 }
