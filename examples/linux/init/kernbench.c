@@ -17,13 +17,18 @@
 
 #define HOST "/host"
 
-/* The host's root, with a /tmp and a /proc of our own. */
-static bool mount_host(void)
+/* Where the project is: by itself, for the host may have it below the /tmp that ours hides. */
+#define PROJECT "/tmp/project"
+
+/* The host's root, with a /tmp and a /proc of our own, and the project. */
+static bool mount_host(const char *project)
 {
 	mkdir(HOST, 0755);
 	return !mount("none", HOST, "hostfs", MS_RDONLY, "/") &&
 	       !mount("none", HOST "/tmp", "tmpfs", 0, "size=256m") &&
-	       !mount("none", HOST "/proc", "proc", 0, NULL);
+	       !mount("none", HOST "/proc", "proc", 0, NULL) &&
+	       !mkdir(HOST PROJECT, 0755) &&
+	       !mount("none", HOST PROJECT, "hostfs", MS_RDONLY, project);
 }
 
 /* Runs a command of the host's; true: it ended well. */
@@ -53,16 +58,17 @@ static double seconds(struct timeval time)
 
 void kernbench(void)
 {
-	char *project = told_word("depot_project="), clean[512], make[512];
+	const char *clean = "rm -rf build && mkdir build && cat " PROJECT "/*.* > /dev/null";
+	char *project = told_word("depot_project="), make[128];
 	long runs = told("depot_builds=", 1);
 
-	check("kernbench_host", project && mount_host(), "no project, or no hostfs: %s", strerror(errno));
+	check("kernbench_host", project && mount_host(project), "no project, or no hostfs: %s",
+	      strerror(errno));
 	if (!project)
 		return;
 	/* Read once, so that the first run is as the others. */
-	snprintf(clean, sizeof(clean), "rm -rf build && mkdir build && cat %s/*.* > /dev/null", project);
-	snprintf(make, sizeof(make), "make -C build -f %s/Makefile -j%ld > log 2>&1 || "
-		 "{ cat log; false; }", project, 2 * cpus);
+	snprintf(make, sizeof(make), "make -C build -f " PROJECT "/Makefile -j%ld > log 2>&1 || "
+		 "{ cat log; false; }", 2 * cpus);
 	for (long run = -1; run < runs; run++) {
 		struct rusage before, after;
 		double user, system, elapsed;
