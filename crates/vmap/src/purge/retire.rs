@@ -126,8 +126,7 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
         error.or(span.and_then(|(joined, first)| self.unmap(joined, first)))
     }
 
-    /// The pages that may be unmapped with those of an area, its guard among them: the rest of
-    /// locked tables.
+    /// An area's pages, and the rest of those of its tables that are locked: all may be unmapped.
     fn widen(&self, run: PageRange) -> PageRange {
         let tables = self.parts.mappings().tables();
         let mut wide = run;
@@ -171,7 +170,7 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
         count(&self.counters.needed_pages, needed_pages);
     }
 
-    /// Enters the tables of runs that could not be unmapped again.
+    /// Enters again the tables of runs that could not be unmapped.
     fn reenter_tables_of_stuck(&self, batch: Batch) {
         let tables = self.parts.mappings().tables();
         self.runs(batch)
@@ -234,8 +233,8 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
         }
         let (mappings, host) = (self.parts.mappings(), self.parts.host());
         mappings.unquarantine(host, area);
-        // Areas of other kinds have borrowed theirs, and what they say of them lies in the cache of
-        // the CPU that freed them.
+        // Areas of other kinds have borrowed their frames. To look for blocks there would fetch
+        // lines that the CPU has which freed the area.
         let frames = match area.word().kind() {
             Kind::Vmalloc => {
                 OwnFrames::new(host, mappings.frames(), self.counters).free(area.body())
