@@ -8,8 +8,8 @@ use pagedepot::Order;
 use super::holdings::Handle;
 use super::params::{Dies, KINDS, Kind};
 
-/// What a thread holds is at least as many times as large as a group: a group takes the place of
-/// another of any size, and where memory is small, few of the published sizes would fill it.
+/// A thread holds at least so many times the pages of a group. A group takes the place of another
+/// of any size, so in small memory a few of the published sizes would not fit.
 const HELD_PER_GROUP: u64 = 8;
 
 /// A block and its order.
@@ -59,7 +59,7 @@ pub struct Stock {
     pub surge_pages: u64,
     pub pages: u64,
     /// Pages of a group at most.
-    group_max: u32,
+    group_pages_max: u32,
     /// Blocks that die alone.
     alone: Vec<Sized>,
     /// Those that die together.
@@ -71,9 +71,9 @@ impl Stock {
     pub fn new(kind: &'static Kind, held_pages: u64, surges_percent: u32) -> Self {
         let target_pages = held_pages * kind.held_percent / 100;
         let surge_pages = target_pages * kind.surge_percent_of(surges_percent) / 100;
-        let group_max = u32::try_from(held_pages / HELD_PER_GROUP).unwrap_or(u32::MAX);
+        let group_pages_max = u32::try_from(held_pages / HELD_PER_GROUP).unwrap_or(u32::MAX);
         let (alone, groups) = (Vec::new(), VecDeque::new());
-        Stock { kind, target_pages, surge_pages, pages: 0, group_max, alone, groups }
+        Stock { kind, target_pages, surge_pages, pages: 0, group_pages_max, alone, groups }
     }
 
     /// Pages that a round replaces.
@@ -84,7 +84,7 @@ impl Stock {
     /// Pages of the next group.
     pub fn draw_group(&self, random: &mut fastrand::Rng) -> u64 {
         let Range { start, end } = self.kind.group_pages;
-        random.u32(start..end.min(self.group_max).max(start + 1)).into()
+        random.u32(start..end.min(self.group_pages_max).max(start + 1)).into()
     }
 
     /// The order of the next block, of at most `pages` pages.
@@ -175,8 +175,9 @@ mod tests {
         for kind in &KINDS[..CACHE] {
             let mut stock = Stock::new(kind, 1000, 100);
             for _ in 0..10_000 {
-                let over = stock.pages >= stock.target_pages.max(1);
-                assert!(!over || !stock.take(&mut random).is_empty());
+                if stock.pages >= stock.target_pages.max(1) {
+                    assert!(!stock.take(&mut random).is_empty());
+                }
                 let blocks = stock.draw_group(&mut random);
                 stock.add((0..blocks).map(|_| (0, Order::BASE)).collect());
                 assert!(stock.pages < 1000, "{}: {} pages", kind.name, stock.pages);

@@ -16,8 +16,8 @@ pub struct Kind {
     pub surge_percent: u64,
     /// How often each order is drawn, in percent.
     pub orders: &'static [(u32, u32)],
-    /// Pages that are allocated in a row, and freed together where the kind dies in groups. No
-    /// group has more than an eighth of what its thread holds in the end.
+    /// Pages that are allocated in a row, and freed together where the kind dies in groups. In
+    /// small memory at most an eighth of what the thread holds in the end, but the least of these.
     pub group_pages: std::ops::Range<u32>,
     pub dies: Dies,
 }
