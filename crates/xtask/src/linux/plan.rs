@@ -64,7 +64,7 @@ enum How {
 
 const TIMES: &str = "times,drains,pft,interfaces,disable,oom,zoneinfo,memfree";
 const WORK_TIMES: &str = "drains,pft,memfree";
-/// Of these, what a boot is for that nobody asked for: to show how far times differ.
+/// For the boot that `--quick` adds to a single round: times again, to show how far they differ.
 const AGAIN: &str = "times,drains,memfree";
 const WORK_AGAIN: &str = "drains,memfree";
 const THREADS: &str = "vmalloc,kernbench,memfree";
