@@ -439,7 +439,10 @@ static __always_inline bool depot_free_any(struct zone *zone, struct page *page,
 	return depot_free_page(zone, page, pfn, order, migratetype, fpi_flags);
 }
 
-/* Single pages from this CPU's front, as many as one sequence gets. */
+/*
+ * Single pages from this CPU's front, as many as one sequence gets, or one from the CPU's next
+ * magazine.
+ */
 static unsigned long depot_pop_many_here(struct depot *depot, unsigned int migratetype, u32 *pfns,
 					 unsigned long wanted)
 {

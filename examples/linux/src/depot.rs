@@ -152,7 +152,18 @@ unsafe fn below(limit: usize, number: usize) -> u32 {
     number as u32
 }
 
-/// A block from this CPU's front, or `u32::MAX`: one sequence.
+/// A front as [`depot_pop`] gets it.
+///
+/// # Safety
+/// As for [`below`], with 16 bits.
+#[inline(always)]
+unsafe fn for_pops(front: usize) -> FrontHandle {
+    // SAFETY: the caller's promise.
+    FrontHandle::for_pops(unsafe { below(1 << 16, front) } as u16)
+}
+
+/// A block from this CPU's front, or `u32::MAX`: one sequence, or once a magazine a bounded step to
+/// the CPU's next one.
 ///
 /// # Safety
 /// Preemption is off, this is `cpu`, one of those that the depot was made for, and `front` is the
@@ -161,15 +172,15 @@ unsafe fn below(limit: usize, number: usize) -> u32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn depot_pop(depot: &Depot, cpu: usize, front: usize) -> u32 {
     // SAFETY: the caller's promise, which is what a guard says.
-    let popped = unsafe {
-        let front = FrontHandle::for_pops(below(1 << 16, front) as u16);
-        depot.allocator.fronts().pop(CpuId::new(below(CPUS, cpu)), front)
-    };
-    popped.map_or(NONE, Pfn::get)
+    unsafe {
+        let (cpu, front) = (CpuId::new(below(CPUS, cpu)), for_pops(front));
+        let popped = depot.allocator.fronts().pop(cpu, front);
+        popped.or_else(|| depot.allocator.fronts().pop_next(cpu, front)).map_or(NONE, Pfn::get)
+    }
 }
 
-/// Pops up to `wanted` blocks into `out` by one sequence, as many as a magazine has; returns how
-/// many.
+/// Pops up to `wanted` blocks into `out` by one sequence, as many as the front's magazine has, or
+/// one from the CPU's next; returns how many.
 ///
 /// # Safety
 /// As for [`depot_pop`]; there is room for `wanted`.
@@ -183,13 +194,22 @@ pub unsafe extern "C" fn depot_pop_many(
 ) -> usize {
     // SAFETY: the caller's promise.
     unsafe {
-        let front = FrontHandle::for_pops(below(1 << 16, front) as u16);
+        let (cpu, front) = (CpuId::new(below(CPUS, cpu)), for_pops(front));
         let out = core::slice::from_raw_parts_mut(out, wanted);
-        depot.allocator.fronts().pop_many(CpuId::new(below(CPUS, cpu)), front, out).len()
+        let popped = depot.allocator.fronts().pop_many(cpu, front, out).len();
+        if popped == 0
+            && let Some(to) = out.first_mut()
+            && let Some(pfn) = depot.allocator.fronts().pop_next(cpu, front)
+        {
+            to.write(pfn);
+            return 1;
+        }
+        popped
     }
 }
 
-/// Puts a block into this CPU's front: one sequence. `false`: nothing has changed.
+/// Puts a block into this CPU's front, as [`depot_pop`] takes one. `false`: it is still the
+/// caller's.
 ///
 /// # Safety
 /// As for [`depot_pop`], with all of what [`depot_front`] said; the block is the caller's, of the
@@ -198,8 +218,10 @@ pub unsafe extern "C" fn depot_pop_many(
 pub unsafe extern "C" fn depot_push(depot: &Depot, cpu: usize, front: usize, pfn: u32) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
+        let (cpu, pfn) = (CpuId::new(below(CPUS, cpu)), Pfn::new(pfn));
         let front = FrontHandle::from_bits(below(1 << 32, front));
-        depot.allocator.fronts().push(CpuId::new(below(CPUS, cpu)), front, Pfn::new(pfn))
+        depot.allocator.fronts().push(cpu, front, pfn)
+            || depot.allocator.fronts().push_next(cpu, front, pfn)
     }
 }
 

@@ -6,11 +6,15 @@ use core::mem::MaybeUninit;
 
 use super::allocator::Allocator;
 use super::flags::Flags;
-use crate::cpus::{Context, Pinned, Processor, sequence};
+use crate::cpus::{Context, Here, Pinned, Processor, sequence};
+use crate::frame::pageblock::WORD_BYTES;
 use crate::frame::{Class, CpuId, Mobility, Order, Pfn, ZoneId};
 use crate::front::word::ONE_ROUND;
 use crate::front::{BlockArray, WordOffset};
+use crate::pcp::{Caches, Exchange, Front};
 
+/// The only zone of an allocator that has fronts with handles.
+const ZONE: ZoneId = ZoneId::new(0);
 /// Where the word's place begins in a handle.
 const WORD_SHIFT: u32 = 16;
 
@@ -52,30 +56,42 @@ impl FrontHandle {
     }
 }
 
-impl<P: Processor> Allocator<'_, Pinned<P>> {
+impl<'m, P: Processor> Allocator<'m, Pinned<P>> {
     /// The fronts, for kernels that know where they run: one sequence per block, and no guard of
     /// its own.
     #[inline]
-    pub fn fronts(&self) -> Fronts<'_> {
-        Fronts { blocks: self.caches.pcps.blocks(), simple_level: self.simple_level }
+    pub fn fronts(&self) -> Fronts<'_, 'm, P> {
+        Fronts { caches: &self.caches, simple_level: self.simple_level }
     }
 }
 
 /// The fronts of an allocator, under guards of the caller; see [`Allocator::fronts`].
-#[derive(Clone, Copy)]
-pub struct Fronts<'a> {
-    blocks: &'a BlockArray,
+pub struct Fronts<'a, 'm, P> {
+    caches: &'a Caches<'m, Pinned<P>>,
     /// As in [`Allocator`].
     simple_level: u8,
 }
 
-impl fmt::Debug for Fronts<'_> {
+impl<P> Clone for Fronts<'_, '_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P> Copy for Fronts<'_, '_, P> {}
+
+impl<P> fmt::Debug for Fronts<'_, '_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fronts").finish_non_exhaustive()
     }
 }
 
-impl Fronts<'_> {
+impl<'a, P: Processor> Fronts<'a, '_, P> {
+    #[inline]
+    fn blocks(self) -> &'a BlockArray {
+        self.caches.pcps.blocks()
+    }
+
     /// The front for blocks of `order` and `mobility` in code of `context`; it is the same for
     /// allocators with as many zones. `None`: the order is not cached, or the allocator has several
     /// zones, or options that make an allocation more than a pop.
@@ -84,14 +100,15 @@ impl Fronts<'_> {
             return None;
         }
         let class = Class::of(order)?;
-        let word = WordOffset::new(ZoneId::new(0), class, mobility);
-        let at = word.bytes() + self.blocks.context_bytes(context);
+        let word = WordOffset::new(ZONE, class, mobility);
+        let at = word.bytes() + self.blocks().context_bytes(context);
         let full_bytes = class.rounds() * ONE_ROUND as u32;
         u16::try_from(at).ok().map(|at| FrontHandle(u32::from(at) << WORD_SHIFT | full_bytes))
     }
 
     /// Takes the newest block of a front. `None`: it has none now; call
-    /// [`try_alloc`](Allocator::try_alloc) or [`alloc`](Allocator::alloc) without the guard.
+    /// [`pop_next`](Self::pop_next), or [`try_alloc`](Allocator::try_alloc) or
+    /// [`alloc`](Allocator::alloc) without the guard.
     ///
     /// # Safety
     /// The caller holds a guard of the [`Processor`] for `cpu`, below
@@ -99,20 +116,24 @@ impl Fronts<'_> {
     #[inline]
     pub unsafe fn pop(self, cpu: CpuId, front: FrontHandle) -> Option<Pfn> {
         // SAFETY: the caller's promise.
-        unsafe { sequence::pop_at(self.blocks, cpu, front.word()) }.map(Pfn::new)
+        unsafe { sequence::pop_at(self.blocks(), cpu, front.word()) }.map(Pfn::new)
     }
 
     /// Takes the newest blocks of a front by one sequence, and writes them to `out`, the newest
     /// first: as many as there is room for, as the front's magazine holds, and as it has credit
     /// for. None: as for [`pop`](Self::pop). After fewer than there is room for, the front may
-    /// have more: it has another magazine, which the slow path loads.
+    /// have more: it has another magazine, which [`pop_next`](Self::pop_next) may load.
     ///
     /// ```
     /// # use core::mem::MaybeUninit;
-    /// # use pagedepot::{CpuId, FrontHandle, Fronts, Pfn};
+    /// # use pagedepot::{CpuId, FrontHandle, Fronts, Pfn, cpus::Processor};
     /// /// # Safety
     /// /// As for [`Fronts::pop`].
-    /// unsafe fn pop_batch(fronts: Fronts<'_>, cpu: CpuId, front: FrontHandle) -> usize {
+    /// unsafe fn pop_batch<P: Processor>(
+    ///     fronts: Fronts<'_, '_, P>,
+    ///     cpu: CpuId,
+    ///     front: FrontHandle,
+    /// ) -> usize {
     ///     let mut room = [MaybeUninit::uninit(); 63];
     ///     // SAFETY: the caller's promise.
     ///     let batch: &[Pfn] = unsafe { fronts.pop_many(cpu, front, &mut room) };
@@ -131,13 +152,14 @@ impl Fronts<'_> {
     ) -> &[Pfn] {
         // SAFETY: the caller's promise; so many have been written.
         unsafe {
-            let count = sequence::pop_many_at(self.blocks, cpu, front.word(), out);
+            let count = sequence::pop_many_at(self.blocks(), cpu, front.word(), out);
             out[..count].assume_init_ref()
         }
     }
 
     /// Puts a block into a front. `false`: nothing has changed, and the caller still holds the
-    /// block; give it to [`free_as`](Allocator::free_as) without the guard.
+    /// block; call [`push_next`](Self::push_next), or [`free_as`](Allocator::free_as) without the
+    /// guard.
     ///
     /// # Safety
     /// As for [`pop`](Self::pop); the caller holds the block, which came from this allocator, in
@@ -145,6 +167,53 @@ impl Fronts<'_> {
     #[inline]
     pub unsafe fn push(self, cpu: CpuId, front: FrontHandle, pfn: Pfn) -> bool {
         // SAFETY: the caller's promise.
-        unsafe { sequence::push_at(self.blocks, cpu, front.word(), front.full_bytes(), pfn.get()) }
+        unsafe {
+            sequence::push_at(self.blocks(), cpu, front.word(), front.full_bytes(), pfn.get())
+        }
+    }
+
+    /// Takes a block for a [`pop`](Self::pop) that found none, under the same guard, from the
+    /// next full magazine that the CPU has: the front's other one, or one of its shelf. `None`: it
+    /// has none, its gate is closed, or the front needs the slow path for another reason; call
+    /// [`try_alloc`](Allocator::try_alloc) or [`alloc`](Allocator::alloc) without the guard.
+    ///
+    /// It is called once a magazine (63 blocks of order 0), in place of a slow path with guards of
+    /// its own. O(1); it neither takes from the store nor gives to it.
+    ///
+    /// # Safety
+    /// As for [`pop`](Self::pop).
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn pop_next(self, cpu: CpuId, front: FrontHandle) -> Option<Pfn> {
+        Exchange::of(&self.caches.share(cpu, ZONE), self.front_at(cpu, front))?.pop()
+    }
+
+    /// Puts a block that a [`push`](Self::push) refused, under the same guard, into the front's
+    /// other magazine, or into an empty one, for which the CPU shelves a full one. `false`: as for
+    /// [`pop_next`](Self::pop_next), or the CPU would cache more than `high` or 1,023 magazines, or
+    /// the block is of order 1 to 3 and no magazine has room, or it is the first such call since
+    /// the clock went on. The caller still holds the block; give it to
+    /// [`free_as`](Allocator::free_as) without the guard.
+    ///
+    /// It is called once a magazine. O(1); it neither takes from the store nor gives to it. It asks
+    /// for the time ([`Environment::now_ms`](crate::cpus::Environment::now_ms)).
+    ///
+    /// # Safety
+    /// As for [`push`](Self::push).
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn push_next(self, cpu: CpuId, front: FrontHandle, pfn: Pfn) -> bool {
+        let share = self.caches.share(cpu, ZONE);
+        Exchange::of(&share, self.front_at(cpu, front)).is_some_and(|exchange| exchange.push(pfn))
+    }
+
+    /// The front that a handle names.
+    fn front_at(self, cpu: CpuId, front: FrontHandle) -> Front {
+        let stride = self.blocks().context_bytes(Context::Interrupt);
+        let (context, at) = match front.word().checked_sub(stride) {
+            Some(at) => (Context::Interrupt, at),
+            None => (Context::Task, front.word()),
+        };
+        Front::at_place(Here { cpu, context }, ZONE, at / WORD_BYTES)
     }
 }

@@ -117,6 +117,22 @@ impl Word {
         }
     }
 
+    /// This word with its full previous magazine, of `rounds`, loaded in place of an empty one.
+    /// `None`: it has none.
+    #[inline]
+    pub fn with_full_loaded(self, rounds: u32) -> Option<Word> {
+        let (loaded, (full, true)) = (self.loaded()?, self.previous()?) else { return None };
+        Some(Word::new(full, rounds, Some((loaded, false))))
+    }
+
+    /// This word with its empty previous magazine loaded in place of a full one. `None`: it has
+    /// none.
+    #[inline]
+    pub fn with_empty_loaded(self) -> Option<Word> {
+        let (loaded, (empty, false)) = (self.loaded()?, self.previous()?) else { return None };
+        Some(Word::new(empty, 0, Some((loaded, true))))
+    }
+
     /// What a pop makes of this word: the slot it takes from the loaded magazine, and the word to
     /// commit. `None`: the slow path must look.
     #[inline]

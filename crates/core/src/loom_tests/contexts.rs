@@ -7,8 +7,11 @@
 //! 3. A full drain takes the fronts of both contexts, once; without its fence it does not.
 //! 4. Once caches are disabled, neither context holds anything.
 //! 5. Code that has no fronts, such as a nested handler, is served by the store.
-//! 6. So it is with sequences that a caller runs under a guard of its own, for one block or many.
+//! 6. The same holds for sequences that a caller runs under a guard of its own, for one block or
+//!    many, and for the exchange of a magazine under that guard: beside drains, decay, a handler
+//!    that shares the shelf, and while caches are disabled.
 
+use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
@@ -17,7 +20,7 @@ use super::depot::{Depot, Setup};
 use super::{Mutant, explore, explore_large, explore_mutant, spawn};
 use crate::cpus::{Context, Pinned, Processor};
 use crate::front::SLOTS;
-use crate::{CpuId, Flags, Mobility, Mode, Order, Scope, ZoneId};
+use crate::{CacheLimits, CpuId, Flags, Mobility, Mode, Order, Pfn, Scope, ZoneId};
 
 type Machine = Depot<Pinned<Kernel>>;
 
@@ -187,6 +190,146 @@ fn a_sequence_for_many_and_a_full_drain() {
 #[should_panic]
 fn a_sequence_for_many_and_a_full_drain_without_a_fence() {
     explore_mutant(Mutant::NoFence, owner_of_many_and_a_drainer);
+}
+
+std::thread_local! {
+    /// Exchanges that got a block, and those that took one, over all executions of a model.
+    static EXCHANGED: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+/// A block by an exchange of this code's front, under a guard of its own; else by the allocator.
+fn exchange_pop(depot: &Machine, context: Context) -> Pfn {
+    let fronts = depot.allocator.fronts();
+    let front = fronts.find(context, Order::BASE, Mobility::Movable).unwrap();
+    let popped = depot.allocator.cpus().0.pin().and_then(|_guard| {
+        // SAFETY: under the guard of that CPU and context.
+        unsafe { fronts.pop_next(OWNERS, front) }
+    });
+    let (pops, pushes) = EXCHANGED.get();
+    EXCHANGED.set((pops + u64::from(popped.is_some()), pushes));
+    let pfn =
+        popped.unwrap_or_else(|| depot.allocator.alloc(Order::BASE, Flags::default()).unwrap());
+    depot.note_got(pfn, Order::BASE);
+    pfn
+}
+
+/// Frees a block of this thread likewise; by a sequence first.
+fn exchange_push(depot: &Machine, context: Context, pfn: Pfn) {
+    let fronts = depot.allocator.fronts();
+    let front = fronts.find(context, Order::BASE, Mobility::Movable).unwrap();
+    depot.note_freed(pfn);
+    let pushed = depot.allocator.cpus().0.pin().is_some_and(|_guard| {
+        // SAFETY: as in `exchange_pop`; the block is this thread's.
+        if unsafe { fronts.push(OWNERS, front, pfn) } {
+            return true;
+        }
+        // SAFETY: as above.
+        let exchanged = unsafe { fronts.push_next(OWNERS, front, pfn) };
+        let (pops, pushes) = EXCHANGED.get();
+        EXCHANGED.set((pops, pushes + u64::from(exchanged)));
+        exchanged
+    });
+    if !pushed {
+        depot.allocator.free_as(pfn, Order::BASE, Mobility::Movable).unwrap();
+    }
+}
+
+/// An owner that takes a magazine from its shelf and puts one there, and another thread.
+fn exchange_beside(other: fn(&Machine)) -> Arc<Machine> {
+    let depot = machine(5);
+    let all: Vec<_> = (0..5).map(|_| depot.alloc().unwrap()).collect();
+    all.into_iter().for_each(|pfn| depot.free(pfn));
+    let held: Vec<_> = (0..3).map(|_| depot.alloc().unwrap()).collect();
+    let stats = depot.allocator.cpu_stats(OWNERS, ZoneId::new(0)).unwrap();
+    assert_eq!(stats.shelved_pages, 2, "the front is empty, the rest is on the shelf");
+    let other = spawn(1, &depot, other);
+    let next = exchange_pop(&depot, Context::Task);
+    held.into_iter().chain([next]).for_each(|pfn| exchange_push(&depot, Context::Task, pfn));
+    other.join().unwrap();
+    depot
+}
+
+/// Explores that; some executions exchanged in both directions.
+#[track_caller]
+fn explore_exchange(other: fn(&Machine)) {
+    EXCHANGED.set((0, 0));
+    explore_large(move || {
+        exchange_beside(other).finish();
+    });
+    let (pops, pushes) = EXCHANGED.get();
+    assert!(pops > 0 && pushes > 0, "{pops} and {pushes}: the model sees no exchange");
+}
+
+fn drain_fully(depot: &Machine) {
+    depot.allocator.drain(Scope::ALL, Mode::Full);
+}
+
+#[test]
+fn an_exchange_and_a_quiet_drain() {
+    explore_exchange(|depot| {
+        depot.allocator.drain(Scope::ALL, Mode::Quiet);
+    });
+}
+
+#[test]
+fn an_exchange_and_a_full_drain() {
+    explore_exchange(drain_fully);
+}
+
+#[test]
+fn an_exchange_and_a_handover() {
+    explore_exchange(|depot| {
+        depot.allocator.drain(Scope::ALL, Mode::Handover);
+    });
+}
+
+/// The owner does nothing but exchange a magazine.
+#[test]
+#[should_panic]
+fn an_exchange_and_a_full_drain_without_a_fence() {
+    explore_mutant(Mutant::NoFence, || {
+        let depot = machine(5);
+        let all: Vec<_> = (0..5).map(|_| depot.alloc().unwrap()).collect();
+        all.into_iter().for_each(|pfn| depot.free(pfn));
+        (0..3).for_each(|_| drop(depot.alloc().unwrap()));
+        let drainer = spawn(1, &depot, drain_fully);
+        exchange_pop(&depot, Context::Task);
+        drainer.join().unwrap();
+        depot.finish();
+    });
+}
+
+#[test]
+fn an_exchange_and_decay() {
+    explore_exchange(|depot| {
+        let nothing = CacheLimits { batch: 1, high_min: 0, high_max: 0 };
+        depot.allocator.settings(ZoneId::new(0)).unwrap().set_cache_limits(nothing);
+        depot.allocator.cpu_caches().decay();
+    });
+}
+
+/// Nothing is left with the CPU, though an exchange does not look whether its gate is closed for
+/// good.
+#[test]
+fn an_exchange_while_caches_are_disabled() {
+    explore_large(|| {
+        let depot = exchange_beside(|depot| {
+            let done = depot.allocator.cpu_caches().retire(OWNERS);
+            assert_eq!(done.busy_cpus, 0);
+        });
+        let cached = depot.allocator.cpu_stats(OWNERS, ZoneId::new(0)).unwrap();
+        assert_eq!((cached.shelved_pages, depot.finish().cached_pages), (0, 0));
+    });
+}
+
+/// The handler takes a magazine from the shelf that the task takes one from.
+#[test]
+fn an_exchange_and_one_of_a_handler() {
+    explore_exchange(|depot| {
+        run_as_handler_of(0);
+        let own = exchange_pop(depot, Context::Interrupt);
+        exchange_push(depot, Context::Interrupt, own);
+    });
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //! | `pcps` | [`Pcps`]: the memory of all CPUs' caches |
 //! | `share` | [`Share`]: one CPU's caches of one zone, at work |
 //! | `front` | how slow paths name fronts: the theory of refill and spill |
+//! | `exchange` | magazines between a front and the CPU's shelf |
 //! | `refill`, `spill` | pages from the store to a CPU, and back |
 //! | `evacuate` | which pageblocks evacuate, and what becomes of their frames |
 //! | `high` | how much a CPU may cache |
@@ -30,6 +31,7 @@ mod carved;
 mod direct;
 mod drain;
 mod evacuate;
+mod exchange;
 pub mod free_high;
 mod front;
 mod handover;
@@ -50,6 +52,8 @@ pub use cached::{CpuShared, LEVELS, NO_ZONE, Pcp};
 pub use caches::{Caches, Terms};
 pub use carved::Carved;
 pub use drain::{Drained, Mode, Scope};
+pub use exchange::Exchange;
+pub use front::Front;
 pub use handover::Ask;
 pub use pcps::{Pcps, PcpsState, Places};
 pub use pool::Magazines;

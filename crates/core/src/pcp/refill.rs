@@ -4,6 +4,7 @@
 use core::ops::RangeInclusive;
 
 use super::caches::Terms;
+use super::exchange::Exchange;
 use super::free_high::Moved;
 use super::front::{ATTEMPTS_MAX, Front, Step};
 use super::share::Share;
@@ -70,50 +71,22 @@ impl<C: Cpus> Share<'_, '_, C> {
             self.step_hand(front.here);
             return self.fold(front, word);
         }
-        match (word.loaded(), word.previous()) {
-            (Some(loaded), Some((previous, true))) => {
-                let swapped = Word::new(previous, front.class.rounds(), Some((loaded, false)));
-                self.replace(front, word, swapped);
-                Step::Again
-            }
-            _ => {
-                // After a drain another CPU has these lines; they come side by side.
-                let pcp = self.pcp;
-                prefetch_write(&pcp.in_flight);
-                pcp.listed(front.class, front.mobility).into_iter().for_each(prefetch_write);
-                self.store().prefetch(self.wanted(
-                    front.class.order(),
-                    front.mobility,
-                    terms.manner,
-                ));
-                self.load_from_shelf(front, word).unwrap_or_else(|| self.refill(front, word, terms))
-            }
+        if let Some(swapped) = word.with_full_loaded(front.class.rounds()) {
+            self.replace(front, word, swapped);
+            return Step::Again;
         }
-    }
-
-    /// Installs a full magazine from the shelf; `None`: there is none.
-    fn load_from_shelf(&self, front: Front, word: Word) -> Option<Step> {
+        // After a drain another CPU has these lines; they come side by side.
         let pcp = self.pcp;
-        let shelf = pcp.shelf(front.class, front.mobility);
-        if shelf.count() == 0 {
-            return None;
+        prefetch_write(&pcp.in_flight);
+        pcp.listed(front.class, front.mobility).into_iter().for_each(prefetch_write);
+        self.store().prefetch(self.wanted(front.class.order(), front.mobility, terms.manner));
+        let exchange = Exchange { share: self, front, word };
+        match exchange
+            .load_from_shelf(|new| self.replace(front, word, new), |full| self.shelve(front, full))
+        {
+            Some(_) => Step::Again,
+            None => self.refill(front, word, terms),
         }
-        // Announced before it leaves the shelf: in between no count would include it.
-        let moving = pcp.in_flight.begin(u64::from(front.class.magazine_frames()));
-        let full = shelf.pop(self.blocks())?;
-        let new = Word::new(full, front.class.rounds(), word.loaded().map(|empty| (empty, false)));
-        if self.replace(front, word, new) {
-            count(&pcp.counters.shelf_hits, 1);
-            pcp.note_shelf_pop(front.class, front.mobility);
-            self.note_moved(front, Moved::In(front.class.magazine_frames().into()));
-            if let Some((empty, _)) = word.previous() {
-                self.release_magazine(front.class, empty);
-            }
-        } else {
-            self.shelve(front, full);
-        }
-        drop(moving);
-        Some(Step::Again)
     }
 
     /// Fills a magazine from the store, serves the request first, and installs the rest.

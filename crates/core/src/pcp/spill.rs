@@ -1,7 +1,7 @@
 //! Spill: magazines and single blocks from a CPU to the store. The theory is in
 //! [`front`](super::front).
 
-use super::free_high::Moved;
+use super::exchange::Exchange;
 use super::front::{ATTEMPTS_MAX, Front, Step};
 use super::share::Share;
 use crate::cpus::{Cpus, Event, Here};
@@ -45,12 +45,12 @@ impl<C: Cpus> Share<'_, '_, C> {
                 self.caches.cpus.push(self.blocks(), front.offset(), rounds_max, pfn.get());
             return if pushed { Step::Got(pfn) } else { Step::Again };
         }
-        match (word.loaded(), word.previous()) {
-            (Some(loaded), Some((previous, false))) => {
-                self.replace(front, word, Word::new(previous, 0, Some((loaded, true))));
+        match word.with_empty_loaded() {
+            Some(swapped) => {
+                self.replace(front, word, swapped);
                 Step::Again
             }
-            _ => self.load_empty(front, word, pfn),
+            None => self.load_empty(front, word, pfn),
         }
     }
 
@@ -58,7 +58,6 @@ impl<C: Cpus> Share<'_, '_, C> {
     /// the shelf or to the store.
     fn load_empty(&self, front: Front, word: Word, pfn: Pfn) -> Step {
         let class = front.class;
-        let pcp = self.pcp;
         let is_full = word.magazines() >= front.magazines_max();
         let more = if is_full { 0 } else { u64::from(class.magazine_frames()) };
         if more > 0 && front.never_fits(word, more, self.zone.limits().high_max) {
@@ -71,22 +70,10 @@ impl<C: Cpus> Share<'_, '_, C> {
         let Some(empty) = self.acquire_magazine(class) else {
             return self.unload(front, word);
         };
-        let moving = pcp.in_flight.begin(u64::from(class.magazine_frames()));
-        self.fill(empty, &[pfn]);
-        let kept = word.loaded().filter(|_| !front.evacuates);
-        let new = Word::new(empty, 1, kept.map(|full| (full, true)));
-        let installed = self.replace(front, word, new);
-        if !installed {
-            self.release_magazine(class, empty);
-        } else if front.evacuates {
-            self.spill_evacuated(front, word);
-        } else if let Some((full, _)) = word.previous() {
-            self.note_moved(front, Moved::Out(class.magazine_frames().into()));
-            self.shelve(front, full);
-            self.spill_if_only_freeing(front);
-        }
-        drop(moving);
-        if installed { Step::Got(pfn) } else { Step::Again }
+        let exchange = Exchange { share: self, front, word };
+        let (install, keep) =
+            (|new| self.replace(front, word, new), |full| self.shelve(front, full));
+        if exchange.load_empty(empty, pfn, install, keep) { Step::Got(pfn) } else { Step::Again }
     }
 
     /// No empty magazine is to be had: spill the loaded one and go on with it.

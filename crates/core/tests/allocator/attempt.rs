@@ -3,6 +3,7 @@
 //! 1. `try_alloc` gets every frame there is, and then fails without a drain, a fence or a callback.
 //! 2. `Fronts::pop` gives what the front has, `Fronts::push` takes what it has room for; neither
 //!    goes on to the shelf or the store, and no page is lost.
+//!    `pop_next` and `push_next` go on to the shelf, by one magazine, and not to the store.
 //! 3. `Fronts::pop_many` gives what as many pops would, in their order, by one magazine at most.
 //! 4. Both contexts have fronts of their own.
 //! 5. A closed gate stops all.
@@ -14,8 +15,8 @@ use std::mem::MaybeUninit;
 use crate::common::{Single, metadata, open_zone, range, single};
 use pagedepot::cpus::Context;
 use pagedepot::{
-    Config, CpuId, Flags, FrameRange, FreeError, FrontHandle, HighPolicy, Mobility, Mode, Order,
-    Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
+    Config, Counts, CpuId, Evacuation, Flags, FrameRange, FreeError, FrontHandle, HighPolicy,
+    Mobility, Mode, Order, Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
 };
 
 const RANGES: [FrameRange; 1] = [range(512, 4096)];
@@ -108,6 +109,209 @@ fn sequences_of_the_caller_move_what_the_front_has() {
             }
         });
     }
+}
+
+/// Blocks in and out: by sequences, by exchanges where those find nothing, else by the slow path.
+struct Exchanging<'d, 'm> {
+    depot: &'d Single<'m>,
+    front: FrontHandle,
+    class: Order,
+    exchanges: usize,
+    slow: usize,
+}
+
+impl Exchanging<'_, '_> {
+    fn counts(&self) -> Counts {
+        self.depot.cpu_stats(CPU, ZoneId::new(0)).unwrap().counts
+    }
+
+    /// What refills and spills have moved.
+    fn moved(&self) -> (u64, u64) {
+        let counts = self.counts();
+        (counts.refilled_pages, counts.spilled_pages)
+    }
+
+    fn pop_next(&self) -> Option<Pfn> {
+        let for_pops = FrontHandle::for_pops((self.front.to_bits() >> 16) as u16);
+        let before = self.moved();
+        // SAFETY: one thread, which acts as this CPU.
+        let popped = unsafe { self.depot.fronts().pop_next(CPU, for_pops) };
+        assert_eq!(self.moved(), before, "an exchange does not reach the store");
+        popped
+    }
+
+    fn push_next(&self, pfn: Pfn) -> bool {
+        let before = self.moved();
+        // SAFETY: as above; the block is its own.
+        let pushed = unsafe { self.depot.fronts().push_next(CPU, self.front, pfn) };
+        assert_eq!(self.moved(), before, "an exchange does not reach the store");
+        pushed
+    }
+
+    fn alloc(&mut self) -> Pfn {
+        // SAFETY: one thread, which acts as this CPU.
+        if let Some(pfn) = unsafe { self.depot.fronts().pop(CPU, self.front) } {
+            return pfn;
+        }
+        if let Some(pfn) = self.pop_next() {
+            self.exchanges += 1;
+            return pfn;
+        }
+        self.slow += 1;
+        self.depot.try_alloc(self.class, Flags::default()).unwrap()
+    }
+
+    fn free(&mut self, pfn: Pfn) {
+        // SAFETY: one thread, which acts as this CPU; the block is its own.
+        if unsafe { self.depot.fronts().push(CPU, self.front, pfn) } {
+            return;
+        }
+        if self.push_next(pfn) {
+            self.exchanges += 1;
+        } else {
+            self.slow += 1;
+            self.depot.free_as(pfn, self.class, Mobility::Movable).unwrap();
+        }
+    }
+
+    /// Allocates so many blocks and frees them; how many exchanges and slow paths that took.
+    fn turn(&mut self, blocks: usize) -> (usize, usize) {
+        let before = (self.exchanges, self.slow);
+        let held: Vec<Pfn> = (0..blocks).map(|_| self.alloc()).collect();
+        held.into_iter().for_each(|pfn| self.free(pfn));
+        (self.exchanges - before.0, self.slow - before.1)
+    }
+}
+
+fn exchanging<'d, 'm>(depot: &'d Single<'m>, order: u32, context: Context) -> Exchanging<'d, 'm> {
+    let class = Order::new(order).unwrap();
+    let front = depot.fronts().find(context, class, Mobility::Movable).unwrap();
+    Exchanging { depot, front, class, exchanges: 0, slow: 0 }
+}
+
+/// The blocks of a CPU that caches all of 4096 pages.
+fn in_steady_turns(config: &Config<'_>, order: u32, steps: bool) {
+    let mut memory = metadata(config);
+    let depot = single(config, &mut memory);
+    let mut blocks = exchanging(&depot, order, Context::Task);
+    let count = 4096 >> order;
+    blocks.turn(count);
+    let before = blocks.counts();
+    let (exchanges, slow) = blocks.turn(count);
+    // The front's two magazines are changed for others this often.
+    let rounds = if order == 0 { 63 } else { 15 };
+    assert!(exchanges >= 2 * (count / rounds - 2), "{exchanges} of order {order}");
+    // Where pageblocks evacuate, a pop steps the hand, too, once in 1,023 operations.
+    let steps_max = if steps { 2 * count / 1023 + 1 } else { 0 };
+    assert!(slow <= steps_max, "{slow} of order {order}");
+    assert!(slow > 0 || !steps || order > 0);
+    let after = blocks.counts();
+    assert_eq!((after.refills, after.spills), (before.refills, before.spills));
+    assert!(after.shelf_hits > before.shelf_hits);
+}
+
+#[test]
+fn magazines_are_exchanged_without_the_store() {
+    let ranges = [range(512, 1 << 18)];
+    let zones = [open_zone("Normal", &ranges)];
+    let high = HighPolicy::Fixed(8192);
+    for evacuation in [Evacuation::Off, Evacuation::default()] {
+        let config = Config { high, evacuation, ..Config::new(2, &zones) };
+        for order in [0, 4] {
+            in_steady_turns(&config, order, evacuation != Evacuation::Off);
+        }
+    }
+}
+
+#[test]
+fn an_exchange_refuses_what_the_slow_path_decides() {
+    with_depot(|depot| {
+        let mut blocks = exchanging(depot, 0, Context::Task);
+        assert_eq!(blocks.pop_next(), None, "the CPU has nothing");
+        // 512 pages, the limit, are eight magazines: what goes beyond is spilled by the slow path.
+        let held: Vec<Pfn> = (0..2048).map(|_| blocks.alloc()).collect();
+        (blocks.exchanges, blocks.slow) = (0, 0);
+        for pfn in held {
+            blocks.free(pfn);
+            assert!(cached(depot) <= 512);
+        }
+        assert!((6..16).contains(&blocks.exchanges), "{}", blocks.exchanges);
+        assert!(blocks.slow > 16, "{}", blocks.slow);
+    });
+}
+
+#[test]
+fn no_exchange_passes_a_gate_that_was_asked() {
+    with_depot(|depot| {
+        let mut blocks = exchanging(depot, 0, Context::Task);
+        blocks.turn(512);
+        assert!(blocks.pop_next().map(|pfn| blocks.free(pfn)).is_some(), "the gate is open");
+        depot.cpus().0.run_on(1);
+        depot.drain(Scope::cpu(CPU), Mode::Handover);
+        depot.cpus().0.run_on(0);
+        assert!(cached(depot) > 0, "the fronts are still full");
+        assert_eq!(blocks.pop_next(), None);
+        // The slow path hands over, and opens the gate.
+        let pfn = depot.try_alloc(Order::BASE, Flags::default()).unwrap();
+        blocks.free(pfn);
+        assert!(blocks.pop_next().map(|pfn| blocks.free(pfn)).is_some());
+    });
+}
+
+#[test]
+fn a_full_shelf_takes_no_more_by_exchanges() {
+    with_memory(&[range(512, 1 << 18)], 1 << 17, |depot| {
+        let mut blocks = exchanging(depot, 0, Context::Task);
+        let held: Vec<Pfn> = (0..63 * 1040).map(|_| blocks.alloc()).collect();
+        (blocks.exchanges, blocks.slow) = (0, 0);
+        held.into_iter().for_each(|pfn| blocks.free(pfn));
+        let stats = depot.cpu_stats(CPU, ZoneId::new(0)).unwrap();
+        assert_eq!(stats.shelved_pages, 63 * 1023);
+        assert!(stats.counts.spills > 0, "the slow path spills");
+        assert!(blocks.exchanges > 1000, "{}", blocks.exchanges);
+    });
+}
+
+#[test]
+fn once_a_step_of_the_clock_the_slow_path_runs() {
+    with_memory(&[range(512, 1 << 16)], 8192, |depot| {
+        let mut blocks = exchanging(depot, 0, Context::Task);
+        blocks.turn(4096);
+        let held: Vec<Pfn> = (0..2048).map(|_| blocks.alloc()).collect();
+        for (step, chunk) in held.chunks(512).enumerate() {
+            depot.cpus().0.set_now_ms(1 + step as u64);
+            (blocks.exchanges, blocks.slow) = (0, 0);
+            chunk.iter().for_each(|&pfn| blocks.free(pfn));
+            assert_eq!(blocks.slow, 1, "then it keeps the clock");
+            assert!(blocks.exchanges >= 6, "{}", blocks.exchanges);
+        }
+    });
+}
+
+#[test]
+fn cpus_that_only_free_small_blocks_do_so_by_the_slow_path() {
+    with_memory(&[range(512, 1 << 16)], 8192, |depot| {
+        let mut blocks = exchanging(depot, 1, Context::Task);
+        let held: Vec<Pfn> = (0..31 * 8).map(|_| blocks.alloc()).collect();
+        blocks.exchanges = 0;
+        held.into_iter().for_each(|pfn| blocks.free(pfn));
+        // The front's two magazines, and no more.
+        assert!(blocks.exchanges <= 1, "{}", blocks.exchanges);
+    });
+}
+
+#[test]
+fn handlers_exchange_with_the_shelf_of_their_cpu() {
+    with_memory(&[range(512, 1 << 16)], 8192, |depot| {
+        exchanging(depot, 0, Context::Task).turn(1024);
+        let shelved = || depot.cpu_stats(CPU, ZoneId::new(0)).unwrap().shelved_pages;
+        let before = shelved();
+        let mut handler = exchanging(depot, 0, Context::Interrupt);
+        let pfn = handler.alloc();
+        assert_eq!((handler.exchanges, handler.slow), (1, 0));
+        assert_eq!(shelved(), before - 63);
+        handler.free(pfn);
+    });
 }
 
 #[test]

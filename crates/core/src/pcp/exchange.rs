@@ -1,0 +1,213 @@
+//! Magazines between a front and what else its CPU has: its shelf, and empty ones.
+//!
+//! [`refill`](super::refill) and [`spill`](super::spill) exchange them on the way to the store, and
+//! install what they have by a sequence. Under a guard that the caller holds, no step takes one
+//! again, none reaches the store, whose lock the caller may have, and no walk over zones comes
+//! before. Guards and that walk are half of a slow path's instructions where many blocks are used
+//! at a time.
+
+use super::free_high::{self, Moved};
+use super::front::Front;
+use super::part::{Part, Parts};
+use super::share::Share;
+use super::shelf::Shelf;
+use crate::cpus::{Cpus, Pinned, Processor, sequence};
+use crate::frame::Pfn;
+use crate::front::MagazineIndex;
+use crate::front::word::Word;
+use crate::sync::count;
+use crate::sync::prim::Ordering;
+
+/// A front of a CPU, with its word when it was read.
+#[derive(Clone, Copy)]
+pub struct Exchange<'s, 'a, 'm, C> {
+    pub share: &'s Share<'a, 'm, C>,
+    pub front: Front,
+    pub word: Word,
+}
+
+impl<C: Cpus> Exchange<'_, '_, '_, C> {
+    /// Puts a full magazine from the shelf in the place of the front's empty one; whether `install`
+    /// has done so. If not, `keep` gets it. `None`: there is none.
+    #[inline]
+    pub fn load_from_shelf(
+        &self,
+        install: impl FnOnce(Word) -> bool,
+        keep: impl FnOnce(MagazineIndex),
+    ) -> Option<bool> {
+        let Exchange { share, front, word } = *self;
+        let pcp = share.pcp;
+        let shelf = pcp.shelf(front.class, front.mobility);
+        if shelf.count() == 0 {
+            return None;
+        }
+        // Announced before it leaves the shelf: in between no count would include it.
+        let moving = pcp.in_flight.begin(u64::from(front.class.magazine_frames()));
+        let full = shelf.pop(share.blocks())?;
+        let new = Word::new(full, front.class.rounds(), word.loaded().map(|empty| (empty, false)));
+        let installed = install(new);
+        if installed {
+            count(&pcp.counters.shelf_hits, 1);
+            pcp.note_shelf_pop(front.class, front.mobility);
+            share.note_moved(front, Moved::In(front.class.magazine_frames().into()));
+            if let Some((empty, _)) = word.previous() {
+                share.release_magazine(front.class, empty);
+            }
+        } else {
+            keep(full);
+        }
+        drop(moving);
+        Some(installed)
+    }
+
+    /// Installs an empty magazine, which this CPU is charged with, with a block in it; `keep` gets
+    /// a full one that this pushes out. `false`: `install` has not done so, the magazine is given
+    /// back, and the block is still the caller's.
+    #[inline]
+    pub fn load_empty(
+        &self,
+        empty: MagazineIndex,
+        pfn: Pfn,
+        install: impl FnOnce(Word) -> bool,
+        keep: impl FnOnce(MagazineIndex),
+    ) -> bool {
+        let Exchange { share, front, word } = *self;
+        let class = front.class;
+        let moving = share.pcp.in_flight.begin(u64::from(class.magazine_frames()));
+        share.fill(empty, &[pfn]);
+        let kept = word.loaded().filter(|_| !front.evacuates);
+        let installed = install(Word::new(empty, 1, kept.map(|full| (full, true))));
+        if !installed {
+            share.release_magazine(class, empty);
+        } else if front.evacuates {
+            share.spill_evacuated(front, word);
+        } else if let Some((full, _)) = word.previous() {
+            share.note_moved(front, Moved::Out(class.magazine_frames().into()));
+            keep(full);
+            share.spill_if_only_freeing(front);
+        }
+        drop(moving);
+        installed
+    }
+}
+
+/// Under a guard of the caller.
+impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
+    /// The front as it is now, if its gate is open.
+    pub fn of(share: &'s Share<'a, 'm, Pinned<P>>, front: Front) -> Option<Self> {
+        share.read_front(front).map(|word| Exchange { share, front, word })
+    }
+
+    /// A block from the front, or from the next full magazine that this CPU has: the front's other
+    /// one, or one of its shelf. `None`: it has none, or the slow path has more to do.
+    pub fn pop(mut self) -> Option<Pfn> {
+        if self.word.operations_full() {
+            // The slow path steps the hand then.
+            if self.share.caches.pcps.evacuates() {
+                return None;
+            }
+            self = self.folded()?;
+        }
+        let (front, word) = (self.front, self.word);
+        let is_loaded = word.rounds() > 0
+            || match word.with_full_loaded(front.class.rounds()) {
+                Some(swapped) => self.install(swapped),
+                None => {
+                    self.load_from_shelf(|new| self.install(new), |full| self.set_aside(full))?
+                }
+            };
+        let pop = || sequence::pop(self.share.blocks(), front.here, front.offset());
+        is_loaded.then(pop)?.map(Pfn::new)
+    }
+
+    /// Puts a block into the front, into its other magazine, or into an empty one in whose favour a
+    /// full one goes to the shelf. `false`: the CPU has no such place or caches too much, or the
+    /// slow path has more to do; the block is still the caller's.
+    pub fn push(mut self, pfn: Pfn) -> bool {
+        if self.word.operations_full() {
+            let Some(folded) = self.folded() else { return false };
+            self = folded;
+        }
+        let (front, word) = (self.front, self.word);
+        let rounds_max = front.class.rounds();
+        // So has a front without magazines, which has no credit.
+        let has_room = word.rounds() < rounds_max
+            || match word.with_empty_loaded() {
+                Some(swapped) => self.install(swapped),
+                None => return self.push_to_empty(pfn),
+            };
+        let (blocks, offset) = (self.share.blocks(), front.offset());
+        has_room && sequence::push(blocks, front.here, offset, rounds_max, pfn.get())
+    }
+
+    fn push_to_empty(self, pfn: Pfn) -> bool {
+        let (share, class) = (self.share, self.front.class);
+        let pages = i64::from(class.magazine_frames());
+        if self.word.magazines() < self.front.magazines_max()
+            || free_high::regards(class)
+            || share.pcp.shelf(class, self.front.mobility).count() == Shelf::COUNT_MAX
+            || !self.has_room(pages)
+            || !self.has_noted_activity()
+        {
+            return false;
+        }
+        let Some(empty) = share.empty_at_hand() else { return false };
+        share.charge(pages);
+        self.load_empty(empty, pfn, |new| self.install(new), |full| self.set_aside(full))
+    }
+
+    /// Puts a full magazine on the CPU's shelf. If handlers have filled that meanwhile, it is
+    /// handed over: the next drain or decay takes it.
+    ///
+    /// Neither `high` nor the gate is looked at, as [`Share::shelve`] does. The one can have fallen
+    /// only since [`has_room`](Self::has_room) was asked, and the next slow path sees it. Who has
+    /// disabled the CPU meanwhile waits for the caller's guard, and takes the shelf afterwards.
+    fn set_aside(&self, full: MagazineIndex) {
+        let (share, class, mobility) = (self.share, self.front.class, self.front.mobility);
+        let (blocks, shelf) = (share.blocks(), share.pcp.shelf(class, mobility));
+        if let Some(listed) = share.pcp.listed(class, mobility) {
+            listed.note(shelf.count(), full);
+        }
+        if let Err(full) = shelf.push(blocks, full) {
+            let part = Part::new(full, class, class.rounds());
+            let pushed = share.pcp.handed.push(&Parts(blocks), part);
+            debug_assert!(pushed.is_ok(), "what is not counted has no limit");
+            share.charge(-i64::from(class.magazine_frames()));
+        }
+    }
+
+    /// Whether the CPU may be charged with `pages` more as `high` is now.
+    fn has_room(&self, pages: i64) -> bool {
+        let pcp = self.share.pcp;
+        pcp.charged_pages.load(Ordering::Relaxed) + pages
+            <= pcp.accounts.high_pages.load(Ordering::Relaxed)
+    }
+
+    /// Whether the slow path, which keeps the clock, has run in this millisecond. To decay a CPU
+    /// that only exchanged magazines would look idle.
+    fn has_noted_activity(&self) -> bool {
+        let now = self.share.caches.cpus.environment().now_ms();
+        self.share.pcp.accounts.active_ms.load(Ordering::Relaxed) == now
+    }
+
+    /// As [`Share::replace`]. It fails only if the gate was closed meanwhile.
+    fn install(&self, new: Word) -> bool {
+        self.compare_store(new.with_operations(self.word.operations()))
+    }
+
+    /// As [`Share::fold`]: the front without its count of operations.
+    fn folded(mut self) -> Option<Self> {
+        let folded = self.word.with_operations(0);
+        if !self.compare_store(folded) {
+            return None;
+        }
+        count(&self.share.pcp.counters.hits, self.word.operations());
+        self.word = folded;
+        Some(self)
+    }
+
+    fn compare_store(&self, new: Word) -> bool {
+        let (blocks, front) = (self.share.blocks(), self.front);
+        sequence::compare_store(blocks, front.here, front.offset(), self.word.0, new.0)
+    }
+}
