@@ -8,7 +8,6 @@
 //! | room | what is in it |
 //! |---|---|
 //! | `failure`, `names`, `args` | errors of the command, the designs' names, numbers in arguments |
-//! | `trace` | reading recorded events and `/proc/zoneinfo` |
 //! | `harness` | clocks, barriers, pinned threads, windows in turn, statistics of samples |
 //! | `report` | result rows, JSON, tables, progress, the machine |
 //! | `design` | the designs that are compared, and the one dispatch over them |
@@ -37,7 +36,6 @@ mod record;
 mod replay;
 mod report;
 mod top;
-mod trace;
 mod workloads;
 
 use std::io::{self, Write};
@@ -60,7 +58,6 @@ pub mod tested {
     pub use crate::replay::verify::Verify;
     pub use crate::replay::zoneinfos::Zoneinfos;
     pub use crate::report::rows::Report;
-    pub use crate::trace::*;
 }
 
 /// Runs the command with this process's arguments.

@@ -195,8 +195,8 @@ fn what_cannot_be_shown_is_named() {
 /// take the place of a kernel's in a replay.
 #[test]
 fn readers_of_the_kernels_files_read_views() {
-    use pagedepot_lab::tested::{Buddyinfo, Pagetypeinfo, Zoneinfo};
     use pagedepot_linux::views::{BuddyInfo, FragmentationInfo, PageTypeInfo, ZoneInfo};
+    use pagedepot_trace::{Buddyinfo, Pagetypeinfo, Zoneinfo};
 
     let depot = Depot::builder(64 << 20).build().unwrap();
     // Every third page stays held.

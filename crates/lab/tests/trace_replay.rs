@@ -12,11 +12,12 @@ use std::sync::Mutex;
 use pagedepot::{Mobility, Order};
 use pagedepot_designs::Volume;
 use pagedepot_lab::tested::{
-    Cached, Design, EventKind, ExpandLimit, Op, Outcome, Plan, ReplayError, ReplayMachine,
-    Replayed, Store, TraceError, Variant, Verify, Zoneinfo, Zoneinfos, replay, run, with_depot,
+    Cached, Design, Op, Outcome, Plan, ReplayError, ReplayMachine, Replayed, Store, Variant,
+    Verify, Zoneinfos, replay, run, with_depot,
 };
 use pagedepot_linux::trace::{Stamp, TraceWriter};
 use pagedepot_linux::{Depot, Flags};
+use pagedepot_trace::{EventKind, ExpandLimit, TraceError, Zoneinfo};
 use trace_support::naive::Naive;
 
 /// What to replay into.

@@ -8,8 +8,8 @@ use crate::names::{Design, list};
 use crate::replay::options::ZoneinfoPaths;
 use crate::replay::{self, Plan, Zoneinfos};
 use crate::report::{Progress, Report};
-use crate::trace::{ExpandLimit, TraceError};
 use crate::workloads::options::MeasureOptions;
+use pagedepot_trace::{ExpandLimit, TraceError};
 
 /// Timed runs of a trace.
 const REPLAYS: u32 = 5;

@@ -12,9 +12,9 @@ use crate::report::block::{Block, laid_out, legend, wrapped};
 use crate::report::document::ResultRow;
 use crate::report::terminal::width;
 use crate::report::{Report, table};
-use crate::trace::Zoneinfo;
 use crate::workloads::options::MeasureOptions;
 use crate::workloads::{Effort, Settings, Workload, drain, hot, pagealloc};
+use pagedepot_trace::Zoneinfo;
 
 /// The depot, mainline's lists, which every kernel has, and the bounds.
 const DESIGNS: [Design; 5] =
@@ -74,7 +74,7 @@ fn with_designs(settings: &Settings, workload: &Workload) -> Settings {
 }
 
 fn replayed() -> Result<Report, Failure> {
-    let failed = |e: crate::trace::TraceError| Failure::Run(e.to_string());
+    let failed = |e: pagedepot_trace::TraceError| Failure::Run(e.to_string());
     let zoneinfo = Zoneinfo::parse(shipped::ZONEINFO, "the shipped zoneinfo").map_err(failed)?;
     let plan = Plan::read(shipped::TRACE, shipped::NAME, Some(&zoneinfo)).map_err(failed)?;
     let zoneinfos = Zoneinfos { before: Some(zoneinfo), ..Zoneinfos::default() };

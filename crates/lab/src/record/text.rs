@@ -7,7 +7,7 @@ use ruzstd::encoding::{CompressionLevel, compress};
 use super::signals::Signals;
 use super::window::Window;
 use crate::failure::Failure;
-use crate::trace::{Event, Line, parse_line};
+use pagedepot_trace::{Event, Line, parse_line};
 
 /// Numbers of events kept.
 #[derive(Clone, Copy, Debug, Default)]

@@ -18,7 +18,7 @@ use super::threads::ThreadTarget;
 use super::ticks::{self, INTERVAL_MS, Tick};
 use super::zoneinfos::Zoneinfos;
 use crate::design::variant::Variant;
-use crate::trace::Zoneinfo;
+use pagedepot_trace::Zoneinfo;
 
 /// Number of times tried.
 const CANDIDATES: u32 = 40;

@@ -20,7 +20,7 @@ use crate::design::PAGE_BYTES;
 use crate::design::pool::Pool;
 use crate::design::variant::Store;
 use crate::design::zone;
-use crate::trace::Zoneinfo;
+use pagedepot_trace::Zoneinfo;
 
 /// How often the kernel decays its caches (`vmstat_update` in `mm/vmstat.c`).
 const DECAY_INTERVAL_MS: u64 = 1000;

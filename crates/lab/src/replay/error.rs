@@ -4,7 +4,7 @@ use pagedepot_designs::SetupError;
 
 use super::depot::DepotError;
 use super::outcome::ReplayError;
-use crate::trace::TraceError;
+use pagedepot_trace::TraceError;
 
 /// See the module.
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use super::initial::{ListKey, is_cached};
 use super::plan::HighSeen;
 use super::zone_map::ZoneMap;
-use crate::trace::Record;
+use pagedepot_trace::Record;
 
 /// See the module.
 #[derive(Default)]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::plan::Plan;
 use super::planner::Planner;
-use crate::trace::{self, EventKind, ExpandLimit, Summary, TraceError, Zoneinfo};
+use pagedepot_trace::{self as trace, EventKind, ExpandLimit, Summary, TraceError, Zoneinfo};
 
 /// Periodic work, one tick per second and CPU, that is made up for a trace: 24 days of two CPUs,
 /// four hours of 256. One damaged time may make a trace centuries long.

@@ -3,7 +3,7 @@
 use pagedepot::{Order, Pfn};
 use pagedepot_designs::FreeMap;
 
-use crate::trace::{Buddyinfo, Pagetypeinfo};
+use pagedepot_trace::{Buddyinfo, Pagetypeinfo};
 
 /// Points of a replay at which the checked run looks, in percent of the operations.
 pub const POINTS: [u32; 5] = [0, 25, 50, 75, 100];

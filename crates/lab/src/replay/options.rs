@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::args::positive;
-use crate::trace::ExpandLimit;
+use pagedepot_trace::ExpandLimit;
 
 /// The recorded machine. Default: NAME.zoneinfo.before.txt and NAME.zoneinfo.after.txt beside the
 /// trace

@@ -4,7 +4,7 @@ use pagedepot::{Mobility, Order};
 use pagedepot_designs::Volume;
 
 use super::ticks::Tick;
-use crate::trace::Summary;
+use pagedepot_trace::Summary;
 
 /// One operation of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

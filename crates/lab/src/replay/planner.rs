@@ -22,7 +22,7 @@ use super::plan::{Before, KernelCounts, Plan, Work};
 use super::schedule;
 use super::ticks::{INTERVAL_MS, Ticks};
 use super::zone_map::ZoneMap;
-use crate::trace::{Event, KernelPfn, Record, Summary, Zoneinfo};
+use pagedepot_trace::{Event, KernelPfn, Record, Summary, Zoneinfo};
 
 /// Frame numbers end here: addresses have 64 bits.
 const PFN_MAX: u64 = 1 << 52;

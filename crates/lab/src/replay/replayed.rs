@@ -10,7 +10,7 @@ use super::zoneinfos::Zoneinfos;
 use crate::design::variant::Store;
 use crate::harness::samples;
 use crate::names::Design;
-use crate::trace::{EventKind, Skipped, Tally, printable};
+use pagedepot_trace::{EventKind, Skipped, Tally, printable};
 
 /// How many command names a report lists.
 const COMMANDS_SHOWN: usize = 4;

@@ -17,7 +17,7 @@ use crate::design::dispatch::by_thread_design;
 use crate::design::variant::Variant;
 use crate::harness::stop;
 use crate::names::Design;
-use crate::trace::Zoneinfo;
+use pagedepot_trace::Zoneinfo;
 
 /// Replays a plan into each of these designs (of [`Design::PAGED`]), `runs` times, each time into a
 /// new allocator, after a first run that is not timed: it checks that every frame has one holder

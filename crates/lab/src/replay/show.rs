@@ -12,7 +12,7 @@ use super::replayed::{CpuPages, Lines, Replay, Replayed, orders_in_use};
 use super::target::ReplayCounts;
 use crate::report::Report;
 use crate::report::table::{self, NONE};
-use crate::trace::cut_short;
+use pagedepot_trace::cut_short;
 
 impl Replayed {
     /// Adds the result to a report.

@@ -12,7 +12,7 @@ use super::plan::{Known, Plan};
 use super::target::{ReplayCounts, ReplayTarget, sum};
 use crate::design::threads::{FromSetup, ThreadDesign};
 use crate::design::variant::Variant;
-use crate::trace::{Zone, Zoneinfo};
+use pagedepot_trace::{Zone, Zoneinfo};
 
 /// The recorded machine: its zones, with as many frames as were free, cached, or held and freed by
 /// the trace; what else was in use is left out, because nothing happens to it. Without a zoneinfo

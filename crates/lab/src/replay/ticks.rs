@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use crate::trace::Record;
+use pagedepot_trace::Record;
 
 /// `vm.stat_interval`: one second.
 pub const INTERVAL_MS: u32 = 1000;

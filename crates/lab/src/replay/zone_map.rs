@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::trace::Zoneinfo;
+use pagedepot_trace::Zoneinfo;
 
 /// See the module. Zones are numbered by their place in the zoneinfo.
 #[derive(Clone, Debug, Default)]

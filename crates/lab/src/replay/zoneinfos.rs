@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::look::Look;
-use crate::trace::{Buddyinfo, Pagetypeinfo, TraceError, Zoneinfo};
+use pagedepot_trace::{Buddyinfo, Pagetypeinfo, TraceError, Zoneinfo};
 
 /// The kernel's zoneinfo from before and after a recording, and its free blocks.
 #[derive(Clone, Debug, Default)]

@@ -23,7 +23,7 @@ pub mod terminal;
 pub use progress::Progress;
 pub use rows::Report;
 
-pub use crate::trace::printable;
+pub use pagedepot_trace::printable;
 
 /// Text for people, each of its lines made [`printable`]: names in it may come from files.
 pub fn lines(text: &str) -> String {

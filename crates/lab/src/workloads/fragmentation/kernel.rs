@@ -17,8 +17,8 @@ use crate::failure::Failure;
 use crate::harness::{Subject, lock};
 use crate::names::Design;
 use crate::report::machine::available_bytes;
-use crate::trace::Buddyinfo;
 use crate::workloads::shape::Shape;
+use pagedepot_trace::Buddyinfo;
 
 /// The kernel is left so many times the memory that is filled.
 const ROOM: u64 = 2;

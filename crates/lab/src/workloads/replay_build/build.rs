@@ -10,7 +10,7 @@ use std::{env, fs};
 
 use super::generate;
 use crate::replay::Plan;
-use crate::trace::ExpandLimit;
+use pagedepot_trace::ExpandLimit;
 
 /// Runs the build and writes what the shell and its children took; $1 is the number of jobs, $2
 /// the directory.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::design::PAGE_BYTES;
 use crate::failure::Failure;
-use crate::trace::{self, Event, ExpandLimit, Record};
+use pagedepot_trace::{self as trace, Event, ExpandLimit, Record};
 
 /// Pages of the range of addresses, at most: a terabyte.
 pub const RANGE_PAGES_MAX: u64 = 1 << 28;

@@ -24,8 +24,8 @@ use crate::harness::stop;
 use crate::names::Design;
 use crate::report::rows::{Params, Series};
 use crate::report::{Report, table};
-use crate::trace::{self, ExpandLimit};
 use crate::workloads::settings::Settings;
+use pagedepot_trace::{self as trace, ExpandLimit};
 
 thread_local! {
     static ACTING_AS: Cell<u32> = const { Cell::new(0) };

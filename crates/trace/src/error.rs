@@ -8,6 +8,7 @@ const HOW_TO_RECORD: &str = "record with `perf record -a -e kmem:mm_page_alloc,k
 
 /// Why a trace cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "their messages say it")]
 pub enum TraceError {
     #[error("cannot open {name}: {source}; give the path of a recorded trace or zoneinfo")]
     Open { name: String, source: io::Error },

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use pagedepot::{Mobility, Order};
-use pagedepot_lab::tested::{Event, KernelPfn, read};
 use pagedepot_linux::trace::{Stamp, TraceWriter, TracedBlock};
+use pagedepot_trace::{Event, KernelPfn, read};
 use proptest::prelude::*;
 
 /// What a program may write.

@@ -12,13 +12,16 @@ use super::parse_file;
 /// Free blocks of all zones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Buddyinfo {
+    /// In the order of the file.
     pub zones: Vec<FreeBlocks>,
 }
 
 /// Free blocks of a zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FreeBlocks {
+    /// The zone's NUMA node.
     pub node: u32,
+    /// The zone's name.
     pub name: String,
     /// Number of free blocks, by order.
     pub blocks: Vec<u64>,

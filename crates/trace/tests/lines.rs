@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use pagedepot_lab::tested::{
+use pagedepot_trace::{
     Event, EventKind, ExpandLimit, KernelPfn, Summary, Tally, TraceError, read, read_file,
 };
 

@@ -13,8 +13,8 @@
 //!
 //! # Theory
 //! A trace is read in one pass and never held in memory. The three formats differ only left of the
-//! event's name, so one parser serves them all ([mod@line]); the fields are `key=value` pairs found
-//! by key, which survives kernels that add some.
+//! event's name, so one parser serves them all ([`parse_line`]); the fields are `key=value` pairs
+//! found by key, which survives kernels that add some.
 
 mod buddyinfo;
 mod error;
@@ -30,11 +30,11 @@ use std::path::Path;
 
 pub use buddyinfo::{Buddyinfo, FreeBlocks};
 pub use error::TraceError;
-pub use event::{Event, EventKind, KernelPfn, Record};
+pub use event::{Event, EventCounts, EventKind, KernelPfn, Record};
 pub use line::{Line, parse as parse_line};
 pub use pagetypeinfo::Pagetypeinfo;
-pub use reader::{Skipped, Summary, Tally, cut_short, printable, read, read_file};
-pub use zoneinfo::{Zone, Zoneinfo};
+pub use reader::{Example, Skipped, Summary, Tally, cut_short, printable, read, read_file};
+pub use zoneinfo::{Pageset, Zone, Zoneinfo};
 pub use zstd::ExpandLimit;
 
 /// Parses the text of a small file, with its path for the name that errors tell.
@@ -48,3 +48,8 @@ fn parse_file<T>(
         Err(source) => Err(TraceError::Open { name, source }),
     }
 }
+
+/// The README's program, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

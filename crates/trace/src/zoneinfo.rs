@@ -13,31 +13,43 @@ const BYTES_MAX: u64 = 64 << 20;
 /// All zones of a machine, also those without pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zoneinfo {
+    /// In the order of the file.
     pub zones: Vec<Zone>,
 }
 
 /// One zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Zone {
+    /// Its NUMA node.
     pub node: u32,
+    /// Its name.
     pub name: String,
+    /// Free pages, those in per-CPU caches not included.
     pub free: u64,
+    /// The lowest watermark.
     pub min: u64,
+    /// The watermark that wakes reclaim.
     pub low: u64,
+    /// The watermark at which reclaim stops.
     pub high: u64,
+    /// Pages from the first to the last, holes included.
     pub spanned: u64,
+    /// Pages of memory.
     pub present: u64,
+    /// Pages that the buddy allocator has or had.
     pub managed: u64,
     /// Pages that requests for a higher zone must leave in this one, by the place of that zone.
     pub protection: Vec<u64>,
     /// First frame. The last line of a zone; a zone without pages has none.
     pub start_pfn: Option<u64>,
+    /// What each CPU caches.
     pub pagesets: Vec<Pageset>,
 }
 
 /// A CPU's cache of a zone's pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pageset {
+    /// The CPU.
     pub cpu: u32,
     /// Pages cached.
     pub count: u64,
@@ -45,8 +57,9 @@ pub struct Pageset {
     pub high: u64,
     /// Pages per refill.
     pub batch: u64,
-    /// Bounds of `high`; kernels before 6.7 have none.
+    /// The lower bound of `high`; kernels before 6.7 have none.
     pub high_min: Option<u64>,
+    /// The upper bound.
     pub high_max: Option<u64>,
 }
 

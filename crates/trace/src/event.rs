@@ -29,6 +29,7 @@ pub struct Record<'a> {
 
 /// An event. Sizes and addresses of virtual areas are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "fields have the names that the kernel prints")]
 pub enum Event {
     /// A block was allocated; `pfn` is `None` when the allocation failed.
     PageAlloc { pfn: Option<KernelPfn>, order: u32, migratetype: u32 },
@@ -81,6 +82,7 @@ impl Event {
 
 /// The kinds of events that this reader knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "as the variants of `Event`")]
 pub enum EventKind {
     PageAlloc,
     PageFree,
