@@ -237,11 +237,7 @@ fn exchange_push(depot: &Machine, context: Context, pfn: Pfn) {
 /// An owner that takes a magazine from its shelf and puts one there, and another thread.
 fn exchange_beside(other: fn(&Machine)) -> Arc<Machine> {
     let depot = machine(5);
-    let all: Vec<_> = (0..5).map(|_| depot.alloc().unwrap()).collect();
-    all.into_iter().for_each(|pfn| depot.free(pfn));
-    let held: Vec<_> = (0..3).map(|_| depot.alloc().unwrap()).collect();
-    let stats = depot.allocator.cpu_stats(OWNERS, ZoneId::new(0)).unwrap();
-    assert_eq!(stats.shelved_pages, 2, "the front is empty, the rest is on the shelf");
+    let held = depot.shelve_one();
     let other = spawn(1, &depot, other);
     let next = exchange_pop(&depot, Context::Task);
     held.into_iter().chain([next]).for_each(|pfn| exchange_push(&depot, Context::Task, pfn));
@@ -289,9 +285,7 @@ fn an_exchange_and_a_handover() {
 fn an_exchange_and_a_full_drain_without_a_fence() {
     explore_mutant(Mutant::NoFence, || {
         let depot = machine(5);
-        let all: Vec<_> = (0..5).map(|_| depot.alloc().unwrap()).collect();
-        all.into_iter().for_each(|pfn| depot.free(pfn));
-        (0..3).for_each(|_| drop(depot.alloc().unwrap()));
+        depot.shelve_one();
         let drainer = spawn(1, &depot, drain_fully);
         exchange_pop(&depot, Context::Task);
         drainer.join().unwrap();

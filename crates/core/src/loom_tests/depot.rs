@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use crate::cpus::Cpus;
 use crate::{
-    AllocError, Allocator, Census, Config, ConfigError, Evacuation, Flags, FrameRange, HighPolicy,
-    Misuse, NodeId, Order, Pfn, RemoveError, Watermarks, ZoneConfig, ZoneId,
+    AllocError, Allocator, Census, Config, ConfigError, CpuId, Evacuation, Flags, FrameRange,
+    HighPolicy, Misuse, NodeId, Order, Pfn, RemoveError, Watermarks, ZoneConfig, ZoneId,
 };
 
 std::thread_local! {
@@ -130,6 +130,17 @@ impl<C: Cpus> Depot<C> {
 
     pub fn free(&self, pfn: Pfn) {
         self.free_block(pfn, Order::BASE);
+    }
+
+    /// Leaves this CPU, of a depot of five frames, with an empty front and one magazine on its
+    /// shelf; the frames that it then holds.
+    pub fn shelve_one(&self) -> Vec<Pfn> {
+        let all: Vec<_> = (0..5).map(|_| self.alloc().unwrap()).collect();
+        all.into_iter().for_each(|pfn| self.free(pfn));
+        let held = (0..3).map(|_| self.alloc().unwrap()).collect();
+        let stats = self.allocator.cpu_stats(CpuId::new(0), ZoneId::new(0)).unwrap();
+        assert_eq!(stats.shelved_pages, 2, "the front is empty, the rest is on the shelf");
+        held
     }
 
     /// Allocates a block; no other thread holds a frame of it.

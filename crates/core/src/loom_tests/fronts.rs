@@ -49,11 +49,7 @@ fn owner_of_a_shelf(other: fn(&Depot<Rseq>)) -> impl Fn() + Send + Sync + 'stati
     move || {
         let depot = Depot::new(&Setup { frames: 5, ..Setup::default() }, Rseq::new(2));
         run_on(0);
-        let all: Vec<_> = (0..5).map(|_| depot.alloc().unwrap()).collect();
-        all.into_iter().for_each(|pfn| depot.free(pfn));
-        let held: Vec<_> = (0..3).map(|_| depot.alloc().unwrap()).collect();
-        let stats = depot.allocator.cpu_stats(OWNERS, ZoneId::new(0)).unwrap();
-        assert_eq!(stats.shelved_pages, 2, "the front is empty, the rest is on the shelf");
+        let held = depot.shelve_one();
         let other = spawn(1, &depot, other);
         let next = depot.alloc().unwrap();
         held.into_iter().chain([next]).for_each(|pfn| depot.free(pfn));

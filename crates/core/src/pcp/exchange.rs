@@ -84,7 +84,6 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
         } else if let Some((full, _)) = word.previous() {
             share.note_moved(front, Moved::Out(class.magazine_frames().into()));
             keep(full);
-            share.spill_if_only_freeing(front);
         }
         drop(moving);
         installed
@@ -120,8 +119,8 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
         is_loaded.then(pop)?.map(Pfn::new)
     }
 
-    /// Puts a block into the front, into its other magazine, or into an empty one in whose favour a
-    /// full one goes to the shelf. `false`: the CPU has no such place or caches too much, or the
+    /// Puts a block into the front, into its other magazine, or into an empty one, for which a full
+    /// one goes to the shelf. `false`: the CPU has no such place or caches too much, or the
     /// slow path has more to do; the block is still the caller's.
     pub fn push(mut self, pfn: Pfn) -> bool {
         if self.word.operations_full() {
@@ -142,17 +141,17 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
 
     fn push_to_empty(self, pfn: Pfn) -> bool {
         let (share, class) = (self.share, self.front.class);
-        let pages = i64::from(class.magazine_frames());
+        let pages = class.magazine_frames();
         if self.word.magazines() < self.front.magazines_max()
             || free_high::regards(class)
             || share.pcp.shelf(class, self.front.mobility).count() == Shelf::COUNT_MAX
-            || !self.has_room(pages)
+            || !share.has_room(pages.into())
             || !self.has_noted_activity()
         {
             return false;
         }
         let Some(empty) = share.empty_at_hand() else { return false };
-        share.charge(pages);
+        share.charge(pages.into());
         self.load_empty(empty, pfn, |new| self.install(new), |full| self.set_aside(full))
     }
 
@@ -160,7 +159,7 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
     /// handed over: the next drain or decay takes it.
     ///
     /// Neither `high` nor the gate is looked at, as [`Share::shelve`] does. The one can have fallen
-    /// only since [`has_room`](Self::has_room) was asked, and the next slow path sees it. Who has
+    /// only since [`Share::has_room`] was asked, and the next slow path sees it. Who has
     /// disabled the CPU meanwhile waits for the caller's guard, and takes the shelf afterwards.
     fn set_aside(&self, full: MagazineIndex) {
         let (share, class, mobility) = (self.share, self.front.class, self.front.mobility);
@@ -174,13 +173,6 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
             debug_assert!(pushed.is_ok(), "what is not counted has no limit");
             share.charge(-i64::from(class.magazine_frames()));
         }
-    }
-
-    /// Whether the CPU may be charged with `pages` more as `high` is now.
-    fn has_room(&self, pages: i64) -> bool {
-        let pcp = self.share.pcp;
-        pcp.charged_pages.load(Ordering::Relaxed) + pages
-            <= pcp.accounts.high_pages.load(Ordering::Relaxed)
     }
 
     /// Whether the slow path, which keeps the clock, has run in this millisecond. To decay a CPU

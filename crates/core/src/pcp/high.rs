@@ -174,13 +174,8 @@ impl<C: Cpus> Share<'_, '_, C> {
     /// Makes room for `pages` more in a front under `high`: raises it, spills shelved magazines,
     /// empties other fronts that are cold, a few steps at most. `false`: there is none.
     pub fn make_room(&self, front: Front, pages: u64) -> bool {
-        let pcp = self.pcp;
-        let fits = || {
-            pcp.charged_pages.load(Ordering::Relaxed) + pages as i64
-                <= pcp.accounts.high_pages.load(Ordering::Relaxed)
-        };
         for _ in 0..ROOM_STEPS_MAX {
-            if fits() {
+            if self.has_room(pages) {
                 return true;
             }
             let more = self.raise_high(pages, u64::MAX)
@@ -190,7 +185,14 @@ impl<C: Cpus> Share<'_, '_, C> {
                 return false;
             }
         }
-        fits()
+        self.has_room(pages)
+    }
+
+    /// Whether the CPU may be charged with `pages` more as `high` is now.
+    pub fn has_room(&self, pages: u64) -> bool {
+        let pcp = self.pcp;
+        pcp.charged_pages.load(Ordering::Relaxed) + pages as i64
+            <= pcp.accounts.high_pages.load(Ordering::Relaxed)
     }
 
     /// Empties up to `magazines_max` shelved magazines, the largest blocks last.

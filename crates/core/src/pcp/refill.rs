@@ -81,9 +81,8 @@ impl<C: Cpus> Share<'_, '_, C> {
         pcp.listed(front.class, front.mobility).into_iter().for_each(prefetch_write);
         self.store().prefetch(self.wanted(front.class.order(), front.mobility, terms.manner));
         let exchange = Exchange { share: self, front, word };
-        match exchange
-            .load_from_shelf(|new| self.replace(front, word, new), |full| self.shelve(front, full))
-        {
+        let install = |new| self.replace(front, word, new);
+        match exchange.load_from_shelf(install, |full| self.shelve(front, full)) {
             Some(_) => Step::Again,
             None => self.refill(front, word, terms),
         }

@@ -71,8 +71,11 @@ impl<C: Cpus> Share<'_, '_, C> {
             return self.unload(front, word);
         };
         let exchange = Exchange { share: self, front, word };
-        let (install, keep) =
-            (|new| self.replace(front, word, new), |full| self.shelve(front, full));
+        let install = |new| self.replace(front, word, new);
+        let keep = |full| {
+            self.shelve(front, full);
+            self.spill_if_only_freeing(front);
+        };
         if exchange.load_empty(empty, pfn, install, keep) { Step::Got(pfn) } else { Step::Again }
     }
 
