@@ -11,12 +11,14 @@
 //! 7. `alloc_fast` and `free_fast` are one sequence each: they neither refill nor spill.
 
 use std::mem::MaybeUninit;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{Single, metadata, open_zone, range, single};
-use pagedepot::cpus::Context;
+use pagedepot::cpus::{Context, Environment, FenceError, Guard, Here, Pinned, Processor};
 use pagedepot::{
-    Config, Counts, CpuId, Evacuation, Flags, FrameRange, FreeError, FrontHandle, HighPolicy,
-    Mobility, Mode, Order, Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
+    Allocator, Config, Counts, CpuId, Evacuation, Flags, FrameRange, FreeError, FrontHandle,
+    HighPolicy, Mobility, Mode, Order, Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
 };
 
 const RANGES: [FrameRange; 1] = [range(512, 4096)];
@@ -270,6 +272,99 @@ fn a_full_shelf_takes_no_more_by_exchanges() {
         assert!(stats.counts.spills > 0, "the slow path spills");
         assert!(blocks.exchanges > 1000, "{}", blocks.exchanges);
     });
+}
+
+/// A CPU whose handler comes while a task asks for the time.
+#[derive(Default)]
+struct Interrupted {
+    handler: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    in_handler: AtomicBool,
+}
+
+struct InterruptedGuard(Here);
+
+// SAFETY: there is one thread, and the handler ends before the task goes on.
+unsafe impl Guard for InterruptedGuard {
+    fn here(&self) -> Here {
+        self.0
+    }
+}
+
+// SAFETY: as above, so no guard exists while it fences.
+unsafe impl Processor for Interrupted {
+    type Guard = InterruptedGuard;
+
+    fn pin(&self) -> Option<InterruptedGuard> {
+        let context = match self.in_handler.load(Ordering::Relaxed) {
+            true => Context::Interrupt,
+            false => Context::Task,
+        };
+        Some(InterruptedGuard(Here { cpu: CPU, context }))
+    }
+
+    fn fence(&self, _cpu: CpuId) -> Result<(), FenceError> {
+        Ok(())
+    }
+}
+
+impl Environment for Interrupted {
+    fn now_ms(&self) -> u64 {
+        let handler = self.handler.lock().unwrap().take();
+        if let Some(handler) = handler {
+            self.in_handler.store(true, Ordering::Relaxed);
+            handler();
+            self.in_handler.store(false, Ordering::Relaxed);
+        }
+        0
+    }
+}
+
+#[test]
+fn a_shelf_that_a_handler_fills_meanwhile_loses_nothing() {
+    const FRAMES: u32 = 1 << 18;
+    let ranges = [range(512, FRAMES)];
+    let zones = [open_zone("Normal", &ranges)];
+    let config = Config { high: HighPolicy::Fixed(1 << 17), ..Config::new(1, &zones) };
+    type Depot = Allocator<'static, Pinned<Interrupted>>;
+    let memory = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()].leak();
+    let made = Allocator::new(&config, memory, Pinned(Interrupted::default())).unwrap();
+    let depot: &'static Depot = Box::leak(Box::new(made));
+    let front = depot.fronts().find(Context::Task, Order::BASE, Mobility::Movable).unwrap();
+    let alloc = || depot.alloc(Order::BASE, Flags::default()).unwrap();
+    let handlers: Vec<Pfn> = (0..63 * 4).map(|_| alloc()).collect();
+    let mut held: Vec<Pfn> = (0..63 * 1040).map(|_| alloc()).collect();
+    let shelved = || depot.cpu_stats(CPU, ZoneId::new(0)).unwrap().shelved_pages;
+    while let Some(pfn) = held.pop() {
+        // SAFETY: one thread, which acts as this CPU; the blocks are its own.
+        if unsafe { depot.fronts().push(CPU, front, pfn) } {
+            continue;
+        }
+        let is_last = shelved() == 63 * 1022;
+        if is_last {
+            let frees = handlers.clone();
+            let handler = move || {
+                frees.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
+                assert_eq!(shelved(), 63 * 1023, "the handler has filled the shelf");
+            };
+            *depot.cpus().0.handler.lock().unwrap() = Some(Box::new(handler));
+        }
+        // SAFETY: as above.
+        let pushed = unsafe { depot.fronts().push_next(CPU, front, pfn) };
+        if is_last {
+            assert!(pushed && depot.cpus().0.handler.lock().unwrap().is_none());
+            break;
+        }
+        if !pushed {
+            depot.free_as(pfn, Order::BASE, Mobility::Movable).unwrap();
+        }
+    }
+    let held_pages = held.len() as u64;
+    assert_eq!(depot.validate_at_rest().unwrap().held_pages(), held_pages);
+    // The magazine that found no place on the shelf is there for a drain that waits for nobody.
+    assert_eq!(depot.drain(Scope::ALL, Mode::Quiet).taken_pages, 63 * (1023 + 1));
+    held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
+    depot.drain(Scope::ALL, Mode::Full);
+    assert_eq!(depot.validate_at_rest().unwrap().free_pages, u64::from(FRAMES));
 }
 
 #[test]
