@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use super::cpus::{Rseq, run_on};
 use super::depot::{Depot, Setup};
-use super::{Mutant, explore, explore_large, explore_mutant, spawn};
+use super::{Mutant, explore, explore_large, explore_mutant, explore_mutant_within, spawn};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
 use crate::{Evacuation, Flags, FrameRange, Mobility, Mode, Order, Pfn, Scope, ZoneId};
 
@@ -306,5 +306,5 @@ fn hands_beside_a_switch_off() {
 #[test]
 #[should_panic = "Evacuating"]
 fn a_hand_that_copies_a_tag_once() {
-    explore_mutant(Mutant::CopiesOnce, hands_beside_a_switch);
+    explore_mutant_within(1, Mutant::CopiesOnce, hands_beside_a_switch);
 }

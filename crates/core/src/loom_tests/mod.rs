@@ -92,8 +92,18 @@ fn explore(model: impl Fn() + Send + Sync + 'static) -> bool {
 
 /// Explores a model that must fail, however long that takes.
 fn explore_mutant(mutant: Mutant, model: impl Fn() + Send + Sync + 'static) {
+    explore_mutant_within(PREEMPTIONS, mutant, model);
+}
+
+/// As [`explore_mutant`], with so many preemptions at most: a large model fails sooner with no more
+/// than it needs.
+fn explore_mutant_within(
+    preemptions: usize,
+    mutant: Mutant,
+    model: impl Fn() + Send + Sync + 'static,
+) {
     set_mutant(mutant);
-    let mut builder = explore::builder(PREEMPTIONS);
+    let mut builder = explore::builder(preemptions);
     builder.max_duration = None;
     builder.check(model);
 }
