@@ -34,7 +34,7 @@ impl Contents {
     }
 }
 
-/// Runs `turn` on two threads by turns, with the number of the turn; `cpu` says where a thread runs.
+/// Runs `turn` on two threads in turn, with the number of the turn; `cpu` says where a thread runs.
 fn take_turns(cpu: impl Fn(u32) -> u32 + Sync, turn: impl Fn(u32) + Sync) {
     let turns = Turns(AtomicU32::new(0));
     std::thread::scope(|scope| {
