@@ -21,9 +21,10 @@ pub const METRICS: usize = 4;
 /// Of the free frames, in percent, how many a round reallocates.
 const REALLOCATED_PERCENT: u64 = 10;
 
-/// Frames whose places are read before the first of them is freed. What is held does not fit a
-/// CPU's second cache: a free would wait for the place of its frame longer than for the design.
-const READ_AHEAD: usize = 128;
+/// Frames that are copied out of what is held before the first of them is freed. What is held does
+/// not fit a CPU's second cache, nor its pages a CPU's first table of translations: a free would
+/// wait for the place of its frame longer than for the design.
+const COPIED: usize = 128;
 
 /// Times that a request is repeated, after a drain, before the workload ends.
 const RETRIES: u32 = 100;
@@ -50,6 +51,25 @@ struct Held<B> {
     random: fastrand::Rng,
     /// The places of the frames that a round reallocates, in order.
     places: Vec<u32>,
+}
+
+impl<B> Held<B> {
+    /// Draws `count` places at random: different ones among those that are copied together.
+    fn draw_places(&mut self, count: usize) {
+        self.places.clear();
+        while self.places.len() < count {
+            let place = self.random.u32(..self.blocks.len() as u32);
+            let first = self.places.len() / self.copied() * self.copied();
+            if !self.places[first..].contains(&place) {
+                self.places.push(place);
+            }
+        }
+    }
+
+    /// Frames that are copied together.
+    fn copied(&self) -> usize {
+        COPIED.min(self.blocks.len())
+    }
 }
 
 /// See the module.
@@ -144,36 +164,29 @@ impl<F: Frames> Seats<F> {
     /// Frees and allocates frames at random; nanoseconds for each pair.
     fn reallocate(&self, seat: usize) -> f64 {
         let mut held = lock(&self.held[seat]);
-        let Held { blocks, random, places, .. } = &mut *held;
-        places.clear();
         let free = self.shape.pages - self.shape.held_pages();
         let count = (free * REALLOCATED_PERCENT / 100).div_ceil(self.shape.threads as u64) as usize;
-        places.extend((0..count).map(|_| random.u32(..blocks.len() as u32)));
+        held.draw_places(count);
+        let at_once = held.copied();
+        let Held { blocks, places, .. } = &mut *held;
         // Between rounds other designs, and the look at this one, took the CPU's cache.
         blocks.iter().for_each(|&block| _ = std::hint::black_box(block));
         self.barrier.wait();
-        let mut spent = Duration::ZERO;
-        for places in places.chunks(READ_AHEAD) {
-            for &place in places {
-                std::hint::black_box(blocks[place as usize]);
-            }
+        let (mut copied, mut spent) = (Vec::with_capacity(at_once), Duration::ZERO);
+        for places in places.chunks(at_once) {
+            copied.extend(places.iter().map(|&place| blocks[place as usize]));
             let start = Instant::now();
-            for &place in places {
-                let block = &mut blocks[place as usize];
-                self.frames.free(*block);
-                *block = match self.frames.alloc() {
-                    Some(block) => block,
-                    None => self.alloc_drained(),
-                };
-            }
+            exchange(&self.frames, &mut copied, &|| self.alloc_drained());
             spent += start.elapsed();
+            for (&place, block) in places.iter().zip(copied.drain(..)) {
+                blocks[place as usize] = block;
+            }
         }
         spent.as_nanos() as f64 / count as f64
     }
 
     /// A frame, where all that are free are in other CPUs' caches.
     #[cold]
-    #[inline(never)]
     fn alloc_drained(&self) -> F::Block {
         let again = || {
             self.frames.drain(Mode::Quiet);
@@ -214,6 +227,21 @@ impl<F: Frames> Seats<F> {
         for held in &self.held {
             lock(held).blocks.drain(..).for_each(|block| self.frames.free(block));
         }
+    }
+}
+
+/// Frees each of `blocks` and allocates another, by `alloc_drained` where there is none.
+///
+/// A function of its own: the compiler knows that nothing changes what its first argument points
+/// to, and keeps what it reads there in registers, as in the loop of a program that has a depot.
+#[inline(never)]
+fn exchange<F: Frames>(frames: &F, blocks: &mut [F::Block], alloc_drained: &dyn Fn() -> F::Block) {
+    for block in blocks {
+        frames.free(*block);
+        *block = match frames.alloc() {
+            Some(block) => block,
+            None => alloc_drained(),
+        };
     }
 }
 
