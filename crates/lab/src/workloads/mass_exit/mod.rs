@@ -81,7 +81,7 @@ impl<A: Allocator> Contender<3> for Processes<A> {
         let waited_before = self.waited_ns();
         self.together.wait();
         let start = Instant::now();
-        fill(&self.allocator, &mut held, self.pages);
+        held.extend((0..self.pages).map(|_| design::alloc::<A, 0>(&self.allocator)));
         let alloc_ns = start.elapsed().as_nanos() as f64;
         self.together.wait();
         let start = Instant::now();
@@ -98,13 +98,6 @@ impl<A: Allocator> Contender<3> for Processes<A> {
         let (free_ns, alloc_ns) = (sum(0), sum(1));
         [free_ns / pages, alloc_ns / pages, seats[0][2] / (free_ns + alloc_ns)]
     }
-}
-
-/// Allocates so many pages. A function of its own: the compiler knows that nothing changes what its
-/// first argument points to, and keeps what it reads there in registers.
-#[inline(never)]
-fn fill<A: Allocator>(allocator: &A, held: &mut Vec<A::Block>, pages: u32) {
-    held.extend((0..pages).map(|_| design::alloc::<A, 0>(allocator)));
 }
 
 /// Measures it, on 1, 2, 4 ... and on all CPUs.
