@@ -5,14 +5,14 @@
 
 mod common;
 
-use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use common::contents::Contents;
 use common::threads::{Claimed, run_on};
 use common::{open_zone, range};
 use pagedepot::cpus::{CpuLock, Locked};
-use pagedepot::{Allocator, Config, Flags, HighPolicy, Mode, Order, Pfn, Scope};
+use pagedepot::{Allocator, Config, Flags, HighPolicy, Mode, Order, Scope};
 
 const CPUS: u32 = 2;
 const FRAMES: u32 = 512;
@@ -20,28 +20,14 @@ const TURNS: u32 = 20;
 
 type Depot<'m> = Allocator<'m, Locked<'m, Claimed>>;
 
-/// The contents of frames, which their holders write.
-struct Contents(Vec<UnsafeCell<u32>>);
-
-// SAFETY: each cell is accessed by the holder of its frame alone.
-unsafe impl Sync for Contents {}
-
-impl Contents {
-    /// Writes the frame that the caller holds; returns what its last holder wrote.
-    fn write(&self, pfn: Pfn, turn: u32) -> u32 {
-        // SAFETY: the caller holds the frame.
-        unsafe { self.0[pfn.index()].get().replace(turn) }
-    }
-}
-
-/// Runs `turn` on two threads in turn, with the number of the turn; `cpu` says where a thread runs.
-fn take_turns(cpu: impl Fn(u32) -> u32 + Sync, turn: impl Fn(u32) + Sync) {
+/// Runs `turn` on a thread on each of two CPUs, in turn, with the number of the turn.
+fn take_turns(cpus: [u32; 2], turn: impl Fn(u32) + Sync) {
     let turns = Turns(AtomicU32::new(0));
     std::thread::scope(|scope| {
-        for thread in 0..2 {
-            let (turns, cpu, turn) = (&turns, &cpu, &turn);
+        for (thread, cpu) in (0..).zip(cpus) {
+            let (turns, turn) = (&turns, &turn);
             scope.spawn(move || {
-                run_on(Some(cpu(thread)));
+                run_on(Some(cpu));
                 while let Some(mine) = turns.wait(thread) {
                     turn(mine.turn);
                 }
@@ -89,7 +75,7 @@ fn with_depot(check: impl FnOnce(&Depot<'_>, &Contents)) {
     let mut metadata = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
     let cpus = Locked::new(&locks, Claimed::new());
     let mut depot = Allocator::new(&config, &mut metadata, cpus).unwrap();
-    let contents = Contents((0..FRAMES).map(|_| UnsafeCell::new(0)).collect());
+    let contents = Contents::new(FRAMES);
     let held = depot.alloc(Order::BASE, Flags::default()).unwrap();
     check(&depot, &contents);
     depot.free(held, Order::BASE).unwrap();
@@ -100,14 +86,14 @@ fn with_depot(check: impl FnOnce(&Depot<'_>, &Contents)) {
 /// Allocates a frame, which the last turn must have freed, writes it and frees it.
 fn pass_on(depot: &Depot<'_>, contents: &Contents, turn: u32) {
     let pfn = depot.alloc(Order::BASE, Flags::default()).unwrap();
-    assert_eq!(contents.write(pfn, turn), turn.saturating_sub(1), "{pfn} is another frame");
+    contents.change(pfn, turn.saturating_sub(1), turn);
     depot.free(pfn, Order::BASE).unwrap();
 }
 
 #[test]
 fn by_the_front_of_one_cpu() {
     with_depot(|depot, contents| {
-        take_turns(|_| 0, |turn| pass_on(depot, contents, turn));
+        take_turns([0, 0], |turn| pass_on(depot, contents, turn));
     });
 }
 
@@ -116,6 +102,6 @@ fn by_the_store() {
     with_depot(|depot, contents| {
         depot.drain(Scope::ALL, Mode::Full);
         depot.cpu_caches().disable();
-        take_turns(|thread| thread, |turn| pass_on(depot, contents, turn));
+        take_turns([0, 1], |turn| pass_on(depot, contents, turn));
     });
 }

@@ -4,30 +4,16 @@
 
 mod common;
 
-use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 
+use common::contents::Contents;
 use common::threads::{Claimed, Kernel, run_on};
 use common::{open_zone, range};
 use pagedepot::cpus::{CpuLock, Cpus, Locked, Pinned};
-use pagedepot::{Allocator, Config, Flags, HighPolicy, Mode, Order, Pfn, Scope};
+use pagedepot::{Allocator, Config, Flags, HighPolicy, Mode, Order, Scope};
 
 const FRAMES: u32 = 256;
 const CPUS: u32 = 2;
-
-/// The contents that holders write into their frames.
-struct Contents(Vec<UnsafeCell<u32>>);
-
-// SAFETY: each cell is accessed by the holder of its frame alone.
-unsafe impl Sync for Contents {}
-
-impl Contents {
-    fn change(&self, pfn: Pfn, from: u32, to: u32) {
-        // SAFETY: the caller holds the frame.
-        let written = unsafe { self.0[pfn.index()].get().replace(to) };
-        assert_eq!(written, from, "{pfn}");
-    }
-}
 
 /// Allocates more frames than a magazine has, frees half, allocates them again, and frees all.
 fn own<C: Cpus>(depot: &Allocator<'_, C>, contents: &Contents, owner: u32) {
@@ -53,7 +39,7 @@ fn owners_and_drains<C: Cpus + Send>(cpus: C) {
     let mut metadata =
         vec![MaybeUninit::uninit(); Allocator::<C>::metadata_bytes(&config).unwrap()];
     let mut depot = Allocator::new(&config, &mut metadata, cpus).unwrap();
-    let contents = Contents((0..FRAMES).map(|_| UnsafeCell::new(0)).collect());
+    let contents = Contents::new(FRAMES);
     let (shared, contents) = (&depot, &contents);
     std::thread::scope(|scope| {
         // Two owners act as one CPU, one as the other.

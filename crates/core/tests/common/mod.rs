@@ -9,6 +9,7 @@ use pagedepot::cpus::{Context, Environment, FenceError, Guard, Here, Pinned, Pro
 use pagedepot::{Allocator, Config, CpuId, FrameRange, NodeId, Order, Pfn, Watermarks, ZoneConfig};
 
 pub mod backing;
+pub mod contents;
 pub mod rng;
 pub mod threads;
 

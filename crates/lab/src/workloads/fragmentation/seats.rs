@@ -56,10 +56,11 @@ struct Held<B> {
 impl<B> Held<B> {
     /// Draws `count` places at random: different ones among those that are copied together.
     fn draw_places(&mut self, count: usize) {
+        let at_once = self.at_once();
         self.places.clear();
         while self.places.len() < count {
             let place = self.random.u32(..self.blocks.len() as u32);
-            let first = self.places.len() / self.copied() * self.copied();
+            let first = self.places.len() / at_once * at_once;
             if !self.places[first..].contains(&place) {
                 self.places.push(place);
             }
@@ -67,7 +68,7 @@ impl<B> Held<B> {
     }
 
     /// Frames that are copied together.
-    fn copied(&self) -> usize {
+    fn at_once(&self) -> usize {
         COPIED.min(self.blocks.len())
     }
 }
@@ -167,7 +168,7 @@ impl<F: Frames> Seats<F> {
         let free = self.shape.pages - self.shape.held_pages();
         let count = (free * REALLOCATED_PERCENT / 100).div_ceil(self.shape.threads as u64) as usize;
         held.draw_places(count);
-        let at_once = held.copied();
+        let at_once = held.at_once();
         let Held { blocks, places, .. } = &mut *held;
         // Between rounds other designs, and the look at this one, took the CPU's cache.
         blocks.iter().for_each(|&block| _ = std::hint::black_box(block));
