@@ -785,6 +785,25 @@ static int __init depot_parse(char *str)
 }
 early_param("pagedepot", depot_parse);
 
+/*
+ * Where a depot lies: in the linear map, if there are as many pages in a row. As an area of vmalloc
+ * it would be one more that each vmalloc() walks past.
+ */
+static void *__meminit depot_memory(size_t bytes)
+{
+	void *memory = alloc_pages_exact(bytes, GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN);
+
+	return memory ?: vzalloc(bytes);
+}
+
+static void __meminit depot_forget(void *memory, size_t bytes)
+{
+	if (is_vmalloc_addr(memory))
+		vfree(memory);
+	else if (memory)
+		free_pages_exact(memory, bytes);
+}
+
 /* For setup_zone_pageset(): before the zone gets its limits. */
 static void __meminit depot_setup_zone(struct zone *zone)
 {
@@ -805,12 +824,12 @@ static void __meminit depot_setup_zone(struct zone *zone)
 			depot_end_pfn *= 2;
 	}
 	bytes = depot_bytes(nr_cpu_ids, depot_end_pfn, high);
-	memory = bytes ? vzalloc(bytes) : NULL;
+	memory = bytes ? depot_memory(bytes) : NULL;
 	depot = memory ? depot_init(memory, bytes, zone, nr_cpu_ids, depot_end_pfn, high,
 				    depot_free_batches) : NULL;
 	if (!depot) {
 		pr_warn("pagedepot: zone %s keeps its lists: no depot of %zu bytes\n", zone->name, bytes);
-		vfree(memory);
+		depot_forget(memory, bytes);
 		return;
 	}
 	for (context = 0; context < 2; context++)
