@@ -17,6 +17,12 @@ pub const BOOKWORM: [(&str, &str); 2] = [
     ("http://deb.debian.org/debian-security", "bookworm-security"),
 ];
 
+/// The release before, that has Linux 5.10, and its updates.
+pub const BULLSEYE: [(&str, &str); 2] = [
+    ("http://deb.debian.org/debian", "bullseye"),
+    ("http://deb.debian.org/debian-security", "bullseye-security"),
+];
+
 /// Debian's archive, as of now.
 pub struct Archive {
     folder: PathBuf,

@@ -26,6 +26,13 @@
 #include "internal.h"
 #include "pagedepot.h"
 
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 0, 0)
+DEFINE_STATIC_KEY_FALSE(pagedepot_on);
+DEFINE_PER_CPU(struct depot_counts, depot_counts);
+struct depot_drained depot_sum;
+void depot_ask_all(void) { }
+#endif
+
 #define HELD_MAX 4096
 static struct page *held[HELD_MAX];
 
@@ -131,8 +138,10 @@ static void bulk(int count, int rounds)
 		memset(held, 0, count * sizeof(held[0]));
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 14, 0)
 		n = alloc_pages_bulk(GFP_KERNEL, count, held);
-#else
+#elif LINUX_VERSION_CODE >= KERNEL_VERSION(5, 13, 0)
 		n = alloc_pages_bulk_array(GFP_KERNEL, count, held);
+#else
+		n = 0;
 #endif
 		got += n;
 		for (i = 0; i < n; i++)
@@ -371,13 +380,14 @@ static u64 cached_in(struct zone *zone)
 	int cpu;
 
 	for_each_possible_cpu(cpu)
-		cached += per_cpu_ptr(zone->per_cpu_pageset, cpu)->count + depot_cpu_pages(zone, cpu);
+		cached += zone_pcp(zone, cpu)->count + depot_cpu_pages(zone, cpu);
 	return cached;
 }
 
 /* Caches disabled: nothing may be cached, nor become so. */
 static void disable(int rounds)
 {
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 13, 0)
 	u64 left = 0;
 
 	for (; rounds > 0; rounds--) {
@@ -394,6 +404,7 @@ static void disable(int rounds)
 		cond_resched();
 	}
 	say("disabled_left %llu\n", left);
+#endif
 }
 
 /* Contiguous ranges: isolation, migration and full drains of a zone. */

@@ -11,6 +11,7 @@
 #include <linux/mmzone.h>
 #include <linux/percpu.h>
 #include <linux/types.h>
+#include <linux/version.h>
 
 struct depot;
 
@@ -81,6 +82,20 @@ extern struct depot_drained depot_sum;
 
 DECLARE_STATIC_KEY_FALSE(pagedepot_on);
 
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 0, 0)
+/* Kernels before 6.0 are measured as they are: no zone has a depot. */
+static inline struct depot *zone_depot(struct zone *zone) { return NULL; }
+static inline unsigned long depot_cpu_pages(struct zone *zone, int cpu) { return 0; }
+static inline struct per_cpu_pages *zone_pcp(struct zone *zone, int cpu)
+{
+	return &per_cpu_ptr(zone->pageset, cpu)->pcp;
+}
+#else
+static inline struct per_cpu_pages *zone_pcp(struct zone *zone, int cpu)
+{
+	return per_cpu_ptr(zone->per_cpu_pageset, cpu);
+}
+
 /* The depot of a zone, or NULL: with pagedepot=off, and until the zone has one. */
 static __always_inline struct depot *zone_depot(struct zone *zone)
 {
@@ -110,5 +125,6 @@ static inline struct per_cpu_pages *depot_shown(struct zone *zone, int cpu,
 		shown->high = depot_high(depot, cpu);
 	return shown;
 }
+#endif
 
 #endif

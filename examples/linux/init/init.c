@@ -591,6 +591,7 @@ static void isolate(void)
 
 			printf("= isolated_interrupts %.1f mode=%d busy=%d drains=%d\n",
 			       all > idle ? all - idle : 0, mode, busy, DRAINS);
+			printf("= isolated_drain_ns %lld mode=%d busy=%d\n", figure("drains_ns"), mode, busy);
 		}
 		*stop = true;
 		waitpid(worker, NULL, 0);

@@ -12,10 +12,12 @@ pub const WORK: &str = "linux-work";
 pub const RCU: &str = "linux-rcu";
 /// Lists that CPUs share, each behind a spinlock.
 pub const MAGAZINE: &str = "linux-magazine";
+/// Linux 5.10 as it comes, whose lists are drained by a work item on every CPU.
+pub const OLD: &str = "linux-5.10";
 /// The designs of a second kernel, see `glue/rivals.c`. There is one for user mode alone.
 pub const RIVALS: [&str; 2] = [RCU, MAGAZINE];
 /// All of them.
-pub const DESIGNS: [&str; 5] = [STOCK, DEPOT, WORK, RCU, MAGAZINE];
+pub const DESIGNS: [&str; 6] = [STOCK, DEPOT, WORK, RCU, MAGAZINE, OLD];
 
 /// Metric and parameters of a figure of a machine; `None`: it is for people alone. `counts`: its
 /// nanoseconds are instructions.

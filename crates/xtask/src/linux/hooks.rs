@@ -10,6 +10,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 /// A version of Linux: major and minor.
 pub type Version = (u32, u32);
+/// The first version, and the first that is too new.
+type Range = (Version, Option<Version>);
 
 /// Lines for a place.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,15 +47,20 @@ impl<'h> Hooks<'h> {
         let mut hooks = Vec::new();
         let mut file = None;
         let mut wanted = true;
+        let is_in = |(since, before): Range| {
+            since <= version && before.is_none_or(|before| version < before)
+        };
         for (at, line) in text.lines().enumerate() {
             let here = || format!("hooks, line {}: {line:?}", at + 1);
-            if let Some(name) = line.strip_prefix("= ") {
-                file = Some(name.trim());
+            if let Some(head) = line.strip_prefix("= ") {
+                let (name, range) = split_range(head).with_context(here)?;
+                file = Some((name.trim(), is_in(range)));
                 wanted = false;
             } else if let Some(head) = line.strip_prefix("@ ") {
-                let file = file.with_context(|| format!("{}: no file before it", here()))?;
+                let no_file = || format!("{}: no file before it", here());
+                let (file, is_file_wanted) = file.with_context(no_file)?;
                 let (hook, range) = parse_head(file, head).with_context(here)?;
-                wanted = range.0 <= version && range.1.is_none_or(|before| version < before);
+                wanted = is_file_wanted && is_in(range);
                 if wanted {
                     hooks.push(hook);
                 }
@@ -130,16 +137,15 @@ fn describe(place: Place<'_>) -> String {
 }
 
 /// `NAME PLACE [since X.Y] [before X.Y]`.
-fn parse_head<'h>(file: &'h str, head: &'h str) -> Result<(Hook<'h>, (Version, Option<Version>))> {
-    let (words, quoted, rest) = match head.split_once('"') {
+fn parse_head<'h>(file: &'h str, head: &'h str) -> Result<(Hook<'h>, Range)> {
+    let (words, quoted, range) = match head.split_once('"') {
         Some((words, rest)) => {
             let (quoted, rest) = rest.rsplit_once('"').context("a quote that does not end")?;
-            (words, Some(quoted), rest)
+            (words, Some(quoted), parse_range(rest)?)
         }
         None => {
-            let end = ["since ", "before "].iter().filter_map(|word| head.find(word)).min();
-            let (words, rest) = head.split_at(end.unwrap_or(head.len()));
-            (words, None, rest)
+            let (words, range) = split_range(head)?;
+            (words, None, range)
         }
     };
     let (name, place) = words.trim().rsplit_once(' ').context("a name and a place are needed")?;
@@ -152,17 +158,29 @@ fn parse_head<'h>(file: &'h str, head: &'h str) -> Result<(Hook<'h>, (Version, O
         ("after", Some(text)) => Place::After(text),
         _ => bail!("there is no place {place:?} of this form"),
     };
+    Ok((Hook { file, name, place, lines: Vec::new() }, range))
+}
+
+/// What is before a range at the end of `head`, and the range.
+fn split_range(head: &str) -> Result<(&str, Range)> {
+    let begin = ["since ", "before "].iter().filter_map(|word| head.find(word)).min();
+    let (words, range) = head.split_at(begin.unwrap_or(head.len()));
+    Ok((words, parse_range(range)?))
+}
+
+/// `[since X.Y] [before X.Y]`.
+fn parse_range(text: &str) -> Result<Range> {
     let mut range = ((0, 0), None);
-    let mut rest = rest.split_whitespace();
-    while let Some(word) = rest.next() {
-        let version = rest.next().and_then(parse_version).context("a version X.Y is needed")?;
+    let mut words = text.split_whitespace();
+    while let Some(word) = words.next() {
+        let version = words.next().and_then(parse_version).context("a version X.Y is needed")?;
         match word {
             "since" => range.0 = version,
             "before" => range.1 = Some(version),
             _ => bail!("{word:?} is neither since nor before"),
         }
     }
-    Ok((Hook { file, name, place, lines: Vec::new() }, range))
+    Ok(range)
 }
 
 /// The first two numbers of a version.
@@ -334,6 +352,10 @@ alloc(struct zone *zone,
             let text = hooked(text, version).unwrap();
             assert!(text.contains(ours) && !text.contains(not), "{version:?}");
         }
+        let text = "= f.c\n@ refill top\nONE\n= g.c since 6.0\n@ refill top before 6.10\nTWO";
+        for (version, files) in [((5, 10), 1), ((6, 1), 2), ((7, 2), 1)] {
+            assert_eq!(Hooks::parse(text, version).unwrap().files().len(), files, "{version:?}");
+        }
         assert_eq!(parse_version("6.1.192-2"), Some((6, 1)));
         assert_eq!(parse_version("six"), None);
     }
@@ -355,14 +377,15 @@ alloc(struct zone *zone,
         assert!(format!("{error:#}").contains("line 1"));
     }
 
-    /// The hooks of this repository: every one of them, for both kernels.
+    /// The hooks of this repository: every one of them, for all kernels. One before 6.0 gets what
+    /// counts and measures, and nothing of the library.
     #[test]
     fn our_own_hooks_are_well_formed() {
         let text = include_str!("../../../../examples/linux/glue/hooks.txt");
-        for version in [(6, 1), (7, 2)] {
+        for (version, lines) in [((5, 10), 3..8), ((6, 1), 20..60), ((7, 2), 20..60)] {
             let hooks = Hooks::parse(text, version).unwrap();
             assert!(hooks.files().contains(&"mm/page_alloc.c"));
-            assert!((20..60).contains(&hooks.lines()), "{}", hooks.lines());
+            assert!(lines.contains(&hooks.lines()), "{}", hooks.lines());
         }
     }
 }

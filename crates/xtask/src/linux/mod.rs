@@ -32,7 +32,7 @@ use serde_json::json;
 use crate::results::{self, Results};
 use crate::tools;
 
-use figures::{DESIGNS, RIVALS};
+use figures::{DESIGNS, OLD, RIVALS};
 use source::Source;
 use tree::{Kernel, Kind};
 
@@ -80,10 +80,50 @@ enum Only {
     Guest,
     /// 6.1 under QEMU with full preemption: correctness; not part of --quick by itself
     Preempted,
+    /// 5.10 under QEMU as it comes: counts; not part of --quick by itself
+    Old,
 }
 
 impl Only {
-    const ALL: [Only; 3] = [Only::User, Only::Guest, Only::Preempted];
+    const ALL: [Only; 4] = [Only::User, Only::Guest, Only::Preempted, Only::Old];
+
+    /// Whether this kind of kernel can be booted with a design.
+    fn has(self, design: &str) -> bool {
+        match self {
+            Only::User => design != OLD,
+            Only::Guest | Only::Preempted => design != OLD && !RIVALS.contains(&design),
+            Only::Old => design == OLD,
+        }
+    }
+}
+
+/// The kinds of kernels that are booted.
+fn wanted(options: &Options) -> Result<Vec<Only>> {
+    let design = options.design.as_deref();
+    let has = |kind: Only| design.is_none_or(|design| kind.has(design));
+    let all: Vec<_> = Only::ALL.into_iter().filter(|kind| has(*kind)).collect();
+    if let Some(kind) = options.only {
+        let others: Vec<_> = all.iter().map(|kind| format!("--only {}", name(*kind))).collect();
+        ensure!(
+            has(kind),
+            "the kernels of --only {} have no {}: give {}",
+            name(kind),
+            design.unwrap_or_default(),
+            others.join(" or ")
+        );
+        return Ok(vec![kind]);
+    }
+    let is_usual = |kind: Only| match kind {
+        Only::User | Only::Guest => true,
+        Only::Preempted => !options.quick,
+        Only::Old => !options.quick || design.is_some(),
+    };
+    Ok(all.into_iter().filter(|kind| is_usual(*kind)).collect())
+}
+
+/// As on the command line.
+fn name(kind: Only) -> String {
+    kind.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Fetches, builds, boots and measures.
@@ -100,24 +140,14 @@ pub fn run(options: &Options) -> Result<()> {
         println!("{}", library.display());
         return Ok(());
     }
-    let is_rival = options.design.as_deref().is_some_and(|design| RIVALS.contains(&design));
-    let usual = |kind| match kind {
-        Only::User => true,
-        Only::Guest => !is_rival,
-        Only::Preempted => !is_rival && !options.quick,
-    };
-    ensure!(
-        !is_rival || options.only.is_none_or(|only| only == Only::User),
-        "{} are in user-mode Linux alone: give --only user",
-        RIVALS.join(" and ")
-    );
-    let wants = |kind| options.only.map_or(usual(kind), |only| only == kind);
-    needed::check_installed(wants(Only::Guest) || wants(Only::Preempted))?;
+    let wanted = wanted(options)?;
+    let is_guest = |kind: &Only| *kind != Only::User;
+    needed::check_installed(wanted.iter().any(is_guest))?;
     eprintln!("building examples/linux");
     let library = tree::library(root, &cache, &log)?;
     let files = init(root, &cache, &log)?;
     eprintln!("reading the archive's lists");
-    let archive = source::archive(&cache)?;
+    let archive = source::archive(&cache, wanted.contains(&Only::Old))?;
     let mut results = Results::default();
     let mut kernels = BTreeMap::new();
     let jobs = options.jobs.map_or_else(
@@ -125,12 +155,13 @@ pub fn run(options: &Options) -> Result<()> {
         |jobs| jobs as usize,
     );
     let mut failed = Vec::new();
-    for kind in Only::ALL.into_iter().filter(|kind| wants(*kind)) {
+    for kind in wanted {
         let guest = "linux-source-6.1".to_owned();
         let (package, built) = match kind {
             Only::User => (source::newest(&archive)?, Kind::User),
             Only::Guest => (guest, Kind::Guest),
             Only::Preempted => (guest, Kind::Preempted),
+            Only::Old => ("linux-source-5.10".to_owned(), Kind::Old),
         };
         let source = source::source(&archive, &cache, &package)?;
         let kernel = build(root, &cache, (&source, built), (&library, &files), jobs)?;
@@ -154,6 +185,7 @@ pub fn run(options: &Options) -> Result<()> {
             Kind::User => plan.user(),
             Kind::Guest => plan.guests(),
             Kind::Preempted => plan.preempted(),
+            Kind::Old => plan.old(),
         };
         for machine in machines {
             // What fails is told at the end, and the others are booted nevertheless.
@@ -205,4 +237,37 @@ fn init(root: &Path, cache: &Path, log: &Path) -> Result<PathBuf> {
     );
     tools::write_if_changed(&list, text.as_bytes())?;
     Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::FromArgMatches;
+
+    use super::*;
+
+    fn kinds(words: &str) -> Result<Vec<Only>> {
+        let command = Options::augment_args(clap::Command::new("linux"));
+        let words = ["linux"].into_iter().chain(words.split_whitespace());
+        wanted(&Options::from_arg_matches(&command.try_get_matches_from(words)?)?)
+    }
+
+    #[test]
+    fn a_design_boots_in_the_kernels_that_have_it() {
+        for (words, expected) in [
+            ("", &Only::ALL[..]),
+            ("--quick", &[Only::User, Only::Guest]),
+            ("--design linux-depot", &[Only::User, Only::Guest, Only::Preempted]),
+            ("--design linux-rcu", &[Only::User]),
+            ("--quick --design linux-5.10", &[Only::Old]),
+            ("--quick --only preempted", &[Only::Preempted]),
+        ] {
+            assert_eq!(kinds(words).unwrap(), expected, "{words}");
+        }
+        for (words, says) in [
+            ("--only guest --design linux-rcu", "no linux-rcu: give --only user"),
+            ("--only user --design linux-5.10", "no linux-5.10: give --only old"),
+        ] {
+            assert!(kinds(words).unwrap_err().to_string().ends_with(says), "{words}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::faults::is_fault;
-use super::figures::{DEPOT, MAGAZINE, RCU, RIVALS, STOCK, WORK, named};
+use super::figures::{DEPOT, MAGAZINE, OLD, RCU, RIVALS, STOCK, WORK, named};
 use super::tree::Kernel;
 use crate::boot::{Boot, Said};
 use crate::results::Results;
@@ -120,6 +120,13 @@ impl Plan<'_> {
         self.correct(How::Preempted)
     }
 
+    /// Counts, and an isolated CPU, of a kernel as it comes.
+    pub fn old(&self) -> Vec<Machine<'_>> {
+        let counting = self.machine(How::Counting, 1, (OLD, COUNTS), 0);
+        let isolating = self.machine(How::Isolating, 4, (OLD, "isolate"), 0);
+        counting.into_iter().chain(isolating).collect()
+    }
+
     /// Correctness with few and many CPUs.
     fn correct(&self, how: How) -> Vec<Machine<'_>> {
         let wide: &[u32] = if self.quick { &[4] } else { &[1, 4, 16] };
@@ -193,7 +200,7 @@ impl Machine<'_> {
     /// What the kernel is told.
     fn words(&self) -> String {
         let switch = match self.design {
-            STOCK => "off",
+            STOCK | OLD => "off",
             WORK => "work",
             RCU => "rcu",
             MAGAZINE => "magazine",
@@ -310,7 +317,7 @@ mod tests {
     }
 
     fn all<'p>(plan: &'p Plan<'_>) -> impl Iterator<Item = Machine<'p>> {
-        plan.user().into_iter().chain(plan.guests()).chain(plan.preempted())
+        plan.user().into_iter().chain(plan.guests()).chain(plan.preempted()).chain(plan.old())
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::archive::{Archive, BOOKWORM};
+use crate::archive::{Archive, BOOKWORM, BULLSEYE};
 
 /// Large, and needed by no configuration here.
 const LEFT_OUT: [&str; 3] =
@@ -19,10 +19,14 @@ pub struct Source {
     pub folder: PathBuf,
 }
 
-/// The archive with 6.1, and with the newest.
-pub fn archive(cache: &Path) -> Result<Archive> {
+/// The archive with 6.1 and the newest, and with 5.10 if `with_old`.
+pub fn archive(cache: &Path, with_old: bool) -> Result<Archive> {
     let [stable, updates] = BOOKWORM;
-    Archive::open(cache, &[stable, updates, (stable.0, "unstable")])
+    let mut sources = vec![stable, updates, (stable.0, "unstable")];
+    if with_old {
+        sources.extend(BULLSEYE);
+    }
+    Archive::open(cache, &sources)
 }
 
 /// The package of the newest Linux there is.

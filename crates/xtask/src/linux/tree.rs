@@ -111,20 +111,22 @@ pub enum Kind {
     Guest,
     /// As above, with full preemption, and checks of its use.
     Preempted,
+    /// As [`Guest`](Kind::Guest), of a Linux before 6.0, without the library.
+    Old,
 }
 
 impl Kind {
     fn arch(self) -> &'static str {
         match self {
             Kind::User => "ARCH=um",
-            Kind::Guest | Kind::Preempted => "ARCH=x86_64",
+            Kind::Guest | Kind::Preempted | Kind::Old => "ARCH=x86_64",
         }
     }
 
     fn fragments(self) -> &'static [&'static str] {
         match self {
             Kind::User => &["um.config"],
-            Kind::Guest => &["x86.config", "preempt-none.config"],
+            Kind::Guest | Kind::Old => &["x86.config", "preempt-none.config"],
             Kind::Preempted => &["x86.config", "preempt-full.config"],
         }
     }
@@ -135,6 +137,7 @@ impl Kind {
             Kind::User => "um",
             Kind::Guest => "x86",
             Kind::Preempted => "x86-preempt",
+            Kind::Old => "x86-old",
         }
     }
 
@@ -142,7 +145,7 @@ impl Kind {
     fn target(self) -> (&'static str, &'static str) {
         match self {
             Kind::User => ("linux", "linux"),
-            Kind::Guest | Kind::Preempted => ("bzImage", "arch/x86/boot/bzImage"),
+            Kind::Guest | Kind::Preempted | Kind::Old => ("bzImage", "arch/x86/boot/bzImage"),
         }
     }
 }
