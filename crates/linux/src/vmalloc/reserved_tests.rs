@@ -87,13 +87,17 @@ impl Plan {
 
     /// Fails unless all foreign mappings are unchanged.
     fn check_foreign(&self) {
+        let mut anonymous = Vec::new();
+        maps::for_each_mapping(|mapped| {
+            if mapped.offset == 0 && !mapped.is_shared {
+                anonymous.push(mapped.range);
+            }
+        })
+        .unwrap();
         for &addr in &self.foreign {
-            let mut is_anonymous = false;
-            maps::for_each_mapping(|mapped| {
-                is_anonymous |=
-                    mapped.range.contains(&addr) && mapped.offset == 0 && !mapped.is_shared;
-            })
-            .unwrap();
+            // Ascending, as they are read.
+            let after = anonymous.partition_point(|range| range.start <= addr);
+            let is_anonymous = anonymous[..after].last().is_some_and(|range| addr < range.end);
             assert!(is_anonymous, "{addr:#x} is not as it was mapped: {:?}", self.failure);
             if self.failure == (Failure::Foreign { remainder: 0, access: READ_WRITE }) {
                 let at = ptr::with_exposed_provenance::<usize>(addr);
