@@ -118,18 +118,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// allocator away while callers return from here.
     #[inline]
     pub fn free_fast(&self, pfn: Pfn, order: Order) -> bool {
-        if let Some(class) = Class::of(order)
-            && let Some(tag) = self.caches.store.simple_tag(pfn)
-            && pfn.is_aligned(order)
-        {
-            return self.caches.cpus.push(
-                self.caches.pcps.blocks(),
-                WordOffset::expected(tag, class),
-                class.rounds(),
-                pfn.get(),
-            );
-        }
-        false
+        self.caches.push(pfn, order)
     }
 
     /// Where this allocator's fronts are, for [`free_fast_at`](Self::free_fast_at).

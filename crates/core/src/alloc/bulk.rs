@@ -113,6 +113,9 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         let mut length = 0;
         let mut kind: Option<(Order, ZoneId)> = None;
         for (place, &(pfn, order)) in blocks.iter().enumerate() {
+            if self.blocks.caches.push(pfn, order) {
+                continue;
+            }
             let tag = match hooks.check_free(pfn, order) {
                 Ok(tag) => tag,
                 Err(error) => {

@@ -7,8 +7,8 @@
 use super::direct::Direct;
 use super::pcps::Pcps;
 use crate::cpus::Cpus;
-use crate::frame::{Mobility, NodeId, Order, Pfn, ZoneId};
-use crate::front::Here;
+use crate::frame::{Class, Mobility, NodeId, Order, Pfn, ZoneId};
+use crate::front::{Here, WordOffset};
 use crate::store::{Manner, Store};
 use crate::sync::InFlight;
 use crate::sync::prim::Ordering;
@@ -39,6 +39,19 @@ impl<'m, C: Cpus> Caches<'m, C> {
     #[inline]
     pub fn here(&self) -> Option<Here> {
         self.cpus.here().filter(|here| here.cpu.get() < self.pcps.cpus())
+    }
+
+    /// One push of a block that needs no look to this CPU's front. `false`: nothing has changed.
+    #[inline]
+    pub fn push(&self, pfn: Pfn, order: Order) -> bool {
+        if let Some(class) = Class::of(order)
+            && let Some(tag) = self.store.simple_tag(pfn)
+            && pfn.is_aligned(order)
+        {
+            let word = WordOffset::expected(tag, class);
+            return self.cpus.push(self.pcps.blocks(), word, class.rounds(), pfn.get());
+        }
+        false
     }
 
     /// The node of a caller that runs `here`; node 0 for callers on a CPU without caches.
