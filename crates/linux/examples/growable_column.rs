@@ -1,6 +1,6 @@
 //! A column of numbers that grows without copying: a `VmallocBuf` in a struct of the program's own.
 //!
-//! `cargo run --release -p pagedepot-linux --example growable_column`
+//! `cargo run --release -p pagedepot-linux --example growable_column [NUMBERS]`
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -8,7 +8,8 @@ use std::io::{self, Write as _};
 
 use pagedepot_linux::{Depot, MemoryKind, Vmalloc, VmallocBuf};
 
-const NUMBERS: u64 = 4_000_000;
+/// In each column.
+const NUMBERS_DEFAULT: u64 = 4_000_000;
 
 /// Numbers at consecutive addresses. It owns its memory and needs no lifetime.
 struct Column {
@@ -36,12 +37,13 @@ impl Column {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
+    let numbers = std::env::args().nth(1).map_or(Ok(NUMBERS_DEFAULT), |numbers| numbers.parse())?;
     let depot = Depot::builder(256 << 20).memory(MemoryKind::Memfd).build()?;
     let space = Vmalloc::new(&depot)?;
     println!("Two columns grow beside each other, so that each is in the other's way.");
     let mut columns = [Column::new(&space), Column::new(&space)];
     let (mut grown, mut moved) = (0, 0);
-    for number in 0..NUMBERS {
+    for number in 0..numbers {
         for column in &mut columns {
             let before = (column.bytes.addr(), column.bytes.len());
             column.push(number)?;
@@ -50,12 +52,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     println!(
-        "Each has {NUMBERS} numbers in {} MiB. They grew {grown} times and moved {moved} times: \
+        "Each has {numbers} numbers in {} MiB. They grew {grown} times and moved {moved} times: \
          their pages were mapped elsewhere, and no number was copied.",
         columns[0].bytes.len() >> 20
     );
     let sums = columns.each_ref().map(|column| column.iter().sum::<u64>());
-    assert_eq!(sums, [(NUMBERS - 1) * NUMBERS / 2; 2]);
+    assert_eq!(sums, [(0..numbers).sum(); 2]);
 
     println!("\nThe areas of the address space, as /proc/vmallocinfo would show them:");
     print!("{}", space.vmallocinfo());

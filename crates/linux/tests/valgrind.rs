@@ -24,7 +24,7 @@ fn examples_run_under_valgrind() {
         return;
     }
     let examples: [(&str, &[&str]); 4] = [
-        ("growable_column", &[]),
+        ("growable_column", &["500000"]),
         ("packet_ring", &[]),
         ("buffer_pool", &[]),
         ("quiet_drain", &["20"]),
