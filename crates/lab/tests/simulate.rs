@@ -44,6 +44,18 @@ const METRICS: [&str; 5] =
     ["ops_per_s", "efficiency", "lock_wait_share", "events_per_host_s", "host_s"];
 
 #[test]
+fn a_window_in_which_no_operation_ends_is_told() {
+    // CPUs begin one after another, and a process of 8192 pages takes longer than the window.
+    let window = ["--warm-up", "0.01", "--milliseconds", "0.01"];
+    let output =
+        simulate(&[&["mass-exit", "--cpus", "4", "--design", "spin"][..], &window].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("No operation ended in the window: spin on 4."), "{said}");
+    assert!(!["inf", "NaN", "waits for lines"].iter().any(|text| said.contains(text)), "{said}");
+}
+
+#[test]
 fn each_design_has_its_rows_on_each_number_of_cpus() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("curve.json");

@@ -89,7 +89,7 @@ pub fn run(
     let headings = ["design", "CPUs", "ns", "ops/s", "efficiency", "lock wait %"];
     let drains = options.drains.map(|_| "drains/s");
     let mut shown = table::new(headings.into_iter().chain(drains).chain(["M events/s", "host s"]));
-    let mut fights = Vec::new();
+    let (mut fights, mut unended) = (Vec::new(), Vec::new());
     for design in designs {
         let base = one(workload, design, least, options, topology)?;
         for &count in &cpus.0 {
@@ -113,18 +113,22 @@ pub fn run(
             }
             add(EVENTS, events);
             add(HOST, found.host_s);
-            let mut row = vec![
-                design.name().to_owned(),
-                count.to_string(),
-                table::figure(f64::from(count) * 1e9 / found.ops_per_s),
-                format!("{:.3e}", found.ops_per_s),
-                format!("{efficiency:.3}"),
-                format!("{:.1}", 100.0 * found.lock_wait_share),
-            ];
+            let mut row = vec![design.name().to_owned(), count.to_string()];
+            if found.ops_per_s > 0.0 {
+                row.extend([
+                    table::figure(f64::from(count) * 1e9 / found.ops_per_s),
+                    format!("{:.3e}", found.ops_per_s),
+                    format!("{efficiency:.3}"),
+                    format!("{:.1}", 100.0 * found.lock_wait_share),
+                ]);
+                fights.extend(fought(design, count, &found));
+            } else {
+                row.extend(std::iter::repeat_n("-".to_owned(), 4));
+                unended.push(format!("{design} on {count}"));
+            }
             row.extend(options.drains.map(|_| table::figure(found.drains_per_s)));
             row.extend([table::figure(events / 1e6), table::figure(found.host_s)]);
             shown.add_row(row);
-            fights.extend(fought(design, count, &found));
         }
     }
     report.say(format!(
@@ -134,6 +138,13 @@ pub fn run(
         if least == 1 { "one CPU" } else { "one pair of CPUs" }
     ));
     report.say(table::align(shown, 1));
+    if !unended.is_empty() {
+        report.say(format!(
+            "No operation ended in the window: {}. Longer ones have some: --warm-up, \
+             --milliseconds",
+            unended.join(", ")
+        ));
+    }
     for line in fights {
         report.say(line);
     }
