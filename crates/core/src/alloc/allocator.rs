@@ -78,8 +78,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// know that it takes longer.
     #[inline]
     pub fn alloc_fast(&self, order: Order, flags: Flags) -> Option<Pfn> {
-        if flags.takes_level(self.simple_level)
-            && flags.is_plain()
+        if flags.is_simple(self.simple_level)
             && let Some(class) = Class::of(order)
         {
             let word = WordOffset::new(ZoneId::new(0), class, flags.mobility());
@@ -93,7 +92,13 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     #[cold]
     #[inline(never)]
     fn alloc_general(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        self.blocks().alloc(order, flags)
+        let blocks = self.blocks();
+        // A simple request has just tried its front.
+        if flags.is_simple(self.simple_level) {
+            blocks.alloc_slow(order, flags)
+        } else {
+            blocks.alloc(order, flags)
+        }
     }
 
     /// Frees a block that [`alloc`](Self::alloc) returned for this order, or a part that

@@ -63,9 +63,10 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         self.caches.cpus.pop(self.caches.pcps.blocks(), word)
     }
 
+    /// As [`alloc`](Self::alloc), for a caller that has just tried the front.
     #[cold]
     #[inline(never)]
-    fn alloc_slow(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
+    pub fn alloc_slow(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
         self.check_usable()?;
         let confined = confine::alloc(self.mover, &self.hooks(), order, flags);
         let found = match confined.or_else(|| self.walk().alloc(order, flags, Reserve::AboveLow)) {
@@ -105,11 +106,15 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         Ok(pfn)
     }
 
-    /// Frees a block: into this CPU's front if that has room, else by the slow path.
+    /// Frees a block that [`Caches::push`] did not take: into this CPU's front if that was not
+    /// tried and has room, else by the slow path.
     #[inline]
     pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         let tag = self.hooks().check_free(pfn, order)?;
         match Class::of(order) {
+            Some(class) if self.caches.store.simple_tag(pfn).is_some() => {
+                self.free_slow(pfn, class, tag)
+            }
             Some(class) => self.free_checked(pfn, class, tag),
             None => self.free_direct(pfn, order, tag.zone()),
         }

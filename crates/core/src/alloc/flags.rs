@@ -99,10 +99,11 @@ impl Flags {
         self.0 & ZEROED != 0
     }
 
-    /// Whether nothing is asked for that takes more than a pop: no zeroing, and any node will do.
+    /// Whether nothing is asked for that takes more than a pop from a zone of this level: no
+    /// zeroing, and any node will do.
     #[inline]
-    pub(crate) const fn is_plain(self) -> bool {
-        self.0 & (ZEROED | THIS_NODE) == 0
+    pub(crate) const fn is_simple(self, level: u8) -> bool {
+        self.takes_level(level) && self.0 & (ZEROED | THIS_NODE) == 0
     }
 
     pub(crate) const fn is_atomic(self) -> bool {
@@ -200,15 +201,11 @@ mod tests {
                     assert_eq!((flags.is_zeroed(), flags.is_atomic()), (zeroed, atomic));
                     assert_eq!(flags.may_reclaim(), !atomic && !no_reclaim);
                     assert_eq!(flags.may_compact(), compact && !atomic && !no_reclaim);
-                    assert_eq!(
-                        (flags.is_this_node(), flags.is_plain()),
-                        (this_node, !zeroed && !this_node)
-                    );
+                    assert_eq!(flags.is_this_node(), this_node);
                     for of_zone in 0..=14 {
-                        assert_eq!(
-                            flags.takes_level(of_zone),
-                            level.is_none_or(|level| of_zone <= level)
-                        );
+                        let takes = level.is_none_or(|level| of_zone <= level);
+                        assert_eq!(flags.takes_level(of_zone), takes);
+                        assert_eq!(flags.is_simple(of_zone), takes && !zeroed && !this_node);
                     }
                     // More than any zone has: where several zones need a closer look.
                     assert!(!flags.takes_level(u8::MAX));
