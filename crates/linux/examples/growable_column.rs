@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         columns[0].bytes.len() >> 20
     );
     let sums = columns.each_ref().map(|column| column.iter().sum::<u64>());
-    assert_eq!(sums, [(0..numbers).sum(); 2]);
+    assert_eq!(sums, [(0..numbers).sum::<u64>(); 2]);
 
     println!("\nThe areas of the address space, as /proc/vmallocinfo would show them:");
     print!("{}", space.vmallocinfo());
