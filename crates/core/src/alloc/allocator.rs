@@ -123,7 +123,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// allocator away while callers return from here.
     #[inline]
     pub fn free_fast(&self, pfn: Pfn, order: Order) -> bool {
-        self.caches.push(pfn, order)
+        self.caches.push_simple(pfn, order)
     }
 
     /// Where this allocator's fronts are, for [`free_fast_at`](Self::free_fast_at).

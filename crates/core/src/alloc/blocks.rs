@@ -106,16 +106,13 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         Ok(pfn)
     }
 
-    /// Frees a block that [`Caches::push`] did not take: into this CPU's front if that was not
-    /// tried and has room, else by the slow path.
+    /// Frees a block that [`Caches::push_simple`] did not take.
     #[inline]
     pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         let tag = self.hooks().check_free(pfn, order)?;
         match Class::of(order) {
-            Some(class) if self.caches.store.simple_tag(pfn).is_some() => {
-                self.free_slow(pfn, class, tag)
-            }
-            Some(class) => self.free_checked(pfn, class, tag),
+            Some(class) if self.push_untried(pfn, class, tag) => Ok(()),
+            Some(class) => self.free_slow(pfn, class, tag),
             None => self.free_direct(pfn, order, tag.zone()),
         }
     }
@@ -140,6 +137,13 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
     pub fn push(&self, pfn: Pfn, class: Class, tag: Tag) -> bool {
         let word = WordOffset::of_tag(tag, class);
         self.caches.cpus.push(self.caches.pcps.blocks(), word, class.rounds(), pfn.get())
+    }
+
+    /// As [`push`](Self::push), of a block that [`Caches::push_simple`] did not take: a front that
+    /// it has tried is not tried again.
+    #[inline]
+    pub fn push_untried(&self, pfn: Pfn, class: Class, tag: Tag) -> bool {
+        self.caches.store.simple_tag(pfn).is_none() && self.push(pfn, class, tag)
     }
 
     /// Frees a block to the store, past the caches.

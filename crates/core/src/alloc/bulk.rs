@@ -113,7 +113,7 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         let mut length = 0;
         let mut kind: Option<(Order, ZoneId)> = None;
         for (place, &(pfn, order)) in blocks.iter().enumerate() {
-            if self.blocks.caches.push(pfn, order) {
+            if self.blocks.caches.push_simple(pfn, order) {
                 continue;
             }
             let tag = match hooks.check_free(pfn, order) {
@@ -124,7 +124,8 @@ impl<C: Cpus> Bulk<'_, '_, C> {
                 }
             };
             if let Some(class) = Class::of(order)
-                && (self.blocks.push(pfn, class, tag) || self.free_below_high(pfn, class, tag))
+                && (self.blocks.push_untried(pfn, class, tag)
+                    || self.free_below_high(pfn, class, tag))
             {
                 continue;
             }

@@ -41,9 +41,10 @@ impl<'m, C: Cpus> Caches<'m, C> {
         self.cpus.here().filter(|here| here.cpu.get() < self.pcps.cpus())
     }
 
-    /// One push of a block that needs no look to this CPU's front. `false`: nothing has changed.
+    /// One push to this CPU's front, of a block about which its tag says enough
+    /// ([`Store::simple_tag`]). `false`: nothing has changed.
     #[inline]
-    pub fn push(&self, pfn: Pfn, order: Order) -> bool {
+    pub fn push_simple(&self, pfn: Pfn, order: Order) -> bool {
         if let Some(class) = Class::of(order)
             && let Some(tag) = self.store.simple_tag(pfn)
             && pfn.is_aligned(order)
