@@ -27,6 +27,7 @@
 #include "pagedepot.h"
 
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 0, 0)
+/* pagedepot.c has these in later kernels. */
 DEFINE_STATIC_KEY_FALSE(pagedepot_on);
 DEFINE_PER_CPU(struct depot_counts, depot_counts);
 struct depot_drained depot_sum;

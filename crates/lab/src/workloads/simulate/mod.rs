@@ -118,7 +118,7 @@ pub fn run(
                 row.extend([
                     table::figure(f64::from(count) * 1e9 / found.ops_per_s),
                     format!("{:.3e}", found.ops_per_s),
-                    format!("{efficiency:.3}"),
+                    if base.ops_per_s > 0.0 { format!("{efficiency:.3}") } else { "-".to_owned() },
                     format!("{:.1}", 100.0 * found.lock_wait_share),
                 ]);
                 fights.extend(fought(design, count, &found));
