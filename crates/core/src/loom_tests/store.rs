@@ -73,7 +73,7 @@ pub(super) fn spawn(
 
 /// Takes one frame, if there is one.
 fn take(section: &Section<'_>) -> u32 {
-    section.take(0, Order::BASE, 1, |_| {})
+    section.take(0, Order::BASE, None, 1, |_| {})
 }
 
 /// Claims so many frames from the first on.
@@ -109,7 +109,7 @@ fn last_frame() {
     let section = section();
     assert!(section.claim(0, PAGEBLOCK_FRAMES) && section.put(0, 1) == 0);
     let other = spawn(&section, |section| section.put(1, 1));
-    let taken = section.take(0, Order::BASE, 2, |_| {});
+    let taken = section.take(0, Order::BASE, None, 2, |_| {});
     assert_eq!(other.join().unwrap(), 0);
     check(&section, PAGEBLOCK_FRAMES - 2 + taken);
 }
@@ -145,7 +145,7 @@ fn last_block_taken_while_a_frame_comes_back() {
         let section = section();
         assert!(section.claim(0, WORD_FRAMES));
         let other = spawn(&section, |section| section.put(0, 1));
-        let taken = section.take(0, Order::new(6).unwrap(), 1, |_| {});
+        let taken = section.take(0, Order::new(6).unwrap(), None, 1, |_| {});
         assert_eq!((taken, other.join().unwrap()), (1, 0));
         check(&section, PAGEBLOCK_FRAMES - 1);
     });
@@ -233,7 +233,7 @@ fn partial_by_two_hints() {
         section.put(at, 1);
         0
     });
-    let taken = section.take(0, Order::BASE, PAGEBLOCK_FRAMES - 1, |_| {});
+    let taken = section.take(0, Order::BASE, None, PAGEBLOCK_FRAMES - 1, |_| {});
     other.join().unwrap();
     check(&section, taken);
 }
@@ -263,14 +263,14 @@ fn pair_comes_back(missing: &[u32], searched: bool) {
         assert_eq!(section.put(0, 1), 0);
     }
     if searched {
-        assert_eq!(section.take(0, PAIR, 1, |_| ()), 0);
+        assert_eq!(section.take(0, PAIR, None, 1, |_| ()), 0);
         assert_eq!(section.may_have(0, PAIR) & 1, 0);
     }
     let frees: Vec<_> = missing
         .iter()
         .map(|&frame| spawn(&section, move |section| section.put(frame, 1)))
         .collect();
-    let taken = 2 * section.take(0, PAIR, 1, |_| ());
+    let taken = 2 * section.take(0, PAIR, None, 1, |_| ());
     frees.into_iter().for_each(|free| assert_eq!(free.join().unwrap(), 0));
     check(&section, PAGEBLOCK_FRAMES - 3 + taken);
 }
@@ -309,9 +309,9 @@ fn two_searches_find_no_pair() {
         let section = section();
         assert!(section.claim(0, PAGEBLOCK_FRAMES) && section.put(0, 1) + section.put(4, 1) == 0);
         let larger = Order::new(2).unwrap();
-        let other = spawn(&section, move |section| section.take(0, larger, 1, |_| ()));
+        let other = spawn(&section, move |section| section.take(0, larger, None, 1, |_| ()));
         let free = spawn(&section, |section| section.put(1, 1));
-        let taken = 2 * section.take(0, PAIR, 1, |_| ());
+        let taken = 2 * section.take(0, PAIR, None, 1, |_| ());
         assert_eq!((other.join().unwrap(), free.join().unwrap()), (0, 0));
         check(&section, PAGEBLOCK_FRAMES - 3 + taken);
     });

@@ -44,7 +44,7 @@ impl Bitmap<'_> {
         if rank == Rank::Whole {
             section.break_up(pageblock.in_section() as u32 * PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES);
         }
-        section.take(pageblock.in_section(), Order::BASE, 1, give);
+        section.take(pageblock.in_section(), Order::BASE, None, 1, give);
         if rank == Rank::Mixed && found.is_some() {
             self.note_mixed(section, pageblock, Mobility::Unmovable);
         }

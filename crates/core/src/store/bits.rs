@@ -49,6 +49,12 @@ pub const fn free_blocks(word: u64, order: Order) -> u64 {
     runs & ALIGNED[order.index()]
 }
 
+/// The free frames of `word` that lie in no free block of `order` (at most 6).
+#[inline]
+pub const fn outside(word: u64, order: Order) -> u64 {
+    word & !expand(free_blocks(word, order), order)
+}
+
 /// The bits where `count` (1 to 64) free frames in a row begin, all of them in `word`.
 #[inline]
 pub const fn runs(word: u64, count: u32) -> u64 {
@@ -148,6 +154,18 @@ mod tests {
                     naive_free_blocks(word, n),
                     "{word:#x} order {n}"
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn what_lies_outside_of_blocks_and_they_are_all_that_is_free() {
+        for word in words() {
+            for n in 0..=6 {
+                let inside =
+                    (0..64).filter(|bit| naive_free_blocks(word, n) >> (bit >> n << n) & 1 == 1);
+                let inside = inside.fold(0, |all, bit| all | 1 << bit);
+                assert_eq!(outside(word, order(n)), word & !inside, "{word:#x} order {n}");
             }
         }
     }

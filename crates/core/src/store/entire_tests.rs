@@ -78,10 +78,10 @@ fn to_put_nothing_marks_nothing() {
 fn smaller_blocks_are_not_taken_from_the_words_of_an_entire_one() {
     let section = pair();
     for order in [0, 6, 7, 8].map(|n| Order::new(n).unwrap()) {
-        assert_eq!(section.take(0, order, 1, |_| ()), 0);
+        assert_eq!(section.take(0, order, None, 1, |_| ()), 0);
     }
     assert!(section.is_entire(0));
-    assert_eq!(section.take(0, Order::PAGEBLOCK, 1, |one| assert_eq!(one.lowest(), 0)), 1);
+    assert_eq!(section.take(0, Order::PAGEBLOCK, None, 1, |one| assert_eq!(one.lowest(), 0)), 1);
 }
 
 #[test]

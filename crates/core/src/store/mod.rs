@@ -16,6 +16,7 @@ mod gibibytes;
 mod lacks;
 mod late;
 mod misuse;
+mod partial;
 mod passes;
 mod reported;
 mod runs;

@@ -1,17 +1,19 @@
 //! The search of the bitmap for free blocks.
 //!
 //! A search for blocks smaller than a pageblock goes through, in this order:
-//! 1. the pageblock where this CPU last found some;
-//! 2. for movable blocks, while three quarters of that one's section are whole and nothing
+//! 1. while some evacuate, for orders 0 to 2, what [fits best](super::partial) in a few partly used
+//!    pageblocks of the wanted mobility; an eighth of what the search wants is enough;
+//! 2. the pageblock where this CPU last found some;
+//! 3. for movable blocks, while three quarters of that one's section are whole and nothing
 //!    evacuates, its partly used and then its whole pageblocks, so that CPUs with sections of their
 //!    own meet nowhere;
-//! 3. partly used pageblocks of the wanted mobility, the densest of a few first;
-//! 4. while some evacuate, those with carved frames, which can never be whole; then those that
+//! 4. partly used pageblocks of the wanted mobility, the [densest](super::partial) of a few first;
+//! 5. while some evacuate, those with carved frames, which can never be whole; then those that
 //!    evacuate, which are then settled;
-//! 5. whole ones, retagged if they were of another mobility (which needs a claim of all 512 frames,
+//! 6. whole ones, retagged if they were of another mobility (which needs a claim of all 512 frames,
 //!    so that nobody can hold one of them);
-//! 6. for unmovable and reclaimable blocks, partly used ones of each other's;
-//! 7. anything of the zone, for these first what is mixed already; unless the search may not mix.
+//! 7. for unmovable and reclaimable blocks, partly used ones of each other's;
+//! 8. anything of the zone, for these first what is mixed already; unless the search may not mix.
 //!
 //! Partly used pageblocks are looked at a bounded number of times before a whole one is taken, so
 //! that fragmentation costs memory before it costs time; the bound falls only when there is no
@@ -49,11 +51,6 @@ use crate::frame::pageblock::{
 };
 use crate::frame::{Mobility, Order, Pfn};
 use crate::sync::prim::Ordering;
-
-/// Partly used pageblocks of which the densest is taken from first.
-const DENSEST_OF: u32 = 4;
-/// How often, before what is met first is taken from. A search so reads at most 32 lines more.
-const DENSEST_ROUNDS: u32 = 8;
 
 impl<'m> Bitmap<'m> {
     /// Takes up to `want` blocks of any order and passes those of each word to `give`. Returns how
@@ -101,10 +98,10 @@ impl<'m> Bitmap<'m> {
 
 /// One search; see the module.
 #[derive(Clone, Copy)]
-struct Search<'s, 'm> {
-    bitmap: &'s Bitmap<'m>,
-    wanted: Wanted<'s>,
-    order: Order,
+pub(super) struct Search<'s, 'm> {
+    pub(super) bitmap: &'s Bitmap<'m>,
+    pub(super) wanted: Wanted<'s>,
+    pub(super) order: Order,
 }
 
 impl<'m> Search<'_, 'm> {
@@ -112,6 +109,10 @@ impl<'m> Search<'_, 'm> {
     fn take(&self, mut taken: Taken<impl FnMut(Found)>) -> u32 {
         let is_pageblock = self.order == Order::PAGEBLOCK;
         if !is_pageblock {
+            self.take_fitting(&mut taken);
+            if taken.is_an_eighth() {
+                return taken.blocks();
+            }
             self.take_at_hint(&mut taken);
         }
         for &pass in if is_pageblock { &PASSES_FOR_PAGEBLOCKS[..] } else { &PASSES } {
@@ -294,48 +295,15 @@ impl<'m> Search<'_, 'm> {
         }
     }
 
-    /// Takes blocks from partly used pageblocks, each time from the densest of the next few.
-    /// Returns whether there was any such pageblock at the last look.
-    fn take_densest(&self, which: Which, taken: &mut Taken<impl FnMut(Found)>) -> bool {
-        let mut is_any = false;
-        for _ in 0..DENSEST_ROUNDS {
-            let mut densest: Option<(u32, &Section<'_>, PageblockIndex)> = None;
-            is_any = false;
-            let (pass, mut looks) = (Pass::Partial { which, looks_max: DENSEST_OF }, 0);
-            self.visit_words(pass, |section, base, candidates| {
-                self.visit_each(pass, base, candidates, &mut looks, |pageblock| {
-                    is_any = true;
-                    let free = section.count_in_words(pageblock.in_section());
-                    if free > 0 && densest.is_none_or(|(least, ..)| free < least) {
-                        densest = Some((free, section, pageblock));
-                    }
-                    ControlFlow::Continue(())
-                })
-            });
-            let Some((_, section, pageblock)) = densest else { break };
-            if which == Which::Evacuating {
-                self.bitmap.settle(section, pageblock);
-            }
-            let got = self.take_in(section, pageblock, taken);
-            if got > 0 {
-                self.wanted.hint.store(pageblock.0, Ordering::Relaxed);
-            }
-            if taken.is_done() || got == 0 {
-                break;
-            }
-        }
-        is_any
-    }
-
     /// Takes blocks from a pageblock; returns how many.
-    fn take_in(
+    pub(super) fn take_in(
         &self,
         section: &Section<'_>,
         pageblock: PageblockIndex,
         taken: &mut Taken<impl FnMut(Found)>,
     ) -> u32 {
         let base = pageblock.section() as u32 * SECTION_FRAMES;
-        section.take(pageblock.in_section(), self.order, taken.left(), |found| {
+        section.take(pageblock.in_section(), self.order, None, taken.left(), |found| {
             taken.give(found.behind(base));
         })
     }
@@ -448,7 +416,7 @@ impl<'m> Search<'_, 'm> {
     /// Calls `visit` for each word of hints with pageblocks that a pass goes to and that may have a
     /// block of the order, with the first pageblock of the word and the bits of those; beginning at
     /// the hint, once around. Not all of them are selected by their tags.
-    fn visit_words(
+    pub(super) fn visit_words(
         &self,
         pass: Pass,
         mut visit: impl FnMut(&'m Section<'m>, PageblockIndex, u64) -> ControlFlow<()>,
@@ -523,7 +491,7 @@ impl<'m> Search<'_, 'm> {
     /// Calls `visit` for each pageblock that a pass selects, of the candidates in the word of hints
     /// that begins with `base`.
     #[inline]
-    fn visit_each(
+    pub(super) fn visit_each(
         &self,
         pass: Pass,
         base: PageblockIndex,

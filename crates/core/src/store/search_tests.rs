@@ -287,6 +287,55 @@ fn searches_agree_with_a_look_at_every_block() {
     assert!(refused > 20, "{refused} refused");
 }
 
+/// While pageblocks evacuate, a small block comes from the smallest free block there is. Else, and
+/// when there is none smaller than order 3, it comes from where the search was last.
+#[test]
+fn small_blocks_fit_best_while_pageblocks_evacuate() {
+    for evacuates in [false, true] {
+        let world = World::new();
+        let mut bitmap = world.bitmap();
+        bitmap.evacuates = true;
+        assert!(bitmap.claim(Pfn::new(0), HUGES * PAGEBLOCK_FRAMES));
+        // Pageblock 100 + n has four free blocks of order n, 105 is whole, 99 has two frames.
+        let at = |pageblock: u32, block: u32| PageblockIndex(pageblock).first().add(block * 64);
+        for n in 0..4 {
+            (0..4).for_each(|block| world.put(at(100 + n, block), order(n)));
+        }
+        world.put(at(105, 0), Order::PAGEBLOCK);
+        [0, 7].into_iter().for_each(|block| world.put(at(99, block), Order::BASE));
+        if evacuates {
+            assert!(bitmap.evacuate(bitmap.section(0).unwrap(), PageblockIndex(99), ZONE));
+        }
+        world.hint.store(103, Ordering::Relaxed);
+        let take = |want: u32, size: Order| {
+            let mut found = Vec::new();
+            bitmap.take_blocks(world.wanted(), size, want, |one| found.push(one));
+            let in_each = found.into_iter().flat_map(|one| {
+                let mut frames = [Pfn::new(0); 64];
+                let blocks = one.write_to(&mut frames);
+                frames[..blocks].to_vec()
+            });
+            in_each.map(|pfn| pfn.get() / PAGEBLOCK_FRAMES).collect::<Vec<_>>()
+        };
+        if !evacuates {
+            assert_eq!(take(4, order(0)), [103; 4]);
+            continue;
+        }
+        assert_eq!(take(4, order(0)), [100; 4]);
+        assert_eq!(take(2, order(1)), [101; 2]);
+        // Then what is below order 3.
+        let mut fours = take(6, order(0));
+        fours.sort();
+        assert_eq!(fours, [101, 101, 101, 101, 102, 102]);
+        assert_eq!(take(3, order(2)), [102; 3]);
+        assert_eq!(take(2, order(0)), [102; 2]);
+        assert_eq!(take(4, order(3)), [103; 4]);
+        // Then what evacuates, and whole ones last.
+        assert_eq!(take(2, order(0)), [99; 2]);
+        assert_eq!(take(1, order(0)), [105]);
+    }
+}
+
 /// What is wanted of entire pageblocks comes by one operation on each word of hints; what is not
 /// wanted stays.
 #[test]

@@ -352,20 +352,36 @@ impl<'m> Section<'m> {
 
     /// Takes up to `want` blocks of `order` (at most [`Order::PAGEBLOCK`]) from a pageblock and
     /// passes those of each word to `give`, counted from the section's first frame. Returns how
-    /// many.
+    /// many. None comes from a free block of the order `spared`, which is larger and fits a word.
     ///
     /// At most one compare-and-swap per word succeeds; the loop ends when the word has no block
     /// left, so others' progress is the only thing that can repeat it.
-    pub fn take(&self, pageblock: usize, order: Order, want: u32, give: impl FnMut(Found)) -> u32 {
+    pub fn take(
+        &self,
+        pageblock: usize,
+        order: Order,
+        spared: Option<Order>,
+        want: u32,
+        give: impl FnMut(Found),
+    ) -> u32 {
         if order.get() > bits::WORD_ORDER_MAX {
             return self.take_words(pageblock, order, want, give);
         }
         let was_whole = self.whole_hint(pageblock);
-        let (taken, empty) = self.take_in_words(pageblock, order, want, give);
+        let (taken, empty) = match spared {
+            None => {
+                let blocks = |word| bits::free_blocks(word, order);
+                self.take_in_words(pageblock, order, blocks, want, give)
+            }
+            Some(spared) => {
+                let blocks = |word| bits::free_blocks(bits::outside(word, spared), order);
+                self.take_in_words(pageblock, order, blocks, want, give)
+            }
+        };
         // In this order: see the theory.
         if empty {
             self.clear_some(pageblock);
-        } else if taken < want {
+        } else if taken < want && spared.is_none() {
             self.note_lack(pageblock, order);
         }
         if was_whole && taken > 0 {
@@ -388,12 +404,13 @@ impl<'m> Section<'m> {
         Some((pageblock as u32 * PAGEBLOCK_WORDS as u32 + word) * WORD_FRAMES + bit)
     }
 
-    /// Takes blocks that fit a word; returns how many, and whether it has seen that nothing is
-    /// left.
+    /// Takes blocks that fit a word, of those that `blocks` finds in one; returns how many, and
+    /// whether it has seen that nothing is left.
     fn take_in_words(
         &self,
         pageblock: usize,
         order: Order,
+        blocks: impl Fn(u64) -> u64,
         want: u32,
         mut give: impl FnMut(Found),
     ) -> (u32, bool) {
@@ -402,7 +419,7 @@ impl<'m> Section<'m> {
             if taken == want {
                 return (taken, false);
             }
-            let (starts, rest) = take_from_word(cell, order, want - taken);
+            let (starts, rest) = take_from_word(cell, order, &blocks, want - taken);
             left |= rest;
             let base = (pageblock as u32 * PAGEBLOCK_WORDS as u32 + i as u32) * WORD_FRAMES;
             if starts != 0 {
@@ -763,12 +780,18 @@ impl<'m> Section<'m> {
     }
 }
 
-/// Takes up to `want` blocks of `order` from one word; returns their first bits, and what is left.
+/// Takes up to `want` blocks of `order` from one word, of those that `blocks` finds in it; returns
+/// their first bits, and what is left.
 #[inline]
-fn take_from_word(cell: &AtomicU64, order: Order, want: u32) -> (u64, u64) {
+fn take_from_word(
+    cell: &AtomicU64,
+    order: Order,
+    blocks: impl Fn(u64) -> u64,
+    want: u32,
+) -> (u64, u64) {
     let mut word = cell.load(Ordering::Acquire);
     loop {
-        let blocks = bits::free_blocks(word, order);
+        let blocks = blocks(word);
         if blocks == 0 || want == 0 {
             return (0, word);
         }

@@ -183,9 +183,14 @@ fn take_gives_blocks_that_were_free() {
         let want = [1, 3, 64, 600][round / 7 % 4];
         (0..).zip(words).for_each(|(word, mask)| _ = section.put_mask(word, mask));
         section.refresh_hints(0);
-        let there: u32 = words.iter().map(|&word| bits::free_blocks(word, size).count_ones()).sum();
+        // Two of five leave the blocks of a larger order alone.
+        let larger = size.get() + 1..=bits::WORD_ORDER_MAX;
+        let spared = larger.map(order).nth(round / 28 % 6).filter(|_| round % 5 < 2);
+        let offered = |word: &u64| spared.map_or(*word, |spared| bits::outside(*word, spared));
+        let there: u32 =
+            words.iter().map(offered).map(|word| bits::free_blocks(word, size).count_ones()).sum();
         let mut left = words;
-        let taken = section.take(0, size, want, |found| {
+        let give = |found: Found| {
             let mut frames = [Pfn::new(0); 64];
             let blocks = found.write_to(&mut frames);
             for at in frames[..blocks].iter().map(|pfn| pfn.get()) {
@@ -196,8 +201,9 @@ fn take_gives_blocks_that_were_free() {
                 );
                 left[at as usize / 64] &= !mask;
             }
-        });
-        assert_eq!(taken, want.min(there), "{words:x?} {size} {want}");
+        };
+        let taken = section.take(0, size, spared, want, give);
+        assert_eq!(taken, want.min(there), "{words:x?} {size} {want} {spared:?}");
         assert_eq!(free_frames(&section, PAGEBLOCK_WORDS), left);
         check_hints(&section, 0);
         (0..PAGEBLOCK_WORDS).for_each(|word| section.words[word].store(0, Ordering::Relaxed));
@@ -211,9 +217,9 @@ fn whoever_takes_the_last_block_clears_the_hint() {
     let section = boxed(Section::init_free);
     for size in (0..=Order::PAGEBLOCK.get()).map(order) {
         let blocks = PAGEBLOCK_FRAMES / size.frames();
-        assert_eq!(section.take(1, size, blocks - 1, |_| ()), blocks - 1);
+        assert_eq!(section.take(1, size, None, blocks - 1, |_| ()), blocks - 1);
         assert_eq!(section.hints(0).0 >> 1 & 1, 1, "{size}: one is left");
-        assert_eq!(section.take(1, size, 1, |_| ()), 1);
+        assert_eq!(section.take(1, size, None, 1, |_| ()), 1);
         assert_eq!(section.hints(0).0 >> 1 & 1, 0, "{size}");
         // By halves: at once they would come back as entire.
         for half in [PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES + PAGEBLOCK_FRAMES / 2] {
@@ -237,7 +243,7 @@ fn a_search_notes_which_orders_are_lacking() {
     for searched in 1..Order::PAGEBLOCK.get() {
         assert_eq!(section.put(0, 1), 0);
         assert_eq!(may_have(&section), all, "no search has looked");
-        assert_eq!(section.take(0, order(searched), 1, |_| ()), 0);
+        assert_eq!(section.take(0, order(searched), None, 1, |_| ()), 0);
         assert_eq!(may_have(&section), (0..searched).collect::<Vec<_>>());
         // Its buddy, and so on: a block of each order in turn.
         for made in 0..Order::PAGEBLOCK.get() - 1 {
@@ -267,7 +273,7 @@ fn lacking_orders_are_noted_by_pageblock() {
     for pageblock in 0..SECTION_PAGEBLOCKS {
         assert_eq!(section.put(pageblock as u32 * PAGEBLOCK_FRAMES, 1), 0);
         if let Some(first) = (1..9).find(|&n| lacks(pageblock, n)) {
-            assert_eq!(section.take(pageblock, order(first), 1, |_| ()), 0);
+            assert_eq!(section.take(pageblock, order(first), None, 1, |_| ()), 0);
         }
     }
     for n in 1..9 {
@@ -299,7 +305,7 @@ fn large_blocks_come_from_words_that_are_whole() {
                     .filter(|&at| (at..at + words).all(|word| whole(&word)))
                     .collect();
                 let mut found = Vec::new();
-                section.take(0, size, want, |one| found.push(one.lowest() as usize / 64));
+                section.take(0, size, None, want, |one| found.push(one.lowest() as usize / 64));
                 assert_eq!(found, there[..there.len().min(want as usize)], "{pattern:#b} {size}");
                 check_hints(&section, 0);
             }
@@ -351,7 +357,7 @@ fn marks_follow_what_is_free() {
     assert_eq!(cleared(&section), [true, true, false]);
     assert!(section.claim(5 * PAGEBLOCK_FRAMES, 2 * PAGEBLOCK_FRAMES));
     assert_eq!(cleared(&section), [true, false, false]);
-    assert_eq!(section.take(4, order(0), PAGEBLOCK_FRAMES, |_| ()), PAGEBLOCK_FRAMES - 1);
+    assert_eq!(section.take(4, order(0), None, PAGEBLOCK_FRAMES, |_| ()), PAGEBLOCK_FRAMES - 1);
     assert_eq!(cleared(&section), [false; 3]);
     let free = boxed(Section::init_free);
     assert_eq!(marks(&free), [false, true, true]);

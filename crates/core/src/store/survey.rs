@@ -241,7 +241,9 @@ impl Bitmap<'_> {
         }
         let first = PageblockIndex((pageblock.section() * SECTION_PAGEBLOCKS) as u32).first();
         let mut found = None;
-        section.take(pageblock.in_section(), order, 1, |one| found = Some(first.add(one.lowest())));
+        section.take(pageblock.in_section(), order, None, 1, |one| {
+            found = Some(first.add(one.lowest()))
+        });
         found
     }
 }
