@@ -42,7 +42,8 @@
 //! which all CPUs write then, at every eighth. A slow path is longer by one step and by 16 spare
 //! magazines for each mobility, half of what a decay of `high` may spill; and by one magazine for
 //! each mobility and class in use at every eighth step, which empties the CPU's fronts for
-//! evacuated frames.
+//! evacuated frames. While any evacuate, a search for small blocks looks at up to 64 pageblocks
+//! more (`store/partial.rs`), and `high` is lower (`high.rs`).
 
 use super::cached::{Accounts, NO_TURN};
 use super::front::Front;

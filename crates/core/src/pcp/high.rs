@@ -2,8 +2,16 @@
 //!
 //! # Another policy
 //! What users choose is `HighPolicy` in `zone/cache_limits.rs`, which makes the bounds of `high`
-//! from it. When `high` moves between them is here: [`raise_high`](Share::raise_high) and what
-//! calls it, [`decay`](Share::decay). The rule for a CPU that only frees is in `free_high.rs`.
+//! from it. When `high` moves between them is here: [`High::raise`] and what calls it,
+//! [`limit_high`](Share::limit_high), [`decay`](Share::decay). The rule for a CPU that only frees is
+//! in `free_high.rs`.
+//!
+//! # While pageblocks evacuate
+//! What CPUs cache keeps pageblocks from becoming whole, and no search finds it. Of memory that is
+//! nearly full, most of what is free can lie in caches, while requests of other orders and
+//! mobilities break up whole pageblocks, or mix others; watermarks do not see that. So while
+//! pageblocks evacuate, which says that whole ones are short, all CPUs together may cache a 32nd of
+//! what is free, but each as much as `high_min`.
 
 use super::cached::SHELVES;
 use super::free_high::{self, Moved};
@@ -12,7 +20,7 @@ use super::share::Share;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::Class;
 use crate::frame::pageblock::FRONTS;
-use crate::sync::prim::Ordering;
+use crate::sync::prim::{AtomicI64, Ordering};
 use crate::zone::CacheLimits;
 
 /// Magazines moved out per slow path to come back under `high`, or of a cold shelf.
@@ -24,6 +32,48 @@ const DECAY_INTERVAL_MS: u64 = 1000;
 /// Pages that a CPU which only frees spills at once, and that a decay may leave above an eighth
 /// less: `batch << 5`, the kernel's default scale.
 const BATCH_SCALE: u32 = 5;
+/// The part of a zone's free pages that its CPUs together cache while pageblocks evacuate.
+const EVACUATING_PART: u64 = 32;
+
+/// The `high` of a CPU. No protocol reads it, and to a model each access would be one more place to
+/// switch: there much of this is left out.
+struct High<'s, 'a, 'm, C>(&'s Share<'a, 'm, C>);
+
+impl<C: Cpus> High<'_, '_, '_, C> {
+    fn cell(&self) -> &AtomicI64 {
+        &self.0.pcp.accounts.high_pages
+    }
+
+    /// What it may be now.
+    fn most(&self, limits: CacheLimits) -> u64 {
+        let Share { caches, zone_id, .. } = *self.0;
+        if cfg!(loom) || !limits.adapts() || self.0.store().tags().evacuating(zone_id) == 0 {
+            return limits.high_max;
+        }
+        let free = caches.free_estimate(zone_id).max(0) as u64;
+        let part = free / EVACUATING_PART / u64::from(caches.pcps.cpus());
+        part.clamp(limits.high_min, limits.high_max)
+    }
+
+    /// Whether it may grow: it adapts, and the zone is above its high watermark.
+    fn may_grow(&self, limits: CacheLimits) -> bool {
+        limits.adapts() && self.0.caches.is_above_high(self.0.zone_id)
+    }
+
+    /// Raises it by a batch or more, so that `pages` more fit under it, if it may grow and `most`
+    /// allows as many.
+    fn raise(&self, pages: u64, most: u64) -> bool {
+        let limits = self.0.zone.limits();
+        let needed = self.0.pcp.charged_pages.load(Ordering::Relaxed) + pages as i64;
+        let most = most.min(self.most(limits)) as i64;
+        if needed > most || !self.may_grow(limits) {
+            return false;
+        }
+        let raised = (self.cell().load(Ordering::Relaxed) + limits.batch as i64).max(needed);
+        self.cell().store(raised.min(most), Ordering::Relaxed);
+        true
+    }
+}
 
 impl<C: Cpus> Share<'_, '_, C> {
     /// Whether the CPU's magazines are charged with more than `high`.
@@ -32,39 +82,31 @@ impl<C: Cpus> Share<'_, '_, C> {
         pcp.charged_pages.load(Ordering::Relaxed) > pcp.accounts.high_pages.load(Ordering::Relaxed)
     }
 
-    /// Whether `high` may grow: it adapts, and the zone is above its high watermark.
-    fn may_raise_high(&self, limits: CacheLimits) -> bool {
-        limits.adapts() && self.caches.is_above_high(self.zone_id)
-    }
-
-    /// Raises `high` by a batch or more, so that `pages` more fit under it, if it may grow and
-    /// `most` allows as many.
-    fn raise_high(&self, pages: u64, most: u64) -> bool {
-        let limits = self.zone.limits();
-        let pcp = self.pcp;
-        let high = &pcp.accounts.high_pages;
-        let needed = pcp.charged_pages.load(Ordering::Relaxed) + pages as i64;
-        let most = most.min(limits.high_max) as i64;
-        if needed > most || !self.may_raise_high(limits) {
-            return false;
+    /// Before a magazine is shelved: lowers a `high` above what it may be now, so that this one and
+    /// another are spilled.
+    pub fn limit_high(&self) {
+        if cfg!(loom) {
+            return;
         }
-        let raised = (high.load(Ordering::Relaxed) + limits.batch as i64).max(needed);
-        high.store(raised.min(most), Ordering::Relaxed);
-        true
+        let (high, limits) = (High(self), self.zone.limits());
+        let (now, most) = (high.cell().load(Ordering::Relaxed), high.most(limits) as i64);
+        if now > most {
+            let charged = self.pcp.charged_pages.load(Ordering::Relaxed);
+            let lower = now.min(charged - limits.batch as i64).max(most);
+            high.cell().store(lower, Ordering::Relaxed);
+        }
     }
 
     /// A refill of so many pages lets the CPU cache as many more, or a batch (`nr_pcp_alloc`).
     pub fn raise_high_for_refill(&self, pages: u64) {
         if cfg!(loom) {
-            // No protocol reads `high`; to a model each access would be one more place to switch.
             return;
         }
-        let limits = self.zone.limits();
-        let high = &self.pcp.accounts.high_pages;
-        let now = high.load(Ordering::Relaxed);
-        if now < limits.high_max as i64 && self.may_raise_high(limits) {
+        let (high, limits) = (High(self), self.zone.limits());
+        let now = high.cell().load(Ordering::Relaxed);
+        if now < limits.high_max as i64 && high.may_grow(limits) {
             let raised = now + limits.batch.max(pages) as i64;
-            high.store(raised.min(limits.high_max as i64), Ordering::Relaxed);
+            high.cell().store(raised.min(high.most(limits) as i64).max(now), Ordering::Relaxed);
         }
     }
 
@@ -73,7 +115,7 @@ impl<C: Cpus> Share<'_, '_, C> {
     /// frees is no demand.
     pub fn raise_high_for_free(&self) -> bool {
         let batch = self.zone.limits().batch;
-        self.raise_high(0, (batch << BATCH_SCALE) + batch)
+        High(self).raise(0, (batch << BATCH_SCALE) + batch)
     }
 
     /// Tells the rule for CPUs that only free what a front moved.
@@ -178,7 +220,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             if self.has_room(pages) {
                 return true;
             }
-            let more = self.raise_high(pages, u64::MAX)
+            let more = High(self).raise(pages, u64::MAX)
                 || self.spill_any_shelf(1) > 0
                 || self.empty_coldest_front(front, FRONTS);
             if !more {

@@ -101,6 +101,7 @@ impl<C: Cpus> Share<'_, '_, C> {
     pub fn shelve(&self, front: Front, full: MagazineIndex) {
         let Front { here, class, mobility, .. } = front;
         let pcp = self.pcp;
+        self.limit_high();
         // The magazine is charged already: no more is needed than what there is.
         if self.above_high() && !self.raise_high_for_free() {
             self.spill(front, full, class.rounds());

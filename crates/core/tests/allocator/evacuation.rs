@@ -168,6 +168,33 @@ fn every_frame_can_be_had_while_pageblocks_evacuate() {
     workload.finish();
 }
 
+/// What CPUs cache keeps pageblocks from becoming whole: while some evacuate, a CPU shelves little
+/// of what it frees, however much it may cache otherwise.
+#[test]
+fn caches_are_small_while_pageblocks_evacuate() {
+    let cached = |evacuation| {
+        let mut workload = Workload::new(256, 50, evacuation);
+        workload.rounds(10);
+        workload.depot.cpus().0.run_on(0);
+        for pfn in workload.held.split_off(workload.held.len() - 8192) {
+            workload.depot.free(pfn, Order::BASE).unwrap();
+        }
+        assert_eq!(workload.stats().evacuating > 0, evacuation != Evacuation::Off);
+        let stats = workload.depot.cpu_stats(CpuId::new(0), ZONE).unwrap();
+        let limits = workload.depot.settings(ZONE).unwrap().cache_limits();
+        workload.finish();
+        (stats, limits)
+    };
+    let (stats, limits) = cached(Evacuation::Off);
+    assert!(stats.cached_pages() >= 1900, "as many as there are magazines: {stats:?}");
+    assert_eq!(stats.high_pages, limits.high_max);
+    let (stats, limits) = cached(Evacuation::Adaptive);
+    // A 32nd of what is free, for two CPUs.
+    let part = 256 * u64::from(PAGEBLOCK_FRAMES) / 2 / 32 / 2;
+    assert!(stats.high_pages <= part.max(limits.high_min), "{stats:?} {limits:?}");
+    assert!(stats.cached_pages() <= stats.high_pages, "{stats:?}");
+}
+
 /// Nothing evacuates on a machine that has whole pageblocks enough.
 #[test]
 fn plenty_of_whole_pageblocks_stay_as_they_are() {
