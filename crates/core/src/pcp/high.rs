@@ -3,8 +3,8 @@
 //! # Another policy
 //! What users choose is `HighPolicy` in `zone/cache_limits.rs`, which makes the bounds of `high`
 //! from it. When `high` moves between them is here: [`High::raise`] and what calls it,
-//! [`limit_high`](Share::limit_high), [`decay`](Share::decay). The rule for a CPU that only frees is
-//! in `free_high.rs`.
+//! [`limit_high`](Share::limit_high), [`decay`](Share::decay). The rule for a CPU that only frees
+//! is in `free_high.rs`.
 //!
 //! # While pageblocks evacuate
 //! What CPUs cache keeps pageblocks from becoming whole, and no search finds it. Of memory that is

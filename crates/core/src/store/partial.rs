@@ -10,7 +10,8 @@
 //! pageblocks evacuate, which says that whole ones are short, a search for less than a block of
 //! order [`COSTLY`] first takes what lies in no free block of the next order, then what lies in no
 //! free one of `COSTLY`. A search that has an eighth of what it wants by then leaves larger blocks
-//! alone. Nothing is kept for it: the bits tell.
+//! alone. Where all requests are for single frames there is nothing to spare, and none of this is
+//! done: searches for larger blocks note themselves, and hands forget it after each turn.
 //!
 //! Each of the two looks at [`PARTIAL_LOOKS_MAX`] pageblocks at most, so such a search reads at
 //! most 64 lines more.
@@ -40,9 +41,16 @@ impl Search<'_, '_> {
     /// pageblocks are short.
     pub(super) fn take_fitting(&self, taken: &mut Taken<impl FnMut(Found)>) {
         // To a model each look would be one more place to switch, and this is a policy.
-        let is_short = !cfg!(loom) && self.bitmap.tags.evacuating(self.wanted.zone) > 0;
+        if cfg!(loom) {
+            return;
+        }
+        let (tags, zone) = (&self.bitmap.tags, self.wanted.zone);
+        if self.order > Order::BASE {
+            tags.note_larger(zone);
+        }
+        let is_due = tags.evacuating(zone) > 0 && tags.has_larger(zone);
         let next = Order::new(self.order.get() + 1).filter(|&next| next <= COSTLY);
-        let Some(next) = next.filter(|_| is_short) else { return };
+        let Some(next) = next.filter(|_| is_due) else { return };
         let is_any = self.take_sparing(next, taken);
         if is_any && next < COSTLY && !taken.is_an_eighth() {
             self.take_sparing(COSTLY, taken);

@@ -287,8 +287,9 @@ fn searches_agree_with_a_look_at_every_block() {
     assert!(refused > 20, "{refused} refused");
 }
 
-/// While pageblocks evacuate, a small block comes from the smallest free block there is. Else, and
-/// when there is none smaller than order 3, it comes from where the search was last.
+/// While pageblocks evacuate and larger blocks are wanted, too, a small block comes from the
+/// smallest free block there is. Else, and when there is none smaller than order 3, it comes from
+/// where the search was last.
 #[test]
 fn small_blocks_fit_best_while_pageblocks_evacuate() {
     for evacuates in [false, true] {
@@ -317,10 +318,14 @@ fn small_blocks_fit_best_while_pageblocks_evacuate() {
             });
             in_each.map(|pfn| pfn.get() / PAGEBLOCK_FRAMES).collect::<Vec<_>>()
         };
+        // Nobody has wanted larger blocks yet.
+        assert_eq!(take(2, order(0)), [103; 2]);
+        world.put(at(103, 0).add(6), order(1));
+        assert_eq!(take(1, order(1)), [if evacuates { 101 } else { 103 }]);
         if !evacuates {
-            assert_eq!(take(4, order(0)), [103; 4]);
             continue;
         }
+        world.put(at(101, 0), order(1));
         assert_eq!(take(4, order(0)), [100; 4]);
         assert_eq!(take(2, order(1)), [101; 2]);
         // Then what is below order 3.

@@ -6,9 +6,9 @@ use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::sync::prim::{AtomicU32, Ordering};
 
-/// By zone: pageblocks that evacuate, and how often one became whole that did. Relaxed: counts that
-/// policies read.
-pub struct Evacuations([[AtomicU32; 2]; Tag::ZONES_MAX]);
+/// By zone: pageblocks that evacuate, how often one became whole that did, and whether blocks of
+/// several frames were searched for of late. Relaxed: what policies read.
+pub struct Evacuations([[AtomicU32; 3]; Tag::ZONES_MAX]);
 
 impl Evacuations {
     pub fn new() -> Self {
@@ -162,6 +162,25 @@ impl<'m> Tags<'m> {
     /// Pageblocks of a zone that have become whole while they evacuated; wraps around.
     pub fn healed(&self, zone: ZoneId) -> u32 {
         self.evacuations.0[zone.index()][1].load(Ordering::Relaxed)
+    }
+
+    /// Notes that blocks of several frames, below a pageblock, are searched for in a zone.
+    #[inline]
+    pub fn note_larger(&self, zone: ZoneId) {
+        let noted = &self.evacuations.0[zone.index()][2];
+        if noted.load(Ordering::Relaxed) == 0 {
+            noted.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether any were since the last call of [`forget_larger`](Self::forget_larger).
+    pub fn has_larger(&self, zone: ZoneId) -> bool {
+        self.evacuations.0[zone.index()][2].load(Ordering::Relaxed) != 0
+    }
+
+    /// After a turn of a hand: what was noted by [`note_larger`](Self::note_larger) is old.
+    pub fn forget_larger(&self, zone: ZoneId) {
+        self.evacuations.0[zone.index()][2].store(0, Ordering::Relaxed);
     }
 
     /// As [`settle`](Self::settle), of a pageblock that is whole now.
