@@ -1,8 +1,9 @@
 //! The search of the bitmap for free blocks.
 //!
 //! A search for blocks smaller than a pageblock goes through, in this order:
-//! 1. while some evacuate, for orders 0 to 2, what [fits best](super::partial) in a few partly used
-//!    pageblocks of the wanted mobility; an eighth of what the search wants is enough;
+//! 1. while some evacuate, and larger blocks are wanted, too, for orders 0 to 2 what
+//!    [fits best](super::partial) in a few partly used pageblocks of the wanted mobility; an eighth
+//!    of what the search wants is enough;
 //! 2. the pageblock where this CPU last found some;
 //! 3. for movable blocks, while three quarters of that one's section are whole and nothing
 //!    evacuates, its partly used and then its whole pageblocks, so that CPUs with sections of their
