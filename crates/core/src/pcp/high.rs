@@ -11,7 +11,8 @@
 //! nearly full, most of what is free can lie in caches, while requests of other orders and
 //! mobilities break up whole pageblocks, or mix others; watermarks do not see that. So while
 //! pageblocks evacuate, which says that whole ones are short, all CPUs together may cache a 32nd of
-//! what is free, but each as much as `high_min`.
+//! what is free, but each as much as `high_min`. Magazines in fronts are not refused for it: `high`
+//! grows for these, and falls when the next one is to be shelved.
 
 use super::cached::SHELVES;
 use super::free_high::{self, Moved};
@@ -44,7 +45,7 @@ impl<C: Cpus> High<'_, '_, '_, C> {
         &self.0.pcp.accounts.high_pages
     }
 
-    /// What it may be now.
+    /// What it may be now, but for what fronts need.
     fn most(&self, limits: CacheLimits) -> u64 {
         let Share { caches, zone_id, .. } = *self.0;
         if cfg!(loom) || !limits.adapts() || self.0.store().tags().evacuating(zone_id) == 0 {
@@ -65,7 +66,7 @@ impl<C: Cpus> High<'_, '_, '_, C> {
     fn raise(&self, pages: u64, most: u64) -> bool {
         let limits = self.0.zone.limits();
         let needed = self.0.pcp.charged_pages.load(Ordering::Relaxed) + pages as i64;
-        let most = most.min(self.most(limits)) as i64;
+        let most = most.min(limits.high_max) as i64;
         if needed > most || !self.may_grow(limits) {
             return false;
         }
@@ -114,8 +115,9 @@ impl<C: Cpus> Share<'_, '_, C> {
     /// (`nr_pcp_high`, where `free_count` and so what it asks for is bounded). What a CPU only
     /// frees is no demand.
     pub fn raise_high_for_free(&self) -> bool {
-        let batch = self.zone.limits().batch;
-        High(self).raise(0, (batch << BATCH_SCALE) + batch)
+        let limits = self.zone.limits();
+        let batches = (limits.batch << BATCH_SCALE) + limits.batch;
+        High(self).raise(0, batches.min(High(self).most(limits)))
     }
 
     /// Tells the rule for CPUs that only free what a front moved.

@@ -11,7 +11,8 @@
 //! order [`COSTLY`] first takes what lies in no free block of the next order, then what lies in no
 //! free one of `COSTLY`. A search that has an eighth of what it wants by then leaves larger blocks
 //! alone. Where all requests are for single frames there is nothing to spare, and none of this is
-//! done: searches for larger blocks note themselves, and hands forget it after each turn.
+//! done: searches for larger blocks note themselves, and hands forget it after each turn. Decision
+//! 0012 has what was tried.
 //!
 //! Each of the two looks at [`PARTIAL_LOOKS_MAX`] pageblocks at most, so such a search reads at
 //! most 64 lines more.
