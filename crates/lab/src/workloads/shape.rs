@@ -80,6 +80,21 @@ impl Shape {
         self.pages * u64::from(100 - self.free_percent) / 100
     }
 
+    /// Whether each seat of the workload called `name` holds a frame.
+    ///
+    /// # Errors
+    /// When there are fewer frames than seats.
+    pub fn check_seats(&self, name: &str) -> Result<(), Failure> {
+        let (held, seats) = (self.held_pages(), self.threads);
+        if held < seats as u64 {
+            return Err(Failure::Usage(format!(
+                "`bench {name}` holds {held} frames, fewer than it has threads ({seats}): give \
+                 --memory-mib more, --free-percent less or --cpus fewer"
+            )));
+        }
+        Ok(())
+    }
+
     /// Memory in MiB.
     pub fn mib(&self) -> u64 {
         (self.pages * PAGE_BYTES as u64) >> 20
@@ -93,5 +108,27 @@ impl Shape {
             ("free_percent", self.free_percent.into()),
             ("round", round.into()),
         ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_seat_must_hold_a_frame() {
+        let shape = |threads| Shape {
+            pages: 4096,
+            free_percent: 99,
+            rounds: 1,
+            surges_percent: 100,
+            moves: true,
+            runs: 1,
+            threads,
+            seed: 1,
+        };
+        assert!(shape(40).check_seats("x").is_ok());
+        let Err(Failure::Usage(why)) = shape(41).check_seats("x") else { panic!("41 seats") };
+        assert!(why.contains("40 frames") && why.contains("--memory-mib more"), "{why}");
     }
 }

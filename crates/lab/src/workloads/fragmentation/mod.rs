@@ -74,6 +74,7 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
         return Err(Failure::Usage(format!("`bench {NAME}` moves nothing: `bench mixed` does")));
     }
     let shape = Shape::new(settings, &USUAL);
+    shape.check_seats(NAME)?;
     let mut report = Report::default();
     let mut designs = settings.designs(NAME, DESIGNS)?;
     if let Some(why) = kernel::why_not(&shape).filter(|_| designs.contains(&Design::Kernel)) {
