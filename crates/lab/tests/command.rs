@@ -497,7 +497,7 @@ fn mixed_has_huge_pages_and_taint() {
 #[test]
 fn mixed_keeps_unmovable_memory_apart_by_moves() {
     let taint = |more: &[&str]| {
-        let command = ["bench", "mixed", "--memory-mib", "1024", "--surges", "200"];
+        let command = ["bench", "mixed", "--memory-mib", "1024", "--surges", "300"];
         let rest = ["--rounds", "4", "--design", "depot"];
         let document = results(&[&command[..], &rest, more].concat());
         let figure =
