@@ -26,7 +26,7 @@ use super::search::Search;
 use super::section::Section;
 use super::taken::Taken;
 use crate::frame::Order;
-use crate::frame::pageblock::{PageblockIndex, SECTION_FRAMES};
+use crate::frame::pageblock::PageblockIndex;
 use crate::sync::prim::Ordering;
 
 /// Partly used pageblocks of which the densest is taken from first.
@@ -41,42 +41,36 @@ impl Search<'_, '_> {
     /// Takes blocks of partly used pageblocks that lie in no larger free block, while whole
     /// pageblocks are short.
     pub(super) fn take_fitting(&self, taken: &mut Taken<impl FnMut(Found)>) {
+        let (tags, zone) = (&self.bitmap.tags, self.wanted.zone);
         // To a model each look would be one more place to switch, and this is a policy.
-        if cfg!(loom) {
+        if cfg!(loom) || tags.evacuating(zone) == 0 {
             return;
         }
-        let (tags, zone) = (&self.bitmap.tags, self.wanted.zone);
         if self.order > Order::BASE {
             tags.note_larger(zone);
         }
-        let is_due = tags.evacuating(zone) > 0 && tags.has_larger(zone);
         let next = Order::new(self.order.get() + 1).filter(|&next| next <= COSTLY);
-        let Some(next) = next.filter(|_| is_due) else { return };
+        let Some(next) = next.filter(|_| tags.has_larger(zone)) else { return };
         let is_any = self.take_sparing(next, taken);
         if is_any && next < COSTLY && !taken.is_an_eighth() {
             self.take_sparing(COSTLY, taken);
         }
     }
 
-    /// Takes blocks that lie in no free block of the order `spared`, from the next few. Returns
-    /// whether there was any pageblock to look at.
+    /// Takes blocks that lie in no free block of the order `spared`, from the next few pageblocks.
+    /// Returns whether there was one.
     fn take_sparing(&self, spared: Order, taken: &mut Taken<impl FnMut(Found)>) -> bool {
         let settled = Pass::Partial { which: Which::Settled, looks_max: PARTIAL_LOOKS_MAX };
-        let (mut looks, mut is_any) = (0, false);
+        let mut looks = 0;
         self.visit_words(settled, |section, base, candidates| {
             self.visit_each(settled, base, candidates, &mut looks, |pageblock| {
-                is_any = true;
-                let (at, first) = (pageblock.in_section(), pageblock.section() as u32);
-                let got = section.take(at, self.order, Some(spared), taken.left(), |found| {
-                    taken.give(found.behind(first * SECTION_FRAMES));
-                });
-                if got > 0 {
+                if self.take_in(section, pageblock, Some(spared), taken) > 0 {
                     self.wanted.hint.store(pageblock.0, Ordering::Relaxed);
                 }
                 taken.flow()
             })
         });
-        is_any
+        looks > 0
     }
 
     /// Takes blocks from partly used pageblocks, each time from the densest of the next few.
@@ -101,7 +95,7 @@ impl Search<'_, '_> {
             if which == Which::Evacuating {
                 self.bitmap.settle(section, pageblock);
             }
-            let got = self.take_in(section, pageblock, taken);
+            let got = self.take_in(section, pageblock, None, taken);
             if got > 0 {
                 self.wanted.hint.store(pageblock.0, Ordering::Relaxed);
             }

@@ -189,7 +189,7 @@ impl<'m> Search<'_, 'm> {
         let got = match is_owned {
             Some(true) => self.take_owned(section, pageblock, taken),
             Some(false) => 0,
-            None => self.take_in(section, pageblock, taken),
+            None => self.take_in(section, pageblock, None, taken),
         };
         if got == 0 {
             return;
@@ -292,19 +292,21 @@ impl<'m> Search<'_, 'm> {
         if let Some(section) = self.bitmap.section(pageblock.section())
             && self.bitmap.tags.of(pageblock) == self.wanted.tag()
         {
-            self.take_in(section, pageblock, taken);
+            self.take_in(section, pageblock, None, taken);
         }
     }
 
-    /// Takes blocks from a pageblock; returns how many.
+    /// Takes blocks from a pageblock, but from no free block of the order `spared`; returns how
+    /// many.
     pub(super) fn take_in(
         &self,
         section: &Section<'_>,
         pageblock: PageblockIndex,
+        spared: Option<Order>,
         taken: &mut Taken<impl FnMut(Found)>,
     ) -> u32 {
         let base = pageblock.section() as u32 * SECTION_FRAMES;
-        section.take(pageblock.in_section(), self.order, None, taken.left(), |found| {
+        section.take(pageblock.in_section(), self.order, spared, taken.left(), |found| {
             taken.give(found.behind(base));
         })
     }

@@ -6,13 +6,28 @@ use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::sync::prim::{AtomicU32, Ordering};
 
-/// By zone: pageblocks that evacuate, how often one became whole that did, and whether blocks of
-/// several frames were searched for of late. Relaxed: what policies read.
-pub struct Evacuations([[AtomicU32; 3]; Tag::ZONES_MAX]);
+/// Of a zone. Relaxed, all: what policies read.
+struct OfZone {
+    /// Pageblocks that evacuate.
+    evacuating: AtomicU32,
+    /// How often one became whole that did; wraps around.
+    healed: AtomicU32,
+    /// Not 0: blocks of several frames were searched for of late.
+    larger: AtomicU32,
+}
+
+/// By zone: what evacuates, and what policies know of it.
+pub struct Evacuations([OfZone; Tag::ZONES_MAX]);
 
 impl Evacuations {
     pub fn new() -> Self {
-        Evacuations(core::array::from_fn(|_| core::array::from_fn(|_| AtomicU32::new(0))))
+        let zero = || AtomicU32::new(0);
+        let each = |_| OfZone { evacuating: zero(), healed: zero(), larger: zero() };
+        Evacuations(core::array::from_fn(each))
+    }
+
+    fn of(&self, zone: ZoneId) -> &OfZone {
+        &self.0[zone.index()]
     }
 }
 
@@ -156,39 +171,39 @@ impl<'m> Tags<'m> {
 
     /// Pageblocks of a zone that evacuate.
     pub fn evacuating(&self, zone: ZoneId) -> u32 {
-        self.evacuations.0[zone.index()][0].load(Ordering::Relaxed)
+        self.evacuations.of(zone).evacuating.load(Ordering::Relaxed)
     }
 
     /// Pageblocks of a zone that have become whole while they evacuated; wraps around.
     pub fn healed(&self, zone: ZoneId) -> u32 {
-        self.evacuations.0[zone.index()][1].load(Ordering::Relaxed)
+        self.evacuations.of(zone).healed.load(Ordering::Relaxed)
     }
 
-    /// Notes that blocks of several frames, below a pageblock, are searched for in a zone.
+    /// Notes that blocks of several frames, below a pageblock, are searched for in a zone. A load,
+    /// for all but the first since they were forgotten.
     #[inline]
     pub fn note_larger(&self, zone: ZoneId) {
-        let noted = &self.evacuations.0[zone.index()][2];
+        let noted = &self.evacuations.of(zone).larger;
         if noted.load(Ordering::Relaxed) == 0 {
             noted.store(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether any were since the last call of [`forget_larger`](Self::forget_larger).
+    /// Whether any were, since [`forget_larger`](Self::forget_larger).
     pub fn has_larger(&self, zone: ZoneId) -> bool {
-        self.evacuations.0[zone.index()][2].load(Ordering::Relaxed) != 0
+        self.evacuations.of(zone).larger.load(Ordering::Relaxed) != 0
     }
 
     /// After a turn of a hand: what was noted by [`note_larger`](Self::note_larger) is old.
     pub fn forget_larger(&self, zone: ZoneId) {
-        self.evacuations.0[zone.index()][2].store(0, Ordering::Relaxed);
+        self.evacuations.of(zone).larger.store(0, Ordering::Relaxed);
     }
 
     /// As [`settle`](Self::settle), of a pageblock that is whole now.
     pub fn heal(&self, pageblock: PageblockIndex) -> bool {
         let settled = self.settle(pageblock);
         if settled {
-            self.evacuations.0[self.raw(pageblock).zone().index()][1]
-                .fetch_add(1, Ordering::Relaxed);
+            self.evacuations.of(self.raw(pageblock).zone()).healed.fetch_add(1, Ordering::Relaxed);
         }
         settled
     }
@@ -211,7 +226,7 @@ impl<'m> Tags<'m> {
             .map_err(Tag)?;
         let is_evacuating = new(old).is_some_and(Tag::is_evacuating);
         if old.is_evacuating() != is_evacuating {
-            let count = &self.evacuations.0[old.zone().index()][0];
+            let count = &self.evacuations.of(old.zone()).evacuating;
             match is_evacuating {
                 true => count.fetch_add(1, Ordering::Relaxed),
                 false => count.fetch_sub(1, Ordering::Relaxed),
