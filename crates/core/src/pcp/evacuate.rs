@@ -43,7 +43,7 @@
 //! magazines for each mobility, half of what a decay of `high` may spill; and by one magazine for
 //! each mobility and class in use at every eighth step, which empties the CPU's fronts for
 //! evacuated frames. While any evacuate, a search for small blocks looks at up to 64 pageblocks
-//! more (`store/partial.rs`), and `high` is lower (`high.rs`).
+//! more (`store/partial.rs`), and shelves hold less (`high.rs`).
 
 use super::cached::{Accounts, NO_TURN};
 use super::front::Front;

@@ -115,9 +115,9 @@ impl<C: Cpus> Share<'_, '_, C> {
     /// (`nr_pcp_high`, where `free_count` and so what it asks for is bounded). What a CPU only
     /// frees is no demand.
     pub fn raise_high_for_free(&self) -> bool {
-        let limits = self.zone.limits();
+        let (high, limits) = (High(self), self.zone.limits());
         let batches = (limits.batch << BATCH_SCALE) + limits.batch;
-        High(self).raise(0, batches.min(High(self).most(limits)))
+        high.raise(0, batches.min(high.most(limits)))
     }
 
     /// Tells the rule for CPUs that only free what a front moved.

@@ -10,7 +10,7 @@ pub const PAGES_MAX: u64 = 1 << 40;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HighPolicy {
     /// Adapted to demand between the kernel's `high_min` and `high_max`. While pageblocks evacuate,
-    /// all CPUs together cache a 32nd of what is free at most, but each as much as `high_min`.
+    /// all CPUs together shelve a 32nd of what is free at most, but each as much as `high_min`.
     #[default]
     Auto,
     /// Fixed at `managed / n / cpus` pages (`percpu_pagelist_high_fraction`; at least 8).

@@ -80,7 +80,7 @@ impl Shape {
         self.pages * u64::from(100 - self.free_percent) / 100
     }
 
-    /// Whether each seat of the workload called `name` holds a frame.
+    /// Sees that each seat of the workload called `name` holds a frame.
     ///
     /// # Errors
     /// When there are fewer frames than seats.
