@@ -493,12 +493,13 @@ fn mixed_has_huge_pages_and_taint() {
     }
 }
 
-/// Unmovable memory surges by more than is free: only moves keep it apart.
+/// Unmovable memory surges by more than is free: only moves keep it apart. One thread, so that the
+/// same happens each time.
 #[test]
 fn mixed_keeps_unmovable_memory_apart_by_moves() {
     let taint = |more: &[&str]| {
         let command = ["bench", "mixed", "--memory-mib", "1024", "--surges", "300"];
-        let rest = ["--rounds", "4", "--design", "depot"];
+        let rest = ["--rounds", "4", "--design", "depot", "--cpus", "1"];
         let document = results(&[&command[..], &rest, more].concat());
         let figure =
             |metric| rows(&document, "depot", metric).next().unwrap()["median"].as_f64().unwrap();
@@ -507,7 +508,7 @@ fn mixed_keeps_unmovable_memory_apart_by_moves() {
     let (apart, moved) = taint(&[]);
     let (mixed, still) = taint(&["--no-moves"]);
     assert!(moved > 0.0 && still == 0.0, "{moved} and {still} pages");
-    assert!(apart < 0.7 * mixed, "{apart} beside {mixed}");
+    assert!(apart < 0.5 * mixed, "{apart} beside {mixed}");
 }
 
 #[test]
