@@ -4,7 +4,6 @@ use core::ops::ControlFlow;
 
 use crate::frame::{Class, CpuId, Pfn, ZoneId};
 use crate::front::MagazineIndex;
-use crate::front::word::Word;
 use crate::pcp::Pcps;
 use crate::sync::prim::Ordering;
 use crate::sync::stack::Links;
@@ -23,10 +22,7 @@ impl CachedBlocks<'_, '_> {
         let blocks = self.0.blocks();
         let mut charged =
             |class, magazine, rounds| visit(Visited { class, magazine, rounds, is_charged: true });
-        for (front, offset) in self.0.fronts(cpu, zone) {
-            // Acquire: pairs with the Release of the sequence that stored the word, publishes the
-            // magazine's slots.
-            let word = Word(blocks.word(front.here, offset).load(Ordering::Acquire));
+        for (front, _, word) in self.0.used_fronts(cpu, zone) {
             if let Some(loaded) = word.loaded() {
                 charged(front.class, loaded, word.rounds())?;
             }

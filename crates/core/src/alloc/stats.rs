@@ -205,8 +205,8 @@ impl<C: Cpus> Allocator<'_, C> {
         let pcp = self.caches.pcps.pcp(cpu, zone);
         let mut counts = pcp.counts();
         // Operations that the front words still count.
-        let unfolded = self.caches.pcps.words(cpu, zone).map(|(_, word)| word.operations());
-        counts.hits += unfolded.sum::<u64>();
+        let used = self.caches.pcps.used_fronts(cpu, zone);
+        counts.hits += used.map(|(_, _, word)| word.operations()).sum::<u64>();
         let active = pcp.accounts.active_ms.load(Ordering::Relaxed);
         Some(CpuStats {
             counts,

@@ -376,8 +376,8 @@ impl<C: Cpus> Share<'_, '_, C> {
             return 0;
         }
         let mut pages = 0;
-        let fronts = Front::all_here(here, self.zone_id, true);
-        for front in fronts.filter(|front| front.evacuates) {
+        for place in Front::places(false)..Front::places(true) {
+            let front = Front::at_place(here, self.zone_id, place);
             let Some(word) = self.read_front(front) else { break };
             if word.rounds() == 0 {
                 continue;

@@ -42,20 +42,6 @@ impl Front {
         WordOffset::of_tag(if self.evacuates { tag.evacuating() } else { tag }, self.class)
     }
 
-    /// All fronts of a context of a CPU in a zone: by class, first those that are popped from.
-    pub fn all_here(here: Here, zone: ZoneId, evacuates: bool) -> impl Iterator<Item = Front> {
-        let rows = if evacuates { ROWS } else { Mobility::COUNT };
-        Class::ALL.into_iter().flat_map(move |class| {
-            (0..rows).map(move |row| Front {
-                here,
-                zone,
-                class,
-                mobility: Mobility::ALL[row % Mobility::COUNT],
-                evacuates: row >= Mobility::COUNT,
-            })
-        })
-    }
-
     /// The place of its word among all of its context and zone, as they lie in memory.
     pub fn place(self) -> usize {
         let row = self.mobility.index() + if self.evacuates { Mobility::COUNT } else { 0 };

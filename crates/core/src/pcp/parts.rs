@@ -14,14 +14,7 @@ impl<C: Cpus> Share<'_, '_, C> {
     /// Empties all front words of a CPU in a zone, and calls `with` with each magazine that was in
     /// one, which is the caller's then. Only for the holder of the closed gate, after the fence.
     pub fn take_fronts(&self, mut with: impl FnMut(Part)) {
-        for (front, offset) in self.caches.pcps.fronts(self.cpu, self.zone_id) {
-            let cell = self.blocks().word(front.here, offset);
-            // Acquire: pairs with the Release of the sequence that stored it, where the fence did
-            // not already order it (a quiescent CPU, an owner that moved after its claim).
-            let word = Word(cell.load(Ordering::Acquire));
-            if word == Word::EMPTY {
-                continue;
-            }
+        self.caches.pcps.used_fronts(self.cpu, self.zone_id).for_each(|(front, cell, word)| {
             count(&self.pcp.counters.hits, word.operations());
             // Relaxed: published by the Release that reopens the gate.
             cell.store(Word::EMPTY.0, Ordering::Relaxed);
@@ -32,7 +25,7 @@ impl<C: Cpus> Share<'_, '_, C> {
                 let rounds = if full { front.class.rounds() } else { 0 };
                 with(Part::new(previous, front.class, rounds));
             }
-        }
+        });
     }
 
     /// Takes all fronts, linked.

@@ -11,9 +11,9 @@ use super::pool::Magazines;
 use crate::frame::{CpuId, ZoneId};
 use crate::front::gate::Tickets;
 use crate::front::word::Word;
-use crate::front::{BlockArray, Context, Here, MagazineIndex, WordOffset};
+use crate::front::{BlockArray, Context, Here, MagazineIndex};
 use crate::sync::Apart;
-use crate::sync::prim::{AtomicU32, Ordering};
+use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::stack::Links;
 use crate::zone::delta::{self, GROUP_CPUS};
 use crate::zone::group_delta::GroupDelta;
@@ -208,17 +208,25 @@ impl<'m> Pcps<'m> {
         unsafe { &*self.blocks.base().add(at).cast::<CpuShared>() }
     }
 
-    /// All fronts of a CPU in a zone.
-    pub fn fronts(
+    /// The fronts of a CPU in a zone whose words are not empty, with those words, as they lie in
+    /// memory. Does not exclude the owner. Most words are empty and cost a load each: a handover
+    /// looks at all of them.
+    pub fn used_fronts(
         &self,
         cpu: CpuId,
         zone: ZoneId,
-    ) -> impl Iterator<Item = (Front, WordOffset)> + use<> {
+    ) -> impl Iterator<Item = (Front, &AtomicU64, Word)> {
         let contexts = [Context::Task, Context::Interrupt].into_iter().take(self.contexts);
-        let evacuates = self.evacuates;
+        let places = Front::places(self.evacuates);
         contexts.flat_map(move |context| {
-            Front::all_here(Here { cpu, context }, zone, evacuates)
-                .map(|front| (front, front.offset()))
+            let here = Here { cpu, context };
+            let cells = self.blocks.fronts(here, zone)[..places].iter().enumerate();
+            cells.filter_map(move |(place, cell)| {
+                // Acquire: pairs with the Release of the sequence that stored it, where no fence
+                // has ordered it (a quiescent CPU, an owner that moved after its claim).
+                let word = Word(cell.load(Ordering::Acquire));
+                (word != Word::EMPTY).then(|| (Front::at_place(here, zone, place), cell, word))
+            })
         })
     }
 
@@ -235,19 +243,11 @@ impl<'m> Pcps<'m> {
         self.handed(cpu, zone).map(Part::pages).sum()
     }
 
-    /// All front words of a CPU in a zone, read without excluding the owner.
-    pub fn words(&self, cpu: CpuId, zone: ZoneId) -> impl Iterator<Item = (Front, Word)> {
-        // Relaxed: a look; a caller that goes on to the slots has stopped the owner.
-        self.fronts(cpu, zone).map(|(front, offset)| {
-            (front, Word(self.blocks.word(front.here, offset).load(Ordering::Relaxed)))
-        })
-    }
-
     /// Pages in the fronts of a CPU in a zone, read without excluding the owner.
     pub fn front_pages(&self, cpu: CpuId, zone: ZoneId) -> u64 {
-        let pages = |front: Front, word: Word| {
+        let pages = |(front, _, word): (Front, _, Word)| {
             u64::from(word.frames(front.class.rounds()) * front.class.block_frames())
         };
-        self.words(cpu, zone).map(|(front, word)| pages(front, word)).sum()
+        self.used_fronts(cpu, zone).map(pages).sum()
     }
 }
