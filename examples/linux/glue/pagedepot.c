@@ -78,17 +78,32 @@ static __always_inline struct depot_here depot_here(void)
 	struct depot_here here;
 
 #ifdef CONFIG_UML
-	/* It calls a function to find the current task, which has both. */
-	struct thread_info *info = current_thread_info();
-
-	here.cpu = info->cpu;
-	here.handlers = READ_ONCE(info->preempt_count);
+	/* It calls a function to find this, and another time for the current task. */
+	here.cpu = uml_curr_cpu();
+	here.handlers = READ_ONCE(task_thread_info(cpu_tasks[here.cpu])->preempt_count);
 #else
 	here.cpu = smp_processor_id();
 	here.handlers = preempt_count();
 #endif
 	here.handlers &= SOFTIRQ_OFFSET | HARDIRQ_MASK | NMI_MASK;
 	return here;
+}
+
+/* Counts pages that came or went here. */
+static __always_inline void depot_count(struct depot_here here, enum vm_event_item item,
+					unsigned int order)
+{
+#if defined(CONFIG_UML) && defined(CONFIG_VM_EVENT_COUNTERS)
+	/* As above: by the CPU that is known already. */
+	per_cpu(vm_event_states, here.cpu).event[item] += 1 << order;
+#else
+	__count_vm_events(item, 1 << order);
+#endif
+}
+
+static __always_inline enum vm_event_item depot_alloc_event(enum zone_type zid)
+{
+	return PGALLOC_NORMAL - ZONE_NORMAL + zid;
 }
 
 /*
@@ -313,8 +328,9 @@ static noinline u32 depot_pop_in_handler(struct depot *depot, struct depot_here 
 	return depot_pop(depot, here.cpu, depot_fronts[1][order][migratetype] >> 16);
 }
 
-static __always_inline u32 depot_pop_here(struct depot *depot, unsigned int order,
-					  unsigned int migratetype)
+/* From the front of this CPU in a zone of this kind. */
+static __always_inline u32 depot_pop_here(struct depot *depot, enum zone_type zid,
+					  unsigned int order, unsigned int migratetype)
 {
 	struct depot_here here;
 	u32 pfn;
@@ -325,6 +341,8 @@ static __always_inline u32 depot_pop_here(struct depot *depot, unsigned int orde
 		pfn = depot_pop(depot, here.cpu, depot_fronts[0][order][migratetype] >> 16);
 	else
 		pfn = depot_pop_in_handler(depot, here, order, migratetype);
+	if (likely(pfn != DEPOT_NONE))
+		depot_count(here, depot_alloc_event(zid), order);
 	preempt_enable();
 	return pfn;
 }
@@ -339,35 +357,67 @@ static __always_inline bool depot_is_new(struct page *page, unsigned int order)
 #endif
 }
 
-static __always_inline struct page *depot_page(struct depot *depot, unsigned int order,
-					       int migratetype, unsigned int alloc_flags)
-{
-	struct page *page;
-
-	do {
-		u32 pfn = depot_pop_here(depot, order, migratetype);
-
-		if (unlikely(pfn == DEPOT_NONE)) {
-			pfn = depot_alloc_slow(depot, order, migratetype, alloc_flags);
-			if (pfn == DEPOT_NONE)
-				return NULL;
-		}
-		page = pfn_to_page(pfn);
-	} while (!depot_is_new(page, order));
-	return page;
-}
-
 /* For rmqueue_pcplist(). Counts as it does. */
 static __always_inline struct page *depot_rmqueue(struct depot *depot, struct zone *preferred_zone,
 						  struct zone *zone, unsigned int order,
 						  int migratetype, unsigned int alloc_flags)
 {
-	struct page *page = depot_page(depot, order, migratetype, alloc_flags);
+	enum zone_type zid = zone_idx(zone);
+	struct page *page;
 
-	if (likely(page)) {
-		__count_zid_vm_events(PGALLOC, page_zonenum(page), 1 << order);
-		zone_statistics(preferred_zone, zone, 1);
-	}
+	do {
+		u32 pfn = depot_pop_here(depot, zid, order, migratetype);
+
+		if (unlikely(pfn == DEPOT_NONE)) {
+			pfn = depot_alloc_slow(depot, order, migratetype, alloc_flags);
+			if (pfn == DEPOT_NONE)
+				return NULL;
+			count_vm_events(depot_alloc_event(zid), 1 << order);
+		}
+		page = pfn_to_page(pfn);
+	} while (!depot_is_new(page, order));
+	zone_statistics(preferred_zone, zone, 1);
+	return page;
+}
+
+/*
+ * For the first attempt of a request: a block of the preferred zone from this CPU's front. Those
+ * are none of the zone's free pages, so no watermark is asked; kswapd is woken by the request that
+ * finds the front empty. NULL: as without this.
+ */
+static noinline struct page *depot_first(gfp_t gfp, unsigned int order, unsigned int alloc_flags,
+					 const struct alloc_context *ac)
+{
+	const struct zoneref *preferred = ac->preferred_zoneref;
+	struct zone *zone = preferred->zone;
+	struct depot *depot;
+	struct page *page;
+	u32 pfn;
+
+	if (unlikely(!zone))
+		return NULL;
+	depot = zone->depot;
+	/* What may forbid the zone is asked where it always is. */
+	if (unlikely(!depot || order > PAGE_ALLOC_COSTLY_ORDER || ac->spread_dirty_pages) ||
+	    cpusets_enabled())
+		return NULL;
+#if !DEPOT_SINCE(6, 6)
+	if (IS_ENABLED(CONFIG_CMA) && ac->migratetype == MIGRATE_MOVABLE &&
+	    !(alloc_flags & ALLOC_CMA))
+		return NULL;
+#endif
+	pfn = depot_pop_here(depot, preferred->zone_idx, order, ac->migratetype);
+	if (unlikely(pfn == DEPOT_NONE))
+		return NULL;
+	page = pfn_to_page(pfn);
+	if (!depot_is_new(page, order))
+		return NULL;
+	zone_statistics(zone, zone, 1);
+	/* As prep_new_page() does. With one more call of that, compilers inline it nowhere. */
+	post_alloc_hook(page, order, gfp);
+	if (order && (gfp & __GFP_COMP))
+		prep_compound_page(page, order);
+	clear_page_pfmemalloc(page);
 	return page;
 }
 
@@ -416,9 +466,9 @@ static __always_inline bool depot_free_page(struct zone *zone, struct page *page
 
 	if (!depot || (IS_ENABLED(CONFIG_MEMORY_HOTPLUG) && unlikely(pfn >= depot_end_pfn)))
 		return false;
-	__count_vm_events(PGFREE, 1 << order);
 	preempt_disable();
 	here = depot_here();
+	depot_count(here, PGFREE, order);
 	if (likely(!here.handlers))
 		pushed = depot_push(depot, here.cpu,
 				    depot_fronts[0][order][(unsigned int)migratetype], pfn);
