@@ -38,14 +38,20 @@ impl<A: Allocator> Contender<1> for Hot<A> {
     }
 
     fn window(&self, _seat: Seat, units: u64) -> [f64; 1] {
-        let start = Instant::now();
-        for _ in 0..units {
-            let block = design::alloc::<A, 0>(&self.0);
-            design::observe(block);
-            self.0.free::<0>(block);
-        }
-        [start.elapsed().as_nanos() as f64 / units as f64]
+        [pair_ns(&self.0, units)]
     }
+}
+
+/// Nanoseconds of a pair, of so many.
+#[inline(always)]
+pub fn pair_ns<A: Allocator>(allocator: &A, pairs: u64) -> f64 {
+    let start = Instant::now();
+    for _ in 0..pairs {
+        let block = design::alloc::<A, 0>(allocator);
+        design::observe(block);
+        allocator.free::<0>(block);
+    }
+    start.elapsed().as_nanos() as f64 / pairs as f64
 }
 
 /// The depot's pages that free themselves and own their depot, to compare with page numbers.

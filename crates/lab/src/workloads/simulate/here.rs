@@ -17,7 +17,8 @@ use crate::design::demand::Demand;
 use crate::design::floor_rseq::FloorRseq;
 use crate::failure::Failure;
 use crate::harness::ring::Ring;
-use crate::harness::{cpus, round_trip};
+use crate::harness::{cpus, round_trip, samples};
+use crate::workloads::hot;
 
 /// Samples, of which the fastest counts, and operations in each: so few that some sample is not
 /// interrupted, however busy the machine is.
@@ -25,8 +26,10 @@ const SAMPLES: usize = 501;
 const LOOPS: u64 = 1000;
 /// Samples of touched memory, 64 MiB each.
 const TOUCH_SAMPLES: usize = 5;
-/// A CPU's own costs are measured in so many turns, with a pause before each: a host's slow phases,
-/// half as fast, outlast all samples of one turn.
+/// Most is measured in so many turns, with a pause before each: a host's phases outlast all samples
+/// of one turn. Of a CPU's own costs the least counts: in slow phases it is half as fast. Of a line
+/// or a touched page that two CPUs cost each other the median does: a host may run both on one core
+/// for a while.
 const TURNS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 /// Words of a buffer, 16 KiB, and buffers: more than caches hold, or so few that they stay there.
@@ -121,13 +124,20 @@ fn package(cpu: CpuId) -> CpuSet {
     list.and_then(|list| list.trim().parse().ok()).unwrap_or_default()
 }
 
-/// Nanoseconds to change a line that another CPU has changed, the least of some turns.
+/// Nanoseconds to change a line that another CPU has changed.
 fn transfer_ns(first: CpuId, second: CpuId) -> f64 {
-    let turn = |_| {
-        std::thread::sleep(PAUSE);
-        round_trip::transfer_ns(first, second)
-    };
-    (0..TURNS).map(turn).fold(f64::INFINITY, f64::min)
+    median_turn(|| round_trip::transfer_ns(first, second))
+}
+
+/// The median of all turns.
+fn median_turn(mut turn: impl FnMut() -> f64) -> f64 {
+    let turns: Vec<f64> = (0..TURNS)
+        .map(|_| {
+            std::thread::sleep(PAUSE);
+            turn()
+        })
+        .collect();
+    samples::median(&turns).expect("there are some")
 }
 
 /// What one CPU can measure.
@@ -195,10 +205,6 @@ impl Touched {
 /// Nanoseconds a page, written by one CPU while another does so, too.
 fn touch_beside(first: CpuId, second: CpuId) -> f64 {
     let is_over = AtomicBool::new(false);
-    let turn = |touched: &mut Touched| {
-        std::thread::sleep(PAUSE);
-        touched.sample(TOUCH_SAMPLES)
-    };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             cpus::pin(second);
@@ -211,9 +217,9 @@ fn touch_beside(first: CpuId, second: CpuId) -> f64 {
         let measured = scope.spawn(|| {
             cpus::pin(first);
             let mut touched = Touched::new();
-            let least = (0..TURNS).map(|_| turn(&mut touched)).fold(f64::INFINITY, f64::min);
+            let median = median_turn(|| touched.sample(TOUCH_SAMPLES));
             is_over.store(true, Ordering::Relaxed);
-            least
+            median
         });
         measured.join().expect("it only measures")
     })
@@ -271,11 +277,7 @@ fn private_pair() -> f64 {
 
 /// Nanoseconds of a pop and a push by a restartable sequence each, on an array of this CPU.
 fn sequence_pair(floor: &FloorRseq) -> f64 {
-    fastest(SAMPLES, LOOPS, || {
-        if let Some(frame) = floor.alloc::<0>() {
-            floor.free::<0>(black_box(frame));
-        }
-    })
+    (0..SAMPLES).map(|_| hot::pair_ns(floor, LOOPS)).fold(f64::INFINITY, f64::min)
 }
 
 fn fastest(samples: usize, times: u64, mut work: impl FnMut()) -> f64 {

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Prints what curves.sh measured beside what it simulated: ns per operation, and their ratio.
+
+    beside.py FOLDER
+
+Both are medians of all rounds: a host may run two CPUs on one core in one of them. One operation of a CPU, or of a pair of CPUs in producer-consumer and ring-stream;
+of the purger in purger. Rows whose ratio is not from 0.75 to 1.25 have a `!`. A simulated
+window in which no operation ended has no row.
+"""
+import collections
+import json
+import pathlib
+import statistics
+import sys
+
+# By workload: the metrics whose sum is the time of an operation, and the params of the row that is
+# simulated.
+MEASURED = {
+    "hot": (["pair_ns"], {}),
+    "pagealloc": (["alloc_ns", "free_ns"], {"order": 0, "batch": 512}),
+    "touch": (["touch_ns"], {}),
+    "producer-consumer": (["frame_ns"], {}),
+    "ring-stream": (["buffers_per_s"], {"message_bytes": 10240}),
+    "mass-exit": (["alloc_ns", "exit_ns"], {}),
+    "purger": (["page_ns"], {}),
+}
+LEAST, MOST = 0.75, 1.25
+
+
+def rows(path):
+    """The workload, design, metric, CPUs, params and median of each row of a file."""
+    for row in json.loads(path.read_text())["results"]:
+        if row["median"] is not None:
+            names = [row[key] for key in ("workload", "design", "metric", "cpus", "params")]
+            yield *names, row["median"]
+
+
+def measured(folder):
+    """Medians by workload, design and CPUs; of each metric the list of rounds."""
+    found = collections.defaultdict(lambda: collections.defaultdict(list))
+    for path in sorted(folder.glob("*.json")):
+        if path.name.startswith("simulated-"):
+            continue
+        for workload, design, metric, cpus, params, median in rows(path):
+            metrics, wanted = MEASURED.get(workload, ([], {}))
+            if metric in metrics and all(params.get(key) == value for key, value in wanted.items()):
+                if metric == "buffers_per_s":
+                    median = 1e9 * params["streams"] / median
+                found[workload, design, cpus][metric].append(median)
+    return {key: sum(map(statistics.median, of.values())) for key, of in found.items()}
+
+
+def simulated(folder):
+    found = collections.defaultdict(list)
+    for path in sorted(folder.glob("simulated-*.json")):
+        for workload, design, metric, cpus, _, median in rows(path):
+            if metric == "ops_per_s" and median > 0:
+                found[workload, design, cpus].append(1e9 / median * workers(workload, cpus))
+    return {key: statistics.median(values) for key, values in found.items()}
+
+
+def workers(workload, cpus):
+    """How many do such operations at a time. One CPU of eight purges in the simulator."""
+    if workload == "purger":
+        return max(1, cpus // 8)
+    return cpus // 2 if workload in ("producer-consumer", "ring-stream") else cpus
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    folder = pathlib.Path(sys.argv[1])
+    beside = measured(folder)
+    both = [(key, value, beside[key]) for key, value in simulated(folder).items() if key in beside]
+    if not both:
+        sys.exit(f"{folder}: no row is measured and simulated; curves.sh writes both")
+    print(f"{'workload':18} {'design':17} CPUs  simulated  measured  ratio")
+    within = 0
+    for (workload, design, cpus), one, other in both:
+        ratio = one / other
+        is_within = LEAST <= ratio <= MOST
+        within += is_within
+        mark = "" if is_within else " !"
+        print(f"{workload:18} {design:17} {cpus:4} {one:10.1f} {other:9.1f} {ratio:6.2f}{mark}")
+    print(f"{within} of {len(both)} rows within 25 %")
+
+
+main()
