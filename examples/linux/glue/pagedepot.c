@@ -78,7 +78,7 @@ static __always_inline struct depot_here depot_here(void)
 	struct depot_here here;
 
 #ifdef CONFIG_UML
-	/* It calls a function to find this, and another time for the current task. */
+	/* This is a function there, and current_thread_info() would call it again. */
 	here.cpu = uml_curr_cpu();
 	here.handlers = READ_ONCE(task_thread_info(cpu_tasks[here.cpu])->preempt_count);
 #else
@@ -397,7 +397,7 @@ static noinline struct page *depot_first(gfp_t gfp, unsigned int order, unsigned
 	if (unlikely(!zone))
 		return NULL;
 	depot = zone->depot;
-	/* What may forbid the zone is asked where it always is. */
+	/* Cpusets and dirty limits may forbid the zone; get_page_from_freelist() asks them. */
 	if (unlikely(!depot || order > PAGE_ALLOC_COSTLY_ORDER || ac->spread_dirty_pages) ||
 	    cpusets_enabled())
 		return NULL;
@@ -413,7 +413,7 @@ static noinline struct page *depot_first(gfp_t gfp, unsigned int order, unsigned
 	if (!depot_is_new(page, order))
 		return NULL;
 	zone_statistics(zone, zone, 1);
-	/* As prep_new_page() does. With one more call of that, compilers inline it nowhere. */
+	/* As prep_new_page() does. One more call of it, and GCC would no longer inline it for stock. */
 	post_alloc_hook(page, order, gfp);
 	if (order && (gfp & __GFP_COMP))
 		prep_compound_page(page, order);

@@ -376,6 +376,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             return 0;
         }
         let mut pages = 0;
+        // Behind those that are popped from.
         for place in Front::places(false)..Front::places(true) {
             let front = Front::at_place(here, self.zone_id, place);
             let Some(word) = self.read_front(front) else { break };

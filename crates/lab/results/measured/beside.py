@@ -24,7 +24,7 @@ MEASURED = {
     "mass-exit": (["alloc_ns", "exit_ns"], {}),
     "purger": (["page_ns"], {}),
 }
-LEAST, MOST = 0.75, 1.25
+RATIO_MIN, RATIO_MAX = 0.75, 1.25
 
 
 def rows(path):
@@ -36,7 +36,7 @@ def rows(path):
 
 
 def measured(folder):
-    """Medians by workload, design and CPUs; of each metric the list of rounds."""
+    """ns by workload, design and CPUs: of each metric the median of all rounds, added up."""
     found = collections.defaultdict(lambda: collections.defaultdict(list))
     for path in sorted(folder.glob("*.json")):
         if path.name.startswith("simulated-"):
@@ -51,6 +51,7 @@ def measured(folder):
 
 
 def simulated(folder):
+    """The same, as simulated."""
     found = collections.defaultdict(list)
     for path in sorted(folder.glob("simulated-*.json")):
         for workload, design, metric, cpus, _, median in rows(path):
@@ -78,7 +79,7 @@ def main():
     within = 0
     for (workload, design, cpus), one, other in both:
         ratio = one / other
-        is_within = LEAST <= ratio <= MOST
+        is_within = RATIO_MIN <= ratio <= RATIO_MAX
         within += is_within
         mark = "" if is_within else " !"
         print(f"{workload:18} {design:17} {cpus:4} {one:10.1f} {other:9.1f} {ratio:6.2f}{mark}")

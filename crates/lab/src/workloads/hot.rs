@@ -42,7 +42,7 @@ impl<A: Allocator> Contender<1> for Hot<A> {
     }
 }
 
-/// Nanoseconds of a pair, of so many.
+/// Nanoseconds of a page allocated and freed, the mean of so many.
 #[inline(always)]
 pub fn pair_ns<A: Allocator>(allocator: &A, pairs: u64) -> f64 {
     let start = Instant::now();

@@ -26,10 +26,10 @@ const SAMPLES: usize = 501;
 const LOOPS: u64 = 1000;
 /// Samples of touched memory, 64 MiB each.
 const TOUCH_SAMPLES: usize = 5;
-/// Most is measured in so many turns, with a pause before each: a host's phases outlast all samples
-/// of one turn. Of a CPU's own costs the least counts: in slow phases it is half as fast. Of a line
-/// or a touched page that two CPUs cost each other the median does: a host may run both on one core
-/// for a while.
+/// Turns, with a pause before each, because a host's phases outlast all samples of one. Of what a
+/// CPU costs alone the least turn counts: in slow phases it is half as fast. Of a line that moves,
+/// and of a page touched beside another CPU, the median counts: a host may run both CPUs on one
+/// core for a while.
 const TURNS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 /// Words of a buffer, 16 KiB, and buffers: more than caches hold, or so few that they stay there.
