@@ -130,7 +130,7 @@ impl<'a, 'm, C: Cpus> Confined<'_, 'a, 'm, C> {
     /// Searches of this CPU begin at a pageblock.
     fn lead_to(&self, zone: ZoneId, pageblock: PageblockIndex) {
         let caches = self.hooks.caches;
-        let lead = |wanted: Wanted<'_>| {
+        let lead = |wanted: &Wanted<'_>| {
             wanted.hint.store(pageblock.0, Ordering::Relaxed);
         };
         caches.direct(caches.here(), zone).search(

@@ -58,12 +58,12 @@ impl<'a, 'm: 'a> Direct<'a, 'm> {
         order: Order,
         mobility: Mobility,
         manner: Manner,
-        search: impl FnOnce(Wanted<'_>) -> R,
+        search: impl FnOnce(&Wanted<'_>) -> R,
     ) -> R {
         let (zone, span) = (self.zone_id, self.zone.span());
         match self.pcp {
-            Some(pcp) => search(pcp.wanted(zone, span, order, mobility, manner)),
-            None => search(Wanted { zone, mobility, manner, span, hint: &AtomicU32::new(0) }),
+            Some(pcp) => search(&pcp.wanted(zone, span, order, mobility, manner)),
+            None => search(&Wanted { zone, mobility, manner, span, hint: &AtomicU32::new(0) }),
         }
     }
 

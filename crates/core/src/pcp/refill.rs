@@ -79,7 +79,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         let pcp = self.pcp;
         prefetch_write(&pcp.in_flight);
         pcp.listed(front.class, front.mobility).into_iter().for_each(prefetch_write);
-        self.store().prefetch(self.wanted(front.class.order(), front.mobility, terms.manner));
+        self.store().prefetch(&self.wanted(front.class.order(), front.mobility, terms.manner));
         let exchange = Exchange { share: self, front, word };
         let install = |new| self.replace(front, word, new);
         match exchange.load_from_shelf(install, |full| self.shelve(front, full)) {
@@ -119,7 +119,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         let mut frames = [Pfn::new(0); SLOTS + 1];
         let mut got = 0;
         let wanted = self.wanted(class.order(), mobility, terms.manner);
-        self.store().take_blocks(wanted, class.order(), blocks_wanted, |found| {
+        self.store().take_blocks(&wanted, class.order(), blocks_wanted, |found| {
             got += found.write_to(&mut frames[got..]);
         });
         let Some(rest) = got.checked_sub(1) else {

@@ -202,7 +202,7 @@ impl<'m> Bitmap<'m> {
 
     /// Asks for the line of the bitmap where a search would begin.
     #[inline]
-    pub fn prefetch(&self, wanted: Wanted<'_>) {
+    pub fn prefetch(&self, wanted: &Wanted<'_>) {
         let pageblock = PageblockIndex(wanted.hint.load(Ordering::Relaxed));
         if let Some(section) = self.section(pageblock.section()) {
             section.prefetch(pageblock.in_section());
@@ -210,7 +210,7 @@ impl<'m> Bitmap<'m> {
     }
 
     #[inline]
-    pub(super) fn retag(&self, start: PageblockIndex, frames: u32, wanted: Wanted<'_>) {
+    pub(super) fn retag(&self, start: PageblockIndex, frames: u32, wanted: &Wanted<'_>) {
         (start.0..start.0 + frames / PAGEBLOCK_FRAMES)
             .for_each(|pageblock| self.retag_one(PageblockIndex(pageblock), wanted.tag()));
     }

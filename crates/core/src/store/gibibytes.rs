@@ -49,7 +49,7 @@ impl Rank {
 
 impl Bitmap<'_> {
     /// Leads a search that is about to break up a whole pageblock to the best section.
-    pub(super) fn choose_section(&self, wanted: Wanted<'_>) {
+    pub(super) fn choose_section(&self, wanted: &Wanted<'_>) {
         if cfg!(loom) {
             // A policy; to a model each access would be one more place to switch.
             return;

@@ -170,7 +170,7 @@ impl<'m> Store<'m> {
 
     /// Asks for the line of the bitmap where a search would begin.
     #[inline]
-    pub fn prefetch(&self, wanted: Wanted<'_>) {
+    pub fn prefetch(&self, wanted: &Wanted<'_>) {
         // Over a backing there is no section whose line to ask for.
         if self.backing.is_none() {
             self.bitmap.prefetch(wanted);
@@ -183,7 +183,7 @@ impl<'m> Store<'m> {
     /// the rest.
     pub fn take_blocks(
         &self,
-        wanted: Wanted<'_>,
+        wanted: &Wanted<'_>,
         order: Order,
         want: u32,
         give: impl FnMut(Found),
@@ -198,7 +198,7 @@ impl<'m> Store<'m> {
     /// moments it is either in the store or the caller's, and what leads others to the store's
     /// blocks is never wrong because of it. `None`: there may be some all the same.
     #[inline]
-    pub fn take_at_once(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
+    pub fn take_at_once(&self, wanted: &Wanted<'_>, order: Order) -> Option<Pfn> {
         if self.puts_at_once(order) { self.bitmap.take_at_once(wanted, order) } else { None }
     }
 
@@ -221,7 +221,7 @@ impl<'m> Store<'m> {
     }
 
     /// Takes one block of any order.
-    pub fn take_block(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
+    pub fn take_block(&self, wanted: &Wanted<'_>, order: Order) -> Option<Pfn> {
         let Some(backing) = self.backing else { return self.bitmap.take_block(wanted, order) };
         let mut found = None;
         self.take_backed(backing, wanted, order, 1, |one| found = Some(Pfn::new(one.lowest())));
@@ -237,7 +237,7 @@ impl<'m> Store<'m> {
         let hint = AtomicU32::new(0);
         let mobility = Mobility::Unmovable;
         self.take_block(
-            Wanted { zone, mobility, manner: Manner::ANY, span: (0, 0), hint: &hint },
+            &Wanted { zone, mobility, manner: Manner::ANY, span: (0, 0), hint: &hint },
             Order::BASE,
         )
     }
@@ -246,12 +246,12 @@ impl<'m> Store<'m> {
     fn take_backed(
         &self,
         backing: &dyn Backing,
-        wanted: Wanted<'_>,
+        wanted: &Wanted<'_>,
         order: Order,
         want: u32,
         mut give: impl FnMut(Found),
     ) -> u32 {
-        let Wanted { zone, mobility, manner, .. } = wanted;
+        let Wanted { zone, mobility, manner, .. } = *wanted;
         let request =
             BackingRequest { bits: manner.bits, ..BackingRequest::new(zone, order, mobility) };
         let (mut taken, mut asked) = (0, 0);
@@ -410,7 +410,7 @@ impl<'m> Store<'m> {
     /// Takes `frames` contiguous frames of one zone, the first a multiple of `align` (a power of
     /// two). The bitmap looks for whole pageblocks, of which `frames` is a multiple; a backing for
     /// any run.
-    pub fn take_contiguous(&self, wanted: Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
+    pub fn take_contiguous(&self, wanted: &Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
         let Some(backing) = self.backing else {
             return self.bitmap.take_contiguous(wanted, frames, align);
         };
@@ -421,7 +421,7 @@ impl<'m> Store<'m> {
 
     /// Takes any `frames` contiguous frames of one zone, the first a multiple of `align` (a power
     /// of two), if there are such. Only where there are [ranges](Self::has_ranges).
-    pub fn take_run(&self, wanted: Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
+    pub fn take_run(&self, wanted: &Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
         match self.backing {
             // A backing's own search for ranges is exact.
             Some(_) => self.take_contiguous(wanted, frames, align),

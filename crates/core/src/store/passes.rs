@@ -143,7 +143,7 @@ impl Pass {
     }
 
     /// Whether pageblocks with this tag are.
-    pub fn selects(self, tag: Tag, wanted: Wanted<'_>) -> bool {
+    pub fn selects(self, tag: Tag, wanted: &Wanted<'_>) -> bool {
         let is_ours = tag.serves(wanted.zone);
         match self {
             Pass::Partial { which: Which::Carved, .. } => is_ours && tag.is_carved(),

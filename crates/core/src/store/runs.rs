@@ -18,7 +18,7 @@ impl Bitmap<'_> {
     /// A pageblock and an aligned pair are searched for as blocks of that order are. Others
     /// O(zone): one load per 128 MiB in use, one per free pageblock that has a neighbour in
     /// use.
-    pub fn take_contiguous(&self, wanted: Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
+    pub fn take_contiguous(&self, wanted: &Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
         let step = align.max(PAGEBLOCK_FRAMES) / PAGEBLOCK_FRAMES;
         let pageblocks = frames.div_ceil(PAGEBLOCK_FRAMES);
         match (pageblocks, step) {
@@ -76,7 +76,7 @@ impl Bitmap<'_> {
     /// mobility.
     ///
     /// When another caller was faster, the search goes on behind the place it lost.
-    pub fn take_run(&self, wanted: Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
+    pub fn take_run(&self, wanted: &Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
         let mut from =
             u64::from(wanted.span.0) * SECTION_PAGEBLOCKS as u64 * u64::from(PAGEBLOCK_FRAMES);
         loop {
@@ -90,7 +90,7 @@ impl Bitmap<'_> {
     }
 
     /// The lowest such run from frame `from` on.
-    fn find_run(&self, wanted: Wanted<'_>, from: u64, frames: u32, align: u32) -> Option<Pfn> {
+    fn find_run(&self, wanted: &Wanted<'_>, from: u64, frames: u32, align: u32) -> Option<Pfn> {
         let mut run = Run { start: from, frames: frames.into(), align: align.into() };
         let end = wanted.span.1 * SECTION_PAGEBLOCKS as u32;
         let pageblocks = (from / u64::from(PAGEBLOCK_FRAMES)) as u32..end;
@@ -118,7 +118,7 @@ impl Bitmap<'_> {
     }
 
     /// Gives the pageblocks that a claimed run covers whole the mobility of the request.
-    fn retag_whole(&self, wanted: Wanted<'_>, start: Pfn, frames: u32) {
+    fn retag_whole(&self, wanted: &Wanted<'_>, start: Pfn, frames: u32) {
         let end = u64::from(start.get()) + u64::from(frames);
         let whole =
             start.get().div_ceil(PAGEBLOCK_FRAMES)..(end / u64::from(PAGEBLOCK_FRAMES)) as u32;

@@ -81,7 +81,7 @@ impl World {
     }
 
     fn take(&'static self, frames: u32, align: u32) -> Option<u32> {
-        self.bitmap().take_run(self.wanted(Mobility::Movable), frames, align).map(Pfn::get)
+        self.bitmap().take_run(&self.wanted(Mobility::Movable), frames, align).map(Pfn::get)
     }
 
     fn is_ours(&'static self, frame: u32) -> bool {
@@ -174,7 +174,7 @@ fn only_whole_huges_change_their_mobility() {
     let world = World::new();
     assert!(world.bitmap().claim(Pfn::new(0), 1));
     let frames = 2 * PAGEBLOCK_FRAMES;
-    let found = world.bitmap().take_run(world.wanted(Mobility::Unmovable), frames, 1);
+    let found = world.bitmap().take_run(&world.wanted(Mobility::Unmovable), frames, 1);
     assert_eq!(found, Some(Pfn::new(1)));
     let mobilities =
         [0, 1, 2].map(|pageblock| world.bitmap().tags.of(PageblockIndex(pageblock)).mobility());

@@ -64,7 +64,7 @@ impl<'m> Bitmap<'m> {
     /// 128 MiB.
     pub fn take_blocks(
         &self,
-        wanted: Wanted<'_>,
+        wanted: &Wanted<'_>,
         order: Order,
         want: u32,
         give: impl FnMut(Found),
@@ -74,7 +74,7 @@ impl<'m> Bitmap<'m> {
     }
 
     /// Takes one block of any order.
-    pub fn take_block(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
+    pub fn take_block(&self, wanted: &Wanted<'_>, order: Order) -> Option<Pfn> {
         let mut found = None;
         self.take_blocks(wanted, order, 1, |one| found = Some(Pfn::new(one.lowest())));
         found
@@ -83,7 +83,7 @@ impl<'m> Bitmap<'m> {
     /// Takes a block of at most a word from the pageblock of the hint, or one of entire pageblocks
     /// from the section of the hint.
     #[inline]
-    pub fn take_at_once(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
+    pub fn take_at_once(&self, wanted: &Wanted<'_>, order: Order) -> Option<Pfn> {
         if order >= Order::PAGEBLOCK {
             return Search { bitmap: self, wanted, order }.take_entire_at_once();
         }
@@ -101,7 +101,7 @@ impl<'m> Bitmap<'m> {
 #[derive(Clone, Copy)]
 pub(super) struct Search<'s, 'm> {
     pub(super) bitmap: &'s Bitmap<'m>,
-    pub(super) wanted: Wanted<'s>,
+    pub(super) wanted: &'s Wanted<'s>,
     pub(super) order: Order,
 }
 

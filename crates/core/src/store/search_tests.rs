@@ -85,7 +85,7 @@ impl World {
     /// Takes a block, and says in how many steps.
     fn take(&'static self, order: Order) -> (Option<Pfn>, u64) {
         STEPS.set(0);
-        let found = self.bitmap().take_block(self.wanted(), order);
+        let found = self.bitmap().take_block(&self.wanted(), order);
         (found, STEPS.get())
     }
 
@@ -257,7 +257,7 @@ fn searches_agree_with_a_look_at_every_block() {
             let size = order(random(&mut state) % (Order::MAX.get() - 5) + 6);
             let is_moved_at_once = size.get() == 6 || size >= Order::PAGEBLOCK;
             let at_once = (is_moved_at_once && random(&mut state).is_multiple_of(2))
-                .then(|| world.bitmap().take_at_once(world.wanted(), size))
+                .then(|| world.bitmap().take_at_once(&world.wanted(), size))
                 .flatten();
             match at_once.or_else(|| world.take(size).0) {
                 Some(start) => held.push((start, size)),
@@ -310,7 +310,7 @@ fn small_blocks_fit_best_while_pageblocks_evacuate() {
         world.hint.store(103, Ordering::Relaxed);
         let take = |want: u32, size: Order| {
             let mut found = Vec::new();
-            bitmap.take_blocks(world.wanted(), size, want, |one| found.push(one));
+            bitmap.take_blocks(&world.wanted(), size, want, |one| found.push(one));
             let in_each = found.into_iter().flat_map(|one| {
                 let mut frames = [Pfn::new(0); 64];
                 let blocks = one.write_to(&mut frames);
@@ -357,7 +357,7 @@ fn entire_pageblocks_are_taken_together() {
         let mut found = Vec::new();
         let got = world
             .bitmap()
-            .take_blocks(world.wanted(), size, free - 1, |one| found.push(Pfn::new(one.lowest())));
+            .take_blocks(&world.wanted(), size, free - 1, |one| found.push(Pfn::new(one.lowest())));
         assert_eq!((got, found.len() as u32), (free - 1, free - 1), "{size}");
         found.push(world.take(size).0.unwrap());
         assert_eq!(world.take(size).0, None, "{size}");
@@ -404,7 +404,7 @@ fn a_huge_that_no_pass_but_the_last_selects_is_not_skipped() {
     world.put(whole, Order::PAGEBLOCK);
     world.put(evasive, Order::PAGEBLOCK);
     let mut found = Vec::new();
-    let got = world.bitmap().take_blocks(world.wanted(), half, 5, |one| {
+    let got = world.bitmap().take_blocks(&world.wanted(), half, 5, |one| {
         found.push(Pfn::new(one.lowest()));
         match found.len() {
             // The pass for whole pageblocks has taken both halves of one.
