@@ -18,6 +18,7 @@ mod late;
 mod misuse;
 mod partial;
 mod passes;
+mod put;
 mod reported;
 mod runs;
 mod search;
@@ -357,7 +358,7 @@ impl<'m> Store<'m> {
 
     /// Gives many blocks of `order`, all of one zone, back. Returns which frames were free already,
     /// as far as can be told.
-    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn> + Clone) -> Doubled {
+    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> Doubled {
         match self.backing {
             Some(backing) => self.put_backed(backing, blocks.map(|pfn| block_to_put(pfn, order))),
             None => self.bitmap.put_blocks(order, blocks),

@@ -1,0 +1,231 @@
+//! Blocks that go back to the [bitmap](super::bitmap), one or many.
+//!
+//! Neighbours in a list that lie in one word go back by one atomic operation, and large blocks that
+//! make up pageblocks as those. The list is not sorted, which would cost more than it saves.
+
+use super::bitmap::Bitmap;
+use super::bits::{self, PAGEBLOCK_WORDS};
+use super::doubled::Doubled;
+use super::section::{Section, hint_masks};
+use crate::frame::pageblock::{
+    PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, fills_pageblocks,
+};
+use crate::frame::{Order, Pfn};
+
+impl<'m> Bitmap<'m> {
+    /// Gives a block of at most a word, or of pageblocks, back; returns which of its frames were
+    /// free already.
+    #[inline]
+    pub fn put_at_once(&self, pfn: Pfn, order: Order) -> Doubled {
+        if order >= Order::PAGEBLOCK {
+            let (base, bit) = hint_place(PageblockIndex::of(pfn));
+            return self.put_pageblocks(base, pageblock_mask(bit, order.frames()));
+        }
+        let Some(section) = self.section((pfn.get() / SECTION_FRAMES) as usize) else {
+            return Doubled::NONE;
+        };
+        let word = (pfn.get() % SECTION_FRAMES / bits::WORD_FRAMES) as usize;
+        let mask = bits::block_mask(order) << (pfn.get() % bits::WORD_FRAMES);
+        let doubled = section.put_mask(word, mask);
+        let mut doubled = Doubled::in_word(pfn.get() / bits::WORD_FRAMES, doubled);
+        if section.refresh_hints(word / PAGEBLOCK_WORDS) {
+            doubled.add(self.heal(section, PageblockIndex::of(pfn)));
+        }
+        doubled
+    }
+
+    /// Gives `start..start + frames` back; returns which of them were free already.
+    #[inline]
+    pub fn put(&self, start: Pfn, frames: u32) -> Doubled {
+        let (mut doubled, mut done) = (Doubled::NONE, 0);
+        for (section, at, count) in self.by_section(start, frames) {
+            // Counted from frame 0, the section's first word is `first`.
+            let first = (start.get() + done - at) / bits::WORD_FRAMES;
+            let index =
+                |pageblock| PageblockIndex(first / PAGEBLOCK_WORDS as u32 + pageblock as u32);
+            done += count;
+            let Some(section) = section else { continue };
+            if fills_pageblocks(at, count) {
+                hint_masks(at, count)
+                    .for_each(|(at, mask)| doubled.add(self.put_pageblocks(index(at * 64), mask)));
+                continue;
+            }
+            let tell_doubled = |word, mask| {
+                doubled.add(Doubled::in_word(first + word as u32, mask));
+            };
+            let mut stripped = Doubled::NONE;
+            section.put_each(at, count, tell_doubled, |pageblock| {
+                stripped.add(self.heal(section, index(pageblock)));
+            });
+            doubled.add(stripped);
+        }
+        doubled
+    }
+
+    /// As [`put`](Self::put), of the pageblocks of `mask` in the word of hints that begins with
+    /// `base`.
+    fn put_pageblocks(&self, base: PageblockIndex, mask: u64) -> Doubled {
+        let mut doubled = Doubled::NONE;
+        let Some(section) = self.section(base.section()) else { return doubled };
+        let first = (base.section() * SECTION_PAGEBLOCKS) as u32;
+        let tell_doubled = |word, mask| {
+            let word = first * PAGEBLOCK_WORDS as u32 + word as u32;
+            doubled.add(Doubled::in_word(word, mask));
+        };
+        section.put_pageblocks(base.in_section() / 64, mask, tell_doubled, |pageblock| {
+            self.end_evacuation(section, PageblockIndex(first + pageblock as u32));
+        });
+        doubled
+    }
+
+    /// Gives many blocks of `order` back. Returns which frames were free already.
+    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> Doubled {
+        if order.get() > bits::WORD_ORDER_MAX {
+            return self.put_large(order, blocks);
+        }
+        let mut doubled = Doubled::NONE;
+        let mut run =
+            Run { bitmap: self, word: u32::MAX, mask: 0, section: None, doubled: &mut doubled };
+        for pfn in blocks {
+            run.add(pfn, order);
+        }
+        run.flush();
+        doubled
+    }
+
+    /// As [`put_blocks`](Self::put_blocks), of blocks of several words. Neighbours in the list that
+    /// make up a pageblock go back as one, and such pageblocks that lie in one word of hints
+    /// together.
+    fn put_large(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> Doubled {
+        let (mut whole, mut run) = (WholeRun::new(self), None::<(Pfn, u32)>);
+        for pfn in blocks {
+            run = match run {
+                Some((first, frames)) if joins(first, frames, pfn, order) => {
+                    Some((first.min(pfn), frames + order.frames()))
+                }
+                run => {
+                    run.inspect(|&(first, frames)| whole.put(first, frames));
+                    Some((pfn, order.frames()))
+                }
+            };
+        }
+        run.inspect(|&(first, frames)| whole.put(first, frames));
+        whole.flush();
+        whole.doubled
+    }
+}
+
+/// Frames of one word that are about to go back together.
+struct Run<'s, 'm> {
+    bitmap: &'s Bitmap<'m>,
+    section: Option<&'m Section<'m>>,
+    /// Across sections; `u32::MAX`: none yet.
+    word: u32,
+    mask: u64,
+    /// By reference: the other fields then stay in registers.
+    doubled: &'s mut Doubled,
+}
+
+impl Run<'_, '_> {
+    // Inlined by force, as `flush` is: spills and drains call it once per block.
+    #[inline(always)]
+    fn add(&mut self, pfn: Pfn, order: Order) {
+        let word = pfn.get() / bits::WORD_FRAMES;
+        let mask = bits::block_mask(order) << (pfn.get() % bits::WORD_FRAMES);
+        if word != self.word {
+            let section = self.bitmap.section((pfn.get() / SECTION_FRAMES) as usize);
+            // Another CPU may have the line. A compare-and-swap begins by a load, which would fetch
+            // it to be read, and only then to be written. Further ahead costs more, where the lines
+            // are at hand, than it was seen to save where they are not.
+            if let Some(section) = section {
+                section.prefetch(PageblockIndex::of(pfn).in_section());
+            }
+            self.flush();
+            self.word = word;
+            self.mask = 0;
+            self.section = section;
+        }
+        if self.mask & mask != 0 {
+            note_doubled(self.doubled, word, self.mask & mask);
+        }
+        self.mask |= mask;
+    }
+
+    #[inline(always)]
+    fn flush(&mut self) {
+        let Some(section) = self.section else { return };
+        let at = self.word as usize % (SECTION_PAGEBLOCKS * PAGEBLOCK_WORDS);
+        let doubled = section.put_mask(at, self.mask);
+        if doubled != 0 {
+            note_doubled(self.doubled, self.word, doubled);
+        }
+        if section.refresh_hints(at / PAGEBLOCK_WORDS) {
+            let pageblock = PageblockIndex(self.word / PAGEBLOCK_WORDS as u32);
+            self.doubled.add(self.bitmap.heal(section, pageblock));
+        }
+    }
+}
+
+/// Pageblocks of one word of hints that are about to go back together.
+struct WholeRun<'s, 'm> {
+    bitmap: &'s Bitmap<'m>,
+    /// The first pageblock of the word.
+    base: PageblockIndex,
+    mask: u64,
+    doubled: Doubled,
+}
+
+impl<'s, 'm> WholeRun<'s, 'm> {
+    fn new(bitmap: &'s Bitmap<'m>) -> Self {
+        WholeRun { bitmap, base: PageblockIndex(0), mask: 0, doubled: Doubled::NONE }
+    }
+
+    /// Puts frames that lie in one pageblock, or are a pair: pageblocks soon, anything else now.
+    fn put(&mut self, first: Pfn, frames: u32) {
+        if !fills_pageblocks(first.get(), frames) {
+            self.doubled.add(self.bitmap.put(first, frames));
+            return;
+        }
+        let (base, bit) = hint_place(PageblockIndex::of(first));
+        let mask = pageblock_mask(bit, frames);
+        // One that is in the run already is in the list twice.
+        if base != self.base || self.mask & mask != 0 {
+            self.flush();
+            self.base = base;
+        }
+        self.mask |= mask;
+    }
+
+    fn flush(&mut self) {
+        let mask = core::mem::take(&mut self.mask);
+        if mask != 0 {
+            self.doubled.add(self.bitmap.put_pageblocks(self.base, mask));
+        }
+    }
+}
+
+/// Where the hint of a pageblock is: the first pageblock of the word, and the bit.
+#[inline]
+fn hint_place(pageblock: PageblockIndex) -> (PageblockIndex, u32) {
+    let bit = pageblock.in_section() as u32 % 64;
+    (PageblockIndex(pageblock.0 - bit), bit)
+}
+
+/// The pageblocks that so many frames make up, from this bit of a word of hints on.
+#[inline]
+fn pageblock_mask(bit: u32, frames: u32) -> u64 {
+    bits::range_mask(bit, frames / PAGEBLOCK_FRAMES)
+}
+
+/// Whether a block lies beside a run, before or behind it, in the same pageblock.
+fn joins(first: Pfn, frames: u32, block: Pfn, order: Order) -> bool {
+    let is_beside = block.get().wrapping_add(order.frames()) == first.get()
+        || first.get().wrapping_add(frames) == block.get();
+    is_beside && PageblockIndex::of(first) == PageblockIndex::of(block)
+}
+
+#[cold]
+#[inline(never)]
+fn note_doubled(doubled: &mut Doubled, word: u32, mask: u64) {
+    doubled.add(Doubled::in_word(word, mask));
+}
