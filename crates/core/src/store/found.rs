@@ -49,17 +49,18 @@ impl Found {
     /// If `out` has no room for them.
     #[inline]
     pub fn write_to(self, out: &mut [Pfn]) -> usize {
-        if self.starts == !0 {
-            // No bit need be looked for.
-            let frames = self.base..self.base + WORD_FRAMES;
-            let places = &mut out[..WORD_FRAMES as usize];
-            places.iter_mut().zip(frames.rev()).for_each(|(place, frame)| *place = Pfn::new(frame));
-            return WORD_FRAMES as usize;
-        }
-        let mut starts = self.starts;
         let blocks = self.blocks() as usize;
+        let places = &mut out[..blocks];
+        let run = self.starts >> (self.starts.trailing_zeros() % WORD_FRAMES);
+        if run & run.wrapping_add(1) == 0 {
+            // Side by side: no bit need be looked for.
+            let frames = self.lowest()..self.lowest() + blocks as u32;
+            places.iter_mut().zip(frames.rev()).for_each(|(place, frame)| *place = Pfn::new(frame));
+            return blocks;
+        }
         // From the lowest to the highest: x86-64 is slow at finding the highest bit.
-        for place in out[..blocks].iter_mut().rev() {
+        let mut starts = self.starts;
+        for place in places.iter_mut().rev() {
             // There is a bit: the one that is added spares the look whether there is.
             let bit = (starts | 1 << (WORD_FRAMES - 1)).trailing_zeros();
             starts &= starts.wrapping_sub(1);
@@ -75,7 +76,9 @@ mod tests {
 
     #[test]
     fn the_highest_block_is_written_first() {
-        for starts in [1, 1 << 63, !0, !1, !0 >> 1, 0x8000_0001_0000_0001, 0x0101_0101_0101_0101] {
+        let runs = [1, 1 << 63, !0, !1, !0 >> 1, 0xff00, 7 << 61];
+        let scattered = [0x8000_0001_0000_0001, 0x0101_0101_0101_0101, 5, 5 << 61, !2];
+        for starts in runs.into_iter().chain(scattered) {
             let found = Found::new(640, starts).behind(64);
             let mut out = [Pfn::new(0); 65];
             let written = found.write_to(&mut out);
