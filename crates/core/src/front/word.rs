@@ -133,6 +133,14 @@ impl Word {
         Some(Word::new(empty, 0, Some((loaded, true))))
     }
 
+    /// The empty previous magazine, and this word without it. `None`: it has none.
+    #[inline]
+    pub fn without_empty(self) -> Option<(MagazineIndex, Word)> {
+        let (loaded, (empty, false)) = (self.loaded()?, self.previous()?) else { return None };
+        let rest = Word::new(loaded, self.rounds(), None);
+        Some((empty, rest.with_operations(self.operations())))
+    }
+
     /// What a pop makes of this word: the slot it takes from the loaded magazine, and the word to
     /// commit. `None`: the slow path must look.
     #[inline]
@@ -280,6 +288,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn an_empty_previous_magazine_can_be_taken_out() {
+        for ((loaded, rounds, previous, operations), word) in words() {
+            match word.without_empty() {
+                Some((empty, rest)) => {
+                    assert_eq!(previous, Some((empty.get(), false)));
+                    assert_eq!(fields(rest), (loaded, rounds, None, operations));
+                }
+                None => assert!(previous.is_none_or(|(_, full)| full)),
+            }
+        }
+        assert!(Word::EMPTY.without_empty().is_none());
     }
 
     #[test]

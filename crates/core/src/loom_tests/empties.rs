@@ -1,8 +1,8 @@
 //! 1. A magazine is in one place: one CPU's, also while others steal empties.
 //! 2. No request fails for want of a magazine: without one, blocks go past the caches.
 //!
-//! The models have one magazine, or two, for two CPUs: with as many as other models have, no CPU
-//! would ever come to steal one.
+//! The models of thefts have one magazine, or two, for two CPUs: with as many as other models have,
+//! no CPU would ever come to steal one.
 
 use std::sync::Arc;
 
@@ -80,4 +80,29 @@ fn no_magazine_is_left() {
 fn no_magazine_is_left_but_one_in_two_places() {
     MAGAZINES.set(1);
     explore_mutant(Mutant::LeavesStolen, exhausted);
+}
+
+/// A refill fills the front's second magazine, while a full drain takes what the front has.
+fn refilled() {
+    let depot = Depot::new(&Setup { frames: 9, ..Setup::default() }, Rseq::new(2));
+    run_on(0);
+    // What two refills brought: the front has two empty magazines.
+    (0..6).for_each(|_| _ = depot.alloc().expect("no other thread holds a frame"));
+    let drainer = spawn(1, &depot, |depot| {
+        depot.allocator.drain(Scope::cpu(CpuId::new(0)), Mode::Full);
+    });
+    depot.alloc().expect("no other thread holds a frame");
+    drainer.join().unwrap();
+    depot.finish();
+}
+
+#[test]
+fn a_front_is_drained_in_a_refill() {
+    explore(refilled);
+}
+
+#[test]
+#[should_panic]
+fn a_front_is_drained_in_a_refill_that_leaves_it_its_magazine() {
+    explore_mutant(Mutant::FillsUntaken, refilled);
 }

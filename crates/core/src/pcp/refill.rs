@@ -15,6 +15,7 @@ use crate::front::word::Word;
 use crate::front::{MagazineIndex, SLOTS};
 use crate::store::bits::WORD_ORDER_MAX;
 use crate::sync::count;
+use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prefetch_write;
 use crate::sync::prim::Ordering;
 use crate::zone::Reserve;
@@ -107,7 +108,10 @@ impl<C: Cpus> Share<'_, '_, C> {
         let Some(blocks_wanted) = self.refill_size(class, terms.reserve) else {
             return Step::Nothing;
         };
-        let Some(empty) = self.acquire_magazine(class) else { return Step::Store };
+        let (empty, word) = match self.empty_to_fill(front, word) {
+            Ok(found) => found,
+            Err(step) => return step,
+        };
         let mut extra = Extra::new(self, class);
         if blocks_wanted >= class.rounds() {
             extra.acquire(terms.reserve);
@@ -149,13 +153,27 @@ impl<C: Cpus> Share<'_, '_, C> {
         Step::Got(frames[rest])
     }
 
+    /// An empty magazine, charged to this CPU, and the front's word from then on. It is the front's
+    /// second one, if it has one: to take another and give that back would come to the same, and
+    /// write the stack of empties and the charge twice each.
+    fn empty_to_fill(&self, front: Front, word: Word) -> Result<(MagazineIndex, Word), Step> {
+        let Some((empty, rest)) = word.without_empty() else {
+            return self
+                .acquire_magazine(front.class)
+                .map(|empty| (empty, word))
+                .ok_or(Step::Store);
+        };
+        if is_mutant(Mutant::FillsUntaken) {
+            return Ok((empty, word));
+        }
+        if self.replace(front, word, rest) { Ok((empty, rest)) } else { Err(Step::Again) }
+    }
+
     fn install_refilled(&self, front: Front, word: Word, filled: MagazineIndex, rounds: u32) {
         let class = front.class;
         let new = Word::new(filled, rounds, word.loaded().map(|empty| (empty, false)));
         if self.replace(front, word, new) {
-            if let Some((empty, _)) = word.previous() {
-                self.release_magazine(class, empty);
-            }
+            debug_assert!(word.previous().is_none(), "it would be lost");
         } else if rounds == class.rounds() {
             self.shelve(front, filled);
         } else {

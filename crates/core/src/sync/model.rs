@@ -45,6 +45,8 @@ pub enum Mutant {
     Uncharged,
     /// A magazine is stolen by looking at the top of another CPU's empties, and left there.
     LeavesStolen,
+    /// A refill fills the front's second magazine and leaves it in the word meanwhile.
+    FillsUntaken,
     /// Compaction frees a block that was gone when it was to be moved.
     FreesGone,
     /// Compaction keeps destinations to which nothing was moved.
