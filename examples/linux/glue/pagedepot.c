@@ -89,6 +89,61 @@ static __always_inline struct depot_here depot_here(void)
 	return here;
 }
 
+/*
+ * The sequences of pagedepot::Fronts, inline: see pagedepot::cpus::implement. Zones have no depot
+ * where the library has others (depot_has_sequences()).
+ */
+#define DEPOT_GATES_AT	128
+#define DEPOT_POP_STEP	0xffbffffffffffffcull
+#define DEPOT_PUSH_STEP	0xffc0000000000004ull
+
+/* The word of a front, if this CPU's gate is open; else NULL. */
+static __always_inline u64 *depot_word(char *base, unsigned int cpu, u32 front)
+{
+	const s64 *gate = (s64 *)(base + DEPOT_GATES_AT) + cpu;
+	s64 block = smp_load_acquire(gate);
+
+	return likely(block > 0) ? (u64 *)(base + block + (front >> 16)) : NULL;
+}
+
+/* A block from a front of this CPU, or DEPOT_NONE; preemption is off. */
+static __always_inline u32 depot_pop(struct depot *depot, unsigned int cpu, u32 front)
+{
+	char *base = depot->base;
+	u64 now, next, *word = depot_word(base, cpu, front);
+
+	if (likely(word)) {
+		now = READ_ONCE(*word);
+		next = now + DEPOT_POP_STEP;
+		/* It has blocks, and may give one before its operations are counted. */
+		if (likely((u8)now && next < now)) {
+			u32 pfn = READ_ONCE(*(u32 *)(base + (u32)now - sizeof(u32)));
+
+			smp_store_release(word, next);
+			return pfn;
+		}
+	}
+	return depot_pop_next(depot, cpu, front >> 16);
+}
+
+/* A block to a front of this CPU, which held it. False: it still does. */
+static __always_inline bool depot_push(struct depot *depot, unsigned int cpu, u32 front, u32 pfn)
+{
+	char *base = depot->base;
+	u64 now, next, *word = depot_word(base, cpu, front);
+
+	if (likely(word)) {
+		now = READ_ONCE(*word);
+		next = now + DEPOT_PUSH_STEP;
+		if (likely((u8)now < (u8)front && next < now)) {
+			WRITE_ONCE(*(u32 *)(base + (u32)now), pfn);
+			smp_store_release(word, next);
+			return true;
+		}
+	}
+	return depot_push_next(depot, cpu, front, pfn);
+}
+
 /* Counts pages that came or went here. */
 static __always_inline void depot_count(struct depot_here here, enum vm_event_item item,
 					unsigned int order)
@@ -325,7 +380,7 @@ static noinline u32 depot_pop_in_handler(struct depot *depot, struct depot_here 
 {
 	if (!depot_above_task(here))
 		return DEPOT_NONE;
-	return depot_pop(depot, here.cpu, depot_fronts[1][order][migratetype] >> 16);
+	return depot_pop(depot, here.cpu, depot_fronts[1][order][migratetype]);
 }
 
 /* From the front of this CPU in a zone of this kind. */
@@ -338,7 +393,7 @@ static __always_inline u32 depot_pop_here(struct depot *depot, enum zone_type zi
 	preempt_disable();
 	here = depot_here();
 	if (likely(!here.handlers))
-		pfn = depot_pop(depot, here.cpu, depot_fronts[0][order][migratetype] >> 16);
+		pfn = depot_pop(depot, here.cpu, depot_fronts[0][order][migratetype]);
 	else
 		pfn = depot_pop_in_handler(depot, here, order, migratetype);
 	if (likely(pfn != DEPOT_NONE))
@@ -385,8 +440,9 @@ static __always_inline struct page *depot_rmqueue(struct depot *depot, struct zo
  * are none of the zone's free pages, so no watermark is asked; kswapd is woken by the request that
  * finds the front empty. NULL: as without this.
  */
-static noinline struct page *depot_first(gfp_t gfp, unsigned int order, unsigned int alloc_flags,
-					 const struct alloc_context *ac)
+static __always_inline struct page *depot_first(gfp_t gfp, unsigned int order,
+						unsigned int alloc_flags,
+						const struct alloc_context *ac)
 {
 	const struct zoneref *preferred = ac->preferred_zoneref;
 	struct zone *zone = preferred->zone;
@@ -867,6 +923,11 @@ static void __meminit depot_setup_zone(struct zone *zone)
 	depot_setup_rival(zone);
 	if (depot_is_off || zone->depot)
 		return;
+	if (!depot_has_sequences(DEPOT_GATES_AT, DEPOT_POP_STEP, DEPOT_PUSH_STEP)) {
+		pr_warn("pagedepot: zone %s keeps its lists: the library has other sequences\n",
+			zone->name);
+		return;
+	}
 	if (!depot_end_pfn) {
 		depot_end_pfn = max_t(unsigned long, max_pfn, max_possible_pfn);
 		/* Room for as much again, at 4 KiB per GiB. */

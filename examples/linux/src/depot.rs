@@ -3,6 +3,7 @@
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
 
+use pagedepot::cpus::implement::{GATES_AT, POP_STEP, PUSH_STEP};
 use pagedepot::cpus::{Context, Pinned};
 use pagedepot::{
     Allocator, CacheLimits, Config, CpuId, Drained, Flags, FrameRange, FreeHigh, FrontHandle,
@@ -14,7 +15,10 @@ use crate::calls;
 use crate::linux::Linux;
 
 /// What C calls a `struct depot`: the per-CPU caches of one `struct zone`.
+#[repr(C)]
 pub struct Depot {
+    /// What C's sequences count from.
+    base: *mut u8,
     allocator: Allocator<'static, Pinned<Linux>>,
 }
 
@@ -120,13 +124,14 @@ pub unsafe extern "C" fn depot_init(
         }
     });
     match made {
-        Ok(allocator) => head.depot.write(Depot { allocator }),
+        Ok(allocator) => {
+            head.depot.write(Depot { base: allocator.fronts_at().as_ptr(), allocator })
+        }
         Err(_) => core::ptr::null(),
     }
 }
 
-/// What [`depot_pop`] and [`depot_push`] name a front by; the same for all
-/// depots. 0: there is none.
+/// What sequences name a front by; the same for all depots. 0: there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn depot_front(
     depot: &Depot,
@@ -152,7 +157,7 @@ unsafe fn below(limit: usize, number: usize) -> u32 {
     number as u32
 }
 
-/// A front as [`depot_pop`] gets it.
+/// A front as [`depot_pop_next`] gets it.
 ///
 /// # Safety
 /// As for [`below`], with 16 bits.
@@ -162,20 +167,25 @@ unsafe fn for_pops(front: usize) -> FrontHandle {
     FrontHandle::for_pops(unsafe { below(1 << 16, front) } as u16)
 }
 
-/// A block from this CPU's front, or `u32::MAX`: one sequence, or once a magazine a bounded step to
-/// the CPU's next one.
+/// Whether these are the numbers that C's sequences have to compute with.
+#[unsafe(no_mangle)]
+pub extern "C" fn depot_has_sequences(gates_at: u32, pop_step: u64, push_step: u64) -> bool {
+    (gates_at as usize, pop_step, push_step) == (GATES_AT, POP_STEP, PUSH_STEP)
+}
+
+/// A block for C's pop that found none, or `u32::MAX`: once a magazine a bounded step to the CPU's
+/// next one.
 ///
 /// # Safety
 /// Preemption is off, this is `cpu`, one of those that the depot was made for, and `front` is the
 /// upper 16 bits of what [`depot_front`] said for whether a handler runs. Above a second handler
 /// there is no front.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn depot_pop(depot: &Depot, cpu: usize, front: usize) -> u32 {
+pub unsafe extern "C" fn depot_pop_next(depot: &Depot, cpu: usize, front: usize) -> u32 {
     // SAFETY: the caller's promise, which is what a guard says.
     unsafe {
         let (cpu, front) = (CpuId::new(below(CPUS, cpu)), for_pops(front));
-        let popped = depot.allocator.fronts().pop(cpu, front);
-        popped.or_else(|| depot.allocator.fronts().pop_next(cpu, front)).map_or(NONE, Pfn::get)
+        depot.allocator.fronts().pop_next(cpu, front).map_or(NONE, Pfn::get)
     }
 }
 
@@ -183,7 +193,7 @@ pub unsafe extern "C" fn depot_pop(depot: &Depot, cpu: usize, front: usize) -> u
 /// one from the CPU's next; returns how many.
 ///
 /// # Safety
-/// As for [`depot_pop`]; there is room for `wanted`.
+/// As for [`depot_pop_next`]; there is room for `wanted`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn depot_pop_many(
     depot: &Depot,
@@ -208,20 +218,24 @@ pub unsafe extern "C" fn depot_pop_many(
     }
 }
 
-/// Puts a block into this CPU's front, as [`depot_pop`] takes one. `false`: it is still the
-/// caller's.
+/// Puts a block that C's push had no room for into the front's next magazine. `false`: it is still
+/// the caller's.
 ///
 /// # Safety
-/// As for [`depot_pop`], with all of what [`depot_front`] said; the block is the caller's, of the
-/// front's order and this depot's zone.
+/// As for [`depot_pop_next`], with all of what [`depot_front`] said; the block is the caller's, of
+/// the front's order and this depot's zone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn depot_push(depot: &Depot, cpu: usize, front: usize, pfn: u32) -> bool {
+pub unsafe extern "C" fn depot_push_next(
+    depot: &Depot,
+    cpu: usize,
+    front: usize,
+    pfn: u32,
+) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
         let (cpu, pfn) = (CpuId::new(below(CPUS, cpu)), Pfn::new(pfn));
         let front = FrontHandle::from_bits(below(1 << 32, front));
-        depot.allocator.fronts().push(cpu, front, pfn)
-            || depot.allocator.fronts().push_next(cpu, front, pfn)
+        depot.allocator.fronts().push_next(cpu, front, pfn)
     }
 }
 

@@ -43,6 +43,13 @@ pub struct Allocator<'m, C> {
 #[derive(Clone, Copy, Debug)]
 pub struct FrontsAt(*mut u8);
 
+impl FrontsAt {
+    /// The address, for [sequences in another language](crate::cpus::implement#sequences-in-c).
+    pub fn as_ptr(self) -> *mut u8 {
+        self.0
+    }
+}
+
 // SAFETY: an address, which only the allocator that it is of uses.
 unsafe impl Send for FrontsAt {}
 // SAFETY: as above.

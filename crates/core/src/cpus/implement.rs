@@ -7,6 +7,42 @@
 //! A [`BlockArray`] reaches an implementation as an argument of the methods of `Cpus`, with
 //! [`WordOffset`]s of the zones that the allocator has. To reach gates, words and magazines with
 //! them is unsafe: a word decides which memory the next sequence writes to.
+//!
+//! # Sequences in C
+//! [`Fronts::pop`](crate::Fronts::pop) and [`Fronts::push`](crate::Fronts::push) are a few
+//! instructions, which a kernel in another language may want inline. `base` is
+//! [`FrontsAt::as_ptr`](crate::FrontsAt::as_ptr), `front` what
+//! [`FrontHandle::to_bits`](crate::FrontHandle::to_bits) says; the names in capitals are constants
+//! here, to be compared when the kernel starts. Whoever runs them keeps the promises of those two
+//! functions.
+//!
+//! ```c
+//! uint32_t pop(char *base, uint32_t cpu, uint32_t front)
+//! {
+//!         int64_t block = load_acquire((int64_t *)(base + GATES_AT) + cpu);
+//!
+//!         if (block <= 0)
+//!                 return NONE;                    /* the gate is closed */
+//!         uint64_t *word = (uint64_t *)(base + block + (front >> 16));
+//!         uint64_t now = load(word), next = now + POP_STEP;
+//!         if (!(uint8_t)now || next >= now)
+//!                 return NONE;                    /* no rounds, or no credit */
+//!         uint32_t pfn = load((uint32_t *)(base + (uint32_t)now) - 1);
+//!         store_release(word, next);
+//!         return pfn;
+//! }
+//!
+//! bool push(char *base, uint32_t cpu, uint32_t front, uint32_t pfn)
+//! {
+//!         ...                                     /* as above, to: */
+//!         uint64_t now = load(word), next = now + PUSH_STEP;
+//!         if ((uint8_t)now >= (uint8_t)front || next >= now)
+//!                 return false;                   /* no room, or no credit */
+//!         store((uint32_t *)(base + (uint32_t)now), pfn);
+//!         store_release(word, next);
+//!         return true;
+//! }
+//! ```
 #![allow(unsafe_code, reason = "gates, words and magazines in the hands of implementations")]
 
 pub use crate::frame::Class;

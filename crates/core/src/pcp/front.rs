@@ -4,12 +4,12 @@
 //! A slow path reads the front word outside any sequence, prepares a magazine that it alone owns,
 //! and installs it by one compare-and-store, which fails if the word, the CPU or the gate has
 //! changed. Before the install it touches nothing of the front's magazines; what the install
-//! pushes out of the word is its own from then on. So is the front's second empty magazine, which a
-//! refill takes out of the word by a compare-and-store of its own, to fill it. The word it compared may have changed and
-//! changed back in between: it then means the same again (the magazines named in it are the
-//! front's, with so many rounds), and nothing else was read. That is why a full previous magazine
-//! is swapped in and popped from in two steps: its slots may not be read before the install, and
-//! after it they are everybody's on this CPU.
+//! pushes out of the word is its own from then on. So is the front's second empty magazine, which
+//! a refill takes out of the word by a compare-and-store of its own, to fill it. The word it
+//! compared may have changed and changed back in between: it then means the same again (the
+//! magazines named in it are the front's, with so many rounds), and nothing else was read. That is
+//! why a full previous magazine is swapped in and popped from in two steps: its slots may not be
+//! read before the install, and after it they are everybody's on this CPU.
 //!
 //! Worst case of one call, besides the search of the store: one magazine filled, two emptied, one
 //! shelved; or, of orders 4 to 8, four filled, of which three are shelved, two emptied: at most 3 *

@@ -8,13 +8,16 @@
 //! 4. Both contexts have fronts of their own.
 //! 5. A closed gate stops all.
 //! 6. `free_as` caches for the mobility that it is told.
-//! 7. `alloc_fast` and `free_fast` are one sequence each: they neither refill nor spill.
+//! 7. What sequences in another language do by address is what `pop` and `push` do.
+//! 8. `alloc_fast` and `free_fast` are one sequence each: they neither refill nor spill.
 
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use crate::common::rng::Rng;
 use crate::common::{Single, metadata, open_zone, range, single};
+use pagedepot::cpus::implement::{GATES_AT, POP_STEP, PUSH_STEP};
 use pagedepot::cpus::{Context, Environment, FenceError, Guard, Here, Pinned, Processor};
 use pagedepot::{
     Allocator, Config, Counts, CpuId, Evacuation, Flags, FrameRange, FreeError, FrontHandle,
@@ -552,6 +555,90 @@ fn a_block_is_cached_for_the_mobility_that_is_said() {
         assert_eq!(beyond, Err(FreeError::OutOfRange));
         let odd = depot.free_as(Pfn::new(513), Order::new(1).unwrap(), Mobility::Movable);
         assert_eq!(odd, Err(FreeError::Misaligned));
+    });
+}
+
+/// The word of a front, as [sequences in another language](pagedepot::cpus::implement) find it.
+fn word_of<'d>(depot: &'d Single<'_>, front: u32) -> Option<(*mut u8, &'d AtomicU64)> {
+    let base = depot.fronts_at().as_ptr();
+    // SAFETY: a gate for each CPU, and a word of the CPU behind an open one.
+    unsafe {
+        let gate = &*base.add(GATES_AT).cast::<AtomicU64>().add(CPU.index());
+        let block = gate.load(Ordering::Acquire) as i64;
+        (block > 0)
+            .then(|| &*base.add(block as usize + (front >> 16) as usize).cast::<AtomicU64>())
+            .map(|word| (base, word))
+    }
+}
+
+/// The slot that a front word shows, less so many bytes.
+fn slot_of<'d>(base: *mut u8, word: u64, less: u32) -> &'d AtomicU32 {
+    // SAFETY: the word has a magazine, and this is a slot of it.
+    unsafe { &*base.add((word as u32 - less) as usize).cast::<AtomicU32>() }
+}
+
+fn pop_elsewhere(depot: &Single<'_>, front: u32) -> Option<Pfn> {
+    let (base, word) = word_of(depot, front)?;
+    let now = word.load(Ordering::Relaxed);
+    let next = now.wrapping_add(POP_STEP);
+    if now as u8 == 0 || next >= now {
+        return None;
+    }
+    let pfn = slot_of(base, now, 4).load(Ordering::Relaxed);
+    word.store(next, Ordering::Release);
+    Some(Pfn::new(pfn))
+}
+
+fn push_elsewhere(depot: &Single<'_>, front: u32, pfn: Pfn) -> bool {
+    let Some((base, word)) = word_of(depot, front) else { return false };
+    let now = word.load(Ordering::Relaxed);
+    let next = now.wrapping_add(PUSH_STEP);
+    if now as u8 >= front as u8 || next >= now {
+        return false;
+    }
+    slot_of(base, now, 0).store(pfn.get(), Ordering::Relaxed);
+    word.store(next, Ordering::Release);
+    true
+}
+
+#[test]
+fn sequences_in_another_language_do_what_these_do() {
+    with_depot(|depot| {
+        let front = depot.fronts().find(Context::Task, Order::BASE, Mobility::Movable).unwrap();
+        let bits = front.to_bits();
+        assert_eq!(pop_elsewhere(depot, bits), None, "nothing is cached");
+        let mut random = Rng::new(1);
+        let (mut held, mut slow) = (Vec::new(), 0);
+        for _ in 0..20_000 {
+            let (elsewhere, allocates) = (random.one_in(2), random.one_in(2));
+            if allocates {
+                let popped = match elsewhere {
+                    true => pop_elsewhere(depot, bits),
+                    // SAFETY: one thread, which acts as this CPU.
+                    false => unsafe { depot.fronts().pop(CPU, front) },
+                };
+                slow += usize::from(popped.is_none());
+                held.extend(popped.or_else(|| depot.try_alloc(Order::BASE, Flags::MOVABLE)));
+            } else if let Some(pfn) = held.pop() {
+                let pushed = match elsewhere {
+                    true => push_elsewhere(depot, bits, pfn),
+                    // SAFETY: as above; the block is its own.
+                    false => unsafe { depot.fronts().push(CPU, front, pfn) },
+                };
+                slow += usize::from(!pushed);
+                if !pushed {
+                    depot.free_as(pfn, Order::BASE, Mobility::Movable).unwrap();
+                }
+            }
+        }
+        assert!((20..2000).contains(&slow), "{slow}");
+        depot.cpu_caches().disable();
+        assert_eq!(pop_elsewhere(depot, bits), None, "the gate is closed");
+        let last = held.pop().unwrap();
+        assert!(!push_elsewhere(depot, bits, last), "the gate is closed");
+        depot.cpu_caches().enable();
+        held.push(last);
+        held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
     });
 }
 
