@@ -172,9 +172,11 @@ impl<C: Cpus> Share<'_, '_, C> {
     fn install_refilled(&self, front: Front, word: Word, filled: MagazineIndex, rounds: u32) {
         let class = front.class;
         let new = Word::new(filled, rounds, word.loaded().map(|empty| (empty, false)));
+        debug_assert!(word.previous().is_none(), "the install would lose it");
         if self.replace(front, word, new) {
-            debug_assert!(word.previous().is_none(), "it would be lost");
-        } else if rounds == class.rounds() {
+            return;
+        }
+        if rounds == class.rounds() {
             self.shelve(front, filled);
         } else {
             self.spill(front, filled, rounds);

@@ -16,12 +16,17 @@ pub const HINT_WORDS: usize = SECTION_PAGEBLOCKS.div_ceil(64);
 /// The orders whose blocks fit into one word.
 pub const WORD_ORDER_MAX: u32 = 6;
 
+/// The lowest bit of each byte.
+pub const BYTES: u64 = 0x0101_0101_0101_0101;
+/// The highest bit of each byte.
+const HIGH_BITS: u64 = BYTES * 0x80;
+
 /// Bits where a block of order `n` may begin.
 const ALIGNED: [u64; 7] = [
     !0,
     0x5555_5555_5555_5555,
     0x1111_1111_1111_1111,
-    0x0101_0101_0101_0101,
+    BYTES,
     0x0001_0001_0001_0001,
     0x0000_0001_0000_0001,
     1,
@@ -83,11 +88,6 @@ pub const fn expand(starts: u64, order: Order) -> u64 {
     // The blocks do not overlap, so the product never carries from one into the next.
     starts.wrapping_mul(block_mask(order))
 }
-
-/// The lowest bit of each byte.
-const BYTES: u64 = 0x0101_0101_0101_0101;
-/// The highest bit of each byte.
-const HIGH_BITS: u64 = BYTES * 0x80;
 
 /// `starts` without its lowest bits beyond the highest `count`.
 #[inline]

@@ -35,7 +35,7 @@ const LINE_WORDS: usize = (SECTION_PAGEBLOCKS / HINT_WORDS).div_ceil(IN_WORD);
 const _: () = assert!(ORDER_MAX <= 8);
 
 /// The bits of order 1 in a word.
-const FIRST_BITS: u64 = 0x0101_0101_0101_0101;
+const FIRST_BITS: u64 = bits::BYTES;
 /// Multiplied by this, the lowest bits of a word's bytes meet in the highest byte, in order.
 const GATHER: u64 = 0x0102_0408_1020_4080;
 

@@ -24,7 +24,6 @@ impl Manner {
 }
 
 /// What a search looks for.
-#[derive(Clone, Copy)]
 pub struct Wanted<'h> {
     pub zone: ZoneId,
     pub mobility: Mobility,
