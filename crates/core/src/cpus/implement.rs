@@ -11,10 +11,12 @@
 //! # Sequences in C
 //! [`Fronts::pop`](crate::Fronts::pop) and [`Fronts::push`](crate::Fronts::push) are a few
 //! instructions, which a kernel in another language may want inline. `base` is
-//! [`FrontsAt::as_ptr`](crate::FrontsAt::as_ptr), `front` what
-//! [`FrontHandle::to_bits`](crate::FrontHandle::to_bits) says; the names in capitals are constants
-//! here, to be compared when the kernel starts. Whoever runs them keeps the promises of those two
-//! functions.
+//! [`FrontsAt::as_ptr`](crate::FrontsAt::as_ptr), and `front` what
+//! [`FrontHandle::to_bits`](crate::FrontHandle::to_bits) says. [`GATES_AT`], [`POP_STEP`] and
+//! [`PUSH_STEP`] are constants: have the other language's compared with them when the kernel
+//! starts. Its sequences run under the guard that those two functions ask for. The acquire pairs
+//! with the release by which a drainer opens the gate, the release with the drainer's read of the
+//! word after its fence.
 //!
 //! ```c
 //! uint32_t pop(char *base, uint32_t cpu, uint32_t front)
