@@ -3,9 +3,10 @@
 
     beside.py FOLDER
 
-Both are medians of all rounds: a host may run two CPUs on one core in one of them. One operation of a CPU, or of a pair of CPUs in producer-consumer and ring-stream;
-of the purger in purger. Rows whose ratio is not from 0.75 to 1.25 have a `!`. A simulated
-window in which no operation ended has no row.
+Both are medians of all rounds: a host may run two CPUs on one core in one of them. One operation is
+of a CPU, of a pair of CPUs in producer-consumer and ring-stream, of the purger in purger. Rows whose
+ratio is not from 0.75 to 1.25 have a `!`. A simulated window in which no operation ended has no
+row.
 """
 import collections
 import json
