@@ -123,7 +123,7 @@ static __always_inline u32 depot_pop(struct depot *depot, unsigned int cpu, u32 
 			return pfn;
 		}
 	}
-	return depot_pop_next(depot, cpu, front);
+	return depot_pop_next(depot, cpu, front >> 16);
 }
 
 /* A block to a front of this CPU, which held it. False: it still does. */
@@ -559,7 +559,7 @@ static unsigned long depot_pop_many_here(struct depot *depot, unsigned int migra
 	here = depot_here();
 	if (likely(!here.handlers || depot_above_task(here)))
 		got = depot_pop_many(depot, here.cpu,
-				     depot_fronts[!!here.handlers][0][migratetype],
+				     depot_fronts[!!here.handlers][0][migratetype] >> 16,
 				     pfns, wanted);
 	preempt_enable();
 	return got;

@@ -39,10 +39,10 @@ struct depot *depot_init(void *memory, size_t bytes, struct zone *zone, u32 cpus
 			 u32 high, u32 free_batches);
 u32 depot_front(struct depot *depot, bool in_handler, u32 order, u32 migratetype);
 bool depot_has_sequences(u32 gates_at, u64 pop_step, u64 push_step);
-u32 depot_pop_next(struct depot *depot, u32 cpu, u32 front);
-unsigned long depot_pop_many(struct depot *depot, u32 cpu, u32 front, u32 *out,
+u32 depot_pop_next(struct depot *depot, unsigned long cpu, unsigned long front);
+unsigned long depot_pop_many(struct depot *depot, unsigned long cpu, unsigned long front, u32 *out,
 			     unsigned long wanted);
-bool depot_push_next(struct depot *depot, u32 cpu, u32 front, u32 pfn);
+bool depot_push_next(struct depot *depot, unsigned long cpu, unsigned long front, u32 pfn);
 u32 depot_alloc(struct depot *depot, u32 order, u32 migratetype, u32 alloc_flags);
 bool depot_free(struct depot *depot, u32 pfn, u32 order, u32 migratetype);
 void depot_drain(struct depot *depot, u32 cpu, u32 mode, struct depot_drained *done);

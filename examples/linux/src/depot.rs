@@ -30,6 +30,8 @@ struct Head {
 
 const HEAD_BYTES: usize = size_of::<Head>().next_multiple_of(256);
 const ZONE: ZoneId = ZoneId::new(0);
+/// More than any number of a CPU.
+const CPUS: usize = 1 << 30;
 /// No block.
 const NONE: u32 = u32::MAX;
 /// All CPUs.
@@ -143,6 +145,28 @@ pub extern "C" fn depot_front(
     front.map_or(0, FrontHandle::to_bits)
 }
 
+/// A number that the caller passes in a whole register, below `limit`, so that no instruction has
+/// to clear the rest of it.
+///
+/// # Safety
+/// It is.
+#[inline(always)]
+unsafe fn below(limit: usize, number: usize) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { core::hint::assert_unchecked(number < limit) };
+    number as u32
+}
+
+/// A front as [`depot_pop_next`] gets it.
+///
+/// # Safety
+/// As for [`below`], with 16 bits.
+#[inline(always)]
+unsafe fn for_pops(front: usize) -> FrontHandle {
+    // SAFETY: the caller's promise.
+    FrontHandle::for_pops(unsafe { below(1 << 16, front) } as u16)
+}
+
 /// Whether these are the numbers that C's sequences have to compute with.
 #[unsafe(no_mangle)]
 pub extern "C" fn depot_has_sequences(gates_at: u32, pop_step: u64, push_step: u64) -> bool {
@@ -153,13 +177,16 @@ pub extern "C" fn depot_has_sequences(gates_at: u32, pop_step: u64, push_step: u
 /// next one.
 ///
 /// # Safety
-/// Preemption is off, this is `cpu`, one of those that the depot was made for, and `front` is what
-/// [`depot_front`] said for whether a handler runs. Above a second handler there is no front.
+/// Preemption is off, this is `cpu`, one of those that the depot was made for, and `front` is the
+/// upper 16 bits of what [`depot_front`] said for whether a handler runs. Above a second handler
+/// there is no front.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn depot_pop_next(depot: &Depot, cpu: u32, front: u32) -> u32 {
-    let (cpu, front) = (CpuId::new(cpu), FrontHandle::from_bits(front));
+pub unsafe extern "C" fn depot_pop_next(depot: &Depot, cpu: usize, front: usize) -> u32 {
     // SAFETY: the caller's promise, which is what a guard says.
-    unsafe { depot.allocator.fronts().pop_next(cpu, front) }.map_or(NONE, Pfn::get)
+    unsafe {
+        let (cpu, front) = (CpuId::new(below(CPUS, cpu)), for_pops(front));
+        depot.allocator.fronts().pop_next(cpu, front).map_or(NONE, Pfn::get)
+    }
 }
 
 /// Pops up to `wanted` blocks into `out` by one sequence, as many as the front's magazine has, or
@@ -170,14 +197,14 @@ pub unsafe extern "C" fn depot_pop_next(depot: &Depot, cpu: u32, front: u32) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn depot_pop_many(
     depot: &Depot,
-    cpu: u32,
-    front: u32,
+    cpu: usize,
+    front: usize,
     out: *mut MaybeUninit<Pfn>,
     wanted: usize,
 ) -> usize {
-    let (cpu, front) = (CpuId::new(cpu), FrontHandle::from_bits(front));
     // SAFETY: the caller's promise.
     unsafe {
+        let (cpu, front) = (CpuId::new(below(CPUS, cpu)), for_pops(front));
         let out = core::slice::from_raw_parts_mut(out, wanted);
         let popped = depot.allocator.fronts().pop_many(cpu, front, out).len();
         if popped == 0
@@ -195,13 +222,21 @@ pub unsafe extern "C" fn depot_pop_many(
 /// the caller's.
 ///
 /// # Safety
-/// As for [`depot_pop_next`]; the block is the caller's, of the front's order and this depot's
-/// zone.
+/// As for [`depot_pop_next`], with all of what [`depot_front`] said; the block is the caller's, of
+/// the front's order and this depot's zone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn depot_push_next(depot: &Depot, cpu: u32, front: u32, pfn: u32) -> bool {
-    let (cpu, front) = (CpuId::new(cpu), FrontHandle::from_bits(front));
+pub unsafe extern "C" fn depot_push_next(
+    depot: &Depot,
+    cpu: usize,
+    front: usize,
+    pfn: u32,
+) -> bool {
     // SAFETY: the caller's promise.
-    unsafe { depot.allocator.fronts().push_next(cpu, front, Pfn::new(pfn)) }
+    unsafe {
+        let (cpu, pfn) = (CpuId::new(below(CPUS, cpu)), Pfn::new(pfn));
+        let front = FrontHandle::from_bits(below(1 << 32, front));
+        depot.allocator.fronts().push_next(cpu, front, pfn)
+    }
 }
 
 /// A block from this CPU's caches or the zone, or `u32::MAX`. It reclaims nothing: Linux does. The
