@@ -3,10 +3,12 @@
 
     beside.py FOLDER
 
-Both are medians of all rounds: a host may run two CPUs on one core in one of them. One operation is
-of a CPU, of a pair of CPUs in producer-consumer and ring-stream, of the purger in purger. Rows whose
-ratio is not from 0.75 to 1.25 have a `!`. A simulated window in which no operation ended has no
-row.
+Of the rounds in which the CPUs were as far apart as in most: a host may run two CPUs on one core in
+one of them, or far apart in another, and what a line's transfer takes says so. Of these the least
+that was measured, because hosts have phases in which all is slower, and `--topology here` takes the
+least of what a CPU does alone; and the median of what was simulated. One operation is of a CPU, of
+a pair of CPUs in producer-consumer and ring-stream, of the purger in purger. Rows whose ratio is
+not from 0.75 to 1.25 have a `!`. A simulated window in which no operation ended has no row.
 """
 import collections
 import json
@@ -26,39 +28,70 @@ MEASURED = {
     "purger": (["page_ns"], {}),
 }
 RATIO_MIN, RATIO_MAX = 0.75, 1.25
+# Of what a line's transfer takes in the middle run: other placements of two CPUs differ by twice.
+TRANSFER_MIN, TRANSFER_MAX = 0.7, 1.4
 
 
-def rows(path):
+def transfer_ns(results):
+    """What moving a line took: by the topology, or half of a round trip; None: not known."""
+    if topology := results["settings"].get("topology"):
+        return topology["complex_ns"]
+    trips = [trip["ns"] for trip in results["noise"]["round_trips"]]
+    return statistics.median(trips) / 2 if trips else None
+
+
+def placed_as_most(paths):
+    """The files, read, of the runs whose transfers took about what they took in most."""
+    files = [json.loads(path.read_text()) for path in paths]
+    times = [time for time in map(transfer_ns, files) if time is not None]
+    usual = statistics.median(times) if times else 0
+
+    def is_usual(results):
+        time = transfer_ns(results)
+        return time is None or TRANSFER_MIN * usual <= time <= TRANSFER_MAX * usual
+
+    kept = list(filter(is_usual, files))
+    if len(kept) < len(files):
+        left_out = len(files) - len(kept)
+        print(f"{left_out} of {len(files)} runs left out: a line did not take about {usual:.0f} ns")
+    return kept
+
+
+def rows(results):
     """The workload, design, metric, CPUs, params and median of each row of a file."""
-    for row in json.loads(path.read_text())["results"]:
+    for row in results["results"]:
         if row["median"] is not None:
             names = [row[key] for key in ("workload", "design", "metric", "cpus", "params")]
             yield *names, row["median"]
 
 
 def measured(folder):
-    """ns by workload, design and CPUs: of each metric the median of all rounds, added up."""
+    """ns by workload, design and CPUs: of each metric the least of all rounds, added up."""
     found = collections.defaultdict(lambda: collections.defaultdict(list))
-    for path in sorted(folder.glob("*.json")):
-        if path.name.startswith("simulated-"):
-            continue
-        for workload, design, metric, cpus, params, median in rows(path):
+    paths = [path for path in sorted(folder.glob("*.json")) if not is_simulated(path)]
+    for results in placed_as_most(paths):
+        for workload, design, metric, cpus, params, median in rows(results):
             metrics, wanted = MEASURED.get(workload, ([], {}))
             if metric in metrics and all(params.get(key) == value for key, value in wanted.items()):
                 if metric == "buffers_per_s":
                     median = 1e9 * params["streams"] / median
                 found[workload, design, cpus][metric].append(median)
-    return {key: sum(map(statistics.median, of.values())) for key, of in found.items()}
+    return {key: sum(map(min, of.values())) for key, of in found.items()}
 
 
 def simulated(folder):
-    """The same, as simulated."""
+    """The same, as simulated: the median of all rounds."""
     found = collections.defaultdict(list)
-    for path in sorted(folder.glob("simulated-*.json")):
-        for workload, design, metric, cpus, _, median in rows(path):
+    paths = [path for path in sorted(folder.glob("*.json")) if is_simulated(path)]
+    for results in placed_as_most(paths):
+        for workload, design, metric, cpus, _, median in rows(results):
             if metric == "ops_per_s" and median > 0:
                 found[workload, design, cpus].append(1e9 / median * workers(workload, cpus))
     return {key: statistics.median(values) for key, values in found.items()}
+
+
+def is_simulated(path):
+    return path.name.startswith("simulated-")
 
 
 def workers(workload, cpus):
