@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use pagedepot_sim_machine::Costs;
+use pagedepot_sim_machine::{Costs, STORES_MAX};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -45,8 +45,8 @@ pub struct Topology {
     pub hold_ns: f64,
     /// Reads of one shared line follow each other at this distance.
     pub read_queue_ns: f64,
-    /// How far stores that wait for lines may lag behind the CPU.
-    pub store_buffer_ns: f64,
+    /// Stores that may wait for lines while the CPU goes on.
+    pub store_buffer: u32,
     /// Interrupting another CPU and waiting for its answer (`membarrier`).
     pub fence_ns: f64,
     /// What the interrupt takes from that CPU.
@@ -117,6 +117,12 @@ impl Topology {
         if self.socket_cpus == 0 {
             return Err(BadTopology("socket_cpus must be at least 1".to_owned()));
         }
+        if !(1..=STORES_MAX as u32).contains(&self.store_buffer) {
+            return Err(BadTopology(format!(
+                "store_buffer is {}: give 1 to {STORES_MAX} stores",
+                self.store_buffer
+            )));
+        }
         let calls = self.calls_ns.iter().map(|(name, &ns)| (name.as_str(), ns));
         for (name, ns) in self.times().into_iter().chain(calls) {
             if !(0.0..=1e9).contains(&ns) {
@@ -126,7 +132,7 @@ impl Topology {
         Ok(())
     }
 
-    fn times(&self) -> [(&'static str, f64); 23] {
+    fn times(&self) -> [(&'static str, f64); 22] {
         [
             ("complex_ns", self.complex_ns),
             ("socket_ns", self.socket_ns),
@@ -141,7 +147,6 @@ impl Topology {
             ("spin_ns", self.spin_ns),
             ("hold_ns", self.hold_ns),
             ("read_queue_ns", self.read_queue_ns),
-            ("store_buffer_ns", self.store_buffer_ns),
             ("fence_ns", self.fence_ns),
             ("interrupt_ns", self.interrupt_ns),
             ("switch_ns", self.switch_ns),
@@ -170,7 +175,7 @@ impl Topology {
             spin_ps: ps(self.spin_ns).max(1),
             hold_ps: ps(self.hold_ns),
             read_queue_ps: ps(self.read_queue_ns),
-            store_buffer_ps: ps(self.store_buffer_ns),
+            store_buffer: self.store_buffer,
             fence_ps: ps(self.fence_ns),
             interrupt_ps: ps(self.interrupt_ns),
             switch_ps: ps(self.switch_ns),
@@ -212,6 +217,8 @@ mod tests {
             (r#"{"socket_cpus": 0}"#, "at least 1"),
             (r#"{"complex_cpus": 3}"#, "multiple"),
             (r#"{"load_ns": -1}"#, "load_ns"),
+            (r#"{"store_buffer": 0}"#, "1 to 64 stores"),
+            (r#"{"store_buffer": 65}"#, "1 to 64 stores"),
             (r#"{"load_ns": 1e12}"#, "load_ns"),
             (r#"{"calls_ns": {"spin": -1}}"#, "spin"),
         ] {

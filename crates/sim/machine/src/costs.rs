@@ -2,6 +2,8 @@
 
 /// Most CPUs of a machine: the bits of a set of sharers.
 pub const CPUS_MAX: usize = 512;
+/// Most stores of a store buffer.
+pub const STORES_MAX: usize = 64;
 
 /// Times of a machine, in picoseconds, and how its CPUs are grouped. CPU `n` is in core complex
 /// `n / complex_cpus` and on socket `n / socket_cpus`.
@@ -38,8 +40,10 @@ pub struct Costs {
     pub hold_ps: u64,
     /// How long a read of a line that others share, too, keeps the next reader waiting.
     pub read_queue_ps: u64,
-    /// How far stores that wait for their line may lag behind the CPU (its store buffer).
-    pub store_buffer_ps: u64,
+    /// Stores that may wait for lines while the CPU goes on (its store buffer), at least 1 and at
+    /// most [`STORES_MAX`]. Stores that are not modelled, of registers and locals, take places of
+    /// a processor's buffer, too.
+    pub store_buffer: u32,
     /// Sending an interrupt to a CPU and waiting for its answer.
     pub fence_ps: u64,
     /// What an interrupt takes from the CPU that it interrupts.
@@ -68,7 +72,7 @@ impl Default for Costs {
             spin_ps: 15_000,
             hold_ps: 10_000,
             read_queue_ps: 5_000,
-            store_buffer_ps: 200_000,
+            store_buffer: 12,
             fence_ps: 1_500_000,
             interrupt_ps: 1_000_000,
             switch_ps: 2_000_000,

@@ -22,7 +22,7 @@ pub mod lock;
 pub mod mutant;
 mod schedule;
 
-pub use costs::{CPUS_MAX, Costs};
+pub use costs::{CPUS_MAX, Costs, STORES_MAX};
 pub use engine::{
     Disturbances, Done, Search, Setup, access, barrier, begin_sequence, commit, costs, cpu,
     end_sequence, fence, fence_all, hand_over, now_ps, on_cpu, queue_for, run, search, sleep_until,

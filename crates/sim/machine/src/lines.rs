@@ -17,14 +17,15 @@
 //! `hold_ps`, so that a compare-and-swap that failed can be tried again at once. Copies of a shared
 //! line follow each other faster (`read_queue_ps`), because several caches can answer.
 //!
-//! **Stores** wait in a store buffer, and the CPU goes on; they become visible in order. A
-//! read-modify-write and a barrier wait until the buffer is empty (x86's TSO).
+//! **Stores** wait in a store buffer, and the CPU goes on until that is full. They become visible
+//! in order, so those after one that waits for its line wait, too. A read-modify-write and a
+//! barrier wait until the buffer is empty (x86's TSO).
 //!
 //! Caches have no size: a line stays where it is until another CPU wants it.
 
 use std::panic::Location;
 
-use crate::costs::{CPUS_MAX, Costs};
+use crate::costs::{CPUS_MAX, Costs, STORES_MAX};
 
 /// What an access does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,12 +97,37 @@ pub(crate) struct Lines {
 }
 
 /// The clocks of the CPU that accesses.
+#[derive(Clone, Copy)]
 pub(crate) struct Clocks {
     pub now: u64,
     /// When the last store in the buffer is visible.
     pub stored: u64,
     /// Whether the CPU is in a sequence, where there is little between accesses.
     pub in_sequence: bool,
+    /// When each of the last stores is visible.
+    buffer: [u64; STORES_MAX],
+    /// The place of the oldest of these.
+    oldest: u32,
+}
+
+impl Clocks {
+    /// Of a CPU that has stored nothing yet.
+    pub fn at(now: u64) -> Self {
+        Clocks { now, stored: 0, in_sequence: false, buffer: [0; STORES_MAX], oldest: 0 }
+    }
+
+    /// Puts a store whose line is there at `arrives` into the buffer. If that is full, the CPU
+    /// waits for the oldest store.
+    #[inline]
+    fn store(&mut self, arrives: u64, costs: &Costs) {
+        self.stored = self.stored.max(arrives);
+        self.buffer[self.oldest as usize] = self.stored;
+        self.oldest += 1;
+        if self.oldest >= costs.store_buffer {
+            self.oldest = 0;
+        }
+        self.now = self.now.max(self.buffer[self.oldest as usize]);
+    }
 }
 
 fn empty() -> Line {
@@ -221,9 +247,13 @@ impl Lines {
             line.fetched_ahead = access == Access::Prefetch;
         }
         match access {
-            Access::Load | Access::Store if clocks.in_sequence => clocks.now += costs.sequence_ps,
+            Access::Load if clocks.in_sequence => clocks.now += costs.sequence_ps,
             Access::Load => clocks.now += costs.load_ps,
-            Access::Store => clocks.now += costs.store_ps,
+            Access::Store => {
+                let cost = if clocks.in_sequence { costs.sequence_ps } else { costs.store_ps };
+                clocks.now += cost;
+                clocks.store(clocks.now, costs);
+            }
             Access::Rmw => clocks.now = clocks.now.max(clocks.stored) + costs.rmw_ps,
             Access::Prefetch => {}
         }
@@ -278,9 +308,8 @@ impl Lines {
             }
             Access::Store => {
                 end = end.max(clocks.stored);
-                clocks.stored = end;
-                clocks.now =
-                    (clocks.now + costs.store_ps).max(end.saturating_sub(costs.store_buffer_ps));
+                clocks.now += costs.store_ps;
+                clocks.store(end, costs);
             }
             Access::Prefetch => line.fetched_ahead = true,
         }
@@ -421,7 +450,7 @@ mod tests {
         #[track_caller]
         fn takes(&mut self, cpu: usize, access: Access) -> u64 {
             self.2 += 1_000_000_000;
-            let mut clocks = Clocks { now: self.2, stored: 0, in_sequence: false };
+            let mut clocks = Clocks::at(self.2);
             let at = self.0.find(0x1000);
             if !self.0.hit(at, access, cpu, &mut clocks, &self.1) {
                 fetch(&mut self.0, at, access, cpu, &mut clocks, &self.1);
@@ -453,7 +482,7 @@ mod tests {
         let at = lines.find(0x40);
         let mut ends = Vec::new();
         for cpu in [0, 2, 0, 2] {
-            let mut clocks = Clocks { now: 1000, stored: 0, in_sequence: false };
+            let mut clocks = Clocks::at(1000);
             fetch(&mut lines, at, Access::Rmw, cpu, &mut clocks, &costs);
             ends.push(clocks.now);
         }
@@ -466,11 +495,11 @@ mod tests {
     fn stores_are_visible_in_order_and_barriers_wait_for_them() {
         let (mut lines, costs) = (Lines::new(&costs(), 8), costs());
         let (a, b) = (lines.find(0), lines.find(64));
-        let mut other = Clocks { now: 0, stored: 0, in_sequence: false };
+        let mut other = Clocks::at(0);
         for at in [a, b] {
             fetch(&mut lines, at, Access::Rmw, 1, &mut other, &costs);
         }
-        let mut clocks = Clocks { now: 1_000_000, stored: 0, in_sequence: false };
+        let mut clocks = Clocks::at(1_000_000);
         for at in [a, b] {
             fetch(&mut lines, at, Access::Store, 0, &mut clocks, &costs);
         }
@@ -482,9 +511,27 @@ mod tests {
     }
 
     #[test]
+    fn a_full_store_buffer_waits_for_its_oldest_store() {
+        let costs = Costs { store_buffer: 3, ..costs() };
+        let mut lines = Lines::new(&costs, 8);
+        let (far, own) = (lines.find(0), lines.find(64));
+        fetch(&mut lines, far, Access::Rmw, 4, &mut Clocks::at(0), &costs);
+        let mut clocks = Clocks::at(1_000_000);
+        fetch(&mut lines, own, Access::Rmw, 0, &mut clocks, &costs);
+        let begin = clocks.now;
+        fetch(&mut lines, far, Access::Store, 0, &mut clocks, &costs);
+        assert!(lines.hit(own, Access::Store, 0, &mut clocks, &costs));
+        assert_eq!(clocks.now, begin + 2 * costs.store_ps, "two of three places are taken");
+        assert!(lines.hit(own, Access::Store, 0, &mut clocks, &costs));
+        assert_eq!(clocks.now, begin + costs.transfer_ps[2], "until the first has its line");
+        assert!(lines.hit(own, Access::Store, 0, &mut clocks, &costs));
+        assert_eq!(clocks.now, begin + costs.transfer_ps[2] + costs.store_ps);
+    }
+
+    #[test]
     fn the_table_grows_and_keeps_lines() {
         let (mut lines, costs) = (Lines::new(&costs(), 8), costs());
-        let mut clocks = Clocks { now: 0, stored: 0, in_sequence: false };
+        let mut clocks = Clocks::at(0);
         for number in 0..100_000usize {
             let at = lines.find(number << LINE_SHIFT);
             fetch(&mut lines, at, Access::Rmw, number % 8, &mut clocks, &costs);

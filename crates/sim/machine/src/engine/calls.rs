@@ -5,7 +5,7 @@ use std::ptr;
 
 use super::running;
 use crate::costs::Costs;
-use crate::lines::{Access, Clocks};
+use crate::lines::Access;
 
 /// Accounts for an access of the running task; outside of a machine it costs nothing.
 #[inline]
@@ -252,7 +252,7 @@ pub fn on_cpu<R>(cpu: usize, work: impl FnOnce() -> R) -> Option<R> {
             let Some(running) = running() else { return };
             let machine = running.get();
             let task = machine.task;
-            machine.tasks[task].clocks = Clocks { ..machine.clocks };
+            machine.tasks[task].clocks = machine.clocks;
             machine.leave_cpu(task);
             machine.clocks.now += machine.costs.switch_ps;
             machine.take_cpu(self.0);
@@ -270,7 +270,7 @@ pub fn on_cpu<R>(cpu: usize, work: impl FnOnce() -> R) -> Option<R> {
     let (home, task) = (machine.cpu, machine.task);
     machine.clocks.now += machine.costs.fence_ps + machine.costs.switch_ps;
     machine.done.disturbances += 1;
-    machine.tasks[task].clocks = Clocks { ..machine.clocks };
+    machine.tasks[task].clocks = machine.clocks;
     machine.leave_cpu(task);
     machine.take_cpu(cpu);
     machine.look_ahead();

@@ -48,7 +48,7 @@ impl Machine {
             rng,
             task: 0,
             cpu: 0,
-            clocks: Clocks { now: 0, stored: 0, in_sequence: false },
+            clocks: Clocks::at(0),
             horizon: NEVER,
             limit: 0,
             queued_locks: setup.queued_locks,
@@ -82,7 +82,7 @@ impl Machine {
         self.tasks.push(Task {
             coroutine: Some(coroutine),
             yielder: ptr::null(),
-            clocks: Clocks { now, stored: 0, in_sequence: false },
+            clocks: Clocks::at(now),
             cpu,
             state,
             generation: 0,
@@ -130,7 +130,7 @@ impl Machine {
         self.done.switches += 1;
         self.task = task;
         self.cpu = self.tasks[task].cpu;
-        self.clocks = Clocks { ..self.tasks[task].clocks };
+        self.clocks = self.tasks[task].clocks;
         self.clocks.now += std::mem::take(&mut self.cpus[self.cpu].stolen_ps);
         if self.clocks.now >= self.forget_at {
             self.forget_at = NEVER;

@@ -232,14 +232,14 @@ impl Running {
         let result = coroutine.resume(());
         let machine = self.get();
         if let CoroutineResult::Return(()) = result {
-            machine.tasks[task].clocks = Clocks { ..machine.clocks };
+            machine.tasks[task].clocks = machine.clocks;
             machine.tasks[task].state = State::Ended;
             machine.leave_cpu(task);
             return true;
         }
         machine.tasks[task].coroutine = Some(coroutine);
         if machine.tasks[task].state == State::Ready {
-            machine.tasks[task].clocks = Clocks { ..machine.clocks };
+            machine.tasks[task].clocks = machine.clocks;
             machine.tasks[task].generation += 1;
             machine.enqueue(task);
         }

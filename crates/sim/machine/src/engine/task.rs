@@ -4,7 +4,7 @@ use std::panic::Location;
 
 use super::dispatch::next;
 use super::{Disturbances, Machine, Running, State};
-use crate::lines::{Access, Clocks};
+use crate::lines::Access;
 
 impl Running {
     /// Accounts for an access. Returns whether it hit the CPU's own cache.
@@ -120,7 +120,7 @@ impl Running {
         let machine = self.get();
         let task = machine.task;
         machine.interrupted();
-        machine.tasks[task].clocks = Clocks { ..machine.clocks };
+        machine.tasks[task].clocks = machine.clocks;
         machine.cpus[machine.cpu].waiting.push_back(task as u32);
         machine.tasks[task].state = State::Descheduled;
         machine.leave_cpu(task);
@@ -132,7 +132,7 @@ impl Running {
         let machine = self.get();
         let task = machine.task;
         machine.waiters.entry(address).or_default().push_back(task as u32);
-        machine.tasks[task].clocks = Clocks { ..machine.clocks };
+        machine.tasks[task].clocks = machine.clocks;
         machine.tasks[task].state = State::Blocked;
         if !machine.cpus[machine.cpu].waiting.is_empty() {
             machine.leave_cpu(task);
