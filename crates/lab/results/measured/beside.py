@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Prints what curves.sh measured beside what it simulated: ns per operation, and their ratio.
 
-    beside.py FOLDER
+    beside.py FOLDER [--medians]
 
 Of the rounds in which the CPUs were as far apart as in most: a host may run two CPUs on one core in
-one of them, or far apart in another, and what a line's transfer takes says so. Of these the least
-that was measured, because hosts have phases in which all is slower, and `--topology here` takes the
-least of what a CPU does alone; and the median of what was simulated. One operation is of a CPU, of
-a pair of CPUs in producer-consumer and ring-stream, of the purger in purger. Rows whose ratio is
-not from 0.75 to 1.25 have a `!`. A simulated window in which no operation ended has no row.
+one of them, or far apart in another, and what a line's transfer takes says so. Of these the least,
+measured and simulated, because hosts have phases in which all is slower, and some outlast what
+`--topology here` measures; or the medians. One operation is of a CPU, of a pair of CPUs in
+producer-consumer and ring-stream, of the purger in purger. Rows whose ratio is not from 0.75 to
+1.25 have a `!`. A simulated window in which no operation ended has no row. Last, by workload, the
+ratio of the design in the middle.
 """
+import argparse
 import collections
 import json
 import pathlib
@@ -65,8 +67,8 @@ def rows(results):
             yield *names, row["median"]
 
 
-def measured(folder):
-    """ns by workload, design and CPUs: of each metric the least of all rounds, added up."""
+def measured(folder, of_rounds):
+    """ns by workload, design and CPUs: of each metric that of the rounds, added up."""
     found = collections.defaultdict(lambda: collections.defaultdict(list))
     paths = [path for path in sorted(folder.glob("*.json")) if not is_simulated(path)]
     for results in placed_as_most(paths):
@@ -76,18 +78,18 @@ def measured(folder):
                 if metric == "buffers_per_s":
                     median = 1e9 * params["streams"] / median
                 found[workload, design, cpus][metric].append(median)
-    return {key: sum(map(min, of.values())) for key, of in found.items()}
+    return {key: sum(map(of_rounds, of.values())) for key, of in found.items()}
 
 
-def simulated(folder):
-    """The same, as simulated: the median of all rounds."""
+def simulated(folder, of_rounds):
+    """The same, as simulated."""
     found = collections.defaultdict(list)
     paths = [path for path in sorted(folder.glob("*.json")) if is_simulated(path)]
     for results in placed_as_most(paths):
         for workload, design, metric, cpus, _, median in rows(results):
             if metric == "ops_per_s" and median > 0:
                 found[workload, design, cpus].append(1e9 / median * workers(workload, cpus))
-    return {key: statistics.median(values) for key, values in found.items()}
+    return {key: of_rounds(values) for key, values in found.items()}
 
 
 def is_simulated(path):
@@ -102,22 +104,41 @@ def workers(workload, cpus):
 
 
 def main():
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    folder = pathlib.Path(sys.argv[1])
-    beside = measured(folder)
-    both = [(key, value, beside[key]) for key, value in simulated(folder).items() if key in beside]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=pathlib.Path, help="what curves.sh wrote")
+    parser.add_argument("--medians", action="store_true", help="medians of the rounds, not least")
+    args = parser.parse_args()
+    of_rounds = statistics.median if args.medians else min
+    beside = measured(args.folder, of_rounds)
+    both = [
+        (key, value, beside[key])
+        for key, value in simulated(args.folder, of_rounds).items()
+        if key in beside
+    ]
     if not both:
-        sys.exit(f"{folder}: no row is measured and simulated; curves.sh writes both")
+        sys.exit(f"{args.folder}: no row is measured and simulated; curves.sh writes both")
     print(f"{'workload':18} {'design':17} CPUs  simulated  measured  ratio")
-    within = 0
+    by_workload = collections.defaultdict(list)
     for (workload, design, cpus), one, other in both:
         ratio = one / other
-        is_within = RATIO_MIN <= ratio <= RATIO_MAX
-        within += is_within
-        mark = "" if is_within else " !"
+        by_workload[workload, cpus].append(ratio)
+        mark = "" if is_within(ratio) else " !"
         print(f"{workload:18} {design:17} {cpus:4} {one:10.1f} {other:9.1f} {ratio:6.2f}{mark}")
+    print(f"\n{'workload':18} CPUs  middle  least  most  within 25 %")
+    for (workload, cpus), ratios in by_workload.items():
+        middle, within = statistics.median(ratios), sum(map(is_within, ratios))
+        print(
+            f"{workload:18} {cpus:4} {middle:7.2f} {min(ratios):6.2f} {max(ratios):5.2f}"
+            f"  {within} of {len(ratios)}"
+        )
+    within = sum(is_within(ratio) for ratios in by_workload.values() for ratio in ratios)
     print(f"{within} of {len(both)} rows within 25 %")
+
+
+def is_within(ratio):
+    return RATIO_MIN <= ratio <= RATIO_MAX
 
 
 main()
