@@ -41,10 +41,12 @@ pub struct Topology {
     pub rmw_ns: f64,
     /// A turn of a spin loop.
     pub spin_ns: f64,
-    /// A CPU keeps a line that it fetched to write for so long, though others wait for it.
-    pub hold_ns: f64,
     /// Reads of one shared line follow each other at this distance.
     pub read_queue_ns: f64,
+    /// Whether a load takes a line that another CPU has changed from there, instead of sharing it.
+    pub migratory: bool,
+    /// How long after the load that fetched a line a store finds it fetched to write.
+    pub window_ns: f64,
     /// Stores that may wait for lines while the CPU goes on.
     pub store_buffer: u32,
     /// Interrupting another CPU and waiting for its answer (`membarrier`).
@@ -145,7 +147,7 @@ impl Topology {
             ("slow_step_ns", self.slow_step_ns),
             ("rmw_ns", self.rmw_ns),
             ("spin_ns", self.spin_ns),
-            ("hold_ns", self.hold_ns),
+            ("window_ns", self.window_ns),
             ("read_queue_ns", self.read_queue_ns),
             ("fence_ns", self.fence_ns),
             ("interrupt_ns", self.interrupt_ns),
@@ -173,8 +175,9 @@ impl Topology {
             slow_step_ps: ps(self.slow_step_ns),
             rmw_ps: ps(self.rmw_ns),
             spin_ps: ps(self.spin_ns).max(1),
-            hold_ps: ps(self.hold_ns),
             read_queue_ps: ps(self.read_queue_ns),
+            is_migratory: self.migratory,
+            window_ps: ps(self.window_ns),
             store_buffer: self.store_buffer,
             fence_ps: ps(self.fence_ns),
             interrupt_ps: ps(self.interrupt_ns),
@@ -217,6 +220,7 @@ mod tests {
             (r#"{"socket_cpus": 0}"#, "at least 1"),
             (r#"{"complex_cpus": 3}"#, "multiple"),
             (r#"{"load_ns": -1}"#, "load_ns"),
+            (r#"{"migratory": 1}"#, "expected a boolean"),
             (r#"{"store_buffer": 0}"#, "1 to 64 stores"),
             (r#"{"store_buffer": 65}"#, "1 to 64 stores"),
             (r#"{"load_ns": 1e12}"#, "load_ns"),

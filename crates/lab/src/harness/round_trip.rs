@@ -1,6 +1,7 @@
 //! How far apart CPUs are: a line that one writes and another answers.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -46,42 +47,68 @@ pub fn from_first(cpus: &[CpuId]) -> Vec<RoundTrip> {
 /// Nanoseconds of a round trip between two CPUs that threads can be pinned to
 /// ([`check_seats`](cpus::check_seats)).
 pub fn between(from: CpuId, to: CpuId) -> f64 {
-    carrying(from, to, &[])
+    passing(from, to, || (), || ())
 }
 
 /// Nanoseconds that a read-modify-write of a line takes which the other CPU has changed: what a
 /// line more or less adds to a round trip. The round trip itself says less: a store that follows a
 /// load overlaps with what comes next, and a waiting CPU polls.
 pub fn transfer_ns(from: CpuId, to: CpuId) -> f64 {
-    // Each names the next, so that no change can begin before the one before it is over.
-    let carried: Vec<Line> =
-        (0..CARRIED).map(|at| Line(AtomicU32::new((5 * at + 3) % CARRIED))).collect();
-    let more_ns = carrying(from, to, &carried) - carrying(from, to, &[]);
-    more_ns / f64::from(2 * CARRIED)
+    let carried = carried_lines();
+    let carrying_ns = passing(from, to, || change(&carried), || change(&carried));
+    (carrying_ns - between(from, to)) / f64::from(2 * CARRIED)
 }
 
-/// As [`between`], with lines that each CPU changes before it passes the first one on.
-fn carrying(from: CpuId, to: CpuId, carried: &[Line]) -> f64 {
+/// Nanoseconds that a read-modify-write of a line takes which the first CPU has changed and the
+/// second has loaded, on the second: a transfer where both share it then, none where the load has
+/// taken it.
+pub fn change_after_load_ns(from: CpuId, to: CpuId) -> f64 {
+    let carried = carried_lines();
+    let least = AtomicU64::new(u64::MAX);
+    let answer = || {
+        // Relaxed, as in `change`; each load waits for the one before.
+        let load = |at: u32, _| carried[at as usize].0.load(Ordering::Relaxed) % CARRIED;
+        black_box(carried.iter().fold(0, load));
+        let start = Instant::now();
+        change(&carried);
+        least.fetch_min(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    };
+    passing(from, to, || change(&carried), answer);
+    least.into_inner() as f64 / f64::from(CARRIED)
+}
+
+/// Lines of which each names the next, so that none can be reached before the one before it.
+fn carried_lines() -> Vec<Line> {
+    (0..CARRIED).map(|at| Line(AtomicU32::new((5 * at + 3) % CARRIED))).collect()
+}
+
+/// Changes one line after another, for what it names.
+fn change(lines: &[Line]) {
+    lines.iter().fold(0, |at: u32, _| {
+        // Relaxed: the passed line publishes them. A multiple of their number is no change of the
+        // name, and is not optimised away.
+        lines[at as usize].0.fetch_add(CARRIED, Ordering::Relaxed) % CARRIED
+    });
+}
+
+/// As [`between`], with what each CPU does before it passes the line on.
+fn passing(from: CpuId, to: CpuId, ask: impl Fn() + Sync, answer: impl Fn() + Sync) -> f64 {
     let line = Line(AtomicU32::new(0));
     let last = 2 * TRIPS * BATCHES;
     // Odd numbers are questions, even ones answers. Acquire and Release pair with the other
     // thread's; nothing but the number is published.
-    let turn = |turn: u32| {
+    let take_turn = |turn: u32, work: &dyn Fn()| {
         let mut waiter = Waiter::default();
         while line.0.load(Ordering::Acquire) != turn {
             waiter.pause();
         }
-        carried.iter().fold(0, |at: u32, _| {
-            // Relaxed: the passed line publishes them. A multiple of their number is no change of
-            // the name, and is not optimised away.
-            carried[at as usize].0.fetch_add(CARRIED, Ordering::Relaxed) % CARRIED
-        });
+        work();
         line.0.store(turn + 1, Ordering::Release);
     };
     thread::scope(|scope| {
         scope.spawn(|| {
             cpus::pin(to);
-            (1..last).step_by(2).for_each(turn);
+            (1..last).step_by(2).for_each(|turn| take_turn(turn, &answer));
         });
         let asking = scope.spawn(|| {
             cpus::pin(from);
@@ -89,7 +116,7 @@ fn carrying(from: CpuId, to: CpuId, carried: &[Line]) -> f64 {
             for batch in 0..BATCHES {
                 let start = Instant::now();
                 let first = 2 * TRIPS * batch;
-                (first..first + 2 * TRIPS).step_by(2).for_each(turn);
+                (first..first + 2 * TRIPS).step_by(2).for_each(|turn| take_turn(turn, &ask));
                 least = least.min(start.elapsed().as_nanos() as f64 / f64::from(TRIPS));
             }
             least

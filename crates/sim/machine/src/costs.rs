@@ -36,13 +36,18 @@ pub struct Costs {
     pub rmw_ps: u64,
     /// A turn of a spin loop.
     pub spin_ps: u64,
-    /// How long a CPU keeps a line that it fetched to write, though others wait for it.
-    pub hold_ps: u64,
     /// How long a read of a line that others share, too, keeps the next reader waiting.
     pub read_queue_ps: u64,
+    /// Whether a load takes a line that another CPU has changed from there, with the right to
+    /// change it (AMD), instead of sharing it. If the other then loads it before it is changed
+    /// again, both share it. Lines that each CPU in turn reads and changes so move once a turn
+    /// (Cox and Fowler, ISCA 1993; Stenstrom, Brorsson and Sandberg, same place).
+    pub is_migratory: bool,
+    /// How far a CPU looks ahead: a store that follows the load that fetched its line within this
+    /// was in sight then, and the line was fetched to write.
+    pub window_ps: u64,
     /// Stores that may wait for lines while the CPU goes on (its store buffer), at least 1 and at
-    /// most [`STORES_MAX`]. Stores that are not modelled, of registers and locals, take places of
-    /// a processor's buffer, too.
+    /// most [`STORES_MAX`].
     pub store_buffer: u32,
     /// Sending an interrupt to a CPU and waiting for its answer.
     pub fence_ps: u64,
@@ -69,10 +74,11 @@ impl Default for Costs {
             tree_step_ps: 15_000,
             slow_step_ps: 50_000,
             rmw_ps: 6_000,
-            spin_ps: 15_000,
-            hold_ps: 10_000,
+            spin_ps: 25_000,
             read_queue_ps: 5_000,
-            store_buffer: 12,
+            is_migratory: true,
+            window_ps: 16_000,
+            store_buffer: 64,
             fence_ps: 1_500_000,
             interrupt_ps: 1_000_000,
             switch_ps: 2_000_000,

@@ -8,13 +8,20 @@
 //! | any | owned by this CPU; a load also of a line shared by it | a hit |
 //! | any | untouched | a fetch from memory |
 //! | load | owned by another | a transfer from there; both share it |
+//! | load, if lines are [migratory](Costs::is_migratory) | owned and changed by another | a transfer from there; owned by this CPU |
 //! | load | shared by others | a transfer from the nearest |
 //! | store, read-modify-write | owned by another | a transfer from there; owned by this CPU |
 //! | store, read-modify-write | shared | a transfer from the farthest sharer, whose copy must be invalidated |
+//! | store | shared, fetched by a load of this CPU not `window_ps` ago | a hit: the line was fetched to write |
+//!
+//! **Transfers.** A CPU has its line until the request of another has come, which is in the middle
+//! of a transfer, give or take a quarter (`LEAVES`): how far a request goes until it finds the
+//! line is different each time. What is read is what the line held when it left. So whether a CPU
+//! that waits for a lock sees it free between two holds of another one is chance, as on machines.
+//! `docs/decisions/0013-when-lines-move.md` has what was measured.
 //!
 //! **Queueing.** Accesses that need a transfer of a line get it in the order in which they asked.
-//! Each transfer begins when the line has arrived where the last one took it, and was there for
-//! `hold_ps`, so that a compare-and-swap that failed can be tried again at once. Copies of a shared
+//! Each transfer begins when the line has arrived where the last one took it. Copies of a shared
 //! line follow each other faster (`read_queue_ps`), because several caches can answer.
 //!
 //! **Stores** wait in a store buffer, and the CPU goes on until that is full. They become visible
@@ -23,7 +30,10 @@
 //!
 //! Caches have no size: a line stays where it is until another CPU wants it.
 
+use std::ops::RangeInclusive;
 use std::panic::Location;
+
+use fastrand::Rng;
 
 use crate::costs::{CPUS_MAX, Costs, STORES_MAX};
 
@@ -42,6 +52,8 @@ pub enum Access {
 
 /// Bytes of a line, as a shift.
 const LINE_SHIFT: u32 = 6;
+/// When a line leaves the CPU that has it, in percent of the transfer.
+const LEAVES: RangeInclusive<u64> = 25..=75;
 /// How long a line that moved counts as fought over, in multiples of what a CPU may run ahead.
 const FIGHT: u64 = 16;
 const NO_CPU: u16 = u16::MAX;
@@ -67,6 +79,8 @@ struct Line {
     asked: u16,
     /// Whether the last transfer that was asked for is for a load, so that others can follow soon.
     is_read: bool,
+    /// Whether the owner has changed it since it came.
+    is_changed: bool,
     /// Whether the owner asked for it ahead of use, so that it waits until it arrives.
     fetched_ahead: bool,
     /// Sharers: a place in `sets`, 0: none yet.
@@ -94,6 +108,18 @@ pub(crate) struct Lines {
     complex: Vec<Set>,
     socket: Vec<Set>,
     fought: std::collections::HashMap<(u64, usize), Fought>,
+    rng: Rng,
+}
+
+/// A transfer that a CPU has asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    /// When it asked.
+    at: u64,
+    /// When the line leaves where it is.
+    pub leaves: u64,
+    /// When it is there.
+    arrives: u64,
 }
 
 /// The clocks of the CPU that accesses.
@@ -140,6 +166,7 @@ fn empty() -> Line {
         owner: NO_CPU,
         asked: NO_CPU,
         is_read: false,
+        is_changed: false,
         fetched_ahead: false,
         set: 0,
     }
@@ -166,7 +193,7 @@ fn groups(cpus: usize, size: u32) -> Vec<Set> {
 }
 
 impl Lines {
-    pub fn new(costs: &Costs, cpus: usize) -> Self {
+    pub fn new(costs: &Costs, cpus: usize, seed: u64) -> Self {
         Lines {
             table: (0..1 << 14).map(|_| empty()).collect(),
             used: 0,
@@ -175,6 +202,7 @@ impl Lines {
             complex: groups(cpus, costs.complex_cpus),
             socket: groups(cpus, costs.socket_cpus),
             fought: std::collections::HashMap::new(),
+            rng: Rng::with_seed(seed),
         }
     }
 
@@ -236,6 +264,9 @@ impl Lines {
         clocks: &mut Clocks,
         costs: &Costs,
     ) -> bool {
+        if access == Access::Store && self.is_fetched_to_write(at, cpu, clocks.now, costs) {
+            self.own(at, access, cpu);
+        }
         let line = &mut self.table[at];
         if line.owner != cpu as u16 {
             let is_shared = line.owner == NO_CPU && line.set != 0;
@@ -246,6 +277,7 @@ impl Lines {
             clocks.now = clocks.now.max(line.arrives);
             line.fetched_ahead = access == Access::Prefetch;
         }
+        line.is_changed |= matches!(access, Access::Store | Access::Rmw);
         match access {
             Access::Load if clocks.in_sequence => clocks.now += costs.sequence_ps,
             Access::Load => clocks.now += costs.load_ps,
@@ -261,30 +293,42 @@ impl Lines {
         true
     }
 
-    /// Asks for a line: the time at which its transfer to the CPU can begin.
-    pub fn ask(&mut self, at: usize, access: Access, cpu: usize, now: u64, costs: &Costs) -> u64 {
+    /// Whether the CPU shares a line that a load of it fetched so lately that the store was in
+    /// sight then. Nobody has asked for the line since.
+    fn is_fetched_to_write(&self, at: usize, cpu: usize, now: u64, costs: &Costs) -> bool {
+        let line = &self.table[at];
+        line.owner == NO_CPU
+            && line.set != 0
+            && line.asked == cpu as u16
+            && now <= line.arrives + costs.window_ps
+            && has(&self.sets[line.set as usize], cpu)
+    }
+
+    /// Asks for a line.
+    pub fn ask(&mut self, at: usize, access: Access, cpu: usize, now: u64, costs: &Costs) -> Asked {
         let moving = self.move_cost(at, access, cpu, costs);
         let line = &mut self.table[at];
-        let start = now.max(line.free).max(line.last);
         let is_read = access == Access::Load;
+        let waits = line.free > now;
         // As the line will be when those that asked before have had it.
-        let moving = if start > now && line.asked != NO_CPU {
+        let moving = if waits && line.asked != NO_CPU {
             costs.transfer(line.asked as usize, cpu)
         } else {
             moving
         };
+        let has_owner = line.owner != NO_CPU || waits;
+        // A copy takes nothing from those that share the line.
+        let before_it_leaves =
+            if is_read && !has_owner { 0 } else { moving * self.rng.u64(LEAVES) / 100 };
+        let start = now.max(line.free).max(line.last.saturating_sub(before_it_leaves));
         let is_shared = line.is_read || line.owner == NO_CPU;
-        line.free = start
-            + match is_read {
-                true if is_shared && line.asked != NO_CPU => costs.read_queue_ps,
-                true => moving,
-                false => moving + costs.hold_ps,
-            };
+        let is_copied = is_read && is_shared && line.asked != NO_CPU;
+        line.free = start + if is_copied { costs.read_queue_ps } else { moving };
         (line.asked, line.is_read) = (cpu as u16, is_read);
-        start
+        Asked { at: now, leaves: start + before_it_leaves, arrives: start + moving }
     }
 
-    /// Moves a line to the CPU, which asked for it at `asked`, from `start` on. The caller is the
+    /// Moves a line to the CPU that asked for it, once it leaves where it was. The caller is the
     /// earliest CPU.
     #[allow(clippy::too_many_arguments, reason = "an access, by whom, when, at which costs")]
     pub fn miss(
@@ -294,12 +338,11 @@ impl Lines {
         cpu: usize,
         clocks: &mut Clocks,
         costs: &Costs,
-        (asked, start): (u64, u64),
+        asked: Asked,
         site: &'static Location<'static>,
     ) {
-        let moving = self.move_cost(at, access, cpu, costs);
         let line = &mut self.table[at];
-        let mut end = start + moving;
+        let mut end = asked.arrives;
         match access {
             Access::Load => clocks.now = end + costs.load_ps,
             Access::Rmw => {
@@ -316,7 +359,12 @@ impl Lines {
         line.arrives = end;
         (line.last, line.moved) = (end, end);
         let key = line.key - 1;
-        self.take(at, access, cpu);
+        let is_from_writer = line.owner != NO_CPU && line.is_changed;
+        if access == Access::Load && !(costs.is_migratory && is_from_writer) {
+            self.share(at, cpu);
+        } else {
+            self.own(at, access, cpu);
+        }
         let fought = self.fought.entry((key, site as *const _ as usize)).or_insert(Fought {
             line: key,
             site,
@@ -324,16 +372,22 @@ impl Lines {
             wait_ps: 0,
         });
         fought.transfers += 1;
-        fought.wait_ps += clocks.now - asked;
+        fought.wait_ps += clocks.now - asked.at;
     }
 
     /// Moves a line at no cost, for explorations.
     pub fn take(&mut self, at: usize, access: Access, cpu: usize) {
-        if access == Access::Load {
-            return self.share(at, cpu);
+        match access {
+            Access::Load => self.share(at, cpu),
+            Access::Store | Access::Rmw | Access::Prefetch => self.own(at, access, cpu),
         }
+    }
+
+    /// Makes the CPU the owner.
+    fn own(&mut self, at: usize, access: Access, cpu: usize) {
         let line = &mut self.table[at];
         line.owner = cpu as u16;
+        line.is_changed = matches!(access, Access::Store | Access::Rmw);
         if line.set != 0 {
             self.sets[line.set as usize] = [0; WORDS];
         }
@@ -421,7 +475,7 @@ mod tests {
     use super::*;
 
     fn costs() -> Costs {
-        Costs { complex_cpus: 2, socket_cpus: 4, ..Costs::default() }
+        Costs { complex_cpus: 2, socket_cpus: 4, is_migratory: false, ..Costs::default() }
     }
 
     /// A transfer, waited for in the queue.
@@ -434,22 +488,34 @@ mod tests {
         clocks: &mut Clocks,
         costs: &Costs,
     ) {
-        let asked = clocks.now;
-        let start = lines.ask(at, access, cpu, asked, costs);
-        lines.miss(at, access, cpu, clocks, costs, (asked, start), Location::caller());
+        let asked = lines.ask(at, access, cpu, clocks.now, costs);
+        lines.miss(at, access, cpu, clocks, costs, asked, Location::caller());
     }
 
     /// Time that an access takes from time 1 ms on, when nothing is queued.
     struct Model(Lines, Costs, u64);
 
     impl Model {
-        fn new() -> Self {
-            Model(Lines::new(&costs(), 8), costs(), 1_000_000_000)
+        fn new(costs: Costs) -> Self {
+            Model(Lines::new(&costs, 8, 1), costs, 1_000_000_000)
         }
 
         #[track_caller]
         fn takes(&mut self, cpu: usize, access: Access) -> u64 {
             self.2 += 1_000_000_000;
+            self.takes_at(cpu, access)
+        }
+
+        /// The same, at the time of the access before.
+        #[track_caller]
+        fn takes_at_once(&mut self, cpu: usize, access: Access) -> u64 {
+            let line = self.0.find(0x1000);
+            self.2 = self.0.table[line].last;
+            self.takes_at(cpu, access)
+        }
+
+        #[track_caller]
+        fn takes_at(&mut self, cpu: usize, access: Access) -> u64 {
             let mut clocks = Clocks::at(self.2);
             let at = self.0.find(0x1000);
             if !self.0.hit(at, access, cpu, &mut clocks, &self.1) {
@@ -461,7 +527,7 @@ mod tests {
 
     #[test]
     fn accesses_cost_what_the_table_says() {
-        let (mut model, costs) = (Model::new(), costs());
+        let (mut model, costs) = (Model::new(costs()), costs());
         let [near, socket, far] = costs.transfer_ps;
         assert_eq!(model.takes(0, Access::Load), costs.memory_ps + costs.load_ps);
         assert_eq!(model.takes(0, Access::Rmw), costs.rmw_ps);
@@ -477,8 +543,65 @@ mod tests {
     }
 
     #[test]
+    fn a_load_takes_a_changed_line_where_lines_are_migratory() {
+        let costs = Costs { is_migratory: true, ..costs() };
+        let near = costs.transfer_ps[0];
+        let mut model = Model::new(costs.clone());
+        model.takes(0, Access::Rmw);
+        assert_eq!(model.takes(1, Access::Load), near + costs.load_ps);
+        assert_eq!(model.takes(1, Access::Rmw), costs.rmw_ps, "it owns the line");
+        assert_eq!(model.takes(0, Access::Load), near + costs.load_ps, "and takes it back");
+        assert_eq!(model.takes(1, Access::Load), near + costs.load_ps, "unchanged: both share it");
+        assert_eq!(model.takes(0, Access::Load), costs.load_ps);
+        assert_eq!(model.takes(1, Access::Load), costs.load_ps);
+        assert_eq!(model.takes(0, Access::Rmw), near + costs.rmw_ps, "the other has a copy");
+    }
+
+    #[test]
+    fn a_store_soon_after_the_load_that_fetched_its_line_hits() {
+        let costs = costs();
+        let near = costs.transfer_ps[0];
+        let mut model = Model::new(costs.clone());
+        let shared = |model: &mut Model| {
+            model.takes(0, Access::Rmw);
+            model.takes(1, Access::Load);
+        };
+        shared(&mut model);
+        assert_eq!(model.takes_at_once(1, Access::Store), costs.store_ps);
+        assert_eq!(model.takes(1, Access::Rmw), costs.rmw_ps, "the store made it its own");
+        shared(&mut model);
+        assert_eq!(model.takes_at_once(1, Access::Rmw), near + costs.rmw_ps, "no plain store");
+        shared(&mut model);
+        model.takes(1, Access::Store);
+        let line = model.0.find(0x1000);
+        assert_eq!(model.0.table[line].arrives - model.2, near, "too late");
+        shared(&mut model);
+        let waits = model.takes_at_once(0, Access::Rmw);
+        assert_eq!(waits, near + costs.rmw_ps, "the other fetched it");
+    }
+
+    #[test]
+    fn a_line_leaves_in_the_middle_of_its_transfer_give_or_take_a_quarter() {
+        let costs = costs();
+        let mut lines = Lines::new(&costs, 8, 1);
+        let at = lines.find(0x40);
+        let mut shares = std::collections::BTreeSet::new();
+        for turn in 1..=1000 {
+            let mut clocks = Clocks::at(turn * 1_000_000);
+            let asked = lines.ask(at, Access::Rmw, (turn % 2) as usize, clocks.now, &costs);
+            if turn > 1 {
+                assert_eq!(asked.arrives - asked.at, costs.transfer_ps[0]);
+                shares.insert((asked.leaves - asked.at) * 100 / costs.transfer_ps[0]);
+            }
+            let site = Location::caller();
+            lines.miss(at, Access::Rmw, (turn % 2) as usize, &mut clocks, &costs, asked, site);
+        }
+        assert_eq!(shares, LEAVES.collect());
+    }
+
+    #[test]
     fn transfers_of_one_line_queue() {
-        let (mut lines, costs) = (Lines::new(&costs(), 8), costs());
+        let (mut lines, costs) = (Lines::new(&costs(), 8, 1), costs());
         let at = lines.find(0x40);
         let mut ends = Vec::new();
         for cpu in [0, 2, 0, 2] {
@@ -486,14 +609,14 @@ mod tests {
             fetch(&mut lines, at, Access::Rmw, cpu, &mut clocks, &costs);
             ends.push(clocks.now);
         }
-        let step = costs.transfer_ps[1] + costs.hold_ps;
+        let step = costs.transfer_ps[1];
         let steps: Vec<u64> = ends.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert_eq!(steps, [step, step, step]);
     }
 
     #[test]
     fn stores_are_visible_in_order_and_barriers_wait_for_them() {
-        let (mut lines, costs) = (Lines::new(&costs(), 8), costs());
+        let (mut lines, costs) = (Lines::new(&costs(), 8, 1), costs());
         let (a, b) = (lines.find(0), lines.find(64));
         let mut other = Clocks::at(0);
         for at in [a, b] {
@@ -513,7 +636,7 @@ mod tests {
     #[test]
     fn a_full_store_buffer_waits_for_its_oldest_store() {
         let costs = Costs { store_buffer: 3, ..costs() };
-        let mut lines = Lines::new(&costs, 8);
+        let mut lines = Lines::new(&costs, 8, 1);
         let (far, own) = (lines.find(0), lines.find(64));
         fetch(&mut lines, far, Access::Rmw, 4, &mut Clocks::at(0), &costs);
         let mut clocks = Clocks::at(1_000_000);
@@ -530,7 +653,7 @@ mod tests {
 
     #[test]
     fn the_table_grows_and_keeps_lines() {
-        let (mut lines, costs) = (Lines::new(&costs(), 8), costs());
+        let (mut lines, costs) = (Lines::new(&costs(), 8, 1), costs());
         let mut clocks = Clocks::at(0);
         for number in 0..100_000usize {
             let at = lines.find(number << LINE_SHIFT);

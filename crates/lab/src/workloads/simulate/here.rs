@@ -93,7 +93,11 @@ pub fn measure() -> Result<Topology, Failure> {
             *cost = (transfer_ns(first, second) - alone.rmw_ns).max(1.0);
         }
     }
+    if let Some(second) = near.or(far).or(remote) {
+        topology.migratory = is_migratory(first, second);
+    }
     (topology.rmw_ns, topology.touch_ns) = (alone.rmw_ns, alone.touch_ns);
+    topology.spin_ns = alone.spin_ns;
     if let Some(second) = near {
         topology.touch_beside_ns = Some(touch_beside(first, second).max(alone.touch_ns));
         topology.stream_line_ns = stream_line(first, second, CACHED_BUFFERS);
@@ -129,6 +133,13 @@ fn transfer_ns(first: CpuId, second: CpuId) -> f64 {
     median_turn(|| round_trip::transfer_ns(first, second))
 }
 
+/// Whether a load takes a line that the other CPU has changed: to change it after that then takes
+/// far less than a transfer.
+fn is_migratory(first: CpuId, second: CpuId) -> bool {
+    let change_ns = median_turn(|| round_trip::change_after_load_ns(first, second));
+    change_ns < transfer_ns(first, second) / 2.0
+}
+
 /// The median of all turns.
 fn median_turn(mut turn: impl FnMut() -> f64) -> f64 {
     let turns: Vec<f64> = (0..TURNS)
@@ -143,6 +154,8 @@ fn median_turn(mut turn: impl FnMut() -> f64) -> f64 {
 /// What one CPU can measure.
 struct Alone {
     rmw_ns: f64,
+    /// A turn of a spin loop.
+    spin_ns: f64,
     /// The first write to a page.
     touch_ns: f64,
     /// See [`private_pair`].
@@ -160,6 +173,7 @@ fn measure_alone(cpu: CpuId) -> Alone {
     let mut touched = Touched::new();
     let mut least = Alone {
         rmw_ns: f64::INFINITY,
+        spin_ns: f64::INFINITY,
         touch_ns: f64::INFINITY,
         pair_ns: f64::INFINITY,
         sequences_ns: None,
@@ -167,8 +181,10 @@ fn measure_alone(cpu: CpuId) -> Alone {
     for _ in 0..TURNS {
         std::thread::sleep(PAUSE);
         let rmw_ns = fastest(SAMPLES, LOOPS, || _ = ball.0.fetch_add(1, Ordering::AcqRel));
+        let spin_ns = fastest(SAMPLES, LOOPS, std::hint::spin_loop);
         let touch_ns = touched.sample(TOUCH_SAMPLES);
         least.rmw_ns = least.rmw_ns.min(rmw_ns);
+        least.spin_ns = least.spin_ns.min(spin_ns);
         least.touch_ns = least.touch_ns.min(touch_ns);
         least.pair_ns = least.pair_ns.min(private_pair());
         if let Some(floor) = &floor {

@@ -37,7 +37,7 @@ impl Machine {
         let cpus = cpus.collect();
         Machine {
             costs: setup.costs.clone(),
-            lines: Lines::new(&setup.costs, setup.cpus),
+            lines: Lines::new(&setup.costs, setup.cpus, setup.seed),
             tasks: Vec::new(),
             cpus,
             queue: BinaryHeap::new(),

@@ -4,7 +4,7 @@ use std::panic::Location;
 
 use super::dispatch::next;
 use super::{Disturbances, Machine, Running, State};
-use crate::lines::Access;
+use crate::lines::{Access, Asked};
 
 impl Running {
     /// Accounts for an access. Returns whether it hit the CPU's own cache.
@@ -15,8 +15,7 @@ impl Running {
         access: Access,
         site: &'static Location<'static>,
     ) -> bool {
-        // When the access asked for its line, and when that can come.
-        let mut asked: Option<(u64, u64)> = None;
+        let mut asked: Option<Asked> = None;
         loop {
             if self.get().clocks.now >= self.get().limit {
                 self.look_around();
@@ -37,15 +36,15 @@ impl Running {
                 }
                 if is_behind {
                     let now = clocks.now;
-                    let slot = *asked
-                        .get_or_insert_with(|| (now, lines.ask(at, access, *cpu, now, costs)));
+                    let asked =
+                        *asked.get_or_insert_with(|| lines.ask(at, access, *cpu, now, costs));
                     let waits = matches!(access, Access::Load | Access::Rmw);
-                    if !waits || slot.1 <= now {
-                        lines.miss(at, access, *cpu, clocks, costs, slot, site);
+                    if !waits || asked.leaves <= now {
+                        lines.miss(at, access, *cpu, clocks, costs, asked, site);
                         machine.done.events += 1;
                         return false;
                     }
-                    clocks.now = slot.1;
+                    clocks.now = asked.leaves;
                     continue;
                 }
             }

@@ -2,7 +2,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::*;
-use crate::atomic::{AtomicU64, Ordering};
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::lock::Mutex;
 
 fn setup(cpus: usize) -> Setup {
@@ -69,6 +69,35 @@ fn a_lock_serves_one_cpu_at_a_time_in_turn() {
         assert!(waited > end * (cpus as u64 - 1) * 3 / 4, "{cpus} CPUs waited {waited} ps");
         assert!(done.fights[0].site.file().ends_with("tests.rs"), "the caller of `lock`");
     }
+}
+
+/// Two CPUs that try again get a lock in runs of a few: the one that waits sees it free sometimes
+/// when it looks. While it is held for long and free only for a moment, it never does.
+#[test]
+fn cpus_that_try_again_share_a_lock_unless_it_is_hardly_free() {
+    let run_length = |inside_ps, outside_ps| {
+        const TURNS: u32 = 2000;
+        let (held, last, changes) = (AtomicU32::new(0), Cell::new(0), Cell::new(0));
+        let works = on_each(2, |cpu| {
+            for _ in 0..TURNS {
+                while held.load(Ordering::Relaxed) != 0
+                    || held.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err()
+                {
+                    spin();
+                }
+                changes.set(changes.get() + u32::from(last.replace(cpu) != cpu));
+                work(inside_ps);
+                held.store(0, Ordering::Release);
+                work(outside_ps);
+            }
+        });
+        run(&Setup { queued_locks: false, ..setup(2) }, works);
+        2 * TURNS / changes.get()
+    };
+    let few = run_length(12_000, 12_000);
+    assert!((1..=8).contains(&few), "runs of {few}");
+    let many = run_length(100_000, 1000);
+    assert_eq!(many, 2000, "each in one run");
 }
 
 #[test]
