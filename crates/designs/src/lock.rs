@@ -133,13 +133,13 @@ impl Clock {
             #[cfg(not(any(loom, feature = "simulated")))]
             start: std::time::Instant::now(),
             #[cfg(feature = "simulated")]
-            start_ps: pagedepot_sim_machine::now_ps(),
+            start_ps: pagedepot_sim_machine::read_clock(),
         }
     }
 
     pub fn elapsed_ns(&self) -> u64 {
         #[cfg(feature = "simulated")]
-        return (pagedepot_sim_machine::now_ps() - self.start_ps) / 1000;
+        return (pagedepot_sim_machine::read_clock() - self.start_ps) / 1000;
         #[cfg(not(any(loom, feature = "simulated")))]
         return u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         #[cfg(loom)]

@@ -39,6 +39,9 @@ pub struct Topology {
     pub slow_step_ns: f64,
     /// An atomic read-modify-write that hits; also a full barrier.
     pub rmw_ns: f64,
+    /// Reading the clock, which who has waited for a spinlock does before and after, if waiters
+    /// try again.
+    pub clock_ns: f64,
     /// A turn of a spin loop.
     pub spin_ns: f64,
     /// Reads of one shared line follow each other at this distance.
@@ -134,7 +137,7 @@ impl Topology {
         Ok(())
     }
 
-    fn times(&self) -> [(&'static str, f64); 22] {
+    fn times(&self) -> [(&'static str, f64); 23] {
         [
             ("complex_ns", self.complex_ns),
             ("socket_ns", self.socket_ns),
@@ -146,6 +149,7 @@ impl Topology {
             ("tree_step_ns", self.tree_step_ns),
             ("slow_step_ns", self.slow_step_ns),
             ("rmw_ns", self.rmw_ns),
+            ("clock_ns", self.clock_ns),
             ("spin_ns", self.spin_ns),
             ("window_ns", self.window_ns),
             ("read_queue_ns", self.read_queue_ns),
@@ -174,6 +178,7 @@ impl Topology {
             tree_step_ps: ps(self.tree_step_ns),
             slow_step_ps: ps(self.slow_step_ns),
             rmw_ps: ps(self.rmw_ns),
+            clock_ps: ps(self.clock_ns),
             spin_ps: ps(self.spin_ns).max(1),
             read_queue_ps: ps(self.read_queue_ns),
             is_migratory: self.migratory,

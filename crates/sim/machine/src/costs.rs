@@ -34,6 +34,8 @@ pub struct Costs {
     pub slow_step_ps: u64,
     /// An atomic read-modify-write on a line that this CPU has for itself; also a full barrier.
     pub rmw_ps: u64,
+    /// Reading the clock.
+    pub clock_ps: u64,
     /// A turn of a spin loop.
     pub spin_ps: u64,
     /// How long a read of a line that others share, too, keeps the next reader waiting.
@@ -74,6 +76,7 @@ impl Default for Costs {
             tree_step_ps: 15_000,
             slow_step_ps: 50_000,
             rmw_ps: 6_000,
+            clock_ps: 25_000,
             spin_ps: 25_000,
             read_queue_ps: 5_000,
             is_migratory: true,

@@ -25,9 +25,9 @@ mod schedule;
 pub use costs::{CPUS_MAX, Costs, STORES_MAX};
 pub use engine::{
     Disturbances, Done, Search, Setup, access, barrier, begin_sequence, commit, costs, cpu,
-    end_sequence, fence, fence_all, hand_over, now_ps, on_cpu, queue_for, run, search, sleep_until,
-    slow_step, spin, touch, touch_object, tree_step, wait_at, wait_begins, wait_ends, waited_ps,
-    wake_all, wake_one, work, yield_now,
+    end_sequence, fence, fence_all, hand_over, now_ps, on_cpu, queue_for, read_clock, run, search,
+    sleep_until, slow_step, spin, touch, touch_object, tree_step, wait_at, wait_begins, wait_ends,
+    waited_ps, wake_all, wake_one, work, yield_now,
 };
 pub use lines::Access;
 pub use schedule::Schedule;

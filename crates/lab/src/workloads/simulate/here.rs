@@ -97,7 +97,7 @@ pub fn measure() -> Result<Topology, Failure> {
         topology.migratory = is_migratory(first, second);
     }
     (topology.rmw_ns, topology.touch_ns) = (alone.rmw_ns, alone.touch_ns);
-    topology.spin_ns = alone.spin_ns;
+    (topology.clock_ns, topology.spin_ns) = (alone.clock_ns, alone.spin_ns);
     if let Some(second) = near {
         topology.touch_beside_ns = Some(touch_beside(first, second).max(alone.touch_ns));
         topology.stream_line_ns = stream_line(first, second, CACHED_BUFFERS);
@@ -154,6 +154,8 @@ fn median_turn(mut turn: impl FnMut() -> f64) -> f64 {
 /// What one CPU can measure.
 struct Alone {
     rmw_ns: f64,
+    /// Reading the clock.
+    clock_ns: f64,
     /// A turn of a spin loop.
     spin_ns: f64,
     /// The first write to a page.
@@ -173,6 +175,7 @@ fn measure_alone(cpu: CpuId) -> Alone {
     let mut touched = Touched::new();
     let mut least = Alone {
         rmw_ns: f64::INFINITY,
+        clock_ns: f64::INFINITY,
         spin_ns: f64::INFINITY,
         touch_ns: f64::INFINITY,
         pair_ns: f64::INFINITY,
@@ -181,9 +184,11 @@ fn measure_alone(cpu: CpuId) -> Alone {
     for _ in 0..TURNS {
         std::thread::sleep(PAUSE);
         let rmw_ns = fastest(SAMPLES, LOOPS, || _ = ball.0.fetch_add(1, Ordering::AcqRel));
+        let clock_ns = fastest(SAMPLES, LOOPS, || _ = black_box(Instant::now()));
         let spin_ns = fastest(SAMPLES, LOOPS, std::hint::spin_loop);
         let touch_ns = touched.sample(TOUCH_SAMPLES);
         least.rmw_ns = least.rmw_ns.min(rmw_ns);
+        least.clock_ns = least.clock_ns.min(clock_ns);
         least.spin_ns = least.spin_ns.min(spin_ns);
         least.touch_ns = least.touch_ns.min(touch_ns);
         least.pair_ns = least.pair_ns.min(private_pair());

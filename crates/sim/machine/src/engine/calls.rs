@@ -115,6 +115,17 @@ pub fn now_ps() -> u64 {
     running().map_or(0, |running| running.get().clocks.now)
 }
 
+/// As [`now_ps`], by a call that takes its time where waiters of a spinlock try again, as programs
+/// do. A kernel's queued spinlock does not read the clock.
+pub fn read_clock() -> u64 {
+    if let Some(running) = running()
+        && !running.get().queued_locks
+    {
+        running.get().clocks.now += running.get().costs.clock_ps;
+    }
+    now_ps()
+}
+
 /// The CPU of the running task.
 #[inline]
 pub fn cpu() -> Option<usize> {

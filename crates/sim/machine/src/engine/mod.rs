@@ -33,7 +33,7 @@ use crate::schedule::{Explorer, Schedule};
 
 pub use calls::{
     Search, access, barrier, begin_sequence, commit, costs, cpu, end_sequence, fence, fence_all,
-    hand_over, now_ps, on_cpu, queue_for, search, sleep_until, slow_step, spin, touch,
+    hand_over, now_ps, on_cpu, queue_for, read_clock, search, sleep_until, slow_step, spin, touch,
     touch_object, tree_step, wait_at, wait_begins, wait_ends, waited_ps, wake_all, wake_one, work,
     yield_now,
 };

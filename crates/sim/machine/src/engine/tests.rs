@@ -101,6 +101,20 @@ fn cpus_that_try_again_share_a_lock_unless_it_is_hardly_free() {
 }
 
 #[test]
+fn programs_pay_for_a_look_at_the_clock_and_kernels_make_none() {
+    for (queued_locks, cost) in [(false, Costs::default().clock_ps), (true, 0)] {
+        let took = Cell::new(0);
+        let works = on_each(1, |_| {
+            let before = now_ps();
+            took.set(read_clock() - before);
+        });
+        run(&Setup { queued_locks, ..setup(1) }, works);
+        assert_eq!(took.get(), cost);
+    }
+    assert_eq!(read_clock(), 0, "outside of a machine");
+}
+
+#[test]
 fn a_seed_gives_one_history() {
     let history = |seed, schedule| {
         #[repr(align(128))]
