@@ -39,8 +39,8 @@ pub struct Topology {
     pub slow_step_ns: f64,
     /// An atomic read-modify-write that hits; also a full barrier.
     pub rmw_ns: f64,
-    /// Reading the clock, which who has waited for a spinlock does before and after, if waiters
-    /// try again.
+    /// Reading the clock. A CPU that waits for a spinlock does so before and after, unless waiters
+    /// stand in a queue.
     pub clock_ns: f64,
     /// A turn of a spin loop.
     pub spin_ns: f64,

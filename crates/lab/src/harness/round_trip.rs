@@ -71,6 +71,7 @@ pub fn change_after_load_ns(from: CpuId, to: CpuId) -> f64 {
         black_box(carried.iter().fold(0, load));
         let start = Instant::now();
         change(&carried);
+        // Relaxed: read when both threads have ended.
         least.fetch_min(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
     };
     passing(from, to, || change(&carried), answer);

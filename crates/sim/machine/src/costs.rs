@@ -43,7 +43,7 @@ pub struct Costs {
     /// Whether a load takes a line that another CPU has changed from there, with the right to
     /// change it (AMD), instead of sharing it. If the other then loads it before it is changed
     /// again, both share it. Lines that each CPU in turn reads and changes so move once a turn
-    /// (Cox and Fowler, ISCA 1993; Stenstrom, Brorsson and Sandberg, same place).
+    /// (Cox and Fowler; Stenstrom, Brorsson and Sandberg; both ISCA 1993).
     pub is_migratory: bool,
     /// How far a CPU looks ahead: a store that follows the load that fetched its line within this
     /// was in sight then, and the line was fetched to write.

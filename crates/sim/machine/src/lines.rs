@@ -298,7 +298,6 @@ impl Lines {
     fn is_fetched_to_write(&self, at: usize, cpu: usize, now: u64, costs: &Costs) -> bool {
         let line = &self.table[at];
         line.owner == NO_CPU
-            && line.set != 0
             && line.asked == cpu as u16
             && now <= line.arrives + costs.window_ps
             && has(&self.sets[line.set as usize], cpu)

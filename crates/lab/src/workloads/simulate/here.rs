@@ -83,6 +83,7 @@ pub fn measure() -> Result<Topology, Failure> {
     }
     let alone = std::thread::scope(|scope| scope.spawn(move || measure_alone(first)).join());
     let alone = alone.expect("it only measures");
+    let mut nearest = None;
     for (pair, cost) in [
         (near, &mut topology.complex_ns),
         (far, &mut topology.socket_ns),
@@ -90,11 +91,13 @@ pub fn measure() -> Result<Topology, Failure> {
     ] {
         if let Some(second) = pair {
             cpus::check_seats(&[first, second])?;
-            *cost = (transfer_ns(first, second) - alone.rmw_ns).max(1.0);
+            let transfer_ns = transfer_ns(first, second);
+            *cost = (transfer_ns - alone.rmw_ns).max(1.0);
+            nearest.get_or_insert((second, transfer_ns));
         }
     }
-    if let Some(second) = near.or(far).or(remote) {
-        topology.migratory = is_migratory(first, second);
+    if let Some((second, transfer_ns)) = nearest {
+        topology.migratory = is_migratory(first, second, transfer_ns);
     }
     (topology.rmw_ns, topology.touch_ns) = (alone.rmw_ns, alone.touch_ns);
     (topology.clock_ns, topology.spin_ns) = (alone.clock_ns, alone.spin_ns);
@@ -135,9 +138,8 @@ fn transfer_ns(first: CpuId, second: CpuId) -> f64 {
 
 /// Whether a load takes a line that the other CPU has changed: to change it after that then takes
 /// far less than a transfer.
-fn is_migratory(first: CpuId, second: CpuId) -> bool {
-    let change_ns = median_turn(|| round_trip::change_after_load_ns(first, second));
-    change_ns < transfer_ns(first, second) / 2.0
+fn is_migratory(first: CpuId, second: CpuId, transfer_ns: f64) -> bool {
+    median_turn(|| round_trip::change_after_load_ns(first, second)) < transfer_ns / 2.0
 }
 
 /// The median of all turns.
