@@ -151,8 +151,9 @@ impl Builder {
         self
     }
 
-    /// CPUs `0..cpus` get caches; threads on other CPUs use the store. Default: every CPU that may
-    /// ever come online, whichever of them this process may use now.
+    /// CPUs `0..cpus` get caches; threads on other CPUs use the store, and
+    /// [`fronts`](Depot::fronts) says so. Default: every CPU that may ever come online, whichever
+    /// of them this process may use now; without sysfs, those up to the highest that it may use.
     pub fn cpus(mut self, cpus: u32) -> Self {
         self.cpus = Some(cpus);
         self

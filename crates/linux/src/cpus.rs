@@ -9,7 +9,7 @@ use pagedepot::CpuId;
 use pagedepot::cpus::Event;
 use pagedepot::cpus::implement::{BlockArray, WordOffset};
 use pagedepot::cpus::{CpuLock, Cpus, Environment, FenceError, Here, Locked, Unusable, WhichCpu};
-use pagedepot_rseq::{Area, CpuSet, RseqMissing, membarrier};
+use pagedepot_rseq::{Area, CpuSet, RseqMissing, affinity, membarrier};
 use rustix::process::{Pid, getpid};
 
 use crate::prim;
@@ -32,12 +32,42 @@ pub enum Fronts {
     LocksWithoutWipe,
     /// By a lock per CPU, because the shared object with this code could be unloaded.
     LocksInUnloadable,
+    /// By restartable sequences, but on some CPUs alone: this process may use CPUs that have no
+    /// caches. Threads on those take every page from the store.
+    SequencesOnSome {
+        /// CPUs with caches: those with lower numbers.
+        cpus: u32,
+        /// The highest CPU that the calling thread may use.
+        highest: u32,
+    },
+    /// By a lock per CPU, but on some CPUs alone: this process may use CPUs that have no caches.
+    LocksOnSome {
+        /// CPUs with caches: those with lower numbers.
+        cpus: u32,
+        /// The highest CPU that the calling thread may use.
+        highest: u32,
+    },
 }
 
 impl Fronts {
     /// Whether threads use restartable sequences.
     pub const fn are_sequences(self) -> bool {
-        matches!(self, Fronts::Sequences | Fronts::SequencesWithoutFence)
+        matches!(
+            self,
+            Fronts::Sequences | Fronts::SequencesWithoutFence | Fronts::SequencesOnSome { .. }
+        )
+    }
+
+    /// The same, unless the calling thread may use a CPU that is not among the first `cpus`.
+    pub(crate) fn on(self, cpus: u32) -> Self {
+        let highest = affinity::allowed().ok().and_then(|allowed| allowed.highest());
+        match highest.map(CpuId::get) {
+            Some(highest) if highest >= cpus => match self.are_sequences() {
+                true => Fronts::SequencesOnSome { cpus, highest },
+                false => Fronts::LocksOnSome { cpus, highest },
+            },
+            _ => self,
+        }
     }
 }
 
@@ -61,6 +91,15 @@ impl fmt::Display for Fronts {
             Fronts::LocksInUnloadable => {
                 "locks: the shared object with this code cannot be kept loaded; link it with -z \
                  nodelete"
+            }
+            Fronts::SequencesOnSome { cpus, highest } | Fronts::LocksOnSome { cpus, highest } => {
+                let way = if self.are_sequences() { "restartable sequences" } else { "locks" };
+                return write!(
+                    f,
+                    "{way}, on CPUs below {cpus} alone: CPU {highest}, which this process may use, \
+                     caches nothing: give Builder::cpus at least {}",
+                    u64::from(*highest) + 1
+                );
             }
         })
     }

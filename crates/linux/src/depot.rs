@@ -426,9 +426,11 @@ impl Depot {
         self.handle.frames().validate_at_rest()
     }
 
-    /// How threads reach their CPU's caches, and why not the faster way.
+    /// How threads reach their CPU's caches, and why not the faster way. Also says when the calling
+    /// thread may use a CPU that has no caches: one system call.
     pub fn fronts(&self) -> Fronts {
-        self.handle.frames().cpus().fronts()
+        let frames = self.handle.frames();
+        frames.cpus().fronts().on(frames.cpu_count())
     }
 
     /// The base page size.

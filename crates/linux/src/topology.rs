@@ -1,21 +1,24 @@
-//! Which CPUs and NUMA nodes this machine has, from sysfs.
+//! Which CPUs and NUMA nodes this machine has, from sysfs and from this process's affinity.
 //!
 //! A depot is laid out for the CPUs that a thread may *ever* run on (*possible* CPUs). Cpusets,
 //! affinities and hot-plugging change while a program runs, and numbers may have gaps. Containers
-//! show fewer CPUs than the kernel schedules on (tcmalloc issues 188, 214 and 267, jemalloc 2181
-//! and 2996).
+//! show fewer CPUs than the kernel schedules on, or have no sysfs at all (tcmalloc issues 188, 214
+//! and 267, jemalloc 2181 and 2996). So the CPUs that this process may use now count too, by their
+//! highest number: a cpuset of CPUs 32 and 96 needs 97 places, and not 2.
 
 use std::fs;
 use std::path::Path;
 
 use pagedepot::{CpuId, NodeId};
-use pagedepot_rseq::CpuSet;
+use pagedepot_rseq::{CpuSet, affinity};
 
 /// The CPUs and nodes of this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
     /// CPUs that may ever come online. Empty if sysfs does not list them.
     pub possible: CpuSet,
+    /// CPUs that the calling thread may use now. Empty if a sandbox does not tell.
+    pub allowed: CpuSet,
     /// CPUs taken out of scheduling (`isolcpus=`, or cpuset partitions).
     pub isolated: CpuSet,
     /// CPUs without a scheduler tick while one thread runs (`nohz_full=`).
@@ -27,12 +30,13 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Reads `/sys/devices/system`. Missing files give empty sets: a sandbox may have no sysfs.
+    /// Reads `/sys/devices/system` and the calling thread's affinity. Missing files give empty
+    /// sets: a sandbox may have no sysfs.
     pub fn read() -> Self {
-        Self::read_from(Path::new("/sys/devices/system"))
+        Self::read_from(Path::new("/sys/devices/system"), affinity::allowed().unwrap_or_default())
     }
 
-    fn read_from(system: &Path) -> Self {
+    fn read_from(system: &Path, allowed: CpuSet) -> Self {
         let cpus = |name: &str| read_list(&system.join("cpu").join(name));
         let mut nodes = Vec::new();
         let mut distances = Vec::new();
@@ -44,6 +48,7 @@ impl Topology {
         }
         Topology {
             possible: cpus("possible"),
+            allowed,
             isolated: cpus("isolated"),
             nohz_full: cpus("nohz_full"),
             nodes,
@@ -51,12 +56,12 @@ impl Topology {
         }
     }
 
-    /// One more than the highest CPU number. If sysfs does not list them: of the CPUs that this
-    /// process may use now. Threads on higher CPUs are served by the store.
+    /// One more than the highest CPU number that sysfs lists as possible, or that this process may
+    /// use. Threads on higher CPUs are served by the store.
     pub fn cpu_count(&self) -> u32 {
-        let highest = self.possible.highest().map(|cpu| cpu.get() + 1);
-        highest
-            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
+        let highest = [&self.possible, &self.allowed].into_iter().filter_map(CpuSet::highest);
+        // A sandbox that tells nothing still runs this thread on some CPU.
+        highest.map(CpuId::get).max().unwrap_or_else(|| rustix::thread::sched_getcpu() as u32) + 1
     }
 
     /// CPUs that a full drain should leave alone: isolated or without a tick.
@@ -123,7 +128,7 @@ mod tests {
                 ("node/node3/distance", "20 20 10\n"),
             ],
         );
-        let topology = Topology::read_from(&root);
+        let topology = Topology::read_from(&root, CpuSet::new());
         fs::remove_dir_all(root).unwrap();
         assert_eq!(topology.cpu_count(), 66);
         assert_eq!(topology.quiet_cpus(), "1,65".parse().unwrap());
@@ -139,12 +144,18 @@ mod tests {
 
     #[test]
     fn no_sysfs_and_no_nohz_full() {
-        let topology = Topology::read_from(Path::new("/nowhere"));
+        let nowhere = Path::new("/nowhere");
+        let topology = Topology::read_from(nowhere, CpuSet::new());
         assert_eq!(topology, Topology::default());
         assert!(topology.cpu_count() >= 1);
         assert_eq!(topology.cpu_nodes(2), [NodeId::new(0); 2]);
+        // A number is not a count: two CPUs, of which the higher is 96.
+        let sparse = Topology::read_from(nowhere, "32,96".parse().unwrap());
+        assert_eq!(sparse.cpu_count(), 97);
         let root = tree("null", &[("cpu/possible", "0\n"), ("cpu/nohz_full", "(null)\n")]);
-        assert!(Topology::read_from(&root).quiet_cpus().is_empty());
+        assert!(Topology::read_from(&root, CpuSet::new()).quiet_cpus().is_empty());
+        // A container whose sysfs lists fewer CPUs than its cpuset has.
+        assert_eq!(Topology::read_from(&root, "0,5".parse().unwrap()).cpu_count(), 6);
         fs::remove_dir_all(root).unwrap();
     }
 

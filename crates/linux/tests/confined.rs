@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::in_child;
 use pagedepot_linux::stats::Fronts;
 use pagedepot_linux::vmalloc::{Vmalloc, VmallocBuildError};
-use pagedepot_linux::{BuildError, CpuId, Depot, MemoryKind, Mode, Order, Scope};
+use pagedepot_linux::{BuildError, CpuId, Depot, MemoryKind, Mode, Order, Scope, ZoneId};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 const MIB: usize = 1 << 20;
@@ -199,6 +199,62 @@ fn one_cpu() {
         assert_eq!((others.taken_pages, others.unreachable_pages), (0, 0), "{others:?}");
         common::hammer(&depot, Duration::from_millis(200));
     });
+}
+
+/// Mounts an empty folder over `/sys`, in a mount namespace of this process's own; `false` when it
+/// may not.
+fn hide_sysfs() -> bool {
+    use std::ptr::null;
+    // SAFETY: this child's own namespace; texts that end in 0.
+    unsafe {
+        libc::unshare(libc::CLONE_NEWNS) == 0
+            && libc::mount(null(), c"/".as_ptr(), null(), libc::MS_REC | libc::MS_PRIVATE, null())
+                == 0
+            && libc::mount(c"none".as_ptr(), c"/sys".as_ptr(), c"tmpfs".as_ptr(), 0, null()) == 0
+    }
+}
+
+/// Without sysfs the CPUs that a process may use have caches, whatever their numbers.
+#[test]
+fn one_cpu_and_no_sysfs() {
+    in_child(|| {
+        let cpu = *common::usable_cpus().last().unwrap();
+        assert!(common::pin(cpu));
+        if !hide_sysfs() {
+            return eprintln!("SKIPPED: cannot hide /sys: not root");
+        }
+        let depot = Depot::new(64 * MIB).unwrap();
+        drop(depot.page(Order::BASE).unwrap());
+        let stats = depot.cpu_stats(CpuId::new(cpu), ZoneId::new(0));
+        assert!(stats.is_some_and(|stats| stats.cached_pages() > 0), "{stats:?}");
+        assert!(!depot.fronts().to_string().contains("caches nothing"), "{}", depot.fronts());
+    });
+}
+
+/// A depot that leaves out a CPU says so.
+#[test]
+fn a_cpu_without_caches_shows() {
+    let highest = *common::usable_cpus().last().unwrap();
+    if highest == 0 {
+        return eprintln!("SKIPPED: there is one CPU");
+    }
+    for locks in [false, true] {
+        let builder = Depot::builder(4 * MIB).per_cpu_locks(locks);
+        let whole = builder.clone().build().unwrap().fronts();
+        let depot = builder.cpus(highest).build().unwrap();
+        let fronts = depot.fronts();
+        assert_eq!(fronts.are_sequences(), whole.are_sequences());
+        let said = match fronts {
+            Fronts::SequencesOnSome { cpus, highest } | Fronts::LocksOnSome { cpus, highest } => {
+                (cpus, highest)
+            }
+            other => panic!("{other}"),
+        };
+        assert_eq!(said, (highest, highest));
+        let advice = format!("give Builder::cpus at least {}", highest + 1);
+        assert!(fronts.to_string().ends_with(&advice), "{fronts}");
+        common::all_back(&depot);
+    }
 }
 
 #[test]

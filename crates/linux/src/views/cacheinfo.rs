@@ -75,7 +75,7 @@ impl FrontReach {
 
     fn of(depot: &Depot, cpu: CpuId) -> Self {
         let frames = depot.raw().frames();
-        match depot.fronts() {
+        match frames.cpus().fronts() {
             _ if frames.cpus().environment().is_isolated(cpu) => FrontReach::Isolated,
             Fronts::Sequences => FrontReach::Fence,
             Fronts::SequencesWithoutFence => FrontReach::NoFence,
