@@ -10,17 +10,20 @@
 //! its memory.
 
 use std::fmt;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use pagedepot::{
     FrameRange, Pfn, ReportCounts, ReportEnd, ReportError, ReportPass, ReportingDevice,
 };
+use rustix::param::page_size;
 
 use crate::cpus::LinuxCpus;
 use crate::depot::Depot;
 use crate::memory::PAGEBLOCK_PAGES;
 use crate::raw::Shared;
-use crate::trim::{System, TrimError, Trimmed};
+use crate::trim::{System, TrimError, Trimmed, resident};
+use crate::trim_state::Trimming;
 
 /// Pageblocks taken from the store at a time: 16 MiB of 4 KiB pages, as in a trim.
 const CHUNK_PAGEBLOCKS: u64 = 8;
@@ -57,7 +60,24 @@ impl ReportingDevice for Shared {
             start..start + ((range.frames as usize) << self.page_size().shift())
         };
         let dropped: Vec<_> = ranges.iter().filter(|range| !is_pinned(range)).map(bytes).collect();
-        System::new(self.memory()).give_back(&dropped, &mut Trimmed::default()).is_ok()
+        // A trim may have given them back already.
+        let present_bytes = dropped.iter().map(|range| self.present_bytes(range)).sum();
+        let is_done =
+            System::new(self.memory()).give_back(&dropped, &mut Trimmed::default()).is_ok();
+        if is_done {
+            self.trimming().count_reported(present_bytes);
+        }
+        is_done
+    }
+}
+
+impl Shared {
+    /// Bytes of a range of the memory that are present.
+    fn present_bytes(&self, range: &Range<usize>) -> u64 {
+        // SAFETY: inside the memory.
+        let start = unsafe { self.base().add(range.start) };
+        let pages = resident(start, range.len()).unwrap_or_default();
+        (pages.into_iter().filter(|&is_present| is_present).count() * page_size()) as u64
     }
 }
 
@@ -95,6 +115,11 @@ impl<'d> Reporting<'d> {
     /// [`Builder::pinned`](crate::Builder::pinned), [`TrimError::Forked`] in a child. A system that
     /// refuses ends the pass: [`ReportEnd::Refused`].
     pub fn pass(&self, pageblocks_max: u64) -> Result<ReportPass, TrimError> {
+        self.counted_pass(pageblocks_max).map(|(done, _)| done)
+    }
+
+    /// A [`pass`](Self::pass), and the bytes that it gave back: those that were present.
+    pub(crate) fn counted_pass(&self, pageblocks_max: u64) -> Result<(ReportPass, u64), TrimError> {
         let shared = self.0.shared();
         shared.check_parent().map_err(|_| TrimError::Forked)?;
         if shared.is_pinned() {
@@ -106,12 +131,25 @@ impl<'d> Reporting<'d> {
         let device: &'static Shared = unsafe { NonNull::from(shared).as_ref() };
         // An earlier pass may have registered it.
         let _ = core.register(device);
-        let mut sum = ReportPass::default();
         let _bringing = shared.bringing();
         let Some(trimming) = shared.trimming().begin() else {
-            sum.end = ReportEnd::LowMemory;
-            return Ok(sum);
+            let mut nothing = ReportPass::default();
+            nothing.end = ReportEnd::LowMemory;
+            return Ok((nothing, 0));
         };
+        let before_bytes = trimming.reported_bytes();
+        let done = self.pass_as(&trimming, pageblocks_max)?;
+        Ok((done, trimming.reported_bytes() - before_bytes))
+    }
+
+    /// A pass of the caller that has the right to trim.
+    fn pass_as(
+        &self,
+        trimming: &Trimming<'_>,
+        pageblocks_max: u64,
+    ) -> Result<ReportPass, TrimError> {
+        let core = self.core();
+        let mut sum = ReportPass::default();
         for zone in self.0.zone_ids() {
             loop {
                 if trimming.is_unwelcome() {

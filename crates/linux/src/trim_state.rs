@@ -31,6 +31,9 @@ pub(crate) struct TrimState {
     taken_pages: AtomicU32,
     /// When a request last ran short, in milliseconds of [`now_ms`] plus 1; 0: never.
     short_ms: AtomicU64,
+    /// Bytes that were present in pageblocks which reports gave back. The caller with the right to
+    /// trim changes it.
+    reported_bytes: AtomicU64,
 }
 
 /// The right to trim. Dropping it gives the right up, also when the trim panics.
@@ -71,6 +74,12 @@ impl TrimState {
         }
     }
 
+    /// Counts bytes that a report gave back.
+    pub fn count_reported(&self, bytes: u64) {
+        // Relaxed: a count publishes nothing, and its reader has the right to trim as its writer.
+        self.reported_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     fn note_short(&self) {
         // Relaxed: see `Trimming::is_unwelcome`.
         self.short_ms.store(now_ms() + 1, Ordering::Relaxed);
@@ -83,6 +92,12 @@ impl Trimming<'_> {
         // Relaxed: a trimmer that sees it late takes one more chunk, which is waited for.
         let short_ms = self.0.short_ms.load(Ordering::Relaxed);
         short_ms != 0 && (now_ms() + 1).saturating_sub(short_ms) < CALM_MS
+    }
+
+    /// Bytes that reports gave back so far.
+    pub fn reported_bytes(&self) -> u64 {
+        // Relaxed: see `count_reported`.
+        self.0.reported_bytes.load(Ordering::Relaxed)
     }
 
     /// Takes `pages` pages by `claim`. Returns whether that succeeded.

@@ -22,8 +22,7 @@ pub struct MonitorCounts {
     pub idle_rounds: u64,
     /// Rounds because pageblocks were free all the while that others were in use.
     pub surplus_rounds: u64,
-    /// Bytes given back to the system. Of whole pageblocks given back by
-    /// [`GiveBackWhole`](Step::GiveBackWhole) all bytes count, also those that were not present.
+    /// Bytes that were present and were given back to the system.
     pub given_back_bytes: u64,
     /// Times that nothing was given back because a thread of this process ran on an isolated CPU.
     pub postponed: u64,

@@ -11,7 +11,6 @@ use super::policy::{Level, Policy};
 use super::sources::Reader;
 use super::step::Step;
 use crate::depot::Depot;
-use crate::memory::PAGEBLOCK_PAGES;
 use crate::reporting::Reporting;
 
 /// A program's callback: told how many bytes are wanted, it returns how many it freed.
@@ -172,10 +171,10 @@ fn purge(depot: &Depot, level: Level) -> u64 {
     shrinkers.reclaim(Pressure { zone, wanted_pages: u64::MAX, is_last_resort })
 }
 
+/// Gives back whole pageblocks; returns how many bytes of them were present.
 fn give_back_whole(depot: &Depot, pageblocks: u64) -> u64 {
     // Pinned: never given back.
-    let done = Reporting::of(depot).pass(pageblocks).unwrap_or_default();
-    in_bytes(depot, done.pageblocks * u64::from(PAGEBLOCK_PAGES))
+    Reporting::of(depot).counted_pass(pageblocks).map_or(0, |(_, bytes)| bytes)
 }
 
 /// Whether a thread of this process runs on one of these CPUs now.

@@ -59,7 +59,7 @@ pub struct Look {
     pub reading: Reading,
     /// The level that lasts.
     pub level: Level,
-    /// Bytes that were given back to the system.
+    /// Bytes that were present and were given back to the system.
     pub given_back_bytes: u64,
 }
 

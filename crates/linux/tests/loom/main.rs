@@ -16,6 +16,7 @@ mod prim;
 #[path = "../../src/teardown.rs"]
 mod teardown;
 #[path = "../../src/trim_state.rs"]
+#[allow(dead_code, reason = "no model counts bytes")]
 mod trim_state;
 #[path = "../../src/waiters.rs"]
 #[allow(dead_code, reason = "a model has no CPUs to close again")]
