@@ -131,7 +131,11 @@ impl Builder {
     }
 
     /// Asks for transparent huge pages (`MADV_HUGEPAGE`). [`Depot::trim`] then gives back only
-    /// whole ones. Default: the system's setting.
+    /// whole ones, and the system may make a huge page of a few pages in use and of memory that
+    /// was given back around them. Default: the system's setting, until the depot first gives
+    /// memory back (a trim, a [ceiling](Self::ceiling), [`Reporting`](crate::reclaim::Reporting)).
+    /// From then on it has no new huge pages (`MADV_NOHUGEPAGE`), so that memory that was given
+    /// back comes back by use alone.
     pub fn thp(mut self, yes: bool) -> Self {
         self.thp = yes;
         self

@@ -292,7 +292,8 @@ impl Depot {
     }
 
     /// Gives the memory of free pages back to the system. Drains quietly first; drain fully before
-    /// if caches are large. [`Trimmed`] has an example.
+    /// if caches are large. [`Trimmed`] has an example. From the first trim on the system makes no
+    /// huge pages of a depot that did not ask for them by [`Builder::thp`](crate::Builder::thp).
     ///
     /// What is given back is allocated meanwhile, at most 16 MiB at a time, so that no caller gets
     /// a page whose contents are about to vanish. Costs system calls, and interrupts every CPU that

@@ -176,6 +176,9 @@ pub(crate) struct Memory {
     file: Option<OwnedFd>,
     thp: bool,
     hugetlb: bool,
+    /// Bytes from the start that the system is not to make huge pages of: see
+    /// [`keep_small`](Self::keep_small). Boxed like `bytes`.
+    small_bytes: Box<AtomicUsize>,
 }
 
 impl Memory {
@@ -195,8 +198,8 @@ impl Memory {
             MemoryKind::Anonymous => None,
             MemoryKind::Memfd => Some(memory_file(hugetlb).map_err(no_file(bytes, hugetlb))?),
         };
-        let memory =
-            Memory { mapping, bytes: Box::new(AtomicUsize::new(bytes)), file, thp, hugetlb };
+        let [bytes_now, small_bytes] = [bytes, 0].map(|bytes| Box::new(AtomicUsize::new(bytes)));
+        let memory = Memory { mapping, bytes: bytes_now, file, thp, hugetlb, small_bytes };
         memory.seal(SealFlags::SHRINK);
         Ok((metadata, memory.filled(bytes)?))
     }
@@ -291,6 +294,21 @@ impl Memory {
             }
             result => result.map_err(|errno| BuildError::Populate { bytes, errno }),
         }
+    }
+
+    /// Keeps the system from making huge pages of this memory (`MADV_NOHUGEPAGE`), unless the depot
+    /// asked for them. To be called before memory goes back: khugepaged, or the next touch, would
+    /// make a huge page of a few present pages and the absent ones between them, and all memory
+    /// that had gone back would be there again.
+    pub fn keep_small(&self) {
+        let bytes = self.bytes();
+        // Relaxed: advice may be given twice.
+        if self.is_huge() || self.small_bytes.load(Ordering::Relaxed) >= bytes {
+            return;
+        }
+        // The kernel has no huge pages, or no mapping left to divide this one.
+        let _ = self.mapping.advise_part(0..bytes, Advice::LinuxNoHugepage);
+        self.small_bytes.store(bytes, Ordering::Relaxed);
     }
 
     pub fn start(&self) -> NonNull<u8> {

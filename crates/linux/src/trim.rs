@@ -16,6 +16,9 @@
 //! one block of order 9. (Linux's free page reporting, `mm/page_reporting.c`, and HyperAlloc report
 //! blocks of 2 MiB only.)
 //!
+//! Memory that went back stays away until it is used: from then on the system makes no huge pages
+//! of the depot's memory, unless the depot asked for them ([`Memory::keep_small`]).
+//!
 //! # Requests that run short during a trim
 //! A request cannot find the pages that a trim has taken. A request that would fail calls the
 //! reclaim callbacks first, and [`TrimState`] is one of them. It sleeps until the chunk is back,
@@ -332,6 +335,9 @@ impl<'d> System<'d> {
         ranges: &[Range<usize>],
         trimmed: &mut Trimmed,
     ) -> Result<(), Errno> {
+        if !ranges.is_empty() {
+            self.memory.keep_small();
+        }
         for ranges in ranges.chunks(RANGES_MAX) {
             let vector: Vec<_> = ranges.iter().map(|range| self.iovec(range)).collect();
             let bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();

@@ -212,3 +212,45 @@ fn huge_pages_are_given_back_whole() {
     assert_eq!(depot.trim().unwrap().bytes as usize, 2 * MIB);
     all_back(&depot);
 }
+
+/// What khugepaged does with a few present pages among many absent ones, at once.
+fn collapse(depot: &Depot) -> i32 {
+    const MADV_COLLAPSE: i32 = 25;
+    let start = depot.raw().base().as_ptr().cast();
+    // SAFETY: the depot's own memory, whose contents the call keeps.
+    unsafe { libc::madvise(start, depot.bytes(), MADV_COLLAPSE) }
+}
+
+/// Memory that was given back is not brought back by the system's huge pages, which the depot did
+/// not ask for.
+#[test]
+fn huge_pages_bring_nothing_back() {
+    for (kind, builder) in builders() {
+        let depot = builder.build().unwrap();
+        let start = depot.raw().base().as_ptr().cast();
+        // As where the administrator has set `enabled` to `always`. SAFETY: advice that keeps
+        // contents.
+        unsafe { libc::madvise(start, depot.bytes(), libc::MADV_HUGEPAGE) };
+        let mut pages: Vec<_> =
+            (0..depot.bytes() / 4096).map(|_| depot.page(Order::BASE).unwrap()).collect();
+        pages.iter_mut().for_each(|page| mark(page, 5));
+        if collapse(&depot) != 0 {
+            eprintln!("SKIPPED: no MADV_COLLAPSE for {kind:?}");
+            continue;
+        }
+        let mut number = 0;
+        pages.retain(|_| {
+            number += 1;
+            number % 33 == 0
+        });
+        depot.drain(Scope::ALL, Mode::Full);
+        let left = depot.bytes() - depot.trim().unwrap().bytes as usize;
+        assert!(left < depot.bytes() / 16, "{left}");
+        assert_eq!(present_bytes(&depot), left);
+        collapse(&depot);
+        assert_eq!(present_bytes(&depot), left, "{kind:?}");
+        pages.iter().for_each(|page| check(page, 5));
+        drop(pages);
+        all_back(&depot);
+    }
+}
