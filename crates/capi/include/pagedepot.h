@@ -273,7 +273,8 @@ int pagedepot_free_contiguous(const pagedepot_t *handle, void *start, uint32_t p
 // handle is NULL or a live depot; the block is the caller's.
 int pagedepot_split(const pagedepot_t *handle, void *block, unsigned int from, unsigned int to);
 
-// The order of the smallest block that holds so many bytes, for pages of 4 KiB. -1: none does.
+// The order of the smallest block that holds so many bytes, in pages of the size that depots have
+// on this system: 4 KiB, or the system's page size where that is larger. -1: none does.
 int pagedepot_order_for(size_t bytes);
 
 // Takes pages that CPUs cache back to the store: mode PAGEDEPOT_QUIET, PAGEDEPOT_FULL or

@@ -349,9 +349,10 @@ pub unsafe extern "C" fn pagedepot_split(
     freed(block_at(raw, block).and_then(|first| unsafe { raw.split(first, from, to) }))
 }
 
-/// The order of the smallest block that holds so many bytes, for pages of 4 KiB. -1: none does.
+/// The order of the smallest block that holds so many bytes, in pages of the size that depots have
+/// on this system: 4 KiB, or the system's page size where that is larger. -1: none does.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagedepot_order_for(bytes: usize) -> c_int {
-    Order::for_bytes(bytes, pagedepot_linux::PageSize::default())
+    Order::for_bytes(bytes, pagedepot_linux::builder::default_page_size())
         .map_or(-1, |order| order.get() as c_int)
 }

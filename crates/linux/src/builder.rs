@@ -44,6 +44,8 @@ pub struct Builder {
     ceiling: Option<usize>,
     kind: MemoryKind,
     page_size: PageSize,
+    /// The system's page size in bytes.
+    system_page: usize,
     hugetlb: bool,
     thp: bool,
     numa: bool,
@@ -65,12 +67,18 @@ pub struct Builder {
 
 impl Builder {
     pub(crate) fn new(bytes: usize) -> Self {
+        Self::on_pages_of(rustix::param::page_size(), bytes)
+    }
+
+    /// Options on a system with pages of `system_page` bytes.
+    fn on_pages_of(system_page: usize, bytes: usize) -> Self {
         Builder {
             bytes,
             bytes_max: 0,
             ceiling: None,
             kind: MemoryKind::default(),
-            page_size: PageSize::default(),
+            page_size: page_size_for(system_page),
+            system_page,
             hugetlb: false,
             thp: false,
             numa: false,
@@ -117,7 +125,7 @@ impl Builder {
         self
     }
 
-    /// The base page size, a multiple of the system's. Default: 4 KiB.
+    /// The base page size, a multiple of the system's. Default: [`default_page_size`].
     pub fn page_size(mut self, size: PageSize) -> Self {
         self.page_size = size;
         self
@@ -393,7 +401,7 @@ impl Builder {
 
     /// The number of frames in `bytes` bytes.
     fn frames(&self, bytes: usize) -> Result<u32, BuildError> {
-        let system = rustix::param::page_size();
+        let system = self.system_page;
         if !self.page_size.bytes().is_multiple_of(system) {
             return Err(BuildError::PageSize { page_size: self.page_size, system });
         }
@@ -454,6 +462,19 @@ impl Builder {
     }
 }
 
+/// The base page size of a depot that asks for none: 4 KiB, or the system's page size where that
+/// is larger (16 or 64 KiB on some AArch64 systems).
+pub fn default_page_size() -> PageSize {
+    page_size_for(rustix::param::page_size())
+}
+
+/// The smallest base page size that is a multiple of the system's pages.
+fn page_size_for(system_page: usize) -> PageSize {
+    let sizes = [PageSize::Kib4, PageSize::Kib16, PageSize::Kib64];
+    // Of a system with still larger pages: `Builder::frames` refuses every size.
+    sizes.into_iter().find(|size| size.bytes() >= system_page).unwrap_or(PageSize::Kib64)
+}
+
 /// As the core's own panic, with the names of this crate's options.
 fn panic_on_misuse(misuse: Misuse) {
     let advice = match misuse {
@@ -482,7 +503,8 @@ fn linear_map(start: NonNull<u8>) -> LinearMap {
 }
 
 impl Depot {
-    /// A depot of `bytes` with the defaults of [`Builder`].
+    /// A depot of `bytes` with the defaults of [`Builder`]. Its pages have 4 KiB, or the system's
+    /// page size where that is larger ([`default_page_size`]).
     ///
     /// # Errors
     /// [`BuildError`]; its `Display` says what to do.
@@ -499,5 +521,34 @@ impl Depot {
     /// what is left below the commit limit with `2` (a memory file is counted there page by page).
     pub fn builder(bytes: usize) -> Builder {
         Builder::new(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagedepot::Order;
+
+    use super::*;
+
+    #[test]
+    fn the_default_page_suits_the_system() {
+        let kib = |kib: usize| page_size_for(kib << 10);
+        assert_eq!(
+            [4, 8, 16, 64].map(kib),
+            [PageSize::Kib4, PageSize::Kib16, PageSize::Kib16, PageSize::Kib64]
+        );
+        // What suits larger pages can be mapped on this system, too.
+        for system_page in [16 << 10, 64 << 10] {
+            let depot = Builder::on_pages_of(system_page, 64 << 20).build().unwrap();
+            assert_eq!(depot.page_size().bytes(), system_page);
+            let mut page = depot.page(Order::BASE).unwrap();
+            page.fill(1);
+            assert_eq!(page.len(), system_page);
+        }
+        let small = Builder::on_pages_of(16 << 10, 64 << 20).page_size(PageSize::Kib4).build();
+        let error = small.map(|depot| depot.bytes()).unwrap_err();
+        assert_eq!(error, BuildError::PageSize { page_size: PageSize::Kib4, system: 16 << 10 });
+        let huge = Builder::on_pages_of(256 << 10, 64 << 20).build();
+        assert!(matches!(huge, Err(BuildError::PageSize { .. })));
     }
 }

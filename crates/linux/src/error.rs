@@ -110,8 +110,8 @@ impl fmt::Display for BuildError {
             ),
             BuildError::PageSize { page_size, system } => write!(
                 f,
-                "pages of {} bytes on a system with pages of {system}: use a multiple of the \
-                 system's",
+                "pages of {} bytes on a system with pages of {system}: leave page_size out, or \
+                 use a multiple of the system's",
                 page_size.bytes()
             ),
             BuildError::Memory { bytes, errno } => write!(

@@ -6,7 +6,7 @@
 //! use pagedepot_linux::{Depot, Mode, Order, Scope};
 //!
 //! let depot = Depot::new(64 << 20)?; // 64 MiB
-//! let mut page = depot.page(Order::BASE)?; // 4 KiB
+//! let mut page = depot.page(Order::BASE)?; // 4 KiB, or the system's page
 //! page[..5].copy_from_slice(b"hello");
 //! drop(page); // back to this CPU's cache
 //! let drained = depot.drain(Scope::ALL, Mode::Full); // caches back to the depot
