@@ -97,13 +97,19 @@ static __always_inline struct depot_here depot_here(void)
 #define DEPOT_POP_STEP	0xffbffffffffffffcull
 #define DEPOT_PUSH_STEP	0xffc0000000000004ull
 
-/* The word of a front, if this CPU's gate is open; else NULL. */
+/*
+ * The word of a front, if this CPU's gate is open; else NULL. One register holds its address: a pop
+ * loads the word that the push before it stored, and Intel's processors forward that in no time
+ * where the address has no index register.
+ */
 static __always_inline u64 *depot_word(char *base, unsigned int cpu, u32 front)
 {
 	const s64 *gate = (s64 *)(base + DEPOT_GATES_AT) + cpu;
 	s64 block = smp_load_acquire(gate);
+	char *word = base + block + (front >> 16);
 
-	return likely(block > 0) ? (u64 *)(base + block + (front >> 16)) : NULL;
+	OPTIMIZER_HIDE_VAR(word);
+	return likely(block > 0) ? (u64 *)word : NULL;
 }
 
 /* A block from a front of this CPU, or DEPOT_NONE; preemption is off. */

@@ -6,7 +6,8 @@
 //! 4. A closed gate, and a CPU without a block or registration, stop every sequence.
 //! 5. After a fence no sequence commits that began before the gate was closed.
 //!
-//! `breakpoints` stops sequences at each of their instructions.
+//! `addresses` looks at how sequences name their word. `breakpoints` stops sequences at each of
+//! their instructions.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -22,6 +23,8 @@ use super::*;
 #[cfg(target_arch = "x86_64")]
 use interrupts::{Interrupts, has_aborted, install};
 
+#[cfg(target_arch = "x86_64")]
+mod addresses;
 #[cfg(target_arch = "x86_64")]
 mod breakpoints;
 #[cfg(target_arch = "x86_64")]

@@ -22,9 +22,9 @@ use super::*;
 use crate::{Depot, Flags, Mode, Order, Scope};
 
 /// Instructions of each sequence in `x86_64.rs`, the load of the CPU's number included.
-const POP_INSTRUCTIONS: usize = 10;
-const PUSH_INSTRUCTIONS: usize = 10;
-const COMPARE_STORE_INSTRUCTIONS: usize = 9;
+const POP_INSTRUCTIONS: usize = 11;
+const PUSH_INSTRUCTIONS: usize = 11;
+const COMPARE_STORE_INSTRUCTIONS: usize = 10;
 
 /// Most attempts until a stop is reached: preemptions abort sequences before it.
 const ATTEMPTS_MAX: u32 = 1000;
