@@ -55,7 +55,8 @@ loom::lazy_static! {
 #[cfg(loom)]
 pub fn wait(word: &AtomicU32, seen: u32, _limit_ms: u32) {
     let guard = SLEEPERS.0.lock().unwrap();
-    if word.load(Ordering::SeqCst) == seen {
+    // Acquire: pairs with the Release of the caller that changed the word and wakes.
+    if word.load(Ordering::Acquire) == seen {
         drop(SLEEPERS.1.wait(guard).unwrap());
     }
 }

@@ -7,6 +7,7 @@ use crate::frame::{CpuId, Pfn};
 use crate::front::word::{ONE_ROUND, POP_STEP, PUSH_STEP, ROUNDS_MASK, Word};
 use crate::front::{BlockArray, Here, WordOffset, is_open};
 use crate::sync::prim::Ordering;
+use crate::sync::total::ASKS;
 
 /// Whether `here` has a block and its gate is open.
 #[inline]
@@ -77,7 +78,7 @@ pub fn claim_gate(blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
     here.cpu.get() < blocks.cpus
         && blocks
             .gate(here.cpu)
-            .compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed)
+            .compare_exchange(old, new, ASKS.change(), Ordering::Relaxed)
             .is_ok()
 }
 

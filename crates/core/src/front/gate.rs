@@ -85,7 +85,8 @@
 
 use super::block::{BlockArray, is_open};
 use crate::frame::CpuId;
-use crate::sync::prim::{AtomicU64, Ordering, dekker_fence};
+use crate::sync::prim::{AtomicU64, Ordering};
+use crate::sync::total::{ASKS, SHELVES};
 
 /// The bit that makes a gate negative.
 const CLOSED: u64 = 1 << 63;
@@ -184,7 +185,7 @@ impl<'b> Closed<'b> {
             let ticket = ticket | after;
             // SeqCst: ordered before the fence and before the shelf's take-all, against an owner
             // that pushes to its shelf and then looks at the gate.
-            gate.compare_exchange(before, ticket, Ordering::SeqCst, Ordering::Relaxed)
+            gate.compare_exchange(before, ticket, SHELVES.change(), Ordering::Relaxed)
                 .ok()
                 .map(|_| Closed { gate, open, before })
         })
@@ -202,8 +203,8 @@ impl Drop for Closed<'_> {
         // Release: pairs with the Acquire of the gate in every sequence (see 3.). SeqCst because
         // a disabler looks at the shelves afterwards, see `Stack::push_chain`. Only `enable` may
         // change it meanwhile, once. An error is a wiped gate, which stays as it is.
-        let _ = self.gate.fetch_update(Ordering::SeqCst, Ordering::Relaxed, after);
-        dekker_fence();
+        let _ = self.gate.fetch_update(SHELVES.change(), Ordering::Relaxed, after);
+        SHELVES.fence();
     }
 }
 
@@ -223,12 +224,7 @@ pub fn ask(blocks: &BlockArray, cpu: CpuId) -> Asked {
     let gate = blocks.gate(cpu);
     // SeqCst: the drainer has written its number to `asked` before, and an owner that claims the
     // gate reads that number afterwards (see `pcp/asks.rs`).
-    match gate.compare_exchange(
-        blocks.open_gate(cpu),
-        GATE_ASKED,
-        Ordering::SeqCst,
-        Ordering::SeqCst,
-    ) {
+    match gate.compare_exchange(blocks.open_gate(cpu), GATE_ASKED, ASKS.change(), ASKS.look()) {
         Ok(_) | Err(GATE_ASKED) => Asked::Stands,
         Err(0 | GATE_DISABLED) => Asked::Disabled,
         Err(_) => Asked::Held,
@@ -242,9 +238,9 @@ pub fn enable(blocks: &BlockArray, cpu: CpuId) -> bool {
         GATE_DISABLED => Some(open_gate),
         ticket => is_disabled(ticket).then_some(ticket & !AFTER | OPEN_AFTER),
     };
-    // SeqCst: Release pairs with the Acquire in every sequence, and keeps the empty words that the
+    // AcqRel: Release pairs with the Acquire in every sequence, and keeps the empty words that the
     // disabler released.
-    blocks.gate(cpu).fetch_update(Ordering::SeqCst, Ordering::Relaxed, open).is_ok()
+    blocks.gate(cpu).fetch_update(Ordering::AcqRel, Ordering::Relaxed, open).is_ok()
 }
 
 #[cfg(all(test, not(loom)))]
@@ -296,7 +292,7 @@ mod tests {
     fn claim(blocks: &BlockArray) -> Option<Closed<'_>> {
         Closed::claim(blocks, CPU, |asked, held| {
             let gate = blocks.gate(CPU);
-            gate.compare_exchange(asked, held, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+            gate.compare_exchange(asked, held, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         })
     }
 

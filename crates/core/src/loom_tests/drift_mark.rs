@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::{Mutant, explore, explore_mutant};
 use crate::sync::prim::{AtomicBool, AtomicI64, Ordering};
+use crate::sync::total::DRIFT_MARK;
 use crate::zone::drift_mark::DriftMark;
 
 /// Slack between the mark and where the bit is set.
@@ -32,11 +33,11 @@ impl Ground {
     }
 
     fn level(&self) -> (i64, i64) {
-        (self.mark.load(Ordering::SeqCst), DRIFT)
+        (self.mark.load(DRIFT_MARK.look()), DRIFT)
     }
 
     fn add(&self, pages: i64) {
-        let count = self.count.fetch_add(pages, Ordering::SeqCst) + pages;
+        let count = self.count.fetch_add(pages, DRIFT_MARK.change()) + pages;
         self.word.note(
             count,
             || self.level(),
@@ -45,20 +46,20 @@ impl Ground {
                 if self.is_noted.load(Ordering::Acquire) {
                     assert!(!self.word.is_above(), "set after it was cleared for good");
                 }
-                self.count.load(Ordering::SeqCst)
+                self.count.load(DRIFT_MARK.look())
             },
         );
     }
 
     fn raise_mark(&self, to: i64) {
-        self.mark.swap(to, Ordering::SeqCst);
-        crate::sync::prim::dekker_fence();
-        let count = self.count.load(Ordering::SeqCst);
-        self.word.note(count, || self.level(), || self.count.load(Ordering::SeqCst));
+        self.mark.swap(to, DRIFT_MARK.change());
+        DRIFT_MARK.fence();
+        let count = self.count.load(DRIFT_MARK.look());
+        self.word.note(count, || self.level(), || self.count.load(DRIFT_MARK.look()));
     }
 
     fn check(&self) {
-        let (count, mark) = (self.count.load(Ordering::SeqCst), self.mark.load(Ordering::SeqCst));
+        let (count, mark) = (self.count.load(DRIFT_MARK.look()), self.mark.load(DRIFT_MARK.look()));
         assert!(count >= mark || !self.word.is_above(), "{count} pages are above {mark}");
     }
 }
@@ -91,7 +92,7 @@ fn a_count_that_is_looked_at_once() {
 #[test]
 #[should_panic = "are above"]
 fn a_count_without_dekker() {
-    explore_mutant(Mutant::NoDekker, added_and_taken);
+    explore_mutant(Mutant::UnorderedMark, added_and_taken);
 }
 
 #[test]

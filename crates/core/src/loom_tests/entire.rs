@@ -126,7 +126,7 @@ fn mark_of_a_pair_of_which_one_is_entire() {
 #[test]
 #[should_panic = "no mark leads"]
 fn mark_of_a_pair_of_which_one_is_entire_without_the_fences() {
-    explore_mutant(Mutant::NoDekker, || {
+    explore_mutant(Mutant::UnorderedHints, || {
         marked(Sort::Pair, &[put_pageblock, put_entire_neighbour]);
     });
 }

@@ -14,7 +14,7 @@
 
 use super::cpus::{Rseq, place, run_on};
 use super::depot::{Depot, Setup};
-use super::{Mutant, explore, explore_large, explore_mutant, spawn};
+use super::{Mutant, explore, explore_large, explore_mutant, explore_mutant_within, spawn};
 use crate::{CacheLimits, CpuId, Mode, Scope, ZoneId};
 
 const OWNERS: CpuId = CpuId::new(0);
@@ -148,6 +148,33 @@ fn disabled_in_the_middle() {
         let cached = depot.allocator.cpu_stats(CpuId::new(0), ZoneId::new(0)).unwrap();
         assert_eq!((cached.shelved_pages, depot.finish().cached_pages), (0, 0));
     });
+}
+
+/// A CPU puts a magazine on its shelf while another one disables its caches.
+fn shelved_while_disabled() {
+    let depot = Depot::new(&Setup { frames: 5, ..Setup::default() }, Rseq::new(2));
+    run_on(0);
+    let held = depot.shelve_one();
+    let next = depot.alloc().unwrap();
+    let disabler = spawn(1, &depot, |depot| {
+        depot.allocator.cpu_caches().retire(OWNERS);
+    });
+    held.into_iter().chain([next]).for_each(|pfn| depot.free(pfn));
+    disabler.join().unwrap();
+    let cached = depot.allocator.cpu_stats(OWNERS, ZoneId::new(0)).unwrap();
+    let left = (cached.shelved_pages, depot.finish().cached_pages);
+    assert_eq!(left, (0, 0), "left behind a disabled gate");
+}
+
+#[test]
+fn shelved_in_the_middle_of_a_disabling() {
+    explore_large(shelved_while_disabled);
+}
+
+#[test]
+#[should_panic = "left behind a disabled gate"]
+fn a_shelf_and_a_gate_that_pass_each_other() {
+    explore_mutant_within(2, Mutant::UnorderedShelves, shelved_while_disabled);
 }
 
 /// Both push into the slot that is next, unless one aborts the other.

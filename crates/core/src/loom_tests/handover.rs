@@ -279,5 +279,5 @@ fn a_sleeper_is_woken_by_its_answer() {
 #[test]
 #[should_panic]
 fn a_sleeper_and_an_answer_that_pass_each_other() {
-    explore_mutant(Mutant::NoDekker, a_sleeper_and_an_answer);
+    explore_mutant(Mutant::UnorderedAsks, a_sleeper_and_an_answer);
 }

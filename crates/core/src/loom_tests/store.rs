@@ -122,7 +122,7 @@ fn last_frame_taken_while_another_comes_back() {
 #[test]
 #[should_panic]
 fn last_frame_without_the_fences() {
-    explore_mutant(Mutant::NoDekker, last_frame);
+    explore_mutant(Mutant::UnorderedHints, last_frame);
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn pair_comes_back_unseen() {
 #[test]
 #[should_panic = "a block that no search would find"]
 fn pair_comes_back_without_the_fences() {
-    explore_mutant(Mutant::NoDekker, || pair_comes_back(&[1], false));
+    explore_mutant(Mutant::UnorderedHints, || pair_comes_back(&[1], false));
 }
 
 #[test]

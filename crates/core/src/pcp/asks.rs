@@ -26,7 +26,8 @@
 //! operations; and a refill afterwards.
 
 use crate::sync::count;
-use crate::sync::prim::{AtomicU32, AtomicU64, Ordering, dekker_fence};
+use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::total::ASKS;
 
 /// What drains that ask for a CPU's fronts and those that take them tell each other.
 pub struct Asks {
@@ -80,7 +81,7 @@ impl Asks {
     /// The ask that a holder answers by what it takes from now on; `None`: all are answered.
     pub fn open(&self) -> Option<u64> {
         // SeqCst: after the claim or the closing, see `gate::ask`.
-        let asked = self.asked.load(Ordering::SeqCst);
+        let asked = self.asked.load(ASKS.look());
         // Relaxed: the holder of the gate alone writes it.
         (self.answered.load(Ordering::Relaxed) != asked).then_some(asked)
     }
@@ -88,20 +89,20 @@ impl Asks {
     /// Answers it. For the holder of the gate, after the fronts were taken.
     pub fn answer(&self, ask: u64) {
         // SeqCst: Release pairs with the load in `is_answered`; SeqCst see 3.
-        self.answered.store(ask, Ordering::SeqCst);
-        dekker_fence();
+        self.answered.store(ask, ASKS.change());
+        ASKS.fence();
     }
 
     pub fn is_answered(&self, number: u64) -> bool {
-        self.answered.load(Ordering::SeqCst) >= number
+        self.answered.load(ASKS.look()) >= number
     }
 
     /// Notes an ask; `true`: it is new.
     pub fn note(&self, number: u64) -> bool {
         // SeqCst: before the gate is closed, see `gate::ask`. The load keeps the line shared when a
         // drain looks again.
-        self.asked.load(Ordering::SeqCst) < number
-            && self.asked.fetch_max(number, Ordering::SeqCst) < number
+        self.asked.load(ASKS.look()) < number
+            && self.asked.fetch_max(number, ASKS.change()) < number
     }
 }
 
@@ -121,8 +122,8 @@ impl Sleepers {
     /// The caller is about to sleep, until the value is dropped.
     pub fn begin(&self) -> Sleeping<'_> {
         // SeqCst: see 3.
-        self.waiters.fetch_add(1, Ordering::SeqCst);
-        dekker_fence();
+        self.waiters.fetch_add(1, ASKS.change());
+        ASKS.fence();
         Sleeping(self)
     }
 
@@ -130,7 +131,7 @@ impl Sleepers {
     /// are any.
     pub fn end(&self) -> Option<&AtomicU32> {
         // SeqCst: see 3. The answer and the reopening came before.
-        if self.waiters.load(Ordering::SeqCst) == 0 {
+        if self.waiters.load(ASKS.look()) == 0 {
             return None;
         }
         // Release: pairs with the Acquire in `Sleeping::seen`.

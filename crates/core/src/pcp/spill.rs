@@ -12,6 +12,7 @@ use crate::front::gate::is_disabled;
 use crate::front::word::Word;
 use crate::sync::count;
 use crate::sync::prim::Ordering;
+use crate::sync::total::SHELVES;
 
 impl<C: Cpus> Share<'_, '_, C> {
     /// Frees a block of a caller on this CPU through its front. `false`: not through this front.
@@ -116,10 +117,10 @@ impl<C: Cpus> Share<'_, '_, C> {
             self.spill(front, full, class.rounds());
             return;
         }
-        crate::sync::prim::dekker_fence();
+        SHELVES.fence();
         // SeqCst: pairs with the closing of the gate in `disable_cpu`, which takes the shelf
         // afterwards: either that sees this magazine or this sees the gate.
-        if is_disabled(self.blocks().gate(here.cpu).load(Ordering::SeqCst)) {
+        if is_disabled(self.blocks().gate(here.cpu).load(SHELVES.look())) {
             self.spill_shelf(class, mobility, u32::MAX);
         }
     }

@@ -40,7 +40,8 @@ use super::section::{Section, clear_exactly, hint_masks, pageblocks};
 use super::summary::Sort;
 use crate::frame::pageblock::PAGEBLOCK_FRAMES;
 use crate::sync::model::{Mutant, is_mutant};
-use crate::sync::prim::{Ordering, dekker_fence};
+use crate::sync::prim::Ordering;
+use crate::sync::total::HINTS;
 
 /// The words of a pageblock, by number.
 fn words(pageblock: usize) -> Range<usize> {
@@ -108,13 +109,13 @@ impl Section<'_> {
     pub(super) fn put_entire(&self, at: usize, mask: u64) -> u64 {
         // SeqCst: Release for the frames' next owner; and before the looks at marks and neighbours,
         // see the module.
-        let before = self.entire[at].fetch_or(mask, Ordering::SeqCst);
-        dekker_fence();
+        let before = self.entire[at].fetch_or(mask, HINTS.change());
+        HINTS.fence();
         if !is_mutant(Mutant::EntireUnmarked) {
             self.marks.set(Sort::Whole);
         }
         // SeqCst: as above.
-        let free = self.whole[at].load(Ordering::SeqCst) | before | mask;
+        let free = self.whole[at].load(HINTS.look()) | before | mask;
         if Sort::Pair.of_hints((0, free)) & (mask | mask >> 1) != 0 {
             self.marks.set(Sort::Pair);
         }
@@ -138,7 +139,7 @@ impl Section<'_> {
         mut tell_whole: impl FnMut(usize),
     ) {
         // SeqCst: as in `refresh_hints`.
-        let used = mask & self.some[at].load(Ordering::SeqCst);
+        let used = mask & self.some[at].load(HINTS.look());
         let used = used | mask & (self.entire(at) | self.reported(at));
         let unused = mask & !used;
         let doubled = if unused == 0 { 0 } else { self.put_entire(at, unused) };

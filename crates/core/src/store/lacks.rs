@@ -25,6 +25,7 @@ use super::bits::{self, HINT_WORDS, PAGEBLOCK_WORDS, WORD_ORDER_MAX};
 use crate::frame::Order;
 use crate::frame::pageblock::SECTION_PAGEBLOCKS;
 use crate::sync::prim::{AtomicU64, Ordering};
+use crate::sync::total::HINTS;
 
 /// The highest order that has a bit.
 const ORDER_MAX: u32 = Order::PAGEBLOCK.get() - 1;
@@ -73,7 +74,7 @@ impl Lacks {
     #[inline]
     pub fn any(&self, pageblock: usize) -> bool {
         // SeqCst: pairs with the change in `set`, whose caller looks at the words after.
-        self.word(pageblock).load(Ordering::SeqCst) & bits_of(pageblock, 1, ORDER_MAX) != 0
+        self.word(pageblock).load(HINTS.look()) & bits_of(pageblock, 1, ORDER_MAX) != 0
     }
 
     /// Notes that a pageblock lacks `order`. `true`: it was not noted before, and the caller looks
@@ -84,7 +85,7 @@ impl Lacks {
         if cell.load(Ordering::Relaxed) & mask == mask {
             return false;
         }
-        cell.fetch_or(mask, Ordering::SeqCst);
+        cell.fetch_or(mask, HINTS.change());
         true
     }
 
@@ -93,7 +94,7 @@ impl Lacks {
         let (cell, mask) = (self.word(pageblock), bits_of(pageblock, 1, largest(words)));
         // Relaxed: the caller has looked by `any`, and whoever sets bits since looks at the words.
         if cell.load(Ordering::Relaxed) & mask != 0 {
-            cell.fetch_and(!mask, Ordering::SeqCst);
+            cell.fetch_and(!mask, HINTS.change());
         }
     }
 

@@ -67,7 +67,8 @@ use crate::frame::Order;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_PAGEBLOCKS, fills_pageblocks};
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prefetch_write;
-use crate::sync::prim::{AtomicU32, AtomicU64, Ordering, dekker_fence};
+use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::total::HINTS;
 
 /// Words per section.
 const SECTION_WORDS: usize = SECTION_PAGEBLOCKS * PAGEBLOCK_WORDS;
@@ -195,10 +196,11 @@ impl<'m> Section<'m> {
         let (cell, bit) = (&self.evacuating[pageblock / 64], 1 << (pageblock % 64));
         let mut now = is_evacuating();
         loop {
-            // SeqCst: before the next look at the tag, which is SeqCst, too.
+            // AcqRel: of two callers, the one whose change comes later here sees the tag that the
+            // other one changed before its own, by the look below.
             match now {
-                true => cell.fetch_or(bit, Ordering::SeqCst),
-                false => cell.fetch_and(!bit, Ordering::SeqCst),
+                true => cell.fetch_or(bit, Ordering::AcqRel),
+                false => cell.fetch_and(!bit, Ordering::AcqRel),
             };
             if is_mutant(Mutant::CopiesOnce) {
                 return;
@@ -230,8 +232,8 @@ impl<'m> Section<'m> {
         // frame was taken may set the hint late. Either it sees the bit and clears it, or the
         // hint is cleared here; the free that makes the pageblock whole then sets the hint and
         // looks.
-        self.mixed[at].fetch_or(bit, Ordering::SeqCst);
-        if self.whole[at].load(Ordering::SeqCst) & bit != 0 {
+        self.mixed[at].fetch_or(bit, HINTS.change());
+        if self.whole[at].load(HINTS.look()) & bit != 0 {
             self.clear_whole(pageblock);
         }
     }
@@ -584,8 +586,8 @@ impl<'m> Section<'m> {
     pub fn put_mask(&self, word: usize, mask: u64) -> u64 {
         // SeqCst: Release for the frames' next owner; and ordered before the load of the hint in
         // `refresh_hints`, against the clear-then-recheck of the hint.
-        let old = self.words[word].fetch_or(mask, Ordering::SeqCst);
-        dekker_fence();
+        let old = self.words[word].fetch_or(mask, HINTS.change());
+        HINTS.fence();
         old & mask
     }
 
@@ -596,14 +598,14 @@ impl<'m> Section<'m> {
         let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
         // SeqCst loads: pair with the SeqCst clear in `clear_some`/`clear_whole` (see the theory).
         // `whole` first: a pageblock that comes back entirely is not marked as partly free.
-        let is_whole = self.whole[at].load(Ordering::SeqCst) & bit == 0 && self.is_whole(pageblock);
+        let is_whole = self.whole[at].load(HINTS.look()) & bit == 0 && self.is_whole(pageblock);
         if is_whole {
             self.set_whole(pageblock);
         }
         if self.lacks.any(pageblock) {
             self.refresh_lacks(pageblock);
         }
-        if self.some[at].load(Ordering::SeqCst) & bit == 0 {
+        if self.some[at].load(HINTS.look()) & bit == 0 {
             return self.set_some_unless_as_one(pageblock) || is_whole;
         }
         is_whole
@@ -626,7 +628,7 @@ impl<'m> Section<'m> {
     #[cold]
     fn note_lack(&self, pageblock: usize, order: Order) {
         if self.lacks.set(pageblock, order) {
-            dekker_fence();
+            HINTS.fence();
             if !is_mutant(Mutant::LacksUnseen) {
                 self.refresh_lacks(pageblock);
             }
@@ -649,16 +651,16 @@ impl<'m> Section<'m> {
     fn words_now(&self, pageblock: usize) -> [u64; PAGEBLOCK_WORDS] {
         let words = self.pageblock_words(pageblock);
         // SeqCst: a free that makes a block and a search that sets a hint must not both miss.
-        core::array::from_fn(|i| words[i].load(Ordering::SeqCst))
+        core::array::from_fn(|i| words[i].load(HINTS.look()))
     }
 
     /// Sets the `some` hint of a pageblock, and the mark that leads there if it is partly free.
     fn set_some(&self, pageblock: usize) {
         let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
         // SeqCst: pairs with the loads in `clear_whole` and `has`, which come after their changes.
-        self.some[at].fetch_or(bit, Ordering::SeqCst);
-        dekker_fence();
-        if self.whole[at].load(Ordering::SeqCst) & bit == 0 {
+        self.some[at].fetch_or(bit, HINTS.change());
+        HINTS.fence();
+        if self.whole[at].load(HINTS.look()) & bit == 0 {
             self.marks.set(Sort::Partial);
         }
     }
@@ -670,10 +672,10 @@ impl<'m> Section<'m> {
             (pageblock / 64, 1 << (pageblock % 64), 1 << ((pageblock % 64) ^ 1));
         // SeqCst: pairs with the loads in `has`; of two neighbours the later sees the other one,
         // be it whole or entire.
-        let others = self.whole[at].fetch_or(bit, Ordering::SeqCst);
-        dekker_fence();
+        let others = self.whole[at].fetch_or(bit, HINTS.change());
+        HINTS.fence();
         self.marks.set(Sort::Whole);
-        if (others | self.entire[at].load(Ordering::SeqCst)) & neighbour != 0 {
+        if (others | self.entire[at].load(HINTS.look())) & neighbour != 0 {
             self.marks.set(Sort::Pair);
         }
         self.forget_mixed(at, bit);
@@ -684,7 +686,7 @@ impl<'m> Section<'m> {
     pub(super) fn forget_mixed(&self, at: usize, mask: u64) {
         // SeqCst load: pairs with the change in `note_mixed`, which looks at `whole` after. It is a
         // hint: one that comes when the pageblock is not whole any more may be lost.
-        if !cfg!(loom) && self.mixed[at].load(Ordering::SeqCst) & mask != 0 {
+        if !cfg!(loom) && self.mixed[at].load(HINTS.look()) & mask != 0 {
             // Relaxed: as above.
             self.mixed[at].fetch_and(!mask, Ordering::Relaxed);
         }
@@ -703,11 +705,10 @@ impl<'m> Section<'m> {
         // the mark after.
         (0..HINT_WORDS).any(|at| {
             note_step();
-            let [some, whole] =
-                [&self.some, &self.whole].map(|hints| hints[at].load(Ordering::SeqCst));
+            let [some, whole] = [&self.some, &self.whole].map(|hints| hints[at].load(HINTS.look()));
             let hints = match sort {
                 Sort::Partial => (some, whole),
-                Sort::Whole | Sort::Pair => (some, whole | self.entire[at].load(Ordering::SeqCst)),
+                Sort::Whole | Sort::Pair => (some, whole | self.entire[at].load(HINTS.look())),
             };
             sort.of_hints(hints) != 0
         })
@@ -726,11 +727,11 @@ impl<'m> Section<'m> {
 
     fn is_whole(&self, pageblock: usize) -> bool {
         // SeqCst: a setter of the last bit and a clearer of the hint must not both miss.
-        self.pageblock_words(pageblock).iter().all(|w| w.load(Ordering::SeqCst) == !0)
+        self.pageblock_words(pageblock).iter().all(|w| w.load(HINTS.look()) == !0)
     }
 
     fn has_some(&self, pageblock: usize) -> bool {
-        self.pageblock_words(pageblock).iter().any(|w| w.load(Ordering::SeqCst) != 0)
+        self.pageblock_words(pageblock).iter().any(|w| w.load(HINTS.look()) != 0)
     }
 
     fn clear_whole(&self, pageblock: usize) {
@@ -739,8 +740,8 @@ impl<'m> Section<'m> {
 
     /// As [`clear_whole`](Self::clear_whole), of the pageblocks of `mask` in a word of hints.
     fn clear_whole_of(&self, at: usize, mask: u64) {
-        self.whole[at].fetch_and(!mask, Ordering::SeqCst);
-        dekker_fence();
+        self.whole[at].fetch_and(!mask, HINTS.change());
+        HINTS.fence();
         for bit in bits::each(mask) {
             let pageblock = at * 64 + bit as usize;
             if self.is_whole(pageblock) {
@@ -751,7 +752,7 @@ impl<'m> Section<'m> {
                 continue;
             }
             // SeqCst load: pairs with the change in `set_some`, which looks at `whole` after.
-            if self.some[at].load(Ordering::SeqCst) >> bit & 1 == 1 {
+            if self.some[at].load(HINTS.look()) >> bit & 1 == 1 {
                 self.marks.set(Sort::Partial);
             }
         }
@@ -770,8 +771,8 @@ impl<'m> Section<'m> {
         if mask == 0 {
             return;
         }
-        self.some[at].fetch_and(!mask, Ordering::SeqCst);
-        dekker_fence();
+        self.some[at].fetch_and(!mask, HINTS.change());
+        HINTS.fence();
         for pageblock in bits::each(mask).map(|bit| at * 64 + bit as usize) {
             if self.has_some(pageblock) {
                 self.set_some(pageblock);

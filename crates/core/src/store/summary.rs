@@ -28,7 +28,8 @@
 use core::ops::Range;
 
 use crate::sync::model::{Mutant, is_mutant};
-use crate::sync::prim::{AtomicU64, Ordering, dekker_fence};
+use crate::sync::prim::{AtomicU64, Ordering};
+use crate::sync::total::HINTS;
 
 /// What searches look for; see the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,13 +115,13 @@ pub struct Marks<'m> {
 
 impl Marks<'_> {
     /// Sets the mark of a sort, of which the section has a pageblock now. Call after its hints
-    /// changed by a SeqCst operation and [`dekker_fence`].
+    /// changed by one of [`HINTS`] and its fence.
     #[inline]
     pub fn set(&self, sort: Sort) {
         let cell = &self.group.0[sort as usize];
         // SeqCst load: pairs with the SeqCst clear in `clear` (see the theory).
-        if cell.load(Ordering::SeqCst) & self.bit == 0 {
-            cell.fetch_or(self.bit, Ordering::SeqCst);
+        if cell.load(HINTS.look()) & self.bit == 0 {
+            cell.fetch_or(self.bit, HINTS.change());
         }
     }
 
@@ -129,8 +130,8 @@ impl Marks<'_> {
         if !self.is_set(sort) {
             return;
         }
-        self.group.0[sort as usize].fetch_and(!self.bit, Ordering::SeqCst);
-        dekker_fence();
+        self.group.0[sort as usize].fetch_and(!self.bit, HINTS.change());
+        HINTS.fence();
         if is_mutant(Mutant::ClearsUnseen) {
             return;
         }

@@ -152,21 +152,21 @@ impl<'m> Tags<'m> {
     /// bit: see the theory in `store/section.rs`.
     pub fn evacuate(&self, pageblock: PageblockIndex, zone: ZoneId) -> bool {
         let new = |old: Tag| (old.is_settled() && old.zone() == zone).then(|| old.evacuating());
-        // SeqCst: ordered with the bit of the section, see `Bitmap::note_evacuating`.
-        self.change(pageblock, Ordering::SeqCst, new).is_ok()
+        // AcqRel: before the bit of the section, see `Section::note_evacuating`.
+        self.change(pageblock, Ordering::AcqRel, new).is_ok()
     }
 
     /// Ends the evacuation of a pageblock. `false`: it did not evacuate.
     pub fn settle(&self, pageblock: PageblockIndex) -> bool {
         let new = |old: Tag| old.is_evacuating().then(|| old.settled());
-        // SeqCst: as in `evacuate`.
-        self.change(pageblock, Ordering::SeqCst, new).is_ok()
+        // AcqRel: as in `evacuate`.
+        self.change(pageblock, Ordering::AcqRel, new).is_ok()
     }
 
     /// Whether a pageblock evacuates now.
     pub fn is_evacuating(&self, pageblock: PageblockIndex) -> bool {
-        // SeqCst: as in `evacuate`.
-        Tag(self.tags[pageblock.0 as usize].load(Ordering::SeqCst)).is_evacuating()
+        // Acquire: pairs with the AcqRel of `evacuate` and `settle`.
+        Tag(self.tags[pageblock.0 as usize].load(Ordering::Acquire)).is_evacuating()
     }
 
     /// Pageblocks of a zone that evacuate.

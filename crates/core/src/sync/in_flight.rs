@@ -1,7 +1,8 @@
 //! Pages in flight between layers.
 
 use super::model::{Mutant, is_mutant};
-use super::prim::{AtomicU64, Ordering};
+use super::prim::AtomicU64;
+use super::total::MOVES;
 
 /// Pages in flight, and the number of moves that have ended.
 ///
@@ -26,13 +27,13 @@ impl InFlight {
         let pages = if is_mutant(Mutant::Unannounced) { 0 } else { pages };
         // SeqCst: pairs with the SeqCst loads of a scanner, before and after its scan. The scanner
         // sees this before the frames leave their place.
-        self.0.fetch_add(pages, Ordering::SeqCst);
+        self.0.fetch_add(pages, MOVES.change());
         Moving { in_flight: self, pages }
     }
 
     /// The word at this moment.
     pub fn read(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
+        self.0.load(MOVES.look())
     }
 
     /// Pages in flight according to a word.
@@ -53,6 +54,6 @@ pub struct Moving<'f> {
 
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
-        self.in_flight.0.fetch_add(ONE_MOVE.wrapping_sub(self.pages), Ordering::SeqCst);
+        self.in_flight.0.fetch_add(ONE_MOVE.wrapping_sub(self.pages), MOVES.change());
     }
 }

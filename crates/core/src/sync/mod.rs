@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`prim`] | the primitives: production's, or a model checker's |
 //! | [`model`] | what models change: sizes, and steps that they leave out |
+//! | [`total`] | accesses whose sequential consistency an argument needs |
 //! | [`stack`] | stacks that any thread may push to and take whole |
 //! | `in_flight` | pages on their way between layers |
 //! | `count` | counters for statistics |
@@ -24,6 +25,7 @@ mod prefetch;
 pub mod prim;
 mod spin;
 pub mod stack;
+pub mod total;
 
 pub use apart::Apart;
 pub use count::count;

@@ -17,8 +17,14 @@ pub enum Mutant {
     TwoLocks,
     /// An interrupt handler uses the fronts of the task it interrupted.
     OneContext,
-    /// `dekker_fence` does nothing: stores may pass later loads.
-    NoDekker,
+    /// Changes of the protocol `total::HINTS` may pass its later looks.
+    UnorderedHints,
+    /// The same of `total::SHELVES`.
+    UnorderedShelves,
+    /// The same of `total::ASKS`.
+    UnorderedAsks,
+    /// The same of `total::DRIFT_MARK`.
+    UnorderedMark,
     /// In-flight words show no pages in flight.
     Unannounced,
     /// Blocks that come back by one atomic operation count as no move.

@@ -76,18 +76,6 @@ pub fn spin_hint() {
     shuttle::thread::yield_now();
 }
 
-/// Makes Dekker's pattern (write mine, then read yours) hold under loom as it does in production.
-///
-/// Production code writes by a SeqCst read-modify-write and reads by a SeqCst load, which is
-/// enough; loom treats SeqCst accesses as AcqRel and models only SeqCst *fences*.
-#[inline]
-pub fn dekker_fence() {
-    #[cfg(loom)]
-    if !super::model::is_mutant(super::model::Mutant::NoDekker) {
-        fence(Ordering::SeqCst);
-    }
-}
-
 /// Atomics of the standard library, with a point before each access where shuttle may run another
 /// thread.
 ///

@@ -39,6 +39,7 @@
 
 use super::model::{Mutant, is_mutant};
 use super::prim::{AtomicU32, AtomicU64, Ordering};
+use super::total::SHELVES;
 
 /// The elements that a stack is made of.
 pub trait Links {
@@ -140,7 +141,7 @@ impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Stack<INDEX_BITS, COUNT_BITS>
     #[inline]
     pub fn count(&self) -> u32 {
         // SeqCst: a disabler of caches writes the gate and then looks here, see `push_chain`.
-        self.head(Ordering::SeqCst).count()
+        self.head(SHELVES.look()).count()
     }
 
     /// Whether there was no element at this moment: a hint.
@@ -204,7 +205,7 @@ impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Stack<INDEX_BITS, COUNT_BITS>
             // SeqCst: Release pairs with the Acquire of pop and take_all and publishes elements and
             // links; SeqCst because a disabler of a CPU's caches closes the gate and then takes the
             // shelf, while the owner pushes and then looks at the gate (Dekker).
-            match self.0.compare_exchange_weak(head, new, Ordering::SeqCst, Ordering::Relaxed) {
+            match self.0.compare_exchange_weak(head, new, SHELVES.change(), Ordering::Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(now) => head = now,
             }
@@ -269,7 +270,7 @@ impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Stack<INDEX_BITS, COUNT_BITS>
             match self.0.compare_exchange_weak(
                 head,
                 old.next(0, 0),
-                Ordering::SeqCst,
+                SHELVES.change(),
                 Ordering::Relaxed,
             ) {
                 Ok(_) => return Some(Chain { first, count: old.count() }),

@@ -4,6 +4,7 @@ use crate::frame::Order;
 use crate::sync::count;
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::{AtomicU64, Ordering};
+use crate::sync::total::MOVES;
 
 /// Cells of [`Blocks`]; a model has fewer of them to read.
 const BLOCK_CELLS: usize = if cfg!(loom) { 1 } else { Order::COUNT };
@@ -30,12 +31,12 @@ impl Blocks {
             return;
         }
         // SeqCst: as the end of a move in the in_flight.
-        self.0[order.index() % BLOCK_CELLS].fetch_add(1, Ordering::SeqCst);
+        self.0[order.index() % BLOCK_CELLS].fetch_add(1, MOVES.change());
     }
 
     /// How often some came back.
     pub fn moves(&self) -> u64 {
-        self.0.iter().fold(0, |sum, cell| sum.wrapping_add(cell.load(Ordering::SeqCst)))
+        self.0.iter().fold(0, |sum, cell| sum.wrapping_add(cell.load(MOVES.look())))
     }
 
     fn blocks_and_pages(&self) -> (u64, u64) {

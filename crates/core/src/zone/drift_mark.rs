@@ -38,7 +38,8 @@
 //! [`Zone`]: super::Zone
 
 use crate::sync::model::{Mutant, is_mutant};
-use crate::sync::prim::{AtomicU64, Ordering, dekker_fence};
+use crate::sync::prim::{AtomicU64, Ordering};
+use crate::sync::total::DRIFT_MARK;
 
 /// Set while the zone is above the mark.
 const ABOVE: u64 = 1;
@@ -73,7 +74,7 @@ impl DriftMark {
     /// read-modify-write. `level` reads the mark and the drift, `recount` the count.
     #[inline]
     pub fn note(&self, count: i64, level: impl Fn() -> (i64, i64), recount: impl FnOnce() -> i64) {
-        dekker_fence();
+        DRIFT_MARK.fence();
         let (mark, drift) = level();
         if count < mark {
             self.clear();
@@ -85,11 +86,11 @@ impl DriftMark {
     fn clear(&self) {
         // SeqCst: the caller's change comes before it; pairs with the claim in `set`, whose caller
         // reads count and mark afterwards.
-        let mut word = self.0.load(Ordering::SeqCst);
+        let mut word = self.0.load(DRIFT_MARK.look());
         while word & (ABOVE | CLAIMED) != 0 {
             let next = if is_mutant(Mutant::ClaimsAlike) { 0 } else { VERSION };
             let cleared = (word & !(ABOVE | CLAIMED)).wrapping_add(next);
-            match self.0.compare_exchange(word, cleared, Ordering::SeqCst, Ordering::SeqCst) {
+            match self.0.compare_exchange(word, cleared, DRIFT_MARK.change(), DRIFT_MARK.look()) {
                 Ok(_) => return,
                 Err(now) => word = now,
             }
@@ -105,16 +106,16 @@ impl DriftMark {
         }
         let claim = word | CLAIMED;
         // SeqCst: pairs with the load in `clear`, whose caller changed count or mark before it.
-        if self.0.compare_exchange(word, claim, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+        if self.0.compare_exchange(word, claim, DRIFT_MARK.change(), Ordering::Relaxed).is_err() {
             return;
         }
-        dekker_fence();
+        DRIFT_MARK.fence();
         if !is_mutant(Mutant::LooksOnce) && !is_still_above() {
             return self.clear();
         }
         // SeqCst: as the claim. A caller that clears the bit finds either.
         let above = (claim & !CLAIMED) | ABOVE;
-        _ = self.0.compare_exchange(claim, above, Ordering::SeqCst, Ordering::Relaxed);
+        _ = self.0.compare_exchange(claim, above, DRIFT_MARK.change(), Ordering::Relaxed);
     }
 }
 

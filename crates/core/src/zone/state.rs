@@ -8,7 +8,8 @@ use super::drift_mark::DriftMark;
 use super::evacuation::{Evacuating, Evacuation};
 use super::watermarks::Watermarks;
 use crate::frame::NodeId;
-use crate::sync::prim::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, dekker_fence};
+use crate::sync::prim::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use crate::sync::total::DRIFT_MARK;
 use crate::sync::{Apart, InFlight};
 
 /// The drift mark is so many drifts above the high watermark; see [`DriftMark`].
@@ -121,7 +122,7 @@ impl Zone {
         let share = (managed / 64 / u64::from(self.cpus)).min(DELTA_MAX as u64) as i64;
         // SeqCst: part of the drift mark, see `drift_level`. Until the change is noted, CPUs may
         // keep more than the old mark allows for: less than the memory that is being added.
-        self.delta_max.fetch_max(share, Ordering::SeqCst);
+        self.delta_max.fetch_max(share, DRIFT_MARK.change());
         self.note_mark();
     }
 
@@ -139,7 +140,7 @@ impl Zone {
     pub fn set_watermarks(&self, marks: Watermarks) {
         for (cell, value) in self.marks.iter().zip([marks.min, marks.low, marks.high]) {
             // SeqCst: `high` is part of the drift mark, see `drift_level`.
-            cell.swap(value.min(PAGES_MAX), Ordering::SeqCst);
+            cell.swap(value.min(PAGES_MAX), DRIFT_MARK.change());
         }
         self.note_mark();
     }
@@ -211,7 +212,7 @@ impl Zone {
     pub fn add_reported(&self, pages: i64) {
         // SeqCst: its Release pairs with the Acquire in `free_estimate`: a reader that sees the
         // change also sees that it was announced as in flight. The rest is the drift mark's.
-        let count = self.free.fetch_add(pages, Ordering::SeqCst) + pages;
+        let count = self.free.fetch_add(pages, DRIFT_MARK.change()) + pages;
         self.note_count(count);
     }
 
@@ -231,21 +232,21 @@ impl Zone {
     fn drift_level(&self) -> (i64, i64) {
         // SeqCst: pairs with the changes of both in `set_watermarks` and `add_managed`, which look
         // at the drift mark's word afterwards.
-        let high = self.marks[2].load(Ordering::SeqCst) as i64;
-        let drift = self.deltas() * self.delta_max.load(Ordering::SeqCst);
+        let high = self.marks[2].load(DRIFT_MARK.look()) as i64;
+        let drift = self.deltas() * self.delta_max.load(DRIFT_MARK.look());
         (high + MARK_DRIFTS * drift, drift)
     }
 
     /// Notes a change of the watermarks or of the drift.
     fn note_mark(&self) {
-        dekker_fence();
+        DRIFT_MARK.fence();
         // SeqCst: a report that this does not see sees the new mark.
-        self.note_count(self.free.load(Ordering::SeqCst));
+        self.note_count(self.free.load(DRIFT_MARK.look()));
     }
 
     #[inline]
     fn note_count(&self, count: i64) {
-        let recount = || self.free.load(Ordering::SeqCst);
+        let recount = || self.free.load(DRIFT_MARK.look());
         self.drift_mark.note(count, || self.drift_level(), recount);
     }
 }

@@ -10,10 +10,10 @@
 //! owner. Two threads share only whether a mapping begins between their pages. A thread that maps
 //! sets `mapped` for its last page, then the beginning behind that page. A thread that unmaps
 //! clears the beginning, then reads `mapped` of the page before it, and sets the beginning again if
-//! that page is mapped. All four operations are SeqCst: either the read finds the page mapped, or
-//! the setting comes after the clearing. The thread that changes a bit counts the change. Explored
-//! by `tests/loom/mappings.rs`.
-//! change of a bit is counted by the one who made it. Explored by `tests/loom/mappings.rs`.
+//! that page is mapped. Both change the same word of beginnings, by read-modify-writes that acquire
+//! and release. If the setting comes before the clearing there, the clearing sees all that came
+//! before it, so the read finds the page mapped. Else the setting comes after the clearing, and
+//! stays. The thread that changes a bit counts the change. Explored by `tests/loom/mappings.rs`.
 
 use std::ops::Range;
 
@@ -34,14 +34,16 @@ impl Bits {
     }
 
     pub fn get(&self, bit: usize) -> bool {
-        self.word(bit / 64).load(Ordering::SeqCst) >> (bit % 64) & 1 != 0
+        // Acquire: pairs with the AcqRel of `set` and `clear`.
+        self.word(bit / 64).load(Ordering::Acquire) >> (bit % 64) & 1 != 0
     }
 
     /// Sets bits; returns how many were clear.
     pub fn set(&self, bits: Range<usize>) -> u32 {
         words(bits)
             .map(|(word, mask)| {
-                (mask & !self.word(word).fetch_or(mask, Ordering::SeqCst)).count_ones()
+                // AcqRel: pairs with that of `clear`, see the argument.
+                (mask & !self.word(word).fetch_or(mask, Ordering::AcqRel)).count_ones()
             })
             .sum()
     }
@@ -50,7 +52,8 @@ impl Bits {
     pub fn clear(&self, bits: Range<usize>) -> u32 {
         words(bits)
             .map(|(word, mask)| {
-                (mask & self.word(word).fetch_and(!mask, Ordering::SeqCst)).count_ones()
+                // AcqRel: pairs with that of `set`, see the argument.
+                (mask & self.word(word).fetch_and(!mask, Ordering::AcqRel)).count_ones()
             })
             .sum()
     }
