@@ -1,5 +1,6 @@
 //! The mappings of this process, from `/proc/self/maps`, and the limit on their number. They are
-//! read without memory from the heap, because there may be none left.
+//! read without memory from the heap, because there may be none left, and because the caller may be
+//! a signal handler above `malloc`.
 
 use std::fs::File;
 use std::io::Read;
@@ -107,8 +108,11 @@ pub(crate) fn reached_limit(more: u32) -> Option<u32> {
 
 /// `vm.max_map_count`.
 pub(crate) fn system_limit() -> u32 {
-    let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
-    text.trim().parse().unwrap_or(DEFAULT_LIMIT)
+    // Digits of a u32, and a newline.
+    let mut text = [0; 16];
+    let read = File::open("/proc/sys/vm/max_map_count").and_then(|mut file| file.read(&mut text));
+    let digits = text[..read.unwrap_or(0)].trim_ascii();
+    str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(DEFAULT_LIMIT)
 }
 
 #[cfg(test)]
@@ -127,6 +131,14 @@ mod tests {
         for wrong in ["", "7f", "1-2 rw-p", "1-2 rw-p 0 0 0", "1-2 rw-p 0 0:0 x"] {
             assert_eq!(Mapped::parse(wrong.as_bytes()), None, "{wrong}");
         }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "there is no /proc")]
+    fn the_limit_is_that_of_the_system() {
+        let text = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+        let limit = text.ok().and_then(|text| text.trim().parse().ok());
+        assert_eq!(system_limit(), limit.unwrap_or(DEFAULT_LIMIT));
     }
 
     #[test]

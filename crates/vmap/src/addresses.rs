@@ -9,6 +9,7 @@ use core::panic::Location;
 use crate::config::Options;
 use crate::error::{MapError, VfreeError, VmapError};
 use crate::kind::Kind;
+use crate::lock::Waits;
 use crate::metadata::area::{AreaIndex, State, Traits};
 use crate::node::Node;
 use crate::parts::Parts;
@@ -137,7 +138,7 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
         let parts = self.parts();
         let (areas, spares) = (parts.areas(), parts.space().spares());
         let mut supply = spares.take_ahead(areas, stock);
-        let carved = match parts.space().try_lock(parts.directory(), parts.host()) {
+        let carved = match parts.lock_space_as(Waits::Never) {
             Some(space) => space.carve(request, supply.count()),
             None => {
                 // Return unused descriptors before waiting: another request may need one.
@@ -186,7 +187,7 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
             count(&node.counters().stocked_areas, stocked.into());
         } else {
             // Other threads have filled the pool meanwhile.
-            self.purger.give_back_all(Some(stock));
+            self.purger.give_back_all(Some(stock), Waits::Long);
         }
     }
 
@@ -203,12 +204,7 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
         if parts.mappings().lost_in(rest).is_none() {
             return Ok(false);
         }
-        let space = if no_wait {
-            parts.space().try_lock(parts.directory(), parts.host())
-        } else {
-            Some(parts.lock_space())
-        };
-        let Some(space) = space else {
+        let Some(space) = parts.lock_space_as(Waits::of(no_wait)) else {
             // The next purge returns it to the free address space. A later request finds it there,
             // and comes here.
             area.set_word(area.word().retiring());
@@ -227,17 +223,27 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
         Ok(true)
     }
 
-    /// Takes exactly the `pages` pages from `start`, held by the caller.
-    pub fn obtain_at(&self, start: VirtAddr, pages: u32) -> Result<AreaIndex, VmapError> {
+    /// Takes exactly the `pages` pages from `start`, and a guard behind them, held by the caller.
+    pub fn obtain_at(
+        &self,
+        start: VirtAddr,
+        pages: u32,
+        options: &Options,
+    ) -> Result<AreaIndex, VmapError> {
         let parts = self.parts();
         let first = parts.range().page_at(start).ok_or(VmapError::BadWindow)?;
-        if pages == 0 || pages > parts.range().pages - first.0 {
-            return Err(VmapError::BadSize);
-        }
-        let run = PageRange::new(first, pages);
-        let index = self.with_purges(false, || parts.lock_space().carve_at(run))?;
+        let total = pages
+            .checked_add(u32::from(options.guard))
+            .filter(|&total| pages > 0 && total <= parts.range().pages - first.0)
+            .ok_or(VmapError::BadSize)?;
+        let run = PageRange::new(first, total);
+        let index = self.with_purges(options.no_wait, || {
+            let space = parts.lock_space_as(Waits::of(options.no_wait));
+            space.ok_or(VmapError::WouldWait)?.carve_at(run)
+        })?;
         self.register(parts.nodes().of_cpu(parts.host().cpu()), Carved::one(index));
-        if self.withdraw_lost(index, false)? { Err(VmapError::Occupied) } else { Ok(index) }
+        let is_lost = self.withdraw_lost(index, options.no_wait)?;
+        if is_lost { Err(VmapError::Occupied) } else { Ok(index) }
     }
 
     /// Whether busy areas lie in all places that a request could have, if these are few, as with
@@ -332,7 +338,8 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
         self.parts().range().addr(area.start())
     }
 
-    /// Frees an area of this kind. If a purge is due and the caller `may_wait`, it runs now.
+    /// Frees an area of this kind. If a purge is due and the caller `may_wait`, it runs now, and
+    /// waits in bounds.
     #[inline]
     pub fn release(&self, start: VirtAddr, kind: Kind, may_wait: bool) -> Result<(), VfreeError> {
         let parts = self.parts();

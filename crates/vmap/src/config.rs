@@ -248,7 +248,8 @@ impl Options {
         Options { flags: Some(flags), ..self }
     }
 
-    /// Makes the request fail where it would wait for a lock or a purge, or run reclaim callbacks.
+    /// Makes the request fail where it would wait for a lock or a purge, or run reclaim callbacks:
+    /// for interrupt and signal handlers.
     #[inline]
     #[must_use]
     pub const fn no_wait(self) -> Self {

@@ -10,13 +10,13 @@
 //! After Drepper, "Futexes Are Tricky" (2011), mutex 2. The [`Host`] says how to sleep.
 //!
 //! # Waiting in bounds
-//! Reclaim under memory pressure may run in a signal handler above a holder of its own thread, or
-//! beside a holder that was stopped. It takes locks by [`Lock::lock_within`]: not at all if this
-//! thread holds the lock ([`Host::caller`]), and otherwise after a second of waiting at most. The
-//! holder writes its name after it took the lock and wipes it before it unlocks. A handler that
-//! runs in between finds no name, and waits that second. A waiter that gives up leaves the lock at
-//! 2 and always looks once more after it slept: it either uses the wake-up that it got, or the
-//! holder it saw passes one on.
+//! Reclaim under memory pressure, and a free, may run in a signal handler above a holder of its own
+//! thread, or beside a holder that was stopped. They take locks by [`Lock::lock_within`]: not at
+//! all if this thread holds the lock ([`Host::caller`]), and otherwise after a second of waiting at
+//! most. The holder writes its name after it took the lock and wipes it before it unlocks. A
+//! handler that runs in between finds no name, and waits that second. A waiter that gives up leaves
+//! the lock at 2 and always looks once more after it slept: it either uses the wake-up that it got,
+//! or the holder it saw passes one on.
 
 use crate::model;
 use crate::seams::host::Host;
@@ -34,6 +34,24 @@ const SPINS: u32 = model::scaled(40, 0);
 pub const NAPS: u32 = model::scaled(100, 1);
 /// Longest sleep of a waiter in bounds.
 const NAP_MS: u32 = 10;
+
+/// How a caller waits for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// Until the lock is free.
+    Long,
+    /// For about a second, and not for the caller's own thread: [`Lock::lock_within`].
+    InBounds,
+    /// Not at all.
+    Never,
+}
+
+impl Waits {
+    /// The way of a request that may wait, or may not.
+    pub fn of(no_wait: bool) -> Self {
+        if no_wait { Waits::Never } else { Waits::Long }
+    }
+}
 
 /// A lock, on its own cache lines.
 #[repr(align(128))]
@@ -101,7 +119,8 @@ impl Lock {
         host.contention_begins();
         let mut naps = 0;
         // As in `wait_for`; the last exchange comes after the last nap.
-        let mut is_taken = self.word.swap(AWAITED, Ordering::Acquire) == FREE;
+        let mut is_taken =
+            self.watch() && self.take_free() || self.word.swap(AWAITED, Ordering::Acquire) == FREE;
         while !is_taken && naps < NAPS {
             host.wait_at_most(&self.word, AWAITED, NAP_MS);
             is_taken = self.word.swap(AWAITED, Ordering::Acquire) == FREE;
@@ -111,13 +130,31 @@ impl Lock {
         is_taken.then(|| self.taken(host))
     }
 
-    /// Takes the lock; if another waiter spins, lets it go first.
+    /// Takes the lock if it comes free while the caller `waits`.
+    pub fn lock_as<'l, H: Host + ?Sized>(
+        &'l self,
+        host: &'l H,
+        waits: Waits,
+    ) -> Option<LockGuard<'l, H>> {
+        match waits {
+            Waits::Long => Some(self.lock(host)),
+            Waits::InBounds => self.lock_within(host),
+            Waits::Never => self.try_lock(host),
+        }
+    }
+
+    /// Takes the lock if it comes free while the caller `waits`; if another waiter spins, lets it
+    /// go first.
     ///
     /// For long work that is divided into several critical sections. A thread that unlocks and
     /// locks again at once leaves waiters no moment in which they could see the lock free: they
     /// would sleep and wake again and again.
-    pub fn lock_behind<'l, H: Host + ?Sized>(&'l self, host: &'l H) -> LockGuard<'l, H> {
-        if self.is_watched() {
+    pub fn lock_behind<'l, H: Host + ?Sized>(
+        &'l self,
+        host: &'l H,
+        waits: Waits,
+    ) -> Option<LockGuard<'l, H>> {
+        if waits != Waits::Never && self.is_watched() {
             host.contention_begins();
             let passed = |_| {
                 spin_hint();
@@ -127,7 +164,7 @@ impl Lock {
             (0..SPINS).any(passed);
             host.contention_ends();
         }
-        self.lock(host)
+        self.lock_as(host, waits)
     }
 
     fn is_watched(&self) -> bool {

@@ -449,7 +449,7 @@ fn table_model() {
     vmap.vunmap(lazy).unwrap();
     let other = model.clone();
     let handle = loom::thread::spawn(move || {
-        other.vmap().map_frames(next, 0, &[Pfn::new(21)]).unwrap();
+        other.vmap().map_frames(next, 0, &[Pfn::new(21)], BARE).unwrap();
         other.ledger.0.lock().unwrap().mapped[Ledger::pages(Span::new(next, 1)).start]
     });
     vmap.purge(PurgeDepth::Lazy);

@@ -97,6 +97,7 @@ impl<'m, M: Mapper, H: Host> Memory<'m, M, H> {
         start: VirtAddr,
         offset: u32,
         frames: &[Pfn],
+        options: &Options,
     ) -> Result<(), VmapError> {
         let parts = self.parts();
         parts.host().check_usable()?;
@@ -114,7 +115,7 @@ impl<'m, M: Mapper, H: Host> Memory<'m, M, H> {
         // Only an offset inside the area is added to its start: the sum could overflow.
         let run =
             (end <= area.body().pages()).then(|| PageRange::new(area.start().add(offset), pages));
-        let options = Options::DEFAULT.protection(area.traits().protection());
+        let options = options.protection(area.traits().protection());
         let mappings = parts.mappings();
         let result = match run {
             Some(run) if !run.iter().any(|page| mappings.frames().is_mapped(page)) => mappings

@@ -1,5 +1,6 @@
 //! The parts that requests and purges work on. Each owns its state; this struct owns them.
 
+use crate::lock::Waits;
 use crate::map::Mappings;
 use crate::metadata::area::{Area, AreaIndex, Areas};
 use crate::metadata::directory::Directory;
@@ -71,6 +72,11 @@ impl<'m, M: Mapper, H: Host> Parts<'m, M, H> {
     /// The space, locked; see [`Space::lock`].
     pub fn lock_space(&self) -> LockedSpace<'_, 'm, H> {
         self.space.lock(&self.directory, &self.host)
+    }
+
+    /// The space, locked if that is possible while the caller `waits`.
+    pub fn lock_space_as(&self, waits: Waits) -> Option<LockedSpace<'_, 'm, H>> {
+        self.space.lock_as(&self.directory, &self.host, waits)
     }
 
     /// The counters of this CPU's node.

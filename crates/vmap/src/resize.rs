@@ -10,12 +10,14 @@ use crate::addresses::Addresses;
 use crate::config::Options;
 use crate::error::{MapError, VmapError};
 use crate::kind::Kind;
+use crate::lock::{LockGuard, Waits};
 use crate::map::own::OwnFrames;
 use crate::memory::Memory;
 use crate::metadata::area::{AreaIndex, State};
 use crate::parts::Parts;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
+use crate::space::boundary;
 use crate::units::{PageRange, VirtAddr, Vpn};
 use pagedepot::sync::count;
 
@@ -58,30 +60,32 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
         let options = Options { guard, protection, ..options };
         let result = match pages {
             0 => Err(VmapError::BadSize),
-            _ if pages < old => self.shrink(index, pages).map(|()| index),
+            _ if pages < old => self.shrink(index, pages, options.no_wait).map(|()| index),
             _ if pages == old => Ok(index),
             _ => self
                 .addresses()
                 .with_mappings(options.no_wait, || self.grow(index, pages, &options)),
         };
+        // What was allocated with flags of its own does not serve any request.
+        let is_plain = options.flags.is_none() || result.is_err() || pages <= old;
         if let Ok(moved) = result
             && moved != index
         {
-            let (kind, warm) = (Kind::Vmalloc, word.is_warm());
+            let (kind, warm) = (Kind::Vmalloc, word.is_warm() && is_plain);
             return Ok(self.addresses().publish(moved, kind, &options, warm, caller));
         }
         // A new generation: a reader must not take what it saw before for what is there now.
         count(&parts.counters().changed_areas, 1);
-        // An area that has lost its guard on the way is not for the pool.
-        let warm = word.is_warm() && area.traits().guard() == u32::from(guard);
+        // Nor does an area that has lost its guard on the way.
+        let warm = word.is_warm() && is_plain && area.traits().guard() == u32::from(guard);
         area.set_word(area.word().allocated(Kind::Vmalloc, warm));
         result.map(|_| start)
     }
 
     /// Returns the pages of a held area from `pages` on.
-    fn shrink(&self, index: AreaIndex, pages: u32) -> Result<(), VmapError> {
+    fn shrink(&self, index: AreaIndex, pages: u32, no_wait: bool) -> Result<(), VmapError> {
         let (parts, area) = (self.parts(), self.parts().area(index));
-        let at = area.start().add(pages);
+        let (at, waits) = (area.start().add(pages), Waits::of(no_wait));
         let own = OwnFrames::new(parts.host(), parts.mappings().frames(), parts.counters());
         if !own.split_at(at)? {
             // The block stays whole, and so does the area. The pages that its user no longer needs
@@ -89,32 +93,46 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
             let rest = PageRange { start: at, end: area.body().end };
             return parts.mappings().zero(rest, area.traits().protection());
         }
-        let rest = parts.lock_space().reserve_descriptor().ok_or(VmapError::NoAreas)?;
-        self.cut(index, at, rest);
+        // First: without it the guard would be lost, and the area is to stay as it is.
+        let purging = self.addresses().purger().begin(waits).ok_or(VmapError::WouldWait)?;
+        let spares = parts.space().spares();
+        let rest = spares.reserve(parts.areas()).ok_or(VmapError::NoAreas)?;
+        self.cut(index, at, rest, (Some(purging), waits));
         Ok(())
     }
 
     /// Cuts a held area at `at`: unmaps and returns the pages behind, but for a guard. Uses the
-    /// descriptor `rest`, which the caller has reserved, and cannot fail.
-    fn cut(&self, index: AreaIndex, at: Vpn, rest: AreaIndex) {
-        let parts = self.parts();
+    /// descriptor `rest`, which the caller has reserved, and the purge lock, if the caller could
+    /// have that. Cannot fail.
+    fn cut(
+        &self,
+        index: AreaIndex,
+        at: Vpn,
+        rest: AreaIndex,
+        (purging, waits): (Option<LockGuard<'_, H>>, Waits),
+    ) {
+        let (parts, purger) = (self.parts(), self.addresses().purger());
         let (area, behind) = (parts.area(index), parts.area(rest));
         let kept = at.since(area.start()).min(area.mapped());
         let guard = area.traits().guard();
-        parts.lock_space().split(index, at, rest);
+        boundary::split(parts.directory(), index, at, rest);
         behind.set_word(behind.word().held(Kind::Vmalloc));
         behind.set_mapped(area.mapped() - kept);
         area.set_mapped(kept);
         area.set_traits(area.traits().without_guard());
         parts.mappings().quarantine(parts.host(), behind);
-        if self.addresses().purger().retire_now(rest) {
-            let space = parts.lock_space();
-            space.shift(index, rest, guard);
-            space.give_back(rest);
+        let is_unmapped = behind.mapped() == 0
+            || purging.is_some_and(|purging| purger.retire_now(&purging, rest, waits));
+        if is_unmapped {
+            boundary::shift(parts.directory(), index, rest, guard);
+            behind.set_next(None);
+            behind.set_traits(behind.traits().without_guard());
+            behind.set_word(behind.word().plain(State::Held).retiring());
+            purger.give_back_all(Some(rest), waits);
             area.set_traits(area.traits().with_guard(guard));
         } else {
-            // It could not be unmapped: the next purge tries again. Until then no request gets the
-            // addresses behind, but they are no guard.
+            // The next purge unmaps it. Until then no request gets the addresses behind, but they
+            // are no guard.
             parts.nodes().push_lazy(parts.areas(), rest);
         }
     }
@@ -125,12 +143,28 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
         pages: u32,
         options: &Options,
     ) -> Result<AreaIndex, VmapError> {
+        if !self.fits_in_place(index, pages, options) {
+            return self.grow_elsewhere(index, pages, options);
+        }
         match self.grow_in_place(index, pages, options) {
             Err(VmapError::Occupied | VmapError::NoAreas | VmapError::Map(MapError::Lost)) => {
                 self.grow_elsewhere(index, pages, options)
             }
             result => result.map(|()| index),
         }
+    }
+
+    /// Whether an area of `pages` pages has the alignment and lies in the window of `options` where
+    /// it is.
+    fn fits_in_place(&self, index: AreaIndex, pages: u32, options: &Options) -> bool {
+        let (parts, area) = (self.parts(), self.parts().area(index));
+        let total = u64::from(pages) + u64::from(options.guard);
+        let start = parts.range().addr(area.start()).get() as u64;
+        let end = start + (total << parts.range().page_size.shift());
+        parts.directory().is_aligned(area.start(), options.align)
+            && options
+                .window
+                .is_none_or(|(from, to)| from.get() as u64 <= start && end <= to.get() as u64)
     }
 
     fn grow_in_place(
@@ -140,17 +174,19 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
         options: &Options,
     ) -> Result<(), VmapError> {
         let (parts, area) = (self.parts(), self.parts().area(index));
-        let old = area.body();
-        let rest = {
-            let space = parts.lock_space();
-            // For undoing it, which must not fail for want of a descriptor.
-            let rest = space.reserve_descriptor().ok_or(VmapError::NoAreas)?;
-            if let Err(error) = space.extend(index, pages - old.pages()) {
-                space.unreserve_descriptor(rest);
-                return Err(error);
-            }
-            rest
+        let (old, spares) = (area.body(), parts.space().spares());
+        // For undoing it, which must not fail for want of a descriptor.
+        let rest = spares.reserve(parts.areas()).ok_or(VmapError::NoAreas)?;
+        let waits = Waits::of(options.no_wait);
+        let extended = match parts.lock_space_as(waits) {
+            Some(space) => space.extend(index, pages - old.pages()),
+            // A pool may have other addresses.
+            None => Err(VmapError::Occupied),
         };
+        if let Err(error) = extended {
+            spares.unreserve(parts.areas(), rest);
+            return Err(error);
+        }
         let more = PageRange { start: old.end, end: area.body().end };
         let mapped = parts
             .mappings()
@@ -160,8 +196,11 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
             .and_then(|()| self.memory.map_entered(index, more, options))
             .and_then(|()| parts.mappings().prepare_new(more, options));
         match mapped {
-            Ok(()) => parts.lock_space().unreserve_descriptor(rest),
-            Err(_) => self.cut(index, old.end, rest),
+            Ok(()) => spares.unreserve(parts.areas(), rest),
+            Err(_) => {
+                let purging = self.addresses().purger().begin(waits);
+                self.cut(index, old.end, rest, (purging, waits));
+            }
         }
         mapped
     }

@@ -1,5 +1,6 @@
 //! Numbers for reports.
 
+use crate::lock::Waits;
 use crate::node::counters::VmapCounts;
 use crate::node::pool::Pools;
 use crate::parts::Parts;
@@ -16,7 +17,8 @@ pub struct VmapStats {
     pub pool_hits: u64,
     /// Pages of address space that no area covers.
     pub free_pages: u64,
-    /// Pages of the largest free range.
+    /// Pages of the largest free range; 0 also if the lock of the free address space did not come
+    /// free within a second, as in a signal handler above its holder.
     pub largest_free_pages: u32,
     /// Pages of lazy areas.
     pub lazy_pages: u64,
@@ -62,7 +64,9 @@ pub fn stats<M: Mapper, H: Host>(parts: &Parts<'_, M, H>) -> VmapStats {
         allocated_areas,
         pool_hits: allocated_areas.saturating_sub(counts.carved_areas),
         free_pages: space.free_pages(),
-        largest_free_pages: parts.lock_space().tree().largest(),
+        largest_free_pages: parts
+            .lock_space_as(Waits::InBounds)
+            .map_or(0, |space| space.tree().largest()),
         lazy_pages: parts.nodes().lazy_pages(),
         cold_areas: cold.0,
         cold_pages: cold.1,

@@ -7,6 +7,7 @@ use core::fmt;
 use core::panic::Location;
 
 use crate::kind::Kind;
+use crate::lock::Waits;
 use crate::metadata::area::{Area, State, Word};
 use crate::parts::Parts;
 use crate::seams::host::Host;
@@ -180,8 +181,8 @@ impl<'a, 'm, M: Mapper, H: Host> View<'a, 'm, M, H> {
     fn next_area(self, from: Vpn) -> Option<(AreaInfo, Vpn)> {
         let (parts, range) = (self.parts, self.parts.range());
         parts.host().check_usable().ok()?;
-        // Under the lock no range is taken or given back.
-        let space = parts.lock_space();
+        // Under the lock no range is taken or given back. A handler above its holder sees no more.
+        let space = parts.lock_space_as(Waits::InBounds)?;
         let mut at = from;
         while at.0 < range.pages {
             if let Some(free) = space.tree().containing(at) {

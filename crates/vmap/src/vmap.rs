@@ -25,9 +25,14 @@ use pagedepot::{PageSize, Pfn, Pressure, Reclaim};
 /// caller supplies.
 ///
 /// All methods take `&self`, and any number of threads may call them. Warm allocations and frees
-/// never wait; other requests may take locks. Interrupt and signal handlers, which may have
-/// interrupted a holder of such a lock, use [`Options::no_wait`] and
-/// [`vfree_atomic`](Self::vfree_atomic).
+/// never wait; other requests may take locks. Interrupt and signal handlers may have interrupted a
+/// holder of such a lock. They use [`Options::no_wait`], which holds for every call below the
+/// request, and the frees whose names end in `_atomic`, which never wait. Other frees run a purge
+/// if one is due. They wait about a second for a lock at most, and not at all for one that their
+/// own thread holds, if the [`Host`] names threads ([`Host::caller`]). [`find`](Self::find),
+/// [`frame_at`](Self::frame_at) and [`read_at`](Self::read_at) take no lock;
+/// [`stats`](Self::stats), [`areas`](Self::areas) and the listings wait as frees do. Handlers must
+/// not call [`purge`](Self::purge), nor make requests that may wait.
 ///
 /// All methods but the constructors are safe, those that free included: they take addresses, and
 /// write only to frames that the host has handed to this vmap. A caller that turns an address into
@@ -128,19 +133,24 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         Ok(self.addresses().publish(area, Kind::Address, &options, false, caller))
     }
 
-    /// Allocates exactly the `pages` pages from `start`, without a guard.
+    /// Allocates exactly the `pages` pages from `start`, and the guard that `options` ask for
+    /// behind them.
     ///
     /// # Errors
     /// [`VmapError::Occupied`] if part of it is busy after a purge of everything freed.
     #[track_caller]
-    pub fn reserve(&self, start: VirtAddr, pages: u32) -> Result<VirtAddr, VmapError> {
+    pub fn alloc_at(
+        &self,
+        start: VirtAddr,
+        pages: u32,
+        options: Options,
+    ) -> Result<VirtAddr, VmapError> {
         let caller = Location::caller();
-        let area = self.addresses().obtain_at(start, pages)?;
-        let options = Options::DEFAULT.guard_pages(0);
+        let area = self.addresses().obtain_at(start, pages, &options)?;
         Ok(self.addresses().publish(area, Kind::Address, &options, false, caller))
     }
 
-    /// Frees what [`alloc`](Self::alloc) or [`reserve`](Self::reserve) returned, if nothing was
+    /// Frees what [`alloc`](Self::alloc) or [`alloc_at`](Self::alloc_at) returned, if nothing was
     /// mapped in it.
     ///
     /// # Errors
@@ -148,6 +158,14 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     #[inline]
     pub fn free(&self, start: VirtAddr) -> Result<(), VfreeError> {
         self.addresses().release(start, Kind::Address, true)
+    }
+
+    /// As [`free`](Self::free), but never waits: see [`vfree_atomic`](Self::vfree_atomic).
+    ///
+    /// # Errors
+    /// As for [`free`](Self::free).
+    pub fn free_atomic(&self, start: VirtAddr) -> Result<(), VfreeError> {
+        self.addresses().release(start, Kind::Address, false)
     }
 
     /// Maps the caller's frames, in this order, into a new area.
@@ -172,9 +190,18 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         self.addresses().release(start, Kind::Vmap, true)
     }
 
+    /// As [`vunmap`](Self::vunmap), but never waits: see [`vfree_atomic`](Self::vfree_atomic).
+    ///
+    /// # Errors
+    /// As for [`vunmap`](Self::vunmap).
+    pub fn vunmap_atomic(&self, start: VirtAddr) -> Result<(), VfreeError> {
+        self.addresses().release(start, Kind::Vmap, false)
+    }
+
     /// Maps the caller's frames into a part of an area of address space, from page `offset` of it:
     /// for ranges that are reserved whole and filled piece by piece. From then on
-    /// [`vunmap`](Self::vunmap) frees the area.
+    /// [`vunmap`](Self::vunmap) frees the area. Of the options [`Options::no_wait`] matters; the
+    /// area keeps its protection.
     ///
     /// # Errors
     /// [`VmapError`]. After [`VmapError::Map`] some of the frames may be mapped, and stay so until
@@ -184,8 +211,9 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         start: VirtAddr,
         offset: u32,
         frames: &[Pfn],
+        options: Options,
     ) -> Result<(), VmapError> {
-        self.memory.map_frames(start, offset, frames)
+        self.memory.map_frames(start, offset, frames, &options)
     }
 
     /// Maps the caller's frames for a short while. As [`vmap`](Self::vmap), but
@@ -204,11 +232,24 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// # Errors
     /// [`VfreeError`], also for another number of pages. Nothing is changed then.
     pub fn vm_unmap_ram(&self, start: VirtAddr, pages: u32) -> Result<(), VfreeError> {
+        self.unmap_ram(start, pages, true)
+    }
+
+    /// As [`vm_unmap_ram`](Self::vm_unmap_ram), but never waits: see
+    /// [`vfree_atomic`](Self::vfree_atomic).
+    ///
+    /// # Errors
+    /// As for [`vm_unmap_ram`](Self::vm_unmap_ram).
+    pub fn vm_unmap_ram_atomic(&self, start: VirtAddr, pages: u32) -> Result<(), VfreeError> {
+        self.unmap_ram(start, pages, false)
+    }
+
+    fn unmap_ram(&self, start: VirtAddr, pages: u32, may_wait: bool) -> Result<(), VfreeError> {
         let busy = self.parts().directory().busy_at(start, Kind::Ram);
         if busy.is_some_and(|(index, _)| self.parts().area(index).body().pages() != pages) {
             return Err(VfreeError::NotAllocated);
         }
-        self.addresses().release(start, Kind::Ram, true)
+        self.addresses().release(start, Kind::Ram, may_wait)
     }
 
     /// Allocates `pages` pages of memory at consecutive addresses, with a guard behind.
@@ -250,12 +291,14 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     }
 
     /// Resizes memory of [`vmalloc`](Self::vmalloc) to `pages` pages; returns its address. Keeps
-    /// the contents up to the smaller size. Grows in place if the addresses behind are free.
-    /// Otherwise maps the frames at a new address, without copying, and frees the old one.
-    /// Pages that are not needed any more are unmapped, flushed and freed at once.
+    /// the contents up to the smaller size. Grows in place if the addresses behind are free, and it
+    /// has the alignment and window of `options` there. Otherwise maps the frames at a new address,
+    /// without copying, and frees the old one. Memory that shrinks stays where it is. Pages that
+    /// are not needed any more are unmapped, flushed and freed at once, with all that is lazy.
     ///
     /// New pages are as [`vmalloc`](Self::vmalloc)'s; `options` say how to allocate them. The area
-    /// keeps its guard and protection.
+    /// keeps its guard and protection. With [`Options::no_wait`] it neither waits nor purges to
+    /// grow; to shrink it needs the purge lock, and fails if another thread, or its own, purges.
     ///
     /// # Errors
     /// [`VmapError`]. The memory is as it was then.
@@ -303,7 +346,8 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
 
     /// All areas, busy or not, by address; none in a forked child. Each is as it was when the
     /// iterator reached it. Areas that appear or vanish meanwhile may be missed; none is seen
-    /// twice.
+    /// twice. Takes the lock of the free address space at each step, and ends if it does not come
+    /// free within a second, as in a signal handler above its holder.
     pub fn areas(&self) -> impl Iterator<Item = AreaInfo> {
         self.view().areas()
     }
@@ -320,7 +364,8 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         self.view()
     }
 
-    /// Numbers for reports. O(descriptors + nodes); takes the lock of the free address space.
+    /// Numbers for reports. O(descriptors + nodes); takes the lock of the free address space, if it
+    /// comes free within a second.
     pub fn stats(&self) -> VmapStats {
         stats(self.parts())
     }

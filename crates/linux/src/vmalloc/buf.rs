@@ -173,7 +173,16 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
     /// [`VmapError`]; then the buffer has not changed.
     #[track_caller]
     pub fn grow(&mut self, bytes: usize) -> Result<(), VmapError> {
-        if bytes > self.len() { self.resize(bytes) } else { Ok(()) }
+        self.grow_with(bytes, Options::DEFAULT)
+    }
+
+    /// As [`grow`](Self::grow), with options for the new pages. The buffer keeps its guard.
+    ///
+    /// # Errors
+    /// As [`grow`](Self::grow).
+    #[track_caller]
+    pub fn grow_with(&mut self, bytes: usize, options: Options) -> Result<(), VmapError> {
+        if bytes > self.len() { self.resize_with(bytes, options) } else { Ok(()) }
     }
 
     /// Changes the size to `bytes` bytes, rounded up to whole pages. Pages that are no longer
@@ -197,16 +206,27 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
     /// As [`grow`](Self::grow).
     #[track_caller]
     pub fn resize(&mut self, bytes: usize) -> Result<(), VmapError> {
+        self.resize_with(bytes, Options::DEFAULT)
+    }
+
+    /// As [`resize`](Self::resize), with options for the new pages: a signal handler resizes with
+    /// [`Options::no_wait`], which fails where the call would wait. The protection is always
+    /// read-write.
+    ///
+    /// # Errors
+    /// As [`grow`](Self::grow).
+    #[track_caller]
+    pub fn resize_with(&mut self, bytes: usize, options: Options) -> Result<(), VmapError> {
         let pages = self.space().pages_for(bytes)?;
         if pages == 0 {
             self.free();
             return Ok(());
         }
         self.start = if self.bytes == 0 {
-            self.space().vmalloc(pages, Options::DEFAULT)?
+            self.space().vmalloc(pages, options.protection(Default::default()))?
         } else {
             // SAFETY: this value alone uses the memory, and continues with the new address.
-            unsafe { self.space().vrealloc(self.start, pages, Options::DEFAULT) }?
+            unsafe { self.space().vrealloc(self.start, pages, options) }?
         };
         self.bytes = (pages as usize) << self.space().page_shift();
         Ok(())

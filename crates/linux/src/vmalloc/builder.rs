@@ -135,7 +135,8 @@ impl VmallocBuilder {
     /// Leaves purges to a thread of the program. `wake` is called when there is enough to purge.
     /// The thread then calls [`Vmalloc::purge`] with
     /// [`PurgeDepth::Decay`](super::PurgeDepth::Decay). A free purges by itself when more than
-    /// twice the lazy limit is waiting. Default: the thread whose free passes the limit purges.
+    /// twice the lazy limit is waiting. Default: the thread whose free passes the limit purges. If
+    /// signal handlers free memory, they call `wake`, too.
     pub fn on_purge_wanted(mut self, wake: impl Fn() + Send + Sync + 'static) -> Self {
         self.purge_wanted = Some(PurgeWanted(Arc::new(wake)));
         self

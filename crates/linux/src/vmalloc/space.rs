@@ -24,6 +24,12 @@ use crate::shrinkers::Shrinkers;
 /// number of threads may call them. A request for a size that was freed before costs one atomic
 /// operation and no system call, apart from zeroing. The [module](super) has an example.
 ///
+/// # In signal handlers
+/// Requests with [`Options::no_wait`] and the frees whose names end in `_atomic` never wait, and
+/// take nothing from the heap. Other frees, and a buffer that is dropped, wait a second at most.
+/// [`read_at`](Self::read_at), [`find`](Self::find) and [`pfn_of`](Self::pfn_of) take no lock.
+/// Handlers must not purge, nor make requests that may wait.
+///
 /// # After fork
 /// A child gets [`AllocError::Forked`](pagedepot::AllocError::Forked) and [`VfreeError::Forked`],
 /// and sees no areas, whatever its parent's threads were doing at the fork. No call waits for them.
@@ -131,6 +137,9 @@ impl Vmalloc {
 
     /// Frees what [`vmalloc`](Self::vmalloc) returned, from any thread.
     ///
+    /// A free may run a purge, which waits a second for a lock at most, and never for one that its
+    /// own thread holds. So a signal handler that drops a buffer does not hang.
+    ///
     /// # Errors
     /// [`VfreeError`] when no such area begins at `start`; then nothing has changed.
     ///
@@ -154,7 +163,8 @@ impl Vmalloc {
     }
 
     /// Changes the size of what [`vmalloc`](Self::vmalloc) returned. Contents up to the smaller
-    /// size are kept. The area may move: its pages are mapped at the new address, not copied.
+    /// size are kept. The area may move: its pages are mapped at the new address, not copied. With
+    /// [`Options::no_wait`] it fails where it would wait, as to shrink during a purge.
     ///
     /// # Errors
     /// [`VmapError`]; then the area has not changed.
@@ -194,6 +204,17 @@ impl Vmalloc {
         self.vmap_ref().vunmap(address(start))
     }
 
+    /// As [`vunmap`](Self::vunmap), but never waits: see [`vfree_atomic`](Self::vfree_atomic).
+    ///
+    /// # Errors
+    /// As [`vunmap`](Self::vunmap).
+    ///
+    /// # Safety
+    /// As [`vunmap`](Self::vunmap).
+    pub unsafe fn vunmap_atomic(&self, start: NonNull<u8>) -> Result<(), VfreeError> {
+        self.vmap_ref().vunmap_atomic(address(start))
+    }
+
     /// As [`vmap`](Self::vmap), for frames that are mapped for a short while (Linux: `vm_map_ram`).
     ///
     /// # Errors
@@ -213,6 +234,22 @@ impl Vmalloc {
     /// As [`vunmap`](Self::vunmap).
     pub unsafe fn vm_unmap_ram(&self, start: NonNull<u8>, pages: u32) -> Result<(), VfreeError> {
         self.vmap_ref().vm_unmap_ram(address(start), pages)
+    }
+
+    /// As [`vm_unmap_ram`](Self::vm_unmap_ram), but never waits: see
+    /// [`vfree_atomic`](Self::vfree_atomic).
+    ///
+    /// # Errors
+    /// As [`vm_unmap_ram`](Self::vm_unmap_ram).
+    ///
+    /// # Safety
+    /// As [`vunmap`](Self::vunmap).
+    pub unsafe fn vm_unmap_ram_atomic(
+        &self,
+        start: NonNull<u8>,
+        pages: u32,
+    ) -> Result<(), VfreeError> {
+        self.vmap_ref().vm_unmap_ram_atomic(address(start), pages)
     }
 
     /// Unmaps freed areas and takes their pages back. Interrupts the CPUs that run this process.

@@ -10,16 +10,16 @@
 //!
 //! # Under memory pressure
 //! A request for frames may come at any moment: in a signal handler above a purge, for example, or
-//! above code that holds the space's lock. So a purge on its behalf waits in bounds
-//! ([`Lock::lock_within`]). If it cannot have the purge lock, it frees nothing. If it cannot have
-//! the space's lock, it has freed the frames, and returns the addresses to the lazy lists, with
-//! nothing mapped: the next purge hands them on.
+//! above code that holds the space's lock. So may a free, whose purge is due. So a purge on their
+//! behalf waits in bounds ([`Lock::lock_within`]). If it cannot have the purge lock, it frees
+//! nothing. If it cannot have the space's lock, it has freed the frames, and returns the addresses
+//! to the lazy lists, with nothing mapped: the next purge hands them on.
 
 pub mod retire;
 
 use crate::config::PurgeBy;
 use crate::error::MapError;
-use crate::lock::{Lock, LockGuard};
+use crate::lock::{Lock, LockGuard, Waits};
 use crate::metadata::area::{AreaIndex, State};
 use crate::metadata::batch::{Batch, Queue};
 use crate::model::{Mutant, leaves_out};
@@ -29,7 +29,8 @@ use crate::parts::Parts;
 use crate::purge::retire::Retirement;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
-use crate::space::transfer::Returned;
+use crate::space::spares::Supply;
+use crate::space::transfer::{Returned, make_area};
 use pagedepot::Pressure;
 use pagedepot::sync::count;
 
@@ -67,15 +68,6 @@ pub struct Purged {
     pub error: Option<MapError>,
 }
 
-/// How a purge waits for locks.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Waits {
-    /// Until they are free.
-    Long,
-    /// For about a second, and not for its own thread.
-    InBounds,
-}
-
 /// The parts, and what decides when and by which thread they are purged.
 pub struct Purger<'m, M, H> {
     parts: Parts<'m, M, H>,
@@ -108,25 +100,26 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
 
     /// Takes back what was freed. Waits for a purge that is under way.
     pub fn purge(&self, depth: PurgeDepth) -> Purged {
-        if self.parts.host().check_usable().is_err() {
-            return Purged::default();
-        }
-        let purging = self.lock.lock(self.parts.host());
-        self.purge_locked(&purging, depth, Waits::Long)
+        self.purge_as(depth, Waits::Long).unwrap_or_default()
     }
 
-    /// As [`purge`](Self::purge), waiting in bounds. `None`: another thread purges, or this one
-    /// does already.
-    fn purge_within(&self, depth: PurgeDepth) -> Option<Purged> {
+    /// Takes back what was freed. `None`: the purge lock did not come free while the caller
+    /// `waits`, or this process may not purge.
+    fn purge_as(&self, depth: PurgeDepth, waits: Waits) -> Option<Purged> {
         self.parts.host().check_usable().ok()?;
-        let purging = self.lock.lock_within(self.parts.host())?;
-        Some(self.purge_locked(&purging, depth, Waits::InBounds))
+        let purging = self.begin(waits)?;
+        Some(self.purge_locked(&purging, depth, waits))
+    }
+
+    /// The purge lock, if it comes free while the caller `waits`.
+    pub fn begin(&self, waits: Waits) -> Option<LockGuard<'_, H>> {
+        self.lock.lock_as(self.parts.host(), waits)
     }
 
     /// Purges for the page allocator: first what is lazy and a quarter of the pools; then, if that
     /// is too little or the request is about to fail, everything. Returns the number of frames.
     pub fn reclaim(&self, pressure: Pressure) -> u64 {
-        let purge = |depth| self.purge_within(depth).map(|purged| purged.frames);
+        let purge = |depth| self.purge_as(depth, Waits::InBounds).map(|purged| purged.frames);
         let mut frames = 0;
         if !pressure.is_last_resort {
             let Some(decayed) = purge(PurgeDepth::Decay) else { return 0 };
@@ -179,14 +172,13 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
             return;
         }
         // A purge under way serves this thread, too. But where purges fall behind, threads that
-        // free wait for them: otherwise the number of lazy pages would have no bound.
-        if is_behind {
-            let purging = self.lock.lock(host);
-            if nodes.lazy_pages() >= self.lazy_pages_max {
-                self.purge_locked(&purging, PurgeDepth::Decay, Waits::Long);
-            }
-        } else if let Some(purging) = self.lock.try_lock(host) {
-            self.purge_locked(&purging, PurgeDepth::Decay, Waits::Long);
+        // free wait for them: otherwise the number of lazy pages would have no bound. In bounds:
+        // this may be a signal handler above a holder of the lock.
+        let waits = if is_behind { Waits::InBounds } else { Waits::Never };
+        if let Some(purging) = self.begin(waits)
+            && nodes.lazy_pages() >= self.lazy_pages_max
+        {
+            self.purge_locked(&purging, PurgeDepth::Decay, Waits::InBounds);
         }
     }
 
@@ -223,18 +215,17 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
     }
 
     /// Takes the mappings of one held area away, together with all that is lazy. `false`: it could
-    /// not be unmapped.
-    pub fn retire_now(&self, index: AreaIndex) -> bool {
-        let purging = self.lock.lock(self.parts.host());
+    /// not be unmapped. The caller holds the purge lock, and `waits` for others.
+    pub fn retire_now(&self, purging: &LockGuard<'_, H>, index: AreaIndex, waits: Waits) -> bool {
         let mut batch = Batch::EMPTY;
         for node in self.parts.nodes().iter() {
             self.collect_lazy(node, PurgeDepth::Lazy, &mut batch);
         }
         batch.push(self.parts.areas(), index);
         batch.sort(self.parts.areas());
-        Retirement::new(&self.parts, &purging).retire(batch);
+        Retirement::new(&self.parts, purging).retire(batch);
         let is_retired = !self.parts.area(index).is_stuck();
-        self.hand_on(batch, Some(index), Waits::Long);
+        self.hand_on(batch, Some(index), waits);
         is_retired
     }
 
@@ -314,10 +305,7 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
             }
         }
         self.refill(row, &mut returned);
-        match waits {
-            Waits::Long => self.give_back_all(returned.first()),
-            Waits::InBounds => self.give_back_within(returned.first()),
-        }
+        self.give_back_all(returned.first(), waits);
         stuck_areas
     }
 
@@ -339,8 +327,9 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
     }
 
     /// Returns areas, in ascending order, to the free address space. Tries their pools once more
-    /// before: a thread that has emptied one meanwhile then need not come to the space, too.
-    pub fn give_back_all(&self, first: Option<AreaIndex>) {
+    /// before: a thread that has emptied one meanwhile then need not come to the space, too. If the
+    /// space's lock does not come free while the caller `waits`, the rest becomes lazy.
+    pub fn give_back_all(&self, first: Option<AreaIndex>, mut waits: Waits) {
         let parts = &self.parts;
         let mut rest = first;
         while rest.is_some() {
@@ -354,40 +343,35 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
                 }
             }
             // The pools may have had room for all.
-            if !returned.is_empty() {
-                let space = parts.space().lock_behind(parts.directory(), parts.host());
-                let spare = space.take_back(returned);
-                drop(space);
-                parts.space().spares().put(parts.areas(), spare);
+            if returned.is_empty() {
+                continue;
             }
+            let space = parts.space();
+            let spare = match space.lock_behind(parts.directory(), parts.host(), waits) {
+                Some(space) => space.take_back(returned),
+                None => {
+                    // One wait is enough.
+                    waits = Waits::Never;
+                    self.make_lazy_again(returned)
+                }
+            };
+            space.spares().put(parts.areas(), spare);
         }
     }
 
-    /// As [`give_back_all`](Self::give_back_all), waiting in bounds: what cannot be given back
-    /// becomes lazy.
-    fn give_back_within(&self, first: Option<AreaIndex>) {
-        let parts = &self.parts;
-        let mut rest = first;
-        while rest.is_some() {
-            let Some(space) = parts.space().lock_within(parts.directory(), parts.host()) else {
-                break;
-            };
-            let mut returned = Returned::default();
-            for _ in 0..GIVE_BACK_BATCH {
-                let Some(index) = rest else { break };
-                rest = parts.area(index).next();
-                returned.add(parts.directory(), index);
-            }
-            let spare = space.take_back(returned);
-            drop(space);
-            parts.space().spares().put(parts.areas(), spare);
-        }
+    /// Makes ranges that could not be given back lazy areas, with nothing mapped, which the next
+    /// purge treats as any others. Returns the descriptors left over.
+    fn make_lazy_again(&self, returned: Returned) -> Supply {
+        let (parts, areas) = (&self.parts, self.parts.areas());
+        let (mut rest, spare) = returned.into_parts();
         while let Some(index) = rest {
-            let area = parts.area(index);
-            rest = area.next();
-            // Nothing is mapped there; the next purge treats it as any other area.
-            area.set_word(area.word().plain(State::Held).retiring());
-            parts.nodes().push_lazy(parts.areas(), index);
+            rest = areas[index].next();
+            let run = areas[index].run();
+            make_area(&areas[index], run);
+            areas[index].set_word(areas[index].word().retiring());
+            parts.directory().index().set(run, index);
+            parts.nodes().push_lazy(areas, index);
         }
+        spare
     }
 }

@@ -4,14 +4,15 @@
 //! descriptors. So a free needs no new descriptor, and an allocation needs at most two more than it
 //! frees: one for the area, one for the free pages on its far side.
 
+pub mod boundary;
 pub mod request;
 pub mod spares;
 pub mod transfer;
 pub mod tree;
 
 use crate::error::VmapError;
-use crate::lock::{Lock, LockGuard};
-use crate::metadata::area::{AreaIndex, Areas, State};
+use crate::lock::{Lock, LockGuard, Waits};
+use crate::metadata::area::{AreaIndex, Areas};
 use crate::metadata::directory::Directory;
 use crate::seams::host::Host;
 use crate::space::request::AddressRequest;
@@ -73,26 +74,19 @@ impl Space {
         &'l self,
         directory: &'l Directory<'m>,
         host: &'l H,
-    ) -> LockedSpace<'l, 'm, H> {
-        LockedSpace { space: self, directory, _guard: self.lock.lock_behind(host) }
+        waits: Waits,
+    ) -> Option<LockedSpace<'l, 'm, H>> {
+        Some(LockedSpace { space: self, directory, _guard: self.lock.lock_behind(host, waits)? })
     }
 
-    /// Locks the space, waiting in bounds: [`Lock::lock_within`].
-    pub fn lock_within<'l, 'm, H: Host + ?Sized>(
+    /// Locks the space if it comes free while the caller `waits`.
+    pub fn lock_as<'l, 'm, H: Host + ?Sized>(
         &'l self,
         directory: &'l Directory<'m>,
         host: &'l H,
+        waits: Waits,
     ) -> Option<LockedSpace<'l, 'm, H>> {
-        Some(LockedSpace { space: self, directory, _guard: self.lock.lock_within(host)? })
-    }
-
-    /// Locks the space if that is possible at once.
-    pub fn try_lock<'l, 'm, H: Host + ?Sized>(
-        &'l self,
-        directory: &'l Directory<'m>,
-        host: &'l H,
-    ) -> Option<LockedSpace<'l, 'm, H>> {
-        Some(LockedSpace { space: self, directory, _guard: self.lock.try_lock(host)? })
+        Some(LockedSpace { space: self, directory, _guard: self.lock.lock_as(host, waits)? })
     }
 }
 
@@ -109,28 +103,6 @@ impl<'m, H: Host + ?Sized> LockedSpace<'_, 'm, H> {
         let free = &self.space.free_pages;
         // Relaxed, both: under the lock.
         free.store(free.load(Ordering::Relaxed).wrapping_add(pages as u64), Ordering::Relaxed);
-    }
-
-    /// Puts back a descriptor that is neither an area nor a free range.
-    fn put_descriptor(&self, spare: AreaIndex) {
-        let mut supply = Supply::default();
-        supply.push(self.areas(), spare);
-        self.space.spares.put(self.areas(), supply);
-    }
-
-    /// A descriptor for later use, held by the caller and covering nothing.
-    pub fn reserve_descriptor(&self) -> Option<AreaIndex> {
-        let spare = self.space.spares.take_one(self.areas())?;
-        let area = self.directory.area(spare);
-        area.set_word(area.word().plain(State::Held));
-        Some(spare)
-    }
-
-    /// Gives back a descriptor of [`reserve_descriptor`](Self::reserve_descriptor).
-    pub fn unreserve_descriptor(&self, spare: AreaIndex) {
-        let area = self.directory.area(spare);
-        area.set_word(area.word().plain(State::Vacant));
-        self.put_descriptor(spare);
     }
 
     /// Takes an area out of the free space, and up to `more` of the same size: the lowest that fit.
@@ -263,7 +235,7 @@ impl<'m, H: Host + ?Sized> LockedSpace<'_, 'm, H> {
         let more = PageRange::new(end, pages);
         if whole.end == more.end {
             self.tree().remove(free);
-            self.put_descriptor(free);
+            self.space.spares.put_one(areas, free);
         } else {
             self.tree().replace(free, PageRange { start: more.end, end: whole.end });
         }
@@ -272,34 +244,6 @@ impl<'m, H: Host + ?Sized> LockedSpace<'_, 'm, H> {
         areas[area].place(run);
         self.directory.index().set(run, area);
         Ok(())
-    }
-
-    /// Cuts an area that the caller owns at `at`. The part behind becomes the area `rest`, a
-    /// descriptor of [`reserve_descriptor`](Self::reserve_descriptor), which the caller owns, too.
-    pub fn split(&self, area: AreaIndex, at: Vpn, rest: AreaIndex) {
-        let (front, rest_area) = (self.directory.area(area), self.directory.area(rest));
-        let run = front.run();
-        let behind = PageRange { start: at, end: run.end };
-        front.place(PageRange { start: run.start, end: at });
-        make_area(rest_area, behind);
-        self.directory.index().set(behind, rest);
-        rest_area.set_traits(front.traits());
-    }
-
-    /// Moves the boundary between two neighbours that the caller owns: the first `pages` pages of
-    /// `behind`, which has more, become the end of `area`.
-    pub fn shift(&self, area: AreaIndex, behind: AreaIndex, pages: u32) {
-        let (front, back) = (self.directory.area(area).run(), self.directory.area(behind).run());
-        debug_assert!(front.end == back.start && pages < back.pages());
-        let boundary = back.start.add(pages);
-        self.directory.index().clear(back);
-        for (index, run) in [
-            (area, PageRange { start: front.start, end: boundary }),
-            (behind, PageRange { start: boundary, end: back.end }),
-        ] {
-            self.directory.area(index).place(run);
-            self.directory.index().set(run, index);
-        }
     }
 
     /// Makes all `pages` pages of the range free. Called once, on a new space.

@@ -13,7 +13,7 @@
 //!
 //! Descriptors that were never used are handed out by number, and not touched before.
 
-use crate::metadata::area::{AreaIndex, Areas};
+use crate::metadata::area::{AreaIndex, Areas, State};
 use pagedepot::sync::prim::{AtomicU32, Ordering};
 use pagedepot::sync::stack::{Popped, Stack};
 
@@ -79,6 +79,26 @@ impl Spares {
     /// Takes one.
     pub fn take_one(&self, areas: Areas<'_>) -> Option<AreaIndex> {
         self.take(areas, 1).pop(areas)
+    }
+
+    /// Takes one for later use: held by the caller, covering nothing.
+    pub fn reserve(&self, areas: Areas<'_>) -> Option<AreaIndex> {
+        let spare = self.take_one(areas)?;
+        areas[spare].set_word(areas[spare].word().plain(State::Held));
+        Some(spare)
+    }
+
+    /// Puts back a descriptor of [`reserve`](Self::reserve).
+    pub fn unreserve(&self, areas: Areas<'_>, spare: AreaIndex) {
+        areas[spare].set_word(areas[spare].word().plain(State::Vacant));
+        self.put_one(areas, spare);
+    }
+
+    /// Puts one vacant descriptor that the caller owns.
+    pub fn put_one(&self, areas: Areas<'_>, spare: AreaIndex) {
+        let mut supply = Supply::default();
+        supply.push(areas, spare);
+        self.put(areas, supply);
     }
 
     /// Takes up to `count` in advance, and leaves most of the unused ones to other threads.

@@ -39,12 +39,21 @@ fn windows_alignment_and_reserved_places_are_kept() {
     let inside = vmap.alloc(9, Options::DEFAULT.window(start, end)).unwrap();
     assert_eq!(inside, start);
     assert_eq!(vmap.alloc(1, Options::DEFAULT.window(start, end)), Err(VmapError::NoSpace));
-    assert_eq!(vmap.reserve(start.add(PAGE), 1), Err(VmapError::Occupied));
+    assert_eq!(
+        vmap.alloc_at(start.add(PAGE), 1, Options::DEFAULT.guard_pages(0)),
+        Err(VmapError::Occupied)
+    );
     vmap.free(inside).unwrap();
     // It is pooled now: the reservation purges it.
-    assert_eq!(vmap.reserve(start.add(PAGE), 3), Ok(start.add(PAGE)));
+    assert_eq!(
+        vmap.alloc_at(start.add(PAGE), 3, Options::DEFAULT.guard_pages(0)),
+        Ok(start.add(PAGE))
+    );
     assert_eq!(vmap.alloc(1, Options::DEFAULT.window(start, start)), Err(VmapError::BadWindow));
-    assert_eq!(vmap.reserve(start.add(1), 3), Err(VmapError::BadWindow));
+    assert_eq!(
+        vmap.alloc_at(start.add(1), 3, Options::DEFAULT.guard_pages(0)),
+        Err(VmapError::BadWindow)
+    );
     for shift in 0..24 {
         let addr = vmap.alloc(3, Options::DEFAULT.align(1 << shift)).unwrap();
         assert_eq!(addr.get() % (1 << shift), 0);
@@ -200,10 +209,16 @@ fn growing_keeps_contents_in_place_or_elsewhere() {
 fn ranges_are_filled_piece_by_piece() {
     let mut vmap = paged(1000, 64, &config());
     let area = vmap.alloc(100, Options::DEFAULT).unwrap();
-    vmap.map_frames(area, 10, &own_frames(0, 5)).unwrap();
-    vmap.map_frames(area, 95, &own_frames(10, 5)).unwrap();
-    assert_eq!(vmap.map_frames(area, 12, &own_frames(20, 1)), Err(VmapError::BadOffset));
-    assert_eq!(vmap.map_frames(area, 99, &own_frames(20, 2)), Err(VmapError::BadOffset));
+    vmap.map_frames(area, 10, &own_frames(0, 5), Options::DEFAULT).unwrap();
+    vmap.map_frames(area, 95, &own_frames(10, 5), Options::DEFAULT).unwrap();
+    assert_eq!(
+        vmap.map_frames(area, 12, &own_frames(20, 1), Options::DEFAULT),
+        Err(VmapError::BadOffset)
+    );
+    assert_eq!(
+        vmap.map_frames(area, 99, &own_frames(20, 2), Options::DEFAULT),
+        Err(VmapError::BadOffset)
+    );
     assert!(!vmap.mapper().is_mapped(area));
     assert_eq!(vmap.mapper().frame_at(area.add(95 * PAGE)), Some(own_frames(10, 1)[0]));
     assert_eq!(vmap.find(area).unwrap().mapped_pages, 10);
@@ -513,5 +528,44 @@ fn no_purge_is_run_for_a_place_that_is_busy() {
     assert_eq!(vmap.alloc(7, large), Ok(second));
     vmap.free(first).unwrap();
     vmap.free(second).unwrap();
+    check_all_back(&mut vmap);
+}
+
+#[test]
+fn memory_that_grew_with_flags_of_its_own_serves_no_other_request() {
+    let config = VmapConfig { pool_pages_max: Some(0), ..VmapConfig::new(1, 100) };
+    let mut vmap = paged(1000, 300, &config);
+    for moves in [false, true] {
+        let at = vmap.vmalloc(5, Options::DEFAULT).unwrap();
+        let wall = moves.then(|| vmap.alloc(1, Options::DEFAULT).unwrap());
+        let grown = vmap.vrealloc(at, 9, Options::DEFAULT.flags(Flags::UNMOVABLE)).unwrap();
+        assert_eq!(grown != at, moves);
+        vmap.vfree(grown).unwrap();
+        assert_eq!(vmap.stats().warm_areas, 0);
+        wall.into_iter().for_each(|wall| vmap.free(wall).unwrap());
+    }
+    let at = vmap.vmalloc(5, Options::DEFAULT).unwrap();
+    let grown = vmap.vrealloc(at, 9, Options::DEFAULT).unwrap();
+    vmap.vfree(grown).unwrap();
+    assert_eq!(vmap.stats().warm_areas, 1);
+    check_all_back(&mut vmap);
+}
+
+#[test]
+fn memory_grows_to_where_its_options_allow() {
+    let config = VmapConfig { pool_pages_max: Some(0), ..VmapConfig::new(1, 100) };
+    let mut vmap = paged(1000, 300, &config);
+    let wall = vmap.alloc(1, Options::DEFAULT.guard_pages(0)).unwrap();
+    let at = vmap.vmalloc(5, Options::DEFAULT).unwrap();
+    let aligned = vmap.vrealloc(at, 6, Options::DEFAULT.align(8 * PAGE)).unwrap();
+    assert_eq!(aligned.get() % (8 * PAGE), 0);
+    assert_eq!(vmap.vrealloc(aligned, 7, Options::DEFAULT.align(8 * PAGE)), Ok(aligned));
+    let window = (vmap.span().start.add(100 * PAGE), vmap.span().start.add(200 * PAGE));
+    let inside = vmap.vrealloc(aligned, 8, Options::DEFAULT.window(window.0, window.1)).unwrap();
+    assert!(window.0 <= inside && inside.add(9 * PAGE) <= window.1);
+    let bad = vmap.vrealloc(inside, 9, Options::DEFAULT.align(3));
+    assert_eq!(bad, Err(VmapError::BadAlign));
+    vmap.vfree(inside).unwrap();
+    vmap.free(wall).unwrap();
     check_all_back(&mut vmap);
 }

@@ -225,7 +225,7 @@ fn a_frame_number_that_cannot_be_kept_is_refused() {
     assert_eq!(vmap.vmap(&last, Options::DEFAULT), Err(VmapError::BadFrame));
     assert_eq!(vmap.vm_map_ram(&last, Options::DEFAULT), Err(VmapError::BadFrame));
     let area = vmap.alloc(3, Options::DEFAULT).unwrap();
-    assert_eq!(vmap.map_frames(area, 0, &last), Err(VmapError::BadFrame));
+    assert_eq!(vmap.map_frames(area, 0, &last, Options::DEFAULT), Err(VmapError::BadFrame));
     vmap.free(area).unwrap();
     finish(vmap);
 }

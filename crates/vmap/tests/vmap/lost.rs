@@ -52,7 +52,7 @@ fn finish((mut vmap, kept): (Paged, Vec<Pfn>)) -> u64 {
     for info in vmap.areas().filter(|info| info.kind == Kind::Lost) {
         assert_eq!(vmap.free(info.span.start), Err(VfreeError::WrongKind(Kind::Lost)));
         assert_eq!(vmap.vunmap(info.span.start), Err(VfreeError::WrongKind(Kind::Lost)));
-        let error = vmap.map_frames(info.span.start, 0, &own_frames(0, 1));
+        let error = vmap.map_frames(info.span.start, 0, &own_frames(0, 1), Options::DEFAULT);
         assert_eq!(error, Err(VmapError::NotAllocated));
     }
     starts.iter().for_each(|&start| vmap.free(start).unwrap());
@@ -95,7 +95,7 @@ fn session(vmap: &Paged) {
         vmap.purge(PurgeDepth::Lazy);
         let area = vmap.alloc(9, Options::DEFAULT).unwrap();
         check_area(vmap, area);
-        if let Err(error) = vmap.map_frames(area, 2, &own_frames(0, 5)) {
+        if let Err(error) = vmap.map_frames(area, 2, &own_frames(0, 5), Options::DEFAULT) {
             assert_eq!(error, VmapError::Map(MapError::NoTables));
         }
         let _ = vmap.free(area).or_else(|_| vmap.vunmap(area));
@@ -133,9 +133,12 @@ fn a_reservation_does_not_get_what_is_lost() {
         .find(|&page| vmap.mapper().is_lost(page))
         .unwrap();
     vmap.mapper().never_fail();
-    assert_eq!(vmap.reserve(memory, 9), Err(VmapError::Occupied));
-    assert_eq!(vmap.reserve(lost, 1), Err(VmapError::Occupied));
-    assert_eq!(vmap.reserve(lost.add(PAGE), 2), Ok(lost.add(PAGE)));
+    assert_eq!(vmap.alloc_at(memory, 9, Options::DEFAULT.guard_pages(0)), Err(VmapError::Occupied));
+    assert_eq!(vmap.alloc_at(lost, 1, Options::DEFAULT.guard_pages(0)), Err(VmapError::Occupied));
+    assert_eq!(
+        vmap.alloc_at(lost.add(PAGE), 2, Options::DEFAULT.guard_pages(0)),
+        Ok(lost.add(PAGE))
+    );
     vmap.free(lost.add(PAGE)).unwrap();
     finish((vmap, kept));
 }

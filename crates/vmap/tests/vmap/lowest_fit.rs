@@ -6,6 +6,8 @@ use proptest::prelude::*;
 use crate::paper::{PAGE, Paged, check_all_back, paged_at};
 
 const PAGES: u32 = 600;
+/// Without a guard.
+const BARE: Options = Options::DEFAULT.guard_pages(0);
 const BASE: usize = 0x12_3456_7000;
 
 /// What is taken, as page numbers from the range's start.
@@ -75,7 +77,7 @@ fn run(vmap: &mut Paged, steps: Vec<Step>) {
                 } else {
                     Err(VmapError::Occupied)
                 };
-                assert_eq!(vmap.reserve(page(start), pages), expected);
+                assert_eq!(vmap.alloc_at(page(start), pages, BARE), expected);
             }
             Step::Free(which) => {
                 if naive.0.is_empty() {
@@ -110,13 +112,13 @@ fn many_misaligned_gaps_do_not_hide_an_aligned_one() {
     let mut vmap = paged_at(1 << 30, 4000, 64, &config);
     let page = |at: usize| VirtAddr::new((1 << 30) + at * PAGE);
     // Gaps of three pages that begin at 8n + 5: too many to look at each.
-    let walls: Vec<_> = (0..499).map(|i| vmap.reserve(page(i * 8), 5).unwrap()).collect();
+    let walls: Vec<_> = (0..499).map(|i| vmap.alloc_at(page(i * 8), 5, BARE).unwrap()).collect();
     let options = Options::DEFAULT.guard_pages(0).align(8 * PAGE);
     assert_eq!(vmap.alloc(3, options), Ok(page(499 * 8)));
     assert_eq!(vmap.alloc(3, options.align(PAGE)), Ok(page(5)));
     vmap.free(page(499 * 8)).unwrap();
     // With nothing else left, the search looks at every one of them.
-    let rest = vmap.reserve(page(499 * 8), 8).unwrap();
+    let rest = vmap.alloc_at(page(499 * 8), 8, BARE).unwrap();
     assert_eq!(vmap.alloc(3, options), Err(VmapError::NoSpace));
     vmap.free(walls[400]).unwrap();
     assert_eq!(vmap.alloc(3, options), Ok(walls[400]));
@@ -130,7 +132,7 @@ fn many_gaps_between_few_places_do_not_hide_the_lowest() {
     let mut vmap = paged_at(1 << 30, 4000, 64, &config);
     let page = |at: usize| VirtAddr::new((1 << 30) + at * PAGE);
     // Gaps of a page, all misaligned; behind them everything is free.
-    let walls: Vec<_> = (0..1050).map(|i| vmap.reserve(page(i * 2), 1).unwrap()).collect();
+    let walls: Vec<_> = (0..1050).map(|i| vmap.alloc_at(page(i * 2), 1, BARE).unwrap()).collect();
     vmap.free(page(1024)).unwrap();
     vmap.purge(PurgeDepth::Lazy);
     let options = Options::DEFAULT.guard_pages(0).align(1024 * PAGE);

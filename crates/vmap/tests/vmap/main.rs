@@ -3,6 +3,7 @@
 mod basics;
 mod exhaustion;
 mod failing;
+mod handlers;
 mod lost;
 mod lowest_fit;
 mod model;

@@ -15,10 +15,14 @@ fn map_frames_beyond_the_end_is_refused_at_any_offset() {
     let area = vmap.alloc(10, Options::DEFAULT).unwrap();
     let frames = own_frames(0, 2);
     for offset in [9, 10, 11, u32::MAX - 1000, u32::MAX - 3, u32::MAX - 2, u32::MAX - 1, u32::MAX] {
-        assert_eq!(vmap.map_frames(area, offset, &frames), Err(VmapError::BadOffset), "{offset}");
+        assert_eq!(
+            vmap.map_frames(area, offset, &frames, Options::DEFAULT),
+            Err(VmapError::BadOffset),
+            "{offset}"
+        );
         vmap.validate().unwrap();
     }
-    assert_eq!(vmap.map_frames(area, 8, &frames), Ok(()));
+    assert_eq!(vmap.map_frames(area, 8, &frames, Options::DEFAULT), Ok(()));
     vmap.vunmap(area).unwrap();
     vmap.free(wall).unwrap();
     check_all_back(&mut vmap);
@@ -53,8 +57,14 @@ fn sizes_that_overflow_with_their_guard_are_refused() {
         }
     }
     for pages in [0, 1001, u32::MAX - 1, u32::MAX] {
-        assert_eq!(vmap.reserve(span.start, pages), Err(VmapError::BadSize));
-        assert_eq!(vmap.reserve(span.start.add(999 * PAGE), pages), Err(VmapError::BadSize));
+        assert_eq!(
+            vmap.alloc_at(span.start, pages, Options::DEFAULT.guard_pages(0)),
+            Err(VmapError::BadSize)
+        );
+        assert_eq!(
+            vmap.alloc_at(span.start.add(999 * PAGE), pages, Options::DEFAULT.guard_pages(0)),
+            Err(VmapError::BadSize)
+        );
     }
     check_all_back(&mut vmap);
 }

@@ -85,7 +85,9 @@ fn grown_memory_is_zero_where_that_is_promised() {
                 dirty(&vmap);
                 let at = vmap.vmalloc(pages, options).unwrap();
                 let behind = vmap.find(at).unwrap().span.end(vmap.page_size());
-                let wall = moves.then(|| vmap.reserve(behind, 1)).and_then(Result::ok);
+                let wall = moves
+                    .then(|| vmap.alloc_at(behind, 1, Options::DEFAULT.guard_pages(0)))
+                    .and_then(Result::ok);
                 let grown = vmap.vrealloc(at, pages + 70, options).unwrap();
                 assert!(wall.is_none() || grown != at);
                 assert_zero(&vmap, grown, 0..pages as usize + 70, &(stale, pages, options, moves));
@@ -132,7 +134,7 @@ fn frames_of_the_caller_are_never_written() {
         let at = vmap.vm_map_ram(&frames, options).unwrap();
         vmap.vm_unmap_ram(at, 10).unwrap();
         let at = vmap.alloc(10, options).unwrap();
-        vmap.map_frames(at, 0, &frames).unwrap();
+        vmap.map_frames(at, 0, &frames, Options::DEFAULT).unwrap();
         vmap.vunmap(at).unwrap();
     }
     assert!(frames.iter().all(|&frame| vmap.mapper().contents(frame) == DIRT));
