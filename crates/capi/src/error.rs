@@ -48,7 +48,9 @@ impl Errno for BuildError {
             | BuildError::TransparentHugePages { errno }
             | BuildError::Populate { errno, .. }
             | BuildError::Numa { errno, .. } => errno.raw_os_error(),
-            BuildError::TooManyMappings { .. } | BuildError::CannotGrow { .. } => libc::ENOMEM,
+            BuildError::Limit { .. }
+            | BuildError::TooManyMappings { .. }
+            | BuildError::CannotGrow { .. } => libc::ENOMEM,
             BuildError::Forked => libc::EPERM,
             _ => libc::EINVAL,
         }

@@ -14,7 +14,8 @@ use crate::ceiling::Ceiling;
 pub use crate::cpus::LinuxCpus;
 use crate::cpus::Process;
 use crate::depot::Depot;
-use crate::error::{BuildError, no_memory};
+pub use crate::error::Limit;
+use crate::error::{BuildError, no_mapping, no_memory};
 use crate::growth::{self, Growth};
 use crate::memory::{HUGE_BYTES, Memory, MemoryKind, Wanted};
 use crate::metadata::{Metadata, Parts};
@@ -456,7 +457,7 @@ impl Builder {
             // SAFETY: the range is inside the memory.
             let start = unsafe { memory.start().add(range.start.index() << shift) };
             numa::bind(start, (range.frames as usize) << shift, node)
-                .map_err(|errno| BuildError::Numa { node, errno })?;
+                .map_err(|errno| no_mapping(BuildError::Numa { node, errno })(errno))?;
         }
         if self.populate { memory.populate(0..memory.bytes()) } else { Ok(()) }
     }

@@ -6,6 +6,7 @@ use pagedepot::cpus::Unusable;
 use pagedepot::{ConfigError, NodeId, PageSize, TooManyCallbacks};
 use rustix::io::Errno;
 
+pub use crate::limits::Limit;
 use crate::maps::reached_limit;
 use crate::withheld::CeilingError;
 
@@ -29,7 +30,14 @@ pub enum BuildError {
         /// The system's, in bytes.
         system: usize,
     },
-    /// The system did not give the memory, or the address space for it.
+    /// The memory, or the address space for it, would exceed a limit.
+    Limit {
+        /// Bytes asked for.
+        bytes: usize,
+        /// The limit.
+        limit: Limit,
+    },
+    /// The system did not give the memory, or the address space for it, for no limit that is known.
     Memory {
         /// Bytes asked for.
         bytes: usize,
@@ -41,7 +49,7 @@ pub enum BuildError {
         /// `vm.max_map_count`.
         limit: u32,
     },
-    /// The system did not make a memory file.
+    /// The system did not make a memory file, or not so large a one.
     File {
         /// Bytes asked for.
         bytes: usize,
@@ -114,21 +122,28 @@ impl fmt::Display for BuildError {
                  use a multiple of the system's",
                 page_size.bytes()
             ),
+            BuildError::Limit { bytes, limit } => {
+                write!(f, "cannot map {bytes} bytes: {limit}, or ask for less")
+            }
             BuildError::Memory { bytes, errno } => write!(
                 f,
                 "cannot map {bytes} bytes ({errno}): ask for less, set vm.overcommit_memory=1 or \
-                 raise vm.overcommit_ratio, or raise `ulimit -v`"
+                 raise vm.overcommit_ratio, or allow mmap (seccomp)"
             ),
             BuildError::TooManyMappings { limit } => write!(
                 f,
                 "this process has all {limit} mappings that the system allows: raise \
                  vm.max_map_count, or make fewer, larger depots"
             ),
+            BuildError::File { bytes, errno: Errno::FBIG } => write!(
+                f,
+                "cannot make a memory file of {bytes} bytes: the files of this process may not be \
+                 so large: raise `ulimit -f` (RLIMIT_FSIZE), or take MemoryKind::Anonymous"
+            ),
             BuildError::File { bytes, errno } => write!(
                 f,
                 "cannot make a memory file of {bytes} bytes ({errno}): allow memfd_create \
-                 (seccomp), close files or raise `ulimit -n` or `ulimit -f`, or take \
-                 MemoryKind::Anonymous"
+                 (seccomp), close files or raise `ulimit -n`, or take MemoryKind::Anonymous"
             ),
             BuildError::HugePages { bytes, errno } => write!(
                 f,
@@ -172,16 +187,25 @@ impl fmt::Display for BuildError {
     }
 }
 
-/// The error when the system gave no memory, or no addresses, for `bytes` bytes.
+/// The error when `mmap` refused `bytes` bytes of memory or of addresses.
 pub(crate) fn no_memory(bytes: usize) -> impl Fn(Errno) -> BuildError {
+    move |errno| match Limit::of_refusal(bytes, errno) {
+        Some(limit) => BuildError::Limit { bytes, limit },
+        None => no_mapping(BuildError::Memory { bytes, errno })(errno),
+    }
+}
+
+/// The error when advice or a policy for a part of a mapping was refused: the kernel has no mapping
+/// left to divide this one, or else `error`.
+pub(crate) fn no_mapping(error: BuildError) -> impl Fn(Errno) -> BuildError {
     /// A depot is a reservation that is cut into three.
     const MAPPINGS: u32 = 4;
     move |errno| match errno {
         Errno::NOMEM | Errno::AGAIN => match reached_limit(MAPPINGS) {
             Some(limit) => BuildError::TooManyMappings { limit },
-            None => BuildError::Memory { bytes, errno },
+            None => error,
         },
-        _ => BuildError::Memory { bytes, errno },
+        _ => error,
     }
 }
 
@@ -238,6 +262,7 @@ impl From<BuildError> for io::Error {
     fn from(error: BuildError) -> Self {
         let kind = match error {
             BuildError::Memory { .. }
+            | BuildError::Limit { .. }
             | BuildError::TooManyMappings { .. }
             | BuildError::HugePages { .. }
             | BuildError::Populate { .. } => io::ErrorKind::OutOfMemory,

@@ -11,7 +11,7 @@ use std::ops::Range;
 use pagedepot::{ConfigError, FrameRange, NodeId, Pfn, ZoneId};
 
 use crate::depot::Depot;
-use crate::error::{BuildError, no_memory};
+use crate::error::{BuildError, no_mapping, no_memory};
 use crate::growth::unit;
 use crate::memory::Mapping;
 use crate::numa;
@@ -88,7 +88,7 @@ impl Depot {
             // SAFETY: inside the memory.
             let start = unsafe { raw.base().add(part.start) };
             numa::bind(start, part.len(), node)
-                .map_err(|errno| BuildError::Numa { node, errno })?;
+                .map_err(|errno| no_mapping(BuildError::Numa { node, errno })(errno))?;
         }
         if raw.growth().is_populated { raw.memory().populate(part.clone()) } else { Ok(()) }
     }

@@ -138,6 +138,7 @@ mod grow;
 mod growth;
 #[cfg(feature = "monoio")]
 mod io_buf;
+mod limits;
 mod maps;
 mod memory;
 mod metadata;

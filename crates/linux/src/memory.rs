@@ -10,9 +10,10 @@ use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
 };
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munlock, munmap};
 
-use crate::error::{BuildError, no_memory};
+use crate::error::{BuildError, no_mapping, no_memory};
+use crate::limits::{Limit, file_bytes_max};
 
 /// Bytes of a second-level huge page, which is also a block of order 9, and their alignment.
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
@@ -53,12 +54,50 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Reserves addresses without access.
-    fn reserve(bytes: usize) -> Result<Self, Errno> {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::empty(), flags) }?;
-        Ok(Self::new(start, bytes))
+    /// Reserves addresses without access, at `start` where nothing is mapped there, or where the
+    /// kernel finds room (`None`). They do not count as locked memory, whatever `mlockall` says.
+    fn reserve(start: Option<NonNull<u8>>, bytes: usize) -> Result<Self, Errno> {
+        let at = start.map_or(ptr::null_mut(), NonNull::as_ptr);
+        let fixed = if start.is_some() { MapFlags::FIXED_NOREPLACE } else { MapFlags::empty() };
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
+        // SAFETY: a new mapping that replaces nothing.
+        let there = unsafe { mmap_anonymous(at.cast(), bytes, ProtFlags::empty(), flags) }?;
+        let reserved = Self::new(there, bytes);
+        reserved.unlock();
+        // Before Linux 4.17 the address is only a hint.
+        let is_there = start.is_none_or(|start| start == reserved.start);
+        is_there.then_some(reserved).ok_or(Errno::EXIST)
+    }
+
+    /// Reserves addresses at `start`, part by part where the whole exceeds what may be locked: each
+    /// part counts as locked only until it is reserved.
+    fn reserve_in_parts(start: NonNull<u8>, bytes: usize) -> Result<Self, Errno> {
+        let mut reserved = Self { start, bytes: 0 };
+        let mut part = bytes;
+        while reserved.bytes < bytes {
+            part = part.min(bytes - reserved.bytes);
+            let next = NonNull::new(reserved.at(reserved.bytes)).ok_or(Errno::NOMEM)?;
+            match Self::reserve(Some(next), part) {
+                Ok(mapping) => {
+                    let start = mapping.into_start();
+                    if reserved.bytes == 0 {
+                        reserved.start = start;
+                    }
+                    reserved.bytes += part;
+                }
+                Err(Errno::AGAIN) if part > rustix::param::page_size() => {
+                    part = (part / 2).next_multiple_of(rustix::param::page_size());
+                }
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(reserved)
+    }
+
+    /// Lets the range not count as locked memory, nor be locked.
+    fn unlock(&self) {
+        // SAFETY: no contents change. A system that refuses counts the range as locked.
+        let _ = unsafe { munlock(self.start.as_ptr().cast(), self.bytes) };
     }
 
     /// Maps zeroed memory, rounded up to whole pages. The kernel provides a page when it is first
@@ -89,15 +128,21 @@ impl Mapping {
         bytes: usize,
         align: usize,
     ) -> Result<(Self, Self), Errno> {
-        let all = bytes
-            .checked_add(align)
-            .and_then(|room| room.checked_add(before))
-            .ok_or(Errno::NOMEM)?;
-        let room = Self::reserve(all)?;
-        let start = room.start.as_ptr();
+        let all = bytes.checked_add(before).ok_or(Errno::NOMEM)?;
+        let roomy = all.checked_add(align).ok_or(Errno::NOMEM);
+        match roomy.and_then(|roomy| Self::reserve(None, roomy)) {
+            Ok(room) => Ok(room.cut(before, bytes, align)),
+            // The room for the alignment may exceed a limit that the rest does not.
+            Err(_) => Self::reserve_below(before, bytes, align).map(|exact| exact.split(before)),
+        }
+    }
+
+    /// Cuts the aligned range, and `before` bytes in front of it, out of a larger reservation.
+    fn cut(self, before: usize, bytes: usize, align: usize) -> (Self, Self) {
+        let start = self.start.as_ptr();
         let skipped = start.wrapping_add(before).align_offset(align);
-        let after = room.bytes - skipped - before - bytes;
-        std::mem::forget(room);
+        let after = self.bytes - skipped - before - bytes;
+        std::mem::forget(self);
         let unmap = |from: *mut u8, bytes: usize| {
             // SAFETY: a part of the reservation, and nothing is mapped over it. If this fails,
             // addresses stay reserved, which is harmless.
@@ -105,9 +150,35 @@ impl Mapping {
         };
         unmap(start, skipped);
         let front = start.wrapping_add(skipped);
-        let aligned = front.wrapping_add(before);
-        unmap(aligned.wrapping_add(bytes), after);
-        Ok((Self::new(front.cast(), before), Self::new(aligned.cast(), bytes)))
+        unmap(front.wrapping_add(before + bytes), after);
+        Self::new(front.cast(), before + bytes).split(before)
+    }
+
+    fn split(self, before: usize) -> (Self, Self) {
+        let (front, rest) = (self.start.as_ptr(), self.bytes - before);
+        std::mem::forget(self);
+        (Self::new(front.cast(), before), Self::new(front.wrapping_add(before).cast(), rest))
+    }
+
+    /// Reserves exactly the aligned range and `before` bytes in front of it: tries addresses below
+    /// where the kernel maps, at growing distances.
+    fn reserve_below(before: usize, bytes: usize, align: usize) -> Result<Self, Errno> {
+        /// The last distance is a few thousand times `align`.
+        const TRIES: usize = 128;
+        let top = Self::reserve(None, rustix::param::page_size())?.start;
+        let mut distance = 0usize;
+        for step in 1..=TRIES {
+            let aligned =
+                top.addr().get().checked_sub(bytes.saturating_add(distance)).ok_or(Errno::NOMEM)?;
+            let start = (aligned & !(align - 1)).checked_sub(before).ok_or(Errno::NOMEM)?;
+            let start =
+                NonNull::new(ptr::with_exposed_provenance_mut(start)).ok_or(Errno::NOMEM)?;
+            match Self::reserve_in_parts(start, before + bytes) {
+                Err(Errno::EXIST) => distance = distance.saturating_add(step * align),
+                result => return result,
+            }
+        }
+        Err(Errno::NOMEM)
     }
 
     pub fn start(&self) -> NonNull<u8> {
@@ -192,7 +263,7 @@ impl Memory {
         // Every range that is aligned inside of it is aligned in memory, too.
         let align = bytes.next_power_of_two().clamp(HUGE_BYTES, GIB);
         let (metadata, mapping) = Mapping::reserve_aligned(metadata_bytes, bytes_max, align)
-            .map_err(no_memory(bytes_max))?;
+            .map_err(no_memory(bytes_max.saturating_add(metadata_bytes)))?;
         replace(&metadata, 0..metadata_bytes, None, false).map_err(no_memory(metadata_bytes))?;
         let file = match kind {
             MemoryKind::Anonymous => None,
@@ -225,6 +296,9 @@ impl Memory {
             check_size(part.end)?;
         }
         if let Some(file) = &self.file {
+            if file_bytes_max().is_some_and(|limit| part.end as u64 > limit) {
+                return Err(BuildError::File { bytes, errno: Errno::FBIG });
+            }
             ftruncate(file, part.end as u64).map_err(no_file(bytes, self.hugetlb))?;
         }
         if let Err(errno) = replace(&self.mapping, part.clone(), self.file.as_ref(), self.hugetlb) {
@@ -241,7 +315,7 @@ impl Memory {
             && let Err(errno) = self.mapping.advise_part(part.clone(), Advice::LinuxHugepage)
         {
             self.take_away(part);
-            return Err(BuildError::TransparentHugePages { errno });
+            return Err(no_mapping(BuildError::TransparentHugePages { errno })(errno));
         }
         if part.end == self.bytes_max() {
             self.seal(SealFlags::GROW | SealFlags::SEAL);
@@ -261,7 +335,7 @@ impl Memory {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
         // SAFETY: the range is ours and nothing uses it, or, with FIXED_NOREPLACE, nothing is
         // mapped there. If this fails, the memory stays, and `put` replaces it.
-        let _ = unsafe {
+        let reserved = unsafe {
             mmap_anonymous(
                 self.mapping.at(part.start).cast(),
                 part.len(),
@@ -269,6 +343,10 @@ impl Memory {
                 flags,
             )
         };
+        if let Ok(start) = reserved {
+            // Does not count as locked memory. SAFETY: just reserved; no contents change.
+            let _ = unsafe { munlock(start, part.len()) };
+        }
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let hole = |file| fallocate(file, punch, part.start as u64, part.len() as u64);
         let _ = self.file.as_ref().map(hole);
@@ -346,22 +424,10 @@ impl Memory {
     }
 }
 
-/// Refuses a size that the system could never back: see [`Depot::builder`](crate::Depot::builder).
-///
-/// The kernel applies the same test to one private mapping of that size (`__vm_enough_memory` in
-/// `mm/util.c`). It tests each mapping by itself, and no memory file.
+/// Refuses a size that the system could never back, whatever the kind of memory: see
+/// [`Depot::builder`](crate::Depot::builder).
 fn check_size(bytes: usize) -> Result<(), BuildError> {
-    let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
-    if !matches!(mode.trim(), "0" | "") {
-        return Ok(());
-    }
-    let system = rustix::system::sysinfo();
-    let there =
-        (u128::from(system.totalram) + u128::from(system.totalswap)) * u128::from(system.mem_unit);
-    if bytes as u128 > there {
-        return Err(BuildError::Memory { bytes, errno: Errno::NOMEM });
-    }
-    Ok(())
+    Limit::of_system(bytes).map_or(Ok(()), |limit| Err(BuildError::Limit { bytes, limit }))
 }
 
 fn memory_file(hugetlb: bool) -> Result<OwnedFd, Errno> {

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::mm::Advice;
 
 use crate::cpus::ForkMark;
-use crate::error::{BuildError, no_memory};
+use crate::error::{BuildError, no_mapping};
 use crate::memory::Mapping;
 
 const LOCKS_AT: usize = 128;
@@ -54,7 +54,8 @@ impl Metadata {
             Ok(()) => true,
             // The kernel can wipe memory, but has no mapping left to divide this one.
             Err(errno @ (Errno::AGAIN | Errno::NOMEM)) => {
-                return Err(no_memory(mapping.bytes())(errno));
+                let bytes = mapping.bytes();
+                return Err(no_mapping(BuildError::Memory { bytes, errno })(errno));
             }
             Err(_) => false,
         };

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::in_child;
+use pagedepot_linux::builder::Limit;
 use pagedepot_linux::stats::Fronts;
 use pagedepot_linux::vmalloc::{Vmalloc, VmallocBuildError};
 use pagedepot_linux::{BuildError, CpuId, Depot, MemoryKind, Mode, Order, Scope, ZoneId};
@@ -58,19 +59,108 @@ fn too_few_addresses() {
         // A build that failed leaves nothing behind, or the addresses would run out.
         for _ in 0..1000 {
             let error = Depot::new(300 * MIB).map(|depot| depot.bytes()).unwrap_err();
-            assert!(matches!(error, BuildError::Memory { .. }), "{error:?}");
+            let limit = limit_of(error);
+            assert!(matches!(limit, Some(Limit::Addresses(_))), "{error:?}");
             assert!(error.to_string().contains("ulimit -v"), "{error}");
         }
         let depot = Arc::new(Depot::builder(64 * MIB).memory(MemoryKind::Memfd).build().unwrap());
         for _ in 0..1000 {
             let error = Vmalloc::builder(&depot).bytes(512 * MIB).build().err().unwrap();
-            assert!(matches!(error, VmallocBuildError::Memory { .. }), "{error:?}");
-            assert!(error.to_string().contains("smaller range"), "{error}");
+            assert!(matches!(error, VmallocBuildError::Limit { .. }), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains("ulimit -v") && text.contains("smaller range"), "{text}");
         }
         let space = Vmalloc::builder(&depot).bytes(16 * MIB).build().unwrap();
         space.buf(MIB).unwrap().fill(1);
         drop(space);
         common::all_back(&depot);
+    });
+}
+
+/// The limit that an error names.
+fn limit_of(error: BuildError) -> Option<Limit> {
+    match error {
+        BuildError::Limit { limit, .. } => Some(limit),
+        _ => None,
+    }
+}
+
+/// A depot that fits below the limit is made, even where addresses to align it by do not fit, and
+/// is aligned all the same.
+#[test]
+fn addresses_for_the_memory_alone() {
+    in_child(|| {
+        limit(Resource::As, address_bytes() + 360 * MIB as u64);
+        for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
+            let depot = Depot::builder(300 * MIB).memory(kind).build().unwrap();
+            assert_eq!(depot.raw().base().as_ptr().addr() % (512 * MIB), 0);
+            common::all_back(&depot);
+        }
+    });
+}
+
+/// A file that would be larger than the process may make it ends the process by a signal, and an
+/// error comes instead.
+#[test]
+fn too_large_a_file() {
+    in_child(|| {
+        limit(Resource::Fsize, 32 * MIB as u64);
+        let build = |mib| Depot::builder(mib * MIB).memory(MemoryKind::Memfd).build();
+        let error = build(33).map(|depot| depot.bytes()).unwrap_err();
+        assert!(matches!(error, BuildError::File { .. }), "{error:?}");
+        assert!(error.to_string().contains("ulimit -f"), "{error}");
+        common::all_back(&build(32).unwrap());
+        common::all_back(&Depot::new(64 * MIB).unwrap());
+    });
+}
+
+/// Memory that replaces a reservation counts as data before Linux 6.12, and metadata always does.
+#[test]
+fn too_little_data() {
+    in_child(|| {
+        let kind = MemoryKind::Memfd;
+        let depot = Depot::builder(MIB).grow_to(16 << 30).memory(kind).build().unwrap();
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let used = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
+        let used_kib: u64 = used.trim_end_matches("kB").trim().parse().unwrap();
+        let most = (used_kib + 128) * 1024;
+        limit(Resource::Data, most);
+        let refused = |error: BuildError| {
+            assert_eq!(limit_of(error), Some(Limit::Data(most)), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains("ulimit -d") && text.contains("MemoryKind::Memfd"), "{text}");
+        };
+        refused(depot.grow(ZoneId::new(0), 15 << 30).unwrap_err());
+        if let Err(error) = Depot::new(128 * MIB).map(|depot| depot.bytes()) {
+            refused(error);
+        }
+    });
+}
+
+/// A process that locks all that it will map: what is reserved counts for nothing, and what is
+/// mapped must fit.
+#[test]
+fn locked_memory() {
+    in_child(|| {
+        const MCL_ONFAULT: i32 = 4;
+        // SAFETY: ids of this child, which loses the right to lock at will with them.
+        let _ = unsafe { libc::setresuid(65_534, 65_534, 65_534) };
+        limit(Resource::Memlock, 8 * MIB as u64);
+        // SAFETY: this child's own memory, from now on.
+        if unsafe { libc::mlockall(libc::MCL_FUTURE | MCL_ONFAULT) } != 0 {
+            return eprintln!("SKIPPED: no MCL_ONFAULT");
+        }
+        for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
+            let depot = Depot::builder(4 * MIB).memory(kind).build().unwrap();
+            assert_eq!(depot.raw().base().as_ptr().addr() % (4 * MIB), 0);
+            assert_eq!(depot.alloc_pages(Order::BASE, 1024).unwrap().len(), 1024);
+            common::all_back(&depot);
+            drop(depot);
+            let error = Depot::builder(16 * MIB).memory(kind).build().map(|depot| depot.bytes());
+            let error = error.unwrap_err();
+            assert_eq!(limit_of(error), Some(Limit::Locked(8 * MIB as u64)), "{error:?}");
+            assert!(error.to_string().contains("ulimit -l"), "{error}");
+        }
     });
 }
 

@@ -334,7 +334,7 @@ fn bad_options_are_refused_with_advice() {
         |e| matches!(e, BuildError::TooLarge { .. }),
         "larger page size",
     );
-    refuse(Depot::builder(1 << 43), |e| matches!(e, BuildError::Memory { .. }), "vm.overcommit");
+    refuse(Depot::builder(1 << 43), |e| matches!(e, BuildError::Limit { .. }), "vm.overcommit");
     refuse(Depot::builder(4096).cpus(0), |e| matches!(e, BuildError::Config(_)), "CPUs");
     refuse(
         Depot::builder(1 << 40).hugetlb(true),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{StopAtEnd, all_back, in_child, work};
-use pagedepot_linux::builder::ConfigError;
+use pagedepot_linux::builder::{ConfigError, Limit};
 use pagedepot_linux::{AllocError, BuildError, Depot, Flags, MemoryKind, Order, Page, Pfn, ZoneId};
 
 const GIB: usize = 1 << 30;
@@ -116,18 +116,15 @@ fn a_depot_never_has_more_than_the_system_could_back() {
         return;
     }
     let system = rustix::system::sysinfo();
-    let there =
-        ((system.totalram + system.totalswap) as usize * system.mem_unit as usize) & !(GIB - 1);
+    let all = (system.totalram + system.totalswap) as usize * system.mem_unit as usize;
+    let (there, limit) = (all & !(GIB - 1), Limit::System(all as u64));
     for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
         let at_once = Depot::builder(there + GIB).memory(kind).build().map(|depot| depot.bytes());
-        assert!(matches!(at_once, Err(BuildError::Memory { .. })), "{at_once:?}");
+        assert_eq!(at_once, Err(BuildError::Limit { bytes: there + GIB, limit }));
         let depot = Depot::builder(GIB).grow_to(there + 2 * GIB).memory(kind).build().unwrap();
         let refused =
             std::iter::repeat_with(|| depot.grow(ZONE, GIB)).find_map(Result::err).unwrap();
-        assert_eq!(
-            refused,
-            BuildError::Memory { bytes: there + GIB, errno: rustix::io::Errno::NOMEM }
-        );
+        assert_eq!(refused, BuildError::Limit { bytes: there + GIB, limit });
         assert!(refused.to_string().contains("vm.overcommit_memory"), "{refused}");
         assert_eq!(depot.bytes(), there);
     }
@@ -154,15 +151,16 @@ fn a_depot_of_huge_pages_does_not_grow() {
 fn a_system_that_refuses_changes_nothing() {
     in_child(|| {
         let depot = Depot::builder(GIB).grow_to(2 * GIB).memory(MemoryKind::Memfd).build().unwrap();
-        // SAFETY: limits and signals of this child, which ends after it; beyond its limit a file
-        // does not grow, and nothing but the signal would end the process.
-        let limit = |bytes| unsafe {
-            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        // Without a handler for SIGXFSZ: a file that would become larger ends the process.
+        let limit = |bytes| {
             let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
-            assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);
+            // SAFETY: a limit of this child, which ends after the test.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
         };
         limit(GIB as u64);
-        assert!(matches!(depot.grow(ZONE, GIB), Err(BuildError::File { bytes: GIB, .. })));
+        let refused = depot.grow(ZONE, GIB).unwrap_err();
+        assert!(matches!(refused, BuildError::File { bytes: GIB, .. }), "{refused:?}");
+        assert!(refused.to_string().contains("ulimit -f"), "{refused}");
         assert_eq!(depot.bytes(), GIB);
         all_back(&depot);
         limit(libc::RLIM_INFINITY);

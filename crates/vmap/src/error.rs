@@ -153,6 +153,9 @@ pub enum MapError {
     Lost,
 }
 
+/// Linux's code for a mapping that would lock more memory than the process may.
+const EAGAIN: i32 = 11;
+
 impl fmt::Display for MapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -161,6 +164,10 @@ impl fmt::Display for MapError {
                 f,
                 "the limit of {limit} mappings is reached: free or purge, allocate memory in \
                  longer runs, or raise the limit (on Linux vm.max_map_count)"
+            ),
+            MapError::Refused(EAGAIN) => f.write_str(
+                "the system refused the mapping for the memory that is locked already (EAGAIN): \
+                 raise `ulimit -l`, or call mlockall without MCL_FUTURE",
             ),
             MapError::Refused(code) => write!(f, "the system refused the mapping (error {code})"),
             MapError::Lost => f.write_str(

@@ -26,6 +26,14 @@ pub enum PublishError {
 impl fmt::Display for PublishError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            PublishError::File { path, error } if error.kind() == io::ErrorKind::FileTooLarge => {
+                write!(
+                    f,
+                    "cannot write {}: the files of this process may not be so large: raise \
+                     `ulimit -f` (RLIMIT_FSIZE)",
+                    path.display()
+                )
+            }
             PublishError::File { path, error } => write!(
                 f,
                 "cannot make {}: {error}; name a directory by Publisher::directory",

@@ -14,6 +14,7 @@ use super::header::{
     ANSWERED_AT, FIXED_BYTES, Fixed, LENGTH_AT, MESSAGE_AT, MESSAGE_BYTES_MAX, REQUEST_AT,
     REQUEST_BYTES, SEQUENCE_AT,
 };
+use crate::limits::file_bytes_max;
 
 /// Behind the process id and a number.
 const SUFFIX: &str = ".stats";
@@ -131,7 +132,17 @@ impl Parts<'_> {
     }
 
     fn set_number(&self, at: u64, to: u64) -> Result<(), FileError> {
-        Ok(self.0.write_all_at(&to.to_le_bytes(), at)?)
+        self.put(&to.to_le_bytes(), at)
+    }
+
+    /// Writes, unless the file would become larger than this process may make files: the kernel
+    /// would end the program by `SIGXFSZ`.
+    fn put(&self, bytes: &[u8], at: u64) -> Result<(), FileError> {
+        let end = at + bytes.len() as u64;
+        if file_bytes_max().is_some_and(|limit| end > limit) {
+            return Err(io::Error::from(io::ErrorKind::FileTooLarge).into());
+        }
+        Ok(self.0.write_all_at(bytes, at)?)
     }
 
     pub fn fixed(&self) -> Result<Fixed, FileError> {
@@ -142,7 +153,7 @@ impl Parts<'_> {
         // Also what lies between, so that nothing in front of the snapshot is a hole.
         let mut bytes = [0; MESSAGE_AT as usize];
         bytes[..FIXED_BYTES].copy_from_slice(&fixed.encode());
-        Ok(self.0.write_all_at(&bytes, 0)?)
+        self.put(&bytes, 0)
     }
 
     pub fn request(&self) -> Result<[u8; REQUEST_BYTES], FileError> {
@@ -150,7 +161,7 @@ impl Parts<'_> {
     }
 
     pub fn set_request(&self, request: [u8; REQUEST_BYTES]) -> Result<(), FileError> {
-        Ok(self.0.write_all_at(&request, REQUEST_AT)?)
+        self.put(&request, REQUEST_AT)
     }
 
     pub fn answered(&self) -> Result<u64, FileError> {
@@ -192,7 +203,7 @@ impl Cells for Parts<'_> {
     }
 
     fn write(&self, message: &Vec<u8>) -> Result<(), FileError> {
-        self.0.write_all_at(message, MESSAGE_AT)?;
+        self.put(message, MESSAGE_AT)?;
         self.set_number(LENGTH_AT, message.len() as u64)
     }
 }

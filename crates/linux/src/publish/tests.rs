@@ -328,3 +328,33 @@ fn a_program_that_died_is_named() {
         assert!(matches!(error, ReadError::Gone { .. }), "{error}");
     }
 }
+
+/// Run by the next test, in a process that may make files of a few KiB alone.
+#[test]
+#[ignore = "needs a limit"]
+fn publishes_beyond_a_limit() {
+    let Some(directory) = std::env::var_os("PAGEDEPOT_TEST_PUBLISH") else { return };
+    let depot = Depot::new(4 << 20).unwrap();
+    let error = Publisher::new(&depot).directory(directory).start().unwrap_err();
+    assert!(error.to_string().contains("ulimit -f"), "{error}");
+}
+
+/// A file that would become too large is an error, and no signal that ends the program.
+#[test]
+#[cfg_attr(miri, ignore = "starts a process")]
+fn too_large_a_file_is_an_error() {
+    let place = Place::new("limit");
+    // Units of 512 or 1024 bytes: less than the header, and more than that but no message.
+    for limit in [1, 9] {
+        let child = Command::new("sh")
+            .args(["-c", "ulimit -f \"$1\"; shift; exec \"$@\"", "sh"])
+            .arg(limit.to_string())
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "publish::tests::publishes_beyond_a_limit", "--ignored"])
+            .env("PAGEDEPOT_TEST_PUBLISH", &place.0)
+            .output()
+            .unwrap();
+        let out = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && out.contains("1 passed"), "{}: {out}", child.status);
+    }
+}

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use pagedepot::Flags;
 use pagedepot_vmap::{PurgeBy, Stale, Vmap, VmapConfig};
+use rustix::io::Errno;
 use rustix::mm::Advice;
 
 use super::LinuxVmap;
-use super::error::VmallocBuildError;
+use super::error::{VmallocBuildError, no_memory};
 use super::host::{DepotHost, PurgeWanted};
 use super::mapper::LinuxMapper;
 use super::space::{Space, Vmalloc};
@@ -154,12 +155,13 @@ impl VmallocBuilder {
         let mapper = LinuxMapper::new(&self.depot, bytes, self.mappings_max)?;
         let config = self.config(&mapper);
         let metadata_bytes = LinuxVmap::metadata_bytes(&config, &mapper)?;
-        let failed = |errno| VmallocBuildError::Memory { bytes: metadata_bytes, errno };
-        let metadata = Mapping::anonymous(metadata_bytes).map_err(failed)?;
+        let metadata = Mapping::anonymous(metadata_bytes).map_err(no_memory(metadata_bytes))?;
         // A child finds empty pools and no areas. It then asks the depot for the reason.
-        metadata
-            .advise(Advice::LinuxWipeOnFork)
-            .map_err(|errno| VmallocBuildError::NoWipeOnFork { errno })?;
+        metadata.advise(Advice::LinuxWipeOnFork).map_err(|errno| match errno {
+            // The kernel can wipe memory, but has no mapping left to divide this one.
+            Errno::AGAIN | Errno::NOMEM => no_memory(metadata_bytes)(Errno::NOMEM),
+            errno => VmallocBuildError::NoWipeOnFork { errno },
+        })?;
         // SAFETY: the mapping's only reference. The lifetime says `'static`, but the address space
         // is dropped before the mapping.
         let memory = unsafe {

@@ -6,7 +6,7 @@ use pagedepot::PageSize;
 use pagedepot_vmap::VmapConfigError;
 use rustix::io::Errno;
 
-use crate::error::{BuildError, CallbackError};
+use crate::error::{BuildError, CallbackError, Limit};
 
 /// Why [`VmallocBuilder::build`](super::VmallocBuilder::build) failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,25 @@ pub enum VmallocBuildError {
         /// The depot's base page size.
         page_size: PageSize,
     },
-    /// The system did not provide the addresses, or the memory for the metadata.
+    /// The addresses, or the memory for the metadata, would exceed a limit.
+    Limit {
+        /// Bytes asked for.
+        bytes: usize,
+        /// The limit.
+        limit: Limit,
+    },
+    /// The process has as many mappings as the system allows.
+    TooManyMappings {
+        /// `vm.max_map_count`.
+        limit: u32,
+    },
+    /// The system did not make the memory file that reserves addresses.
+    File {
+        /// The system's error.
+        errno: Errno,
+    },
+    /// The system did not provide the addresses, or the memory for the metadata, for no limit that
+    /// is known.
     Memory {
         /// Bytes asked for.
         bytes: usize,
@@ -58,10 +76,23 @@ impl fmt::Display for VmallocBuildError {
                 "a range of {bytes} bytes: sizes go from 1 byte to 2^32 pages of {} bytes",
                 page_size.bytes()
             ),
+            VmallocBuildError::Limit { bytes, limit } => write!(
+                f,
+                "cannot reserve {bytes} bytes of addresses or memory: {limit}, or ask for a \
+                 smaller range or fewer areas"
+            ),
+            VmallocBuildError::TooManyMappings { limit } => {
+                BuildError::TooManyMappings { limit }.fmt(f)
+            }
+            VmallocBuildError::File { errno } => write!(
+                f,
+                "cannot make the memory file that reserves addresses ({errno}): allow memfd_create \
+                 and mmap (seccomp), close files, or raise `ulimit -n`"
+            ),
             VmallocBuildError::Memory { bytes, errno } => write!(
                 f,
                 "cannot reserve {bytes} bytes of addresses or memory ({errno}): ask for a smaller \
-                 range or fewer areas, or raise `ulimit -v`"
+                 range or fewer areas"
             ),
             VmallocBuildError::TooFewMappings { max } => write!(
                 f,
@@ -78,6 +109,15 @@ impl fmt::Display for VmallocBuildError {
             VmallocBuildError::Forked => BuildError::Forked.fmt(f),
             VmallocBuildError::Config(error) => error.fmt(f),
         }
+    }
+}
+
+/// The error when the system gave no memory, or no addresses, for `bytes` bytes.
+pub(super) fn no_memory(bytes: usize) -> impl Fn(Errno) -> VmallocBuildError {
+    move |errno| match crate::error::no_memory(bytes)(errno) {
+        BuildError::Limit { bytes, limit } => VmallocBuildError::Limit { bytes, limit },
+        BuildError::TooManyMappings { limit } => VmallocBuildError::TooManyMappings { limit },
+        _ => VmallocBuildError::Memory { bytes, errno },
     }
 }
 
@@ -108,7 +148,10 @@ impl From<VmapConfigError> for VmallocBuildError {
 impl From<VmallocBuildError> for std::io::Error {
     fn from(error: VmallocBuildError) -> Self {
         let kind = match error {
-            VmallocBuildError::Memory { .. } => std::io::ErrorKind::OutOfMemory,
+            VmallocBuildError::Memory { .. }
+            | VmallocBuildError::Limit { .. }
+            | VmallocBuildError::TooManyMappings { .. } => std::io::ErrorKind::OutOfMemory,
+            VmallocBuildError::File { errno } => std::io::Error::from(errno).kind(),
             VmallocBuildError::NoShrinker => std::io::ErrorKind::QuotaExceeded,
             VmallocBuildError::NoWipeOnFork { .. } | VmallocBuildError::Forked => {
                 std::io::ErrorKind::Unsupported

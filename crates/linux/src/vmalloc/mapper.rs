@@ -21,7 +21,7 @@ use rustix::io::{Errno, pread};
 use rustix::mm::ProtFlags;
 
 use super::budget::{self, Budget, MAPPINGS_MIN};
-use super::error::VmallocBuildError;
+use super::error::{VmallocBuildError, no_memory};
 use super::pieces::{Bits, Pieces};
 use super::reserved::Reserved;
 use crate::depot::Depot;
@@ -63,7 +63,10 @@ impl LinuxMapper {
         let (Some(bytes), Some(pages)) = (rounded.filter(|&bytes| bytes > 0), pages) else {
             return Err(VmallocBuildError::BadSize { bytes, page_size });
         };
-        let failed = |errno| VmallocBuildError::Memory { bytes, errno };
+        let failed = |errno| match errno {
+            Errno::NOMEM | Errno::AGAIN => no_memory(bytes)(errno),
+            errno => VmallocBuildError::File { errno },
+        };
         let budget = match mappings_max {
             Some(max) if max < MAPPINGS_MIN => {
                 return Err(VmallocBuildError::TooFewMappings { max });
