@@ -92,6 +92,25 @@ impl From<rows::Row> for ResultRow {
     }
 }
 
+/// The text of a file of at most 256 MiB, without a byte-order mark; `-` is standard input.
+///
+/// # Errors
+/// Why it cannot be read.
+pub fn text(path: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let file: io::Result<Box<dyn Read>> = if path == Path::new("-") {
+        Ok(Box::new(io::stdin()))
+    } else {
+        File::open(path).map(|file| Box::new(file) as _)
+    };
+    // Devices may have no end.
+    let read = file.and_then(|file| file.take(BYTES_MAX + 1).read_to_string(&mut text));
+    if read.map_err(|error| error.to_string())? as u64 > BYTES_MAX {
+        return Err(format!("it holds more than {} MiB", BYTES_MAX >> 20));
+    }
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+}
+
 impl Document {
     /// Reads a file; `-` is standard input.
     ///
@@ -99,22 +118,9 @@ impl Document {
     /// When it cannot be read or is no result file.
     pub fn load(path: &Path) -> Result<Self, Failure> {
         let name = path.display().to_string();
-        let mut text = String::new();
-        let file: io::Result<Box<dyn Read>> = if name == "-" {
-            Ok(Box::new(io::stdin()))
-        } else {
-            File::open(path).map(|file| Box::new(file) as _)
-        };
-        // Devices may have no end.
-        let read = file.and_then(|file| file.take(BYTES_MAX + 1).read_to_string(&mut text));
-        let failed = |what: &dyn std::fmt::Display| {
-            Failure::Usage(format!(
-                "cannot read {name}: {what}; give a file that --json FILE wrote"
-            ))
-        };
-        if read.map_err(|error| failed(&error))? as u64 > BYTES_MAX {
-            return Err(failed(&format!("it holds more than {} MiB", BYTES_MAX >> 20)));
-        }
+        let text = text(path).map_err(|why| {
+            Failure::Usage(format!("cannot read {name}: {why}; give a file that --json FILE wrote"))
+        })?;
         Self::parse(&text, &name)
     }
 
@@ -184,6 +190,15 @@ mod tests {
                 "{text}: {line}"
             );
         }
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_a_result_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let row = r#"{"workload":"a","design":"b","metric":"c","cpus":1,"samples":[1]}"#;
+        std::fs::write(file.path(), format!("\u{feff}{{\"schema\":1,\"results\":[{row}]}}\r\n"))
+            .unwrap();
+        assert_eq!(Document::load(file.path()).unwrap().results.len(), 1);
     }
 
     #[test]

@@ -3,7 +3,6 @@
 mod here;
 pub mod options;
 
-use std::fs;
 use std::path::Path;
 
 use pagedepot_sim::simulate::{Found, Simulation, names, simulate};
@@ -16,6 +15,7 @@ use self::options::{CPUS_MAX, Cpus, SimulateOptions};
 use crate::design::variant::FreeHighPages;
 use crate::failure::Failure;
 use crate::names::{Design, list};
+use crate::report::document;
 use crate::report::json::More;
 use crate::report::rows::{Metric, Params};
 use crate::report::{Report, table};
@@ -48,7 +48,7 @@ pub fn machine(options: &SimulateOptions) -> Result<(Topology, More), Failure> {
                 let path = path.display();
                 Failure::Usage(format!("{path}: {why}; docs/simulate.md lists the fields"))
             };
-            let text = fs::read_to_string(path).map_err(|error| bad(&error))?;
+            let text = document::text(path).map_err(|why| bad(&why))?;
             Topology::parse(&text).map_err(|error| bad(&error))?
         }
     };
