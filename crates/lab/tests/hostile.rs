@@ -304,7 +304,8 @@ fn zoneinfos_that_cannot_be_are_refused() {
         (text.replace("start_pfn:", "unknown:"), "lacks its last line"),
         (text.replace("min      34", "min      18446744073709551615"), "is not a number of pages"),
         // Whole zones are missing.
-        (text[..one_zone].to_owned(), "has the zoneinfo all zones"),
+        (text[..=one_zone].to_owned(), "has the zoneinfo all zones"),
+        (text[..one_zone].to_owned(), "has no line end, so the rest may be missing"),
     ] {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), text).unwrap();
@@ -445,9 +446,10 @@ fn traces_that_expand_too_far_are_refused() {
 fn files_without_an_end_are_refused() {
     let shipped = shipped();
     for (arguments, says) in [
-        (&["replay", "/dev/zero"][..], "no line of a trace in its first 64 MiB"),
-        (&["vmalloc", "--trace", "/dev/zero"], "no line of a trace in its first 64 MiB"),
+        (&["replay", "/dev/zero"][..], "is a binary file; a trace is needed here"),
+        (&["vmalloc", "--trace", "/dev/zero"], "is a binary file; a trace is needed here"),
         (&["compare", "/dev/zero"], "more than 256 MiB"),
+        (&["simulate", "hot", "--topology", "/dev/zero"], "more than 256 MiB"),
         (&["replay", shipped.to_str().unwrap(), "--zoneinfo", "/dev/zero"], "more than 64 MiB"),
     ] {
         let line = refused(pagedepot(arguments));

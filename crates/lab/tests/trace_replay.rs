@@ -607,7 +607,7 @@ fn what_cannot_be_is_counted_and_left_out() {
     let plan = plan(
         &[alloc(0, 8, 11), alloc(0, 9, 1), free(0, 1, 3), line(0, 0, far), alloc(0, 1, 0)].concat(),
     );
-    assert_eq!((plan.work.implausible, plan.ops.len()), (4, 1));
+    assert_eq!((plan.work.implausible, plan.work.too_large, plan.ops.len()), (3, 1, 1));
 }
 
 #[test]

@@ -7,7 +7,8 @@ use pagedepot::Order;
 use pagedepot_designs::unusable_index;
 
 use super::error::TraceError;
-use super::parse_file;
+use super::input::read_whole;
+use super::listing::{self, Listed, excerpt};
 
 /// Free blocks of all zones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,23 +42,36 @@ impl Buddyinfo {
     /// # Errors
     /// When it cannot be read or is no buddyinfo.
     pub fn read_file(path: &Path) -> Result<Self, TraceError> {
-        parse_file(path, Self::parse)
+        let text = read_whole(path, |name, what| TraceError::NotBuddyinfo { name, what })?;
+        Self::parse(&text, &path.display().to_string())
     }
 
     /// Reads the text of the file that errors call `name`: lines such as
     /// `Node 0, zone   Normal   6495   1859 ...`.
     ///
     /// # Errors
-    /// When there is no zone in it, or something that should be a number is none.
+    /// When it is no buddyinfo, not a whole one, or more than one.
     pub fn parse(text: &str, name: &str) -> Result<Self, TraceError> {
-        let bad = |what: String| TraceError::NotBuddyinfo { name: name.to_owned(), what };
-        let zones = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        let zones = zones.map(|(at, line)| {
-            zone(line).ok_or_else(|| bad(format!("line {} is not one of a zone", at + 1)))
-        });
-        let zones: Vec<_> = zones.collect::<Result<_, _>>()?;
+        Self::of_text(text).map_err(|what| TraceError::NotBuddyinfo { name: name.to_owned(), what })
+    }
+
+    fn of_text(text: &str) -> Result<Self, String> {
+        let lines = (1..).zip(listing::whole(text)?.lines());
+        let (mut listed, mut zones) = (Listed::default(), Vec::<FreeBlocks>::new());
+        for (at, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
+            let zone = zone(line)
+                .ok_or_else(|| format!("line {at}, {}, is not one of a zone", excerpt(line)))?;
+            listed.add(zone.node, &zone.name, at)?;
+            if let Some(other) =
+                zones.last().filter(|other| other.blocks.len() != zone.blocks.len())
+            {
+                let (many, before) = (zone.blocks.len(), other.blocks.len());
+                return Err(format!("line {at} has {many} orders, and the one above it {before}"));
+            }
+            zones.push(zone);
+        }
         if zones.is_empty() {
-            return Err(bad("it lists no zone".to_owned()));
+            return Err("it lists no zone".to_owned());
         }
         Ok(Buddyinfo { zones })
     }
@@ -89,17 +103,20 @@ impl Buddyinfo {
 
 /// Most orders a line may have, so that blocks of pages stay numbers.
 const ORDERS_MAX: usize = 20;
-/// Most blocks of one order.
-const BLOCKS_MAX: u64 = 1 << 40;
+/// Most pages in free blocks of one order of a zone: more than any machine has, and few enough that
+/// sums do not overflow.
+const PAGES_MAX: u64 = 1 << 44;
 
 fn zone(line: &str) -> Option<FreeBlocks> {
     let (node, rest) = line.trim().strip_prefix("Node ")?.split_once(',')?;
     let mut words = rest.trim().strip_prefix("zone")?.split_ascii_whitespace();
     let name = words.next()?.to_owned();
-    let blocks: Option<Vec<u64>> =
-        words.map(|word| word.parse().ok().filter(|&blocks| blocks <= BLOCKS_MAX)).collect();
+    let number = |(order, word): (u32, &str)| {
+        word.parse().ok().filter(|&blocks: &u64| blocks <= PAGES_MAX >> order.min(63))
+    };
+    let blocks: Option<Vec<u64>> = (0..).zip(words).map(number).collect();
     let blocks = blocks.filter(|blocks| (1..=ORDERS_MAX).contains(&blocks.len()))?;
-    Some(FreeBlocks { node: node.trim().parse().ok()?, name, blocks })
+    Some(FreeBlocks { node: listing::node(node.trim())?, name, blocks })
 }
 
 #[cfg(test)]

@@ -34,10 +34,13 @@ pub enum TraceError {
         "{name} is compressed with {format}: decompress it first, or compress with zstd instead"
     )]
     Compressed { name: String, format: &'static str },
+    #[error("{name} is {kind}; a trace is needed here: {HOW_TO_RECORD}")]
+    Other { name: String, kind: &'static str },
     #[error(
-        "{name} holds no page allocator or vmalloc event in {lines} lines{hint}; {HOW_TO_RECORD}"
+        "{name} holds no page allocator or vmalloc event in {lines} lines{hint}{why}; \
+         {HOW_TO_RECORD}"
     )]
-    NoEvent { name: String, lines: u64, hint: String },
+    NoEvent { name: String, lines: u64, hint: String, why: String },
     #[error(
         "{name} holds no mm_page_alloc and no mm_page_free event, so there is nothing to replay; \
          {HOW_TO_RECORD}"

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::notation::Notation;
+
 /// A page frame number of the recorded kernel, not of an allocator here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KernelPfn(pub u64);
@@ -25,14 +27,17 @@ pub struct Record<'a> {
     pub time_ns: u64,
     /// The event itself.
     pub event: Event,
+    /// How its line is written.
+    pub notation: Notation,
 }
 
 /// An event. Sizes and addresses of virtual areas are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "fields have the names that the kernel prints")]
 pub enum Event {
-    /// A block was allocated; `pfn` is `None` when the allocation failed.
-    PageAlloc { pfn: Option<KernelPfn>, order: u32, migratetype: u32 },
+    /// A block was allocated; `pfn` is `None` when the allocation failed. `asks_movable`: its flags
+    /// (`gfp_flags`) name memory that can be moved.
+    PageAlloc { pfn: Option<KernelPfn>, order: u32, migratetype: u32, asks_movable: bool },
     /// A block was freed.
     PageFree { pfn: KernelPfn, order: u32 },
     /// The block, whose [`PageFree`](Event::PageFree) came before, was freed as one of a batch.
@@ -127,12 +132,26 @@ impl EventKind {
         }
     }
 
-    /// The event of that name, with or without its subsystem (`kmem:`).
+    /// The event of that name, with or without its subsystem (`kmem:`). It may be a name of older
+    /// kernels.
     pub fn from_name(name: &str) -> Option<Self> {
+        Self::named(name).map(|(kind, _)| kind)
+    }
+
+    /// The event of that name, and whether the name is one of older kernels.
+    pub(crate) fn named(name: &str) -> Option<(Self, bool)> {
         let name = name.rsplit(':').next().unwrap_or(name);
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
+        match Self::ALL.into_iter().find(|kind| kind.name() == name) {
+            Some(kind) => Some((kind, false)),
+            None => OLD_NAMES.iter().find(|(old, _)| *old == name).map(|&(_, kind)| (kind, true)),
+        }
     }
 }
+
+/// Names of kernels before 3.3. There `mm_pagevec_free` told of a free of its own: no event of a
+/// single free came before it, as one does before today's `mm_page_free_batched`.
+const OLD_NAMES: [(&str, EventKind); 2] =
+    [("mm_page_free_direct", EventKind::PageFree), ("mm_pagevec_free", EventKind::PageFree)];
 
 /// Numbers of events by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

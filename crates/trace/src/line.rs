@@ -5,15 +5,15 @@
 //! | `perf script` | `comm pid [cpu] secs.usecs: kmem:event: fields` |
 //! | tracefs | `comm-pid [cpu] flags secs.usecs: event: fields`, 4 or more flag characters |
 //! | `trace-cmd report` | `comm-pid [cpu] secs.usecs: event:    fields`, with flags in newer versions |
+//! | others | see [`header`](super::header) |
 //!
 //! A command name may hold spaces, colons, dashes and brackets, so it cannot be read from the left.
 //! Every `[` is tried as that of the CPU: what follows it must be a time and an event's name. Where
 //! several would do, one with a known event wins; a command name is too short to imitate that.
 
 use super::event::{Event, EventKind, KernelPfn, Record};
-
-/// More CPUs than any kernel is configured for (`CONFIG_NR_CPUS` ends at 8192).
-const CPUS_MAX: u16 = 8192;
+use super::header::{self, Header, digits};
+use super::notation::Notation;
 
 /// What a line of a trace holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub enum Line<'a> {
     Unfinished,
     /// The recorder dropped that many events here.
     Lost(u64),
+    /// A frame of a call chain, or a call that the function tracers show.
+    Function,
     /// Blank, a comment or a heading.
     Nothing,
     /// Anything else.
@@ -34,112 +36,41 @@ pub enum Line<'a> {
 
 /// Reads one line.
 pub fn parse(line: &str) -> Line<'_> {
-    match find_header(line) {
+    match header::find(line) {
         Some(header) => match header.kind {
             Some(kind) => record(&header, kind),
             None => header.lost.map_or(Line::Unknown, Line::Lost),
         },
-        None => without_event(line.trim()),
+        None => without_event(line),
     }
 }
 
-/// Everything up to the event's fields.
-struct Header<'a> {
-    comm: &'a str,
-    pid: i32,
-    cpu: u16,
-    time_ns: u64,
-    kind: Option<EventKind>,
-    /// A number of missing events: `perf script --show-lost-events`.
-    lost: Option<u64>,
-    fields: &'a str,
-}
-
-fn find_header(line: &str) -> Option<Header<'_>> {
-    let mut unknown = None;
-    for (open, _) in line.match_indices('[') {
-        match header_at(line, open) {
-            Some(header) if header.kind.is_some() => return Some(header),
-            found => unknown = unknown.or(found),
+/// Why a line is no event of this reader.
+pub fn why_not(line: &str) -> &'static str {
+    match parse(line) {
+        Line::Record(_) => "it is an event",
+        Line::Unknown => "its event is none of the page allocator's or of vmalloc's",
+        Line::Unfinished => "it breaks off before the event's last field",
+        Line::Lost(_) | Line::Function | Line::Nothing => "it is no event",
+        Line::Unreadable if header::names_event(line) => {
+            "neither `task pid [cpu] seconds.fraction:` stands before the event's name, nor what \
+             other options of perf and tracefs print, or a field is no number"
         }
+        Line::Unreadable => "it names no event of the page allocator or of vmalloc",
     }
-    unknown
-}
-
-/// The header whose CPU begins at the bracket `open`.
-fn header_at(line: &str, open: usize) -> Option<Header<'_>> {
-    let (cpu, after) = line[open + 1..].split_once(']')?;
-    let cpu = digits(cpu).and_then(|cpu| u16::try_from(cpu).ok()).filter(|&cpu| cpu < CPUS_MAX)?;
-    let (first, after_first) = token(after)?;
-    let (time_ns, after) = match time(first) {
-        Some(time_ns) => (time_ns, after_first),
-        None => {
-            let (second, after) = token(after_first).filter(|_| first.len() <= 8)?;
-            (time(second)?, after)
-        }
-    };
-    let (name, fields) = token(after)?;
-    let (comm, pid) = task(&line[..open])?;
-    // The function tracer's lines have no colon; they are events of an unknown kind.
-    let kind = name.strip_suffix(':').and_then(EventKind::from_name);
-    let lost = (name == "PERF_RECORD_LOST")
-        .then(|| digits(fields.trim().strip_prefix("lost ")?))
-        .flatten();
-    Some(Header { comm, pid, cpu, time_ns, kind, lost, fields })
-}
-
-/// `comm pid` of perf, or `comm-pid` and perhaps ` (tgid)` of tracefs.
-fn task(before: &str) -> Option<(&str, i32)> {
-    let mut before = before.trim();
-    if let Some((rest, tgid)) = before.strip_suffix(')').and_then(|inner| inner.rsplit_once('('))
-        && (digits(tgid.trim()).is_some() || tgid.bytes().all(|b| b == b'-'))
-    {
-        before = rest.trim_end();
-    }
-    let last = before.rsplit(char::is_whitespace).next()?;
-    // `perf script -F pid,tid` prints both with a slash; the thread is what runs.
-    let tid = last.rsplit('/').next()?;
-    if last == "-1"
-        || digits(tid).is_some() && last.bytes().all(|b| b.is_ascii_digit() || b == b'/')
-    {
-        return Some((before[..before.len() - last.len()].trim_end(), tid.parse().ok()?));
-    }
-    let (comm, pid) = before.rsplit_once('-')?;
-    Some((comm, i32::try_from(digits(pid)?).ok()?))
-}
-
-/// `secs.fraction:` in nanoseconds.
-fn time(text: &str) -> Option<u64> {
-    let (secs, fraction) = text.strip_suffix(':')?.split_once('.')?;
-    if fraction.len() > 9 {
-        return None;
-    }
-    let nanos = digits(fraction)? * 10_u64.pow(9 - fraction.len() as u32);
-    digits(secs)?.checked_mul(1_000_000_000)?.checked_add(nanos)
-}
-
-/// The next word and what comes after it.
-fn token(text: &str) -> Option<(&str, &str)> {
-    let text = text.trim_start();
-    let end = text.find(char::is_whitespace).unwrap_or(text.len());
-    (end > 0).then(|| text.split_at(end))
-}
-
-/// A number that consists of digits only.
-fn digits(text: &str) -> Option<u64> {
-    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    text.parse().ok()
 }
 
 fn record<'a>(header: &Header<'a>, kind: EventKind) -> Line<'a> {
-    let &Header { comm, pid, cpu, time_ns, fields, .. } = header;
+    let &Header { comm, pid, cpu, time_ns, fields, clock, has_old_name, .. } = header;
     if kind == EventKind::VmstatUpdate && !fields.trim_end().ends_with(": function vmstat_update") {
         return if fields.contains(": function ") { Line::Unknown } else { Line::Unfinished };
     }
     match event(kind, Fields(fields)) {
-        Ok(event) => Line::Record(Record { comm, pid, cpu, time_ns, event }),
+        Ok(event) => {
+            let notation = Notation { clock, names_cpu: cpu.is_some(), has_old_name };
+            let cpu = cpu.unwrap_or(0);
+            Line::Record(Record { comm, pid, cpu, time_ns, event, notation })
+        }
         Err(Bad::Missing) => Line::Unfinished,
         Err(Bad::Value) => Line::Unreadable,
     }
@@ -149,11 +80,12 @@ fn event(kind: EventKind, f: Fields<'_>) -> Result<Event, Bad> {
     Ok(match kind {
         EventKind::PageAlloc => {
             // The line's last field: without it the line broke off.
-            f.text("gfp_flags")?;
+            let gfp_flags = f.text("gfp_flags")?;
             Event::PageAlloc {
                 pfn: f.pfn_or_failed()?,
                 order: f.small("order")?,
                 migratetype: f.small("migratetype")?,
+                asks_movable: gfp_flags.split('|').any(asks_movable),
             }
         }
         EventKind::PageFree => Event::PageFree { pfn: f.pfn()?, order: f.small("order")? },
@@ -199,6 +131,12 @@ fn event(kind: EventKind, f: Fields<'_>) -> Result<Event, Bad> {
             num_purged: f.number("num_purged")?,
         },
     })
+}
+
+/// Whether a flag of an allocation asks for memory that can be moved. Kernels before 4.5 print
+/// `GFP_MOVABLE`, later ones `__GFP_MOVABLE`.
+fn asks_movable(flag: &str) -> bool {
+    flag.ends_with("MOVABLE") || flag.starts_with("GFP_TRANSHUGE")
 }
 
 /// What is wrong with a field.
@@ -266,21 +204,42 @@ impl<'a> Fields<'a> {
 
 /// Lines without an event.
 fn without_event(line: &str) -> Line<'_> {
+    let text = line.trim();
     // tracefs: `CPU:2 [LOST 12 EVENTS]`; trace-cmd: `CPU 2: [12 EVENTS DROPPED]` and the like.
-    if let Some((_, rest)) = line.split_once("[LOST ") {
+    if let Some((_, rest)) = text.split_once("[LOST ") {
         return rest
             .split_once(' ')
             .and_then(|(n, _)| digits(n))
             .map_or(Line::Unreadable, Line::Lost);
     }
-    if let Some((before, _)) = line.split_once(" EVENTS DROPPED]") {
+    if let Some((before, _)) = text.split_once(" EVENTS DROPPED]") {
         return before.rsplit('[').next().and_then(digits).map_or(Line::Unreadable, Line::Lost);
     }
-    let is_heading = line.is_empty()
-        || line.starts_with('#')
+    let is_heading = text.bytes().all(|b| b == b'-')
+        || text.starts_with('#')
         // trace-cmd report.
-        || line.strip_prefix("cpus=").is_some_and(|n| digits(n).is_some())
-        || line.strip_prefix("version = ").is_some_and(|n| digits(n).is_some())
-        || line.starts_with("CPU ") && line.ends_with(" is empty");
-    if is_heading { Line::Nothing } else { Line::Unreadable }
+        || text.strip_prefix("cpus=").is_some_and(|n| digits(n).is_some())
+        || text.strip_prefix("version = ").is_some_and(|n| digits(n).is_some())
+        || text.starts_with("CPU ") && text.ends_with(" is empty");
+    if is_heading {
+        Line::Nothing
+    } else if is_frame(line) || header::graph_cpu(text).is_some() {
+        Line::Function
+    } else {
+        Line::Unreadable
+    }
+}
+
+/// Whether a line is a frame of a call chain: `    ffffffff8129d2a0 __free_pages+0x0 (vmlinux)` of
+/// perf, ` => __free_pages` of tracefs.
+fn is_frame(line: &str) -> bool {
+    let text = line.trim();
+    if text.starts_with("=> ") || text == "<stack trace>" || text == "<user stack trace>" {
+        return true;
+    }
+    let Some((address, symbol)) = text.split_once(char::is_whitespace) else { return false };
+    line.starts_with(char::is_whitespace)
+        && address.len() <= 16
+        && address.bytes().all(|b| b.is_ascii_hexdigit())
+        && (address.len() >= 8 || symbol.ends_with(')'))
 }

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, Read};
 use std::path::Path;
 
 use super::error::TraceError;
 use super::event::{EventCounts, Record};
+use super::input::{self, Input};
 use super::line::{self, Line};
-use super::zstd::{self, ExpandLimit};
+use super::notation::Clock;
+use super::others;
+use super::zstd::ExpandLimit;
 
 /// Longer lines are unreadable: no event prints that much, and a file without line ends must not
 /// fill the memory.
@@ -35,8 +38,20 @@ pub struct Summary {
     pub is_cut_short: bool,
     /// Events that the recorder says it dropped.
     pub lost_events: u64,
+    /// Frames of call chains, and calls that function tracers show: lines that are no events.
+    pub functions: u64,
     /// Records with a time before that of the record above them.
     pub out_of_order: u64,
+    /// The longest way that time goes back from one record to the next.
+    pub step_back: Option<StepBack>,
+    /// Records whose lines name no CPU; they count as CPU 0's.
+    pub without_cpu: u64,
+    /// Records whose lines tell no time; they have that of the record above them.
+    pub without_time: u64,
+    /// Records with a time that has no unit; see [`Clock::Ticks`].
+    pub in_ticks: u64,
+    /// Records with an event's name from a kernel before 3.3.
+    pub old_names: u64,
     /// Earliest time.
     pub first_ns: Option<u64>,
     /// Latest time.
@@ -45,16 +60,36 @@ pub struct Summary {
     pub commands: BTreeMap<String, u64>,
 }
 
+/// Where a record is earlier than the one above it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepBack {
+    /// The line of the earlier record.
+    pub line: u64,
+    /// How much earlier it is.
+    pub ns: u64,
+}
+
 impl Summary {
     /// From the first event to the last.
     pub fn duration_ns(&self) -> u64 {
         self.last_ns.unwrap_or(0) - self.first_ns.unwrap_or(0)
     }
 
-    fn add(&mut self, record: &Record<'_>) {
+    /// Counts a record; the one before it was at `before_ns`.
+    fn add(&mut self, record: &Record<'_>, before_ns: Option<u64>) {
         self.counts.add(record.event.kind());
-        if self.last_ns.is_some_and(|last| record.time_ns < last) {
+        let notation = record.notation;
+        self.without_cpu += u64::from(!notation.names_cpu);
+        self.without_time += u64::from(notation.clock == Clock::None);
+        self.in_ticks += u64::from(notation.clock == Clock::Ticks);
+        self.old_names += u64::from(notation.has_old_name);
+        if let Some(ns) = before_ns.and_then(|before| before.checked_sub(record.time_ns))
+            && ns > 0
+        {
             self.out_of_order += 1;
+            if self.step_back.is_none_or(|step| step.ns < ns) {
+                self.step_back = Some(StepBack { line: self.lines, ns });
+            }
         }
         self.first_ns =
             Some(self.first_ns.map_or(record.time_ns, |first| first.min(record.time_ns)));
@@ -103,6 +138,8 @@ pub struct Example {
     pub line: u64,
     /// The line's beginning, printable.
     pub excerpt: String,
+    /// Why the line is no event.
+    pub why: &'static str,
 }
 
 impl Tally {
@@ -110,7 +147,8 @@ impl Tally {
         self.count += 1;
         if self.examples.len() < EXAMPLES_MAX {
             let excerpt: String = text.trim().chars().take(EXCERPT_CHARS_MAX).collect();
-            self.examples.push(Example { line, excerpt: printable(&excerpt) });
+            let (excerpt, why) = (printable(&excerpt), line::why_not(text));
+            self.examples.push(Example { line, excerpt, why });
         }
     }
 }
@@ -169,21 +207,8 @@ fn read_within(
     limit: ExpandLimit,
     on_record: impl FnMut(&Record<'_>),
 ) -> Result<Summary, TraceError> {
-    let (start, input) = peek(input).map_err(|source| read_error(name, 0, source))?;
-    if !zstd::is_zstd(&start) {
-        return read_text(&start, input, name, on_record);
-    }
-    let (start, input) =
-        peek(zstd::Reader::new(input, limit)).map_err(|source| read_error(name, 0, source))?;
-    read_text(&start, input, name, on_record)
-}
-
-/// The first bytes of a file, and the file, from its beginning.
-fn peek(mut input: impl Read) -> io::Result<(Vec<u8>, impl BufRead)> {
-    let mut start = Vec::new();
-    input.by_ref().take(16).read_to_end(&mut start)?;
-    let whole = io::Cursor::new(start.clone()).chain(input);
-    Ok((start, BufReader::with_capacity(1 << 16, whole)))
+    let input = Input::open(input, limit).map_err(|source| read_error(name, 0, source))?;
+    read_text(input, name, on_record)
 }
 
 fn read_error(name: &str, line: u64, source: io::Error) -> TraceError {
@@ -195,13 +220,14 @@ fn read_error(name: &str, line: u64, source: io::Error) -> TraceError {
 }
 
 fn read_text(
-    start: &[u8],
-    mut input: impl BufRead,
+    Input { start, text: mut input }: Input<'_>,
     name: &str,
     mut on_record: impl FnMut(&Record<'_>),
 ) -> Result<Summary, TraceError> {
-    refuse_binary(start, name)?;
+    refuse_binary(&start, name)?;
     let mut summary = Summary::default();
+    let mut first = None;
+    let mut before_ns = None;
     let mut bytes = Vec::with_capacity(256);
     // Until a line is one of a trace: files of something else may have no end.
     let mut nonsense_left = NONSENSE_BYTES_MAX;
@@ -234,30 +260,43 @@ fn read_text(
         nonsense_left = nonsense_left.saturating_sub(read);
         summary.lines += 1;
         let text = String::from_utf8_lossy(&bytes);
+        let text = input::without_mark(&text);
+        if first.is_none() && !text.trim().is_empty() {
+            first = Some(text.to_owned());
+        }
         match length {
             // An event must not be taken from part of a line.
-            Length::TooLong => summary.skipped.unreadable.add(summary.lines, &text),
-            _ => take_line(&mut summary, &text, &mut on_record),
+            Length::TooLong => summary.skipped.unreadable.add(summary.lines, text),
+            _ => take_line(&mut summary, text, &mut before_ns, &mut on_record),
         }
     }
     if summary.counts.total() == 0 {
-        let (name, lines) = (name.to_owned(), summary.lines);
-        return Err(TraceError::NoEvent { name, lines, hint: hint(&summary.skipped) });
+        return Err(no_event(&summary, name.to_owned(), first.as_deref().unwrap_or_default()));
     }
     Ok(summary)
 }
 
-fn take_line(summary: &mut Summary, text: &str, on_record: &mut impl FnMut(&Record<'_>)) {
+fn take_line(
+    summary: &mut Summary,
+    text: &str,
+    before_ns: &mut Option<u64>,
+    on_record: &mut impl FnMut(&Record<'_>),
+) {
     let number = summary.lines;
     match line::parse(text) {
-        Line::Record(record) => {
-            summary.add(&record);
+        Line::Record(mut record) => {
+            if record.notation.clock == Clock::None {
+                record.time_ns = before_ns.unwrap_or(0);
+            }
+            summary.add(&record, *before_ns);
+            *before_ns = Some(record.time_ns);
             on_record(&record);
         }
         Line::Unknown => summary.skipped.unknown.add(number, text),
         Line::Unfinished => summary.skipped.unfinished.add(number, text),
         Line::Unreadable => summary.skipped.unreadable.add(number, text),
         Line::Lost(events) => summary.lost_events = summary.lost_events.saturating_add(events),
+        Line::Function => summary.functions += 1,
         Line::Nothing => {}
     }
 }
@@ -296,39 +335,47 @@ fn read_line(
     Ok((length, taken))
 }
 
-/// Kinds of files that are passed by mistake, known by their first bytes.
+/// Refuses files that are no text, and says how to make text of them.
 fn refuse_binary(start: &[u8], name: &str) -> Result<(), TraceError> {
-    let name = || name.to_owned();
-    let compressed = |format| Err(TraceError::Compressed { name: name(), format });
-    match start {
-        [] => Err(TraceError::Empty { name: name() }),
-        // perf writes its magic as a number: byte order shows.
-        [b'P', b'E', b'R', b'F', b'I', b'L', b'E', ..]
-        | [_, b'E', b'L', b'I', b'F', b'R', b'E', b'P', ..] => {
-            Err(TraceError::PerfData { name: name() })
-        }
-        [0x17, 0x08, 0x44, b't', b'r', b'a', b'c', b'i', b'n', b'g', ..] => {
-            Err(TraceError::TraceDat { name: name() })
-        }
-        [0x1f, 0x8b, ..] => compressed("gzip"),
-        [0xfd, b'7', b'z', b'X', b'Z', ..] => compressed("xz"),
-        [b'B', b'Z', b'h', b'0'..=b'9', ..] => compressed("bzip2"),
-        _ => Ok(()),
+    let name = name.to_owned();
+    if start.is_empty() {
+        return Err(TraceError::Empty { name });
+    }
+    if let Some(format) = input::compression(start) {
+        return Err(TraceError::Compressed { name, format });
+    }
+    match input::kind(start) {
+        Some(input::PERF_DATA) => Err(TraceError::PerfData { name }),
+        Some(input::TRACE_DAT) => Err(TraceError::TraceDat { name }),
+        Some(kind) => Err(TraceError::Other { name, kind }),
+        None => Ok(()),
     }
 }
 
-/// What the file holds instead of page events, so that the error can tell a wrong file from a wrong
-/// recording.
-fn hint(skipped: &Skipped) -> String {
+/// The error about a text without events, which begins with the line `first`. It tells a wrong file
+/// from a wrong recording.
+fn no_event(summary: &Summary, name: String, first: &str) -> TraceError {
+    if let Some(kind) = others::kind(first) {
+        return TraceError::Other { name, kind };
+    }
+    let skipped = &summary.skipped;
     let sorts = [
-        (&skipped.unknown, "other events"),
-        (&skipped.unfinished, "unfinished"),
-        (&skipped.unreadable, "unreadable"),
+        (skipped.unknown.count, "other events"),
+        (skipped.unfinished.count, "unfinished"),
+        (skipped.unreadable.count, "unreadable"),
+        (summary.functions, "functions"),
     ];
     let counts: Vec<_> = sorts
         .iter()
-        .filter(|(t, _)| t.count > 0)
-        .map(|(t, what)| format!("{what}: {}", t.count))
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{what}: {count}"))
         .collect();
-    if counts.is_empty() { String::new() } else { format!(" ({})", counts.join(", ")) }
+    let hint = if counts.is_empty() { String::new() } else { format!(" ({})", counts.join(", ")) };
+    let tallies = [&skipped.unknown, &skipped.unfinished, &skipped.unreadable];
+    let examples = tallies.iter().filter_map(|tally| tally.examples.first());
+    let why = examples.min_by_key(|example| example.line).map_or_else(String::new, |example| {
+        let why = example.why;
+        format!("; line {} is `{}`: {why}", example.line, example.excerpt)
+    });
+    TraceError::NoEvent { name, lines: summary.lines, hint, why }
 }

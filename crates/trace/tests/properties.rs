@@ -63,10 +63,15 @@ fn expected(written: &Written) -> Vec<Event> {
     };
     match written {
         &Written::Alloc(TracedBlock { pfn, order }, migratetype) => {
-            vec![Event::PageAlloc { pfn: Some(KernelPfn(pfn)), order, migratetype }]
+            vec![Event::PageAlloc {
+                pfn: Some(KernelPfn(pfn)),
+                order,
+                migratetype,
+                asks_movable: migratetype == 1,
+            }]
         }
         &Written::Failed(order, migratetype) => {
-            vec![Event::PageAlloc { pfn: None, order, migratetype }]
+            vec![Event::PageAlloc { pfn: None, order, migratetype, asks_movable: migratetype == 1 }]
         }
         Written::Free(block) => vec![free(block)],
         Written::FreeMany(blocks) => {

@@ -18,7 +18,7 @@ use super::threads::ThreadTarget;
 use super::ticks::{self, INTERVAL_MS, Tick};
 use super::zoneinfos::Zoneinfos;
 use crate::design::variant::Variant;
-use pagedepot_trace::Zoneinfo;
+use pagedepot_trace::{Zone, Zoneinfo};
 
 /// Number of times tried.
 const CANDIDATES: u32 = 40;
@@ -76,8 +76,10 @@ fn high_off(plan: &Plan, before: &Zoneinfo, after: Option<&Zoneinfo>) -> Result<
             off[usize::from(seen.cpu)] += high.abs_diff(seen.high);
         }
     })?;
-    for (zone, info) in (0..).map(ZoneId::new).zip(after.iter().flat_map(|after| &after.zones)) {
-        for pageset in &info.pagesets {
+    for (zone, info) in (0..).map(ZoneId::new).zip(&before.zones) {
+        let same = |other: &&Zone| (other.node, &other.name) == (info.node, &info.name);
+        let info = after.and_then(|after| after.zones.iter().find(same));
+        for pageset in info.iter().flat_map(|info| &info.pagesets) {
             if let Ok(cpu) = plan.cpus.binary_search(&(pageset.cpu as u16)) {
                 off[cpu] += high(target.design(), cpu as u16, zone).abs_diff(pageset.high);
             }

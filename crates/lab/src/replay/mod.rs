@@ -10,8 +10,9 @@
 //! * *target*: a design as a replay uses it.
 //! * *missed free*: one the recording lacks. A block handed out while still held must have been
 //!   freed in between; the plan frees it right before.
-//! * *implausible*: an order above 10, or a frame that is no multiple of its block's size; not
-//!   replayed.
+//! * *implausible*: an order that no kernel has, or a frame that is no multiple of its block's
+//!   size; not replayed. Blocks above order 10, which kernels with large pages have, are counted
+//!   apart.
 //! * *volume*: a number of blocks and of the pages in them.
 //!
 //! # Theory

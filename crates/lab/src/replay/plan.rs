@@ -31,6 +31,8 @@ pub struct Plan {
     pub name: String,
     /// What the trace holds.
     pub trace: Summary,
+    /// Whether migratetypes are numbered as before Linux 4.4.
+    pub old_migratetypes: bool,
     /// What of it is replayed.
     pub work: Work,
     /// What the recorded kernel did.
@@ -157,8 +159,13 @@ pub struct Work {
     pub unknown_frees: u64,
     /// Allocations that failed in the kernel.
     pub failed_allocs: u64,
-    /// Events with an order above 10 or a misaligned frame.
+    /// Events with an order that no kernel has, or a misaligned frame.
     pub implausible: u64,
+    /// Events of blocks above order 10, and the largest of their orders.
+    pub too_large: u64,
+    pub too_large_order_max: u32,
+    /// Allocations and frees of frames in no zone of the zoneinfo; replayed in the last one.
+    pub outside_zones: u64,
     /// Frees of a part of a block, which was split for it.
     pub split_frees: u64,
     /// Frees of more than what was held there; what was held is freed.

@@ -24,6 +24,9 @@ use super::ticks::{INTERVAL_MS, Ticks};
 use super::zone_map::ZoneMap;
 use pagedepot_trace::{Event, KernelPfn, Record, Summary, Zoneinfo};
 
+/// The largest order that a kernel is configured for (`ARCH_FORCE_MAX_ORDER`), with room for more.
+const KERNEL_ORDER_MAX: u32 = 20;
+
 /// Frame numbers end here: addresses have 64 bits.
 const PFN_MAX: u64 = 1 << 52;
 
@@ -52,6 +55,7 @@ pub struct Planner {
     ticks: Ticks,
     /// What pages of each pageblock were used for, by its number.
     pageblocks: HashMap<u64, Mobility>,
+    migratetypes: Migratetypes,
 }
 
 /// A CPU's frees that may turn out to be part of a batch.
@@ -90,22 +94,26 @@ impl Planner {
         self.ticks.note(record);
         match record.event {
             Event::PageAlloc { pfn: None, .. } => self.work.failed_allocs += 1,
-            Event::PageAlloc { pfn: Some(pfn), order, migratetype } => {
-                match self.plausible(pfn, order) {
-                    Some(order) => self.alloc(pfn.0, order, mobility(migratetype)),
-                    None => self.work.implausible += 1,
+            Event::PageAlloc { pfn: Some(pfn), order, migratetype, asks_movable } => {
+                self.migratetypes.note(migratetype, asks_movable);
+                let mobility = self.migratetypes.mobility(migratetype);
+                if let Some(order) = self.plausible(pfn, order) {
+                    self.alloc(pfn.0, order, mobility);
                 }
             }
-            Event::PageFree { pfn, order } => match self.plausible(pfn, order) {
-                Some(order) => self.free(pfn.0, order),
-                None => self.work.implausible += 1,
-            },
+            Event::PageFree { pfn, order } => {
+                if let Some(order) = self.plausible(pfn, order) {
+                    self.free(pfn.0, order);
+                }
+            }
             Event::PageFreeBatched { pfn, .. } => self.name_batched(pfn.0),
-            Event::ZoneLocked { pfn, order, migratetype, percpu_refill } => match Order::new(order)
+            Event::ZoneLocked { pfn, order, migratetype, percpu_refill } => match self.order(order)
             {
                 Some(order) if percpu_refill => {
                     self.kernel.refilled.add(order);
-                    if let (Some(pfn), Some(mobility)) = (pfn, listed(migratetype)) {
+                    if let (Some(pfn), Some(mobility)) =
+                        (pfn, self.migratetypes.listed(migratetype))
+                    {
                         let list = self.list(pfn.0, order, mobility);
                         self.initial.refilled(list, pfn.0);
                         self.highs.came(list);
@@ -113,21 +121,20 @@ impl Planner {
                     }
                 }
                 Some(order) => self.kernel.direct_allocated.add(order),
-                None => self.work.implausible += 1,
+                None => {}
             },
-            Event::PcpuDrain { pfn, order, migratetype } => match Order::new(order) {
-                Some(order) => {
+            Event::PcpuDrain { pfn, order, migratetype } => {
+                if let Some(order) = self.order(order) {
                     self.kernel.spilled.add(order);
                     self.ticks.drained(record);
-                    if let Some(mobility) = listed(migratetype) {
+                    if let Some(mobility) = self.migratetypes.listed(migratetype) {
                         self.pageblocks.insert(pageblock(pfn.0), mobility);
                         let list = self.list(pfn.0, order, mobility);
                         self.initial.left(list, pfn.0);
                         self.highs.returned(list, self.now_ms, record);
                     }
                 }
-                None => self.work.implausible += 1,
-            },
+            }
             Event::VmstatUpdate => self.ticks.updated(record),
             Event::ExtFrag { .. }
             | Event::AllocVmapArea { .. }
@@ -136,12 +143,28 @@ impl Planner {
         }
     }
 
-    /// The order as ours, if such a block can be.
+    /// The order as ours. Of others it counts those that kernels have, and those that cannot be.
+    fn order(&mut self, order: u32) -> Option<Order> {
+        let ours = Order::new(order);
+        if ours.is_none() && order <= KERNEL_ORDER_MAX {
+            self.work.too_large += 1;
+            self.work.too_large_order_max = self.work.too_large_order_max.max(order);
+        } else if ours.is_none() {
+            self.work.implausible += 1;
+        }
+        ours
+    }
+
+    /// The order of a block as ours, if such a block can be.
     fn plausible(&mut self, KernelPfn(pfn): KernelPfn, order: u32) -> Option<Order> {
-        let order = Order::new(order)?;
+        let order = self.order(order)?;
         let frames = u64::from(order.frames());
         if pfn >= PFN_MAX || pfn % frames != 0 {
+            self.work.implausible += 1;
             return None;
+        }
+        if self.zones.as_ref().is_some_and(|zones| zones.zone_of(pfn).is_none()) {
+            self.work.outside_zones += 1;
         }
         let (first, end) = self.pfn_span.unwrap_or((pfn, pfn));
         self.pfn_span = Some((first.min(pfn), end.max(pfn + frames)));
@@ -173,7 +196,7 @@ impl Planner {
 
     /// The list that a block on this CPU is from, or goes to.
     fn list(&self, pfn: u64, order: Order, mobility: Mobility) -> ListKey {
-        let zone = self.zones.as_ref().map_or(0, |zones| zones.zone_of(pfn));
+        let zone = self.zones.as_ref().map_or(0, |zones| zones.zone_of_or_last(pfn));
         ListKey { cpu: self.cpu, zone, order, mobility }
     }
 
@@ -230,7 +253,7 @@ impl Planner {
     fn free_unknown(&mut self, pfn: u64, order: Order) {
         self.work.unknown_frees += 1;
         let Some(zones) = &self.zones else { return };
-        let zone = zones.zone_of(pfn);
+        let zone = zones.zone_of_or_last(pfn);
         let id = self.new_block(self.cpu);
         let (mobility, pageblock) = (Mobility::Movable, pageblock(pfn));
         self.push(Action::Known { id, zone, order, mobility, pageblock });
@@ -318,6 +341,7 @@ impl Planner {
         Plan {
             name,
             trace,
+            old_migratetypes: self.migratetypes == Migratetypes::Old,
             work: self.work,
             kernel: self.kernel,
             ticks: self.ticks.finish(&cpus, self.now_ms),
@@ -351,18 +375,43 @@ fn pageblock(pfn: u64) -> u64 {
     pfn / u64::from(Order::PAGEBLOCK.frames())
 }
 
-/// The mobility of a per-CPU list; there are none for other migratetypes.
-fn listed(migratetype: u32) -> Option<Mobility> {
-    (migratetype < Mobility::COUNT as u32).then(|| mobility(migratetype))
+/// How the recorded kernel numbers migratetypes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Migratetypes {
+    /// As today, until the trace tells.
+    #[default]
+    Untold,
+    /// As since Linux 4.4: movable is 1, reclaimable 2.
+    New,
+    /// As before: reclaimable is 1, movable 2.
+    Old,
 }
 
-/// The kernel has more migratetypes than we have mobilities. Only the first three can be asked for;
-/// the others say where a block was found: in the reserve for atomic requests (3), in memory set
-/// aside for devices, which only movable pages may borrow (CMA), or isolated.
-fn mobility(migratetype: u32) -> Mobility {
-    match migratetype {
-        0 | 3 => Mobility::Unmovable,
-        2 => Mobility::Reclaimable,
-        _ => Mobility::Movable,
+impl Migratetypes {
+    /// An allocation. The first that asks for movable memory tells.
+    fn note(&mut self, migratetype: u32, asks_movable: bool) {
+        match migratetype {
+            1 if asks_movable && *self == Migratetypes::Untold => *self = Migratetypes::New,
+            2 if asks_movable && *self == Migratetypes::Untold => *self = Migratetypes::Old,
+            _ => {}
+        }
+    }
+
+    /// The mobility of a per-CPU list; there are none for other migratetypes.
+    fn listed(self, migratetype: u32) -> Option<Mobility> {
+        (migratetype < Mobility::COUNT as u32).then(|| self.mobility(migratetype))
+    }
+
+    /// The kernel has more migratetypes than we have mobilities. Only the first three can be asked
+    /// for; the others say where a block was found: in the reserve for atomic requests (3), in
+    /// memory set aside for devices, which only movable pages may borrow (CMA), or isolated.
+    fn mobility(self, migratetype: u32) -> Mobility {
+        match (migratetype, self) {
+            (0 | 3, _) => Mobility::Unmovable,
+            (2, Migratetypes::New | Migratetypes::Untold) | (1, Migratetypes::Old) => {
+                Mobility::Reclaimable
+            }
+            _ => Mobility::Movable,
+        }
     }
 }

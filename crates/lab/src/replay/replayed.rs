@@ -10,7 +10,8 @@ use super::zoneinfos::Zoneinfos;
 use crate::design::variant::Store;
 use crate::harness::samples;
 use crate::names::Design;
-use pagedepot_trace::{EventKind, Skipped, Tally, printable};
+use crate::report::account::Account;
+use pagedepot_trace::{EventKind, printable};
 
 /// How many command names a report lists.
 const COMMANDS_SHOWN: usize = 4;
@@ -55,26 +56,12 @@ pub struct Trace {
     pub events: Vec<(&'static str, u64)>,
     /// The busiest commands and their events.
     pub commands: Vec<(String, u64)>,
-    pub unknown: Lines,
-    pub unfinished: Lines,
-    pub unreadable: Lines,
-    /// Whether more lines were written than could be read.
-    pub is_cut_short: bool,
-    /// Events that the recorder says it dropped.
-    pub lost_events: u64,
-    pub out_of_order: u64,
+    /// What of the recording, and of the files beside it, was read and what was not.
+    pub account: Account,
     /// Whether a zoneinfo told what there was before.
     pub machine_known: bool,
     /// CPUs and the time of their first periodic work in ms, where that was told from `high`.
     pub ticks_fitted: Vec<(u16, u32)>,
-}
-
-/// Skipped lines of one sort.
-#[derive(Clone, Debug)]
-pub struct Lines {
-    pub count: u64,
-    /// Numbers and beginnings of the first few.
-    pub examples: Vec<(u64, String)>,
 }
 
 /// The recorded kernel.
@@ -100,7 +87,7 @@ impl Replayed {
     /// Puts together what designs did, and what the kernel told of itself.
     pub fn new(plan: &Plan, replays: Vec<Replay>, kernel: &Zoneinfos) -> Self {
         Replayed {
-            trace: Trace::new(plan),
+            trace: Trace::new(plan, kernel),
             work: plan.work.clone(),
             replays,
             kernel: Kernel::new(plan, kernel),
@@ -137,9 +124,8 @@ impl Replay {
 }
 
 impl Trace {
-    fn new(plan: &Plan) -> Self {
+    fn new(plan: &Plan, kernel: &Zoneinfos) -> Self {
         let summary = &plan.trace;
-        let Skipped { unknown, unfinished, unreadable } = &summary.skipped;
         let mut commands: Vec<_> = summary.commands.clone().into_iter().collect();
         commands.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         commands.truncate(COMMANDS_SHOWN);
@@ -156,23 +142,50 @@ impl Trace {
             cpus_recorded: plan.cpus_recorded,
             events: events.filter(|&(_, count)| count > 0).collect(),
             commands,
-            unknown: Lines::new(unknown),
-            unfinished: Lines::new(unfinished),
-            unreadable: Lines::new(unreadable),
-            is_cut_short: summary.is_cut_short,
-            lost_events: summary.lost_events,
-            out_of_order: summary.out_of_order,
+            account: account(plan, kernel),
             machine_known: plan.machine_known,
             ticks_fitted: ticks.collect(),
         }
     }
 }
 
-impl Lines {
-    fn new(tally: &Tally) -> Self {
-        let examples = tally.examples.iter().map(|example| (example.line, example.excerpt.clone()));
-        Lines { count: tally.count, examples: examples.collect() }
+/// The events of virtual areas, which a replay of pages leaves out.
+const VMAP_EVENTS: [EventKind; 3] =
+    [EventKind::AllocVmapArea, EventKind::FreeVmapArea, EventKind::PurgeVmapAreas];
+
+fn account(plan: &Plan, kernel: &Zoneinfos) -> Account {
+    let (trace, work) = (&plan.trace, &plan.work);
+    let mut account = Account::new(&plan.name, trace);
+    if plan.old_migratetypes {
+        let text = "migratetypes are numbered as before Linux 4.4".to_owned();
+        account.push("old_migratetypes", trace.counts.get(EventKind::PageAlloc), text);
     }
+    let too_large = format!(
+        "events of blocks above order {}, up to order {}: not replayed",
+        Order::MAX.get(),
+        work.too_large_order_max
+    );
+    let vmap_events = VMAP_EVENTS.iter().map(|&kind| trace.counts.get(kind)).sum();
+    for (what, count, text) in [
+        ("vmap_events", vmap_events, "events of vmalloc: `vmalloc --trace` replays them"),
+        ("failed_allocs", work.failed_allocs, "allocations failed in the kernel: not replayed"),
+        ("implausible", work.implausible, "events have an impossible order or frame: not replayed"),
+        ("too_large", work.too_large, &too_large),
+        (
+            "outside_zones",
+            work.outside_zones,
+            "events of frames in no zone of the zoneinfo: is a zone missing?",
+        ),
+    ] {
+        account.add(what, count, text);
+    }
+    if !plan.machine_known {
+        let text = "unknown frees, of blocks allocated before the recording: not replayed without \
+                    a zoneinfo";
+        account.add("unknown_frees", work.unknown_frees, text);
+    }
+    kernel.tell(&mut account);
+    account
 }
 
 impl Kernel {

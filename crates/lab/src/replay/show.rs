@@ -8,16 +8,16 @@ use pagedepot::Order;
 use super::engine::GROUP_OPS;
 use super::look::{Look, POINTS};
 use super::plan::KernelCounts;
-use super::replayed::{CpuPages, Lines, Replay, Replayed, orders_in_use};
+use super::replayed::{CpuPages, Replay, Replayed, orders_in_use};
 use super::target::ReplayCounts;
 use crate::report::Report;
 use crate::report::table::{self, NONE};
-use pagedepot_trace::cut_short;
 
 impl Replayed {
     /// Adds the result to a report.
     pub fn show(&self, report: &mut Report) {
-        report.say(written(|f| self.write_trace(f)));
+        report.say(written(|f| self.write_trace(f)).trim_end());
+        report.account(self.trace.account.clone());
         report.say(self.orders_table());
         report.say("");
         report.say(written(|f| self.write_work(f)));
@@ -55,31 +55,6 @@ impl Replayed {
         writeln!(f, "most events from: {}", commands.join(", "))?;
         let events: Vec<_> = trace.events.iter().map(|(name, n)| format!("{name} {n}")).collect();
         writeln!(f, "events: {}", events.join(", "))?;
-        let sorts = [
-            ("of unknown events", &trace.unknown),
-            ("unfinished", &trace.unfinished),
-            ("unreadable", &trace.unreadable),
-        ];
-        for (sort, lines) in sorts.into_iter().filter(|(_, lines)| lines.count > 0) {
-            write_skipped(f, sort, lines)?;
-        }
-        if trace.is_cut_short {
-            writeln!(f, "{}", cut_short(trace.lines))?;
-        }
-        if trace.lost_events > 0 {
-            writeln!(
-                f,
-                "the recorder dropped {} events: record with larger buffers",
-                trace.lost_events
-            )?;
-        }
-        if trace.out_of_order > 0 {
-            writeln!(
-                f,
-                "{} events are earlier than the one before them; replayed as they stand",
-                trace.out_of_order
-            )?;
-        }
         for (cpu, ms) in &trace.ticks_fitted {
             let when = if f64::from(*ms) > trace.duration_s * 1e3 {
                 "no periodic work".to_owned()
@@ -89,15 +64,6 @@ impl Replayed {
             writeln!(f, "CPU {cpu} did {when}, judging by what its `high` was later")?;
         }
         Ok(())
-    }
-
-    fn unknown_frees_text(&self) -> &'static str {
-        if self.trace.machine_known {
-            "unknown frees, of blocks allocated before the recording: replayed"
-        } else {
-            "unknown frees, of blocks allocated before the recording: not replayed without a \
-             zoneinfo"
-        }
     }
 
     fn orders_table(&self) -> Table {
@@ -125,10 +91,9 @@ impl Replayed {
             work.batched_frees, work.batches, work.remote_frees
         )?;
         writeln!(f, "held at the end: {} blocks, {} pages", work.held.blocks, work.held.pages)?;
+        let known = if self.trace.machine_known { work.unknown_frees } else { 0 };
         for (count, what) in [
-            (work.unknown_frees, self.unknown_frees_text()),
-            (work.failed_allocs, "allocations that failed in the kernel: not replayed"),
-            (work.implausible, "events with an impossible order or frame: not replayed"),
+            (known, "unknown frees, of blocks allocated before the recording: replayed"),
             (
                 work.missed_frees,
                 "frees missing in the recording: replayed when the frame is allocated again",
@@ -267,14 +232,6 @@ fn hit_rate(replay: &Replay) -> String {
 
 fn pages_of(cached: &[CpuPages], cpu: u16) -> Option<u64> {
     cached.iter().find(|cached| cached.cpu == u32::from(cpu)).map(|cached| cached.pages)
-}
-
-fn write_skipped(f: &mut String, sort: &str, lines: &Lines) -> fmt::Result {
-    write!(f, "skipped {} lines {sort}, first", lines.count)?;
-    for (line, excerpt) in &lines.examples {
-        write!(f, " [line {line}: {excerpt}]")?;
-    }
-    writeln!(f)
 }
 
 fn or_none(count: Option<u64>) -> String {

@@ -27,18 +27,17 @@ fn machine(plan: &Plan, before: Option<&Zoneinfo>) -> Setup {
     for known in &plan.before.held {
         held[usize::from(known.zone)] += u64::from(known.order.frames());
     }
-    let ordinary = before.zones.iter().rposition(|zone| zone.managed > 0).unwrap_or(0);
     let mut start = 0;
     let zones = before.zones.iter().zip(held).map(|(zone, held)| {
         let frames = zone.free + zone.cached() + held;
         let range = FrameRange::new(Pfn::new(start), frames as u32);
         start += (frames as u32).next_multiple_of(Order::MAX.frames());
-        zone_setup(zone, range, ordinary)
+        zone_setup(zone, range)
     });
     Setup::new(cpus, zones.collect())
 }
 
-fn zone_setup(zone: &Zone, frames: FrameRange, ordinary: usize) -> ZoneSetup {
+fn zone_setup(zone: &Zone, frames: FrameRange) -> ZoneSetup {
     let limits = zone.pagesets.first().map(|pageset| CacheLimits {
         batch: pageset.batch.max(1),
         high_min: pageset.high_min.unwrap_or(pageset.high),
@@ -47,7 +46,8 @@ fn zone_setup(zone: &Zone, frames: FrameRange, ordinary: usize) -> ZoneSetup {
     ZoneSetup {
         watermarks: Some(Watermarks { min: zone.min, low: zone.low, high: zone.high }),
         limits,
-        protection: zone.protection.get(ordinary).copied().unwrap_or(0),
+        // Against requests for the highest zone of the node, or for one above it without pages.
+        protection: zone.protection.last().copied().unwrap_or(0),
         ..ZoneSetup::new(&zone.name, if frames.frames > 0 { vec![frames] } else { Vec::new() })
     }
 }

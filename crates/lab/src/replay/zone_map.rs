@@ -11,7 +11,7 @@ pub struct ZoneMap {
     /// Pages cached, by zone and the kernel's number of the CPU.
     cached: Vec<(u8, u16, u64)>,
     /// The zone that ordinary requests try first.
-    preferred: u8,
+    last: u8,
 }
 
 impl ZoneMap {
@@ -20,9 +20,7 @@ impl ZoneMap {
         let mut map = ZoneMap::default();
         for (zone, info) in (0..).zip(&zoneinfo.zones) {
             map.frames.push(info.frames());
-            if info.managed > 0 {
-                map.preferred = zone;
-            }
+            map.last = zone;
             let cached =
                 info.pagesets.iter().map(|pageset| (zone, pageset.cpu as u16, pageset.count));
             map.cached.extend(cached);
@@ -31,9 +29,13 @@ impl ZoneMap {
     }
 
     /// The zone of a frame. Zones of several nodes may interleave; the last one that spans it then.
-    pub fn zone_of(&self, pfn: u64) -> u8 {
-        let zone = self.frames.iter().rposition(|frames| frames.contains(&pfn));
-        zone.map_or(self.preferred, |zone| zone as u8)
+    pub fn zone_of(&self, pfn: u64) -> Option<u8> {
+        self.frames.iter().rposition(|frames| frames.contains(&pfn)).map(|zone| zone as u8)
+    }
+
+    /// The zone of a frame; for one that is in none, the zone that ordinary requests try first.
+    pub fn zone_of_or_last(&self, pfn: u64) -> u8 {
+        self.zone_of(pfn).unwrap_or(self.last)
     }
 
     /// Pages that each CPU cached of each zone.

@@ -2,8 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use pagedepot::Order;
+
 use super::look::Look;
-use pagedepot_trace::{Buddyinfo, Pagetypeinfo, TraceError, Zoneinfo};
+use crate::report::account::Account;
+use pagedepot_trace::{Buddyinfo, Pagetypeinfo, TraceError, Zone, Zoneinfo};
 
 /// The kernel's zoneinfo from before and after a recording, and its free blocks.
 #[derive(Clone, Debug, Default)]
@@ -53,6 +56,47 @@ impl Zoneinfos {
             Some(Look::of_kernel(percent, free, types.as_ref()))
         })
         .collect()
+    }
+}
+
+impl Zoneinfos {
+    /// Adds what the files lack, and what of them is left out.
+    pub fn tell(&self, account: &mut Account) {
+        for (when, zoneinfo) in [("before", &self.before), ("after", &self.after)] {
+            let Some(zoneinfo) = zoneinfo else { continue };
+            let (zones, empty) = (zoneinfo.zones.len(), zoneinfo.zones_without_pages as u64);
+            if empty > 0 {
+                let text =
+                    format!("zoneinfo {when}: {zones} zones, and {empty} without pages left out");
+                account.push("zones_without_pages", empty, text);
+            }
+            if zoneinfo.managed_is_present {
+                let text = format!(
+                    "zoneinfo {when} is of a kernel before 3.10: present is taken for managed"
+                );
+                account.push("managed_is_present", zones as u64, text);
+            }
+        }
+        for (when, free) in ["before", "after"].into_iter().zip(&self.free) {
+            let Some((free, types)) = free else { continue };
+            let zoneinfo = if when == "before" { &self.before } else { &self.after };
+            let zones = zoneinfo.iter().flat_map(|zoneinfo| &zoneinfo.zones);
+            let is_there = |zone: &&Zone| {
+                free.zones.iter().any(|free| (free.node, &free.name) == (zone.node, &zone.name))
+            };
+            let lacking = zones.filter(|zone| !is_there(zone)).count() as u64;
+            let text = format!("zones with pages are not in buddyinfo {when}");
+            account.add("zones_without_free", lacking, &text);
+            let order = types.as_ref().and_then(|types| types.pageblock_order);
+            if let Some(order) = order.filter(|&order| order != Order::PAGEBLOCK.get()) {
+                let text = format!(
+                    "pageblocks of pagetypeinfo {when} have order {order}, and those of the \
+                     designs order {}: they do not compare",
+                    Order::PAGEBLOCK.get()
+                );
+                account.push("pageblock_order", order.into(), text);
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Results for scripts: `{"schema":1,"machine":{...},"command":"...","seed":N,
-//! "settings":{...},"noise":{...},"results":[...],"series":[...],"maps":[...]}`. The last two are
-//! there where a run has them: figures over time, and how full each pageblock was.
+//! "settings":{...},"noise":{...},"results":[...],"read":[...],"series":[...],"maps":[...]}`. The
+//! last three are there where a run has them: what was read of a trace and what was not, figures
+//! over time, and how full each pageblock was.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::account::Account;
 use super::machine::Machine;
 use super::rows::{BlockMap, Report, Row, Series};
 use crate::failure::Failure;
@@ -24,6 +26,8 @@ struct ResultFile<'r> {
     #[serde(flatten)]
     header: &'r Header<'r>,
     results: Vec<Row>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    read: &'r [Account],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     series: &'r [Series],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -94,8 +98,9 @@ impl JsonOutput {
     /// # Errors
     /// When it cannot be written.
     pub fn write(self, header: &Header<'_>, report: &Report) -> Result<(), Failure> {
-        let (series, maps) = (report.series(), report.maps());
-        let document = ResultFile { schema: SCHEMA, header, results: report.rows(), series, maps };
+        let (series, maps, read) = (report.series(), report.maps(), report.accounts());
+        let results = report.rows();
+        let document = ResultFile { schema: SCHEMA, header, results, read, series, maps };
         let mut text = serde_json::to_string(&document).map_err(io::Error::other)?;
         text.push('\n');
         match self {

@@ -6,8 +6,10 @@
 //! | `block` | a report's text, laid out for a width |
 //! | `columns` | what the headings of tables mean, and which columns give way |
 //! | `terminal` | how wide the terminal is, and whether it shows colours |
+//! | `account` | what was read of an input, and what was not |
 //! | `json`, `document` | result files, written and read |
 
+pub mod account;
 pub mod baseline;
 pub mod better;
 pub mod block;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::account::Account;
 use super::block::{self, Block};
 use crate::harness::samples;
 use crate::names::Design;
@@ -62,6 +63,7 @@ pub struct Report {
     series: Vec<Series>,
     maps: Vec<BlockMap>,
     notes: Vec<String>,
+    accounts: Vec<Account>,
 }
 
 /// A metric's name and unit.
@@ -101,6 +103,17 @@ impl Report {
     pub fn note(&mut self, line: impl std::fmt::Display) {
         self.say(line.to_string());
         self.notes.push(line.to_string());
+    }
+
+    /// Adds what was read of an input, in one line.
+    pub fn account(&mut self, account: Account) {
+        self.say(account.to_string());
+        self.accounts.push(account);
+    }
+
+    /// What was read of each input.
+    pub fn accounts(&self) -> &[Account] {
+        &self.accounts
     }
 
     /// Adds a figure over time, if there are points.
@@ -146,6 +159,7 @@ impl Report {
         }
         self.blocks.extend(other.blocks);
         self.series.extend(other.series);
+        self.accounts.extend(other.accounts);
         self.maps.extend(other.maps);
     }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::design::PAGE_BYTES;
 use crate::failure::Failure;
+use crate::report::account::Account;
 use pagedepot_trace::{self as trace, Event, ExpandLimit, Record};
 
 /// Pages of the range of addresses, at most: a terabyte.
@@ -30,6 +31,8 @@ pub struct VmapTrace {
     /// Allocations that failed in the kernel, and frees that the recording lacks.
     pub failed: u64,
     pub missed_frees: u64,
+    /// Events of pages.
+    other_events: u64,
     pub allocated: u32,
     pub cpus: u32,
     live: BTreeMap<u64, u32>,
@@ -45,8 +48,8 @@ pub struct VmapTrace {
     pub kernel_purged: u64,
     /// Pages in the hulls that the kernel flushed.
     pub kernel_flushed_pages: u64,
-    /// The last line of a file that ends early.
-    pub cut_after_line: Option<u64>,
+    /// What of the trace was read, and what was not.
+    pub account: Option<Account>,
 }
 
 impl VmapTrace {
@@ -58,7 +61,10 @@ impl VmapTrace {
         let mut events = VmapTrace::default();
         let read = trace::read_file(path, limit, |record| events.record(record));
         let summary = read.map_err(|error| Failure::Usage(error.to_string()))?;
-        events.cut_after_line = summary.is_cut_short.then_some(summary.lines);
+        let mut account = Account::new(&path.display().to_string(), &summary);
+        account.add("other_events", events.other_events, "events of pages: `replay` replays them");
+        account.add("failed", events.failed, "allocations failed in the kernel: left out");
+        events.account = Some(account);
         if events.steps.is_empty() {
             return Err(Failure::Usage(format!(
                 "{} holds no alloc_vmap_area and no free_vmap_area_noflush event, so there is \
@@ -124,7 +130,7 @@ impl VmapTrace {
                 let pages = end.saturating_sub(start) / PAGE_BYTES as u64;
                 self.kernel_flushed_pages = self.kernel_flushed_pages.saturating_add(pages);
             }
-            _ => {}
+            _ => self.other_events += 1,
         }
     }
 
@@ -172,9 +178,10 @@ impl VmapTrace {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use pagedepot_trace::Notation;
 
     fn record(cpu: u16, event: Event) -> Record<'static> {
-        Record { comm: "x", pid: 1, cpu, time_ns: 0, event }
+        Record { comm: "x", pid: 1, cpu, time_ns: 0, event, notation: Notation::default() }
     }
 
     fn alloc(va_start: u64, size: u64, failed: bool) -> Event {

@@ -25,7 +25,7 @@ use crate::names::Design;
 use crate::report::rows::{Params, Series};
 use crate::report::{Report, table};
 use crate::workloads::settings::Settings;
-use pagedepot_trace::{self as trace, ExpandLimit};
+use pagedepot_trace::ExpandLimit;
 
 thread_local! {
     static ACTING_AS: Cell<u32> = const { Cell::new(0) };
@@ -95,6 +95,7 @@ pub fn run(
     }
     let mut report = Report::default();
     report.say(heading(&plan, path));
+    plan.account.iter().for_each(|account| report.account(account.clone()));
     report.say(show(&plan, &replayed));
     for (design, replayed) in &replayed {
         report.add(NAME, *design, ("event_ns", "ns"), (1, &Params::new()), &replayed.event_ns);
@@ -181,21 +182,17 @@ fn begin(plan: &VmapTrace, design: &impl VmapDesign) -> Vec<VirtAddr> {
 }
 
 fn heading(plan: &VmapTrace, path: &Path) -> String {
-    let cut_short = plan.cut_after_line.map(|line| format!("; {}", trace::cut_short(line)));
     format!(
         "{NAME}: {} replayed: {} allocations, {} frees ({} of areas from before it, {} that it \
-         lacks), {} failed allocations left out; the kernel purged {} times, {} areas, in hulls of \
-         {} pages{}",
+         lacks); the kernel purged {} times, {} areas, in hulls of {} pages",
         path.display(),
         plan.allocs(),
         plan.frees(),
         plan.unknown.len(),
         plan.missed_frees,
-        plan.failed,
         plan.kernel_purges,
         plan.kernel_purged,
         plan.kernel_flushed_pages,
-        cut_short.unwrap_or_default(),
     )
 }
 
