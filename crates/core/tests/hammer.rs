@@ -236,7 +236,15 @@ impl<C: Cpus> Worker<'_, '_, C> {
                 None => break,
             }
         }
-        self.hammer.depot.free_many(&batch).unwrap();
+        // Half of the time, runs of one order by calls of their own.
+        if self.rng.one_in(2) {
+            self.hammer.depot.free_many(&batch).unwrap();
+            return;
+        }
+        for run in batch.chunk_by(|(_, order), (_, next)| order == next) {
+            let blocks: Vec<_> = run.iter().map(|&(pfn, _)| pfn).collect();
+            self.hammer.depot.free_many_of(run[0].1, &blocks).unwrap();
+        }
     }
 
     fn split(&mut self) {

@@ -13,7 +13,7 @@ const CHUNK: usize = 64;
 
 impl Depot {
     /// Allocates up to `count` blocks of 2^order pages in one call. That costs less than `count`
-    /// calls: blocks that the CPU does not cache come from the store 64 at a time.
+    /// calls: what the CPU caches is taken a magazine at a time, by one sequence each.
     ///
     /// There may be fewer blocks than `count`, but at least one; see
     /// [`len`](ExactSizeIterator::len). Blocks that are left in the batch when it is dropped are
@@ -77,9 +77,9 @@ impl Depot {
         alloc_into(self, order, count, pages)
     }
 
-    /// Frees pages of any orders. Those that the CPU does not cache go to the store in batches of
-    /// 64, of which neighbours in ascending order cost least. Pages of other depots go back to
-    /// those, one by one.
+    /// Frees pages of any orders, 64 at a time: neighbours of one order by one sequence each while
+    /// the CPU may cache them. The others go to the store, where those in ascending order cost
+    /// least. Pages of other depots go back to those, one by one.
     pub fn free_pages(&self, pages: impl IntoIterator<Item = Page>) {
         free(self, pages);
     }
@@ -100,13 +100,11 @@ impl PageBatch {
         if count == 0 {
             return Err(AllocError::BadSize);
         }
-        let mut held = Held { depot, blocks: Vec::new(), order };
-        let blocks = &mut held.blocks;
         // More than there are pages cannot be had.
         let most = count.min(depot.bytes() >> depot.page_size().shift());
-        blocks.reserve_exact(most);
-        take(depot, (order, flags), most, |new| blocks.extend_from_slice(new))?;
-        let blocks = std::mem::take(&mut held.blocks);
+        let mut blocks = vec![Pfn::new(0); most];
+        let got = depot.raw().alloc_many(order, flags, &mut blocks)?;
+        blocks.truncate(got);
         Ok(PageBatch { depot: depot.clone(), blocks: blocks.into_iter(), order })
     }
 
@@ -147,22 +145,6 @@ impl fmt::Debug for PageBatch {
     }
 }
 
-/// Blocks that are freed if the call that allocates more of them panics: it may call callbacks.
-struct Held<'d> {
-    depot: &'d Depot,
-    blocks: Vec<Pfn>,
-    order: Order,
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        if !self.blocks.is_empty() {
-            // SAFETY: just allocated, and known to nobody else. What is refused was counted.
-            let _ = unsafe { self.depot.raw().free_many(self.order, &self.blocks) };
-        }
-    }
-}
-
 /// See [`Depot::alloc_pages_into`].
 #[cfg_attr(feature = "allocinfo", track_caller)]
 fn alloc_into(
@@ -178,101 +160,56 @@ fn alloc_into(
     let most = count.min(depot.bytes() >> depot.page_size().shift());
     pages.reserve(most);
     let before = pages.len();
-    take(depot, (order, Flags::default()), most, |new| {
-        // SAFETY: just allocated, and no other value holds them.
-        pages.extend(new.iter().map(|&pfn| unsafe { Page::from_raw(depot, pfn, order) }));
-    })?;
-    Ok(pages.len() - before)
-}
-
-/// Allocates up to `count` blocks, which go to `put` as they come. At least one, or an error.
-///
-/// What the CPU caches costs as much as for single requests, without what surrounds those: a slow
-/// request refills the front for those after it. Where it does not, the store gives 64 at a time.
-#[inline]
-#[cfg_attr(feature = "allocinfo", track_caller)]
-fn take(
-    depot: &Depot,
-    (order, flags): (Order, Flags),
-    count: usize,
-    mut put: impl FnMut(&[Pfn]),
-) -> Result<(), AllocError> {
-    let raw = depot.raw();
-    let (mut total, mut refills) = (0, true);
-    while total < count {
-        let before = total;
-        while total < count
-            && let Some(pfn) = raw.alloc_from_front(order, flags)
-        {
-            put(&[pfn]);
-            total += 1;
-        }
-        if total == count {
-            break;
-        }
-        refills |= total > before;
-        let result = if refills || count - total < CHUNK {
-            refills = false;
-            raw.alloc(order, flags).map(|pfn| {
-                put(&[pfn]);
-                1
-            })
-        } else {
-            let mut chunk = [Pfn::new(0); CHUNK];
-            raw.alloc_many(order, flags, &mut chunk).inspect(|&more| put(&chunk[..more]))
-        };
-        match result {
-            Ok(more) => total += more,
-            Err(_) if total > 0 => break,
+    let mut chunk = [Pfn::new(0); CHUNK];
+    let mut left = most;
+    while left > 0 {
+        let room = &mut chunk[..left.min(CHUNK)];
+        let blocks = match depot.raw().alloc_many(order, Flags::default(), room) {
+            Ok(got) => &room[..got],
+            Err(_) if left < most => break,
             Err(error) => return Err(error),
-        }
+        };
+        // SAFETY: just allocated, and no other value holds them.
+        pages.extend(blocks.iter().map(|&pfn| unsafe { Page::from_raw(depot, pfn, order) }));
+        left -= blocks.len();
     }
-    Ok(())
+    Ok(pages.len() - before)
 }
 
 /// See [`Depot::free_pages`].
 fn free(depot: &Depot, pages: impl IntoIterator<Item = Page>) {
-    let mut chunk = Chunk { depot, blocks: [(Pfn::new(0), Order::BASE); CHUNK], length: 0 };
-    // Whether the front had room for the last one.
-    let mut has_room = true;
+    let mut chunk = Chunk { depot, blocks: [Pfn::new(0); CHUNK], length: 0, order: Order::BASE };
     for page in pages {
-        if !page.is_of(depot) {
-            drop(page);
-            continue;
-        }
-        let Some(block) = page.free_to_front() else {
-            has_room = true;
-            continue;
-        };
-        // Alone, below `high`, it makes room for those after it.
-        chunk.push(block);
-        if has_room {
-            has_room = false;
-            chunk.free();
+        if page.is_of(depot) {
+            chunk.push(page);
         }
     }
 }
 
-/// Blocks to free, which it frees also when the iterator that brings them panics.
+/// Blocks of one order to free, which it frees also when the iterator that brings them panics.
 struct Chunk<'d> {
     depot: &'d Depot,
-    blocks: [(Pfn, Order); CHUNK],
+    blocks: [Pfn; CHUNK],
     length: usize,
+    order: Order,
 }
 
 impl Chunk<'_> {
-    fn push(&mut self, block: (Pfn, Order)) {
-        self.blocks[self.length] = block;
-        self.length += 1;
-        if self.length == CHUNK {
+    #[inline]
+    fn push(&mut self, page: Page) {
+        let (pfn, order) = page.into_raw();
+        if self.length == CHUNK || order != self.order {
             self.free();
+            self.order = order;
         }
+        self.blocks[self.length] = pfn;
+        self.length += 1;
     }
 
     fn free(&mut self) {
         let blocks = &self.blocks[..std::mem::take(&mut self.length)];
         // SAFETY: each was taken from a page of this depot. In a forked child nothing is freed.
-        let freed = unsafe { self.depot.raw().free_mixed(blocks) };
+        let freed = unsafe { self.depot.raw().free_many(self.order, blocks) };
         debug_assert!(freed.is_ok() || self.depot.shared().check_parent().is_err(), "{freed:?}");
     }
 }

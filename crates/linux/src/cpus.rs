@@ -4,11 +4,11 @@ use core::fmt;
 use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-use pagedepot::CpuId;
 #[cfg(any(feature = "usdt", feature = "tracing"))]
 use pagedepot::cpus::Event;
-use pagedepot::cpus::implement::{BlockArray, WordOffset};
+use pagedepot::cpus::implement::{BlockArray, SlotMove, WordOffset};
 use pagedepot::cpus::{CpuLock, Cpus, Environment, FenceError, Here, Locked, Unusable, WhichCpu};
+use pagedepot::{CpuId, Pfn};
 use pagedepot_rseq::{Area, CpuSet, RseqMissing, affinity, membarrier};
 use rustix::process::{Pid, getpid};
 
@@ -299,6 +299,34 @@ unsafe impl<'m> Cpus for LinuxCpus<'m> {
         match self.area {
             Some(area) => sequences::compare_store(area, blocks, here, word, old, new),
             None => self.locked.compare_store(blocks, here, word, old, new),
+        }
+    }
+
+    fn take_many(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        word: WordOffset,
+        batch: &SlotMove,
+        out: &mut [Pfn],
+    ) -> bool {
+        match self.area {
+            Some(area) => sequences::take_many(area, blocks, here, word, batch, out),
+            None => self.locked.take_many(blocks, here, word, batch, out),
+        }
+    }
+
+    fn put_many(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        word: WordOffset,
+        batch: &SlotMove,
+        frames: &[Pfn],
+    ) -> bool {
+        match self.area {
+            Some(area) => sequences::put_many(area, blocks, here, word, batch, frames),
+            None => self.locked.put_many(blocks, here, word, batch, frames),
         }
     }
 

@@ -209,18 +209,6 @@ impl Page {
 }
 
 impl Page {
-    /// Frees the block if a sequence can push it to this CPU's front; else the caller holds it by
-    /// its number.
-    ///
-    /// Not by `Result<(), Self>`: a page that is moved through memory is read back sooner than the
-    /// processor has written it.
-    #[inline]
-    pub(crate) fn free_to_front(self) -> Option<(Pfn, Order)> {
-        let is_free = self.push();
-        let block = self.into_raw();
-        if is_free { None } else { Some(block) }
-    }
-
     /// Whether the CPU's front took the block: then this value no longer holds it. Threads that
     /// reach their fronts by locks never push here: their way, a call, would make drops too large
     /// for the compiler to inline.

@@ -259,20 +259,9 @@ impl<'d> RawDepot<'d> {
     /// # Safety
     /// As [`free`](Self::free), for each.
     pub unsafe fn free_many(&self, order: Order, blocks: &[Pfn]) -> Result<(), FreeManyError> {
-        /// As many as the allocator moves at a time.
-        const CHUNK: usize = 64;
-        let mut bad: Option<FreeManyError> = None;
-        for (chunk, blocks) in blocks.chunks(CHUNK).enumerate() {
-            let mut pairs = [(Pfn::new(0), order); CHUNK];
-            pairs.iter_mut().zip(blocks).for_each(|(pair, &pfn)| pair.0 = pfn);
-            // SAFETY: the caller's promise.
-            if let Err(error) = unsafe { self.free_mixed(&pairs[..blocks.len()]) } {
-                let first = chunk * CHUNK + error.first;
-                let sum = bad.get_or_insert(FreeManyError { first, failed: 0, ..error });
-                sum.failed += error.failed;
-            }
-        }
-        bad.map_or(Ok(()), Err)
+        blocks.iter().for_each(|&pfn| self.shared().sites.clear(pfn));
+        let _bringing = self.shared().bringing();
+        self.frames().free_many_of(order, blocks)
     }
 
     /// Frees a batch of blocks of any orders. See [`Allocator::free_many`].

@@ -9,6 +9,7 @@ use crate::cpus::{Cpus, Environment};
 use crate::frame::Class;
 use crate::frame::pageblock::Tag;
 use crate::frame::{Order, Pfn, ZoneId};
+use crate::pcp::{Caches, Front};
 use crate::zone::Reserve;
 
 /// Blocks taken from the store, or returned to it, between two looks at anything else.
@@ -51,6 +52,8 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         undo.keep_while(out, |out, got| self.fill(order, flags, out, got))
     }
 
+    /// What this CPU caches comes first, a magazine by one sequence. A slow request then loads or
+    /// refills the front for those after it. Where it does not, the store gives the rest.
     fn fill(
         &self,
         order: Order,
@@ -58,31 +61,52 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         out: &mut [Pfn],
         got: &mut usize,
     ) -> Result<usize, AllocError> {
+        let hooks = self.blocks.hooks();
+        // Whether a slow request is likely to fill the front.
+        let mut refills = true;
         while *got < out.len() {
-            let Some(frame) = self.blocks.pop(order, flags) else { break };
-            out[*got] = Pfn::new(frame);
-            *got += 1;
-        }
-        if out.len() - *got >= CHUNK_BLOCKS {
-            while *got < out.len() {
-                let chunk = (out.len() - *got).min(CHUNK_BLOCKS);
-                match self.take_chunk(order, flags, &mut out[*got..*got + chunk]) {
-                    0 => break,
-                    more => *got += more,
+            let popped = self.pop_many(order, flags, &mut out[*got..]);
+            *got += popped;
+            hooks.on_alloc_many(&out[*got - popped..*got], order, flags);
+            refills |= popped > 0;
+            if !refills && out.len() - *got >= CHUNK_BLOCKS {
+                let chunk = &mut out[*got..*got + CHUNK_BLOCKS];
+                let taken = self.take_chunk(order, flags, chunk);
+                *got += taken;
+                hooks.on_alloc_many(&out[*got - taken..*got], order, flags);
+                if taken > 0 {
+                    continue;
                 }
             }
-        }
-        let hooks = self.blocks.hooks();
-        out[..*got].iter().for_each(|&pfn| hooks.on_alloc(pfn, order, flags));
-        while *got < out.len() {
-            match self.blocks.alloc(order, flags) {
+            if *got == out.len() {
+                break;
+            }
+            match self.blocks.alloc_slow(order, flags) {
                 Ok(pfn) => out[*got] = pfn,
                 Err(_) if *got > 0 => break,
                 Err(error) => return Err(error),
             }
             *got += 1;
+            refills = false;
         }
         Ok(*got)
+    }
+
+    /// Blocks that the front of the zone to try first has. Returns how many.
+    fn pop_many(&self, order: Order, flags: Flags, out: &mut [Pfn]) -> usize {
+        let caches = self.blocks.caches;
+        let Some(class) = Class::of(order) else { return 0 };
+        let Some(here) = caches.here() else { return 0 };
+        let Some(zone) = self.blocks.walk().first_zone(here, flags) else { return 0 };
+        let share = caches.share(here.cpu, zone);
+        let popped = share.take_many(share.front(here, class, flags.mobility()), out);
+        if popped == 0
+            && let Some(frame) = self.blocks.pop(order, flags)
+        {
+            out[0] = Pfn::new(frame);
+            return 1;
+        }
+        popped
     }
 
     /// Takes blocks from the store of the first zone that may give as many, above its `low`.
@@ -107,37 +131,69 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         got
     }
 
-    fn free_chunk(&self, blocks: &[(Pfn, Order)], mut on_bad: impl FnMut(usize, FreeError)) {
-        let hooks = self.blocks.hooks();
-        let mut run: [Pfn; CHUNK_BLOCKS] = [Pfn::new(0); CHUNK_BLOCKS];
-        let mut length = 0;
-        let mut kind: Option<(Order, ZoneId)> = None;
-        for (place, &(pfn, order)) in blocks.iter().enumerate() {
-            if self.blocks.caches.push_simple(pfn, order) {
+    /// Frees blocks of one order; `on_bad` gets the places of those that it cannot free.
+    fn free_same(
+        &self,
+        puts: &mut Puts<'_, '_, C>,
+        order: Order,
+        blocks: &[Pfn],
+        mut on_bad: impl FnMut(usize, FreeError),
+    ) {
+        let mut done = 0;
+        let mut has_room = true;
+        while done < blocks.len() {
+            if has_room {
+                let pushed = self.push_run(order, &blocks[done..]);
+                done += pushed;
+                has_room = pushed > 0;
                 continue;
             }
-            let tag = match hooks.check_free(pfn, order) {
-                Ok(tag) => tag,
-                Err(error) => {
-                    on_bad(place, error);
-                    continue;
-                }
-            };
-            if let Some(class) = Class::of(order)
-                && (self.blocks.push_untried(pfn, class, tag)
-                    || self.free_below_high(pfn, class, tag))
-            {
-                continue;
+            let pfn = blocks[done];
+            match self.free_one(puts, pfn, order) {
+                Ok(makes_room) => has_room = makes_room,
+                Err(error) => on_bad(done, error),
             }
-            if kind != Some((order, tag.zone())) {
-                self.put_run(kind, &run[..length]);
-                length = 0;
-                kind = Some((order, tag.zone()));
-            }
-            run[length] = pfn;
-            length += 1;
+            done += 1;
         }
-        self.put_run(kind, &run[..length]);
+    }
+
+    /// Puts the first blocks into this CPU's front by one sequence, as many as it has room for and
+    /// as lie in pageblocks of one kind. Returns how many.
+    fn push_run(&self, order: Order, blocks: &[Pfn]) -> usize {
+        let caches = self.blocks.caches;
+        let (Some(class), Some(&first)) = (Class::of(order), blocks.first()) else { return 0 };
+        let Some(tag) = caches.store.simple_tag(first).filter(|tag| tag.has_fronts()) else {
+            return 0;
+        };
+        let Some(here) = caches.here() else { return 0 };
+        let is_alike =
+            |pfn: &&Pfn| caches.store.simple_tag(**pfn) == Some(tag) && pfn.is_aligned(order);
+        let most = blocks.len().min(2 * class.rounds() as usize);
+        let length = blocks[..most].iter().take_while(is_alike).count();
+        let share = caches.share(here.cpu, tag.zone());
+        let (mobility, evacuates) = tag.row();
+        let front = Front { evacuates, ..share.front(here, class, mobility) };
+        match share.put_many(front, &blocks[..length]) {
+            0 => caches.push_simple(first, order).into(),
+            pushed => pushed,
+        }
+    }
+
+    /// Frees a block that no run has taken. `true`: the front may have room for those after it.
+    fn free_one(
+        &self,
+        puts: &mut Puts<'_, '_, C>,
+        pfn: Pfn,
+        order: Order,
+    ) -> Result<bool, FreeError> {
+        let tag = self.blocks.hooks().check_free(pfn, order)?;
+        if let Some(class) = Class::of(order)
+            && (self.blocks.push_untried(pfn, class, tag) || self.free_below_high(pfn, class, tag))
+        {
+            return Ok(true);
+        }
+        puts.add(pfn, order, tag.zone());
+        Ok(false)
     }
 
     /// Frees a block by the slow path while the CPU caches less than `high`.
@@ -152,27 +208,85 @@ impl<C: Cpus> Bulk<'_, '_, C> {
             )
     }
 
-    fn put_run(&self, kind: Option<(Order, ZoneId)>, run: &[Pfn]) {
-        let Some((order, zone)) = kind else { return };
-        let caches = self.blocks.caches;
-        caches.direct(caches.here(), zone).put_many(order, run);
+    fn free(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+        self.free_by(batch.len(), |bulk, puts, bad| {
+            let mut pfns = [Pfn::new(0); CHUNK_BLOCKS];
+            let mut place = 0;
+            for same in batch.chunk_by(|(_, order), (_, next)| order == next) {
+                let order = same[0].1;
+                for blocks in same.chunks(CHUNK_BLOCKS) {
+                    let pfns = &mut pfns[..blocks.len()];
+                    pfns.iter_mut().zip(blocks).for_each(|(to, &(pfn, _))| *to = pfn);
+                    bulk.free_same(puts, order, pfns, |at, error| bad.add(place + at, error));
+                    place += blocks.len();
+                }
+            }
+        })
     }
 
-    fn free(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+    fn free_of(&self, order: Order, blocks: &[Pfn]) -> Result<(), FreeManyError> {
+        self.free_by(blocks.len(), |bulk, puts, bad| {
+            bulk.free_same(puts, order, blocks, |at, error| bad.add(at, error));
+        })
+    }
+
+    fn free_by(
+        &self,
+        length: usize,
+        free: impl FnOnce(&Self, &mut Puts<'_, '_, C>, &mut BadBlocks),
+    ) -> Result<(), FreeManyError> {
         let caches = self.blocks.caches;
         if let Err(why) = caches.cpus.environment().check_usable() {
-            return Err(FreeManyError { first: 0, error: why.into(), failed: batch.len() });
+            return Err(FreeManyError { first: 0, error: why.into(), failed: length });
         }
-        let mut bad: Option<FreeManyError> = None;
-        for (chunk, blocks) in batch.chunks(CHUNK_BLOCKS).enumerate() {
-            self.free_chunk(blocks, |place, error| {
-                let place = chunk * CHUNK_BLOCKS + place;
-                let sum = bad.get_or_insert(FreeManyError { first: place, error, failed: 0 });
-                sum.failed += 1;
-            });
-        }
+        let mut bad = BadBlocks(None);
+        let mut puts = Puts::new(caches);
+        free(self, &mut puts, &mut bad);
+        puts.flush();
         caches.store.end_call(|| ());
-        bad.map_or(Ok(()), Err)
+        bad.0.map_or(Ok(()), Err)
+    }
+}
+
+/// The blocks of a batch that were not freed.
+struct BadBlocks(Option<FreeManyError>);
+
+impl BadBlocks {
+    fn add(&mut self, place: usize, error: FreeError) {
+        let sum = self.0.get_or_insert(FreeManyError { first: place, error, failed: 0 });
+        sum.failed += 1;
+    }
+}
+
+/// Blocks on their way to the store, of one order and zone at a time.
+struct Puts<'p, 'm, C> {
+    caches: &'p Caches<'m, C>,
+    run: [Pfn; CHUNK_BLOCKS],
+    length: usize,
+    kind: (Order, ZoneId),
+}
+
+impl<'p, 'm, C: Cpus> Puts<'p, 'm, C> {
+    fn new(caches: &'p Caches<'m, C>) -> Self {
+        let kind = (Order::BASE, ZoneId::new(0));
+        Puts { caches, run: [Pfn::new(0); CHUNK_BLOCKS], length: 0, kind }
+    }
+
+    fn add(&mut self, pfn: Pfn, order: Order, zone: ZoneId) {
+        if self.length == CHUNK_BLOCKS || self.kind != (order, zone) {
+            self.flush();
+            self.kind = (order, zone);
+        }
+        self.run[self.length] = pfn;
+        self.length += 1;
+    }
+
+    fn flush(&mut self) {
+        let (order, zone) = self.kind;
+        let run = &self.run[..core::mem::take(&mut self.length)];
+        if !run.is_empty() {
+            self.caches.direct(self.caches.here(), zone).put_many(order, run);
+        }
     }
 }
 
@@ -180,8 +294,9 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Allocates up to `out.len()` blocks of `order`; returns how many, at least 1 unless `out` is
     /// empty. `out` is filled from the front; the rest of it is left as it was.
     ///
-    /// Empties this CPU's front first, then takes from the store in chunks of 64 blocks, past the
-    /// caches.
+    /// A magazine that this CPU caches is taken by one sequence; an empty front is loaded from the
+    /// CPU's shelf or refilled, as by a single request. Where the CPU may not cache as much, blocks
+    /// come from the store in chunks of 64.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc), when not even one block was to be had.
@@ -196,13 +311,23 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Frees a batch of blocks of any orders, mobilities and zones, as when a process exits.
     ///
-    /// Blocks go to this CPU's fronts and shelves until these reach `high`; the others go straight
-    /// to the store in chunks of 64, neighbours of one order by one atomic operation, so a batch in
-    /// ascending order costs least. O(batch).
+    /// Blocks go to this CPU's fronts and shelves until these reach `high`, neighbours of one order
+    /// and kind of pageblock by one sequence. The others go to the store in chunks of 64,
+    /// neighbours of one order by one atomic operation, so a batch in ascending order costs least.
+    /// O(batch).
     ///
     /// # Errors
     /// Bad blocks are skipped and counted; all others are freed.
     pub fn free_many(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
         Bulk { blocks: self.blocks() }.free(batch)
+    }
+
+    /// Frees a batch of blocks of one order, as [`alloc_many`](Self::alloc_many) returns them. As
+    /// [`free_many`](Self::free_many), and the front takes a magazine's worth by one sequence.
+    ///
+    /// # Errors
+    /// Bad blocks are skipped and counted; all others are freed.
+    pub fn free_many_of(&self, order: Order, blocks: &[Pfn]) -> Result<(), FreeManyError> {
+        Bulk { blocks: self.blocks() }.free_of(order, blocks)
     }
 }

@@ -31,6 +31,14 @@ impl<'a, 'm, C: Cpus> Hooks<'a, 'm, C> {
         FrameBytes { caches: self.caches, checks: self.options.checks }
     }
 
+    /// Blocks go to a caller.
+    #[inline]
+    pub fn on_alloc_many(&self, blocks: &[Pfn], order: Order, flags: Flags) {
+        if self.options.checks.any() || flags.is_zeroed() {
+            blocks.iter().for_each(|&pfn| self.on_alloc(pfn, order, flags));
+        }
+    }
+
     /// A block goes to a caller.
     pub fn on_alloc(&self, pfn: Pfn, order: Order, flags: Flags) {
         if self.options.checks.any() {

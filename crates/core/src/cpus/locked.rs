@@ -4,7 +4,8 @@
 use super::environment::Environment;
 use super::sequence;
 use super::sequences::{Cpus, FenceError};
-use crate::frame::CpuId;
+use crate::frame::{CpuId, Pfn};
+use crate::front::word::SlotMove;
 use crate::front::{BlockArray, Here, WordOffset};
 use crate::sync::prim::{AtomicU32, Ordering, spin_hint};
 
@@ -120,6 +121,34 @@ unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
             return false;
         };
         sequence::compare_store(blocks, here, word, old, new)
+    }
+
+    fn take_many(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        word: WordOffset,
+        batch: &SlotMove,
+        out: &mut [Pfn],
+    ) -> bool {
+        let Some(_held) = self.locks.get(here.cpu.index()).and_then(CpuLock::try_lock) else {
+            return false;
+        };
+        sequence::take_many(blocks, here, word, batch, out)
+    }
+
+    fn put_many(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        word: WordOffset,
+        batch: &SlotMove,
+        frames: &[Pfn],
+    ) -> bool {
+        let Some(_held) = self.locks.get(here.cpu.index()).and_then(CpuLock::try_lock) else {
+            return false;
+        };
+        sequence::put_many(blocks, here, word, batch, frames)
     }
 
     fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {

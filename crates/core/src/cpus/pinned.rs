@@ -4,7 +4,8 @@
 use super::environment::Environment;
 use super::sequence;
 use super::sequences::{Cpus, FenceError};
-use crate::frame::CpuId;
+use crate::frame::{CpuId, Pfn};
+use crate::front::word::SlotMove;
 use crate::front::{BlockArray, Context, Here, WordOffset};
 
 /// Proof that its holder cannot be preempted nor moved, and that no other code of the same CPU
@@ -167,6 +168,30 @@ unsafe impl<P: Processor> Cpus for Pinned<P> {
     ) -> bool {
         let Some(guard) = self.0.pin() else { return false };
         guard.here() == here && sequence::compare_store(blocks, here, word, old, new)
+    }
+
+    fn take_many(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        word: WordOffset,
+        batch: &SlotMove,
+        out: &mut [Pfn],
+    ) -> bool {
+        let Some(guard) = self.0.pin() else { return false };
+        guard.here() == here && sequence::take_many(blocks, here, word, batch, out)
+    }
+
+    fn put_many(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        word: WordOffset,
+        batch: &SlotMove,
+        frames: &[Pfn],
+    ) -> bool {
+        let Some(guard) = self.0.pin() else { return false };
+        guard.here() == here && sequence::put_many(blocks, here, word, batch, frames)
     }
 
     fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {

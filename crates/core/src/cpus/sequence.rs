@@ -4,9 +4,9 @@
 use core::mem::MaybeUninit;
 
 use crate::frame::{CpuId, Pfn};
-use crate::front::word::{ONE_ROUND, POP_STEP, PUSH_STEP, ROUNDS_MASK, Word};
+use crate::front::word::{ONE_ROUND, POP_STEP, PUSH_STEP, ROUNDS_MASK, SlotMove, Word};
 use crate::front::{BlockArray, Here, WordOffset, is_open};
-use crate::sync::prim::Ordering;
+use crate::sync::prim::{AtomicU32, Ordering};
 use crate::sync::total::ASKS;
 
 /// Whether `here` has a block and its gate is open.
@@ -69,6 +69,61 @@ pub fn compare_store(
     }
     // Release: as in `push_at`.
     cell.store(new, Ordering::Release);
+    true
+}
+
+/// See [`Cpus::take_many`](super::Cpus::take_many).
+pub fn take_many(
+    blocks: &BlockArray,
+    here: Here,
+    offset: WordOffset,
+    batch: &SlotMove,
+    out: &mut [Pfn],
+) -> bool {
+    move_many(blocks, here, offset, batch, |slot, place| {
+        out[place] = Pfn::new(slot.load(Ordering::Relaxed));
+    })
+}
+
+/// See [`Cpus::put_many`](super::Cpus::put_many).
+pub fn put_many(
+    blocks: &BlockArray,
+    here: Here,
+    offset: WordOffset,
+    batch: &SlotMove,
+    frames: &[Pfn],
+) -> bool {
+    move_many(blocks, here, offset, batch, |slot, place| {
+        slot.store(frames[place].get(), Ordering::Relaxed);
+    })
+}
+
+/// Calls `each` with the slots of a batch, and their place in it, between the comparison of the
+/// word and its store. Relaxed, the word and its slots: as in [`pop_at`].
+fn move_many(
+    blocks: &BlockArray,
+    here: Here,
+    offset: WordOffset,
+    batch: &SlotMove,
+    mut each: impl FnMut(&AtomicU32, usize),
+) -> bool {
+    if !may_enter(blocks, here) {
+        return false;
+    }
+    let cell = blocks.word(here, offset);
+    if cell.load(Ordering::Relaxed) != batch.old.0 {
+        return false;
+    }
+    let mut place = 0;
+    for run in batch.runs {
+        for slot in (run.at..).step_by(ONE_ROUND as usize).take(run.count as usize) {
+            // SAFETY: slots of magazines that the word names.
+            each(unsafe { blocks.slot(slot) }, place);
+            place += 1;
+        }
+    }
+    // Release: as in `push_at`; and no slot is read later than this.
+    cell.store(batch.new.0, Ordering::Release);
     true
 }
 

@@ -2,7 +2,8 @@
 #![allow(unsafe_code, reason = "an implementation of sequences is a promise")]
 
 use super::environment::Environment;
-use crate::frame::CpuId;
+use crate::frame::{CpuId, Pfn};
+use crate::front::word::SlotMove;
 use crate::front::{BlockArray, Here, WordOffset};
 
 /// Why a CPU could not be fenced.
@@ -19,8 +20,9 @@ pub enum FenceError {
 ///
 /// # Safety
 /// An implementation promises, for one [`BlockArray`]:
-/// 1. [`pop`](Cpus::pop), [`push`](Cpus::push) and [`compare_store`](Cpus::compare_store) act on
-///    the fronts of the CPU and context they run on, or fail. Each is one sequence as described
+/// 1. [`pop`](Cpus::pop), [`push`](Cpus::push), [`compare_store`](Cpus::compare_store),
+///    [`take_many`](Cpus::take_many) and [`put_many`](Cpus::put_many) act on the fronts of the CPU
+///    and context they run on, or fail. Each is one sequence as described
 ///    above: between its first load and its store no other sequence of the same CPU and context
 ///    runs, whether from a thread, a signal handler or an interrupt.
 /// 2. Each reads the CPU's gate inside the sequence, before the word, with acquire ordering, and
@@ -31,7 +33,7 @@ pub enum FenceError {
 ///    `FOLLOWS_GATES` the lowest 16 bits of the number will do.
 /// 4. [`fence`](Cpus::fence) returning `Ok` means what the vocabulary says, and so does
 ///    [`claim_gate`](Cpus::claim_gate) returning `true` what stands there.
-/// 5. The store that commits is a single 64-bit store that releases the slot written before it.
+/// 5. The store that commits is a single 64-bit store that releases the slots written before it.
 /// 6. The array and the offsets that its methods are called with are used for these calls alone.
 ///
 /// [`Pinned`](super::Pinned) and [`Locked`](super::Locked) are written in terms of
@@ -78,6 +80,36 @@ pub unsafe trait Cpus: Sync {
         old: u64,
         new: u64,
     ) -> bool;
+
+    /// As [`compare_store`](Cpus::compare_store) of the words of `batch`, by a sequence that copies
+    /// the blocks in the batch's slots to the beginning of `out`, which has room for as many,
+    /// between the comparison and the store. After `false` what `out` has means nothing.
+    ///
+    /// Without an implementation of its own, batches are taken block by block.
+    fn take_many(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        word: WordOffset,
+        batch: &SlotMove,
+        out: &mut [Pfn],
+    ) -> bool {
+        let _ = (blocks, here, word, batch, out);
+        false
+    }
+
+    /// As [`take_many`](Cpus::take_many), but copies the first of `frames` to the batch's slots.
+    fn put_many(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        word: WordOffset,
+        batch: &SlotMove,
+        frames: &[Pfn],
+    ) -> bool {
+        let _ = (blocks, here, word, batch, frames);
+        false
+    }
 
     /// Changes the gate of `here.cpu` from `old` to `new` by a compare-and-swap that is a sequence
     /// of that CPU: it takes place only while this code runs there, and is the store that commits.

@@ -117,6 +117,12 @@ impl Tag {
         self.0 % (ZONE_BYTES as u32) < EVACUATING
     }
 
+    /// Whether the tag leads to fronts that take blocks.
+    #[inline]
+    pub const fn has_fronts(self) -> bool {
+        self.0 % (ZONE_BYTES as u32) < REFUSING
+    }
+
     /// A pageblock of this zone with carved frames.
     pub const fn carved(zone: ZoneId) -> Self {
         Tag(zone.get() * ZONE_BYTES as u32 + CARVED)

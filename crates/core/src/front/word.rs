@@ -21,6 +21,9 @@
 //! * pop: `rounds - 1`, `credit - 1`, if `rounds > 0` and `credit > 0`;
 //! * pop of n blocks at once: `rounds - n`, `credit - n`, if `rounds >= n` and `credit >= n`;
 //! * push: `rounds + 1`, `credit - 1`, if `rounds < rounds_max` and `credit > 0`;
+//! * batch ([`SlotMove`]): n blocks leave the loaded magazine, and then a full previous one, which
+//!   is loaded; or enter the loaded one, and then an empty previous one, which is loaded.
+//!   `credit - n`;
 //! * fold: `credit = CREDIT_MAX`;
 //! * swap, load, unload: magazines change (slow path, compare-and-store).
 //!
@@ -174,6 +177,51 @@ impl Word {
         Some((self.loaded()?, slot, self.step(PUSH_STEP)?))
     }
 
+    /// The change that takes up to `wanted` blocks, the loaded magazine's first. `None`: the slow
+    /// path must look.
+    #[inline]
+    pub fn batch_out(self, wanted: usize, rounds_max: u32) -> Option<SlotMove> {
+        let loaded = self.loaded()?;
+        let wanted = wanted.min(self.credit() as usize) as u32;
+        let first = wanted.min(self.rounds());
+        let left = self.rounds() - first;
+        let runs = [SlotRun::new(loaded, left, first), SlotRun::NONE];
+        let one = Word((self.0 & !ROUNDS_MASK) | u64::from(left) * ONE_ROUND);
+        let (new, runs) = match self.with_full_loaded(rounds_max) {
+            Some(_) if first < wanted => {
+                let (full, _) = self.previous()?;
+                let second = (wanted - first).min(rounds_max);
+                let left = rounds_max - second;
+                let new = Word::new(full, left, Some((loaded, false)));
+                (new, [runs[0], SlotRun::new(full, left, second)])
+            }
+            _ => (one, runs),
+        };
+        SlotMove { old: self, new, runs }.counted()
+    }
+
+    /// The change that puts up to `wanted` blocks, into the loaded magazine first. `None`: the slow
+    /// path must look.
+    #[inline]
+    pub fn batch_in(self, wanted: usize, rounds_max: u32) -> Option<SlotMove> {
+        let loaded = self.loaded()?;
+        let wanted = wanted.min(self.credit() as usize) as u32;
+        let first = wanted.min(rounds_max.saturating_sub(self.rounds()));
+        let rounds = self.rounds() + first;
+        let runs = [SlotRun::new(loaded, self.rounds(), first), SlotRun::NONE];
+        let one = Word((self.0 & !ROUNDS_MASK) | u64::from(rounds) * ONE_ROUND);
+        let (new, runs) = match self.with_empty_loaded() {
+            Some(_) if first < wanted => {
+                let (empty, _) = self.previous()?;
+                let second = (wanted - first).min(rounds_max);
+                let new = Word::new(empty, second, Some((loaded, true)));
+                (new, [runs[0], SlotRun::new(empty, 0, second)])
+            }
+            _ => (one, runs),
+        };
+        SlotMove { old: self, new, runs }.counted()
+    }
+
     /// The word after an operation, if there is credit for it.
     #[inline]
     fn step(self, step: u64) -> Option<Word> {
@@ -189,6 +237,53 @@ impl Word {
     /// Magazines installed.
     pub fn magazines(self) -> u32 {
         u32::from(self.loaded().is_some()) + u32::from(self.previous().is_some())
+    }
+}
+
+/// Neighbouring slots of a magazine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotRun {
+    /// The first slot's offset from magazine 0, in bytes.
+    pub at: u32,
+    /// How many slots.
+    pub count: u32,
+}
+
+impl SlotRun {
+    const NONE: SlotRun = SlotRun { at: 0, count: 0 };
+
+    fn new(magazine: MagazineIndex, first: u32, count: u32) -> Self {
+        SlotRun { at: (magazine.get() << LOADED_SHIFT) + first * ONE_ROUND as u32, count }
+    }
+}
+
+/// A change of a front word by which several blocks leave or enter the front, and their slots.
+#[derive(Clone, Copy)]
+pub struct SlotMove {
+    /// The word that it changes.
+    pub old: Word,
+    /// The word to commit.
+    pub new: Word,
+    /// The slots, in the order of the blocks. The second run may have none.
+    pub runs: [SlotRun; 2],
+}
+
+impl SlotMove {
+    /// How many blocks.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.runs.iter().map(|run| run.count as usize).sum()
+    }
+
+    /// With an operation counted for each block. `None`: there is none.
+    #[inline]
+    fn counted(mut self) -> Option<Self> {
+        let count = self.count() as u64;
+        self.new = self.new.with_operations(self.old.operations() + count);
+        if self.runs[0].count == 0 {
+            self.runs.swap(0, 1);
+        }
+        (count > 0).then_some(self)
     }
 }
 
@@ -288,6 +383,82 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// The slots that a front's magazines have blocks in.
+    fn blocks_of(word: Word, rounds_max: u32) -> Vec<u32> {
+        let loaded = word.loaded().map_or(0, |magazine| magazine.get() * 256);
+        let previous = word.previous().filter(|&(_, full)| full);
+        let in_previous = previous.map_or(0..0, |_| 0..rounds_max);
+        let previous = previous.map_or(0, |(magazine, _)| magazine.get() * 256);
+        let slots = (0..word.rounds()).map(|slot| loaded + slot * 4);
+        slots.chain(in_previous.map(|slot| previous + slot * 4)).collect()
+    }
+
+    fn slots_of(batch: &SlotMove) -> Vec<u32> {
+        let slots = batch.runs.iter().flat_map(|run| (0..run.count).map(|i| run.at + i * 4));
+        slots.collect()
+    }
+
+    /// Words as a front can have them: its two magazines differ, and none has too many rounds.
+    fn fronts(rounds_max: u32) -> impl Iterator<Item = Word> {
+        words().map(|(_, word)| word).filter(move |word| {
+            let other = word.previous().map(|(magazine, _)| magazine);
+            word.rounds() <= rounds_max && word.loaded() != other
+        })
+    }
+
+    #[test]
+    fn a_batch_out_takes_what_there_is_and_leaves_the_rest() {
+        for rounds_max in [1, 7, 63] {
+            for word in fronts(rounds_max) {
+                for wanted in [0, 1, 2, 8, 63, 64, 126, 200] {
+                    let before = blocks_of(word, rounds_max);
+                    let most = wanted.min(CREDIT_MAX as usize - word.operations() as usize);
+                    let Some(batch) = word.batch_out(wanted, rounds_max) else {
+                        assert!(before.is_empty() || most == 0);
+                        continue;
+                    };
+                    let taken = slots_of(&batch);
+                    assert_eq!(taken.len(), before.len().min(most));
+                    assert_eq!(batch.new.operations(), word.operations() + taken.len() as u64);
+                    assert_eq!(batch.new.magazines(), word.magazines());
+                    let mut all = [taken, blocks_of(batch.new, rounds_max)].concat();
+                    all.sort_unstable();
+                    let mut before = before;
+                    before.sort_unstable();
+                    assert_eq!(all, before);
+                }
+            }
+        }
+        assert!(Word::EMPTY.batch_out(5, 63).is_none());
+    }
+
+    #[test]
+    fn a_batch_in_fills_what_is_free() {
+        for rounds_max in [1, 7, 63] {
+            for word in fronts(rounds_max) {
+                for wanted in [0, 1, 2, 8, 63, 64, 126, 200] {
+                    let before = blocks_of(word, rounds_max);
+                    let room = (rounds_max * word.magazines()) as usize - before.len();
+                    let most = wanted.min(CREDIT_MAX as usize - word.operations() as usize);
+                    let Some(batch) = word.batch_in(wanted, rounds_max) else {
+                        assert!(room == 0 || most == 0);
+                        continue;
+                    };
+                    let put = slots_of(&batch);
+                    assert_eq!(put.len(), room.min(most));
+                    assert_eq!(batch.new.operations(), word.operations() + put.len() as u64);
+                    assert_eq!(batch.new.magazines(), word.magazines());
+                    let mut all = [put, before].concat();
+                    all.sort_unstable();
+                    let mut after = blocks_of(batch.new, rounds_max);
+                    after.sort_unstable();
+                    assert_eq!(all, after);
+                }
+            }
+        }
+        assert!(Word::EMPTY.batch_in(5, 63).is_none());
     }
 
     #[test]

@@ -27,11 +27,11 @@ use super::{Mutant, is_mutant};
 use crate::cpus::{
     Context, CpuLock, Cpus, Environment, FenceError, Guard, Here, Locked, Processor, WhichCpu,
 };
-use crate::frame::CpuId;
+use crate::frame::{CpuId, Pfn};
 use crate::front;
-use crate::front::word::Word;
+use crate::front::word::{ONE_ROUND, SlotMove, Word};
 use crate::front::{BlockArray, WordOffset};
-use crate::sync::prim::{AtomicU64, Ordering};
+use crate::sync::prim::{self, AtomicU64, Ordering};
 
 /// Where a thread of the model runs. The thread says so itself by [`run_on`]; a model's scheduler
 /// changes it by [`Place::move_to`].
@@ -152,6 +152,20 @@ impl<const FOLLOWS: bool> Sequences<FOLLOWS> {
         Ok(())
     }
 
+    /// Whether a sequence that begins with a batch's word finds it.
+    fn finds(
+        &self,
+        blocks: &BlockArray,
+        begun: Begun,
+        here: Here,
+        offset: WordOffset,
+        batch: &SlotMove,
+    ) -> bool {
+        begun.cpu == here.cpu
+            && is_open(blocks, begun.cpu)
+            && blocks.word(here, offset).load(Ordering::Relaxed) == batch.old.0
+    }
+
     fn commit(&self, begun: Begun, cell: &AtomicU64, word: u64) -> Result<(), Aborted> {
         self.step(begun, || cell.store(word, Ordering::Release))
     }
@@ -178,6 +192,17 @@ impl<const FOLLOWS: bool> Sequences<FOLLOWS> {
         }
         is_open(blocks, cpu).then(|| blocks.word(Here::task(cpu), offset))
     }
+}
+
+/// The slots of a batch, in the order of its blocks.
+fn slots<'b>(
+    blocks: &'b BlockArray,
+    batch: &SlotMove,
+) -> impl Iterator<Item = &'b prim::AtomicU32> + use<'b> {
+    batch.runs.into_iter().flat_map(move |run| {
+        // SAFETY: of magazines that the batch's word names.
+        (0..run.count).map(move |i| unsafe { blocks.slot(run.at + i * ONE_ROUND as u32) })
+    })
 }
 
 fn is_open(blocks: &BlockArray, cpu: CpuId) -> bool {
@@ -238,6 +263,49 @@ unsafe impl<const FOLLOWS: bool> Cpus for Sequences<FOLLOWS> {
         }
         let cell = blocks.word(here, offset);
         cell.load(Ordering::Relaxed) == old && self.commit(begun, cell, new).is_ok()
+    }
+
+    fn take_many(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        offset: WordOffset,
+        batch: &SlotMove,
+        out: &mut [Pfn],
+    ) -> bool {
+        let late = is_mutant(Mutant::CopiesLate);
+        let mut places = out.iter_mut();
+        let mut copy = |slot: &prim::AtomicU32| {
+            *places.next().unwrap() = Pfn::new(slot.load(Ordering::Relaxed));
+        };
+        let begun = self.begin();
+        if !self.finds(blocks, begun, here, offset, batch) {
+            return false;
+        }
+        if !late {
+            slots(blocks, batch).for_each(&mut copy);
+        }
+        let done = self.commit(begun, blocks.word(here, offset), batch.new.0).is_ok();
+        if late {
+            slots(blocks, batch).for_each(copy);
+        }
+        done
+    }
+
+    fn put_many(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        offset: WordOffset,
+        batch: &SlotMove,
+        frames: &[Pfn],
+    ) -> bool {
+        let begun = self.begin();
+        self.finds(blocks, begun, here, offset, batch)
+            && slots(blocks, batch).zip(frames).all(|(slot, frame)| {
+                self.step(begun, || slot.store(frame.get(), Ordering::Relaxed)).is_ok()
+            })
+            && self.commit(begun, blocks.word(here, offset), batch.new.0).is_ok()
     }
 
     fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
@@ -415,6 +483,28 @@ unsafe impl<const FOLLOWS: bool> Cpus for Locks<FOLLOWS> {
         new: u64,
     ) -> bool {
         self.front().compare_store(blocks, here, word, old, new)
+    }
+
+    fn take_many(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        word: WordOffset,
+        batch: &SlotMove,
+        out: &mut [Pfn],
+    ) -> bool {
+        self.front().take_many(blocks, here, word, batch, out)
+    }
+
+    fn put_many(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        word: WordOffset,
+        batch: &SlotMove,
+        frames: &[Pfn],
+    ) -> bool {
+        self.front().put_many(blocks, here, word, batch, frames)
     }
 
     fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {

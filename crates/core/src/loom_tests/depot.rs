@@ -143,6 +143,21 @@ impl<C: Cpus> Depot<C> {
         held
     }
 
+    /// Allocates up to `wanted` frames in one call; no other thread holds one of them.
+    pub fn alloc_many(&self, wanted: usize) -> Vec<Pfn> {
+        let mut out = vec![Pfn::new(0); wanted];
+        let got = self.allocator.alloc_many(Order::BASE, Flags::default(), &mut out).unwrap();
+        out.truncate(got);
+        out.iter().for_each(|&pfn| self.note_got(pfn, Order::BASE));
+        out
+    }
+
+    /// Frees frames in one call.
+    pub fn free_many(&self, frames: &[Pfn]) {
+        frames.iter().for_each(|&pfn| self.note_freed(pfn));
+        self.allocator.free_many_of(Order::BASE, frames).expect("the frames were ours");
+    }
+
     /// Allocates a block; no other thread holds a frame of it.
     pub fn alloc_block(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
         let pfn = self.allocator.alloc(order, flags)?;

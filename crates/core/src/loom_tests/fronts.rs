@@ -11,6 +11,8 @@
 //! 6. An owner that is aborted at any of its steps, or moved to another CPU, gets and frees its
 //!    frames all the same.
 //! 7. A gate that is read before the sequence begins is no gate.
+//! 8. A batch leaves or enters a front as one, beside a drain and beside a thread on the same CPU.
+//!    If it copied its blocks after its commit, it would get others.
 
 use super::cpus::{Rseq, place, run_on};
 use super::depot::{Depot, Setup};
@@ -302,4 +304,44 @@ fn decayed_beside_its_owner() {
         depot.allocator.settings(ZoneId::new(0)).unwrap().set_cache_limits(nothing);
         depot.allocator.cpu_caches().decay();
     }));
+}
+
+/// An owner that frees two frames by one batch and takes them by another, and another thread on
+/// `cpu`.
+fn owner_of_batches(cpu: u32, other: fn(&Depot<Rseq>)) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let depot = Depot::new(&Setup { frames: 5, ..Setup::default() }, Rseq::new(2));
+        run_on(0);
+        let held = [depot.alloc().unwrap(), depot.alloc().unwrap()];
+        let other = spawn(cpu, &depot, other);
+        depot.free_many(&held);
+        let next = depot.alloc_many(2);
+        depot.free_many(&next);
+        other.join().unwrap();
+        depot.finish();
+    }
+}
+
+#[test]
+fn batches_beside_a_full_drain() {
+    explore(owner_of_batches(1, |depot| {
+        depot.allocator.drain(Scope::ALL, Mode::Full);
+    }));
+}
+
+/// Takes two frames, so that it holds what the owner's batch may have found, and frees them.
+fn neighbour(depot: &Depot<Rseq>) {
+    let own = [depot.alloc().unwrap(), depot.alloc().unwrap()];
+    own.into_iter().for_each(|pfn| depot.free(pfn));
+}
+
+#[test]
+fn batches_of_two_threads_on_one_cpu() {
+    explore_large(owner_of_batches(0, neighbour));
+}
+
+#[test]
+#[should_panic]
+fn batches_that_copy_after_their_commit() {
+    explore_mutant(Mutant::CopiesLate, owner_of_batches(0, neighbour));
 }

@@ -72,6 +72,32 @@ impl<C: Cpus> Share<'_, '_, C> {
         done
     }
 
+    /// Takes blocks that the front has by one sequence: as many as `out` has room for, and as the
+    /// front's two magazines have. Returns how many; 0 also where batches go block by block.
+    pub fn take_many(&self, front: Front, out: &mut [Pfn]) -> usize {
+        let rounds_max = front.class.rounds();
+        let word = self.read_front(front);
+        let Some(batch) = word.and_then(|word| word.batch_out(out.len(), rounds_max)) else {
+            return 0;
+        };
+        let (blocks, cpus) = (self.blocks(), &self.caches.cpus);
+        let done = cpus.take_many(blocks, front.here, front.offset(), &batch, out);
+        if done { batch.count() } else { 0 }
+    }
+
+    /// Puts the first of these blocks into the front by one sequence: as many as its two magazines
+    /// have room for. Returns how many; 0 also where batches go block by block.
+    pub fn put_many(&self, front: Front, frames: &[Pfn]) -> usize {
+        let rounds_max = front.class.rounds();
+        let word = self.read_front(front);
+        let Some(batch) = word.and_then(|word| word.batch_in(frames.len(), rounds_max)) else {
+            return 0;
+        };
+        let (blocks, cpus) = (self.blocks(), &self.caches.cpus);
+        let done = cpus.put_many(blocks, front.here, front.offset(), &batch, frames);
+        if done { batch.count() } else { 0 }
+    }
+
     /// Moves the count of operations from the word to the counters.
     pub fn fold(&self, front: Front, word: Word) -> Step {
         let folded = word.with_operations(0);

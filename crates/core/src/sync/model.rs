@@ -57,6 +57,8 @@ pub enum Mutant {
     FreesGone,
     /// Compaction keeps destinations to which nothing was moved.
     KeepsDestination,
+    /// A batch copies its blocks once they have left the front.
+    CopiesLate,
     /// Operations on a stack leave its tag as it is.
     Untagged,
     /// A gate is claimed wherever the code runs, outside of any sequence.

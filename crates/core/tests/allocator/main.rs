@@ -3,6 +3,7 @@
 mod age;
 mod attempt;
 mod backing;
+mod batches;
 mod carving;
 #[path = "../common/mod.rs"]
 mod common;

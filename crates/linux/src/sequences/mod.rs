@@ -24,7 +24,7 @@ mod tests;
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-pub(crate) use arch::{claim_gate, compare_store, pop, push};
+pub(crate) use arch::{claim_gate, compare_store, pop, push, put_many, take_many};
 
 /// What `pop` returns when the caller must take the slow path. No frame has this number: ranges end
 /// at 2^32 at most, and an allocator's last section is never complete there.

@@ -1,7 +1,8 @@
 //! An architecture without sequences: `Area::find` finds no area, so nothing here is ever called.
 
+use pagedepot::Pfn;
 use pagedepot::cpus::Here;
-use pagedepot::cpus::implement::{BlockArray, WordOffset};
+use pagedepot::cpus::implement::{BlockArray, SlotMove, WordOffset};
 
 use pagedepot_rseq::Area;
 
@@ -28,6 +29,28 @@ pub fn compare_store(
     _word: WordOffset,
     _old: u64,
     _new: u64,
+) -> bool {
+    false
+}
+
+pub fn take_many(
+    _area: Area,
+    _blocks: &BlockArray,
+    _here: Here,
+    _word: WordOffset,
+    _batch: &SlotMove,
+    _out: &mut [Pfn],
+) -> bool {
+    false
+}
+
+pub fn put_many(
+    _area: Area,
+    _blocks: &BlockArray,
+    _here: Here,
+    _word: WordOffset,
+    _batch: &SlotMove,
+    _frames: &[Pfn],
 ) -> bool {
     false
 }

@@ -16,7 +16,7 @@ use pagedepot::cpus::Here;
 use pagedepot::cpus::implement::{
     self, BlockArray, Class, GATES_ALL, GATES_AT, MagazineIndex, Parts, Word, WordOffset,
 };
-use pagedepot::{CpuId, Mobility, ZoneId};
+use pagedepot::{CpuId, Mobility, Pfn, ZoneId};
 use pagedepot_rseq::{Area, affinity, membarrier};
 
 use super::*;
@@ -42,6 +42,7 @@ struct Fronts {
     array: BlockArray,
     memory: Vec<Line>,
     blocks_at: usize,
+    first_magazine: usize,
 }
 
 /// As much memory as a magazine, aligned as one.
@@ -50,11 +51,11 @@ struct Line([AtomicU64; 32]);
 
 impl Fronts {
     fn new(cpus: u32) -> Self {
-        // Gates; blocks; a magazine for each CPU.
+        // Gates; blocks; a magazine for each CPU; and one to spare.
         let gate_lines = (GATES_AT + GATES_ALL as usize * 8).div_ceil(size_of::<Line>());
         let block_lines = cpus as usize * STRIDE / size_of::<Line>();
         let first_magazine = gate_lines + block_lines;
-        let lines = first_magazine + cpus as usize;
+        let lines = first_magazine + 2 * cpus as usize;
         let memory: Vec<_> =
             (0..lines).map(|_| Line(std::array::from_fn(|_| AtomicU64::new(0)))).collect();
         memory.as_ptr().expose_provenance();
@@ -63,7 +64,7 @@ impl Fronts {
         let parts = Parts { base, follows_gates: true, blocks_at, stride: STRIDE, cpus };
         // SAFETY: the memory is initialised, lives with the array, and holds all of that.
         let array = unsafe { implement::block_array(parts) };
-        let fronts = Fronts { array, memory, blocks_at };
+        let fronts = Fronts { array, memory, blocks_at, first_magazine };
         for cpu in 0..cpus {
             let index = MagazineIndex::new(first_magazine as u32 + cpu).unwrap();
             for slot in 0..ROUNDS {
@@ -95,6 +96,12 @@ impl Fronts {
         unsafe { implement::magazine(&self.array, index) }
     }
 
+    /// A magazine that no word of a new front names.
+    #[cfg(target_arch = "x86_64")]
+    fn spare(&self, cpu: u32) -> MagazineIndex {
+        MagazineIndex::new(self.first_magazine as u32 + self.array.cpus() + cpu).unwrap()
+    }
+
     /// What sequences may read and no code may write: the gates but those of `cpus`.
     fn is_refusing(&self) -> bool {
         let words =
@@ -116,6 +123,22 @@ impl Fronts {
             let here = Here::task(CpuId::new(cpu));
             compare_store(area, &self.array, here, WORD, word.0, word.with_operations(0).0);
         }
+    }
+
+    /// Takes frames of this CPU's front, as many as `out` has room for. Returns how many.
+    fn take(&self, area: Area, out: &mut [Pfn]) -> usize {
+        let here = Here::task(CpuId::new(area.cpu_id()));
+        let Some(batch) = self.word(here.cpu.get()).batch_out(out.len(), 63) else { return 0 };
+        let done = take_many(area, &self.array, here, WORD, &batch, out);
+        if done { batch.count() } else { 0 }
+    }
+
+    /// Puts the first of these frames into this CPU's front. Returns how many.
+    fn put(&self, area: Area, frames: &[Pfn]) -> usize {
+        let here = Here::task(CpuId::new(area.cpu_id()));
+        let Some(batch) = self.word(here.cpu.get()).batch_in(frames.len(), 63) else { return 0 };
+        let done = put_many(area, &self.array, here, WORD, &batch, frames);
+        if done { batch.count() } else { 0 }
     }
 
     /// All frames in the fronts.
@@ -185,7 +208,9 @@ fn hammer(fronts: &Fronts, area: Area, held: &[AtomicBool], end: Instant, yields
         for _ in 0..64 {
             turn = turn.wrapping_add(1);
             // Up to three frames at a time, so that fronts neither run dry nor overflow for long.
-            if turn.is_multiple_of(2) && kept.len() < 3 && Instant::now() < end {
+            if turn.is_multiple_of(5) {
+                exchange_many(fronts, area, held);
+            } else if turn.is_multiple_of(2) && kept.len() < 3 && Instant::now() < end {
                 match pop(area, &fronts.array, WORD) {
                     NO_FRAME => fronts.fold(area),
                     frame => {
@@ -208,6 +233,27 @@ fn hammer(fronts: &Fronts, area: Area, held: &[AtomicBool], end: Instant, yields
         if yields {
             std::thread::yield_now();
         }
+    }
+}
+
+/// Pops several frames and pushes them again.
+fn exchange_many(fronts: &Fronts, area: Area, held: &[AtomicBool]) {
+    let mut frames = [Pfn::new(0); 3];
+    let count = fronts.take(area, &mut frames);
+    let frames = &frames[..count];
+    for frame in frames {
+        assert!(!held[frame.get() as usize].swap(true, Ordering::Relaxed), "{frame:?} doubled");
+    }
+    let mut pushed = 0;
+    while pushed < count {
+        let rest = &frames[pushed..];
+        let mark =
+            |frame: &Pfn, is_held| held[frame.get() as usize].swap(is_held, Ordering::Relaxed);
+        rest.iter().for_each(|frame| assert!(mark(frame, false)));
+        let more = fronts.put(area, rest);
+        rest[more..].iter().for_each(|frame| assert!(!mark(frame, true), "{frame:?} doubled"));
+        pushed += more;
+        fronts.fold(area);
     }
 }
 
@@ -285,6 +331,8 @@ fn assert_nothing_happens(fronts: &Fronts, area: Area) {
     let before: Vec<_> = (0..fronts.array.cpus()).map(|cpu| fronts.word(cpu).0).collect();
     assert_eq!(pop(area, &fronts.array, WORD), NO_FRAME);
     assert!(!push(area, &fronts.array, WORD, 63, 7));
+    assert_eq!(fronts.take(area, &mut [Pfn::new(0); 4]), 0);
+    assert_eq!(fronts.put(area, &[Pfn::new(7); 4]), 0);
     let here = Here::task(CpuId::new(area.cpu_id()));
     // 1: what would show where it must not be written.
     for old in [before[here.cpu.index()], Word::EMPTY.0] {
@@ -315,6 +363,25 @@ fn limits_of_a_front() {
                 !tries(Box::new(|| pop(area, &fronts.array, WORD) != NO_FRAME)),
                 "an empty magazine"
             );
+            for (length, expected) in [(20, 20), (64, 43), (64, 0)] {
+                let frames: Vec<_> = (0..length).map(Pfn::new).collect();
+                let mut count = 0;
+                tries(Box::new(|| {
+                    count = fronts.put(area, &frames);
+                    count > 0
+                }));
+                assert_eq!(count, expected);
+            }
+            let mut many = [Pfn::new(99); 64];
+            for (room, expected) in [(5, 38..43), (64, 0..20)] {
+                let mut count = 0;
+                tries(Box::new(|| {
+                    count = fronts.take(area, &mut many[..room]);
+                    count > 0
+                }));
+                assert!(many[..expected.len()].iter().copied().eq(expected.map(Pfn::new)));
+            }
+            assert!((0..10).all(|_| fronts.take(area, &mut many) == 0), "an empty magazine");
             for frame in 0..63 {
                 assert!(tries(Box::new(|| push(area, &fronts.array, WORD, 63, frame as u32))));
             }

@@ -18,9 +18,10 @@
 //!   sequence without a result jump to a label of the caller's, so that the caller need not test
 //!   how the sequence ended.
 
+use pagedepot::Pfn;
 use pagedepot::cpus::Here;
 use pagedepot::cpus::implement::{
-    BlockArray, GATES_AT, ONE_ROUND, POP_STEP, PUSH_STEP, REFUSALS_AT, WordOffset,
+    BlockArray, GATES_AT, ONE_ROUND, POP_STEP, PUSH_STEP, REFUSALS_AT, SlotMove, WordOffset,
 };
 use pagedepot_rseq::{Area, sequence};
 
@@ -149,6 +150,126 @@ pub fn compare_store(
             front = in(reg) front(blocks, word),
             old = in(reg) old,
             new = in(reg) new,
+            slow = label { return false },
+            options(nostack),
+        );
+    }
+    true
+}
+
+/// Frames to copy inside a sequence: of the first copy at least one.
+#[repr(C)]
+struct FrameCopy {
+    from: *const u32,
+    to: *mut u32,
+    count: usize,
+}
+
+/// The frames from `from` on, by which a copy begins `done` frames later.
+fn copies(batch: &SlotMove, copy: impl Fn(u32, usize) -> (*const u32, *mut u32)) -> [FrameCopy; 2] {
+    let [first, second] = batch.runs;
+    [(first, 0), (second, first.count as usize)].map(|(run, done)| {
+        let (from, to) = copy(run.at, done);
+        FrameCopy { from, to, count: run.count as usize }
+    })
+}
+
+/// See [`Cpus::take_many`](pagedepot::cpus::Cpus::take_many).
+///
+/// The copy is part of the sequence: after the commit, another thread of this CPU may fill the
+/// slots again.
+#[inline]
+pub fn take_many(
+    area: Area,
+    blocks: &BlockArray,
+    here: Here,
+    word: WordOffset,
+    batch: &SlotMove,
+    out: &mut [Pfn],
+) -> bool {
+    assert!(out.len() >= batch.count());
+    let out = out.as_mut_ptr().cast::<u32>();
+    let copies = copies(batch, |at, done| (slot(blocks, at), out.wrapping_add(done)));
+    // SAFETY: all that is stored before the commit is the caller's, and means nothing if it aborts.
+    unsafe { copy_and_store(area, blocks, here, word, (batch.old.0, batch.new.0), &copies) }
+}
+
+/// See [`Cpus::put_many`](pagedepot::cpus::Cpus::put_many).
+#[inline]
+pub fn put_many(
+    area: Area,
+    blocks: &BlockArray,
+    here: Here,
+    word: WordOffset,
+    batch: &SlotMove,
+    frames: &[Pfn],
+) -> bool {
+    assert!(frames.len() >= batch.count());
+    let frames = frames.as_ptr().cast::<u32>();
+    let copies = copies(batch, |at, done| (frames.wrapping_add(done), slot(blocks, at)));
+    // SAFETY: the slots are free in the old word, so they belong to this sequence, and nothing
+    // reads them before the commit.
+    unsafe { copy_and_store(area, blocks, here, word, (batch.old.0, batch.new.0), &copies) }
+}
+
+fn slot(blocks: &BlockArray, at: u32) -> *mut u32 {
+    blocks.base().wrapping_add(at as usize).cast()
+}
+
+/// As [`compare_store`], by a sequence that copies frames between the comparison and the store.
+///
+/// # Safety
+/// While the word is the old one, what is copied from may be read, and what is copied to may be
+/// written by a sequence of this CPU, also if that aborts then. The first copy has frames.
+#[inline]
+unsafe fn copy_and_store(
+    area: Area,
+    blocks: &BlockArray,
+    here: Here,
+    word: WordOffset,
+    (old, new): (u64, u64),
+    copies: &[FrameCopy; 2],
+) -> bool {
+    // SAFETY: as in `compare_store`, and the caller's promise about the copies.
+    unsafe {
+        front_sequence!(
+            area;
+            "cmp dword ptr fs:[{area} + {CPU_ID}], {cpu:e}",
+            "jne 4f",
+            "mov {at}, qword ptr [{base} + 8*{at} + {GATES_AT}]",
+            "test {at}, {at}",
+            "jle 4f",
+            "add {at}, {front}",
+            "cmp qword ptr [{at} + {REFUSALS_AT}], {old}",
+            "jne 4f",
+            "8:",
+            "mov {frame:e}, dword ptr [{from} + 4*{count} - 4]",
+            "mov dword ptr [{to} + 4*{count} - 4], {frame:e}",
+            "dec {count}",
+            "jnz 8b",
+            "mov {count}, qword ptr [{second} + 16]",
+            "test {count}, {count}",
+            "jz 9f",
+            "mov {from}, qword ptr [{second}]",
+            "mov {to}, qword ptr [{second} + 8]",
+            "5:",
+            "mov {frame:e}, dword ptr [{from} + 4*{count} - 4]",
+            "mov dword ptr [{to} + 4*{count} - 4], {frame:e}",
+            "dec {count}",
+            "jnz 5b",
+            "9:",
+            "mov qword ptr [{at} + {REFUSALS_AT}], {new}";
+            aborted: "jmp {slow}";
+            base = in(reg) blocks.base(),
+            cpu = in(reg) here.cpu.get(),
+            front = in(reg) front(blocks, word),
+            old = in(reg) old,
+            new = in(reg) new,
+            from = inout(reg) copies[0].from => _,
+            to = inout(reg) copies[0].to => _,
+            count = inout(reg) copies[0].count => _,
+            second = in(reg) &raw const copies[1],
+            frame = out(reg) _,
             slow = label { return false },
             options(nostack),
         );

@@ -1,0 +1,106 @@
+//! 1. Batches of up to 64 in a steady rhythm stay within the two magazines of a front: no slow
+//!    path, and an operation counted for each block.
+//! 2. A batch has distinct blocks of the order asked for, and frees all of them, in every order and
+//!    for every mobility.
+//! 3. Bad blocks of a batch are counted with the first one's place; all others are freed.
+//! 4. A batch that is larger than what the CPU may cache leaves the rest to the store.
+
+use crate::common::{Single, metadata, open_zone, order, range, single};
+use pagedepot::{Config, Flags, FreeError, FreeManyError, Mobility, Order, Pfn, ZoneId};
+
+const FRAMES: u32 = 1 << 15;
+const ZONE: ZoneId = ZoneId::new(0);
+
+fn with_depot(check: impl FnOnce(&mut Single<'_>)) {
+    let ranges = [range(0, FRAMES)];
+    let zones = [open_zone("Normal", &ranges)];
+    let config = Config::new(2, &zones);
+    let mut memory = metadata(&config);
+    let mut depot = single(&config, &mut memory);
+    check(&mut depot);
+    let census = depot.validate().unwrap();
+    assert_eq!(census.held_pages(), 0, "all that was allocated is free again");
+}
+
+/// Allocates a whole batch.
+fn take(depot: &Single<'_>, order: Order, flags: Flags, blocks: &mut [Pfn]) {
+    let mut got = 0;
+    while got < blocks.len() {
+        got += depot.alloc_many(order, flags, &mut blocks[got..]).unwrap();
+    }
+}
+
+#[test]
+fn a_rhythm_of_batches_takes_no_slow_path() {
+    for size in [1, 2, 3, 8, 32, 63, 64] {
+        with_depot(|depot| {
+            let mut blocks = vec![Pfn::new(0); size];
+            let mut rhythm = |times| {
+                for _ in 0..times {
+                    take(depot, Order::BASE, Flags::default(), &mut blocks);
+                    depot.free_many_of(Order::BASE, &blocks).unwrap();
+                }
+            };
+            rhythm(4);
+            let before = depot.zone_stats(ZONE).unwrap().counts;
+            rhythm(100);
+            let after = depot.zone_stats(ZONE).unwrap().counts;
+            let slow = |counts: pagedepot::Counts| {
+                counts.refills + counts.spills + counts.shelf_hits + counts.direct_allocs
+            };
+            assert_eq!(slow(after), slow(before), "batches of {size}");
+            let operations = after.hits - before.hits;
+            assert_eq!(operations, 200 * size as u64, "batches of {size}");
+        });
+    }
+}
+
+#[test]
+fn batches_of_every_order_and_mobility_come_and_go() {
+    with_depot(|depot| {
+        for order in Order::all() {
+            for mobility in Mobility::ALL {
+                let mut blocks = vec![Pfn::new(0); (3000 >> order.get()).max(2) as usize];
+                take(depot, order, Flags::new(mobility), &mut blocks);
+                let mut sorted = blocks.clone();
+                sorted.sort_unstable();
+                assert!(sorted.iter().all(|pfn| pfn.is_aligned(order)));
+                let apart =
+                    sorted.windows(2).all(|pair| pair[1].get() - pair[0].get() >= order.frames());
+                assert!(apart, "{order:?}: blocks overlap");
+                depot.free_many_of(order, &blocks).unwrap();
+                assert_eq!(depot.validate().unwrap().held_pages(), 0);
+            }
+        }
+    });
+}
+
+#[test]
+fn bad_blocks_are_skipped_and_counted() {
+    with_depot(|depot| {
+        let mut blocks = vec![Pfn::new(0); 200];
+        take(depot, order(2), Flags::default(), &mut blocks);
+        let held = [blocks[70], blocks[199]];
+        blocks[70] = held[0].add(1);
+        blocks[199] = Pfn::new(FRAMES);
+        let error = depot.free_many_of(order(2), &blocks).unwrap_err();
+        let expected = FreeManyError { first: 70, error: FreeError::Misaligned, failed: 2 };
+        assert_eq!(error, expected);
+        assert_eq!(depot.validate().unwrap().held_pages(), 8);
+        depot.free_many_of(order(2), &held).unwrap();
+    });
+}
+
+#[test]
+fn a_batch_beyond_the_caches_comes_from_the_store() {
+    with_depot(|depot| {
+        let mut blocks = vec![Pfn::new(0); FRAMES as usize];
+        take(depot, Order::BASE, Flags::default(), &mut blocks);
+        blocks.sort_unstable();
+        assert!(blocks.iter().copied().eq((0..FRAMES).map(Pfn::new)));
+        depot.alloc_many(Order::BASE, Flags::default(), &mut [Pfn::new(0)]).unwrap_err();
+        depot.free_many_of(Order::BASE, &blocks).unwrap();
+        let cached = depot.zone_stats(ZONE).unwrap().cached_pages;
+        assert!(cached < u64::from(FRAMES) / 2, "{cached} pages are cached");
+    });
+}
