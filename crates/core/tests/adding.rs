@@ -54,7 +54,7 @@ fn add_at_once(wanted: [FrameRange; 3]) -> usize {
                 let together = &together;
                 scope.spawn(move || {
                     together.wait();
-                    (shared.add_memory(ZONE, range, metadata), range)
+                    (shared.add_memory(ZONE, range, metadata).map_err(ConfigError::from), range)
                 })
             })
             .collect();

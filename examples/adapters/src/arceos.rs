@@ -29,7 +29,7 @@ impl<C: Cpus> BaseAllocator for Pages<'_, '_, C> {
         let pfn = pfn_at(start, Self::PAGE_SIZE).ok_or(AllocError::InvalidParam)?;
         let frames = u32::try_from(size / Self::PAGE_SIZE).map_err(|_| AllocError::InvalidParam)?;
         let range = FrameRange::new(pfn, frames);
-        self.depot.add_memory(ZoneId::new(0), range, &mut []).map_err(|error| match error {
+        self.depot.add_memory(ZoneId::new(0), range, &mut []).map_err(|error| match error.why {
             pagedepot::ConfigError::HasMemory { .. } => AllocError::MemoryOverlap,
             pagedepot::ConfigError::TooLittleMetadata { .. } => AllocError::NoMemory,
             _ => AllocError::InvalidParam,

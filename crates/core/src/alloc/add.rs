@@ -7,6 +7,7 @@
 //! so that another caller may use one as soon as it sees it.
 #![allow(unsafe_code, reason = "writes sections to memory that callers give")]
 
+use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
@@ -23,10 +24,39 @@ use crate::pcp::Caches;
 use crate::store::section::Section;
 use crate::sync::model::{Mutant, is_mutant};
 
+/// Memory was not added, and nothing has changed.
+pub struct AddError<'m> {
+    /// Why.
+    pub why: ConfigError,
+    /// What was given for metadata: the caller's again.
+    pub memory: &'m mut [MaybeUninit<u8>],
+}
+
+impl fmt::Debug for AddError<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let memory = format_args!("{} bytes", self.memory.len());
+        f.debug_struct("AddError").field("why", &self.why).field("memory", &memory).finish()
+    }
+}
+
+impl fmt::Display for AddError<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.why.fmt(f)
+    }
+}
+
+impl core::error::Error for AddError<'_> {}
+
+impl From<AddError<'_>> for ConfigError {
+    fn from(error: AddError<'_>) -> Self {
+        error.why
+    }
+}
+
 impl<'m, C: Cpus> Allocator<'m, C> {
     /// Bytes of metadata that [`add_memory`](Self::add_memory) and
     /// [`add_memory_held`](Self::add_memory_held) need for this range now: 0 where the allocator
-    /// has all of it, else 33,024 per section (2^18 frames) that has none yet, and 255 to align
+    /// has all of it, else 33,792 per section (2^18 frames) that has none yet, and 255 to align
     /// them. [`Config::checked`](crate::Config::checked) adds 256 KiB per section,
     /// [`Config::track_owner`](crate::Config::track_owner) 512 KiB. A section's metadata serves all
     /// ranges in it, and is kept when memory is removed. Never more later than now.
@@ -49,7 +79,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// O(frames / 512), and O(frames / 64) to set the bits.
     ///
     /// # Errors
-    /// Nothing is added then, and what was asked for can be asked for again.
+    /// [`AddError`] with one of these. Nothing is added then, `memory` comes back with the error, and
+    /// what was asked for can be asked for again.
     /// - [`ConfigError::NoSuchZone`];
     /// - [`ConfigError::NotAddable`]: no frames, or frames beyond the section of
     ///   `Config::pfn_limit`;
@@ -62,7 +93,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         zone: ZoneId,
         range: FrameRange,
         memory: &'m mut [MaybeUninit<u8>],
-    ) -> Result<(), ConfigError> {
+    ) -> Result<(), AddError<'m>> {
         Adding::to(self).add(zone, range, memory, Given::Free)
     }
 
@@ -80,7 +111,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         zone: ZoneId,
         range: FrameRange,
         memory: &'m mut [MaybeUninit<u8>],
-    ) -> Result<(), ConfigError> {
+    ) -> Result<(), AddError<'m>> {
         Adding::to(self).add(zone, range, memory, Given::Held)
     }
 }
@@ -120,7 +151,28 @@ impl<'a, 'm, C: Cpus> Adding<'a, 'm, C> {
         range: FrameRange,
         memory: &'m mut [MaybeUninit<u8>],
         given: Given,
-    ) -> Result<(), ConfigError> {
+    ) -> Result<(), AddError<'m>> {
+        let base = match self.claim(zone, range, memory) {
+            Ok(base) => base,
+            Err(why) => return Err(AddError { why, memory }),
+        };
+        if self.section_bytes > 0 {
+            // SAFETY: room in `memory` for every section that was missing, and none is missing that
+            // was not; it is this allocator's from now on.
+            unsafe { self.install_sections(range, base) };
+        }
+        self.open(zone, range, given);
+        Ok(())
+    }
+
+    /// Claims the pageblocks of a range that may be given to a zone. Returns where in `memory` the
+    /// sections begin that are missing, for which there is room.
+    fn claim(
+        &self,
+        zone: ZoneId,
+        range: FrameRange,
+        memory: &mut [MaybeUninit<u8>],
+    ) -> Result<NonNull<u8>, ConfigError> {
         if zone.index() >= self.caches.zones.all().len() {
             return Err(ConfigError::NoSuchZone { zone: zone.get() });
         }
@@ -140,13 +192,7 @@ impl<'a, 'm, C: Cpus> Adding<'a, 'm, C> {
             .store
             .claim_tags(pageblocks(range), zone)
             .map_err(|(pageblock, tag)| not_new(pageblock, tag))?;
-        if self.section_bytes > 0 {
-            // SAFETY: room in `memory` for every section that was missing, and none is missing that
-            // was not; it is this allocator's from now on.
-            unsafe { self.install_sections(range, base) };
-        }
-        self.open(zone, range, given);
-        Ok(())
+        Ok(base)
     }
 
     /// Whether the pageblocks of a range may be given to a zone.

@@ -45,7 +45,7 @@
 //! | `build` | construction |
 //! | `global` | an allocator in a static, made later |
 
-mod add;
+pub mod add;
 mod allocator;
 mod attempt;
 mod blocks;

@@ -105,7 +105,8 @@ impl<C: Cpus> Depot<C> {
         let memory = Box::into_raw(vec![MaybeUninit::uninit(); bytes].into_boxed_slice());
         self.more.lock().unwrap().push(memory);
         // SAFETY: freed by `drop`, after the allocator's last use.
-        self.allocator.add_memory(ZoneId::new(0), range, unsafe { &mut *memory })
+        let added = self.allocator.add_memory(ZoneId::new(0), range, unsafe { &mut *memory });
+        added.map_err(ConfigError::from)
     }
 
     /// Removes frames from the zone; no thread holds one.

@@ -237,10 +237,10 @@ fn memory_that_cannot_be_added() {
         (range(1024, 512), 1024),
         (range(0, 4 * SECTION), 0),
     ] {
-        let refused = depot.add_memory(b, overlapping, &mut []);
+        let refused = depot.add_memory(b, overlapping, &mut []).unwrap_err().why;
         let first = Pfn::new(first);
-        assert_eq!(refused, Err(ConfigError::HasMemory { first }), "{overlapping:?}");
-        assert_eq!(depot.add_memory_held(b, overlapping, &mut []), refused);
+        assert_eq!(refused, ConfigError::HasMemory { first }, "{overlapping:?}");
+        assert_eq!(depot.add_memory_held(b, overlapping, &mut []).unwrap_err().why, refused);
     }
     for bad in [
         range(SECTION, 0),
@@ -250,21 +250,27 @@ fn memory_that_cannot_be_added() {
         range(u32::MAX, 1),
         range(u32::MAX, u32::MAX),
     ] {
-        let refused = depot.add_memory(b, bad, &mut []);
-        assert_eq!(refused, Err(ConfigError::NotAddable { range: bad }), "{bad:?}");
+        let refused = depot.add_memory(b, bad, &mut []).unwrap_err().why;
+        assert_eq!(refused, ConfigError::NotAddable { range: bad }, "{bad:?}");
     }
     let good = range(2 * SECTION - 10, 20);
     let zone = ZoneId::new(2);
-    assert_eq!(depot.add_memory(zone, good, &mut []), Err(ConfigError::NoSuchZone { zone: 2 }));
+    let (good_metadata, end_metadata) = more.split_at_mut(depot.section_bytes(good));
+    let refused = depot.add_memory(zone, good, good_metadata).unwrap_err();
+    assert_eq!(refused.why, ConfigError::NoSuchZone { zone: 2 });
+    // The bytes come back with the error, and serve the next attempt.
+    let good_metadata = refused.memory;
     let needed = depot.section_bytes(good);
-    let refused = depot.add_memory(b, good, &mut last[..needed / 2]);
-    assert_eq!(refused, Err(ConfigError::TooLittleMetadata { needed, given: needed / 2 }));
+    let refused = depot.add_memory(b, good, &mut last[..needed / 2]).unwrap_err();
+    assert_eq!(refused.why, ConfigError::TooLittleMetadata { needed, given: needed / 2 });
+    assert_eq!(refused.memory.len(), needed / 2);
+    assert!(refused.to_string().contains("bytes") && format!("{refused:?}").contains("bytes"));
     assert_eq!(depot.validate().unwrap().managed_pages, 1000);
 
-    let (good_metadata, end_metadata) = more.split_at_mut(needed);
     depot.add_memory(b, good, good_metadata).unwrap();
     let first = Pfn::new(2 * SECTION - 512);
-    assert_eq!(depot.add_memory(b, good, &mut []), Err(ConfigError::HasMemory { first }));
+    let refused = depot.add_memory(b, good, &mut []).unwrap_err().why;
+    assert_eq!(refused, ConfigError::HasMemory { first });
     assert_eq!(depot.section_bytes(good), 0);
     // Up to the limit itself.
     let end = range(4 * SECTION - 10, 10);

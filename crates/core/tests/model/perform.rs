@@ -380,8 +380,8 @@ impl Lockstep<'_> {
             self.naive.not_new(zone, added)
         };
         if let Some(error) = refusal {
-            assert_eq!(self.depot.add_memory(id, added, &mut []), Err(error));
-            assert_eq!(self.depot.add_memory_held(id, added, &mut []), Err(error));
+            assert_eq!(self.depot.add_memory(id, added, &mut []).unwrap_err().why, error);
+            assert_eq!(self.depot.add_memory_held(id, added, &mut []).unwrap_err().why, error);
             return;
         }
         let metadata = match self.depot.section_bytes(added) {
