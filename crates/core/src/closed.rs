@@ -23,13 +23,11 @@
 //! ```
 //! ```compile_fail,E0200
 //! #![forbid(unsafe_code)]
-//! use pagedepot::{BackingRanges, Mobility, Pfn, ZoneId};
+//! use pagedepot::{BackingRanges, Pfn, RangeRequest, ZoneId};
 //!
 //! struct Same;
 //! impl BackingRanges for Same {
-//!     fn take_contiguous(&self, _: ZoneId, _: u32, _: u32, _: Mobility) -> Option<Pfn> {
-//!         Some(Pfn::new(0))
-//!     }
+//!     fn take_contiguous(&self, _: RangeRequest) -> Option<Pfn> { Some(Pfn::new(0)) }
 //!     fn claim(&self, _: ZoneId, _: Pfn, _: u32) -> bool { true }
 //! }
 //! ```

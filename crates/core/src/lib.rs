@@ -95,6 +95,7 @@ mod store;
 pub mod sync;
 mod zone;
 
+pub use alloc::add::AddError;
 pub use alloc::config::{Config, ConfigError, ZoneConfig};
 pub use alloc::error::{AllocError, FreeError, Refusal};
 pub use alloc::flags::Flags;
@@ -109,7 +110,7 @@ pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize,
 pub use pcp::free_high::FreeHigh;
 pub use pcp::{Drained, HandoverCounts, Mode, Scope};
 pub use reclaim::{Pressure, Reclaim, TooManyCallbacks};
-pub use store::backing::{Backing, BackingRanges, BackingRequest, Block};
+pub use store::backing::{Backing, BackingRanges, BackingRequest, Block, RangeRequest};
 pub use store::device::{DeviceRegistered, ReportCounts, ReportingDevice};
 pub use store::{Doubled, Misuse};
 pub use zone::compactions::Compactions;

@@ -290,9 +290,6 @@ impl<C: Cpus> Hammer<'_, '_, C> {
             let zone = ZoneId::new(rng.below(4) as u32);
             let done = Reporting::of(self.depot).pass(zone, rng.below(40)).unwrap();
             assert!(done.pageblocks < 40);
-            if rng.one_in(20) {
-                Reporting::of(self.depot).withdraw(zone).unwrap();
-            }
         });
     }
 

@@ -83,11 +83,14 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
     }
 
     /// Allocates a block by one walk over the zones, down to `min`, or below it for atomic
-    /// requests.
+    /// requests. The next one asks the reporting device again for what it refused this one.
     pub fn attempt(&self, order: Order, flags: Flags) -> Option<Pfn> {
         self.check_usable().ok()?;
         let reserve = if flags.is_atomic() { Reserve::All } else { Reserve::AboveMin };
         let found = self.walk().alloc(order, flags, reserve).ok_or(());
+        if found.is_err() {
+            self.caches.store.forget_refusals();
+        }
         let hooks = self.hooks();
         let pfn = Undo { hooks: &hooks, order }.end_call(found).ok()?;
         hooks.on_alloc(pfn, order, flags);

@@ -76,8 +76,9 @@ impl Flags {
     }
 
     /// Bits of the embedder's own, for its [`Backing`](crate::Backing) to read in
-    /// [`BackingRequest::bits`](crate::BackingRequest::bits) (Linux: `ALLOC_NOFRAGMENT`,
-    /// `ALLOC_CMA`). They matter to requests that reach the backing: a block that a CPU has cached
+    /// [`BackingRequest::bits`](crate::BackingRequest::bits) and
+    /// [`RangeRequest::bits`](crate::RangeRequest::bits) (Linux: `ALLOC_NOFRAGMENT`, `ALLOC_CMA`).
+    /// They matter to requests that reach the backing: a block that a CPU has cached
     /// serves any. A refill brings more blocks than the request's own, all of them under its bits.
     #[must_use]
     pub const fn backing_bits(self, bits: u16) -> Self {

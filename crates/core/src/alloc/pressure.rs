@@ -33,6 +33,7 @@ impl<'a, 'm, C: Cpus> UnderPressure<'a, 'm, C> {
     /// Tells the callbacks, then goes on down.
     pub fn alloc(&self, request: Request) -> Result<Pfn, AllocError> {
         let (caches, walk) = (self.hooks.caches, self.walk());
+        caches.store.forget_refusals();
         if request.flags.may_reclaim() {
             for zone in walk.zones_of(request) {
                 let state = caches.zones.get(zone);
@@ -48,7 +49,8 @@ impl<'a, 'm, C: Cpus> UnderPressure<'a, 'm, C> {
         }
     }
 
-    /// What can still be done, a few rounds of it, before the request fails and is counted.
+    /// What can still be done, a few rounds of it, before the request fails and is counted. The
+    /// caller has forgotten the refusals of the reporting device.
     #[cold]
     pub fn at_last(&self, request: Request) -> Result<Pfn, AllocError> {
         let first = self.first_zone(request)?;
@@ -66,6 +68,7 @@ impl<'a, 'm, C: Cpus> UnderPressure<'a, 'm, C> {
     #[cold]
     pub fn look(&self, request: Request) -> Result<Pfn, Refusal> {
         self.first_zone(request).map_err(|error| Refusal { error, is_proven: true })?;
+        self.hooks.caches.store.forget_refusals();
         if let Some(pfn) = self.walk().attempt(request, request.reserve()) {
             return Ok(pfn);
         }

@@ -50,6 +50,7 @@ impl<'a, 'm, C: Cpus> Ranges<'a, 'm, C> {
     ) -> Result<(), AllocError> {
         let request = self.request_at(start, frames, flags)?;
         if self.blocks.walk().attempt(request, request.reserve()).is_none() {
+            self.blocks.caches.store.forget_refusals();
             if !is_patient {
                 return Err(AllocError::NotAvailable);
             }

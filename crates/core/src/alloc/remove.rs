@@ -209,6 +209,7 @@ impl<'a, 'm, C: Cpus> Removal<'a, 'm, C> {
     fn claim_patiently(&self, zone: ZoneId, range: FrameRange) -> Result<(), RemoveError> {
         let mut missing = None;
         let mut drained = Drained::default();
+        self.0.store.forget_refusals();
         for mode in DRAINS {
             if let Some(mode) = mode {
                 drained = Drains(self.0).drain(Scope::zone(zone), mode);

@@ -31,7 +31,6 @@ use crate::store::Doubled;
 use crate::store::bitmap::Bitmap;
 use crate::store::bits::HINT_WORDS;
 use crate::store::device::{DeviceRegistered, ReportCounts, ReportingDevice};
-use crate::store::section::Section;
 use crate::sync::Moving;
 use crate::sync::model::{Mutant, is_mutant};
 
@@ -227,28 +226,6 @@ impl<'a, 'm, C: Cpus> Reporting<'a, 'm, C> {
         Ok(done)
     }
 
-    /// Has all reported pageblocks of a zone made usable, as if each were needed; for a device that
-    /// is about to go away. Returns how many. Those that the device refuses stay reported.
-    ///
-    /// O(zone's frames / 2^15), and what the device costs.
-    ///
-    /// # Errors
-    /// [`ReportError`].
-    pub fn withdraw(&self, zone: ZoneId) -> Result<u64, ReportError> {
-        let bitmap = self.bitmap_of(zone)?;
-        let mut woken = 0;
-        let reported = |section: &Section<'_>, i| section.reported(i);
-        for_each_pageblock(bitmap, self.0.caches.zones.get(zone).span(), reported, |pageblock| {
-            let caches = &self.0.caches;
-            let in_flight = caches.direct(caches.here(), zone).in_flight();
-            let _moving = in_flight.begin(PAGEBLOCK_FRAMES.into());
-            let is_ours = bitmap.tags().raw(pageblock).serves(zone);
-            woken += u64::from(is_ours && bitmap.wake_to_words(pageblock));
-            true
-        });
-        Ok(woken)
-    }
-
     fn bitmap_of(&self, zone: ZoneId) -> Result<&'a Bitmap<'m>, ReportError> {
         self.0.caches.cpus.environment().check_usable()?;
         let bitmap = self.0.caches.store.bitmap().ok_or(ReportError::Unsupported)?;
@@ -259,18 +236,17 @@ impl<'a, 'm, C: Cpus> Reporting<'a, 'm, C> {
     }
 }
 
-/// Calls `visit` for the pageblocks of sections whose bits `word` has, from the last one down,
-/// until it returns `false`.
-fn for_each_pageblock(
+/// Calls `visit` for the pageblocks of sections that are whole, from the last one down, until it
+/// returns `false`.
+fn for_each_whole(
     bitmap: &Bitmap<'_>,
     span: (u32, u32),
-    word: impl Fn(&Section<'_>, usize) -> u64,
     mut visit: impl FnMut(PageblockIndex) -> bool,
 ) {
     for number in (span.0 as usize..span.1 as usize).rev() {
         let Some(section) = bitmap.section(number) else { continue };
         for i in (0..HINT_WORDS).rev() {
-            let mut bits = word(section, i);
+            let mut bits = section.entirely_free(i);
             while bits != 0 {
                 let bit = bits.ilog2();
                 bits &= !(1 << bit);
@@ -298,8 +274,7 @@ impl<'p, 'm, C: Cpus> Pass<'p, 'm, C> {
     fn run(&mut self) {
         let (caches, bitmap, zone) = (self.caches, self.bitmap, self.zone);
         let mut batch = Batch::new(caches, bitmap, zone);
-        let whole = |section: &Section<'_>, i| section.entirely_free(i);
-        for_each_pageblock(bitmap, caches.zones.get(zone).span(), whole, |pageblock| {
+        for_each_whole(bitmap, caches.zones.get(zone).span(), |pageblock| {
             let end = match () {
                 () if self.left == batch.length as u64 => Some(ReportEnd::Budget),
                 () if !batch.may_take() => Some(ReportEnd::LowMemory),

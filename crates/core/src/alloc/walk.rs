@@ -5,7 +5,7 @@ use super::drain::Drains;
 use super::flags::Flags;
 use super::request::{Request, Want};
 use crate::cpus::Cpus;
-use crate::frame::pageblock::PAGEBLOCK_FRAMES;
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, Tag};
 use crate::frame::{Class, NodeId, Order, Pfn, ZoneId};
 use crate::front::{Here, WordOffset};
 use crate::pcp::{Caches, Mode, NO_ZONE, Scope, Terms};
@@ -82,7 +82,10 @@ impl<C: Cpus> Walk<'_, '_, C> {
                 Want::Run { frames, align } => {
                     self.take_run(here, zone, frames, align, request.flags)
                 }
-                Want::At { start, frames, .. } => self.take_at(here, zone, start, frames),
+                Want::At { start, frames, .. } => {
+                    let tag = Tag::new(zone, mobility);
+                    self.take_at(here, tag, start, frames)
+                }
             }
         })
     }
@@ -146,10 +149,14 @@ impl<C: Cpus> Walk<'_, '_, C> {
         Some(start)
     }
 
-    /// Takes these frames from the store. Ends one move on this CPU.
-    fn take_at(&self, here: Option<Here>, zone: ZoneId, start: Pfn, frames: u32) -> Option<Pfn> {
+    /// Takes these frames from the store, for what `tag` says. Ends one move on this CPU.
+    fn take_at(&self, here: Option<Here>, tag: Tag, start: Pfn, frames: u32) -> Option<Pfn> {
+        let zone = tag.zone();
         let moving = self.caches.direct(here, zone).in_flight().begin(u64::from(frames));
         let is_ours = self.caches.store.claim(zone, start, frames);
+        if is_ours {
+            self.caches.store.note_run(tag, start, frames);
+        }
         drop(moving);
         if !is_ours {
             return None;

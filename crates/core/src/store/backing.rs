@@ -77,6 +77,23 @@ impl BackingRequest {
     }
 }
 
+/// Contiguous frames that an allocator asks [`BackingRanges`] for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct RangeRequest {
+    /// Frames of this zone.
+    pub zone: ZoneId,
+    /// Number of frames, at most 2^18.
+    pub frames: u32,
+    /// The first frame is a multiple of this power of two.
+    pub align: u32,
+    /// The pageblocks that the range lies in serve this from now on.
+    pub mobility: Mobility,
+    /// The bits that the caller passed by [`Flags::backing_bits`](crate::Flags::backing_bits); 0 by
+    /// default.
+    pub bits: u16,
+}
+
 /// All free frames of the zones, shared by all CPUs: a buddy allocator, say, that a kernel has and
 /// keeps. An allocator made [over](crate::Builder::backing) it puts fronts, shelves, gates and
 /// drains in front, and keeps no bitmap of its own.
@@ -158,16 +175,9 @@ pub unsafe trait Backing: Sync {
 /// As for [`Backing`]: the frames of a range that was taken or claimed are all of the zone, and no
 /// frame of it is handed out again, by any method of either trait, before it has been put back.
 pub unsafe trait BackingRanges {
-    /// Takes `frames` (at most 2^18) contiguous frames, the first a multiple of `align` (a power of
-    /// two), all of `zone`. The pageblocks they lie in serve `mobility` from now on. `None`: at
-    /// some moment of the call there was no such run of free frames, wherever it might begin.
-    fn take_contiguous(
-        &self,
-        zone: ZoneId,
-        frames: u32,
-        align: u32,
-        mobility: Mobility,
-    ) -> Option<Pfn>;
+    /// Takes the contiguous frames of a request. `None`: at some moment of the call there was no
+    /// such run of free frames, wherever it might begin.
+    fn take_contiguous(&self, request: RangeRequest) -> Option<Pfn>;
 
     /// Takes exactly the `frames` frames from `start`, all of `zone`. `false`: not all of them are
     /// free, and nothing was taken.

@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::frame::FrameRange;
 use crate::sync::late_init::LateInit;
-use crate::sync::prim::{AtomicU64, Ordering};
+use crate::sync::prim::{AtomicBool, AtomicU64, Ordering};
 
 /// What provides the memory below the allocator, and has a use for what is free: a hypervisor, or
 /// the operating system of a program (Linux: `struct page_reporting_dev_info`; HyperAlloc's install
@@ -28,7 +28,8 @@ pub trait ReportingDevice: Sync {
     /// touched, as Linux does: there is nothing to do.
     ///
     /// `false`: the memory cannot be had now. The pageblock stays reported, and the request goes on
-    /// to other memory.
+    /// to other memory. Requests pass the pageblock by until one finds nothing else: that one asks
+    /// for it once more, so at most twice in all.
     ///
     /// Called on the slow path of any request, so also from interrupt and signal handlers where
     /// those allocate. It must not call the allocator, and must not panic: frames that the request
@@ -74,6 +75,8 @@ pub struct Reports<'m> {
     reports: AtomicU64,
     needed: AtomicU64,
     refused: AtomicU64,
+    /// Whether a section has refused pageblocks.
+    has_refusals: AtomicBool,
 }
 
 impl<'m> Reports<'m> {
@@ -84,6 +87,7 @@ impl<'m> Reports<'m> {
             reports: AtomicU64::new(0),
             needed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            has_refusals: AtomicBool::new(false),
         }
     }
 
@@ -121,6 +125,20 @@ impl<'m> Reports<'m> {
             self.refused.fetch_add(1, Ordering::Relaxed);
         }
         is_here
+    }
+
+    /// Notes that a section has a refused pageblock. Call after its bit was set.
+    pub fn note_refusal(&self) {
+        // Release: pairs with the Acquire in `take_refusals`, whose caller clears the bit.
+        self.has_refusals.store(true, Ordering::Release);
+    }
+
+    /// Whether a section may have refused pageblocks, all of which the caller forgets.
+    pub fn take_refusals(&self) -> bool {
+        // Relaxed: a caller that misses a refusal beside it may count as the earlier one. Acquire:
+        // pairs with the Release in `note_refusal`.
+        self.has_refusals.load(Ordering::Relaxed)
+            && self.has_refusals.swap(false, Ordering::Acquire)
     }
 
     pub fn counts(&self) -> ReportCounts {

@@ -177,7 +177,7 @@ impl Section<'_> {
     #[cold]
     pub(super) fn break_up(&self, start: u32, frames: u32) -> bool {
         let is_any = pageblocks(start, frames).any(|pageblock| self.is_entire(pageblock));
-        if !is_any || !self.are_free(start, frames) {
+        if !is_any || !self.are_all(start, frames, true) {
             return false;
         }
         for pageblock in pageblocks(start, frames) {
@@ -187,6 +187,20 @@ impl Section<'_> {
         }
         true
     }
+}
+
+/// Of pageblocks `64 * i ..` of a section, those that are reported and not
+/// [refused](super::refusals).
+#[inline]
+pub(super) fn wakeable(section: &Section<'_>, i: usize) -> u64 {
+    let reported = section.reported(i);
+    if reported == 0 { 0 } else { reported & !section.refusals.of(i) }
+}
+
+/// As [`wakeable`], and those that are [entirely free](Section::entirely_free).
+#[inline]
+pub(super) fn entirely_free_or_wakeable(section: &Section<'_>, i: usize) -> u64 {
+    section.entirely_free(i) | wakeable(section, i)
 }
 
 #[cfg(all(test, not(loom)))]

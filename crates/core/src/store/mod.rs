@@ -19,6 +19,7 @@ mod misuse;
 mod partial;
 mod passes;
 mod put;
+mod refusals;
 mod reported;
 mod runs;
 mod search;
@@ -35,7 +36,7 @@ use core::ops::Range;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::AtomicU32;
-use backing::{Backing, BackingRequest, Block};
+use backing::{Backing, BackingRequest, Block, RangeRequest};
 use bitmap::Bitmap;
 pub use doubled::Doubled;
 use found::Found;
@@ -312,9 +313,18 @@ impl<'m> Store<'m> {
         }
     }
 
-    /// Gives a pageblock all of whose frames the caller owns another tag, unless it is isolated.
-    pub fn retag_owned(&self, pageblock: PageblockIndex, tag: Tag) {
-        self.bitmap.retag_one(pageblock, tag);
+    /// Notes what frames at a given address, which the caller has claimed, serve from now on: the
+    /// pageblocks that they fill have this tag then, unless they are isolated. Labels of a backing
+    /// are its own.
+    pub fn note_run(&self, tag: Tag, start: Pfn, frames: u32) {
+        if let Some(bitmap) = self.bitmap() {
+            bitmap.note_run(tag, start, frames);
+        }
+    }
+
+    /// Notes that all refusals of the reporting device are old: see [`refusals`].
+    pub fn forget_refusals(&self) {
+        self.bitmap.forget_refusals();
     }
 
     /// As [`Tags::isolate`]; searches hear that it does not evacuate.
@@ -415,8 +425,9 @@ impl<'m> Store<'m> {
         let Some(backing) = self.backing else {
             return self.bitmap.take_contiguous(wanted, frames, align);
         };
-        let start =
-            backing.ranges()?.take_contiguous(wanted.zone, frames, align, wanted.mobility)?;
+        let Wanted { zone, mobility, manner: Manner { bits, .. }, .. } = *wanted;
+        let request = RangeRequest { zone, frames, align, mobility, bits };
+        let start = backing.ranges()?.take_contiguous(request)?;
         self.accept(start, frames, align, wanted.tag()).then_some(start)
     }
 

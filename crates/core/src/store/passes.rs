@@ -1,5 +1,6 @@
 //! The passes of a [search](super::search): which pageblocks each visits.
 
+use super::entire::{entirely_free_or_wakeable, wakeable};
 use super::section::Section;
 use super::summary::Sort;
 use super::wanted::Wanted;
@@ -46,8 +47,8 @@ pub(super) enum Pass {
     Whole(Walk),
     /// The first of two neighbours that are.
     Pair(Walk),
-    /// Entirely free and reported, of any mobility: a pageblock, or the first of two neighbours
-    /// that are entirely free, of which one is.
+    /// Entirely free and reported, of any mobility, and not refused by the device of late: a
+    /// pageblock, or the first of two neighbours that are entirely free, of which one is.
     Reported(Sort),
     /// Partly free, and akin: the reclaimable ones for unmovable requests, and the reverse.
     Akin,
@@ -84,10 +85,11 @@ impl Pass {
     pub fn candidates(self, section: &Section<'_>, i: usize) -> u64 {
         match self {
             Pass::Reported(Sort::Pair) => {
-                let (free, reported) = (section.entirely_free_or_reported(i), section.reported(i));
-                Sort::Pair.of_hints((0, free)) & (reported | reported >> 1)
+                let (free, wakeable) =
+                    (entirely_free_or_wakeable(section, i), wakeable(section, i));
+                Sort::Pair.of_hints((0, free)) & (wakeable | wakeable >> 1)
             }
-            Pass::Reported(_) => section.reported(i),
+            Pass::Reported(_) => wakeable(section, i),
             Pass::Near(Sort::Partial) | Pass::Partial { .. } => {
                 Sort::Partial.of_hints(section.hints(i))
             }

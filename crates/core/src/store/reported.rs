@@ -3,7 +3,8 @@
 //! # Vocabulary
 //! * *reported*: a bit per pageblock. While it is set, all 512 frames are free, the
 //!   [device](ReportingDevice) knows that, and may have taken their memory.
-//! * *wake*: to clear that bit, and tell the device that the frames are needed again.
+//! * *wake*: to clear that bit, and tell the device that the frames are needed again. What it
+//!   [refuses](super::refusals) stays reported.
 //!
 //! # Invariants
 //! 1. A frame is free in one place: its bit in the words, or the [entire](super::entire) or the
@@ -72,6 +73,12 @@ impl<'m> Bitmap<'m> {
             .is_some_and(|section| section.is_reported(pageblock.in_section()))
     }
 
+    /// Whether a pageblock is reported, and the device has refused it of late.
+    pub(super) fn is_refused(&self, pageblock: PageblockIndex) -> bool {
+        self.section(pageblock.section())
+            .is_some_and(|section| section.refusals.has(pageblock.in_section()))
+    }
+
     /// Gives all frames of a pageblock back that the caller owns, as reported.
     pub fn put_reported(&self, section: &Section<'_>, pageblock: PageblockIndex) {
         self.reports.count_report();
@@ -79,7 +86,7 @@ impl<'m> Bitmap<'m> {
     }
 
     /// Takes all frames of a reported pageblock, and has them made usable. `false`: it is not
-    /// reported, or the device refused.
+    /// reported, or the device refused, which is noted.
     #[cold]
     pub fn wake(&self, section: &Section<'_>, pageblock: PageblockIndex) -> bool {
         let at = pageblock.in_section();
@@ -88,15 +95,26 @@ impl<'m> Bitmap<'m> {
         }
         let awaited = Awaited { section, at };
         let is_here = self.reports.need(FrameRange::new(pageblock.first(), PAGEBLOCK_FRAMES));
-        if is_here {
-            forget(awaited);
+        section.refusals.note(at, !is_here);
+        match is_here {
+            true => forget(awaited),
+            false => self.reports.note_refusal(),
         }
         is_here
     }
 
+    /// Notes that all refusals of the device are old: it is asked again.
+    pub fn forget_refusals(&self) {
+        if self.reports.take_refusals() {
+            (0..self.sections_max())
+                .filter_map(|number| self.section(number))
+                .for_each(|section| section.refusals.forget());
+        }
+    }
+
     /// Wakes a pageblock, whose frames are then free in the words. `false`: as
     /// [`wake`](Self::wake).
-    pub fn wake_to_words(&self, pageblock: PageblockIndex) -> bool {
+    fn wake_to_words(&self, pageblock: PageblockIndex) -> bool {
         let section = self.section(pageblock.section());
         let is_woken = section.is_some_and(|section| self.wake(section, pageblock));
         if is_woken {
@@ -105,20 +123,30 @@ impl<'m> Bitmap<'m> {
         is_woken
     }
 
-    /// Wakes the reported pageblocks of a range, if all frames of the range are free. `true`: at
-    /// least one was woken, so that a claim may succeed now.
+    /// Wakes the reported pageblocks of a range, if all frames of the range are free and none was
+    /// refused. `true`: at least one was woken, so that a claim may succeed now.
+    ///
+    /// The last one first, up to the first that the device refuses: a search goes on behind that.
     #[cold]
     pub(super) fn wake_range(&self, start: Pfn, frames: u32) -> bool {
         if !self.reports.is_any() || !self.are_free(start, frames) {
             return false;
         }
-        let reported =
-            || pageblocks(start, frames).map(PageblockIndex).filter(|&at| self.is_reported(at));
-        let woken = reported().filter(|&pageblock| self.wake_to_words(pageblock)).count();
-        woken > 0 && reported().next().is_none()
+        let reported = || {
+            pageblocks(start, frames).rev().map(PageblockIndex).filter(|&at| self.is_reported(at))
+        };
+        let mut is_any_woken = false;
+        for pageblock in reported() {
+            // Another caller may have been faster, and wake the rest, too.
+            is_any_woken |= self.wake_to_words(pageblock);
+            if self.is_refused(pageblock) {
+                return false;
+            }
+        }
+        is_any_woken && reported().next().is_none()
     }
 
-    /// Whether all frames of a range are free now, in the words or reported.
+    /// Whether all frames of a range are free now, in the words or reported and not refused.
     fn are_free(&self, start: Pfn, frames: u32) -> bool {
         let end = u64::from(start.get()) + u64::from(frames);
         pageblocks(start, frames).map(PageblockIndex).all(|pageblock| {

@@ -7,8 +7,9 @@
 
 use super::bitmap::Bitmap;
 use super::bits::{self, PAGEBLOCK_WORDS, WORD_FRAMES};
+use super::entire::entirely_free_or_wakeable;
 use super::wanted::Wanted;
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS};
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS, Tag};
 use crate::frame::{Order, Pfn, ZoneId};
 
 impl Bitmap<'_> {
@@ -47,13 +48,13 @@ impl Bitmap<'_> {
         }
     }
 
-    /// The first pageblock from `first` on and before `end` that is hinted to be whole, or
-    /// reported.
+    /// The first pageblock from `first` on and before `end` that is hinted to be whole, or reported
+    /// and not refused.
     fn next_whole(&self, mut first: u32, end: u32) -> Option<PageblockIndex> {
         while first < end {
             let pageblock = PageblockIndex(first);
             let (section, at) = (self.section(pageblock.section()), pageblock.in_section());
-            let whole = section.map_or(0, |section| section.entirely_free_or_reported(at / 64))
+            let whole = section.map_or(0, |section| entirely_free_or_wakeable(section, at / 64))
                 >> (at % 64);
             if whole != 0 {
                 return Some(PageblockIndex(first + whole.trailing_zeros()));
@@ -67,7 +68,7 @@ impl Bitmap<'_> {
         self.section(pageblock.section()).is_some_and(|section| {
             let at = pageblock.in_section();
             let tag = self.tags.of(pageblock);
-            section.entirely_free_or_reported(at / 64) >> (at % 64) & 1 == 1 && tag.serves(zone)
+            entirely_free_or_wakeable(section, at / 64) >> (at % 64) & 1 == 1 && tag.serves(zone)
         })
     }
 
@@ -75,14 +76,15 @@ impl Bitmap<'_> {
     /// multiple of `align` (a power of two). Pageblocks taken whole become ones of the wanted
     /// mobility.
     ///
-    /// When another caller was faster, the search goes on behind the place it lost.
+    /// When another caller was faster, the search goes on behind the place it lost; when the device
+    /// refused a pageblock, behind that.
     pub fn take_run(&self, wanted: &Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
         let mut from =
             u64::from(wanted.span.0) * SECTION_PAGEBLOCKS as u64 * u64::from(PAGEBLOCK_FRAMES);
         loop {
             let start = self.find_run(wanted, from, frames, align)?;
             if self.claim(start, frames) {
-                self.retag_whole(wanted, start, frames);
+                self.note_run(wanted.tag(), start, frames);
                 return Some(start);
             }
             from = u64::from(start.get()) + 1;
@@ -117,12 +119,23 @@ impl Bitmap<'_> {
         section.map_or([0; PAGEBLOCK_WORDS], |section| section.words_of(pageblock.in_section()))
     }
 
-    /// Gives the pageblocks that a claimed run covers whole the mobility of the request.
-    fn retag_whole(&self, wanted: &Wanted<'_>, start: Pfn, frames: u32) {
+    /// Gives the pageblocks that a claimed run covers whole the tag of the request, and notes where
+    /// it mixes the others.
+    pub fn note_run(&self, tag: Tag, start: Pfn, frames: u32) {
         let end = u64::from(start.get()) + u64::from(frames);
-        let whole =
-            start.get().div_ceil(PAGEBLOCK_FRAMES)..(end / u64::from(PAGEBLOCK_FRAMES)) as u32;
-        whole.map(PageblockIndex).for_each(|pageblock| self.retag_one(pageblock, wanted.tag()));
+        for pageblock in
+            start.get() / PAGEBLOCK_FRAMES..end.div_ceil(u64::from(PAGEBLOCK_FRAMES)) as u32
+        {
+            let pageblock = PageblockIndex(pageblock);
+            let first = pageblock.first();
+            let is_whole =
+                start <= first && u64::from(first.get()) + u64::from(PAGEBLOCK_FRAMES) <= end;
+            match self.section(pageblock.section()) {
+                _ if is_whole => self.retag_one(pageblock, tag),
+                Some(section) => self.note_mixed(section, pageblock, tag.mobility()),
+                None => {}
+            }
+        }
     }
 }
 

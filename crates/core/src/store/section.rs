@@ -14,6 +14,8 @@
 //!   other way round.
 //! * *entire*, *reported*: per pageblock, that all its frames are free though its words are 0: see
 //!   [`entire`](super::entire) and [`reported`](super::reported).
+//! * *refused*: per reported pageblock, that the device did not make it usable of late: see
+//!   [`refusals`](super::refusals).
 //!
 //! # Theory
 //! The bits of words, and those of entire and reported pageblocks, are the only truth. The atomic
@@ -62,6 +64,7 @@ use core::ops::Range;
 use super::bits::{self, HINT_WORDS, PAGEBLOCK_WORDS, WORD_FRAMES};
 use super::found::Found;
 use super::lacks::Lacks;
+use super::refusals::Refusals;
 use super::summary::{Marks, Sort, note_step};
 use crate::frame::Order;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_PAGEBLOCKS, fills_pageblocks};
@@ -87,6 +90,7 @@ pub struct Section<'m> {
     evacuating: [AtomicU64; HINT_WORDS],
     mixed: [AtomicU64; HINT_WORDS],
     reported: [AtomicU64; HINT_WORDS],
+    pub(super) refusals: Refusals,
     lacks: Lacks,
     /// A statistic, so Relaxed: pageblocks that serve unmovable or reclaimable requests.
     unmovable: AtomicU32,
@@ -94,7 +98,7 @@ pub struct Section<'m> {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Section<'_>>() == 32768 + 960);
+const _: () = assert!(size_of::<Section<'_>>() == 32768 + 1024);
 
 /// A run of frames inside one word.
 #[derive(Clone, Copy)]
@@ -130,6 +134,7 @@ impl<'m> Section<'m> {
             fill(&raw mut (*place).evacuating, || AtomicU64::new(0));
             fill(&raw mut (*place).mixed, || AtomicU64::new(0));
             fill(&raw mut (*place).reported, || AtomicU64::new(0));
+            (&raw mut (*place).refusals).write(Refusals::new());
             (&raw mut (*place).lacks).write(Lacks::new());
             (&raw mut (*place).unmovable).write(AtomicU32::new(0));
             (&raw mut (*place).marks).write(marks);
@@ -152,6 +157,7 @@ impl<'m> Section<'m> {
             fill(&raw mut (*place).evacuating, || AtomicU64::new(0));
             fill(&raw mut (*place).mixed, || AtomicU64::new(0));
             fill(&raw mut (*place).reported, || AtomicU64::new(0));
+            (&raw mut (*place).refusals).write(Refusals::new());
             (&raw mut (*place).lacks).write(Lacks::new());
             (&raw mut (*place).unmovable).write(AtomicU32::new(0));
             (&raw mut (*place).marks).write(marks);
@@ -325,10 +331,11 @@ impl<'m> Section<'m> {
         &self.words[pageblock * PAGEBLOCK_WORDS..(pageblock + 1) * PAGEBLOCK_WORDS]
     }
 
-    /// The words of a pageblock, each as it is now; full ones if it is entire or reported.
+    /// The words of a pageblock, each as it is now; full ones if it is entire, or reported and not
+    /// refused of late.
     #[inline]
     pub fn words_of(&self, pageblock: usize) -> [u64; PAGEBLOCK_WORDS] {
-        if self.is_as_one(pageblock) {
+        if self.is_as_one(pageblock) && !self.refusals.has(pageblock) {
             return [!0; PAGEBLOCK_WORDS];
         }
         let words = self.pageblock_words(pageblock);
@@ -343,12 +350,16 @@ impl<'m> Section<'m> {
         word >> (at % WORD_FRAMES) & 1 == 1 || self.is_as_one((at / PAGEBLOCK_FRAMES) as usize)
     }
 
-    /// Whether frames `start..start + frames` are free now.
-    pub(super) fn are_free(&self, start: u32, frames: u32) -> bool {
+    /// Whether all of the frames `start..start + frames` are free now, or none is.
+    pub(super) fn are_all(&self, start: u32, frames: u32, is_free: bool) -> bool {
         pieces(start, frames).all(|piece| {
             // Relaxed: a look, as in `count_in_words`.
             let word = self.words[piece.word].load(Ordering::Relaxed);
-            word & piece.mask == piece.mask || self.is_as_one(piece.word / PAGEBLOCK_WORDS)
+            let is_as_one = self.is_as_one(piece.word / PAGEBLOCK_WORDS);
+            match is_free {
+                true => word & piece.mask == piece.mask || is_as_one,
+                false => word & piece.mask == 0 && !is_as_one,
+            }
         })
     }
 
@@ -358,6 +369,9 @@ impl<'m> Section<'m> {
     ///
     /// At most one compare-and-swap per word succeeds; the loop ends when the word has no block
     /// left, so others' progress is the only thing that can repeat it.
+    ///
+    /// # Panics
+    /// If the order is higher: such a block lies in two pageblocks.
     pub fn take(
         &self,
         pageblock: usize,
@@ -441,6 +455,7 @@ impl<'m> Section<'m> {
         want: u32,
         mut give: impl FnMut(Found),
     ) -> u32 {
+        assert!(order <= Order::PAGEBLOCK, "a block of order {order} lies in two pageblocks");
         let base = pageblock as u32 * PAGEBLOCK_FRAMES;
         let starts = (base..base + PAGEBLOCK_FRAMES).step_by(order.frames() as usize);
         // Smaller blocks of an entire pageblock are for a search that takes all of it.

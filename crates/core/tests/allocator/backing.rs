@@ -7,7 +7,8 @@ use crate::common::{Anywhere, Single, metadata, open_zone, order, range};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
     AllocError, Backing, BackingRanges, BackingRequest, Block, Config, ConfigError, Doubled, Fault,
-    Flags, FrameRange, FreeError, Misuse, Mobility, Mode, Order, Pfn, Scope, ZoneConfig, ZoneId,
+    Flags, FrameRange, FreeError, Misuse, Mobility, Mode, Order, Pfn, RangeRequest, Scope,
+    ZoneConfig, ZoneId,
 };
 
 const RANGES: [FrameRange; 1] = [range(512, 4096)];
@@ -81,6 +82,9 @@ fn bits_of_a_request_reach_the_backing() {
             let run = depot.alloc_contiguous(48, 16, flags.backing_bits(5)).unwrap();
             assert_eq!(sets.last_bits(), 5);
             depot.free_contiguous(run, 48).unwrap();
+            let run = depot.alloc_contiguous(2000, 1, flags.backing_bits(6)).unwrap();
+            assert_eq!(sets.last_bits(), 6);
+            depot.free_contiguous(run, 2000).unwrap();
             depot.free(block, order(10)).unwrap();
             let ours = [&list[..], &[first, second]].concat();
             depot
@@ -234,7 +238,7 @@ unsafe impl Backing for Broken {
 
 // SAFETY: as above.
 unsafe impl BackingRanges for Broken {
-    fn take_contiguous(&self, _: ZoneId, _: u32, _: u32, _: Mobility) -> Option<Pfn> {
+    fn take_contiguous(&self, _: RangeRequest) -> Option<Pfn> {
         Some(Pfn::new(self.frame.load(Ordering::Relaxed)))
     }
 
@@ -295,9 +299,9 @@ fn memory_is_added_once() {
             depot.add_memory(ZONE, added, metadata()).unwrap();
             sets.add(ZONE, added);
             let overlapping = range(1 << 18, 1100);
-            let again = depot.add_memory(ZONE, overlapping, metadata());
+            let again = depot.add_memory(ZONE, overlapping, metadata()).unwrap_err().why;
             let first = Pfn::new((1 << 18) + 1024);
-            assert_eq!(again, Err(ConfigError::HasMemory { first }));
+            assert_eq!(again, ConfigError::HasMemory { first });
             let census = depot.validate().unwrap();
             assert_eq!((census.managed_pages, census.free_pages), (5096, 5096));
             // The pageblocks that were tagged before the overlap was found have no memory any more.

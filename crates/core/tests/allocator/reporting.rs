@@ -34,6 +34,8 @@ struct Device {
     told: Mutex<Vec<Told>>,
     refuses_report: AtomicBool,
     refuses_need: AtomicBool,
+    /// Pageblocks with an even number.
+    refuses_even: AtomicBool,
     panics: AtomicBool,
 }
 
@@ -62,7 +64,9 @@ impl ReportingDevice for Device {
 
     fn needed(&self, pageblock: FrameRange) -> bool {
         self.told.lock().unwrap().push(Told::Needed(pageblock));
+        let is_even = (pageblock.start.get() / 512).is_multiple_of(2);
         !self.refuses_need.load(Ordering::Relaxed)
+            && !(is_even && self.refuses_even.load(Ordering::Relaxed))
     }
 }
 
@@ -178,7 +182,7 @@ fn ranges_and_given_frames_wake_what_they_touch() {
         pass(depot, u64::MAX);
         device.told();
         depot.alloc_at(Pfn::new(3 * 512 - 5), 10, Flags::default()).unwrap();
-        assert_eq!(device.needed(), [2, 3]);
+        assert_eq!(device.needed(), [3, 2]);
         // A frame of it is held: nothing else is woken.
         let held = depot.alloc_at(Pfn::new(3 * 512), 4 * 512, Flags::default());
         assert_eq!(held, Err(AllocError::NotAvailable));
@@ -200,7 +204,7 @@ fn memory_that_is_removed_is_usable() {
         device.told();
         let removed = range(8 * 512, 4 * 512);
         depot.remove_memory(ZONE, removed).unwrap();
-        assert_eq!(device.needed(), [8, 9, 10, 11]);
+        assert_eq!(device.needed(), [11, 10, 9, 8]);
         assert!(!Reporting::of(depot).is_reported(removed.start));
         depot.add_memory(ZONE, removed, &mut []).unwrap();
         assert_eq!(pass(depot, u64::MAX).0, 4);
@@ -239,7 +243,6 @@ fn what_the_device_refuses_is_left_alone() {
         let counts = Reporting::of(depot).counts();
         assert_eq!((counts.reported, counts.needed), (u64::from(PAGEBLOCKS - 1), 0));
         assert!(counts.refused >= 3);
-        assert_eq!(Reporting::of(depot).withdraw(ZONE), Ok(0));
         device.refuses_need.store(false, Ordering::Relaxed);
         let pfn = depot.alloc(order(9), Flags::default()).unwrap();
         depot.free(pfn, order(9)).unwrap();
@@ -264,15 +267,57 @@ fn a_report_that_is_refused_changes_nothing() {
     });
 }
 
+/// However a request searches, and however often: a device that has no memory is asked for each
+/// pageblock once by its first search and once by its last resort.
 #[test]
-fn reports_are_withdrawn() {
+fn a_device_that_refuses_is_asked_twice_for_a_pageblock_at_most() {
+    let pageblocks = 512;
+    let ranges = [range(0, pageblocks * 512)];
+    let zones = [open_zone("normal", &ranges)];
+    let config = Config::new(2, &zones);
+    let device = Device::default();
+    let mut memory = metadata(&config);
+    let depot = single(&config, &mut memory);
+    let reporting = Reporting::of(&depot);
+    reporting.register(&device).unwrap();
+    assert_eq!(reporting.pass(ZONE, u64::MAX).unwrap().pageblocks, u64::from(pageblocks));
+    device.refuses_need.store(true, Ordering::Relaxed);
+    let flags = Flags::default();
+    let requests: [(&str, &dyn Fn() -> bool); 9] = [
+        ("alloc", &|| depot.alloc(Order::BASE, flags).is_ok()),
+        ("alloc of order 10", &|| depot.alloc(order(10), flags).is_ok()),
+        ("try_alloc", &|| depot.try_alloc(Order::BASE, flags).is_some()),
+        ("100", &|| depot.alloc_contiguous(100, 1, flags).is_ok()),
+        ("1000", &|| depot.alloc_contiguous(1000, 1, flags).is_ok()),
+        ("1500 at 1024", &|| depot.alloc_contiguous(1500, 1024, flags).is_ok()),
+        ("100,000", &|| depot.alloc_contiguous(100_000, 1, flags).is_ok()),
+        ("alloc_at", &|| depot.alloc_at(Pfn::new(200_000), 2000, flags).is_ok()),
+        ("remove_memory", &|| depot.remove_memory(ZONE, range(468 * 512, 4096)).is_ok()),
+    ];
+    for (name, request) in requests {
+        let before = reporting.counts().refused;
+        assert!(!request(), "{name}");
+        let asked = reporting.counts().refused - before;
+        assert!((1..=2 * u64::from(pageblocks)).contains(&asked), "{name}: asked {asked} times");
+    }
+    device.refuses_need.store(false, Ordering::Relaxed);
+    for (name, request) in requests {
+        assert!(request(), "{name}, once the device has memory");
+    }
+}
+
+/// What the device has for one pageblock in two: a range that fits between those is found.
+#[test]
+fn a_range_beside_what_a_device_refuses() {
     with_device(Watermarks::default(), |depot, device| {
-        pass(depot, 7);
-        device.told();
-        assert_eq!(Reporting::of(depot).withdraw(ZONE), Ok(7));
-        assert_eq!(device.needed().len(), 7);
-        assert_eq!(stats(depot), (u64::from(PAGEBLOCKS), 0));
-        assert_eq!(Reporting::of(depot).withdraw(ZONE), Ok(0));
+        pass(depot, u64::MAX);
+        device.refuses_even.store(true, Ordering::Relaxed);
+        for frames in [512, 300] {
+            let start = depot.alloc_contiguous(frames, 1, Flags::default()).unwrap();
+            assert_eq!(start.get() / 512 % 2, 1, "{frames} frames");
+        }
+        let none = depot.alloc_contiguous(513, 1, Flags::default());
+        assert_eq!(none, Err(AllocError::Exhausted));
     });
 }
 
@@ -309,7 +354,6 @@ fn errors_say_what_to_do() {
     assert_eq!(reporting.register(&devices[1]), Err(DeviceRegistered));
     let zone = ZoneId::new(1);
     assert_eq!(reporting.pass(zone, 1), Err(ReportError::NoSuchZone { zone: 1 }));
-    assert_eq!(reporting.withdraw(zone), Err(ReportError::NoSuchZone { zone: 1 }));
     assert!(!reporting.is_reported(Pfn::new(u32::MAX)));
     assert_eq!(reporting.pass(ZONE, 1).unwrap().pageblocks, 1);
     assert!(ReportError::NoDevice.to_string().contains("register"));

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pagedepot::{
     Backing, BackingRanges, BackingRequest, Block, Doubled, FrameRange, Mobility, Order, Pfn,
-    ZoneConfig, ZoneId,
+    RangeRequest, ZoneConfig, ZoneId,
 };
 
 /// Frames of a pageblock.
@@ -134,14 +134,10 @@ unsafe impl Backing for Sets {
 
 // SAFETY: as above.
 unsafe impl BackingRanges for Sets {
-    fn take_contiguous(
-        &self,
-        zone: ZoneId,
-        frames: u32,
-        align: u32,
-        _mobility: Mobility,
-    ) -> Option<Pfn> {
+    fn take_contiguous(&self, request: RangeRequest) -> Option<Pfn> {
+        let RangeRequest { zone, frames, align, bits, .. } = request;
         assert!(frames > 0 && align.is_power_of_two());
+        self.last_bits.store(bits, Ordering::Relaxed);
         self.lock()[zone.index()].take(frames, align)
     }
 
