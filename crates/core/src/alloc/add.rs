@@ -79,8 +79,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// O(frames / 512), and O(frames / 64) to set the bits.
     ///
     /// # Errors
-    /// [`AddError`] with one of these. Nothing is added then, `memory` comes back with the error, and
-    /// what was asked for can be asked for again.
+    /// [`AddError`] with one of these. Nothing is added then, `memory` comes back with the error,
+    /// and what was asked for can be asked for again.
     /// - [`ConfigError::NoSuchZone`];
     /// - [`ConfigError::NotAddable`]: no frames, or frames beyond the section of
     ///   `Config::pfn_limit`;

@@ -17,9 +17,8 @@ use super::request::{Request, Want};
 use super::sources;
 use super::walk::Walk;
 use crate::cpus::Cpus;
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, Tag};
 use crate::frame::{FrameRange, Pfn, ZoneId};
-use crate::store::Store;
 
 /// Candidates that a request empties at most.
 const LOOKS_MAX: u64 = 16;
@@ -76,7 +75,9 @@ fn make_room_in<C: Cpus>(
     let state = hooks.caches.zones.get(zone);
     state.compactions.count(&done.counts());
     let claimed = claimed?;
-    retag(&hooks.caches.store, claimed, Tag::new(zone, request.flags.mobility()));
+    // What is claimed is not isolated any more.
+    let tag = Tag::new(zone, request.flags.mobility());
+    hooks.caches.store.note_run(tag, claimed.start, claimed.frames);
     claims.put(zone, claimed.start.add(frames), claimed.frames - frames);
     hooks.caches.direct(hooks.caches.here(), zone).count_allocs(0, u64::from(frames));
     Some(claimed.start)
@@ -92,23 +93,13 @@ fn empty_at<C: Cpus>(
         return CompactEnd::Budget;
     }
     let held = evacuation.held_in(range);
-    let Some(source) = evacuation.isolate(range, held) else {
+    let Some(mut source) = evacuation.isolate(range, held) else {
         return evacuation.refusal.unwrap_or(CompactEnd::NothingLeft);
     };
     evacuation.drain();
-    match evacuation.empty(&source, None) {
+    match evacuation.empty(&mut source, None) {
         Left::Nothing if take(range) => CompactEnd::Reached,
         Left::Ended(end) => end,
         _ => CompactEnd::NothingLeft,
-    }
-}
-
-/// Makes the whole pageblocks of a claimed range, which are not isolated any more, ones of this
-/// tag.
-fn retag(store: &Store<'_>, claimed: FrameRange, tag: Tag) {
-    let first = claimed.start.get().div_ceil(PAGEBLOCK_FRAMES);
-    let end = (claimed.end() / u64::from(PAGEBLOCK_FRAMES)) as u32;
-    for pageblock in (first..end).map(PageblockIndex) {
-        store.retag_owned(pageblock, tag);
     }
 }

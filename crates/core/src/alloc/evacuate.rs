@@ -5,7 +5,8 @@
 //!    what is freed comes to the store.
 //! 2. *Drain* the zone's caches, so that no frame of the source is cached.
 //! 3. *Survey*: ask the mover about each frame that is not free. If one is pinned or unknown, end
-//!    here: no block was moved.
+//!    here: no block was moved. A block of two pageblocks may lie in the source with one of them:
+//!    then the other one, an *edge* of the source, is isolated, too, until the block has left.
 //! 4. *Move*, in batches: allocate destinations, call the mover, settle each move. Then survey
 //!    again, a few times at most: blocks may have been freed, or allocated by a search that had
 //!    read the tag before it was isolated.
@@ -20,6 +21,13 @@
 //! compaction's alone. It becomes the mover's when that says `moved`, and else goes back. [`Batch`]
 //! settles both when it is dropped, also while a panic unwinds: each move is in one of the two
 //! states at each moment, because the mover changes it by one call.
+//!
+//! *A block is its first frame and its order.* All of it is isolated when the mover is asked last,
+//! before it is named for a move, so that its first frame does not become that of a block of
+//! another order meanwhile. (A search that read the tag before isolation may still take frames: the
+//! mover compares the order, too.) No frame of it is free when it is named, nor when it is freed
+//! after the move: a mover that says otherwise is not believed. Moves that a mover has exchanged
+//! for those of another compaction are none of this one's: a [`Batch`] knows what it has named.
 //!
 //! *Allocations.* Isolation is for progress alone. A search that read the tag before takes frames
 //! of the source as if it had come first; its holder is asked for them in the next survey. A
@@ -47,10 +55,12 @@
 //!
 //! [`remove_memory`]: crate::Allocator::remove_memory
 
+use core::ops::Range;
+
 use super::compaction::{CompactEnd, Compacted, Compaction, Target};
 use super::drain::Drains;
 use super::hooks::Hooks;
-use super::isolation::Isolation;
+use super::isolation::{Isolation, pageblocks};
 use super::mover::{Move, Mover, Occupant, Outcome};
 use crate::cpus::Cpus;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
@@ -73,9 +83,55 @@ const ROUND_SPINS: u32 = if cfg!(loom) { 1 } else { 1000 };
 
 /// A source: isolated, and announced as in flight. In this order it stops being either.
 pub(super) struct Source<'e, 'm> {
-    _isolation: Isolation<'e, 'm>,
+    isolation: Isolation<'e, 'm>,
+    /// The pageblocks before and behind those, each while a block lies in part in the source.
+    edges: [Option<Isolation<'e, 'm>>; 2],
     _moving: Moving<'e>,
+    /// Frames to be emptied.
     range: FrameRange,
+    /// Its free frames that are among those that the evacuation hides.
+    hidden_pages: u64,
+}
+
+impl Source<'_, '_> {
+    /// The pageblocks that a block has before and behind those of the source.
+    fn outside(&self, first: Pfn, order: Order) -> [Range<u32>; 2] {
+        let own = self.isolation.pageblocks();
+        let block = pageblocks(FrameRange::new(first, order.frames()));
+        [block.start..block.end.min(own.start), block.start.max(own.end)..block.end]
+    }
+
+    /// Whether all of a block is isolated that lies in the source at least in part.
+    fn encloses(&self, first: Pfn, order: Order) -> bool {
+        let outside = self.outside(first, order).into_iter().zip(&self.edges);
+        outside.into_iter().all(|(outside, edge)| {
+            outside.is_empty() || edge.as_ref().is_some_and(|edge| edge.pageblocks() == outside)
+        })
+    }
+
+    /// As [`encloses`](Self::encloses), and isolates what is not.
+    fn enclose(&mut self, first: Pfn, order: Order) -> bool {
+        let outside = self.outside(first, order);
+        for (outside, edge) in outside.into_iter().zip(&mut self.edges) {
+            if !outside.is_empty() && edge.is_none() {
+                *edge = self.isolation.beside(outside);
+            }
+        }
+        self.encloses(first, order)
+    }
+
+    /// Ends the isolation of the edges that a moved block has left. Returns how many of its frames
+    /// were in the source itself.
+    fn leave(&mut self, first: Pfn, order: Order) -> u64 {
+        let outside = self.outside(first, order);
+        for (outside, edge) in outside.iter().zip(&mut self.edges) {
+            if !outside.is_empty() {
+                *edge = None;
+            }
+        }
+        let outside: usize = outside.into_iter().map(|pageblocks| pageblocks.len()).sum();
+        u64::from(order.frames()) - outside as u64 * u64::from(PAGEBLOCK_FRAMES)
+    }
 }
 
 /// What is left in a source.
@@ -199,25 +255,33 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
 
     /// Isolates a source with `held` held frames, unless the mover says that one is pinned.
     pub fn isolate(&mut self, range: FrameRange, held: u64) -> Option<Source<'e, 'm>> {
-        if held > 0 && matches!(self.survey(range), Survey::Pinned) {
+        if held > 0 && matches!(self.survey(range, |_, _| true), Survey::Pinned) {
             self.done.pinned_blocks += 1;
             return None;
         }
         // Its free frames are hidden, and as many as it holds are needed elsewhere.
-        if held > 0 && !self.has_free(range.frames.into()) {
+        if held > 0 && !self.has_free(self.free_around(range) + held) {
             self.refusal = Some(CompactEnd::LowMemory);
             return None;
         }
-        self.isolate_unasked(range, held)
+        self.isolate_unasked(range)
     }
 
     /// As [`isolate`](Self::isolate), whatever the mover says and the watermarks are.
-    fn isolate_unasked(&mut self, range: FrameRange, held: u64) -> Option<Source<'e, 'm>> {
+    fn isolate_unasked(&mut self, range: FrameRange) -> Option<Source<'e, 'm>> {
         let zone = self.caches().zones.get(self.zone);
         let moving = zone.in_flight.begin(u64::from(range.frames));
         let isolation = Isolation::of(&self.caches().store, self.zone, range).ok()?;
-        self.hidden_pages += u64::from(range.frames).saturating_sub(held);
-        Some(Source { _isolation: isolation, _moving: moving, range })
+        let hidden_pages = self.free_around(range);
+        self.hidden_pages += hidden_pages;
+        let edges = [const { None }; 2];
+        Some(Source { isolation, edges, _moving: moving, range, hidden_pages })
+    }
+
+    /// Free frames of the pageblocks that a range touches.
+    fn free_around(&self, range: FrameRange) -> u64 {
+        let around = pageblocks(range).map(PageblockIndex);
+        around.map(|pageblock| u64::from(self.bitmap.count_free_of(pageblock))).sum()
     }
 
     /// Takes back what CPUs cache: what is in a source only after that was isolated.
@@ -227,9 +291,9 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
 
     /// Moves all blocks out of a source. `key` is that of a single pageblock, which only goes to
     /// denser ones.
-    pub fn empty(&mut self, source: &Source<'e, 'm>, key: Option<Key>) -> Left {
+    pub fn empty(&mut self, source: &mut Source<'e, 'm>, key: Option<Key>) -> Left {
         self.destinations = Some(Destinations::above(key));
-        let left = self.empty_in_rounds(source.range);
+        let left = self.empty_in_rounds(source);
         self.show(source);
         left
     }
@@ -244,11 +308,11 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
             self.refusal = Some(CompactEnd::LowMemory);
             return false;
         }
-        let held = self.held_in(range);
-        let Some(source) = self.isolate_unasked(range, held) else { return false };
+        let Some(mut source) = self.isolate_unasked(range) else { return false };
         self.destinations = None;
-        let left = self.move_out(range);
-        let free = self.show(&source);
+        let left = self.move_out(&mut source);
+        self.show(&mut source);
+        let free = self.free_around(range);
         if let Left::Ended(end) = left {
             self.refusal = Some(end);
         }
@@ -265,20 +329,17 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
         is_thin
     }
 
-    /// The free frames of a source whose isolation is about to end are hidden no more; how many.
-    fn show(&mut self, source: &Source<'e, 'm>) -> u64 {
-        let held = self.held_in(source.range);
-        let free = u64::from(source.range.frames) - held;
-        self.hidden_pages = self.hidden_pages.saturating_sub(free);
-        free
+    /// The free frames of a source whose isolation is about to end are hidden no more.
+    fn show(&mut self, source: &mut Source<'e, 'm>) {
+        self.hidden_pages -= core::mem::take(&mut source.hidden_pages);
     }
 
-    fn empty_in_rounds(&mut self, range: FrameRange) -> Left {
+    fn empty_in_rounds(&mut self, source: &mut Source<'e, 'm>) -> Left {
         for round in 0..ROUNDS {
             if round > 0 {
                 (0..ROUND_SPINS).for_each(|_| spin_hint());
             }
-            match self.survey(range) {
+            match self.survey(source.range, |first, order| source.enclose(first, order)) {
                 Survey::AllFree => return Left::Nothing,
                 Survey::Pinned => {
                     self.done.pinned_blocks += 1;
@@ -290,14 +351,14 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
                 }
                 Survey::Unknown => self.drain(),
                 Survey::Movable => {
-                    let left = self.move_out(range);
+                    let left = self.move_out(source);
                     if left != Left::Nothing {
                         return left;
                     }
                 }
             }
         }
-        if self.held_in(range) == 0 { Left::Nothing } else { Left::Blocks }
+        if self.held_in(source.range) == 0 { Left::Nothing } else { Left::Blocks }
     }
 
     /// Whether what was left behind ends the compaction; tells the mover how far it is.
@@ -315,7 +376,8 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
         matches!(self.rules.target, Target::Pageblocks(_))
     }
 
-    /// The block around a frame that the mover could move, if what it says can be so.
+    /// The block around a frame that the mover could move, if what it says can be so: it has no
+    /// free frame.
     fn movable_at(&self, frame: Pfn) -> Result<(Pfn, Order), Survey> {
         match self.mover.occupant(frame) {
             Occupant::Pinned => Err(Survey::Pinned),
@@ -326,16 +388,23 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
                 let is_block = has_it && first.is_aligned(order) && zone == Some(self.zone);
                 // Moving a whole pageblock gains none.
                 let is_gain = order < Order::PAGEBLOCK || !self.is_by_pageblock();
-                if is_block && is_gain { Ok((first, order)) } else { Err(Survey::Pinned) }
+                match is_block && is_gain {
+                    true if self.bitmap.are_held(first, order.frames()) => Ok((first, order)),
+                    true => Err(Survey::Unknown),
+                    false => Err(Survey::Pinned),
+                }
             }
         }
     }
 
-    fn survey(&self, range: FrameRange) -> Survey {
+    /// Asks the mover about each held frame of a range, and `enclose` whether all of its block can
+    /// be isolated.
+    fn survey(&self, range: FrameRange, mut enclose: impl FnMut(Pfn, Order) -> bool) -> Survey {
         let mut found = Survey::AllFree;
         let mut held = Held::of(range);
         while let Some(frame) = held.next(&self.caches().store) {
             match self.movable_at(frame) {
+                Ok((first, order)) if !enclose(first, order) => return Survey::Pinned,
                 Ok((first, order)) => {
                     found = Survey::Movable;
                     held.pass(first, order);
@@ -349,14 +418,16 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
     }
 
     /// One pass over a source in which all held blocks were movable.
-    fn move_out(&mut self, range: FrameRange) -> Left {
-        let mut held = Held::of(range);
+    fn move_out(&mut self, source: &mut Source<'e, 'm>) -> Left {
+        let mut held = Held::of(source.range);
         loop {
-            let mut batch = Batch::new(self.hooks);
+            let mut batch = Batch::new(self.hooks, self.bitmap);
             let mut left = Left::Nothing;
             while !batch.is_full() {
                 let Some(frame) = held.next(&self.caches().store) else { break };
-                let Ok((first, order)) = self.movable_at(frame) else {
+                let movable = self.movable_at(frame).ok();
+                let isolated = movable.filter(|&(first, order)| source.encloses(first, order));
+                let Some((first, order)) = isolated else {
                     // Freed, or changed hands: the next survey asks again.
                     held.pass(frame, Order::BASE);
                     continue;
@@ -378,7 +449,8 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
                 return left;
             }
             self.mover.move_blocks(batch.moves());
-            let is_pinned = self.settle(batch);
+            let is_pinned = self.settle(&batch, source);
+            drop(batch);
             if left == Left::Nothing && is_pinned {
                 left = Left::Blocks;
             }
@@ -391,15 +463,17 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
         }
     }
 
-    /// Counts what came of a batch, and settles it; whether some block was not moved.
-    fn settle(&mut self, mut batch: Batch<'_, 'm, C>) -> bool {
+    /// Counts what came of a batch of a source's blocks; whether some block was not moved.
+    fn settle(&mut self, batch: &Batch<'_, 'm, C>, source: &mut Source<'e, 'm>) -> bool {
         let mut is_pinned = false;
-        for done in batch.moves() {
-            match done.outcome() {
+        for (named, outcome) in batch.outcomes() {
+            match outcome {
                 Outcome::Moved => {
                     self.done.moved_blocks += 1;
-                    self.done.moved_pages += u64::from(done.order().frames());
-                    self.hidden_pages += u64::from(done.order().frames());
+                    self.done.moved_pages += u64::from(named.order.frames());
+                    let hidden_pages = source.leave(named.from, named.order);
+                    source.hidden_pages += hidden_pages;
+                    self.hidden_pages += hidden_pages;
                 }
                 Outcome::Gone => self.done.gone_blocks += 1,
                 Outcome::Pinned | Outcome::Undecided => {
@@ -412,7 +486,8 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
     }
 
     /// A free block to move to: from the densest pageblock that has one, or for a pageblock that is
-    /// thinned from any that serves movable requests.
+    /// thinned from any that serves movable requests. Blocks of whole pageblocks go wherever a
+    /// search finds room, which partly used ones do not have.
     fn destination(&mut self, order: Order) -> Option<Pfn> {
         let caches = self.caches();
         let direct = caches.direct(caches.here(), self.zone);
@@ -424,6 +499,7 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
         let (span, is_by_pageblock) = (self.span(), self.is_by_pageblock());
         let found = match &mut self.destinations {
             None => anywhere(Manner::UNMIXED),
+            Some(_) if order >= Order::PAGEBLOCK => anywhere(Manner::ANY),
             Some(destinations) => match destinations.take(self.bitmap, self.zone, span, order) {
                 // Windows that are whole already come first, so none of those elsewhere would do.
                 None if !is_by_pageblock => anywhere(Manner::ANY),
@@ -467,17 +543,29 @@ impl Held {
     }
 }
 
+/// A block that was named for a move, and the one that was allocated for it.
+#[derive(Clone, Copy)]
+struct Named {
+    from: Pfn,
+    to: Pfn,
+    order: Order,
+}
+
 /// Moves that the mover is about to make. What they are when this is dropped is settled.
 struct Batch<'b, 'm, C: Cpus> {
     hooks: &'b Hooks<'b, 'm, C>,
+    bitmap: &'b Bitmap<'m>,
+    /// The mover may change their order, or exchange them for moves of another batch.
     moves: [Move; BATCH],
+    named: [Named; BATCH],
     length: usize,
 }
 
 impl<'b, 'm, C: Cpus> Batch<'b, 'm, C> {
-    fn new(hooks: &'b Hooks<'b, 'm, C>) -> Self {
+    fn new(hooks: &'b Hooks<'b, 'm, C>, bitmap: &'b Bitmap<'m>) -> Self {
         let none = |_| Move::new(Pfn::new(0), Pfn::new(0), Order::BASE);
-        Batch { hooks, moves: core::array::from_fn(none), length: 0 }
+        let named = [Named { from: Pfn::new(0), to: Pfn::new(0), order: Order::BASE }; BATCH];
+        Batch { hooks, bitmap, moves: core::array::from_fn(none), named, length: 0 }
     }
 
     fn is_full(&self) -> bool {
@@ -486,44 +574,58 @@ impl<'b, 'm, C: Cpus> Batch<'b, 'm, C> {
 
     fn push(&mut self, from: Pfn, to: Pfn, order: Order) {
         self.moves[self.length] = Move::new(from, to, order);
+        self.named[self.length] = Named { from, to, order };
         self.length += 1;
     }
 
     fn moves(&mut self) -> &mut [Move] {
         &mut self.moves[..self.length]
     }
+
+    /// What was named, and what the mover said of it. A move that is not here any more was not
+    /// made.
+    fn outcomes(&self) -> impl Iterator<Item = (Named, Outcome)> {
+        let moves = &self.moves[..self.length];
+        self.named[..self.length].iter().map(move |&named| {
+            let said = moves.iter().find(|said| {
+                (said.from(), said.to(), said.order()) == (named.from, named.to, named.order)
+            });
+            (named, said.map_or(Outcome::Undecided, Move::outcome))
+        })
+    }
 }
 
 impl<C: Cpus> Drop for Batch<'_, '_, C> {
     fn drop(&mut self) {
-        for done in &self.moves[..self.length] {
-            let is_moved = match done.outcome() {
+        for (named, outcome) in self.outcomes() {
+            let is_moved = match outcome {
                 Outcome::Moved => true,
                 Outcome::Gone => is_mutant(Mutant::FreesGone),
                 Outcome::Pinned | Outcome::Undecided => false,
             };
             if is_moved {
-                self.free_moved(done.from(), done.order());
+                self.free(named.from, named.order);
             }
-            if done.outcome() != Outcome::Moved && !is_mutant(Mutant::KeepsDestination) {
-                self.hooks.take_back(done.to(), done.order());
+            if outcome != Outcome::Moved && !is_mutant(Mutant::KeepsDestination) {
+                self.free(named.to, named.order);
             }
         }
     }
 }
 
 impl<C: Cpus> Batch<'_, '_, C> {
-    /// Frees a block that the mover gave up, past the caches. Misuse is noted, to be reported when
-    /// the call ends.
-    fn free_moved(&self, pfn: Pfn, order: Order) {
+    /// Frees a block that the mover gave up, or a destination that it did not take, past the
+    /// caches. One that has been freed already, as far as can be told, is left alone. That is noted
+    /// as misuse, to be reported when the call ends.
+    fn free(&self, pfn: Pfn, order: Order) {
         let caches = self.hooks.caches;
-        let has_checks = self.hooks.options.checks.any();
-        let is_ours = !has_checks || self.hooks.frame_bytes().note_free(pfn, order).is_ok();
-        match caches.store.tags().tag(pfn) {
+        let is_ours = self.bitmap.are_held(pfn, order.frames())
+            && (!self.hooks.options.checks.any()
+                || self.hooks.frame_bytes().note_free(pfn, order).is_ok());
+        match caches.store.tags().of_block(pfn, order) {
             Some(tag) if is_ours => {
                 caches.direct(caches.here(), tag.zone()).put(pfn, order);
             }
-            // With `checked`: the mover said `moved` for what it did not hold.
             _ => caches.store.note_doubled(Doubled { first: Some(pfn), frames: order.frames() }),
         }
     }

@@ -21,6 +21,7 @@ pub(super) fn pageblocks(range: FrameRange) -> Range<u32> {
 /// Pageblocks that this value's owner has isolated; they are as before when it is dropped.
 pub(super) struct Isolation<'a, 'm> {
     store: &'a Store<'m>,
+    zone: ZoneId,
     pageblocks: Range<u32>,
 }
 
@@ -35,9 +36,17 @@ impl<'a, 'm> Isolation<'a, 'm> {
         zone: ZoneId,
         range: FrameRange,
     ) -> Result<Self, (PageblockIndex, Tag)> {
-        let first = pageblocks(range).start;
-        let mut isolation = Isolation { store, pageblocks: first..first };
-        for pageblock in pageblocks(range).map(PageblockIndex) {
+        Self::of_pageblocks(store, zone, pageblocks(range))
+    }
+
+    fn of_pageblocks(
+        store: &'a Store<'m>,
+        zone: ZoneId,
+        pageblocks: Range<u32>,
+    ) -> Result<Self, (PageblockIndex, Tag)> {
+        let first = pageblocks.start;
+        let mut isolation = Isolation { store, zone, pageblocks: first..first };
+        for pageblock in pageblocks.map(PageblockIndex) {
             if pageblock.0 as usize >= store.tags().len() {
                 return Err((pageblock, Tag::ABSENT));
             }
@@ -45,6 +54,19 @@ impl<'a, 'm> Isolation<'a, 'm> {
             isolation.pageblocks.end = pageblock.0 + 1;
         }
         Ok(isolation)
+    }
+
+    /// Isolates further pageblocks of the same zone, if it can have all of them.
+    pub fn beside(&self, pageblocks: Range<u32>) -> Option<Self> {
+        if is_mutant(Mutant::LeavesEdge) {
+            return Some(Isolation { pageblocks, ..*self });
+        }
+        Self::of_pageblocks(self.store, self.zone, pageblocks).ok()
+    }
+
+    /// The pageblocks that are isolated.
+    pub fn pageblocks(&self) -> Range<u32> {
+        self.pageblocks.clone()
     }
 }
 

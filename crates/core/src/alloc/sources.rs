@@ -105,7 +105,7 @@ fn empty_group<C: Cpus>(
     }
     for (source, key) in sources.iter_mut().zip(&group[..looked]) {
         let left = match source.take() {
-            Some(source) => evacuation.empty(&source, Some(*key)),
+            Some(mut source) => evacuation.empty(&mut source, Some(*key)),
             None => Left::Blocks,
         };
         match left {
@@ -144,8 +144,8 @@ pub(super) fn empty_window<C: Cpus>(
                 .filter_map(|at| bitmap.filling(PageblockIndex(at), zone))
                 .filter(|filling| !filling.is_whole())
                 .count() as u64;
-            let source = evacuation.isolate(range, key.held());
-            let left = match &source {
+            let mut source = evacuation.isolate(range, key.held());
+            let left = match &mut source {
                 Some(source) => {
                     if key.held() > 0 {
                         evacuation.drain();

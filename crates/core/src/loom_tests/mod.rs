@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `adding` | adding memory, and taking away what lost a race |
 //! | `compacting` | moving blocks beside frees, requests, removals and one another |
+//! | `compacting_pairs` | moving a block of two pageblocks, also out of a window that has one of them |
 //! | `explore` | how far a model is explored, and the line it prints |
 //! | `cpus` | restartable sequences step by step, a kernel's guards, locks |
 //! | `depot` | a whole allocator of a few frames, with a ledger of who holds which |
@@ -36,6 +37,7 @@
 mod adding;
 mod classes;
 mod compacting;
+mod compacting_pairs;
 mod contexts;
 mod cpus;
 mod depot;

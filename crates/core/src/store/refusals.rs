@@ -1,12 +1,12 @@
 //! Which reported pageblocks the device has refused of late.
 //!
-//! A *refused* pageblock stays reported, and free. Searches and claims pass it by: a device that has
-//! no memory would else be asked for each pageblock by each search of a request, of which there are
-//! up to fourteen.
+//! A *refused* pageblock stays reported, and free. Searches and claims pass it by: a device that
+//! has no memory would else be asked for each pageblock by each search of a request, of which there
+//! are up to fourteen.
 //!
 //! A request that has found nothing so far *forgets* all refusals before its last resort, or before
-//! it fails where it has none. So it asks for each pageblock twice at most, and one that it passes by
-//! when it fails was refused while it ran.
+//! it fails where it has none. So it asks for each pageblock twice at most, and one that it passes
+//! by when it fails was refused while it ran.
 //!
 //! All accesses are Relaxed. Only the caller that has taken all frames of a pageblock notes a
 //! refusal of it. A refusal that is forgotten too early or too late by a caller beside it counts as

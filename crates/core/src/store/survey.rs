@@ -142,6 +142,19 @@ impl Bitmap<'_> {
         Some(Filling { pageblock, mobility: tag.mobility(), held: PAGEBLOCK_FRAMES - free })
     }
 
+    /// Free frames of a pageblock now.
+    pub fn count_free_of(&self, pageblock: PageblockIndex) -> u32 {
+        let section = self.section(pageblock.section());
+        section.map_or(0, |section| section.count_free(pageblock.in_section()))
+    }
+
+    /// Whether none of the frames `start..start + frames` is free now.
+    pub fn are_held(&self, start: Pfn, frames: u32) -> bool {
+        self.by_section(start, frames).all(|(section, at, count)| {
+            section.is_none_or(|section| section.are_all(at, count, false))
+        })
+    }
+
     /// All pageblocks of a zone that could be emptied, ascending. O(zone).
     pub fn fillings(&self, zone: ZoneId, span: (u32, u32)) -> impl Iterator<Item = Filling> {
         let pageblocks = SECTION_PAGEBLOCKS as u32;
@@ -161,7 +174,12 @@ impl Bitmap<'_> {
         // The sum over the window that ends before `end`, and how many in a row there are.
         let (mut cost, mut run) = (0u64, 0u32);
         for at in all {
-            let cost_of = |at| self.filling(PageblockIndex(at), zone).map(|filling| filling.cost());
+            // What the reporting device has refused cannot be had however much is moved.
+            let cost_of = |at| {
+                let filling = self.filling(PageblockIndex(at), zone);
+                let filling = filling.filter(|filling| !self.is_refused(filling.pageblock));
+                filling.map(|filling| filling.cost())
+            };
             let Some(cost_here) = cost_of(at) else {
                 (cost, run) = (0, 0);
                 continue;
@@ -233,8 +251,13 @@ impl Bitmap<'_> {
         sparsest.map(|filling| (filling.pageblock, next))
     }
 
-    /// Takes a block from a pageblock of `zone`, unless that is isolated.
+    /// Takes a block, smaller than a pageblock, from a pageblock of `zone`, unless that is
+    /// isolated.
+    ///
+    /// # Panics
+    /// If the order is higher.
     pub fn take_from(&self, pageblock: PageblockIndex, zone: ZoneId, order: Order) -> Option<Pfn> {
+        assert!(order < Order::PAGEBLOCK, "a search finds blocks of order {order}");
         let section = self.section(pageblock.section())?;
         if !self.tags.raw(pageblock).serves(zone) {
             return None;

@@ -55,6 +55,8 @@ pub enum Mutant {
     FillsUntaken,
     /// Compaction frees a block that was gone when it was to be moved.
     FreesGone,
+    /// Compaction isolates one pageblock of a block that lies in two.
+    LeavesEdge,
     /// Compaction keeps destinations to which nothing was moved.
     KeepsDestination,
     /// A batch copies its blocks once they have left the front.

@@ -30,9 +30,9 @@
 //! subtracted for it, and one that has seen freed pages added above sees them forgotten below
 //! (Acquire and Release of both); so if the second count above has what the reader has found below,
 //! the first has not. Only where pages that were freed and pages that were taken are both reported
-//! within the same sum, by however many reports, the less of the two may be too high: by the smaller
-//! of the two totals at most. Reports are announced as in flight: a request does not fail because of
-//! a sum that was too low.
+//! within the same sum, by however many reports, the less of the two may be too high: by the
+//! smaller of the two totals at most. Reports are announced as in flight: a request does not fail
+//! because of a sum that was too low.
 //!
 //! *Reports at once.* Two callers may subtract the same delta, of taken pages, above. Each forgets
 //! as many below, so the sum stays exact, the count is too low, and the delta is now of freed

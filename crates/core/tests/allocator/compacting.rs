@@ -24,48 +24,48 @@ use pagedepot::{
     Watermarks, ZoneId,
 };
 
-const ZONE: ZoneId = ZoneId::new(0);
-const PAGEBLOCK: u32 = 512;
+pub(crate) const ZONE: ZoneId = ZoneId::new(0);
+pub(crate) const PAGEBLOCK: u32 = 512;
 
 /// A holder of blocks: by first frame, the order and what is in the block.
 #[derive(Default)]
-struct Table {
-    blocks: RefCell<BTreeMap<u32, (Order, u64)>>,
-    pinned: RefCell<Vec<u32>>,
-    moves: RefCell<Vec<(u32, u32)>>,
+pub(crate) struct Table {
+    pub(crate) blocks: RefCell<BTreeMap<u32, (Order, u64)>>,
+    pub(crate) pinned: RefCell<Vec<u32>>,
+    pub(crate) moves: RefCell<Vec<(u32, u32)>>,
     next: Cell<u64>,
 }
 
 impl Table {
-    fn insert(&self, pfn: Pfn, order: Order) -> u64 {
+    pub(crate) fn insert(&self, pfn: Pfn, order: Order) -> u64 {
         self.next.set(self.next.get() + 1);
         let before = self.blocks.borrow_mut().insert(pfn.get(), (order, self.next.get()));
         assert_eq!(before, None, "{pfn} was handed out twice");
         self.next.get()
     }
 
-    fn hold(&self, depot: &Single<'_>, order: Order) -> Pfn {
+    pub(crate) fn hold(&self, depot: &Single<'_>, order: Order) -> Pfn {
         let pfn = depot.alloc(order, Flags::default()).unwrap();
         self.insert(pfn, order);
         pfn
     }
 
-    fn hold_at(&self, depot: &Single<'_>, frame: u32) {
+    pub(crate) fn hold_at(&self, depot: &Single<'_>, frame: u32) {
         depot.alloc_at(Pfn::new(frame), 1, Flags::default()).unwrap();
         self.insert(Pfn::new(frame), Order::BASE);
     }
 
-    fn contents(&self) -> Vec<u64> {
+    pub(crate) fn contents(&self) -> Vec<u64> {
         let mut all: Vec<u64> = self.blocks.borrow().values().map(|block| block.1).collect();
         all.sort_unstable();
         all
     }
 
-    fn held_pages(&self) -> u64 {
+    pub(crate) fn held_pages(&self) -> u64 {
         self.blocks.borrow().values().map(|block| u64::from(block.0.frames())).sum()
     }
 
-    fn occupant_of(&self, frame: Pfn) -> Occupant {
+    pub(crate) fn occupant_of(&self, frame: Pfn) -> Occupant {
         let blocks = self.blocks.borrow();
         match blocks.range(..=frame.get()).next_back() {
             Some((&first, &(order, _))) if frame.get() < first + order.frames() => {
@@ -78,22 +78,23 @@ impl Table {
         }
     }
 
-    fn do_move(&self, this: &Move) {
+    pub(crate) fn do_move(&self, this: &Move) {
         let mut blocks = self.blocks.borrow_mut();
         let block = blocks.remove(&this.from().get()).expect("what is named is held");
         assert_eq!(block.0, this.order());
+        assert!(this.to().is_aligned(this.order()), "{this:?}");
         assert_eq!(blocks.insert(this.to().get(), block), None, "the destination is free");
         self.moves.borrow_mut().push((this.from().get(), this.to().get()));
     }
 
-    fn free_all(&self, depot: &Single<'_>) {
+    pub(crate) fn free_all(&self, depot: &Single<'_>) {
         for (first, (order, _)) in std::mem::take(&mut *self.blocks.borrow_mut()) {
             depot.free(Pfn::new(first), order).unwrap();
         }
     }
 
     /// Checks that the allocator counts as held what is held here, and nothing else.
-    fn check(&self, depot: &mut Single<'_>) {
+    pub(crate) fn check(&self, depot: &mut Single<'_>) {
         assert_eq!(depot.validate().unwrap().held_pages(), self.held_pages());
     }
 }
@@ -112,7 +113,7 @@ impl Mover for Table {
 }
 
 /// A mover of one function.
-struct By<'t, F>(&'t Table, F);
+pub(crate) struct By<'t, F>(pub(crate) &'t Table, pub(crate) F);
 
 impl<F: Fn(&Table, &mut [Move])> Mover for By<'_, F> {
     fn occupant(&self, frame: Pfn) -> Occupant {
@@ -125,7 +126,11 @@ impl<F: Fn(&Table, &mut [Move])> Mover for By<'_, F> {
 }
 
 /// One zone of so many pageblocks.
-fn with_pageblocks(pageblocks: u32, change: impl Fn(&mut Config<'_>), test: impl Fn(Single<'_>)) {
+pub(crate) fn with_pageblocks(
+    pageblocks: u32,
+    change: impl Fn(&mut Config<'_>),
+    test: impl Fn(Single<'_>),
+) {
     let ranges = [range(0, pageblocks * PAGEBLOCK)];
     let zones = [open_zone("a", &ranges)];
     let mut config = Config::new(2, &zones);
@@ -753,6 +758,15 @@ fn beside_everything() {
     }
 }
 
+/// As above, with blocks of one and two pageblocks, which cross the edges of windows.
+#[test]
+fn large_blocks_beside_everything() {
+    for checked in [false, true] {
+        let moved = beside_threads(checked, &[0, 1, 7, 8, 9, 10], Evacuation::Adaptive);
+        assert!(moved > 0);
+    }
+}
+
 /// As above, of small blocks that leave half of the memory free, scattered: pageblocks evacuate.
 #[test]
 fn beside_everything_while_pageblocks_evacuate() {
@@ -780,6 +794,7 @@ fn beside_threads(checked: bool, orders: &[u32], evacuation: Evacuation) -> u64 
     let time = soak(Duration::from_millis(700));
     let end = Instant::now() + time;
     let is_scattered = evacuation != Evacuation::Adaptive;
+    let is_large = orders.iter().any(|&order| order > 8);
     let (shared, mover) = (&depot, &mover);
     let [emptied, moved, evacuating] = [const { AtomicU64::new(0) }; 3];
     std::thread::scope(|scope| {
@@ -795,6 +810,7 @@ fn beside_threads(checked: bool, orders: &[u32], evacuation: Evacuation) -> u64 
                     let held_max = match is_scattered {
                         true if Instant::now() < end - time * 3 / 4 => 3100,
                         true => 1500,
+                        false if is_large => 9,
                         false => 1200,
                     };
                     if length < held_max && rng.below(2) == 0 {

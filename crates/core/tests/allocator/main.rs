@@ -8,6 +8,7 @@ mod carving;
 #[path = "../common/mod.rs"]
 mod common;
 mod compacting;
+mod compacting_large;
 mod confining;
 mod evacuation;
 mod followed;
