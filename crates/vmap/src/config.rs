@@ -54,9 +54,12 @@ pub struct VmapConfig {
     /// Largest number of pages of address space that a node's cold pools keep. `None`: an eighth
     /// of the range shared by all nodes, at most 2^18.
     pub pool_pages_max: Option<u64>,
-    /// Largest number of pages of memory that a node's warm pools keep mapped. `None`: 32 MiB. 0:
-    /// none.
+    /// Largest number of pages of memory that a node's warm pools keep mapped, in areas of up to
+    /// 255 pages. `None`: 32 MiB. 0: none.
     pub warm_pages_max: Option<u64>,
+    /// Largest number of pages of memory that a node keeps mapped in areas of 256 to 4096 pages, of
+    /// 16 sizes at most. `None`: as many as of `warm_pages_max`. 0: none.
+    pub large_pages_max: Option<u64>,
     /// What happens to the data in warm areas.
     pub stale: Stale,
     /// Flags with which `vmalloc` allocates frames, unless the request has its own.
@@ -78,6 +81,7 @@ impl VmapConfig {
             lazy_pages_max: None,
             pool_pages_max: None,
             warm_pages_max: None,
+            large_pages_max: None,
             stale: Stale::Zero,
             flags: Flags::MOVABLE,
             purge_by: PurgeBy::Caller,
@@ -102,6 +106,10 @@ impl VmapConfig {
 
     pub(crate) fn warm_pages_max(&self, page_size: PageSize) -> u64 {
         self.warm_pages_max.unwrap_or(pages_of(32 << 20, page_size))
+    }
+
+    pub(crate) fn large_pages_max(&self, page_size: PageSize) -> u64 {
+        self.large_pages_max.unwrap_or_else(|| self.warm_pages_max(page_size))
     }
 
     pub(crate) fn check(&self) -> Result<(), VmapConfigError> {

@@ -85,6 +85,7 @@ pub fn build<'m, M: Mapper, H: Host>(
         carved.nodes,
         config.pool_pages_max(range.pages),
         config.warm_pages_max(range.page_size),
+        config.large_pages_max(range.page_size),
     );
     let mappings = Mappings::new(mapper, range, carved.frames, carved.tables, config.stale);
     let parts = Parts::new(host, carved.directory, nodes, carved.space, mappings);

@@ -6,7 +6,7 @@
 //! | area | a range of pages that one request allocated; *busy*, *lazy* (freed, not yet unmapped) or *pooled* |
 //! | free address space | the pages that no area covers |
 //! | node | what a CPU's requests touch: pools and a list of lazy areas; one per CPU, at most 256 |
-//! | pool | freed areas of one size, 1 to 256 pages, ready for reuse; *cold* (nothing mapped) or *warm* (frames still mapped) |
+//! | pool | freed areas of one size, ready for reuse; *cold* (nothing mapped, up to 256 pages) or *warm* (frames still mapped, up to 4097) |
 //! | purge | unmapping all lazy areas at once, with one flush |
 //! | guard | pages behind an area that are never mapped |
 //! | table | a page table of the lowest level; given back when nothing is mapped through it |
@@ -124,12 +124,14 @@ pub use error::{MapError, VfreeError, VmapError};
 pub use kind::Kind;
 pub use lock::{Lock, LockGuard};
 pub use node::counters::VmapCounts;
+pub use node::large::LARGE_PAGES_MAX;
 pub use node::pool::POOL_SIZES;
 pub use purge::{PurgeDepth, Purged};
 pub use seams::flush::FlushSpans;
 pub use seams::host::Host;
 pub use seams::mapper::Mapper;
 pub use seams::null::{MapperCalls, NoFrames, NullMapper};
+pub use seams::written::WrittenParts;
 pub use stats::VmapStats;
 pub use units::{Protection, Span, VirtAddr};
 pub use validate::{VmapCensus, VmapFault};

@@ -17,8 +17,10 @@ use std::sync::{Arc, Mutex};
 
 use crate::metadata::area::{Area, AreaIndex, Areas};
 use crate::model::{Mutant, leave_out};
+use crate::node::large::LargePools;
 use crate::node::pool::Pools;
 use crate::space::spares::Spares;
+use crate::units::{PageRange, Vpn};
 use crate::{
     FlushSpans, Host, Lock, MapError, Mapper, Options, Protection, PurgeDepth, Span, Stale,
     VirtAddr, Vmap, VmapConfig, VmapError,
@@ -284,6 +286,35 @@ fn a_list_that_no_pool_takes_ends_as_before() {
             assert_eq!(list, [1, 2], "the list leads to areas of others");
         }
         handle.join().unwrap();
+    });
+}
+
+/// Two threads free areas of two sizes, for which there is room for one at a time, and each makes
+/// way for its own. No area is lost or has two owners, and limits and charge agree.
+#[test]
+fn large_areas_make_way_for_each_other() {
+    explore("large pools", 3, || {
+        let areas: Arc<Vec<Area>> = Arc::new((0..3).map(|_| Area::new()).collect());
+        let large = Arc::new(LargePools::new());
+        let keep = |areas: &[Area], large: &LargePools, number: u32| {
+            let (areas, index) = (Areas(areas), AreaIndex::new(number).unwrap());
+            let pages = 10 + number;
+            areas[index].place(PageRange::new(Vpn(20 * number), pages));
+            if large.push(areas, index, pages, 15) {
+                return 0;
+            }
+            let evicted = large.evict(areas, pages, 15);
+            let pushed = large.push(areas, index, pages, 15);
+            u32::from(evicted.is_some()) + u32::from(!pushed)
+        };
+        let other = (areas.clone(), large.clone());
+        let handle = loom::thread::spawn(move || keep(&other.0, &other.1, 1));
+        let turned_away = keep(&areas, &large, 2) + handle.join().unwrap();
+        let kept: u32 = large.iter().map(|(_, pool)| pool.count()).sum();
+        assert_eq!(kept + turned_away, 2, "an area is lost");
+        let limits: u64 = large.iter().map(|(pages, pool)| u64::from(pages * pool.limit())).sum();
+        assert_eq!(limits, large.charged_pages(), "limits and charge disagree");
+        assert!(limits <= 15);
     });
 }
 

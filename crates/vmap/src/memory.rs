@@ -8,6 +8,7 @@ use crate::error::VmapError;
 use crate::kind::Kind;
 use crate::map::own::OwnFrames;
 use crate::metadata::area::{AreaIndex, State};
+use crate::node::large::LargePools;
 use crate::parts::Parts;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
@@ -158,11 +159,26 @@ impl<'m, M: Mapper, H: Host> Memory<'m, M, H> {
         options: &Options,
         caller: &'static Location<'static>,
     ) -> Result<VirtAddr, VmapError> {
+        if let Some(index) = self.take_large(pages, options) {
+            let parts = self.parts();
+            parts.mappings().prepare_large(parts.counters(), parts.area(index), options);
+            return Ok(self.addresses.publish(index, Kind::Vmalloc, options, true, caller));
+        }
         let index =
             self.addresses.with_mappings(options.no_wait, || self.allocate_once(pages, options))?;
         // Frames that stay mapped must serve any request: plain ones, read-write.
-        let warm = options.takes_warm() && self.parts().nodes().warm_pages_max() > 0;
+        let warm = options.takes_warm() && self.parts().nodes().keeps_warm(pages + 1);
         Ok(self.addresses.publish(index, Kind::Vmalloc, options, warm, caller))
+    }
+
+    /// A large area of `pages` pages whose frames stayed mapped.
+    fn take_large(&self, pages: u32, options: &Options) -> Option<AreaIndex> {
+        let (parts, with_guard) = (self.parts(), pages.checked_add(1)?);
+        let may_take =
+            options.takes_warm() && options.window.is_none() && LargePools::has_size(with_guard);
+        let fits = |top| parts.directory().is_aligned(parts.area(top).start(), options.align);
+        let large = parts.nodes().of_cpu(parts.host().cpu()).1.large();
+        may_take.then(|| large.pop(parts.areas(), with_guard, fits))?
     }
 
     fn allocate_once(&self, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
@@ -173,7 +189,9 @@ impl<'m, M: Mapper, H: Host> Memory<'m, M, H> {
         let mapped = self
             .enter_frames(run, options)
             .and_then(|()| self.map_entered(index, run, options))
-            .and_then(|()| self.parts().mappings().prepare_new(run, options));
+            .and_then(|()| {
+                self.parts().mappings().prepare_new(self.parts().counters(), run, options)
+            });
         if let Err(error) = mapped {
             self.addresses.abandon(index, !options.no_wait);
             return Err(error);

@@ -60,6 +60,7 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
         let options = Options { guard, protection, ..options };
         let result = match pages {
             0 => Err(VmapError::BadSize),
+            _ if !options.align.is_power_of_two() => Err(VmapError::BadAlign),
             _ if pages < old => self.shrink(index, pages, options.no_wait).map(|()| index),
             _ if pages == old => Ok(index),
             _ => self
@@ -91,7 +92,7 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
             // The block stays whole, and so does the area. The pages that its user no longer needs
             // are new memory when the area grows again.
             let rest = PageRange { start: at, end: area.body().end };
-            return parts.mappings().zero(rest, area.traits().protection());
+            return parts.mappings().zero(parts.counters(), rest, area.traits().protection());
         }
         // First: without it the guard would be lost, and the area is to stay as it is.
         let purging = self.addresses().purger().begin(waits).ok_or(VmapError::WouldWait)?;
@@ -194,7 +195,7 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
             .map_or(Ok(()), |_| Err(VmapError::Map(MapError::Lost)))
             .and_then(|()| self.memory.enter_frames(more, options))
             .and_then(|()| self.memory.map_entered(index, more, options))
-            .and_then(|()| parts.mappings().prepare_new(more, options));
+            .and_then(|()| parts.mappings().prepare_new(parts.counters(), more, options));
         match mapped {
             Ok(()) => spares.unreserve(parts.areas(), rest),
             Err(_) => {
@@ -228,7 +229,7 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
                 }
             }
             self.memory.map_entered(new_index, PageRange { start, end: more.end }, options)?;
-            parts.mappings().prepare_new(more, options)
+            parts.mappings().prepare_new(parts.counters(), more, options)
         });
         if let Err(error) = mapped {
             new.set_word(new.word().aliased());

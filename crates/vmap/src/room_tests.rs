@@ -114,7 +114,7 @@ fn nodes_keep_no_more_than_their_budget() {
     let metadata = Metadata::new(20);
     let areas = Areas(&metadata.areas);
     let cells = [Node::new(), Node::new()];
-    let nodes = Nodes::new(&cells, 12, 0);
+    let nodes = Nodes::new(&cells, 12, 0, 0);
     (1..=20).for_each(|number| hold(&areas[index(number)], 1, PageRange::new(Vpn(3 * number), 3)));
     let kept = (1..=20).filter(|&number| nodes.keep(areas, index(number))).count();
     // Half of the budget is left for other sizes; the first area is always kept.
@@ -134,7 +134,7 @@ fn a_row_of_purged_areas_enters_its_pool_as_a_whole_or_not() {
     let metadata = Metadata::new(6);
     let areas = Areas(&metadata.areas);
     let cells = [Node::new(), Node::new()];
-    let nodes = Nodes::new(&cells, 1000, 0);
+    let nodes = Nodes::new(&cells, 1000, 0, 0);
     for (number, node, pages) in [(1, 1, 3), (2, 1, 3), (3, 1, 3), (4, 0, 3), (5, 1, 4), (6, 1, 3)]
     {
         hold(&areas[index(number)], node, PageRange::new(Vpn(4 * number), pages));

@@ -2,7 +2,7 @@
 
 use crate::lock::Waits;
 use crate::node::counters::VmapCounts;
-use crate::node::pool::Pools;
+use crate::node::pool::Pool;
 use crate::parts::Parts;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
@@ -51,8 +51,9 @@ pub fn stats<M: Mapper, H: Host>(parts: &Parts<'_, M, H>) -> VmapStats {
     let (mut cold, mut warm) = ((0, 0), (0, 0));
     for node in parts.nodes().iter() {
         counts += node.counters().read();
-        add_pooled(node.cold(), &mut cold);
-        add_pooled(node.warm(), &mut warm);
+        add_pooled(node.cold().iter(), &mut cold);
+        add_pooled(node.warm().iter(), &mut warm);
+        add_pooled(node.large().iter(), &mut warm);
     }
     let space = parts.space();
     // Each allocation, and each change of a busy area, began a generation.
@@ -82,8 +83,8 @@ pub fn stats<M: Mapper, H: Host>(parts: &Parts<'_, M, H>) -> VmapStats {
 }
 
 /// Adds the number of areas in pools, and that of their pages, to `sums`.
-fn add_pooled(pools: &Pools, sums: &mut (u64, u64)) {
-    for (pages, pool) in pools.iter() {
+fn add_pooled<'p>(pools: impl Iterator<Item = (u32, &'p Pool)>, sums: &mut (u64, u64)) {
+    for (pages, pool) in pools {
         let areas = u64::from(pool.count());
         *sums = (sums.0 + areas, sums.1 + areas * u64::from(pages));
     }

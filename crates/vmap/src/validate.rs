@@ -6,6 +6,8 @@ use core::fmt;
 
 use crate::kind::Kind;
 use crate::metadata::area::{Area, AreaIndex, State};
+use crate::node::large::LargePools;
+use crate::node::pool::Pool;
 use crate::parts::Parts;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
@@ -264,16 +266,17 @@ impl<M: Mapper, H: Host> Check<'_, '_, M, H> {
             Ok(())
         };
         for (number, node) in self.parts.nodes().iter().enumerate() {
-            for (pools, is_warm) in [(node.cold(), false), (node.warm(), true)] {
-                for (pages, pool) in pools.iter() {
-                    follow(pool.peek(self.parts.areas()), &|area| {
-                        area.word().state() == State::Pooled
-                            && area.word().is_warm() == is_warm
-                            && area.pages() == pages
-                            && area.traits().node() == number
-                            && (area.mapped() > 0) == is_warm
-                    })?;
-                }
+            let cold = node.cold().iter().map(|(pages, pool)| (pages, pool, false));
+            let warm = node.warm().iter().chain(node.large().iter());
+            for (pages, pool, is_warm) in cold.chain(warm.map(|(pages, pool)| (pages, pool, true)))
+            {
+                follow(pool.peek(self.parts.areas()), &|area| {
+                    area.word().state() == State::Pooled
+                        && area.word().is_warm() == is_warm
+                        && (area.pages() == pages || LargePools::has_size(area.pages()))
+                        && area.traits().node() == number
+                        && (area.mapped() > 0) == is_warm
+                })?;
             }
             follow(node.lazy().peek(), &|area| {
                 area.word().state() == State::Lazy && area.traits().node() == number
@@ -293,17 +296,10 @@ impl<M: Mapper, H: Host> Check<'_, '_, M, H> {
     fn charges(&self) -> Result<(), VmapFault> {
         let nodes = self.parts.nodes();
         for node in nodes.iter() {
-            for (pools, budget) in
-                [(node.cold(), nodes.cold_pages_max()), (node.warm(), nodes.warm_pages_max())]
-            {
-                let limits = pools.iter();
-                let limits_pages =
-                    limits.map(|(pages, pool)| u64::from(pool.limit()) * u64::from(pages)).sum();
-                let charged_pages = pools.charged_pages();
-                if limits_pages != charged_pages || charged_pages > budget {
-                    return Err(VmapFault::Charge { limits_pages, charged_pages });
-                }
-            }
+            let (cold, warm, large) = (node.cold(), node.warm(), node.large());
+            check_charge(cold.iter(), cold.charged_pages(), nodes.cold_pages_max())?;
+            check_charge(warm.iter(), warm.charged_pages(), nodes.warm_pages_max())?;
+            check_charge(large.iter(), large.charged_pages(), nodes.large_pages_max())?;
         }
         Ok(())
     }
@@ -330,4 +326,16 @@ impl<M: Mapper, H: Host> Check<'_, '_, M, H> {
         }
         Ok(())
     }
+}
+
+fn check_charge<'p>(
+    pools: impl Iterator<Item = (u32, &'p Pool)>,
+    charged_pages: u64,
+    budget: u64,
+) -> Result<(), VmapFault> {
+    let limits_pages = pools.map(|(pages, pool)| u64::from(pool.limit()) * u64::from(pages)).sum();
+    if limits_pages != charged_pages || charged_pages > budget {
+        return Err(VmapFault::Charge { limits_pages, charged_pages });
+    }
+    Ok(())
 }

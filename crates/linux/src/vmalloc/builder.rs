@@ -37,7 +37,9 @@ pub struct VmallocBuilder {
     warm_bytes: Option<usize>,
     pool_bytes: Option<usize>,
     lazy_bytes: Option<usize>,
+    large_bytes: Option<usize>,
     mappings_max: Option<u32>,
+    populate: bool,
     shrinker: bool,
     purge_wanted: Option<PurgeWanted>,
 }
@@ -54,7 +56,9 @@ impl VmallocBuilder {
             warm_bytes: None,
             pool_bytes: None,
             lazy_bytes: None,
+            large_bytes: None,
             mappings_max: None,
+            populate: false,
             shrinker: true,
             purge_wanted: None,
         }
@@ -94,10 +98,28 @@ impl VmallocBuilder {
         self
     }
 
-    /// The most freed memory that each node keeps mapped, in bytes. A request that finds such
-    /// memory of its size makes no system call. 0 keeps none. Default: 32 MiB.
+    /// The most freed memory that each node keeps mapped, in bytes, in areas of up to 255 pages. A
+    /// request that finds such memory of its size makes no system call. 0 keeps none. Default: 32
+    /// MiB.
     pub fn warm_bytes(mut self, bytes: usize) -> Self {
         self.warm_bytes = Some(bytes);
+        self
+    }
+
+    /// The most freed memory that each node keeps mapped in areas of 256 to 4096 pages, in bytes,
+    /// of 16 sizes at most. A request of such a size asks the kernel which pages were written, and
+    /// zeroes these. Default: as much as [`warm_bytes`](Self::warm_bytes).
+    pub fn large_bytes(mut self, bytes: usize) -> Self {
+        self.large_bytes = Some(bytes);
+        self
+    }
+
+    /// Whether every page is present when memory is returned. Default: no. Then pages that the
+    /// depot has never touched, or has given back to the system, come at the first access in areas
+    /// of 64 pages and more, as with `mmap`; pages that the depot has are present. A depot that is
+    /// built with [`populate`](crate::Builder::populate) has them all.
+    pub fn populate(mut self, yes: bool) -> Self {
+        self.populate = yes;
         self
     }
 
@@ -152,7 +174,8 @@ impl VmallocBuilder {
         let bytes = self
             .bytes
             .unwrap_or_else(|| self.depot.bytes().saturating_mul(RANGE_PER_DEPOT).max(RANGE_MIN));
-        let mapper = LinuxMapper::new(&self.depot, bytes, self.mappings_max)?;
+        let mapper =
+            LinuxMapper::new(&self.depot, bytes, self.mappings_max)?.populate(self.populate);
         let config = self.config(&mapper);
         let metadata_bytes = LinuxVmap::metadata_bytes(&config, &mapper)?;
         let metadata = Mapping::anonymous(metadata_bytes).map_err(no_memory(metadata_bytes))?;
@@ -193,6 +216,7 @@ impl VmallocBuilder {
             lazy_pages_max: pages(self.lazy_bytes),
             pool_pages_max: pages(self.pool_bytes),
             warm_pages_max: pages(self.warm_bytes),
+            large_pages_max: pages(self.large_bytes),
             stale: self.stale,
             flags: self.flags.unwrap_or(plain.flags),
             purge_by: if self.purge_wanted.is_some() { PurgeBy::Helper } else { PurgeBy::Caller },

@@ -1,7 +1,8 @@
 //! Mapping a depot's frames into a reserved range of addresses.
 //!
 //! One mapping without access reserves the range (`reserved.rs`). A run of frames is a piece of the
-//! memory file. One `MAP_FIXED` call maps it over the reservation and populates it. Unmapping maps
+//! memory file. One `MAP_FIXED` call maps it over the reservation. Pages that the file has are
+//! populated; of a long run, those in holes of the file come at the first access. Unmapping maps
 //! the reservation over a span again. The kernel then joins it with its neighbours, and frees the
 //! page tables of every aligned 2 MiB inside it. So addresses leave the range only when such a call
 //! fails, and lost addresses are never used again.
@@ -16,7 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pagedepot::{FrameRange, PageSize, Pfn};
-use pagedepot_vmap::{FlushSpans, MapError, Mapper, Protection, Span, VirtAddr};
+use pagedepot_vmap::{FlushSpans, MapError, Mapper, Protection, Span, VirtAddr, WrittenParts};
+use rustix::fs::{SeekFrom, seek};
 use rustix::io::{Errno, pread};
 use rustix::mm::ProtFlags;
 
@@ -25,6 +27,9 @@ use super::error::{VmallocBuildError, no_memory};
 use super::pieces::{Bits, Pieces};
 use super::reserved::Reserved;
 use crate::depot::Depot;
+
+/// Runs of fewer frames are populated whole: to find their holes costs more.
+const ASKED_MIN: u32 = 64;
 
 /// A reserved range of addresses, and the frames of a [`Depot`] mapped into it.
 ///
@@ -37,6 +42,8 @@ pub struct LinuxMapper {
     /// Tables through which something was mapped since the table was last unmapped as a whole.
     populated: Bits,
     budget: Arc<Budget>,
+    /// Whether all pages are present when they are mapped.
+    populates: bool,
     /// Additional mappings that the kernel needs around lost pages.
     lost_mappings: AtomicU32,
     is_released: AtomicBool,
@@ -81,7 +88,24 @@ impl LinuxMapper {
             (depot.clone(), AtomicU32::new(0), AtomicBool::new(false));
         // Counts the reservation itself, whatever the limit.
         budget.give(-1);
-        Ok(LinuxMapper { depot, reserved, pieces, populated, budget, lost_mappings, is_released })
+        Ok(LinuxMapper {
+            depot,
+            reserved,
+            pieces,
+            populated,
+            budget,
+            populates: false,
+            lost_mappings,
+            is_released,
+        })
+    }
+
+    /// Makes every page present when it is mapped: see
+    /// [`VmallocBuilder::populate`](super::VmallocBuilder::populate).
+    #[must_use]
+    pub fn populate(mut self, yes: bool) -> Self {
+        self.populates = yes;
+        self
     }
 
     /// The depot whose frames it maps.
@@ -176,6 +200,16 @@ impl LinuxMapper {
         false
     }
 
+    /// Populates what the file has of frames that were just mapped: pages in its holes come at the
+    /// first access, as with `mmap`.
+    fn populate_present(&self, run: Range<usize>, frames: FrameRange, access: ProtFlags) {
+        for part in WrittenParts::new(self, frames) {
+            let start = run.start + (part.start.get() - frames.start.get()) as usize;
+            // SAFETY: part of what was just mapped, with this access.
+            unsafe { self.reserved.populate(start..start + part.frames as usize, access) };
+        }
+    }
+
     /// Removes a span from the metadata.
     fn note_unmapped(&self, run: Range<usize>) {
         let tables = Self::TABLE_PAGES as usize;
@@ -231,8 +265,10 @@ unsafe impl Mapper for LinuxMapper {
             return Err(MapError::Lost);
         }
         self.budget.take(2)?;
+        let comes_later = !self.populates && frames.frames >= ASKED_MIN;
+        let source = (file, offset as u64);
         // SAFETY: the pages belong to the caller alone, and are neither mapped nor lost.
-        let mapped = unsafe { self.reserved.map(run.clone(), access(how), file, offset as u64) };
+        let mapped = unsafe { self.reserved.map(run.clone(), access(how), source, !comes_later) };
         if let Err(errno) = mapped {
             self.budget.give(2);
             self.restore(run);
@@ -240,7 +276,10 @@ unsafe impl Mapper for LinuxMapper {
         }
         let tables = Self::TABLE_PAGES as usize;
         self.populated.set(run.start / tables..run.end.div_ceil(tables));
-        self.budget.give(2 - i64::from(self.pieces.map(run)));
+        self.budget.give(2 - i64::from(self.pieces.map(run.clone())));
+        if comes_later {
+            self.populate_present(run, frames, access(how));
+        }
         Ok(())
     }
 
@@ -290,6 +329,23 @@ unsafe impl Mapper for LinuxMapper {
         // SAFETY: inside the depot's memory, and the frames are the caller's alone.
         unsafe { self.depot.raw().base().as_ptr().add(offset).write_bytes(byte, bytes) };
         Ok(())
+    }
+
+    /// A hole of the memory file reads as zeroes. The kernel has made no page there yet, or a trim
+    /// has given it back.
+    fn known_zero(&self, frames: FrameRange) -> u32 {
+        let (Ok((offset, bytes)), Some(file)) =
+            (self.in_file(frames), self.depot.shared().memory().fd())
+        else {
+            return 0;
+        };
+        let hole = match seek(file, SeekFrom::Data(offset as u64)) {
+            Ok(data) => data.saturating_sub(offset as u64),
+            // There is no data behind the offset.
+            Err(Errno::NXIO) => bytes as u64,
+            Err(_) => 0,
+        };
+        (hole.min(bytes as u64) >> self.page_size().shift()) as u32
     }
 
     /// The kernel copies the bytes from the file. The frame's holder may write them at the same

@@ -36,7 +36,7 @@
 //!
 //! # When not to use it
 //! For memory that is allocated once and stays, use `mmap`. If sizes differ at every request, or
-//! are above 255 pages, no request finds mapped memory of its size, and each costs a system call
+//! are above 4096 pages, no request finds mapped memory of its size, and each costs a system call
 //! per run.
 
 mod budget;

@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use pagedepot::PageSize;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use super::pieces::Bits;
 use crate::maps::{self, FileId, Mapped};
@@ -98,7 +98,7 @@ impl Reserved {
         unsafe { self.start.as_ptr().add(self.bytes(page)).cast() }
     }
 
-    /// Maps a piece of the file of frames, from byte `offset` on, and populates it.
+    /// Maps a piece of the file of frames, from byte `offset` on, and populates it if asked to.
     ///
     /// # Safety
     /// The pages belong to the caller, none of them is lost, and no thread uses what is mapped
@@ -107,12 +107,25 @@ impl Reserved {
         &self,
         run: Range<usize>,
         access: ProtFlags,
-        frames: BorrowedFd<'_>,
-        offset: u64,
+        (frames, offset): (BorrowedFd<'_>, u64),
+        populates: bool,
     ) -> Result<(), Errno> {
-        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
+        let mut flags = MapFlags::SHARED | MapFlags::FIXED;
+        flags.set(MapFlags::POPULATE, populates);
         // SAFETY: the caller's promise.
         unsafe { self.map_at(run, access, flags, frames, offset) }.map(|_| ())
+    }
+
+    /// Populates a part of what the caller has mapped. An error, as from Linux before 5.14, leaves
+    /// pages to come at the first access.
+    ///
+    /// # Safety
+    /// The pages belong to the caller, who has mapped them with this access.
+    pub unsafe fn populate(&self, run: Range<usize>, access: ProtFlags) {
+        let writes = access.contains(ProtFlags::WRITE);
+        let advice = if writes { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+        // SAFETY: the advice changes no byte.
+        let _ = unsafe { madvise(self.pointer(run.start), self.bytes(run.len()), advice) };
     }
 
     /// Maps the reservation over a run, except over lost pages.

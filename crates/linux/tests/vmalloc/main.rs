@@ -7,6 +7,7 @@ mod basics;
 mod failing;
 mod fork;
 mod frames;
+mod large;
 mod limits;
 mod maps;
 mod signals;

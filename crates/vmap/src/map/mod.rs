@@ -17,7 +17,9 @@ use crate::metadata::frames::{FrameRun, FrameTable};
 use crate::node::counters::Counters;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
+use crate::seams::written::WrittenParts;
 use crate::units::{ManagedRange, PageRange, Protection, Vpn};
+use pagedepot::sync::count;
 use pagedepot::{FrameRange, Pfn};
 
 /// The frame at each page, the page tables, and the mapper behind them.
@@ -103,6 +105,7 @@ impl<'m, M: Mapper> Mappings<'m, M> {
             }
         }
         area.set_mapped(area.mapped() + end.since(run.start));
+        area.set_written(false);
         if result.is_err() {
             let rest = PageRange { start: end, end: run.end };
             OwnFrames::new(host, &self.frames, counters).free(rest);
@@ -136,24 +139,68 @@ impl<'m, M: Mapper> Mappings<'m, M> {
         }
     }
 
-    /// Makes memory that was just mapped with the protection of `options` look as promised.
-    pub fn prepare_new(&self, run: PageRange, options: &Options) -> Result<(), VmapError> {
-        if self.promises_zeroes(options) { self.zero(run, options.protection) } else { Ok(()) }
+    /// Makes a large warm area look as promised to its next user.
+    pub fn prepare_large(&self, counters: &Counters, area: &Area, options: &Options) {
+        let body = area.body();
+        if self.promises_zeroes(options) && area.is_written() {
+            // The questions would cost a tenth of the zeroing.
+            count(&counters.zeroed_pages, body.pages().into());
+            self.fill(body, 0);
+        } else if self.promises_zeroes(options) {
+            area.set_written(self.zero_mapped(counters, body) == body.pages());
+        }
     }
 
-    /// Zeroes memory that an area owns in `run`, all of it mapped with this protection. The caller
-    /// holds the area.
-    pub fn zero(&self, run: PageRange, protection: Protection) -> Result<(), VmapError> {
+    /// Makes memory that was just mapped with the protection of `options` look as promised.
+    pub fn prepare_new(
+        &self,
+        counters: &Counters,
+        run: PageRange,
+        options: &Options,
+    ) -> Result<(), VmapError> {
+        let is_due = self.promises_zeroes(options);
+        if is_due { self.zero(counters, run, options.protection) } else { Ok(()) }
+    }
+
+    /// Zeroes memory that an area owns in `run`, all of it mapped with this protection, but for
+    /// what is known to be zero. The caller holds the area.
+    pub fn zero(
+        &self,
+        counters: &Counters,
+        run: PageRange,
+        protection: Protection,
+    ) -> Result<(), VmapError> {
         if protection.may_write() {
-            self.fill(run, 0);
+            self.zero_mapped(counters, run);
             return Ok(());
         }
-        for piece in self.frames.frame_runs(run) {
-            let frames = FrameRange::new(piece.first, piece.pages.pages());
+        for part in self.frames.frame_runs(run).flat_map(|piece| self.written_parts(piece)) {
+            count(&counters.zeroed_pages, part.pages.pages().into());
+            let frames = FrameRange::new(part.first, part.pages.pages());
             // SAFETY: the area owns the frames, and the caller holds the area.
             unsafe { self.mapper.fill_frames(frames, 0) }?;
         }
         Ok(())
+    }
+
+    /// Zeroes memory that is mapped read-write, as `zero`; returns the number of pages zeroed.
+    fn zero_mapped(&self, counters: &Counters, run: PageRange) -> u32 {
+        let mut pages = 0;
+        for part in self.frames.frame_runs(run).flat_map(|piece| self.written_parts(piece)) {
+            pages += part.pages.pages();
+            self.fill(part.pages, 0);
+        }
+        count(&counters.zeroed_pages, pages.into());
+        pages
+    }
+
+    /// The parts of a run that may hold something other than zeroes.
+    fn written_parts(&self, piece: FrameRun) -> impl Iterator<Item = FrameRun> {
+        let frames = FrameRange::new(piece.first, piece.pages.pages());
+        WrittenParts::new(&self.mapper, frames).map(move |part| {
+            let start = piece.pages.start.add(part.start.get() - piece.first.get());
+            FrameRun { pages: PageRange::new(start, part.frames), first: part.start }
+        })
     }
 
     #[inline]

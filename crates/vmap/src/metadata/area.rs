@@ -235,6 +235,9 @@ pub struct Area {
     mapped: AtomicU32,
     /// Not 0: the purge under way could not unmap it. Protected by the purge lock.
     stuck: AtomicU32,
+    /// Not 0: none of the frames mapped is known to hold zeroes, and none will be while it stays
+    /// mapped.
+    written: AtomicU32,
     /// Links and sums of the tree of free ranges. Protected by the space's lock.
     pub tree: TreeLinks,
 }
@@ -263,6 +266,7 @@ impl Area {
             traits: zero(),
             mapped: zero(),
             stuck: zero(),
+            written: zero(),
             tree: TreeLinks { left: zero(), right: zero(), height: zero(), largest: zero() },
         }
     }
@@ -371,6 +375,18 @@ impl Area {
     pub fn set_stuck(&self, is_stuck: bool) {
         // Relaxed: the purge lock orders.
         self.stuck.store(u32::from(is_stuck), Ordering::Relaxed);
+    }
+
+    /// Whether all frames mapped count as written. For the owner.
+    pub fn is_written(&self) -> bool {
+        // Relaxed: the owner's; lists pass it on with the area.
+        self.written.load(Ordering::Relaxed) != 0
+    }
+
+    /// Sets whether all frames mapped count as written. For the owner.
+    pub fn set_written(&self, is_written: bool) {
+        // Relaxed: as in `is_written`.
+        self.written.store(u32::from(is_written), Ordering::Relaxed);
     }
 
     #[inline]

@@ -65,6 +65,9 @@ counters! {
     returned_frames,
     /// Frames that the page allocator refused to take back.
     misfreed_frames,
+    /// Pages zeroed for requests that mapped them, and for those of more than 255 pages. Pages that
+    /// were known to be zero do not count.
+    zeroed_pages,
     /// Requests that failed.
     failures,
 }

@@ -1,13 +1,15 @@
 //! Nodes: what a CPU's requests touch, apart from those of other CPUs.
 
 pub mod counters;
+pub mod large;
 pub mod lazy;
 pub mod pool;
 
 use crate::metadata::area::{Area, AreaIndex, Areas, State};
 use crate::node::counters::Counters;
+use crate::node::large::LargePools;
 use crate::node::lazy::LazyList;
-use crate::node::pool::Pools;
+use crate::node::pool::{POOL_SIZES, Pools};
 use pagedepot::CpuId;
 use pagedepot::sync::count;
 
@@ -19,6 +21,7 @@ const NEAR_NODES: usize = 4;
 pub struct Node {
     cold: Pools,
     warm: Pools,
+    large: LargePools,
     lazy: LazyList,
     counters: Counters,
 }
@@ -28,6 +31,7 @@ impl Node {
         Node {
             cold: Pools::new(),
             warm: Pools::new(),
+            large: LargePools::new(),
             lazy: LazyList::new(),
             counters: Counters::new(),
         }
@@ -43,6 +47,11 @@ impl Node {
     #[inline]
     pub fn warm(&self) -> &Pools {
         &self.warm
+    }
+
+    /// Pools of areas whose frames stayed mapped, and that are too large for the others.
+    pub fn large(&self) -> &LargePools {
+        &self.large
     }
 
     pub fn lazy(&self) -> &LazyList {
@@ -102,13 +111,19 @@ pub struct Nodes<'m> {
     nodes: &'m [Node],
     cold_pages_max: u64,
     warm_pages_max: u64,
+    large_pages_max: u64,
 }
 
 impl<'m> Nodes<'m> {
-    /// Nodes whose pools keep up to `cold_pages_max` pages of addresses and `warm_pages_max` pages
-    /// of memory each.
-    pub fn new(nodes: &'m [Node], cold_pages_max: u64, warm_pages_max: u64) -> Self {
-        Nodes { nodes, cold_pages_max, warm_pages_max }
+    /// Nodes whose pools keep up to `cold_pages_max` pages of addresses, `warm_pages_max` pages of
+    /// memory, and `large_pages_max` pages of memory in large areas each.
+    pub fn new(
+        nodes: &'m [Node],
+        cold_pages_max: u64,
+        warm_pages_max: u64,
+        large_pages_max: u64,
+    ) -> Self {
+        Nodes { nodes, cold_pages_max, warm_pages_max, large_pages_max }
     }
 
     /// The node of a CPU, and its number.
@@ -141,6 +156,20 @@ impl<'m> Nodes<'m> {
         self.warm_pages_max
     }
 
+    /// Budget of a node's pools of large warm areas, in pages.
+    pub fn large_pages_max(&self) -> u64 {
+        self.large_pages_max
+    }
+
+    /// Whether an area of `pages` pages with guard may stay mapped when it is freed.
+    pub fn keeps_warm(&self, pages: u32) -> bool {
+        if pages <= POOL_SIZES {
+            self.warm_pages_max > 0
+        } else {
+            LargePools::has_size(pages) && u64::from(pages) <= self.large_pages_max
+        }
+    }
+
     /// Pages that wait for a purge.
     pub fn lazy_pages(&self) -> u64 {
         self.nodes.iter().map(|node| node.lazy.pages()).sum()
@@ -163,6 +192,10 @@ impl<'m> Nodes<'m> {
     pub fn keep(&self, areas: Areas<'_>, index: AreaIndex) -> bool {
         let area = &areas[index];
         let (pages, node) = (area.pages(), self.of_area(area));
+        if area.word().is_warm() && pages > POOL_SIZES {
+            area.set_word(area.word().in_state(State::Pooled));
+            return node.large.push(areas, index, pages, self.large_pages_max);
+        }
         let (pools, budget) = match (area.word().is_warm(), area.mapped()) {
             (true, _) => (&node.warm, self.warm_pages_max),
             (false, 0) => (&node.cold, self.cold_pages_max),
@@ -173,6 +206,16 @@ impl<'m> Nodes<'m> {
         }
         area.set_word(area.word().in_state(State::Pooled));
         pools.of(pages).is_some_and(|pool| pool.push(areas, index))
+    }
+
+    /// Takes a large area out of its pool, so that a freed one of another size finds room there.
+    /// The caller owns it. `None`: there is no more to take.
+    #[cold]
+    pub fn evict_for(&self, areas: Areas<'_>, index: AreaIndex) -> Option<AreaIndex> {
+        let area = &areas[index];
+        let is_kept = area.word().is_warm() && LargePools::has_size(area.pages());
+        let large = self.of_area(area).large();
+        is_kept.then(|| large.evict(areas, area.pages(), self.large_pages_max))?
     }
 
     /// Puts purged areas into their node's cold pool, by one operation. `false`: the pool has no

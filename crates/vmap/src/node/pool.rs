@@ -57,6 +57,13 @@ impl Pool {
         self.limit.load(Ordering::Relaxed)
     }
 
+    /// Sets the limit; returns `true`. For pools whose limit one thread at a time changes.
+    pub fn set_limit(&self, limit: u32) -> bool {
+        debug_assert!(limit <= COUNT_MAX);
+        self.limit.store(limit.min(COUNT_MAX), Ordering::Relaxed);
+        true
+    }
+
     /// The top area. For a walk while no other thread uses the pool.
     pub fn peek(&self, areas: Areas<'_>) -> Option<AreaIndex> {
         self.areas.peek(&areas)

@@ -135,7 +135,14 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
     /// the area lazy.
     #[cold]
     pub fn put_aside(&self, index: AreaIndex, may_wait: bool) {
-        if !self.parts.nodes().keep(self.parts.areas(), index) {
+        let (nodes, areas) = (self.parts.nodes(), self.parts.areas());
+        if nodes.keep(areas, index) {
+            return;
+        }
+        while let Some(evicted) = nodes.evict_for(areas, index) {
+            self.make_lazy(evicted, may_wait);
+        }
+        if !nodes.keep(areas, index) {
             self.make_lazy(index, may_wait);
         }
     }
@@ -247,24 +254,23 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
     fn collect_pools(&self, node: &Node, depth: PurgeDepth, batch: &mut Batch) {
         for pools in [node.cold(), node.warm()] {
             for (pages, pool) in pools.iter() {
-                let wanted = match depth {
-                    PurgeDepth::Everything => u32::MAX,
-                    // Rounded up, so that areas that no request takes come back in the end.
-                    _ => pool.count().div_ceil(4),
-                };
-                let taken = self.collect_pool(pool, wanted, batch);
-                if taken > 0 {
-                    pools.lower_limit(pages, taken);
-                    count(&node.counters().decayed_areas, u64::from(taken));
-                }
-                if depth == PurgeDepth::Everything {
-                    pools.lower_limit(pages, pool.limit());
-                }
+                let taken = self.collect_pool(node, pool, depth, batch);
+                pools.lower_limit(pages, taken);
             }
+        }
+        for (pages, pool) in node.large().iter() {
+            let taken = self.collect_pool(node, pool, depth, batch);
+            node.large().lower_limit(pages, taken);
         }
     }
 
-    fn collect_pool(&self, pool: &Pool, wanted: u32, batch: &mut Batch) -> u32 {
+    /// Takes areas out of a pool; returns by how many to lower its limit.
+    fn collect_pool(&self, node: &Node, pool: &Pool, depth: PurgeDepth, batch: &mut Batch) -> u32 {
+        let wanted = match depth {
+            PurgeDepth::Everything => u32::MAX,
+            // Rounded up, so that areas that no request takes come back in the end.
+            _ => pool.count().div_ceil(4),
+        };
         let mut taken = 0;
         while taken < wanted.min(COLLECTED_MAX) {
             let Some(index) = pool.pop(self.parts.areas(), |_| true) else { break };
@@ -274,7 +280,10 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
             batch.push(self.parts.areas(), index);
             taken += 1;
         }
-        taken
+        if taken > 0 {
+            count(&node.counters().decayed_areas, u64::from(taken));
+        }
+        if depth == PurgeDepth::Everything { pool.limit().max(taken) } else { taken }
     }
 
     /// Hands on the areas of a batch, but for `except`: stuck ones to the lazy lists, others to the

@@ -24,7 +24,8 @@ pub unsafe trait Mapper: Sync {
     fn page_size(&self) -> PageSize;
 
     /// Maps `frames` to consecutive addresses from `at` on, present when it returns (no later
-    /// faults).
+    /// faults). Frames that are [known to hold zeroes](Mapper::known_zero) may come at the first
+    /// access, where the system can tell so whether they were written.
     ///
     /// Threads call it concurrently, for disjoint pages. It may allocate memory.
     ///
@@ -81,6 +82,18 @@ pub unsafe trait Mapper: Sync {
     /// # Safety
     /// The frames belong to the caller alone, and are frames that this mapper maps.
     unsafe fn fill_frames(&self, frames: FrameRange, byte: u8) -> Result<(), MapError>;
+
+    /// Number of frames at the start of `frames` that are known to hold zeroes: fresh from the
+    /// system, or given back to it and not written since. Such memory is not zeroed once more.
+    /// Asked for runs of 64 frames and more, which belong to the caller alone. By default nothing
+    /// is known: 0.
+    ///
+    /// The answer may cost about what zeroing 16 frames does. A mapper that answers wrongly hands
+    /// data of earlier users out.
+    fn known_zero(&self, frames: FrameRange) -> u32 {
+        let _ = frames;
+        0
+    }
 
     /// Copies from byte `offset` of a frame without a mapping in the span. `false`: the frame
     /// cannot be read that way, or `buf` reaches beyond it.

@@ -9,3 +9,4 @@ pub mod flush;
 pub mod host;
 pub mod mapper;
 pub mod null;
+pub mod written;

@@ -4,6 +4,7 @@ mod basics;
 mod exhaustion;
 mod failing;
 mod handlers;
+mod large;
 mod lost;
 mod lowest_fit;
 mod model;

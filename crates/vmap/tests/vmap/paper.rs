@@ -73,6 +73,8 @@ pub struct Paper {
     /// Calls of `map` and `unmap` so far, and the one that fails.
     calls: AtomicU64,
     fails_at: AtomicU64,
+    /// How often the mapper was asked what is zero.
+    pub questions: AtomicU64,
     loses: AtomicBool,
 }
 
@@ -88,6 +90,7 @@ impl Paper {
             state: Mutex::new(state),
             calls: AtomicU64::new(0),
             fails_at: AtomicU64::new(u64::MAX),
+            questions: AtomicU64::new(0),
             loses: AtomicBool::new(false),
         }
     }
@@ -180,6 +183,11 @@ impl Paper {
 
     pub fn set_contents(&self, frame: Pfn, stamp: u64) {
         self.state.lock().unwrap().contents.insert(frame.get(), stamp);
+    }
+
+    /// Calls of `map` and `unmap` so far.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
     }
 
     pub fn mapped_pages(&self) -> usize {
@@ -313,6 +321,13 @@ unsafe impl Mapper for &'static Paper {
         let stamp = u64::from_le_bytes([byte; 8]);
         (0..frames.frames).for_each(|i| self.set_contents(frames.start.add(i), stamp));
         Ok(())
+    }
+
+    fn known_zero(&self, frames: FrameRange) -> u32 {
+        assert!(frames.frames > 0);
+        self.questions.fetch_add(1, Ordering::Relaxed);
+        let is_zero = |&i: &u32| self.contents(frames.start.add(i)) == 0;
+        (0..frames.frames).take_while(is_zero).count() as u32
     }
 
     fn lost_pages(&self) -> u32 {
