@@ -14,6 +14,10 @@
 //! Pageblocks that are whole and free are removed at once. For each further one a pageblock is
 //! requested as any caller would: that drains, calls callbacks, and compacts. It is freed past the
 //! caches and removed. Another request may be faster, so that is tried a few times.
+//!
+//! # Two who ask
+//! The program sets a ceiling, and a [monitor](crate::pressure) one that follows the limit of the
+//! container. The lower of them is in force ([`Caps`](crate::withheld::Caps)).
 
 use std::fmt;
 
@@ -23,7 +27,7 @@ use crate::depot::Depot;
 use crate::memory::PAGEBLOCK_PAGES;
 use crate::raw::Shared;
 use crate::trim::{System, Trimmed};
-use crate::withheld::{CeilingError, Withheld};
+use crate::withheld::{Caps, CeilingError, Withheld};
 
 /// How often a pageblock that was freed for the ceiling may be lost to another request.
 const LOST_MAX: u32 = 8;
@@ -65,7 +69,9 @@ impl<'d> Ceiling<'d> {
     }
 
     /// Sets the ceiling, rounded down to whole pageblocks (512 pages: 2 MiB of 4 KiB pages), and
-    /// returns what it is then. Above the depot's size it has no effect.
+    /// returns what it is then. Above the depot's size it has no effect. A
+    /// [monitor](crate::pressure) may hold it lower for the limit of the container, as long as it
+    /// runs.
     ///
     /// A higher ceiling takes effect at once. For a lower one memory is reclaimed as for a request:
     /// caches are drained, callbacks called, movable pages moved; isolated CPUs are not
@@ -79,7 +85,25 @@ impl<'d> Ceiling<'d> {
         if self.0.shared().is_pinned() {
             return Err(CeilingError::Pinned);
         }
-        self.adjust(bytes)
+        self.adjust(Cap::Program(bytes))
+    }
+
+    /// Sets the ceiling that the limit of the container allows, at least a pageblock; `None`: any.
+    /// Returns the ceiling in force.
+    pub(crate) fn follow(&self, bytes: Option<usize>) -> Result<usize, CeilingError> {
+        if self.0.shared().is_pinned() {
+            return Err(CeilingError::Pinned);
+        }
+        let least = pageblock_bytes(self.0.shared());
+        self.adjust(Cap::Container(bytes.map(|bytes| bytes.max(least))))
+    }
+
+    /// Whether it is the container's limit that keeps memory from the depot.
+    pub(crate) fn is_followed(&self) -> bool {
+        let Ok(withheld) = self.0.shared().withheld().lock() else { return false };
+        let (caps, bytes) = (withheld.caps, self.0.bytes());
+        let others = Caps { container: None, ..caps };
+        caps.lowest(bytes) < others.lowest(bytes)
     }
 
     /// Sets the ceiling of a new depot, in which nothing is present unless it was populated.
@@ -91,24 +115,31 @@ impl<'d> Ceiling<'d> {
         if self.0.shared().is_pinned() && is_populated {
             return Err(CeilingError::Pinned);
         }
-        self.adjust(bytes).map(|_| ())
+        self.adjust(Cap::Program(bytes)).map(|_| ())
     }
 
-    fn adjust(&self, bytes: usize) -> Result<usize, CeilingError> {
+    fn adjust(&self, cap: Cap) -> Result<usize, CeilingError> {
         let shared = self.0.shared();
         shared.check_parent().map_err(|_| CeilingError::Forked)?;
-        let least = (PAGEBLOCK_PAGES as usize) << shared.page_size().shift();
-        if bytes < least {
+        let least = pageblock_bytes(shared);
+        if let Cap::Program(bytes) = cap
+            && bytes < least
+        {
             return Err(CeilingError::TooLow { bytes, least });
         }
         if shared.memory().bytes_max() > shared.bytes() {
             return Err(CeilingError::CanGrow);
         }
-        let above = shared.bytes().saturating_sub(bytes).div_ceil(least);
-        let wanted_pages = above as u64 * u64::from(PAGEBLOCK_PAGES);
         // What a higher ceiling adds; told when the lock is free again.
         let _bringing = shared.bringing();
         let mut withheld = shared.withheld().lock().map_err(|_| CeilingError::Forked)?;
+        match cap {
+            Cap::Program(bytes) => withheld.caps.program = Some(bytes),
+            Cap::Container(bytes) => withheld.caps.container = bytes,
+        }
+        let bytes = withheld.caps.lowest(shared.bytes());
+        let above = (shared.bytes() - bytes).div_ceil(least);
+        let wanted_pages = above as u64 * u64::from(PAGEBLOCK_PAGES);
         let marks = DefaultMarks::note(shared);
         let result = match withheld.pages() {
             pages if pages > wanted_pages => give(shared, &mut withheld, pages - wanted_pages),
@@ -122,6 +153,17 @@ impl<'d> Ceiling<'d> {
             Err(why) => Err(why),
         }
     }
+}
+
+/// A ceiling, and who asks for it.
+#[derive(Clone, Copy)]
+enum Cap {
+    Program(usize),
+    Container(Option<usize>),
+}
+
+fn pageblock_bytes(shared: &Shared) -> usize {
+    (PAGEBLOCK_PAGES as usize) << shared.page_size().shift()
 }
 
 /// What the allocator has.

@@ -69,7 +69,8 @@ use crate::trim::{self, TrimError, Trimmed};
 /// pages. No other method waits for another caller, except a request that may reclaim and is about
 /// to fail. Such a request sleeps while a [`trim`](Self::trim) has the pages, and while another
 /// request runs a callback of [`on_pressure`](Self::on_pressure), a second at most for each. It
-/// sleeps some milliseconds while other threads have pages in flight.
+/// sleeps some milliseconds while other threads have pages in flight, and 100 ms at most while a
+/// [monitor](crate::pressure) makes room below the limit of the container.
 ///
 /// # Signal handlers
 /// A handler may allocate and free at any moment. If it interrupted a callback, a trim or a purge

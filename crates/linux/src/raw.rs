@@ -20,6 +20,7 @@ use crate::memory::Memory;
 use crate::metadata::Metadata;
 use crate::movables::Movables;
 use crate::pins::Pins;
+use crate::pressure::Bell;
 use crate::shrinkers::Shrinkers;
 use crate::sites::SiteTable;
 use crate::sync::ForkLock;
@@ -671,6 +672,23 @@ impl Shared {
         Ok(shrinkers)
     }
 
+    /// What requests ring that find a monitor's ceiling reached: one callback for all monitors.
+    pub(crate) fn bell(&self) -> Result<Arc<Bell>, CallbackError> {
+        let mut kept = self.callbacks.lock()?;
+        if let Some(bell) = &kept.bell {
+            return Ok(bell.clone());
+        }
+        let bell = Arc::new(Bell::default());
+        self.keep_callback(&mut kept, bell.clone())?;
+        kept.bell = Some(bell.clone());
+        Ok(bell)
+    }
+
+    /// The bell, if there was ever one.
+    pub(crate) fn known_bell(&self) -> Option<Arc<Bell>> {
+        self.callbacks.lock().ok()?.bell.clone()
+    }
+
     /// The address spaces, if there were ever any.
     pub(crate) fn known_shrinkers(&self) -> Option<Arc<Shrinkers>> {
         let kept = self.callbacks.lock().ok()?;
@@ -758,12 +776,14 @@ struct Callbacks {
     shrinkers: Arc<Shrinkers>,
     /// Whether they are among all.
     has_shrinkers: bool,
+    /// Among all, too.
+    bell: Option<Arc<Bell>>,
 }
 
 impl Callbacks {
     fn new(fork_mark: ForkMark<'static>) -> Self {
         let shrinkers = Arc::new(Shrinkers::new(fork_mark));
-        Callbacks { all: Vec::new(), shrinkers, has_shrinkers: false }
+        Callbacks { all: Vec::new(), shrinkers, has_shrinkers: false, bell: None }
     }
 }
 

@@ -10,6 +10,23 @@ use rustix::io::Errno;
 pub(crate) struct Withheld {
     /// Runs of whole pageblocks, each of one zone.
     runs: Vec<(ZoneId, FrameRange)>,
+    pub caps: Caps,
+}
+
+/// The ceilings that were asked for, in bytes. The lowest is to be in force.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Caps {
+    /// By the program.
+    pub program: Option<usize>,
+    /// By a monitor, for the limit of the container.
+    pub container: Option<usize>,
+}
+
+impl Caps {
+    /// The bytes that a depot of `bytes` bytes may have.
+    pub fn lowest(self, bytes: usize) -> usize {
+        [self.program, self.container].into_iter().flatten().fold(bytes, usize::min)
+    }
 }
 
 impl Withheld {

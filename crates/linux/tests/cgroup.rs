@@ -2,13 +2,16 @@
 //! 1. A program that would be killed lives below its limit.
 //! 2. Of version 2, events and stalls each wake the monitor, without a look in between.
 //! 3. The kernel reclaims when it is asked to.
-//! 4. A program finds the sources of its cgroup and of the cgroups above it.
+//! 4. A ceiling that follows the limit keeps a program alive that allocates faster than a monitor
+//!    can look, without a word of the program's.
+//! 5. A program finds the sources of its cgroup and of the cgroups above it.
 //!
 //! Each test runs a copy of this program in a cgroup of its own. Where none can be made, the test
 //! says SKIPPED. `cargo xtask pressure` boots a kernel that has all of it, and runs them there.
 
 mod common;
 
+use std::collections::VecDeque;
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -18,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use common::{order, present_bytes};
 use pagedepot_linux::pressure::{Level, Monitor, Policy, Sources, Step};
+use pagedepot_linux::reclaim::{Ceiling, Pressure};
 use pagedepot_linux::{Depot, Order, Page};
 
 const MIB: usize = 1 << 20;
@@ -217,6 +221,119 @@ fn a_program_lives_below_its_limit() {
     let Some((group, copy)) = in_group(test, Version::Any, prepare, with_a_monitor) else { return };
     check(&copy);
     figure("limit_peak_mib", group.peak() >> 20);
+}
+
+/// The limit of a container with a depot of far more.
+const CONTAINER: usize = 200 * MIB;
+
+/// Fills a cache of three times the limit as fast as it can, below a monitor with its defaults.
+/// What it evicts, it evicts when the monitor asks.
+fn never_looked_at(_: &Path) {
+    let depot = Depot::new(1 << 30).unwrap();
+    let cache: Arc<Mutex<VecDeque<Page>>> = Arc::default();
+    let given = cache.clone();
+    let free = move |wanted: u64| {
+        let mut cache = given.lock().unwrap();
+        let count = cache.len().min(wanted.div_ceil(4096) as usize);
+        drop(cache.drain(..count));
+        count as u64 * 4096
+    };
+    let monitor = Monitor::builder(&depot).on_pressure(0, free).start().unwrap();
+    // What else the program has, before and after.
+    let heap = vec![1u8; 16 * MIB];
+    for _ in 0..3 * CONTAINER / 4096 {
+        let mut page = depot.page(Order::BASE).unwrap();
+        page[0] = 1;
+        cache.lock().unwrap().push_back(page);
+    }
+    let counts = monitor.counts();
+    println!("{counts:?}");
+    let ceiling = Ceiling::of(&depot).bytes();
+    assert_eq!(counts.ceiling_bytes, ceiling as u64);
+    assert!(ceiling > CONTAINER / 2 && ceiling < CONTAINER * 4 / 5, "{ceiling}");
+    assert!(counts.rings > 0 && counts.step(Step::Callbacks).runs > 0, "{counts:?}");
+    assert!(present_bytes(&depot) <= ceiling);
+    assert!(heap.iter().all(|&byte| byte == 1));
+    figure("ceiling_mib", ceiling as u64 >> 20);
+    figure("ceiling_rings", counts.rings);
+    drop(monitor);
+    assert_eq!(Ceiling::of(&depot).bytes(), 1 << 30, "without a monitor no limit is followed");
+}
+
+#[test]
+fn a_ceiling_follows_the_limit() {
+    let test = "a_ceiling_follows_the_limit";
+    for _ in 0..10 {
+        let prepare = |group: &Group| {
+            group.limit(CONTAINER);
+            group.0.clone()
+        };
+        let Some((group, copy)) = in_group(test, Version::Any, prepare, never_looked_at) else {
+            return;
+        };
+        check(&copy);
+        figure("ceiling_peak_mib", group.peak() >> 20);
+    }
+}
+
+/// What the heap takes, the depot gives up; and what the limit gains, it may have.
+fn beside_a_heap(group: &Path) {
+    let depot = Depot::new(1 << 30).unwrap();
+    let cache: Arc<Mutex<Vec<Page>>> = Arc::default();
+    let given = cache.clone();
+    depot
+        .on_pressure(move |pressure: Pressure| {
+            let Ok(mut cache) = given.try_lock() else { return 0 };
+            let count = cache.len().min(pressure.wanted_pages.max(64) as usize);
+            drop(cache.drain(..count));
+            count as u64
+        })
+        .unwrap();
+    let policy = Policy { look_ms: 20, ..Policy::default() };
+    let monitor = Monitor::builder(&depot).policy(policy).start().unwrap();
+    let fill = || {
+        for _ in 0..2 * CONTAINER / 4096 {
+            let mut page = depot.page(Order::BASE).unwrap();
+            page[0] = 1;
+            cache.lock().unwrap().push(page);
+        }
+    };
+    fill();
+    let alone = Ceiling::of(&depot).bytes();
+    let until = |is_so: &dyn Fn(usize) -> bool| {
+        let end = Instant::now() + Duration::from_secs(30);
+        while !is_so(Ceiling::of(&depot).bytes()) {
+            assert!(Instant::now() < end, "{:?}, {:?}", Ceiling::of(&depot), monitor.counts());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    // Slower than the monitor looks: what a margin of 40 MiB is for.
+    let mut heap = Vec::new();
+    for _ in 0..10 {
+        heap.push(vec![1u8; 8 * MIB]);
+        std::thread::sleep(Duration::from_millis(60));
+    }
+    until(&|bytes| bytes < alone - 60 * MIB);
+    fill();
+    drop(heap);
+    until(&|bytes| bytes > alone - 20 * MIB);
+    let limit =
+        if group.join("memory.max").exists() { "memory.max" } else { "memory.limit_in_bytes" };
+    fs::write(group.join(limit), (2 * CONTAINER).to_string()).unwrap();
+    until(&|bytes| bytes > alone + 100 * MIB);
+    fill();
+    println!("{:?}", monitor.counts());
+}
+
+#[test]
+fn a_ceiling_makes_room_for_the_heap() {
+    let prepare = |group: &Group| {
+        group.limit(CONTAINER);
+        group.0.clone()
+    };
+    let test = "a_ceiling_makes_room_for_the_heap";
+    let Some((_group, copy)) = in_group(test, Version::Any, prepare, beside_a_heap) else { return };
+    check(&copy);
 }
 
 /// What the monitor saves it from.

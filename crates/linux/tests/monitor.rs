@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use common::{order, present_bytes, usable_cpus};
 use pagedepot_linux::pressure::{Level, Monitor, MonitorError, Policy, Sources, Step};
+use pagedepot_linux::reclaim::Ceiling;
 use pagedepot_linux::{CpuId, Depot, MemoryKind, Order, Page, Vmalloc};
 
 const MIB: usize = 1 << 20;
@@ -54,9 +55,9 @@ impl Drop for Group {
     }
 }
 
-/// Without the rules for what rests.
+/// Without the rules for what rests, and without a ceiling.
 fn busy() -> Policy {
-    Policy { idle_ms: 0, ..Policy::default() }
+    Policy { idle_ms: 0, margin_percent: None, ..Policy::default() }
 }
 
 #[test]
@@ -333,6 +334,47 @@ fn surplus_is_given_back_while_the_depot_is_in_use() {
     assert!(counts.surplus_rounds > 0, "{counts:?}");
     assert_eq!(counts.idle_rounds, 0, "{counts:?}");
     assert!(present_bytes(&depot) <= 8 * MIB, "{}", present_bytes(&depot));
+}
+
+/// The ceiling follows the limit of a container up and down, below the program's own.
+#[test]
+fn a_ceiling_follows_the_limit() {
+    let mib = |mib: usize| format!("{}\n", mib * MIB);
+    let group = Group::new("ceiling");
+    // The program uses 4 MiB beside its depot, and a page cache that counts for nothing.
+    group.put("memory.max", &mib(64)).put("memory.current", &mib(12));
+    group.put("memory.stat", &format!("inactive_file {}\nactive_file {}", 5 * MIB, 3 * MIB));
+    let depot = Depot::new(256 * MIB).unwrap();
+    let growing = Depot::builder(1).grow_to(2 << 30).build().unwrap();
+    let builder = Monitor::builder(&depot).sources(group.sources());
+    let mut watcher = builder.watcher().unwrap();
+    let ceiling = || Ceiling::of(&depot).bytes() / MIB;
+    // Four fifths, less 4 MiB, in whole pageblocks; before the first look.
+    assert_eq!((ceiling(), watcher.counts().ceiling_bytes), (46, 46 << 20));
+    let held: Vec<_> = (0..4).map(|_| depot.page(order(9)).unwrap()).collect();
+    for (limit, expected) in [(mib(32), 20), ("max\n".into(), 256), (mib(128), 98)] {
+        group.put("memory.max", &limit);
+        watcher.look_at(0);
+        assert_eq!(ceiling(), expected, "{limit}");
+    }
+    // The program's own is lower; then the container's.
+    assert_eq!(Ceiling::of(&depot).set(50 * MIB), Ok(50 * MIB));
+    group.put("memory.max", &mib(64));
+    watcher.look_at(0);
+    assert_eq!(ceiling(), 46);
+    // What is held stays until it is free.
+    group.put("memory.max", &mib(8));
+    watcher.look_at(0);
+    assert!(ceiling() >= 8, "{}", ceiling());
+    drop(held);
+    watcher.look_at(0);
+    assert_eq!((ceiling(), watcher.counts().unprotected), (2, 0));
+    drop(watcher);
+    assert_eq!(ceiling(), 50, "the program's own");
+    let builder = Monitor::builder(&growing).sources(group.sources());
+    assert_eq!(builder.watcher().unwrap().counts().unprotected, 1);
+    assert_eq!(Ceiling::of(&depot).set(256 * MIB), Ok(256 * MIB));
+    common::all_back(&depot);
 }
 
 /// Threads of this process with the monitor's name: their CPUs.

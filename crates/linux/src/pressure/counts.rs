@@ -28,6 +28,13 @@ pub struct MonitorCounts {
     pub postponed: u64,
     /// Callbacks that panicked, and were dropped.
     pub panics: u64,
+    /// Bytes that the depots may have together, below the limit of the container; 0: there is no
+    /// limit to follow.
+    pub ceiling_bytes: u64,
+    /// Depots that cannot have a ceiling, although there is a limit.
+    pub unprotected: u64,
+    /// Times that requests woke the monitor because they had reached a ceiling.
+    pub rings: u64,
     /// Each step, by its place in [`Step::ALL`].
     pub steps: [StepCounts; Step::ALL.len()],
 }
@@ -81,6 +88,9 @@ pub(super) struct Counters {
     pub surplus_rounds: Counter,
     pub postponed: Counter,
     pub panics: Counter,
+    pub ceiling_bytes: Counter,
+    pub unprotected: Counter,
+    pub rings: Counter,
     pub steps: [(Counter, Counter); Step::ALL.len()],
 }
 
@@ -111,6 +121,9 @@ impl Counters {
                 .sum(),
             postponed: self.postponed.get(),
             panics: self.panics.get(),
+            ceiling_bytes: self.ceiling_bytes.get(),
+            unprotected: self.unprotected.get(),
+            rings: self.rings.get(),
             steps,
         }
     }

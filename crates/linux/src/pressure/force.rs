@@ -113,7 +113,8 @@ impl Force<'_> {
         handover.drained().taken_pages
     }
 
-    fn call_back(&mut self, wanted_bytes: u64) -> u64 {
+    /// Calls callbacks until so many bytes are freed; returns how many were.
+    pub fn call_back(&mut self, wanted_bytes: u64) -> u64 {
         let mut freed = 0u64;
         let counters = self.counters;
         self.callbacks.retain_mut(|callback| {

@@ -1,8 +1,10 @@
-//! Reacting when the system, or the container, runs short of memory; and when the program rests.
+//! Staying below the limit of a container; reacting when the system, or the container, runs short
+//! of memory; and giving back what rests.
 //!
-//! A [`Monitor`] looks at what the kernel says about pressure, and takes pages back in steps of
-//! growing force. It has one thread, which never runs on an isolated CPU; a program with a loop of
-//! its own calls [`Watcher::look`] instead.
+//! A [`Monitor`] has the [ceilings](crate::reclaim::Ceiling) of depots follow the limit of the
+//! program's memory cgroup. It looks at what the kernel says about pressure, and takes pages back
+//! in steps of growing force. It has one thread, which never runs on an isolated CPU; a program
+//! with a loop of its own calls [`Watcher::look`] instead.
 //!
 //! ```no_run
 //! use pagedepot_linux::Depot;
@@ -20,6 +22,34 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # What protects, and what helps
+//! A program in a memory cgroup is killed as soon as it exceeds the limit and the kernel finds
+//! nothing to drop. Memory is allocated faster than any monitor can look, so looking alone protects
+//! nobody.
+//!
+//! | | protects | helps |
+//! |---|---|---|
+//! | **the ceiling**: no request gets a page above it | a depot larger than the limit, however fast it fills | |
+//! | its margin ([`margin_percent`](Policy::margin_percent), a fifth of the limit) | what the rest of the program takes between two looks | |
+//! | [`Builder::on_pressure`] | | requests at the ceiling succeed: one wakes the monitor's thread, which calls back, and waits for 100 ms at most |
+//! | [`Depot::on_pressure`](crate::Depot::on_pressure) | | the same in the thread of the request, without waking another |
+//! | levels and steps, below | | memory that the depot does not use goes back before the program's other parts need it |
+//! | giving back at rest | | other programs of the machine |
+//!
+//! The ceiling is set before [`start`](Builder::start) returns, and again at each look. It is the
+//! limit of the tightest cgroup, of the program's own and those above it, less the margin, less
+//! what is in use beside the depots. Several depots share it by their sizes. A
+//! [ceiling](crate::Builder::ceiling) that the program set is never exceeded. Where there is no
+//! limit, there is no ceiling ([`ceiling_bytes`](MonitorCounts::ceiling_bytes) is 0).
+//!
+//! A ceiling does not protect
+//! * a depot with [`grow_to`](crate::Builder::grow_to), a [pinned](crate::Builder::pinned) one, and
+//!   one over a store without ranges: these have none
+//!   ([`unprotected`](MonitorCounts::unprotected) counts them);
+//! * a program whose heap grows by more than the margin between two looks: give a larger margin, or
+//!   a smaller [`look_ms`](Policy::look_ms);
+//! * from other programs in the same cgroup, or one above, that do so.
+//!
 //! # What it looks at
 //! | source | what counts |
 //! |---|---|
@@ -27,6 +57,8 @@
 //! | cgroup v2: `memory.current`, less `inactive_file` of `memory.stat` | beside the lower of `memory.high` and `memory.max` |
 //! | cgroup v1: `memory.usage_in_bytes`, less `total_inactive_file` | beside `memory.limit_in_bytes` |
 //! | cgroup v2: `memory.events`; v1: `memory.failcnt` | what was added since the last look |
+//!
+//! For the ceiling, `active_file` is taken off, too: the kernel drops page cache before it kills.
 //!
 //! A cgroup's ancestors count too: the fullest decides. [`Sources::find`] finds all of them. The
 //! kernel wakes the monitor by triggers on `memory.pressure`, by changes of `memory.events`, and by
@@ -59,10 +91,14 @@
 //! The thread keeps off them, drains do not fence them, and a handover does not wake their threads.
 //! Giving memory back makes the kernel flush the TLB of every CPU that runs a thread of this
 //! process at that moment. So while a thread of it runs on an isolated CPU nothing is given back
-//! below [`Level::Critical`] ([`postponed`](MonitorCounts::postponed) counts).
+//! below [`Level::Critical`] ([`postponed`](MonitorCounts::postponed) counts). A ceiling that must
+//! sink gives memory back all the same: the program would be killed.
 
+mod answers;
+mod bell;
 mod counts;
 mod error;
+mod follower;
 mod force;
 mod judge;
 mod monitor;
@@ -73,6 +109,7 @@ mod step;
 mod triggers;
 mod watcher;
 
+pub(crate) use bell::Bell;
 pub use counts::{MonitorCounts, StepCounts};
 pub use error::MonitorError;
 pub use monitor::{Builder, Monitor};

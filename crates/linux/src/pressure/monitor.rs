@@ -18,6 +18,7 @@ use super::triggers::{Triggers, Woken};
 use super::watcher::Watcher;
 use crate::cpus::ForkMark;
 use crate::depot::Depot;
+use crate::prim::now_ms;
 
 /// The name of the thread, which `top` and debuggers show.
 const NAME: &str = "pagedepot-mon";
@@ -66,8 +67,14 @@ impl Builder {
     /// of lower `priority` come first: give the lowest to what is cheapest to make again. The
     /// others are called only while too little was freed.
     ///
-    /// It is called by the monitor's thread (or in [`Watcher::look`]), never while a request waits;
-    /// for those there is [`Depot::on_pressure`]. One that panics is not called again.
+    /// It is also called when more is held than the limit of the container allows, and, if the
+    /// monitor has a thread, when a request has reached the ceiling that follows that limit. The
+    /// request waits meanwhile, 100 ms at most: `free` may wait for a lock that the program holds
+    /// while it allocates, but the request then fails.
+    ///
+    /// It is called by the monitor's thread, or in [`Watcher::look`], and in [`start`](Self::start)
+    /// where too much is held already. For requests that run short elsewhere there is
+    /// [`Depot::on_pressure`]. One that panics is not called again.
     pub fn on_pressure(
         mut self,
         priority: i32,
@@ -97,6 +104,7 @@ impl Builder {
         let watcher = self.watcher()?;
         let counters = watcher.counters.clone();
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let rung = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (told, confined) = mpsc::sync_channel(1);
         let stopped = stop.clone();
         let work = move || {
@@ -104,7 +112,7 @@ impl Builder {
             let result = cpus.map_or(Ok(()), |cpus| affinity::confine(&cpus));
             let is_fit = result.is_ok();
             if told.send(result).is_ok() && is_fit {
-                run(watcher, &stopped);
+                run(watcher, &stopped, &rung);
             }
         };
         let thread = thread::Builder::new().name(NAME.to_owned()).spawn(work)?;
@@ -167,16 +175,26 @@ fn block_signals() {
     }
 }
 
-fn run(mut watcher: Watcher, stop: &OwnedFd) {
+fn run(mut watcher: Watcher, stop: &OwnedFd, rung: &Arc<OwnedFd>) {
     let mut triggers = Triggers::new(watcher.sources(), &watcher.policy);
+    let look_ms = u64::from(watcher.policy.look_ms);
+    watcher.listen(rung.clone());
+    let mut next_ms = 0;
     loop {
-        watcher.look();
+        if now_ms() >= next_ms {
+            watcher.look();
+            next_ms = now_ms() + look_ms;
+        }
         if watcher.depots().next().is_none() {
             return;
         }
-        match triggers.sleep(stop, watcher.policy.look_ms) {
+        match triggers.sleep(stop, rung, next_ms.saturating_sub(now_ms()) as u32) {
             Woken::Stopped => return,
-            Woken::ByKernel => watcher.counters.wakes.add(1),
+            Woken::Rung => watcher.answer(),
+            Woken::ByKernel => {
+                watcher.counters.wakes.add(1);
+                next_ms = 0;
+            }
             Woken::InTime => {}
         }
     }

@@ -67,6 +67,10 @@ pub struct Policy {
     /// Bytes that the kernel is asked to reclaim from the cgroup (v2, `memory.reclaim`) in a round
     /// at [`Level::Critical`]. Default: 0, not at all.
     pub kernel_reclaim_bytes: u64,
+    /// The share of a cgroup's limit that the depots' [ceiling](crate::reclaim::Ceiling) leaves
+    /// free, in percent, for what the program uses beside them. `None`: no ceiling follows the
+    /// limit. Default: 20, so that a depot that is full brings no level about.
+    pub margin_percent: Option<u32>,
 }
 
 impl Default for Policy {
@@ -81,6 +85,7 @@ impl Default for Policy {
             idle_ms: 3000,
             fence_after_ms: 10,
             kernel_reclaim_bytes: 0,
+            margin_percent: Some(20),
         }
     }
 }
@@ -98,6 +103,9 @@ impl Policy {
         }
         if self.hysteresis_percent > 100 {
             return Err(PolicyError::Hysteresis { percent: self.hysteresis_percent });
+        }
+        if let Some(percent) = self.margin_percent.filter(|&percent| percent > MARGIN_MAX) {
+            return Err(PolicyError::Margin { percent });
         }
         Ok(())
     }
@@ -143,7 +151,15 @@ pub enum PolicyError {
         /// What was given.
         percent: u32,
     },
+    /// `margin_percent` leaves the depots next to nothing.
+    Margin {
+        /// What was given.
+        percent: u32,
+    },
 }
+
+/// The largest margin.
+const MARGIN_MAX: u32 = 95;
 
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -158,6 +174,11 @@ impl fmt::Display for PolicyError {
             PolicyError::Hysteresis { percent } => {
                 write!(f, "hysteresis_percent is {percent}: it goes from 0 to 100")
             }
+            PolicyError::Margin { percent } => write!(
+                f,
+                "margin_percent is {percent}: it goes from 0 to {MARGIN_MAX}; None: no ceiling \
+                 follows the limit"
+            ),
         }
     }
 }
@@ -198,5 +219,6 @@ mod tests {
             assert!(said.contains("ascend"), "{said}");
         }
         assert!(check(Policy { hysteresis_percent: 101, ..Policy::default() }).contains("101"));
+        assert!(check(Policy { margin_percent: Some(96), ..Policy::default() }).contains("96"));
     }
 }

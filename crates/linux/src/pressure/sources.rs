@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use super::follower::Room;
 use super::policy::Policy;
 use super::reading::{self, Reading};
 
@@ -188,6 +189,25 @@ impl Group {
         Some(used.saturating_sub(reading::value(&stat, key).unwrap_or(0)))
     }
 
+    /// What the kernel could not drop to make room: all in use, less the page cache.
+    fn kept_bytes(&self) -> Option<u64> {
+        let used = self.read(self.version.usage()).as_deref().and_then(reading::bytes)?;
+        let keys = match self.version {
+            Version::V1 => ["total_inactive_file", "total_active_file"],
+            Version::V2 => ["inactive_file", "active_file"],
+        };
+        let stat = self.read("memory.stat").unwrap_or_default();
+        let cache = keys.into_iter().filter_map(|key| reading::value(&stat, key)).sum();
+        Some(used.saturating_sub(cache))
+    }
+
+    /// What this cgroup leaves for depots.
+    fn room(&self, margin_percent: u32) -> Option<Room> {
+        let (limit_bytes, kept_bytes) = (self.limit()?, self.kept_bytes()?);
+        let usable = u128::from(limit_bytes) * u128::from(100 - margin_percent) / 100;
+        Some(Room { limit_bytes, left_bytes: usable as i64 - kept_bytes as i64 })
+    }
+
     fn events(&self) -> Events {
         match self.version {
             Version::V1 => {
@@ -247,6 +267,13 @@ impl Reader {
             }
         }
         (all, unreadable)
+    }
+
+    /// What the tightest cgroup leaves for depots; `None`: there is no limit to follow.
+    pub fn room(&self, policy: &Policy) -> Option<Room> {
+        let margin_percent = policy.margin_percent?;
+        let rooms = self.sources.groups.iter().filter_map(|group| group.room(margin_percent));
+        rooms.min_by_key(|room| room.left_bytes)
     }
 
     /// Asks the kernel to reclaim from the cgroup nearest to this process; whether it could.
@@ -348,6 +375,14 @@ mod tests {
             "none since it began to look"
         );
         assert_eq!(unreadable, 1, "a has no memory.pressure");
+        // Page cache does not count for a ceiling. The tighter group decides.
+        let room = |left_bytes| Some(Room { limit_bytes: 1000, left_bytes });
+        assert_eq!(reader.room(&policy), room(800 - 950));
+        tree.put("b/memory.stat", "total_active_file 400\ntotal_inactive_file 100\n");
+        assert_eq!(reader.room(&policy), room(800 - 450));
+        assert_eq!(reader.sources.groups[0].room(20), room(800 - 400));
+        assert_eq!(reader.room(&Policy { margin_percent: None, ..policy }), None);
+        fs::remove_file(tree.0.join("b/memory.stat")).unwrap();
         tree.put("a/memory.events", "low 0\nhigh 5\nmax 1\noom 1\n");
         tree.put("b/memory.failcnt", "4\n").put("b/memory.usage_in_bytes", "nonsense\n");
         let (reading, unreadable) = reader.read(&policy);

@@ -47,6 +47,8 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
     Stopped,
+    /// By a request that has reached a ceiling.
+    Rung,
     ByKernel,
     InTime,
 }
@@ -63,8 +65,8 @@ impl Triggers {
     }
 
     /// Sleeps for `limit_ms` milliseconds at most.
-    pub fn sleep(&mut self, stop: &OwnedFd, limit_ms: u32) -> Woken {
-        let mut fds = vec![PollFd::new(stop, PollFlags::IN)];
+    pub fn sleep(&mut self, stop: &OwnedFd, rung: &OwnedFd, limit_ms: u32) -> Woken {
+        let mut fds = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(rung, PollFlags::IN)];
         fds.extend(self.0.iter().map(|trigger| PollFd::new(&trigger.file, trigger.kind.flags())));
         let woken = match poll(&mut fds, Some(&timeout(limit_ms))) {
             // A signal that this thread does not block counts as nothing.
@@ -75,7 +77,11 @@ impl Triggers {
         if !woken[0].is_empty() {
             return Woken::Stopped;
         }
-        let mut at = 0;
+        if !woken[1].is_empty() {
+            let _ = rustix::io::read(rung, &mut [0u8; 8]);
+            return Woken::Rung;
+        }
+        let mut at = 1;
         self.0.retain_mut(|trigger| {
             at += 1;
             woken[at].is_empty() || trigger.rearm(woken[at])

@@ -1,25 +1,33 @@
 //! One look after the other: what is read, what is decided, what is done.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use pagedepot::CpuId;
 use pagedepot::cpus::{Cpus as _, Environment as _};
-use pagedepot_rseq::CpuSet;
+use pagedepot::{CpuId, Mode, Scope};
+use pagedepot_rseq::{CpuSet, current_cpu};
 
+use super::bell::Listener;
 use super::counts::{Counters, MonitorCounts};
+use super::follower::Follower;
 use super::force::{Callback, Force, Yield};
 use super::judge::Judge;
 use super::policy::{Level, Policy};
 use super::reading::Reading;
 use super::sources::{Reader, Sources};
 use super::step::Step;
+use crate::ceiling::Ceiling;
 use crate::depot::{Depot, WeakDepot};
 use crate::memory::PAGEBLOCK_PAGES;
-use crate::prim::now_ms;
+use crate::prim::{now_ms, thread_id};
 use crate::reporting::Reporting;
 use crate::topology::Topology;
 
+/// For a request that has reached a ceiling callbacks are asked for this share of it, and at least
+/// for so many bytes.
+const ANSWER_SHARE: u64 = 64;
+const ANSWER_MIN: u64 = 1 << 20;
 /// How much longer than [`Policy::round_ms`] rounds that yield nothing may lie apart.
 const BACKOFF_MAX: u32 = 32;
 
@@ -49,6 +57,9 @@ pub struct Watcher {
     pub(super) counters: Arc<Counters>,
     /// CPUs that the depots take for isolated.
     isolated: CpuSet,
+    follower: Follower,
+    /// The thread that answers requests which reach a ceiling, if there is one.
+    listener: Option<Listener>,
 }
 
 /// What a look found.
@@ -85,7 +96,7 @@ impl Watcher {
     ) -> Self {
         callbacks.sort_by_key(|callback| callback.priority);
         let rests = depots.iter().map(|depot| (depot.downgrade(), Rest::default()));
-        Watcher {
+        let mut watcher = Watcher {
             depots: rests.collect(),
             policy,
             reader: Reader::new(sources),
@@ -95,7 +106,12 @@ impl Watcher {
             backoff: 1,
             counters: Arc::default(),
             isolated: isolated(depots),
-        }
+            follower: Follower::default(),
+            listener: None,
+        };
+        // Before the program allocates its next page.
+        watcher.follow(depots, false);
+        watcher
     }
 
     /// Looks once, and does what is to be done. It may take as long as a trim.
@@ -113,6 +129,7 @@ impl Watcher {
         self.counters.level.set(level as u64);
         let mut look = Look { reading, level, given_back_bytes: 0 };
         let depots: Vec<Depot> = self.depots().collect();
+        self.follow(&depots, false);
         if level > before {
             (self.backoff, self.next_round_ms) = (1, now_ms);
         }
@@ -126,6 +143,56 @@ impl Watcher {
             look.given_back_bytes += self.rest(depot, now_ms);
         }
         look
+    }
+
+    /// Has the ceilings follow the limit; asks callbacks for what is held above them.
+    fn follow(&mut self, depots: &[Depot], must: bool) {
+        let room = self.reader.room(&self.policy);
+        let mut followed = self.follower.follow(depots, room, must);
+        if followed.held_bytes > 0 && self.force().call_back(followed.held_bytes) > 0 {
+            followed = self.follower.follow(depots, self.reader.room(&self.policy), true);
+        }
+        self.counters.ceiling_bytes.set(followed.ceiling_bytes);
+        self.counters.unprotected.set(followed.unprotected);
+        for depot in depots {
+            match &self.listener {
+                Some(listener) if Ceiling::of(depot).is_followed() => {
+                    // Where there is no place for a callback, requests fail sooner.
+                    let _ = depot.shared().bell().map(|bell| bell.listen(Some(listener.clone())));
+                }
+                _ => hang_up(depot),
+            }
+        }
+    }
+
+    /// Has the calling thread answer requests that reach a ceiling: it is woken by `wake`.
+    pub(super) fn listen(&mut self, wake: Arc<OwnedFd>) {
+        self.listener = Some(Listener { wake, thread: thread_id() });
+        let depots: Vec<Depot> = self.depots().collect();
+        self.follow(&depots, false);
+    }
+
+    /// Frees memory for requests that have reached a ceiling: by a higher one if the limit has
+    /// room, and by callbacks.
+    pub(super) fn answer(&mut self) {
+        self.counters.rings.add(1);
+        let depots: Vec<Depot> = self.depots().collect();
+        let before_bytes = self.counters.ceiling_bytes.get();
+        self.follow(&depots, true);
+        let ceiling_bytes = self.counters.ceiling_bytes.get();
+        let mut freed_bytes = ceiling_bytes.saturating_sub(before_bytes);
+        if freed_bytes == 0 {
+            freed_bytes = self.force().call_back((ceiling_bytes / ANSWER_SHARE).max(ANSWER_MIN));
+            // The pages lie in the caches of this thread's CPU.
+            let here = Scope::cpu(current_cpu());
+            for depot in &depots {
+                depot.drain(here, Mode::Full);
+            }
+        }
+        for depot in &depots {
+            let freed_pages = freed_bytes >> depot.page_size().shift();
+            let _ = depot.shared().known_bell().map(|bell| bell.answers.give(freed_pages));
+        }
     }
 
     /// What was done so far.
@@ -214,6 +281,20 @@ impl Watcher {
         self.counters.surplus_rounds.add(1);
         self.force().give_surplus(depot, surplus)
     }
+}
+
+/// A program's depots live on without a monitor, below the ceilings that it set itself.
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let depots: Vec<Depot> = self.depots().collect();
+        depots.iter().for_each(hang_up);
+        self.follower.let_go(&depots);
+    }
+}
+
+/// Has requests that run short ring no more.
+fn hang_up(depot: &Depot) {
+    let _ = depot.shared().known_bell().map(|bell| bell.listen(None));
 }
 
 /// What changes when pages are allocated or freed past the fronts: pages refilled and spilled, and

@@ -4,6 +4,9 @@
 
 #![cfg(loom)]
 
+#[path = "../../src/pressure/answers.rs"]
+#[allow(dead_code, reason = "the clock of a model stands still")]
+mod answers;
 #[path = "../../src/publish/board.rs"]
 mod board;
 #[path = "../../src/movable_place.rs"]
@@ -22,6 +25,8 @@ mod trim_state;
 #[allow(dead_code, reason = "a model has no CPUs to close again")]
 mod waiters;
 
+#[path = "answers.rs"]
+mod answer_models;
 #[path = "board.rs"]
 mod board_models;
 mod mappings;

@@ -1,0 +1,102 @@
+//! Ceilings that follow the limit of the container.
+//!
+//! # The figure
+//! Of a cgroup's limit a margin is left free. What its processes use and cannot drop, less what is
+//! present of the depots, is used by others: the program's heap, other programs. The rest is for
+//! the depots. So a depot may have what is present of it now, and its share of what is left:
+//!
+//! `ceiling = present + (limit - margin - used)`
+//!
+//! The cgroup with the least left decides, of this process's own and those above it. When others
+//! take more, less is left, and the ceiling sinks at the next look. Page cache does not count as
+//! used: the kernel drops it before it kills.
+//!
+//! # Why it holds between two looks
+//! No request gets a page above a ceiling, however fast the program allocates. Only what others
+//! take between two looks is not foreseen, which the margin is for.
+
+use crate::ceiling::Ceiling;
+use crate::depot::Depot;
+use crate::memory::resident_bytes;
+use crate::withheld::CeilingError;
+
+/// A change of what is left is too small to look at what is present again if it is below this share
+/// of the limit.
+const CHANGE_SHARE: u64 = 128;
+
+/// What the tightest cgroup has for depots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    pub limit_bytes: u64,
+    /// The limit less the margin and less what is used; negative when it is exceeded.
+    pub left_bytes: i64,
+}
+
+/// What became of the ceilings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Followed {
+    /// The bytes that the depots with a ceiling may have together.
+    pub ceiling_bytes: u64,
+    /// Depots that cannot have a ceiling.
+    pub unprotected: u64,
+    /// Bytes that must be freed before the ceilings are as low as they should be.
+    pub held_bytes: u64,
+}
+
+/// Sets the ceilings of a monitor's depots.
+#[derive(Debug, Default)]
+pub(super) struct Follower {
+    /// What was left when the ceilings were last set.
+    last: Option<Room>,
+    followed: Followed,
+}
+
+impl Follower {
+    /// Sets the ceilings if `room` has changed by much, or if it `must`. `None`: there is no limit.
+    pub fn follow(&mut self, depots: &[Depot], room: Option<Room>, must: bool) -> Followed {
+        let Some(room) = room else {
+            self.let_go(depots);
+            return self.followed;
+        };
+        let is_near = |last: Room| {
+            last.limit_bytes == room.limit_bytes
+                && last.left_bytes.abs_diff(room.left_bytes) <= room.limit_bytes / CHANGE_SHARE
+        };
+        if must || self.followed.held_bytes > 0 || !self.last.is_some_and(is_near) {
+            self.followed = set(depots, room.left_bytes);
+            self.last = Some(room);
+        }
+        self.followed
+    }
+
+    /// Leaves the depots the ceilings that the program set.
+    pub fn let_go(&mut self, depots: &[Depot]) {
+        if self.last.take().is_some() {
+            depots.iter().for_each(|depot| _ = Ceiling::of(depot).follow(None));
+        }
+        self.followed = Followed::default();
+    }
+}
+
+fn set(depots: &[Depot], left_bytes: i64) -> Followed {
+    let all_bytes = depots.iter().map(Depot::bytes).sum::<usize>().max(1);
+    let mut followed = Followed::default();
+    for depot in depots {
+        let share = i128::from(left_bytes) * depot.bytes() as i128 / all_bytes as i128;
+        let present = resident_bytes(depot.shared().memory()) as i128;
+        let target = (present + share).clamp(0, depot.bytes() as i128) as usize;
+        let reached = match Ceiling::of(depot).follow(Some(target)) {
+            Ok(bytes) => bytes,
+            Err(CeilingError::Held { bytes, reached }) => {
+                followed.held_bytes += reached.saturating_sub(bytes) as u64;
+                reached
+            }
+            Err(_) => {
+                followed.unprotected += 1;
+                continue;
+            }
+        };
+        followed.ceiling_bytes += reached as u64;
+    }
+    followed
+}

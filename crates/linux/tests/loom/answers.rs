@@ -1,0 +1,68 @@
+//! Requests that ring, and a monitor that answers.
+
+use loom::sync::Arc;
+
+use crate::WAKES_NONE;
+use crate::answers::Answers;
+use crate::prim::{AtomicU32, Ordering};
+
+/// A bell, and how often it was rung.
+#[derive(Default)]
+struct Door {
+    answers: Answers,
+    rings: AtomicU32,
+}
+
+/// Requests that ring once each, beside a monitor that answers while there are rings it has not
+/// seen. Every request gets an answer, with what that one freed.
+fn requests_are_answered(requests: u32) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.check(move || {
+        let door = Arc::new(Door::default());
+        let threads: Vec<_> = (0..requests)
+            .map(|_| {
+                let door = door.clone();
+                loom::thread::spawn(move || {
+                    // As the kernel's eventfd: orders what is before it.
+                    let ring = || {
+                        door.rings.fetch_add(1, Ordering::SeqCst);
+                        true
+                    };
+                    let freed = door.answers.after(ring);
+                    assert!((1..=requests.into()).contains(&freed), "{freed}");
+                })
+            })
+            .collect();
+        let (mut seen, mut answers) = (0, 0);
+        while seen < requests {
+            let rings = door.rings.load(Ordering::SeqCst);
+            if rings == seen {
+                loom::thread::yield_now();
+                continue;
+            }
+            seen = rings;
+            answers += 1;
+            door.answers.give(answers);
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+#[test]
+fn a_request_is_answered() {
+    requests_are_answered(1);
+}
+
+#[test]
+fn two_requests_are_answered() {
+    requests_are_answered(2);
+}
+
+/// The model sees a monitor that wakes nobody.
+#[test]
+#[should_panic(expected = "deadlock")]
+fn an_answer_must_wake() {
+    WAKES_NONE.set(true);
+    requests_are_answered(1);
+}
