@@ -6,13 +6,12 @@
 //! | [`Pages`] | contiguous pages, up to 1 GiB | yes | the same; every free is one |
 //! | [`PageRef`] | a block of 2^order pages | no: it borrows a handle | as a raw one |
 //!
-//! A block that the CPU's cache serves and takes back costs the same in all three, and as much as a
-//! number ([`RawDepot`]) except for a pointer to the depot that is read anew: `pagedepot bench hot`
-//! shows both.
+//! A block that the CPU's cache serves and takes back costs the same in all three: what a number
+//! costs ([`RawDepot`]) and three loads, since a free finds the depot through the page. `pagedepot
+//! bench hot` shows both.
 
 use std::borrow::{Borrow, BorrowMut};
 use std::fmt;
-use std::hint::assert_unchecked;
 use std::io;
 use std::mem::forget;
 use std::ops::{Deref, DerefMut};
@@ -20,12 +19,11 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
 use std::slice;
 
-use pagedepot::{AllocError, Flags, FreeError, FrontsAt, Order, Pfn};
+use pagedepot::{AllocError, Flags, FreeError, Order, Pfn};
 
 use crate::depot::Depot;
 use crate::raw::{RawDepot, Shared};
 use crate::teardown;
-use pagedepot_rseq::Area;
 
 impl Depot {
     /// Allocates a block of 2^order pages that frees itself. Its contents are whatever its last
@@ -126,12 +124,33 @@ impl Depot {
 /// ```
 pub struct Page {
     depot: NonNull<Shared>,
-    /// Kept here for the sake of loops that allocate and free: see `Allocator::free_fast_at`.
-    fronts_at: FrontsAt,
-    /// For the same reason.
-    area: Option<Area>,
-    pfn: Pfn,
-    order: Order,
+    block: PackedBlock,
+}
+
+/// A block's first page and order in one register: a page is two. One of three fields would be
+/// written to the stack in parts and read back as a whole, which no processor forwards: it waits
+/// until the parts are in the cache, for each page that is moved.
+#[derive(Clone, Copy)]
+struct PackedBlock(u64);
+
+impl PackedBlock {
+    const ORDER_SHIFT: u32 = 32;
+
+    #[inline]
+    fn new(pfn: Pfn, order: Order) -> Self {
+        PackedBlock(u64::from(order.get()) << Self::ORDER_SHIFT | u64::from(pfn.get()))
+    }
+
+    #[inline]
+    fn pfn(self) -> Pfn {
+        Pfn::new(self.0 as u32)
+    }
+
+    #[inline]
+    fn order(self) -> Order {
+        // SAFETY: `new` is the only maker.
+        unsafe { Order::new((self.0 >> Self::ORDER_SHIFT) as u32).unwrap_unchecked() }
+    }
 }
 
 impl Page {
@@ -142,9 +161,7 @@ impl Page {
     /// otherwise.
     #[inline]
     pub unsafe fn from_raw(depot: &Depot, pfn: Pfn, order: Order) -> Self {
-        let frames = depot.raw().frames();
-        let (fronts_at, area) = (frames.fronts_at(), frames.cpus().area());
-        Page { depot: depot.pointer(), fronts_at, area, pfn, order }
+        Page { depot: depot.pointer(), block: PackedBlock::new(pfn, order) }
     }
 
     /// As [`from_raw`](Self::from_raw), of a depot that the block itself keeps mapped.
@@ -152,10 +169,7 @@ impl Page {
     /// # Safety
     /// As for `from_raw`.
     pub(crate) unsafe fn from_pointer(depot: NonNull<Shared>, pfn: Pfn, order: Order) -> Self {
-        // SAFETY: mapped while the block is outstanding.
-        let frames = unsafe { depot.as_ref() }.frames();
-        let (fronts_at, area) = (frames.fronts_at(), frames.cpus().area());
-        Page { depot, fronts_at, area, pfn, order }
+        Page { depot, block: PackedBlock::new(pfn, order) }
     }
 
     /// The block's number and order, without freeing it: the caller frees it by
@@ -163,7 +177,7 @@ impl Page {
     #[must_use = "a block that is not freed stays allocated"]
     #[inline]
     pub fn into_raw(self) -> (Pfn, Order) {
-        let raw = (self.pfn, self.order);
+        let raw = (self.pfn(), self.order());
         forget(self);
         raw
     }
@@ -187,7 +201,7 @@ impl Page {
     /// The page as it was, with [`FreeError::Misaligned`] if `to` is larger than its order, or
     /// [`FreeError::Forked`].
     pub fn split(self, to: Order) -> Result<Parts, (Self, FreeError)> {
-        if let Err(error) = self.raw().split(self.pfn, self.order, to) {
+        if let Err(error) = self.raw().split(self.pfn(), self.order(), to) {
             return Err((self, error));
         }
         let depot = self.depot;
@@ -214,16 +228,10 @@ impl Page {
     /// for the compiler to inline.
     #[inline]
     fn push(&self) -> bool {
-        self.raw().sites().clear(self.pfn);
-        if self.area.is_none() {
-            return false;
-        }
-        let frames = self.raw().frames();
-        // SAFETY: what the page was made with, of this very depot: neither ever changes.
-        unsafe {
-            assert_unchecked(frames.cpus().area() == self.area);
-            frames.free_fast_at(self.fronts_at, self.pfn, self.order)
-        }
+        let depot = self.raw();
+        depot.sites().clear(self.pfn());
+        let frames = depot.frames();
+        frames.cpus().area().is_some() && frames.free_fast(self.pfn(), self.order())
     }
 }
 
@@ -232,7 +240,7 @@ impl Drop for Page {
     fn drop(&mut self) {
         if !self.push() {
             // SAFETY: this value holds the block, and goes away.
-            unsafe { free_to_store(self.depot, self.pfn, self.order) };
+            unsafe { free_to_store(self.depot, self.pfn(), self.order()) };
         }
     }
 }
@@ -297,10 +305,7 @@ impl Iterator for Parts {
             self.next = pfn.add(self.order.frames());
         }
         // This value holds the parts from `next` on, and gives this one up.
-        // SAFETY: the parts left keep the depot mapped.
-        let frames = unsafe { self.depot.as_ref() }.frames();
-        let (fronts_at, area) = (frames.fronts_at(), frames.cpus().area());
-        Some(Page { depot: self.depot, fronts_at, area, pfn, order: self.order })
+        Some(Page { depot: self.depot, block: PackedBlock::new(pfn, self.order) })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -397,8 +402,7 @@ impl Drop for Pages {
 /// ```
 pub struct PageRef<'d> {
     depot: RawDepot<'d>,
-    pfn: Pfn,
-    order: Order,
+    block: PackedBlock,
 }
 
 impl<'d> PageRef<'d> {
@@ -408,14 +412,14 @@ impl<'d> PageRef<'d> {
     /// As [`Page::from_raw`].
     #[inline]
     pub unsafe fn from_raw(depot: RawDepot<'d>, pfn: Pfn, order: Order) -> Self {
-        PageRef { depot, pfn, order }
+        PageRef { depot, block: PackedBlock::new(pfn, order) }
     }
 
     /// As [`Page::into_raw`].
     #[must_use = "a block that is not freed stays allocated"]
     #[inline]
     pub fn into_raw(self) -> (Pfn, Order) {
-        let raw = (self.pfn, self.order);
+        let raw = (self.pfn(), self.order());
         forget(self);
         raw
     }
@@ -429,9 +433,9 @@ impl<'d> PageRef<'d> {
 impl Drop for PageRef<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.raw().sites().clear(self.pfn);
-        if !self.depot.push(self.pfn, self.order) {
-            free_borrowed_to_store(self.depot, self.pfn, self.order);
+        self.raw().sites().clear(self.pfn());
+        if !self.depot.push(self.pfn(), self.order()) {
+            free_borrowed_to_store(self.depot, self.pfn(), self.order());
         }
     }
 }
@@ -463,24 +467,24 @@ macro_rules! block {
             /// Page frame number of the block's first page.
             #[inline]
             pub fn pfn(&self) -> Pfn {
-                self.pfn
+                self.block.pfn()
             }
 
             /// The block has 2^order pages of the base size.
             #[inline]
             pub fn order(&self) -> Order {
-                self.order
+                self.block.order()
             }
 
             #[inline]
             fn first(&self) -> (Pfn, usize) {
-                (self.pfn, self.raw().page_size().bytes() << self.order.get())
+                (self.pfn(), self.raw().page_size().bytes() << self.order().get())
             }
         }
 
         impl fmt::Debug for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "Page({:?}, {:?})", self.pfn, self.order)
+                write!(f, "Page({:?}, {:?})", self.pfn(), self.order())
             }
         }
     )+};

@@ -133,27 +133,11 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         self.caches.push_simple(pfn, order)
     }
 
-    /// Where this allocator's fronts are, for [`free_fast_at`](Self::free_fast_at).
+    /// Where this allocator's fronts are, for [sequences in another
+    /// language](crate::cpus::implement#sequences-in-c).
     #[inline]
     pub fn fronts_at(&self) -> FrontsAt {
         FrontsAt(self.caches.pcps.blocks().base())
-    }
-
-    /// As [`free_fast`](Self::free_fast), of a caller that has kept where the fronts are. In a loop
-    /// that allocates and frees, `at` stays in a register. Without it the sequence reads the
-    /// address anew for each block, and the processor forwards the front's word from store to load
-    /// later.
-    ///
-    /// # Safety
-    /// `at` is this allocator's.
-    #[inline]
-    pub unsafe fn free_fast_at(&self, at: FrontsAt, pfn: Pfn, order: Order) -> bool {
-        // SAFETY: the caller's promise. Told to the compiler, it uses the address that is in a
-        // register instead of reading it again.
-        unsafe {
-            core::hint::assert_unchecked(core::ptr::eq(self.caches.pcps.blocks().base(), at.0))
-        };
-        self.free_fast(pfn, order)
     }
 
     /// [`free`](Self::free) with options, when the front has no room, or of what is not ours.
