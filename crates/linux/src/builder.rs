@@ -10,6 +10,7 @@ pub use pagedepot::{
 use pagedepot::{Config, CpuId, FrameRange, LinearMap, NodeId, PageSize, Pfn};
 pub use pagedepot_rseq::{CpuListError, CpuSet};
 
+use crate::bits::Bits;
 use crate::ceiling::Ceiling;
 pub use crate::cpus::LinuxCpus;
 use crate::cpus::Process;
@@ -382,6 +383,7 @@ impl Builder {
             }
         }
         let sites = SiteTable::new(frames_max).map_err(no_memory(SiteTable::bytes(frames_max)))?;
+        let pinned = Bits::new(frames_max as usize);
         let growth = Growth::new(self.numa, self.populate, fork_mark);
         let depot = Depot::from_shared(Shared::assemble(Assembly {
             allocator,
@@ -392,6 +394,8 @@ impl Builder {
             sites,
             fork_mark,
             is_pinned: self.pinned,
+            pinned: pinned.map_err(no_memory(frames_max as usize / 8))?,
+            pages_max: frames_max,
         }));
         if let Some(bytes) = self.ceiling {
             let set = Ceiling::of(&depot).set_at_build(bytes, self.populate);

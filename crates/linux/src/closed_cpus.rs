@@ -21,15 +21,16 @@ impl ClosedCpus {
             if !caches.are_enabled(cpu) && !self.unfenced.contains(&cpu) {
                 continue;
             }
+            // Noted first, for a panic: `open` leaves a CPU alone whose caches were not taken away.
+            if !self.cpus.contains(&cpu) {
+                self.cpus.push(cpu);
+            }
             let is_closed = caches.retire(cpu).busy_cpus == 0;
             are_closed &= is_closed;
             // A gate that another drainer holds is as it was.
             if !caches.are_enabled(cpu) {
                 self.unfenced.retain(|&other| other != cpu);
                 self.unfenced.extend((!is_closed).then_some(cpu));
-                if !self.cpus.contains(&cpu) {
-                    self.cpus.push(cpu);
-                }
             }
         }
         are_closed

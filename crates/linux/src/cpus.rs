@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::num::NonZeroUsize;
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::AtomicU32;
 
 #[cfg(any(feature = "usdt", feature = "tracing"))]
 use pagedepot::cpus::Event;
@@ -10,8 +10,8 @@ use pagedepot::cpus::implement::{BlockArray, SlotMove, WordOffset};
 use pagedepot::cpus::{CpuLock, Cpus, Environment, FenceError, Here, Locked, Unusable, WhichCpu};
 use pagedepot::{CpuId, Pfn};
 use pagedepot_rseq::{Area, CpuSet, RseqMissing, affinity, membarrier};
-use rustix::process::{Pid, getpid};
 
+use crate::fork_mark::ForkMark;
 use crate::prim;
 use crate::sequences::{self, NO_FRAME};
 
@@ -102,32 +102,6 @@ impl fmt::Display for Fronts {
                 );
             }
         })
-    }
-}
-
-/// How a forked child notices that it is one.
-#[derive(Clone, Copy)]
-pub(crate) enum ForkMark<'m> {
-    /// 1 in the parent; lies in memory that the kernel wipes in a child, together with the gates.
-    Wiped(&'m AtomicU8),
-    /// The parent's process id, where the kernel cannot wipe.
-    Pid(Pid),
-}
-
-impl ForkMark<'_> {
-    /// A mark that says "parent" in this process.
-    pub fn by_pid() -> Self {
-        ForkMark::Pid(getpid())
-    }
-
-    /// Fails in a forked child.
-    pub fn check(self) -> Result<(), Unusable> {
-        let is_parent = match self {
-            // Relaxed: written before the depot existed, and a fork is ordered after that.
-            ForkMark::Wiped(mark) => mark.load(Ordering::Relaxed) != 0,
-            ForkMark::Pid(pid) => getpid() == pid,
-        };
-        is_parent.then_some(()).ok_or(Unusable::Forked)
     }
 }
 

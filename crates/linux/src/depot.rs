@@ -47,9 +47,10 @@ use crate::trim::{self, TrimError, Trimmed};
 /// drop(page); // the last page: the memory is unmapped here
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-/// When the last handle is dropped, callbacks of [`on_pressure`](Self::on_pressure) are dropped,
-/// and every CPU's cache is closed, which interrupts each CPU that runs this process once. It waits
-/// for no page. A page that is forgotten keeps the memory mapped.
+/// When the last handle is dropped, callbacks of [`on_pressure`](Self::on_pressure) and a
+/// [registered mover](RawDepot::register_mover) are dropped, and every CPU's cache is closed, which
+/// interrupts each CPU that runs this process once. It waits for no page. A page that is forgotten
+/// keeps the memory mapped.
 ///
 /// # A depot for the whole program
 /// ```
@@ -73,8 +74,10 @@ use crate::trim::{self, TrimError, Trimmed};
 /// [monitor](crate::pressure) makes room below the limit of the container.
 ///
 /// # Signal handlers
-/// A handler may allocate and free at any moment. If it interrupted a callback, a trim or a purge
-/// of its own thread, its request does not wait for that. If it interrupted code that has pages in
+/// A handler may allocate and free at any moment, except that it must not free while requests
+/// [wait](#waiting): a free calls their wakers. Its request may
+/// [compact](crate::Flags::compact). If it interrupted a callback, a trim or a purge of its own
+/// thread, its request does not wait for that. If it interrupted code that has pages in
 /// flight, its request naps for them in vain, some 130 ms at most. A handler that must not sleep
 /// asks with
 /// [`Flags::atomic`](crate::Flags::atomic) or [`Flags::no_reclaim`](crate::Flags::no_reclaim). A
@@ -224,7 +227,7 @@ impl Depot {
             Ok(owner) => {
                 std::mem::forget(owner);
                 // SAFETY: the last handle, and by the caller's promise no page outside of the
-                // callbacks.
+                // callbacks and the mover.
                 unsafe {
                     drop(shared.as_ref().take_callbacks());
                     Shared::unmap(shared);

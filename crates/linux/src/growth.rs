@@ -2,7 +2,7 @@
 
 use pagedepot::PageSize;
 
-use crate::cpus::ForkMark;
+use crate::fork_mark::ForkMark;
 use crate::memory::Mapping;
 use crate::sync::ForkLock;
 

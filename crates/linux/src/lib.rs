@@ -122,6 +122,7 @@ compile_error!(
 
 pub mod allocinfo;
 mod batch;
+mod bits;
 pub mod builder;
 mod ceiling;
 #[cfg(doctest)]
@@ -132,6 +133,7 @@ pub mod collections;
 mod cpus;
 mod depot;
 mod error;
+mod fork_mark;
 #[cfg(feature = "bytes")]
 pub mod frozen;
 mod grow;
@@ -144,6 +146,7 @@ mod memory;
 mod metadata;
 mod movable;
 mod movable_place;
+mod movable_table;
 mod movables;
 mod numa;
 mod page;

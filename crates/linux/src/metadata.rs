@@ -17,8 +17,8 @@ use pagedepot::cpus::CpuLock;
 use rustix::io::Errno;
 use rustix::mm::Advice;
 
-use crate::cpus::ForkMark;
 use crate::error::{BuildError, no_mapping};
+use crate::fork_mark::ForkMark;
 use crate::memory::Mapping;
 
 const LOCKS_AT: usize = 128;

@@ -5,13 +5,11 @@
 //! old one.
 //!
 //! # Theory
-//! Each page has a [`Place`], which its holder and compaction agree upon, and an entry in the
-//! depot's table of movable pages, by page number. Compaction finds the place by the table, makes
-//! it copied, copies, changes the table, and sets the new page. The holder gives the place up
-//! before it takes its entry out and frees the page, so compaction never frees what the holder
-//! frees. Neither waits for the other with a part of the table locked.
-//!
-//! The table has parts, each with a lock, by pageblock: a lock is held for one lookup.
+//! Each block has a [`Place`], which its holder and compaction agree upon, and an entry in the
+//! depot's [`Table`](crate::movable_table::Table) of movable blocks, by the number of its first
+//! page. Compaction finds the place by the table, makes it copied, copies, changes the table, and
+//! sets the new page. The holder gives the place up before it takes its entry out and frees the
+//! block, so compaction never frees what the holder frees. Neither takes a lock.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -19,13 +17,13 @@ use std::ops::{Deref, DerefMut};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::Arc;
 
 use pagedepot::{AllocError, CompactError, Compacted, Compaction, Flags, Order, Pfn};
 
 use crate::depot::Depot;
-use crate::movable_place::Place;
+use crate::movable_place::{Extent, Place};
 use crate::page::Page;
+use crate::prim::AtomicU64;
 use crate::raw::Shared;
 
 impl Depot {
@@ -33,7 +31,9 @@ impl Depot {
     /// to it is in progress.
     ///
     /// # Errors
-    /// As [`page`](Self::page).
+    /// As [`page`](Self::page). [`AllocError::Exhausted`] also if the system has no addresses for
+    /// the table of movable pages (`RLIMIT_AS`): 72 bytes for each page of the depot, with the
+    /// first movable one.
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn movable(&self, order: Order, flags: Flags) -> Result<Movable, AllocError> {
         Movable::new(self, order, flags)
@@ -103,15 +103,33 @@ pub(crate) fn compact(depot: &Shared, rules: Compaction) -> Result<Compacted, Co
 /// # When it stays where it is
 /// While [`read`](Self::read)'s or [`write`](Self::write)'s value lives, and while it is pinned by
 /// [`Depot::pin_range`]. Its page number and its place in a memory file change with a move, so pin
-/// a page that a device or another process uses. Not for signal handlers: one that wants a page
-/// that its own thread is copying would wait for ever.
+/// a page that a device or another process uses, while such a value lives: a pin that is made of a
+/// [page number](Self::pfn) alone may come too late.
+/// ```
+/// # use pagedepot_linux::{Depot, Flags, Order};
+/// # let depot = Depot::new(1 << 20)?;
+/// let page = depot.movable(Order::BASE, Flags::default())?;
+/// let bytes = page.read(); // it stays where it is
+/// let pinned = depot.pin_range(page.pfn(), page.order().frames())?;
+/// drop(bytes); // and still does, until `pinned` is dropped
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+/// Not for signal handlers: one that wants a page that its own thread is copying would wait for
+/// ever. (A handler may ask for pages that compaction makes room for.)
+///
+/// # After fork
+/// A child reads and drops its parent's pages without waiting. It sees what was there at the fork;
+/// of a memory file, whatever its parent has there now.
 ///
 /// # Cost
 /// An access costs two atomic operations on a word of this page's own. Making and dropping one
-/// costs an allocation of the heap, and two locks of a 64th of the depot's pageblocks.
+/// costs five atomic operations beside those of a [`Page`], two of them on a word that all threads
+/// share, and 72 bytes.
 pub struct Movable {
     depot: NonNull<Shared>,
-    place: ManuallyDrop<Arc<Place>>,
+    /// Of the slot, in the depot's table.
+    word: NonNull<AtomicU64>,
+    slot: u32,
     order: Order,
 }
 
@@ -126,15 +144,21 @@ impl RefUnwindSafe for Movable {}
 impl Movable {
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub(crate) fn new(depot: &Depot, order: Order, flags: Flags) -> Result<Self, AllocError> {
+        let table = depot.shared().movables().table()?;
         let (pfn, order) = depot.page_with(order, flags)?.into_raw();
-        let place = Arc::new(Place::new(pfn.get()));
-        depot.shared().movables().insert(pfn.get(), order, &place);
-        Ok(Movable { depot: depot.pointer(), place: ManuallyDrop::new(place), order })
+        let slot = table.insert(Extent { first: pfn.get(), order: order.get() });
+        let word = NonNull::from(table.place(slot).0);
+        Ok(Movable { depot: depot.pointer(), word, slot, order })
     }
 
     fn shared(&self) -> &Shared {
         // SAFETY: mapped while this page is outstanding (`teardown`, invariant 1).
         unsafe { self.depot.as_ref() }
+    }
+
+    fn place(&self) -> Place<'_> {
+        // SAFETY: the table is unmapped with the depot, which this page keeps mapped.
+        Place(unsafe { self.word.as_ref() })
     }
 
     /// The block has 2^order pages of the base size.
@@ -145,12 +169,12 @@ impl Movable {
     /// Page frame number of the first page at this moment. It may change whenever no access is in
     /// progress.
     pub fn pfn(&self) -> Pfn {
-        Pfn::new(self.place.page())
+        Pfn::new(self.place().page())
     }
 
     fn begin(&self) -> (NonNull<u8>, usize) {
-        let page = Pfn::new(self.place.begin_access());
         let shared = self.shared();
+        let page = Pfn::new(self.place().begin_access(shared.movables().fork_mark()));
         (shared.address(page), shared.page_size().bytes() << self.order.get())
     }
 
@@ -158,7 +182,7 @@ impl Movable {
     /// copy of the page that compaction is just making.
     pub fn read(&self) -> Bytes<'_> {
         let (start, bytes) = self.begin();
-        Bytes { place: &self.place, start, bytes, _page: self }
+        Bytes { start, bytes, page: self }
     }
 
     /// As [`read`](Self::read), to write.
@@ -168,19 +192,16 @@ impl Movable {
 
     /// Makes it a page that stays where it is.
     pub fn into_page(self) -> Page {
-        let mut this = ManuallyDrop::new(self);
+        let this = ManuallyDrop::new(self);
         let pfn = this.give_up();
         // SAFETY: given up: the block is this value's, which is not dropped any more.
         unsafe { Page::from_pointer(this.depot, pfn, this.order) }
     }
 
-    /// Takes the page out of compaction's reach.
-    fn give_up(&mut self) -> Pfn {
-        let page = self.place.give_up();
-        self.shared().movables().remove(page);
-        // SAFETY: called once, by `into_page` or `drop`.
-        unsafe { ManuallyDrop::drop(&mut self.place) };
-        Pfn::new(page)
+    /// Takes the page out of compaction's reach. Called once, by `into_page` or `drop`.
+    fn give_up(&self) -> Pfn {
+        let table = self.shared().movables().table().expect("it was made before this page");
+        Pfn::new(table.remove(self.slot))
     }
 }
 
@@ -200,10 +221,9 @@ impl fmt::Debug for Movable {
 
 /// The bytes of a [`Movable`] page, which stays where it is while this lives.
 pub struct Bytes<'p> {
-    place: &'p Place,
     start: NonNull<u8>,
     bytes: usize,
-    _page: &'p Movable,
+    page: &'p Movable,
 }
 
 // SAFETY: as `&[u8]`.
@@ -223,13 +243,13 @@ impl Deref for Bytes<'_> {
 
 impl Drop for Bytes<'_> {
     fn drop(&mut self) {
-        self.place.end_access();
+        self.page.place().end_access();
     }
 }
 
 impl fmt::Debug for Bytes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Bytes({} of {:?})", self.bytes, self._page)
+        write!(f, "Bytes({} of {:?})", self.bytes, self.page)
     }
 }
 

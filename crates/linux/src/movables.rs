@@ -1,130 +1,122 @@
-//! The table of a depot's movable pages, and their mover: see [`movable`](crate::movable). What it
-//! does not know it asks the program's own mover about.
+//! A depot's movable pages, and their mover: see [`movable`](crate::movable). What it does not know
+//! it asks the program's own mover about.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::ptr::NonNull;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 
-use pagedepot::{Compacted, Move, Mover, Occupant, Order, PageSize, Pfn};
+use pagedepot::{AllocError, Compacted, Move, Mover, Occupant, Order, PageSize, Pfn};
 
-use crate::cpus::ForkMark;
-use crate::movable_place::{Found, Place};
-use crate::pins::Pins;
+use crate::bits::Bits;
+use crate::movable_place::{Extent, Found};
+use crate::movable_table::{ORDER_MAX, Table};
+use crate::prim::ForkMark;
 use crate::sites::SiteTable;
-use crate::sync::ForkLock;
+use crate::sync::Shared;
 
-/// Number of parts, each with a lock.
-const PARTS: usize = 64;
-/// Pages of a pageblock.
-const PAGEBLOCK: u32 = Order::PAGEBLOCK.frames();
+const _: () = assert!(ORDER_MAX == Order::MAX.get());
 
-/// Movable pages of a depot, by the number of their first page.
+/// The program's own mover.
+pub(crate) type OtherMover = Arc<dyn Mover + Send + Sync>;
+
+/// Movable pages of a depot. See [`Table`] for why nothing here takes a lock.
 pub(crate) struct Movables {
-    parts: Vec<ForkLock<BTreeMap<u32, Entry>>>,
+    /// Made with the first movable page.
+    table: Shared<Table>,
+    /// Pages that the depot may come to have.
+    pages: u32,
+    fork_mark: ForkMark,
     /// The first byte of the depot's memory.
     base: NonNull<u8>,
     page_size: PageSize,
-    pins: Arc<ForkLock<Pins>>,
+    /// Pages that are pinned: see `pins`.
+    pinned: Arc<Bits>,
     sites: SiteTable,
-    /// The program's.
-    other: OnceLock<Arc<dyn Mover + Send + Sync>>,
+    other: Shared<OtherMover>,
 }
 
-// SAFETY: only `move_page` accesses the memory behind `base`, and it says why it may. All else is
-// locked.
+// SAFETY: only `move_page` accesses the memory behind `base`, and it says why it may. All else may
+// be shared.
 unsafe impl Send for Movables {}
 // SAFETY: as above.
 unsafe impl Sync for Movables {}
 
-struct Entry {
-    order: Order,
-    place: Weak<Place>,
+/// What a depot's movable pages need to know of it.
+pub(crate) struct Surroundings {
+    pub pages: u32,
+    pub fork_mark: ForkMark,
+    pub base: NonNull<u8>,
+    pub page_size: PageSize,
+    pub pinned: Arc<Bits>,
+    pub sites: SiteTable,
 }
 
 impl Movables {
-    /// An empty table, of a depot whose memory begins at `base`.
-    pub fn new(
-        fork_mark: ForkMark<'static>,
-        base: NonNull<u8>,
-        page_size: PageSize,
-        pins: Arc<ForkLock<Pins>>,
-        sites: SiteTable,
-    ) -> Self {
-        let part = |_| ForkLock::new(fork_mark, BTreeMap::new());
-        let (parts, other) = ((0..PARTS).map(part).collect(), OnceLock::new());
-        Movables { parts, base, page_size, pins, sites, other }
+    /// None yet.
+    pub fn new(depot: Surroundings) -> Self {
+        let Surroundings { pages, fork_mark, base, page_size, pinned, sites } = depot;
+        let (table, other) = (Shared::new(), Shared::new());
+        Movables { table, pages, fork_mark, base, page_size, pinned, sites, other }
     }
 
     /// Registers the program's mover. `false`: there is one.
-    pub fn register(&self, mover: Arc<dyn Mover + Send + Sync>) -> bool {
+    pub fn register(&self, mover: OtherMover) -> bool {
         self.other.set(mover).is_ok()
     }
 
-    fn part(&self, page: u32) -> &ForkLock<BTreeMap<u32, Entry>> {
-        &self.parts[(page / PAGEBLOCK) as usize % PARTS]
+    /// Takes the program's mover out.
+    ///
+    /// # Safety
+    /// Nothing is compacted, now or later.
+    pub unsafe fn take_other(&self) -> Option<OtherMover> {
+        // SAFETY: the caller's promise; only compaction uses it.
+        unsafe { self.other.take() }
     }
 
-    pub fn insert(&self, page: u32, order: Order, place: &Arc<Place>) {
-        // In a forked child nothing is moved.
-        if let Ok(mut part) = self.part(page).lock() {
-            part.insert(page, Entry { order, place: Arc::downgrade(place) });
-        }
+    /// The table. The system may have no addresses for it: 72 bytes for each page of the depot.
+    pub fn table(&self) -> Result<&Table, AllocError> {
+        let make = || Table::new(self.pages, self.fork_mark);
+        self.table.get_or_try_make(make).map_err(|_| AllocError::Exhausted)
     }
 
-    pub fn remove(&self, page: u32) {
-        if let Ok(mut part) = self.part(page).lock() {
-            part.remove(&page);
-        }
+    /// Whether this process is not a forked child.
+    pub fn fork_mark(&self) -> ForkMark {
+        self.fork_mark
     }
 
-    /// The block that contains a page, and its place.
-    fn find(&self, page: u32) -> Option<(u32, Order, Arc<Place>)> {
-        // A block of two pageblocks may begin in the previous one.
-        [page, page & !(Order::MAX.frames() - 1)].into_iter().find_map(|from| {
-            let part = self.part(from).lock().ok()?;
-            let (&first, entry) = part.range(..=page).next_back()?;
-            let is_in = page - first < entry.order.frames();
-            is_in.then(|| Some((first, entry.order, entry.place.upgrade()?)))?
-        })
+    fn find(&self, page: Pfn) -> Option<Extent> {
+        self.table.get()?.find(page.get())
     }
 
-    /// Whether a page of the block is pinned, see `pins`.
-    fn is_pinned(&self, first: u32, order: Order) -> bool {
-        let Ok(pins) = self.pins.lock() else { return true };
-        (first..first + order.frames()).any(|page| pins.contains(Pfn::new(page)))
+    fn is_pinned(&self, block: Extent) -> bool {
+        let first = block.first as usize;
+        self.pinned.any(first..first + (1 << block.order))
     }
 
     fn move_page(&self, from: Pfn, to: Pfn, order: Order) -> Found {
-        let Some((first, _, place)) = self.find(from.get()) else { return Found::Elsewhere };
-        if first != from.get() {
-            return Found::Elsewhere;
-        }
-        let found = place.begin_copy(first);
-        if found == Found::Ours {
+        let Some(table) = self.table.get() else { return Found::Elsewhere };
+        let block = Extent { first: from.get(), order: order.get() };
+        table.move_block(block, to.get(), &self.pinned, || {
             let bytes = self.page_size.bytes() << order.get();
             let offset = |pfn: Pfn| pfn.index() << self.page_size.shift();
             // SAFETY: both are blocks of the depot of this order. No thread accesses `from` while
-            // its place is copied (`Place`, invariant 2), and `to` was allocated for this move.
+            // its place is copied (`Place`, invariants 2 and 5), and `to` was allocated for this
+            // move.
             unsafe {
                 let source = self.base.add(offset(from));
                 self.base.add(offset(to)).copy_from_nonoverlapping(source, bytes);
             }
             self.sites.move_to(from, to);
-            // Before `end_copy`: after it, the holder may take the entry of `to` out.
-            self.insert(to.get(), order, &place);
-            self.remove(from.get());
-            place.end_copy(to.get());
-        }
-        found
+        })
     }
 }
 
 impl Mover for Movables {
     fn occupant(&self, frame: Pfn) -> Occupant {
-        match self.find(frame.get()) {
-            Some((first, order, _)) if !self.is_pinned(first, order) => {
-                Occupant::Movable { first: Pfn::new(first), order }
+        match self.find(frame) {
+            Some(block) if !self.is_pinned(block) => {
+                let order = Order::new(block.order).expect("entries have orders of blocks");
+                Occupant::Movable { first: Pfn::new(block.first), order }
             }
             Some(_) => Occupant::Pinned,
             None => self.other.get().map_or(Occupant::Unknown, |other| other.occupant(frame)),

@@ -10,24 +10,36 @@
 //! A trim holds the lock from before it looks for free pages of a chunk until it has dropped the
 //! chunk's memory. So no trim takes memory from a range after the range was pinned. Before that, no
 //! device has the range.
+//!
+//! Compaction takes no lock: it may run in a signal handler above a thread that has this one. It
+//! reads a bit for each page, which says whether the page has pins, once it has taken the place of
+//! a movable block (`movable_table`, invariant 7).
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use pagedepot::Pfn;
 
+use crate::bits::Bits;
 use crate::error::BuildError;
 
 /// How many pins each page has.
-#[derive(Default)]
 pub(crate) struct Pins {
     /// Each key begins a run of pages with this many pins, which ends at the next key. Pages before
     /// the first key have none.
     counts: BTreeMap<u64, u32>,
+    /// Whether each page has any.
+    pinned: Arc<Bits>,
 }
 
 impl Pins {
+    /// None yet; each page's bit in `pinned` follows its pins.
+    pub fn new(pinned: Arc<Bits>) -> Self {
+        Pins { counts: BTreeMap::new(), pinned }
+    }
+
     /// Whether a page is pinned.
     pub fn contains(&self, page: Pfn) -> bool {
         // Mostly there are none, and a trim asks about each page.
@@ -47,12 +59,24 @@ impl Pins {
 
     /// Pins the pages once more. On an error no page is pinned.
     pub fn add(&mut self, pages: Range<u64>) -> Result<(), PinError> {
-        self.change(pages, |count| count.checked_add(1).ok_or(PinError::TooMany))
+        self.change(pages.clone(), |count| count.checked_add(1).ok_or(PinError::TooMany))?;
+        self.pinned.set(pages.start as usize..pages.end as usize);
+        Ok(())
     }
 
     /// Removes one pin from each page. On an error none is removed.
     pub fn remove(&mut self, pages: Range<u64>) -> Result<(), PinError> {
-        self.change(pages, |count| count.checked_sub(1).ok_or(PinError::NotPinned))
+        self.change(pages.clone(), |count| count.checked_sub(1).ok_or(PinError::NotPinned))?;
+        let mut start = pages.start;
+        while start < pages.end {
+            let behind = self.counts.range(start + 1..pages.end).next();
+            let end = behind.map_or(pages.end, |(&next, _)| next);
+            if self.count_at(start) == 0 {
+                self.pinned.clear(start as usize..end as usize);
+            }
+            start = end;
+        }
+        Ok(())
     }
 
     fn change(
@@ -149,7 +173,8 @@ mod tests {
         fn agrees_with_a_model(
             steps in proptest::collection::vec((any::<bool>(), 0..PAGES, 1..PAGES), 0..60),
         ) {
-            let (mut pins, mut model) = (Pins::default(), [0u32; PAGES]);
+            let pinned = Arc::new(Bits::new(PAGES).unwrap());
+            let (mut pins, mut model) = (Pins::new(pinned.clone()), [0u32; PAGES]);
             for (adds, start, pages) in steps {
                 let run = start..(start + pages).min(PAGES);
                 let pages = run.start as u64..run.end as u64;
@@ -165,6 +190,7 @@ mod tests {
                 for (page, &count) in model.iter().enumerate() {
                     prop_assert_eq!(pins.count_at(page as u64), count);
                     prop_assert_eq!(pins.contains(Pfn::new(page as u32)), count > 0);
+                    prop_assert_eq!(pinned.get(page), count > 0);
                 }
                 let pinned = model.iter().filter(|&&count| count > 0).count();
                 prop_assert_eq!(pins.pages(), pinned as u64);

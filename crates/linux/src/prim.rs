@@ -8,13 +8,64 @@ pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-#[cfg(loom)]
-use loom::sync::{Mutex as Lock, MutexGuard};
 #[cfg(not(loom))]
-use std::sync::{Mutex as Lock, MutexGuard};
-use std::sync::{PoisonError, TryLockError};
+pub(crate) use crate::sync::{ForkLock, Guard as ForkGuard};
+#[cfg(loom)]
+pub use loom::sync::MutexGuard as ForkGuard;
 
 use rustix::io::Errno;
+
+/// See [`fork_mark`](crate::fork_mark).
+#[cfg(not(loom))]
+pub(crate) type ForkMark = crate::fork_mark::ForkMark<'static>;
+
+/// The mark of a model, which is a child's when the model says so.
+#[cfg(loom)]
+#[derive(Clone, Copy)]
+pub struct ForkMark;
+
+/// A model is a forked child.
+#[cfg(loom)]
+#[derive(Debug)]
+pub struct Forked;
+
+#[cfg(loom)]
+impl ForkMark {
+    pub fn check(self) -> Result<(), Forked> {
+        if crate::IS_CHILD.get() { Err(Forked) } else { Ok(()) }
+    }
+}
+
+/// A step that a model leaves out, to see that it fails then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mutant {
+    /// Compaction moves the block at a page, whatever its order.
+    MovesAnyOrder,
+    /// Compaction looks for pins before it takes the place, and not after.
+    LooksForPinsEarly,
+    /// A new block can be moved before it is in the table.
+    OpensEarly,
+    /// Taking a slot leaves the tag of the list as it is.
+    UntaggedSlots,
+    /// The new page is set before its entry.
+    SetsPageEarly,
+    /// A forked child waits for a copy.
+    WaitsInChild,
+    /// `Pieces::unmap` looks before it clears.
+    LooksFirst,
+}
+
+/// Whether a model leaves this step out. Never in production.
+#[inline(always)]
+pub fn is_mutant(mutant: Mutant) -> bool {
+    #[cfg(loom)]
+    return crate::MUTANT.get() == Some(mutant);
+    #[cfg(not(loom))]
+    {
+        let _ = mutant;
+        false
+    }
+}
 
 /// Milliseconds of a clock that costs little. Loom's stands still.
 pub fn now_ms() -> u64 {
@@ -69,34 +120,44 @@ pub fn wake_all(_word: &AtomicU32) {
     }
 }
 
-/// A mutex that goes on after a panic.
-pub struct Mutex<T>(Lock<T>);
+/// Loom's lock in the place of a [`ForkLock`](crate::sync::ForkLock).
+#[cfg(loom)]
+pub struct ForkLock<T>(ForkMark, loom::sync::Mutex<T>);
 
-impl<T> Mutex<T> {
-    pub fn new(value: T) -> Self {
-        Mutex(Lock::new(value))
+#[cfg(loom)]
+impl<T> ForkLock<T> {
+    pub fn new(fork_mark: ForkMark, value: T) -> Self {
+        ForkLock(fork_mark, loom::sync::Mutex::new(value))
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn lock(&self) -> Result<ForkGuard<'_, T>, Forked> {
+        self.0.check()?;
+        Ok(self.1.lock().unwrap())
     }
 
-    /// `None`: another thread has it, or this one.
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        match self.0.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+    pub fn try_lock(&self) -> Option<ForkGuard<'_, T>> {
+        self.1.try_lock().ok()
     }
 }
 
-/// Lets other threads run.
-pub fn yield_now() {
+/// How often a thread that waits gives its CPU away before it sleeps: a thread of a real-time class
+/// yields to its equals alone.
+#[cfg(not(loom))]
+const YIELDS_MAX: u32 = 100;
+
+/// Lets other threads run, in a loop that has done so `rounds` times.
+pub fn back_off(rounds: u32) {
     #[cfg(not(loom))]
-    std::thread::yield_now();
+    if rounds < YIELDS_MAX {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(std::time::Duration::from_micros(50));
+    }
     #[cfg(loom)]
-    loom::thread::yield_now();
+    {
+        let _ = rounds;
+        loom::thread::yield_now();
+    }
 }
 
 /// The kernel's number for this thread.
@@ -153,13 +214,4 @@ pub fn fence(order: Ordering) {
     if !crate::SKIPS_FENCES.get() {
         loom::sync::atomic::fence(order);
     }
-}
-
-/// Whether `Pieces::unmap` looks before it clears, which a model must notice.
-#[inline(always)]
-pub fn looks_first() -> bool {
-    #[cfg(loom)]
-    return crate::LOOKS_FIRST.get();
-    #[cfg(not(loom))]
-    false
 }

@@ -12,13 +12,15 @@ use pagedepot::{
 };
 pub use pagedepot::{Allocator, FrameRange, FreeError, FreeManyError, Pfn};
 
+use crate::bits::Bits;
 use crate::closed_cpus::ClosedCpus;
-use crate::cpus::{ForkMark, LinuxCpus};
+use crate::cpus::LinuxCpus;
 use crate::error::CallbackError;
+use crate::fork_mark::ForkMark;
 use crate::growth::Growth;
 use crate::memory::Memory;
 use crate::metadata::Metadata;
-use crate::movables::Movables;
+use crate::movables::{Movables, OtherMover, Surroundings};
 use crate::pins::Pins;
 use crate::pressure::Bell;
 use crate::shrinkers::Shrinkers;
@@ -201,12 +203,13 @@ impl<'d> RawDepot<'d> {
         self.frames().free(pfn, order)
     }
 
-    /// Registers a mover for blocks that the program holds by their numbers, for the depot's life:
+    /// Registers a mover for blocks that the program holds by their numbers, for good:
     /// for [`Depot::compact`](crate::Depot::compact), and for requests with [`Flags::compact`].
     /// It is asked about what is no [`Movable`](crate::Movable) page. A move copies the block's
     /// memory, and that is the mover's part; the feature `allocinfo` no longer knows who allocated
-    /// it. The mover must not own a handle of this depot, which
-    /// would then never be unmapped.
+    /// it. The mover is dropped with the depot's last handle, so it must not own one: use a
+    /// [`WeakDepot`](crate::WeakDepot). It may own pages. A signal handler whose request may
+    /// [compact](Flags::compact) calls the mover in the handler.
     ///
     /// # Errors
     /// [`MoverRegistered`]: there is one already.
@@ -461,7 +464,7 @@ pub(crate) struct Shared {
     is_pinned: bool,
     trimming: Box<TrimState>,
     callbacks: Box<ForkLock<Callbacks>>,
-    pins: Arc<ForkLock<Pins>>,
+    pins: Box<ForkLock<Pins>>,
     withheld: Box<ForkLock<Withheld>>,
     movables: Box<Movables>,
     growth: Growth,
@@ -482,16 +485,26 @@ pub(crate) struct Assembly {
     pub sites: SiteTable,
     pub fork_mark: ForkMark<'static>,
     pub is_pinned: bool,
+    /// Whether each page that there may come to be is pinned.
+    pub pinned: Bits,
+    /// Pages that there may come to be.
+    pub pages_max: u32,
 }
 
 impl Shared {
     pub(crate) fn assemble(parts: Assembly) -> Box<Self> {
         let page_size = parts.allocator.page_size();
         let callbacks = ForkLock::new(parts.fork_mark, Callbacks::new(parts.fork_mark));
-        let pins = Arc::new(ForkLock::new(parts.fork_mark, Pins::default()));
-        let base = parts.memory.start();
-        let sites = parts.sites.clone();
-        let movables = Movables::new(parts.fork_mark, base, page_size, pins.clone(), sites);
+        let pinned = Arc::new(parts.pinned);
+        let movables = Movables::new(Surroundings {
+            pages: parts.pages_max,
+            fork_mark: parts.fork_mark,
+            base: parts.memory.start(),
+            page_size,
+            pinned: pinned.clone(),
+            sites: parts.sites.clone(),
+        });
+        let pins = Box::new(ForkLock::new(parts.fork_mark, Pins::new(pinned)));
         let depot = Box::new(Shared {
             allocator: parts.allocator,
             memory: parts.memory,
@@ -505,7 +518,7 @@ impl Shared {
             growth: parts.growth,
             sites: parts.sites,
             teardown: Box::new(Teardown::new()),
-            waiting: Box::new(Waiters::new(ClosedCpus::default())),
+            waiting: Box::new(Waiters::new(parts.fork_mark, ClosedCpus::default())),
             _backing: parts.backing,
             _metadata: parts.metadata,
         });
@@ -695,10 +708,17 @@ impl Shared {
         kept.has_shrinkers.then(|| kept.shrinkers.clone())
     }
 
-    /// The callbacks, for the last handle to drop: no request runs any more. A callback may own
-    /// pages of this depot, so they must not live as long as its pages.
-    pub(crate) fn take_callbacks(&self) -> Vec<Arc<dyn Reclaim + Send>> {
-        self.callbacks.lock().map_or_else(|_| Vec::new(), |mut kept| std::mem::take(&mut kept.all))
+    /// The callbacks and the program's mover, for the last handle to drop. They may own pages of
+    /// this depot, so they must not live as long as its pages.
+    ///
+    /// # Safety
+    /// No request or compaction runs, now or later.
+    pub(crate) unsafe fn take_callbacks(
+        &self,
+    ) -> (Vec<Arc<dyn Reclaim + Send>>, Option<OtherMover>) {
+        let all = self.callbacks.lock().map(|mut kept| std::mem::take(&mut kept.all));
+        // SAFETY: the caller's promise.
+        (all.unwrap_or_default(), unsafe { self.movables.take_other() })
     }
 
     /// Sums `pages` over the zones.
@@ -730,7 +750,8 @@ impl Mapped for Shared {
     }
 
     fn close_gates(&self) -> Gates {
-        drop(self.take_callbacks());
+        // SAFETY: requests and compaction are a handle's, and there is none any more.
+        drop(unsafe { self.take_callbacks() });
         if self.allocator.cpu_caches().disable().busy_cpus == 0 {
             return Gates::Fenced;
         }

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use pagedepot::cpus::Unusable;
 use pagedepot::{Pressure, Reclaim};
 
-use crate::cpus::ForkMark;
+use crate::fork_mark::ForkMark;
 use crate::sync::{ForkLock, Guard};
 
 /// How often a request that runs short yields while address spaces are added or removed. Bounded,

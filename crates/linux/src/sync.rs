@@ -10,8 +10,10 @@
 //! | the locks of an address space, the locks of CPUs | they lie in memory that the kernel wipes in a child (`MADV_WIPEONFORK`), so they are free there |
 //! | [`ForkLock`] | before and while it waits, it checks the [`ForkMark`], which lies in such memory too |
 //! | [`Shared`] | no thread waits for another's value: each makes its own, and the first to publish wins |
+//! | a [`Place`](crate::movable_place::Place) that is being copied | as a `ForkLock`; the copier has not changed the page |
 
 use std::cell::UnsafeCell;
+use std::convert::Infallible;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -20,7 +22,7 @@ use pagedepot::cpus::Unusable;
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-use crate::cpus::ForkMark;
+use crate::fork_mark::ForkMark;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -102,36 +104,74 @@ impl<T> Drop for Guard<'_, T> {
     }
 }
 
-/// A value for the life of the process, made when it is first needed.
-pub(crate) struct Shared<T: 'static>(AtomicPtr<T>);
+/// A value that is made when it is first needed, and stays.
+pub(crate) struct Shared<T>(AtomicPtr<T>);
+
+// SAFETY: owns a `T`, and any thread may drop it.
+unsafe impl<T: Send> Send for Shared<T> {}
+// SAFETY: lends the `T` to all threads, and one of them may have made it.
+unsafe impl<T: Send + Sync> Sync for Shared<T> {}
 
 impl<T: Send + Sync> Shared<T> {
     pub const fn new() -> Self {
         Shared(AtomicPtr::new(ptr::null_mut()))
     }
 
+    /// The value, if it was made.
+    #[inline]
+    pub fn get(&self) -> Option<&T> {
+        // Acquire: pairs with the Release in `set`; the value is seen whole.
+        // SAFETY: from a box that is freed by `take` or `drop` alone.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Publishes a value, unless there is one: then the new one comes back.
+    pub fn set(&self, value: T) -> Result<(), T> {
+        let made = Box::into_raw(Box::new(value));
+        // Release: publishes the value. Relaxed: of a value that was there nothing is read.
+        let stored =
+            self.0.compare_exchange(ptr::null_mut(), made, Ordering::Release, Ordering::Relaxed);
+        match stored {
+            Ok(_) => Ok(()),
+            // SAFETY: made above, and not published.
+            Err(_) => Err(*unsafe { Box::from_raw(made) }),
+        }
+    }
+
     /// Returns the value. If several threads make it at the same moment, all use the one published
     /// first.
-    pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &'static T {
-        // Acquire: pairs with the Release below; the value is seen whole.
-        let mut shared = self.0.load(Ordering::Acquire);
-        if shared.is_null() {
-            let made = Box::into_raw(Box::new(make()));
-            // Release: publishes the value. Acquire: of the value that another thread published
-            // first.
-            let stored =
-                self.0.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
-            shared = stored.map_or_else(
-                |first| {
-                    // SAFETY: made above, and not published.
-                    drop(unsafe { Box::from_raw(made) });
-                    first
-                },
-                |_| made,
-            );
+    pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &T {
+        self.get_or_try_make(|| Ok::<_, Infallible>(make())).unwrap_or_else(|never| match never {})
+    }
+
+    /// As [`get_or_make`](Self::get_or_make), of a value that may not be had.
+    pub fn get_or_try_make<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
+        if self.get().is_none() {
+            // The value of a faster thread is as good.
+            let _ = self.set(make()?);
         }
-        // SAFETY: from a box that is never freed.
-        unsafe { &*shared }
+        Ok(self.get().expect("it was set above, or before"))
+    }
+
+    /// Takes the value out.
+    ///
+    /// # Safety
+    /// No reference to the value is in use.
+    pub unsafe fn take(&self) -> Option<T> {
+        // Acquire: as in `get`.
+        let value = self.0.swap(ptr::null_mut(), Ordering::Acquire);
+        // SAFETY: from a box, which no other caller gets; and the caller's promise.
+        (!value.is_null()).then(|| *unsafe { Box::from_raw(value) })
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        let value = *self.0.get_mut();
+        if !value.is_null() {
+            // SAFETY: from a box; no reference outlives this value.
+            drop(unsafe { Box::from_raw(value) });
+        }
     }
 }
 
@@ -177,5 +217,12 @@ mod tests {
     fn a_shared_value_is_made_once_and_stays() {
         static SHARED: Shared<u32> = Shared::new();
         assert_eq!((SHARED.get_or_make(|| 7), SHARED.get_or_make(|| 8)), (&7, &7));
+        assert_eq!((SHARED.get(), SHARED.set(9)), (Some(&7), Err(9)));
+        let own = Shared::new();
+        assert_eq!(own.get_or_try_make(|| Err("none")), Err::<&Box<u32>, _>("none"));
+        assert_eq!((own.get(), own.set(Box::new(1))), (None, Ok(())));
+        // SAFETY: no reference is in use.
+        assert_eq!(unsafe { (own.take(), own.take()) }, (Some(Box::new(1)), None));
+        own.set(Box::new(2)).unwrap();
     }
 }

@@ -41,12 +41,18 @@
 //!
 //! A waiter that is told and never polled again, nor dropped, keeps the others from pages.
 //!
+//! # Panics and forks
+//! A report of misuse may panic while caches are taken away. Then they are given back, and marks
+//! are answered as after any other use of the queue. A forked child does not use the queue, which a
+//! thread of its parent may hold: all calls but [`Waiters::tell`], which waits for nothing, do
+//! nothing there.
+//!
 //! Explored by `tests/loom/waiting.rs`.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
 
-use crate::prim::{AtomicU32, Mutex, Ordering, fence};
+use crate::prim::{AtomicU32, ForkGuard, ForkLock, ForkMark, Ordering, fence};
 
 /// The state that waiters and bringers share.
 pub(crate) struct Waiters<C> {
@@ -54,7 +60,7 @@ pub(crate) struct Waiters<C> {
     waiting: AtomicU32,
     /// Marks of bringers that no tell has answered.
     pending: AtomicU32,
-    queue: Mutex<Queue<C>>,
+    queue: ForkLock<Queue<C>>,
 }
 
 /// The waiters, in the order in which they came.
@@ -94,9 +100,10 @@ impl<C> Queue<C> {
 const ANY_ORDER: u32 = u32::MAX;
 
 impl<C> Waiters<C> {
-    pub fn new(closed: C) -> Self {
+    pub fn new(fork_mark: ForkMark, closed: C) -> Self {
         let queue = Queue { next: 0, waiters: BTreeMap::new(), closed };
-        Waiters { waiting: AtomicU32::new(0), pending: AtomicU32::new(0), queue: Mutex::new(queue) }
+        let (waiting, pending) = (AtomicU32::new(0), AtomicU32::new(0));
+        Waiters { waiting, pending, queue: ForkLock::new(fork_mark, queue) }
     }
 
     /// Whether a bringer, which has put its pages into the store, has to [`tell`](Self::tell).
@@ -138,25 +145,32 @@ impl<C> Waiters<C> {
         }
     }
 
-    /// Calls `act` with the queue.
-    fn with<R>(&self, act: impl FnOnce(&mut Queue<C>) -> R) -> R {
-        let mut queue = self.queue.lock();
-        let result = act(&mut queue);
-        drop(queue);
-        self.serve();
-        result
+    /// Calls `act` with the queue. `None`: this is a forked child.
+    fn with<R>(&self, act: impl FnOnce(&mut Queue<C>) -> R) -> Option<R> {
+        let queue = self.queue.lock().ok()?;
+        let mut taken = Turn { queue, _serving: Serving(self) };
+        Some(act(&mut taken.queue))
     }
 
     /// Adds a waiter for a block of this order. Before the first one is added, `close` takes the
-    /// caches away. Look only afterwards.
-    pub fn enter(&self, order: u32, close: impl FnOnce(&mut C)) -> Ticket {
+    /// caches away; if it panics, `open` gives them back. Look only afterwards. `None`: this is a
+    /// forked child.
+    pub fn enter(
+        &self,
+        order: u32,
+        close: impl FnOnce(&mut C),
+        open: impl FnOnce(&mut C),
+    ) -> Option<Ticket> {
         self.with(|queue| {
             if queue.waiters.is_empty() {
                 // Relaxed: the fence orders it.
                 self.waiting.store(1, Ordering::Relaxed);
                 // Pairs with the fence in `are_there`: see 1.
                 fence(Ordering::SeqCst);
-                close(&mut queue.closed);
+                let closed = &mut queue.closed;
+                let mut closing = Closing { waiting: &self.waiting, closed, open: Some(open) };
+                close(closing.closed);
+                closing.open = None;
             }
             let number = queue.next;
             queue.next += 1;
@@ -165,8 +179,8 @@ impl<C> Waiters<C> {
         })
     }
 
-    /// Calls `see` with what was taken away, under the lock.
-    pub fn with_closed<R>(&self, see: impl FnOnce(&mut C) -> R) -> R {
+    /// Calls `see` with what was taken away, under the lock. `None`: this is a forked child.
+    pub fn with_closed<R>(&self, see: impl FnOnce(&mut C) -> R) -> Option<R> {
         self.with(|queue| see(&mut queue.closed))
     }
 
@@ -175,23 +189,24 @@ impl<C> Waiters<C> {
     pub fn arm(&self, ticket: Ticket, waker: &Waker) -> bool {
         // Made, and the one before dropped, not under the lock: as in `serve`.
         let mut waker = Some(waker.clone());
-        self.with(|queue| {
+        let was_told = self.with(|queue| {
             let waiter = queue.waiters.get_mut(&ticket.number).expect("it waits");
             std::mem::swap(&mut waiter.waker, &mut waker);
             std::mem::replace(&mut waiter.is_told, false)
-        })
+        });
+        was_told.unwrap_or(false)
     }
 
     /// Passes a tell on after a look that found no block.
     pub fn pass_on(&self, ticket: Ticket) {
         let told = self.with(|queue| queue.tell(ticket.order));
-        told.into_iter().for_each(Waker::wake);
+        told.flatten().into_iter().for_each(Waker::wake);
     }
 
     /// Takes a waiter out that has its block or gives up, and tells the next. After the last one
     /// has gone, `open` gives the caches back.
     pub fn leave(&self, ticket: Ticket, open: impl FnOnce(&mut C)) {
-        let (gone, told) = self.with(|queue| {
+        let left = self.with(|queue| {
             let gone = queue.waiters.remove(&ticket.number);
             if queue.waiters.is_empty() {
                 // Relaxed: a bringer that still finds it raised tells in vain.
@@ -200,8 +215,73 @@ impl<C> Waiters<C> {
             }
             (gone, queue.tell(ANY_ORDER))
         });
-        told.into_iter().for_each(Waker::wake);
-        // Its waker is dropped here, not under the lock.
-        drop(gone);
+        // A waker that has gone is dropped here, not under the lock.
+        if let Some((_gone, told)) = left {
+            told.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+/// The queue, and then the marks that came meanwhile: in this order they are given up, also while a
+/// panic unwinds.
+struct Turn<'w, C> {
+    queue: ForkGuard<'w, Queue<C>>,
+    _serving: Serving<'w, C>,
+}
+
+/// Answers the marks of bringers when it is dropped.
+struct Serving<'w, C>(&'w Waiters<C>);
+
+impl<C> Drop for Serving<'_, C> {
+    fn drop(&mut self) {
+        self.0.serve();
+    }
+}
+
+/// Caches that are being taken away for the first waiter: given back unless that succeeds.
+struct Closing<'q, C, O: FnOnce(&mut C)> {
+    waiting: &'q AtomicU32,
+    closed: &'q mut C,
+    open: Option<O>,
+}
+
+impl<C, O: FnOnce(&mut C)> Drop for Closing<'_, C, O> {
+    fn drop(&mut self) {
+        if let Some(open) = self.open.take() {
+            // Relaxed: as in `leave`.
+            self.waiting.store(0, Ordering::Relaxed);
+            open(self.closed);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    /// A free that is reported as misuse while caches are taken away ends the request, and leaves
+    /// the depot as it was.
+    #[test]
+    fn a_panic_while_caches_are_taken_away_gives_them_back() {
+        let waiters = Waiters::new(ForkMark::by_pid(), false);
+        let close = |is_closed: &mut bool| {
+            *is_closed = true;
+            // A bringer that finds the queue taken.
+            waiters.tell();
+            panic!("misuse");
+        };
+        let open = |is_closed: &mut bool| *is_closed = false;
+        let entering = AssertUnwindSafe(|| waiters.enter(0, close, open));
+        assert!(catch_unwind(entering).is_err());
+        assert!(!waiters.are_there());
+        assert_eq!(waiters.with_closed(|is_closed| *is_closed), Some(false));
+        assert_eq!(waiters.pending.load(Ordering::Relaxed), 0, "the mark was answered");
+        // The next one begins as the first.
+        let ticket = waiters.enter(0, |is_closed| *is_closed = true, open).unwrap();
+        assert_eq!(waiters.with_closed(|is_closed| *is_closed), Some(true));
+        waiters.leave(ticket, open);
+        assert_eq!(waiters.with_closed(|is_closed| *is_closed), Some(false));
     }
 }

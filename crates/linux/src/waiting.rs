@@ -151,16 +151,18 @@ impl PageFuture<'_> {
                 Err(error) => return Step::Ended(Err(error)),
             }
             let shared = self.depot.shared();
-            let enter = |closed: &mut ClosedCpus| _ = closed.close(shared.frames());
-            self.ticket = Some(shared.waiters().enter(self.order.get(), enter));
-            return self.step(waker);
+            let close = |closed: &mut ClosedCpus| _ = closed.close(shared.frames());
+            let open = |closed: &mut ClosedCpus| closed.open(shared.frames());
+            self.ticket = shared.waiters().enter(self.order.get(), close, open);
+            return match self.ticket {
+                Some(_) => self.step(waker),
+                None => Step::Ended(Err(AllocError::Forked)),
+            };
         };
         let shared = self.depot.shared();
-        if shared.check_parent().is_err() {
-            return Step::Ended(Err(AllocError::Forked));
-        }
         self.owes |= shared.waiters().arm(ticket, waker);
         let are_closed = shared.waiters().with_closed(|closed| closed.close(shared.frames()));
+        let Some(are_closed) = are_closed else { return Step::Ended(Err(AllocError::Forked)) };
         match shared.frames().look(self.order, Flags::default()) {
             Ok(pfn) => {
                 self.give_up();
@@ -191,10 +193,7 @@ impl PageFuture<'_> {
     /// Leaves the queue.
     fn give_up(&mut self) {
         let shared = self.depot.shared();
-        // In a forked child another thread of the parent may have had the queue.
-        if let Some(ticket) = self.ticket.take()
-            && shared.check_parent().is_ok()
-        {
+        if let Some(ticket) = self.ticket.take() {
             shared.waiters().leave(ticket, |closed| closed.open(shared.frames()));
         }
     }

@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::StopAtEnd;
-use pagedepot_linux::reclaim::PinnedRange;
+use pagedepot_linux::raw::Pfn;
+use pagedepot_linux::reclaim::{Compaction, Move, Mover, Occupant, PinnedRange};
 use pagedepot_linux::trace::{Stamp, TraceWriter};
 use pagedepot_linux::vmalloc::{DepotHost, LinuxMapper, Options, PurgeDepth};
 use pagedepot_linux::{
-    CpuId, Depot, Flags, MemoryKind, Mobility, Mode, Order, Page, Pages, Scope, Vmalloc,
+    CpuId, Depot, Flags, MemoryKind, Mobility, Mode, Movable, Order, Page, Pages, Scope, Vmalloc,
     VmallocBuf, ZoneId,
 };
 
@@ -30,10 +31,36 @@ const ALARM_S: u32 = 60;
 /// What the parent holds when it forks.
 struct Held {
     page: Page,
+    movables: Vec<Movable>,
     pages: Pages,
     pinned: PinnedRange,
     buf: VmallocBuf,
     mapped: NonNull<u8>,
+}
+
+/// Movable pages between others, which compaction moves about.
+fn scattered(depot: &Depot) -> Vec<Movable> {
+    let mut all: Vec<_> =
+        (0..4000).map_while(|_| depot.movable(Order::BASE, Flags::default()).ok()).collect();
+    let mut nth = 0;
+    all.retain(|_| {
+        nth += 1;
+        nth % 8 == 0
+    });
+    all
+}
+
+/// A program's mover that knows of no page.
+struct Nothing;
+
+impl Mover for Nothing {
+    fn occupant(&self, _: Pfn) -> Occupant {
+        Occupant::Unknown
+    }
+
+    fn move_blocks(&self, moves: &mut [Move]) {
+        moves.iter_mut().for_each(Move::gone);
+    }
 }
 
 /// Runs `child` in a forked process; fails unless it returns before the alarm.
@@ -71,7 +98,7 @@ fn be_busy(depot: &Arc<Depot>, space: &Vmalloc, work: usize, stop: &AtomicBool) 
                 // Takes the lock, and finds no free place.
                 _ = depot.on_pressure(|_| 0);
                 _ = depot.grow(ZONE, usize::MAX);
-                drop(depot.pin_range(pagedepot_linux::Pfn::new(7), 9));
+                drop(depot.pin_range(Pfn::new(7), 9));
             }
             4 => drop(Vmalloc::builder(depot).bytes(2 * MIB).nodes(1).areas_max(64).build()),
             5 => {
@@ -81,8 +108,16 @@ fn be_busy(depot: &Arc<Depot>, space: &Vmalloc, work: usize, stop: &AtomicBool) 
                 _ = depot.cpu_caches().disable();
                 depot.cpu_caches().enable();
             }
+            // Waits, in vain: all CPUs' caches come and go.
+            6 => {
+                let (free, wait) = (Order::MAX, Duration::from_millis(2));
+                let all: Vec<_> = std::iter::from_fn(|| depot.page(free).ok()).collect();
+                _ = depot.page_timeout(free, wait);
+                drop(all);
+            }
+            7 => _ = depot.compact(Compaction::all()),
             // The C library frees the dynamic linker's locks in a child.
-            6 => drop(Depot::builder(MIB).numa(true).build()),
+            8 => drop(Depot::builder(MIB).numa(true).build()),
             _ => _ = black_box(space.shrink()),
         }
     }
@@ -117,6 +152,12 @@ fn call_depot(depot: &Depot, held: &Held) {
         assert_eq!(depot.drain_each(Scope::ALL, mode, |_, _| ()).taken_pages, 0);
     }
     assert!(depot.trim().is_err());
+    assert!(depot.page_timeout(order, Duration::MAX).is_err());
+    assert!(depot.movable(order, flags).is_err());
+    assert!(depot.compact(Compaction::all()).is_err());
+    black_box(held.movables.iter().map(|page| page.read()[0]).max());
+    // SAFETY: it moves nothing.
+    _ = unsafe { depot.raw().register_mover(Arc::new(Nothing)) };
     assert!(depot.on_pressure(|_| 0).is_err());
     assert!(depot.grow(ZONE, GIB).is_err());
     let caches = depot.cpu_caches();
@@ -194,7 +235,7 @@ fn make_own() {
     let space = Vmalloc::builder(&own).bytes(2 * MIB).build().unwrap();
     space.buf(4096).unwrap().fill(1);
     let mut trace = TraceWriter::new(Vec::new());
-    let (at, block) = (Stamp::here("child"), (pagedepot_linux::Pfn::new(1), Order::BASE).into());
+    let (at, block) = (Stamp::here("child"), (Pfn::new(1), Order::BASE).into());
     trace.alloc(&at, block, Mobility::Movable).unwrap();
     trace.alloc_failed(&at, Order::BASE, Mobility::Movable).unwrap();
     trace.free(&at, block).unwrap();
@@ -210,6 +251,7 @@ fn drop_all(depot: &Depot, space: &Vmalloc, held: &Held) {
         let mut buf = copy(&held.buf);
         assert!(buf.grow(MIB).is_err() && buf.resize(1).is_err());
         drop((buf, copy(&held.page), copy(&held.pages), copy(&held.pinned)));
+        held.movables.iter().for_each(|page| drop(copy(page)));
         drop(copy(space));
         // The last drop: the child still has the parent's counts of references to the depot.
         drop(copy(depot));
@@ -226,6 +268,7 @@ fn a_child_of_a_busy_parent_is_never_kept_waiting() {
     let held = Held {
         pinned: depot.pin_range(page.pfn(), 1).unwrap(),
         page,
+        movables: scattered(&depot),
         pages: depot.pages(3, Flags::default()).unwrap(),
         buf: space.buf(3 * 4096).unwrap(),
         mapped,
@@ -234,7 +277,7 @@ fn a_child_of_a_busy_parent_is_never_kept_waiting() {
     let (stop, end) = (AtomicBool::new(false), Instant::now() + Duration::from_secs(3));
     std::thread::scope(|scope| {
         let _stop = StopAtEnd(&stop);
-        for work in 0..8 {
+        for work in 0..10 {
             let (depot, space, stop) = (&depot, &space, &stop);
             scope.spawn(move || be_busy(depot, space, work, stop));
         }

@@ -9,8 +9,12 @@ use std::time::{Duration, Instant};
 
 use common::{StopAtEnd, all_back, order};
 use pagedepot_linux::raw::Pfn;
-use pagedepot_linux::reclaim::{CompactEnd, CompactError, Compaction, Move, Mover, Occupant};
-use pagedepot_linux::{AllocError, Depot, Flags, MemoryKind, Mode, Movable, Order, Scope};
+use pagedepot_linux::reclaim::{
+    CompactEnd, CompactError, Compaction, Move, Mover, Occupant, PinnedRange,
+};
+use pagedepot_linux::{
+    AllocError, Depot, Flags, MemoryKind, Mode, Movable, Order, Page, Scope, WeakDepot,
+};
 
 const MIB: usize = 1 << 20;
 
@@ -261,5 +265,164 @@ fn blocks_held_by_numbers_move_beside_movable_pages() {
         unsafe { depot.raw().free(Pfn::new(number), Order::BASE) }.unwrap();
     }
     drop((pages, unmovable));
+    all_back(&depot);
+}
+
+/// A program's mover that acts when it is asked about one page for the nth time, in the middle of
+/// what compaction does. The page lies behind the last movable one.
+struct Interloper<F> {
+    page: Pfn,
+    left: AtomicU64,
+    act: F,
+}
+
+impl<F: Fn() + Sync> Mover for Interloper<F> {
+    fn occupant(&self, frame: Pfn) -> Occupant {
+        if frame != self.page {
+            return Occupant::Pinned;
+        }
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            (self.act)();
+        }
+        Occupant::Movable { first: frame, order: Order::BASE }
+    }
+
+    fn move_blocks(&self, moves: &mut [Move]) {
+        moves.iter_mut().for_each(Move::pinned);
+    }
+}
+
+/// Pages of a pageblock.
+const PAGEBLOCK: u32 = 512;
+
+/// Keeps compaction to windows around pageblocks 8 to 11: pages elsewhere stay where they are.
+fn fence_in(depot: &Depot, free: &[u32]) {
+    for pageblock in (0..32).filter(|pageblock| !free.contains(pageblock)) {
+        for at in [5, 300] {
+            let page = Pfn::new(pageblock * PAGEBLOCK + at);
+            depot.raw().alloc_at(page, 1, Flags::default()).unwrap();
+        }
+    }
+}
+
+/// A movable block that lies at this page.
+fn movable_at(depot: &Depot, order: Order, page: u32) -> Movable {
+    let all: Vec<_> = std::iter::from_fn(|| depot.movable(order, Flags::default()).ok()).collect();
+    let found = all.into_iter().find(|movable| movable.pfn().get() == page);
+    depot.drain(Scope::ALL, Mode::Full);
+    found.expect("all pages were allocated")
+}
+
+/// A block is dropped between compaction's look and its move, and a smaller one lies at its first
+/// page then, beside the page of another holder.
+#[test]
+fn a_block_that_gave_way_to_a_smaller_one_is_not_moved() {
+    struct Held {
+        depot: WeakDepot,
+        old: Option<Movable>,
+        new: Option<(Movable, Page)>,
+    }
+    let order = order(8);
+    for turn in 1..=6 {
+        let depot = Depot::new(64 * MIB).unwrap();
+        let old = Some(movable_at(&depot, Order::MAX, 8 * PAGEBLOCK));
+        fence_in(&depot, &[8, 9, 10, 11, 20, 21]);
+        let page = Pfn::new(10 * PAGEBLOCK);
+        depot.raw().alloc_at(page, 1, Flags::default()).unwrap();
+        let held = Arc::new(Mutex::new(Held { depot: depot.downgrade(), old, new: None }));
+        let shared = held.clone();
+        let act = move || {
+            let mut held = shared.lock().unwrap();
+            let depot = held.depot.upgrade().unwrap();
+            held.old = None;
+            depot.drain(Scope::ALL, Mode::Full);
+            let mut new = depot.movable(order, Flags::default()).unwrap();
+            let mut neighbour = depot.page(order).unwrap();
+            new.write().fill(0x55);
+            neighbour.fill(0x77);
+            held.new = Some((new, neighbour));
+        };
+        let mover = Interloper { page, left: AtomicU64::new(turn), act };
+        // SAFETY: it moves nothing.
+        unsafe { depot.raw().register_mover(Arc::new(mover)) }.unwrap();
+        _ = depot.compact(Compaction::range(3 * PAGEBLOCK, PAGEBLOCK));
+        let Some((new, neighbour)) = held.lock().unwrap().new.take() else { continue };
+        let pages = neighbour.pfn().get()..neighbour.pfn().get() + order.frames();
+        assert!(pages.clone().all(|page| !depot.raw().is_free(Pfn::new(page))), "turn {turn}");
+        while let Ok(mut page) = depot.page(Order::BASE) {
+            page.fill(0x11);
+            assert!(!pages.contains(&page.pfn().get()), "turn {turn}: two have {page:?}");
+            std::mem::forget(page);
+        }
+        assert!(neighbour.iter().all(|&byte| byte == 0x77), "turn {turn}");
+        assert!(new.read().iter().all(|&byte| byte == 0x55), "turn {turn}");
+    }
+}
+
+/// A block that is pinned during an access stays where it is, though compaction had looked at it
+/// before.
+#[test]
+fn a_block_that_was_pinned_meanwhile_is_not_moved() {
+    let mut pinned_times = 0;
+    for turn in 1..=6 {
+        let depot = Depot::new(64 * MIB).unwrap();
+        let movable = Arc::new(movable_at(&depot, Order::BASE, 9 * PAGEBLOCK + 3));
+        fence_in(&depot, &[9, 10, 11]);
+        let page = Pfn::new(10 * PAGEBLOCK);
+        depot.raw().alloc_at(page, 1, Flags::default()).unwrap();
+        let pinned: Arc<Mutex<Option<PinnedRange>>> = Arc::default();
+        let (held, weak, pin) = (movable.clone(), depot.downgrade(), pinned.clone());
+        let act = move || {
+            let access = held.read();
+            let range = weak.upgrade().unwrap().pin_range(held.pfn(), 1).unwrap();
+            *pin.lock().unwrap() = Some(range);
+            drop(access);
+        };
+        let mover = Interloper { page, left: AtomicU64::new(turn), act };
+        // SAFETY: it moves nothing.
+        unsafe { depot.raw().register_mover(Arc::new(mover)) }.unwrap();
+        _ = depot.compact(Compaction::range(3 * PAGEBLOCK, PAGEBLOCK));
+        if let Some(pinned) = pinned.lock().unwrap().take() {
+            pinned_times += 1;
+            assert_eq!(movable.pfn(), pinned.start(), "turn {turn}");
+        }
+    }
+    assert!(pinned_times > 0);
+}
+
+/// Children are forked at any moment of a compaction, and read or drop what their parent holds.
+#[test]
+fn children_read_and_drop_pages_that_are_being_copied() {
+    let depot = Depot::new(64 * MIB).unwrap();
+    let mut held: Vec<Movable> = Vec::new();
+    let (stop, mut random) = (AtomicBool::new(false), common::Random::new(common::seed()));
+    std::thread::scope(|scope| {
+        let (depot, stop) = (&depot, &stop);
+        let _stop = StopAtEnd(stop);
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                _ = depot.compact(Compaction::range(10 * PAGEBLOCK, PAGEBLOCK));
+            }
+        });
+        for round in 0..40 {
+            while let Ok(block) = depot.movable(Order::MAX, Flags::default()) {
+                held.push(block);
+            }
+            while held.len() > 5 {
+                held.swap_remove(random.below(held.len() as u64) as usize);
+            }
+            std::thread::sleep(Duration::from_micros(random.below(2000)));
+            let held = &mut held;
+            common::in_child(move || {
+                // SAFETY: ends a child that waits; nothing handles the signal.
+                unsafe { libc::alarm(60) };
+                if round % 2 == 0 {
+                    assert!(held.iter().map(|block| block.read().len()).sum::<usize>() > 0);
+                }
+                held.clear();
+            });
+        }
+    });
+    drop(held);
     all_back(&depot);
 }

@@ -8,10 +8,12 @@ mod interrupts;
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use common::{StopAtEnd, all_back, check, mark, order, pin, seed, usable_cpus, work};
 use interrupts::{Interrupts, install};
+use pagedepot_linux::reclaim::Compaction;
 use pagedepot_linux::{AllocError, Depot, Flags, Mode, Order, Page, Pfn, Scope};
 
 /// The depot of the handler, while its test runs.
@@ -212,4 +214,97 @@ fn while_stopped(depot: &Depot, random: &mut common::Random) {
 fn owners_stopped_in_mid_operation() {
     owners_stopped(&Depot::builder(16 << 20).build().unwrap());
     owners_stopped(&Depot::builder(16 << 20).per_cpu_locks(true).build().unwrap());
+}
+
+/// Calls of the next handler that have ended, and those that found a range.
+static RANGES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// Asks for ranges that are not there without moving pages.
+extern "C" fn compact(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: the test removes the pointer only after its threads, and their signals, have ended.
+    let Some(depot) = (unsafe { DEPOT_TO_COMPACT.load(Ordering::Acquire).as_ref() }) else {
+        return;
+    };
+    // A request waits for pages in flight, in vain if its thread has them; then the next signal is
+    // there already.
+    let steps = STEPS.load(Ordering::Relaxed);
+    if STEPS_SEEN.swap(steps, Ordering::Relaxed) == steps {
+        return;
+    }
+    // Few, which can be had; and nearly all that are free, for which it compacts each time.
+    let pages = [7 * 512, 12 * 512][(steps % 2) as usize];
+    if let Ok(start) = depot.raw().alloc_contiguous(pages, 512, Flags::default().compact()) {
+        // SAFETY: just allocated.
+        unsafe { depot.raw().free_contiguous(start, pages) }.unwrap();
+        RANGES[1].fetch_add(1, Ordering::Relaxed);
+    }
+    RANGES[0].fetch_add(1, Ordering::Relaxed);
+}
+
+/// What the test's threads have done, and had done when the handler ran last.
+static STEPS: AtomicU64 = AtomicU64::new(0);
+static STEPS_SEEN: AtomicU64 = AtomicU64::new(0);
+
+/// The depot of that handler, while its test runs.
+static DEPOT_TO_COMPACT: AtomicPtr<Depot> = AtomicPtr::new(std::ptr::null_mut());
+
+/// A handler's request compacts whatever its thread was doing: making, using, pinning and dropping
+/// movable pages, which takes memory of the heap, or compacting.
+#[test]
+fn handlers_that_compact() {
+    // SAFETY: the handler takes no lock of the program's.
+    unsafe { install(libc::SIGALRM, compact) };
+    let depot = Depot::builder(32 << 20).build().unwrap();
+    let mut kept: Vec<_> =
+        std::iter::from_fn(|| depot.movable(Order::BASE, Flags::default()).ok()).collect();
+    let mut nth = 0;
+    kept.retain(|_| {
+        nth += 1;
+        nth % 4 == 0
+    });
+    DEPOT_TO_COMPACT.store((&raw const depot).cast_mut(), Ordering::Release);
+    let (end, shared) = (Instant::now() + Duration::from_secs(2), &depot);
+    let (ended, alive) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for work in 0..2 {
+            let ended = ended.clone();
+            scope.spawn(move || {
+                let interrupts = Interrupts::every(libc::SIGALRM, Duration::from_micros(100));
+                for round in 0.. {
+                    if Instant::now() >= end {
+                        break;
+                    }
+                    let new = || {
+                        STEPS.fetch_add(1, Ordering::Relaxed);
+                        shared.movable(Order::BASE, Flags::default()).ok()
+                    };
+                    let mut pages: Vec<_> = (0..20).filter_map(|_| new()).collect();
+                    for page in &mut pages {
+                        STEPS.fetch_add(1, Ordering::Relaxed);
+                        page.write()[0] = work as u8;
+                        drop(shared.pin_range(page.pfn(), 1).unwrap());
+                    }
+                    if work == 1 && round % 16 == 0 {
+                        _ = shared.compact(Compaction::pageblocks(1));
+                    }
+                    assert!(pages.iter().all(|page| page.read()[0] == work as u8));
+                }
+                drop(interrupts);
+                ended.send(()).unwrap();
+            });
+        }
+        drop(ended);
+        for _ in 0..2 {
+            // A thread that hangs cannot be joined.
+            if alive.recv_timeout(Duration::from_secs(120)) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("a handler waits for its own thread");
+                std::process::abort();
+            }
+        }
+    });
+    DEPOT_TO_COMPACT.store(std::ptr::null_mut(), Ordering::Release);
+    let [calls, found] = RANGES.each_ref().map(|count| count.load(Ordering::Relaxed));
+    assert!(calls > 10 && found > 0, "{found} of {calls} found a range");
+    drop(kept);
+    all_back(&depot);
 }

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError, mpsc};
 
 use common::{Random, in_child, order, usable_cpus};
-use pagedepot_linux::{AllocError, Depot, Flags, MemoryKind, Order, Page, Pages, Vmalloc};
+use pagedepot_linux::reclaim::{Move, Mover, Occupant};
+use pagedepot_linux::{
+    AllocError, Depot, Flags, MemoryKind, Movable, Order, Page, Pages, Pfn, Vmalloc,
+};
 
 const MIB: usize = 1 << 20;
 
@@ -96,6 +99,38 @@ fn a_forgotten_page_keeps_the_memory_until_it_is_told_otherwise() {
     // SAFETY: nothing uses the page that was forgotten.
     unsafe { depot.unmap() }.unwrap();
     assert!(!is_mapped(base));
+}
+
+/// A program's mover owns pages, movable ones too, and goes with the last handle.
+#[test]
+fn a_mover_goes_with_the_last_handle() {
+    struct Owner {
+        movable: Mutex<Option<Movable>>,
+        _page: Page,
+        _alive: Arc<()>,
+    }
+    impl Mover for Owner {
+        fn occupant(&self, _: Pfn) -> Occupant {
+            drop(self.movable.lock().unwrap().take());
+            Occupant::Unknown
+        }
+
+        fn move_blocks(&self, moves: &mut [Move]) {
+            moves.iter_mut().for_each(Move::gone);
+        }
+    }
+    let _alone = alone();
+    for depot in kinds() {
+        let (base, alive) = (base(&depot), Arc::new(()));
+        let movable = depot.movable(order(3), Flags::default()).unwrap();
+        let page = depot.page(Order::BASE).unwrap();
+        let owner =
+            Owner { movable: Mutex::new(Some(movable)), _page: page, _alive: alive.clone() };
+        // SAFETY: it moves nothing.
+        unsafe { depot.raw().register_mover(Arc::new(owner)) }.unwrap();
+        drop(depot);
+        assert_eq!((Arc::strong_count(&alive), is_mapped(base)), (1, false));
+    }
 }
 
 /// The pages of a callback, and the callback itself, are not what keeps a depot mapped.

@@ -16,8 +16,8 @@ use super::policy::Policy;
 use super::sources::Sources;
 use super::triggers::{Triggers, Woken};
 use super::watcher::Watcher;
-use crate::cpus::ForkMark;
 use crate::depot::Depot;
+use crate::fork_mark::ForkMark;
 use crate::prim::now_ms;
 
 /// The name of the thread, which `top` and debuggers show.

@@ -24,8 +24,9 @@ use rustix::mm::ProtFlags;
 
 use super::budget::{self, Budget, MAPPINGS_MIN};
 use super::error::{VmallocBuildError, no_memory};
-use super::pieces::{Bits, Pieces};
+use super::pieces::Pieces;
 use super::reserved::Reserved;
+use crate::bits::Bits;
 use crate::depot::Depot;
 
 /// Runs of fewer frames are populated whole: to find their holes costs more.

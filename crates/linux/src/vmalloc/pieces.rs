@@ -19,56 +19,8 @@ use std::ops::Range;
 
 use rustix::io::Errno;
 
-use crate::prim::{AtomicU64, Ordering, Words, looks_first};
-
-/// A bit per page, initially zero. Parts that are never touched take no memory.
-pub(super) struct Bits(Words);
-
-impl Bits {
-    pub fn new(count: usize) -> Result<Self, Errno> {
-        Words::new(count.div_ceil(64)).map(Bits)
-    }
-
-    fn word(&self, index: usize) -> &AtomicU64 {
-        self.0.get(index)
-    }
-
-    pub fn get(&self, bit: usize) -> bool {
-        // Acquire: pairs with the AcqRel of `set` and `clear`.
-        self.word(bit / 64).load(Ordering::Acquire) >> (bit % 64) & 1 != 0
-    }
-
-    /// Sets bits; returns how many were clear.
-    pub fn set(&self, bits: Range<usize>) -> u32 {
-        words(bits)
-            .map(|(word, mask)| {
-                // AcqRel: pairs with that of `clear`, see the argument.
-                (mask & !self.word(word).fetch_or(mask, Ordering::AcqRel)).count_ones()
-            })
-            .sum()
-    }
-
-    /// Clears bits; returns how many were set.
-    pub fn clear(&self, bits: Range<usize>) -> u32 {
-        words(bits)
-            .map(|(word, mask)| {
-                // AcqRel: pairs with that of `set`, see the argument.
-                (mask & self.word(word).fetch_and(!mask, Ordering::AcqRel)).count_ones()
-            })
-            .sum()
-    }
-}
-
-/// The words that contain a range of bits, with a mask of its bits in each.
-fn words(bits: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
-    // An empty range in the middle of a word lies in no word.
-    let end = if bits.is_empty() { bits.start / 64 } else { bits.end.div_ceil(64) };
-    (bits.start / 64..end).map(move |word| {
-        let from = bits.start.saturating_sub(word * 64);
-        let to = (bits.end - word * 64).min(64);
-        (word, (u64::MAX >> (64 - (to - from))) << from)
-    })
-}
+use crate::bits::Bits;
+use crate::prim::{Mutant, is_mutant};
 
 /// The mapped pieces of a range.
 pub(super) struct Pieces {
@@ -99,7 +51,7 @@ impl Pieces {
             begun += self.begin(run.start);
         }
         if run.end < self.pages {
-            let looked = looks_first().then(|| self.mapped.get(run.end));
+            let looked = is_mutant(Mutant::LooksFirst).then(|| self.mapped.get(run.end));
             let ended = self.begins.clear(run.end..run.end + 1);
             let is_mapped = looked.unwrap_or_else(|| self.mapped.get(run.end));
             let begun_behind = if is_mapped { self.begin(run.end) } else { 0 };

@@ -34,7 +34,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-use super::pieces::Bits;
+use crate::bits::Bits;
 use crate::maps::{self, FileId, Mapped};
 use crate::memory::Mapping;
 

@@ -7,10 +7,14 @@
 #[path = "../../src/pressure/answers.rs"]
 #[allow(dead_code, reason = "the clock of a model stands still")]
 mod answers;
+#[path = "../../src/bits.rs"]
+mod bits;
 #[path = "../../src/publish/board.rs"]
 mod board;
 #[path = "../../src/movable_place.rs"]
 mod movable_place;
+#[path = "../../src/movable_table.rs"]
+mod movable_table;
 #[path = "../../src/vmalloc/pieces.rs"]
 #[allow(dead_code, reason = "each model uses its part")]
 mod pieces;
@@ -39,8 +43,10 @@ mod waiting;
 use std::cell::Cell;
 
 std::thread_local! {
-    /// See `prim::looks_first`.
-    static LOOKS_FIRST: Cell<bool> = const { Cell::new(false) };
+    /// Whether the model is a forked child.
+    static IS_CHILD: Cell<bool> = const { Cell::new(false) };
+    /// The step that is left out.
+    static MUTANT: Cell<Option<prim::Mutant>> = const { Cell::new(None) };
     /// Whether `prim::fence` does nothing (a mutant).
     static SKIPS_FENCES: Cell<bool> = const { Cell::new(false) };
     /// Whether waiters are not woken (a mutant).

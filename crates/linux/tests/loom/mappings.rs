@@ -4,8 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::LOOKS_FIRST;
+use crate::MUTANT;
 use crate::pieces::Pieces;
+use crate::prim::Mutant;
 
 const PAGES: usize = 8;
 
@@ -65,6 +66,6 @@ fn two_map_side_by_side() {
 #[test]
 #[should_panic(expected = "mappings are miscounted")]
 fn one_who_looks_before_clearing_is_noticed() {
-    LOOKS_FIRST.set(true);
+    MUTANT.set(Some(Mutant::LooksFirst));
     explore(&[3..5], &[5..7], 3..5);
 }

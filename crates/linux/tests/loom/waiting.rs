@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use crate::SKIPS_FENCES;
-use crate::prim::{AtomicU32, Ordering, wait, wake_all};
+use crate::prim::{AtomicU32, ForkMark, Ordering, wait, wake_all};
 use crate::waiters::Waiters;
 
 /// A depot of pages that are all alike, and the state beside it. While the caches are open, a free
@@ -27,7 +27,7 @@ impl World {
             free: AtomicU32::new(0),
             cached: AtomicU32::new(0),
             is_open: AtomicU32::new(1),
-            waiters: Waiters::new(()),
+            waiters: Waiters::new(ForkMark, ()),
         })
     }
 
@@ -66,7 +66,8 @@ impl World {
     fn request(&self, order: u32, looks_max: u32) -> bool {
         let bell = Arc::new(Bell(AtomicU32::new(0)));
         let waker = Waker::from(bell.clone());
-        let ticket = self.waiters.enter(order, |()| self.close());
+        let entered = self.waiters.enter(order, |()| self.close(), |()| self.open());
+        let ticket = entered.expect("the model does not fork");
         let mut has_page = false;
         for _ in 0..looks_max {
             let seen = bell.rings();
