@@ -77,6 +77,8 @@ pub enum Defect {
     },
     /// It does not begin as such files do.
     Magic,
+    /// It is not the file that the reader opened first.
+    Replaced,
     /// Another version of this crate wrote it.
     Version {
         /// Its version.
@@ -148,6 +150,7 @@ impl fmt::Display for Defect {
                 write!(f, "its permissions are {mode:o}: its owner alone should have some (600)")
             }
             Defect::Magic => f.write_str("no program's statistics are in it"),
+            Defect::Replaced => f.write_str("another file lies there now: open it anew"),
             Defect::Version { version, known } => write!(
                 f,
                 "it has version {version} and this reader knows {known}: use the reader of the \

@@ -1,6 +1,7 @@
 //! The file: where it is made, and its parts as cells.
 
 use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -19,8 +20,10 @@ use crate::limits::file_bytes_max;
 /// Behind the process id and a number.
 const SUFFIX: &str = ".stats";
 const PREFIX: &str = "pagedepot-";
-/// Files that one process makes, or finds taken, before it gives up.
-const NUMBERS_MAX: u32 = 64;
+/// Files that a process tries in order, the first of which tell a user which process it is.
+const ORDERED: u64 = 8;
+/// Files that it tries then, with numbers that no other user can guess and take beforehand.
+const GUESSES: u64 = 8;
 
 /// Directories in shared memory, the best first.
 pub(super) fn directories() -> Vec<PathBuf> {
@@ -43,13 +46,15 @@ pub(super) fn in_directory(directory: &Path) -> Vec<PathBuf> {
 pub(super) fn create_in(directory: &Path) -> Result<(PathBuf, File), (PathBuf, io::Error)> {
     let pid = std::process::id();
     let mut last = None;
-    for number in 0..NUMBERS_MAX {
+    let random = RandomState::new();
+    let guesses = (0..GUESSES).map(|guess| random.hash_one(guess));
+    for number in (0..ORDERED).chain(guesses) {
         let path = directory.join(format!("{PREFIX}{pid}-{number}{SUFFIX}"));
         match create(&path) {
             Ok(file) => return Ok((path, file)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // This process's, or that of one which had its number and has ended, or another
-                // user's. The next number is as good.
+                // user's: anyone may make files in `/dev/shm`. Another number is as good.
                 last = Some((path, error));
             }
             Err(error) => return Err((path, error)),
@@ -84,12 +89,12 @@ impl From<Defect> for FileError {
     }
 }
 
-/// Opens a file of this user that a program may have published. Waits for nothing, follows no link,
-/// and trusts nothing but the permissions.
+/// Opens a file of this user that a program may have published, to read and perhaps to write. Waits
+/// for nothing, follows no link, and trusts nothing but the permissions.
 pub(super) fn open(path: &Path, write: bool) -> Result<File, FileError> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let opened =
-        OpenOptions::new().read(!write).write(write).custom_flags(flags.bits() as i32).open(path);
+        OpenOptions::new().read(true).write(write).custom_flags(flags.bits() as i32).open(path);
     let file = match opened {
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
             return Err(Defect::NotAFile.into());
@@ -110,6 +115,12 @@ pub(super) fn open(path: &Path, write: bool) -> Result<File, FileError> {
         return Err(Defect::Exposed { mode }.into());
     }
     Ok(file)
+}
+
+/// Whether two open files are one.
+pub(super) fn are_same(one: &File, other: &File) -> io::Result<bool> {
+    let (one, other) = (one.metadata()?, other.metadata()?);
+    Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
 }
 
 /// The file's parts. Read and written by system calls: a mapping could be truncated behind its

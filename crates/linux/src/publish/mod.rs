@@ -22,7 +22,8 @@
 //!
 //! # The file
 //! Statistics lie in a file in shared memory: in `$XDG_RUNTIME_DIR`, or in `/dev/shm` where there
-//! is none. Its owner alone may open it (mode 0600), and its name is `pagedepot-PID-N.stats`.
+//! is none. Its owner alone may open it (mode 0600), and its name is `pagedepot-PID-N.stats`. N is
+//! 0 if that is free, and a random number if the first few are taken.
 //!
 //! | bytes | written by | what |
 //! |---|---|---|

@@ -141,10 +141,12 @@ impl Published {
 impl Drop for Published {
     fn drop(&mut self) {
         drop(self.stop.take());
-        if let Some(thread) = self.thread.take()
-            && std::process::id() == self.pid
-        {
+        let Some(thread) = self.thread.take() else { return };
+        if std::process::id() == self.pid {
             let _ = thread.join();
+        } else {
+            // The thread is the parent's.
+            std::mem::forget(thread);
         }
     }
 }

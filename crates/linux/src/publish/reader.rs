@@ -68,20 +68,8 @@ impl Reader {
         let begin = Instant::now();
         // The program may be at one already, for another look: that is older.
         let begun = board::begun(&Parts(&self.file)).map_err(|error| at(&self.path, error))?;
-        let file = files::open(&self.path, false);
-        let file = match file {
-            // The program removes it when it ends.
-            Err(_) if !self.is_alive() => return Err(self.gone()),
-            Err(FileError::Io(error)) if error.kind() == ErrorKind::NotFound => {
-                return Err(ReadError::Withdrawn { path: self.path.clone(), pid: self.fixed.pid });
-            }
-            file => file.map_err(|error| at(&self.path, error))?,
-        };
+        let file = self.reopen(false)?;
         let parts = Parts(&file);
-        let fixed = parts.fixed().map_err(|error| at(&self.path, error))?;
-        if fixed != self.fixed {
-            return Err(self.gone());
-        }
         loop {
             let message = board::read(&parts).map_err(|error| at(&self.path, error))?;
             if let Some((_, message)) = message.filter(|&(sequence, _)| sequence > begun) {
@@ -97,6 +85,27 @@ impl Reader {
         }
     }
 
+    /// Opens the file once more, which the program is told of, and checks that it is the same one.
+    fn reopen(&self, write: bool) -> Result<File, ReadError> {
+        let file = match files::open(&self.path, write) {
+            // The program removes it when it ends.
+            Err(_) if !self.is_alive() => return Err(self.gone()),
+            Err(FileError::Io(error)) if error.kind() == ErrorKind::NotFound => {
+                return Err(ReadError::Withdrawn { path: self.path.clone(), pid: self.fixed.pid });
+            }
+            file => file.map_err(|error| at(&self.path, error))?,
+        };
+        let are_same = files::are_same(&file, &self.file).map_err(FileError::Io);
+        let fixed = are_same.and_then(|are_same| {
+            if are_same { Parts(&file).fixed() } else { Err(Defect::Replaced.into()) }
+        });
+        match fixed {
+            Ok(fixed) if fixed == self.fixed => Ok(file),
+            Err(error) if self.is_alive() => Err(at(&self.path, error)),
+            _ => Err(self.gone()),
+        }
+    }
+
     fn decode(&self, message: &[u8]) -> Result<Snapshot, ReadError> {
         serde_json::from_slice(message).map_err(|error| {
             let defect = Defect::Contents(error.to_string());
@@ -109,13 +118,13 @@ impl Reader {
     /// that follows. A program that refuses drains says so there.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// [`ReadError`]: when the file cannot be written, or is another one by now.
     pub fn ask(&mut self, request: Request) -> Result<u64, ReadError> {
         // Numbers of several readers should differ: each begins where its process id says.
         self.requests += 1;
         let number = (u64::from(std::process::id()) << 32) + self.requests;
-        let written = files::open(&self.path, true)
-            .and_then(|file| Parts(&file).set_request(request.encode(number)));
+        let file = self.reopen(true)?;
+        let written = Parts(&file).set_request(request.encode(number));
         written.map_err(|error| at(&self.path, error))?;
         Ok(number)
     }

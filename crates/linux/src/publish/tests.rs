@@ -119,6 +119,54 @@ fn readers_drain_if_they_may() {
     }
 }
 
+/// A request is written to the file that the reader opened first, whatever lies at its path now.
+#[test]
+#[cfg_attr(miri, ignore = "needs inotify")]
+fn requests_are_not_written_to_other_files() {
+    let place = Place::new("replaced");
+    let depot = Depot::new(4 << 20).unwrap();
+    let published = Publisher::new(&depot).directory(&place.0).start().unwrap();
+    let mut reader = Reader::open(published.path()).unwrap();
+    let [moved, other] = ["moved", "other"].map(|name| place.0.join(name));
+    fs::rename(published.path(), &moved).unwrap();
+    // A file of another program, and one that begins as the published one does.
+    for bytes in [vec![b'.'; 128], fs::read(&moved).unwrap()] {
+        fs::write(&other, &bytes).unwrap();
+        fs::set_permissions(&other, Permissions::from_mode(0o600)).unwrap();
+        fs::hard_link(&other, published.path()).unwrap();
+        let refused = reader.ask(Request { mode: Mode::Quiet, cpu: None }).unwrap_err();
+        let ReadError::Defect { defect, .. } = refused else { panic!("{refused}") };
+        assert_eq!(defect, Defect::Replaced);
+        assert!(matches!(reader.refresh(LONG), Err(ReadError::Defect { .. })));
+        assert_eq!(fs::read(&other).unwrap(), bytes);
+        fs::remove_file(published.path()).unwrap();
+    }
+    // The same file, whose beginning is another's by now.
+    fs::rename(&moved, published.path()).unwrap();
+    let file = File::options().write(true).open(published.path()).unwrap();
+    file.write_all_at(b"PK", 0).unwrap();
+    let refused = reader.ask(Request { mode: Mode::Quiet, cpu: None }).unwrap_err();
+    assert!(refused.to_string().contains("no program's statistics"), "{refused}");
+}
+
+/// Whoever makes files beforehand keeps no process from publishing.
+#[test]
+#[cfg_attr(miri, ignore = "needs inotify")]
+fn names_that_are_taken_are_passed_by() {
+    let place = Place::new("taken");
+    let pid = std::process::id();
+    for number in 0..100 {
+        File::create_new(place.0.join(format!("pagedepot-{pid}-{number}.stats"))).unwrap();
+    }
+    let depot = Depot::new(4 << 20).unwrap();
+    let all = [0; 3].map(|_| Publisher::new(&depot).directory(&place.0).start().unwrap());
+    for published in &all {
+        assert_eq!(Reader::open(published.path()).unwrap().refresh(LONG).unwrap().bytes, 4 << 20);
+    }
+    drop(all);
+    assert_eq!(fs::read_dir(&place.0).unwrap().count(), 100);
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "needs inotify")]
 fn the_last_handle_ends_it() {
