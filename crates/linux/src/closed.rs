@@ -5,16 +5,16 @@
 //! Two pages would have the same bytes, or bytes beyond the depot's memory.
 //! ```compile_fail,E0200
 //! #![forbid(unsafe_code)]
-//! use pagedepot_linux::builder::{Backing, Doubled};
-//! use pagedepot_linux::{Depot, Mobility, Order, Pfn, ZoneId};
+//! use pagedepot_linux::builder::{Backing, BackingRequest, Block, Doubled};
+//! use pagedepot_linux::{Depot, Pfn, ZoneId};
 //!
 //! struct Same;
 //! impl Backing for Same {
-//!     fn take(&self, _: ZoneId, _: Order, m: Mobility, out: &mut [(Pfn, Mobility)]) -> usize {
-//!         out.fill((Pfn::new(0), m));
+//!     fn take(&self, request: BackingRequest, out: &mut [Block]) -> usize {
+//!         out.fill(Block::new(Pfn::new(0), request.order, request.mobility));
 //!         out.len()
 //!     }
-//!     fn put(&self, _: ZoneId, _: &[(Pfn, Order)]) -> Doubled { Doubled::NONE }
+//!     fn put(&self, _: ZoneId, _: &[Block]) -> Doubled { Doubled::NONE }
 //!     fn free_pages(&self, _: ZoneId) -> u64 { 4096 }
 //!     fn is_free(&self, _: Pfn) -> bool { false }
 //! }
