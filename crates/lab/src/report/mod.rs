@@ -34,5 +34,6 @@ pub fn lines(text: &str) -> String {
 
 /// `1 CPU`, `2 CPUs`.
 pub fn counted(many: usize, what: &str) -> String {
-    format!("{many} {what}{}", if many == 1 { "" } else { "s" })
+    let ending = if what.ends_with('s') { "es" } else { "s" };
+    format!("{many} {what}{}", if many == 1 { "" } else { ending })
 }
