@@ -10,7 +10,7 @@ use crate::config::Options;
 use crate::error::{MapError, VfreeError, VmapError};
 use crate::kind::Kind;
 use crate::lock::Waits;
-use crate::metadata::area::{AreaIndex, State, Traits};
+use crate::metadata::area::{AreaIndex, State, Traits, Word};
 use crate::node::Node;
 use crate::parts::Parts;
 use crate::purge::{PurgeDepth, Purger};
@@ -330,11 +330,24 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
         warm: bool,
         caller: &'static Location<'static>,
     ) -> VirtAddr {
+        let word = self.parts().area(index).word().allocated(kind, warm);
+        self.publish_as(index, word, options, caller)
+    }
+
+    /// Makes a held area busy, with this word; returns its address.
+    #[inline]
+    pub fn publish_as(
+        &self,
+        index: AreaIndex,
+        word: Word,
+        options: &Options,
+        caller: &'static Location<'static>,
+    ) -> VirtAddr {
         let area = self.parts().area(index);
         let node = area.traits().node() as u32;
         area.set_traits(Traits::new(node, options.guard, options.protection));
         area.set_caller(caller);
-        area.set_word(area.word().allocated(kind, warm));
+        area.set_word(word);
         self.parts().range().addr(area.start())
     }
 

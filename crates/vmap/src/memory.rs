@@ -164,11 +164,29 @@ impl<'m, M: Mapper, H: Host> Memory<'m, M, H> {
             parts.mappings().prepare_large(parts.counters(), parts.area(index), options);
             return Ok(self.addresses.publish(index, Kind::Vmalloc, options, true, caller));
         }
-        let index =
-            self.addresses.with_mappings(options.no_wait, || self.allocate_once(pages, options))?;
+        let index = self
+            .addresses
+            .with_mappings(options.no_wait, || self.allocate_once(pages, pages, options))?;
         // Frames that stay mapped must serve any request: plain ones, read-write.
         let warm = options.takes_warm() && self.parts().nodes().keeps_warm(pages + 1);
         Ok(self.addresses.publish(index, Kind::Vmalloc, options, warm, caller))
+    }
+
+    /// A busy area of `reserved_pages` pages of addresses, or `pages` if that is more, with memory
+    /// of its own in the first `pages`; its address.
+    pub fn allocate_reserved(
+        &self,
+        pages: u32,
+        reserved_pages: u32,
+        options: &Options,
+        caller: &'static Location<'static>,
+    ) -> Result<VirtAddr, VmapError> {
+        let room = pages.max(reserved_pages);
+        let index = self
+            .addresses
+            .with_mappings(options.no_wait, || self.allocate_once(pages, room, options))?;
+        let word = self.parts().area(index).word().allocated(Kind::Vmalloc, false).reserved(true);
+        Ok(self.addresses.publish_as(index, word, options, caller))
     }
 
     /// A large area of `pages` pages whose frames stayed mapped.
@@ -181,8 +199,14 @@ impl<'m, M: Mapper, H: Host> Memory<'m, M, H> {
         may_take.then(|| large.pop(parts.areas(), with_guard, fits))?
     }
 
-    fn allocate_once(&self, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
-        let index = self.addresses.obtain(pages, options)?;
+    /// A held area of `room` pages, with memory of its own in the first `pages`.
+    fn allocate_once(
+        &self,
+        pages: u32,
+        room: u32,
+        options: &Options,
+    ) -> Result<AreaIndex, VmapError> {
+        let index = self.addresses.obtain(room, options)?;
         let area = self.parts().area(index);
         area.set_word(area.word().held(Kind::Vmalloc));
         let run = PageRange::new(area.start(), pages);

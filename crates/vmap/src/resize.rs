@@ -1,8 +1,11 @@
 //! Changing the size of memory.
 //!
-//! An area grows in place where the addresses behind it are free. Otherwise its frames are mapped
-//! at a new address, not copied, and the old place becomes an *alias*: lazy, and without frames of
-//! its own. `purge/retire.rs` says why its frames outlive it.
+//! An area grows in place where it has reserved the addresses, or those behind it are free.
+//! Otherwise its frames are mapped at a new address, not copied, and the old place becomes an
+//! *alias*: lazy, and without frames of its own. `purge/retire.rs` says why its frames outlive it.
+//!
+//! A reserved area holds all its addresses, of which the first `mapped` are memory. It grows and
+//! shrinks as others do, but its addresses stay: to grow within them takes no lock.
 
 use core::panic::Location;
 
@@ -55,7 +58,7 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
         if !area.leave_busy(word, word.in_state(State::Held)) {
             return Err(VmapError::NotAllocated);
         }
-        let (old, traits) = (area.body().pages(), area.traits());
+        let (old, traits) = (area.mapped(), area.traits());
         let (guard, protection) = (traits.guard() as u8, traits.protection());
         let options = Options { guard, protection, ..options };
         let result = match pages {
@@ -73,13 +76,16 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
             && moved != index
         {
             let (kind, warm) = (Kind::Vmalloc, word.is_warm() && is_plain);
-            return Ok(self.addresses().publish(moved, kind, &options, warm, caller));
+            let new = parts.area(moved).word().allocated(kind, warm);
+            let new = new.reserved(word.is_reserved());
+            return Ok(self.addresses().publish_as(moved, new, &options, caller));
         }
         // A new generation: a reader must not take what it saw before for what is there now.
         count(&parts.counters().changed_areas, 1);
         // Nor does an area that has lost its guard on the way.
         let warm = word.is_warm() && is_plain && area.traits().guard() == u32::from(guard);
-        area.set_word(area.word().allocated(Kind::Vmalloc, warm));
+        let new = area.word().allocated(Kind::Vmalloc, warm);
+        area.set_word(new.reserved(word.is_reserved()));
         result.map(|_| start)
     }
 
@@ -91,7 +97,7 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
         if !own.split_at(at)? {
             // The block stays whole, and so does the area. The pages that its user no longer needs
             // are new memory when the area grows again.
-            let rest = PageRange { start: at, end: area.body().end };
+            let rest = PageRange { start: at, end: area.mapped_hull().end };
             return parts.mappings().zero(parts.counters(), rest, area.traits().protection());
         }
         // First: without it the guard would be lost, and the area is to stay as it is.
@@ -102,9 +108,10 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
         Ok(())
     }
 
-    /// Cuts a held area at `at`: unmaps and returns the pages behind, but for a guard. Uses the
-    /// descriptor `rest`, which the caller has reserved, and the purge lock, if the caller could
-    /// have that. Cannot fail.
+    /// Cuts the memory of a held area at `at`: unmaps and frees what is mapped behind, and returns
+    /// the addresses, but for a guard. A reserved area keeps its addresses. Uses the descriptor
+    /// `rest`, which the caller has reserved, and the purge lock, if the caller could have that.
+    /// Cannot fail.
     fn cut(
         &self,
         index: AreaIndex,
@@ -115,7 +122,7 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
         let (parts, purger) = (self.parts(), self.addresses().purger());
         let (area, behind) = (parts.area(index), parts.area(rest));
         let kept = at.since(area.start()).min(area.mapped());
-        let guard = area.traits().guard();
+        let (guard, is_reserved) = (area.traits().guard(), area.word().is_reserved());
         boundary::split(parts.directory(), index, at, rest);
         behind.set_word(behind.word().held(Kind::Vmalloc));
         behind.set_mapped(area.mapped() - kept);
@@ -124,7 +131,11 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
         parts.mappings().quarantine(parts.host(), behind);
         let is_unmapped = behind.mapped() == 0
             || purging.is_some_and(|purging| purger.retire_now(&purging, rest, waits));
-        if is_unmapped {
+        if is_unmapped && is_reserved {
+            boundary::join(parts.directory(), index, rest);
+            parts.space().spares().unreserve(parts.areas(), rest);
+            area.set_traits(area.traits().with_guard(guard));
+        } else if is_unmapped {
             boundary::shift(parts.directory(), index, rest, guard);
             behind.set_next(None);
             behind.set_traits(behind.traits().without_guard());
@@ -175,29 +186,39 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
         options: &Options,
     ) -> Result<(), VmapError> {
         let (parts, area) = (self.parts(), self.parts().area(index));
-        let (old, spares) = (area.body(), parts.space().spares());
+        let (old, spares) = (area.mapped_hull(), parts.space().spares());
         // For undoing it, which must not fail for want of a descriptor.
         let rest = spares.reserve(parts.areas()).ok_or(VmapError::NoAreas)?;
         let waits = Waits::of(options.no_wait);
-        let extended = match parts.lock_space_as(waits) {
-            Some(space) => space.extend(index, pages - old.pages()),
-            // A pool may have other addresses.
-            None => Err(VmapError::Occupied),
+        let missing = pages.saturating_sub(area.body().pages());
+        let extended = match missing {
+            0 => Ok(()),
+            _ => match parts.lock_space_as(waits) {
+                Some(space) => space.extend(index, missing),
+                // A pool may have other addresses.
+                None => Err(VmapError::Occupied),
+            },
         };
         if let Err(error) = extended {
             spares.unreserve(parts.areas(), rest);
             return Err(error);
         }
-        let more = PageRange { start: old.end, end: area.body().end };
+        let more = PageRange { start: old.end, end: area.start().add(pages) };
+        // The guard must not be lost, either.
+        let used = PageRange { start: old.end, end: area.end() };
         let mapped = parts
             .mappings()
-            .lost_in(PageRange { start: old.end, end: area.end() })
+            .lost_in(used)
             .map_or(Ok(()), |_| Err(VmapError::Map(MapError::Lost)))
             .and_then(|()| self.memory.enter_frames(more, options))
             .and_then(|()| self.memory.map_entered(index, more, options))
             .and_then(|()| parts.mappings().prepare_new(parts.counters(), more, options));
         match mapped {
             Ok(()) => spares.unreserve(parts.areas(), rest),
+            // The addresses are the area's, reserved.
+            Err(_) if area.word().is_reserved() && area.mapped() == old.pages() => {
+                spares.unreserve(parts.areas(), rest);
+            }
             Err(_) => {
                 let purging = self.addresses().purger().begin(waits);
                 self.cut(index, old.end, rest, (purging, waits));
@@ -214,7 +235,7 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
         options: &Options,
     ) -> Result<AreaIndex, VmapError> {
         let (parts, frames) = (self.parts(), self.parts().mappings().frames());
-        let old = parts.area(index).body();
+        let old = parts.area(index).mapped_hull();
         let new_index = self.addresses().obtain(pages, options)?;
         let (left, new) = (parts.area(index), parts.area(new_index));
         new.set_word(new.word().held(Kind::Vmalloc));

@@ -46,6 +46,8 @@ pub struct AreaInfo {
     pub kind: Kind,
     /// Whether the area is in use, freed, or held by a request or purge.
     pub state: AreaState,
+    /// Whether it keeps its addresses when its memory shrinks, and grows into them.
+    pub is_reserved: bool,
     /// The accesses that its mapping allows.
     pub protection: Protection,
     /// The call that allocated it last.
@@ -222,6 +224,7 @@ impl<'a, 'm, M: Mapper, H: Host> View<'a, 'm, M, H> {
                 State::Pooled => AreaState::Pooled,
                 State::Held | State::Vacant => AreaState::InTransit,
             },
+            is_reserved: word.is_reserved(),
             protection: traits.protection(),
             caller: area.caller(),
             vmap_node: traits.node() as u32,

@@ -269,7 +269,26 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         self.memory.allocate(pages, &options, Location::caller())
     }
 
-    /// Frees memory of [`vmalloc`](Self::vmalloc) or [`vrealloc`](Self::vrealloc), on any CPU.
+    /// Reserves `reserved_pages` pages of addresses, with a guard behind, and allocates memory for
+    /// the first `pages` of them, which may be 0. The rest is not mapped.
+    ///
+    /// [`vrealloc`](Self::vrealloc) grows the memory in place, as far as the addresses reach, and
+    /// keeps them when it shrinks. Such memory is never kept warm.
+    ///
+    /// # Errors
+    /// [`VmapError`].
+    #[track_caller]
+    pub fn vmalloc_reserved(
+        &self,
+        pages: u32,
+        reserved_pages: u32,
+        options: Options,
+    ) -> Result<VirtAddr, VmapError> {
+        self.memory.allocate_reserved(pages, reserved_pages, &options, Location::caller())
+    }
+
+    /// Frees memory of [`vmalloc`](Self::vmalloc), [`vmalloc_reserved`](Self::vmalloc_reserved) or
+    /// [`vrealloc`](Self::vrealloc), on any CPU.
     ///
     /// The frames stay mapped for the next request if the node's budget has room. Otherwise the
     /// next purge unmaps and frees them; until then they count as quarantined.
@@ -295,6 +314,8 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// has the alignment and window of `options` there. Otherwise maps the frames at a new address,
     /// without copying, and frees the old one. Memory that shrinks stays where it is. Pages that
     /// are not needed any more are unmapped, flushed and freed at once, with all that is lazy.
+    /// Memory of [`vmalloc_reserved`](Self::vmalloc_reserved) grows within its addresses first, and
+    /// keeps them.
     ///
     /// New pages are as [`vmalloc`](Self::vmalloc)'s; `options` say how to allocate them. The area
     /// keeps its guard and protection. With [`Options::no_wait`] it neither waits nor purges to

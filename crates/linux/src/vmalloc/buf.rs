@@ -3,7 +3,7 @@
 use std::borrow::{Borrow, BorrowMut};
 use std::fmt;
 use std::io::{self, Write};
-use std::mem::{ManuallyDrop, take};
+use std::mem::{ManuallyDrop, replace};
 use std::ops::{Deref, DerefMut};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::{self, NonNull};
@@ -70,6 +70,42 @@ impl Vmalloc {
         Ok(unsafe { VmallocBuf::from_raw(self, start, pages) })
     }
 
+    /// Reserves `bytes` bytes of addresses, rounded up to whole pages, for a buffer that has no
+    /// bytes yet. It [grows](VmallocBuf::grow) in place as far as the addresses reach, and takes
+    /// memory for what it has grown to. Beyond them it grows as other buffers do.
+    ///
+    /// ```
+    /// use pagedepot_linux::{Depot, MemoryKind, Vmalloc};
+    ///
+    /// let depot = Depot::builder(64 << 20).memory(MemoryKind::Memfd).build()?;
+    /// let mut log = Vmalloc::new(&depot)?.reserve(1 << 30)?;
+    /// let start = log.addr();
+    /// for mebibytes in 1..=16 {
+    ///     log.grow(mebibytes << 20)?;
+    /// }
+    /// assert_eq!((log.addr(), log.len(), log.capacity()), (start, 16 << 20, 1 << 30));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`buf`](Self::buf). 0 bytes are [`VmapError::BadSize`].
+    #[track_caller]
+    pub fn reserve(&self, bytes: usize) -> Result<VmallocBuf, VmapError> {
+        self.reserve_with(bytes, Options::DEFAULT)
+    }
+
+    /// As [`reserve`](Self::reserve), with options for the addresses.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    #[track_caller]
+    pub fn reserve_with(&self, bytes: usize, options: Options) -> Result<VmallocBuf, VmapError> {
+        let options = options.protection(Default::default());
+        let start = self.vmalloc_reserved(0, self.pages_for(bytes)?, options)?;
+        // SAFETY: just allocated, read-write, and this call alone knows the address.
+        Ok(unsafe { VmallocBuf::from_raw(self.clone(), start, 0) })
+    }
+
     /// A buffer of no bytes, which can [grow](VmallocBuf::grow). It costs no addresses.
     pub fn empty(&self) -> VmallocBuf {
         VmallocBuf::empty(self.clone())
@@ -105,7 +141,7 @@ impl Vmalloc {
 /// ```
 pub struct VmallocBuf<S: Borrow<Vmalloc> = Vmalloc> {
     space: S,
-    /// Dangling for a buffer of no bytes.
+    /// Dangling for a buffer of no addresses.
     start: NonNull<u8>,
     /// A multiple of the page size.
     bytes: usize,
@@ -124,8 +160,8 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
     /// Makes a buffer of memory that the caller holds by its address.
     ///
     /// # Safety
-    /// [`Vmalloc::vmalloc`] of this space returned `start` for `pages` pages, read-write. The
-    /// caller gives them up and does not use them otherwise.
+    /// [`Vmalloc::vmalloc`] or [`Vmalloc::vmalloc_reserved`] of this space returned `start` for
+    /// `pages` pages, read-write. The caller gives them up and does not use them otherwise.
     #[inline]
     pub unsafe fn from_raw(space: S, start: NonNull<u8>, pages: u32) -> Self {
         let bytes = (pages as usize) << space.borrow().page_shift();
@@ -139,11 +175,11 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
 
     /// Returns the start and the number of pages, and does not free them. The caller frees them by
     /// [`Vmalloc::vfree`], makes a buffer of them again, or leaves them to the address space, which
-    /// frees everything when its last handle is dropped. `None`: the buffer has no bytes.
+    /// frees everything when its last handle is dropped. `None`: the buffer has no addresses.
     #[must_use = "memory that is not freed stays allocated"]
     pub fn into_raw(self) -> Option<(NonNull<u8>, u32)> {
         let this = ManuallyDrop::new(self);
-        let raw = (this.bytes > 0).then(|| (this.start, this.pages()));
+        let raw = this.has_addresses().then(|| (this.start, this.pages()));
         // SAFETY: read once, from a value that is never dropped.
         drop(unsafe { ptr::read(&this.space) });
         raw
@@ -157,6 +193,19 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
     /// The address of the first byte.
     pub fn addr(&self) -> usize {
         self.start.as_ptr().addr()
+    }
+
+    /// Number of bytes to which the buffer grows in place for certain: its length, or the addresses
+    /// that it has [reserved](Vmalloc::reserve).
+    pub fn capacity(&self) -> usize {
+        let area = self.space().find(self.start.as_ptr()).filter(|_| self.has_addresses());
+        area.filter(|area| area.is_reserved).map_or(self.bytes, |area| {
+            ((area.span.pages - area.guard_pages) as usize) << self.space().page_shift()
+        })
+    }
+
+    fn has_addresses(&self) -> bool {
+        self.start != NonNull::dangling()
     }
 
     /// Number of pages.
@@ -187,7 +236,8 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
 
     /// Changes the size to `bytes` bytes, rounded up to whole pages. Pages that are no longer
     /// needed are unmapped at once. Exception: with `bytes` 0 all pages stay mapped for the next
-    /// request of their size.
+    /// request of their size. A [reserved](Vmalloc::reserve) buffer keeps its addresses, and with
+    /// `bytes` 0 a page of its memory.
     ///
     /// ```
     /// use pagedepot_linux::{Depot, MemoryKind, Vmalloc};
@@ -219,16 +269,34 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
     pub fn resize_with(&mut self, bytes: usize, options: Options) -> Result<(), VmapError> {
         let pages = self.space().pages_for(bytes)?;
         if pages == 0 {
-            self.free();
-            return Ok(());
+            return self.clear(options);
         }
-        self.start = if self.bytes == 0 {
+        self.start = if !self.has_addresses() {
             self.space().vmalloc(pages, options.protection(Default::default()))?
         } else {
             // SAFETY: this value alone uses the memory, and continues with the new address.
             unsafe { self.space().vrealloc(self.start, pages, options) }?
         };
         self.bytes = (pages as usize) << self.space().page_shift();
+        Ok(())
+    }
+
+    /// Frees the pages, but for one where the addresses are reserved.
+    fn clear(&mut self, options: Options) -> Result<(), VmapError> {
+        let is_reserved = self
+            .space()
+            .find(self.start.as_ptr())
+            .is_some_and(|area| area.is_reserved && area.span.start.get() == self.addr());
+        if !is_reserved {
+            self.free();
+        } else if self.bytes > 0 {
+            // SAFETY: this value alone uses the memory, and continues with the new address.
+            self.start = unsafe { self.space().vrealloc(self.start, 1, options) }?;
+            self.bytes = 1 << self.space().page_shift();
+            // What it grows to is new memory.
+            self.fill(0);
+            self.bytes = 0;
+        }
         Ok(())
     }
 
@@ -280,9 +348,11 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
 
     #[inline]
     fn free(&mut self) {
-        if take(&mut self.bytes) > 0 {
+        self.bytes = 0;
+        let start = replace(&mut self.start, NonNull::dangling());
+        if start != NonNull::dangling() {
             // SAFETY: this value alone used the memory, and uses it no more.
-            if let Err(error) = unsafe { self.space().vfree(self.start) } {
+            if let Err(error) = unsafe { self.space().vfree(start) } {
                 not_freed(error);
             }
         }

@@ -135,7 +135,25 @@ impl Vmalloc {
         self.vmap_ref().vmalloc(pages, options).map(|at| self.pointer(at))
     }
 
-    /// Frees what [`vmalloc`](Self::vmalloc) returned, from any thread.
+    /// Reserves addresses for `reserved_pages` pages, with memory for the first `pages` of them,
+    /// which may be 0. [`vrealloc`](Self::vrealloc) grows it in place, as far as the addresses
+    /// reach, and keeps them when it shrinks. [`reserve`](Self::reserve) makes a buffer of such.
+    ///
+    /// # Errors
+    /// [`VmapError`].
+    #[track_caller]
+    pub fn vmalloc_reserved(
+        &self,
+        pages: u32,
+        reserved_pages: u32,
+        options: Options,
+    ) -> Result<NonNull<u8>, VmapError> {
+        let start = self.vmap_ref().vmalloc_reserved(pages, reserved_pages, options)?;
+        Ok(self.pointer(start))
+    }
+
+    /// Frees what [`vmalloc`](Self::vmalloc) or [`vmalloc_reserved`](Self::vmalloc_reserved)
+    /// returned, from any thread.
     ///
     /// A free may run a purge, which waits a second for a lock at most, and never for one that its
     /// own thread holds. So a signal handler that drops a buffer does not hang.

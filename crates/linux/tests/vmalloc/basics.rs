@@ -1,5 +1,8 @@
 //! Buffers, raw calls, options.
 
+use std::io::Write;
+
+use pagedepot_linux::VmallocBuf;
 use pagedepot_linux::vmalloc::{
     AreaState, Kind, Options, PurgeDepth, Stale, VfreeError, Vmalloc, VmallocBuildError, VmapError,
 };
@@ -266,7 +269,7 @@ fn bad_options_are_refused_with_advice() {
 fn a_space_can_be_shared() {
     fn shared<T: Send + Sync>() {}
     shared::<Vmalloc>();
-    shared::<pagedepot_linux::VmallocBuf>();
+    shared::<VmallocBuf>();
 }
 
 /// Changes the access of the program's own loads and stores to a page.
@@ -297,5 +300,45 @@ fn reading_makes_no_loads() {
     space.purge(PurgeDepth::Lazy);
     drop(page);
     drop(depot);
+    all_back(space);
+}
+
+#[test]
+fn a_reserved_buffer_never_moves() {
+    let space = Vmalloc::builder(&depot(64 * MIB)).mappings_max(1000).build().unwrap();
+    let mut buf = space.reserve(256 * MIB).unwrap();
+    let (start, mappings) = (buf.addr(), space.mappings());
+    assert_eq!((buf.len(), buf.capacity()), (0, 256 * MIB));
+    let other = space.buf(MIB).unwrap();
+    for mebibytes in 1..=40 {
+        buf.grow(mebibytes * MIB).unwrap();
+        assert!(buf[(mebibytes - 1) * MIB..].iter().all(|&byte| byte == 0));
+        buf[(mebibytes - 1) * MIB..].fill(mebibytes as u8);
+    }
+    assert!((0..40).all(|mebibyte| buf[mebibyte * MIB] == mebibyte as u8 + 1));
+    // A mapping for each run of frames, and for what lies behind.
+    assert!(space.mappings() <= mappings + 60, "{} of {mappings}", space.mappings());
+    let error = buf.grow(100 * MIB).unwrap_err();
+    assert!(matches!(error, VmapError::Frames(_)), "{error:?}");
+    assert_eq!((buf.len(), buf[40 * MIB - 1]), (40 * MIB, 40));
+    buf.resize(MIB / 2).unwrap();
+    buf.resize(0).unwrap();
+    assert_eq!((buf.addr(), buf.len(), buf.capacity()), (start, 0, 256 * MIB));
+    buf.grow(3 * MIB).unwrap();
+    assert!(buf.iter().all(|&byte| byte == 0));
+    let mut writer = buf.writer(0);
+    (0..20_000).for_each(|line| writeln!(writer, "line {line}, and more of it").unwrap());
+    assert_eq!(buf.addr(), start);
+    let (raw, pages) = buf.into_raw().unwrap();
+    // SAFETY: just given up.
+    let buf = unsafe { VmallocBuf::from_raw(space.clone(), raw, pages) };
+    assert_eq!((buf.addr(), buf.capacity()), (start, 256 * MIB));
+    drop(buf);
+    // SAFETY: empty buffers with addresses have a raw form, too.
+    let (raw, pages) = space.reserve(PAGE).unwrap().into_raw().unwrap();
+    // SAFETY: just given up.
+    drop(unsafe { VmallocBuf::from_raw(space.clone(), raw, pages) });
+    assert_eq!(space.reserve(0).unwrap_err(), VmapError::BadSize);
+    drop(other);
     all_back(space);
 }

@@ -6,7 +6,9 @@ use crate::common::{Random, seed};
 use crate::{MIB, PAGE, all_back};
 
 fn space() -> Vmalloc {
-    Vmalloc::new(&Depot::builder(64 * MIB).memory(MemoryKind::Memfd).build().unwrap()).unwrap()
+    let depot = Depot::builder(64 * MIB).memory(MemoryKind::Memfd).build().unwrap();
+    // Mappings of its own, as other tests use some; and what one CPU frees another finds.
+    Vmalloc::builder(&depot).nodes(1).mappings_max(1000).build().unwrap()
 }
 
 /// Pages that lie in memory, of those that a buffer covers.

@@ -8,6 +8,7 @@
 //! | 6 | warm | its frames may stay mapped when it is freed |
 //! | 7 | retiring | its purger returns it to the free address space, not to a pool |
 //! | 8 | alias | another area owns the frames mapped in it: a move left it behind |
+//! | 9 | reserved | it keeps its addresses when its memory shrinks, and grows into them |
 //! | 16..=63 | generation | how often it was allocated, modulo 2^48 |
 //!
 //! # States
@@ -91,6 +92,7 @@ const KIND_SHIFT: u32 = 3;
 const WARM: u64 = 1 << 6;
 const RETIRING: u64 = 1 << 7;
 const ALIAS: u64 = 1 << 8;
+const RESERVED: u64 = 1 << 9;
 const ONE_GENERATION: u64 = 1 << 16;
 
 /// The value of an area's word.
@@ -137,6 +139,16 @@ impl Word {
     #[must_use]
     pub fn aliased(self) -> Self {
         Word(self.0 | ALIAS)
+    }
+
+    pub fn is_reserved(self) -> bool {
+        self.0 & RESERVED != 0
+    }
+
+    /// The same word, marked as reserved if `is_reserved`.
+    #[must_use]
+    pub fn reserved(self, is_reserved: bool) -> Self {
+        Word(self.0 | if is_reserved { RESERVED } else { 0 })
     }
 
     /// How often the area was allocated, modulo 2^48.
@@ -337,6 +349,17 @@ impl Area {
     #[inline]
     pub fn body(&self) -> PageRange {
         PageRange::new(self.start(), self.pages() - self.traits().guard())
+    }
+
+    /// The pages in which all mapped ones lie: the first `mapped` ones, unless the caller of
+    /// [`Vmap::map_frames`](crate::Vmap::map_frames) has mapped its own, anywhere.
+    pub fn mapped_hull(&self) -> PageRange {
+        let word = self.word();
+        if word.kind() == Kind::Vmalloc || word.is_alias() {
+            PageRange::new(self.start(), self.mapped())
+        } else {
+            self.body()
+        }
     }
 
     /// Moves or resizes it. For the owner.

@@ -135,11 +135,11 @@ impl<'a> MappedRuns<'a> {
 
     /// The next run of the area from `at` on.
     fn in_area(&self, area: &Area, at: Vpn) -> Option<PageRange> {
-        let body = area.body();
+        let hull = area.mapped_hull();
         match area.mapped() {
             0 => None,
-            all if all == body.pages() => (at == body.start).then_some(body),
-            _ => first_run(PageRange { start: at, end: body.end }, |page| {
+            all if all == hull.pages() => (at == hull.start).then_some(hull),
+            _ => first_run(PageRange { start: at, end: hull.end }, |page| {
                 self.frames.is_mapped(page)
             }),
         }

@@ -111,7 +111,10 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
         // The span so far, and the first area in it.
         let mut span: Option<(PageRange, AreaIndex)> = None;
         for (index, _) in self.runs(batch) {
-            let run = self.parts.area(index).run();
+            let area = self.parts.area(index);
+            // With the guard, so that neighbours join. Reserved pages were never mapped.
+            let is_full = area.mapped_hull().end == area.body().end;
+            let run = if is_full { area.run() } else { area.mapped_hull() };
             let run = if has_locked_tables { self.widen(run) } else { run };
             span = match span {
                 Some((joined, first)) if run.start <= joined.end => {
@@ -237,11 +240,11 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
         // lines that the CPU has which freed the area.
         let frames = match area.word().kind() {
             Kind::Vmalloc => {
-                OwnFrames::new(host, mappings.frames(), self.counters).free(area.body())
+                OwnFrames::new(host, mappings.frames(), self.counters).free(area.mapped_hull())
             }
             _ => 0,
         };
-        mappings.frames().clear(area.body());
+        mappings.frames().clear(area.mapped_hull());
         area.set_mapped(0);
         count(&self.counters.returned_frames, frames);
         frames

@@ -19,6 +19,17 @@ pub fn split(directory: &Directory<'_>, area: AreaIndex, at: Vpn, rest: AreaInde
     rest_area.set_traits(front.traits());
 }
 
+/// Makes two neighbours that the caller owns one again: the pages of `behind` become the end of
+/// `area`. The caller then owns the descriptor `behind`, which covers nothing.
+pub fn join(directory: &Directory<'_>, area: AreaIndex, behind: AreaIndex) {
+    let (front, back) = (directory.area(area).run(), directory.area(behind).run());
+    debug_assert!(front.end == back.start);
+    let run = PageRange { start: front.start, end: back.end };
+    directory.index().clear(back);
+    directory.area(area).place(run);
+    directory.index().set(run, area);
+}
+
 /// Moves the boundary between two neighbours that the caller owns: the first `pages` pages of
 /// `behind`, which has more, become the end of `area`.
 pub fn shift(directory: &Directory<'_>, area: AreaIndex, behind: AreaIndex, pages: u32) {

@@ -205,6 +205,18 @@ fn handler(vmap: &Machine, named: bool) {
             vmap.vfree_atomic(at).unwrap();
         }
     }
+    if let Some(at) = served(vmap.vmalloc_reserved(2, 20, options)) {
+        for pages in [5, 20, 7, 25] {
+            served(vmap.vrealloc(at, pages, options)).into_iter().for_each(|same| {
+                assert!(same == at || pages == 25);
+            });
+            if vmap.find(at).is_none_or(|info| info.span.start != at) {
+                break;
+            }
+        }
+        let moved = vmap.vfree_atomic(at).is_err();
+        assert!(!moved, "it has moved, though nothing lies behind");
+    }
     if let Some(at) = served(vmap.vmap(&frames, options)) {
         assert_eq!(vmap.frame_at(at.add(PAGE)), Some(frames[1]));
         assert_eq!(vmap.read_at(at, &mut [0; 16]), 16);
@@ -234,7 +246,7 @@ fn handler(vmap: &Machine, named: bool) {
 /// A request, or a free, that a handler interrupts.
 type Below = fn(&Machine);
 
-const BELOW: [(&str, Below); 9] = [
+const BELOW: [(&str, Below); 10] = [
     ("alloc", |vmap| {
         let at = vmap.alloc(7, Options::DEFAULT).unwrap();
         vmap.free(at).unwrap();
@@ -271,6 +283,13 @@ const BELOW: [(&str, Below); 9] = [
         }
         vmap.vfree(at).unwrap();
         vmap.free(wall).unwrap();
+    }),
+    ("reserved", |vmap| {
+        let at = vmap.vmalloc_reserved(0, 100, Options::DEFAULT).unwrap();
+        for pages in [20, 90, 30] {
+            assert_eq!(vmap.vrealloc(at, pages, Options::DEFAULT), Ok(at));
+        }
+        vmap.vfree(at).unwrap();
     }),
     ("purge", |vmap| {
         vmap.purge(PurgeDepth::Decay);

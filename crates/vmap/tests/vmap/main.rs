@@ -10,6 +10,7 @@ mod lowest_fit;
 mod model;
 mod paper;
 mod ram;
+mod reserved;
 mod sizes;
 mod threads;
 mod zeroed;
