@@ -15,6 +15,10 @@ use crate::zone::Reserve;
 /// Blocks taken from the store, or returned to it, between two looks at anything else.
 const CHUNK_BLOCKS: usize = 64;
 
+/// Up to as many blocks go one by one while the front has them: a batch of so few costs more to
+/// prepare than it saves.
+const FEW_BLOCKS: usize = 8;
+
 /// Some blocks of a batch were not freed; all others were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeManyError {
@@ -44,12 +48,21 @@ struct Bulk<'a, 'm, C> {
 }
 
 impl<C: Cpus> Bulk<'_, '_, C> {
-    fn alloc(&self, order: Order, flags: Flags, out: &mut [Pfn]) -> Result<usize, AllocError> {
-        self.blocks.caches.cpus.environment().check_usable()?;
-        // A callback, and what is told of misuse, may panic.
+    /// Allocates blocks behind the first `got`, which the caller has already.
+    fn alloc(
+        &self,
+        order: Order,
+        flags: Flags,
+        out: &mut [Pfn],
+        got: usize,
+    ) -> Result<usize, AllocError> {
         let hooks = self.blocks.hooks();
+        // A callback, and what is told of misuse, may panic.
         let undo = Undo { hooks: &hooks, order };
-        undo.keep_while(out, |out, got| self.fill(order, flags, out, got))
+        undo.keep_while(out, got, |out, got| {
+            self.blocks.caches.cpus.environment().check_usable()?;
+            self.fill(order, flags, out, got)
+        })
     }
 
     /// What this CPU caches comes first, a magazine by one sequence. A slow request then loads or
@@ -306,7 +319,12 @@ impl<C: Cpus> Allocator<'_, C> {
         flags: Flags,
         out: &mut [Pfn],
     ) -> Result<usize, AllocError> {
-        Bulk { blocks: self.blocks() }.alloc(order, flags, out)
+        let few = if out.len() <= FEW_BLOCKS { out.len() } else { 0 };
+        let pop = |place: &mut Pfn| self.alloc_fast(order, flags).map(|pfn| *place = pfn).is_none();
+        match out[..few].iter_mut().position(pop).unwrap_or(few) {
+            got if got == out.len() => Ok(got),
+            got => Bulk { blocks: self.blocks() }.alloc(order, flags, out, got),
+        }
     }
 
     /// Frees a batch of blocks of any orders, mobilities and zones, as when a process exits.
@@ -328,6 +346,13 @@ impl<C: Cpus> Allocator<'_, C> {
     /// # Errors
     /// Bad blocks are skipped and counted; all others are freed.
     pub fn free_many_of(&self, order: Order, blocks: &[Pfn]) -> Result<(), FreeManyError> {
-        Bulk { blocks: self.blocks() }.free_of(order, blocks)
+        let few = if blocks.len() <= FEW_BLOCKS { blocks } else { &[] };
+        let is_refused = |&pfn: &Pfn| !self.free_fast(pfn, order);
+        match few.iter().position(is_refused).unwrap_or(few.len()) {
+            done if done == blocks.len() => Ok(()),
+            done => Bulk { blocks: self.blocks() }
+                .free_of(order, &blocks[done..])
+                .map_err(|bad| FreeManyError { first: done + bad.first, ..bad }),
+        }
     }
 }

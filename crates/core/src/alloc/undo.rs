@@ -26,11 +26,12 @@ impl<C: Cpus> Undo<'_, '_, '_, C> {
         found
     }
 
-    /// Calls `fill` with room for blocks and a place for how many there are; if it panics, these go
-    /// back into the store.
+    /// Calls `fill` with room for blocks and a place for how many there are, `got` at first; if it
+    /// panics, these go back into the store.
     pub fn keep_while<R>(
         &self,
         out: &mut [Pfn],
+        got: usize,
         fill: impl FnOnce(&mut [Pfn], &mut usize) -> R,
     ) -> R {
         struct Kept<'k, T: FnMut(Pfn)> {
@@ -44,7 +45,7 @@ impl<C: Cpus> Undo<'_, '_, '_, C> {
             }
         }
         let take_back = |pfn| self.hooks.take_back(pfn, self.order);
-        let mut kept = Kept { out, got: 0, take_back };
+        let mut kept = Kept { out, got, take_back };
         let result = fill(kept.out, &mut kept.got);
         take(&mut kept.got);
         result
