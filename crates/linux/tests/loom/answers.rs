@@ -13,39 +13,47 @@ struct Door {
     rings: AtomicU32,
 }
 
-/// Requests that ring once each, beside a monitor that answers while there are rings it has not
-/// seen. Every request gets an answer, with what that one freed.
-fn requests_are_answered(requests: u32) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
-    builder.check(move || {
-        let door = Arc::new(Door::default());
-        let threads: Vec<_> = (0..requests)
-            .map(|_| {
-                let door = door.clone();
-                loom::thread::spawn(move || {
-                    // As the kernel's eventfd: orders what is before it.
-                    let ring = || {
-                        door.rings.fetch_add(1, Ordering::SeqCst);
-                        true
-                    };
-                    let freed = door.answers.after(ring);
-                    assert!((1..=requests.into()).contains(&freed), "{freed}");
-                })
-            })
-            .collect();
+impl Door {
+    /// A request that rings once, and gets an answer with what that one freed.
+    fn request(&self, requests: u32) {
+        // As the kernel's eventfd: orders what is before it.
+        let ring = || {
+            self.rings.fetch_add(1, Ordering::SeqCst);
+            true
+        };
+        let freed = self.answers.after(ring);
+        assert!((1..=requests.into()).contains(&freed), "{freed}");
+    }
+
+    /// A monitor that answers while there are rings it has not seen.
+    fn monitor(&self, requests: u32) {
         let (mut seen, mut answers) = (0, 0);
         while seen < requests {
-            let rings = door.rings.load(Ordering::SeqCst);
+            let rings = self.rings.load(Ordering::SeqCst);
             if rings == seen {
                 loom::thread::yield_now();
                 continue;
             }
             seen = rings;
             answers += 1;
-            door.answers.give(answers);
+            self.answers.give(answers);
         }
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
+fn requests_are_answered(requests: u32) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.check(move || {
+        let door = Arc::new(Door::default());
+        let spawn = |act: fn(&Door, u32)| {
+            let door = door.clone();
+            loom::thread::spawn(move || act(&door, requests))
+        };
+        let monitor = spawn(Door::monitor);
+        let others: Vec<_> = (1..requests).map(|_| spawn(Door::request)).collect();
+        door.request(requests);
+        others.into_iter().chain([monitor]).for_each(|thread| thread.join().unwrap());
     });
 }
 
