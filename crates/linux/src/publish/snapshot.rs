@@ -7,6 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::allocinfo::AllocInfo;
+use crate::ceiling::Ceiling;
 use crate::depot::Depot;
 use crate::views::{CacheInfo, FragmentationInfo, VmallocInfo, ZoneInfo};
 use crate::vmalloc::Vmalloc;
@@ -26,6 +27,10 @@ pub struct Snapshot {
     pub at: Duration,
     /// Bytes of the depot's memory.
     pub bytes: u64,
+    /// The [ceiling](crate::reclaim::Ceiling) in force; `bytes` without one. `None`: of a program
+    /// with an older version of this crate.
+    #[serde(default)]
+    pub ceiling_bytes: Option<u64>,
     /// Bytes of a page.
     pub page_bytes: u64,
     /// Bytes that the depot uses for itself.
@@ -93,6 +98,7 @@ impl Snapshot {
             program: process::name(),
             at: Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32),
             bytes: depot.bytes() as u64,
+            ceiling_bytes: Some(Ceiling::of(depot).bytes() as u64),
             page_bytes: depot.page_size().bytes() as u64,
             metadata_bytes: depot.metadata_use().total() as u64,
             fronts: format!("{:?}", depot.fronts()),

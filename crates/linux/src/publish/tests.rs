@@ -13,6 +13,7 @@ use pagedepot::{CpuId, Mode, Order};
 use super::files::Parts;
 use super::header::{Fixed, LENGTH_AT, MESSAGE_AT, MESSAGE_BYTES_MAX, VERSION};
 use super::*;
+use crate::reclaim::Ceiling;
 use crate::{Depot, MemoryKind, Vmalloc};
 
 /// Long, because nothing waits for it unless something is wrong.
@@ -47,6 +48,9 @@ fn readers_see_what_is_there_when_they_look() {
     assert_eq!(mode, 0o600);
     let mut reader = Reader::open(published.path()).unwrap();
     assert_eq!(reader.pid(), std::process::id());
+    assert_eq!(reader.refresh(LONG).unwrap().ceiling_bytes, Some(16 << 20));
+    Ceiling::of(&depot).set(14 << 20).unwrap();
+    assert_eq!(reader.refresh(LONG).unwrap().ceiling_bytes, Some(14 << 20));
     let mut held = Vec::new();
     let _buf = space.buf(3 * 4096).unwrap();
     for round in 0..5 {
