@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::common::{open_zone, order, range};
 use pagedepot::cpus::{CpuLock, Environment, Locked, Unusable, WhichCpu};
 use pagedepot::{
-    AllocError, Allocator, Config, CpuId, Drained, Flags, FreeError, FreeManyError, Mode, Order,
-    Pfn, Scope,
+    AllocError, Allocator, CompactError, Compaction, Config, CpuId, Drained, Flags, FrameRange,
+    FreeError, FreeManyError, Mode, Move, Mover, Occupant, Order, Pfn, Pressure, Reclaim,
+    RemoveError, ReportError, Reporting, ReportingDevice, Scope, ZoneId,
 };
 
 const FRAMES: u32 = 4096;
@@ -30,6 +31,35 @@ impl Environment for &Process {
     }
 }
 
+/// A device, a mover and a callback that no fork may call.
+struct Parents;
+
+impl ReportingDevice for Parents {
+    fn report(&self, _: &[FrameRange]) -> bool {
+        unreachable!("a fork called it")
+    }
+
+    fn needed(&self, _: FrameRange) -> bool {
+        unreachable!("a fork called it")
+    }
+}
+
+impl Mover for Parents {
+    fn occupant(&self, _: Pfn) -> Occupant {
+        unreachable!("a fork called it")
+    }
+
+    fn move_blocks(&self, _: &mut [Move]) {
+        unreachable!("a fork called it")
+    }
+}
+
+impl Reclaim for Parents {
+    fn reclaim(&self, _: Pressure) -> u64 {
+        unreachable!("a fork called it")
+    }
+}
+
 #[test]
 fn a_fork_gets_errors_and_changes_nothing() {
     for (checked, track_owner) in [(false, false), (true, false), (false, true)] {
@@ -47,6 +77,9 @@ fn a_fork_gets_errors_and_changes_nothing() {
             .map(|size| (depot.alloc(size, flags).unwrap(), size))
             .collect();
         let start = depot.alloc_contiguous(20, 1, flags).unwrap();
+        depot.register_mover(&Parents).unwrap();
+        depot.register_reclaim(&Parents).unwrap();
+        Reporting::of(&depot).register(&Parents).unwrap();
         let before = depot.validate().unwrap();
 
         process.is_fork.store(true, Ordering::Relaxed);
@@ -72,9 +105,22 @@ fn a_fork_gets_errors_and_changes_nothing() {
         let all = FreeManyError { first: 0, error: FreeError::Forked, failed: held.len() };
         assert_eq!(depot.free_many(&held), Err(all));
         assert_eq!(depot.free_contiguous(start, 20), Err(FreeError::Forked));
-        for mode in [Mode::Quiet, Mode::Full] {
+        for mode in [Mode::Quiet, Mode::Full, Mode::Handover] {
             assert_eq!(depot.drain(Scope::ALL, mode), Drained::default());
         }
+        assert_eq!(depot.drain_handover(Scope::ALL, Some(0)).drained(), Drained::default());
+        assert_eq!(depot.cpu_caches().retire(CpuId::new(0)), Drained::default());
+        let zone = ZoneId::new(0);
+        for flags in [flags.compact(), flags.zeroed(), flags.atomic()] {
+            assert_eq!(depot.alloc(order(10), flags), Err(AllocError::Forked));
+            assert_eq!(depot.alloc_contiguous(3000, 1, flags), Err(AllocError::Forked));
+        }
+        let (pfn, size) = held[5];
+        assert_eq!(depot.split(pfn, size, order(1)), Err(FreeError::Forked));
+        let compacted = depot.compact(zone, Compaction::all(), &Parents);
+        assert_eq!(compacted, Err(CompactError::Forked));
+        assert_eq!(depot.remove_memory(zone, range(0, 512)), Err(RemoveError::Forked));
+        assert_eq!(Reporting::of(&depot).pass(zone, 1), Err(ReportError::Forked));
         assert_eq!(depot.cpu_caches().disable(), Drained::default());
         assert_eq!(
             (depot.cpu_caches().decay(), depot.cpu_caches().are_enabled(CpuId::new(0))),

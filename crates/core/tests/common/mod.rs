@@ -10,8 +10,12 @@ use pagedepot::{Allocator, Config, CpuId, FrameRange, NodeId, Order, Pfn, Waterm
 
 pub mod backing;
 pub mod contents;
+pub mod marks;
+pub mod meetings;
+pub mod pairs;
 pub mod rng;
 pub mod threads;
+pub mod usage;
 
 /// One thread that acts as any CPU, in any context, at any time.
 #[derive(Default)]

@@ -5,6 +5,7 @@
 //! One thread, deterministic by seed: `PAGEDEPOT_SEED=n` repeats a run,
 //! `PAGEDEPOT_SOAK_SECONDS=n` goes on for n seconds.
 
+mod blocks;
 #[path = "../common/mod.rs"]
 mod common;
 mod machines;
@@ -27,15 +28,18 @@ fn stress<C: Cpus>(name: &str, make: impl Fn(Arc<Source>) -> C) {
     let end = Instant::now() + soak(Duration::ZERO);
     let mut seed = seed(name);
     loop {
-        let mut interrupts = 0;
+        let mut total = [0; 3];
         for _ in 0..RUNS {
-            interrupts += stress::run(seed, &make);
+            let counts = stress::run(seed, &make);
+            std::iter::zip(&mut total, counts).for_each(|(total, count)| *total += count);
             seed += 1;
         }
+        let [interrupts, moves, reports] = total;
         assert!(
             interrupts > RUNS * 100,
             "{name}: {interrupts} interrupts are too few to prove anything"
         );
+        assert!(moves > RUNS && reports > RUNS, "{name}: {moves} moves, {reports} reports");
         if Instant::now() >= end {
             return;
         }

@@ -1,15 +1,16 @@
 //! The code that runs on a machine. In all contexts it does the same actions on the same blocks.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use pagedepot::cpus::Cpus;
 use pagedepot::{
-    Allocator, CacheLimits, Config, CpuId, Flags, FrameRange, Mobility, Mode, Order, Pfn, Scope,
-    Watermarks, ZoneConfig, ZoneId,
+    Allocator, CacheLimits, Compaction, Config, CpuId, Evacuation, Flags, FrameRange, Mobility,
+    Mode, Order, Pfn, Reporting, Scope, Watermarks, ZoneConfig, ZoneId,
 };
 
+use crate::blocks::Blocks;
 use crate::common::rng::Rng;
 use crate::common::{open_zone, order, range};
 use crate::source::{CPUS, Source};
@@ -19,20 +20,20 @@ const ACTIONS: u64 = 1500;
 /// Most blocks held by all contexts together.
 const HELD_MAX: usize = 400;
 const FIRST: FrameRange = range(0, 3000);
-const SECOND: FrameRange = range(4096, 6000);
+/// Begins at an odd pageblock.
+const SECOND: FrameRange = range(4608, 6000);
 const PAGES: u64 = 9000;
 
 struct Stress<'m, C> {
     depot: Allocator<'m, C>,
     source: Arc<Source>,
     rng: RefCell<Rng>,
-    held: RefCell<Vec<(Pfn, Order)>>,
-    /// Whether each frame is held.
-    is_held: Vec<Cell<bool>>,
+    blocks: &'m Blocks,
 }
 
-/// Makes one run. Returns the number of handlers that ran.
-pub fn run<C: Cpus>(seed: u64, make: impl Fn(Arc<Source>) -> C) -> u64 {
+/// Makes one run. Returns the numbers of handlers that ran, of blocks that were moved, and of
+/// pageblocks that were reported.
+pub fn run<C: Cpus>(seed: u64, make: impl Fn(Arc<Source>) -> C) -> [u64; 3] {
     let watermarks = Some(Watermarks { min: 20, low: 40, high: 80 });
     let zones = [
         ZoneConfig { level: 1, ..open_zone("first", &[FIRST]) },
@@ -45,24 +46,24 @@ pub fn run<C: Cpus>(seed: u64, make: impl Fn(Arc<Source>) -> C) -> u64 {
     let mut metadata =
         vec![MaybeUninit::zeroed(); Allocator::<C>::metadata_bytes(&config).unwrap()];
     let source = Arc::new(Source::new(seed));
+    let blocks = Blocks::new(source.clone(), SECOND.end() as usize);
     let mut stress = Stress {
         depot: Allocator::new(&config, &mut metadata, make(source.clone())).unwrap(),
         source: source.clone(),
         rng: RefCell::new(Rng::new(!seed)),
-        held: RefCell::default(),
-        is_held: vec![Cell::new(false); SECOND.end() as usize],
+        blocks: &blocks,
     };
+    stress.depot.register_mover(&blocks).unwrap();
+    Reporting::of(&stress.depot).register(&blocks).unwrap();
     for _ in 0..ACTIONS / 100 {
         // SAFETY: `stress` lives longer, and is not changed before the handler is forgotten.
         unsafe { source.set_handler(interrupt::<C>, &raw const stress) };
         (0..100).for_each(|_| stress.act());
         source.forget_handler();
-        let held: u64 =
-            stress.held.borrow().iter().map(|(_, order)| u64::from(order.frames())).sum();
-        assert_eq!(stress.depot.validate().unwrap().held_pages(), held);
+        assert_eq!(stress.depot.validate().unwrap().held_pages(), blocks.held_pages());
     }
     stress.finish();
-    source.interrupts()
+    [source.interrupts(), blocks.moves.get(), blocks.reports.get()]
 }
 
 /// # Safety
@@ -79,14 +80,18 @@ impl<C: Cpus> Stress<'_, C> {
 
     /// Does one random action, whatever code has been interrupted.
     fn act(&self) {
-        let has_room = self.held.borrow().len() < HELD_MAX;
+        let has_room = self.blocks.len() < HELD_MAX;
         match self.below(100) {
-            0..=44 if has_room => self.alloc(),
-            45..=49 if has_room => self.alloc_many(),
-            50..=54 => self.free_many(),
-            55..=59 => self.drain(),
-            60 => self.switch(),
-            61..=62 if has_room => self.alloc_range(),
+            0..=43 if has_room => self.alloc(),
+            44..=48 if has_room => self.alloc_many(),
+            49..=52 => self.free_many(),
+            53..=57 => self.drain(),
+            58 => self.switch(),
+            59..=60 if has_room => self.alloc_range(),
+            61..=62 => self.split(),
+            63 => self.compact(),
+            64 => self.remove_and_add(),
+            65 => self.report(),
             _ => self.free(),
         }
     }
@@ -96,37 +101,24 @@ impl<C: Cpus> Stress<'_, C> {
         // Handlers may not wait. Some do not pass the flag, and their fences are refused.
         match self.source.depth() > 0 && self.below(4) > 0 {
             true => flags.atomic(),
+            false if self.below(6) == 0 => flags.compact(),
             false => flags,
         }
     }
 
+    /// A handler that waits for what it has interrupted waits long, and in vain.
+    fn may_wait(&self) -> bool {
+        self.source.depth() == 0 || self.below(20) == 0
+    }
+
     fn order(&self) -> Order {
-        order([0, 0, 0, 0, 0, 1, 2, 3, 3, 4, 7, 9][self.below(12) as usize])
-    }
-
-    fn hold(&self, pfn: Pfn, order: Order) {
-        for frame in pfn.get()..pfn.get() + order.frames() {
-            let twice = self.is_held[frame as usize].replace(true);
-            assert!(!twice, "{pfn} was handed out twice, at depth {}", self.source.depth());
-        }
-        self.held.borrow_mut().push((pfn, order));
-    }
-
-    /// Removes a block from those held, so that handlers no longer see it.
-    fn pick(&self) -> Option<(Pfn, Order)> {
-        let mut held = self.held.borrow_mut();
-        let length = held.len();
-        let (pfn, order) =
-            (length > 0).then(|| held.swap_remove(self.below(length as u64) as usize))?;
-        (pfn.get()..pfn.get() + order.frames())
-            .for_each(|frame| self.is_held[frame as usize].set(false));
-        Some((pfn, order))
+        order([0, 0, 0, 0, 0, 0, 1, 2, 3, 3, 4, 7, 8, 9, 10][self.below(15) as usize])
     }
 
     fn alloc(&self) {
         let (order, flags) = (self.order(), self.flags());
         if let Ok(pfn) = self.depot.alloc(order, flags) {
-            self.hold(pfn, order);
+            self.blocks.hold(pfn, order);
         }
     }
 
@@ -135,7 +127,7 @@ impl<C: Cpus> Stress<'_, C> {
         let mut out = [Pfn::new(0); 90];
         let wanted = self.below(90) as usize;
         let got = self.depot.alloc_many(order, self.flags(), &mut out[..wanted]).unwrap_or(0);
-        out[..got].iter().for_each(|&pfn| self.hold(pfn, order));
+        out[..got].iter().for_each(|&pfn| self.blocks.hold(pfn, order));
     }
 
     fn alloc_range(&self) {
@@ -148,18 +140,20 @@ impl<C: Cpus> Stress<'_, C> {
             }
         };
         if let Some(start) = start {
-            (0..frames).for_each(|i| self.hold(start.add(i), Order::BASE));
+            (0..frames).for_each(|i| self.blocks.hold(start.add(i), Order::BASE));
         }
     }
 
     fn free(&self) {
-        if let Some((pfn, order)) = self.pick() {
+        if let Some((pfn, order)) = self.blocks.pick(|length| self.below(length)) {
             self.depot.free(pfn, order).unwrap();
         }
     }
 
     fn free_many(&self) {
-        let batch: Vec<_> = (0..self.below(100)).map_while(|_| self.pick()).collect();
+        let batch: Vec<_> = (0..self.below(100))
+            .map_while(|_| self.blocks.pick(|length| self.below(length)))
+            .collect();
         self.depot.free_many(&batch).unwrap();
     }
 
@@ -175,12 +169,15 @@ impl<C: Cpus> Stress<'_, C> {
 
     fn switch(&self) {
         let cpu = CpuId::new(self.below(u64::from(CPUS)) as u32);
-        // A handler that disables caches while it has interrupted their drain waits long, and in
-        // vain.
-        let may_wait = self.source.depth() == 0 || self.below(20) == 0;
-        match self.below(6) {
-            0 if may_wait => _ = self.depot.cpu_caches().retire(cpu),
-            1 if may_wait => _ = self.depot.cpu_caches().disable(),
+        match self.below(7) {
+            0 if self.may_wait() => _ = self.depot.cpu_caches().retire(cpu),
+            1 if self.may_wait() => _ = self.depot.cpu_caches().disable(),
+            4 => {
+                let policies =
+                    [Evacuation::Off, Evacuation::Goal { percent: 50 }, Evacuation::Adaptive];
+                let policy = policies[self.below(3) as usize];
+                self.depot.settings(ZoneId::new(1)).unwrap().set_evacuation(policy);
+            }
             2 => _ = self.depot.cpu_caches().decay(),
             3 => {
                 let high_min = self.below(300);
@@ -194,8 +191,53 @@ impl<C: Cpus> Stress<'_, C> {
         }
     }
 
+    fn split(&self) {
+        let Some((pfn, from)) = self.blocks.pick(|length| self.below(length)) else { return };
+        let to = order(from.get() - self.below(u64::from(from.get().min(3)) + 1) as u32);
+        self.depot.split(pfn, from, to).unwrap();
+        let parts = (0..from.frames()).step_by(to.frames() as usize);
+        parts.for_each(|at| self.blocks.hold(pfn.add(at), to));
+    }
+
+    fn compact(&self) {
+        let rules = match self.below(3) {
+            0 => Compaction::all(),
+            1 => Compaction::order(order(8 + self.below(3) as u32)),
+            _ => Compaction::range(self.below(2000) as u32 + 1, 1 << self.below(11)),
+        };
+        let rules = rules.looks_max(4).moves_max(self.below(200));
+        let mode = if self.may_wait() { Mode::Full } else { Mode::Quiet };
+        // More may be asked for than the zone has.
+        _ = self.depot.compact(ZoneId::new(self.below(2) as u32), rules.drain(mode), self.blocks);
+    }
+
+    fn remove_and_add(&self) {
+        if !self.may_wait() {
+            return;
+        }
+        let first = SECOND.start.get() / 512;
+        let whole = (SECOND.end() / 512) as u32 - first;
+        let range = range((first + self.below(u64::from(whole)) as u32) * 512, 512);
+        let zone = ZoneId::new(1);
+        if self.depot.remove_memory(zone, range).is_err() {
+            return;
+        }
+        if self.below(2) == 0 {
+            return self.depot.add_memory(zone, range, &mut []).unwrap();
+        }
+        self.depot.add_memory_held(zone, range, &mut []).unwrap();
+        for at in (0..512).step_by(64) {
+            self.depot.free_contiguous(range.start.add(at), 64).unwrap();
+        }
+    }
+
+    fn report(&self) {
+        let zone = ZoneId::new(self.below(2) as u32);
+        Reporting::of(&self.depot).pass(zone, self.below(3)).unwrap();
+    }
+
     fn finish(mut self) {
-        while !self.held.borrow().is_empty() {
+        while self.blocks.len() > 0 {
             self.free();
         }
         self.depot.cpu_caches().enable();

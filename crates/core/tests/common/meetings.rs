@@ -1,0 +1,133 @@
+//! Which features of an allocator have met in a run.
+//!
+//! Two features meet when one begins while the other is at work, as a call or as a state; or when
+//! they come one directly after the other to the same frames. All counts are relaxed, so that they
+//! order nothing between the threads that a sanitizer watches.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Features, a bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Set(pub u64);
+
+impl Set {
+    pub const NONE: Set = Set(0);
+
+    pub fn and(self, other: impl Into<Set>) -> Set {
+        Set(self.0 | other.into().0)
+    }
+
+    pub fn and_if(self, is: bool, other: impl Into<Set>) -> Set {
+        if is { self.and(other) } else { self }
+    }
+
+    /// The numbers of its features.
+    pub fn numbers(self) -> impl Iterator<Item = usize> {
+        (0..64).filter(move |number| self.0 >> number & 1 == 1)
+    }
+}
+
+/// Declares an enumeration of features, each with its name in the table of pairs.
+#[macro_export]
+macro_rules! features {
+    ($($feature:ident $name:literal,)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Feature { $($feature,)* }
+
+        impl Feature {
+            pub const ALL: &'static [Feature] = &[$(Feature::$feature,)*];
+            pub const NAMES: &'static [&'static str] = &[$($name,)*];
+        }
+
+        impl From<Feature> for $crate::common::meetings::Set {
+            fn from(feature: Feature) -> Self {
+                Self(1 << feature as u32)
+            }
+        }
+    };
+}
+
+/// What has met so far.
+pub struct Meetings {
+    /// Features at work, and how many times each.
+    active: AtomicU64,
+    counts: [AtomicU32; 64],
+    /// By feature, those that it has met.
+    met: [AtomicU64; 64],
+}
+
+impl Meetings {
+    pub fn new() -> Self {
+        Meetings {
+            active: AtomicU64::new(0),
+            counts: [const { AtomicU32::new(0) }; 64],
+            met: [const { AtomicU64::new(0) }; 64],
+        }
+    }
+
+    /// From now on these features are at work, until the value is dropped.
+    pub fn begin(&self, features: impl Into<Set>) -> Active<'_> {
+        let features = features.into();
+        for number in features.numbers() {
+            if self.counts[number].fetch_add(1, Ordering::Relaxed) == 0 {
+                self.active.fetch_or(1 << number, Ordering::Relaxed);
+            }
+        }
+        self.meet(features, Set(self.active.load(Ordering::Relaxed)));
+        Active { meetings: self, features }
+    }
+
+    /// All of one set have met all of the other, and those of one set each other.
+    pub fn meet(&self, these: impl Into<Set>, those: impl Into<Set>) {
+        let (these, those) = (these.into(), those.into());
+        let all = these.and(those).0;
+        for number in these.numbers() {
+            if self.met[number].load(Ordering::Relaxed) & all != all {
+                self.met[number].fetch_or(all, Ordering::Relaxed);
+            }
+        }
+    }
+
+    pub fn have_met(&self, one: usize, other: usize) -> bool {
+        let met =
+            |one: usize, other: usize| self.met[one].load(Ordering::Relaxed) >> other & 1 == 1;
+        met(one, other) || met(other, one)
+    }
+}
+
+/// Features at work.
+pub struct Active<'m> {
+    meetings: &'m Meetings,
+    features: Set,
+}
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        for number in self.features.numbers() {
+            if self.meetings.counts[number].fetch_sub(1, Ordering::Relaxed) == 1 {
+                self.meetings.active.fetch_and(!(1 << number), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// By frame, the features of its last use.
+pub struct LastUses {
+    first: u32,
+    uses: Vec<AtomicU64>,
+}
+
+impl LastUses {
+    /// Of the frames from a first one on.
+    pub fn new(first: u32, frames: u32) -> Self {
+        LastUses { first, uses: (0..frames).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// The features of a use have met those of the last one of the same frames.
+    pub fn note(&self, meetings: &Meetings, start: u32, frames: u32, via: Set) {
+        for at in [start, start + frames - 1] {
+            let last = self.uses[(at - self.first) as usize].swap(via.0, Ordering::Relaxed);
+            meetings.meet(via, Set(last));
+        }
+    }
+}

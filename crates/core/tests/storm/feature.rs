@@ -1,0 +1,56 @@
+//! The features that the storms cross. Their names are those of the table of pairs.
+
+use pagedepot::{Evacuation, Order};
+
+crate::features! {
+    Order0 "order 0",
+    Orders1To3 "orders 1 to 3",
+    Orders4To8 "orders 4 to 8",
+    Orders9And10 "orders 9 and 10",
+    Ranges "contiguous ranges",
+    At "frames at an address",
+    Bulk "bulk",
+    Split "split",
+    Zeroed "zeroed pages",
+    NoWait "atomic requests",
+    Compaction "compaction",
+    Mover "requests that compact",
+    Pins "pins",
+    Removal "removal",
+    Adding "adding",
+    Isolation "isolation of pageblocks",
+    Drain "drains",
+    Handover "handover",
+    Retire "retired CPUs",
+    Disable "disabled caches",
+    Decay "decay",
+    Limits "cache limits",
+    Reporting "reporting",
+    Refusing "a device that refuses",
+    EvacuationOff "evacuation off",
+    EvacuationGoal "evacuation to a goal",
+    EvacuationAdaptive "adaptive evacuation",
+    Reclaim "reclaim callbacks",
+    IsolatedCpus "isolated CPUs",
+    Checked "checked mode",
+    Backing "a backing",
+}
+
+impl Feature {
+    pub fn of_order(order: Order) -> Feature {
+        match order.get() {
+            0 => Feature::Order0,
+            1..=3 => Feature::Orders1To3,
+            4..=8 => Feature::Orders4To8,
+            _ => Feature::Orders9And10,
+        }
+    }
+
+    pub fn of_policy(policy: Evacuation) -> Feature {
+        match policy {
+            Evacuation::Off => Feature::EvacuationOff,
+            Evacuation::Goal { .. } => Feature::EvacuationGoal,
+            Evacuation::Adaptive => Feature::EvacuationAdaptive,
+        }
+    }
+}
