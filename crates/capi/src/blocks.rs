@@ -8,7 +8,7 @@ use pagedepot_linux::{AllocError, Flags, Order};
 
 use crate::error::{Errno, set_errno};
 use crate::handle::{depot, pagedepot_t};
-use crate::poison::{Access, mark};
+use crate::poison::{Access, Freeing, mark};
 
 /// The page is zeroed.
 pub const PAGEDEPOT_ZEROED: c_uint = 1 << 0;
@@ -143,9 +143,29 @@ pub unsafe extern "C" fn pagedepot_alloc_flags(
 #[inline(always)]
 fn free(raw: RawDepot<'_>, address: *mut c_void, order: Order) -> Result<(), FreeError> {
     let first = block_at(raw, address)?;
-    mark(address, bytes_of(raw, order), Access::None);
     // SAFETY: by the promise of the function that calls.
-    unsafe { raw.free(first, order) }
+    freeing(raw, first, order.frames(), order.frames(), || unsafe { raw.free(first, order) })
+}
+
+/// Frees `pages` pages by `free`, if they can be aligned so; marks them before, and as they were if
+/// `free` refuses.
+#[inline(always)]
+fn freeing(
+    raw: RawDepot<'_>,
+    first: Pfn,
+    pages: u32,
+    align_pages: u32,
+    free: impl FnOnce() -> Result<(), FreeError>,
+) -> Result<(), FreeError> {
+    let bytes = pages as usize * raw.page_size().bytes();
+    let is_inside = raw.bytes().checked_sub(raw.offset(first)).is_some_and(|left| bytes <= left);
+    let can_be = is_inside && first.get() % align_pages == 0;
+    let marked = Freeing::of(can_be.then(|| (raw.address(first).as_ptr().cast(), bytes)));
+    let freed = free();
+    if freed.is_err() {
+        marked.refused();
+    }
+    freed
 }
 
 #[inline(always)]
@@ -173,17 +193,17 @@ pub unsafe extern "C" fn pagedepot_free(
     block: *mut c_void,
     order: c_uint,
 ) -> c_int {
-    if order == 0
+    // Pages are marked before they are freed, and a refusal is known behind the slow path alone.
+    if cfg!(not(feature = "poison"))
+        && order == 0
         // SAFETY: by the caller's promise.
         && let Some(handle) = unsafe { handle.as_ref() }
         && let raw = handle.depot.raw()
         && let Ok(first) = block_at(raw, block)
-    {
-        mark(block, bytes_of(raw, Order::BASE), Access::None);
         // SAFETY: by the caller's promise.
-        if unsafe { raw.free_fast(first, Order::BASE) } {
-            return 0;
-        }
+        && unsafe { raw.free_fast(first, Order::BASE) }
+    {
+        return 0;
     }
     free_slowly(handle, block, order)
 }
@@ -264,9 +284,16 @@ pub unsafe extern "C" fn pagedepot_free_many(
         for at in from..count.min(from + CHUNK) {
             // SAFETY: at < count.
             let block = unsafe { *blocks.add(at) };
-            match block_at(raw, block) {
+            let found = block_at(raw, block);
+            match found {
+                // One by one: which of a batch were refused is not known.
+                Ok(_) if cfg!(feature = "poison") => {
+                    if let Err(error) = free(raw, block, order) {
+                        set_errno(error.errno());
+                        bad += 1;
+                    }
+                }
                 Ok(first) => {
-                    mark(block, bytes_of(raw, order), Access::None);
                     chunk[length] = first;
                     length += 1;
                 }
@@ -319,11 +346,8 @@ pub unsafe extern "C" fn pagedepot_free_contiguous(
     let Some(depot) = depot(handle) else { return -1 };
     let raw = depot.raw();
     freed(block_at(raw, start).and_then(|first| {
-        let bytes = pages as usize * raw.page_size().bytes();
-        let known = raw.bytes().saturating_sub(raw.offset(first));
-        mark(start, bytes.min(known), Access::None);
         // SAFETY: by the caller's promise.
-        unsafe { raw.free_contiguous(first, pages) }
+        freeing(raw, first, pages, 1, || unsafe { raw.free_contiguous(first, pages) })
     }))
 }
 

@@ -99,6 +99,32 @@ static void blocks(pagedepot_t *depot) {
     CHECK(pagedepot_free(depot, block + pagedepot_page_size(depot), 0) == 0);
 }
 
+/* What a refused free named stays its holder's: with the tools, too. */
+static void refused(void) {
+    pagedepot_options_t options = PAGEDEPOT_OPTIONS_INIT;
+    options.flags = PAGEDEPOT_CHECKED;
+    pagedepot_t *depot = pagedepot_new(MIB, &options);
+    size_t bytes = pagedepot_page_size(depot);
+    char *block = pagedepot_alloc(depot, 3);
+    CHECK(block);
+    memset(block, 1, bytes << 3);
+    FAILS(pagedepot_free(depot, block, 0) == -1, EINVAL);
+    FAILS(pagedepot_free(depot, block, 2) == -1, EINVAL);
+    FAILS(pagedepot_free(depot, block + bytes, 1) == -1, EINVAL);
+    FAILS(pagedepot_free(depot, block + bytes, 0) == -1, EINVAL);
+    FAILS(pagedepot_free(depot, (char *)pagedepot_base(depot) + MIB - bytes, 5) == -1, EINVAL);
+    void *many[] = {pagedepot_alloc(depot, 0), block, pagedepot_alloc(depot, 0)};
+    FAILS(pagedepot_free_many(depot, 0, many, 3) == 1, EINVAL);
+    FAILS(pagedepot_free_contiguous(depot, block, 7) == -1, EINVAL);
+    FAILS(pagedepot_free_contiguous(depot, block, (uint32_t)-1) == -1, EINVAL);
+    for (size_t at = 0; at < bytes << 3; at += 64)
+        CHECK(block[at] == 1);
+    memset(block, 2, bytes << 3);
+    CHECK(pagedepot_free(depot, block, 3) == 0);
+    FAILS(pagedepot_free(depot, block, 3) == -1, EINVAL);
+    pagedepot_delete(depot);
+}
+
 /* This thread may run on another CPU meanwhile, which then cannot hand over: see fence_after_ms. */
 static void handing_over(pagedepot_t *depot) {
     pagedepot_drained_t asked = {0}, drained = {0};
@@ -229,6 +255,7 @@ int main(void) {
     pagedepot_t *depot = pagedepot_new(64 * MIB, NULL);
     CHECK(depot);
     blocks(depot);
+    refused();
     taking_back(depot);
     threads(depot);
     in_a_child(depot);
