@@ -140,12 +140,16 @@ impl Builder {
         self
     }
 
-    /// Asks for transparent huge pages (`MADV_HUGEPAGE`). [`Depot::trim`] then gives back only
-    /// whole ones, and the system may make a huge page of a few pages in use and of memory that
-    /// was given back around them. Default: the system's setting, until the depot first gives
-    /// memory back (a trim, a [ceiling](Self::ceiling), [`Reporting`](crate::reclaim::Reporting)).
-    /// From then on it has no new huge pages (`MADV_NOHUGEPAGE`), so that memory that was given
-    /// back comes back by use alone.
+    /// Asks for transparent huge pages (`MADV_HUGEPAGE`). The system makes some if
+    /// `/sys/kernel/mm/transparent_hugepage/enabled` is `always` or `madvise`. For a memory file
+    /// `shmem_enabled` beside it counts, which is `never` on most systems: then there are none, and
+    /// no error says so.
+    ///
+    /// [`Depot::trim`] then gives back only whole ones, and the system may make a huge page of few
+    /// pages in use and of memory that was given back around them. Default: the system's setting,
+    /// until the depot first gives memory back (a trim, a [ceiling](Self::ceiling),
+    /// [`Reporting`](crate::reclaim::Reporting)). From then on it has no new huge pages
+    /// (`MADV_NOHUGEPAGE`), so that memory that was given back comes back by use alone.
     pub fn thp(mut self, yes: bool) -> Self {
         self.thp = yes;
         self

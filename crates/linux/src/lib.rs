@@ -66,7 +66,7 @@
 //! |---|---|---|
 //! | page number ([`RawDepot::alloc`]) | two restartable sequences | a search of the bitmap, or 1/63 of one for each page |
 //! | [`PageRef`], which borrows a handle | the same | the same |
-//! | [`Page`], which needs none | the same, and some of the depot's fields are read anew | two atomic operations more |
+//! | [`Page`], which needs none | the same, and some of the depot's fields are read anew; it has 16 bytes, a number 4 | two atomic operations more |
 //! | [`VmallocBuf`] | three atomic operations, two of them on a count that all buffers of a space share | system calls |
 //! | a buffer of [`Vmalloc::buf_ref`] | one atomic operation | system calls |
 //!

@@ -428,3 +428,11 @@ fn idle_caches_age_and_decay() {
 fn depot_cpus() -> u32 {
     pagedepot_linux::builder::Topology::read().cpu_count()
 }
+
+/// What the documentation says of copies and kept values: update it with these.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn values_have_the_sizes_that_the_documentation_names() {
+    assert!((650..670).contains(&size_of::<Depot>()), "{}", size_of::<Depot>());
+    assert_eq!((size_of::<Page>(), size_of::<Pfn>()), (16, 4));
+}

@@ -9,11 +9,11 @@ use pagedepot::CpuId;
 /// (`CONFIG_NR_CPUS`); the limit keeps a bad file from asking for gigabytes.
 const CPUS_MAX: u32 = 1 << 20;
 
-/// A set of CPUs. Its text is the kernel's list format: `0-3,8,10-11`.
+/// A set of CPUs. Its text is the kernel's list format: `0-3,8,10-11`. Programs that use a depot
+/// find it in `pagedepot_linux::builder`, and `CpuId` in `pagedepot_linux`.
 ///
 /// ```
-/// use pagedepot_rseq::{CpuId, CpuSet};
-///
+/// # use pagedepot_rseq::{CpuId, CpuSet};
 /// let isolated: CpuSet = "2-3,7".parse()?;
 /// assert!(isolated.contains(CpuId::new(3)));
 /// assert_eq!(isolated.highest(), Some(CpuId::new(7)));

@@ -74,7 +74,7 @@ pub struct Config<'c> {
 }
 
 impl<'c> Config<'c> {
-    /// One CPU's worth of everything for `zones`.
+    /// `cpus` CPUs that allocate from `zones`, and the default of everything else.
     pub const fn new(cpus: u32, zones: &'c [ZoneConfig<'c>]) -> Self {
         Config {
             page_size: PageSize::Kib4,
