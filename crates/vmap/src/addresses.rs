@@ -315,7 +315,8 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
         attempt: impl Fn() -> Result<T, VmapError>,
     ) -> Result<T, VmapError> {
         let is_short = |error: &_| {
-            matches!(error, VmapError::Map(MapError::TooManyMappings { .. } | MapError::Lost))
+            use MapError::{Lost, TooManyMappings, TooScattered};
+            matches!(error, VmapError::Map(TooManyMappings { .. } | TooScattered { .. } | Lost))
         };
         with_purges_if(&self.purger, |error| !no_wait && is_short(error), attempt)
     }

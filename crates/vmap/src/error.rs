@@ -146,6 +146,12 @@ pub enum MapError {
         /// The limit.
         limit: u32,
     },
+    /// The frames at hand lie so scattered that the memory takes more mappings than are left.
+    /// Nothing was mapped.
+    TooScattered {
+        /// Mappings that the memory takes: the number of its runs of consecutive frames.
+        needed: u32,
+    },
     /// The system refused the mapping with this error code.
     Refused(i32),
     /// Another mapping has the addresses by now: see
@@ -168,6 +174,12 @@ impl fmt::Display for MapError {
             MapError::Refused(EAGAIN) => f.write_str(
                 "the system refused the mapping for the memory that is locked already (EAGAIN): \
                  raise `ulimit -l`, or call mlockall without MCL_FUTURE",
+            ),
+            MapError::TooScattered { needed } => write!(
+                f,
+                "the free frames are so scattered that the memory takes {needed} mappings, more \
+                 than are left of the limit: ask for less, free or purge, free frames that lie \
+                 together, or raise the limit (on Linux vm.max_map_count)"
             ),
             MapError::Refused(code) => write!(f, "the system refused the mapping (error {code})"),
             MapError::Lost => f.write_str(

@@ -230,6 +230,9 @@ impl<'m, M: Mapper, H: Host> Memory<'m, M, H> {
         let flags = if options.no_wait { flags.no_reclaim() } else { flags };
         let own = OwnFrames::new(parts.host(), parts.mappings().frames(), parts.counters());
         let prefers_long_runs = parts.mappings().mapper().prefers_long_runs();
-        self.addresses.with_purges(options.no_wait, || own.allocate(run, flags, prefers_long_runs))
+        self.addresses
+            .with_purges(options.no_wait, || own.allocate(run, flags, prefers_long_runs))?;
+        parts.mappings().frames().join_runs(run);
+        Ok(())
     }
 }

@@ -5,13 +5,14 @@
 use std::sync::atomic::Ordering;
 
 use pagedepot::cpus::{Environment, WhichCpu};
-use pagedepot::sync::prim::AtomicU32;
-use pagedepot::{CpuId, PageSize};
+use pagedepot::sync::prim::{AtomicU8, AtomicU32};
+use pagedepot::{CpuId, Order, PageSize, Pfn};
 
 use crate::map::tables::{TableIndex, Tables};
 use crate::metadata::area::{Area, AreaIndex, Areas, State, Traits};
 use crate::metadata::batch::Batch;
 use crate::metadata::directory::Directory;
+use crate::metadata::frames::FrameTable;
 use crate::metadata::index::SegmentIndex;
 use crate::node::{Node, Nodes, Row};
 use crate::space::Space;
@@ -198,4 +199,39 @@ fn only_whole_tables_that_are_left_are_locked() {
     let counts = tables.counts();
     assert_eq!((counts.populated, counts.populated_max, counts.released), (1, 2, 1));
     assert_eq!(words[1].load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn scattered_frames_are_sorted_into_runs_and_blocks_stay_whole() {
+    let words: Vec<_> = (0..64).map(|_| AtomicU32::new(0)).collect();
+    let orders: Vec<_> = (0..64).map(|_| AtomicU8::new(0)).collect();
+    let table = FrameTable { frames: &words, orders: &orders };
+    let run = PageRange::new(Vpn(2), 60);
+    // Blocks of two frames from above, between them single frames from below.
+    let mut at = run.start;
+    for nth in 0..20 {
+        table.put_block(at, Pfn::new(300 - 3 * nth), Order::new(1).unwrap());
+        table.put_block(at.add(2), Pfn::new(302 - 3 * nth), Order::BASE);
+        at = at.add(3);
+    }
+    assert_eq!(table.frame_runs(run).count(), 20);
+    table.join_runs(run);
+    assert_eq!(table.frame_runs(run).count(), 1);
+    assert_eq!(table.get(run.start), Some(Pfn::new(300 - 3 * 19)));
+    let blocks: Vec<_> = table.own_blocks(run).collect();
+    assert_eq!(blocks.len(), 40);
+    for (nth, &(frame, order)) in blocks.iter().enumerate() {
+        assert_eq!(
+            (frame.get(), order.get()),
+            (243 + nth as u32 / 2 * 3 + nth as u32 % 2 * 2, 1 - nth as u32 % 2)
+        );
+    }
+    assert_eq!((table.get(Vpn(1)), table.get(Vpn(62))), (None, None));
+    // Few long runs stay as they are.
+    table.clear(run);
+    for (page, frame) in [(2, 500), (34, 100)] {
+        table.put_block(Vpn(page), Pfn::new(frame), Order::new(4).unwrap());
+    }
+    table.join_runs(PageRange::new(Vpn(2), 16));
+    assert_eq!(table.get(Vpn(2)), Some(Pfn::new(500)));
 }

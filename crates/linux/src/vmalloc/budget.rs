@@ -57,6 +57,12 @@ impl Budget {
         self.used.load(Ordering::Relaxed).clamp(0, i64::from(u32::MAX)) as u32
     }
 
+    /// Mappings that are not in use.
+    pub fn left(&self) -> u32 {
+        let own = self.max.saturating_sub(self.used());
+        self.whole.as_ref().map_or(own, |whole| own.min(whole.left()))
+    }
+
     /// Whether three quarters are in use.
     pub fn is_tight(&self) -> bool {
         self.used() > self.max / 4 * 3 || self.whole.as_ref().is_some_and(|whole| whole.is_tight())

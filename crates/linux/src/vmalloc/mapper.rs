@@ -383,6 +383,16 @@ unsafe impl Mapper for LinuxMapper {
         Some(Span::new(start, lost.len() as u32))
     }
 
+    /// Each run takes a mapping, and the last one that behind it.
+    fn check_runs(&self, runs: u32) -> Result<(), MapError> {
+        let needed = runs.saturating_add(1);
+        if needed <= self.budget.left() {
+            Ok(())
+        } else {
+            Err(MapError::TooScattered { needed: runs })
+        }
+    }
+
     fn prefers_long_runs(&self) -> bool {
         self.budget.is_tight()
     }

@@ -25,9 +25,11 @@
 //!
 //! # The limit on mappings
 //! Each run of consecutive pages is a mapping. A process may have `vm.max_map_count` mappings
-//! (65530 by default). When three quarters are in use, requests search harder for long runs. When
-//! all are in use, freed memory is unmapped first. Then requests fail with
-//! [`TooManyMappings`](pagedepot_vmap::MapError::TooManyMappings).
+//! (65530 by default). Frames of a request are sorted, so that it takes a mapping per run. When
+//! three quarters are in use, requests search harder for long runs. A request whose runs are more
+//! than what is left has freed memory unmapped first. Then it fails, before it maps anything, with
+//! [`TooScattered`](pagedepot_vmap::MapError::TooScattered): a buffer in a depot whose free pages
+//! lie one by one ends at some 220 MiB. With longer runs it ends later in proportion.
 //!
 //! # Lost addresses
 //! Kernels before 6.12 may fail a system call halfway and leave a hole in the range. If another

@@ -74,7 +74,8 @@ fn mappings_run_out() {
     assert_eq!((space.mappings_max(), space.mappings()), (100, 1));
     // 10 scattered frames are 10 mappings, and their guard is one.
     let (bufs, error) = exhaust(&space, 10);
-    assert_eq!((bufs.len(), error), (9, VmapError::Map(MapError::TooManyMappings { limit: 100 })));
+    let scattered = VmapError::Map(MapError::TooScattered { needed: 10 });
+    assert_eq!((bufs.len(), error), (9, scattered));
     let text = error.to_string();
     assert!(text.contains("purge") && text.contains("vm.max_map_count"), "{text}");
     // Freed buffers that are still mapped count, until a request needs their mappings: one of
@@ -95,5 +96,34 @@ fn mappings_run_out() {
     let long = space.buf(512 * PAGE).unwrap();
     assert!(space.mappings() <= before + 2, "{before} {}", space.mappings());
     drop((long, bufs, depot));
+    all_back(space);
+}
+
+#[test]
+fn a_scattered_buffer_takes_a_mapping_per_run() {
+    let depot = depot(16 * MIB);
+    // Free runs of three frames.
+    let all: Vec<_> = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect();
+    let (held, free): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|page| page.pfn().get() % 4 == 3);
+    drop(free);
+    depot.drain(pagedepot_linux::Scope::ALL, pagedepot_linux::Mode::Full);
+    let space = Vmalloc::builder(&depot).mappings_max(1204).build().unwrap();
+    // More than the pairs of frames: single ones beside them fill it up.
+    let mut buf = space.buf(2700 * PAGE).unwrap();
+    assert!(space.mappings() <= 1 + 1024 + 20, "{} mappings", space.mappings());
+    buf.fill(3);
+    // More runs than mappings are left: told in advance, by a request that maps nothing.
+    let before = (space.mappings(), space.stats().counts.unmapped_spans);
+    let failed = space.buf(300 * PAGE).unwrap_err();
+    let VmapError::Map(MapError::TooScattered { needed }) = failed else { panic!("{failed:?}") };
+    assert!((200..=300).contains(&needed), "{needed}");
+    assert!(failed.to_string().contains("vm.max_map_count"), "{failed}");
+    assert_eq!((space.mappings(), space.stats().counts.unmapped_spans), before);
+    // A buffer that grows and fails is as before.
+    let error = buf.grow(3000 * PAGE).unwrap_err();
+    assert!(matches!(error, VmapError::Map(MapError::TooScattered { .. })), "{error:?}");
+    assert!(buf.len() == 2700 * PAGE && buf.iter().all(|&byte| byte == 3));
+    drop((buf, held, depot));
     all_back(space);
 }

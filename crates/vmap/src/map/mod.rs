@@ -91,18 +91,19 @@ impl<'m, M: Mapper> Mappings<'m, M> {
         protection: Protection,
         may_wait: bool,
     ) -> Result<(), VmapError> {
-        let mut result = Ok(());
         let mut end = run.start;
+        let runs = self.frames.frame_runs(run).count() as u32;
+        let mut result = self.mapper.check_runs(runs).map_err(VmapError::Map);
         for piece in self.frames.frame_runs(run) {
+            if result.is_err() {
+                break;
+            }
             if !self.tables.enter(host, piece.pages, may_wait) {
                 result = Err(VmapError::WouldWait);
                 break;
             }
             end = piece.pages.end;
             result = self.map_piece(piece, protection);
-            if result.is_err() {
-                break;
-            }
         }
         area.set_mapped(area.mapped() + end.since(run.start));
         area.set_written(false);

@@ -19,6 +19,9 @@ use pagedepot::{Order, Pfn};
 const PART: u8 = 0x40;
 const BORROWED: u8 = 0x80;
 
+/// Entries with shorter runs than this on average are sorted.
+const SHORT_RUN: usize = 16;
+
 /// Frame numbers and orders, one of each for every page.
 #[derive(Clone, Copy)]
 pub struct FrameTable<'m> {
@@ -90,6 +93,42 @@ impl FrameTable<'_> {
     pub fn split_block(&self, page: Vpn, order: Order) {
         (0..order.frames())
             .for_each(|i| self.orders[page.add(i).index()].store(0, Ordering::Relaxed));
+    }
+
+    /// Sorts the entries of `run` by frame number if they make many short runs, so that they make
+    /// as few as can be. For entries whose frames differ, of an area that the caller holds.
+    ///
+    /// The frames of a block stay together, in order: no other frame lies between them.
+    pub fn join_runs(&self, run: PageRange) {
+        let pages = run.pages() as usize;
+        if self.frame_runs(run).count() * SHORT_RUN <= pages {
+            return;
+        }
+        let get = |at: usize| {
+            let page = run.start.add(at as u32).index();
+            (self.frames[page].load(Ordering::Relaxed), self.orders[page].load(Ordering::Relaxed))
+        };
+        let set = |at: usize, (frame, order): (u32, u8)| {
+            let page = run.start.add(at as u32).index();
+            // Release: as in `set`.
+            self.frames[page].store(frame, Ordering::Release);
+            self.orders[page].store(order, Ordering::Relaxed);
+        };
+        // Shell's sort, with the gaps of Tokuda (1992): it needs no memory, and little time where
+        // the entries ascend already.
+        let gaps = core::iter::successors(Some(1_usize), |gap| Some((gap * 9).div_ceil(4)));
+        let gaps = gaps.take_while(|&gap| gap < pages);
+        for nth in (0..gaps.clone().count()).rev() {
+            let gap = gaps.clone().nth(nth).unwrap_or(1);
+            for at in gap..pages {
+                let (entry, mut to) = (get(at), at);
+                while to >= gap && get(to - gap).0 > entry.0 {
+                    set(to, get(to - gap));
+                    to -= gap;
+                }
+                set(to, entry);
+            }
+        }
     }
 
     /// The first page of the owned block that covers `page`; `page` itself if none began before.

@@ -118,6 +118,16 @@ pub unsafe trait Mapper: Sync {
         None
     }
 
+    /// Whether so many more runs of frames can be mapped, as far as the mapper can tell in advance.
+    /// By default they can.
+    ///
+    /// # Errors
+    /// [`MapError::TooScattered`].
+    fn check_runs(&self, runs: u32) -> Result<(), MapError> {
+        let _ = runs;
+        Ok(())
+    }
+
     /// Whether each run of frames takes a resource that is limited, as mappings are on Linux. Then
     /// requests try harder to get long runs.
     fn prefers_long_runs(&self) -> bool {
