@@ -48,8 +48,10 @@
 //! | take all of them without interrupting a CPU | [`Depot::drain_handover`] | [`CpuCaches::hand_over`](pagedepot::CpuCaches::hand_over) before a thread sleeps |
 //! | give memory back to the system | [`Depot::trim`] | |
 //! | have that done when memory is short, or the program rests | [`Monitor`](pressure::Monitor) | `examples/monitored.rs` |
+//! | stay below the limit of a container | [`Monitor`](pressure::Monitor) | [what protects](pressure#what-protects-and-what-helps) |
 //! | never use more than so many bytes | [`Builder::ceiling`] | [`Ceiling`](reclaim::Ceiling) |
 //! | add memory while running | [`Depot::grow`] | [`Builder::grow_to`] |
+//! | have pages of 16 or 64 KiB, for a pool of large frames | [`Builder::page_size`] | `examples/large_frames.rs` |
 //! | bind memory to NUMA nodes, use huge pages | [`Builder::numa`], [`Builder::thp`], [`Builder::hugetlb`] | |
 //! | find double frees | [`Builder::checked`] | [`Builder::on_misuse`] |
 //! | know where the pages are | [`Depot::shortage`], [`Depot::zone_stats`] | module [`stats`] |

@@ -223,13 +223,14 @@ fn a_program_lives_below_its_limit() {
     figure("limit_peak_mib", group.peak() >> 20);
 }
 
-/// The limit of a container with a depot of far more.
+/// The limit of a container, and a depot that is larger.
 const CONTAINER: usize = 200 * MIB;
+const DEPOT: usize = 512 * MIB;
 
 /// Fills a cache of three times the limit as fast as it can, below a monitor with its defaults.
 /// What it evicts, it evicts when the monitor asks.
 fn never_looked_at(_: &Path) {
-    let depot = Depot::new(1 << 30).unwrap();
+    let depot = Depot::new(DEPOT).unwrap();
     let cache: Arc<Mutex<VecDeque<Page>>> = Arc::default();
     let given = cache.clone();
     let free = move |wanted: u64| {
@@ -254,15 +255,14 @@ fn never_looked_at(_: &Path) {
     assert!(counts.rings > 0 && counts.step(Step::Callbacks).runs > 0, "{counts:?}");
     assert!(present_bytes(&depot) <= ceiling);
     assert!(heap.iter().all(|&byte| byte == 1));
-    figure("ceiling_mib", ceiling as u64 >> 20);
-    figure("ceiling_rings", counts.rings);
     drop(monitor);
-    assert_eq!(Ceiling::of(&depot).bytes(), 1 << 30, "without a monitor no limit is followed");
+    assert_eq!(Ceiling::of(&depot).bytes(), DEPOT, "without a monitor no limit is followed");
 }
 
 #[test]
 fn a_ceiling_follows_the_limit() {
     let test = "a_ceiling_follows_the_limit";
+    let mut peak = 0;
     for _ in 0..10 {
         let prepare = |group: &Group| {
             group.limit(CONTAINER);
@@ -272,13 +272,14 @@ fn a_ceiling_follows_the_limit() {
             return;
         };
         check(&copy);
-        figure("ceiling_peak_mib", group.peak() >> 20);
+        peak = group.peak().max(peak);
     }
+    figure("ceiling_peak_mib", peak >> 20);
 }
 
 /// What the heap takes, the depot gives up; and what the limit gains, it may have.
 fn beside_a_heap(group: &Path) {
-    let depot = Depot::new(1 << 30).unwrap();
+    let depot = Depot::new(DEPOT).unwrap();
     let cache: Arc<Mutex<Vec<Page>>> = Arc::default();
     let given = cache.clone();
     depot
