@@ -74,6 +74,8 @@ designs! {
     OffsetAllocator = "offset-allocator",
     /// This project's, by pages that own their depot instead of page numbers.
     DepotOwned = "depot-owned",
+    /// This project's, on CPUs that count as isolated: their fronts are behind locks.
+    DepotIsolated = "depot-isolated",
     /// This project's, without per-CPU caches.
     DepotUncached = "depot-uncached",
     /// This project's, without pageblocks that evacuate.

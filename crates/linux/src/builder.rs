@@ -13,7 +13,7 @@ pub use pagedepot_rseq::{CpuListError, CpuSet};
 use crate::bits::Bits;
 use crate::ceiling::Ceiling;
 pub use crate::cpus::LinuxCpus;
-use crate::cpus::Process;
+use crate::cpus::{self, Locking, Process};
 use crate::depot::Depot;
 pub use crate::error::Limit;
 use crate::error::{BuildError, no_mapping, no_memory};
@@ -54,7 +54,7 @@ pub struct Builder {
     populate: bool,
     cpus: Option<u32>,
     isolated: Option<CpuSet>,
-    locks: bool,
+    locking: Locking,
     caches: bool,
     checked: bool,
     track_owner: bool,
@@ -87,7 +87,7 @@ impl Builder {
             populate: false,
             cpus: None,
             isolated: None,
-            locks: false,
+            locking: Locking::Undisturbed,
             caches: true,
             checked: false,
             track_owner: false,
@@ -178,16 +178,42 @@ impl Builder {
     }
 
     /// CPUs that full drains do not interrupt. Default: those that the kernel isolates
-    /// (`isolcpus=`) or runs without a tick (`nohz_full=`).
+    /// (`isolcpus=`) or runs without a tick (`nohz_full=`). Their fronts are behind
+    /// [locks](Self::locked_cpus), so that drains take what they cache all the same.
     pub fn isolated_cpus(mut self, cpus: CpuSet) -> Self {
         self.isolated = Some(cpus);
         self
     }
 
-    /// Uses a lock per CPU instead of restartable sequences. A drain can then take back every page
-    /// without interrupting a CPU, and each operation costs an atomic exchange. Default: no.
+    /// CPUs whose fronts are behind a lock instead of restartable sequences. Full drains,
+    /// handovers, and requests that would fail otherwise, take these fronts by the lock and
+    /// interrupt no CPU; each operation there costs an atomic exchange. Default: the
+    /// [isolated](Self::isolated_cpus) CPUs, and all CPUs where the system refuses to fence them
+    /// (`membarrier`). [`Depot::fronts`] says what came of it.
+    ///
+    /// A set that leaves out an isolated CPU, such as an empty one, gives up what that CPU keeps in
+    /// its fronts until it allocates or frees again: 67 pages where it used one order, up to 28 MiB
+    /// of large blocks. A request fails although they are free. Where CPUs cannot be fenced, any
+    /// set gives that up on every CPU that it leaves out.
+    ///
+    /// ```
+    /// use pagedepot_linux::Depot;
+    /// use pagedepot_linux::builder::CpuSet;
+    ///
+    /// // The fastest operations on isolated CPUs, too.
+    /// let fastest = Depot::builder(16 << 20).locked_cpus(CpuSet::new()).build()?;
+    /// println!("{}", fastest.fronts());
+    /// # Ok::<(), pagedepot_linux::BuildError>(())
+    /// ```
+    pub fn locked_cpus(mut self, cpus: CpuSet) -> Self {
+        self.locking = Locking::Cpus(cpus);
+        self
+    }
+
+    /// Puts the fronts of all CPUs behind [locks](Self::locked_cpus). `false`: those of isolated
+    /// CPUs alone, the default.
     pub fn per_cpu_locks(mut self, yes: bool) -> Self {
-        self.locks = yes;
+        self.locking = if yes { Locking::All } else { Locking::Undisturbed };
         self
     }
 
@@ -332,7 +358,7 @@ impl Builder {
         make: impl FnOnce(&[ZoneConfig<'_>]) -> Option<Arc<dyn Backing + Send>>,
     ) -> Result<Depot, BuildError> {
         let machine = Topology::read();
-        let cpus = self.cpus.unwrap_or_else(|| machine.cpu_count());
+        let cpu_count = self.cpus.unwrap_or_else(|| machine.cpu_count());
         let frames = self.frames(self.bytes)?;
         let bytes_max = if self.hugetlb { 0 } else { self.bytes_max };
         let frames_max = self.frames(self.bytes.max(bytes_max))?;
@@ -340,7 +366,7 @@ impl Builder {
         let ranges: Vec<_> = shares.iter().map(|share| [share.range]).collect();
         let zones: Vec<_> =
             shares.iter().zip(&ranges).map(|(share, range)| self.zone(share, range)).collect();
-        let cpu_nodes = if self.numa { machine.cpu_nodes(cpus) } else { Vec::new() };
+        let cpu_nodes = if self.numa { machine.cpu_nodes(cpu_count) } else { Vec::new() };
         let mut config = Config {
             page_size: self.page_size,
             cpu_nodes: &cpu_nodes,
@@ -354,7 +380,7 @@ impl Builder {
             on_misuse: Some(self.on_misuse.unwrap_or(panic_on_misuse)),
             pfn_limit: Some(Pfn::new(frames_max)),
             cpu_pages: self.numa,
-            ..Config::new(cpus, &zones)
+            ..Config::new(cpu_count, &zones)
         };
         let backing = make(&zones);
         // SAFETY: shared, so it does not move. The allocator alone gets this reference, and the
@@ -366,18 +392,18 @@ impl Builder {
             kind: self.kind,
             bytes: (frames as usize) << self.page_size.shift(),
             bytes_max: (frames_max as usize) << self.page_size.shift(),
-            metadata_bytes: Metadata::bytes(metadata_bytes, cpus)?,
+            metadata_bytes: Metadata::bytes(metadata_bytes, cpu_count)?,
             hugetlb: self.hugetlb,
             thp: self.thp,
         })?;
         self.place(&memory, &shares)?;
         config.linear_map = Some(linear_map(memory.start()));
-        let kept = Metadata::new(mapping, cpus)?;
+        let kept = Metadata::new(mapping, cpu_count)?;
         // SAFETY: the depot drops the allocator, which has the parts, before it drops `kept`.
         let Parts { fork_mark, locks, metadata } = unsafe { kept.divide() };
         let isolated = self.isolated.unwrap_or_else(|| machine.quiet_cpus());
         let process = Process { fork_mark, isolated, on_handover: self.on_handover };
-        let seam = LinuxCpus::new(locks, process, self.locks);
+        let seam = cpus::find(locks, process, self.locking);
         // SAFETY: new anonymous memory. This part of it has not been touched, so it is zero.
         let allocator =
             unsafe { Frames::builder(&config).backing(under).build_zeroed(metadata, seam)? };

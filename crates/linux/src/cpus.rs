@@ -1,4 +1,4 @@
-//! The seam to the CPUs on Linux: restartable sequences, or locks for the whole depot.
+//! The seam to the CPUs on Linux: restartable sequences, or locks, by CPU.
 
 use core::fmt;
 use core::num::NonZeroUsize;
@@ -7,7 +7,10 @@ use core::sync::atomic::AtomicU32;
 #[cfg(any(feature = "usdt", feature = "tracing"))]
 use pagedepot::cpus::Event;
 use pagedepot::cpus::implement::{BlockArray, SlotMove, WordOffset};
-use pagedepot::cpus::{CpuLock, Cpus, Environment, FenceError, Here, Locked, Unusable, WhichCpu};
+use pagedepot::cpus::{
+    CpuLock, Cpus, Environment, FenceError, Here, MaybeSequences, SequencesAndLocks, Unusable,
+    WhichCpu,
+};
 use pagedepot::{CpuId, Pfn};
 use pagedepot_rseq::{Area, CpuSet, RseqMissing, affinity, membarrier};
 
@@ -21,11 +24,23 @@ use crate::sequences::{self, NO_FRAME};
 pub enum Fronts {
     /// By restartable sequences; full drains fence CPUs with `membarrier`.
     Sequences,
-    /// By restartable sequences, but full drains take shelves only and report every CPU as busy,
-    /// because `membarrier` cannot fence.
+    /// By restartable sequences, and those of isolated CPUs, or of
+    /// [those that the builder names](crate::Builder::locked_cpus), by a lock per CPU: drains take
+    /// these by the lock, and interrupt none of them.
+    SequencesAndLocks {
+        /// CPUs with sequences.
+        sequences: u32,
+        /// CPUs with locks.
+        locks: u32,
+    },
+    /// By restartable sequences, as [the builder](crate::Builder::locked_cpus) wants it although
+    /// `membarrier` cannot fence: full drains take shelves only, and report as busy every CPU that
+    /// is behind no lock and has pages in its fronts.
     SequencesWithoutFence,
-    /// By a lock per CPU, because the builder asked for it.
+    /// By a lock per CPU, because the builder asked for it, or every CPU is isolated.
     Locks,
+    /// By a lock per CPU, because `membarrier` cannot fence.
+    LocksWithoutFence,
     /// By a lock per CPU, because this program has no rseq registration; [`RseqMissing`] says why.
     LocksWithoutRseq,
     /// By a lock per CPU, because the kernel cannot wipe gates in forked children.
@@ -50,11 +65,14 @@ pub enum Fronts {
 }
 
 impl Fronts {
-    /// Whether threads use restartable sequences.
+    /// Whether threads use restartable sequences, on some CPUs at least.
     pub const fn are_sequences(self) -> bool {
         matches!(
             self,
-            Fronts::Sequences | Fronts::SequencesWithoutFence | Fronts::SequencesOnSome { .. }
+            Fronts::Sequences
+                | Fronts::SequencesAndLocks { .. }
+                | Fronts::SequencesWithoutFence
+                | Fronts::SequencesOnSome { .. }
         )
     }
 
@@ -75,11 +93,17 @@ impl fmt::Display for Fronts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Fronts::Sequences => "restartable sequences",
-            Fronts::SequencesWithoutFence => {
-                "restartable sequences; full drains cannot take fronts: allow membarrier (Linux \
-                 5.10, seccomp), or choose locks"
+            Fronts::SequencesAndLocks { sequences, locks } => {
+                return write!(f, "restartable sequences on {sequences} CPUs, locks on {locks}");
             }
-            Fronts::Locks => "locks, as asked for",
+            Fronts::SequencesWithoutFence => {
+                "restartable sequences, as asked for; full drains cannot take fronts: allow \
+                 membarrier (Linux 5.10, seccomp), or do not call Builder::locked_cpus"
+            }
+            Fronts::Locks => "locks, as asked for or because every CPU is isolated",
+            Fronts::LocksWithoutFence => {
+                "locks: no fences; for restartable sequences allow membarrier (Linux 5.10, seccomp)"
+            }
             Fronts::LocksWithoutRseq => {
                 return match RseqMissing::find() {
                     Some(why) => write!(f, "locks: no restartable sequences: {why}"),
@@ -166,76 +190,122 @@ impl Environment for Process<'_> {
     }
 }
 
-/// The CPUs of this process: the one seam between a depot and Linux.
-///
-/// All users of a depot go the same way: a lock front and a sequence front over the same word do
-/// not exclude each other.
-pub struct LinuxCpus<'m> {
-    /// With an area, sequences; without, locks.
-    area: Option<Area>,
-    fronts: Fronts,
-    locked: Locked<'m, Process<'m>>,
+/// The CPUs of this process: the one seam between a depot and Linux. Threads reach the fronts of
+/// some CPUs by sequences, and those of the others by locks.
+pub type LinuxCpus<'m> = SequencesAndLocks<'m, Sequences, Process<'m>>;
+
+/// Which CPUs' fronts the program wants behind locks.
+#[derive(Clone, Debug)]
+pub(crate) enum Locking {
+    /// Those of isolated CPUs, and those of all where the system refuses to fence CPUs.
+    Undisturbed,
+    /// These CPUs', whatever the system refuses.
+    Cpus(CpuSet),
+    /// All CPUs'.
+    All,
 }
 
-impl<'m> LinuxCpus<'m> {
-    /// Finds out how this process can reach its CPUs. `locks`: one for each CPU with caches.
-    ///
-    /// Registers the process with `membarrier`, which is cheap while it has one thread and takes
-    /// milliseconds later.
-    pub(crate) fn new(locks: &'m [CpuLock], process: Process<'m>, by_choice: bool) -> Self {
-        let area = Area::find();
-        let fronts = match (by_choice, process.fork_mark, area) {
-            (true, ..) => Fronts::Locks,
-            (_, _, None) => Fronts::LocksWithoutRseq,
-            (_, ForkMark::Pid(_), _) => Fronts::LocksWithoutWipe,
-            _ if !sequences::stay_loaded() => Fronts::LocksInUnloadable,
-            (_, ForkMark::Wiped(_), Some(_)) if membarrier::register().is_ok() => Fronts::Sequences,
-            (_, ForkMark::Wiped(_), Some(_)) => Fronts::SequencesWithoutFence,
-        };
-        LinuxCpus {
-            area: area.filter(|_| fronts.are_sequences()),
-            fronts,
-            locked: Locked::new(locks, process),
-        }
-    }
+/// Finds out how this process can reach its CPUs. `locks`: one for each CPU with caches.
+///
+/// Registers the process with `membarrier`, which is cheap while it has one thread and takes
+/// milliseconds later.
+pub(crate) fn find<'m>(
+    locks: &'m mut [CpuLock],
+    process: Process<'m>,
+    locking: Locking,
+) -> LinuxCpus<'m> {
+    let cpus = locks.len() as u32;
+    let Choice { fronts, area, locked } = choose(cpus, &process, locking);
+    let is_behind_lock = |cpu| locked.as_ref().is_none_or(|locked| locked.contains(cpu));
+    SequencesAndLocks::new(Sequences { area, fronts }, locks, process, is_behind_lock)
+}
 
-    /// Where a thread's area is; `None`: threads reach their fronts by locks.
+/// What [`choose`] chose.
+struct Choice {
+    fronts: Fronts,
+    /// `None`: threads run no sequences. With an area they do on CPUs behind locks, too, where
+    /// their gates refuse them, and say where a thread is.
+    area: Option<Area>,
+    /// The CPUs behind locks. `None`: all.
+    locked: Option<CpuSet>,
+}
+
+fn choose(cpus: u32, process: &Process<'_>, locking: Locking) -> Choice {
+    let all_locked = |area, fronts| Choice { fronts, area, locked: None };
+    let area = match (&locking, process.fork_mark, Area::find()) {
+        (Locking::All, ..) => return all_locked(None, Fronts::Locks),
+        (_, _, None) => return all_locked(None, Fronts::LocksWithoutRseq),
+        (_, ForkMark::Pid(_), _) => return all_locked(None, Fronts::LocksWithoutWipe),
+        _ if !sequences::stay_loaded() => return all_locked(None, Fronts::LocksInUnloadable),
+        (_, ForkMark::Wiped(_), Some(area)) => area,
+    };
+    let can_fence = membarrier::register().is_ok();
+    let locked = match locking {
+        Locking::Cpus(locked) => locked,
+        _ if can_fence => process.isolated.clone(),
+        _ => return all_locked(Some(area), Fronts::LocksWithoutFence),
+    };
+    let locks = (0..cpus).filter(|&cpu| locked.contains(CpuId::new(cpu))).count() as u32;
+    let fronts = match cpus - locks {
+        0 => return all_locked(Some(area), Fronts::Locks),
+        _ if !can_fence => Fronts::SequencesWithoutFence,
+        _ if locks == 0 => Fronts::Sequences,
+        sequences => Fronts::SequencesAndLocks { sequences, locks },
+    };
+    Choice { fronts, area: Some(area), locked: Some(locked) }
+}
+
+/// The sequences of those CPUs that are behind no lock.
+#[derive(Debug)]
+pub struct Sequences {
+    /// `None`: threads run no sequences.
+    area: Option<Area>,
+    fronts: Fronts,
+}
+
+impl Sequences {
+    /// Where a thread's area is; `None`: threads run no sequences, and reach all fronts by locks.
     #[inline]
     pub(crate) fn area(&self) -> Option<Area> {
         self.area
     }
 
-    /// How threads reach their fronts.
+    /// How threads reach the fronts of all CPUs.
     pub fn fronts(&self) -> Fronts {
         self.fronts
     }
 }
 
-// SAFETY: with an area, 1., 2., 3. and 5. are the sequences' own doing (sequences/x86_64.rs): the
-// kernel restarts one when anything else may have run on its CPU, signal handlers included. 4.
-// `membarrier` with FLAG_CPU interrupts the thread of this process that runs on the CPU, if any,
-// which aborts its sequence; a thread that is not running was aborted when it was switched out; and
-// it orders memory between that CPU and the caller. A claim is a sequence: when it commits, the
-// sequences of that CPU before it have committed, on that CPU, or were aborted. Every thread that
-// gets here has an area of its own, registered or with a negative `cpu_id`: a child of `vfork`,
-// which has its parent's without a registration, may call nothing (see `pagedepot_rseq`). Without
-// an area all of it is `Locked`'s, with the same locks for all threads, since `area` never changes.
-// 6. Arrays and offsets are passed on to the sequences, which keep neither.
-unsafe impl<'m> Cpus for LinuxCpus<'m> {
-    type Environment = Process<'m>;
+impl Environment for Sequences {}
 
-    fn environment(&self) -> &Process<'m> {
-        self.locked.environment()
+impl MaybeSequences for Sequences {
+    #[inline(always)]
+    fn exist(&self) -> bool {
+        self.area.is_some()
+    }
+}
+
+// SAFETY: 1., 2., 3. and 5. are the sequences' own doing (sequences/x86_64.rs): the kernel restarts
+// one when anything else may have run on its CPU, signal handlers included. 4. `membarrier` with
+// FLAG_CPU interrupts the thread of this process that runs on the CPU, if any, which aborts its
+// sequence; a thread that is not running was aborted when it was switched out; and it orders memory
+// between that CPU and the caller. A claim is a sequence: when it commits, the sequences of that
+// CPU before it have committed, on that CPU, or were aborted. Every thread that gets here has an
+// area of its own, registered or with a negative `cpu_id`: a child of `vfork`, which has its
+// parent's without a registration, may call nothing (see `pagedepot_rseq`). 6. Arrays and offsets
+// are passed on to the sequences, which keep neither. 7. none of these CPUs is behind a lock.
+unsafe impl Cpus for Sequences {
+    type Environment = Self;
+
+    fn environment(&self) -> &Self {
+        self
     }
 
-    /// As the sequences do; locks look.
     const FOLLOWS_GATES: bool = true;
 
+    #[inline]
     fn here(&self) -> Option<Here> {
-        match self.area {
-            Some(area) => Some(Here::task(CpuId::new(area.cpu_id()))),
-            None => self.locked.here(),
-        }
+        self.area.map(|area| Here::task(CpuId::new(area.cpu_id())))
     }
 
     #[inline(always)]
@@ -243,7 +313,7 @@ unsafe impl<'m> Cpus for LinuxCpus<'m> {
         // One comparison for both ways, so that the caller's fast path has no other.
         let frame = match self.area {
             Some(area) => sequences::pop(area, blocks, word),
-            None => self.pop_locked(blocks, word),
+            None => NO_FRAME,
         };
         if frame == NO_FRAME {
             return None;
@@ -258,7 +328,7 @@ unsafe impl<'m> Cpus for LinuxCpus<'m> {
     fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
         match self.area {
             Some(area) => sequences::push(area, blocks, word, rounds_max, frame),
-            None => self.push_locked(blocks, word, rounds_max, frame),
+            None => false,
         }
     }
 
@@ -270,10 +340,7 @@ unsafe impl<'m> Cpus for LinuxCpus<'m> {
         old: u64,
         new: u64,
     ) -> bool {
-        match self.area {
-            Some(area) => sequences::compare_store(area, blocks, here, word, old, new),
-            None => self.locked.compare_store(blocks, here, word, old, new),
-        }
+        self.area.is_some_and(|area| sequences::compare_store(area, blocks, here, word, old, new))
     }
 
     fn take_many(
@@ -284,10 +351,7 @@ unsafe impl<'m> Cpus for LinuxCpus<'m> {
         batch: &SlotMove,
         out: &mut [Pfn],
     ) -> bool {
-        match self.area {
-            Some(area) => sequences::take_many(area, blocks, here, word, batch, out),
-            None => self.locked.take_many(blocks, here, word, batch, out),
-        }
+        self.area.is_some_and(|area| sequences::take_many(area, blocks, here, word, batch, out))
     }
 
     fn put_many(
@@ -298,51 +362,17 @@ unsafe impl<'m> Cpus for LinuxCpus<'m> {
         batch: &SlotMove,
         frames: &[Pfn],
     ) -> bool {
-        match self.area {
-            Some(area) => sequences::put_many(area, blocks, here, word, batch, frames),
-            None => self.locked.put_many(blocks, here, word, batch, frames),
-        }
+        self.area.is_some_and(|area| sequences::put_many(area, blocks, here, word, batch, frames))
     }
 
     fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
-        match self.area {
-            Some(area) => sequences::claim_gate(area, blocks, here, old, new),
-            None => self.locked.claim_gate(blocks, here, old, new),
-        }
+        self.area.is_some_and(|area| sequences::claim_gate(area, blocks, here, old, new))
     }
 
-    /// Whether a thread runs on a CPU is nothing that a program can know; whether a lock is free
-    /// is.
-    fn is_quiescent(&self, cpu: CpuId) -> bool {
-        self.area.is_none() && self.locked.is_quiescent(cpu)
-    }
-
-    fn fence(&self, blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
+    fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
         match self.fronts {
-            Fronts::Sequences => membarrier::fence(cpu).map_err(|_| FenceError::Refused),
             Fronts::SequencesWithoutFence => Err(FenceError::Refused),
-            _ => self.locked.fence(blocks, cpu),
+            _ => membarrier::fence(cpu).map_err(|_| FenceError::Refused),
         }
-    }
-}
-
-/// Out of line, so that a caller carries the sequence alone.
-impl LinuxCpus<'_> {
-    #[cold]
-    #[inline(never)]
-    fn pop_locked(&self, blocks: &BlockArray, word: WordOffset) -> u64 {
-        self.locked.pop(blocks, word).map_or(NO_FRAME, u64::from)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn push_locked(
-        &self,
-        blocks: &BlockArray,
-        word: WordOffset,
-        rounds_max: u32,
-        frame: u32,
-    ) -> bool {
-        self.locked.push(blocks, word, rounds_max, frame)
     }
 }

@@ -435,7 +435,7 @@ impl Depot {
     /// thread may use a CPU that has no caches: one system call.
     pub fn fronts(&self) -> Fronts {
         let frames = self.handle.frames();
-        frames.cpus().fronts().on(frames.cpu_count())
+        frames.cpus().sequences().fronts().on(frames.cpu_count())
     }
 
     /// The base page size.

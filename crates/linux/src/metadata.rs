@@ -34,7 +34,7 @@ pub(crate) struct Metadata {
 /// The parts of the mapping. Nothing else refers to them.
 pub(crate) struct Parts {
     pub fork_mark: ForkMark<'static>,
-    pub locks: &'static [CpuLock],
+    pub locks: &'static mut [CpuLock],
     pub metadata: &'static mut [MaybeUninit<u8>],
 }
 
@@ -80,7 +80,7 @@ impl Metadata {
             let bytes = self.mapping.bytes() - LOCKS_AT - self.cpus * size_of::<CpuLock>();
             Parts {
                 fork_mark: if self.wipes { ForkMark::Wiped(&*mark) } else { ForkMark::by_pid() },
-                locks: std::slice::from_raw_parts(locks, self.cpus),
+                locks: std::slice::from_raw_parts_mut(locks, self.cpus),
                 metadata: std::slice::from_raw_parts_mut(metadata, bytes),
             }
         }

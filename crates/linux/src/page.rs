@@ -223,15 +223,15 @@ impl Page {
 }
 
 impl Page {
-    /// Whether the CPU's front took the block: then this value no longer holds it. Threads that
-    /// reach their fronts by locks never push here: their way, a call, would make drops too large
-    /// for the compiler to inline.
+    /// Whether the CPU's front took the block: then this value no longer holds it. A front that a
+    /// lock guards takes nothing here: that way, a call, would make drops too large for the
+    /// compiler to inline.
     #[inline]
     fn push(&self) -> bool {
         let depot = self.raw();
         depot.sites().clear(self.pfn());
         let frames = depot.frames();
-        frames.cpus().area().is_some() && frames.free_fast(self.pfn(), self.order())
+        frames.cpus().sequences().area().is_some() && frames.free_fast(self.pfn(), self.order())
     }
 }
 
@@ -245,8 +245,7 @@ impl Drop for Page {
     }
 }
 
-/// Frees a block that its front did not take, or, where fronts are reached by locks, was not asked
-/// to take.
+/// Frees a block that its front did not take, or, where a lock guards that, was not asked to take.
 ///
 /// # Safety
 /// The caller holds the block, and gives it up.
@@ -254,13 +253,28 @@ impl Drop for Page {
 #[inline(never)]
 unsafe fn free_to_store(depot: NonNull<Shared>, pfn: Pfn, order: Order) {
     // SAFETY: the block keeps it mapped until a front takes the block; then nothing is read.
+    if !unsafe { depot.as_ref() }.frames().free_locked(pfn, order) {
+        // SAFETY: the caller's promise.
+        unsafe { free_past_all_fronts(depot, pfn, order) };
+    }
+}
+
+/// Frees a block that its front did not take, or was not asked to take where threads run no
+/// sequences.
+///
+/// # Safety
+/// The caller holds the block, and gives it up.
+#[cold]
+#[inline(never)]
+unsafe fn free_past_all_fronts(depot: NonNull<Shared>, pfn: Pfn, order: Order) {
+    // SAFETY: the block keeps it mapped until a front takes the block; then nothing is read.
     let frames = unsafe { depot.as_ref() }.frames();
-    if frames.cpus().area().is_none() && frames.free_fast(pfn, order) {
+    if frames.cpus().sequences().area().is_none() && frames.free_fast(pfn, order) {
         return;
     }
     // SAFETY: the caller's promise.
     unsafe {
-        past_the_front(depot, order.frames(), |depot| depot.frames().free(pfn, order));
+        past_the_front(depot, order.frames(), |depot| depot.frames().free_refused(pfn, order));
     }
 }
 

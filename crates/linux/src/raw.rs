@@ -119,18 +119,12 @@ impl<'d> RawDepot<'d> {
     }
 
     /// The fast path of [`alloc`](Self::alloc) alone, which calls no function: a block that this
-    /// CPU's front has. `None`: ask `alloc`. Always `None` where fronts are reached by locks.
+    /// CPU's front has. `None`: ask `alloc`. Always `None` where a lock guards the front.
     #[inline]
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc_fast(&self, order: Order, flags: Flags) -> Option<Pfn> {
-        if self.has_sequences() { self.alloc_from_front(order, flags) } else { None }
-    }
-
-    /// A block that this CPU's front has, however it is reached.
-    #[inline]
-    #[cfg_attr(feature = "allocinfo", track_caller)]
-    pub(crate) fn alloc_from_front(&self, order: Order, flags: Flags) -> Option<Pfn> {
-        let found = self.frames().alloc_fast(order, flags);
+        // Without sequences a pop is a call.
+        let found = self.has_sequences().then(|| self.frames().alloc_fast(order, flags)).flatten();
         if let Some(pfn) = found {
             self.shared().sites.note(pfn, order.frames());
         }
@@ -138,8 +132,8 @@ impl<'d> RawDepot<'d> {
     }
 
     /// The fast path of [`free`](Self::free) alone, which calls no function: whether this CPU's
-    /// front took the block. If not, nothing has changed: ask `free`. Always `false` where fronts
-    /// are reached by locks.
+    /// front took the block. If not, nothing has changed: ask `free`. Always `false` where a lock
+    /// guards the front.
     ///
     /// # Safety
     /// As [`free`](Self::free).
@@ -182,23 +176,30 @@ impl<'d> RawDepot<'d> {
         freed
     }
 
-    /// Whether this CPU's front took the block. Never where fronts are reached by locks: that way
-    /// is a call, without which this is small enough to be inlined wherever a block is freed.
+    /// Whether this CPU's front took the block. Never where a lock guards it: that way is a call,
+    /// without which this is small enough to be inlined wherever a block is freed.
     #[inline]
     pub(crate) fn push(&self, pfn: Pfn, order: Order) -> bool {
         self.has_sequences() && self.frames().free_fast(pfn, order)
     }
 
-    /// Whether threads reach their fronts by sequences.
+    /// Whether threads run sequences.
     #[inline]
     fn has_sequences(&self) -> bool {
-        self.frames().cpus().area().is_some()
+        self.frames().cpus().sequences().area().is_some()
     }
 
     /// Frees a block that [`push`](Self::push) did not take.
     #[cold]
     #[inline(never)]
     pub(crate) fn free_past_the_front(self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+        if self.frames().free_locked(pfn, order) { Ok(()) } else { self.bring(pfn, order) }
+    }
+
+    /// Frees a block that no front took, and wakes a request that waits.
+    #[cold]
+    #[inline(never)]
+    fn bring(self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         let _bringing = self.shared().bringing();
         self.frames().free(pfn, order)
     }
@@ -742,7 +743,7 @@ impl Drop for Bringing<'_> {
 }
 
 /// How often the last handle tries to fence a CPU whose lock is held.
-const FENCES_MAX: u32 = 100;
+const FENCES_MAX: u32 = 1000;
 
 impl Mapped for Shared {
     fn teardown(&self) -> &Teardown {
@@ -752,17 +753,13 @@ impl Mapped for Shared {
     fn close_gates(&self) -> Gates {
         // SAFETY: requests and compaction are a handle's, and there is none any more.
         drop(unsafe { self.take_callbacks() });
-        if self.allocator.cpu_caches().disable().busy_cpus == 0 {
-            return Gates::Fenced;
-        }
-        if self.allocator.cpus().fronts().are_sequences() {
-            return Gates::Unfenced;
-        }
-        // A thread holds a lock longer than a fence waits: it does not run. Let it.
         for _ in 0..FENCES_MAX {
-            std::thread::yield_now();
-            if self.allocator.cpu_caches().disable().busy_cpus == 0 {
-                return Gates::Fenced;
+            let done = self.allocator.cpu_caches().disable();
+            match done.busy_cpus {
+                0 => return Gates::Fenced,
+                busy if busy == done.unfenced_cpus => return Gates::Unfenced,
+                // A thread holds a lock longer than a fence waits: it does not run. Let it.
+                _ => std::thread::yield_now(),
             }
         }
         Gates::Held

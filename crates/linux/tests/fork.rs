@@ -4,7 +4,9 @@ mod common;
 
 use common::{all_back, in_child};
 use pagedepot_linux::reclaim::TrimError;
-use pagedepot_linux::{AllocError, Depot, Flags, FreeError, MemoryKind, Mode, Order, Page, Scope};
+use pagedepot_linux::{
+    AllocError, CpuId, Depot, Flags, FreeError, MemoryKind, Mode, Order, Page, Scope,
+};
 
 fn child_gets_errors(depot: &Depot, held: Page, order: Order) {
     for _ in 0..1000 {
@@ -61,6 +63,12 @@ fn a_child_of_a_memory_file() {
 #[test]
 fn a_child_of_locks() {
     fork_with(&Depot::builder(64 << 20).per_cpu_locks(true).build().unwrap());
+}
+
+#[test]
+fn a_child_of_sequences_and_locks() {
+    let isolated = common::usable_cpus().into_iter().skip(1).step_by(2).map(CpuId::new).collect();
+    fork_with(&Depot::builder(64 << 20).isolated_cpus(isolated).build().unwrap());
 }
 
 #[test]

@@ -144,7 +144,10 @@ fn call_depot(depot: &Depot, held: &Held) {
                 && depot.raw().free_mixed(&[(pfn, order)]).is_err()
         );
         assert!(depot.raw().free_contiguous(pfn, 1).is_err());
-        black_box((depot.raw().allocator().cpus().fronts(), depot.raw().fd().is_some()));
+        black_box((
+            depot.raw().allocator().cpus().sequences().fronts(),
+            depot.raw().fd().is_some(),
+        ));
         _ = depot.raw().split(pfn, order, Order::BASE);
     }
     for mode in [Mode::Quiet, Mode::Full] {

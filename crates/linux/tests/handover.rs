@@ -121,7 +121,9 @@ fn a_program_is_called_back() {
 fn a_deadline_fences_no_isolated_cpu() {
     let mut isolated = CpuSet::new();
     cpus().iter().for_each(|&cpu| _ = isolated.insert(CpuId::new(cpu)));
-    let depot = Depot::builder(64 << 20).isolated_cpus(isolated).build().unwrap();
+    // Without locks.
+    let depot = Depot::builder(64 << 20).isolated_cpus(isolated).locked_cpus(CpuSet::new());
+    let depot = depot.build().unwrap();
     with_owner(&depot, |cpu, run| {
         let mut handover = depot.drain_handover(Scope::cpu(cpu), Some(0));
         assert!(!handover.wait(20));

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use common::{StopAtEnd, all_back, check, mark, order, pin, seed, usable_cpus, work};
 use interrupts::{Interrupts, install};
 use pagedepot_linux::reclaim::Compaction;
-use pagedepot_linux::{AllocError, Depot, Flags, Mode, Order, Page, Pfn, Scope};
+use pagedepot_linux::stats::Fronts;
+use pagedepot_linux::{AllocError, CpuId, Depot, Flags, Mode, Order, Page, Pfn, Scope};
 
 /// The depot of the handler, while its test runs.
 static DEPOT: AtomicPtr<Depot> = AtomicPtr::new(std::ptr::null_mut());
@@ -76,11 +77,18 @@ fn handlers_allocate(depot: &Depot) {
     all_back(depot);
 }
 
+/// A depot of which every other CPU that this process may use is isolated.
+fn some_locked(bytes: usize) -> Depot {
+    let isolated = usable_cpus().into_iter().skip(1).step_by(2).map(CpuId::new).collect();
+    Depot::builder(bytes).isolated_cpus(isolated).build().unwrap()
+}
+
 /// One test, because the handler's depot is one for the process.
 #[test]
 fn handlers_that_allocate() {
     handlers_allocate(&Depot::builder(64 << 20).checked(true).build().unwrap());
     handlers_allocate(&Depot::builder(64 << 20).per_cpu_locks(true).build().unwrap());
+    handlers_allocate(&some_locked(64 << 20));
     // So little memory that requests fail everywhere.
     handlers_allocate(&Depot::builder(4 << 20).build().unwrap());
 }
@@ -182,10 +190,14 @@ fn owners_stopped(depot: &Depot) {
     all_back(depot);
 }
 
+fn has_no_locks(depot: &Depot) -> bool {
+    depot.fronts() == Fronts::Sequences
+}
+
 /// All calls work while threads are stopped; only the pages that these hold are missing.
 fn while_stopped(depot: &Depot, random: &mut common::Random) {
     let drained = depot.drain(Scope::ALL, Mode::Full);
-    if depot.fronts().are_sequences() {
+    if has_no_locks(depot) {
         assert_eq!(drained.busy_cpus, 0, "{drained:?}");
         assert_eq!(drained.unreachable_pages, 0, "{drained:?}");
     }
@@ -201,7 +213,7 @@ fn while_stopped(depot: &Depot, random: &mut common::Random) {
         assert_eq!(error, AllocError::Exhausted);
         let missing = pages - blocks.len() as u64;
         // A lock whose holder is stopped keeps its two magazines, too.
-        let bound = if depot.fronts().are_sequences() { HELD_MAX } else { HELD_MAX + 2 * 126 };
+        let bound = if has_no_locks(depot) { HELD_MAX } else { HELD_MAX + 2 * 126 };
         let shortage = depot.shortage();
         assert!(missing <= bound, "{missing} of {pages} pages are missing: {shortage}");
         // SAFETY: allocated above.
@@ -209,11 +221,72 @@ fn while_stopped(depot: &Depot, random: &mut common::Random) {
     }
 }
 
+/// Last resorts of the request that runs, and the one at which the holder of a lock goes on: later
+/// than a request would wait for an isolated CPU that was asked, sooner than it gives up.
+static RESORTS: AtomicU32 = AtomicU32::new(0);
+const GOES_ON_AT: u32 = 12;
+
+/// A request waits for pages behind a lock whose holder does not run.
+fn waits_for_the_holder_of_a_lock(depot: &Depot) {
+    let cpus = usable_cpus();
+    let cpu = CpuId::new(cpus[cpus.len() - 1]);
+    let is_behind_lock = depot.fronts() != Fronts::Sequences;
+    if cpus.len() < 2 || !is_behind_lock {
+        return println!("skipped: needs two CPUs, and locks");
+    }
+    // SAFETY: the handler uses atomics and a futex.
+    unsafe { install(libc::SIGUSR2, stop_here) };
+    let registered = depot.on_pressure(|pressure| {
+        if pressure.is_last_resort && RESORTS.fetch_add(1, Ordering::AcqRel) == GOES_ON_AT {
+            let_go_on();
+        }
+        0
+    });
+    registered.unwrap();
+    let (stop, id) = (AtomicBool::new(false), OnceLock::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert!(pin(cpu.get()));
+            // SAFETY: the calling thread's own id.
+            id.set(unsafe { libc::pthread_self() }).unwrap();
+            busy(depot, &stop, 1);
+        });
+        let _stop = (StopAtEnd(&stop), LetGoOnAtEnd);
+        let is_held = (0..100_000).any(|_| {
+            // SAFETY: the thread runs until `stop`.
+            assert_eq!(unsafe { libc::pthread_kill(*id.wait(), libc::SIGUSR2) }, 0);
+            while STOPPED.load(Ordering::Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            let is_held = depot.drain(Scope::cpu(cpu), Mode::Handover).pending_cpus == 1
+                && depot.drain(Scope::cpu(cpu), Mode::Full).busy_cpus == 1;
+            if !is_held {
+                let_go_on();
+            }
+            is_held
+        });
+        assert!(is_held, "no signal came while the thread had its lock");
+        stop.store(true, Ordering::Relaxed);
+        let all = std::iter::from_fn(|| {
+            RESORTS.store(0, Ordering::Release);
+            depot.page(Order::BASE).ok()
+        });
+        let (all, pages) = (all.collect::<Vec<_>>(), depot.bytes() / 4096);
+        // The holder may have been about to free one.
+        assert!(all.len() + 1 >= pages, "{} of {pages}: {}", all.len(), depot.shortage());
+    });
+    all_back(depot);
+}
+
 /// One test after the other: the stopped threads are counted for the process.
 #[test]
 fn owners_stopped_in_mid_operation() {
     owners_stopped(&Depot::builder(16 << 20).build().unwrap());
     owners_stopped(&Depot::builder(16 << 20).per_cpu_locks(true).build().unwrap());
+    owners_stopped(&some_locked(16 << 20));
+    for _ in 0..3 {
+        waits_for_the_holder_of_a_lock(&some_locked(4 << 20));
+    }
 }
 
 /// Calls of the next handler that have ended, and those that found a range.

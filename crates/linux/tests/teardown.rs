@@ -9,7 +9,7 @@ use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError, mpsc};
 use common::{Random, in_child, order, usable_cpus};
 use pagedepot_linux::reclaim::{Move, Mover, Occupant};
 use pagedepot_linux::{
-    AllocError, Depot, Flags, MemoryKind, Movable, Order, Page, Pages, Pfn, Vmalloc,
+    AllocError, CpuId, Depot, Flags, MemoryKind, Movable, Order, Page, Pages, Pfn, Vmalloc,
 };
 
 const MIB: usize = 1 << 20;
@@ -36,6 +36,7 @@ fn kinds() -> impl Iterator<Item = Depot> {
     let all = [
         Depot::builder(16 * MIB),
         Depot::builder(16 * MIB).per_cpu_locks(true),
+        Depot::builder(16 * MIB).isolated_cpus([CpuId::new(1)].into_iter().collect()),
         Depot::builder(16 * MIB).checked(true).track_owner(true),
         Depot::builder(16 * MIB).caches(false),
         Depot::builder(16 * MIB).memory(MemoryKind::Memfd),
@@ -164,7 +165,10 @@ fn pages_are_dropped_while_the_last_handle_goes() {
     let (cpus, unmapped) = (usable_cpus(), AtomicU64::new(0));
     let rounds = if cfg!(debug_assertions) { 300 } else { 1000 };
     for round in 0..rounds {
-        let builder = Depot::builder(8 * MIB).per_cpu_locks(round % 4 == 3);
+        let mut builder = Depot::builder(8 * MIB).per_cpu_locks(round % 4 == 3);
+        if round % 4 == 1 {
+            builder = builder.isolated_cpus([CpuId::new(1)].into_iter().collect());
+        }
         let depot = builder.checked(round % 5 == 4).build().unwrap();
         let (base, threads) = (base(&depot), 3);
         let barrier = Barrier::new(threads + 1);

@@ -72,10 +72,20 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// [`AllocError`]; see [`shortage`](Self::shortage) for where the pages are.
     #[inline]
     pub fn alloc(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        match self.alloc_fast(order, flags) {
-            Some(pfn) => Ok(pfn),
-            None => self.alloc_general(order, flags),
+        let Some(word) = self.simple_word(order, flags) else {
+            return self.alloc_general(order, flags);
+        };
+        match self.caches.cpus.pop(self.caches.pcps.blocks(), word) {
+            Some(frame) => Ok(Pfn::new(frame)),
+            None => self.alloc_refused(order, flags, word),
         }
+    }
+
+    /// The front that a request pops from, if that is all that it does.
+    #[inline(always)]
+    fn simple_word(&self, order: Order, flags: Flags) -> Option<WordOffset> {
+        let class = Class::of(order).filter(|_| flags.is_simple(self.simple_level))?;
+        Some(WordOffset::new(ZoneId::new(0), class, flags.mobility()))
     }
 
     /// The fast path of [`alloc`](Self::alloc) alone: one pop from this CPU's front. `None`: ask
@@ -85,17 +95,28 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// know that it takes longer.
     #[inline]
     pub fn alloc_fast(&self, order: Order, flags: Flags) -> Option<Pfn> {
-        if flags.is_simple(self.simple_level)
-            && let Some(class) = Class::of(order)
-        {
-            let word = WordOffset::new(ZoneId::new(0), class, flags.mobility());
-            return self.caches.cpus.pop(self.caches.pcps.blocks(), word).map(Pfn::new);
+        let word = self.simple_word(order, flags)?;
+        self.caches.cpus.pop(self.caches.pcps.blocks(), word).map(Pfn::new)
+    }
+
+    /// [`alloc`](Self::alloc) when the fast path has no block. Where a lock guards the front this
+    /// is the fast path, so it is a function of its own, which saves no registers.
+    #[cold]
+    #[inline(never)]
+    fn alloc_refused(
+        &self,
+        order: Order,
+        flags: Flags,
+        word: WordOffset,
+    ) -> Result<Pfn, AllocError> {
+        match self.caches.cpus.pop_locked(self.caches.pcps.blocks(), word) {
+            Some(frame) => Ok(Pfn::new(frame)),
+            None => self.alloc_general(order, flags),
         }
-        None
     }
 
     /// [`alloc`](Self::alloc) with several zones or options, or when the front has no rounds: all
-    /// that is left, behind one call, so that the fast path carries nothing of it.
+    /// that is left, behind one call, so that the fast paths carry nothing of it.
     #[cold]
     #[inline(never)]
     fn alloc_general(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
@@ -119,7 +140,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// of 512 frames: only `checked` tells frames of a smaller hole from allocated ones.
     #[inline]
     pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        if self.free_fast(pfn, order) { Ok(()) } else { self.free_general(pfn, order) }
+        if self.free_fast(pfn, order) { Ok(()) } else { self.free_refused(pfn, order) }
     }
 
     /// The fast path of [`free`](Self::free) alone: one push to this CPU's front. `false`: nothing
@@ -140,7 +161,31 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         FrontsAt(self.caches.pcps.blocks().base())
     }
 
-    /// [`free`](Self::free) with options, when the front has no room, or of what is not ours.
+    /// As [`free_fast`](Self::free_fast), where a lock guards this CPU's fronts
+    /// ([`Cpus::is_behind_lock`]). `false` on all other CPUs.
+    ///
+    /// After a push that succeeded this drops the lock, and then reads and writes nothing more.
+    #[inline]
+    pub fn free_locked(&self, pfn: Pfn, order: Order) -> bool {
+        // As most blocks are: then the class and its rounds are no loads.
+        match order == Order::BASE {
+            true => self.caches.push_simple_locked(pfn, Order::BASE),
+            false => self.caches.push_simple_locked(pfn, order),
+        }
+    }
+
+    /// [`free`](Self::free) for a caller whose [`free_fast`](Self::free_fast) has just refused the
+    /// block: with options, when the front has no room, or of what is not ours.
+    ///
+    /// # Errors
+    /// As [`free`](Self::free).
+    #[cold]
+    #[inline(never)]
+    pub fn free_refused(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+        if self.free_locked(pfn, order) { Ok(()) } else { self.free_general(pfn, order) }
+    }
+
+    /// [`free`](Self::free) of a block that no front took by one push.
     #[cold]
     #[inline(never)]
     fn free_general(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {

@@ -60,7 +60,7 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         let class = Class::of(order)?;
         let zone = self.walk().first_zone(self.caches.here()?, flags)?;
         let word = WordOffset::new(zone, class, flags.mobility());
-        self.caches.cpus.pop(self.caches.pcps.blocks(), word)
+        self.caches.pop(word)
     }
 
     /// As [`alloc`](Self::alloc), for a caller that has just tried the front.
@@ -138,8 +138,7 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
 
     /// Frees a block if this CPU's front has room.
     pub fn push(&self, pfn: Pfn, class: Class, tag: Tag) -> bool {
-        let word = WordOffset::of_tag(tag, class);
-        self.caches.cpus.push(self.caches.pcps.blocks(), word, class.rounds(), pfn.get())
+        self.caches.push(WordOffset::of_tag(tag, class), class, pfn)
     }
 
     /// As [`push`](Self::push), of a block that [`Caches::push_simple`] did not take: a front that

@@ -18,7 +18,7 @@ use crate::frame::pageblock::WORD_BYTES;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag};
 use crate::frame::{CpuId, NodeId, ZoneId};
 use crate::front::Magazine;
-use crate::front::gate::GATE_DISABLED;
+use crate::front::gate::{GATE_DISABLED, Gate};
 use crate::front::word::Word;
 use crate::front::{BlockArray, GATES_AT, REFUSALS_AT};
 use crate::pcp::{Caches, Carved, CpuShared, LEVELS, Magazines, NO_ZONE, Pcp, Pcps, PcpsState};
@@ -90,7 +90,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
                 build.gates();
             }
             build.magazines();
-            build.pcps::<C>(&zones, &globals.pcps)
+            build.pcps(&cpus, &zones, &globals.pcps)
         };
         let allocator = Allocator {
             caches: Caches { cpus, pcps, store, zones },
@@ -431,7 +431,12 @@ impl Build<'_, '_> {
 
     /// # Safety
     /// As for `zones`.
-    unsafe fn pcps<'m, C: Cpus>(&self, zones: &Zones<'_>, state: &'m PcpsState<'m>) -> Pcps<'m> {
+    unsafe fn pcps<'m, C: Cpus>(
+        &self,
+        cpus: &C,
+        zones: &Zones<'_>,
+        state: &'m PcpsState<'m>,
+    ) -> Pcps<'m> {
         let layout = &self.layout;
         let blocks = BlockArray {
             base: self.at::<u8>(layout.cpus),
@@ -451,7 +456,8 @@ impl Build<'_, '_> {
             }
         }
         for cpu in 0..self.config.cpus {
-            let open = blocks.open_gate(CpuId::new(cpu));
+            let is_behind_lock = cpus.is_behind_lock(CpuId::new(cpu));
+            let open = Gate::of(&blocks, CpuId::new(cpu), is_behind_lock).open;
             let gate = if self.config.caches { open } else { GATE_DISABLED };
             let offset = layout.blocks + cpu as usize * layout.blocks_stride;
             // SAFETY: the layout has room for every CPU's gate, words, shared part and zones.

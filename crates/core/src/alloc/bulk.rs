@@ -187,7 +187,9 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         let (mobility, evacuates) = tag.row();
         let front = Front { evacuates, ..share.front(here, class, mobility) };
         match share.put_many(front, &blocks[..length]) {
-            0 => caches.push_simple(first, order).into(),
+            0 => {
+                (caches.push_simple(first, order) || caches.push_simple_locked(first, order)).into()
+            }
             pushed => pushed,
         }
     }

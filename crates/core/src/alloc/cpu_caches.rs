@@ -39,7 +39,7 @@ impl<'m, C: Cpus> CpuCaches<'_, 'm, C> {
     /// Gives the caches back to every CPU.
     pub fn enable(&self) {
         for cpu in self.0.pcps.all_cpus() {
-            gate::enable(self.0.pcps.blocks(), cpu);
+            gate::enable(self.0.gate(cpu));
         }
     }
 
@@ -51,7 +51,7 @@ impl<'m, C: Cpus> CpuCaches<'_, 'm, C> {
 
     /// Lets a CPU cache again. `false`: it was not retired.
     pub fn restore(&self, cpu: CpuId) -> bool {
-        cpu.get() < self.0.pcps.cpus() && gate::enable(self.0.pcps.blocks(), cpu)
+        cpu.get() < self.0.pcps.cpus() && gate::enable(self.0.gate(cpu))
     }
 
     /// Whether a CPU has caches now.

@@ -131,10 +131,9 @@ impl<C: Cpus> Search for OneRequest<'_, '_, '_, C> {
         let mut left = Left::default();
         Drains(self.walk.caches).drain_each(Scope::zone(zone), Mode::Full, |_, drained| {
             left.is_busy |= drained.busy_cpus > 0;
-            left.is_gate_held |= drained.busy_cpus > 0 && drained.fences == 0;
+            left.is_held |= drained.busy_cpus > drained.unfenced_cpus;
             // Left alone because they are isolated, or because they cannot be fenced.
-            let is_unfenced =
-                drained.isolated_cpus > 0 || drained.busy_cpus > 0 && drained.fences > 0;
+            let is_unfenced = drained.isolated_cpus > 0 || drained.unfenced_cpus > 0;
             left.is_asked |= is_unfenced && drained.unreachable_pages > 0;
         });
         left

@@ -103,7 +103,7 @@ impl<C: Cpus> Walk<'_, '_, C> {
         let class = Class::of(order)?;
         self.zones_of(request).find_map(|zone| {
             let word = WordOffset::new(zone, class, request.flags.mobility());
-            self.caches.cpus.pop(self.caches.pcps.blocks(), word).map(Pfn::new)
+            self.caches.pop(word).map(Pfn::new)
         })
     }
 

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "implements sequences")]
 
 use super::environment::Environment;
-use super::sequence;
+use super::sequence::{self, LockedFront};
 use super::sequences::{Cpus, FenceError};
 use crate::frame::{CpuId, Pfn};
 use crate::front::word::SlotMove;
@@ -18,7 +18,16 @@ pub trait WhichCpu: Environment {
 }
 
 /// Spins before a fence gives up on a lock holder that may be stopped.
-const FENCE_SPINS: u32 = if cfg!(loom) { 2 } else { 1 << 20 };
+const FENCE_SPINS: u32 = if cfg!(loom) { 2 } else { 1 << 16 };
+/// Spins before a CPU counts as busy for a drain that does not wait: longer than a holder that runs
+/// keeps the lock, which is some ten nanoseconds.
+const QUIESCENT_SPINS: u32 = if cfg!(loom) { 1 } else { 64 };
+
+/// The values of a lock.
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+/// Of a CPU that is not behind it; see [`CpuLock::leave`].
+const LEFT: u32 = 2;
 
 /// One lock, on a cache line of its own. A kernel has them in a static:
 /// ```
@@ -32,19 +41,69 @@ impl CpuLock {
     /// A free lock.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
-        CpuLock(AtomicU32::new(0))
+        CpuLock(AtomicU32::new(FREE))
     }
 
     /// As above; loom's atomics are not made at compile time.
     #[cfg(loom)]
     pub fn new() -> Self {
-        CpuLock(AtomicU32::new(0))
+        CpuLock(AtomicU32::new(FREE))
     }
 
+    /// Leaves the CPU to sequences: the lock is never held, and guards nothing.
+    pub(super) fn leave(&mut self) {
+        *self = CpuLock(AtomicU32::new(LEFT));
+    }
+
+    /// Whether the CPU was left to sequences.
+    fn is_left(&self) -> bool {
+        // Relaxed: written before the allocator was made.
+        self.0.load(Ordering::Relaxed) == LEFT
+    }
+
+    /// Takes the lock and drops it, with so many attempts at most.
+    fn passes(&self, spins: u32) -> bool {
+        (0..spins).any(|_| {
+            // A look first: an exchange that fails takes the line from the holder.
+            let passes = self.0.load(Ordering::Relaxed) == FREE && self.try_lock().is_some();
+            if !passes {
+                spin_hint();
+            }
+            passes
+        })
+    }
+
+    /// Not of a lock that was [left](Self::leave). An exchange costs an owner two thirds of a
+    /// compare-and-exchange.
     fn try_lock(&self) -> Option<Held<'_>> {
+        debug_assert!(!self.is_left());
         // Acquire: pairs with the Release in `Held::drop`; the holder sees the words as the last
         // one left them.
-        self.0.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok().map(|_| Held(self))
+        (self.0.swap(HELD, Ordering::Acquire) == FREE).then(|| Held(self))
+    }
+}
+
+/// Sequences under the lock of `cpu`, wherever the caller runs.
+impl CpuLock {
+    #[inline(always)]
+    pub(super) fn pop(&self, cpu: CpuId, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
+        let front = LockedFront::find(blocks, cpu, word)?;
+        let _held = self.try_lock()?;
+        front.pop()
+    }
+
+    #[inline(always)]
+    pub(super) fn push(
+        &self,
+        cpu: CpuId,
+        blocks: &BlockArray,
+        word: WordOffset,
+        rounds_max: u32,
+        frame: u32,
+    ) -> bool {
+        let Some(front) = LockedFront::find(blocks, cpu, word) else { return false };
+        let Some(_held) = self.try_lock() else { return false };
+        front.push(rounds_max, frame)
     }
 }
 
@@ -58,7 +117,7 @@ struct Held<'l>(&'l CpuLock);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.0.0.store(0, Ordering::Release);
+        self.0.0.store(FREE, Ordering::Release);
     }
 }
 
@@ -76,16 +135,27 @@ impl<'l, W: WhichCpu> Locked<'l, W> {
         Locked { locks, which }
     }
 
-    fn lock_here(&self) -> Option<(Held<'l>, Here)> {
-        let cpu = self.which.cpu()?;
-        Some((self.locks.get(cpu.index())?.try_lock()?, Here::task(cpu)))
+    fn try_lock(&self, cpu: CpuId) -> Option<Held<'l>> {
+        self.lock(cpu)?.try_lock()
+    }
+
+    #[inline(always)]
+    fn lock(&self, cpu: CpuId) -> Option<&'l CpuLock> {
+        self.locks.get(cpu.index())
+    }
+
+    /// The lock of a CPU, if it was not left to sequences.
+    #[inline(always)]
+    pub(super) fn guard(&self, cpu: CpuId) -> Option<&'l CpuLock> {
+        let lock = self.lock(cpu)?;
+        if lock.is_left() { None } else { Some(lock) }
     }
 }
 
 // SAFETY: 1. the lock of the CPU is held for the whole of each function, and both contexts use the
 // same one. 2., 3. checked by `sequence`. 4. a fence takes and drops the lock. Then sequences that
 // began before have ended, and later ones see the closed gate. A claim runs under that lock, and so
-// after all earlier sequences of the CPU. 5. as in `sequence`.
+// after all earlier sequences of the CPU. 5. as in `sequence`. 7. there are no other CPUs.
 unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
     type Environment = W;
 
@@ -99,14 +169,15 @@ unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
 
     #[inline]
     fn pop(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
-        let (_held, here) = self.lock_here()?;
-        sequence::pop(blocks, here, word)
+        let cpu = self.which.cpu()?;
+        self.lock(cpu)?.pop(cpu, blocks, word)
     }
 
     #[inline]
     fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
-        let Some((_held, here)) = self.lock_here() else { return false };
-        sequence::push(blocks, here, word, rounds_max, frame)
+        let Some(cpu) = self.which.cpu() else { return false };
+        let Some(lock) = self.lock(cpu) else { return false };
+        lock.push(cpu, blocks, word, rounds_max, frame)
     }
 
     fn compare_store(
@@ -117,9 +188,7 @@ unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
         old: u64,
         new: u64,
     ) -> bool {
-        let Some(_held) = self.locks.get(here.cpu.index()).and_then(CpuLock::try_lock) else {
-            return false;
-        };
+        let Some(_held) = self.try_lock(here.cpu) else { return false };
         sequence::compare_store(blocks, here, word, old, new)
     }
 
@@ -131,9 +200,7 @@ unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
         batch: &SlotMove,
         out: &mut [Pfn],
     ) -> bool {
-        let Some(_held) = self.locks.get(here.cpu.index()).and_then(CpuLock::try_lock) else {
-            return false;
-        };
+        let Some(_held) = self.try_lock(here.cpu) else { return false };
         sequence::take_many(blocks, here, word, batch, out)
     }
 
@@ -145,33 +212,28 @@ unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
         batch: &SlotMove,
         frames: &[Pfn],
     ) -> bool {
-        let Some(_held) = self.locks.get(here.cpu.index()).and_then(CpuLock::try_lock) else {
-            return false;
-        };
+        let Some(_held) = self.try_lock(here.cpu) else { return false };
         sequence::put_many(blocks, here, word, batch, frames)
     }
 
     fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
-        let Some(_held) = self.locks.get(here.cpu.index()).and_then(CpuLock::try_lock) else {
-            return false;
-        };
+        let Some(_held) = self.try_lock(here.cpu) else { return false };
         sequence::claim_gate(blocks, here, old, new)
     }
 
-    /// Takes the lock and drops it, as a fence does: if that succeeds at once, no sequence runs,
-    /// and later ones see the closed gate. So drains count no fence for a CPU whose lock is free.
+    /// Taking a lock interrupts no CPU.
+    fn fence_disturbs(&self, _cpu: CpuId) -> bool {
+        false
+    }
+
+    /// Takes the lock and drops it, as a fence does: if that succeeds, no sequence runs, and later
+    /// ones see the closed gate.
     fn is_quiescent(&self, cpu: CpuId) -> bool {
-        self.locks.get(cpu.index()).is_none_or(|lock| lock.try_lock().is_some())
+        self.lock(cpu).is_none_or(|lock| lock.passes(QUIESCENT_SPINS))
     }
 
     fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
-        let Some(lock) = self.locks.get(cpu.index()) else { return Ok(()) };
-        for _ in 0..FENCE_SPINS {
-            if lock.try_lock().is_some() {
-                return Ok(());
-            }
-            spin_hint();
-        }
-        Err(FenceError::Busy)
+        let passes = self.lock(cpu).is_none_or(|lock| lock.passes(FENCE_SPINS));
+        passes.then_some(()).ok_or(FenceError::Busy)
     }
 }

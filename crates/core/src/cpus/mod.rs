@@ -16,10 +16,12 @@
 //! | `pagedepot_linux::Rseq` | the kernel restarts the sequence | `membarrier` |
 //! | [`Pinned`] | an embedding kernel's guard: no preemption, one context | the kernel's own |
 //! | [`Locked`] | a lock per CPU | taking that lock |
+//! | [`SequencesAndLocks`] | by CPU, its own sequences or its lock | theirs |
 
 mod environment;
 pub mod implement;
 mod locked;
+mod mixed;
 mod pinned;
 pub(crate) mod sequence;
 mod sequences;
@@ -27,5 +29,6 @@ mod sequences;
 pub use crate::front::{Context, Here};
 pub use environment::{Environment, Event, Transfer, Unusable};
 pub use locked::{CpuLock, Locked, WhichCpu};
+pub use mixed::{MaybeSequences, SequencesAndLocks};
 pub use pinned::{Guard, Pinned, Processor};
 pub use sequences::{Cpus, FenceError};

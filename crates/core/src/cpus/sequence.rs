@@ -6,7 +6,7 @@ use core::mem::MaybeUninit;
 use crate::frame::{CpuId, Pfn};
 use crate::front::word::{ONE_ROUND, POP_STEP, PUSH_STEP, ROUNDS_MASK, SlotMove, Word};
 use crate::front::{BlockArray, Here, WordOffset, is_open};
-use crate::sync::prim::{AtomicU32, Ordering};
+use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::total::ASKS;
 
 /// Whether `here` has a block and its gate is open.
@@ -50,6 +50,50 @@ pub fn push(
     let full_bytes = (u64::from(rounds_max) * ONE_ROUND) as u8;
     // SAFETY: as in `pop`.
     here.cpu.get() < blocks.cpus && unsafe { push_at(blocks, here.cpu, bytes, full_bytes, frame) }
+}
+
+/// A front of a CPU as the holder of that CPU's lock reaches it: by the CPU's number, because the
+/// gate of a CPU that is [behind a lock](super::Cpus::is_behind_lock) shows no offset.
+///
+/// It is found before the lock is taken. Loads that follow a locked instruction wait for it.
+pub struct LockedFront<'b> {
+    blocks: BlockArray,
+    gate: &'b AtomicU64,
+    word: &'b AtomicU64,
+}
+
+impl<'b> LockedFront<'b> {
+    /// The front at `word` of `cpu`; `None`: the CPU has no block.
+    #[inline(always)]
+    pub fn find(blocks: &'b BlockArray, cpu: CpuId, word: WordOffset) -> Option<Self> {
+        (cpu.get() < blocks.cpus).then(|| LockedFront {
+            blocks: *blocks,
+            gate: blocks.gate(cpu),
+            word: blocks.word(Here::task(cpu), word),
+        })
+    }
+
+    /// The word, if the gate is open.
+    #[inline(always)]
+    fn enter(&self) -> Option<&'b AtomicU64> {
+        // Acquire: as in `may_enter`.
+        is_open(self.gate.load(Ordering::Acquire)).then_some(self.word)
+    }
+
+    /// As [`pop`], under the lock of the CPU.
+    #[inline(always)]
+    pub fn pop(&self) -> Option<u32> {
+        // SAFETY: the gate is open; the caller excludes others.
+        unsafe { pop_word(&self.blocks, self.enter()?) }
+    }
+
+    /// As [`push`], under the lock of the CPU.
+    #[inline(always)]
+    pub fn push(&self, rounds_max: u32, frame: u32) -> bool {
+        let full_bytes = (u64::from(rounds_max) * ONE_ROUND) as u8;
+        // SAFETY: as in `pop`.
+        self.enter().is_some_and(|word| unsafe { push_word(&self.blocks, word, full_bytes, frame) })
+    }
 }
 
 pub fn compare_store(
@@ -148,7 +192,16 @@ pub unsafe fn pop_at(blocks: &BlockArray, cpu: CpuId, bytes: usize) -> Option<u3
     // A copy: the compiler may not read the base once for a word and its slot across an acquire.
     let blocks = *blocks;
     // SAFETY: the caller's promise.
-    let cell = unsafe { blocks.open_word(cpu, bytes) }?;
+    unsafe { pop_word(&blocks, blocks.open_word(cpu, bytes)?) }
+}
+
+/// Takes the newest block of the front with this word.
+///
+/// # Safety
+/// The word is a front's of this array whose gate the caller found open, and the caller is excluded
+/// as from `pop`.
+#[inline(always)]
+unsafe fn pop_word(blocks: &BlockArray, cell: &AtomicU64) -> Option<u32> {
     // Relaxed, the slot below too: this CPU wrote both, or the refill that its slow path ran.
     let word = cell.load(Ordering::Relaxed);
     // Two branches, each never taken but once a magazine: cheaper than their conditions joined.
@@ -224,7 +277,17 @@ pub unsafe fn push_at(
     let blocks = *blocks;
     // SAFETY: the caller's promise.
     let Some(cell) = (unsafe { blocks.open_word(cpu, bytes) }) else { return false };
-    // Relaxed: as in `pop_at`. The store of the word orders the slot's.
+    // SAFETY: the word is that of the front.
+    unsafe { push_word(&blocks, cell, full_bytes, frame) }
+}
+
+/// Puts a block into the front with this word, whose full magazines have slots of `full_bytes`.
+///
+/// # Safety
+/// As for [`pop_word`].
+#[inline(always)]
+unsafe fn push_word(blocks: &BlockArray, cell: &AtomicU64, full_bytes: u8, frame: u32) -> bool {
+    // Relaxed: as in `pop_word`. The store of the word orders the slot's.
     let word = cell.load(Ordering::Relaxed);
     // The lowest byte, by itself.
     if (word & ROUNDS_MASK) as u8 >= full_bytes {

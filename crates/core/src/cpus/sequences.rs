@@ -35,6 +35,10 @@ pub enum FenceError {
 ///    [`claim_gate`](Cpus::claim_gate) returning `true` what stands there.
 /// 5. The store that commits is a single 64-bit store that releases the slots written before it.
 /// 6. The array and the offsets that its methods are called with are used for these calls alone.
+/// 7. On a CPU that [is behind a lock](Cpus::is_behind_lock) all methods go by that lock; `pop` and
+///    `push` may fail there instead. [`pop_locked`](Cpus::pop_locked) and
+///    [`push_locked`](Cpus::push_locked) keep promises 1 to 5, too. Which CPUs these are never
+///    changes.
 ///
 /// [`Pinned`](super::Pinned) and [`Locked`](super::Locked) are written in terms of
 /// [`Guard`](super::Guard) and [`WhichCpu`](super::WhichCpu), which suffice for most embedders.
@@ -69,6 +73,39 @@ pub unsafe trait Cpus: Sync {
     /// Puts `frame` into the front at `word` on this CPU while it has fewer than `rounds_max`
     /// rounds. `false`: the slow path must look.
     fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool;
+
+    /// Whether the fronts of `cpu` are reached by a lock alone, beside CPUs that are not: `pop` and
+    /// `push` may fail there, and [`pop_locked`](Self::pop_locked) and
+    /// [`push_locked`](Self::push_locked) do what they would. Such a CPU needs
+    /// [`FOLLOWS_GATES`](Self::FOLLOWS_GATES): its gate leads sequences to words that refuse, and
+    /// so those of the other CPUs need no check. The words of
+    /// such a CPU are found by its number; its gate is open where it is positive.
+    fn is_behind_lock(&self, cpu: CpuId) -> bool {
+        let _ = cpu;
+        false
+    }
+
+    /// As [`pop`](Self::pop), on a CPU that [is behind a lock](Self::is_behind_lock); `None` also
+    /// when the lock is taken. Fails on all others.
+    #[inline]
+    fn pop_locked(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
+        let _ = (blocks, word);
+        None
+    }
+
+    /// As [`push`](Self::push), on a CPU that [is behind a lock](Self::is_behind_lock); `false`
+    /// also when the lock is taken. Fails on all others.
+    #[inline]
+    fn push_locked(
+        &self,
+        blocks: &BlockArray,
+        word: WordOffset,
+        rounds_max: u32,
+        frame: u32,
+    ) -> bool {
+        let _ = (blocks, word, rounds_max, frame);
+        false
+    }
 
     /// Stores `new` into the word if this code still runs at `here`, the gate is open and the
     /// word is `old`.
@@ -131,6 +168,14 @@ pub unsafe trait Cpus: Sync {
     /// # Errors
     /// When that cannot be had; then the caller touches nothing of that CPU's fronts.
     fn fence(&self, blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError>;
+
+    /// Whether a fence of `cpu` disturbs what it runs: by an interrupt, or by a wait for it.
+    /// `false` where a fence takes a lock. Drains fence such CPUs although they are
+    /// [isolated](Environment::is_isolated), do not wait until these hand over, and count no fence.
+    fn fence_disturbs(&self, cpu: CpuId) -> bool {
+        let _ = cpu;
+        true
+    }
 
     /// Whether `cpu` is known to run no sequence now, and to start none before it sees the gate
     /// that the caller closed: halted, in user mode of an embedding kernel, never started.

@@ -26,6 +26,10 @@
 //! No code writes there. `compare_store` could, because the old word that it compares with may be
 //! 0, and so it checks the gate first.
 //!
+//! A CPU whose fronts are [behind a lock](crate::cpus::Cpus::is_behind_lock) refuses sequences in
+//! the same way. Its open gate is [`OPEN_TO_LOCK`], whose lower half is 0. The holder of the lock
+//! finds the words by the CPU's number.
+//!
 //! | bytes of a block | what |
 //! |---|---|
 //! | 0.. | front words, `[context][zone][mobility][class]`, and for each zone words that refuse |
@@ -52,6 +56,10 @@ use crate::sync::stack::Links;
 pub const fn is_open(gate: u64) -> bool {
     gate as i64 > 0
 }
+
+/// The open gate of a CPU whose fronts are behind a lock. It shows no offset: what follows it finds
+/// words that refuse.
+pub const OPEN_TO_LOCK: u64 = 1 << 32;
 
 /// Bytes from the base to the first gate.
 pub const GATES_AT: usize = 128;
@@ -208,7 +216,7 @@ impl BlockArray {
         unsafe { &*self.base.add(GATES_AT).cast::<AtomicU64>().add(cpu.index()) }
     }
 
-    /// The value of an open gate of `cpu`.
+    /// The value of an open gate of `cpu` that lets sequences in.
     pub(crate) fn open_gate(&self, cpu: CpuId) -> u64 {
         (self.block_at(cpu) - self.gates_from) as u64
     }

@@ -6,7 +6,7 @@
 //! | state | value | bits 32, 33 | meaning |
 //! |---|---|---|---|
 //! | wiped | 0 | 0 | this process is a fork |
-//! | open | > 0 | | the offset of the CPU's block |
+//! | open | > 0 | | the offset of the CPU's block, or [`OPEN_TO_LOCK`] |
 //! | asked | < 0, no ticket | 1 | closed for a handover; a drainer asked and left |
 //! | disabled | < 0, no ticket | 2 | the CPU has no caches until it is enabled |
 //! | held | < 0, a ticket | 1 or 2 | a drainer works behind it, or with ticket 0 the owner |
@@ -21,9 +21,9 @@
 //! | disabled | open | `enable` |
 //!
 //! Each transition is a compare-and-swap. Enabling during a drain changes bits 32 and 33 of the
-//! ticket from 2 to 1, so that the drain does not undo it. A CPU has one open value. Tickets repeat
-//! after 2^28 drains, which is harmless: a ticket only identifies the drainer when a stuck gate is
-//! debugged.
+//! ticket from 2 to 1, so that the drain does not undo it. A CPU has one open value ([`Gate`]),
+//! which never changes. Tickets repeat after 2^28 drains, which is harmless: a ticket only
+//! identifies the drainer when a stuck gate is debugged.
 //!
 //! The upper half of the word has the whole ticket, "asked" and "disabled". The lower half is the
 //! offset of an open gate, and 0 in every closed one. So a sequence may load the lower half alone
@@ -83,8 +83,9 @@
 //! * *The owner is asked again while it hands over.* Its ticket is in the way. The drainer asks
 //!   when it looks again.
 
-use super::block::{BlockArray, is_open};
+use super::block::{BlockArray, OPEN_TO_LOCK, is_open};
 use crate::frame::CpuId;
+use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::{AtomicU64, Ordering};
 use crate::sync::total::{ASKS, SHELVES};
 
@@ -132,37 +133,50 @@ impl Tickets {
     }
 }
 
+/// The gate of a CPU, with the value that it shows when it is open.
+#[derive(Clone, Copy)]
+pub struct Gate<'b> {
+    pub word: &'b AtomicU64,
+    pub open: u64,
+}
+
+impl<'b> Gate<'b> {
+    /// The gate of `cpu`.
+    pub fn of(blocks: &'b BlockArray, cpu: CpuId, is_behind_lock: bool) -> Self {
+        let refuses = is_behind_lock && !is_mutant(Mutant::OpensToAll);
+        let open = if refuses { OPEN_TO_LOCK } else { blocks.open_gate(cpu) };
+        Gate { word: blocks.gate(cpu), open }
+    }
+}
+
 /// A gate that this value's holder closed. Dropping it reopens or disables the gate, as bits 32 and
 /// 33 say then.
 pub struct Closed<'b> {
     gate: &'b AtomicU64,
     /// The value to store unless the gate becomes disabled.
-    open: u64,
+    after: u64,
     /// The value before it was closed.
     before: u64,
 }
 
 impl<'b> Closed<'b> {
-    /// Closes the gate of `cpu`; `None` when it has a holder, or is wiped.
-    pub fn close(blocks: &'b BlockArray, cpu: CpuId, tickets: &Tickets) -> Option<Self> {
-        Self::close_as(blocks, cpu, tickets, OPEN_AFTER)
+    /// Closes a gate; `None` when it has a holder, or is wiped.
+    pub fn close(gate: Gate<'b>, tickets: &Tickets) -> Option<Self> {
+        Self::close_as(gate, tickets, OPEN_AFTER)
     }
 
     /// As [`close`](Self::close), and leaves the gate disabled, unless [`enable`] comes in between.
-    pub fn close_for_good(blocks: &'b BlockArray, cpu: CpuId, tickets: &Tickets) -> Option<Self> {
-        Self::close_as(blocks, cpu, tickets, DISABLED_AFTER)
+    pub fn close_for_good(gate: Gate<'b>, tickets: &Tickets) -> Option<Self> {
+        Self::close_as(gate, tickets, DISABLED_AFTER)
     }
 
-    /// Claims the asked gate of `cpu` for its owner. `claim` changes it from the first value to the
-    /// second by a sequence of that CPU; `false`: it could not.
-    pub fn claim(
-        blocks: &'b BlockArray,
-        cpu: CpuId,
-        claim: impl FnOnce(u64, u64) -> bool,
-    ) -> Option<Self> {
+    /// Claims an asked gate for its owner. `claim` changes it from the first value to the second by
+    /// a sequence of that CPU; `false`: it could not.
+    pub fn claim(gate: Gate<'b>, claim: impl FnOnce(u64, u64) -> bool) -> Option<Self> {
+        // Made only then: dropping it opens the gate.
         claim(GATE_ASKED, OWNERS_TICKET).then(|| Closed {
-            gate: blocks.gate(cpu),
-            open: blocks.open_gate(cpu),
+            gate: gate.word,
+            after: gate.open,
             before: GATE_ASKED,
         })
     }
@@ -170,15 +184,15 @@ impl<'b> Closed<'b> {
     /// Reopens the gate with nothing taken: one that was asked is asked again.
     pub fn give_up(mut self) {
         if is_asked(self.before) {
-            self.open = GATE_ASKED;
+            self.after = GATE_ASKED;
         }
     }
 
     /// Closes the gate, with `after` in bits 32 and 33; a disabled gate remains disabled.
-    fn close_as(blocks: &'b BlockArray, cpu: CpuId, tickets: &Tickets, after: u64) -> Option<Self> {
+    fn close_as(gate: Gate<'b>, tickets: &Tickets, after: u64) -> Option<Self> {
         let number = tickets.0.fetch_add(NEXT_TICKET, Ordering::Relaxed) & (TICKET - 1);
         let ticket = CLOSED | TICKET | number;
-        let (gate, open) = (blocks.gate(cpu), blocks.open_gate(cpu));
+        let Gate { word: gate, open } = gate;
         // A disabled gate may be drained too: a slow path may have left pages behind it.
         let states = [(open, after), (GATE_ASKED, after), (GATE_DISABLED, DISABLED_AFTER)];
         states.into_iter().find_map(|(before, after)| {
@@ -187,7 +201,7 @@ impl<'b> Closed<'b> {
             // that pushes to its shelf and then looks at the gate.
             gate.compare_exchange(before, ticket, SHELVES.change(), Ordering::Relaxed)
                 .ok()
-                .map(|_| Closed { gate, open, before })
+                .map(|_| Closed { gate, after: open, before })
         })
     }
 }
@@ -195,7 +209,7 @@ impl<'b> Closed<'b> {
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
         let after = |gate| match gate & AFTER {
-            OPEN_AFTER => Some(self.open),
+            OPEN_AFTER => Some(self.after),
             DISABLED_AFTER => Some(GATE_DISABLED),
             // Wiped.
             _ => None,
@@ -219,12 +233,11 @@ pub enum Asked {
     Disabled,
 }
 
-/// Asks the owner of `cpu` to hand over.
-pub fn ask(blocks: &BlockArray, cpu: CpuId) -> Asked {
-    let gate = blocks.gate(cpu);
+/// Asks the owner of a gate to hand over.
+pub fn ask(gate: Gate<'_>) -> Asked {
     // SeqCst: the drainer has written its number to `asked` before, and an owner that claims the
     // gate reads that number afterwards (see `pcp/asks.rs`).
-    match gate.compare_exchange(blocks.open_gate(cpu), GATE_ASKED, ASKS.change(), ASKS.look()) {
+    match gate.word.compare_exchange(gate.open, GATE_ASKED, ASKS.change(), ASKS.look()) {
         Ok(_) | Err(GATE_ASKED) => Asked::Stands,
         Err(0 | GATE_DISABLED) => Asked::Disabled,
         Err(_) => Asked::Held,
@@ -232,121 +245,107 @@ pub fn ask(blocks: &BlockArray, cpu: CpuId) -> Asked {
 }
 
 /// Opens a disabled gate, or has its drainer open it. `false`: it was not disabled.
-pub fn enable(blocks: &BlockArray, cpu: CpuId) -> bool {
-    let open_gate = blocks.open_gate(cpu);
-    let open = |gate| match gate {
-        GATE_DISABLED => Some(open_gate),
+pub fn enable(gate: Gate<'_>) -> bool {
+    let open = |word| match word {
+        GATE_DISABLED => Some(gate.open),
         ticket => is_disabled(ticket).then_some(ticket & !AFTER | OPEN_AFTER),
     };
     // AcqRel: Release pairs with the Acquire in every sequence, and keeps the empty words that the
     // disabler released.
-    blocks.gate(cpu).fetch_update(Ordering::AcqRel, Ordering::Relaxed, open).is_ok()
+    gate.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, open).is_ok()
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::front::GATES_AT;
 
-    const CPU: CpuId = CpuId::new(0);
     const OPEN: u64 = 256;
 
     /// Calls `test` with a gate that shows `state`.
-    fn with_gate(state: u64, test: impl FnOnce(&BlockArray, &Tickets)) {
-        let mut memory = [0; GATES_AT / 8 + 1];
-        memory[GATES_AT / 8] = state;
-        let blocks = BlockArray {
-            base: memory.as_mut_ptr().cast(),
-            gates_from: 0,
-            blocks_at: OPEN as usize,
-            stride: 8,
-            cpus: 1,
-            context_stride: 0,
-        };
-        test(&blocks, &Tickets::new());
+    fn with_gate(state: u64, test: impl FnOnce(Gate<'_>, &Tickets)) {
+        test(Gate { word: &AtomicU64::new(state), open: OPEN }, &Tickets::new());
     }
 
-    fn shown(blocks: &BlockArray) -> u64 {
-        blocks.gate(CPU).load(Ordering::Relaxed)
+    fn shown(gate: Gate<'_>) -> u64 {
+        gate.word.load(Ordering::Relaxed)
     }
 
     #[test]
     fn a_drainer_leaves_the_state_it_found() {
         for state in [OPEN, GATE_DISABLED] {
-            with_gate(state, |blocks, tickets| {
+            with_gate(state, |gate, tickets| {
                 for _ in 0..3 {
-                    let closed = Closed::close(blocks, CPU, tickets).unwrap();
-                    assert!(![OPEN, GATE_DISABLED].contains(&shown(blocks)));
-                    assert_eq!(is_enabled(shown(blocks)), state == OPEN);
-                    assert_eq!(is_disabled(shown(blocks)), state == GATE_DISABLED);
-                    assert!(Closed::close(blocks, CPU, tickets).is_none());
-                    assert!(Closed::close_for_good(blocks, CPU, tickets).is_none());
+                    let closed = Closed::close(gate, tickets).unwrap();
+                    assert!(![OPEN, GATE_DISABLED].contains(&shown(gate)));
+                    assert_eq!(is_enabled(shown(gate)), state == OPEN);
+                    assert_eq!(is_disabled(shown(gate)), state == GATE_DISABLED);
+                    assert!(Closed::close(gate, tickets).is_none());
+                    assert!(Closed::close_for_good(gate, tickets).is_none());
                     drop(closed);
-                    assert_eq!(shown(blocks), state);
+                    assert_eq!(shown(gate), state);
                 }
             });
         }
     }
 
     /// As a sequence of the CPU does it.
-    fn claim(blocks: &BlockArray) -> Option<Closed<'_>> {
-        Closed::claim(blocks, CPU, |asked, held| {
-            let gate = blocks.gate(CPU);
-            gate.compare_exchange(asked, held, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    fn claim(gate: Gate<'_>) -> Option<Closed<'_>> {
+        Closed::claim(gate, |asked, held| {
+            gate.word.compare_exchange(asked, held, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         })
     }
 
     #[test]
     fn an_asked_gate_is_claimed_by_its_owner_once() {
-        with_gate(OPEN, |blocks, tickets| {
-            assert!(claim(blocks).is_none(), "it is open");
-            assert_eq!([(); 2].map(|()| ask(blocks, CPU)), [Asked::Stands; 2]);
-            assert!(is_asked(shown(blocks)) && is_enabled(shown(blocks)));
-            assert!(!is_open(shown(blocks)) && shown(blocks) as u32 == 0);
-            assert!(!enable(blocks, CPU), "it was not disabled");
-            let closed = claim(blocks).unwrap();
-            assert!(claim(blocks).is_none() && Closed::close(blocks, CPU, tickets).is_none());
-            assert_eq!((ask(blocks, CPU), is_enabled(shown(blocks))), (Asked::Held, true));
+        with_gate(OPEN, |gate, tickets| {
+            assert!(claim(gate).is_none(), "it is open");
+            assert_eq!([(); 2].map(|()| ask(gate)), [Asked::Stands; 2]);
+            assert!(is_asked(shown(gate)) && is_enabled(shown(gate)));
+            assert!(!is_open(shown(gate)) && shown(gate) as u32 == 0);
+            assert!(!enable(gate), "it was not disabled");
+            let closed = claim(gate).unwrap();
+            assert!(claim(gate).is_none() && Closed::close(gate, tickets).is_none());
+            assert_eq!((ask(gate), is_enabled(shown(gate))), (Asked::Held, true));
             drop(closed);
-            assert_eq!(shown(blocks), OPEN);
+            assert_eq!(shown(gate), OPEN);
         });
     }
 
     #[test]
     fn a_drainer_takes_an_asked_gate_or_leaves_it_asked() {
-        with_gate(OPEN, |blocks, tickets| {
-            ask(blocks, CPU);
-            Closed::close(blocks, CPU, tickets).unwrap().give_up();
-            assert!(is_asked(shown(blocks)));
-            drop(Closed::close(blocks, CPU, tickets).unwrap());
-            assert_eq!(shown(blocks), OPEN);
-            Closed::close(blocks, CPU, tickets).unwrap().give_up();
-            assert_eq!(shown(blocks), OPEN);
+        with_gate(OPEN, |gate, tickets| {
+            ask(gate);
+            Closed::close(gate, tickets).unwrap().give_up();
+            assert!(is_asked(shown(gate)));
+            drop(Closed::close(gate, tickets).unwrap());
+            assert_eq!(shown(gate), OPEN);
+            Closed::close(gate, tickets).unwrap().give_up();
+            assert_eq!(shown(gate), OPEN);
         });
     }
 
     #[test]
     fn an_asked_gate_that_is_disabled_stays_disabled() {
-        with_gate(OPEN, |blocks, tickets| {
-            ask(blocks, CPU);
-            Closed::close_for_good(blocks, CPU, tickets).unwrap().give_up();
-            assert_eq!((shown(blocks), ask(blocks, CPU)), (GATE_DISABLED, Asked::Disabled));
-            assert!(claim(blocks).is_none() && enable(blocks, CPU));
-            ask(blocks, CPU);
-            drop(Closed::close_for_good(blocks, CPU, tickets).unwrap());
-            assert_eq!(shown(blocks), GATE_DISABLED);
+        with_gate(OPEN, |gate, tickets| {
+            ask(gate);
+            Closed::close_for_good(gate, tickets).unwrap().give_up();
+            assert_eq!((shown(gate), ask(gate)), (GATE_DISABLED, Asked::Disabled));
+            assert!(claim(gate).is_none() && enable(gate));
+            ask(gate);
+            drop(Closed::close_for_good(gate, tickets).unwrap());
+            assert_eq!(shown(gate), GATE_DISABLED);
         });
     }
 
     #[test]
     fn no_two_drainers_have_one_ticket() {
-        with_gate(OPEN, |blocks, tickets| {
+        with_gate(OPEN, |gate, tickets| {
             let mut seen = Vec::new();
             for _ in 0..100 {
-                let _closed = Closed::close(blocks, CPU, tickets).unwrap();
-                assert!(Closed::close(blocks, CPU, tickets).is_none());
-                assert!(!seen.contains(&shown(blocks)));
-                seen.push(shown(blocks));
+                let _closed = Closed::close(gate, tickets).unwrap();
+                assert!(Closed::close(gate, tickets).is_none());
+                assert!(!seen.contains(&shown(gate)));
+                seen.push(shown(gate));
             }
         });
     }
@@ -354,64 +353,64 @@ mod tests {
     #[test]
     fn a_ticket_is_one_whatever_its_number() {
         for after in [OPEN, GATE_DISABLED] {
-            with_gate(after, |blocks, tickets| {
+            with_gate(after, |gate, tickets| {
                 tickets.0.store(TICKET.wrapping_sub(NEXT_TICKET), Ordering::Relaxed);
                 for _ in 0..3 {
-                    let _closed = Closed::close_for_good(blocks, CPU, tickets).unwrap();
-                    assert_ne!(shown(blocks), GATE_DISABLED);
-                    assert_eq!(shown(blocks) as u32, 0, "leads to words that refuse");
-                    assert!(Closed::close(blocks, CPU, tickets).is_none());
+                    let _closed = Closed::close_for_good(gate, tickets).unwrap();
+                    assert_ne!(shown(gate), GATE_DISABLED);
+                    assert_eq!(shown(gate) as u32, 0, "leads to words that refuse");
+                    assert!(Closed::close(gate, tickets).is_none());
                 }
-                assert_eq!(shown(blocks), GATE_DISABLED);
+                assert_eq!(shown(gate), GATE_DISABLED);
             });
         }
     }
 
     #[test]
     fn disabled_until_enabled() {
-        with_gate(OPEN, |blocks, tickets| {
-            assert!(!enable(blocks, CPU));
-            drop(Closed::close_for_good(blocks, CPU, tickets).unwrap());
-            assert_eq!(shown(blocks), GATE_DISABLED);
-            assert!(enable(blocks, CPU) && !enable(blocks, CPU));
-            assert_eq!(shown(blocks), OPEN);
+        with_gate(OPEN, |gate, tickets| {
+            assert!(!enable(gate));
+            drop(Closed::close_for_good(gate, tickets).unwrap());
+            assert_eq!(shown(gate), GATE_DISABLED);
+            assert!(enable(gate) && !enable(gate));
+            assert_eq!(shown(gate), OPEN);
         });
     }
 
     #[test]
     fn what_is_enabled_in_the_middle_of_a_drain_is_enabled_after_it() {
-        with_gate(GATE_DISABLED, |blocks, tickets| {
-            let closed = Closed::close(blocks, CPU, tickets).unwrap();
-            assert!(enable(blocks, CPU) && !enable(blocks, CPU));
-            assert_ne!(shown(blocks), OPEN);
+        with_gate(GATE_DISABLED, |gate, tickets| {
+            let closed = Closed::close(gate, tickets).unwrap();
+            assert!(enable(gate) && !enable(gate));
+            assert_ne!(shown(gate), OPEN);
             drop(closed);
-            assert_eq!(shown(blocks), OPEN);
-            let closed = Closed::close_for_good(blocks, CPU, tickets).unwrap();
-            assert!(enable(blocks, CPU));
+            assert_eq!(shown(gate), OPEN);
+            let closed = Closed::close_for_good(gate, tickets).unwrap();
+            assert!(enable(gate));
             drop(closed);
-            assert_eq!(shown(blocks), OPEN);
+            assert_eq!(shown(gate), OPEN);
         });
     }
 
     #[test]
     fn the_gate_of_a_dead_drainer_stays_closed() {
-        with_gate(OPEN, |blocks, tickets| {
-            std::mem::forget(Closed::close(blocks, CPU, tickets).unwrap());
-            let ticket = shown(blocks);
-            assert!(Closed::close(blocks, CPU, tickets).is_none() && !enable(blocks, CPU));
-            assert_eq!(shown(blocks), ticket);
+        with_gate(OPEN, |gate, tickets| {
+            std::mem::forget(Closed::close(gate, tickets).unwrap());
+            let ticket = shown(gate);
+            assert!(Closed::close(gate, tickets).is_none() && !enable(gate));
+            assert_eq!(shown(gate), ticket);
         });
     }
 
     #[test]
     fn a_wiped_gate_is_neither_opened_nor_drained() {
-        with_gate(OPEN, |blocks, tickets| {
-            let closed = Closed::close(blocks, CPU, tickets).unwrap();
-            blocks.gate(CPU).store(0, Ordering::Relaxed);
+        with_gate(OPEN, |gate, tickets| {
+            let closed = Closed::close(gate, tickets).unwrap();
+            gate.word.store(0, Ordering::Relaxed);
             drop(closed);
-            assert_eq!(shown(blocks), 0);
-            assert!(!enable(blocks, CPU) && Closed::close(blocks, CPU, tickets).is_none());
-            assert!(claim(blocks).is_none() && ask(blocks, CPU) == Asked::Disabled);
+            assert_eq!(shown(gate), 0);
+            assert!(!enable(gate) && Closed::close(gate, tickets).is_none());
+            assert!(claim(gate).is_none() && ask(gate) == Asked::Disabled);
             assert!(!is_enabled(0));
         });
     }

@@ -25,7 +25,8 @@ use loom::sync::{Mutex, MutexGuard};
 
 use super::{Mutant, is_mutant};
 use crate::cpus::{
-    Context, CpuLock, Cpus, Environment, FenceError, Guard, Here, Locked, Processor, WhichCpu,
+    Context, CpuLock, Cpus, Environment, FenceError, Guard, Here, Locked, MaybeSequences,
+    Processor, WhichCpu,
 };
 use crate::frame::{CpuId, Pfn};
 use crate::front;
@@ -326,6 +327,12 @@ unsafe impl<const FOLLOWS: bool> Cpus for Sequences<FOLLOWS> {
             self.interrupt(cpu);
         }
         Ok(())
+    }
+}
+
+impl<const FOLLOWS: bool> MaybeSequences for Sequences<FOLLOWS> {
+    fn exist(&self) -> bool {
+        true
     }
 }
 

@@ -16,6 +16,7 @@
 //! | `free_count` | pages that CPUs and groups of them have not added to a zone's count yet |
 //! | `late_init` | a value in a static, made later by one of several callers |
 //! | `locked` | the lock front |
+//! | `mixed` | a CPU behind a lock beside one with sequences |
 //! | `removing` | removing memory beside requests, frees and drains |
 //! | `reporting` | free pageblocks that are reported, and needed again |
 //! | `contexts` | interrupt handlers with fronts of their own |
@@ -53,6 +54,7 @@ mod fronts;
 mod handover;
 mod late_init;
 mod locked;
+mod mixed;
 mod reclaim;
 mod removing;
 mod reporting;

@@ -7,7 +7,8 @@
 use super::direct::Direct;
 use super::pcps::Pcps;
 use crate::cpus::Cpus;
-use crate::frame::{Class, Mobility, NodeId, Order, Pfn, ZoneId};
+use crate::frame::{Class, CpuId, Mobility, NodeId, Order, Pfn, ZoneId};
+use crate::front::gate::Gate;
 use crate::front::{Here, WordOffset};
 use crate::store::{Manner, Store};
 use crate::sync::InFlight;
@@ -41,18 +42,47 @@ impl<'m, C: Cpus> Caches<'m, C> {
         self.cpus.here().filter(|here| here.cpu.get() < self.pcps.cpus())
     }
 
+    /// The gate of a CPU.
+    pub fn gate(&self, cpu: CpuId) -> Gate<'_> {
+        Gate::of(self.pcps.blocks(), cpu, self.cpus.is_behind_lock(cpu))
+    }
+
+    /// Takes the newest block of a front of this CPU, whether a lock guards it or not.
+    #[inline]
+    pub fn pop(&self, word: WordOffset) -> Option<u32> {
+        let blocks = self.pcps.blocks();
+        self.cpus.pop(blocks, word).or_else(|| self.cpus.pop_locked(blocks, word))
+    }
+
+    /// Puts a block into a front of this CPU, whether a lock guards it or not.
+    #[inline]
+    pub fn push(&self, word: WordOffset, class: Class, pfn: Pfn) -> bool {
+        let (blocks, rounds_max) = (self.pcps.blocks(), class.rounds());
+        self.cpus.push(blocks, word, rounds_max, pfn.get())
+            || self.cpus.push_locked(blocks, word, rounds_max, pfn.get())
+    }
+
     /// One push to this CPU's front, of a block about which its tag says enough
     /// ([`Store::simple_tag`]). `false`: nothing has changed.
     #[inline]
     pub fn push_simple(&self, pfn: Pfn, order: Order) -> bool {
-        if let Some(class) = Class::of(order)
-            && let Some(tag) = self.store.simple_tag(pfn)
-            && pfn.is_aligned(order)
-        {
-            let word = WordOffset::expected(tag, class);
-            return self.cpus.push(self.pcps.blocks(), word, class.rounds(), pfn.get());
-        }
-        false
+        self.simple_front(pfn, order).is_some_and(|(word, class)| {
+            self.cpus.push(self.pcps.blocks(), word, class.rounds(), pfn.get())
+        })
+    }
+
+    /// As [`push_simple`](Self::push_simple), where a lock guards this CPU's front.
+    #[inline]
+    pub fn push_simple_locked(&self, pfn: Pfn, order: Order) -> bool {
+        self.simple_front(pfn, order).is_some_and(|(word, class)| {
+            self.cpus.push_locked(self.pcps.blocks(), word, class.rounds(), pfn.get())
+        })
+    }
+
+    #[inline(always)]
+    fn simple_front(&self, pfn: Pfn, order: Order) -> Option<(WordOffset, Class)> {
+        let (class, tag) = (Class::of(order)?, self.store.simple_tag(pfn)?);
+        pfn.is_aligned(order).then(|| (WordOffset::expected(tag, class), class))
     }
 
     /// The node of a caller that runs `here`; node 0 for callers on a CPU without caches.

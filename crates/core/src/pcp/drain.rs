@@ -1,9 +1,10 @@
 //! Taking back what CPUs cache.
 //!
 //! *Quiet*: takes every shelf, by one atomic operation each, and interrupts no CPU; what is in
-//! fronts stays and is counted as unreachable. *Full*: closes the gate of each CPU that is not
-//! isolated and has magazines in its fronts, fences it once, takes its fronts too; the argument is
-//! in `front/gate.rs`.
+//! fronts stays and is counted as unreachable. *Full*: closes the gate of each CPU that has
+//! magazines in its fronts, fences it once, takes its fronts too; the argument is in
+//! `front/gate.rs`. It leaves an isolated CPU alone, unless a fence of that CPU
+//! [disturbs](Cpus::fence_disturbs) nothing.
 //!
 //! What a quiet drain cannot reach is bounded: per CPU, zone, context, order and mobility in use
 //! two magazines of 63 blocks (order 0), 31, 15, and 7 from order 3 up, in pages 126, 124, 120, and
@@ -17,7 +18,7 @@ use super::caches::Caches;
 use super::front::Front;
 use super::share::Share;
 use super::shelf::Chain;
-use crate::cpus::{Cpus, Environment, Event};
+use crate::cpus::{Cpus, Environment, Event, FenceError};
 use crate::frame::pageblock::Tag;
 use crate::frame::{Class, CpuId, Mobility, ZoneId};
 use crate::front::gate::Closed;
@@ -32,7 +33,8 @@ pub enum Mode {
     /// Shelves only; interrupts no CPU.
     Quiet,
     /// Fronts too: one fence per CPU that is not isolated, not quiescent and has magazines there. A
-    /// CPU that has done nothing since the last full drain has none.
+    /// CPU that has done nothing since the last full drain has none. Fronts behind a lock are taken
+    /// by that lock, without a fence, of isolated CPUs too.
     Full,
     /// Fronts too, without a fence: quiescent CPUs are taken at once, the others are asked. Each
     /// hands its fronts over at its next operation that needs one, by one bounded step, and caches
@@ -101,11 +103,14 @@ pub struct Drained {
     /// most, per CPU, zone, context and mobility in use, 126 pages by order 0, 124 by order 1, 120
     /// by order 2, and 14 blocks by orders from 3 on: 112 by order 3 to 14336 by order 10.
     pub unreachable_pages: u64,
-    /// Fences waited for.
+    /// Fences that took place. Taking a lock is none.
     pub fences: u64,
-    /// CPUs whose gate another drain held, or that could not be fenced.
+    /// CPUs whose gate another drain held, whose lock a thread held for too long, or that could not
+    /// be fenced.
     pub busy_cpus: u64,
-    /// CPUs left alone because they are isolated.
+    /// Those of the busy CPUs that the environment refused to fence.
+    pub unfenced_cpus: u64,
+    /// CPUs left alone because they are isolated, and no lock guards their fronts.
     pub isolated_cpus: u64,
     /// CPUs that were asked and have not handed over yet.
     pub pending_cpus: u64,
@@ -121,6 +126,7 @@ impl core::ops::AddAssign for Drained {
         self.unreachable_pages += other.unreachable_pages;
         self.fences += other.fences;
         self.busy_cpus += other.busy_cpus;
+        self.unfenced_cpus += other.unfenced_cpus;
         self.isolated_cpus += other.isolated_cpus;
         self.pending_cpus += other.pending_cpus;
         self.pending_pages += other.pending_pages;
@@ -146,13 +152,12 @@ impl<C: Cpus> Caches<'_, C> {
         done.taken_pages += self.drain_shelves(cpu, zones.clone());
         // Without zones there is nothing to take, and no reason to interrupt the CPU.
         if mode == Mode::Full && !zones.is_empty() {
-            if self.cpus.environment().is_isolated(cpu) {
+            if self.is_left_alone(cpu) {
                 done.isolated_cpus = 1;
             } else if !self.has_magazines(cpu, zones.clone()) {
                 // Its fronts are empty, or it has handed them over since the line above.
                 done.taken_pages += self.drain_handed(cpu, zones.clone());
-            } else if let Some(closed) = Closed::close(self.pcps.blocks(), cpu, self.pcps.tickets())
-            {
+            } else if let Some(closed) = Closed::close(self.gate(cpu), self.pcps.tickets()) {
                 self.drain_fronts(closed, cpu, zones.clone(), Force::Fence, &mut done);
             } else {
                 done.busy_cpus = 1;
@@ -174,6 +179,11 @@ impl<C: Cpus> Caches<'_, C> {
             };
         }
         done
+    }
+
+    /// Whether drains fence no such CPU.
+    pub fn is_left_alone(&self, cpu: CpuId) -> bool {
+        self.cpus.environment().is_isolated(cpu) && self.cpus.fence_disturbs(cpu)
     }
 
     /// Takes all shelves of a CPU, and what it handed over; returns pages.
@@ -234,10 +244,15 @@ impl<C: Cpus> Caches<'_, C> {
         if force == Force::Quiescence {
             return false;
         }
-        done.fences += 1;
-        let fenced = self.cpus.fence(self.pcps.blocks(), cpu).is_ok();
-        done.busy_cpus += u64::from(!fenced);
-        fenced
+        let fenced = self.cpus.fence(self.pcps.blocks(), cpu);
+        match fenced {
+            Ok(()) => done.fences += u64::from(self.cpus.fence_disturbs(cpu)),
+            Err(why) => {
+                done.busy_cpus += 1;
+                done.unfenced_cpus += u64::from(why == FenceError::Refused);
+            }
+        }
+        fenced.is_ok()
     }
 
     /// Takes a CPU's caches away until they are enabled again.
@@ -256,7 +271,7 @@ impl<C: Cpus> Caches<'_, C> {
 
     fn close_patiently(&self, cpu: CpuId) -> Option<Closed<'_>> {
         (0..DISABLE_SPINS).find_map(|_| {
-            let closed = Closed::close_for_good(self.pcps.blocks(), cpu, self.pcps.tickets());
+            let closed = Closed::close_for_good(self.gate(cpu), self.pcps.tickets());
             if closed.is_none() {
                 spin_hint();
             }

@@ -18,7 +18,7 @@ use crate::sync::prim::Ordering;
 #[derive(Clone, Copy)]
 pub struct Ask {
     pub number: u64,
-    /// Whether it fences CPUs that are not isolated.
+    /// Whether it fences CPUs, but for those that are [left alone](Caches::is_left_alone).
     pub fences: bool,
 }
 
@@ -26,13 +26,13 @@ impl<C: Cpus> Caches<'_, C> {
     /// The owner's part: if its gate is asked, takes its fronts and hands them over. `true`: it
     /// has, and the gate is open again.
     pub fn hand_over(&self, here: Here) -> bool {
-        let (blocks, cpu) = (self.pcps.blocks(), here.cpu);
+        let (gate, cpu) = (self.gate(here.cpu), here.cpu);
         // Relaxed: the claim decides.
-        if !is_asked(blocks.gate(cpu).load(Ordering::Relaxed)) {
+        if !is_asked(gate.word.load(Ordering::Relaxed)) {
             return false;
         }
-        let claim = |asked, held| self.cpus.claim_gate(blocks, here, asked, held);
-        let Some(closed) = Closed::claim(blocks, cpu, claim) else { return false };
+        let claim = |asked, held| self.cpus.claim_gate(self.pcps.blocks(), here, asked, held);
+        let Some(closed) = Closed::claim(gate, claim) else { return false };
         let asks = &self.pcps.shared(cpu).asks;
         let ask = asks.open();
         if let Some(ask) = ask.filter(|_| is_mutant(Mutant::AnswersEarly)) {
@@ -108,7 +108,7 @@ impl<C: Cpus> Caches<'_, C> {
         if asks.note(ask.number) {
             asks.tell(Told::Asked, 1);
         }
-        match gate::ask(self.pcps.blocks(), cpu) {
+        match gate::ask(self.gate(cpu)) {
             Asked::Disabled => return false,
             Asked::Held => done.busy_cpus += 1,
             Asked::Stands => self.take_asked(cpu, zones, ask.fences, done),
@@ -127,15 +127,13 @@ impl<C: Cpus> Caches<'_, C> {
         let (force, told) = match () {
             () if is_quiescent => (Force::Quiescence, Told::Quiescent),
             () if !fences => return,
-            () if self.cpus.environment().is_isolated(cpu) => {
+            () if self.is_left_alone(cpu) => {
                 done.isolated_cpus += 1;
                 return;
             }
             () => (Force::Fence, Told::Escalated),
         };
-        let Some(closed) = Closed::close(self.pcps.blocks(), cpu, self.pcps.tickets()) else {
-            return;
-        };
+        let Some(closed) = Closed::close(self.gate(cpu), self.pcps.tickets()) else { return };
         if self.drain_fronts(closed, cpu, zones, force, done) {
             self.pcps.shared(cpu).asks.tell(told, 1);
         }

@@ -63,7 +63,7 @@ impl<C: Cpus> Share<'_, '_, C> {
     fn alloc_from_front(&self, front: Front, terms: Terms) -> Step {
         let Some(word) = self.read_front(front) else { return self.at_closed_gate(front) };
         if word.rounds() > 0 && !word.operations_full() {
-            return match self.caches.cpus.pop(self.blocks(), front.offset()) {
+            return match self.caches.pop(front.offset()) {
                 Some(frame) => Step::Got(Pfn::new(frame)),
                 None => Step::Again,
             };

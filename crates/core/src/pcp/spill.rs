@@ -42,8 +42,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             return self.fold(front, word);
         }
         if word.loaded().is_some() && word.rounds() < rounds_max {
-            let pushed =
-                self.caches.cpus.push(self.blocks(), front.offset(), rounds_max, pfn.get());
+            let pushed = self.caches.push(front.offset(), front.class, pfn);
             return if pushed { Step::Got(pfn) } else { Step::Again };
         }
         match word.with_empty_loaded() {

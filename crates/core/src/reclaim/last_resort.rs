@@ -11,14 +11,15 @@
 //! come. CPUs that allocate at the moment hand over in that time, so that the full drain has fewer
 //! CPUs to fence. Those without magazines in their fronts are neither asked nor fenced: when memory
 //! is used up, a request that fails once more reads some words of each CPU. Isolated CPUs are not
-//! fenced. If one of them has pages of the zone in its fronts, the request waits for it to hand
+//! fenced. Fronts behind a lock are taken by that lock, on isolated CPUs as on others. If an
+//! isolated CPU without one has pages of the zone in its fronts, the request waits for it to hand
 //! over, a few milliseconds in all, before it fails.
 //!
 //! A request fails only after a round that was *undisturbed*. From before its first drain until
 //! after its last search, all of this must hold:
 //! * On every CPU the in-flight word (see [`InFlight`](crate::sync::InFlight)) had nothing in
 //!   flight, and only the searches' own moves changed it.
-//! * No other drainer held a gate.
+//! * No other drainer held a gate, and no owner the lock of its CPU for longer than a drain tries.
 //! * No other caller ran a callback.
 //!
 //! Then every front was empty when it was drained and stayed empty (what comes into an empty front
@@ -30,7 +31,7 @@
 //! |---|---|---|
 //! | another caller runs a callback | sleeps until it ends, 1 s at most; 64 times | calls none |
 //! | an isolated CPU that was asked has pages in its fronts | naps, 14 ms in all | asks none |
-//! | pages in flight, or behind a drainer's gate | naps, 126 ms in all | the round counts |
+//! | pages in flight, or behind a drainer's gate or a lock that is held | naps, 126 ms in all | the round counts |
 //! | pages were moved | the round counts | the round counts |
 //!
 //! After four rounds that count the request fails: a machine on which others keep moving pages
@@ -119,10 +120,11 @@ pub trait Search {
 pub struct Left {
     /// Some CPU's fronts were left: its gate was closed, or it could not be fenced.
     pub is_busy: bool,
-    /// Some gate was held by another drainer, which will open it soon. A fence that failed will not
-    /// succeed for waiting.
-    pub is_gate_held: bool,
-    /// Some isolated CPU has pages in its fronts, for which it was asked.
+    /// Another caller held some gate, or the lock of some CPU, and will drop it soon. A fence that
+    /// was refused will not succeed for waiting.
+    pub is_held: bool,
+    /// Some CPU that is isolated, or cannot be fenced, has pages in its fronts, for which it was
+    /// asked.
     pub is_asked: bool,
 }
 
@@ -156,7 +158,8 @@ enum Round {
 enum Disturbance {
     /// Other callers moved pages meanwhile.
     Moved,
-    /// Pages are in another caller's hands, between caches and store or behind a closed gate.
+    /// Pages are in another caller's hands: between caches and store, behind a closed gate, or
+    /// behind a lock.
     InHands,
     /// Pages are in the fronts of isolated CPUs, which were asked for them.
     Asked,
@@ -294,7 +297,7 @@ impl<'m> LastResort<'m> {
         let before = search.movement();
         let mut own_moves = 0;
         let (mut is_turn_awaited, mut is_busy) = (false, false);
-        let (mut is_gate_held, mut is_asked) = (false, false);
+        let (mut is_held, mut is_asked) = (false, false);
         search.zones().for_each(|zone| search.drain_shelves(zone));
         let mut found = search.scan(&mut own_moves);
         if found.is_none() && search.may_reclaim() {
@@ -318,7 +321,7 @@ impl<'m> LastResort<'m> {
             for zone in search.zones() {
                 let left = search.drain_fronts(zone);
                 is_busy |= left.is_busy;
-                is_gate_held |= left.is_gate_held;
+                is_held |= left.is_held;
                 is_asked |= left.is_asked;
             }
             found = search.scan(&mut own_moves);
@@ -332,9 +335,7 @@ impl<'m> LastResort<'m> {
             && after.in_flight_pages == 0;
         match () {
             () if is_turn_awaited => Round::Disturbed(Disturbance::Turn { seen }),
-            () if is_gate_held || after.in_flight_pages > 0 => {
-                Round::Disturbed(Disturbance::InHands)
-            }
+            () if is_held || after.in_flight_pages > 0 => Round::Disturbed(Disturbance::InHands),
             () if is_asked && patience.asked_naps > 0 => Round::Disturbed(Disturbance::Asked),
             () if is_still && !is_busy => Round::Undisturbed,
             () => Round::Disturbed(Disturbance::Moved),

@@ -15,6 +15,8 @@ pub enum Mutant {
     GateReadEarly,
     /// An interrupt handler has a lock front of its own beside its CPU's.
     TwoLocks,
+    /// The gate of a CPU behind a lock lets sequences in.
+    OpensToAll,
     /// An interrupt handler uses the fronts of the task it interrupted.
     OneContext,
     /// Changes of the protocol `total::HINTS` may pass its later looks.

@@ -57,7 +57,7 @@ pub fn median(row: &ResultRow) -> Option<f64> {
 /// Whether the row's design is an allocator: neither a bound, nor the recorded kernel, nor the
 /// depot by another name.
 pub fn is_allocator(row: &ResultRow) -> bool {
-    let others = [Design::DepotOwned.name()];
+    let others = [Design::DepotOwned, Design::DepotIsolated].map(Design::name);
     !is_bound(&row.design) && !others.contains(&row.design.as_str())
 }
 

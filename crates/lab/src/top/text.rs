@@ -36,6 +36,7 @@ pub(super) fn heading(seen: &Snapshot, pid: u32) -> String {
 fn way(fronts: &str) -> String {
     match fronts {
         "Sequences" => "sequences".to_owned(),
+        _ if fronts.starts_with("SequencesAndLocks") => "sequences and locks".to_owned(),
         _ if fronts.starts_with("SequencesOnSome") => "sequences on some".to_owned(),
         _ if fronts.starts_with("LocksOnSome") => "locks on some".to_owned(),
         _ if fronts.starts_with("Sequences") => "sequences, no fence".to_owned(),

@@ -1,9 +1,10 @@
 //! `hot`: one block allocated and freed, again and again: the least that a request costs.
+#![allow(unsafe_code, reason = "frees blocks by their numbers")]
 
 use std::time::Instant;
 
-use pagedepot::Order;
-use pagedepot_linux::Depot;
+use pagedepot::{CpuId, Order};
+use pagedepot_linux::{Depot, Flags};
 
 use super::settings::{Settings, samples_of};
 use super::workload::Workload;
@@ -21,8 +22,10 @@ const NAME: &str = "hot";
 /// See the module.
 pub const WORKLOAD: Workload = Workload::new(NAME, DESIGNS, run);
 
-/// Designs that hand out blocks, and the depot's owned pages beside its numbers.
-const DESIGNS: &[Design] = &joined::<17>(&[Design::BLOCKS, &[Design::DepotOwned]]);
+/// Designs that hand out blocks, and the depot's owned pages, and its numbers on isolated CPUs,
+/// beside its numbers.
+const DESIGNS: &[Design] =
+    &joined::<18>(&[Design::BLOCKS, &[Design::DepotOwned, Design::DepotIsolated]]);
 
 const PAIR: Metric = ("pair_ns", "ns");
 
@@ -54,17 +57,26 @@ pub fn pair_ns<A: Allocator>(allocator: &A, pairs: u64) -> f64 {
     start.elapsed().as_nanos() as f64 / pairs as f64
 }
 
+/// As many CPUs as count as isolated: more than any machine has.
+const CPUS_MAX: u32 = 1 << 13;
+
+/// A depot for `demand`. All CPUs count as isolated, or none.
+fn depot(demand: &Demand, design: Design, is_isolated: bool) -> Result<Depot, Failure> {
+    let cpus = if is_isolated { CPUS_MAX } else { 0 };
+    let depot = Depot::builder(demand.pages() as usize * PAGE_BYTES)
+        .isolated_cpus((0..cpus).map(CpuId::new).collect())
+        .free_high(demand.variant.free_high_limit().into())
+        .build();
+    depot.map_err(|why| Failure::Run(format!("{design}: {why}")))
+}
+
+fn check(depot: &Depot) -> Result<(), String> {
+    let census = depot.validate().map_err(|fault| fault.to_string())?;
+    nothing_held(census.managed_pages, census.managed_pages - census.held_pages())
+}
+
 /// The depot's pages that free themselves and own their depot, to compare with page numbers.
 struct OwnedPages(Depot);
-
-impl OwnedPages {
-    fn new(demand: &Demand) -> Result<Self, Failure> {
-        let depot = Depot::builder(demand.pages() as usize * PAGE_BYTES)
-            .free_high(demand.variant.free_high_limit().into())
-            .build();
-        depot.map(OwnedPages).map_err(|why| Failure::Run(format!("{}: {why}", Design::DepotOwned)))
-    }
-}
 
 impl Subject for OwnedPages {
     fn design(&self) -> Design {
@@ -72,8 +84,43 @@ impl Subject for OwnedPages {
     }
 
     fn check(&mut self) -> Result<(), String> {
-        let census = self.0.validate().map_err(|fault| fault.to_string())?;
-        nothing_held(census.managed_pages, census.managed_pages - census.held_pages())
+        check(&self.0)
+    }
+}
+
+/// The depot's page numbers on CPUs that count as isolated, whose fronts are behind locks.
+struct IsolatedCpus(Depot);
+
+impl Subject for IsolatedCpus {
+    fn design(&self) -> Design {
+        Design::DepotIsolated
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        check(&self.0)
+    }
+}
+
+impl Contender<1> for IsolatedCpus {
+    fn subject(&self) -> &dyn Subject {
+        self
+    }
+
+    fn owned_subject(&mut self) -> Option<&mut dyn Subject> {
+        Some(self)
+    }
+
+    fn window(&self, _seat: Seat, units: u64) -> [f64; 1] {
+        let raw = self.0.raw();
+        let start = Instant::now();
+        for _ in 0..units {
+            let block = raw.alloc(Order::BASE, Flags::default());
+            let block = block.expect("the bench gives it enough memory");
+            design::observe(block);
+            // SAFETY: allocated above, and not used.
+            unsafe { raw.free(block, Order::BASE) }.expect("it was allocated");
+        }
+        [start.elapsed().as_nanos() as f64 / units as f64]
     }
 }
 
@@ -103,7 +150,8 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
     let mut contenders: Vec<Box<dyn Contender<1>>> = Vec::new();
     for design in settings.designs(NAME, DESIGNS)? {
         contenders.push(match design {
-            Design::DepotOwned => Box::new(OwnedPages::new(&demand)?),
+            Design::DepotOwned => Box::new(OwnedPages(depot(&demand, design, false)?)),
+            Design::DepotIsolated => Box::new(IsolatedCpus(depot(&demand, design, true)?)),
             _ => with_design!(any design, &demand, |allocator| -> Box<dyn Contender<1>> {
                 Box::new(Hot(allocator))
             })?,

@@ -56,7 +56,7 @@ pub enum FrontReach {
     Fence,
     /// A full drain, by the CPU's lock.
     Lock,
-    /// Nothing: the CPU is isolated, and full drains leave it alone.
+    /// Nothing: the CPU is isolated, and [has no lock](crate::Builder::locked_cpus).
     Isolated,
     /// Nothing: the system refused to fence CPUs.
     NoFence,
@@ -75,11 +75,11 @@ impl FrontReach {
 
     fn of(depot: &Depot, cpu: CpuId) -> Self {
         let frames = depot.raw().frames();
-        match frames.cpus().fronts() {
+        match frames.cpus().sequences().fronts() {
+            _ if frames.cpus().is_behind_lock(cpu) => FrontReach::Lock,
             _ if frames.cpus().environment().is_isolated(cpu) => FrontReach::Isolated,
-            Fronts::Sequences => FrontReach::Fence,
             Fronts::SequencesWithoutFence => FrontReach::NoFence,
-            _ => FrontReach::Lock,
+            _ => FrontReach::Fence,
         }
     }
 }
