@@ -205,6 +205,7 @@ impl Tag {
     /// The tag must be of a pageblock with memory, not isolated and without carved frames.
     #[inline]
     pub const fn mobility(self) -> Mobility {
+        debug_assert!(self.0 % (ZONE_BYTES as u32) < REFUSING, "a tag without a mobility");
         match self.settled().0 % ZONE_BYTES as u32 / FRONTS_BYTES as u32 {
             0 => Mobility::Unmovable,
             1 => Mobility::Movable,

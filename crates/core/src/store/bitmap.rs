@@ -101,7 +101,10 @@ impl<'m> Bitmap<'m> {
         pageblock: PageblockIndex,
         mobility: Mobility,
     ) {
-        if !cfg!(loom) && !self.tags.of(pageblock).mobility().is_akin(mobility) {
+        let tag = self.tags.of(pageblock);
+        // A search that read the tag before isolation takes frames all the same.
+        let tag = tag.of_isolated().unwrap_or(tag);
+        if !cfg!(loom) && !tag.mobility().is_akin(mobility) {
             section.note_mixed(pageblock.in_section());
         }
     }

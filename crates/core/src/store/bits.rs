@@ -35,12 +35,14 @@ const ALIGNED: [u64; 7] = [
 /// The bits of one block of `order` (at most 6) that begins at bit 0.
 #[inline]
 pub const fn block_mask(order: Order) -> u64 {
+    debug_assert!(order.get() <= WORD_ORDER_MAX);
     if order.get() >= WORD_ORDER_MAX { !0 } else { (1 << order.frames()) - 1 }
 }
 
 /// The first bits of all free blocks of `order` (at most 6) in `word`.
 #[inline]
 pub const fn free_blocks(word: u64, order: Order) -> u64 {
+    debug_assert!(order.get() <= WORD_ORDER_MAX);
     if order.get() == WORD_ORDER_MAX {
         return (word == !0) as u64;
     }
@@ -63,6 +65,7 @@ pub const fn outside(word: u64, order: Order) -> u64 {
 /// The bits where `count` (1 to 64) free frames in a row begin, all of them in `word`.
 #[inline]
 pub const fn runs(word: u64, count: u32) -> u64 {
+    debug_assert!(count >= 1 && count <= WORD_FRAMES);
     let (mut runs, mut length) = (word, 1);
     while length < count {
         let more = if length < count - length { length } else { count - length };
@@ -75,6 +78,7 @@ pub const fn runs(word: u64, count: u32) -> u64 {
 /// The bits of multiples of `align` (a power of two) in a word whose first frame is `base`.
 #[inline]
 pub const fn multiples(base: u64, align: u64) -> u64 {
+    debug_assert!(align.is_power_of_two() && base.is_multiple_of(WORD_FRAMES as u64));
     if align <= WORD_FRAMES as u64 {
         ALIGNED[align.trailing_zeros() as usize]
     } else {
@@ -125,9 +129,10 @@ const fn byte_sums(word: u64) -> u64 {
     ((fours + (fours >> 4)) & (BYTES * 0x0f)).wrapping_mul(BYTES)
 }
 
-/// Bits `from..from + count` of a word.
+/// Bits `from..from + count` of a word, which has all of them.
 #[inline]
 pub const fn range_mask(from: u32, count: u32) -> u64 {
+    debug_assert!(from + count <= WORD_FRAMES);
     if count >= WORD_FRAMES { !0 } else { ((1 << count) - 1) << from }
 }
 

@@ -38,7 +38,7 @@ use core::ops::Range;
 use super::bits::{self, PAGEBLOCK_WORDS};
 use super::section::{Section, clear_exactly, hint_masks, pageblocks};
 use super::summary::Sort;
-use crate::frame::pageblock::PAGEBLOCK_FRAMES;
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, fills_pageblocks};
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::Ordering;
 use crate::sync::total::HINTS;
@@ -86,6 +86,7 @@ impl Section<'_> {
     /// word.
     #[inline]
     pub(super) fn take_entire(&self, start: u32, frames: u32) -> bool {
+        debug_assert!(fills_pageblocks(start, frames));
         let mut masks = hint_masks(start, frames);
         let (Some((at, mask)), None) = (masks.next(), masks.next()) else { return false };
         self.take_entire_of(at, mask)

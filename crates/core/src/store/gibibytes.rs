@@ -83,7 +83,7 @@ impl Bitmap<'_> {
     /// Counts a pageblock whose tag was changed among the unmovable ones of its section, or not any
     /// more.
     pub(super) fn note_mobility(&self, pageblock: PageblockIndex, before: Tag, now: Tag) {
-        let is_unmovable = |tag: Tag| tag.mobility() != Mobility::Movable;
+        let is_unmovable = |tag: Tag| tag.of_the_rest().mobility() != Mobility::Movable;
         if is_unmovable(before) != is_unmovable(now)
             && let Some(section) = self.section(pageblock.section())
         {

@@ -17,6 +17,7 @@ impl<'m> Bitmap<'m> {
     /// free already.
     #[inline]
     pub fn put_at_once(&self, pfn: Pfn, order: Order) -> Doubled {
+        debug_assert!(pfn.is_aligned(order), "{pfn} begins no block of order {order}");
         if order >= Order::PAGEBLOCK {
             let (base, bit) = hint_place(PageblockIndex::of(pfn));
             return self.put_pageblocks(base, pageblock_mask(bit, order.frames()));

@@ -20,6 +20,7 @@ impl Bitmap<'_> {
     /// O(zone): one load per 128 MiB in use, one per free pageblock that has a neighbour in
     /// use.
     pub fn take_contiguous(&self, wanted: &Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
+        assert!(frames >= PAGEBLOCK_FRAMES && align.is_power_of_two());
         let step = align.max(PAGEBLOCK_FRAMES) / PAGEBLOCK_FRAMES;
         let pageblocks = frames.div_ceil(PAGEBLOCK_FRAMES);
         match (pageblocks, step) {
@@ -79,6 +80,7 @@ impl Bitmap<'_> {
     /// When another caller was faster, the search goes on behind the place it lost; when the device
     /// refused a pageblock, behind that.
     pub fn take_run(&self, wanted: &Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
+        assert!(frames > 0 && align.is_power_of_two());
         let mut from =
             u64::from(wanted.span.0) * SECTION_PAGEBLOCKS as u64 * u64::from(PAGEBLOCK_FRAMES);
         loop {

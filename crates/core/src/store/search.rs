@@ -108,6 +108,7 @@ pub(super) struct Search<'s, 'm> {
 impl<'m> Search<'_, 'm> {
     /// Takes blocks of a pageblock at most. Returns how many.
     fn take(&self, mut taken: Taken<impl FnMut(Found)>) -> u32 {
+        debug_assert!(self.order <= Order::PAGEBLOCK);
         let is_pageblock = self.order == Order::PAGEBLOCK;
         if !is_pageblock {
             self.take_fitting(&mut taken);
