@@ -129,6 +129,9 @@ impl Source<'_, '_> {
                 *edge = None;
             }
         }
+        if is_mutant(Mutant::HidesOutside) {
+            return order.frames().into();
+        }
         let outside: usize = outside.into_iter().map(|pageblocks| pageblocks.len()).sum();
         u64::from(order.frames()) - outside as u64 * u64::from(PAGEBLOCK_FRAMES)
     }

@@ -3,6 +3,7 @@
 //! 1. Beside a free, a request or a removal, the block ends up in one place.
 //! 2. All of the block is isolated while it is named for a move.
 //! 3. Its destination is a block: aligned, and the mover's alone.
+//! 4. Frames outside of the window are not hidden with it.
 
 use std::sync::{Arc, Weak};
 
@@ -10,9 +11,12 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 
 use super::cpus::{Rseq, run_on};
 use super::depot::{Depot, Setup};
-use super::{Mutant, explore_large, explore_mutant_within, spawn};
+use super::{Mutant, explore, explore_large, explore_mutant_within, spawn};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
-use crate::{Compaction, Flags, FrameRange, Move, Mover, Occupant, Order, Pfn, ZoneId};
+use crate::{
+    CompactEnd, Compaction, Flags, FrameRange, Move, Mover, Occupant, Order, Pfn, Watermarks,
+    ZoneId,
+};
 
 const ZONE: ZoneId = ZoneId::new(0);
 /// The block was freed.
@@ -112,15 +116,7 @@ impl Scene {
 
     /// Compacts beside what another CPU does; `is_held`: which leaves the block to its holder.
     fn beside(self, other: impl FnOnce(&Depot<Rseq>, &Holder) + 'static, is_held: bool) {
-        let setup = Setup { frames: 6 * PAGEBLOCK_FRAMES, high: 0, ..Setup::default() };
-        let depot = Depot::new(&setup, Rseq::new(2));
-        run_on(0);
-        let first = Pfn::new(self.first());
-        let frames = FrameRange::new(first, Order::MAX.frames());
-        depot.allocator.alloc_at(first, frames.frames, Flags::default()).unwrap();
-        depot.note_frames(frames, true);
-        let place = AtomicU32::new(first.get());
-        let holder = Arc::new(Holder { place, depot: Arc::downgrade(&depot) });
+        let (depot, holder) = self.depot(0);
         let thread = {
             let holder = holder.clone();
             spawn(1, &depot, move |depot| other(depot, &holder))
@@ -131,6 +127,22 @@ impl Scene {
             holder.free();
         }
         depot.finish();
+    }
+
+    /// A zone with this watermark, and the holder of its block.
+    fn depot(self, low: u64) -> (Arc<Depot<Rseq>>, Arc<Holder>) {
+        let watermarks = Watermarks { min: 0, low, high: low };
+        let frames = 6 * PAGEBLOCK_FRAMES;
+        let setup = Setup { frames, watermarks, high: 0, ..Setup::default() };
+        let depot = Depot::new(&setup, Rseq::new(2));
+        run_on(0);
+        let first = Pfn::new(self.first());
+        let frames = FrameRange::new(first, Order::MAX.frames());
+        depot.allocator.alloc_at(first, frames.frames, Flags::default()).unwrap();
+        depot.note_frames(frames, true);
+        let place = AtomicU32::new(first.get());
+        let holder = Arc::new(Holder { place, depot: Arc::downgrade(&depot) });
+        (depot, holder)
     }
 }
 
@@ -157,6 +169,27 @@ fn a_window_leaves_the_other_pageblock() {
 #[should_panic]
 fn across_an_edge_it_is_freed_once_more() {
     explore_mutant_within(1, Mutant::FreesGone, across_beside_a_free);
+}
+
+/// The zone can spare the window, and not the pageblock at its edge besides.
+fn across_near_a_watermark() {
+    let (depot, holder) = Scene::Across.depot(u64::from(PAGEBLOCK_FRAMES) - 1);
+    let done = depot.allocator.compact(ZONE, Scene::Across.rules(), &*holder).unwrap();
+    assert_eq!(done.end, CompactEnd::Reached);
+    holder.free();
+    depot.finish();
+}
+
+#[test]
+fn a_window_is_kept_near_a_watermark() {
+    // One thread: there is one interleaving.
+    explore::builder(0).check(across_near_a_watermark);
+}
+
+#[test]
+#[should_panic = "LowMemory"]
+fn a_window_is_given_up_for_what_lies_outside() {
+    explore_mutant_within(0, Mutant::HidesOutside, across_near_a_watermark);
 }
 
 #[test]

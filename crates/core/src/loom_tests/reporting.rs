@@ -3,7 +3,8 @@
 //! 1. A frame is handed out only when the device knows that its pageblock is needed, and to one
 //!    caller. Not so if a pageblock is woken in two steps, or given up before it was reported.
 //! 2. No request fails while a pass looks at what is free, or while another request wakes it.
-//! 3. What the device refuses stays free, and is there for the next request.
+//! 3. What the device refuses stays free, and is there for the next request. A request asks twice
+//!    for it at most.
 
 use std::sync::Arc;
 
@@ -192,4 +193,29 @@ fn a_refusal_beside_a_request() {
         must_alloc(&depot, device);
         depot.finish();
     });
+}
+
+/// One request beside a device that has no memory.
+fn refused_throughout() {
+    let (depot, device) = depot(2);
+    assert_eq!(pass(&depot).pageblocks, 2);
+    device.refusals.store(100, Ordering::Relaxed);
+    depot.alloc_block(PAIR, Flags::default()).expect_err("the device refuses");
+    let asked = 100 - device.refusals.load(Ordering::Relaxed);
+    assert!(asked <= 2 * 2, "the device was asked {asked} times for two pageblocks");
+    device.refusals.store(0, Ordering::Relaxed);
+    must_alloc(&depot, device);
+    depot.finish();
+}
+
+#[test]
+fn a_device_that_refuses_throughout() {
+    // One thread: there is one interleaving.
+    explore::builder(0).check(refused_throughout);
+}
+
+#[test]
+#[should_panic = "the device was asked"]
+fn a_device_that_is_asked_by_each_search() {
+    explore_mutant(Mutant::ForgetsRefusals, refused_throughout);
 }

@@ -13,6 +13,7 @@
 //! that caller's.
 
 use super::bits::HINT_WORDS;
+use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::{AtomicU64, Ordering};
 
 /// A bit per pageblock of a section; see the module.
@@ -37,7 +38,7 @@ impl Refusals {
 
     /// Notes whether the device has refused a pageblock whose reported bit the caller has cleared.
     pub fn note(&self, pageblock: usize, is_refused: bool) {
-        if self.has(pageblock) == is_refused {
+        if self.has(pageblock) == is_refused || is_mutant(Mutant::ForgetsRefusals) {
             return;
         }
         let (cell, bit) = (&self.0[pageblock / 64], 1 << (pageblock % 64));

@@ -59,6 +59,8 @@ pub enum Mutant {
     FreesGone,
     /// Compaction isolates one pageblock of a block that lies in two.
     LeavesEdge,
+    /// Compaction takes frames outside of a source for hidden ones.
+    HidesOutside,
     /// Compaction keeps destinations to which nothing was moved.
     KeepsDestination,
     /// A batch copies its blocks once they have left the front.
@@ -76,6 +78,8 @@ pub enum Mutant {
     CopiesOnce,
     /// A pageblock is woken by a look and a store, which are two steps.
     WakesTwice,
+    /// The device is asked again for what it has just refused.
+    ForgetsRefusals,
     /// Entire pageblocks are taken by a look and a store, which are two steps.
     TakesTwice,
     /// The caller that puts a pageblock as entire does not set the mark that leads there.

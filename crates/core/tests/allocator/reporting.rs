@@ -65,8 +65,9 @@ impl ReportingDevice for Device {
     fn needed(&self, pageblock: FrameRange) -> bool {
         self.told.lock().unwrap().push(Told::Needed(pageblock));
         let is_even = (pageblock.start.get() / 512).is_multiple_of(2);
-        !self.refuses_need.load(Ordering::Relaxed)
-            && !(is_even && self.refuses_even.load(Ordering::Relaxed))
+        let refuses = self.refuses_need.load(Ordering::Relaxed)
+            || is_even && self.refuses_even.load(Ordering::Relaxed);
+        !refuses
     }
 }
 
