@@ -70,7 +70,7 @@ use crate::trim::{self, TrimError, Trimmed};
 /// pages. No other method waits for another caller, except a request that may reclaim and is about
 /// to fail. Such a request sleeps while a [`trim`](Self::trim) has the pages, and while another
 /// request runs a callback of [`on_pressure`](Self::on_pressure), a second at most for each. It
-/// sleeps some milliseconds while other threads have pages in flight, and 100 ms at most while a
+/// sleeps some milliseconds while other threads have pages in flight, and a second at most while a
 /// [monitor](crate::pressure) makes room below the limit of the container.
 ///
 /// # Signal handlers

@@ -251,6 +251,8 @@ pub(crate) struct Memory {
     /// Bytes from the start that the system is not to make huge pages of: see
     /// [`keep_small`](Self::keep_small). Boxed like `bytes`.
     small_bytes: Box<AtomicUsize>,
+    /// Bytes of ranges that went back to the system so far, present or not. Boxed like `bytes`.
+    dropped_bytes: Box<AtomicUsize>,
 }
 
 impl Memory {
@@ -270,8 +272,9 @@ impl Memory {
             MemoryKind::Anonymous => None,
             MemoryKind::Memfd => Some(memory_file(hugetlb).map_err(no_file(bytes, hugetlb))?),
         };
-        let [bytes_now, small_bytes] = [bytes, 0].map(|bytes| Box::new(AtomicUsize::new(bytes)));
-        let memory = Memory { mapping, bytes: bytes_now, file, thp, hugetlb, small_bytes };
+        let [now, small_bytes, dropped_bytes] =
+            [bytes, 0, 0].map(|bytes| Box::new(AtomicUsize::new(bytes)));
+        let memory = Memory { mapping, bytes: now, file, thp, hugetlb, small_bytes, dropped_bytes };
         memory.seal(SealFlags::SHRINK);
         Ok((metadata, memory.filled(bytes)?))
     }
@@ -388,6 +391,18 @@ impl Memory {
         // The kernel has no huge pages, or no mapping left to divide this one.
         let _ = self.mapping.advise_part(0..bytes, Advice::LinuxNoHugepage);
         self.small_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts memory that goes back to the system.
+    pub fn count_dropped(&self, bytes: usize) {
+        // Relaxed: a count publishes nothing.
+        self.dropped_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that went back to the system so far; wraps.
+    pub fn dropped_bytes(&self) -> usize {
+        // Relaxed: as above.
+        self.dropped_bytes.load(Ordering::Relaxed)
     }
 
     pub fn start(&self) -> NonNull<u8> {

@@ -349,6 +349,7 @@ impl<'d> System<'d> {
                     trimmed.calls += 1;
                 }
             }
+            self.memory.count_dropped(bytes);
             trimmed.bytes += bytes as u64;
         }
         Ok(())

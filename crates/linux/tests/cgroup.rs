@@ -366,7 +366,8 @@ fn above_high(sources: Sources, what: &str) {
     blocks.iter_mut().for_each(|block| block.fill(1));
     drop(blocks);
     assert!(present_bytes(&depot) >= 48 * MIB);
-    let policy = Policy { look_ms: 60_000, idle_ms: 0, ..Policy::default() };
+    // Without a ceiling, which would be set below the limit at once.
+    let policy = Policy { look_ms: 60_000, idle_ms: 0, margin_percent: None, ..Policy::default() };
     let monitor = Monitor::builder(&depot).policy(policy).sources(sources).start().unwrap();
     while monitor.counts().looks == 0 {
         std::thread::sleep(Duration::from_millis(1));

@@ -357,6 +357,20 @@ fn a_ceiling_follows_the_limit() {
         watcher.look_at(0);
         assert_eq!(ceiling(), expected, "{limit}");
     }
+    // The heap takes what the depot gives back: what is left stays the same.
+    let present = held.len() * 2;
+    let mut held = held;
+    held.iter_mut().for_each(|block| block.fill(1));
+    group.put("memory.current", &mib(12 + present));
+    watcher.look_at(0);
+    assert_eq!(ceiling(), 98);
+    held.clear();
+    depot.drain(pagedepot_linux::Scope::ALL, pagedepot_linux::Mode::Full);
+    assert_eq!(depot.trim().unwrap().bytes as usize, present * MIB);
+    watcher.look_at(0);
+    assert_eq!(ceiling(), 98 - present);
+    let held: Vec<_> = (0..4).map(|_| depot.page(order(9)).unwrap()).collect();
+    group.put("memory.current", &mib(12));
     // The program's own is lower; then the container's.
     assert_eq!(Ceiling::of(&depot).set(50 * MIB), Ok(50 * MIB));
     group.put("memory.max", &mib(64));

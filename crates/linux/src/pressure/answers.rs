@@ -14,7 +14,7 @@
 use crate::prim::{AtomicU32, AtomicU64, Ordering, now_ms, wait, wake_all};
 
 /// The longest that a request waits for an answer.
-const WAIT_MS_MAX: u64 = 100;
+const WAIT_MS_MAX: u64 = 1000;
 /// Milliseconds after an answer that freed nothing in which no request rings.
 const CALM_MS: u64 = 20;
 

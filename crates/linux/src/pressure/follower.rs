@@ -11,6 +11,10 @@
 //! take more, less is left, and the ceiling sinks at the next look. Page cache does not count as
 //! used: the kernel drops it before it kills.
 //!
+//! What is present is counted (`mincore`, about a millisecond per GiB) when what is left has
+//! changed, or when depots have given memory back: otherwise others may have taken what a depot
+//! gave, and the ceiling would be too high by as much.
+//!
 //! # Why it holds between two looks
 //! No request gets a page above a ceiling, however fast the program allocates. Only what others
 //! take between two looks is not foreseen, which the margin is for.
@@ -46,25 +50,31 @@ pub(super) struct Followed {
 /// Sets the ceilings of a monitor's depots.
 #[derive(Debug, Default)]
 pub(super) struct Follower {
-    /// What was left when the ceilings were last set.
-    last: Option<Room>,
+    /// What was left when the ceilings were last set, and the bytes that depots had given back by
+    /// then.
+    last: Option<(Room, usize)>,
     followed: Followed,
 }
 
 impl Follower {
-    /// Sets the ceilings if `room` has changed by much, or if it `must`. `None`: there is no limit.
-    pub fn follow(&mut self, depots: &[Depot], room: Option<Room>, must: bool) -> Followed {
+    /// Sets the ceilings if `room` has changed by much, or if too much was held for them. `None`:
+    /// there is no limit.
+    pub fn follow(&mut self, depots: &[Depot], room: Option<Room>) -> Followed {
         let Some(room) = room else {
             self.let_go(depots);
             return self.followed;
         };
-        let is_near = |last: Room| {
+        let dropped = depots.iter().map(|depot| depot.shared().memory().dropped_bytes());
+        let dropped_bytes = dropped.fold(0, usize::wrapping_add);
+        let most = room.limit_bytes / CHANGE_SHARE;
+        let is_near = |(last, dropped): (Room, usize)| {
             last.limit_bytes == room.limit_bytes
-                && last.left_bytes.abs_diff(room.left_bytes) <= room.limit_bytes / CHANGE_SHARE
+                && last.left_bytes.abs_diff(room.left_bytes) <= most
+                && dropped_bytes.wrapping_sub(dropped) as u64 <= most
         };
-        if must || self.followed.held_bytes > 0 || !self.last.is_some_and(is_near) {
+        if self.followed.held_bytes > 0 || !self.last.is_some_and(is_near) {
             self.followed = set(depots, room.left_bytes);
-            self.last = Some(room);
+            self.last = Some((room, dropped_bytes));
         }
         self.followed
     }

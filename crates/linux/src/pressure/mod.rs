@@ -31,7 +31,7 @@
 //! |---|---|---|
 //! | **the ceiling**: no request gets a page above it | a depot larger than the limit, however fast it fills | |
 //! | its margin ([`margin_percent`](Policy::margin_percent), a fifth of the limit) | what the rest of the program takes between two looks | |
-//! | [`Builder::on_pressure`] | | requests at the ceiling succeed: one wakes the monitor's thread, which calls back, and waits for 100 ms at most |
+//! | [`Builder::on_pressure`] | | requests at the ceiling succeed: one wakes the monitor's thread, which calls back, and waits for a second at most |
 //! | [`Depot::on_pressure`](crate::Depot::on_pressure) | | the same in the thread of the request, without waking another |
 //! | levels and steps, below | | memory that the depot does not use goes back before the program's other parts need it |
 //! | giving back at rest | | other programs of the machine |

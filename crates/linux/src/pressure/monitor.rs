@@ -69,7 +69,7 @@ impl Builder {
     ///
     /// It is also called when more is held than the limit of the container allows, and, if the
     /// monitor has a thread, when a request has reached the ceiling that follows that limit. The
-    /// request waits meanwhile, 100 ms at most: `free` may wait for a lock that the program holds
+    /// request waits meanwhile, a second at most: `free` may wait for a lock that the program holds
     /// while it allocates, but the request then fails.
     ///
     /// It is called by the monitor's thread, or in [`Watcher::look`], and in [`start`](Self::start)

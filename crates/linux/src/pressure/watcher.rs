@@ -110,7 +110,7 @@ impl Watcher {
             listener: None,
         };
         // Before the program allocates its next page.
-        watcher.follow(depots, false);
+        watcher.follow(depots);
         watcher
     }
 
@@ -129,7 +129,7 @@ impl Watcher {
         self.counters.level.set(level as u64);
         let mut look = Look { reading, level, given_back_bytes: 0 };
         let depots: Vec<Depot> = self.depots().collect();
-        self.follow(&depots, false);
+        self.follow(&depots);
         if level > before {
             (self.backoff, self.next_round_ms) = (1, now_ms);
         }
@@ -146,11 +146,11 @@ impl Watcher {
     }
 
     /// Has the ceilings follow the limit; asks callbacks for what is held above them.
-    fn follow(&mut self, depots: &[Depot], must: bool) {
+    fn follow(&mut self, depots: &[Depot]) {
         let room = self.reader.room(&self.policy);
-        let mut followed = self.follower.follow(depots, room, must);
+        let mut followed = self.follower.follow(depots, room);
         if followed.held_bytes > 0 && self.force().call_back(followed.held_bytes) > 0 {
-            followed = self.follower.follow(depots, self.reader.room(&self.policy), true);
+            followed = self.follower.follow(depots, self.reader.room(&self.policy));
         }
         self.counters.ceiling_bytes.set(followed.ceiling_bytes);
         self.counters.unprotected.set(followed.unprotected);
@@ -169,7 +169,7 @@ impl Watcher {
     pub(super) fn listen(&mut self, wake: Arc<OwnedFd>) {
         self.listener = Some(Listener { wake, thread: thread_id() });
         let depots: Vec<Depot> = self.depots().collect();
-        self.follow(&depots, false);
+        self.follow(&depots);
     }
 
     /// Frees memory for requests that have reached a ceiling: by a higher one if the limit has
@@ -178,15 +178,16 @@ impl Watcher {
         self.counters.rings.add(1);
         let depots: Vec<Depot> = self.depots().collect();
         let before_bytes = self.counters.ceiling_bytes.get();
-        self.follow(&depots, true);
+        self.follow(&depots);
         let ceiling_bytes = self.counters.ceiling_bytes.get();
         let mut freed_bytes = ceiling_bytes.saturating_sub(before_bytes);
         if freed_bytes == 0 {
             freed_bytes = self.force().call_back((ceiling_bytes / ANSWER_SHARE).max(ANSWER_MIN));
-            // The pages lie in the caches of this thread's CPU.
+            // The pages lie in the caches of the CPU that this thread was on.
             let here = Scope::cpu(current_cpu());
             for depot in &depots {
                 depot.drain(here, Mode::Full);
+                depot.drain(Scope::ALL, Mode::Quiet);
             }
         }
         for depot in &depots {
