@@ -156,6 +156,18 @@ impl Design {
         self == Design::MimallocPprof || Self::MALLOCS.contains(&self)
     }
 
+    /// Whether it is this project's, by whatever variant: none is a rival of another.
+    pub const fn is_depot(self) -> bool {
+        matches!(
+            self,
+            Design::Depot
+                | Design::DepotOwned
+                | Design::DepotIsolated
+                | Design::DepotUncached
+                | Design::DepotStill
+        )
+    }
+
     /// Whether the design is no allocator, but what a per-CPU list must cost at least: it has no
     /// store, no limits, and no frees by other CPUs.
     pub const fn is_bound(self) -> bool {

@@ -125,7 +125,10 @@ fn the_tour_goes_on_without_benches() {
     }
     let output = without(libc::SYS_sched_setaffinity, libc::EPERM, &[]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let text = unwrapped(text(&output.stdout));
+    let stdout = text(&output.stdout);
+    let last: Vec<_> = stdout.lines().rev().take(22).collect();
+    assert!(last.contains(&"In short"), "a terminal of 24 lines shows what came out: {stdout}");
+    let text = unwrapped(stdout);
     assert!(
         text.contains("An event of the recording costs")
             && text.contains("benches are left out: cannot keep"),

@@ -1,5 +1,5 @@
 //! The command without arguments: what a page costs here, what taking cached pages back costs, and
-//! how a recorded kernel build goes, in about a minute and on one screen.
+//! how a recorded kernel build goes, in about a minute. The page ends with what came out.
 
 use super::finish::{Measured, show};
 use super::replay::replay_plan;
@@ -23,7 +23,7 @@ const DESIGNS: [Design; 5] =
 /// The rate of the drains that the short table shows.
 const DRAINS_PER_S: i64 = 1000;
 
-/// Measures, and prints what came out first; with `full` every table follows.
+/// Measures, and prints the page; with `full` every table stands before it.
 ///
 /// # Errors
 /// When stdout cannot be written, a workload fails, or the user stopped it.
@@ -38,7 +38,7 @@ pub fn tour(full: bool) -> Result<(), Failure> {
     let width = width();
     let mut text = page(&measured, width);
     if full {
-        text += &format!("\nEvery table\n\n{}", measured.report.text(width));
+        text = format!("Every table\n\n{}\n{text}", measured.report.text(width));
     }
     let shown = show(&text);
     shown.and(signal.map_or(Ok(()), |signal| Err(Failure::Stopped(signal, figures))))
@@ -83,7 +83,7 @@ fn replayed() -> Result<Report, Failure> {
     replay_plan(&plan, &zoneinfos, (&options, &Variant::default()))
 }
 
-/// The one screen.
+/// What the tour comes to.
 fn page(measured: &Measured, width: usize) -> String {
     let rows = measured.rows();
     let mut blocks = Vec::new();
@@ -109,12 +109,13 @@ fn page(measured: &Measured, width: usize) -> String {
     [
         wrapped(ABOUT, width),
         wrapped(&measured.machine.to_string(), width),
-        format!("\n{}", measured.conclusion(width)),
         laid_out(&blocks, width),
         if explained.is_empty() { explained } else { format!("\n{explained}") },
         format!("\n{}", measured.quietness(width)),
         notes,
         wrapped(NEXT, width),
+        // Last, so that it stays in view where the page is longer than the terminal.
+        format!("\n{}", measured.conclusion(width)),
     ]
     .concat()
 }

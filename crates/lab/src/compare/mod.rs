@@ -50,5 +50,5 @@ pub use measure::Measurement;
 pub use options::CompareOptions;
 pub use rule::Rule;
 pub use stats::Stat;
-pub use summary::Finding;
+pub use summary::{Finding, changed, span};
 pub use table::{Comparison, TableLine};

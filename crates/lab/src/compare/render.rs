@@ -2,9 +2,9 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::rule::Rule;
+use super::rule::{RUNS_PERCENT, Rule};
 use super::stats::Stat;
-use super::summary::{Finding, summary};
+use super::summary::{Finding, changed, span, summary};
 use super::table::{Comparison, TableLine};
 use crate::report::block;
 use crate::report::terminal::{BETTER, WORSE, width};
@@ -112,7 +112,7 @@ fn marked(comparison: &Comparison, (line, column): (&TableLine, usize), value: &
         (Some(true), _) | (_, Some(Finding::Better | Finding::Worse)) => WORSE,
         _ => ' ',
     };
-    format!("{value} {mark} {:>+6.1} %", without_minus_zero(percent))
+    format!("{value} {mark} {:>8}", changed(percent))
 }
 
 /// Prints -0.001 as 0.00.
@@ -147,12 +147,8 @@ fn differences(comparison: &Comparison, workload: &str, medium: Medium) -> Optio
                 line.label.clone(),
                 comparison.columns[column].clone(),
                 format!("{}/{}", cell.figures.n, verdict.base_n),
-                comparison.percent(line, column, Stat::Median).map_or(NONE.into(), |percent| {
-                    format!("{:+.1} %", without_minus_zero(percent))
-                }),
-                verdict
-                    .interval_percent
-                    .map_or(NONE.into(), |(low, high)| format!("{low:+.1} .. {high:+.1} %")),
+                comparison.percent(line, column, Stat::Median).map_or(NONE.into(), changed),
+                verdict.interval_percent.map_or(NONE.into(), span),
                 verdict.effect.map_or(NONE.into(), |effect| format!("{effect:+.2}")),
                 if p < 0.001 { "<0.001".to_owned() } else { format!("{p:.3}") },
                 Finding::of(verdict).map_or(NONE, Finding::words).to_owned(),
@@ -175,7 +171,7 @@ fn legend(comparison: &Comparison) -> String {
         Rule::Ours => {
             "Marks: Mann-Whitney's rank test, p < 0.05 after Holm's correction within a metric, \
              and an interval without 0; the same: the interval stays within 5 %; unclear: it does \
-             not.\n\
+             not. Large changes are factors: a time of 3.0 times (▼) is three times as long.\n\
              n: samples of the column and of the base; interval: of the change of the median, by \
              bootstrap; delta: in how many more pairs of samples the new one is the better, of 1.\n"
         }
@@ -184,6 +180,16 @@ fn legend(comparison: &Comparison) -> String {
     };
     let verdicts =
         || comparison.lines.iter().flat_map(|l| &l.cells).flatten().flat_map(|c| &c.verdict);
+    let runs: Vec<f64> = verdicts().map(|verdict| verdict.runs_percent).collect();
+    if let (Rule::Ours, Some(most)) = (comparison.rule, runs.into_iter().reduce(f64::max))
+        && most > 0.0
+    {
+        text += &format!(
+            "Between runs: two runs of one program differ, too, by {RUNS_PERCENT} % or what the \
+             bounds of both differ by in the same metric (here up to {most:.1} %). A difference \
+             has a mark if its interval is beyond that.\n"
+        );
+    }
     if verdicts().any(|verdict| verdict.printed) {
         text += "Rows without samples show what their source printed, stars included where they \
             are about the same base; percentages are worked out from the figures, which are \

@@ -12,6 +12,10 @@ use crate::report::document::ResultRow;
 const THREADS_P: f64 = 0.10;
 /// Ours, after correction for the number of comparisons.
 const OURS_P: f64 = 0.05;
+/// By how many percent the medians of two runs of one program differ, though the samples of each
+/// are alike: where its memory lies, and what else the machine does, is new in each run. So ranks
+/// tell two runs apart with any confidence, and the difference is none of the program's.
+pub const RUNS_PERCENT: f64 = 3.0;
 /// Half-width, in standard deviations, of the intervals that mmtests compares since 2024.
 const HALF_WIDTH: f64 = 1.96;
 
@@ -48,6 +52,8 @@ pub struct Verdict {
     pub printed: bool,
     /// Whether so many samples could show a difference by our rule.
     pub is_testable: bool,
+    /// By how many percent two runs of one program may differ: 0 within a run.
+    pub runs_percent: f64,
     /// Whether mmtests' rule of 2024 finds the intervals apart.
     apart: bool,
 }
@@ -73,6 +79,7 @@ impl Verdict {
                 && row.printed.as_ref().is_some_and(|printed| printed.star),
             printed,
             is_testable: rank::least_p(row.samples.len(), base.samples.len()) < OURS_P,
+            runs_percent: 0.0,
             apart: apart(&row.samples, &base.samples),
         };
         // What the workload gives needs no test.
@@ -93,10 +100,12 @@ impl Verdict {
         verdict
     }
 
-    /// Whether the interval, if there is one, says that there is a change. Ranks can differ where
-    /// medians do not: a star there would contradict the interval beside it.
+    /// Whether the interval, if there is one, says that there is a change, and a larger one than
+    /// two runs of one program show. Ranks can differ where medians do not: a star there would
+    /// contradict the interval beside it.
     fn excludes_none(&self) -> bool {
-        self.interval_percent.is_none_or(|(low, high)| low > 0.0 || high < 0.0)
+        let most = self.runs_percent;
+        self.interval_percent.is_none_or(|(low, high)| low > most || high < -most)
     }
 }
 

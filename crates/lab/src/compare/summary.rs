@@ -52,6 +52,32 @@ impl Finding {
     }
 }
 
+/// A change from which on it is said as a factor: `-2089 %` of a time is no figure that one sees.
+const FACTOR_PERCENT: f64 = 200.0;
+
+/// A change in percent, or a large one as a factor: `+12.3 %`, `21.9 times`.
+pub fn changed(percent: f64) -> String {
+    if percent.abs() < FACTOR_PERCENT {
+        // Not -0.0.
+        return format!("{:+.1} %", if percent.abs() < 0.005 { 0.0 } else { percent });
+    }
+    // What is lower the better becomes so many times as much, the other less becomes more.
+    format!("{:.1} times", 1.0 + percent.abs() / 100.0)
+}
+
+/// An interval of changes.
+pub fn span((low, high): (f64, f64)) -> String {
+    let is_large = |percent: f64| percent.abs() >= FACTOR_PERCENT;
+    match (is_large(low), is_large(high)) {
+        (false, false) => format!("{low:+.1} .. {high:+.1} %"),
+        (true, true) if (low < 0.0) == (high < 0.0) => {
+            let (few, many) = (low.abs().min(high.abs()), low.abs().max(high.abs()));
+            format!("{:.1} .. {:.1} times", 1.0 + few / 100.0, 1.0 + many / 100.0)
+        }
+        _ => format!("{} .. {}", changed(low), changed(high)),
+    }
+}
+
 /// The summary of each column that is compared with another, a line, and its largest differences.
 pub fn summary(comparison: &Comparison) -> String {
     let columns = 0..comparison.columns.len();
@@ -98,11 +124,12 @@ fn column(comparison: &Comparison, column: usize) -> String {
     for (line, percent) in largest.iter().take(NAMED) {
         let verdict = line.cells[column].as_ref().and_then(|cell| cell.verdict.as_ref());
         let interval = verdict.and_then(|verdict| verdict.interval_percent);
-        let interval = interval
-            .map_or_else(String::new, |(low, high)| format!("  (95 %: {low:+.1} .. {high:+.1} %)"));
+        let interval =
+            interval.map_or_else(String::new, |interval| format!("  (95 %: {})", span(interval)));
         let mark = if *percent > 0.0 { BETTER } else { WORSE };
         let (workload, label) = (&line.key.workload, &line.label);
-        text += &format!("  {mark} {percent:+.1} %  {workload} {label}{interval}\n");
+        let change = changed(*percent);
+        text += &format!("  {mark} {change}  {workload} {label}{interval}\n");
     }
     text
 }
@@ -125,10 +152,65 @@ pub fn failure(comparison: &Comparison, limit_percent: f64) -> Option<String> {
     }
     let most = worse.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
     let figures = if worse.len() == 1 { "figure is" } else { "figures are" };
+    let by = changed(most.0);
+    let by = by.strip_prefix('-').unwrap_or(&by);
     Some(format!(
-        "{} {figures} worse by more than {limit_percent} %; most: {} by {:.1} %",
+        "{} {figures} worse by more than {limit_percent} %; most: {} by {by}",
         worse.len(),
-        most.1,
-        -most.0
+        most.1
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::columns::{Named, of_files};
+    use crate::compare::rule::Rule;
+    use crate::report::document::Document;
+
+    /// Runs of one program each: a design's samples, and those of a bound.
+    fn run(path: &str, depot: f64, bound: f64) -> Named {
+        let samples = |ns: f64| -> Vec<f64> {
+            (0..31).map(|n| ns * (1.0 + f64::from(n % 7) / 10_000.0)).collect()
+        };
+        let row = |design: &str, ns: f64| {
+            serde_json::json!({
+                "workload": "hot", "design": design, "metric": "pair_ns", "unit": "ns",
+                "cpus": 1, "samples": samples(ns),
+            })
+        };
+        let rows = [row("depot", depot), row("floor-tls", bound)];
+        let text = serde_json::json!({"schema": 1, "results": rows}).to_string();
+        Named { path: path.into(), document: Document::parse(&text, path).unwrap() }
+    }
+
+    fn compared(files: &[Named]) -> (Finding, String) {
+        let comparison = Comparison::new(&of_files(files), None, Rule::Ours).unwrap();
+        let depot = comparison.columns.iter().position(|name| name == "b:depot");
+        let cell = comparison.lines[0].cells[depot.unwrap()].as_ref().unwrap();
+        (Finding::of(cell.verdict.as_ref().unwrap()).unwrap(), summary(&comparison))
+    }
+
+    #[test]
+    fn two_runs_of_one_program_are_the_same() {
+        // All samples of the one are below all of the other: p < 0.001, and nothing changed.
+        let (finding, _) = compared(&[run("a.json", 2.00, 1.0), run("b.json", 1.98, 1.0)]);
+        assert_eq!(finding, Finding::Same);
+        let (finding, _) = compared(&[run("a.json", 2.00, 1.0), run("b.json", 1.80, 1.0)]);
+        assert_eq!(finding, Finding::Better);
+        // The bound, which no change of the depot makes faster, is faster by as much.
+        let (finding, _) = compared(&[run("a.json", 2.00, 1.0), run("b.json", 1.80, 0.88)]);
+        assert_eq!(finding, Finding::Unclear);
+    }
+
+    #[test]
+    fn large_changes_are_factors() {
+        let (finding, text) = compared(&[run("a.json", 2.0, 1.0), run("b.json", 43.78, 1.0)]);
+        assert_eq!(finding, Finding::Worse);
+        assert!(text.contains("21.9 times  hot") && !text.contains("-20"), "{text}");
+        assert_eq!(
+            [12.34, -0.001, -199.9, 900.0].map(changed),
+            ["+12.3 %", "+0.0 %", "-199.9 %", "10.0 times"]
+        );
+    }
 }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use super::columns::{self, Column};
 use super::metric;
-use super::rule::{self, Rule, Verdict};
+use super::rule::{self, RUNS_PERCENT, Rule, Verdict};
 use super::stats::{Figures, Stat};
 use crate::design::variant;
 use crate::failure::Failure;
+use crate::names::Design;
 use crate::report::better::{Better, better};
 use crate::report::document::ResultRow;
 
@@ -79,6 +80,7 @@ impl Comparison {
                     .to_owned(),
             ));
         }
+        allow_for_runs(&mut lines, columns, &bases);
         judge(&mut lines, rule);
         Ok(Comparison { columns: names, bases, rule, lines })
     }
@@ -108,6 +110,35 @@ impl Comparison {
     }
 }
 
+/// Notes by how much two runs may differ where a column is of another run than its base: by what
+/// the bounds in both differ in the same metric, which no change of an allocator explains, and at
+/// least by [`RUNS_PERCENT`].
+fn allow_for_runs(lines: &mut [TableLine], columns: &[Column], bases: &[usize]) {
+    let is_other_run = |at: usize| columns[at].origin.file != columns[bases[at]].origin.file;
+    let others: Vec<usize> = (0..columns.len()).filter(|&at| is_other_run(at)).collect();
+    let is_bound = |at: usize| Design::parse(&columns[at].design).is_ok_and(Design::is_bound);
+    let bounds = || others.iter().copied().filter(|&at| is_bound(at));
+    let differ = |line: &TableLine, at: usize| {
+        let of = |at: usize| line.cells[at].as_ref()?.figures.get(Stat::Median);
+        Some(line.better.percent(of(at)?, of(bases[at])?)?.abs())
+    };
+    let most: Vec<f64> = lines
+        .iter()
+        .map(|line| {
+            let alike = lines.iter().filter(|other| other.key.is_same_metric(&line.key));
+            let differ = alike.flat_map(|line| bounds().filter_map(|at| differ(line, at)));
+            differ.fold(RUNS_PERCENT, f64::max)
+        })
+        .collect();
+    for (line, most) in lines.iter_mut().zip(most) {
+        for &at in &others {
+            if let Some(verdict) = line.cells[at].as_mut().and_then(|cell| cell.verdict.as_mut()) {
+                verdict.runs_percent = most;
+            }
+        }
+    }
+}
+
 /// Corrects the p of all verdicts, by our rule within each metric of a workload, by the others not
 /// at all, and gives stars.
 fn judge(lines: &mut [TableLine], rule: Rule) {
@@ -127,6 +158,10 @@ fn judge(lines: &mut [TableLine], rule: Rule) {
 }
 
 impl Key {
+    fn is_same_metric(&self, other: &Key) -> bool {
+        (&self.workload, &self.metric) == (&other.workload, &other.metric)
+    }
+
     /// Params that tell variants of designs apart tell no lines apart: variants are what is
     /// compared.
     fn of(row: &ResultRow) -> Self {

@@ -1,6 +1,6 @@
 //! What one operation costs, beside the bound and the best rival.
 
-use super::figures::{Figures, Params, best_of, is_allocator, is_bound, median, with_unit};
+use super::figures::{Figures, Params, best_of, is_bound, is_rival, median, with_unit};
 use crate::names::Design;
 use crate::report::better::{Better, better};
 use crate::report::document::ResultRow;
@@ -145,7 +145,7 @@ fn is_like(row: &ResultRow, other: &ResultRow) -> bool {
 }
 
 fn rival<'r>(of: &ResultRow, beside: &[&'r ResultRow]) -> Option<&'r ResultRow> {
-    best_of(beside.iter().copied().filter(|row| row.design != of.design && is_allocator(row)))
+    best_of(beside.iter().copied().filter(|row| is_rival(row, &of.design)))
 }
 
 fn one(of: &ResultRow, beside: &[&ResultRow], what: &str) -> Option<String> {

@@ -1,12 +1,14 @@
 //! What a drain takes back, how long that takes, and what it costs the CPU that is drained.
 
-use super::figures::{self, Figures, best_of, is_allocator, time};
+use super::figures::{self, Figures, best_of, time};
 use crate::harness::samples;
 
 /// The rate that sentences are about, where it was measured: frequent, and not without pause.
 const PER_S: i64 = 1000;
 /// A change of the owner's cost that is less than what two windows differ by.
 const SHOWS_PERCENT: f64 = 3.0;
+/// A rival's drains take at least this share of the pages that the design's take.
+const LIKE_SHARE: f64 = 0.5;
 
 /// One sentence about quiet drains, and one about full ones.
 pub fn sentences(figures: &Figures<'_>) -> Vec<String> {
@@ -43,7 +45,12 @@ fn quiet_sentence(figures: &Figures<'_>, design: &str) -> Option<String> {
         };
     }
     let rivals = figures.of("drain_ns", &quiet);
-    let rivals = rivals.into_iter().filter(|row| row.design != design && is_allocator(row));
+    let rivals = rivals.into_iter().filter(|row| figures::is_rival(row, design));
+    // A drain that finds less is less work: a design without caches drains nothing, at once.
+    let rivals = rivals.filter(|row| {
+        let theirs = figures.median(&row.design, "drained_pages", &quiet);
+        theirs.is_some_and(|theirs| theirs >= pages * LIKE_SHARE)
+    });
     if let Some(rival) = best_of(rivals)
         && let (Some(ns), Some(pages)) =
             (figures::median(rival), figures.median(&rival.design, "drained_pages", &quiet))

@@ -54,11 +54,17 @@ pub fn median(row: &ResultRow) -> Option<f64> {
     samples::median(&row.samples).or_else(|| row.printed.as_ref()?.mean)
 }
 
-/// Whether the row's design is an allocator: neither a bound, nor the recorded kernel, nor the
-/// depot by another name.
+/// Whether the row's design is an allocator: no bound.
 pub fn is_allocator(row: &ResultRow) -> bool {
-    let others = [Design::DepotOwned, Design::DepotIsolated].map(Design::name);
-    !is_bound(&row.design) && !others.contains(&row.design.as_str())
+    !is_bound(&row.design)
+}
+
+/// Whether the row's design is a rival of `subject`: another design that does the job, so neither a
+/// bound nor a variant of the same.
+pub fn is_rival(row: &ResultRow, subject: &str) -> bool {
+    let is_depot = |design: &str| Design::parse(design).is_ok_and(Design::is_depot);
+    let is_variant = is_depot(&row.design) && is_depot(subject);
+    row.design != subject && !is_bound(&row.design) && !is_variant
 }
 
 /// Whether the name is a bound's.

@@ -149,10 +149,41 @@ mod tests {
             [
                 "An event of the recording costs 7.00 ns with depot, which refilled its CPUs with \
                  101 blocks and spilled 99 back to the store.",
-                "The kernel that was recorded refilled 100 blocks (depot +1.0 %) and spilled 100 \
-                 (depot -1.0 %)."
+                "Each of these is work on the store that CPUs share, so fewer are better. The \
+                 kernel that was recorded refilled 100 (depot +1.0 %, worse) and spilled 100 \
+                 (depot -1.0 %, better)."
             ]
         );
+    }
+
+    /// Neither a bound, nor a variant of the depot, nor a drain that finds nothing is a rival.
+    #[test]
+    fn rivals_are_other_designs_that_do_the_job() {
+        let rows = [
+            row("fragmentation", "depot", "realloc_ns", 1, 20.0),
+            row("fragmentation", "depot-still", "realloc_ns", 1, 10.0),
+            row("fragmentation", "depot-uncached", "realloc_ns", 1, 11.0),
+            row("fragmentation", "spin", "realloc_ns", 1, 30.0),
+        ];
+        assert!(sentences(&rows)[0].contains("; spin, the best rival here, takes 30.0 ns"));
+        assert!(!sentences(&rows[..3])[0].contains("rival"));
+        let quiet = [("drains_per_s", 1000), ("full", 0)];
+        let of = |design: &str, metric: &str, sample| {
+            with(row("drain", design, metric, 2, sample), &quiet)
+        };
+        let rows = [
+            of("depot", "drain_ns", 1300.0),
+            of("depot", "drained_pages", 566.0),
+            of("zone-lock", "drain_ns", 1.15),
+            of("zone-lock", "drained_pages", 0.0),
+            of("rcu", "drain_ns", 300.0),
+            of("rcu", "drained_pages", 20.0),
+            of("spin", "drain_ns", 9000.0),
+            of("spin", "drained_pages", 600.0),
+        ];
+        let said = sentences(&rows);
+        assert!(said[0].ends_with("; with spin 600 pages take 9.00 us."), "{said:?}");
+        assert!(!sentences(&rows[..6])[0].contains("with rcu"), "{said:?}");
     }
 
     #[test]

@@ -19,8 +19,9 @@ pub fn sentences(figures: &Figures<'_>) -> Vec<String> {
     );
     let second = theirs.map(|(kernel_refilled, kernel_spilled)| {
         format!(
-            "The kernel that was recorded refilled {kernel_refilled:.0} blocks ({design}{}) and \
-             spilled {kernel_spilled:.0} ({design}{}).",
+            "Each of these is work on the store that CPUs share, so fewer are better. The kernel \
+             that was recorded refilled {kernel_refilled:.0} ({design}{}) and spilled \
+             {kernel_spilled:.0} ({design}{}).",
             change(refilled, kernel_refilled),
             change(spilled, kernel_spilled)
         )
@@ -28,9 +29,16 @@ pub fn sentences(figures: &Figures<'_>) -> Vec<String> {
     [Some(first), second].into_iter().flatten().collect()
 }
 
+/// How a design's count differs from the kernel's, and whether that is good.
 fn change(ours: f64, kernel: f64) -> String {
     if kernel == 0.0 {
         return format!(" {ours:.0}");
     }
-    format!(" {:+.1} %", (ours / kernel - 1.0) * 100.0)
+    let percent = (ours / kernel - 1.0) * 100.0;
+    let verdict = match percent {
+        more if more >= 0.05 => "worse",
+        less if less <= -0.05 => "better",
+        _ => "the same",
+    };
+    format!(" {percent:+.1} %, {verdict}")
 }

@@ -9,8 +9,11 @@ use plotters::prelude::Ranged;
 
 /// Most points of a line that the axis follows.
 pub const FOLLOWED_MAX: usize = 40;
-/// Most numbers.
-const NUMBERS_MAX: usize = 20;
+/// Most numbers, where the axis does not follow the points.
+const NUMBERS_MAX: usize = 10;
+/// Pixels of the axis, at least, and of a digit below it.
+const AXIS_PIXELS: f64 = 400.0;
+const DIGIT_PIXELS: f64 = 9.0;
 
 /// See the module.
 pub struct Axis {
@@ -26,14 +29,16 @@ impl Axis {
         numbers.sort_by(f64::total_cmp);
         numbers.dedup();
         if numbers.len() > FOLLOWED_MAX || numbers.iter().any(|x| x.fract() != 0.0) {
-            let numbers = range.key_points(NUMBERS_MAX / 2);
+            let numbers = range.key_points(NUMBERS_MAX);
             return Axis { range, numbers };
         }
-        let apart = (x1 - x0) / NUMBERS_MAX as f64;
-        let mut last = f64::NEG_INFINITY;
+        // Half of each label and a digit between them.
+        let half = |x: f64| (short(x).len() + 1) as f64 / 2.0 * DIGIT_PIXELS;
+        let mut last = None;
         numbers.retain(|&x| {
-            let fits = x - last >= apart;
-            last = if fits { x } else { last };
+            let apart = |last: f64| (x - last) / (x1 - x0) * AXIS_PIXELS;
+            let fits = last.is_none_or(|last| apart(last) >= half(last) + half(x));
+            last = if fits { Some(x) } else { last };
             fits
         });
         Axis { range, numbers }
@@ -89,6 +94,14 @@ mod tests {
     fn whole_places_are_its_numbers_where_there_is_room() {
         assert_eq!(numbers(&[1.0, 2.0]), [1.0, 2.0]);
         assert_eq!(numbers(&[1.0, 2.0, 64.0, 128.0]), [1.0, 64.0, 128.0]);
+    }
+
+    #[test]
+    fn labels_do_not_overlap() {
+        let batches: Vec<f64> = (0..15).map(|n| f64::from(1 << n)).collect();
+        assert_eq!(numbers(&batches), [1.0, 2048.0, 4096.0, 8192.0, 16384.0]);
+        let many: Vec<f64> = (1..=32).map(|n| f64::from(n * 1000)).collect();
+        assert!(numbers(&many).len() <= 12, "{:?}", numbers(&many));
     }
 
     #[test]

@@ -8,12 +8,12 @@ use serde_json::Value;
 use super::chart::Drawn;
 use super::data::{Form, Plot};
 use super::style::{CSS, for_page};
-use crate::compare::{Comparison, Finding, Named, Stat, TableLine};
+use crate::compare::{Comparison, Finding, Named, Stat, TableLine, changed, span};
 use crate::conclusion;
 use crate::harness::samples::quartiles;
 use crate::report::document::{Document, ResultRow};
-use crate::report::printable;
 use crate::report::table::figure;
+use crate::report::{counted, printable};
 
 /// The columns of a table of figures.
 const FIGURES: [&str; 7] = ["design", "metric", "CPUs", "params", "median", "quartiles", "n"];
@@ -21,6 +21,7 @@ const FIGURES: [&str; 7] = ["design", "metric", "CPUs", "params", "median", "qua
 /// The whole page.
 pub fn page(files: &[Named], plots: &[(&Plot, &Drawn)], comparison: Option<&Comparison>) -> String {
     let title = "pagedepot: results";
+    let comparison = comparison.filter(|comparison| !compared_columns(comparison).is_empty());
     let stylesheet = PreEscaped(CSS);
     let markup = html! {
         (DOCTYPE)
@@ -51,7 +52,10 @@ pub fn page(files: &[Named], plots: &[(&Plot, &Drawn)], comparison: Option<&Comp
                     @if !plots.is_empty() { (figures(plots)) }
                     section id="tables" {
                         h2 { "Tables" }
-                        @for file in files { (tables(file)) }
+                        @for file in files {
+                            @if files.len() > 1 { h3 { (title_of(file)) } }
+                            (tables(file))
+                        }
                     }
                     section id="made" {
                         h2 { "How it was measured" }
@@ -64,12 +68,19 @@ pub fn page(files: &[Named], plots: &[(&Plot, &Drawn)], comparison: Option<&Comp
     markup.into_string()
 }
 
+/// What a file holds, and the file's name, which tells it from another of the same.
+fn title_of(file: &Named) -> String {
+    let command = printable(&file.document.command);
+    let name = printable(&file.stem());
+    if command.is_empty() { name } else { format!("{command} ({name})") }
+}
+
 fn in_short(files: &[Named]) -> Markup {
     html! {
         section id="short" {
             h2 { "In short" }
             @for file in files {
-                @if files.len() > 1 { h3 { (file.stem()) } }
+                @if files.len() > 1 { h3 { (title_of(file)) } }
                 ul {
                     @for sentence in conclusion::sentences(&file.document.results) {
                         li { (sentence) }
@@ -88,7 +99,8 @@ fn in_short(files: &[Named]) -> Markup {
     }
 }
 
-fn compared(comparison: &Comparison) -> Markup {
+/// The columns that have a figure in common with their base.
+fn compared_columns(comparison: &Comparison) -> Vec<usize> {
     // Results of different workloads have no figure in common.
     let is_said = |column: usize| {
         let has_verdict = |line: &TableLine| {
@@ -96,13 +108,18 @@ fn compared(comparison: &Comparison) -> Markup {
         };
         comparison.is_compared(column) && comparison.lines.iter().any(has_verdict)
     };
-    let columns: Vec<usize> = (0..comparison.columns.len()).filter(|&at| is_said(at)).collect();
+    (0..comparison.columns.len()).filter(|&at| is_said(at)).collect()
+}
+
+fn compared(comparison: &Comparison) -> Markup {
+    let columns = compared_columns(comparison);
     html! {
         section id="compared" {
             h2 { "Compared" }
             p { "Medians. Positive is better; a difference counts when p < 0.05 by Mann-Whitney's \
                  rank test after Holm's correction within the metric, and when the 95 % interval \
-                 of the medians' change does not contain 0." }
+                 of the medians' change does not contain 0; between files, when it is beyond what \
+                 two runs of one program differ by (3 %, or what the bounds differ by)." }
             @for &column in &columns {
                 @let base = &comparison.columns[comparison.bases[column]];
                 details {
@@ -148,10 +165,10 @@ fn difference(comparison: &Comparison, line: &TableLine, column: usize) -> Marku
         tr {
             th scope="row" { (line.key.workload) " " (line.label) }
             td { (base) } td { (new) }
-            td { @if let Some(percent) = percent { (format!("{percent:+.1} %")) } @else { "-" } }
+            td { @if let Some(percent) = percent { (changed(percent)) } @else { "-" } }
             td {
                 @if let Some((low, high)) = verdict.interval_percent {
-                    (format!("{low:+.1} .. {high:+.1} %"))
+                    (span((low, high)))
                 } @else { "-" }
             }
             td class=(class) { (finding.map_or("-", Finding::words)) }
@@ -244,7 +261,7 @@ fn tables(file: &Named) -> Markup {
             @let rows: Vec<&ResultRow> =
                 file.document.results.iter().filter(|row| row.workload == workload).collect();
             details {
-                summary { (file.stem()) ": " (workload) " (" (rows.len()) " figures)" }
+                summary { (workload) " (" (counted(rows.len(), "figure")) ")" }
                 div.wide tabindex="0" role="region" aria-label=(workload) { table {
                     thead { tr {
                         @for heading in FIGURES {
@@ -316,6 +333,28 @@ mod tests {
         let page = page(&[file(text)], &[], None);
         assert!(!page.contains("<script") && !page.contains("<img"), "{page}");
         assert!(page.contains("&lt;img src=x&gt;"));
+    }
+
+    #[test]
+    fn sections_are_named_after_what_they_hold() {
+        let text = |design: &str, workload: &str| {
+            format!(
+                r#"{{"schema":1,"command":"bench {workload}","results":[{{"workload":"{workload}",
+                    "design":"{design}","metric":"m_ns","unit":"ns","cpus":1,"samples":[1,2]}}]}}"#
+            )
+        };
+        let compared = |files: &[Named]| {
+            Comparison::new(&crate::compare::columns_of(files), None, crate::compare::Rule::Ours)
+                .ok()
+        };
+        let alone = [file(&text("depot", "hot"))];
+        let of = |files: &[Named]| page(files, &[], compared(files).as_ref());
+        let one = of(&alone);
+        assert!(compared(&alone).is_some() && !one.contains("Compared"), "{one}");
+        assert!(one.contains("<summary>hot (1 figure)"), "{one}");
+        let both = [file(&text("depot", "hot")), file(&text("depot", "touch"))];
+        let two = of(&both);
+        assert!(two.contains("bench touch (x)") && !two.contains("Compared"), "{two}");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use comfy_table::{ColumnConstraint, Table, TableComponent, presets};
 
 use super::columns;
+use super::table::NONE;
 use crate::names::Design;
 
 /// A part of a report.
@@ -139,9 +140,19 @@ fn width_without(table: &Table, hidden: &[usize]) -> usize {
     shown.map(|(_, &width)| usize::from(width) + GAP).sum::<usize>().saturating_sub(GAP)
 }
 
-/// The columns to leave out at this width.
+/// The columns that have no figure in any row.
+fn empty(table: &Table) -> Vec<usize> {
+    let columns = 0..table.column_max_content_widths().len();
+    let is_empty = |row: &comfy_table::Row, at: usize| {
+        row.cell_iter().nth(at).is_none_or(|cell| matches!(&*cell.content(), NONE | ""))
+    };
+    let has_rows = table.row_iter().next().is_some();
+    columns.filter(|&at| has_rows && table.row_iter().all(|row| is_empty(row, at))).collect()
+}
+
+/// The columns to leave out at this width, those without figures first.
 fn to_hide(table: &Table, headings: &[String], width: usize) -> Vec<usize> {
-    let mut hidden = Vec::new();
+    let mut hidden = empty(table);
     while width_without(table, &hidden) > width {
         let left = (0..headings.len()).filter(|at| !hidden.contains(at));
         // Of those of one rank, the last.
@@ -162,6 +173,8 @@ pub fn fitted(table: &Table, width: usize) -> String {
     }
     let mut hidden = to_hide(table, &headings, width);
     let mut text = rendered(table, &hidden, width);
+    let empty = empty(table);
+    hidden.retain(|at| !empty.contains(at));
     hidden.sort_unstable();
     let mut names: Vec<&str> = hidden.iter().map(|&at| headings[at].as_str()).collect();
     names.dedup();
@@ -253,6 +266,17 @@ mod tests {
         assert!(narrow.contains("(45 columns leave out: quartiles)"), "{narrow}");
         let least = fitted(&wide(), 12);
         assert!(least.contains("design") && !least.lines().next().unwrap().contains("p50"));
+    }
+
+    #[test]
+    fn columns_without_a_figure_are_left_out() {
+        let mut table = table::new(["design", "drain us", "interrupts", "pending"]);
+        table.add_row(["depot", "1.0", NONE, "2"]);
+        table.add_row(["spin", "2.0", NONE, NONE]);
+        let text = fitted(&table, 80);
+        assert!(!text.contains("interrupts") && text.contains("pending"), "{text}");
+        assert!(!text.contains("leave out"), "{text}");
+        assert!(!legend(&[Block::from(table)], 80).contains("interrupts"));
     }
 
     #[test]

@@ -35,6 +35,7 @@ const COLUMNS: &[Column] = &[
     column("drain us", 1, "time of one drain, on the CPU that asks for it"),
     column("pages", 1, ""),
     column("change", 4, "against the same owner without drains"),
+    column("against 1 thread", 4, ""),
     column("quartiles", 9, "half of the samples are between these two"),
     column("p50", 7, ""),
     column("p99", 5, "of groups of 64 operations: one in 100 takes longer per operation"),

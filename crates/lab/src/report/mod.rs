@@ -32,8 +32,23 @@ pub fn lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// `1 CPU`, `2 CPUs`.
+/// `1 CPU`, `2 CPUs`, `2 processes`.
 pub fn counted(many: usize, what: &str) -> String {
-    let ending = if what.ends_with('s') { "es" } else { "s" };
-    format!("{many} {what}{}", if many == 1 { "" } else { ending })
+    let ending = match what {
+        _ if many == 1 => "",
+        hissing if hissing.ends_with(['s', 'x', 'h']) => "es",
+        _ => "s",
+    };
+    format!("{many} {what}{ending}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counted;
+
+    #[test]
+    fn plurals_end_as_they_should() {
+        let all = [counted(1, "process"), counted(2, "process"), counted(0, "CPU")];
+        assert_eq!(all, ["1 process", "2 processes", "0 CPUs"]);
+    }
 }

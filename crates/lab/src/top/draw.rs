@@ -10,8 +10,13 @@ use super::state::{Screen, Sort};
 use super::tables::{Column, Tab};
 use super::text::heading;
 
-const KEYS: &str =
-    "q end  Tab view  s sort  r reverse  drain: d quiet h handover f full (DHF: all)";
+/// The keys, and the same for narrow terminals.
+const KEYS: [&str; 2] = [
+    "q end  Tab view  s sort  r reverse  drain: d quiet h handover f full (DHF: all)",
+    "q end Tab view s r sort  drain d h f: a CPU, D H F: all",
+];
+/// Columns that a text needs, at least, to say anything.
+const TEXT_MIN: u16 = 12;
 
 /// Draws everything. Marks do not rely on colours: what is selected is reversed and has a mark.
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
@@ -33,7 +38,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
         _ => draw_table(frame, screen, body),
     }
     frame.render_widget(Paragraph::new(screen.message.as_str()), message);
-    frame.render_widget(Paragraph::new(KEYS).style(reversed), keys);
+    let fits = |text: &&str| text.len() <= usize::from(keys.width);
+    let text = KEYS.into_iter().find(fits).unwrap_or(KEYS[1]);
+    frame.render_widget(Paragraph::new(text).style(reversed), keys);
 }
 
 fn draw_map(frame: &mut Frame<'_>, screen: &mut Screen, area: Rect) {
@@ -45,7 +52,7 @@ fn draw_map(frame: &mut Frame<'_>, screen: &mut Screen, area: Rect) {
 
 fn draw_table(frame: &mut Frame<'_>, screen: &mut Screen, area: Rect) {
     let sort = *screen.sort_now();
-    let columns = screen.tab.columns();
+    let columns = fitting(screen.tab.columns(), area.width);
     let lines = screen.lines();
     if lines.is_empty() {
         frame.render_widget(Paragraph::new(nothing(screen)), area);
@@ -71,6 +78,19 @@ fn draw_table(frame: &mut Frame<'_>, screen: &mut Screen, area: Rect) {
         .header(header)
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
     frame.render_stateful_widget(table, area, &mut screen.table);
+}
+
+/// The first columns, as many as fit beside each other; a text may be cut where it is the last.
+fn fitting(columns: &[Column], width: u16) -> &[Column] {
+    let mut left = width;
+    let mut fits = |column: &&Column| {
+        let needs = if column.is_text { column.width.min(TEXT_MIN) } else { column.width };
+        let has_room = left >= needs;
+        // And a blank before the next one.
+        left = left.saturating_sub(column.width + 1);
+        has_room
+    };
+    &columns[..columns.iter().take_while(|column| fits(column)).count()]
 }
 
 /// Why a table is empty.
@@ -124,7 +144,11 @@ mod tests {
     }
 
     fn drawn(screen: &mut Screen) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+        drawn_in(screen, 80)
+    }
+
+    fn drawn_in(screen: &mut Screen, columns: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(columns, 24)).unwrap();
         terminal.draw(|frame| draw(frame, screen)).unwrap();
         terminal.backend().to_string()
     }
@@ -141,6 +165,28 @@ mod tests {
         for tab in ["cpus", "zones", "areas", "sites", "map"] {
             insta::assert_snapshot!(format!("top_{tab}"), drawn(&mut screen));
             assert_eq!(press(&mut screen, KeyCode::Tab), Wish::Redraw);
+        }
+    }
+
+    /// Columns that do not fit are left out; none is cut, so that no figure loses digits.
+    #[test]
+    fn narrow_terminals_have_fewer_columns() {
+        let [earlier, later] = looks();
+        let mut screen = Screen::new(earlier, 4711);
+        screen.look(later);
+        let narrow = drawn_in(&mut screen, 60);
+        for whole in ["hits%", "ops/s", "cached", "fronts", "shelves", "handed"] {
+            assert!(narrow.contains(whole), "{whole}: {narrow}");
+        }
+        assert!(!narrow.contains("high") && narrow.contains("D H F: all"), "{narrow}");
+        for tab in Tab::ALL.into_iter().filter(|tab| *tab != Tab::Map) {
+            for width in 20..100 {
+                let shown = fitting(tab.columns(), width);
+                let (last, others) = shown.split_last().unwrap();
+                let wide: u16 = others.iter().map(|column| column.width + 1).sum();
+                let least = if last.is_text { last.width.min(TEXT_MIN) } else { last.width };
+                assert!(wide + least <= width, "{tab:?} in {width} columns");
+            }
         }
     }
 

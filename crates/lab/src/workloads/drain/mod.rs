@@ -89,7 +89,7 @@ fn run_busy(
     let mut series = settings.interleave(&step, &mut contenders, 2, schedule)?;
     let idle = series.pop().expect("the idle window").samples[INTERRUPTS].clone();
     for one in &mut series {
-        let counts = one.samples[INTERRUPTS].iter().zip(&idle).map(|(count, idle)| count - idle);
+        let counts = one.samples[INTERRUPTS].iter().zip(&idle).map(above_idle);
         one.samples[INTERRUPTS] = counts.collect();
     }
     for (what, one) in what.iter().zip(&series) {
@@ -108,6 +108,13 @@ fn run_busy(
         report.say(rows::busy_table(&rows));
     }
     Ok(())
+}
+
+/// Interrupts beyond those of the idle window. There are no fewer than none, however many came by
+/// chance when nothing was drained.
+fn above_idle((&count, &idle): (&f64, &f64)) -> f64 {
+    // NaN, which is no measurement, stays.
+    if count < idle { 0.0 } else { count - idle }
 }
 
 fn run_halted(
@@ -131,4 +138,18 @@ fn run_halted(
     ));
     report.say(rows::halted_table(&what, &series));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::above_idle;
+
+    #[test]
+    fn interrupts_are_never_negative() {
+        assert_eq!(
+            [(3.0, 1.0), (1.0, 3.0)].map(|(count, idle)| above_idle((&count, &idle))),
+            [2.0, 0.0]
+        );
+        assert!(above_idle((&f64::NAN, &1.0)).is_nan());
+    }
 }

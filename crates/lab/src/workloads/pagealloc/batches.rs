@@ -185,7 +185,7 @@ pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
             }
         }
         report.say(format!(
-            "{NAME}: batches allocated, then freed, ns per block: allocation / free, {}{}",
+            "{NAME}: batches allocated, then freed, ns per block: both / allocation / free, {}{}",
             counted(cpus, "CPU"),
             settings.caveat()
         ));
@@ -240,7 +240,8 @@ fn show(shown: &[(u32, u32, Vec<Series<3>>)]) -> comfy_table::Table {
     for (order, batch, series) in shown {
         let cell = |&design: &Design| {
             let of = |metric| table::median(samples_of(series, design, metric).unwrap_or_default());
-            format!("{} / {}", of(0), of(1))
+            // Both as measured: medians do not add up.
+            format!("{} / {} / {}", of(2), of(0), of(1))
         };
         let row =
             [order.to_string(), batch.to_string()].into_iter().chain(designs.iter().map(cell));

@@ -266,7 +266,7 @@ fn show(by_cpus: &[(usize, Vec<Series<1>>)], rows: &[(Design, Kind)]) -> comfy_t
         [threads, "quartiles".into()]
     });
     let words = ["design", "pages", "pair"].map(str::to_owned);
-    let change = (by_cpus.len() > 1).then(|| "change".to_owned());
+    let change = (by_cpus.len() > 1).then(|| "against 1 thread".to_owned());
     let mut table = table::new(words.into_iter().chain(columns).chain(change));
     for (nth, &(design, kind)) in rows.iter().enumerate() {
         let samples = |count: usize| by_cpus[count].1[nth].samples[0].as_slice();
