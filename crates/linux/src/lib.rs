@@ -112,8 +112,6 @@
 //! A child of `vfork`, or of a `clone` that shares memory and the thread pointer, must use nothing
 //! of this crate before it executes a program. It would run its parent thread's sequences, and the
 //! kernel does not restart these for it. (Children of `fork` get errors: see [`Depot`].)
-// A model checker takes in the modules it explores: see `prim`.
-#![cfg(not(loom))]
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!(

@@ -1,6 +1,6 @@
 //! The seam for the atomics, clocks and waiting of what a model checker explores: `std` and the
-//! kernel in production, `loom` under `--cfg loom`. Then this crate is empty, and `tests/loom`
-//! takes in the real modules.
+//! kernel in production, `loom` under `--cfg loom`. Then `tests/loom`, which the package
+//! `models/linux` compiles, takes in the real modules.
 
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

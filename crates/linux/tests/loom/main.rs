@@ -1,6 +1,6 @@
 //! Models of the state that this crate's threads share, explored by loom on the real modules.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p pagedepot-linux --test loom`
+//! `.ci/steps/model` compiles it with the package `models/linux`, and runs it.
 
 #![cfg(loom)]
 
