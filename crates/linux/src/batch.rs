@@ -179,10 +179,21 @@ fn alloc_into(
 /// See [`Depot::free_pages`].
 fn free(depot: &Depot, pages: impl IntoIterator<Item = Page>) {
     let mut chunk = Chunk { depot, blocks: [Pfn::new(0); CHUNK], length: 0, order: Order::BASE };
+    // In a register: the next page does not wait for a length in memory.
+    let mut length = 0;
     for page in pages {
-        if page.is_of(depot) {
-            chunk.push(page);
+        if !page.is_of(depot) {
+            continue;
         }
+        let (pfn, order) = page.into_raw();
+        if length == CHUNK || order != chunk.order {
+            chunk.free();
+            chunk.order = order;
+            length = 0;
+        }
+        chunk.blocks[length] = pfn;
+        length += 1;
+        chunk.length = length;
     }
 }
 
@@ -195,17 +206,6 @@ struct Chunk<'d> {
 }
 
 impl Chunk<'_> {
-    #[inline]
-    fn push(&mut self, page: Page) {
-        let (pfn, order) = page.into_raw();
-        if self.length == CHUNK || order != self.order {
-            self.free();
-            self.order = order;
-        }
-        self.blocks[self.length] = pfn;
-        self.length += 1;
-    }
-
     fn free(&mut self) {
         let blocks = &self.blocks[..std::mem::take(&mut self.length)];
         // SAFETY: each was taken from a page of this depot. In a forked child nothing is freed.

@@ -7,7 +7,7 @@ use super::flags::Flags;
 use super::undo::Undo;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::Class;
-use crate::frame::pageblock::Tag;
+use crate::frame::pageblock::{PageblockIndex, Tag};
 use crate::frame::{Order, Pfn, ZoneId};
 use crate::pcp::{Caches, Front};
 use crate::zone::Reserve;
@@ -111,8 +111,8 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         let Some(class) = Class::of(order) else { return 0 };
         let Some(here) = caches.here() else { return 0 };
         let Some(zone) = self.blocks.walk().first_zone(here, flags) else { return 0 };
-        let share = caches.share(here.cpu, zone);
-        let popped = share.take_many(share.front(here, class, flags.mobility()), out);
+        let front = Front { here, zone, class, mobility: flags.mobility(), evacuates: false };
+        let popped = caches.take_many(front, out);
         if popped == 0
             && let Some(frame) = self.blocks.pop(order, flags)
         {
@@ -179,14 +179,18 @@ impl<C: Cpus> Bulk<'_, '_, C> {
             return 0;
         };
         let Some(here) = caches.here() else { return 0 };
-        let is_alike =
-            |pfn: &&Pfn| caches.store.simple_tag(**pfn) == Some(tag) && pfn.is_aligned(order);
         let most = blocks.len().min(2 * class.rounds() as usize);
+        // Most share a pageblock with the one before: its tag is not read again.
+        let mut pageblock = PageblockIndex::of(first);
+        let is_alike = |&&pfn: &&Pfn| {
+            let is_same = pageblock == PageblockIndex::of(pfn);
+            pageblock = PageblockIndex::of(pfn);
+            pfn.is_aligned(order) && (is_same || caches.store.simple_tag(pfn) == Some(tag))
+        };
         let length = blocks[..most].iter().take_while(is_alike).count();
-        let share = caches.share(here.cpu, tag.zone());
         let (mobility, evacuates) = tag.row();
-        let front = Front { evacuates, ..share.front(here, class, mobility) };
-        match share.put_many(front, &blocks[..length]) {
+        let front = Front { here, zone: tag.zone(), class, mobility, evacuates };
+        match caches.put_many(front, &blocks[..length]) {
             0 => {
                 (caches.push_simple(first, order) || caches.push_simple_locked(first, order)).into()
             }

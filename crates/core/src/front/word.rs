@@ -66,6 +66,7 @@ impl Word {
     pub const EMPTY: Word = Word(EMPTY);
 
     /// A word just folded: `loaded` with `rounds` frames, and `previous`.
+    #[inline]
     pub fn new(
         loaded: MagazineIndex,
         rounds: u32,

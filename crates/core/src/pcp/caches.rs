@@ -5,11 +5,13 @@
 //! near a watermark the CPUs' shares of the free count are summed.
 
 use super::direct::Direct;
+use super::front::Front;
 use super::pcps::Pcps;
 use crate::cpus::Cpus;
 use crate::frame::{Class, CpuId, Mobility, NodeId, Order, Pfn, ZoneId};
 use crate::front::gate::Gate;
-use crate::front::{Here, WordOffset};
+use crate::front::word::Word;
+use crate::front::{Here, WordOffset, is_open};
 use crate::store::{Manner, Store};
 use crate::sync::InFlight;
 use crate::sync::prim::Ordering;
@@ -83,6 +85,42 @@ impl<'m, C: Cpus> Caches<'m, C> {
     fn simple_front(&self, pfn: Pfn, order: Order) -> Option<(WordOffset, Class)> {
         let (class, tag) = (Class::of(order)?, self.store.simple_tag(pfn)?);
         pfn.is_aligned(order).then(|| (WordOffset::expected(tag, class), class))
+    }
+
+    /// The front word, if the gate is open.
+    #[inline]
+    pub fn read_front(&self, front: Front) -> Option<Word> {
+        // Acquire: pairs with the Release of `Closed::drop`.
+        let open = is_open(self.pcps.blocks().gate(front.here.cpu).load(Ordering::Acquire));
+        open.then(|| {
+            Word(self.pcps.blocks().word(front.here, front.offset()).load(Ordering::Relaxed))
+        })
+    }
+
+    /// Takes blocks that the front has by one sequence: as many as `out` has room for, and as the
+    /// front's two magazines have. Returns how many; 0 also where batches go block by block.
+    pub fn take_many(&self, front: Front, out: &mut [Pfn]) -> usize {
+        let rounds_max = front.class.rounds();
+        let word = self.read_front(front);
+        let Some(batch) = word.and_then(|word| word.batch_out(out.len(), rounds_max)) else {
+            return 0;
+        };
+        let blocks = self.pcps.blocks();
+        let done = self.cpus.take_many(blocks, front.here, front.offset(), &batch, out);
+        if done { batch.count() } else { 0 }
+    }
+
+    /// Puts the first of these blocks into the front by one sequence: as many as its two magazines
+    /// have room for. Returns how many; 0 also where batches go block by block.
+    pub fn put_many(&self, front: Front, frames: &[Pfn]) -> usize {
+        let rounds_max = front.class.rounds();
+        let word = self.read_front(front);
+        let Some(batch) = word.and_then(|word| word.batch_in(frames.len(), rounds_max)) else {
+            return 0;
+        };
+        let blocks = self.pcps.blocks();
+        let done = self.cpus.put_many(blocks, front.here, front.offset(), &batch, frames);
+        if done { batch.count() } else { 0 }
     }
 
     /// The node of a caller that runs `here`; node 0 for callers on a CPU without caches.

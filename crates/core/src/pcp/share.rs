@@ -6,7 +6,7 @@ use super::front::{Front, Step};
 use crate::cpus::{Cpus, Environment, Event, Transfer};
 use crate::frame::{Class, CpuId, Mobility, Order, Pfn, ZoneId};
 use crate::front::word::Word;
-use crate::front::{BlockArray, Here, MagazineIndex, is_open};
+use crate::front::{BlockArray, Here, MagazineIndex};
 use crate::store::{Manner, Store, Wanted};
 use crate::sync::count;
 use crate::sync::prim::Ordering;
@@ -50,10 +50,9 @@ impl<'a, 'm, C> Share<'a, 'm, C> {
 
 impl<C: Cpus> Share<'_, '_, C> {
     /// The front word, if the gate is open.
+    #[inline]
     pub fn read_front(&self, front: Front) -> Option<Word> {
-        // Acquire: pairs with the Release of `Closed::drop`.
-        let open = is_open(self.blocks().gate(front.here.cpu).load(Ordering::Acquire));
-        open.then(|| Word(self.blocks().word(front.here, front.offset()).load(Ordering::Relaxed)))
+        self.caches.read_front(front)
     }
 
     /// What is to be done where the gate is closed: hand over if a drain asks for it, and go on.
@@ -70,32 +69,6 @@ impl<C: Cpus> Share<'_, '_, C> {
             count(&self.pcp.counters.lost_races, 1);
         }
         done
-    }
-
-    /// Takes blocks that the front has by one sequence: as many as `out` has room for, and as the
-    /// front's two magazines have. Returns how many; 0 also where batches go block by block.
-    pub fn take_many(&self, front: Front, out: &mut [Pfn]) -> usize {
-        let rounds_max = front.class.rounds();
-        let word = self.read_front(front);
-        let Some(batch) = word.and_then(|word| word.batch_out(out.len(), rounds_max)) else {
-            return 0;
-        };
-        let (blocks, cpus) = (self.blocks(), &self.caches.cpus);
-        let done = cpus.take_many(blocks, front.here, front.offset(), &batch, out);
-        if done { batch.count() } else { 0 }
-    }
-
-    /// Puts the first of these blocks into the front by one sequence: as many as its two magazines
-    /// have room for. Returns how many; 0 also where batches go block by block.
-    pub fn put_many(&self, front: Front, frames: &[Pfn]) -> usize {
-        let rounds_max = front.class.rounds();
-        let word = self.read_front(front);
-        let Some(batch) = word.and_then(|word| word.batch_in(frames.len(), rounds_max)) else {
-            return 0;
-        };
-        let (blocks, cpus) = (self.blocks(), &self.caches.cpus);
-        let done = cpus.put_many(blocks, front.here, front.offset(), &batch, frames);
-        if done { batch.count() } else { 0 }
     }
 
     /// Moves the count of operations from the word to the counters.

@@ -26,8 +26,8 @@ const POP_INSTRUCTIONS: usize = 11;
 const PUSH_INSTRUCTIONS: usize = 11;
 const COMPARE_STORE_INSTRUCTIONS: usize = 10;
 /// A batch of one magazine, whose second copy is empty, and of two.
-const MANY_INSTRUCTIONS: usize = 17;
-const MANY_OF_TWO_INSTRUCTIONS: usize = 23;
+const MANY_INSTRUCTIONS: usize = 22;
+const MANY_OF_TWO_INSTRUCTIONS: usize = 33;
 
 /// Most attempts until a stop is reached: preemptions abort sequences before it.
 const ATTEMPTS_MAX: u32 = 1000;
@@ -224,16 +224,18 @@ fn pushes(area: Area, fronts: &Fronts) -> bool {
     push(area, &fronts.array, WORD, 63, 77)
 }
 
-/// As many frames as make a batch of both magazines, or of one.
+/// Odd in each magazine, so that a copy has a frame by itself and two at a time.
+const OF_ONE: usize = 3;
+const OF_TWO: usize = 2 * OF_ONE;
+
 #[inline(never)]
-fn takes_many(area: Area, fronts: &Fronts) -> bool {
-    let mut out = [Pfn::new(0); 3];
-    fronts.take(area, &mut out) > 0
+fn takes<const FRAMES: usize>(area: Area, fronts: &Fronts) -> bool {
+    fronts.take(area, &mut [Pfn::new(0); FRAMES]) > 0
 }
 
 #[inline(never)]
-fn puts_many(area: Area, fronts: &Fronts) -> bool {
-    fronts.put(area, &[77, 78, 79].map(Pfn::new)) > 0
+fn puts<const FRAMES: usize>(area: Area, fronts: &Fronts) -> bool {
+    fronts.put(area, &[Pfn::new(77); FRAMES]) > 0
 }
 
 #[inline(never)]
@@ -254,9 +256,9 @@ fn stop_everywhere(
     let cell = fronts.cell(cpu);
     if is_of_two {
         let (loaded, second) = (fronts.word(cpu).loaded().unwrap(), fronts.spare(cpu));
-        // Either one block for three, or room for one.
+        // Each magazine has half of the blocks, or of the room.
         let is_take = operation(area, &fronts) && fronts.word(cpu).rounds() < ROUNDS;
-        let (rounds, is_full) = if is_take { (1, true) } else { (62, false) };
+        let (rounds, is_full) = if is_take { (3, true) } else { (60, false) };
         cell.store(Word::new(loaded, rounds, Some((second, is_full))).0, Ordering::Relaxed);
     }
     let fresh = fronts.word(cpu).0;
@@ -307,10 +309,10 @@ fn every_stop_before_the_commit_aborts() {
     let sequences: [(_, Attempt, _); 7] = [
         ("pop", pops, POP_INSTRUCTIONS),
         ("push", pushes, PUSH_INSTRUCTIONS),
-        ("take many", takes_many, MANY_INSTRUCTIONS),
-        ("put many", puts_many, MANY_INSTRUCTIONS),
-        ("take many of two magazines", takes_many, MANY_OF_TWO_INSTRUCTIONS),
-        ("put many into two magazines", puts_many, MANY_OF_TWO_INSTRUCTIONS),
+        ("take many", takes::<OF_ONE>, MANY_INSTRUCTIONS),
+        ("put many", puts::<OF_ONE>, MANY_INSTRUCTIONS),
+        ("take many of two magazines", takes::<OF_TWO>, MANY_OF_TWO_INSTRUCTIONS),
+        ("put many into two magazines", puts::<OF_TWO>, MANY_OF_TWO_INSTRUCTIONS),
         ("compare-store", stores, COMPARE_STORE_INSTRUCTIONS),
     ];
     for (name, operation, expected) in sequences {
@@ -319,6 +321,9 @@ fn every_stop_before_the_commit_aborts() {
         check_stops(name, &stops, expected, descriptor);
     }
 }
+
+/// Blocks that are allocated and freed at once: more than go one by one, and an odd number.
+const BATCH: usize = 9;
 
 /// A depot whose operations are stopped, and the pages that the test holds.
 struct Stopped {
@@ -359,10 +364,11 @@ impl Stopped {
     /// Makes `operation` end with its sequence: the front has a magazine, neither empty nor full;
     /// for a refill there is none.
     fn make_ready(&mut self, operation: Operation) {
-        self.held.drain(4.min(self.held.len())..).for_each(|pfn| give(&self.depot, pfn));
+        let kept = BATCH.min(self.held.len());
+        self.held.drain(kept..).for_each(|pfn| give(&self.depot, pfn));
         self.depot.drain(Scope::ALL, Mode::Full);
         if !matches!(operation, Operation::Refill) {
-            self.held.extend([(); 3].map(|()| take(&self.depot)));
+            self.held.extend([(); BATCH + 6].map(|()| take(&self.depot)));
         }
     }
 
@@ -373,12 +379,12 @@ impl Stopped {
                 self.held.push(pfn);
             }
             Operation::AllocateMany => {
-                let mut blocks = [Pfn::new(0); 2];
+                let mut blocks = [Pfn::new(0); BATCH];
                 let got = self.depot.raw().alloc_many(Order::BASE, Flags::default(), &mut blocks);
                 self.held.extend(&blocks[..got.expect("the depot has more pages")]);
             }
             Operation::FreeMany => {
-                let blocks = self.held.split_off(self.held.len() - 2);
+                let blocks = self.held.split_off(self.held.len() - BATCH);
                 // SAFETY: as in `give`.
                 unsafe { self.depot.raw().free_many(Order::BASE, &blocks) }.expect("were held");
             }
