@@ -68,6 +68,8 @@ designs! {
     VmapNodes = "vmap-nodes",
     /// The operating system's `mmap` and `munmap`.
     Mmap = "mmap",
+    /// The standard library's `Vec`, over the system's `malloc`.
+    Vec = "vec",
     /// The crate `range-alloc`.
     RangeAlloc = "range-alloc",
     /// The crate `offset-allocator`.

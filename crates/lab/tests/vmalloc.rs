@@ -123,6 +123,7 @@ fn flushes_name_what_needs_it_and_rows_have_their_params() {
             row["params"].as_object().unwrap().keys().map(String::as_str).collect();
         let expected: &[&str] = match row["metric"].as_str().unwrap() {
             "pair_ns" | "ram_pair_ns" => &["mapper", "pages", "threads", "warm"],
+            "buffer_ns" | "step_growth_ns" | "half_growth_ns" => &["pages", "threads"],
             "loop_ns" => &["test", "threads"],
             _ => &["threads"],
         };
@@ -153,6 +154,13 @@ fn memory_has_its_pairs() {
     assert_eq!(pairs("mmap", "pair_ns", "warm"), [0]);
     assert_eq!(pairs("vmap-nodes", "pair_ns", "mapper"), [1]);
     assert_eq!(pairs("depot", "ram_pair_ns", "warm"), [0]);
+    for design in ["depot", "mmap", "vec"] {
+        assert_eq!(pairs(design, "buffer_ns", "pages"), [256, 1024, 4096]);
+        assert_eq!(
+            pairs(design, "step_growth_ns", "pages"),
+            pairs(design, "half_growth_ns", "pages")
+        );
+    }
 }
 
 /// The two events of the trace in the tree are a beginning; this one has a purge, too.

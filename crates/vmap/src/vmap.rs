@@ -44,7 +44,7 @@ pub struct Vmap<'m, M, H> {
 
 impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// Bytes of memory that [`new`](Self::new) needs: 9 for each page of the range, 64 for each
-    /// area, 8.5 KiB for each node.
+    /// area, 8.7 KiB for each node.
     ///
     /// # Errors
     /// [`VmapConfigError`] for a configuration or range that no memory could serve.

@@ -203,11 +203,11 @@ impl LinuxMapper {
 
     /// Populates what the file has of frames that were just mapped: pages in its holes come at the
     /// first access, as with `mmap`.
-    fn populate_present(&self, run: Range<usize>, frames: FrameRange, access: ProtFlags) {
+    fn populate_present(&self, run: Range<usize>, frames: FrameRange) {
         for part in WrittenParts::new(self, frames) {
             let start = run.start + (part.start.get() - frames.start.get()) as usize;
-            // SAFETY: part of what was just mapped, with this access.
-            unsafe { self.reserved.populate(start..start + part.frames as usize, access) };
+            // SAFETY: part of what was just mapped.
+            unsafe { self.reserved.populate(start..start + part.frames as usize) };
         }
     }
 
@@ -279,7 +279,7 @@ unsafe impl Mapper for LinuxMapper {
         self.populated.set(run.start / tables..run.end.div_ceil(tables));
         self.budget.give(2 - i64::from(self.pieces.map(run.clone())));
         if comes_later {
-            self.populate_present(run, frames, access(how));
+            self.populate_present(run, frames);
         }
         Ok(())
     }

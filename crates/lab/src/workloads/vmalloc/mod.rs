@@ -8,8 +8,10 @@
 //! | `host`, `frames`, `memory` | what the designs stand on |
 //! | `events`, `replay` | a trace's vmalloc events, replayed over the designs |
 //! | `pairs`, `peers` | one allocation and free, again and again |
+//! | `buffers` | large buffers, and buffers that grow, beside `mmap` and `Vec` |
 //! | `show` | lines as in the kernel's log, tables, rows |
 
+mod buffers;
 mod events;
 mod frames;
 mod host;
@@ -34,11 +36,12 @@ use crate::names::{Design, list};
 use crate::report::Report;
 
 /// Designs that have rows.
-const OFFERED: [Design; 6] = [
+const OFFERED: [Design; 7] = [
     Design::Depot,
     Design::VmapGlobalLock,
     Design::VmapNodes,
     Design::Mmap,
+    Design::Vec,
     Design::RangeAlloc,
     Design::OffsetAllocator,
 ];
@@ -79,6 +82,7 @@ pub fn run(options: &VmallocOptions, settings: &Settings) -> Result<Report, Fail
     show::suite(&mut report, &suite, &passes);
     if !options.suite_only {
         report.append(pairs::run(options.mapper, &designs, settings)?);
+        report.append(buffers::run(options.mapper, &designs, settings)?);
     }
     Ok(report)
 }
@@ -108,7 +112,9 @@ fn wanted(settings: &Settings) -> Result<Vec<Design>, Failure> {
 /// What to say about the option that keeps a design from being measured.
 fn hint(design: Design, options: &VmallocOptions) -> &'static str {
     match design {
-        Design::Mmap if options.mapper == MapperKind::None => " (it needs --mapper linux)",
+        Design::Mmap | Design::Vec if options.mapper == MapperKind::None => {
+            " (it needs --mapper linux)"
+        }
         _ if options.suite_only => " (it has pairs only: leave out --suite-only)",
         _ => "",
     }
@@ -117,5 +123,7 @@ fn hint(design: Design, options: &VmallocOptions) -> &'static str {
 /// Whether these options measure anything of a design.
 fn has_rows(design: Design, options: &VmallocOptions) -> bool {
     let pairs_too = options.trace.is_none() && !options.suite_only;
-    Design::VMAPS.contains(&design) || pairs_too && pairs::has_rows(options.mapper, design)
+    let has_pairs =
+        pairs::has_rows(options.mapper, design) || buffers::has_rows(options.mapper, design);
+    Design::VMAPS.contains(&design) || pairs_too && has_pairs
 }

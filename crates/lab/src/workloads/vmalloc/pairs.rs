@@ -134,11 +134,14 @@ pub fn run(mapper: MapperKind, designs: &[Design], settings: &Settings) -> Resul
         }
     }
     report.say(format!("{NAME}: one allocation and one free, ns per pair and thread"));
-    report.say(show(&by_cpus, &all));
+    let rows: Vec<_> =
+        all.iter().map(|&(design, kind)| (design, kind.pages(), kind.label())).collect();
+    report.say(show(&by_cpus, &rows));
     Ok(report)
 }
 
-fn measure(
+/// Measures contenders in turn.
+pub fn measure(
     contenders: &[Box<dyn Contender<1>>],
     cpus: usize,
     settings: &Settings,
@@ -260,7 +263,11 @@ impl<D: VmapDesign> Contender<1> for Pair<D> {
     }
 }
 
-fn show(by_cpus: &[(usize, Vec<Series<1>>)], rows: &[(Design, Kind)]) -> comfy_table::Table {
+/// A table of the samples of `rows`: the design, the pages of a request, and what it is.
+pub fn show(
+    by_cpus: &[(usize, Vec<Series<1>>)],
+    rows: &[(Design, u32, &'static str)],
+) -> comfy_table::Table {
     let columns = by_cpus.iter().flat_map(|&(cpus, _)| {
         let threads = format!("{cpus} thread{}", if cpus == 1 { "" } else { "s" });
         [threads, "quartiles".into()]
@@ -268,12 +275,12 @@ fn show(by_cpus: &[(usize, Vec<Series<1>>)], rows: &[(Design, Kind)]) -> comfy_t
     let words = ["design", "pages", "pair"].map(str::to_owned);
     let change = (by_cpus.len() > 1).then(|| "against 1 thread".to_owned());
     let mut table = table::new(words.into_iter().chain(columns).chain(change));
-    for (nth, &(design, kind)) in rows.iter().enumerate() {
+    for (nth, &(design, pages, label)) in rows.iter().enumerate() {
         let samples = |count: usize| by_cpus[count].1[nth].samples[0].as_slice();
         let cells = (0..by_cpus.len())
             .flat_map(|count| [table::median(samples(count)), table::quartiles(samples(count))]);
         let change = (by_cpus.len() > 1).then(|| table::change(samples(1), Some(samples(0))));
-        let words = [design.name().to_owned(), kind.pages().to_string(), kind.label().to_owned()];
+        let words = [design.name().to_owned(), pages.to_string(), label.to_owned()];
         table.add_row(words.into_iter().chain(cells).chain(change));
     }
     table::align(table, 3)
