@@ -1,8 +1,7 @@
 /* pagedepot: a page allocator in which what a CPU caches can be taken back without interrupting it.
  *
  * Errors: a function that returns a pointer returns NULL, one that returns int returns -1; errno
- * says why. After one that makes, grows or trims a depot, pagedepot_last_error() says what to do
- * about it.
+ * says why. After one that sets something up, pagedepot_last_error() says what to do about it.
  * All functions may be called from any number of threads; pagedepot_delete() from one, as the last.
  *
  * Generated from crates/capi/src: see its README. Link with -lpagedepot. */
@@ -13,7 +12,9 @@
 #include <stddef.h>
 #include <stdint.h>
 /* What pagedepot_new() takes when nothing is set. */
-#define PAGEDEPOT_OPTIONS_INIT { sizeof(pagedepot_options_t), 0, 0, 0 }
+#define PAGEDEPOT_OPTIONS_INIT { sizeof(pagedepot_options_t), 0, 0, 0, 0, 0, NULL }
+/* What pagedepot_monitor_start() takes when nothing is set. */
+#define PAGEDEPOT_MONITOR_INIT { sizeof(pagedepot_monitor_options_t), 0, 0, 0, 0, NULL }
 
 // Pages come from a memory file, which devices and other processes can map; else they are private.
 #define PAGEDEPOT_MEMFD (1 << 0)
@@ -61,12 +62,22 @@
 // A drain that interrupts no CPU: what lies on shelves.
 #define PAGEDEPOT_QUIET 0
 
-// A drain that takes everything, and interrupts each CPU once that is not isolated.
+// A drain that takes everything. Each CPU that runs a thread of this process, is not isolated and
+// caches more than lies on shelves is interrupted once.
 #define PAGEDEPOT_FULL 1
 
 // A drain that interrupts no CPU, and asks each for what only its owner can take: the next thread
 // there that allocates or frees hands it over.
 #define PAGEDEPOT_HANDOVER 2
+
+// A thread that watches the pressure on memory, and takes back what a depot does not use.
+typedef struct pagedepot_monitor_t pagedepot_monitor_t;
+
+// Statistics that other programs of the same user can read.
+typedef struct pagedepot_published_t pagedepot_published_t;
+
+// A range of addresses over a depot with PAGEDEPOT_MEMFD.
+typedef struct pagedepot_space_t pagedepot_space_t;
 
 // A depot: an allocator and its memory.
 typedef struct pagedepot_t pagedepot_t;
@@ -82,7 +93,23 @@ typedef struct {
     unsigned int cpus;
     // Bytes that pagedepot_grow() can reach. 0: the depot does not grow.
     size_t grow_to;
+    // Bytes that the depot hands out and keeps resident at most: see pagedepot_set_ceiling(). 0:
+    // all of it.
+    size_t ceiling;
+    // Bytes of a page: 4096, 16384 or 65536, a multiple of the system's. 0: the smallest of them.
+    size_t page_bytes;
+    // CPUs that drains do not interrupt, as a list such as "2-3,8". NULL: those that the kernel
+    // was told to keep quiet (nohz_full, isolcpus); "": none.
+    const char *isolated_cpus;
 } pagedepot_options_t;
+
+// A block and its order.
+typedef struct {
+    // Its first byte.
+    void *block;
+    // 2^order pages.
+    unsigned int order;
+} pagedepot_block_t;
 
 // What a drain took, in pages unless it says otherwise.
 typedef struct {
@@ -94,7 +121,9 @@ typedef struct {
     uint64_t in_flight_pages;
     // In fronts that it did not take, at most.
     uint64_t unreachable_pages;
-    // CPUs that were interrupted.
+    // CPUs that were fenced. A fence interrupts the CPU only if a thread of this process runs
+    // there at that moment; with PAGEDEPOT_PER_CPU_LOCKS it takes the CPU's lock and interrupts
+    // nothing.
     uint64_t fences;
     // CPUs that another drain was at, or that could not be fenced.
     uint64_t busy_cpus;
@@ -112,7 +141,9 @@ typedef struct {
     uint64_t bytes;
     // System calls that it took.
     uint64_t calls;
-    // 1 when there may be more to give back.
+    // 1 when the trim ended early, and bytes may be 0 though much is free: another thread was
+    // trimming, or a request had run out of pages less than 20 ms before and needs what is free.
+    // Try again later.
     int cut_short;
 } pagedepot_trimmed_t;
 
@@ -141,6 +172,56 @@ typedef struct {
     uint64_t metadata_bytes;
 } pagedepot_stats_t;
 
+// Frees what the program can do without, wanted_bytes if it can, and returns how many bytes.
+typedef uint64_t (*pagedepot_give_up_t)(void *context, uint64_t wanted_bytes);
+
+// What the monitor calls when memory is about to run out, from its thread.
+typedef struct {
+    // The lowest comes first: what is cheapest to make again.
+    int priority;
+    // The function.
+    pagedepot_give_up_t give_up;
+    // Passed to it.
+    void *context;
+} pagedepot_callback_t;
+
+// When a monitor reacts. Begin with PAGEDEPOT_MONITOR_INIT, so that what you leave out has its
+// default in later versions, too.
+typedef struct {
+    // sizeof(pagedepot_monitor_options_t): which fields there are.
+    size_t size;
+    // Milliseconds between two looks while the kernel does not wake the monitor. 0: 1000.
+    unsigned int look_ms;
+    // Milliseconds after which free memory that was not used is given back without any pressure.
+    // 0: 3000; -1: never.
+    int idle_ms;
+    // The share of a container's limit that the depot's ceiling leaves to the rest of the program,
+    // in percent. 0: 20; -1: no ceiling follows the limit.
+    int margin_percent;
+    // Number of callbacks.
+    unsigned int callbacks_count;
+    // What to call when memory is about to run out. NULL: nothing.
+    const pagedepot_callback_t *callbacks;
+} pagedepot_monitor_options_t;
+
+// What a monitor has done since it began.
+typedef struct {
+    // How short memory is now: 0 there is enough, 1 low, 2 medium, 3 critical.
+    int level;
+    // Depots that cannot have a ceiling, although the container has a limit.
+    unsigned int unprotected;
+    // Times that it looked.
+    uint64_t looks;
+    // Rounds in which it took something back, because memory was short.
+    uint64_t rounds;
+    // Rounds because nothing was allocated or freed for a while.
+    uint64_t idle_rounds;
+    // Bytes that were given back to the system.
+    uint64_t given_back_bytes;
+    // Bytes that the depot may have below the limit of the container; 0: it follows none.
+    uint64_t ceiling_bytes;
+} pagedepot_monitor_counts_t;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -156,7 +237,8 @@ const char *pagedepot_version(void);
 // Returns NULL with errno (EINVAL, ENOMEM, ...) and a text in pagedepot_last_error().
 //
 // Conditions:
-// options is NULL, or points to as many bytes as its field size says.
+// options is NULL, or points to as many bytes as its field size says; isolated_cpus is NULL
+// or a string.
 pagedepot_t *pagedepot_new(size_t bytes, const pagedepot_options_t *options);
 
 // Unmaps a depot with all its memory, pages that were never freed included. NULL: nothing.
@@ -165,7 +247,8 @@ pagedepot_t *pagedepot_new(size_t bytes, const pagedepot_options_t *options);
 //
 // Conditions:
 // handle is of pagedepot_new() and was not deleted before. No thread is in a call of it, uses a
-// page of it, or will do either. Callbacks of pagedepot_on_pressure() have returned.
+// page of it, or will do either. Callbacks of pagedepot_on_pressure() have returned. Spaces over
+// it were deleted, and monitors stopped.
 void pagedepot_delete(pagedepot_t *depot);
 
 // Adds memory, whole GiB; see grow_to in the options. Returns 0, or -1 with errno.
@@ -221,6 +304,15 @@ void *pagedepot_alloc(const pagedepot_t *handle, unsigned int order);
 // handle is NULL or a live depot.
 void *pagedepot_alloc_flags(const pagedepot_t *handle, unsigned int order, unsigned int flags);
 
+// As pagedepot_alloc(), and waits up to timeout_ms milliseconds until others have freed a block.
+// While requests wait no CPU caches, so that every free wakes one. Not for signal handlers, which
+// must not free either while requests wait. Returns NULL with errno: ENOMEM when there was none in
+// time, and at once for a block that no zone can ever have.
+//
+// Conditions:
+// handle is NULL or a live depot.
+void *pagedepot_alloc_wait(const pagedepot_t *handle, unsigned int order, unsigned int timeout_ms);
+
 // Frees a block that pagedepot_alloc() gave for the same order. Any thread may. NULL: nothing.
 // Returns 0, or -1 with errno: EINVAL when it can be no block of this order of this depot.
 //
@@ -249,6 +341,15 @@ size_t pagedepot_free_many(const pagedepot_t *handle,
                            unsigned int order,
                            void *const *blocks,
                            size_t count);
+
+// Frees count blocks of any orders. Bad ones are skipped, all others are freed. Returns how many
+// were bad; with errno if there were any.
+//
+// Conditions:
+// As for pagedepot_free(), for each; blocks has count of them.
+size_t pagedepot_free_mixed(const pagedepot_t *handle,
+                            const pagedepot_block_t *blocks,
+                            size_t count);
 
 // Allocates any number of contiguous pages up to 2^18, aligned to align_pages (a power of two; 0
 // or 1: to a page). Free them by pagedepot_free_contiguous(). Returns NULL with errno.
@@ -316,6 +417,21 @@ int pagedepot_hand_over(const pagedepot_t *handle);
 // handle is NULL or a live depot; result is NULL or can be written.
 int pagedepot_trim(const pagedepot_t *handle, pagedepot_trimmed_t *result);
 
+// Sets how many bytes the depot hands out and keeps resident at most, rounded down to whole
+// pageblocks (512 pages). A lower ceiling takes pages back as a request does that runs short: it
+// drains, and calls callbacks. Returns 0, or -1 with errno: ENOMEM when too much is held, then the
+// ceiling is as low as it could be made; EBUSY when the depot is pinned, ENOTSUP when it can grow.
+//
+// Conditions:
+// handle is NULL or a live depot. Not called by signal handlers, nor by callbacks.
+int pagedepot_set_ceiling(const pagedepot_t *handle, size_t bytes);
+
+// The ceiling in force: all bytes of the depot unless one was set. 0: the handle is NULL.
+//
+// Conditions:
+// handle is NULL or a live depot.
+size_t pagedepot_ceiling(const pagedepot_t *handle);
+
 // Keeps trims away from pages that a device maps (io_uring, VFIO, RDMA), until as many calls of
 // pagedepot_unpin() with the same range. Returns 0, or -1 with errno.
 //
@@ -351,10 +467,122 @@ int pagedepot_stats(const pagedepot_t *handle, pagedepot_stats_t *result);
 // handle is NULL or a live depot.
 int64_t pagedepot_validate(const pagedepot_t *handle);
 
-// What went wrong in this thread's last call that failed to make, grow, trim or pin a depot, and
-// what to do about it. Valid until the thread's next such failure. NULL: none has failed.
+// Starts a monitor of a depot: a thread that handles no signals and keeps off isolated CPUs. It
+// has the depot's ceiling follow the limit of the program's memory cgroup, looks at the pressure
+// that the kernel reports, and takes pages back in steps of growing force. options: NULL for the
+// defaults. Returns NULL with errno and a text in pagedepot_last_error().
 //
-// pagedepot_alloc() and pagedepot_free() set errno alone.
+// Conditions:
+// handle is NULL or a live depot. options is NULL, or points to as many bytes as its field
+// size says; callbacks has callbacks_count of them. They may be called from another thread
+// until pagedepot_monitor_stop() returns; none unwinds or jumps out.
+pagedepot_monitor_t *pagedepot_monitor_start(const pagedepot_t *handle,
+                                             const pagedepot_monitor_options_t *options);
+
+// Ends a monitor, and waits for its thread. NULL: nothing. A forked child only frees the handle.
+//
+// Conditions:
+// monitor is of pagedepot_monitor_start() and was not stopped before.
+void pagedepot_monitor_stop(pagedepot_monitor_t *monitor);
+
+// What a monitor has done so far. Returns 0, or -1 with errno.
+//
+// Conditions:
+// monitor is NULL or runs; result can be written.
+int pagedepot_monitor_counts(const pagedepot_monitor_t *monitor,
+                             pagedepot_monitor_counts_t *result);
+
+// Reserves so many bytes of addresses over a depot with PAGEDEPOT_MEMFD; 0: twice the depot's. An
+// area that is freed stays mapped for the next request of its size, or is unmapped later: see
+// pagedepot_purge(). Returns NULL with errno and a text in pagedepot_last_error().
+//
+// Conditions:
+// handle is NULL or a live depot, which is deleted after the space.
+pagedepot_space_t *pagedepot_space_new(const pagedepot_t *handle, size_t bytes);
+
+// Unmaps a space; the pages of areas that were never freed go back to the depot. NULL: nothing.
+//
+// Conditions:
+// space is of pagedepot_space_new() and was not deleted before. No thread is in a call of it,
+// uses an area of it, or will do either.
+void pagedepot_space_delete(pagedepot_space_t *space);
+
+// Allocates bytes at contiguous addresses, rounded up to pages; a guard page follows. flags:
+// PAGEDEPOT_ZEROED and others, or-ed. Returns NULL with errno: ENOMEM (no pages, addresses or
+// mappings), EINVAL, EPERM (the depot is a parent process's).
+//
+// Conditions:
+// space is NULL or a live space.
+void *pagedepot_vmalloc(const pagedepot_space_t *space, size_t bytes, unsigned int flags);
+
+// Frees what pagedepot_vmalloc() or pagedepot_vrealloc() returned. Any thread may. NULL: nothing.
+// Returns 0, or -1 with errno: EINVAL when no such area begins there.
+//
+// Conditions:
+// space is NULL or a live space; no thread uses the area any more.
+int pagedepot_vfree(const pagedepot_space_t *space, void *area);
+
+// Changes the size of an area of pagedepot_vmalloc(). Contents up to the smaller size are kept,
+// and pages are mapped elsewhere, not copied, where it has to move. Bytes behind the old size are
+// zero with PAGEDEPOT_ZEROED. Returns the new address, or NULL with errno; then the area is as it
+// was.
+//
+// Conditions:
+// space is NULL or a live space; no thread uses the area meanwhile, nor the old address
+// afterwards.
+void *pagedepot_vrealloc(const pagedepot_space_t *space,
+                         void *area,
+                         size_t bytes,
+                         unsigned int flags);
+
+// Maps count pages of the depot, named by the addresses of their first bytes, once more: one
+// behind the other. They may be in any order, and repeat. Returns NULL with errno.
+//
+// Conditions:
+// space is NULL or a live space; pages has count pointers. The caller holds the pages until
+// pagedepot_vunmap().
+void *pagedepot_vmap(const pagedepot_space_t *space, const void *const *pages, size_t count);
+
+// Takes back the addresses that pagedepot_vmap() gave. They are unmapped later: until a
+// pagedepot_purge() a stray access still reaches the pages. Returns 0, or -1 with errno.
+//
+// Conditions:
+// As for pagedepot_vfree().
+int pagedepot_vunmap(const pagedepot_space_t *space, void *area);
+
+// Unmaps what was freed, that kept for the next requests included. Returns the number of pages
+// that went back to the depot, or -1 with errno.
+//
+// Conditions:
+// space is NULL or a live space.
+int64_t pagedepot_purge(const pagedepot_space_t *space);
+
+// Publishes a depot's statistics in a file that only this user can open, for pagedepot top: in
+// directory, or where that is NULL in shared memory, where pagedepot top finds it by itself. A
+// thread sleeps until a reader opens the file. Returns NULL with errno and a text in
+// pagedepot_last_error().
+//
+// Conditions:
+// handle is NULL or a live depot; directory is NULL or a string.
+pagedepot_published_t *pagedepot_publish(const pagedepot_t *handle, const char *directory);
+
+// The path of the file, for pagedepot top FILE. NULL: the pointer is NULL.
+//
+// Conditions:
+// published is NULL or of pagedepot_publish(), and not withdrawn.
+const char *pagedepot_published_path(const pagedepot_published_t *published);
+
+// Removes the file and ends the thread. NULL: nothing. A forked child only frees the handle.
+//
+// Conditions:
+// published is of pagedepot_publish() and was not withdrawn before.
+void pagedepot_withdraw(pagedepot_published_t *published);
+
+// What went wrong in this thread's last call that failed to make, grow, trim or pin a depot, to
+// set its ceiling, or to make a space, a monitor or published statistics of it, and what to do
+// about it. Valid until the thread's next such failure. NULL: none has failed.
+//
+// Calls that allocate and free set errno alone.
 const char *pagedepot_last_error(void);
 
 #ifdef __cplusplus

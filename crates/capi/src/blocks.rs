@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
+use std::time::Duration;
 
 use pagedepot_linux::raw::{FreeError, Pfn, RawDepot};
 use pagedepot_linux::{AllocError, Flags, Order};
@@ -31,20 +32,26 @@ struct Request {
     zeroed: bool,
 }
 
+/// Flags for a request, but for zeroes.
+pub(crate) fn flags_of(flags: c_uint) -> Flags {
+    let has = |flag| flags & flag != 0;
+    let mut asked = if has(PAGEDEPOT_UNMOVABLE) { Flags::UNMOVABLE } else { Flags::MOVABLE };
+    if has(PAGEDEPOT_ATOMIC) {
+        asked = asked.atomic();
+    }
+    if has(PAGEDEPOT_NO_RECLAIM) {
+        asked = asked.no_reclaim();
+    }
+    asked
+}
+
 impl Request {
     const PLAIN: Request = Request { flags: Flags::MOVABLE, zeroed: false };
 
     fn new(flags: c_uint) -> Option<Self> {
-        let has = |flag| flags & flag != 0;
-        let mut asked = if has(PAGEDEPOT_UNMOVABLE) { Flags::UNMOVABLE } else { Flags::MOVABLE };
-        if has(PAGEDEPOT_ATOMIC) {
-            asked = asked.atomic();
-        }
-        if has(PAGEDEPOT_NO_RECLAIM) {
-            asked = asked.no_reclaim();
-        }
+        let mut asked = flags_of(flags);
         // With the feature `poison` a page can be written only after it was unmarked.
-        let zeroed = has(PAGEDEPOT_ZEROED);
+        let zeroed = flags & PAGEDEPOT_ZEROED != 0;
         if zeroed && cfg!(not(feature = "poison")) {
             asked = asked.zeroed();
         }
@@ -140,6 +147,41 @@ pub unsafe extern "C" fn pagedepot_alloc_flags(
     }
 }
 
+/// As pagedepot_alloc(), and waits up to timeout_ms milliseconds until others have freed a block.
+/// While requests wait no CPU caches, so that every free wakes one. Not for signal handlers, which
+/// must not free either while requests wait. Returns NULL with errno: ENOMEM when there was none in
+/// time, and at once for a block that no zone can ever have.
+///
+/// # Safety
+/// `handle` is NULL or a live depot.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_alloc_wait(
+    handle: *const pagedepot_t,
+    order: c_uint,
+    timeout_ms: c_uint,
+) -> *mut c_void {
+    let Some(depot) = depot(handle) else { return ptr::null_mut() };
+    let Some(order) = Order::new(order) else { return fail(AllocError::BadSize) };
+    match depot.page_timeout(order, Duration::from_millis(timeout_ms.into())) {
+        Ok(page) => {
+            let (first, order) = page.into_raw();
+            Request::PLAIN.hand_out(depot.raw(), first, bytes_of(depot.raw(), order))
+        }
+        Err(error) => fail(error),
+    }
+}
+
+/// A block and its order.
+#[allow(non_camel_case_types, reason = "its name in C")]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct pagedepot_block_t {
+    /// Its first byte.
+    pub block: *mut c_void,
+    /// 2^order pages.
+    pub order: c_uint,
+}
+
 #[inline(always)]
 fn free(raw: RawDepot<'_>, address: *mut c_void, order: Order) -> Result<(), FreeError> {
     let first = block_at(raw, address)?;
@@ -159,7 +201,7 @@ fn freeing(
 ) -> Result<(), FreeError> {
     let bytes = pages as usize * raw.page_size().bytes();
     let is_inside = raw.bytes().checked_sub(raw.offset(first)).is_some_and(|left| bytes <= left);
-    let can_be = is_inside && first.get() % align_pages == 0;
+    let can_be = is_inside && first.get().is_multiple_of(align_pages);
     let marked = Freeing::of(can_be.then(|| (raw.address(first).as_ptr().cast(), bytes)));
     let freed = free();
     if freed.is_err() {
@@ -305,6 +347,49 @@ pub unsafe extern "C" fn pagedepot_free_many(
         }
         // SAFETY: by the caller's promise.
         if let Err(error) = unsafe { raw.free_many(order, &chunk[..length]) } {
+            set_errno(error.error.errno());
+            bad += error.failed;
+        }
+    }
+    bad
+}
+
+/// Frees count blocks of any orders. Bad ones are skipped, all others are freed. Returns how many
+/// were bad; with errno if there were any.
+///
+/// # Safety
+/// As for pagedepot_free(), for each; `blocks` has `count` of them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_free_mixed(
+    handle: *const pagedepot_t,
+    blocks: *const pagedepot_block_t,
+    count: usize,
+) -> usize {
+    let Some(depot) = depot(handle) else { return count };
+    let raw = depot.raw();
+    let mut bad = 0;
+    for from in (0..count).step_by(CHUNK) {
+        let (mut chunk, mut length) = ([(Pfn::new(0), Order::BASE); CHUNK], 0);
+        for at in from..count.min(from + CHUNK) {
+            // SAFETY: at < count.
+            let pagedepot_block_t { block, order } = unsafe { *blocks.add(at) };
+            let order = Order::new(order).ok_or(FreeError::Misaligned);
+            let found = order.and_then(|order| Ok((block_at(raw, block)?, order)));
+            let left = found.and_then(|(first, order)| {
+                if cfg!(feature = "poison") {
+                    return free(raw, block, order);
+                }
+                chunk[length] = (first, order);
+                length += 1;
+                Ok(())
+            });
+            if let Err(error) = left {
+                set_errno(error.errno());
+                bad += 1;
+            }
+        }
+        // SAFETY: by the caller's promise.
+        if let Err(error) = unsafe { raw.free_mixed(&chunk[..length]) } {
             set_errno(error.error.errno());
             bad += error.failed;
         }

@@ -2,10 +2,13 @@
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
-use std::fmt;
+use std::{fmt, io};
 
+use pagedepot_linux::pressure::MonitorError;
+use pagedepot_linux::publish::PublishError;
 use pagedepot_linux::raw::FreeError;
-use pagedepot_linux::reclaim::{CallbackError, PinError, TrimError};
+use pagedepot_linux::reclaim::{CallbackError, CeilingError, PinError, TrimError};
+use pagedepot_linux::vmalloc::{VfreeError, VmallocBuildError, VmapError};
 use pagedepot_linux::{AllocError, BuildError};
 
 thread_local! {
@@ -88,6 +91,83 @@ impl Errno for CallbackError {
     }
 }
 
+impl Errno for CeilingError {
+    fn errno(&self) -> c_int {
+        match self {
+            CeilingError::Held { .. } => libc::ENOMEM,
+            CeilingError::Pinned => libc::EBUSY,
+            CeilingError::Refused(errno) => errno.raw_os_error(),
+            CeilingError::Unsupported | CeilingError::CanGrow => libc::ENOTSUP,
+            CeilingError::Forked => libc::EPERM,
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+impl Errno for VmallocBuildError {
+    fn errno(&self) -> c_int {
+        match self {
+            VmallocBuildError::File { errno }
+            | VmallocBuildError::Memory { errno, .. }
+            | VmallocBuildError::NoWipeOnFork { errno } => errno.raw_os_error(),
+            VmallocBuildError::Limit { .. } | VmallocBuildError::TooManyMappings { .. } => {
+                libc::ENOMEM
+            }
+            VmallocBuildError::NoFile => libc::ENOTSUP,
+            VmallocBuildError::NoShrinker => libc::ENOSPC,
+            VmallocBuildError::Forked => libc::EPERM,
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+impl Errno for VmapError {
+    fn errno(&self) -> c_int {
+        match self {
+            VmapError::NoSpace | VmapError::NoAreas | VmapError::Map(_) => libc::ENOMEM,
+            VmapError::WouldWait => libc::EAGAIN,
+            VmapError::Frames(error) => error.errno(),
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+impl Errno for VfreeError {
+    fn errno(&self) -> c_int {
+        match self {
+            VfreeError::Forked => libc::EPERM,
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+impl Errno for MonitorError {
+    fn errno(&self) -> c_int {
+        match self {
+            MonitorError::System(error) => number_of(error),
+            MonitorError::OnlyIsolated => libc::EBUSY,
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+impl Errno for PublishError {
+    fn errno(&self) -> c_int {
+        match self {
+            PublishError::File { error, .. }
+            | PublishError::Watch(error)
+            | PublishError::Thread(error) => number_of(error),
+            PublishError::Forked => libc::EPERM,
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+/// The system's number of an error.
+fn number_of(error: &io::Error) -> c_int {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
 /// Sets `errno`.
 #[cold]
 pub(crate) fn set_errno(number: c_int) {
@@ -120,10 +200,11 @@ pub(crate) fn status<E: Errno + fmt::Display>(result: Result<(), E>) -> c_int {
     }
 }
 
-/// What went wrong in this thread's last call that failed to make, grow, trim or pin a depot, and
-/// what to do about it. Valid until the thread's next such failure. NULL: none has failed.
+/// What went wrong in this thread's last call that failed to make, grow, trim or pin a depot, to
+/// set its ceiling, or to make a space, a monitor or published statistics of it, and what to do
+/// about it. Valid until the thread's next such failure. NULL: none has failed.
 ///
-/// pagedepot_alloc() and pagedepot_free() set errno alone.
+/// Calls that allocate and free set errno alone.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagedepot_last_error() -> *const c_char {
     LAST.with_borrow(|last| last.as_ref().map_or(std::ptr::null(), |text| text.as_ptr()))

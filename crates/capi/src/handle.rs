@@ -1,11 +1,11 @@
 //! Making a depot, asking what it is, taking it away.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::AsRawFd as _;
 use std::ptr;
 
-use pagedepot_linux::builder::Misuse;
-use pagedepot_linux::{Depot, MemoryKind, ZoneId};
+use pagedepot_linux::builder::{CpuSet, Misuse};
+use pagedepot_linux::{Depot, MemoryKind, PageSize, ZoneId};
 
 use crate::error::{set_errno, tell, tell_text};
 use crate::poison::{Access, mark};
@@ -54,34 +54,36 @@ pub struct pagedepot_options_t {
     pub cpus: c_uint,
     /// Bytes that pagedepot_grow() can reach. 0: the depot does not grow.
     pub grow_to: usize,
+    /// Bytes that the depot hands out and keeps resident at most: see pagedepot_set_ceiling(). 0:
+    /// all of it.
+    pub ceiling: usize,
+    /// Bytes of a page: 4096, 16384 or 65536, a multiple of the system's. 0: the smallest of them.
+    pub page_bytes: usize,
+    /// CPUs that drains do not interrupt, as a list such as "2-3,8". NULL: those that the kernel
+    /// was told to keep quiet (nohz_full, isolcpus); "": none.
+    pub isolated_cpus: *const c_char,
 }
 
 impl Default for pagedepot_options_t {
     fn default() -> Self {
-        pagedepot_options_t { size: size_of::<Self>(), flags: 0, cpus: 0, grow_to: 0 }
+        pagedepot_options_t {
+            size: size_of::<Self>(),
+            flags: 0,
+            cpus: 0,
+            grow_to: 0,
+            ceiling: 0,
+            page_bytes: 0,
+            isolated_cpus: ptr::null(),
+        }
     }
 }
 
 impl pagedepot_options_t {
-    /// What C's initializer makes: all of it but the size is 0.
-    fn read(given: *const Self) -> Result<Self, &'static str> {
-        if given.is_null() {
-            return Ok(Self::default());
-        }
-        // SAFETY: by the contract of `pagedepot_new` there are as many bytes as `size` says; the
-        // size itself is always there.
-        let size = unsafe { (*given).size };
-        if size < size_of::<usize>() {
-            return Err("the options have no size: begin with PAGEDEPOT_OPTIONS_INIT");
-        }
-        if size > size_of::<Self>() {
-            return Err("the options are of a newer version than this library: install that");
-        }
-        let mut options = Self::default();
-        // SAFETY: as above; the target has room, and any bytes are numbers.
-        unsafe {
-            ptr::copy_nonoverlapping(given.cast::<u8>(), (&raw mut options).cast(), size);
-        }
+    /// # Safety
+    /// As [`sized`].
+    unsafe fn read(given: *const Self) -> Result<Self, &'static str> {
+        // SAFETY: the caller's promise.
+        let options = unsafe { sized(given) }?;
         if options.flags & !FLAGS_ALL != 0 {
             return Err("unknown bits in the options' flags: use the constants PAGEDEPOT_*");
         }
@@ -92,7 +94,34 @@ impl pagedepot_options_t {
         self.flags & flag != 0
     }
 
-    fn build(&self, bytes: usize) -> Result<Depot, pagedepot_linux::BuildError> {
+    /// What the fields say that a builder takes as values of Rust.
+    ///
+    /// # Safety
+    /// `isolated_cpus` is NULL or a string.
+    unsafe fn values(&self) -> Result<(Option<PageSize>, Option<CpuSet>), String> {
+        let sizes = [PageSize::Kib4, PageSize::Kib16, PageSize::Kib64];
+        let size = sizes.into_iter().find(|size| size.bytes() == self.page_bytes);
+        if self.page_bytes > 0 && size.is_none() {
+            return Err(format!(
+                "pages of {} bytes: there are those of 4096, 16384 and 65536",
+                self.page_bytes
+            ));
+        }
+        if self.isolated_cpus.is_null() {
+            return Ok((size, None));
+        }
+        // SAFETY: the caller's promise.
+        let list = unsafe { CStr::from_ptr(self.isolated_cpus) }.to_string_lossy();
+        let cpus = list.parse::<CpuSet>().map_err(|error| format!("isolated_cpus: {error}"))?;
+        Ok((size, Some(cpus)))
+    }
+
+    fn build(
+        &self,
+        bytes: usize,
+        page_size: Option<PageSize>,
+        isolated: Option<CpuSet>,
+    ) -> Result<Depot, pagedepot_linux::BuildError> {
         let misuse = if self.has(PAGEDEPOT_MISUSE_PRINTS) { print } else { print_and_abort };
         let kind =
             if self.has(PAGEDEPOT_MEMFD) { MemoryKind::Memfd } else { MemoryKind::default() };
@@ -113,8 +142,40 @@ impl pagedepot_options_t {
         if self.grow_to > 0 {
             builder = builder.grow_to(self.grow_to);
         }
+        if self.ceiling > 0 {
+            builder = builder.ceiling(self.ceiling);
+        }
+        if let Some(size) = page_size {
+            builder = builder.page_size(size);
+        }
+        if let Some(cpus) = isolated {
+            builder = builder.isolated_cpus(cpus);
+        }
         builder.build()
     }
+}
+
+/// A structure of options: all of it but the size is 0 where C's initializer made it.
+///
+/// # Safety
+/// `given` is NULL, or points to as many bytes as its first field says. `T` has the layout of C,
+/// begins with its size in bytes, and consists of numbers and pointers.
+pub(crate) unsafe fn sized<T: Default + Copy>(given: *const T) -> Result<T, &'static str> {
+    if given.is_null() {
+        return Ok(T::default());
+    }
+    // SAFETY: by the caller's promise; the size itself is always there.
+    let size = unsafe { *given.cast::<usize>() };
+    if size < size_of::<usize>() {
+        return Err("the options have no size: begin with the initializer PAGEDEPOT_..._INIT");
+    }
+    if size > size_of::<T>() {
+        return Err("the options are of a newer version than this library: install that");
+    }
+    let mut options = T::default();
+    // SAFETY: as above; the target has room.
+    unsafe { ptr::copy_nonoverlapping(given.cast::<u8>(), (&raw mut options).cast(), size) };
+    Ok(options)
 }
 
 fn print(misuse: Misuse) {
@@ -140,20 +201,26 @@ pub extern "C" fn pagedepot_version() -> *const c_char {
 /// Returns NULL with errno (EINVAL, ENOMEM, ...) and a text in pagedepot_last_error().
 ///
 /// # Safety
-/// `options` is NULL, or points to as many bytes as its field `size` says.
+/// `options` is NULL, or points to as many bytes as its field `size` says; `isolated_cpus` is NULL
+/// or a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_new(
     bytes: usize,
     options: *const pagedepot_options_t,
 ) -> *mut pagedepot_t {
-    let options = match pagedepot_options_t::read(options) {
-        Ok(options) => options,
+    // SAFETY: by the caller's promise.
+    let read = unsafe {
+        let options = pagedepot_options_t::read(options).map_err(str::to_owned);
+        options.and_then(|options| Ok((options, options.values()?)))
+    };
+    let (options, (page_size, isolated)) = match read {
+        Ok(read) => read,
         Err(text) => {
-            tell_text(libc::EINVAL, text);
+            tell_text(libc::EINVAL, &text);
             return ptr::null_mut();
         }
     };
-    match options.build(bytes) {
+    match options.build(bytes, page_size, isolated) {
         Ok(depot) => {
             let raw = depot.raw();
             mark(raw.base().as_ptr().cast(), raw.bytes(), Access::None);
@@ -172,7 +239,8 @@ pub unsafe extern "C" fn pagedepot_new(
 ///
 /// # Safety
 /// `handle` is of pagedepot_new() and was not deleted before. No thread is in a call of it, uses a
-/// page of it, or will do either. Callbacks of pagedepot_on_pressure() have returned.
+/// page of it, or will do either. Callbacks of pagedepot_on_pressure() have returned. Spaces over
+/// it were deleted, and monitors stopped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_delete(depot: *mut pagedepot_t) {
     if depot.is_null() {

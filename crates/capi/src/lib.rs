@@ -9,7 +9,10 @@
 //! |---|---|
 //! | `handle` | making a depot and taking it away |
 //! | `blocks` | allocating and freeing |
-//! | `reclaim` | drains, trims, pins, pressure, statistics |
+//! | `reclaim` | drains, trims, ceilings, pins, pressure, statistics |
+//! | `monitor` | a thread that reacts to the pressure on memory |
+//! | `space` | `vmalloc` |
+//! | `publish` | statistics for `pagedepot top` |
 //! | `error` | `errno`, and the text of the last error |
 //! | `poison` | the feature `poison`: free pages for AddressSanitizer and valgrind |
 #![warn(missing_docs)]
@@ -17,10 +20,16 @@
 mod blocks;
 mod error;
 mod handle;
+mod monitor;
 mod poison;
+mod publish;
 mod reclaim;
+mod space;
 
 pub use blocks::*;
 pub use error::pagedepot_last_error;
 pub use handle::*;
+pub use monitor::*;
+pub use publish::*;
 pub use reclaim::*;
+pub use space::*;

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use pagedepot_linux::reclaim::{PinnedRange, Pressure};
+use pagedepot_linux::reclaim::{Ceiling, PinnedRange, Pressure};
 use pagedepot_linux::{Drained, Mode, Scope};
 
 use crate::error::{set_errno, status, tell, tell_text};
@@ -10,7 +10,8 @@ use crate::handle::{depot, pagedepot_t};
 
 /// A drain that interrupts no CPU: what lies on shelves.
 pub const PAGEDEPOT_QUIET: c_int = 0;
-/// A drain that takes everything, and interrupts each CPU once that is not isolated.
+/// A drain that takes everything. Each CPU that runs a thread of this process, is not isolated and
+/// caches more than lies on shelves is interrupted once.
 pub const PAGEDEPOT_FULL: c_int = 1;
 /// A drain that interrupts no CPU, and asks each for what only its owner can take: the next thread
 /// there that allocates or frees hands it over.
@@ -29,7 +30,9 @@ pub struct pagedepot_drained_t {
     pub in_flight_pages: u64,
     /// In fronts that it did not take, at most.
     pub unreachable_pages: u64,
-    /// CPUs that were interrupted.
+    /// CPUs that were fenced. A fence interrupts the CPU only if a thread of this process runs
+    /// there at that moment; with PAGEDEPOT_PER_CPU_LOCKS it takes the CPU's lock and interrupts
+    /// nothing.
     pub fences: u64,
     /// CPUs that another drain was at, or that could not be fenced.
     pub busy_cpus: u64,
@@ -66,7 +69,9 @@ pub struct pagedepot_trimmed_t {
     pub bytes: u64,
     /// System calls that it took.
     pub calls: u64,
-    /// 1 when there may be more to give back.
+    /// 1 when the trim ended early, and bytes may be 0 though much is free: another thread was
+    /// trimming, or a request had run out of pages less than 20 ms before and needs what is free.
+    /// Try again later.
     pub cut_short: c_int,
 }
 
@@ -202,6 +207,28 @@ pub unsafe extern "C" fn pagedepot_trim(
             -1
         }
     }
+}
+
+/// Sets how many bytes the depot hands out and keeps resident at most, rounded down to whole
+/// pageblocks (512 pages). A lower ceiling takes pages back as a request does that runs short: it
+/// drains, and calls callbacks. Returns 0, or -1 with errno: ENOMEM when too much is held, then the
+/// ceiling is as low as it could be made; EBUSY when the depot is pinned, ENOTSUP when it can grow.
+///
+/// # Safety
+/// `handle` is NULL or a live depot. Not called by signal handlers, nor by callbacks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_set_ceiling(handle: *const pagedepot_t, bytes: usize) -> c_int {
+    let Some(depot) = depot(handle) else { return -1 };
+    status(Ceiling::of(depot).set(bytes).map(drop))
+}
+
+/// The ceiling in force: all bytes of the depot unless one was set. 0: the handle is NULL.
+///
+/// # Safety
+/// `handle` is NULL or a live depot.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_ceiling(handle: *const pagedepot_t) -> usize {
+    depot(handle).map_or(0, |depot| Ceiling::of(depot).bytes())
 }
 
 /// Keeps trims away from pages that a device maps (io_uring, VFIO, RDMA), until as many calls of
