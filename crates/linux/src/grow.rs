@@ -13,7 +13,7 @@ use pagedepot::{ConfigError, FrameRange, NodeId, Pfn, ZoneId};
 use crate::depot::Depot;
 use crate::error::{BuildError, no_mapping, no_memory};
 use crate::growth::unit;
-use crate::memory::Mapping;
+use crate::mapping::Mapping;
 use crate::numa;
 
 impl Depot {

@@ -3,7 +3,7 @@
 use pagedepot::PageSize;
 
 use crate::fork_mark::ForkMark;
-use crate::memory::Mapping;
+use crate::mapping::Mapping;
 use crate::sync::ForkLock;
 
 /// Frames per unit of added memory, see

@@ -141,6 +141,7 @@ mod growth;
 #[cfg(feature = "monoio")]
 mod io_buf;
 mod limits;
+mod mapping;
 mod maps;
 mod memory;
 mod metadata;

@@ -19,7 +19,7 @@ use rustix::mm::Advice;
 
 use crate::error::{BuildError, no_mapping};
 use crate::fork_mark::ForkMark;
-use crate::memory::Mapping;
+use crate::mapping::Mapping;
 
 const LOCKS_AT: usize = 128;
 const _: () = assert!(align_of::<CpuLock>() <= LOCKS_AT);

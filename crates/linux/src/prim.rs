@@ -174,12 +174,12 @@ pub fn thread_id() -> u32 {
 
 /// Words, zero at first; in production untouched parts take no memory.
 #[cfg(not(loom))]
-pub struct Words(crate::memory::Mapping);
+pub struct Words(crate::mapping::Mapping);
 
 #[cfg(not(loom))]
 impl Words {
     pub fn new(count: usize) -> Result<Self, Errno> {
-        crate::memory::Mapping::anonymous(count * size_of::<AtomicU64>()).map(Words)
+        crate::mapping::Mapping::anonymous(count * size_of::<AtomicU64>()).map(Words)
     }
 
     pub fn get(&self, index: usize) -> &AtomicU64 {

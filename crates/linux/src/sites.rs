@@ -33,7 +33,7 @@ use rustix::io::Errno;
 
 #[cfg(feature = "allocinfo")]
 use {
-    crate::memory::Mapping,
+    crate::mapping::Mapping,
     crate::prim::{AtomicU64, Ordering},
     std::panic::Location,
     std::sync::Arc,

@@ -14,7 +14,7 @@ use super::host::{DepotHost, PurgeWanted};
 use super::mapper::LinuxMapper;
 use super::space::{Space, Vmalloc};
 use crate::depot::Depot;
-use crate::memory::Mapping;
+use crate::mapping::Mapping;
 use crate::topology::Topology;
 
 /// Default size of the range as a multiple of the depot's, and no less than [`RANGE_MIN`].

@@ -35,8 +35,8 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::bits::Bits;
+use crate::mapping::Mapping;
 use crate::maps::{self, FileId, Mapped};
-use crate::memory::Mapping;
 
 /// The reserved addresses, and which of them are lost.
 pub(super) struct Reserved {

@@ -14,7 +14,7 @@ use pagedepot_vmap::{
 
 use super::LinuxVmap;
 use crate::depot::Depot;
-use crate::memory::Mapping;
+use crate::mapping::Mapping;
 use crate::shrinkers::Shrinkers;
 
 /// Contiguous ranges of addresses over scattered pages of a [`Depot`].
