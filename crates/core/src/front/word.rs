@@ -187,7 +187,7 @@ impl Word {
         let first = wanted.min(self.rounds());
         let left = self.rounds() - first;
         let runs = [SlotRun::new(loaded, left, first), SlotRun::NONE];
-        let one = Word((self.0 & !ROUNDS_MASK) | u64::from(left) * ONE_ROUND);
+        let one = Word((self.0 & !ROUNDS_MASK) | (u64::from(left) * ONE_ROUND));
         let (new, runs) = match self.with_full_loaded(rounds_max) {
             Some(_) if first < wanted => {
                 let (full, _) = self.previous()?;
@@ -210,7 +210,7 @@ impl Word {
         let first = wanted.min(rounds_max.saturating_sub(self.rounds()));
         let rounds = self.rounds() + first;
         let runs = [SlotRun::new(loaded, self.rounds(), first), SlotRun::NONE];
-        let one = Word((self.0 & !ROUNDS_MASK) | u64::from(rounds) * ONE_ROUND);
+        let one = Word((self.0 & !ROUNDS_MASK) | (u64::from(rounds) * ONE_ROUND));
         let (new, runs) = match self.with_empty_loaded() {
             Some(_) if first < wanted => {
                 let (empty, _) = self.previous()?;
