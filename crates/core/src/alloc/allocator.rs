@@ -11,7 +11,7 @@ use super::globals::Globals;
 use super::hooks::Options;
 use super::layout::Layout;
 use crate::cpus::Cpus;
-use crate::frame::{Class, Order, PageSize, Pfn, ZoneId};
+use crate::frame::{Order, PageSize, Pfn};
 use crate::front::WordOffset;
 use crate::pcp::Caches;
 
@@ -72,20 +72,13 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// [`AllocError`]; see [`shortage`](Self::shortage) for where the pages are.
     #[inline]
     pub fn alloc(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        let Some(word) = self.simple_word(order, flags) else {
+        let Some(word) = flags.simple_word(order, self.simple_level) else {
             return self.alloc_general(order, flags);
         };
         match self.caches.cpus.pop(self.caches.pcps.blocks(), word) {
             Some(frame) => Ok(Pfn::new(frame)),
             None => self.alloc_refused(order, flags, word),
         }
-    }
-
-    /// The front that a request pops from, if that is all that it does.
-    #[inline(always)]
-    fn simple_word(&self, order: Order, flags: Flags) -> Option<WordOffset> {
-        let class = Class::of(order).filter(|_| flags.is_simple(self.simple_level))?;
-        Some(WordOffset::new(ZoneId::new(0), class, flags.mobility()))
     }
 
     /// The fast path of [`alloc`](Self::alloc) alone: one pop from this CPU's front. `None`: ask
@@ -95,7 +88,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// know that it takes longer.
     #[inline]
     pub fn alloc_fast(&self, order: Order, flags: Flags) -> Option<Pfn> {
-        let word = self.simple_word(order, flags)?;
+        let word = flags.simple_word(order, self.simple_level)?;
         self.caches.cpus.pop(self.caches.pcps.blocks(), word).map(Pfn::new)
     }
 
@@ -182,14 +175,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     #[cold]
     #[inline(never)]
     pub fn free_refused(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        if self.free_locked(pfn, order) { Ok(()) } else { self.free_general(pfn, order) }
-    }
-
-    /// [`free`](Self::free) of a block that no front took by one push.
-    #[cold]
-    #[inline(never)]
-    fn free_general(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        self.blocks().free(pfn, order)
+        if self.free_locked(pfn, order) { Ok(()) } else { self.blocks().free(pfn, order) }
     }
 
     /// Splits an allocated block into blocks of order `to`, each of which is then freed by itself.

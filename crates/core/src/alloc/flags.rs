@@ -1,6 +1,7 @@
 //! What a request may and wants to use.
 
-use crate::frame::Mobility;
+use crate::frame::{Class, Mobility, Order, ZoneId};
+use crate::front::WordOffset;
 use crate::store::Manner;
 
 /// How to serve a request (Linux: GFP flags). The default: movable, any zone, may reclaim, not
@@ -105,6 +106,13 @@ impl Flags {
     #[inline]
     pub(crate) const fn is_simple(self, level: u8) -> bool {
         self.takes_level(level) && self.0 & (ZEROED | THIS_NODE) == 0
+    }
+
+    /// The front that a request pops from, if that is all that it does.
+    #[inline(always)]
+    pub(super) fn simple_word(self, order: Order, level: u8) -> Option<WordOffset> {
+        let class = Class::of(order).filter(|_| self.is_simple(level))?;
+        Some(WordOffset::new(ZoneId::new(0), class, self.mobility()))
     }
 
     pub(crate) const fn is_atomic(self) -> bool {
