@@ -3,7 +3,8 @@
 mod common;
 
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{StopAtEnd, all_back, in_child, work};
@@ -64,6 +65,27 @@ fn what_is_added_can_be_had_and_used() {
         drop(whole);
         all_back(&depot);
     }
+}
+
+/// Growing ends a shortage: callbacks are called before it, and not after it.
+#[test]
+fn callbacks_are_called_until_it_grows() {
+    let depot = Depot::builder(4 << 20).grow_to(2 * GIB).build().unwrap();
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = calls.clone();
+    let callback = move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        0
+    };
+    depot.on_pressure(callback).unwrap();
+    let mut held: Vec<Page> = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect();
+    let before = calls.load(Ordering::Relaxed);
+    assert!(before > 0);
+    depot.grow(ZONE, 1).unwrap();
+    held.extend((0..2000).map(|_| depot.page(Order::BASE).unwrap()));
+    assert_eq!(calls.load(Ordering::Relaxed), before);
+    drop(held);
+    all_back(&depot);
 }
 
 #[test]

@@ -1,6 +1,17 @@
 //! Threads that allocate, write an owner's mark into each page, and check it before they free.
 #![allow(dead_code)] // Each test file uses its part.
 
+#[path = "../../../core/tests/common/marks.rs"]
+pub mod marks;
+#[path = "../../../core/tests/common/meetings.rs"]
+pub mod meetings;
+#[path = "../../../core/tests/common/pairs.rs"]
+pub mod pairs;
+#[path = "../../../core/tests/common/rng.rs"]
+pub mod rng;
+#[path = "../../../core/tests/common/usage.rs"]
+pub mod usage;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -39,6 +50,18 @@ pub fn seed() -> u64 {
 
 pub fn order(n: u32) -> Order {
     Order::new(n).unwrap()
+}
+
+/// How long a soak lasts: `PAGEDEPOT_SOAK_SECONDS`, otherwise `short`.
+pub fn soak(short: Duration) -> Duration {
+    match std::env::var("PAGEDEPOT_SOAK_SECONDS") {
+        Ok(seconds) => Duration::from_secs(
+            seconds
+                .parse()
+                .expect("PAGEDEPOT_SOAK_SECONDS is a whole number of seconds, as in 600"),
+        ),
+        Err(_) => short,
+    }
 }
 
 /// Runs this thread on one CPU; `false` when it may not.

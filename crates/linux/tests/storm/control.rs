@@ -1,0 +1,219 @@
+//! Threads that do everything else to a depot.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pagedepot_linux::builder::{CacheLimits, Evacuation};
+use pagedepot_linux::reclaim::{Ceiling, Compaction, Reporting};
+use pagedepot_linux::vmalloc::PurgeDepth;
+use pagedepot_linux::{CpuId, Depot, Mode, Scope, Vmalloc, ZoneId};
+
+use crate::common::meetings::Set;
+use crate::common::order;
+use crate::common::rng::Rng;
+use crate::feature::Feature;
+use crate::world::World;
+
+const ZONE: ZoneId = ZoneId::new(0);
+
+pub struct Control<'d> {
+    pub world: Arc<World>,
+    pub depot: &'d Depot,
+    pub space: Option<Vmalloc>,
+    pub rng: Rng,
+    pub cpus: u32,
+}
+
+impl Control<'_> {
+    fn until_over(&mut self, mut step: impl FnMut(&mut Self)) {
+        while !self.world.is_over() {
+            step(self);
+            std::thread::yield_now();
+        }
+    }
+
+    fn cpu(&mut self) -> CpuId {
+        CpuId::new(self.rng.below(self.cpus.into()) as u32)
+    }
+
+    fn scope(&mut self) -> Scope {
+        if self.rng.one_in(2) { Scope::ALL } else { Scope::cpu(self.cpu()) }
+    }
+
+    fn rest(&mut self, us_max: u64) {
+        std::thread::sleep(Duration::from_micros(self.rng.below(us_max)));
+    }
+
+    pub fn drain(mut self) {
+        let world = self.world.clone();
+        self.until_over(|this| {
+            let scope = this.scope();
+            match this.rng.below(6) {
+                0..=3 => {
+                    let _now = world.meetings.begin(Feature::Drain);
+                    this.depot.drain(scope, [Mode::Full, Mode::Quiet][this.rng.index(2)]);
+                }
+                4 => {
+                    let _now = world.meetings.begin(Feature::Handover);
+                    this.depot.drain(scope, Mode::Handover);
+                }
+                _ => {
+                    let _now = world.meetings.begin(Feature::Handover);
+                    let fence_after_ms = [None, Some(0), Some(2)][this.rng.index(3)];
+                    let mut handover = this.depot.drain_handover(scope, fence_after_ms);
+                    this.rest(500);
+                    if this.rng.one_in(2) {
+                        let _drain = world.meetings.begin(Feature::Drain);
+                        this.depot.drain(scope, Mode::Full);
+                    }
+                    this.depot.cpu_caches().hand_over();
+                    handover.wait(1);
+                }
+            }
+        });
+    }
+
+    pub fn switch(mut self) {
+        let world = self.world.clone();
+        let mut policy = None;
+        self.until_over(|this| {
+            let (cpu, caches) = (this.cpu(), this.depot.cpu_caches());
+            match this.rng.below(8) {
+                0..=1 => {
+                    let _now = world.meetings.begin(Feature::Disable);
+                    caches.disable();
+                    this.rest(2000);
+                    caches.enable();
+                }
+                2..=3 => {
+                    let _now = world.meetings.begin(Feature::Retire);
+                    caches.retire(cpu);
+                    this.rest(1000);
+                    caches.restore(cpu);
+                }
+                4 => {
+                    for _ in 0..50 {
+                        let _now = world.meetings.begin(Feature::Decay);
+                        caches.decay();
+                        std::thread::yield_now();
+                    }
+                }
+                5 => {
+                    let high_min = this.rng.below(500);
+                    let high_max = high_min + this.rng.below(4000);
+                    for _ in 0..50 {
+                        let _now = world.meetings.begin(Feature::Limits);
+                        let limits = CacheLimits { batch: 63, high_min, high_max };
+                        this.depot.settings(ZONE).unwrap().set_cache_limits(limits);
+                        std::thread::yield_now();
+                    }
+                }
+                _ => {
+                    let policies =
+                        [Evacuation::Off, Evacuation::Goal { percent: 70 }, Evacuation::Adaptive];
+                    let next = policies[this.rng.index(3)];
+                    let feature = Feature::of_policy(next);
+                    this.depot.settings(ZONE).unwrap().set_evacuation(next);
+                    if let Some((before, _)) = policy.take() {
+                        world.meetings.meet(before, feature);
+                    }
+                    policy = Some((feature, world.meetings.begin(feature)));
+                }
+            }
+            assert!(!this.depot.shortage().to_string().is_empty());
+            this.rest(300);
+        });
+    }
+
+    pub fn compact(mut self) {
+        self.until_over(|this| {
+            let rules = match this.rng.below(5) {
+                0 => Compaction::all(),
+                1 => Compaction::pageblocks(this.rng.below(20) as u32 + 1),
+                2 => Compaction::order(order(8 + this.rng.below(3) as u32)),
+                3 => Compaction::range(512 << this.rng.below(4), 512 << this.rng.below(4)),
+                _ => Compaction::range(this.rng.below(3000) as u32 + 1, 1),
+            };
+            let rules = rules.moves_max(this.rng.below(2000)).looks_max(this.rng.below(10) + 1);
+            let mode = [Mode::Quiet, Mode::Full, Mode::Handover][this.rng.index(3)];
+            let now = this.world.meetings.begin(Feature::Compaction);
+            // More may be asked for than there is.
+            _ = this.depot.compact(rules.drain(mode));
+            drop(now);
+            this.rest(500);
+        });
+    }
+
+    /// Gives memory back to the system, and purges.
+    pub fn give_back(mut self) {
+        let world = self.world.clone();
+        self.until_over(|this| {
+            match this.rng.below(3) {
+                0 => {
+                    let _now = world.meetings.begin(Feature::Trim);
+                    this.depot.trim().unwrap();
+                }
+                1 => {
+                    let depth = [PurgeDepth::Lazy, PurgeDepth::Decay, PurgeDepth::Everything]
+                        [this.rng.index(3)];
+                    if let Some(space) = &this.space {
+                        let _now = world.meetings.begin(Feature::Vmalloc);
+                        space.purge(depth);
+                    }
+                }
+                _ => this.rest(3000),
+            }
+            this.rest(1000);
+        });
+    }
+
+    /// Gives whole pageblocks back.
+    pub fn report(mut self) {
+        self.until_over(|this| {
+            let now = this.world.meetings.begin(Feature::Reporting);
+            Reporting::of(this.depot).pass(this.rng.below(6)).unwrap();
+            drop(now);
+            this.rest(1000);
+        });
+    }
+
+    /// Sets ceilings, of a depot that does not grow.
+    pub fn limit(mut self) {
+        let world = self.world.clone();
+        self.until_over(|this| {
+            let bytes = this.depot.bytes() * (60 + this.rng.below(41) as usize) / 100;
+            let now = world.meetings.begin(Feature::Ceiling);
+            world.usage.note_unsure(true);
+            let ceiling = Ceiling::of(this.depot);
+            // Held: as low as it could be made.
+            _ = ceiling.set(bytes);
+            world.usage.manage((ceiling.bytes() / 4096) as i64 - world.usage.managed());
+            world.usage.note_unsure(false);
+            drop(now);
+            this.rest(10_000);
+        });
+    }
+
+    /// Grows the depot, as far as it goes.
+    pub fn grow(mut self) {
+        let world = self.world.clone();
+        // In most rounds it does not grow, and runs short.
+        let steps = self.rng.below(1500);
+        for _ in 0..steps {
+            if world.is_over() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _now = world.meetings.begin(Set::from(Feature::Growing));
+        let before = self.depot.bytes();
+        self.depot.grow(ZONE, 1).unwrap();
+        // The round goes on with as much in use as before.
+        world.usage.set_goal(4);
+        world.usage.manage(((self.depot.bytes() - before) / 4096) as i64);
+        while !world.is_over() {
+            self.depot.grow(ZONE, 1).unwrap_err();
+            self.rest(20_000);
+        }
+    }
+}

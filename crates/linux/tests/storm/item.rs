@@ -1,0 +1,218 @@
+//! What a worker holds.
+
+use std::sync::Arc;
+
+use pagedepot_linux::reclaim::PinnedRange;
+use pagedepot_linux::{Depot, Movable, Page, Pages, Pfn, VmallocBuf};
+
+use crate::common::meetings::Set;
+use crate::feature::Feature;
+use crate::world::{World, check, check_from, write};
+
+#[cfg(feature = "allocator-api2")]
+pub type Collection = allocator_api2::vec::Vec<u64, Depot>;
+
+pub enum What {
+    Page(Page),
+    Pages(Pages),
+    /// Pages at an address, of a depot.
+    At(Depot, Pfn, u32),
+    Movable(Movable),
+    #[cfg(feature = "allocator-api2")]
+    Collection(Collection),
+    Buf(VmallocBuf),
+}
+
+/// Memory, with what tells it from all other.
+pub struct Item {
+    what: What,
+    /// Dropped with it, after the memory.
+    pub pinned: Option<PinnedRange>,
+    world: Arc<World>,
+    pub via: Set,
+    owner: u32,
+    pages: u32,
+    serial: u64,
+    /// Pages of the same serial before its first one.
+    first: usize,
+}
+
+impl Item {
+    /// Memory that a request has just got, and which counts as used.
+    pub fn new(what: What, world: &Arc<World>, owner: u32, pages: u32, via: Set) -> Self {
+        let (world, serial) = (world.clone(), world.serial());
+        let mut item = Item { what, pinned: None, world, via, owner, pages, serial, first: 0 };
+        if let Some(start) = item.fixed() {
+            item.world.take(start, pages, owner, via);
+        }
+        if via.0 & Set::from(Feature::Zeroed).0 != 0 {
+            item.with_bytes(|bytes| assert!(bytes.iter().all(|&byte| byte == 0)));
+        }
+        item.with_bytes_mut(|bytes| write(bytes, serial));
+        item
+    }
+
+    /// The first page, if the pages stay where they are and have marks.
+    fn fixed(&self) -> Option<Pfn> {
+        match &self.what {
+            What::Page(page) => Some(page.pfn()),
+            What::Pages(pages) => Some(pages.start()),
+            What::At(_, start, _) => Some(*start),
+            _ => None,
+        }
+    }
+
+    pub fn pages(&self) -> u32 {
+        self.pages
+    }
+
+    pub fn is_buf(&self) -> bool {
+        matches!(self.what, What::Buf(_))
+    }
+
+    /// Where a movable page is now, or a fixed one.
+    pub fn place(&self) -> Option<Pfn> {
+        match &self.what {
+            What::Movable(page) => Some(page.pfn()),
+            _ => self.fixed(),
+        }
+    }
+
+    fn with_bytes(&self, with: impl FnOnce(&[u8])) {
+        match &self.what {
+            What::Page(page) => with(page),
+            What::Pages(pages) => with(pages),
+            What::At(depot, start, pages) => {
+                let start = depot.raw().address(*start).as_ptr();
+                // SAFETY: held by this value.
+                with(unsafe { std::slice::from_raw_parts(start, *pages as usize * 4096) });
+            }
+            What::Movable(page) => with(&page.read()),
+            #[cfg(feature = "allocator-api2")]
+            What::Collection(all) => with(words(all)),
+            What::Buf(buf) => with(buf),
+        }
+    }
+
+    fn with_bytes_mut(&mut self, with: impl FnOnce(&mut [u8])) {
+        match &mut self.what {
+            What::Page(page) => with(page),
+            What::Pages(pages) => with(pages),
+            What::At(depot, start, pages) => {
+                let start = depot.raw().address(*start).as_ptr();
+                // SAFETY: held by this value.
+                with(unsafe { std::slice::from_raw_parts_mut(start, *pages as usize * 4096) });
+            }
+            What::Movable(page) => with(&mut page.write()),
+            #[cfg(feature = "allocator-api2")]
+            What::Collection(all) => with(words_mut(all)),
+            What::Buf(buf) => with(buf),
+        }
+    }
+
+    /// Fails unless it is as it was written.
+    pub fn check(&self) {
+        self.with_bytes(|bytes| check_from(bytes, self.serial, self.first));
+    }
+
+    /// Checks it, and removes its marks: it is about to be freed, or to become something else.
+    fn leave(&self) {
+        self.check();
+        if let Some(start) = self.fixed() {
+            self.world.marks.give_back(start, self.pages, self.owner);
+        }
+    }
+
+    /// Checks and frees it.
+    pub fn free(self) {
+        let world = self.world.clone();
+        let _now = world.meetings.begin(self.via);
+        self.leave();
+        let Item { what, pinned, pages, .. } = self;
+        if let What::At(depot, start, pages) = &what {
+            // SAFETY: held, and gone from here.
+            unsafe { depot.raw().free_contiguous(*start, *pages) }.unwrap();
+        }
+        drop(what);
+        drop(pinned);
+        world.usage.use_pages(-i64::from(pages));
+    }
+
+    /// The page, of a free in bulk.
+    pub fn into_page(self) -> Result<(Page, u32), Self> {
+        if !matches!(self.what, What::Page(_)) {
+            return Err(self);
+        }
+        self.leave();
+        match self.what {
+            What::Page(page) => Ok((page, self.pages)),
+            _ => unreachable!("looked at before"),
+        }
+    }
+
+    /// A movable page becomes one that stays, and a block becomes parts.
+    pub fn transform(self, to: pagedepot_linux::Order) -> Vec<Self> {
+        let Item { what, pinned, world, via, owner, pages, serial, first } = self;
+        let again = |what, first, pages, via| Item {
+            what,
+            pinned: None,
+            world: world.clone(),
+            via,
+            owner,
+            pages,
+            serial,
+            first,
+        };
+        match what {
+            What::Movable(page) => {
+                let via = via.and(Feature::Owned);
+                world.meetings.meet(via, via);
+                let page = page.into_page();
+                world.take(page.pfn(), pages, owner, via);
+                vec![Item { pinned, ..again(What::Page(page), first, pages, via) }]
+            }
+            What::Page(page) if to < page.order() => {
+                let via = via.and(Feature::Split).and(Feature::of_order(to));
+                let _now = world.meetings.begin(via);
+                let parts = page.split(to).unwrap_or_else(|(_, error)| panic!("{error}"));
+                let part = |(number, page): (usize, Page)| {
+                    let first = first + (number << to.get());
+                    again(What::Page(page), first, to.frames(), via)
+                };
+                parts.enumerate().map(part).collect()
+            }
+            what => vec![Item { pinned, ..again(what, first, pages, via) }],
+        }
+    }
+
+    /// Changes the size of a buffer, if it is one.
+    pub fn resize(&mut self, pages: u32) {
+        let What::Buf(buf) = &mut self.what else { return };
+        let via = self.via.and(Feature::Resize);
+        let _now = self.world.meetings.begin(via);
+        let usage = &self.world.usage;
+        usage.use_pages(pages.into());
+        let kept = pages.min(self.pages) as usize * 4096;
+        match buf.resize(pages as usize * 4096) {
+            Ok(()) => {
+                check(&buf[..kept], self.serial);
+                write(buf, self.serial);
+                usage.use_pages(-i64::from(self.pages));
+                (self.pages, self.via) = (pages, via);
+            }
+            Err(_) => usage.use_pages(-i64::from(pages)),
+        }
+    }
+}
+
+#[cfg(feature = "allocator-api2")]
+fn words(all: &Collection) -> &[u8] {
+    // SAFETY: integers, as bytes.
+    unsafe { std::slice::from_raw_parts(all.as_ptr().cast(), all.len() * 8) }
+}
+
+#[cfg(feature = "allocator-api2")]
+fn words_mut(all: &mut Collection) -> &mut [u8] {
+    // SAFETY: as above; any bytes are integers.
+    unsafe { std::slice::from_raw_parts_mut(all.as_mut_ptr().cast(), all.len() * 8) }
+}

@@ -1,0 +1,310 @@
+//! Everything at once, at random: pages of all kinds and orders, movable ones among them, ranges,
+//! pages at given addresses, collections, buffers that are resized, pins, waits, forks and signal
+//! handlers, beside drains of all modes, compaction, trims, ceilings and every switch.
+//!
+//! 1. *No page has two holders.* Each has its holder's mark, and keeps what its holder wrote, when
+//!    it is moved, too. Zeroed pages are.
+//! 2. *No page is lost.* After each round the depot counts as held what is held.
+//! 3. *No request for a page fails* while less than 60 percent of the memory is in use.
+//! 4. *A pinned page stays*, and a forked child gets errors, and waits for nothing.
+//! 5. *Every pair of features meets* that the [table](../pairs/table.txt) says does.
+//!
+//! A storm takes 2 seconds, or `PAGEDEPOT_SOAK_SECONDS`, and longer until all pairs have met.
+//! `PAGEDEPOT_SEED` repeats its choices. Each round has a depot of its own, whose last pages go
+//! when its handles are gone.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod control;
+mod feature;
+mod handler;
+#[path = "../../../rseq/tests/interrupts/mod.rs"]
+mod interrupts;
+mod item;
+mod worker;
+mod world;
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use common::meetings::Set;
+use common::pairs::Table;
+use common::rng::{Rng, seed};
+use common::soak;
+use control::Control;
+use feature::Feature;
+use interrupts::{Interrupts, install};
+use item::Item;
+use pagedepot_linux::builder::{CpuSet, Topology};
+use pagedepot_linux::reclaim::Pressure;
+use pagedepot_linux::{CpuId, Depot, MemoryKind, Mode, Scope, Vmalloc};
+use worker::{Pool, Worker};
+use world::World;
+
+const MIB: usize = 1 << 20;
+const BYTES: usize = 56 * MIB;
+/// How far a depot that grows does: by as much as it does at a time.
+const BYTES_MAX: usize = 1100 * MIB;
+const WORKERS: u32 = 4;
+const ROUND: Duration = Duration::from_millis(400);
+/// How many times its time a storm goes on for pairs that have not met.
+const LONGER: u32 = 60;
+/// Most pages that an address space keeps for later.
+const SPACE_PAGES: i64 = 1200;
+
+/// One storm at a time: the handler's depot is one for the process, and children are forked.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// What a storm is made of.
+#[derive(Clone, Copy)]
+struct Options {
+    checked: bool,
+    locks: bool,
+    /// It grows; otherwise ceilings are set.
+    grows: bool,
+    isolates: bool,
+}
+
+/// By the name of its test.
+const STORMS: [(&str, Options); 4] = [
+    ("sequences", Options { checked: false, locks: false, grows: true, isolates: false }),
+    ("sequences_checked", Options { checked: true, locks: false, grows: false, isolates: false }),
+    ("locks", Options { checked: false, locks: true, grows: false, isolates: true }),
+    ("locks_checked", Options { checked: true, locks: true, grows: true, isolates: true }),
+];
+
+/// Whether this is a run under ThreadSanitizer, which follows no forks.
+fn is_sanitized() -> bool {
+    std::env::var_os("TSAN_OPTIONS").is_some()
+}
+
+impl Options {
+    fn features(self) -> Set {
+        let lacks = Set::NONE
+            .and_if(!self.checked, Feature::Checked)
+            .and_if(!self.locks, Feature::Locks)
+            .and_if(!self.isolates, Feature::IsolatedCpus)
+            .and_if(!self.grows, Feature::Growing)
+            .and_if(self.grows, Feature::Ceiling)
+            // A depot that grows seldom runs short.
+            .and_if(self.grows, Feature::Pressure)
+            .and_if(is_sanitized(), Feature::Forks)
+            .and_if(cfg!(not(feature = "allocator-api2")), Feature::Collections);
+        Set(Feature::ALL.iter().fold(Set::NONE, |all, &one| all.and(one)).0 & !lacks.0)
+    }
+
+    /// The pairs of the table that it must cross.
+    fn pairs(self, table: &Table<'_>) -> Vec<(usize, usize)> {
+        let has = |number: usize| self.features().0 >> number & 1 == 1;
+        table.of_storm().filter(|&(one, other)| has(one) && has(other)).collect()
+    }
+
+    fn depot(self) -> Depot {
+        let builder = Depot::builder(BYTES).memory(MemoryKind::Memfd);
+        let builder = builder.checked(self.checked).track_owner(self.checked);
+        let builder = builder.per_cpu_locks(self.locks);
+        let builder = if self.grows { builder.grow_to(BYTES_MAX) } else { builder };
+        let isolated: CpuSet = common::usable_cpus().into_iter().take(1).map(CpuId::new).collect();
+        let builder = if self.isolates { builder.isolated_cpus(isolated) } else { builder };
+        builder.build().unwrap()
+    }
+}
+
+fn table() -> Table<'static> {
+    let table = Table::parse(include_str!("../pairs/table.txt"));
+    assert_eq!(&table.names()[..Feature::NAMES.len()], Feature::NAMES);
+    table
+}
+
+fn storm(name: &str) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: the handler allocates and frees without waiting, which depots allow.
+    unsafe { install(libc::SIGUSR1, handler::allocate_and_free) };
+    let options = STORMS.iter().find(|storm| storm.0 == name).unwrap().1;
+    let world = Arc::new(World::new((2 * BYTES_MAX / 4096) as u32));
+    let seed = seed(name);
+    let always = Set::NONE
+        .and_if(options.checked, Feature::Checked)
+        .and_if(options.locks, Feature::Locks)
+        .and_if(options.isolates, Feature::IsolatedCpus);
+    let _always = world.meetings.begin(always);
+    let pairs = options.pairs(&table());
+    let missing = || -> Vec<_> {
+        let name = |number: usize| Feature::NAMES[number];
+        let missing = pairs.iter().filter(|pair| !world.meetings.have_met(pair.0, pair.1));
+        missing.map(|pair| (name(pair.0), name(pair.1))).collect()
+    };
+    let (began, time) = (Instant::now(), soak(Duration::from_secs(2)));
+    let mut rounds = 0_u64;
+    while began.elapsed() < time || !missing().is_empty() {
+        assert!(began.elapsed() < time * LONGER, "{name}: never met: {:?}", missing());
+        rounds += 1;
+        round(options, &world, seed + 1000 * rounds);
+    }
+    let (sure, failed) = world.usage.counts();
+    println!(
+        "{name}: {rounds} rounds, {} pairs met, {failed} failed, {sure} could not",
+        pairs.len()
+    );
+    assert!(sure > 0 || options.isolates);
+}
+
+/// Storms a depot, counts its pages, and takes it down.
+fn round(options: Options, world: &Arc<World>, seed: u64) {
+    let rng = |n| Rng::new(seed + n);
+    let depot = options.depot();
+    let builder = Vmalloc::builder(&depot).bytes(256 * MIB);
+    let space = builder.pool_bytes(MIB).lazy_bytes(MIB).warm_bytes(MIB).build().unwrap();
+    let usage = &world.usage;
+    usage.manage((BYTES / 4096) as i64 - usage.managed());
+    usage.use_pages(SPACE_PAGES - usage.used());
+    // The fronts of isolated CPUs are out of reach.
+    usage.note_unsure(options.isolates);
+    usage.set_goal([40, 55, 100, 100][rng(0).index(4)]);
+    world.stop.store(false, Ordering::Relaxed);
+    let pool = Pool::default();
+    let (given, callers) = (pool.clone(), world.clone());
+    depot.on_pressure(move |pressure| reclaim(&given, &callers, pressure)).unwrap();
+    let mut workers: Vec<Worker> = (1..=WORKERS)
+        .map(|owner| Worker {
+            world: world.clone(),
+            depot: depot.clone(),
+            space: Some(space.clone()),
+            pool: pool.clone(),
+            rng: rng(owner.into()),
+            owner,
+            held: Vec::new(),
+            last_fork: (owner == 1 && !is_sanitized()).then(Instant::now),
+        })
+        .collect();
+    let control = |n: u64| Control {
+        world: world.clone(),
+        depot: &depot,
+        space: Some(space.clone()),
+        rng: rng(100 + n),
+        cpus: Topology::read().cpu_count(),
+    };
+    let kept = handler::while_over(&depot, world, || {
+        std::thread::scope(|scope| {
+            for worker in &mut workers {
+                start(scope, world, || {
+                    let _signals = Interrupts::every(libc::SIGUSR1, Duration::from_micros(700));
+                    worker.run();
+                });
+            }
+            let mut controls = (0..9).map(control);
+            let mut next = || controls.next().unwrap();
+            let (drains, drains_too) = (next(), next());
+            let (switches, switches_too) = (next(), next());
+            let (compacts, compacts_too) = (next(), next());
+            let (gives_back, reports, sizes) = (next(), next(), next());
+            start(scope, world, || drains.drain());
+            start(scope, world, || drains_too.drain());
+            start(scope, world, || switches.switch());
+            start(scope, world, || switches_too.switch());
+            start(scope, world, || compacts.compact());
+            start(scope, world, || compacts_too.compact());
+            start(scope, world, || gives_back.give_back());
+            start(scope, world, || reports.report());
+            match options.grows {
+                true => start(scope, world, || sizes.grow()),
+                false => start(scope, world, || sizes.limit()),
+            }
+            std::thread::sleep(ROUND);
+            world.stop.store(true, Ordering::Relaxed);
+        });
+    });
+    let pooled = std::mem::take(&mut *pool.lock().unwrap());
+    workers[0].held.extend(pooled);
+    // Half of the rounds count the pages without those of the address space, which keeps some.
+    if rng(9).one_in(2) {
+        workers.iter_mut().for_each(Worker::leave_space);
+        drop(space);
+        let pages = |worker: &Worker| -> u64 {
+            worker.held.iter().map(|item| u64::from(item.pages())).sum()
+        };
+        let held = workers.iter().map(pages).sum::<u64>() + kept;
+        let census = depot.validate().unwrap();
+        assert_eq!(census.held_pages(), held, "{census:?}");
+    } else {
+        depot.validate().unwrap();
+        drop(space);
+    }
+    handler::end(&depot, world);
+    depot.cpu_caches().enable();
+    depot.drain(Scope::ALL, Mode::Full);
+    drop((depot, pool));
+    std::thread::scope(|scope| {
+        workers.into_iter().for_each(|worker| start(scope, world, || worker.end()));
+    });
+    assert_eq!(world.marks.held(), 0);
+}
+
+/// The callback: frees what workers left behind.
+fn reclaim(pool: &Pool, world: &World, pressure: Pressure) -> u64 {
+    let _now = world.meetings.begin(Feature::Pressure);
+    let mut freed = 0;
+    while freed < pressure.wanted_pages {
+        // A worker may hold the lock, this one even.
+        let Some(item) = pool.try_lock().ok().and_then(|mut pool| pool.pop()) else { break };
+        world.meetings.meet(Feature::Pressure, item.via);
+        freed += u64::from(item.pages());
+        Item::free(item);
+    }
+    freed
+}
+
+/// Starts a thread that ends the round if it fails.
+fn start<'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    world: &'scope Arc<World>,
+    work: impl FnOnce() + Send + 'scope,
+) {
+    scope.spawn(move || {
+        let _stop = StopOnPanic(world);
+        work();
+    });
+}
+
+struct StopOnPanic<'w>(&'w World);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn sequences() {
+    storm("sequences");
+}
+
+#[test]
+fn sequences_checked() {
+    storm("sequences_checked");
+}
+
+#[test]
+fn locks() {
+    storm("locks");
+}
+
+#[test]
+fn locks_checked() {
+    storm("locks_checked");
+}
+
+#[test]
+fn every_claim_of_the_table_is_checked_by_a_storm() {
+    let table = table();
+    let checked: Vec<_> = STORMS.iter().flat_map(|storm| storm.1.pairs(&table)).collect();
+    let names = table.names();
+    for (one, other) in table.of_storm() {
+        let is_built = |number| names[number] != "collections" || cfg!(feature = "allocator-api2");
+        let is_checked = checked.contains(&(one, other)) || !is_built(one) || !is_built(other);
+        assert!(is_checked || is_sanitized(), "{} and {}", names[one], names[other]);
+    }
+}

@@ -1,0 +1,373 @@
+//! A thread that allocates, frees, waits and forks, and what it holds.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use pagedepot_linux::vmalloc::Options;
+use pagedepot_linux::{AllocError, Depot, Flags, Mobility, Order, Page, PageRef, Pfn, Vmalloc};
+
+use crate::common::meetings::Set;
+use crate::common::rng::Rng;
+use crate::common::{in_child, order, pin, usable_cpus};
+use crate::feature::Feature;
+use crate::item::{Item, What};
+use crate::world::{World, check, write};
+
+/// Most items that a worker holds.
+const HELD_MAX: usize = 250;
+/// Most items in the pool.
+const POOLED_MAX: usize = 60;
+/// Least time between forks.
+const FORK_EACH: Duration = Duration::from_millis(40);
+/// Seconds that a child has: far more than it needs, even on a busy machine.
+const ALARM_S: u32 = 60;
+
+/// Items that workers leave behind, until a request runs short.
+pub type Pool = Arc<Mutex<Vec<Item>>>;
+
+pub struct Worker {
+    pub world: Arc<World>,
+    pub depot: Depot,
+    pub space: Option<Vmalloc>,
+    pub pool: Pool,
+    pub rng: Rng,
+    pub owner: u32,
+    pub held: Vec<Item>,
+    pub last_fork: Option<Instant>,
+}
+
+impl Worker {
+    pub fn run(&mut self) {
+        while !self.world.is_over() {
+            self.step();
+        }
+    }
+
+    /// Frees the buffers, and the handle of their address space.
+    pub fn leave_space(&mut self) {
+        let (bufs, held) = std::mem::take(&mut self.held).into_iter().partition(Item::is_buf);
+        self.held = held;
+        Vec::into_iter(bufs).for_each(Item::free);
+        self.space = None;
+    }
+
+    /// Drops the handles first, then what is left.
+    pub fn end(self) {
+        let Worker { world, depot, space, pool, held, .. } = self;
+        drop((depot, space, pool));
+        let _now = world.meetings.begin(Feature::Teardown);
+        for item in held {
+            world.meetings.meet(Feature::Teardown, item.via);
+            item.free();
+        }
+    }
+
+    fn order(&mut self) -> Order {
+        order([0, 0, 0, 0, 0, 0, 1, 1, 2, 3, 3, 4, 5, 6, 7, 8, 9, 10][self.rng.index(18)])
+    }
+
+    fn flags(&mut self) -> (Flags, Set) {
+        let flags = Flags::new(Mobility::ALL[self.rng.index(3)]);
+        let (flags, via) = match self.rng.below(20) {
+            0 => (flags.atomic(), Feature::NoWait.into()),
+            1..4 => (flags.compact(), Feature::Compacting.into()),
+            _ => (flags, Set::NONE),
+        };
+        match self.rng.one_in(8) {
+            true => (flags.zeroed(), via.and(Feature::Zeroed)),
+            false => (flags, via),
+        }
+    }
+
+    fn step(&mut self) {
+        if self.rng.one_in(100) {
+            let cpus = usable_cpus();
+            pin(cpus[self.rng.index(cpus.len())]);
+        }
+        let is_full = self.held.len() >= HELD_MAX || !self.world.usage.has_room();
+        match self.rng.below(80) {
+            _ if is_full && self.rng.one_in(2) => self.free(),
+            0..=24 if !is_full => self.page(),
+            25..=32 if !is_full => self.movable(),
+            33..=35 if !is_full => self.page_refs(),
+            36..=39 if !is_full => self.pages(),
+            40..=42 if !is_full => self.pages_at(),
+            43..=45 if !is_full => self.bulk(),
+            46..=48 if !is_full => self.collection(),
+            49..=51 if !is_full => self.buf(),
+            52..=53 => self.resize(),
+            54..=57 => self.transform(),
+            58..=60 => self.pin(),
+            61..=62 => self.pool(),
+            63 if self.rng.one_in(4) => self.wait(),
+            64 => self.fork(),
+            65..=67 => self.free_in_bulk(),
+            68..=70 => self.check(),
+            _ => self.free(),
+        }
+    }
+
+    /// Makes a request, and holds what it gets.
+    fn request(&mut self, pages: u32, via: Set, request: impl FnOnce(&mut Self) -> Option<What>) {
+        let world = self.world.clone();
+        let now = world.meetings.begin(via);
+        let found = world.usage.while_requested(pages, || Some((request(self)?, pages)));
+        drop(now);
+        if let Some(what) = found {
+            self.held.push(Item::new(what, &world, self.owner, pages, via));
+        }
+    }
+
+    fn page(&mut self) {
+        let (order, (flags, via)) = (self.order(), self.flags());
+        let via = via.and(Feature::Owned).and(Feature::of_order(order));
+        self.request(order.frames(), via, |this| {
+            let depot = &this.depot;
+            let request = || depot.page_with(order, flags).ok();
+            let is_sure = order == Order::BASE && via.0 & Set::from(Feature::NoWait).0 == 0;
+            let page = match is_sure {
+                true => this.world.usage.request_surely(request, || depot.shortage().to_string()),
+                false => request(),
+            };
+            page.map(What::Page)
+        });
+    }
+
+    fn movable(&mut self) {
+        let order = self.order();
+        let via = Set::from(Feature::Movable).and(Feature::of_order(order));
+        self.request(order.frames(), via, |this| {
+            Some(What::Movable(this.depot.movable(order, Flags::default()).ok()?))
+        });
+    }
+
+    fn page_refs(&mut self) {
+        let (order, (flags, via)) = (self.order(), self.flags());
+        let via = via.and(Feature::Borrowed).and(Feature::of_order(order));
+        let (world, frames) = (self.world.clone(), order.frames());
+        let _now = world.meetings.begin(via);
+        let get = || {
+            world
+                .usage
+                .while_requested(frames, || Some((self.depot.page_ref(order, flags).ok()?, frames)))
+        };
+        let mut refs: Vec<PageRef<'_>> = (0..8).map_while(|_| get()).collect();
+        for page in &mut refs {
+            world.take(page.pfn(), frames, self.owner, via);
+            write(page, 1);
+        }
+        std::thread::yield_now();
+        for page in refs {
+            check(&page, 1);
+            world.marks.give_back(page.pfn(), frames, self.owner);
+            drop(page);
+            world.usage.use_pages(-i64::from(frames));
+        }
+    }
+
+    fn pages(&mut self) {
+        let (flags, via) = self.flags();
+        let count = match self.rng.below(4) {
+            0 => self.rng.below(2500) as u32 + 1024,
+            1 => 1 << self.rng.below(12),
+            _ => self.rng.below(700) as u32 + 1,
+        };
+        self.request(count, via.and(Feature::Ranges), |this| {
+            Some(What::Pages(this.depot.pages(count, flags).ok()?))
+        });
+    }
+
+    fn pages_at(&mut self) {
+        let managed = (self.depot.bytes() / 4096) as u64;
+        let (start, count, compacts) = match self.rng.one_in(4) {
+            true => (self.rng.below(managed / 512 - 2) as u32 * 512, 1024, true),
+            false => {
+                let count = self.rng.below(40) as u32 + 1;
+                (self.rng.below(managed - 40) as u32, count, false)
+            }
+        };
+        let (flags, via) = match compacts {
+            true => (Flags::default().compact(), Feature::Compacting.into()),
+            false => self.flags(),
+        };
+        self.request(count, via.and(Feature::At), |this| {
+            this.depot.raw().alloc_at(Pfn::new(start), count, flags).ok()?;
+            Some(What::At(this.depot.clone(), Pfn::new(start), count))
+        });
+    }
+
+    fn bulk(&mut self) {
+        let order = order([0, 0, 1, 3, 4, 9, 10][self.rng.index(7)]);
+        let count = self.rng.index(80 >> order.get().min(5)) + 1;
+        let via = Set::from(Feature::Bulk).and(Feature::Owned).and(Feature::of_order(order));
+        let world = self.world.clone();
+        let _now = world.meetings.begin(via);
+        let got: Option<Vec<Page>> =
+            world.usage.while_requested(count as u32 * order.frames(), || {
+                let pages: Vec<Page> = self.depot.alloc_pages(order, count).ok()?.collect();
+                let got = pages.len() as u32 * order.frames();
+                Some((pages, got))
+            });
+        for page in got.into_iter().flatten() {
+            let (what, frames) = (What::Page(page), order.frames());
+            self.held.push(Item::new(what, &world, self.owner, frames, via));
+        }
+    }
+
+    fn free_in_bulk(&mut self) {
+        let world = self.world.clone();
+        let _now = world.meetings.begin(Feature::Bulk);
+        let (mut batch, mut all) = (Vec::new(), 0);
+        for _ in 0..self.rng.below(10) {
+            let Some(item) = self.pick() else { break };
+            world.meetings.meet(Feature::Bulk, item.via);
+            match item.into_page() {
+                Ok((page, pages)) => {
+                    batch.push(page);
+                    all += i64::from(pages);
+                }
+                Err(item) => self.held.push(item),
+            }
+        }
+        self.depot.free_pages(batch);
+        world.usage.use_pages(-all);
+    }
+
+    #[cfg(feature = "allocator-api2")]
+    fn collection(&mut self) {
+        let pages = match self.rng.below(3) {
+            0 => 1 << self.rng.below(9),
+            _ => self.rng.below(300) as u32 + 9,
+        };
+        self.request(pages, Feature::Collections.into(), |this| {
+            let mut all = crate::item::Collection::new_in(this.depot.clone());
+            let words = pages as usize * 512;
+            all.try_reserve_exact(words).ok()?;
+            all.resize(words, 0);
+            Some(What::Collection(all))
+        });
+    }
+
+    #[cfg(not(feature = "allocator-api2"))]
+    fn collection(&mut self) {}
+
+    fn buf(&mut self) {
+        let pages = self.rng.below(200) as u32 + 1;
+        let no_wait = self.rng.one_in(4);
+        let via = Set::from(Feature::Vmalloc).and_if(no_wait, Feature::NoWait);
+        self.request(pages, via, |this| {
+            let options = if no_wait { Options::DEFAULT.no_wait() } else { Options::DEFAULT };
+            let space = this.space.as_ref()?;
+            Some(What::Buf(space.buf_with(pages as usize * 4096, options).ok()?))
+        });
+    }
+
+    fn resize(&mut self) {
+        let pages = self.rng.below(300) as u32 + 1;
+        if let Some(item) = self.held.iter_mut().find(|item| item.is_buf()) {
+            item.resize(pages);
+        }
+    }
+
+    fn pick(&mut self) -> Option<Item> {
+        let length = self.held.len();
+        (length > 0).then(|| self.held.swap_remove(self.rng.index(length)))
+    }
+
+    fn free(&mut self) {
+        if let Some(item) = self.pick() {
+            item.free();
+        }
+    }
+
+    fn check(&mut self) {
+        if !self.held.is_empty() {
+            self.held[self.rng.index(self.held.len())].check();
+        }
+    }
+
+    fn transform(&mut self) {
+        let to = order(self.rng.below(10) as u32);
+        match self.pick() {
+            // A page keeps its pin when it is cut, and loses it here: leave it whole.
+            Some(item) if item.pinned.is_none() && item.pages() >> to.get() <= 64 => {
+                self.held.extend(item.transform(to));
+            }
+            item => self.held.extend(item),
+        }
+    }
+
+    /// Pins an item, or ends the pin of one that has not moved.
+    fn pin(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        let at = self.rng.index(self.held.len());
+        let item = &mut self.held[at];
+        let Some(place) = item.place() else { return };
+        let _now = self.world.meetings.begin(Feature::Pins);
+        self.world.meetings.meet(Feature::Pins, item.via);
+        match item.pinned.take() {
+            Some(pinned) => assert_eq!(place, pinned.start(), "it was moved while it was pinned"),
+            None => {
+                let pinned = self.depot.pin_range(place, item.pages()).unwrap();
+                // It may have moved before.
+                item.pinned = Some(pinned).filter(|_| item.place() == Some(place));
+            }
+        }
+    }
+
+    fn pool(&mut self) {
+        let mut pool = self.pool.lock().unwrap();
+        match self.rng.one_in(2) {
+            true => {
+                let item = pool.pop();
+                drop(pool);
+                self.held.extend(item);
+            }
+            false if pool.len() < POOLED_MAX => {
+                drop(pool);
+                let item = self.pick();
+                self.pool.lock().unwrap().extend(item);
+            }
+            false => {}
+        }
+    }
+
+    fn wait(&mut self) {
+        let order = order([0, 0, 3, 9][self.rng.index(4)]);
+        let via = Set::from(Feature::Waits).and(Feature::Owned).and(Feature::of_order(order));
+        let patience = Duration::from_millis(self.rng.below(3));
+        self.request(order.frames(), via, |this| match this.depot.page_timeout(order, patience) {
+            Ok(page) => Some(What::Page(page)),
+            Err(error) => {
+                assert_eq!(error, AllocError::Exhausted);
+                None
+            }
+        });
+    }
+
+    /// Forks: the child reads and drops all that this thread holds, and gets nothing.
+    fn fork(&mut self) {
+        let Some(last) = self.last_fork.filter(|last| last.elapsed() > FORK_EACH) else { return };
+        _ = last;
+        let world = self.world.clone();
+        let _now = world.meetings.begin(Feature::Forks);
+        for item in &self.held {
+            world.meetings.meet(Feature::Forks, item.via);
+        }
+        in_child(|| {
+            // SAFETY: ends this child, in which nothing handles the signal.
+            unsafe { libc::alarm(ALARM_S) };
+            assert_eq!(self.depot.page(Order::BASE).unwrap_err(), AllocError::Forked);
+            assert_eq!(self.depot.pages(600, Flags::default()).unwrap_err(), AllocError::Forked);
+            assert!(self.depot.compact(pagedepot_linux::reclaim::Compaction::all()).is_err());
+            assert!(self.depot.trim().is_err());
+            for item in std::mem::take(&mut self.held) {
+                item.check();
+                drop(item);
+            }
+        });
+        self.last_fork = Some(Instant::now());
+    }
+}
