@@ -239,9 +239,10 @@ impl Depot {
     }
 
     /// Takes pages back from CPUs' caches. *Quiet*: interrupts no CPU. *Full*: fences each CPU that
-    /// runs this process, is not isolated and has magazines in its fronts, once, and takes those
-    /// too. *Handover*: interrupts no CPU, and asks each for its fronts; see
-    /// [`drain_handover`](Self::drain_handover).
+    /// runs this process, is behind no [lock](crate::Builder::locked_cpus) and has magazines in its
+    /// fronts, once, and takes those too; of a CPU behind a lock, as isolated ones are, it takes
+    /// them by that lock, and interrupts nothing. *Handover*: interrupts no CPU, and asks each for
+    /// its fronts; see [`drain_handover`](Self::drain_handover).
     ///
     /// ```
     /// use pagedepot_linux::{Depot, Mode, Order, Scope};

@@ -92,9 +92,10 @@
 //! # How a CPU reaches its caches
 //! By restartable sequences, through the registration that glibc 2.35 and later make for every
 //! thread: plain loads and stores that the kernel restarts when it takes the CPU away in between.
-//! Where there are none, by a lock per CPU, for the whole depot: [`Depot::fronts`] says which of
-//! them, and why. Threads on CPUs beyond those configured, and threads without a registration of
-//! their own, go to the store behind the caches.
+//! On isolated CPUs by a lock each, which drains take without an interrupt. Where there are no
+//! sequences, or no fences, all CPUs have locks. [`Depot::fronts`] says which of them, and why;
+//! [`Builder::locked_cpus`] chooses. Threads on CPUs beyond those configured, and threads without a
+//! registration of their own, go to the store behind the caches.
 //!
 //! # When not to use it
 //! * For objects smaller than a page: put a slab allocator or arena on top.

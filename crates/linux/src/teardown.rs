@@ -39,8 +39,8 @@
 //!
 //! # What waits
 //! The closer waits for no page and no free: whichever of the threads above is the last one unmaps.
-//! It waits for the fences of the CPUs. With a lock per CPU it also waits for threads that hold
-//! such a lock: some tens of instructions, unless the thread is stopped there.
+//! It waits for the fences of the CPUs. Of CPUs behind a lock it waits for threads that hold that
+//! lock: some tens of instructions, unless the thread is stopped there.
 //!
 //! # CPUs that cannot be fenced
 //! Without `membarrier` a sequence may commit some time after its gate was closed. Its page is
@@ -48,8 +48,8 @@
 //! where no late free counts it. So with [`Gates::Unfenced`] the pages in fronts are added to the
 //! late ones before the comparison; fronts only grow then, so what was read is at most too small.
 //! If the very last free of all is such a sequence, the comparison is never made again, and the
-//! memory stays mapped. With a lock per CPU a page in a front does not prove that its thread has
-//! dropped the lock, which lies in the depot's memory: there a failed fence keeps the memory
+//! memory stays mapped. Behind a lock a page in a front does not prove that its thread has dropped
+//! the lock, which lies in the depot's memory: there a failed fence keeps the memory
 //! mapped for good ([`Gates::Held`]).
 //!
 //! # Signal handlers, forks, misuse
