@@ -94,8 +94,8 @@ static __always_inline struct depot_here depot_here(void)
  * where the library has others (depot_has_sequences()).
  */
 #define DEPOT_GATES_AT	128
-#define DEPOT_POP_STEP	0xffbffffffffffffcull
-#define DEPOT_PUSH_STEP	0xffc0000000000004ull
+#define DEPOT_POP_STEP	0xff7ffffffffffffcull
+#define DEPOT_PUSH_STEP	0xff80000000000004ull
 
 /*
  * The word of a front, if this CPU's gate is open; else NULL. One register holds its address: a pop

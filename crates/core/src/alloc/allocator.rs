@@ -113,12 +113,13 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     #[cold]
     #[inline(never)]
     fn alloc_general(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        let blocks = self.blocks();
         // A simple request has just tried its front.
-        if flags.is_simple(self.simple_level) {
-            blocks.alloc_slow(order, flags)
-        } else {
-            blocks.alloc(order, flags)
+        if !flags.is_simple(self.simple_level) {
+            return self.blocks().alloc(order, flags);
+        }
+        match self.caches.pop_turned(order, flags.mobility()) {
+            Some(pfn) => Ok(pfn),
+            None => self.blocks().alloc_slow(order, flags),
         }
     }
 

@@ -26,8 +26,8 @@ impl CachedBlocks<'_, '_> {
             if let Some(loaded) = word.loaded() {
                 charged(front.class, loaded, word.rounds())?;
             }
-            if let Some((previous, full)) = word.previous() {
-                charged(front.class, previous, if full { front.class.rounds() } else { 0 })?;
+            if let Some((previous, fill)) = word.previous() {
+                charged(front.class, previous, fill.rounds(front.class.rounds()))?;
             }
         }
         for (class, _, shelf) in self.0.pcp(cpu, zone).shelves() {

@@ -52,7 +52,7 @@
 
 pub use crate::frame::Class;
 pub use crate::frame::pageblock::WORD_BYTES;
-pub use crate::front::word::{ONE_ROUND, POP_STEP, PUSH_STEP, SlotMove, SlotRun, Word};
+pub use crate::front::word::{Fill, ONE_ROUND, POP_STEP, PUSH_STEP, SlotMove, SlotRun, Word};
 pub use crate::front::{
     BlockArray, GATES_ALL, GATES_AT, Magazine, MagazineIndex, REFUSALS_AT, WordOffset, is_open,
 };

@@ -5,13 +5,25 @@
 //! | 0..=7 | rounds | frames in the loaded magazine, times 4: the offset of its next free slot |
 //! | 8..=31 | loaded | index of the loaded magazine, 0: none |
 //! | 32..=52 | previous | index of the previous magazine, 0: none |
-//! | 53 | previous full | the previous magazine is full (1) or empty (0) |
-//! | 54..=63 | credit | sequences that may still commit |
+//! | 53..=54 | fill | what the previous magazine holds: see [`Fill`] |
+//! | 55..=63 | credit | sequences that may still commit |
 //!
 //! Magazines have 256 bytes, so bits 0..=31 are the offset of the next free slot from magazine 0,
-//! in bytes. The previous magazine is full or empty, never in between (Bonwick & Adams, USENIX
-//! 2001). Without credit the owner takes the slow path, which counts the sequences that committed
-//! and restores [`CREDIT_MAX`].
+//! in bytes. The previous magazine is full or empty (Bonwick & Adams, USENIX 2001), or half full.
+//! Without credit the owner takes the slow path, which counts the sequences that committed and
+//! restores [`CREDIT_MAX`].
+//!
+//! # The boundary of two magazines
+//! An exchange of a front's magazines is a slow path. It leaves a magazine loaded that is full
+//! where blocks were popped, and empty where they were pushed: the next exchange is one block away
+//! on the side that the front came from. So a rhythm of few allocations and frees would exchange
+//! them at each turn, for as long as it goes on. A pop that has a full magazine loaded restores the
+//! credit, which therefore says how many operations there were since the last one: as many as two
+//! batches have. If these are so few that a batch fits into half a magazine, the full magazine is
+//! divided between the two instead. From there, and after the exchange of a half full magazine, the
+//! next exchange is half a magazine away on either side. A rhythm of larger batches keeps whole
+//! magazines, which a shelf takes, and has two exchanges in more operations than a magazine has
+//! rounds. No rhythm has more than four in as many (`tests/allocator/rhythms.rs`).
 //!
 //! The word of a front without magazines is 0: a pop finds no rounds, and a push no credit. So a
 //! sequence checks two conditions, and needs no third for a missing magazine. Zeroed memory is a
@@ -25,7 +37,7 @@
 //!   is loaded; or enter the loaded one, and then an empty previous one, which is loaded.
 //!   `credit - n`;
 //! * fold: `credit = CREDIT_MAX`;
-//! * swap, load, unload: magazines change (slow path, compare-and-store).
+//! * exchange, divide, load, unload: magazines change (slow path, compare-and-store).
 //!
 //! A drainer whose ticket is in the gate, and which has fenced the CPU, stores [`EMPTY`].
 
@@ -48,14 +60,38 @@ const LOADED_SHIFT: u32 = 8;
 const LOADED_MASK: u64 = (1 << 24) - 1;
 const PREVIOUS_SHIFT: u32 = 32;
 const PREVIOUS_MASK: u64 = (1 << MagazineIndex::BITS) - 1;
-const PREVIOUS_FULL: u64 = 1 << 53;
-const CREDIT_SHIFT: u32 = 54;
+const FILL_SHIFT: u32 = 53;
+const CREDIT_SHIFT: u32 = 55;
 const ONE_CREDIT: u64 = 1 << CREDIT_SHIFT;
 /// Sequences between two folds, at most.
 pub const CREDIT_MAX: u64 = (1 << (64 - CREDIT_SHIFT)) - 1;
 
 const _: () = assert!(PREVIOUS_SHIFT + MagazineIndex::BITS == 53);
 const _: () = assert!(ROUNDS_MAX * ONE_ROUND <= ROUNDS_MASK);
+
+/// What a front's previous magazine holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Fill {
+    /// Nothing.
+    Empty = 0,
+    /// Half of what it has room for, rounded down.
+    Half = 1,
+    /// As much as it has room for.
+    Full = 2,
+}
+
+impl Fill {
+    /// The rounds of a magazine that has room for `rounds_max`.
+    #[inline]
+    pub const fn rounds(self, rounds_max: u32) -> u32 {
+        match self {
+            Fill::Empty => 0,
+            Fill::Half => rounds_max / 2,
+            Fill::Full => rounds_max,
+        }
+    }
+}
 
 /// A front word, unpacked by accessors.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,15 +106,15 @@ impl Word {
     pub fn new(
         loaded: MagazineIndex,
         rounds: u32,
-        previous: Option<(MagazineIndex, bool)>,
+        previous: Option<(MagazineIndex, Fill)>,
     ) -> Self {
         debug_assert!(u64::from(rounds) <= ROUNDS_MAX);
-        let (previous, full) = previous.map_or((0, 0), |(m, full)| {
-            (u64::from(m.get()) << PREVIOUS_SHIFT, if full { PREVIOUS_FULL } else { 0 })
+        let previous = previous.map_or(0, |(magazine, fill)| {
+            u64::from(magazine.get()) << PREVIOUS_SHIFT | (fill as u64) << FILL_SHIFT
         });
         let rounds = u64::from(rounds) * ONE_ROUND;
         let credit = CREDIT_MAX << CREDIT_SHIFT;
-        Word(credit | (u64::from(loaded.get()) << LOADED_SHIFT) | previous | full | rounds)
+        Word(credit | (u64::from(loaded.get()) << LOADED_SHIFT) | previous | rounds)
     }
 
     /// The loaded magazine.
@@ -86,10 +122,15 @@ impl Word {
         MagazineIndex::new((self.0 >> LOADED_SHIFT & LOADED_MASK) as u32)
     }
 
-    /// The previous magazine and whether it is full.
-    pub fn previous(self) -> Option<(MagazineIndex, bool)> {
+    /// The previous magazine and what it holds.
+    pub fn previous(self) -> Option<(MagazineIndex, Fill)> {
         let index = MagazineIndex::new((self.0 >> PREVIOUS_SHIFT & PREVIOUS_MASK) as u32)?;
-        Some((index, self.0 & PREVIOUS_FULL != 0))
+        let fill = match self.0 >> FILL_SHIFT & 3 {
+            0 => Fill::Empty,
+            1 => Fill::Half,
+            _ => Fill::Full,
+        };
+        Some((index, fill))
     }
 
     /// Frames in the loaded magazine; 0 without one.
@@ -111,8 +152,8 @@ impl Word {
         self.operations() == CREDIT_MAX
     }
 
-    /// This word with another count of operations, at most 1023. A front without magazines counts
-    /// none and stays as it is.
+    /// This word with another count of operations, at most [`CREDIT_MAX`]. A front without
+    /// magazines counts none and stays as it is.
     #[must_use]
     pub fn with_operations(self, operations: u64) -> Self {
         match self.loaded() {
@@ -121,26 +162,45 @@ impl Word {
         }
     }
 
-    /// This word with its full previous magazine, of `rounds`, loaded in place of an empty one.
-    /// `None`: it has none.
+    /// This word, whose loaded magazine is empty, with the previous one loaded in its place, of
+    /// `rounds_max` rounds at most; with all credit, if that was full. `None`: it is empty, too, or
+    /// there is none.
     #[inline]
-    pub fn with_full_loaded(self, rounds: u32) -> Option<Word> {
-        let (loaded, (full, true)) = (self.loaded()?, self.previous()?) else { return None };
-        Some(Word::new(full, rounds, Some((loaded, false))))
+    pub fn with_filled_loaded(self, rounds_max: u32) -> Option<Word> {
+        let (loaded, (filled, fill)) = (self.loaded()?, self.previous()?);
+        let rounds = fill.rounds(rounds_max);
+        let operations = if fill == Fill::Full { 0 } else { self.operations() };
+        let word = || Word::new(filled, rounds, Some((loaded, Fill::Empty)));
+        (rounds > 0).then(|| word().with_operations(operations))
     }
 
-    /// This word with its empty previous magazine loaded in place of a full one. `None`: it has
-    /// none.
+    /// This word, whose loaded magazine is full, with the previous one loaded in its place. `None`:
+    /// that is full, too, or there is none.
     #[inline]
-    pub fn with_empty_loaded(self) -> Option<Word> {
-        let (loaded, (empty, false)) = (self.loaded()?, self.previous()?) else { return None };
-        Some(Word::new(empty, 0, Some((loaded, true))))
+    pub fn with_room_loaded(self, rounds_max: u32) -> Option<Word> {
+        let (loaded, (other, fill)) = (self.loaded()?, self.previous()?);
+        let rounds = fill.rounds(rounds_max);
+        let word = || Word::new(other, rounds, Some((loaded, Fill::Full)));
+        (rounds < rounds_max).then(|| word().with_operations(self.operations()))
+    }
+
+    /// The loaded magazine, which is empty, and the full previous one, if blocks are to be divided
+    /// between them: see the module.
+    #[inline]
+    pub fn divisible(self, rounds_max: u32) -> Option<(MagazineIndex, MagazineIndex)> {
+        let (loaded, (full, Fill::Full)) = (self.loaded()?, self.previous()?) else { return None };
+        let kept = Fill::Half.rounds(rounds_max);
+        // Those of two batches that then fit.
+        let soon = if cfg!(loom) { 4 } else { 2 * (rounds_max - kept) };
+        (kept > 0 && self.operations() <= u64::from(soon)).then_some((loaded, full))
     }
 
     /// The empty previous magazine, and this word without it. `None`: it has none.
     #[inline]
     pub fn without_empty(self) -> Option<(MagazineIndex, Word)> {
-        let (loaded, (empty, false)) = (self.loaded()?, self.previous()?) else { return None };
+        let (loaded, (empty, Fill::Empty)) = (self.loaded()?, self.previous()?) else {
+            return None;
+        };
         let rest = Word::new(loaded, self.rounds(), None);
         Some((empty, rest.with_operations(self.operations())))
     }
@@ -188,13 +248,13 @@ impl Word {
         let left = self.rounds() - first;
         let runs = [SlotRun::new(loaded, left, first), SlotRun::NONE];
         let one = Word((self.0 & !ROUNDS_MASK) | (u64::from(left) * ONE_ROUND));
-        let (new, runs) = match self.with_full_loaded(rounds_max) {
-            Some(_) if first < wanted => {
-                let (full, _) = self.previous()?;
-                let second = (wanted - first).min(rounds_max);
-                let left = rounds_max - second;
-                let new = Word::new(full, left, Some((loaded, false)));
-                (new, [runs[0], SlotRun::new(full, left, second)])
+        let other = self.previous().map(|(other, fill)| (other, fill.rounds(rounds_max)));
+        let (new, runs) = match other {
+            Some((filled, rounds)) if first < wanted && rounds > 0 => {
+                let second = (wanted - first).min(rounds);
+                let left = rounds - second;
+                let new = Word::new(filled, left, Some((loaded, Fill::Empty)));
+                (new, [runs[0], SlotRun::new(filled, left, second)])
             }
             _ => (one, runs),
         };
@@ -211,12 +271,12 @@ impl Word {
         let rounds = self.rounds() + first;
         let runs = [SlotRun::new(loaded, self.rounds(), first), SlotRun::NONE];
         let one = Word((self.0 & !ROUNDS_MASK) | (u64::from(rounds) * ONE_ROUND));
-        let (new, runs) = match self.with_empty_loaded() {
-            Some(_) if first < wanted => {
-                let (empty, _) = self.previous()?;
-                let second = (wanted - first).min(rounds_max);
-                let new = Word::new(empty, second, Some((loaded, true)));
-                (new, [runs[0], SlotRun::new(empty, 0, second)])
+        let other = self.previous().map(|(other, fill)| (other, fill.rounds(rounds_max)));
+        let (new, runs) = match other {
+            Some((roomy, held)) if first < wanted && held < rounds_max => {
+                let second = (wanted - first).min(rounds_max - held);
+                let new = Word::new(roomy, held + second, Some((loaded, Fill::Full)));
+                (new, [runs[0], SlotRun::new(roomy, held, second)])
             }
             _ => (one, runs),
         };
@@ -232,7 +292,7 @@ impl Word {
 
     /// Frames this front holds, its magazines having `rounds_max` rounds.
     pub fn frames(self, rounds_max: u32) -> u32 {
-        self.rounds() + if self.previous().is_some_and(|(_, full)| full) { rounds_max } else { 0 }
+        self.rounds() + self.previous().map_or(0, |(_, fill)| fill.rounds(rounds_max))
     }
 
     /// Magazines installed.
@@ -299,20 +359,21 @@ mod tests {
     }
 
     /// What a word is made of.
-    type Fields = (u32, u32, Option<(u32, bool)>, u64);
+    type Fields = (u32, u32, Option<(u32, Fill)>, u64);
 
     /// All words with fields at and around their limits, and all rounds.
     fn words() -> impl Iterator<Item = (Fields, Word)> {
         let indices = [1, 2, 3, INDEX_MAX / 2, INDEX_MAX - 1, INDEX_MAX];
-        let previous =
-            indices.into_iter().flat_map(|index| [Some((index, false)), Some((index, true))]);
+        let previous = indices.into_iter().flat_map(|index| {
+            [Fill::Empty, Fill::Half, Fill::Full].map(|fill| Some((index, fill)))
+        });
         let previous: Vec<_> = previous.chain([None]).collect();
         indices.into_iter().flat_map(move |loaded| {
             let previous = previous.clone();
             (0..=ROUNDS_MAX as u32).flat_map(move |rounds| {
                 previous.clone().into_iter().flat_map(move |previous| {
-                    [0, 1, 511, CREDIT_MAX - 1, CREDIT_MAX].map(|operations| {
-                        let pair = previous.map(|(index, full)| (magazine(index), full));
+                    [0, 1, 255, CREDIT_MAX - 1, CREDIT_MAX].map(|operations| {
+                        let pair = previous.map(|(index, fill)| (magazine(index), fill));
                         let word =
                             Word::new(magazine(loaded), rounds, pair).with_operations(operations);
                         ((loaded, rounds, previous, operations), word)
@@ -323,7 +384,7 @@ mod tests {
     }
 
     fn fields(word: Word) -> Fields {
-        let previous = word.previous().map(|(magazine, full)| (magazine.get(), full));
+        let previous = word.previous().map(|(magazine, fill)| (magazine.get(), fill));
         (word.loaded().unwrap().get(), word.rounds(), previous, word.operations())
     }
 
@@ -333,7 +394,7 @@ mod tests {
             assert_eq!(fields(word), expected);
             let (loaded, rounds, previous, operations) = expected;
             assert_eq!(word.magazines(), 1 + u32::from(previous.is_some()));
-            let in_previous = if previous.is_some_and(|(_, full)| full) { 63 } else { 0 };
+            let in_previous = previous.map_or(0, |(_, fill)| fill.rounds(63));
             assert_eq!(word.frames(63), rounds + in_previous);
             assert_eq!(word.operations_full(), operations == CREDIT_MAX);
             assert_eq!(fields(word.with_operations(7)), (loaded, rounds, previous, 7));
@@ -389,9 +450,8 @@ mod tests {
     /// The slots that a front's magazines have blocks in.
     fn blocks_of(word: Word, rounds_max: u32) -> Vec<u32> {
         let loaded = word.loaded().map_or(0, |magazine| magazine.get() * 256);
-        let previous = word.previous().filter(|&(_, full)| full);
-        let in_previous = previous.map_or(0..0, |_| 0..rounds_max);
-        let previous = previous.map_or(0, |(magazine, _)| magazine.get() * 256);
+        let in_previous = 0..word.previous().map_or(0, |(_, fill)| fill.rounds(rounds_max));
+        let previous = word.previous().map_or(0, |(magazine, _)| magazine.get() * 256);
         let slots = (0..word.rounds()).map(|slot| loaded + slot * 4);
         slots.chain(in_previous.map(|slot| previous + slot * 4)).collect()
     }
@@ -467,13 +527,48 @@ mod tests {
         for ((loaded, rounds, previous, operations), word) in words() {
             match word.without_empty() {
                 Some((empty, rest)) => {
-                    assert_eq!(previous, Some((empty.get(), false)));
+                    assert_eq!(previous, Some((empty.get(), Fill::Empty)));
                     assert_eq!(fields(rest), (loaded, rounds, None, operations));
                 }
-                None => assert!(previous.is_none_or(|(_, full)| full)),
+                None => assert!(previous.is_none_or(|(_, fill)| fill != Fill::Empty)),
             }
         }
         assert!(Word::EMPTY.without_empty().is_none());
+    }
+
+    #[test]
+    fn an_exchange_loads_the_other_magazine_and_keeps_all_blocks() {
+        for rounds_max in [1, 2, 7, 63] {
+            for ((loaded, rounds, previous, operations), word) in words() {
+                let held = |word: Word| word.frames(rounds_max);
+                if rounds == 0 {
+                    let Some(next) = word.with_filled_loaded(rounds_max) else {
+                        assert!(previous.is_none_or(|(_, fill)| fill.rounds(rounds_max) == 0));
+                        assert!(word.divisible(rounds_max).is_none());
+                        continue;
+                    };
+                    let (index, fill) = previous.unwrap();
+                    let expected = Some((loaded, Fill::Empty));
+                    let left = if fill == Fill::Full { 0 } else { operations };
+                    assert_eq!(fields(next), (index, fill.rounds(rounds_max), expected, left));
+                    assert_eq!(held(next), held(word));
+                    let soon = operations <= u64::from(rounds_max.next_multiple_of(2));
+                    let divides = soon && fill == Fill::Full && rounds_max > 1;
+                    let pair = divides.then_some((magazine(loaded), magazine(index)));
+                    assert_eq!(word.divisible(rounds_max), pair);
+                } else if rounds == rounds_max {
+                    let Some(next) = word.with_room_loaded(rounds_max) else {
+                        assert!(previous.is_none_or(|(_, fill)| fill == Fill::Full));
+                        continue;
+                    };
+                    let (index, fill) = previous.unwrap();
+                    let expected = Some((loaded, Fill::Full));
+                    let expected = (index, fill.rounds(rounds_max), expected, operations);
+                    assert_eq!(fields(next), expected);
+                    assert_eq!(held(next), held(word));
+                }
+            }
+        }
     }
 
     #[test]

@@ -60,6 +60,63 @@ fn owner_of_a_shelf(other: fn(&Depot<Rseq>)) -> impl Fn() + Send + Sync + 'stati
     }
 }
 
+/// An owner at the boundary of its front's magazines, which then divides a full one, and another
+/// thread. The owner frees what it has.
+fn owner_that_divides(other: fn(&Depot<Rseq>)) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let depot = Depot::new(&Setup::default(), Rseq::new(2));
+        run_on(0);
+        let turn = |blocks: usize| {
+            let held: Vec<_> = (0..blocks).map(|_| depot.alloc().unwrap()).collect();
+            held.into_iter().for_each(|pfn| depot.free(pfn));
+        };
+        turn(1);
+        turn(2);
+        let held = depot.alloc().unwrap();
+        let other = spawn(1, &depot, other);
+        let next = depot.alloc().unwrap();
+        depot.free(held);
+        depot.free(next);
+        other.join().unwrap();
+        depot.finish();
+    }
+}
+
+#[test]
+fn divided_beside_a_full_drain() {
+    explore_large(owner_that_divides(|depot| {
+        depot.allocator.drain(Scope::ALL, Mode::Full);
+    }));
+}
+
+#[test]
+fn divided_by_an_owner_that_is_preempted() {
+    explore_large(owner_that_divides(|depot| {
+        run_on(0);
+        let pfn = depot.alloc().unwrap();
+        depot.free(pfn);
+    }));
+}
+
+#[test]
+fn divided_while_disabled() {
+    explore_large(owner_that_divides(|depot| {
+        depot.allocator.cpu_caches().retire(OWNERS);
+    }));
+}
+
+#[test]
+#[should_panic]
+fn divided_in_the_word() {
+    explore_mutant_within(
+        2,
+        Mutant::DividesInPlace,
+        owner_that_divides(|depot| {
+            depot.allocator.drain(Scope::ALL, Mode::Full);
+        }),
+    );
+}
+
 #[test]
 fn owner_and_full_drain() {
     explore(owner_and_drainers(&[Mode::Full], 1));

@@ -8,6 +8,7 @@ use super::shelf::{Empties, Handed, Shelf};
 use crate::frame::pageblock::FRONTS;
 use crate::frame::{Class, Mobility, NodeId, Order, ZoneId};
 use crate::front::Magazine;
+use crate::front::word::Word;
 use crate::store::{Manner, Wanted};
 use crate::sync::prim::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Apart, InFlight, count};
@@ -21,6 +22,8 @@ pub const SHELVES: usize = Class::COUNT * Mobility::COUNT;
 /// Pages. Nearly all changes of the free count are smaller, and are added without asking whether
 /// they are too large to keep.
 const LARGE_CHANGE: u64 = Order::PAGEBLOCK.frames() as u64;
+/// Operations of fronts after which an allocation moves the hand.
+const HAND_OPERATIONS: u64 = 1023;
 /// Free pages when the turn of a hand began, if it did not begin where the zone does.
 pub const NO_TURN: u64 = u64::MAX;
 
@@ -107,6 +110,33 @@ pub struct Accounts {
     spare: [AtomicU32; Mobility::COUNT],
     /// Calls that the hand rests for.
     pub hand_rest: AtomicU32,
+    /// Operations of the CPU's fronts since they last moved the hand.
+    hand_operations: AtomicU64,
+}
+
+impl Accounts {
+    /// Adds operations of a front to those after which the hand is moved.
+    pub fn note_operations(&self, operations: u64) {
+        if cfg!(loom) {
+            // No protocol reads it; to a model each access would be two executions.
+            return;
+        }
+        // A load and a store: what an interrupt counts in between may be lost.
+        let all = self.hand_operations.load(Ordering::Relaxed) + operations;
+        self.hand_operations.store(all, Ordering::Relaxed);
+    }
+
+    /// Whether the fronts' operations are enough to move the hand.
+    pub fn is_hand_due(&self) -> bool {
+        !cfg!(loom) && self.hand_operations.load(Ordering::Relaxed) >= HAND_OPERATIONS
+    }
+
+    /// Counts operations anew, because the hand is moved.
+    pub fn forget_operations(&self) {
+        if !cfg!(loom) {
+            self.hand_operations.store(0, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Pcp {
@@ -143,6 +173,7 @@ impl Pcp {
                 shelf_least: core::array::from_fn(|_| AtomicU32::new(0)),
                 spare: core::array::from_fn(|_| AtomicU32::new(0)),
                 hand_rest: AtomicU32::new(0),
+                hand_operations: AtomicU64::new(0),
             }),
             counters: Apart::new(Counters::new()),
             seen: core::array::from_fn(|_| AtomicU64::new(0)),
@@ -192,6 +223,24 @@ impl Pcp {
             false => &accounts.whole_hint,
         };
         Wanted { zone, mobility, manner, span, hint }
+    }
+
+    /// Counts the operations that `new`, which has replaced `old`, has not kept; and an exchange,
+    /// if another magazine is loaded in it.
+    pub fn count_exchange(&self, old: Word, new: Word) {
+        if new.operations() == 0 {
+            // Else it has kept them.
+            self.count_operations(old.operations());
+        }
+        if old.loaded() != new.loaded() {
+            count(&self.counters.exchanges, 1);
+        }
+    }
+
+    /// Counts operations of fronts.
+    pub fn count_operations(&self, operations: u64) {
+        count(&self.counters.hits, operations);
+        self.accounts.note_operations(operations);
     }
 
     /// The counters, with what drainers count.

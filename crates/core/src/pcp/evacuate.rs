@@ -18,12 +18,12 @@
 //!
 //! # Who marks
 //! Each CPU has a hand per zone. Its slow paths move it by 16 pageblocks, at a refill and when an
-//! allocation counts a front's operations (each 1023 of them): a loop that finds everything in
-//! its fronts heals, too. Frees do not move it. While memory is only freed, no free frame is taken
-//! that a pageblock lacks to be whole. A hand marks only while the zone's free pages, with those
-//! that its CPU caches, stay about the same over 4 steps: not while memory fills or empties. After
-//! a sixteenth of the zone has been allocated or freed, it first counts the whole pageblocks again,
-//! by a turn of a section per step.
+//! allocation finds that its fronts have counted 1023 operations since: a loop that finds
+//! everything in its fronts heals, too. Frees do not move it. While memory is only freed, no free
+//! frame is taken that a pageblock lacks to be whole. A hand marks only while the zone's free
+//! pages, with those that its CPU caches, stay about the same over 4 steps: not while memory fills
+//! or empties. After a sixteenth of the zone has been allocated or freed, it first counts the whole
+//! pageblocks again, by a turn of a section per step.
 //!
 //! # Spare magazines
 //! A shelf that was filled once keeps its frames for as long as its CPU pushes and pops
@@ -71,7 +71,7 @@ const STEADY_STEPS: u32 = if cfg!(loom) { 1 } else { 4 };
 /// Steps after which a CPU returns what its fronts for evacuated frames hold.
 const RETURN_STEPS: u32 = 8;
 /// Calls of a hand over which a magazine must be left on its shelf to count as spare. Each comes
-/// after 1023 operations of a front at most: what a loop of 16384 allocations and as many frees
+/// after 1023 operations of the fronts at most: what a loop of 16384 allocations and as many frees
 /// needs is not spare.
 const SPARE_CALLS: u32 = 32;
 /// Spare magazines of a shelf that are returned at once.
@@ -344,6 +344,7 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
 impl<C: Cpus> Share<'_, '_, C> {
     /// Moves this CPU's hand, and makes pageblocks evacuate that it meets.
     pub fn step_hand(&self, here: Here) {
+        self.pcp.accounts.forget_operations();
         Hand(self).step(here);
     }
 
@@ -386,7 +387,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             let moved = u64::from(word.rounds() * front.class.block_frames());
             let moving = self.pcp.in_flight.begin(moved);
             if self.replace(front, word, Word::EMPTY) {
-                count(&self.pcp.counters.hits, word.operations());
+                self.pcp.count_operations(word.operations());
                 self.spill_evacuated(front, word);
                 pages += moved;
             }

@@ -6,16 +6,18 @@
 //! before. Guards and that walk are half of a slow path's instructions where many blocks are used
 //! at a time.
 
+use super::caches::Caches;
 use super::free_high::{self, Moved};
 use super::front::Front;
 use super::part::{Part, Parts};
 use super::share::Share;
 use super::shelf::Shelf;
 use crate::cpus::{Cpus, Pinned, Processor, sequence};
-use crate::frame::Pfn;
+use crate::frame::{Class, Mobility, Order, Pfn, ZoneId};
 use crate::front::MagazineIndex;
-use crate::front::word::Word;
+use crate::front::word::{Fill, Word};
 use crate::sync::count;
+use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::Ordering;
 
 /// A front of a CPU, with its word when it was read.
@@ -44,7 +46,8 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
         // Announced before it leaves the shelf: in between no count would include it.
         let moving = pcp.in_flight.begin(u64::from(front.class.magazine_frames()));
         let full = shelf.pop(share.blocks())?;
-        let new = Word::new(full, front.class.rounds(), word.loaded().map(|empty| (empty, false)));
+        let new =
+            Word::new(full, front.class.rounds(), word.loaded().map(|empty| (empty, Fill::Empty)));
         let installed = install(new);
         if installed {
             count(&pcp.counters.shelf_hits, 1);
@@ -76,7 +79,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
         let moving = share.pcp.in_flight.begin(u64::from(class.magazine_frames()));
         share.fill(empty, &[pfn]);
         let kept = word.loaded().filter(|_| !front.evacuates);
-        let installed = install(Word::new(empty, 1, kept.map(|full| (full, true))));
+        let installed = install(Word::new(empty, 1, kept.map(|full| (full, Fill::Full))));
         if !installed {
             share.release_magazine(class, empty);
         } else if front.evacuates {
@@ -90,6 +93,89 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
     }
 }
 
+impl<C: Cpus> Caches<'_, C> {
+    /// A block from this CPU's front in the first zone, of which a pop has got none: from its other
+    /// magazine, or the shelf. It is the part of the slow path that knows no reserves.
+    pub fn pop_turned(&self, order: Order, mobility: Mobility) -> Option<Pfn> {
+        if cfg!(loom) {
+            // The slow path takes the same steps; models need not take them twice.
+            return None;
+        }
+        let here = self.here()?;
+        let share = self.share(here.cpu, ZoneId::new(0));
+        let front = share.front(here, Class::of(order)?, mobility);
+        let word = share.read_front(front)?;
+        Exchange { share: &share, front, word }.pop_turned()
+    }
+}
+
+/// By sequences of their own.
+impl<C: Cpus> Exchange<'_, '_, '_, C> {
+    /// A block from a front whose word only has to be folded, or that gets its other magazine or
+    /// one of the shelf. `None`: the slow path has more to do.
+    pub fn pop_turned(&self) -> Option<Pfn> {
+        let Exchange { share, front, word } = *self;
+        let rounds_max = front.class.rounds();
+        if share.caches.pcps.evacuates() && share.pcp.accounts.is_hand_due() {
+            return None;
+        }
+        let is_turned = if word.operations_full() {
+            share.exchange(front, word, word.with_operations(0))
+        } else if word.rounds() > 0 || word.divisible(rounds_max).is_some() {
+            return None;
+        } else if let Some(exchanged) = word.with_filled_loaded(rounds_max) {
+            share.exchange(front, word, exchanged)
+        } else {
+            self.load_shelved()?
+        };
+        let pop = || share.caches.cpus.pop(share.blocks(), front.offset());
+        is_turned.then(pop)?.map(Pfn::new)
+    }
+
+    /// See [`load_from_shelf`](Self::load_from_shelf).
+    pub fn load_shelved(&self) -> Option<bool> {
+        let Exchange { share, front, word } = *self;
+        let install = |new| share.replace(front, word, new);
+        self.load_from_shelf(install, |full| share.shelve(front, full))
+    }
+
+    /// Divides the blocks of the front's full magazine between that and the loaded one, which is
+    /// empty. Returns the newest; `None`: the front has changed. See
+    /// [`word`](crate::front::word).
+    ///
+    /// Slots of magazines in a word change under whoever copies them. So both leave the word first,
+    /// and come back with what they then hold, unless the CPU has got others meanwhile.
+    #[cold]
+    pub fn divide(&self, (empty, full): (MagazineIndex, MagazineIndex)) -> Option<Pfn> {
+        let Exchange { share, front, word } = *self;
+        let rounds_max = front.class.rounds();
+        let kept = Fill::Half.rounds(rounds_max);
+        let moving = share.pcp.in_flight.begin(u64::from(front.class.magazine_frames()));
+        let left = if is_mutant(Mutant::DividesInPlace) { word } else { Word::EMPTY };
+        if !share.replace(front, word, left) {
+            return None;
+        }
+        // One for the block that it serves itself.
+        share.pcp.count_operations(word.operations() + 1);
+        count(&share.pcp.counters.exchanges, 1);
+        let (from, to) = (share.blocks().magazine(full), share.blocks().magazine(empty));
+        let newer = &from.slots[kept as usize..rounds_max as usize];
+        for (to, from) in to.slots.iter().zip(newer) {
+            // Relaxed, both: this caller owns the magazines; the install publishes them.
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        let newest = newer[newer.len() - 1].load(Ordering::Relaxed);
+        let rounds = rounds_max - kept - 1;
+        let divided = Word::new(empty, rounds, Some((full, Fill::Half)));
+        if !share.replace(front, left, divided) {
+            share.spill(front, full, kept);
+            share.spill(front, empty, rounds);
+        }
+        drop(moving);
+        Some(Pfn::new(newest))
+    }
+}
+
 /// Under a guard of the caller.
 impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
     /// The front as it is now, if its gate is open.
@@ -100,17 +186,22 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
     /// A block from the front, or from the next full magazine that this CPU has: the front's other
     /// one, or one of its shelf. `None`: it has none, or the slow path has more to do.
     pub fn pop(mut self) -> Option<Pfn> {
+        // The slow path steps the hand then.
+        if self.share.caches.pcps.evacuates() && self.share.pcp.accounts.is_hand_due() {
+            return None;
+        }
         if self.word.operations_full() {
-            // The slow path steps the hand then.
-            if self.share.caches.pcps.evacuates() {
-                return None;
-            }
             self = self.folded()?;
         }
         let (front, word) = (self.front, self.word);
+        let rounds_max = front.class.rounds();
+        // To divide them is the slow path's.
+        if word.rounds() == 0 && word.divisible(rounds_max).is_some() {
+            return None;
+        }
         let is_loaded = word.rounds() > 0
-            || match word.with_full_loaded(front.class.rounds()) {
-                Some(swapped) => self.install(swapped),
+            || match word.with_filled_loaded(rounds_max) {
+                Some(exchanged) => self.exchange(exchanged),
                 None => {
                     self.load_from_shelf(|new| self.install(new), |full| self.set_aside(full))?
                 }
@@ -131,8 +222,8 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
         let rounds_max = front.class.rounds();
         // So has a front without magazines, which has no credit.
         let has_room = word.rounds() < rounds_max
-            || match word.with_empty_loaded() {
-                Some(swapped) => self.install(swapped),
+            || match word.with_room_loaded(rounds_max) {
+                Some(exchanged) => self.exchange(exchanged),
                 None => return self.push_to_empty(pfn),
             };
         let (blocks, offset) = (self.share.blocks(), front.offset());
@@ -187,15 +278,23 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
         self.compare_store(new.with_operations(self.word.operations()))
     }
 
-    /// As [`Share::fold`]: the front without its count of operations.
+    /// The front without its count of operations.
     fn folded(mut self) -> Option<Self> {
         let folded = self.word.with_operations(0);
-        if !self.compare_store(folded) {
+        if !self.exchange(folded) {
             return None;
         }
-        count(&self.share.pcp.counters.hits, self.word.operations());
         self.word = folded;
         Some(self)
+    }
+
+    /// As [`Share::exchange`]. It fails only if the gate was closed meanwhile.
+    fn exchange(&self, new: Word) -> bool {
+        let done = self.compare_store(new);
+        if done {
+            self.share.pcp.count_exchange(self.word, new);
+        }
+        done
     }
 
     fn compare_store(&self, new: Word) -> bool {

@@ -21,9 +21,8 @@ impl<C: Cpus> Share<'_, '_, C> {
             if let Some(loaded) = word.loaded() {
                 with(Part::new(loaded, front.class, word.rounds()));
             }
-            if let Some((previous, full)) = word.previous() {
-                let rounds = if full { front.class.rounds() } else { 0 };
-                with(Part::new(previous, front.class, rounds));
+            if let Some((previous, fill)) = word.previous() {
+                with(Part::new(previous, front.class, fill.rounds(front.class.rounds())));
             }
         });
     }

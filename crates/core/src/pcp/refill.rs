@@ -11,7 +11,7 @@ use super::share::Share;
 use crate::cpus::{Cpus, Event, Here};
 use crate::frame::Class;
 use crate::frame::{Mobility, Order, Pfn};
-use crate::front::word::Word;
+use crate::front::word::{Fill, Word};
 use crate::front::{MagazineIndex, SLOTS};
 use crate::store::bits::WORD_ORDER_MAX;
 use crate::sync::count;
@@ -68,12 +68,19 @@ impl<C: Cpus> Share<'_, '_, C> {
                 None => Step::Again,
             };
         }
-        if word.operations_full() {
+        if self.pcp.accounts.is_hand_due() {
             self.step_hand(front.here);
-            return self.fold(front, word);
         }
-        if let Some(swapped) = word.with_full_loaded(front.class.rounds()) {
-            self.replace(front, word, swapped);
+        if word.operations_full() {
+            self.exchange(front, word, word.with_operations(0));
+            return Step::Again;
+        }
+        let exchange = Exchange { share: self, front, word };
+        if let Some(pair) = word.divisible(front.class.rounds()) {
+            return exchange.divide(pair).map_or(Step::Again, Step::Got);
+        }
+        if let Some(exchanged) = word.with_filled_loaded(front.class.rounds()) {
+            self.exchange(front, word, exchanged);
             return Step::Again;
         }
         // After a drain another CPU has these lines; they come side by side.
@@ -81,9 +88,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         prefetch_write(&pcp.in_flight);
         pcp.listed(front.class, front.mobility).into_iter().for_each(prefetch_write);
         self.store().prefetch(&self.wanted(front.class.order(), front.mobility, terms.manner));
-        let exchange = Exchange { share: self, front, word };
-        let install = |new| self.replace(front, word, new);
-        match exchange.load_from_shelf(install, |full| self.shelve(front, full)) {
+        match exchange.load_shelved() {
             Some(_) => Step::Again,
             None => self.refill(front, word, terms),
         }
@@ -171,7 +176,7 @@ impl<C: Cpus> Share<'_, '_, C> {
 
     fn install_refilled(&self, front: Front, word: Word, filled: MagazineIndex, rounds: u32) {
         let class = front.class;
-        let new = Word::new(filled, rounds, word.loaded().map(|empty| (empty, false)));
+        let new = Word::new(filled, rounds, word.loaded().map(|empty| (empty, Fill::Empty)));
         debug_assert!(word.previous().is_none(), "the install would lose it");
         if self.replace(front, word, new) {
             return;

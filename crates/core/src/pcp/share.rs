@@ -71,19 +71,14 @@ impl<C: Cpus> Share<'_, '_, C> {
         done
     }
 
-    /// Moves the count of operations from the word to the counters.
-    pub fn fold(&self, front: Front, word: Word) -> Step {
-        let folded = word.with_operations(0);
-        if self.caches.cpus.compare_store(
-            self.blocks(),
-            front.here,
-            front.offset(),
-            word.0,
-            folded.0,
-        ) {
-            count(&self.pcp.counters.hits, word.operations());
+    /// Installs `new` in place of `old`, with the same magazines, and counts it.
+    pub fn exchange(&self, front: Front, old: Word, new: Word) -> bool {
+        let (cpus, offset) = (&self.caches.cpus, front.offset());
+        let done = cpus.compare_store(self.blocks(), front.here, offset, old.0, new.0);
+        if done {
+            self.pcp.count_exchange(old, new);
         }
-        Step::Again
+        done
     }
 
     /// Writes frames to the slots of a magazine that the caller owns.

@@ -39,17 +39,20 @@ impl<C: Cpus> Share<'_, '_, C> {
         let Some(word) = self.read_front(front) else { return self.at_closed_gate(front) };
         let rounds_max = front.class.rounds();
         if word.operations_full() {
-            return self.fold(front, word);
+            self.exchange(front, word, word.with_operations(0));
+            return Step::Again;
         }
         if word.loaded().is_some() && word.rounds() < rounds_max {
             let pushed = self.caches.push(front.offset(), front.class, pfn);
             return if pushed { Step::Got(pfn) } else { Step::Again };
         }
-        match word.with_empty_loaded() {
-            Some(swapped) => {
-                self.replace(front, word, swapped);
-                Step::Again
+        match word.with_room_loaded(rounds_max) {
+            Some(exchanged) if self.exchange(front, word, exchanged) => {
+                let pushed =
+                    self.caches.cpus.push(self.blocks(), front.offset(), rounds_max, pfn.get());
+                if pushed { Step::Got(pfn) } else { Step::Again }
             }
+            Some(_) => Step::Again,
             None => self.load_empty(front, word, pfn),
         }
     }
@@ -86,9 +89,9 @@ impl<C: Cpus> Share<'_, '_, C> {
         let moving = pcp.in_flight.begin(u64::from(front.class.magazine_frames()));
         // Both leave: a front has a loaded magazine or none at all.
         if self.replace(front, word, Word::EMPTY) {
-            count(&pcp.counters.hits, word.operations());
-            if let Some((previous, full)) = word.previous() {
-                self.spill(front, previous, if full { front.class.rounds() } else { 0 });
+            self.pcp.count_operations(word.operations());
+            if let Some((previous, fill)) = word.previous() {
+                self.spill(front, previous, fill.rounds(front.class.rounds()));
             }
             self.spill(front, loaded, word.rounds());
         }

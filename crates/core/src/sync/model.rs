@@ -55,6 +55,8 @@ pub enum Mutant {
     LeavesStolen,
     /// A refill fills the front's second magazine and leaves it in the word meanwhile.
     FillsUntaken,
+    /// A front's blocks are divided between magazines that its word still names.
+    DividesInPlace,
     /// Compaction frees a block that was gone when it was to be moved.
     FreesGone,
     /// Compaction isolates one pageblock of a block that lies in two.

@@ -106,6 +106,10 @@ counters! {
     hits,
     /// Allocations served by a full magazine from the CPU's shelf.
     shelf_hits,
+    /// Times that the two magazines of a front were exchanged, or their blocks divided, because one
+    /// had no more or no room. A rhythm of allocations and frees that exchanges them at each turn
+    /// would show here.
+    exchanges,
     /// Magazines filled from the store.
     refills,
     /// Blocks moved from the store to the CPU: into magazines, or to the request that caused it.

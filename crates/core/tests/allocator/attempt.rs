@@ -401,7 +401,8 @@ fn cpus_that_only_free_small_blocks_do_so_by_the_slow_path() {
 #[test]
 fn handlers_exchange_with_the_shelf_of_their_cpu() {
     with_memory(&[range(512, 1 << 16)], 8192, |depot| {
-        exchanging(depot, 0, Context::Task).turn(1024);
+        // Too few operations to move the hand, which would be the slow path's.
+        exchanging(depot, 0, Context::Task).turn(400);
         let shelved = || depot.cpu_stats(CPU, ZoneId::new(0)).unwrap().shelved_pages;
         let before = shelved();
         let mut handler = exchanging(depot, 0, Context::Interrupt);
@@ -443,6 +444,10 @@ fn pop_many(depot: &Single<'_>, front: FrontHandle, room: usize) -> Vec<Pfn> {
 
 #[test]
 fn many_are_popped_as_one_by_one() {
+    [0, 1, 2, 62, 63, 64, 200].into_iter().for_each(many_are_popped_into);
+}
+
+fn many_are_popped_into(room: usize) {
     with_depot(|depot| {
         let front = depot.fronts().find(Context::Task, Order::BASE, Mobility::Movable).unwrap();
         let free = |pfn| depot.free(pfn, Order::BASE).unwrap();
@@ -452,17 +457,15 @@ fn many_are_popped_as_one_by_one() {
         let one_by_one: Vec<Pfn> =
             std::iter::from_fn(|| unsafe { depot.fronts().pop(CPU, front) }).collect();
         assert_eq!(one_by_one.len(), 63);
-        for room in [0, 1, 2, 62, 63, 64, 200] {
-            for &pfn in one_by_one.iter().rev() {
-                // SAFETY: as above.
-                assert!(unsafe { depot.fronts().push(CPU, front, pfn) });
-            }
-            let many = pop_many(depot, front, room);
-            assert_eq!(many, one_by_one[..room.min(63)], "room for {room}");
+        for &pfn in one_by_one.iter().rev() {
             // SAFETY: as above.
-            let rest = std::iter::from_fn(|| unsafe { depot.fronts().pop(CPU, front) });
-            assert!(rest.eq(one_by_one[many.len()..].iter().copied()), "room for {room}");
+            assert!(unsafe { depot.fronts().push(CPU, front, pfn) });
         }
+        let many = pop_many(depot, front, room);
+        assert_eq!(many, one_by_one[..room.min(63)], "room for {room}");
+        // SAFETY: as above.
+        let rest = std::iter::from_fn(|| unsafe { depot.fronts().pop(CPU, front) });
+        assert!(rest.eq(one_by_one[many.len()..].iter().copied()), "room for {room}");
         one_by_one.into_iter().chain([first]).for_each(free);
     });
 }

@@ -28,5 +28,6 @@ mod ranges;
 mod removing;
 mod reporting;
 mod requesters;
+mod rhythms;
 mod smoke;
 mod watermarks;

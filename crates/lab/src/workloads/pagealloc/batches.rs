@@ -1,8 +1,10 @@
-//! A batch of blocks allocated, then freed, for each order and size of batch.
+//! A batch of blocks allocated, then freed, for each order and size of batch; and a random walk of
+//! such batches.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use super::walk::{self, Walk};
 use crate::design::dispatch::with_design;
 use crate::design::{self, Allocator, PAGE_BYTES};
 use crate::failure::Failure;
@@ -10,7 +12,7 @@ use crate::harness::clock::{self, ticks_in_order};
 use crate::harness::{Contender, Pace, Schedule, Seat, Series, Subject, lock};
 use crate::names::Design;
 use crate::report::machine::available_bytes;
-use crate::report::rows::{Metric, params};
+use crate::report::rows::{Metric, Params, params};
 use crate::report::{Report, counted, table};
 use crate::workloads::clients::Clients;
 use crate::workloads::settings::{Effort, Settings, checked, samples_of};
@@ -23,12 +25,16 @@ const TOTAL: Metric = ("total_ns", "ns");
 /// What a long run measures unless the user names others.
 const ORDERS: [u32; 5] = [0, 1, 2, 3, 4];
 const BATCH_MAX: u32 = 16384;
-/// What a short run measures, and what tables show of a long one: the ends, one magazine, several.
-const BATCHES_SHOWN: [u32; 4] = [1, 64, 512, BATCH_MAX];
+/// What a short run measures, and what tables show of a long one: rhythms within a magazine, one
+/// magazine, several.
+const BATCHES_SHOWN: [u32; 7] = [1, 2, 4, 8, 64, 512, BATCH_MAX];
 
 /// An allocator that makes contenders for every order and batch.
 trait Batcher {
     fn contender(&self, order: u32, batch: u32, seats: usize) -> Box<dyn Contender<3>>;
+
+    /// A random walk by blocks of order 0.
+    fn walker(&self, seats: usize, seed: u64) -> Box<dyn Contender<3>>;
 
     /// The allocator, to be checked once no contender uses it.
     fn subject(&mut self) -> &mut dyn Subject;
@@ -54,6 +60,10 @@ impl<A: Allocator> Batcher for SharedBatcher<A> {
             10 => Batch::<A, 10>::boxed(allocator, batch, seats),
             other => unreachable!("no order {other} is measured"),
         }
+    }
+
+    fn walker(&self, seats: usize, seed: u64) -> Box<dyn Contender<3>> {
+        Box::new(Walk::new(Arc::clone(&self.0), seats, seed))
     }
 
     fn subject(&mut self) -> &mut dyn Subject {
@@ -157,7 +167,7 @@ pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
         .iter()
         .max_by_key(|&&(order, batch)| u64::from(batch) << order)
         .expect("one order at least");
-    let demand = settings.demand(seats_max, batch, 1 << order);
+    let demand = settings.demand(seats_max, batch.max(walk::HELD_MAX), 1 << order);
     let mut batchers: Vec<Box<dyn Batcher>> = Vec::new();
     for &design in designs {
         batchers.push(with_design!(any design, &demand, |allocator| -> Box<dyn Batcher> {
@@ -178,11 +188,20 @@ pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
                 let what =
                     format!("{NAME}, order {order}, batches of {batch}, {}", counted(cpus, "CPU"));
                 let series = settings.interleave(&what, &mut contenders, cpus, schedule)?;
-                add_rows(&mut report, &series, cpus, order, batch);
+                let of = [("order", order.into()), ("batch", batch.into())];
+                add_rows(&mut report, &series, cpus, &params(of));
                 if BATCHES_SHOWN.contains(&batch) {
-                    shown.push((order, batch, series));
+                    shown.push((order, batch.to_string(), series));
                 }
             }
+        }
+        if orders.iter().any(|&(order, _)| order == 0) {
+            let mut walkers: Vec<_> =
+                batchers.iter().map(|b| b.walker(cpus, settings.seed)).collect();
+            let what = format!("{NAME}, a random rhythm, {}", counted(cpus, "CPU"));
+            let series = settings.interleave(&what, &mut walkers, cpus, schedule)?;
+            add_rows(&mut report, &series, cpus, &params([("order", 0), ("rhythm", 1)]));
+            shown.push((0, "random".to_owned(), series));
         }
         report.say(format!(
             "{NAME}: batches allocated, then freed, ns per block: both / allocation / free, {}{}",
@@ -223,16 +242,15 @@ fn largest_batch(report: &mut Report, batches: &[u32], seats: usize, order: u32)
     fitting
 }
 
-fn add_rows(report: &mut Report, series: &[Series<3>], cpus: usize, order: u32, batch: u32) {
-    let params = params([("order", order.into()), ("batch", batch.into())]);
+fn add_rows(report: &mut Report, series: &[Series<3>], cpus: usize, params: &Params) {
     for one in series {
         for (metric, samples) in [ALLOC, FREE, TOTAL].into_iter().zip(&one.samples) {
-            report.add(NAME, one.design, metric, (cpus, &params), samples);
+            report.add(NAME, one.design, metric, (cpus, params), samples);
         }
     }
 }
 
-fn show(shown: &[(u32, u32, Vec<Series<3>>)]) -> comfy_table::Table {
+fn show(shown: &[(u32, String, Vec<Series<3>>)]) -> comfy_table::Table {
     let designs: Vec<Design> = shown[0].2.iter().map(|series| series.design).collect();
     let headings = ["order".to_owned(), "batch".to_owned()].into_iter();
     let mut table =
@@ -243,8 +261,7 @@ fn show(shown: &[(u32, u32, Vec<Series<3>>)]) -> comfy_table::Table {
             // Both as measured: medians do not add up.
             format!("{} / {} / {}", of(2), of(0), of(1))
         };
-        let row =
-            [order.to_string(), batch.to_string()].into_iter().chain(designs.iter().map(cell));
+        let row = [order.to_string(), batch.clone()].into_iter().chain(designs.iter().map(cell));
         table.add_row(row);
     }
     table::align(table, 0)

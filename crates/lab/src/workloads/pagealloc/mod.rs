@@ -1,9 +1,11 @@
-//! `pagealloc`: batches of all sizes and orders (as mmtests' benchmark of that name), memory filled
-//! page by page and freed in random order, and what the allocator's metadata cost.
+//! `pagealloc`: batches of all sizes and orders (as mmtests' benchmark of that name), a random
+//! rhythm of allocations and frees, memory filled page by page and freed in random order, and what
+//! the allocator's metadata cost.
 
 mod batches;
 mod fill;
 mod metadata;
+mod walk;
 
 use super::settings::Settings;
 use super::workload::Workload;

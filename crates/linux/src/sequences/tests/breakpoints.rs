@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr};
 use std::sync::{Mutex, PoisonError};
 
 use pagedepot::Pfn;
+use pagedepot::cpus::implement::Fill;
 
 use super::*;
 use crate::{Depot, Flags, Mode, Order, Scope};
@@ -258,8 +259,8 @@ fn stop_everywhere(
         let (loaded, second) = (fronts.word(cpu).loaded().unwrap(), fronts.spare(cpu));
         // Each magazine has half of the blocks, or of the room.
         let is_take = operation(area, &fronts) && fronts.word(cpu).rounds() < ROUNDS;
-        let (rounds, is_full) = if is_take { (3, true) } else { (60, false) };
-        cell.store(Word::new(loaded, rounds, Some((second, is_full))).0, Ordering::Relaxed);
+        let (rounds, fill) = if is_take { (3, Fill::Full) } else { (60, Fill::Empty) };
+        cell.store(Word::new(loaded, rounds, Some((second, fill))).0, Ordering::Relaxed);
     }
     let fresh = fronts.word(cpu).0;
     let attempt = || {

@@ -1,0 +1,151 @@
+//! A random rhythm: as many allocations in a row, and then as many frees, as a geometric
+//! distribution says. Batches of one size meet the ends of an allocator's arrays in the same places
+//! each time; a walk meets all of them.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use crate::design::{self, Allocator};
+use crate::harness::clock::{self, ticks_in_order};
+use crate::harness::{Contender, Seat, Subject, lock};
+
+/// Mean of the lengths of runs of allocations, and of frees.
+const RUN_MEAN: u32 = 8;
+/// Most blocks that the walk holds.
+pub const HELD_MAX: u32 = 512;
+/// Turns of a walk, which then begins anew: too many for a processor to learn.
+const TURNS: u32 = 4096;
+
+/// Blocks allocated in a row, and then freed.
+struct Turn {
+    allocs: u32,
+    frees: u32,
+}
+
+/// The turns of a walk, which ends with no block, as it began.
+fn turns(seed: u64) -> Vec<Turn> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut length =
+        || 1 + (0..HELD_MAX).take_while(|_| random.u32(0..RUN_MEAN) > 0).count() as u32;
+    let mut held = 0;
+    let mut turns: Vec<Turn> = (0..TURNS)
+        .map(|_| {
+            let allocs = length().min(HELD_MAX - held);
+            let frees = length().min(held + allocs);
+            held = held + allocs - frees;
+            Turn { allocs, frees }
+        })
+        .collect();
+    turns.push(Turn { allocs: 0, frees: held });
+    turns
+}
+
+/// See the module.
+pub struct Walk<A: Allocator> {
+    allocator: Arc<A>,
+    turns: Vec<Turn>,
+    /// Allocations of a walk, and its frees.
+    pairs: u64,
+    /// Room for the blocks of each seat.
+    held: Vec<Mutex<Vec<A::Block>>>,
+}
+
+impl<A: Allocator> Walk<A> {
+    pub fn new(allocator: Arc<A>, seats: usize, seed: u64) -> Self {
+        let turns = turns(seed);
+        let pairs = turns.iter().map(|turn| u64::from(turn.allocs)).sum();
+        Walk { allocator, turns, pairs, held: (0..seats).map(|_| Mutex::default()).collect() }
+    }
+
+    #[inline(always)]
+    fn alloc(&self, held: &mut [A::Block]) {
+        held.iter_mut().for_each(|slot| *slot = design::alloc::<A, 0>(&self.allocator));
+    }
+
+    #[inline(always)]
+    fn free(&self, held: &[A::Block]) {
+        held.iter().rev().for_each(|&block| self.allocator.free::<0>(block));
+    }
+
+    /// Walks; each turn's allocations and frees are those of the blocks in two ranges.
+    #[inline(always)]
+    fn walk(&self, mut turn: impl FnMut(Range<usize>, Range<usize>)) {
+        let mut top = 0;
+        for &Turn { allocs, frees } in &self.turns {
+            let end = top + allocs as usize;
+            let left = end - frees as usize;
+            turn(top..end, left..end);
+            top = left;
+        }
+    }
+
+    /// Nanoseconds of an allocation and a free together. The clock is not read in between.
+    #[inline(never)]
+    fn total_ns(&self, held: &mut [A::Block], times: u64) -> f64 {
+        let start = Instant::now();
+        for _ in 0..times {
+            self.walk(|allocated, freed| {
+                self.alloc(&mut held[allocated]);
+                self.free(&held[freed]);
+            });
+        }
+        start.elapsed().as_nanos() as f64 / (times * self.pairs) as f64
+    }
+
+    /// The part of it that allocation is.
+    #[inline(never)]
+    fn alloc_share(&self, held: &mut [A::Block]) -> f64 {
+        let (mut alloc, mut free) = (0, 0);
+        self.walk(|allocated, freed| {
+            let start = ticks_in_order();
+            self.alloc(&mut held[allocated]);
+            let between = ticks_in_order();
+            self.free(&held[freed]);
+            alloc += between - start;
+            free += ticks_in_order() - between;
+        });
+        let cost = clock::read_cost_ticks(ticks_in_order) * self.turns.len() as f64;
+        let (alloc, free) = ((alloc as f64 - cost).max(0.0), (free as f64 - cost).max(0.0));
+        if alloc + free > 0.0 { alloc / (alloc + free) } else { 0.5 }
+    }
+}
+
+impl<A: Allocator> Contender<3> for Walk<A> {
+    fn subject(&self) -> &dyn Subject {
+        &*self.allocator
+    }
+
+    fn window(&self, seat: Seat, units: u64) -> [f64; 3] {
+        let mut held = lock(&self.held[seat.index]);
+        if held.is_empty() {
+            // The slots need some contents, which the walk overwrites.
+            let block = design::alloc::<A, 0>(&self.allocator);
+            self.allocator.free::<0>(block);
+            held.resize(HELD_MAX as usize, block);
+        }
+        let total = self.total_ns(&mut held, units);
+        let alloc = total * self.alloc_share(&mut held);
+        [alloc, total - alloc, total]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_returns_what_it_took_and_stays_in_its_bounds() {
+        let mut held = 0;
+        let mut lengths = 0;
+        for Turn { allocs, frees } in turns(7) {
+            held += allocs;
+            lengths += allocs;
+            assert!(frees <= held && held <= HELD_MAX);
+            held -= frees;
+        }
+        assert_eq!(held, 0);
+        let mean = lengths / TURNS;
+        assert!((RUN_MEAN - 2..=RUN_MEAN + 2).contains(&mean), "{mean}");
+    }
+}
