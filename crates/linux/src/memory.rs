@@ -14,7 +14,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, mmap, mmap_anonymous, munlock};
 use crate::error::{BuildError, no_mapping, no_memory};
 use crate::limits::{Limit, file_bytes_max};
 use crate::mapping::Mapping;
-use crate::trim::resident;
+use crate::numa::last_errno;
 
 /// Bytes of a second-level huge page, which is also a block of order 9, and their alignment.
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
@@ -326,6 +326,16 @@ fn replace(
         }
     };
     mapped.map(|_| ())
+}
+
+/// Which of the system's pages in a range are present.
+pub(crate) fn resident(start: NonNull<u8>, bytes: usize) -> Result<Vec<bool>, Errno> {
+    let mut states = vec![0u8; bytes.div_ceil(rustix::param::page_size())];
+    // SAFETY: one byte per page is written. The range is mapped; mincore does not touch it.
+    match unsafe { libc::mincore(start.as_ptr().cast(), bytes, states.as_mut_ptr()) } {
+        0 => Ok(states.into_iter().map(|state| state & 1 != 0).collect()),
+        _ => Err(last_errno()),
+    }
 }
 
 #[cfg(test)]

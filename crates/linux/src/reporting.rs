@@ -20,9 +20,9 @@ use rustix::param::page_size;
 
 use crate::cpus::LinuxCpus;
 use crate::depot::Depot;
-use crate::memory::PAGEBLOCK_PAGES;
+use crate::memory::{PAGEBLOCK_PAGES, resident};
 use crate::raw::Shared;
-use crate::trim::{System, TrimError, Trimmed, resident};
+use crate::trim::{System, TrimError, Trimmed};
 use crate::trim_state::Trimming;
 
 /// Pageblocks taken from the store at a time: 16 MiB of 4 KiB pages, as in a trim.

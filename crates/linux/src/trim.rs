@@ -27,7 +27,6 @@
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::ptr::NonNull;
 use std::{fmt, io};
 
 use pagedepot::{Flags, Mode, Pfn, Pressure, Reclaim, Scope};
@@ -36,8 +35,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
-use crate::memory::{HUGE_BYTES, Memory};
-use crate::numa::last_errno;
+use crate::memory::{HUGE_BYTES, Memory, resident};
 use crate::pins::Pins;
 use crate::raw::Shared;
 use crate::trim_state::{TrimState, Trimming};
@@ -182,16 +180,6 @@ fn trim_chunk(
     }
     drop(taken);
     result
-}
-
-/// Which of the system's pages in a range are present.
-pub(crate) fn resident(start: NonNull<u8>, bytes: usize) -> Result<Vec<bool>, Errno> {
-    let mut states = vec![0u8; bytes.div_ceil(rustix::param::page_size())];
-    // SAFETY: one byte per page is written. The range is mapped; mincore does not touch it.
-    match unsafe { libc::mincore(start.as_ptr().cast(), bytes, states.as_mut_ptr()) } {
-        0 => Ok(states.into_iter().map(|state| state & 1 != 0).collect()),
-        _ => Err(last_errno()),
-    }
 }
 
 /// Which runs of free pages a pass takes.
