@@ -139,9 +139,9 @@ impl Item {
     }
 
     /// The page, of a free in bulk.
-    pub fn into_page(self) -> Result<(Page, u32), Self> {
+    pub fn into_page(self) -> Result<(Page, u32), Box<Self>> {
         if !matches!(self.what, What::Page(_)) {
-            return Err(self);
+            return Err(Box::new(self));
         }
         self.leave();
         match self.what {

@@ -226,7 +226,7 @@ impl Worker {
                     batch.push(page);
                     all += i64::from(pages);
                 }
-                Err(item) => self.held.push(item),
+                Err(item) => self.held.push(*item),
             }
         }
         self.depot.free_pages(batch);
