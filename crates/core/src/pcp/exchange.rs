@@ -128,7 +128,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
         } else {
             self.load_shelved()?
         };
-        let pop = || share.caches.cpus.pop(share.blocks(), front.offset());
+        let pop = || share.caches.pop(front.offset());
         is_turned.then(pop)?.map(Pfn::new)
     }
 

@@ -48,8 +48,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         }
         match word.with_room_loaded(rounds_max) {
             Some(exchanged) if self.exchange(front, word, exchanged) => {
-                let pushed =
-                    self.caches.cpus.push(self.blocks(), front.offset(), rounds_max, pfn.get());
+                let pushed = self.caches.push(front.offset(), front.class, pfn);
                 if pushed { Step::Got(pfn) } else { Step::Again }
             }
             Some(_) => Step::Again,
