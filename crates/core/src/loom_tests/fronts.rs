@@ -66,12 +66,9 @@ fn owner_that_divides(other: fn(&Depot<Rseq>)) -> impl Fn() + Send + Sync + 'sta
     move || {
         let depot = Depot::new(&Setup::default(), Rseq::new(2));
         run_on(0);
-        let turn = |blocks: usize| {
-            let held: Vec<_> = (0..blocks).map(|_| depot.alloc().unwrap()).collect();
-            held.into_iter().for_each(|pfn| depot.free(pfn));
-        };
-        turn(1);
-        turn(2);
+        // A full magazine, and one block in the loaded one.
+        let refilled = depot.alloc().unwrap();
+        depot.free(refilled);
         let held = depot.alloc().unwrap();
         let other = spawn(1, &depot, other);
         let next = depot.alloc().unwrap();
