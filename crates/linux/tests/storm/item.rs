@@ -16,7 +16,7 @@ pub enum What {
     Page(Page),
     Pages(Pages),
     /// Pages at an address, of a depot.
-    At(Depot, Pfn, u32),
+    At(Box<Depot>, Pfn, u32),
     Movable(Movable),
     #[cfg(feature = "allocator-api2")]
     Collection(Collection),

@@ -192,7 +192,7 @@ impl Worker {
         };
         self.request(count, via.and(Feature::At), |this| {
             this.depot.raw().alloc_at(Pfn::new(start), count, flags).ok()?;
-            Some(What::At(this.depot.clone(), Pfn::new(start), count))
+            Some(What::At(Box::new(this.depot.clone()), Pfn::new(start), count))
         });
     }
 
