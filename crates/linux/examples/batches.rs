@@ -1,14 +1,17 @@
-//! What a page costs one by one and 64 in a call: by a thread alone, and from a thread that
-//! allocates to one that frees.
+//! The cost of a page one by one and 64 in a call: by a thread alone, as an owned page or as a
+//! number, and from a thread that allocates to one that frees. Beside them a vector of numbers
+//! behind a lock that is taken once for 64, which is all that one thread needs.
 //!
 //! `cargo run --release -p pagedepot-linux --example batches [PAGES]`
-#![forbid(unsafe_code)]
 
+use std::hint::black_box;
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Instant;
 
-use pagedepot_linux::{AllocError, Depot, Order, Page};
+use pagedepot_linux::raw::Pfn;
+use pagedepot_linux::{AllocError, Depot, Flags, Order, Page};
 
 const PAGES_DEFAULT: usize = 20_000_000;
 const BATCH: usize = 64;
@@ -85,6 +88,57 @@ fn across(depot: &Depot, kind: Kind, batches: usize) -> Result<(), AllocError> {
     })
 }
 
+/// One thread allocates and frees numbers.
+fn numbers(depot: &Depot, kind: Kind, batches: usize) -> Result<(), AllocError> {
+    let (raw, flags) = (depot.raw(), Flags::default());
+    let mut blocks = [Pfn::new(0); BATCH];
+    for _ in 0..batches {
+        let mut got = 0;
+        while got < BATCH {
+            got += match kind {
+                Kind::Batch => raw.alloc_many(Order::BASE, flags, &mut blocks[got..])?,
+                Kind::Single => {
+                    blocks[got] = raw.alloc(Order::BASE, flags)?;
+                    1
+                }
+            };
+        }
+        black_box(&blocks);
+        // SAFETY: allocated above with this order, freed once, and not used.
+        let freed = unsafe {
+            match kind {
+                Kind::Batch => raw.free_many(Order::BASE, &blocks).is_ok(),
+                Kind::Single => blocks.iter().all(|&pfn| raw.free(pfn, Order::BASE).is_ok()),
+            }
+        };
+        assert!(freed, "the blocks were the depot's");
+    }
+    Ok(())
+}
+
+/// One thread takes numbers from a vector behind a lock, and puts them back.
+fn vector(_: &Depot, kind: Kind, batches: usize) -> Result<(), AllocError> {
+    let list = Mutex::new((0..64 * BATCH).collect::<Vec<_>>());
+    let lock = || list.lock().expect("no holder panics");
+    let mut numbers = Vec::with_capacity(BATCH);
+    for _ in 0..batches {
+        match kind {
+            Kind::Single => (0..BATCH).for_each(|_| numbers.extend(lock().pop())),
+            Kind::Batch => {
+                let mut list = lock();
+                let first = list.len() - BATCH;
+                numbers.extend(list.drain(first..));
+            }
+        }
+        black_box(&numbers);
+        match kind {
+            Kind::Single => numbers.drain(..).for_each(|number| lock().push(number)),
+            Kind::Batch => lock().append(&mut numbers),
+        }
+    }
+    Ok(())
+}
+
 /// Medians of both kinds, in nanoseconds a page.
 fn measure(depot: &Depot, batches: usize, run: Run) -> Result<[f64; 2], AllocError> {
     let mut windows = [Vec::new(), Vec::new()];
@@ -105,7 +159,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pages = std::env::args().nth(1).map_or(Ok(PAGES_DEFAULT), |pages| pages.parse())?;
     let batches = (pages / BATCH / WINDOWS).max(1);
     let depot = Depot::new(64 << 20)?;
-    let kinds: [(&str, Run); 2] = [("by one thread", alone), ("from thread to thread", across)];
+    let kinds: [(&str, Run); 4] = [
+        ("pages, by one thread", alone),
+        ("numbers, by one thread", numbers),
+        ("numbers of a vector behind a lock", vector),
+        ("pages, from thread to thread", across),
+    ];
     for (what, run) in kinds {
         let [single, batch] = measure(&depot, batches, run)?;
         println!("{what}: {single:.1} ns a page one by one, {batch:.1} ns {BATCH} in a call");
