@@ -23,6 +23,8 @@ static KEPT: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 
 /// Runs `round` while handlers use a depot. Returns the pages that they keep.
 pub fn while_over(depot: &Depot, world: &World, round: impl FnOnce()) -> u64 {
+    // A storm that failed may have left some of another depot.
+    KEPT.iter().for_each(|kept| kept.store(0, Ordering::Relaxed));
     WORLD.store(ptr::from_ref(world).cast_mut(), Ordering::Release);
     DEPOT.store(ptr::from_ref(depot).cast_mut(), Ordering::Release);
     round();

@@ -115,6 +115,15 @@ impl Item {
         self.with_bytes(|bytes| check_from(bytes, self.serial, self.first));
     }
 
+    /// Reads it in a forked child, and fails unless it is as it was written. A memory file is
+    /// shared with the parent, which may have moved a movable page since.
+    pub fn check_in_child(&self) {
+        match &self.what {
+            What::Movable(_) => self.with_bytes(|bytes| _ = std::hint::black_box(bytes[0])),
+            _ => self.check(),
+        }
+    }
+
     /// Checks it, and removes its marks: it is about to be freed, or to become something else.
     fn leave(&self) {
         self.check();

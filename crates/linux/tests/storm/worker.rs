@@ -364,7 +364,7 @@ impl Worker {
             assert!(self.depot.compact(pagedepot_linux::reclaim::Compaction::all()).is_err());
             assert!(self.depot.trim().is_err());
             for item in std::mem::take(&mut self.held) {
-                item.check();
+                item.check_in_child();
                 drop(item);
             }
         });
