@@ -240,8 +240,9 @@ fn run(path: &Path, container: &Container) -> Result<(), Box<dyn Error>> {
     let short = pool.clone();
     let monitor = Monitor::builder(&depot)
         .sources(Sources::none().and_cgroup_v2(&container.0))
-        // Shorter than usual, so that this example ends soon.
-        .policy(Policy { look_ms: 20, round_ms: 20, ..Policy::default() })
+        // Shorter than usual, so that this example ends soon. Without a ceiling, which would give
+        // back by itself what the callbacks and trims are to show.
+        .policy(Policy { look_ms: 20, round_ms: 20, margin_percent: None, ..Policy::default() })
         .on_pressure(0, move |bytes| {
             let wanted = bytes.div_ceil(BLOCK_BYTES) as usize;
             short.evict(wanted).unwrap_or(0) as u64 * BLOCK_BYTES
