@@ -386,10 +386,11 @@ unsafe impl Mapper for LinuxMapper {
     /// Each run takes a mapping, and the last one that behind it.
     fn check_runs(&self, runs: u32) -> Result<(), MapError> {
         let needed = runs.saturating_add(1);
-        if needed <= self.budget.left() {
-            Ok(())
-        } else {
-            Err(MapError::TooScattered { needed: runs })
+        match runs {
+            _ if needed <= self.budget.left() => Ok(()),
+            // In one piece: it is not the frames.
+            0 | 1 => Err(MapError::TooManyMappings { limit: self.budget.max() }),
+            _ => Err(MapError::TooScattered { needed: runs }),
         }
     }
 
