@@ -79,7 +79,8 @@ impl Vmalloc {
     /// use pagedepot_linux::{Depot, MemoryKind, Vmalloc};
     ///
     /// let depot = Depot::builder(64 << 20).memory(MemoryKind::Memfd).build()?;
-    /// let mut log = Vmalloc::new(&depot)?.reserve(1 << 30)?;
+    /// let space = Vmalloc::builder(&depot).bytes(2 << 30).build()?;
+    /// let mut log = space.reserve(1 << 30)?;
     /// let start = log.addr();
     /// for mebibytes in 1..=16 {
     ///     log.grow(mebibytes << 20)?;
@@ -89,7 +90,7 @@ impl Vmalloc {
     /// ```
     ///
     /// # Errors
-    /// As [`buf`](Self::buf). 0 bytes are [`VmapError::BadSize`].
+    /// As [`buf`](Self::buf). 0 bytes, and more than the space has, are [`VmapError::BadSize`].
     #[track_caller]
     pub fn reserve(&self, bytes: usize) -> Result<VmallocBuf, VmapError> {
         self.reserve_with(bytes, Options::DEFAULT)
