@@ -105,7 +105,7 @@ typedef struct {
 
 // A block and its order.
 typedef struct {
-    // Its first byte.
+    // Address of the block's first byte.
     void *block;
     // 2^order pages.
     unsigned int order;
@@ -175,7 +175,7 @@ typedef struct {
 // Frees what the program can do without, wanted_bytes if it can, and returns how many bytes.
 typedef uint64_t (*pagedepot_give_up_t)(void *context, uint64_t wanted_bytes);
 
-// What the monitor calls when memory is about to run out, from its thread.
+// A function that the monitor calls, on its thread, when memory is about to run out.
 typedef struct {
     // The lowest comes first: what is cheapest to make again.
     int priority;
@@ -200,11 +200,11 @@ typedef struct {
     int margin_percent;
     // Number of callbacks.
     unsigned int callbacks_count;
-    // What to call when memory is about to run out. NULL: nothing.
+    // Function to call when memory is about to run out. NULL: none.
     const pagedepot_callback_t *callbacks;
 } pagedepot_monitor_options_t;
 
-// What a monitor has done since it began.
+// Counts of a monitor since it began.
 typedef struct {
     // How short memory is now: 0 there is enough, 1 low, 2 medium, 3 critical.
     int level;
@@ -336,7 +336,7 @@ size_t pagedepot_alloc_many(const pagedepot_t *handle,
 // were bad; with errno if there were any.
 //
 // Conditions:
-// As for pagedepot_free(), for each; blocks has count pointers.
+// Each block must be one that pagedepot_free() takes; blocks has count pointers.
 size_t pagedepot_free_many(const pagedepot_t *handle,
                            unsigned int order,
                            void *const *blocks,
@@ -346,7 +346,7 @@ size_t pagedepot_free_many(const pagedepot_t *handle,
 // were bad; with errno if there were any.
 //
 // Conditions:
-// As for pagedepot_free(), for each; blocks has count of them.
+// Each block must be one that pagedepot_free() takes; blocks has count of them.
 size_t pagedepot_free_mixed(const pagedepot_t *handle,
                             const pagedepot_block_t *blocks,
                             size_t count);
@@ -364,7 +364,7 @@ void *pagedepot_alloc_contiguous(const pagedepot_t *handle,
 // Frees contiguous pages, all or some of those that one call gave. Returns 0, or -1 with errno.
 //
 // Conditions:
-// As for pagedepot_free(), for each page.
+// Each page must be one that pagedepot_free() takes.
 int pagedepot_free_contiguous(const pagedepot_t *handle, void *start, uint32_t pages);
 
 // Makes blocks of order to of one block of order from: each is then freed by itself. Returns 0, or
@@ -485,7 +485,7 @@ pagedepot_monitor_t *pagedepot_monitor_start(const pagedepot_t *handle,
 // monitor is of pagedepot_monitor_start() and was not stopped before.
 void pagedepot_monitor_stop(pagedepot_monitor_t *monitor);
 
-// What a monitor has done so far. Returns 0, or -1 with errno.
+// Reads the counts of a monitor. Returns 0, or -1 with errno.
 //
 // Conditions:
 // monitor is NULL or runs; result can be written.
@@ -547,7 +547,7 @@ void *pagedepot_vmap(const pagedepot_space_t *space, const void *const *pages, s
 // pagedepot_purge() a stray access still reaches the pages. Returns 0, or -1 with errno.
 //
 // Conditions:
-// As for pagedepot_vfree().
+// The memory must be of this space, and is not used any more, as for pagedepot_vfree().
 int pagedepot_vunmap(const pagedepot_space_t *space, void *area);
 
 // Unmaps what was freed, that kept for the next requests included. Returns the number of pages
@@ -578,9 +578,9 @@ const char *pagedepot_published_path(const pagedepot_published_t *published);
 // published is of pagedepot_publish() and was not withdrawn before.
 void pagedepot_withdraw(pagedepot_published_t *published);
 
-// What went wrong in this thread's last call that failed to make, grow, trim or pin a depot, to
-// set its ceiling, or to make a space, a monitor or published statistics of it, and what to do
-// about it. Valid until the thread's next such failure. NULL: none has failed.
+// Describes this thread's last failure to make, grow, trim or pin a depot, to set its ceiling, or
+// to make a space, a monitor or published statistics of it, and says what to do about it. The text
+// is valid until the thread's next such failure. NULL: no such call has failed.
 //
 // Calls that allocate and free set errno alone.
 const char *pagedepot_last_error(void);

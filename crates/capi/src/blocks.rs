@@ -176,7 +176,7 @@ pub unsafe extern "C" fn pagedepot_alloc_wait(
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct pagedepot_block_t {
-    /// Its first byte.
+    /// Address of the block's first byte.
     pub block: *mut c_void,
     /// 2^order pages.
     pub order: c_uint,
@@ -306,7 +306,7 @@ pub unsafe extern "C" fn pagedepot_alloc_many(
 /// were bad; with errno if there were any.
 ///
 /// # Safety
-/// As for pagedepot_free(), for each; `blocks` has `count` pointers.
+/// Each block must be one that pagedepot_free() takes; `blocks` has `count` pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_free_many(
     handle: *const pagedepot_t,
@@ -358,7 +358,7 @@ pub unsafe extern "C" fn pagedepot_free_many(
 /// were bad; with errno if there were any.
 ///
 /// # Safety
-/// As for pagedepot_free(), for each; `blocks` has `count` of them.
+/// Each block must be one that pagedepot_free() takes; `blocks` has `count` of them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_free_mixed(
     handle: *const pagedepot_t,
@@ -421,7 +421,7 @@ pub unsafe extern "C" fn pagedepot_alloc_contiguous(
 /// Frees contiguous pages, all or some of those that one call gave. Returns 0, or -1 with errno.
 ///
 /// # Safety
-/// As for pagedepot_free(), for each page.
+/// Each page must be one that pagedepot_free() takes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_free_contiguous(
     handle: *const pagedepot_t,

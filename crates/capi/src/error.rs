@@ -200,9 +200,9 @@ pub(crate) fn status<E: Errno + fmt::Display>(result: Result<(), E>) -> c_int {
     }
 }
 
-/// What went wrong in this thread's last call that failed to make, grow, trim or pin a depot, to
-/// set its ceiling, or to make a space, a monitor or published statistics of it, and what to do
-/// about it. Valid until the thread's next such failure. NULL: none has failed.
+/// Describes this thread's last failure to make, grow, trim or pin a depot, to set its ceiling, or
+/// to make a space, a monitor or published statistics of it, and says what to do about it. The text
+/// is valid until the thread's next such failure. NULL: no such call has failed.
 ///
 /// Calls that allocate and free set errno alone.
 #[unsafe(no_mangle)]

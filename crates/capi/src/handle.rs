@@ -79,8 +79,10 @@ impl Default for pagedepot_options_t {
 }
 
 impl pagedepot_options_t {
+    /// Reads the options that a caller gives, and refuses flags that this version does not know.
+    ///
     /// # Safety
-    /// As [`sized`].
+    /// The caller keeps the promise of [`sized`].
     unsafe fn read(given: *const Self) -> Result<Self, &'static str> {
         // SAFETY: the caller's promise.
         let options = unsafe { sized(given) }?;
@@ -94,7 +96,7 @@ impl pagedepot_options_t {
         self.flags & flag != 0
     }
 
-    /// What the fields say that a builder takes as values of Rust.
+    /// Page size and set of isolated CPUs, read from their fields.
     ///
     /// # Safety
     /// `isolated_cpus` is NULL or a string.

@@ -19,7 +19,7 @@ pub struct pagedepot_monitor_t {
 pub type pagedepot_give_up_t =
     Option<unsafe extern "C" fn(context: *mut c_void, wanted_bytes: u64) -> u64>;
 
-/// What the monitor calls when memory is about to run out, from its thread.
+/// A function that the monitor calls, on its thread, when memory is about to run out.
 #[allow(non_camel_case_types, reason = "its name in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ pub struct pagedepot_monitor_options_t {
     pub margin_percent: c_int,
     /// Number of callbacks.
     pub callbacks_count: c_uint,
-    /// What to call when memory is about to run out. NULL: nothing.
+    /// Function to call when memory is about to run out. NULL: none.
     pub callbacks: *const pagedepot_callback_t,
 }
 
@@ -99,7 +99,7 @@ impl pagedepot_monitor_options_t {
     }
 }
 
-/// What a monitor has done since it began.
+/// Counts of a monitor since it began.
 #[allow(non_camel_case_types, reason = "its name in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn pagedepot_monitor_stop(monitor: *mut pagedepot_monitor_
     }
 }
 
-/// What a monitor has done so far. Returns 0, or -1 with errno.
+/// Reads the counts of a monitor. Returns 0, or -1 with errno.
 ///
 /// # Safety
 /// `monitor` is NULL or runs; `result` can be written.

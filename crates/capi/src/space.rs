@@ -166,7 +166,7 @@ pub unsafe extern "C" fn pagedepot_vmap(
 /// pagedepot_purge() a stray access still reaches the pages. Returns 0, or -1 with errno.
 ///
 /// # Safety
-/// As for pagedepot_vfree().
+/// The memory must be of this space, and is not used any more, as for pagedepot_vfree().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_vunmap(
     space: *const pagedepot_space_t,

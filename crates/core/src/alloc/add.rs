@@ -26,9 +26,9 @@ use crate::sync::model::{Mutant, is_mutant};
 
 /// Memory was not added, and nothing has changed.
 pub struct AddError<'m> {
-    /// Why.
+    /// The reason.
     pub why: ConfigError,
-    /// What was given for metadata: the caller's again.
+    /// The memory that the caller gave for metadata, which is the caller's again.
     pub memory: &'m mut [MaybeUninit<u8>],
 }
 

@@ -155,8 +155,9 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         FrontsAt(self.caches.pcps.blocks().base())
     }
 
-    /// As [`free_fast`](Self::free_fast), where a lock guards this CPU's fronts
-    /// ([`Cpus::is_behind_lock`]). `false` on all other CPUs.
+    /// Pushes a block to this CPU's front under the CPU's lock, if one guards its fronts
+    /// ([`Cpus::is_behind_lock`]). `false` on all other CPUs, and where
+    /// [`free_fast`](Self::free_fast) says so: nothing has changed.
     ///
     /// After a push that succeeded this drops the lock, and then reads and writes nothing more.
     #[inline]

@@ -21,11 +21,11 @@ pub enum Mutant {
     OneContext,
     /// Changes of the protocol `total::HINTS` may pass its later looks.
     UnorderedHints,
-    /// The same of `total::SHELVES`.
+    /// Changes of the protocol `total::SHELVES` may pass its later looks.
     UnorderedShelves,
-    /// The same of `total::ASKS`.
+    /// Changes of the protocol `total::ASKS` may pass its later looks.
     UnorderedAsks,
-    /// The same of `total::DRIFT_MARK`.
+    /// Changes of the protocol `total::DRIFT_MARK` may pass its later looks.
     UnorderedMark,
     /// In-flight words show no pages in flight.
     Unannounced,
