@@ -33,9 +33,9 @@
 //! * pop: `rounds - 1`, `credit - 1`, if `rounds > 0` and `credit > 0`;
 //! * pop of n blocks at once: `rounds - n`, `credit - n`, if `rounds >= n` and `credit >= n`;
 //! * push: `rounds + 1`, `credit - 1`, if `rounds < rounds_max` and `credit > 0`;
-//! * batch ([`SlotMove`]): n blocks leave the loaded magazine, and then a full previous one, which
-//!   is loaded; or enter the loaded one, and then an empty previous one, which is loaded.
-//!   `credit - n`;
+//! * batch ([`SlotMove`]): n blocks leave the loaded magazine, and then the previous one, if that
+//!   has some, which is loaded; or enter the loaded one, and then the previous one, if that has
+//!   room, which is loaded. `credit - n`;
 //! * fold: `credit = CREDIT_MAX`;
 //! * exchange, divide, load, unload: magazines change (slow path, compare-and-store).
 //!
