@@ -162,42 +162,46 @@ impl From<PinError> for std::io::Error {
 mod tests {
     //! A naive model counts each page's pins.
 
-    use proptest::prelude::*;
-
     use super::*;
+    use crate::rng::{self, Rng};
 
     const PAGES: usize = 24;
 
-    proptest! {
-        #[test]
-        fn agrees_with_a_model(
-            steps in proptest::collection::vec((any::<bool>(), 0..PAGES, 1..PAGES), 0..60),
-        ) {
-            let pinned = Arc::new(Bits::new(PAGES).unwrap());
-            let (mut pins, mut model) = (Pins::new(pinned.clone()), [0u32; PAGES]);
-            for (adds, start, pages) in steps {
-                let run = start..(start + pages).min(PAGES);
-                let pages = run.start as u64..run.end as u64;
-                if adds {
-                    prop_assert_eq!(pins.add(pages), Ok(()));
-                    model[run].iter_mut().for_each(|count| *count += 1);
-                } else if model[run.clone()].contains(&0) {
-                    prop_assert_eq!(pins.remove(pages), Err(PinError::NotPinned));
-                } else {
-                    prop_assert_eq!(pins.remove(pages), Ok(()));
-                    model[run].iter_mut().for_each(|count| *count -= 1);
-                }
-                for (page, &count) in model.iter().enumerate() {
-                    prop_assert_eq!(pins.count_at(page as u64), count);
-                    prop_assert_eq!(pins.contains(Pfn::new(page as u32)), count > 0);
-                    prop_assert_eq!(pinned.get(page), count > 0);
-                }
-                let pinned = model.iter().filter(|&&count| count > 0).count();
-                prop_assert_eq!(pins.pages(), pinned as u64);
-                let changes = model.iter().zip(&model[1..]).filter(|(a, b)| a != b).count();
-                let ends = usize::from(model[0] > 0) + usize::from(model[PAGES - 1] > 0);
-                prop_assert_eq!(pins.counts.len(), changes + ends, "no boundary without a change");
+    #[test]
+    fn agrees_with_a_model() {
+        let mut random = Rng::new(rng::seed("pins"));
+        for _ in 0..if cfg!(miri) { 4 } else { 300 } {
+            follows_a_model(&mut random);
+        }
+    }
+
+    /// Up to 60 pins and unpins of random runs of pages.
+    fn follows_a_model(random: &mut Rng) {
+        let pinned = Arc::new(Bits::new(PAGES).unwrap());
+        let (mut pins, mut model) = (Pins::new(pinned.clone()), [0u32; PAGES]);
+        for _ in 0..random.below(60) {
+            let start = random.index(PAGES);
+            let run = start..(start + 1 + random.index(PAGES - 1)).min(PAGES);
+            let pages = run.start as u64..run.end as u64;
+            if random.one_in(2) {
+                assert_eq!(pins.add(pages), Ok(()));
+                model[run].iter_mut().for_each(|count| *count += 1);
+            } else if model[run.clone()].contains(&0) {
+                assert_eq!(pins.remove(pages), Err(PinError::NotPinned));
+            } else {
+                assert_eq!(pins.remove(pages), Ok(()));
+                model[run].iter_mut().for_each(|count| *count -= 1);
             }
+            for (page, &count) in model.iter().enumerate() {
+                assert_eq!(pins.count_at(page as u64), count);
+                assert_eq!(pins.contains(Pfn::new(page as u32)), count > 0);
+                assert_eq!(pinned.get(page), count > 0);
+            }
+            let pinned = model.iter().filter(|&&count| count > 0).count();
+            assert_eq!(pins.pages(), pinned as u64);
+            let changes = model.iter().zip(&model[1..]).filter(|(a, b)| a != b).count();
+            let ends = usize::from(model[0] > 0) + usize::from(model[PAGES - 1] > 0);
+            assert_eq!(pins.counts.len(), changes + ends, "no boundary without a change");
         }
     }
 }

@@ -98,7 +98,7 @@ impl Depot {
     /// assert_eq!(depot.trim()?.bytes, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    /// `examples/fixed_buffers.rs` reads a file by such requests.
+    /// `crates/uring/examples/fixed_buffers.rs` reads a file by such requests.
     ///
     /// # Errors
     /// [`PinError::TooMany`], [`PinError::Forked`].

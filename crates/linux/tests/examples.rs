@@ -8,11 +8,10 @@ use std::path::Path;
 use std::process::Command;
 
 /// Programs, and the arguments that make them short.
-const PROGRAMS: [(&str, &[&str]); 12] = [
+const PROGRAMS: [(&str, &[&str]); 11] = [
     ("batches", &["10000"]),
     ("buffer_pool", &[]),
     ("call_sites", &["1000"]),
-    ("fixed_buffers", &[]),
     ("growable_column", &[]),
     ("healing_pool", &[]),
     ("large_frames", &["1000"]),

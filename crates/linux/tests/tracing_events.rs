@@ -1,7 +1,6 @@
 //! Slow paths are events of the crate `tracing`.
 //!
-//! In a process of its own: where other threads emit an event for the first time while a subscriber
-//! is set for one thread, `tracing` may note for good that nobody listens.
+//! In a process of its own, because the subscriber is the whole process's.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -46,17 +45,16 @@ impl tracing::Subscriber for Heard {
 fn slow_paths_are_heard() {
     let heard = Heard::default();
     let events = heard.0.clone();
-    tracing::subscriber::with_default(heard, || {
-        // What a CPU frees soon exceeds what it may cache.
-        let builder = Depot::builder(4 << 20).high(HighPolicy::Fixed(200));
-        let depot = builder.per_cpu_locks(true).build().unwrap();
-        let mut all = Vec::new();
-        while let Ok(page) = depot.page(Order::BASE) {
-            all.push(page);
-        }
-        drop(all);
-        depot.drain(Scope::ALL, Mode::Full);
-    });
+    tracing::subscriber::set_global_default(heard).unwrap();
+    // What a CPU frees soon exceeds what it may cache.
+    let builder = Depot::builder(4 << 20).high(HighPolicy::Fixed(200));
+    let depot = builder.per_cpu_locks(true).build().unwrap();
+    let mut all = Vec::new();
+    while let Ok(page) = depot.page(Order::BASE) {
+        all.push(page);
+    }
+    drop(all);
+    depot.drain(Scope::ALL, Mode::Full);
     let events = events.lock().unwrap();
     let count = |what: &str| {
         let message = format!("message={what} ");

@@ -165,19 +165,22 @@ fn listings_look_like_this() {
         ("src/new.rs", 5, 1 << 30, 3),
         ("src/a;b.rs", 7, 4096, 1),
     ]);
-    insta::assert_snapshot!(before, @"
-    allocinfo - version: 1.0
-    #     <size>  <calls> <tag info>
-            8192        2 src/cache.rs:31:9 [pages]
-            4096        1 src/a;b.rs:7:9 [pages]
-    ");
+    let listing = "\
+allocinfo - version: 1.0
+#     <size>  <calls> <tag info>
+        8192        2 src/cache.rs:31:9 [pages]
+        4096        1 src/a;b.rs:7:9 [pages]
+";
+    assert_eq!(before.to_string(), listing);
     let growth: Vec<String> = after.since(&before).iter().map(ToString::to_string).collect();
-    insta::assert_snapshot!(growth.join("\n"), @"
-     +1073741824       +3 src/new.rs:5:9 [pages]
-           -4096       -1 src/cache.rs:31:9 [pages]
-    ");
-    insta::assert_snapshot!(before.folded(), @"
-    src;cache.rs;cache.rs:31:9 [pages] 8192
-    src;a_b.rs;a_b.rs:7:9 [pages] 4096
-    ");
+    let grown = [
+        " +1073741824       +3 src/new.rs:5:9 [pages]",
+        "       -4096       -1 src/cache.rs:31:9 [pages]",
+    ];
+    assert_eq!(growth, grown);
+    let stacks = "\
+src;cache.rs;cache.rs:31:9 [pages] 8192
+src;a_b.rs;a_b.rs:7:9 [pages] 4096
+";
+    assert_eq!(before.folded().to_string(), stacks);
 }

@@ -74,9 +74,8 @@ impl Pieces {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
+    use crate::rng::{self, Rng};
 
     const PAGES: usize = 200;
 
@@ -94,28 +93,34 @@ mod tests {
         assert_eq!(pieces.unmap(1..3), 2);
     }
 
-    proptest! {
-        #[test]
-        fn counts_what_the_kernel_would(
-            runs in prop::collection::vec((any::<bool>(), 0..PAGES, 1..100usize), 1..60),
-        ) {
-            let pieces = Pieces::new(PAGES).unwrap();
-            let mut model = [0; PAGES];
-            let mut mappings = 1;
-            for (number, (maps, start, length)) in (1..).zip(runs) {
-                let run = start..(start + length).min(PAGES);
-                if maps && model[run.clone()].iter().all(|&page| page == 0) {
-                    model[run.clone()].fill(number);
-                    mappings += i64::from(pieces.map(run));
-                } else if !maps {
-                    model[run.clone()].fill(0);
-                    mappings -= pieces.unmap(run);
-                }
-                // A hole cut into a piece leaves two, which the model cannot tell apart otherwise.
-                prop_assert_eq!(mappings, count(&model));
-                for (page, &piece) in model.iter().enumerate() {
-                    prop_assert_eq!(pieces.is_mapped(page), piece != 0);
-                }
+    #[test]
+    fn counts_what_the_kernel_would() {
+        let mut random = Rng::new(rng::seed("pieces"));
+        for _ in 0..if cfg!(miri) { 4 } else { 300 } {
+            follows_a_model(&mut random);
+        }
+    }
+
+    /// Up to 60 random runs, each of which is mapped or unmapped.
+    fn follows_a_model(random: &mut Rng) {
+        let pieces = Pieces::new(PAGES).unwrap();
+        let mut model = [0; PAGES];
+        let mut mappings = 1;
+        for number in 1..1 + random.below(60) as u32 {
+            let start = random.index(PAGES);
+            let run = start..(start + 1 + random.index(99)).min(PAGES);
+            let maps = random.one_in(2);
+            if maps && model[run.clone()].iter().all(|&page| page == 0) {
+                model[run.clone()].fill(number);
+                mappings += i64::from(pieces.map(run));
+            } else if !maps {
+                model[run.clone()].fill(0);
+                mappings -= pieces.unmap(run);
+            }
+            // A hole cut into a piece leaves two, which the model cannot tell apart otherwise.
+            assert_eq!(mappings, count(&model));
+            for (page, &piece) in model.iter().enumerate() {
+                assert_eq!(pieces.is_mapped(page), piece != 0);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! A file read through io_uring into pages of a depot: by requests that name memory, and by
 //! requests that name fixed buffers, which the kernel looked up once.
 //!
-//! `cargo run --release -p pagedepot-linux --example fixed_buffers`
+//! `cargo run --release -p pagedepot-uring --example fixed_buffers`
 //!
 //! The calls into the kernel are `unsafe`, and all in the module `ring`.
 

@@ -1,0 +1,16 @@
+//! The example runs, and says what it did.
+
+#[path = "../../linux/tests/common/examples.rs"]
+mod examples;
+
+use std::process::Command;
+
+#[test]
+fn fixed_buffers_runs() {
+    let output = Command::new(examples::example("fixed_buffers")).output().unwrap();
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(output.status.success() && !out.is_empty(), "{}\n{out}\n{err}", output.status);
+    if let Some(why) = out.lines().find(|line| line.starts_with("skipped")) {
+        eprintln!("SKIPPED: {why}");
+    }
+}
