@@ -1,4 +1,4 @@
-//! What a call from C costs beside one from Rust: a page allocated and freed again and again.
+//! Measures a call from C beside one from Rust: a page allocated and freed again and again.
 //!
 //! `cargo run --release -p pagedepot-c --example call_cost [PAIRS] [LIBRARY]`
 //!

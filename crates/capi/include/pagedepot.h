@@ -82,7 +82,7 @@ typedef struct pagedepot_space_t pagedepot_space_t;
 // A depot: an allocator and its memory.
 typedef struct pagedepot_t pagedepot_t;
 
-// How to make a depot. Begin with PAGEDEPOT_OPTIONS_INIT, so that what you leave out has its
+// Options of a depot. Begin with PAGEDEPOT_OPTIONS_INIT, so that what you leave out has its
 // default in later versions, too.
 typedef struct {
     // sizeof(pagedepot_options_t): which fields there are.
@@ -111,15 +111,15 @@ typedef struct {
     unsigned int order;
 } pagedepot_block_t;
 
-// What a drain took, in pages unless it says otherwise.
+// The result of a drain, in pages unless it says otherwise.
 typedef struct {
     // Returned to the store.
     uint64_t taken_pages;
     // Cached again by the time it ended.
     uint64_t left_pages;
-    // In other callers' hands.
+    // Pages in other callers' hands.
     uint64_t in_flight_pages;
-    // In fronts that it did not take, at most.
+    // Pages in fronts that the drain did not take, at most.
     uint64_t unreachable_pages;
     // CPUs that were fenced. A fence interrupts the CPU only if a thread of this process runs
     // there at that moment; with PAGEDEPOT_PER_CPU_LOCKS it takes the CPU's lock and interrupts
@@ -135,7 +135,7 @@ typedef struct {
     uint64_t pending_pages;
 } pagedepot_drained_t;
 
-// What a trim gave back to the system.
+// The result of a trim.
 typedef struct {
     // Bytes that were present and are no more.
     uint64_t bytes;
@@ -150,7 +150,7 @@ typedef struct {
 // Frees pages that the program can do without, and returns how many.
 typedef uint64_t (*pagedepot_reclaim_t)(void *context, uint64_t wanted_pages, int is_last_resort);
 
-// Where the pages are, and how requests were served.
+// Numbers of pages by place, and counts of requests by how they were served.
 typedef struct {
     // Pages of the depot.
     uint64_t managed_pages;
@@ -185,7 +185,7 @@ typedef struct {
     void *context;
 } pagedepot_callback_t;
 
-// When a monitor reacts. Begin with PAGEDEPOT_MONITOR_INIT, so that what you leave out has its
+// Options of a monitor. Begin with PAGEDEPOT_MONITOR_INIT, so that what you leave out has its
 // default in later versions, too.
 typedef struct {
     // sizeof(pagedepot_monitor_options_t): which fields there are.
@@ -206,7 +206,7 @@ typedef struct {
 
 // Counts of a monitor since it began.
 typedef struct {
-    // How short memory is now: 0 there is enough, 1 low, 2 medium, 3 critical.
+    // Shortage of memory now: 0 there is enough, 1 low, 2 medium, 3 critical.
     int level;
     // Depots that cannot have a ceiling, although the container has a limit.
     unsigned int unprotected;
@@ -269,7 +269,8 @@ size_t pagedepot_page_size(const pagedepot_t *handle);
 // handle is NULL or a live depot.
 size_t pagedepot_bytes(const pagedepot_t *handle);
 
-// Where the memory begins: registrations with devices need it. NULL: the handle is NULL.
+// Returns the address at which the memory begins: registrations with devices need it. NULL: the
+// handle is NULL.
 //
 // Conditions:
 // handle is NULL or a live depot.
@@ -298,16 +299,16 @@ int pagedepot_contains(const pagedepot_t *handle, const void *address);
 // handle is NULL or a live depot.
 void *pagedepot_alloc(const pagedepot_t *handle, unsigned int order);
 
-// As pagedepot_alloc(), with PAGEDEPOT_ZEROED and others, or-ed.
+// Allocates a block as pagedepot_alloc() does, with PAGEDEPOT_ZEROED and others, or-ed.
 //
 // Conditions:
 // handle is NULL or a live depot.
 void *pagedepot_alloc_flags(const pagedepot_t *handle, unsigned int order, unsigned int flags);
 
-// As pagedepot_alloc(), and waits up to timeout_ms milliseconds until others have freed a block.
-// While requests wait no CPU caches, so that every free wakes one. Not for signal handlers, which
-// must not free either while requests wait. Returns NULL with errno: ENOMEM when there was none in
-// time, and at once for a block that no zone can ever have.
+// Allocates a block as pagedepot_alloc() does, and waits up to timeout_ms milliseconds until
+// others have freed one. While requests wait no CPU caches, so that every free wakes one. Not for
+// signal handlers, which must not free either while requests wait. Returns NULL with errno: ENOMEM
+// when there was none in time, and at once for a block that no zone can ever have.
 //
 // Conditions:
 // handle is NULL or a live depot.
@@ -454,7 +455,7 @@ int pagedepot_unpin(const pagedepot_t *handle, const void *start, uint32_t pages
 // the depot, with context, until the depot is deleted; it neither unwinds nor jumps out.
 int pagedepot_on_pressure(const pagedepot_t *handle, pagedepot_reclaim_t reclaim, void *context);
 
-// Where the pages are: sums over all zones, not read at one moment. Returns 0, or -1 with errno.
+// Counts pages by place: sums over all zones, not read at one moment. Returns 0, or -1 with errno.
 //
 // Conditions:
 // handle is NULL or a live depot; result is NULL or can be written.

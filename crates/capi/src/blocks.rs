@@ -25,7 +25,7 @@ const FLAGS_ALL: c_uint = (PAGEDEPOT_UNMOVABLE << 1) - 1;
 /// Blocks between two looks at a list.
 const CHUNK: usize = 64;
 
-/// What C asks for.
+/// A request of a C program.
 #[derive(Clone, Copy)]
 struct Request {
     flags: Flags,
@@ -130,7 +130,7 @@ fn alloc_slowly(handle: *const pagedepot_t, order: c_uint) -> *mut c_void {
     }
 }
 
-/// As pagedepot_alloc(), with PAGEDEPOT_ZEROED and others, or-ed.
+/// Allocates a block as pagedepot_alloc() does, with PAGEDEPOT_ZEROED and others, or-ed.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot.
@@ -147,10 +147,10 @@ pub unsafe extern "C" fn pagedepot_alloc_flags(
     }
 }
 
-/// As pagedepot_alloc(), and waits up to timeout_ms milliseconds until others have freed a block.
-/// While requests wait no CPU caches, so that every free wakes one. Not for signal handlers, which
-/// must not free either while requests wait. Returns NULL with errno: ENOMEM when there was none in
-/// time, and at once for a block that no zone can ever have.
+/// Allocates a block as pagedepot_alloc() does, and waits up to timeout_ms milliseconds until
+/// others have freed one. While requests wait no CPU caches, so that every free wakes one. Not for
+/// signal handlers, which must not free either while requests wait. Returns NULL with errno: ENOMEM
+/// when there was none in time, and at once for a block that no zone can ever have.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot.
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn pagedepot_free(
     free_slowly(handle, block, order)
 }
 
-/// As [`alloc_slowly`], of [`pagedepot_free`].
+/// Frees a block for [`pagedepot_free`] when the fast path has not, as [`alloc_slowly`] allocates.
 #[cold]
 #[inline(never)]
 fn free_slowly(handle: *const pagedepot_t, block: *mut c_void, order: c_uint) -> c_int {

@@ -15,7 +15,7 @@ thread_local! {
     static LAST: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
-/// What `errno` says of an error.
+/// The value of `errno` for an error.
 pub(crate) trait Errno {
     /// The number that C programs find in `errno`.
     fn errno(&self) -> c_int;
@@ -181,7 +181,7 @@ pub(crate) fn tell(error: &(impl Errno + fmt::Display)) {
     tell_text(error.errno(), &error.to_string());
 }
 
-/// As [`tell`], of an error of this crate alone.
+/// Sets `errno` and the text of an error of this crate alone: see [`tell`].
 #[cold]
 pub(crate) fn tell_text(number: c_int, text: &str) {
     // An error's text has no zero; if one had, there would be no text.

@@ -40,7 +40,7 @@ pub const PAGEDEPOT_MISUSE_PRINTS: c_uint = 1 << 9;
 
 const FLAGS_ALL: c_uint = (PAGEDEPOT_MISUSE_PRINTS << 1) - 1;
 
-/// How to make a depot. Begin with PAGEDEPOT_OPTIONS_INIT, so that what you leave out has its
+/// Options of a depot. Begin with PAGEDEPOT_OPTIONS_INIT, so that what you leave out has its
 /// default in later versions, too.
 #[allow(non_camel_case_types, reason = "its name in C")]
 #[repr(C)]
@@ -308,7 +308,8 @@ pub unsafe extern "C" fn pagedepot_bytes(handle: *const pagedepot_t) -> usize {
     depot(handle).map_or(0, Depot::bytes)
 }
 
-/// Where the memory begins: registrations with devices need it. NULL: the handle is NULL.
+/// Returns the address at which the memory begins: registrations with devices need it. NULL: the
+/// handle is NULL.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot.

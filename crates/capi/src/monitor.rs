@@ -32,7 +32,7 @@ pub struct pagedepot_callback_t {
     pub context: *mut c_void,
 }
 
-/// When a monitor reacts. Begin with PAGEDEPOT_MONITOR_INIT, so that what you leave out has its
+/// Options of a monitor. Begin with PAGEDEPOT_MONITOR_INIT, so that what you leave out has its
 /// default in later versions, too.
 #[allow(non_camel_case_types, reason = "its name in C")]
 #[repr(C)]
@@ -104,7 +104,7 @@ impl pagedepot_monitor_options_t {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct pagedepot_monitor_counts_t {
-    /// How short memory is now: 0 there is enough, 1 low, 2 medium, 3 critical.
+    /// Shortage of memory now: 0 there is enough, 1 low, 2 medium, 3 critical.
     pub level: c_int,
     /// Depots that cannot have a ceiling, although the container has a limit.
     pub unprotected: c_uint,

@@ -45,7 +45,7 @@ impl Freeing {
     }
 }
 
-/// What may be done with some bytes.
+/// The access that is allowed to some bytes.
 #[derive(Clone, Copy)]
 pub(crate) enum Access {
     /// Nothing: no caller holds them.
@@ -83,7 +83,7 @@ mod tools {
     }
 
     impl AddressSanitizer {
-        /// Its functions, in a program that was compiled with `-fsanitize=address`.
+        /// AddressSanitizer's functions, in a program that was compiled with `-fsanitize=address`.
         fn get() -> Option<&'static Self> {
             static FOUND: OnceLock<Option<AddressSanitizer>> = OnceLock::new();
             let find = || {

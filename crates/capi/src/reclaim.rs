@@ -17,7 +17,7 @@ pub const PAGEDEPOT_FULL: c_int = 1;
 /// there that allocates or frees hands it over.
 pub const PAGEDEPOT_HANDOVER: c_int = 2;
 
-/// What a drain took, in pages unless it says otherwise.
+/// The result of a drain, in pages unless it says otherwise.
 #[allow(non_camel_case_types, reason = "its name in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,9 +26,9 @@ pub struct pagedepot_drained_t {
     pub taken_pages: u64,
     /// Cached again by the time it ended.
     pub left_pages: u64,
-    /// In other callers' hands.
+    /// Pages in other callers' hands.
     pub in_flight_pages: u64,
-    /// In fronts that it did not take, at most.
+    /// Pages in fronts that the drain did not take, at most.
     pub unreachable_pages: u64,
     /// CPUs that were fenced. A fence interrupts the CPU only if a thread of this process runs
     /// there at that moment; with PAGEDEPOT_PER_CPU_LOCKS it takes the CPU's lock and interrupts
@@ -60,7 +60,7 @@ impl From<Drained> for pagedepot_drained_t {
     }
 }
 
-/// What a trim gave back to the system.
+/// The result of a trim.
 #[allow(non_camel_case_types, reason = "its name in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -75,7 +75,7 @@ pub struct pagedepot_trimmed_t {
     pub cut_short: c_int,
 }
 
-/// Where the pages are, and how requests were served.
+/// Numbers of pages by place, and counts of requests by how they were served.
 #[allow(non_camel_case_types, reason = "its name in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -302,7 +302,7 @@ pub unsafe extern "C" fn pagedepot_on_pressure(
     }))
 }
 
-/// Where the pages are: sums over all zones, not read at one moment. Returns 0, or -1 with errno.
+/// Counts pages by place: sums over all zones, not read at one moment. Returns 0, or -1 with errno.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot; `result` is NULL or can be written.

@@ -19,7 +19,8 @@ fn generated() -> String {
     header.replace("// # Safety\n", "// Conditions:\n").replace("`", "")
 }
 
-/// After a change of the interface: `PAGEDEPOT_BLESS=1 cargo test -p pagedepot-c --test header`.
+/// Compares the header with the crate; after a change of the interface run `PAGEDEPOT_BLESS=1 cargo
+/// test -p pagedepot-c --test header`.
 #[test]
 fn the_header_is_what_the_crate_declares() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(HEADER);

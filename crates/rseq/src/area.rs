@@ -1,5 +1,5 @@
-//! Where glibc registered the threads' areas, looked up so that programs also start where glibc
-//! registered none.
+//! Finds the threads' areas that glibc registered, looked up so that programs also start where
+//! glibc registered none.
 //!
 //! A static program (`-C target-feature=+crt-static`) has no dynamic symbols to look up; the linker
 //! resolves weak ones instead.
@@ -26,7 +26,8 @@ macro_rules! symbol {
     };
 }
 
-/// The same in a static program: the linker writes 0 for a weak symbol that no object defines.
+/// Finds the symbol in a static program: the linker writes 0 for a weak symbol that no object
+/// defines.
 #[cfg(all(target_feature = "crt-static", target_arch = "x86_64", target_env = "gnu"))]
 macro_rules! symbol {
     ($name:literal) => {{
@@ -49,7 +50,8 @@ pub(crate) fn knows_rseq() -> bool {
     symbol!("__rseq_size").is_some()
 }
 
-/// Where glibc keeps each thread's area: one offset from the thread pointer for all threads.
+/// The place where glibc keeps each thread's area: one offset from the thread pointer for all
+/// threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
     /// Not 0: the thread pointer itself points to glibc's own data, never to the area.

@@ -83,7 +83,7 @@ impl Extend<CpuId> for CpuSet {
     }
 }
 
-/// Why a text is no list of CPUs. Its text names the part that is wrong.
+/// The error of a text that is no list of CPUs. Its text names the part that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuListError {
     part: String,

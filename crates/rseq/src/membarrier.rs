@@ -14,7 +14,7 @@ use rustix::thread::{Cpuid, MembarrierCommand, membarrier, membarrier_cpu};
 
 use crate::Area;
 
-/// Why the kernel refuses to fence sequences. The text says what to do.
+/// The reason why the kernel refuses to fence sequences. The text says what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Unfenced {

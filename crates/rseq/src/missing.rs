@@ -1,4 +1,5 @@
-//! Why a program has no restartable sequences, for the message that tells its user what to do.
+//! Reasons why a program has no restartable sequences, for the message that tells its user what to
+//! do.
 
 use core::ffi::c_ulong;
 use core::fmt;
@@ -8,7 +9,7 @@ use std::io;
 use crate::area::knows_rseq;
 use crate::{Area, arch};
 
-/// Why this program has no restartable sequences. Its text says what to do.
+/// The reason why this program has no restartable sequences. Its text says what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RseqMissing {

@@ -102,7 +102,7 @@ macro_rules! sequence {
     };
 }
 
-/// See [`Area::cpu_id`].
+/// Loads the CPU's number in one instruction: see [`Area::cpu_id`].
 #[inline]
 pub fn cpu_id(area: Area) -> u32 {
     let cpu: u32;

@@ -82,7 +82,7 @@ fn area() -> Option<Area> {
     area
 }
 
-/// What handlers add to, and how often they did.
+/// The counters that handlers add to, and the number of handlers that ran.
 static HANDLERS: std::sync::OnceLock<(Area, Counters)> = std::sync::OnceLock::new();
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 /// Signals that found the thread at an abort label.

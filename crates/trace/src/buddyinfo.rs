@@ -13,7 +13,7 @@ use super::listing::{self, Listed, excerpt};
 /// Free blocks of all zones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Buddyinfo {
-    /// In the order of the file.
+    /// Zones, in the order of the file.
     pub zones: Vec<FreeBlocks>,
 }
 
@@ -29,10 +29,10 @@ pub struct FreeBlocks {
 }
 
 impl Buddyinfo {
-    /// Where the kernel shows its own.
+    /// The file in which the running kernel shows its free blocks.
     pub const PATH: &'static str = "/proc/buddyinfo";
 
-    /// That of the running kernel; `None` where it does not tell.
+    /// Reads the running kernel's file; `None` if it cannot be read.
     pub fn here() -> Option<Self> {
         Self::parse(&fs::read_to_string(Self::PATH).ok()?, Self::PATH).ok()
     }

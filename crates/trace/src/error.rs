@@ -6,7 +6,7 @@ use std::io;
 const HOW_TO_RECORD: &str = "record with `perf record -a -e kmem:mm_page_alloc,kmem:mm_page_free \
     -o FILE.data COMMAND`, then `perf script -i FILE.data > FILE.txt`";
 
-/// Why a trace cannot be used.
+/// An error in a trace that makes it unusable.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "their messages say it")]
 pub enum TraceError {

@@ -27,7 +27,7 @@ pub struct Record<'a> {
     pub time_ns: u64,
     /// The event itself.
     pub event: Event,
-    /// How its line is written.
+    /// The way in which its line is written.
     pub notation: Notation,
 }
 

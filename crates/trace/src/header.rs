@@ -1,5 +1,5 @@
-//! What stands left of an event's fields, in the notations that the module of a
-//! [line](super::line) lists, and in those that other options print:
+//! The fields left of an event's own, in the notations that the module of a [line](super::line)
+//! lists, and in those that other options print:
 //!
 //! | source | line |
 //! |---|---|
@@ -240,7 +240,7 @@ fn token(text: &str) -> Option<(&str, &str)> {
     (end > 0).then(|| text.split_at(end))
 }
 
-/// What comes before the last word, and the word.
+/// Splits off the last word; returns the text before it, and the word.
 fn last_token(text: &str) -> Option<(&str, &str)> {
     let text = text.trim_end();
     let word = text.rsplit(char::is_whitespace).next()?;

@@ -15,9 +15,9 @@ const WHOLE_BYTES_MAX: u64 = 64 << 20;
 /// The byte-order mark, with which some editors and shells begin a file.
 const MARK: char = '\u{feff}';
 
-/// What a file holds, as UTF-8.
+/// The contents of a file, as UTF-8.
 pub struct Input<'i> {
-    /// Its first bytes.
+    /// The first bytes of the file.
     pub start: Vec<u8>,
     /// All of it.
     pub text: Box<dyn BufRead + 'i>,
@@ -84,7 +84,7 @@ pub fn without_mark(text: &str) -> &str {
 pub const PERF_DATA: &str = "a binary perf.data file";
 pub const TRACE_DAT: &str = "a binary trace-cmd file";
 
-/// What a file is that is no text, by its first bytes.
+/// Names the kind of a file that is not text, by its first bytes.
 pub fn kind(start: &[u8]) -> Option<&'static str> {
     Some(match start {
         // perf writes its magic as a number: byte order shows.

@@ -15,7 +15,7 @@ use super::event::{Event, EventKind, KernelPfn, Record};
 use super::header::{self, Header, digits};
 use super::notation::Notation;
 
-/// What a line of a trace holds.
+/// The content of one line of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line<'a> {
     /// A complete event of a known kind.
@@ -45,7 +45,7 @@ pub fn parse(line: &str) -> Line<'_> {
     }
 }
 
-/// Why a line is no event of this reader.
+/// Explains why a line is no event for this reader.
 pub fn why_not(line: &str) -> &'static str {
     match parse(line) {
         Line::Record(_) => "it is an event",
@@ -139,7 +139,7 @@ fn asks_movable(flag: &str) -> bool {
     flag.ends_with("MOVABLE") || flag.starts_with("GFP_TRANSHUGE")
 }
 
-/// What is wrong with a field.
+/// A fault of a field.
 enum Bad {
     Missing,
     Value,

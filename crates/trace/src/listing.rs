@@ -1,4 +1,5 @@
-//! What the listings of zones below `/proc` have in common: each is whole, and lists a zone once.
+//! The parts that listings of zones below `/proc` share: each listing is whole, and lists a zone
+//! once.
 
 use std::collections::BTreeMap;
 

@@ -1,22 +1,22 @@
-//! How a line of a trace is written, as far as it changes what the line tells.
+//! Notations of a trace's lines, as far as they change the meaning of a line.
 
 /// Whether, and in what unit, a line tells the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clock {
-    /// In seconds or microseconds.
+    /// Seconds or microseconds.
     #[default]
     Seconds,
-    /// As a whole number without a unit, as the trace clocks `x86-tsc` and `counter` print it. The
+    /// A whole number without a unit, as the trace clocks `x86-tsc` and `counter` print it. The
     /// reader takes one for a nanosecond.
     Ticks,
     /// Not at all. The reader gives such a record the time of the one above it.
     None,
 }
 
-/// What a line lacks that most have.
+/// The parts that most lines have and this one lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notation {
-    /// How the line tells the time.
+    /// The unit of the line's time.
     pub clock: Clock,
     /// Whether the line names its CPU; the record's CPU is 0 where it does not.
     pub names_cpu: bool,

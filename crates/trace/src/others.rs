@@ -1,6 +1,6 @@
 //! Texts that are taken for traces by mistake, known by their first line.
 
-/// What a text is that begins with this line, if it is one of the usual mistakes.
+/// Names the usual mistake that a text which begins with this line is, if it is one.
 pub fn kind(first: &str) -> Option<&'static str> {
     let first = first.trim();
     let starts = |beginning: &str| first.starts_with(beginning);

@@ -19,7 +19,7 @@ pub struct Pagetypeinfo {
 /// The migratetypes whose pages can be moved; the others taint their pageblocks.
 const MOVABLE: [&str; 3] = ["Movable", "CMA", "Isolate"];
 
-/// How the table begins that is read.
+/// The beginning of the table that is read.
 const HEADING: &str = "Number of blocks type";
 
 impl Pagetypeinfo {

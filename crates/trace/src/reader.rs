@@ -25,7 +25,7 @@ const EXCERPT_CHARS_MAX: usize = 60;
 /// Number of command names that are counted apart; all others are counted together.
 const COMMANDS_MAX: usize = 4096;
 
-/// What a trace holds.
+/// The contents of a trace, in numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Lines of any sort.
@@ -60,17 +60,17 @@ pub struct Summary {
     pub commands: BTreeMap<String, u64>,
 }
 
-/// Where a record is earlier than the one above it.
+/// A record that is earlier than the one above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepBack {
     /// The line of the earlier record.
     pub line: u64,
-    /// How much earlier it is.
+    /// Nanoseconds by which it is earlier.
     pub ns: u64,
 }
 
 impl Summary {
-    /// From the first event to the last.
+    /// Nanoseconds from the first event to the last.
     pub fn duration_ns(&self) -> u64 {
         self.last_ns.unwrap_or(0) - self.first_ns.unwrap_or(0)
     }
@@ -138,7 +138,7 @@ pub struct Example {
     pub line: u64,
     /// The line's beginning, printable.
     pub excerpt: String,
-    /// Why the line is no event.
+    /// The reason why the line is no event.
     pub why: &'static str,
 }
 
@@ -301,7 +301,7 @@ fn take_line(
     }
 }
 
-/// What [`read_line`] found.
+/// The result of [`read_line`].
 #[derive(PartialEq, Eq)]
 enum Length {
     Whole,

@@ -16,7 +16,7 @@ const ZONES_MAX: usize = 255;
 /// kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Zoneinfo {
-    /// In the order of the file.
+    /// Zones, in the order of the file.
     pub zones: Vec<Zone>,
     /// Number of zones without pages, which are left out.
     pub zones_without_pages: usize,
@@ -27,9 +27,9 @@ pub struct Zoneinfo {
 /// One zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Zone {
-    /// Its NUMA node.
+    /// NUMA node of the zone.
     pub node: u32,
-    /// Its name.
+    /// Name of the zone.
     pub name: String,
     /// Free pages, those in per-CPU caches not included.
     pub free: u64,
@@ -49,7 +49,7 @@ pub struct Zone {
     pub protection: Vec<u64>,
     /// First frame.
     pub start_pfn: u64,
-    /// What each CPU caches.
+    /// The pages that each CPU caches.
     pub pagesets: Vec<Pageset>,
 }
 

@@ -17,7 +17,7 @@ const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 const EXPANDED_BYTES_MAX: u64 = 256 << 20;
 const EXPANDED_TIMES_MAX: u64 = 100;
 
-/// How far a compressed trace may expand, so that a small file cannot use up the memory.
+/// Limit on the size of a decompressed trace, so that a small file cannot use up the memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExpandLimit {
     /// `None`: 256 MiB, or 100 times the compressed size, whichever is more.

@@ -413,8 +413,8 @@ fn zstd_of_several_frames() {
     assert!(message(&[&frame()[..], b"garbage"].concat()).contains("damaged"));
 }
 
-/// Wherever a file ends early, all lines in its whole blocks are read, and no event is taken from a
-/// part of a line.
+/// Checks that all lines in whole blocks are read wherever a file ends early, and that no event is
+/// taken from a part of a line.
 #[test]
 fn zstd_that_ends_early() {
     let line = |n| format!("a 1 [000] {n}.0: kmem:mm_page_free: page=0x1 pfn=0x{n:x}00 order=0\n");

@@ -10,7 +10,7 @@ use pagedepot_linux::trace::{Stamp, TraceWriter, TracedBlock};
 use pagedepot_trace::{Event, KernelPfn, read};
 use proptest::prelude::*;
 
-/// What a program may write.
+/// A line as a program may write it.
 #[derive(Clone, Debug)]
 enum Written {
     Alloc(TracedBlock, u32),

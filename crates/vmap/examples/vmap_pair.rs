@@ -1,4 +1,4 @@
-//! What a warm pair costs: address space alone (5 pages), memory (16 pages, nothing mapped, stale
+//! Measures a warm pair: address space alone (5 pages), memory (16 pages, nothing mapped, stale
 //! data kept), by one thread and by one per CPU. Prints nanoseconds of CPU per pair and thread.
 //!
 //! `cargo run --release -p pagedepot-vmap --example vmap_pair [thousands of pairs]`

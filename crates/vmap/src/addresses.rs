@@ -307,8 +307,9 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
         with_purges_if(&self.purger, |error| !no_wait && is_short(error), attempt)
     }
 
-    /// As [`with_purges`](Self::with_purges), while the mapper has too many mappings (those that
-    /// are freed and still mapped count), or loses the addresses that `attempt` obtained.
+    /// Calls `attempt` like [`with_purges`](Self::with_purges), and purges while the mapper has too
+    /// many mappings (those that are freed and still mapped count), or loses the addresses that
+    /// `attempt` obtained.
     pub fn with_mappings<T>(
         &self,
         no_wait: bool,

@@ -12,7 +12,7 @@ pub const NODES_MAX: u32 = 256;
 
 const _: () = assert!(NODES_MAX <= 1 << 8, "an area has 8 bits for its node");
 
-/// What happens to the data in frames that stay mapped when their area is freed.
+/// Treatment of the data in frames that stay mapped when their area is freed.
 ///
 /// The next request for that size gets these frames. [`Options::zeroed`] returns zeroes whatever
 /// this says.
@@ -28,7 +28,7 @@ pub enum Stale {
     Keep,
 }
 
-/// Which thread purges when enough pages are lazy.
+/// The thread that purges when enough pages are lazy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PurgeBy {
     /// The thread whose free passes the threshold.
@@ -60,11 +60,11 @@ pub struct VmapConfig {
     /// Largest number of pages of memory that a node keeps mapped in areas of 256 to 4096 pages, of
     /// 16 sizes at most. `None`: as many as of `warm_pages_max`. 0: none.
     pub large_pages_max: Option<u64>,
-    /// What happens to the data in warm areas.
+    /// Treatment of the data in warm areas.
     pub stale: Stale,
     /// Flags with which `vmalloc` allocates frames, unless the request has its own.
     pub flags: Flags,
-    /// Which thread purges.
+    /// The thread that purges.
     pub purge_by: PurgeBy,
     /// Every byte of the memory for metadata is 0, as fresh from the operating system. The metadata
     /// of parts of the range that are never used then stays untouched. A promise to
@@ -127,7 +127,7 @@ fn pages_of(bytes: u64, page_size: PageSize) -> u64 {
     bytes >> page_size.shift()
 }
 
-/// Why a [`Vmap`](crate::Vmap) cannot be constructed.
+/// An error of a configuration from which no [`Vmap`](crate::Vmap) can be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VmapConfigError {
@@ -195,8 +195,8 @@ impl fmt::Display for VmapConfigError {
 
 impl core::error::Error for VmapConfigError {}
 
-/// How to serve a request. Default: any address, page-aligned, one guard page behind the area,
-/// mapped for reading and writing, allowed to wait.
+/// Options of a request. Default: any address, page-aligned, one guard page behind the area, mapped
+/// for reading and writing, allowed to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     pub(crate) align: usize,

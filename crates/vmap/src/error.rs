@@ -7,7 +7,7 @@ use crate::kind::Kind;
 use pagedepot::AllocError;
 use pagedepot::cpus::Unusable;
 
-/// Why a request for address space, or for memory mapped into it, was not served.
+/// The reason why a request for address space, or for memory mapped into it, was not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VmapError {
@@ -102,7 +102,7 @@ impl From<MapError> for VmapError {
     }
 }
 
-/// Why an area was not freed. The call has changed nothing.
+/// The reason why an area was not freed. The call has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VfreeError {
@@ -135,7 +135,7 @@ impl fmt::Display for VfreeError {
 
 impl core::error::Error for VfreeError {}
 
-/// Why a call of a [`Mapper`](crate::Mapper) failed.
+/// The reason why a call of a [`Mapper`](crate::Mapper) failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MapError {

@@ -1,6 +1,6 @@
-//! What areas are for.
+//! Kinds of areas.
 
-/// Which request allocated an area, and so which method frees it.
+/// The request that allocated an area, which decides the method that frees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -38,7 +38,7 @@ impl Kind {
         }
     }
 
-    /// Its name in a listing, as in `/proc/vmallocinfo`.
+    /// Name of the kind in a listing, as in `/proc/vmallocinfo`.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Address => "area",

@@ -1,4 +1,4 @@
-//! Where the parts of the metadata lie in the caller's memory.
+//! Layout of the metadata in the caller's memory.
 //!
 //! The locks lie there, too. An environment that zeroes the memory in a forked child zeroes them
 //! with it: in the child they are free, whatever a thread of the parent held at the fork, and what

@@ -30,17 +30,18 @@ const AWAITED: u32 = 2;
 /// (Karlin et al., "Empirical Studies of Competitive Spinning", 1991).
 const SPINS: u32 = model::scaled(40, 0);
 
-/// How often a waiter in bounds sleeps.
+/// Number of times that a waiter in bounds sleeps.
 pub const NAPS: u32 = model::scaled(100, 1);
 /// Longest sleep of a waiter in bounds.
 const NAP_MS: u32 = 10;
 
-/// How a caller waits for a lock.
+/// The patience of a caller for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// Until the lock is free.
+    /// The caller waits until the lock is free.
     Long,
-    /// For about a second, and not for the caller's own thread: [`Lock::lock_within`].
+    /// The caller waits for about a second, and not at all if its own thread holds the lock:
+    /// [`Lock::lock_within`].
     InBounds,
     /// Not at all.
     Never,
@@ -57,7 +58,7 @@ impl Waits {
 #[repr(align(128))]
 pub struct Lock {
     word: AtomicU32,
-    /// What [`Host::caller`] says of the holder; 0 if it says nothing, or the lock is free.
+    /// The holder's name from [`Host::caller`]; 0 if it has none, or the lock is free.
     holder: AtomicUsize,
     /// Number of waiters that spin at this moment.
     watchers: AtomicU32,

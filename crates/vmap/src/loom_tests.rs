@@ -564,7 +564,7 @@ fn a_look_sees_an_area_that_was_broken() {
     explore("one look", 2, look_model);
 }
 
-/// What is read at an address was there, or nothing is.
+/// Checks that a read finds data that was at the address at some moment, or finds no area.
 #[test]
 fn reading_sees_what_was_there_or_nothing() {
     explore("read", 2, || {

@@ -1,4 +1,4 @@
-//! What differs under a model checker: constants, and parts of protocols that a model leaves out.
+//! Differences under a model checker: constants, and parts of protocols that a model leaves out.
 //!
 //! Production code asks this module, and nothing else, whether it runs in a model.
 

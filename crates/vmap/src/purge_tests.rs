@@ -143,7 +143,7 @@ fn frames_come_back_on_top_of_the_space_lock() {
     });
 }
 
-/// The same beside a thread that was stopped with the lock.
+/// Checks bounded waiting beside a thread that was stopped with the lock.
 #[test]
 fn locks_of_other_threads_are_waited_for_in_bounds() {
     for nameless in [false, true] {

@@ -67,7 +67,7 @@ impl Span {
     }
 }
 
-/// What a mapping allows.
+/// Accesses that a mapping allows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Protection(u8);
 

@@ -13,7 +13,7 @@ use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
 use crate::units::{PageRange, VirtAddr, Vpn};
 
-/// Where all pages of address space are; the result of [`Vmap::validate`](crate::Vmap::validate).
+/// The number of pages in each place; the result of [`Vmap::validate`](crate::Vmap::validate).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VmapCensus {

@@ -22,7 +22,7 @@ const LISTED_NODES: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AreaState {
-    /// In use.
+    /// The area is in use.
     Busy,
     /// Freed; a purge has to unmap it.
     Lazy,
@@ -36,13 +36,13 @@ pub enum AreaState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AreaInfo {
-    /// Its pages, with the guard.
+    /// The area's pages, with the guard.
     pub span: Span,
     /// Guard pages at its end.
     pub guard_pages: u32,
     /// Number of pages mapped.
     pub mapped_pages: u32,
-    /// Which request allocated it.
+    /// The request that allocated the area.
     pub kind: Kind,
     /// Whether the area is in use, freed, or held by a request or purge.
     pub state: AreaState,
@@ -263,7 +263,7 @@ impl<'a, 'm, M: Mapper, H: Host> View<'a, 'm, M, H> {
     }
 }
 
-/// Of an area that maps nothing.
+/// The pages by node of an area that maps nothing.
 const NO_PAGES: [(NodeId, u32); LISTED_NODES] = [(NodeId::new(0), 0); LISTED_NODES];
 
 /// Lists all areas as `/proc/vmallocinfo` does.

@@ -160,7 +160,8 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         self.addresses().release(start, Kind::Address, true)
     }
 
-    /// As [`free`](Self::free), but never waits: see [`vfree_atomic`](Self::vfree_atomic).
+    /// Frees an area like [`free`](Self::free), but never waits: see
+    /// [`vfree_atomic`](Self::vfree_atomic).
     ///
     /// # Errors
     /// As for [`free`](Self::free).
@@ -190,7 +191,8 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         self.addresses().release(start, Kind::Vmap, true)
     }
 
-    /// As [`vunmap`](Self::vunmap), but never waits: see [`vfree_atomic`](Self::vfree_atomic).
+    /// Frees an area like [`vunmap`](Self::vunmap), but never waits: see
+    /// [`vfree_atomic`](Self::vfree_atomic).
     ///
     /// # Errors
     /// As for [`vunmap`](Self::vunmap).
@@ -235,7 +237,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         self.unmap_ram(start, pages, true)
     }
 
-    /// As [`vm_unmap_ram`](Self::vm_unmap_ram), but never waits: see
+    /// Frees an area like [`vm_unmap_ram`](Self::vm_unmap_ram), but never waits: see
     /// [`vfree_atomic`](Self::vfree_atomic).
     ///
     /// # Errors
@@ -300,8 +302,8 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         self.addresses().release(start, Kind::Vmalloc, true)
     }
 
-    /// As [`vfree`](Self::vfree), for callers that may not wait, such as interrupt handlers: takes
-    /// no lock. If a purge is due, it calls [`Host::purge_wanted`].
+    /// Frees an area like [`vfree`](Self::vfree), for callers that may not wait, such as interrupt
+    /// handlers: takes no lock. If a purge is due, it calls [`Host::purge_wanted`].
     ///
     /// # Errors
     /// As for [`vfree`](Self::vfree).
@@ -373,8 +375,8 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         self.view().areas()
     }
 
-    /// As [`areas`](Self::areas), with the page size and the NUMA nodes of what each maps: the
-    /// lines of [`vmallocinfo`](Self::vmallocinfo). O(pages) for busy areas.
+    /// Lists [`areas`](Self::areas) with the page size and the NUMA nodes of the frames that each
+    /// maps: the lines of [`vmallocinfo`](Self::vmallocinfo). O(pages) for busy areas.
     pub fn listing(&self) -> impl Iterator<Item = ListedArea> {
         self.view().listing()
     }
@@ -405,8 +407,8 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     }
 }
 
-/// Under memory pressure a vmap purges. It may be called at any moment, also in a handler above one
-/// of the vmap's own requests.
+/// Purges under memory pressure. It may be called at any moment, also in a handler above one of the
+/// vmap's own requests.
 impl<M: Mapper, H: Host> Reclaim for Vmap<'_, M, H>
 where
     M: Sync,

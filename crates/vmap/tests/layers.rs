@@ -1,4 +1,4 @@
-//! What may use what in this crate. Reads the sources:
+//! Checks the layers of this crate. Reads the sources:
 //! 1. a file uses only files above it in [`ORDER`], so no files use each other;
 //! 2. atomics and spinning come from `pagedepot::sync::prim`, where a model checker replaces them;
 //! 3. only `model.rs` asks whether the code runs in a model;

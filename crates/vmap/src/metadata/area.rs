@@ -135,7 +135,7 @@ impl Word {
         self.0 & ALIAS != 0
     }
 
-    /// The same word, marked as an alias: another area owns the frames.
+    /// Returns the word marked as an alias: another area owns the frames.
     #[must_use]
     pub fn aliased(self) -> Self {
         Word(self.0 | ALIAS)
@@ -145,18 +145,18 @@ impl Word {
         self.0 & RESERVED != 0
     }
 
-    /// The same word, marked as reserved if `is_reserved`.
+    /// Returns the word marked as reserved if `is_reserved`.
     #[must_use]
     pub fn reserved(self, is_reserved: bool) -> Self {
         Word(self.0 | if is_reserved { RESERVED } else { 0 })
     }
 
-    /// How often the area was allocated, modulo 2^48.
+    /// Number of times that the area was allocated, modulo 2^48.
     pub fn generation(self) -> u64 {
         self.0 / ONE_GENERATION
     }
 
-    /// The same word in another state.
+    /// Returns the word in another state.
     #[inline]
     #[must_use]
     pub fn in_state(self, state: State) -> Self {
@@ -175,7 +175,7 @@ impl Word {
         Word(self.plain(State::Held).0 | (kind as u64) << KIND_SHIFT)
     }
 
-    /// The same generation in `state`, without kind and marks: nothing is mapped.
+    /// Returns a word of this generation in `state`, without kind and marks: nothing is mapped.
     #[must_use]
     pub fn plain(self, state: State) -> Self {
         Word(self.0 & !(ONE_GENERATION - 1) | state as u64)
@@ -315,7 +315,8 @@ impl Area {
         self.word.load(Ordering::Relaxed) == seen.0 || leaves_out(Mutant::SecondLook)
     }
 
-    /// As [`still`](Self::still), after reads of memory that are not atomic.
+    /// Checks that the word is still `seen`, like [`still`](Self::still), after reads of memory
+    /// that are not atomic.
     pub fn still_after_reads(&self, seen: Word) -> bool {
         // AcqRel: the Release half keeps the reads before this operation. A fence would do the
         // same; a load would not.
@@ -333,7 +334,7 @@ impl Area {
         self.pages.load(Ordering::Acquire)
     }
 
-    /// Its pages with the guard.
+    /// The area's pages with the guard.
     #[inline]
     pub fn run(&self) -> PageRange {
         PageRange::new(self.start(), self.pages())
@@ -345,7 +346,7 @@ impl Area {
         self.start().add(self.pages())
     }
 
-    /// Its pages without the guard.
+    /// The area's pages without the guard.
     #[inline]
     pub fn body(&self) -> PageRange {
         PageRange::new(self.start(), self.pages() - self.traits().guard())

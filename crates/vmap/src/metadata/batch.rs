@@ -124,7 +124,7 @@ pub struct MappedRuns<'a> {
     areas: Areas<'a>,
     frames: FrameTable<'a>,
     area: Option<AreaIndex>,
-    /// Where to go on in that area; `None`: at its start.
+    /// The page at which to go on in that area; `None`: its first.
     at: Option<Vpn>,
 }
 

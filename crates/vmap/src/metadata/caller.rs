@@ -1,4 +1,4 @@
-//! Which call allocated an area.
+//! Records the call that allocated an area.
 //!
 //! This module has unsafe code: it turns the address of a `Location` back into a reference.
 #![allow(unsafe_code)]

@@ -1,4 +1,4 @@
-//! From addresses to areas.
+//! The way from an address to its area.
 
 use crate::kind::Kind;
 use crate::metadata::area::{Area, AreaIndex, Areas, Word};

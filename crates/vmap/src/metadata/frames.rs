@@ -1,4 +1,4 @@
-//! Which frame is mapped at which page, and which area owns it.
+//! Table of the frame that is mapped at each page, and the area that owns it.
 //!
 //! | entry | meaning |
 //! |---|---|

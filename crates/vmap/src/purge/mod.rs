@@ -39,20 +39,20 @@ const GIVE_BACK_BATCH: usize = 8;
 /// Largest number of areas taken from a pool: bounds a purge of a pool that other threads fill.
 const COLLECTED_MAX: u32 = 1 << 16;
 
-/// How much a purge takes back.
+/// The extent of a purge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PurgeDepth {
-    /// What is lazy. Afterwards nothing is mapped that [`vunmap`](crate::Vmap::vunmap) or
-    /// [`vm_unmap_ram`](crate::Vmap::vm_unmap_ram) freed before the call (Linux:
-    /// `vm_unmap_aliases`).
+    /// Takes back lazy areas only. Afterwards nothing is mapped that
+    /// [`vunmap`](crate::Vmap::vunmap) or [`vm_unmap_ram`](crate::Vmap::vm_unmap_ram) freed before
+    /// the call (Linux: `vm_unmap_aliases`).
     Lazy,
-    /// What is lazy, and a quarter of what each pool keeps: the regular purge.
+    /// Takes back lazy areas, and a quarter of each pool: the regular purge.
     Decay,
-    /// What is lazy, and all that pools keep.
+    /// Takes back lazy areas and whole pools.
     Everything,
 }
 
-/// What a purge did.
+/// The result of a purge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Purged {
@@ -64,7 +64,7 @@ pub struct Purged {
     pub tables: u64,
     /// Areas that could not be unmapped, and stay lazy.
     pub stuck_areas: u64,
-    /// Why the first of them could not be unmapped.
+    /// The error that kept the first of them from being unmapped.
     pub error: Option<MapError>,
 }
 

@@ -43,14 +43,14 @@ use crate::seams::mapper::Mapper;
 use crate::units::{PageRange, Vpn};
 use pagedepot::sync::count;
 
-/// What a [`Retirement`] did.
+/// The result of a [`Retirement`].
 #[derive(Clone, Copy, Default)]
 pub struct Retired {
     /// Frames returned to the page allocator.
     pub frames: u64,
     /// Page tables given back.
     pub tables: u64,
-    /// Why the first span that could not be unmapped could not.
+    /// The error of the first span that could not be unmapped.
     pub error: Option<MapError>,
 }
 

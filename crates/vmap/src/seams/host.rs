@@ -80,8 +80,8 @@ pub unsafe trait Host: Sync {
         spin_hint();
     }
 
-    /// As [`wait`](Host::wait), for about `limit_ms` milliseconds at most. Reclaim waits for locks
-    /// this way. By default it spins for about 10 us.
+    /// Waits like [`wait`](Host::wait), for about `limit_ms` milliseconds at most. Reclaim waits
+    /// for locks this way. By default it spins for about 10 us.
     fn wait_at_most(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
         let _ = limit_ms;
         spin_while(word, seen);
@@ -109,7 +109,7 @@ pub unsafe trait Host: Sync {
     /// on the same thread is waiting.
     fn contention_begins(&self) {}
 
-    /// See [`contention_begins`](Host::contention_begins).
+    /// Ends a wait that [`contention_begins`](Host::contention_begins) reported.
     fn contention_ends(&self) {}
 
     /// Called when a purge is due and this thread does not run it, because the configuration leaves

@@ -1,4 +1,4 @@
-//! What a [`Vmap`](crate::Vmap) stands on: a [`Mapper`](crate::Mapper) for page tables, a
+//! The seams below a [`Vmap`](crate::Vmap): a [`Mapper`](crate::Mapper) for page tables, a
 //! [`Host`](crate::Host) for frames, the current CPU and waiting.
 //!
 //! These modules have unsafe code: the two traits are unsafe to implement, as a vmap writes to

@@ -22,7 +22,7 @@ shuttle::thread_local! {
     static CPU: Cell<u32> = Cell::new(0);
 }
 
-/// From here on the calling thread runs on `cpu`.
+/// Makes the calling thread run on `cpu` from now on.
 pub fn run_on(cpu: u32) {
     CPU.with(|at| at.set(cpu));
 }
@@ -37,7 +37,7 @@ pub struct Preemption(Vec<Mutex<()>>);
 
 pub struct Pin {
     here: Here,
-    /// Of a `Preemption` that outlives it, see `pin`.
+    /// The lock of a `Preemption` that outlives it, see `pin`.
     _held: MutexGuard<'static, ()>,
 }
 

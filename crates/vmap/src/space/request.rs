@@ -1,4 +1,4 @@
-//! What a request asks of the free address space.
+//! A request to the free address space.
 
 use crate::units::{PageRange, Vpn};
 

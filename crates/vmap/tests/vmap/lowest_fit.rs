@@ -6,11 +6,11 @@ use proptest::prelude::*;
 use crate::paper::{PAGE, Paged, check_all_back, paged_at};
 
 const PAGES: u32 = 600;
-/// Without a guard.
+/// Options without a guard.
 const BARE: Options = Options::DEFAULT.guard_pages(0);
 const BASE: usize = 0x12_3456_7000;
 
-/// What is taken, as page numbers from the range's start.
+/// The taken pages, as page numbers from the range's start.
 #[derive(Default)]
 struct Naive(Vec<(u64, u64)>);
 

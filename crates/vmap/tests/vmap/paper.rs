@@ -73,7 +73,7 @@ pub struct Paper {
     /// Calls of `map` and `unmap` so far, and the one that fails.
     calls: AtomicU64,
     fails_at: AtomicU64,
-    /// How often the mapper was asked what is zero.
+    /// Number of questions to the mapper about zero pages.
     pub questions: AtomicU64,
     loses: AtomicBool,
 }
@@ -101,8 +101,8 @@ impl Paper {
             .store(self.calls.load(Ordering::Relaxed).saturating_add(n), Ordering::Relaxed);
     }
 
-    /// As [`fail_at`](Self::fail_at), but what the call names is unmapped then, and every third
-    /// page of it is lost.
+    /// Fails like [`fail_at`](Self::fail_at), but the pages that the call names are unmapped then,
+    /// and every third of them is lost.
     pub fn lose_at(&self, n: u64) {
         self.loses.store(true, Ordering::Relaxed);
         self.fail_at(n);
@@ -362,7 +362,7 @@ pub struct PaperHost {
 }
 
 impl PaperHost {
-    /// From now on blocks stay whole.
+    /// Makes blocks stay whole from now on.
     pub fn refuse_splits(&self, yes: bool) {
         self.refuses_splits.store(yes, Ordering::Relaxed);
     }
@@ -430,7 +430,7 @@ unsafe impl Host for PaperHost {
     }
 }
 
-/// What is in memory that is not zero.
+/// A byte of memory that is not zero.
 const DIRT: u8 = 0xa5;
 
 fn leak<T>(value: T) -> &'static T {
@@ -480,7 +480,7 @@ pub fn paged_at(base: usize, pages: u32, frames: u32, config: &VmapConfig) -> Pa
     unsafe { Paged::new(config, metadata, paper, host) }.unwrap()
 }
 
-/// As [`paged_at`], from an address that is aligned to nothing but a page.
+/// Makes a vmap like [`paged_at`], at an address that is aligned to nothing but a page.
 pub fn paged(pages: u32, frames: u32, config: &VmapConfig) -> Paged {
     paged_at(0x12_3456_7000, pages, frames, config)
 }

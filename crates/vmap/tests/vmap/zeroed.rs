@@ -1,5 +1,5 @@
-//! What promises zeroes gives zeroes, whatever the protection; the caller's frames are never
-//! written.
+//! Checks that requests for zeroes get zeroes, whatever the protection, and that the caller's
+//! frames are never written.
 
 use pagedepot::{Flags, Order, Pfn};
 use pagedepot_vmap::{Options, Protection, PurgeDepth, Stale, VirtAddr, VmapConfig};
