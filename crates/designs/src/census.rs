@@ -1,10 +1,10 @@
-//! What a validation returns: where all frames are, or the first fault.
+//! The result of a validation: the place of all frames, or the first fault.
 
 use std::fmt;
 
 use pagedepot::Pfn;
 
-/// Where all frames are, in pages. Callers hold the rest.
+/// The number of pages in each place. Callers hold the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Census {
@@ -31,7 +31,7 @@ impl Census {
     }
 }
 
-/// What is wrong with a design's metadata.
+/// A fault in a design's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
@@ -52,11 +52,11 @@ pub enum Fault {
     },
     /// A counter disagrees with what it counts.
     Count {
-        /// What is counted.
+        /// The thing that is counted.
         what: &'static str,
         /// The counter's value.
         counted: u64,
-        /// What a walk found.
+        /// The number that a walk found.
         found: u64,
     },
     /// A fault of the bitmap store, or of pagedepot's allocator.

@@ -21,7 +21,7 @@ use crate::setup::{Setup, SetupError};
 use crate::store::Store;
 use crate::store::backing::{AsBacking, Underlying};
 
-/// How an allocator that finds its CPU by itself learns which CPU the caller acts as.
+/// The way in which an allocator that finds its CPU by itself learns which CPU the caller acts as.
 pub trait ActAs: Sync {
     /// The caller acts as `here` until the next call.
     fn act_as(&self, here: Here);
@@ -135,15 +135,15 @@ impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
     /// An allocator of all frames of a setup. It owns the memory of its metadata.
     ///
     /// # Errors
-    /// What is wrong with the setup.
+    /// When the setup is wrong.
     pub fn owned(setup: &Setup, cpus: C, act: A, free_high: FreeHigh) -> Result<Self, SetupError> {
         Self::make(setup, None, cpus, act, free_high)
     }
 
-    /// As [`owned`](Self::owned), over a store of this setup.
+    /// Makes a depot like [`owned`](Self::owned), over a store of this setup.
     ///
     /// # Errors
-    /// What is wrong with the setup.
+    /// When the setup is wrong.
     pub fn over<S: Store + Send + 'static>(
         store: S,
         setup: &Setup,

@@ -229,8 +229,8 @@ impl List {
         self.last.set(NIL);
     }
 
-    /// From first to last. The caller excludes changes. Ends after `max` frames at the latest, so
-    /// that a walk over a broken list ends.
+    /// Iterates from first to last. The caller excludes changes. Ends after `max` frames at the
+    /// latest, so that a walk over a broken list ends.
     pub fn iter<'l>(&'l self, frames: &'l Frames, max: usize) -> impl Iterator<Item = Slot> + 'l {
         let last = self.last.get();
         std::iter::successors(self.first(), move |&slot| {

@@ -19,7 +19,7 @@ pub const GIB_LOG2: u32 = 18;
 /// Bits per word of the map, and their logarithm.
 const WORD_LOG2: u32 = u64::BITS.ilog2();
 
-/// Which frames are free. One bit per frame.
+/// A map of free frames. One bit per frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreeMap {
     /// The bit of frame `base + n` is bit `n % 64` of word `n / 64`.

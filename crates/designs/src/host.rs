@@ -1,4 +1,4 @@
-//! What the designs ask of the machine that they run on.
+//! The calls that designs make to the machine that they run on.
 
 use std::fs;
 

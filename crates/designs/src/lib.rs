@@ -156,8 +156,8 @@ pub trait PageCache: Sync {
     /// than one kind of drain; the others ignore it.
     fn drain(&self, scope: Scope, mode: Mode) -> Drained;
 
-    /// What the kernel does on each CPU about once a second (vmstat): lowers `high`, and spills the
-    /// cached pages of idle zones that are remote to this CPU.
+    /// Does the work of the kernel's vmstat on each CPU about once a second: lowers `high`, and
+    /// spills the cached pages of idle zones that are remote to this CPU.
     fn tick(&self, here: Here) {
         let _ = here;
     }

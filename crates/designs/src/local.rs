@@ -23,7 +23,7 @@ use crate::taking::{Taking, take_census};
 use crate::walk::{self, Grid, Layer};
 use crate::zones::Mark;
 
-/// Which thread executes a drain.
+/// The thread that executes a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LocalDrain {
     /// The owner, at its next operation; until then the pages are left. An idle owner may never
@@ -62,7 +62,8 @@ impl ListCell for Cell {
     }
 }
 
-/// How often a helper yields to the owner that it preempted in the middle of an operation.
+/// Number of times that a helper yields to the owner that it preempted in the middle of an
+/// operation.
 const HELPER_YIELDS: u32 = 10_000;
 
 impl<S: Store> Local<S> {
@@ -83,7 +84,7 @@ impl<S: Store> Local<S> {
         &self.store
     }
 
-    /// How callers exclude each other: as asked for, or what this machine has in its place.
+    /// The exclusion that callers use: the one asked for, or its replacement on this machine.
     pub fn entry(&self) -> Entry {
         self.owners.entry()
     }

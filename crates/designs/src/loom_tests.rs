@@ -303,7 +303,7 @@ fn magazine_of_a_process_and_a_drainer() {
     magazines(1, [drain, process]);
 }
 
-/// What a purger leaves to a CPU is done once, and before the purger ends.
+/// Checks that work which a purger leaves to a CPU is done once, and before the purger ends.
 #[test]
 fn left_work_is_done_once_and_waited_for() {
     run::explore(3, || {

@@ -13,7 +13,7 @@ use crate::store::Store;
 use crate::walk::{self, Grid, Layer};
 use crate::zones::Mark;
 
-/// What a CPU caches of a zone.
+/// The cell of a zone that a CPU caches.
 pub(crate) trait ListCell {
     /// The lists that the owner uses. The caller has entered, or keeps the owner out.
     fn pcp(&self) -> Pcp<'_>;
@@ -55,7 +55,7 @@ pub(crate) trait OwnedLists: Layer {
     }
 }
 
-/// See [`Layer::take_from`].
+/// Implements [`Layer::take_from`].
 #[inline]
 pub(crate) fn take_from<L: OwnedLists>(
     layer: &L,
@@ -80,7 +80,7 @@ pub(crate) fn take_from<L: OwnedLists>(
     walk::take_direct(layer, here, zone, order, mobility, mark)
 }
 
-/// See [`PageCache::free`](crate::PageCache::free).
+/// Implements [`PageCache::free`](crate::PageCache::free).
 #[inline]
 pub(crate) fn free<L: OwnedLists>(layer: &L, here: Here, pfn: Pfn, order: Order) {
     let (zone, mobility) = layer.store().zones().place(pfn, order);
@@ -114,7 +114,7 @@ pub(crate) fn free_many<L: OwnedLists>(layer: &L, here: Here, blocks: &[(Pfn, Or
     }
 }
 
-/// See [`PageCache::tick`](crate::PageCache::tick).
+/// Implements [`PageCache::tick`](crate::PageCache::tick).
 pub(crate) fn tick<L: OwnedLists>(layer: &L, here: Here) {
     let Some(_operation) = layer.enter(here) else { return };
     for (zone, cell) in layer.cells().of_cpu(here.cpu) {

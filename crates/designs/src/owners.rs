@@ -8,7 +8,7 @@ use pagedepot::CpuId;
 
 use crate::prim::{AtomicU32, AtomicU64, Ordering, Padded, fence};
 
-/// How callers of designs with owners exclude each other.
+/// The exclusion among callers of designs with owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// One thread at a time acts as all CPUs: replays, model tests. Plain loads and stores. If
@@ -23,7 +23,7 @@ pub enum Entry {
     Lock,
 }
 
-/// What an entry became on this machine.
+/// The means of an entry on this machine.
 #[derive(Clone, Copy)]
 enum Means {
     Pretend,
@@ -87,7 +87,7 @@ impl Owners {
         }
     }
 
-    /// What the entry became.
+    /// The entry by these means.
     pub fn entry(&self) -> Entry {
         match self.means {
             Means::Pretend => Entry::Pretend,
@@ -161,8 +161,8 @@ impl Owners {
         }
     }
 
-    /// As [`fence_cpu`](Self::fence_cpu) for all CPUs at once, by a grace period of the kernel's
-    /// RCU that the caller waits for. It interrupts no CPU.
+    /// Fences all CPUs at once, as [`fence_cpu`](Self::fence_cpu) does one, by a grace period of
+    /// the kernel's RCU that the caller waits for. It interrupts no CPU.
     ///
     /// # Errors
     /// When the kernel refused.

@@ -96,7 +96,7 @@ pub fn note_step<T>(node: &T) {
     let _ = node;
 }
 
-/// As [`note_step`], of a change to any value.
+/// Notes a change to any value, as [`note_step`] notes a step.
 #[inline(always)]
 pub fn note_write<T>(value: &T) {
     #[cfg(feature = "simulated")]
@@ -217,7 +217,7 @@ plain!(
     PlainU32, AtomicU32, u32
 );
 plain!(
-    /// As [`PlainU32`].
+    /// A plain cell of 64 bits, like [`PlainU32`].
     PlainU64, AtomicU64, u64
 );
 

@@ -32,7 +32,7 @@ impl AddAssign for Volume {
     }
 }
 
-/// Whose caches a drain takes. `ALL` is the kernel's drain without a zone.
+/// The caches that a drain takes. `ALL` is the kernel's drain without a zone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
     /// One CPU's; `None`: every CPU's.
@@ -67,7 +67,7 @@ impl Scope {
     }
 }
 
-/// What a drain did. Sums by `+=`.
+/// The result of a drain. Sums by `+=`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Drained {
@@ -104,8 +104,8 @@ impl AddAssign for Drained {
     }
 }
 
-/// What a design did since it was made. Each number is exact, but the numbers are not read at one
-/// moment.
+/// Counters of a design since it was made. Each number is exact, but the numbers are not read at
+/// one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {

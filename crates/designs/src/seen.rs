@@ -1,11 +1,11 @@
-//! Which frames a validation has met: a frame that it meets twice is in two places.
+//! The set of frames that a validation has met: a frame that it meets twice is in two places.
 
 use pagedepot::{Order, Pfn, ZoneId};
 
 use crate::census::Fault;
 use crate::zones::Zones;
 
-/// Which frames have been seen by a validation.
+/// The frames that a validation has seen.
 pub(crate) struct Seen {
     words: Vec<u64>,
     base: u32,

@@ -1,4 +1,4 @@
-//! What a design is made from, and the errors in it.
+//! The parameters of a design, and the errors in them.
 
 use std::fmt;
 
@@ -20,7 +20,8 @@ pub struct Setup {
     pub page_size: PageSize,
     /// The zones.
     pub zones: Vec<ZoneSetup>,
-    /// How `high_min` and `high_max` are computed for zones without limits of their own.
+    /// The policy from which `high_min` and `high_max` are computed for zones without limits of
+    /// their own.
     pub high: HighPolicy,
 }
 
@@ -55,14 +56,14 @@ impl ZoneSetup {
         }
     }
 
-    /// The same zone with `min` at 0, so that every page can be allocated.
+    /// Sets `min` to 0, so that every page of the zone can be allocated.
     #[must_use]
     pub fn without_reserve(mut self) -> Self {
         self.watermarks = Some(Watermarks::without_reserve(self.managed(), PageSize::default()));
         self
     }
 
-    /// The same zone with these cache limits.
+    /// Sets the zone's cache limits.
     #[must_use]
     pub fn with_limits(mut self, limits: CacheLimits) -> Self {
         self.limits = Some(limits);
@@ -179,7 +180,7 @@ impl Setup {
     }
 }
 
-/// Why a design could not be made.
+/// The reason why a design could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SetupError {
@@ -187,7 +188,7 @@ pub enum SetupError {
     NoCpus,
     /// No zones, or too many.
     ZoneCount {
-        /// How many were given.
+        /// Number of zones that were given.
         zones: usize,
     },
     /// A zone's range ends beyond what frame numbers reach.

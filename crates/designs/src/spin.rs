@@ -23,7 +23,7 @@ use crate::taking::{Taking, take_census};
 use crate::walk::{self, Grid, Layer};
 use crate::zones::Mark;
 
-/// How an owner takes the lock of its lists.
+/// The way in which an owner takes the lock of its lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LockMode {
     /// The owner waits for the lock.

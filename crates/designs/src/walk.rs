@@ -73,7 +73,7 @@ impl<T> Grid<T> {
     }
 }
 
-/// What a design implements for the walk.
+/// The operations that a design implements for the walk.
 pub(crate) trait Layer: Sync {
     type Store: Store;
 

@@ -189,7 +189,7 @@ impl Zones {
         self.nodes.get(cpu.index()).copied().unwrap_or(NodeId::new(0))
     }
 
-    /// How many zones there are, empty ones included.
+    /// Number of zones, empty ones included.
     #[inline]
     pub fn count(&self) -> usize {
         self.zones.len()

@@ -39,7 +39,7 @@ pub const VMAPS: [&str; 3] = ["depot", "vmap-global-lock", "vmap-nodes"];
 /// Pages of memory per CPU: 1 GiB. Large machines have at least as much.
 pub const PAGES_PER_CPU: u32 = 1 << 18;
 
-/// What a CPU may cache of one zone of all memory where `high` adapts, as it does by default.
+/// The limits of a CPU in one zone of all memory where `high` adapts, as it does by default.
 fn adaptive_limits(cpus: u32, frames: u32) -> CacheLimits {
     let (frames, page_size) = (u64::from(frames), PageSize::default());
     let low = Watermarks::without_reserve(frames, page_size).low;
@@ -190,7 +190,7 @@ mod tests {
 
     use super::*;
 
-    /// As on machines, where `high` follows what a CPU asks for.
+    /// Checks that `high` follows a CPU's demand, as on machines.
     #[test]
     fn what_a_cpu_asks_for_lets_it_cache_more() {
         let pages = 8192;

@@ -25,7 +25,7 @@ pub struct Exploration {
     pub steps: u32,
     /// The kinds of drain, one of which is chosen at random each time.
     pub modes: &'static [Mode],
-    /// Which task runs next.
+    /// The rule that chooses the next task.
     pub schedule: Schedule,
     /// Seed of the schedule, and of the CPUs' operations.
     pub seed: u64,

@@ -12,7 +12,8 @@ pub struct CostlyMapper {
 }
 
 impl CostlyMapper {
-    /// For `span`; mapping and clearing a page takes `page_ps`, unmapping it an eighth of that.
+    /// Makes a mapper for `span`; mapping and clearing a page takes `page_ps`, unmapping it an
+    /// eighth of that.
     pub fn new(span: Span, page_ps: u64) -> Self {
         CostlyMapper { span, page_ps }
     }

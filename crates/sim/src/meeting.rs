@@ -1,13 +1,13 @@
-//! Where tasks wait for each other.
+//! Barriers at which tasks wait for each other.
 
 use std::cell::Cell;
 
 use pagedepot_sim_machine as machine;
 
-/// How often a task that waits looks.
+/// Time between two looks of a waiting task.
 const LOOK_PS: u64 = 1_000_000;
 
-/// Where processes wait for each other. It costs nothing but the time.
+/// A barrier at which processes wait for each other. It costs nothing but the time.
 #[derive(Default)]
 pub struct Meeting {
     arrived: Cell<u64>,

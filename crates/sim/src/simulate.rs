@@ -39,7 +39,7 @@ pub struct Simulation {
     pub drainers: u32,
     /// The kind of drain.
     pub drain_mode: Mode,
-    /// What disturbs CPUs.
+    /// Events that disturb CPUs.
     pub disturbances: Disturbances,
     /// Time to simulate before the window in which operations count.
     pub warm_up_ms: f64,
@@ -48,7 +48,7 @@ pub struct Simulation {
     /// Whether waiters of a spinlock stand in a queue (as in the kernel) or all try again (as
     /// `bench` has them).
     pub queued_locks: bool,
-    /// What a CPU may cache that only frees high orders, for designs with that rule. `None`: their
+    /// Limit for a CPU that only frees high orders, for designs with that rule. `None`: their
     /// default.
     pub free_high: Option<FreeHighLimit>,
 }
@@ -84,7 +84,7 @@ pub fn names(workload: Workload) -> &'static [&'static str] {
     if workload == Workload::Vmalloc { &designs::VMAPS } else { &designs::PAGED }
 }
 
-/// What a simulation found.
+/// The result of a simulation.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// Operations in a simulated second, over all CPUs.
@@ -101,7 +101,7 @@ pub struct Found {
     pub drains_per_s: f64,
     /// Sequences that were aborted.
     pub aborts: u64,
-    /// What CPUs fought over in the window, most time first.
+    /// The waits of CPUs for lines in the window, most time first.
     pub fights: Vec<Fought>,
     /// CPU time of the window, in picoseconds, over all CPUs.
     pub cpu_ps: u64,
@@ -154,7 +154,7 @@ pub fn simulate(simulation: &Simulation) -> Result<Found, String> {
     })
 }
 
-/// What the machine did, and what each CPU did.
+/// The result of the machine, and the share of each CPU.
 type Outcome = (Done, Vec<Share>);
 
 /// Each CPU at `work`.

@@ -11,9 +11,9 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
-    /// What it is, for results.
+    /// Name of the machine, for results.
     pub name: String,
-    /// Where its figures are from.
+    /// The source of its figures.
     pub source: String,
     /// CPUs that share a last-level cache (a core complex).
     pub complex_cpus: u32,
@@ -21,9 +21,9 @@ pub struct Topology {
     pub socket_cpus: u32,
     /// Moving a line between caches of one core complex.
     pub complex_ns: f64,
-    /// Between core complexes of one socket.
+    /// Latency between core complexes of one socket.
     pub socket_ns: f64,
-    /// Between sockets.
+    /// Latency between sockets.
     pub remote_ns: f64,
     /// Fetching a line from memory.
     pub memory_ns: f64,
@@ -48,32 +48,32 @@ pub struct Topology {
     pub read_queue_ns: f64,
     /// Whether a load takes a line that another CPU has changed from there, instead of sharing it.
     pub migratory: bool,
-    /// How long after the load that fetched a line a store finds it fetched to write.
+    /// Time after the load that fetched a line within which a store finds it fetched to write.
     pub window_ns: f64,
     /// Stores that may wait for lines while the CPU goes on.
     pub store_buffer: u32,
     /// Interrupting another CPU and waiting for its answer (`membarrier`).
     pub fence_ns: f64,
-    /// What the interrupt takes from that CPU.
+    /// Time that the interrupt takes from that CPU.
     pub interrupt_ns: f64,
     /// Switching to another thread.
     pub switch_ns: f64,
     /// Writing a page for the first time.
     pub touch_ns: f64,
-    /// The same while other CPUs do so, too; `None`: as long.
+    /// Time for a line while other CPUs do so, too; `None`: as long.
     #[serde(default)]
     pub touch_beside_ns: Option<f64>,
     /// Writing or reading a line of a buffer that the other CPU of a pair had, in a row of lines.
     pub stream_line_ns: f64,
-    /// The same of a buffer that no cache has any more.
+    /// Time for a line of a buffer that no cache has any more.
     pub stream_memory_line_ns: f64,
     /// KiB of last-level cache that a pair of CPUs uses.
     pub cache_kib: u32,
     /// Allocating, mapping and clearing a page of vmalloc memory, without locks.
     pub vmalloc_page_ns: f64,
-    /// What a call of each design costs besides its accesses; 0 if not named.
+    /// Time of a call of each design besides its accesses; 0 if not named.
     pub calls_ns: std::collections::BTreeMap<String, f64>,
-    /// How far a CPU may run ahead of others by accesses that hit its own cache.
+    /// Time by which a CPU may run ahead of others by accesses that hit its own cache.
     pub ahead_ns: f64,
 }
 
@@ -85,7 +85,7 @@ impl Default for Topology {
 
 const EPYC_2X128: &str = include_str!("../topologies/epyc-2x128.json");
 
-/// Why a topology cannot be used.
+/// The reason why a topology cannot be used.
 #[derive(Debug, PartialEq)]
 pub struct BadTopology(String);
 
@@ -191,7 +191,7 @@ impl Topology {
         }
     }
 
-    /// What a call of a design costs besides its accesses, in picoseconds.
+    /// The cost of a call of a design besides its accesses, in picoseconds.
     pub fn call_ps(&self, design: &str) -> u64 {
         ps(self.calls_ns.get(design).copied().unwrap_or(0.0))
     }

@@ -29,12 +29,12 @@ const LOOSE: u32 = 2000;
 pub struct Held {
     cpus: u32,
     busy: u32,
-    /// As many are freed again, between them.
+    /// Number of areas that are freed again, between the busy ones.
     junk: u32,
 }
 
 impl Held {
-    /// As many as in the kernel: see the module.
+    /// Makes the areas that the kernel's workers hold on so many CPUs; the module says why.
     pub const fn kernel(cpus: u32) -> Self {
         let bits = u32::BITS - cpus.leading_zeros();
         Held { cpus, busy: BUSY / TESTS, junk: bits * LAZY_PAGES / TESTS }

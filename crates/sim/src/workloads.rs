@@ -1,4 +1,4 @@
-//! What the CPUs do.
+//! The workloads of the CPUs.
 //!
 //! Each workload is a loop of operations per CPU. Operations that begin in the measured window
 //! count.
@@ -84,10 +84,10 @@ impl Workload {
 
 const BATCH: usize = 512;
 const TOUCHED: usize = 2048;
-/// As `bench producer-consumer` has them.
+/// Slots of the ring, as in `bench producer-consumer`.
 const RING_SLOTS: usize = 4096;
 const RING_AT_ONCE: u64 = 512;
-/// As `bench ring-stream` has them.
+/// Buffers in flight, as in `bench ring-stream`.
 const STREAM_IN_FLIGHT: usize = 64;
 const STREAM_BYTES: u64 = 16 << 10;
 const STREAM_ORDER: Order = Order::new(3).expect("there is order 3");
@@ -100,7 +100,7 @@ pub struct Window {
     pub end_ps: u64,
 }
 
-/// What a CPU did.
+/// Work of one CPU in the window.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Share {
     /// Operations that counted.
@@ -155,7 +155,7 @@ pub struct Paged<'d> {
     pub rings: &'d [Ring],
     /// CPUs at work.
     pub cpus: usize,
-    /// Where processes meet that exit at once.
+    /// The barrier of the processes that exit at once.
     pub exits: Meeting,
 }
 

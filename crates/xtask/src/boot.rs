@@ -29,7 +29,7 @@ pub enum Said {
 }
 
 impl Said {
-    /// What a line of the console says; `None`: it is one of the kernel's.
+    /// Parses a line of the console; `None`: it is one of the kernel's.
     pub fn parse(line: &str) -> Option<Self> {
         let rest = line.trim_end().strip_prefix("= ")?;
         let (first, rest) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -64,11 +64,11 @@ impl Said {
 pub struct Boot<'b> {
     /// The program that runs it, with all of its arguments but the kernel's.
     pub command: Command,
-    /// What the machine's program runs, for messages.
+    /// Name of the machine's program, for messages.
     pub what: &'b str,
     /// Whether a line of the console that is none of these tells of a fault of the kernel.
     pub is_fault: fn(&str) -> bool,
-    /// Its console goes here, too.
+    /// The file that gets a copy of the console.
     pub log: &'b Path,
     /// Between two of the things that it says: a machine with much to do, on a slow host, tells of
     /// its progress.

@@ -69,7 +69,7 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What cargo made.
+/// The files that cargo made.
 struct Built {
     archive: PathBuf,
     shared: PathBuf,

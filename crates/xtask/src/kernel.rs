@@ -31,7 +31,7 @@ pub struct Options {
         value_parser = clap::value_parser!(u32).range(1..=CPUS_MAX),
     )]
     cpus: u32,
-    /// How CPUs cache pages
+    /// The design by which CPUs cache pages
     #[arg(long, value_name = "NAME", default_value = "depot")]
     design: Design,
     /// Rounds of a test by rounds (default: its own, 100 for oom)

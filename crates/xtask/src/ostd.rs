@@ -41,7 +41,7 @@ pub struct Options {
         value_parser = clap::value_parser!(u64).range(1..=1_000_000_000),
     )]
     rounds: u64,
-    /// What the rounds' random numbers follow from
+    /// The seed of the rounds' random numbers
     #[arg(
         long,
         value_name = "N",
@@ -51,7 +51,7 @@ pub struct Options {
     seed: u64,
 }
 
-/// Between two lines of a machine: 50 rounds take a minute on a busy host.
+/// Longest time between two lines of a machine: 50 rounds take a minute on a busy host.
 const SILENCE: Duration = Duration::from_secs(300);
 
 /// A machine that is booted once.
@@ -59,7 +59,7 @@ struct Machine {
     design: &'static str,
     cpus: u32,
     memory_mib: u32,
-    /// Its clock counts instructions.
+    /// Whether its clock counts instructions.
     counts: bool,
     /// The kernel's command line.
     words: String,
@@ -117,7 +117,8 @@ fn channel(text: &str) -> Option<&str> {
     text.lines().find(|line| line.starts_with("channel"))?.split('"').nth(1)
 }
 
-/// Without what the toolchain of this program has set for itself.
+/// Makes a `rustup` command without the variables that the toolchain of this program has set for
+/// itself.
 fn rustup() -> Command {
     let mut rustup = Command::new("rustup");
     for name in ["RUSTUP_TOOLCHAIN", "CARGO", "RUSTC", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"] {
@@ -167,7 +168,7 @@ fn machines(rounds: u64, seed: u64) -> Vec<Machine> {
 }
 
 impl Machine {
-    /// For messages and logs.
+    /// Name of the machine in messages and logs.
     fn name(&self) -> String {
         let scenario = self.words.split([' ', '=']).nth(1).unwrap_or_default();
         format!("{}-{scenario}-{}cpus", self.design, self.cpus)

@@ -1,4 +1,4 @@
-//! What was measured, as the lab's JSON and as a table.
+//! Writes measurements as the lab's JSON and as a table.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::tools;
 
-/// Which pages, and by which means: what tells a figure's row from another.
+/// The pages, and the means by which they are measured: the key of a figure's row.
 type Key = (String, BTreeMap<String, i64>, u32, &'static str);
 
 /// Figures of all boots.

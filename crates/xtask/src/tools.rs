@@ -27,7 +27,7 @@ pub fn run(command: &mut Command, log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What `command` prints.
+/// Runs `command` and returns its output.
 pub fn output(command: &mut Command) -> Result<String> {
     let output =
         command.stdin(Stdio::null()).output().map_err(|error| cannot_run(command, error))?;

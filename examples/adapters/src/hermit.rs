@@ -11,7 +11,7 @@ use crate::{pages, pfn_at};
 
 const PAGE_BYTES: usize = 4096;
 
-/// In place of a locked `FreeList` of physical pages.
+/// Physical pages in place of a locked `FreeList`.
 ///
 /// A `FreeList` merges ranges that are freed; so does the depot's bitmap, and it frees parts of
 /// ranges, and neighbours at once, as well.
@@ -50,7 +50,7 @@ impl<'d, 'm, C: Cpus> PhysicalPages<'d, 'm, C> {
         PhysicalPages { depot }
     }
 
-    /// As `FreeList::allocate`.
+    /// Allocates a range as `FreeList::allocate` does.
     ///
     /// # Errors
     /// When no free range is long enough, or the layout is of more than 1 GiB.
@@ -63,7 +63,7 @@ impl<'d, 'm, C: Cpus> PhysicalPages<'d, 'm, C> {
         range.map_err(|_| AllocError)
     }
 
-    /// As `FreeList::allocate_at`.
+    /// Allocates a given range as `FreeList::allocate_at` does.
     ///
     /// # Errors
     /// When part of the range is in use or no memory of the depot.
@@ -72,7 +72,7 @@ impl<'d, 'm, C: Cpus> PhysicalPages<'d, 'm, C> {
         self.depot.alloc_at(range.start, range.frames, Flags::UNMOVABLE).map_err(|_| AllocError)
     }
 
-    /// As `FreeList::deallocate`.
+    /// Frees a range as `FreeList::deallocate` does.
     ///
     /// # Errors
     /// [`Refused`], where `FreeList` has an error for overlaps alone.

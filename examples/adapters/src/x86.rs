@@ -10,7 +10,7 @@ use x86_64::structures::paging::{FrameAllocator, FrameDeallocator, PageSize, Phy
 ///
 /// Page tables are unmovable; make another value for pages of user memory.
 pub struct Frames<'d, 'm, C> {
-    /// Where they come from.
+    /// The depot that the frames come from.
     pub depot: &'d Allocator<'m, C>,
     /// Whether their owner can move them.
     pub mobility: Mobility,

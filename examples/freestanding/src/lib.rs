@@ -29,7 +29,7 @@ const CPUS_MAX: u32 = 64;
 /// One past the highest frame: 256 GiB.
 const LIMIT: Pfn = Pfn::new(1 << 26);
 const ZONE: ZoneId = ZoneId::new(0);
-/// What `depot_alloc` returns for none.
+/// The value that `depot_alloc` returns for none.
 const NONE: u32 = u32::MAX;
 
 /// The kernel's: it says which CPU this is. A number that is out of date costs time and nothing

@@ -7,7 +7,7 @@ use crate::bootinfo::{BootInfo, read};
 
 /// Bytes of the header that every table has (5.2.6).
 const HEADER_BYTES: u64 = 36;
-/// Where BIOS firmware leaves the pointer (5.2.5.1).
+/// The area in which BIOS firmware leaves the pointer (5.2.5.1).
 const BIOS_AREA: core::ops::Range<u64> = 0xe_0000..0x10_0000;
 
 fn signature_at(address: u64, signature: &[u8]) -> bool {

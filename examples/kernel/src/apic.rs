@@ -10,7 +10,7 @@ use x86_64::instructions::port::PortWriteOnly;
 
 use crate::interrupt::Vector;
 
-/// Where the registers are after reset (APM 16.3.1).
+/// Address of the registers after reset (APM 16.3.1).
 const BASE: usize = 0xfee0_0000;
 
 /// Registers used here, by offset (APM table 16-2).

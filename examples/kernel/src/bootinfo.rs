@@ -1,4 +1,4 @@
-//! What the loader passes: memory map and command line (Xen, `arch-x86/hvm/start_info.h`).
+//! The data that the loader passes: memory map and command line (Xen, `arch-x86/hvm/start_info.h`).
 
 use core::ptr;
 

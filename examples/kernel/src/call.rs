@@ -13,7 +13,7 @@ use crate::interrupt::Vector;
 use crate::tests::local;
 use crate::{apic, flush, timer};
 
-/// How often a wait looks before it halts, and for how many microseconds it halts.
+/// Looks of a wait before it halts, and microseconds for which it halts.
 const SPINS_MAX: u32 = 1000;
 const HALT_US: u64 = 50;
 

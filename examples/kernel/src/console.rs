@@ -71,7 +71,7 @@ macro_rules! figure {
     };
 }
 
-/// How the machine ends.
+/// The end of the machine.
 #[derive(Clone, Copy)]
 pub enum Exit {
     /// The test passed: status 33.

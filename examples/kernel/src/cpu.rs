@@ -16,13 +16,13 @@ use crate::smp::Job;
 /// The most CPUs this kernel starts.
 pub const CPUS_MAX: usize = 64;
 
-/// What a CPU does, as far as other CPUs must know.
+/// The state of a CPU, as far as other CPUs must know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum State {
     /// Not started, or stopped.
     Offline = 0,
-    /// In the kernel.
+    /// The CPU runs in the kernel.
     Running = 1,
     /// Halted or in user mode: it holds no guard, and passes [`Cpu::leave_quiescence`] before it
     /// does anything else in the kernel.
@@ -137,8 +137,8 @@ impl Cpu {
         self.apic_id.load(Ordering::Relaxed)
     }
 
-    /// What this CPU does. A caller that changed something that the CPU reads in the kernel may
-    /// rely on "not running" if the change was a SeqCst read-modify-write.
+    /// The CPU's state. A caller that changed something that the CPU reads in the kernel may rely
+    /// on "not running" if the change was a SeqCst read-modify-write.
     pub fn state(&self) -> State {
         // SeqCst: the other half of `leave_quiescence`; Acquire is in it: pairs with the Release in
         // `set_state`, what a quiescent CPU did before is visible.

@@ -24,11 +24,11 @@ pub const USER_CODE: u16 = 0x20 | Ring3 as u16;
 /// Interrupt stacks, by their place in the table (1 is the first).
 #[derive(Clone, Copy)]
 pub enum InterruptStack {
-    /// Where every vector lands for a few instructions; see `interrupt.s`.
+    /// Stack on which every vector lands for a few instructions; see `interrupt.s`.
     Landing = 1,
-    /// Of non-maskable interrupts.
+    /// Stack of non-maskable interrupts.
     Nmi = 2,
-    /// Of the double fault.
+    /// Stack of the double fault.
     DoubleFault = 3,
 }
 

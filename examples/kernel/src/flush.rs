@@ -14,7 +14,7 @@ use crate::call::{self, Call};
 use crate::cpu::State;
 use crate::paging::{PAGE_BYTES, Span};
 
-/// Above this many pages all translations are dropped at once (Linux:
+/// Number of pages above which all translations are dropped at once (Linux:
 /// `tlb_single_page_flush_ceiling`).
 const PAGES_MAX: usize = 33;
 

@@ -39,8 +39,8 @@ const PAGE_FAULT: u64 = 14;
 const DOUBLE_FAULT: u64 = 8;
 const INTERRUPT_FLAG: u64 = 1 << 9;
 
-/// What `interrupt.s` leaves on the stack: registers, vector, error code, and what the processor
-/// pushed (APM 8.9.3).
+/// The frame that `interrupt.s` leaves on the stack: registers, vector, error code, and the
+/// processor's own words (APM 8.9.3).
 #[repr(C)]
 #[derive(Debug)]
 pub struct Frame {

@@ -47,7 +47,7 @@ use crate::tests::design::Design;
 
 global_asm!(include_str!("boot.s"));
 
-/// Where `boot.s` calls Rust: on the boot CPU, in long mode, interrupts off.
+/// The entry from `boot.s` to Rust: on the boot CPU, in long mode, interrupts off.
 // SAFETY: no other definition of the symbol is linked.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main(start_info: u64) -> ! {

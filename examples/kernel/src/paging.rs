@@ -19,7 +19,7 @@ pub const PAGE_BYTES: usize = 4096;
 pub const HUGE_BYTES: usize = 512 * PAGE_BYTES;
 /// Bytes that one page directory maps.
 pub const REGION_BYTES: usize = 512 * HUGE_BYTES;
-/// Where the window begins: the first address of the upper half.
+/// First address of the window: that of the upper half.
 pub const WINDOW: usize = 0xffff_8000_0000_0000;
 /// Regions in the window.
 pub const REGIONS: usize = 512;
@@ -67,7 +67,7 @@ impl Leaf {
     }
 }
 
-/// Why page tables were not changed, or not all that should have been.
+/// The reason why page tables were not changed, or not completely.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapError {
     /// A page is mapped there already.

@@ -10,7 +10,7 @@ use crate::call::{self, Call};
 use crate::clock;
 use crate::cpu::{Cpu, State};
 
-/// How long a fence waits for a CPU that does not answer.
+/// Time that a fence waits for a CPU that does not answer.
 const FENCE_US: u64 = 1_000_000;
 
 /// The machine this kernel runs on.

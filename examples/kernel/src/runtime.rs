@@ -70,7 +70,6 @@ global_asm!(
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}
 
-/// As above.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 extern "C" fn _Unwind_Resume() -> ! {

@@ -15,15 +15,15 @@ pub type Job<'j> = &'j (dyn Fn(CpuId) + Sync);
 
 /// A CPU's stack: 64 KiB.
 const STACK_ORDER: Order = Order::new(4).unwrap();
-/// Where `boot.s` expects to run in real mode.
+/// Page at which `boot.s` expects to run in real mode.
 const AP_PAGE: usize = 0x8000;
-/// How long a CPU may take to start, when two host CPUs emulate 64, too.
+/// Time that a CPU may take to start, when two host CPUs emulate 64, too.
 const START_US: u64 = 20_000_000;
 
 unsafe extern "C" {
     static ap_trampoline: u8;
     static ap_trampoline_end: u8;
-    /// What the next CPU calls, on which stack, with what argument (`boot.s`).
+    /// The function that the next CPU calls, its stack and its argument (`boot.s`).
     static start_entry: AtomicU64;
     static start_stack: AtomicU64;
     static start_argument: AtomicU64;
@@ -59,7 +59,7 @@ pub fn start(cpu: &'static Cpu) {
     assert!(is_there(), "{:?} does not start", cpu.id());
 }
 
-/// Where a started CPU enters Rust.
+/// The entry of a started CPU into Rust.
 extern "C" fn ap_main(cpu: &'static Cpu) -> ! {
     cpu.enter();
     let id = apic::init();

@@ -16,7 +16,7 @@ use crate::descriptor::{KERNEL_CODE, KERNEL_DATA, USER_CODE, USER_DATA};
 use crate::interrupt::{Frame, Vector};
 use crate::{memory, paging};
 
-/// Where user code and its data are: the second 512 GiB, which the kernel does not use.
+/// Addresses of user code and data: the second 512 GiB, which the kernel does not use.
 const CODE: usize = 1 << 39;
 const DATA: usize = CODE + paging::PAGE_BYTES;
 
@@ -119,7 +119,7 @@ impl Program {
         self.data().stop.store(1, Ordering::Release);
     }
 
-    /// How far the code has counted on a CPU.
+    /// The number to which the code has counted on a CPU.
     pub fn count(&self, cpu: pagedepot::CpuId) -> u64 {
         self.data().counters[cpu.index()].load(Ordering::Relaxed)
     }

@@ -14,15 +14,15 @@ use crate::buddy::Buddy;
 use crate::calls;
 use crate::linux::Linux;
 
-/// What C calls a `struct depot`: the per-CPU caches of one `struct zone`.
+/// The per-CPU caches of one `struct zone`: `struct depot` in C.
 #[repr(C)]
 pub struct Depot {
-    /// What C's sequences count from.
+    /// The address that C's sequences count from.
     base: *mut u8,
     allocator: Allocator<'static, Pinned<Linux>>,
 }
 
-/// What lies before the metadata.
+/// The head of the memory, before the metadata.
 struct Head {
     buddy: Buddy,
     depot: MaybeUninit<Depot>,
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn depot_init(
     }
 }
 
-/// What sequences name a front by; the same for all depots. 0: there is none.
+/// The number by which sequences name a front; the same for all depots. 0: there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn depot_front(
     depot: &Depot,
@@ -260,7 +260,7 @@ pub extern "C" fn depot_free(depot: &Depot, pfn: u32, order: u32, migratetype: u
     depot.allocator.free_as(Pfn::new(pfn), order, mobility_of(migratetype)).is_ok()
 }
 
-/// What a drain did; `struct depot_drained` in C.
+/// The result of a drain; `struct depot_drained` in C.
 #[repr(C)]
 pub struct Done {
     taken_pages: u64,
@@ -329,7 +329,7 @@ pub extern "C" fn depot_restore_cpu(depot: &Depot, cpu: u32) {
     depot.allocator.cpu_caches().restore(CpuId::new(cpu));
 }
 
-/// How many pages each CPU may cache; a refill is a magazine, whatever `batch` is.
+/// Sets the number of pages that each CPU may cache; a refill is a magazine, whatever `batch` is.
 #[unsafe(no_mangle)]
 pub extern "C" fn depot_set_limits(depot: &Depot, high_min: u32, high_max: u32, batch: u32) {
     let limits =
@@ -351,7 +351,7 @@ pub extern "C" fn depot_cached(depot: &Depot, cpu: u32) -> u64 {
     depot.allocator.cpu_stats(CpuId::new(cpu), ZONE).map_or(0, |stats| stats.cached_pages())
 }
 
-/// How many pages a CPU may cache now: Linux's `pcp->high`.
+/// The number of pages that a CPU may cache now: Linux's `pcp->high`.
 #[unsafe(no_mangle)]
 pub extern "C" fn depot_high(depot: &Depot, cpu: u32) -> u64 {
     depot.allocator.settings(ZONE).and_then(|zone| zone.high(CpuId::new(cpu))).unwrap_or(0)

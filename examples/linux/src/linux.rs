@@ -5,7 +5,7 @@ use pagedepot::cpus::{Context, Environment, FenceError, Guard, Here, Processor};
 
 use crate::calls;
 
-/// What C says for a handler above a handler, or an NMI.
+/// The value that C passes for a handler above a handler, or an NMI.
 pub const HERE_NONE: u32 = u32::MAX;
 /// Set in what C says when a handler runs.
 const IN_HANDLER: u32 = 1 << 31;

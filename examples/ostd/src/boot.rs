@@ -19,7 +19,7 @@ const GAP_FRAMES_MAX: u32 = 1 << 18;
 const HIGH_PAGES_MAX: u64 = 1024;
 const NONE: FrameRange = FrameRange::new(Pfn::new(0), 0);
 
-/// What is known before there is an allocator.
+/// Facts that are known before there is an allocator.
 #[derive(Clone, Copy)]
 struct Boot {
     /// Pieces of free memory, ascending.

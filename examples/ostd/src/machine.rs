@@ -11,7 +11,7 @@ use ostd::timer::Jiffies;
 use pagedepot::CpuId;
 use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
 
-/// How the allocator reaches its CPUs.
+/// The allocator's access to its CPUs.
 pub type Machine = Locked<'static, Ostd>;
 
 /// OSTD's CPUs and clock.
@@ -31,7 +31,7 @@ impl WhichCpu for Ostd {
     }
 }
 
-/// For CPUs `0..cpus`. Allocates their locks.
+/// Makes the machine of CPUs `0..cpus`. Allocates their locks.
 pub fn machine(cpus: u32) -> Machine {
     let locks: Box<[CpuLock]> = (0..cpus).map(|_| CpuLock::new()).collect();
     Locked::new(Box::leak(locks), Ostd)

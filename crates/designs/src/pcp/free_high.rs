@@ -1,28 +1,28 @@
-//! What a CPU may cache that frees blocks of orders 1 to 3 and allocates none: the options of
-//! "netperf -18.0% regression" (2022), when that applies and what it then may cache.
+//! Limits on the cache of a CPU that frees blocks of orders 1 to 3 and allocates none: the options
+//! of "netperf -18.0% regression" (2022), with the rule for when they apply.
 
-/// When a CPU counts as one that only frees blocks of orders 1 to 3, and how much it may cache
+/// The rule by which a CPU counts as one that only frees blocks of orders 1 to 3, and its limit
 /// then. The default is mainline's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FreeHighPolicy {
-    /// When a CPU counts as one that only frees.
+    /// The rule by which a CPU counts as one that only frees.
     pub rule: FreeHighRule,
-    /// What such a CPU may cache.
+    /// The limit of such a CPU.
     pub limit: FreeHighLimit,
 }
 
-/// When a CPU counts as one that only frees.
+/// The rule by which a CPU counts as one that only frees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FreeHighRule {
     /// Today's: `free_count` has reached `batch + high_min / 2` pages. Each allocation halves it.
     #[default]
     FreeCount,
-    /// That of 2022: `free_factor` is above 0, which grows when the CPU spills because it caches
-    /// `high` pages and is halved by allocations.
+    /// The rule of 2022: `free_factor` is above 0, which grows when the CPU spills because it
+    /// caches `high` pages and is halved by allocations.
     FreeFactor,
 }
 
-/// What `nr_pcp_high` returns for such a CPU.
+/// The value of `nr_pcp_high` for such a CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FreeHighLimit {
     /// 0: everything goes back (mainline).
@@ -48,7 +48,7 @@ impl FreeHighLimit {
     }
 }
 
-/// The same limit for pagedepot's own rule.
+/// Converts the limit for pagedepot's own rule.
 impl From<FreeHighLimit> for pagedepot::FreeHigh {
     fn from(limit: FreeHighLimit) -> Self {
         match limit {

@@ -21,14 +21,14 @@ const COSTLY_ORDER: u32 = 3;
 /// Options of the policy. The default is mainline's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// How often `batch` may double for long runs of one kind (`CONFIG_PCP_BATCH_SCALE_MAX`); at
-    /// most 6.
+    /// Number of times that `batch` may double for long runs of one kind
+    /// (`CONFIG_PCP_BATCH_SCALE_MAX`); at most 6.
     pub batch_scale: u32,
-    /// Whose formulas.
+    /// The kernel whose formulas apply.
     pub rules: Rules,
     /// `high` stays at `high_min`, as with `percpu_pagelist_high_fraction`.
     pub fixed_high: bool,
-    /// What happens to a CPU that only frees blocks of orders 1..=3.
+    /// The treatment of a CPU that only frees blocks of orders 1..=3.
     pub free_high: FreeHighPolicy,
     /// Pages of the last-level cache that each CPU has for itself.
     pub cache_slice_pages: u64,
@@ -47,15 +47,15 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// That of "netperf -18.0% regression" (2022), whose kernel is f26b3fa04611, before 5.18. The
-    /// thread's question, what `nr_pcp_high` returns to a CPU that only frees, is still open.
+    /// The policy of "netperf -18.0% regression" (2022), whose kernel is f26b3fa04611, before 5.18.
+    /// The thread's question, what `nr_pcp_high` returns to a CPU that only frees, is still open.
     pub fn of_2022(limit: FreeHighLimit) -> Self {
         let free_high = FreeHighPolicy { rule: FreeHighRule::FreeFactor, limit };
         Policy { rules: Rules::Of2022, fixed_high: true, free_high, ..Policy::default() }
     }
 }
 
-/// Which kernel's formulas say how much to refill and to spill.
+/// The kernel whose formulas say how much to refill and to spill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rules {
     /// Today's: a refill doubles while there is room, a spill is what was freed since the last

@@ -239,8 +239,8 @@ fn reclaim_of_2022_limits_caches_and_leaves_high() {
     assert_eq!(tuning.high(), 1000);
 }
 
-/// From the request that finds every zone below its low watermark to the spill that finds the zone
-/// above the high one.
+/// Checks that reclaim runs from the request that finds every zone below its low watermark to the
+/// spill that finds the zone above the high one.
 #[test]
 fn reclaim_runs_while_memory_is_short() {
     let mut setup = Setup::single(1, 2048);

@@ -1,4 +1,4 @@
-//! Which CPU owns each pageblock, and which owned pageblocks have fragments in the store.
+//! The owner of each pageblock, and the owned pageblocks that have fragments in the store.
 
 use pagedepot::{CpuId, Mobility, Order, Pfn};
 

@@ -12,7 +12,7 @@ use crate::zones::Zones;
 const ORDERS: usize = Order::PAGEBLOCK.index() + 1;
 const LISTS: usize = ORDERS * Mobility::COUNT;
 
-/// See the module.
+/// Lists by order, up to a pageblock, and mobility.
 pub(super) struct SplitLists {
     pages: PlainU32,
     lists: [List; LISTS],
@@ -66,7 +66,7 @@ impl SplitLists {
         self.pages.add(order.frames());
     }
 
-    /// As [`push_hot`](Self::push_hot), at the cold end.
+    /// Pushes a block like [`push_hot`](Self::push_hot), at the cold end.
     pub fn push_cold(
         &self,
         frames: &Frames,

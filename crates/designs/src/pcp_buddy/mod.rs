@@ -86,7 +86,7 @@ struct Cell {
     counters: Counters,
 }
 
-/// Where a block goes that is freed: to this CPU's lists, and whether it may merge there.
+/// The destination of a freed block: a CPU's lists, and whether it may merge there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Home {
     cpu: CpuId,
@@ -100,8 +100,8 @@ impl<S: BuddyStore> PcpBuddy<S> {
         Self::with_blocks(store, policy, Order::PAGEBLOCK)
     }
 
-    /// As [`new`](Self::new), but CPUs own aligned blocks of this order, at most a pageblock: for
-    /// machines whose pcps are smaller than a pageblock.
+    /// Makes a design like [`new`](Self::new), in which CPUs own aligned blocks of this order, at
+    /// most a pageblock: for machines whose pcps are smaller than a pageblock.
     pub fn with_blocks(store: S, policy: Policy, block: Order) -> Self {
         let zones = store.zones();
         let cells = Grid::new(zones, |zone| Cell {
@@ -145,7 +145,7 @@ impl<S: BuddyStore> PcpBuddy<S> {
         guard
     }
 
-    /// Where a block of an order that pcps cache goes when `here` frees it.
+    /// The destination of a block of an order that pcps cache when `here` frees it.
     #[inline]
     fn home(&self, here: Here, zone: ZoneId, pfn: Pfn, order: Order) -> Home {
         let owner = self.blocks.owner(pfn).filter(|_| order <= self.blocks.order());

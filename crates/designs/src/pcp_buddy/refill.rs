@@ -9,7 +9,8 @@ use crate::report::Volume;
 use crate::store::buddy::held::{BuddyStore, Held};
 use crate::zones::Mark;
 
-/// What is asked for, and what came so far. `got` and `wanted` are pages.
+/// A refill on its way: the number of pages asked for, and of those that came so far. `got` and
+/// `wanted` are pages.
 struct Refill<'a, S> {
     at: &'a At<'a, S>,
     cell: &'a Cell,

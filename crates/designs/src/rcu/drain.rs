@@ -10,7 +10,7 @@ use crate::prim::{Ordering, count, fence, lock_mutex, spin_hint, try_lock_mutex,
 use crate::report::{Drained, Scope};
 use crate::store::Store;
 
-/// How long a drainer waits for the operation that a fence found under way.
+/// Number of spins for which a drainer waits for the operation that a fence found under way.
 const WAIT_SPINS: u32 = if cfg!(loom) { 2 } else { 1 << 12 };
 
 impl<S: Store> Rcu<S> {

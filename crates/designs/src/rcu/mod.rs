@@ -60,7 +60,7 @@ use crate::taking::take_census;
 use crate::walk::{self, Grid, Layer};
 use crate::zones::Mark;
 
-/// How a drainer learns that no operation uses the old lists.
+/// The way in which a drainer learns that no operation uses the old lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grace {
     /// The drainer waits for one grace period of the kernel's RCU, for all CPUs.
@@ -99,16 +99,16 @@ struct Pending {
     since: Clock,
 }
 
-/// When a grace period is over.
+/// The condition by which a grace period is over.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
     /// It is over.
     Over,
     /// It has not begun: lists were just switched, or the kernel refused what would begin it.
     Unbegun,
-    /// When the CPU's state word has another value.
+    /// The period is over when the CPU's state word has another value.
     StateNot(u32),
-    /// When the owner has seen this period, or is offline.
+    /// The period is over when the owner has seen it, or is offline.
     Period(u64),
 }
 
@@ -203,7 +203,7 @@ impl<S: Store> Rcu<S> {
         &self.store
     }
 
-    /// How callers exclude each other: as asked for, or what this machine has in its place.
+    /// The exclusion that callers use: the one asked for, or its replacement on this machine.
     pub fn entry(&self) -> Entry {
         self.owners.entry()
     }

@@ -1,4 +1,4 @@
-//! What the designs ask of the simulated machine: see `host.rs` for a real one.
+//! The calls that designs make to the simulated machine: see `host.rs` for a real one.
 
 use pagedepot::CpuId;
 

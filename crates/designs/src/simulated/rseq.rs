@@ -11,8 +11,8 @@ use crate::prim::{AtomicU32, Ordering};
 #[derive(Clone, Copy)]
 pub(crate) struct Area;
 
-/// How long a grace period takes: 10 ms, as `MEMBARRIER_CMD_GLOBAL` takes 8 to 16 ms on a machine
-/// of two CPUs.
+/// Duration of a grace period: 10 ms, as `MEMBARRIER_CMD_GLOBAL` takes 8 to 16 ms on a machine of
+/// two CPUs.
 const GRACE_PS: u64 = 10_000_000_000;
 
 /// Attempts at a sequence before the caller goes past the caches.

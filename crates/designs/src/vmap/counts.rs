@@ -1,6 +1,6 @@
-//! What designs count.
+//! Counters of the designs.
 
-/// What a design did, and its present state.
+/// Counters of a design, and its present state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VmapCounts {
     /// Areas allocated.

@@ -8,7 +8,7 @@ use super::run::Run;
 use super::{PurgedBy, VmapCounts, VmapDesign, VmapSetup};
 use crate::prim::{AtomicU32, Mutex, Ordering, try_lock_mutex};
 
-/// Where areas are kept.
+/// The structure in which areas are kept.
 pub trait Addresses: Sync {
     /// The design's name in reports.
     const NAME: &'static str;
@@ -195,7 +195,8 @@ impl<A: Addresses, M: Mapper, H: Host> VmapDesign for Kernel<A, M, H> {
         self.release(start)
     }
 
-    /// As in the kernel: a smaller size leaves the area as it is, a larger one moves it.
+    /// Changes the size of memory as the kernel does: a smaller size leaves the area as it is, a
+    /// larger one moves it.
     fn vrealloc(
         &self,
         start: VirtAddr,

@@ -80,7 +80,8 @@ pub trait VmapDesign: Sync {
     /// [`VfreeError`]; nothing is changed then.
     fn free(&self, start: VirtAddr) -> Result<(), VfreeError>;
 
-    /// As [`alloc`](Self::alloc), with memory. Its contents are undefined, as in the kernel.
+    /// Allocates an area like [`alloc`](Self::alloc), with memory. Its contents are undefined, as
+    /// in the kernel.
     ///
     /// # Errors
     /// [`VmapError`].
@@ -149,7 +150,7 @@ pub trait VmapDesign: Sync {
     fn validate(&mut self) -> Result<(), String>;
 }
 
-/// What a design is made from, besides a mapper and a host.
+/// The parameters of a design, besides a mapper and a host.
 #[derive(Clone, Copy, Debug)]
 pub struct VmapSetup {
     /// Possible CPUs. There are as many nodes, but at most 128.
@@ -161,19 +162,19 @@ pub struct VmapSetup {
     /// Areas that a pool of a node keeps at most; the rest of what a purge finds goes to the free
     /// space. `None`: any number, as merged. It has no effect without pools.
     pub pool_areas_max: Option<u32>,
-    /// When frames are freed.
+    /// The moment at which frames are freed.
     pub frames_freed: FramesFreed,
 }
 
-/// When frames of a freed area are freed.
+/// The moment at which frames of a freed area are freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FramesFreed {
     /// By a purge, which also unmaps the area, after its flush: no access reaches a free frame.
     #[default]
     AtPurge,
-    /// As in the kernel: whoever frees an area unmaps it and frees its frames, before any flush.
-    /// The mapper allows several threads to unmap disjoint spans at once, and no access reaches a
-    /// frame through a span that was unmapped.
+    /// The free itself, as in the kernel: the caller that frees an area unmaps it and frees its
+    /// frames, before any flush. The mapper allows several threads to unmap disjoint spans at once,
+    /// and no access reaches a frame through a span that was unmapped.
     AtFree,
 }
 

@@ -55,7 +55,7 @@ struct Node {
 
 struct Pools {
     by_size: Vec<VecDeque<Run>>,
-    /// Of each size.
+    /// Most areas of each size.
     areas_max: usize,
     hits: u64,
 }

@@ -3,7 +3,7 @@
 use super::run::Run;
 use crate::prim::{AtomicU64, HintU64, Ordering, count};
 
-/// Which tables exist.
+/// The page tables that exist.
 pub struct Tables {
     /// A bit per table.
     words: Box<[AtomicU64]>,

@@ -228,8 +228,8 @@ impl FreeTree {
         self.replace_below(root, old, new);
     }
 
-    /// As [`replace`](Self::replace), in a subtree. Returns whether its longest range is another
-    /// one now.
+    /// Replaces a range like [`replace`](Self::replace), in a subtree. Returns whether its longest
+    /// range is another one now.
     fn replace_below(&mut self, root: Link, old: Run, new: Run) -> bool {
         let at = root.expect("the range is in the tree");
         let node = &mut self.nodes[at as usize];

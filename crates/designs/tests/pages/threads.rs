@@ -16,7 +16,7 @@ use pagedepot_rseq::membarrier;
 const FRAMES: u32 = 1 << 14;
 const STEPS: u32 = 40_000;
 
-/// What all threads share.
+/// The state that all threads share.
 struct Ground<D> {
     design: D,
     /// The holder of each frame; 0: none.
@@ -203,7 +203,7 @@ fn holds_with_several_threads_per_cpu<D: PageCache + Send + 'static>(
 
 over_all_designs!(holds_with_several_threads_per_cpu);
 
-/// Without restartable sequences: the per-CPU lock.
+/// Runs the threads with per-CPU locks, without restartable sequences.
 fn holds_with_locked_owners<D: PageCache + Send + 'static>(_: &str, make: fn(&Setup, Entry) -> D) {
     run(make, Entry::Lock, 2);
 }

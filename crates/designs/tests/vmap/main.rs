@@ -475,8 +475,8 @@ fn a_worker_purges_what_was_queued_and_the_shrinker_empties_pools() {
     nodes.validate().unwrap();
 }
 
-/// As in the kernel, where a mapper allows it; addresses stay lazy. What cannot be unmapped keeps
-/// its frames until a purge.
+/// Checks that frames are freed with their area, as in the kernel, where a mapper allows it;
+/// addresses stay lazy. What cannot be unmapped keeps its frames until a purge.
 #[test]
 fn frames_are_freed_with_their_area_where_the_mapper_flushes() {
     let paper = Paper::new(1000, 100).flushing();

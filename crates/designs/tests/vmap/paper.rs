@@ -59,7 +59,7 @@ impl Paper {
         }
     }
 
-    /// The same, whose `unmap` leaves nothing stale.
+    /// Makes `unmap` leave nothing stale.
     pub fn flushing(self) -> Self {
         Paper { unmap_flushes: true, ..self }
     }

@@ -60,8 +60,8 @@ macro_rules! simulated {
                 is_committed
             }
 
-            /// As [`commit`](Self::commit), by a compare-and-swap; `false` also when the value was
-            /// not `old`.
+            /// Commits a store like [`commit`](Self::commit), by a compare-and-swap; `false` also
+            /// when the value was not `old`.
             #[inline]
             #[track_caller]
             pub fn commit_exchange(&self, old: $value, new: $value) -> bool {

@@ -1,4 +1,4 @@
-//! What accesses cost, and where CPUs are.
+//! The cost of accesses, and the distances between CPUs.
 
 /// Most CPUs of a machine: the bits of a set of sharers.
 pub const CPUS_MAX: usize = 512;
@@ -20,7 +20,7 @@ pub struct Costs {
     pub memory_ps: u64,
     /// A load that hits the CPU's own cache, with the instructions around it.
     pub load_ps: u64,
-    /// As `load_ps`, of a store.
+    /// Time of a store, as `load_ps` of a load.
     pub store_ps: u64,
     /// A load or store that hits in a restartable sequence, which is a few instructions of
     /// assembly.
@@ -38,14 +38,14 @@ pub struct Costs {
     pub clock_ps: u64,
     /// A turn of a spin loop.
     pub spin_ps: u64,
-    /// How long a read of a line that others share, too, keeps the next reader waiting.
+    /// Time for which a read of a line that others share, too, keeps the next reader waiting.
     pub read_queue_ps: u64,
     /// Whether a load takes a line that another CPU has changed from there, with the right to
     /// change it (AMD), instead of sharing it. If the other then loads it before it is changed
     /// again, both share it. Lines that each CPU in turn reads and changes so move once a turn
     /// (Cox and Fowler; Stenstrom, Brorsson and Sandberg; both ISCA 1993).
     pub is_migratory: bool,
-    /// How far a CPU looks ahead: a store that follows the load that fetched its line within this
+    /// Time that a CPU looks ahead: a store that follows the load that fetched its line within this
     /// was in sight then, and the line was fetched to write.
     pub window_ps: u64,
     /// Stores that may wait for lines while the CPU goes on (its store buffer), at least 1 and at
@@ -53,12 +53,12 @@ pub struct Costs {
     pub store_buffer: u32,
     /// Sending an interrupt to a CPU and waiting for its answer.
     pub fence_ps: u64,
-    /// What an interrupt takes from the CPU that it interrupts.
+    /// Time that an interrupt takes from the CPU that it interrupts.
     pub interrupt_ps: u64,
     /// Switching a CPU to another task.
     pub switch_ps: u64,
-    /// How far a CPU may run ahead of the earliest other one by accesses that hit its own cache.
-    /// 0: never; slower, and the same but for races shorter than this.
+    /// Time by which a CPU may run ahead of the earliest other one by accesses that hit its own
+    /// cache. 0: never; slower, and the same but for races shorter than this.
     pub ahead_ps: u64,
 }
 

@@ -37,7 +37,7 @@ use fastrand::Rng;
 
 use crate::costs::{CPUS_MAX, Costs, STORES_MAX};
 
-/// What an access does.
+/// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// A load.
@@ -52,9 +52,9 @@ pub enum Access {
 
 /// Bytes of a line, as a shift.
 const LINE_SHIFT: u32 = 6;
-/// When a line leaves the CPU that has it, in percent of the transfer.
+/// The moment at which a line leaves the CPU that has it, in percent of the transfer.
 const LEAVES: RangeInclusive<u64> = 25..=75;
-/// How long a line that moved counts as fought over, in multiples of what a CPU may run ahead.
+/// Time for which a line that moved counts as fought over, in multiples of `ahead_ps`.
 const FIGHT: u64 = 16;
 const NO_CPU: u16 = u16::MAX;
 const WORDS: usize = CPUS_MAX / 64;
@@ -65,13 +65,13 @@ type Set = [u64; WORDS];
 struct Line {
     /// Address divided by the line size, plus 1; 0: no line.
     key: u64,
-    /// When the line is where its last transfer took it.
+    /// Time at which its last transfer ends.
     arrives: u64,
-    /// When it was moved last.
+    /// Time of its last move.
     moved: u64,
     /// Time of the last access: no conflicting access is earlier, even if its CPU was behind.
     last: u64,
-    /// When the next transfer may begin: those asked for before are over.
+    /// Time at which the next transfer may begin: those asked for before are over.
     free: u64,
     /// The owner, or [`NO_CPU`].
     owner: u16,
@@ -87,7 +87,7 @@ struct Line {
     set: u32,
 }
 
-/// How often, and how long, accesses had to wait for lines at a place in the code.
+/// The number and total time of waits for lines at a place in the code.
 #[derive(Clone, Copy, Debug)]
 pub struct Fought {
     /// The line's number (address divided by 64).
@@ -96,7 +96,7 @@ pub struct Fought {
     pub site: &'static Location<'static>,
     /// Transfers.
     pub transfers: u64,
-    /// Their time, queueing included.
+    /// Total time of the waits, queueing included.
     pub wait_ps: u64,
 }
 
@@ -114,11 +114,11 @@ pub(crate) struct Lines {
 /// A transfer that a CPU has asked for.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked {
-    /// When it asked.
+    /// Time at which it asked.
     at: u64,
-    /// When the line leaves where it is.
+    /// Time at which the line leaves its place.
     pub leaves: u64,
-    /// When it is there.
+    /// Time at which the line arrives.
     arrives: u64,
 }
 
@@ -126,18 +126,18 @@ pub(crate) struct Asked {
 #[derive(Clone, Copy)]
 pub(crate) struct Clocks {
     pub now: u64,
-    /// When the last store in the buffer is visible.
+    /// Time at which the last store in the buffer is visible.
     pub stored: u64,
     /// Whether the CPU is in a sequence, where there is little between accesses.
     pub in_sequence: bool,
-    /// When each of the last stores is visible.
+    /// Times at which each of the last stores is visible.
     buffer: [u64; STORES_MAX],
     /// The place of the oldest of these.
     oldest: u32,
 }
 
 impl Clocks {
-    /// Of a CPU that has stored nothing yet.
+    /// Makes the clocks of a CPU that has stored nothing yet.
     pub fn at(now: u64) -> Self {
         Clocks { now, stored: 0, in_sequence: false, buffer: [0; STORES_MAX], oldest: 0 }
     }
@@ -392,7 +392,7 @@ impl Lines {
         }
     }
 
-    /// What moving a line costs.
+    /// The time that it takes to move a line.
     fn move_cost(&self, at: usize, access: Access, cpu: usize, costs: &Costs) -> u64 {
         let line = &self.table[at];
         if line.owner != NO_CPU {
@@ -452,7 +452,7 @@ impl Lines {
         self.fought.clear();
     }
 
-    /// What was fought over, by place in the code: the sum over its lines, most time first.
+    /// The waits for lines by place in the code: the sum over its lines, most time first.
     pub fn fights(&self) -> Vec<Fought> {
         let mut by_site = std::collections::BTreeMap::<(&str, u32, u32), Fought>::new();
         let mut keys: Vec<_> = self.fought.values().collect();
@@ -505,7 +505,7 @@ mod tests {
             self.takes_at(cpu, access)
         }
 
-        /// The same, at the time of the access before.
+        /// Runs an access at the time of the one before it.
         #[track_caller]
         fn takes_at_once(&mut self, cpu: usize, access: Access) -> u64 {
             let line = self.0.find(0x1000);

@@ -1,8 +1,8 @@
-//! Which task runs next.
+//! The choice of the task that runs next.
 
 use fastrand::Rng;
 
-/// How tasks are scheduled.
+/// Rules by which tasks are scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
     /// The task with the earliest clock: simulated time.

@@ -1,4 +1,4 @@
-//! What Linux's log says when the kernel is at fault.
+//! The lines of Linux's log that say that the kernel is at fault.
 
 /// Words of the kernel's log that a sound kernel does not say.
 const FAULTS: [&str; 9] = [

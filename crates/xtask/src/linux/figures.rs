@@ -1,4 +1,4 @@
-//! What machines say, under the names that scripts read.
+//! The figures that machines print, under the names that scripts read.
 
 use std::collections::BTreeMap;
 

@@ -24,21 +24,21 @@ struct Hook<'h> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place<'h> {
-    /// Behind the declarations.
+    /// A place after the declarations.
     Top,
-    /// Before the only line of the body with this text.
+    /// The place before the only line of the body with this text.
     Before(&'h str),
-    /// Before each line of the body with this text.
+    /// The places before each line of the body with this text.
     Each(&'h str),
-    /// Behind the only line of the body with this text.
+    /// The place after the only line of the body with this text.
     After(&'h str),
-    /// Behind the body.
+    /// The place after the body.
     Behind,
-    /// At the end of the file.
+    /// The end of the file.
     End,
 }
 
-/// What is inserted into which file.
+/// The lines to insert, by file.
 pub struct Hooks<'h>(Vec<Hook<'h>>);
 
 impl<'h> Hooks<'h> {
@@ -84,7 +84,7 @@ impl<'h> Hooks<'h> {
         files
     }
 
-    /// How many lines are inserted in all.
+    /// Number of lines that are inserted in all.
     pub fn lines(&self) -> usize {
         self.0.iter().map(|hook| hook.lines.len()).sum()
     }
@@ -161,7 +161,7 @@ fn parse_head<'h>(file: &'h str, head: &'h str) -> Result<(Hook<'h>, Range)> {
     Ok((Hook { file, name, place, lines: Vec::new() }, range))
 }
 
-/// What is before a range at the end of `head`, and the range.
+/// Splits off a range at the end of `head`; returns the text before it, and the range.
 fn split_range(head: &str) -> Result<(&str, Range)> {
     let begin = ["since ", "before "].iter().filter_map(|word| head.find(word)).min();
     let (words, range) = head.split_at(begin.unwrap_or(head.len()));
@@ -257,8 +257,8 @@ fn calls(line: &str, name: &str) -> bool {
     })
 }
 
-/// How many lines of a body are declarations, with the empty line behind them; 0 if there is no
-/// empty line, or a blank-less body.
+/// Number of lines of a body that are declarations, with the empty line behind them; 0 if there is
+/// no empty line, or a blank-less body.
 fn behind_declarations(body: &[&str]) -> usize {
     let first_empty = body.iter().position(|line| line.trim().is_empty());
     let is_statement = |line: &&str| {

@@ -121,7 +121,7 @@ fn wanted(options: &Options) -> Result<Vec<Only>> {
     Ok(all.into_iter().filter(|kind| is_usual(*kind)).collect())
 }
 
-/// As on the command line.
+/// Name of the kind on the command line.
 fn name(kind: Only) -> String {
     kind.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }

@@ -50,7 +50,7 @@ pub fn check_installed(guest: bool) -> Result<()> {
     )
 }
 
-/// As [`check_installed`], of what the library alone needs.
+/// Checks the tools that the library alone needs, as [`check_installed`] checks all.
 pub fn check_library() -> Result<()> {
     output(Command::new("ld").arg("--version"))
         .and_then(|_| output(Command::new("objcopy").arg("--version")))

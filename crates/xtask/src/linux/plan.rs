@@ -1,4 +1,4 @@
-//! Which machines boot, and what they run.
+//! The machines that boot, and their scenarios.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,9 +17,9 @@ use crate::tools;
 pub struct Plan<'p> {
     /// The image, and its modules.
     pub kernel: &'p Kernel,
-    /// Where logs go.
+    /// Folder of the logs.
     pub cache: &'p Path,
-    /// What kernbench builds.
+    /// Folder of the project that kernbench builds.
     pub project: &'p Path,
     /// Boots of each design, and rounds in each.
     pub rounds: u32,
@@ -52,7 +52,7 @@ enum How {
     Streaming(u32),
     /// QEMU, a thread per CPU.
     Guest,
-    /// As [`Guest`](How::Guest), with full preemption.
+    /// A guest like [`Guest`](How::Guest), with full preemption.
     Preempted,
     /// QEMU with little memory, and as many rounds as are wanted.
     Enduring,
@@ -64,7 +64,8 @@ enum How {
 
 const TIMES: &str = "times,drains,pft,interfaces,disable,oom,zoneinfo,memfree";
 const WORK_TIMES: &str = "drains,pft,memfree";
-/// For the boot that `--quick` adds to a single round: times again, to show how far they differ.
+/// Scenarios of the boot that `--quick` adds to a single round: times again, to show how far they
+/// differ.
 const AGAIN: &str = "times,drains,memfree";
 const WORK_AGAIN: &str = "drains,memfree";
 const THREADS: &str = "vmalloc,kernbench,memfree";
@@ -75,8 +76,8 @@ const COUNTS: &str = "instructions,pft,vmalloc";
 const ONE_CPU: &str = "interfaces,modes,disable,contig,thp,oom,zoneinfo,memfree";
 const MANY_CPUS: &str =
     "interfaces,modes,disable,contig,thp,cpu_hotplug,memory_hotplug,oom,zoneinfo,memfree";
-/// For every guest of QEMU. Without `no_timer_check` a kernel gives up at boot where a busy host
-/// delays the timer's interrupts while it tests them.
+/// Words of the command line for every guest of QEMU. Without `no_timer_check` a kernel gives up at
+/// boot where a busy host delays the timer's interrupts while it tests them.
 const GUEST_WORDS: &str = "console=ttyS0 depot_reboot no_timer_check";
 /// Rounds of each in a machine that has many scenarios.
 const ROUNDS_MAX: u32 = 3;
@@ -137,7 +138,7 @@ impl Plan<'_> {
         wide.iter().flat_map(of).collect()
     }
 
-    /// Without and with the depot.
+    /// Two machines, without and with the depot.
     fn both(&self, how: How, cpus: u32, scenarios: &'static str, nth: u32) -> Vec<Machine<'_>> {
         let machine = |design| self.machine(how, cpus, (design, scenarios), nth);
         [STOCK, DEPOT].into_iter().filter_map(machine).collect()
@@ -157,7 +158,7 @@ impl Plan<'_> {
 }
 
 impl Machine<'_> {
-    /// For messages and logs.
+    /// Name of the machine in messages and logs.
     pub fn name(&self) -> String {
         let how = match self.how {
             How::User => "user",
@@ -197,7 +198,7 @@ impl Machine<'_> {
         })
     }
 
-    /// What the kernel is told.
+    /// The kernel's command line.
     fn words(&self) -> String {
         let switch = match self.design {
             STOCK | OLD => "off",

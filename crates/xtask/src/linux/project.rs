@@ -1,4 +1,5 @@
-//! What the machines' kernbench builds: sources of Linux's own, copied beside a Makefile of ours.
+//! The project that the machines' kernbench builds: sources of Linux's own, copied beside a
+//! Makefile of ours.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -10,14 +10,14 @@ use super::hooks::{Hooks, parse_version};
 use super::source::Source;
 use crate::tools::{self, run, write_if_changed};
 
-/// What the kernel's build takes from `examples/linux/glue`, and its name in `mm/`.
+/// Files of `examples/linux/glue` that go into the kernel's build, and their names in `mm/`.
 const GLUE: [(&str, &str); 4] = [
     ("pagedepot.h", "pagedepot.h"),
     ("pagedepot.c", "pagedepot.c"),
     ("rivals.c", "pagedepot_rivals.c"),
     ("bench.c", "pagedepot_bench.c"),
 ];
-/// Beside each file with hooks: what it was before.
+/// Suffix of the copy beside each file with hooks: the file as it was before.
 const ORIGINAL: &str = "before-pagedepot";
 
 /// Builds `examples/linux` to one object whose only global symbols are its C functions.
@@ -102,16 +102,16 @@ fn original(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Which Linux is built.
+/// The Linux that is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// User-mode Linux.
     User,
     /// An x86-64 kernel for a guest, without preemption.
     Guest,
-    /// As above, with full preemption, and checks of its use.
+    /// A guest with full preemption, and checks of its use.
     Preempted,
-    /// As [`Guest`](Kind::Guest), of a Linux before 6.0, without the library.
+    /// A guest like [`Guest`](Kind::Guest), of a Linux before 6.0, without the library.
     Old,
 }
 
@@ -131,7 +131,7 @@ impl Kind {
         }
     }
 
-    /// For folders and results.
+    /// Name of the kind in folders and results.
     pub fn name(self) -> &'static str {
         match self {
             Kind::User => "um",
@@ -150,13 +150,13 @@ impl Kind {
     }
 }
 
-/// What is booted.
+/// A kernel to boot.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     pub image: PathBuf,
-    /// The same with the threads' other designs, where it is built.
+    /// The kernel with the threads' other designs, where it is built.
     pub rivals: Option<PathBuf>,
-    /// Its modules, for the option `initrd`.
+    /// The kernel's modules, for the option `initrd`.
     pub modules: PathBuf,
 }
 
@@ -232,8 +232,8 @@ fn pack_modules(out: &Path, log: &Path) -> Result<PathBuf> {
     Ok(packed)
 }
 
-/// What the depot or a scenario cannot do without must not have been dropped for lack of another
-/// option; what only some versions have may be.
+/// Checks that no option which the depot or a scenario needs was dropped for lack of another one;
+/// options that only some versions have may be.
 fn check_config(config: &str, wanted: &str) -> Result<()> {
     let lines: Vec<_> = config.lines().collect();
     let dropped: Vec<_> = wanted

@@ -19,7 +19,7 @@ use crate::{machine, tools};
 
 /// The package that depends on the newest kernel of the release.
 const PACKAGE: &str = "linux-image-amd64";
-/// What is run in the machine.
+/// The test that runs in the machine.
 const TEST: &str = "cgroup";
 const TIMEOUT: Duration = Duration::from_secs(900);
 

@@ -71,7 +71,7 @@ const VARIANTS: [Variant; 4] = [
 /// Tests of `redis-benchmark`.
 const TESTS: [&str; 3] = ["set", "get", "lpush"];
 
-/// How much to do.
+/// The amount of work.
 struct Amount {
     requests: u32,
     peak_requests: u32,
@@ -223,7 +223,7 @@ fn check(server: &Server) -> Result<()> {
 
 /// Bytes present, by milliseconds since everything was deleted.
 struct Rest {
-    /// Before there was any data.
+    /// Bytes before there was any data.
     empty_bytes: u64,
     peak_bytes: u64,
     over_time: Vec<(u64, u64)>,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// How long it may take to start, answer or end.
+/// Longest time for a server to start, answer or end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Ended when dropped.
@@ -85,7 +85,7 @@ impl Server {
         kib.map(|kib| kib * 1024).context("smaps_rollup has no line `Anonymous: N kB`")
     }
 
-    /// What the hooks have counted, as soon as they have written anything.
+    /// Reads the hooks' counters, as soon as they have written any.
     pub fn report(&self) -> Result<BTreeMap<String, u64>> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -103,7 +103,7 @@ impl Server {
         }
     }
 
-    /// What it printed.
+    /// The server's output.
     pub fn said(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default().trim().to_owned()
     }

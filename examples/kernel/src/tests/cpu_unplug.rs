@@ -7,7 +7,7 @@ use super::{Held, Options, Random, design};
 use crate::cpu::{self, Cpu};
 use crate::{clock, figure, progress, smp};
 
-/// How long the other CPUs work before and after a CPU stops, in microseconds.
+/// Time that the other CPUs work before and after a CPU stops, in microseconds.
 const WORK_US: u64 = 5_000;
 
 pub fn run(options: &Options) {

@@ -1,4 +1,4 @@
-//! Where the tests' pages come from: the depot, or a design to compare it with.
+//! The source of the tests' pages: the depot, or a design to compare it with.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 

@@ -19,13 +19,13 @@ const HELD: usize = 600;
 /// Milliseconds until a CPU must have handed over: there is a bound, or the test would hang.
 const LIMIT_MS: u32 = 60_000;
 
-/// What the CPUs do until the next one.
+/// The work of the CPUs until the next phase.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 enum Phase {
     /// Isolated; allocates and frees.
     Busy,
-    /// With a tick; computes.
+    /// The CPU computes, with a tick.
     Ticking,
     /// Isolated; computes.
     Silent,

@@ -21,7 +21,7 @@ const HELD: usize = 600;
 /// the loop uses order 0 of one mobility, in two zones at most.
 const UNREACHABLE_MAX: u64 = 2 * 126;
 
-/// What drains found, over all drains of all CPUs.
+/// The results of all drains of all CPUs.
 #[derive(Default)]
 struct Found {
     drains: AtomicU64,
@@ -129,7 +129,7 @@ pub fn run(options: &Options) {
     }
 }
 
-/// What happened while the isolated CPUs ran.
+/// Reports the counts of the time while the isolated CPUs ran.
 fn report_running(isolated: &[&'static Cpu], found: &Found, interrupts: u64, ordinary: u32) {
     let unreachable_max = found.unreachable_pages_max.load(Ordering::Relaxed);
     figure!("ordinary_cpus", ordinary);

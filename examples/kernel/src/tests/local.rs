@@ -15,7 +15,7 @@ use crate::memory::depot;
 /// Most pages in a list, and how many move at once.
 const HIGH: usize = 504;
 const BATCH: usize = 63;
-/// How long a drain waits for an owner.
+/// Time that a drain waits for an owner.
 const DRAIN_US: u64 = 10_000_000;
 
 struct Frames {

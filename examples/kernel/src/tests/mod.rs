@@ -30,9 +30,9 @@ pub struct Options {
     test: &'static str,
     /// The design that serves the test's pages.
     pub design: Design,
-    /// How often a test by rounds repeats.
+    /// Number of rounds of a test that repeats.
     pub rounds: Option<u64>,
-    /// How long a test by time runs, or each of its parts.
+    /// Seconds that a test by time runs, or each of its parts.
     pub seconds: Option<u64>,
 }
 

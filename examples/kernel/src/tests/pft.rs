@@ -11,9 +11,9 @@ use crate::{cpu, fault, figure, flush, memory, progress, smp};
 
 /// Most pages a CPU touches in a round.
 const PAGES_MAX: u64 = 2048;
-/// How often the shared page is unmapped, multiplied by the number of CPUs.
+/// Number of times that the shared page is unmapped, multiplied by the number of CPUs.
 const SHOOTDOWNS: u64 = 400;
-/// How often it is unmapped while the other CPUs are halted.
+/// Number of times that it is unmapped while the other CPUs are halted.
 const RESTS: u64 = 10;
 /// The region of the shared page; those below are the CPUs', two each.
 const SHARED: usize = 2 * cpu::CPUS_MAX;
@@ -84,7 +84,8 @@ fn shoot_down(cpu: CpuId, barrier: &Barrier) {
     }
 }
 
-/// The same while the other CPUs are halted: they are not interrupted, and catch up when they wake.
+/// Unmaps the shared page while the other CPUs are halted: they are not interrupted, and catch up
+/// when they wake.
 fn unmap_while_halted() {
     for value in 1..=RESTS {
         shared().1.store(value, Ordering::Relaxed);

@@ -153,7 +153,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What is written through the mapping must be in the frames.
+    /// Checks that bytes written through the mapping are in the frames.
     fn vm_map_ram(&mut self) -> Result<(), VmapError> {
         let mut frames = [Pfn::new(0); RAM_PAGES];
         let got = memory::depot().alloc_many(Order::BASE, Flags::MOVABLE, &mut frames)?;

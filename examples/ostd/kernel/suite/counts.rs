@@ -48,7 +48,7 @@ fn least(mut round: impl FnMut()) -> u64 {
     (0..ROUNDS).map(count).min().expect("rounds")
 }
 
-/// With two decimals, without floating point.
+/// Formats a ratio with two decimals, without floating point.
 fn ratio(all: u64, each: u64) -> alloc::string::String {
     let hundredths = all * 100 / each;
     alloc::format!("{}.{:02}", hundredths / 100, hundredths % 100)

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use ostd::cpu::num_cpus;
 use ostd::sync::SpinLock;
 
-/// What each CPU runs, with its number.
+/// The work of each CPU, which is given its number.
 type Work = dyn Fn(usize) + Sync;
 
 /// For CPUs other than the first, which OSTD starts with a function that captures nothing.
@@ -36,7 +36,7 @@ pub fn on_all(work: impl Fn(usize) + Sync + 'static) {
     }
 }
 
-/// Where all CPUs wait for each other, any number of times.
+/// A barrier for all CPUs, usable any number of times.
 pub struct Barrier {
     cpus: usize,
     arrived: AtomicUsize,
@@ -59,7 +59,7 @@ impl Barrier {
         }
     }
 
-    /// As [`wait`](Self::wait), with `alone` run by the first CPU while the others wait.
+    /// Waits like [`wait`](Self::wait), with `alone` run by the first CPU while the others wait.
     pub fn wait_while(&self, cpu: usize, alone: impl FnOnce()) {
         self.wait();
         if cpu == 0 {

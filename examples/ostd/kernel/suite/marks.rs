@@ -1,4 +1,4 @@
-//! Which frames are held, to find one that is handed out twice.
+//! A map of held frames, to find one that is handed out twice.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use super::refill::usable_memory;
 pub struct Marks(Box<[AtomicU64]>);
 
 impl Marks {
-    /// For all memory that the loader has told of.
+    /// Makes marks for all memory that the loader has told of.
     pub fn new() -> Self {
         let end = usable_memory().map(|region| region.end() / PAGE_SIZE).max().unwrap_or(0);
         Marks((0..=end / 64).map(|_| AtomicU64::new(0)).collect())

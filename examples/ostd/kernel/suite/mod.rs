@@ -1,4 +1,5 @@
-//! What both kernels run: the words `run=`, `rounds=` and `seed=` of the command line say which.
+//! The suite that both kernels run: the words `run=`, `rounds=` and `seed=` of the command line
+//! choose its parts.
 //!
 //! Lines of the console that begin with `= ` are for `cargo xtask ostd`: figures as `metric value
 //! name=number...`, checks as `check name ok` or `check name failed why`, and `done` at the end.
@@ -20,7 +21,7 @@ use ostd::power::{self, ExitCode};
 /// A frame allocator under test: OSTD's global one.
 #[derive(Clone, Copy)]
 pub struct Design {
-    /// As OSTD itself reaches it.
+    /// The allocator as OSTD itself reaches it.
     pub frames: &'static dyn GlobalFrameAllocator,
     /// Takes what all CPUs cache.
     pub drain: fn(),

@@ -20,7 +20,8 @@ use super::random::Random;
 pub struct Held(Box<[SpinLock<Vec<Paddr>>]>);
 
 impl Held {
-    /// With room for all frames on every CPU: nothing here allocates while frames are counted.
+    /// Makes lists with room for all frames on every CPU: nothing here allocates while frames are
+    /// counted.
     pub fn new(cpus: usize) -> Self {
         let pages = usable_memory().map(|region| region.len() / PAGE_SIZE).sum();
         Held((0..cpus).map(|_| SpinLock::new(Vec::with_capacity(pages))).collect())
@@ -35,13 +36,13 @@ impl Held {
         result
     }
 
-    /// Of all CPUs.
+    /// Number of frames of all CPUs.
     pub fn total(&self) -> u64 {
         self.0.iter().map(|frames| frames.lock().len() as u64).sum()
     }
 }
 
-/// What the loader says can be used.
+/// Memory regions that the loader says can be used.
 pub fn usable_memory() -> impl Iterator<Item = &'static MemoryRegion> {
     let regions = ostd::boot::boot_info().memory_regions.iter();
     regions.filter(|region| region.typ() == MemoryRegionType::Usable)

@@ -141,7 +141,7 @@ impl Rounds {
         self.barrier.wait();
     }
 
-    /// What a handler does: a frame, returned at once.
+    /// Does the work of a handler: allocates a frame and returns it at once.
     fn on_tick(&self) {
         if !self.has_handlers.load(Ordering::Relaxed) {
             return;

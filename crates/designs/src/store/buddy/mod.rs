@@ -28,7 +28,7 @@ use crate::report::Volume;
 use crate::setup::{Setup, SetupError};
 use crate::zones::Zones;
 
-/// Where a request of each mobility looks next (`fallbacks` in `mm/page_alloc.c`).
+/// The mobilities that a request of each mobility falls back to (`fallbacks` in `mm/page_alloc.c`).
 const FALLBACKS: [[Mobility; 2]; Mobility::COUNT] = {
     use Mobility::*;
     [[Reclaimable, Movable], [Reclaimable, Unmovable], [Unmovable, Movable]]
@@ -52,8 +52,8 @@ struct OrderLists {
     blocks: PlainU32,
 }
 
-/// How far a request has searched. It is kept over a batch: what the search did not find is still
-/// not there, because the lock has not been dropped.
+/// The progress of a request's search. It is kept over a batch: what the search did not find is
+/// still not there, because the lock has not been dropped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Search {
     Own,

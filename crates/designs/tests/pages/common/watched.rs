@@ -16,7 +16,7 @@ thread_local! {
     static HELD: Cell<Option<CpuId>> = const { Cell::new(None) };
 }
 
-/// See the module.
+/// CPUs with locks, of which a drain fences only those whose lock was held when it looked.
 pub struct Watched {
     locked: Locked<'static, ByThread>,
     /// CPUs whose locks are reported as held, a bit each.
@@ -29,7 +29,7 @@ impl Watched {
         Watched { locked: Locked::new(locks.leak(), ByThread), reported_held: AtomicU64::new(0) }
     }
 
-    /// From now on these locks are held when a drain looks, a bit each.
+    /// Reports these locks, a bit each, as held to drains from now on.
     pub fn report_held(self, cpus: u64) -> Self {
         self.reported_held.store(cpus, Ordering::Relaxed);
         self

@@ -1,4 +1,4 @@
-//! What simulated code calls. Outside of a machine these cost nothing and do nothing.
+//! The calls of simulated code. Outside of a machine these cost nothing and do nothing.
 
 use std::panic::Location;
 use std::ptr;
@@ -42,7 +42,7 @@ pub fn tree_step<T>(node: &T) {
 pub struct Search {
     /// Entries.
     pub len: usize,
-    /// What is looked for.
+    /// The key that is looked for.
     pub key: u32,
     /// The largest key.
     pub last: u32,
@@ -115,8 +115,8 @@ pub fn now_ps() -> u64 {
     running().map_or(0, |running| running.get().clocks.now)
 }
 
-/// As [`now_ps`], by a call that takes its time where waiters of a spinlock try again, as programs
-/// do. A kernel's queued spinlock does not read the clock.
+/// Reads the clock like [`now_ps`], by a call that takes its time where waiters of a spinlock try
+/// again, as programs do. A kernel's queued spinlock does not read the clock.
 pub fn read_clock() -> u64 {
     if let Some(running) = running()
         && !running.get().queued_locks
@@ -132,7 +132,7 @@ pub fn cpu() -> Option<usize> {
     running().map(|running| running.get().cpu)
 }
 
-/// What accesses cost; `None` outside of a machine.
+/// The costs of accesses; `None` outside of a machine.
 pub fn costs() -> Option<Costs> {
     running().map(|running| running.get().costs.clone())
 }
@@ -369,7 +369,7 @@ pub fn wait_ends() {
     }
 }
 
-/// What the running task has waited for locks so far.
+/// Time that the running task has waited for locks so far.
 pub fn waited_ps() -> u64 {
     running().map_or(0, |running| running.get().tasks[running.get().task].waited_ps)
 }

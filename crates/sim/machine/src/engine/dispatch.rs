@@ -1,4 +1,4 @@
-//! Which task has a CPU, and which runs next.
+//! The assignment of tasks to CPUs: which has a CPU, and which runs next.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -14,7 +14,7 @@ use crate::schedule::{Explorer, Schedule};
 
 /// Bytes of a task's stack. Only what is used is ever touched.
 const STACK_BYTES: usize = 512 << 10;
-/// How long a task has its CPU while another waits for it.
+/// Time for which a task has its CPU while another waits for it.
 const SLICE_PS: u64 = 50_000_000;
 
 impl Machine {

@@ -48,18 +48,18 @@ thread_local! {
     static MACHINE: Cell<*mut Machine> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// What disturbs CPUs at random moments.
+/// Events that disturb CPUs at random moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Disturbances {
     /// Times a second that a CPU is taken from its task.
     pub preemptions_per_s: f64,
-    /// For how long.
+    /// Duration of a preemption.
     pub preempted_ps: u64,
     /// Interrupts a second on each CPU.
     pub interrupts_per_s: f64,
 }
 
-/// What a run did.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Done {
     /// Accesses, by all CPUs.
@@ -72,7 +72,7 @@ pub struct Done {
     pub disturbances: u64,
     /// By task, the time that it waited for locks.
     pub waited_ps: Vec<u64>,
-    /// What was fought over, most time first.
+    /// The waits for lines, most time first.
     pub fights: Vec<Fought>,
 }
 
@@ -137,20 +137,20 @@ pub struct Machine {
     done: Done,
 }
 
-/// What a machine is made from.
+/// The parameters of a machine.
 #[derive(Clone)]
 pub struct Setup {
-    /// See [`Costs`].
+    /// Times of accesses and events, and the distances of CPUs.
     pub costs: Costs,
     /// CPUs, at most [`CPUS_MAX`].
     pub cpus: usize,
-    /// Which task runs next.
+    /// The rule that chooses the next task.
     pub schedule: Schedule,
-    /// Of everything random.
+    /// Seed of everything random.
     pub seed: u64,
-    /// What disturbs CPUs.
+    /// Events that disturb CPUs.
     pub disturbances: Disturbances,
-    /// What an interrupt does on the CPU it comes to.
+    /// The handler that an interrupt runs on its CPU.
     pub handler: Option<Handler>,
     /// Whether waiters of a spinlock stand in a queue, as in the kernel, or all try again.
     pub queued_locks: bool,
