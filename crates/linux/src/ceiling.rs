@@ -85,17 +85,22 @@ impl<'d> Ceiling<'d> {
         if self.0.shared().is_pinned() {
             return Err(CeilingError::Pinned);
         }
-        self.adjust(Cap::Program(bytes))
+        self.adjust(Cap::Program(bytes), &mut 0)
     }
 
     /// Sets the ceiling that the limit of the container allows, at least a pageblock; `None`: any.
-    /// Returns the ceiling in force.
-    pub(crate) fn follow(&self, bytes: Option<usize>) -> Result<usize, CeilingError> {
+    /// Returns the ceiling in force, and adds the bytes that were present above it to
+    /// `given_back_bytes`.
+    pub(crate) fn follow(
+        &self,
+        bytes: Option<usize>,
+        given_back_bytes: &mut u64,
+    ) -> Result<usize, CeilingError> {
         if self.0.shared().is_pinned() {
             return Err(CeilingError::Pinned);
         }
         let least = pageblock_bytes(self.0.shared());
-        self.adjust(Cap::Container(bytes.map(|bytes| bytes.max(least))))
+        self.adjust(Cap::Container(bytes.map(|bytes| bytes.max(least))), given_back_bytes)
     }
 
     /// Whether it is the container's limit that keeps memory from the depot.
@@ -115,10 +120,10 @@ impl<'d> Ceiling<'d> {
         if self.0.shared().is_pinned() && is_populated {
             return Err(CeilingError::Pinned);
         }
-        self.adjust(Cap::Program(bytes)).map(|_| ())
+        self.adjust(Cap::Program(bytes), &mut 0).map(|_| ())
     }
 
-    fn adjust(&self, cap: Cap) -> Result<usize, CeilingError> {
+    fn adjust(&self, cap: Cap, given_back_bytes: &mut u64) -> Result<usize, CeilingError> {
         let shared = self.0.shared();
         shared.check_parent().map_err(|_| CeilingError::Forked)?;
         let least = pageblock_bytes(shared);
@@ -143,7 +148,11 @@ impl<'d> Ceiling<'d> {
         let marks = DefaultMarks::note(shared);
         let result = match withheld.pages() {
             pages if pages > wanted_pages => give(shared, &mut withheld, pages - wanted_pages),
-            pages => withhold(shared, &mut withheld, wanted_pages - pages),
+            pages => {
+                let missing = withhold(shared, &mut withheld, wanted_pages - pages);
+                *given_back_bytes += withheld.take_given_back_bytes();
+                missing
+            }
         };
         marks.follow();
         let reached = managed_bytes(shared);
@@ -274,9 +283,12 @@ fn take(shared: &Shared, withheld: &mut Withheld, run: FrameRange) -> Result<u64
             Err(_) => return Ok(false),
         }
         withheld.push(zone, part);
-        if let Err(why) = drop_memory(shared, part) {
-            give(shared, withheld, part.frames.into())?;
-            return Err(why);
+        match drop_memory(shared, part) {
+            Ok(bytes) => withheld.given_back_bytes += bytes,
+            Err(why) => {
+                give(shared, withheld, part.frames.into())?;
+                return Err(why);
+            }
         }
         pages += u64::from(part.frames);
         Ok(true)
@@ -289,17 +301,20 @@ fn take(shared: &Shared, withheld: &mut Withheld, run: FrameRange) -> Result<u64
     Ok(pages)
 }
 
-fn drop_memory(shared: &Shared, part: FrameRange) -> Result<(), CeilingError> {
+/// Gives memory back to the system; returns how many bytes of it were present.
+fn drop_memory(shared: &Shared, part: FrameRange) -> Result<u64, CeilingError> {
     if shared.is_pinned() {
         // Of a new depot (`set_at_build`): nothing was touched yet.
-        return Ok(());
+        return Ok(0);
     }
     let start = shared.offset(part.start);
     let bytes = (part.frames as usize) << shared.page_size().shift();
     let range = start..start + bytes;
+    let mut trimmed = Trimmed::default();
     System::new(shared.memory())
-        .give_back(std::slice::from_ref(&range), &mut Trimmed::default())
-        .map_err(CeilingError::Refused)
+        .give_back(std::slice::from_ref(&range), |range| shared.present_bytes(range), &mut trimmed)
+        .map_err(CeilingError::Refused)?;
+    Ok(trimmed.bytes)
 }
 
 /// Has a pageblock reclaimed as for a request, and frees it to the store.

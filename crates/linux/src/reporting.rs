@@ -60,20 +60,19 @@ impl ReportingDevice for Shared {
             start..start + ((range.frames as usize) << self.page_size().shift())
         };
         let dropped: Vec<_> = ranges.iter().filter(|range| !is_pinned(range)).map(bytes).collect();
+        let mut trimmed = Trimmed::default();
         // A trim may have given them back already.
-        let present_bytes = dropped.iter().map(|range| self.present_bytes(range)).sum();
+        let present_bytes = |range: &Range<usize>| self.present_bytes(range);
         let is_done =
-            System::new(self.memory()).give_back(&dropped, &mut Trimmed::default()).is_ok();
-        if is_done {
-            self.trimming().count_reported(present_bytes);
-        }
+            System::new(self.memory()).give_back(&dropped, present_bytes, &mut trimmed).is_ok();
+        self.trimming().count_reported(trimmed.bytes);
         is_done
     }
 }
 
 impl Shared {
     /// Bytes of a range of the memory that are present.
-    fn present_bytes(&self, range: &Range<usize>) -> u64 {
+    pub(crate) fn present_bytes(&self, range: &Range<usize>) -> u64 {
         // SAFETY: inside the memory.
         let start = unsafe { self.base().add(range.start) };
         let pages = resident(start, range.len()).unwrap_or_default();

@@ -169,12 +169,18 @@ fn trim_chunk(
     // SAFETY: the chunk is inside the depot's memory.
     let start = unsafe { depot.base().add(chunk.start) };
     let present = resident(start, chunk.len())?;
-    let taken = Taken::new((depot, pins), trimming, (chunk, runs), &present);
+    let taken = Taken::new((depot, pins), trimming, (chunk.clone(), runs), &present);
     // Each pass meets the same ones.
     if runs == Runs::Whole {
         trimmed.pinned_pages += taken.pinned_pages;
     }
-    let result = system.give_back(&taken.merged(), trimmed);
+    let system_page = rustix::param::page_size();
+    let present_bytes = |range: &Range<usize>| {
+        let first = (range.start - chunk.start) / system_page;
+        let pages = &present[first..(range.end - chunk.start).div_ceil(system_page)];
+        (pages.iter().filter(|&&is_present| is_present).count() * system_page) as u64
+    };
+    let result = system.give_back(&taken.merged(), present_bytes, trimmed);
     if runs == Runs::Whole && result.is_ok() {
         trimmed.whole_pageblocks += taken.ranges.len() as u64;
     }
@@ -317,10 +323,11 @@ impl<'d> System<'d> {
         System { memory, process }
     }
 
-    /// Drops the memory of the ranges, and counts bytes and calls.
+    /// Drops the memory of the ranges, and counts calls and the bytes that were present of it.
     pub fn give_back(
         &mut self,
         ranges: &[Range<usize>],
+        present_bytes: impl Fn(&Range<usize>) -> u64,
         trimmed: &mut Trimmed,
     ) -> Result<(), Errno> {
         if !ranges.is_empty() {
@@ -329,6 +336,7 @@ impl<'d> System<'d> {
         for ranges in ranges.chunks(RANGES_MAX) {
             let vector: Vec<_> = ranges.iter().map(|range| self.iovec(range)).collect();
             let bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
+            let present: u64 = ranges.iter().map(&present_bytes).sum();
             if self.by_vector(&vector, bytes) {
                 trimmed.calls += 1;
             } else {
@@ -338,7 +346,7 @@ impl<'d> System<'d> {
                 }
             }
             self.memory.count_dropped(bytes);
-            trimmed.bytes += bytes as u64;
+            trimmed.bytes += present;
         }
         Ok(())
     }

@@ -11,6 +11,9 @@ pub(crate) struct Withheld {
     /// Runs of whole pageblocks, each of one zone.
     runs: Vec<(ZoneId, FrameRange)>,
     pub caps: Caps,
+    /// Bytes that were present of what was withheld, since the last
+    /// [`take_given_back_bytes`](Self::take_given_back_bytes).
+    pub given_back_bytes: u64,
 }
 
 /// The ceilings that were asked for, in bytes. The lowest is to be in force.
@@ -36,6 +39,11 @@ impl Withheld {
 
     pub fn push(&mut self, zone: ZoneId, run: FrameRange) {
         self.runs.push((zone, run));
+    }
+
+    /// Resets the count of bytes that were given back; returns it.
+    pub fn take_given_back_bytes(&mut self) -> u64 {
+        std::mem::take(&mut self.given_back_bytes)
     }
 
     /// Takes a run of at most `pages_max` pages, a multiple of a pageblock's, out again.

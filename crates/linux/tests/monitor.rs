@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{order, present_bytes, usable_cpus};
 use pagedepot_linux::pressure::{Level, Monitor, MonitorError, Policy, Sources, Step};
 use pagedepot_linux::reclaim::Ceiling;
-use pagedepot_linux::{CpuId, Depot, MemoryKind, Order, Page, Vmalloc};
+use pagedepot_linux::{CpuId, Depot, MemoryKind, Mode, Order, Page, Scope, Vmalloc};
 
 const MIB: usize = 1 << 20;
 
@@ -315,6 +315,64 @@ fn bytes_given_back_count_once() {
     }
 }
 
+/// What a sinking ceiling gives back counts as what left, however often it sinks, and partly used
+/// pageblocks count by the pages that were present.
+#[test]
+fn a_sinking_ceiling_gives_back_each_byte_once() {
+    let group = Group::new("sinks");
+    let limit = |mib: usize| group.put("memory.max", &format!("{}\n", mib * MIB));
+    let used = |bytes: usize| group.put("memory.current", &format!("{bytes}\n"));
+    let policy = Policy { idle_ms: 0, ..Policy::default() };
+    for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
+        let depot = Depot::builder(64 * MIB).memory(kind).build().unwrap();
+        limit(1000);
+        used(0);
+        let builder = Monitor::builder(&depot).sources(group.sources()).policy(policy.clone());
+        let mut watcher = builder.watcher().unwrap();
+        let mut given = 0;
+        for touched in [2 * MIB, 4096] {
+            let mut blocks: Vec<_> = (0..31).map(|_| depot.page(order(9)).unwrap()).collect();
+            blocks.iter_mut().for_each(|block| block[..touched].fill(1));
+            drop(blocks);
+            depot.drain(Scope::ALL, Mode::Full);
+            let before = present_bytes(&depot);
+            used(before);
+            for (mib, is_low) in [(20, true), (1000, false), (20, true), (1000, false)] {
+                limit(mib);
+                let look = watcher.look_at(0);
+                assert_eq!(Ceiling::of(&depot).bytes() < 64 * MIB, is_low, "{look:?}");
+                given += look.given_back_bytes;
+                used(present_bytes(&depot));
+            }
+            assert!(present_bytes(&depot) < before, "{before}");
+            let left = before - present_bytes(&depot);
+            assert_eq!(given, left as u64, "{kind:?} {touched}");
+            given = 0;
+            depot.trim().unwrap();
+        }
+        let counts = watcher.counts();
+        assert!(counts.given_back_bytes > 0, "{counts:?}");
+        common::all_back(&depot);
+    }
+}
+
+/// A trim counts the pages that were present, not the runs that they lie in.
+#[test]
+fn a_trim_counts_present_pages() {
+    for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
+        let depot = Depot::builder(8 * MIB).memory(kind).build().unwrap();
+        let mut block = depot.page(order(10)).unwrap();
+        for at in [0, 9, 700] {
+            block[at * 4096] = 1;
+        }
+        drop(block);
+        depot.drain(Scope::ALL, Mode::Full);
+        let present = present_bytes(&depot);
+        assert_eq!(depot.trim().unwrap().bytes as usize, present);
+        assert_eq!(present_bytes(&depot), 0);
+    }
+}
+
 /// Of a depot in use the pageblocks that were free all the while.
 #[test]
 fn surplus_is_given_back_while_the_depot_is_in_use() {
@@ -323,7 +381,7 @@ fn surplus_is_given_back_while_the_depot_is_in_use() {
     let mut blocks: Vec<_> = (0..24).map(|_| depot.page(order(9)).unwrap()).collect();
     blocks.iter_mut().for_each(|block| block.fill(1));
     blocks.truncate(2);
-    depot.drain(pagedepot_linux::Scope::ALL, pagedepot_linux::Mode::Full);
+    depot.drain(Scope::ALL, Mode::Full);
     for second in 1..10 {
         drop(depot.pages(3, Default::default()).unwrap());
         let held = depot.pages(second, Default::default()).unwrap();
@@ -365,7 +423,7 @@ fn a_ceiling_follows_the_limit() {
     watcher.look_at(0);
     assert_eq!(ceiling(), 98);
     held.clear();
-    depot.drain(pagedepot_linux::Scope::ALL, pagedepot_linux::Mode::Full);
+    depot.drain(Scope::ALL, Mode::Full);
     assert_eq!(depot.trim().unwrap().bytes as usize, present * MIB);
     watcher.look_at(0);
     assert_eq!(ceiling(), 98 - present);

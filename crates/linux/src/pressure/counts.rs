@@ -22,7 +22,8 @@ pub struct MonitorCounts {
     pub idle_rounds: u64,
     /// Rounds because pageblocks were free all the while that others were in use.
     pub surplus_rounds: u64,
-    /// Bytes that were present and were given back to the system.
+    /// Bytes that were present and were given back to the system: by steps, and because a ceiling
+    /// sank. A byte that stays away counts once.
     pub given_back_bytes: u64,
     /// Times that nothing was given back because a thread of this process ran on an isolated CPU.
     pub postponed: u64,
@@ -89,6 +90,8 @@ pub(super) struct Counters {
     pub postponed: Counter,
     pub panics: Counter,
     pub ceiling_bytes: Counter,
+    /// Bytes that were given back because they lay above a ceiling.
+    pub above_ceiling_bytes: Counter,
     pub unprotected: Counter,
     pub rings: Counter,
     pub steps: [(Counter, Counter); Step::ALL.len()],
@@ -118,7 +121,8 @@ impl Counters {
             given_back_bytes: [Step::GiveBackWhole, Step::Trim]
                 .map(|step| steps[step as usize].bytes)
                 .iter()
-                .sum(),
+                .sum::<u64>()
+                .wrapping_add(self.above_ceiling_bytes.get()),
             postponed: self.postponed.get(),
             panics: self.panics.get(),
             ceiling_bytes: self.ceiling_bytes.get(),

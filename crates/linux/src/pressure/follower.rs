@@ -45,6 +45,9 @@ pub(super) struct Followed {
     pub unprotected: u64,
     /// Bytes that must be freed before the ceilings are as low as they should be.
     pub held_bytes: u64,
+    /// Bytes that were present, and were given back to the system because they lie above a ceiling
+    /// now: by this call, or by none.
+    pub given_back_bytes: u64,
 }
 
 /// Sets the ceilings of a monitor's depots.
@@ -72,6 +75,7 @@ impl Follower {
                 && last.left_bytes.abs_diff(room.left_bytes) <= most
                 && dropped_bytes.wrapping_sub(dropped) as u64 <= most
         };
+        self.followed.given_back_bytes = 0;
         if self.followed.held_bytes > 0 || !self.last.is_some_and(is_near) {
             self.followed = set(depots, room.left_bytes);
             self.last = Some((room, dropped_bytes));
@@ -82,7 +86,7 @@ impl Follower {
     /// Leaves the depots the ceilings that the program set.
     pub fn let_go(&mut self, depots: &[Depot]) {
         if self.last.take().is_some() {
-            depots.iter().for_each(|depot| _ = Ceiling::of(depot).follow(None));
+            depots.iter().for_each(|depot| _ = Ceiling::of(depot).follow(None, &mut 0));
         }
         self.followed = Followed::default();
     }
@@ -95,7 +99,8 @@ fn set(depots: &[Depot], left_bytes: i64) -> Followed {
         let share = i128::from(left_bytes) * depot.bytes() as i128 / all_bytes as i128;
         let present = resident_bytes(depot.shared().memory()) as i128;
         let target = (present + share).clamp(0, depot.bytes() as i128) as usize;
-        let reached = match Ceiling::of(depot).follow(Some(target)) {
+        let reached = match Ceiling::of(depot).follow(Some(target), &mut followed.given_back_bytes)
+        {
             Ok(bytes) => bytes,
             Err(CeilingError::Held { bytes, reached }) => {
                 followed.held_bytes += reached.saturating_sub(bytes) as u64;

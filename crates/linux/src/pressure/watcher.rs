@@ -129,7 +129,7 @@ impl Watcher {
         self.counters.level.set(level as u64);
         let mut look = Look { reading, level, given_back_bytes: 0 };
         let depots: Vec<Depot> = self.depots().collect();
-        self.follow(&depots);
+        look.given_back_bytes += self.follow(&depots);
         if level > before {
             (self.backoff, self.next_round_ms) = (1, now_ms);
         }
@@ -145,13 +145,17 @@ impl Watcher {
         look
     }
 
-    /// Has the ceilings follow the limit; asks callbacks for what is held above them.
-    fn follow(&mut self, depots: &[Depot]) {
+    /// Has the ceilings follow the limit; asks callbacks for what is held above them. Returns how
+    /// many bytes that were present went back to the system.
+    fn follow(&mut self, depots: &[Depot]) -> u64 {
         let room = self.reader.room(&self.policy);
         let mut followed = self.follower.follow(depots, room);
+        let mut given_back_bytes = followed.given_back_bytes;
         if followed.held_bytes > 0 && self.force().call_back(followed.held_bytes) > 0 {
             followed = self.follower.follow(depots, self.reader.room(&self.policy));
+            given_back_bytes += followed.given_back_bytes;
         }
+        self.counters.above_ceiling_bytes.add(given_back_bytes);
         self.counters.ceiling_bytes.set(followed.ceiling_bytes);
         self.counters.unprotected.set(followed.unprotected);
         for depot in depots {
@@ -163,6 +167,7 @@ impl Watcher {
                 _ => hang_up(depot),
             }
         }
+        given_back_bytes
     }
 
     /// Has the calling thread answer requests that reach a ceiling: it is woken by `wake`.
