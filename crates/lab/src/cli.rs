@@ -26,7 +26,7 @@ use crate::workloads::{Workload, all};
 #[command(name = "pagedepot", version, after_help = "Progress goes to stderr, tables to stdout.")]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Cli {
-    /// Without a command: also print every table
+    /// Also print every table (without a command)
     #[arg(long)]
     pub full: bool,
     #[command(subcommand)]
@@ -83,7 +83,7 @@ pub enum Command {
     },
     /// Record a command's page events, and the machine's state before and after it, for replays
     Record(record::RecordOptions),
-    /// What a recorder runs.
+    /// The part of `record` that a recorder runs.
     #[command(name = record::INSIDE, hide = true)]
     RecordInside(record::Inside),
     /// Compare designs, or saved results: what is better or worse first, then tables as in mmtests

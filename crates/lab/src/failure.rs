@@ -1,4 +1,5 @@
-//! Why a command ended early. Each message is one line that says what is wrong and what to do.
+//! Errors that end a command early. Each message is one line that says what is wrong and what to
+//! do.
 
 use std::io;
 
@@ -10,7 +11,7 @@ pub const EXIT_FAILURE: u8 = 1;
 /// Exit code of `compare --fail-above` when a figure is worse.
 pub const EXIT_WORSE: u8 = 3;
 
-/// Why a command ended early.
+/// The reason why a command ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The arguments or a file are wrong; says what to give instead.

@@ -43,7 +43,7 @@ use std::process::ExitCode;
 
 use report::{printable, terminal};
 
-/// What the tests in `tests/` call. No interface for programs: it changes without notice.
+/// Functions that the tests in `tests/` call. No interface for programs: it changes without notice.
 #[doc(hidden)]
 pub mod tested {
     pub use crate::design::variant::{Store, Variant};

@@ -239,7 +239,7 @@ fn hot_has_pairs_on_one_cpu_and_on_all() {
     }
 }
 
-/// What a depot gives back when asked is no matter of time.
+/// Checks that a depot gives all back when asked, whatever the time.
 #[test]
 fn giveback_has_shares_at_rest_and_when_asked() {
     let document = results(&["bench", "giveback"]);
@@ -573,7 +573,7 @@ fn drain_has_all_rates_and_kinds() {
     }
 }
 
-/// How pages came back, of buffers that one CPU only allocates and the other only frees.
+/// Checks the reuse of buffers that one CPU only allocates and the other only frees.
 fn check_reuse(document: &Value) {
     for metric in ["reuse_distance_bytes", "reuse_distance_p90_bytes"] {
         assert!(rows(document, "spin", metric).next().is_some(), "{metric}");

@@ -330,7 +330,8 @@ fn what_cannot_be_measured_is_refused_at_once() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// What fills memory is compared like the rest, with its own options; contiguity counts upwards.
+/// Checks that workloads which fill memory are compared like the rest, with their own options;
+/// contiguity counts upwards.
 #[test]
 fn contiguity_is_compared() {
     let text = stdout(&[

@@ -190,7 +190,8 @@ fn who_keeps_sequences_away_is_named() {
     );
 }
 
-/// What refuses page faults is named, and what to do; so is a workload that needs none.
+/// Checks that the part which refuses page faults is named, with a remedy; and so is a workload
+/// that needs none.
 #[test]
 fn faults_that_cannot_be_served_are_refused() {
     let pft = ["bench", "pft", "--quick", "--runs", "1", "--design", "depot"];

@@ -1,4 +1,4 @@
-//! What surrounds the command misbehaves: full disks, readers that go away, damaged files, names
+//! Tests of surroundings that misbehave: full disks, readers that go away, damaged files, names
 //! that are not text. Each is answered with one line, and nothing that was measured is lost.
 
 use std::ffi::OsStr;
@@ -215,7 +215,7 @@ fn numbers_too_large_are_told_the_largest() {
     }
 }
 
-/// What then runs slower, or not at all, is said beside the figures.
+/// Checks that the figures say which part runs slower, or not at all, for lack of sequences.
 #[test]
 fn programs_without_restartable_sequences_are_told() {
     let without = |arguments: &[&str]| {

@@ -25,7 +25,7 @@ fn pagedepot(arguments: &[&str], trace: &Path) -> Output {
     command.output().unwrap()
 }
 
-/// What the replay says that it read, and the same as JSON.
+/// The replay's account of its input, as text and as JSON.
 fn account(trace: &Path) -> (String, Value) {
     let json = trace.with_file_name("results.json");
     let arguments = ["replay", "--quick", "--json", json.to_str().unwrap()];

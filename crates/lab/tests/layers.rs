@@ -1,4 +1,4 @@
-//! What may use what inside the lab. Reads the sources:
+//! Checks the layers inside the lab. Reads the sources:
 //! 1. a room uses only rooms below it;
 //! 2. no file uses another that uses it in turn, directly or through others.
 

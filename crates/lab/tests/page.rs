@@ -78,7 +78,7 @@ fn bad_results_and_bad_outputs_are_refused() {
     }
 }
 
-/// What the page says of itself when it is shown, by a script that only this test adds.
+/// A script that only this test adds: the page then says what it shows.
 const PROBE: &str = "<script>const d = document.documentElement; d.dataset.seen = [innerWidth, \
     d.scrollWidth <= innerWidth ? 'fits' : 'wide', \
     matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light', \

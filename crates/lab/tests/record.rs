@@ -287,7 +287,8 @@ fn signals_end_the_command_and_keep_the_recording() {
     }
 }
 
-/// Whenever it comes: either nothing is run, or the command is ended.
+/// Checks that an early signal, whenever it comes, either keeps the command from running or ends
+/// it.
 #[test]
 fn an_early_signal_is_not_lost() {
     for with in ["tracefs", "perf"] {

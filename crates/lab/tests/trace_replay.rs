@@ -20,7 +20,7 @@ use pagedepot_linux::{Depot, Flags};
 use pagedepot_trace::{EventKind, ExpandLimit, TraceError, Zoneinfo};
 use trace_support::naive::Naive;
 
-/// What to replay into.
+/// The designs to replay into.
 type ReplayInto<'a> = (&'a [Design], &'a Variant);
 
 /// Each design as its thread, or mainline, ended up with it.
@@ -100,7 +100,7 @@ fn row(report: &Replayed, design: &str, metric: &str, cpu: Option<i64>) -> f64 {
     row.samples[0]
 }
 
-/// What `zgrep -c` says about the shipped trace.
+/// Compares counts of the shipped trace with those of `zgrep -c`.
 #[test]
 fn the_shipped_trace() {
     let path = shipped("build.perf.txt.zst");
@@ -203,7 +203,7 @@ fn every_design_replays_the_shipped_trace() {
     }
 }
 
-/// What the machine had before: 100 pages of 3 zones, known from a zoneinfo of a few lines.
+/// The machine's pages from before: 100 pages of 3 zones, known from a zoneinfo of a few lines.
 fn small_machine() -> Zoneinfo {
     let zone = |name, start, managed, cached: [u32; 2]| {
         let cpu = |cpu: usize| {

@@ -16,7 +16,7 @@ fn pagedepot(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// What a run says, and its results.
+/// Runs the command; returns its output and its results.
 fn run(arguments: &str) -> (String, Value) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("results.json");
@@ -196,7 +196,7 @@ fn traces_are_replayed_by_every_design() {
     assert!(stderr.contains("no alloc_vmap_area") && stderr.lines().count() == 1, "{stderr}");
 }
 
-/// What rows do not tell, so that `compare` refuses runs that differ in it.
+/// Checks the settings that rows do not have, so that `compare` refuses runs that differ in them.
 #[test]
 fn results_say_how_they_were_made() {
     let (_, document) =

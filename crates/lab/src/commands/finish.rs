@@ -1,4 +1,4 @@
-//! Where results go.
+//! The destinations of results.
 
 use std::io::{self, Write};
 
@@ -33,7 +33,7 @@ pub fn write_out(text: &str) -> Result<(), Failure> {
     Ok(stdout.flush()?)
 }
 
-/// What a run came to.
+/// The result of a run.
 pub struct Measured {
     pub machine: Machine,
     pub report: Report,
@@ -69,7 +69,7 @@ impl Measured {
         if sentences.is_empty() { sentences } else { format!("In short\n{sentences}") }
     }
 
-    /// How quiet the machine was, and warnings.
+    /// Describes how quiet the machine was, with warnings.
     pub fn quietness(&self, width: usize) -> String {
         let summary = self.noise.summary();
         let summary = if summary.is_empty() { summary } else { wrapped(&summary, width) };

@@ -83,7 +83,7 @@ fn replayed() -> Result<Report, Failure> {
     replay_plan(&plan, &zoneinfos, (&options, &Variant::default()))
 }
 
-/// What the tour comes to.
+/// The page that the tour ends with.
 fn page(measured: &Measured, width: usize) -> String {
     let rows = measured.rows();
     let mut blocks = Vec::new();
@@ -174,7 +174,7 @@ fn costs(rows: &[ResultRow]) -> Option<comfy_table::Table> {
     Some(table::align(table, 1))
 }
 
-/// Without the bound: what it has to drain is a count.
+/// The table of drains, without the bound, which drains a mere count.
 fn drains(rows: &[ResultRow]) -> Option<comfy_table::Table> {
     let drained = |design: Design, full: i64| {
         let at = [("drains_per_s", DRAINS_PER_S), ("full", full)];

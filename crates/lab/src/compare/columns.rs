@@ -1,4 +1,4 @@
-//! From result files to the columns of a table.
+//! Makes the columns of a table from result files.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub struct Column {
     pub origin: Origin,
 }
 
-/// See [`Column::origin`].
+/// The file and the design of a column's figures: see [`Column::origin`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     pub file: usize,

@@ -12,11 +12,11 @@ use crate::report::{baseline, printable};
 /// Files compared.
 #[derive(Debug)]
 pub struct Compared {
-    /// For stdout.
+    /// Text for stdout.
     pub text: String,
-    /// For stderr: in what the files differ besides their figures, and what to doubt about them.
+    /// Text for stderr: differences of the files besides their figures, and reasons to doubt them.
     pub warnings: Vec<String>,
-    /// Why the command is to fail, by `--fail-above`.
+    /// The reason why the command is to fail, by `--fail-above`.
     pub worse: Option<String>,
 }
 
@@ -78,7 +78,7 @@ fn refusal(differences: &[String]) -> String {
     format!("unlike results: {}{more}; give --force to compare them all the same", differences[0])
 }
 
-/// Where printed figures are from.
+/// The sources of printed figures.
 fn sources(files: &[Named]) -> String {
     let named =
         files.iter().filter_map(|file| Some((file.path.display(), file.document.source.as_ref()?)));

@@ -16,14 +16,15 @@ use crate::workloads::clients::{self, Clients};
 use crate::workloads::options::MeasureOptions;
 use crate::workloads::{Settings, Workload, all, pagealloc, pft, touch};
 
-/// What is measured unless workloads are named: those of the threads' tables that ask an allocator
-/// for pages and little else. (`pft` has the page faults, which take far longer than the pages.)
+/// Workloads that are measured unless others are named: those of the threads' tables that ask an
+/// allocator for pages and little else. (`pft` has the page faults, which take far longer than the
+/// pages.)
 const WORKLOADS: [&Workload; 2] = [&touch::WORKLOAD, &pagealloc::WORKLOAD];
 
 /// Workloads with mmtests' numbers of clients.
 const WITH_CLIENTS: [&Workload; 2] = [&touch::WORKLOAD, &pft::WORKLOAD];
 
-/// What is measured unless designs are named: what the kernel does today, as the base, then the
+/// Designs that are measured unless others are named: that of today's kernel, as the base, then the
 /// others in the order of the threads, and this project's.
 const DESIGNS: [Design; 10] = [
     Design::Spin,
@@ -38,7 +39,8 @@ const DESIGNS: [Design; 10] = [
     Design::Depot,
 ];
 
-/// What to measure: checked before anything is measured, so that mistakes cost no time.
+/// The workloads and designs to measure: checked before anything is measured, so that mistakes cost
+/// no time.
 #[derive(Debug)]
 pub struct Measurement {
     workloads: Vec<&'static Workload>,
@@ -67,7 +69,7 @@ impl Measurement {
         Ok(plan)
     }
 
-    /// What `bench` would be asked for the same.
+    /// The options by which `bench` would measure the same.
     pub fn bench(&self, options: &CompareOptions) -> MeasureOptions {
         let Measuring { quick, runs, ref json, seed, .. } = options.measuring;
         let (designs, json) = (self.designs.clone(), json.clone());
@@ -182,7 +184,7 @@ fn parsed<T>(names: &[String], parse: fn(&str) -> Result<T, String>) -> Result<V
     names.iter().map(one).collect()
 }
 
-/// How many clients there will be, and why not more.
+/// The numbers of clients, and the reason why there are no more.
 fn about_clients(workloads: &[&Workload], settings: &Settings) -> Result<Option<String>, Failure> {
     let cpus = settings.cpus.len();
     let list =

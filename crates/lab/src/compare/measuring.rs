@@ -11,7 +11,7 @@ use crate::report::baseline;
 use crate::workloads::clients::Clients;
 use crate::workloads::options::{BenchOptions, FillOptions};
 
-/// See the module.
+/// Options of the measurement.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Without FILE: measuring")]
 pub struct Measuring {

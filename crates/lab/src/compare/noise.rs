@@ -1,4 +1,4 @@
-//! Why figures of a file should be doubted.
+//! Reasons to doubt a file's figures.
 
 use super::columns::Named;
 use crate::harness::samples::{ROUNDS_TO_JUDGE, quartiles};
@@ -10,7 +10,7 @@ const FAR_OUT: f64 = 3.0;
 /// Share of outliers that is warned of.
 const OUTLIERS_PERCENT: f64 = 5.0;
 
-/// What to doubt about each file, a line each.
+/// Reasons to doubt each file, a line each.
 pub fn doubts(files: &[Named]) -> Vec<String> {
     files.iter().flat_map(of_file).collect()
 }

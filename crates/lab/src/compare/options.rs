@@ -9,7 +9,7 @@ use super::rule::Rule;
 use super::stats::Stat;
 use crate::report::baseline;
 
-/// See the module.
+/// Options of `compare`.
 #[derive(Clone, Debug, Args)]
 pub struct CompareOptions {
     /// Result files, as --json writes them; - for standard input. Designs of one file, or files,
@@ -71,7 +71,7 @@ impl CompareOptions {
     }
 }
 
-/// How to write a comparison.
+/// The form in which a comparison is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     Text,

@@ -14,7 +14,7 @@ const CONFIDENCE: f64 = 0.95;
 /// Fixed: the same files give the same interval.
 const SEED: u64 = 0x5EED;
 
-/// How new samples differ from the base's.
+/// The difference of new samples from the base's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RankDifference {
     /// Two-sided: how often samples this different come up when there is no difference.
@@ -82,7 +82,7 @@ fn two_sided(u: f64, new: &[f64], base: &[f64]) -> f64 {
     (2.0 * normal.sf(z)).min(1.0)
 }
 
-/// In how many orders of `n` and `m` samples U has each value from 0 to `n * m`: the coefficients
+/// Number of orders of `n` and `m` samples for each value of U from 0 to `n * m`: the coefficients
 /// of the Gaussian binomial, by multiplying with (1 - x^(m+k)) and dividing by (1 - x^k).
 fn ways(n: usize, m: usize) -> Vec<f64> {
     let mut ways = vec![0.0; n * m + 1];

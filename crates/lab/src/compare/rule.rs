@@ -19,32 +19,31 @@ pub const RUNS_PERCENT: f64 = 3.0;
 /// Half-width, in standard deviations, of the intervals that mmtests compares since 2024.
 const HALF_WIDTH: f64 = 1.96;
 
-/// When a mean gets a star.
+/// The rule by which a mean gets a star.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Rule {
     /// Mann-Whitney's rank test, p < 0.05 after Holm's correction for the comparisons of the same
     /// metric, and a bootstrap interval of the medians' change that does not contain 0
     Ours,
-    /// As in the threads' tables: Welch's test, p < 0.10, each comparison for itself
+    /// Welch's test, p < 0.10, each comparison for itself, as in the threads' tables
     Threads,
-    /// As mmtests does since 2024: the means are further apart than 1.96 standard deviations of
-    /// both
+    /// Means further apart than 1.96 standard deviations of both, as in mmtests since 2024
     Mmtests,
 }
 
-/// How a row compares with the base's.
+/// The comparison of a row with the base's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// Samples of the base.
     pub base_n: usize,
-    /// Of the rule's test; `None` with fewer than two samples on a side.
+    /// The rule's p; `None` with fewer than two samples on a side.
     pub p: Option<f64>,
-    /// The same after Holm's correction within the metric.
+    /// The rule's p after Holm's correction within the metric.
     pub p_holm: Option<f64>,
     /// 95% interval of the change in percent of the base, of medians by our rule, else of
     /// arithmetic means; positive is better.
     pub interval_percent: Option<(f64, f64)>,
-    /// By our rule Cliff's delta; positive is better.
+    /// Cliff's delta, by our rule; positive is better.
     pub effect: Option<f64>,
     /// Whether the rule finds the difference significant.
     pub star: bool,
@@ -52,7 +51,7 @@ pub struct Verdict {
     pub printed: bool,
     /// Whether so many samples could show a difference by our rule.
     pub is_testable: bool,
-    /// By how many percent two runs of one program may differ: 0 within a run.
+    /// Percent by which two runs of one program may differ: 0 within a run.
     pub runs_percent: f64,
     /// Whether mmtests' rule of 2024 finds the intervals apart.
     apart: bool,

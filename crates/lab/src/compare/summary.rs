@@ -1,4 +1,4 @@
-//! What a comparison comes to, before its tables: how many figures are better or worse, and the
+//! The summary of a comparison, before its tables: how many figures are better or worse, and the
 //! largest differences.
 
 use super::rule::Verdict;
@@ -11,7 +11,7 @@ const NAMED: usize = 5;
 /// Two medians count as the same when the interval of the change is within this.
 const SAME_PERCENT: f64 = 5.0;
 
-/// What can be said of one figure.
+/// The finding about one figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finding {
     Better,
@@ -40,7 +40,7 @@ impl Finding {
         })
     }
 
-    /// In a table.
+    /// The finding's words in a table.
     pub fn words(self) -> &'static str {
         match self {
             Finding::Better => "▲ better",
@@ -134,7 +134,7 @@ fn column(comparison: &Comparison, column: usize) -> String {
     text
 }
 
-/// Why the comparison fails, if a figure is worse by more than `limit_percent`.
+/// The reason why the comparison fails, if a figure is worse by more than `limit_percent`.
 pub fn failure(comparison: &Comparison, limit_percent: f64) -> Option<String> {
     let mut worse: Vec<(f64, String)> = Vec::new();
     for line in &comparison.lines {

@@ -26,14 +26,14 @@ pub struct Comparison {
 #[derive(Debug)]
 pub struct TableLine {
     pub key: Key,
-    /// As mmtests would call it.
+    /// The label that mmtests would give it.
     pub label: String,
     pub unit: String,
     pub better: Better,
     pub cells: Vec<Option<Cell>>,
 }
 
-/// What tells lines apart.
+/// The values that tell lines apart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
     pub workload: String,
@@ -46,7 +46,7 @@ pub struct Key {
 #[derive(Debug)]
 pub struct Cell {
     pub figures: Figures,
-    /// How it compares with the base; the base itself has none.
+    /// The comparison with the base; the base itself has none.
     pub verdict: Option<Verdict>,
 }
 
@@ -85,7 +85,7 @@ impl Comparison {
         Ok(Comparison { columns: names, bases, rule, lines })
     }
 
-    /// By how many percent a cell's figure is better than the base's.
+    /// Percent by which a cell's figure is better than the base's.
     pub fn percent(&self, line: &TableLine, column: usize, stat: Stat) -> Option<f64> {
         let of = |column: usize| line.cells[column].as_ref()?.figures.get(stat);
         stat.better(line.better).percent(of(column)?, of(self.bases[column])?)

@@ -17,7 +17,7 @@ use crate::report::better::{Better, better};
 use crate::report::document::{Document, ResultRow};
 use crate::workloads::clients::auto;
 
-/// Of the percentages, half of the last digit printed.
+/// Rounding of the percentages: half of the last digit printed.
 const PERCENT_ROUNDING: f64 = 0.005;
 /// Figures such as 0.0049999 for 0.005.
 const FLOATING: f64 = 1e-9;

@@ -1,16 +1,16 @@
-//! What one operation costs, beside the bound and the best rival.
+//! The cost of one operation, beside the bound and the best rival.
 
 use super::figures::{Figures, Params, best_of, is_bound, is_rival, median, with_unit};
 use crate::names::Design;
 use crate::report::better::{Better, better};
 use crate::report::document::ResultRow;
 
-/// How the figures of a workload are said.
+/// The words for the figures of a workload.
 struct Said {
     workload: &'static str,
     metric: &'static str,
     params: Params<'static>,
-    /// What the figure follows.
+    /// The text that the figure follows.
     what: &'static str,
 }
 

@@ -1,4 +1,5 @@
-//! What a drain takes back, how long that takes, and what it costs the CPU that is drained.
+//! Sentences on a drain: the pages that it takes back, its time, and its cost to the CPU that is
+//! drained.
 
 use super::figures::{self, Figures, best_of, time};
 use crate::harness::samples;
@@ -60,7 +61,7 @@ fn quiet_sentence(figures: &Figures<'_>, design: &str) -> Option<String> {
     Some(sentence + ".")
 }
 
-/// By how much an operation of the owner costs more with drains than without, round by round.
+/// Percent by which an operation of the owner costs more with drains than without, round by round.
 fn owners_cost_percent(figures: &Figures<'_>, design: &str) -> Option<f64> {
     let samples = |per_s| {
         let rows = figures.of("owner_ns", &[("drains_per_s", per_s), ("full", 0)]);

@@ -12,7 +12,7 @@ pub struct Figures<'r> {
     rows: Vec<&'r ResultRow>,
 }
 
-/// What rows must have besides their metric and design.
+/// The params that rows must have besides their metric and design.
 pub type Params<'p> = &'p [(&'p str, i64)];
 
 impl<'r> Figures<'r> {

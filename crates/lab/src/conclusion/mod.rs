@@ -1,5 +1,6 @@
-//! What a run's figures say, in plain sentences: the cost of a page, its ratio to the bound and to
-//! the best rival, what a drain takes and costs, and how a replay compares with the kernel.
+//! The conclusion from a run's figures, in plain sentences: the cost of a page, its ratio to the
+//! bound and to the best rival, the pages that a drain takes and its cost, and a replay beside the
+//! kernel.
 //!
 //! Sentences are made of result rows alone, so that saved files get the same ones.
 

@@ -1,4 +1,4 @@
-//! How a replay compares with the kernel that was recorded.
+//! Sentences that compare a replay with the kernel that was recorded.
 
 use super::figures::{Figures, time};
 use crate::names::Design;
@@ -29,7 +29,7 @@ pub fn sentences(figures: &Figures<'_>) -> Vec<String> {
     [Some(first), second].into_iter().flatten().collect()
 }
 
-/// How a design's count differs from the kernel's, and whether that is good.
+/// The difference of a design's count from the kernel's, and whether that is good.
 fn change(ours: f64, kernel: f64) -> String {
     if kernel == 0.0 {
         return format!(" {ours:.0}");

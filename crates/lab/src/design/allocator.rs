@@ -1,4 +1,4 @@
-//! What every measured design implements.
+//! The trait of every measured design.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub trait Allocator: Send + Sync + Sized + 'static {
     /// Whether it can move blocks that callers hold.
     const COMPACTS: bool = false;
 
-    /// What stands for a block.
+    /// The name of a block.
     type Block: Block;
 
     /// Makes the allocator.
@@ -58,8 +58,8 @@ pub trait Allocator: Send + Sync + Sized + 'static {
     /// Called by a thread before it sleeps.
     fn rest(&self) {}
 
-    /// What a kernel does on each CPU about once a second: caches that idle shrink. Nothing where
-    /// that rides on slow paths.
+    /// Does the work that a kernel does on each CPU about once a second: caches that idle shrink.
+    /// Nothing where that rides on slow paths.
     fn tick(&self) {}
 
     /// A zeroed page of memory; `None` when memory is used up, or the design has none.
@@ -67,7 +67,7 @@ pub trait Allocator: Send + Sync + Sized + 'static {
         None
     }
 
-    /// Where a block's memory is. The memory is the holder's until it frees the block.
+    /// Address of a block's memory. The memory is the holder's until it frees the block.
     fn address(&self, _block: Self::Block) -> NonNull<u8> {
         lacks(Self::DESIGN, "memory")
     }
@@ -114,8 +114,9 @@ pub trait Allocator: Send + Sync + Sized + 'static {
         None
     }
 
-    /// As [`alloc_gib`](Self::alloc_gib), after moving held blocks by `mover` where there is no
-    /// such range; and how many pages it moved. Call it when all other threads have stopped.
+    /// Allocates like [`alloc_gib`](Self::alloc_gib), after moving held blocks by `mover` where
+    /// there is no such range; also returns how many pages it moved. Call it when all other threads
+    /// have stopped.
     fn alloc_gib_by_moves(&self, _mover: &dyn Mover) -> (Option<Self::Block>, u64) {
         lacks(Self::DESIGN, "moves")
     }
@@ -140,7 +141,7 @@ pub trait Allocator: Send + Sync + Sized + 'static {
         Ok(None)
     }
 
-    /// What the design did so far; `None` from designs that do not count.
+    /// Counters of the design so far; `None` from designs that do not count.
     fn counts(&self) -> Option<Counts> {
         None
     }

@@ -5,7 +5,7 @@ use pagedepot_rseq::membarrier::Unfenced;
 
 use crate::names::Design;
 
-/// Why `design` cannot run here, and what to do about it.
+/// The reason why `design` cannot run here, with a remedy.
 pub fn unavailable(design: Design) -> Option<String> {
     if design.is_peer() && !cfg!(feature = "peers") {
         return Some(format!(

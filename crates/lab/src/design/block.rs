@@ -1,6 +1,6 @@
-//! What stands for a block: a frame number or an address.
+//! Names of blocks: a frame number or an address.
 
-/// See the module.
+/// A frame number or an address.
 pub trait Block: Copy + Send {
     /// The block as a number, in a register.
     fn bits(self) -> usize;

@@ -1,4 +1,4 @@
-//! What a workload asks of the designs that it measures.
+//! The demand of a workload on the designs that it measures.
 
 use pagedepot::CpuId;
 
@@ -8,7 +8,7 @@ use super::variant::Variant;
 /// Bytes of a page: the base page of the depots measured, and what other designs are asked for.
 pub const PAGE_BYTES: usize = 4096;
 
-/// See the module.
+/// The memory, CPUs and options that a workload asks of a design.
 #[derive(Clone, Debug, Default)]
 pub struct Demand {
     /// Most blocks held at once by one CPU.

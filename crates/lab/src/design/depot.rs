@@ -20,7 +20,8 @@ use super::variant::Store;
 use crate::failure::Failure;
 use crate::names::Design;
 
-/// See the module. `CACHED`: with per-CPU caches. `HEALS`: with pageblocks that evacuate.
+/// A depot as an allocator to measure. `CACHED`: with per-CPU caches. `HEALS`: with pageblocks that
+/// evacuate.
 pub struct DepotAllocator<const CACHED: bool = true, const HEALS: bool = true> {
     depot: Depot,
     pages: u64,

@@ -22,7 +22,7 @@ const SLOTS_AT: usize = 64;
 /// Slots of an array.
 const SLOTS_MAX: usize = ((1 << STRIDE_SHIFT) - SLOTS_AT) / size_of::<u32>();
 
-/// See the module.
+/// A CPU's array behind bare restartable sequences.
 pub struct FloorRseq {
     arrays: NonNull<u8>,
     bytes: usize,

@@ -14,13 +14,13 @@ use crate::failure::Failure;
 use crate::harness::barrier::Waiter;
 use crate::names::Design;
 
-/// See the module.
+/// A CPU's stack behind a spinlock.
 pub struct FloorSpin {
-    /// By CPU number.
+    /// Stacks by CPU number.
     stacks: Vec<Stack>,
 }
 
-/// On two cache lines of its own: prefetchers treat a pair as one.
+/// A stack on two cache lines of its own: prefetchers treat a pair as one.
 #[repr(align(128))]
 struct Stack {
     locked: AtomicBool,

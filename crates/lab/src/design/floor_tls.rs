@@ -16,7 +16,7 @@ thread_local! {
         const { UnsafeCell::new(mem::ManuallyDrop::new(Vec::new())) };
 }
 
-/// See the module.
+/// A thread-local array without limits.
 pub struct FloorTls {
     capacity: usize,
 }

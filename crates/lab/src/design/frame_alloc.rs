@@ -49,7 +49,7 @@ impl CpuId for CurrentCpu {
 
 type Frames = DepotAllocator<SummaryBuddyAllocator<ORDERS, Mapped>, CurrentCpu, SLOTS>;
 
-/// See the module.
+/// The crate `frame-alloc` as an allocator to measure.
 pub struct FrameAlloc {
     allocator: Box<Frames>,
     /// Outlives the allocator, which has its metadata in it.

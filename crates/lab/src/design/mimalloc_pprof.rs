@@ -58,7 +58,7 @@ fn functions() -> Result<Functions, &'static str> {
     loaded.as_ref().copied().map_err(String::as_str)
 }
 
-/// Why the library cannot be loaded, and what to do.
+/// The reason why the library cannot be loaded, with a remedy.
 pub fn unavailable() -> Option<String> {
     let why = functions().err()?;
     let design = Design::MimallocPprof;
@@ -69,7 +69,7 @@ pub fn unavailable() -> Option<String> {
     ))
 }
 
-/// See the module.
+/// The library mimalloc-pprof as an allocator to measure.
 pub struct MimallocPprof(Functions);
 
 impl Allocator for MimallocPprof {

@@ -33,7 +33,7 @@ impl Pool {
             .map_err(|e| Failure::Run(format!("cannot map {bytes} bytes: {e}; raise `ulimit -v`")))
     }
 
-    /// As [`new`](Self::new), for callers with an error message of their own.
+    /// Maps memory like [`new`](Self::new), for callers with an error message of their own.
     ///
     /// # Errors
     /// Without address space.

@@ -14,10 +14,10 @@ use pagedepot_rseq::CpuSet;
 
 use crate::names::Design;
 
-/// What a design is made with, besides its store.
+/// The parameters of a design, besides its store.
 #[derive(Clone, Copy, Debug)]
 pub struct Making {
-    /// How owners are kept apart from each other.
+    /// The exclusion among owners.
     pub entry: Entry,
     /// The thread that executes a drain of `local`, `nohz-conditional` and `qpw`.
     pub drain: LocalDrain,
@@ -27,9 +27,9 @@ pub struct Making {
     pub isolated: bool,
     /// The CPUs whose lock is a spinlock, of `qpw`.
     pub spinning: Spinning,
-    /// How `spin`'s owners take their lock.
+    /// The way in which `spin`'s owners take their lock.
     pub lock: LockMode,
-    /// How `rcu` waits for the users of old lists.
+    /// The way in which `rcu` waits for the users of old lists.
     pub grace: Grace,
     /// Number and sizes of the magazines of `magazine`.
     pub magazine: MagazineOptions,
@@ -62,7 +62,7 @@ pub trait ThreadDesign: PageCache + Send + Sized + 'static {
     /// The design's name.
     const DESIGN: Design;
 
-    /// What keeps its free frames.
+    /// The store of its free frames.
     type Store: Store;
 
     /// Makes the design over a store.

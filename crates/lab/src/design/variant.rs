@@ -1,4 +1,4 @@
-//! Which of a design's variants to measure: options of the command, and params of the results.
+//! Variants of a design to measure: options of the command, and params of the results.
 
 use clap::{Args, ValueEnum};
 use pagedepot::CpuId;
@@ -21,10 +21,10 @@ pub struct Variant {
     /// bitmap)
     #[arg(long, value_name = "STORE")]
     pub store: Option<Store>,
-    /// How spin's owners take their lock (default: trylock, as mainline)
+    /// The way spin's owners take their lock (default: trylock, as mainline)
     #[arg(long, value_name = "HOW")]
     pub lock: Option<Lock>,
-    /// How rcu learns that the old lists are unused (default: blocking, as the series)
+    /// The way rcu learns that the old lists are unused (default: blocking, as the series)
     #[arg(long, value_name = "HOW")]
     pub grace: Option<GracePeriod>,
     /// The thread that executes a drain of local, nohz-conditional and qpw (default: helper)
@@ -46,7 +46,7 @@ pub struct Variant {
     /// mainline)
     #[arg(long, value_name = "PAGES")]
     pub free_high: Option<FreeHighPages>,
-    /// When a CPU counts as one that only frees (default: as --rules)
+    /// The rule by which a CPU counts as one that only frees (default: as --rules)
     #[arg(long, value_name = "RULE")]
     pub free_high_rule: Option<RulesOf>,
     /// Kernel whose formulas say how much lists refill, hold and spill (default: today)
@@ -174,14 +174,14 @@ impl Variant {
         options.into_iter().filter(|option| option.0).map(|(_, name, designs)| (name, designs))
     }
 
-    /// Why these options make no sense for these designs.
+    /// The reason why these options make no sense for these designs.
     pub fn unused(&self, designs: &[Design]) -> Option<String> {
         let (option, its) =
             self.given().find(|(_, its)| !designs.iter().any(|design| its.contains(design)))?;
         Some(format!("{option} changes none of the designs measured; it is for {}", list(its)))
     }
 
-    /// Why a design cannot be had in this variant, and what to do.
+    /// The reason why a design cannot be had in this variant, with a remedy.
     pub fn refuses(&self, design: Design) -> Option<String> {
         match (self.store?, design) {
             (Store::Bitmap, other)
@@ -244,8 +244,8 @@ impl Variant {
         MagazineOptions { magazines: self.magazines.unwrap_or(default.magazines), ..default }
     }
 
-    /// How to make a thread's design whose owners are threads on their CPUs, on the machine of
-    /// `cpu`.
+    /// The parameters of a thread's design whose owners are threads on their CPUs, on the machine
+    /// of `cpu`.
     pub fn making(&self, cpu: CpuId) -> Making {
         let default = Policy::default();
         Making {
@@ -263,7 +263,7 @@ impl Variant {
         }
     }
 
-    /// How to make a thread's design whose owners one thread acts as, in turn: owners execute
+    /// The parameters of a thread's design whose owners one thread acts as, in turn: owners execute
     /// drains, and nothing depends on this machine.
     pub fn making_for_one_thread(&self) -> Making {
         Making {
@@ -282,7 +282,8 @@ impl Variant {
         }
     }
 
-    /// What lists refill, hold and spill, but for what depends on the machine.
+    /// The policy for refills, limits and spills of lists, but for the values that depend on the
+    /// machine.
     pub fn policy(&self) -> Policy {
         let base = match self.rules {
             Some(RulesOf::Of2022) => Policy::of_2022(self.free_high_limit()),
@@ -292,7 +293,7 @@ impl Variant {
         Policy { free_high: self.free_high(), fixed_high, ..base }
     }
 
-    /// What a CPU may cache that only frees high orders.
+    /// The policy for a CPU that only frees high orders.
     pub fn free_high(&self) -> FreeHighPolicy {
         let rule = match self.free_high_rule.or(self.rules) {
             Some(RulesOf::Of2022) => FreeHighRule::FreeFactor,
@@ -301,7 +302,7 @@ impl Variant {
         FreeHighPolicy { rule, limit: self.free_high_limit() }
     }
 
-    /// How much that is: all that the rule of the depot leaves open.
+    /// The limit for a CPU that only frees: all that the rule of the depot leaves open.
     pub fn free_high_limit(&self) -> FreeHighLimit {
         match self.free_high {
             None | Some(FreeHighPages::Zero) => FreeHighLimit::Zero,

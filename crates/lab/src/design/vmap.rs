@@ -8,13 +8,13 @@ use pagedepot_vmap::{Host, Mapper, Stale, Vmap, VmapConfig};
 use crate::failure::Failure;
 use crate::names::Design;
 
-/// What a workload asks of a design.
+/// The demand of a workload on a design.
 #[derive(Clone, Copy, Debug)]
 pub struct VmapDemand {
     pub cpus: u32,
     /// Most areas at a time, free ranges among them.
     pub areas_max: u32,
-    /// What happens to stale data; the kernel's designs keep it.
+    /// The treatment of stale data; the kernel's designs keep it.
     pub stale: Stale,
     /// Most pages that a node may keep mapped; `None`: the default.
     pub warm_pages_max: Option<u64>,

@@ -18,7 +18,7 @@ pub struct SpinBarrier {
 }
 
 impl SpinBarrier {
-    /// For `seats` threads.
+    /// Makes a barrier for `seats` threads.
     pub fn new(seats: usize) -> Self {
         SpinBarrier {
             seats,

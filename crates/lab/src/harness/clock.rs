@@ -44,7 +44,7 @@ pub fn cpu_seconds() -> [f64; 2] {
     [usage.ru_utime, usage.ru_stime].map(|time| time.tv_sec as f64 + time.tv_usec as f64 / 1e6)
 }
 
-/// As [`ticks`], but what comes before has been done, and what comes after has not begun: for
+/// Reads the clock like [`ticks`], but after all that comes before and before all that follows: for
 /// pieces of work so short that they would overlap. Costs more.
 #[inline]
 pub fn ticks_in_order() -> u64 {
@@ -62,8 +62,8 @@ pub fn ticks_in_order() -> u64 {
     ticks()
 }
 
-/// What two reads in a row differ by: the cost of reading, which a difference of reads contains
-/// once. The mean of those that nothing interrupted: counters may advance in steps larger than the
+/// The cost of reading, which a difference of reads contains once: the difference of two reads in a
+/// row. The mean of those that nothing interrupted: counters may advance in steps larger than the
 /// cost.
 pub fn read_cost_ticks(read: impl Fn() -> u64) -> f64 {
     let mut costs: Vec<u64> = (0..COST_READS)

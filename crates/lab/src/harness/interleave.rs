@@ -15,7 +15,7 @@ use crate::names::Design;
 /// A thread pinned to a CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Seat {
-    /// Its place among the seats of a run.
+    /// The seat's place among the seats of a run.
     pub index: usize,
     /// The CPU that the thread is pinned to.
     pub cpu: CpuId,
@@ -23,7 +23,7 @@ pub struct Seat {
 
 /// A subject doing a workload that yields `M` metrics.
 pub trait Contender<const M: usize>: Sync {
-    /// What it measures.
+    /// The subject that it measures.
     fn subject(&self) -> &dyn Subject;
 
     /// The subject, to be checked after the last window; `None` if other contenders share it, or
@@ -63,16 +63,16 @@ pub trait Contender<const M: usize>: Sync {
     }
 }
 
-/// How much work a window is.
+/// The amount of work in a window.
 #[derive(Clone, Copy, Debug)]
 pub enum Pace {
-    /// As many units as fill about this time.
+    /// The units that fill about this time.
     Lasting(Duration),
     /// This many units.
     Units(u64),
 }
 
-/// How long a run takes.
+/// The duration of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     /// Windows per contender.
@@ -97,7 +97,7 @@ pub struct Drains {
 pub struct Series<const M: usize> {
     /// The contender's design.
     pub design: Design,
-    /// By metric.
+    /// Samples by metric.
     pub samples: [Vec<f64>; M],
 }
 

@@ -1,4 +1,4 @@
-//! What disturbs a measurement: time that a hypervisor gave to others, other programs on the same
+//! Disturbances of a measurement: time that a hypervisor gave to others, other programs on the same
 //! CPUs, a clock rate that steps, and CPUs that are far apart. Looked at before a run and during
 //! it, between windows, so that a figure comes with how far to trust it.
 
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::round_trip::{self, RoundTrip};
 use super::{lock, samples};
 
-/// How long the machine is looked at before a run.
+/// Time for which the machine is looked at before a run.
 const BEFORE: Duration = Duration::from_millis(200);
 /// Time between two looks at the clock rate during a run.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
@@ -41,17 +41,17 @@ pub struct Shares {
     pub others_percent: f64,
 }
 
-/// What disturbed a run.
+/// The disturbances of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Noise {
-    /// In the moment before the run; `None` where the kernel does not tell.
+    /// Shares in the moment before the run; `None` where the kernel does not tell.
     pub before: Option<Shares>,
-    /// During the run.
+    /// Shares during the run.
     pub during: Option<Shares>,
-    /// By how much the slowest tenth of looks at the clock rate was below the middle one.
+    /// Percent by which the slowest tenth of looks at the clock rate was below the middle one.
     pub slower_percent: Option<f64>,
-    /// From the first CPU to others.
+    /// Round trips from the first CPU to others.
     pub round_trips: Vec<RoundTrip>,
 }
 
@@ -83,7 +83,7 @@ impl Noise {
         if parts.is_empty() { String::new() } else { format!("Machine: {}.", parts.join("; ")) }
     }
 
-    /// What makes figures less trustworthy, a line each.
+    /// Reasons to trust figures less, a line each.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let of = |part: fn(&Shares) -> f64| {
@@ -167,7 +167,7 @@ pub fn look() {
     }
 }
 
-/// What disturbed the run since [`begin`]; nothing without one.
+/// The disturbances of the run since [`begin`]; none without one.
 pub fn end() -> Noise {
     let watch = lock(&WATCH).take();
     let Some(Watch { cpus, mut noise, start, rates, .. }) = watch else { return Noise::default() };
@@ -176,7 +176,7 @@ pub fn end() -> Noise {
     noise
 }
 
-/// By how much the lowest tenth is below the median; `None` for fewer than ten looks.
+/// Percent by which the lowest tenth is below the median; `None` for fewer than ten looks.
 fn slower_percent(rates: &[f64]) -> Option<f64> {
     let mut sorted = rates.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::barrier::Waiter;
 
-/// How many slots ahead each side asks for their cache lines. Otherwise stores wait for the other
+/// Number of slots ahead for whose cache lines each side asks. Otherwise stores wait for the other
 /// CPU's lines, in order, and with them all that the allocator stores.
 const AHEAD: u64 = 64;
 
@@ -32,7 +32,7 @@ pub struct Ring<T> {
 unsafe impl<T: Send> Sync for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// With room for `slots` items, a power of two. Each side tells the other after
+    /// Makes a ring with room for `slots` items, a power of two. Each side tells the other after
     /// `published_at_once` items, so that the counters' cache lines change hands once per batch;
     /// after fewer in a small ring, so that both sides may work at once.
     pub fn new(slots: u32, published_at_once: u32) -> Self {

@@ -1,4 +1,4 @@
-//! How far apart CPUs are: a line that one writes and another answers.
+//! The distance of CPUs: a line that one writes and another answers.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::barrier::Waiter;
 use super::cpus;
 
-/// How long it takes until a line written by one CPU and answered by another is back.
+/// Time until a line written by one CPU and answered by another is back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RoundTrip {
     pub from: u32,
@@ -92,7 +92,7 @@ fn change(lines: &[Line]) {
     });
 }
 
-/// As [`between`], with what each CPU does before it passes the line on.
+/// Measures like [`between`], with work of each CPU before it passes the line on.
 fn passing(from: CpuId, to: CpuId, ask: impl Fn() + Sync, answer: impl Fn() + Sync) -> f64 {
     let line = Line(AtomicU32::new(0));
     let last = 2 * TRIPS * BATCHES;

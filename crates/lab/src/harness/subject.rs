@@ -1,4 +1,4 @@
-//! What a contender measures.
+//! The subject that a contender measures.
 
 use crate::names::Design;
 

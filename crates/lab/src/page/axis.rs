@@ -15,7 +15,7 @@ const NUMBERS_MAX: usize = 10;
 const AXIS_PIXELS: f64 = 400.0;
 const DIGIT_PIXELS: f64 = 9.0;
 
-/// See the module.
+/// An axis of a plot: its range and marks.
 pub struct Axis {
     range: RangedCoordf64,
     numbers: Vec<f64>,

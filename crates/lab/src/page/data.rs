@@ -1,4 +1,4 @@
-//! Which plots the results are worth: read off their rows, series and maps.
+//! The plots that the results are worth: read off their rows, series and maps.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use crate::report::document::ResultRow;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plot {
     pub title: String,
-    /// What it shows, in a sentence: for readers that do not see it.
+    /// The plot in a sentence: for readers that do not see it.
     pub says: String,
     pub form: Form,
 }
 
-/// How it is drawn.
+/// The form of a plot.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Form {
     /// Lines over a number, with the quartiles of the samples as bars.
@@ -47,7 +47,7 @@ impl Point {
     }
 }
 
-/// What a plot's x axis may be, by the param that tells its points apart; CPUs come first where
+/// The possible x axes of a plot, by the param that tells its points apart; CPUs come first where
 /// there are several.
 const SCALES: [(&str, &str); 6] = [
     ("clients", "clients"),

@@ -68,7 +68,7 @@ pub fn page(files: &[Named], plots: &[(&Plot, &Drawn)], comparison: Option<&Comp
     markup.into_string()
 }
 
-/// What a file holds, and the file's name, which tells it from another of the same.
+/// The contents of a file, and the file's name, which tells it from another of the same.
 fn title_of(file: &Named) -> String {
     let command = printable(&file.document.command);
     let name = printable(&file.stem());

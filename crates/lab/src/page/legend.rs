@@ -1,5 +1,5 @@
-//! How the lines of a plot are told apart, and the names beside them: a legend over the plot would
-//! hide some of its points.
+//! The marks that tell the lines of a plot apart, and the names beside them: a legend over the plot
+//! would hide some of its points.
 
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;

@@ -23,7 +23,7 @@ use crate::failure::Failure;
 use crate::report::counted;
 use crate::report::document::Document;
 
-/// See the module.
+/// Options of `report`.
 #[derive(Clone, Debug, Args)]
 pub struct PageOptions {
     /// Result files, as --json writes them

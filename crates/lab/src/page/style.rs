@@ -4,7 +4,7 @@ use std::error::Error;
 
 use plotters::style::RGBColor;
 
-/// What drawing comes to.
+/// The result of drawing.
 pub type Drawing = Result<(), Box<dyn Error + Send + Sync>>;
 
 /// Width of a plot of lines, in pixels.

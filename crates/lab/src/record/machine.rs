@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::harness::cpus;
 use crate::report::machine::Machine;
 
-/// What goes into `NAME.machine.json`.
+/// The contents of `NAME.machine.json`.
 #[derive(Serialize)]
 pub struct Recording<'a> {
     schema: u32,

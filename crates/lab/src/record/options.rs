@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use crate::args;
 
-/// See the module.
+/// Options of `record`.
 #[derive(Clone, Debug, Args)]
 pub struct RecordOptions {
     /// Write NAME.perf.txt.zst, NAME.zoneinfo.before.txt and .after.txt, and NAME.machine.json
@@ -33,7 +33,7 @@ pub struct RecordOptions {
     pub command: Vec<OsString>,
 }
 
-/// What collects the events.
+/// The program or interface that collects the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Recorder {
     /// `perf record -a`

@@ -1,4 +1,4 @@
-//! Which recorder may be used, and what the others lack.
+//! The choice of the recorder that may be used, with what the others lack.
 
 use std::fs;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ pub fn choose(wanted: Option<Recorder>) -> Result<Recorder, Failure> {
     Err(Failure::Usage(format!("cannot record; {}", why.join("; "))))
 }
 
-/// Where tracefs is mounted, if this process may look into it.
+/// The mount point of tracefs, if this process may look into it.
 pub fn tracefs() -> Option<PathBuf> {
     places().find(|path| path.join("events/kmem/mm_page_alloc").is_dir())
 }
@@ -55,7 +55,7 @@ fn mounted() -> Vec<PathBuf> {
     tracefs.collect()
 }
 
-/// Why [`tracefs`] finds none.
+/// The reason why [`tracefs`] finds none.
 fn without_tracefs() -> String {
     let is_known =
         fs::read_to_string("/proc/filesystems").is_ok_and(|all| all.contains("\ttracefs\n"));

@@ -23,11 +23,11 @@ const EVENTS: [(&str, bool); 9] = [
     ("workqueue:workqueue_execute_start", false),
 ];
 
-/// What a recording came to.
+/// The result of a recording.
 pub struct Recorded {
     /// The summary for people.
     pub text: String,
-    /// What the command exited with, or 128 and the signal that ended it.
+    /// The command's exit code, or 128 and the signal that ended it.
     pub exit_code: u8,
 }
 

@@ -34,7 +34,7 @@ const RETRY: Duration = Duration::from_millis(10);
 
 /// The signals of this process, blocked.
 pub struct Signals {
-    /// Of `signalfd`, not blocking.
+    /// The queue of `signalfd`, not blocking.
     queue: File,
     /// The last signal that asked this process to end.
     caught: Cell<Option<i32>>,

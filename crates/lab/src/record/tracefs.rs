@@ -13,7 +13,7 @@ use super::text::{self, Kept};
 use super::window::{Inside, Window};
 use crate::failure::Failure;
 
-/// What the names of our instances begin with; the process's number and the time it began follow.
+/// Prefix of our instances' names; the process's number and the time it began follow.
 const PREFIX: &str = "pagedepot-";
 
 /// Records a command and writes the events of its window.
@@ -53,8 +53,8 @@ struct Instance {
 }
 
 impl Instance {
-    /// With buffers of `buffer_mib` MiB per CPU. When they are full, new events are lost, not old
-    /// ones: what remains is whole.
+    /// Makes an instance with buffers of `buffer_mib` MiB per CPU. When they are full, new events
+    /// are lost, not old ones: what remains is whole.
     fn new(buffer_mib: u32, events: &[&str]) -> Result<Self, Failure> {
         let tracefs = permission::tracefs().unwrap_or_else(|| "/sys/kernel/tracing".into());
         let instances = tracefs.join("instances");
@@ -119,12 +119,12 @@ fn sweep(instances: &Path) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Owner {
     id: u32,
-    /// In ticks after boot: numbers are used again.
+    /// Start in ticks after boot: numbers are used again.
     start_time: u64,
 }
 
 impl Owner {
-    /// From an instance's name; `None` for those of others.
+    /// Parses an instance's name; `None` for those of others.
     fn of(name: &str) -> Option<Self> {
         let (id, start_time) = name.strip_prefix(PREFIX)?.split_once('-')?;
         Some(Owner { id: id.parse().ok()?, start_time: start_time.parse().ok()? })
@@ -135,7 +135,7 @@ impl Owner {
     }
 }
 
-/// When a process began, in ticks after boot; `None`: there is none.
+/// Start of a process, in ticks after boot; `None`: there is none.
 fn start_time(id: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     // The second field, the name, may hold anything, also parentheses; the time is the 22nd.

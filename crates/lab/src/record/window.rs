@@ -66,8 +66,8 @@ impl Inside {
             .collect()
     }
 
-    /// As [`run`](Self::run), in a process of its own, which first writes its id to the window's
-    /// file.
+    /// Runs the command like [`run`](Self::run), in a process of its own, which first writes its id
+    /// to the window's file.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -137,7 +137,7 @@ impl Window {
         self.end_ns.saturating_sub(self.start_ns) as f64 / 1e9
     }
 
-    /// How the command ended, unless it exited with 0.
+    /// The end of the command in words, unless it exited with 0.
     pub fn status_text(&self) -> Option<String> {
         match self.status {
             Ok(0) => None,

@@ -1,4 +1,4 @@
-//! What a trace does to blocks, in its order: between the two passes that make a plan.
+//! The actions of a trace on blocks, in its order: between the two passes that make a plan.
 
 use pagedepot::{Mobility, Order};
 

@@ -22,7 +22,7 @@ use crate::design::variant::Store;
 use crate::design::zone;
 use pagedepot_trace::Zoneinfo;
 
-/// How often the kernel decays its caches (`vmstat_update` in `mm/vmstat.c`).
+/// Milliseconds between two decays of the kernel's caches (`vmstat_update` in `mm/vmstat.c`).
 const DECAY_INTERVAL_MS: u64 = 1000;
 
 const ZONE: ZoneId = ZoneId::new(0);
@@ -75,7 +75,7 @@ pub struct ReplayMachine {
     pub pages: u64,
     /// `None`: those the kernel would compute.
     pub watermarks: Option<Watermarks>,
-    /// What keeps the free frames.
+    /// The store of the free frames.
     pub store: Store,
 }
 
@@ -104,7 +104,7 @@ impl ReplayMachine {
     }
 }
 
-/// Why there is no allocator for a trace.
+/// The reason why there is no allocator for a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum DepotError {
     #[error("cannot make an allocator of {pages} pages for this trace: {source}")]

@@ -176,7 +176,7 @@ impl<'r, T: ReplayTarget> Running<'r, T> {
         }
     }
 
-    /// What the run came to when the trace has ended.
+    /// The result of the run when the trace has ended.
     fn outcome(
         &mut self,
         before: &ReplayCounts,
@@ -233,7 +233,7 @@ impl<'r, T: ReplayTarget> Running<'r, T> {
     }
 }
 
-/// What a run without failures allocates and frees.
+/// The volumes that a run without failures allocates and frees.
 fn planned(plan: &Plan) -> (Volume, Volume) {
     let (mut allocated, mut freed) = (Volume::default(), Volume::default());
     for &op in &plan.ops {
@@ -270,7 +270,7 @@ fn held_slots(plan: &Plan) -> Vec<(u32, Order)> {
     (0..).zip(orders).filter_map(|(slot, order)| Some((slot, order?))).collect()
 }
 
-/// What was counted after `before`; `cached_pages` is a level, not a count.
+/// The counts after `before`; `cached_pages` is a level, not a count.
 fn since(now: ReplayCounts, before: &ReplayCounts) -> ReplayCounts {
     ReplayCounts {
         hits: now.hits - before.hits,

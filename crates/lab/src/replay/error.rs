@@ -1,4 +1,4 @@
-//! Why a replay ended without a result.
+//! Errors that end a replay without a result.
 
 use pagedepot_designs::SetupError;
 
@@ -6,7 +6,7 @@ use super::depot::DepotError;
 use super::outcome::ReplayError;
 use pagedepot_trace::TraceError;
 
-/// See the module.
+/// An error that ends a replay without a result.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! What the recorded CPUs' `high` was, at times.
+//! The values of the recorded CPUs' `high`, at times.
 //!
 //! A CPU spills when what it caches reaches `high`. What it caches follows from the zoneinfo and
 //! the kernel's own events; so the first block that a spill returns tells `high` within a batch of
@@ -11,7 +11,7 @@ use super::plan::HighSeen;
 use super::zone_map::ZoneMap;
 use pagedepot_trace::Record;
 
-/// See the module.
+/// The recorded `high` of each CPU and zone, at times.
 #[derive(Default)]
 pub struct Highs {
     /// Pages cached, by the kernel's number of the CPU and by zone.
@@ -22,7 +22,7 @@ pub struct Highs {
 }
 
 impl Highs {
-    /// On a machine that cached this.
+    /// Begins with a machine that cached this.
     pub fn new(zones: &ZoneMap) -> Self {
         let cached = zones.cached().map(|(zone, cpu, pages)| ((cpu, zone), pages as i64)).collect();
         Highs { cached, ..Highs::default() }

@@ -36,7 +36,7 @@ impl PartialOrd for ListKey {
     }
 }
 
-/// What the trace shows of a list.
+/// The part of a list that the trace shows.
 #[derive(Clone, Copy, Default)]
 struct ListSeen {
     /// Blocks that were on the list and left it.
@@ -44,7 +44,7 @@ struct ListSeen {
     refilled: bool,
 }
 
-/// See the module.
+/// The contents of the CPUs' lists when the recording began.
 #[derive(Default)]
 pub struct Initial {
     /// Frames of blocks that the trace has shown already.

@@ -1,4 +1,4 @@
-//! How contiguous free memory is at some point of a replay.
+//! The contiguity of free memory at some point of a replay.
 
 use pagedepot::{Order, Pfn};
 use pagedepot_designs::FreeMap;
@@ -8,10 +8,10 @@ use pagedepot_trace::{Buddyinfo, Pagetypeinfo};
 /// Points of a replay at which the checked run looks, in percent of the operations.
 pub const POINTS: [u32; 5] = [0, 25, 50, 75, 100];
 
-/// See the module.
+/// Contiguity of free memory at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Look {
-    /// How much of the trace has been replayed.
+    /// Percent of the trace that has been replayed.
     pub percent: u32,
     /// Pageblocks that are wholly free in the store.
     pub whole_pageblocks: u64,
@@ -22,7 +22,7 @@ pub struct Look {
 }
 
 impl Look {
-    /// Of a design whose holders hold what is tainted.
+    /// Looks at a design whose holders hold what is tainted.
     pub fn of(percent: u32, map: &FreeMap, tainted: u64) -> Self {
         Look {
             percent,
@@ -32,7 +32,7 @@ impl Look {
         }
     }
 
-    /// Of the kernel, before (0 percent) or after the recording (100).
+    /// Looks at the kernel, before (0 percent) or after the recording (100).
     pub fn of_kernel(percent: u32, free: &Buddyinfo, types: Option<&Pagetypeinfo>) -> Self {
         Look {
             percent,

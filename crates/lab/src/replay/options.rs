@@ -20,7 +20,7 @@ pub struct ZoneinfoPaths {
     pub after: Option<PathBuf>,
 }
 
-/// What a compressed trace may expand to
+/// The limit to which a compressed trace may expand
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct Expand {
     /// Largest expanded size of a compressed trace in MiB (default: 256, or 100 times its size)

@@ -1,4 +1,4 @@
-//! What a run of a plan comes to, and the faults that it finds.
+//! The result of a run of a plan, and the faults that it finds.
 
 use pagedepot_designs::{Census, Volume};
 
@@ -54,15 +54,15 @@ pub struct Outcome {
     pub freed: Volume,
     /// Pages handed out when the trace ended.
     pub held_pages: u64,
-    /// How contiguous free memory was over the run; only of the checked one.
+    /// Contiguity of free memory over the run; only of the checked one.
     pub looks: Vec<Look>,
-    /// What the target's caches did during the run.
+    /// Counts of the target's caches during the run.
     pub counts: ReplayCounts,
     /// Pages in and out of the caches.
     pub balance: Balance,
     /// Most pages cached at once, of those seen between groups of operations.
     pub cached_pages_peak: u64,
-    /// Where the frames were when the trace ended.
+    /// The places of the frames when the trace ended.
     pub census: Census,
     /// Frames that were then neither free, nor cached, nor held, nor the allocator's own.
     pub lost_frames: i64,

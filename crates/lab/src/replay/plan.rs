@@ -16,7 +16,7 @@ pub enum Op {
     Alloc { cpu: u16, zone: u8, order: Order, mobility: Mobility, slot: u32 },
     /// Free and empty a slot.
     Free { cpu: u16, order: Order, slot: u32 },
-    /// The same in an interrupt that came while the CPU refilled its lists of `zone`.
+    /// A free in an interrupt that came while the CPU refilled its lists of `zone`.
     FreeNested { cpu: u16, zone: u8, order: Order, slot: u32 },
     /// Free and empty the slots [`Plan::batch`] names, by one call.
     FreeMany { cpu: u16, first: u32, len: u32 },
@@ -29,13 +29,13 @@ pub enum Op {
 pub struct Plan {
     /// The name in errors and reports.
     pub name: String,
-    /// What the trace holds.
+    /// Summary of the trace.
     pub trace: Summary,
     /// Whether migratetypes are numbered as before Linux 4.4.
     pub old_migratetypes: bool,
-    /// What of it is replayed.
+    /// The part of it that is replayed.
     pub work: Work,
-    /// What the recorded kernel did.
+    /// Counts of the recorded kernel.
     pub kernel: KernelCounts,
     /// The kernel's numbers of the CPUs, ascending; operations name them by their place here.
     pub cpus: Vec<u16>,
@@ -51,13 +51,13 @@ pub struct Plan {
     pub ops: Vec<Op>,
     /// The CPUs' periodic work, in order.
     pub ticks: Vec<Tick>,
-    /// For each CPU without recorded ticks: the time of the first that the recording shows.
+    /// Times of the first tick that the recording shows, for each CPU without recorded ticks.
     pub ticks_unseen: Vec<Tick>,
     /// The first ticks of those, where they could be told from what they did.
     pub ticks_fitted: Vec<Tick>,
-    /// What CPUs' `high` was when they spilled.
+    /// Values of CPUs' `high` when they spilled.
     pub highs_seen: Vec<HighSeen>,
-    /// When the last event was.
+    /// Time of the last event.
     pub end_ms: u32,
     /// Slots needed.
     pub slots: u32,
@@ -69,7 +69,7 @@ pub struct Plan {
 pub struct Before {
     /// Blocks handed out, as far as the trace frees them.
     pub held: Vec<Known>,
-    /// What CPUs cached.
+    /// Pages that CPUs cached.
     pub cached: Vec<Cached>,
 }
 
@@ -82,7 +82,7 @@ pub struct Known {
     pub mobility: Mobility,
 }
 
-/// What a CPU's `high` in a zone was when it spilled.
+/// The value of a CPU's `high` in a zone when it spilled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HighSeen {
     pub ms: u32,
@@ -177,11 +177,11 @@ pub struct Work {
     pub remote_frees: u64,
     /// Most pages held at once.
     pub held_pages_peak: u64,
-    /// What is held when the trace ends.
+    /// Blocks that are held when the trace ends.
     pub held: Volume,
 }
 
-/// What the recorded kernel did, by its own events.
+/// Counts of the recorded kernel, by its own events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelCounts {
     /// `mm_page_alloc_zone_locked` with `percpu_refill=1`: free lists to a CPU's list.

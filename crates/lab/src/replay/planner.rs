@@ -53,7 +53,7 @@ pub struct Planner {
     /// The zone of the last refill of each CPU whose allocation has not yet come.
     refilling: HashMap<u16, u8>,
     ticks: Ticks,
-    /// What pages of each pageblock were used for, by its number.
+    /// The mobility that pages of each pageblock had, by its number.
     pageblocks: HashMap<u64, Mobility>,
     migratetypes: Migratetypes,
 }
@@ -61,7 +61,7 @@ pub struct Planner {
 /// A CPU's frees that may turn out to be part of a batch.
 #[derive(Default)]
 struct Batching {
-    /// Their steps, by frame.
+    /// Steps of those frames, by frame.
     recent: HashMap<u64, usize>,
     /// The batch being named, or 0.
     batch: u32,
@@ -375,15 +375,15 @@ fn pageblock(pfn: u64) -> u64 {
     pfn / u64::from(Order::PAGEBLOCK.frames())
 }
 
-/// How the recorded kernel numbers migratetypes.
+/// The recorded kernel's numbers for migratetypes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Migratetypes {
-    /// As today, until the trace tells.
+    /// Today's numbers, until the trace tells.
     #[default]
     Untold,
-    /// As since Linux 4.4: movable is 1, reclaimable 2.
+    /// Numbers since Linux 4.4: movable is 1, reclaimable 2.
     New,
-    /// As before: reclaimable is 1, movable 2.
+    /// Numbers before: reclaimable is 1, movable 2.
     Old,
 }
 

@@ -13,10 +13,10 @@ use crate::names::Design;
 use crate::report::account::Account;
 use pagedepot_trace::{EventKind, printable};
 
-/// How many command names a report lists.
+/// Most command names that a report lists.
 const COMMANDS_SHOWN: usize = 4;
 
-/// What was replayed, what each design did with it, and what the kernel had done.
+/// A trace that was replayed, the results of each design, and the kernel's.
 #[derive(Clone, Debug)]
 pub struct Replayed {
     pub trace: Trace,
@@ -26,7 +26,7 @@ pub struct Replayed {
     pub kernel: Kernel,
 }
 
-/// What a design did with the trace.
+/// The result of a design for the trace.
 #[derive(Clone, Debug)]
 pub struct Replay {
     pub design: Design,
@@ -38,7 +38,7 @@ pub struct Replay {
     pub event_ns: Vec<f64>,
     /// Pages each CPU had cached when the trace ended.
     pub cached_pages: Vec<CpuPages>,
-    /// What the checked run went through.
+    /// The story of the checked run.
     pub story: Story,
 }
 
@@ -56,7 +56,7 @@ pub struct Trace {
     pub events: Vec<(&'static str, u64)>,
     /// The busiest commands and their events.
     pub commands: Vec<(String, u64)>,
-    /// What of the recording, and of the files beside it, was read and what was not.
+    /// The account of the recording, and of the files beside it: what was read and what was not.
     pub account: Account,
     /// Whether a zoneinfo told what there was before.
     pub machine_known: bool,
@@ -72,7 +72,7 @@ pub struct Kernel {
     pub counts: KernelCounts,
     /// Pages each CPU had cached after the recording, if a zoneinfo tells.
     pub cached_pages: Option<Vec<CpuPages>>,
-    /// How contiguous free memory was before and after the recording, as far as that was saved.
+    /// Contiguity of free memory before and after the recording, as far as that was saved.
     pub looks: Vec<Look>,
 }
 
@@ -96,7 +96,7 @@ impl Replayed {
 }
 
 impl Replay {
-    /// What the checked run of a plan ended with, and how long the others took.
+    /// Makes the result from the end of the checked run of a plan, and the times of the others.
     pub fn new(
         plan: &Plan,
         (design, store): (Design, Store),

@@ -67,7 +67,7 @@ fn ticks(design: Design) -> bool {
     !matches!(design, Design::ZoneLock | Design::Magazine | Design::Depot)
 }
 
-/// What a run replays into.
+/// The design that a run replays into.
 #[derive(Clone, Copy)]
 struct ReplayInto<'p> {
     design: Design,

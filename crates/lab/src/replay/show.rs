@@ -194,7 +194,7 @@ impl Replayed {
     }
 }
 
-/// What `write` writes.
+/// The text that `write` writes.
 fn written(write: impl FnOnce(&mut String) -> fmt::Result) -> String {
     let mut text = String::new();
     write(&mut text).expect("writing to a string does not fail");

@@ -1,4 +1,4 @@
-//! What a replay asks of an allocator.
+//! The calls of a replay to an allocator.
 
 use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
 use pagedepot_designs::{Census, FreeMap, Volume};
@@ -13,7 +13,7 @@ pub trait ReplayTarget {
         let _ = now_ms;
     }
 
-    /// What a CPU does about once a second by the trace's clock.
+    /// Does the work of a CPU about once a second by the trace's clock.
     fn tick(&mut self, cpu: CpuId) {
         let _ = cpu;
     }
@@ -50,13 +50,13 @@ pub trait ReplayTarget {
     /// Makes two blocks of order - 1 of one that is allocated, to be freed on their own.
     fn halve(&mut self, pfn: Pfn, order: Order);
 
-    /// What the caches did since the allocator was made.
+    /// Counts of the caches since the allocator was made.
     fn counts(&self) -> ReplayCounts;
 
     /// Pages cached now, by all CPUs. Asked between groups of events, outside the measured time.
     fn cached_pages_total(&self) -> u64;
 
-    /// Where all frames are, counted one by one.
+    /// Counts the frames in each place, one by one.
     ///
     /// # Errors
     /// When the metadata contradict each other, or a frame is in two places.
@@ -86,8 +86,7 @@ pub fn sum(one: Volume, other: Volume) -> Volume {
     Volume { blocks: one.blocks + other.blocks, pages: one.pages + other.pages }
 }
 
-/// What was counted after `before`. Saturating: counters that went back are for the balance to
-/// find.
+/// The volume after `before`. Saturating: counters that went back are for the balance to find.
 pub fn since(now: Volume, before: Volume) -> Volume {
     Volume {
         blocks: now.blocks.saturating_sub(before.blocks),
@@ -95,7 +94,7 @@ pub fn since(now: Volume, before: Volume) -> Volume {
     }
 }
 
-/// What a target did. All but the last only grow.
+/// Counts of a target. All but the last only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplayCounts {
     /// Allocations and frees served by the CPU's own front.

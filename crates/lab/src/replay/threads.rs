@@ -67,7 +67,7 @@ fn preload<S: Store>(spin: &Spin<S>, plan: &Plan, before: Option<&Zoneinfo>) {
     }
 }
 
-/// What a replay asks of a design besides [`PageCache`].
+/// The calls of a replay to a design besides [`PageCache`].
 pub trait Replays: PageCache {
     /// Begins where the recorded machine was, if the design has lists as the kernel has.
     fn begin(&self, plan: &Plan, before: Option<&Zoneinfo>) {
@@ -205,7 +205,8 @@ impl<D: ThreadDesign + Replays> ReplayTarget for ThreadTarget<D> {
         Ok(census)
     }
 
-    /// After each drain all owners tick and idle: some designs leave their caches to them.
+    /// Drains all caches; all owners tick and idle after each drain, because some designs leave
+    /// their caches to them.
     fn drain_all(&mut self) {
         for _ in 0..3 {
             self.design.drain(Scope::ALL, Mode::Full);

@@ -1,5 +1,5 @@
-//! When each recorded CPU did its periodic work (`vmstat_update` in `mm/vmstat.c`), which lowers
-//! `high` and returns what is above.
+//! Times at which each recorded CPU did its periodic work (`vmstat_update` in `mm/vmstat.c`), which
+//! lowers `high` and returns what is above.
 //!
 //! `pagedepot record` records each. Other recordings show it only when pages were returned: then a
 //! kernel worker drains. Its timer is deferrable and rounded, so that intervals are often a little

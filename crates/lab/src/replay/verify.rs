@@ -18,7 +18,7 @@ pub struct Verify<'t, T> {
     story: Story,
 }
 
-/// What a watched run went through.
+/// The story of a watched run.
 #[derive(Clone, Debug, Default)]
 pub struct Story {
     /// Pages cached by all CPUs, by the trace's milliseconds.
@@ -43,7 +43,7 @@ impl<'t, T: ReplayTarget> Verify<'t, T> {
         }
     }
 
-    /// How contiguous free memory was over the run, and what happened.
+    /// Contiguity of free memory over the run, and its story.
     pub fn into_parts(self) -> (Vec<Look>, Story) {
         (self.looks, self.story)
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use pagedepot_trace::Zoneinfo;
 
-/// See the module. Zones are numbered by their place in the zoneinfo.
+/// The zones of the recorded machine. Zones are numbered by their place in the zoneinfo.
 #[derive(Clone, Debug, Default)]
 pub struct ZoneMap {
     frames: Vec<Range<u64>>,

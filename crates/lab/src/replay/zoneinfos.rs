@@ -48,7 +48,7 @@ impl Zoneinfos {
         Ok(Zoneinfos { before: read("before")?, after: read("after")?, free })
     }
 
-    /// How contiguous the kernel's free memory was, as far as that was saved.
+    /// Contiguity of the kernel's free memory, as far as that was saved.
     pub fn looks(&self) -> Vec<Look> {
         let told = [0, 100].into_iter().zip(&self.free);
         told.filter_map(|(percent, free)| {

@@ -1,4 +1,5 @@
-//! What was read of an input and what was not: one line for people, and an object for scripts.
+//! The account of an input, of what was read and what was not: one line for people, and an object
+//! for scripts.
 
 use std::fmt;
 
@@ -16,7 +17,7 @@ pub struct Account {
     name: String,
     lines: u64,
     events: u64,
-    /// What was left out, or taken for something that the input does not tell.
+    /// Parts that were left out, or taken for something that the input does not tell.
     parts: Vec<Part>,
 }
 
@@ -30,7 +31,7 @@ struct Part {
 }
 
 impl Account {
-    /// What a trace holds, and what of it is no event.
+    /// Accounts for a trace: its events, and the lines that are no events.
     pub fn new(name: &str, trace: &Summary) -> Self {
         let (lines, events) = (trace.lines, trace.counts.total());
         let mut account = Account { name: printable(name), lines, events, parts: Vec::new() };

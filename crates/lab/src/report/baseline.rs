@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use crate::failure::Failure;
 
-/// Where baselines are kept.
+/// The folder of baselines.
 ///
 /// # Errors
 /// When no variable says where.

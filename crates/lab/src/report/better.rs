@@ -1,4 +1,4 @@
-//! Which way a metric is better.
+//! The direction in which a metric is better.
 
 use super::document::ResultRow;
 

@@ -43,7 +43,7 @@ impl From<&str> for Block {
     }
 }
 
-/// What goes below the bounds' rows.
+/// The line below the bounds' rows.
 const BOUNDS: &str = "* a bound, not an allocator: an array per CPU, without store and limits; its \
                       drain only clears a count.";
 
@@ -59,8 +59,8 @@ pub fn laid_out(blocks: &[Block], width: usize) -> String {
     text
 }
 
-/// What the columns of the tables mean, a line each, and that floors are bounds; empty where all
-/// is self-evident.
+/// The meaning of the tables' columns, a line each, and that floors are bounds; empty where all is
+/// self-evident.
 pub fn legend(blocks: &[Block], width: usize) -> String {
     let tables = || {
         blocks.iter().filter_map(|block| match block {
@@ -185,8 +185,8 @@ pub fn fitted(table: &Table, width: usize) -> String {
     text
 }
 
-/// As many of the columns from `first` on beside each other as fit, the next ones below, behind the
-/// columns before `first` again.
+/// Lays out as many of the columns from `first` on beside each other as fit, the next ones below,
+/// behind the columns before `first` again.
 pub fn continued(table: &Table, first: usize, width: usize) -> String {
     let count = table.column_max_content_widths().len();
     let (mut text, mut from) = (String::new(), first);

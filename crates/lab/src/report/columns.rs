@@ -1,4 +1,4 @@
-//! What the headings of tables mean, and which columns give way in a narrow terminal.
+//! The meaning of tables' headings, and the order in which columns give way in a narrow terminal.
 //!
 //! A heading that is not self-evident has a line here, and the line is printed below the tables
 //! that have it.
@@ -6,7 +6,7 @@
 /// A column, by its heading.
 struct Column {
     heading: &'static str,
-    /// Which columns give way first: those of the highest rank. Rank 0 stays.
+    /// The rank at which a column gives way, the highest first. Rank 0 stays.
     rank: u8,
     /// Empty where the heading says it all.
     means: &'static str,
@@ -97,12 +97,12 @@ fn find(heading: &str) -> Option<&'static Column> {
     COLUMNS.iter().find(|column| column.heading == heading)
 }
 
-/// How soon the column gives way: 0 never, 9 first.
+/// The rank at which the column gives way: 0 never, 9 first.
 pub fn rank(heading: &str) -> u8 {
     find(heading).map_or(RANK_OTHER, |column| column.rank)
 }
 
-/// What the heading means, if it needs to be said.
+/// The meaning of the heading, if it needs to be said.
 pub fn means(heading: &str) -> Option<&'static str> {
     find(heading).map(|column| column.means).filter(|means| !means.is_empty())
 }

@@ -20,21 +20,21 @@ const SCHEMA: u64 = 1;
 /// A result file.
 #[derive(Debug, Deserialize)]
 pub struct Document {
-    /// What is known of the machine, by the names that `--json` uses.
+    /// Facts about the machine, by the names that `--json` uses.
     #[serde(default)]
     pub machine: BTreeMap<String, Value>,
     #[serde(default)]
     pub command: String,
     #[serde(default)]
     pub seed: Option<u64>,
-    /// How it was measured, where the file says so.
+    /// The settings of the measurement, where the file has them.
     #[serde(default)]
     pub settings: Option<Value>,
-    /// Where printed figures are from.
+    /// The source of printed figures.
     #[serde(default)]
     pub source: Option<String>,
     pub results: Vec<ResultRow>,
-    /// What disturbed the run, where the file says so.
+    /// The disturbances of the run, where the file has them.
     #[serde(default)]
     pub noise: Option<Noise>,
     /// Whether the user ended the run before all was measured.

@@ -34,7 +34,7 @@ struct ResultFile<'r> {
     maps: &'r [BlockMap],
 }
 
-/// What goes before the figures.
+/// The header before the figures.
 #[derive(Debug, Serialize)]
 pub struct Header<'r> {
     pub machine: &'r Machine,
@@ -59,7 +59,8 @@ pub struct FileSettings {
 /// Options of one command that change figures and are not among the rows' params, by name.
 pub type More = BTreeMap<&'static str, Value>;
 
-/// Where `--json` writes. An existing file keeps its contents until the new ones are complete.
+/// The file that `--json` writes. An existing file keeps its contents until the new ones are
+/// complete.
 pub enum JsonOutput {
     /// `--json -`.
     Stdout,

@@ -5,7 +5,7 @@ use std::fs;
 
 use serde::Serialize;
 
-/// See the module.
+/// The machine and the settings under which figures were measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// The CPUs' model, as the kernel names it.

@@ -25,7 +25,7 @@ pub struct Row {
     pub unit: &'static str,
     /// Number of CPUs in use.
     pub cpus: u32,
-    /// See [`Params`].
+    /// The params that tell the row from others.
     pub params: Params,
     /// The median of the samples.
     pub median: f64,
@@ -38,15 +38,15 @@ pub struct Row {
 pub struct Series {
     pub workload: String,
     pub design: String,
-    /// What the values are of; it ends in the unit.
+    /// Name of the values; it ends in the unit.
     pub metric: String,
-    /// What the positions are: `ms`, or `events`.
+    /// Unit of the positions: `ms`, or `events`.
     pub over: String,
     /// Pairs of a position and a value, by position.
     pub points: Vec<(f64, f64)>,
 }
 
-/// How full each pageblock of a design's memory was at the end of a run.
+/// The share of each pageblock of a design's memory that was used at the end of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BlockMap {
     pub workload: String,
@@ -111,7 +111,7 @@ impl Report {
         self.accounts.push(account);
     }
 
-    /// What was read of each input.
+    /// The accounts of each input.
     pub fn accounts(&self) -> &[Account] {
         &self.accounts
     }

@@ -4,7 +4,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use crate::harness::samples;
 
-/// What a cell without a figure shows.
+/// The text of a cell without a figure.
 pub const NONE: &str = "-";
 
 /// A table with these headings.

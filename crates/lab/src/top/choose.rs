@@ -1,4 +1,4 @@
-//! Which program `top` shows.
+//! The choice of the program that `top` shows.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ pub(super) fn reader(named: Option<&str>) -> Result<Reader, Failure> {
     }
 }
 
-/// Why a program cannot be shown.
+/// The error for a program that cannot be shown.
 pub(super) fn refused(error: ReadError) -> Failure {
     Failure::Run(error.to_string())
 }

@@ -93,7 +93,7 @@ fn fitting(columns: &[Column], width: u16) -> &[Column] {
     &columns[..columns.iter().take_while(|column| fits(column)).count()]
 }
 
-/// Why a table is empty.
+/// The reason why a table is empty.
 fn nothing(screen: &Screen) -> &'static str {
     match screen.tab {
         Tab::Areas => "The program publishes no address space (Publisher::space), or has no areas.",

@@ -30,12 +30,12 @@ use self::state::{Screen, Wish};
 use crate::args;
 use crate::failure::Failure;
 
-/// How long a program may take to answer.
+/// Time that a program may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
-/// Between two looks for keys and signals.
+/// Time between two looks for keys and signals.
 const KEYS: Duration = Duration::from_millis(100);
 
-/// See the module.
+/// Options of `top`.
 #[derive(Clone, Debug, Args)]
 pub struct TopOptions {
     /// The program: its process id, or the file that it publishes (default: the only one there is)
@@ -86,7 +86,7 @@ fn ends() -> io::Result<Arc<AtomicBool>> {
     Ok(ends)
 }
 
-/// What is needed to go on showing.
+/// The state of a view that goes on.
 struct Live {
     reader: Reader,
     terminal: DefaultTerminal,

@@ -1,4 +1,4 @@
-//! What is shown, and what keys change.
+//! The state of the screen, and the keys that change it.
 
 use pagedepot_linux::publish::{Request, Snapshot};
 use pagedepot_linux::{CpuId, Mode};
@@ -7,13 +7,13 @@ use ratatui::widgets::TableState;
 
 use super::tables::{Line, Looks, Tab};
 
-/// What a key wants.
+/// The wish behind a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Wish {
     Nothing,
-    /// To draw what is there.
+    /// The wish to draw the screen again.
     Redraw,
-    /// To look again now.
+    /// The wish to look again now.
     Look,
     Drain(Request),
     End,
@@ -26,7 +26,7 @@ pub(super) struct Sort {
     pub descends: bool,
 }
 
-/// See the module.
+/// The state of the screen.
 pub(super) struct Screen {
     pub looks: Looks,
     pub pid: u32,
@@ -122,7 +122,7 @@ impl Screen {
             lines.get(at.min(lines.len().saturating_sub(1))).map(|line| line.id.clone());
     }
 
-    /// What an event of the terminal wants.
+    /// Handles an event of the terminal; returns the wish behind it.
     pub fn on(&mut self, event: &Event) -> Wish {
         match event {
             Event::Key(key) if key.kind != KeyEventKind::Release => self.on_key(key),

@@ -9,7 +9,7 @@ use pagedepot_linux::views::{CpuCache, Zone};
 
 use crate::report::printable;
 
-/// What can be looked at.
+/// The tables that can be looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tab {
     Cpus,
@@ -58,7 +58,7 @@ impl Cell {
         Cell { text: printable(name), key: 0.0 }
     }
 
-    /// By key, then by text.
+    /// Compares by key, then by text.
     pub fn compare(&self, other: &Cell) -> Ordering {
         self.key.total_cmp(&other.key).then_with(|| self.text.cmp(&other.text))
     }
@@ -155,14 +155,14 @@ impl Tab {
     }
 }
 
-/// What was seen now, and before.
+/// The snapshots of now and before.
 pub(super) struct Looks {
     pub now: Snapshot,
     pub before: Option<Snapshot>,
 }
 
 impl Looks {
-    /// By how much a figure grew per second.
+    /// Growth of a figure per second.
     fn rate(&self, now: u64, before: impl FnOnce(&Snapshot) -> Option<u64>) -> Option<f64> {
         let earlier = self.before.as_ref()?;
         let seconds = self.now.at.checked_sub(earlier.at)?.as_secs_f64();

@@ -1,4 +1,4 @@
-//! What `top` shows, once and as text.
+//! The text that `top` prints once.
 
 use std::fmt::Write as _;
 
@@ -32,7 +32,7 @@ pub(super) fn heading(seen: &Snapshot, pid: u32) -> String {
     )
 }
 
-/// How threads reach caches, in words.
+/// The way in which threads reach caches, in words.
 fn way(fronts: &str) -> String {
     match fronts {
         "Sequences" => "sequences".to_owned(),

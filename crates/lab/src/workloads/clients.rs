@@ -11,7 +11,7 @@ pub enum Clients {
 }
 
 impl Clients {
-    /// From `auto` or `1,2,4`.
+    /// Parses `auto` or `1,2,4`.
     ///
     /// # Errors
     /// Says what may be given.

@@ -19,7 +19,7 @@ use crate::report::{Report, counted, table};
 
 const NAME: &str = "hot";
 
-/// See the module.
+/// The workload `hot`.
 pub const WORKLOAD: Workload = Workload::new(NAME, DESIGNS, run);
 
 /// Designs that hand out blocks, and the depot's owned pages, and its numbers on isolated CPUs,
@@ -57,7 +57,7 @@ pub fn pair_ns<A: Allocator>(allocator: &A, pairs: u64) -> f64 {
     start.elapsed().as_nanos() as f64 / pairs as f64
 }
 
-/// As many CPUs as count as isolated: more than any machine has.
+/// Number of CPUs that count as isolated: more than any machine has.
 const CPUS_MAX: u32 = 1 << 13;
 
 /// A depot for `demand`. All CPUs count as isolated, or none.

@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::names::Design;
 use crate::report::Report;
 
-/// See the module.
+/// The workload `netperf`.
 pub const WORKLOAD: Workload = Workload::new(NAME, Design::PAGED, run);
 
 const NAME: &str = "netperf";

@@ -31,7 +31,7 @@ use crate::report::{Report, counted, table};
 
 const NAME: &str = "process-magazines";
 
-/// See the module.
+/// The workload `process-magazines`.
 pub const WORKLOAD: Workload = Workload { drains: true, ..Workload::new(NAME, DESIGNS, run) };
 
 /// Designs whose caches drains of all CPUs empty, and the one that the workload is about.
@@ -139,7 +139,7 @@ struct Processes<M> {
     drains: Tally,
 }
 
-/// What drains did so far.
+/// Counts of the drains so far.
 #[derive(Default)]
 struct Tally {
     drains: AtomicU64,

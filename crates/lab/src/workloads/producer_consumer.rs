@@ -15,7 +15,7 @@ use crate::report::{Report, counted};
 
 const NAME: &str = "producer-consumer";
 
-/// See the module.
+/// The workload `producer-consumer`.
 pub const WORKLOAD: Workload = Workload::new(NAME, Design::BLOCKS, run);
 
 const FRAME: Metric = ("frame_ns", "ns");

@@ -13,7 +13,7 @@ use crate::names::Design;
 use crate::report::Report;
 use crate::report::rows::Metric;
 
-/// See the module.
+/// The workload `ring-stream`.
 pub const WORKLOAD: Workload = Workload { tunes: true, ..Workload::new(NAME, Design::PAGED, run) };
 
 const NAME: &str = "ring-stream";

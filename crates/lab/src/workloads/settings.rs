@@ -1,4 +1,4 @@
-//! How workloads are measured: CPUs, samples, effort, designs and their variants.
+//! Settings of workloads: CPUs, samples, effort, designs and their variants.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -16,18 +16,18 @@ use crate::harness::{Contender, Drains, Pace, Schedule, Series, Subject, cpus, i
 use crate::names::{Design, list};
 use crate::report::{Progress, counted, table};
 
-/// How much to measure.
+/// The amount to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
     /// Everything: figures that can be judged.
     Full,
     /// The most important parts of it.
     Short,
-    /// As little as shows that it works.
+    /// The least that shows that it works.
     Quick,
 }
 
-/// How to measure.
+/// Settings of a measurement.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The CPUs to use.
@@ -40,7 +40,7 @@ pub struct Settings {
     pub rounds: u32,
     /// Whether the user said how many.
     pub rounds_given: bool,
-    /// How much of the workload to run.
+    /// The amount of the workload to run.
     pub effort: Effort,
     /// Seed of random numbers.
     pub seed: u64,
@@ -54,9 +54,9 @@ pub struct Settings {
     pub tune: bool,
     /// The orders of blocks asked for; none: the workload's own.
     pub orders: Vec<u32>,
-    /// How much memory to fill, and how.
+    /// The memory to fill, and the way to fill it.
     pub fill: FillOptions,
-    /// Where to show progress.
+    /// The place for progress.
     pub progress: Progress,
     /// Memory that the threads' designs share.
     pub memory: SharedPool,
@@ -66,7 +66,7 @@ pub struct Settings {
 const ROUNDS_QUICK: u32 = 11;
 
 impl Settings {
-    /// What the options ask for, on the first CPUs, as many as they say.
+    /// Makes settings from the options, on the first CPUs, as many as they name.
     ///
     /// # Errors
     /// When this process may not use so many CPUs.
@@ -125,7 +125,7 @@ impl Settings {
         }
     }
 
-    /// Why a design cannot run here as asked for.
+    /// The reason why a design cannot run here as asked for.
     pub fn why_not(&self, design: Design) -> Option<String> {
         let undrained = self.drains.is_some() && !Design::PAGED.contains(&design);
         let undrained = undrained.then(|| {
@@ -137,7 +137,7 @@ impl Settings {
         unavailable(design).or_else(|| self.variant.refuses(design)).or(undrained)
     }
 
-    /// What a workload on the first `cpus` CPUs asks of designs.
+    /// The demand on designs of a workload on the first `cpus` CPUs.
     pub fn demand(&self, cpus: usize, blocks_per_cpu: u32, frames_per_block: u32) -> Demand {
         let (variant, memory) = (self.variant, self.memory.clone());
         Demand {
@@ -157,7 +157,7 @@ impl Settings {
         Duration::from_millis(if self.effort == Effort::Quick { 2 } else { 10 })
     }
 
-    /// As many windows as asked for, of the usual length.
+    /// A schedule of as many windows as asked for, of the usual length.
     pub fn schedule(&self) -> Schedule {
         Schedule { rounds: self.rounds, pace: Pace::Lasting(self.window()), drains: None }
     }
@@ -197,7 +197,7 @@ impl Settings {
         self.interleave_on(what, contenders, &self.cpus[..cpus], schedule)
     }
 
-    /// The same with a seat on each of these CPUs, which may come up more than once.
+    /// Interleaves contenders with a seat on each of these CPUs, which may come up more than once.
     pub fn interleave_on<const M: usize>(
         &self,
         what: &str,
@@ -219,7 +219,7 @@ impl Settings {
         Ok(series)
     }
 
-    /// What to add to a table's heading: drains behind the workload, too few windows to judge by.
+    /// The addition to a table's heading: drains behind the workload, too few windows to judge by.
     pub fn caveat(&self) -> String {
         let drains = self.drains.map(|per_s| format!("; {per_s} drains of all CPUs per second"));
         let few = (self.rounds as usize) < ROUNDS_TO_JUDGE;

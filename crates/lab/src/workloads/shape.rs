@@ -1,4 +1,4 @@
-//! How much memory a workload fills, how much of it becomes free, and in how many rounds.
+//! The memory that a workload fills, the share of it that becomes free, and the number of rounds.
 
 use crate::design::{Demand, PAGE_BYTES};
 use crate::failure::Failure;
@@ -9,8 +9,8 @@ use crate::workloads::settings::{Effort, Settings};
 /// Runs, unless `--runs` says how many.
 const RUNS: u32 = 3;
 
-/// What a workload takes where the options do not say: the first of each pair in a full run, the
-/// second in a short one.
+/// Values that a workload takes where the options have none: the first of each pair in a full run,
+/// the second in a short one.
 #[derive(Clone, Copy, Debug)]
 pub struct Usual {
     pub mib: [u32; 2],
@@ -18,13 +18,13 @@ pub struct Usual {
     pub rounds: [u32; 2],
 }
 
-/// See the module.
+/// The size of a workload's memory, and the number of its rounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub pages: u64,
     pub free_percent: u32,
     pub rounds: u32,
-    /// How large surges are, in percent of what is published.
+    /// Size of the surges, in percent of what is published.
     pub surges_percent: u32,
     /// Whether designs that can move blocks during the rounds.
     pub moves: bool,
@@ -34,7 +34,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// What the options ask for, or what is usual.
+    /// Takes the values of the options, or the usual ones.
     pub fn new(settings: &Settings, usual: &Usual) -> Self {
         let is_quick = settings.effort == Effort::Quick;
         let mib = settings.fill.memory_mib.unwrap_or(usual.mib[usize::from(is_quick)]);
@@ -61,7 +61,7 @@ impl Shape {
         (1..=self.runs).take_while(|_| !stop::is_asked()).try_for_each(run)
     }
 
-    /// What each design is made for: all of the memory, and a seat per thread.
+    /// The demand on each design: all of the memory, and a seat per thread.
     pub fn demand(&self, settings: &Settings) -> Demand {
         Demand {
             memory_pages: Some(self.pages),

@@ -1,4 +1,4 @@
-//! What a workload of `bench` is.
+//! The definition of a workload of `bench`.
 
 use std::fmt;
 

@@ -1,3 +1,3 @@
-//! What the trace tests share.
+//! The common part of the trace tests.
 
 pub mod naive;

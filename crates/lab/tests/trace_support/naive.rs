@@ -12,7 +12,7 @@ const ORDERS_CACHED: usize = 4;
 
 pub struct Naive {
     free: Vec<bool>,
-    /// Where the search begins: all below is taken.
+    /// First frame of the search: all below is taken.
     first_free: usize,
     /// Blocks by CPU, then order and mobility.
     stacks: Vec<Vec<Vec<Pfn>>>,
@@ -54,7 +54,7 @@ impl Naive {
         self.first_free = self.first_free.min(pfn.index());
     }
 
-    /// Which stack serves a block, and the order and mobility it stands for.
+    /// The stack that serves a block, and the order and mobility it stands for.
     fn stack(order: Order, mobility: Mobility) -> Option<usize> {
         (order.index() < ORDERS_CACHED).then(|| order.index() * Mobility::COUNT + mobility.index())
     }

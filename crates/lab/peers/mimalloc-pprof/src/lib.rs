@@ -1,12 +1,12 @@
-//! What `pagedepot bench drain --design mimalloc-pprof` calls of the crate mimalloc-pprof, with its
-//! feature `owner-gate`: threads take a gate of their own for each call, and `purge_all` sweeps the
-//! heap of every thread whose gate is open.
+//! The calls of `pagedepot bench drain --design mimalloc-pprof` to the crate mimalloc-pprof, with
+//! its feature `owner-gate`: threads take a gate of their own for each call, and `purge_all` sweeps
+//! the heap of every thread whose gate is open.
 
 use std::ffi::{c_int, c_void};
 
 use mimalloc_pprof::{PurgeFlags, options, purge_all_ex, sys};
 
-/// How long a purge waits for threads that are inside of a call, in milliseconds: as
+/// Milliseconds for which a purge waits for threads that are inside of a call: the default of
 /// `mi_purge_all`.
 const WAIT_MS: usize = mimalloc_pprof::PURGE_ALL_DEFAULT_WAIT_MS;
 

@@ -14,7 +14,7 @@ use crate::harness::clock::Scale;
 use crate::harness::{Contender, Seat, Subject, interrupts, lock};
 use crate::names::Design;
 
-/// How often to drain.
+/// The rate of drains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
     /// So many times a second; 0 is never.
@@ -38,7 +38,7 @@ impl Rate {
 /// itself: interruptions, mean pages that a drain left pending, and mean ns until they were
 /// collected.
 pub const METRICS: usize = 10;
-/// Of these: interrupts on the owner's CPU.
+/// Index of the metric that counts interrupts on the owner's CPU.
 pub const INTERRUPTS: usize = 6;
 
 /// Number of metrics that the owner knows: the first four.
@@ -62,10 +62,10 @@ pub struct Busy<A: Allocator> {
 #[derive(Default)]
 #[repr(align(128))]
 pub struct BusyLink {
-    /// By the drainer: windows begun and ended.
+    /// Windows begun and ended; the drainer writes these.
     begun: AtomicU64,
     ended: AtomicU64,
-    /// By the drainer: fills wanted.
+    /// Fills wanted; the drainer writes this.
     wanted: AtomicU64,
     by_owner: ByOwner,
 }

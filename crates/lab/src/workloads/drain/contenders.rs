@@ -22,7 +22,7 @@ const RATES: [Rate; 5] = [
     Rate::BackToBack,
 ];
 
-/// What a contender whose owner works measures.
+/// The measurement of a contender whose owner works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OfBusy {
     pub design: Design,
@@ -31,7 +31,7 @@ pub struct OfBusy {
     pub rate: Rate,
 }
 
-/// What a contender whose owner does not run measures.
+/// The measurement of a contender whose owner does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OfHalted {
     pub design: Design,

@@ -8,7 +8,7 @@ use crate::harness::clock::{self, Scale, ticks};
 /// Drains longer than this are counted as this long.
 const DRAIN_TICKS_MAX: u64 = 1 << 40;
 
-/// See the module. Its size is fixed: memory that grows is memory given back, and that interrupts
+/// Times of drains. Its size is fixed: memory that grows is memory given back, and that interrupts
 /// the owner.
 pub struct DrainTimes {
     ticks: Histogram<u32>,
@@ -67,7 +67,7 @@ impl DrainTimes {
     }
 }
 
-/// What a design counted between two moments.
+/// Counts of a design between two moments.
 #[derive(Clone, Copy)]
 pub struct Counted {
     /// Times that a drain stopped a CPU, by the design's own count.
@@ -78,7 +78,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Between `before` and `after`; not-a-number for designs that do not count.
+    /// Counts between `before` and `after`; not-a-number for designs that do not count.
     pub fn between(before: Option<Counts>, after: Option<Counts>) -> Self {
         let Some((before, after)) = before.zip(after) else {
             return Counted { interruptions: f64::NAN, collect_ns: f64::NAN };

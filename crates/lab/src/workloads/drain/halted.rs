@@ -17,7 +17,7 @@ use crate::harness::barrier::Waiter;
 use crate::harness::clock::Scale;
 use crate::harness::{Contender, Seat, Subject, interrupts, lock};
 
-/// What the owner does, and where.
+/// The state of the owner, and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Asleep, outside the allocator; its CPU is idle.
@@ -55,10 +55,10 @@ pub struct Halted<A: Allocator> {
 /// State shared by owner and drainer. Counts only grow.
 #[derive(Default)]
 pub struct HaltedLink {
-    /// By the drainer: drains prepared and done.
+    /// Drains prepared and done; the drainer writes these.
     wanted: AtomicU64,
     drained: AtomicU64,
-    /// By the owner: fills done.
+    /// Fills done; the owner writes this.
     filled: AtomicU64,
     /// The owner, to wake or to stop, while a window lasts.
     thread: Mutex<Option<(Thread, Target)>>,

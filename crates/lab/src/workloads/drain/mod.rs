@@ -38,7 +38,7 @@ use crate::harness::{Contender, Pace, Schedule};
 use crate::names::{Design, joined};
 use crate::report::Report;
 
-/// See the module.
+/// The workload `drain`.
 pub const WORKLOAD: Workload = Workload { drains: true, ..Workload::new(NAME, DESIGNS, run) };
 
 /// Designs whose caches another CPU can take back.

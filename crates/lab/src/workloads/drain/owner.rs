@@ -1,4 +1,4 @@
-//! What the owner of the drained CPU does.
+//! The work of the owner of the drained CPU.
 
 use hdrhistogram::Histogram;
 

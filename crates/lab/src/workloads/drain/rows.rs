@@ -41,7 +41,7 @@ const BURSTS: [Metric; busy::METRICS] = [
     ("burst_collect_ns", "ns"),
 ];
 
-/// By the metrics of [`halted::METRICS`].
+/// Names and units of the metrics of [`halted::METRICS`].
 const IDLE: [Metric; halted::METRICS] = [
     ("idle_drain_ns", "ns"),
     ("idle_drain_longest_ns", "ns"),

@@ -1,4 +1,4 @@
-//! Where single frames come from: an allocator of frames, or the kernel.
+//! Sources of single frames: an allocator of frames, or the kernel.
 
 use pagedepot::Mode;
 use pagedepot_designs::FreeMap;
@@ -8,7 +8,7 @@ use crate::harness::Subject;
 
 /// A source of single frames that all threads share.
 pub trait Frames: Subject {
-    /// What stands for a frame.
+    /// The name of a frame.
     type Block: Copy + Send;
 
     /// A frame; `None` when there is none.
@@ -23,14 +23,14 @@ pub trait Frames: Subject {
     /// Takes back what all CPUs cache, by this drain or the only one that the design has.
     fn drain(&self, mode: Mode);
 
-    /// How contiguous the free memory is, of `pages` pages of which `held` yields those held.
+    /// Contiguity of the free memory, of `pages` pages of which `held` yields those held.
     ///
     /// # Errors
     /// What is wrong with the design's metadata.
     fn contiguity(&self, pages: u64, held: &[&[Self::Block]]) -> Result<Contiguity, String>;
 }
 
-/// How contiguous free memory is; not-a-number where the source cannot tell.
+/// Contiguity of free memory; not-a-number where the source cannot tell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Contiguity {
     /// Pageblocks that are wholly free, as a fraction of all.
@@ -42,11 +42,11 @@ pub struct Contiguity {
 }
 
 impl Contiguity {
-    /// What a source cannot tell.
+    /// The values for a source that cannot tell.
     pub const UNKNOWN: Contiguity =
         Contiguity { whole_share: f64::NAN, gib_ranges: f64::NAN, tainted_share: f64::NAN };
 
-    /// What a map of `pages` pages says. All frames are movable, so none taints its pageblock.
+    /// Contiguity by a map of `pages` pages. All frames are movable, so none taints its pageblock.
     fn of(map: &FreeMap, pages: u64) -> Self {
         let pageblocks = (pages / u64::from(pagedepot::Order::PAGEBLOCK.frames())) as f64;
         Contiguity {

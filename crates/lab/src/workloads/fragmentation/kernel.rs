@@ -23,7 +23,7 @@ use pagedepot_trace::Buddyinfo;
 /// The kernel is left so many times the memory that is filled.
 const ROOM: u64 = 2;
 
-/// Why the kernel cannot take part, and what to do.
+/// The reason why the kernel cannot take part, with a remedy.
 pub fn why_not(shape: &Shape) -> Option<String> {
     if Buddyinfo::here().is_none() {
         return Some(format!("no row of the kernel: {} cannot be read", Buddyinfo::PATH));
@@ -40,7 +40,7 @@ pub fn why_not(shape: &Shape) -> Option<String> {
     })
 }
 
-/// See the module.
+/// Frames of the kernel, by page faults.
 pub struct KernelFrames {
     pool: Pool,
     /// Pages that have no frame.

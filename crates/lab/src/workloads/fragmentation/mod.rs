@@ -45,7 +45,7 @@ use crate::harness::{Contender, lock};
 use crate::names::Design;
 use crate::report::Report;
 
-/// See the module.
+/// The workload `fragmentation`.
 pub const WORKLOAD: Workload = Workload { fills: true, ..Workload::new(NAME, DESIGNS, run) };
 
 /// 4 GiB, as in LLFree's paper.

@@ -18,7 +18,7 @@ const TAINTED: Metric = ("tainted_share", "1");
 const WHOLE_DRAINED: Metric = ("whole_drained_share", "1");
 const GIB_DRAINED: Metric = ("gib_drained_ranges", "ranges");
 
-/// What all runs of a design found: by round, and of each round a sample per run and metric.
+/// Samples of all runs of a design: by round, and of each round a sample per run and metric.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     rounds: Vec<[Vec<f64>; METRICS]>,

@@ -29,21 +29,22 @@ const COPIED: usize = 128;
 /// Times that a request is repeated, after a drain, before the workload ends.
 const RETRIES: u32 = 100;
 
-/// What a run finds besides its rounds.
+/// The results of a run besides its rounds.
 #[derive(Clone, Debug, Default)]
 pub struct End {
-    /// Before the first round.
+    /// Contiguity before the first round.
     pub first: Option<Contiguity>,
-    /// After the last round and a drain of all caches.
+    /// Contiguity after the last round and a drain of all caches.
     pub drained: Option<Contiguity>,
-    /// What was wrong with the design's metadata.
+    /// The fault in the design's metadata.
     pub fault: Option<String>,
 }
 
 /// An [`End`] that the run writes and its starter reads.
 pub type Ends = Mutex<End>;
 
-/// What a seat holds. Locked by its seat during a window, and by seat 0 when all have stopped.
+/// The blocks that a seat holds. Locked by its seat during a window, and by seat 0 when all have
+/// stopped.
 struct Held<B> {
     blocks: Vec<B>,
     /// Windows so far.
@@ -73,7 +74,7 @@ impl<B> Held<B> {
     }
 }
 
-/// See the module.
+/// One design doing the workload, a seat per thread.
 pub struct Seats<F: Frames> {
     frames: F,
     shape: Shape,
@@ -103,7 +104,7 @@ impl<F: Frames> Seats<F> {
         }
     }
 
-    /// What the run finds besides its rounds.
+    /// The results of the run besides its rounds.
     pub fn ends(&self) -> Arc<Ends> {
         self.ends.clone()
     }

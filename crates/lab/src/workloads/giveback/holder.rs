@@ -1,4 +1,4 @@
-//! What a program that rests asks of a design.
+//! The calls of a program that rests to a design.
 
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
@@ -39,7 +39,7 @@ fn failed(why: impl std::fmt::Display) -> Failure {
 }
 
 impl DepotHolder {
-    /// With twice the memory of the peak: fragments need some.
+    /// Makes a depot with twice the memory of the peak: fragments need some.
     pub fn new(kind: MemoryKind, peak: &Peak, cpus: &Cpus) -> Result<Self, Failure> {
         let mut builder = Depot::builder(2 * peak.bytes).memory(kind);
         if let Some(cpu) = cpus.isolated {

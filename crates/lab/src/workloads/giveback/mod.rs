@@ -32,7 +32,7 @@ use crate::harness::stop;
 use crate::names::Design;
 use crate::report::Report;
 
-/// See the module.
+/// The workload `giveback`.
 pub const WORKLOAD: Workload = Workload {
     drains: true,
     ..Workload::new(rows::NAME, &[Design::Depot, Design::Jemalloc, Design::Mimalloc], run)

@@ -1,4 +1,4 @@
-//! What runs: a design, the size of its peak, and its CPUs.
+//! The parameters of a run: a design, the size of its peak, and its CPUs.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use crate::names::Design;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     pub design: Design,
-    /// Of the depot: from a memory file.
+    /// Whether a depot's memory is a memory file.
     pub memfd: bool,
 }
 
-/// How much the program uses, and how it rests.
+/// The memory that the program uses, and its rest.
 #[derive(Clone, Copy, Debug)]
 pub struct Peak {
     pub bytes: usize,
-    /// How long it rests.
+    /// Duration of the rest.
     pub rest: Duration,
     /// Time between two looks at what is present.
     pub look: Duration,
-    /// What the depot's monitor takes for a rest.
+    /// Idle time that the depot's monitor takes for a rest.
     pub idle_ms: u32,
     pub seed: u64,
 }

@@ -23,7 +23,7 @@ const KEPT: usize = 10;
 const THREADS: usize = 2;
 const PAGE_BYTES: usize = 4096;
 
-/// What a run found.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
     pub freed_bytes: u64,
@@ -48,7 +48,7 @@ impl Run {
 /// rest.
 #[derive(Default)]
 struct Stage {
-    /// How far threads may go, and how many have got there.
+    /// The step that threads may go to, and the number of threads that have got there.
     state: Mutex<(u32, usize)>,
     changed: Condvar,
 }
@@ -62,7 +62,7 @@ impl Stage {
         drop(self.changed.wait_while(state, |state| state.0 <= stage));
     }
 
-    /// Of the program: waits until `count` threads have got there.
+    /// Waits until `count` threads have got there; the program's main thread calls this.
     fn await_all(&self, count: usize) {
         let state = self.state.lock().expect("no thread panics with it");
         drop(self.changed.wait_while(state, |state| state.1 < count));
@@ -112,7 +112,7 @@ pub fn measure(holder: &dyn Holder, peak: &Peak, cpus: &Cpus) -> Result<Run, Fai
     })
 }
 
-/// What the program's main thread does meanwhile.
+/// Does the work of the program's main thread meanwhile.
 fn watch(holder: &dyn Holder, peak: &Peak, cpus: &Cpus, stage: &Stage) -> Result<Run, Failure> {
     let mut run = Run::default();
     stage.await_all(THREADS);

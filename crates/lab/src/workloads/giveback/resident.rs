@@ -1,4 +1,4 @@
-//! How much memory is present.
+//! The amount of memory that is present.
 //!
 //! `Anonymous` of `/proc/self/smaps_rollup` is exact, unlike the counters of `statm`. It has
 //! neither the program's code nor memory files. Those are counted by their blocks, because a page
@@ -27,7 +27,7 @@ fn anonymous_bytes(rollup: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// How often threads of this process were switched to or from on a CPU so far: those that ran there
+/// Number of switches to or from threads of this process on a CPU so far: those that ran there
 /// last.
 pub fn switches_on(cpu: u32) -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().filter_map(Result::ok);

@@ -27,7 +27,7 @@ use crate::report::{Report, counted, table};
 
 const NAME: &str = "mass-exit";
 
-/// See the module.
+/// The workload `mass-exit`.
 pub const WORKLOAD: Workload = Workload::new(NAME, DESIGNS, run);
 
 /// Designs with a store behind their caches.
@@ -45,7 +45,7 @@ const PAGES_QUICK: u32 = 1 << 13;
 struct Processes<A: Allocator> {
     allocator: A,
     pages: u32,
-    /// By seat.
+    /// Blocks by seat.
     held: Vec<Mutex<Vec<A::Block>>>,
     together: SpinBarrier,
 }

@@ -23,7 +23,7 @@ const RECLAIMED_BLOCKS: u32 = 32;
 /// Times that they do, before the workload ends.
 const RETRIES: u32 = 1000;
 
-/// See the module.
+/// One design doing the workload, a seat per thread.
 pub struct Churn<A: Allocator> {
     allocator: A,
     shape: Shape,
@@ -58,7 +58,7 @@ impl<A: Allocator> Churn<A> {
         }
     }
 
-    /// What the run finds at its end.
+    /// The results of the run at its end.
     pub fn ends(&self) -> Arc<Ends> {
         self.ends.clone()
     }

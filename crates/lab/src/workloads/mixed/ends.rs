@@ -1,4 +1,4 @@
-//! What is left at the end: contiguity, and the huge pages that can be had.
+//! The state at the end: contiguity, and the huge pages that can be had.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use super::holdings::Holdings;
 use super::kinds::Held;
 use crate::design::Allocator;
 
-/// See the module. Not-a-number where the design cannot tell.
+/// The state at the end of a run. Not-a-number where the design cannot tell.
 #[derive(Clone, Debug, Default)]
 pub struct End {
     pub whole_share: f64,
@@ -24,19 +24,19 @@ pub struct End {
     pub gib_compacted: f64,
     pub gib_compact_ns: f64,
     pub moved_pages: f64,
-    /// Of the rounds.
+    /// Pages moved in the rounds.
     pub churn_moved_pages: f64,
     pub huge_allocated: f64,
     pub huge_ns: f64,
     pub fallbacks: f64,
-    /// What was wrong with the design's metadata.
+    /// The fault in the design's metadata.
     pub fault: Option<String>,
 }
 
 /// An [`End`] that the run writes and its starter reads; `None` until the last round is done.
 pub type Ends = Mutex<Option<End>>;
 
-/// Which pageblocks hold memory that cannot be moved, and which hold movable memory.
+/// The pageblocks that hold memory that cannot be moved, and those that hold movable memory.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Taint {
     blocks: Vec<u8>,
@@ -47,7 +47,7 @@ const UNMOVABLE: u8 = 1;
 const MOVABLE: u8 = 2;
 
 impl Taint {
-    /// Of a memory of `pages` pages of which nothing is held.
+    /// Makes the taint of a memory of `pages` pages of which nothing is held.
     pub fn new(pages: u64) -> Self {
         let blocks = vec![0; pages.div_ceil(Order::PAGEBLOCK.frames().into()) as usize];
         Taint { blocks, unmovable_pages: 0 }

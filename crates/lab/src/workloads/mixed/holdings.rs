@@ -1,4 +1,4 @@
-//! What the seats hold, by handle: a block may move while its seat is about to free it.
+//! The blocks that the seats hold, by handle: a block may move while its seat is about to free it.
 //!
 //! A seat knows its blocks by handles, as a program knows its memory by virtual addresses. The
 //! word of a handle says which block that is now. The seat that frees a block takes the word; who
@@ -18,16 +18,17 @@ use super::params::ORDER_MAX;
 use crate::design::block::Block;
 use crate::harness::lock;
 
-/// What a seat knows a block by.
+/// The name by which a seat knows a block.
 pub type Handle = u32;
 
-/// See the module. A design that moves blocks names them by the numbers of their frames.
+/// The table of handles and the blocks they name. A design that moves blocks names them by the
+/// numbers of their frames.
 #[derive(Debug)]
 pub struct Holdings {
-    /// By handle.
+    /// Words by handle.
     words: Vec<AtomicU64>,
-    /// By frame: one more than the handle of the block that began there last; 0: none did. Wrong
-    /// once that block was freed or moved: its word says where it is.
+    /// Handles by frame: one more than the handle of the block that began there last; 0: none did.
+    /// Wrong once that block was freed or moved: its word says where it is.
     handles: Vec<AtomicU32>,
     /// First frames of the ranges of 1 GiB that are allocated.
     ranges: Mutex<Vec<u64>>,

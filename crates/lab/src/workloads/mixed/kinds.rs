@@ -1,4 +1,4 @@
-//! What one thread holds, by kind.
+//! The blocks that one thread holds, by kind.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,9 +15,9 @@ const HELD_PER_GROUP: u64 = 8;
 /// A block and its order.
 pub type Sized = (Handle, Order);
 
-/// What a thread holds.
+/// The blocks that a thread holds.
 pub struct Held {
-    /// In the order of [`KINDS`].
+    /// Stocks in the order of [`KINDS`].
     pub stocks: Vec<Stock>,
     pub random: fastrand::Rng,
     /// Handles that no block has.
@@ -50,7 +50,7 @@ impl Held {
     }
 }
 
-/// What a thread holds of one kind.
+/// The blocks that a thread holds of one kind.
 pub struct Stock {
     pub kind: &'static Kind,
     /// Pages that this thread holds of the kind in the end.
@@ -110,8 +110,8 @@ impl Stock {
         }
     }
 
-    /// What dies next: a block, or a group; processes at random, bursts in order. Empty when there
-    /// is nothing.
+    /// Takes the next to die: a block, or a group; processes at random, bursts in order. Empty when
+    /// there is nothing.
     pub fn take(&mut self, random: &mut fastrand::Rng) -> Vec<Sized> {
         let taken = match self.kind.dies {
             Dies::Alone if self.alone.is_empty() => Vec::new(),

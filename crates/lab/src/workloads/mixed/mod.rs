@@ -52,7 +52,7 @@ use crate::names::Design;
 use crate::report::Report;
 use crate::report::machine::available_bytes;
 
-/// See the module.
+/// The workload `mixed`.
 pub const WORKLOAD: Workload = Workload { fills: true, ..Workload::new(NAME, DESIGNS, run) };
 
 /// Designs that know mobilities. Those of the threads that are missing differ from `spin` in the

@@ -1,4 +1,4 @@
-//! What the workload allocates: its published parameters.
+//! The published parameters of the workload's allocations.
 
 use pagedepot::Mobility;
 
@@ -11,10 +11,9 @@ pub struct Kind {
     pub held_percent: u64,
     /// Of its pages, how many a round replaces, in percent.
     pub replaced_percent: u64,
-    /// By how much the kind grows in the first half of a round, to shrink again in the second, in
-    /// percent.
+    /// Percent by which the kind grows in the first half of a round, to shrink again in the second.
     pub surge_percent: u64,
-    /// How often each order is drawn, in percent.
+    /// Percent of draws of each order.
     pub orders: &'static [(u32, u32)],
     /// Pages that are allocated in a row, and freed together where the kind dies in groups. In
     /// small memory at most an eighth of what the thread holds in the end, but the least of these.
@@ -23,13 +22,14 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// Its surge in percent of its pages, where surges are `surges_percent` of what is published.
+    /// The kind's surge in percent of its pages, where surges are `surges_percent` of what is
+    /// published.
     pub fn surge_percent_of(&self, surges_percent: u32) -> u64 {
         self.surge_percent * u64::from(surges_percent) / 100
     }
 }
 
-/// What a kind frees at a time.
+/// The unit in which a kind frees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dies {
     /// A block, drawn at random.
@@ -108,7 +108,7 @@ pub const ORDER_MAX: u32 = 4;
 /// Share of the memory that is held during the rounds, in percent.
 pub const FULL_PERCENT: u64 = 96;
 
-/// What the kinds are, in a line each, for people.
+/// The kinds in a line each, for people.
 pub fn published(surges_percent: u32) -> String {
     let line = |kind: &Kind| {
         let orders: Vec<_> =

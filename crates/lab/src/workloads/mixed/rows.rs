@@ -31,10 +31,10 @@ const METRICS: [Figure; 14] = [
 ];
 const OP: Metric = ("op_ns", "ns");
 
-/// What all runs of a design found.
+/// Samples of all runs of a design.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// Of each round of each run.
+    /// Samples of each round of each run.
     op_ns: Vec<f64>,
     ends: Vec<End>,
 }
@@ -140,7 +140,7 @@ fn finite(samples: &[f64]) -> String {
     table::median(&numbers)
 }
 
-/// The same of whole numbers.
+/// Formats samples that are whole numbers.
 fn count(samples: &[f64]) -> String {
     let numbers: Vec<_> = samples.iter().copied().filter(|sample| sample.is_finite()).collect();
     crate::harness::samples::median(&numbers)

@@ -22,11 +22,11 @@ const ALLOC: Metric = ("alloc_ns", "ns");
 const FREE: Metric = ("free_ns", "ns");
 const TOTAL: Metric = ("total_ns", "ns");
 
-/// What a long run measures unless the user names others.
+/// Orders that a long run measures unless the user names others.
 const ORDERS: [u32; 5] = [0, 1, 2, 3, 4];
 const BATCH_MAX: u32 = 16384;
-/// What a short run measures, and what tables show of a long one: rhythms within a magazine, one
-/// magazine, several.
+/// Batches that a short run measures, and that tables show of a long one: rhythms within a
+/// magazine, one magazine, several.
 const BATCHES_SHOWN: [u32; 7] = [1, 2, 4, 8, 64, 512, BATCH_MAX];
 
 /// An allocator that makes contenders for every order and batch.

@@ -1,4 +1,4 @@
-//! What the depot's own metadata cost: bytes of memory per GiB managed, and time to set them up.
+//! The cost of the depot's own metadata: bytes of memory per GiB managed, and time to set them up.
 
 use std::hint::black_box;
 use std::mem::MaybeUninit;

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::names::Design;
 use crate::report::Report;
 
-/// See the module.
+/// The workload `pagealloc`.
 pub const WORKLOAD: Workload =
     Workload { orders: true, ..Workload::new("pagealloc", Design::BLOCKS, run) };
 

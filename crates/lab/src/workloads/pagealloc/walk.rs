@@ -41,7 +41,7 @@ fn turns(seed: u64) -> Vec<Turn> {
     turns
 }
 
-/// See the module.
+/// One design doing the walk.
 pub struct Walk<A: Allocator> {
     allocator: Arc<A>,
     turns: Vec<Turn>,

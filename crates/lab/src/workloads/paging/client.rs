@@ -1,4 +1,4 @@
-//! What clients do to have pages.
+//! The ways in which clients get pages.
 
 use std::time::Duration;
 
@@ -6,10 +6,11 @@ use crate::harness::Subject;
 
 /// One way to have zeroed pages, for one number of clients.
 pub trait Client: Sync {
-    /// What the pages are from.
+    /// The source of the pages.
     fn subject(&self) -> &dyn Subject;
 
-    /// See [`Contender::owned_subject`](crate::harness::Contender::owned_subject).
+    /// The subject of a design that owns itself, as
+    /// [`Contender::owned_subject`](crate::harness::Contender::owned_subject) has it.
     fn owned_subject(&mut self) -> Option<&mut dyn Subject> {
         None
     }
@@ -18,7 +19,7 @@ pub trait Client: Sync {
     fn run(&self, client: usize, share: u32) -> Had;
 }
 
-/// What a client had.
+/// The pages and times of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Had {
     pub pages: u64,

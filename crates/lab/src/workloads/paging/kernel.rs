@@ -8,7 +8,7 @@ use crate::design::pool::Pool;
 use crate::harness::Subject;
 use crate::names::Design;
 
-/// See the module.
+/// Page faults of the kernel.
 pub struct KernelFaults;
 
 impl Client for KernelFaults {

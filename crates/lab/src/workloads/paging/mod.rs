@@ -1,6 +1,7 @@
-//! What `touch` and `pft` share: clients that come to have zeroed pages until memory or their share
-//! is used up, then give all of them back at once, as processes do that exit (mmtests' Page Fault
-//! Test). Beside the designs stands the kernel, whose own faults serve the design `kernel`.
+//! The common part of `touch` and `pft`: clients that come to have zeroed pages until memory or
+//! their share is used up, then give all of them back at once, as processes do that exit (mmtests'
+//! Page Fault Test). Beside the designs stands the kernel, whose own faults serve the design
+//! `kernel`.
 
 mod client;
 mod kernel;
@@ -27,7 +28,7 @@ use crate::report::{Report, counted, table};
 /// A workload of clients that come to have pages.
 pub struct Paging {
     pub workload: &'static Workload,
-    /// What it does, for people.
+    /// The workload in words, for people.
     pub what: &'static str,
     /// Nanoseconds until a page is there, pages per CPU second, pages per second.
     pub metrics: [Metric; 3],
@@ -37,12 +38,12 @@ pub struct Paging {
     pub pages: [u32; 2],
     /// Memory of a design, in times what clients have.
     pub room: u32,
-    /// How many memories these designs touch.
+    /// Number of memories that these designs touch.
     pub memories: fn(&[Design]) -> usize,
 }
 
 const TIMES: [Metric; 3] = [("elapsed_s", "s"), ("user_s", "s"), ("system_s", "s")];
-/// Where the samples of pages per second are.
+/// Index of the metric of pages per second.
 const PER_S: usize = 2;
 
 /// Makes a design's clients, so many with such a share each, over memory for them.
@@ -152,7 +153,7 @@ fn steps(name: &str, settings: &Settings, report: &mut Report) -> Vec<usize> {
     }
 }
 
-/// How many of the designs have memory of their own, the threads' counting as one.
+/// Number of the designs that have memory of their own, the threads' counting as one.
 pub fn memories(designs: &[Design]) -> usize {
     let sharing = designs.iter().filter(|design| design.is_of_a_thread()).count();
     designs.len() - sharing.saturating_sub(1)

@@ -12,8 +12,8 @@ use crate::harness::{Contender, Seat, Subject};
 /// and the window's elapsed, user and system seconds.
 pub const METRICS: usize = 6;
 
-/// See the module. A seat's samples are pages, nanoseconds until all of them were there, CPU
-/// seconds, and the last three metrics; `combine` makes the others of them.
+/// The seats of one client each. A seat's samples are pages, nanoseconds until all of them were
+/// there, CPU seconds, and the last three metrics; `combine` makes the others of them.
 pub struct ClientSeats {
     pub client: Box<dyn Client>,
     pub share: u32,

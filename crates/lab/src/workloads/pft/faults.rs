@@ -20,11 +20,11 @@ pub struct Faults<A: Allocator<Block = Pfn>> {
     allocator: A,
     homes: Arc<Homes>,
     uffd: Arc<Userfaultfd>,
-    /// By client.
+    /// Places by client.
     places: Vec<Mutex<Place>>,
 }
 
-/// Where a client touches.
+/// The range that a client touches.
 struct Place {
     /// Addresses, whose pages are missing between two runs.
     range: Pool,

@@ -1,4 +1,4 @@
-//! Where the pages of frames are while no client has them. Holds `unsafe`: memory of its own.
+//! The places of frames' pages while no client has them. Holds `unsafe`: memory of its own.
 //!
 //! # Vocabulary
 //! * *home*: the one page that a frame has here. It moves to where a fault was, and back.
@@ -28,7 +28,7 @@ pub const PAGE_TABLE_REACH_BYTES: usize = 512 * PAGE_BYTES;
 
 const STRIPES: usize = 256;
 
-/// See the module.
+/// Memory with a home for each frame.
 pub struct Homes {
     memory: Pool,
     deal: Deal,
@@ -63,7 +63,7 @@ impl Homes {
         frames <= self.frames
     }
 
-    /// Where the home of this frame is, by the frame's number.
+    /// Address of the home of this frame, by the frame's number.
     #[inline]
     pub fn of(&self, frame: u64) -> NonNull<u8> {
         debug_assert!(frame < self.frames);
@@ -87,7 +87,7 @@ impl Homes {
     }
 }
 
-/// Which page of which stripe a frame gets: of 2^bits frames no two get the same.
+/// The deal of stripes' pages to frames: of 2^bits frames no two get the same.
 #[derive(Clone, Copy)]
 struct Deal {
     bits: u32,
@@ -105,12 +105,12 @@ impl Deal {
         (1 << self.bits) / STRIPES
     }
 
-    /// From the start of a stripe to its gap: the page tables of a stripe map nothing else.
+    /// Bytes from the start of a stripe to its gap: the page tables of a stripe map nothing else.
     fn gap_offset(self) -> usize {
         (self.stripe_pages() * PAGE_BYTES).next_multiple_of(PAGE_TABLE_REACH_BYTES)
     }
 
-    /// From the start of a stripe to the next.
+    /// Bytes from the start of a stripe to the next.
     fn stride_bytes(self) -> usize {
         self.gap_offset() + PAGE_TABLE_REACH_BYTES
     }

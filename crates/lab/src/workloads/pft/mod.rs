@@ -40,7 +40,7 @@ use crate::failure::Failure;
 use crate::names::{Design, joined};
 use crate::report::Report;
 
-/// See the module.
+/// The workload `pft`.
 pub const WORKLOAD: Workload = Workload::new("pft", DESIGNS, run);
 
 /// Designs whose memory is pages of one range, and `kernel`.

@@ -42,7 +42,7 @@ impl Userfaultfd {
         Ok(Userfaultfd(fd))
     }
 
-    /// From now on a touch of a missing one of so many pages is a `SIGBUS`.
+    /// Makes a touch of a missing one of so many pages a `SIGBUS` from now on.
     ///
     /// # Errors
     /// When the kernel refuses the range.

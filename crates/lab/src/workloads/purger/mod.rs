@@ -24,7 +24,7 @@ use crate::report::{Report, counted};
 
 const NAME: &str = "purger";
 
-/// See the module.
+/// The workload `purger`.
 pub const WORKLOAD: Workload = Workload::new(NAME, DESIGNS, run);
 
 const PAGE: Metric = ("page_ns", "ns");
@@ -37,7 +37,7 @@ const BATCH: u32 = 512;
 /// The purger on the first seat, the threads that allocate on the others.
 struct Purged<A: Allocator> {
     allocator: A,
-    /// From each thread that allocates.
+    /// Rings from each thread that allocates.
     rings: Vec<Ring<A::Block>>,
 }
 

@@ -30,12 +30,12 @@ const TRIES: u32 = 1000;
 /// those past the caches included.
 pub const METRICS: usize = 7;
 
-/// When a thread does a step.
+/// The time at which a thread does a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speed {
-    /// As soon as it can.
+    /// The earliest time.
     Full,
-    /// When the recorded machine did, to a millisecond.
+    /// The time at which the recorded machine did it, to a millisecond.
     Recorded,
 }
 
@@ -55,7 +55,7 @@ pub struct Actors<A: Allocator<Block = Pfn>> {
     script: Arc<Script>,
     speed: Speed,
     cells: Box<[AtomicU32]>,
-    /// By thread: its place in the trace.
+    /// Places in the trace, by thread.
     places: Box<[Place]>,
 }
 
@@ -204,7 +204,7 @@ impl<A: Allocator<Block = Pfn>> Contender<METRICS> for Actors<A> {
         Some(&mut self.allocator)
     }
 
-    /// What is held at the end is freed outside the time.
+    /// Runs the trace once; blocks still held at the end are freed outside the time.
     fn window(&self, seat: Seat, _units: u64) -> [f64; METRICS] {
         let before = self.moved();
         let (cpu_ns, [user, system], start) = (on_cpu_ns(), cpu_seconds(), Instant::now());

@@ -36,7 +36,7 @@ use crate::report::{Report, table};
 
 const NAME: &str = "replay-build";
 
-/// See the module.
+/// The workload `replay-build`.
 pub const WORKLOAD: Workload = Workload::new(NAME, DESIGNS, run);
 
 /// Designs that serve blocks of any order, and `kernel`, which served them to the build.

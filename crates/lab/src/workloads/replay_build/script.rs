@@ -43,7 +43,7 @@ pub struct TimedStep {
     pub step: ScriptStep,
 }
 
-/// What a thread does.
+/// The steps of a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Thread {
     pub steps: Vec<TimedStep>,
@@ -83,7 +83,7 @@ impl Script {
     }
 }
 
-/// What is in a slot of the plan.
+/// The content of a slot of the plan.
 #[derive(Clone, Copy)]
 struct InSlot {
     cell: u32,

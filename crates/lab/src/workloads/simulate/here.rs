@@ -37,12 +37,12 @@ const BUFFER_WORDS: usize = 2 << 10;
 const BUFFERS: usize = 4096;
 const CACHED_BUFFERS: usize = 64;
 const RING_SLOTS: u32 = 32;
-/// What [`private_pair`] takes on the machine that the default's `load_ns`, `store_ns` and
+/// Time of [`private_pair`] on the machine that the default's `load_ns`, `store_ns` and
 /// `slow_step_ns` were fitted to. Not measured there, but inferred: the design `floor-tls` of
 /// `bench hot`, which is such a loop, takes 1.1 ns there, and 0.632 where this takes 0.53.
 const FITTED_PAIR_NS: f64 = 0.92;
-/// What [`sequence_pair`] takes on the machine that the default's `sequence_ns` was fitted to:
-/// there `bench hot` has 2.2 ns for `depot`, 1.36 times `floor-rseq`.
+/// Time of [`sequence_pair`] on the machine that the default's `sequence_ns` was fitted to: there
+/// `bench hot` has 2.2 ns for `depot`, 1.36 times `floor-rseq`.
 const FITTED_SEQUENCES_NS: f64 = 1.62;
 
 /// A counter on lines of its own.
@@ -153,7 +153,7 @@ fn median_turn(mut turn: impl FnMut() -> f64) -> f64 {
     samples::median(&turns).expect("there are some")
 }
 
-/// What one CPU can measure.
+/// Times that one CPU can measure alone.
 struct Alone {
     rmw_ns: f64,
     /// Reading the clock.
@@ -162,9 +162,9 @@ struct Alone {
     spin_ns: f64,
     /// The first write to a page.
     touch_ns: f64,
-    /// See [`private_pair`].
+    /// Time of [`private_pair`].
     pair_ns: f64,
-    /// See [`sequence_pair`]; `None`: without restartable sequences.
+    /// Time of [`sequence_pair`]; `None`: without restartable sequences.
     sequences_ns: Option<f64>,
 }
 

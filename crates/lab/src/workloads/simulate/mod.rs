@@ -28,7 +28,7 @@ const DRAINS: Metric = ("drains_per_s", "1/s");
 const EVENTS: Metric = ("events_per_host_s", "1/s");
 const HOST: Metric = ("host_s", "s");
 
-/// How long a preemption takes the CPU away.
+/// Time for which a preemption takes the CPU away.
 const PREEMPTED_PS: u64 = 100_000_000;
 /// Places in the code that a table names.
 const FIGHTS_SHOWN: usize = 5;

@@ -29,7 +29,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// State that the clients of a design share.
 #[derive(Default)]
 pub struct Common {
-    /// By client: blocks that others allocated and that it must free.
+    /// Blocks that others allocated and that the client must free, by client.
     pub mailboxes: Vec<Mutex<Vec<Written>>>,
     /// The last number written.
     numbers: AtomicU64,
@@ -39,7 +39,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// For so many clients.
+    /// Makes the common state of so many clients.
     pub fn new(clients: usize) -> Self {
         Common { mailboxes: (0..clients).map(|_| Mutex::default()).collect(), ..Common::default() }
     }

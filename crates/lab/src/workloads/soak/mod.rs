@@ -40,7 +40,7 @@ const PAGES: u64 = 1 << 14;
 /// Length of a design's turn, unless the whole soak is shorter.
 const TURN: Duration = Duration::from_secs(5);
 
-/// What to soak, and for how long.
+/// Designs to soak, and the time.
 #[derive(Clone, Debug)]
 pub struct Soak {
     pub designs: Vec<Design>,
@@ -50,7 +50,7 @@ pub struct Soak {
     pub seed: u64,
 }
 
-/// What a design did in all its turns.
+/// Counts of a design in all its turns.
 #[derive(Clone, Copy, Debug, Default)]
 struct TurnTally {
     turns: u64,

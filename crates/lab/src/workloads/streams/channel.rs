@@ -1,4 +1,4 @@
-//! What a stream's buffers go through.
+//! Channels that a stream's buffers go through.
 
 use pagedepot::Pfn;
 
@@ -8,7 +8,7 @@ use crate::harness::ring::Ring;
 /// The memory of a buffer, or the part of it that a message fills.
 pub type Words = *mut [u64];
 
-/// What takes buffers from a sender to a receiver, in order, each once.
+/// A channel that takes buffers from a sender to a receiver, in order, each once.
 pub trait Channel: Send + Sync + Sized + 'static {
     /// Whether what was written is copied to the receiver, which then needs a buffer of its own.
     const COPIES: bool;

@@ -12,7 +12,7 @@ use crate::report::rows::{Metric, Params, params};
 use crate::report::{Report, table};
 use crate::workloads::settings::{Settings, checked};
 
-/// What the buffers of an exchange go through.
+/// The channel of an exchange's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Through {
     Ring,
@@ -36,7 +36,7 @@ pub struct Case {
     pub exchange: &'static Exchange,
     pub shape: Shape,
     pub design: Design,
-    /// What is measured in place of `--free-high`.
+    /// The policy that is measured in place of `--free-high`.
     pub policy: Option<FreeHighPages>,
 }
 

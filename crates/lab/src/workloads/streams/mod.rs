@@ -1,5 +1,5 @@
-//! What `ring-stream` and `netperf` share: buffers of order 3 that a sender fills and a receiver on
-//! another CPU reads and frees, as the kernel's socket buffers are on one machine.
+//! The common part of `ring-stream` and `netperf`: buffers of order 3 that a sender fills and a
+//! receiver on another CPU reads and frees, as the kernel's socket buffers are on one machine.
 //!
 //! On one machine the thread "netperf -18.0% regression" (2022) saw UDP_STREAM lose 18 % and
 //! SCTP_STREAM_MANY gain 13 % by the same change of what a CPU may cache that only frees high

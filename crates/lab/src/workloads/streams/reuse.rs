@@ -1,4 +1,4 @@
-//! How pages come back: counts that do not depend on how fast the machine is.
+//! The reuse of pages: counts that do not depend on how fast the machine is.
 //!
 //! # Theory
 //! The *reuse distance* of a use is how many distinct buffers were used since the last use of the

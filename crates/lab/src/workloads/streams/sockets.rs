@@ -30,9 +30,9 @@ use crate::harness::barrier::Waiter;
 pub const IN_FLIGHT: u32 = 8;
 /// Associations of a sender of SCTP_STREAM_MANY.
 const ASSOCIATIONS: usize = 4;
-/// What the kernel charges a socket for a datagram of 16 KiB, rounded up.
+/// Bytes that the kernel charges a socket for a datagram of 16 KiB, rounded up.
 const CHARGED_BYTES: usize = 40 << 10;
-/// After how long a message that does not come is lost.
+/// Time after which a message that does not come is lost.
 const LOST_AFTER: Duration = Duration::from_secs(20);
 
 /// A socket for whole messages.
@@ -57,7 +57,7 @@ macro_rules! sockets {
 
 sockets!(UdpSocket, UnixDatagram);
 
-/// See the module.
+/// Pairs of sockets for the streams.
 pub struct Sockets {
     senders: Vec<Box<dyn Socket>>,
     receiver: Box<dyn Socket>,

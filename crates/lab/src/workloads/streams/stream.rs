@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::harness::clock::ticks;
 use crate::harness::{Contender, Seat, Subject, lock};
 
-/// What sockets take their buffers as (the kernel's `SKB_FRAG_PAGE_ORDER`: 32 KiB).
+/// The order in which sockets take their buffers (the kernel's `SKB_FRAG_PAGE_ORDER`: 32 KiB).
 pub const ORDER: Order = Order::new(3).expect("there is order 3");
 
 /// Number and size of streams.
@@ -54,12 +54,12 @@ const BURST: u64 = 256;
 /// Uses that a stream logs: its first.
 const LOG_MAX: usize = 1 << 15;
 
-/// See the module.
+/// The senders and receivers of a design's streams.
 pub struct Streams<A: Allocator<Block = Pfn>, C> {
     allocator: A,
     shape: Shape,
     streams: Vec<Stream<C>>,
-    /// By place in memory: 1 + the CPU that freed the buffer there, or 0.
+    /// The CPU that freed the buffer at a place in memory, plus 1; 0 for none.
     freed_by: Box<[AtomicU32]>,
 }
 
@@ -152,7 +152,7 @@ impl Sent {
     }
 }
 
-/// How a design's pages came back.
+/// The reuse of a design's pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reuse {
     /// Reuse distances, in bytes written: median, and the 90th percentile.
@@ -166,7 +166,7 @@ pub struct Reuse {
 pub trait HasReuse {
     fn reuse(&self) -> Reuse;
 
-    /// What it measured.
+    /// The subject that it measured.
     ///
     /// # Panics
     /// When the contender still exists.
@@ -228,7 +228,7 @@ impl<A: Allocator<Block = Pfn>, C: Channel> Contender<METRICS> for SharedStreams
     }
 }
 
-/// The same streams twice: for their windows, and for what comes after.
+/// Two owners of the same streams: one for their windows, one for the counts afterwards.
 pub type Made = (Box<dyn Contender<METRICS>>, Box<dyn HasReuse>);
 
 /// Makes streams of a shape over an allocator with so many pages, through a channel each.

@@ -10,7 +10,7 @@ use super::workload::Workload;
 use crate::design::dispatch::with_design;
 use crate::names::{Design, joined};
 
-/// See the module.
+/// The workload `touch`.
 pub const WORKLOAD: Workload = Workload::new("touch", DESIGNS, |settings| {
     TOUCH.run(settings, &|design, demand, clients, share| {
         with_design!(any design, demand, |allocator| -> Box<dyn Client> {

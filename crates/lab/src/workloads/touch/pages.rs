@@ -10,7 +10,7 @@ use crate::workloads::paging::{Client, Had};
 /// Pages of one allocator, for some clients.
 pub struct Pages<A: Allocator> {
     allocator: A,
-    /// By client.
+    /// Blocks by client.
     held: Vec<Mutex<Vec<A::Block>>>,
 }
 

@@ -35,7 +35,7 @@ const MADE_PAGES: [u32; 3] = [256, 1024, 4096];
 const GROWN_PAGES: u32 = 16_384;
 const DESIGNS: [Design; 3] = [Design::Depot, Design::Mmap, Design::Vec];
 
-/// What is done with a buffer, and its size in pages at the end.
+/// The use of a buffer, and its size in pages at the end.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Made(u32),
@@ -79,7 +79,7 @@ impl Kind {
         params([("pages", self.pages().into()), ("threads", threads as i64)])
     }
 
-    /// What a unit's time is divided by: the pages that are touched.
+    /// The divisor of a unit's time: the pages that are touched.
     fn touched(self) -> f64 {
         if matches!(self, Kind::Made(_)) { 1.0 } else { f64::from(self.pages()) }
     }

@@ -48,7 +48,7 @@ pub struct VmapTrace {
     pub kernel_purged: u64,
     /// Pages in the hulls that the kernel flushed.
     pub kernel_flushed_pages: u64,
-    /// What of the trace was read, and what was not.
+    /// The account of the trace: what was read, and what was not.
     pub account: Option<Account>,
 }
 
@@ -141,7 +141,7 @@ impl VmapTrace {
         Some(area)
     }
 
-    /// What the trace asks for most.
+    /// The size that the trace asks for most.
     pub fn usual(&self) -> (u32, usize) {
         let usual = self.sizes.iter().max_by_key(|&(_, count)| count);
         usual.map_or((4, PAGE_BYTES), |(&size, _)| size)

@@ -9,7 +9,7 @@ use pagedepot_vmap::VirtAddr;
 use crate::design::zone;
 use crate::failure::Failure;
 
-/// Where ranges of addresses begin that nothing is mapped to, no more aligned than `mmap` would
+/// The start of ranges of addresses that nothing is mapped to, no more aligned than `mmap` would
 /// have it.
 pub const ADDRESSES_START: VirtAddr = VirtAddr::new(0x2000_4000_0000);
 

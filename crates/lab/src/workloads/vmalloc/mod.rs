@@ -109,7 +109,7 @@ fn wanted(settings: &Settings) -> Result<Vec<Design>, Failure> {
     Ok(OFFERED.into_iter().filter(|design| settings.designs.contains(design)).collect())
 }
 
-/// What to say about the option that keeps a design from being measured.
+/// A hint about the option that keeps a design from being measured.
 fn hint(design: Design, options: &VmallocOptions) -> &'static str {
     match design {
         Design::Mmap | Design::Vec if options.mapper == MapperKind::None => {

@@ -100,7 +100,7 @@ impl MapperKind {
     }
 }
 
-/// As the kernel has it: `USHRT_MAX`.
+/// The kernel's maximum of workers: `USHRT_MAX`.
 const WORKERS_MAX: u32 = 65535;
 
 /// Parameters of a run, by the names they have in `lib/test_vmalloc.c`.

@@ -43,7 +43,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// What can be measured of a design.
+    /// The kinds of pairs that can be measured of a design.
     fn of(design: Design, mapper: MapperKind) -> &'static [Kind] {
         match (design, mapper) {
             (Design::Depot, MapperKind::Linux) => {

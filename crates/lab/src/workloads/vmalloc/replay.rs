@@ -54,10 +54,10 @@ unsafe impl<H: Host> Host for ActingHost<H> {
     }
 }
 
-/// What a design did with the trace.
+/// The result of a design for the trace.
 #[derive(Clone, Debug, Default)]
 struct VmapReplayed {
-    /// Of each run, per event.
+    /// Times of each run, per event.
     event_ns: Vec<f64>,
     /// Bytes of page tables after so many events of the last run.
     table_bytes: Vec<(f64, f64)>,

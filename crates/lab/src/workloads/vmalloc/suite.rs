@@ -63,18 +63,18 @@ const BUSY: u32 = 15_000;
 pub struct HeldAreas {
     /// `junk_length` of `full_fit_alloc_test`: twice as many at first.
     pub junk: u32,
-    /// Of `long_busy_list_alloc_test`.
+    /// Areas that `long_busy_list_alloc_test` holds.
     pub busy: u32,
 }
 
 impl HeldAreas {
-    /// As many as in the kernel: fls(CPUs) times the pages of 32 MiB, and 15000.
+    /// The kernel's numbers: fls(CPUs) times the pages of 32 MiB, and 15000.
     pub const fn kernel(cpus: u32) -> Self {
         let bits = u32::BITS - cpus.leading_zeros();
         HeldAreas { junk: bits * (32 << 20 >> PAGE_BYTES.trailing_zeros()), busy: BUSY }
     }
 
-    /// At most so many areas.
+    /// Limits the numbers to so many areas.
     pub const fn limited(self, areas: u32) -> Self {
         let junk = if self.junk < areas / 2 { self.junk } else { areas / 2 };
         let busy = if self.busy < areas { self.busy } else { areas };

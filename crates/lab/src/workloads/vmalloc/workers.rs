@@ -31,7 +31,7 @@ pub struct Runs {
 /// Results of a worker.
 #[derive(Clone, Debug, Default)]
 pub struct Worked {
-    /// By test; `None` for tests that were skipped or not asked for.
+    /// Runs by test; `None` for tests that were skipped or not asked for.
     pub tests: [Option<Runs>; TESTS.len()],
     pub cycles: u64,
     pub on_cpu_ns: u64,
@@ -87,7 +87,7 @@ impl Pass {
     }
 }
 
-/// What the workers must do.
+/// The orders to the workers.
 pub struct Orders<'o> {
     pub parameters: &'o Parameters,
     pub held: HeldAreas,
