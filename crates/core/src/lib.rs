@@ -77,9 +77,11 @@ extern crate std;
 mod alloc;
 #[cfg(doctest)]
 mod closed;
+mod contiguity;
 pub mod cpus;
 mod frame;
 mod front;
+mod hotplug;
 #[cfg(feature = "std")]
 mod io_error;
 #[cfg(all(test, loom))]
@@ -87,6 +89,7 @@ mod io_error;
 mod loom_tests;
 mod pcp;
 mod reclaim;
+mod reporting;
 #[cfg(all(test, shuttle))]
 #[allow(unsafe_code, reason = "models implement sequences")]
 mod shuttle_tests;
@@ -99,17 +102,21 @@ pub use alloc::add::AddError;
 pub use alloc::config::{Config, ConfigError, ZoneConfig};
 pub use alloc::error::{AllocError, FreeError, Refusal};
 pub use alloc::flags::Flags;
+pub use alloc::relief::MoverRegistered;
 pub use alloc::{
-    Allocator, Builder, Census, CompactEnd, CompactError, Compacted, Compaction, CpuCaches,
-    CpuStats, Fault, FreeManyError, FrontHandle, Fronts, FrontsAt, Global, Handover, InitError,
-    MetadataUse, Move, Mover, MoverRegistered, Obstacle, Occupant, PageblockInfo, PageblockStats,
-    Pageblocks, RemoveError, ReportEnd, ReportError, ReportPass, Reporting, Shortage, ZoneSettings,
-    ZoneShortage, ZoneStats,
+    Allocator, Builder, Census, CpuCaches, CpuStats, Fault, FreeManyError, FrontHandle, Fronts,
+    FrontsAt, Global, Handover, InitError, MetadataUse, PageblockInfo, PageblockStats, Pageblocks,
+    Shortage, ZoneSettings, ZoneShortage, ZoneStats,
+};
+pub use contiguity::{
+    CompactEnd, CompactError, Compacted, Compaction, Compactor, Move, Mover, Occupant,
 };
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};
+pub use hotplug::{Obstacle, RemoveError};
 pub use pcp::free_high::FreeHigh;
 pub use pcp::{Drained, HandoverCounts, Mode, Scope};
 pub use reclaim::{Pressure, Reclaim, TooManyCallbacks};
+pub use reporting::{ReportEnd, ReportError, ReportPass, Reporting};
 pub use store::backing::{Backing, BackingRanges, BackingRequest, Block, RangeRequest};
 pub use store::device::{DeviceRegistered, ReportCounts, ReportingDevice};
 pub use store::{Doubled, Misuse};

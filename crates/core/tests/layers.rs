@@ -10,8 +10,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the ground up: a room uses those before it.
-const LAYERS: [&str; 11] = [
-    "sync", "frame", "zone", "store", "front", "cpus", "pcp", "reclaim", "alloc", "closed",
+const LAYERS: [&str; 14] = [
+    "sync",
+    "frame",
+    "zone",
+    "store",
+    "front",
+    "cpus",
+    "pcp",
+    "reclaim",
+    "alloc",
+    "contiguity",
+    "hotplug",
+    "reporting",
+    "closed",
     "io_error",
 ];
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use pagedepot::cpus::{Cpus as _, Environment as _, Unusable};
 use pagedepot::{
-    AllocError, Backing, Flags, Mover, MoverRegistered, Order, PageSize, Pressure, Reclaim,
+    AllocError, Backing, Compactor, Flags, Mover, MoverRegistered, Order, PageSize, Pressure,
+    Reclaim,
 };
 pub use pagedepot::{Allocator, FrameRange, FreeError, FreeManyError, Pfn};
 
@@ -467,6 +468,7 @@ pub(crate) struct Shared {
     callbacks: Box<ForkLock<Callbacks>>,
     pins: Box<ForkLock<Pins>>,
     withheld: Box<ForkLock<Withheld>>,
+    compactor: Box<Compactor<'static>>,
     movables: Box<Movables>,
     growth: Growth,
     teardown: Box<Teardown>,
@@ -506,6 +508,9 @@ impl Shared {
             sites: parts.sites.clone(),
         });
         let pins = Box::new(ForkLock::new(parts.fork_mark, Pins::new(pinned)));
+        let movables = Box::new(movables);
+        // SAFETY: boxed, so it stays where it is, and dropped after allocator and compactor.
+        let mover: &'static Movables = unsafe { NonNull::from(&*movables).as_ref() };
         let depot = Box::new(Shared {
             allocator: parts.allocator,
             memory: parts.memory,
@@ -513,7 +518,8 @@ impl Shared {
             is_pinned: parts.is_pinned,
             trimming: Box::default(),
             callbacks: Box::new(callbacks),
-            movables: Box::new(movables),
+            compactor: Box::new(Compactor::new(mover)),
+            movables,
             pins,
             withheld: Box::new(ForkLock::new(parts.fork_mark, Withheld::default())),
             growth: parts.growth,
@@ -527,8 +533,9 @@ impl Shared {
         let state: &'static TrimState = unsafe { NonNull::from(&*depot.trimming).as_ref() };
         depot.allocator.register_reclaim(state).expect("a new allocator has no callbacks");
         // SAFETY: as above.
-        let mover: &'static Movables = unsafe { NonNull::from(&*depot.movables).as_ref() };
-        depot.allocator.register_mover(mover).expect("a new allocator has no mover");
+        let compactor: &'static Compactor<'static> =
+            unsafe { NonNull::from(&*depot.compactor).as_ref() };
+        compactor.register(&depot.allocator).expect("a new allocator has no mover");
         depot
     }
 

@@ -8,7 +8,7 @@ use super::blocks::Blocks;
 use super::error::{AllocError, FreeError};
 use super::flags::Flags;
 use super::globals::Globals;
-use super::hooks::Options;
+use super::hooks::{Hooks, Options};
 use super::layout::Layout;
 use crate::cpus::Cpus;
 use crate::frame::{Order, PageSize, Pfn};
@@ -34,7 +34,7 @@ pub struct Allocator<'m, C> {
     /// The level of the only zone; more than any request takes where there are several, or options
     /// that make an allocation more than a pop.
     pub(super) simple_level: u8,
-    pub(super) globals: &'m Globals<'m>,
+    pub(crate) globals: &'m Globals<'m, C>,
     pub(super) base: NonNull<u8>,
     pub(super) memory: PhantomData<&'m mut [u8]>,
 }
@@ -206,6 +206,11 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         self.options.page_size
     }
 
+    /// The checks and options that blocks pass on their way out and in.
+    pub(crate) fn hooks(&self) -> Hooks<'_, 'm, C> {
+        Hooks { caches: &self.caches, options: &self.options }
+    }
+
     /// Requests for single blocks, and what they do before and after.
     #[inline]
     pub(super) fn blocks(&self) -> Blocks<'_, 'm, C> {
@@ -213,7 +218,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             caches: &self.caches,
             options: &self.options,
             last_resort: &self.globals.last_resort,
-            mover: &self.globals.mover,
+            relief: &self.globals.relief,
         }
     }
 }

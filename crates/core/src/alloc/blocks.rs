@@ -1,11 +1,10 @@
 //! Single blocks: what a request or a free does when this CPU's front does not serve it.
 
-use super::confine;
 use super::error::{AllocError, FreeError, Refusal};
 use super::flags::Flags;
 use super::hooks::{Hooks, Options};
 use super::pressure::UnderPressure;
-use super::registered_mover::RegisteredMover;
+use super::relief::ReliefSlot;
 use super::request::{Request, Want};
 use super::undo::Undo;
 use super::walk::Walk;
@@ -22,7 +21,7 @@ pub(super) struct Blocks<'a, 'm, C> {
     pub caches: &'a Caches<'m, C>,
     pub options: &'a Options,
     pub last_resort: &'a LastResort<'m>,
-    pub mover: &'a RegisteredMover<'m>,
+    pub relief: &'m ReliefSlot<'m, C>,
 }
 
 impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
@@ -35,7 +34,7 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
     }
 
     pub fn under_pressure(&self) -> UnderPressure<'a, 'm, C> {
-        UnderPressure { hooks: self.hooks(), last_resort: self.last_resort, mover: self.mover }
+        UnderPressure { hooks: self.hooks(), last_resort: self.last_resort, relief: self.relief }
     }
 
     fn check_usable(&self) -> Result<(), crate::cpus::Unusable> {
@@ -68,15 +67,16 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
     #[inline(never)]
     pub fn alloc_slow(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
         self.check_usable()?;
-        let confined = confine::alloc(self.mover, &self.hooks(), order, flags);
-        let found = match confined.or_else(|| self.walk().alloc(order, flags, Reserve::AboveLow)) {
+        let hooks = self.hooks();
+        let relieved =
+            self.relief.get().and_then(|relief| relief.before_mixing(&hooks, order, flags));
+        let found = match relieved.or_else(|| self.walk().alloc(order, flags, Reserve::AboveLow)) {
             Some(pfn) => Ok(pfn),
             None => {
                 let node = self.caches.node_of(self.caches.here());
                 self.under_pressure().alloc(Request { want: Want::Block(order), flags, node })
             }
         };
-        let hooks = self.hooks();
         let pfn = Undo { hooks: &hooks, order }.end_call(found)?;
         hooks.on_alloc(pfn, order, flags);
         Ok(pfn)

@@ -270,8 +270,8 @@ impl Build<'_, '_> {
 
     /// # Safety
     /// The memory is the builder's alone, for 'm; each part is written once.
-    unsafe fn globals<'m>(&self) -> &'m Globals<'m> {
-        let place = self.at::<Globals<'m>>(self.layout.globals);
+    unsafe fn globals<'m, C>(&self) -> &'m Globals<'m, C> {
+        let place = self.at::<Globals<'m, C>>(self.layout.globals);
         // SAFETY: the layout has room for it.
         unsafe {
             place.write(Globals::new(self.carved()));
@@ -363,9 +363,9 @@ impl Build<'_, '_> {
 
     /// # Safety
     /// As for `zones`.
-    unsafe fn store<'m>(
+    unsafe fn store<'m, C>(
         &self,
-        globals: &'m Globals<'m>,
+        globals: &'m Globals<'m, C>,
         backing: Option<&'m dyn Backing>,
     ) -> Store<'m> {
         let sections = self.config.sections_max();

@@ -9,7 +9,7 @@ use crate::sync::prim::Ordering;
 use crate::sync::stack::Links;
 
 /// See the module. Beside a CPU that runs, what a visit finds may be stale.
-pub(super) struct CachedBlocks<'a, 'm>(pub &'a Pcps<'m>);
+pub(crate) struct CachedBlocks<'a, 'm>(pub &'a Pcps<'m>);
 
 impl CachedBlocks<'_, '_> {
     /// Visits every magazine of a CPU in a zone that may hold frames.
@@ -53,7 +53,7 @@ impl CachedBlocks<'_, '_> {
 }
 
 /// A magazine that may hold frames.
-pub(super) struct Visited {
+pub(crate) struct Visited {
     pub class: Class,
     pub magazine: MagazineIndex,
     pub rounds: u32,

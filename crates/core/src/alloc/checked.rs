@@ -13,7 +13,6 @@
 
 use super::config::Checks;
 use super::error::FreeError;
-use super::layout::OWNER_BYTES;
 use crate::cpus::Cpus;
 use crate::frame::pageblock::SECTION_FRAMES;
 use crate::frame::{Order, Pfn};
@@ -23,6 +22,9 @@ use crate::sync::count;
 use crate::sync::prim::{AtomicU8, Ordering};
 
 const ALLOCATED: u8 = 0x80;
+
+/// Bytes per frame of the record of which CPU got it.
+pub const OWNER_BYTES: usize = 2;
 
 /// The bytes of all frames. Without the options there are none, and every method returns at once.
 pub(super) struct FrameBytes<'a, 'm, C> {

@@ -3,8 +3,6 @@
 use super::allocator::Allocator;
 use super::drain::Drains;
 use super::handover::Handover;
-use super::mover::Mover;
-use super::registered_mover::MoverRegistered;
 use crate::cpus::Cpus;
 use crate::frame::CpuId;
 use crate::pcp::{Drained, Mode, Scope};
@@ -83,17 +81,6 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// At most 8 can be registered.
     pub fn register_reclaim(&self, callback: &'m dyn Reclaim) -> Result<(), TooManyCallbacks> {
         self.globals.last_resort.register(callback)
-    }
-
-    /// Registers the mover for requests with [`Flags::compact`](crate::Flags::compact), for the
-    /// allocator's life. It is called by one request at a time, from the slow path of a request
-    /// that may reclaim, on the thread of that request: it must not wait for a lock that callers
-    /// hold while they make such requests.
-    ///
-    /// # Errors
-    /// [`MoverRegistered`]: there is one already, or another call registers one at this moment.
-    pub fn register_mover(&self, mover: &'m (dyn Mover + Sync)) -> Result<(), MoverRegistered> {
-        self.globals.mover.register(mover)
     }
 }
 

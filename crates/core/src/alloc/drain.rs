@@ -7,7 +7,7 @@ use crate::frame::CpuId;
 use crate::pcp::{Caches, Drained, Mode, Scope};
 
 /// Takes pages out of the caches. In a forked child there is nothing to take.
-pub(super) struct Drains<'a, 'm, C>(pub &'a Caches<'m, C>);
+pub(crate) struct Drains<'a, 'm, C>(pub &'a Caches<'m, C>);
 
 impl<C: Cpus> Drains<'_, '_, C> {
     fn is_usable(&self) -> bool {

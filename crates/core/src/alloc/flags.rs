@@ -57,9 +57,9 @@ impl Flags {
         Flags(self.0 | THIS_NODE)
     }
 
-    /// Held blocks may be moved out of the request's way, by the mover of
-    /// [`register_mover`](crate::Allocator::register_mover): before the request fails, if it is
-    /// for more than one frame; and before a block that is not movable goes to a pageblock of
+    /// Held blocks may be moved out of the request's way, by the
+    /// registered [`Compactor`](crate::Compactor): before the request fails, if it is for more than
+    /// one frame; and before a block that is not movable goes to a pageblock of
     /// movable ones, where it would keep that from ever being free as a whole (in
     /// [`alloc`](crate::Allocator::alloc) alone, above the `low` watermark, at most eight
     /// pageblocks a request, and less often where it is in vain). Of no effect without a mover,
@@ -110,7 +110,7 @@ impl Flags {
 
     /// The front that a request pops from, if that is all that it does.
     #[inline(always)]
-    pub(super) fn simple_word(self, order: Order, level: u8) -> Option<WordOffset> {
+    pub(crate) fn simple_word(self, order: Order, level: u8) -> Option<WordOffset> {
         let class = Class::of(order).filter(|_| self.is_simple(level))?;
         Some(WordOffset::new(ZoneId::new(0), class, self.mobility()))
     }

@@ -1,6 +1,6 @@
 //! What of an allocator changes, and belongs to no zone and no CPU.
 
-use super::registered_mover::RegisteredMover;
+use super::relief::ReliefSlot;
 use crate::pcp::{Carved, PcpsState};
 use crate::reclaim::LastResort;
 use crate::store::Noted;
@@ -11,26 +11,25 @@ use crate::sync::prim::AtomicU64;
 /// What changes, rarely, and belongs to no zone and no CPU. In the metadata rather than in
 /// [`Allocator`], which so never changes: a loop that borrows one may keep its fields in registers
 /// over all its calls.
-pub(crate) struct Globals<'m> {
+pub(crate) struct Globals<'m, C> {
     pub pcps: PcpsState<'m>,
     pub last_resort: LastResort<'m>,
     /// Claims of the store that were rolled back.
     pub failed_claims: AtomicU64,
     pub noted: Noted,
-    /// Moves blocks for requests that may compact.
-    pub mover: RegisteredMover<'m>,
+    pub relief: ReliefSlot<'m, C>,
     pub evacuations: Evacuations,
     pub reports: Reports<'m>,
 }
 
-impl<'m> Globals<'m> {
+impl<'m, C> Globals<'m, C> {
     pub fn new(carved: Carved<'m>) -> Self {
         Globals {
             pcps: PcpsState::new(carved),
             last_resort: LastResort::new(),
             failed_claims: AtomicU64::new(0),
             noted: Noted::new(),
-            mover: RegisteredMover::new(),
+            relief: ReliefSlot::new(),
             evacuations: Evacuations::new(),
             reports: Reports::new(),
         }

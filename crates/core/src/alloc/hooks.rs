@@ -13,21 +13,21 @@ use crate::frame::{LinearMap, Order, PageSize, Pfn};
 use crate::pcp::Caches;
 
 /// What the configuration asks for at these moments.
-pub(super) struct Options {
-    pub checks: Checks,
+pub(crate) struct Options {
+    pub(super) checks: Checks,
     pub linear_map: Option<LinearMap>,
     pub page_size: PageSize,
 }
 
 /// See the module.
-pub(super) struct Hooks<'a, 'm, C> {
+pub(crate) struct Hooks<'a, 'm, C> {
     pub caches: &'a Caches<'m, C>,
     pub options: &'a Options,
 }
 
 impl<'a, 'm, C: Cpus> Hooks<'a, 'm, C> {
     /// The bytes of frames that the options `checked` and `track_owner` keep.
-    pub fn frame_bytes(&self) -> FrameBytes<'a, 'm, C> {
+    pub(super) fn frame_bytes(&self) -> FrameBytes<'a, 'm, C> {
         FrameBytes { caches: self.caches, checks: self.options.checks }
     }
 
@@ -74,15 +74,18 @@ impl<'a, 'm, C: Cpus> Hooks<'a, 'm, C> {
         Ok(tag)
     }
 
+    /// Notes in the frames' bytes, if there are any, that a block has come back.
+    pub fn note_free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+        if self.options.checks.any() { self.frame_bytes().note_free(pfn, order) } else { Ok(()) }
+    }
+
     /// Puts a block that was allocated and never reached its caller back into the store, without a
     /// report of misuse.
     #[cold]
     pub fn take_back(&self, pfn: Pfn, order: Order) {
         let Some(tag) = self.caches.store.tags().tag(pfn) else { return };
-        if self.options.checks.any() {
-            // Fails where the panic came before `note_alloc`.
-            let _ = self.frame_bytes().note_free(pfn, order);
-        }
+        // Fails where the panic came before `note_alloc`.
+        let _ = self.note_free(pfn, order);
         self.caches.direct(self.caches.here(), tag.zone()).put(pfn, order);
     }
 
@@ -118,6 +121,6 @@ impl<'a, 'm, C: Cpus> Hooks<'a, 'm, C> {
 }
 
 /// Whether any of these frames, which are memory, holds the allocator's own magazines.
-pub(super) fn are_carved<C>(caches: &Caches<'_, C>, start: Pfn, frames: u32) -> bool {
+pub(crate) fn are_carved<C>(caches: &Caches<'_, C>, start: Pfn, frames: u32) -> bool {
     caches.store.tags().are_carved_near(start, frames) && caches.pcps.carved().any(start, frames)
 }

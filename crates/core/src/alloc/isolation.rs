@@ -14,12 +14,12 @@ use crate::store::Store;
 use crate::sync::model::{Mutant, is_mutant};
 
 /// The pageblocks that a range touches.
-pub(super) fn pageblocks(range: FrameRange) -> Range<u32> {
+pub(crate) fn pageblocks(range: FrameRange) -> Range<u32> {
     range.start.get() / PAGEBLOCK_FRAMES..range.end().div_ceil(u64::from(PAGEBLOCK_FRAMES)) as u32
 }
 
 /// Pageblocks that this value's owner has isolated; they are as before when it is dropped.
-pub(super) struct Isolation<'a, 'm> {
+pub(crate) struct Isolation<'a, 'm> {
     store: &'a Store<'m>,
     zone: ZoneId,
     pageblocks: Range<u32>,
@@ -78,7 +78,7 @@ impl Drop for Isolation<'_, '_> {
 }
 
 /// Claims of ranges that may span sections.
-pub(super) struct Claims<'a, 'm, C>(pub &'a Caches<'m, C>);
+pub(crate) struct Claims<'a, 'm, C>(pub &'a Caches<'m, C>);
 
 impl<C: Cpus> Claims<'_, '_, C> {
     /// Takes all frames of a range from the store, or none.

@@ -5,6 +5,7 @@ use crate::frame::pageblock::WORDS_PER_ZONE;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
+use super::checked::OWNER_BYTES;
 use super::config::{Config, ConfigError};
 use super::globals::Globals;
 use crate::cpus::Cpus;
@@ -26,8 +27,6 @@ use crate::zone::{CacheLimits, Watermarks, Zone};
 pub const ALIGN: usize = 256;
 #[cfg(not(loom))]
 const _: () = assert!(ALIGN.is_multiple_of(size_of::<Magazine>()));
-/// Bytes per frame of the record of which CPU got it.
-pub const OWNER_BYTES: usize = 2;
 
 /// Byte offsets of the parts, from an aligned start. Gates, blocks and magazines come last, the
 /// magazines behind the others, so that frames mapped right behind the metadata is within reach of
@@ -91,7 +90,7 @@ impl Layout {
             Some(start)
         };
         let layout = Layout {
-            globals: part(size_of::<Globals<'_>>())?,
+            globals: part(size_of::<Globals<'_, C>>())?,
             zones: part(zones * size_of::<Zone>())?,
             zonelist_nodes: part(zonelist_nodes_count * size_of::<NodeId>())?,
             zonelist_nodes_count,

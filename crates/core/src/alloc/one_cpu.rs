@@ -8,7 +8,7 @@ use crate::frame::pageblock::SECTION_FRAMES;
 use crate::frame::{CpuId, FrameRange, NodeId, Pfn};
 
 /// Always runs on this CPU.
-pub(super) struct On(pub u32);
+pub(crate) struct On(pub u32);
 
 impl WhichCpu for On {
     fn cpu(&self) -> Option<CpuId> {
@@ -19,11 +19,11 @@ impl WhichCpu for On {
 impl Environment for On {}
 
 /// One zone of those frames.
-pub(super) fn zone(ranges: &[FrameRange]) -> ZoneConfig<'_> {
+pub(crate) fn zone(ranges: &[FrameRange]) -> ZoneConfig<'_> {
     ZoneConfig { name: "a", node: NodeId::new(0), level: 0, ranges, watermarks: None }
 }
 
 /// The frames of these sections.
-pub(super) fn sections(numbers: Range<u32>) -> FrameRange {
+pub(crate) fn sections(numbers: Range<u32>) -> FrameRange {
     FrameRange::new(Pfn::new(numbers.start * SECTION_FRAMES), numbers.len() as u32 * SECTION_FRAMES)
 }

@@ -1,10 +1,9 @@
 //! Requests below a watermark: telling the callbacks, and the last resort.
 
-use super::compact_request::make_room;
 use super::drain::Drains;
 use super::error::{AllocError, Refusal};
 use super::hooks::Hooks;
-use super::registered_mover::RegisteredMover;
+use super::relief::ReliefSlot;
 use super::request::Request;
 use super::walk::Walk;
 use crate::cpus::{Cpus, Environment, Event};
@@ -22,7 +21,7 @@ const LOOK_SPINS: u32 = if cfg!(loom) { 1 } else { 16 };
 pub(super) struct UnderPressure<'a, 'm, C> {
     pub hooks: Hooks<'a, 'm, C>,
     pub last_resort: &'a LastResort<'m>,
-    pub mover: &'a RegisteredMover<'m>,
+    pub relief: &'m ReliefSlot<'m, C>,
 }
 
 impl<'a, 'm, C: Cpus> UnderPressure<'a, 'm, C> {
@@ -55,7 +54,8 @@ impl<'a, 'm, C: Cpus> UnderPressure<'a, 'm, C> {
     pub fn at_last(&self, request: Request) -> Result<Pfn, AllocError> {
         let first = self.first_zone(request)?;
         let found = self.search(request).ok();
-        found.or_else(|| make_room(self.mover, &self.hooks, request)).ok_or_else(|| {
+        let relieved = || self.relief.get()?.before_failing(&self.hooks, request);
+        found.or_else(relieved).ok_or_else(|| {
             let caches = self.hooks.caches;
             count(&caches.direct(caches.here(), first).counters().failures, 1);
             let event = Event::Fail { zone: first, pages: request.pages() };

@@ -6,7 +6,7 @@ use crate::zone::Reserve;
 
 /// A request.
 #[derive(Clone, Copy)]
-pub(super) struct Request {
+pub(crate) struct Request {
     pub want: Want,
     pub flags: Flags,
     /// The node of its caller.
@@ -15,7 +15,7 @@ pub(super) struct Request {
 
 /// What will do.
 #[derive(Clone, Copy)]
-pub(super) enum Want {
+pub(crate) enum Want {
     Block(Order),
     /// Any run of so many frames, the first a multiple of `align`.
     Run {

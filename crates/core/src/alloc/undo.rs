@@ -9,7 +9,7 @@ use crate::cpus::Cpus;
 use crate::frame::{Order, Pfn};
 
 /// Puts blocks of this order back if the call that allocated them panics.
-pub(super) struct Undo<'h, 'a, 'm, C> {
+pub(crate) struct Undo<'h, 'a, 'm, C> {
     pub hooks: &'h Hooks<'a, 'm, C>,
     pub order: Order,
 }

@@ -12,7 +12,7 @@ use crate::pcp::{Caches, Mode, NO_ZONE, Scope, Terms};
 use crate::zone::Reserve;
 
 /// See the module.
-pub(super) struct Walk<'a, 'm, C> {
+pub(crate) struct Walk<'a, 'm, C> {
     pub caches: &'a Caches<'m, C>,
 }
 

@@ -13,7 +13,7 @@ use super::cpus::{Rseq, run_on};
 use super::depot::{Depot, Setup};
 use super::{Mutant, explore_large, explore_mutant, spawn};
 use crate::frame::pageblock::PAGEBLOCK_FRAMES;
-use crate::{Compaction, Flags, FrameRange, Move, Mover, Occupant, Order, Pfn, ZoneId};
+use crate::{Compaction, Compactor, Flags, FrameRange, Move, Mover, Occupant, Order, Pfn, ZoneId};
 
 const ZONE: ZoneId = ZoneId::new(0);
 const PAIR: Order = match Order::new(1) {
@@ -177,7 +177,8 @@ fn scene_for_requests() -> (Arc<Depot<Rseq>>, Arc<Holder>) {
     let (depot, holder) = scene();
     // SAFETY: `finish` drops the depot before the last handle of the holder.
     let mover = unsafe { &*Arc::as_ptr(&holder) };
-    depot.allocator.register_mover(mover).unwrap();
+    let compactor = Box::leak(Box::new(Compactor::new(mover)));
+    compactor.register(&depot.allocator).unwrap();
     (depot, holder)
 }
 

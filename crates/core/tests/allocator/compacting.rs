@@ -19,8 +19,8 @@ use crate::common::threads::{Kernel, run_on};
 use crate::common::{Anywhere, Single, metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
-    AllocError, Allocator, CompactEnd, CompactError, Compacted, Compaction, Config, CpuId,
-    Evacuation, Flags, Misuse, Mode, Move, Mover, Occupant, Order, Pfn, RemoveError, Scope,
+    AllocError, Allocator, CompactEnd, CompactError, Compacted, Compaction, Compactor, Config,
+    CpuId, Evacuation, Flags, Misuse, Mode, Move, Mover, Occupant, Order, Pfn, RemoveError, Scope,
     Watermarks, ZoneId,
 };
 
@@ -663,9 +663,10 @@ fn a_request_has_blocks_moved_if_it_may() {
         let zones = [open_zone("a", &ranges)];
         let config = Config { checked, ..Config::new(2, &zones) };
         let mut memory = metadata(&config);
+        let (compactor, second) = (Compactor::new(&mover), Compactor::new(&mover));
         let mut depot = single(&config, &mut memory);
-        depot.register_mover(&mover).unwrap();
-        assert!(depot.register_mover(&mover).is_err());
+        compactor.register(&depot).unwrap();
+        assert!(second.register(&depot).is_err());
         scatter(&depot, &table, 5, 1);
         let flags = Flags::default();
         assert_eq!(depot.alloc_contiguous(1024, 1024, flags), Err(AllocError::Exhausted));
@@ -789,8 +790,9 @@ fn beside_threads(checked: bool, orders: &[u32], evacuation: Evacuation) -> u64 
     let contents: Vec<_> = (0..PAGEBLOCKS * 512).map(|_| AtomicU64::new(0)).collect();
     let tables: Vec<Shared> = (0..CPUS).map(|_| Shared::default()).collect();
     let mover = Threads { tables: &tables, contents: &contents };
+    let compactor = Compactor::new(&mover);
     let mut depot = Allocator::new(&config, &mut memory, Pinned(Kernel::new(CPUS))).unwrap();
-    depot.register_mover(&mover).unwrap();
+    compactor.register(&depot).unwrap();
     let time = soak(Duration::from_millis(700));
     let end = Instant::now() + time;
     let is_scattered = evacuation != Evacuation::Adaptive;

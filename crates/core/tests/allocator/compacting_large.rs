@@ -12,8 +12,8 @@ use crate::common::rng::{Rng, seed};
 use crate::common::{Single, metadata, open_zone, order, range, single};
 use crate::compacting::{By, PAGEBLOCK, Table, ZONE, with_pageblocks};
 use pagedepot::{
-    CompactEnd, Compaction, Config, Flags, Mobility, Move, Mover, Obstacle, Occupant, Order,
-    Pageblocks, Pfn, Watermarks, ZoneId,
+    CompactEnd, Compaction, Compactor, Config, Flags, Mobility, Move, Mover, Obstacle, Occupant,
+    Order, Pageblocks, Pfn, Watermarks, ZoneId,
 };
 
 /// Holds one block at a given place.
@@ -134,8 +134,9 @@ fn with_registered(test: impl Fn(Single<'_>, &Table)) {
     let zones = [open_zone("a", &ranges)];
     let config = Config::new(2, &zones);
     let (mut memory, registered) = (metadata(&config), Registered(&table));
+    let compactor = Compactor::new(&registered);
     let depot = single(&config, &mut memory);
-    depot.register_mover(&registered).unwrap();
+    compactor.register(&depot).unwrap();
     test(depot, &table);
 }
 

@@ -16,8 +16,8 @@ use crate::common::threads::{Kernel, run_on};
 use crate::common::{Single, metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
-    Allocator, Config, Evacuation, Flags, FrameRange, Mode, Move, Mover, Occupant, Order, Pfn,
-    Scope, Watermarks, ZoneConfig, ZoneId,
+    Allocator, Compactor, Config, Evacuation, Flags, FrameRange, Mode, Move, Mover, Occupant,
+    Order, Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
 };
 
 const ZONE: ZoneId = ZoneId::new(0);
@@ -123,8 +123,9 @@ fn with_pageblocks(
     let zones = [ZoneConfig { watermarks: Some(watermarks), ..open_zone("a", &ranges) }];
     let config = Config::new(2, &zones);
     let mut memory = metadata(&config);
+    let compactor = Compactor::new(&table);
     let mut depot = single(&config, &mut memory);
-    depot.register_mover(&table).unwrap();
+    compactor.register(&depot).unwrap();
     scattered(&depot, &table);
     test(&mut depot, &table);
 }
@@ -303,8 +304,9 @@ fn beside_threads() {
         let bytes = Allocator::<Pinned<Kernel>>::metadata_bytes(&config).unwrap();
         let mut memory = vec![MaybeUninit::uninit(); bytes];
         let mover = Threads((0..CPUS).map(|_| Table::default()).collect());
+        let compactor = Compactor::new(&mover);
         let mut depot = Allocator::new(&config, &mut memory, Pinned(Kernel::new(CPUS))).unwrap();
-        depot.register_mover(&mover).unwrap();
+        compactor.register(&depot).unwrap();
         // Of unmovable blocks alone: what lies there is the thread's own.
         let contents: Vec<_> = (0..FRAMES).map(|_| AtomicU64::new(0)).collect();
         let time = soak(Duration::from_millis(700));

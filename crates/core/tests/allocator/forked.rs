@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::common::{open_zone, order, range};
 use pagedepot::cpus::{CpuLock, Environment, Locked, Unusable, WhichCpu};
 use pagedepot::{
-    AllocError, Allocator, CompactError, Compaction, Config, CpuId, Drained, Flags, FrameRange,
-    FreeError, FreeManyError, Mode, Move, Mover, Occupant, Order, Pfn, Pressure, Reclaim,
-    RemoveError, ReportError, Reporting, ReportingDevice, Scope, ZoneId,
+    AllocError, Allocator, CompactError, Compaction, Compactor, Config, CpuId, Drained, Flags,
+    FrameRange, FreeError, FreeManyError, Mode, Move, Mover, Occupant, Order, Pfn, Pressure,
+    Reclaim, RemoveError, ReportError, Reporting, ReportingDevice, Scope, ZoneId,
 };
 
 const FRAMES: u32 = 4096;
@@ -69,6 +69,7 @@ fn a_fork_gets_errors_and_changes_nothing() {
         type Depot<'m> = Allocator<'m, Locked<'m, &'m Process>>;
         let mut memory = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
         let (process, locks) = (Process::default(), [CpuLock::new()]);
+        let compactor = Compactor::new(&Parents);
         let mut depot = Depot::new(&config, &mut memory, Locked::new(&locks, &process)).unwrap();
         let flags = Flags::default();
         let held: Vec<(Pfn, Order)> = [0, 1, 2, 3, 4, 9]
@@ -77,7 +78,7 @@ fn a_fork_gets_errors_and_changes_nothing() {
             .map(|size| (depot.alloc(size, flags).unwrap(), size))
             .collect();
         let start = depot.alloc_contiguous(20, 1, flags).unwrap();
-        depot.register_mover(&Parents).unwrap();
+        compactor.register(&depot).unwrap();
         depot.register_reclaim(&Parents).unwrap();
         Reporting::of(&depot).register(&Parents).unwrap();
         let before = depot.validate().unwrap();

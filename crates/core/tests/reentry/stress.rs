@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use pagedepot::cpus::Cpus;
 use pagedepot::{
-    Allocator, CacheLimits, Compaction, Config, CpuId, Evacuation, Flags, FrameRange, Mobility,
-    Mode, Order, Pfn, Reporting, Scope, Watermarks, ZoneConfig, ZoneId,
+    Allocator, CacheLimits, Compaction, Compactor, Config, CpuId, Evacuation, Flags, FrameRange,
+    Mobility, Mode, Order, Pfn, Reporting, Scope, Watermarks, ZoneConfig, ZoneId,
 };
 
 use crate::blocks::Blocks;
@@ -47,13 +47,14 @@ pub fn run<C: Cpus>(seed: u64, make: impl Fn(Arc<Source>) -> C) -> [u64; 3] {
         vec![MaybeUninit::zeroed(); Allocator::<C>::metadata_bytes(&config).unwrap()];
     let source = Arc::new(Source::new(seed));
     let blocks = Blocks::new(source.clone(), SECOND.end() as usize);
+    let compactor = Compactor::new(&blocks);
     let mut stress = Stress {
         depot: Allocator::new(&config, &mut metadata, make(source.clone())).unwrap(),
         source: source.clone(),
         rng: RefCell::new(Rng::new(!seed)),
         blocks: &blocks,
     };
-    stress.depot.register_mover(&blocks).unwrap();
+    compactor.register(&stress.depot).unwrap();
     Reporting::of(&stress.depot).register(&blocks).unwrap();
     for _ in 0..ACTIONS / 100 {
         // SAFETY: `stress` lives longer, and is not changed before the handler is forgotten.

@@ -39,7 +39,8 @@ use feature::Feature;
 use mover::Slots;
 use pagedepot::cpus::{CpuLock, Cpus, Locked, Pinned};
 use pagedepot::{
-    Allocator, Backing, Config, Mode, NodeId, Pfn, Reporting, Scope, Watermarks, ZoneConfig, ZoneId,
+    Allocator, Backing, Compactor, Config, Mode, NodeId, Pfn, Reporting, Scope, Watermarks,
+    ZoneConfig, ZoneId,
 };
 use pool::Pool;
 use worker::{AtWork, CPUS, Worker};
@@ -157,9 +158,10 @@ fn storm<C: Cpus + Send>(name: &str, cpus: C, isolate: Isolate<C>) {
     let (metadata, magazines) = metadata.split_at_mut(bytes);
     let mut late_metadata = vec![MaybeUninit::uninit(); 1 << 20];
     let mut late = Some((&mut late_metadata[..], magazines));
+    let compactor = Compactor::new(&slots);
     let mut depot = builder.build(metadata, cpus).unwrap();
     depot.register_reclaim(&pool).unwrap();
-    depot.register_mover(&slots).unwrap();
+    compactor.register(&depot).unwrap();
     Reporting::of(&depot).register(&device).unwrap();
 
     let seed = seed(name);

@@ -1,5 +1,5 @@
-//! The mover for requests with [`Flags::compact`](crate::Flags::compact): registered once, and run
-//! by one request at a time.
+//! The mover for requests with [`Flags::compact`](crate::Flags::compact), which one request at a
+//! time calls.
 //!
 //! The mover may allocate, and a request of its own that compacted would enter it again: so a
 //! request that finds another one compacting goes on without.
@@ -8,23 +8,8 @@
 //! *deferred*, as the kernel's compaction is (`mm/compaction.c`, `defer_compaction`): after each
 //! failure twice as many of them go on without it, up to 64.
 
-use core::fmt;
-
 use super::mover::Mover;
-use crate::sync::late_init::LateInit;
 use crate::sync::prim::{AtomicBool, AtomicU32, Ordering};
-
-/// There is a mover already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MoverRegistered;
-
-impl fmt::Display for MoverRegistered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a mover is registered already: let one ask the others")
-    }
-}
-
-impl core::error::Error for MoverRegistered {}
 
 /// The right to compact for a request; given up also when the mover panics.
 pub(super) struct Turn<'t>(&'t AtomicBool);
@@ -44,10 +29,31 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// The mover for requests, once the embedder has registered one.
-pub(crate) struct RegisteredMover<'m> {
-    mover: LateInit<&'m (dyn Mover + Sync)>,
-    /// Whether a request compacts by it.
+/// Compacts for an allocator's requests with [`Flags::compact`](crate::Flags::compact), by the
+/// embedder's mover: before a request fails, if it may reclaim, and before it would mix unmovable
+/// or reclaimable blocks among movable ones. An allocator without one never moves blocks for a
+/// request.
+///
+/// ```
+/// use pagedepot::{Compactor, Move, Mover, Occupant, Pfn};
+///
+/// /// Knows no block, so moves none.
+/// struct Nothing;
+///
+/// impl Mover for Nothing {
+///     fn occupant(&self, _frame: Pfn) -> Occupant {
+///         Occupant::Unknown
+///     }
+///     fn move_blocks(&self, _moves: &mut [Move]) {}
+/// }
+///
+/// let mover = Nothing;
+/// let compactor = Compactor::new(&mover);
+/// // For each allocator: compactor.register(&allocator)?;
+/// ```
+pub struct Compactor<'m> {
+    mover: &'m (dyn Mover + Sync),
+    /// Whether a request compacts by the mover.
     is_compacting: AtomicBool,
     confining: Confining,
 }
@@ -58,7 +64,7 @@ pub(super) struct Confining {
     deferred: AtomicU32,
     /// Failures in a row, up to [`FAILURES_MAX`].
     failures: AtomicU32,
-    /// By [`Source`]: the pageblock where the next look begins.
+    /// By [`PageblockKind`]: the pageblock where the next look begins.
     from: [AtomicU32; 2],
 }
 
@@ -67,20 +73,20 @@ const FAILURES_MAX: u32 = 6;
 
 /// Which pageblocks are looked at.
 #[derive(Clone, Copy)]
-pub(super) enum Source {
+pub(super) enum PageblockKind {
     Mixed,
     Sparse,
 }
 
 impl Confining {
     /// Where a look begins.
-    pub fn from(&self, source: Source) -> u32 {
-        self.from[source as usize].load(Ordering::Relaxed)
+    pub fn from(&self, kind: PageblockKind) -> u32 {
+        self.from[kind as usize].load(Ordering::Relaxed)
     }
 
     /// Where the next one does.
-    pub fn go_on_at(&self, source: Source, pageblock: u32) {
-        self.from[source as usize].store(pageblock, Ordering::Relaxed);
+    pub fn go_on_at(&self, kind: PageblockKind, pageblock: u32) {
+        self.from[kind as usize].store(pageblock, Ordering::Relaxed);
     }
 
     /// Whether a request goes on without the mover, which is counted.
@@ -106,33 +112,24 @@ impl Confining {
     }
 }
 
-impl<'m> RegisteredMover<'m> {
-    /// None yet.
-    pub fn new() -> Self {
+impl<'m> Compactor<'m> {
+    /// Compacts by `mover`, once it is [registered](Self::register).
+    pub fn new(mover: &'m (dyn Mover + Sync)) -> Self {
         let zero = || AtomicU32::new(0);
-        RegisteredMover {
-            mover: LateInit::new(),
+        Compactor {
+            mover,
             is_compacting: AtomicBool::new(false),
             confining: Confining { deferred: zero(), failures: zero(), from: [zero(), zero()] },
         }
     }
 
-    /// Registers it, for good.
-    pub fn register(&self, mover: &'m (dyn Mover + Sync)) -> Result<(), MoverRegistered> {
-        let registered = self.mover.init(|| Ok::<_, ()>(mover));
-        registered.map(drop).map_err(|_| MoverRegistered)
-    }
-
-    /// The mover, and the right to call it. `None`: there is none, or another request has the
-    /// right.
+    /// The mover, and the right to call it. `None`: another request has the right.
     pub(super) fn begin(&self) -> Option<(&dyn Mover, Turn<'_>)> {
-        let mover: &dyn Mover = *self.mover.get()?;
-        Some((mover, Turn::begin(&self.is_compacting)?))
+        Some((self.mover, Turn::begin(&self.is_compacting)?))
     }
 
-    /// For a request that would mix pageblocks; `None`: there is no mover, or it is deferred.
+    /// The state of requests that would mix pageblocks. `None`: this one is deferred.
     pub(super) fn confining(&self) -> Option<&Confining> {
-        self.mover.get()?;
         (!self.confining.is_deferred()).then_some(&self.confining)
     }
 }

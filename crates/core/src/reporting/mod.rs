@@ -22,7 +22,7 @@
 
 use core::fmt;
 
-use super::allocator::Allocator;
+use crate::alloc::Allocator;
 use crate::cpus::{Cpus, Environment, Unusable};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS};
 use crate::frame::{FrameRange, Pfn, ZoneId};

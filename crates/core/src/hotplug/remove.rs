@@ -33,10 +33,10 @@
 use core::fmt;
 use core::mem::forget;
 
-use super::allocator::Allocator;
-use super::drain::Drains;
-use super::isolation::{Claims, Isolation, pageblocks};
 use super::obstacle::{Obstacle, Obstacles};
+use crate::alloc::Allocator;
+use crate::alloc::drain::Drains;
+use crate::alloc::isolation::{Claims, Isolation, pageblocks};
 use crate::cpus::{Cpus, Environment, Unusable};
 use crate::frame::FrameRange;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
@@ -246,7 +246,7 @@ fn is_undisturbed(drained: Drained) -> bool {
 mod tests {
     use core::mem::MaybeUninit;
 
-    use crate::alloc::allocator::Allocator;
+    use crate::alloc::Allocator;
     use crate::alloc::config::Config;
     use crate::alloc::flags::Flags;
     use crate::alloc::one_cpu::{On, sections, zone};

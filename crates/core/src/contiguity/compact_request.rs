@@ -8,14 +8,14 @@
 //! that takes whole pageblocks, and what is too much goes back.
 
 use super::compaction::{CompactEnd, Compaction};
+use super::compactor::Compactor;
 use super::evacuate::{Evacuation, Left};
-use super::hooks::Hooks;
-use super::isolation::Claims;
 use super::mover::Mover;
-use super::registered_mover::RegisteredMover;
-use super::request::{Request, Want};
 use super::sources;
-use super::walk::Walk;
+use crate::alloc::hooks::Hooks;
+use crate::alloc::isolation::Claims;
+use crate::alloc::request::{Request, Want};
+use crate::alloc::walk::Walk;
 use crate::cpus::Cpus;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, Tag};
 use crate::frame::{FrameRange, Pfn, ZoneId};
@@ -26,14 +26,14 @@ const LOOKS_MAX: u64 = 16;
 /// What a request can have by moving held blocks, if it may. `None`: nothing.
 #[cold]
 pub(super) fn make_room<C: Cpus>(
-    registered: &RegisteredMover<'_>,
+    compactor: &Compactor<'_>,
     hooks: &Hooks<'_, '_, C>,
     request: Request,
 ) -> Option<Pfn> {
     if !request.flags.may_compact() || request.pages() < 2 {
         return None;
     }
-    let (mover, _turn) = registered.begin()?;
+    let (mover, _turn) = compactor.begin()?;
     let walk = Walk { caches: hooks.caches };
     walk.zones_of(request).find_map(|zone| {
         let may_give = hooks.caches.may_give(zone, request.pages(), request.reserve());

@@ -1,8 +1,8 @@
 //! Emptying one source: isolated pageblocks, whose held blocks a mover moves elsewhere.
 //!
 //! # Steps
-//! 1. *Isolate* the source, as [`remove`](super::remove) does: nothing new is allocated there, and
-//!    what is freed comes to the store.
+//! 1. *Isolate* the source, as [`remove_memory`](crate::Allocator::remove_memory) does: nothing new
+//!    is allocated there, and what is freed comes to the store.
 //! 2. *Drain* the zone's caches, so that no frame of the source is cached.
 //! 3. *Survey*: ask the mover about each frame that is not free. If one is pinned or unknown, end
 //!    here: no block was moved. A block of two pageblocks may lie in the source with one of them:
@@ -42,7 +42,7 @@
 //!
 //! *Two compactions, and [`remove_memory`].* The compare-and-swap of a tag to its isolated form
 //! elects one of them for each pageblock; only that one ends the isolation. The others go on with
-//! other pageblocks, or say [`Obstacle::Isolated`](super::obstacle::Obstacle). None waits for
+//! other pageblocks, or say [`Obstacle::Isolated`](crate::Obstacle). None waits for
 //! another one while it has isolated something.
 //!
 //! *Requests.* The source is announced as in flight from before it is isolated until it is not: a
@@ -58,10 +58,11 @@
 use core::ops::Range;
 
 use super::compaction::{CompactEnd, Compacted, Compaction, Target};
-use super::drain::Drains;
-use super::hooks::Hooks;
-use super::isolation::{Isolation, pageblocks};
 use super::mover::{Move, Mover, Occupant, Outcome};
+use crate::alloc::drain::Drains;
+use crate::alloc::flags::Flags;
+use crate::alloc::hooks::Hooks;
+use crate::alloc::isolation::{Isolation, pageblocks};
 use crate::cpus::Cpus;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
 use crate::frame::{FrameRange, Mobility, Order, Pfn, ZoneId};
@@ -510,9 +511,7 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
             },
         }?;
         direct.count_taken(order);
-        if self.hooks.options.checks.any() {
-            self.hooks.frame_bytes().note_alloc(found, order);
-        }
+        self.hooks.on_alloc(found, order, Flags::MOVABLE);
         Some(found)
     }
 }
@@ -622,9 +621,8 @@ impl<C: Cpus> Batch<'_, '_, C> {
     /// as misuse, to be reported when the call ends.
     fn free(&self, pfn: Pfn, order: Order) {
         let caches = self.hooks.caches;
-        let is_ours = self.bitmap.are_held(pfn, order.frames())
-            && (!self.hooks.options.checks.any()
-                || self.hooks.frame_bytes().note_free(pfn, order).is_ok());
+        let is_ours =
+            self.bitmap.are_held(pfn, order.frames()) && self.hooks.note_free(pfn, order).is_ok();
         match caches.store.tags().of_block(pfn, order) {
             Some(tag) if is_ours => {
                 caches.direct(caches.here(), tag.zone()).put(pfn, order);

@@ -1,11 +1,11 @@
 //! Compaction for callers: held blocks are moved out of some pageblocks into others, so that the
 //! former become whole.
 
-use super::allocator::Allocator;
 use super::compaction::{CompactError, Compacted, Compaction, Target};
 use super::evacuate::Evacuation;
 use super::mover::Mover;
 use super::sources;
+use crate::alloc::Allocator;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::ZoneId;
 use crate::frame::pageblock::PAGEBLOCK_FRAMES;
@@ -57,8 +57,7 @@ impl<C: Cpus> Allocator<'_, C> {
         if wanted > managed {
             return Err(CompactError::TooLarge { wanted, managed });
         }
-        let blocks = self.blocks();
-        let hooks = blocks.hooks();
+        let hooks = self.hooks();
         let mut evacuation = Evacuation::new(&hooks, bitmap, zone, mover, compaction);
         evacuation.done.end = match compaction.target {
             Target::Pageblocks(count) => sources::empty_pageblocks(&mut evacuation, count),

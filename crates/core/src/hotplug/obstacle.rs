@@ -4,10 +4,10 @@
 use core::fmt;
 use core::ops::ControlFlow;
 
-use super::allocator::Allocator;
-use super::cached_blocks::CachedBlocks;
-use super::hooks::are_carved;
-use super::isolation::pageblocks;
+use crate::alloc::Allocator;
+use crate::alloc::cached_blocks::CachedBlocks;
+use crate::alloc::hooks::are_carved;
+use crate::alloc::isolation::pageblocks;
 use crate::cpus::Cpus;
 use crate::frame::FrameRange;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};

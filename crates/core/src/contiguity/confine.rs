@@ -23,19 +23,19 @@
 //!
 //! *It is bounded.* A request looks at [`MIXED_MAX`] and [`SPARSE_MAX`] pageblocks, moves at most
 //! their blocks, and ranks at most [`RANKED`] for each of the latter. One request at a time does
-//! so; others go on without it, as all do while it is [in vain](super::registered_mover).
+//! so; others go on without it, as all do while it is [in vain](super::compactor).
 //!
 //! *Blocks do not go back and forth.* Destinations are movable pageblocks alone
 //! ([`Manner::UNMIXED`](crate::store::Manner)), which become thinned ones only for requests that
 //! fill these.
 
 use super::compaction::{CompactEnd, Compaction};
+use super::compactor::{Compactor, Confining, PageblockKind};
 use super::evacuate::Evacuation;
-use super::flags::Flags;
-use super::hooks::Hooks;
 use super::mover::Mover;
-use super::registered_mover::{Confining, RegisteredMover, Source};
-use super::walk::Walk;
+use crate::alloc::flags::Flags;
+use crate::alloc::hooks::Hooks;
+use crate::alloc::walk::Walk;
 use crate::cpus::Cpus;
 use crate::frame::pageblock::PageblockIndex;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
@@ -53,7 +53,7 @@ const RANKED: usize = if cfg!(loom) { 2 } else { 64 };
 /// A block from a pageblock that is akin to a request which may move others, and would mix
 /// pageblocks. `None`: the request goes on as all do.
 pub(super) fn alloc<C: Cpus>(
-    registered: &RegisteredMover<'_>,
+    compactor: &Compactor<'_>,
     hooks: &Hooks<'_, '_, C>,
     order: Order,
     flags: Flags,
@@ -61,10 +61,10 @@ pub(super) fn alloc<C: Cpus>(
     if !flags.may_compact() || flags.mobility() == Mobility::Movable || order >= Order::PAGEBLOCK {
         return None;
     }
-    let confining = registered.confining()?;
+    let confining = compactor.confining()?;
     let request = Confined { hooks, order, flags: flags.unmixed() };
     request.attempt().or_else(|| {
-        let (mover, _turn) = registered.begin()?;
+        let (mover, _turn) = compactor.begin()?;
         let found = request.make_room(mover, confining);
         confining.note(found.is_some());
         found
@@ -105,8 +105,8 @@ impl<'a, 'm, C: Cpus> Confined<'_, 'a, 'm, C> {
         let mut evacuation = Evacuation::new(self.hooks, bitmap, zone, mover, rules);
         let mut found = None;
         for look in 0..MIXED_MAX + SPARSE_MAX {
-            let source = if look < MIXED_MAX { Source::Mixed } else { Source::Sparse };
-            let Some(pageblock) = next(&evacuation, confining, source) else { continue };
+            let kind = if look < MIXED_MAX { PageblockKind::Mixed } else { PageblockKind::Sparse };
+            let Some(pageblock) = next(&evacuation, confining, kind) else { continue };
             if !evacuation.may_look() {
                 break;
             }
@@ -146,13 +146,13 @@ impl<'a, 'm, C: Cpus> Confined<'_, 'a, 'm, C> {
 fn next<C: Cpus>(
     evacuation: &Evacuation<'_, '_, C>,
     confining: &Confining,
-    source: Source,
+    kind: PageblockKind,
 ) -> Option<PageblockIndex> {
-    let (bitmap, span, from) = (evacuation.bitmap, evacuation.span(), confining.from(source));
-    let (pageblock, go_on_at) = match source {
-        Source::Mixed => bitmap.next_mixed(span, from).map(|found| (found, found.0 + 1))?,
-        Source::Sparse => bitmap.next_sparse((evacuation.zone, span), from, RANKED)?,
+    let (bitmap, span, from) = (evacuation.bitmap, evacuation.span(), confining.from(kind));
+    let (pageblock, go_on_at) = match kind {
+        PageblockKind::Mixed => bitmap.next_mixed(span, from).map(|found| (found, found.0 + 1))?,
+        PageblockKind::Sparse => bitmap.next_sparse((evacuation.zone, span), from, RANKED)?,
     };
-    confining.go_on_at(source, go_on_at);
+    confining.go_on_at(kind, go_on_at);
     Some(pageblock)
 }

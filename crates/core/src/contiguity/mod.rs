@@ -1,0 +1,29 @@
+//! Contiguous memory by moving blocks that callers hold.
+//!
+//! Requests know nothing of this room: a [`Compactor`] registers itself as their
+//! [relief](crate::alloc::relief). From the ground up, each file uses only those above it:
+//!
+//! | module | what |
+//! |---|---|
+//! | `compaction`, `mover` | what compaction is asked for, and what the code that moves blocks implements |
+//! | `evacuate` | `Evacuation`: emptying one pageblock, or a window of them |
+//! | `sources` | which pageblocks are emptied |
+//! | `compactor` | [`Compactor`]: the mover for requests, one request at a time |
+//! | `compact_request` | room for a request that would fail otherwise |
+//! | `confine` | room for a request that would mix unmovable blocks among movable ones |
+//! | `requests` | these two, registered with an allocator |
+//! | `compact` | compaction for callers |
+
+mod compact;
+mod compact_request;
+mod compaction;
+mod compactor;
+mod confine;
+mod evacuate;
+mod mover;
+mod requests;
+mod sources;
+
+pub use compaction::{CompactEnd, CompactError, Compacted, Compaction};
+pub use compactor::Compactor;
+pub use mover::{Move, Mover, Occupant};
