@@ -15,7 +15,8 @@ use pagedepot_linux::{AllocError, Depot, Flags, Order, Page};
 
 const PAGES_DEFAULT: usize = 20_000_000;
 const BATCH: usize = 64;
-/// Of which the median is printed. The two kinds take turns, so that other work meets both.
+/// Number of windows, of which the median is printed. The two kinds take turns, so that other work
+/// meets both.
 const WINDOWS: usize = 31;
 /// Vectors on their way between the threads.
 const ON_THE_WAY: usize = 100;

@@ -1,4 +1,4 @@
-//! Which lines hold the memory, and what it costs to know: a page allocated and freed again and
+//! Measures what it costs to know which lines hold the memory: a page allocated and freed again and
 //! again, in nanoseconds a pair. Run it with the feature and without.
 //!
 //! `cargo run --release -p pagedepot-linux --example call_sites --features allocinfo [PAIRS]`
@@ -10,7 +10,7 @@ use std::time::Instant;
 use pagedepot_linux::{Depot, Flags, Order, Page};
 
 const PAIRS_DEFAULT: u32 = 2_000_000;
-/// Of which the median is printed.
+/// Number of windows, of which the median is printed.
 const WINDOWS: usize = 31;
 
 /// The median of some windows, in nanoseconds a pair.

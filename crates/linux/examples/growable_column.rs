@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 
 use pagedepot_linux::{Depot, MemoryKind, Vmalloc, VmallocBuf};
 
-/// In each column.
+/// Numbers in each column.
 const NUMBERS_DEFAULT: u64 = 4_000_000;
 
 /// Numbers at consecutive addresses. It owns its memory and needs no lifetime.

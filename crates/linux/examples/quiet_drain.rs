@@ -13,7 +13,7 @@ use pagedepot_linux::{Depot, Drained, Mode, Order, Scope};
 const DRAINS_DEFAULT: u32 = 2000;
 const BURST: usize = 512;
 
-/// What a thread of bursts took per page, in nanoseconds.
+/// Nanoseconds per page of a thread of bursts.
 struct Paces(Vec<f64>);
 
 impl Paces {

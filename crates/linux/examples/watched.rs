@@ -1,5 +1,5 @@
-//! What it costs a program to be watched: a page allocated and freed again and again, while nothing
-//! is published, while nobody looks at what is, and while `pagedepot top` looks.
+//! Measures what it costs a program to be watched: a page allocated and freed again and again,
+//! while nothing is published, while nobody looks at what is, and while `pagedepot top` looks.
 //!
 //! `cargo run --release -p pagedepot-linux --example watched --features publish [PAIRS]`
 #![forbid(unsafe_code)]
@@ -24,10 +24,11 @@ mod watched {
     use pagedepot_linux::publish::{Publisher, ReadError, Reader};
     use pagedepot_linux::{Depot, Order};
 
-    /// As often as `pagedepot top` looks.
+    /// Time between two looks, as of `pagedepot top`.
     const LOOKS: Duration = Duration::from_secs(1);
     const ANSWER_MAX: Duration = Duration::from_secs(5);
-    /// Of which the median is printed. The kinds take turns, so that other work meets all.
+    /// Number of windows, of which the median is printed. The kinds take turns, so that other work
+    /// meets all.
     const WINDOWS: u32 = 11;
     const KINDS: [&str; 3] = ["not published", "published", "looked at"];
 

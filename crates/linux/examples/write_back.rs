@@ -108,7 +108,7 @@ impl Blocks {
     }
 }
 
-/// What threads and callbacks share. It owns pages and no handle of the depot.
+/// The state that threads and callbacks share. It owns pages and no handle of the depot.
 struct Pool {
     file: File,
     blocks: Mutex<Blocks>,
@@ -313,7 +313,7 @@ fn work(pool: &Pool, depot: &Depot, seed: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// How often the pages of the file were updated.
+/// Number of updates of the file's pages.
 fn sum_of_versions(file: &File) -> io::Result<u64> {
     let mut version = [0; 8];
     (0..FILE_PAGES).try_fold(0, |sum, number| {

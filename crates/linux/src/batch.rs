@@ -36,7 +36,7 @@ impl Depot {
         self.alloc_pages_with(order, count, Flags::default())
     }
 
-    /// As [`alloc_pages`](Self::alloc_pages), with flags.
+    /// Allocates pages like [`alloc_pages`](Self::alloc_pages), with flags.
     ///
     /// # Errors
     /// As [`alloc_pages`](Self::alloc_pages).
@@ -50,8 +50,8 @@ impl Depot {
         PageBatch::alloc(self, order, count, flags)
     }
 
-    /// As [`alloc_pages`](Self::alloc_pages), behind what `pages` has: a vector that is used again
-    /// needs no memory from the heap. Returns how many there were.
+    /// Allocates pages like [`alloc_pages`](Self::alloc_pages), and appends them to `pages`: a
+    /// vector that is used again needs no memory from the heap. Returns how many there were.
     ///
     /// ```
     /// use pagedepot_linux::{Depot, Order};
@@ -145,7 +145,7 @@ impl fmt::Debug for PageBatch {
     }
 }
 
-/// See [`Depot::alloc_pages_into`].
+/// Implements [`Depot::alloc_pages_into`].
 #[cfg_attr(feature = "allocinfo", track_caller)]
 fn alloc_into(
     depot: &Depot,
@@ -176,7 +176,7 @@ fn alloc_into(
     Ok(pages.len() - before)
 }
 
-/// See [`Depot::free_pages`].
+/// Implements [`Depot::free_pages`].
 fn free(depot: &Depot, pages: impl IntoIterator<Item = Page>) {
     let mut chunk = Chunk { depot, blocks: [Pfn::new(0); CHUNK], length: 0, order: Order::BASE };
     // In a register: the next page does not wait for a length in memory.

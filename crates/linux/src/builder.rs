@@ -101,7 +101,7 @@ impl Builder {
         }
     }
 
-    /// How the memory is mapped. Default: private anonymous memory.
+    /// Sets the kind of memory. Default: private anonymous memory.
     pub fn memory(mut self, kind: MemoryKind) -> Self {
         self.kind = kind;
         self
@@ -285,7 +285,8 @@ impl Builder {
         self
     }
 
-    /// How many pages a CPU may cache. Default: adapts to demand between the kernel's bounds.
+    /// Sets the number of pages that a CPU may cache. Default: adapts to demand between the
+    /// kernel's bounds.
     pub fn high(mut self, policy: HighPolicy) -> Self {
         self.high = policy;
         self
@@ -298,7 +299,7 @@ impl Builder {
         self.high(HighPolicy::Fraction(fraction))
     }
 
-    /// How much a CPU may cache that frees blocks of orders 1 to 3 and allocates few. Default: only
+    /// Sets the limit for a CPU that frees blocks of orders 1 to 3 and allocates few. Default: only
     /// its fronts, as in the kernel. [`FreeHigh::OFF`]: as much as any other CPU.
     pub fn free_high(mut self, policy: FreeHigh) -> Self {
         self.free_high = policy;
@@ -510,7 +511,7 @@ fn page_size_for(system_page: usize) -> PageSize {
     sizes.into_iter().find(|size| size.bytes() >= system_page).unwrap_or(PageSize::Kib64)
 }
 
-/// As the core's own panic, with the names of this crate's options.
+/// Panics like the core, with the names of this crate's options.
 fn panic_on_misuse(misuse: Misuse) {
     let advice = match misuse {
         Misuse::DoubleFree { .. } => {

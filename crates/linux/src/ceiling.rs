@@ -29,7 +29,7 @@ use crate::raw::Shared;
 use crate::trim::{System, Trimmed};
 use crate::withheld::{Caps, CeilingError, Withheld};
 
-/// How often a pageblock that was freed for the ceiling may be lost to another request.
+/// Number of times that a pageblock which was freed for the ceiling may be lost to another request.
 const LOST_MAX: u32 = 8;
 
 /// The most bytes that a depot may have handed out and keep resident, together. Its metadata is not
@@ -175,7 +175,7 @@ fn pageblock_bytes(shared: &Shared) -> usize {
     (PAGEBLOCK_PAGES as usize) << shared.page_size().shift()
 }
 
-/// What the allocator has.
+/// Bytes that the allocator has.
 fn managed_bytes(shared: &Shared) -> usize {
     let frames = shared.frames();
     let zones = frames.zone_ids().filter_map(|zone| frames.zone_stats(zone));

@@ -4,7 +4,7 @@ use pagedepot::{Allocator, CpuId};
 
 use crate::cpus::LinuxCpus;
 
-/// See the module.
+/// The CPUs without caches while requests wait.
 #[derive(Default)]
 pub(crate) struct ClosedCpus {
     cpus: Vec<CpuId>,

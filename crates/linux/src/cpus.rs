@@ -18,11 +18,12 @@ use crate::fork_mark::ForkMark;
 use crate::prim;
 use crate::sequences::{self, NO_FRAME};
 
-/// How a depot's threads reach the fronts of their CPU, and why it is not the faster way.
+/// The way in which a depot's threads reach the fronts of their CPU, and the reason why it is not a
+/// faster one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fronts {
-    /// By restartable sequences; full drains fence CPUs with `membarrier`.
+    /// Threads use restartable sequences; full drains fence CPUs with `membarrier`.
     Sequences,
     /// By restartable sequences, and those of isolated CPUs, or of
     /// [those that the builder names](crate::Builder::locked_cpus), by a lock per CPU: drains take
@@ -76,7 +77,8 @@ impl Fronts {
         )
     }
 
-    /// The same, unless the calling thread may use a CPU that is not among the first `cpus`.
+    /// Returns the way for `cpus` CPUs: another one if the calling thread may use a CPU that is not
+    /// among the first `cpus`.
     pub(crate) fn on(self, cpus: u32) -> Self {
         let highest = affinity::allowed().ok().and_then(|allowed| allowed.highest());
         match highest.map(CpuId::get) {
@@ -129,7 +131,7 @@ impl fmt::Display for Fronts {
     }
 }
 
-/// What both kinds of fronts need to know.
+/// Facts that both kinds of fronts need.
 pub struct Process<'m> {
     pub(crate) fork_mark: ForkMark<'m>,
     pub(crate) isolated: CpuSet,
@@ -194,7 +196,7 @@ impl Environment for Process<'_> {
 /// some CPUs by sequences, and those of the others by locks.
 pub type LinuxCpus<'m> = SequencesAndLocks<'m, Sequences, Process<'m>>;
 
-/// Which CPUs' fronts the program wants behind locks.
+/// The CPUs whose fronts the program wants behind locks.
 #[derive(Clone, Debug)]
 pub(crate) enum Locking {
     /// Those of isolated CPUs, and those of all where the system refuses to fence CPUs.
@@ -220,7 +222,7 @@ pub(crate) fn find<'m>(
     SequencesAndLocks::new(Sequences { area, fronts }, locks, process, is_behind_lock)
 }
 
-/// What [`choose`] chose.
+/// The result of [`choose`].
 struct Choice {
     fronts: Fronts,
     /// `None`: threads run no sequences. With an area they do on CPUs behind locks, too, where
@@ -264,13 +266,13 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    /// Where a thread's area is; `None`: threads run no sequences, and reach all fronts by locks.
+    /// The threads' areas; `None`: threads run no sequences, and reach all fronts by locks.
     #[inline]
     pub(crate) fn area(&self) -> Option<Area> {
         self.area
     }
 
-    /// How threads reach the fronts of all CPUs.
+    /// The way in which threads reach the fronts of all CPUs.
     pub fn fronts(&self) -> Fronts {
         self.fronts
     }

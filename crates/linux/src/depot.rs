@@ -93,7 +93,7 @@ use crate::trim::{self, TrimError, Trimmed};
 /// ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)) are shared: the parent sees what the child
 /// writes. A child makes a depot of its own.
 pub struct Depot {
-    /// With the pointer of `owner`, kept here to save a load.
+    /// The handle, with the pointer of `owner`, kept here to save a load.
     handle: Handle,
     owner: Arc<Owner>,
 }
@@ -108,7 +108,7 @@ impl Clone for Depot {
 impl UnwindSafe for Depot {}
 impl RefUnwindSafe for Depot {}
 
-/// What all handles share: dropped with the last one.
+/// The state that all handles share: dropped with the last one.
 struct Owner(NonNull<Shared>);
 
 // SAFETY: a shared reference, in all but name, to a `Shared`, which threads share.
@@ -178,13 +178,13 @@ impl Depot {
         RawDepot::new(&self.handle)
     }
 
-    /// What all handles share.
+    /// The state that all handles share.
     #[inline]
     pub(crate) fn shared(&self) -> &Shared {
         self.handle.shared()
     }
 
-    /// As [`shared`](Self::shared), with a life that the caller vouches for.
+    /// The pointer behind [`shared`](Self::shared), with a life that the caller vouches for.
     #[inline]
     pub(crate) fn pointer(&self) -> NonNull<Shared> {
         self.handle.pointer()
@@ -286,7 +286,7 @@ impl Depot {
         self.handle.frames().drain_handover(scope, fence_after_ms)
     }
 
-    /// As [`drain`](Self::drain), and calls `tell` with each CPU's part.
+    /// Drains like [`drain`](Self::drain), and calls `tell` with each CPU's part.
     pub fn drain_each(
         &self,
         scope: Scope,
@@ -358,7 +358,7 @@ impl Depot {
         self.shared().on_pressure(reclaim)
     }
 
-    /// Where the pages are, for the log when a request failed.
+    /// Counts pages by place, for the log when a request failed.
     ///
     /// ```
     /// let depot = pagedepot_linux::Depot::new(16 << 20)?;
@@ -432,8 +432,8 @@ impl Depot {
         self.handle.frames().validate_at_rest()
     }
 
-    /// How threads reach their CPU's caches, and why not the faster way. Also says when the calling
-    /// thread may use a CPU that has no caches: one system call.
+    /// The way in which threads reach their CPU's caches, and the reason why it is not a faster
+    /// one. Also says when the calling thread may use a CPU that has no caches: one system call.
     pub fn fronts(&self) -> Fronts {
         let frames = self.handle.frames();
         frames.cpus().sequences().fronts().on(frames.cpu_count())

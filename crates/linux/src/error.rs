@@ -1,4 +1,4 @@
-//! Why a depot could not be made, and what to do about it.
+//! Errors that keep a depot from being made, with remedies.
 
 use std::{fmt, io};
 
@@ -10,7 +10,8 @@ pub use crate::limits::Limit;
 use crate::maps::reached_limit;
 use crate::withheld::CeilingError;
 
-/// Why [`Builder::build`](crate::Builder::build) or [`Depot::grow`](crate::Depot::grow) failed.
+/// The reason why [`Builder::build`](crate::Builder::build) or [`Depot::grow`](crate::Depot::grow)
+/// failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -41,7 +42,7 @@ pub enum BuildError {
     Memory {
         /// Bytes asked for.
         bytes: usize,
-        /// What it said.
+        /// Error of the system call.
         errno: Errno,
     },
     /// The process has as many mappings as the system allows.
@@ -53,33 +54,33 @@ pub enum BuildError {
     File {
         /// Bytes asked for.
         bytes: usize,
-        /// What it said.
+        /// Error of the system call.
         errno: Errno,
     },
     /// There are not enough huge pages set aside.
     HugePages {
         /// Bytes asked for.
         bytes: usize,
-        /// What the system said.
+        /// Error of the system call.
         errno: Errno,
     },
     /// The kernel has no transparent huge pages.
     TransparentHugePages {
-        /// What it said.
+        /// Error of the system call.
         errno: Errno,
     },
     /// The pages could not all be made present.
     Populate {
         /// Bytes to populate.
         bytes: usize,
-        /// What the system said.
+        /// Error of the system call.
         errno: Errno,
     },
     /// Memory could not be bound to a NUMA node.
     Numa {
         /// The node.
         node: NodeId,
-        /// What the system said.
+        /// Error of the system call.
         errno: Errno,
     },
     /// Less memory than one huge page per NUMA node.
@@ -225,7 +226,7 @@ impl From<ConfigError> for BuildError {
     }
 }
 
-/// Why [`Depot::on_pressure`](crate::Depot::on_pressure) registered nothing.
+/// The reason why [`Depot::on_pressure`](crate::Depot::on_pressure) registered nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CallbackError {
@@ -296,7 +297,7 @@ mod tests {
     use super::*;
     use crate::depot::Depot;
 
-    /// What a function that returns `io::Result` writes.
+    /// Checks the errors of a function that returns `io::Result`.
     #[test]
     fn errors_become_those_of_io() {
         fn fill() -> io::Result<()> {

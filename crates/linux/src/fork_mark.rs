@@ -1,11 +1,11 @@
-//! How a forked child notices that it is one.
+//! The mark by which a forked child notices that it is one.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use pagedepot::cpus::Unusable;
 use rustix::process::{Pid, getpid};
 
-/// How a forked child notices that it is one.
+/// The mark by which a forked child notices that it is one.
 #[derive(Clone, Copy)]
 pub(crate) enum ForkMark<'m> {
     /// 1 in the parent; lies in memory that the kernel wipes in a child, together with the gates.

@@ -23,7 +23,7 @@ use crate::vmalloc::VmallocBuf;
 macro_rules! freeze {
     ($($type:ty),+) => {$(
         impl $type {
-            /// Its bytes, to be shared and no longer written, without a copy.
+            /// Turns the page into its bytes, to be shared and no longer written, without a copy.
             pub fn freeze(self) -> Bytes {
                 Bytes::from_owner(self)
             }

@@ -218,17 +218,17 @@ pub struct Readme;
 #[doc = include_str!("../../../docs/tutorial.md")]
 pub struct Tutorial;
 
-/// As above.
+/// The book's page on waiting, as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/how-to-wait.md")]
 pub struct WaitPage;
 
-/// As above.
+/// The book's page on I/O, as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/how-to-io.md")]
 pub struct IoPage;
 
-/// As above; it shows features, too.
+/// The book's page on views, as tests; it shows features, too.
 #[cfg(all(doctest, feature = "publish"))]
 #[doc = include_str!("../../../docs/views.md")]
 pub struct ViewsPage;

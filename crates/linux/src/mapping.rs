@@ -171,7 +171,7 @@ impl Mapping {
         self.advise_part(0..self.bytes, advice)
     }
 
-    /// As [`advise`](Self::advise), about a part of the range.
+    /// Advises the system like [`advise`](Self::advise), about a part of the range.
     pub fn advise_part(&self, part: Range<usize>, advice: Advice) -> Result<(), Errno> {
         // SAFETY: this mapping owns the range. No caller gives advice that drops contents in use.
         unsafe { madvise(self.at(part.start).cast(), part.len(), advice) }

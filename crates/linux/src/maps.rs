@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 /// The kernel's `DEFAULT_MAX_MAP_COUNT`, for processes without `/proc`.
 const DEFAULT_LIMIT: u32 = 65_530;
-/// What identifies a file in `/proc/self/maps`.
+/// The identity of a file in `/proc/self/maps`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FileId {
     major: u32,
@@ -34,7 +34,7 @@ pub(crate) struct Mapped {
     /// The addresses that it covers.
     pub range: Range<usize>,
     pub is_shared: bool,
-    /// Its first byte in the file, in bytes.
+    /// Offset of its first byte in the file, in bytes.
     pub offset: u64,
     pub file: FileId,
 }

@@ -22,7 +22,7 @@ const GIB: usize = 1 << 30;
 /// Pages of a pageblock.
 pub(crate) const PAGEBLOCK_PAGES: u32 = 512;
 
-/// How the memory of the frames is mapped.
+/// The kind of memory that the frames are mapped from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryKind {
     /// Private anonymous memory. A forked child sees copies.
@@ -50,7 +50,7 @@ pub(crate) struct Wanted {
     pub bytes: usize,
     /// Bytes of addresses to reserve: `bytes`, or more for memory that is added later.
     pub bytes_max: usize,
-    /// For the metadata: a multiple of the system's page size.
+    /// Bytes of the metadata: a multiple of the system's page size.
     pub metadata_bytes: usize,
     /// Whether to use the pool of huge pages that the administrator set aside.
     pub hugetlb: bool,
@@ -328,7 +328,7 @@ fn replace(
     mapped.map(|_| ())
 }
 
-/// Which of the system's pages in a range are present.
+/// Whether each of the system's pages in a range is present.
 pub(crate) fn resident(start: NonNull<u8>, bytes: usize) -> Result<Vec<bool>, Errno> {
     let mut states = vec![0u8; bytes.div_ceil(rustix::param::page_size())];
     // SAFETY: one byte per page is written. The range is mapped; mincore does not touch it.
@@ -404,9 +404,9 @@ mod tests {
         }
     }
 
-    /// What another thread mapped where a refused mapping left a hole stays: addresses to grow into
-    /// are reserved again only where nothing is, and those of refused huge pages are not
-    /// unmapped.
+    /// Checks that pages which another thread mapped into the hole of a refused mapping stay:
+    /// addresses to grow into are reserved again only where nothing is, and those of refused huge
+    /// pages are not unmapped.
     #[test]
     fn a_refused_mapping_takes_nothing_from_others() {
         for hugetlb in [false, true] {

@@ -58,7 +58,7 @@ impl Depot {
     }
 }
 
-/// See [`Depot::compact`].
+/// Implements [`Depot::compact`].
 pub(crate) fn compact(depot: &Shared, rules: Compaction) -> Result<Compacted, CompactError> {
     depot.check_parent().map_err(|_| CompactError::Forked)?;
     let _bringing = depot.bringing();
@@ -127,7 +127,7 @@ pub(crate) fn compact(depot: &Shared, rules: Compaction) -> Result<Compacted, Co
 /// share, and 72 bytes.
 pub struct Movable {
     depot: NonNull<Shared>,
-    /// Of the slot, in the depot's table.
+    /// The word of the slot, in the depot's table.
     word: NonNull<AtomicU64>,
     slot: u32,
     order: Order,
@@ -178,14 +178,14 @@ impl Movable {
         (shared.address(page), shared.page_size().bytes() << self.order.get())
     }
 
-    /// Its bytes, to read. While the returned value lives, the page stays where it is. Waits for a
-    /// copy of the page that compaction is just making.
+    /// Gives access to the page's bytes, to read. While the returned value lives, the page stays
+    /// where it is. Waits for a copy of the page that compaction is just making.
     pub fn read(&self) -> Bytes<'_> {
         let (start, bytes) = self.begin();
         Bytes { start, bytes, page: self }
     }
 
-    /// As [`read`](Self::read), to write.
+    /// Gives access to the page's bytes like [`read`](Self::read), to write.
     pub fn write(&mut self) -> BytesMut<'_> {
         BytesMut(self.read())
     }
@@ -253,7 +253,7 @@ impl fmt::Debug for Bytes<'_> {
     }
 }
 
-/// As [`Bytes`], to write.
+/// The bytes of a page like [`Bytes`], to write.
 #[derive(Debug)]
 pub struct BytesMut<'p>(Bytes<'p>);
 

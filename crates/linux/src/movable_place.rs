@@ -1,4 +1,4 @@
-//! Where a movable block is: one word that its holder and compaction agree upon.
+//! The place of a movable block: one word that its holder and compaction agree upon.
 //!
 //! | bits | field |
 //! |---|---|
@@ -66,7 +66,7 @@ impl Extent {
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'w>(pub &'w AtomicU64);
 
-/// What compaction finds.
+/// The state in which compaction finds a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
     /// The block is being copied or used, or is pinned.
@@ -164,7 +164,7 @@ impl Place<'_> {
         (self.change(fork_mark, |word| word & PAGE) & PAGE) as u32
     }
 
-    /// What a word without a holder links.
+    /// The number that a word without a holder links.
     pub fn link(self) -> u32 {
         (self.0.load(Ordering::Relaxed) & PAGE) as u32
     }

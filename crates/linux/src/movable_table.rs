@@ -46,7 +46,7 @@ const STRIDE: usize = if cfg!(loom) { 1 } else { 8 };
 const PRESENT: u64 = 1 << 63;
 const ORDER_SHIFT: u32 = 32;
 
-/// See the module.
+/// The slots of movable blocks, and an entry for each page.
 pub(crate) struct Table {
     entries: Words,
     slots: Slots,
@@ -54,7 +54,7 @@ pub(crate) struct Table {
     fork_mark: ForkMark,
 }
 
-/// What an entry says.
+/// The content of an entry.
 #[derive(Clone, Copy)]
 struct Entry {
     slot: u32,
@@ -98,7 +98,7 @@ impl Table {
         slot
     }
 
-    /// Where the block of a slot is.
+    /// The place of a slot's block.
     pub fn place(&self, slot: u32) -> Place<'_> {
         self.slots.place(slot)
     }

@@ -41,7 +41,7 @@ unsafe impl Send for Movables {}
 // SAFETY: as above.
 unsafe impl Sync for Movables {}
 
-/// What a depot's movable pages need to know of it.
+/// Facts about a depot that its movable pages need.
 pub(crate) struct Surroundings {
     pub pages: u32,
     pub fork_mark: ForkMark,

@@ -41,7 +41,8 @@ impl Depot {
         self.page_with(order, Flags::default())
     }
 
-    /// As [`page`](Self::page), with flags: zeroed, mobility, whether it may reclaim.
+    /// Allocates a page like [`page`](Self::page), with flags: zeroed, mobility, whether it may
+    /// reclaim.
     ///
     /// ```
     /// use pagedepot_linux::{Depot, Flags, Order};
@@ -61,9 +62,9 @@ impl Depot {
         Ok(unsafe { Page::from_raw(self, pfn, order) })
     }
 
-    /// As [`page_with`](Self::page_with), a page that borrows this handle. It costs the same while
-    /// the CPU's cache serves it. A free past the cache costs two atomic operations less, because
-    /// the handle cannot go meanwhile.
+    /// Allocates a page like [`page_with`](Self::page_with), which borrows this handle. It costs
+    /// the same while the CPU's cache serves it. A free past the cache costs two atomic operations
+    /// less, because the handle cannot go meanwhile.
     ///
     /// # Errors
     /// As [`page`](Self::page).
@@ -164,7 +165,8 @@ impl Page {
         Page { depot: depot.pointer(), block: PackedBlock::new(pfn, order) }
     }
 
-    /// As [`from_raw`](Self::from_raw), of a depot that the block itself keeps mapped.
+    /// Makes a page like [`from_raw`](Self::from_raw), of a depot that the block itself keeps
+    /// mapped.
     ///
     /// # Safety
     /// As for `from_raw`.
@@ -375,7 +377,7 @@ impl Pages {
         self.start
     }
 
-    /// How many pages of the base size.
+    /// Number of pages of the base size.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -403,7 +405,7 @@ impl Drop for Pages {
     }
 }
 
-/// As [`Page`], but borrows a handle to its depot, which therefore outlives it. Made by
+/// A page that borrows a handle to its depot, which therefore outlives it. Made by
 /// [`Depot::page_ref`].
 ///
 /// ```
@@ -429,7 +431,7 @@ impl<'d> PageRef<'d> {
         PageRef { depot, block: PackedBlock::new(pfn, order) }
     }
 
-    /// As [`Page::into_raw`].
+    /// Gives up the page like [`Page::into_raw`].
     #[must_use = "a block that is not freed stays allocated"]
     #[inline]
     pub fn into_raw(self) -> (Pfn, Order) {
@@ -454,7 +456,7 @@ impl Drop for PageRef<'_> {
     }
 }
 
-/// As [`free_to_store`], of a page whose handle keeps its depot mapped.
+/// Frees a page like [`free_to_store`], whose handle keeps its depot mapped.
 #[cold]
 #[inline(never)]
 fn free_borrowed_to_store(depot: RawDepot<'_>, pfn: Pfn, order: Order) {
@@ -532,7 +534,7 @@ macro_rules! bytes {
                 io::Cursor::new(self)
             }
 
-            /// Its bytes as values of another type, as many as fit.
+            /// Returns the page's bytes as values of another type, as many as fit.
             ///
             /// ```
             /// use pagedepot_linux::{Depot, Flags, Order};
@@ -552,7 +554,7 @@ macro_rules! bytes {
                 bytemuck::cast_slice(&bytes[..bytes.len() / size_of::<T>() * size_of::<T>()])
             }
 
-            /// As [`values`](Self::values), to write.
+            /// Returns the page's values like [`values`](Self::values), to write.
             ///
             /// # Panics
             /// As [`values`](Self::values).

@@ -25,7 +25,7 @@ use pagedepot::Pfn;
 use crate::bits::Bits;
 use crate::error::BuildError;
 
-/// How many pins each page has.
+/// Number of pins of each page.
 pub(crate) struct Pins {
     /// Each key begins a run of pages with this many pins, which ends at the next key. Pages before
     /// the first key have none.
@@ -46,7 +46,7 @@ impl Pins {
         !self.counts.is_empty() && self.count_at(u64::from(page.get())) > 0
     }
 
-    /// How many pages are pinned.
+    /// Number of pinned pages.
     pub fn pages(&self) -> u64 {
         let ends = self.counts.keys().skip(1);
         let runs = self.counts.iter().zip(ends);
@@ -105,7 +105,7 @@ impl Pins {
     }
 }
 
-/// Why pages were not pinned or unpinned. After an error nothing has changed.
+/// The reason why pages were not pinned or unpinned. After an error nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PinError {

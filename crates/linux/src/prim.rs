@@ -15,7 +15,7 @@ pub use loom::sync::MutexGuard as ForkGuard;
 
 use rustix::io::Errno;
 
-/// See [`fork_mark`](crate::fork_mark).
+/// The production crate's [`fork_mark`](crate::fork_mark).
 #[cfg(not(loom))]
 pub(crate) type ForkMark = crate::fork_mark::ForkMark<'static>;
 
@@ -140,8 +140,8 @@ impl<T> ForkLock<T> {
     }
 }
 
-/// How often a thread that waits gives its CPU away before it sleeps: a thread of a real-time class
-/// yields to its equals alone.
+/// Number of times that a thread which waits gives its CPU away before it sleeps: a thread of a
+/// real-time class yields to its equals alone.
 #[cfg(not(loom))]
 const YIELDS_MAX: u32 = 100;
 

@@ -43,8 +43,9 @@ pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
 #[derive(Clone, Copy)]
 pub struct RawDepot<'d>(&'d Handle);
 
-/// What a handle of a depot has beside its share in it. A [`RawDepot`] is a pointer to it: a view
-/// of two pointers would be read, or written to the stack, for each block that is freed.
+/// The part of a handle that a [`RawDepot`] points to: a view of two pointers would be read, or
+/// written to the stack, for each block that is freed. A [`RawDepot`] is a pointer to it: a view of
+/// two pointers would be read, or written to the stack, for each block that is freed.
 pub(crate) struct Handle {
     /// A copy of the shared allocator's own value, in which nothing ever changes: a loop that
     /// borrows this handle keeps its fields in registers.
@@ -71,14 +72,14 @@ impl Handle {
         &self.allocator
     }
 
-    /// What all handles share.
+    /// The state that all handles share.
     #[inline]
     pub fn shared(&self) -> &Shared {
         // SAFETY: mapped (`new`), and used by shared reference alone.
         unsafe { self.shared.as_ref() }
     }
 
-    /// As [`shared`](Self::shared), with a life that the caller vouches for.
+    /// The pointer behind [`shared`](Self::shared), with a life that the caller vouches for.
     #[inline]
     pub fn pointer(&self) -> NonNull<Shared> {
         self.shared
@@ -91,13 +92,13 @@ impl<'d> RawDepot<'d> {
         RawDepot(handle)
     }
 
-    /// As [`allocator`](Self::allocator), for this crate.
+    /// The [`allocator`](Self::allocator), for this crate.
     #[inline]
     pub(crate) fn frames(&self) -> &'d Frames {
         self.0.frames()
     }
 
-    /// What all handles share.
+    /// The state that all handles share.
     #[inline]
     pub(crate) fn shared(&self) -> &'d Shared {
         self.0.shared()
@@ -318,8 +319,9 @@ impl<'d> RawDepot<'d> {
         Ok(())
     }
 
-    /// As [`alloc_at`](Self::alloc_at), by one look alone: it calls no callbacks, drains nothing,
-    /// and a refusal counts as no failure. See [`Allocator::try_alloc_at`].
+    /// Allocates a range like [`alloc_at`](Self::alloc_at), by one look alone: it calls no
+    /// callbacks, drains nothing, and a refusal counts as no failure. See
+    /// [`Allocator::try_alloc_at`].
     ///
     /// # Errors
     /// As [`alloc_at`](Self::alloc_at).
@@ -428,7 +430,7 @@ impl<'d> RawDepot<'d> {
         self.shared().memory().fd()
     }
 
-    /// Where a page begins, in bytes from [`base`](Self::base) and in [`fd`](Self::fd).
+    /// Offset of a page in bytes from [`base`](Self::base) and in [`fd`](Self::fd).
     #[inline]
     pub fn offset(&self, pfn: Pfn) -> usize {
         self.shared().offset(pfn)
@@ -457,7 +459,7 @@ fn no_such_page(pfn: Pfn, end: usize) -> ! {
     panic!("{pfn} is beyond the depot's {end} bytes")
 }
 
-/// What all handles of a depot, and its pages, share. It stays where it is.
+/// The state that all handles of a depot, and its pages, share. It stays where it is.
 pub(crate) struct Shared {
     // Dropped in this order: the allocator refers to all that follows.
     allocator: Frames,
@@ -478,7 +480,7 @@ pub(crate) struct Shared {
     _metadata: Metadata,
 }
 
-/// What a depot is made of.
+/// The parts of a depot.
 pub(crate) struct Assembly {
     pub allocator: Frames,
     pub memory: Memory,
@@ -567,7 +569,7 @@ impl Shared {
         self.memory.bytes()
     }
 
-    /// Where a page begins, in bytes.
+    /// Offset of a page in bytes.
     #[inline]
     pub fn offset(&self, pfn: Pfn) -> usize {
         pfn.index() << self.page_size.shift()
@@ -610,7 +612,7 @@ impl Shared {
         &self.pins
     }
 
-    /// What its ceiling keeps from the allocator.
+    /// The pages that its ceiling keeps from the allocator.
     pub(crate) fn withheld(&self) -> &ForkLock<Withheld> {
         &self.withheld
     }
@@ -637,7 +639,7 @@ impl Shared {
         &self.trimming
     }
 
-    /// Which calls allocated what is held.
+    /// The calls that allocated the blocks in use.
     #[inline]
     pub(crate) fn sites(&self) -> &SiteTable {
         &self.sites
@@ -658,7 +660,7 @@ impl Shared {
         &self.memory
     }
 
-    /// See [`Depot::on_pressure`](crate::Depot::on_pressure).
+    /// Implements [`Depot::on_pressure`](crate::Depot::on_pressure).
     pub(crate) fn on_pressure(
         &self,
         reclaim: impl Fn(Pressure) -> u64 + Send + Sync + 'static,
@@ -693,7 +695,8 @@ impl Shared {
         Ok(shrinkers)
     }
 
-    /// What requests ring that find a monitor's ceiling reached: one callback for all monitors.
+    /// The bell that requests ring when they find a monitor's ceiling reached: one callback for all
+    /// monitors.
     pub(crate) fn bell(&self) -> Result<Arc<Bell>, CallbackError> {
         let mut kept = self.callbacks.lock()?;
         if let Some(bell) = &kept.bell {
@@ -737,7 +740,7 @@ impl Shared {
     }
 }
 
-/// See [`Shared::bringing`].
+/// A guard of the right to bring memory: see [`Shared::bringing`].
 pub(crate) struct Bringing<'s>(&'s Shared);
 
 impl Drop for Bringing<'_> {
@@ -749,7 +752,7 @@ impl Drop for Bringing<'_> {
     }
 }
 
-/// How often the last handle tries to fence a CPU whose lock is held.
+/// Number of times that the last handle tries to fence a CPU whose lock is held.
 const FENCES_MAX: u32 = 1000;
 
 impl Mapped for Shared {
@@ -801,7 +804,7 @@ struct Callbacks {
     shrinkers: Arc<Shrinkers>,
     /// Whether they are among all.
     has_shrinkers: bool,
-    /// Among all, too.
+    /// The bell, which is among all callbacks, too.
     bell: Option<Arc<Bell>>,
 }
 

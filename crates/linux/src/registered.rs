@@ -38,7 +38,7 @@ impl RegisteredIovecs {
         (0..self.bytes).step_by(PIECE_BYTES).map(piece).collect()
     }
 
-    /// How many pieces there are.
+    /// Number of pieces.
     pub fn pieces(&self) -> usize {
         self.bytes.div_ceil(PIECE_BYTES)
     }

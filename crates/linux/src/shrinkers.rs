@@ -8,9 +8,9 @@ use pagedepot::{Pressure, Reclaim};
 use crate::fork_mark::ForkMark;
 use crate::sync::{ForkLock, Guard};
 
-/// How often a request that runs short yields while address spaces are added or removed. Bounded,
-/// because the request may be a signal handler that interrupted the thread which adds or removes
-/// one.
+/// Number of times that a request which runs short yields while address spaces are added or
+/// removed. Bounded, because the request may be a signal handler that interrupted the thread which
+/// adds or removes one.
 const WAITS_MAX: u32 = 100;
 
 /// The address spaces over a depot, which shrink when the depot runs short.

@@ -1,4 +1,4 @@
-//! Which call allocated each block: a word per page in memory of its own, so that neither the
+//! The call that allocated each block: a word per page in memory of its own, so that neither the
 //! allocator's metadata nor the pages grow. Without the feature `allocinfo` a table has no size,
 //! and its calls are empty.
 //!
@@ -42,7 +42,7 @@ use {
 /// The table; see the module. Clones share their words.
 #[derive(Clone)]
 pub(crate) struct SiteTable {
-    /// Of the mapping; as a slice, one load nearer.
+    /// The words of the mapping; as a slice, one load nearer.
     #[cfg(feature = "allocinfo")]
     words: &'static [AtomicU64],
     #[cfg(feature = "allocinfo")]
@@ -131,7 +131,7 @@ impl SiteTable {
         self.note_call(pfn, pages, CallSite::here());
     }
 
-    /// As [`note`](Self::note), of a call made before.
+    /// Notes an earlier call, as [`note`](Self::note) notes the present one.
     #[inline(always)]
     pub fn note_call(&self, pfn: Pfn, pages: u32, site: CallSite) {
         #[cfg(feature = "allocinfo")]
@@ -147,7 +147,8 @@ impl SiteTable {
         self.set(pfn, 0);
     }
 
-    /// As [`clear`](Self::clear), for a free that may be refused: see [`restore`](Self::restore).
+    /// Clears a block's site like [`clear`](Self::clear), for a free that may be refused: see
+    /// [`restore`](Self::restore).
     #[inline(always)]
     pub fn take(&self, pfn: Pfn) -> Noted {
         Noted {

@@ -1,4 +1,4 @@
-//! What a depot counts: the types that its methods return.
+//! Counters of a depot: the types that its methods return.
 //!
 //! | question | call |
 //! |---|---|

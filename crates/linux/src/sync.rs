@@ -144,7 +144,7 @@ impl<T: Send + Sync> Shared<T> {
         self.get_or_try_make(|| Ok::<_, Infallible>(make())).unwrap_or_else(|never| match never {})
     }
 
-    /// As [`get_or_make`](Self::get_or_make), of a value that may not be had.
+    /// Makes the value like [`get_or_make`](Self::get_or_make), if it can be had.
     pub fn get_or_try_make<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
         if self.get().is_none() {
             // The value of a faster thread is as good.

@@ -1,4 +1,4 @@
-//! When a depot's memory is unmapped: after its last handle and its last page have gone.
+//! The end of a depot's memory: it is unmapped after its last handle and its last page have gone.
 //!
 //! Pages own their depot without a reference count of their own, so that a page costs no atomic
 //! operation. A page that is freed goes to its CPU's front by the same sequence as a raw one; only
@@ -77,7 +77,7 @@ const FREES: u64 = (1 << 24) - 1;
 const LATE_SHIFT: u32 = 24;
 const CLOSED: u64 = 1 << 63;
 
-/// How completely the closer closed the gates.
+/// The extent to which the closer closed the gates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Gates {
@@ -90,7 +90,7 @@ pub(crate) enum Gates {
     Fenced = 2,
 }
 
-/// What this protocol needs of the depot.
+/// The calls of this protocol to the depot.
 pub(crate) trait Mapped {
     /// The depot's word and what belongs to it.
     fn teardown(&self) -> &Teardown;

@@ -1,4 +1,4 @@
-//! Which CPUs and NUMA nodes this machine has, from sysfs and from this process's affinity.
+//! The CPUs and NUMA nodes of this machine, from sysfs and from this process's affinity.
 //!
 //! A depot is laid out for the CPUs that a thread may *ever* run on (*possible* CPUs). Cpusets,
 //! affinities and hot-plugging change while a program runs, and numbers may have gaps. Containers

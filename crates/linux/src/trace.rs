@@ -49,7 +49,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// it: a longer name could imitate an event.
 const COMM_BYTES_MAX: usize = 15;
 
-/// Who did something, where and when.
+/// The thread, place and time of an event.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamp<'a> {
     /// The name of the thread or program. Cut to 15 bytes; control characters become `?`.

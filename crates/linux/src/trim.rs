@@ -45,7 +45,7 @@ const CHUNK_BYTES: usize = 16 << 20;
 /// Most ranges in one vector (the kernel's `UIO_MAXIOV`).
 const RANGES_MAX: usize = 1024;
 
-/// What a [`Depot::trim`](crate::Depot::trim) gave back to the system.
+/// The result of a [`Depot::trim`](crate::Depot::trim).
 ///
 /// ```
 /// use pagedepot_linux::{Depot, Mode, Order, Scope};
@@ -74,13 +74,13 @@ pub struct Trimmed {
     pub cut_short: bool,
 }
 
-/// Why memory was not given back.
+/// The reason why memory was not given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TrimError {
     /// The system refused to take memory back.
     Refused {
-        /// What went back before the refusal.
+        /// The result up to the refusal.
         trimmed: Trimmed,
         /// The system's error.
         errno: Errno,
@@ -188,7 +188,7 @@ fn trim_chunk(
     result
 }
 
-/// Which runs of free pages a pass takes.
+/// The runs of free pages that a pass takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Runs {
     /// Whole pageblocks of 2 MiB.

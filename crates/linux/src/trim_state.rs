@@ -29,7 +29,7 @@ pub(crate) struct TrimState {
     trimmer: AtomicU32,
     /// Pages that the trimmer holds now. Waiters sleep on this word.
     taken_pages: AtomicU32,
-    /// When a request last ran short, in milliseconds of [`now_ms`] plus 1; 0: never.
+    /// Time at which a request last ran short, in milliseconds of [`now_ms`] plus 1; 0: never.
     short_ms: AtomicU64,
     /// Bytes that were present in pageblocks which reports gave back. The caller with the right to
     /// trim changes it.

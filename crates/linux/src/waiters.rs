@@ -67,7 +67,7 @@ pub(crate) struct Waiters<C> {
 struct Queue<C> {
     next: u64,
     waiters: BTreeMap<u64, Waiter>,
-    /// What was taken away for them, to be given back.
+    /// The caches that were taken away for the waiters, to be given back.
     closed: C,
 }
 

@@ -16,7 +16,7 @@ use crate::page::Page;
 use crate::sites::CallSite;
 use crate::waiters::Ticket;
 
-/// How long a thread sleeps before it looks again when others had pages in their hands.
+/// Time that a thread sleeps before it looks again when others had pages in their hands.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl Depot {
@@ -126,14 +126,14 @@ impl Depot {
 pub struct PageFuture<'d> {
     depot: &'d Depot,
     order: Order,
-    /// Its place in the queue, once it waits.
+    /// The request's place in the queue, once it waits.
     ticket: Option<Ticket>,
     /// Whether it was told and has neither been served nor passed that on.
     owes: bool,
     site: CallSite,
 }
 
-/// What came of a look.
+/// The result of a look.
 enum Step {
     Ended(Result<Page, AllocError>),
     /// The waker will be called.

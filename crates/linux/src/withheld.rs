@@ -1,4 +1,4 @@
-//! What a ceiling keeps from a depot, and why it could not be set.
+//! The memory that a ceiling keeps from a depot, and the errors of setting one.
 
 use std::{fmt, io};
 
@@ -19,9 +19,9 @@ pub(crate) struct Withheld {
 /// The ceilings that were asked for, in bytes. The lowest is to be in force.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Caps {
-    /// By the program.
+    /// Ceiling that the program set.
     pub program: Option<usize>,
-    /// By a monitor, for the limit of the container.
+    /// Ceiling that a monitor set for the limit of the container.
     pub container: Option<usize>,
 }
 
@@ -60,7 +60,7 @@ impl Withheld {
     }
 }
 
-/// Why a ceiling was not set. What was kept from the depot by then stays so.
+/// The reason why a ceiling was not set. What was kept from the depot by then stays so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CeilingError {

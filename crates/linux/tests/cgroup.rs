@@ -32,7 +32,7 @@ const GROUP: &str = "PAGEDEPOT_TEST_CGROUP";
 /// Set where a test that cannot run fails.
 const NO_SKIPS: &str = "PAGEDEPOT_TEST_CGROUP_NO_SKIPS";
 
-/// Which cgroups a test is about.
+/// The cgroups that a test is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Version {
     Any,
@@ -44,7 +44,7 @@ enum Version {
 struct Group(PathBuf);
 
 impl Group {
-    /// Below this program's own. The error says why there is none.
+    /// Makes a group below this program's own. The error says why there is none.
     fn new(name: &str, version: Version) -> Result<Self, String> {
         let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
         let of = |mark: &str| own.lines().find_map(|line| Some(line.split_once(mark)?.1));
@@ -89,7 +89,7 @@ impl Group {
         read(&self.0, file)
     }
 
-    /// What it has used at most.
+    /// The most memory that it has used.
     fn peak(&self) -> u64 {
         match self.0.join("memory.peak").exists() {
             true => self.read("memory.peak"),
@@ -277,7 +277,8 @@ fn a_ceiling_follows_the_limit() {
     figure("ceiling_peak_mib", peak >> 20);
 }
 
-/// What the heap takes, the depot gives up; and what the limit gains, it may have.
+/// Checks that the depot gives up the memory that the heap takes, and may have what the limit
+/// gains.
 fn beside_a_heap(group: &Path) {
     let depot = Depot::new(DEPOT).unwrap();
     let cache: Arc<Mutex<Vec<Page>>> = Arc::default();
@@ -337,7 +338,7 @@ fn a_ceiling_makes_room_for_the_heap() {
     check(&copy);
 }
 
-/// What the monitor saves it from.
+/// Checks that the program is killed without a monitor.
 #[test]
 fn without_a_monitor_it_is_killed() {
     let prepare = |group: &Group| {

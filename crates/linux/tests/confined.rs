@@ -164,8 +164,8 @@ fn locked_memory() {
     });
 }
 
-/// Where no mapping is left, the error names that limit. Where a few are left, a depot is complete
-/// or refused.
+/// Checks that the error names the limit where no mapping is left, and that a depot is complete or
+/// refused where a few are left.
 #[test]
 fn too_many_mappings() {
     in_child(|| {
@@ -251,8 +251,8 @@ fn no_fences() {
     });
 }
 
-/// Without wiped gates a forked child could use its parent's sequences. Locks recognise the child
-/// by its process id.
+/// Checks that locks recognise a forked child by its process id: without wiped gates it could use
+/// its parent's sequences.
 #[test]
 fn no_wiping_at_forks() {
     in_child(|| {

@@ -429,7 +429,7 @@ fn depot_cpus() -> u32 {
     pagedepot_linux::builder::Topology::read().cpu_count()
 }
 
-/// What the documentation says of copies and kept values: update it with these.
+/// Checks the sizes that the documentation names for copies and kept values: update it with these.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn values_have_the_sizes_that_the_documentation_names() {

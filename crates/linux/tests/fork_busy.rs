@@ -28,7 +28,7 @@ const CPU: CpuId = CpuId::new(0);
 /// Seconds: far more than a child needs, even on a busy machine.
 const ALARM_S: u32 = 60;
 
-/// What the parent holds when it forks.
+/// The blocks that the parent holds when it forks.
 struct Held {
     page: Page,
     movables: Vec<Movable>,

@@ -260,7 +260,8 @@ fn threads_that_are_moved_between_both_kinds() {
     all_back(&depot);
 }
 
-/// What such a builder gives up is in the fronts of the isolated CPU, and is reported.
+/// Checks that pages which such a builder gives up are in the fronts of the isolated CPU, and are
+/// reported.
 #[test]
 fn without_locks_an_isolated_cpu_keeps_what_is_in_its_fronts() {
     let Some((here, isolated)) = two_cpus() else { return };

@@ -55,7 +55,7 @@ impl Drop for Group {
     }
 }
 
-/// Without the rules for what rests, and without a ceiling.
+/// A policy without the rules for what rests, and without a ceiling.
 fn busy() -> Policy {
     Policy { idle_ms: 0, margin_percent: None, ..Policy::default() }
 }
@@ -315,8 +315,8 @@ fn bytes_given_back_count_once() {
     }
 }
 
-/// What a sinking ceiling gives back counts as what left, however often it sinks, and partly used
-/// pageblocks count by the pages that were present.
+/// Checks that the bytes which a sinking ceiling gives back count once, however often it sinks, and
+/// that partly used pageblocks count by the pages that were present.
 #[test]
 fn a_sinking_ceiling_gives_back_each_byte_once() {
     let group = Group::new("sinks");
@@ -373,7 +373,7 @@ fn a_trim_counts_present_pages() {
     }
 }
 
-/// Of a depot in use the pageblocks that were free all the while.
+/// Checks that a depot in use gives back the pageblocks that were free all the while.
 #[test]
 fn surplus_is_given_back_while_the_depot_is_in_use() {
     let depot = Depot::new(64 * MIB).unwrap();
@@ -465,7 +465,7 @@ fn monitors() -> Vec<String> {
 /// Held by tests that start threads: one of them counts these.
 static THREADS: Mutex<()> = Mutex::new(());
 
-/// Where the thread runs, and when it ends.
+/// Checks the CPUs on which the thread runs, and that it ends.
 #[test]
 fn the_thread_keeps_off_isolated_cpus_and_ends() {
     let _alone = THREADS.lock().unwrap();

@@ -12,7 +12,7 @@ use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, Pfn, Scope};
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// Which pages of the depot are present.
+/// Whether each page of the depot is present.
 fn present(depot: &Depot) -> Vec<bool> {
     let mut states = vec![0u8; depot.bytes() / PAGE];
     // SAFETY: one byte per page of the depot's mapping is written.

@@ -113,7 +113,8 @@ fn a_child_gives_nothing_back() {
     }
 }
 
-/// What compaction has made whole is given back, and the pages it moved keep their contents.
+/// Checks that pageblocks which compaction made whole are given back, and that the pages it moved
+/// keep their contents.
 #[test]
 fn what_was_compacted_is_given_back() {
     for depot in depots() {

@@ -314,7 +314,7 @@ extern "C" fn compact(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
     RANGES[0].fetch_add(1, Ordering::Relaxed);
 }
 
-/// What the test's threads have done, and had done when the handler ran last.
+/// Steps of the test's threads, now and when the handler ran last.
 static STEPS: AtomicU64 = AtomicU64::new(0);
 static STEPS_SEEN: AtomicU64 = AtomicU64::new(0);
 

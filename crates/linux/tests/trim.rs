@@ -159,7 +159,7 @@ fn no_request_fails_because_of_a_trim() {
     );
 }
 
-/// The same for contiguous pages, any of which a trim may have.
+/// Checks that no range of contiguous pages fails because of a trim, which may have any of them.
 #[test]
 fn no_range_fails_because_of_a_trim() {
     let start = Instant::now();
@@ -213,7 +213,7 @@ fn huge_pages_are_given_back_whole() {
     all_back(&depot);
 }
 
-/// What khugepaged does with a few present pages among many absent ones, at once.
+/// Does khugepaged's work on a few present pages among many absent ones, at once.
 fn collapse(depot: &Depot) -> i32 {
     const MADV_COLLAPSE: i32 = 25;
     let start = depot.raw().base().as_ptr().cast();

@@ -251,7 +251,8 @@ fn a_wait_ends_in_time_and_for_what_cannot_come() {
     all_back(&depot);
 }
 
-/// What a callback can free is found before a request waits, and when its time is over.
+/// Checks that pages which a callback can free are found before a request waits, and when its time
+/// is over.
 #[test]
 fn callbacks_are_called_first_and_last() {
     let depot = Depot::new(4 * PAGE).unwrap();

@@ -118,14 +118,14 @@ mod ring {
     use pagedepot_linux::reclaim::RegisteredIovecs;
     use pagedepot_linux::{Depot, Page};
 
-    /// How requests name memory.
+    /// The name by which requests reach memory.
     #[derive(Clone, Copy, PartialEq, Eq)]
     pub enum Requests {
         ByAddress,
         Fixed,
     }
 
-    /// See the module. Fields are dropped in this order: the kernel is done with a ring that has
+    /// A ring and its pages. Fields are dropped in this order: the kernel is done with a ring that has
     /// been closed only when its requests have ended, which `Drop` waits for.
     pub struct Ring {
         ring: IoUring,

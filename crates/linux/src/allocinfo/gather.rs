@@ -24,13 +24,14 @@ fn site(at: &Location<'_>, kind: SiteKind) -> Site {
 }
 
 impl AllocInfo {
-    /// What the sites hold of a depot's pages. O(pages). Only with the feature `allocinfo`.
+    /// Gathers the memory that the sites hold of a depot's pages. O(pages). Only with the feature
+    /// `allocinfo`.
     pub fn of(depot: &Depot) -> Self {
         Self::with_spaces(depot, [])
     }
 
-    /// The same, and what they hold of areas in address spaces over it. Only with the feature
-    /// `allocinfo`.
+    /// Gathers the memory that the sites hold of a depot's pages and of areas in address spaces
+    /// over it. Only with the feature `allocinfo`.
     pub fn with_spaces<'s>(depot: &Depot, spaces: impl IntoIterator<Item = &'s Vmalloc>) -> Self {
         let shared = depot.shared();
         let page_bytes = shared.page_size().bytes() as u64;

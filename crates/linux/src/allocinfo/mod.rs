@@ -1,5 +1,5 @@
-//! What each call site holds: bytes and calls of pages and areas (feature `allocinfo`), as the
-//! kernel's `/proc/allocinfo`.
+//! The memory that each call site holds: bytes and calls of pages and areas (feature `allocinfo`),
+//! as the kernel's `/proc/allocinfo`.
 //!
 #![cfg_attr(feature = "allocinfo", doc = "```")]
 #![cfg_attr(not(feature = "allocinfo"), doc = "```ignore")]
@@ -54,7 +54,7 @@ use std::fmt;
 
 pub use folded::Folded;
 
-/// What each call site holds at one moment.
+/// The memory that each call site holds at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct AllocInfo {
@@ -62,13 +62,13 @@ pub struct AllocInfo {
     pub sites: Vec<SiteInfo>,
 }
 
-/// What a call allocated and has not been freed.
+/// The memory that a call allocated and that has not been freed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SiteInfo {
-    /// Where the call is.
+    /// The place of the call.
     pub site: Site,
-    /// Of all its blocks or areas. Guard pages are not counted.
+    /// Bytes of all its blocks or areas. Guard pages are not counted.
     pub bytes: u64,
     /// Blocks or areas.
     pub calls: u64,
@@ -78,17 +78,17 @@ pub struct SiteInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Site {
-    /// Its file, as it was given to the compiler.
+    /// Source file, as it was given to the compiler.
     pub file: String,
-    /// Its line, from 1 on.
+    /// Line, from 1 on.
     pub line: u32,
-    /// Its column, from 1 on.
+    /// Column, from 1 on.
     pub column: u32,
-    /// What it allocates.
+    /// The kind of memory that it allocates.
     pub kind: SiteKind,
 }
 
-/// What a call allocates.
+/// The kind of memory that a call allocates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum SiteKind {
@@ -99,7 +99,7 @@ pub enum SiteKind {
 }
 
 impl SiteKind {
-    /// In listings.
+    /// Name of the kind in listings.
     pub fn name(self) -> &'static str {
         match self {
             SiteKind::Pages => "pages",
@@ -108,11 +108,11 @@ impl SiteKind {
     }
 }
 
-/// By how much a site grew between two moments.
+/// The growth of a site between two moments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SiteGrowth {
-    /// Where the call is.
+    /// The place of the call.
     pub site: Site,
     /// Bytes more, or less than 0.
     pub bytes: i64,
@@ -126,8 +126,8 @@ impl AllocInfo {
         self.sites.iter().map(|site| site.bytes).sum()
     }
 
-    /// What has changed since `earlier`, the largest growth in bytes first. Sites that hold what
-    /// they held are left out.
+    /// The changes since `earlier`, the largest growth in bytes first. Sites that hold what they
+    /// held are left out.
     pub fn since(&self, earlier: &AllocInfo) -> Vec<SiteGrowth> {
         let mut growth: HashMap<&Site, (i64, i64)> = HashMap::new();
         for (info, sign) in [(self, 1), (earlier, -1)] {
@@ -153,7 +153,8 @@ impl fmt::Display for Site {
     }
 }
 
-/// As `allocinfo_show` in the kernel's `lib/alloc_tag.c`, with columns for want of functions.
+/// Prints like `allocinfo_show` in the kernel's `lib/alloc_tag.c`, with columns for want of
+/// functions.
 impl fmt::Display for AllocInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "allocinfo - version: 1.0")?;

@@ -153,8 +153,8 @@ mod tests {
         AllocInfo { sites: vec![site(31, 8192), site(7, 4096)] }
     }
 
-    /// What readers of the format rely upon: identifiers are not 0 and lead somewhere, the first
-    /// string is empty, each sample has a value of each type.
+    /// Checks the properties that readers of the format rely upon: identifiers are not 0 and lead
+    /// somewhere, the first string is empty, each sample has a value of each type.
     #[test]
     fn a_profile_is_read_again() {
         let profile = Profile::decode(&*info().pprof()).unwrap();

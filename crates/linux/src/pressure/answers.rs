@@ -1,4 +1,4 @@
-//! What a monitor freed for requests that rang.
+//! The answers of a monitor to requests that rang.
 //!
 //! # Invariants
 //! 1. A request that rang sleeps until an answer that was given after it looked. It reads the
@@ -24,7 +24,7 @@ pub(crate) struct Answers {
     count: AtomicU32,
     /// Pages that the last answer freed.
     freed_pages: AtomicU64,
-    /// When an answer last freed nothing, in milliseconds of [`now_ms`] plus 1; 0: never.
+    /// Time of the last answer that freed nothing, in milliseconds of [`now_ms`] plus 1; 0: never.
     vain_ms: AtomicU64,
 }
 

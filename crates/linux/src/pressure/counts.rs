@@ -1,10 +1,10 @@
-//! What a monitor has done.
+//! Counters of a monitor.
 
 use super::policy::Level;
 use super::step::Step;
 use crate::prim::{AtomicU64, Ordering};
 
-/// What a [`Monitor`](super::Monitor) has done since it began.
+/// Counts of a [`Monitor`](super::Monitor) since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MonitorCounts {
@@ -41,16 +41,16 @@ pub struct MonitorCounts {
 }
 
 impl MonitorCounts {
-    /// What one step did.
+    /// The counts of one step.
     pub fn step(&self, step: Step) -> StepCounts {
         self.steps[step as usize]
     }
 }
 
-/// What a step has done.
+/// Counts of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepCounts {
-    /// How often it was taken, of each depot.
+    /// Number of times that the step was taken, of each depot.
     pub runs: u64,
     /// Bytes that it took back: into the depot's store, or to the system.
     pub bytes: u64,
@@ -77,7 +77,7 @@ impl Counter {
     }
 }
 
-/// The same as [`MonitorCounts`], to change.
+/// The counters behind [`MonitorCounts`].
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub level: Counter,

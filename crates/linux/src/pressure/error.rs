@@ -1,10 +1,10 @@
-//! Why a monitor could not begin.
+//! Errors that keep a monitor from beginning.
 
 use std::{fmt, io};
 
 use super::policy::PolicyError;
 
-/// Why there is no [`Monitor`](super::Monitor).
+/// The reason why there is no [`Monitor`](super::Monitor).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MonitorError {

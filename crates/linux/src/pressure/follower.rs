@@ -28,7 +28,7 @@ use crate::withheld::CeilingError;
 /// of the limit.
 const CHANGE_SHARE: u64 = 128;
 
-/// What the tightest cgroup has for depots.
+/// The room that the tightest cgroup has for depots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
     pub limit_bytes: u64,
@@ -36,7 +36,7 @@ pub(super) struct Room {
     pub left_bytes: i64,
 }
 
-/// What became of the ceilings.
+/// The changes of the ceilings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Followed {
     /// The bytes that the depots with a ceiling may have together.
@@ -53,8 +53,7 @@ pub(super) struct Followed {
 /// Sets the ceilings of a monitor's depots.
 #[derive(Debug, Default)]
 pub(super) struct Follower {
-    /// What was left when the ceilings were last set, and the bytes that depots had given back by
-    /// then.
+    /// The room when the ceilings were last set, and the bytes that depots had given back by then.
     last: Option<(Room, usize)>,
     followed: Followed,
 }

@@ -21,7 +21,7 @@ pub(super) struct Callback {
 
 /// Milliseconds for which a handover is waited for beyond its deadline.
 const HANDOVER_MS: u32 = 40;
-/// Where no limit says how much is wanted, callbacks are asked for this share of what is held.
+/// Divisor of the held memory that callbacks are asked for where no limit says how much is wanted.
 const SHARE: u64 = 16;
 
 /// Everything that steps need.
@@ -33,7 +33,7 @@ pub(super) struct Force<'w> {
     pub isolated: &'w CpuSet,
 }
 
-/// What a round of steps yielded.
+/// The bytes that a round of steps freed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Yield {
     /// Bytes that came to the stores.
@@ -150,7 +150,8 @@ fn in_bytes(depot: &Depot, pages: u64) -> u64 {
     pages << depot.page_size().shift()
 }
 
-/// What callbacks are asked for: what is over the limit, or, without one, a share of what is held.
+/// The bytes that callbacks are asked for: those over the limit, or, without one, a share of what
+/// is held.
 fn wanted_bytes(depots: &[Depot], over_bytes: u64, freed_bytes: u64) -> u64 {
     if over_bytes > 0 {
         return over_bytes.saturating_sub(freed_bytes);

@@ -7,7 +7,7 @@ use super::reading::Reading;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Judge {
     level: Level,
-    /// Since when readings have been clearly below the level.
+    /// Time since which readings have been clearly below the level.
     calm_since_ms: Option<u64>,
 }
 

@@ -50,13 +50,13 @@ impl Builder {
         self
     }
 
-    /// When to react. Default: [`Policy::default`].
+    /// Sets the policy. Default: [`Policy::default`].
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// What to look at. Default: [`Sources::find`].
+    /// Sets the sources to look at. Default: [`Sources::find`].
     pub fn sources(mut self, sources: Sources) -> Self {
         self.sources = Some(sources);
         self
@@ -133,7 +133,7 @@ impl Monitor {
         }
     }
 
-    /// What it has done so far.
+    /// The monitor's counts so far.
     pub fn counts(&self) -> MonitorCounts {
         self.counters.snapshot()
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::reading::Reading;
 
-/// How short memory is. The names are those of the kernel's `vmpressure`.
+/// Shortage of memory. The names are those of the kernel's `vmpressure`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// There is enough.
@@ -32,7 +32,8 @@ impl Level {
     }
 }
 
-/// When a [`Monitor`](super::Monitor) reacts. The defaults suit a program that shares its machine.
+/// The levels and times at which a [`Monitor`](super::Monitor) reacts. The defaults suit a program
+/// that shares its machine.
 ///
 /// ```
 /// use pagedepot_linux::pressure::Policy;
@@ -50,7 +51,7 @@ pub struct Policy {
     /// The working set of a cgroup in percent of its limit, from which on each level lasts.
     /// Default: 85, 92, 97.
     pub used_percent: [u32; 3],
-    /// How far below its beginning a reading must fall for a level to end, in percent of that.
+    /// Percent of a level's beginning by which a reading must fall below it for the level to end.
     /// Default: 5: the level that begins at 85 ends below 80.75.
     pub hysteresis_percent: u32,
     /// Milliseconds for which it must stay there. Default: 3000.
@@ -135,7 +136,7 @@ impl Policy {
     }
 }
 
-/// Why a [`Policy`] makes no sense.
+/// The reason why a [`Policy`] makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyError {
@@ -143,17 +144,17 @@ pub enum PolicyError {
     NeverRests,
     /// The levels' beginnings are 0, above 100, or do not ascend.
     Levels {
-        /// What was given.
+        /// The percents that were given.
         percents: [u32; 3],
     },
     /// `hysteresis_percent` is above 100.
     Hysteresis {
-        /// What was given.
+        /// The percent that was given.
         percent: u32,
     },
     /// `margin_percent` leaves the depots next to nothing.
     Margin {
-        /// What was given.
+        /// The percent that was given.
         percent: u32,
     },
 }

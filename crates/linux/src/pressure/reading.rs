@@ -1,6 +1,6 @@
-//! What the kernel's files say, as numbers.
+//! Numbers from the kernel's files.
 
-/// What all sources say at one look.
+/// The readings of all sources at one look.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reading {
     /// The share of the last ten seconds in which some thread waited for memory, in percent: the

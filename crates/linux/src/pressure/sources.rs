@@ -1,4 +1,4 @@
-//! Where the kernel says how short memory is.
+//! The files in which the kernel says how short memory is.
 
 use std::fs::File;
 use std::io::Read;
@@ -115,7 +115,7 @@ impl Sources {
     }
 }
 
-/// Where cgroups are mounted.
+/// A mount of cgroups.
 struct Mount {
     root: PathBuf,
     point: PathBuf,
@@ -156,7 +156,7 @@ impl Version {
     }
 }
 
-/// What a cgroup has counted since it was made.
+/// Events of a cgroup since it was made.
 #[derive(Clone, Copy, Debug, Default)]
 struct Events {
     high: u64,
@@ -178,7 +178,7 @@ impl Group {
         }
     }
 
-    /// What could not be dropped at no cost: all in use, less the page cache that rests.
+    /// Bytes that could not be dropped at no cost: all in use, less the page cache that rests.
     fn working_set(&self) -> Option<u64> {
         let used = self.read(self.version.usage()).as_deref().and_then(reading::bytes)?;
         let key = match self.version {
@@ -189,7 +189,7 @@ impl Group {
         Some(used.saturating_sub(reading::value(&stat, key).unwrap_or(0)))
     }
 
-    /// What the kernel could not drop to make room: all in use, less the page cache.
+    /// Bytes that the kernel could not drop to make room: all in use, less the page cache.
     fn kept_bytes(&self) -> Option<u64> {
         let used = self.read(self.version.usage()).as_deref().and_then(reading::bytes)?;
         let keys = match self.version {
@@ -201,7 +201,7 @@ impl Group {
         Some(used.saturating_sub(cache))
     }
 
-    /// What this cgroup leaves for depots.
+    /// The room that this cgroup leaves for depots.
     fn room(&self, margin_percent: u32) -> Option<Room> {
         let (limit_bytes, kept_bytes) = (self.limit()?, self.kept_bytes()?);
         let usable = u128::from(limit_bytes) * u128::from(100 - margin_percent) / 100;
@@ -239,7 +239,7 @@ impl Reader {
         Reader { sources, seen }
     }
 
-    /// What they say now, and how many said nothing that can be understood.
+    /// Reads all sources; also returns the number of those that could not be understood.
     pub fn read(&mut self, policy: &Policy) -> (Reading, u64) {
         let mut all = Reading::default();
         let mut unreadable = 0;
@@ -269,7 +269,7 @@ impl Reader {
         (all, unreadable)
     }
 
-    /// What the tightest cgroup leaves for depots; `None`: there is no limit to follow.
+    /// The room that the tightest cgroup leaves for depots; `None`: there is no limit to follow.
     pub fn room(&self, policy: &Policy) -> Option<Room> {
         let margin_percent = policy.margin_percent?;
         let rooms = self.sources.groups.iter().filter_map(|group| group.room(margin_percent));

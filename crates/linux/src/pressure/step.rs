@@ -2,7 +2,7 @@
 
 use super::policy::Level;
 
-/// What a [`Monitor`](super::Monitor) does about pressure, by growing force; see the
+/// The steps of a [`Monitor`](super::Monitor) against pressure, by growing force; see the
 /// [module](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

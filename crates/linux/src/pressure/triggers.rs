@@ -43,11 +43,11 @@ impl Kind {
     }
 }
 
-/// Why a sleep ended.
+/// The reason why a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
     Stopped,
-    /// By a request that has reached a ceiling.
+    /// A request that has reached a ceiling rang.
     Rung,
     ByKernel,
     InTime,

@@ -28,7 +28,7 @@ use crate::topology::Topology;
 /// for so many bytes.
 const ANSWER_SHARE: u64 = 64;
 const ANSWER_MIN: u64 = 1 << 20;
-/// How much longer than [`Policy::round_ms`] rounds that yield nothing may lie apart.
+/// Factor by which rounds that yield nothing may lie further apart than [`Policy::round_ms`].
 const BACKOFF_MAX: u32 = 32;
 
 /// Watches depots without a thread of its own: the program calls [`look`](Self::look) where it
@@ -62,11 +62,11 @@ pub struct Watcher {
     listener: Option<Listener>,
 }
 
-/// What a look found.
+/// The result of a look.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Look {
-    /// What the sources said.
+    /// The reading of the sources.
     pub reading: Reading,
     /// The level that lasts.
     pub level: Level,
@@ -74,7 +74,7 @@ pub struct Look {
     pub given_back_bytes: u64,
 }
 
-/// What of a depot rests.
+/// The memory of a depot that rests.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rest {
     /// Pages moved between caches and the store, and free there, at the last look.
@@ -119,7 +119,8 @@ impl Watcher {
         self.look_at(now_ms())
     }
 
-    /// As [`look`](Self::look), with the time, in milliseconds of any clock that does not go back.
+    /// Looks like [`look`](Self::look), with the time, in milliseconds of any clock that does not
+    /// go back.
     pub fn look_at(&mut self, now_ms: u64) -> Look {
         let (reading, unreadable) = self.reader.read(&self.policy);
         self.counters.looks.add(1);
@@ -201,7 +202,7 @@ impl Watcher {
         }
     }
 
-    /// What was done so far.
+    /// The counts so far.
     pub fn counts(&self) -> MonitorCounts {
         self.counters.snapshot()
     }
@@ -261,7 +262,7 @@ impl Watcher {
         given_back_bytes
     }
 
-    /// Of a depot at rest: all that is free.
+    /// Gives back all free memory of a depot at rest.
     fn give_all(&mut self, depot: &Depot, rest: &mut Rest) -> u64 {
         let mut done = Yield::default();
         let mut force = self.force();
@@ -303,8 +304,8 @@ fn hang_up(depot: &Depot) {
     let _ = depot.shared().known_bell().map(|bell| bell.listen(None));
 }
 
-/// What changes when pages are allocated or freed past the fronts: pages refilled and spilled, and
-/// free ones.
+/// Numbers that change when pages are allocated or freed past the fronts: pages refilled and
+/// spilled, and free ones.
 fn activity(depot: &Depot) -> (u64, u64) {
     let zones = depot.zone_ids().filter_map(|zone| depot.zone_stats(zone));
     zones.fold((0, 0), |(moved, free), zone| {

@@ -20,7 +20,7 @@ use crate::prim::{Ordering, fence};
 
 /// Cells that hold a sequence number and a message.
 pub(crate) trait Cells {
-    /// What cannot be read or written.
+    /// The error of a read or write.
     type Error;
     /// A message.
     type Message;

@@ -1,18 +1,18 @@
-//! What goes wrong with published statistics.
+//! Errors of published statistics.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Why statistics are not published.
+/// The reason why statistics are not published.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PublishError {
     /// No directory takes the file: the last one that was tried, and why not.
     File {
-        /// What could not be made.
+        /// The file that could not be made.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// The system has no watch (inotify) for the file.
@@ -59,7 +59,7 @@ impl std::error::Error for PublishError {
     }
 }
 
-/// What is wrong with a file.
+/// The fault of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Defect {
@@ -67,12 +67,12 @@ pub enum Defect {
     NotAFile,
     /// It belongs to another user.
     Owner {
-        /// Whose it is.
+        /// The file's owner.
         uid: u32,
     },
     /// Other users may open it.
     Exposed {
-        /// Its permissions.
+        /// The file's permissions.
         mode: u32,
     },
     /// It does not begin as such files do.
@@ -81,62 +81,62 @@ pub enum Defect {
     Replaced,
     /// Another version of this crate wrote it.
     Version {
-        /// Its version.
+        /// The file's version.
         version: u32,
         /// The only one that this crate reads.
         known: u32,
     },
     /// It ends before what it says it has.
     Truncated {
-        /// Its size.
+        /// The file's size.
         bytes: u64,
     },
     /// It says that it has more than any program writes.
     TooLarge {
-        /// What it says.
+        /// The size that the file names.
         bytes: u64,
     },
-    /// Its contents are no snapshot: what is wrong with them.
+    /// The contents are no snapshot: the fault in them.
     Contents(String),
 }
 
-/// Why statistics cannot be read.
+/// The reason why statistics cannot be read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ReadError {
     /// It cannot be opened or read.
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// It is not what a program publishes.
     Defect {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault of the file.
         defect: Defect,
     },
     /// The program that published it has ended.
     Gone {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Its process id.
+        /// Process id of the program.
         pid: u32,
     },
     /// The program runs and has stopped publishing.
     Withdrawn {
-        /// Which file there was.
+        /// The file that there was.
         path: PathBuf,
-        /// Its process id.
+        /// Process id of the program.
         pid: u32,
     },
     /// The program runs and does not write.
     NoAnswer {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Its process id.
+        /// Process id of the program.
         pid: u32,
     },
 }

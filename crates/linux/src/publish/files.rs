@@ -17,7 +17,7 @@ use super::header::{
 };
 use crate::limits::file_bytes_max;
 
-/// Behind the process id and a number.
+/// Suffix after the process id and a number.
 const SUFFIX: &str = ".stats";
 const PREFIX: &str = "pagedepot-";
 /// Files that a process tries in order, the first of which tell a user which process it is.
@@ -70,7 +70,7 @@ fn create(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Why a file cannot be used.
+/// The reason why a file cannot be used.
 #[derive(Debug)]
 pub(super) enum FileError {
     Io(io::Error),

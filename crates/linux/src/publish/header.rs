@@ -4,21 +4,21 @@ use pagedepot::{CpuId, Mode, Scope};
 
 use super::error::Defect;
 
-/// What every file begins with.
+/// The first bytes of every file.
 const MAGIC: [u8; 8] = *b"pgdepot\n";
-/// Of the layout of the file and of the snapshot: another number, another reader.
+/// Version of the layout of the file and of the snapshot: another number, another reader.
 pub(super) const VERSION: u32 = 1;
-/// Where the snapshot begins.
+/// Offset of the snapshot.
 pub(super) const MESSAGE_AT: u64 = 4096;
 /// A longer snapshot is none that a program writes.
 pub(super) const MESSAGE_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of what the program writes once.
 pub(super) const FIXED_BYTES: usize = 32;
-/// Where the sequence number, the length of the snapshot and the answered request are.
+/// Offsets of the sequence number, the length of the snapshot and the answered request.
 pub(super) const SEQUENCE_AT: u64 = 32;
 pub(super) const LENGTH_AT: u64 = 40;
 pub(super) const ANSWERED_AT: u64 = 48;
-/// Where a request is, and its bytes.
+/// Offset of a request, and its bytes.
 pub(super) const REQUEST_AT: u64 = 64;
 pub(super) const REQUEST_BYTES: usize = 24;
 
@@ -29,7 +29,8 @@ const ALL: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fixed {
     pub pid: u32,
-    /// When it began, in ticks since the machine booted: tells it from a later one with its number.
+    /// Start of the process, in ticks since the machine booted: tells it from a later one with its
+    /// number.
     pub began: u64,
 }
 
@@ -43,7 +44,7 @@ impl Fixed {
         bytes
     }
 
-    /// What the bytes of a file say.
+    /// Decodes the bytes of a file.
     pub fn decode(bytes: &[u8; FIXED_BYTES]) -> Result<Self, Defect> {
         if bytes[..8] != MAGIC {
             return Err(Defect::Magic);
@@ -62,12 +63,12 @@ fn part<const N: usize>(bytes: &[u8]) -> [u8; N] {
     bytes.try_into().expect("as many as it takes")
 }
 
-/// What a reader asks of a program: to take pages back from CPUs' caches.
+/// A reader's request to a program: to take pages back from CPUs' caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// How far the drain goes.
+    /// Mode of the drain.
     pub mode: Mode,
-    /// Whose caches; `None`: those of all CPUs.
+    /// The CPU whose caches are drained; `None`: all CPUs.
     pub cpu: Option<CpuId>,
 }
 

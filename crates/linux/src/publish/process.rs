@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// When a process began, in ticks since the machine booted; `None`: there is none.
+/// Start of a process, in ticks since the machine booted; `None`: there is none.
 ///
 /// From `/proc/PID/stat`, the 22nd field. The second is a name in parentheses, which may contain
 /// blanks and parentheses, so counting begins behind the last of those.
@@ -20,7 +20,7 @@ pub(super) fn began(pid: u32) -> Option<u64> {
     fields.nth(22 - 4)?.parse().ok()
 }
 
-/// What this process is called.
+/// Name of this process.
 pub(super) fn name() -> String {
     let name = fs::read("/proc/self/comm").unwrap_or_default();
     String::from_utf8_lossy(&name).trim().to_owned()

@@ -25,7 +25,7 @@ use super::snapshot::{DrainAnswer, Snapshot};
 /// Between two snapshots at least, whatever readers do.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What is to be published, and how. See [`publish`](super) for an example.
+/// Options of publishing a depot. See [`publish`](super) for an example.
 #[derive(Debug)]
 #[must_use = "nothing is published before `start`"]
 pub struct Publisher {
@@ -168,7 +168,7 @@ fn watch(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(watch)
 }
 
-/// What the thread works with.
+/// The state of the thread that publishes.
 struct Source {
     file: File,
     depot: WeakDepot,

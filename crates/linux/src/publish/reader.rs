@@ -12,7 +12,7 @@ use super::header::{Fixed, Request};
 use super::process;
 use super::snapshot::Snapshot;
 
-/// Between two looks for the answer.
+/// Time between two looks for the answer.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Reads what a program publishes.
@@ -40,7 +40,7 @@ impl Reader {
         if reader.is_alive() { Ok(reader) } else { Err(reader.gone()) }
     }
 
-    /// Which file.
+    /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -142,7 +142,7 @@ fn at(path: &Path, error: FileError) -> ReadError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Found {
-    /// Which file.
+    /// The file.
     pub path: PathBuf,
     /// A reader of it, or why it cannot be read.
     pub reader: Result<Reader, ReadError>,

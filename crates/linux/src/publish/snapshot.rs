@@ -1,4 +1,4 @@
-//! What is published.
+//! The snapshot that is published.
 
 use std::time::Duration;
 
@@ -35,26 +35,26 @@ pub struct Snapshot {
     pub page_bytes: u64,
     /// Bytes that the depot uses for itself.
     pub metadata_bytes: u64,
-    /// How threads reach their CPU's caches.
+    /// The way in which threads reach their CPU's caches.
     pub fronts: String,
-    /// Its zones.
+    /// The depot's zones.
     pub zones: ZoneInfo,
-    /// What CPUs cache.
+    /// The caches of the CPUs.
     pub caches: CacheInfo,
-    /// Where free memory is.
+    /// The places of free memory.
     pub fragmentation: FragmentationInfo,
     /// The areas of the address spaces that are published with it; 1000 at most.
     pub areas: VmallocInfo,
     /// All areas.
     pub areas_count: u64,
-    /// What call sites hold; 1000 of them at most. `None`: the program was built without the
-    /// feature `allocinfo`.
+    /// The memory that call sites hold; 1000 of them at most. `None`: the program was built without
+    /// the feature `allocinfo`.
     pub sites: Option<AllocInfo>,
     /// The last drain that a reader asked for.
     pub drained: Option<DrainAnswer>,
 }
 
-/// What came of a drain that a reader asked for.
+/// The result of a drain that a reader asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DrainAnswer {

@@ -153,7 +153,7 @@ fn requests_are_not_written_to_other_files() {
     assert!(refused.to_string().contains("no program's statistics"), "{refused}");
 }
 
-/// Whoever makes files beforehand keeps no process from publishing.
+/// Checks that files which others made beforehand keep no process from publishing.
 #[test]
 #[cfg_attr(miri, ignore = "needs inotify")]
 fn names_that_are_taken_are_passed_by() {
@@ -187,7 +187,7 @@ fn the_last_handle_ends_it() {
     assert!(fs::read_dir(&place.0).unwrap().next().is_none(), "the file is removed");
 }
 
-/// What a file with one change is refused for.
+/// The reason for which a file with one change is refused.
 fn refusal(place: &Place, change: impl FnOnce(&Path)) -> String {
     refusal_within(LONG, place, change)
 }

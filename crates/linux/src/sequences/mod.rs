@@ -26,8 +26,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use arch::{claim_gate, compare_store, pop, push, put_many, take_many};
 
-/// What `pop` returns when the caller must take the slow path. No frame has this number: ranges end
-/// at 2^32 at most, and an allocator's last section is never complete there.
+/// The value that `pop` returns when the caller must take the slow path. No frame has this number:
+/// ranges end at 2^32 at most, and an allocator's last section is never complete there.
 pub(crate) const NO_FRAME: u64 = u64::MAX;
 
 /// Keeps the object that contains the sequences loaded. `false`: the dynamic linker refused.

@@ -45,7 +45,7 @@ struct Fronts {
     first_magazine: usize,
 }
 
-/// As much memory as a magazine, aligned as one.
+/// Memory of a magazine's size and alignment.
 #[repr(C, align(256))]
 struct Line([AtomicU64; 32]);
 
@@ -102,7 +102,8 @@ impl Fronts {
         MagazineIndex::new(self.first_magazine as u32 + self.array.cpus() + cpu).unwrap()
     }
 
-    /// What sequences may read and no code may write: the gates but those of `cpus`.
+    /// Whether the memory that sequences may read and no code may write is untouched: the gates but
+    /// those of `cpus`.
     fn is_refusing(&self) -> bool {
         let words =
             self.memory[..self.blocks_at / size_of::<Line>()].iter().flat_map(|line| &line.0);
@@ -115,7 +116,7 @@ impl Fronts {
         Word(self.cell(cpu).load(Ordering::Relaxed))
     }
 
-    /// What a slow path does when the operations have run up.
+    /// Folds a front as a slow path does when the operations have run up.
     fn fold(&self, area: Area) {
         let cpu = area.cpu_id();
         let word = self.word(cpu);

@@ -45,7 +45,8 @@ fn front(blocks: &BlockArray, word: WordOffset) -> *mut u8 {
     blocks.base().wrapping_add(word.bytes())
 }
 
-/// See [`Cpus::pop`](pagedepot::cpus::Cpus::pop); [`NO_FRAME`](super::NO_FRAME) for `None`.
+/// Implements [`Cpus::pop`](pagedepot::cpus::Cpus::pop), with [`NO_FRAME`](super::NO_FRAME) for
+/// `None`.
 #[inline(always)]
 pub fn pop(area: Area, blocks: &BlockArray, word: WordOffset) -> u64 {
     let frame: u64;
@@ -80,7 +81,7 @@ pub fn pop(area: Area, blocks: &BlockArray, word: WordOffset) -> u64 {
     frame
 }
 
-/// See [`Cpus::push`](pagedepot::cpus::Cpus::push).
+/// Implements [`Cpus::push`](pagedepot::cpus::Cpus::push).
 #[inline(always)]
 pub fn push(
     area: Area,
@@ -120,7 +121,7 @@ pub fn push(
     true
 }
 
-/// See [`Cpus::compare_store`](pagedepot::cpus::Cpus::compare_store).
+/// Implements [`Cpus::compare_store`](pagedepot::cpus::Cpus::compare_store).
 #[inline]
 pub fn compare_store(
     area: Area,
@@ -174,7 +175,7 @@ fn copies(batch: &SlotMove, copy: impl Fn(u32, usize) -> (*const u32, *mut u32))
     })
 }
 
-/// See [`Cpus::take_many`](pagedepot::cpus::Cpus::take_many).
+/// Implements [`Cpus::take_many`](pagedepot::cpus::Cpus::take_many).
 ///
 /// The copy is part of the sequence: after the commit, another thread of this CPU may fill the
 /// slots again.
@@ -194,7 +195,7 @@ pub fn take_many(
     unsafe { copy_and_store(area, blocks, here, word, (batch.old.0, batch.new.0), &copies) }
 }
 
-/// See [`Cpus::put_many`](pagedepot::cpus::Cpus::put_many).
+/// Implements [`Cpus::put_many`](pagedepot::cpus::Cpus::put_many).
 #[inline]
 pub fn put_many(
     area: Area,
@@ -216,7 +217,8 @@ fn slot(blocks: &BlockArray, at: u32) -> *mut u32 {
     blocks.base().wrapping_add(at as usize).cast()
 }
 
-/// As [`compare_store`], by a sequence that copies frames between the comparison and the store.
+/// Stores a word like [`compare_store`], by a sequence that copies frames between the comparison
+/// and the store.
 ///
 /// # Safety
 /// While the word is the old one, what is copied from may be read, and what is copied to may be
@@ -289,7 +291,7 @@ unsafe fn copy_and_store(
     true
 }
 
-/// See [`Cpus::claim_gate`](pagedepot::cpus::Cpus::claim_gate).
+/// Implements [`Cpus::claim_gate`](pagedepot::cpus::Cpus::claim_gate).
 ///
 /// The commit is a locked instruction: drainers change gates too.
 #[inline]

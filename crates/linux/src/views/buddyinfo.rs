@@ -21,9 +21,9 @@ pub struct BuddyInfo {
 pub struct ZoneBlocks {
     /// The NUMA node of its memory.
     pub node: u32,
-    /// As configured.
+    /// Name of the zone, as configured.
     pub name: String,
-    /// How many, by order: the largest aligned blocks that the free frames make up.
+    /// Number of blocks by order: the largest aligned blocks that the free frames make up.
     pub blocks: Vec<u64>,
 }
 
@@ -43,7 +43,7 @@ impl BuddyInfo {
     }
 }
 
-/// As `frag_show_print` in the kernel's `mm/vmstat.c`.
+/// Prints like `frag_show_print` in the kernel's `mm/vmstat.c`.
 impl fmt::Display for BuddyInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for zone in &self.zones {

@@ -1,4 +1,5 @@
-//! What CPUs cache: how often it serves, and what is stranded there. Linux shows none of this.
+//! The caches of the CPUs: how often they serve, and the pages that are stranded there. Linux shows
+//! none of this.
 
 use std::fmt;
 
@@ -8,15 +9,15 @@ use pagedepot::{CpuId, CpuStats, ZoneId};
 use crate::cpus::Fronts;
 use crate::depot::Depot;
 
-/// What each CPU caches of each zone. Its `Display` is a table of 80 columns.
+/// The pages that each CPU caches of each zone. Its `Display` is a table of 80 columns.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CacheInfo {
-    /// By zone, and then by CPU.
+    /// Caches by zone, and then by CPU.
     pub caches: Vec<CpuCache>,
 }
 
-/// What a CPU caches of a zone.
+/// The pages that a CPU caches of a zone.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CpuCache {
@@ -43,11 +44,11 @@ pub struct CpuCache {
     pub idle_ms: u64,
     /// Whether the CPU may cache at all.
     pub is_enabled: bool,
-    /// What reaches the fronts besides their owner.
+    /// The means that reach the fronts besides their owner.
     pub fronts_reach: FrontReach,
 }
 
-/// What reaches a CPU's fronts besides their owner, which hands them over when it is
+/// The means that reach a CPU's fronts besides their owner, which hands them over when it is
 /// [asked](Depot::drain_handover) and allocates or frees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -63,7 +64,7 @@ pub enum FrontReach {
 }
 
 impl FrontReach {
-    /// In a table.
+    /// The means in words, for a table.
     fn words(self) -> &'static str {
         match self {
             FrontReach::Fence => "owner, a fence",
@@ -90,7 +91,7 @@ fn sum(pages: impl IntoIterator<Item = u64>) -> u64 {
 }
 
 impl CacheInfo {
-    /// What CPUs cache of a depot now.
+    /// The caches of a depot's CPUs now.
     pub fn of(depot: &Depot) -> Self {
         let mut caches = Vec::new();
         for zone in depot.zone_ids() {

@@ -1,4 +1,5 @@
-//! Where free memory is: a map of pageblocks, and how much of it is too scattered for each order.
+//! The places of free memory: a map of pageblocks, and how much of it is too scattered for each
+//! order.
 
 use std::fmt;
 
@@ -27,17 +28,17 @@ pub struct FragmentationInfo {
 pub struct FragmentationMap {
     /// The NUMA node of its memory.
     pub node: u32,
-    /// As configured.
+    /// Name of the zone, as configured.
     pub name: String,
     /// Pageblocks of 512 pages that a cell stands for: 1 up to 2 GiB of 4 KiB pages.
     pub cell_pageblocks: u64,
-    /// By address.
+    /// Cells by address.
     pub cells: Vec<MapCell>,
     /// All pageblocks of the zone.
     pub pageblocks: u64,
-    /// Of these, wholly free.
+    /// Number of these that are wholly free.
     pub whole: u64,
-    /// Of these, evacuating.
+    /// Number of these that evacuate.
     pub evacuating: u64,
     /// Of these, with unmovable pages though they are of another mobility.
     pub tainted: u64,
@@ -50,16 +51,16 @@ pub struct FragmentationMap {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MapCell {
-    /// Their pages.
+    /// Pages of these pageblocks.
     pub pages: u64,
-    /// Of these, free in the store.
+    /// Number of these that are free in the store.
     pub free_pages: u64,
     /// Whether some of them evacuate.
     pub is_evacuating: bool,
 }
 
 impl MapCell {
-    /// In the map.
+    /// Symbol of the cell in the map.
     fn symbol(self) -> char {
         let held = self.pages - self.free_pages.min(self.pages);
         match held.saturating_mul(4) {

@@ -17,7 +17,7 @@ pub(super) const TYPES: [&str; Mobility::COUNT + 1] =
 /// Counts of free blocks, by order.
 pub(super) type Orders = [u64; Order::COUNT];
 
-/// What a zone's store has.
+/// The free blocks of a zone's store.
 #[derive(Clone, Default)]
 pub(super) struct FreeBlocks {
     /// Free blocks by type and order.
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(orders_of(3..13), [(0, 2), (2, 2)]);
     }
 
-    /// Whatever the run, the blocks have as many frames as it has.
+    /// Checks that the blocks have as many frames as the run, whatever the run.
     #[test]
     fn no_frame_is_lost() {
         for start in 0..40 {

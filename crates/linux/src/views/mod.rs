@@ -1,4 +1,4 @@
-//! What a depot looks like inside: the kernel's `/proc` files for it, and what they lack.
+//! Views of a depot's inside: the kernel's `/proc` files for it, and more.
 //!
 //! Each view is a value: what was there when it was made. It has public fields, prints itself by
 //! `Display`, and with the feature `serde` is written to JSON and the like and read again.

@@ -25,7 +25,7 @@ pub struct PageTypeInfo {
 pub struct ZoneTypes {
     /// The NUMA node of its memory.
     pub node: u32,
-    /// As configured.
+    /// Name of the zone, as configured.
     pub name: String,
     /// Free blocks, by type and then by order.
     pub blocks: Vec<Vec<u64>>,
@@ -49,7 +49,7 @@ impl PageTypeInfo {
     }
 }
 
-/// As `pagetypeinfo_show` in the kernel's `mm/vmstat.c`.
+/// Prints like `pagetypeinfo_show` in the kernel's `mm/vmstat.c`.
 impl fmt::Display for PageTypeInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "Page block order: {}", Order::PAGEBLOCK.get())?;

@@ -34,7 +34,7 @@ use super::{CacheInfo, FragmentationInfo, ZoneInfo};
 pub struct DepotCollector(WeakDepot);
 
 impl DepotCollector {
-    /// Of this depot.
+    /// Makes a collector of this depot.
     pub fn new(depot: &Depot) -> Self {
         DepotCollector(depot.downgrade())
     }

@@ -1,5 +1,5 @@
-//! What views look like, on a depot whose pages always come out in the same order: of one thread,
-//! on one CPU.
+//! Snapshots of views, on a depot whose pages always come out in the same order: of one thread, on
+//! one CPU.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -120,7 +120,7 @@ fn areas_are_listed() {
     assert_eq!(text, space.vmallocinfo().to_string());
 }
 
-/// What the views say of pages is what `validate` counts.
+/// Checks that the views count pages as `validate` does.
 #[test]
 #[cfg_attr(miri, ignore = "pins its thread")]
 fn views_agree_with_the_census() {

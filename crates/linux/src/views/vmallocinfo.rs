@@ -16,11 +16,11 @@ pub struct VmallocInfo {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ListedLine {
-    /// Its line of the listing.
+    /// The area's line of the listing.
     pub line: String,
-    /// Its first address.
+    /// First address of the area.
     pub start: u64,
-    /// Its size, with the guard.
+    /// Size of the area, with the guard.
     pub bytes: u64,
     /// Whether it is in use; else it was freed, and is kept for the next request or a purge.
     pub is_busy: bool,

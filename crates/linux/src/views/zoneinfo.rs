@@ -22,19 +22,19 @@ pub struct ZoneInfo {
 pub struct Zone {
     /// The NUMA node of its memory.
     pub node: u32,
-    /// As configured.
+    /// Name of the zone, as configured.
     pub name: String,
     /// Free in the store.
     pub free_pages: u64,
     /// The watermarks `min`, `low` and `high`.
     pub min_pages: u64,
-    /// See `min_pages`.
+    /// The watermark `low`: see `min_pages`.
     pub low_pages: u64,
-    /// See `min_pages`.
+    /// The watermark `high`: see `min_pages`.
     pub high_pages: u64,
     /// All pages that were given to it, but those removed again.
     pub managed_pages: u64,
-    /// What CPUs cache.
+    /// Pages that CPUs cache.
     pub cached_pages: u64,
     /// Taken by the allocator for magazines.
     pub carved_pages: u64,
@@ -42,21 +42,21 @@ pub struct Zone {
     pub start_pfn: u64,
     /// Counters since construction, by name: the fields of [`Counts`](crate::stats::Counts).
     pub counters: BTreeMap<String, u64>,
-    /// What each CPU caches.
+    /// The pages that each CPU caches.
     pub pagesets: Vec<Pageset>,
 }
 
-/// What a CPU caches of a zone, in pages.
+/// The pages that a CPU caches of a zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Pageset {
-    /// Its number.
+    /// Number of the CPU.
     pub cpu: u32,
     /// Cached now.
     pub count: u64,
     /// The most that it may cache now.
     pub high: u64,
-    /// Per refill of order 0.
+    /// Pages per refill of order 0.
     pub batch: u64,
     /// The least value of `high`.
     pub high_min: u64,
@@ -110,7 +110,7 @@ impl fmt::Display for ZoneInfo {
     }
 }
 
-/// As `zoneinfo_show_print` in the kernel's `mm/vmstat.c`.
+/// Prints like `zoneinfo_show_print` in the kernel's `mm/vmstat.c`.
 impl fmt::Display for Zone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "Node {}, zone {:>8}", self.node, self.name)?;

@@ -30,7 +30,7 @@ impl Vmalloc {
         self.buf_with(bytes, Options::DEFAULT)
     }
 
-    /// As [`buf`](Self::buf), with options. The protection is always read-write.
+    /// Makes a buffer like [`buf`](Self::buf), with options. The protection is always read-write.
     ///
     /// # Errors
     /// As [`buf`](Self::buf).
@@ -45,7 +45,8 @@ impl Vmalloc {
         Ok(unsafe { VmallocBuf::from_raw(self.clone(), start, pages) })
     }
 
-    /// As [`buf_with`](Self::buf_with), but the buffer borrows this handle instead of owning one.
+    /// Makes a buffer like [`buf_with`](Self::buf_with), which borrows this handle instead of
+    /// owning one.
     ///
     /// ```
     /// use pagedepot_linux::vmalloc::{Options, Vmalloc};
@@ -96,7 +97,7 @@ impl Vmalloc {
         self.reserve_with(bytes, Options::DEFAULT)
     }
 
-    /// As [`reserve`](Self::reserve), with options for the addresses.
+    /// Makes a buffer like [`reserve`](Self::reserve), with options for the addresses.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
@@ -227,7 +228,8 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
         self.grow_with(bytes, Options::DEFAULT)
     }
 
-    /// As [`grow`](Self::grow), with options for the new pages. The buffer keeps its guard.
+    /// Grows the buffer like [`grow`](Self::grow), with options for the new pages. The buffer keeps
+    /// its guard.
     ///
     /// # Errors
     /// As [`grow`](Self::grow).
@@ -261,9 +263,9 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
         self.resize_with(bytes, Options::DEFAULT)
     }
 
-    /// As [`resize`](Self::resize), with options for the new pages: a signal handler resizes with
-    /// [`Options::no_wait`], which fails where the call would wait. The protection is always
-    /// read-write.
+    /// Resizes the buffer like [`resize`](Self::resize), with options for the new pages: a signal
+    /// handler resizes with [`Options::no_wait`], which fails where the call would wait. The
+    /// protection is always read-write.
     ///
     /// # Errors
     /// As [`grow`](Self::grow).
@@ -335,7 +337,7 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
         bytemuck::cast_slice(&self[..self.bytes / size_of::<T>() * size_of::<T>()])
     }
 
-    /// As [`values`](Self::values), writable.
+    /// Returns the buffer's values like [`values`](Self::values), writable.
     ///
     /// # Panics
     /// As [`values`](Self::values).
@@ -368,7 +370,8 @@ impl<S: Borrow<Vmalloc>> Drop for VmallocBuf<S> {
     }
 }
 
-/// In a forked child nothing is freed: the memory is the parent's.
+/// Checks the error of a free: in a forked child nothing is freed, because the memory is the
+/// parent's.
 #[cold]
 #[inline(never)]
 fn not_freed(error: VfreeError) {

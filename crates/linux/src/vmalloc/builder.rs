@@ -85,8 +85,8 @@ impl VmallocBuilder {
         self
     }
 
-    /// What happens to data in freed memory that stays mapped for the next request: it is zeroed
-    /// before that request returns (the default), overwritten when freed, or kept.
+    /// Sets the treatment of data in freed memory that stays mapped for the next request: it is
+    /// zeroed before that request returns (the default), overwritten when freed, or kept.
     pub fn stale(mut self, stale: Stale) -> Self {
         self.stale = stale;
         self

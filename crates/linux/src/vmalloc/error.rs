@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::error::{BuildError, CallbackError, Limit};
 
-/// Why [`VmallocBuilder::build`](super::VmallocBuilder::build) failed.
+/// The reason why [`VmallocBuilder::build`](super::VmallocBuilder::build) failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VmallocBuildError {

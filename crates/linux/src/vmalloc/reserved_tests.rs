@@ -24,15 +24,16 @@ const PAGE: usize = 4096;
 const MIB: usize = 1 << 20;
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// What a failing call does.
+/// The effect of a failing call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Failure {
     /// Nothing.
     Early,
     /// It unmaps what was there.
     Hole,
-    /// As `Hole`. Then another thread maps each page there whose number modulo 3 is `remainder`, or
-    /// the only one. (Also reservations without access, as heaps make them.)
+    /// The call leaves a hole like `Hole`, in which another thread then maps each page whose number
+    /// modulo 3 is `remainder`, or the only one. (Also reservations without access, as heaps make
+    /// them.)
     Foreign { remainder: usize, access: ProtFlags },
 }
 

@@ -51,7 +51,8 @@ impl RefUnwindSafe for Vmalloc {}
 
 /// The address space that all handles share.
 pub(super) struct Space {
-    /// From a box. Used by shared reference only, except by [`Vmalloc::validate`] and `drop`.
+    /// The vmap from a box. Used by shared reference only, except by [`Vmalloc::validate`] and
+    /// `drop`.
     vmap: NonNull<LinuxVmap>,
     shrinkers: Option<Arc<Shrinkers>>,
     /// Holds the metadata of `vmap`.
@@ -76,7 +77,7 @@ impl Space {
     }
 }
 
-/// Why [`Vmalloc::validate`] failed.
+/// The reason why [`Vmalloc::validate`] failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ValidateError {
@@ -168,8 +169,8 @@ impl Vmalloc {
         self.vmap_ref().vfree(address(start))
     }
 
-    /// As [`vfree`](Self::vfree), for callers that must not wait, such as signal handlers. What the
-    /// pools do not take becomes lazy.
+    /// Frees an area like [`vfree`](Self::vfree), for callers that must not wait, such as signal
+    /// handlers. What the pools do not take becomes lazy.
     ///
     /// # Errors
     /// As [`vfree`](Self::vfree).
@@ -222,7 +223,8 @@ impl Vmalloc {
         self.vmap_ref().vunmap(address(start))
     }
 
-    /// As [`vunmap`](Self::vunmap), but never waits: see [`vfree_atomic`](Self::vfree_atomic).
+    /// Frees an area like [`vunmap`](Self::vunmap), but never waits: see
+    /// [`vfree_atomic`](Self::vfree_atomic).
     ///
     /// # Errors
     /// As [`vunmap`](Self::vunmap).
@@ -233,7 +235,8 @@ impl Vmalloc {
         self.vmap_ref().vunmap_atomic(address(start))
     }
 
-    /// As [`vmap`](Self::vmap), for frames that are mapped for a short while (Linux: `vm_map_ram`).
+    /// Maps frames like [`vmap`](Self::vmap), for frames that are mapped for a short while (Linux:
+    /// `vm_map_ram`).
     ///
     /// # Errors
     /// [`VmapError`].
@@ -254,7 +257,7 @@ impl Vmalloc {
         self.vmap_ref().vm_unmap_ram(address(start), pages)
     }
 
-    /// As [`vm_unmap_ram`](Self::vm_unmap_ram), but never waits: see
+    /// Unmaps frames like [`vm_unmap_ram`](Self::vm_unmap_ram), but never waits: see
     /// [`vfree_atomic`](Self::vfree_atomic).
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use crate::prim::{ForkMark, Mutant};
 use crate::{IS_CHILD, MUTANT};
 
 const PAGES: u32 = 6;
-/// What the next owner of a page writes to it, when a holder or compaction has freed it.
+/// The value that the next owner of a page writes to it, when a holder or compaction has freed it.
 const FREED: u32 = 99;
 
 /// A table, and the pages of a depot. Loom reports accesses to a page's cell that race.

@@ -9,7 +9,7 @@ use loom::sync::{Arc, Mutex};
 use crate::prim::{AtomicBool, AtomicU64, Ordering};
 use crate::teardown::{self, Gates, Mapped, Teardown};
 
-/// What a model does otherwise than the crate.
+/// The steps that a model leaves out or changes.
 #[derive(Clone, Copy, Default)]
 struct Mutant {
     /// The closer forgets the pages in the front.
@@ -60,7 +60,7 @@ impl World {
         self.mapping.with(|_| ());
     }
 
-    /// As `Allocator::free_fast`: nothing is touched after the commit.
+    /// Pushes a block like `Allocator::free_fast`: nothing is touched after the commit.
     fn push(&self) -> bool {
         self.touch();
         if self.mutant.is_unfenced {
@@ -77,7 +77,7 @@ impl World {
         front.0
     }
 
-    /// As the drop of a page.
+    /// Frees a page like its drop.
     fn drop_page(&self) {
         if self.push() {
             return;
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// As the drop of the last handle.
+    /// Closes the depot like the drop of the last handle.
     fn close(&self) {
         // SAFETY: as above; called once.
         unsafe { teardown::close(NonNull::from(self)) };
@@ -252,8 +252,8 @@ fn pages_in_fronts_must_be_taken_back() {
     one_page_beside_the_closer(Mutant { front_is_forgotten: true, ..Mutant::default() }, 1);
 }
 
-/// Its pages come into the store, which the closer may see or not; what matters is that it unmaps
-/// below the rest of the free.
+/// Checks that frees to the store must be admitted: whether or not the closer sees the pages there,
+/// it unmaps below the rest of the free.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn store_frees_must_be_admitted() {

@@ -88,7 +88,7 @@ impl World {
     }
 }
 
-/// What a waker of a thread rings: how often.
+/// Number of rings of a thread's waker.
 struct Bell(AtomicU32);
 
 impl Bell {

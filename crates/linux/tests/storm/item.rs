@@ -1,4 +1,4 @@
-//! What a worker holds.
+//! The blocks and buffers that a worker holds.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ impl Item {
         matches!(self.what, What::Buf(_))
     }
 
-    /// Where a movable page is now, or a fixed one.
+    /// The place of a movable page now, or of a fixed one.
     pub fn place(&self) -> Option<Pfn> {
         match &self.what {
             What::Movable(page) => Some(page.pfn()),

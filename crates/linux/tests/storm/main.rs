@@ -44,11 +44,11 @@ use world::World;
 
 const MIB: usize = 1 << 20;
 const BYTES: usize = 56 * MIB;
-/// How far a depot that grows does: by as much as it does at a time.
+/// Bytes that a depot may grow to, which are also the bytes it grows by at a time.
 const BYTES_MAX: usize = 1100 * MIB;
 const WORKERS: u32 = 4;
 const ROUND: Duration = Duration::from_millis(400);
-/// How many times its time a storm goes on for pairs that have not met.
+/// Factor of a storm's time for which it goes on for pairs that have not met.
 const LONGER: u32 = 60;
 /// Most pages that an address space keeps for later.
 const SPACE_PAGES: i64 = 1200;
@@ -56,7 +56,7 @@ const SPACE_PAGES: i64 = 1200;
 /// One storm at a time: the handler's depot is one for the process, and children are forked.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// What a storm is made of.
+/// The options of a storm.
 #[derive(Clone, Copy)]
 struct Options {
     checked: bool,
@@ -66,7 +66,7 @@ struct Options {
     isolates: bool,
 }
 
-/// By the name of its test.
+/// Storms by the name of their test.
 const STORMS: [(&str, Options); 4] = [
     ("sequences", Options { checked: false, locks: false, grows: true, isolates: false }),
     ("sequences_checked", Options { checked: true, locks: false, grows: false, isolates: false }),

@@ -1,4 +1,4 @@
-//! What all threads of a storm share besides the depot.
+//! The state that all threads of a storm share besides the depot.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -67,7 +67,7 @@ pub fn check(bytes: &[u8], serial: u64) {
     check_from(bytes, serial, 0);
 }
 
-/// The same of pages that begin at a later one of those written.
+/// Checks pages that begin at a later one of those written.
 pub fn check_from(bytes: &[u8], serial: u64, first: usize) {
     for (number, page) in bytes.chunks_exact(PAGE).enumerate() {
         let expected = value(serial, first + number);

@@ -37,11 +37,11 @@ const ATTEMPTS_MAX: u32 = 1000;
 static TURN: Mutex<()> = Mutex::new(());
 /// Stops since [`Breakpoint::arm`].
 static HITS: AtomicU64 = AtomicU64::new(0);
-/// Where the thread went on after the last stop.
+/// Address at which the thread went on after the last stop.
 static WENT_ON_AT: AtomicU64 = AtomicU64::new(0);
 /// The event of the breakpoint; the handler disables it.
 static EVENT: AtomicI32 = AtomicI32::new(-1);
-/// What the handler calls.
+/// The function that the handler calls.
 static AT_STOP: AtomicPtr<&(dyn Fn() + Sync)> = AtomicPtr::new(std::ptr::null_mut());
 
 extern "C" fn stopped(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
@@ -140,7 +140,7 @@ fn skip(why: impl Display) {
     );
 }
 
-/// What a test needs: sequences, a CPU to itself, breakpoints.
+/// Prepares a test: sequences, a CPU to itself, breakpoints.
 fn prepare() -> Option<(Area, Vec<u32>)> {
     let Some(area) = Area::find() else {
         skip("this program has no rseq registration");
@@ -159,7 +159,7 @@ fn prepare() -> Option<(Area, Vec<u32>)> {
     Some((area, cpus))
 }
 
-/// What the kernel is told of a sequence.
+/// The descriptor of a sequence for the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Descriptor {
     start: u64,
@@ -168,7 +168,8 @@ struct Descriptor {
 }
 
 impl Descriptor {
-    /// Of the last sequence of this thread; `None` if the kernel has cleared it since.
+    /// The descriptor of the last sequence of this thread; `None` if the kernel has cleared it
+    /// since.
     fn last(area: Area) -> Option<Self> {
         let address: usize;
         // SAFETY: reads a field of the thread's own area, which is a descriptor's address or 0.
@@ -409,7 +410,7 @@ impl Stopped {
     }
 }
 
-/// What happens at a stop.
+/// The event at a stop.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// Another thread allocates, frees and keeps pages on that CPU.
