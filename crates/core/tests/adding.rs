@@ -118,7 +118,7 @@ fn any_number_of_ranges_in_one_section() {
     assert_eq!(depot.validate().unwrap().held_pages(), 0);
 }
 
-/// What an early allocator gives back: blocks, ranges and frames of what was added as held.
+/// Frees held memory as an early allocator does: blocks, ranges and frames.
 #[test]
 fn held_memory_is_freed_piece_by_piece() {
     for checked in [false, true] {

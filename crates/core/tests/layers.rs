@@ -1,4 +1,4 @@
-//! What may use what. Reads the sources:
+//! Checks the layers of the core. Reads the sources:
 //! 1. the rooms of this crate (its folders) form layers: a room uses those below it alone;
 //! 2. so do the files of a room: none uses another that uses it;
 //! 3. atomics and spinning are reached through `prim`, where a model checker takes their place;

@@ -97,12 +97,12 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         Adding::to(self).add(zone, range, memory, Given::Free)
     }
 
-    /// As [`add_memory`](Self::add_memory), but every frame is allocated: the caller holds them,
-    /// and frees them whole by [`free_contiguous`](Self::free_contiguous), in any parts by the
-    /// same, or as blocks by [`free`](Self::free) (with [`Config::checked`](crate::Config::checked)
-    /// only blocks of order 0). What is never freed stays out of use: a kernel that learns of
-    /// memory before it knows which parts are free adds all of it so, and frees what turns out to
-    /// be. Counted as one allocation of so many pages.
+    /// Adds memory like [`add_memory`](Self::add_memory), but with every frame allocated: the
+    /// caller holds them, and frees them whole by [`free_contiguous`](Self::free_contiguous), in
+    /// any parts by the same, or as blocks by [`free`](Self::free) (with
+    /// [`Config::checked`](crate::Config::checked) only blocks of order 0). What is never freed
+    /// stays out of use: a kernel that learns of memory before it knows which parts are free adds
+    /// all of it so, and frees what turns out to be. Counted as one allocation of so many pages.
     ///
     /// # Errors
     /// As [`add_memory`](Self::add_memory).
@@ -275,7 +275,7 @@ impl<'a, 'm, C: Cpus> Adding<'a, 'm, C> {
     }
 }
 
-/// How frames come to the allocator.
+/// The state in which frames come to the allocator.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Given {
     /// Free, with the allocator; sections that they fill were made so.
@@ -286,7 +286,7 @@ pub(super) enum Given {
     Held,
 }
 
-/// Why a pageblock with this tag cannot be given.
+/// The error for a pageblock with this tag, which cannot be given.
 fn not_new(pageblock: PageblockIndex, tag: Tag) -> ConfigError {
     let first = pageblock.first();
     match tag.is_removed() {
@@ -295,7 +295,7 @@ fn not_new(pageblock: PageblockIndex, tag: Tag) -> ConfigError {
     }
 }
 
-/// What memory serves at first.
+/// The tag of new memory: movable.
 fn new_tag(zone: ZoneId) -> Tag {
     Tag::new(zone, Mobility::Movable)
 }

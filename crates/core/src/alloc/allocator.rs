@@ -39,7 +39,7 @@ pub struct Allocator<'m, C> {
     pub(super) memory: PhantomData<&'m mut [u8]>,
 }
 
-/// Where an allocator's fronts are: see [`Allocator::fronts_at`].
+/// The address of an allocator's fronts: see [`Allocator::fronts_at`].
 #[derive(Clone, Copy, Debug)]
 pub struct FrontsAt(*mut u8);
 
@@ -148,7 +148,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         self.caches.push_simple(pfn, order)
     }
 
-    /// Where this allocator's fronts are, for [sequences in another
+    /// The address of this allocator's fronts, for [sequences in another
     /// language](crate::cpus::implement#sequences-in-c).
     #[inline]
     pub fn fronts_at(&self) -> FrontsAt {
@@ -191,7 +191,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         self.blocks().hooks().split(pfn, from, to)
     }
 
-    /// How code reaches its CPU.
+    /// The value through which code reaches its CPU.
     pub fn cpus(&self) -> &C {
         &self.caches.cpus
     }

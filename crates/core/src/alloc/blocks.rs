@@ -16,7 +16,7 @@ use crate::pcp::Caches;
 use crate::reclaim::LastResort;
 use crate::zone::Reserve;
 
-/// See the module.
+/// Requests and frees of single blocks that a front does not serve.
 pub(super) struct Blocks<'a, 'm, C> {
     pub caches: &'a Caches<'m, C>,
     pub options: &'a Options,
@@ -62,7 +62,7 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         self.caches.pop(word)
     }
 
-    /// As [`alloc`](Self::alloc), for a caller that has just tried the front.
+    /// Allocates a block like [`alloc`](Self::alloc), for a caller that has just tried the front.
     #[cold]
     #[inline(never)]
     pub fn alloc_slow(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
@@ -97,7 +97,7 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         Some(pfn)
     }
 
-    /// See [`Allocator::look`](crate::Allocator::look).
+    /// Implements [`Allocator::look`](crate::Allocator::look).
     pub fn look(&self, order: Order, flags: Flags) -> Result<Pfn, Refusal> {
         self.check_usable().map_err(|why| Refusal { error: why.into(), is_proven: true })?;
         let node = self.caches.node_of(self.caches.here());
@@ -120,7 +120,7 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         }
     }
 
-    /// As [`free`](Self::free), but caches the block for `mobility`.
+    /// Frees a block like [`free`](Self::free), but caches it for `mobility`.
     pub fn free_as(&self, pfn: Pfn, order: Order, mobility: Mobility) -> Result<(), FreeError> {
         let tag = self.hooks().check_free(pfn, order)?;
         match Class::of(order) {
@@ -131,7 +131,7 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         }
     }
 
-    /// As [`free`](Self::free), for a block that has passed its checks.
+    /// Frees a block like [`free`](Self::free), if it has passed its checks.
     pub fn free_checked(&self, pfn: Pfn, class: Class, tag: Tag) -> Result<(), FreeError> {
         if self.push(pfn, class, tag) { Ok(()) } else { self.free_slow(pfn, class, tag) }
     }
@@ -141,8 +141,8 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         self.caches.push(WordOffset::of_tag(tag, class), class, pfn)
     }
 
-    /// As [`push`](Self::push), of a block that [`Caches::push_simple`] did not take: a front that
-    /// it has tried is not tried again.
+    /// Pushes a block like [`push`](Self::push), which [`Caches::push_simple`] did not take: a
+    /// front that it has tried is not tried again.
     #[inline]
     pub fn push_untried(&self, pfn: Pfn, class: Class, tag: Tag) -> bool {
         self.caches.store.simple_tag(pfn).is_none() && self.push(pfn, class, tag)
@@ -166,7 +166,7 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         freed
     }
 
-    /// As [`free_slow`](Self::free_slow), in the middle of a call.
+    /// Frees a block like [`free_slow`](Self::free_slow), in the middle of a call.
     pub fn free_slowly(&self, pfn: Pfn, class: Class, tag: Tag) -> Result<(), FreeError> {
         self.check_usable()?;
         let (here, caches) = (self.caches.here(), self.caches);

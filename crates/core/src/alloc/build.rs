@@ -59,7 +59,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         Self::builder(config).build(memory, cpus)
     }
 
-    /// As [`new`](Self::new), in steps: over a [`Backing`], or in memory that is zero.
+    /// Begins a construction like [`new`](Self::new), in steps: over a [`Backing`], or in memory
+    /// that is zero.
     pub const fn builder<'c>(config: &'c Config<'c>) -> Builder<'c, 'm, C> {
         Builder { config, backing: None, cpus: PhantomData }
     }
@@ -118,7 +119,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         Ok(allocator)
     }
 
-    /// Where the metadata begins; for embedders that protect or wipe parts of them.
+    /// The start of the metadata and its bytes; for embedders that protect or wipe parts of them.
     pub fn metadata(&self) -> (NonNull<u8>, usize) {
         (self.base, self.layout.end)
     }
@@ -132,7 +133,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     }
 }
 
-/// What an [`Allocator`] is made from: a configuration, and perhaps a store of the embedder.
+/// The parameters of an [`Allocator`]: a configuration, and perhaps a store of the embedder.
 ///
 /// ```
 /// # use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
@@ -190,8 +191,8 @@ impl<'m, C: Cpus> Builder<'_, 'm, C> {
         Allocator::make(self.config, memory, cpus, self.backing, false)
     }
 
-    /// As [`build`](Self::build), but leaves alone what has to be zero and is: gates that are never
-    /// used then need no memory.
+    /// Builds the allocator like [`build`](Self::build), but leaves alone what has to be zero and
+    /// is: gates that are never used then need no memory.
     ///
     /// # Errors
     /// As for [`build`](Self::build).

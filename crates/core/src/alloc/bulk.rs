@@ -24,9 +24,9 @@ const FEW_BLOCKS: usize = 8;
 pub struct FreeManyError {
     /// The first bad block's place in the batch.
     pub first: usize,
-    /// What was wrong with it.
+    /// The error of the first bad block.
     pub error: FreeError,
-    /// How many were bad.
+    /// Number of bad blocks.
     pub failed: usize,
 }
 
@@ -65,8 +65,9 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         })
     }
 
-    /// What this CPU caches comes first, a magazine by one sequence. A slow request then loads or
-    /// refills the front for those after it. Where it does not, the store gives the rest.
+    /// Fills the list with the blocks that this CPU caches first, a magazine by one sequence. A
+    /// slow request then loads or refills the front for those after it. Where it does not, the
+    /// store gives the rest.
     fn fill(
         &self,
         order: Order,

@@ -33,7 +33,7 @@ pub(super) struct FrameBytes<'a, 'm, C> {
 }
 
 impl<C: Cpus> FrameBytes<'_, '_, C> {
-    /// Where the section of `pfn` has its byte arrays, and the frame's place in them.
+    /// Address of the byte arrays of the section of `pfn`, and the frame's place in them.
     fn extra(&self, pfn: Pfn) -> Option<(usize, usize)> {
         let section = self.caches.store.section((pfn.get() / SECTION_FRAMES) as usize)?;
         let address = (&raw const *section).addr() + size_of::<Section<'_>>();
@@ -136,7 +136,7 @@ impl<C: Cpus> FrameBytes<'_, '_, C> {
         }
     }
 
-    /// As [`note_range`](Self::note_range), for frames that were allocated as one block.
+    /// Notes frames like [`note_range`](Self::note_range) that were allocated as one block.
     pub fn note_block_as_range(&self, start: Pfn, frames: u32) {
         if let Some(state) = self.state(start) {
             // Relaxed: the caller holds the block.

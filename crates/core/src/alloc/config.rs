@@ -1,4 +1,4 @@
-//! What an allocator is made from, and every way that can be wrong.
+//! The parameters of an allocator, and every way in which they can be wrong.
 
 use crate::frame::{FrameRange, LinearMap, PageSize};
 use crate::store::Misuse;
@@ -14,15 +14,15 @@ use crate::zone::Watermarks;
 /// A zone to manage.
 #[derive(Clone, Copy, Debug)]
 pub struct ZoneConfig<'c> {
-    /// For reports; the first 15 bytes are kept.
+    /// Name for reports; the first 15 bytes are kept.
     pub name: &'c str,
-    /// Its NUMA node.
+    /// NUMA node of the zone.
     pub node: NodeId,
-    /// How narrow a request must be to need this zone: requests state the highest level they can
+    /// Level that a request must state to use this zone: requests state the highest level they can
     /// use (Linux: DMA 0, DMA32 1, Normal 2, Movable 3). At most 14.
     pub level: u8,
-    /// Its free frames, ascending or not, without overlaps. Zones may not share an aligned run of
-    /// 512 frames. May be empty.
+    /// Free frames of the zone, ascending or not, without overlaps. Zones may not share an aligned
+    /// run of 512 frames. May be empty.
     pub ranges: &'c [FrameRange],
     /// `None`: [`Watermarks::kernel`] of its size.
     pub watermarks: Option<Watermarks>,
@@ -40,7 +40,7 @@ pub struct Config<'c> {
     pub cpus: u32,
     /// The node of each CPU, by number; CPUs beyond the slice are on node 0.
     pub cpu_nodes: &'c [NodeId],
-    /// How far two nodes are apart (ACPI SLIT: 10 is here). `None`: all equally far.
+    /// Distance of two nodes (ACPI SLIT: 10 is here). `None`: all equally far.
     pub distance: Option<fn(NodeId, NodeId) -> u32>,
     /// The zones.
     pub zones: &'c [ZoneConfig<'c>],
@@ -49,9 +49,9 @@ pub struct Config<'c> {
     pub pfn_limit: Option<Pfn>,
     /// Whether CPUs have caches at all; without, every request goes to the store.
     pub caches: bool,
-    /// How many pages a CPU may cache.
+    /// Policy for the number of pages that a CPU may cache.
     pub high: HighPolicy,
-    /// How many of those may be blocks of orders 1 to 3 that a CPU only frees.
+    /// Policy for the number of those that may be blocks of orders 1 to 3 that a CPU only frees.
     pub free_high: FreeHigh,
     /// Whether sparsely used pageblocks are emptied, so that whole ones come back. With
     /// [`Evacuation::Off`] none ever is: this cannot be changed later.
@@ -67,7 +67,7 @@ pub struct Config<'c> {
     /// CPU's node: see [`CpuCaches::metadata`](crate::CpuCaches::metadata). Each other part
     /// of the metadata begins at a page, too: it takes up to a page more for each CPU, and twelve.
     pub cpu_pages: bool,
-    /// Where frames are mapped, if they are.
+    /// The mapping of the frames, if they are mapped.
     pub linear_map: Option<LinearMap>,
     /// Called on misuse found late. `None`: panic.
     pub on_misuse: Option<fn(Misuse)>,
@@ -149,7 +149,7 @@ impl<'c> Config<'c> {
         self.cpu_nodes.get(..self.cpus as usize).unwrap_or(self.cpu_nodes)
     }
 
-    /// How many CPUs are on `node`.
+    /// Number of CPUs on `node`.
     pub(crate) fn cpus_on(&self, node: NodeId) -> u64 {
         let told = self.told_nodes();
         let others =
@@ -212,12 +212,12 @@ impl<'c> Config<'c> {
     }
 }
 
-/// Which bytes frames have.
+/// The kinds of bytes that frames have.
 #[derive(Clone, Copy)]
 pub(super) struct Checks {
-    /// Which blocks are allocated.
+    /// Whether bytes say which blocks are allocated.
     pub checked: bool,
-    /// Which CPU allocated them.
+    /// Whether bytes say which CPU allocated them.
     pub track_owner: bool,
 }
 
@@ -228,7 +228,7 @@ impl Checks {
     }
 }
 
-/// Why an allocator could not be made, or memory not be added.
+/// The reason why an allocator could not be made, or memory not be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -236,14 +236,14 @@ pub enum ConfigError {
     NoCpus,
     /// No zones, or more than 31.
     ZoneCount {
-        /// How many were given.
+        /// Number of zones that were given.
         zones: usize,
     },
     /// A level above 14.
     Level {
         /// The zone, by its place.
         zone: usize,
-        /// Its level.
+        /// Level of the zone.
         level: u8,
     },
     /// A range that ends at frame 2^32 or beyond.

@@ -65,7 +65,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         Drains(&self.caches).handover(scope, fence_after_ms)
     }
 
-    /// As [`drain`](Self::drain), and calls `tell` with what it did for each CPU.
+    /// Drains like [`drain`](Self::drain), and calls `tell` with the result for each CPU.
     pub fn drain_each(
         &self,
         scope: Scope,

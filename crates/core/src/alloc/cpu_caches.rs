@@ -1,5 +1,5 @@
-//! What callers do with the caches of CPUs besides draining them: take them away and give them
-//! back, let them decay, hand over.
+//! Calls on the caches of CPUs besides draining them: take them away and give them back, let them
+//! decay, hand over.
 
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -70,8 +70,8 @@ impl<'m, C: Cpus> CpuCaches<'_, 'm, C> {
         self.decay_each(0..self.0.pcps.cpus())
     }
 
-    /// As [`decay`](Self::decay), of one CPU: for kernels whose timer comes to each CPU, as
-    /// `refresh_cpu_vm_stats` of Linux does. 0: there is no such CPU.
+    /// Decays one CPU's caches like [`decay`](Self::decay): for kernels whose timer comes to each
+    /// CPU, as `refresh_cpu_vm_stats` of Linux does. 0: there is no such CPU.
     pub fn decay_cpu(&self, cpu: CpuId) -> u64 {
         self.decay_each(Scope::cpu(cpu).cpus(self.0.pcps.cpus()))
     }
@@ -100,12 +100,12 @@ impl<'m, C: Cpus> CpuCaches<'_, 'm, C> {
             && self.0.here().is_some_and(|here| self.0.hand_over(here))
     }
 
-    /// What became of handovers of a CPU since construction; `None` when there is no such CPU.
+    /// Counts of a CPU's handovers since construction; `None` when there is no such CPU.
     pub fn handover_counts(&self, cpu: CpuId) -> Option<HandoverCounts> {
         (cpu.get() < self.0.pcps.cpus()).then(|| self.0.pcps.shared(cpu).asks.counts())
     }
 
-    /// Where a CPU's part of the metadata lies, and its bytes; `None` when there is no such CPU.
+    /// Address of a CPU's part of the metadata, and its bytes; `None` when there is no such CPU.
     /// With [`Config::cpu_pages`](crate::Config::cpu_pages) these are whole pages, which may be
     /// moved to the CPU's node. Only the allocator accesses them.
     pub fn metadata(&self, cpu: CpuId) -> Option<(NonNull<u8>, usize)> {

@@ -19,7 +19,7 @@ impl<C: Cpus> Drains<'_, '_, C> {
         self.drain_each(scope, mode, |_, _| {})
     }
 
-    /// As [`drain`](Self::drain), and calls `tell` with what it did for each CPU.
+    /// Drains like [`drain`](Self::drain), and calls `tell` with the result for each CPU.
     pub fn drain_each(
         &self,
         scope: Scope,

@@ -5,7 +5,7 @@ use core::fmt;
 
 use crate::cpus::Unusable;
 
-/// Why no pages were allocated.
+/// The reason why no pages were allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllocError {
@@ -63,10 +63,10 @@ impl From<Unusable> for AllocError {
     }
 }
 
-/// Why [`Allocator::look`](crate::Allocator::look) found no block.
+/// The reason why [`Allocator::look`](crate::Allocator::look) found no block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// As for [`Allocator::alloc`](crate::Allocator::alloc).
+    /// The error that [`Allocator::alloc`](crate::Allocator::alloc) would return.
     pub error: AllocError,
     /// Whether at some moment of the look callers held all blocks that would have served it, the
     /// blocks in CPUs' fronts aside. `false`: other callers kept moving pages, or held some between
@@ -74,7 +74,7 @@ pub struct Refusal {
     pub is_proven: bool,
 }
 
-/// Why pages were not freed. Nothing was changed.
+/// The reason why pages were not freed. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FreeError {

@@ -1,10 +1,10 @@
-//! What a request may and wants to use.
+//! Flags: the memory that a request may use, and its wishes.
 
 use crate::frame::{Class, Mobility, Order, ZoneId};
 use crate::front::WordOffset;
 use crate::store::Manner;
 
-/// How to serve a request (Linux: GFP flags). The default: movable, any zone, may reclaim, not
+/// Options of a request (Linux: GFP flags). The default: movable, any zone, may reclaim, not
 /// zeroed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Flags(u32);
@@ -21,14 +21,14 @@ const LEVEL_ANY: u32 = 15;
 const BACKING_SHIFT: u32 = 16;
 
 impl Flags {
-    /// For frames whose owner can move them.
+    /// Flags for frames whose owner can move them.
     pub const MOVABLE: Flags = Flags::new(Mobility::Movable);
-    /// For frames that stay where they are.
+    /// Flags for frames that stay where they are.
     pub const UNMOVABLE: Flags = Flags::new(Mobility::Unmovable);
-    /// For frames whose owner can give them up.
+    /// Flags for frames whose owner can give them up.
     pub const RECLAIMABLE: Flags = Flags::new(Mobility::Reclaimable);
 
-    /// For frames of this mobility.
+    /// Makes flags for frames of this mobility.
     pub const fn new(mobility: Mobility) -> Self {
         Flags(mobility as u32 | LEVEL_ANY << LEVEL_SHIFT)
     }
@@ -127,7 +127,7 @@ impl Flags {
         self.0 & COMPACT != 0 && self.may_reclaim()
     }
 
-    /// The same request, served only from pageblocks that serve requests akin to it.
+    /// Restricts the request to pageblocks that serve requests akin to it.
     pub(crate) const fn unmixed(self) -> Self {
         Flags(self.0 | UNMIXED)
     }

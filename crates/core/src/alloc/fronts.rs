@@ -15,7 +15,7 @@ use crate::pcp::{Caches, Exchange, Front};
 
 /// The only zone of an allocator that has fronts with handles.
 const ZONE: ZoneId = ZoneId::new(0);
-/// Where the word's place begins in a handle.
+/// First bit of the word's place in a handle.
 const WORD_SHIFT: u32 = 16;
 
 /// A front of an allocator's only zone: what its sequences need to know, in 32 bits.
@@ -28,12 +28,12 @@ const WORD_SHIFT: u32 = 16;
 pub struct FrontHandle(u32);
 
 impl FrontHandle {
-    /// As an integer, to keep in a table of another language.
+    /// Returns the handle as an integer, to keep in a table of another language.
     pub const fn to_bits(self) -> u32 {
         self.0
     }
 
-    /// From [`to_bits`](Self::to_bits).
+    /// Makes a handle from [`to_bits`](Self::to_bits).
     pub const fn from_bits(bits: u32) -> Self {
         FrontHandle(bits)
     }
@@ -68,7 +68,7 @@ impl<'m, P: Processor> Allocator<'m, Pinned<P>> {
 /// The fronts of an allocator, under guards of the caller; see [`Allocator::fronts`].
 pub struct Fronts<'a, 'm, P> {
     caches: &'a Caches<'m, Pinned<P>>,
-    /// As in [`Allocator`].
+    /// The level of the only zone, as in [`Allocator`].
     simple_level: u8,
 }
 

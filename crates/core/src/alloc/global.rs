@@ -57,7 +57,7 @@ use crate::sync::late_init::{LateInit, NotMade};
 /// ```
 pub struct Global<C: 'static>(LateInit<Allocator<'static, C>>);
 
-/// Why [`Global::init`] made no allocator.
+/// The reason why [`Global::init`] made no allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InitError {
@@ -98,7 +98,7 @@ impl<C: 'static> Global<C> {
         Global(LateInit::new())
     }
 
-    /// As above; loom's atomics are not made at compile time.
+    /// Makes a place without an allocator; loom's atomics are not made at compile time.
     #[cfg(loom)]
     pub fn new() -> Self {
         Global(LateInit::new())

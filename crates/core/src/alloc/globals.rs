@@ -1,4 +1,4 @@
-//! What of an allocator changes, and belongs to no zone and no CPU.
+//! The state of an allocator that changes, and belongs to no zone and no CPU.
 
 use super::relief::ReliefSlot;
 use crate::pcp::{Carved, PcpsState};

@@ -31,12 +31,13 @@ pub struct Handover<'a, 'm, C> {
 }
 
 impl<'a, 'm, C: Cpus> Drains<'a, 'm, C> {
-    /// See [`Allocator::drain_handover`](super::allocator::Allocator::drain_handover).
+    /// Implements [`Allocator::drain_handover`](super::allocator::Allocator::drain_handover).
     pub fn handover(&self, scope: Scope, fence_after_ms: Option<u32>) -> Handover<'a, 'm, C> {
         self.handover_each(scope, fence_after_ms, |_, _| {})
     }
 
-    /// As [`handover`](Self::handover), and calls `tell` with what it did for each CPU.
+    /// Asks for a handover like [`handover`](Self::handover), and calls `tell` with the result for
+    /// each CPU.
     pub fn handover_each(
         &self,
         scope: Scope,
@@ -59,7 +60,7 @@ impl<'a, 'm, C: Cpus> Drains<'a, 'm, C> {
 }
 
 impl<C: Cpus> Handover<'_, '_, C> {
-    /// What it did so far, and what is on its way: `taken_pages` and `fences` are sums, the others
+    /// The pages so far, and those on their way: `taken_pages` and `fences` are sums, the others
     /// are as of the last look.
     pub fn drained(&self) -> Drained {
         self.drained

@@ -1,4 +1,4 @@
-//! What is done to a block on its way to a caller, and what is checked on its way back.
+//! Work on a block on its way to a caller, and checks on its way back.
 //!
 //! The kernel's `post_alloc_hook` and `free_pages_prepare`.
 #![allow(unsafe_code, reason = "zeroes pages")]

@@ -1,4 +1,4 @@
-//! Where in the caller's memory each part of the metadata lies.
+//! Layout of the metadata in the caller's memory.
 #![allow(unsafe_code, reason = "finds the first aligned byte of that memory")]
 
 use crate::frame::pageblock::WORDS_PER_ZONE;
@@ -40,7 +40,7 @@ pub struct Layout {
     pub zonelists: usize,
     pub tables: usize,
     pub tags: usize,
-    /// See [`Carved`].
+    /// Offset of the bits of [`Carved`].
     pub carved: usize,
     pub carved_words: usize,
     pub summary: usize,
@@ -49,7 +49,7 @@ pub struct Layout {
     pub section_bytes: usize,
     /// The base of a [`BlockArray`](crate::front::BlockArray), with gates.
     pub cpus: usize,
-    /// How many gates.
+    /// Number of gates.
     pub gates: usize,
     pub blocks: usize,
     pub blocks_stride: usize,
@@ -127,7 +127,7 @@ impl Layout {
         (has_numbers && has_gates).then_some(layout)
     }
 
-    /// Where the parts of a CPU's block lie.
+    /// Offsets of the parts of a CPU's block.
     pub fn places(&self) -> Places {
         Places { shared_at: self.shared_at, pcps_at: self.pcps_at }
     }
@@ -153,8 +153,8 @@ impl Layout {
     }
 }
 
-/// See [`Layout::section_bytes`]. With a backing no code uses a section's bits, but the bytes of
-/// the options are found from where it lies.
+/// Computes [`Layout::section_bytes`]. With a backing no code uses a section's bits, but the bytes
+/// of the options are found from where it lies.
 fn section_bytes(config: &Config<'_>, is_backed: bool) -> usize {
     if is_backed && !config.tracks_frames() {
         return 0;

@@ -1,4 +1,4 @@
-//! What the pageblocks of a zone are like.
+//! Statistics on the pageblocks of a zone.
 
 use core::fmt;
 use core::ops::Range;
@@ -13,7 +13,7 @@ use crate::store::Store;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PageblockInfo {
-    /// Its first frame.
+    /// First frame of the pageblock.
     pub first: Pfn,
     /// The requests it serves; `None` while a caller adds, removes or empties it.
     pub mobility: Option<Mobility>,
@@ -41,7 +41,7 @@ impl PageblockInfo {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PageblockStats {
-    /// With memory of the zone.
+    /// Number of pageblocks with memory of the zone.
     pub all: u64,
     /// All of whose frames are free in the store.
     pub whole: u64,
@@ -54,7 +54,7 @@ pub struct PageblockStats {
     /// were last whole (as in linux-mm's superpageblocks). Pageblocks that hold the allocator's own
     /// magazines count as unmovable.
     pub tainted: u64,
-    /// Of those that are whole: reported to the device that provides the memory.
+    /// Number of the whole ones that are reported to the device that provides the memory.
     pub reported: u64,
     /// Sections of 2^18 frames (1 GiB of 4 KiB pages) that are wholly free.
     pub whole_sections: u64,

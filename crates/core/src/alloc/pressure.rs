@@ -48,7 +48,7 @@ impl<'a, 'm, C: Cpus> UnderPressure<'a, 'm, C> {
         }
     }
 
-    /// What can still be done, a few rounds of it, before the request fails and is counted. The
+    /// Tries the last resort, a few rounds of it, before the request fails and is counted. The
     /// caller has forgotten the refusals of the reporting device.
     #[cold]
     pub fn at_last(&self, request: Request) -> Result<Pfn, AllocError> {

@@ -184,10 +184,10 @@ impl<C: Cpus> Allocator<'_, C> {
         Ranges { blocks: self.blocks() }.alloc_at(start, frames, flags, true)
     }
 
-    /// As [`alloc_at`](Self::alloc_at), by one claim alone: frames that are cached or in use are
-    /// left where they are, no callback is called, and a refusal counts as no failure. For
-    /// callers that want what happens to be free, such as a scan that gives memory back.
-    /// O(frames / 64).
+    /// Allocates a range like [`alloc_at`](Self::alloc_at), by one claim alone: frames that are
+    /// cached or in use are left where they are, no callback is called, and a refusal counts as no
+    /// failure. For callers that want what happens to be free, such as a scan that gives memory
+    /// back. O(frames / 64).
     ///
     /// # Errors
     /// As [`alloc_at`](Self::alloc_at).

@@ -1,4 +1,5 @@
-//! What a request wants, for the steps that requests of all kinds take before they fail.
+//! A request on its way down the watermarks, for the steps that requests of all kinds take before
+//! they fail.
 
 use super::flags::Flags;
 use crate::frame::{NodeId, Order, Pfn, ZoneId};
@@ -13,7 +14,7 @@ pub(crate) struct Request {
     pub node: NodeId,
 }
 
-/// What will do.
+/// The frames that will do.
 #[derive(Clone, Copy)]
 pub(crate) enum Want {
     Block(Order),
@@ -38,7 +39,8 @@ impl Request {
         })
     }
 
-    /// How far down it may go in the end. Frames at a given address have no substitute elsewhere.
+    /// The lowest reserve that it may use in the end. Frames at a given address have no substitute
+    /// elsewhere.
     pub fn reserve(self) -> Reserve {
         match self.want {
             Want::At { .. } => Reserve::All,

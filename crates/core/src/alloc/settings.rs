@@ -1,4 +1,5 @@
-//! What callers change of a zone while the allocator runs: watermarks, cache limits, evacuation.
+//! Settings of a zone that callers change while the allocator runs: watermarks, cache limits,
+//! evacuation.
 
 use core::fmt;
 
@@ -42,7 +43,7 @@ impl<C: Cpus> ZoneSettings<'_, '_, C> {
         marks.ascend()
     }
 
-    /// How much each CPU may cache, at least and at most.
+    /// The limits on the pages that each CPU may cache.
     pub fn cache_limits(&self) -> CacheLimits {
         self.state().limits()
     }

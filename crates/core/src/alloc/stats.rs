@@ -20,9 +20,9 @@ use crate::zone::{CacheLimits, Watermarks, ZoneName};
 pub struct CpuStats {
     /// Counters since construction.
     pub counts: Counts,
-    /// In fronts: out of a quiet drain's reach.
+    /// Pages in fronts: out of a quiet drain's reach.
     pub unreachable_pages: u64,
-    /// On shelves.
+    /// Pages on shelves.
     pub shelved_pages: u64,
     /// Handed over to drains, and not collected yet.
     pub handed_pages: u64,
@@ -48,7 +48,7 @@ impl CpuStats {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ZoneStats {
-    /// As configured.
+    /// Name of the zone, as configured.
     pub name: ZoneName,
     /// The NUMA node of its memory.
     pub node: NodeId,
@@ -56,7 +56,7 @@ pub struct ZoneStats {
     pub managed_pages: u64,
     /// Free in the store, by the counters.
     pub free_pages: u64,
-    /// In CPUs' fronts and shelves, and handed over.
+    /// Pages in CPUs' fronts and shelves, and handed over.
     pub cached_pages: u64,
     /// Taken by the allocator for magazines.
     pub carved_pages: u64,
@@ -93,13 +93,13 @@ impl MetadataUse {
     }
 }
 
-/// Where the pages of a zone are, in pages.
+/// The number of a zone's pages in each place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ZoneShortage {
-    /// Its number.
+    /// Number of the zone.
     pub zone: ZoneId,
-    /// As configured.
+    /// Name of the zone, as configured.
     pub name: ZoneName,
     /// All pages that were given to it, but those removed again.
     pub managed_pages: u64,
@@ -107,11 +107,11 @@ pub struct ZoneShortage {
     pub free_pages: u64,
     /// Kept back from requests that may not use reserves.
     pub min_pages: u64,
-    /// On shelves, and handed over.
+    /// Pages on shelves, and handed over.
     pub cached_pages: u64,
-    /// In fronts.
+    /// Pages in fronts.
     pub unreachable_pages: u64,
-    /// In flight.
+    /// Pages in flight.
     pub in_flight_pages: u64,
     /// Freed by their users, but held back by a layer above until it is safe to reuse them.
     pub quarantined_pages: u64,

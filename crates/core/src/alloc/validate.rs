@@ -20,7 +20,7 @@ use crate::store::summary::Sort;
 use crate::sync::prim::Ordering;
 use crate::sync::stack::Links;
 
-/// Where all frames are, in pages. Held by callers: what remains.
+/// The number of pages in each place. Held by callers: what remains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Census {
@@ -28,14 +28,14 @@ pub struct Census {
     pub managed_pages: u64,
     /// Free in the store.
     pub free_pages: u64,
-    /// In fronts and shelves, and handed over.
+    /// Pages in fronts and shelves, and handed over.
     pub cached_pages: u64,
     /// Taken for magazines.
     pub carved_pages: u64,
 }
 
 impl Census {
-    /// What callers must be holding.
+    /// Number of pages that callers must be holding.
     pub fn held_pages(&self) -> u64 {
         self.managed_pages - self.free_pages - self.cached_pages - self.carved_pages
     }
@@ -63,7 +63,7 @@ pub enum Fault {
     Magazines {
         /// Found in words and stacks.
         found: u64,
-        /// That exist.
+        /// Number of magazines that exist.
         exist: u64,
     },
     /// A CPU is charged with other pages than its magazines hold.
@@ -74,72 +74,72 @@ pub enum Fault {
         zone: ZoneId,
         /// Charged pages.
         charged_pages: i64,
-        /// What its magazines could hold.
+        /// Number of pages that its magazines could hold.
         installed_pages: i64,
     },
     /// Pages are in flight though no call runs: a slow path or drainer died on the way.
     InFlight {
         /// The zone.
         zone: ZoneId,
-        /// How many.
+        /// Number of pages.
         pages: u64,
     },
     /// A pageblock with free frames is hidden from searches.
     HiddenPageblock {
-        /// Its first frame; that of its section, where the section's mark is what is missing.
+        /// First frame of the pageblock; that of its section, where the section's mark is missing.
         pfn: Pfn,
     },
     /// Searches believe of a pageblock that it evacuates, and its tag says otherwise, or the
     /// reverse.
     Evacuating {
-        /// Its first frame.
+        /// First frame of the pageblock.
         pfn: Pfn,
     },
     /// A pageblock is reported, and frames of it are in the words of the bitmap.
     Reported {
-        /// Its first frame.
+        /// First frame of the pageblock.
         pfn: Pfn,
     },
     /// A pageblock is entire, and also reported, or frames of it are in the words of the bitmap.
     Entire {
-        /// Its first frame.
+        /// First frame of the pageblock.
         pfn: Pfn,
     },
     /// Another number of pageblocks is reported than was counted.
     ReportedCount {
-        /// By the counter.
+        /// Number by the counter.
         counted: u64,
-        /// By bits.
+        /// Number by the bits.
         found: u64,
     },
     /// Another number of a zone's pageblocks evacuates than was counted.
     EvacuatingCount {
         /// The zone.
         zone: ZoneId,
-        /// By the counter.
+        /// Number by the counter.
         counted: u64,
-        /// By tags.
+        /// Number by the tags.
         found: u64,
     },
     /// A pageblock that is wholly free counts as one in which blocks that are not akin are mixed.
     Mixed {
-        /// Its first frame.
+        /// First frame of the pageblock.
         pfn: Pfn,
     },
     /// The counters and the bitmap disagree about a zone's free pages.
     FreeCount {
         /// The zone.
         zone: ZoneId,
-        /// By the counters.
+        /// Number of pages by the counters.
         counted_pages: u64,
-        /// By the bitmap.
+        /// Number of pages by the bitmap.
         free_pages: u64,
     },
     /// Frames that hold magazines are free in the store, or not as many as were counted.
     Carved {
         /// By the bits that `free` looks at, without those that are free.
         found_pages: u64,
-        /// By the zones' counters.
+        /// Number of pages by the zones' counters.
         counted_pages: u64,
     },
     /// More pages were found than the zone has.
@@ -174,9 +174,9 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         self.validate_at_rest()
     }
 
-    /// As [`validate`](Self::validate), of an allocator that is shared. A caller that allocates,
-    /// frees or drains meanwhile disturbs the counts, and makes this report faults that are none;
-    /// nothing worse.
+    /// Validates like [`validate`](Self::validate) an allocator that is shared. A caller that
+    /// allocates, frees or drains meanwhile disturbs the counts, and makes this report faults that
+    /// are none; nothing worse.
     ///
     /// # Errors
     /// As [`validate`](Self::validate).
@@ -303,8 +303,8 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
         if counted == found { Ok(()) } else { Err(Fault::ReportedCount { counted, found }) }
     }
 
-    /// What sections and zones know of evacuation agrees with tags, and no whole pageblock is
-    /// mixed.
+    /// Checks that the sections' and zones' knowledge of evacuation agrees with the tags, and that
+    /// no whole pageblock is mixed.
     fn check_evacuation(&self, zone: ZoneId) -> Result<(), Fault> {
         let Some(bitmap) = self.caches.store.bitmap() else { return Ok(()) };
         let (tags, span) = (bitmap.tags(), self.caches.zones.get(zone).span());

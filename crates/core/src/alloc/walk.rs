@@ -55,8 +55,8 @@ impl<C: Cpus> Walk<'_, '_, C> {
         }
     }
 
-    /// As [`attempt`](Self::attempt), for a block. Where this CPU caches the order, its shelf comes
-    /// first, and the store refills the front.
+    /// Allocates a block like [`attempt`](Self::attempt). Where this CPU caches the order, its
+    /// shelf comes first, and the store refills the front.
     pub fn alloc(&self, order: Order, flags: Flags, reserve: Reserve) -> Option<Pfn> {
         let (here, caches) = (self.caches.here(), self.caches);
         let mobility = flags.mobility();

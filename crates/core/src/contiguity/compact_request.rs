@@ -23,7 +23,8 @@ use crate::frame::{FrameRange, Pfn, ZoneId};
 /// Candidates that a request empties at most.
 const LOOKS_MAX: u64 = 16;
 
-/// What a request can have by moving held blocks, if it may. `None`: nothing.
+/// Allocates by moving held blocks, if the request may; `None`: there is nothing to have. `None`:
+/// nothing.
 #[cold]
 pub(super) fn make_room<C: Cpus>(
     compactor: &Compactor<'_>,
@@ -41,7 +42,7 @@ pub(super) fn make_room<C: Cpus>(
     })
 }
 
-/// As [`make_room`], in one zone.
+/// Allocates by moving held blocks, like [`make_room`], in one zone.
 fn make_room_in<C: Cpus>(
     hooks: &Hooks<'_, '_, C>,
     zone: ZoneId,

@@ -1,4 +1,4 @@
-//! What a compaction is asked for, and what it says it did.
+//! The parameters and the result of a compaction.
 
 use core::fmt;
 
@@ -7,7 +7,7 @@ use crate::frame::{FrameRange, Order};
 use crate::pcp::Mode;
 use crate::zone::compactions::Compactions;
 
-/// What to compact for, and at which cost at most.
+/// The target of a compaction, and its largest cost.
 ///
 /// ```
 /// use pagedepot::{Compaction, Mode};
@@ -27,7 +27,7 @@ pub struct Compaction {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// As many whole pageblocks in the zone; `None`: as many as can be.
+    /// So many whole pageblocks in the zone; `None`: all that can be had.
     Pageblocks(Option<u32>),
     /// A contiguous range.
     Range { frames: u32, align: u32 },
@@ -43,18 +43,18 @@ impl Compaction {
         Self::new(Target::Pageblocks(Some(count)))
     }
 
-    /// Until no pageblock can be emptied any more.
+    /// Compacts until no pageblock can be emptied any more.
     pub const fn all() -> Self {
         Self::new(Target::Pageblocks(None))
     }
 
-    /// For `frames` contiguous frames, the first a multiple of `align` (a power of two). Both are
-    /// rounded up to whole pageblocks.
+    /// Compacts for `frames` contiguous frames, the first a multiple of `align` (a power of two).
+    /// Both are rounded up to whole pageblocks.
     pub const fn range(frames: u32, align: u32) -> Self {
         Self::new(Target::Range { frames, align })
     }
 
-    /// For a block of this order.
+    /// Compacts for a block of this order.
     pub const fn order(order: Order) -> Self {
         Self::range(order.frames(), order.frames())
     }
@@ -73,17 +73,17 @@ impl Compaction {
         Compaction { looks_max: sources, ..self }
     }
 
-    /// How caches are drained: for pageblocks once before the first is chosen, then once for each 8
-    /// pageblocks or each window. [`Mode::Full`] unless set. A quiet drain leaves frames in fronts;
-    /// their pageblocks cannot be emptied. A handover interrupts no CPU, and leaves the frames of
-    /// CPUs that have not answered yet.
+    /// Sets the mode in which caches are drained: for pageblocks once before the first is chosen,
+    /// then once for each 8 pageblocks or each window. [`Mode::Full`] unless set. A quiet drain
+    /// leaves frames in fronts; their pageblocks cannot be emptied. A handover interrupts no CPU,
+    /// and leaves the frames of CPUs that have not answered yet.
     #[must_use]
     pub const fn drain(self, mode: Mode) -> Self {
         Compaction { drain: mode, ..self }
     }
 }
 
-/// Why a compaction ended.
+/// The reason why a compaction ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CompactEnd {
@@ -94,7 +94,7 @@ pub enum CompactEnd {
     /// All candidates were looked at: the others hold pinned or unknown blocks, or there is no room
     /// for what they hold.
     NothingLeft,
-    /// As many blocks were moved, or candidates looked at, as the caller allowed.
+    /// The compaction moved as many blocks, or looked at as many candidates, as the caller allowed.
     Budget,
     /// The zone's free memory outside of what was being emptied fell below its `low` watermark.
     LowMemory,
@@ -102,13 +102,13 @@ pub enum CompactEnd {
     Stopped,
 }
 
-/// What a compaction did. Counts of pageblocks, blocks and pages since it began.
+/// The result of a compaction. Counts of pageblocks, blocks and pages since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Compacted {
-    /// Why it ended.
+    /// The reason why it ended.
     pub end: CompactEnd,
-    /// For a range: where it is. All of it was free when it was left.
+    /// The range that a compaction for one made. All of it was free when it was left.
     pub range: Option<FrameRange>,
     /// Whole pageblocks of the zone at the end.
     pub whole_pageblocks: u64,
@@ -148,7 +148,7 @@ impl core::ops::AddAssign for Compacted {
 }
 
 impl Compacted {
-    /// What the zone counts of it.
+    /// The zone's counts of this compaction.
     pub(super) fn counts(&self) -> Compactions {
         Compactions {
             compactions: 1,
@@ -164,7 +164,7 @@ impl Compacted {
     }
 }
 
-/// Why nothing was compacted.
+/// The reason why nothing was compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CompactError {

@@ -58,7 +58,7 @@ pub struct Compactor<'m> {
     confining: Confining,
 }
 
-/// What requests that would mix pageblocks know of each other. Relaxed everywhere: policies.
+/// State that requests which would mix pageblocks share. Relaxed everywhere: policies.
 pub(super) struct Confining {
     /// Such requests that go on without the mover.
     deferred: AtomicU32,
@@ -71,7 +71,7 @@ pub(super) struct Confining {
 /// After so many failures in a row, 2^6 requests are deferred.
 const FAILURES_MAX: u32 = 6;
 
-/// Which pageblocks are looked at.
+/// The pageblocks that are looked at.
 #[derive(Clone, Copy)]
 pub(super) enum PageblockKind {
     Mixed,

@@ -87,7 +87,7 @@ impl<'a, 'm, C: Cpus> Confined<'_, 'a, 'm, C> {
         self.walk().alloc(self.order, self.flags, Reserve::AboveLow)
     }
 
-    /// What the request can have once pageblocks of one of its zones are thinned.
+    /// Allocates for the request once pageblocks of one of its zones are thinned.
     #[cold]
     fn make_room(&self, mover: &dyn Mover, confining: &Confining) -> Option<Pfn> {
         let caches = self.hooks.caches;

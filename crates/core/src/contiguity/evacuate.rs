@@ -90,7 +90,7 @@ pub(super) struct Source<'e, 'm> {
     _moving: Moving<'e>,
     /// Frames to be emptied.
     range: FrameRange,
-    /// Its free frames that are among those that the evacuation hides.
+    /// Free frames of the source among those that the evacuation hides.
     hidden_pages: u64,
 }
 
@@ -110,7 +110,7 @@ impl Source<'_, '_> {
         })
     }
 
-    /// As [`encloses`](Self::encloses), and isolates what is not.
+    /// Encloses a block like [`encloses`](Self::encloses), and isolates the pageblocks outside.
     fn enclose(&mut self, first: Pfn, order: Order) -> bool {
         let outside = self.outside(first, order);
         for (outside, edge) in outside.into_iter().zip(&mut self.edges) {
@@ -138,7 +138,7 @@ impl Source<'_, '_> {
     }
 }
 
-/// What is left in a source.
+/// The frames that are left in a source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Left {
     /// Nothing: all of it is free.
@@ -151,7 +151,7 @@ pub(super) enum Left {
     Ended(CompactEnd),
 }
 
-/// What the mover says of a source's held frames.
+/// The mover's answers about a source's held frames.
 enum Survey {
     AllFree,
     Movable,
@@ -172,8 +172,8 @@ pub(super) struct Evacuation<'e, 'm, C: Cpus> {
     hidden_pages: u64,
     /// Free frames of partly used pageblocks, those of the sources to come included.
     pub room_pages: u64,
-    /// Why the last source was not isolated, if that ends the compaction. None: another caller has
-    /// isolated it, or a block of it is pinned.
+    /// The reason why the last source was not isolated, if that ends the compaction. None: another
+    /// caller has isolated it, or a block of it is pinned.
     pub refusal: Option<CompactEnd>,
     pub done: Compacted,
 }
@@ -271,7 +271,8 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
         self.isolate_unasked(range)
     }
 
-    /// As [`isolate`](Self::isolate), whatever the mover says and the watermarks are.
+    /// Isolates a range like [`isolate`](Self::isolate), whatever the mover says and the watermarks
+    /// are.
     fn isolate_unasked(&mut self, range: FrameRange) -> Option<Source<'e, 'm>> {
         let zone = self.caches().zones.get(self.zone);
         let moving = zone.in_flight.begin(u64::from(range.frames));
@@ -584,7 +585,7 @@ impl<'b, 'm, C: Cpus> Batch<'b, 'm, C> {
         &mut self.moves[..self.length]
     }
 
-    /// What was named, and what the mover said of it. A move that is not here any more was not
+    /// The named moves, each with the mover's outcome. A move that is not here any more was not
     /// made.
     fn outcomes(&self) -> impl Iterator<Item = (Named, Outcome)> {
         let moves = &self.moves[..self.length];
@@ -632,9 +633,9 @@ impl<C: Cpus> Batch<'_, '_, C> {
     }
 }
 
-/// Where moved blocks go: the densest pageblocks that have room.
+/// The destinations of moved blocks: the densest pageblocks that have room.
 struct Destinations {
-    /// By room, the densest first. Numbers of pageblocks are inverted.
+    /// Pageblocks by room, the densest first. Numbers of pageblocks are inverted.
     ranked: Ranked,
     /// Keys of pageblocks that may be used are above it.
     floor: Option<Key>,
@@ -643,7 +644,7 @@ struct Destinations {
 }
 
 impl Destinations {
-    /// For a source with this key.
+    /// Makes the destinations for a source with this key.
     fn above(floor: Option<Key>) -> Self {
         Destinations { ranked: Ranked::after(None), floor, no_order: u8::MAX }
     }

@@ -1,16 +1,17 @@
-//! What a caller of compaction implements: finding the block around a frame, and moving it.
+//! The trait that a caller of compaction implements: finding the block around a frame, and moving
+//! it.
 
 use core::ops::ControlFlow;
 
 use super::compaction::Compacted;
 use crate::frame::{Order, Pfn};
 
-/// What holds a frame.
+/// The holder of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occupant {
     /// A block that the mover can move, if it is asked to.
     Movable {
-        /// Its first frame.
+        /// First frame of the block.
         first: Pfn,
         /// The order that it was allocated with, or was split to. A contiguous range is frames of
         /// order 0, if each can be moved by itself.
@@ -32,7 +33,7 @@ pub struct Move {
     outcome: Outcome,
 }
 
-/// What came of a move.
+/// The outcome of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The mover did not say anything: as pinned.
@@ -105,8 +106,8 @@ impl Move {
 /// frames of the same range too. A request of theirs never compacts by the registered mover while
 /// that is running already.
 pub trait Mover {
-    /// What holds `frame`, which is not free. O(1) is best: it is asked for each held block of a
-    /// pageblock, three times. Called without any lock of the allocator's.
+    /// Returns the holder of `frame`, which is not free. O(1) is best: it is asked for each held
+    /// block of a pageblock, three times. Called without any lock of the allocator's.
     fn occupant(&self, frame: Pfn) -> Occupant;
 
     /// Moves blocks, at most 16 at a time, so that one flush of translations may serve them all.

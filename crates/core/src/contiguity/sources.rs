@@ -1,4 +1,4 @@
-//! Which pageblocks compaction empties, and in which order.
+//! The pageblocks that compaction empties, and their order.
 //!
 //! # Vocabulary
 //! *Source*: a pageblock, or a window of them, to be emptied. *Destination*: a partly used

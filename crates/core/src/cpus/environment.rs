@@ -1,4 +1,4 @@
-//! What the allocator asks of its surroundings besides sequences: a clock, CPUs to leave alone,
+//! Calls of the allocator to its surroundings besides sequences: a clock, CPUs to leave alone,
 //! sleeping.
 
 use core::num::NonZeroUsize;
@@ -7,7 +7,7 @@ use crate::frame::{CpuId, Order, ZoneId};
 use crate::sync::prim::AtomicU32;
 use crate::sync::spin_while;
 
-/// Why the allocator may not be used from here at all.
+/// The reason why the allocator may not be used from here at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unusable {
@@ -15,7 +15,7 @@ pub enum Unusable {
     Forked,
 }
 
-/// What a slow path did, for tracers; see [`Environment::event`].
+/// An event of a slow path, for tracers; see [`Environment::event`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -29,7 +29,7 @@ pub enum Event {
     Fail {
         /// The zone that it would have preferred.
         zone: ZoneId,
-        /// What it asked for.
+        /// Number of pages that it asked for.
         pages: u64,
     },
 }
@@ -37,13 +37,13 @@ pub enum Event {
 /// Blocks of one order that moved together between a CPU and the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// Whose caches.
+    /// The CPU whose caches moved.
     pub cpu: CpuId,
     /// The zone of the blocks.
     pub zone: ZoneId,
     /// The order of each block.
     pub order: Order,
-    /// How many.
+    /// Number of blocks that moved.
     pub blocks: u32,
 }
 

@@ -1,4 +1,5 @@
-//! What an implementation of [`Cpus`](crate::cpus::Cpus) needs to write its sequences by hand.
+//! The items that an implementation of [`Cpus`](crate::cpus::Cpus) needs to write its sequences by
+//! hand.
 //!
 //! **Exempt from semantic versioning**: names, layouts and values here change with any version, as
 //! the sequences change with them. Embedders that need no sequences of their own implement
@@ -119,10 +120,11 @@ pub const unsafe fn word_offset(zone: ZoneId, class: Class, mobility: Mobility) 
     WordOffset::new(zone, class, mobility)
 }
 
-/// What a [`BlockArray`] is made of, for tests of sequences.
+/// The parts of a [`BlockArray`], for tests of sequences.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts {
-    /// What offsets count from: a multiple of a magazine's size. Gates are at [`GATES_AT`].
+    /// The address that offsets count from: a multiple of a magazine's size. Gates are at
+    /// [`GATES_AT`].
     pub base: *mut u8,
     /// Whether gates are followed.
     pub follows_gates: bool,
@@ -146,7 +148,7 @@ pub unsafe fn block_array(parts: Parts) -> BlockArray {
     BlockArray { base, gates_from, blocks_at, stride, cpus, context_stride: 0 }
 }
 
-/// What the gate of `cpu` shows when it is open, for tests of sequences.
+/// The value of the gate of `cpu` when it is open, for tests of sequences.
 pub fn open_gate(blocks: &BlockArray, cpu: CpuId) -> u64 {
     blocks.open_gate(cpu)
 }

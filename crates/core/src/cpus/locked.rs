@@ -9,7 +9,7 @@ use crate::front::word::SlotMove;
 use crate::front::{BlockArray, Here, WordOffset};
 use crate::sync::prim::{AtomicU32, Ordering, spin_hint};
 
-/// Where a caller of a [`Locked`] depot runs.
+/// The way in which a [`Locked`] depot learns where its caller runs.
 ///
 /// A stale or wrong answer costs speed, never correctness: the lock excludes, not the CPU.
 pub trait WhichCpu: Environment {
@@ -26,7 +26,7 @@ const QUIESCENT_SPINS: u32 = if cfg!(loom) { 1 } else { 64 };
 /// The values of a lock.
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Of a CPU that is not behind it; see [`CpuLock::leave`].
+/// The state of a lock whose CPU is not behind it; see [`CpuLock::leave`].
 const LEFT: u32 = 2;
 
 /// One lock, on a cache line of its own. A kernel has them in a static:
@@ -44,7 +44,7 @@ impl CpuLock {
         CpuLock(AtomicU32::new(FREE))
     }
 
-    /// As above; loom's atomics are not made at compile time.
+    /// Makes a free lock; loom's atomics are not made at compile time.
     #[cfg(loom)]
     pub fn new() -> Self {
         CpuLock(AtomicU32::new(FREE))

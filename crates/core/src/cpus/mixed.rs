@@ -63,14 +63,14 @@ impl<'l, S: MaybeSequences, W: WhichCpu> SequencesAndLocks<'l, S, W> {
         SequencesAndLocks { sequences, locked: Locked::new(locks, which) }
     }
 
-    /// How the CPUs that are behind no lock are reached.
+    /// The sequences of the CPUs that are behind no lock.
     #[inline]
     pub fn sequences(&self) -> &S {
         &self.sequences
     }
 
-    /// Where the caller runs and that CPU's lock, if it is behind one and there are sequences. It
-    /// calls no function, so that callers save no registers.
+    /// The caller's CPU and its lock, if it is behind one and there are sequences. It calls no
+    /// function, so that callers save no registers.
     #[inline(always)]
     fn guard_here(&self) -> Option<(CpuId, &'l CpuLock)> {
         let cpu = self.sequences.here()?.cpu;
@@ -90,7 +90,7 @@ impl<'l, S: MaybeSequences, W: WhichCpu> SequencesAndLocks<'l, S, W> {
         self.locked.pop(blocks, word)
     }
 
-    /// As [`pop_alone`](Self::pop_alone), a push.
+    /// Pushes a block like [`pop_alone`](Self::pop_alone) pops one.
     #[cold]
     #[inline(never)]
     fn push_alone(

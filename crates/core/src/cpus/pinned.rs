@@ -1,4 +1,4 @@
-//! For an embedding kernel: a guard proves that preemption is off and names the context.
+//! CPUs of an embedding kernel: a guard proves that preemption is off and names the context.
 #![allow(unsafe_code, reason = "a guard is a promise; implements sequences")]
 
 use super::environment::Environment;
@@ -32,7 +32,7 @@ pub unsafe trait Guard {
     }
 }
 
-/// What an embedding kernel implements.
+/// The trait that an embedding kernel implements.
 ///
 /// For one CPU whose interrupt handlers count how deep they nest, with all memory in statics:
 /// ```

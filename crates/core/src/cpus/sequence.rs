@@ -80,14 +80,14 @@ impl<'b> LockedFront<'b> {
         is_open(self.gate.load(Ordering::Acquire)).then_some(self.word)
     }
 
-    /// As [`pop`], under the lock of the CPU.
+    /// Pops a block like [`pop`], under the lock of the CPU.
     #[inline(always)]
     pub fn pop(&self) -> Option<u32> {
         // SAFETY: the gate is open; the caller excludes others.
         unsafe { pop_word(&self.blocks, self.enter()?) }
     }
 
-    /// As [`push`], under the lock of the CPU.
+    /// Pushes a block like [`push`], under the lock of the CPU.
     #[inline(always)]
     pub fn push(&self, rounds_max: u32, frame: u32) -> bool {
         let full_bytes = (u64::from(rounds_max) * ONE_ROUND) as u8;
@@ -116,7 +116,7 @@ pub fn compare_store(
     true
 }
 
-/// See [`Cpus::take_many`](super::Cpus::take_many).
+/// Implements [`Cpus::take_many`](super::Cpus::take_many).
 pub fn take_many(
     blocks: &BlockArray,
     here: Here,
@@ -129,7 +129,7 @@ pub fn take_many(
     })
 }
 
-/// See [`Cpus::put_many`](super::Cpus::put_many).
+/// Implements [`Cpus::put_many`](super::Cpus::put_many).
 pub fn put_many(
     blocks: &BlockArray,
     here: Here,
@@ -171,7 +171,7 @@ fn move_many(
     true
 }
 
-/// See [`Cpus::claim_gate`](super::Cpus::claim_gate).
+/// Implements [`Cpus::claim_gate`](super::Cpus::claim_gate).
 pub fn claim_gate(blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
     // SeqCst: the claim is ordered after what the asker noted before it closed the gate.
     here.cpu.get() < blocks.cpus
@@ -181,8 +181,9 @@ pub fn claim_gate(blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
             .is_ok()
 }
 
-/// As [`pop`], `bytes` into the block of `cpu`, with no look at what the caller knows. A front
-/// without magazines is zero, which has no rounds, so that a word with rounds names a slot.
+/// Pops a block like [`pop`], `bytes` into the block of `cpu`, and checks nothing that the caller
+/// knows. A front without magazines is zero, which has no rounds, so that a word with rounds names
+/// a slot.
 ///
 /// # Safety
 /// The CPU has a block; so far from what its open gate shows there is a front word of it; the
@@ -222,8 +223,8 @@ unsafe fn pop_word(blocks: &BlockArray, cell: &AtomicU64) -> Option<u32> {
     Some(frame)
 }
 
-/// As [`pop_at`], as many blocks as there are, have credit and fit into `out`: the newest first.
-/// Returns how many it has written.
+/// Pops blocks like [`pop_at`], as many as there are, have credit and fit into `out`: the newest
+/// first. Returns how many it has written.
 ///
 /// One store of the word takes them all, so that it is one sequence: a drain finds all of them in
 /// the magazine or none. The slots are read before that store (its release orders them), while the
@@ -260,8 +261,8 @@ pub unsafe fn pop_many_at(
     count
 }
 
-/// As [`push`], `bytes` into the block of `cpu`, to a front whose full magazines have slots of
-/// `full_bytes`: a front without magazines has no credit.
+/// Pushes a block like [`push`], `bytes` into the block of `cpu`, to a front whose full magazines
+/// have slots of `full_bytes`: a front without magazines has no credit.
 ///
 /// # Safety
 /// As for [`pop_at`].

@@ -6,7 +6,7 @@ use crate::frame::{CpuId, Pfn};
 use crate::front::word::SlotMove;
 use crate::front::{BlockArray, Here, WordOffset};
 
-/// Why a CPU could not be fenced.
+/// The reason why a CPU could not be fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FenceError {
@@ -16,7 +16,7 @@ pub enum FenceError {
     Refused,
 }
 
-/// How code reaches the fronts of the CPU it runs on.
+/// The way in which code reaches the fronts of the CPU it runs on.
 ///
 /// # Safety
 /// An implementation promises, for one [`BlockArray`]:
@@ -56,14 +56,14 @@ pub unsafe trait Cpus: Sync {
     /// them.
     const FOLLOWS_GATES: bool = false;
 
-    /// What else the allocator asks of its surroundings.
+    /// The surroundings, for all but sequences.
     type Environment: Environment;
 
-    /// See [`Environment`].
+    /// The surroundings: see [`Environment`].
     fn environment(&self) -> &Self::Environment;
 
-    /// Where this code runs: a hint, stale as soon as it is read. `None`: nowhere that has fronts
-    /// (a nested interrupt, a CPU beyond those configured); such callers use the store.
+    /// The CPU and context of this code: a hint, stale as soon as it is read. `None`: nowhere that
+    /// has fronts (a nested interrupt, a CPU beyond those configured); such callers use the store.
     fn here(&self) -> Option<Here>;
 
     /// Takes the newest frame of the front at `word` on this CPU, or `None` when the slow path
@@ -85,16 +85,16 @@ pub unsafe trait Cpus: Sync {
         false
     }
 
-    /// As [`pop`](Self::pop), on a CPU that [is behind a lock](Self::is_behind_lock); `None` also
-    /// when the lock is taken. Fails on all others.
+    /// Pops a block like [`pop`](Self::pop), on a CPU that [is behind a
+    /// lock](Self::is_behind_lock); `None` also when the lock is taken. Fails on all others.
     #[inline]
     fn pop_locked(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
         let _ = (blocks, word);
         None
     }
 
-    /// As [`push`](Self::push), on a CPU that [is behind a lock](Self::is_behind_lock); `false`
-    /// also when the lock is taken. Fails on all others.
+    /// Pushes a block like [`push`](Self::push), on a CPU that [is behind a
+    /// lock](Self::is_behind_lock); `false` also when the lock is taken. Fails on all others.
     #[inline]
     fn push_locked(
         &self,
@@ -118,9 +118,9 @@ pub unsafe trait Cpus: Sync {
         new: u64,
     ) -> bool;
 
-    /// As [`compare_store`](Cpus::compare_store) of the words of `batch`, by a sequence that copies
-    /// the blocks in the batch's slots to the beginning of `out`, which has room for as many,
-    /// between the comparison and the store. After `false` what `out` has means nothing.
+    /// Changes the words of `batch` like [`compare_store`](Cpus::compare_store), by a sequence that
+    /// copies the blocks in the batch's slots to the beginning of `out`, which has room for as
+    /// many, between the comparison and the store. After `false` what `out` has means nothing.
     ///
     /// Without an implementation of its own, batches are taken block by block.
     fn take_many(
@@ -135,7 +135,8 @@ pub unsafe trait Cpus: Sync {
         false
     }
 
-    /// As [`take_many`](Cpus::take_many), but copies the first of `frames` to the batch's slots.
+    /// Changes words like [`take_many`](Cpus::take_many), but copies the first of `frames` to the
+    /// batch's slots.
     fn put_many(
         &self,
         blocks: &BlockArray,

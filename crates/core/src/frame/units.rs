@@ -94,7 +94,7 @@ impl Order {
     pub const PAGEBLOCK: Order = Order(if cfg!(loom) { 7 } else { 9 });
     /// The largest order: 1024 frames.
     pub const MAX: Order = Order(Self::PAGEBLOCK.0 + 1);
-    /// How many orders there are.
+    /// Number of orders.
     pub const COUNT: usize = Self::MAX.0 as usize + 1;
 
     /// Order `n`, if there is one.
@@ -195,21 +195,21 @@ id!(
     NodeId, "node"
 );
 
-/// Why a frame was allocated; frames of one mobility are kept together so that whole blocks stay
-/// recoverable (Linux: *migratetype*).
+/// The reason for which a frame was allocated; frames of one mobility are kept together so that
+/// whole blocks stay recoverable (Linux: *migratetype*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Mobility {
     /// Stays where it is until freed.
     Unmovable = 0,
-    /// Its owner can move it.
+    /// The owner can move the frame.
     Movable = 1,
-    /// Its owner can give it up.
+    /// The owner can give the frame up.
     Reclaimable = 2,
 }
 
 impl Mobility {
-    /// How many there are.
+    /// Number of mobilities.
     pub const COUNT: usize = 3;
     /// All of them, in the order of their numbers.
     pub const ALL: [Mobility; 3] = [Mobility::Unmovable, Mobility::Movable, Mobility::Reclaimable];

@@ -1,4 +1,4 @@
-//! Where the per-CPU words lie.
+//! Layout of the per-CPU words.
 //!
 //! ```text
 //!         gates: a word per CPU      blocks: one per CPU        magazines
@@ -73,7 +73,8 @@ pub const GATES_ALL: u32 = match (cfg!(loom), Class::COUNT) {
 };
 /// CPUs that can have open gates among those; Linux has at most 8192.
 pub(crate) const CPUS_FOLLOWED_MAX: u32 = if cfg!(loom) { 1 << 2 } else { 1 << 15 };
-/// Where gates that are followed lead when they are closed; see the module.
+/// Offset that closed gates lead to where gates are followed; see the module's text on sequences
+/// without checks.
 pub const REFUSALS_AT: usize = GATES_AT + CPUS_FOLLOWED_MAX as usize * size_of::<AtomicU64>();
 // The words of all zones and contexts are gates of numbers that no CPU has, negative ones included.
 const _: () = assert!(
@@ -97,12 +98,12 @@ impl WordOffset {
         WordOffset(tag.fronts_at() + WORD_BYTES * class as usize)
     }
 
-    /// As [`of_tag`](Self::of_tag), by a branch that expects a movable frame of the first zone, as
-    /// most are. Without the branch, the address of the word that a free loads depends on the tag,
-    /// the tag's address on the frame, and the frame on the word that the allocation before loaded:
-    /// a chain through memory. It makes an allocation with its free twice as slow on processors
-    /// that do not predict which store a load gets its value from (decision 0005). All predict
-    /// branches.
+    /// Finds a tag's word like [`of_tag`](Self::of_tag), by a branch that expects a movable frame
+    /// of the first zone, as most are. Without the branch, the address of the word that a free
+    /// loads depends on the tag, the tag's address on the frame, and the frame on the word that the
+    /// allocation before loaded: a chain through memory. It makes an allocation with its free twice
+    /// as slow on processors that do not predict which store a load gets its value from (decision
+    /// 0005). All predict branches.
     #[inline]
     pub(crate) fn expected(tag: Tag, class: Class) -> Self {
         let usual = Self::new(ZoneId::new(0), class, Mobility::Movable);
@@ -171,10 +172,10 @@ fn without_index(mut address: *mut u8) -> *mut u8 {
 /// unsafe functions.
 #[derive(Clone, Copy)]
 pub struct BlockArray {
-    /// What offsets count from, aligned as a magazine; gates are at [`GATES_AT`]. Magazine 0,
-    /// which does not exist, would lie here.
+    /// The address that offsets count from, aligned as a magazine; gates are at [`GATES_AT`].
+    /// Magazine 0, which does not exist, would lie here.
     pub(crate) base: *mut u8,
-    /// What open gates count from: 0, or [`REFUSALS_AT`] where they are followed.
+    /// The offset that open gates count from: 0, or [`REFUSALS_AT`] where they are followed.
     pub(crate) gates_from: usize,
     /// Bytes from the base to the first block.
     pub(crate) blocks_at: usize,
@@ -193,7 +194,7 @@ unsafe impl Send for BlockArray {}
 unsafe impl Sync for BlockArray {}
 
 impl BlockArray {
-    /// What all offsets count from; a multiple of a magazine's size.
+    /// The address that all offsets count from; a multiple of a magazine's size.
     #[inline]
     pub fn base(&self) -> *mut u8 {
         self.base

@@ -165,7 +165,8 @@ impl<'b> Closed<'b> {
         Self::close_as(gate, tickets, OPEN_AFTER)
     }
 
-    /// As [`close`](Self::close), and leaves the gate disabled, unless [`enable`] comes in between.
+    /// Closes the gate like [`close`](Self::close), and leaves it disabled, unless [`enable`] comes
+    /// in between.
     pub fn close_for_good(gate: Gate<'b>, tickets: &Tickets) -> Option<Self> {
         Self::close_as(gate, tickets, DISABLED_AFTER)
     }
@@ -222,7 +223,7 @@ impl Drop for Closed<'_> {
     }
 }
 
-/// What [`ask`] found.
+/// The state in which [`ask`] found a gate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asked {
     /// The gate is asked, by this caller or by one before.
@@ -288,7 +289,7 @@ mod tests {
         }
     }
 
-    /// As a sequence of the CPU does it.
+    /// Claims a gate like a sequence of its CPU.
     fn claim(gate: Gate<'_>) -> Option<Closed<'_>> {
         Closed::claim(gate, |asked, held| {
             gate.word.compare_exchange(asked, held, Ordering::AcqRel, Ordering::Relaxed).is_ok()

@@ -1,8 +1,8 @@
-//! Where code runs: its CPU, and the context on it.
+//! The place where code runs: its CPU, and the context on it.
 
 use crate::frame::CpuId;
 
-/// What kind of code runs.
+/// The kind of code that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Context {
     /// A thread, a process, a system call.
@@ -16,7 +16,7 @@ pub enum Context {
 pub struct Here {
     /// The CPU.
     pub cpu: CpuId,
-    /// What runs on it.
+    /// The context on that CPU.
     pub context: Context,
 }
 

@@ -47,9 +47,9 @@ use super::magazine::MagazineIndex;
 pub const EMPTY: u64 = 0;
 /// One round: the bytes of a slot.
 pub const ONE_ROUND: u64 = 4;
-/// What a pop adds to a word that has rounds. It carries if, and only if, there was credit.
+/// The number that a pop adds to a word with rounds. It carries if, and only if, there was credit.
 pub const POP_STEP: u64 = (ONE_CREDIT + ONE_ROUND).wrapping_neg();
-/// What a push adds to a word with room. It carries if, and only if, there was credit.
+/// The number that a push adds to a word with room. It carries if, and only if, there was credit.
 pub const PUSH_STEP: u64 = ONE_CREDIT.wrapping_neg() + ONE_ROUND;
 /// Most rounds any magazine has.
 pub const ROUNDS_MAX: u64 = 63;
@@ -69,7 +69,7 @@ pub const CREDIT_MAX: u64 = (1 << (64 - CREDIT_SHIFT)) - 1;
 const _: () = assert!(PREVIOUS_SHIFT + MagazineIndex::BITS == 53);
 const _: () = assert!(ROUNDS_MAX * ONE_ROUND <= ROUNDS_MASK);
 
-/// What a front's previous magazine holds.
+/// The contents of a front's previous magazine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Fill {
@@ -77,7 +77,7 @@ pub enum Fill {
     Empty = 0,
     /// Half of what it has room for, rounded down.
     Half = 1,
-    /// As much as it has room for.
+    /// A full magazine.
     Full = 2,
 }
 
@@ -98,7 +98,7 @@ impl Fill {
 pub struct Word(pub u64);
 
 impl Word {
-    /// Without magazines.
+    /// The word of a front without magazines.
     pub const EMPTY: Word = Word(EMPTY);
 
     /// A word just folded: `loaded` with `rounds` frames, and `previous`.
@@ -205,15 +205,15 @@ impl Word {
         Some((empty, rest.with_operations(self.operations())))
     }
 
-    /// What a pop makes of this word: the slot it takes from the loaded magazine, and the word to
-    /// commit. `None`: the slow path must look.
+    /// Computes a pop: the slot it takes from the loaded magazine, and the word to commit. `None`:
+    /// the slow path must look.
     #[inline]
     pub fn popped(self) -> Option<(MagazineIndex, u32, Word)> {
         let slot = self.rounds().checked_sub(1)?;
         Some((self.loaded()?, slot, self.step(POP_STEP)?))
     }
 
-    /// How many blocks one sequence can pop: each needs a round, and credit of its own.
+    /// Number of blocks that one sequence can pop: each needs a round, and credit of its own.
     #[inline]
     pub fn poppable(self) -> u32 {
         self.rounds().min(self.credit() as u32)
@@ -228,7 +228,7 @@ impl Word {
         Word(self.0 - u64::from(blocks) * (ONE_CREDIT + ONE_ROUND))
     }
 
-    /// What a push makes of this word: the slot it fills, and the word to commit.
+    /// Computes a push: the slot it fills, and the word to commit.
     #[inline]
     pub fn pushed(self, rounds_max: u32) -> Option<(MagazineIndex, u32, Word)> {
         let slot = self.rounds();
@@ -306,7 +306,7 @@ impl Word {
 pub struct SlotRun {
     /// The first slot's offset from magazine 0, in bytes.
     pub at: u32,
-    /// How many slots.
+    /// Number of slots.
     pub count: u32,
 }
 
@@ -330,13 +330,13 @@ pub struct SlotMove {
 }
 
 impl SlotMove {
-    /// How many blocks.
+    /// Number of blocks.
     #[inline]
     pub fn count(&self) -> usize {
         self.runs.iter().map(|run| run.count as usize).sum()
     }
 
-    /// With an operation counted for each block. `None`: there is none.
+    /// Counts an operation for each block; `None`: there is none. `None`: there is none.
     #[inline]
     fn counted(mut self) -> Option<Self> {
         let count = self.count() as u64;
@@ -358,7 +358,7 @@ mod tests {
         MagazineIndex::new(index).unwrap()
     }
 
-    /// What a word is made of.
+    /// The fields of a word.
     type Fields = (u32, u32, Option<(u32, Fill)>, u64);
 
     /// All words with fields at and around their limits, and all rounds.

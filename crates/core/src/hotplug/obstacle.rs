@@ -1,5 +1,5 @@
-//! What keeps a range of frames from being taken: the question that a request for frames at a given
-//! address leaves open.
+//! Obstacles that keep a range of frames from being taken: the question that a request for frames
+//! at a given address leaves open.
 
 use core::fmt;
 use core::ops::ControlFlow;
@@ -14,7 +14,7 @@ use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
 use crate::frame::{CpuId, Pfn, ZoneId};
 use crate::pcp::Caches;
 
-/// Why not all frames of a range can be had.
+/// The reason why not all frames of a range can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Obstacle {
@@ -39,14 +39,14 @@ pub enum Obstacle {
     Carved {
         /// The first of them in the range.
         first: Pfn,
-        /// How many pages of the range.
+        /// Number of pages of the range.
         pages: u64,
     },
     /// Frames are not free: callers hold them, or CPUs cache them.
     InUse {
         /// The first of them in the range.
         first: Pfn,
-        /// How many pages of the range.
+        /// Number of pages of the range.
         pages: u64,
         /// The CPU that caches `first`; `None`: a caller holds it, or it was never given to the
         /// allocator (a hole of less than 512 frames).
@@ -90,10 +90,10 @@ impl fmt::Display for Obstacle {
 impl core::error::Error for Obstacle {}
 
 impl<C: Cpus> Allocator<'_, C> {
-    /// What keeps [`alloc_at`](Self::alloc_at) from having these frames at this moment; `None`:
-    /// they are free. For messages: beside other callers the answer may be out of date when it is
-    /// returned. Waits for no caller; O(frames), and O(pages cached) where the first frame that is
-    /// not free might be cached.
+    /// Finds the obstacle that keeps [`alloc_at`](Self::alloc_at) from having these frames at this
+    /// moment; `None`: they are free. For messages: beside other callers the answer may be out of
+    /// date when it is returned. Waits for no caller; O(frames), and O(pages cached) where the
+    /// first frame that is not free might be cached.
     pub fn obstacle(&self, range: FrameRange) -> Option<Obstacle> {
         Obstacles(&self.caches).of(range)
     }

@@ -45,13 +45,13 @@ use crate::pcp::{Caches, Drained, Mode, Scope};
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::spin_hint;
 
-/// What precedes each attempt to claim the range.
+/// Drains before each attempt to claim the range.
 const DRAINS: [Option<Mode>; 5] =
     [None, Some(Mode::Quiet), Some(Mode::Full), Some(Mode::Full), Some(Mode::Full)];
 /// Spins before a drain is repeated, for pages in other callers' hands to arrive.
 const DRAIN_SPINS: u32 = if cfg!(loom) { 1 } else { 1000 };
 
-/// Why memory was not removed. Nothing was changed.
+/// The reason why memory was not removed. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RemoveError {
@@ -73,7 +73,7 @@ pub enum RemoveError {
     Busy {
         /// The first of them.
         first: Pfn,
-        /// How many pages, at the last look.
+        /// Number of pages, at the last look.
         pages: u64,
         /// CPUs whose fronts could not be drained, because they are isolated or did not answer:
         /// they may cache some of the pages. [`CpuCaches::disable`](crate::CpuCaches::disable)
@@ -268,7 +268,8 @@ mod tests {
         test(&Allocator::new(&config, &mut metadata, cpus).unwrap());
     }
 
-    /// Of every mobility: allocate a pageblock, free it, remove it, add it again.
+    /// Checks, for every mobility, that a pageblock which is allocated, freed and removed counts as
+    /// unmovable no more, and can be added again.
     #[test]
     fn a_removed_pageblock_counts_as_unmovable_no_more() {
         with_allocator(|allocator| {

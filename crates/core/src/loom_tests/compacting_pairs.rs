@@ -87,12 +87,12 @@ impl Mover for Holder {
     }
 }
 
-/// Where the block lies, and the window that is emptied: the cheapest of six pageblocks.
+/// The block's place, and the window that is emptied: the cheapest of six pageblocks.
 #[derive(Clone, Copy)]
 enum Scene {
-    /// In the third and fourth pageblock; the first three are emptied.
+    /// The block lies in the third and fourth pageblock; the first three are emptied.
     Across,
-    /// In the first two; the first four are emptied.
+    /// The block lies in the first two; the first four are emptied.
     Inside,
 }
 

@@ -160,7 +160,7 @@ fn sequences_of_the_caller_and_a_full_drain_without_a_fence() {
     explore_mutant(Mutant::NoFence, owner_by_handles_and_a_drainer);
 }
 
-/// As above, an owner that takes as many as there are by one sequence.
+/// Runs an owner that takes as many as there are by one sequence, beside a drainer.
 fn owner_of_many_and_a_drainer() {
     let depot = machine(4);
     let held = depot.alloc().unwrap();

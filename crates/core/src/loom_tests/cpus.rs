@@ -34,8 +34,8 @@ use crate::front::word::{ONE_ROUND, SlotMove, Word};
 use crate::front::{BlockArray, WordOffset};
 use crate::sync::prim::{self, AtomicU64, Ordering};
 
-/// Where a thread of the model runs. The thread says so itself by [`run_on`]; a model's scheduler
-/// changes it by [`Place::move_to`].
+/// The place at which a thread of the model runs. The thread says so itself by [`run_on`]; a
+/// model's scheduler changes it by [`Place::move_to`].
 ///
 /// Not part of the model: it is read and written beside a step that is.
 #[derive(Clone)]
@@ -50,12 +50,12 @@ loom::thread_local! {
     static PLACE: Place = Place(Arc::new(AtomicU32::new(0)));
 }
 
-/// From here on the calling thread runs on `cpu`.
+/// Makes the calling thread run on `cpu` from now on.
 pub fn run_on(cpu: u32) {
     PLACE.with(|place| place.move_to(cpu));
 }
 
-/// From here on the calling thread is an interrupt handler of `cpu`.
+/// Makes the calling thread an interrupt handler of `cpu` from now on.
 pub fn run_as_handler_of(cpu: u32) {
     PLACE.with(|place| place.move_to(cpu | HANDLER));
 }
@@ -71,7 +71,7 @@ pub fn place() -> Place {
 }
 
 impl Place {
-    /// From here on the thread at this place runs on `cpu`.
+    /// Makes the thread at this place run on `cpu` from now on.
     pub fn move_to(&self, cpu: u32) {
         self.0.store(cpu, Plain::Relaxed);
     }
@@ -111,12 +111,12 @@ struct Begun {
 struct Aborted;
 
 impl<const FOLLOWS: bool> Sequences<FOLLOWS> {
-    /// For CPUs 0 to `cpus - 1`; the allocator may have fewer.
+    /// Makes sequences for CPUs 0 to `cpus - 1`; the allocator may have fewer.
     pub fn new(cpus: u32) -> Self {
         Sequences { epochs: (0..cpus).map(|_| Mutex::new(0)).collect() }
     }
 
-    /// What a preemption, a signal or a fence does to the sequence that runs on `cpu`.
+    /// Interrupts the sequence that runs on `cpu`, as a preemption, a signal or a fence does.
     pub fn interrupt(&self, cpu: CpuId) {
         *self.epochs[cpu.index()].lock().unwrap() += 1;
     }
@@ -346,7 +346,7 @@ std::thread_local! {
     static HANDED_OVER: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How often asks of CPUs with sequences were answered, over all executions of a test.
+/// Number of answered asks of CPUs with sequences, over all executions of a test.
 pub fn handed_over() -> u64 {
     HANDED_OVER.get()
 }
@@ -354,7 +354,7 @@ pub fn handed_over() -> u64 {
 /// A kernel: a thread with a guard has its CPU and context to itself. Interrupt handlers run beside
 /// the task they interrupted. That interleaves in more ways than a real handler, which ends first.
 pub struct Kernel {
-    /// By CPU and context.
+    /// Locks by CPU and context.
     held: Vec<[Mutex<()>; 2]>,
 }
 
@@ -424,7 +424,7 @@ unsafe impl Processor for Kernel {
 
 impl Environment for Kernel {}
 
-/// Where a thread of a lock front says it runs.
+/// The CPU on which a thread of a lock front believes to run.
 pub struct Believed;
 
 impl WhichCpu for Believed {

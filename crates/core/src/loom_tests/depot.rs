@@ -46,9 +46,9 @@ impl Default for Setup {
 pub struct Depot<C: 'static> {
     pub allocator: Allocator<'static, C>,
     memory: *mut [MaybeUninit<u8>],
-    /// What `allocator` refers to.
+    /// The owner of the data that `allocator` refers to.
     _kept: Box<dyn Any>,
-    /// Of memory that was added, or refused.
+    /// Metadata of memory that was added, or refused.
     more: Mutex<Vec<*mut [MaybeUninit<u8>]>>,
     /// By frame: whether a thread holds it, or it was removed.
     held: Mutex<Vec<bool>>,
@@ -65,7 +65,7 @@ impl<C: Cpus> Depot<C> {
         Self::keeping(setup, cpus, Box::new(()))
     }
 
-    /// As [`new`](Self::new), over CPUs that refer to what is in `kept`.
+    /// Makes a depot like [`new`](Self::new), over CPUs that refer to what is in `kept`.
     pub fn keeping(setup: &Setup, cpus: C, kept: Box<dyn Any>) -> Arc<Self> {
         MISUSES.set(0);
         let ranges = [FrameRange::new(Pfn::new(0), setup.frames)];

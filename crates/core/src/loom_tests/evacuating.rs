@@ -110,7 +110,7 @@ fn a_free_beside_a_mark() {
     });
 }
 
-/// As many requests as frames are free, while the pageblock begins to evacuate.
+/// Runs as many requests as frames are free, while the pageblock begins to evacuate.
 #[test]
 fn a_refill_beside_a_mark() {
     explore(|| {
@@ -125,7 +125,8 @@ fn a_refill_beside_a_mark() {
     });
 }
 
-/// What a CPU has freed of an evacuating pageblock it can allocate again, whichever front has it.
+/// Checks that a CPU can allocate again what it has freed of an evacuating pageblock, whichever
+/// front has it.
 #[test]
 fn a_request_beside_evacuated_frames() {
     explore(|| {

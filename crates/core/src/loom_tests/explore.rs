@@ -1,4 +1,4 @@
-//! How a model is explored, and what the run says of it. The models of all crates use this file.
+//! The exploration of a model, and the report of its run. The models of all crates use this file.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,8 +20,8 @@ pub fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) -> 
     is_explored
 }
 
-/// As [`explore`], of a model with a name of its own, which may have one interleaving. Returns its
-/// executions, too.
+/// Explores a model like [`explore`], with a name of its own, which may have one interleaving.
+/// Returns its executions, too.
 pub fn explore_named(
     name: &str,
     preemptions: usize,
@@ -49,7 +49,7 @@ pub fn explore_named(
     (executions, is_explored)
 }
 
-/// What explores a model with at most `preemptions` preemptions, or the environment's.
+/// The builder that explores a model with at most `preemptions` preemptions, or the environment's.
 pub fn builder(preemptions: usize) -> loom::model::Builder {
     let mut builder = loom::model::Builder::new();
     builder.max_branches = 10_000;

@@ -190,7 +190,7 @@ fn a_claim_that_is_rolled_back() {
     });
 }
 
-/// As above, where the frames lie in two sections: the claim is made of two.
+/// Rolls back a claim of frames in two sections, which is made of two.
 fn rolled_back_across_sections() {
     let flags = Flags::default().no_reclaim();
     let (depot, border) = (depot(2 * SECTION_FRAMES), Pfn::new(SECTION_FRAMES));

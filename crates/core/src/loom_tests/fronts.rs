@@ -288,7 +288,7 @@ fn owner_that_is_interrupted() {
     });
 }
 
-/// As above, by a scheduler that moves it to a CPU where another thread runs.
+/// Runs an owner that the scheduler moves to a CPU where another thread runs.
 #[test]
 fn owner_that_is_moved_in_the_middle() {
     explore_large(|| {

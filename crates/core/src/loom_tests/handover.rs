@@ -197,7 +197,8 @@ fn an_owner_with_a_lock_is_asked() {
     });
 }
 
-/// What lies in the owner's front when it is asked has been taken when the ask is answered.
+/// Checks that frames which lie in the owner's front when it is asked have been taken when the ask
+/// is answered.
 fn answered_means_taken(is_asked_before: bool) {
     let depot = depot(Rseq::new(2));
     let held = depot.alloc().unwrap();

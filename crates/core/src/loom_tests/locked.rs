@@ -53,7 +53,7 @@ fn drain<const FOLLOWS: bool>(depot: &Depot<Locks<FOLLOWS>>) {
     depot.allocator.drain(Scope::ALL, Mode::Full);
 }
 
-/// As a signal handler does it, or another thread that believes to be on this CPU.
+/// Runs a turn of a signal handler, or of another thread that believes to be on this CPU.
 fn turn_of_handler(depot: &Depot<Locks<false>>) {
     run_as_handler_of(0);
     turn(depot);
@@ -104,7 +104,7 @@ fn an_owner_whose_belief_changes_in_the_middle() {
     });
 }
 
-/// What the drain reports: `busy` counts executions in which it gave up.
+/// Disables caches beside an owner; `busy` counts executions in which the drain gave up.
 fn disabled_beside_an_owner(busy: &AtomicU32) {
     let depot = depot::<false>(2);
     let (a, b) = (depot.alloc().unwrap(), depot.alloc().unwrap());

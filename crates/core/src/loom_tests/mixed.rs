@@ -110,8 +110,8 @@ fn two_threads_on_a_cpu_behind_a_lock_that_sequences_pass() {
     explore_mutant(Mutant::OpensToAll, owner_and(LOCKED.get(), turn));
 }
 
-/// What a thread does that begins on one kind of CPU, and is moved to the other in the middle,
-/// where another thread has its turn.
+/// Runs a thread that begins on one kind of CPU, and is moved to the other in the middle, where
+/// another thread has its turn.
 fn moved(from: u32, to: u32) {
     let depot = depot();
     run_on(from);

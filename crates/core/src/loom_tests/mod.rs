@@ -99,8 +99,8 @@ fn explore_mutant(mutant: Mutant, model: impl Fn() + Send + Sync + 'static) {
     explore_mutant_within(PREEMPTIONS, mutant, model);
 }
 
-/// As [`explore_mutant`], with so many preemptions at most: a large model fails sooner with no more
-/// than it needs.
+/// Explores a mutant like [`explore_mutant`], with so many preemptions at most: a large model fails
+/// sooner with no more than it needs.
 fn explore_mutant_within(
     preemptions: usize,
     mutant: Mutant,

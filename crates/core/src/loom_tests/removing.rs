@@ -98,7 +98,7 @@ fn removed_and_added_beside_a_search() {
     });
 }
 
-/// Of two that remove the same pageblock one succeeds.
+/// Checks that one of two callers that remove the same pageblock succeeds.
 #[test]
 fn two_remove_the_same_pageblock() {
     explore_large(|| {

@@ -26,7 +26,7 @@ const PAIR: Order = match Order::new(1) {
 /// Takes what is free, by pageblock.
 struct Taken {
     taken: [AtomicBool; 2],
-    /// How often `needed` is still refused.
+    /// Number of refusals of `needed` that are still to come.
     refusals: AtomicU32,
 }
 

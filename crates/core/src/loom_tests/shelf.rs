@@ -19,7 +19,7 @@ struct Ground {
     shelf: Shelf,
     blocks: BlockArray,
     _magazines: Box<[Magazine]>,
-    /// By number: 1 for a magazine that a thread owns.
+    /// Owners by number: 1 for a magazine that a thread owns.
     owned: [AtomicU32; MAGAZINES as usize + 1],
 }
 
@@ -29,7 +29,7 @@ unsafe impl Send for Ground {}
 unsafe impl Sync for Ground {}
 
 impl Ground {
-    /// With `on_shelf` magazines on the shelf; the others are the caller's.
+    /// Makes a shelf with `on_shelf` magazines; the others are the caller's.
     fn new(on_shelf: u32) -> Arc<Self> {
         let magazines: Box<[Magazine]> = (0..=MAGAZINES).map(|_| Magazine::new()).collect();
         // Magazine 0 stands for none, and lies at the base.

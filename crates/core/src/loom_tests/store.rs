@@ -39,7 +39,7 @@ pub(super) fn check(section: &Section<'_>, held: u32) {
     check_of(section, PAGEBLOCK_FRAMES, held);
 }
 
-/// As [`check`], where so many frames were free at first.
+/// Checks a section like [`check`], where so many frames were free at first.
 pub(super) fn check_of(section: &Section<'_>, frames: u32, held: u32) {
     let free = [0, 1].map(|pageblock| section.count_free(pageblock));
     assert_eq!(free[0] + free[1] + held, frames, "frames were lost, or given twice");

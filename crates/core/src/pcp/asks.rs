@@ -29,17 +29,17 @@ use crate::sync::count;
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::total::ASKS;
 
-/// What drains that ask for a CPU's fronts and those that take them tell each other.
+/// Messages between drains that ask for a CPU's fronts and those that take them.
 pub struct Asks {
     /// The last ask.
     asked: AtomicU64,
     /// The last ask that was answered: the fronts were taken after it.
     answered: AtomicU64,
-    /// By [`Told`].
+    /// Counters by [`Told`].
     counts: [AtomicU64; Told::COUNT],
 }
 
-/// What is counted.
+/// The events that are counted.
 #[derive(Clone, Copy)]
 pub enum Told {
     Asked,
@@ -157,7 +157,7 @@ impl Drop for Sleeping<'_> {
     }
 }
 
-/// What came of the asks of a CPU. Sums over CPUs by `+=`.
+/// Counts of a CPU's asks. Sums over CPUs by `+=`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HandoverCounts {

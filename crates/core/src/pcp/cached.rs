@@ -1,4 +1,4 @@
-//! What a CPU keeps for a zone besides its front words: shelves, accounts, counters.
+//! The state of a CPU for one zone, besides its front words: shelves, accounts, counters.
 //!
 //! Drainers of other CPUs touch these, so they never share a cache line with the front words.
 
@@ -43,22 +43,23 @@ pub struct Pcp {
     pub free_delta: Delta,
     /// Empty magazines that drains brought back.
     pub returned: Empties,
-    /// What the owner handed over to drains that asked for it.
+    /// The magazines that the owner handed over to drains that asked for them.
     pub handed: Handed,
     /// Full magazines, `[class][mobility]`.
     shelves: [Shelf; SHELVES],
-    /// On a line that the owner does not touch but to report what it keeps of the free count.
+    /// The stacks that other CPUs write, on a line that the owner does not touch but to report what
+    /// it keeps of the free count.
     pub others: Apart<Others>,
     pub accounts: Apart<Accounts>,
     pub counters: Apart<Counters>,
     /// Front words as the clock hand last saw them: a front that has not changed since is cold.
     /// Relaxed: a wrong guess spills a front that is in use.
     pub seen: [AtomicU64; FRONTS],
-    /// Of the shelves of order 0.
+    /// Lists of the magazines on the shelves of order 0.
     listed: [Listed; Mobility::COUNT],
 }
 
-/// What other CPUs than the owner write.
+/// The fields that other CPUs than the owner write.
 pub struct Others {
     /// Blocks and pages taken back by drains. Relaxed: statistics.
     drained: [AtomicU64; 2],
@@ -66,33 +67,34 @@ pub struct Others {
     pub group_delta: GroupDelta,
 }
 
-/// What the owner's slow path keeps.
+/// Policy state of the owner's slow path.
 ///
 /// All of it is Relaxed: policy reads it to decide how much to cache and where to look first, and
 /// finds out by a claim whether it was right. Nothing is published by it.
 pub struct Accounts {
     /// Most pages to charge, adapted between the zone's `high_min` and `high_max`.
     pub high_pages: AtomicI64,
-    /// When the slow path last ran, and when `high` last decayed, on the coarse clock.
+    /// Times at which the slow path last ran, and at which `high` last decayed, on the coarse
+    /// clock.
     pub active_ms: AtomicU64,
     pub decayed_ms: AtomicU64,
-    /// What the rule for CPUs that only free counts, by class.
+    /// Counts of the rule for CPUs that only free, by class.
     pub free_counts: [AtomicI64; Class::COUNT],
-    /// Where a cold front is looked for next.
+    /// Front at which the search for a cold one goes on.
     pub clock_hand: AtomicU32,
     /// The place of the shelf that is looked at next for a cold one.
     pub shelf_hand: AtomicU32,
     /// Versions of the shelves when `shelf_hand` passed them last: a shelf that has the same
     /// version is cold.
     pub shelves_seen: [AtomicU64; SHELVES],
-    /// Where the store is searched next, by mobility: a pageblock's index. What takes whole
+    /// Pageblock at which the next search of the store begins, by mobility. What takes whole
     /// pageblocks has a place of its own: it would lead the others away from those they are
     /// filling.
     hints: [AtomicU32; Mobility::COUNT],
     whole_hint: AtomicU32,
     /// The pageblock that the CPU looks at next, to see whether it should evacuate.
     pub hand: AtomicU32,
-    /// What the hand has seen on this turn, packed.
+    /// Pageblocks that the hand has seen on this turn, packed.
     pub hand_seen: AtomicU64,
     /// Free pages of the zone, and pageblocks healed, when this turn began; or [`NO_TURN`].
     pub hand_free: AtomicU64,
@@ -100,7 +102,7 @@ pub struct Accounts {
     /// Steps so far; and the zone's free pages at the last fourth step, and at the one before.
     pub hand_steps: AtomicU32,
     pub hand_free_before: [AtomicU64; 2],
-    /// The same of the pages that this CPU has moved to the store, less those from it.
+    /// Pages that this CPU has moved to the store, less those from it, at the last looks.
     pub hand_moved_before: [AtomicU64; 2],
     /// Calls so far, rests included.
     pub hand_calls: AtomicU32,
@@ -315,7 +317,7 @@ impl Pcp {
         taken
     }
 
-    /// Which magazines are on a shelf; order 0 alone has long shelves of small blocks.
+    /// The list of a shelf's magazines; order 0 alone has long shelves of small blocks.
     #[inline]
     pub fn listed(&self, class: Class, mobility: Mobility) -> Option<&Listed> {
         // No protocol reads it; to a model each access would be two executions.
@@ -335,7 +337,7 @@ impl Pcp {
     }
 }
 
-/// What a CPU keeps for all zones.
+/// The state of a CPU for all zones.
 #[repr(C, align(128))]
 pub struct CpuShared {
     pub asks: Apart<Asks>,

@@ -18,15 +18,15 @@ use crate::sync::prim::Ordering;
 use crate::zone::counts::Counters;
 use crate::zone::{Reserve, Zone, Zones, delta};
 
-/// What a request lets its CPU take from the store.
+/// The terms on which a CPU takes frames from the store for a request.
 #[derive(Clone, Copy)]
 pub struct Terms {
-    /// How far down.
+    /// The watermark to leave.
     pub reserve: Reserve,
     pub manner: Manner,
 }
 
-/// See the module.
+/// The caches of all CPUs in all zones, with the parts that their slow paths work against.
 ///
 /// One value, to which slow paths hold one reference: a view with a reference to each part would be
 /// written to the stack and copied for each call, by loads that wait for stores of half their size.
@@ -38,7 +38,7 @@ pub struct Caches<'m, C> {
 }
 
 impl<'m, C: Cpus> Caches<'m, C> {
-    /// Where this runs, if that CPU has caches.
+    /// The CPU and context of this code, if that CPU has caches.
     #[inline]
     pub fn here(&self) -> Option<Here> {
         self.cpus.here().filter(|here| here.cpu.get() < self.pcps.cpus())
@@ -73,7 +73,8 @@ impl<'m, C: Cpus> Caches<'m, C> {
         })
     }
 
-    /// As [`push_simple`](Self::push_simple), where a lock guards this CPU's front.
+    /// Pushes a block like [`push_simple`](Self::push_simple), where a lock guards this CPU's
+    /// front.
     #[inline]
     pub fn push_simple_locked(&self, pfn: Pfn, order: Order) -> bool {
         self.simple_front(pfn, order).is_some_and(|(word, class)| {
@@ -193,7 +194,7 @@ impl<'m, C: Cpus> Caches<'m, C> {
         delta::sum(count, || self.pcps.free_deltas(zone)).max(0) as u64
     }
 
-    /// What is in flight on every CPU, and for callers on none, with the counters beside it.
+    /// The in-flight word of every CPU, and of callers on none, with the counters beside it.
     pub fn all_in_flight(&self, id: ZoneId) -> impl Iterator<Item = (&InFlight, &Counters)> {
         let zone = self.zones.get(id);
         let cpus = self.pcps.all_cpus().map(move |cpu| {

@@ -19,7 +19,7 @@ pub struct Carved<'m> {
     /// Frame numbers that may be carved; none without a linear map.
     first: u32,
     end: u32,
-    /// From `first` on.
+    /// The bits of frames from `first` on.
     bits: &'m [AtomicU64],
 }
 
@@ -42,7 +42,7 @@ impl<'m> Carved<'m> {
         Some(u32::try_from(first).ok()?..u32::try_from(end).unwrap_or(u32::MAX))
     }
 
-    /// How many words of bits are needed where frames end at `frames_end`.
+    /// Number of words of bits that are needed where frames end at `frames_end`.
     pub fn words(page_size: PageSize, frames_end: u64) -> usize {
         if cfg!(loom) {
             return 0;

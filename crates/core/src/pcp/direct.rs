@@ -23,7 +23,7 @@ pub struct Direct<'a, 'm> {
 }
 
 impl<'a, 'm: 'a> Direct<'a, 'm> {
-    /// Where moves are announced.
+    /// The word in which moves are announced.
     pub fn in_flight(&self) -> &'a InFlight {
         self.pcp.map_or(&self.zone.in_flight, |pcp| &pcp.in_flight)
     }

@@ -27,7 +27,7 @@ use crate::sync::prim::spin_hint;
 use crate::sync::stack::Links;
 use crate::sync::{InFlight, prefetch_write};
 
-/// How far a drain goes.
+/// The extent of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Shelves only; interrupts no CPU.
@@ -42,7 +42,7 @@ pub enum Mode {
     Handover,
 }
 
-/// Whose caches.
+/// The CPUs and zones of a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
     cpu: Option<CpuId>,
@@ -88,7 +88,7 @@ fn places(one: Option<u32>, count: u32) -> Range<u32> {
     }
 }
 
-/// What a drain did, in pages. Sums over CPUs by `+=`.
+/// The result of a drain, in pages. Sums over CPUs by `+=`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Drained {
@@ -98,10 +98,10 @@ pub struct Drained {
     pub left_pages: u64,
     /// In other callers' hands at the end: refills, spills, other drains.
     pub in_flight_pages: u64,
-    /// In fronts that this drain did not take. After a full drain exact, else an upper bound, every
-    /// magazine in a front counted in full; after a handover what the owner has cached since. At
-    /// most, per CPU, zone, context and mobility in use, 126 pages by order 0, 124 by order 1, 120
-    /// by order 2, and 14 blocks by orders from 3 on: 112 by order 3 to 14336 by order 10.
+    /// Pages in fronts that this drain did not take. After a full drain exact, else an upper bound,
+    /// every magazine in a front counted in full; after a handover what the owner has cached since.
+    /// At most, per CPU, zone, context and mobility in use, 126 pages by order 0, 124 by order 1,
+    /// 120 by order 2, and 14 blocks by orders from 3 on: 112 by order 3 to 14336 by order 10.
     pub unreachable_pages: u64,
     /// Fences that took place. Taking a lock is none.
     pub fences: u64,
@@ -133,16 +133,17 @@ impl core::ops::AddAssign for Drained {
     }
 }
 
-/// By what a drainer that closed a gate makes sure that no sequence can commit behind it.
+/// The means by which a drainer that closed a gate makes sure that no sequence can commit behind
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Force {
     /// Because the CPU is quiescent, or not at all.
     Quiescence,
-    /// By a fence where it is not.
+    /// The CPU is fenced unless it is quiescent.
     Fence,
 }
 
-/// How often a disabler looks again at a gate that a drainer holds.
+/// Number of times that a disabler looks again at a gate that a drainer holds.
 const DISABLE_SPINS: u32 = if cfg!(loom) { 2 } else { 1 << 20 };
 
 impl<C: Cpus> Caches<'_, C> {

@@ -62,7 +62,7 @@ use crate::zone::{Evacuation, Orders, Seen, State};
 const STEP_PAGEBLOCKS: u32 = if cfg!(loom) { 2 } else { 16 };
 /// Steps that are left out after each while nothing evacuates.
 const REST: u32 = if cfg!(loom) { 0 } else { 7 };
-/// The same, while memory fills or empties.
+/// Steps that are left out after each while memory fills or empties.
 const REST_UNSTEADY: u32 = 1;
 /// A hand leaves out [`REST`] steps more for each further so many CPUs of the machine.
 const REST_CPUS: u32 = 8;
@@ -85,8 +85,9 @@ const KEPT_PER_CPU: u64 = if cfg!(loom) { 0 } else { 512 };
 /// magazines, the zone's count is never still.
 struct Stillness<'a> {
     accounts: &'a Accounts,
-    /// What the zone's count of free pages lacks: what this CPU has not reported yet, and what it
-    /// is charged with. A CPU that allocates what it has cached fills memory, too.
+    /// Pages that the zone's count of free pages lacks: those that this CPU has not reported yet,
+    /// and those that it is charged with. A CPU that allocates what it has cached fills memory,
+    /// too.
     own_free: u64,
     ends_window: bool,
     is_own_still: bool,
@@ -210,7 +211,8 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
         }
     }
 
-    /// How many pageblocks more may evacuate. `None`: the policy is off.
+    /// The orders to a hand: the number of pageblocks that may still evacuate, and more. `None`:
+    /// the policy is off.
     fn orders(&self, state: State) -> Option<Orders> {
         let orders = self.0.zone.evacuating.orders(state)?;
         // Below its high watermark a zone needs every frame more than whole pageblocks.

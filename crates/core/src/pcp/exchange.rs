@@ -109,7 +109,7 @@ impl<C: Cpus> Caches<'_, C> {
     }
 }
 
-/// By sequences of their own.
+/// Exchanges by sequences of their own.
 impl<C: Cpus> Exchange<'_, '_, '_, C> {
     /// A block from a front whose word only has to be folded, or that gets its other magazine or
     /// one of the shelf. `None`: the slow path has more to do.
@@ -132,7 +132,8 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
         is_turned.then(pop)?.map(Pfn::new)
     }
 
-    /// See [`load_from_shelf`](Self::load_from_shelf).
+    /// Loads a full magazine like [`load_from_shelf`](Self::load_from_shelf); one that was not
+    /// installed goes back to the shelf.
     pub fn load_shelved(&self) -> Option<bool> {
         let Exchange { share, front, word } = *self;
         let install = |new| share.replace(front, word, new);
@@ -176,7 +177,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
     }
 }
 
-/// Under a guard of the caller.
+/// Exchanges under a guard of the caller.
 impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
     /// The front as it is now, if its gate is open.
     pub fn of(share: &'s Share<'a, 'm, Pinned<P>>, front: Front) -> Option<Self> {
@@ -273,7 +274,7 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
         self.share.pcp.accounts.active_ms.load(Ordering::Relaxed) == now
     }
 
-    /// As [`Share::replace`]. It fails only if the gate was closed meanwhile.
+    /// Installs a word like [`Share::replace`]. It fails only if the gate was closed meanwhile.
     fn install(&self, new: Word) -> bool {
         self.compare_store(new.with_operations(self.word.operations()))
     }
@@ -288,7 +289,8 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
         Some(self)
     }
 
-    /// As [`Share::exchange`]. It fails only if the gate was closed meanwhile.
+    /// Exchanges magazines like [`Share::exchange`]. It fails only if the gate was closed
+    /// meanwhile.
     fn exchange(&self, new: Word) -> bool {
         let done = self.compare_store(new);
         if done {

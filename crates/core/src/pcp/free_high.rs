@@ -1,4 +1,4 @@
-//! How much a CPU may cache that frees blocks of orders 1 to 3 and allocates few.
+//! The limit on the cache of a CPU that frees blocks of orders 1 to 3 and allocates few.
 //!
 //! The receiver of a network stream frees what its sender allocates on another CPU. No request
 //! comes to the receiver's cache: the sender gets memory that is in no processor cache, while warm
@@ -16,8 +16,8 @@
 use crate::frame::Class;
 use crate::zone::CacheLimits;
 
-/// How much a CPU may cache of an order from 1 to 3 that it only frees, beside the two magazines of
-/// a front. The default is mainline's.
+/// The limit on an order from 1 to 3 that a CPU only frees, beside the two magazines of a front.
+/// The default is mainline's.
 ///
 /// A CPU only frees an order when it has freed `batch + high_min / 2` pages of it more than it
 /// allocated (`free_count`). Mainline halves that number at every allocation, of any order. An
@@ -53,7 +53,7 @@ impl Default for FreeHigh {
     }
 }
 
-/// What a front moved, in pages.
+/// Pages that a front moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
     /// They came to the front, from the shelf or the store.
@@ -68,7 +68,7 @@ pub(super) fn regards(class: Class) -> bool {
     matches!(class, Class::Order1 | Class::Order2 | Class::Order3)
 }
 
-/// What is counted after `moved`, when it was `count` before.
+/// The count after `moved`, when it was `count` before.
 ///
 /// The count ends at the threshold. A magazine that comes back leaves nothing of it: mainline
 /// halves it at each of the allocations that empty one. Below it ends at `-managed`, since no CPU

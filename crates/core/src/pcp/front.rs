@@ -49,7 +49,7 @@ impl Front {
         row * Class::COUNT + self.class as usize
     }
 
-    /// How many there are of a context of a CPU in a zone: those that are popped from come first.
+    /// Number of fronts of a context of a CPU in a zone: those that are popped from come first.
     pub fn places(evacuates: bool) -> usize {
         Class::COUNT * if evacuates { ROWS } else { Mobility::COUNT }
     }
@@ -85,7 +85,7 @@ impl Front {
     }
 }
 
-/// What an attempt at a front came to.
+/// The result of an attempt at a front.
 pub enum Step {
     /// A block.
     Got(Pfn),

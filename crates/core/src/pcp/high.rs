@@ -1,4 +1,4 @@
-//! How much a CPU may cache: `high`, how it grows, shrinks and is kept.
+//! The limit on a CPU's cache: `high`, how it grows, shrinks and is kept.
 //!
 //! # Another policy
 //! What users choose is `HighPolicy` in `zone/cache_limits.rs`, which makes the bounds of `high`
@@ -28,7 +28,7 @@ use crate::zone::CacheLimits;
 const ROOM_STEPS_MAX: u32 = 4;
 /// Magazines moved out per decay of a CPU's zone.
 const DECAY_MAGAZINES_MAX: u32 = 32;
-/// Between decays, on the coarse clock (the kernel's vmstat interval).
+/// Milliseconds between decays, on the coarse clock (the kernel's vmstat interval).
 const DECAY_INTERVAL_MS: u64 = 1000;
 /// Pages that a CPU which only frees spills at once, and that a decay may leave above an eighth
 /// less: `batch << 5`, the kernel's default scale.
@@ -45,7 +45,7 @@ impl<C: Cpus> High<'_, '_, '_, C> {
         &self.0.pcp.accounts.high_pages
     }
 
-    /// What it may be now, but for what fronts need.
+    /// The largest `high` now, but for what fronts need.
     fn most(&self, limits: CacheLimits) -> u64 {
         let Share { caches, zone_id, .. } = *self.0;
         if cfg!(loom) || !limits.adapts() || self.0.store().tags().evacuating(zone_id) == 0 {
@@ -111,7 +111,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         }
     }
 
-    /// As if the CPU had refilled, for what it frees: but no further than to a few batches
+    /// Raises `high` for frees as if the CPU had refilled, but no further than to a few batches
     /// (`nr_pcp_high`, where `free_count` and so what it asks for is bounded). What a CPU only
     /// frees is no demand.
     pub fn raise_high_for_free(&self) -> bool {
@@ -312,7 +312,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         pages
     }
 
-    /// As [`decay`](Self::decay), and more if the CPU has been idle.
+    /// Decays `high` like [`decay`](Self::decay), and spills more if the CPU has been idle.
     pub fn decay_at(&self, now_ms: u64) -> u64 {
         let idle_before = now_ms.saturating_sub(3 * DECAY_INTERVAL_MS);
         let pages = self.decay();

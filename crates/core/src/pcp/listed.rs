@@ -1,4 +1,4 @@
-//! Which magazines a shelf has, in one cache line.
+//! The list of a shelf's magazines, in one cache line.
 //!
 //! The magazines of a shelf are linked, each link in a line that the shelf's CPU wrote last: a
 //! drainer that follows them waits for one line after the other. With the list it asks for all

@@ -1,4 +1,4 @@
-//! Where empty magazines come from, and where they go.
+//! The sources of empty magazines, and their return.
 //!
 //! In this order: the CPU's own stack of empties (where memory that the caller added lies at
 //! first), those that drains brought back, magazines of the caller's memory that were never
@@ -67,14 +67,15 @@ impl<C: Cpus> Share<'_, '_, C> {
         self.push_empty(magazine);
     }
 
-    /// As [`release_magazine`](Self::release_magazine) for a chain that ends with `last`, by a
-    /// drainer: beside the owner's own empties, whose lines stay where they are.
+    /// Releases magazines like [`release_magazine`](Self::release_magazine): a chain that ends with
+    /// `last`, by a drainer: beside the owner's own empties, whose lines stay where they are.
     pub fn release_chain(&self, class: Class, chain: Chain, last: MagazineIndex) {
         self.charge(-i64::from(chain.count * class.magazine_frames()));
         self.push_returned(chain, last);
     }
 
-    /// As [`release_chain`](Self::release_chain), of magazines that are charged to no CPU.
+    /// Returns magazines like [`release_chain`](Self::release_chain), if they are charged to no
+    /// CPU.
     pub fn push_returned(&self, chain: Chain, last: MagazineIndex) {
         let pushed = self.pcp.returned.push_chain(self.blocks(), chain.first, last, chain.count);
         debug_assert!(pushed.is_ok(), "a stack of empties has no limit");

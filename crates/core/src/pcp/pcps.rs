@@ -18,8 +18,9 @@ use crate::sync::stack::Links;
 use crate::zone::delta::{self, GROUP_CPUS};
 use crate::zone::group_delta::GroupDelta;
 
-/// What changes, rarely, and belongs to no CPU. It lies in the metadata, so that a [`Pcps`] itself
-/// never changes: a loop that borrows one may keep its fields in registers over all its calls.
+/// The state that changes, rarely, and belongs to no CPU. It lies in the metadata, so that a
+/// [`Pcps`] itself never changes: a loop that borrows one may keep its fields in registers over all
+/// its calls.
 pub struct PcpsState<'m> {
     pub tickets: Tickets,
     /// Magazines of the caller's memory that were used so far: the next is one of the others.
@@ -45,7 +46,7 @@ impl<'m> PcpsState<'m> {
     }
 }
 
-/// Where the parts of a CPU's block lie, in bytes from its start.
+/// Offsets of the parts of a CPU's block, in bytes from its start.
 #[derive(Clone, Copy)]
 pub struct Places {
     pub shared_at: usize,
@@ -92,7 +93,7 @@ impl<'m> Pcps<'m> {
         &self.blocks
     }
 
-    /// Where empty magazines come from.
+    /// The magazines of the caller's memory.
     pub fn magazines(&self) -> &Magazines<'m> {
         &self.magazines
     }
@@ -128,7 +129,7 @@ impl<'m> Pcps<'m> {
         &self.state.sleepers
     }
 
-    /// How much a CPU may cache that only frees.
+    /// The policy for a CPU that only frees.
     pub fn free_high(&self) -> FreeHigh {
         self.free_high
     }
@@ -165,7 +166,7 @@ impl<'m> Pcps<'m> {
         cpu.get() < self.cpus() && zone.get() < self.zones
     }
 
-    /// What a CPU keeps for a zone.
+    /// The state of a CPU for a zone.
     ///
     /// # Panics
     /// When there is no such CPU or zone.
@@ -182,7 +183,8 @@ impl<'m> Pcps<'m> {
         &self.pcp(first, zone).others.group_delta
     }
 
-    /// What the CPUs and their groups have not added to a zone's count of free pages yet. O(CPUs).
+    /// Pages that the CPUs and their groups have not added to a zone's count of free pages yet.
+    /// O(CPUs).
     pub fn free_deltas(&self, zone: ZoneId) -> i64 {
         let has_groups = self.cpus() > GROUP_CPUS;
         let group = |first| if has_groups { self.group_delta(first, zone).read() } else { 0 };
@@ -197,7 +199,7 @@ impl<'m> Pcps<'m> {
         self.all_cpus().step_by(GROUP_CPUS as usize).map(of_group).sum()
     }
 
-    /// What a CPU keeps for all zones.
+    /// The state of a CPU for all zones.
     ///
     /// # Panics
     /// When there is no such CPU.
@@ -230,7 +232,8 @@ impl<'m> Pcps<'m> {
         })
     }
 
-    /// What a CPU handed over of a zone and no drain has taken yet. Beside drains it may be stale.
+    /// The magazines of a zone that a CPU handed over and no drain has taken yet. Beside drains it
+    /// may be stale.
     pub fn handed(&self, cpu: CpuId, zone: ZoneId) -> impl Iterator<Item = Part> {
         let parts = Parts(self.blocks());
         let first = self.pcp(cpu, zone).handed.peek(&parts);

@@ -9,9 +9,9 @@ pub struct Magazines<'m> {
     /// The number of the first.
     first: u32,
     count: u32,
-    /// How many were used so far. Relaxed: see [`fresh`](Self::fresh).
+    /// Number of magazines used so far. Relaxed: see [`fresh`](Self::fresh).
     used: &'m AtomicU32,
-    /// Where frames are mapped, if they are, and how large they are.
+    /// The mapping of the frames, if they are mapped, and their size.
     pub linear_map: Option<(LinearMap, PageSize)>,
 }
 
@@ -47,7 +47,7 @@ impl<'m> Magazines<'m> {
     }
 }
 
-/// Which of `count` neighbours to use as the `nth`: multiples of a number near the golden section
+/// The neighbour to use as the `nth` of `count`: multiples of a number near the golden section
 /// (Knuth, The Art of Computer Programming 6.4), so that those in use lie apart and in no order. A
 /// drainer that reads one shelved magazine after another would else make its prefetchers fetch the
 /// next, which may be the one that the owner writes (decision 0005).

@@ -224,8 +224,8 @@ impl<'s, 'a, 'm, C: Cpus> Extra<'s, 'a, 'm, C> {
         Extra { share, class, magazines: [None; EXTRA_MAX], count: 0 }
     }
 
-    /// As many as a quarter of `high` has room for beside the first, if they fit under `high`, the
-    /// zone may give what they take, and they are at hand.
+    /// Takes as many as a quarter of `high` has room for beside the first, if they fit under
+    /// `high`, the zone may give what they take, and they are at hand.
     fn acquire(&mut self, reserve: Reserve) {
         if cfg!(loom) || !SEVERAL.contains(&(self.class as u8)) {
             // To a model, which has no such class, a policy would be one more place to switch.
@@ -276,15 +276,15 @@ impl<'s, 'a, 'm, C: Cpus> Extra<'s, 'a, 'm, C> {
     }
 }
 
-/// As many blocks as make up pageblocks, of those of which two or four do: what is left of a
+/// Rounds down to blocks that make up pageblocks, of orders of which two or four do: the rest of a
 /// pageblock would go to the store in words, and come back in words.
 const fn whole_pageblocks(class: Class, blocks: u32) -> u32 {
     let each = Order::PAGEBLOCK.frames() / class.block_frames();
     if each > 1 && class.order().get() > WORD_ORDER_MAX { blocks - blocks % each } else { blocks }
 }
 
-/// What a refill may take beside the block of its request: a reserve is for this request alone, not
-/// for later pops from the front.
+/// The reserve of a refill for all but the block of its request: a reserve is for this request
+/// alone, not for later pops from the front.
 fn shared_reserve(reserve: Reserve) -> Reserve {
     if reserve == Reserve::All { Reserve::AboveMin } else { reserve }
 }

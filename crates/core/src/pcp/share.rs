@@ -12,7 +12,7 @@ use crate::sync::count;
 use crate::sync::prim::Ordering;
 use crate::zone::{Reserve, Zone};
 
-/// See the module. A few references: made for each slow path.
+/// The caches of one CPU in one zone, at work. A few references: made for each slow path.
 pub struct Share<'a, 'm, C> {
     pub caches: &'a Caches<'m, C>,
     pub cpu: CpuId,
@@ -55,7 +55,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         self.caches.read_front(front)
     }
 
-    /// What is to be done where the gate is closed: hand over if a drain asks for it, and go on.
+    /// Hands over where the gate is closed, if a drain asks for it; the caller then goes on.
     pub fn at_closed_gate(&self, front: Front) -> Step {
         if self.caches.hand_over(front.here) { Step::Again } else { Step::Store }
     }

@@ -49,7 +49,7 @@ const CALLBACKS_MAX: usize = if cfg!(loom) { 2 } else { 8 };
 /// Calls of [`Environment::wait`] per wait, whatever the clock says.
 const WAITS_MAX: u32 = if cfg!(loom) { 1000 } else { 1 << 20 };
 
-/// What a reclaim callback is told.
+/// The request of memory pressure to a reclaim callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pressure {
     /// The zone that runs short.
@@ -139,7 +139,7 @@ impl<'m> Place<'m> {
     }
 }
 
-/// What came of calling all callbacks.
+/// The result of calling all callbacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Called {
     /// Each was called, or as many as it took.

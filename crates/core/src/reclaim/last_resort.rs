@@ -80,7 +80,8 @@ const NAPS_MAX: u32 = if cfg!(loom) { 0 } else { 12 };
 /// An isolated CPU that allocates has handed over by then; one that does not must not stop others.
 const ASKED_NAPS_MAX: u32 = if cfg!(loom) { 0 } else { 6 };
 
-/// What the last resort does for one request: it drains caches and searches the store.
+/// The part of the last resort that differs between requests: it drains caches and searches the
+/// store.
 pub trait Search {
     /// Pages that the request wants.
     fn pages(&self) -> u64;
@@ -111,11 +112,11 @@ pub trait Search {
     /// Takes back what callbacks freed into this CPU's own caches. No other CPU is interrupted.
     fn regain(&self) -> Option<Pfn>;
 
-    /// What is in flight, over all CPUs and the zones of the request.
+    /// The pages in flight, over all CPUs and the zones of the request.
     fn movement(&self) -> Movement;
 }
 
-/// What a full drain could not take.
+/// The fronts that a full drain could not take.
 #[derive(Clone, Copy, Default)]
 pub struct Left {
     /// Some CPU's fronts were left: its gate was closed, or it could not be fenced.
@@ -136,7 +137,7 @@ pub struct Movement {
     pub moves: u64,
 }
 
-/// Why [`LastResort::find`] found nothing.
+/// The reason why [`LastResort::find`] found nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Nothing {
     /// A round was undisturbed: callers held all pages, or those left do not lie together.
@@ -145,7 +146,7 @@ pub enum Nothing {
     Unproven,
 }
 
-/// What came of a round.
+/// The result of a round.
 enum Round {
     Found(Pfn),
     /// Nothing, and no page can have been missed.
@@ -153,7 +154,7 @@ enum Round {
     Disturbed(Disturbance),
 }
 
-/// Why a round says nothing about the pages there are.
+/// The reason why a round says nothing about the pages there are.
 #[derive(Clone, Copy)]
 enum Disturbance {
     /// Other callers moved pages meanwhile.
@@ -189,7 +190,7 @@ pub struct LastResort<'m> {
 }
 
 impl<'m> LastResort<'m> {
-    /// Without callbacks.
+    /// Makes a last resort without callbacks.
     pub fn new() -> Self {
         LastResort { callbacks: Callbacks::new() }
     }
@@ -367,7 +368,7 @@ mod tests {
         scans: Cell<u32>,
         moves: Cell<u64>,
         full_drains: Cell<u32>,
-        /// What owners hand over when first asked.
+        /// Pages that owners hand over when first asked.
         handed_pages: Cell<u64>,
         /// Full drains that leave pages in the fronts of isolated CPUs.
         asked_rounds: u32,
@@ -418,7 +419,7 @@ mod tests {
         }
     }
 
-    /// What the last resort finds, and after how many scans.
+    /// Runs the last resort; returns the frame that it finds, and the number of scans.
     fn find(script: &Script) -> (Option<Pfn>, u32) {
         let found = LastResort::new().find(&Anywhere, script);
         let is_proven = found == Err(Nothing::Proven);

@@ -90,14 +90,14 @@ impl<C> fmt::Debug for Reporting<'_, '_, C> {
     }
 }
 
-/// Why a pass ended.
+/// The reason why a pass ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReportEnd {
     /// No pageblock is left that is whole and not reported.
     #[default]
     NothingLeft,
-    /// As many pageblocks were reported as the caller allowed.
+    /// The pass reported as many pageblocks as the caller allowed.
     Budget,
     /// With one more, the zone's free pages would have fallen below its `low` watermark.
     LowMemory,
@@ -105,11 +105,11 @@ pub enum ReportEnd {
     Refused,
 }
 
-/// What a pass did.
+/// The result of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReportPass {
-    /// Why it ended.
+    /// The reason why it ended.
     pub end: ReportEnd,
     /// Pageblocks that were reported.
     pub pageblocks: u64,
@@ -117,7 +117,7 @@ pub struct ReportPass {
     pub calls: u64,
 }
 
-/// Why nothing was reported.
+/// The reason why nothing was reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReportError {
@@ -179,7 +179,7 @@ impl<'a, 'm, C: Cpus> Reporting<'a, 'm, C> {
         self.0.globals.reports.register(device)
     }
 
-    /// What was reported and needed again so far.
+    /// Counts of pageblocks reported and needed again so far.
     pub fn counts(&self) -> ReportCounts {
         self.0.globals.reports.counts()
     }
@@ -323,7 +323,7 @@ struct Batch<'p, 'm, C: Cpus> {
     zone: ZoneId,
     pageblocks: [PageblockIndex; CAPACITY],
     length: usize,
-    /// While it has some.
+    /// The announcement of its pages, while it has some.
     moving: Option<Moving<'p>>,
 }
 

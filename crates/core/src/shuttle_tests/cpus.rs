@@ -17,7 +17,7 @@ shuttle::thread_local! {
     static HERE: Cell<u32> = Cell::new(0);
 }
 
-/// From here on the calling thread runs on `cpu`.
+/// Makes the calling thread run on `cpu` from now on.
 pub fn run_on(cpu: u32) {
     HERE.with(|here| here.set(cpu));
 }
@@ -26,7 +26,7 @@ fn cpu_here() -> CpuId {
     CpuId::new(HERE.with(Cell::get))
 }
 
-/// How often an aborted sequence starts again before it gives up.
+/// Number of times that an aborted sequence starts again before it gives up.
 const RESTARTS: usize = 1;
 
 /// Restartable sequences.

@@ -1,4 +1,4 @@
-//! How a model is run under shuttle's schedulers. The models of all crates use this file.
+//! The run of a model under shuttle's schedulers. The models of all crates use this file.
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};

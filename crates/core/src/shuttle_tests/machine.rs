@@ -22,12 +22,13 @@ shuttle::thread_local! {
     static HERE: Cell<Here> = Cell::new(Here::task(CpuId::new(0)));
 }
 
-/// From here on the calling thread runs on `cpu`, under any kind of CPUs.
+/// Makes the calling thread run on `cpu` from now on, under any kind of CPUs.
 pub fn run_on(cpu: u32) {
     run_at(Here::task(CpuId::new(cpu)));
 }
 
-/// As [`run_on`], in a context: an interrupt handler has fronts of its own.
+/// Makes the calling thread run like [`run_on`], in a context: an interrupt handler has fronts of
+/// its own.
 pub fn run_at(here: Here) {
     cpus::run_on(here.cpu.get());
     HERE.with(|at| at.set(here));
@@ -64,7 +65,7 @@ impl Preemption {
 
 pub struct Pin {
     here: Here,
-    /// Of a `Preemption` that outlives it, see `pin`.
+    /// The lock of a `Preemption` that outlives it, see `pin`.
     _held: MutexGuard<'static, ()>,
     /// The mutex of the CPU's other context, and what holds it once this guard is known to be
     /// alone.
@@ -153,8 +154,8 @@ fn panic_on_misuse(misuse: Misuse) {
 pub struct Depot<C: 'static> {
     pub allocator: Allocator<'static, C>,
     memory: StdMutex<Vec<*mut [MaybeUninit<u8>]>>,
-    /// By frame: which thread holds it, 0: none. No access to the allocator is made under the
-    /// lock.
+    /// Holders by frame: the thread that holds it, 0: none. No access to the allocator is made
+    /// under the lock.
     held: StdMutex<Vec<u32>>,
 }
 
@@ -246,7 +247,7 @@ fn new_memory(bytes: usize) -> *mut [MaybeUninit<u8>] {
     Box::into_raw(vec![MaybeUninit::uninit(); bytes].into_boxed_slice())
 }
 
-/// What a thread holds, and how it takes and frees more.
+/// The frames that a thread holds, with its ways to take and free more.
 pub struct Owner<C: 'static> {
     depot: Arc<Depot<C>>,
     rng: Rng,
@@ -272,7 +273,7 @@ impl<C: Cpus> Owner<C> {
         self.held.push((pfn, order));
     }
 
-    /// As many single frames as there are of `wanted`.
+    /// Allocates as many single frames of `wanted` as there are.
     pub fn alloc_many(&mut self, wanted: usize) -> usize {
         let mut out = [Pfn::new(0); 256];
         let got =

@@ -7,7 +7,7 @@ use super::found::Found;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, Tag};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 
-/// Where to take an unmovable frame from; lower is better.
+/// The preference among frames for an unmovable one; lower is better.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     /// It could not have become whole anyway.

@@ -20,7 +20,7 @@ pub struct Block {
 const _: () = assert!(size_of::<Block>() == 8);
 
 impl Block {
-    /// What lists begin with.
+    /// The block that lists are filled with at first.
     pub(super) const NONE: Block = Block { pfn: 0, order: 0, mobility: 0, unused: 0 };
 
     /// The block that begins at `pfn`, in a pageblock that serves `mobility`.
@@ -29,13 +29,13 @@ impl Block {
         Block { pfn: pfn.get(), order: order.get() as u8, mobility: mobility as u8, unused: 0 }
     }
 
-    /// Its first frame.
+    /// First frame of the block.
     #[inline]
     pub const fn pfn(self) -> Pfn {
         Pfn::new(self.pfn)
     }
 
-    /// Its order; 0 where C wrote one that does not exist.
+    /// Order of the block; 0 where C wrote one that does not exist.
     #[inline]
     pub const fn order(self) -> Order {
         match Order::new(self.order as u32) {
@@ -44,7 +44,8 @@ impl Block {
         }
     }
 
-    /// What its pageblock serves: 0 unmovable, 1 movable, 2 (and what C wrote beyond) reclaimable.
+    /// Mobility that its pageblock serves: 0 unmovable, 1 movable, 2 (and what C wrote beyond)
+    /// reclaimable.
     #[inline]
     pub const fn mobility(self) -> Mobility {
         match self.mobility {
@@ -55,7 +56,7 @@ impl Block {
     }
 }
 
-/// What an allocator asks its [`Backing`] for.
+/// The request of an allocator to its [`Backing`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct BackingRequest {
@@ -65,8 +66,8 @@ pub struct BackingRequest {
     pub order: Order,
     /// Blocks of pageblocks that serve this, if there are such.
     pub mobility: Mobility,
-    /// What the caller passed by [`Flags::backing_bits`](crate::Flags::backing_bits); 0 by default,
-    /// and for metadata of the allocator's own.
+    /// Bits that the caller passed by [`Flags::backing_bits`](crate::Flags::backing_bits); 0 by
+    /// default, and for metadata of the allocator's own.
     pub bits: u16,
 }
 
@@ -168,8 +169,8 @@ pub unsafe trait Backing: Sync {
     }
 }
 
-/// What a [`Backing`] can do beyond blocks. What was taken comes back by [`Backing::put`] in
-/// aligned blocks.
+/// Operations of a [`Backing`] on frames that are no blocks. What was taken comes back by
+/// [`Backing::put`] in aligned blocks.
 ///
 /// # Safety
 /// As for [`Backing`]: the frames of a range that was taken or claimed are all of the zone, and no

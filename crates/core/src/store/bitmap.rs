@@ -59,7 +59,7 @@ impl<'m> Bitmap<'m> {
         self.summary.marks(number)
     }
 
-    /// How many sections there can be.
+    /// The largest number of sections.
     pub fn sections_max(&self) -> usize {
         self.table.len()
     }

@@ -153,7 +153,7 @@ mod tests {
         Order::new(n).unwrap()
     }
 
-    /// What the doc comment says, word by word.
+    /// Computes free blocks as the doc comment says, word by word.
     fn naive_free_blocks(word: u64, n: u32) -> u64 {
         let frames = 1 << n;
         (0..64)

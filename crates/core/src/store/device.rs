@@ -6,9 +6,9 @@ use crate::frame::FrameRange;
 use crate::sync::late_init::LateInit;
 use crate::sync::prim::{AtomicBool, AtomicU64, Ordering};
 
-/// What provides the memory below the allocator, and has a use for what is free: a hypervisor, or
-/// the operating system of a program (Linux: `struct page_reporting_dev_info`; HyperAlloc's install
-/// and reclaim, EuroSys 2025).
+/// The provider of the memory below the allocator, which has a use for free memory: a hypervisor,
+/// or the operating system of a program (Linux: `struct page_reporting_dev_info`; HyperAlloc's
+/// install and reclaim, EuroSys 2025).
 ///
 /// A device is registered by [`Reporting::register`](crate::Reporting::register), and gets whole
 /// pageblocks: aligned runs of 512 frames, 2 MiB of 4 KiB pages.
@@ -52,7 +52,7 @@ impl fmt::Display for DeviceRegistered {
 
 impl core::error::Error for DeviceRegistered {}
 
-/// What was reported and needed again, in pageblocks.
+/// Counts of pageblocks that were reported and needed again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReportCounts {
@@ -62,7 +62,7 @@ pub struct ReportCounts {
     pub reports: u64,
     /// Needed again since construction.
     pub needed: u64,
-    /// How often [`ReportingDevice::needed`] said `false`.
+    /// Number of times that [`ReportingDevice::needed`] said `false`.
     pub refused: u64,
 }
 

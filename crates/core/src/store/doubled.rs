@@ -8,7 +8,7 @@ use crate::frame::Pfn;
 pub struct Doubled {
     /// The first that was met.
     pub first: Option<Pfn>,
-    /// How many.
+    /// Number of frames.
     pub frames: u32,
 }
 

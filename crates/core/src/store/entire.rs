@@ -69,7 +69,7 @@ impl Section<'_> {
         self.hints(i).1 | self.entire(i)
     }
 
-    /// As [`entirely_free`](Self::entirely_free), and those that are reported.
+    /// Pageblocks that are [`entirely_free`](Self::entirely_free), and those that are reported.
     #[inline]
     pub fn entirely_free_or_reported(&self, i: usize) -> u64 {
         self.entirely_free(i) | self.reported(i)
@@ -198,7 +198,7 @@ pub(super) fn wakeable(section: &Section<'_>, i: usize) -> u64 {
     if reported == 0 { 0 } else { reported & !section.refusals.of(i) }
 }
 
-/// As [`wakeable`], and those that are [entirely free](Section::entirely_free).
+/// Pageblocks that are [`wakeable`], and those that are [entirely free](Section::entirely_free).
 #[inline]
 pub(super) fn entirely_free_or_wakeable(section: &Section<'_>, i: usize) -> u64 {
     section.entirely_free(i) | wakeable(section, i)

@@ -3,7 +3,7 @@
 use super::bits::WORD_FRAMES;
 use crate::frame::Pfn;
 
-/// At least one block. Frames are counted from wherever the giver does.
+/// Blocks that were found, at least one. Frames are counted from wherever the giver does.
 #[derive(Clone, Copy)]
 pub struct Found {
     /// The frame of bit 0.
@@ -25,13 +25,13 @@ impl Found {
         Found::new(first, 1)
     }
 
-    /// The same blocks, where frames are counted from `frames` earlier.
+    /// Returns the same blocks with frames counted from `frames` earlier.
     #[inline]
     pub fn behind(self, frames: u32) -> Self {
         Found { base: self.base + frames, ..self }
     }
 
-    /// How many there are.
+    /// Number of blocks.
     #[inline]
     pub fn blocks(self) -> u32 {
         self.starts.count_ones()

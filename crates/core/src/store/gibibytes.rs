@@ -1,4 +1,5 @@
-//! Which section the next whole pageblock is broken up in: one that cannot become free as a whole.
+//! The choice of the section that the next whole pageblock is broken up in: one that cannot become
+//! free as a whole.
 //!
 //! # Theory
 //! A range of 1 GiB is the hardest request of all: one unmovable frame in each section prevents
@@ -28,7 +29,7 @@ use crate::sync::prim::Ordering;
 /// Sections that a search for unmovable or reclaimable blocks compares with its own.
 const COMPARED: usize = 64;
 
-/// How good it is to break up a pageblock in a section; lower is better.
+/// The cost of breaking up a pageblock in a section; lower is better.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Rank {
     /// Nothing is held there.

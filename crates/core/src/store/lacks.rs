@@ -1,5 +1,5 @@
-//! Which orders a pageblock lacks: hints by which searches pass by pageblocks whose free frames lie
-//! scattered.
+//! Hints about the orders that a pageblock lacks, by which searches pass by pageblocks whose free
+//! frames lie scattered.
 //!
 //! # Vocabulary
 //! * *lacks*: a bit per pageblock and order, from 1 to the last below a pageblock's. It says that

@@ -1,10 +1,10 @@
-//! What callers and backings do wrong.
+//! Errors of callers and backings.
 
 use core::fmt;
 
 use crate::frame::Pfn;
 
-/// What to do about a caller that frees what it does not hold, found after the fact.
+/// The treatment of a caller that frees what it does not hold, found after the fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Misuse {
@@ -14,7 +14,7 @@ pub enum Misuse {
     DoubleFree {
         /// The first of them that was met.
         first: Pfn,
-        /// How many frames.
+        /// Number of frames.
         frames: u32,
     },
     /// A [`Backing`](crate::Backing) handed out frames that are misaligned or not of the zone asked
@@ -22,7 +22,7 @@ pub enum Misuse {
     Backing {
         /// The first of them, as the backing named it.
         first: Pfn,
-        /// How many frames.
+        /// Number of frames.
         frames: u32,
     },
 }

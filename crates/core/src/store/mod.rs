@@ -51,7 +51,7 @@ pub use wanted::{Manner, Wanted};
 /// request that caused it.
 const CHUNK_BLOCKS: usize = 64;
 
-/// See the module.
+/// All free frames of all zones: a bitmap, or a backing.
 pub struct Store<'m> {
     tags: Tags<'m>,
     /// With a backing it has no sections, or such as hold the bytes of options and no bits.
@@ -59,7 +59,7 @@ pub struct Store<'m> {
     backing: Option<&'m dyn Backing>,
     /// Here, because what a backing may not hand out is found here.
     on_misuse: fn(Misuse),
-    /// In the metadata: a store itself never changes.
+    /// The note of misuse, in the metadata: a store itself never changes.
     noted: &'m Noted,
 }
 
@@ -112,7 +112,7 @@ impl<'m> Store<'m> {
         &self.tags
     }
 
-    /// See [`Tags::simple`].
+    /// Returns the tag like [`Tags::simple`].
     #[inline]
     pub fn simple_tag(&self, pfn: Pfn) -> Option<Tag> {
         self.tags.simple(pfn)
@@ -134,7 +134,7 @@ impl<'m> Store<'m> {
         self.bitmap.marks(number)
     }
 
-    /// How many sections there can be.
+    /// The largest number of sections.
     pub fn sections_max(&self) -> usize {
         self.bitmap.sections_max()
     }
@@ -327,7 +327,7 @@ impl<'m> Store<'m> {
         self.bitmap.forget_refusals();
     }
 
-    /// As [`Tags::isolate`]; searches hear that it does not evacuate.
+    /// Isolates a pageblock like [`Tags::isolate`]; searches hear that it does not evacuate.
     ///
     /// # Errors
     /// As [`Tags::isolate`].
@@ -346,8 +346,8 @@ impl<'m> Store<'m> {
         self.bitmap.note_mobility(pageblock, before, tag);
     }
 
-    /// As [`Tags::note_carved`]; searches hear that it does not evacuate. `false`: the pageblock is
-    /// isolated, and must not be carved.
+    /// Notes a carved frame like [`Tags::note_carved`]; searches hear that its pageblock does not
+    /// evacuate. `false`: the pageblock is isolated, and must not be carved.
     pub fn note_carved(&self, pfn: Pfn, zone: ZoneId) -> bool {
         let before = self.tags.note_carved(pfn, zone);
         let note = |tag| {

@@ -1,4 +1,4 @@
-//! Which partly used pageblocks a [search](super::search) takes from first.
+//! The partly used pageblocks that a [search](super::search) takes from first.
 //!
 //! # The densest
 //! What is dense already becomes whole last. So a search takes from the densest of the next few.
@@ -31,7 +31,8 @@ use crate::sync::prim::Ordering;
 
 /// Partly used pageblocks of which the densest is taken from first.
 const DENSEST_OF: u32 = 4;
-/// How often, before what is met first is taken from. A search so reads at most 32 lines more.
+/// Number of rounds of comparisons, before the first candidate is taken. A search so reads at most
+/// 32 lines more.
 const DENSEST_ROUNDS: u32 = 8;
 /// Up to this order requests should not fail (`PAGE_ALLOC_COSTLY_ORDER`).
 const COSTLY: Order = Order::new(3).unwrap();

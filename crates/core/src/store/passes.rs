@@ -25,7 +25,7 @@ pub(super) const PASSES: [Pass; 11] = [
     Pass::Any,
 ];
 
-/// For whole ones.
+/// Passes for whole pageblocks.
 pub(super) const PASSES_FOR_PAGEBLOCKS: [Pass; 3] =
     [Pass::Whole(Walk::Marked), Pass::Reported(Sort::Whole), Pass::Whole(Walk::All)];
 
@@ -33,7 +33,7 @@ pub(super) const PASSES_FOR_PAGEBLOCKS: [Pass; 3] =
 pub(super) const PASSES_FOR_PAIRS: [Pass; 3] =
     [Pass::Pair(Walk::Marked), Pass::Reported(Sort::Pair), Pass::Pair(Walk::All)];
 
-/// Which pageblocks a pass of a search visits.
+/// The pageblocks that a pass of a search visits.
 #[derive(Clone, Copy)]
 pub(super) enum Pass {
     /// For movable blocks in the section of the hint, while most of it is whole and nothing
@@ -52,13 +52,13 @@ pub(super) enum Pass {
     Reported(Sort),
     /// Partly free, and akin: the reclaimable ones for unmovable requests, and the reverse.
     Akin,
-    /// Of any mobility, and mixed already.
+    /// Pageblocks of any mobility that are mixed already.
     Mixed,
-    /// Of any mobility: the last resort (Linux: fallback, `mm_page_alloc_extfrag`).
+    /// Pageblocks of any mobility: the last resort (Linux: fallback, `mm_page_alloc_extfrag`).
     Any,
 }
 
-/// Which partly used pageblocks a pass visits.
+/// The partly used pageblocks that a pass visits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Which {
     /// Those that do not evacuate.
@@ -70,7 +70,7 @@ pub(super) enum Which {
     Both,
 }
 
-/// Which sections a pass goes through.
+/// The sections that a pass goes through.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Walk {
     /// Those that the summary marks.

@@ -63,8 +63,8 @@ impl<'m> Bitmap<'m> {
         doubled
     }
 
-    /// As [`put`](Self::put), of the pageblocks of `mask` in the word of hints that begins with
-    /// `base`.
+    /// Puts back the pageblocks of `mask` in the word of hints that begins with `base`, like
+    /// [`put`](Self::put).
     fn put_pageblocks(&self, base: PageblockIndex, mask: u64) -> Doubled {
         let mut doubled = Doubled::NONE;
         let Some(section) = self.section(base.section()) else { return doubled };
@@ -94,9 +94,9 @@ impl<'m> Bitmap<'m> {
         doubled
     }
 
-    /// As [`put_blocks`](Self::put_blocks), of blocks of several words. Neighbours in the list that
-    /// make up a pageblock go back as one, and such pageblocks that lie in one word of hints
-    /// together.
+    /// Puts back blocks of several words, like [`put_blocks`](Self::put_blocks). Neighbours in the
+    /// list that make up a pageblock go back as one, and such pageblocks that lie in one word of
+    /// hints together.
     fn put_large(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> Doubled {
         let (mut whole, mut run) = (WholeRun::new(self), None::<(Pfn, u32)>);
         for pfn in blocks {
@@ -120,10 +120,10 @@ impl<'m> Bitmap<'m> {
 struct Run<'s, 'm> {
     bitmap: &'s Bitmap<'m>,
     section: Option<&'m Section<'m>>,
-    /// Across sections; `u32::MAX`: none yet.
+    /// Index of the word of hints, across sections; `u32::MAX`: none yet.
     word: u32,
     mask: u64,
-    /// By reference: the other fields then stay in registers.
+    /// The doubled frames, by reference: the other fields then stay in registers.
     doubled: &'s mut Doubled,
 }
 
@@ -205,7 +205,7 @@ impl<'s, 'm> WholeRun<'s, 'm> {
     }
 }
 
-/// Where the hint of a pageblock is: the first pageblock of the word, and the bit.
+/// The place of a pageblock's hint: the first pageblock of the word, and the bit.
 #[inline]
 fn hint_place(pageblock: PageblockIndex) -> (PageblockIndex, u32) {
     let bit = pageblock.in_section() as u32 % 64;

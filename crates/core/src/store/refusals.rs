@@ -1,4 +1,4 @@
-//! Which reported pageblocks the device has refused of late.
+//! The reported pageblocks that the device has refused of late.
 //!
 //! A *refused* pageblock stays reported, and free. Searches and claims pass it by: a device that
 //! has no memory would else be asked for each pageblock by each search of a request, of which there

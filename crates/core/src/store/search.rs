@@ -207,7 +207,7 @@ impl<'m> Search<'_, 'm> {
         }
     }
 
-    /// As [`take`](Self::take), of aligned pairs of pageblocks: blocks of the highest order.
+    /// Takes aligned pairs of pageblocks, blocks of the highest order, like [`take`](Self::take).
     fn take_pairs(&self, mut taken: Taken<impl FnMut(Found)>) -> u32 {
         for pass in PASSES_FOR_PAIRS {
             if taken.is_done() {
@@ -220,7 +220,7 @@ impl<'m> Search<'_, 'm> {
         taken.blocks()
     }
 
-    /// As [`take_by`](Self::take_by), of pairs.
+    /// Takes pairs like [`take_by`](Self::take_by).
     fn take_pairs_by(&self, pass: Pass, taken: &mut Taken<impl FnMut(Found)>) {
         let mut looks = 0;
         self.visit_words(pass, |section, base, mut candidates| {

@@ -15,10 +15,10 @@ const ZONE: ZoneId = ZoneId::new(0);
 /// 70 GiB of 4 KiB pages: the summary has two words of each sort.
 const SECTIONS: usize = 70;
 const HUGES: u32 = (SECTIONS * SECTION_PAGEBLOCKS) as u32;
-/// What one pass may read when it finds what it wants: each word of the summary, those around the
-/// hint twice; the hints of three sections, where it begins, where a mark leads without cause, and
-/// where the block is, each up to three times, because before and after a mark is cleared they are
-/// read again; and the pageblock. A walk over the hints of all sections would be 560 words.
+/// Words that one pass may read when it finds what it wants: each word of the summary, those around
+/// the hint twice; the hints of three sections, where it begins, where a mark leads without cause,
+/// and where the block is, each up to three times, because before and after a mark is cleared they
+/// are read again; and the pageblock. A walk over the hints of all sections would be 560 words.
 const STEPS_MAX: u64 = 2 * 2 + 3 * 3 * HINT_WORDS as u64 + 1;
 /// Passes of a search for small blocks until it has found one, of a search for others.
 const fn passes(size: Order) -> u64 {
@@ -217,7 +217,7 @@ fn a_pair_does_not_cross_the_border_of_a_zone() {
     assert_eq!(world.take(Order::MAX).0, None);
 }
 
-/// What no mark leads to is found all the same, by the last pass of each search.
+/// Checks that the last pass of each search finds frames that no mark leads to.
 #[test]
 fn no_search_fails_because_of_a_mark() {
     for size in Order::all() {
@@ -341,8 +341,8 @@ fn small_blocks_fit_best_while_pageblocks_evacuate() {
     }
 }
 
-/// What is wanted of entire pageblocks comes by one operation on each word of hints; what is not
-/// wanted stays.
+/// Checks that the wanted entire pageblocks come by one operation on each word of hints, and that
+/// the others stay.
 #[test]
 fn entire_pageblocks_are_taken_together() {
     for size in (7..=Order::MAX.get()).map(order) {

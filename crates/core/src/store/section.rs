@@ -141,7 +141,7 @@ impl<'m> Section<'m> {
         }
     }
 
-    /// As [`init`](Self::init), for a section whose every frame is free.
+    /// Initializes a section like [`init`](Self::init), with every frame free.
     ///
     /// # Safety
     /// As for `init`.
@@ -314,7 +314,8 @@ impl<'m> Section<'m> {
         if self.is_as_one(pageblock) { PAGEBLOCK_FRAMES } else { self.count_in_words(pageblock) }
     }
 
-    /// As [`count_free`](Self::count_free), without what is entire or reported.
+    /// Counts free frames like [`count_free`](Self::count_free), without those that are entire or
+    /// reported.
     pub fn count_in_words(&self, pageblock: usize) -> u32 {
         // Relaxed: the count is old as soon as it is taken. A caller that wants frames claims them.
         self.pageblock_words(pageblock).iter().map(|w| w.load(Ordering::Relaxed).count_ones()).sum()
@@ -483,7 +484,7 @@ impl<'m> Section<'m> {
             || self.break_up(start, frames) && self.claim_in_words(start, frames)
     }
 
-    /// As [`claim`](Self::claim), of frames none of which is in an entire pageblock.
+    /// Claims frames like [`claim`](Self::claim), none of which is in an entire pageblock.
     ///
     /// All words are read first: a claim that cannot succeed then disturbs nobody. The words are
     /// cleared in ascending order; where one has lost a frame meanwhile, those cleared are set
@@ -500,7 +501,7 @@ impl<'m> Section<'m> {
         claimed
     }
 
-    /// As [`claim`](Self::claim), hints not included, of frames that fill words.
+    /// Claims frames that fill words, like [`claim`](Self::claim) but for the hints.
     fn claim_words(&self, words: Range<usize>) -> bool {
         let cells = &self.words[words.clone()];
         // Acquire: as in `claim_pieces`.
@@ -517,7 +518,7 @@ impl<'m> Section<'m> {
         true
     }
 
-    /// As [`claim`](Self::claim), hints not included.
+    /// Claims frames like [`claim`](Self::claim) but for the hints.
     fn claim_pieces(&self, start: u32, frames: u32) -> bool {
         let all = pieces(start, frames);
         // Acquire: pairs with the Release of those who cleared bits (see the theory).
@@ -569,8 +570,8 @@ impl<'m> Section<'m> {
         self.put_each(start, frames, |_, _| (), |_| ());
     }
 
-    /// As [`put`](Self::put) into the words, also where pageblocks are filled; tells by word which
-    /// of the frames were free already, if any, and which pageblocks became whole.
+    /// Puts frames into the words like [`put`](Self::put), also where pageblocks are filled; tells
+    /// by word which of the frames were free already, if any, and which pageblocks became whole.
     pub fn put_each(
         &self,
         start: u32,
@@ -753,7 +754,8 @@ impl<'m> Section<'m> {
         self.clear_whole_of(pageblock / 64, 1 << (pageblock % 64));
     }
 
-    /// As [`clear_whole`](Self::clear_whole), of the pageblocks of `mask` in a word of hints.
+    /// Clears the hints `whole` of the pageblocks of `mask` in a word of hints, like
+    /// [`clear_whole`](Self::clear_whole).
     fn clear_whole_of(&self, at: usize, mask: u64) {
         self.whole[at].fetch_and(!mask, HINTS.change());
         HINTS.fence();
@@ -779,7 +781,8 @@ impl<'m> Section<'m> {
         self.clear_some_of(pageblock / 64, 1 << (pageblock % 64));
     }
 
-    /// As [`clear_some`](Self::clear_some), of the pageblocks of `mask` in a word of hints.
+    /// Clears the hints `some` of the pageblocks of `mask` in a word of hints, like
+    /// [`clear_some`](Self::clear_some).
     fn clear_some_of(&self, at: usize, mask: u64) {
         // Relaxed: a hint that is clear already needs no clearing; a later setter sees the words.
         let mask = self.some[at].load(Ordering::Relaxed) & mask;

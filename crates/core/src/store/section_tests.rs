@@ -331,7 +331,7 @@ fn sorts_are_read_off_the_hints() {
     }
 }
 
-/// Which marks a section has, by what is free in it.
+/// Checks the marks of a section by its free frames.
 #[test]
 fn marks_follow_what_is_free() {
     let section = boxed(Section::init);

@@ -31,7 +31,7 @@ use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::{AtomicU64, Ordering};
 use crate::sync::total::HINTS;
 
-/// What searches look for; see the module.
+/// The sorts of pageblocks that searches look for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sort {
     Partial,
@@ -72,7 +72,7 @@ pub struct Summary<'m> {
 }
 
 impl<'m> Summary<'m> {
-    /// How many groups a summary of so many sections has.
+    /// Number of groups of a summary of so many sections.
     pub const fn groups(sections: usize) -> usize {
         sections.div_ceil(GROUP_SECTIONS)
     }

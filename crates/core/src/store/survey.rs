@@ -1,4 +1,5 @@
-//! How full each pageblock is: what compaction chooses its sources and destinations by.
+//! A survey of how full each pageblock is, by which compaction chooses its sources and
+//! destinations.
 //!
 //! # Vocabulary
 //! * *held*: the frames of a pageblock that are not free here: callers hold them, or CPUs cache
@@ -22,8 +23,8 @@ const RANKED: usize = if cfg!(loom) { 2 } else { 64 };
 /// Pageblocks passed for each partly used one that is looked for.
 const LOOKS_PER_PARTIAL: usize = 8;
 
-/// What a candidate costs, and which pageblock it begins at. Ascends strictly over the candidates
-/// of all walks with the same [`Ranked::after`], so that each is visited at most once.
+/// The cost of a candidate, and the pageblock it begins at. Ascends strictly over the candidates of
+/// all walks with the same [`Ranked::after`], so that each is visited at most once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Key {
     /// Frames held, and 2^32 for each pageblock of unmovable ones, which so come last.
@@ -32,7 +33,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// Before all candidates.
+    /// The key before all candidates.
     pub const NONE: Key = Key { cost: 0, first: 0 };
     /// More than all held frames.
     const UNMOVABLE: u64 = 1 << 32;
@@ -85,7 +86,7 @@ impl Ranked {
     }
 }
 
-/// What a walk found of a pageblock.
+/// The state of a pageblock that a walk found.
 #[derive(Clone, Copy, Debug)]
 pub struct Filling {
     pub pageblock: PageblockIndex,

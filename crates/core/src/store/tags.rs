@@ -6,11 +6,11 @@ use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::sync::prim::{AtomicU32, Ordering};
 
-/// Of a zone. Relaxed, all: what policies read.
+/// Evacuation counters of a zone, which policies read. Relaxed, all: what policies read.
 struct OfZone {
     /// Pageblocks that evacuate.
     evacuating: AtomicU32,
-    /// How often one became whole that did; wraps around.
+    /// Number of evacuating pageblocks that became whole; wraps around.
     healed: AtomicU32,
     /// Not 0: blocks of several frames were searched for of late.
     larger: AtomicU32,
@@ -48,7 +48,7 @@ impl<'m> Tags<'m> {
         Tags { tags, simple_pageblocks: if simple { tags.len() } else { 0 }, evacuations }
     }
 
-    /// How many there are.
+    /// Number of tags.
     pub fn len(&self) -> usize {
         self.tags.len()
     }
@@ -73,10 +73,10 @@ impl<'m> Tags<'m> {
             .any(|tag| Tag(tag.load(Ordering::Relaxed)).is_carved())
     }
 
-    /// As [`tag`](Self::tag), but also tags of pageblocks without memory, for callers that need not
-    /// tell them from others yet, and of pageblocks with carved frames; and `None` for every
-    /// frame when the store was made for an allocator whose options need more than the tag: one
-    /// comparison decides about both.
+    /// The tag of a frame like [`tag`](Self::tag), but also of pageblocks without memory, for
+    /// callers that need not tell them from others yet, and of pageblocks with carved frames; and
+    /// `None` for every frame when the store was made for an allocator whose options need more than
+    /// the tag: one comparison decides about both.
     #[inline]
     pub fn simple(&self, pfn: Pfn) -> Option<Tag> {
         let pageblock = PageblockIndex::of(pfn).0 as usize;
@@ -127,16 +127,16 @@ impl<'m> Tags<'m> {
         self.tags[pageblock.0 as usize].store(tag.0, Ordering::Release);
     }
 
-    /// As [`set`](Self::set), for a caller that owns only some frames of the pageblock: unless
-    /// others of it are carved, which stays noted.
+    /// Sets a tag like [`set`](Self::set), for a caller that owns only some frames of the
+    /// pageblock: unless others of it are carved, which stays noted.
     pub fn set_for_some(&self, pageblock: PageblockIndex, tag: Tag) {
         let new = |old: Tag| (!old.is_carved() && !old.is_isolated()).then_some(tag);
         // Release: as in `set`. An error is a pageblock with carved frames, or isolated.
         let _ = self.change(pageblock, Ordering::Release, new);
     }
 
-    /// As [`set`](Self::set), for the owner of all frames of a pageblock that may be isolated at
-    /// the same time: it stays so. Returns the tag before.
+    /// Sets a tag like [`set`](Self::set), for the owner of all frames of a pageblock that may be
+    /// isolated at the same time: it stays so. Returns the tag before.
     ///
     /// # Errors
     /// The tag of an isolated pageblock.
@@ -194,12 +194,12 @@ impl<'m> Tags<'m> {
         self.evacuations.of(zone).larger.load(Ordering::Relaxed) != 0
     }
 
-    /// After a turn of a hand: what was noted by [`note_larger`](Self::note_larger) is old.
+    /// Forgets, after a turn of a hand, the searches that [`note_larger`](Self::note_larger) noted.
     pub fn forget_larger(&self, zone: ZoneId) {
         self.evacuations.of(zone).larger.store(0, Ordering::Relaxed);
     }
 
-    /// As [`settle`](Self::settle), of a pageblock that is whole now.
+    /// Settles a pageblock like [`settle`](Self::settle), if it is whole now.
     pub fn heal(&self, pageblock: PageblockIndex) -> bool {
         let settled = self.settle(pageblock);
         if settled {

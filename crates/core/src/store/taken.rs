@@ -4,7 +4,7 @@ use core::ops::ControlFlow;
 
 use super::found::Found;
 
-/// What a search for up to `want` blocks has taken.
+/// The blocks that a search for up to `want` blocks has taken.
 pub(super) struct Taken<F> {
     want: u32,
     blocks: u32,
@@ -17,12 +17,12 @@ impl<F: FnMut(Found)> Taken<F> {
         Taken { want, blocks: 0, give }
     }
 
-    /// How many there are.
+    /// Number of blocks taken.
     pub fn blocks(&self) -> u32 {
         self.blocks
     }
 
-    /// How many are still wanted.
+    /// Number of blocks that are still wanted.
     pub fn left(&self) -> u32 {
         self.want - self.blocks
     }

@@ -1,4 +1,4 @@
-//! What a search looks for.
+//! The target of a search.
 
 use core::ops::Range;
 
@@ -6,10 +6,10 @@ use crate::frame::pageblock::{SECTION_PAGEBLOCKS, Tag};
 use crate::frame::{Mobility, ZoneId};
 use crate::sync::prim::{AtomicU32, Ordering};
 
-/// How a search goes about it.
+/// The rules of a search.
 #[derive(Clone, Copy)]
 pub struct Manner {
-    /// What the request says to a backing.
+    /// Bits of the request for a backing.
     pub bits: u16,
     /// Whether blocks may come from pageblocks that serve requests which are not
     /// [akin](Mobility::is_akin).
@@ -23,15 +23,15 @@ impl Manner {
     pub const UNMIXED: Manner = Manner { bits: 0, may_mix: false };
 }
 
-/// What a search looks for.
+/// The target of a search.
 pub struct Wanted<'h> {
     pub zone: ZoneId,
     pub mobility: Mobility,
     pub manner: Manner,
     /// Sections the zone has frames in.
     pub span: (u32, u32),
-    /// Where to begin; updated when blocks are found elsewhere. Relaxed everywhere: a pageblock's
-    /// index, and the search claims what it finds there.
+    /// Pageblock at which to begin; updated when blocks are found elsewhere. Relaxed everywhere: a
+    /// pageblock's index, and the search claims what it finds there.
     pub hint: &'h AtomicU32,
 }
 

@@ -26,7 +26,7 @@ const EMPTY: u32 = 0;
 const BUSY: u32 = 1;
 const READY: u32 = 2;
 
-/// Why a call made no value.
+/// The reason why a call made no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotMade<E> {
     /// The value has been made already.
@@ -55,7 +55,7 @@ impl<T> LateInit<T> {
         LateInit { state: AtomicU32::new(EMPTY), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 
-    /// As above, not `const`: loom's atomics cannot be made at compile time.
+    /// Makes an empty place, not `const`: loom's atomics cannot be made at compile time.
     #[cfg(loom)]
     pub fn new() -> Self {
         LateInit { state: AtomicU32::new(EMPTY), value: UnsafeCell::new(MaybeUninit::uninit()) }

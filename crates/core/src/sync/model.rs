@@ -1,4 +1,4 @@
-//! What model checking changes: steps that a mutant leaves out.
+//! Changes under a model checker: steps that a mutant leaves out.
 //!
 //! A *mutant* is a protocol without one of the steps that its argument rests on. A model of that
 //! protocol must fail for the mutant, or the model would see nothing. Code asks [`is_mutant`] where

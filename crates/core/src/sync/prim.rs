@@ -87,8 +87,8 @@ mod scheduled {
     pub use core::sync::atomic::Ordering;
     use core::sync::atomic::Ordering::SeqCst;
 
-    /// Where another thread may run. Shuttle has no clock: sleeping is a switch, and no more. (A
-    /// yield would also tell a PCT scheduler to prefer every other thread.)
+    /// Lets another thread run. Shuttle has no clock: sleeping is a switch, and no more. (A yield
+    /// would also tell a PCT scheduler to prefer every other thread.)
     fn point() {
         shuttle::thread::sleep(core::time::Duration::ZERO);
     }

@@ -69,7 +69,7 @@ pub struct Stack<const INDEX_BITS: u32, const COUNT_BITS: u32>(AtomicU64);
 struct Head<const INDEX_BITS: u32, const COUNT_BITS: u32>(u64);
 
 impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Head<INDEX_BITS, COUNT_BITS> {
-    /// Where the tag begins.
+    /// First bit of the tag.
     const TAG_SHIFT: u32 = INDEX_BITS + COUNT_BITS;
     const COUNT_MAX: u32 = (1 << COUNT_BITS) - 1;
 
@@ -92,7 +92,7 @@ impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Head<INDEX_BITS, COUNT_BITS> 
     }
 }
 
-/// What an operation adds to the tag.
+/// The number that an operation adds to the tag.
 #[inline]
 fn one_operation() -> u64 {
     if is_mutant(Mutant::Untagged) { 0 } else { 1 }
@@ -106,7 +106,7 @@ pub struct Full;
 #[derive(Clone, Copy)]
 pub struct Chain<I> {
     pub first: I,
-    /// How many; 0 if the stack they come from counts nothing.
+    /// Number of elements; 0 if the stack they come from counts nothing.
     pub count: u32,
 }
 
@@ -179,9 +179,9 @@ impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Stack<INDEX_BITS, COUNT_BITS>
         self.push_chain_within(Self::COUNT_MAX, links, first, last, count)
     }
 
-    /// As [`push_chain`](Self::push_chain), and fails when the stack would have more than `limit`
-    /// elements, which is at most [`COUNT_MAX`](Self::COUNT_MAX). After an error `last` may link to
-    /// an element of the stack.
+    /// Pushes a chain like [`push_chain`](Self::push_chain), and fails when the stack would have
+    /// more than `limit` elements, which is at most [`COUNT_MAX`](Self::COUNT_MAX). After an error
+    /// `last` may link to an element of the stack.
     #[inline]
     pub fn push_chain_within<L: Links>(
         &self,

@@ -44,7 +44,7 @@ pub const SHELVES: Dekker = Dekker {
     look: Ordering::SeqCst,
     unordered: Mutant::UnorderedShelves,
 };
-/// What drains ask for, and what is answered.
+/// The pattern of drains that ask, and owners that answer.
 pub const ASKS: Dekker =
     Dekker { change: Ordering::SeqCst, look: Ordering::SeqCst, unordered: Mutant::UnorderedAsks };
 /// A zone's count of free pages, and whether it is above the drift mark.

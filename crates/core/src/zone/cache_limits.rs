@@ -1,4 +1,4 @@
-//! How many pages a CPU may cache of a zone.
+//! The limits on the pages that a CPU may cache of a zone.
 
 use crate::frame::PageSize;
 
@@ -6,7 +6,7 @@ use crate::frame::PageSize;
 /// and sums of a few of them still fit.
 pub const PAGES_MAX: u64 = 1 << 40;
 
-/// How many pages a CPU may cache.
+/// The policy for the number of pages that a CPU may cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HighPolicy {
     /// Adapted to demand between the kernel's `high_min` and `high_max`. While pageblocks evacuate,

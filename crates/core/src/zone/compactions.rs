@@ -5,7 +5,7 @@ use crate::sync::prim::{AtomicU64, Ordering};
 
 macro_rules! compactions {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What compactions of a zone did since construction.
+        /// Counts of a zone's compactions since construction.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Compactions {

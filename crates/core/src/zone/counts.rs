@@ -34,7 +34,7 @@ impl Blocks {
         self.0[order.index() % BLOCK_CELLS].fetch_add(1, MOVES.change());
     }
 
-    /// How often some came back.
+    /// Number of times that blocks came back.
     pub fn moves(&self) -> u64 {
         self.0.iter().fold(0, |sum, cell| sum.wrapping_add(cell.load(MOVES.look())))
     }

@@ -48,10 +48,10 @@ use crate::sync::prim::{AtomicI64, Ordering};
 
 /// CPUs of a group.
 pub const GROUP_CPUS: u32 = if cfg!(loom) { 4 } else { 16 };
-/// What a group keeps to itself at most, in deltas of a CPU.
+/// Most pages that a group keeps to itself, in deltas of a CPU.
 pub const GROUP_DELTAS: i64 = if cfg!(loom) { 1 } else { 8 };
 
-/// See the module.
+/// The changes of a zone's count of free pages that one CPU has not reported yet.
 pub struct Delta(AtomicI64);
 
 impl Delta {
@@ -128,7 +128,8 @@ mod tests {
         }
     }
 
-    /// What is freed meanwhile is taken along; what is taken meanwhile stays.
+    /// Checks that pages freed during a report are taken along, and that pages taken meanwhile
+    /// stay.
     #[test]
     fn changes_during_a_report_are_kept() {
         let delta = Delta::new();

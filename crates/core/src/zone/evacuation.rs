@@ -1,4 +1,4 @@
-//! How many pageblocks of a zone evacuate.
+//! The policy for the number of a zone's pageblocks that evacuate.
 //!
 //! # Theory
 //! Pageblocks that evacuate give their frames to the store one by one, and their holders' next
@@ -31,7 +31,8 @@ pub enum Evacuation {
         /// The share.
         percent: u8,
     },
-    /// As `Goal { percent: 100 }`, but none while half of the zone lies in whole pageblocks.
+    /// Pageblocks evacuate like under `Goal { percent: 100 }`, but none while half of the zone lies
+    /// in whole pageblocks.
     #[default]
     Adaptive,
 }
@@ -94,7 +95,7 @@ pub struct State {
 /// hand that reads an old one decides as it would have a moment ago.
 pub struct Evacuating {
     policy: AtomicU32,
-    /// What the last turn of a hand has [`Seen`].
+    /// Pageblocks that the last turn of a hand has [`Seen`].
     seen: AtomicU64,
     /// Free pages, and pageblocks healed, when that turn began.
     seen_free: AtomicU64,
@@ -104,7 +105,7 @@ pub struct Evacuating {
     divisor: AtomicU32,
 }
 
-/// What a hand should do.
+/// The orders to a hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Orders {
     /// Pageblocks that should begin to evacuate. Negative: so many should stop.
@@ -177,7 +178,8 @@ impl Evacuating {
         }
     }
 
-    /// How many more pageblocks may evacuate. `None`: the policy is off.
+    /// Computes the orders to a hand, with the number of pageblocks that may still evacuate;
+    /// `None`: the policy is off. `None`: the policy is off.
     pub fn orders(&self, state: State) -> Option<Orders> {
         let block = u64::from(PAGEBLOCK_FRAMES);
         let seen = Seen::unpack(self.seen.load(Ordering::Relaxed));

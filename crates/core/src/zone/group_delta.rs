@@ -1,10 +1,10 @@
-//! What a group of CPUs has not told its zone yet: the second level of `zone/delta.rs`, where the
-//! theory is.
+//! The pages that a group of CPUs has not told its zone yet: the second level of `zone/delta.rs`,
+//! where the theory is.
 
 use super::delta::Delta;
 use super::state::Zone;
 
-/// What a group of CPUs has not told the zone yet.
+/// The pages that a group of CPUs has not told the zone yet.
 pub struct GroupDelta(Delta);
 
 impl GroupDelta {
@@ -12,7 +12,7 @@ impl GroupDelta {
         GroupDelta(Delta::new())
     }
 
-    /// See [`Delta::read`].
+    /// Reads the pages, like [`Delta::read`].
     pub fn read(&self) -> i64 {
         self.0.read()
     }
@@ -71,7 +71,7 @@ mod tests {
         }
     }
 
-    /// Below the drift mark the zone's count has all that CPUs reported.
+    /// Checks that the zone's count has all that CPUs reported below the drift mark.
     #[test]
     fn a_group_keeps_nothing_below_the_mark() {
         let (zone, group) = (zone(17, 1 << 20), GroupDelta::new());

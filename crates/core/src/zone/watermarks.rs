@@ -5,17 +5,17 @@ use crate::frame::PageSize;
 /// Free pages below which a zone becomes careful, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watermarks {
-    /// Below this only requests that may use reserves are served.
+    /// Free pages below which only requests that may use reserves are served.
     pub min: u64,
-    /// Below this reclaim callbacks are called.
+    /// Free pages below which reclaim callbacks are called.
     pub low: u64,
     /// Pressure is over, and caches may grow, above this.
     pub high: u64,
 }
 
 impl Watermarks {
-    /// What Linux computes: `min` is 4 * sqrt(KiB managed) KiB, between 128 KiB and 256 MiB;
-    /// `low` and `high` are a quarter and a half above it (`mm/page_alloc.c`,
+    /// Computes Linux's watermarks: `min` is 4 * sqrt(KiB managed) KiB, between 128 KiB and 256
+    /// MiB; `low` and `high` are a quarter and a half above it (`mm/page_alloc.c`,
     /// `calculate_min_free_kbytes`, `__setup_per_zone_wmarks`).
     pub fn kernel(managed_pages: u64, page_size: PageSize) -> Self {
         let kib_per_page = page_size.bytes() as u64 / 1024;
@@ -29,13 +29,14 @@ impl Watermarks {
         self.min <= self.low && self.low <= self.high
     }
 
-    /// As [`kernel`](Self::kernel), but with nothing held back: every page can be allocated.
+    /// Computes watermarks like [`kernel`](Self::kernel), but with nothing held back: every page
+    /// can be allocated.
     pub fn without_reserve(managed_pages: u64, page_size: PageSize) -> Self {
         Watermarks { min: 0, ..Self::kernel(managed_pages, page_size) }
     }
 }
 
-/// How far down a zone's free pages a request may go.
+/// The watermark to which a request may take a zone's free pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reserve {
     AboveLow,

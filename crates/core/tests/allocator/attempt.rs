@@ -130,7 +130,7 @@ impl Exchanging<'_, '_> {
         self.depot.cpu_stats(CPU, ZoneId::new(0)).unwrap().counts
     }
 
-    /// What refills and spills have moved.
+    /// Pages that refills and spills have moved.
     fn moved(&self) -> (u64, u64) {
         let counts = self.counts();
         (counts.refilled_pages, counts.spilled_pages)

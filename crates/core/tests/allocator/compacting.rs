@@ -759,7 +759,8 @@ fn beside_everything() {
     }
 }
 
-/// As above, with blocks of one and two pageblocks, which cross the edges of windows.
+/// Runs compaction beside everything, with blocks of one and two pageblocks, which cross the edges
+/// of windows.
 #[test]
 fn large_blocks_beside_everything() {
     for checked in [false, true] {
@@ -768,7 +769,8 @@ fn large_blocks_beside_everything() {
     }
 }
 
-/// As above, of small blocks that leave half of the memory free, scattered: pageblocks evacuate.
+/// Runs compaction beside everything, with small blocks that leave half of the memory free,
+/// scattered: pageblocks evacuate.
 #[test]
 fn beside_everything_while_pageblocks_evacuate() {
     for checked in [false, true] {

@@ -225,7 +225,7 @@ fn an_edge_that_another_caller_has_isolated() {
     });
 }
 
-/// What lies outside of a window is not hidden with it.
+/// Checks that frames outside of a window are not hidden with it.
 #[test]
 fn a_window_is_kept_whose_block_began_before_it() {
     for at in [2, 4] {

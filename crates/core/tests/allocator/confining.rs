@@ -240,7 +240,7 @@ fn requests_go_on_where_nothing_can_be_moved() {
     });
 }
 
-/// Below `low` no memory is held back for moves.
+/// Checks that no memory is held back for moves below `low`.
 #[test]
 fn nothing_moves_near_a_watermark() {
     let watermarks = Watermarks { min: 64, low: 900, high: 1000 };
@@ -286,10 +286,10 @@ impl Mover for Threads {
     }
 }
 
-/// As many as fill the memory, and move blocks.
+/// Number of steps that fill the memory, and move blocks.
 const STEPS_MIN: u32 = 200_000;
 
-/// What each frame holds: a block's contents, or 0.
+/// The contents of each frame: those of a block, or 0.
 type Contents = [AtomicU64];
 
 /// Threads allocate and free all kinds of blocks on little memory; moves run beside them.

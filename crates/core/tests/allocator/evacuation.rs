@@ -117,7 +117,7 @@ fn a_fifth_becomes_whole_in_three_hundred_rounds() {
     workload.finish();
 }
 
-/// What the tests above are about does not come by itself.
+/// Checks that pageblocks do not heal by themselves.
 #[test]
 fn without_evacuation_the_same_frames_circulate() {
     let mut workload = Workload::new(256, 50, Evacuation::Off);
@@ -146,8 +146,8 @@ fn a_policy_that_is_turned_off_settles_what_evacuates() {
     workload.finish();
 }
 
-/// What fronts for evacuated frames hold is no reason to fail: an atomic request gets the last
-/// frame.
+/// Checks that frames in fronts for evacuated frames are no reason to fail: an atomic request gets
+/// the last frame.
 #[test]
 fn every_frame_can_be_had_while_pageblocks_evacuate() {
     let mut workload = Workload::new(64, 50, Evacuation::Goal { percent: 100 });
@@ -168,8 +168,8 @@ fn every_frame_can_be_had_while_pageblocks_evacuate() {
     workload.finish();
 }
 
-/// What CPUs cache keeps pageblocks from becoming whole: while some evacuate, a CPU shelves little
-/// of what it frees, however much it may cache otherwise.
+/// Checks that a CPU shelves little of what it frees while pageblocks evacuate, however much it may
+/// cache otherwise: caches keep pageblocks from becoming whole.
 #[test]
 fn caches_are_small_while_pageblocks_evacuate() {
     let cached = |evacuation| {

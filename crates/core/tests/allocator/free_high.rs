@@ -1,4 +1,4 @@
-//! What a CPU caches that frees high orders and allocates few. Counters show the rule.
+//! Tests of the cache of a CPU that frees high orders and allocates few. Counters show the rule.
 
 use crate::common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{

@@ -61,7 +61,7 @@ fn the_second_init_changes_nothing() {
     depot.free(pfn, Order::BASE).unwrap();
 }
 
-/// What an interrupt handler finds that comes in the middle.
+/// Runs requests and inits as an interrupt handler in the middle of an init.
 #[test]
 fn requests_and_inits_inside_of_an_init_are_refused() {
     let depot = Global::new();
@@ -129,7 +129,8 @@ fn of_many_threads_one_makes_it() {
     }
 }
 
-/// What a kernel does that learns of its memory piece by piece.
+/// Adds memory to an allocator in a static, as a kernel does that learns of its memory piece by
+/// piece.
 #[test]
 fn memory_is_added_to_an_allocator_in_a_static() {
     static DEPOT: Global<Pinned<Anywhere>> = Global::new();

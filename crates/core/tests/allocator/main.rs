@@ -1,4 +1,4 @@
-//! What the allocator does, a room each: one program, because each would compile all of it again.
+//! Tests of the allocator, a room each: one program, because each would compile all of it again.
 
 mod age;
 mod attempt;

@@ -1,5 +1,5 @@
-//! Which zone serves a request: that of the nearest node and, there, the one that fewest requests
-//! need.
+//! Tests of the zone that serves a request: that of the nearest node and, there, the one that
+//! fewest requests need.
 
 use std::mem::MaybeUninit;
 

@@ -22,7 +22,7 @@ const ZONE: ZoneId = ZoneId::new(0);
 /// Pageblocks of the zone.
 const PAGEBLOCKS: u32 = 48;
 
-/// What the device was told, in order.
+/// The calls to the device, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Told {
     Report(Vec<FrameRange>),
@@ -40,7 +40,7 @@ struct Device {
 }
 
 impl Device {
-    /// What it was told since the last look.
+    /// The calls since the last look.
     fn told(&self) -> Vec<Told> {
         std::mem::take(&mut *self.told.lock().unwrap())
     }
@@ -307,7 +307,8 @@ fn a_device_that_refuses_is_asked_twice_for_a_pageblock_at_most() {
     }
 }
 
-/// What the device has for one pageblock in two: a range that fits between those is found.
+/// Checks that a range is found between pageblocks that the device refuses, which has memory for
+/// one in two.
 #[test]
 fn a_range_beside_what_a_device_refuses() {
     with_device(Watermarks::default(), |depot, device| {

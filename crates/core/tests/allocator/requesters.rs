@@ -26,7 +26,7 @@ const FRAMES: u32 = 4096;
 const CPUS: u32 = 4;
 const ZONE: ZoneId = ZoneId::new(0);
 
-/// What a cache does before it gives up pages; it gets the number of earlier calls.
+/// The work of a cache before it gives up pages; it gets the number of earlier calls.
 type First = Box<dyn Fn(&Depot, u32) + Send + Sync>;
 
 /// A cache that does something else first, and then gives up pages.

@@ -1,4 +1,5 @@
-//! What rhythms of allocations and frees cost: how often a front's two magazines are exchanged.
+//! The cost of rhythms of allocations and frees: the number of exchanges of a front's two
+//! magazines.
 //!
 //! 1. A rhythm of up to half a magazine exchanges them a few times, however long it goes on, and
 //!    wherever in the magazines it began.
@@ -65,7 +66,7 @@ impl Player<'_, '_> {
     }
 }
 
-/// At most four in `ROUNDS` operations, and a few at the beginning.
+/// Checks that there are at most four exchanges in `ROUNDS` operations, and a few at the beginning.
 fn check((operations, exchanges): (u64, u64), what: &str) {
     assert!(
         exchanges <= 4 * operations / ROUNDS + 4,

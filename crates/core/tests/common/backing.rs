@@ -46,7 +46,7 @@ impl Sets {
         self.lock()[zone.index()].free.extend(range.start.get()..range.end() as u32);
     }
 
-    /// What the last request for blocks said of its own.
+    /// The bits of the last request for blocks.
     pub fn last_bits(&self) -> u16 {
         self.last_bits.load(Ordering::Relaxed)
     }
@@ -58,7 +58,7 @@ impl Sets {
 }
 
 impl ZoneSet {
-    /// How many of the frames from `start` on, up to `frames`, are free.
+    /// Number of free frames from `start` on, up to `frames`.
     fn run(&self, start: u32, frames: u32) -> u32 {
         (start..start + frames)
             .zip(self.free.range(start..))

@@ -1,5 +1,5 @@
-//! What holders write into their frames. Without an ordering between one holder and the next this
-//! is a data race, which ThreadSanitizer and Miri see.
+//! The contents that holders write into their frames. Without an ordering between one holder and
+//! the next this is a data race, which ThreadSanitizer and Miri see.
 
 use std::cell::UnsafeCell;
 
@@ -11,7 +11,7 @@ pub struct Contents(Vec<UnsafeCell<u32>>);
 unsafe impl Sync for Contents {}
 
 impl Contents {
-    /// Of so many frames, 0 each.
+    /// Makes contents for so many frames, 0 each.
     pub fn new(frames: u32) -> Self {
         Contents((0..frames).map(|_| UnsafeCell::new(0)).collect())
     }

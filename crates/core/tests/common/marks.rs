@@ -9,8 +9,8 @@ use pagedepot::Pfn;
 struct Mark {
     /// Changed by relaxed operations, which order nothing: two holders of one frame meet here.
     owner: AtomicU32,
-    /// What a holder writes into its frame. Without an ordering between one holder and the next
-    /// this is a data race, which ThreadSanitizer and Miri see.
+    /// The value that a holder writes into its frame. Without an ordering between one holder and
+    /// the next this is a data race, which ThreadSanitizer and Miri see.
     contents: UnsafeCell<u32>,
 }
 

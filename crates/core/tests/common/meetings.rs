@@ -1,4 +1,4 @@
-//! Which features of an allocator have met in a run.
+//! The features of an allocator that have met in a run.
 //!
 //! Two features meet when one begins while the other is at work, as a call or as a state; or when
 //! they come one directly after the other to the same frames. All counts are relaxed, so that they
@@ -47,7 +47,7 @@ macro_rules! features {
     };
 }
 
-/// What has met so far.
+/// The pairs that have met so far.
 pub struct Meetings {
     /// Features at work, and how many times each.
     active: AtomicU64,
@@ -118,7 +118,7 @@ pub struct LastUses {
 }
 
 impl LastUses {
-    /// Of the frames from a first one on.
+    /// Makes the last uses of the frames from a first one on.
     pub fn new(first: u32, frames: u32) -> Self {
         LastUses { first, uses: (0..frames).map(|_| AtomicU64::new(0)).collect() }
     }

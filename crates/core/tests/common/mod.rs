@@ -156,7 +156,7 @@ pub fn order(n: u32) -> Order {
     Order::new(n).unwrap()
 }
 
-/// How long a soak lasts: `PAGEDEPOT_SOAK_SECONDS`, otherwise `short`.
+/// Duration of a soak: `PAGEDEPOT_SOAK_SECONDS`, otherwise `short`.
 pub fn soak(short: Duration) -> Duration {
     match std::env::var("PAGEDEPOT_SOAK_SECONDS") {
         Ok(seconds) => Duration::from_secs(

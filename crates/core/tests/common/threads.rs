@@ -13,12 +13,12 @@ thread_local! {
     static CPU: Cell<Option<u32>> = const { Cell::new(Some(0)) };
 }
 
-/// From now on this thread runs on `cpu`, or nowhere.
+/// Makes this thread run on `cpu`, or nowhere, from now on.
 pub fn run_on(cpu: Option<u32>) {
     CPU.set(cpu);
 }
 
-/// For [`Locked`](pagedepot::cpus::Locked): several threads may claim the same CPU.
+/// CPUs for [`Locked`](pagedepot::cpus::Locked): several threads may claim the same one.
 pub struct Claimed(Instant);
 
 impl Claimed {
@@ -145,17 +145,17 @@ impl Parked {
         }
     }
 
-    /// How often a thread has slept.
+    /// Number of times that a thread has slept.
     pub fn waits(&self) -> u64 {
         self.waits.load(Ordering::Acquire)
     }
 
-    /// How often a thread has slept for another's turn: longer than a nap.
+    /// Number of times that a thread has slept for another's turn: longer than a nap.
     pub fn turn_waits(&self) -> u64 {
         self.turn_waits.load(Ordering::Acquire)
     }
 
-    /// From now on a sleep takes no time and only advances the clock.
+    /// Makes a sleep take no time and only advance the clock from now on.
     pub fn dream(&self, dreams: bool) {
         self.dreams.store(dreams, Ordering::Release);
     }
@@ -164,7 +164,7 @@ impl Parked {
         self.dreamt_ms.load(Ordering::Acquire)
     }
 
-    /// From now on threads have no names.
+    /// Takes the threads' names away from now on.
     pub fn forget_names(&self, is_nameless: bool) {
         self.is_nameless.store(is_nameless, Ordering::Relaxed);
     }

@@ -1,4 +1,5 @@
-//! How much of a storm's memory is in use, and when a request for one page may not fail.
+//! The share of a storm's memory that is in use, and the moments when a request for one page may
+//! not fail.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
@@ -10,8 +11,8 @@ pub struct Usage {
     managed: AtomicI64,
     /// Pages that requests hold or ask for, or that nobody can have.
     used: AtomicI64,
-    /// How often the use has grown beyond what requests of order 0 may rely on, or pages were out
-    /// of reach.
+    /// Number of times that the use has grown beyond what requests of order 0 may rely on, or pages
+    /// were out of reach.
     times_short: AtomicU64,
     /// Whether pages are out of reach, whatever the use is.
     is_unsure: AtomicBool,
@@ -65,7 +66,7 @@ impl Usage {
         }
     }
 
-    /// From now on pages are out of reach, or no more.
+    /// Notes that pages are out of reach from now on, or no more.
     pub fn note_unsure(&self, is_unsure: bool) {
         self.is_unsure.store(is_unsure, Ordering::Relaxed);
         self.times_short.fetch_add(1, Ordering::Relaxed);
@@ -80,8 +81,8 @@ impl Usage {
         self.used() * 100 < self.managed() * self.goal_percent.load(Ordering::Relaxed)
     }
 
-    /// What is compared before and after a request of order 0: it may not fail if both are the same
-    /// and not `None`.
+    /// The value to compare before and after a request of order 0: it may not fail if both are the
+    /// same and not `None`.
     fn sure_time(&self) -> Option<u64> {
         let times = self.times_short.load(Ordering::Relaxed);
         let is_short = self.used() * 100 >= self.managed() * SURE_PERCENT;

@@ -1,4 +1,4 @@
-//! What the compiler made of a function of this test, by `objdump`.
+//! The compiler's code for a function of this test, by `objdump`.
 
 use std::process::Command;
 

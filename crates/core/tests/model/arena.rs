@@ -96,8 +96,8 @@ impl Drop for Arena {
     }
 }
 
-/// Where marks are: at the start, where a magazine that is off by half its size would begin, and at
-/// the end.
+/// Offsets of marks: at the start, where a magazine that is off by half its size would begin, and
+/// at the end.
 const MARKS: [usize; 3] = [0, PAGE - 128, PAGE - 8];
 
 fn mark(frame: u32, offset: usize) -> u64 {

@@ -1,4 +1,4 @@
-//! What must hold after every operation, and when a request may fail.
+//! Checks that must hold after every operation, and when a request may fail.
 
 use pagedepot::{AllocError, Order, ZoneId, ZoneStats};
 
@@ -57,7 +57,7 @@ impl Lockstep<'_> {
         }
     }
 
-    /// The same for contiguous frames.
+    /// Checks a request for contiguous frames that failed.
     pub fn check_failed_range(&mut self, error: AllocError, frames: u32, align: u32, wish: Wish) {
         let block = frames.max(align).next_power_of_two();
         let room = match self.world.keeper {
@@ -70,7 +70,7 @@ impl Lockstep<'_> {
         }
     }
 
-    /// The same for frames at a given address.
+    /// Checks a request for frames at a given address that failed.
     pub fn check_failed_at(&mut self, error: AllocError, start: u32, frames: u32, wish: Wish) {
         assert_eq!(error, AllocError::NotAvailable);
         if let Some(zone) = self.naive.zone_around(start, frames) {
@@ -138,7 +138,7 @@ impl Lockstep<'_> {
     }
 }
 
-/// What a request needs: a number of free frames, and their alignment.
+/// The need of a request: a number of free frames, and their alignment.
 #[derive(Clone, Copy)]
 struct Room {
     frames: u32,

@@ -11,7 +11,7 @@ use crate::world::World;
 /// Frames of a pageblock.
 const HUGE: u32 = 512;
 
-/// How a held stretch of frames was allocated, which decides how it may be freed.
+/// The shape of a held stretch of frames, which decides how it may be freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     Block(Order),
@@ -78,7 +78,7 @@ pub struct Naive {
     cpu_nodes: Vec<NodeId>,
 }
 
-/// Where a request runs, as the model sees it.
+/// The place at which a request runs, as the model sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct At {
     pub cpu: u32,
@@ -122,7 +122,7 @@ impl Naive {
         (0..self.zones.len()).filter(|&i| fits(&self.zones[i])).collect()
     }
 
-    /// Why a range cannot be added to a zone.
+    /// The reason why a range cannot be added to a zone.
     pub fn not_new(&self, zone: usize, added: FrameRange) -> Option<ConfigError> {
         let runs = added.start.get() / HUGE..(added.end() as u32).div_ceil(HUGE);
         runs.into_iter().find_map(|run| {

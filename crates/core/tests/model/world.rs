@@ -23,7 +23,7 @@ pub struct ZonePlan {
     pub ranges: Vec<FrameRange>,
 }
 
-/// How much of its memory a zone holds back.
+/// The share of its memory that a zone holds back.
 #[derive(Clone, Copy, Debug)]
 pub enum Reserve {
     Nothing,
@@ -32,14 +32,14 @@ pub enum Reserve {
     Pages(u64),
 }
 
-/// Where free frames are kept.
+/// The keeper of free frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeper {
-    /// In the allocator's bitmap.
+    /// The allocator's bitmap keeps them.
     Bitmap,
-    /// In a backing without ranges.
+    /// A backing without ranges keeps them.
     Blocks,
-    /// In a backing with ranges.
+    /// A backing with ranges keeps them.
     Ranges,
 }
 
@@ -143,7 +143,7 @@ fn sections() -> Vec<ZonePlan> {
     ]
 }
 
-/// As many zones as there can be, none with room for the largest block.
+/// Plans as many zones as there can be, none with room for the largest block.
 fn crowd() -> Vec<ZonePlan> {
     (0..31)
         .map(|i| zone("Small", i % 4, (i % 15) as u8, &[range(1024 * i + 512 * (i % 2), 512)]))

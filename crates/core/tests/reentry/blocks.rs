@@ -1,4 +1,5 @@
-//! What the code of all contexts holds; also a mover of it, and a device that it is reported to.
+//! The blocks that the code of all contexts holds; also a mover of them, and a device that they are
+//! reported to.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;

@@ -46,7 +46,7 @@ impl Source {
         }
     }
 
-    /// From now on calls `handler` with `about`.
+    /// Calls `handler` with `about` from now on.
     ///
     /// # Safety
     /// `handler` may be called with it until [`forget_handler`](Self::forget_handler).

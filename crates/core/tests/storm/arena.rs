@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use pagedepot::{LinearMap, PageSize, Pfn};
 
 const PAGE: usize = PageSize::Kib4.bytes();
-/// Where a holder writes: at the ends, and where a magazine in the frame would begin.
+/// Offsets at which a holder writes: at the ends, and where a magazine in the frame would begin.
 const CELLS: [usize; 3] = [0, PAGE / 2, PAGE - 8];
 
 /// Memory for the frames from a first one on, which the system provides when it is touched.

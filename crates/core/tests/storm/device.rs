@@ -55,7 +55,7 @@ impl<'w> Device<'w> {
         self.refuses.load(Ordering::Relaxed) || call.is_multiple_of(16)
     }
 
-    /// What was there is lost.
+    /// Writes over a range: its contents are lost.
     fn write_over(&self, range: FrameRange) {
         self.world.marks.take(range.start, range.frames, DEVICE);
         for at in 0..range.frames {

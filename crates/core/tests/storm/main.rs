@@ -49,10 +49,10 @@ use world::{FIRST, FRAMES, LATE, LOW, NORMAL, REMOTE, World};
 /// Threads that allocate and free.
 const WORKERS: u32 = 5;
 const ROUND: Duration = Duration::from_millis(250);
-/// How many times its time a storm goes on for pairs that have not met.
+/// Factor of a storm's time for which it goes on for pairs that have not met.
 const LONGER: u32 = 60;
 
-/// What a storm is made of.
+/// The options of a storm.
 #[derive(Clone, Copy, Default)]
 struct Options {
     checked: bool,
@@ -101,7 +101,7 @@ impl Options {
 }
 
 const PLAIN: Options = Options { checked: false, backing: None, isolates: false };
-/// By the name of its test.
+/// Storms by the name of their test.
 const STORMS: [(&str, Options); 6] = [
     ("locked", PLAIN),
     ("locked_and_checked", Options { checked: true, ..PLAIN }),
@@ -117,7 +117,7 @@ fn table() -> Table<'static> {
     table
 }
 
-/// What isolates CPUs of the kind that a storm runs on.
+/// The function that isolates CPUs of the kind that a storm runs on.
 type Isolate<C> = fn(&C, u64);
 
 fn storm<C: Cpus + Send>(name: &str, cpus: C, isolate: Isolate<C>) {

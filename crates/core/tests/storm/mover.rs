@@ -16,7 +16,7 @@ const MOVER: u32 = 1002;
 /// The mover of all storms: some blocks are pinned, of some it says nothing.
 pub struct Slots<'w> {
     world: &'w World<'w>,
-    /// What it is at work for.
+    /// The features that it is at work for.
     via: Set,
     asked: AtomicU64,
 }
@@ -67,7 +67,7 @@ impl Mover for Slots<'_> {
     }
 }
 
-/// The same, of a caller that may allocate and free meanwhile, and does.
+/// A mover for a caller that may allocate and free meanwhile, and does.
 pub struct BusySlots<'w, 'd, 'm, C> {
     pub slots: Slots<'w>,
     pub depot: &'d Allocator<'m, C>,

@@ -1,4 +1,4 @@
-//! What all threads of a storm share besides the allocator.
+//! The state that all threads of a storm share besides the allocator.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
