@@ -125,8 +125,8 @@ mod ring {
         Fixed,
     }
 
-    /// A ring and its pages. Fields are dropped in this order: the kernel is done with a ring that has
-    /// been closed only when its requests have ended, which `Drop` waits for.
+    /// A ring and its pages. Fields are dropped in this order: the kernel is done with a ring that
+    /// has been closed only when its requests have ended, which `Drop` waits for.
     pub struct Ring {
         ring: IoUring,
         /// Pages that requests read into, by the number of the request.
