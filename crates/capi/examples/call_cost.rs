@@ -38,7 +38,7 @@ impl Calls {
         }
     }
 
-    /// Those of this program.
+    /// The functions of this program.
     fn linked() -> Self {
         // SAFETY: no options.
         let depot = unsafe { pagedepot_new(BYTES, std::ptr::null()) };
@@ -46,7 +46,7 @@ impl Calls {
         black_box(Calls { depot, alloc: pagedepot_alloc, free: pagedepot_free })
     }
 
-    /// Those of a shared library.
+    /// The functions of a shared library.
     fn loaded(library: &str) -> Result<Self, Box<dyn std::error::Error>> {
         let file = CString::new(library)?;
         // SAFETY: a library without constructors that could harm.

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// By crate, file and protocol: changes, looks, fences. `FENCES` are fences in production, too.
+/// Numbers of changes, looks and fences by crate, file and protocol. `FENCES` are fences in
+/// production, too.
 const ACCESSES: &[(&str, &str, [usize; 3])] = &[
     ("core/src/cpus/sequence.rs", "ASKS", [1, 0, 0]),
     ("core/src/front/gate.rs", "ASKS", [1, 1, 0]),

@@ -173,7 +173,8 @@ impl<S: Store> Local<S> {
         })?
     }
 
-    /// With [`Entry::Pretend`] this thread is every CPU, so it need not move.
+    /// Makes this thread run on `cpu`; with [`Entry::Pretend`] it is every CPU, so it need not
+    /// move.
     fn on_cpu<R>(&self, cpu: CpuId, work: impl FnOnce() -> R) -> Option<R> {
         #[cfg(not(loom))]
         if self.entry() != Entry::Pretend {

@@ -43,7 +43,7 @@ use crate::zones::Mark;
 pub struct Qpw<S> {
     local: Local<Arc<S>>,
     spin: Spin<Arc<S>>,
-    /// Of each CPU that has caches, whether its lock is a spinlock.
+    /// Whether the lock of each CPU that has caches is a spinlock.
     spins: Box<[bool]>,
 }
 

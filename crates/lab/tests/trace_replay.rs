@@ -477,7 +477,7 @@ fn cpus_are_counted_and_keep_their_numbers() {
     assert_eq!(report.to_report(&[]).rows()[0].cpus, 3);
 }
 
-/// Of two CPUs, the one at place 0 does what 0 and 2 did.
+/// Checks that one of two CPUs, at place 0, does what 0 and 2 did.
 #[test]
 fn cpus_are_folded_onto_fewer() {
     let text = [alloc(200, 1, 0), alloc(3, 2, 0), free(8000, 2, 0), free(8000, 1, 0)].concat();

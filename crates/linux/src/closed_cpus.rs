@@ -8,7 +8,7 @@ use crate::cpus::LinuxCpus;
 #[derive(Default)]
 pub(crate) struct ClosedCpus {
     cpus: Vec<CpuId>,
-    /// Those of them that could not be fenced: sequences that began before may still commit.
+    /// CPUs that could not be fenced: sequences that began before may still commit.
     unfenced: Vec<CpuId>,
 }
 

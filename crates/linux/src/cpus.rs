@@ -25,38 +25,40 @@ use crate::sequences::{self, NO_FRAME};
 pub enum Fronts {
     /// Threads use restartable sequences; full drains fence CPUs with `membarrier`.
     Sequences,
-    /// By restartable sequences, and those of isolated CPUs, or of
-    /// [those that the builder names](crate::Builder::locked_cpus), by a lock per CPU: drains take
-    /// these by the lock, and interrupt none of them.
+    /// Threads use restartable sequences, and on isolated CPUs, or on [those that the builder
+    /// names](crate::Builder::locked_cpus), a lock per CPU: drains take these fronts by the lock,
+    /// and interrupt none of them.
     SequencesAndLocks {
         /// CPUs with sequences.
         sequences: u32,
         /// CPUs with locks.
         locks: u32,
     },
-    /// By restartable sequences, as [the builder](crate::Builder::locked_cpus) wants it although
-    /// `membarrier` cannot fence: full drains take shelves only, and report as busy every CPU that
-    /// is behind no lock and has pages in its fronts.
+    /// Threads use restartable sequences, as [the builder](crate::Builder::locked_cpus) wants it
+    /// although `membarrier` cannot fence: full drains take shelves only, and report as busy every
+    /// CPU that is behind no lock and has pages in its fronts.
     SequencesWithoutFence,
-    /// By a lock per CPU, because the builder asked for it, or every CPU is isolated.
+    /// Threads use a lock per CPU, because the builder asked for it, or every CPU is isolated.
     Locks,
-    /// By a lock per CPU, because `membarrier` cannot fence.
+    /// Threads use a lock per CPU, because `membarrier` cannot fence.
     LocksWithoutFence,
-    /// By a lock per CPU, because this program has no rseq registration; [`RseqMissing`] says why.
+    /// Threads use a lock per CPU, because this program has no rseq registration; [`RseqMissing`]
+    /// says why.
     LocksWithoutRseq,
-    /// By a lock per CPU, because the kernel cannot wipe gates in forked children.
+    /// Threads use a lock per CPU, because the kernel cannot wipe gates in forked children.
     LocksWithoutWipe,
-    /// By a lock per CPU, because the shared object with this code could be unloaded.
+    /// Threads use a lock per CPU, because the shared object with this code could be unloaded.
     LocksInUnloadable,
-    /// By restartable sequences, but on some CPUs alone: this process may use CPUs that have no
-    /// caches. Threads on those take every page from the store.
+    /// Threads use restartable sequences, but on some CPUs alone: this process may use CPUs that
+    /// have no caches. Threads on those take every page from the store.
     SequencesOnSome {
         /// CPUs with caches: those with lower numbers.
         cpus: u32,
         /// The highest CPU that the calling thread may use.
         highest: u32,
     },
-    /// By a lock per CPU, but on some CPUs alone: this process may use CPUs that have no caches.
+    /// Threads use a lock per CPU, but on some CPUs alone: this process may use CPUs that have no
+    /// caches.
     LocksOnSome {
         /// CPUs with caches: those with lower numbers.
         cpus: u32,
@@ -199,9 +201,9 @@ pub type LinuxCpus<'m> = SequencesAndLocks<'m, Sequences, Process<'m>>;
 /// The CPUs whose fronts the program wants behind locks.
 #[derive(Clone, Debug)]
 pub(crate) enum Locking {
-    /// Those of isolated CPUs, and those of all where the system refuses to fence CPUs.
+    /// The fronts of isolated CPUs, and those of all where the system refuses to fence CPUs.
     Undisturbed,
-    /// These CPUs', whatever the system refuses.
+    /// The fronts of these CPUs, whatever the system refuses.
     Cpus(CpuSet),
     /// All CPUs'.
     All,

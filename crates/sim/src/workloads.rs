@@ -107,7 +107,7 @@ pub struct Share {
     pub ops: u64,
     /// Time in which they were done.
     pub ps: u64,
-    /// Of that, time spent waiting for locks.
+    /// Part of that time spent waiting for locks.
     pub waited_ps: u64,
 }
 
@@ -286,7 +286,7 @@ pub struct Drains {
     begun: Cell<u64>,
     /// Drains that have ended.
     ended: Cell<u64>,
-    /// Of these, the ones that ended in the measured window.
+    /// Number of these that ended in the measured window.
     measured: Cell<u64>,
 }
 

@@ -414,7 +414,8 @@ fn a_listing_sees_what_stays() {
     });
 }
 
-/// Of all threads that free an area one succeeds, though it is allocated again in between.
+/// Checks that one of all threads that free an area succeeds, though it is allocated again in
+/// between.
 #[test]
 fn an_area_is_freed_once() {
     explore("free", 3, || {

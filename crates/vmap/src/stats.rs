@@ -13,7 +13,7 @@ use crate::seams::mapper::Mapper;
 pub struct VmapStats {
     /// Areas allocated so far.
     pub allocated_areas: u64,
-    /// Of these, areas that came from a pool and not from the free address space.
+    /// Number of these that came from a pool and not from the free address space.
     pub pool_hits: u64,
     /// Pages of address space that no area covers.
     pub free_pages: u64,

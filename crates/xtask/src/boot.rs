@@ -70,8 +70,8 @@ pub struct Boot<'b> {
     pub is_fault: fn(&str) -> bool,
     /// The file that gets a copy of the console.
     pub log: &'b Path,
-    /// Between two of the things that it says: a machine with much to do, on a slow host, tells of
-    /// its progress.
+    /// Longest time between two lines of the console: a machine with much to do, on a slow host,
+    /// prints its progress.
     pub timeout: Duration,
 }
 

@@ -30,8 +30,8 @@ const TABLE_FLAGS: u64 = PRESENT | PageTableFlags::WRITABLE.bits();
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// Flags of a mapping for data.
 pub const READ_WRITE: PageTableFlags = PageTableFlags::WRITABLE.union(PageTableFlags::NO_EXECUTE);
-/// For page tables: a lock is held, so the request must not wait. It may use the reserve, because
-/// other CPUs wait for the lock.
+/// Flags of page tables: a lock is held, so the request must not wait. It may use the reserve,
+/// because other CPUs wait for the lock.
 const TABLE: Flags = Flags::UNMOVABLE.zeroed().atomic();
 
 /// A range of virtual addresses, in whole pages.

@@ -59,7 +59,7 @@ pub struct Layout {
     pub magazines: usize,
     pub magazines_count: usize,
     pub end: usize,
-    /// Of each part: [`ALIGN`], or a base page where those of CPUs fill pages.
+    /// Alignment of each part: [`ALIGN`], or a base page where those of CPUs fill pages.
     pub align: usize,
 }
 

@@ -1,4 +1,5 @@
-//! For unit tests: a system whose code runs on one CPU, and what an allocator for it is made from.
+//! A system for unit tests whose code runs on one CPU, and the configuration of an allocator for
+//! it.
 
 use core::ops::Range;
 

@@ -47,8 +47,8 @@ pub struct PageblockStats {
     pub whole: u64,
     /// Some of whose frames are.
     pub partial: u64,
-    /// Of those that are not whole: frees of their frames go to the store, and allocations take
-    /// from the others first.
+    /// Number of those not whole that evacuate: frees of their frames go to the store, and
+    /// allocations take from the others first.
     pub evacuating: u64,
     /// From which unmovable or reclaimable blocks were taken though they are movable, since they
     /// were last whole (as in linux-mm's superpageblocks). Pageblocks that hold the allocator's own
@@ -100,7 +100,8 @@ pub struct Pageblocks<'a, 'm> {
 }
 
 impl<'a, 'm> Pageblocks<'a, 'm> {
-    /// Those of a zone; `None` when there is no such zone. O(frames of the zone / 64) for all.
+    /// The pageblocks of a zone; `None` when there is no such zone. O(frames of the zone / 64) for
+    /// all.
     pub fn of<C: Cpus>(allocator: &'a Allocator<'m, C>, zone: ZoneId) -> Option<Self> {
         let span = allocator.caches.zones.all().get(zone.index())?.span();
         let pageblocks = SECTION_PAGEBLOCKS as u32;

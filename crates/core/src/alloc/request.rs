@@ -23,7 +23,7 @@ pub(crate) enum Want {
         frames: u32,
         align: u32,
     },
-    /// These frames alone, all of this zone.
+    /// Exactly these frames, all of this zone.
     At {
         zone: ZoneId,
         start: Pfn,

@@ -26,7 +26,7 @@ pub struct CpuStats {
     pub shelved_pages: u64,
     /// Handed over to drains, and not collected yet.
     pub handed_pages: u64,
-    /// In flight: in this CPU's slow paths, or in drains of it.
+    /// Pages in flight: in this CPU's slow paths, or in drains of it.
     pub in_flight_pages: u64,
     /// Capacity of the magazines outside the stacks of empties, in pages; bounded by `high`.
     pub charged_pages: u64,
@@ -60,9 +60,9 @@ pub struct ZoneStats {
     pub cached_pages: u64,
     /// Taken by the allocator for magazines.
     pub carved_pages: u64,
-    /// Those in force.
+    /// Watermarks in force.
     pub watermarks: Watermarks,
-    /// Those in force.
+    /// Limits in force.
     pub limits: CacheLimits,
     /// Sums over all CPUs, and over callers on none.
     pub counts: Counts,

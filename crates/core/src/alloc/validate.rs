@@ -137,7 +137,7 @@ pub enum Fault {
     },
     /// Frames that hold magazines are free in the store, or not as many as were counted.
     Carved {
-        /// By the bits that `free` looks at, without those that are free.
+        /// Number of pages by the bits that `free` looks at, without those that are free.
         found_pages: u64,
         /// Number of pages by the zones' counters.
         counted_pages: u64,

@@ -1,4 +1,4 @@
-//! For everything else: a lock per CPU, tried and never waited for by owners.
+//! Locks for every other system: one per CPU, tried and never waited for by owners.
 #![allow(unsafe_code, reason = "implements sequences")]
 
 use super::environment::Environment;

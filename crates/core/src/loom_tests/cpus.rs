@@ -43,7 +43,7 @@ pub struct Place(Arc<AtomicU32>);
 
 /// Added to a CPU's number in a [`Place`]: an interrupt handler.
 const HANDLER: u32 = 1 << 16;
-/// In a [`Place`]: code that has no fronts, such as a nested handler.
+/// The [`Place`] of code that has no fronts, such as a nested handler.
 const NOWHERE: u32 = u32::MAX;
 
 loom::thread_local! {
@@ -60,7 +60,7 @@ pub fn run_as_handler_of(cpu: u32) {
     PLACE.with(|place| place.move_to(cpu | HANDLER));
 }
 
-/// From here on the calling thread is code that has no fronts, such as a nested handler.
+/// Makes the calling thread code that has no fronts, such as a nested handler, from now on.
 pub fn run_nowhere() {
     PLACE.with(|place| place.move_to(NOWHERE));
 }

@@ -50,7 +50,7 @@ pub struct Depot<C: 'static> {
     _kept: Box<dyn Any>,
     /// Metadata of memory that was added, or refused.
     more: Mutex<Vec<*mut [MaybeUninit<u8>]>>,
-    /// By frame: whether a thread holds it, or it was removed.
+    /// Holders by frame: whether a thread holds it, or it was removed.
     held: Mutex<Vec<bool>>,
     removed: Mutex<u32>,
 }

@@ -127,8 +127,8 @@ impl Sleepers {
         Sleeping(self)
     }
 
-    /// For a holder that has answered and reopened its gate: the word to wake sleepers by, if there
-    /// are any.
+    /// Ends an answer, once the holder has reopened its gate; returns the word to wake sleepers by,
+    /// if there are any.
     pub fn end(&self) -> Option<&AtomicU32> {
         // SeqCst: see 3. The answer and the reopening came before.
         if self.waiters.load(ASKS.look()) == 0 {

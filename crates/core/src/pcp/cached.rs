@@ -63,7 +63,7 @@ pub struct Pcp {
 pub struct Others {
     /// Blocks and pages taken back by drains. Relaxed: statistics.
     drained: [AtomicU64; 2],
-    /// Of the group of CPUs that begins with this one, if one does.
+    /// The delta of the group of CPUs that begins with this one, if one does.
     pub group_delta: GroupDelta,
 }
 
@@ -343,7 +343,7 @@ pub struct CpuShared {
     pub asks: Apart<Asks>,
     pub empties: Empties,
     pub node: NodeId,
-    /// By the level a request states, the zone to try first; [`NO_ZONE`]: none will do.
+    /// Zone to try first, by the level a request states; [`NO_ZONE`]: none will do.
     pub first_zones: [u8; LEVELS],
 }
 

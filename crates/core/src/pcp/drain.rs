@@ -50,15 +50,15 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Those of all CPUs in all zones.
+    /// The caches of all CPUs in all zones.
     pub const ALL: Scope = Scope { cpu: None, zone: None };
 
-    /// Those of one CPU.
+    /// The caches of one CPU.
     pub const fn cpu(cpu: CpuId) -> Self {
         Scope { cpu: Some(cpu), zone: None }
     }
 
-    /// Those of one zone.
+    /// The caches of one zone.
     pub const fn zone(zone: ZoneId) -> Self {
         Scope { cpu: None, zone: Some(zone) }
     }
@@ -96,7 +96,7 @@ pub struct Drained {
     pub taken_pages: u64,
     /// Cached within reach again by the time it ended: the owner goes on meanwhile.
     pub left_pages: u64,
-    /// In other callers' hands at the end: refills, spills, other drains.
+    /// Pages in other callers' hands at the end: refills, spills, other drains.
     pub in_flight_pages: u64,
     /// Pages in fronts that this drain did not take. After a full drain exact, else an upper bound,
     /// every magazine in a front counted in full; after a handover what the owner has cached since.
@@ -108,7 +108,7 @@ pub struct Drained {
     /// CPUs whose gate another drain held, whose lock a thread held for too long, or that could not
     /// be fenced.
     pub busy_cpus: u64,
-    /// Those of the busy CPUs that the environment refused to fence.
+    /// Number of the busy CPUs that the environment refused to fence.
     pub unfenced_cpus: u64,
     /// CPUs left alone because they are isolated, and no lock guards their fronts.
     pub isolated_cpus: u64,

@@ -83,7 +83,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         pcp.charged_pages.load(Ordering::Relaxed) > pcp.accounts.high_pages.load(Ordering::Relaxed)
     }
 
-    /// Before a magazine is shelved: lowers a `high` above what it may be now, so that this one and
+    /// Lowers a `high` above what it may be now, before a magazine is shelved, so that this one and
     /// another are spilled.
     pub fn limit_high(&self) {
         if cfg!(loom) {

@@ -30,7 +30,7 @@ impl Listed {
         }
     }
 
-    /// Those on a shelf of `count`, highest first.
+    /// The magazines on a shelf of `count`, highest first.
     pub fn top_down(&self, count: u32) -> impl Iterator<Item = MagazineIndex> {
         let listed = &self.0[..LENGTH.min(count as usize)];
         // Relaxed: a hint.

@@ -120,7 +120,7 @@ pub const fn highest(starts: u64, count: u32) -> u64 {
     kept
 }
 
-/// For each byte of a word, how many bits it and those below it have. With them a bit is found by
+/// Number of set bits in each byte of a word and the bytes below it. With them a bit is found by
 /// its rank in a few operations (Vigna, "Broadword Implementation of Rank/Select Queries", 2008);
 /// one after the other they would be up to 64.
 const fn byte_sums(word: u64) -> u64 {

@@ -16,7 +16,7 @@ impl Doubled {
     /// No frame.
     pub const NONE: Self = Doubled { first: None, frames: 0 };
 
-    /// Those of `mask` in a word of 64 frames, counted from frame 0.
+    /// The doubled frames of `mask` in a word of 64 frames, counted from frame 0.
     #[inline]
     pub fn in_word(word: u32, mask: u64) -> Self {
         if mask == 0 {

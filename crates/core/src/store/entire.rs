@@ -49,7 +49,7 @@ fn words(pageblock: usize) -> Range<usize> {
 }
 
 impl Section<'_> {
-    /// Of pageblocks `64 * i ..`, those that are entire.
+    /// Mask of the pageblocks `64 * i ..` that are entire.
     #[inline]
     pub fn entire(&self, i: usize) -> u64 {
         // Acquire: pairs with the AcqRel in `take_entire`. A search that misses a pageblock sees
@@ -63,7 +63,7 @@ impl Section<'_> {
         self.entire(pageblock / 64) >> (pageblock % 64) & 1 == 1
     }
 
-    /// Of pageblocks `64 * i ..`, those that are entire or hinted to be whole.
+    /// Mask of the pageblocks `64 * i ..` that are entire or hinted to be whole.
     #[inline]
     pub fn entirely_free(&self, i: usize) -> u64 {
         self.hints(i).1 | self.entire(i)
@@ -190,7 +190,7 @@ impl Section<'_> {
     }
 }
 
-/// Of pageblocks `64 * i ..` of a section, those that are reported and not
+/// Mask of the pageblocks `64 * i ..` of a section that are reported and not
 /// [refused](super::refusals).
 #[inline]
 pub(super) fn wakeable(section: &Section<'_>, i: usize) -> u64 {

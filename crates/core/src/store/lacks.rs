@@ -55,7 +55,7 @@ impl Lacks {
         &self.0[pageblock / 64][pageblock % 64 / IN_WORD]
     }
 
-    /// Of pageblocks `64 * i ..`, those that may have a block of `order`.
+    /// Mask of the pageblocks `64 * i ..` that may have a block of `order`.
     #[inline]
     pub fn may_have(&self, i: usize, order: Order) -> u64 {
         if !(1..=ORDER_MAX).contains(&order.get()) {

@@ -61,11 +61,11 @@ pub(super) enum Pass {
 /// The partly used pageblocks that a pass visits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Which {
-    /// Those that do not evacuate.
+    /// Pageblocks that do not evacuate.
     Settled,
-    /// Those with carved frames, of any mobility: they can never be whole.
+    /// Pageblocks with carved frames, of any mobility: they can never be whole.
     Carved,
-    /// Those that do.
+    /// Pageblocks that evacuate.
     Evacuating,
     Both,
 }
@@ -73,14 +73,14 @@ pub(super) enum Which {
 /// The sections that a pass goes through.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Walk {
-    /// Those that the summary marks.
+    /// Sections that the summary marks.
     Marked,
     /// All of the zone's: what is there throughout is found.
     All,
 }
 
 impl Pass {
-    /// Of the 64 pageblocks of a word of hints, those that may be of use.
+    /// Mask of the 64 pageblocks of a word of hints that may be of use.
     #[inline]
     pub fn candidates(self, section: &Section<'_>, i: usize) -> u64 {
         match self {
@@ -100,7 +100,7 @@ impl Pass {
         }
     }
 
-    /// Of the 64 pageblocks of a word of hints, those that the pass is about at all.
+    /// Mask of the 64 pageblocks of a word of hints that the pass is about at all.
     #[inline]
     pub fn scope(self, section: &Section<'_>, i: usize) -> u64 {
         match self {
@@ -113,7 +113,7 @@ impl Pass {
         }
     }
 
-    /// Of the 64 pageblocks of a word of hints, those that may have a block of `order`.
+    /// Mask of the 64 pageblocks of a word of hints that may have a block of `order`.
     #[inline]
     pub fn fitting(self, section: &Section<'_>, i: usize, order: Order) -> u64 {
         match self {

@@ -25,7 +25,7 @@ impl Refusals {
         Refusals(core::array::from_fn(|_| AtomicU64::new(0)))
     }
 
-    /// Of pageblocks `64 * i ..`, those that are refused.
+    /// Mask of the pageblocks `64 * i ..` that are refused.
     #[inline]
     pub fn of(&self, i: usize) -> u64 {
         self.0[i].load(Ordering::Relaxed)

@@ -153,7 +153,7 @@ fn one_free_block_is_found_quickly_wherever_it_is() {
     }
 }
 
-/// Of each pair of pageblocks one is held: there is no block of the highest order, until one comes
+/// Holds one of each pair of pageblocks: there is no block of the highest order, until one comes
 /// back.
 #[test]
 fn pageblocks_without_their_neighbours_are_not_looked_at_for_pairs() {
@@ -424,8 +424,8 @@ fn a_huge_that_no_pass_but_the_last_selects_is_not_skipped() {
     );
 }
 
-/// In slow motion: a free has found its pageblock reported, and before it takes its frame out of
-/// the words another caller wakes the pageblock and puts all there.
+/// Stops a free that has found its pageblock reported: before it takes its frame out of the words
+/// another caller wakes the pageblock and puts all there.
 #[test]
 fn a_strip_that_comes_late_takes_nothing() {
     let world = World::new();

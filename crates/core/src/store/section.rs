@@ -173,7 +173,7 @@ impl<'m> Section<'m> {
         (self.some[i].load(Ordering::Acquire), self.whole[i].load(Ordering::Acquire))
     }
 
-    /// Of pageblocks `64 * i ..`, those that may have a block of `order`.
+    /// Mask of the pageblocks `64 * i ..` that may have a block of `order`.
     #[inline]
     pub fn may_have(&self, i: usize, order: Order) -> u64 {
         self.lacks.may_have(i, order)
@@ -187,7 +187,7 @@ impl<'m> Section<'m> {
         both.map(|(whole, entire)| (now(whole) | now(entire)).count_ones()).sum()
     }
 
-    /// Of pageblocks `64 * i ..`, those that searches pass by because they evacuate.
+    /// Mask of the pageblocks `64 * i ..` that searches pass by because they evacuate.
     #[inline]
     pub fn evacuating(&self, i: usize) -> u64 {
         // Relaxed: a search that misses a change takes frames from the other pageblocks.
@@ -219,7 +219,7 @@ impl<'m> Section<'m> {
         }
     }
 
-    /// Of pageblocks `64 * i ..`, those that are mixed.
+    /// Mask of the pageblocks `64 * i ..` that are mixed.
     pub fn mixed(&self, i: usize) -> u64 {
         // Relaxed: a hint.
         self.mixed[i].load(Ordering::Relaxed)
@@ -265,7 +265,7 @@ impl<'m> Section<'m> {
         };
     }
 
-    /// Of pageblocks `64 * i ..`, those that are reported.
+    /// Mask of the pageblocks `64 * i ..` that are reported.
     #[inline]
     pub fn reported(&self, i: usize) -> u64 {
         // Acquire: pairs with the AcqRel in `take_reported`. A search that misses a pageblock sees

@@ -42,7 +42,7 @@ pub enum Sort {
 impl Sort {
     pub const ALL: [Sort; 3] = [Sort::Partial, Sort::Whole, Sort::Pair];
 
-    /// Of 64 pageblocks with these hints (some, whole), those of this sort.
+    /// Mask of the pageblocks of this sort among 64 with these hints (some, whole).
     #[inline]
     pub const fn of_hints(self, (some, whole): (u64, u64)) -> u64 {
         match self {

@@ -16,7 +16,7 @@ struct OfZone {
     larger: AtomicU32,
 }
 
-/// By zone: what evacuates, and what policies know of it.
+/// Evacuation counters by zone.
 pub struct Evacuations([OfZone; Tag::ZONES_MAX]);
 
 impl Evacuations {
@@ -34,8 +34,8 @@ impl Evacuations {
 /// The table; see the module.
 #[derive(Clone, Copy)]
 pub struct Tags<'m> {
-    /// Of every pageblock below the limit, holes included. Written when a pageblock changes its
-    /// mobility.
+    /// Tags of every pageblock below the limit, holes included. Written when a pageblock changes
+    /// its mobility.
     tags: &'m [AtomicU32],
     /// Pageblocks for which `simple` answers: all or none.
     simple_pageblocks: usize,

@@ -34,7 +34,7 @@ compactions! {
     /// Compactions that ended, those for requests included. One that a panic of its mover ended is
     /// not counted.
     compactions,
-    /// Those that reached their target.
+    /// Compactions that reached their target.
     compact_reached,
     /// Pageblocks that became whole.
     emptied_pageblocks,

@@ -46,7 +46,8 @@ pub struct Zone {
     free: Apart<AtomicI64>,
     /// Whether a backing counts the free pages. Then this zone does not count them.
     is_backed: bool,
-    /// On lines of its own: hands write it, and every slow path reads the fields above.
+    /// State of evacuation, on lines of its own: hands write it, and every slow path reads the
+    /// fields above.
     pub evacuating: Apart<Evacuating>,
     /// Set from the first refill below `low` until one above `high`.
     pub below_low: AtomicBool,

@@ -52,7 +52,7 @@ pub struct Meetings {
     /// Features at work, and how many times each.
     active: AtomicU64,
     counts: [AtomicU32; 64],
-    /// By feature, those that it has met.
+    /// Features that each feature has met.
     met: [AtomicU64; 64],
 }
 
@@ -111,7 +111,7 @@ impl Drop for Active<'_> {
     }
 }
 
-/// By frame, the features of its last use.
+/// The features of the last use of each frame.
 pub struct LastUses {
     first: u32,
     uses: Vec<AtomicU64>,

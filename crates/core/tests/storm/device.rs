@@ -10,7 +10,7 @@ use crate::world::{DEVICE, FIRST, FRAMES, PAGEBLOCK, World};
 
 pub struct Device<'w> {
     world: &'w World<'w>,
-    /// By pageblock, whether the device has it.
+    /// Whether the device has a pageblock, by pageblock.
     taken: Vec<AtomicBool>,
     /// Whether it refuses everything at present.
     pub refuses: AtomicBool,

@@ -69,7 +69,7 @@ pub struct World<'w> {
     pub meetings: Meetings,
     pub stop: AtomicBool,
     last: LastUses,
-    /// By frame, the slot of the movable block that holds it, and 1; 0: none.
+    /// Slot of the movable block that holds a frame, and 1, by frame; 0: none.
     slot_at: Vec<AtomicU32>,
     slots: Vec<Mutex<Slot>>,
     spare_slots: Mutex<Vec<u32>>,

@@ -62,9 +62,9 @@ pub enum Rules {
     /// allocation, by holds of the zone lock for one batch, and `high` decays.
     #[default]
     Today,
-    /// Those of 2022. A refill is a batch. A spill is `batch << free_factor` pages, which doubles
-    /// with each spill and is halved by each allocation, or all pages of a CPU that only frees high
-    /// orders, by one hold of the zone lock. Nothing decays.
+    /// The rules of 2022. A refill is a batch. A spill is `batch << free_factor` pages, which
+    /// doubles with each spill and is halved by each allocation, or all pages of a CPU that only
+    /// frees high orders, by one hold of the zone lock. Nothing decays.
     Of2022,
 }
 

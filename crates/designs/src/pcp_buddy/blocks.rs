@@ -17,7 +17,8 @@ pub(super) struct Blocks {
     first: u32,
     /// 1 + the owner; 0: none. Written under the zone lock.
     owners: Box<[AtomicU32]>,
-    /// By CPU and zone, the CPU's blocks that have fragments in the store. Under the zone lock.
+    /// Blocks with fragments in the store, by the CPU that owns them and by zone. Under the zone
+    /// lock.
     fragmented: Grid<List>,
     /// The links of these lists, a record for each block; its `head` is set while it is on a list.
     links: Frames,

@@ -145,7 +145,7 @@ impl<S: Store> Rcu<S> {
         true
     }
 
-    /// After a grace period: waits for the end of the operation under way, if there is one, which
+    /// Waits, after a grace period, for the end of the operation under way, if there is one, which
     /// is the last that may use the old lists.
     fn wait_for_end(&self, cpu: CpuId) {
         let Some(owner) = self.owners.get(cpu) else { return };
@@ -158,8 +158,8 @@ impl<S: Store> Rcu<S> {
         }
     }
 
-    /// After the fence: the operation under way, if there is one, is the last that may use the old
-    /// lists. Waits a while for its end.
+    /// Returns the condition after a fence: the operation under way, if there is one, is the last
+    /// that may use the old lists. Waits a while for its end.
     fn wait_for_operation(&self, cpu: CpuId) -> Until {
         let Some(owner) = self.owners.get(cpu) else { return Until::Over };
         let state = owner.state();

@@ -169,7 +169,8 @@ pub struct VmapSetup {
 /// The moment at which frames of a freed area are freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FramesFreed {
-    /// By a purge, which also unmaps the area, after its flush: no access reaches a free frame.
+    /// A purge frees them, which also unmaps the area, after its flush: no access reaches a free
+    /// frame.
     #[default]
     AtPurge,
     /// The free itself, as in the kernel: the caller that frees an area unmaps it and frees its

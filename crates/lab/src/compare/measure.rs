@@ -44,7 +44,7 @@ const DESIGNS: [Design; 10] = [
 #[derive(Debug)]
 pub struct Measurement {
     workloads: Vec<&'static Workload>,
-    /// In the order of the columns; empty: [`DESIGNS`], as far as they can.
+    /// Designs in the order of the columns; empty: [`DESIGNS`], as far as they can.
     designs: Vec<Design>,
 }
 

@@ -19,8 +19,8 @@ pub enum Medium {
     Markdown,
 }
 
-/// By our rule first what the comparison comes to; then the tables of all workloads, with the
-/// statistics asked for, and what their marks mean.
+/// Renders the conclusion first, by our rule; then the tables of all workloads, with the statistics
+/// asked for, and the meaning of their marks.
 pub fn render(comparison: &Comparison, stats: &[Stat], medium: Medium) -> String {
     let mut text = String::new();
     if comparison.rule == Rule::Ours {

@@ -12,9 +12,9 @@ use crate::report::document::ResultRow;
 const THREADS_P: f64 = 0.10;
 /// Ours, after correction for the number of comparisons.
 const OURS_P: f64 = 0.05;
-/// By how many percent the medians of two runs of one program differ, though the samples of each
-/// are alike: where its memory lies, and what else the machine does, is new in each run. So ranks
-/// tell two runs apart with any confidence, and the difference is none of the program's.
+/// Percent by which the medians of two runs of one program differ, though the samples of each are
+/// alike: where its memory lies, and what else the machine does, is new in each run. So ranks tell
+/// two runs apart with any confidence, and the difference is none of the program's.
 pub const RUNS_PERCENT: f64 = 3.0;
 /// Half-width, in standard deviations, of the intervals that mmtests compares since 2024.
 const HALF_WIDTH: f64 = 1.96;

@@ -25,7 +25,7 @@ pub enum Stat {
 }
 
 impl Stat {
-    /// Those of an mmtests table, in its order.
+    /// The statistics of an mmtests table, in its order.
     pub const MMTESTS: [Stat; 6] =
         [Stat::Min, Stat::Mean, Stat::Stddev, Stat::Coeffvar, Stat::Max, Stat::Bamean];
 

@@ -25,7 +25,7 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// By our rule; `None` where the figure is neither good nor bad, or has no samples.
+    /// The finding by our rule; `None` where the figure is neither good nor bad, or has no samples.
     pub fn of(verdict: &Verdict) -> Option<Self> {
         verdict.p?;
         let (low, high) = verdict.interval_percent.unwrap_or((f64::NEG_INFINITY, f64::INFINITY));

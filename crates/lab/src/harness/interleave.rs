@@ -151,7 +151,7 @@ struct Rounds<'r, const M: usize> {
     barrier: SpinBarrier,
     /// Units per window of each contender, once known.
     units: Vec<AtomicU64>,
-    /// By seat, in the order of the windows.
+    /// Samples by seat, in the order of the windows.
     windows: Mutex<Vec<Vec<[f64; M]>>>,
     /// The contender whose window it is, for the drainer.
     current: AtomicUsize,

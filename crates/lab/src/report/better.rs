@@ -12,7 +12,7 @@ pub enum Better {
 }
 
 impl Better {
-    /// By how many percent `new` is better than `base`, by mmtests' convention: positive is better.
+    /// Percent by which `new` is better than `base`, by mmtests' convention: positive is better.
     /// `None` where there is no such figure.
     pub fn percent(self, new: f64, base: f64) -> Option<f64> {
         if new == base && self != Better::Neither {

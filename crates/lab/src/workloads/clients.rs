@@ -6,7 +6,7 @@ pub enum Clients {
     /// The workload's usual numbers; for touch and pft those of mmtests: see [`auto`].
     #[default]
     Auto,
-    /// These, ascending.
+    /// The given numbers, ascending.
     These(Vec<usize>),
 }
 

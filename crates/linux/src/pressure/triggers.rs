@@ -54,7 +54,7 @@ pub(super) enum Woken {
 }
 
 impl Triggers {
-    /// Those that the kernel allows.
+    /// Makes the triggers that the kernel allows.
     pub fn new(sources: &Sources, policy: &Policy) -> Self {
         let stalls = sources.stalls.iter().filter_map(|file| stall(file));
         let groups = sources.groups.iter().flat_map(|group| match group.version {

@@ -277,8 +277,8 @@ impl Watcher {
         done.given_back_bytes
     }
 
-    /// Of a depot in use: pageblocks that were free all the while, as far as they still have
-    /// memory.
+    /// Gives back pageblocks of a depot in use that were free all the while, as far as they still
+    /// have memory.
     fn give_surplus(&mut self, depot: &Depot, free_min: u64) -> u64 {
         let whole = free_min / u64::from(PAGEBLOCK_PAGES);
         let surplus = whole.saturating_sub(Reporting::of(depot).counts().reported);

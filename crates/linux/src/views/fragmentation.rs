@@ -40,10 +40,10 @@ pub struct FragmentationMap {
     pub whole: u64,
     /// Number of these that evacuate.
     pub evacuating: u64,
-    /// Of these, with unmovable pages though they are of another mobility.
+    /// Number of these with unmovable pages though they are of another mobility.
     pub tainted: u64,
-    /// By order: the share of free pages, from 0 to 1, that lies in smaller blocks and so cannot
-    /// serve it (the kernel's `unusable_index`).
+    /// Share of free pages, from 0 to 1, that lies in smaller blocks and so cannot serve an order,
+    /// by order (the kernel's `unusable_index`).
     pub unusable: Vec<f64>,
 }
 

@@ -27,7 +27,7 @@ pub(super) struct FreeBlocks {
 }
 
 impl FreeBlocks {
-    /// Those of a zone; `None` when there is no such zone.
+    /// The free blocks of a zone; `None` when there is no such zone.
     pub fn of(depot: &Depot, zone: ZoneId) -> Option<Self> {
         let frames = depot.raw().frames();
         let mut counted = FreeBlocks::default();

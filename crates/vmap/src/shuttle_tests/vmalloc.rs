@@ -26,7 +26,7 @@ const BASE: usize = 512 * PAGE;
 /// Frames that no allocator has: those of `vmap` and `vm_map_ram`.
 const FOREIGN: u32 = 1 << 20;
 
-/// By page: the frame that is mapped there, and by frame: how often it is.
+/// The frame that is mapped at each page, and the number of mappings of each frame.
 struct State {
     mapped: Vec<Option<u32>>,
     aliases: Vec<u32>,

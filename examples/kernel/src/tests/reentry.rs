@@ -25,7 +25,7 @@ const NMI_PERIOD_US: u64 = 500;
 const HANDLERS_PER_STEPS: u64 = 32;
 /// One trap in this many allocates itself.
 const STEPS_PER_USE: u64 = 16;
-/// For handlers: they may not wait, and may use reserves.
+/// Flags of handlers: they may not wait, and may use reserves.
 const HANDLER: Flags = Flags::UNMOVABLE.atomic();
 
 static HANDLERS: AtomicU64 = AtomicU64::new(0);

@@ -14,8 +14,8 @@ use crate::report::{Report, table};
 /// The name of the workload.
 pub const NAME: &str = "drain";
 
-/// By the metrics of [`busy::METRICS`]; first those of an owner that works in pairs, then of one
-/// that works in bursts.
+/// Names and units of the metrics of [`busy::METRICS`]; first those of an owner that works in
+/// pairs, then of one that works in bursts.
 const PAIRS: [Metric; busy::METRICS] = [
     ("owner_ns", "ns"),
     ("owner_p50_ns", "ns"),

@@ -18,7 +18,7 @@ use crate::workloads::shape::Shape;
 /// `realloc_ns`, `whole_share`, `gib_ranges`, `tainted_share`.
 pub const METRICS: usize = 4;
 
-/// Of the free frames, in percent, how many a round reallocates.
+/// Percent of the free frames that a round reallocates.
 const REALLOCATED_PERCENT: u64 = 10;
 
 /// Frames that are copied out of what is held before the first of them is freed. What is held does

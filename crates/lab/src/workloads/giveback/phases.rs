@@ -54,7 +54,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Of a thread: it has done its part of a stage, and waits for the next.
+    /// Tells that a thread has done its part of a stage, and waits for the next.
     fn reached(&self, stage: u32) {
         let mut state = self.state.lock().expect("no thread panics with it");
         state.1 += 1;

@@ -9,7 +9,7 @@ use crate::workloads::Settings;
 /// The workload of all rows.
 pub const NAME: &str = "giveback";
 
-/// Of what the program no longer uses, the share that is no longer present.
+/// The share of the memory that the program no longer uses, and that is no longer present.
 const SHARE: Metric = ("given_back_share", "1");
 const PEAK: Metric = ("peak_bytes", "bytes");
 const FREED: Metric = ("freed_bytes", "bytes");

@@ -192,7 +192,7 @@ impl<A: Allocator> Churn<A> {
         while held.pages() > goal && self.shrink(held, CACHE) {}
     }
 
-    /// After the last round: what is left, once every seat has shrunk its page cache.
+    /// Looks at what is left after the last round, once every seat has shrunk its page cache.
     fn finish(&self, seat: usize) {
         self.shrink_cache(&mut lock(&self.held[seat]));
         self.barrier.wait();

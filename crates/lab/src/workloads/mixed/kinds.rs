@@ -62,7 +62,7 @@ pub struct Stock {
     group_pages_max: u32,
     /// Blocks that die alone.
     alone: Vec<Sized>,
-    /// Those that die together.
+    /// Groups of blocks that die together.
     groups: VecDeque<Vec<Sized>>,
 }
 

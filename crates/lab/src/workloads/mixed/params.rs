@@ -7,9 +7,9 @@ use pagedepot::Mobility;
 pub struct Kind {
     pub name: &'static str,
     pub mobility: Mobility,
-    /// Of the memory that is held in the end, how much is of this kind, in percent.
+    /// Percent of the memory held in the end that is of this kind.
     pub held_percent: u64,
-    /// Of its pages, how many a round replaces, in percent.
+    /// Percent of its pages that a round replaces.
     pub replaced_percent: u64,
     /// Percent by which the kind grows in the first half of a round, to shrink again in the second.
     pub surge_percent: u64,

@@ -23,7 +23,7 @@ use crate::report::{Report, table};
 const OPS: Metric = ("ops_per_s", "1/s");
 const EFFICIENCY: Metric = ("efficiency", "");
 const LOCK_WAIT: Metric = ("lock_wait_share", "");
-/// With `--drains`: how many there were, which may be fewer than the param of this name asks for.
+/// Number of drains with `--drains`, which may be fewer than the param of this name asks for.
 const DRAINS: Metric = ("drains_per_s", "1/s");
 const EVENTS: Metric = ("events_per_host_s", "1/s");
 const HOST: Metric = ("host_s", "s");

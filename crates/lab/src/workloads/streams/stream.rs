@@ -158,7 +158,7 @@ pub struct Reuse {
     /// Reuse distances, in bytes written: median, and the 90th percentile.
     pub median_bytes: f64,
     pub p90_bytes: f64,
-    /// Of the buffers used again, the percentage that another CPU had freed.
+    /// Percent of the buffers used again that another CPU had freed.
     pub crossed_percent: f64,
 }
 

@@ -185,7 +185,7 @@ impl Descriptor {
         }
     }
 
-    /// Of the sequence that `operation` ends with, this time and the next.
+    /// The descriptors of the sequence that `operation` ends with, this time and the next.
     fn of(area: Area, mut operation: impl FnMut()) -> Self {
         let mut last = || {
             operation();

@@ -70,7 +70,7 @@ pub struct Done {
     pub aborts: u64,
     /// Preemptions and interrupts.
     pub disturbances: u64,
-    /// By task, the time that it waited for locks.
+    /// Time that each task waited for locks.
     pub waited_ps: Vec<u64>,
     /// The waits for lines, most time first.
     pub fights: Vec<Fought>,
