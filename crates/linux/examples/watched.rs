@@ -1,5 +1,5 @@
 //! Measures what it costs a program to be watched: a page allocated and freed again and again,
-//! while nothing is published, while nobody looks at what is, and while `pagedepot top` looks.
+//! while nothing is published, while no reader looks at it, and while `pagedepot top` looks.
 //!
 //! `cargo run --release -p pagedepot-linux --example watched --features publish [PAIRS]`
 #![forbid(unsafe_code)]

@@ -15,7 +15,7 @@
 //! requested as any caller would: that drains, calls callbacks, and compacts. It is freed past the
 //! caches and removed. Another request may be faster, so that is tried a few times.
 //!
-//! # Two who ask
+//! # Two callers
 //! The program sets a ceiling, and a [monitor](crate::pressure) one that follows the limit of the
 //! container. The lower of them is in force ([`Caps`](crate::withheld::Caps)).
 
@@ -164,7 +164,7 @@ impl<'d> Ceiling<'d> {
     }
 }
 
-/// A ceiling, and who asks for it.
+/// A ceiling, and the caller that sets it.
 #[derive(Clone, Copy)]
 enum Cap {
     Program(usize),

@@ -1,4 +1,4 @@
-//! Requests that wait for pages: who is told when pages come to the store.
+//! Requests that wait for pages, and the one that is told when pages come to the store.
 //!
 //! # Vocabulary
 //! * *waiter*: a request that found no page and is in the queue until it has one or gives up.

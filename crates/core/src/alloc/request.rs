@@ -14,7 +14,7 @@ pub(crate) struct Request {
     pub node: NodeId,
 }
 
-/// The frames that will do.
+/// Frames that satisfy a request.
 #[derive(Clone, Copy)]
 pub(crate) enum Want {
     Block(Order),

@@ -93,7 +93,7 @@ use crate::sync::total::{ASKS, SHELVES};
 const CLOSED: u64 = 1 << 63;
 /// The bit that tells a drainer's gate from one that is disabled.
 const TICKET: u64 = 1 << 62;
-/// Each ticket is so much more than the one before.
+/// Difference of two successive tickets.
 const NEXT_TICKET: u64 = 4 << 32;
 /// The bits of a closed gate that say what comes after.
 const AFTER: u64 = 3 << 32;

@@ -27,10 +27,10 @@ const HAND_OPERATIONS: u64 = 1023;
 /// Free pages when the turn of a hand began, if it did not begin where the zone does.
 pub const NO_TURN: u64 = u64::MAX;
 
-/// A CPU's part in a zone.
+/// The state of a CPU for one zone, besides its front words.
 ///
-/// The first line is what a drain of order 0 changes: after one, the owner's next slow path misses
-/// it once, and of its own nothing else but the list beside it.
+/// A drain of order 0 writes the first cache line and the list of magazines beside it. So the
+/// owner's next slow path misses these two lines, and no other line of its own.
 #[repr(C, align(128))]
 pub struct Pcp {
     /// Frames on their way between owners.
@@ -87,28 +87,30 @@ pub struct Accounts {
     /// Versions of the shelves when `shelf_hand` passed them last: a shelf that has the same
     /// version is cold.
     pub shelves_seen: [AtomicU64; SHELVES],
-    /// Pageblock at which the next search of the store begins, by mobility. What takes whole
-    /// pageblocks has a place of its own: it would lead the others away from those they are
-    /// filling.
+    /// Pageblock at which the next search of the store begins, by mobility.
     hints: [AtomicU32; Mobility::COUNT],
+    /// Pageblock at which the next search for whole pageblocks begins. It is a hint of its own: it
+    /// would lead other searches away from the pageblocks that they are filling.
     whole_hint: AtomicU32,
     /// The pageblock that the CPU looks at next, to see whether it should evacuate.
     pub hand: AtomicU32,
     /// Pageblocks that the hand has seen on this turn, packed.
     pub hand_seen: AtomicU64,
-    /// Free pages of the zone, and pageblocks healed, when this turn began; or [`NO_TURN`].
+    /// Free pages of the zone when this turn of the hand began, or [`NO_TURN`].
     pub hand_free: AtomicU64,
+    /// Pageblocks of the zone that had become whole when this turn began.
     pub hand_healed: AtomicU32,
-    /// Steps so far; and the zone's free pages at the last fourth step, and at the one before.
+    /// Steps of the hand so far.
     pub hand_steps: AtomicU32,
+    /// Free pages of the zone at the last fourth step of the hand, and at the fourth step before.
     pub hand_free_before: [AtomicU64; 2],
-    /// Pages that this CPU has moved to the store, less those from it, at the last looks.
+    /// Pages that this CPU had moved to the store, less those from it, at the same two steps.
     pub hand_moved_before: [AtomicU64; 2],
-    /// Calls so far, rests included.
+    /// Calls of the hand so far, rests included.
     pub hand_calls: AtomicU32,
-    /// The fewest magazines that each shelf of order 0 had since the last window of calls ended,
-    /// and how many of those that were spare in it are still to be returned.
+    /// The fewest magazines that each shelf of order 0 had in the present window of calls.
     shelf_least: [AtomicU32; Mobility::COUNT],
+    /// Magazines of each shelf that were spare in the last window and are still to be returned.
     spare: [AtomicU32; Mobility::COUNT],
     /// Calls that the hand rests for.
     pub hand_rest: AtomicU32,

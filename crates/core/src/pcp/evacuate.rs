@@ -16,7 +16,7 @@
 //! The argument why a tag may change while frames are held or cached is in `store/section.rs`. How
 //! many pageblocks evacuate is in `zone/evacuation.rs`.
 //!
-//! # Who marks
+//! # Marking
 //! Each CPU has a hand per zone. Its slow paths move it by 16 pageblocks, at a refill and when an
 //! allocation finds that its fronts have counted 1023 operations since: a loop that finds
 //! everything in its fronts heals, too. Frees do not move it. While memory is only freed, no free

@@ -144,8 +144,8 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
     /// empty. Returns the newest; `None`: the front has changed. See
     /// [`word`](crate::front::word).
     ///
-    /// Slots of magazines in a word change under whoever copies them. So both leave the word first,
-    /// and come back with what they then hold, unless the CPU has got others meanwhile.
+    /// Slots of magazines in a word change while they are copied. So both magazines leave the word
+    /// first, and come back with what they then hold, unless the CPU has got others meanwhile.
     #[cold]
     pub fn divide(&self, (empty, full): (MagazineIndex, MagazineIndex)) -> Option<Pfn> {
         let Exchange { share, front, word } = *self;
@@ -156,7 +156,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
         if !share.replace(front, word, left) {
             return None;
         }
-        // One for the block that it serves itself.
+        // Plus one for the block that this call returns.
         share.pcp.count_operations(word.operations() + 1);
         count(&share.pcp.counters.exchanges, 1);
         let (from, to) = (share.blocks().magazine(full), share.blocks().magazine(empty));
@@ -196,7 +196,7 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
         }
         let (front, word) = (self.front, self.word);
         let rounds_max = front.class.rounds();
-        // To divide them is the slow path's.
+        // Only the slow path divides magazines.
         if word.rounds() == 0 && word.divisible(rounds_max).is_some() {
             return None;
         }
@@ -251,8 +251,8 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
     /// handed over: the next drain or decay takes it.
     ///
     /// Neither `high` nor the gate is looked at, as [`Share::shelve`] does. The one can have fallen
-    /// only since [`Share::has_room`] was asked, and the next slow path sees it. Who has
-    /// disabled the CPU meanwhile waits for the caller's guard, and takes the shelf afterwards.
+    /// only since [`Share::has_room`] was asked, and the next slow path sees it. A caller that
+    /// disables the CPU meanwhile waits for this caller's guard, and takes the shelf afterwards.
     fn set_aside(&self, full: MagazineIndex) {
         let (share, class, mobility) = (self.share, self.front.class, self.front.mobility);
         let (blocks, shelf) = (share.blocks(), share.pcp.shelf(class, mobility));

@@ -3,13 +3,14 @@
 //! # Theory
 //! A slow path reads the front word outside any sequence, prepares a magazine that it alone owns,
 //! and installs it by one compare-and-store, which fails if the word, the CPU or the gate has
-//! changed. Before the install it touches nothing of the front's magazines; what the install
-//! pushes out of the word is its own from then on. So is the front's second empty magazine, which
-//! a refill takes out of the word by a compare-and-store of its own, to fill it. The word it
-//! compared may have changed and changed back in between: it then means the same again (the
-//! magazines named in it are the front's, with so many rounds), and nothing else was read. That is
-//! why a full previous magazine is swapped in and popped from in two steps: its slots may not be
-//! read before the install, and after it they are everybody's on this CPU.
+//! changed. Before the install it touches nothing of the front's magazines. Magazines that the
+//! install pushes out of the word belong to the slow path from then on. So does the front's second
+//! empty magazine, which a refill takes out of the word by a compare-and-store of its own, to fill
+//! it. The word may change and change back between the read and the install. It then means the same
+//! again (the magazines named in it are the front's, with so many rounds), and the slow path has
+//! read nothing else. Therefore a full previous magazine is swapped in and popped from in two
+//! steps: before the install its slots may not be read, and after it any code of this CPU may pop
+//! them.
 //!
 //! Worst case of one call, besides the search of the store: one magazine filled, two emptied, one
 //! shelved; or, of orders 4 to 8, four filled, of which three are shelved, two emptied: at most 3 *
@@ -25,7 +26,7 @@ use crate::front::{Here, WordOffset};
 /// some lost races; a CPU whose sequences never commit must not hang.
 pub const ATTEMPTS_MAX: u32 = 16;
 
-/// A front, named by what it caches and where.
+/// Names a front: the blocks that it caches, and its CPU, context and zone.
 #[derive(Clone, Copy)]
 pub struct Front {
     pub here: Here,

@@ -51,8 +51,8 @@ impl<C: Cpus> Share<'_, '_, C> {
         Some(found)
     }
 
-    /// An empty magazine that costs no frame, and no other CPU one of its own; the caller charges
-    /// this CPU with it.
+    /// Takes an empty magazine of this CPU's own, without carving a frame or taking one from
+    /// another CPU. The caller charges this CPU with it.
     #[inline]
     pub fn empty_at_hand(&self) -> Option<MagazineIndex> {
         let own = &self.caches.pcps.shared(self.cpu).empties;

@@ -11,8 +11,9 @@ use crate::sync::stack::Links;
 use crate::sync::{count, prefetch_write};
 
 impl<C: Cpus> Share<'_, '_, C> {
-    /// Empties all front words of a CPU in a zone, and calls `with` with each magazine that was in
-    /// one, which is the caller's then. Only for the holder of the closed gate, after the fence.
+    /// Empties all front words of a CPU in a zone, and calls `with` with each magazine of these
+    /// fronts, which the caller owns from then on. Only the holder of the closed gate may call
+    /// this, after the fence.
     pub fn take_fronts(&self, mut with: impl FnMut(Part)) {
         self.caches.pcps.used_fronts(self.cpu, self.zone_id).for_each(|(front, cell, word)| {
             count(&self.pcp.counters.hits, word.operations());

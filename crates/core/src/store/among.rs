@@ -10,17 +10,18 @@ use crate::frame::{Mobility, Order, Pfn, ZoneId};
 /// The preference among frames for an unmovable one; lower is better.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// It could not have become whole anyway.
+    /// The pageblock serves unmovable requests already, so it could not have become whole.
     Unmovable,
-    /// Better one that holds nothing than a mixed one.
+    /// Every frame of the pageblock is free.
     Whole,
+    /// The pageblock serves movable blocks, among which an unmovable frame would be mixed.
     Mixed,
 }
 
 impl Bitmap<'_> {
-    /// Takes an unmovable frame of the zone from the pageblocks that lie in `frames`, or where none
-    /// does, from those that `frames` lie in, which have others, too. `None`: there is none, or
-    /// another caller was faster.
+    /// Takes an unmovable frame of the zone from the pageblocks that lie in `frames`. If no
+    /// pageblock lies in `frames`, takes one from the pageblocks that contain `frames`, whose other
+    /// frames may be taken, too. `None`: there is no such frame, or another caller took it first.
     ///
     /// O(frames / 512): one load per 64 pageblocks, and one per pageblock with a free frame up to
     /// the first unmovable one.

@@ -262,10 +262,10 @@ impl<'m> Store<'m> {
             let length = CHUNK_BLOCKS.min((want - asked) as usize);
             asked += length as u32;
             let got = backing.take(request, &mut chunk[..length]);
-            // More than were asked for were not written: only a broken backing says so.
+            // Only a broken backing returns more than this: the list has no room for more.
             let got = got.min(length);
-            // Magazines are emptied from the top: what the backing named first goes there last.
-            // Most are of the pageblock of the one before, of which this need not be asked again.
+            // Magazines are emptied from the top, so the block that the backing named first goes in
+            // last. Most blocks lie in the pageblock of the one before, whose tag is known.
             let mut accepted = None;
             for block in chunk[..got].iter().rev() {
                 let (pfn, mobility) = (block.pfn(), block.mobility());

@@ -144,7 +144,7 @@ impl Pass {
         }
     }
 
-    /// Whether pageblocks with this tag are.
+    /// Whether a search of this pass takes frames from pageblocks with this tag.
     pub fn selects(self, tag: Tag, wanted: &Wanted<'_>) -> bool {
         let is_ours = tag.serves(wanted.zone);
         match self {
@@ -154,8 +154,9 @@ impl Pass {
                 tag.of_the_rest().settled() == wanted.tag()
             }
             Pass::Akin => is_ours && tag.of_the_rest().mobility().is_akin(wanted.mobility),
-            // The last of all takes those of the wanted mobility, too: one that was whole when the
-            // pass for partly used ones came by is not when the one for whole ones does.
+            // The last pass also takes from pageblocks of the wanted mobility: one may have been
+            // whole when the pass for partly used pageblocks came by, and partly used when the pass
+            // for whole ones did.
             Pass::Near(_)
             | Pass::Whole(_)
             | Pass::Pair(_)

@@ -12,7 +12,7 @@
 //! 5. while some evacuate, those with carved frames, which can never be whole; then those that
 //!    evacuate, which are then settled;
 //! 6. whole ones, retagged if they were of another mobility (which needs a claim of all 512 frames,
-//!    so that nobody can hold one of them);
+//!    so that no caller can hold one of them);
 //! 7. for unmovable and reclaimable blocks, partly used ones of each other's;
 //! 8. anything of the zone, for these first what is mixed already; unless the search may not mix.
 //!

@@ -121,7 +121,7 @@ impl<'m> Section<'m> {
     /// Writes the metadata of a section without memory to `place`.
     ///
     /// # Safety
-    /// `place` is valid for writes, aligned, and nobody else's.
+    /// `place` is valid for writes, aligned, and used by this caller alone.
     pub unsafe fn init(place: *mut Self, marks: Marks<'m>) {
         // Field by field, and each field in one run: the section is too large for a stack, and a
         // 64 GiB depot writes 2 MiB here.
@@ -486,7 +486,7 @@ impl<'m> Section<'m> {
 
     /// Claims frames like [`claim`](Self::claim), none of which is in an entire pageblock.
     ///
-    /// All words are read first: a claim that cannot succeed then disturbs nobody. The words are
+    /// All words are read first: a claim that cannot succeed then writes nothing. The words are
     /// cleared in ascending order; where one has lost a frame meanwhile, those cleared are set
     /// again. Two claims of the same range cannot both fail for each other's sake alone: the one
     /// that clears the lowest common word goes on.
@@ -564,8 +564,8 @@ impl<'m> Section<'m> {
         doubled
     }
 
-    /// Puts frames that were not memory before into the words: those who will take them take
-    /// small blocks, as far as can be known.
+    /// Puts frames that were not memory before into the words: later requests are expected to take
+    /// small blocks.
     pub fn put_new(&self, start: u32, frames: u32) {
         self.put_each(start, frames, |_, _| (), |_| ());
     }

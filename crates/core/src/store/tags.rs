@@ -6,13 +6,13 @@ use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::sync::prim::{AtomicU32, Ordering};
 
-/// Evacuation counters of a zone, which policies read. Relaxed, all: what policies read.
+/// Evacuation counters of a zone. All accesses are Relaxed: only policies read them.
 struct OfZone {
     /// Pageblocks that evacuate.
     evacuating: AtomicU32,
     /// Number of evacuating pageblocks that became whole; wraps around.
     healed: AtomicU32,
-    /// Not 0: blocks of several frames were searched for of late.
+    /// Not 0 after a search for blocks of several frames, until a hand has ended its turn.
     larger: AtomicU32,
 }
 

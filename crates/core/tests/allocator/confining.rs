@@ -2,7 +2,7 @@
 //!
 //! 1. Where blocks can be moved, unmovable ones lie in as few pageblocks as hold them.
 //! 2. Every block keeps its contents; none is lost, or in two places, whatever the mover does and
-//!    whoever allocates and frees beside it.
+//!    however many threads allocate and free beside it.
 //! 3. A request is served as before where moving is in vain, and soon moves no more.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -9,7 +9,7 @@ const SURE_PERCENT: i64 = 60;
 pub struct Usage {
     /// Pages given to the allocator.
     managed: AtomicI64,
-    /// Pages that requests hold or ask for, or that nobody can have.
+    /// Pages that requests hold or ask for, or that no request can have.
     used: AtomicI64,
     /// Number of times that the use has grown beyond what requests of order 0 may rely on, or pages
     /// were out of reach.

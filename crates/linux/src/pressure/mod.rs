@@ -24,8 +24,8 @@
 //!
 //! # What protects, and what helps
 //! A program in a memory cgroup is killed as soon as it exceeds the limit and the kernel finds
-//! nothing to drop. Memory is allocated faster than any monitor can look, so looking alone protects
-//! nobody.
+//! nothing to drop. Memory is allocated faster than any monitor can look, so looking alone does not
+//! protect it.
 //!
 //! | | protects | helps |
 //! |---|---|---|

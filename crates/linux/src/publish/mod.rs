@@ -35,11 +35,11 @@
 //!
 //! # What it costs the program
 //! A thread, which sleeps in the kernel (inotify) until a reader *opens* the file. It then writes
-//! one snapshot and sleeps again: a reader opens the file anew for each look. While nobody looks,
+//! one snapshot and sleeps again: a reader opens the file anew for each look. Without a reader
 //! nothing runs.
 //!
 //! # What a reader can do
-//! Whoever may open the file runs as the same user (or as root), and could as well stop or trace
+//! A process that may open the file runs as the same user (or as root), and could as well stop or trace
 //! the program. The file still gives little away to mistakes: neither side maps it, so no
 //! truncation ends in `SIGBUS`; the program reads nothing of it but a request, whose only kinds are
 //! drains; and what a reader finds is checked ([`ReadError`]).

@@ -1,4 +1,4 @@
-//! Whether a process is the one that it was.
+//! Tells a process from a later one with the same process id.
 
 use std::fs;
 

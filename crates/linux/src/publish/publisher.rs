@@ -1,4 +1,4 @@
-//! The side of the program: a thread that sleeps until a reader opens the file.
+//! Publishes statistics: a thread that sleeps until a reader opens the file.
 
 use std::fs::{self, File};
 use std::io::{self, PipeReader, PipeWriter};

@@ -1,4 +1,4 @@
-//! The side of who looks.
+//! Reads the statistics that another process publishes.
 
 use std::fs::File;
 use std::io::ErrorKind;

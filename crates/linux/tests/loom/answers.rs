@@ -67,7 +67,7 @@ fn two_requests_are_answered() {
     requests_are_answered(2);
 }
 
-/// The model sees a monitor that wakes nobody.
+/// Checks that the model sees a monitor that wakes no request.
 #[test]
 #[should_panic(expected = "deadlock")]
 fn an_answer_must_wake() {

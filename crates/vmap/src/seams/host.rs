@@ -22,22 +22,22 @@ pub unsafe trait Host: Sync {
     /// The CPU that runs this, or any number that spreads callers: a hint.
     fn cpu(&self) -> Option<CpuId>;
 
-    /// Allocates a block, as [`Allocator::alloc`].
+    /// Allocates a block, as [`Allocator::alloc`] does.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Allocator::alloc`].
     fn alloc_block(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError>;
 
-    /// Allocates up to `out.len()` single frames, at least one, as [`Allocator::alloc_many`].
+    /// Allocates up to `out.len()` single frames, at least one, as [`Allocator::alloc_many`] does.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Allocator::alloc_many`].
     fn alloc_frames(&self, flags: Flags, out: &mut [Pfn]) -> Result<usize, AllocError>;
 
-    /// Frees blocks, as [`Allocator::free_many`]. Must not wait for a purge.
+    /// Frees blocks, as [`Allocator::free_many`] does. Must not wait for a purge.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Allocator::free_many`].
     ///
     /// # Safety
     /// The blocks came from this host, or from [`split_block`](Host::split_block) of such a block.
