@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// From the ground up: a room uses those before it.
+/// Rooms from the ground up: a room uses those before it.
 const LAYERS: [&str; 14] = [
     "sync",
     "frame",

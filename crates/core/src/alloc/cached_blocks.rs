@@ -8,7 +8,7 @@ use crate::pcp::Pcps;
 use crate::sync::prim::Ordering;
 use crate::sync::stack::Links;
 
-/// See the module. Beside a CPU that runs, what a visit finds may be stale.
+/// The magazines that CPUs cache. Beside a CPU that runs, what a visit finds may be stale.
 pub(crate) struct CachedBlocks<'a, 'm>(pub &'a Pcps<'m>);
 
 impl CachedBlocks<'_, '_> {

@@ -8,9 +8,9 @@ use crate::store::device::Reports;
 use crate::store::tags::Evacuations;
 use crate::sync::prim::AtomicU64;
 
-/// What changes, rarely, and belongs to no zone and no CPU. In the metadata rather than in
-/// [`Allocator`], which so never changes: a loop that borrows one may keep its fields in registers
-/// over all its calls.
+/// The state that changes, rarely, and belongs to no zone and no CPU. In the metadata rather than
+/// in [`Allocator`], which so never changes: a loop that borrows one may keep its fields in
+/// registers over all its calls.
 pub(crate) struct Globals<'m, C> {
     pub pcps: PcpsState<'m>,
     pub last_resort: LastResort<'m>,

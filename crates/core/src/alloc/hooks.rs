@@ -12,14 +12,14 @@ use crate::frame::pageblock::Tag;
 use crate::frame::{LinearMap, Order, PageSize, Pfn};
 use crate::pcp::Caches;
 
-/// What the configuration asks for at these moments.
+/// Options of the configuration that apply at these moments.
 pub(crate) struct Options {
     pub(super) checks: Checks,
     pub linear_map: Option<LinearMap>,
     pub page_size: PageSize,
 }
 
-/// See the module.
+/// The work on blocks and their checks.
 pub(crate) struct Hooks<'a, 'm, C> {
     pub caches: &'a Caches<'m, C>,
     pub options: &'a Options,

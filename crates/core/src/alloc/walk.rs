@@ -11,7 +11,7 @@ use crate::front::{Here, WordOffset};
 use crate::pcp::{Caches, Mode, NO_ZONE, Scope, Terms};
 use crate::zone::Reserve;
 
-/// See the module.
+/// A walk over the zones that a request may use.
 pub(crate) struct Walk<'a, 'm, C> {
     pub caches: &'a Caches<'m, C>,
 }

@@ -38,7 +38,7 @@ impl Compaction {
         Compaction { target, moves_max: u64::MAX, looks_max: u64::MAX, drain: Mode::Full }
     }
 
-    /// Until the zone has `count` whole pageblocks, those included that it has already.
+    /// Compacts until the zone has `count` whole pageblocks, those included that it has already.
     pub const fn pageblocks(count: u32) -> Self {
         Self::new(Target::Pageblocks(Some(count)))
     }

@@ -64,7 +64,7 @@ pub(super) struct Confining {
     deferred: AtomicU32,
     /// Failures in a row, up to [`FAILURES_MAX`].
     failures: AtomicU32,
-    /// By [`PageblockKind`]: the pageblock where the next look begins.
+    /// Pageblock at which the next look begins, by [`PageblockKind`].
     from: [AtomicU32; 2],
 }
 
@@ -79,12 +79,12 @@ pub(super) enum PageblockKind {
 }
 
 impl Confining {
-    /// Where a look begins.
+    /// Pageblock at which a look begins.
     pub fn from(&self, kind: PageblockKind) -> u32 {
         self.from[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// Where the next one does.
+    /// Sets the pageblock at which the next look begins.
     pub fn go_on_at(&self, kind: PageblockKind, pageblock: u32) {
         self.from[kind as usize].store(pageblock, Ordering::Relaxed);
     }

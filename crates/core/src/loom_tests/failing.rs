@@ -335,8 +335,8 @@ fn whole_huge_moves_uncounted() {
 
 /// Two pairs of frames are free, and no four in a row. One thread searches for four, and another
 /// frees the pair between: it sees no note, and then the search notes that there are no four. Until
-/// the search looks again, a second request passes by four frames that no caller holds. One of the two
-/// gets them all the same: the search that looks again removes its note and finds them.
+/// the search looks again, a second request passes by four frames that no caller holds. One of the
+/// two gets them all the same: the search that looks again removes its note and finds them.
 fn noted_as_lacking() {
     // All of the first pageblock is held: searches begin there, whatever is noted.
     let first = Order::PAGEBLOCK.frames();

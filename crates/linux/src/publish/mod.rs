@@ -39,8 +39,8 @@
 //! nothing runs.
 //!
 //! # What a reader can do
-//! A process that may open the file runs as the same user (or as root), and could as well stop or trace
-//! the program. The file still gives little away to mistakes: neither side maps it, so no
+//! A process that may open the file runs as the same user (or as root), and could as well stop or
+//! trace the program. The file still gives little away to mistakes: neither side maps it, so no
 //! truncation ends in `SIGBUS`; the program reads nothing of it but a request, whose only kinds are
 //! drains; and what a reader finds is checked ([`ReadError`]).
 

@@ -294,7 +294,7 @@ impl Lines {
     }
 
     /// Whether the CPU shares a line that a load of it fetched so lately that the store was in
-    /// sight then. Nobody has asked for the line since.
+    /// sight then. No CPU has asked for the line since.
     fn is_fetched_to_write(&self, at: usize, cpu: usize, now: u64, costs: &Costs) -> bool {
         let line = &self.table[at];
         line.owner == NO_CPU

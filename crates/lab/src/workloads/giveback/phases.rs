@@ -28,7 +28,7 @@ const PAGE_BYTES: usize = 4096;
 pub struct Run {
     pub freed_bytes: u64,
     pub peak_bytes: u64,
-    /// After the rest, and after the request to give back.
+    /// Bytes present after the rest, and after the request to give back.
     pub rested_bytes: u64,
     pub purged_bytes: u64,
     /// Seconds since the program fell asleep, and the bytes present then.
