@@ -131,7 +131,7 @@ typedef struct {
     uint64_t isolated_cpus;
     // CPUs that were asked and have not handed over yet.
     uint64_t pending_cpus;
-    // In fronts of those CPUs, at most: on its way.
+    // Pages in fronts of those CPUs, at most: on their way.
     uint64_t pending_pages;
 } pagedepot_drained_t;
 

@@ -48,9 +48,9 @@ impl Freeing {
 /// The access that is allowed to some bytes.
 #[derive(Clone, Copy)]
 pub(crate) enum Access {
-    /// Nothing: no caller holds them.
+    /// No access: no caller holds the bytes.
     None,
-    /// They can be written; valgrind reports reading them before.
+    /// The bytes can be written; valgrind reports reading them before.
     Undefined,
     /// Everything.
     Defined,

@@ -40,7 +40,7 @@ pub struct pagedepot_drained_t {
     pub isolated_cpus: u64,
     /// CPUs that were asked and have not handed over yet.
     pub pending_cpus: u64,
-    /// In fronts of those CPUs, at most: on its way.
+    /// Pages in fronts of those CPUs, at most: on their way.
     pub pending_pages: u64,
 }
 

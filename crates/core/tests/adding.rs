@@ -22,8 +22,8 @@ fn sections(first: u32, last: u32) -> FrameRange {
     range((first + 1) * SECTION - 512, (last - first) * SECTION + 512)
 }
 
-/// In every interleaving each section is added once or not at all, and a section that was not can
-/// be added afterwards.
+/// Checks that each section is added once or not at all, in every interleaving, and that a section
+/// which was not can be added afterwards.
 #[test]
 fn each_section_is_added_once_or_not_at_all() {
     let end = Instant::now() + soak(Duration::from_millis(500));

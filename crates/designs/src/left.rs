@@ -19,7 +19,7 @@ struct Place<T> {
 }
 
 impl<T> Left<T> {
-    /// So many places with nothing there.
+    /// Makes so many places with nothing there.
     pub fn new(places: usize) -> Self {
         let place =
             || Place { work: Padded(Mutex::new(None)), has_work: Padded(AtomicU32::new(0)) };

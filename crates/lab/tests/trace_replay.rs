@@ -171,7 +171,7 @@ fn check_fidelity(report: &Replayed, path: &Path) {
     }
 }
 
-/// On the recorded machine, and on one that nothing is known of.
+/// Replays on the recorded machine, and on one that nothing is known of.
 #[test]
 fn every_design_replays_the_shipped_trace() {
     let path = shipped("build.perf.txt.zst");

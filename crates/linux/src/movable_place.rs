@@ -71,9 +71,9 @@ pub(crate) struct Place<'w>(pub &'w AtomicU64);
 pub(crate) enum Found {
     /// The block is being copied or used, or is pinned.
     Busy,
-    /// It was given up, or another block lies there.
+    /// The block was given up, or another block lies there.
     Elsewhere,
-    /// It is compaction's to copy.
+    /// Compaction may copy the block.
     Ours,
 }
 

@@ -52,7 +52,7 @@ pub(crate) struct Surroundings {
 }
 
 impl Movables {
-    /// None yet.
+    /// Makes an empty list.
     pub fn new(depot: Surroundings) -> Self {
         let Surroundings { pages, fork_mark, base, page_size, pinned, sites } = depot;
         let (table, other) = (Shared::new(), Shared::new());

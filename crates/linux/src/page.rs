@@ -463,7 +463,8 @@ fn free_borrowed_to_store(depot: RawDepot<'_>, pfn: Pfn, order: Order) {
     check_freed(depot.free_past_the_front(pfn, order));
 }
 
-/// In a forked child nothing is freed, which is as it should be: the pages are the parent's.
+/// Checks the result of a free: in a forked child none succeeds, because the pages are the
+/// parent's.
 fn check_freed(result: Result<(), FreeError>) {
     match result {
         Ok(()) | Err(FreeError::Forked) => {}

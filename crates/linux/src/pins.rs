@@ -35,7 +35,7 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    /// None yet; each page's bit in `pinned` follows its pins.
+    /// Makes the pins of no page; each page's bit in `pinned` follows its pins.
     pub fn new(pinned: Arc<Bits>) -> Self {
         Pins { counts: BTreeMap::new(), pinned }
     }

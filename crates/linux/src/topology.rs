@@ -25,7 +25,7 @@ pub struct Topology {
     pub nohz_full: CpuSet,
     /// NUMA nodes, ascending, each with its CPUs, possibly none.
     pub nodes: Vec<(NodeId, CpuSet)>,
-    /// For each of `nodes`, its distance to each node (10 is itself), as far as sysfs lists them.
+    /// Distances of each of `nodes` to each node (10 is itself), as far as sysfs lists them.
     distances: Vec<Vec<u32>>,
 }
 

@@ -461,7 +461,7 @@ fn the_kernel_reclaims_when_asked() {
     check(&copy);
 }
 
-/// In a cgroup without a limit, below one that has it.
+/// Runs in a cgroup without a limit, below one that has it.
 fn below_the_limit(group: &Path) {
     let depot = Depot::new(LIMIT).unwrap();
     let mut held: Vec<Page> = (0..16).map(|_| depot.page(order(9)).unwrap()).collect();

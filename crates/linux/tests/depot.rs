@@ -384,7 +384,8 @@ fn caches_grow_by_carved_magazines() {
     assert_eq!(depot.validate().unwrap().held_pages(), 0);
 }
 
-/// Without `checked` a double free is found when the pages reach the store, and the depot goes on.
+/// Checks that a depot without `checked` finds a double free when the pages reach the store, and
+/// goes on.
 #[test]
 fn a_double_free_panics_and_blocks_nobody() {
     let depot = Depot::new(16 * MIB).unwrap();

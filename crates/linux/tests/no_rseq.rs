@@ -1,4 +1,4 @@
-//! Without glibc's registration all fronts take locks, and the depot works.
+//! A depot without glibc's registration: all fronts take locks, and it works.
 
 mod common;
 

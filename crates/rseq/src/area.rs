@@ -54,7 +54,8 @@ pub(crate) fn knows_rseq() -> bool {
 /// threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
-    /// Not 0: the thread pointer itself points to glibc's own data, never to the area.
+    /// Offset of the areas, not 0: the thread pointer itself points to glibc's own data, never to
+    /// the area.
     offset: NonZeroIsize,
 }
 

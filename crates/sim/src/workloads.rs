@@ -291,7 +291,7 @@ pub struct Drains {
 }
 
 impl Drains {
-    /// So many in a second; 0: none.
+    /// Makes drains, so many in a second; 0: none.
     pub const fn new(per_s: f64, mode: Mode) -> Self {
         let (begun, ended, measured) = (Cell::new(0), Cell::new(0), Cell::new(0));
         Drains { per_s, mode, begun, ended, measured }

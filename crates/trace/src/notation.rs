@@ -9,7 +9,7 @@ pub enum Clock {
     /// A whole number without a unit, as the trace clocks `x86-tsc` and `counter` print it. The
     /// reader takes one for a nanosecond.
     Ticks,
-    /// Not at all. The reader gives such a record the time of the one above it.
+    /// The line has no time. The reader gives such a record the time of the one above it.
     None,
 }
 

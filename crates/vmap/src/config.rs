@@ -24,7 +24,8 @@ pub enum Stale {
     /// `vfree` overwrites it with this byte, so that a use after free is noticed. Frames fresh from
     /// the page allocator are not overwritten.
     Poison(u8),
-    /// It stays: the next caller sees what the last one left. For callers that trust each other.
+    /// The data stays: the next caller sees what the last one left. For callers that trust each
+    /// other.
     Keep,
 }
 

@@ -43,7 +43,7 @@ pub enum Waits {
     /// The caller waits for about a second, and not at all if its own thread holds the lock:
     /// [`Lock::lock_within`].
     InBounds,
-    /// Not at all.
+    /// The caller does not wait.
     Never,
 }
 

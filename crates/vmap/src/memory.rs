@@ -19,7 +19,7 @@ use pagedepot::{Flags, Pfn};
 /// Address space with frames mapped in it.
 pub struct Memory<'m, M, H> {
     addresses: Addresses<'m, M, H>,
-    /// For frames, unless the request has its own.
+    /// Flags of frames, unless the request has its own.
     flags: Flags,
 }
 

@@ -27,7 +27,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Into `prefix`, for programs.
+    /// Installs into `prefix`, for programs.
     pub fn plain(prefix: &Path) -> Self {
         Options { prefix: prefix.to_owned(), poison: false }
     }

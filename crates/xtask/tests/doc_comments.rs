@@ -18,8 +18,8 @@ const CLAUSES: [&str; 13] = [
     "What", "Whatever", "Which", "Who", "Whose", "Whoever", "That", "Where", "Wherever", "When",
     "Whenever", "How", "Why",
 ];
-/// Prepositions that begin no sentence here: each has a form that names its subject first.
-const NEVER_FIRST: [&str; 3] = ["Of", "By", "As"];
+/// Words that begin no sentence here: each has a form that names its subject first.
+const NEVER_FIRST: [&str; 8] = ["Of", "By", "As", "And", "Not", "None", "Nor", "So"];
 /// Prepositions that may introduce a sentence, with a comma.
 const PREPOSITIONS: [&str; 31] = [
     "Above", "Across", "Against", "Along", "Among", "At", "Behind", "Below", "Beside", "Besides",
@@ -27,7 +27,10 @@ const PREPOSITIONS: [&str; 31] = [
     "Through", "To", "Under", "With", "Within", "Without", "Before", "After", "Until", "Beneath",
 ];
 /// Words after the comma of such a phrase that begin no main clause.
-const NO_SUBJECTS: [&str; 6] = ["those ", "how ", "what ", "one ", "such ", "whether "];
+const NO_SUBJECTS: [&str; 21] = [
+    "those ", "how ", "what ", "such ", "whether ", "as ", "so ", "and ", "or ", "but ", "which ",
+    "whose ", "where ", "if ", "unless ", "apart ", "with ", "without ", "for ", "in ", "on ",
+];
 /// Words that leave a subject open.
 const NOBODIES: [&str; 4] = ["nobody", "somebody", "whoever", "who knows"];
 
@@ -95,7 +98,7 @@ fn fault(sentence: &str) -> Option<&'static str> {
         return Some("is a clause: begin with a noun or a verb");
     }
     if NEVER_FIRST.contains(&first) {
-        return Some("begins with a preposition: begin with a noun or a verb");
+        return Some("begins with no subject: begin with a noun or a verb");
     }
     if PREPOSITIONS.contains(&first) {
         let (phrase, clause) = sentence.split_once(',').unwrap_or((sentence, ""));
@@ -172,6 +175,8 @@ fn fragments_are_refused() {
         "For messages and logs.",
         "Between two looks for keys and signals.",
         "Those that do.",
+        "Not at all.",
+        "For so many areas, with stale data kept, as `vmalloc` does in the kernel.",
     ] {
         assert!(fault(fragment).is_some(), "{fragment}");
     }

@@ -20,7 +20,7 @@ impl<'d, 'm, C: Cpus> Pages<'d, 'm, C> {
 }
 
 impl<C: Cpus> BaseAllocator for Pages<'_, '_, C> {
-    /// Nothing: the depot was made with its memory.
+    /// Does nothing: the depot was made with its memory.
     fn init(&mut self, _start: usize, _size: usize) {}
 
     /// Adds memory where the depot has metadata for it already (a gibibyte that has some), because

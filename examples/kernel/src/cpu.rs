@@ -20,7 +20,7 @@ pub const CPUS_MAX: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum State {
-    /// Not started, or stopped.
+    /// The CPU is not started, or stopped.
     Offline = 0,
     /// The CPU runs in the kernel.
     Running = 1,

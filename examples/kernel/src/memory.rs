@@ -19,7 +19,7 @@ pub type Depot = Allocator<'static, Pinned<Machine>>;
 /// Level of the zone below 4 GiB, and of the one above (Linux's numbers).
 pub const DMA32_LEVEL: u8 = 1;
 const NORMAL_LEVEL: u8 = 2;
-/// Below are the firmware, the loader's tables and the page where CPUs start.
+/// End of memory left alone: the firmware, the loader's tables and the page where CPUs start.
 const LOW_END: u64 = 1 << 20;
 const DMA32_END: u64 = 4 << 30;
 const RANGES_MAX: usize = 32;

@@ -59,7 +59,7 @@ pub fn tick(cpu: &'static Cpu) {
     }
 }
 
-/// Once a second, returns what CPUs cache and do not use to the store, and interrupts no CPU.
+/// Returns to the store, once a second, what CPUs cache and do not use, and interrupts no CPU.
 fn decay(now_ms: u64) {
     // Relaxed: only the boot CPU uses it.
     if now_ms >= NEXT_DECAY_MS.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! Before there is an allocator, and how it is made.
+//! The allocator's construction, and the time before.
 
 use alloc::boxed::Box;
 use core::alloc::Layout;

@@ -236,7 +236,7 @@ fn panic_on_misuse(misuse: Misuse) {
     panic!("pagedepot: {misuse}{advice}");
 }
 
-/// For each level a request may state, the zone to try first from `node`: the first that the level
+/// Zone to try first from `node`, for each level that a request may state: the first that the level
 /// takes.
 fn first_zones(zones: &Zones<'_>, node: NodeId) -> [u8; LEVELS] {
     core::array::from_fn(|level| {

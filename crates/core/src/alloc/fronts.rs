@@ -49,7 +49,8 @@ impl FrontHandle {
         (self.0 >> WORD_SHIFT) as usize
     }
 
-    /// In the lowest byte, as in a front word: a push compares the two bytes.
+    /// Bytes of a full magazine's slots, in the lowest byte as in a front word: a push compares the
+    /// two bytes.
     #[inline]
     fn full_bytes(self) -> u8 {
         self.0 as u8

@@ -50,9 +50,9 @@ pub struct PageblockStats {
     /// Number of those not whole that evacuate: frees of their frames go to the store, and
     /// allocations take from the others first.
     pub evacuating: u64,
-    /// From which unmovable or reclaimable blocks were taken though they are movable, since they
-    /// were last whole (as in linux-mm's superpageblocks). Pageblocks that hold the allocator's own
-    /// magazines count as unmovable.
+    /// Number of movable pageblocks from which unmovable or reclaimable blocks were taken since
+    /// they were last whole (as in linux-mm's superpageblocks). Pageblocks that hold the
+    /// allocator's own magazines count as unmovable.
     pub tainted: u64,
     /// Number of the whole ones that are reported to the device that provides the memory.
     pub reported: u64,

@@ -27,7 +27,7 @@ pub struct Compaction {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// So many whole pageblocks in the zone; `None`: all that can be had.
+    /// Number of whole pageblocks that the zone shall have; `None`: all that can be had.
     Pageblocks(Option<u32>),
     /// A contiguous range.
     Range { frames: u32, align: u32 },

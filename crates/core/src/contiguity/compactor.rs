@@ -60,7 +60,7 @@ pub struct Compactor<'m> {
 
 /// State that requests which would mix pageblocks share. Relaxed everywhere: policies.
 pub(super) struct Confining {
-    /// Such requests that go on without the mover.
+    /// Number of such requests that will still go on without the mover.
     deferred: AtomicU32,
     /// Failures in a row, up to [`FAILURES_MAX`].
     failures: AtomicU32,

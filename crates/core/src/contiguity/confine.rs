@@ -45,7 +45,7 @@ use crate::zone::Reserve;
 
 /// Mixed pageblocks that a request thins at most.
 const MIXED_MAX: u32 = if cfg!(loom) { 1 } else { 4 };
-/// And sparse ones.
+/// Most sparse pageblocks that a request looks at.
 const SPARSE_MAX: u32 = if cfg!(loom) { 1 } else { 4 };
 /// Partly used pageblocks of which it takes the sparsest.
 const RANKED: usize = if cfg!(loom) { 2 } else { 64 };

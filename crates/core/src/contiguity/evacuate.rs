@@ -141,7 +141,7 @@ impl Source<'_, '_> {
 /// The frames that are left in a source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Left {
-    /// Nothing: all of it is free.
+    /// All of the source is free.
     Nothing,
     /// Blocks that stay where they are, or frames on their way.
     Blocks,

@@ -73,8 +73,8 @@ impl CpuLock {
         })
     }
 
-    /// Not of a lock that was [left](Self::leave). An exchange costs an owner two thirds of a
-    /// compare-and-exchange.
+    /// Takes the lock if it is free, of a CPU that has not [left](Self::leave) it. An exchange
+    /// costs an owner two thirds of a compare-and-exchange.
     fn try_lock(&self) -> Option<Held<'_>> {
         debug_assert!(!self.is_left());
         // Acquire: pairs with the Release in `Held::drop`; the holder sees the words as the last

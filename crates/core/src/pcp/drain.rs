@@ -114,7 +114,7 @@ pub struct Drained {
     pub isolated_cpus: u64,
     /// CPUs that were asked and have not handed over yet.
     pub pending_cpus: u64,
-    /// In their fronts, every magazine counted in full: on its way.
+    /// Pages in their fronts, every magazine counted in full: on their way.
     pub pending_pages: u64,
 }
 
@@ -137,7 +137,7 @@ impl core::ops::AddAssign for Drained {
 /// it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Force {
-    /// Because the CPU is quiescent, or not at all.
+    /// The CPU is quiescent, or the drainer does without.
     Quiescence,
     /// The CPU is fenced unless it is quiescent.
     Fence,

@@ -33,15 +33,15 @@ pub struct FreeHigh {
 impl FreeHigh {
     /// Every CPU caches up to `high`, whatever it frees.
     pub const OFF: Self = FreeHigh { batches: None };
-    /// Nothing: as [`default`](Self::default), for constants.
+    /// No such pages: as [`default`](Self::default), for constants.
     pub const MAINLINE: Self = Self::batches(0);
 
-    /// So many times `batch`, and not more than `high`.
+    /// Limits the pages to so many times `batch`, and not more than `high`.
     pub const fn batches(batches: u32) -> Self {
         FreeHigh { batches: Some(batches) }
     }
 
-    /// In pages, for a CPU with this `batch` and `high`.
+    /// The limit in pages, for a CPU with this `batch` and `high`.
     pub(crate) fn pages(self, batch: u64, high: u64) -> u64 {
         self.batches.map_or(high, |batches| batch.saturating_mul(batches.into()).min(high))
     }
@@ -56,9 +56,9 @@ impl Default for FreeHigh {
 /// Pages that a front moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
-    /// They came to the front, from the shelf or the store.
+    /// Pages that came to the front, from the shelf or the store.
     In(u64),
-    /// They left the front.
+    /// Pages that left the front.
     Out(u64),
 }
 

@@ -92,7 +92,7 @@ pub enum Step {
     Got(Pfn),
     /// The front has changed: try again.
     Again,
-    /// Not through this front: use the store.
+    /// The front cannot serve the request: use the store.
     Store,
     /// The zone has none, or may not give any.
     Nothing,

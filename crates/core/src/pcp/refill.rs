@@ -219,7 +219,7 @@ struct Extra<'s, 'a, 'm, C> {
 }
 
 impl<'s, 'a, 'm, C: Cpus> Extra<'s, 'a, 'm, C> {
-    /// None yet.
+    /// Makes an empty set of magazines.
     fn new(share: &'s Share<'a, 'm, C>, class: Class) -> Self {
         Extra { share, class, magazines: [None; EXTRA_MAX], count: 0 }
     }

@@ -149,7 +149,7 @@ pub enum Nothing {
 /// The result of a round.
 enum Round {
     Found(Pfn),
-    /// Nothing, and no page can have been missed.
+    /// The round found nothing, and can have missed no page.
     Undisturbed,
     Disturbed(Disturbance),
 }

@@ -130,8 +130,8 @@ impl<'m> Bitmap<'m> {
         }
     }
 
-    /// After frames were put into a pageblock that is whole, entire or reported now: ends its
-    /// evacuation, and takes what is in its words and free as one out of the words again. Returns
+    /// Ends the evacuation of a pageblock that is whole, entire or reported now, after frames were
+    /// put into it, and takes what is in its words and free as one out of the words again. Returns
     /// those frames, which so were free already.
     #[cold]
     pub fn heal(&self, section: &Section<'_>, pageblock: PageblockIndex) -> Doubled {

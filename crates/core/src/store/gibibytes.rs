@@ -32,7 +32,7 @@ const COMPARED: usize = 64;
 /// The cost of breaking up a pageblock in a section; lower is better.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Rank {
-    /// Nothing is held there.
+    /// No frame of the section is held.
     is_free: bool,
     /// All of it could be moved elsewhere.
     is_movable: bool,

@@ -44,7 +44,7 @@ const GATHER: u64 = 0x0102_0408_1020_4080;
 pub struct Lacks([[AtomicU64; LINE_WORDS]; HINT_WORDS]);
 
 impl Lacks {
-    /// None is set.
+    /// Makes hints of which none is set.
     pub fn new() -> Self {
         let zero = |_| AtomicU64::new(0);
         Lacks(core::array::from_fn(|_| core::array::from_fn(zero)))

@@ -54,7 +54,8 @@ const CHUNK_BLOCKS: usize = 64;
 /// All free frames of all zones: a bitmap, or a backing.
 pub struct Store<'m> {
     tags: Tags<'m>,
-    /// With a backing it has no sections, or such as hold the bytes of options and no bits.
+    /// The bitmap, which with a backing has no sections, or such as hold the bytes of options and
+    /// no bits.
     bitmap: Bitmap<'m>,
     backing: Option<&'m dyn Backing>,
     /// Here, because what a backing may not hand out is found here.

@@ -29,17 +29,17 @@ pub(super) const PASSES: [Pass; 11] = [
 pub(super) const PASSES_FOR_PAGEBLOCKS: [Pass; 3] =
     [Pass::Whole(Walk::Marked), Pass::Reported(Sort::Whole), Pass::Whole(Walk::All)];
 
-/// And for pairs of them.
+/// Passes for pairs of whole pageblocks.
 pub(super) const PASSES_FOR_PAIRS: [Pass; 3] =
     [Pass::Pair(Walk::Marked), Pass::Reported(Sort::Pair), Pass::Pair(Walk::All)];
 
 /// The pageblocks that a pass of a search visits.
 #[derive(Clone, Copy)]
 pub(super) enum Pass {
-    /// For movable blocks in the section of the hint, while most of it is whole and nothing
-    /// evacuates: partly free and of the wanted mobility, or entirely free. CPUs whose hints lie in
-    /// sections of their own then stay out of each other's, and out of the summary. What is taken
-    /// there breaks up few of many whole ones.
+    /// Pageblocks in the section of the hint, for movable blocks, while most of it is whole and
+    /// nothing evacuates: partly free and of the wanted mobility, or entirely free. CPUs whose
+    /// hints lie in sections of their own then stay out of each other's, and out of the summary.
+    /// What is taken there breaks up few of many whole ones.
     Near(Sort),
     /// Partly free, of the wanted mobility, where the summary leads.
     Partial { which: Which, looks_max: u32 },

@@ -20,7 +20,7 @@ use crate::sync::prim::{AtomicU64, Ordering};
 pub(super) struct Refusals([AtomicU64; HINT_WORDS]);
 
 impl Refusals {
-    /// None.
+    /// Makes the refusals of a section of which no pageblock is refused.
     pub fn new() -> Self {
         Refusals(core::array::from_fn(|_| AtomicU64::new(0)))
     }

@@ -12,7 +12,8 @@ struct OfZone {
     evacuating: AtomicU32,
     /// Number of evacuating pageblocks that became whole; wraps around.
     healed: AtomicU32,
-    /// Not 0 after a search for blocks of several frames, until a hand has ended its turn.
+    /// Whether blocks of several frames were searched for since a hand last ended its turn: then
+    /// not 0.
     larger: AtomicU32,
 }
 

@@ -12,7 +12,7 @@ pub(super) struct Taken<F> {
 }
 
 impl<F: FnMut(Found)> Taken<F> {
-    /// Nothing yet. Blocks are passed to `give`.
+    /// Makes the list of a search that has taken nothing yet. Blocks are passed to `give`.
     pub fn new(want: u32, give: F) -> Self {
         Taken { want, blocks: 0, give }
     }

@@ -8,7 +8,7 @@ pub struct Zones<'m> {
     zones: &'m [Zone],
     /// Nodes of zones, then of CPUs without a zone on their node.
     nodes: &'m [NodeId],
-    /// For each of these nodes, the zones in order of preference seen from there.
+    /// Zones in order of preference, seen from each node.
     lists: &'m [u8],
 }
 

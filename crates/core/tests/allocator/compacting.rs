@@ -419,7 +419,7 @@ fn a_mover_that_lies_about_blocks() {
     );
 }
 
-/// With `checked` a move of what its holder freed is found, as a double free is.
+/// Checks that `checked` finds a move of a block that its holder freed, as it finds a double free.
 #[test]
 fn a_move_of_what_is_not_held_is_reported() {
     static REPORTS: AtomicU64 = AtomicU64::new(0);

@@ -65,7 +65,7 @@ impl Meetings {
         }
     }
 
-    /// From now on these features are at work, until the value is dropped.
+    /// Notes that these features are at work from now on, until the value is dropped.
     pub fn begin(&self, features: impl Into<Set>) -> Active<'_> {
         let features = features.into();
         for number in features.numbers() {

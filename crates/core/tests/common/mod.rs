@@ -50,7 +50,7 @@ impl Anywhere {
         self.interrupt.store(interrupt, Ordering::Relaxed);
     }
 
-    /// From now on the code runs in a nested interrupt, where there is no guard.
+    /// Makes the code run in a nested interrupt, where there is no guard, or no more.
     pub fn set_nowhere(&self, nowhere: bool) {
         self.nowhere.store(nowhere, Ordering::Relaxed);
     }

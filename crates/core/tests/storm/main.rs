@@ -56,7 +56,7 @@ const LONGER: u32 = 60;
 #[derive(Clone, Copy, Default)]
 struct Options {
     checked: bool,
-    /// Over a backing, with ranges or without.
+    /// Whether the store is a backing, with ranges or without.
     backing: Option<bool>,
     /// CPUs may be isolated.
     isolates: bool,

@@ -37,7 +37,7 @@ pub enum FreeHighLimit {
 }
 
 impl FreeHighLimit {
-    /// In pages, for a CPU with this `batch` and `high`.
+    /// The limit in pages, for a CPU with this `batch` and `high`.
     pub(crate) fn pages(self, batch: u32, high: u32) -> u32 {
         match self {
             FreeHighLimit::Zero => 0,

@@ -102,9 +102,10 @@ struct Pending {
 /// The condition by which a grace period is over.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
-    /// It is over.
+    /// The period is over.
     Over,
-    /// It has not begun: lists were just switched, or the kernel refused what would begin it.
+    /// The period has not begun: lists were just switched, or the kernel refused what would begin
+    /// it.
     Unbegun,
     /// The period is over when the CPU's state word has another value.
     StateNot(u32),

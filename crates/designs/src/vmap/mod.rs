@@ -192,7 +192,7 @@ pub enum PurgedBy {
 }
 
 impl VmapSetup {
-    /// For `cpus` CPUs, and otherwise as the kernel has it.
+    /// Parameters for `cpus` CPUs, otherwise as the kernel has them.
     pub const fn new(cpus: u32) -> Self {
         VmapSetup {
             cpus,

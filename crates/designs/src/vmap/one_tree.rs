@@ -65,8 +65,8 @@ impl Addresses for OneTree {
         vec![lazy.into_values().collect()]
     }
 
-    /// Under one lock that is never let go, and with the count that other CPUs change, as
-    /// `__purge_vmap_area_lazy` has it where nothing preempts it.
+    /// Settles the lists under one lock that is never let go, and with the count that other CPUs
+    /// change, as `__purge_vmap_area_lazy` does where nothing preempts it.
     fn settle<M: Mapper, H: Host>(
         &self,
         ground: &Ground<M, H>,

@@ -18,9 +18,8 @@ pub struct Measuring {
     /// Shorter windows and smaller workloads: quick, but too noisy to judge by
     #[arg(long, conflicts_with_all = ["files", "threads"])]
     pub quick: bool,
-    /// So many clients, one per CPU: numbers separated by commas, or auto, as mmtests would: of
-    /// touch and pft from 1 to all CPUs in growing steps, at most 128; of others 1, 2, 4 ... and
-    /// all
+    /// Numbers of clients, one per CPU, separated by commas; or auto, as mmtests would: of touch
+    /// and pft from 1 to all CPUs in growing steps, at most 128; of others 1, 2, 4 ... and all
     #[arg(long, value_name = "auto|LIST", default_value = "auto", value_parser = Clients::parse)]
     #[arg(conflicts_with_all = ["files", "threads"], allow_hyphen_values = true)]
     pub clients: Clients,

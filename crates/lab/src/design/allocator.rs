@@ -121,7 +121,7 @@ pub trait Allocator: Send + Sync + Sized + 'static {
         lacks(Self::DESIGN, "moves")
     }
 
-    /// From now on blocks that are not movable are allocated with leave to have this mover move
+    /// Lets blocks that are not movable be allocated from now on with leave to have this mover move
     /// others away, before they are mixed. Call it once.
     fn register_mover(&mut self, _mover: Arc<dyn Mover + Send + Sync>) {
         lacks(Self::DESIGN, "moves")

@@ -34,7 +34,7 @@ pub struct DepotAllocator<const CACHED: bool = true, const HEALS: bool = true> {
     drained: Box<DrainCounts>,
 }
 
-/// On cache lines of its own, apart from those that owners read.
+/// Counts of drains, on cache lines of their own, apart from those that owners read.
 #[derive(Default)]
 #[repr(align(128))]
 struct DrainCounts {
@@ -45,7 +45,7 @@ struct DrainCounts {
     collect_ns: AtomicU64,
 }
 
-/// After how long a handover fences, and how long it is waited for.
+/// Milliseconds after which a handover fences, and for which it is waited for.
 const FENCE_AFTER_MS: u32 = 1;
 const HANDOVER_MAX: Duration = Duration::from_millis(20);
 /// Spins between two looks.

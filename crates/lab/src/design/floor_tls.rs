@@ -11,7 +11,8 @@ use crate::failure::Failure;
 use crate::names::Design;
 
 thread_local! {
-    /// Without a destructor, so that access is one load relative to the thread pointer.
+    /// The thread's vector, without a destructor, so that access is one load relative to the thread
+    /// pointer.
     static FRAMES: UnsafeCell<mem::ManuallyDrop<Vec<u32>>> =
         const { UnsafeCell::new(mem::ManuallyDrop::new(Vec::new())) };
 }

@@ -65,8 +65,8 @@ impl Allocator for FrameAlloc {
     const DRAINS: &'static [Mode] = &[Mode::Quiet];
     type Block = usize;
 
-    /// With memory for `demand`, and as much again for fragments and metadata, unless the workload
-    /// fills it.
+    /// Makes an allocator with memory for `demand`, and as much again for fragments and metadata,
+    /// unless the workload fills it.
     fn new(demand: &Demand) -> Result<Self, Failure> {
         let spacious = (demand.frames() * 2).max(1 << 14);
         let frames = if demand.fills_memory { demand.pages() } else { spacious };

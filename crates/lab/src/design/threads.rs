@@ -38,7 +38,7 @@ pub struct Making {
 /// The CPUs whose lock is a spinlock, of `qpw`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spinning {
-    /// None.
+    /// No CPU's lock is a spinlock.
     None,
     /// The machine's isolated CPUs or, where it has none, all.
     Isolated,

@@ -28,7 +28,7 @@ impl VmapDemand {
         VmapSetup { lazy_pages_max: self.lazy_pages_max, ..VmapSetup::new(self.cpus) }
     }
 
-    /// For so many areas, with stale data kept, as `vmalloc` does in the kernel.
+    /// The demand of so many areas, with stale data kept, as `vmalloc` does in the kernel.
     pub fn new(cpus: u32, areas_max: u32) -> Self {
         VmapDemand {
             cpus,

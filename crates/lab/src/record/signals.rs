@@ -151,7 +151,7 @@ impl Signals {
 
 struct Ending {
     number: i32,
-    /// Not from the kernel, as a terminal's are.
+    /// Whether a process sent the signal, and not the kernel, as with a terminal's.
     is_from_process: bool,
 }
 

@@ -68,7 +68,7 @@ struct Batching {
 }
 
 impl Planner {
-    /// For a machine with these zones, if they are known.
+    /// Makes a planner for a machine with these zones, if they are known.
     pub fn new(before: Option<&Zoneinfo>) -> Self {
         let zones = before.map(ZoneMap::new);
         Planner {

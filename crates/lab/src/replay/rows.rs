@@ -98,7 +98,7 @@ fn add_looks(
 /// Most points of a curve: more than a plot has columns.
 const POINTS_MAX: usize = 500;
 
-/// So many of the points, the last among them.
+/// Picks so many of the points, the last among them.
 fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let step = points.len().div_ceil(POINTS_MAX).max(1);
     points.iter().rev().step_by(step).rev().copied().collect()

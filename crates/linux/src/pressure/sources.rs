@@ -42,7 +42,7 @@ pub(super) enum Version {
 }
 
 impl Sources {
-    /// None: the monitor only gives back what rests.
+    /// Makes an empty list: the monitor only gives back what rests.
     pub fn none() -> Self {
         Sources::default()
     }

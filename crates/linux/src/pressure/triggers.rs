@@ -13,7 +13,7 @@ use super::sources::{Group, Sources, Version};
 /// A trigger of PSI: 100 ms of waiting in 2 s. Unprivileged programs may have windows of whole
 /// multiples of 2 s (`Documentation/accounting/psi.rst`).
 const STALL: &[u8] = b"some 100000 2000000\0";
-/// After a wake-up, for so long only the end of the monitor wakes it: events may come in floods.
+/// Time after a wake-up for which only the end of the monitor wakes it: events may come in floods.
 const GAP_MS: u32 = 20;
 
 /// Files that wake a sleeper.

@@ -24,8 +24,8 @@ use crate::prim::{now_ms, thread_id};
 use crate::reporting::Reporting;
 use crate::topology::Topology;
 
-/// For a request that has reached a ceiling callbacks are asked for this share of it, and at least
-/// for so many bytes.
+/// Share of a request that has reached a ceiling for which callbacks are asked, and the least
+/// number of bytes.
 const ANSWER_SHARE: u64 = 64;
 const ANSWER_MIN: u64 = 1 << 20;
 /// Factor by which rounds that yield nothing may lie further apart than [`Policy::round_ms`].

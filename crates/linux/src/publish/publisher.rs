@@ -22,7 +22,7 @@ use super::header::{Fixed, MESSAGE_BYTES_MAX, Request};
 use super::process;
 use super::snapshot::{DrainAnswer, Snapshot};
 
-/// Between two snapshots at least, whatever readers do.
+/// Least time between two snapshots, whatever readers do.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Options of publishing a depot. See [`publish`](super) for an example.

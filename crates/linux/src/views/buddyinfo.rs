@@ -11,7 +11,7 @@ use super::free_blocks::FreeBlocks;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BuddyInfo {
-    /// One, or one per NUMA node.
+    /// Zones of the depot: one, or one per NUMA node.
     pub zones: Vec<ZoneBlocks>,
 }
 

@@ -18,7 +18,7 @@ const CELLS_MAX: u64 = 16 * LINE_CELLS as u64;
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct FragmentationInfo {
-    /// One, or one per NUMA node.
+    /// Zones of the depot: one, or one per NUMA node.
     pub zones: Vec<FragmentationMap>,
 }
 

@@ -15,7 +15,7 @@ use super::free_blocks::{FreeBlocks, TYPES};
 pub struct PageTypeInfo {
     /// The names of the migratetypes. `Isolate`: a caller adds, removes or empties the pageblock.
     pub types: Vec<String>,
-    /// One, or one per NUMA node.
+    /// Zones of the depot: one, or one per NUMA node.
     pub zones: Vec<ZoneTypes>,
 }
 

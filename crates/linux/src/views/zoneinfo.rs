@@ -12,7 +12,7 @@ use crate::depot::Depot;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ZoneInfo {
-    /// One, or one per NUMA node.
+    /// Zones of the depot: one, or one per NUMA node.
     pub zones: Vec<Zone>,
 }
 

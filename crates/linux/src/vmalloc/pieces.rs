@@ -26,7 +26,7 @@ use crate::prim::{Mutant, is_mutant};
 pub(super) struct Pieces {
     pages: usize,
     mapped: Bits,
-    /// Without page 0, where a mapping always begins.
+    /// Pages where a mapping begins, but for page 0, where one always does.
     begins: Bits,
 }
 

@@ -29,7 +29,7 @@ const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 enum Failure {
     /// Nothing.
     Early,
-    /// It unmaps what was there.
+    /// The call unmaps what was there.
     Hole,
     /// The call leaves a hole like `Hole`, in which another thread then maps each page whose number
     /// modulo 3 is `remainder`, or the only one. (Also reservations without access, as heaps make

@@ -61,7 +61,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 struct Options {
     checked: bool,
     locks: bool,
-    /// It grows; otherwise ceilings are set.
+    /// Whether the depot grows; otherwise ceilings are set.
     grows: bool,
     isolates: bool,
 }

@@ -245,10 +245,11 @@ pub struct Area {
     traits: AtomicU32,
     /// Number of pages mapped, from the start unless the area was mapped in pieces.
     mapped: AtomicU32,
-    /// Not 0: the purge under way could not unmap it. Protected by the purge lock.
+    /// Whether the purge under way could not unmap the area: then not 0. Protected by the purge
+    /// lock.
     stuck: AtomicU32,
-    /// Not 0: none of the frames mapped is known to hold zeroes, and none will be while it stays
-    /// mapped.
+    /// Whether no mapped frame is known to hold zeroes, nor will be while it stays mapped: then not
+    /// 0.
     written: AtomicU32,
     /// Links and sums of the tree of free ranges. Protected by the space's lock.
     pub tree: TreeLinks,

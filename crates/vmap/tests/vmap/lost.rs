@@ -10,7 +10,7 @@ use crate::paper::{PAGE, Paged, own_frames, paged};
 
 const PAGES: u32 = 2000;
 
-/// Over scattered frames, so that every area takes several calls.
+/// Maps over scattered frames, so that every area takes several calls.
 fn fresh() -> (Paged, Vec<Pfn>) {
     let config = VmapConfig::new(1, 4100);
     let vmap = paged(PAGES, 600, &config);

@@ -18,7 +18,7 @@ use crate::{cpu, fault, figure, memory, progress, smp};
 const PAGES: usize = 4096;
 /// Frames that are allocated between two of them, and freed before the compaction.
 const BETWEEN: usize = 3;
-/// In the first word of each page, with its number.
+/// Mark in the first word of each page, beside the page's number.
 const MARK: u64 = 0xc0_4ac7 << 40;
 /// The most moves at once.
 const BATCH: usize = 16;

@@ -14,8 +14,8 @@ use super::{Held, Options, Random, design, give, take};
 use crate::cpu::{self, Cpu};
 use crate::{apic, clock, figure, interrupt, progress, smp, timer};
 
-/// Between the end of a handler and the next timer interrupt, in microseconds. Under emulation,
-/// shorter periods end before the task has run at all.
+/// Microseconds between the end of a handler and the next timer interrupt. Under emulation, shorter
+/// periods end before the task has run at all.
 const PERIOD_US: u64 = 20;
 /// Most handlers that are nested.
 const DEPTH_MAX: u32 = 4;

@@ -9,7 +9,7 @@ use ostd::sync::SpinLock;
 /// The work of each CPU, which is given its number.
 type Work = dyn Fn(usize) + Sync;
 
-/// For CPUs other than the first, which OSTD starts with a function that captures nothing.
+/// The work of CPUs other than the first, which OSTD starts with a function that captures nothing.
 static WORK: SpinLock<Option<&'static Work>> = SpinLock::new(None);
 
 /// CPUs other than the first that have ended their work.

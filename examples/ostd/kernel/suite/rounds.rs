@@ -86,7 +86,7 @@ impl Rounds {
         }
     }
 
-    /// With handlers until nothing is left, then what handlers had.
+    /// Allocates with handlers at work until nothing is left, then without them what they had.
     fn allocate(&self, cpu: usize, random: &mut Random) {
         self.switch_handlers(cpu, true);
         let mut has_segments = true;

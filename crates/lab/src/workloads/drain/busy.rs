@@ -17,7 +17,7 @@ use crate::names::Design;
 /// The rate of drains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
-    /// So many times a second; 0 is never.
+    /// Drains so many times a second; 0 is never.
     PerSecond(u32),
     /// One after the other.
     BackToBack,

@@ -72,7 +72,7 @@ impl DrainTimes {
 pub struct Counted {
     /// Times that a drain stopped a CPU, by the design's own count.
     pub interruptions: f64,
-    /// From switching lists to collecting them, on average; not-a-number where nothing is
+    /// Time from switching lists to collecting them, on average; not-a-number where nothing is
     /// switched.
     pub collect_ns: f64,
 }

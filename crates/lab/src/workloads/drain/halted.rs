@@ -24,7 +24,7 @@ pub enum State {
     Idle,
     /// Stopped by a signal, most likely in the middle of an operation.
     Stopped,
-    /// At work, on a CPU that full drains leave alone.
+    /// The owner is at work, on a CPU that full drains leave alone.
     Isolated,
 }
 

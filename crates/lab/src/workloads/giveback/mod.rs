@@ -68,7 +68,7 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
     Ok(rows::report(settings, &peak, &found))
 }
 
-/// On a thread of its own, whose CPUs those of all threads that it starts are.
+/// Runs on a thread of its own, whose CPUs those of all threads that it starts are.
 fn once(kind: Kind, settings: &Settings, peak: &Peak) -> Result<Run, Failure> {
     let work = || -> Result<Run, Failure> {
         let cpus = Cpus::divide(&settings.cpus)?;

@@ -51,7 +51,7 @@ fn block_of(word: u64) -> Option<(usize, Order, bool)> {
 }
 
 impl Holdings {
-    /// Nothing, of a memory of so many pages. There are as many handles.
+    /// Makes empty holdings of a memory of so many pages. There are as many handles.
     pub fn new(pages: u64) -> Self {
         Holdings {
             words: (0..pages).map(|_| AtomicU64::new(NONE)).collect(),

@@ -31,8 +31,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// Nothing yet, of `pages` pages that are held in the end, with surges of `surges_percent` of
-    /// what is published, and with these handles.
+    /// Makes the empty stocks of `pages` pages that are held in the end, with surges of
+    /// `surges_percent` of what is published, and with these handles.
     pub fn new(pages: u64, surges_percent: u32, seed: u64, handles: Vec<Handle>) -> Self {
         Held {
             stocks: KINDS.iter().map(|kind| Stock::new(kind, pages, surges_percent)).collect(),
@@ -67,7 +67,7 @@ pub struct Stock {
 }
 
 impl Stock {
-    /// Nothing yet, of a kind of which `held_pages` of all kinds shall be held.
+    /// Makes the empty stock of a kind of which `held_pages` of all kinds shall be held.
     pub fn new(kind: &'static Kind, held_pages: u64, surges_percent: u32) -> Self {
         let target_pages = held_pages * kind.held_percent / 100;
         let surge_pages = target_pages * kind.surge_percent_of(surges_percent) / 100;

@@ -77,7 +77,7 @@ struct OfClient<'f, A> {
     range: &'f Pool,
     /// Pages of the range.
     share: u32,
-    /// With room for the client's share, so that the handler does not allocate memory.
+    /// Frames of the client, with room for its share, so that the handler does not allocate memory.
     frames: RefCell<&'f mut Vec<Pfn>>,
 }
 

@@ -23,7 +23,7 @@ const HIGH_ORDER_EVERY: u32 = 16;
 const SENT_EVERY: u32 = 4;
 /// Blocks freed by one call.
 const BATCH: usize = 512;
-/// Between two ticks, as in the kernel.
+/// Time between two ticks, as in the kernel.
 const TICK: Duration = Duration::from_secs(1);
 
 /// State that the clients of a design share.
