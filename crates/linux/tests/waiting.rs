@@ -268,7 +268,7 @@ fn callbacks_are_called_first_and_last() {
         while are_cached(&depot).contains(&true) {
             thread::yield_now();
         }
-        // Not freed, so nobody is woken.
+        // Not freed, so no waiter is woken.
         cache.lock().unwrap().push(held.pop().unwrap());
         waiting.join().unwrap().unwrap();
     });

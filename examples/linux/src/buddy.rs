@@ -13,7 +13,7 @@ pub struct Buddy(pub *mut c_void);
 unsafe impl Sync for Buddy {}
 
 // SAFETY: `depot_c_take` hands out what `__rmqueue` removed from the lists of this zone under its
-// lock: naturally aligned blocks of frames that are nobody else's until `__free_one_page` has them
+// lock: naturally aligned blocks of frames that no other code has until `__free_one_page` has them
 // again, under the same lock, which also gives visibility. It writes as many entries as it returns.
 unsafe impl Backing for Buddy {
     fn take(&self, request: BackingRequest, out: &mut [Block]) -> usize {

@@ -336,7 +336,7 @@ impl SlotMove {
         self.runs.iter().map(|run| run.count as usize).sum()
     }
 
-    /// Counts an operation for each block; `None`: there is none. `None`: there is none.
+    /// Counts an operation for each block; `None`: the batch has no block.
     #[inline]
     fn counted(mut self) -> Option<Self> {
         let count = self.count() as u64;

@@ -137,7 +137,7 @@ impl core::ops::AddAssign for Drained {
 /// it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Force {
-    /// The CPU is quiescent, or the drainer does without.
+    /// Fronts are taken only if the CPU is quiescent.
     Quiescence,
     /// The CPU is fenced unless it is quiescent.
     Fence,

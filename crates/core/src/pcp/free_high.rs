@@ -33,7 +33,7 @@ pub struct FreeHigh {
 impl FreeHigh {
     /// Every CPU caches up to `high`, whatever it frees.
     pub const OFF: Self = FreeHigh { batches: None };
-    /// No such pages: as [`default`](Self::default), for constants.
+    /// Mainline's rule, the [`default`](Self::default), for constants: the CPU keeps no such pages.
     pub const MAINLINE: Self = Self::batches(0);
 
     /// Limits the pages to so many times `batch`, and not more than `high`.

@@ -92,7 +92,7 @@ impl Lacks {
     /// Notes that a pageblock with these words has blocks of all orders that they have.
     pub fn clear(&self, pageblock: usize, words: &[u64; PAGEBLOCK_WORDS]) {
         let (cell, mask) = (self.word(pageblock), bits_of(pageblock, 1, largest(words)));
-        // Relaxed: the caller has looked by `any`, and whoever sets bits since looks at the words.
+        // Relaxed: the caller has looked by `any`; a search that sets bits later looks at words.
         if cell.load(Ordering::Relaxed) & mask != 0 {
             cell.fetch_and(!mask, HINTS.change());
         }

@@ -31,8 +31,8 @@ use crate::sync::prim::Ordering;
 
 /// Partly used pageblocks of which the densest is taken from first.
 const DENSEST_OF: u32 = 4;
-/// Number of rounds of comparisons, before the first candidate is taken. A search so reads at most
-/// 32 lines more.
+/// Comparisons of a search. Afterwards it takes from the first candidate that it meets, so it reads
+/// at most 32 lines more.
 const DENSEST_ROUNDS: u32 = 8;
 /// Up to this order requests should not fail (`PAGE_ALLOC_COSTLY_ORDER`).
 const COSTLY: Order = Order::new(3).unwrap();

@@ -318,7 +318,7 @@ fn small_blocks_fit_best_while_pageblocks_evacuate() {
             });
             in_each.map(|pfn| pfn.get() / PAGEBLOCK_FRAMES).collect::<Vec<_>>()
         };
-        // Nobody has wanted larger blocks yet.
+        // No request has wanted larger blocks yet.
         assert_eq!(take(2, order(0)), [103; 2]);
         world.put(at(103, 0).add(6), order(1));
         assert_eq!(take(1, order(1)), [if evacuates { 101 } else { 103 }]);

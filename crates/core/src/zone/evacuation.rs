@@ -31,8 +31,8 @@ pub enum Evacuation {
         /// The share.
         percent: u8,
     },
-    /// Pageblocks evacuate like under `Goal { percent: 100 }`, but none while half of the zone lies
-    /// in whole pageblocks.
+    /// Pageblocks evacuate as with `Goal { percent: 100 }`, but none does while half of the zone
+    /// lies in whole pageblocks.
     #[default]
     Adaptive,
 }
@@ -178,8 +178,8 @@ impl Evacuating {
         }
     }
 
-    /// Computes the orders to a hand, with the number of pageblocks that may still evacuate;
-    /// `None`: the policy is off. `None`: the policy is off.
+    /// Computes the orders to a hand, with the number of pageblocks that may still evacuate.
+    /// `None`: the policy is off.
     pub fn orders(&self, state: State) -> Option<Orders> {
         let block = u64::from(PAGEBLOCK_FRAMES);
         let seen = Seen::unpack(self.seen.load(Ordering::Relaxed));

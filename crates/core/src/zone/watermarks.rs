@@ -36,7 +36,7 @@ impl Watermarks {
     }
 }
 
-/// The watermark to which a request may take a zone's free pages.
+/// The watermark down to which a request may take a zone's free pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reserve {
     AboveLow,

@@ -363,7 +363,7 @@ fn a_shelf_that_a_handler_fills_meanwhile_loses_nothing() {
     }
     let held_pages = held.len() as u64;
     assert_eq!(depot.validate_at_rest().unwrap().held_pages(), held_pages);
-    // The magazine that found no place on the shelf is there for a drain that waits for nobody.
+    // The magazine that found no place on the shelf is there for a drain that waits for no one.
     assert_eq!(depot.drain(Scope::ALL, Mode::Quiet).taken_pages, 63 * (1023 + 1));
     held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
     depot.drain(Scope::ALL, Mode::Full);

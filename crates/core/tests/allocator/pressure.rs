@@ -273,7 +273,7 @@ fn cpus_without_magazines_are_not_fenced() {
         assert_eq!(depot.drain(Scope::ALL, Mode::Full), Drained::default());
     }
     assert_eq!(cpus.fences(), fences);
-    // One that has freed since then is fenced, by whoever comes first, and found.
+    // One that has freed since then is fenced, by the request that comes first, and found.
     let freed = held.pop().unwrap();
     depot.free(freed, Order::BASE).unwrap();
     cpus.run_on(1);
