@@ -1,6 +1,7 @@
 //! Configuration of a [`Vmap`](crate::Vmap), and options of a request.
 
 use core::fmt;
+use core::panic::Location;
 
 use crate::metadata::area::AreaIndex;
 use crate::units::{Protection, VirtAddr};
@@ -207,6 +208,7 @@ pub struct Options {
     pub(crate) flags: Option<Flags>,
     pub(crate) no_wait: bool,
     pub(crate) zeroed: bool,
+    pub(crate) caller: Option<&'static Location<'static>>,
 }
 
 impl Options {
@@ -219,6 +221,7 @@ impl Options {
         flags: None,
         no_wait: false,
         zeroed: false,
+        caller: None,
     };
 
     /// Aligns the start to `bytes`, a power of two.
@@ -263,6 +266,24 @@ impl Options {
     #[must_use]
     pub const fn no_wait(self) -> Self {
         Options { no_wait: true, ..self }
+    }
+
+    /// Sets the line that listings name for the area, in place of the line of the call: for code
+    /// that is called by a library and allocates for a line that it was made at.
+    #[inline]
+    #[must_use]
+    pub const fn caller(self, line: &'static Location<'static>) -> Self {
+        Options { caller: Some(line), ..self }
+    }
+
+    /// The line that listings name for the area.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn line(&self) -> &'static Location<'static> {
+        match self.caller {
+            Some(line) => line,
+            None => Location::caller(),
+        }
     }
 
     /// Zeroes new memory, whatever [`VmapConfig::stale`] and the protection say. This concerns

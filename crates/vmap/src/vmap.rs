@@ -2,7 +2,6 @@
 
 use core::fmt;
 use core::mem::MaybeUninit;
-use core::panic::Location;
 
 use crate::addresses::Addresses;
 use crate::config::{Options, VmapConfig, VmapConfigError};
@@ -128,7 +127,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     #[inline]
     #[track_caller]
     pub fn alloc(&self, pages: u32, options: Options) -> Result<VirtAddr, VmapError> {
-        let caller = Location::caller();
+        let caller = options.line();
         let area = self.addresses().obtain(pages, &options)?;
         Ok(self.addresses().publish(area, Kind::Address, &options, false, caller))
     }
@@ -145,7 +144,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         pages: u32,
         options: Options,
     ) -> Result<VirtAddr, VmapError> {
-        let caller = Location::caller();
+        let caller = options.line();
         let area = self.addresses().obtain_at(start, pages, &options)?;
         Ok(self.addresses().publish(area, Kind::Address, &options, false, caller))
     }
@@ -177,7 +176,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// [`VmapError`]. What was mapped until then goes with the next purge.
     #[track_caller]
     pub fn vmap(&self, frames: &[Pfn], options: Options) -> Result<VirtAddr, VmapError> {
-        self.memory.map(frames, Kind::Vmap, &options, Location::caller())
+        self.memory.map(frames, Kind::Vmap, &options, options.line())
     }
 
     /// Frees an area of [`vmap`](Self::vmap) or [`map_frames`](Self::map_frames).
@@ -225,7 +224,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// As for [`vmap`](Self::vmap).
     #[track_caller]
     pub fn vm_map_ram(&self, frames: &[Pfn], options: Options) -> Result<VirtAddr, VmapError> {
-        self.memory.map(frames, Kind::Ram, &options, Location::caller())
+        self.memory.map(frames, Kind::Ram, &options, options.line())
     }
 
     /// Frees an area of [`vm_map_ram`](Self::vm_map_ram), into which `pages` frames were mapped. As
@@ -268,7 +267,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     #[inline]
     #[track_caller]
     pub fn vmalloc(&self, pages: u32, options: Options) -> Result<VirtAddr, VmapError> {
-        self.memory.allocate(pages, &options, Location::caller())
+        self.memory.allocate(pages, &options, options.line())
     }
 
     /// Reserves `reserved_pages` pages of addresses, with a guard behind, and allocates memory for
@@ -286,7 +285,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         reserved_pages: u32,
         options: Options,
     ) -> Result<VirtAddr, VmapError> {
-        self.memory.allocate_reserved(pages, reserved_pages, &options, Location::caller())
+        self.memory.allocate_reserved(pages, reserved_pages, &options, options.line())
     }
 
     /// Frees memory of [`vmalloc`](Self::vmalloc), [`vmalloc_reserved`](Self::vmalloc_reserved) or
@@ -332,7 +331,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         pages: u32,
         options: Options,
     ) -> Result<VirtAddr, VmapError> {
-        Resize::new(&self.memory).resize(start, pages, options, Location::caller())
+        Resize::new(&self.memory).resize(start, pages, options, options.line())
     }
 
     /// Takes back what was freed. Waits for a purge that is under way.

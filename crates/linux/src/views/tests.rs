@@ -120,6 +120,50 @@ fn areas_are_listed() {
     assert_eq!(text, space.vmallocinfo().to_string());
 }
 
+/// The listing names the call that made an area, or moved it, and for an area that a writer grew the
+/// line at which the writer was made.
+#[test]
+fn areas_name_the_line_of_the_call() {
+    use std::io::Write as _;
+
+    let depot = Depot::builder(64 << 20).memory(MemoryKind::Memfd).build().unwrap();
+    let space = Vmalloc::new(&depot).unwrap();
+    let line_at = |addr: usize| {
+        let areas = VmallocInfo::of(&space).areas;
+        let area = areas.into_iter().find(|area| area.is_busy && area.start == addr as u64);
+        area.and_then(|area| area.caller).map(|(file, line, _)| (file, line))
+    };
+    let here = |line: u32| Some((file!().to_owned(), line));
+    let (first, line) = (space.buf(4096).unwrap(), line!());
+    assert_eq!(line_at(first.addr()), here(line));
+    drop(first);
+    let (mut warm, line) = (space.buf(4096).unwrap(), line!());
+    assert_eq!(line_at(warm.addr()), here(line));
+    let (behind, line) = (space.buf_ref(4096, Default::default()).unwrap(), line!());
+    assert_eq!(line_at(behind.addr()), here(line));
+    let before = warm.addr();
+    let (grown, line) = (warm.grow(1 << 20), line!());
+    assert!(grown.is_ok() && warm.addr() != before, "it has moved");
+    assert_eq!(line_at(warm.addr()), here(line));
+    let (reserved, line) = (space.reserve(1 << 20).unwrap(), line!());
+    assert_eq!(line_at(reserved.addr()), here(line));
+    let page = depot.page(Order::BASE).unwrap();
+    let (mapped, line) = (space.vmap(&[page.pfn()], Default::default()).unwrap(), line!());
+    assert_eq!(line_at(mapped.addr().get()), here(line));
+    let mut log = space.empty();
+    let (mut writer, line) = (log.writer(0), line!());
+    for number in 0..10_000 {
+        writeln!(writer, "a line of text, {number}").unwrap();
+    }
+    assert_eq!(line_at(log.addr()), here(line));
+    let other = std::panic::Location::caller();
+    let options = crate::vmalloc::Options::DEFAULT.caller(other);
+    let told = space.buf_with(4096, options).unwrap();
+    assert_eq!(line_at(told.addr()), here(other.line()));
+    // SAFETY: nothing uses the mapping.
+    unsafe { space.vunmap(mapped) }.unwrap();
+}
+
 /// Checks that the views count pages as `validate` does.
 #[test]
 #[cfg_attr(miri, ignore = "pins its thread")]

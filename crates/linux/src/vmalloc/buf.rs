@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::mem::{ManuallyDrop, replace};
 use std::ops::{Deref, DerefMut};
-use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::panic::{Location, RefUnwindSafe, UnwindSafe};
 use std::ptr::{self, NonNull};
 use std::slice;
 
@@ -321,8 +321,9 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
     /// assert!(log[..written].ends_with(b"line 999\n"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[track_caller]
     pub fn writer(&mut self, at: usize) -> VmallocWriter<'_, S> {
-        VmallocWriter { buf: self, position: at }
+        VmallocWriter { buf: self, position: at, line: Location::caller() }
     }
 
     /// The bytes as values of type `T`, as many as fit.
@@ -461,6 +462,8 @@ impl<S: Borrow<Vmalloc>> fmt::Debug for VmallocBuf<S> {
 pub struct VmallocWriter<'b, S: Borrow<Vmalloc> = Vmalloc> {
     buf: &'b mut VmallocBuf<S>,
     position: usize,
+    /// Where the writer was made: libraries call it to write.
+    line: &'static Location<'static>,
 }
 
 impl<S: Borrow<Vmalloc>> VmallocWriter<'_, S> {
@@ -474,7 +477,8 @@ impl<S: Borrow<Vmalloc>> Write for VmallocWriter<'_, S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let end = self.position.checked_add(bytes.len()).ok_or(VmapError::BadSize)?;
         if end > self.buf.len() {
-            self.buf.grow(end.max(2 * self.buf.len()))?;
+            let options = Options::DEFAULT.caller(self.line);
+            self.buf.grow_with(end.max(2 * self.buf.len()), options)?;
         }
         self.buf[self.position..end].copy_from_slice(bytes);
         self.position = end;
