@@ -579,6 +579,35 @@ const char *pagedepot_published_path(const pagedepot_published_t *published);
 // published is of pagedepot_publish() and was not withdrawn before.
 void pagedepot_withdraw(pagedepot_published_t *published);
 
+// Notes that a line of a program allocated a block, for pagedepot_allocinfo(); returns the block.
+// Programs define PAGEDEPOT_CALL_SITES before they include this header, and call it by the macros
+// at its end. It may wait for another thread: not for signal handlers. Without call sites in the
+// library (cargo xtask install --call-sites) it does nothing.
+//
+// Conditions:
+// handle is NULL or a live depot; block is NULL or what a function of it has just allocated
+// for this thread; file is a string.
+void *pagedepot_note(const pagedepot_t *handle, void *block, const char *file, unsigned int line);
+
+// Notes the line that allocated count blocks, as pagedepot_note() does; returns count.
+//
+// Conditions:
+// As for pagedepot_note(); blocks has count pointers.
+size_t pagedepot_note_many(const pagedepot_t *handle,
+                           void *const *blocks,
+                           size_t count,
+                           const char *file,
+                           unsigned int line);
+
+// Writes which lines hold how many bytes of a depot, as the kernel's /proc/allocinfo, the most
+// bytes first. At most size bytes are written, with a zero at the end. Returns how many bytes the
+// whole text has without the zero, as snprintf() does; 0 with errno: ENOTSUP (no call sites in
+// this library: cargo xtask install --call-sites), EINVAL (handle is NULL).
+//
+// Conditions:
+// handle is NULL or a live depot; text has room for size bytes.
+size_t pagedepot_allocinfo(const pagedepot_t *handle, char *text, size_t size);
+
 // Describes this thread's last failure to make, grow, trim or pin a depot, to set its ceiling, or
 // to make a space, a monitor or published statistics of it, and says what to do about it. The text
 // is valid until the thread's next such failure. NULL: no such call has failed.
@@ -591,3 +620,21 @@ const char *pagedepot_last_error(void);
 #endif  // __cplusplus
 
 #endif  /* PAGEDEPOT_H */
+
+/* A program that defines PAGEDEPOT_CALL_SITES has its lines in pagedepot_allocinfo(). Of the
+ * macros' arguments, depot and blocks are evaluated twice. */
+#ifdef PAGEDEPOT_CALL_SITES
+#define pagedepot_alloc(depot, order) \
+    pagedepot_note((depot), pagedepot_alloc((depot), (order)), __FILE__, __LINE__)
+#define pagedepot_alloc_flags(depot, order, flags) \
+    pagedepot_note((depot), pagedepot_alloc_flags((depot), (order), (flags)), __FILE__, __LINE__)
+#define pagedepot_alloc_wait(depot, order, ms) \
+    pagedepot_note((depot), pagedepot_alloc_wait((depot), (order), (ms)), __FILE__, __LINE__)
+#define pagedepot_alloc_contiguous(depot, pages, align, flags) \
+    pagedepot_note((depot), pagedepot_alloc_contiguous((depot), (pages), (align), (flags)), \
+                   __FILE__, __LINE__)
+#define pagedepot_alloc_many(depot, order, flags, blocks, count) \
+    pagedepot_note_many((depot), (blocks), \
+                        pagedepot_alloc_many((depot), (order), (flags), (blocks), (count)), \
+                        __FILE__, __LINE__)
+#endif

@@ -12,6 +12,7 @@
 //! | `reclaim` | drains, trims, ceilings, pins, pressure, statistics |
 //! | `monitor` | a thread that reacts to the pressure on memory |
 //! | `space` | `vmalloc` |
+//! | `sites` | which lines of the program hold pages |
 //! | `publish` | statistics for `pagedepot top` |
 //! | `error` | `errno`, and the text of the last error |
 //! | `poison` | the feature `poison`: free pages for AddressSanitizer and valgrind |
@@ -24,6 +25,7 @@ mod monitor;
 mod poison;
 mod publish;
 mod reclaim;
+mod sites;
 mod space;
 
 pub use blocks::*;
@@ -32,4 +34,5 @@ pub use handle::*;
 pub use monitor::*;
 pub use publish::*;
 pub use reclaim::*;
+pub use sites::*;
 pub use space::*;

@@ -120,6 +120,14 @@ impl<'d> RawDepot<'d> {
         found
     }
 
+    /// Attributes a block that the caller holds to a call in another language, which
+    /// [`AllocInfo`](crate::allocinfo::AllocInfo) names for it from now on: for bindings. `block`
+    /// is the first page of what one call allocated; of any other page it changes nothing.
+    #[cfg(feature = "allocinfo")]
+    pub fn attribute(&self, block: Pfn, site: &'static crate::allocinfo::ForeignSite) {
+        self.shared().sites.attribute(block, site);
+    }
+
     /// The fast path of [`alloc`](Self::alloc) alone, which calls no function: a block that this
     /// CPU's front has. `None`: ask `alloc`. Always `None` where a lock guards the front.
     #[inline]

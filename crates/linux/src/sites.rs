@@ -4,7 +4,7 @@
 //!
 //! | bits of the word of a block's first page | field |
 //! |---|---|
-//! | 0..=44 | the address of the caller's `Location`, divided by 8 |
+//! | 0..=44 | the address of the caller's `Location`, or of a `ForeignSite`, divided by 8 |
 //! | 45..=63 | pages of the block, or of the contiguous run |
 //!
 //! A word of 0 says nothing of its page.
@@ -60,30 +60,69 @@ pub(crate) struct Noted {
 mod word {
     use std::panic::Location;
 
+    use crate::allocinfo::ForeignSite;
+
     /// Bits of a divided address.
     const SITE_BITS: u32 = 45;
     const ALIGN_BITS: u32 = align_of::<Location<'_>>().trailing_zeros();
-    const _: () = assert!(ALIGN_BITS == 3);
+    const _: () = assert!(ALIGN_BITS == 3 && align_of::<ForeignSite>() == 8);
+
+    /// A call that allocated.
+    #[derive(Clone, Copy)]
+    pub enum Call {
+        Here(&'static Location<'static>),
+        Foreign(&'static ForeignSite),
+    }
+
+    impl Call {
+        #[inline]
+        fn address(self) -> usize {
+            match self {
+                // Exposed for `call_at`.
+                Call::Here(site) => (&raw const *site).expose_provenance(),
+                Call::Foreign(site) => site.address(),
+            }
+        }
+    }
 
     /// The word of a block of so many pages.
     #[inline]
     pub fn pack(site: &'static Location<'static>, pages: u32) -> u64 {
-        // Exposed for `unpack`. Addresses of a process's constants have 47 bits.
-        let address = (&raw const *site).expose_provenance() as u64;
-        (address >> ALIGN_BITS) & ((1 << SITE_BITS) - 1) | u64::from(pages) << SITE_BITS
+        pack_call(Call::Here(site), pages)
     }
 
-    /// The site and the pages of a word; `None`: it says nothing.
-    pub fn unpack(word: u64) -> Option<(&'static Location<'static>, u32)> {
+    #[inline]
+    pub fn pack_call(call: Call, pages: u32) -> u64 {
+        // Addresses of a process's memory have 47 bits.
+        let address = call.address() as u64 >> ALIGN_BITS;
+        address & ((1 << SITE_BITS) - 1) | u64::from(pages) << SITE_BITS
+    }
+
+    /// The address of a call's site, and the pages of a word; `None`: it says nothing.
+    pub fn unpack(word: u64) -> Option<(usize, u32)> {
         let address = (word & ((1 << SITE_BITS) - 1)) << ALIGN_BITS;
-        if word == 0 {
-            return None;
+        (word != 0).then_some((address as usize, (word >> SITE_BITS) as u32))
+    }
+
+    /// The call whose site is at an address of a word.
+    pub fn call_at(address: usize) -> Call {
+        if let Some(site) = ForeignSite::with_address(address) {
+            return Call::Foreign(site);
         }
-        let site = std::ptr::with_exposed_provenance::<Location<'static>>(address as usize);
-        // SAFETY: words that are not 0 were packed from such a reference, which is good for ever.
-        Some((unsafe { &*site }, (word >> SITE_BITS) as u32))
+        let site = std::ptr::with_exposed_provenance::<Location<'static>>(address);
+        // SAFETY: words are packed from references of the two kinds, which are good for ever, and
+        // it is not the other kind.
+        Call::Here(unsafe { &*site })
+    }
+
+    /// The word with the pages of another, and this call.
+    pub fn attributed(word: u64, call: Call) -> u64 {
+        pack_call(call, (word >> SITE_BITS) as u32)
     }
 }
+
+#[cfg(feature = "allocinfo")]
+pub(crate) use word::{Call, call_at};
 
 /// A call whose blocks are noted later, where it has returned.
 #[derive(Clone, Copy)]
@@ -172,8 +211,9 @@ impl SiteTable {
     pub fn split(&self, pfn: Pfn, from: Order, to: Order) {
         #[cfg(feature = "allocinfo")]
         if let Some((site, _)) = word::unpack(self.word(pfn)) {
+            let word = word::pack_call(call_at(site), to.frames());
             for at in (0..from.frames()).step_by(to.frames() as usize) {
-                self.set(pfn.add(at), word::pack(site, to.frames()));
+                self.set(pfn.add(at), word);
             }
         }
     }
@@ -188,9 +228,19 @@ impl SiteTable {
         }
     }
 
-    /// Every block that is noted: its first page, the call, its pages. O(pages).
+    /// Notes a call in another language for a block that is noted, for its holder.
     #[cfg(feature = "allocinfo")]
-    pub fn all(&self) -> impl Iterator<Item = (Pfn, &'static Location<'static>, u32)> {
+    pub fn attribute(&self, pfn: Pfn, site: &'static crate::allocinfo::ForeignSite) {
+        let word = self.word(pfn);
+        if word != 0 {
+            self.set(pfn, word::attributed(word, Call::Foreign(site)));
+        }
+    }
+
+    /// Every block that is noted: its first page, the address of the call's site (`call_at`), its
+    /// pages. O(pages).
+    #[cfg(feature = "allocinfo")]
+    pub fn all(&self) -> impl Iterator<Item = (Pfn, usize, u32)> {
         (0..).zip(self.words).filter_map(|(pfn, word)| {
             // Relaxed: the site is a constant, and nothing else is read by it.
             let (site, pages) = word::unpack(word.load(Ordering::Relaxed))?;

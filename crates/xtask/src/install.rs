@@ -24,12 +24,15 @@ pub struct Options {
     /// Poison free pages for AddressSanitizer and valgrind: for tests, slower
     #[arg(long)]
     poison: bool,
+    /// Note which lines of programs hold pages, for pagedepot_allocinfo(): slower
+    #[arg(long)]
+    call_sites: bool,
 }
 
 impl Options {
     /// Installs into `prefix`, for programs.
     pub fn plain(prefix: &Path) -> Self {
-        Options { prefix: prefix.to_owned(), poison: false }
+        Options { prefix: prefix.to_owned(), poison: false, call_sites: false }
     }
 }
 
@@ -38,7 +41,7 @@ impl Options {
 /// # Errors
 /// When cargo fails, or a file cannot be written; those written before stay.
 pub fn run(options: &Options) -> Result<()> {
-    let built = build(options.poison)?;
+    let built = build(options)?;
     let prefix = &options.prefix;
     let (include, lib) = (prefix.join("include"), prefix.join("lib"));
     let pkgconfig = lib.join("pkgconfig");
@@ -75,7 +78,7 @@ struct Built {
     shared: PathBuf,
 }
 
-fn build(poison: bool) -> Result<Built> {
+fn build(options: &Options) -> Result<Built> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(tools::root()?).args([
         "build",
@@ -86,8 +89,10 @@ fn build(poison: bool) -> Result<Built> {
     ]);
     // One line of JSON for each thing that it makes, with the paths; errors as always.
     cargo.arg("--message-format=json-render-diagnostics");
-    if poison {
-        cargo.args(["--features", "poison"]);
+    for (is_wanted, feature) in [(options.poison, "poison"), (options.call_sites, "allocinfo")] {
+        if is_wanted {
+            cargo.args(["--features", feature]);
+        }
     }
     let output = cargo.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
     if !output.status.success() {

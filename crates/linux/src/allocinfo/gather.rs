@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::panic::Location;
 
 use crate::depot::Depot;
+use crate::sites::{Call, call_at};
 use crate::views::VmallocInfo;
 use crate::vmalloc::Vmalloc;
 
@@ -18,9 +18,13 @@ fn add<K: Eq + Hash>(sums: &mut Sums<K>, site: K, (bytes, calls): (u64, u64)) {
     *sum = (sum.0 + bytes, sum.1 + calls);
 }
 
-/// The site at a place in the source. The compiler may give one call several locations.
-fn site(at: &Location<'_>, kind: SiteKind) -> Site {
-    Site { file: at.file().to_owned(), line: at.line(), column: at.column(), kind }
+/// The site of a call. The compiler may give one call several locations.
+fn site(call: Call) -> Site {
+    let (file, line, column) = match call {
+        Call::Here(at) => (at.file(), at.line(), at.column()),
+        Call::Foreign(at) => (at.file(), at.line(), 1),
+    };
+    Site { file: file.to_owned(), line, column, kind: SiteKind::Pages }
 }
 
 impl AllocInfo {
@@ -36,15 +40,13 @@ impl AllocInfo {
         let shared = depot.shared();
         let page_bytes = shared.page_size().bytes() as u64;
         // By address first, which is quicker to compare than a name.
-        let mut by_address: HashMap<*const Location<'_>, (&Location<'_>, (u64, u64))> =
-            HashMap::new();
+        let mut by_address = Sums::new();
         for (_, at, pages) in shared.sites().all() {
-            let sum = &mut by_address.entry(at).or_insert((at, (0, 0))).1;
-            *sum = (sum.0 + u64::from(pages) * page_bytes, sum.1 + 1);
+            add(&mut by_address, at, (u64::from(pages) * page_bytes, 1));
         }
         let mut sums = Sums::new();
-        for (at, sum) in by_address.into_values() {
-            add(&mut sums, site(at, SiteKind::Pages), sum);
+        for (at, sum) in by_address {
+            add(&mut sums, site(call_at(at)), sum);
         }
         for space in spaces {
             for area in VmallocInfo::of(space).areas.into_iter().filter(|area| area.is_busy) {

@@ -43,6 +43,8 @@
 
 mod folded;
 #[cfg(feature = "allocinfo")]
+mod foreign;
+#[cfg(feature = "allocinfo")]
 mod gather;
 #[cfg(feature = "pprof")]
 mod pprof;
@@ -53,6 +55,8 @@ use std::collections::HashMap;
 use std::fmt;
 
 pub use folded::Folded;
+#[cfg(feature = "allocinfo")]
+pub use foreign::ForeignSite;
 
 /// The memory that each call site holds at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -120,8 +120,8 @@ fn areas_are_listed() {
     assert_eq!(text, space.vmallocinfo().to_string());
 }
 
-/// The listing names the call that made an area, or moved it, and for an area that a writer grew the
-/// line at which the writer was made.
+/// The listing names the call that made an area, or moved it, and for an area that a writer grew
+/// the line at which the writer was made.
 #[test]
 fn areas_name_the_line_of_the_call() {
     use std::io::Write as _;

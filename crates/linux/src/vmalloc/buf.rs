@@ -462,7 +462,7 @@ impl<S: Borrow<Vmalloc>> fmt::Debug for VmallocBuf<S> {
 pub struct VmallocWriter<'b, S: Borrow<Vmalloc> = Vmalloc> {
     buf: &'b mut VmallocBuf<S>,
     position: usize,
-    /// Where the writer was made: libraries call it to write.
+    /// Line that made the writer: libraries call it to write.
     line: &'static Location<'static>,
 }
 
