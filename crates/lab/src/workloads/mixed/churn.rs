@@ -18,6 +18,10 @@ use crate::harness::barrier::SpinBarrier;
 use crate::harness::{Contender, Seat, Subject, lock};
 use crate::workloads::shape::Shape;
 
+/// Blocks of bursts that wait for their reader at most. The sender frees what is more.
+const UNREAD_MAX: usize = 256;
+/// Blocks that a reader frees by one call at most.
+const READ_TOGETHER_MAX: usize = 8;
 /// Blocks of page cache that give way at once when a single frame cannot be had.
 const RECLAIMED_BLOCKS: u32 = 32;
 /// Times that they do, before the workload ends.
@@ -29,6 +33,8 @@ pub struct Churn<A: Allocator> {
     shape: Shape,
     holdings: Arc<Holdings>,
     held: Vec<Mutex<Held>>,
+    /// Blocks of bursts that each seat is to read and free.
+    unread: Vec<Mutex<Vec<(A::Block, Order)>>>,
     barrier: SpinBarrier,
     ends: Arc<Ends>,
 }
@@ -42,7 +48,10 @@ impl<A: Allocator> Churn<A> {
             let seed = shape.seed.wrapping_add(seat << 32);
             let handles = (seat * handles..(seat + 1) * handles).map(|handle| handle as Handle);
             let pages = shape.held_pages() / threads;
-            Mutex::new(Held::new(pages, shape.surges_percent, seed, handles.collect()))
+            Mutex::new(Held {
+                seat: seat as usize,
+                ..Held::new(pages, shape.surges_percent, seed, handles.collect())
+            })
         });
         let holdings = Arc::new(Holdings::new(shape.pages));
         if A::COMPACTS && shape.moves {
@@ -53,6 +62,7 @@ impl<A: Allocator> Churn<A> {
             shape,
             holdings,
             held: held.collect(),
+            unread: (0..threads).map(|_| Mutex::default()).collect(),
             barrier: SpinBarrier::new(shape.threads),
             ends: Arc::default(),
         }
@@ -107,6 +117,7 @@ impl<A: Allocator> Churn<A> {
     /// Replaces a group or a block of a kind, or only allocates or frees one where that leads to
     /// the goal. Returns pages.
     fn replace_one(&self, held: &mut Held, kind: usize, goal: u64) -> u64 {
+        self.read(held);
         let before = held.stocks[kind].pages;
         if before >= goal {
             self.shrink(held, kind);
@@ -147,6 +158,7 @@ impl<A: Allocator> Churn<A> {
                 held.operations += 1;
                 let block = self.allocator.alloc_block(Order::BASE, mobility);
                 if block.is_none() {
+                    self.read(held);
                     (0..RECLAIMED_BLOCKS).for_each(|_| _ = self.shrink(held, CACHE));
                 }
                 block
@@ -176,13 +188,38 @@ impl<A: Allocator> Churn<A> {
     }
 
     fn free(&self, held: &mut Held, dead: &[Sized], dies: Dies) {
-        held.operations += dead.len() as u64;
         held.handles.extend(dead.iter().map(|dead| dead.0));
-        let blocks = dead.iter().map(|&(handle, order)| (self.holdings.release(handle), order));
+        let mut blocks = dead.iter().map(|&(handle, order)| (self.holdings.release(handle), order));
+        if dies == Dies::InOrder && self.unread.len() > 1 {
+            let mut unread = lock(&self.unread[(held.seat + 1) % self.unread.len()]);
+            let room = UNREAD_MAX.saturating_sub(unread.len());
+            unread.extend(blocks.by_ref().take(room));
+        }
         if dies == Dies::Together {
-            self.allocator.free_many(&blocks.collect::<Vec<_>>());
+            let blocks: Vec<_> = blocks.collect();
+            held.operations += blocks.len() as u64;
+            self.allocator.free_many(&blocks);
         } else {
-            blocks.for_each(|(block, order)| self.allocator.free_block(block, order));
+            blocks.for_each(|(block, order)| {
+                held.operations += 1;
+                self.allocator.free_block(block, order);
+            });
+        }
+    }
+
+    /// Frees what another seat has sent to this one: single blocks, and a few by one call.
+    fn read(&self, held: &mut Held) {
+        let sent = std::mem::take(&mut *lock(&self.unread[held.seat]));
+        let mut rest = &sent[..];
+        while !rest.is_empty() {
+            let (now, later) =
+                rest.split_at(held.random.usize(1..=READ_TOGETHER_MAX.min(rest.len())));
+            held.operations += now.len() as u64;
+            match *now {
+                [(block, order)] => self.allocator.free_block(block, order),
+                _ => self.allocator.free_many(now),
+            }
+            rest = later;
         }
     }
 
@@ -197,6 +234,7 @@ impl<A: Allocator> Churn<A> {
         self.shrink_cache(&mut lock(&self.held[seat]));
         self.barrier.wait();
         if seat == 0 {
+            self.held.iter().for_each(|held| self.read(&mut lock(held)));
             let drain = if A::DRAINS.contains(&Mode::Full) { Mode::Full } else { Mode::Quiet };
             self.allocator.drain(None, drain);
             let seats: Vec<_> = self.held.iter().map(lock).collect();
@@ -210,6 +248,7 @@ impl<A: Allocator> Churn<A> {
     fn free_all(&self) {
         for held in &self.held {
             let mut held = lock(held);
+            self.read(&mut held);
             for kind in 0..KINDS.len() {
                 let rest = held.stocks[kind].take_all();
                 self.free(&mut held, &rest, Dies::Alone);

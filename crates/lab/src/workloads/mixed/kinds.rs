@@ -17,6 +17,8 @@ pub type Sized = (Handle, Order);
 
 /// The blocks that a thread holds.
 pub struct Held {
+    /// The thread's place among all.
+    pub seat: usize,
     /// Stocks in the order of [`KINDS`].
     pub stocks: Vec<Stock>,
     pub random: fastrand::Rng,
@@ -35,6 +37,7 @@ impl Held {
     /// `surges_percent` of what is published, and with these handles.
     pub fn new(pages: u64, surges_percent: u32, seed: u64, handles: Vec<Handle>) -> Self {
         Held {
+            seat: 0,
             stocks: KINDS.iter().map(|kind| Stock::new(kind, pages, surges_percent)).collect(),
             random: fastrand::Rng::with_seed(seed),
             handles,

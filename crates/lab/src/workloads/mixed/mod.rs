@@ -6,7 +6,8 @@
 //! 1. it fills its part: first what lives long, then page cache up to [`params::FULL_PERCENT`];
 //! 2. in each round it replaces a share of every kind, in small steps in random order. Unmovable
 //!    and reclaimable memory surges meanwhile, and shrinks again. Page cache gives way: its folios
-//!    are freed, at random, whenever memory is above that mark;
+//!    are freed, at random, whenever memory is above that mark. Network bursts are freed by the
+//!    next thread, by single blocks and up to eight together;
 //! 3. then page cache is freed at random until the share asked for is free.
 //!
 //! # Metrics

@@ -36,7 +36,9 @@ pub enum Dies {
     Alone,
     /// All that was allocated together, by one call: a process exits.
     Together,
-    /// All that was allocated together, block by block in its order: a burst is read.
+    /// All that was allocated together, block by block in its order: a burst is read. Where there
+    /// are several threads, the next one reads and frees it, single blocks and up to eight by one
+    /// call.
     InOrder,
 }
 

@@ -23,8 +23,13 @@ const FREE: Metric = ("free_ns", "ns");
 const TOTAL: Metric = ("total_ns", "ns");
 
 /// Orders that a long run measures unless the user names others.
-const ORDERS: [u32; 5] = [0, 1, 2, 3, 4];
+const ORDERS: [u32; 6] = [0, 1, 2, 3, 4, 9];
+/// Orders that a short run measures: single pages, what networks use, and huge pages.
+const ORDERS_SHORT: [u32; 3] = [0, 3, 9];
 const BATCH_MAX: u32 = 16384;
+/// Most blocks of order 9 unless the user asks for orders: 1 GiB, so that allocators have as much
+/// memory as for the batches of other orders.
+const BATCH_MAX_HUGE: u32 = 512;
 /// Batches that a short run measures, and that tables show of a long one: rhythms within a
 /// magazine, one magazine, several.
 const BATCHES_SHOWN: [u32; 7] = [1, 2, 4, 8, 64, 512, BATCH_MAX];
@@ -33,8 +38,8 @@ const BATCHES_SHOWN: [u32; 7] = [1, 2, 4, 8, 64, 512, BATCH_MAX];
 trait Batcher {
     fn contender(&self, order: u32, batch: u32, seats: usize) -> Box<dyn Contender<3>>;
 
-    /// A random walk by blocks of order 0.
-    fn walker(&self, seats: usize, seed: u64) -> Box<dyn Contender<3>>;
+    /// A random walk that holds at most `held_max` blocks.
+    fn walker(&self, order: u32, held_max: u32, seats: usize, seed: u64) -> Box<dyn Contender<3>>;
 
     /// The allocator, to be checked once no contender uses it.
     fn subject(&mut self) -> &mut dyn Subject;
@@ -42,28 +47,45 @@ trait Batcher {
 
 struct SharedBatcher<A>(Arc<A>);
 
+/// Compiles a loop for each order, as programs that know what they ask for have it.
+macro_rules! for_order {
+    ($order:expr, $made:ident) => {
+        match $order {
+            0 => $made!(0),
+            1 => $made!(1),
+            2 => $made!(2),
+            3 => $made!(3),
+            4 => $made!(4),
+            5 => $made!(5),
+            6 => $made!(6),
+            7 => $made!(7),
+            8 => $made!(8),
+            9 => $made!(9),
+            10 => $made!(10),
+            other => unreachable!("no order {other} is measured"),
+        }
+    };
+}
+
 impl<A: Allocator> Batcher for SharedBatcher<A> {
     fn contender(&self, order: u32, batch: u32, seats: usize) -> Box<dyn Contender<3>> {
         let allocator = Arc::clone(&self.0);
-        // One loop is compiled for each order, as programs that know what they ask for have it.
-        match order {
-            0 => Batch::<A, 0>::boxed(allocator, batch, seats),
-            1 => Batch::<A, 1>::boxed(allocator, batch, seats),
-            2 => Batch::<A, 2>::boxed(allocator, batch, seats),
-            3 => Batch::<A, 3>::boxed(allocator, batch, seats),
-            4 => Batch::<A, 4>::boxed(allocator, batch, seats),
-            5 => Batch::<A, 5>::boxed(allocator, batch, seats),
-            6 => Batch::<A, 6>::boxed(allocator, batch, seats),
-            7 => Batch::<A, 7>::boxed(allocator, batch, seats),
-            8 => Batch::<A, 8>::boxed(allocator, batch, seats),
-            9 => Batch::<A, 9>::boxed(allocator, batch, seats),
-            10 => Batch::<A, 10>::boxed(allocator, batch, seats),
-            other => unreachable!("no order {other} is measured"),
+        macro_rules! batch {
+            ($order:literal) => {
+                Batch::<A, $order>::boxed(allocator, batch, seats)
+            };
         }
+        for_order!(order, batch)
     }
 
-    fn walker(&self, seats: usize, seed: u64) -> Box<dyn Contender<3>> {
-        Box::new(Walk::new(Arc::clone(&self.0), seats, seed))
+    fn walker(&self, order: u32, held_max: u32, seats: usize, seed: u64) -> Box<dyn Contender<3>> {
+        let allocator = Arc::clone(&self.0);
+        macro_rules! walk {
+            ($order:literal) => {
+                Box::new(Walk::<A, $order>::new(allocator, held_max, seats, seed))
+            };
+        }
+        for_order!(order, walk)
     }
 
     fn subject(&mut self) -> &mut dyn Subject {
@@ -159,9 +181,13 @@ pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
     cpu_counts
         .retain(|&cpus| cpus == 1 || settings.cpus_given || settings.clients != Clients::Auto);
     let seats_max = *cpu_counts.last().expect("one CPU at least");
+    let wanted = |order| match order {
+        9 if settings.orders.is_empty() => BATCH_MAX_HUGE,
+        _ => BATCH_MAX,
+    };
     let orders: Vec<(u32, u32)> = orders
         .into_iter()
-        .map(|order| (order, largest_batch(&mut report, &batches, seats_max, order)))
+        .map(|order| (order, largest_batch(&mut report, &batches, wanted(order), seats_max, order)))
         .collect();
     let (order, batch) = *orders
         .iter()
@@ -195,13 +221,15 @@ pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
                 }
             }
         }
-        if orders.iter().any(|&(order, _)| order == 0) {
-            let mut walkers: Vec<_> =
-                batchers.iter().map(|b| b.walker(cpus, settings.seed)).collect();
-            let what = format!("{NAME}, a random rhythm, {}", counted(cpus, "CPU"));
+        for &(order, batch_max) in &orders {
+            let held_max = batch_max.min(walk::HELD_MAX);
+            let walker = |b: &Box<dyn Batcher>| b.walker(order, held_max, cpus, settings.seed);
+            let mut walkers: Vec<_> = batchers.iter().map(walker).collect();
+            let what = format!("{NAME}, order {order}, a random rhythm, {}", counted(cpus, "CPU"));
             let series = settings.interleave(&what, &mut walkers, cpus, schedule)?;
-            add_rows(&mut report, &series, cpus, &params([("order", 0), ("rhythm", 1)]));
-            shown.push((0, "random".to_owned(), series));
+            let of = [("order", order.into()), ("rhythm", 1)];
+            add_rows(&mut report, &series, cpus, &params(of));
+            shown.push((order, "random".to_owned(), series));
         }
         report.say(format!(
             "{NAME}: batches allocated, then freed, ns per block: both / allocation / free, {}{}",
@@ -218,7 +246,7 @@ pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
 fn grid(effort: Effort, asked: &[u32]) -> (Vec<u32>, Vec<u32>) {
     let or = |orders: &[u32]| if asked.is_empty() { orders.to_vec() } else { asked.to_vec() };
     if effort != Effort::Full {
-        return (or(&[0, 3]), BATCHES_SHOWN.to_vec());
+        return (or(&ORDERS_SHORT), BATCHES_SHOWN.to_vec());
     }
     (
         or(&ORDERS),
@@ -228,15 +256,21 @@ fn grid(effort: Effort, asked: &[u32]) -> (Vec<u32>, Vec<u32>) {
 
 /// The largest batch that fits memory, if every page of it were touched by allocators that write
 /// into what they free.
-fn largest_batch(report: &mut Report, batches: &[u32], seats: usize, order: u32) -> u32 {
+fn largest_batch(
+    report: &mut Report,
+    batches: &[u32],
+    wanted: u32,
+    seats: usize,
+    order: u32,
+) -> u32 {
     let block = (PAGE_BYTES as u64) << order;
     let room = available_bytes().unwrap_or(u64::MAX) / 4 / seats as u64 / block;
-    let fits = |&batch: &u32| u64::from(batch) <= room.max(1);
+    let fits = |&batch: &u32| batch <= wanted && u64::from(batch) <= room.max(1);
     let fitting = batches.iter().copied().filter(fits).max().unwrap_or(1);
-    if fitting < BATCH_MAX {
+    if fitting < wanted {
         report.note(format!(
             "{NAME}: memory is short, so batches of order {order} end at {fitting} blocks instead \
-             of {BATCH_MAX}"
+             of {wanted}"
         ));
     }
     fitting
@@ -274,7 +308,7 @@ mod tests {
     #[test]
     fn batches_double_up_to_the_last() {
         let (orders, batches) = grid(Effort::Full, &[]);
-        assert_eq!(orders, [0, 1, 2, 3, 4]);
+        assert_eq!(orders, [0, 1, 2, 3, 4, 9]);
         assert_eq!((batches.len(), batches[0], batches[1], batches[14]), (15, 1, 2, 16384));
         assert!(grid(Effort::Quick, &[]).1.iter().all(|batch| batches.contains(batch)));
     }

@@ -23,15 +23,15 @@ struct Turn {
     frees: u32,
 }
 
-/// The turns of a walk, which ends with no block, as it began.
-fn turns(seed: u64) -> Vec<Turn> {
+/// The turns of a walk, which ends with no block, as it began, and holds at most `held_max`.
+fn turns(seed: u64, held_max: u32) -> Vec<Turn> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut length =
-        || 1 + (0..HELD_MAX).take_while(|_| random.u32(0..RUN_MEAN) > 0).count() as u32;
+        || 1 + (0..held_max).take_while(|_| random.u32(0..RUN_MEAN) > 0).count() as u32;
     let mut held = 0;
     let mut turns: Vec<Turn> = (0..TURNS)
         .map(|_| {
-            let allocs = length().min(HELD_MAX - held);
+            let allocs = length().min(held_max - held);
             let frees = length().min(held + allocs);
             held = held + allocs - frees;
             Turn { allocs, frees }
@@ -42,8 +42,9 @@ fn turns(seed: u64) -> Vec<Turn> {
 }
 
 /// One design doing the walk.
-pub struct Walk<A: Allocator> {
+pub struct Walk<A: Allocator, const ORDER: u32> {
     allocator: Arc<A>,
+    held_max: u32,
     turns: Vec<Turn>,
     /// Allocations of a walk, and its frees.
     pairs: u64,
@@ -51,21 +52,27 @@ pub struct Walk<A: Allocator> {
     held: Vec<Mutex<Vec<A::Block>>>,
 }
 
-impl<A: Allocator> Walk<A> {
-    pub fn new(allocator: Arc<A>, seats: usize, seed: u64) -> Self {
-        let turns = turns(seed);
+impl<A: Allocator, const ORDER: u32> Walk<A, ORDER> {
+    pub fn new(allocator: Arc<A>, held_max: u32, seats: usize, seed: u64) -> Self {
+        let turns = turns(seed, held_max);
         let pairs = turns.iter().map(|turn| u64::from(turn.allocs)).sum();
-        Walk { allocator, turns, pairs, held: (0..seats).map(|_| Mutex::default()).collect() }
+        Walk {
+            allocator,
+            held_max,
+            turns,
+            pairs,
+            held: (0..seats).map(|_| Mutex::default()).collect(),
+        }
     }
 
     #[inline(always)]
     fn alloc(&self, held: &mut [A::Block]) {
-        held.iter_mut().for_each(|slot| *slot = design::alloc::<A, 0>(&self.allocator));
+        held.iter_mut().for_each(|slot| *slot = design::alloc::<A, ORDER>(&self.allocator));
     }
 
     #[inline(always)]
     fn free(&self, held: &[A::Block]) {
-        held.iter().rev().for_each(|&block| self.allocator.free::<0>(block));
+        held.iter().rev().for_each(|&block| self.allocator.free::<ORDER>(block));
     }
 
     /// Walks; each turn's allocations and frees are those of the blocks in two ranges.
@@ -111,7 +118,7 @@ impl<A: Allocator> Walk<A> {
     }
 }
 
-impl<A: Allocator> Contender<3> for Walk<A> {
+impl<A: Allocator, const ORDER: u32> Contender<3> for Walk<A, ORDER> {
     fn subject(&self) -> &dyn Subject {
         &*self.allocator
     }
@@ -120,9 +127,9 @@ impl<A: Allocator> Contender<3> for Walk<A> {
         let mut held = lock(&self.held[seat.index]);
         if held.is_empty() {
             // The slots need some contents, which the walk overwrites.
-            let block = design::alloc::<A, 0>(&self.allocator);
-            self.allocator.free::<0>(block);
-            held.resize(HELD_MAX as usize, block);
+            let block = design::alloc::<A, ORDER>(&self.allocator);
+            self.allocator.free::<ORDER>(block);
+            held.resize(self.held_max as usize, block);
         }
         let total = self.total_ns(&mut held, units);
         let alloc = total * self.alloc_share(&mut held);
@@ -138,7 +145,7 @@ mod tests {
     fn a_walk_returns_what_it_took_and_stays_in_its_bounds() {
         let mut held = 0;
         let mut lengths = 0;
-        for Turn { allocs, frees } in turns(7) {
+        for Turn { allocs, frees } in turns(7, HELD_MAX) {
             held += allocs;
             lengths += allocs;
             assert!(frees <= held && held <= HELD_MAX);
