@@ -43,9 +43,8 @@ pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
 #[derive(Clone, Copy)]
 pub struct RawDepot<'d>(&'d Handle);
 
-/// The part of a handle that a [`RawDepot`] points to: a view of two pointers would be read, or
-/// written to the stack, for each block that is freed. A [`RawDepot`] is a pointer to it: a view of
-/// two pointers would be read, or written to the stack, for each block that is freed.
+/// The part of a handle besides its share in the depot. A [`RawDepot`] is a pointer to it: a view
+/// of two pointers would be read, or written to the stack, for each block that is freed.
 pub(crate) struct Handle {
     /// A copy of the shared allocator's own value, in which nothing ever changes: a loop that
     /// borrows this handle keeps its fields in registers.
