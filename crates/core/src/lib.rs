@@ -106,7 +106,7 @@ pub use alloc::relief::MoverRegistered;
 pub use alloc::{
     Allocator, Builder, Census, CpuCaches, CpuStats, Fault, FreeManyError, FrontHandle, Fronts,
     FrontsAt, Global, Handover, InitError, MetadataUse, PageblockInfo, PageblockStats, Pageblocks,
-    Shortage, ZoneSettings, ZoneShortage, ZoneStats,
+    Residency, ResidencyCounts, Shortage, ZoneSettings, ZoneShortage, ZoneStats,
 };
 pub use contiguity::{
     CompactEnd, CompactError, Compacted, Compaction, Compactor, Move, Mover, Occupant,

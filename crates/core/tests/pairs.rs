@@ -21,6 +21,7 @@ const TYPES: [&str; 13] = [
     "Pageblocks",
     "Refusal",
     "Reporting",
+    "Residency",
     "ZoneSettings",
 ];
 

@@ -12,8 +12,8 @@
 //!
 //! A trim gives back whole pageblocks (2 MiB) of the whole depot first, and then free parts of
 //! others. So a trim that ends early has given back the largest pieces, which are least likely to
-//! be needed soon. A run never crosses a pageblock, so a whole pageblock is taken and returned as
-//! one block of order 9. (Linux's free page reporting, `mm/page_reporting.c`, and HyperAlloc report
+//! be needed soon. A run never crosses a pageblock. What went back is returned as absent: requests
+//! get memory that is present first ([`pagedepot::Residency`]). (Linux's free page reporting, `mm/page_reporting.c`, and HyperAlloc report
 //! blocks of 2 MiB only.)
 //!
 //! Memory that went back stays away until it is used: from then on the system makes no huge pages
@@ -29,7 +29,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::{fmt, io};
 
-use pagedepot::{Flags, Mode, Pfn, Pressure, Reclaim, Scope};
+use pagedepot::{Flags, Mode, Pfn, Pressure, Reclaim, Residency, Scope};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
@@ -169,7 +169,7 @@ fn trim_chunk(
     // SAFETY: the chunk is inside the depot's memory.
     let start = unsafe { depot.base().add(chunk.start) };
     let present = resident(start, chunk.len())?;
-    let taken = Taken::new((depot, pins), trimming, (chunk.clone(), runs), &present);
+    let mut taken = Taken::new((depot, pins), trimming, (chunk.clone(), runs), &present);
     // Each pass meets the same ones.
     if runs == Runs::Whole {
         trimmed.pinned_pages += taken.pinned_pages;
@@ -181,6 +181,7 @@ fn trim_chunk(
         (pages.iter().filter(|&&is_present| is_present).count() * system_page) as u64
     };
     let result = system.give_back(&taken.merged(), present_bytes, trimmed);
+    taken.are_absent = result.is_ok();
     if runs == Runs::Whole && result.is_ok() {
         trimmed.whole_pageblocks += taken.ranges.len() as u64;
     }
@@ -205,6 +206,8 @@ struct Taken<'d> {
     ranges: Vec<Range<usize>>,
     /// Free, and not taken because they are pinned.
     pinned_pages: u64,
+    /// Whether the memory of all ranges went back to the system.
+    are_absent: bool,
 }
 
 impl<'d> Taken<'d> {
@@ -215,7 +218,8 @@ impl<'d> Taken<'d> {
         (chunk, runs): (Range<usize>, Runs),
         present: &[bool],
     ) -> Self {
-        let mut taken = Taken { depot, trimming, ranges: Vec::new(), pinned_pages: 0 };
+        let ranges = Vec::new();
+        let mut taken = Taken { depot, trimming, ranges, pinned_pages: 0, are_absent: false };
         let system_page = rustix::param::page_size();
         for huge in chunk.clone().step_by(HUGE_BYTES) {
             let huge = huge..(huge + HUGE_BYTES).min(chunk.end);
@@ -269,8 +273,12 @@ impl Drop for Taken<'_> {
         let _bringing = self.depot.bringing();
         for range in &self.ranges {
             let (start, count) = frames(self.depot, range);
-            // SAFETY: `take` allocated these pages, and handed them to no caller.
-            let freed = self.depot.frames().free_contiguous(start, count);
+            let frames = self.depot.frames();
+            // `take` allocated these pages, and handed them to no caller.
+            let freed = match self.are_absent {
+                true => Residency::of(frames).free_absent(start, count),
+                false => frames.free_contiguous(start, count),
+            };
             debug_assert_eq!(freed, Ok(()));
         }
         self.trimming.returned();

@@ -56,7 +56,7 @@ impl From<AddError<'_>> for ConfigError {
 impl<'m, C: Cpus> Allocator<'m, C> {
     /// Bytes of metadata that [`add_memory`](Self::add_memory) and
     /// [`add_memory_held`](Self::add_memory_held) need for this range now: 0 where the allocator
-    /// has all of it, else 33,792 per section (2^18 frames) that has none yet, and 255 to align
+    /// has all of it, else 34,048 per section (2^18 frames) that has none yet, and 255 to align
     /// them. [`Config::checked`](crate::Config::checked) adds 256 KiB per section,
     /// [`Config::track_owner`](crate::Config::track_owner) 512 KiB. A section's metadata serves all
     /// ranges in it, and is kept when memory is removed. Never more later than now.

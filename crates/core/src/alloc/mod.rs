@@ -32,6 +32,7 @@
 //! | `settings` | [`ZoneSettings`]: a zone's watermarks, limits and policies, changed while it is used |
 //! | `add` | `Adding`: memory, at first and later |
 //! | `pageblocks` | what pageblocks are like |
+//! | `residency` | [`Residency`]: which free memory is present |
 //! | `stats` | counters and reports |
 //! | `validate` | `Validation`: is every frame in exactly one place |
 //! | `build` | construction |
@@ -65,6 +66,7 @@ mod pressure;
 mod range;
 pub(crate) mod relief;
 pub(crate) mod request;
+mod residency;
 mod settings;
 mod stats;
 pub(crate) mod undo;
@@ -81,6 +83,7 @@ pub use fronts::{FrontHandle, Fronts};
 pub use global::{Global, InitError};
 pub use handover::Handover;
 pub use pageblocks::{PageblockInfo, PageblockStats, Pageblocks};
+pub use residency::{Residency, ResidencyCounts};
 pub use settings::ZoneSettings;
 pub use stats::{CpuStats, MetadataUse, Shortage, ZoneShortage, ZoneStats};
 pub use validate::{Census, Fault};

@@ -12,12 +12,13 @@ use super::hooks::are_carved;
 use super::request::{Request, Want};
 use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::SECTION_FRAMES;
-use crate::frame::{Class, Order, Pfn};
+use crate::frame::{Class, Order, Pfn, ZoneId};
+use crate::store::{Doubled, Store};
 use crate::zone::Reserve;
 
 /// Ranges, past the caches.
-struct Ranges<'a, 'm, C> {
-    blocks: Blocks<'a, 'm, C>,
+pub(super) struct Ranges<'a, 'm, C> {
+    pub blocks: Blocks<'a, 'm, C>,
 }
 
 impl<'a, 'm, C: Cpus> Ranges<'a, 'm, C> {
@@ -80,22 +81,44 @@ impl<'a, 'm, C: Cpus> Ranges<'a, 'm, C> {
     }
 
     fn free(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
+        let zone = self.check_free(start, frames)?;
+        if let Some(class) = cached_block(frames).filter(|class| start.is_aligned(class.order()))
+            && let Some(tag) = self.blocks.caches.store.tags().tag(start)
+        {
+            return self.blocks.free_checked(start, class, tag);
+        }
+        self.put(zone, frames, |store| store.put(start, frames))
+    }
+
+    /// Frees frames whose memory is not present, to the store.
+    pub fn free_absent(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
+        let zone = self.check_free(start, frames)?;
+        self.put(zone, frames, |store| store.put_cold(start, frames))
+    }
+
+    /// The zone of a range that may be freed, which is noted.
+    fn check_free(&self, start: Pfn, frames: u32) -> Result<ZoneId, FreeError> {
         let caches = self.blocks.caches;
         caches.cpus.environment().check_usable()?;
-        let tags = caches.store.tags();
-        let zone = tags.zone_of_range(start, frames).ok_or(FreeError::OutOfRange)?;
+        let zone = caches.store.tags().zone_of_range(start, frames).ok_or(FreeError::OutOfRange)?;
         if are_carved(caches, start, frames) {
             return Err(FreeError::NotAllocated);
         }
         self.blocks.hooks().frame_bytes().note_range_free(start, frames)?;
-        if let Some(class) = cached_block(frames).filter(|class| start.is_aligned(class.order()))
-            && let Some(tag) = tags.tag(start)
-        {
-            return self.blocks.free_checked(start, class, tag);
-        }
+        Ok(zone)
+    }
+
+    /// Returns so many frames to the store by `put`.
+    fn put(
+        &self,
+        zone: ZoneId,
+        frames: u32,
+        put: impl FnOnce(&Store<'m>) -> Doubled,
+    ) -> Result<(), FreeError> {
+        let caches = self.blocks.caches;
         let direct = caches.direct(caches.here(), zone);
         let moving = direct.in_flight().begin(u64::from(frames));
-        let doubled = caches.store.put(start, frames);
+        let doubled = put(&caches.store);
         direct.add_free(i64::from(frames) - i64::from(doubled.frames));
         drop(moving);
         direct.count_frees(0, u64::from(frames - doubled.frames));

@@ -98,36 +98,36 @@ fn put_entire_neighbour(section: &Section<'_>) {
 
 #[test]
 fn mark_of_an_entire_pageblock() {
-    explore(|| marked(Sort::Whole, &[put_entire]));
+    explore(|| marked(Sort::Warm, &[put_entire]));
 }
 
 #[test]
 #[should_panic = "no mark leads"]
 fn mark_of_an_entire_pageblock_left_to_others() {
-    explore_mutant(Mutant::EntireUnmarked, || marked(Sort::Whole, &[put_entire]));
+    explore_mutant(Mutant::EntireUnmarked, || marked(Sort::Warm, &[put_entire]));
 }
 
 #[test]
 #[should_panic = "no mark leads"]
 fn mark_of_an_entire_pageblock_cleared_unseen() {
-    explore_mutant(Mutant::ClearsUnseen, || marked(Sort::Whole, &[put_entire]));
+    explore_mutant(Mutant::ClearsUnseen, || marked(Sort::Warm, &[put_entire]));
 }
 
 #[test]
 fn mark_of_an_entire_pair() {
-    explore(|| marked(Sort::Pair, &[put_entire, put_entire_neighbour]));
+    explore(|| marked(Sort::WarmPair, &[put_entire, put_entire_neighbour]));
 }
 
 #[test]
 fn mark_of_a_pair_of_which_one_is_entire() {
-    explore(|| marked(Sort::Pair, &[put_pageblock, put_entire_neighbour]));
+    explore(|| marked(Sort::WarmPair, &[put_pageblock, put_entire_neighbour]));
 }
 
 #[test]
 #[should_panic = "no mark leads"]
 fn mark_of_a_pair_of_which_one_is_entire_without_the_fences() {
     explore_mutant(Mutant::UnorderedHints, || {
-        marked(Sort::Pair, &[put_pageblock, put_entire_neighbour]);
+        marked(Sort::WarmPair, &[put_pageblock, put_entire_neighbour]);
     });
 }
 

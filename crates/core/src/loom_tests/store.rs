@@ -5,7 +5,9 @@
 //! 3. Nor does a mark of the summary, whichever sort of pageblock it leads to, and however many
 //!    threads it takes to make one of that sort. It does when the search that clears a mark does
 //!    not look again, or when the taker that clears `whole` does not look at `some`.
-//! 4. No pageblock is noted for good to lack an order of which it has a block, whether one free or
+//! 4. Nor when a pageblock that came back cold becomes warm while its owner marks it. It does when
+//!    the taker that makes it warm does not look whether it is whole by then.
+//! 5. No pageblock is noted for good to lack an order of which it has a block, whether one free or
 //!    two make the block. It is when the search that notes it does not look again, or without the
 //!    fences.
 
@@ -155,6 +157,11 @@ fn last_block_taken_while_a_frame_comes_back() {
 /// it found none. All of the section is held before, and its marks are set.
 pub(super) fn marked(sort: Sort, changes: &[fn(&Section<'_>)]) {
     let section = section();
+    if let Sort::Cold | Sort::ColdPair = sort {
+        assert!(section.claim(0, PAGEBLOCK_FRAMES));
+        section.presence.note_cold(0, 0b11);
+        section.put_new(0, PAGEBLOCK_FRAMES);
+    }
     section.put_new(PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES);
     assert!(section.claim(PAGEBLOCK_FRAMES, 1) && section.put(PAGEBLOCK_FRAMES, 1) == 0);
     assert!(
@@ -198,25 +205,27 @@ fn mark_of_a_partial_huge_cleared_unseen() {
 
 #[test]
 fn mark_of_a_whole_pageblock() {
-    explore(|| marked(Sort::Whole, &[put_pageblock]));
+    explore(|| marked(Sort::Warm, &[put_pageblock]));
 }
 
 #[test]
 #[should_panic = "no mark leads"]
 fn mark_of_a_whole_huge_cleared_unseen() {
-    explore_mutant(Mutant::ClearsUnseen, || marked(Sort::Whole, &[put_pageblock]));
+    explore_mutant(Mutant::ClearsUnseen, || marked(Sort::Warm, &[put_pageblock]));
 }
 
 /// Neither of the two that come back makes the pair alone.
 #[test]
 fn mark_of_a_pair() {
-    explore(|| marked(Sort::Pair, &[put_pageblock, put_neighbour]));
+    explore(|| marked(Sort::WarmPair, &[put_pageblock, put_neighbour]));
 }
 
 #[test]
 #[should_panic = "no mark leads"]
 fn mark_of_a_pair_cleared_unseen() {
-    explore_mutant(Mutant::ClearsUnseen, || marked(Sort::Pair, &[put_pageblock, put_neighbour]));
+    explore_mutant(Mutant::ClearsUnseen, || {
+        marked(Sort::WarmPair, &[put_pageblock, put_neighbour])
+    });
 }
 
 /// A pageblock becomes partial by two hints: one thread takes its last frames, which clears
@@ -247,6 +256,59 @@ fn mark_of_a_huge_that_is_partial_by_two_hints() {
 #[should_panic = "no mark leads"]
 fn mark_of_a_huge_that_is_partial_by_one_hint() {
     explore_mutant(Mutant::MarksByOneHint, partial_by_two_hints);
+}
+
+/// The owner of a pageblock gives it back cold, while another takes a frame of it as soon as it is
+/// there, frees it, takes one again and frees it: the pageblock is whole in between, and the owner
+/// may be late to set the mark that leads to it.
+fn warms_while_it_is_marked() {
+    let section = section();
+    assert!(section.claim(0, PAGEBLOCK_FRAMES));
+    [Sort::Warm, Sort::Cold].into_iter().for_each(|sort| section.clear_mark(sort));
+    let other = spawn(&section, |section| {
+        for _ in 0..2 {
+            if let Some(at) = section.take_at_once(0, Order::BASE) {
+                assert_eq!(section.put(at, 1), 0);
+            }
+        }
+        0
+    });
+    section.presence.note_cold(0, 1);
+    section.put_new(0, PAGEBLOCK_FRAMES);
+    other.join().unwrap();
+    check(&section, 0);
+}
+
+#[test]
+fn mark_of_a_pageblock_that_becomes_warm() {
+    explore(warms_while_it_is_marked);
+}
+
+#[test]
+#[should_panic = "no mark leads"]
+fn mark_of_a_pageblock_that_becomes_warm_unseen() {
+    explore_mutant(Mutant::WarmsUnseen, warms_while_it_is_marked);
+}
+
+#[test]
+#[should_panic = "no mark leads"]
+fn mark_of_a_cold_pageblock_cleared_unseen() {
+    explore_mutant(Mutant::ClearsUnseen, || marked(Sort::Cold, &[put_cold]));
+}
+
+#[test]
+fn mark_of_a_cold_pageblock() {
+    explore(|| marked(Sort::Cold, &[put_cold]));
+}
+
+#[test]
+fn mark_of_a_pair_of_which_one_is_cold() {
+    explore(|| marked(Sort::ColdPair, &[put_cold, put_neighbour]));
+}
+
+fn put_cold(section: &Section<'_>) {
+    section.presence.note_cold(0, 1);
+    section.put_new(0, PAGEBLOCK_FRAMES);
 }
 
 const PAIR: Order = match Order::new(1) {

@@ -19,7 +19,8 @@
 //!    several pageblocks together, those of a pair or all that a search has chosen in a word, or
 //!    none of them.
 //!
-//! A search goes to entire pageblocks where it goes to whole ones, and by the same marks. It takes
+//! A search goes to entire pageblocks where it goes to whole ones that are [warm](super::presence), and
+//! by the same marks. It takes
 //! all of one, and puts into the words what it does not want. So does a claim of given frames,
 //! which takes them out of the words again. Both are announced as moves in flight: a request that
 //! found nothing meanwhile looks again. A block of order 9 or 10 that is taken by one operation, or
@@ -37,7 +38,7 @@ use core::ops::Range;
 
 use super::bits::{self, PAGEBLOCK_WORDS};
 use super::section::{Section, clear_exactly, hint_masks, pageblocks};
-use super::summary::Sort;
+use super::summary::{Hints, Sort, pairs};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, fills_pageblocks};
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::Ordering;
@@ -113,12 +114,14 @@ impl Section<'_> {
         let before = self.entire[at].fetch_or(mask, HINTS.change());
         HINTS.fence();
         if !is_mutant(Mutant::EntireUnmarked) {
-            self.marks.set(Sort::Whole);
+            self.marks.set(Sort::Warm);
         }
+        let entire = before | mask;
         // SeqCst: as above.
-        let free = self.whole[at].load(HINTS.look()) | before | mask;
-        if Sort::Pair.of_hints((0, free)) & (mask | mask >> 1) != 0 {
-            self.marks.set(Sort::Pair);
+        let whole = self.whole[at].load(HINTS.look()) | entire;
+        if pairs(whole) & (mask | mask >> 1) != 0 {
+            let cold = self.presence.cold_now(at) & !entire;
+            self.marks.set_pairs(Hints { some: 0, whole, cold }, mask);
         }
         self.forget_mixed(at, mask);
         before & mask

@@ -40,7 +40,7 @@ fn a_pair_of_which_one_is_whole_in_its_words_is_marked_and_taken() {
             put_words();
         }
         assert!(!section.is_entire(0) && section.is_entire(1));
-        assert!(!section.hides(Sort::Pair) && section.count_whole() == 2);
+        assert!(!section.hides(Sort::WarmPair) && section.count_whole() == 2);
         assert!(section.claim(0, 2 * PAGEBLOCK_FRAMES));
         assert_eq!(section.count_free(0) + section.count_free(1), 0);
     }

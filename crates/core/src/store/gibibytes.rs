@@ -11,6 +11,10 @@
 //! Then others stay free of unmovable frames, and the sparsest of them can be emptied: pageblock by
 //! pageblock as they evacuate, or by compaction, which takes the window that holds least.
 //!
+//! Where all that the best section has whole is [cold](super::presence), the search goes to the best of
+//! the sections that have warm pageblocks and unmovable ones, if there is any: it has served such
+//! requests before, and its memory is present.
+//!
 //! A search for movable blocks compares the section where it is with the next that has whole
 //! pageblocks. One for others compares many: what is unmovable stays, and a wrong choice with it.
 //!
@@ -58,24 +62,43 @@ impl Bitmap<'_> {
         let sections = wanted.sections();
         let own = wanted.hint.load(Ordering::Relaxed) as usize / SECTION_PAGEBLOCKS;
         let ranked = |number| Some((Rank::of(self.section(number)?)?, number));
-        let mut best = if sections.contains(&own) { ranked(own) } else { None };
+        let own_ranked = if sections.contains(&own) { ranked(own) } else { None };
         let compared = if wanted.mobility == Mobility::Movable { 1 } else { COMPARED };
         let behind = own.clamp(sections.start, sections.end.saturating_sub(1)) + 1;
         let others =
             self.with_whole(behind..sections.end).chain(self.with_whole(sections.start..own));
-        for other in others.take(compared).filter_map(ranked) {
-            best = Some(best.map_or(other, |best| best.min(other)));
+        let (mut best, mut warmest) = (None, None);
+        for (rank, number) in own_ranked.into_iter().chain(others.take(compared).filter_map(ranked))
+        {
+            let lower = |of: Option<(Rank, usize)>| {
+                Some(of.map_or((rank, number), |best| best.min((rank, number))))
+            };
+            best = lower(best);
+            if self.is_warm(number) && !rank.is_movable {
+                warmest = lower(warmest);
+            }
+        }
+        if let Some((_, number)) = best
+            && !self.is_warm(number)
+        {
+            best = warmest.or(best);
         }
         if let Some((_, number)) = best.filter(|&(_, number)| number != own) {
             wanted.hint.store((number * SECTION_PAGEBLOCKS) as u32, Ordering::Relaxed);
         }
     }
 
+    /// Whether a section is marked to have whole pageblocks that are warm.
+    fn is_warm(&self, number: usize) -> bool {
+        self.marks(number).is_set(Sort::Warm)
+    }
+
     /// The sections of a range that are marked to have whole pageblocks.
     fn with_whole(&self, range: Range<usize>) -> impl Iterator<Item = usize> {
         let mut from = range.start;
         core::iter::from_fn(move || {
-            let number = self.summary.next(Sort::Whole, from..range.end)?;
+            let next = |sort| self.summary.next(sort, from..range.end);
+            let number = next(Sort::Warm).into_iter().chain(next(Sort::Cold)).min()?;
             from = number + 1;
             Some(number)
         })

@@ -18,6 +18,7 @@ mod late;
 mod misuse;
 mod partial;
 mod passes;
+mod presence;
 mod put;
 mod refusals;
 mod reported;
@@ -388,6 +389,15 @@ impl<'m> Store<'m> {
                 put_chunk(backing, tag.zone(), &[block])
             }
             _ => self.put_backed(backing, aligned_blocks(start, frames)),
+        }
+    }
+
+    /// Puts back frames whose memory was given back, like [`put`](Self::put): pageblocks that they
+    /// fill are cold. A backing is not told.
+    pub fn put_cold(&self, start: Pfn, frames: u32) -> Doubled {
+        match self.bitmap() {
+            Some(bitmap) => bitmap.put_cold(start, frames),
+            None => self.put(start, frames),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::entire::{entirely_free_or_wakeable, wakeable};
 use super::section::Section;
-use super::summary::Sort;
+use super::summary::{Sort, pairs};
 use super::wanted::Wanted;
 use crate::frame::Order;
 use crate::frame::pageblock::Tag;
@@ -11,14 +11,19 @@ use crate::frame::pageblock::Tag;
 pub(super) const PARTIAL_LOOKS_MAX: u32 = 32;
 
 /// The passes of a search for blocks smaller than a pageblock.
-pub(super) const PASSES: [Pass; 11] = [
+pub(super) const PASSES: [Pass; 16] = [
     Pass::Near(Sort::Partial),
-    Pass::Near(Sort::Whole),
+    Pass::Near(Sort::Warm),
+    Pass::Beyond,
+    Pass::Near(Sort::Cold),
     Pass::Partial { which: Which::Settled, looks_max: PARTIAL_LOOKS_MAX },
     Pass::Partial { which: Which::Carved, looks_max: PARTIAL_LOOKS_MAX },
     Pass::Partial { which: Which::Evacuating, looks_max: PARTIAL_LOOKS_MAX },
-    Pass::Whole(Walk::Marked),
-    Pass::Reported(Sort::Whole),
+    Pass::Chosen(Sort::Warm),
+    Pass::Chosen(Sort::Cold),
+    Pass::Whole(Walk::Warm),
+    Pass::Whole(Walk::Cold),
+    Pass::Reported(Run::One),
     Pass::Partial { which: Which::Both, looks_max: u32::MAX },
     Pass::Akin,
     Pass::Mixed,
@@ -26,21 +31,36 @@ pub(super) const PASSES: [Pass; 11] = [
 ];
 
 /// Passes for whole pageblocks.
-pub(super) const PASSES_FOR_PAGEBLOCKS: [Pass; 3] =
-    [Pass::Whole(Walk::Marked), Pass::Reported(Sort::Whole), Pass::Whole(Walk::All)];
+pub(super) const PASSES_FOR_PAGEBLOCKS: [Pass; 4] = [
+    Pass::Whole(Walk::Warm),
+    Pass::Whole(Walk::Cold),
+    Pass::Reported(Run::One),
+    Pass::Whole(Walk::All),
+];
 
 /// Passes for pairs of whole pageblocks.
-pub(super) const PASSES_FOR_PAIRS: [Pass; 3] =
-    [Pass::Pair(Walk::Marked), Pass::Reported(Sort::Pair), Pass::Pair(Walk::All)];
+pub(super) const PASSES_FOR_PAIRS: [Pass; 4] = [
+    Pass::Pair(Walk::Warm),
+    Pass::Pair(Walk::Cold),
+    Pass::Reported(Run::Pair),
+    Pass::Pair(Walk::All),
+];
 
 /// The pageblocks that a pass of a search visits.
 #[derive(Clone, Copy)]
 pub(super) enum Pass {
     /// Pageblocks in the section of the hint, for movable blocks, while most of it is whole and
-    /// nothing evacuates: partly free and of the wanted mobility, or entirely free. CPUs whose
-    /// hints lie in sections of their own then stay out of each other's, and out of the summary.
-    /// What is taken there breaks up few of many whole ones.
+    /// nothing evacuates: partly free and of the wanted mobility, or entirely free and warm or
+    /// cold. CPUs whose hints lie in sections of their own then stay out of each other's, and write
+    /// nothing to the summary. What is taken there breaks up few of many whole ones.
     Near(Sort),
+    /// Entirely free and warm pageblocks of any section, for the same blocks. A search goes there
+    /// before it touches new memory in its own section.
+    Beyond,
+    /// Entirely free pageblocks, warm or cold, of the section that suits a block best which is not
+    /// movable, where pageblocks evacuate at all. What stays where it is must not be spread for
+    /// the sake of what is present.
+    Chosen(Sort),
     /// Partly free, of the wanted mobility, where the summary leads.
     Partial { which: Which, looks_max: u32 },
     /// Entirely free, of any mobility.
@@ -49,13 +69,34 @@ pub(super) enum Pass {
     Pair(Walk),
     /// Entirely free and reported, of any mobility, and not refused by the device of late: a
     /// pageblock, or the first of two neighbours that are entirely free, of which one is.
-    Reported(Sort),
+    Reported(Run),
     /// Partly free, and akin: the reclaimable ones for unmovable requests, and the reverse.
     Akin,
     /// Pageblocks of any mobility that are mixed already.
     Mixed,
     /// Pageblocks of any mobility: the last resort (Linux: fallback, `mm_page_alloc_extfrag`).
     Any,
+}
+
+/// The length of a run that a pass for reported pageblocks takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Run {
+    One,
+    Pair,
+}
+
+/// Mask of the pageblocks `64 * i ..` that are entire, or hinted to be whole and [warm].
+///
+/// [warm]: super::presence
+#[inline]
+pub(super) fn warm(section: &Section<'_>, i: usize) -> u64 {
+    section.entire(i) | section.hints(i).1 & !section.presence.cold(i)
+}
+
+/// Mask of the pageblocks `64 * i ..` that are hinted to be whole in their words, and cold.
+#[inline]
+pub(super) fn cold(section: &Section<'_>, i: usize) -> u64 {
+    section.hints(i).1 & section.presence.cold(i) & !section.entire(i)
 }
 
 /// The partly used pageblocks that a pass visits.
@@ -70,31 +111,51 @@ pub(super) enum Which {
     Both,
 }
 
-/// The sections that a pass goes through.
+/// The whole pageblocks that a pass goes to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Walk {
-    /// Sections that the summary marks.
-    Marked,
-    /// All of the zone's: what is there throughout is found.
+    /// Pageblocks that are [warm](super::presence), in sections that the summary marks.
+    Warm,
+    /// Pageblocks that are cold, in sections that the summary marks.
+    Cold,
+    /// All of them, in all sections of the zone: what is there throughout is found.
     All,
 }
 
 impl Pass {
+    /// Whether the pass goes to pageblocks that are entirely free, for blocks smaller than two.
+    #[inline]
+    pub fn is_for_whole(self) -> bool {
+        matches!(
+            self,
+            Pass::Near(Sort::Warm | Sort::Cold) | Pass::Beyond | Pass::Chosen(_) | Pass::Whole(_)
+        )
+    }
+
     /// Mask of the 64 pageblocks of a word of hints that may be of use.
     #[inline]
     pub fn candidates(self, section: &Section<'_>, i: usize) -> u64 {
         match self {
-            Pass::Reported(Sort::Pair) => {
+            Pass::Reported(Run::Pair) => {
                 let (free, wakeable) =
                     (entirely_free_or_wakeable(section, i), wakeable(section, i));
-                Sort::Pair.of_hints((0, free)) & (wakeable | wakeable >> 1)
+                pairs(free) & (wakeable | wakeable >> 1)
             }
-            Pass::Reported(_) => wakeable(section, i),
+            Pass::Reported(Run::One) => wakeable(section, i),
             Pass::Near(Sort::Partial) | Pass::Partial { .. } => {
-                Sort::Partial.of_hints(section.hints(i))
+                let (some, whole) = section.hints(i);
+                some & !whole
             }
-            Pass::Near(_) | Pass::Whole(_) => section.entirely_free(i),
-            Pass::Pair(_) => Sort::Pair.of_hints((0, section.entirely_free(i))),
+            Pass::Near(Sort::Cold) | Pass::Chosen(Sort::Cold) | Pass::Whole(Walk::Cold) => {
+                cold(section, i)
+            }
+            Pass::Near(_) | Pass::Beyond | Pass::Chosen(_) | Pass::Whole(Walk::Warm) => {
+                warm(section, i)
+            }
+            Pass::Whole(Walk::All) => section.entirely_free(i),
+            Pass::Pair(Walk::Warm) => pairs(warm(section, i)),
+            Pass::Pair(Walk::Cold) => pairs(section.entirely_free(i)) & !pairs(warm(section, i)),
+            Pass::Pair(Walk::All) => pairs(section.entirely_free(i)),
             Pass::Akin | Pass::Mixed => section.hints(i).0,
             Pass::Any => section.hints(i).0 | section.entire(i),
         }
@@ -123,7 +184,12 @@ impl Pass {
             | Pass::Mixed
             | Pass::Any => section.may_have(i, order),
             // What is whole has all orders.
-            Pass::Near(_) | Pass::Whole(_) | Pass::Pair(_) | Pass::Reported(_) => !0,
+            Pass::Near(_)
+            | Pass::Beyond
+            | Pass::Chosen(_)
+            | Pass::Whole(_)
+            | Pass::Pair(_)
+            | Pass::Reported(_) => !0,
         }
     }
 
@@ -132,8 +198,11 @@ impl Pass {
     pub fn marked(self) -> Option<Sort> {
         match self {
             Pass::Partial { .. } => Some(Sort::Partial),
-            Pass::Whole(Walk::Marked) => Some(Sort::Whole),
-            Pass::Pair(Walk::Marked) => Some(Sort::Pair),
+            Pass::Chosen(sort) => Some(sort),
+            Pass::Beyond | Pass::Whole(Walk::Warm) => Some(Sort::Warm),
+            Pass::Whole(Walk::Cold) => Some(Sort::Cold),
+            Pass::Pair(Walk::Warm) => Some(Sort::WarmPair),
+            Pass::Pair(Walk::Cold) => Some(Sort::ColdPair),
             Pass::Whole(Walk::All)
             | Pass::Pair(Walk::All)
             | Pass::Near(_)
@@ -158,6 +227,8 @@ impl Pass {
             // whole when the pass for partly used pageblocks came by, and partly used when the pass
             // for whole ones did.
             Pass::Near(_)
+            | Pass::Beyond
+            | Pass::Chosen(_)
             | Pass::Whole(_)
             | Pass::Pair(_)
             | Pass::Reported(_)

@@ -6,7 +6,7 @@
 use super::bitmap::Bitmap;
 use super::bits::{self, PAGEBLOCK_WORDS};
 use super::doubled::Doubled;
-use super::section::{Section, hint_masks};
+use super::section::{Section, hint_masks, mark_all_whole};
 use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, fills_pageblocks,
 };
@@ -40,26 +40,56 @@ impl<'m> Bitmap<'m> {
     pub fn put(&self, start: Pfn, frames: u32) -> Doubled {
         let (mut doubled, mut done) = (Doubled::NONE, 0);
         for (section, at, count) in self.by_section(start, frames) {
-            // Counted from frame 0, the section's first word is `first`.
-            let first = (start.get() + done - at) / bits::WORD_FRAMES;
-            let index =
-                |pageblock| PageblockIndex(first / PAGEBLOCK_WORDS as u32 + pageblock as u32);
+            let first = PageblockIndex::of(start.add(done)).section() * SECTION_PAGEBLOCKS;
             done += count;
             let Some(section) = section else { continue };
             if fills_pageblocks(at, count) {
-                hint_masks(at, count)
-                    .for_each(|(at, mask)| doubled.add(self.put_pageblocks(index(at * 64), mask)));
-                continue;
+                hint_masks(at, count).for_each(|(at, mask)| {
+                    let base = PageblockIndex((first + at * 64) as u32);
+                    doubled.add(self.put_pageblocks(base, mask));
+                });
+            } else {
+                doubled.add(self.put_each(section, first, (at, count)));
             }
-            let tell_doubled = |word, mask| {
-                doubled.add(Doubled::in_word(first + word as u32, mask));
-            };
-            let mut stripped = Doubled::NONE;
-            section.put_each(at, count, tell_doubled, |pageblock| {
-                stripped.add(self.heal(section, index(pageblock)));
-            });
-            doubled.add(stripped);
         }
+        doubled
+    }
+
+    /// Puts back frames whose memory was given back, like [`put`](Self::put). Pageblocks that they
+    /// fill are [cold](super::presence).
+    pub fn put_cold(&self, start: Pfn, frames: u32) -> Doubled {
+        let (mut doubled, mut done) = (Doubled::NONE, 0);
+        for (section, at, count) in self.by_section(start, frames) {
+            let first = PageblockIndex::of(start.add(done)).section() * SECTION_PAGEBLOCKS;
+            done += count;
+            let Some(section) = section else { continue };
+            let inner = at.next_multiple_of(PAGEBLOCK_FRAMES)
+                ..(at + count) / PAGEBLOCK_FRAMES * PAGEBLOCK_FRAMES;
+            if !inner.is_empty() {
+                hint_masks(inner.start, inner.end - inner.start)
+                    .for_each(|(at, mask)| section.presence.note_cold(at, mask));
+            }
+            let freed_twice = self.put_each(section, first, (at, count));
+            if freed_twice.frames > 0 {
+                // Of frames that the caller did not own: the pageblock may have been free, and warm.
+                mark_all_whole(section);
+            }
+            doubled.add(freed_twice);
+        }
+        doubled
+    }
+
+    /// Puts frames of a section, whose first pageblock is `first`, into its words.
+    #[inline]
+    fn put_each(&self, section: &Section<'_>, first: usize, (at, count): (u32, u32)) -> Doubled {
+        let (mut doubled, mut stripped) = (Doubled::NONE, Doubled::NONE);
+        let tell_doubled = |word, mask| {
+            doubled.add(Doubled::in_word((first * PAGEBLOCK_WORDS + word) as u32, mask));
+        };
+        section.put_each(at, count, tell_doubled, |pageblock| {
+            stripped.add(self.heal(section, PageblockIndex((first + pageblock) as u32)));
+        });
+        doubled.add(stripped);
         doubled
     }
 

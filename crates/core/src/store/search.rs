@@ -7,12 +7,12 @@
 //! 2. the pageblock where this CPU last found some;
 //! 3. for movable blocks, while three quarters of that one's section are whole and nothing
 //!    evacuates, its partly used and then its whole pageblocks, so that CPUs with sections of their
-//!    own meet nowhere;
+//!    own meet nowhere; but [warm](super::presence) ones of other sections before cold ones there;
 //! 4. partly used pageblocks of the wanted mobility, the [densest](super::partial) of a few first;
 //! 5. while some evacuate, those with carved frames, which can never be whole; then those that
 //!    evacuate, which are then settled;
-//! 6. whole ones, retagged if they were of another mobility (which needs a claim of all 512 frames,
-//!    so that no caller can hold one of them);
+//! 6. whole ones, warm before cold, retagged if they were of another mobility (which needs a claim
+//!    of all 512 frames, so that no caller can hold one of them);
 //! 7. for unmovable and reclaimable blocks, partly used ones of each other's;
 //! 8. anything of the zone, for these first what is mixed already; unless the search may not mix.
 //!
@@ -23,7 +23,8 @@
 //! pairs of them (the highest order) through pairs, and one for more through runs of them. What
 //! begins or ends elsewhere is found by [`runs`](super::runs).
 //!
-//! Which section a whole pageblock is taken from is chosen by [`gibibytes`](super::gibibytes).
+//! Which section a whole pageblock is taken from is chosen by [`gibibytes`](super::gibibytes), for
+//! unmovable and reclaimable blocks before it is asked whether it is warm.
 //!
 //! Pageblocks that are [entire](super::entire) are found where whole ones are. Those that were
 //! [reported](super::reported) are in no hint. A search comes to them when it has found no whole
@@ -44,7 +45,7 @@ use super::passes::{
     PARTIAL_LOOKS_MAX, PASSES, PASSES_FOR_PAGEBLOCKS, PASSES_FOR_PAIRS, Pass, Walk, Which,
 };
 use super::section::Section;
-use super::summary::{Sort, note_step};
+use super::summary::{Sort, note_step, pairs};
 use super::taken::Taken;
 use super::wanted::Wanted;
 use crate::frame::pageblock::{
@@ -136,7 +137,11 @@ impl<'m> Search<'_, 'm> {
                     continue;
                 }
             }
-            if matches!(pass, Pass::Whole(Walk::Marked)) && self.bitmap.evacuates {
+            let chooses = match self.wanted.mobility {
+                Mobility::Movable => matches!(pass, Pass::Whole(Walk::Warm)),
+                _ => matches!(pass, Pass::Chosen(Sort::Warm)),
+            };
+            if chooses && self.bitmap.evacuates {
                 self.bitmap.choose_section(self.wanted);
             }
             self.take_by(pass, &mut taken);
@@ -146,7 +151,7 @@ impl<'m> Search<'_, 'm> {
 
     /// Takes blocks where one pass leads.
     fn take_by(&self, pass: Pass, taken: &mut Taken<impl FnMut(Found)>) {
-        let is_for_whole = matches!(pass, Pass::Near(Sort::Whole) | Pass::Whole(_));
+        let is_for_whole = pass.is_for_whole();
         let mut looks = 0;
         self.visit_words(pass, |section, base, mut candidates| {
             if is_for_whole {
@@ -179,8 +184,8 @@ impl<'m> Search<'_, 'm> {
         let claim = || Some(section.claim(at as u32 * PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES));
         let is_owned = match pass {
             Pass::Reported(_) => Some(bitmap.wake(section, pageblock)),
-            Pass::Near(Sort::Whole) | Pass::Whole(_)
-                if section.is_entire(at) || bitmap.tags.of(pageblock) != wanted.tag() =>
+            pass if pass.is_for_whole()
+                && (section.is_entire(at) || bitmap.tags.of(pageblock) != wanted.tag()) =>
             {
                 claim()
             }
@@ -249,7 +254,8 @@ impl<'m> Search<'_, 'm> {
     fn is_due(&self, pass: Pass) -> bool {
         let Search { bitmap, wanted, .. } = *self;
         match pass {
-            Pass::Near(_) => {
+            Pass::Beyond if cfg!(loom) => false,
+            Pass::Near(_) | Pass::Beyond => {
                 wanted.mobility == Mobility::Movable
                     && bitmap.tags.evacuating(wanted.zone) == 0
                     && wanted.near().is_some_and(|section| self.is_mostly_whole(section))
@@ -261,6 +267,11 @@ impl<'m> Search<'_, 'm> {
             Pass::Partial { which: Which::Carved, .. } => {
                 bitmap.tags.evacuating(wanted.zone) > 0 && wanted.mobility != Mobility::Unmovable
             }
+            Pass::Chosen(_) => {
+                wanted.mobility != Mobility::Movable && bitmap.evacuates && !cfg!(loom)
+            }
+            // To a model a policy, each look one more place to switch: the last passes find all.
+            Pass::Whole(Walk::Cold) | Pass::Pair(Walk::Cold) => !cfg!(loom),
             Pass::Reported(_) => bitmap.reports.is_any(),
             Pass::Akin => wanted.mobility != Mobility::Movable && !cfg!(loom),
             Pass::Mixed => {
@@ -282,7 +293,9 @@ impl<'m> Search<'_, 'm> {
     fn suffices<F: FnMut(Found)>(&self, pass: Pass, taken: &Taken<F>) -> bool {
         let gives_up = !matches!(
             pass,
-            Pass::Near(_) | Pass::Partial { which: Which::Settled | Which::Carved, .. }
+            Pass::Near(_)
+                | Pass::Beyond
+                | Pass::Partial { which: Which::Settled | Which::Carved, .. }
         );
         let keeps_whole = self.bitmap.evacuates || matches!(pass, Pass::Reported(_));
         keeps_whole && gives_up && taken.is_an_eighth()
@@ -401,7 +414,7 @@ impl<'m> Search<'_, 'm> {
     #[inline]
     fn units_of(&self, base: PageblockIndex, mask: u64) -> impl Iterator<Item = u32> {
         let is_pair = self.order > Order::PAGEBLOCK;
-        let firsts = if is_pair { Sort::Pair.of_hints((0, mask)) } else { mask };
+        let firsts = if is_pair { pairs(mask) } else { mask };
         bits::each(firsts).filter(move |bit| {
             let first = base.0 + bit;
             self.serves(PageblockIndex(first))
@@ -427,7 +440,9 @@ impl<'m> Search<'_, 'm> {
     ) {
         let Search { bitmap, wanted, order } = *self;
         let sections = match pass {
-            Pass::Near(_) => wanted.near().map_or(0..0, |section| section..section + 1),
+            Pass::Near(_) | Pass::Chosen(_) => {
+                wanted.near().map_or(0..0, |section| section..section + 1)
+            }
             _ => wanted.sections(),
         };
         let all = sections.start * HINT_WORDS..sections.end * HINT_WORDS;

@@ -14,6 +14,8 @@
 //!   other way round.
 //! * *entire*, *reported*: per pageblock, that all its frames are free though its words are 0: see
 //!   [`entire`](super::entire) and [`reported`](super::reported).
+//! * *cold*, *touched*: per pageblock, hints whether its memory is present: see
+//!   [`cold`](super::presence).
 //! * *refused*: per reported pageblock, that the device did not make it usable of late: see
 //!   [`refusals`](super::refusals).
 //!
@@ -59,19 +61,26 @@
 //! changed together.
 #![allow(unsafe_code, reason = "writes sections field by field")]
 
+#[cfg(not(loom))]
+use core::mem::offset_of;
 use core::ops::Range;
 
 use super::bits::{self, HINT_WORDS, PAGEBLOCK_WORDS, WORD_FRAMES};
 use super::found::Found;
 use super::lacks::Lacks;
+use super::presence::Presence;
 use super::refusals::Refusals;
-use super::summary::{Marks, Sort, note_step};
+use super::summary::{Hints, Marks, Sort, note_step};
 use crate::frame::Order;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_PAGEBLOCKS, fills_pageblocks};
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prefetch_write;
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::total::HINTS;
+
+/// Whether new memory is cold. In a model it is not, but for what the model makes so: each bit
+/// would be one more change to explore.
+const IS_NEW_COLD: bool = !cfg!(loom);
 
 /// Words per section.
 const SECTION_WORDS: usize = SECTION_PAGEBLOCKS * PAGEBLOCK_WORDS;
@@ -92,13 +101,20 @@ pub struct Section<'m> {
     reported: [AtomicU64; HINT_WORDS],
     pub(super) refusals: Refusals,
     lacks: Lacks,
+    pub presence: Presence,
     /// A statistic, so Relaxed: pageblocks that serve unmovable or reclaimable requests.
     unmovable: AtomicU32,
     pub(super) marks: Marks<'m>,
 }
 
+// Hints of a kind fill a line, and none lies in two.
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Section<'_>>() == 32768 + 1024);
+const _: () = assert!(
+    size_of::<Section<'_>>() == 32768 + 1024 + 128
+        && offset_of!(Section<'_>, some).is_multiple_of(64)
+        && offset_of!(Section<'_>, lacks).is_multiple_of(64)
+        && offset_of!(Section<'_>, presence).is_multiple_of(64)
+);
 
 /// A run of frames inside one word.
 #[derive(Clone, Copy)]
@@ -136,12 +152,13 @@ impl<'m> Section<'m> {
             fill(&raw mut (*place).reported, || AtomicU64::new(0));
             (&raw mut (*place).refusals).write(Refusals::new());
             (&raw mut (*place).lacks).write(Lacks::new());
+            (&raw mut (*place).presence).write(Presence::new(0));
             (&raw mut (*place).unmovable).write(AtomicU32::new(0));
             (&raw mut (*place).marks).write(marks);
         }
     }
 
-    /// Initializes a section like [`init`](Self::init), with every frame free.
+    /// Initializes a section like [`init`](Self::init), with every frame free, and cold.
     ///
     /// # Safety
     /// As for `init`.
@@ -159,11 +176,15 @@ impl<'m> Section<'m> {
             fill(&raw mut (*place).reported, || AtomicU64::new(0));
             (&raw mut (*place).refusals).write(Refusals::new());
             (&raw mut (*place).lacks).write(Lacks::new());
+            (&raw mut (*place).presence).write(Presence::new(if IS_NEW_COLD { hints } else { 0 }));
             (&raw mut (*place).unmovable).write(AtomicU32::new(0));
             (&raw mut (*place).marks).write(marks);
         }
-        marks.set(Sort::Whole);
-        marks.set(Sort::Pair);
+        let sorts = match IS_NEW_COLD {
+            true => [Sort::Cold, Sort::ColdPair],
+            false => [Sort::Warm, Sort::WarmPair],
+        };
+        sorts.into_iter().for_each(|sort| marks.set(sort));
     }
 
     /// Hint words for a search: (some, whole) of pageblocks `64 * i ..`.
@@ -564,9 +585,12 @@ impl<'m> Section<'m> {
         doubled
     }
 
-    /// Puts frames that were not memory before into the words: later requests are expected to take
-    /// small blocks.
+    /// Puts frames that were not memory before into the words, as cold ones: later requests are
+    /// expected to take small blocks.
     pub fn put_new(&self, start: u32, frames: u32) {
+        if IS_NEW_COLD && frames > 0 {
+            hint_masks(start, frames).for_each(|(at, mask)| self.presence.note_cold(at, mask));
+        }
         self.put_each(start, frames, |_, _| (), |_| ());
     }
 
@@ -684,16 +708,11 @@ impl<'m> Section<'m> {
     /// Sets the `whole` hint of a pageblock, and the marks that lead there.
     #[cold]
     fn set_whole(&self, pageblock: usize) {
-        let (at, bit, neighbour) =
-            (pageblock / 64, 1 << (pageblock % 64), 1 << ((pageblock % 64) ^ 1));
-        // SeqCst: pairs with the loads in `has`; of two neighbours the later sees the other one,
-        // be it whole or entire.
+        let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
+        // SeqCst: pairs with the loads in `has`; of two neighbours the later sees the other one.
         let others = self.whole[at].fetch_or(bit, HINTS.change());
         HINTS.fence();
-        self.marks.set(Sort::Whole);
-        if (others | self.entire[at].load(HINTS.look())) & neighbour != 0 {
-            self.marks.set(Sort::Pair);
-        }
+        mark_whole(self, pageblock, others | bit);
         self.forget_mixed(at, bit);
     }
 
@@ -719,12 +738,17 @@ impl<'m> Section<'m> {
     fn has(&self, sort: Sort) -> bool {
         // SeqCst: pairs with `set_some`, `set_whole`, `clear_whole` and `put_entire`, which look at
         // the mark after.
+        let now = |hints: &[AtomicU64; HINT_WORDS], at: usize| hints[at].load(HINTS.look());
         (0..HINT_WORDS).any(|at| {
             note_step();
-            let [some, whole] = [&self.some, &self.whole].map(|hints| hints[at].load(HINTS.look()));
+            let whole = now(&self.whole, at);
             let hints = match sort {
-                Sort::Partial => (some, whole),
-                Sort::Whole | Sort::Pair => (some, whole | self.entire[at].load(HINTS.look())),
+                Sort::Partial => Hints { some: now(&self.some, at), whole, cold: 0 },
+                _ => {
+                    let entire = now(&self.entire, at);
+                    let cold = self.presence.cold_now(at) & !entire;
+                    Hints { some: 0, whole: whole | entire, cold }
+                }
             };
             sort.of_hints(hints) != 0
         })
@@ -765,6 +789,13 @@ impl<'m> Section<'m> {
                 self.set_whole(pageblock);
                 continue;
             }
+            if self.presence.note_taken(at, 1 << bit) {
+                // SeqCst: pairs with the change in `set_whole`, which looks at the bit after.
+                let whole = self.whole[at].load(HINTS.look());
+                if whole >> bit & 1 == 1 {
+                    mark_whole(self, pageblock, whole);
+                }
+            }
             if is_mutant(Mutant::MarksByOneHint) {
                 continue;
             }
@@ -796,6 +827,27 @@ impl<'m> Section<'m> {
                 self.set_some(pageblock);
             }
         }
+    }
+}
+
+/// Sets the marks that lead to a pageblock that is whole in its words, by itself and in a pair;
+/// `whole` are the hints around it. Call after they were changed, or whether it is cold.
+fn mark_whole(section: &Section<'_>, pageblock: usize, whole: u64) {
+    let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
+    // SeqCst: of two neighbours the later sees the other one, be it whole or entire.
+    let entire = section.entire[at].load(HINTS.look());
+    let cold = section.presence.cold_now(at) & !entire;
+    section.marks.set(if cold & bit == 0 { Sort::Warm } else { Sort::Cold });
+    section.marks.set_pairs(Hints { some: 0, whole: whole | entire, cold }, bit);
+}
+
+/// Sets the marks that lead to all pageblocks that are whole in their words: after misuse, by which
+/// they may have become cold.
+#[cold]
+pub(super) fn mark_all_whole(section: &Section<'_>) {
+    HINTS.fence();
+    for (at, whole) in section.whole.iter().map(|word| word.load(HINTS.look())).enumerate() {
+        bits::each(whole).for_each(|bit| mark_whole(section, at * 64 + bit as usize, whole));
     }
 }
 

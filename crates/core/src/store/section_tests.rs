@@ -3,6 +3,7 @@
 use super::*;
 use crate::frame::pageblock::Tag;
 use crate::frame::{Mobility, Pfn, ZoneId};
+use crate::store::passes::{cold, warm};
 use crate::store::summary::{Group, Summary};
 use std::mem::MaybeUninit;
 
@@ -315,18 +316,19 @@ fn large_blocks_come_from_words_that_are_whole() {
 
 #[test]
 fn sorts_are_read_off_the_hints() {
-    for some in 0..256u64 {
-        // A hint may say that a pageblock is whole while the other says that it is empty.
-        for whole in 0..256u64 {
-            let bit = |word: u64, pageblock: u32| word >> pageblock & 1 == 1;
-            for pageblock in 0..64 {
-                let is = |sort: Sort| bit(sort.of_hints((some, whole)), pageblock);
-                assert_eq!(is(Sort::Partial), bit(some, pageblock) && !bit(whole, pageblock));
-                assert_eq!(is(Sort::Whole), bit(whole, pageblock));
-                let is_pair =
-                    pageblock % 2 == 0 && bit(whole, pageblock) && bit(whole, pageblock + 1);
-                assert_eq!(is(Sort::Pair), is_pair, "{some:#b} {whole:#b} {pageblock}");
-            }
+    // A hint may say that a pageblock is whole while the other says that it is empty.
+    for (some, whole, cold) in (0..1 << 12).map(|n: u64| (n & 15, n >> 4 & 15, n >> 8)) {
+        let bit = |word: u64, pageblock: u32| word >> pageblock & 1 == 1;
+        for pageblock in 0..64 {
+            let is = |sort: Sort| bit(sort.of_hints(Hints { some, whole, cold }), pageblock);
+            let is_whole = bit(whole, pageblock);
+            assert_eq!(is(Sort::Partial), bit(some, pageblock) && !is_whole);
+            assert_eq!(is(Sort::Warm), is_whole && !bit(cold, pageblock));
+            assert_eq!(is(Sort::Cold), is_whole && bit(cold, pageblock));
+            let is_pair = pageblock % 2 == 0 && is_whole && bit(whole, pageblock + 1);
+            let is_any_cold = is_pair && (bit(cold, pageblock) || bit(cold, pageblock + 1));
+            assert_eq!(is(Sort::WarmPair), is_pair && !is_any_cold, "{whole:#b} {cold:#b}");
+            assert_eq!(is(Sort::ColdPair), is_pair && is_any_cold, "{whole:#b} {cold:#b}");
         }
     }
 }
@@ -335,7 +337,9 @@ fn sorts_are_read_off_the_hints() {
 #[test]
 fn marks_follow_what_is_free() {
     let section = boxed(Section::init);
-    let marks = |section: &Section<'_>| Sort::ALL.map(|sort| section.marks.is_set(sort));
+    let are_set = |section: &Section<'_>, sorts: [Sort; 3]| sorts.map(|s| section.marks.is_set(s));
+    let marks =
+        |section: &Section<'_>| are_set(section, [Sort::Partial, Sort::Warm, Sort::WarmPair]);
     let cleared = |section: &Section<'_>| {
         Sort::ALL.into_iter().for_each(|sort| section.clear_mark(sort));
         marks(section)
@@ -360,7 +364,63 @@ fn marks_follow_what_is_free() {
     assert_eq!(section.take(4, order(0), None, PAGEBLOCK_FRAMES, |_| ()), PAGEBLOCK_FRAMES - 1);
     assert_eq!(cleared(&section), [false; 3]);
     let free = boxed(Section::init_free);
-    assert_eq!(marks(&free), [false, true, true]);
+    let cold_marks =
+        |section: &Section<'_>| are_set(section, [Sort::Partial, Sort::Cold, Sort::ColdPair]);
+    assert_eq!((marks(&free), cold_marks(&free)), ([false; 3], [false, true, true]));
     assert!(free.claim(0, PAGEBLOCK_FRAMES), "a whole one");
-    assert_eq!(marks(&free), [false, true, true], "and nothing is partly free");
+    assert_eq!(marks(&free), [false; 3], "and nothing is partly free");
+    assert_eq!(free.put(0, PAGEBLOCK_FRAMES), 0);
+    assert_eq!(marks(&free), [false, true, false], "its neighbour is cold");
+}
+
+/// What was taken is warm when it is back, whichever way it goes. What is put as cold is cold until
+/// then.
+#[test]
+fn what_was_taken_is_warm() {
+    for (taken_at, taken_frames) in [(0, 1), (511, 1), (0, 64), (0, 512)] {
+        for (put_at, put_frames) in [(0, 512), (0, 1024)] {
+            let section = boxed(Section::init_free);
+            assert_eq!((warm(&section, 0), cold(&section, 0)), (0, !0));
+            assert!(section.claim(taken_at, taken_frames));
+            assert_eq!((warm(&section, 0), cold(&section, 0)), (0, !1));
+            assert_eq!((section.presence.first_touches(), section.presence.refaults()), (1, 0));
+            assert_eq!(section.put(taken_at, taken_frames), 0);
+            assert_eq!(
+                (warm(&section, 0), cold(&section, 0)),
+                (1, !1),
+                "{taken_at} {taken_frames}"
+            );
+            (0..2).for_each(|pageblock| check_hints(&section, pageblock));
+
+            let all = put_at..put_at + put_frames;
+            let mask = (1 << (put_frames / PAGEBLOCK_FRAMES)) - 1;
+            assert!(section.claim(all.start, put_frames));
+            section.presence.note_cold(0, mask);
+            section.put_new(all.start, put_frames);
+            assert_eq!((warm(&section, 0), cold(&section, 0)), (0, !0));
+            (0..2).for_each(|pageblock| check_hints(&section, pageblock));
+            let before = section.presence.first_touches();
+            assert!(section.claim(all.start, put_frames));
+            assert_eq!(section.presence.refaults(), u64::from(put_frames / PAGEBLOCK_FRAMES));
+            assert_eq!(section.presence.first_touches(), before);
+        }
+    }
+}
+
+/// Takers by one block, and by many, of all orders.
+#[test]
+fn every_take_of_a_cold_pageblock_warms_it() {
+    for size in (0..=Order::PAGEBLOCK.get()).map(order) {
+        let section = boxed(Section::init_free);
+        let mut found = Vec::new();
+        assert_eq!(section.take(3, size, None, 1, |one| found.push(one.lowest())), 1);
+        assert_eq!(section.put(found[0], size.frames()), 0);
+        assert_eq!((warm(&section, 0), cold(&section, 0)), (8, !8), "{size}");
+        if size.get() <= bits::WORD_ORDER_MAX {
+            let at = section.take_at_once(5, size).unwrap();
+            assert_eq!(section.put(at, size.frames()), 0);
+            assert_eq!(warm(&section, 0), 8 | 32, "{size}");
+        }
+        [3, 5].into_iter().for_each(|pageblock| check_hints(&section, pageblock));
+    }
 }

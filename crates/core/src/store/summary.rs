@@ -2,8 +2,8 @@
 //!
 //! # Vocabulary
 //! * *sort*: a kind of pageblock that searches look for, read off its hints: *partial* (`some` and
-//!   not `whole`), *whole*, or the first of an aligned *pair* of whole ones, which is a block of
-//!   order 10.
+//!   not `whole`), whole and [*warm*, or *cold*](super::presence), or the first of an aligned pair of
+//!   whole ones, which is a block of order 10; a pair is cold if one of the two is.
 //! * *mark*: one bit per section and sort. A set mark says that the section may have pageblocks of
 //!   that sort, a clear one that it has none.
 //!
@@ -15,7 +15,7 @@
 //! the hints *after*, and sets it again. A pageblock becomes partial by two hints: the caller that
 //! sets `some` looks at `whole` after, the caller that clears `whole` looks at `some` after, so
 //! that one of the two sees both. A pair becomes one by two bits of one word: the later of the two
-//! changes sees both.
+//! changes sees both. How a whole pageblock becomes warm is in [`cold`](super::presence).
 //!
 //! A mark can be clear for the moment between its clearing and that second look, while a pageblock
 //! of the sort is there. Marks therefore only lead to what is found quickly. The last pass of each
@@ -35,20 +35,40 @@ use crate::sync::total::HINTS;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sort {
     Partial,
-    Whole,
-    Pair,
+    Warm,
+    WarmPair,
+    Cold,
+    ColdPair,
+}
+
+/// The hints of 64 pageblocks.
+#[derive(Clone, Copy, Default)]
+pub struct Hints {
+    pub some: u64,
+    /// All frames are free; but for [`Sort::Partial`], in the words or as one.
+    pub whole: u64,
+    pub cold: u64,
+}
+
+/// Mask of the first pageblock of each aligned pair of which both are in `mask`.
+#[inline]
+pub const fn pairs(mask: u64) -> u64 {
+    mask & mask >> 1 & 0x5555_5555_5555_5555
 }
 
 impl Sort {
-    pub const ALL: [Sort; 3] = [Sort::Partial, Sort::Whole, Sort::Pair];
+    pub const ALL: [Sort; 5] =
+        [Sort::Partial, Sort::Warm, Sort::WarmPair, Sort::Cold, Sort::ColdPair];
 
-    /// Mask of the pageblocks of this sort among 64 with these hints (some, whole).
+    /// Mask of the pageblocks of this sort among 64 with these hints.
     #[inline]
-    pub const fn of_hints(self, (some, whole): (u64, u64)) -> u64 {
+    pub const fn of_hints(self, Hints { some, whole, cold }: Hints) -> u64 {
         match self {
             Sort::Partial => some & !whole,
-            Sort::Whole => whole,
-            Sort::Pair => whole & whole >> 1 & 0x5555_5555_5555_5555,
+            Sort::Warm => whole & !cold,
+            Sort::Cold => whole & cold,
+            Sort::WarmPair => pairs(whole & !cold),
+            Sort::ColdPair => pairs(whole) & !pairs(whole & !cold),
         }
     }
 }
@@ -122,6 +142,22 @@ impl Marks<'_> {
         // SeqCst load: pairs with the SeqCst clear in `clear` (see the theory).
         if cell.load(HINTS.look()) & self.bit == 0 {
             cell.fetch_or(self.bit, HINTS.change());
+        }
+    }
+
+    /// Sets the marks of the pairs that pageblocks of `mask` are in. Call as [`set`](Self::set).
+    #[inline]
+    pub fn set_pairs(&self, hints: Hints, mask: u64) {
+        let all = pairs(hints.whole) & (mask | mask >> 1);
+        if all == 0 {
+            return;
+        }
+        let warm = all & Sort::WarmPair.of_hints(hints);
+        if warm != 0 {
+            self.set(Sort::WarmPair);
+        }
+        if warm != all {
+            self.set(Sort::ColdPair);
         }
     }
 

@@ -37,6 +37,8 @@ pub enum Mutant {
     MarksByOneHint,
     /// A search that has noted that a pageblock lacks an order does not look at the words again.
     LacksUnseen,
+    /// The taker that makes a cold pageblock warm does not look whether it is whole by now.
+    WarmsUnseen,
     /// Memory is added without being announced as in flight.
     AddsUnannounced,
     /// The loser of a race to add memory leaves the pageblocks that it has claimed.

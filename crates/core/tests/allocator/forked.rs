@@ -8,7 +8,7 @@ use pagedepot::cpus::{CpuLock, Environment, Locked, Unusable, WhichCpu};
 use pagedepot::{
     AllocError, Allocator, CompactError, Compaction, Compactor, Config, CpuId, Drained, Flags,
     FrameRange, FreeError, FreeManyError, Mode, Move, Mover, Occupant, Order, Pfn, Pressure,
-    Reclaim, RemoveError, ReportError, Reporting, ReportingDevice, Scope, ZoneId,
+    Reclaim, RemoveError, ReportError, Reporting, ReportingDevice, Residency, Scope, ZoneId,
 };
 
 const FRAMES: u32 = 4096;
@@ -122,6 +122,7 @@ fn a_fork_gets_errors_and_changes_nothing() {
         assert_eq!(compacted, Err(CompactError::Forked));
         assert_eq!(depot.remove_memory(zone, range(0, 512)), Err(RemoveError::Forked));
         assert_eq!(Reporting::of(&depot).pass(zone, 1), Err(ReportError::Forked));
+        assert_eq!(Residency::of(&depot).free_absent(start, 20), Err(FreeError::Forked));
         assert_eq!(depot.cpu_caches().disable(), Drained::default());
         assert_eq!(
             (depot.cpu_caches().decay(), depot.cpu_caches().are_enabled(CpuId::new(0))),

@@ -28,6 +28,7 @@ mod ranges;
 mod removing;
 mod reporting;
 mod requesters;
+mod residency;
 mod rhythms;
 mod smoke;
 mod watermarks;

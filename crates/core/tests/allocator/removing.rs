@@ -228,7 +228,7 @@ fn removed_across_sections_and_zones_of_their_own() {
             let added = range(SECTION - 1024, 2048);
             let mut more = vec![MaybeUninit::uninit(); depot.section_bytes(added)];
             // The section below has metadata already.
-            assert_eq!(more.len(), 33_792 + 255);
+            assert_eq!(more.len(), 34_048 + 255);
             let more: &mut [MaybeUninit<u8>] = Box::leak(std::mem::take(&mut more).into());
             depot.add_memory_held(OTHER, added, more).unwrap();
             let busy = RemoveError::Busy { first: added.start, pages: 2048, skipped_cpus: 0 };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pagedepot::cpus::Cpus;
 use pagedepot::{
     Allocator, CacheLimits, Compaction, Compactor, Config, CpuId, Evacuation, Flags, FrameRange,
-    Mobility, Mode, Order, Pfn, Reporting, Scope, Watermarks, ZoneConfig, ZoneId,
+    Mobility, Mode, Order, Pfn, Reporting, Residency, Scope, Watermarks, ZoneConfig, ZoneId,
 };
 
 use crate::blocks::Blocks;
@@ -227,6 +227,9 @@ impl<C: Cpus> Stress<'_, C> {
             return self.depot.add_memory(zone, range, &mut []).unwrap();
         }
         self.depot.add_memory_held(zone, range, &mut []).unwrap();
+        if self.below(2) == 0 {
+            return Residency::of(&self.depot).free_absent(range.start, 512).unwrap();
+        }
         for at in (0..512).step_by(64) {
             self.depot.free_contiguous(range.start.add(at), 64).unwrap();
         }

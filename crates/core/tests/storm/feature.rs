@@ -25,6 +25,7 @@ crate::features! {
     Disable "disabled caches",
     Decay "decay",
     Limits "cache limits",
+    Absent "absent memory",
     Reporting "reporting",
     Refusing "a device that refuses",
     EvacuationOff "evacuation off",

@@ -1,7 +1,7 @@
 //! A thread that allocates and frees, and what it holds.
 
 use pagedepot::cpus::Cpus;
-use pagedepot::{Allocator, Flags, Mobility, Order, Pfn};
+use pagedepot::{Allocator, Flags, Mobility, Order, Pfn, Residency};
 
 use crate::common::meetings::{Active, Set};
 use crate::common::order;
@@ -307,11 +307,14 @@ impl<C: Cpus> AtWork<'_, '_, '_, C> {
 
     fn free_stretch(&self, stretch: &Stretch) {
         let world = self.worker.world;
-        let _now = world.meetings.begin(stretch.via);
+        let is_absent = stretch.order.is_none() && stretch.serial.is_multiple_of(3);
+        let _now = world.meetings.begin(stretch.via.and_if(is_absent, Feature::Absent));
         world.give_back(stretch);
-        match stretch.order {
-            Some(order) => self.depot.free(stretch.start, order).unwrap(),
-            None => self.depot.free_contiguous(stretch.start, stretch.frames).unwrap(),
+        let Stretch { start, frames, order, .. } = *stretch;
+        match order {
+            Some(order) => self.depot.free(start, order).unwrap(),
+            None if is_absent => Residency::of(&self.depot).free_absent(start, frames).unwrap(),
+            None => self.depot.free_contiguous(start, frames).unwrap(),
         }
         world.usage.use_pages(-i64::from(stretch.frames));
     }

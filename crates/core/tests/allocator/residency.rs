@@ -1,0 +1,150 @@
+//! Memory that is present, and memory that is not:
+//! 1. what was in use is handed out again before what was never touched, whoever asks, for all
+//!    orders and mobilities, wherever the search begins;
+//! 2. what went back to the system is handed out after that, and all of it is found;
+//! 3. first touches and refaults are counted by the pageblock.
+
+use std::collections::BTreeSet;
+
+use crate::common::{Single, metadata, open_zone, order, range, single};
+use pagedepot::{
+    AllocError, Config, Evacuation, Flags, Mobility, Mode, Order, Pfn, Residency, Scope, ZoneId,
+};
+
+const ZONE: ZoneId = ZoneId::new(0);
+const PAGEBLOCK: u32 = 512;
+/// Four sections and a part of one.
+const PAGEBLOCKS: u32 = 4 * 512 + 64;
+/// Pageblocks that a CPU's magazines of large blocks come from.
+const CACHED: usize = 32;
+
+fn with_depot(test: impl FnOnce(&mut Single<'_>)) {
+    let ranges = [range(0, PAGEBLOCKS * PAGEBLOCK)];
+    let zones = [open_zone("normal", &ranges)];
+    let config = Config::new(4, &zones);
+    let mut memory = metadata(&config);
+    let mut depot = single(&config, &mut memory);
+    test(&mut depot);
+    depot.drain(Scope::ALL, Mode::Full);
+    let census = depot.validate().unwrap();
+    assert_eq!(census.free_pages + census.held_pages(), census.managed_pages);
+}
+
+fn counts(depot: &Single<'_>) -> (u64, u64) {
+    let counts = Residency::of(depot).counts();
+    (counts.first_touches, counts.refaults)
+}
+
+/// Takes so many blocks.
+fn take(depot: &Single<'_>, size: Order, mobility: Mobility, blocks: u32) -> Vec<Pfn> {
+    (0..blocks).map(|_| depot.alloc(size, Flags::new(mobility)).unwrap()).collect()
+}
+
+fn give(depot: &Single<'_>, size: Order, blocks: Vec<Pfn>) {
+    blocks.into_iter().for_each(|pfn| depot.free(pfn, size).unwrap());
+    depot.drain(Scope::ALL, Mode::Full);
+}
+
+fn pageblocks(blocks: &[Pfn], size: Order) -> BTreeSet<u32> {
+    let frames = |pfn: &Pfn| pfn.get()..pfn.get() + size.frames();
+    blocks.iter().flat_map(frames).map(|frame| frame / PAGEBLOCK).collect()
+}
+
+/// A program that grows, shrinks, and grows again as far has the footprint of its peak.
+#[test]
+fn what_was_freed_is_taken_again() {
+    for size in [0, 3, 6, 9, 10].map(order) {
+        for mobility in Mobility::ALL {
+            for evacuation in [Evacuation::Off, Evacuation::Adaptive] {
+                with_depot(|depot| {
+                    depot.settings(ZONE).unwrap().set_evacuation(evacuation);
+                    // More than a section, less than half of all.
+                    let blocks = 700 * PAGEBLOCK / size.frames();
+                    let first = take(depot, size, mobility, blocks);
+                    let touched = pageblocks(&first, size);
+                    let seen = counts(depot);
+                    give(depot, size, first);
+                    for round in 0..3 {
+                        let again = take(depot, size, mobility, blocks);
+                        let others = pageblocks(&again, size).difference(&touched).count();
+                        assert!(others <= CACHED, "{size} {mobility:?} {round}: {others} more");
+                        give(depot, size, again);
+                    }
+                    let now = counts(depot);
+                    assert!(
+                        now.0 <= seen.0 + CACHED as u64,
+                        "{size} {mobility:?}: {seen:?} {now:?}"
+                    );
+                    assert_eq!(now.1, 0);
+                });
+            }
+        }
+    }
+}
+
+/// Another CPU, whose search begins elsewhere, takes what was freed here, too.
+#[test]
+fn other_cpus_take_what_was_freed() {
+    for size in [0, 9].map(order) {
+        with_depot(|depot| {
+            let blocks = 600 * PAGEBLOCK / size.frames();
+            let first = take(depot, size, Mobility::Movable, blocks);
+            let touched = pageblocks(&first, size);
+            give(depot, size, first);
+            for cpu in 1..4 {
+                depot.cpus().0.run_on(cpu);
+                let again = take(depot, size, Mobility::Movable, blocks);
+                let others = pageblocks(&again, size).difference(&touched).count();
+                assert!(others <= CACHED, "{size} on CPU {cpu}: {others} more");
+                give(depot, size, again);
+            }
+        });
+    }
+}
+
+#[test]
+fn what_went_back_is_taken_last_and_counted() {
+    with_depot(|depot| {
+        let residency = Residency::of(depot);
+        let run = depot.alloc_contiguous(100 * PAGEBLOCK, PAGEBLOCK, Flags::default()).unwrap();
+        assert_eq!(counts(depot), (100, 0));
+        // Half of it went back to the system: 20 pageblocks, and parts of two.
+        let absent = run.add(9 * PAGEBLOCK + 100);
+        let rest = absent.add(21 * PAGEBLOCK);
+        residency.free_absent(absent, 21 * PAGEBLOCK).unwrap();
+        depot.free_contiguous(run, 9 * PAGEBLOCK + 100).unwrap();
+        depot.free_contiguous(rest, 100 * PAGEBLOCK - (rest.get() - run.get())).unwrap();
+        let blocks = take(depot, Order::PAGEBLOCK, Mobility::Movable, 80);
+        let first = run.get() / PAGEBLOCK;
+        let expected: BTreeSet<u32> =
+            (first..first + 100).filter(|at| !(first + 10..first + 30).contains(at)).collect();
+        assert_eq!(pageblocks(&blocks, Order::PAGEBLOCK), expected);
+        assert_eq!(counts(depot), (100, 0));
+        // All that is left is found: what went back, and what was never touched.
+        let left = take(depot, Order::PAGEBLOCK, Mobility::Movable, PAGEBLOCKS - 80);
+        assert_eq!(depot.alloc(Order::PAGEBLOCK, Flags::MOVABLE), Err(AllocError::Exhausted));
+        assert_eq!(counts(depot), (u64::from(PAGEBLOCKS), 20));
+        give(depot, Order::PAGEBLOCK, blocks);
+        give(depot, Order::PAGEBLOCK, left);
+    });
+}
+
+/// Memory that was removed, as by a ceiling, has gone back when it is added again.
+#[test]
+fn removed_memory_comes_back_absent() {
+    with_depot(|depot| {
+        let blocks = take(depot, Order::PAGEBLOCK, Mobility::Movable, 40);
+        let touched = pageblocks(&blocks, Order::PAGEBLOCK);
+        give(depot, Order::PAGEBLOCK, blocks);
+        let removed = *touched.iter().nth(5).unwrap();
+        depot.remove_memory(ZONE, range(removed * PAGEBLOCK, PAGEBLOCK)).unwrap();
+        depot.add_memory(ZONE, range(removed * PAGEBLOCK, PAGEBLOCK), &mut []).unwrap();
+        let seen = counts(depot);
+        let again = take(depot, Order::PAGEBLOCK, Mobility::Movable, 39);
+        assert!(!pageblocks(&again, Order::PAGEBLOCK).contains(&removed));
+        assert_eq!(counts(depot), seen);
+        give(depot, Order::PAGEBLOCK, again);
+        depot.alloc_at(Pfn::new(removed * PAGEBLOCK), 1, Flags::default()).unwrap();
+        assert_eq!(counts(depot), (seen.0, 1));
+    });
+}
