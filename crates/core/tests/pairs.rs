@@ -8,7 +8,7 @@ use std::path::Path;
 use common::pairs::Table;
 
 /// The types whose public calls are features.
-const TYPES: [&str; 13] = [
+const TYPES: [&str; 14] = [
     "Allocator",
     "Builder",
     "Compaction",
