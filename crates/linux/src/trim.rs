@@ -13,8 +13,8 @@
 //! A trim gives back whole pageblocks (2 MiB) of the whole depot first, and then free parts of
 //! others. So a trim that ends early has given back the largest pieces, which are least likely to
 //! be needed soon. A run never crosses a pageblock. What went back is returned as absent: requests
-//! get memory that is present first ([`pagedepot::Residency`]). (Linux's free page reporting, `mm/page_reporting.c`, and HyperAlloc report
-//! blocks of 2 MiB only.)
+//! get memory that is present first ([`pagedepot::Residency`]). (Linux's free page reporting,
+//! `mm/page_reporting.c`, and HyperAlloc report blocks of 2 MiB only.)
 //!
 //! Memory that went back stays away until it is used: from then on the system makes no huge pages
 //! of the depot's memory, unless the depot asked for them ([`Memory::keep_small`]).

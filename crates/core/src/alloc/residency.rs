@@ -66,8 +66,8 @@ impl<C: Cpus> fmt::Debug for Residency<'_, '_, C> {
 pub struct ResidencyCounts {
     /// Pageblocks of which a frame was handed out for the first time.
     pub first_touches: u64,
-    /// Pageblocks of which a frame was handed out after their memory had been given back. A count that rises
-    /// says that memory is given back which is needed again.
+    /// Pageblocks of which a frame was handed out after their memory had been given back. A count
+    /// that rises says that memory is given back which is needed again.
     pub refaults: u64,
 }
 
@@ -87,8 +87,8 @@ impl<'a, 'm, C: Cpus> Residency<'a, 'm, C> {
         Ranges { blocks: self.0.blocks() }.free_absent(start, frames)
     }
 
-    /// Counts what was handed out so far that was not present. Over a [`Backing`](crate::Backing) nothing
-    /// is counted. O(sections).
+    /// Counts what was handed out so far that was not present. Over a [`Backing`](crate::Backing)
+    /// nothing is counted. O(sections).
     pub fn counts(&self) -> ResidencyCounts {
         let store = &self.0.caches.store;
         let Some(bitmap) = store.bitmap() else { return ResidencyCounts::default() };

@@ -19,9 +19,9 @@
 //!    several pageblocks together, those of a pair or all that a search has chosen in a word, or
 //!    none of them.
 //!
-//! A search goes to entire pageblocks where it goes to whole ones that are [warm](super::presence), and
-//! by the same marks. It takes
-//! all of one, and puts into the words what it does not want. So does a claim of given frames,
+//! A search goes to entire pageblocks where it goes to whole ones that are
+//! [warm](super::presence), and by the same marks. It takes all of one, and puts into the words
+//! what it does not want. So does a claim of given frames,
 //! which takes them out of the words again. Both are announced as moves in flight: a request that
 //! found nothing meanwhile looks again. A block of order 9 or 10 that is taken by one operation, or
 //! put by one, is not announced: it is in the store or with its caller at every moment

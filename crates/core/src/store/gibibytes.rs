@@ -11,9 +11,9 @@
 //! Then others stay free of unmovable frames, and the sparsest of them can be emptied: pageblock by
 //! pageblock as they evacuate, or by compaction, which takes the window that holds least.
 //!
-//! Where all that the best section has whole is [cold](super::presence), the search goes to the best of
-//! the sections that have warm pageblocks and unmovable ones, if there is any: it has served such
-//! requests before, and its memory is present.
+//! Where all that the best section has whole is [cold](super::presence), the search goes to the
+//! best of the sections that have warm pageblocks and unmovable ones, if there is any: it has
+//! served such requests before, and its memory is present.
 //!
 //! A search for movable blocks compares the section where it is with the next that has whole
 //! pageblocks. One for others compares many: what is unmovable stays, and a wrong choice with it.

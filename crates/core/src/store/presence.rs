@@ -5,8 +5,8 @@
 //!   or since it was given back to what provides it. To touch such memory is to have it provided: a
 //!   page fault each, and the program's footprint grows.
 //! * *warm*: not cold.
-//! * *touched*: a bit per pageblock: a frame of it was taken once. A cold pageblock that was touched
-//!   before is one whose memory went back.
+//! * *touched*: a bit per pageblock: a frame of it was taken once. A cold pageblock that was
+//!   touched before is one whose memory went back.
 //!
 //! # Theory
 //! A program that frees memory and takes as much again should get what it has just freed. So a

@@ -71,7 +71,7 @@ impl<'m> Bitmap<'m> {
             }
             let freed_twice = self.put_each(section, first, (at, count));
             if freed_twice.frames > 0 {
-                // Of frames that the caller did not own: the pageblock may have been free, and warm.
+                // The caller did not own them: the pageblock may have been free, and warm.
                 mark_all_whole(section);
             }
             doubled.add(freed_twice);

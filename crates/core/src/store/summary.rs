@@ -2,8 +2,8 @@
 //!
 //! # Vocabulary
 //! * *sort*: a kind of pageblock that searches look for, read off its hints: *partial* (`some` and
-//!   not `whole`), whole and [*warm*, or *cold*](super::presence), or the first of an aligned pair of
-//!   whole ones, which is a block of order 10; a pair is cold if one of the two is.
+//!   not `whole`), whole and [*warm*, or *cold*](super::presence), or the first of an aligned pair
+//!   of whole ones, which is a block of order 10; a pair is cold if one of the two is.
 //! * *mark*: one bit per section and sort. A set mark says that the section may have pageblocks of
 //!   that sort, a clear one that it has none.
 //!
