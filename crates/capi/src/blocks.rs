@@ -9,7 +9,7 @@ use pagedepot_linux::{AllocError, Flags, Order};
 
 use crate::error::{Errno, set_errno};
 use crate::handle::{depot, pagedepot_t};
-use crate::poison::{Access, Freeing, mark};
+use crate::poison::{Access, FreeMark, mark};
 
 /// The page is zeroed.
 pub const PAGEDEPOT_ZEROED: c_uint = 1 << 0;
@@ -202,7 +202,7 @@ fn freeing(
     let bytes = pages as usize * raw.page_size().bytes();
     let is_inside = raw.bytes().checked_sub(raw.offset(first)).is_some_and(|left| bytes <= left);
     let can_be = is_inside && first.get().is_multiple_of(align_pages);
-    let marked = Freeing::of(can_be.then(|| (raw.address(first).as_ptr().cast(), bytes)));
+    let marked = FreeMark::of(can_be.then(|| (raw.address(first).as_ptr().cast(), bytes)));
     let freed = free();
     if freed.is_err() {
         marked.refused();

@@ -10,12 +10,12 @@ use std::ffi::c_void;
 /// The bytes of a block that is being freed, marked as held by no caller. The free may be refused:
 /// then [`refused`](Self::refused) marks them as they were.
 #[must_use = "a refused free leaves the block to its caller"]
-pub(crate) struct Freeing {
+pub(crate) struct FreeMark {
     #[cfg(feature = "poison")]
     held: Option<(*mut c_void, usize)>,
 }
 
-impl Freeing {
+impl FreeMark {
     /// Marks a block before it is freed: afterwards it may be the next caller's. `None`: it cannot
     /// be a block, so nothing is marked.
     #[inline(always)]
@@ -26,12 +26,12 @@ impl Freeing {
             if let Some((start, bytes)) = block {
                 mark(start, bytes, Access::None);
             }
-            Freeing { held }
+            FreeMark { held }
         }
         #[cfg(not(feature = "poison"))]
         {
             let _ = block;
-            Freeing {}
+            FreeMark {}
         }
     }
 

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt as _;
 use std::ptr;
 
-use pagedepot_linux::publish::{Published, Publisher};
+use pagedepot_linux::publish::{Publication, Publisher};
 
 use crate::error::tell;
 use crate::handle::{depot, pagedepot_t};
@@ -12,7 +12,7 @@ use crate::handle::{depot, pagedepot_t};
 /// Statistics that other programs of the same user can read.
 #[allow(non_camel_case_types, reason = "its name in C")]
 pub struct pagedepot_published_t {
-    _published: Published,
+    _published: Publication,
     path: CString,
 }
 

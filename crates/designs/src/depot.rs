@@ -16,7 +16,7 @@ use crate::census::{Census, Fault};
 use crate::counters::Counters;
 use crate::free_map::FreeMap;
 use crate::prim::count;
-use crate::report::{Counts, Drained, Scope, Volume};
+use crate::report::{Counts, DrainResult, Scope, Volume};
 use crate::setup::{Setup, SetupError};
 use crate::store::Store;
 use crate::store::backing::{AsBacking, Underlying};
@@ -258,7 +258,7 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
         }
     }
 
-    fn drain(&self, scope: Scope, mode: Mode) -> Drained {
+    fn drain(&self, scope: Scope, mode: Mode) -> DrainResult {
         count(&self.past.drains, 1);
         let mut theirs = scope.cpu.map_or(pagedepot::Scope::ALL, pagedepot::Scope::cpu);
         if let Some(zone) = scope.zone {
@@ -266,14 +266,14 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
         }
         let done = self.allocator.drain(theirs, mode);
         count(&self.past.interruptions, done.fences);
-        Drained {
+        DrainResult {
             taken_pages: done.taken_pages,
             left_pages: done.left_pages + done.in_flight_pages,
             unreachable_pages: done.unreachable_pages,
             interruptions: done.fences,
             fences: done.fences,
             busy_cpus: done.busy_cpus + done.isolated_cpus,
-            ..Drained::default()
+            ..DrainResult::default()
         }
     }
 

@@ -8,7 +8,7 @@
 use crate::prim::{AtomicU32, Mutex, Ordering, Padded, lock_mutex, yield_now};
 
 /// Places for a piece of work each; see the module.
-pub struct Left<T> {
+pub struct WorkPlaces<T> {
     places: Box<[Place<T>]>,
     undone: Padded<AtomicU32>,
 }
@@ -18,12 +18,15 @@ struct Place<T> {
     has_work: Padded<AtomicU32>,
 }
 
-impl<T> Left<T> {
+impl<T> WorkPlaces<T> {
     /// Makes so many places with nothing there.
     pub fn new(places: usize) -> Self {
         let place =
             || Place { work: Padded(Mutex::new(None)), has_work: Padded(AtomicU32::new(0)) };
-        Left { places: (0..places).map(|_| place()).collect(), undone: Padded(AtomicU32::new(0)) }
+        WorkPlaces {
+            places: (0..places).map(|_| place()).collect(),
+            undone: Padded(AtomicU32::new(0)),
+        }
     }
 
     /// Leaves a piece of work at a place where there is none. One thread at a time.

@@ -98,7 +98,7 @@ pub use pcp::policy::{Policy, Rules};
 pub use pcp_buddy::PcpBuddy;
 pub use qpw::Qpw;
 pub use rcu::{Grace, Rcu};
-pub use report::{Counts, Drained, Scope, Volume};
+pub use report::{Counts, DrainResult, Scope, Volume};
 pub use setup::{Setup, SetupError, ZONES_MAX, ZoneSetup};
 pub use spin::{LockMode, Spin};
 pub use store::Store;
@@ -154,7 +154,7 @@ pub trait PageCache: Sync {
 
     /// Drains caches, from a thread that acts as no CPU. `mode` matters only to designs with more
     /// than one kind of drain; the others ignore it.
-    fn drain(&self, scope: Scope, mode: Mode) -> Drained;
+    fn drain(&self, scope: Scope, mode: Mode) -> DrainResult;
 
     /// Does the work of the kernel's vmstat on each CPU about once a second: lowers `high`, and
     /// spills the cached pages of idle zones that are remote to this CPU.

@@ -13,13 +13,13 @@ use crate::PageCache;
 use crate::census::{Census, Fault};
 use crate::counters::Counters;
 use crate::owned_lists::{self, ListCell, OwnedLists};
-use crate::owners::{Entry, Owned, Owners};
+use crate::owners::{Entry, OwnerGuard, Owners};
 use crate::pcp::policy::{Policy, Tuning};
 use crate::pcp::{Lists, Pcp};
 use crate::prim::{Ordering, count};
-use crate::report::{Counts, Drained, Scope};
+use crate::report::{Counts, DrainResult, Scope};
 use crate::store::Store;
-use crate::taking::{Taking, take_census};
+use crate::taking::{CensusWalk, take_census};
 use crate::walk::{self, Grid, Layer};
 use crate::zones::Mark;
 
@@ -90,7 +90,7 @@ impl<S: Store> Local<S> {
     }
 
     #[cold]
-    fn do_work(&self, here: Here, owned: &Owned<'_>) {
+    fn do_work(&self, here: Here, owned: &OwnerGuard<'_>) {
         // Relaxed: the word itself is all that drainers pass on.
         let work = owned.owner.work.swap(0, Ordering::Relaxed);
         if let Some(cell) = self.cells.get(here.cpu, ZoneId::new(work.trailing_zeros())) {
@@ -118,8 +118,8 @@ impl<S: Store> Local<S> {
     }
 
     /// Drains all CPUs in scope but `own`.
-    fn drain_others(&self, own: Option<CpuId>, scope: Scope) -> Drained {
-        let mut done = Drained::default();
+    fn drain_others(&self, own: Option<CpuId>, scope: Scope) -> DrainResult {
+        let mut done = DrainResult::default();
         for cpu in scope.cpus(self.store.zones()).filter(|&cpu| own != Some(cpu)) {
             done += self.drain_cpu(cpu, Scope { cpu: Some(cpu), ..scope });
         }
@@ -133,8 +133,8 @@ impl<S: Store> Local<S> {
             .sum()
     }
 
-    fn drain_cpu(&self, cpu: CpuId, scope: Scope) -> Drained {
-        let mut done = Drained::default();
+    fn drain_cpu(&self, cpu: CpuId, scope: Scope) -> DrainResult {
+        let mut done = DrainResult::default();
         // A racy look, as in mainline: CPUs without pages are not interrupted.
         if self.held_in(scope) > 0 {
             match self.drain {
@@ -187,7 +187,7 @@ impl<S: Store> Local<S> {
 
 impl<S: Store> Local<S> {
     /// Passes all lists to a census. No other thread may run.
-    pub(crate) fn check_lists(&self, taking: &mut Taking<'_>) -> Result<(), Fault> {
+    pub(crate) fn check_lists(&self, taking: &mut CensusWalk<'_>) -> Result<(), Fault> {
         self.cells.iter().try_for_each(|(_, zone, cell)| taking.cached(zone, &cell.lists))
     }
 }
@@ -227,7 +227,7 @@ impl<S: Store> Layer for Local<S> {
 impl<S: Store> OwnedLists for Local<S> {
     type Cell = Cell;
     type Operation<'d>
-        = Owned<'d>
+        = OwnerGuard<'d>
     where
         S: 'd;
 
@@ -243,7 +243,7 @@ impl<S: Store> OwnedLists for Local<S> {
 
     /// Begins an operation as a CPU, and first does the work that drainers asked its owner for.
     #[inline]
-    fn enter(&self, here: Here) -> Option<Owned<'_>> {
+    fn enter(&self, here: Here) -> Option<OwnerGuard<'_>> {
         let owned = self.owners.try_enter(here.cpu)?;
         // Relaxed: work that is seen late is done late; `do_work` acquires.
         if owned.owner.work.load(Ordering::Relaxed) != 0 {
@@ -269,7 +269,7 @@ impl<S: Store> PageCache for Local<S> {
         owned_lists::free_many(self, here, blocks);
     }
 
-    fn drain(&self, scope: Scope, _mode: Mode) -> Drained {
+    fn drain(&self, scope: Scope, _mode: Mode) -> DrainResult {
         count(&self.outside.drains, 1);
         self.drain_others(None, scope)
     }

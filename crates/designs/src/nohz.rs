@@ -13,7 +13,7 @@ use crate::free_map::FreeMap;
 use crate::local::{Local, LocalDrain};
 use crate::owners::Entry;
 use crate::pcp::policy::Policy;
-use crate::report::{Counts, Drained, Scope};
+use crate::report::{Counts, DrainResult, Scope};
 use crate::spin::{LockMode, Spin};
 use crate::store::Store;
 
@@ -127,7 +127,7 @@ impl<S: Store + Send> PageCache for NohzConditional<S> {
         either!(self, lists => lists.free_many(here, blocks));
     }
 
-    fn drain(&self, scope: Scope, mode: Mode) -> Drained {
+    fn drain(&self, scope: Scope, mode: Mode) -> DrainResult {
         either!(self, lists => lists.drain(scope, mode))
     }
 

@@ -7,7 +7,7 @@ use pagedepot::{Mobility, Order, Pfn, ZoneId};
 
 use crate::counters::Counters;
 use crate::pcp::policy::Policy;
-use crate::pcp::{At, ListIndex, Pcp};
+use crate::pcp::{ListIndex, Pcp, PcpContext};
 use crate::prim::count;
 use crate::store::Store;
 use crate::walk::{self, Grid, Layer};
@@ -38,8 +38,19 @@ pub(crate) trait OwnedLists: Layer {
     fn enter(&self, here: Here) -> Option<Self::Operation<'_>>;
 
     #[inline]
-    fn at<'d>(&'d self, here: Here, zone: ZoneId, cell: &'d Self::Cell) -> At<'d, Self::Store> {
-        At { store: self.store(), policy: self.policy(), counters: cell.counters(), here, zone }
+    fn at<'d>(
+        &'d self,
+        here: Here,
+        zone: ZoneId,
+        cell: &'d Self::Cell,
+    ) -> PcpContext<'d, Self::Store> {
+        PcpContext {
+            store: self.store(),
+            policy: self.policy(),
+            counters: cell.counters(),
+            here,
+            zone,
+        }
     }
 
     /// The list of such blocks, and the cell that has it, if the CPU caches them.

@@ -51,12 +51,12 @@ pub(crate) struct Owners {
 }
 
 /// Holds a CPU's local lock.
-pub(crate) struct Owned<'o> {
+pub(crate) struct OwnerGuard<'o> {
     pub owner: &'o Owner,
     state: u32,
 }
 
-impl Drop for Owned<'_> {
+impl Drop for OwnerGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         // Release: pairs with the Acquire in `Owner::state`, where a drainer learns that this
@@ -72,7 +72,7 @@ impl Owner {
 
     /// The state word; odd while an operation is under way.
     pub fn state(&self) -> u32 {
-        // Acquire: pairs with the Release in `Owned::drop`.
+        // Acquire: pairs with the Release in `OwnerGuard::drop`.
         self.state.load(Ordering::Acquire)
     }
 }
@@ -104,7 +104,7 @@ impl Owners {
     /// Begins an operation as `cpu`; `None`: that CPU has no caches, or another operation is under
     /// way as it, or this thread is elsewhere.
     #[inline]
-    pub fn try_enter(&self, cpu: CpuId) -> Option<Owned<'_>> {
+    pub fn try_enter(&self, cpu: CpuId) -> Option<OwnerGuard<'_>> {
         let owner = &self.cells.get(cpu.index())?.0;
         let entered = match self.means {
             Means::Pretend => {
@@ -120,12 +120,12 @@ impl Owners {
             Means::Lock { fenced } => Self::try_lock(owner, fenced),
         };
         // Relaxed: this thread stored the value itself, or no thread did.
-        entered.then(|| Owned { owner, state: owner.state.load(Ordering::Relaxed) })
+        entered.then(|| OwnerGuard { owner, state: owner.state.load(Ordering::Relaxed) })
     }
 
     fn try_lock(owner: &Owner, fenced: bool) -> bool {
         let state = owner.state.load(Ordering::Relaxed);
-        // Acquire: pairs with the Release in `Owned::drop`.
+        // Acquire: pairs with the Release in `OwnerGuard::drop`.
         let entered = state.is_multiple_of(2)
             && owner
                 .state

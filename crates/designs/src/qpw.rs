@@ -32,7 +32,7 @@ use crate::local::{Local, LocalDrain};
 use crate::lock::LockWaits;
 use crate::owners::Entry;
 use crate::pcp::policy::Policy;
-use crate::report::{Counts, Drained, Scope};
+use crate::report::{Counts, DrainResult, Scope};
 use crate::spin::{LockMode, Spin};
 use crate::store::Store;
 use crate::taking::take_census;
@@ -137,7 +137,7 @@ impl<S: Store + Send> PageCache for Qpw<S> {
     }
 
     /// The lists of each CPU are empty in one of the two, which then has nothing to do there.
-    fn drain(&self, scope: Scope, mode: Mode) -> Drained {
+    fn drain(&self, scope: Scope, mode: Mode) -> DrainResult {
         let mut done = self.local.drain(scope, mode);
         done += self.spin.drain(scope, mode);
         done

@@ -70,7 +70,7 @@ impl Scope {
 /// The result of a drain. Sums by `+=`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Drained {
+pub struct DrainResult {
     /// Pages returned to the store by the time the call ended.
     pub taken_pages: u64,
     /// Pages in scope that CPUs cache when the call ends: those that owners cached during the
@@ -91,8 +91,8 @@ pub struct Drained {
     pub skipped: u64,
 }
 
-impl AddAssign for Drained {
-    fn add_assign(&mut self, other: Drained) {
+impl AddAssign for DrainResult {
+    fn add_assign(&mut self, other: DrainResult) {
         self.taken_pages += other.taken_pages;
         self.left_pages += other.left_pages;
         self.pending_pages += other.pending_pages;

@@ -6,12 +6,12 @@ use crate::census::Fault;
 use crate::zones::Zones;
 
 /// The frames that a validation has seen.
-pub(crate) struct Seen {
+pub(crate) struct FrameSet {
     words: Vec<u64>,
     base: u32,
 }
 
-impl Seen {
+impl FrameSet {
     /// An empty set.
     pub fn new(zones: &Zones) -> Self {
         let ranges = || {
@@ -22,7 +22,7 @@ impl Seen {
         };
         let base = ranges().map(|range| range.start.get()).min().unwrap_or(0);
         let end = ranges().map(|range| range.end()).max().unwrap_or(0);
-        Seen { words: vec![0; end.saturating_sub(u64::from(base)).div_ceil(64) as usize], base }
+        FrameSet { words: vec![0; end.saturating_sub(u64::from(base)).div_ceil(64) as usize], base }
     }
 
     /// Marks a block of a zone.

@@ -15,11 +15,11 @@ use crate::census::{Census, Fault};
 use crate::counters::Counters;
 use crate::lock::{LockWaits, SpinGuard, SpinLock};
 use crate::pcp::policy::{Policy, Tuning};
-use crate::pcp::{At, ListIndex, Lists, Pcp};
+use crate::pcp::{ListIndex, Lists, Pcp, PcpContext};
 use crate::prim::{Mutex, count};
-use crate::report::{Counts, Drained, Scope};
+use crate::report::{Counts, DrainResult, Scope};
 use crate::store::Store;
-use crate::taking::{Taking, take_census};
+use crate::taking::{CensusWalk, take_census};
 use crate::walk::{self, Grid, Layer};
 use crate::zones::Mark;
 
@@ -78,8 +78,14 @@ impl<S: Store> Spin<S> {
     }
 
     #[inline]
-    fn at<'a>(&'a self, here: Here, zone: ZoneId, cell: &'a Cell) -> At<'a, S> {
-        At { store: &self.store, policy: &self.policy, counters: &cell.counters, here, zone }
+    fn at<'a>(&'a self, here: Here, zone: ZoneId, cell: &'a Cell) -> PcpContext<'a, S> {
+        PcpContext {
+            store: &self.store,
+            policy: &self.policy,
+            counters: &cell.counters,
+            here,
+            zone,
+        }
     }
 
     #[inline]
@@ -101,7 +107,7 @@ impl<S: Store> Spin<S> {
     #[cold]
     fn spill<'a>(
         &self,
-        at: &At<'_, S>,
+        at: &PcpContext<'_, S>,
         cell: &'a Cell,
         guard: SpinGuard<'a>,
         pages: u32,
@@ -127,7 +133,7 @@ impl<S: Store> Spin<S> {
         sum
     }
 
-    fn drain_by(&self, here: Here, scope: Scope) -> Drained {
+    fn drain_by(&self, here: Here, scope: Scope) -> DrainResult {
         count(&self.outside.drains, 1);
         self.cells.drain_alone(&self.draining, self.store.zones(), scope, |zone, cell| {
             (self.drain_cell(here, zone, cell), u64::from(cell.lists.pages()))
@@ -204,7 +210,7 @@ impl<S: Store> Spin<S> {
 
 impl<S: Store> Spin<S> {
     /// Passes all lists to a census. No other thread may run.
-    pub(crate) fn check_lists(&self, taking: &mut Taking<'_>) -> Result<(), Fault> {
+    pub(crate) fn check_lists(&self, taking: &mut CensusWalk<'_>) -> Result<(), Fault> {
         self.cells.iter().try_for_each(|(_, zone, cell)| taking.cached(zone, &cell.lists))
     }
 }
@@ -295,7 +301,7 @@ impl<S: Store> PageCache for Spin<S> {
         }
     }
 
-    fn drain(&self, scope: Scope, _mode: Mode) -> Drained {
+    fn drain(&self, scope: Scope, _mode: Mode) -> DrainResult {
         self.drain_by(Here::task(CpuId::new(u32::MAX)), scope)
     }
 

@@ -4,18 +4,18 @@ use pagedepot::{Order, Pfn, ZoneId};
 
 use crate::census::{Census, Fault};
 use crate::pcp::Lists;
-use crate::seen::Seen;
+use crate::seen::FrameSet;
 use crate::store::Store;
 use crate::zones::Zones;
 
 /// A census under way.
-pub(crate) struct Taking<'z> {
-    seen: Seen,
+pub(crate) struct CensusWalk<'z> {
+    seen: FrameSet,
     zones: &'z Zones,
     census: Census,
 }
 
-impl<'z> Taking<'z> {
+impl<'z> CensusWalk<'z> {
     /// The machine's zones.
     pub fn zones(&self) -> &'z Zones {
         self.zones
@@ -47,10 +47,10 @@ impl<'z> Taking<'z> {
 /// The first fault found.
 pub(crate) fn take_census<S: Store>(
     store: &S,
-    caches: impl FnOnce(&mut Taking<'_>) -> Result<(), Fault>,
+    caches: impl FnOnce(&mut CensusWalk<'_>) -> Result<(), Fault>,
 ) -> Result<Census, Fault> {
     let zones = store.zones();
-    let mut taking = Taking { seen: Seen::new(zones), zones, census: Census::default() };
+    let mut taking = CensusWalk { seen: FrameSet::new(zones), zones, census: Census::default() };
     let mut free_pages = 0;
     let overhead_pages = store.check(&mut |zone, pfn, order| {
         free_pages += u64::from(order.frames());

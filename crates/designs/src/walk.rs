@@ -5,7 +5,7 @@ use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
 
 use crate::counters::Counters;
 use crate::prim::{Mutex, Padded, count, lock_mutex, try_lock_mutex};
-use crate::report::{Counts, Drained, Scope};
+use crate::report::{Counts, DrainResult, Scope};
 use crate::store::Store;
 use crate::zones::{Mark, Zones};
 
@@ -57,13 +57,15 @@ impl<T> Grid<T> {
         zones: &Zones,
         scope: Scope,
         drain: impl Fn(ZoneId, &T) -> (u64, u64),
-    ) -> Drained {
+    ) -> DrainResult {
         let _alone = match try_lock_mutex(draining) {
             Some(alone) => alone,
-            None if scope.zone.is_none() => return Drained { skipped: 1, ..Drained::default() },
+            None if scope.zone.is_none() => {
+                return DrainResult { skipped: 1, ..DrainResult::default() };
+            }
             None => lock_mutex(draining),
         };
-        let mut done = Drained::default();
+        let mut done = DrainResult::default();
         for (_, zone, cell) in self.within(zones, scope) {
             let (taken, left) = drain(zone, cell);
             done.taken_pages += taken;

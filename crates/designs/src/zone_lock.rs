@@ -6,7 +6,7 @@ use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 use crate::PageCache;
 use crate::census::{Census, Fault};
 use crate::counters::Counters;
-use crate::report::{Counts, Drained, Scope};
+use crate::report::{Counts, DrainResult, Scope};
 use crate::store::Store;
 use crate::taking::take_census;
 use crate::walk::{self, Grid, Layer};
@@ -69,8 +69,8 @@ impl<S: Store> PageCache for ZoneLock<S> {
         walk::give_direct(self, here, zone, pfn, order);
     }
 
-    fn drain(&self, _scope: Scope, _mode: Mode) -> Drained {
-        Drained::default()
+    fn drain(&self, _scope: Scope, _mode: Mode) -> DrainResult {
+        DrainResult::default()
     }
 
     fn counts(&self) -> Counts {

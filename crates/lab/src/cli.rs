@@ -106,7 +106,7 @@ pub enum Command {
 }
 
 /// Arguments, read.
-pub enum Parsed {
+pub enum CliOutcome {
     /// A command to run.
     Run(Box<Cli>),
     /// Help or version, to print.
@@ -117,13 +117,15 @@ pub enum Parsed {
 ///
 /// # Errors
 /// Says what is wrong with the arguments, in one line.
-pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Parsed, Failure> {
+pub fn parse(
+    arguments: impl IntoIterator<Item = std::ffi::OsString>,
+) -> Result<CliOutcome, Failure> {
     let arguments: Vec<_> = arguments.into_iter().collect();
     match Cli::try_parse_from(&arguments) {
-        Ok(cli) => Ok(Parsed::Run(Box::new(cli))),
+        Ok(cli) => Ok(CliOutcome::Run(Box::new(cli))),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-                Ok(Parsed::Text(error.render().to_string()))
+                Ok(CliOutcome::Text(error.render().to_string()))
             }
             _ => Err(Failure::Usage(one_line(
                 &error,

@@ -51,8 +51,8 @@ pub mod tested {
     pub use crate::replay::depot::{ReplayMachine, with_depot};
     pub use crate::replay::engine::run;
     pub use crate::replay::outcome::{Outcome, ReplayError};
-    pub use crate::replay::plan::{Cached, Known, Op, Plan};
-    pub use crate::replay::replayed::Replayed;
+    pub use crate::replay::plan::{InitialBlock, InitialList, Op, Plan};
+    pub use crate::replay::replayed::ReplayResult;
     pub use crate::replay::runner::replay;
     pub use crate::replay::target::{ReplayCounts, ReplayTarget};
     pub use crate::replay::verify::Verify;

@@ -104,7 +104,7 @@ pub const fn joined<const N: usize>(lists: &[&[Design]]) -> [Design; N] {
 
 impl Design {
     /// Page allocators that linux-mm threads propose.
-    pub const OF_THREADS: &'static [Design] = &[
+    pub const PROPOSALS: &'static [Design] = &[
         Design::ZoneLock,
         Design::Local,
         Design::NohzConditional,
@@ -121,14 +121,14 @@ impl Design {
     /// Designs that hand out blocks.
     pub const BLOCKS: &'static [Design] = &joined::<16>(&[
         &[Design::Depot, Design::FloorTls, Design::FloorRseq, Design::FloorSpin],
-        Design::OF_THREADS,
+        Design::PROPOSALS,
         &[Design::FrameAlloc],
         Design::MALLOCS,
     ]);
 
     /// Whole page allocators: they hand out frame numbers, with memory behind them, for blocks of
     /// any order, split blocks, drain caches and check their metadata.
-    pub const PAGED: &'static [Design] = &joined::<9>(&[&[Design::Depot], Design::OF_THREADS]);
+    pub const PAGED: &'static [Design] = &joined::<9>(&[&[Design::Depot], Design::PROPOSALS]);
 
     /// Designs whose owners exclude each other by restartable sequences and nothing else.
     pub const WITH_RSEQ: &'static [Design] =
@@ -178,7 +178,7 @@ impl Design {
 
     /// Whether a linux-mm thread proposes the design.
     pub fn is_of_a_thread(self) -> bool {
-        Self::OF_THREADS.contains(&self)
+        Self::PROPOSALS.contains(&self)
     }
 
     /// Whether the design is another project's crate or library, compiled in by the feature

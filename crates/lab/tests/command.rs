@@ -272,12 +272,12 @@ fn designs_can_be_chosen() {
     assert_eq!(designs, ["floor-tls", "floor-spin"]);
 }
 
-const OF_THREADS: [&str; 8] =
+const PROPOSALS: [&str; 8] =
     ["zone-lock", "local", "nohz-conditional", "spin", "qpw", "pcp-buddy", "rcu", "magazine"];
 
 /// The threads' designs have rows; the command would fail if one of them lost a page.
 fn check_threads(document: &Value, metric: &str) {
-    for design in OF_THREADS {
+    for design in PROPOSALS {
         let row = rows(document, design, metric).next();
         assert_eq!(row.expect(design)["params"]["store"], 0, "{design}");
     }
@@ -316,7 +316,7 @@ fn workloads_lose_nothing_under_drains() {
         // The command fails if the depot loses a page, or its store one, over that as over its own.
         results(&["bench", workload, "--drains", "1000", "--design", "depot", "--store", "buddy"]);
         let document = results(&["bench", workload, "--drains", "1000"]);
-        for design in ["depot"].iter().chain(&OF_THREADS) {
+        for design in ["depot"].iter().chain(&PROPOSALS) {
             let row = rows(&document, design, metric).next().expect(design);
             assert_eq!(row["params"]["drains_per_s"], 1000, "{row}");
         }
@@ -704,7 +704,7 @@ fn soaked_designs_lose_nothing() {
         check(&document, "soak"),
         ["pages", "used_up", "drains", "drained_pages", "lost_pages"]
     );
-    for design in ["depot"].iter().chain(&OF_THREADS) {
+    for design in ["depot"].iter().chain(&PROPOSALS) {
         for metric in ["pages", "used_up", "drains"] {
             let row = rows(&document, design, metric).next().expect(design);
             assert!(row["median"].as_f64().unwrap() > 0.0, "{row}");

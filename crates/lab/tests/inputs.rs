@@ -7,7 +7,7 @@ use std::process::Output;
 
 use assert_cmd::Command;
 use pagedepot::{Mobility, Order};
-use pagedepot_lab::tested::{Design, Op, Plan, Replayed, Variant, Zoneinfos, replay};
+use pagedepot_lab::tested::{Design, Op, Plan, ReplayResult, Variant, Zoneinfos, replay};
 use pagedepot_trace::Zoneinfo;
 use serde_json::Value;
 
@@ -49,7 +49,7 @@ fn plan(text: &str, before: Option<&Zoneinfo>) -> Plan {
     Plan::read(text.as_bytes(), "test", before).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn replayed(plan: &Plan, zoneinfos: &Zoneinfos) -> Replayed {
+fn replayed(plan: &Plan, zoneinfos: &Zoneinfos) -> ReplayResult {
     let designs = [Design::Depot, Design::Spin];
     replay(plan, zoneinfos, (&designs, &Variant::default()), 1, || ()).unwrap()
 }

@@ -6,14 +6,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pagedepot_linux::publish::{Published, Publisher};
+use pagedepot_linux::publish::{Publication, Publisher};
 use pagedepot_linux::{Depot, Mode, Order, Scope};
 use portable_pty::{Child, CommandBuilder, PtySize, native_pty_system};
 
 /// Long, because nothing waits for it unless something is wrong.
 const LONG: Duration = Duration::from_secs(60);
 
-fn published(directory: &Path) -> (Depot, Published) {
+fn published(directory: &Path) -> (Depot, Publication) {
     let depot = Depot::builder(16 << 20).per_cpu_locks(true).build().unwrap();
     let published = Publisher::new(&depot).directory(directory).start().unwrap();
     (depot, published)

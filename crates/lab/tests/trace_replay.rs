@@ -12,8 +12,8 @@ use std::sync::Mutex;
 use pagedepot::{Mobility, Order};
 use pagedepot_designs::Volume;
 use pagedepot_lab::tested::{
-    Cached, Design, Op, Outcome, Plan, ReplayError, ReplayMachine, Replayed, Store, Variant,
-    Verify, Zoneinfos, replay, run, with_depot,
+    Design, InitialList, Op, Outcome, Plan, ReplayError, ReplayMachine, ReplayResult, Store,
+    Variant, Verify, Zoneinfos, replay, run, with_depot,
 };
 use pagedepot_linux::trace::{Stamp, TraceWriter};
 use pagedepot_linux::{Depot, Flags};
@@ -86,7 +86,7 @@ fn run_both(plan: &Plan) -> [Outcome; 2] {
 }
 
 /// One value of the report's rows.
-fn row(report: &Replayed, design: &str, metric: &str, cpu: Option<i64>) -> f64 {
+fn row(report: &ReplayResult, design: &str, metric: &str, cpu: Option<i64>) -> f64 {
     let report = report.to_report(&[]);
     let rows = report.rows();
     let mut found = rows.iter().filter(|row| {
@@ -155,7 +155,7 @@ fn count_lines(path: &Path) -> BTreeMap<&'static str, u64> {
 const FAITHFUL: [&str; 3] = ["pft", "kernbench", "udp-stream"];
 
 /// `spin` does what the kernel did, within a tenth, or 500 blocks.
-fn check_fidelity(report: &Replayed, path: &Path) {
+fn check_fidelity(report: &ReplayResult, path: &Path) {
     for (metric, cpu, slack) in [
         ("refilled_blocks", None, 500.0),
         ("spilled_blocks", None, 500.0),
@@ -307,7 +307,7 @@ fn what_cpus_cached_is_told_by_what_left_them() {
     ];
     let machine = small_machine();
     let plan = Plan::read(text.concat().as_bytes(), "test", Some(&machine)).unwrap();
-    let cached = |cpu, order_is, mobility, blocks| Cached {
+    let cached = |cpu, order_is, mobility, blocks| InitialList {
         cpu,
         zone: 1,
         order: order(order_is),

@@ -13,15 +13,15 @@ pub use pagedepot_rseq::{CpuListError, CpuSet};
 use crate::bits::Bits;
 use crate::ceiling::Ceiling;
 pub use crate::cpus::LinuxCpus;
-use crate::cpus::{self, Locking, Process};
+use crate::cpus::{self, LockChoice, Process};
 use crate::depot::Depot;
 pub use crate::error::Limit;
 use crate::error::{BuildError, no_mapping, no_memory};
 use crate::growth::{self, Growth};
-use crate::memory::{HUGE_BYTES, Memory, MemoryKind, Wanted};
+use crate::memory::{HUGE_BYTES, Memory, MemoryKind, MemoryRequest};
 use crate::metadata::{Metadata, Parts};
 use crate::numa;
-use crate::raw::{Assembly, Frames, Shared};
+use crate::raw::{Assembly, DepotState, Frames};
 use crate::sites::SiteTable;
 pub use crate::topology::Topology;
 
@@ -54,7 +54,7 @@ pub struct Builder {
     populate: bool,
     cpus: Option<u32>,
     isolated: Option<CpuSet>,
-    locking: Locking,
+    locking: LockChoice,
     caches: bool,
     checked: bool,
     track_owner: bool,
@@ -87,7 +87,7 @@ impl Builder {
             populate: false,
             cpus: None,
             isolated: None,
-            locking: Locking::Undisturbed,
+            locking: LockChoice::Undisturbed,
             caches: true,
             checked: false,
             track_owner: false,
@@ -206,14 +206,14 @@ impl Builder {
     /// # Ok::<(), pagedepot_linux::BuildError>(())
     /// ```
     pub fn locked_cpus(mut self, cpus: CpuSet) -> Self {
-        self.locking = Locking::Cpus(cpus);
+        self.locking = LockChoice::Cpus(cpus);
         self
     }
 
     /// Puts the fronts of all CPUs behind [locks](Self::locked_cpus). `false`: those of isolated
     /// CPUs alone, the default.
     pub fn per_cpu_locks(mut self, yes: bool) -> Self {
-        self.locking = if yes { Locking::All } else { Locking::Undisturbed };
+        self.locking = if yes { LockChoice::All } else { LockChoice::Undisturbed };
         self
     }
 
@@ -389,7 +389,7 @@ impl Builder {
         let under = backing.as_ref().map(|backing| unsafe { &*Arc::as_ptr(backing) });
         let under: Option<&'static dyn Backing> = under.map(|under| under as _);
         let metadata_bytes = Frames::builder(&config).backing(under).metadata_bytes()?;
-        let (mapping, memory) = Memory::map(Wanted {
+        let (mapping, memory) = Memory::map(MemoryRequest {
             kind: self.kind,
             bytes: (frames as usize) << self.page_size.shift(),
             bytes_max: (frames_max as usize) << self.page_size.shift(),
@@ -416,7 +416,7 @@ impl Builder {
         let sites = SiteTable::new(frames_max).map_err(no_memory(SiteTable::bytes(frames_max)))?;
         let pinned = Bits::new(frames_max as usize);
         let growth = Growth::new(self.numa, self.populate, fork_mark);
-        let depot = Depot::from_shared(Shared::assemble(Assembly {
+        let depot = Depot::from_shared(DepotState::assemble(Assembly {
             allocator,
             memory,
             backing,
@@ -456,10 +456,13 @@ impl Builder {
     }
 
     /// The zones' nodes and ranges.
-    fn shares(&self, machine: &Topology, frames: u32) -> Result<Vec<Share>, BuildError> {
+    fn shares(&self, machine: &Topology, frames: u32) -> Result<Vec<ZoneShare>, BuildError> {
         let first = NodeId::new(0);
         if !self.numa || machine.nodes.is_empty() {
-            return Ok(vec![Share { node: first, range: FrameRange::new(Pfn::new(0), frames) }]);
+            return Ok(vec![ZoneShare {
+                node: first,
+                range: FrameRange::new(Pfn::new(0), frames),
+            }]);
         }
         let nodes: Vec<_> = machine.nodes.iter().map(|&(node, _)| node).collect();
         // Zones may not share an aligned run of 512 frames.
@@ -474,20 +477,20 @@ impl Builder {
             .map(|(at, node)| {
                 let start = per_node * at as u32;
                 let size = if at == last { frames - start } else { per_node };
-                Share { node, range: FrameRange::new(Pfn::new(start), size) }
+                ZoneShare { node, range: FrameRange::new(Pfn::new(start), size) }
             })
             .collect())
     }
 
-    fn zone<'c>(&self, share: &Share, range: &'c [FrameRange]) -> ZoneConfig<'c> {
+    fn zone<'c>(&self, share: &ZoneShare, range: &'c [FrameRange]) -> ZoneConfig<'c> {
         let all = Watermarks::without_reserve(u64::from(share.range.frames), self.page_size);
         let watermarks = Some(self.watermarks.unwrap_or(all));
         ZoneConfig { name: "Normal", node: share.node, level: 2, ranges: range, watermarks }
     }
 
     /// Binds, then populates.
-    fn place(&self, memory: &Memory, shares: &[Share]) -> Result<(), BuildError> {
-        for &Share { node, range } in shares.iter().filter(|_| self.numa) {
+    fn place(&self, memory: &Memory, shares: &[ZoneShare]) -> Result<(), BuildError> {
+        for &ZoneShare { node, range } in shares.iter().filter(|_| self.numa) {
             let shift = self.page_size.shift();
             // SAFETY: the range is inside the memory.
             let start = unsafe { memory.start().add(range.start.index() << shift) };
@@ -527,7 +530,7 @@ fn panic_on_misuse(misuse: Misuse) {
 const ZONE_FRAMES: u32 = 512;
 
 /// The node and frames of a zone that will be made.
-struct Share {
+struct ZoneShare {
     node: NodeId,
     range: FrameRange,
 }

@@ -25,9 +25,9 @@ use pagedepot::{Flags, FrameRange, Pfn, RemoveError, ZoneId};
 
 use crate::depot::Depot;
 use crate::memory::PAGEBLOCK_PAGES;
-use crate::raw::Shared;
-use crate::trim::{System, Trimmed};
-use crate::withheld::{Caps, CeilingError, Withheld};
+use crate::raw::DepotState;
+use crate::trim::{System, TrimResult};
+use crate::withheld::{Caps, CeilingError, WithheldRuns};
 
 /// Number of times that a pageblock which was freed for the ceiling may be lost to another request.
 const LOST_MAX: u32 = 8;
@@ -171,19 +171,23 @@ enum Cap {
     Container(Option<usize>),
 }
 
-fn pageblock_bytes(shared: &Shared) -> usize {
+fn pageblock_bytes(shared: &DepotState) -> usize {
     (PAGEBLOCK_PAGES as usize) << shared.page_size().shift()
 }
 
 /// Bytes that the allocator has.
-fn managed_bytes(shared: &Shared) -> usize {
+fn managed_bytes(shared: &DepotState) -> usize {
     let frames = shared.frames();
     let zones = frames.zone_ids().filter_map(|zone| frames.zone_stats(zone));
     (zones.map(|zone| zone.managed_pages).sum::<u64>() as usize) << shared.page_size().shift()
 }
 
 /// Adds pages to the allocator again; returns how many are still missing.
-fn give(shared: &Shared, withheld: &mut Withheld, mut pages: u64) -> Result<u64, CeilingError> {
+fn give(
+    shared: &DepotState,
+    withheld: &mut WithheldRuns,
+    mut pages: u64,
+) -> Result<u64, CeilingError> {
     while let Some((zone, run)) = (pages > 0).then(|| withheld.pop(pages)).flatten() {
         let added = shared.frames().add_memory(zone, run, &mut []);
         added.expect("it was removed from this zone, and its metadata is kept");
@@ -193,7 +197,11 @@ fn give(shared: &Shared, withheld: &mut Withheld, mut pages: u64) -> Result<u64,
 }
 
 /// Removes pages from the allocator; returns how many could not be.
-fn withhold(shared: &Shared, withheld: &mut Withheld, pages: u64) -> Result<u64, CeilingError> {
+fn withhold(
+    shared: &DepotState,
+    withheld: &mut WithheldRuns,
+    pages: u64,
+) -> Result<u64, CeilingError> {
     let mut missing = pages;
     for run in free_runs(shared, pages) {
         let pages = take(shared, withheld, run)?;
@@ -213,7 +221,7 @@ fn withhold(shared: &Shared, withheld: &mut Withheld, pages: u64) -> Result<u64,
 /// Runs of whole free pageblocks, from the last down, `pages_max` pages at most; each in one zone.
 /// Each zone gives up a share that suits its size, and the last ones found more where others have
 /// too little.
-fn free_runs(shared: &Shared, pages_max: u64) -> Vec<FrameRange> {
+fn free_runs(shared: &DepotState, pages_max: u64) -> Vec<FrameRange> {
     let frames = shared.frames();
     let last = (shared.bytes() >> shared.page_size().shift()) as u32 / PAGEBLOCK_PAGES;
     let managed = |zone| frames.zone_stats(zone).map_or(0, |stats| stats.managed_pages);
@@ -259,7 +267,7 @@ fn free_runs(shared: &Shared, pages_max: u64) -> Vec<FrameRange> {
 }
 
 /// The zone of a page: there is one per node.
-fn zone_of(shared: &Shared, pfn: Pfn) -> Option<ZoneId> {
+fn zone_of(shared: &DepotState, pfn: Pfn) -> Option<ZoneId> {
     let frames = shared.frames();
     let node = frames.node_of(pfn)?;
     frames.zone_ids().find(|&zone| frames.zone_stats(zone).is_some_and(|stats| stats.node == node))
@@ -267,7 +275,11 @@ fn zone_of(shared: &Shared, pfn: Pfn) -> Option<ZoneId> {
 
 /// Removes a run and drops its memory; returns how many pages, fewer where other requests were
 /// faster.
-fn take(shared: &Shared, withheld: &mut Withheld, run: FrameRange) -> Result<u64, CeilingError> {
+fn take(
+    shared: &DepotState,
+    withheld: &mut WithheldRuns,
+    run: FrameRange,
+) -> Result<u64, CeilingError> {
     // Until the memory is given back: see `pins.rs`.
     let pins = shared.pins().lock().map_err(|_| CeilingError::Forked)?;
     let Some(zone) = zone_of(shared, run.start) else { return Ok(0) };
@@ -302,7 +314,7 @@ fn take(shared: &Shared, withheld: &mut Withheld, run: FrameRange) -> Result<u64
 }
 
 /// Gives memory back to the system; returns how many bytes of it were present.
-fn drop_memory(shared: &Shared, part: FrameRange) -> Result<u64, CeilingError> {
+fn drop_memory(shared: &DepotState, part: FrameRange) -> Result<u64, CeilingError> {
     if shared.is_pinned() {
         // Of a new depot (`set_at_build`): nothing was touched yet.
         return Ok(0);
@@ -310,7 +322,7 @@ fn drop_memory(shared: &Shared, part: FrameRange) -> Result<u64, CeilingError> {
     let start = shared.offset(part.start);
     let bytes = (part.frames as usize) << shared.page_size().shift();
     let range = start..start + bytes;
-    let mut trimmed = Trimmed::default();
+    let mut trimmed = TrimResult::default();
     System::new(shared.memory())
         .give_back(std::slice::from_ref(&range), |range| shared.present_bytes(range), &mut trimmed)
         .map_err(CeilingError::Refused)?;
@@ -318,7 +330,7 @@ fn drop_memory(shared: &Shared, part: FrameRange) -> Result<u64, CeilingError> {
 }
 
 /// Has a pageblock reclaimed as for a request, and frees it to the store.
-fn request(shared: &Shared) -> Option<FrameRange> {
+fn request(shared: &DepotState) -> Option<FrameRange> {
     let frames = shared.frames();
     let flags = Flags::MOVABLE.compact();
     let start = frames.alloc_contiguous(PAGEBLOCK_PAGES, PAGEBLOCK_PAGES, flags).ok()?;
@@ -332,10 +344,10 @@ fn request(shared: &Shared) -> Option<FrameRange> {
 }
 
 /// Zones whose watermarks are the defaults for their size.
-struct DefaultMarks<'s>(&'s Shared, Vec<ZoneId>);
+struct DefaultMarks<'s>(&'s DepotState, Vec<ZoneId>);
 
 impl<'s> DefaultMarks<'s> {
-    fn note(shared: &'s Shared) -> Self {
+    fn note(shared: &'s DepotState) -> Self {
         let is_default =
             |&zone: &ZoneId| Self::marks(shared, zone).is_some_and(|(now, due)| now == due);
         DefaultMarks(shared, shared.frames().zone_ids().filter(is_default).collect())
@@ -354,7 +366,7 @@ impl<'s> DefaultMarks<'s> {
 
     /// The watermarks in force, and the defaults.
     fn marks(
-        shared: &Shared,
+        shared: &DepotState,
         zone: ZoneId,
     ) -> Option<(pagedepot::Watermarks, pagedepot::Watermarks)> {
         let stats = shared.frames().zone_stats(zone)?;

@@ -200,7 +200,7 @@ pub type LinuxCpus<'m> = SequencesAndLocks<'m, Sequences, Process<'m>>;
 
 /// The CPUs whose fronts the program wants behind locks.
 #[derive(Clone, Debug)]
-pub(crate) enum Locking {
+pub(crate) enum LockChoice {
     /// The fronts of isolated CPUs, and those of all where the system refuses to fence CPUs.
     Undisturbed,
     /// The fronts of these CPUs, whatever the system refuses.
@@ -216,7 +216,7 @@ pub(crate) enum Locking {
 pub(crate) fn find<'m>(
     locks: &'m mut [CpuLock],
     process: Process<'m>,
-    locking: Locking,
+    locking: LockChoice,
 ) -> LinuxCpus<'m> {
     let cpus = locks.len() as u32;
     let Choice { fronts, area, locked } = choose(cpus, &process, locking);
@@ -234,10 +234,10 @@ struct Choice {
     locked: Option<CpuSet>,
 }
 
-fn choose(cpus: u32, process: &Process<'_>, locking: Locking) -> Choice {
+fn choose(cpus: u32, process: &Process<'_>, locking: LockChoice) -> Choice {
     let all_locked = |area, fronts| Choice { fronts, area, locked: None };
     let area = match (&locking, process.fork_mark, Area::find()) {
-        (Locking::All, ..) => return all_locked(None, Fronts::Locks),
+        (LockChoice::All, ..) => return all_locked(None, Fronts::Locks),
         (_, _, None) => return all_locked(None, Fronts::LocksWithoutRseq),
         (_, ForkMark::Pid(_), _) => return all_locked(None, Fronts::LocksWithoutWipe),
         _ if !sequences::stay_loaded() => return all_locked(None, Fronts::LocksInUnloadable),
@@ -245,7 +245,7 @@ fn choose(cpus: u32, process: &Process<'_>, locking: Locking) -> Choice {
     };
     let can_fence = membarrier::register().is_ok();
     let locked = match locking {
-        Locking::Cpus(locked) => locked,
+        LockChoice::Cpus(locked) => locked,
         _ if can_fence => process.isolated.clone(),
         _ => return all_locked(Some(area), Fronts::LocksWithoutFence),
     };

@@ -13,9 +13,9 @@ use pagedepot::{
 use crate::Handover;
 use crate::cpus::Fronts;
 use crate::error::CallbackError;
-use crate::raw::{Handle, RawDepot, Shared};
-use crate::teardown::{self, Mapped as _};
-use crate::trim::{self, TrimError, Trimmed};
+use crate::raw::{DepotState, Handle, RawDepot};
+use crate::teardown::{self, TeardownHost as _};
+use crate::trim::{self, TrimError, TrimResult};
 
 /// A page allocator over memory of its own.
 ///
@@ -109,12 +109,12 @@ impl UnwindSafe for Depot {}
 impl RefUnwindSafe for Depot {}
 
 /// The state that all handles share: dropped with the last one.
-struct Owner(NonNull<Shared>);
+struct Owner(NonNull<DepotState>);
 
 // SAFETY: a shared reference, in all but name, to a `Shared`, which threads share.
-unsafe impl Send for Owner where Shared: Sync + Send {}
+unsafe impl Send for Owner where DepotState: Sync + Send {}
 // SAFETY: as above.
-unsafe impl Sync for Owner where Shared: Sync + Send {}
+unsafe impl Sync for Owner where DepotState: Sync + Send {}
 
 impl Drop for Owner {
     fn drop(&mut self) {
@@ -150,7 +150,7 @@ impl UnwindSafe for WeakDepot {}
 impl RefUnwindSafe for WeakDepot {}
 
 impl Depot {
-    pub(crate) fn from_shared(shared: Box<Shared>) -> Self {
+    pub(crate) fn from_shared(shared: Box<DepotState>) -> Self {
         Self::from_owner(Arc::new(Owner(NonNull::from(Box::leak(shared)))))
     }
 
@@ -180,13 +180,13 @@ impl Depot {
 
     /// The state that all handles share.
     #[inline]
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &DepotState {
         self.handle.shared()
     }
 
     /// The pointer behind [`shared`](Self::shared), with a life that the caller vouches for.
     #[inline]
-    pub(crate) fn pointer(&self) -> NonNull<Shared> {
+    pub(crate) fn pointer(&self) -> NonNull<DepotState> {
         self.handle.pointer()
     }
 
@@ -230,7 +230,7 @@ impl Depot {
                 // callbacks and the mover.
                 unsafe {
                     drop(shared.as_ref().take_callbacks());
-                    Shared::unmap(shared);
+                    DepotState::unmap(shared);
                 }
                 Ok(())
             }
@@ -297,14 +297,15 @@ impl Depot {
     }
 
     /// Gives the memory of free pages back to the system. Drains quietly first; drain fully before
-    /// if caches are large. [`Trimmed`] has an example. From the first trim on the system makes no
-    /// huge pages of a depot that did not ask for them by [`Builder::thp`](crate::Builder::thp).
+    /// if caches are large. [`TrimResult`] has an example. From the first trim on the system makes
+    /// no huge pages of a depot that did not ask for them by
+    /// [`Builder::thp`](crate::Builder::thp).
     ///
     /// What is given back is allocated meanwhile, at most 16 MiB at a time, so that no caller gets
     /// a page whose contents are about to vanish. Costs system calls, and interrupts every CPU that
     /// runs this process: call it rarely. One caller trims, another returns at once; so does one
     /// that comes just after a request ran out of pages: what is free then is needed
-    /// ([`Trimmed::cut_short`]).
+    /// ([`TrimResult::cut_short`]).
     ///
     /// Pages that a device or the kernel keeps for longer than they are held (buffers registered
     /// with io_uring, VFIO, RDMA) must be marked by [`pin_range`](Self::pin_range): trims leave
@@ -316,7 +317,7 @@ impl Depot {
     /// [`TrimError::Refused`](crate::reclaim::TrimError::Refused) when the system refuses: it
     /// counts what was taken before; call again.
     /// [`TrimError::Forked`](crate::reclaim::TrimError::Forked) in a child.
-    pub fn trim(&self) -> Result<Trimmed, TrimError> {
+    pub fn trim(&self) -> Result<TrimResult, TrimError> {
         trim::trim(self.shared())
     }
 

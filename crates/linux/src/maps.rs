@@ -30,7 +30,7 @@ impl FileId {
 
 /// A mapping.
 #[derive(PartialEq, Eq, Debug)]
-pub(crate) struct Mapped {
+pub(crate) struct MappingInfo {
     /// The addresses that it covers.
     pub range: Range<usize>,
     pub is_shared: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Mapped {
 /// More bytes than a line has before its path, which is not read.
 const LINE_MAX: usize = 128;
 
-impl Mapped {
+impl MappingInfo {
     /// Parses the beginning of a line: `start-end access offset major:minor inode`.
     fn parse(line: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(line).ok()?;
@@ -55,14 +55,14 @@ impl Mapped {
         let (major, minor) = words.next()?.split_once(':')?;
         let inode = words.next()?.parse().ok()?;
         let file = FileId { major: hex(major)? as u32, minor: hex(minor)? as u32, inode };
-        Some(Mapped { range, is_shared, offset, file })
+        Some(MappingInfo { range, is_shared, offset, file })
     }
 }
 
 /// Calls `each` with every mapping, in ascending order; `None`: they could not be read to the end.
-pub(crate) fn for_each_mapping(mut each: impl FnMut(Mapped)) -> Option<()> {
+pub(crate) fn for_each_mapping(mut each: impl FnMut(MappingInfo)) -> Option<()> {
     let mut is_readable = true;
-    for_each_line(|line| match Mapped::parse(line) {
+    for_each_line(|line| match MappingInfo::parse(line) {
         Some(mapped) => each(mapped),
         None => is_readable = false,
     })?;
@@ -124,12 +124,12 @@ mod tests {
         let line = "7f0000001000-7f0000003000 rw-s 00002000 00:01 1234    /memfd:a b\u{e4}";
         let file = FileId { major: 0, minor: 1, inode: 1234 };
         let range = 0x7f00_0000_1000..0x7f00_0000_3000;
-        let expected = Mapped { range, is_shared: true, offset: 0x2000, file };
-        assert_eq!(Mapped::parse(line.as_bytes()), Some(expected));
-        let stack = Mapped::parse(b"7ffd000-7ffe000 rw-p 00000000 00:00 0 [stack]").unwrap();
+        let expected = MappingInfo { range, is_shared: true, offset: 0x2000, file };
+        assert_eq!(MappingInfo::parse(line.as_bytes()), Some(expected));
+        let stack = MappingInfo::parse(b"7ffd000-7ffe000 rw-p 00000000 00:00 0 [stack]").unwrap();
         assert_eq!((stack.is_shared, stack.offset, stack.file.inode), (false, 0, 0));
         for wrong in ["", "7f", "1-2 rw-p", "1-2 rw-p 0 0 0", "1-2 rw-p 0 0:0 x"] {
-            assert_eq!(Mapped::parse(wrong.as_bytes()), None, "{wrong}");
+            assert_eq!(MappingInfo::parse(wrong.as_bytes()), None, "{wrong}");
         }
     }
 

@@ -44,7 +44,7 @@ pub enum MemoryKind {
 
 /// The memory that a depot asks for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct MemoryRequest {
     pub kind: MemoryKind,
     /// A multiple of the base page size, and of [`HUGE_BYTES`] with `hugetlb`.
     pub bytes: usize,
@@ -80,8 +80,8 @@ impl Memory {
     /// Returns it with the memory for the metadata, which lies directly in front of the frames: the
     /// allocator names magazines by their distance from the first, and carves further ones from
     /// frames.
-    pub fn map(wanted: Wanted) -> Result<(Mapping, Self), BuildError> {
-        let Wanted { kind, bytes, bytes_max, metadata_bytes, hugetlb, thp } = wanted;
+    pub fn map(wanted: MemoryRequest) -> Result<(Mapping, Self), BuildError> {
+        let MemoryRequest { kind, bytes, bytes_max, metadata_bytes, hugetlb, thp } = wanted;
         // Every range that is aligned inside of it is aligned in memory, too.
         let align = bytes.next_power_of_two().clamp(HUGE_BYTES, GIB);
         let (metadata, mapping) = Mapping::reserve_aligned(metadata_bytes, bytes_max, align)
@@ -344,7 +344,7 @@ mod tests {
 
     use super::*;
 
-    const SMALL: Wanted = Wanted {
+    const SMALL: MemoryRequest = MemoryRequest {
         kind: MemoryKind::Anonymous,
         bytes: 3 << 20,
         bytes_max: 3 << 20,
@@ -358,7 +358,7 @@ mod tests {
         for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
             for bytes in [4096, 3 << 20, GIB, GIB + HUGE_BYTES] {
                 let (metadata, memory) =
-                    Memory::map(Wanted { kind, bytes, bytes_max: bytes, ..SMALL }).unwrap();
+                    Memory::map(MemoryRequest { kind, bytes, bytes_max: bytes, ..SMALL }).unwrap();
                 assert_eq!(
                     metadata.start().as_ptr().wrapping_add(metadata.bytes()),
                     memory.start().as_ptr()
@@ -379,13 +379,13 @@ mod tests {
 
     #[test]
     fn errors_say_what_to_do() {
-        let too_much = Wanted { bytes: 1 << 46, bytes_max: 1 << 46, ..SMALL };
+        let too_much = MemoryRequest { bytes: 1 << 46, bytes_max: 1 << 46, ..SMALL };
         let error = Memory::map(too_much).err().unwrap().to_string();
         assert!(
             error.contains("ask for less") && error.contains("vm.overcommit_memory"),
             "{error}"
         );
-        let too_much = Wanted { bytes: 1 << 40, bytes_max: 1 << 40, hugetlb: true, ..SMALL };
+        let too_much = MemoryRequest { bytes: 1 << 40, bytes_max: 1 << 40, hugetlb: true, ..SMALL };
         let error = Memory::map(too_much).err().unwrap().to_string();
         assert!(error.contains("vm.nr_hugepages"), "{error}");
     }
@@ -410,7 +410,7 @@ mod tests {
     #[test]
     fn a_refused_mapping_takes_nothing_from_others() {
         for hugetlb in [false, true] {
-            let wanted = Wanted {
+            let wanted = MemoryRequest {
                 kind: MemoryKind::Memfd,
                 bytes: HUGE_BYTES,
                 bytes_max: 2 * HUGE_BYTES,
@@ -446,7 +446,7 @@ mod tests {
     #[test]
     fn populate_makes_every_page_present() {
         for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
-            let (_, memory) = Memory::map(Wanted { kind, ..SMALL }).unwrap();
+            let (_, memory) = Memory::map(MemoryRequest { kind, ..SMALL }).unwrap();
             let resident =
                 || resident(memory.start(), memory.bytes()).unwrap().iter().filter(|&&r| r).count();
             assert_eq!(resident(), 0);

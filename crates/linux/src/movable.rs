@@ -24,7 +24,7 @@ use crate::depot::Depot;
 use crate::movable_place::{Extent, Place};
 use crate::page::Page;
 use crate::prim::AtomicU64;
-use crate::raw::Shared;
+use crate::raw::DepotState;
 
 impl Depot {
     /// Allocates a block of 2^order pages that [`compact`](Self::compact) may move while no access
@@ -59,7 +59,7 @@ impl Depot {
 }
 
 /// Implements [`Depot::compact`].
-pub(crate) fn compact(depot: &Shared, rules: Compaction) -> Result<Compacted, CompactError> {
+pub(crate) fn compact(depot: &DepotState, rules: Compaction) -> Result<Compacted, CompactError> {
     depot.check_parent().map_err(|_| CompactError::Forked)?;
     let _bringing = depot.bringing();
     let (mut sum, mut error) = (None::<Compacted>, None);
@@ -126,7 +126,7 @@ pub(crate) fn compact(depot: &Shared, rules: Compaction) -> Result<Compacted, Co
 /// costs five atomic operations beside those of a [`Page`], two of them on a word that all threads
 /// share, and 72 bytes.
 pub struct Movable {
-    depot: NonNull<Shared>,
+    depot: NonNull<DepotState>,
     /// The word of the slot, in the depot's table.
     word: NonNull<AtomicU64>,
     slot: u32,
@@ -151,7 +151,7 @@ impl Movable {
         Ok(Movable { depot: depot.pointer(), word, slot, order })
     }
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &DepotState {
         // SAFETY: mapped while this page is outstanding (`teardown`, invariant 1).
         unsafe { self.depot.as_ref() }
     }

@@ -68,7 +68,7 @@ pub(crate) struct Place<'w>(pub &'w AtomicU64);
 
 /// The state in which compaction finds a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Found {
+pub(crate) enum PlaceState {
     /// The block is being copied or used, or is pinned.
     Busy,
     /// The block was given up, or another block lies there.
@@ -131,21 +131,21 @@ impl Place<'_> {
     }
 
     /// Begins a copy of the block, if it is this one and not in use.
-    pub fn begin_copy(self, extent: Extent) -> Found {
+    pub fn begin_copy(self, extent: Extent) -> PlaceState {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
             let differs = (word ^ extent.bits())
                 & if is_mutant(Mutant::MovesAnyOrder) { PAGE } else { PAGE | ORDER };
             if word & HELD == 0 || differs != 0 {
-                return Found::Elsewhere;
+                return PlaceState::Elsewhere;
             }
             if word & (ACCESSES | COPIED) != 0 {
-                return Found::Busy;
+                return PlaceState::Busy;
             }
             // Acquire: pairs with the Release in `end_access` (invariant 4).
             let next = word | COPIED;
             match self.0.compare_exchange_weak(word, next, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Found::Ours,
+                Ok(_) => return PlaceState::Ours,
                 Err(now) => word = now,
             }
         }

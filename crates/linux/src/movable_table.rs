@@ -34,7 +34,7 @@
 use rustix::io::Errno;
 
 use crate::bits::Bits;
-use crate::movable_place::{Extent, Found, Place};
+use crate::movable_place::{Extent, Place, PlaceState};
 use crate::prim::{AtomicU64, ForkMark, Mutant, Ordering, Words, is_mutant};
 
 /// The largest order.
@@ -132,18 +132,24 @@ impl Table {
     /// Moves a block to page `to`, unless a page of it is pinned, if a holder has it with this
     /// order. The block of this order at `to` is the caller's, as the one at `from` is afterwards.
     /// `copy` does not wait and does not allocate.
-    pub fn move_block(&self, from: Extent, to: u32, pinned: &Bits, copy: impl FnOnce()) -> Found {
-        let Some(entry) = self.entry(from.first) else { return Found::Elsewhere };
+    pub fn move_block(
+        &self,
+        from: Extent,
+        to: u32,
+        pinned: &Bits,
+        copy: impl FnOnce(),
+    ) -> PlaceState {
+        let Some(entry) = self.entry(from.first) else { return PlaceState::Elsewhere };
         let pages = from.first as usize..(from.first as usize + (1 << from.order));
         let was_pinned = is_mutant(Mutant::LooksForPinsEarly).then(|| pinned.any(pages.clone()));
         let place = self.place(entry.slot);
         let found = place.begin_copy(from);
-        if found != Found::Ours {
+        if found != PlaceState::Ours {
             return found;
         }
         if was_pinned.unwrap_or_else(|| pinned.any(pages)) {
             place.end_copy(from);
-            return Found::Busy;
+            return PlaceState::Busy;
         }
         copy();
         let end = Extent { first: to, ..from };
@@ -155,7 +161,7 @@ impl Table {
         if !is_mutant(Mutant::SetsPageEarly) {
             place.end_copy(end);
         }
-        Found::Ours
+        PlaceState::Ours
     }
 }
 

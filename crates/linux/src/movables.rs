@@ -8,11 +8,11 @@ use std::sync::Arc;
 use pagedepot::{AllocError, Compacted, Move, Mover, Occupant, Order, PageSize, Pfn};
 
 use crate::bits::Bits;
-use crate::movable_place::{Extent, Found};
+use crate::movable_place::{Extent, PlaceState};
 use crate::movable_table::{ORDER_MAX, Table};
 use crate::prim::ForkMark;
 use crate::sites::SiteTable;
-use crate::sync::Shared;
+use crate::sync::OnceValue;
 
 const _: () = assert!(ORDER_MAX == Order::MAX.get());
 
@@ -22,7 +22,7 @@ pub(crate) type OtherMover = Arc<dyn Mover + Send + Sync>;
 /// Movable pages of a depot. See [`Table`] for why nothing here takes a lock.
 pub(crate) struct Movables {
     /// Made with the first movable page.
-    table: Shared<Table>,
+    table: OnceValue<Table>,
     /// Pages that the depot may come to have.
     pages: u32,
     fork_mark: ForkMark,
@@ -32,7 +32,7 @@ pub(crate) struct Movables {
     /// Pages that are pinned: see `pins`.
     pinned: Arc<Bits>,
     sites: SiteTable,
-    other: Shared<OtherMover>,
+    other: OnceValue<OtherMover>,
 }
 
 // SAFETY: only `move_page` accesses the memory behind `base`, and it says why it may. All else may
@@ -55,7 +55,7 @@ impl Movables {
     /// Makes an empty list.
     pub fn new(depot: Surroundings) -> Self {
         let Surroundings { pages, fork_mark, base, page_size, pinned, sites } = depot;
-        let (table, other) = (Shared::new(), Shared::new());
+        let (table, other) = (OnceValue::new(), OnceValue::new());
         Movables { table, pages, fork_mark, base, page_size, pinned, sites, other }
     }
 
@@ -93,8 +93,8 @@ impl Movables {
         self.pinned.any(first..first + (1 << block.order))
     }
 
-    fn move_page(&self, from: Pfn, to: Pfn, order: Order) -> Found {
-        let Some(table) = self.table.get() else { return Found::Elsewhere };
+    fn move_page(&self, from: Pfn, to: Pfn, order: Order) -> PlaceState {
+        let Some(table) = self.table.get() else { return PlaceState::Elsewhere };
         let block = Extent { first: from.get(), order: order.get() };
         table.move_block(block, to.get(), &self.pinned, || {
             let bytes = self.page_size.bytes() << order.get();
@@ -129,10 +129,10 @@ impl Mover for Movables {
         for at in 0..moves.len() {
             let this = &mut moves[at];
             match self.move_page(this.from(), this.to(), this.order()) {
-                Found::Ours => this.moved(),
-                Found::Busy => this.pinned(),
-                Found::Elsewhere if other.is_none() => this.gone(),
-                Found::Elsewhere => {
+                PlaceState::Ours => this.moved(),
+                PlaceState::Busy => this.pinned(),
+                PlaceState::Elsewhere if other.is_none() => this.gone(),
+                PlaceState::Elsewhere => {
                     moves.swap(others, at);
                     others += 1;
                 }

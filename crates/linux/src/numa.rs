@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use pagedepot::NodeId;
 use rustix::io::Errno;
 
-use crate::sync::Shared;
+use crate::sync::OnceValue;
 use crate::topology::Topology;
 
 /// Binds pages that are not present yet to a node. They come from that node, or the access fails
@@ -49,7 +49,7 @@ pub(crate) fn last_errno() -> Errno {
 
 /// The machine as it was at the first call.
 fn machine() -> &'static Topology {
-    static MACHINE: Shared<Topology> = Shared::new();
+    static MACHINE: OnceValue<Topology> = OnceValue::new();
     MACHINE.get_or_make(Topology::read)
 }
 

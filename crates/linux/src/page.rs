@@ -22,7 +22,7 @@ use std::slice;
 use pagedepot::{AllocError, Flags, FreeError, Order, Pfn};
 
 use crate::depot::Depot;
-use crate::raw::{RawDepot, Shared};
+use crate::raw::{DepotState, RawDepot};
 use crate::teardown;
 
 impl Depot {
@@ -124,7 +124,7 @@ impl Depot {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Page {
-    depot: NonNull<Shared>,
+    depot: NonNull<DepotState>,
     block: PackedBlock,
 }
 
@@ -170,7 +170,7 @@ impl Page {
     ///
     /// # Safety
     /// As for `from_raw`.
-    pub(crate) unsafe fn from_pointer(depot: NonNull<Shared>, pfn: Pfn, order: Order) -> Self {
+    pub(crate) unsafe fn from_pointer(depot: NonNull<DepotState>, pfn: Pfn, order: Order) -> Self {
         Page { depot, block: PackedBlock::new(pfn, order) }
     }
 
@@ -218,7 +218,7 @@ impl Page {
     }
 
     #[inline]
-    fn raw(&self) -> &Shared {
+    fn raw(&self) -> &DepotState {
         // SAFETY: mapped while this page is outstanding (`teardown`, invariant 1).
         unsafe { self.depot.as_ref() }
     }
@@ -253,7 +253,7 @@ impl Drop for Page {
 /// The caller holds the block, and gives it up.
 #[cold]
 #[inline(never)]
-unsafe fn free_to_store(depot: NonNull<Shared>, pfn: Pfn, order: Order) {
+unsafe fn free_to_store(depot: NonNull<DepotState>, pfn: Pfn, order: Order) {
     // SAFETY: the block keeps it mapped until a front takes the block; then nothing is read.
     if !unsafe { depot.as_ref() }.frames().free_locked(pfn, order) {
         // SAFETY: the caller's promise.
@@ -268,7 +268,7 @@ unsafe fn free_to_store(depot: NonNull<Shared>, pfn: Pfn, order: Order) {
 /// The caller holds the block, and gives it up.
 #[cold]
 #[inline(never)]
-unsafe fn free_past_all_fronts(depot: NonNull<Shared>, pfn: Pfn, order: Order) {
+unsafe fn free_past_all_fronts(depot: NonNull<DepotState>, pfn: Pfn, order: Order) {
     // SAFETY: the block keeps it mapped until a front takes the block; then nothing is read.
     let frames = unsafe { depot.as_ref() }.frames();
     if frames.cpus().sequences().area().is_none() && frames.free_fast(pfn, order) {
@@ -285,9 +285,9 @@ unsafe fn free_past_all_fronts(depot: NonNull<Shared>, pfn: Pfn, order: Order) {
 /// # Safety
 /// The caller holds them, and gives them up.
 unsafe fn past_the_front(
-    depot: NonNull<Shared>,
+    depot: NonNull<DepotState>,
     pages: u32,
-    free: impl FnOnce(&Shared) -> Result<(), FreeError>,
+    free: impl FnOnce(&DepotState) -> Result<(), FreeError>,
 ) {
     // SAFETY: the pages keep it mapped.
     if unsafe { depot.as_ref() }.check_parent().is_err() {
@@ -305,7 +305,7 @@ unsafe fn past_the_front(
 
 /// The parts of a block that [`Page::split`] split. Those not taken are freed when it is dropped.
 pub struct Parts {
-    depot: NonNull<Shared>,
+    depot: NonNull<DepotState>,
     next: Pfn,
     left: u32,
     order: Order,
@@ -349,7 +349,7 @@ impl Drop for Parts {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Pages {
-    depot: NonNull<Shared>,
+    depot: NonNull<DepotState>,
     start: Pfn,
     count: u32,
 }
@@ -383,7 +383,7 @@ impl Pages {
     }
 
     #[inline]
-    fn raw(&self) -> &Shared {
+    fn raw(&self) -> &DepotState {
         // SAFETY: mapped while these pages are outstanding (`teardown`, invariant 1).
         unsafe { self.depot.as_ref() }
     }
@@ -441,7 +441,7 @@ impl<'d> PageRef<'d> {
     }
 
     #[inline]
-    fn raw(&self) -> &Shared {
+    fn raw(&self) -> &DepotState {
         self.depot.shared()
     }
 }

@@ -27,10 +27,10 @@ use crate::pressure::Bell;
 use crate::shrinkers::Shrinkers;
 use crate::sites::SiteTable;
 use crate::sync::ForkLock;
-use crate::teardown::{Gates, Mapped, Teardown};
+use crate::teardown::{Gates, Teardown, TeardownHost};
 use crate::trim_state::TrimState;
 use crate::waiters::Waiters;
-use crate::withheld::Withheld;
+use crate::withheld::WithheldRuns;
 
 /// The allocator of a depot.
 pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
@@ -49,18 +49,18 @@ pub(crate) struct Handle {
     /// A copy of the shared allocator's own value, in which nothing ever changes: a loop that
     /// borrows this handle keeps its fields in registers.
     allocator: ManuallyDrop<Frames>,
-    shared: NonNull<Shared>,
+    shared: NonNull<DepotState>,
 }
 
-// SAFETY: a shared reference, in all but name, to a `Shared`, which threads share.
-unsafe impl Send for Handle where Shared: Sync + Send {}
+// SAFETY: a shared reference, in all but name, to a `DepotState`, which threads share.
+unsafe impl Send for Handle where DepotState: Sync + Send {}
 // SAFETY: as above.
-unsafe impl Sync for Handle where Shared: Sync + Send {}
+unsafe impl Sync for Handle where DepotState: Sync + Send {}
 
 impl Handle {
     /// # Safety
     /// `shared` is mapped while this value is used.
-    pub unsafe fn new(shared: NonNull<Shared>) -> Self {
+    pub unsafe fn new(shared: NonNull<DepotState>) -> Self {
         // SAFETY: the caller's promise; the copy is used by shared reference, and not dropped.
         let allocator = unsafe { shared.as_ref().copy_allocator() };
         Handle { allocator, shared }
@@ -73,14 +73,14 @@ impl Handle {
 
     /// The state that all handles share.
     #[inline]
-    pub fn shared(&self) -> &Shared {
+    pub fn shared(&self) -> &DepotState {
         // SAFETY: mapped (`new`), and used by shared reference alone.
         unsafe { self.shared.as_ref() }
     }
 
     /// The pointer behind [`shared`](Self::shared), with a life that the caller vouches for.
     #[inline]
-    pub fn pointer(&self) -> NonNull<Shared> {
+    pub fn pointer(&self) -> NonNull<DepotState> {
         self.shared
     }
 }
@@ -99,7 +99,7 @@ impl<'d> RawDepot<'d> {
 
     /// The state that all handles share.
     #[inline]
-    pub(crate) fn shared(&self) -> &'d Shared {
+    pub(crate) fn shared(&self) -> &'d DepotState {
         self.0.shared()
     }
 
@@ -459,7 +459,7 @@ impl<'d> RawDepot<'d> {
     }
 }
 
-/// Out of line, so that [`Shared::address`] needs no stack.
+/// Out of line, so that [`DepotState::address`] needs no stack.
 #[cold]
 #[inline(never)]
 fn no_such_page(pfn: Pfn, end: usize) -> ! {
@@ -467,7 +467,7 @@ fn no_such_page(pfn: Pfn, end: usize) -> ! {
 }
 
 /// The state that all handles of a depot, and its pages, share. It stays where it is.
-pub(crate) struct Shared {
+pub(crate) struct DepotState {
     // Dropped in this order: the allocator refers to all that follows.
     allocator: Frames,
     memory: Memory,
@@ -476,7 +476,7 @@ pub(crate) struct Shared {
     trimming: Box<TrimState>,
     callbacks: Box<ForkLock<Callbacks>>,
     pins: Box<ForkLock<Pins>>,
-    withheld: Box<ForkLock<Withheld>>,
+    withheld: Box<ForkLock<WithheldRuns>>,
     compactor: Box<Compactor<'static>>,
     movables: Box<Movables>,
     growth: Growth,
@@ -503,7 +503,7 @@ pub(crate) struct Assembly {
     pub pages_max: u32,
 }
 
-impl Shared {
+impl DepotState {
     pub(crate) fn assemble(parts: Assembly) -> Box<Self> {
         let page_size = parts.allocator.page_size();
         let callbacks = ForkLock::new(parts.fork_mark, Callbacks::new(parts.fork_mark));
@@ -520,7 +520,7 @@ impl Shared {
         let movables = Box::new(movables);
         // SAFETY: boxed, so it stays where it is, and dropped after allocator and compactor.
         let mover: &'static Movables = unsafe { NonNull::from(&*movables).as_ref() };
-        let depot = Box::new(Shared {
+        let depot = Box::new(DepotState {
             allocator: parts.allocator,
             memory: parts.memory,
             page_size,
@@ -530,7 +530,7 @@ impl Shared {
             compactor: Box::new(Compactor::new(mover)),
             movables,
             pins,
-            withheld: Box::new(ForkLock::new(parts.fork_mark, Withheld::default())),
+            withheld: Box::new(ForkLock::new(parts.fork_mark, WithheldRuns::default())),
             growth: parts.growth,
             sites: parts.sites,
             teardown: Box::new(Teardown::new()),
@@ -620,7 +620,7 @@ impl Shared {
     }
 
     /// The pages that its ceiling keeps from the allocator.
-    pub(crate) fn withheld(&self) -> &ForkLock<Withheld> {
+    pub(crate) fn withheld(&self) -> &ForkLock<WithheldRuns> {
         &self.withheld
     }
 
@@ -633,8 +633,8 @@ impl Shared {
     /// Tells a request that waits, if there is one, when the returned value is dropped. For code
     /// that brings pages to the store; also when it ends in a panic, as a report of misuse does.
     #[inline]
-    pub(crate) fn bringing(&self) -> Bringing<'_> {
-        Bringing(self)
+    pub(crate) fn bringing(&self) -> BringGuard<'_> {
+        BringGuard(self)
     }
 
     /// Whether it was built never to be trimmed.
@@ -747,10 +747,10 @@ impl Shared {
     }
 }
 
-/// A guard of the right to bring memory: see [`Shared::bringing`].
-pub(crate) struct Bringing<'s>(&'s Shared);
+/// A guard of the right to bring memory: see [`DepotState::bringing`].
+pub(crate) struct BringGuard<'s>(&'s DepotState);
 
-impl Drop for Bringing<'_> {
+impl Drop for BringGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.0.waiters().are_there() && self.0.check_parent().is_ok() {
@@ -762,7 +762,7 @@ impl Drop for Bringing<'_> {
 /// Number of times that the last handle tries to fence a CPU whose lock is held.
 const FENCES_MAX: u32 = 1000;
 
-impl Mapped for Shared {
+impl TeardownHost for DepotState {
     fn teardown(&self) -> &Teardown {
         &self.teardown
     }

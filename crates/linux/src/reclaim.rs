@@ -19,7 +19,7 @@ pub use crate::pin_range::PinnedRange;
 pub use crate::pins::PinError;
 pub use crate::registered::RegisteredIovecs;
 pub use crate::reporting::Reporting;
-pub use crate::trim::{TrimError, Trimmed};
+pub use crate::trim::{TrimError, TrimResult};
 pub use crate::withheld::CeilingError;
 pub use pagedepot::{
     CompactEnd, CompactError, Compacted, Compaction, Move, Mover, MoverRegistered, Occupant,

@@ -76,8 +76,8 @@ impl fmt::Debug for RegisteredIovecs {
 impl Depot {
     /// All of the depot's memory as fixed buffers of io_uring, in pieces of 1 GiB at most. Until
     /// the returned value is dropped no [`trim`](Self::trim) takes memory: the ring keeps the pages
-    /// that it found, and would go on using them. [`Trimmed::pinned_pages`] counts the pages that
-    /// trims leave alone.
+    /// that it found, and would go on using them. [`TrimResult::pinned_pages`] counts the pages
+    /// that trims leave alone.
     ///
     /// With fixed buffers the kernel need not look up and pin pages for each request. It makes all
     /// memory present when it is registered, and counts it against `RLIMIT_MEMLOCK` (`ulimit -l`),
@@ -103,7 +103,7 @@ impl Depot {
     /// # Errors
     /// [`PinError::TooMany`], [`PinError::Forked`].
     ///
-    /// [`Trimmed::pinned_pages`]: crate::reclaim::Trimmed::pinned_pages
+    /// [`TrimResult::pinned_pages`]: crate::reclaim::TrimResult::pinned_pages
     pub fn registered_iovecs(&self) -> Result<RegisteredIovecs, PinError> {
         let (bytes, page_shift) = (self.bytes(), self.page_size().shift());
         // A depot may have 2^32 pages, and a range one less.

@@ -21,8 +21,8 @@ use rustix::param::page_size;
 use crate::cpus::LinuxCpus;
 use crate::depot::Depot;
 use crate::memory::{PAGEBLOCK_PAGES, resident};
-use crate::raw::Shared;
-use crate::trim::{System, TrimError, Trimmed};
+use crate::raw::DepotState;
+use crate::trim::{System, TrimError, TrimResult};
 use crate::trim_state::Trimming;
 
 /// Pageblocks taken from the store at a time: 16 MiB of 4 KiB pages, as in a trim.
@@ -50,7 +50,7 @@ const CHUNK_PAGEBLOCKS: u64 = 8;
 /// ```
 pub struct Reporting<'d>(&'d Depot);
 
-impl ReportingDevice for Shared {
+impl ReportingDevice for DepotState {
     fn report(&self, ranges: &[FrameRange]) -> bool {
         let Ok(pins) = self.pins().lock() else { return false };
         let is_pinned =
@@ -60,7 +60,7 @@ impl ReportingDevice for Shared {
             start..start + ((range.frames as usize) << self.page_size().shift())
         };
         let dropped: Vec<_> = ranges.iter().filter(|range| !is_pinned(range)).map(bytes).collect();
-        let mut trimmed = Trimmed::default();
+        let mut trimmed = TrimResult::default();
         // A trim may have given them back already.
         let present_bytes = |range: &Range<usize>| self.present_bytes(range);
         let is_done =
@@ -70,7 +70,7 @@ impl ReportingDevice for Shared {
     }
 }
 
-impl Shared {
+impl DepotState {
     /// Bytes of a range of the memory that are present.
     pub(crate) fn present_bytes(&self, range: &Range<usize>) -> u64 {
         // SAFETY: inside the memory.
@@ -127,7 +127,7 @@ impl<'d> Reporting<'d> {
         let core = self.core();
         // SAFETY: the allocator lies in the same `Shared`, which does not move. It alone gets this
         // reference, and is dropped before the rest.
-        let device: &'static Shared = unsafe { NonNull::from(shared).as_ref() };
+        let device: &'static DepotState = unsafe { NonNull::from(shared).as_ref() };
         // An earlier pass may have registered it.
         let _ = core.register(device);
         let _bringing = shared.bringing();

@@ -14,13 +14,13 @@ use crate::sync::{ForkLock, Guard};
 const WAITS_MAX: u32 = 100;
 
 /// The address spaces over a depot, which shrink when the depot runs short.
-pub(crate) struct Shrinkers(ForkLock<Vec<Registered>>);
+pub(crate) struct Shrinkers(ForkLock<Vec<SpaceRef>>);
 
 /// An address space, alive while it is in the list.
-pub(crate) struct Registered(NonNull<dyn Reclaim>);
+pub(crate) struct SpaceRef(NonNull<dyn Reclaim>);
 
 // SAFETY: stands for a shared reference to an address space, which threads may share.
-unsafe impl Send for Registered {}
+unsafe impl Send for SpaceRef {}
 
 impl Shrinkers {
     /// An empty list.
@@ -30,7 +30,7 @@ impl Shrinkers {
 
     /// Blocks callbacks until the guard is dropped. Fails in a forked child, where no callback
     /// runs.
-    pub(crate) fn pause(&self) -> Result<Guard<'_, Vec<Registered>>, Unusable> {
+    pub(crate) fn pause(&self) -> Result<Guard<'_, Vec<SpaceRef>>, Unusable> {
         self.0.lock()
     }
 
@@ -40,7 +40,7 @@ impl Shrinkers {
     /// `space` lives until [`remove`](Self::remove) returns. It is used by shared reference only,
     /// except during a [`pause`](Self::pause).
     pub(crate) unsafe fn add(&self, space: NonNull<dyn Reclaim>) -> Result<(), Unusable> {
-        self.pause()?.push(Registered(space));
+        self.pause()?.push(SpaceRef(space));
         Ok(())
     }
 
@@ -51,7 +51,7 @@ impl Shrinkers {
         }
     }
 
-    fn try_pause(&self) -> Option<Guard<'_, Vec<Registered>>> {
+    fn try_pause(&self) -> Option<Guard<'_, Vec<SpaceRef>>> {
         (0..WAITS_MAX).find_map(|_| {
             let list = self.0.try_lock();
             if list.is_none() {

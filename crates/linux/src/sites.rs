@@ -51,7 +51,7 @@ pub(crate) struct SiteTable {
 
 /// The word of a block, as it was.
 #[derive(Clone, Copy)]
-pub(crate) struct Noted {
+pub(crate) struct SiteWord {
     #[cfg(feature = "allocinfo")]
     word: u64,
 }
@@ -189,8 +189,8 @@ impl SiteTable {
     /// Clears a block's site like [`clear`](Self::clear), for a free that may be refused: see
     /// [`restore`](Self::restore).
     #[inline(always)]
-    pub fn take(&self, pfn: Pfn) -> Noted {
-        Noted {
+    pub fn take(&self, pfn: Pfn) -> SiteWord {
+        SiteWord {
             #[cfg(feature = "allocinfo")]
             word: {
                 let word = self.word(pfn);
@@ -202,7 +202,7 @@ impl SiteTable {
 
     /// Notes what was [taken](Self::take) again.
     #[cold]
-    pub fn restore(&self, pfn: Pfn, noted: Noted) {
+    pub fn restore(&self, pfn: Pfn, noted: SiteWord) {
         #[cfg(feature = "allocinfo")]
         self.set(pfn, noted.word);
     }

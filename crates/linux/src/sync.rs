@@ -9,7 +9,7 @@
 //! |---|---|
 //! | the locks of an address space, the locks of CPUs | they lie in memory that the kernel wipes in a child (`MADV_WIPEONFORK`), so they are free there |
 //! | [`ForkLock`] | before and while it waits, it checks the [`ForkMark`], which lies in such memory too |
-//! | [`Shared`] | no thread waits for another's value: each makes its own, and the first to publish wins |
+//! | [`OnceValue`] | no thread waits for another's value: each makes its own, and the first to publish wins |
 //! | a [`Place`](crate::movable_place::Place) that is being copied | as a `ForkLock`; the copier has not changed the page |
 
 use std::cell::UnsafeCell;
@@ -105,16 +105,16 @@ impl<T> Drop for Guard<'_, T> {
 }
 
 /// A value that is made when it is first needed, and stays.
-pub(crate) struct Shared<T>(AtomicPtr<T>);
+pub(crate) struct OnceValue<T>(AtomicPtr<T>);
 
 // SAFETY: owns a `T`, and any thread may drop it.
-unsafe impl<T: Send> Send for Shared<T> {}
+unsafe impl<T: Send> Send for OnceValue<T> {}
 // SAFETY: lends the `T` to all threads, and one of them may have made it.
-unsafe impl<T: Send + Sync> Sync for Shared<T> {}
+unsafe impl<T: Send + Sync> Sync for OnceValue<T> {}
 
-impl<T: Send + Sync> Shared<T> {
+impl<T: Send + Sync> OnceValue<T> {
     pub const fn new() -> Self {
-        Shared(AtomicPtr::new(ptr::null_mut()))
+        OnceValue(AtomicPtr::new(ptr::null_mut()))
     }
 
     /// The value, if it was made.
@@ -165,7 +165,7 @@ impl<T: Send + Sync> Shared<T> {
     }
 }
 
-impl<T> Drop for Shared<T> {
+impl<T> Drop for OnceValue<T> {
     fn drop(&mut self) {
         let value = *self.0.get_mut();
         if !value.is_null() {
@@ -215,10 +215,10 @@ mod tests {
 
     #[test]
     fn a_shared_value_is_made_once_and_stays() {
-        static SHARED: Shared<u32> = Shared::new();
+        static SHARED: OnceValue<u32> = OnceValue::new();
         assert_eq!((SHARED.get_or_make(|| 7), SHARED.get_or_make(|| 8)), (&7, &7));
         assert_eq!((SHARED.get(), SHARED.set(9)), (Some(&7), Err(9)));
-        let own = Shared::new();
+        let own = OnceValue::new();
         assert_eq!(own.get_or_try_make(|| Err("none")), Err::<&Box<u32>, _>("none"));
         assert_eq!((own.get(), own.set(Box::new(1))), (None, Ok(())));
         // SAFETY: no reference is in use.

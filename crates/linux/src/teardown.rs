@@ -91,7 +91,7 @@ pub(crate) enum Gates {
 }
 
 /// The calls of this protocol to the depot.
-pub(crate) trait Mapped {
+pub(crate) trait TeardownHost {
     /// The depot's word and what belongs to it.
     fn teardown(&self) -> &Teardown;
 
@@ -152,7 +152,7 @@ impl Teardown {
 
     /// Whether `late` pages are all that the store lacks. Called with no admitted free left, by a
     /// thread that may still reach the depot.
-    fn are_all_back(&self, late: u64, depot: &impl Mapped) -> bool {
+    fn are_all_back(&self, late: u64, depot: &impl TeardownHost) -> bool {
         // Relaxed, both: the caller has acquired the word that their writers released.
         let absent_pages = self.absent_pages.load(Ordering::Relaxed);
         match self.gates.load(Ordering::Relaxed) {
@@ -163,7 +163,7 @@ impl Teardown {
     }
 
     /// Ends an admitted free, or the closer. `true`: the caller is the last one and must unmap.
-    fn leave(&self, depot: &impl Mapped) -> bool {
+    fn leave(&self, depot: &impl TeardownHost) -> bool {
         // Acquire, here and below: pairs with the Release of the frees that left before, so that
         // what they put into the store is counted. (All changes are read-modify-writes, so each one
         // continues the release sequences of those before it.)
@@ -189,7 +189,7 @@ impl Teardown {
     }
 
     /// Counts the pages of a late free. `true`: the caller is the last one and must unmap.
-    fn count_late(&self, pages: u64, depot: &impl Mapped) -> bool {
+    fn count_late(&self, pages: u64, depot: &impl TeardownHost) -> bool {
         // Acquire, here and below: pairs with the Release in `leave`, for `absent_pages`, and with
         // that of other late frees, which used their pages before.
         let mut word = self.word.load(Ordering::Acquire);
@@ -211,9 +211,9 @@ impl Teardown {
 }
 
 /// Leaves on drop, so that a panic in a report of misuse keeps no memory mapped.
-struct Admitted<D: Mapped>(NonNull<D>);
+struct EntryGuard<D: TeardownHost>(NonNull<D>);
 
-impl<D: Mapped> Drop for Admitted<D> {
+impl<D: TeardownHost> Drop for EntryGuard<D> {
     fn drop(&mut self) {
         // SAFETY: counted in the word until `leave` returns (invariant 1); then the last use, if
         // that says so.
@@ -232,11 +232,15 @@ impl<D: Mapped> Drop for Admitted<D> {
 /// # Safety
 /// The caller holds these pages of the depot, and gives them up. It is the process that made the
 /// depot, not a forked child.
-pub(crate) unsafe fn free<D: Mapped>(depot: NonNull<D>, pages: u64, store_free: impl FnOnce(&D)) {
+pub(crate) unsafe fn free<D: TeardownHost>(
+    depot: NonNull<D>,
+    pages: u64,
+    store_free: impl FnOnce(&D),
+) {
     // SAFETY: the pages are outstanding, which keeps it mapped; then the admission does.
     let mapped = unsafe { depot.as_ref() };
     if mapped.teardown().admit() {
-        let _admitted = Admitted(depot);
+        let _admitted = EntryGuard(depot);
         store_free(mapped);
     } else if mapped.teardown().count_late(pages, mapped) {
         // SAFETY: the last one, says the word.
@@ -249,13 +253,13 @@ pub(crate) unsafe fn free<D: Mapped>(depot: NonNull<D>, pages: u64, store_free: 
 /// # Safety
 /// Called once, with the depot's last handle, by the process that made the depot. From here on only
 /// [`free`] is called.
-pub(crate) unsafe fn close<D: Mapped>(depot: NonNull<D>) {
+pub(crate) unsafe fn close<D: TeardownHost>(depot: NonNull<D>) {
     // SAFETY: the handle keeps it mapped; then the count in the word does.
     let mapped = unsafe { depot.as_ref() };
     let teardown = mapped.teardown();
     // Relaxed: `leave` acquires and releases; and the handles that went before, their counter.
     teardown.word.fetch_add(CLOSED | FREE, Ordering::Relaxed);
-    let _counted = Admitted(depot);
+    let _counted = EntryGuard(depot);
     let gates = mapped.close_gates();
     // Relaxed: published when this leaves.
     teardown.gates.store(gates as u32, Ordering::Relaxed);

@@ -37,7 +37,7 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use crate::memory::{HUGE_BYTES, Memory, resident};
 use crate::pins::Pins;
-use crate::raw::Shared;
+use crate::raw::DepotState;
 use crate::trim_state::{TrimState, Trimming};
 
 /// Bytes of addresses per chunk: the most memory that a trim takes from the store at a time.
@@ -59,7 +59,7 @@ const RANGES_MAX: usize = 1024;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Trimmed {
+pub struct TrimResult {
     /// Bytes that were present before the trim and are not any more.
     pub bytes: u64,
     /// Pageblocks of 2 MiB that were given back whole.
@@ -81,7 +81,7 @@ pub enum TrimError {
     /// The system refused to take memory back.
     Refused {
         /// The result up to the refusal.
-        trimmed: Trimmed,
+        trimmed: TrimResult,
         /// The system's error.
         errno: Errno,
     },
@@ -130,13 +130,13 @@ impl Reclaim for TrimState {
     }
 }
 
-pub(crate) fn trim(depot: &Shared) -> Result<Trimmed, TrimError> {
+pub(crate) fn trim(depot: &DepotState) -> Result<TrimResult, TrimError> {
     let state = depot.trimming();
     depot.check_parent().map_err(|_| TrimError::Forked)?;
     if depot.is_pinned() {
         return Err(TrimError::Pinned);
     }
-    let mut trimmed = Trimmed::default();
+    let mut trimmed = TrimResult::default();
     let Some(trimming) = state.begin().filter(|trimming| !trimming.is_unwelcome()) else {
         trimmed.cut_short = true;
         return Ok(trimmed);
@@ -160,16 +160,16 @@ pub(crate) fn trim(depot: &Shared) -> Result<Trimmed, TrimError> {
 }
 
 fn trim_chunk(
-    (depot, pins): (&Shared, &Pins),
+    (depot, pins): (&DepotState, &Pins),
     trimming: &Trimming<'_>,
     system: &mut System<'_>,
     (chunk, runs): (Range<usize>, Runs),
-    trimmed: &mut Trimmed,
+    trimmed: &mut TrimResult,
 ) -> Result<(), Errno> {
     // SAFETY: the chunk is inside the depot's memory.
     let start = unsafe { depot.base().add(chunk.start) };
     let present = resident(start, chunk.len())?;
-    let mut taken = Taken::new((depot, pins), trimming, (chunk.clone(), runs), &present);
+    let mut taken = TrimRanges::new((depot, pins), trimming, (chunk.clone(), runs), &present);
     // Each pass meets the same ones.
     if runs == Runs::Whole {
         trimmed.pinned_pages += taken.pinned_pages;
@@ -199,8 +199,8 @@ enum Runs {
 }
 
 /// Ranges of bytes whose pages were taken from the store. Returns them on drop.
-struct Taken<'d> {
-    depot: &'d Shared,
+struct TrimRanges<'d> {
+    depot: &'d DepotState,
     trimming: &'d Trimming<'d>,
     /// Ascending and disjoint; none crosses a boundary of 2 MiB.
     ranges: Vec<Range<usize>>,
@@ -210,16 +210,16 @@ struct Taken<'d> {
     are_absent: bool,
 }
 
-impl<'d> Taken<'d> {
+impl<'d> TrimRanges<'d> {
     /// Takes the pages of a chunk that are free, not pinned and at least partly present.
     fn new(
-        (depot, pins): (&'d Shared, &Pins),
+        (depot, pins): (&'d DepotState, &Pins),
         trimming: &'d Trimming<'d>,
         (chunk, runs): (Range<usize>, Runs),
         present: &[bool],
     ) -> Self {
         let ranges = Vec::new();
-        let mut taken = Taken { depot, trimming, ranges, pinned_pages: 0, are_absent: false };
+        let mut taken = TrimRanges { depot, trimming, ranges, pinned_pages: 0, are_absent: false };
         let system_page = rustix::param::page_size();
         for huge in chunk.clone().step_by(HUGE_BYTES) {
             let huge = huge..(huge + HUGE_BYTES).min(chunk.end);
@@ -268,7 +268,7 @@ impl<'d> Taken<'d> {
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for TrimRanges<'_> {
     fn drop(&mut self) {
         let _bringing = self.depot.bringing();
         for range in &self.ranges {
@@ -285,14 +285,14 @@ impl Drop for Taken<'_> {
     }
 }
 
-fn frames(depot: &Shared, range: &Range<usize>) -> (Pfn, u32) {
+fn frames(depot: &DepotState, range: &Range<usize>) -> (Pfn, u32) {
     let shift = depot.page_size().shift();
     (Pfn::new((range.start >> shift) as u32), (range.len() >> shift) as u32)
 }
 
 /// The runs of bytes in an aligned 2 MiB that are free in the store now and not pinned, and how
 /// many free pages are pinned. For huge pages: all 2 MiB or nothing.
-fn free_runs(depot: &Shared, pins: &Pins, huge: Range<usize>) -> (Vec<Range<usize>>, u64) {
+fn free_runs(depot: &DepotState, pins: &Pins, huge: Range<usize>) -> (Vec<Range<usize>>, u64) {
     let (mut runs, mut pinned_pages) = (Vec::<Range<usize>>::new(), 0);
     let page = depot.page_size().bytes();
     for at in huge.clone().step_by(page) {
@@ -336,7 +336,7 @@ impl<'d> System<'d> {
         &mut self,
         ranges: &[Range<usize>],
         present_bytes: impl Fn(&Range<usize>) -> u64,
-        trimmed: &mut Trimmed,
+        trimmed: &mut TrimResult,
     ) -> Result<(), Errno> {
         if !ranges.is_empty() {
             self.memory.keep_small();

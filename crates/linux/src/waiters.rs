@@ -148,7 +148,7 @@ impl<C> Waiters<C> {
     /// Calls `act` with the queue. `None`: this is a forked child.
     fn with<R>(&self, act: impl FnOnce(&mut Queue<C>) -> R) -> Option<R> {
         let queue = self.queue.lock().ok()?;
-        let mut taken = Turn { queue, _serving: Serving(self) };
+        let mut taken = Turn { queue, _serving: ServingGuard(self) };
         Some(act(&mut taken.queue))
     }
 
@@ -168,7 +168,7 @@ impl<C> Waiters<C> {
                 // Pairs with the fence in `are_there`: see 1.
                 fence(Ordering::SeqCst);
                 let closed = &mut queue.closed;
-                let mut closing = Closing { waiting: &self.waiting, closed, open: Some(open) };
+                let mut closing = CloseGuard { waiting: &self.waiting, closed, open: Some(open) };
                 close(closing.closed);
                 closing.open = None;
             }
@@ -226,26 +226,26 @@ impl<C> Waiters<C> {
 /// panic unwinds.
 struct Turn<'w, C> {
     queue: ForkGuard<'w, Queue<C>>,
-    _serving: Serving<'w, C>,
+    _serving: ServingGuard<'w, C>,
 }
 
 /// Answers the marks of bringers when it is dropped.
-struct Serving<'w, C>(&'w Waiters<C>);
+struct ServingGuard<'w, C>(&'w Waiters<C>);
 
-impl<C> Drop for Serving<'_, C> {
+impl<C> Drop for ServingGuard<'_, C> {
     fn drop(&mut self) {
         self.0.serve();
     }
 }
 
 /// Caches that are being taken away for the first waiter: given back unless that succeeds.
-struct Closing<'q, C, O: FnOnce(&mut C)> {
+struct CloseGuard<'q, C, O: FnOnce(&mut C)> {
     waiting: &'q AtomicU32,
     closed: &'q mut C,
     open: Option<O>,
 }
 
-impl<C, O: FnOnce(&mut C)> Drop for Closing<'_, C, O> {
+impl<C, O: FnOnce(&mut C)> Drop for CloseGuard<'_, C, O> {
     fn drop(&mut self) {
         if let Some(open) = self.open.take() {
             // Relaxed: as in `leave`.

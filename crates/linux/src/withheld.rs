@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 /// Pageblocks that are no memory of the allocator now: see [`ceiling`](crate::ceiling).
 #[derive(Default)]
-pub(crate) struct Withheld {
+pub(crate) struct WithheldRuns {
     /// Runs of whole pageblocks, each of one zone.
     runs: Vec<(ZoneId, FrameRange)>,
     pub caps: Caps,
@@ -32,7 +32,7 @@ impl Caps {
     }
 }
 
-impl Withheld {
+impl WithheldRuns {
     pub fn pages(&self) -> u64 {
         self.runs.iter().map(|(_, run)| u64::from(run.frames)).sum()
     }
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn runs_come_back_in_parts() {
-        let mut withheld = Withheld::default();
+        let mut withheld = WithheldRuns::default();
         withheld.push(ZoneId::new(0), FrameRange::new(Pfn::new(512), 1024));
         withheld.push(ZoneId::new(1), FrameRange::new(Pfn::new(4096), 512));
         assert_eq!(withheld.pages(), 1536);

@@ -17,7 +17,7 @@ use crate::Area;
 /// The reason why the kernel refuses to fence sequences. The text says what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Unfenced {
+pub enum FenceMissing {
     /// The kernel's `membarrier` has no fence for sequences.
     Old,
     /// The kernel does not know the system call, or a filter answers so.
@@ -26,7 +26,7 @@ pub enum Unfenced {
     Refused(i32),
 }
 
-impl Unfenced {
+impl FenceMissing {
     /// Finds why sequences that could run cannot be fenced: [registers](register) the process.
     /// `None` where they can be fenced, and also where there are none to fence.
     pub fn find() -> Option<Self> {
@@ -35,17 +35,17 @@ impl Unfenced {
     }
 }
 
-impl fmt::Display for Unfenced {
+impl fmt::Display for FenceMissing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unfenced::Old => f.write_str(
+            FenceMissing::Old => f.write_str(
                 "this kernel's membarrier has no fence for them: use Linux 5.10 or later",
             ),
-            Unfenced::Unknown => f.write_str(
+            FenceMissing::Unknown => f.write_str(
                 "the kernel does not know membarrier, or a filter (seccomp) hides it: allow it \
                  there",
             ),
-            Unfenced::Refused(errno) => write!(
+            FenceMissing::Refused(errno) => write!(
                 f,
                 "a filter refuses membarrier ({}): allow it in the sandbox's seccomp profile",
                 io::Error::from_raw_os_error(*errno)
@@ -54,7 +54,7 @@ impl fmt::Display for Unfenced {
     }
 }
 
-impl core::error::Error for Unfenced {}
+impl core::error::Error for FenceMissing {}
 
 /// Registers this process, so that it may [`fence`].
 ///
@@ -63,11 +63,11 @@ impl core::error::Error for Unfenced {}
 ///
 /// # Errors
 /// When the kernel cannot fence sequences (before Linux 5.10), or a filter refuses.
-pub fn register() -> Result<(), Unfenced> {
+pub fn register() -> Result<(), FenceMissing> {
     membarrier(MembarrierCommand::RegisterPrivateExpeditedRseq).map_err(|errno| match errno {
-        Errno::INVAL => Unfenced::Old,
-        Errno::NOSYS => Unfenced::Unknown,
-        errno => Unfenced::Refused(errno.raw_os_error()),
+        Errno::INVAL => FenceMissing::Old,
+        Errno::NOSYS => FenceMissing::Unknown,
+        errno => FenceMissing::Refused(errno.raw_os_error()),
     })
 }
 
@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn texts_say_what_to_do() {
-        assert!(Unfenced::Old.to_string().contains("5.10"));
-        let refused = Unfenced::Refused(libc::EPERM).to_string();
+        assert!(FenceMissing::Old.to_string().contains("5.10"));
+        let refused = FenceMissing::Refused(libc::EPERM).to_string();
         assert!(refused.contains("Operation not permitted") && refused.contains("seccomp"));
     }
 }

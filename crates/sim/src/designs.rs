@@ -18,7 +18,7 @@ use pagedepot_vmap::{Span, Stale, VirtAddr, Vmap, VmapConfig};
 use crate::cpus::{VirtualCpus, VmapHost};
 use crate::mapper::CostlyMapper;
 use crate::topology::{Topology, ps};
-use crate::vmalloc::Held;
+use crate::vmalloc::AreaStock;
 
 /// Names of the designs that hand out blocks.
 pub const PAGED: [&str; 9] = [
@@ -132,7 +132,7 @@ fn leaked(bytes: usize) -> &'static mut [MaybeUninit<u8>] {
 pub fn vmap(
     name: &str,
     cpus: u32,
-    held: Held,
+    held: AreaStock,
     topology: &Topology,
 ) -> Result<Box<dyn VmapDesign>, String> {
     let frames = cpus.max(4) * PAGES_PER_CPU;

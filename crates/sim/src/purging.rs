@@ -5,7 +5,7 @@ use pagedepot::{Order, Pfn};
 use pagedepot_sim_machine as machine;
 
 use crate::designs::here;
-use crate::workloads::{Paged, Share, Window};
+use crate::workloads::{CpuWork, PageWorker, Window};
 
 /// Pages that a process holds when it exits: 32 MiB.
 const HELD: usize = 8192;
@@ -13,10 +13,10 @@ const HELD: usize = 8192;
 const GATHERED: usize = 512;
 /// CPUs that have one purger.
 pub const PURGER_CPUS: usize = 8;
-impl Paged<'_> {
+impl PageWorker<'_> {
     /// A process that allocates, waits for the others, and exits; again and again. A batch that is
     /// allocated and one that is freed count for half of its pages each.
-    pub(crate) fn exit(&self, cpu: usize, window: &Window, call: u64) -> Share {
+    pub(crate) fn exit(&self, cpu: usize, window: &Window, call: u64) -> CpuWork {
         let mut held = Vec::with_capacity(HELD);
         let (mut exits, mut is_exiting) = (0, false);
         let share = window.repeat(|| {
@@ -41,7 +41,7 @@ impl Paged<'_> {
     }
 
     /// The first CPU of each group frees what the others allocate.
-    pub(crate) fn purge(&self, cpu: usize, window: &Window, call: u64) -> Share {
+    pub(crate) fn purge(&self, cpu: usize, window: &Window, call: u64) -> CpuWork {
         let group = cpu / PURGER_CPUS * PURGER_CPUS;
         if cpu != group {
             return self.produce(&self.rings[cpu], cpu, window, call);

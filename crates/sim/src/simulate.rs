@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use pagedepot::Mode;
 use pagedepot_designs::FreeHighLimit;
-use pagedepot_sim_machine::lines::Fought;
+use pagedepot_sim_machine::lines::LineWaits;
 use pagedepot_sim_machine::{CPUS_MAX, Disturbances, Done, Schedule, Setup, run};
 
 use crate::designs;
 use crate::meeting::Meeting;
 use crate::topology::{Topology, ps};
-use crate::vmalloc::{self, Held};
-use crate::workloads::{self, Drains, Paged, Share, Window, Workload};
+use crate::vmalloc::{self, AreaStock};
+use crate::workloads::{self, CpuWork, Drains, PageWorker, Window, Workload};
 
 /// The most CPUs that a workload and the drains beside it may have together.
 pub const SIMULATED_MAX: u32 = CPUS_MAX as u32;
@@ -86,7 +86,7 @@ pub fn names(workload: Workload) -> &'static [&'static str] {
 
 /// The result of a simulation.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct SimulationResult {
     /// Operations in a simulated second, over all CPUs.
     pub ops_per_s: f64,
     /// The part of the CPUs' time in which they waited for locks.
@@ -102,7 +102,7 @@ pub struct Found {
     /// Sequences that were aborted.
     pub aborts: u64,
     /// The waits of CPUs for lines in the window, most time first.
-    pub fights: Vec<Fought>,
+    pub fights: Vec<LineWaits>,
     /// CPU time of the window, in picoseconds, over all CPUs.
     pub cpu_ps: u64,
 }
@@ -117,7 +117,7 @@ type Work<'w> = (usize, Box<dyn FnOnce() + 'w>);
 /// # Panics
 /// When the design cannot do the workload, or there are more than [`SIMULATED_MAX`] CPUs and
 /// drainers.
-pub fn simulate(simulation: &Simulation) -> Result<Found, String> {
+pub fn simulate(simulation: &Simulation) -> Result<SimulationResult, String> {
     let cpus = simulation.cpus + simulation.drainers;
     assert!(simulation.is_possible() && cpus <= SIMULATED_MAX);
     let (begin, length) = (ps(simulation.warm_up_ms * 1e6), ps(simulation.window_ms * 1e6));
@@ -139,9 +139,9 @@ pub fn simulate(simulation: &Simulation) -> Result<Found, String> {
         on_pages(simulation, &setup, &window, &drains)?
     };
     let cpu_ps: u64 = shares.iter().map(|share| share.ps).sum();
-    let rate = |share: &Share| share.ops as f64 * 1e12 / share.ps.max(1) as f64;
+    let rate = |share: &CpuWork| share.ops as f64 * 1e12 / share.ps.max(1) as f64;
     let waited_ps: u64 = shares.iter().map(|share| share.waited_ps).sum();
-    Ok(Found {
+    Ok(SimulationResult {
         ops_per_s: shares.iter().map(rate).sum(),
         lock_wait_share: waited_ps as f64 / cpu_ps.max(1) as f64,
         events: done.events,
@@ -155,7 +155,7 @@ pub fn simulate(simulation: &Simulation) -> Result<Found, String> {
 }
 
 /// The result of the machine, and the share of each CPU.
-type Outcome = (Done, Vec<Share>);
+type Outcome = (Done, Vec<CpuWork>);
 
 /// Each CPU at `work`.
 fn on_each<'w>(cpus: u32, work: &'w dyn Fn(usize)) -> Vec<Work<'w>> {
@@ -168,7 +168,7 @@ fn on_addresses(
     window: &Window,
 ) -> Result<Outcome, String> {
     let cpus = simulation.cpus;
-    let held = Held::kernel(cpus);
+    let held = AreaStock::kernel(cpus);
     let mut design = designs::vmap(&simulation.design, cpus, held, &simulation.topology)?;
     held.make(&*design);
     let shares = RefCell::new(Vec::new());
@@ -196,7 +196,7 @@ fn on_pages(
     let rings = workloads::rings(workload, cpus as usize);
     let shares = RefCell::new(Vec::new());
     let done = {
-        let paged = Paged {
+        let paged = PageWorker {
             cache: &*cache,
             design: &simulation.design,
             topology: &simulation.topology,

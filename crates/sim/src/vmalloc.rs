@@ -10,7 +10,7 @@ use pagedepot_designs::vmap::VmapDesign;
 use pagedepot_vmap::VirtAddr;
 
 use crate::cpus::act_as;
-use crate::workloads::{Share, Window};
+use crate::workloads::{CpuWork, Window};
 
 /// Areas that a worker holds in `long_busy_list_alloc_test`.
 const BUSY: u32 = 15_000;
@@ -26,18 +26,18 @@ const LOOSE: u32 = 2000;
 
 /// The areas that each of so many CPUs holds.
 #[derive(Clone, Copy, Debug)]
-pub struct Held {
+pub struct AreaStock {
     cpus: u32,
     busy: u32,
     /// Number of areas that are freed again, between the busy ones.
     junk: u32,
 }
 
-impl Held {
+impl AreaStock {
     /// Makes the areas that the kernel's workers hold on so many CPUs; the module says why.
     pub const fn kernel(cpus: u32) -> Self {
         let bits = u32::BITS - cpus.leading_zeros();
-        Held { cpus, busy: BUSY / TESTS, junk: bits * LAZY_PAGES / TESTS }
+        AreaStock { cpus, busy: BUSY / TESTS, junk: bits * LAZY_PAGES / TESTS }
     }
 
     /// Areas of all CPUs at most.
@@ -92,7 +92,7 @@ fn free(design: &dyn VmapDesign, start: VirtAddr) {
 }
 
 /// A CPU at work.
-pub fn run(design: &dyn VmapDesign, window: &Window) -> Share {
+pub fn run(design: &dyn VmapDesign, window: &Window) -> CpuWork {
     let mut turn = 0;
     window.repeat(|| {
         run_loop(design, turn);

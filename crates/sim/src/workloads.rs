@@ -102,7 +102,7 @@ pub struct Window {
 
 /// Work of one CPU in the window.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Share {
+pub struct CpuWork {
     /// Operations that counted.
     pub ops: u64,
     /// Time in which they were done.
@@ -113,8 +113,8 @@ pub struct Share {
 
 impl Window {
     /// Repeats an operation, which returns how often it counts, until the window ends.
-    pub(crate) fn repeat(&self, mut operation: impl FnMut() -> u64) -> Share {
-        let (mut share, mut begun, mut waited) = (Share::default(), 0, 0);
+    pub(crate) fn repeat(&self, mut operation: impl FnMut() -> u64) -> CpuWork {
+        let (mut share, mut begun, mut waited) = (CpuWork::default(), 0, 0);
         loop {
             let now = machine::now_ps();
             if begun == 0 && now >= self.begin_ps {
@@ -123,7 +123,7 @@ impl Window {
             }
             if now >= self.end_ps {
                 let (ps, waited_ps) = (now - begun, machine::waited_ps() - waited);
-                return Share { ps, waited_ps, ..share };
+                return CpuWork { ps, waited_ps, ..share };
             }
             share.ops += operation();
         }
@@ -144,7 +144,7 @@ pub fn rings(workload: Workload, cpus: usize) -> Vec<Ring> {
 }
 
 /// A CPU at work on blocks.
-pub struct Paged<'d> {
+pub struct PageWorker<'d> {
     /// The design.
     pub cache: &'d dyn PageCache,
     /// The design's name.
@@ -159,7 +159,7 @@ pub struct Paged<'d> {
     pub exits: Meeting,
 }
 
-impl Paged<'_> {
+impl PageWorker<'_> {
     pub(crate) fn alloc(&self, cpu: usize, order: Order) -> Pfn {
         let Some(pfn) = self.cache.alloc(here(cpu), order, Mobility::Movable) else {
             panic!("{} ran out of memory: it lost some", self.design)
@@ -168,7 +168,7 @@ impl Paged<'_> {
     }
 
     /// Does a workload as a CPU.
-    pub fn run(&self, workload: Workload, cpu: usize, window: &Window) -> Share {
+    pub fn run(&self, workload: Workload, cpu: usize, window: &Window) -> CpuWork {
         let call = self.topology.call_ps(self.design);
         let share = match workload {
             Workload::Hot => window.repeat(|| {
@@ -212,7 +212,7 @@ impl Paged<'_> {
     }
 
     /// Allocates pages for the consumer of a ring.
-    pub(crate) fn produce(&self, ring: &Ring, cpu: usize, window: &Window, call: u64) -> Share {
+    pub(crate) fn produce(&self, ring: &Ring, cpu: usize, window: &Window, call: u64) -> CpuWork {
         let share = window.repeat(|| {
             let put = ring.put(|| {
                 machine::work(call);
@@ -224,7 +224,7 @@ impl Paged<'_> {
         share
     }
 
-    fn pass(&self, cpu: usize, window: &Window, call: u64) -> Share {
+    fn pass(&self, cpu: usize, window: &Window, call: u64) -> CpuWork {
         let ring = &self.rings[cpu / 2];
         if cpu.is_multiple_of(2) {
             return self.produce(ring, cpu, window, call);
@@ -243,7 +243,7 @@ impl Paged<'_> {
 
     /// Buffers, whose lines move between the CPUs of a pair, or come from memory once more bytes
     /// than the cache holds were written since the buffer's last use.
-    fn stream(&self, cpu: usize, window: &Window, call: u64) -> Share {
+    fn stream(&self, cpu: usize, window: &Window, call: u64) -> CpuWork {
         let ring = &self.rings[cpu / 2];
         let lines = STREAM_BYTES / 64;
         let moved = lines * ps(self.topology.stream_line_ns);

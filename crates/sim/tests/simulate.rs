@@ -4,7 +4,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-use pagedepot_sim::simulate::{Found, Simulation, names, simulate};
+use pagedepot_sim::simulate::{Simulation, SimulationResult, names, simulate};
 use pagedepot_sim::topology::Topology;
 use pagedepot_sim::workloads::Workload;
 use pagedepot_sim::{Disturbances, Mode};
@@ -36,7 +36,7 @@ fn short(workload: Workload, design: &str, cpus: u32) -> Simulation {
     Simulation { warm_up_ms: 0.3, window_ms: 0.1, ..Simulation::new(workload, design, cpus) }
 }
 
-fn found(simulation: &Simulation) -> Found {
+fn found(simulation: &Simulation) -> SimulationResult {
     simulate(simulation).unwrap_or_else(|fault| panic!("{}: {fault}", simulation.design))
 }
 

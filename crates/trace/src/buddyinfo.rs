@@ -8,7 +8,7 @@ use pagedepot_designs::unusable_index;
 
 use super::error::TraceError;
 use super::input::read_whole;
-use super::listing::{self, Listed, excerpt};
+use super::listing::{self, ListedZones, excerpt};
 
 /// Free blocks of all zones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Buddyinfo {
 
     fn of_text(text: &str) -> Result<Self, String> {
         let lines = (1..).zip(listing::whole(text)?.lines());
-        let (mut listed, mut zones) = (Listed::default(), Vec::<FreeBlocks>::new());
+        let (mut listed, mut zones) = (ListedZones::default(), Vec::<FreeBlocks>::new());
         for (at, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
             let zone = zone(line)
                 .ok_or_else(|| format!("line {at}, {}, is not one of a zone", excerpt(line)))?;

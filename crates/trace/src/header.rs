@@ -76,39 +76,39 @@ fn at_bracket(line: &str, open: usize) -> Option<Header<'_>> {
 }
 
 /// A known event in a line.
-struct Named<'a> {
+struct EventName<'a> {
     before: &'a str,
     kind: EventKind,
     is_old: bool,
     fields: &'a str,
 }
 
-fn known_events(line: &str) -> impl Iterator<Item = Named<'_>> {
+fn known_events(line: &str) -> impl Iterator<Item = EventName<'_>> {
     let words = line.split_ascii_whitespace();
     words.filter(|word| word.ends_with(':')).filter_map(move |word| {
         let (kind, is_old) = EventKind::named(&word[..word.len() - 1])?;
         let at = word.as_ptr().addr() - line.as_ptr().addr();
         let (before, fields) = (&line[..at], &line[at + word.len()..]);
-        Some(Named { before, kind, is_old, fields })
+        Some(EventName { before, kind, is_old, fields })
     })
 }
 
 /// The header left of a known event, if all of it is understood.
-fn left_of_event(event: Named<'_>) -> Option<Header<'_>> {
-    let Named { before, kind, is_old, fields } = event;
+fn left_of_event(event: EventName<'_>) -> Option<Header<'_>> {
+    let EventName { before, kind, is_old, fields } = event;
     let left = before.trim_end();
     let (left, fields) = match left.strip_suffix("/*") {
-        Some(graph) => (Left::of_graph(graph)?, fields.trim_end().strip_suffix("*/")?),
-        None => (Left::of_line(left)?, fields),
+        Some(graph) => (TaskFields::of_graph(graph)?, fields.trim_end().strip_suffix("*/")?),
+        None => (TaskFields::of_line(left)?, fields),
     };
-    let Left { comm, pid, cpu, time } = left;
+    let TaskFields { comm, pid, cpu, time } = left;
     let (clock, time_ns) = time.unwrap_or((Clock::None, 0));
     let (kind, has_old_name, lost) = (Some(kind), is_old, None);
     Some(Header { comm, pid, cpu, time_ns, clock, kind, has_old_name, lost, fields })
 }
 
 /// A task, CPU and time, as far as a line names them.
-struct Left<'a> {
+struct TaskFields<'a> {
     comm: &'a str,
     pid: i32,
     cpu: Option<u16>,
@@ -118,12 +118,12 @@ struct Left<'a> {
 /// The task of a line that names none.
 const NO_TASK: (&str, i32) = ("<...>", -1);
 
-impl<'a> Left<'a> {
+impl<'a> TaskFields<'a> {
     fn of_line(text: &'a str) -> Option<Self> {
         let (time, text) = ending_time(without_period(text));
         let (cpu, text) = ending_cpu(text);
         let (comm, pid) = if text.is_empty() { NO_TASK } else { task(text)? };
-        (comm.chars().count() <= COMM_CHARS_MAX).then_some(Left { comm, pid, cpu, time })
+        (comm.chars().count() <= COMM_CHARS_MAX).then_some(TaskFields { comm, pid, cpu, time })
     }
 
     /// The left of function_graph's line: `secs.usecs |  cpu)  comm-pid  |  duration  |`, in which
@@ -134,7 +134,7 @@ impl<'a> Left<'a> {
         let time = before.split_once('|').and_then(|(secs, _)| seconds(secs.trim()));
         let (comm, pid) = task(after.split('|').next()?).unwrap_or(NO_TASK);
         let time = time.map(|ns| (Clock::Seconds, ns));
-        Some(Left { comm, pid, cpu: Some(cpu), time })
+        Some(TaskFields { comm, pid, cpu: Some(cpu), time })
     }
 }
 

@@ -44,7 +44,7 @@ pub use line::{Line, parse as parse_line};
 pub use notation::{Clock, Notation};
 pub use pagetypeinfo::Pagetypeinfo;
 pub use reader::{
-    Example, Skipped, StepBack, Summary, Tally, cut_short, printable, read, read_file,
+    Example, SkipCounts, StepBack, Summary, Tally, cut_short, printable, read, read_file,
 };
 pub use zoneinfo::{Pageset, Zone, Zoneinfo};
 pub use zstd::ExpandLimit;

@@ -71,12 +71,12 @@ fn record<'a>(header: &Header<'a>, kind: EventKind) -> Line<'a> {
             let cpu = cpu.unwrap_or(0);
             Line::Record(Record { comm, pid, cpu, time_ns, event, notation })
         }
-        Err(Bad::Missing) => Line::Unfinished,
-        Err(Bad::Value) => Line::Unreadable,
+        Err(FieldFault::Missing) => Line::Unfinished,
+        Err(FieldFault::Value) => Line::Unreadable,
     }
 }
 
-fn event(kind: EventKind, f: Fields<'_>) -> Result<Event, Bad> {
+fn event(kind: EventKind, f: Fields<'_>) -> Result<Event, FieldFault> {
     Ok(match kind {
         EventKind::PageAlloc => {
             // The line's last field: without it the line broke off.
@@ -140,7 +140,7 @@ fn asks_movable(flag: &str) -> bool {
 }
 
 /// A fault of a field.
-enum Bad {
+enum FieldFault {
     Missing,
     Value,
 }
@@ -150,7 +150,7 @@ enum Bad {
 struct Fields<'a>(&'a str);
 
 impl<'a> Fields<'a> {
-    fn text(self, key: &str) -> Result<&'a str, Bad> {
+    fn text(self, key: &str) -> Result<&'a str, FieldFault> {
         let mut words = self.0.split_ascii_whitespace();
         while let Some(word) = words.next() {
             let value = match word.strip_prefix(key) {
@@ -160,39 +160,39 @@ impl<'a> Fields<'a> {
             };
             // Another key may merely begin like this one.
             match value {
-                Some("") => return Err(Bad::Missing),
+                Some("") => return Err(FieldFault::Missing),
                 Some(value) => return Ok(value),
                 None => continue,
             }
         }
-        Err(Bad::Missing)
+        Err(FieldFault::Missing)
     }
 
     /// Decimal, or hexadecimal with its prefix. Older kernels print frame numbers in decimal.
-    fn number(self, key: &str) -> Result<u64, Bad> {
+    fn number(self, key: &str) -> Result<u64, FieldFault> {
         let text = self.text(key)?;
         match text.strip_prefix("0x") {
-            Some("") => Err(Bad::Missing),
-            Some(hex) => u64::from_str_radix(hex, 16).map_err(|_| Bad::Value),
-            None => text.parse().map_err(|_| Bad::Value),
+            Some("") => Err(FieldFault::Missing),
+            Some(hex) => u64::from_str_radix(hex, 16).map_err(|_| FieldFault::Value),
+            None => text.parse().map_err(|_| FieldFault::Value),
         }
     }
 
-    fn small(self, key: &str) -> Result<u32, Bad> {
-        u32::try_from(self.number(key)?).map_err(|_| Bad::Value)
+    fn small(self, key: &str) -> Result<u32, FieldFault> {
+        u32::try_from(self.number(key)?).map_err(|_| FieldFault::Value)
     }
 
-    fn flag(self, key: &str) -> Result<bool, Bad> {
+    fn flag(self, key: &str) -> Result<bool, FieldFault> {
         Ok(self.number(key)? != 0)
     }
 
-    fn pfn(self) -> Result<KernelPfn, Bad> {
+    fn pfn(self) -> Result<KernelPfn, FieldFault> {
         self.number("pfn").map(KernelPfn)
     }
 
     /// 0 is how the kernel prints "no page"; -1 is how it stores it, which shows when a tool could
     /// not parse the event's print format.
-    fn pfn_or_failed(self) -> Result<Option<KernelPfn>, Bad> {
+    fn pfn_or_failed(self) -> Result<Option<KernelPfn>, FieldFault> {
         match self.text("pfn")? {
             "-1" => Ok(None),
             _ => Ok(Some(self.number("pfn")?)

@@ -39,9 +39,9 @@ pub fn node(word: &str) -> Option<u32> {
 
 /// The zones that a listing has named so far, and in which lines.
 #[derive(Default)]
-pub struct Listed(BTreeMap<(u32, String), usize>);
+pub struct ListedZones(BTreeMap<(u32, String), usize>);
 
-impl Listed {
+impl ListedZones {
     /// Notes a zone that a line, counted from 1, lists.
     ///
     /// # Errors

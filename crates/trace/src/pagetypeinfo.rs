@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::error::TraceError;
 use super::input::read_whole;
-use super::listing::{self, Listed};
+use super::listing::{self, ListedZones};
 
 /// Pageblocks by migratetype, over all zones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Pagetypeinfo {
     fn of_text(text: &str) -> Result<Self, String> {
         let text = listing::whole(text)?;
         let mut info = Pagetypeinfo::default();
-        let mut listed = Listed::default();
+        let mut listed = ListedZones::default();
         // Each node has a table of its own, which ends at a blank line or another heading.
         let mut in_table = false;
         for (at, line) in (1..).zip(text.lines().map(str::trim)) {

@@ -33,7 +33,7 @@ pub struct Summary {
     /// Events by kind.
     pub counts: EventCounts,
     /// The lines that became no event.
-    pub skipped: Skipped,
+    pub skipped: SkipCounts,
     /// Whether the file is compressed and ends within the data: more lines were written.
     pub is_cut_short: bool,
     /// Events that the recorder says it dropped.
@@ -113,7 +113,7 @@ pub fn cut_short(line: u64) -> String {
 
 /// Lines that became no event, by reason.
 #[derive(Clone, Debug, Default)]
-pub struct Skipped {
+pub struct SkipCounts {
     /// Events this program does not know.
     pub unknown: Tally,
     /// Events that break off before their last field.

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::error::TraceError;
 use super::header::CPUS_MAX;
 use super::input::read_whole;
-use super::listing::{self, Listed, excerpt};
+use super::listing::{self, ListedZones, excerpt};
 use super::reader::printable;
 
 /// Most zones with pages. Kernels have up to 1024 nodes; the largest machines have some 100.
@@ -89,7 +89,7 @@ impl Zoneinfo {
     }
 
     fn of_text(text: &str) -> Result<Self, String> {
-        let mut listed = Listed::default();
+        let mut listed = ListedZones::default();
         let mut all: Vec<Lines> = Vec::new();
         for (at, line) in (1..).zip(listing::whole(text)?.lines()) {
             let words: Vec<&str> = line.split_ascii_whitespace().collect();

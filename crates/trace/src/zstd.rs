@@ -49,7 +49,7 @@ pub fn is_zstd(start: &[u8]) -> bool {
 /// When there is more data than the limit allows, it returns an error of the kind
 /// [`FileTooLarge`](io::ErrorKind::FileTooLarge).
 pub struct Reader<R> {
-    source: Counted<R>,
+    source: CountingReader<R>,
     decoder: FrameDecoder,
     in_frame: bool,
     ended_early: bool,
@@ -59,7 +59,7 @@ pub struct Reader<R> {
 
 impl<R: BufRead> Reader<R> {
     pub fn new(source: R, limit: ExpandLimit) -> Self {
-        let source = Counted { source, bytes: 0 };
+        let source = CountingReader { source, bytes: 0 };
         let decoder = FrameDecoder::new();
         Reader { source, decoder, in_frame: false, ended_early: false, limit, expanded: 0 }
     }
@@ -139,12 +139,12 @@ impl<R: BufRead> Read for Reader<R> {
 }
 
 /// A file, and the number of bytes read from it.
-struct Counted<R> {
+struct CountingReader<R> {
     source: R,
     bytes: u64,
 }
 
-impl<R: BufRead> Read for Counted<R> {
+impl<R: BufRead> Read for CountingReader<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let read = self.source.read(buf)?;
         self.bytes += read as u64;
@@ -152,7 +152,7 @@ impl<R: BufRead> Read for Counted<R> {
     }
 }
 
-impl<R: BufRead> BufRead for Counted<R> {
+impl<R: BufRead> BufRead for CountingReader<R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         self.source.fill_buf()
     }
@@ -163,7 +163,7 @@ impl<R: BufRead> BufRead for Counted<R> {
     }
 }
 
-fn expands_too_far<R>(source: &Counted<R>, expanded: u64) -> io::Error {
+fn expands_too_far<R>(source: &CountingReader<R>, expanded: u64) -> io::Error {
     let (compressed, expanded) = (source.bytes.div_ceil(1 << 10), expanded >> 20);
     let what = format!("{compressed} KiB of it expand to more than {expanded} MiB");
     io::Error::new(io::ErrorKind::FileTooLarge, what)

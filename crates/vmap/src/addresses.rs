@@ -17,7 +17,7 @@ use crate::purge::{PurgeDepth, Purger};
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
 use crate::space::request::AddressRequest;
-use crate::space::transfer::Carved;
+use crate::space::transfer::Strips;
 use crate::units::{PageRange, VirtAddr, Vpn};
 use pagedepot::AllocError;
 use pagedepot::sync::count;
@@ -169,7 +169,7 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
 
     /// Enters carved areas in the index. The first one is the caller's, the others go to the node's
     /// pool.
-    fn register(&self, (number, node): (u32, &Node), carved: Carved) {
+    fn register(&self, (number, node): (u32, &Node), carved: Strips) {
         let parts = self.parts();
         let areas = parts.areas();
         for index in areas.list(Some(carved.first)).take(carved.areas as usize) {
@@ -241,7 +241,7 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
             let space = parts.lock_space_as(Waits::of(options.no_wait));
             space.ok_or(VmapError::WouldWait)?.carve_at(run)
         })?;
-        self.register(parts.nodes().of_cpu(parts.host().cpu()), Carved::one(index));
+        self.register(parts.nodes().of_cpu(parts.host().cpu()), Strips::one(index));
         let is_lost = self.withdraw_lost(index, options.no_wait)?;
         if is_lost { Err(VmapError::Occupied) } else { Ok(index) }
     }

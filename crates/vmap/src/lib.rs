@@ -126,7 +126,7 @@ pub use lock::{Lock, LockGuard};
 pub use node::counters::VmapCounts;
 pub use node::large::LARGE_PAGES_MAX;
 pub use node::pool::POOL_SIZES;
-pub use purge::{PurgeDepth, Purged};
+pub use purge::{PurgeDepth, PurgeResult};
 pub use seams::flush::FlushSpans;
 pub use seams::host::Host;
 pub use seams::mapper::Mapper;

@@ -17,7 +17,7 @@ use crate::metadata::index::SegmentIndex;
 use crate::node::{Node, Nodes, Row};
 use crate::space::Space;
 use crate::space::request::AddressRequest;
-use crate::space::transfer::Returned;
+use crate::space::transfer::ReturnList;
 use crate::units::{ManagedRange, PageRange, VirtAddr, Vpn};
 use crate::{NoFrames, VmapError};
 
@@ -79,7 +79,7 @@ fn the_space_gives_the_lowest_fit_and_merges_what_comes_back() {
     let error = space.lock(&directory, &HOST).carve(request(6), 0).err();
     assert_eq!(error, Some(VmapError::NoSpace));
     // They merge with their free neighbours, whose descriptors are spare again.
-    let mut returned = Returned::default();
+    let mut returned = ReturnList::default();
     [a, c].into_iter().for_each(|area| returned.add(&directory, area));
     let spare = space.lock(&directory, &HOST).take_back(returned);
     space.spares().put(directory.areas(), spare);

@@ -10,7 +10,7 @@ use crate::kind::Kind;
 use crate::layout;
 use crate::memory::Memory;
 use crate::parts::Parts;
-use crate::purge::{PurgeDepth, Purged, Purger};
+use crate::purge::{PurgeDepth, PurgeResult, Purger};
 use crate::resize::Resize;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
@@ -337,7 +337,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// Takes back what was freed. Waits for a purge that is under way.
     ///
     /// For helper threads, memory pressure, and callers that need what they unmapped to be gone.
-    pub fn purge(&self, depth: PurgeDepth) -> Purged {
+    pub fn purge(&self, depth: PurgeDepth) -> PurgeResult {
         self.purger().purge(depth)
     }
 

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::console::Running;
+use crate::console::MachineProcess;
 
 /// A figure, or something that must hold.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Said {
+pub enum ConsoleLine {
     /// A figure with its parameters.
     Figure { metric: String, value: f64, params: BTreeMap<String, i64> },
     /// A check, and why it failed.
@@ -28,14 +28,14 @@ pub enum Said {
     Done,
 }
 
-impl Said {
+impl ConsoleLine {
     /// Parses a line of the console; `None`: it is one of the kernel's.
     pub fn parse(line: &str) -> Option<Self> {
         let rest = line.trim_end().strip_prefix("= ")?;
         let (first, rest) = rest.split_once(' ').unwrap_or((rest, ""));
         match first {
-            "done" => Some(Said::Done),
-            "begin" => Some(Said::Begin(rest.to_owned())),
+            "done" => Some(ConsoleLine::Done),
+            "begin" => Some(ConsoleLine::Begin(rest.to_owned())),
             "check" => {
                 let (name, verdict) = rest.split_once(' ')?;
                 let failed = match verdict.strip_prefix("failed") {
@@ -43,7 +43,7 @@ impl Said {
                     None if verdict == "ok" => None,
                     None => return None,
                 };
-                Some(Said::Check { name: name.to_owned(), failed })
+                Some(ConsoleLine::Check { name: name.to_owned(), failed })
             }
             metric => {
                 let mut words = rest.split_whitespace();
@@ -54,7 +54,7 @@ impl Said {
                         Some((name.to_owned(), number.parse().ok()?))
                     })
                     .collect::<Option<_>>()?;
-                Some(Said::Figure { metric: metric.to_owned(), value, params })
+                Some(ConsoleLine::Figure { metric: metric.to_owned(), value, params })
             }
         }
     }
@@ -78,11 +78,11 @@ pub struct Boot<'b> {
 impl Boot<'_> {
     /// Boots, and passes on what is said. Fails when the kernel or a check does, or when the
     /// machine ends before its program has.
-    pub fn run(mut self, mut heard: impl FnMut(Said)) -> Result<()> {
+    pub fn run(mut self, mut heard: impl FnMut(ConsoleLine)) -> Result<()> {
         let name = self.command.get_program().display().to_string();
         let spawned =
             self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
-        let mut running = Running(spawned.with_context(|| format!("cannot start {name}"))?);
+        let mut running = MachineProcess(spawned.with_context(|| format!("cannot start {name}"))?);
         let lines = running.lines()?;
         let mut console = File::create(self.log)
             .with_context(|| format!("cannot write {}", self.log.display()))?;
@@ -93,13 +93,13 @@ impl Boot<'_> {
                 Ok(line) => {
                     writeln!(console, "{line}")
                         .with_context(|| format!("cannot write {}", self.log.display()))?;
-                    let said = Said::parse(&line);
+                    let said = ConsoleLine::parse(&line);
                     if said.is_some() {
                         said_last = Instant::now();
                     }
                     match said {
-                        Some(Said::Done) => is_done = true,
-                        Some(Said::Check { name, failed: Some(why) }) => {
+                        Some(ConsoleLine::Done) => is_done = true,
+                        Some(ConsoleLine::Check { name, failed: Some(why) }) => {
                             faults.push(format!("{name}: {why}"));
                         }
                         Some(said) => heard(said),
@@ -132,12 +132,12 @@ mod tests {
 
     #[test]
     fn lines_of_the_console_are_told_apart() {
-        let figure = |metric: &str, value, params: &[(&str, i64)]| Said::Figure {
+        let figure = |metric: &str, value, params: &[(&str, i64)]| ConsoleLine::Figure {
             metric: metric.to_owned(),
             value,
             params: params.iter().map(|(name, number)| ((*name).to_owned(), *number)).collect(),
         };
-        let check = |name: &str, failed: Option<&str>| Said::Check {
+        let check = |name: &str, failed: Option<&str>| ConsoleLine::Check {
             name: name.to_owned(),
             failed: failed.map(str::to_owned),
         };
@@ -150,15 +150,15 @@ mod tests {
                 Some(check("oom", Some("3 of 4 were killed"))),
             ),
             ("= check oom maybe", None),
-            ("= begin times", Some(Said::Begin("times".to_owned()))),
-            ("= done", Some(Said::Done)),
+            ("= begin times", Some(ConsoleLine::Begin("times".to_owned()))),
+            ("= done", Some(ConsoleLine::Done)),
             ("= pair_ns", None),
             ("= pair_ns fast", None),
             ("= pair_ns 1 order", None),
             ("[    0.000000] Linux version 7.2", None),
             ("", None),
         ] {
-            assert_eq!(Said::parse(line), said, "{line}");
+            assert_eq!(ConsoleLine::parse(line), said, "{line}");
         }
     }
 

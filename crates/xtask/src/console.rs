@@ -8,9 +8,9 @@ use std::thread;
 use anyhow::{Context, Result};
 
 /// A machine that does not outlive this value; its console is its stdout.
-pub struct Running(pub Child);
+pub struct MachineProcess(pub Child);
 
-impl Drop for Running {
+impl Drop for MachineProcess {
     fn drop(&mut self) {
         // Both fail only when it has ended already.
         let _ = self.0.kill();
@@ -18,7 +18,7 @@ impl Drop for Running {
     }
 }
 
-impl Running {
+impl MachineProcess {
     /// Lines as they come, without what ends them, until the machine closes its end. Once.
     pub fn lines(&mut self) -> Result<Receiver<String>> {
         let console = self.0.stdout.take().context("the machine's stdout is a pipe")?;

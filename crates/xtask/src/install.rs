@@ -73,12 +73,12 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// The files that cargo made.
-struct Built {
+struct BuildFiles {
     archive: PathBuf,
     shared: PathBuf,
 }
 
-fn build(options: &Options) -> Result<Built> {
+fn build(options: &Options) -> Result<BuildFiles> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(tools::root()?).args([
         "build",
@@ -108,7 +108,7 @@ fn build(options: &Options) -> Result<Built> {
         let is_it = |path: &&PathBuf| path.file_name().is_some_and(|file| file == name);
         made.iter().find(is_it).cloned().with_context(|| format!("cargo made no {name}"))
     };
-    Ok(Built { archive: find("libpagedepot_c.a")?, shared: find("libpagedepot_c.so")? })
+    Ok(BuildFiles { archive: find("libpagedepot_c.a")?, shared: find("libpagedepot_c.so")? })
 }
 
 fn pkg_config(prefix: &Path) -> String {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 
-use crate::console::Running;
+use crate::console::MachineProcess;
 
 pub const QEMU: &str = "qemu-system-x86_64";
 /// Exit statuses of `isa-debug-exit` for the values that the kernel writes: 2 * value + 1.
@@ -80,7 +80,7 @@ impl Machine<'_> {
     /// test passed.
     pub fn run(&self, mut heard: impl FnMut(Line<'_>, Duration)) -> Result<bool> {
         let started = Instant::now();
-        let mut qemu = Running(self.start()?);
+        let mut qemu = MachineProcess(self.start()?);
         let lines = qemu.lines()?;
         loop {
             let left = self.timeout.saturating_sub(started.elapsed());

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::json;
 
-use crate::boot::{Boot, Said};
+use crate::boot::{Boot, ConsoleLine};
 use crate::machine;
 use crate::results::{self, Results};
 use crate::tools;
@@ -188,11 +188,11 @@ impl Machine {
             timeout: SILENCE,
         };
         boot.run(|said| match said {
-            Said::Figure { metric, value, params } => {
+            ConsoleLine::Figure { metric, value, params } => {
                 results.add(self.design, self.cpus, &metric, params, value);
             }
-            Said::Begin(what) => eprintln!("  {what}"),
-            Said::Check { .. } | Said::Done => {}
+            ConsoleLine::Begin(what) => eprintln!("  {what}"),
+            ConsoleLine::Check { .. } | ConsoleLine::Done => {}
         })
     }
 

@@ -18,7 +18,7 @@ pub struct Mag {
 }
 
 /// A magazine's lock, held.
-pub struct Held<'m> {
+pub struct MagGuard<'m> {
     pub mag: &'m Mag,
     _guard: SpinGuard<'m>,
 }
@@ -44,14 +44,14 @@ impl Mag {
     }
 
     #[inline]
-    pub fn lock(&self) -> Held<'_> {
-        Held { _guard: self.lock.lock(), mag: self }
+    pub fn lock(&self) -> MagGuard<'_> {
+        MagGuard { _guard: self.lock.lock(), mag: self }
     }
 
     #[inline]
-    pub fn try_lock(&self) -> Option<Held<'_>> {
+    pub fn try_lock(&self) -> Option<MagGuard<'_>> {
         match self.lock.try_lock() {
-            Some(guard) => Some(Held { _guard: guard, mag: self }),
+            Some(guard) => Some(MagGuard { _guard: guard, mag: self }),
             None => {
                 count(&self.counters.lock_misses, 1);
                 None
@@ -60,7 +60,7 @@ impl Mag {
     }
 }
 
-impl Held<'_> {
+impl MagGuard<'_> {
     #[inline]
     pub fn pop(&self, frames: &Frames, mobility: Mobility) -> Option<Pfn> {
         let slot = self.mag.lists[mobility.index()].pop_front(frames)?;

@@ -26,13 +26,13 @@ use crate::counters::Counters;
 use crate::frames::{Frames, List};
 use crate::lock::LockWaits;
 use crate::prim::{Mutex, Padded, count, lock_mutex};
-use crate::report::{Counts, Drained, Scope, Volume};
+use crate::report::{Counts, DrainResult, Scope, Volume};
 use crate::setup::SetupError;
 use crate::store::Store;
-use crate::taking::{Taking, take_census};
+use crate::taking::{CensusWalk, take_census};
 use crate::walk::{self, Layer};
 use crate::zones::Mark;
-use mag::{Batch, Held, Mag, ProcessMags};
+use mag::{Batch, Mag, MagGuard, ProcessMags};
 pub use process::ProcessMagazine;
 
 /// The prototype's numbers.
@@ -137,14 +137,14 @@ impl<S: Store> Magazine<S> {
 
     /// Locks a magazine that has pages.
     #[inline]
-    fn lock_filled(&self, cpu: CpuId, zone: ZoneId) -> Option<Held<'_>> {
+    fn lock_filled(&self, cpu: CpuId, zone: ZoneId) -> Option<MagGuard<'_>> {
         // Racy looks; they are repeated under the lock.
         let filled = || self.round(cpu, zone).filter(|mag| mag.pages.look() > 0);
         filled().find_map(Mag::try_lock).or_else(|| filled().next().map(Mag::lock))
     }
 
     /// Locks the first magazine that is free, or waits for the preferred one.
-    fn lock_any(&self, cpu: CpuId, zone: ZoneId) -> Held<'_> {
+    fn lock_any(&self, cpu: CpuId, zone: ZoneId) -> MagGuard<'_> {
         self.round(cpu, zone)
             .find_map(Mag::try_lock)
             .unwrap_or_else(|| self.preferred(cpu, zone).lock())
@@ -179,7 +179,7 @@ impl<S: Store> Magazine<S> {
     /// Spills from a magazine above its limit. Cold pages are taken under its lock, and given to
     /// the store after the lock is dropped. One call that frees many pages may exceed the limit by
     /// far.
-    fn trim(&self, here: Here, zone: ZoneId, held: Held<'_>, last: Mobility) {
+    fn trim(&self, here: Here, zone: ZoneId, held: MagGuard<'_>, last: Mobility) {
         let mag = held.mag;
         let Some(over) = mag.pages.get().checked_sub(self.options.limit) else { return };
         let pages = over.max(self.options.spill);
@@ -203,9 +203,9 @@ impl<S: Store> Magazine<S> {
         volume.pages
     }
 
-    fn drain_by(&self, here: Here, scope: Scope) -> Drained {
+    fn drain_by(&self, here: Here, scope: Scope) -> DrainResult {
         count(&self.outside.drains, 1);
-        let mut done = Drained::default();
+        let mut done = DrainResult::default();
         for zone in scope.zones(self.store.zones()) {
             for (at, mag) in self.of_zone(zone).iter().enumerate() {
                 if scope.cpu.is_none_or(|cpu| self.preference(cpu) == at) {
@@ -253,7 +253,7 @@ impl<S: Store> Magazine<S> {
         Ok(())
     }
 
-    fn check(&self, taking: &mut Taking<'_>) -> Result<(), Fault> {
+    fn check(&self, taking: &mut CensusWalk<'_>) -> Result<(), Fault> {
         let frames = self.frames();
         self.all_mags(|zone, mag| {
             let mut pages = 0;
@@ -325,7 +325,7 @@ impl<S: Store> PageCache for Magazine<S> {
     /// Consecutive single frames of one zone go in under one hold of the preferred lock. What is
     /// then above the limit goes to the zone under one hold of the zone lock.
     fn free_many(&self, here: Here, blocks: &[(Pfn, Order)]) {
-        let mut held: Option<(ZoneId, Mobility, Held<'_>)> = None;
+        let mut held: Option<(ZoneId, Mobility, MagGuard<'_>)> = None;
         for &(pfn, order) in blocks {
             let (zone, mobility) = self.store.zones().place(pfn, order);
             let uses_magazines = Self::uses_magazines(here, order);
@@ -350,7 +350,7 @@ impl<S: Store> PageCache for Magazine<S> {
         }
     }
 
-    fn drain(&self, scope: Scope, _mode: Mode) -> Drained {
+    fn drain(&self, scope: Scope, _mode: Mode) -> DrainResult {
         self.drain_by(Here::task(CpuId::new(0)), scope)
     }
 

@@ -16,7 +16,7 @@ use crate::counters::Counters;
 use crate::frames::{Frames, List};
 use crate::prim::PlainU32;
 use crate::report::Volume;
-use crate::seen::Seen;
+use crate::seen::FrameSet;
 use crate::store::Store;
 use crate::zones::{Mark, Zones};
 use policy::{Policy, Tuning};
@@ -78,7 +78,7 @@ impl Lists {
     }
 
     /// Marks all frames.
-    pub fn check(&self, zones: &Zones, zone: ZoneId, seen: &mut Seen) -> Result<u64, Fault> {
+    pub fn check(&self, zones: &Zones, zone: ZoneId, seen: &mut FrameSet) -> Result<u64, Fault> {
         let mut pages = 0;
         for index in (0..LISTS as u8).map(ListIndex) {
             let max = zones.zone(zone).managed_pages as usize + 1;
@@ -127,7 +127,7 @@ impl Iterator for Coldest<'_> {
 }
 
 /// The context of an operation on a pcp.
-pub(crate) struct At<'a, S> {
+pub(crate) struct PcpContext<'a, S> {
     pub store: &'a S,
     pub policy: &'a Policy,
     pub counters: &'a Counters,
@@ -147,7 +147,7 @@ impl Pcp<'_> {
     #[inline]
     pub fn take<S: Store>(
         self,
-        at: &At<'_, S>,
+        at: &PcpContext<'_, S>,
         order: Order,
         mobility: Mobility,
         index: ListIndex,
@@ -167,7 +167,7 @@ impl Pcp<'_> {
     #[cold]
     fn refill<S: Store>(
         self,
-        at: &At<'_, S>,
+        at: &PcpContext<'_, S>,
         order: Order,
         mobility: Mobility,
         index: ListIndex,
@@ -184,7 +184,7 @@ impl Pcp<'_> {
     /// Moves up to `blocks` blocks from the store to the cold end of a list.
     pub fn fill<S: Store>(
         self,
-        at: &At<'_, S>,
+        at: &PcpContext<'_, S>,
         order: Order,
         mobility: Mobility,
         index: ListIndex,
@@ -205,7 +205,13 @@ impl Pcp<'_> {
 
     /// Puts a block at the hot end; returns how many pages should be spilled.
     #[inline]
-    pub fn put<S: Store>(self, at: &At<'_, S>, pfn: Pfn, order: Order, index: ListIndex) -> u32 {
+    pub fn put<S: Store>(
+        self,
+        at: &PcpContext<'_, S>,
+        pfn: Pfn,
+        order: Order,
+        index: ListIndex,
+    ) -> u32 {
         let zones = at.store.zones();
         self.lists.list(index).push_front(zones.frames(), zones.frames().slot(pfn));
         let held = self.lists.pages.get() + order.frames();
@@ -215,7 +221,12 @@ impl Pcp<'_> {
 
     /// Spills one chunk of at most `pages` pages, the coldest first, by one hold of the zone lock.
     /// Returns the pages that are still to be spilled.
-    pub fn spill_chunk<S: Store>(self, at: &At<'_, S>, pages: u32, first: ListIndex) -> u32 {
+    pub fn spill_chunk<S: Store>(
+        self,
+        at: &PcpContext<'_, S>,
+        pages: u32,
+        first: ListIndex,
+    ) -> u32 {
         let zone = at.store.zones().zone(at.zone);
         let chunk = pages.min(Tuning::chunk_pages(at.policy, zone));
         at.counters.spilled.add(self.return_pages(at, chunk, first));
@@ -224,14 +235,14 @@ impl Pcp<'_> {
     }
 
     /// Spills `pages` pages in chunks, for a design that has no lock to drop in between.
-    pub fn spill<S: Store>(self, at: &At<'_, S>, mut pages: u32, first: ListIndex) {
+    pub fn spill<S: Store>(self, at: &PcpContext<'_, S>, mut pages: u32, first: ListIndex) {
         while pages > 0 {
             pages = self.spill_chunk(at, pages, first);
         }
     }
 
     /// Drains one chunk; returns its pages, 0 when there are none left.
-    pub fn drain_chunk<S: Store>(self, at: &At<'_, S>) -> u64 {
+    pub fn drain_chunk<S: Store>(self, at: &PcpContext<'_, S>) -> u64 {
         if self.lists.pages.get() == 0 {
             return 0;
         }
@@ -242,17 +253,22 @@ impl Pcp<'_> {
     }
 
     /// Drains all; returns pages.
-    pub fn drain<S: Store>(self, at: &At<'_, S>) -> u64 {
+    pub fn drain<S: Store>(self, at: &PcpContext<'_, S>) -> u64 {
         std::iter::repeat_with(|| self.drain_chunk(at)).take_while(|&pages| pages > 0).sum()
     }
 
-    fn return_pages<S: Store>(self, at: &At<'_, S>, pages: u32, first: ListIndex) -> Volume {
+    fn return_pages<S: Store>(
+        self,
+        at: &PcpContext<'_, S>,
+        pages: u32,
+        first: ListIndex,
+    ) -> Volume {
         let frames = at.store.zones().frames();
         at.store.give(at.here, at.zone, self.lists.coldest(frames, pages, first))
     }
 
     /// A CPU's work once a second. Returns pages to spill.
-    pub fn tick<S: Store>(self, at: &At<'_, S>) -> u32 {
+    pub fn tick<S: Store>(self, at: &PcpContext<'_, S>) -> u32 {
         let zones = at.store.zones();
         let (zone, held) = (zones.zone(at.zone), self.lists.pages.get());
         let excess = self.tuning.decay(at.policy, zone, held);

@@ -5,7 +5,7 @@ use pagedepot::{CacheLimits, CpuId, Mobility, Order, Pfn, Watermarks, ZoneId};
 
 use super::free_high::{FreeHighLimit, FreeHighPolicy, FreeHighRule};
 use super::policy::{Policy, Tuning};
-use super::{At, ListIndex, Lists, Pcp};
+use super::{ListIndex, Lists, Pcp, PcpContext};
 use crate::counters::Counters;
 use crate::report::Volume;
 use crate::store::Store;
@@ -329,9 +329,15 @@ impl Rig {
         }
     }
 
-    fn at(&self) -> At<'_, Buddy> {
+    fn at(&self) -> PcpContext<'_, Buddy> {
         let here = Here::task(CpuId::new(0));
-        At { store: &self.buddy, policy: &self.policy, counters: &self.counters, here, zone: ZONE }
+        PcpContext {
+            store: &self.buddy,
+            policy: &self.policy,
+            counters: &self.counters,
+            here,
+            zone: ZONE,
+        }
     }
 
     fn pcp(&self) -> Pcp<'_> {

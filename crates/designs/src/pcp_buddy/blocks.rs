@@ -7,7 +7,7 @@ use crate::frames::{Frames, List, Slot};
 use crate::prim::{AtomicU32, Ordering};
 use crate::store::Store;
 use crate::store::buddy::Buddy;
-use crate::store::buddy::held::Held;
+use crate::store::buddy::held::BuddyGuard;
 use crate::walk::Grid;
 use crate::zones::Zones;
 
@@ -74,14 +74,14 @@ impl Blocks {
     }
 
     /// Gives a CPU a block that was just taken from the store as a whole.
-    pub fn own(&self, _held: &Held<'_>, block: Pfn, cpu: CpuId) {
+    pub fn own(&self, _held: &BuddyGuard<'_>, block: Pfn, cpu: CpuId) {
         debug_assert!(self.owner(block).is_none(), "{block} was not whole in the store");
         self.set_owner(block, Some(cpu));
     }
 
     /// Frees to the store. An owned block that is whole there has no owner any more; one that is
     /// not is remembered as fragmented.
-    pub fn give(&self, held: &Held<'_>, pfn: Pfn, order: Order) {
+    pub fn give(&self, held: &BuddyGuard<'_>, pfn: Pfn, order: Order) {
         let size = held.give(pfn, order);
         // What is larger than a block had no owner, and had none when it was taken.
         let Some(owner) = self.owner(pfn).filter(|_| order <= self.order) else { return };
@@ -105,7 +105,7 @@ impl Blocks {
     /// they have `pages` pages in blocks of at least `order`. Returns the pages of such blocks.
     pub fn recover(
         &self,
-        held: &Held<'_>,
+        held: &BuddyGuard<'_>,
         zones: &Zones,
         cpu: CpuId,
         (order, mobility, pages): (Order, Mobility, u32),

@@ -6,7 +6,7 @@ use pagedepot::{Mobility, Order, Pfn, ZoneId};
 use crate::census::{Fault, agree};
 use crate::frames::{Frames, List, Slot};
 use crate::prim::PlainU32;
-use crate::taking::Taking;
+use crate::taking::CensusWalk;
 use crate::zones::Zones;
 
 const ORDERS: usize = Order::PAGEBLOCK.index() + 1;
@@ -159,7 +159,7 @@ impl SplitLists {
         &self,
         zone: ZoneId,
         is_own: impl Fn(Pfn) -> bool,
-        taking: &mut Taking<'_>,
+        taking: &mut CensusWalk<'_>,
     ) -> Result<u64, Fault> {
         let (mut pages, mut marked) = (0, 0);
         let frames = taking.zones().frames();

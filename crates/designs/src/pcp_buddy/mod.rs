@@ -59,9 +59,9 @@ use crate::census::{Census, Fault};
 use crate::counters::Counters;
 use crate::lock::{LockWaits, SpinGuard, SpinLock};
 use crate::pcp::policy::{Policy, Tuning};
-use crate::pcp::{At, ListIndex};
+use crate::pcp::{ListIndex, PcpContext};
 use crate::prim::{Mutex, count};
-use crate::report::{Counts, Drained, Scope, Volume};
+use crate::report::{Counts, DrainResult, Scope, Volume};
 use crate::store::buddy::held::BuddyStore;
 use crate::taking::take_census;
 use crate::walk::{self, Grid, Layer};
@@ -132,8 +132,14 @@ impl<S: BuddyStore> PcpBuddy<S> {
     }
 
     #[inline]
-    fn at<'a>(&'a self, here: Here, zone: ZoneId, cell: &'a Cell) -> At<'a, S> {
-        At { store: &self.store, policy: &self.policy, counters: &cell.counters, here, zone }
+    fn at<'a>(&'a self, here: Here, zone: ZoneId, cell: &'a Cell) -> PcpContext<'a, S> {
+        PcpContext {
+            store: &self.store,
+            policy: &self.policy,
+            counters: &cell.counters,
+            here,
+            zone,
+        }
     }
 
     #[inline]
@@ -165,7 +171,7 @@ impl<S: BuddyStore> PcpBuddy<S> {
     /// Spills in chunks, after merging, and drops the lock in between; ends early when another
     /// thread has taken it.
     #[cold]
-    fn spill<'a>(&self, at: &At<'_, S>, cell: &'a Cell, guard: SpinGuard<'a>, pages: u32) {
+    fn spill<'a>(&self, at: &PcpContext<'_, S>, cell: &'a Cell, guard: SpinGuard<'a>, pages: u32) {
         let zone = at.store.zones().zone(at.zone);
         cell.lists.merge(at.store.zones().frames(), self.blocks.order());
         let mut held = Some(guard);
@@ -184,7 +190,7 @@ impl<S: BuddyStore> PcpBuddy<S> {
 
     /// Returns at least `pages` pages to the store, the largest blocks first, by one hold of the
     /// zone lock.
-    fn return_pages(&self, at: &At<'_, S>, cell: &Cell, pages: u32) -> Volume {
+    fn return_pages(&self, at: &PcpContext<'_, S>, cell: &Cell, pages: u32) -> Volume {
         let frames = at.store.zones().frames();
         let mut given = Volume::default();
         let held = at.store.buddy().hold(at.zone);
@@ -218,7 +224,7 @@ impl<S: BuddyStore> PcpBuddy<S> {
         sum
     }
 
-    fn drain_by(&self, here: Here, scope: Scope) -> Drained {
+    fn drain_by(&self, here: Here, scope: Scope) -> DrainResult {
         count(&self.outside.drains, 1);
         self.cells.drain_alone(&self.draining, self.store.zones(), scope, |zone, cell| {
             (self.drain_cell(here, zone, cell), u64::from(cell.lists.look_pages()))
@@ -299,7 +305,7 @@ impl<S: BuddyStore> PageCache for PcpBuddy<S> {
         }
     }
 
-    fn drain(&self, scope: Scope, _mode: Mode) -> Drained {
+    fn drain(&self, scope: Scope, _mode: Mode) -> DrainResult {
         self.drain_by(Here::task(CpuId::new(u32::MAX)), scope)
     }
 

@@ -3,16 +3,16 @@
 use pagedepot::{Mobility, Order, Pfn};
 
 use super::{Cell, PcpBuddy};
-use crate::pcp::At;
+use crate::pcp::PcpContext;
 use crate::prim::count;
 use crate::report::Volume;
-use crate::store::buddy::held::{BuddyStore, Held};
+use crate::store::buddy::held::{BuddyGuard, BuddyStore};
 use crate::zones::Mark;
 
 /// A refill on its way: the number of pages asked for, and of those that came so far. `got` and
 /// `wanted` are pages.
 struct Refill<'a, S> {
-    at: &'a At<'a, S>,
+    at: &'a PcpContext<'a, S>,
     cell: &'a Cell,
     order: Order,
     mobility: Mobility,
@@ -27,7 +27,7 @@ impl<S: BuddyStore> PcpBuddy<S> {
     #[inline]
     pub(super) fn take(
         &self,
-        at: &At<'_, S>,
+        at: &PcpContext<'_, S>,
         cell: &Cell,
         order: Order,
         mobility: Mobility,
@@ -44,7 +44,14 @@ impl<S: BuddyStore> PcpBuddy<S> {
     }
 
     #[cold]
-    fn refill(&self, at: &At<'_, S>, cell: &Cell, order: Order, mobility: Mobility, mark: Mark) {
+    fn refill(
+        &self,
+        at: &PcpContext<'_, S>,
+        cell: &Cell,
+        order: Order,
+        mobility: Mobility,
+        mark: Mark,
+    ) {
         let zone = at.store.zones().zone(at.zone);
         if !zone.may_take(at.store.free_pages(at.zone), order, mark) {
             return;
@@ -70,7 +77,7 @@ impl<S: BuddyStore> PcpBuddy<S> {
     }
 
     /// Phase 0: fragments of the CPU's own pageblocks that drains left in the store.
-    fn recover_fragments(&self, held: &Held<'_>, refill: &mut Refill<'_, S>) {
+    fn recover_fragments(&self, held: &BuddyGuard<'_>, refill: &mut Refill<'_, S>) {
         let (zones, cpu) = (refill.at.store.zones(), refill.at.here.cpu);
         let wish = (refill.order, refill.mobility, refill.wanted);
         refill.got +=
@@ -78,7 +85,7 @@ impl<S: BuddyStore> PcpBuddy<S> {
     }
 
     /// Phase 1: whole pageblocks, which are the CPU's from now on.
-    fn claim_blocks(&self, held: &Held<'_>, refill: &mut Refill<'_, S>) {
+    fn claim_blocks(&self, held: &BuddyGuard<'_>, refill: &mut Refill<'_, S>) {
         let (at, cell, block) = (refill.at, refill.cell, self.blocks.order());
         let zone = at.store.zones().zone(at.zone);
         while refill.got < refill.wanted && refill.order <= block {
@@ -107,7 +114,7 @@ impl<S: BuddyStore> Refill<'_, S> {
     }
 
     /// Phase 2: blocks smaller than a pageblock, of the same mobility, the largest first.
-    fn take_chunks(&mut self, held: &Held<'_>, block: Order) {
+    fn take_chunks(&mut self, held: &BuddyGuard<'_>, block: Order) {
         while self.got < self.wanted {
             // No larger than what is still wanted, but large enough.
             let most = (self.wanted - self.got).ilog2().max(self.order.get());
@@ -120,7 +127,7 @@ impl<S: BuddyStore> Refill<'_, S> {
     }
 
     /// Phase 3: as mainline, from other mobilities too.
-    fn take_any(&mut self, held: &Held<'_>) {
+    fn take_any(&mut self, held: &BuddyGuard<'_>) {
         let blocks = (self.wanted - self.got.min(self.wanted)).div_ceil(self.order.frames());
         let order = self.order;
         let taken = held.take(order, self.mobility, blocks, |pfn| self.push(pfn, order, false));

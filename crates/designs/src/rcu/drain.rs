@@ -3,11 +3,11 @@
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, ZoneId};
 
-use super::{Cell, Grace, Pending, Rcu, Until};
+use super::{Cell, Grace, GraceCondition, GraceWait, Rcu};
 use crate::lock::Clock;
 use crate::owned_lists::{ListCell, OwnedLists};
 use crate::prim::{Ordering, count, fence, lock_mutex, spin_hint, try_lock_mutex, yield_now};
-use crate::report::{Drained, Scope};
+use crate::report::{DrainResult, Scope};
 use crate::store::Store;
 
 /// Number of spins for which a drainer waits for the operation that a fence found under way.
@@ -20,11 +20,11 @@ impl<S: Store> Rcu<S> {
 
     pub(super) fn collect_cell(
         &self,
-        pending: &mut [Option<Pending>],
+        pending: &mut [Option<GraceWait>],
         cpu: CpuId,
         zone: ZoneId,
         cell: &Cell,
-        done: &mut Drained,
+        done: &mut DrainResult,
     ) {
         let Some(owner) = self.owners.get(cpu) else { return };
         let place = &mut pending[self.place(cpu, zone)];
@@ -34,14 +34,16 @@ impl<S: Store> Rcu<S> {
         }
     }
 
-    pub(super) fn drain_by(&self, scope: Scope) -> Drained {
+    pub(super) fn drain_by(&self, scope: Scope) -> DrainResult {
         count(&self.outside.drains, 1);
         let mut pending = match try_lock_mutex(&self.pending) {
             Some(pending) => pending,
-            None if scope.zone.is_none() => return Drained { skipped: 1, ..Drained::default() },
+            None if scope.zone.is_none() => {
+                return DrainResult { skipped: 1, ..DrainResult::default() };
+            }
             None => lock_mutex(&self.pending),
         };
-        let mut done = Drained::default();
+        let mut done = DrainResult::default();
         if self.grace == Grace::Blocking {
             self.drain_at_once(&mut pending, scope, &mut done);
         } else {
@@ -62,7 +64,12 @@ impl<S: Store> Rcu<S> {
         done
     }
 
-    fn collect_within(&self, pending: &mut [Option<Pending>], scope: Scope, done: &mut Drained) {
+    fn collect_within(
+        &self,
+        pending: &mut [Option<GraceWait>],
+        scope: Scope,
+        done: &mut DrainResult,
+    ) {
         for (cpu, zone, cell) in self.cells.within(self.store.zones(), scope) {
             self.collect_cell(pending, cpu, zone, cell, done);
         }
@@ -71,7 +78,12 @@ impl<S: Store> Rcu<S> {
     /// Switches all lists, waits for one grace period and for the operations that it finds under
     /// way, and drains what was switched. Where the kernel has no such period for programs, fences
     /// take its place, one per CPU.
-    fn drain_at_once(&self, pending: &mut [Option<Pending>], scope: Scope, done: &mut Drained) {
+    fn drain_at_once(
+        &self,
+        pending: &mut [Option<GraceWait>],
+        scope: Scope,
+        done: &mut DrainResult,
+    ) {
         if !self.switch_within(pending, scope) {
             return;
         }
@@ -86,9 +98,9 @@ impl<S: Store> Rcu<S> {
             {
                 let until = if has_ended || self.fence(cpu, done) {
                     self.wait_for_end(cpu);
-                    Until::Over
+                    GraceCondition::Over
                 } else {
-                    Until::Unbegun
+                    GraceCondition::Unbegun
                 };
                 self.set_until(pending, scope, until);
             }
@@ -98,43 +110,43 @@ impl<S: Store> Rcu<S> {
 
     /// Switches the lists that hold pages and whose other set is free. Whether lists wait for their
     /// grace period to begin: these, and those that the kernel refused one.
-    fn switch_within(&self, pending: &mut [Option<Pending>], scope: Scope) -> bool {
+    fn switch_within(&self, pending: &mut [Option<GraceWait>], scope: Scope) -> bool {
         let mut any = false;
         for (cpu, zone, cell) in self.cells.within(self.store.zones(), scope) {
             let place = &mut pending[self.place(cpu, zone)];
             if place.is_none() && cell.pcp().lists.pages() > 0 {
                 cell.switch();
-                *place = Some(Pending { until: Until::Unbegun, since: Clock::now() });
+                *place = Some(GraceWait { until: GraceCondition::Unbegun, since: Clock::now() });
             }
-            any |= place.as_ref().is_some_and(|old| old.until == Until::Unbegun);
+            any |= place.as_ref().is_some_and(|old| old.until == GraceCondition::Unbegun);
         }
         any
     }
 
     /// Says when the periods end that have not begun yet.
-    fn set_until(&self, pending: &mut [Option<Pending>], scope: Scope, until: Until) {
+    fn set_until(&self, pending: &mut [Option<GraceWait>], scope: Scope, until: GraceCondition) {
         for (cpu, zone, _) in self.cells.within(self.store.zones(), scope) {
             if let Some(old) = &mut pending[self.place(cpu, zone)]
-                && old.until == Until::Unbegun
+                && old.until == GraceCondition::Unbegun
             {
                 old.until = until;
             }
         }
     }
 
-    fn begin_period(&self, cpu: CpuId, done: &mut Drained) -> Until {
+    fn begin_period(&self, cpu: CpuId, done: &mut DrainResult) -> GraceCondition {
         if self.grace == Grace::Qsbr {
             // Pairs with the fence in `go_online`.
             fence(Ordering::SeqCst);
             // Release: pairs with the Acquire loads of the period: a thread that has seen it also
             // sees the switch.
-            return Until::Period(self.period.fetch_add(1, Ordering::Release) + 1);
+            return GraceCondition::Period(self.period.fetch_add(1, Ordering::Release) + 1);
         }
-        if self.fence(cpu, done) { self.wait_for_operation(cpu) } else { Until::Unbegun }
+        if self.fence(cpu, done) { self.wait_for_operation(cpu) } else { GraceCondition::Unbegun }
     }
 
     /// Fences a CPU; `false`: the kernel refused.
-    fn fence(&self, cpu: CpuId, done: &mut Drained) -> bool {
+    fn fence(&self, cpu: CpuId, done: &mut DrainResult) -> bool {
         let Ok(interrupted) = self.owners.fence_cpu(cpu) else {
             done.busy_cpus += 1;
             return false;
@@ -160,19 +172,19 @@ impl<S: Store> Rcu<S> {
 
     /// Returns the condition after a fence: the operation under way, if there is one, is the last
     /// that may use the old lists. Waits a while for its end.
-    fn wait_for_operation(&self, cpu: CpuId) -> Until {
-        let Some(owner) = self.owners.get(cpu) else { return Until::Over };
+    fn wait_for_operation(&self, cpu: CpuId) -> GraceCondition {
+        let Some(owner) = self.owners.get(cpu) else { return GraceCondition::Over };
         let state = owner.state();
         if state.is_multiple_of(2) {
-            return Until::Over;
+            return GraceCondition::Over;
         }
         for spin in 0..WAIT_SPINS {
             if owner.state() != state {
-                return Until::Over;
+                return GraceCondition::Over;
             }
             if spin % 1024 == 1023 { yield_now() } else { spin_hint() }
         }
-        Until::StateNot(state)
+        GraceCondition::StateNot(state)
     }
 }
 

@@ -50,11 +50,11 @@ use crate::census::{Census, Fault};
 use crate::counters::Counters;
 use crate::lock::Clock;
 use crate::owned_lists::{self, ListCell, OwnedLists};
-use crate::owners::{Entry, Owned, Owner, Owners};
+use crate::owners::{Entry, Owner, OwnerGuard, Owners};
 use crate::pcp::policy::{Policy, Tuning};
 use crate::pcp::{Lists, Pcp};
 use crate::prim::{AtomicU32, AtomicU64, Mutex, Ordering, fence, lock_mutex};
-use crate::report::{Counts, Drained, Scope};
+use crate::report::{Counts, DrainResult, Scope};
 use crate::store::Store;
 use crate::taking::take_census;
 use crate::walk::{self, Grid, Layer};
@@ -82,7 +82,7 @@ pub struct Rcu<S> {
     /// The latest grace period. Starts at 1, because 0 in an owner's word means offline.
     period: AtomicU64,
     /// Switched lists by CPU and zone. The holder of the lock is the one drainer.
-    pending: Mutex<Vec<Option<Pending>>>,
+    pending: Mutex<Vec<Option<GraceWait>>>,
 }
 
 pub(crate) struct Cell {
@@ -94,14 +94,14 @@ pub(crate) struct Cell {
 }
 
 /// Lists that were switched away.
-struct Pending {
-    until: Until,
+struct GraceWait {
+    until: GraceCondition,
     since: Clock,
 }
 
 /// The condition by which a grace period is over.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Until {
+enum GraceCondition {
     /// The period is over.
     Over,
     /// The period has not begun: lists were just switched, or the kernel refused what would begin
@@ -148,13 +148,13 @@ impl Cell {
     }
 }
 
-impl Until {
+impl GraceCondition {
     fn is_over(self, owner: &Owner) -> bool {
         match self {
-            Until::Over => true,
-            Until::Unbegun => false,
-            Until::StateNot(state) => owner.state() != state,
-            Until::Period(period) => {
+            GraceCondition::Over => true,
+            GraceCondition::Unbegun => false,
+            GraceCondition::StateNot(state) => owner.state() != state,
+            GraceCondition::Period(period) => {
                 // Acquire: pairs with the Release in `Visit::drop`: the owner's operations on the
                 // old lists are over and visible.
                 let seen = owner.period.load(Ordering::Acquire);
@@ -166,7 +166,7 @@ impl Until {
 
 /// An operation under way. Its drop publishes the period that it has seen.
 pub(crate) struct Visit<'v> {
-    owned: Owned<'v>,
+    owned: OwnerGuard<'v>,
     /// The global period, with [`Grace::Qsbr`].
     period: Option<&'v AtomicU64>,
 }
@@ -176,7 +176,8 @@ impl Drop for Visit<'_> {
     fn drop(&mut self) {
         if let Some(period) = self.period {
             // Acquire: pairs with the Release bump in `begin_period`: the next operation sees the
-            // switch that came before it. Release: pairs with the Acquire in `Until::is_over`.
+            // switch that came before it. Release: pairs with the Acquire in
+            // `GraceCondition::is_over`.
             self.owned.owner.period.store(period.load(Ordering::Acquire), Ordering::Release);
         }
     }
@@ -215,8 +216,8 @@ impl<S: Store> Rcu<S> {
     }
 
     /// Collects the pending lists whose grace period is over; switches nothing.
-    pub fn collect(&self) -> Drained {
-        let mut done = Drained::default();
+    pub fn collect(&self) -> DrainResult {
+        let mut done = DrainResult::default();
         let mut pending = lock_mutex(&self.pending);
         for (cpu, zone, cell) in self.cells.iter() {
             self.collect_cell(&mut pending, cpu, zone, cell, &mut done);
@@ -322,7 +323,7 @@ impl<S: Store> PageCache for Rcu<S> {
         owned_lists::free_many(self, here, blocks);
     }
 
-    fn drain(&self, scope: Scope, _mode: Mode) -> Drained {
+    fn drain(&self, scope: Scope, _mode: Mode) -> DrainResult {
         self.drain_by(scope)
     }
 
@@ -334,7 +335,7 @@ impl<S: Store> PageCache for Rcu<S> {
         if self.grace == Grace::Qsbr
             && let Some(owned) = self.owners.try_enter(here.cpu)
         {
-            // Release: pairs with the Acquire in `Until::is_over`.
+            // Release: pairs with the Acquire in `GraceCondition::is_over`.
             owned.owner.period.store(0, Ordering::Release);
         }
     }

@@ -59,7 +59,7 @@ pub fn remove_noted(tree: &mut BTreeMap<u32, Area>, page: u32) -> Option<Area> {
 
 /// A request's size and alignment.
 #[derive(Clone, Copy)]
-pub struct Wanted {
+pub struct AreaRequest {
     /// Guard included.
     pub pages: u32,
     pub align_pages: u64,
@@ -144,13 +144,13 @@ impl<M: Mapper, H: Host> Ground<M, H> {
     }
 
     /// A request of this many pages and a guard.
-    pub fn wanted(&self, pages: u32, align: usize) -> Result<Wanted, VmapError> {
+    pub fn wanted(&self, pages: u32, align: usize) -> Result<AreaRequest, VmapError> {
         let total = pages.checked_add(1).filter(|&total| total <= self.span.pages);
         let total = total.filter(|_| pages > 0).ok_or(VmapError::BadSize)?;
         if !align.is_power_of_two() {
             return Err(VmapError::BadAlign);
         }
-        Ok(Wanted {
+        Ok(AreaRequest {
             pages: total,
             align_pages: (align as u64 >> self.mapper.page_size().shift()).max(1),
         })

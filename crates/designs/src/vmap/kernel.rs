@@ -3,7 +3,7 @@
 use pagedepot::{AllocError, Pfn};
 use pagedepot_vmap::{Host, Mapper, VfreeError, VirtAddr, VmapError};
 
-use super::area::{Area, Ground, Wanted};
+use super::area::{Area, AreaRequest, Ground};
 use super::run::Run;
 use super::{PurgedBy, VmapCounts, VmapDesign, VmapSetup};
 use crate::prim::{AtomicU32, Mutex, Ordering, try_lock_mutex};
@@ -17,7 +17,7 @@ pub trait Addresses: Sync {
     fn new(setup: &VmapSetup, all: Run) -> Self;
 
     /// Takes a range that is free or pooled. The area belongs to the caller until it is inserted.
-    fn take<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, wanted: Wanted) -> Option<Area>;
+    fn take<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, wanted: AreaRequest) -> Option<Area>;
 
     /// Makes an area busy.
     fn insert<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, area: Area);

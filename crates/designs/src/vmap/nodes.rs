@@ -21,12 +21,12 @@ use std::collections::{BTreeMap, VecDeque};
 use pagedepot_vmap::{Host, Mapper};
 
 use super::VmapSetup;
-use super::area::{Area, Ground, Wanted, insert_noted, remove_noted};
+use super::area::{Area, AreaRequest, Ground, insert_noted, remove_noted};
 use super::counts::VmapCounts;
 use super::kernel::Addresses;
 use super::run::Run;
 use super::tree::FreeTree;
-use crate::left::Left;
+use crate::left::WorkPlaces;
 use crate::prim::{Mutex, Ordering, Padded, note_area, note_write};
 
 /// The kernel's bound: with more CPUs, some share a node.
@@ -43,7 +43,7 @@ pub struct NodeTrees {
     /// `free_vmap_area_root`.
     free: Padded<Mutex<FreeTree>>,
     /// Lists of lazy areas that a purger left to the nodes' CPUs.
-    left: Left<Vec<Area>>,
+    left: WorkPlaces<Vec<Area>>,
 }
 
 struct Node {
@@ -75,7 +75,7 @@ impl Pools {
 
     /// Takes the first area of its size, if it is aligned; otherwise that area goes to the end
     /// (`node_pool_del_va`).
-    fn take(&mut self, wanted: Wanted, base: u64) -> Option<Run> {
+    fn take(&mut self, wanted: AreaRequest, base: u64) -> Option<Run> {
         let pool = self.by_size.get_mut(wanted.pages as usize - 1)?;
         note_write(pool);
         let first = pool.pop_front()?;
@@ -165,11 +165,11 @@ impl Addresses for NodeTrees {
             lazy: Padded(Mutex::default()),
         };
         let nodes: Box<[Node]> = (0..setup.cpus.clamp(1, NODES_MAX)).map(|_| node()).collect();
-        let left = Left::new(nodes.len());
+        let left = WorkPlaces::new(nodes.len());
         NodeTrees { nodes, free: Padded(Mutex::new(FreeTree::new(all))), left }
     }
 
-    fn take<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, wanted: Wanted) -> Option<Area> {
+    fn take<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, wanted: AreaRequest) -> Option<Area> {
         let here = self.here(&ground.host);
         let pooled = self
             .has_pools()
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn what_is_misaligned_goes_to_the_end_and_what_is_too_large_nowhere() {
         let mut pools = pool_of(2);
-        let wanted = |align_pages| Wanted { pages: 2, align_pages };
+        let wanted = |align_pages| AreaRequest { pages: 2, align_pages };
         // Page 10 is first.
         assert_eq!(pools.take(wanted(4), 0), None);
         assert_eq!(pools.take(wanted(4), 0), Some(Run::new(0, 2)));

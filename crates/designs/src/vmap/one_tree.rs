@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use pagedepot_vmap::{Host, Mapper};
 
 use super::VmapSetup;
-use super::area::{Area, Ground, Wanted, insert_noted, remove_noted};
+use super::area::{Area, AreaRequest, Ground, insert_noted, remove_noted};
 use super::counts::VmapCounts;
 use super::kernel::Addresses;
 use super::run::Run;
@@ -35,7 +35,7 @@ impl Addresses for OneTree {
         }
     }
 
-    fn take<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, wanted: Wanted) -> Option<Area> {
+    fn take<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, wanted: AreaRequest) -> Option<Area> {
         let mut free = ground.lock(&self.free);
         let run = free.0.take_lowest(wanted.pages, wanted.align_pages, ground.base_page())?;
         free.1 += 1;

@@ -49,7 +49,7 @@ fn a_helper_goes_to_the_cpus_that_have_pages_and_comes_back() {
         let done = local.drain(Scope::ALL, Mode::Full);
         assert_eq!((done.taken_pages, done.left_pages, done.interruptions), (7, 0, 1));
         assert_eq!(affinity::allowed().unwrap(), [CpuId::new(first)].into_iter().collect());
-        assert_eq!(local.drain(Scope::ALL, Mode::Full), Drained::default());
+        assert_eq!(local.drain(Scope::ALL, Mode::Full), DrainResult::default());
     })
     .join()
     .unwrap();
@@ -233,7 +233,7 @@ fn a_blocking_rcu_switches_all_cpus_and_drains_them_after_one_period() {
     warm(&rcu, 1);
     assert_eq!(rcu.drain(Scope::cpu(CpuId::new(1)), Mode::Full).taken_pages, 7);
     // Nothing to take, no wait.
-    assert_eq!(rcu.drain(Scope::ALL, Mode::Full), Drained::default());
+    assert_eq!(rcu.drain(Scope::ALL, Mode::Full), DrainResult::default());
     assert_eq!(rcu.validate().unwrap().held_pages(), 0);
 }
 

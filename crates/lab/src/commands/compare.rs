@@ -6,7 +6,7 @@ use super::finish::{finish, show, write_out};
 use crate::compare::{self, Measurement};
 use crate::failure::Failure;
 use crate::report::block::wrapped;
-use crate::report::json::More;
+use crate::report::json::ExtraOptions;
 use crate::report::printable;
 use crate::report::terminal::{WARNING, fitted_to_stderr, width};
 use crate::workloads::{Effort, Settings};
@@ -33,7 +33,7 @@ pub fn designs(options: &compare::CompareOptions) -> Result<(), Failure> {
     };
     let mut worse = None;
     finish(
-        ("compare", More::new()),
+        ("compare", ExtraOptions::new()),
         &bench,
         || plan.measure(&settings),
         |measured| {

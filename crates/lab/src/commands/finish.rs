@@ -9,7 +9,7 @@ use crate::harness::{cpus, stop};
 use crate::report::baseline;
 use crate::report::block::wrapped;
 use crate::report::document::ResultRow;
-use crate::report::json::{self, JsonOutput, More};
+use crate::report::json::{self, ExtraOptions, JsonOutput};
 use crate::report::machine::Machine;
 use crate::report::terminal::{WARNING, painted, width};
 use crate::report::{Report, lines};
@@ -34,13 +34,13 @@ pub fn write_out(text: &str) -> Result<(), Failure> {
 }
 
 /// The result of a run.
-pub struct Measured {
+pub struct RunResult {
     pub machine: Machine,
     pub report: Report,
     pub noise: Noise,
 }
 
-impl Measured {
+impl RunResult {
     /// Measures, and watches the machine meanwhile. From here on Ctrl-C ends measuring, not the
     /// process.
     ///
@@ -53,7 +53,7 @@ impl Measured {
         noise::begin(&cpus);
         let report = measure();
         let noise = noise::end();
-        Ok(Measured { machine, report: report?, noise })
+        Ok(RunResult { machine, report: report?, noise })
     }
 
     /// The rows, as files have them.
@@ -84,7 +84,7 @@ impl Measured {
 ///
 /// # Errors
 /// None; [`finish`] takes functions that may fail.
-pub fn for_people(measured: &Measured) -> Result<String, Failure> {
+pub fn for_people(measured: &RunResult) -> Result<String, Failure> {
     let width = width();
     let parts = [
         wrapped(&measured.machine.to_string(), width),
@@ -102,16 +102,16 @@ pub fn for_people(measured: &Measured) -> Result<String, Failure> {
 /// # Errors
 /// When measuring or writing fails, or the user stopped it.
 pub fn finish(
-    (command, more): (&str, More),
+    (command, more): (&str, ExtraOptions),
     options: &MeasureOptions,
     measure: impl FnOnce() -> Result<Report, Failure>,
-    text: impl FnOnce(&Measured) -> Result<String, Failure>,
+    text: impl FnOnce(&RunResult) -> Result<String, Failure>,
 ) -> Result<(), Failure> {
     let baseline = options.save_baseline.as_deref().map(baseline::to_save).transpose()?;
     let files = options.json.iter().chain(&baseline);
     let outputs = files.map(|path| JsonOutput::open(path)).collect::<Result<Vec<_>, _>>()?;
     let is_stdout_for_scripts = outputs.iter().any(|output| matches!(output, JsonOutput::Stdout));
-    let measured = Measured::new(measure)?;
+    let measured = RunResult::new(measure)?;
     let figures = measured.report.rows().len();
     if let Some(signal) = stop::signal()
         && figures == 0

@@ -11,11 +11,11 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 
 use self::finish::{finish, for_people, show};
-use crate::cli::{self, Command, Parsed};
+use crate::cli::{self, CliOutcome, Command};
 use crate::failure::Failure;
 use crate::page;
 use crate::record;
-use crate::report::json::More;
+use crate::report::json::ExtraOptions;
 use crate::top;
 use crate::workloads::options::MeasureOptions;
 use crate::workloads::simulate::options::SimulateOptions;
@@ -29,8 +29,8 @@ use crate::workloads::{Effort, Settings, Workload};
 /// Why it failed; the process exits with the failure's code.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     let cli = match cli::parse(arguments)? {
-        Parsed::Text(text) => return Ok(write!(io::stdout(), "{text}")?),
-        Parsed::Run(cli) => cli,
+        CliOutcome::Text(text) => return Ok(write!(io::stdout(), "{text}")?),
+        CliOutcome::Run(cli) => cli,
     };
     match cli.command {
         None => tour::tour(cli.full),
@@ -43,7 +43,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
             let command = format!("replay {}", trace.display());
             let trace = (trace.as_path(), expand.limit());
             let measure = || replay::replay_file(trace, &zoneinfo, (&options, &variant));
-            finish((&command, More::new()), &options, measure, for_people)
+            finish((&command, ExtraOptions::new()), &options, measure, for_people)
         }
         Some(Command::Vmalloc { vmalloc, options }) => run_vmalloc(&vmalloc, &options),
         Some(Command::Simulate { workload, options }) => simulate(workload, &options),
@@ -72,7 +72,7 @@ fn bench(
     settings: &Settings,
 ) -> Result<(), Failure> {
     let command = format!("bench {}", workload.name);
-    finish((&command, More::new()), options, || workload.run(settings), for_people)
+    finish((&command, ExtraOptions::new()), options, || workload.run(settings), for_people)
 }
 
 fn run_vmalloc(vmalloc: &VmallocOptions, options: &MeasureOptions) -> Result<(), Failure> {

@@ -4,7 +4,7 @@ use super::finish::{finish, for_people};
 use crate::design::{Demand, unavailable};
 use crate::failure::Failure;
 use crate::names::{Design, list};
-use crate::report::json::More;
+use crate::report::json::ExtraOptions;
 use crate::workloads::options::MeasureOptions;
 use crate::workloads::settings::first_cpus;
 use crate::workloads::soak::Soak;
@@ -34,6 +34,6 @@ pub fn soak(given: SoakOptions) -> Result<(), Failure> {
     }
     let demand = Demand { cpus: first_cpus(options.cpus)?, variant, ..Demand::default() };
     let soak = Soak { designs, demand, time, drains_per_s, seed };
-    let more = More::from([("minutes", (soak.time.as_secs_f64() / 60.0).into())]);
+    let more = ExtraOptions::from([("minutes", (soak.time.as_secs_f64() / 60.0).into())]);
     finish(("soak", more), &options, || soak.run(), for_people)
 }

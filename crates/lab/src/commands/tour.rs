@@ -1,7 +1,7 @@
 //! The command without arguments: what a page costs here, what taking cached pages back costs, and
 //! how a recorded kernel build goes, in about a minute. The page ends with what came out.
 
-use super::finish::{Measured, show};
+use super::finish::{RunResult, show};
 use super::replay::replay_plan;
 use crate::design::variant::Variant;
 use crate::failure::Failure;
@@ -29,7 +29,7 @@ const DRAINS_PER_S: i64 = 1000;
 /// When stdout cannot be written, a workload fails, or the user stopped it.
 pub fn tour(full: bool) -> Result<(), Failure> {
     let settings = Settings::new(&MeasureOptions::default(), Effort::Short)?;
-    let measured = Measured::new(|| measure(&settings))?;
+    let measured = RunResult::new(|| measure(&settings))?;
     let signal = stop::signal();
     let figures = measured.report.rows().len();
     if let (Some(signal), 0) = (signal, figures) {
@@ -84,7 +84,7 @@ fn replayed() -> Result<Report, Failure> {
 }
 
 /// The page that the tour ends with.
-fn page(measured: &Measured, width: usize) -> String {
+fn page(measured: &RunResult, width: usize) -> String {
     let rows = measured.rows();
     let mut blocks = Vec::new();
     for (heading, table) in [

@@ -35,12 +35,12 @@ impl Column {
 
 /// A result file and where it is from.
 #[derive(Debug)]
-pub struct Named {
+pub struct NamedDocument {
     pub path: PathBuf,
     pub document: Document,
 }
 
-impl Named {
+impl NamedDocument {
     /// The file's name without `.json`: what mmtests would call a run.
     pub fn stem(&self) -> String {
         self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
@@ -71,9 +71,9 @@ pub fn by_design(rows: impl IntoIterator<Item = ResultRow>) -> Vec<Column> {
 
 /// The columns of files: of one file its designs; of several that have one design each, and the
 /// same, the files; else `FILE:DESIGN`.
-pub fn of_files(files: &[Named]) -> Vec<Column> {
+pub fn of_files(files: &[NamedDocument]) -> Vec<Column> {
     let alone = files.len() == 1;
-    let stems: Vec<String> = files.iter().map(Named::stem).collect();
+    let stems: Vec<String> = files.iter().map(NamedDocument::stem).collect();
     let names: Vec<String> = files
         .iter()
         .zip(&stems)
@@ -207,7 +207,7 @@ pub fn keep(
 mod tests {
     use super::*;
 
-    fn file(path: &str, designs: &[&str]) -> Named {
+    fn file(path: &str, designs: &[&str]) -> NamedDocument {
         let rows: Vec<_> = designs
             .iter()
             .map(|design| ResultRow { design: (*design).to_owned(), ..ResultRow::default() })
@@ -219,10 +219,10 @@ mod tests {
         )
         .unwrap();
         document.results = rows;
-        Named { path: path.into(), document }
+        NamedDocument { path: path.into(), document }
     }
 
-    fn names(files: Vec<Named>) -> Vec<String> {
+    fn names(files: Vec<NamedDocument>) -> Vec<String> {
         of_files(&files).into_iter().map(|column| column.name).collect()
     }
 
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_design_is_compared_with_itself_in_the_first_file() {
-        let of = |files: Vec<Named>| {
+        let of = |files: Vec<NamedDocument>| {
             let columns = of_files(&files);
             let bases = bases(&columns);
             let name = |at: usize| columns[at].name.clone();

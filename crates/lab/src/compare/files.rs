@@ -1,6 +1,6 @@
 //! Comparing result files.
 
-use super::columns::{self, Named};
+use super::columns::{self, NamedDocument};
 use super::options::CompareOptions;
 use super::table::Comparison;
 use super::write::written;
@@ -11,7 +11,7 @@ use crate::report::{baseline, printable};
 
 /// Files compared.
 #[derive(Debug)]
-pub struct Compared {
+pub struct ComparisonText {
     /// Text for stdout.
     pub text: String,
     /// Text for stderr: differences of the files besides their figures, and reasons to doubt them.
@@ -24,7 +24,7 @@ pub struct Compared {
 ///
 /// # Errors
 /// When a file is no result file, or they have nothing in common that could be compared.
-pub fn files(options: &CompareOptions) -> Result<Compared, Failure> {
+pub fn files(options: &CompareOptions) -> Result<ComparisonText, Failure> {
     options.measuring.refuse_for_files()?;
     let mut files =
         options.threads.iter().map(|name| threads::load(name)).collect::<Result<Vec<_>, _>>()?;
@@ -32,7 +32,7 @@ pub fn files(options: &CompareOptions) -> Result<Compared, Failure> {
         files.push(baseline_file(name)?);
     }
     for path in &options.files {
-        files.push(Named { document: Document::load(path)?, path: path.clone() });
+        files.push(NamedDocument { document: Document::load(path)?, path: path.clone() });
     }
     let mut warnings = unlike::differences(&files);
     if !options.force && !warnings.is_empty() {
@@ -53,7 +53,7 @@ pub fn files(options: &CompareOptions) -> Result<Compared, Failure> {
         ));
     }
     let comparison = Comparison::new(&columns, options.base.as_deref(), options.rule)?;
-    Ok(Compared {
+    Ok(ComparisonText {
         text: written(&comparison, &sources, options)?,
         warnings,
         worse: options.fail_above.and_then(|limit| summary::failure(&comparison, limit)),
@@ -64,9 +64,9 @@ pub fn files(options: &CompareOptions) -> Result<Compared, Failure> {
 ///
 /// # Errors
 /// When there is none.
-pub fn baseline_file(name: &str) -> Result<Named, Failure> {
+pub fn baseline_file(name: &str) -> Result<NamedDocument, Failure> {
     let document = Document::load(&baseline::saved(name)?)?;
-    Ok(Named { path: name.into(), document })
+    Ok(NamedDocument { path: name.into(), document })
 }
 
 /// One line, however much differs.
@@ -79,7 +79,7 @@ fn refusal(differences: &[String]) -> String {
 }
 
 /// The sources of printed figures.
-fn sources(files: &[Named]) -> String {
+fn sources(files: &[NamedDocument]) -> String {
     let named =
         files.iter().filter_map(|file| Some((file.path.display(), file.document.source.as_ref()?)));
     named.map(|(path, source)| format!("{path}: {}\n", printable(source))).collect()

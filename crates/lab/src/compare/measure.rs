@@ -1,8 +1,8 @@
 //! Comparing designs by measuring them now.
 
 use super::columns::{self, Column, Origin};
-use super::files::{self, Compared};
-use super::measuring::Measuring;
+use super::files::{self, ComparisonText};
+use super::measuring::MeasurementArgs;
 use super::options::CompareOptions;
 use super::summary;
 use super::table::Comparison;
@@ -71,7 +71,7 @@ impl Measurement {
 
     /// The options by which `bench` would measure the same.
     pub fn bench(&self, options: &CompareOptions) -> MeasureOptions {
-        let Measuring { quick, runs, ref json, seed, .. } = options.measuring;
+        let MeasurementArgs { quick, runs, ref json, seed, .. } = options.measuring;
         let (designs, json) = (self.designs.clone(), json.clone());
         let save_baseline = options.measuring.save_baseline.clone();
         MeasureOptions { designs, quick, runs, json, save_baseline, seed, cpus: None }
@@ -104,7 +104,7 @@ impl Measurement {
         &self,
         measured: &Report,
         options: &CompareOptions,
-    ) -> Result<Compared, Failure> {
+    ) -> Result<ComparisonText, Failure> {
         let mut columns = columns::by_design(measured.rows().into_iter().map(ResultRow::from));
         let order = self.order();
         columns.sort_by_key(|column| order.iter().position(|design| design.name() == column.name));
@@ -122,7 +122,7 @@ impl Measurement {
         }
         let text = noted(options.format, measured.notes(), written(&comparison, "", options)?);
         let worse = options.fail_above.and_then(|limit| summary::failure(&comparison, limit));
-        Ok(Compared { text, warnings: Vec::new(), worse })
+        Ok(ComparisonText { text, warnings: Vec::new(), worse })
     }
 
     /// The order of the columns.

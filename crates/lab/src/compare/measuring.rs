@@ -14,7 +14,7 @@ use crate::workloads::options::{BenchOptions, FillOptions};
 /// Options of the measurement.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Without FILE: measuring")]
-pub struct Measuring {
+pub struct MeasurementArgs {
     /// Shorter windows and smaller workloads: quick, but too noisy to judge by
     #[arg(long, conflicts_with_all = ["files", "threads"])]
     pub quick: bool,
@@ -47,7 +47,7 @@ pub struct Measuring {
     pub variant: Variant,
 }
 
-impl Measuring {
+impl MeasurementArgs {
     /// Refuses options of measurements where results are read from files. (clap refuses the other
     /// options.)
     ///

@@ -44,7 +44,7 @@ mod unlike;
 mod welch;
 mod write;
 
-pub use columns::{Named, of_files as columns_of};
+pub use columns::{NamedDocument, of_files as columns_of};
 pub use files::files;
 pub use measure::Measurement;
 pub use options::CompareOptions;

@@ -1,6 +1,6 @@
 //! Reasons to doubt a file's figures.
 
-use super::columns::Named;
+use super::columns::NamedDocument;
 use crate::harness::samples::{ROUNDS_TO_JUDGE, quartiles};
 use crate::report::document::ResultRow;
 
@@ -11,11 +11,11 @@ const FAR_OUT: f64 = 3.0;
 const OUTLIERS_PERCENT: f64 = 5.0;
 
 /// Reasons to doubt each file, a line each.
-pub fn doubts(files: &[Named]) -> Vec<String> {
+pub fn doubts(files: &[NamedDocument]) -> Vec<String> {
     files.iter().flat_map(of_file).collect()
 }
 
-fn of_file(file: &Named) -> Vec<String> {
+fn of_file(file: &NamedDocument) -> Vec<String> {
     let name = file.path.display();
     let document = &file.document;
     let mut doubts: Vec<String> =

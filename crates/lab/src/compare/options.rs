@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::measuring::Measuring;
+use super::measuring::MeasurementArgs;
 use super::rule::Rule;
 use super::stats::Stat;
 use crate::report::baseline;
@@ -54,7 +54,7 @@ pub struct CompareOptions {
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub fail_above: Option<f64>,
     #[command(flatten)]
-    pub measuring: Measuring,
+    pub measuring: MeasurementArgs,
 }
 
 /// `5` or `5%`.

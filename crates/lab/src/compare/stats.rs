@@ -4,7 +4,7 @@ use statrs::statistics::Statistics;
 
 use crate::harness::samples;
 use crate::report::better::Better;
-use crate::report::document::Printed;
+use crate::report::document::TableLine;
 
 /// Share of samples that `BAmean-95` keeps, in percent.
 const BEST_PERCENT: usize = 95;
@@ -89,8 +89,8 @@ impl Figures {
     }
 
     /// Statistics that a source printed.
-    pub fn of_printed(printed: &Printed) -> Self {
-        let Printed { min, mean, stddev, max, .. } = *printed;
+    pub fn of_printed(printed: &TableLine) -> Self {
+        let TableLine { min, mean, stddev, max, .. } = *printed;
         Figures { n: 0, amean: None, min, mean, stddev, max, bamean: None, median: None }
     }
 

@@ -164,12 +164,12 @@ pub fn failure(comparison: &Comparison, limit_percent: f64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::columns::{Named, of_files};
+    use crate::compare::columns::{NamedDocument, of_files};
     use crate::compare::rule::Rule;
     use crate::report::document::Document;
 
     /// Runs of one program each: a design's samples, and those of a bound.
-    fn run(path: &str, depot: f64, bound: f64) -> Named {
+    fn run(path: &str, depot: f64, bound: f64) -> NamedDocument {
         let samples = |ns: f64| -> Vec<f64> {
             (0..31).map(|n| ns * (1.0 + f64::from(n % 7) / 10_000.0)).collect()
         };
@@ -181,10 +181,10 @@ mod tests {
         };
         let rows = [row("depot", depot), row("floor-tls", bound)];
         let text = serde_json::json!({"schema": 1, "results": rows}).to_string();
-        Named { path: path.into(), document: Document::parse(&text, path).unwrap() }
+        NamedDocument { path: path.into(), document: Document::parse(&text, path).unwrap() }
     }
 
-    fn compared(files: &[Named]) -> (Finding, String) {
+    fn compared(files: &[NamedDocument]) -> (Finding, String) {
         let comparison = Comparison::new(&of_files(files), None, Rule::Ours).unwrap();
         let depot = comparison.columns.iter().position(|name| name == "b:depot");
         let cell = comparison.lines[0].cells[depot.unwrap()].as_ref().unwrap();

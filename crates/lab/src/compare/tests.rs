@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::columns::{self, Named};
+use super::columns::{self, NamedDocument};
 use super::metric;
 use super::rule::Rule;
 use super::stats::Stat;
@@ -83,7 +83,7 @@ fn percentages_of_the_threads_follow_from_their_columns() {
 #[test]
 fn stars_of_the_threads_are_shown_as_printed() {
     for path in files() {
-        let named = Named { document: Document::load(&path).unwrap(), path: path.clone() };
+        let named = NamedDocument { document: Document::load(&path).unwrap(), path: path.clone() };
         let columns = columns::of_files(&[named]);
         if columns.len() < 2 {
             continue;

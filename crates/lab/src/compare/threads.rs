@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::columns::Named;
+use super::columns::NamedDocument;
 use crate::failure::Failure;
 use crate::report::document::Document;
 
@@ -37,13 +37,13 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 ///
 /// # Errors
 /// Lists the names there are.
-pub fn load(name: &str) -> Result<Named, Failure> {
+pub fn load(name: &str) -> Result<NamedDocument, Failure> {
     let text =
         TABLES.iter().find(|table| table.0 == name).map(|table| table.1).ok_or_else(|| {
             let there = names().collect::<Vec<_>>().join(", ");
             Failure::Usage(format!("no thread has a table {name}; there are {there}"))
         })?;
-    Ok(Named { path: PathBuf::from(name), document: Document::parse(text, name)? })
+    Ok(NamedDocument { path: PathBuf::from(name), document: Document::parse(text, name)? })
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::columns::Named;
+use super::columns::NamedDocument;
 use crate::report::document::{Document, ResultRow};
 
 /// The differences between the first file and each other one, in words.
-pub fn differences(files: &[Named]) -> Vec<String> {
+pub fn differences(files: &[NamedDocument]) -> Vec<String> {
     let Some((first, others)) = files.split_first() else { return Vec::new() };
     let mut found = Vec::new();
     for other in others {
@@ -56,11 +56,11 @@ fn units(rows: &[ResultRow]) -> BTreeMap<&str, &str> {
 mod tests {
     use super::*;
 
-    fn file(path: &str, from: &str, to: &str) -> Named {
+    fn file(path: &str, from: &str, to: &str) -> NamedDocument {
         let text = r#"{"schema":1,"machine":{"cpu":"A","cpus":2},"command":"bench hot","seed":1,
             "results":[{"workload":"hot","design":"depot","metric":"pair_ns","unit":"ns",
                 "cpus":1,"samples":[1]}]}"#;
-        Named {
+        NamedDocument {
             path: path.into(),
             document: Document::parse(&text.replacen(from, to, 1), path).unwrap(),
         }

@@ -6,7 +6,7 @@ use crate::report::better::{Better, better};
 use crate::report::document::ResultRow;
 
 /// The words for the figures of a workload.
-struct Said {
+struct CostWords {
     workload: &'static str,
     metric: &'static str,
     params: Params<'static>,
@@ -14,76 +14,76 @@ struct Said {
     what: &'static str,
 }
 
-const SAID: &[Said] = &[
-    Said {
+const SAID: &[CostWords] = &[
+    CostWords {
         workload: "hot",
         metric: "pair_ns",
         params: &[],
         what: "A page allocated and freed costs",
     },
-    Said {
+    CostWords {
         workload: "pagealloc",
         metric: "total_ns",
         params: &[("order", 0), ("batch", 512)],
         what: "Of 512 pages allocated and then freed, each costs",
     },
-    Said {
+    CostWords {
         workload: "producer-consumer",
         metric: "frame_ns",
         params: &[],
         what: "A page allocated on one CPU and freed on another costs",
     },
-    Said { workload: "touch", metric: "touches_per_s", params: &[], what: "Pages touched:" },
-    Said { workload: "pft", metric: "fault_ns", params: &[], what: "A page fault costs" },
-    Said {
+    CostWords { workload: "touch", metric: "touches_per_s", params: &[], what: "Pages touched:" },
+    CostWords { workload: "pft", metric: "fault_ns", params: &[], what: "A page fault costs" },
+    CostWords {
         workload: "ring-stream",
         metric: "mib_per_s",
         params: &[("message_bytes", 16 << 10)],
         what: "Data sent:",
     },
-    Said {
+    CostWords {
         workload: "netperf",
         metric: "udp_stream_mib_per_s",
         params: &[],
         what: "Data sent by UDP:",
     },
-    Said {
+    CostWords {
         workload: "replay-build",
         metric: "elapsed_s",
         params: &[("recorded_speed", 0)],
         what: "The page events of the build take",
     },
-    Said {
+    CostWords {
         workload: "process-magazines",
         metric: "op_ns",
         params: &[("drains_per_s", 0)],
         what: "An allocation or a free of a process that allocates much costs",
     },
-    Said {
+    CostWords {
         workload: "fragmentation",
         metric: "realloc_ns",
         params: &[],
         what: "A frame freed and another allocated cost",
     },
-    Said {
+    CostWords {
         workload: "mixed",
         metric: "op_ns",
         params: &[],
         what: "An allocation or a free of mixed memory costs",
     },
-    Said {
+    CostWords {
         workload: "mass-exit",
         metric: "exit_ns",
         params: &[],
         what: "A page freed as all processes exit costs",
     },
-    Said {
+    CostWords {
         workload: "purger",
         metric: "page_ns",
         params: &[],
         what: "A page that another thread frees costs",
     },
-    Said {
+    CostWords {
         workload: "soak",
         metric: "pages",
         params: &[],

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use pagedepot::{CpuId, Mobility, Mode, Mover, Order, Pfn};
-use pagedepot_designs::{Counts, Drained, FreeMap};
+use pagedepot_designs::{Counts, DrainResult, FreeMap};
 
 use super::block::Block;
 use super::demand::Demand;
@@ -99,7 +99,7 @@ pub trait Allocator: Send + Sync + Sized + 'static {
 
     /// Takes back what a CPU caches, or with `None` what all CPUs cache. Returns what the drain
     /// did; `None` from designs that do not tell.
-    fn drain(&self, _cpu: Option<CpuId>, _mode: Mode) -> Option<Drained> {
+    fn drain(&self, _cpu: Option<CpuId>, _mode: Mode) -> Option<DrainResult> {
         None
     }
 

@@ -1,7 +1,7 @@
 //! Whether a design can run on this machine, in this build.
 
 use pagedepot_rseq::RseqMissing;
-use pagedepot_rseq::membarrier::Unfenced;
+use pagedepot_rseq::membarrier::FenceMissing;
 
 use crate::names::Design;
 
@@ -25,7 +25,7 @@ pub fn unavailable(design: Design) -> Option<String> {
         ));
     }
     if Design::WITH_FENCES.contains(&design) {
-        return Unfenced::find().map(|why| {
+        return FenceMissing::find().map(|why| {
             format!("design {design} needs to fence sequences, but {why}; or leave it out")
         });
     }

@@ -10,7 +10,7 @@ use pagedepot::{
     Compaction, CpuId, Evacuation, Flags, Mobility, Mode, Mover, Order, Pfn, Scope, ZoneId,
 };
 use pagedepot_designs::{
-    AsBacking, Buddy, Counts, Drained, FreeMap, GIB_LOG2, Setup, Store as _, Volume,
+    AsBacking, Buddy, Counts, DrainResult, FreeMap, GIB_LOG2, Setup, Store as _, Volume,
 };
 use pagedepot_linux::{Depot, Handover};
 
@@ -151,7 +151,7 @@ impl<const CACHED: bool, const HEALS: bool> Allocator for DepotAllocator<CACHED,
         self.depot.raw().address(block)
     }
 
-    fn drain(&self, cpu: Option<CpuId>, mode: Mode) -> Option<Drained> {
+    fn drain(&self, cpu: Option<CpuId>, mode: Mode) -> Option<DrainResult> {
         let scope = cpu.map_or(Scope::ALL, Scope::cpu);
         let mut pending_pages = 0;
         let done = match mode {
@@ -165,7 +165,7 @@ impl<const CACHED: bool, const HEALS: bool> Allocator for DepotAllocator<CACHED,
         };
         self.drained.drains.fetch_add(1, Ordering::Relaxed);
         self.drained.fences.fetch_add(done.fences, Ordering::Relaxed);
-        let mut drained = Drained::default();
+        let mut drained = DrainResult::default();
         drained.taken_pages = done.taken_pages;
         drained.left_pages = done.left_pages + done.in_flight_pages;
         drained.pending_pages = pending_pages;

@@ -108,15 +108,16 @@ macro_rules! by_allocator {
         }
     }};
     (paged $design:expr, $store:expr, type $allocator:ident => $use:expr, _ => $else:expr) => {{
-        use $crate::design::dispatch::Owned;
+        use $crate::design::dispatch::OwnStore;
         match $design {
             $crate::names::Design::Depot => {
                 type $allocator = $crate::design::depot::DepotAllocator;
                 $use
             }
             design => $crate::design::dispatch::by_thread_design!(
-                design, $store, Owned, type WithDesignCache => {
-                    type $allocator = $crate::design::page_cache::ThreadAllocator<WithDesignCache>;
+                design, $store, OwnStore, type WithDesignCache => {
+                    use $crate::design::page_cache::ProposalAllocator;
+                    type $allocator = ProposalAllocator<WithDesignCache>;
                     $use
                 }, _ => $else
             ),
@@ -184,7 +185,7 @@ use crate::failure::Failure;
 use crate::names::Design;
 
 /// A store that its design owns, where designs of replays share theirs in an `Arc`.
-pub type Owned<S> = S;
+pub type OwnStore<S> = S;
 
 /// Whether a design can be made for a demand.
 ///

@@ -6,7 +6,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagedepot::{CpuId, Mode};
-use pagedepot_designs::Drained;
+use pagedepot_designs::DrainResult;
 
 use super::allocator::Allocator;
 use super::demand::Demand;
@@ -99,8 +99,8 @@ impl Allocator for FloorSpin {
         });
     }
 
-    fn drain(&self, cpu: Option<CpuId>, _mode: Mode) -> Option<Drained> {
-        let mut drained = Drained::default();
+    fn drain(&self, cpu: Option<CpuId>, _mode: Mode) -> Option<DrainResult> {
+        let mut drained = DrainResult::default();
         let stacks = match cpu {
             Some(cpu) => &self.stacks[cpu.index()..][..1],
             None => &self.stacks,

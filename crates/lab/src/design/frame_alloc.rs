@@ -10,7 +10,7 @@ use frame_alloc::{
 };
 
 use pagedepot::Mode;
-use pagedepot_designs::Drained;
+use pagedepot_designs::DrainResult;
 
 use super::allocator::Allocator;
 use super::demand::{Demand, PAGE_BYTES};
@@ -106,7 +106,7 @@ impl Allocator for FrameAlloc {
     }
 
     /// All CPUs' magazines and the shared depot, by their locks.
-    fn drain(&self, _cpu: Option<pagedepot::CpuId>, _mode: Mode) -> Option<Drained> {
+    fn drain(&self, _cpu: Option<pagedepot::CpuId>, _mode: Mode) -> Option<DrainResult> {
         self.allocator.flush();
         None
     }

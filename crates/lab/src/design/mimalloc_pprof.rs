@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 use pagedepot::{CpuId, Mode};
-use pagedepot_designs::Drained;
+use pagedepot_designs::DrainResult;
 
 use super::allocator::Allocator;
 use super::demand::{Demand, PAGE_BYTES};
@@ -95,11 +95,11 @@ impl Allocator for MimallocPprof {
     }
 
     /// The heaps of all threads: there is no drain of one CPU. Pages go to the system.
-    fn drain(&self, _cpu: Option<CpuId>, _mode: Mode) -> Option<Drained> {
+    fn drain(&self, _cpu: Option<CpuId>, _mode: Mode) -> Option<DrainResult> {
         let (mut bytes, mut pending) = (0, 0);
         // SAFETY: both are this function's.
         unsafe { (self.0.purge)(&raw mut bytes, &raw mut pending) };
-        let mut drained = Drained::default();
+        let mut drained = DrainResult::default();
         drained.taken_pages = bytes / PAGE_BYTES as u64;
         drained.busy_cpus = pending;
         Some(drained)

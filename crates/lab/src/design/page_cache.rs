@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn};
-use pagedepot_designs::{Counts, Drained, FreeMap, Scope, Setup, SetupError};
+use pagedepot_designs::{Counts, DrainResult, FreeMap, Scope, Setup, SetupError};
 
 use super::allocator::{Allocator, free_gathered, nothing_held, order};
 use super::demand::{Demand, PAGE_BYTES};
@@ -19,7 +19,7 @@ use crate::harness::cpus;
 use crate::names::Design;
 
 /// A design and memory for its pages.
-pub struct ThreadAllocator<C> {
+pub struct ProposalAllocator<C> {
     cache: C,
     memory: Arc<Pool>,
 }
@@ -32,7 +32,7 @@ fn here() -> Here {
     Here::task(cpus::pinned_to())
 }
 
-impl<C: ThreadDesign<Store: FromSetup>> Allocator for ThreadAllocator<C> {
+impl<C: ThreadDesign<Store: FromSetup>> Allocator for ProposalAllocator<C> {
     const DESIGN: Design = C::DESIGN;
     const DRAINS: &'static [Mode] = &[Mode::Quiet];
     type Block = Pfn;
@@ -47,7 +47,7 @@ impl<C: ThreadDesign<Store: FromSetup>> Allocator for ThreadAllocator<C> {
         let memory = demand.memory.pool(pages as usize * PAGE_BYTES, ALIGN_BYTES)?;
         let cpu = demand.cpus.first().copied().unwrap_or(CpuId::new(0));
         let store = C::Store::from_setup(&setup).map_err(failed)?;
-        Ok(ThreadAllocator {
+        Ok(ProposalAllocator {
             cache: C::over(store, &demand.variant.making(cpu)).map_err(failed)?,
             memory,
         })
@@ -105,7 +105,7 @@ impl<C: ThreadDesign<Store: FromSetup>> Allocator for ThreadAllocator<C> {
         self.memory.at(block.index() * PAGE_BYTES)
     }
 
-    fn drain(&self, cpu: Option<CpuId>, mode: Mode) -> Option<Drained> {
+    fn drain(&self, cpu: Option<CpuId>, mode: Mode) -> Option<DrainResult> {
         Some(self.cache.drain(cpu.map_or(Scope::ALL, Scope::cpu), mode))
     }
 

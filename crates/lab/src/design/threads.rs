@@ -16,7 +16,7 @@ use crate::names::Design;
 
 /// The parameters of a design, besides its store.
 #[derive(Clone, Copy, Debug)]
-pub struct Making {
+pub struct DesignParameters {
     /// The exclusion among owners.
     pub entry: Entry,
     /// The thread that executes a drain of `local`, `nohz-conditional` and `qpw`.
@@ -26,7 +26,7 @@ pub struct Making {
     /// Whether `nohz-conditional` takes the machine for one with isolated CPUs.
     pub isolated: bool,
     /// The CPUs whose lock is a spinlock, of `qpw`.
-    pub spinning: Spinning,
+    pub spinning: SpinningCpus,
     /// The way in which `spin`'s owners take their lock.
     pub lock: LockMode,
     /// The way in which `rcu` waits for the users of old lists.
@@ -37,7 +37,7 @@ pub struct Making {
 
 /// The CPUs whose lock is a spinlock, of `qpw`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spinning {
+pub enum SpinningCpus {
     /// No CPU's lock is a spinlock.
     None,
     /// The machine's isolated CPUs or, where it has none, all.
@@ -46,13 +46,13 @@ pub enum Spinning {
     All,
 }
 
-impl Spinning {
+impl SpinningCpus {
     fn includes(self) -> impl Fn(CpuId) -> bool {
-        let isolated = if self == Spinning::Isolated { isolated_cpus() } else { CpuSet::new() };
+        let isolated = if self == SpinningCpus::Isolated { isolated_cpus() } else { CpuSet::new() };
         move |cpu| match self {
-            Spinning::None => false,
-            Spinning::Isolated => isolated.is_empty() || isolated.contains(cpu),
-            Spinning::All => true,
+            SpinningCpus::None => false,
+            SpinningCpus::Isolated => isolated.is_empty() || isolated.contains(cpu),
+            SpinningCpus::All => true,
         }
     }
 }
@@ -69,7 +69,7 @@ pub trait ThreadDesign: PageCache + Send + Sized + 'static {
     ///
     /// # Errors
     /// When the store does not suit it.
-    fn over(store: Self::Store, making: &Making) -> Result<Self, SetupError>;
+    fn over(store: Self::Store, making: &DesignParameters) -> Result<Self, SetupError>;
 }
 
 macro_rules! thread_designs {
@@ -78,7 +78,7 @@ macro_rules! thread_designs {
             const DESIGN: Design = Design::$design;
             type Store = S;
 
-            fn over($store: S, $making: &Making) -> Result<Self, SetupError> {
+            fn over($store: S, $making: &DesignParameters) -> Result<Self, SetupError> {
                 $made
             }
         }

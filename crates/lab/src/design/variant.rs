@@ -7,7 +7,7 @@ use pagedepot_designs::{
     MagazineOptions, Policy, cache_slice_pages, has_nohz_full,
 };
 
-use super::threads::{Making, Spinning};
+use super::threads::{DesignParameters, SpinningCpus};
 use crate::args;
 use crate::names::{Design, joined, list};
 use crate::report::rows::Params;
@@ -231,11 +231,11 @@ impl Variant {
         self.isolated.map_or_else(has_nohz_full, |isolated| isolated == Switch::Yes)
     }
 
-    fn spinning(&self) -> Spinning {
+    fn spinning(&self) -> SpinningCpus {
         match self.isolated {
-            None => Spinning::Isolated,
-            Some(Switch::No) => Spinning::None,
-            Some(Switch::Yes) => Spinning::All,
+            None => SpinningCpus::Isolated,
+            Some(Switch::No) => SpinningCpus::None,
+            Some(Switch::Yes) => SpinningCpus::All,
         }
     }
 
@@ -246,9 +246,9 @@ impl Variant {
 
     /// The parameters of a thread's design whose owners are threads on their CPUs, on the machine
     /// of `cpu`.
-    pub fn making(&self, cpu: CpuId) -> Making {
+    pub fn making(&self, cpu: CpuId) -> DesignParameters {
         let default = Policy::default();
-        Making {
+        DesignParameters {
             entry: Entry::OnCpu,
             drain: self.local_drain(),
             policy: Policy {
@@ -265,15 +265,15 @@ impl Variant {
 
     /// The parameters of a thread's design whose owners one thread acts as, in turn: owners execute
     /// drains, and nothing depends on this machine.
-    pub fn making_for_one_thread(&self) -> Making {
-        Making {
+    pub fn making_for_one_thread(&self) -> DesignParameters {
+        DesignParameters {
             entry: Entry::Pretend,
             drain: LocalDrain::Owner,
             policy: self.policy(),
             isolated: self.isolated == Some(Switch::Yes),
             // Nothing depends on this machine.
             spinning: match self.spinning() {
-                Spinning::Isolated => Spinning::All,
+                SpinningCpus::Isolated => SpinningCpus::All,
                 chosen => chosen,
             },
             lock: self.lock_mode(),

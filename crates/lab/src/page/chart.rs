@@ -16,7 +16,7 @@ use super::style::{Drawing, INK, LINES, PAPER, RULE, WIDTH};
 
 /// A plot, drawn.
 #[derive(Clone, Debug)]
-pub struct Drawn {
+pub struct ChartImage {
     pub svg: String,
     pub png: Vec<u8>,
 }
@@ -31,7 +31,7 @@ const SQUARE: u32 = 11;
 ///
 /// # Errors
 /// What plotters says.
-pub fn draw(plot: &Plot) -> Result<Drawn, String> {
+pub fn draw(plot: &Plot) -> Result<ChartImage, String> {
     fonts();
     let size = match &plot.form {
         Form::Lines { .. } => (WIDTH, HEIGHT),
@@ -56,7 +56,7 @@ pub fn draw(plot: &Plot) -> Result<Drawn, String> {
         image::ImageOutputFormat::Png,
     )
     .map_err(|e| e.to_string())?;
-    Ok(Drawn { svg, png: png.into_inner() })
+    Ok(ChartImage { svg, png: png.into_inner() })
 }
 
 /// The font is the command's own: plots look alike wherever they are drawn.

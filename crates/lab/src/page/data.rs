@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::compare::Named;
+use crate::compare::NamedDocument;
 use crate::harness::samples::{median, quartiles};
 use crate::report::better::{Better, better};
 use crate::report::document::ResultRow;
@@ -62,7 +62,7 @@ const SCALES: [(&str, &str); 6] = [
 const LINES_MAX: usize = 10;
 
 /// All plots of the files, in the order of their rows.
-pub fn plots(files: &[Named]) -> Vec<Plot> {
+pub fn plots(files: &[NamedDocument]) -> Vec<Plot> {
     let mut plots = Vec::new();
     for file in files {
         let prefix = if files.len() > 1 { format!("{}: ", file.stem()) } else { String::new() };
@@ -201,7 +201,7 @@ fn varies_within_a_design(rows: &[&ResultRow], param: &str) -> bool {
 }
 
 /// A plot for each metric that the file has over time, a line per design.
-fn over_time(file: &Named) -> Vec<Plot> {
+fn over_time(file: &NamedDocument) -> Vec<Plot> {
     let mut plots: Vec<Plot> = Vec::new();
     for series in &file.document.series {
         let title = format!("{} {} over {}", series.workload, series.metric, series.over);
@@ -225,9 +225,12 @@ mod tests {
     use super::*;
     use crate::report::document::Document;
 
-    fn named(results: &str, more: &str) -> Vec<Named> {
+    fn named(results: &str, more: &str) -> Vec<NamedDocument> {
         let text = format!(r#"{{"schema":1,"results":[{results}]{more}}}"#);
-        vec![Named { path: "a.json".into(), document: Document::parse(&text, "a").unwrap() }]
+        vec![NamedDocument {
+            path: "a.json".into(),
+            document: Document::parse(&text, "a").unwrap(),
+        }]
     }
 
     fn row(design: &str, unit: &str, cpus: u32, params: &str, samples: &str) -> String {

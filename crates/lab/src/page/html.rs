@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
 
-use super::chart::Drawn;
+use super::chart::ChartImage;
 use super::data::{Form, Plot};
 use super::style::{CSS, for_page};
-use crate::compare::{Comparison, Finding, Named, Stat, TableLine, changed, span};
+use crate::compare::{Comparison, Finding, NamedDocument, Stat, TableLine, changed, span};
 use crate::conclusion;
 use crate::harness::samples::quartiles;
 use crate::report::document::{Document, ResultRow};
@@ -19,7 +19,11 @@ use crate::report::{counted, printable};
 const FIGURES: [&str; 7] = ["design", "metric", "CPUs", "params", "median", "quartiles", "n"];
 
 /// The whole page.
-pub fn page(files: &[Named], plots: &[(&Plot, &Drawn)], comparison: Option<&Comparison>) -> String {
+pub fn page(
+    files: &[NamedDocument],
+    plots: &[(&Plot, &ChartImage)],
+    comparison: Option<&Comparison>,
+) -> String {
     let title = "pagedepot: results";
     let comparison = comparison.filter(|comparison| !compared_columns(comparison).is_empty());
     let stylesheet = PreEscaped(CSS);
@@ -69,13 +73,13 @@ pub fn page(files: &[Named], plots: &[(&Plot, &Drawn)], comparison: Option<&Comp
 }
 
 /// The contents of a file, and the file's name, which tells it from another of the same.
-fn title_of(file: &Named) -> String {
+fn title_of(file: &NamedDocument) -> String {
     let command = printable(&file.document.command);
     let name = printable(&file.stem());
     if command.is_empty() { name } else { format!("{command} ({name})") }
 }
 
-fn in_short(files: &[Named]) -> Markup {
+fn in_short(files: &[NamedDocument]) -> Markup {
     html! {
         section id="short" {
             h2 { "In short" }
@@ -176,7 +180,7 @@ fn difference(comparison: &Comparison, line: &TableLine, column: usize) -> Marku
     }
 }
 
-fn figures(plots: &[(&Plot, &Drawn)]) -> Markup {
+fn figures(plots: &[(&Plot, &ChartImage)]) -> Markup {
     html! {
         section id="plots" {
             h2 { "Plots" }
@@ -249,7 +253,7 @@ fn uri(kind: &str, bytes: &[u8]) -> String {
     format!("data:{kind};base64,{}", base64::engine::general_purpose::STANDARD.encode(bytes))
 }
 
-fn tables(file: &Named) -> Markup {
+fn tables(file: &NamedDocument) -> Markup {
     let mut workloads: Vec<&str> = Vec::new();
     for row in &file.document.results {
         if !workloads.contains(&row.workload.as_str()) {
@@ -292,7 +296,7 @@ fn table_row(row: &ResultRow) -> Markup {
     }
 }
 
-fn made(file: &Named) -> Markup {
+fn made(file: &NamedDocument) -> Markup {
     let Document { machine, command, seed, settings, source, noise, .. } = &file.document;
     html! {
         h3 { (printable(&file.path.display().to_string())) }
@@ -322,8 +326,8 @@ fn of_machine(machine: &BTreeMap<String, Value>) -> Markup {
 mod tests {
     use super::*;
 
-    fn file(text: &str) -> Named {
-        Named { path: "x.json".into(), document: Document::parse(text, "x").unwrap() }
+    fn file(text: &str) -> NamedDocument {
+        NamedDocument { path: "x.json".into(), document: Document::parse(text, "x").unwrap() }
     }
 
     #[test]
@@ -343,12 +347,12 @@ mod tests {
                     "design":"{design}","metric":"m_ns","unit":"ns","cpus":1,"samples":[1,2]}}]}}"#
             )
         };
-        let compared = |files: &[Named]| {
+        let compared = |files: &[NamedDocument]| {
             Comparison::new(&crate::compare::columns_of(files), None, crate::compare::Rule::Ours)
                 .ok()
         };
         let alone = [file(&text("depot", "hot"))];
-        let of = |files: &[Named]| page(files, &[], compared(files).as_ref());
+        let of = |files: &[NamedDocument]| page(files, &[], compared(files).as_ref());
         let one = of(&alone);
         assert!(compared(&alone).is_some() && !one.contains("Compared"), "{one}");
         assert!(one.contains("<summary>hot (1 figure)"), "{one}");
@@ -366,7 +370,7 @@ mod tests {
               "samples":[2,3]}]}"#;
         let files = [file(text)];
         let plots = super::super::data::plots(&files);
-        let drawn: Vec<Drawn> =
+        let drawn: Vec<ChartImage> =
             plots.iter().map(|plot| super::super::chart::draw(plot).unwrap()).collect();
         let page = page(&files, &plots.iter().zip(&drawn).collect::<Vec<_>>(), None);
         for outside in ["src=\"http", "href=\"http", "url(", "@import", "<script"] {

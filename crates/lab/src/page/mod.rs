@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use self::chart::Drawn;
+use self::chart::ChartImage;
 use self::data::Plot;
-use crate::compare::{Comparison, Named, columns_of};
+use crate::compare::{Comparison, NamedDocument, columns_of};
 use crate::failure::Failure;
 use crate::report::counted;
 use crate::report::document::Document;
@@ -42,10 +42,10 @@ pub struct PageOptions {
 /// # Errors
 /// When a file is no result file, or the page or a plot cannot be written.
 pub fn write(options: &PageOptions) -> Result<String, Failure> {
-    let files: Vec<Named> = options
+    let files: Vec<NamedDocument> = options
         .files
         .iter()
-        .map(|path| Ok(Named { path: path.clone(), document: Document::load(path)? }))
+        .map(|path| Ok(NamedDocument { path: path.clone(), document: Document::load(path)? }))
         .collect::<Result<_, Failure>>()?;
     let plots = data::plots(&files);
     let mut drawn = Vec::new();
@@ -60,7 +60,7 @@ pub fn write(options: &PageOptions) -> Result<String, Failure> {
     }
     // What files have in common, side by side; one file alone has its designs.
     let comparison = Comparison::new(&columns_of(&files), None, crate::compare::Rule::Ours).ok();
-    let pairs: Vec<(&Plot, &Drawn)> = plots.iter().zip(&drawn).collect();
+    let pairs: Vec<(&Plot, &ChartImage)> = plots.iter().zip(&drawn).collect();
     let text = html::page(&files, &pairs, comparison.as_ref());
     fs::write(&options.output, &text).map_err(|e| unwritten(&options.output, &e))?;
     let kib = text.len().div_ceil(1024);
@@ -76,7 +76,7 @@ fn name(nth: usize, plot: &Plot) -> String {
     format!("{:02}-{}", nth + 1, title.trim_matches('-'))
 }
 
-fn save(folder: &Path, name: &str, drawn: &Drawn) -> Result<(), Failure> {
+fn save(folder: &Path, name: &str, drawn: &ChartImage) -> Result<(), Failure> {
     fs::create_dir_all(folder).map_err(|e| unwritten(folder, &e))?;
     for (ending, contents) in [("svg", drawn.svg.as_bytes()), ("png", &drawn.png[..])] {
         let path = folder.join(format!("{name}.{ending}"));

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::files;
 use super::options::{RecordOptions, Recorder};
-use super::text::Kept;
+use super::text::KeptCounts;
 use super::window::Window;
 use crate::failure::Failure;
 use crate::harness::cpus;
@@ -43,7 +43,7 @@ impl<'a> Recording<'a> {
         options: &'a RecordOptions,
         recorder: Recorder,
         window: &Window,
-        kept: &Kept,
+        kept: &KeptCounts,
     ) -> Self {
         Recording {
             schema: 1,

@@ -11,7 +11,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use super::files::Files;
 use super::options::RecordOptions;
 use super::signals::{self, Signals};
-use super::text::{self, Kept};
+use super::text::{self, KeptCounts};
 use super::window::{Inside, Window};
 use crate::failure::Failure;
 
@@ -23,7 +23,7 @@ pub fn record(
     options: &RecordOptions,
     events: &[&str],
     (files, signals): (&Files, &Signals),
-) -> Result<(Window, Kept), Failure> {
+) -> Result<(Window, KeptCounts), Failure> {
     let own = std::env::current_exe()
         .map_err(|e| Failure::Run(format!("cannot find this command: {e}")))?;
     // The command's stderr goes to the user; perf's stderr is read here.
@@ -78,7 +78,7 @@ fn complaint(said: &str) -> Option<String> {
 }
 
 /// Turns perf's data into text.
-fn script(files: &Files, (window, signals): (&Window, &Signals)) -> Result<Kept, Failure> {
+fn script(files: &Files, (window, signals): (&Window, &Signals)) -> Result<KeptCounts, Failure> {
     let mut perf = Command::new("perf");
     perf.args([
         "script",

@@ -4,7 +4,7 @@ use super::files::Files;
 use super::machine::Recording;
 use super::options::{RecordOptions, Recorder};
 use super::signals::Signals;
-use super::text::Kept;
+use super::text::KeptCounts;
 use super::window::Window;
 use super::{perf, permission, tracefs};
 use crate::failure::Failure;
@@ -24,7 +24,7 @@ const EVENTS: [(&str, bool); 9] = [
 ];
 
 /// The result of a recording.
-pub struct Recorded {
+pub struct RecordingResult {
     /// The summary for people.
     pub text: String,
     /// The command's exit code, or 128 and the signal that ended it.
@@ -35,7 +35,7 @@ pub struct Recorded {
 ///
 /// # Errors
 /// When permissions are missing, the command cannot be started, or files cannot be written.
-pub fn record(options: &RecordOptions) -> Result<Recorded, Failure> {
+pub fn record(options: &RecordOptions) -> Result<RecordingResult, Failure> {
     let signals = Signals::block()?;
     let files = Files::new(&options.output, options.force)?;
     let recorder = permission::choose(options.with)?;
@@ -59,10 +59,10 @@ pub fn record(options: &RecordOptions) -> Result<Recorded, Failure> {
         "{}\n{files}\nreplay with: pagedepot replay {trace} --design spin\n",
         summary(recorder, &window, &kept)
     );
-    Ok(Recorded { text, exit_code: window.exit_code() })
+    Ok(RecordingResult { text, exit_code: window.exit_code() })
 }
 
-fn summary(recorder: Recorder, window: &Window, kept: &Kept) -> String {
+fn summary(recorder: Recorder, window: &Window, kept: &KeptCounts) -> String {
     let lost = match kept.lost {
         0 => "no samples lost".to_owned(),
         lost => format!("{lost} SAMPLES LOST: record again with a larger --buffer"),

@@ -11,7 +11,7 @@ use pagedepot_trace::{Event, Line, parse_line};
 
 /// Numbers of events kept.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Kept {
+pub struct KeptCounts {
     pub events: u64,
     /// Allocations and frees among them.
     pub page_events: u64,
@@ -27,8 +27,8 @@ pub fn keep(
     text: impl Read,
     out: impl Write,
     (window, signals): (&Window, &Signals),
-) -> Result<Kept, Failure> {
-    let (line, kept) = (Vec::new(), Kept::default());
+) -> Result<KeptCounts, Failure> {
+    let (line, kept) = (Vec::new(), KeptCounts::default());
     let mut lines =
         KeptLines { text: BufReader::new(text), window, signals, line, at: 0, kept, error: None };
     let mut out = Out { out, error: None };
@@ -68,7 +68,7 @@ struct KeptLines<'w, R> {
     line: Vec<u8>,
     /// Bytes of the line that were returned already.
     at: usize,
-    kept: Kept,
+    kept: KeptCounts,
     error: Option<Failure>,
 }
 
@@ -93,7 +93,7 @@ impl<R: Read> KeptLines<'_, R> {
     }
 }
 
-impl Kept {
+impl KeptCounts {
     /// Counts a line. Returns whether to keep it.
     fn note(&mut self, line: Line<'_>, window: &Window) -> bool {
         match line {

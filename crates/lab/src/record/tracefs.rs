@@ -9,7 +9,7 @@ use super::files::Files;
 use super::options::RecordOptions;
 use super::permission;
 use super::signals::Signals;
-use super::text::{self, Kept};
+use super::text::{self, KeptCounts};
 use super::window::{Inside, Window};
 use crate::failure::Failure;
 
@@ -24,7 +24,7 @@ pub fn record(
     options: &RecordOptions,
     events: &[&str],
     (files, signals): (&Files, &Signals),
-) -> Result<(Window, Kept), Failure> {
+) -> Result<(Window, KeptCounts), Failure> {
     let instance = Instance::new(options.buffer, events)?;
     instance.set("tracing_on", "1")?;
     let ran = Inside::new(files, &options.command).run(signals);

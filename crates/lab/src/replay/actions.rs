@@ -36,7 +36,7 @@ pub enum Action {
 
 /// An action, where and when.
 #[derive(Clone, Copy, Debug)]
-pub struct Timed {
+pub struct ActionAt {
     pub action: Action,
     /// The kernel's number.
     pub cpu: u16,

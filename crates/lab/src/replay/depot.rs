@@ -14,7 +14,7 @@ use pagedepot::{
 };
 use pagedepot_designs::{AsBacking, Buddy, Census, FreeMap, Setup, SetupError, Volume};
 
-use super::plan::{Known, Plan};
+use super::plan::{InitialBlock, Plan};
 use super::target::{ReplayCounts, ReplayTarget, sum};
 use crate::design::PAGE_BYTES;
 use crate::design::pool::Pool;
@@ -29,7 +29,7 @@ const ZONE: ZoneId = ZoneId::new(0);
 
 /// The CPU and the time of the event being replayed.
 #[derive(Default)]
-struct Acting {
+struct EventClock {
     cpu: AtomicU32,
     now_ms: AtomicU64,
 }
@@ -48,7 +48,7 @@ unsafe impl Guard for ActingAs {
 
 // SAFETY: as for the guard: the allocator asks for a fence, on the only thread there is, when it
 // holds no guard, so all that existed before are gone and their stores are this thread's own.
-unsafe impl Processor for Acting {
+unsafe impl Processor for EventClock {
     type Guard = ActingAs;
 
     #[inline]
@@ -62,7 +62,7 @@ unsafe impl Processor for Acting {
     }
 }
 
-impl Environment for Acting {
+impl Environment for EventClock {
     fn now_ms(&self) -> u64 {
         self.now_ms.load(Ordering::Relaxed)
     }
@@ -143,7 +143,7 @@ pub fn with_depot<R>(
     };
     let under = buddy.as_ref().map(|buddy| buddy as &dyn Backing);
     let metadata_bytes =
-        Allocator::<Pinned<Acting>>::builder(&config).backing(under).metadata_bytes();
+        Allocator::<Pinned<EventClock>>::builder(&config).backing(under).metadata_bytes();
     let metadata_bytes = metadata_bytes.map_err(refused)?.next_multiple_of(PAGE_BYTES);
     let memory = reserve(metadata_bytes, frames)
         .map_err(|source| DepotError::Addresses { pages, source })?;
@@ -160,7 +160,7 @@ pub fn with_depot<R>(
             metadata_bytes,
         )
     };
-    let cpus = Pinned(Acting::default());
+    let cpus = Pinned(EventClock::default());
     let allocator = Allocator::builder(&config).backing(under).build(metadata, cpus);
     let mut depot = DepotTarget {
         allocator: allocator.map_err(refused)?,
@@ -179,7 +179,7 @@ fn reserve(metadata_bytes: usize, frames: u32) -> io::Result<Pool> {
 
 /// The depot, acting as the CPU of each event.
 pub struct DepotTarget<'m> {
-    allocator: Allocator<'m, Pinned<Acting>>,
+    allocator: Allocator<'m, Pinned<EventClock>>,
     decayed_ms: u64,
     frames: u64,
 }
@@ -204,10 +204,11 @@ impl ReplayTarget for DepotTarget<'_> {
         }
     }
 
-    fn hold(&mut self, blocks: &[Known]) -> Option<Vec<Pfn>> {
+    fn hold(&mut self, blocks: &[InitialBlock]) -> Option<Vec<Pfn>> {
         self.act_as(CpuId::new(0));
-        let alloc =
-            |known: &Known| self.allocator.alloc(known.order, Flags::new(known.mobility)).ok();
+        let alloc = |known: &InitialBlock| {
+            self.allocator.alloc(known.order, Flags::new(known.mobility)).ok()
+        };
         let held = blocks.iter().map(alloc).collect();
         self.drain_all();
         held

@@ -30,7 +30,7 @@ const EMPTY: u32 = u32::MAX;
 /// # Errors
 /// When frames are lost, or the target runs out of pages.
 pub fn run(plan: &Plan, target: &mut impl ReplayTarget) -> Result<Outcome, ReplayError> {
-    let mut run = Running::new(plan, target);
+    let mut run = ReplayRun::new(plan, target);
     run.hold()?;
     let before = run.target.counts();
     let (mut elapsed, mut peak) = (Duration::ZERO, 0);
@@ -69,7 +69,7 @@ pub fn play<T: ReplayTarget>(
     target: &mut T,
     mut look: impl FnMut(&T, u32),
 ) -> Result<(), ReplayError> {
-    let mut run = Running::new(plan, target);
+    let mut run = ReplayRun::new(plan, target);
     run.hold()?;
     for &op in &plan.ops {
         run.step(op);
@@ -81,7 +81,7 @@ pub fn play<T: ReplayTarget>(
 }
 
 /// A run under way.
-struct Running<'r, T> {
+struct ReplayRun<'r, T> {
     plan: &'r Plan,
     target: &'r mut T,
     /// The first frame of the block in each slot.
@@ -93,10 +93,10 @@ struct Running<'r, T> {
     failed: u64,
 }
 
-impl<'r, T: ReplayTarget> Running<'r, T> {
+impl<'r, T: ReplayTarget> ReplayRun<'r, T> {
     fn new(plan: &'r Plan, target: &'r mut T) -> Self {
         let slots = vec![EMPTY; plan.slots as usize];
-        Running { plan, target, slots, batch: Vec::new(), ticks: &plan.ticks, failed: 0 }
+        ReplayRun { plan, target, slots, batch: Vec::new(), ticks: &plan.ticks, failed: 0 }
     }
 
     /// Allocates what was handed out before the recording began.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use pagedepot::{Mobility, Order};
 
-use super::plan::Cached;
+use super::plan::InitialList;
 use super::zone_map::ZoneMap;
 
 /// A list.
@@ -73,12 +73,12 @@ impl Initial {
     }
 
     /// The lists of these CPUs, as many pages as the zoneinfo says. Operations count the CPUs.
-    pub fn finish(&self, cpus: &[u16], zones: &ZoneMap) -> Vec<Cached> {
+    pub fn finish(&self, cpus: &[u16], zones: &ZoneMap) -> Vec<InitialList> {
         let mut all = Vec::new();
         for (zone, cpu, pages) in zones.cached() {
             let Ok(index) = cpus.binary_search(&cpu) else { continue };
             for (order, mobility, blocks) in self.lists_of(cpu, zone, pages) {
-                all.push(Cached {
+                all.push(InitialList {
                     cpu: index as u16,
                     zone,
                     order,

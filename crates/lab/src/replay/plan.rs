@@ -44,7 +44,7 @@ pub struct Plan {
     /// Whether a zoneinfo told what there was before.
     pub machine_known: bool,
     /// The machine as it was when the recording began, if a zoneinfo tells.
-    pub before: Before,
+    pub before: InitialState,
     /// Lowest frame of the trace, and one past the highest.
     pub pfn_span: std::ops::Range<u64>,
     /// The operations.
@@ -66,16 +66,16 @@ pub struct Plan {
 
 /// The recorded machine's state when the recording began. Empty without a zoneinfo.
 #[derive(Clone, Debug, Default)]
-pub struct Before {
+pub struct InitialState {
     /// Blocks handed out, as far as the trace frees them.
-    pub held: Vec<Known>,
+    pub held: Vec<InitialBlock>,
     /// Pages that CPUs cached.
-    pub cached: Vec<Cached>,
+    pub cached: Vec<InitialList>,
 }
 
 /// A block handed out before the recording began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct InitialBlock {
     pub slot: u32,
     pub zone: u8,
     pub order: Order,
@@ -94,7 +94,7 @@ pub struct HighSeen {
 
 /// Blocks on a CPU's list of a zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cached {
+pub struct InitialList {
     /// Counts the CPUs of the plan.
     pub cpu: u16,
     pub zone: u8,
@@ -103,7 +103,7 @@ pub struct Cached {
     pub blocks: u32,
 }
 
-impl Before {
+impl InitialState {
     /// The blocks handed out, and their pages.
     pub fn held_volume(&self) -> Volume {
         let mut volume = Volume::default();

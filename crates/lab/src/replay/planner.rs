@@ -14,11 +14,11 @@ use std::collections::HashMap;
 use pagedepot::{Mobility, Order};
 use pagedepot_designs::Volume;
 
-use super::actions::{Action, Timed};
+use super::actions::{Action, ActionAt};
 use super::highs::Highs;
 use super::initial::{Initial, ListKey};
 use super::live::{Live, LiveBlock};
-use super::plan::{Before, KernelCounts, Plan, Work};
+use super::plan::{InitialState, KernelCounts, Plan, Work};
 use super::schedule;
 use super::ticks::{INTERVAL_MS, Ticks};
 use super::zone_map::ZoneMap;
@@ -33,13 +33,13 @@ const PFN_MAX: u64 = 1 << 52;
 /// Makes a plan from records.
 #[derive(Default)]
 pub struct Planner {
-    steps: Vec<Timed>,
+    steps: Vec<ActionAt>,
     /// Sizes of batches, which count from 1.
     batch_sizes: Vec<u32>,
     live: Live,
     /// The CPU that allocated each block.
     home: Vec<u16>,
-    batching: HashMap<u16, Batching>,
+    batching: HashMap<u16, BatchGuess>,
     work: Work,
     kernel: KernelCounts,
     pfn_span: Option<(u64, u64)>,
@@ -60,7 +60,7 @@ pub struct Planner {
 
 /// A CPU's frees that may turn out to be part of a batch.
 #[derive(Default)]
-struct Batching {
+struct BatchGuess {
     /// Steps of those frames, by frame.
     recent: HashMap<u64, usize>,
     /// The batch being named, or 0.
@@ -228,7 +228,7 @@ impl Planner {
         let batching = self.batching.entry(self.cpu).or_default();
         if batching.batch != 0 {
             // This CPU's last batch was named to its end.
-            *batching = Batching::default();
+            *batching = BatchGuess::default();
         }
         batching.recent.insert(pfn, step);
     }
@@ -318,7 +318,7 @@ impl Planner {
     }
 
     fn push(&mut self, action: Action) {
-        self.steps.push(Timed { action, cpu: self.cpu, ms: self.now_ms });
+        self.steps.push(ActionAt { action, cpu: self.cpu, ms: self.now_ms });
     }
 
     /// The plan.
@@ -352,7 +352,7 @@ impl Planner {
             cpus_recorded: cpus.len(),
             cpus,
             machine_known,
-            before: Before { held: schedule.known, cached },
+            before: InitialState { held: schedule.known, cached },
             pfn_span: start..end,
             ops: schedule.ops,
             slots: schedule.slots,

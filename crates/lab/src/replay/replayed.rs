@@ -18,7 +18,7 @@ const COMMANDS_SHOWN: usize = 4;
 
 /// A trace that was replayed, the results of each design, and the kernel's.
 #[derive(Clone, Debug)]
-pub struct Replayed {
+pub struct ReplayResult {
     pub trace: Trace,
     pub work: Work,
     /// One per design.
@@ -83,10 +83,10 @@ pub struct CpuPages {
     pub pages: u64,
 }
 
-impl Replayed {
+impl ReplayResult {
     /// Puts together what designs did, and what the kernel told of itself.
     pub fn new(plan: &Plan, replays: Vec<Replay>, kernel: &Zoneinfos) -> Self {
-        Replayed {
+        ReplayResult {
             trace: Trace::new(plan, kernel),
             work: plan.work.clone(),
             replays,

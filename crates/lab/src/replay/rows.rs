@@ -1,7 +1,7 @@
 //! The result of a replay as rows of figures.
 
 use super::look::Look;
-use super::replayed::{CpuPages, Replay, Replayed};
+use super::replayed::{CpuPages, Replay, ReplayResult};
 use crate::names::Design;
 use crate::report::Report;
 use crate::report::rows::{BlockMap, Metric, Params, Series, params};
@@ -9,7 +9,7 @@ use crate::report::rows::{BlockMap, Metric, Params, Series, params};
 /// The workload of all rows.
 const WORKLOAD: &str = "replay";
 
-impl Replayed {
+impl ReplayResult {
     /// The text and the rows: times have one sample per run; counts are the same in every run and
     /// have one sample. The recorded kernel is the design `kernel`. Rows are of the designs in
     /// `wanted`, or of all if that is empty.

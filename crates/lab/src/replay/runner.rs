@@ -8,7 +8,7 @@ use super::engine::run;
 use super::error::Error;
 use super::outcome::Outcome;
 use super::plan::Plan;
-use super::replayed::{Replay, Replayed};
+use super::replayed::{Replay, ReplayResult};
 use super::target::ReplayTarget;
 use super::threads::ThreadTarget;
 use super::verify::{Story, Verify};
@@ -32,7 +32,7 @@ pub fn replay(
     (designs, variant): (&[Design], &Variant),
     runs: usize,
     mut progress: impl FnMut(),
-) -> Result<Replayed, Error> {
+) -> Result<ReplayResult, Error> {
     let before = zoneinfos.before.as_ref();
     let has_ticks = designs.iter().any(|&design| ticks(design));
     let fitted = if has_ticks { Some(calibrated(plan, zoneinfos)?) } else { None };
@@ -59,7 +59,7 @@ pub fn replay(
             story,
         ));
     }
-    Ok(Replayed::new(plan, replays, zoneinfos))
+    Ok(ReplayResult::new(plan, replays, zoneinfos))
 }
 
 /// Whether a design does something when a CPU ticks. The depot goes by the clock.

@@ -6,19 +6,19 @@
 
 use pagedepot::Order;
 
-use super::actions::{Action, Timed};
-use super::plan::{Known, Op};
+use super::actions::{Action, ActionAt};
+use super::plan::{InitialBlock, Op};
 
 /// The operations of a plan, and what they refer to.
-pub struct Scheduled {
+pub struct OpSchedule {
     pub ops: Vec<Op>,
     pub batches: Vec<(u32, Order)>,
     pub slots: u32,
-    pub known: Vec<Known>,
+    pub known: Vec<InitialBlock>,
 }
 
 /// Turns steps into operations. `cpus` are the kernel's numbers, ascending.
-pub fn schedule(steps: &[Timed], batch_sizes: &[u32], cpus: &[u16]) -> Scheduled {
+pub fn schedule(steps: &[ActionAt], batch_sizes: &[u32], cpus: &[u16]) -> OpSchedule {
     let mut scheduler = Scheduler::default();
     let mut open: Vec<Vec<(u32, Order)>> = vec![Vec::new(); batch_sizes.len()];
     for timed in steps {
@@ -38,7 +38,7 @@ pub fn schedule(steps: &[Timed], batch_sizes: &[u32], cpus: &[u16]) -> Scheduled
         }
     }
     let Scheduler { ops, batches, slots, known, .. } = scheduler;
-    Scheduled { ops, batches, slots, known }
+    OpSchedule { ops, batches, slots, known }
 }
 
 #[derive(Default)]
@@ -49,7 +49,7 @@ struct Scheduler {
     slot_of: Vec<u32>,
     empty: Vec<u32>,
     slots: u32,
-    known: Vec<Known>,
+    known: Vec<InitialBlock>,
     ms: u32,
 }
 
@@ -69,7 +69,7 @@ impl Scheduler {
             Action::Known { id, zone, order, mobility, .. } => {
                 let slot = self.new_slot();
                 self.note_slot(id, slot);
-                self.known.push(Known { slot, zone, order, mobility });
+                self.known.push(InitialBlock { slot, zone, order, mobility });
                 return;
             }
             Action::Free { id, order, nested: Some(zone), .. } => {

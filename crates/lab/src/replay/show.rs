@@ -8,12 +8,12 @@ use pagedepot::Order;
 use super::engine::GROUP_OPS;
 use super::look::{Look, POINTS};
 use super::plan::KernelCounts;
-use super::replayed::{CpuPages, Replay, Replayed, orders_in_use};
+use super::replayed::{CpuPages, Replay, ReplayResult, orders_in_use};
 use super::target::ReplayCounts;
 use crate::report::Report;
 use crate::report::table::{self, NONE};
 
-impl Replayed {
+impl ReplayResult {
     /// Adds the result to a report.
     pub fn show(&self, report: &mut Report) {
         report.say(written(|f| self.write_trace(f)).trim_end());
@@ -202,9 +202,9 @@ fn written(write: impl FnOnce(&mut String) -> fmt::Result) -> String {
 }
 
 /// A count, of a design's and of the kernel's.
-type Counted = (&'static str, fn(&ReplayCounts) -> u64, Option<u64>);
+type CountRow = (&'static str, fn(&ReplayCounts) -> u64, Option<u64>);
 
-fn counted(kernel: &KernelCounts) -> [Counted; 6] {
+fn counted(kernel: &KernelCounts) -> [CountRow; 6] {
     let direct = Some(kernel.direct_allocated.blocks);
     [
         (

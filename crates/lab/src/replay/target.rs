@@ -3,7 +3,7 @@
 use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
 use pagedepot_designs::{Census, FreeMap, Volume};
 
-use super::plan::Known;
+use super::plan::InitialBlock;
 
 /// An allocator that can act as any CPU.
 pub trait ReplayTarget {
@@ -20,7 +20,7 @@ pub trait ReplayTarget {
 
     /// Hands out blocks before the replay begins, and leaves caches as they are; `None` when there
     /// is no room for them.
-    fn hold(&mut self, blocks: &[Known]) -> Option<Vec<Pfn>>;
+    fn hold(&mut self, blocks: &[InitialBlock]) -> Option<Vec<Pfn>>;
 
     /// Allocates a block on `cpu`, from `zone` if the target knows zones; `None` when there is
     /// none.

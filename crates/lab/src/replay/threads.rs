@@ -8,7 +8,7 @@ use pagedepot_designs::{
     Scope, Setup, SetupError, Spin, Store, ZoneLock, ZoneSetup,
 };
 
-use super::plan::{Known, Plan};
+use super::plan::{InitialBlock, Plan};
 use super::target::{ReplayCounts, ReplayTarget, sum};
 use crate::design::threads::{FromSetup, ThreadDesign};
 use crate::design::variant::Variant;
@@ -141,8 +141,8 @@ impl<D: ThreadDesign + Replays> ReplayTarget for ThreadTarget<D> {
     }
 
     /// Takes the blocks from the store directly, past the design.
-    fn hold(&mut self, blocks: &[Known]) -> Option<Vec<Pfn>> {
-        let take = |known: &Known| {
+    fn hold(&mut self, blocks: &[InitialBlock]) -> Option<Vec<Pfn>> {
+        let take = |known: &InitialBlock| {
             let (zone, mut found) = (ZoneId::new(known.zone.into()), None);
             self.store.take(here(CpuId::new(0)), zone, known.order, known.mobility, 1, |pfn| {
                 found = Some(pfn);

@@ -4,7 +4,7 @@ use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
 use pagedepot_designs::{Census, FreeMap};
 
 use super::look::{Look, Unmovable};
-use super::plan::Known;
+use super::plan::InitialBlock;
 use super::target::{ReplayCounts, ReplayTarget};
 
 /// Passes everything on to `T` and records which frames are held. For the first, unmeasured run of
@@ -102,7 +102,7 @@ impl<T: ReplayTarget> ReplayTarget for Verify<'_, T> {
         self.target.tick(cpu);
     }
 
-    fn hold(&mut self, blocks: &[Known]) -> Option<Vec<Pfn>> {
+    fn hold(&mut self, blocks: &[InitialBlock]) -> Option<Vec<Pfn>> {
         let held = self.target.hold(blocks)?;
         for (&pfn, known) in held.iter().zip(blocks) {
             self.hand_out(pfn, known.order, known.mobility);

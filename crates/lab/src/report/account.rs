@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use pagedepot_trace::{Skipped, Summary, Tally, cut_short};
+use pagedepot_trace::{SkipCounts, Summary, Tally, cut_short};
 use serde::Serialize;
 
 use super::printable;
@@ -57,8 +57,8 @@ impl Account {
         account
     }
 
-    fn add_skipped(&mut self, skipped: &Skipped) {
-        let Skipped { unknown, unfinished, unreadable } = skipped;
+    fn add_skipped(&mut self, skipped: &SkipCounts) {
+        let SkipCounts { unknown, unfinished, unreadable } = skipped;
         for (what, tally, sort) in [
             ("unknown", unknown, "of unknown events"),
             ("unfinished", unfinished, "unfinished"),

@@ -61,12 +61,12 @@ pub struct ResultRow {
     pub samples: Vec<f64>,
     /// Given in place of samples.
     #[serde(default)]
-    pub printed: Option<Printed>,
+    pub printed: Option<TableLine>,
 }
 
 /// A line of a printed table.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-pub struct Printed {
+pub struct TableLine {
     pub min: Option<f64>,
     pub mean: Option<f64>,
     pub stddev: Option<f64>,

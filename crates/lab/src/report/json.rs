@@ -53,11 +53,11 @@ pub struct FileSettings {
     /// Shorter windows, smaller workloads.
     pub quick: bool,
     #[serde(flatten)]
-    pub more: More,
+    pub more: ExtraOptions,
 }
 
 /// Options of one command that change figures and are not among the rows' params, by name.
-pub type More = BTreeMap<&'static str, Value>;
+pub type ExtraOptions = BTreeMap<&'static str, Value>;
 
 /// The file that `--json` writes. An existing file keeps its contents until the new ones are
 /// complete.

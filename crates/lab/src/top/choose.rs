@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pagedepot_linux::publish::{Found, ReadError, Reader, find};
+use pagedepot_linux::publish::{PublishedFile, ReadError, Reader, find};
 
 use crate::failure::Failure;
 
@@ -22,9 +22,9 @@ pub(super) fn refused(error: ReadError) -> Failure {
     Failure::Run(error.to_string())
 }
 
-fn only(found: Vec<Found>, pid: Option<u32>) -> Result<Reader, Failure> {
+fn only(found: Vec<PublishedFile>, pid: Option<u32>) -> Result<Reader, Failure> {
     let (mut readers, mut dead) = (Vec::new(), Vec::new());
-    for Found { reader, .. } in found {
+    for PublishedFile { reader, .. } in found {
         match reader {
             Ok(reader) if pid.is_none_or(|pid| reader.pid() == pid) => readers.push(reader),
             Err(ReadError::Gone { path, pid: gone }) if pid.is_none_or(|pid| gone == pid) => {

@@ -15,7 +15,8 @@ use std::time::Instant;
 use pagedepot::cpus::Here;
 use pagedepot::{Mobility, Mode, Order, Pfn};
 use pagedepot_designs::{
-    Buddy, Drained, Magazine, MagazineOptions, PageCache, ProcessMagazine, Scope, Setup, SetupError,
+    Buddy, DrainResult, Magazine, MagazineOptions, PageCache, ProcessMagazine, Scope, Setup,
+    SetupError,
 };
 
 use super::settings::Settings;
@@ -55,7 +56,7 @@ trait Machine: Subject + 'static {
     fn begin(&self) -> Self::Process<'_>;
     fn alloc(process: &Self::Process<'_>) -> Option<Pfn>;
     fn free(process: &Self::Process<'_>, page: Pfn);
-    fn drain(&self) -> Option<Drained>;
+    fn drain(&self) -> Option<DrainResult>;
 }
 
 /// A design that has nothing for processes: they share what it has for CPUs.
@@ -76,7 +77,7 @@ impl<A: Allocator<Block = Pfn>> Machine for A {
         process.free::<0>(page);
     }
 
-    fn drain(&self) -> Option<Drained> {
+    fn drain(&self) -> Option<DrainResult> {
         Allocator::drain(self, None, Mode::Quiet)
     }
 }
@@ -128,7 +129,7 @@ impl Machine for OwnMagazines {
         process.free(here(), page, Order::BASE);
     }
 
-    fn drain(&self) -> Option<Drained> {
+    fn drain(&self) -> Option<DrainResult> {
         Some(self.0.drain(Scope::ALL, Mode::Quiet))
     }
 }
@@ -149,7 +150,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn add(&self, ns: u64, drained: Drained) {
+    fn add(&self, ns: u64, drained: DrainResult) {
         let sums = [&self.ns, &self.pages, &self.interruptions, &self.drains];
         let figures = [ns, drained.taken_pages, drained.interruptions, 1];
         for (sum, figure) in sums.into_iter().zip(figures) {
@@ -214,7 +215,7 @@ impl<M: Machine> Contender<4> for Processes<M> {
 }
 
 /// A row: processes, drains per second, and what was measured.
-type Measured = (usize, u32, Series<4>);
+type ProcessRow = (usize, u32, Series<4>);
 
 /// Measures it, with 1, 2, 4 ... processes and with one per CPU.
 fn run(settings: &Settings) -> Result<Report, Failure> {
@@ -230,7 +231,7 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
             })?
         });
     }
-    let mut rows: Vec<Measured> = Vec::new();
+    let mut rows: Vec<ProcessRow> = Vec::new();
     for processes in settings.cpu_counts() {
         for drains in [None, Some(DRAINS_PER_S)] {
             let per_s = drains.map_or(0, NonZeroU32::get);
@@ -257,7 +258,7 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
     Ok(report)
 }
 
-fn show(rows: &[Measured]) -> comfy_table::Table {
+fn show(rows: &[ProcessRow]) -> comfy_table::Table {
     let headings =
         ["processes", "per s", "design", "op ns", "quartiles", "drain us", "pages", "interrupted"];
     let mut table = table::new(headings);

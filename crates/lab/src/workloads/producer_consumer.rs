@@ -27,13 +27,13 @@ const RING_SLOTS: u32 = 4096;
 const PUBLISHED_AT_ONCE: u32 = 512;
 
 /// Each even seat allocates for the seat after it.
-struct Passing<A: Allocator> {
+struct PassingSubject<A: Allocator> {
     allocator: A,
     /// One of each pair.
     rings: Vec<Ring<A::Block>>,
 }
 
-impl<A: Allocator> Contender<1> for Passing<A> {
+impl<A: Allocator> Contender<1> for PassingSubject<A> {
     fn subject(&self) -> &dyn Subject {
         &self.allocator
     }
@@ -75,7 +75,7 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
                 with_design!(any design, &demand, |allocator| -> Box<dyn Contender<1>> {
                     let ring = || Ring::new(RING_SLOTS, PUBLISHED_AT_ONCE);
                     let rings = std::iter::repeat_with(ring).take(cpus / 2).collect();
-                    Box::new(Passing { allocator, rings })
+                    Box::new(PassingSubject { allocator, rings })
                 })?,
             );
         }

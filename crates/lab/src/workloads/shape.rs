@@ -12,7 +12,7 @@ const RUNS: u32 = 3;
 /// Values that a workload takes where the options have none: the first of each pair in a full run,
 /// the second in a short one.
 #[derive(Clone, Copy, Debug)]
-pub struct Usual {
+pub struct DefaultShape {
     pub mib: [u32; 2],
     pub free_percent: u32,
     pub rounds: [u32; 2],
@@ -35,7 +35,7 @@ pub struct Shape {
 
 impl Shape {
     /// Takes the values of the options, or the usual ones.
-    pub fn new(settings: &Settings, usual: &Usual) -> Self {
+    pub fn new(settings: &Settings, usual: &DefaultShape) -> Self {
         let is_quick = settings.effort == Effort::Quick;
         let mib = settings.fill.memory_mib.unwrap_or(usual.mib[usize::from(is_quick)]);
         let rounds = usual.rounds[usize::from(is_quick)];

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use pagedepot_rseq::RseqMissing;
-use pagedepot_rseq::membarrier::Unfenced;
+use pagedepot_rseq::membarrier::FenceMissing;
 
 use super::settings::{Effort, Settings};
 use crate::failure::Failure;
@@ -87,7 +87,7 @@ impl Workload {
                 list(Design::WITH_RSEQ)
             ));
         }
-        if let Some(why) = Unfenced::find() {
+        if let Some(why) = FenceMissing::find() {
             report.note(format!(
                 "sequences cannot be fenced: {why}; without, full drains of the depot leave the \
                  front of each CPU and are not measured, and {} cannot run",

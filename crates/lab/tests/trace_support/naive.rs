@@ -4,7 +4,7 @@
 use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
 
 use pagedepot_designs::{Census, FreeMap};
-use pagedepot_lab::tested::{Known, ReplayCounts, ReplayTarget};
+use pagedepot_lab::tested::{InitialBlock, ReplayCounts, ReplayTarget};
 
 const BATCH: usize = 8;
 const HIGH: usize = 32;
@@ -81,7 +81,7 @@ impl Naive {
 }
 
 impl ReplayTarget for Naive {
-    fn hold(&mut self, blocks: &[Known]) -> Option<Vec<Pfn>> {
+    fn hold(&mut self, blocks: &[InitialBlock]) -> Option<Vec<Pfn>> {
         blocks.iter().map(|known| self.take(known.order)).collect()
     }
 

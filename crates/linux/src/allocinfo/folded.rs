@@ -7,17 +7,17 @@ use super::{AllocInfo, SiteInfo};
 /// Folded stacks: `src;cache.rs;cache.rs:31:22 [pages] 8192` for each site. Made by
 /// [`AllocInfo::folded`].
 #[derive(Clone, Copy, Debug)]
-pub struct Folded<'a>(&'a AllocInfo);
+pub struct FoldedStacks<'a>(&'a AllocInfo);
 
 impl AllocInfo {
     /// The sites as stacks of one line each, for tools that draw flame graphs: the parts of the
     /// file's path, the call, and its bytes.
-    pub fn folded(&self) -> Folded<'_> {
-        Folded(self)
+    pub fn folded(&self) -> FoldedStacks<'_> {
+        FoldedStacks(self)
     }
 }
 
-impl fmt::Display for Folded<'_> {
+impl fmt::Display for FoldedStacks<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for SiteInfo { site, bytes, .. } in &self.0.sites {
             // Semicolons part frames, and the last blank parts the count.

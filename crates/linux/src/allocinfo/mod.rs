@@ -54,7 +54,7 @@ mod tests;
 use std::collections::HashMap;
 use std::fmt;
 
-pub use folded::Folded;
+pub use folded::FoldedStacks;
 #[cfg(feature = "allocinfo")]
 pub use foreign::ForeignSite;
 

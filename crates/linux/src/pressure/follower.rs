@@ -38,7 +38,7 @@ pub(super) struct Room {
 
 /// The changes of the ceilings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Followed {
+pub(super) struct CeilingSum {
     /// The bytes that the depots with a ceiling may have together.
     pub ceiling_bytes: u64,
     /// Depots that cannot have a ceiling.
@@ -55,13 +55,13 @@ pub(super) struct Followed {
 pub(super) struct Follower {
     /// The room when the ceilings were last set, and the bytes that depots had given back by then.
     last: Option<(Room, usize)>,
-    followed: Followed,
+    followed: CeilingSum,
 }
 
 impl Follower {
     /// Sets the ceilings if `room` has changed by much, or if too much was held for them. `None`:
     /// there is no limit.
-    pub fn follow(&mut self, depots: &[Depot], room: Option<Room>) -> Followed {
+    pub fn follow(&mut self, depots: &[Depot], room: Option<Room>) -> CeilingSum {
         let Some(room) = room else {
             self.let_go(depots);
             return self.followed;
@@ -87,13 +87,13 @@ impl Follower {
         if self.last.take().is_some() {
             depots.iter().for_each(|depot| _ = Ceiling::of(depot).follow(None, &mut 0));
         }
-        self.followed = Followed::default();
+        self.followed = CeilingSum::default();
     }
 }
 
-fn set(depots: &[Depot], left_bytes: i64) -> Followed {
+fn set(depots: &[Depot], left_bytes: i64) -> CeilingSum {
     let all_bytes = depots.iter().map(Depot::bytes).sum::<usize>().max(1);
-    let mut followed = Followed::default();
+    let mut followed = CeilingSum::default();
     for depot in depots {
         let share = i128::from(left_bytes) * depot.bytes() as i128 / all_bytes as i128;
         let present = resident_bytes(depot.shared().memory()) as i128;

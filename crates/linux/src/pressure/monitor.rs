@@ -14,7 +14,7 @@ use super::error::MonitorError;
 use super::force::Callback;
 use super::policy::Policy;
 use super::sources::Sources;
-use super::triggers::{Triggers, Woken};
+use super::triggers::{Triggers, WakeReason};
 use super::watcher::Watcher;
 use crate::depot::Depot;
 use crate::fork_mark::ForkMark;
@@ -189,13 +189,13 @@ fn run(mut watcher: Watcher, stop: &OwnedFd, rung: &Arc<OwnedFd>) {
             return;
         }
         match triggers.sleep(stop, rung, next_ms.saturating_sub(now_ms()) as u32) {
-            Woken::Stopped => return,
-            Woken::Rung => watcher.answer(),
-            Woken::ByKernel => {
+            WakeReason::Stopped => return,
+            WakeReason::Rung => watcher.answer(),
+            WakeReason::ByKernel => {
                 watcher.counters.wakes.add(1);
                 next_ms = 0;
             }
-            Woken::InTime => {}
+            WakeReason::InTime => {}
         }
     }
 }

@@ -45,7 +45,7 @@ impl Kind {
 
 /// The reason why a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Woken {
+pub(super) enum WakeReason {
     Stopped,
     /// A request that has reached a ceiling rang.
     Rung,
@@ -65,28 +65,28 @@ impl Triggers {
     }
 
     /// Sleeps for `limit_ms` milliseconds at most.
-    pub fn sleep(&mut self, stop: &OwnedFd, rung: &OwnedFd, limit_ms: u32) -> Woken {
+    pub fn sleep(&mut self, stop: &OwnedFd, rung: &OwnedFd, limit_ms: u32) -> WakeReason {
         let mut fds = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(rung, PollFlags::IN)];
         fds.extend(self.0.iter().map(|trigger| PollFd::new(&trigger.file, trigger.kind.flags())));
         let woken = match poll(&mut fds, Some(&timeout(limit_ms))) {
             // A signal that this thread does not block counts as nothing.
-            Err(_) | Ok(0) => return Woken::InTime,
+            Err(_) | Ok(0) => return WakeReason::InTime,
             Ok(_) => fds.iter().map(PollFd::revents).collect::<Vec<_>>(),
         };
         drop(fds);
         if !woken[0].is_empty() {
-            return Woken::Stopped;
+            return WakeReason::Stopped;
         }
         if !woken[1].is_empty() {
             let _ = rustix::io::read(rung, &mut [0u8; 8]);
-            return Woken::Rung;
+            return WakeReason::Rung;
         }
         let mut at = 1;
         self.0.retain_mut(|trigger| {
             at += 1;
             woken[at].is_empty() || trigger.rearm(woken[at])
         });
-        if nap(stop, GAP_MS) { Woken::Stopped } else { Woken::ByKernel }
+        if nap(stop, GAP_MS) { WakeReason::Stopped } else { WakeReason::ByKernel }
     }
 }
 

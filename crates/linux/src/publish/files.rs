@@ -12,7 +12,7 @@ use rustix::process::geteuid;
 use super::board::Cells;
 use super::error::Defect;
 use super::header::{
-    ANSWERED_AT, FIXED_BYTES, Fixed, LENGTH_AT, MESSAGE_AT, MESSAGE_BYTES_MAX, REQUEST_AT,
+    ANSWERED_AT, FIXED_BYTES, LENGTH_AT, MESSAGE_AT, MESSAGE_BYTES_MAX, ProgramId, REQUEST_AT,
     REQUEST_BYTES, SEQUENCE_AT,
 };
 use crate::limits::file_bytes_max;
@@ -156,11 +156,11 @@ impl Parts<'_> {
         Ok(self.0.write_all_at(bytes, at)?)
     }
 
-    pub fn fixed(&self) -> Result<Fixed, FileError> {
-        Ok(Fixed::decode(&self.bytes::<FIXED_BYTES>(0)?)?)
+    pub fn fixed(&self) -> Result<ProgramId, FileError> {
+        Ok(ProgramId::decode(&self.bytes::<FIXED_BYTES>(0)?)?)
     }
 
-    pub fn set_fixed(&self, fixed: Fixed) -> Result<(), FileError> {
+    pub fn set_fixed(&self, fixed: ProgramId) -> Result<(), FileError> {
         // Also what lies between, so that nothing in front of the snapshot is a hole.
         let mut bytes = [0; MESSAGE_AT as usize];
         bytes[..FIXED_BYTES].copy_from_slice(&fixed.encode());

@@ -27,14 +27,14 @@ const ALL: u64 = u64::MAX;
 
 /// The program that publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fixed {
+pub(super) struct ProgramId {
     pub pid: u32,
     /// Start of the process, in ticks since the machine booted: tells it from a later one with its
     /// number.
     pub began: u64,
 }
 
-impl Fixed {
+impl ProgramId {
     pub fn encode(self) -> [u8; FIXED_BYTES] {
         let mut bytes = [0; FIXED_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -54,7 +54,7 @@ impl Fixed {
             return Err(Defect::Version { version, known: VERSION });
         }
         let pid = u32::from_le_bytes(part(&bytes[16..20]));
-        Ok(Fixed { pid, began: u64::from_le_bytes(part(&bytes[24..])) })
+        Ok(ProgramId { pid, began: u64::from_le_bytes(part(&bytes[24..])) })
     }
 }
 
@@ -114,13 +114,13 @@ mod tests {
 
     #[test]
     fn headers_are_read_again() {
-        let fixed = Fixed { pid: 4711, began: 1 << 40 };
-        assert_eq!(Fixed::decode(&fixed.encode()), Ok(fixed));
+        let fixed = ProgramId { pid: 4711, began: 1 << 40 };
+        assert_eq!(ProgramId::decode(&fixed.encode()), Ok(fixed));
         let mut other = fixed.encode();
         other[8] = 2;
-        assert_eq!(Fixed::decode(&other), Err(Defect::Version { version: 2, known: VERSION }));
+        assert_eq!(ProgramId::decode(&other), Err(Defect::Version { version: 2, known: VERSION }));
         other[0] = b'P';
-        assert_eq!(Fixed::decode(&other), Err(Defect::Magic));
+        assert_eq!(ProgramId::decode(&other), Err(Defect::Magic));
     }
 
     #[test]

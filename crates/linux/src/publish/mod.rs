@@ -57,6 +57,6 @@ mod tests;
 
 pub use error::{Defect, PublishError, ReadError};
 pub use header::Request;
-pub use publisher::{Published, Publisher};
-pub use reader::{Found, Reader, find};
+pub use publisher::{Publication, Publisher};
+pub use reader::{PublishedFile, Reader, find};
 pub use snapshot::{DrainAnswer, Snapshot};

@@ -18,7 +18,7 @@ use crate::vmalloc::Vmalloc;
 use super::board;
 use super::error::PublishError;
 use super::files::{self, FileError, Parts};
-use super::header::{Fixed, MESSAGE_BYTES_MAX, Request};
+use super::header::{MESSAGE_BYTES_MAX, ProgramId, Request};
 use super::process;
 use super::snapshot::{DrainAnswer, Snapshot};
 
@@ -65,7 +65,7 @@ impl Publisher {
     ///
     /// # Errors
     /// [`PublishError`].
-    pub fn start(self) -> Result<Published, PublishError> {
+    pub fn start(self) -> Result<Publication, PublishError> {
         self.depot.shared().check_parent().map_err(|_| PublishError::Forked)?;
         let (path, file) = self.create()?;
         let published = self.start_in(&path, file);
@@ -90,7 +90,7 @@ impl Publisher {
         Err(refused.expect("at least one directory was tried"))
     }
 
-    fn start_in(self, path: &Path, file: File) -> Result<Published, PublishError> {
+    fn start_in(self, path: &Path, file: File) -> Result<Publication, PublishError> {
         let pid = std::process::id();
         let began = process::began(pid).unwrap_or(0);
         let failed = |error| match error {
@@ -99,7 +99,7 @@ impl Publisher {
                 PublishError::File { path: path.to_owned(), error: io::Error::other(defect) }
             }
         };
-        Parts(&file).set_fixed(Fixed { pid, began }).map_err(failed)?;
+        Parts(&file).set_fixed(ProgramId { pid, began }).map_err(failed)?;
         let Publisher { depot, spaces, may_drain, .. } = self;
         let mut source =
             Source { file, depot: depot.downgrade(), spaces, may_drain, drained: None };
@@ -116,14 +116,14 @@ impl Publisher {
                 let _ = fs::remove_file(own_path);
             })
             .map_err(PublishError::Thread)?;
-        Ok(Published { path: path.to_owned(), pid, stop: Some(stop), thread: Some(thread) })
+        Ok(Publication { path: path.to_owned(), pid, stop: Some(stop), thread: Some(thread) })
     }
 }
 
 /// Published statistics. When it is dropped, the thread ends and the file is removed. A forked
 /// child's copy does neither.
 #[derive(Debug)]
-pub struct Published {
+pub struct Publication {
     path: PathBuf,
     pid: u32,
     /// The thread ends when it is closed.
@@ -131,14 +131,14 @@ pub struct Published {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Published {
+impl Publication {
     /// The file, for `pagedepot top FILE`.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-impl Drop for Published {
+impl Drop for Publication {
     fn drop(&mut self) {
         drop(self.stop.take());
         let Some(thread) = self.thread.take() else { return };

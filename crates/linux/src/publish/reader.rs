@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::board;
 use super::error::{Defect, ReadError};
 use super::files::{self, FileError, Parts};
-use super::header::{Fixed, Request};
+use super::header::{ProgramId, Request};
 use super::process;
 use super::snapshot::Snapshot;
 
@@ -22,7 +22,7 @@ pub struct Reader {
     /// Opened when the reader was made, to read how far the program has come before it hears of
     /// another look.
     file: File,
-    fixed: Fixed,
+    fixed: ProgramId,
     /// Numbers of requests.
     requests: u64,
 }
@@ -141,7 +141,7 @@ fn at(path: &Path, error: FileError) -> ReadError {
 /// A file that [`find`] found.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Found {
+pub struct PublishedFile {
     /// The file.
     pub path: PathBuf,
     /// A reader of it, or why it cannot be read.
@@ -149,13 +149,13 @@ pub struct Found {
 }
 
 /// The files in shared memory that programs of this user publish, or have left behind.
-pub fn find() -> Vec<Found> {
+pub fn find() -> Vec<PublishedFile> {
     let mut paths: Vec<PathBuf> =
         files::directories().iter().flat_map(|directory| files::in_directory(directory)).collect();
     paths.sort();
     paths
         .into_iter()
-        .map(|path| Found { reader: Reader::open(&path), path })
+        .map(|path| PublishedFile { reader: Reader::open(&path), path })
         // Other users' are their own business.
         .filter(|found| !is_foreign(&found.reader))
         .collect()

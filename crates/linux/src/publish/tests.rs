@@ -11,7 +11,7 @@ use std::time::Duration;
 use pagedepot::{CpuId, Mode, Order};
 
 use super::files::Parts;
-use super::header::{Fixed, LENGTH_AT, MESSAGE_AT, MESSAGE_BYTES_MAX, VERSION};
+use super::header::{LENGTH_AT, MESSAGE_AT, MESSAGE_BYTES_MAX, ProgramId, VERSION};
 use super::*;
 use crate::reclaim::Ceiling;
 use crate::{Depot, MemoryKind, Vmalloc};
@@ -200,7 +200,7 @@ fn refusal_within(limit: Duration, place: &Place, change: impl FnOnce(&Path)) ->
     fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     let began = process::began(std::process::id()).unwrap();
     let parts = Parts(&file);
-    parts.set_fixed(Fixed { pid: std::process::id(), began }).unwrap();
+    parts.set_fixed(ProgramId { pid: std::process::id(), began }).unwrap();
     board::publish(&parts, || Ok(b"{}".to_vec())).unwrap();
     change(&path);
     let mut reader = match Reader::open(&path) {
@@ -319,7 +319,7 @@ fn messages_in_files_are_read_whole() {
     let path = place.0.join("board");
     let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     let parts = Parts(&file);
-    parts.set_fixed(Fixed { pid: 1, began: 1 }).unwrap();
+    parts.set_fixed(ProgramId { pid: 1, began: 1 }).unwrap();
     board::publish(&parts, || Ok(vec![0; 100])).unwrap();
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {

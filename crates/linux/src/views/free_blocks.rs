@@ -15,13 +15,13 @@ pub(super) const TYPES: [&str; Mobility::COUNT + 1] =
     ["Unmovable", "Movable", "Reclaimable", "Isolate"];
 
 /// Counts of free blocks, by order.
-pub(super) type Orders = [u64; Order::COUNT];
+pub(super) type OrderCounts = [u64; Order::COUNT];
 
 /// The free blocks of a zone's store.
 #[derive(Clone, Default)]
 pub(super) struct FreeBlocks {
     /// Free blocks by type and order.
-    pub blocks: [Orders; TYPES.len()],
+    pub blocks: [OrderCounts; TYPES.len()],
     /// Pageblocks by type.
     pub pageblocks: [u64; TYPES.len()],
 }
@@ -74,7 +74,7 @@ impl FreeBlocks {
 }
 
 /// Counts the free frames of a pageblock as the largest aligned blocks that they make up.
-fn count_runs(frames: &Frames, pageblock: &PageblockInfo, orders: &mut Orders) {
+fn count_runs(frames: &Frames, pageblock: &PageblockInfo, orders: &mut OrderCounts) {
     let size = Order::PAGEBLOCK.frames();
     let is_free = |at: u32| frames.is_free(pageblock.first.add(at));
     let mut at = 0;
@@ -90,7 +90,7 @@ fn count_runs(frames: &Frames, pageblock: &PageblockInfo, orders: &mut Orders) {
 }
 
 /// Counts a run of frames as the largest aligned blocks that it is made of.
-fn add_run(run: std::ops::Range<u32>, orders: &mut Orders) {
+fn add_run(run: std::ops::Range<u32>, orders: &mut OrderCounts) {
     let mut at = run.start;
     while at < run.end {
         // 0 is aligned to everything.
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     fn orders_of(run: std::ops::Range<u32>) -> Vec<(usize, u64)> {
-        let mut orders = Orders::default();
+        let mut orders = OrderCounts::default();
         add_run(run, &mut orders);
         orders.into_iter().enumerate().filter(|&(_, count)| count > 0).collect()
     }
@@ -125,7 +125,7 @@ mod tests {
     fn no_frame_is_lost() {
         for start in 0..40 {
             for end in start..80 {
-                let mut orders = Orders::default();
+                let mut orders = OrderCounts::default();
                 add_run(start..end, &mut orders);
                 let frames: u64 =
                     (0..).zip(orders).map(|(order, blocks): (u32, u64)| blocks << order).sum();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use pagedepot_vmap::MapError;
 
 use crate::maps;
-use crate::sync::Shared;
+use crate::sync::OnceValue;
 
 /// One in this many mappings is left to the rest of the program and to purges.
 const RESERVE_FRACTION: u32 = 8;
@@ -40,7 +40,7 @@ impl Budget {
     /// The budget that all ranges of this process share: the mappings that the process did not use
     /// when the first range was made, less a reserve.
     pub fn of_process() -> Arc<Self> {
-        static SHARED: Shared<Arc<Budget>> = Shared::new();
+        static SHARED: OnceValue<Arc<Budget>> = OnceValue::new();
         let make = || {
             let limit = maps::system_limit();
             let others = maps::count().unwrap_or(0);

@@ -25,7 +25,7 @@ use rustix::mm::ProtFlags;
 use super::budget::{self, Budget, MAPPINGS_MIN};
 use super::error::{VmallocBuildError, no_memory};
 use super::pieces::Pieces;
-use super::reserved::Reserved;
+use super::reserved::Reservation;
 use crate::bits::Bits;
 use crate::depot::Depot;
 
@@ -38,7 +38,7 @@ const ASKED_MIN: u32 = 64;
 /// or an address-space design of your own.
 pub struct LinuxMapper {
     depot: Depot,
-    reserved: Reserved,
+    reserved: Reservation,
     pieces: Pieces,
     /// Tables through which something was mapped since the table was last unmapped as a whole.
     populated: Bits,
@@ -84,7 +84,7 @@ impl LinuxMapper {
         };
         let pieces = Pieces::new(pages as usize).map_err(failed)?;
         let populated = Bits::new(bytes / table_bytes).map_err(failed)?;
-        let reserved = Reserved::new(bytes, table_bytes, page_size, file).map_err(failed)?;
+        let reserved = Reservation::new(bytes, table_bytes, page_size, file).map_err(failed)?;
         let (depot, lost_mappings, is_released) =
             (depot.clone(), AtomicU32::new(0), AtomicBool::new(false));
         // Counts the reservation itself, whatever the limit.

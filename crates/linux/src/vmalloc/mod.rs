@@ -63,8 +63,8 @@ pub use mapper::LinuxMapper;
 pub use space::{ValidateError, Vmalloc};
 
 pub use pagedepot_vmap::{
-    AreaInfo, AreaState, Kind, ListedArea, MapError, Options, Protection, PurgeDepth, Purged, Span,
-    Stale, VfreeError, VirtAddr, VmapError, VmapStats,
+    AreaInfo, AreaState, Kind, ListedArea, MapError, Options, Protection, PurgeDepth, PurgeResult,
+    Span, Stale, VfreeError, VirtAddr, VmapError, VmapStats,
 };
 
 /// The [`Vmap`](pagedepot_vmap::Vmap) under a [`Vmalloc`], over Linux mappings and a depot's

@@ -36,10 +36,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::bits::Bits;
 use crate::mapping::Mapping;
-use crate::maps::{self, FileId, Mapped};
+use crate::maps::{self, FileId, MappingInfo};
 
 /// The reserved addresses, and which of them are lost.
-pub(super) struct Reserved {
+pub(super) struct Reservation {
     start: NonNull<u8>,
     pages: usize,
     page_size: PageSize,
@@ -53,11 +53,11 @@ pub(super) struct Reserved {
 
 // SAFETY: the pointer stands for the address of the range's start. The contract of `Mapper` governs
 // all accesses to the range.
-unsafe impl Send for Reserved {}
+unsafe impl Send for Reservation {}
 // SAFETY: as above.
-unsafe impl Sync for Reserved {}
+unsafe impl Sync for Reservation {}
 
-impl Reserved {
+impl Reservation {
     /// Reserves `bytes` bytes of addresses, whole pages, aligned, for pieces of the file `frames`.
     pub fn new(
         bytes: usize,
@@ -74,7 +74,7 @@ impl Reserved {
         start.as_ptr().expose_provenance();
         let lost_pages = AtomicU32::new(0);
         let reserved =
-            Reserved { start, pages, page_size, file, file_id, frames_id, lost, lost_pages };
+            Reservation { start, pages, page_size, file, file_id, frames_id, lost, lost_pages };
         // SAFETY: addresses just reserved.
         unsafe { reserved.put(0..pages, MapFlags::FIXED) }?;
         Ok(reserved)
@@ -221,7 +221,7 @@ impl Reserved {
     }
 
     /// Whether the mapping at a page belongs to this range.
-    fn is_ours(&self, mapped: &Mapped, is_mapped: bool) -> bool {
+    fn is_ours(&self, mapped: &MappingInfo, is_mapped: bool) -> bool {
         let distance = mapped.range.start.checked_sub(self.start.as_ptr().addr());
         let is_reservation =
             mapped.file == self.file_id && distance == Some(mapped.offset as usize);
@@ -229,7 +229,7 @@ impl Reserved {
     }
 
     /// The pages of the range that a mapping covers, in part or whole.
-    fn pages_of(&self, mapped: &Mapped) -> Range<usize> {
+    fn pages_of(&self, mapped: &MappingInfo) -> Range<usize> {
         let distance = |addr: usize| addr.saturating_sub(self.start.as_ptr().addr());
         let page_bytes = self.page_size.bytes();
         let (start, end) = (distance(mapped.range.start), distance(mapped.range.end));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use pagedepot::Pfn;
 use pagedepot::cpus::Unusable;
 use pagedepot_vmap::{
-    AreaInfo, AreaState, Kind, ListedArea, Mapper, Options, PurgeDepth, Purged, VfreeError,
+    AreaInfo, AreaState, Kind, ListedArea, Mapper, Options, PurgeDepth, PurgeResult, VfreeError,
     VirtAddr, VmapCensus, VmapError, VmapFault, VmapStats,
 };
 
@@ -274,13 +274,13 @@ impl Vmalloc {
     }
 
     /// Unmaps freed areas and takes their pages back. Interrupts the CPUs that run this process.
-    pub fn purge(&self, depth: PurgeDepth) -> Purged {
+    pub fn purge(&self, depth: PurgeDepth) -> PurgeResult {
         self.vmap_ref().purge(depth)
     }
 
     /// Takes back everything that was freed: returns pages to the depot, and page tables to the
     /// system.
-    pub fn shrink(&self) -> Purged {
+    pub fn shrink(&self) -> PurgeResult {
         self.purge(PurgeDepth::Everything)
     }
 

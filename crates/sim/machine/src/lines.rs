@@ -89,7 +89,7 @@ struct Line {
 
 /// The number and total time of waits for lines at a place in the code.
 #[derive(Clone, Copy, Debug)]
-pub struct Fought {
+pub struct LineWaits {
     /// The line's number (address divided by 64).
     pub line: u64,
     /// The access that waited.
@@ -107,13 +107,13 @@ pub(crate) struct Lines {
     sets: Vec<Set>,
     complex: Vec<Set>,
     socket: Vec<Set>,
-    fought: std::collections::HashMap<(u64, usize), Fought>,
+    fought: std::collections::HashMap<(u64, usize), LineWaits>,
     rng: Rng,
 }
 
 /// A transfer that a CPU has asked for.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct TransferRequest {
     /// Time at which it asked.
     at: u64,
     /// Time at which the line leaves its place.
@@ -304,7 +304,14 @@ impl Lines {
     }
 
     /// Asks for a line.
-    pub fn ask(&mut self, at: usize, access: Access, cpu: usize, now: u64, costs: &Costs) -> Asked {
+    pub fn ask(
+        &mut self,
+        at: usize,
+        access: Access,
+        cpu: usize,
+        now: u64,
+        costs: &Costs,
+    ) -> TransferRequest {
         let moving = self.move_cost(at, access, cpu, costs);
         let line = &mut self.table[at];
         let is_read = access == Access::Load;
@@ -324,7 +331,7 @@ impl Lines {
         let is_copied = is_read && is_shared && line.asked != NO_CPU;
         line.free = start + if is_copied { costs.read_queue_ps } else { moving };
         (line.asked, line.is_read) = (cpu as u16, is_read);
-        Asked { at: now, leaves: start + before_it_leaves, arrives: start + moving }
+        TransferRequest { at: now, leaves: start + before_it_leaves, arrives: start + moving }
     }
 
     /// Moves a line to the CPU that asked for it, once it leaves where it was. The caller is the
@@ -337,7 +344,7 @@ impl Lines {
         cpu: usize,
         clocks: &mut Clocks,
         costs: &Costs,
-        asked: Asked,
+        asked: TransferRequest,
         site: &'static Location<'static>,
     ) {
         let line = &mut self.table[at];
@@ -364,7 +371,7 @@ impl Lines {
         } else {
             self.own(at, access, cpu);
         }
-        let fought = self.fought.entry((key, site as *const _ as usize)).or_insert(Fought {
+        let fought = self.fought.entry((key, site as *const _ as usize)).or_insert(LineWaits {
             line: key,
             site,
             transfers: 0,
@@ -453,17 +460,18 @@ impl Lines {
     }
 
     /// The waits for lines by place in the code: the sum over its lines, most time first.
-    pub fn fights(&self) -> Vec<Fought> {
-        let mut by_site = std::collections::BTreeMap::<(&str, u32, u32), Fought>::new();
+    pub fn fights(&self) -> Vec<LineWaits> {
+        let mut by_site = std::collections::BTreeMap::<(&str, u32, u32), LineWaits>::new();
         let mut keys: Vec<_> = self.fought.values().collect();
         keys.sort_by_key(|one| (one.line, one.site.line(), one.site.column()));
         for one in keys {
             let place = (one.site.file(), one.site.line(), one.site.column());
-            let sum = by_site.entry(place).or_insert(Fought { transfers: 0, wait_ps: 0, ..*one });
+            let sum =
+                by_site.entry(place).or_insert(LineWaits { transfers: 0, wait_ps: 0, ..*one });
             sum.transfers += one.transfers;
             sum.wait_ps += one.wait_ps;
         }
-        let mut fights: Vec<Fought> = by_site.into_values().collect();
+        let mut fights: Vec<LineWaits> = by_site.into_values().collect();
         fights.sort_by_key(|one| std::cmp::Reverse(one.wait_ps));
         fights
     }

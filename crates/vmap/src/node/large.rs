@@ -41,9 +41,9 @@ pub struct LargePools {
 }
 
 /// The right to change sizes, limits and the charge. Dropping it gives the right up.
-struct Changing<'a>(&'a LargePools);
+struct ChangeRight<'a>(&'a LargePools);
 
-impl Drop for Changing<'_> {
+impl Drop for ChangeRight<'_> {
     fn drop(&mut self) {
         // Release: pairs with the Acquire in `change`.
         self.0.busy.store(0, Ordering::Release);
@@ -85,10 +85,10 @@ impl LargePools {
         self.charged_pages.load(Ordering::Relaxed)
     }
 
-    fn change(&self) -> Option<Changing<'_>> {
-        // Acquire: pairs with the Release in `Changing::drop`.
-        // Lazily: to drop a `Changing` gives the right up.
-        (self.busy.swap(1, Ordering::Acquire) == 0).then(|| Changing(self))
+    fn change(&self) -> Option<ChangeRight<'_>> {
+        // Acquire: pairs with the Release in `ChangeRight::drop`.
+        // Lazily: to drop a `ChangeRight` gives the right up.
+        (self.busy.swap(1, Ordering::Acquire) == 0).then(|| ChangeRight(self))
     }
 
     fn of(&self, pages: u32) -> Option<&SizedPool> {

@@ -30,7 +30,7 @@ use crate::purge::retire::Retirement;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
 use crate::space::spares::Supply;
-use crate::space::transfer::{Returned, make_area};
+use crate::space::transfer::{ReturnList, make_area};
 use pagedepot::Pressure;
 use pagedepot::sync::count;
 
@@ -55,7 +55,7 @@ pub enum PurgeDepth {
 /// The result of a purge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Purged {
+pub struct PurgeResult {
     /// Areas taken from lazy lists and pools.
     pub areas: u64,
     /// Frames returned to the page allocator.
@@ -99,13 +99,13 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
     }
 
     /// Takes back what was freed. Waits for a purge that is under way.
-    pub fn purge(&self, depth: PurgeDepth) -> Purged {
+    pub fn purge(&self, depth: PurgeDepth) -> PurgeResult {
         self.purge_as(depth, Waits::Long).unwrap_or_default()
     }
 
     /// Takes back what was freed. `None`: the purge lock did not come free while the caller
     /// `waits`, or this process may not purge.
-    fn purge_as(&self, depth: PurgeDepth, waits: Waits) -> Option<Purged> {
+    fn purge_as(&self, depth: PurgeDepth, waits: Waits) -> Option<PurgeResult> {
         self.parts.host().check_usable().ok()?;
         let purging = self.begin(waits)?;
         Some(self.purge_locked(&purging, depth, waits))
@@ -189,7 +189,12 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
         }
     }
 
-    fn purge_locked(&self, purging: &LockGuard<'_, H>, depth: PurgeDepth, waits: Waits) -> Purged {
+    fn purge_locked(
+        &self,
+        purging: &LockGuard<'_, H>,
+        depth: PurgeDepth,
+        waits: Waits,
+    ) -> PurgeResult {
         let mut batch = Batch::EMPTY;
         for node in self.parts.nodes().iter() {
             // Pools first: see the argument on aliases in `retire.rs`.
@@ -203,7 +208,7 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
         }
         let takes_stray_tables = depth == PurgeDepth::Everything;
         if batch.len() == 0 && !takes_stray_tables {
-            return Purged::default();
+            return PurgeResult::default();
         }
         count(&self.parts.counters().purges, 1);
         batch.sort(self.parts.areas());
@@ -212,7 +217,7 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
         if takes_stray_tables {
             retired.tables += retirement.release_stray_tables();
         }
-        Purged {
+        PurgeResult {
             areas: batch.len(),
             frames: retired.frames,
             tables: retired.tables,
@@ -342,7 +347,7 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
         let parts = &self.parts;
         let mut rest = first;
         while rest.is_some() {
-            let mut returned = Returned::default();
+            let mut returned = ReturnList::default();
             for _ in 0..GIVE_BACK_BATCH {
                 let Some(index) = rest else { break };
                 rest = parts.area(index).next();
@@ -370,7 +375,7 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
 
     /// Makes ranges that could not be given back lazy areas, with nothing mapped, which the next
     /// purge treats as any others. Returns the descriptors left over.
-    fn make_lazy_again(&self, returned: Returned) -> Supply {
+    fn make_lazy_again(&self, returned: ReturnList) -> Supply {
         let (parts, areas) = (&self.parts, self.parts.areas());
         let (mut rest, spare) = returned.into_parts();
         while let Some(index) = rest {

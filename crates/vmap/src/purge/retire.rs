@@ -45,7 +45,7 @@ use pagedepot::sync::count;
 
 /// The result of a [`Retirement`].
 #[derive(Clone, Copy, Default)]
-pub struct Retired {
+pub struct RetireResult {
     /// Frames returned to the page allocator.
     pub frames: u64,
     /// Page tables given back.
@@ -71,8 +71,8 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
     }
 
     /// Takes the mappings of a sorted batch away. Marks the areas for which that fails as stuck.
-    pub fn retire(&self, batch: Batch) -> Retired {
-        let mut retired = Retired::default();
+    pub fn retire(&self, batch: Batch) -> RetireResult {
+        let mut retired = RetireResult::default();
         let tables = self.parts.mappings().tables();
         let mut needed_pages = 0;
         let runs = self.runs(batch).map(|(_, run)| run);

@@ -17,7 +17,7 @@ use crate::metadata::directory::Directory;
 use crate::seams::host::Host;
 use crate::space::request::AddressRequest;
 use crate::space::spares::{Spares, Supply};
-use crate::space::transfer::{Carved, Returned, make_area};
+use crate::space::transfer::{ReturnList, Strips, make_area};
 use crate::space::tree::Tree;
 use crate::units::{PageRange, Vpn};
 use pagedepot::sync::prim::{AtomicU32, AtomicU64, Ordering};
@@ -106,7 +106,7 @@ impl<'m, H: Host + ?Sized> LockedSpace<'_, 'm, H> {
     }
 
     /// Takes an area out of the free space, and up to `more` of the same size: the lowest that fit.
-    pub fn carve(&self, request: AddressRequest, more: u32) -> Result<Carved, VmapError> {
+    pub fn carve(&self, request: AddressRequest, more: u32) -> Result<Strips, VmapError> {
         let count = 1 + more;
         let mut carved = self.carve_strip(request, count)?;
         for _ in 1..STRIPS_MAX {
@@ -121,13 +121,13 @@ impl<'m, H: Host + ?Sized> LockedSpace<'_, 'm, H> {
     }
 
     /// Takes up to `count` adjacent areas from the lowest range in which one fits.
-    fn carve_strip(&self, request: AddressRequest, count: u32) -> Result<Carved, VmapError> {
+    fn carve_strip(&self, request: AddressRequest, count: u32) -> Result<Strips, VmapError> {
         let (free, start) = self.tree().find(request).ok_or(VmapError::NoSpace)?;
         let room = self.directory.area(free).end().since(start) / request.pages;
         let areas = count.min(room);
         let strip = self.carve_from(free, PageRange::new(start, areas * request.pages))?;
         self.directory.area(strip).set_next(None);
-        Ok(Carved { first: strip, last: strip, areas })
+        Ok(Strips { first: strip, last: strip, areas })
     }
 
     /// Takes exactly `run`, held by the caller and not in the index yet.
@@ -180,7 +180,7 @@ impl<'m, H: Host + ?Sized> LockedSpace<'_, 'm, H> {
 
     /// Returns an area that the caller owns, with nothing mapped in it, to the free space.
     pub fn give_back(&self, area: AreaIndex) {
-        let mut returned = Returned::default();
+        let mut returned = ReturnList::default();
         returned.add(self.directory, area);
         let spare = self.take_back(returned);
         self.space.spares.put(self.areas(), spare);
@@ -189,7 +189,7 @@ impl<'m, H: Host + ?Sized> LockedSpace<'_, 'm, H> {
     /// Takes ranges into the free space; returns the descriptors left over. The caller puts them
     /// back once it has unlocked the space.
     #[must_use]
-    pub fn take_back(&self, returned: Returned) -> Supply {
+    pub fn take_back(&self, returned: ReturnList) -> Supply {
         let (mut rest, mut spare) = returned.into_parts();
         while let Some(range) = rest {
             // Before the link changes.

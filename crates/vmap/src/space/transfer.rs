@@ -11,17 +11,17 @@ use crate::units::PageRange;
 /// Strips of areas of one size, taken in one acquisition of the space's lock: held by the caller,
 /// linked in ascending order, and not in the index yet.
 #[derive(Clone, Copy)]
-pub struct Carved {
+pub struct Strips {
     pub first: AreaIndex,
     pub last: AreaIndex,
     /// Number of areas that the strips have room for.
     pub areas: u32,
 }
 
-impl Carved {
+impl Strips {
     /// One area.
     pub fn one(area: AreaIndex) -> Self {
-        Carved { first: area, last: area, areas: 1 }
+        Strips { first: area, last: area, areas: 1 }
     }
 
     /// Cuts the strips into areas of `pages` pages.
@@ -49,13 +49,13 @@ impl Carved {
 /// Areas on their way back to the space: ascending ranges of which no two touch, and descriptors
 /// left over from merging. The caller owns them until it has the lock.
 #[derive(Default)]
-pub struct Returned {
+pub struct ReturnList {
     first: Option<AreaIndex>,
     last: Option<AreaIndex>,
     spare: Supply,
 }
 
-impl Returned {
+impl ReturnList {
     /// The ranges, as a list, and the descriptors left over.
     pub fn into_parts(self) -> (Option<AreaIndex>, Supply) {
         (self.first, self.spare)

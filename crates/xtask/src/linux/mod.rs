@@ -50,7 +50,7 @@ pub struct Options {
     json: Option<PathBuf>,
     /// One kind of kernel only
     #[arg(long, value_name = "KIND")]
-    only: Option<Only>,
+    only: Option<KernelChoice>,
     /// Boot machines of one design only
     #[arg(long, value_name = "DESIGN", value_parser = DESIGNS)]
     design: Option<String>,
@@ -73,7 +73,7 @@ pub struct Options {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Only {
+enum KernelChoice {
     /// User-mode Linux, the newest: times
     User,
     /// 6.1 under QEMU: correctness and counts
@@ -84,24 +84,27 @@ enum Only {
     Old,
 }
 
-impl Only {
-    const ALL: [Only; 4] = [Only::User, Only::Guest, Only::Preempted, Only::Old];
+impl KernelChoice {
+    const ALL: [KernelChoice; 4] =
+        [KernelChoice::User, KernelChoice::Guest, KernelChoice::Preempted, KernelChoice::Old];
 
     /// Whether this kind of kernel can be booted with a design.
     fn has(self, design: &str) -> bool {
         match self {
-            Only::User => design != OLD,
-            Only::Guest | Only::Preempted => design != OLD && !RIVALS.contains(&design),
-            Only::Old => design == OLD,
+            KernelChoice::User => design != OLD,
+            KernelChoice::Guest | KernelChoice::Preempted => {
+                design != OLD && !RIVALS.contains(&design)
+            }
+            KernelChoice::Old => design == OLD,
         }
     }
 }
 
 /// The kinds of kernels that are booted.
-fn wanted(options: &Options) -> Result<Vec<Only>> {
+fn wanted(options: &Options) -> Result<Vec<KernelChoice>> {
     let design = options.design.as_deref();
-    let has = |kind: Only| design.is_none_or(|design| kind.has(design));
-    let all: Vec<_> = Only::ALL.into_iter().filter(|kind| has(*kind)).collect();
+    let has = |kind: KernelChoice| design.is_none_or(|design| kind.has(design));
+    let all: Vec<_> = KernelChoice::ALL.into_iter().filter(|kind| has(*kind)).collect();
     if let Some(kind) = options.only {
         let others: Vec<_> = all.iter().map(|kind| format!("--only {}", name(*kind))).collect();
         ensure!(
@@ -113,16 +116,16 @@ fn wanted(options: &Options) -> Result<Vec<Only>> {
         );
         return Ok(vec![kind]);
     }
-    let is_usual = |kind: Only| match kind {
-        Only::User | Only::Guest => true,
-        Only::Preempted => !options.quick,
-        Only::Old => !options.quick || design.is_some(),
+    let is_usual = |kind: KernelChoice| match kind {
+        KernelChoice::User | KernelChoice::Guest => true,
+        KernelChoice::Preempted => !options.quick,
+        KernelChoice::Old => !options.quick || design.is_some(),
     };
     Ok(all.into_iter().filter(|kind| is_usual(*kind)).collect())
 }
 
 /// Name of the kind on the command line.
-fn name(kind: Only) -> String {
+fn name(kind: KernelChoice) -> String {
     kind.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
@@ -141,13 +144,13 @@ pub fn run(options: &Options) -> Result<()> {
         return Ok(());
     }
     let wanted = wanted(options)?;
-    let is_guest = |kind: &Only| *kind != Only::User;
+    let is_guest = |kind: &KernelChoice| *kind != KernelChoice::User;
     needed::check_installed(wanted.iter().any(is_guest))?;
     eprintln!("building examples/linux");
     let library = tree::library(root, &cache, &log)?;
     let files = init(root, &cache, &log)?;
     eprintln!("reading the archive's lists");
-    let archive = source::archive(&cache, wanted.contains(&Only::Old))?;
+    let archive = source::archive(&cache, wanted.contains(&KernelChoice::Old))?;
     let mut results = Results::default();
     let mut kernels = BTreeMap::new();
     let jobs = options.jobs.map_or_else(
@@ -158,10 +161,10 @@ pub fn run(options: &Options) -> Result<()> {
     for kind in wanted {
         let guest = "linux-source-6.1".to_owned();
         let (package, built) = match kind {
-            Only::User => (source::newest(&archive)?, Kind::User),
-            Only::Guest => (guest, Kind::Guest),
-            Only::Preempted => (guest, Kind::Preempted),
-            Only::Old => ("linux-source-5.10".to_owned(), Kind::Old),
+            KernelChoice::User => (source::newest(&archive)?, Kind::User),
+            KernelChoice::Guest => (guest, Kind::Guest),
+            KernelChoice::Preempted => (guest, Kind::Preempted),
+            KernelChoice::Old => ("linux-source-5.10".to_owned(), Kind::Old),
         };
         let source = source::source(&archive, &cache, &package)?;
         let kernel = build(root, &cache, (&source, built), (&library, &files), jobs)?;
@@ -245,7 +248,7 @@ mod tests {
 
     use super::*;
 
-    fn kinds(words: &str) -> Result<Vec<Only>> {
+    fn kinds(words: &str) -> Result<Vec<KernelChoice>> {
         let command = Options::augment_args(clap::Command::new("linux"));
         let words = ["linux"].into_iter().chain(words.split_whitespace());
         wanted(&Options::from_arg_matches(&command.try_get_matches_from(words)?)?)
@@ -254,12 +257,15 @@ mod tests {
     #[test]
     fn a_design_boots_in_the_kernels_that_have_it() {
         for (words, expected) in [
-            ("", &Only::ALL[..]),
-            ("--quick", &[Only::User, Only::Guest]),
-            ("--design linux-depot", &[Only::User, Only::Guest, Only::Preempted]),
-            ("--design linux-rcu", &[Only::User]),
-            ("--quick --design linux-5.10", &[Only::Old]),
-            ("--quick --only preempted", &[Only::Preempted]),
+            ("", &KernelChoice::ALL[..]),
+            ("--quick", &[KernelChoice::User, KernelChoice::Guest]),
+            (
+                "--design linux-depot",
+                &[KernelChoice::User, KernelChoice::Guest, KernelChoice::Preempted],
+            ),
+            ("--design linux-rcu", &[KernelChoice::User]),
+            ("--quick --design linux-5.10", &[KernelChoice::Old]),
+            ("--quick --only preempted", &[KernelChoice::Preempted]),
         ] {
             assert_eq!(kinds(words).unwrap(), expected, "{words}");
         }

@@ -9,7 +9,7 @@ use anyhow::Result;
 use super::faults::is_fault;
 use super::figures::{DEPOT, MAGAZINE, OLD, RCU, RIVALS, STOCK, WORK, named};
 use super::tree::Kernel;
-use crate::boot::{Boot, Said};
+use crate::boot::{Boot, ConsoleLine};
 use crate::results::Results;
 use crate::tools;
 
@@ -34,7 +34,7 @@ pub struct Plan<'p> {
 /// A machine that is booted once.
 pub struct Machine<'p> {
     plan: &'p Plan<'p>,
-    how: How,
+    how: BootKind,
     cpus: u32,
     design: &'static str,
     scenarios: &'static str,
@@ -42,7 +42,7 @@ pub struct Machine<'p> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
+enum BootKind {
     /// User-mode Linux.
     User,
     /// User-mode Linux with what the threads measured by: `test_vmalloc.ko`, kernbench.
@@ -52,7 +52,7 @@ enum How {
     Streaming(u32),
     /// QEMU, a thread per CPU.
     Guest,
-    /// A guest like [`Guest`](How::Guest), with full preemption.
+    /// A guest like [`Guest`](BootKind::Guest), with full preemption.
     Preempted,
     /// QEMU with little memory, and as many rounds as are wanted.
     Enduring,
@@ -90,13 +90,13 @@ impl Plan<'_> {
         let turn = |nth| {
             let is_extra = self.quick && nth >= self.rounds;
             let (times, work) = if is_extra { (AGAIN, WORK_AGAIN) } else { (TIMES, WORK_TIMES) };
-            let mut machines = self.both(How::User, cpus, times, nth);
-            machines.extend(self.machine(How::User, cpus, (WORK, work), nth));
+            let mut machines = self.both(BootKind::User, cpus, times, nth);
+            machines.extend(self.machine(BootKind::User, cpus, (WORK, work), nth));
             if nth == 0 || !self.quick {
-                let rival = |design| self.machine(How::User, cpus, (design, TIMES), nth);
+                let rival = |design| self.machine(BootKind::User, cpus, (design, TIMES), nth);
                 machines.extend(RIVALS.into_iter().filter_map(rival));
-                machines.extend(self.both(How::Threads, cpus, THREADS, nth));
-                let streams = |policy| self.both(How::Streaming(policy), cpus, STREAMS, nth);
+                machines.extend(self.both(BootKind::Threads, cpus, THREADS, nth));
+                let streams = |policy| self.both(BootKind::Streaming(policy), cpus, STREAMS, nth);
                 machines.extend((0..POLICIES).flat_map(streams));
             }
             machines
@@ -106,30 +106,30 @@ impl Plan<'_> {
 
     /// Counts, then correctness with few and many CPUs, then rounds, then an isolated CPU.
     pub fn guests(&self) -> Vec<Machine<'_>> {
-        let mut machines = self.both(How::Counting, 1, COUNTS, 0);
-        machines.extend(self.correct(How::Guest));
-        machines.extend(self.both(How::Isolating, 4, "isolate", 0));
-        machines.extend(self.machine(How::Isolating, 4, (WORK, "isolate"), 0));
+        let mut machines = self.both(BootKind::Counting, 1, COUNTS, 0);
+        machines.extend(self.correct(BootKind::Guest));
+        machines.extend(self.both(BootKind::Isolating, 4, "isolate", 0));
+        machines.extend(self.machine(BootKind::Isolating, 4, (WORK, "isolate"), 0));
         if self.rounds > ROUNDS_MAX {
-            machines.extend(self.both(How::Enduring, 4, "cpu_hotplug,oom,memfree", 0));
+            machines.extend(self.both(BootKind::Enduring, 4, "cpu_hotplug,oom,memfree", 0));
         }
         machines
     }
 
     /// Correctness under full preemption.
     pub fn preempted(&self) -> Vec<Machine<'_>> {
-        self.correct(How::Preempted)
+        self.correct(BootKind::Preempted)
     }
 
     /// Counts, and an isolated CPU, of a kernel as it comes.
     pub fn old(&self) -> Vec<Machine<'_>> {
-        let counting = self.machine(How::Counting, 1, (OLD, COUNTS), 0);
-        let isolating = self.machine(How::Isolating, 4, (OLD, "isolate"), 0);
+        let counting = self.machine(BootKind::Counting, 1, (OLD, COUNTS), 0);
+        let isolating = self.machine(BootKind::Isolating, 4, (OLD, "isolate"), 0);
         counting.into_iter().chain(isolating).collect()
     }
 
     /// Correctness with few and many CPUs.
-    fn correct(&self, how: How) -> Vec<Machine<'_>> {
+    fn correct(&self, how: BootKind) -> Vec<Machine<'_>> {
         let wide: &[u32] = if self.quick { &[4] } else { &[1, 4, 16] };
         let of = |&cpus| {
             let scenarios = if cpus == 1 { ONE_CPU } else { MANY_CPUS };
@@ -139,7 +139,13 @@ impl Plan<'_> {
     }
 
     /// Two machines, without and with the depot.
-    fn both(&self, how: How, cpus: u32, scenarios: &'static str, nth: u32) -> Vec<Machine<'_>> {
+    fn both(
+        &self,
+        how: BootKind,
+        cpus: u32,
+        scenarios: &'static str,
+        nth: u32,
+    ) -> Vec<Machine<'_>> {
         let machine = |design| self.machine(how, cpus, (design, scenarios), nth);
         [STOCK, DEPOT].into_iter().filter_map(machine).collect()
     }
@@ -147,7 +153,7 @@ impl Plan<'_> {
     /// A machine, if its design is wanted.
     fn machine(
         &self,
-        how: How,
+        how: BootKind,
         cpus: u32,
         (design, scenarios): (&'static str, &'static str),
         nth: u32,
@@ -161,14 +167,14 @@ impl Machine<'_> {
     /// Name of the machine in messages and logs.
     pub fn name(&self) -> String {
         let how = match self.how {
-            How::User => "user",
-            How::Threads => "threads",
-            How::Streaming(policy) => &format!("streaming-{policy}"),
-            How::Guest => "guest",
-            How::Preempted => "preempted",
-            How::Enduring => "enduring",
-            How::Counting => "counting",
-            How::Isolating => "isolating",
+            BootKind::User => "user",
+            BootKind::Threads => "threads",
+            BootKind::Streaming(policy) => &format!("streaming-{policy}"),
+            BootKind::Guest => "guest",
+            BootKind::Preempted => "preempted",
+            BootKind::Enduring => "enduring",
+            BootKind::Counting => "counting",
+            BootKind::Isolating => "isolating",
         };
         format!("{how}-{}cpus-{}-{}", self.cpus, self.design, self.nth)
     }
@@ -184,17 +190,17 @@ impl Machine<'_> {
         let mut command = self.command();
         command.env("TMPDIR", &logs);
         Boot { command, what: &name, is_fault, log: &log, timeout }.run(|said| match said {
-            Said::Figure { metric, value, params } => {
-                let counts = self.how == How::Counting;
+            ConsoleLine::Figure { metric, value, params } => {
+                let counts = self.how == BootKind::Counting;
                 if let Some((metric, mut params)) = named(&metric, params, counts) {
-                    if self.how == How::Preempted {
+                    if self.how == BootKind::Preempted {
                         params.insert("preempt".to_owned(), 1);
                     }
                     results.add(self.design, self.cpus, metric, params, value);
                 }
             }
-            Said::Begin(scenario) => eprintln!("  {scenario}"),
-            Said::Check { .. } | Said::Done => {}
+            ConsoleLine::Begin(scenario) => eprintln!("  {scenario}"),
+            ConsoleLine::Check { .. } | ConsoleLine::Done => {}
         })
     }
 
@@ -208,8 +214,8 @@ impl Machine<'_> {
             _ => "on",
         };
         let rounds = match self.how {
-            How::User | How::Threads | How::Streaming(_) => 1,
-            How::Enduring => self.plan.rounds,
+            BootKind::User | BootKind::Threads | BootKind::Streaming(_) => 1,
+            BootKind::Enduring => self.plan.rounds,
             _ => self.plan.rounds.min(ROUNDS_MAX),
         };
         let mut words = format!(
@@ -218,8 +224,8 @@ impl Machine<'_> {
             self.scenarios
         );
         match self.how {
-            How::User => {}
-            How::Threads => {
+            BootKind::User => {}
+            BootKind::Threads => {
                 let (builds, threads) = self.few((1, 1), (5, self.cpus));
                 words += &format!(
                     " depot_project={} depot_builds={builds} depot_threads={threads} \
@@ -228,17 +234,17 @@ impl Machine<'_> {
                     self.loops()
                 );
             }
-            How::Streaming(policy) => {
+            BootKind::Streaming(policy) => {
                 let windows = self.few(2, 5);
                 words += &format!(" pagedepot_policy={policy} depot_windows={windows}");
             }
             // Half of the rest of the memory is added later.
-            How::Guest | How::Preempted => words += " mem=1G",
-            How::Enduring => words += " mem=192M",
-            How::Counting => {
+            BootKind::Guest | BootKind::Preempted => words += " mem=1G",
+            BootKind::Enduring => words += " mem=192M",
+            BootKind::Counting => {
                 words += &format!(" depot_threads=1 depot_loops={}", self.loops());
             }
-            How::Isolating => {
+            BootKind::Isolating => {
                 let last = self.cpus - 1;
                 words += &format!(
                     " isolcpus=nohz,domain,managed_irq,{last} nohz_full={last} \
@@ -271,19 +277,19 @@ impl Machine<'_> {
     fn command(&self) -> Command {
         let words = self.words();
         let modules = self.plan.kernel.modules.display();
-        if matches!(self.how, How::User | How::Threads | How::Streaming(_)) {
+        if matches!(self.how, BootKind::User | BootKind::Threads | BootKind::Streaming(_)) {
             let mut command = Command::new(self.image());
             command.args(["mem=640M", "seccomp=on", "con=null", "con0=null,fd:1", "console=tty0"]);
             command.arg(format!("uml_dir={}", self.plan.cache.join("consoles").display()));
             command.arg(format!("ncpus={}", self.cpus)).args(words.split(' '));
-            if self.how == How::Threads {
+            if self.how == BootKind::Threads {
                 command.arg(format!("initrd={modules}"));
             }
             return command;
         }
         let mut command = Command::new("qemu-system-x86_64");
         let accelerator = match self.how {
-            How::Counting => "tcg,thread=single",
+            BootKind::Counting => "tcg,thread=single",
             _ => "tcg,thread=multi",
         };
         command
@@ -293,7 +299,7 @@ impl Machine<'_> {
             .arg("-kernel")
             .arg(&self.plan.kernel.image)
             .args(["-append", &format!("{words} {GUEST_WORDS}")]);
-        if self.how == How::Counting {
+        if self.how == BootKind::Counting {
             command.args(["-icount", "shift=0", "-initrd"]).arg(&self.plan.kernel.modules);
         }
         command
@@ -375,7 +381,7 @@ mod tests {
         assert_eq!(few.guests().len() + 2, many.guests().len());
         for machine in many.guests() {
             let has_all = machine.words().contains("depot_rounds=250");
-            assert_eq!(has_all, machine.how == How::Enduring);
+            assert_eq!(has_all, machine.how == BootKind::Enduring);
         }
     }
 

@@ -14,7 +14,7 @@ use clap::Args;
 
 use self::cpio::Cpio;
 use crate::archive::{Archive, BOOKWORM};
-use crate::boot::{Boot, Said};
+use crate::boot::{Boot, ConsoleLine};
 use crate::{machine, tools};
 
 /// The package that depends on the newest kernel of the release.
@@ -62,9 +62,9 @@ pub fn run(options: &Options) -> Result<()> {
     };
     eprintln!("booting {}", kernel.display());
     boot.run(|said| match said {
-        Said::Figure { metric, value, .. } => figures.push((metric, value)),
-        Said::Begin(test) => eprintln!("  {test}"),
-        Said::Check { .. } | Said::Done => {}
+        ConsoleLine::Figure { metric, value, .. } => figures.push((metric, value)),
+        ConsoleLine::Begin(test) => eprintln!("  {test}"),
+        ConsoleLine::Check { .. } | ConsoleLine::Done => {}
     })?;
     ensure!(!figures.is_empty(), "the tests told no figures; the console is in {}", log.display());
     for (metric, value) in figures {

@@ -28,7 +28,7 @@ impl BuddyStore for Arc<Buddy> {
 }
 
 /// The lock of a zone, and what may be done under it.
-pub(crate) struct Held<'b> {
+pub(crate) struct BuddyGuard<'b> {
     buddy: &'b Buddy,
     /// The zone.
     pub zone: ZoneId,
@@ -38,13 +38,13 @@ pub(crate) struct Held<'b> {
 
 impl Buddy {
     /// Takes the lock of a zone.
-    pub(crate) fn hold(&self, zone: ZoneId) -> Held<'_> {
+    pub(crate) fn hold(&self, zone: ZoneId) -> BuddyGuard<'_> {
         let area = self.area(zone);
-        Held { buddy: self, zone, area, _lock: area.lock.lock() }
+        BuddyGuard { buddy: self, zone, area, _lock: area.lock.lock() }
     }
 }
 
-impl Held<'_> {
+impl BuddyGuard<'_> {
     /// Takes a block of this mobility's lists, or claims one of another mobility together with its
     /// pageblock. Steals none.
     pub fn take_or_claim(&self, order: Order, mobility: Mobility) -> Option<Pfn> {

@@ -4,7 +4,7 @@ use pagedepot::CpuId;
 
 use super::*;
 use crate::ZoneSetup;
-use crate::seen::Seen;
+use crate::seen::FrameSet;
 
 const HERE: Here = Here::task(CpuId::new(0));
 const ZONE: ZoneId = ZoneId::new(0);
@@ -23,7 +23,7 @@ fn take(buddy: &Buddy, order: Order, mobility: Mobility) -> Option<Pfn> {
 }
 
 fn check(buddy: &Buddy) -> u64 {
-    let mut seen = Seen::new(&buddy.zones);
+    let mut seen = FrameSet::new(&buddy.zones);
     buddy.check(&mut |zone, pfn, order| seen.mark(&buddy.zones, zone, pfn, order)).unwrap();
     buddy.free_pages(ZONE)
 }

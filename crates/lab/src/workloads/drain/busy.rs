@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use pagedepot::{CpuId, Mode};
 
-use super::drains::{Counted, DrainTimes};
+use super::drains::{DrainSample, DrainTimes};
 use super::owner::{self, GroupTimes, OwnerWork};
 use crate::design::Allocator;
 use crate::harness::barrier::Waiter;
@@ -127,7 +127,7 @@ impl<A: Allocator> Busy<A> {
         self.link.ended.store(window, Ordering::Release);
         wait_for(&self.link.by_owner.left, window);
         let interrupts = interrupts::sent_to(self.owner).zip(interrupts_before);
-        let counted = Counted::between(counts_before, self.allocator.counts());
+        let counted = DrainSample::between(counts_before, self.allocator.counts());
         let interrupts = interrupts.map_or(f64::NAN, |(after, before)| (after - before) as f64);
         let mut metrics = [f64::NAN; METRICS];
         metrics[OWNERS..].copy_from_slice(&[

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pagedepot::{CpuId, Mode};
-use pagedepot_rseq::membarrier::Unfenced;
+use pagedepot_rseq::membarrier::FenceMissing;
 
 use super::busy::{self, Busy, Rate};
-use super::halted::{self, Halted, State};
+use super::halted::{self, HaltedSubject, State};
 use super::owner::OwnerWork;
 use super::stopper::Stopper;
 use crate::design::Allocator;
@@ -64,7 +64,7 @@ impl Add<'_> {
             self.busy(&allocator, work, Mode::Quiet, Rate::PerSecond(0));
         }
         // What a full drain cannot reach, it leaves, and so would pass for a cheap one.
-        let is_unfenced = Unfenced::find().is_some();
+        let is_unfenced = FenceMissing::find().is_some();
         for &mode in A::DRAINS.iter().filter(|&&mode| mode != Mode::Full || !is_unfenced) {
             for rate in &RATES[1..] {
                 self.busy(&allocator, OwnerWork::Pairs, mode, *rate);
@@ -98,7 +98,7 @@ impl Add<'_> {
     fn halted<A: Allocator>(&mut self, allocator: &Arc<A>, state: State, mode: Mode) {
         let (allocator, owner, stopper) = (Arc::clone(allocator), self.owner, self.stopper);
         let (link, held) = (halted::HaltedLink::default(), Mutex::default());
-        let contender = Halted { allocator, state, mode, owner, stopper, link, held };
+        let contender = HaltedSubject { allocator, state, mode, owner, stopper, link, held };
         self.to.halted.push((OfHalted { design: A::DESIGN, state, mode }, Box::new(contender)));
     }
 }

@@ -1,7 +1,7 @@
 //! Times of drains, and what they took.
 
 use hdrhistogram::Histogram;
-use pagedepot_designs::{Counts, Drained};
+use pagedepot_designs::{Counts, DrainResult};
 
 use crate::harness::clock::{self, Scale, ticks};
 
@@ -30,7 +30,7 @@ impl DrainTimes {
 
     /// Times a drain, and adds up what it says it did.
     #[inline]
-    pub fn time(&mut self, drain: impl FnOnce() -> Option<Drained>) {
+    pub fn time(&mut self, drain: impl FnOnce() -> Option<DrainResult>) {
         let start = ticks();
         let done = drain();
         let elapsed = ticks() - start;
@@ -69,7 +69,7 @@ impl DrainTimes {
 
 /// Counts of a design between two moments.
 #[derive(Clone, Copy)]
-pub struct Counted {
+pub struct DrainSample {
     /// Times that a drain stopped a CPU, by the design's own count.
     pub interruptions: f64,
     /// Time from switching lists to collecting them, on average; not-a-number where nothing is
@@ -77,16 +77,16 @@ pub struct Counted {
     pub collect_ns: f64,
 }
 
-impl Counted {
+impl DrainSample {
     /// Counts between `before` and `after`; not-a-number for designs that do not count.
     pub fn between(before: Option<Counts>, after: Option<Counts>) -> Self {
         let Some((before, after)) = before.zip(after) else {
-            return Counted { interruptions: f64::NAN, collect_ns: f64::NAN };
+            return DrainSample { interruptions: f64::NAN, collect_ns: f64::NAN };
         };
         let (ns, times) =
             (after.collect_ns - before.collect_ns, after.collected - before.collected);
         let interruptions = (after.interruptions - before.interruptions) as f64;
-        Counted { interruptions, collect_ns: ns as f64 / times as f64 }
+        DrainSample { interruptions, collect_ns: ns as f64 / times as f64 }
     }
 }
 
@@ -100,10 +100,10 @@ mod tests {
         (before.interruptions, before.collected, before.collect_ns) = (5, 1, 100);
         let mut after = before;
         (after.interruptions, after.collected, after.collect_ns) = (7, 3, 500);
-        let counted = Counted::between(Some(before), Some(after));
+        let counted = DrainSample::between(Some(before), Some(after));
         assert_eq!((counted.interruptions, counted.collect_ns), (2.0, 200.0));
-        assert!(Counted::between(Some(before), Some(before)).collect_ns.is_nan());
-        assert!(Counted::between(None, None).interruptions.is_nan());
+        assert!(DrainSample::between(Some(before), Some(before)).collect_ns.is_nan());
+        assert!(DrainSample::between(None, None).interruptions.is_nan());
     }
 
     #[test]
@@ -113,7 +113,7 @@ mod tests {
         assert!(drains.mean_pages().is_nan() && drains.median_ns(&scale).is_nan());
         for pages in [Some(504), None, Some(0)] {
             drains.time(|| {
-                let mut done = Drained::default();
+                let mut done = DrainResult::default();
                 (done.taken_pages, done.pending_pages) = (pages?, 2 * pages?);
                 Some(done)
             });

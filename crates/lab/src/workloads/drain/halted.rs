@@ -41,7 +41,7 @@ const SETTLE: Duration = Duration::from_micros(100);
 pub const METRICS: usize = 5;
 
 /// An owner and a drainer.
-pub struct Halted<A: Allocator> {
+pub struct HaltedSubject<A: Allocator> {
     pub allocator: Arc<A>,
     pub state: State,
     pub mode: Mode,
@@ -74,7 +74,7 @@ fn wait_for(count: &AtomicU64, value: u64) {
     }
 }
 
-impl<A: Allocator> Halted<A> {
+impl<A: Allocator> HaltedSubject<A> {
     fn own(&self) {
         let mut held = lock(&self.held);
         held.reserve(owner::HELD_BLOCKS_MAX as usize);
@@ -150,7 +150,7 @@ impl<A: Allocator> Halted<A> {
     }
 }
 
-impl<A: Allocator> Contender<METRICS> for Halted<A> {
+impl<A: Allocator> Contender<METRICS> for HaltedSubject<A> {
     fn subject(&self) -> &dyn Subject {
         &*self.allocator
     }

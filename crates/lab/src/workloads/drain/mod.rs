@@ -44,7 +44,7 @@ pub const WORKLOAD: Workload = Workload { drains: true, ..Workload::new(NAME, DE
 /// Designs whose caches another CPU can take back.
 const DESIGNS: &[Design] = &joined::<12>(&[
     &[Design::Depot, Design::FloorSpin],
-    Design::OF_THREADS,
+    Design::PROPOSALS,
     &[Design::FrameAlloc, Design::MimallocPprof],
 ]);
 

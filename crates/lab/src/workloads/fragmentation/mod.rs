@@ -33,10 +33,10 @@ use std::sync::Arc;
 
 use self::frames::Frames;
 use self::kernel::KernelFrames;
-use self::rows::{Found, NAME};
+use self::rows::{DesignSamples, NAME};
 use self::seats::{METRICS, Seats};
 use super::settings::{Settings, broken};
-use super::shape::{Shape, Usual};
+use super::shape::{DefaultShape, Shape};
 use super::workload::Workload;
 use crate::design::Demand;
 use crate::design::dispatch::with_design;
@@ -49,7 +49,7 @@ use crate::report::Report;
 pub const WORKLOAD: Workload = Workload { fills: true, ..Workload::new(NAME, DESIGNS, run) };
 
 /// 4 GiB, as in LLFree's paper.
-const USUAL: Usual = Usual { mib: [4096, 64], free_percent: 50, rounds: [100, 10] };
+const USUAL: DefaultShape = DefaultShape { mib: [4096, 64], free_percent: 50, rounds: [100, 10] };
 
 /// Designs with frames. Those of the threads that are missing differ from `spin` in the locks
 /// around the same lists and the same store.
@@ -84,7 +84,7 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
         report.note(format!("{NAME}: {why}"));
         designs.retain(|&design| design != Design::Kernel);
     }
-    let mut found: Vec<Found> = designs.iter().map(|_| Found::default()).collect();
+    let mut found: Vec<DesignSamples> = designs.iter().map(|_| DesignSamples::default()).collect();
     shape.each_run(|nth| measure(settings, &shape, nth, &designs, &mut found))?;
     rows::add(&mut report, &shape, &designs, &found);
     rows::show(&mut report, &shape, &designs, &found);
@@ -97,7 +97,7 @@ fn measure(
     shape: &Shape,
     nth: u32,
     designs: &[Design],
-    found: &mut [Found],
+    found: &mut [DesignSamples],
 ) -> Result<(), Failure> {
     let demand = shape.demand(settings);
     let (mut contenders, mut ends) = (Vec::new(), Vec::new());

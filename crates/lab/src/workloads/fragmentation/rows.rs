@@ -20,12 +20,12 @@ const GIB_DRAINED: Metric = ("gib_drained_ranges", "ranges");
 
 /// Samples of all runs of a design: by round, and of each round a sample per run and metric.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct DesignSamples {
     rounds: Vec<[Vec<f64>; METRICS]>,
     drained: [Vec<f64>; 2],
 }
 
-impl Found {
+impl DesignSamples {
     /// Adds a run.
     pub fn add(&mut self, series: &Series<METRICS>, end: &End) {
         let first = end.first.unwrap_or(Contiguity::UNKNOWN);
@@ -56,7 +56,7 @@ impl Found {
 }
 
 /// Adds a row per design, metric and round.
-pub fn add(report: &mut Report, shape: &Shape, designs: &[Design], found: &[Found]) {
+pub fn add(report: &mut Report, shape: &Shape, designs: &[Design], found: &[DesignSamples]) {
     for (&design, found) in designs.iter().zip(found) {
         for (round, samples) in (0..).zip(&found.rounds) {
             let params = shape.params(round);
@@ -79,7 +79,7 @@ fn shown(rounds: u32) -> Vec<u32> {
 }
 
 /// The table.
-pub fn show(report: &mut Report, shape: &Shape, designs: &[Design], found: &[Found]) {
+pub fn show(report: &mut Report, shape: &Shape, designs: &[Design], found: &[DesignSamples]) {
     let Shape { free_percent, rounds, runs, threads, .. } = *shape;
     report.say(format!(
         "{NAME}: {} filled {} MiB frame by frame, and freed {free_percent} % at random.\n\
@@ -132,7 +132,7 @@ mod tests {
         };
         let first = Contiguity { whole_share: 0.05, gib_ranges: 0.0, tainted_share: f64::NAN };
         let end = End { first: Some(first), drained: Some(first), fault: None };
-        let mut found = Found::default();
+        let mut found = DesignSamples::default();
         found.add(&run(5.0), &end);
         let whole = run(6.0);
         found.add(&whole, &End { drained: None, ..end.clone() });

@@ -45,7 +45,7 @@ pub type Ends = Mutex<End>;
 
 /// The blocks that a seat holds. Locked by its seat during a window, and by seat 0 when all have
 /// stopped.
-struct Held<B> {
+struct SeatBlocks<B> {
     blocks: Vec<B>,
     /// Windows so far.
     windows: u32,
@@ -54,7 +54,7 @@ struct Held<B> {
     places: Vec<u32>,
 }
 
-impl<B> Held<B> {
+impl<B> SeatBlocks<B> {
     /// Draws `count` places at random: different ones among those that are copied together.
     fn draw_places(&mut self, count: usize) {
         let at_once = self.at_once();
@@ -78,7 +78,7 @@ impl<B> Held<B> {
 pub struct Seats<F: Frames> {
     frames: F,
     shape: Shape,
-    held: Vec<Mutex<Held<F::Block>>>,
+    held: Vec<Mutex<SeatBlocks<F::Block>>>,
     barrier: SpinBarrier,
     ends: Arc<Ends>,
 }
@@ -87,7 +87,7 @@ impl<F: Frames> Seats<F> {
     /// A run over these frames, with a seat per thread of the shape.
     pub fn new(frames: F, shape: Shape) -> Self {
         let held = (0..shape.threads as u64).map(|seat| {
-            Mutex::new(Held {
+            Mutex::new(SeatBlocks {
                 blocks: Vec::with_capacity((shape.pages / shape.threads as u64 + 1) as usize),
                 windows: 0,
                 // Seats draw from streams of their own, the same for every design.
@@ -170,7 +170,7 @@ impl<F: Frames> Seats<F> {
         let count = (free * REALLOCATED_PERCENT / 100).div_ceil(self.shape.threads as u64) as usize;
         held.draw_places(count);
         let at_once = held.at_once();
-        let Held { blocks, places, .. } = &mut *held;
+        let SeatBlocks { blocks, places, .. } = &mut *held;
         // Between rounds other designs, and the look at this one, took the CPU's cache.
         blocks.iter().for_each(|&block| _ = std::hint::black_box(block));
         self.barrier.wait();

@@ -11,7 +11,7 @@ use pagedepot::{Mobility, Mode, Order};
 
 use super::ends::{Ends, examine};
 use super::holdings::{Handle, Holdings};
-use super::kinds::{Held, Sized, Stock};
+use super::kinds::{BlockOrder, Stock, Stocks};
 use super::params::{CACHE, Dies, FULL_PERCENT, KINDS};
 use crate::design::Allocator;
 use crate::harness::barrier::SpinBarrier;
@@ -32,7 +32,7 @@ pub struct Churn<A: Allocator> {
     allocator: A,
     shape: Shape,
     holdings: Arc<Holdings>,
-    held: Vec<Mutex<Held>>,
+    held: Vec<Mutex<Stocks>>,
     /// Blocks of bursts that each seat is to read and free.
     unread: Vec<Mutex<Vec<(A::Block, Order)>>>,
     barrier: SpinBarrier,
@@ -48,9 +48,9 @@ impl<A: Allocator> Churn<A> {
             let seed = shape.seed.wrapping_add(seat << 32);
             let handles = (seat * handles..(seat + 1) * handles).map(|handle| handle as Handle);
             let pages = shape.held_pages() / threads;
-            Mutex::new(Held {
+            Mutex::new(Stocks {
                 seat: seat as usize,
-                ..Held::new(pages, shape.surges_percent, seed, handles.collect())
+                ..Stocks::new(pages, shape.surges_percent, seed, handles.collect())
             })
         });
         let holdings = Arc::new(Holdings::new(shape.pages));
@@ -79,7 +79,7 @@ impl<A: Allocator> Churn<A> {
     }
 
     /// Allocates every kind up to its target, and page cache until memory is full.
-    fn fill(&self, held: &mut Held) {
+    fn fill(&self, held: &mut Stocks) {
         for kind in 0..KINDS.len() {
             let target = if kind == CACHE { u64::MAX } else { held.stocks[kind].target_pages };
             while held.stocks[kind].pages < target && held.pages() < self.full_pages() {
@@ -90,14 +90,14 @@ impl<A: Allocator> Churn<A> {
 
     /// Replaces a share of every kind. Kinds that surge grow in the first half, and shrink again in
     /// the second.
-    fn round(&self, held: &mut Held) {
+    fn round(&self, held: &mut Stocks) {
         self.replace(held, |stock| stock.target_pages + stock.surge_pages);
         self.replace(held, |stock| stock.target_pages);
     }
 
     /// Half a round, towards these pages of each kind: in steps, each of a kind drawn by what is
     /// left to replace.
-    fn replace(&self, held: &mut Held, goal: fn(&Stock) -> u64) {
+    fn replace(&self, held: &mut Stocks, goal: fn(&Stock) -> u64) {
         let pages_of = |stock: &Stock| stock.replaced_pages() / 2 + stock.surge_pages;
         let mut left: Vec<u64> = held.stocks.iter().map(pages_of).collect();
         while left.iter().any(|&pages| pages > 0) {
@@ -116,7 +116,7 @@ impl<A: Allocator> Churn<A> {
 
     /// Replaces a group or a block of a kind, or only allocates or frees one where that leads to
     /// the goal. Returns pages.
-    fn replace_one(&self, held: &mut Held, kind: usize, goal: u64) -> u64 {
+    fn replace_one(&self, held: &mut Stocks, kind: usize, goal: u64) -> u64 {
         self.read(held);
         let before = held.stocks[kind].pages;
         if before >= goal {
@@ -128,7 +128,7 @@ impl<A: Allocator> Churn<A> {
     }
 
     /// Allocates a group; the pages allocated.
-    fn grow(&self, held: &mut Held, kind: usize) -> u64 {
+    fn grow(&self, held: &mut Stocks, kind: usize) -> u64 {
         let mut left = held.stocks[kind].draw_group(&mut held.random);
         let mut group = Vec::new();
         let mut taken = 0;
@@ -145,7 +145,7 @@ impl<A: Allocator> Churn<A> {
     }
 
     /// Allocates a block, or as many single frames.
-    fn allocate(&self, held: &mut Held, kind: usize, order: Order, to: &mut Vec<Sized>) {
+    fn allocate(&self, held: &mut Stocks, kind: usize, order: Order, to: &mut Vec<BlockOrder>) {
         let mobility = KINDS[kind].mobility;
         held.operations += 1;
         if let Some(block) = self.allocator.alloc_block(order, mobility) {
@@ -174,20 +174,26 @@ impl<A: Allocator> Churn<A> {
         }
     }
 
-    fn hold(&self, held: &mut Held, block: A::Block, order: Order, mobility: Mobility) -> Sized {
+    fn hold(
+        &self,
+        held: &mut Stocks,
+        block: A::Block,
+        order: Order,
+        mobility: Mobility,
+    ) -> BlockOrder {
         let handle = held.handles.pop().expect("there are as many handles as pages");
         self.holdings.hold(handle, (block, self.allocator.frame(block)), order, mobility);
         (handle, order)
     }
 
     /// Frees what dies next of a kind. `false`: there is nothing.
-    fn shrink(&self, held: &mut Held, kind: usize) -> bool {
+    fn shrink(&self, held: &mut Stocks, kind: usize) -> bool {
         let dead = held.stocks[kind].take(&mut held.random);
         self.free(held, &dead, KINDS[kind].dies);
         !dead.is_empty()
     }
 
-    fn free(&self, held: &mut Held, dead: &[Sized], dies: Dies) {
+    fn free(&self, held: &mut Stocks, dead: &[BlockOrder], dies: Dies) {
         held.handles.extend(dead.iter().map(|dead| dead.0));
         let mut blocks = dead.iter().map(|&(handle, order)| (self.holdings.release(handle), order));
         if dies == Dies::InOrder && self.unread.len() > 1 {
@@ -208,7 +214,7 @@ impl<A: Allocator> Churn<A> {
     }
 
     /// Frees what another seat has sent to this one: single blocks, and a few by one call.
-    fn read(&self, held: &mut Held) {
+    fn read(&self, held: &mut Stocks) {
         let sent = std::mem::take(&mut *lock(&self.unread[held.seat]));
         let mut rest = &sent[..];
         while !rest.is_empty() {
@@ -224,7 +230,7 @@ impl<A: Allocator> Churn<A> {
     }
 
     /// Frees page cache until the share asked for is free.
-    fn shrink_cache(&self, held: &mut Held) {
+    fn shrink_cache(&self, held: &mut Stocks) {
         let goal = self.shape.held_pages() / self.shape.threads as u64;
         while held.pages() > goal && self.shrink(held, CACHE) {}
     }

@@ -7,7 +7,7 @@ use pagedepot::{Mobility, Order};
 use pagedepot_designs::FreeMap;
 
 use super::holdings::Holdings;
-use super::kinds::Held;
+use super::kinds::Stocks;
 use crate::design::Allocator;
 
 /// The state at the end of a run. Not-a-number where the design cannot tell.
@@ -80,7 +80,7 @@ pub fn examine<A: Allocator>(
     allocator: &A,
     pages: u64,
     holdings: &Holdings,
-    held: &[&Held],
+    held: &[&Stocks],
 ) -> End {
     let churn_moved_pages = holdings.moved_pages() as f64;
     let map = match allocator.free_map() {

@@ -13,10 +13,10 @@ use super::params::{Dies, KINDS, Kind};
 const HELD_PER_GROUP: u64 = 8;
 
 /// A block and its order.
-pub type Sized = (Handle, Order);
+pub type BlockOrder = (Handle, Order);
 
 /// The blocks that a thread holds.
-pub struct Held {
+pub struct Stocks {
     /// The thread's place among all.
     pub seat: usize,
     /// Stocks in the order of [`KINDS`].
@@ -32,11 +32,11 @@ pub struct Held {
     pub fallbacks: u64,
 }
 
-impl Held {
+impl Stocks {
     /// Makes the empty stocks of `pages` pages that are held in the end, with surges of
     /// `surges_percent` of what is published, and with these handles.
     pub fn new(pages: u64, surges_percent: u32, seed: u64, handles: Vec<Handle>) -> Self {
-        Held {
+        Stocks {
             seat: 0,
             stocks: KINDS.iter().map(|kind| Stock::new(kind, pages, surges_percent)).collect(),
             random: fastrand::Rng::with_seed(seed),
@@ -64,9 +64,9 @@ pub struct Stock {
     /// Pages of a group at most.
     group_pages_max: u32,
     /// Blocks that die alone.
-    alone: Vec<Sized>,
+    alone: Vec<BlockOrder>,
     /// Groups of blocks that die together.
-    groups: VecDeque<Vec<Sized>>,
+    groups: VecDeque<Vec<BlockOrder>>,
 }
 
 impl Stock {
@@ -104,7 +104,7 @@ impl Stock {
     }
 
     /// Adds what was allocated together.
-    pub fn add(&mut self, group: Vec<Sized>) {
+    pub fn add(&mut self, group: Vec<BlockOrder>) {
         self.pages += pages_of(&group);
         if self.kind.dies == Dies::Alone {
             self.alone.extend(group);
@@ -115,7 +115,7 @@ impl Stock {
 
     /// Takes the next to die: a block, or a group; processes at random, bursts in order. Empty when
     /// there is nothing.
-    pub fn take(&mut self, random: &mut fastrand::Rng) -> Vec<Sized> {
+    pub fn take(&mut self, random: &mut fastrand::Rng) -> Vec<BlockOrder> {
         let taken = match self.kind.dies {
             Dies::Alone if self.alone.is_empty() => Vec::new(),
             Dies::Alone => vec![self.alone.swap_remove(random.usize(..self.alone.len()))],
@@ -131,12 +131,12 @@ impl Stock {
     }
 
     /// All blocks.
-    pub fn blocks(&self) -> impl Iterator<Item = &Sized> {
+    pub fn blocks(&self) -> impl Iterator<Item = &BlockOrder> {
         self.alone.iter().chain(self.groups.iter().flatten())
     }
 
     /// Takes all blocks.
-    pub fn take_all(&mut self) -> Vec<Sized> {
+    pub fn take_all(&mut self) -> Vec<BlockOrder> {
         self.pages = 0;
         let mut all = std::mem::take(&mut self.alone);
         all.extend(self.groups.drain(..).flatten());
@@ -144,7 +144,7 @@ impl Stock {
     }
 }
 
-fn pages_of(blocks: &[Sized]) -> u64 {
+fn pages_of(blocks: &[BlockOrder]) -> u64 {
     blocks.iter().map(|(_, order)| u64::from(order.frames())).sum()
 }
 

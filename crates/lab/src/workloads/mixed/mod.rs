@@ -42,9 +42,9 @@ use std::sync::Arc;
 
 use self::churn::Churn;
 use self::ends::Ends;
-use self::rows::{Found, NAME};
+use self::rows::{DesignSamples, NAME};
 use super::settings::{Settings, broken};
-use super::shape::{Shape, Usual};
+use super::shape::{DefaultShape, Shape};
 use super::workload::Workload;
 use crate::design::dispatch::with_design;
 use crate::failure::Failure;
@@ -67,7 +67,8 @@ const DESIGNS: &[Design] = &[
     Design::PcpBuddy,
 ];
 
-const USUAL: Usual = Usual { mib: [16 << 10, 512], free_percent: 30, rounds: [20, 3] };
+const USUAL: DefaultShape =
+    DefaultShape { mib: [16 << 10, 512], free_percent: 30, rounds: [20, 3] };
 
 /// Bytes of metadata per simulated page and design, about: a record of a buddy store, and the
 /// workload's own notes of the block.
@@ -85,7 +86,7 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
             shape.mib()
         )));
     }
-    let mut found: Vec<Found> = designs.iter().map(|_| Found::default()).collect();
+    let mut found: Vec<DesignSamples> = designs.iter().map(|_| DesignSamples::default()).collect();
     shape.each_run(|nth| measure(settings, &shape, nth, &designs, &mut found))?;
     let mut report = Report::default();
     rows::add(&mut report, &shape, &designs, &found);
@@ -99,7 +100,7 @@ fn measure(
     shape: &Shape,
     nth: u32,
     designs: &[Design],
-    found: &mut [Found],
+    found: &mut [DesignSamples],
 ) -> Result<(), Failure> {
     let demand = shape.demand(settings);
     let (mut contenders, mut ends) = (Vec::new(), Vec::<Arc<Ends>>::new());

@@ -33,13 +33,13 @@ const OP: Metric = ("op_ns", "ns");
 
 /// Samples of all runs of a design.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct DesignSamples {
     /// Samples of each round of each run.
     op_ns: Vec<f64>,
     ends: Vec<End>,
 }
 
-impl Found {
+impl DesignSamples {
     /// Adds a run.
     pub fn add(&mut self, op_ns: &[f64], end: Option<End>) {
         self.op_ns.extend(op_ns);
@@ -52,7 +52,7 @@ impl Found {
 }
 
 /// Adds a row per design and metric.
-pub fn add(report: &mut Report, shape: &Shape, designs: &[Design], found: &[Found]) {
+pub fn add(report: &mut Report, shape: &Shape, designs: &[Design], found: &[DesignSamples]) {
     let mut params = shape.params(shape.rounds);
     params.insert("surges", shape.surges_percent.into());
     params.insert("moves", i64::from(shape.moves));
@@ -66,7 +66,7 @@ pub fn add(report: &mut Report, shape: &Shape, designs: &[Design], found: &[Foun
 }
 
 /// The table.
-pub fn show(report: &mut Report, shape: &Shape, designs: &[Design], found: &[Found]) {
+pub fn show(report: &mut Report, shape: &Shape, designs: &[Design], found: &[DesignSamples]) {
     report.say(format!(
         "{NAME}: {} MiB, {} % free in the end, {}, {}; median of {}\n{}",
         shape.mib(),
@@ -85,7 +85,7 @@ pub fn show(report: &mut Report, shape: &Shape, designs: &[Design], found: &[Fou
     let headings =
         ["design", "whole", "tainted", "mixed", "GiB", "had", "us", "2 MiB", "ns", "op ns"];
     let mut table = table::new(headings);
-    let percent = |end: fn(&End) -> f64, found: &Found| {
+    let percent = |end: fn(&End) -> f64, found: &DesignSamples| {
         table::median(&found.samples(end).iter().map(|share| share * 1e2).collect::<Vec<_>>())
     };
     for (design, found) in designs.iter().zip(found) {
@@ -108,7 +108,7 @@ pub fn show(report: &mut Report, shape: &Shape, designs: &[Design], found: &[Fou
 }
 
 /// A second table, of the designs that move blocks.
-fn show_compacted(report: &mut Report, designs: &[Design], found: &[Found]) {
+fn show_compacted(report: &mut Report, designs: &[Design], found: &[DesignSamples]) {
     let mut table = table::new(["design", "had", "us", "pages moved", "in the rounds"]);
     for (design, found) in designs.iter().zip(found) {
         let had = found.samples(|end| end.gib_compacted);

@@ -26,10 +26,10 @@ struct Fill<A: Allocator> {
     allocator: A,
     pages: u32,
     seed: u64,
-    held: Mutex<Filled<A::Block>>,
+    held: Mutex<Stock<A::Block>>,
 }
 
-struct Filled<T> {
+struct Stock<T> {
     blocks: Vec<T>,
     random: fastrand::Rng,
 }
@@ -37,7 +37,7 @@ struct Filled<T> {
 impl<A: Allocator> Fill<A> {
     fn new(allocator: A, pages: u32, seed: u64) -> Self {
         let random = fastrand::Rng::with_seed(seed);
-        Fill { allocator, pages, seed, held: Mutex::new(Filled { blocks: Vec::new(), random }) }
+        Fill { allocator, pages, seed, held: Mutex::new(Stock { blocks: Vec::new(), random }) }
     }
 }
 
@@ -54,7 +54,7 @@ impl<A: Allocator> Contender<2> for Fill<A> {
         self.allocator.enter();
         // Every design sees the same orders.
         let mut held = lock(&self.held);
-        *held = Filled {
+        *held = Stock {
             blocks: Vec::with_capacity(self.pages as usize),
             random: fastrand::Rng::with_seed(self.seed),
         };
@@ -67,7 +67,7 @@ impl<A: Allocator> Contender<2> for Fill<A> {
 
     fn window(&self, _seat: Seat, units: u64) -> [f64; 2] {
         let mut held = lock(&self.held);
-        let Filled { blocks, random } = &mut *held;
+        let Stock { blocks, random } = &mut *held;
         let (mut fill, mut free) = (0, 0);
         for _ in 0..units {
             let start = Instant::now();

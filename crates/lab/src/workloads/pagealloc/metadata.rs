@@ -30,10 +30,10 @@ const GIB: u32 = 64;
 const FRAMES_PER_GIB: u32 = 1 << 18;
 
 /// CPUs on which no code runs: the metadata is set up, and no request follows.
-struct Nowhere;
+struct NoCpus;
 
 // SAFETY: no function touches a front, so each excludes all others.
-unsafe impl Cpus for Nowhere {
+unsafe impl Cpus for NoCpus {
     type Environment = Self;
 
     fn environment(&self) -> &Self {
@@ -68,13 +68,13 @@ unsafe impl Cpus for Nowhere {
     }
 }
 
-impl Environment for Nowhere {}
+impl Environment for NoCpus {}
 
 /// A store whose own metadata is not measured.
-struct Elsewhere;
+struct NoStore;
 
 // SAFETY: it hands out nothing.
-unsafe impl Backing for Elsewhere {
+unsafe impl Backing for NoStore {
     fn take(&self, _: BackingRequest, _: &mut [Block]) -> usize {
         0
     }
@@ -106,7 +106,7 @@ pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
     let store = settings.variant.store_of(Design::Depot);
     let backing: Option<&dyn Backing> = match store {
         Store::Bitmap => None,
-        Store::Buddy => Some(&Elsewhere),
+        Store::Buddy => Some(&NoStore),
     };
     let builder = || Allocator::builder(&config).backing(backing);
     let bytes = builder().metadata_bytes().map_err(unusable)?;
@@ -118,7 +118,7 @@ pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
             break;
         }
         let start = Instant::now();
-        let made = builder().build(&mut memory, Nowhere);
+        let made = builder().build(&mut memory, NoCpus);
         black_box(made.map_err(unusable)?);
         samples.push(start.elapsed().as_nanos() as f64);
         step.tick();

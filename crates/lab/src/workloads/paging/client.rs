@@ -16,12 +16,12 @@ pub trait Client: Sync {
     }
 
     /// Touches pages until memory or this client's `share` is used up, then gives them back.
-    fn run(&self, client: usize, share: u32) -> Had;
+    fn run(&self, client: usize, share: u32) -> ClientResult;
 }
 
 /// The pages and times of a client.
 #[derive(Clone, Copy, Debug)]
-pub struct Had {
+pub struct ClientResult {
     pub pages: u64,
     /// Time until all of them were there; giving them back is no part of it.
     pub touching: Duration,

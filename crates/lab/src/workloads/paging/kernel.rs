@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::client::{Client, Had};
+use super::client::{Client, ClientResult};
 use crate::design::PAGE_BYTES;
 use crate::design::pool::Pool;
 use crate::harness::Subject;
@@ -16,7 +16,7 @@ impl Client for KernelFaults {
         &Design::Kernel
     }
 
-    fn run(&self, _client: usize, share: u32) -> Had {
+    fn run(&self, _client: usize, share: u32) -> ClientResult {
         let start = Instant::now();
         let memory = Pool::new(share as usize * PAGE_BYTES, PAGE_BYTES)
             .unwrap_or_else(|why| panic!("{}: {why}", Design::Kernel));
@@ -25,6 +25,6 @@ impl Client for KernelFaults {
             // SAFETY: inside the mapping, which is this function's.
             unsafe { memory.at(page * PAGE_BYTES).write_volatile(1) };
         }
-        Had { pages: share.into(), touching: start.elapsed() }
+        ClientResult { pages: share.into(), touching: start.elapsed() }
     }
 }

@@ -10,7 +10,7 @@ mod sweep;
 
 use std::sync::Arc;
 
-pub use self::client::{Client, Had};
+pub use self::client::{Client, ClientResult};
 use self::kernel::KernelFaults;
 use self::seats::{ClientSeats, METRICS};
 use self::sweep::Sweep;

@@ -13,7 +13,7 @@ use crate::design::pool::Pool;
 use crate::design::{Allocator, PAGE_BYTES};
 use crate::failure::Failure;
 use crate::harness::{Subject, lock};
-use crate::workloads::paging::{Client, Had};
+use crate::workloads::paging::{Client, ClientResult};
 
 /// Faults of some clients, served from one allocator.
 pub struct Faults<A: Allocator<Block = Pfn>> {
@@ -120,7 +120,7 @@ impl<A: Allocator<Block = Pfn>> Client for Faults<A> {
         Some(&mut self.allocator)
     }
 
-    fn run(&self, client: usize, share: u32) -> Had {
+    fn run(&self, client: usize, share: u32) -> ClientResult {
         let mut place = lock(&self.places[client]);
         let start = Instant::now();
         let Place { range, frames } = &mut *place;
@@ -134,7 +134,7 @@ impl<A: Allocator<Block = Pfn>> Client for Faults<A> {
                 unsafe { range.at(page * PAGE_BYTES).write_volatile(1) };
             }
         });
-        let had = Had { pages: place.frames.len() as u64, touching: start.elapsed() };
+        let had = ClientResult { pages: place.frames.len() as u64, touching: start.elapsed() };
         self.give_back(&mut place);
         had
     }

@@ -35,16 +35,16 @@ const RING_SLOTS: u32 = 4096;
 const BATCH: u32 = 512;
 
 /// The purger on the first seat, the threads that allocate on the others.
-struct Purged<A: Allocator> {
+struct PurgerSubject<A: Allocator> {
     allocator: A,
     /// Rings from each thread that allocates.
     rings: Vec<Ring<A::Block>>,
 }
 
-impl<A: Allocator> Purged<A> {
+impl<A: Allocator> PurgerSubject<A> {
     fn new(allocator: A, threads: usize) -> Self {
         let rings = (0..threads).map(|_| Ring::new(RING_SLOTS, BATCH)).collect();
-        Purged { allocator, rings }
+        PurgerSubject { allocator, rings }
     }
 
     /// Frees so many pages of each thread, a batch of one after a batch of the other.
@@ -62,7 +62,7 @@ impl<A: Allocator> Purged<A> {
     }
 }
 
-impl<A: Allocator> Contender<1> for Purged<A> {
+impl<A: Allocator> Contender<1> for PurgerSubject<A> {
     fn subject(&self) -> &dyn Subject {
         &self.allocator
     }
@@ -98,7 +98,7 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
     let mut contenders: Vec<Box<dyn Contender<1>>> = Vec::new();
     for design in settings.designs(NAME, DESIGNS)? {
         contenders.push(with_design!(any design, &demand, |allocator| -> Box<dyn Contender<1>> {
-            Box::new(Purged::new(allocator, threads))
+            Box::new(PurgerSubject::new(allocator, threads))
         })?);
     }
     let seats: Vec<CpuId> = [&[last], others].concat();

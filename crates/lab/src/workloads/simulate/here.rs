@@ -154,7 +154,7 @@ fn median_turn(mut turn: impl FnMut() -> f64) -> f64 {
 }
 
 /// Times that one CPU can measure alone.
-struct Alone {
+struct OneCpuTimes {
     rmw_ns: f64,
     /// Reading the clock.
     clock_ns: f64,
@@ -168,14 +168,14 @@ struct Alone {
     sequences_ns: Option<f64>,
 }
 
-fn measure_alone(cpu: CpuId) -> Alone {
+fn measure_alone(cpu: CpuId) -> OneCpuTimes {
     cpus::pin(cpu);
     let demand =
         Demand { blocks_per_cpu: 1, frames_per_block: 1, cpus: vec![cpu], ..Demand::default() };
     let floor = FloorRseq::new(&demand).ok();
     let ball = Ball(AtomicU64::new(0));
-    let mut touched = Touched::new();
-    let mut least = Alone {
+    let mut touched = TouchBuffer::new();
+    let mut least = OneCpuTimes {
         rmw_ns: f64::INFINITY,
         clock_ns: f64::INFINITY,
         spin_ns: f64::INFINITY,
@@ -203,17 +203,17 @@ fn measure_alone(cpu: CpuId) -> Alone {
 }
 
 /// Memory whose pages are written in turn.
-struct Touched {
+struct TouchBuffer {
     memory: Vec<u8>,
     page: usize,
 }
 
-impl Touched {
+impl TouchBuffer {
     /// More than caches hold, as when memory is used up.
     const PAGES: usize = 1 << 14;
 
     fn new() -> Self {
-        Touched { memory: vec![1; 4096 * Self::PAGES], page: 0 }
+        TouchBuffer { memory: vec![1; 4096 * Self::PAGES], page: 0 }
     }
 
     /// Nanoseconds a page.
@@ -231,7 +231,7 @@ fn touch_beside(first: CpuId, second: CpuId) -> f64 {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             cpus::pin(second);
-            let mut touched = Touched::new();
+            let mut touched = TouchBuffer::new();
             // Relaxed: nothing is published but the flag.
             while !is_over.load(Ordering::Relaxed) {
                 touched.sample(1);
@@ -239,7 +239,7 @@ fn touch_beside(first: CpuId, second: CpuId) -> f64 {
         });
         let measured = scope.spawn(|| {
             cpus::pin(first);
-            let mut touched = Touched::new();
+            let mut touched = TouchBuffer::new();
             let median = median_turn(|| touched.sample(TOUCH_SAMPLES));
             is_over.store(true, Ordering::Relaxed);
             median

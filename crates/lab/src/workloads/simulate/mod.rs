@@ -5,7 +5,7 @@ pub mod options;
 
 use std::path::Path;
 
-use pagedepot_sim::simulate::{Found, Simulation, names, simulate};
+use pagedepot_sim::simulate::{Simulation, SimulationResult, names, simulate};
 use pagedepot_sim::topology::Topology;
 use pagedepot_sim::{Disturbances, FreeHighLimit, Mode};
 
@@ -16,7 +16,7 @@ use crate::design::variant::FreeHighPages;
 use crate::failure::Failure;
 use crate::names::{Design, list};
 use crate::report::document;
-use crate::report::json::More;
+use crate::report::json::ExtraOptions;
 use crate::report::rows::{Metric, Params};
 use crate::report::{Report, table};
 
@@ -39,7 +39,7 @@ const FIGHT_SHOWN: f64 = 0.005;
 ///
 /// # Errors
 /// Why the file cannot be used, or this machine not be measured.
-pub fn machine(options: &SimulateOptions) -> Result<(Topology, More), Failure> {
+pub fn machine(options: &SimulateOptions) -> Result<(Topology, ExtraOptions), Failure> {
     let topology = match options.topology.as_deref() {
         None => Topology::default(),
         Some(path) if path == Path::new("here") => here::measure()?,
@@ -52,7 +52,7 @@ pub fn machine(options: &SimulateOptions) -> Result<(Topology, More), Failure> {
             Topology::parse(&text).map_err(|error| bad(&error))?
         }
     };
-    let mut more = More::from([
+    let mut more = ExtraOptions::from([
         ("topology", serde_json::to_value(&topology).expect("numbers and names")),
         ("retry_locks", options.retry_locks.into()),
     ]);
@@ -172,7 +172,7 @@ fn one(
     cpus: u32,
     options: &SimulateOptions,
     topology: &Topology,
-) -> Result<Found, Failure> {
+) -> Result<SimulationResult, Failure> {
     let per_s = |rate: Option<std::num::NonZeroU32>| rate.map_or(0.0, |rate| rate.get().into());
     let is_dense = matches!(workload, SimulatedWorkload::Hot | SimulatedWorkload::Pagealloc);
     let (window, warm_up) = if is_dense { (0.5, 1.0) } else { (5.0, 20.0) };
@@ -221,7 +221,7 @@ fn params(options: &SimulateOptions) -> Params {
 }
 
 /// The places in the code whose lines CPUs fight over, if they cost anything to speak of.
-fn fought(design: Design, cpus: u32, found: &Found) -> Vec<String> {
+fn fought(design: Design, cpus: u32, found: &SimulationResult) -> Vec<String> {
     let share = |wait_ps: u64| wait_ps as f64 / found.cpu_ps.max(1) as f64;
     let worth =
         found.fights.iter().take(FIGHTS_SHOWN).filter(|one| share(one.wait_ps) >= FIGHT_SHOWN);

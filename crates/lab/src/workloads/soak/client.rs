@@ -11,7 +11,7 @@ use crate::harness::{cpus, lock, stop};
 
 /// A block and the number written into its pages.
 #[derive(Clone, Copy, Debug)]
-pub struct Written {
+pub struct StampedBlock {
     pub pfn: Pfn,
     pub order: Order,
     pub number: u64,
@@ -30,7 +30,7 @@ const TICK: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub struct Common {
     /// Blocks that others allocated and that the client must free, by client.
-    pub mailboxes: Vec<Mutex<Vec<Written>>>,
+    pub mailboxes: Vec<Mutex<Vec<StampedBlock>>>,
     /// The last number written.
     numbers: AtomicU64,
     /// Pages touched, and times that memory was used up.
@@ -80,12 +80,15 @@ impl<A: Allocator<Block = Pfn>> SoakClient<'_, A> {
     }
 
     /// Takes blocks until there are none, and writes a number of its own into each of their pages.
-    fn fill(&mut self, held: &mut Vec<Written>) {
+    fn fill(&mut self, held: &mut Vec<StampedBlock>) {
         let first = held.len();
         while let Some((pfn, order)) = self.alloc() {
             // Relaxed: a number, different from all others.
-            let block =
-                Written { pfn, order, number: self.common.numbers.fetch_add(1, Ordering::Relaxed) };
+            let block = StampedBlock {
+                pfn,
+                order,
+                number: self.common.numbers.fetch_add(1, Ordering::Relaxed),
+            };
             for word in words(self.allocator, block) {
                 // SAFETY: the page is this client's.
                 unsafe { word.write_volatile(block.number) };
@@ -108,21 +111,21 @@ impl<A: Allocator<Block = Pfn>> SoakClient<'_, A> {
         Some((self.allocator.zeroed()?, Order::BASE))
     }
 
-    fn mailbox(&self, index: usize) -> std::sync::MutexGuard<'_, Vec<Written>> {
+    fn mailbox(&self, index: usize) -> std::sync::MutexGuard<'_, Vec<StampedBlock>> {
         let mailboxes = &self.common.mailboxes;
         lock(&mailboxes[index % mailboxes.len()])
     }
 
-    fn send(&mut self, held: &mut Vec<Written>) {
+    fn send(&mut self, held: &mut Vec<StampedBlock>) {
         let random = &mut self.random;
         let (sent, kept) = held.drain(..).partition(|_| random.u32(0..SENT_EVERY) == 0);
         *held = kept;
-        let sent: Vec<Written> = sent;
+        let sent: Vec<StampedBlock> = sent;
         self.mailbox(self.index + 1).extend(sent);
     }
 
     /// Frees everything: some one by one in random order, the others in batches.
-    fn give_back(&mut self, held: &mut Vec<Written>) -> Result<(), String> {
+    fn give_back(&mut self, held: &mut Vec<StampedBlock>) -> Result<(), String> {
         held.append(&mut self.mailbox(self.index));
         self.random.shuffle(held);
         held.iter().try_for_each(|&block| check(self.allocator, block))?;
@@ -140,7 +143,7 @@ impl<A: Allocator<Block = Pfn>> SoakClient<'_, A> {
 /// The first word of each page of a block.
 fn words<A: Allocator<Block = Pfn>>(
     allocator: &A,
-    block: Written,
+    block: StampedBlock,
 ) -> impl Iterator<Item = *mut u64> {
     let start = allocator.address(block.pfn).cast::<u64>().as_ptr();
     let words_per_page = PAGE_BYTES / size_of::<u64>();
@@ -148,7 +151,7 @@ fn words<A: Allocator<Block = Pfn>>(
 }
 
 /// Whether a block still holds its number.
-pub fn check<A: Allocator<Block = Pfn>>(allocator: &A, block: Written) -> Result<(), String> {
+pub fn check<A: Allocator<Block = Pfn>>(allocator: &A, block: StampedBlock) -> Result<(), String> {
     for word in words(allocator, block) {
         // SAFETY: the page is the caller's, and its allocating client wrote to it.
         let found = unsafe { word.read_volatile() };

@@ -56,7 +56,7 @@ pub fn policies(settings: &Settings, design: Design) -> Vec<Option<FreeHighPages
     }
 }
 
-type Measured = (Case, Series<METRICS>, Reuse);
+type CaseRow = (Case, Series<METRICS>, Reuse);
 
 /// Measures cases, those of one exchange and shape in turn, and reports what came out under the
 /// workload's name.
@@ -80,7 +80,7 @@ pub fn report(
 }
 
 /// Measures cases of one exchange and shape, in turn.
-fn measure(settings: &Settings, name: &str, cases: &[Case]) -> Result<Vec<Measured>, Failure> {
+fn measure(settings: &Settings, name: &str, cases: &[Case]) -> Result<Vec<CaseRow>, Failure> {
     let Case { exchange, shape, .. } = cases[0];
     let seats = shape.seats(&settings.cpus);
     // Twice what is under way, and what receivers have of their own.
@@ -116,7 +116,7 @@ fn measure(settings: &Settings, name: &str, cases: &[Case]) -> Result<Vec<Measur
     Ok(rows)
 }
 
-fn add_rows(report: &mut Report, name: &'static str, (case, series, reuse): &Measured) {
+fn add_rows(report: &mut Report, name: &'static str, (case, series, reuse): &CaseRow) {
     let Shape { streams, in_flight, bytes } = case.shape;
     let mut params: Params = params([
         ("streams", streams.into()),
@@ -135,7 +135,7 @@ fn add_rows(report: &mut Report, name: &'static str, (case, series, reuse): &Mea
     add(CROSSED, &[reuse.crossed_percent]);
 }
 
-fn show(rows: &[Measured]) -> comfy_table::Table {
+fn show(rows: &[CaseRow]) -> comfy_table::Table {
     let headings = [
         "exchange",
         "design",

@@ -66,11 +66,11 @@ pub struct Streams<A: Allocator<Block = Pfn>, C> {
 struct Stream<C> {
     channel: C,
     /// The sender's.
-    sent: Mutex<Sent>,
+    sent: Mutex<SendLog>,
 }
 
 #[derive(Default)]
-struct Sent {
+struct SendLog {
     messages: u64,
     log: Vec<Use>,
     /// Buffers that were used before; those of them that another CPU had freed.
@@ -140,7 +140,7 @@ impl<A: Allocator<Block = Pfn>, C: Channel> Streams<A, C> {
     }
 }
 
-impl Sent {
+impl SendLog {
     #[inline]
     fn note(&mut self, ticks: u64, buffer: Pfn, freed_by: u32, here: CpuId) {
         self.messages += 1;
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn crossings_are_reuses_of_what_another_cpu_freed() {
-        let mut sent = Sent::default();
+        let mut sent = SendLog::default();
         let here = CpuId::new(3);
         for freed_by in [0, 4, 5, 5] {
             sent.note(0, Pfn::new(8), freed_by, here);

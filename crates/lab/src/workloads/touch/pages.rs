@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::design::Allocator;
 use crate::harness::{Subject, lock};
-use crate::workloads::paging::{Client, Had};
+use crate::workloads::paging::{Client, ClientResult};
 
 /// Pages of one allocator, for some clients.
 pub struct Pages<A: Allocator> {
@@ -31,7 +31,7 @@ impl<A: Allocator> Client for Pages<A> {
         Some(&mut self.allocator)
     }
 
-    fn run(&self, client: usize, share: u32) -> Had {
+    fn run(&self, client: usize, share: u32) -> ClientResult {
         let start = Instant::now();
         let mut held = lock(&self.held[client]);
         while held.len() < share as usize {
@@ -40,7 +40,7 @@ impl<A: Allocator> Client for Pages<A> {
             unsafe { self.allocator.address(page).write_volatile(1) };
             held.push(page);
         }
-        let had = Had { pages: held.len() as u64, touching: start.elapsed() };
+        let had = ClientResult { pages: held.len() as u64, touching: start.elapsed() };
         self.allocator.free_pages(&mut held);
         had
     }

@@ -26,10 +26,10 @@ pub fn contended_ns() -> u64 {
 }
 
 /// A host that measures waiting; frames come from the host inside.
-pub struct Counting<H>(pub H);
+pub struct CountingHost<H>(pub H);
 
 // SAFETY: frames are the inner host's, in a process that does not fork.
-unsafe impl<H: Host> Host for Counting<H> {
+unsafe impl<H: Host> Host for CountingHost<H> {
     #[inline]
     fn cpu(&self) -> Option<CpuId> {
         Some(pagedepot_rseq::current_cpu())
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn waiters_park_and_their_time_is_counted() {
-        let (lock, host, waiting) = (Lock::new(), Counting(NoFrames(Here)), AtomicI32::new(0));
+        let (lock, host, waiting) = (Lock::new(), CountingHost(NoFrames(Here)), AtomicI32::new(0));
         drop(lock.lock(&host));
         assert_eq!(contended_ns(), 0);
         std::thread::scope(|scope| {

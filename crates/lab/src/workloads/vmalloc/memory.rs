@@ -9,14 +9,14 @@ use pagedepot_linux::vmalloc::{DepotHost, LinuxMapper};
 use pagedepot_linux::{Depot, MemoryKind};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use super::host::Counting;
+use super::host::CountingHost;
 use crate::design::PAGE_BYTES;
 use crate::failure::Failure;
 use crate::harness::{Contender, Seat, Subject};
 use crate::names::Design;
 
 /// Addresses, and a depot's frames to map there.
-pub type Ends = (LinuxMapper, Counting<DepotHost>);
+pub type Ends = (LinuxMapper, CountingHost<DepotHost>);
 
 /// A range of addresses, and a depot of `pages` pages. With `populate` the pages have memory from
 /// the start, as in a depot that has been used before.
@@ -29,7 +29,7 @@ pub fn ends(pages: u32, range_pages: u32, populate: bool) -> Result<Ends, Failur
     let depot = Arc::new(depot.map_err(|e| Failure::Run(format!("memory to map: {e}")))?);
     let mapper = LinuxMapper::new(&depot, bytes(range_pages), None);
     let mapper = mapper.map_err(|e| Failure::Run(format!("addresses to map it at: {e}")))?;
-    Ok((mapper, Counting(DepotHost::new(&depot))))
+    Ok((mapper, CountingHost(DepotHost::new(&depot))))
 }
 
 /// Writes to each page.

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 
 use crate::args;
 use crate::replay::options::Expand;
-use crate::report::json::More;
+use crate::report::json::ExtraOptions;
 
 /// The name of the workload.
 pub const NAME: &str = "vmalloc";
@@ -136,12 +136,12 @@ impl VmallocOptions {
     }
 
     /// Settings that figures depend on besides their params.
-    pub fn settings(&self, cpus: usize, quick: bool) -> More {
+    pub fn settings(&self, cpus: usize, quick: bool) -> ExtraOptions {
         if let Some(trace) = &self.trace {
-            return More::from([("trace", trace.display().to_string().into())]);
+            return ExtraOptions::from([("trace", trace.display().to_string().into())]);
         }
         let parameters = self.parameters(cpus, quick);
-        More::from([
+        ExtraOptions::from([
             ("mapper", self.mapper.param().into()),
             ("run_test_mask", parameters.run_test_mask.into()),
             ("test_loop_count", parameters.test_loop_count.into()),

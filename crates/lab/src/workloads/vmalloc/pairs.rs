@@ -16,7 +16,7 @@ use pagedepot_designs::vmap::VmapDesign;
 use pagedepot_vmap::{Host, NoFrames, NullMapper, Span, Stale};
 
 use super::frames::{ADDRESSES_START, Here};
-use super::host::Counting;
+use super::host::CountingHost;
 use super::memory::{self, Mmap};
 use super::options::{MapperKind, NAME};
 use crate::design::dispatch::with_vmap;
@@ -175,7 +175,7 @@ fn contender(
             // Numbers will do.
             let frames =
                 (0..seats as u32).map(|seat| block_of(Pfn::new(seat << 10), kind)).collect();
-            let host = Counting(NoFrames(Here));
+            let host = CountingHost(NoFrames(Here));
             // SAFETY: nothing is mapped, and there are no frames.
             unsafe {
                 with_vmap!(design, &demand, (mapper, host), |subject| Pair::boxed(

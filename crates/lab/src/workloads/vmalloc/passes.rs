@@ -7,11 +7,11 @@ use pagedepot_designs::vmap::VmapDesign;
 use pagedepot_vmap::{Host, Mapper, NullMapper, Span};
 
 use super::frames::{self, ADDRESSES_START};
-use super::host::Counting;
+use super::host::CountingHost;
 use super::memory;
 use super::options::{MapperKind, Parameters, VmallocOptions};
 use super::suite::HeldAreas;
-use super::workers::{self, Orders, Pass};
+use super::workers::{self, Pass, WorkOrder};
 use crate::design::dispatch::with_vmap;
 use crate::design::vmap::VmapDemand;
 use crate::failure::Failure;
@@ -90,7 +90,9 @@ impl SuitePlan {
                     let span =
                         Span::new(ADDRESSES_START, (8 * u64::from(pages)).min(1 << 28) as u32);
                     // SAFETY: nothing is mapped, and the numbers are the suite's alone.
-                    unsafe { suite.over(NullMapper::new(span, PageSize::Kib4), &Counting(numbers)) }
+                    unsafe {
+                        suite.over(NullMapper::new(span, PageSize::Kib4), &CountingHost(numbers))
+                    }
                 })
             }
             MapperKind::Linux => {
@@ -136,7 +138,7 @@ impl Passes<'_> {
         let is_mapped = *mapper == MapperKind::Linux;
         let one = |pass| {
             let seed = seed.wrapping_add(u64::from(pass) << 32);
-            let orders = Orders { parameters, held: *held, is_mapped, seed };
+            let orders = WorkOrder { parameters, held: *held, is_mapped, seed };
             let pass = workers::pass(&mut design, host, &orders);
             (self.tick)();
             pass

@@ -3,7 +3,7 @@
 use super::options::NAME;
 use super::passes::SuitePlan;
 use super::suite::{TESTS, Test};
-use super::workers::{Pass, Worked};
+use super::workers::{Pass, WorkerResult};
 use crate::design::PAGE_BYTES;
 use crate::harness::samples;
 use crate::names::Design;
@@ -42,7 +42,7 @@ pub fn suite(report: &mut Report, plan: &SuitePlan, passes: &[(Design, Vec<Pass>
 }
 
 /// The lines of a worker.
-fn lines(report: &mut Report, plan: &SuitePlan, worker: usize, worked: &Worked) {
+fn lines(report: &mut Report, plan: &SuitePlan, worker: usize, worked: &WorkerResult) {
     let repeat = plan.parameters.test_repeat_count;
     let asked =
         TESTS.iter().enumerate().filter(|(nth, _)| plan.parameters.run_test_mask >> nth & 1 == 1);

@@ -30,7 +30,7 @@ pub struct Runs {
 
 /// Results of a worker.
 #[derive(Clone, Debug, Default)]
-pub struct Worked {
+pub struct WorkerResult {
     /// Runs by test; `None` for tests that were skipped or not asked for.
     pub tests: [Option<Runs>; TESTS.len()],
     pub cycles: u64,
@@ -40,7 +40,7 @@ pub struct Worked {
 
 /// Results of all workers in one pass.
 pub struct Pass {
-    pub workers: Vec<Worked>,
+    pub workers: Vec<WorkerResult>,
     pub wall: Duration,
     /// Counts before the pass.
     pub before: VmapCounts,
@@ -51,7 +51,7 @@ pub struct Pass {
 }
 
 impl Pass {
-    fn sum(&self, of: impl Fn(&Worked) -> u64) -> u64 {
+    fn sum(&self, of: impl Fn(&WorkerResult) -> u64) -> u64 {
         self.workers.iter().map(of).sum()
     }
 
@@ -88,7 +88,7 @@ impl Pass {
 }
 
 /// The orders to the workers.
-pub struct Orders<'o> {
+pub struct WorkOrder<'o> {
     pub parameters: &'o Parameters,
     pub held: HeldAreas,
     pub is_mapped: bool,
@@ -102,7 +102,7 @@ pub struct Orders<'o> {
 pub fn pass<D: VmapDesign, H: Host>(
     design: &mut D,
     host: &H,
-    orders: &Orders<'_>,
+    orders: &WorkOrder<'_>,
 ) -> Result<Pass, Failure> {
     design.reset_tables_max();
     let before = design.counts();
@@ -119,8 +119,8 @@ pub fn pass<D: VmapDesign, H: Host>(
 fn run_workers<D: VmapDesign, H: Host>(
     design: &D,
     host: &H,
-    orders: &Orders<'_>,
-) -> Result<(Vec<Worked>, Duration), Failure> {
+    orders: &WorkOrder<'_>,
+) -> Result<(Vec<WorkerResult>, Duration), Failure> {
     // Held for writing until all workers are there, like the kernel's; then says whether to begin.
     let prepare_for_test = RwLock::new(false);
     let count = orders.parameters.nr_threads;
@@ -148,21 +148,21 @@ fn run_workers<D: VmapDesign, H: Host>(
     })
 }
 
-impl Orders<'_> {
+impl WorkOrder<'_> {
     fn worker<'w, D, H>(&'w self, design: &'w D, host: &'w H, number: u64) -> Worker<'w, D, H> {
         let random =
             fastrand::Rng::with_seed(self.seed.wrapping_mul(0x9e37_79b9).wrapping_add(number));
-        let Orders { parameters, held, is_mapped, .. } = *self;
+        let WorkOrder { parameters, held, is_mapped, .. } = *self;
         Worker { design, host, parameters, held, is_mapped, random }
     }
 }
 
-fn work<D: VmapDesign, H: Host>(mut worker: Worker<'_, D, H>) -> Worked {
+fn work<D: VmapDesign, H: Host>(mut worker: Worker<'_, D, H>) -> WorkerResult {
     let mut order: [usize; TESTS.len()] = std::array::from_fn(|nth| nth);
     if !worker.parameters.sequential {
         worker.random.shuffle(&mut order);
     }
-    let mut worked = Worked::default();
+    let mut worked = WorkerResult::default();
     let (start, on_cpu, contended) = (ticks(), on_cpu_ns(), contended_ns());
     for nth in order {
         let test = TESTS[nth].1;

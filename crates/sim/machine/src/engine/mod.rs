@@ -28,7 +28,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use fastrand::Rng;
 
 use crate::costs::{CPUS_MAX, Costs};
-use crate::lines::{Clocks, Fought, Lines};
+use crate::lines::{Clocks, LineWaits, Lines};
 use crate::schedule::{Explorer, Schedule};
 
 pub use calls::{
@@ -73,7 +73,7 @@ pub struct Done {
     /// Time that each task waited for locks.
     pub waited_ps: Vec<u64>,
     /// The waits for lines, most time first.
-    pub fights: Vec<Fought>,
+    pub fights: Vec<LineWaits>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -199,9 +199,9 @@ pub fn run<'w>(setup: &Setup, works: Vec<(usize, Work<'w>)>) -> Done {
     }
     MACHINE.set(machine);
     let switch = Switch;
-    while Running(machine).step() {}
+    while CurrentMachine(machine).step() {}
     drop(switch);
-    machine_done(Running(machine).get())
+    machine_done(CurrentMachine(machine).get())
 }
 
 fn machine_done(machine: &mut Machine) -> Done {
@@ -212,16 +212,16 @@ fn machine_done(machine: &mut Machine) -> Done {
 
 /// The machine whose task is running.
 #[derive(Clone, Copy)]
-struct Running(*mut Machine);
+struct CurrentMachine(*mut Machine);
 
 /// The machine that this code runs on.
 #[inline]
-fn running() -> Option<Running> {
+fn running() -> Option<CurrentMachine> {
     let machine = MACHINE.get();
-    (!machine.is_null()).then_some(Running(machine))
+    (!machine.is_null()).then_some(CurrentMachine(machine))
 }
 
-impl Running {
+impl CurrentMachine {
     /// Lets one task run until it suspends itself; `false` when all have ended.
     fn step(self) -> bool {
         let machine = self.get();

@@ -3,10 +3,10 @@
 use std::panic::Location;
 
 use super::dispatch::next;
-use super::{Disturbances, Machine, Running, State};
-use crate::lines::{Access, Asked};
+use super::{CurrentMachine, Disturbances, Machine, State};
+use crate::lines::{Access, TransferRequest};
 
-impl Running {
+impl CurrentMachine {
     /// Accounts for an access. Returns whether it hit the CPU's own cache.
     #[inline]
     pub(super) fn access(
@@ -15,7 +15,7 @@ impl Running {
         access: Access,
         site: &'static Location<'static>,
     ) -> bool {
-        let mut asked: Option<Asked> = None;
+        let mut asked: Option<TransferRequest> = None;
         loop {
             if self.get().clocks.now >= self.get().limit {
                 self.look_around();
