@@ -14,7 +14,7 @@ const PAGE: usize = 4096;
 /// Bytes of the buffer before it grows for the first time.
 const FIRST: usize = 1 << 20;
 
-/// How long something took: to grow, and to write to each page.
+/// Times of a growth, and of a write to each page.
 #[derive(Clone, Copy, Default)]
 struct Took {
     growing: Duration,

@@ -1,4 +1,4 @@
-//! Which free memory is present, and memory that went back to what provides it.
+//! The free memory that is present, and memory that went back to what provides it.
 //!
 //! The argument, and how searches use it, are in `store/presence.rs`.
 

@@ -1,4 +1,4 @@
-//! Which free pageblocks have memory: not those that were never touched, or given back.
+//! The free pageblocks that have memory: all but those never touched, or given back.
 //!
 //! # Vocabulary
 //! * *cold*: a bit per pageblock. It says that no frame of it was taken since its memory was added,
@@ -46,7 +46,7 @@ use crate::sync::total::HINTS;
 pub struct Presence {
     cold: [AtomicU64; HINT_WORDS],
     touched: [AtomicU64; HINT_WORDS],
-    /// A statistic.
+    /// Number of cold pageblocks that were taken though they had been touched before.
     refaults: AtomicU64,
 }
 

@@ -373,8 +373,8 @@ fn marks_follow_what_is_free() {
     assert_eq!(marks(&free), [false, true, false], "its neighbour is cold");
 }
 
-/// What was taken is warm when it is back, whichever way it goes. What is put as cold is cold until
-/// then.
+/// Checks that pageblocks which were taken are warm when they are back, whichever way they go, and
+/// that those put as cold are cold until then.
 #[test]
 fn what_was_taken_is_warm() {
     for (taken_at, taken_frames) in [(0, 1), (511, 1), (0, 64), (0, 512)] {

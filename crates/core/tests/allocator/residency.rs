@@ -1,6 +1,6 @@
 //! Memory that is present, and memory that is not:
-//! 1. what was in use is handed out again before what was never touched, whoever asks, for all
-//!    orders and mobilities, wherever the search begins;
+//! 1. what was in use is handed out again before what was never touched, for each caller, order and
+//!    mobility, wherever the search begins;
 //! 2. what went back to the system is handed out after that, and all of it is found;
 //! 3. first touches and refaults are counted by the pageblock.
 
