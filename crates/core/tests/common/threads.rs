@@ -19,11 +19,20 @@ pub fn run_on(cpu: Option<u32>) {
 }
 
 /// CPUs for [`Locked`](pagedepot::cpus::Locked): several threads may claim the same one.
-pub struct Claimed(Instant);
+pub struct Claimed {
+    began: Instant,
+    /// Isolated CPUs, a bit each.
+    isolated: AtomicU64,
+}
 
 impl Claimed {
     pub fn new() -> Self {
-        Claimed(Instant::now())
+        Claimed { began: Instant::now(), isolated: AtomicU64::new(0) }
+    }
+
+    /// Sets the isolated CPUs, a bit each.
+    pub fn spare(&self, cpus: u64) {
+        self.isolated.store(cpus, Ordering::Relaxed);
     }
 }
 
@@ -35,7 +44,11 @@ impl WhichCpu for Claimed {
 
 impl Environment for Claimed {
     fn now_ms(&self) -> u64 {
-        self.0.elapsed().as_millis() as u64 + 1
+        self.began.elapsed().as_millis() as u64 + 1
+    }
+
+    fn is_isolated(&self, cpu: CpuId) -> bool {
+        self.isolated.load(Ordering::Relaxed) >> cpu.get() & 1 == 1
     }
 }
 

@@ -1,7 +1,7 @@
 //! The share of a storm's memory that is in use, and the moments when a request for one page may
 //! not fail.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// Percent of the memory below which no request of order 0 may fail.
 const SURE_PERCENT: i64 = 60;
@@ -14,8 +14,8 @@ pub struct Usage {
     /// Number of times that the use has grown beyond what requests of order 0 may rely on, or pages
     /// were out of reach.
     times_short: AtomicU64,
-    /// Whether pages are out of reach, whatever the use is.
-    is_unsure: AtomicBool,
+    /// Threads that keep pages out of reach, whatever the use is.
+    withholding: AtomicU32,
     /// Percent of the memory that workers use.
     goal_percent: AtomicI64,
     /// Requests of order 0 that could not fail.
@@ -29,7 +29,7 @@ impl Usage {
             managed: AtomicI64::new(managed.into()),
             used: AtomicI64::new(0),
             times_short: AtomicU64::new(0),
-            is_unsure: AtomicBool::new(false),
+            withholding: AtomicU32::new(0),
             goal_percent: AtomicI64::new(40),
             sure: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -66,10 +66,11 @@ impl Usage {
         }
     }
 
-    /// Notes that pages are out of reach from now on, or no more.
-    pub fn note_unsure(&self, is_unsure: bool) {
-        self.is_unsure.store(is_unsure, Ordering::Relaxed);
+    /// The caller puts pages out of reach, until the value is dropped.
+    pub fn withhold(&self) -> Withholding<'_> {
+        self.withholding.fetch_add(1, Ordering::Relaxed);
         self.times_short.fetch_add(1, Ordering::Relaxed);
+        Withholding(self)
     }
 
     pub fn set_goal(&self, percent: i64) {
@@ -86,7 +87,7 @@ impl Usage {
     fn sure_time(&self) -> Option<u64> {
         let times = self.times_short.load(Ordering::Relaxed);
         let is_short = self.used() * 100 >= self.managed() * SURE_PERCENT;
-        (!is_short && !self.is_unsure.load(Ordering::Relaxed)).then_some(times)
+        (!is_short && self.withholding.load(Ordering::Relaxed) == 0).then_some(times)
     }
 
     /// Makes a request for one page, by flags that allow it everything.
@@ -122,5 +123,15 @@ impl Usage {
             self.failed.fetch_add(1, Ordering::Relaxed);
         }
         found.map(|found| found.0)
+    }
+}
+
+/// Pages are out of reach while this lives.
+pub struct Withholding<'u>(&'u Usage);
+
+impl Drop for Withholding<'_> {
+    fn drop(&mut self) {
+        self.0.times_short.fetch_add(1, Ordering::Relaxed);
+        self.0.withholding.fetch_sub(1, Ordering::Relaxed);
     }
 }

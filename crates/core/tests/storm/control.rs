@@ -29,7 +29,7 @@ pub struct Control<'a, 'w, 'm, C> {
     pub rng: Rng,
     /// Whether it sets policies of evacuation; one thread does.
     pub sets_policies: bool,
-    /// Sets the isolated CPUs, a bit each; for one thread, where that can be done.
+    /// Sets the isolated CPUs, a bit each; for one thread.
     pub isolate_cpus: Option<&'a (dyn Fn(u64) + Sync)>,
 }
 
@@ -174,13 +174,14 @@ impl<'w, C: Cpus> Control<'_, 'w, '_, C> {
     fn isolate_cpu(&mut self) {
         let Some(isolate) = self.isolate_cpus else { return };
         let _now = self.begin(Feature::IsolatedCpus);
-        self.world.usage.note_unsure(true);
-        isolate(1 << self.cpu().get());
+        let cpu = self.cpu();
+        // Fronts behind a lock stay within reach.
+        let usage = &self.world.usage;
+        let _withheld = self.depot.cpus().fence_disturbs(cpu).then(|| usage.withhold());
+        isolate(1 << cpu.get());
         self.rest(3000);
         isolate(0);
-        // What the CPU has in its fronts is within reach from now on.
         self.depot.drain(Scope::ALL, Mode::Full);
-        self.world.usage.note_unsure(false);
     }
 
     pub fn compact(mut self) {

@@ -58,16 +58,12 @@ struct Options {
     checked: bool,
     /// Whether the store is a backing, with ranges or without.
     backing: Option<bool>,
-    /// CPUs may be isolated.
-    isolates: bool,
 }
 
 impl Options {
     /// The features that the storm has.
     fn features(self) -> Set {
-        let lacks = Set::NONE
-            .and_if(!self.checked, Feature::Checked)
-            .and_if(!self.isolates, Feature::IsolatedCpus);
+        let lacks = Set::NONE.and_if(!self.checked, Feature::Checked);
         let is_backed = self.backing.is_some();
         let of_store = [
             Feature::Compaction,
@@ -100,15 +96,15 @@ impl Options {
     }
 }
 
-const PLAIN: Options = Options { checked: false, backing: None, isolates: false };
+const PLAIN: Options = Options { checked: false, backing: None };
 /// Storms by the name of their test.
 const STORMS: [(&str, Options); 6] = [
     ("locked", PLAIN),
     ("locked_and_checked", Options { checked: true, ..PLAIN }),
-    ("pinned", Options { isolates: true, ..PLAIN }),
-    ("pinned_and_checked", Options { checked: true, isolates: true, ..PLAIN }),
-    ("over_a_backing", Options { backing: Some(false), isolates: true, ..PLAIN }),
-    ("over_a_backing_with_ranges", Options { backing: Some(true), checked: true, isolates: true }),
+    ("pinned", PLAIN),
+    ("pinned_and_checked", Options { checked: true, ..PLAIN }),
+    ("over_a_backing", Options { backing: Some(false), ..PLAIN }),
+    ("over_a_backing_with_ranges", Options { backing: Some(true), checked: true }),
 ];
 
 fn table() -> Table<'static> {
@@ -198,7 +194,7 @@ fn storm<C: Cpus + Send>(name: &str, cpus: C, isolate: Isolate<C>) {
             depot: &depot,
             rng: rng(1000 * round + n),
             sets_policies: n == 1 && options.backing.is_none(),
-            isolate_cpus: if n == 1 && options.isolates { Some(&isolate_cpus) } else { None },
+            isolate_cpus: if n == 1 { Some(&isolate_cpus) } else { None },
         };
         pool.while_over(&depot, || {
             std::thread::scope(|scope| {
@@ -289,7 +285,8 @@ fn locks() -> [CpuLock; CPUS as usize] {
 }
 
 fn on_locks(name: &str) {
-    storm(name, Locked::new(&locks(), Claimed::new()), |_, _| {});
+    let isolate = |cpus: &Locked<'_, Claimed>, bits| cpus.environment().spare(bits);
+    storm(name, Locked::new(&locks(), Claimed::new()), isolate);
 }
 
 fn on_guards(name: &str) {

@@ -1,20 +1,26 @@
 //! Threads that do everything else to a depot.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use pagedepot_linux::builder::{CacheLimits, Evacuation};
-use pagedepot_linux::reclaim::{Ceiling, Compaction, Reporting};
+use pagedepot_linux::reclaim::{Ceiling, CeilingError, Compaction, Reporting, TrimError};
 use pagedepot_linux::vmalloc::PurgeDepth;
 use pagedepot_linux::{CpuId, Depot, Mode, Scope, Vmalloc, ZoneId};
 
 use crate::common::meetings::Set;
-use crate::common::order;
 use crate::common::rng::Rng;
+use crate::common::{order, refuse_with};
 use crate::feature::Feature;
 use crate::world::World;
 
 const ZONE: ZoneId = ZoneId::new(0);
+
+/// Installs a filter, by which the system takes no memory back from this thread. `false`: there are
+/// no filters here.
+pub fn refuses_this_thread() -> bool {
+    refuse_with(libc::SYS_fallocate, libc::EPERM).is_ok()
+}
 
 pub struct Control<'d> {
     pub world: Arc<World>,
@@ -136,7 +142,8 @@ impl Control<'_> {
             };
             let rules = rules.moves_max(this.rng.below(2000)).looks_max(this.rng.below(10) + 1);
             let mode = [Mode::Quiet, Mode::Full, Mode::Handover][this.rng.index(3)];
-            let now = this.world.meetings.begin(Feature::Compaction);
+            let via = Set::from(Feature::Compaction).and(Feature::Isolation);
+            let now = this.world.meetings.begin(via);
             // More may be asked for than there is.
             _ = this.depot.compact(rules.drain(mode));
             drop(now);
@@ -179,18 +186,66 @@ impl Control<'_> {
 
     /// Sets ceilings, of a depot that does not grow.
     pub fn limit(mut self) {
-        let world = self.world.clone();
         self.until_over(|this| {
             let bytes = this.depot.bytes() * (60 + this.rng.below(41) as usize) / 100;
-            let now = world.meetings.begin(Feature::Ceiling);
-            world.usage.note_unsure(true);
-            let ceiling = Ceiling::of(this.depot);
-            // Held: as low as it could be made.
-            _ = ceiling.set(bytes);
-            world.usage.manage((ceiling.bytes() / 4096) as i64 - world.usage.managed());
-            world.usage.note_unsure(false);
-            drop(now);
+            _ = this.set_ceiling(bytes, Set::NONE);
             this.rest(10_000);
+        });
+    }
+
+    /// Sets a ceiling. Where pages are held it gets as low as it can.
+    fn set_ceiling(&self, bytes: usize, via: Set) -> Result<usize, CeilingError> {
+        let world = &self.world;
+        let _alone = world.ceilings.lock().unwrap_or_else(PoisonError::into_inner);
+        let ceiling = Ceiling::of(self.depot);
+        let change = match bytes < ceiling.bytes() {
+            true => Set::from(Feature::Removal).and(Feature::Isolation),
+            false => {
+                // It adds what was removed before.
+                world.meetings.meet(Feature::Adding, Feature::Removal);
+                Feature::Adding.into()
+            }
+        };
+        let _now = world.meetings.begin(via.and(Feature::Ceiling).and(change));
+        let _withheld = world.usage.withhold();
+        let result = ceiling.set(bytes);
+        world.usage.manage((ceiling.bytes() / 4096) as i64 - world.usage.managed());
+        result
+    }
+
+    /// Gives memory back to a system that refuses this thread.
+    pub fn be_refused(mut self, ceilings: bool) {
+        if !refuses_this_thread() {
+            return;
+        }
+        let via = Set::from(Feature::Refusing);
+        self.until_over(|this| {
+            match this.rng.below(3) {
+                0 if ceilings => {
+                    // Lower than what others set, so that memory would have to go back.
+                    let bytes = this.depot.bytes() * (30 + this.rng.below(25) as usize) / 100;
+                    let lowered = this.set_ceiling(bytes, via);
+                    let why = matches!(
+                        lowered,
+                        Err(CeilingError::Refused(_) | CeilingError::Held { .. })
+                    );
+                    assert!(why, "{lowered:?}");
+                }
+                1 => {
+                    let _now = this.world.meetings.begin(via.and(Feature::Trim));
+                    match this.depot.trim() {
+                        Ok(trimmed) | Err(TrimError::Refused { trimmed, .. }) => {
+                            assert_eq!(trimmed.bytes, 0, "{trimmed:?}");
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                _ => {
+                    let _now = this.world.meetings.begin(via.and(Feature::Reporting));
+                    Reporting::of(this.depot).pass(this.rng.below(6)).unwrap();
+                }
+            }
+            this.rest(3000);
         });
     }
 
@@ -205,7 +260,7 @@ impl Control<'_> {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        let _now = world.meetings.begin(Set::from(Feature::Growing));
+        let _now = world.meetings.begin(Set::from(Feature::Growing).and(Feature::Adding));
         let before = self.depot.bytes();
         self.depot.grow(ZONE, 1).unwrap();
         // The round goes on with as much in use as before.

@@ -1,5 +1,6 @@
 //! A signal handler that allocates and frees above whatever its thread does.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -20,6 +21,15 @@ static WORLD: AtomicPtr<World> = AtomicPtr::new(ptr::null_mut());
 static TURNS: AtomicU64 = AtomicU64::new(0);
 /// Blocks that handlers keep from one signal to the next: order, and page number + 1.
 static KEPT: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+
+thread_local! {
+    static IS_HANDLER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this code runs in a handler.
+pub fn is_one() -> bool {
+    IS_HANDLER.get()
+}
 
 /// Runs `round` while handlers use a depot. Returns the pages that they keep.
 pub fn while_over(depot: &Depot, world: &World, round: impl FnOnce()) -> u64 {
@@ -59,6 +69,12 @@ pub extern "C" fn allocate_and_free(_: c_int, _: *mut libc::siginfo_t, _: *mut c
     let Some(depot) = (unsafe { DEPOT.load(Ordering::Acquire).as_ref() }) else { return };
     // SAFETY: as above.
     let world = unsafe { &*WORLD.load(Ordering::Acquire) };
+    IS_HANDLER.set(true);
+    turn(depot, world);
+    IS_HANDLER.set(false);
+}
+
+fn turn(depot: &Depot, world: &World) {
     let turn = TURNS.fetch_add(1, Ordering::Relaxed);
     let order = order([0, 0, 0, 3, 1, 4, 9, 2, 10, 0, 5, 8][turn as usize % 12]);
     let frames = order.frames();

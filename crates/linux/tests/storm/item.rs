@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pagedepot_linux::reclaim::PinnedRange;
+use pagedepot_linux::vmalloc::Options;
 use pagedepot_linux::{Depot, Movable, Page, Pages, Pfn, VmallocBuf};
 
 use crate::common::meetings::Set;
@@ -35,13 +36,17 @@ pub struct Item {
     serial: u64,
     /// Pages of the same serial before its first one.
     first: usize,
+    /// First page of a page or a movable block at its allocation.
+    born: Option<Pfn>,
 }
 
 impl Item {
     /// Memory that a request has just got, and which counts as used.
     pub fn new(what: What, world: &Arc<World>, owner: u32, pages: u32, via: Set) -> Self {
         let (world, serial) = (world.clone(), world.serial());
-        let mut item = Item { what, pinned: None, world, via, owner, pages, serial, first: 0 };
+        let (pinned, first, born) = (None, 0, None);
+        let mut item = Item { what, pinned, world, via, owner, pages, serial, first, born };
+        item.born = item.place();
         if let Some(start) = item.fixed() {
             item.world.take(start, pages, owner, via);
         }
@@ -64,6 +69,11 @@ impl Item {
 
     pub fn pages(&self) -> u32 {
         self.pages
+    }
+
+    /// Whether to free it frees no memory of the heap.
+    pub fn needs_no_heap(&self) -> bool {
+        matches!(self.what, What::Page(_)) && self.pinned.is_none()
     }
 
     pub fn is_buf(&self) -> bool {
@@ -124,9 +134,23 @@ impl Item {
         }
     }
 
+    /// Page numbers of pages that stay where they are while it is held; of others none.
+    pub fn fixed_pages(&self) -> impl Iterator<Item = Pfn> {
+        let pages = self.pages;
+        self.fixed().into_iter().flat_map(move |start| (0..pages).map(move |at| start.add(at)))
+    }
+
+    /// Fails unless one of its pages, which is mapped at `bytes` too, is as it was written.
+    pub fn check_mapped(&self, bytes: &[u8], page: usize) {
+        check_from(bytes, self.serial, self.first + page);
+    }
+
     /// Checks it, and removes its marks: it is about to be freed, or to become something else.
     fn leave(&self) {
         self.check();
+        if let What::Movable(page) = &self.what {
+            self.world.note_place(page.order(), Some(page.pfn()) != self.born);
+        }
         if let Some(start) = self.fixed() {
             self.world.marks.give_back(start, self.pages, self.owner);
         }
@@ -161,7 +185,10 @@ impl Item {
 
     /// A movable page becomes one that stays, and a block becomes parts.
     pub fn transform(self, to: pagedepot_linux::Order) -> Vec<Self> {
-        let Item { what, pinned, world, via, owner, pages, serial, first } = self;
+        if matches!(&self.what, What::Movable(_)) {
+            self.leave();
+        }
+        let Item { what, pinned, world, via, owner, pages, serial, first, born } = self;
         let again = |what, first, pages, via| Item {
             what,
             pinned: None,
@@ -171,6 +198,7 @@ impl Item {
             pages,
             serial,
             first,
+            born,
         };
         match what {
             What::Movable(page) => {
@@ -195,14 +223,14 @@ impl Item {
     }
 
     /// Changes the size of a buffer, if it is one.
-    pub fn resize(&mut self, pages: u32) {
+    pub fn resize(&mut self, pages: u32, (options, via): (Options, Set)) {
         let What::Buf(buf) = &mut self.what else { return };
-        let via = self.via.and(Feature::Resize);
+        let via = self.via.and(Feature::Resize).and(via);
         let _now = self.world.meetings.begin(via);
         let usage = &self.world.usage;
         usage.use_pages(pages.into());
         let kept = pages.min(self.pages) as usize * 4096;
-        match buf.resize(pages as usize * 4096) {
+        match buf.resize_with(pages as usize * 4096, options) {
             Ok(()) => {
                 check(&buf[..kept], self.serial);
                 write(buf, self.serial);

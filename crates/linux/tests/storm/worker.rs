@@ -96,6 +96,7 @@ impl Worker {
             46..=48 if !is_full => self.collection(),
             49..=51 if !is_full => self.buf(),
             52..=53 => self.resize(),
+            71..=72 => self.map(),
             54..=57 => self.transform(),
             58..=60 => self.pin(),
             61..=62 => self.pool(),
@@ -124,20 +125,28 @@ impl Worker {
         self.request(order.frames(), via, |this| {
             let depot = &this.depot;
             let request = || depot.page_with(order, flags).ok();
-            let is_sure = order == Order::BASE && via.0 & Set::from(Feature::NoWait).0 == 0;
-            let page = match is_sure {
-                true => this.world.usage.request_surely(request, || depot.shortage().to_string()),
-                false => request(),
-            };
+            let may_wait = via.0 & Set::from(Feature::NoWait).0 == 0;
+            let page = if may_wait { this.surely(order, request) } else { request() };
             page.map(What::Page)
         });
     }
 
+    /// Makes a request that is allowed everything: one for a page must not fail while little is in
+    /// use.
+    fn surely<R>(&self, order: Order, request: impl FnOnce() -> Option<R>) -> Option<R> {
+        match order {
+            Order::BASE => {
+                self.world.usage.request_surely(request, || self.depot.shortage().to_string())
+            }
+            _ => request(),
+        }
+    }
+
     fn movable(&mut self) {
-        let order = self.order();
-        let via = Set::from(Feature::Movable).and(Feature::of_order(order));
+        let (order, (flags, via)) = (self.order(), self.flags());
+        let via = via.and(Feature::Movable).and(Feature::of_order(order));
         self.request(order.frames(), via, |this| {
-            Some(What::Movable(this.depot.movable(order, Flags::default()).ok()?))
+            Some(What::Movable(this.depot.movable(order, flags).ok()?))
         });
     }
 
@@ -253,20 +262,72 @@ impl Worker {
 
     fn buf(&mut self) {
         let pages = self.rng.below(200) as u32 + 1;
-        let no_wait = self.rng.one_in(4);
-        let via = Set::from(Feature::Vmalloc).and_if(no_wait, Feature::NoWait);
-        self.request(pages, via, |this| {
-            let options = if no_wait { Options::DEFAULT.no_wait() } else { Options::DEFAULT };
+        let (options, via) = self.options();
+        self.request(pages, via.and(Feature::Vmalloc), |this| {
             let space = this.space.as_ref()?;
             Some(What::Buf(space.buf_with(pages as usize * 4096, options).ok()?))
         });
     }
 
+    /// Options of a call of an address space, and the features that they are.
+    fn options(&mut self) -> (Options, Set) {
+        match self.rng.one_in(4) {
+            true => (Options::DEFAULT.no_wait(), Feature::NoWait.into()),
+            false => (Options::DEFAULT, Set::NONE),
+        }
+    }
+
     fn resize(&mut self) {
         let pages = self.rng.below(300) as u32 + 1;
+        let options = self.options();
         if let Some(item) = self.held.iter_mut().find(|item| item.is_buf()) {
-            item.resize(pages);
+            item.resize(pages, options);
         }
+    }
+
+    /// Maps pages that it holds at other addresses, in another order, and reads them there.
+    fn map(&mut self) {
+        let (options, via) = self.options();
+        let (is_short, is_atomic) = (self.rng.one_in(2), self.rng.one_in(2));
+        let (world, via) = (&self.world, via.and(Feature::Mapped));
+        let Some(space) = &self.space else { return };
+        let mut pages: Vec<(&Item, usize, Pfn)> = Vec::new();
+        for _ in 0..self.rng.below(6) {
+            let Some(item) = (!self.held.is_empty())
+                .then(|| &self.held[self.rng.index(self.held.len())])
+                .filter(|item| item.fixed_pages().next().is_some())
+            else {
+                continue;
+            };
+            world.meetings.meet(via, item.via);
+            pages.extend(item.fixed_pages().enumerate().take(16).map(|(at, pfn)| (item, at, pfn)));
+        }
+        pages.reverse();
+        let frames: Vec<Pfn> = pages.iter().map(|page| page.2).collect();
+        let _now = world.meetings.begin(via);
+        let mapped = match is_short {
+            true => space.vm_map_ram(&frames, options),
+            false => space.vmap(&frames, options),
+        };
+        // There may be no pages for the tables, or too many mappings.
+        let Ok(start) = mapped else { return };
+        for (number, (item, at, _)) in pages.iter().enumerate() {
+            // SAFETY: mapped until below; the frames are held, and no thread writes to them.
+            let bytes =
+                unsafe { std::slice::from_raw_parts(start.as_ptr().add(number * 4096), 4096) };
+            item.check_mapped(bytes, *at);
+        }
+        let count = frames.len() as u32;
+        // SAFETY: used above only.
+        let unmapped = unsafe {
+            match (is_short, is_atomic) {
+                (false, false) => space.vunmap(start),
+                (false, true) => space.vunmap_atomic(start),
+                (true, false) => space.vm_unmap_ram(start, count),
+                (true, true) => space.vm_unmap_ram_atomic(start, count),
+            }
+        };
+        unmapped.unwrap();
     }
 
     fn pick(&mut self) -> Option<Item> {
@@ -338,12 +399,16 @@ impl Worker {
         let order = order([0, 0, 3, 9][self.rng.index(4)]);
         let via = Set::from(Feature::Waits).and(Feature::Owned).and(Feature::of_order(order));
         let patience = Duration::from_millis(self.rng.below(3));
-        self.request(order.frames(), via, |this| match this.depot.page_timeout(order, patience) {
-            Ok(page) => Some(What::Page(page)),
-            Err(error) => {
-                assert_eq!(error, AllocError::Exhausted);
-                None
-            }
+        self.request(order.frames(), via, |this| {
+            let depot = &this.depot;
+            let request = || match depot.page_timeout(order, patience) {
+                Ok(page) => Some(page),
+                Err(error) => {
+                    assert_eq!(error, AllocError::Exhausted);
+                    None
+                }
+            };
+            this.surely(order, request).map(What::Page)
         });
     }
 

@@ -1,8 +1,9 @@
 //! The state that all threads of a storm share besides the depot.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pagedepot_linux::Pfn;
+use pagedepot_linux::{Order, Pfn};
 
 use crate::common::marks::Marks;
 use crate::common::meetings::{LastUses, Meetings, Set};
@@ -15,6 +16,10 @@ pub struct World {
     pub meetings: Meetings,
     pub usage: Usage,
     pub stop: AtomicBool,
+    /// Held while a ceiling is set, and its pages are counted.
+    pub ceilings: Mutex<()>,
+    /// Movable blocks that were found elsewhere than they were allocated, by order.
+    pub moved: [AtomicU64; 11],
     last: LastUses,
     serials: AtomicU64,
 }
@@ -26,6 +31,8 @@ impl World {
             meetings: Meetings::new(),
             usage: Usage::new(0),
             stop: AtomicBool::new(false),
+            ceilings: Mutex::new(()),
+            moved: [const { AtomicU64::new(0) }; 11],
             last: LastUses::new(0, pages),
             serials: AtomicU64::new(1),
         }
@@ -43,6 +50,11 @@ impl World {
     pub fn take(&self, start: Pfn, pages: u32, owner: u32, via: Set) {
         self.marks.take(start, pages, owner);
         self.note_via(start, pages, via);
+    }
+
+    /// A movable block is about to be freed, or to stay where it is.
+    pub fn note_place(&self, order: Order, has_moved: bool) {
+        self.moved[order.index()].fetch_add(has_moved.into(), Ordering::Relaxed);
     }
 
     pub fn note_via(&self, start: Pfn, pages: u32, via: Set) {
