@@ -78,8 +78,9 @@ use crate::trim::{self, TrimError, TrimResult};
 /// [wait](#waiting): a free calls their wakers. Its request may
 /// [compact](crate::Flags::compact). If it interrupted a callback, a trim or a purge of its own
 /// thread, its request does not wait for that. If it interrupted code that has pages in
-/// flight, its request naps for them in vain, some 130 ms at most. A handler that must not sleep
-/// asks with
+/// flight, its request naps for them in vain, some 130 ms at most. A request that would fail calls
+/// the callbacks of [`on_pressure`](Self::on_pressure) in the handler, where they must not use the
+/// heap. A handler that must not sleep, or whose callbacks use the heap, asks with
 /// [`Flags::atomic`](crate::Flags::atomic) or [`Flags::no_reclaim`](crate::Flags::no_reclaim). A
 /// handler must drop neither the last handle nor, after that, the last page: unmapping frees memory
 /// of the heap.
