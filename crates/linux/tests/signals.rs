@@ -298,8 +298,7 @@ extern "C" fn compact(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
     let Some(depot) = (unsafe { DEPOT_TO_COMPACT.load(Ordering::Acquire).as_ref() }) else {
         return;
     };
-    // A request waits for pages in flight, in vain if its thread has them; then the next signal is
-    // there already.
+    // A request takes longer than the time between two signals: the thread gets on in between.
     let steps = STEPS.load(Ordering::Relaxed);
     if STEPS_SEEN.swap(steps, Ordering::Relaxed) == steps {
         return;
@@ -380,4 +379,86 @@ fn handlers_that_compact() {
     assert!(calls > 10 && found > 0, "{found} of {calls} found a range");
     drop(kept);
     all_back(&depot);
+}
+
+/// The depot of the next handler, while its test runs, and its calls.
+static DEPOT_FOR_RANGES: AtomicPtr<Depot> = AtomicPtr::new(std::ptr::null_mut());
+static RANGE_CALLS: AtomicU64 = AtomicU64::new(0);
+
+/// Asks for a range of nearly all pages, which may wait and compact.
+extern "C" fn ask_for_range(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: the test removes the pointer only after its thread, and its signals, have ended.
+    let Some(depot) = (unsafe { DEPOT_FOR_RANGES.load(Ordering::Acquire).as_ref() }) else {
+        return;
+    };
+    let pages = 3 * 512;
+    if let Ok(start) = depot.raw().alloc_contiguous(pages, 512, Flags::default().compact()) {
+        // SAFETY: just allocated.
+        unsafe { depot.raw().free_contiguous(start, pages) }.unwrap();
+    }
+    RANGE_CALLS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Signals come every 3 ms. If a handler slept for pages that the code below it moves, or has
+/// behind a lock, the next signal would be there before that code could go on, for ever.
+fn thread_goes_on_below_handlers(depot: &Depot) {
+    // SAFETY: the handler takes no lock of the program's.
+    unsafe { install(libc::SIGPROF, ask_for_range) };
+    let mut kept: Vec<_> =
+        (0..1000).map(|_| depot.movable(Order::BASE, Flags::default()).unwrap()).collect();
+    let mut nth = 0;
+    kept.retain(|_| {
+        nth += 1;
+        nth % 4 == 0
+    });
+    DEPOT_FOR_RANGES.store((&raw const *depot).cast_mut(), Ordering::Release);
+    let before = RANGE_CALLS.load(Ordering::Relaxed);
+    let (ended, alive) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let interrupts = Interrupts::every(libc::SIGPROF, Duration::from_millis(3));
+            while RANGE_CALLS.load(Ordering::Relaxed) < before + 150 {
+                let new = || depot.movable(Order::BASE, Flags::default()).ok();
+                let pages: Vec<_> = (0..100).filter_map(|_| new()).collect();
+                drop(pages);
+                busy_once(depot);
+            }
+            drop(interrupts);
+            ended.send(()).unwrap();
+        });
+        // A thread that hangs cannot be joined.
+        if alive.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("handlers sleep for the thread below them");
+            std::process::abort();
+        }
+    });
+    DEPOT_FOR_RANGES.store(std::ptr::null_mut(), Ordering::Release);
+    drop(kept);
+    all_back(depot);
+}
+
+/// Blocks of several orders, one at a time and all at once: by fronts, refills, spills and past
+/// them.
+fn busy_once(depot: &Depot) {
+    // Most of this thread's time, and much of it with a lock, where there are locks.
+    for _ in 0..20_000 {
+        if let Ok(pfn) = depot.raw().alloc(Order::BASE, Flags::default()) {
+            // SAFETY: just allocated.
+            unsafe { depot.raw().free(pfn, Order::BASE) }.unwrap();
+        }
+    }
+    for each in [0, 3, 5, 9].map(order) {
+        for count in [1, 100 >> each.get() | 1] {
+            let blocks: Vec<_> = (0..count).filter_map(|_| depot.page(each).ok()).collect();
+            drop(blocks);
+        }
+    }
+}
+
+/// One test, because the handler's depot is one for the process.
+#[test]
+fn a_thread_goes_on_below_handlers_that_may_wait() {
+    thread_goes_on_below_handlers(&Depot::builder(8 << 20).build().unwrap());
+    thread_goes_on_below_handlers(&Depot::builder(8 << 20).per_cpu_locks(true).build().unwrap());
+    thread_goes_on_below_handlers(&some_locked(8 << 20));
 }

@@ -239,7 +239,8 @@ impl<'a, 'm, C: Cpus> Adding<'a, 'm, C> {
         let zone_state = caches.zones.get(zone);
         let pages = u64::from(range.frames);
         // Requests that search now may have an older span, or find what is not counted yet.
-        let _moving = (!is_mutant(Mutant::AddsUnannounced)).then(|| zone_state.in_flight.begin(1));
+        let _moving = (!is_mutant(Mutant::AddsUnannounced))
+            .then(|| zone_state.in_flight.begin(1, caches.caller()));
         zone_state.add_managed(pages);
         if given == Given::Held {
             FrameBytes { caches, checks: self.checks }.note_range(range.start, range.frames);

@@ -129,9 +129,10 @@ impl<C: Cpus> Search for OneRequest<'_, '_, '_, C> {
 
     fn drain_fronts(&self, zone: ZoneId) -> Left {
         let mut left = Left::default();
-        Drains(self.walk.caches).drain_each(Scope::zone(zone), Mode::Full, |_, drained| {
+        let caches = self.walk.caches;
+        Drains(caches).drain_each(Scope::zone(zone), Mode::Full, |cpu, drained| {
             left.is_busy |= drained.busy_cpus > 0;
-            left.is_held |= drained.busy_cpus > drained.unfenced_cpus;
+            left.is_held |= drained.busy_cpus > drained.unfenced_cpus && !caches.is_held_below(cpu);
             // Left alone because they are isolated, or because they cannot be fenced.
             let is_unfenced = drained.isolated_cpus > 0 || drained.unfenced_cpus > 0;
             left.is_asked |= is_unfenced && drained.unreachable_pages > 0;
@@ -148,11 +149,13 @@ impl<C: Cpus> Search for OneRequest<'_, '_, '_, C> {
     }
 
     fn movement(&self) -> Movement {
+        let caller = self.walk.caches.caller();
         let in_flight = self.zones().flat_map(|zone| self.walk.caches.all_in_flight(zone));
         in_flight.fold(Movement::default(), |sum, (in_flight, counters)| {
             let word = in_flight.read();
             Movement {
                 in_flight_pages: sum.in_flight_pages + InFlight::in_flight_pages(word),
+                others_pages: sum.others_pages + in_flight.others_pages(word, caller),
                 moves: sum
                     .moves
                     .wrapping_add(word >> 32)

@@ -117,7 +117,7 @@ impl<'a, 'm, C: Cpus> Ranges<'a, 'm, C> {
     ) -> Result<(), FreeError> {
         let caches = self.blocks.caches;
         let direct = caches.direct(caches.here(), zone);
-        let moving = direct.in_flight().begin(u64::from(frames));
+        let moving = direct.begin(u64::from(frames));
         let doubled = put(&caches.store);
         direct.add_free(i64::from(frames) - i64::from(doubled.frames));
         drop(moving);

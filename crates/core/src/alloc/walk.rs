@@ -126,7 +126,7 @@ impl<C: Cpus> Walk<'_, '_, C> {
         let rounded = frames.next_multiple_of(grain);
         let is_rounded = rounded > frames || !align.is_multiple_of(grain);
         let direct = self.caches.direct(here, zone);
-        let moving = direct.in_flight().begin(u64::from(rounded));
+        let moving = direct.begin(u64::from(rounded));
         let order = if grain < PAGEBLOCK_FRAMES { Order::BASE } else { Order::PAGEBLOCK };
         let start = direct.search(order, flags.mobility(), flags.manner(), |wanted| {
             let found = if is_block {
@@ -152,7 +152,7 @@ impl<C: Cpus> Walk<'_, '_, C> {
     /// Takes these frames from the store, for what `tag` says. Ends one move on this CPU.
     fn take_at(&self, here: Option<Here>, tag: Tag, start: Pfn, frames: u32) -> Option<Pfn> {
         let zone = tag.zone();
-        let moving = self.caches.direct(here, zone).in_flight().begin(u64::from(frames));
+        let moving = self.caches.direct(here, zone).begin(u64::from(frames));
         let is_ours = self.caches.store.claim(zone, start, frames);
         if is_ours {
             self.caches.store.note_run(tag, start, frames);

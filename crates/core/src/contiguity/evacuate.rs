@@ -275,7 +275,7 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
     /// are.
     fn isolate_unasked(&mut self, range: FrameRange) -> Option<Source<'e, 'm>> {
         let zone = self.caches().zones.get(self.zone);
-        let moving = zone.in_flight.begin(u64::from(range.frames));
+        let moving = zone.in_flight.begin(range.frames.into(), self.caches().caller());
         let isolation = Isolation::of(&self.caches().store, self.zone, range).ok()?;
         let hidden_pages = self.free_around(range);
         self.hidden_pages += hidden_pages;

@@ -80,7 +80,11 @@ pub trait Environment: Sync {
     /// interrupts a thread and may reclaim, such as a signal handler, has that thread's name.
     ///
     /// With a name, a request that runs short waits while another caller runs a reclaim callback,
-    /// and tells that caller from itself. `None`: unknown; such a request does not wait.
+    /// and tells that caller from itself. `None`: unknown; such a request does not wait. By the
+    /// name a handler's request also tells that the code below it has pages in its hands, for which
+    /// it would sleep in vain.
+    ///
+    /// Asked where magazines move, and by operations of fronts behind a lock: it must be quick.
     fn caller(&self) -> Option<NonZeroUsize> {
         None
     }

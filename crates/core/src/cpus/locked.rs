@@ -1,13 +1,15 @@
 //! Locks for every other system: one per CPU, tried and never waited for by owners.
 #![allow(unsafe_code, reason = "implements sequences")]
 
+use core::num::NonZeroUsize;
+
 use super::environment::Environment;
 use super::sequence::{self, LockedFront};
 use super::sequences::{Cpus, FenceError};
 use crate::frame::{CpuId, Pfn};
 use crate::front::word::SlotMove;
 use crate::front::{BlockArray, Here, WordOffset};
-use crate::sync::prim::{AtomicU32, Ordering, spin_hint};
+use crate::sync::prim::{AtomicUsize, Ordering, spin_hint};
 
 /// The way in which a [`Locked`] depot learns where its caller runs.
 ///
@@ -23,11 +25,10 @@ const FENCE_SPINS: u32 = if cfg!(loom) { 2 } else { 1 << 16 };
 /// keeps the lock, which is some ten nanoseconds.
 const QUIESCENT_SPINS: u32 = if cfg!(loom) { 1 } else { 64 };
 
-/// The values of a lock.
-const FREE: u32 = 0;
-const HELD: u32 = 1;
-/// The state of a lock whose CPU is not behind it; see [`CpuLock::leave`].
-const LEFT: u32 = 2;
+/// The holder of a lock that is free.
+const FREE: usize = 0;
+/// A holder [without a name](Environment::caller).
+const UNNAMED: usize = usize::MAX;
 
 /// One lock, on a cache line of its own. A kernel has them in a static:
 /// ```
@@ -35,37 +36,45 @@ const LEFT: u32 = 2;
 /// static LOCKS: [CpuLock; 64] = [const { CpuLock::new() }; 64];
 /// ```
 #[repr(C, align(128))]
-pub struct CpuLock(AtomicU32);
+pub struct CpuLock {
+    /// The name of the caller that has it.
+    holder: AtomicUsize,
+    /// Whether its CPU is not behind it; see [`leave`](Self::leave).
+    is_left: bool,
+}
 
 impl CpuLock {
     /// A free lock.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
-        CpuLock(AtomicU32::new(FREE))
+        CpuLock { holder: AtomicUsize::new(FREE), is_left: false }
     }
 
     /// Makes a free lock; loom's atomics are not made at compile time.
     #[cfg(loom)]
     pub fn new() -> Self {
-        CpuLock(AtomicU32::new(FREE))
+        CpuLock { holder: AtomicUsize::new(FREE), is_left: false }
     }
 
     /// Leaves the CPU to sequences: the lock is never held, and guards nothing.
     pub(super) fn leave(&mut self) {
-        *self = CpuLock(AtomicU32::new(LEFT));
+        self.is_left = true;
     }
 
-    /// Whether the CPU was left to sequences.
-    fn is_left(&self) -> bool {
-        // Relaxed: written before the allocator was made.
-        self.0.load(Ordering::Relaxed) == LEFT
+    /// Whether this caller has the lock. Never so of one without a name.
+    fn is_held_by(&self, caller: usize) -> bool {
+        // Relaxed: a caller finds its own name because it wrote it itself.
+        caller != UNNAMED && self.holder.load(Ordering::Relaxed) == caller
     }
 
-    /// Takes the lock and drops it, with so many attempts at most.
-    fn passes(&self, spins: u32) -> bool {
+    /// Takes the lock and drops it, with so many attempts at most. A handler above the holder makes
+    /// none: the holder cannot go on.
+    fn passes(&self, caller: usize, spins: u32) -> bool {
+        let spins = if self.is_held_by(caller) { 0 } else { spins };
         (0..spins).any(|_| {
             // A look first: an exchange that fails takes the line from the holder.
-            let passes = self.0.load(Ordering::Relaxed) == FREE && self.try_lock().is_some();
+            let is_free = self.holder.load(Ordering::Relaxed) == FREE;
+            let passes = is_free && self.try_lock(|| caller).is_some();
             if !passes {
                 spin_hint();
             }
@@ -75,34 +84,59 @@ impl CpuLock {
 
     /// Takes the lock if it is free, of a CPU that has not [left](Self::leave) it. An exchange
     /// costs an owner two thirds of a compare-and-exchange.
-    fn try_lock(&self) -> Option<Held<'_>> {
-        debug_assert!(!self.is_left());
+    #[inline(always)]
+    fn try_lock(&self, caller: impl Fn() -> usize) -> Option<Held<'_>> {
+        debug_assert!(!self.is_left);
         // Acquire: pairs with the Release in `Held::drop`; the holder sees the words as the last
         // one left them.
-        (self.0.swap(HELD, Ordering::Acquire) == FREE).then(|| Held(self))
+        match self.holder.swap(caller(), Ordering::Acquire) {
+            FREE => Some(Held(self)),
+            holder => {
+                // Asked again: to keep it would cost the usual way a register.
+                self.give_back(caller(), holder);
+                None
+            }
+        }
+    }
+
+    /// Writes the holder's name again, where an exchange that failed has written this caller's. The
+    /// lock stays held in any case: if the holder has given it back since, the word is another one.
+    #[cold]
+    fn give_back(&self, caller: usize, holder: usize) {
+        if caller != holder {
+            // Relaxed: the name publishes nothing.
+            let (own, other) = (caller, holder);
+            let _ = self.holder.compare_exchange(own, other, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 }
 
 /// Sequences under the lock of `cpu`, wherever the caller runs.
 impl CpuLock {
     #[inline(always)]
-    pub(super) fn pop(&self, cpu: CpuId, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
+    pub(super) fn pop(
+        &self,
+        caller: impl Fn() -> usize,
+        cpu: CpuId,
+        blocks: &BlockArray,
+        word: WordOffset,
+    ) -> Option<u32> {
         let front = LockedFront::find(blocks, cpu, word)?;
-        let _held = self.try_lock()?;
+        let _held = self.try_lock(caller)?;
         front.pop()
     }
 
     #[inline(always)]
     pub(super) fn push(
         &self,
-        cpu: CpuId,
+        (caller, cpu): (impl Fn() -> usize, CpuId),
         blocks: &BlockArray,
         word: WordOffset,
         rounds_max: u32,
         frame: u32,
     ) -> bool {
         let Some(front) = LockedFront::find(blocks, cpu, word) else { return false };
-        let Some(_held) = self.try_lock() else { return false };
+        let Some(_held) = self.try_lock(caller) else { return false };
         front.push(rounds_max, frame)
     }
 }
@@ -117,7 +151,7 @@ struct Held<'l>(&'l CpuLock);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.0.0.store(FREE, Ordering::Release);
+        self.0.holder.store(FREE, Ordering::Release);
     }
 }
 
@@ -135,8 +169,14 @@ impl<'l, W: WhichCpu> Locked<'l, W> {
         Locked { locks, which }
     }
 
+    /// The calling thread, as locks name their holders.
+    #[inline(always)]
+    pub(super) fn caller(&self) -> usize {
+        self.which.caller().map_or(UNNAMED, NonZeroUsize::get)
+    }
+
     fn try_lock(&self, cpu: CpuId) -> Option<Held<'l>> {
-        self.lock(cpu)?.try_lock()
+        self.lock(cpu)?.try_lock(|| self.caller())
     }
 
     #[inline(always)]
@@ -148,7 +188,7 @@ impl<'l, W: WhichCpu> Locked<'l, W> {
     #[inline(always)]
     pub(super) fn guard(&self, cpu: CpuId) -> Option<&'l CpuLock> {
         let lock = self.lock(cpu)?;
-        if lock.is_left() { None } else { Some(lock) }
+        if lock.is_left { None } else { Some(lock) }
     }
 }
 
@@ -170,14 +210,14 @@ unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
     #[inline]
     fn pop(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
         let cpu = self.which.cpu()?;
-        self.lock(cpu)?.pop(cpu, blocks, word)
+        self.lock(cpu)?.pop(|| self.caller(), cpu, blocks, word)
     }
 
     #[inline]
     fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
         let Some(cpu) = self.which.cpu() else { return false };
         let Some(lock) = self.lock(cpu) else { return false };
-        lock.push(cpu, blocks, word, rounds_max, frame)
+        lock.push((|| self.caller(), cpu), blocks, word, rounds_max, frame)
     }
 
     fn compare_store(
@@ -229,11 +269,37 @@ unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
     /// Takes the lock and drops it, as a fence does: if that succeeds, no sequence runs, and later
     /// ones see the closed gate.
     fn is_quiescent(&self, cpu: CpuId) -> bool {
-        self.lock(cpu).is_none_or(|lock| lock.passes(QUIESCENT_SPINS))
+        self.lock(cpu).is_none_or(|lock| lock.passes(self.caller(), QUIESCENT_SPINS))
     }
 
     fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
-        let passes = self.lock(cpu).is_none_or(|lock| lock.passes(FENCE_SPINS));
+        let passes = self.lock(cpu).is_none_or(|lock| lock.passes(self.caller(), FENCE_SPINS));
         passes.then_some(()).ok_or(FenceError::Busy)
+    }
+
+    fn is_locked_by_caller(&self, cpu: CpuId) -> bool {
+        self.lock(cpu).is_some_and(|lock| lock.is_held_by(self.caller()))
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_names_its_holder() {
+        let lock = CpuLock::new();
+        assert!(!lock.is_held_by(1));
+        let held = lock.try_lock(|| 1).unwrap();
+        assert!(lock.is_held_by(1) && !lock.is_held_by(2));
+        // By a handler above the holder, and by others.
+        for caller in [1, 2, UNNAMED] {
+            assert!(lock.try_lock(|| caller).is_none() && !lock.passes(caller, 2));
+            assert!(lock.is_held_by(1) && !lock.is_held_by(2), "it still names its holder");
+        }
+        drop(held);
+        assert!(!lock.is_held_by(1) && lock.passes(1, 1) && lock.passes(UNNAMED, 1));
+        let _held = lock.try_lock(|| UNNAMED).unwrap();
+        assert!(!lock.is_held_by(UNNAMED), "callers without names may be others");
     }
 }

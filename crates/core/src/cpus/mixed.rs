@@ -17,7 +17,8 @@
 //!    the holder, a thread beside one that was preempted with it. A drainer tries for a bounded
 //!    time. If the holder has been preempted, the drain reports a busy CPU and leaves its fronts as
 //!    they are, at most two magazines each. A request that is about to fail takes those pages for
-//!    pages in another caller's hands, and naps for them (see `reclaim/last_resort.rs`).
+//!    pages in another caller's hands, and naps for them (see `reclaim/last_resort.rs`). The lock
+//!    names its holder: a handler above the holder neither tries for long nor naps.
 //! 5. *A drainer that has had the lock behind a closed gate is the only writer*, as after a fence:
 //!    later holders find the gate closed. It interrupts no CPU.
 //! 6. *A forked child* finds its gate wiped, whatever its copy of the lock says.
@@ -141,7 +142,7 @@ unsafe impl<S: MaybeSequences, W: WhichCpu> Cpus for SequencesAndLocks<'_, S, W>
     #[inline]
     fn pop_locked(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
         let (cpu, lock) = self.guard_here()?;
-        lock.pop(cpu, blocks, word)
+        lock.pop(|| self.locked.caller(), cpu, blocks, word)
     }
 
     #[inline]
@@ -153,7 +154,7 @@ unsafe impl<S: MaybeSequences, W: WhichCpu> Cpus for SequencesAndLocks<'_, S, W>
         frame: u32,
     ) -> bool {
         let Some((cpu, lock)) = self.guard_here() else { return false };
-        lock.push(cpu, blocks, word, rounds_max, frame)
+        lock.push((|| self.locked.caller(), cpu), blocks, word, rounds_max, frame)
     }
 
     fn compare_store(
@@ -220,6 +221,13 @@ unsafe impl<S: MaybeSequences, W: WhichCpu> Cpus for SequencesAndLocks<'_, S, W>
         match self.is_guarded(cpu) {
             true => self.locked.fence(blocks, cpu),
             false => self.sequences.fence(blocks, cpu),
+        }
+    }
+
+    fn is_locked_by_caller(&self, cpu: CpuId) -> bool {
+        match self.is_guarded(cpu) {
+            true => self.locked.is_locked_by_caller(cpu),
+            false => self.sequences.is_locked_by_caller(cpu),
         }
     }
 }

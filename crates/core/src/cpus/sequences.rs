@@ -178,6 +178,13 @@ pub unsafe trait Cpus: Sync {
         true
     }
 
+    /// Whether the calling thread has the lock of `cpu`: this is a handler above it. A fence of
+    /// `cpu` fails until the handler has returned, so a request does not sleep for it.
+    fn is_locked_by_caller(&self, cpu: CpuId) -> bool {
+        let _ = cpu;
+        false
+    }
+
     /// Whether `cpu` is known to run no sequence now, and to start none before it sees the gate
     /// that the caller closed: halted, in user mode of an embedding kernel, never started.
     fn is_quiescent(&self, cpu: CpuId) -> bool {

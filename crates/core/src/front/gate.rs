@@ -9,21 +9,22 @@
 //! | open | > 0 | | the offset of the CPU's block, or [`OPEN_TO_LOCK`] |
 //! | asked | < 0, no ticket | 1 | closed for a handover; a drainer asked and left |
 //! | disabled | < 0, no ticket | 2 | the CPU has no caches until it is enabled |
-//! | held | < 0, a ticket | 1 or 2 | a drainer works behind it, or with ticket 0 the owner |
+//! | held | < 0, a ticket | 1 or 2 | a drainer, or the owner, works behind it |
 //!
 //! | from | to | by |
 //! |---|---|---|
 //! | open | asked | a drainer |
 //! | open, asked, disabled | held | a drainer, with its ticket |
-//! | asked | held | the owner, with ticket 0, in a sequence of its CPU |
+//! | asked | held | the owner, with its ticket, in a sequence of its CPU |
 //! | held | open or disabled | the holder, as bits 32 and 33 say |
 //! | held | asked | a drainer that found the gate asked and could not fence |
 //! | disabled | open | `enable` |
 //!
 //! Each transition is a compare-and-swap. Enabling during a drain changes bits 32 and 33 of the
 //! ticket from 2 to 1, so that the drain does not undo it. A CPU has one open value ([`Gate`]),
-//! which never changes. Tickets repeat after 2^28 drains, which is harmless: a ticket only
-//! identifies the drainer when a stuck gate is debugged.
+//! which never changes. A ticket names its holder, the caller in bits 34 to 61. A signal handler
+//! above the holder finds its own thread there, and a request of the handler does not sleep until
+//! the gate is open ([`is_held_by`]).
 //!
 //! The upper half of the word has the whole ticket, "asked" and "disabled". The lower half is the
 //! offset of an open gate, and 0 in every closed one. So a sequence may load the lower half alone
@@ -85,6 +86,7 @@
 
 use super::block::{BlockArray, OPEN_TO_LOCK, is_open};
 use crate::frame::CpuId;
+use crate::sync::Caller;
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::{AtomicU64, Ordering};
 use crate::sync::total::{ASKS, SHELVES};
@@ -93,8 +95,9 @@ use crate::sync::total::{ASKS, SHELVES};
 const CLOSED: u64 = 1 << 63;
 /// The bit that tells a drainer's gate from one that is disabled.
 const TICKET: u64 = 1 << 62;
-/// Difference of two successive tickets.
-const NEXT_TICKET: u64 = 4 << 32;
+/// The first bit of the caller that a ticket names.
+const CALLER_SHIFT: u32 = 34;
+const _: () = assert!(CALLER_SHIFT + Caller::BITS == TICKET.trailing_zeros());
 /// The bits of a closed gate that say what comes after.
 const AFTER: u64 = 3 << 32;
 const OPEN_AFTER: u64 = 1 << 32;
@@ -103,8 +106,6 @@ const DISABLED_AFTER: u64 = 2 << 32;
 pub const GATE_DISABLED: u64 = CLOSED | DISABLED_AFTER;
 /// A gate that is closed until its owner has handed over, or a drainer has taken what it leads to.
 const GATE_ASKED: u64 = CLOSED | OPEN_AFTER;
-/// The gate of an owner that hands over.
-const OWNERS_TICKET: u64 = CLOSED | TICKET | OPEN_AFTER;
 
 /// Whether the CPU of a gate with this value has no caches, but for what a drainer is taking.
 #[inline]
@@ -124,13 +125,14 @@ pub fn is_asked(gate: u64) -> bool {
     gate == GATE_ASKED
 }
 
-/// The source of tickets. Relaxed: they only have to differ.
-pub struct Tickets(AtomicU64);
+/// The ticket of a caller, without what comes after.
+fn ticket(caller: Caller) -> u64 {
+    CLOSED | TICKET | caller.bits() << CALLER_SHIFT
+}
 
-impl Tickets {
-    pub fn new() -> Self {
-        Tickets(AtomicU64::new(0))
-    }
+/// Whether a gate with this value has this caller's ticket. Never so of a caller without a name.
+pub fn is_held_by(gate: u64, caller: Caller) -> bool {
+    caller.has_name() && gate & !AFTER == ticket(caller)
 }
 
 /// The gate of a CPU, with the value that it shows when it is open.
@@ -161,21 +163,25 @@ pub struct Closed<'b> {
 
 impl<'b> Closed<'b> {
     /// Closes a gate; `None` when it has a holder, or is wiped.
-    pub fn close(gate: Gate<'b>, tickets: &Tickets) -> Option<Self> {
-        Self::close_as(gate, tickets, OPEN_AFTER)
+    pub fn close(gate: Gate<'b>, caller: Caller) -> Option<Self> {
+        Self::close_as(gate, caller, OPEN_AFTER)
     }
 
     /// Closes the gate like [`close`](Self::close), and leaves it disabled, unless [`enable`] comes
     /// in between.
-    pub fn close_for_good(gate: Gate<'b>, tickets: &Tickets) -> Option<Self> {
-        Self::close_as(gate, tickets, DISABLED_AFTER)
+    pub fn close_for_good(gate: Gate<'b>, caller: Caller) -> Option<Self> {
+        Self::close_as(gate, caller, DISABLED_AFTER)
     }
 
     /// Claims an asked gate for its owner. `claim` changes it from the first value to the second by
     /// a sequence of that CPU; `false`: it could not.
-    pub fn claim(gate: Gate<'b>, claim: impl FnOnce(u64, u64) -> bool) -> Option<Self> {
+    pub fn claim(
+        gate: Gate<'b>,
+        caller: Caller,
+        claim: impl FnOnce(u64, u64) -> bool,
+    ) -> Option<Self> {
         // Made only then: dropping it opens the gate.
-        claim(GATE_ASKED, OWNERS_TICKET).then(|| Closed {
+        claim(GATE_ASKED, ticket(caller) | OPEN_AFTER).then(|| Closed {
             gate: gate.word,
             after: gate.open,
             before: GATE_ASKED,
@@ -190,9 +196,8 @@ impl<'b> Closed<'b> {
     }
 
     /// Closes the gate, with `after` in bits 32 and 33; a disabled gate remains disabled.
-    fn close_as(gate: Gate<'b>, tickets: &Tickets, after: u64) -> Option<Self> {
-        let number = tickets.0.fetch_add(NEXT_TICKET, Ordering::Relaxed) & (TICKET - 1);
-        let ticket = CLOSED | TICKET | number;
+    fn close_as(gate: Gate<'b>, caller: Caller, after: u64) -> Option<Self> {
+        let ticket = ticket(caller);
         let Gate { word: gate, open } = gate;
         // A disabled gate may be drained too: a slow path may have left pages behind it.
         let states = [(open, after), (GATE_ASKED, after), (GATE_DISABLED, DISABLED_AFTER)];
@@ -263,8 +268,12 @@ mod tests {
     const OPEN: u64 = 256;
 
     /// Calls `test` with a gate that shows `state`.
-    fn with_gate(state: u64, test: impl FnOnce(Gate<'_>, &Tickets)) {
-        test(Gate { word: &AtomicU64::new(state), open: OPEN }, &Tickets::new());
+    fn with_gate(state: u64, test: impl FnOnce(Gate<'_>, Caller)) {
+        test(Gate { word: &AtomicU64::new(state), open: OPEN }, caller(1));
+    }
+
+    fn caller(name: usize) -> Caller {
+        Caller::of(core::num::NonZeroUsize::new(name))
     }
 
     fn shown(gate: Gate<'_>) -> u64 {
@@ -274,14 +283,14 @@ mod tests {
     #[test]
     fn a_drainer_leaves_the_state_it_found() {
         for state in [OPEN, GATE_DISABLED] {
-            with_gate(state, |gate, tickets| {
+            with_gate(state, |gate, caller| {
                 for _ in 0..3 {
-                    let closed = Closed::close(gate, tickets).unwrap();
+                    let closed = Closed::close(gate, caller).unwrap();
                     assert!(![OPEN, GATE_DISABLED].contains(&shown(gate)));
                     assert_eq!(is_enabled(shown(gate)), state == OPEN);
                     assert_eq!(is_disabled(shown(gate)), state == GATE_DISABLED);
-                    assert!(Closed::close(gate, tickets).is_none());
-                    assert!(Closed::close_for_good(gate, tickets).is_none());
+                    assert!(Closed::close(gate, caller).is_none());
+                    assert!(Closed::close_for_good(gate, caller).is_none());
                     drop(closed);
                     assert_eq!(shown(gate), state);
                 }
@@ -291,21 +300,21 @@ mod tests {
 
     /// Claims a gate like a sequence of its CPU.
     fn claim(gate: Gate<'_>) -> Option<Closed<'_>> {
-        Closed::claim(gate, |asked, held| {
+        Closed::claim(gate, caller(1), |asked, held| {
             gate.word.compare_exchange(asked, held, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         })
     }
 
     #[test]
     fn an_asked_gate_is_claimed_by_its_owner_once() {
-        with_gate(OPEN, |gate, tickets| {
+        with_gate(OPEN, |gate, caller| {
             assert!(claim(gate).is_none(), "it is open");
             assert_eq!([(); 2].map(|()| ask(gate)), [Asked::Stands; 2]);
             assert!(is_asked(shown(gate)) && is_enabled(shown(gate)));
             assert!(!is_open(shown(gate)) && shown(gate) as u32 == 0);
             assert!(!enable(gate), "it was not disabled");
             let closed = claim(gate).unwrap();
-            assert!(claim(gate).is_none() && Closed::close(gate, tickets).is_none());
+            assert!(claim(gate).is_none() && Closed::close(gate, caller).is_none());
             assert_eq!((ask(gate), is_enabled(shown(gate))), (Asked::Held, true));
             drop(closed);
             assert_eq!(shown(gate), OPEN);
@@ -314,64 +323,68 @@ mod tests {
 
     #[test]
     fn a_drainer_takes_an_asked_gate_or_leaves_it_asked() {
-        with_gate(OPEN, |gate, tickets| {
+        with_gate(OPEN, |gate, caller| {
             ask(gate);
-            Closed::close(gate, tickets).unwrap().give_up();
+            Closed::close(gate, caller).unwrap().give_up();
             assert!(is_asked(shown(gate)));
-            drop(Closed::close(gate, tickets).unwrap());
+            drop(Closed::close(gate, caller).unwrap());
             assert_eq!(shown(gate), OPEN);
-            Closed::close(gate, tickets).unwrap().give_up();
+            Closed::close(gate, caller).unwrap().give_up();
             assert_eq!(shown(gate), OPEN);
         });
     }
 
     #[test]
     fn an_asked_gate_that_is_disabled_stays_disabled() {
-        with_gate(OPEN, |gate, tickets| {
+        with_gate(OPEN, |gate, caller| {
             ask(gate);
-            Closed::close_for_good(gate, tickets).unwrap().give_up();
+            Closed::close_for_good(gate, caller).unwrap().give_up();
             assert_eq!((shown(gate), ask(gate)), (GATE_DISABLED, Asked::Disabled));
             assert!(claim(gate).is_none() && enable(gate));
             ask(gate);
-            drop(Closed::close_for_good(gate, tickets).unwrap());
+            drop(Closed::close_for_good(gate, caller).unwrap());
             assert_eq!(shown(gate), GATE_DISABLED);
         });
     }
 
     #[test]
-    fn no_two_drainers_have_one_ticket() {
-        with_gate(OPEN, |gate, tickets| {
-            let mut seen = Vec::new();
-            for _ in 0..100 {
-                let _closed = Closed::close(gate, tickets).unwrap();
-                assert!(Closed::close(gate, tickets).is_none());
-                assert!(!seen.contains(&shown(gate)));
-                seen.push(shown(gate));
-            }
-        });
-    }
-
-    #[test]
-    fn a_ticket_is_one_whatever_its_number() {
-        for after in [OPEN, GATE_DISABLED] {
-            with_gate(after, |gate, tickets| {
-                tickets.0.store(TICKET.wrapping_sub(NEXT_TICKET), Ordering::Relaxed);
-                for _ in 0..3 {
-                    let _closed = Closed::close_for_good(gate, tickets).unwrap();
-                    assert_ne!(shown(gate), GATE_DISABLED);
-                    assert_eq!(shown(gate) as u32, 0, "leads to words that refuse");
-                    assert!(Closed::close(gate, tickets).is_none());
+    fn a_ticket_names_the_caller_that_holds_the_gate() {
+        for state in [OPEN, GATE_ASKED, GATE_DISABLED] {
+            with_gate(state, |gate, own| {
+                let others = [caller(2), Caller::NONE];
+                let is_own = || {
+                    assert!(others.iter().all(|&other| !is_held_by(shown(gate), other)));
+                    is_held_by(shown(gate), own)
+                };
+                assert!(!is_own());
+                let closed = Closed::close(gate, own).unwrap();
+                assert!(is_own() && shown(gate) as u32 == 0, "leads to words that refuse");
+                if state == GATE_DISABLED {
+                    assert!(enable(gate) && is_own());
                 }
-                assert_eq!(shown(gate), GATE_DISABLED);
+                drop(closed);
+                assert!(!is_own());
+                drop(Closed::close_for_good(gate, Caller::NONE));
+                assert!(!is_own());
             });
         }
     }
 
     #[test]
+    fn the_ticket_of_an_owner_names_it() {
+        with_gate(GATE_ASKED, |gate, own| {
+            let closed = claim(gate).unwrap();
+            assert!(is_held_by(shown(gate), own) && !is_held_by(shown(gate), caller(2)));
+            drop(closed);
+            assert_eq!(shown(gate), OPEN);
+        });
+    }
+
+    #[test]
     fn disabled_until_enabled() {
-        with_gate(OPEN, |gate, tickets| {
+        with_gate(OPEN, |gate, caller| {
             assert!(!enable(gate));
-            drop(Closed::close_for_good(gate, tickets).unwrap());
+            drop(Closed::close_for_good(gate, caller).unwrap());
             assert_eq!(shown(gate), GATE_DISABLED);
             assert!(enable(gate) && !enable(gate));
             assert_eq!(shown(gate), OPEN);
@@ -380,13 +393,13 @@ mod tests {
 
     #[test]
     fn what_is_enabled_in_the_middle_of_a_drain_is_enabled_after_it() {
-        with_gate(GATE_DISABLED, |gate, tickets| {
-            let closed = Closed::close(gate, tickets).unwrap();
+        with_gate(GATE_DISABLED, |gate, caller| {
+            let closed = Closed::close(gate, caller).unwrap();
             assert!(enable(gate) && !enable(gate));
             assert_ne!(shown(gate), OPEN);
             drop(closed);
             assert_eq!(shown(gate), OPEN);
-            let closed = Closed::close_for_good(gate, tickets).unwrap();
+            let closed = Closed::close_for_good(gate, caller).unwrap();
             assert!(enable(gate));
             drop(closed);
             assert_eq!(shown(gate), OPEN);
@@ -395,22 +408,22 @@ mod tests {
 
     #[test]
     fn the_gate_of_a_dead_drainer_stays_closed() {
-        with_gate(OPEN, |gate, tickets| {
-            std::mem::forget(Closed::close(gate, tickets).unwrap());
+        with_gate(OPEN, |gate, caller| {
+            std::mem::forget(Closed::close(gate, caller).unwrap());
             let ticket = shown(gate);
-            assert!(Closed::close(gate, tickets).is_none() && !enable(gate));
+            assert!(Closed::close(gate, caller).is_none() && !enable(gate));
             assert_eq!(shown(gate), ticket);
         });
     }
 
     #[test]
     fn a_wiped_gate_is_neither_opened_nor_drained() {
-        with_gate(OPEN, |gate, tickets| {
-            let closed = Closed::close(gate, tickets).unwrap();
+        with_gate(OPEN, |gate, caller| {
+            let closed = Closed::close(gate, caller).unwrap();
             gate.word.store(0, Ordering::Relaxed);
             drop(closed);
             assert_eq!(shown(gate), 0);
-            assert!(!enable(gate) && Closed::close(gate, tickets).is_none());
+            assert!(!enable(gate) && Closed::close(gate, caller).is_none());
             assert!(claim(gate).is_none() && ask(gate) == Asked::Disabled);
             assert!(!is_enabled(0));
         });

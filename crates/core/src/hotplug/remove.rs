@@ -178,7 +178,7 @@ impl<'a, 'm, C: Cpus> Removal<'a, 'm, C> {
             return Err(RemoveError::Unsupported);
         }
         // See 5.
-        let _moving = self.0.zones.get(zone).in_flight.begin(u64::from(range.frames));
+        let _moving = self.0.zones.get(zone).in_flight.begin(range.frames.into(), self.0.caller());
         let isolation = Isolation::of(&self.0.store, zone, range).map_err(|(pageblock, tag)| {
             RemoveError::Obstacle(self.obstacle(range, pageblock, tag))
         })?;

@@ -11,7 +11,7 @@ use crate::front::Magazine;
 use crate::front::word::Word;
 use crate::store::{Manner, Wanted};
 use crate::sync::prim::{AtomicI64, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Apart, InFlight, count};
+use crate::sync::{Apart, Caller, InFlight, count};
 use crate::zone::Zone;
 use crate::zone::counts::{Counters, Counts};
 use crate::zone::delta::Delta;
@@ -43,10 +43,10 @@ pub struct Pcp {
     pub free_delta: Delta,
     /// Empty magazines that drains brought back.
     pub returned: Empties,
-    /// The magazines that the owner handed over to drains that asked for them.
-    pub handed: Handed,
     /// Full magazines, `[class][mobility]`.
     shelves: [Shelf; SHELVES],
+    /// The magazines that the owner handed over to drains that asked for them.
+    pub handed: Handed,
     /// The stacks that other CPUs write, on a line that the owner does not touch but to report what
     /// it keeps of the free count.
     pub others: Apart<Others>,
@@ -150,8 +150,8 @@ impl Pcp {
             charged_pages: AtomicI64::new(0),
             free_delta: Delta::new(),
             returned: Empties::new(),
-            handed: Handed::new(),
             shelves: core::array::from_fn(|_| Shelf::new()),
+            handed: Handed::new(),
             others: Apart::new(Others {
                 drained: core::array::from_fn(|_| AtomicU64::new(0)),
                 group_delta: GroupDelta::new(),
@@ -188,7 +188,13 @@ impl Pcp {
     /// Records `pages` more (or fewer) free pages of this zone. `group` finds the delta of the
     /// CPU's group.
     #[inline]
-    pub fn add_free<'g>(&self, zone: &Zone, pages: i64, group: impl FnOnce() -> &'g GroupDelta) {
+    pub fn add_free<'g>(
+        &self,
+        zone: &Zone,
+        pages: i64,
+        caller: Caller,
+        group: impl FnOnce() -> &'g GroupDelta,
+    ) {
         if zone.is_backed() {
             return;
         }
@@ -197,17 +203,23 @@ impl Pcp {
         }
         let delta = self.free_delta.add(pages);
         if delta.abs() > zone.delta_max() {
-            self.report_free(zone, delta, group);
+            self.report_free(zone, delta, caller, group);
         }
     }
 
     /// Adds the CPU's changes, about `delta`, to its group's.
     #[cold]
     #[inline(never)]
-    fn report_free<'g>(&self, zone: &Zone, delta: i64, group: impl FnOnce() -> &'g GroupDelta) {
+    fn report_free<'g>(
+        &self,
+        zone: &Zone,
+        delta: i64,
+        caller: Caller,
+        group: impl FnOnce() -> &'g GroupDelta,
+    ) {
         // Announced: until the levels above have them, a watermark may hide pages that other
         // callers on this CPU have freed.
-        let _moving = self.in_flight.begin(delta.unsigned_abs());
+        let _moving = self.in_flight.begin(delta.unsigned_abs(), caller);
         self.free_delta.report(|pages| group().add(zone, pages));
     }
 

@@ -4,17 +4,18 @@
 //! Watermarks are checked against an estimate, or, far above them, against the drift mark alone;
 //! near a watermark the CPUs' shares of the free count are summed.
 
+use super::cached::Pcp;
 use super::direct::Direct;
 use super::front::Front;
 use super::pcps::Pcps;
-use crate::cpus::Cpus;
+use crate::cpus::{Cpus, Environment};
 use crate::frame::{Class, CpuId, Mobility, NodeId, Order, Pfn, ZoneId};
 use crate::front::gate::Gate;
 use crate::front::word::Word;
 use crate::front::{Here, WordOffset, is_open};
 use crate::store::{Manner, Store};
-use crate::sync::InFlight;
 use crate::sync::prim::Ordering;
+use crate::sync::{Caller, InFlight, Moving};
 use crate::zone::counts::Counters;
 use crate::zone::{Reserve, Zone, Zones, delta};
 
@@ -42,6 +43,18 @@ impl<'m, C: Cpus> Caches<'m, C> {
     #[inline]
     pub fn here(&self) -> Option<Here> {
         self.cpus.here().filter(|here| here.cpu.get() < self.pcps.cpus())
+    }
+
+    /// The thread that calls.
+    #[inline]
+    pub fn caller(&self) -> Caller {
+        Caller::of(self.cpus.environment().caller())
+    }
+
+    /// Announces a move of up to `pages` pages on a CPU.
+    #[inline]
+    pub fn begin<'p>(&self, pcp: &'p Pcp, pages: u64) -> Moving<'p> {
+        pcp.in_flight.begin(pages, self.caller())
     }
 
     /// The gate of a CPU.
@@ -134,7 +147,8 @@ impl<'m, C: Cpus> Caches<'m, C> {
         let pcp = here.map(|here| self.pcps.pcp(here.cpu, zone));
         let cpu = here.map(|here| here.cpu);
         let (store, pcps) = (&self.store, &self.pcps);
-        Direct { store, zone: self.zones.get(zone), zone_id: zone, pcps, cpu, pcp }
+        let caller = self.caller();
+        Direct { store, zone: self.zones.get(zone), zone_id: zone, pcps, cpu, pcp, caller }
     }
 
     /// Whether the zone may give `pages` without going below what `reserve` protects.

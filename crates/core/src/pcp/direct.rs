@@ -6,7 +6,7 @@ use super::pcps::Pcps;
 use crate::frame::{CpuId, Mobility, Order, Pfn, ZoneId};
 use crate::store::{Manner, Store, Wanted};
 use crate::sync::prim::AtomicU32;
-use crate::sync::{InFlight, count};
+use crate::sync::{Caller, InFlight, Moving, count};
 use crate::zone::Zone;
 use crate::zone::counts::Counters;
 
@@ -20,12 +20,14 @@ pub struct Direct<'a, 'm> {
     pub pcps: &'a Pcps<'m>,
     pub cpu: Option<CpuId>,
     pub pcp: Option<&'a Pcp>,
+    pub caller: Caller,
 }
 
 impl<'a, 'm: 'a> Direct<'a, 'm> {
-    /// The word in which moves are announced.
-    pub fn in_flight(&self) -> &'a InFlight {
-        self.pcp.map_or(&self.zone.in_flight, |pcp| &pcp.in_flight)
+    /// Announces a move of up to `pages` pages.
+    pub fn begin(&self, pages: u64) -> Moving<'a> {
+        let in_flight: &InFlight = self.pcp.map_or(&self.zone.in_flight, |pcp| &pcp.in_flight);
+        in_flight.begin(pages, self.caller)
     }
 
     pub fn counters(&self) -> &'a Counters {
@@ -36,7 +38,8 @@ impl<'a, 'm: 'a> Direct<'a, 'm> {
     pub fn add_free(&self, pages: i64) {
         match (self.pcp, self.cpu) {
             (Some(pcp), Some(cpu)) => {
-                pcp.add_free(self.zone, pages, || self.pcps.group_delta(cpu, self.zone_id));
+                let group = || self.pcps.group_delta(cpu, self.zone_id);
+                pcp.add_free(self.zone, pages, self.caller, group);
             }
             _ => self.zone.add_free(pages),
         }
@@ -76,7 +79,7 @@ impl<'a, 'm: 'a> Direct<'a, 'm> {
                 // A claim of several words holds some of them before it has all, a change of
                 // mobility a whole pageblock; and a hint is cleared a moment before it is known to
                 // be right.
-                let _moving = self.in_flight().begin(pages);
+                let _moving = self.begin(pages);
                 self.store.take_block(wanted, order)
             })
         })?;
@@ -97,7 +100,7 @@ impl<'a, 'm: 'a> Direct<'a, 'm> {
         // subtracted: the count is then too low for requests that may not use the last pages.
         let is_seen_late = self.zone.watermarks().min > 0;
         let is_announced = is_seen_late || !self.store.puts_at_once(order);
-        let moving = is_announced.then(|| self.in_flight().begin(u64::from(order.frames())));
+        let moving = is_announced.then(|| self.begin(u64::from(order.frames())));
         let doubled = self.store.put_block(pfn, order);
         self.add_free(i64::from(order.frames()) - i64::from(doubled.frames));
         // Not before they are counted as free: until then a watermark may hide them.
@@ -116,7 +119,7 @@ impl<'a, 'm: 'a> Direct<'a, 'm> {
         out: &mut [Pfn],
     ) -> usize {
         let pages = u64::from(order.frames()) * out.len() as u64;
-        let _moving = self.in_flight().begin(pages);
+        let _moving = self.begin(pages);
         let mut got = 0;
         self.search(order, mobility, manner, |wanted| {
             self.store.take_blocks(wanted, order, out.len() as u32, |found| {
@@ -132,7 +135,7 @@ impl<'a, 'm: 'a> Direct<'a, 'm> {
     /// Puts blocks of one order into the store.
     pub fn put_many(&self, order: Order, blocks: &[Pfn]) {
         let pages = i64::from(order.frames()) * blocks.len() as i64;
-        let moving = self.in_flight().begin(pages as u64);
+        let moving = self.begin(pages as u64);
         let doubled = self.store.put_blocks(order, blocks.iter().copied());
         self.add_free(pages - i64::from(doubled.frames));
         drop(moving);

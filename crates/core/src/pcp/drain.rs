@@ -21,9 +21,9 @@ use super::shelf::Chain;
 use crate::cpus::{Cpus, Environment, Event, FenceError};
 use crate::frame::pageblock::Tag;
 use crate::frame::{Class, CpuId, Mobility, ZoneId};
-use crate::front::gate::Closed;
+use crate::front::gate::{Closed, is_held_by};
 use crate::sync::model::{Mutant, is_mutant};
-use crate::sync::prim::spin_hint;
+use crate::sync::prim::{Ordering, spin_hint};
 use crate::sync::stack::Links;
 use crate::sync::{InFlight, prefetch_write};
 
@@ -158,7 +158,7 @@ impl<C: Cpus> Caches<'_, C> {
             } else if !self.has_magazines(cpu, zones.clone()) {
                 // Its fronts are empty, or it has handed them over since the line above.
                 done.taken_pages += self.drain_handed(cpu, zones.clone());
-            } else if let Some(closed) = Closed::close(self.gate(cpu), self.pcps.tickets()) {
+            } else if let Some(closed) = Closed::close(self.gate(cpu), self.caller()) {
                 self.drain_fronts(closed, cpu, zones.clone(), Force::Fence, &mut done);
             } else {
                 done.busy_cpus = 1;
@@ -185,6 +185,14 @@ impl<C: Cpus> Caches<'_, C> {
     /// Whether drains fence no such CPU.
     pub fn is_left_alone(&self, cpu: CpuId) -> bool {
         self.cpus.environment().is_isolated(cpu) && self.cpus.fence_disturbs(cpu)
+    }
+
+    /// Whether the calling thread itself holds the gate or the lock of a CPU: this is a handler
+    /// above it, and neither is given back while it runs.
+    pub fn is_held_below(&self, cpu: CpuId) -> bool {
+        // Relaxed: a thread finds its own ticket because it wrote it itself.
+        let gate = self.pcps.blocks().gate(cpu).load(Ordering::Relaxed);
+        is_held_by(gate, self.caller()) || self.cpus.is_locked_by_caller(cpu)
     }
 
     /// Takes all shelves of a CPU, and what it handed over; returns pages.
@@ -220,7 +228,7 @@ impl<C: Cpus> Caches<'_, C> {
                 // A drain that finds nothing moves nothing: requests that are about to fail drain
                 // too.
                 let pages = self.pcps.front_pages(cpu, zone);
-                let moving = (pages > 0).then(|| share.pcp.in_flight.begin(pages));
+                let moving = (pages > 0).then(|| self.begin(share.pcp, pages));
                 taken[zone.index()] = Some((moving, share.take_parts()));
             } else if ask.is_some() {
                 // The drain that asked may want them.
@@ -271,8 +279,10 @@ impl<C: Cpus> Caches<'_, C> {
     }
 
     fn close_patiently(&self, cpu: CpuId) -> Option<Closed<'_>> {
-        (0..DISABLE_SPINS).find_map(|_| {
-            let closed = Closed::close_for_good(self.gate(cpu), self.pcps.tickets());
+        // A handler above the drainer would look in vain.
+        let looks = if self.is_held_below(cpu) { 1 } else { DISABLE_SPINS };
+        (0..looks).find_map(|_| {
+            let closed = Closed::close_for_good(self.gate(cpu), self.caller());
             if closed.is_none() {
                 spin_hint();
             }
@@ -303,12 +313,14 @@ impl<C: Cpus> Share<'_, '_, C> {
             }
             // Announced before they are taken; more may have come meanwhile, then fewer pages are
             // announced than moved, for as long as it takes to announce the others.
-            let moving =
-                pcp.in_flight.begin(u64::from(shelved) * u64::from(class.magazine_frames()));
+            let moving = self
+                .caches
+                .begin(self.pcp, u64::from(shelved) * u64::from(class.magazine_frames()));
             if let Some(chain) = shelf.take_all(self.blocks()) {
                 let more = chain.count.saturating_sub(shelved);
                 let rest = (more > 0).then(|| {
-                    pcp.in_flight.begin(u64::from(more) * u64::from(class.magazine_frames()))
+                    self.caches
+                        .begin(self.pcp, u64::from(more) * u64::from(class.magazine_frames()))
                 });
                 self.return_chain(self.task_front(class, mobility), chain);
                 pages += u64::from(chain.count) * u64::from(class.magazine_frames());

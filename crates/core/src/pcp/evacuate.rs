@@ -387,7 +387,7 @@ impl<C: Cpus> Share<'_, '_, C> {
                 continue;
             }
             let moved = u64::from(word.rounds() * front.class.block_frames());
-            let moving = self.pcp.in_flight.begin(moved);
+            let moving = self.caches.begin(self.pcp, moved);
             if self.replace(front, word, Word::EMPTY) {
                 self.pcp.count_operations(word.operations());
                 self.spill_evacuated(front, word);

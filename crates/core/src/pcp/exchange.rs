@@ -44,7 +44,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
             return None;
         }
         // Announced before it leaves the shelf: in between no count would include it.
-        let moving = pcp.in_flight.begin(u64::from(front.class.magazine_frames()));
+        let moving = share.caches.begin(share.pcp, u64::from(front.class.magazine_frames()));
         let full = shelf.pop(share.blocks())?;
         let new =
             Word::new(full, front.class.rounds(), word.loaded().map(|empty| (empty, Fill::Empty)));
@@ -76,7 +76,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
     ) -> bool {
         let Exchange { share, front, word } = *self;
         let class = front.class;
-        let moving = share.pcp.in_flight.begin(u64::from(class.magazine_frames()));
+        let moving = share.caches.begin(share.pcp, u64::from(class.magazine_frames()));
         share.fill(empty, &[pfn]);
         let kept = word.loaded().filter(|_| !front.evacuates);
         let installed = install(Word::new(empty, 1, kept.map(|full| (full, Fill::Full))));
@@ -151,7 +151,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
         let Exchange { share, front, word } = *self;
         let rounds_max = front.class.rounds();
         let kept = Fill::Half.rounds(rounds_max);
-        let moving = share.pcp.in_flight.begin(u64::from(front.class.magazine_frames()));
+        let moving = share.caches.begin(share.pcp, u64::from(front.class.magazine_frames()));
         let left = if is_mutant(Mutant::DividesInPlace) { word } else { Word::EMPTY };
         if !share.replace(front, word, left) {
             return None;

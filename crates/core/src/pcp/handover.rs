@@ -32,7 +32,7 @@ impl<C: Cpus> Caches<'_, C> {
             return false;
         }
         let claim = |asked, held| self.cpus.claim_gate(self.pcps.blocks(), here, asked, held);
-        let Some(closed) = Closed::claim(gate, claim) else { return false };
+        let Some(closed) = Closed::claim(gate, self.caller(), claim) else { return false };
         let asks = &self.pcps.shared(cpu).asks;
         let ask = asks.open();
         if let Some(ask) = ask.filter(|_| is_mutant(Mutant::AnswersEarly)) {
@@ -133,7 +133,7 @@ impl<C: Cpus> Caches<'_, C> {
             }
             () => (Force::Fence, Told::Escalated),
         };
-        let Some(closed) = Closed::close(self.gate(cpu), self.pcps.tickets()) else { return };
+        let Some(closed) = Closed::close(self.gate(cpu), self.caller()) else { return };
         if self.drain_fronts(closed, cpu, zones, force, done) {
             self.pcps.shared(cpu).asks.tell(told, 1);
         }

@@ -107,7 +107,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         if frames.is_empty() || !self.may_give(1, Reserve::AboveLow) {
             return None;
         }
-        let _moving = self.pcp.in_flight.begin(1);
+        let _moving = self.caches.begin(self.pcp, 1);
         let pfn = self.store().take_among(self.zone_id, &frames)?;
         // Pageblocks reach further than indices: a frame beyond goes back.
         if !frames.contains(&pfn.get()) {

@@ -44,7 +44,7 @@ impl<C: Cpus> Share<'_, '_, C> {
     pub fn hand_fronts(&self) -> u64 {
         let pages = self.caches.pcps.front_pages(self.cpu, self.zone_id);
         // What finds nothing moves nothing.
-        let moving = (pages > 0).then(|| self.pcp.in_flight.begin(pages));
+        let moving = (pages > 0).then(|| self.caches.begin(self.pcp, pages));
         let (mut chain, mut charged) = (None, 0);
         self.take_fronts(|part| {
             let (magazine, class, rounds) = part.unpack();
@@ -93,7 +93,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         let Some(first) = pcp.handed.peek(&parts) else { return 0 };
         // Announced before it is taken. How much follows is not known yet: readers of the word ask
         // whether there is anything.
-        let moving = pcp.in_flight.begin(first.pages());
+        let moving = self.caches.begin(self.pcp, first.pages());
         let Some(chain) = pcp.handed.take_all(&parts) else { return 0 };
         let (mut pages, mut grown, mut magazines) = (0, 0, 0);
         let (mut at, mut last) = (Some(chain.first), chain.first.unpack().0);

@@ -9,7 +9,6 @@ use super::front::Front;
 use super::part::{Part, Parts};
 use super::pool::Magazines;
 use crate::frame::{CpuId, ZoneId};
-use crate::front::gate::Tickets;
 use crate::front::word::Word;
 use crate::front::{BlockArray, Context, Here, MagazineIndex};
 use crate::sync::Apart;
@@ -22,7 +21,6 @@ use crate::zone::group_delta::GroupDelta;
 /// [`Pcps`] itself never changes: a loop that borrows one may keep its fields in registers over all
 /// its calls.
 pub struct PcpsState<'m> {
-    pub tickets: Tickets,
     /// Magazines of the caller's memory that were used so far: the next is one of the others.
     pub fresh_magazines: AtomicU32,
     /// Magazines of memory that the caller added later.
@@ -36,7 +34,6 @@ pub struct PcpsState<'m> {
 impl<'m> PcpsState<'m> {
     pub fn new(carved: Carved<'m>) -> Self {
         PcpsState {
-            tickets: Tickets::new(),
             fresh_magazines: AtomicU32::new(0),
             added_magazines: AtomicU32::new(0),
             carved,
@@ -112,11 +109,6 @@ impl<'m> Pcps<'m> {
     /// Frames that were cut into magazines.
     pub fn carved(&self) -> &'m Carved<'m> {
         &self.state.carved
-    }
-
-    /// Tickets for drainers.
-    pub fn tickets(&self) -> &'m Tickets {
-        &self.state.tickets
     }
 
     /// Numbers for drains that ask.

@@ -124,7 +124,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         let blocks_wanted = blocks_wanted + extra.count as u32 * class.rounds();
 
         let pages = u64::from(blocks_wanted * class.block_frames());
-        let moving = pcp.in_flight.begin(pages);
+        let moving = self.caches.begin(self.pcp, pages);
         let mut frames = [Pfn::new(0); SLOTS + 1];
         let mut got = 0;
         let wanted = self.wanted(class.order(), mobility, terms.manner);

@@ -39,16 +39,16 @@ impl<'a, 'm, C> Share<'a, 'm, C> {
     pub fn store(&self) -> &'a Store<'m> {
         &self.caches.store
     }
+}
 
+impl<C: Cpus> Share<'_, '_, C> {
     /// Records `pages` more (or fewer) free pages of the zone.
     #[inline]
     pub fn add_free(&self, pages: i64) {
         let group = || self.caches.pcps.group_delta(self.cpu, self.zone_id);
-        self.pcp.add_free(self.zone, pages, group);
+        self.pcp.add_free(self.zone, pages, self.caches.caller(), group);
     }
-}
 
-impl<C: Cpus> Share<'_, '_, C> {
     /// The front word, if the gate is open.
     #[inline]
     pub fn read_front(&self, front: Front) -> Option<Word> {

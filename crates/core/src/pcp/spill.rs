@@ -84,8 +84,7 @@ impl<C: Cpus> Share<'_, '_, C> {
     /// No empty magazine is to be had: spill the loaded one and go on with it.
     fn unload(&self, front: Front, word: Word) -> Step {
         let Some(loaded) = word.loaded() else { return Step::Store };
-        let pcp = self.pcp;
-        let moving = pcp.in_flight.begin(u64::from(front.class.magazine_frames()));
+        let moving = self.caches.begin(self.pcp, u64::from(front.class.magazine_frames()));
         // Both leave: a front has a loaded magazine or none at all.
         if self.replace(front, word, Word::EMPTY) {
             self.pcp.count_operations(word.operations());
@@ -157,7 +156,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         let front = self.task_front(class, mobility);
         let mut pages = 0;
         for _ in 0..magazines_max {
-            let moving = pcp.in_flight.begin(u64::from(class.magazine_frames()));
+            let moving = self.caches.begin(self.pcp, u64::from(class.magazine_frames()));
             let Some(full) = pcp.shelf(class, mobility).pop(self.blocks()) else { break };
             self.spill(front, full, class.rounds());
             drop(moving);

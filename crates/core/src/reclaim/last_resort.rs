@@ -31,8 +31,16 @@
 //! |---|---|---|
 //! | another caller runs a callback | sleeps until it ends, 1 s at most; 64 times | calls none |
 //! | an isolated CPU that was asked has pages in its fronts | naps, 14 ms in all | asks none |
-//! | pages in flight, or behind a drainer's gate or a lock that is held | naps, 126 ms in all | the round counts |
+//! | pages in another caller's hands | naps, 126 ms in all | the round counts |
+//! | pages in its own thread's hands | the round counts | the round counts |
 //! | pages were moved | the round counts | the round counts |
+//!
+//! Pages in a caller's hands are in flight, or behind the gate of a drainer or a lock that the
+//! caller holds. A signal handler may interrupt such a caller and request pages. As long as the
+//! handler naps, the caller below cannot go on, so the request would nap in vain. It tells its own
+//! thread by the [note](crate::sync::InFlight) beside the pages in flight, by the
+//! [ticket](crate::front::gate) in the gate, and by the holder in the lock. Without
+//! [names](Environment::caller) it cannot tell, and naps.
 //!
 //! After four rounds that count the request fails: a machine on which others keep moving pages
 //! without end is out of memory for this request all the same. The other rounds do not count: the
@@ -122,7 +130,8 @@ pub struct Left {
     /// Some CPU's fronts were left: its gate was closed, or it could not be fenced.
     pub is_busy: bool,
     /// Another caller held some gate, or the lock of some CPU, and will drop it soon. A fence that
-    /// was refused will not succeed for waiting.
+    /// was refused will not succeed for waiting, and what the calling thread holds below a handler
+    /// stays held.
     pub is_held: bool,
     /// Some CPU that is isolated, or cannot be fenced, has pages in its fronts, for which it was
     /// asked.
@@ -133,6 +142,8 @@ pub struct Left {
 #[derive(Clone, Copy, Default)]
 pub struct Movement {
     pub in_flight_pages: u64,
+    /// Pages in flight of other callers than the one that asks.
+    pub others_pages: u64,
     /// Moves that have ended; wraps around.
     pub moves: u64,
 }
@@ -336,7 +347,7 @@ impl<'m> LastResort<'m> {
             && after.in_flight_pages == 0;
         match () {
             () if is_turn_awaited => Round::Disturbed(Disturbance::Turn { seen }),
-            () if is_held || after.in_flight_pages > 0 => Round::Disturbed(Disturbance::InHands),
+            () if is_held || after.others_pages > 0 => Round::Disturbed(Disturbance::InHands),
             () if is_asked && patience.asked_naps > 0 => Round::Disturbed(Disturbance::Asked),
             () if is_still && !is_busy => Round::Undisturbed,
             () => Round::Disturbed(Disturbance::Moved),
@@ -363,6 +374,8 @@ mod tests {
         /// Moves that other callers end during each scan.
         others_moves: u64,
         in_flight_pages: u64,
+        /// Pages in flight that this caller moves below.
+        own_pages: u64,
         pages: u64,
         may_reclaim: bool,
         scans: Cell<u32>,
@@ -415,7 +428,9 @@ mod tests {
         }
 
         fn movement(&self) -> Movement {
-            Movement { in_flight_pages: self.in_flight_pages, moves: self.moves.get() }
+            let others_pages = self.in_flight_pages - self.own_pages;
+            let in_flight_pages = self.in_flight_pages;
+            Movement { in_flight_pages, others_pages, moves: self.moves.get() }
         }
     }
 
@@ -448,6 +463,18 @@ mod tests {
     fn pages_in_others_hands_are_waited_for() {
         let script = Script { in_flight_pages: 1, may_reclaim: true, ..Script::default() };
         assert_eq!(find(&script), (None, 3 * (ROUNDS_MAX + NAPS_MAX)));
+    }
+
+    #[test]
+    fn pages_in_a_requests_own_hands_are_not_waited_for() {
+        let script = |in_flight_pages| Script {
+            in_flight_pages,
+            own_pages: 63,
+            may_reclaim: true,
+            ..Script::default()
+        };
+        assert_eq!(find(&script(63)), (None, 3 * ROUNDS_MAX));
+        assert_eq!(find(&script(64)), (None, 3 * (ROUNDS_MAX + NAPS_MAX)));
     }
 
     #[test]

@@ -347,7 +347,7 @@ impl<'p, 'm, C: Cpus> Batch<'p, 'm, C> {
         }
         let direct = self.caches.direct(self.caches.here(), self.zone);
         let pages = (CAPACITY as u32 * PAGEBLOCK_FRAMES).into();
-        self.moving.get_or_insert_with(|| direct.in_flight().begin(pages));
+        self.moving.get_or_insert_with(|| direct.begin(pages));
         if section.claim(pageblock.in_section() as u32 * PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES) {
             direct.add_free(-i64::from(PAGEBLOCK_FRAMES));
             self.pageblocks[self.length] = pageblock;

@@ -11,6 +11,7 @@
 //! | `machine` | CPUs with preemption, an allocator with a ledger of who holds which frame |
 //! | `explore` | how a model is run |
 //! | `depot` | owners beside drains, switches, added memory; failing only when it must |
+//! | `in_flight` | the note of the caller that has pages in flight |
 //!
 //! Each model runs under a random scheduler and under PCT (Burckhardt et al., "A Randomized
 //! Scheduler with Probabilistic Guarantees of Finding Bugs", ASPLOS 2010).
@@ -21,6 +22,7 @@
 mod cpus;
 mod depot;
 mod explore;
+mod in_flight;
 mod machine;
 #[path = "../../tests/common/rng.rs"]
 mod rng;

@@ -9,6 +9,7 @@
 //! | [`model`] | what models change: sizes, and steps that they leave out |
 //! | [`total`] | accesses whose sequential consistency an argument needs |
 //! | [`stack`] | stacks that any thread may push to and take whole |
+//! | `caller` | callers, as words name them beside what they hold |
 //! | `in_flight` | pages on their way between layers |
 //! | `count` | counters for statistics |
 //! | `late_init` | how a value that is made later is published |
@@ -17,6 +18,7 @@
 //! | `prefetch` | hints to fetch cache lines |
 
 mod apart;
+mod caller;
 mod count;
 mod in_flight;
 pub(crate) mod late_init;
@@ -28,6 +30,7 @@ pub mod stack;
 pub mod total;
 
 pub use apart::Apart;
+pub use caller::Caller;
 pub use count::count;
 pub use in_flight::{InFlight, Moving};
 pub use prefetch::prefetch_write;

@@ -29,6 +29,8 @@ pub enum Mutant {
     UnorderedMark,
     /// In-flight words show no pages in flight.
     Unannounced,
+    /// Pages in flight are noted as a caller's beside those of another one.
+    NotesBeside,
     /// Blocks that come back by one atomic operation count as no move.
     Uncounted,
     /// A search that has cleared a mark of the summary does not look at the hints again.

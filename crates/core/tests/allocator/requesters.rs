@@ -4,17 +4,18 @@
 //! 2. A request that is stopped in a callback does not keep other requests from the other
 //!    callbacks, or from failing in bounded time.
 //! 3. A request that may not wait does not wait, and no request waits for its own thread.
-//! 4. Requests wait for a drainer that was preempted with pages behind a closed gate.
+//! 4. Requests wait for a drainer that was preempted with pages behind a closed gate, but not those
+//!    of a signal handler above it; and so with pages in flight.
 //! 5. `try_alloc_at` calls no callbacks and counts no failure.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::threads::{Parked, run_on};
 use crate::common::{open_zone, order, range};
-use pagedepot::cpus::Pinned;
+use pagedepot::cpus::{Event, Pinned};
 use pagedepot::{
     AllocError, Allocator, Config, CpuId, Flags, HighPolicy, Mode, Order, Pfn, Pressure, Reclaim,
     Scope, ZoneId,
@@ -400,6 +401,73 @@ fn a_preempted_drainer_is_waited_for() {
             held.push(got.unwrap());
         }
     });
+}
+
+/// Counts how often a request sleeps that `by` makes in the middle of a drain of the only pages
+/// there are: of a quiet one with pages in flight, of a full one with the gate closed.
+fn sleeps_in_a_drain(mode: Mode, by: fn(&Depot)) -> u64 {
+    let (left, sleeps) = (&*Box::leak(Box::new(AtomicU32::new(1))), &*Box::leak(Box::default()));
+    with_exhausted(&[], |depot, held| {
+        let cpus = &depot.cpus().0;
+        cpus.dream(true);
+        run_on(Some(3));
+        // Both magazines of a front, and a shelf.
+        let freed = held.split_off(held.len() - 4 * 63);
+        freed.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
+        run_on(Some(0));
+        let at = AtomicPtr::new(std::ptr::from_ref(depot).cast_mut());
+        let interrupt = move || {
+            // What `by` does drains, too.
+            if left.swap(0, Ordering::Relaxed) > 0 {
+                // SAFETY: the hooks are gone before the allocator.
+                let depot = unsafe { &*at.load(Ordering::Relaxed) };
+                let before = depot.cpus().0.waits();
+                by(depot);
+                AtomicU64::store(sleeps, depot.cpus().0.waits() - before, Ordering::Relaxed);
+            }
+        };
+        match mode {
+            Mode::Full => cpus.kernel.on_fence(Some(Box::new(move |_| interrupt()))),
+            _ => cpus.on_event(Some(Box::new(move |event| {
+                if matches!(event, Event::Drain(_)) {
+                    interrupt();
+                }
+            }))),
+        }
+        assert!(depot.drain(Scope::cpu(CpuId::new(3)), mode).taken_pages > 0);
+        assert_eq!(left.load(Ordering::Relaxed), 0, "the drain was interrupted");
+        cpus.kernel.on_fence(None);
+        cpus.on_event(None);
+    });
+    sleeps.load(Ordering::Relaxed)
+}
+
+/// Asks for more than there is.
+fn ask_in_vain(depot: &Depot) {
+    let got = depot.alloc_contiguous(FRAMES, 1, Flags::default());
+    assert_eq!(got, Err(AllocError::Exhausted));
+}
+
+/// The code that a handler has interrupted cannot go on before the handler returns.
+#[test]
+fn a_handler_does_not_sleep_for_the_code_below_it() {
+    for mode in [Mode::Quiet, Mode::Full] {
+        assert_eq!(sleeps_in_a_drain(mode, ask_in_vain), 0, "{mode:?}");
+        let beside = sleeps_in_a_drain(mode, |depot| {
+            let beside = || {
+                run_on(Some(1));
+                ask_in_vain(depot);
+            };
+            std::thread::scope(|scope| scope.spawn(beside).join().unwrap());
+        });
+        assert!(beside > 1, "{mode:?}: another thread's request waits");
+        let nameless = sleeps_in_a_drain(mode, |depot| {
+            depot.cpus().0.forget_names(true);
+            ask_in_vain(depot);
+            depot.cpus().0.forget_names(false);
+        });
+        assert!(nameless > 1, "{mode:?}: it may be another thread's");
+    }
 }
 
 /// Threads that together never hold all pages. Few of very many requests may fail: a request fails

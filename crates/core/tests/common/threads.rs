@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use pagedepot::CpuId;
-use pagedepot::cpus::{Environment, FenceError, Guard, Here, Processor, WhichCpu};
+use pagedepot::cpus::{Environment, Event, FenceError, Guard, Here, Processor, WhichCpu};
 
 thread_local! {
     static CPU: Cell<Option<u32>> = const { Cell::new(Some(0)) };
@@ -129,6 +129,9 @@ impl Environment for Kernel {
     }
 }
 
+/// Called by slow paths, with pages in flight.
+type OnEvent = Box<dyn Fn(Event) + Send + Sync>;
+
 /// A [`Kernel`] whose threads have names, and sleep when they wait.
 pub struct Parked {
     pub kernel: Kernel,
@@ -141,6 +144,7 @@ pub struct Parked {
     dreamt_ms: AtomicU64,
     dreams: AtomicBool,
     is_nameless: AtomicBool,
+    on_event: RwLock<Option<OnEvent>>,
 }
 
 impl Parked {
@@ -155,7 +159,12 @@ impl Parked {
             dreamt_ms: AtomicU64::new(0),
             dreams: AtomicBool::new(false),
             is_nameless: AtomicBool::new(false),
+            on_event: RwLock::new(None),
         }
+    }
+
+    pub fn on_event(&self, call: Option<OnEvent>) {
+        *self.on_event.write().unwrap_or_else(PoisonError::into_inner) = call;
     }
 
     /// Number of times that a thread has slept.
@@ -208,6 +217,12 @@ impl Environment for Parked {
     fn caller(&self) -> Option<NonZeroUsize> {
         let name = CPU.with(|cpu| NonZeroUsize::new(std::ptr::from_ref(cpu).addr()));
         name.filter(|_| !self.is_nameless.load(Ordering::Relaxed))
+    }
+
+    fn event(&self, event: Event) {
+        if let Some(call) = &*self.on_event.read().unwrap_or_else(PoisonError::into_inner) {
+            call(event);
+        }
     }
 
     fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
