@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use pagedepot_linux::{Depot, MemoryKind, Mode, Order, Page, Scope};
 
-/// 16 KiB: four pages, aligned to their size, as direct I/O wants them.
-const BLOCK: Order = Order::new(2).expect("orders go up to 10");
-const BLOCK_BYTES: usize = 4096 << BLOCK.get();
+/// 16 KiB: four pages of 4 KiB, aligned to their size, as direct I/O wants them; a part of one page
+/// where pages are larger.
+const BLOCK_BYTES: usize = 16 << 10;
 const FILE_BLOCKS: u64 = 4096;
 const THREADS: u64 = 4;
 const READS_PER_THREAD: u64 = 10_000;
@@ -97,6 +97,8 @@ impl Clock {
 /// The pool: what threads share by reference.
 struct Pool {
     depot: Depot,
+    /// Order of the pages that hold a block.
+    order: Order,
     file: File,
     clock: Arc<Mutex<Clock>>,
     evicted: Arc<AtomicU64>,
@@ -105,17 +107,18 @@ struct Pool {
 impl Pool {
     fn new(bytes: usize, file: File) -> Result<Self, Box<dyn Error>> {
         let depot = Depot::builder(bytes).memory(MemoryKind::Memfd).build()?;
+        let order = Order::for_bytes(BLOCK_BYTES, depot.page_size()).expect("at most 4 MiB");
         let (clock, evicted) = (Arc::<Mutex<Clock>>::default(), Arc::<AtomicU64>::default());
         // The callback may own the pages: it is dropped with the last handle of the depot.
         let (given, counted) = (clock.clone(), evicted.clone());
         depot.on_pressure(move |pressure| {
-            let frames = u64::from(BLOCK.frames());
+            let frames = u64::from(order.frames());
             let wanted = pressure.wanted_pages.div_ceil(frames) as usize;
             let blocks = lock(&given).evict(wanted.max(EVICTED_BLOCKS_MIN)) as u64;
             counted.fetch_add(blocks, Ordering::Relaxed);
             blocks * frames
         })?;
-        Ok(Pool { depot, file, clock, evicted })
+        Ok(Pool { depot, order, file, clock, evicted })
     }
 
     /// A block, and whether it was in memory.
@@ -124,8 +127,8 @@ impl Pool {
             return Ok((block, true));
         }
         // Not under the lock: when pages run short, the callback takes it.
-        let mut page = self.depot.page(BLOCK)?;
-        self.file.read_exact_at(&mut page, number * BLOCK_BYTES as u64)?;
+        let mut page = self.depot.page(self.order)?;
+        self.file.read_exact_at(&mut page[..BLOCK_BYTES], number * BLOCK_BYTES as u64)?;
         let block = Arc::new(Block { page, is_referenced: AtomicBool::new(true) });
         Ok((lock(&self.clock).insert(number, block), false))
     }

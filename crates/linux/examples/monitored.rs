@@ -38,6 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Addresses for 256 MiB, and 16 MiB of memory until the container says otherwise.
     let depot = Depot::builder(256 * MIB).ceiling(16 * MIB).build()?;
     let cache = Cache::default();
+    let page_bytes = depot.page_size().bytes();
 
     // A request finds no page below the ceiling.
     let evicted = cache.clone();
@@ -52,16 +53,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         .sources(sources)
         // Shorter than usual, so that this example ends soon.
         .policy(Policy { idle_ms: 200, look_ms: 50, ..Policy::default() })
-        .on_pressure(0, move |bytes| evicted.evict(bytes.div_ceil(4096) as usize) as u64 * 4096)
+        .on_pressure(0, move |bytes| {
+            (evicted.evict((bytes as usize).div_ceil(page_bytes)) * page_bytes) as u64
+        })
         .start()?;
 
     // A peak: four times as much as the ceiling allows.
-    for number in 0..64 * MIB / 4096 {
+    for number in 0..64 * MIB / page_bytes {
         let mut page = depot.page(Order::BASE)?;
         page[0] = number as u8;
         cache.pages().push_back(page);
     }
-    let cached = cache.pages().len() * 4096;
+    let cached = cache.pages().len() * page_bytes;
     println!("{} of {} MiB are cached", cached / MIB, Ceiling::of(&depot).bytes() / MIB);
     assert!(cached <= 16 * MIB);
 

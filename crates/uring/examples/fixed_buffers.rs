@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use pagedepot_linux::{Depot, Order, Page};
 use ring::{Requests, Ring};
 
-/// 64 KiB: 16 pages, which the kernel looks up and pins for each request that names memory.
-const BLOCK: Order = Order::new(4).expect("orders go up to 10");
-const BLOCK_BYTES: usize = 4096 << BLOCK.get();
+/// 64 KiB: 16 pages of 4 KiB, which the kernel looks up and pins for each request that names
+/// memory.
+const BLOCK_BYTES: usize = 64 << 10;
 const FILE_BLOCKS: usize = 512;
 /// Requests that are under way together.
 const DEPTH: usize = 32;
@@ -75,10 +75,11 @@ fn read_by_turns(ring: &mut Ring, file: &File, how: &str) -> io::Result<[Duratio
 
 /// Reads each block of the file into a page of its own, and checks it.
 fn read_all(ring: &mut Ring, file: &File, requests: Requests) -> io::Result<()> {
+    let order = Order::for_bytes(BLOCK_BYTES, ring.depot().page_size()).expect("at most 4 MiB");
     let (mut next, mut done) = (0, 0);
     while done < FILE_BLOCKS {
         while next < FILE_BLOCKS && ring.under_way() < DEPTH {
-            let page: Page = ring.depot().page(BLOCK)?;
+            let page: Page = ring.depot().page(order)?;
             ring.read(file, next as u64, page, (next * BLOCK_BYTES) as u64, requests)?;
             next += 1;
         }
