@@ -48,8 +48,9 @@ use crate::report::Report;
 /// The workload `fragmentation`.
 pub const WORKLOAD: Workload = Workload { fills: true, ..Workload::new(NAME, DESIGNS, run) };
 
-/// 4 GiB, as in LLFree's paper.
-const USUAL: DefaultShape = DefaultShape { mib: [4096, 64], free_percent: 50, rounds: [100, 10] };
+/// 4 GiB, as in LLFree's paper. A short run has as many rounds: after fewer no design has a whole
+/// pageblock.
+const USUAL: DefaultShape = DefaultShape { mib: [4096, 64], free_percent: 50, rounds: [100, 100] };
 
 /// Designs with frames. Those of the threads that are missing differ from `spin` in the locks
 /// around the same lists and the same store.
