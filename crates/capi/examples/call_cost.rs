@@ -1,4 +1,5 @@
-//! Measures a call from C beside one from Rust: a page allocated and freed again and again.
+//! Measures a call from C beside one from Rust: a page allocated and freed again and again, then
+//! 2, 8 and 64 pages at a time.
 //!
 //! `cargo run --release -p pagedepot-c --example call_cost [PAIRS] [LIBRARY]`
 //!
@@ -9,7 +10,11 @@
 use std::ffi::{CString, c_int, c_uint, c_void};
 use std::hint::black_box;
 
-use pagedepot_c::{pagedepot_alloc, pagedepot_free, pagedepot_new, pagedepot_t};
+use pagedepot_c::{
+    pagedepot_alloc, pagedepot_alloc_many, pagedepot_free, pagedepot_free_many, pagedepot_new,
+    pagedepot_t,
+};
+use pagedepot_linux::raw::Pfn;
 use pagedepot_linux::{Depot, Flags, Order};
 
 const PAIRS_DEFAULT: u32 = 200_000_000;
@@ -73,6 +78,75 @@ impl Calls {
     }
 }
 
+/// Pages at a time.
+const BATCHES: [usize; 3] = [2, 8, 64];
+
+/// Allocates so many pages from C, and frees them.
+fn batch_in_c(calls: &Calls, count: usize) {
+    let mut pages = [std::ptr::null_mut(); 64];
+    // SAFETY: as of `Calls::pair`.
+    unsafe {
+        for page in &mut pages[..count] {
+            *page = (calls.alloc)(calls.depot, 0);
+            assert!(!page.is_null());
+        }
+        for &page in black_box(&pages[..count]) {
+            (calls.free)(calls.depot, page, 0);
+        }
+    }
+}
+
+/// Allocates so many pages by one call from C, and frees them by another.
+fn many_in_c(calls: &Calls, count: usize) {
+    let mut pages = [std::ptr::null_mut(); 64];
+    // SAFETY: room for `count` pages, which are freed once, and not used.
+    unsafe {
+        let got = pagedepot_alloc_many(calls.depot, 0, 0, pages.as_mut_ptr(), count);
+        assert_eq!(got, count);
+        pagedepot_free_many(calls.depot, 0, black_box(&pages).as_ptr(), count);
+    }
+}
+
+/// Allocates so many pages from Rust, and frees them.
+fn batch_in_rust(depot: &Depot, count: usize) {
+    let (raw, mut pages) = (depot.raw(), [Pfn::new(0); 64]);
+    for page in &mut pages[..count] {
+        *page = raw.alloc(Order::BASE, Flags::MOVABLE).expect("it is empty");
+    }
+    for &page in black_box(&pages[..count]) {
+        // SAFETY: allocated above, freed once, and not used.
+        unsafe { raw.free(page, Order::BASE) }.expect("a page of this depot");
+    }
+}
+
+/// Prints the median of each kind, in nanoseconds a page, for some pages at a time.
+fn print_batches(depot: &Depot, linked: &Calls, loaded: Option<&Calls>, pairs: u32) {
+    for count in BATCHES {
+        let mut kinds = [const { Vec::new() }; 4];
+        let times = (pairs / count as u32).max(1);
+        let mut add = |kind: usize, batch: &dyn Fn()| {
+            kinds[kind].push(window(times, batch) / count as f64);
+        };
+        for _ in 0..WINDOWS {
+            add(0, &|| batch_in_rust(depot, count));
+            add(1, &|| batch_in_c(linked, count));
+            add(2, &|| many_in_c(linked, count));
+            if let Some(loaded) = loaded {
+                add(3, &|| batch_in_c(loaded, count));
+            }
+        }
+        let names = ["Rust", "C", "C, one call", "C, in a shared library"];
+        let shown: Vec<String> = (names.iter().zip(&mut kinds))
+            .filter(|(_, windows)| !windows.is_empty())
+            .map(|(name, windows)| {
+                windows.sort_by(f64::total_cmp);
+                format!("{name} {:.2}", windows[windows.len() / 2])
+            })
+            .collect();
+        println!("{count} at a time, ns a page: {}", shown.join("; "));
+    }
+}
+
 /// Nanoseconds that this thread has run: other programs do not count.
 fn now_ns() -> f64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -133,5 +207,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let base = *base.get_or_insert(median);
         println!("{kind}: {median:.2} ns a pair, {:+.2} a call", (median - base) / 2.0);
     }
+    print_batches(&depot, &linked, loaded.as_ref(), pairs);
     Ok(())
 }

@@ -8,5 +8,5 @@ fn examples_run() {
     let built = test.parent().and_then(|deps| deps.parent()).unwrap().join("examples");
     let output = Command::new(built.join("call_cost")).arg("10000").output().unwrap();
     let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-    assert!(output.status.success() && out.lines().count() == 3, "{}\n{out}\n{err}", output.status);
+    assert!(output.status.success() && out.lines().count() == 6, "{}\n{out}\n{err}", output.status);
 }
