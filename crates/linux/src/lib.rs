@@ -223,6 +223,11 @@ pub struct Tutorial;
 #[doc = include_str!("../../../docs/how-to-wait.md")]
 pub struct WaitPage;
 
+/// The book's page on containers, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/how-to-container.md")]
+pub struct ContainerPage;
+
 /// The book's page on I/O, as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/how-to-io.md")]

@@ -8,14 +8,16 @@ use std::path::Path;
 use std::process::Command;
 
 /// Programs, and the arguments that make them short.
-const PROGRAMS: [(&str, &[&str]); 11] = [
+const PROGRAMS: [(&str, &[&str]); 13] = [
     ("batches", &["10000"]),
     ("buffer_pool", &[]),
     ("call_sites", &["1000"]),
     ("growable_column", &[]),
+    ("grown_again", &["32", "64", "2"]),
     ("healing_pool", &[]),
     ("large_frames", &["1000"]),
     ("monitored", &[]),
+    ("packet_path", &["500"]),
     ("packet_ring", &[]),
     ("quiet_drain", &["20"]),
     ("watched", &["1000"]),
