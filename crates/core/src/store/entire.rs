@@ -108,6 +108,7 @@ impl Section<'_> {
 
     /// Gives the pageblocks of `mask` in a word of hints, which the caller owns, back as entire.
     /// Returns those that were entire already.
+    #[inline]
     pub(super) fn put_entire(&self, at: usize, mask: u64) -> u64 {
         // SeqCst: Release for the frames' next owner; and before the looks at marks and neighbours,
         // see the module.
@@ -119,9 +120,12 @@ impl Section<'_> {
         let entire = before | mask;
         // SeqCst: as above.
         let whole = self.whole[at].load(HINTS.look()) | entire;
-        if pairs(whole) & (mask | mask >> 1) != 0 {
+        let are_pairs = pairs(whole) & (mask | mask >> 1);
+        if are_pairs & !pairs(entire) != 0 {
             let cold = self.presence.cold_now(at) & !entire;
             self.marks.set_pairs(Hints { some: 0, whole, cold }, mask);
+        } else if are_pairs != 0 {
+            self.marks.set(Sort::WarmPair);
         }
         self.forget_mixed(at, mask);
         before & mask

@@ -63,42 +63,42 @@ impl Bitmap<'_> {
         let own = wanted.hint.load(Ordering::Relaxed) as usize / SECTION_PAGEBLOCKS;
         let ranked = |number| Some((Rank::of(self.section(number)?)?, number));
         let own_ranked = if sections.contains(&own) { ranked(own) } else { None };
-        let compared = if wanted.mobility == Mobility::Movable { 1 } else { COMPARED };
         let behind = own.clamp(sections.start, sections.end.saturating_sub(1)) + 1;
         let others =
             self.with_whole(behind..sections.end).chain(self.with_whole(sections.start..own));
-        let (mut best, mut warmest) = (None, None);
-        for (rank, number) in own_ranked.into_iter().chain(others.take(compared).filter_map(ranked))
-        {
-            let lower = |of: Option<(Rank, usize)>| {
-                Some(of.map_or((rank, number), |best| best.min((rank, number))))
-            };
-            best = lower(best);
-            if self.is_warm(number) && !rank.is_movable {
-                warmest = lower(warmest);
+        let best = match wanted.mobility {
+            Mobility::Movable => {
+                let other = others.take(1).find_map(ranked);
+                own_ranked.map_or(other, |own| Some(other.map_or(own, |other| own.min(other))))
             }
-        }
-        if let Some((_, number)) = best
-            && !self.is_warm(number)
-        {
-            best = warmest.or(best);
-        }
+            _ => {
+                self.best_of(own_ranked.into_iter().chain(others.take(COMPARED).filter_map(ranked)))
+            }
+        };
         if let Some((_, number)) = best.filter(|&(_, number)| number != own) {
             wanted.hint.store((number * SECTION_PAGEBLOCKS) as u32, Ordering::Relaxed);
         }
     }
 
-    /// Whether a section is marked to have whole pageblocks that are warm.
-    fn is_warm(&self, number: usize) -> bool {
-        self.marks(number).is_set(Sort::Warm)
+    /// The best of some sections for a block that stays where it is, if possible without new memory.
+    fn best_of(&self, sections: impl Iterator<Item = (Rank, usize)>) -> Option<(Rank, usize)> {
+        let is_warm = |number| self.marks(number).is_set(Sort::Warm);
+        let (mut best, mut warmest) = (None, None);
+        for section in sections {
+            let lower = |of: Option<_>| Some(of.map_or(section, |best| section.min(best)));
+            best = lower(best);
+            if !section.0.is_movable && is_warm(section.1) {
+                warmest = lower(warmest);
+            }
+        }
+        best.filter(|&(_, number)| is_warm(number)).or(warmest).or(best)
     }
 
     /// The sections of a range that are marked to have whole pageblocks.
     fn with_whole(&self, range: Range<usize>) -> impl Iterator<Item = usize> {
         let mut from = range.start;
         core::iter::from_fn(move || {
-            let next = |sort| self.summary.next(sort, from..range.end);
-            let number = next(Sort::Warm).into_iter().chain(next(Sort::Cold)).min()?;
+            let number = self.summary.next_of([Sort::Warm, Sort::Cold], from..range.end)?;
             from = number + 1;
             Some(number)
         })

@@ -118,11 +118,19 @@ impl<'m> Search<'_, 'm> {
             }
             self.take_at_hint(&mut taken);
         }
+        let mut is_near = None;
         for &pass in if is_pageblock { &PASSES_FOR_PAGEBLOCKS[..] } else { &PASSES } {
             if taken.is_done() {
                 break;
             }
-            if self.suffices(pass, &taken) || !self.is_due(pass) {
+            let is_due = match pass {
+                // They ask for the same, where none has moved the hint.
+                Pass::Near(Sort::Partial | Sort::Warm) | Pass::Beyond if !cfg!(loom) => {
+                    *is_near.get_or_insert_with(|| self.is_due(pass))
+                }
+                _ => self.is_due(pass),
+            };
+            if self.suffices(pass, &taken) || !is_due {
                 continue;
             }
             if let Pass::Partial { which, looks_max: PARTIAL_LOOKS_MAX } = pass

@@ -833,12 +833,15 @@ impl<'m> Section<'m> {
 /// Sets the marks that lead to a pageblock that is whole in its words, by itself and in a pair;
 /// `whole` are the hints around it. Call after they were changed, or whether it is cold.
 fn mark_whole(section: &Section<'_>, pageblock: usize, whole: u64) {
-    let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
+    let (at, bit, neighbour) = (pageblock / 64, 1 << (pageblock % 64), 1 << ((pageblock % 64) ^ 1));
     // SeqCst: of two neighbours the later sees the other one, be it whole or entire.
     let entire = section.entire[at].load(HINTS.look());
     let cold = section.presence.cold_now(at) & !entire;
     section.marks.set(if cold & bit == 0 { Sort::Warm } else { Sort::Cold });
-    section.marks.set_pairs(Hints { some: 0, whole: whole | entire, cold }, bit);
+    if (whole | entire) & neighbour != 0 {
+        let is_cold = cold & (bit | neighbour) != 0;
+        section.marks.set(if is_cold { Sort::ColdPair } else { Sort::WarmPair });
+    }
 }
 
 /// Sets the marks that lead to all pageblocks that are whole in their words: after misuse, by which

@@ -109,12 +109,24 @@ impl<'m> Summary<'m> {
     /// The first of these sections that is marked to have pageblocks of `sort`.
     #[inline]
     pub fn next(&self, sort: Sort, sections: Range<usize>) -> Option<usize> {
+        self.next_of([sort], sections)
+    }
+
+    /// Finds the first of these sections that is marked to have pageblocks of one of the `sorts`.
+    #[inline]
+    pub fn next_of<const N: usize>(
+        &self,
+        sorts: [Sort; N],
+        sections: Range<usize>,
+    ) -> Option<usize> {
         let mut from = sections.start;
         while from < sections.end {
             note_step();
             // Acquire: pairs with the SeqCst (Release) of `Marks::set` and `Marks::clear`.
-            let word =
-                self.groups.get(from / GROUP_SECTIONS)?.0[sort as usize].load(Ordering::Acquire);
+            let marks = &self.groups.get(from / GROUP_SECTIONS)?.0;
+            let word = sorts
+                .into_iter()
+                .fold(0, |word, sort| word | marks[sort as usize].load(Ordering::Acquire));
             let rest = word >> (from % GROUP_SECTIONS);
             if rest != 0 {
                 let number = from + rest.trailing_zeros() as usize;
@@ -146,7 +158,7 @@ impl Marks<'_> {
     }
 
     /// Sets the marks of the pairs that pageblocks of `mask` are in. Call as [`set`](Self::set).
-    #[inline]
+    #[cold]
     pub fn set_pairs(&self, hints: Hints, mask: u64) {
         let all = pairs(hints.whole) & (mask | mask >> 1);
         if all == 0 {
