@@ -38,6 +38,40 @@ fn gives_back_what_is_free() {
     }
 }
 
+/// A program that frees memory and takes as much again has the same memory, whatever the order.
+/// Memory that a trim has given back is counted when it is needed again.
+#[test]
+fn freed_memory_is_used_before_new_memory() {
+    for (kind, builder) in builders() {
+        let depot = builder.build().unwrap();
+        let hold = |size: Order| {
+            let count = 20 * MIB / (size.frames() as usize * 4096);
+            let mut pages: Vec<_> = (0..count).map(|_| depot.page(size).unwrap()).collect();
+            pages.iter_mut().for_each(|page| mark(page, 5));
+        };
+        hold(Order::BASE);
+        let first = depot.residency().first_touches;
+        assert!((10..=12).contains(&first), "{kind:?}: {first} pageblocks for 20 MiB");
+        for size in [0, 9, 0, 3, 10].map(order) {
+            depot.drain(Scope::ALL, Mode::Full);
+            hold(size);
+        }
+        depot.drain(Scope::ALL, Mode::Full);
+        let counts = depot.residency();
+        // Large blocks are cached two or more at a time.
+        assert!(counts.first_touches <= first + 4 && counts.refaults == 0, "{kind:?}: {counts:?}");
+        assert!(present_bytes(&depot) <= 2 * MIB * counts.first_touches as usize);
+
+        let trimmed = depot.trim().unwrap();
+        assert!(trimmed.bytes as usize >= 20 * MIB && present_bytes(&depot) == 0);
+        depot.page(Order::MAX).unwrap();
+        let all = 60 * MIB / (4 * MIB);
+        let held: Vec<_> = (0..all).map(|_| depot.page(Order::MAX).unwrap()).collect();
+        assert!(depot.residency().refaults >= counts.first_touches - 2, "{kind:?}");
+        drop(held);
+    }
+}
+
 /// Right after a request ran out of pages trim gives nothing back, and reports that.
 #[test]
 fn what_is_left_out_is_said() {

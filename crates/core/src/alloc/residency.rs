@@ -8,7 +8,8 @@ use super::allocator::Allocator;
 use super::error::FreeError;
 use super::range::Ranges;
 use crate::cpus::Cpus;
-use crate::frame::Pfn;
+use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS, Tag};
+use crate::frame::{Pfn, ZoneId};
 
 /// Tells an allocator which of its memory is not present, so that it hands out what is present
 /// first: pageblocks (512 frames each) that were in use before such as were never touched or were
@@ -90,9 +91,26 @@ impl<'a, 'm, C: Cpus> Residency<'a, 'm, C> {
     /// Counts what was handed out so far that was not present. Over a [`Backing`](crate::Backing)
     /// nothing is counted. O(sections).
     pub fn counts(&self) -> ResidencyCounts {
+        self.sum(|_| true)
+    }
+
+    /// Counts as [`counts`](Self::counts) does, for one zone. A section (2^18 frames) that two
+    /// zones share is counted for the first of them.
+    pub fn counts_of(&self, zone: ZoneId) -> ResidencyCounts {
+        let tags = self.0.caches.store.tags();
+        self.sum(|number| {
+            let pageblocks = number * SECTION_PAGEBLOCKS..(number + 1) * SECTION_PAGEBLOCKS;
+            let mut tags = pageblocks.map(|pageblock| tags.raw(PageblockIndex(pageblock as u32)));
+            tags.find(|&tag| tag != Tag::ABSENT).is_some_and(|tag| tag.zone() == zone)
+        })
+    }
+
+    /// Sums up the counts of the sections whose number `is_meant`.
+    fn sum(&self, is_meant: impl Fn(usize) -> bool) -> ResidencyCounts {
         let store = &self.0.caches.store;
         let Some(bitmap) = store.bitmap() else { return ResidencyCounts::default() };
-        let sections = (0..store.sections_max()).filter_map(|number| bitmap.section(number));
+        let numbers = (0..store.sections_max()).filter(|&number| is_meant(number));
+        let sections = numbers.filter_map(|number| bitmap.section(number));
         sections.fold(ResidencyCounts::default(), |sum, section| ResidencyCounts {
             first_touches: sum.first_touches + section.presence.first_touches(),
             refaults: sum.refaults + section.presence.refaults(),

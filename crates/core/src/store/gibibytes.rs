@@ -80,7 +80,8 @@ impl Bitmap<'_> {
         }
     }
 
-    /// The best of some sections for a block that stays where it is, if possible without new memory.
+    /// Finds the best of some sections for a block that stays where it is, if possible one that
+    /// needs no new memory.
     fn best_of(&self, sections: impl Iterator<Item = (Rank, usize)>) -> Option<(Rank, usize)> {
         let is_warm = |number| self.marks(number).is_set(Sort::Warm);
         let (mut best, mut warmest) = (None, None);

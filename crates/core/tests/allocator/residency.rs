@@ -124,6 +124,8 @@ fn what_went_back_is_taken_last_and_counted() {
         let left = take(depot, Order::PAGEBLOCK, Mobility::Movable, PAGEBLOCKS - 80);
         assert_eq!(depot.alloc(Order::PAGEBLOCK, Flags::MOVABLE), Err(AllocError::Exhausted));
         assert_eq!(counts(depot), (u64::from(PAGEBLOCKS), 20));
+        assert_eq!(residency.counts_of(ZONE), residency.counts());
+        assert_eq!(residency.counts_of(ZoneId::new(1)), Default::default());
         give(depot, Order::PAGEBLOCK, blocks);
         give(depot, Order::PAGEBLOCK, left);
     });

@@ -96,7 +96,10 @@ fn encode_zones(info: &ZoneInfo, encoder: &mut DescriptorEncoder<'_>) -> fmt::Re
         info.zones.first().into_iter().flat_map(|zone| zone.counters.keys()).collect();
     for name in names {
         let full = format!("pagedepot_zone_{name}");
-        let help = "A counter of pagedepot::Counts";
+        let help = match name.as_str() {
+            "first_touches" | "refaults" => "Pageblocks, counted by pagedepot::ResidencyCounts",
+            _ => "A counter of pagedepot::Counts",
+        };
         let mut family = encoder.encode_descriptor(&full, help, None, MetricType::Counter)?;
         for zone in &info.zones {
             let count = zone.counters.get(name).copied().unwrap_or(0);

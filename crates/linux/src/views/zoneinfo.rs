@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use pagedepot::{CpuId, Pageblocks, ZoneId};
+use pagedepot::{CpuId, Pageblocks, Residency, ZoneId};
 
 use crate::depot::Depot;
 
@@ -40,7 +40,8 @@ pub struct Zone {
     pub carved_pages: u64,
     /// Page frame number of the first page.
     pub start_pfn: u64,
-    /// Counters since construction, by name: the fields of [`Counts`](crate::stats::Counts).
+    /// Counters since construction, by name: the fields of [`Counts`](crate::stats::Counts) and of
+    /// [`ResidencyCounts`](crate::stats::ResidencyCounts).
     pub counters: BTreeMap<String, u64>,
     /// The pages that each CPU caches.
     pub pagesets: Vec<Pageset>,
@@ -86,7 +87,11 @@ impl Zone {
                 high_max: limits.high_max,
             })
         };
-        let counters = stats.counts.named().map(|(name, count)| (name.to_owned(), count));
+        let residency = Residency::of(depot.raw().frames()).counts_of(zone);
+        let touches =
+            [("first_touches", residency.first_touches), ("refaults", residency.refaults)];
+        let counters =
+            stats.counts.named().chain(touches).map(|(name, count)| (name.to_owned(), count));
         Some(Zone {
             node: stats.node.get(),
             name: stats.name.as_str().to_owned(),
