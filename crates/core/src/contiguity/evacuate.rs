@@ -46,9 +46,10 @@
 //! another one while it has isolated something.
 //!
 //! *Requests.* The source is announced as in flight from before it is isolated until it is not: a
-//! request that finds nothing meanwhile looks again before it fails. Free memory outside of the
-//! source is compared with the `low` watermark before it is isolated and after each batch; below
-//! it, compaction ends. So a request is kept waiting by one call of the mover at most.
+//! request that finds nothing meanwhile naps and looks again before it fails. One of the mover
+//! itself does not nap: it is noted as the caller that has those pages in flight. Free memory
+//! outside of the source is compared with the `low` watermark before it is isolated and after each
+//! batch; below it, compaction ends. So a request is kept waiting by one call of the mover at most.
 //!
 //! *It ends.* Each survey and each pass is bounded by the source's frames, and there are at most
 //! [`ROUNDS`] of both.

@@ -105,6 +105,13 @@ impl Move {
 /// All calls come on the thread of the caller that compacts. They may allocate and free blocks,
 /// frames of the same range too. A request of theirs never compacts by the registered mover while
 /// that is running already.
+///
+/// Pageblocks that are being emptied serve no request, as with Linux's `alloc_contig_range`. Other
+/// callers' requests that find nothing else sleep until they are emptied, 126 ms at most. The
+/// mover's own would wait for themselves: they fail at once, [exhausted]. A mover that needs memory
+/// takes it beforehand.
+///
+/// [exhausted]: crate::AllocError::Exhausted
 pub trait Mover {
     /// Returns the holder of `frame`, which is not free. O(1) is best: it is asked for each held
     /// block of a pageblock, three times. Called without any lock of the allocator's.

@@ -1,6 +1,6 @@
-//! The note beside the pages in flight tells a caller which of them are its own.
+//! Pages in flight, and the note of the caller that moves them.
 //!
-//! 1. No note of pages in flight outlives its move, whoever moves beside it.
+//! 1. No note of pages in flight outlives its move, whatever other callers move.
 //! 2. A caller never takes more pages for its own than it has in flight.
 //! 3. A caller that moves alone takes all for its own.
 //!

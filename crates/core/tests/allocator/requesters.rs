@@ -6,7 +6,8 @@
 //! 3. A request that may not wait does not wait, and no request waits for its own thread.
 //! 4. Requests wait for a drainer that was preempted with pages behind a closed gate, but not those
 //!    of a signal handler above it; and so with pages in flight.
-//! 5. `try_alloc_at` calls no callbacks and counts no failure.
+//! 5. Requests wait for pages that a compaction has isolated, but not those of its own mover.
+//! 6. `try_alloc_at` calls no callbacks and counts no failure.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -17,8 +18,8 @@ use crate::common::threads::{Parked, run_on};
 use crate::common::{open_zone, order, range};
 use pagedepot::cpus::{Event, Pinned};
 use pagedepot::{
-    AllocError, Allocator, Config, CpuId, Flags, HighPolicy, Mode, Order, Pfn, Pressure, Reclaim,
-    Scope, ZoneId,
+    AllocError, Allocator, Compaction, Config, CpuId, Flags, HighPolicy, Mode, Move, Mover,
+    Occupant, Order, Pfn, Pressure, Reclaim, Scope, ZoneId,
 };
 
 type Depot = Allocator<'static, Pinned<Parked>>;
@@ -468,6 +469,66 @@ fn a_handler_does_not_sleep_for_the_code_below_it() {
         });
         assert!(nameless > 1, "{mode:?}: it may be another thread's");
     }
+}
+
+/// A mover that does something else before it moves what it is asked to.
+struct Then<'t>(&'t (dyn Fn() + 't));
+
+impl Mover for Then<'_> {
+    fn occupant(&self, frame: Pfn) -> Occupant {
+        Occupant::Movable { first: frame, order: Order::BASE }
+    }
+
+    fn move_blocks(&self, moves: &mut [Move]) {
+        self.0();
+        moves.iter_mut().for_each(Move::moved);
+    }
+}
+
+/// The only whole pageblock is isolated, because the range that is emptied has it.
+#[test]
+fn isolated_pages_are_waited_for_but_not_by_the_mover() {
+    const PAGEBLOCK: u32 = 512;
+    with_exhausted(&[], |depot, held| {
+        held.sort_unstable();
+        // Two pageblocks but for one page, and room for that elsewhere.
+        let kept = held.remove(0);
+        let freed: Vec<_> = held.drain(..2 * PAGEBLOCK as usize - 1).collect();
+        let room = held.pop().unwrap();
+        for pfn in freed.into_iter().chain([room]) {
+            depot.free(pfn, Order::BASE).unwrap();
+        }
+        depot.drain(Scope::ALL, Mode::Full);
+        let cpus = &depot.cpus().0;
+        let own = Mutex::new(None);
+        let (compacted, got) = std::thread::scope(|scope| {
+            let request = Mutex::new(None);
+            let then = || {
+                let waits = cpus.waits();
+                let got = depot.alloc(order(9), Flags::default());
+                *own.lock().unwrap() = Some((got, cpus.waits() - waits));
+                *request.lock().unwrap() = Some(scope.spawn(|| {
+                    run_on(Some(1));
+                    depot.alloc(order(9), Flags::default())
+                }));
+                until(|| cpus.waits() > waits);
+            };
+            let rules = Compaction::range(2 * PAGEBLOCK, PAGEBLOCK);
+            let compacted = depot.compact(ZONE, rules, &Then(&then)).unwrap();
+            let request = request.into_inner().unwrap().expect("the mover was called");
+            (compacted, request.join().unwrap())
+        });
+        let emptied = compacted.range.map(|range| range.start);
+        assert_eq!((compacted.moved_blocks, emptied), (1, Some(kept)));
+        assert_eq!(*own.lock().unwrap(), Some((Err(AllocError::Exhausted), 0)));
+        let got = got.unwrap();
+        depot.split(got, order(9), Order::BASE).unwrap();
+        held.extend((0..PAGEBLOCK).map(|i| got.add(i)).chain([room]));
+        // What the compaction has left free.
+        while let Ok(pfn) = depot.alloc(Order::BASE, Flags::default().no_reclaim()) {
+            held.push(pfn);
+        }
+    });
 }
 
 /// Threads that together never hold all pages. Few of very many requests may fail: a request fails
