@@ -72,6 +72,8 @@ enum Test {
     Isolate,
     /// CPUs that allocate, compute, halt or are isolated hand over what they cache
     Handover,
+    /// A task and a handler allocate and free 1 to 64 blocks at a time
+    Rhythms,
     /// Mapped pages are moved by their page tables while CPUs read them
     Compact,
 }

@@ -13,6 +13,7 @@ mod oom;
 mod pft;
 mod producer_consumer;
 mod reentry;
+mod rhythms;
 mod vmalloc;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -58,7 +59,7 @@ impl Options {
 
 type Test = (&'static str, fn(&Options));
 
-const TESTS: [Test; 9] = [
+const TESTS: [Test; 10] = [
     ("pft", pft::run),
     ("vmalloc", vmalloc::run),
     ("producer-consumer", producer_consumer::run),
@@ -68,6 +69,7 @@ const TESTS: [Test; 9] = [
     ("isolate", isolate::run),
     ("compact", compact::run),
     ("handover", handover::run),
+    ("rhythms", rhythms::run),
 ];
 
 /// Runs the test that the options name, and ends the machine.
