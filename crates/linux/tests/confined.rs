@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::in_child;
 use pagedepot_linux::builder::{CpuSet, Limit};
 use pagedepot_linux::stats::Fronts;
-use pagedepot_linux::vmalloc::{Vmalloc, VmallocBuildError};
+use pagedepot_linux::vmalloc::{PurgeDepth, Vmalloc, VmallocBuildError};
 use pagedepot_linux::{BuildError, CpuId, Depot, MemoryKind, Mode, Order, Scope, ZoneId};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -160,6 +160,40 @@ fn locked_memory() {
             let error = error.unwrap_err();
             assert_eq!(limit_of(error), Some(Limit::Locked(8 * MIB as u64)), "{error:?}");
             assert!(error.to_string().contains("ulimit -l"), "{error}");
+        }
+    });
+}
+
+/// Bytes that this process has locked.
+fn locked_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap();
+    kib.trim_end_matches("kB").trim().parse::<u64>().unwrap() * 1024
+}
+
+/// A range of addresses is larger than what the process may lock. Its addresses count for nothing,
+/// from the beginning and after areas were there; so its mappings stay joined.
+#[test]
+fn locked_memory_and_a_range_of_addresses() {
+    in_child(|| {
+        const MCL_ONFAULT: i32 = 4;
+        let depot = Depot::builder(4 * MIB).memory(MemoryKind::Memfd).build().unwrap();
+        // SAFETY: ids of this child, which loses the right to lock at will with them.
+        let _ = unsafe { libc::setresuid(65_534, 65_534, 65_534) };
+        limit(Resource::Memlock, 8 * MIB as u64);
+        // SAFETY: this child's own memory, from now on.
+        if unsafe { libc::mlockall(libc::MCL_FUTURE | MCL_ONFAULT) } != 0 {
+            return eprintln!("SKIPPED: no MCL_ONFAULT");
+        }
+        let space = Vmalloc::builder(&depot).bytes(256 * MIB).areas_max(1000).build().unwrap();
+        let made = locked_bytes();
+        assert!(made < 4 * MIB as u64, "{made} bytes are locked");
+        for _ in 0..3 {
+            let areas: Vec<_> = (0..16).map(|_| space.buf(64 << 10).unwrap()).collect();
+            assert!(locked_bytes() >= made + (1 << 20), "areas are memory");
+            drop(areas);
+            space.purge(PurgeDepth::Everything);
+            assert!(locked_bytes() <= made + (64 << 10), "{} and {made}", locked_bytes());
         }
     });
 }

@@ -17,6 +17,13 @@
 //! A lost page is never touched again: `MAP_FIXED` and `munmap` name only the runs of pages between
 //! lost ones.
 //!
+//! # Locked memory
+//! In a process that locks all that it maps (`mlockall` with `MCL_FUTURE`) the kernel counts a new
+//! mapping against `RLIMIT_MEMLOCK`, though this one has no memory. So the reservation is unlocked
+//! as soon as it is mapped, and mapped part by part where the whole exceeds the limit. Without that
+//! the limit would hold for the addresses, and the kernel would not join neighbours of which one is
+//! locked.
+//!
 //! # Argument
 //! By the contract of `Mapper`, the pages that a call names belong to its caller alone. So one
 //! owner after the other sets and reads the marks of a page, and the metadata of the layer above
@@ -27,12 +34,12 @@ use std::iter;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pagedepot::PageSize;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags, madvise, mmap, msync, munlock, munmap};
 
 use crate::bits::Bits;
 use crate::mapping::Mapping;
@@ -49,6 +56,8 @@ pub(super) struct Reservation {
     frames_id: FileId,
     lost: Bits,
     lost_pages: AtomicU32,
+    /// Whether new mappings are locked. Relaxed: a mapping that is unlocked in vain is as it was.
+    locks: AtomicBool,
 }
 
 // SAFETY: the pointer stands for the address of the range's start. The contract of `Mapper` governs
@@ -72,11 +81,26 @@ impl Reservation {
         // From here on an error leaves the addresses reserved: there may be a hole in them.
         let start = Mapping::reserve_aligned(0, bytes, align)?.1.into_start();
         start.as_ptr().expose_provenance();
-        let lost_pages = AtomicU32::new(0);
-        let reserved =
-            Reservation { start, pages, page_size, file, file_id, frames_id, lost, lost_pages };
-        // SAFETY: addresses just reserved.
-        unsafe { reserved.put(0..pages, MapFlags::FIXED) }?;
+        let (lost_pages, locks) = (AtomicU32::new(0), AtomicBool::new(false));
+        let reserved = Reservation {
+            start,
+            pages,
+            page_size,
+            file,
+            file_id,
+            frames_id,
+            lost,
+            lost_pages,
+            locks,
+        };
+        // SAFETY: addresses just reserved. The first page says whether mappings are locked.
+        unsafe {
+            reserved.put(0..1, MapFlags::FIXED)?;
+            if reserved.is_locked(0) {
+                reserved.locks.store(true, Ordering::Relaxed);
+            }
+            reserved.put_over(0..pages)?;
+        }
         Ok(reserved)
     }
 
@@ -137,7 +161,7 @@ impl Reservation {
     pub unsafe fn cover(&self, run: Range<usize>) -> Result<(), Errno> {
         self.kept(run).try_for_each(|part| {
             // SAFETY: the caller's promise; nothing of it is lost.
-            unsafe { self.put(part, MapFlags::FIXED) }.map(|_| ())
+            unsafe { self.put_over(part) }
         })
     }
 
@@ -258,15 +282,49 @@ impl Reservation {
         whole.into_iter().chain(parts.filter_map(|(is_lost, part)| (!is_lost).then_some(part)))
     }
 
-    /// Maps the reservation.
+    /// Maps the reservation over a run, part by part where the whole exceeds what may be locked.
     ///
     /// # Safety
-    /// As for `map_at`.
+    /// The pages belong to the caller, and no thread uses what is mapped there.
+    unsafe fn put_over(&self, run: Range<usize>) -> Result<(), Errno> {
+        let (mut at, mut part) = (run.start, run.len());
+        while at < run.end {
+            part = part.min(run.end - at);
+            // SAFETY: the caller's promise.
+            match unsafe { self.put(at..at + part, MapFlags::FIXED) } {
+                Ok(_) => at += part,
+                Err(Errno::AGAIN) if part > 1 => {
+                    self.locks.store(true, Ordering::Relaxed);
+                    part = part.div_ceil(2);
+                }
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps the reservation, not locked.
+    ///
+    /// # Safety
+    /// The same promise as to `map_at`.
     unsafe fn put(&self, run: Range<usize>, fixed: MapFlags) -> Result<*mut c_void, Errno> {
-        let (offset, flags) =
-            (self.bytes(run.start), MapFlags::PRIVATE | MapFlags::NORESERVE | fixed);
+        let (offset, bytes) = (self.bytes(run.start), self.bytes(run.len()));
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
+        let (access, file) = (ProtFlags::empty(), self.file.as_fd());
         // SAFETY: the caller's promise.
-        unsafe { self.map_at(run, ProtFlags::empty(), flags, self.file.as_fd(), offset as u64) }
+        let there = unsafe { self.map_at(run, access, flags, file, offset as u64) }?;
+        if self.locks.load(Ordering::Relaxed) {
+            // SAFETY: no contents change. A system that refuses counts the run as locked.
+            let _ = unsafe { munlock(there, bytes) };
+        }
+        Ok(there)
+    }
+
+    /// Whether the kernel holds the mapping at a page to be locked.
+    fn is_locked(&self, page: usize) -> bool {
+        // SAFETY: no contents change: nothing is written, and the file has no pages.
+        let answer = unsafe { msync(self.pointer(page), self.bytes(1), MsyncFlags::INVALIDATE) };
+        answer == Err(Errno::BUSY)
     }
 
     /// The only call that maps something into the range.
