@@ -22,6 +22,8 @@ const NONSENSE_BYTES_MAX: u64 = 64 << 20;
 const EXAMPLES_MAX: usize = 3;
 /// Number of characters kept of each.
 const EXCERPT_CHARS_MAX: usize = 60;
+/// The reason why a line that reads like an event is none.
+const NO_LINE_END: &str = "the file ends here without a line end, so its last field may be cut";
 /// Number of command names that are counted apart; all others are counted together.
 const COMMANDS_MAX: usize = 4096;
 
@@ -116,7 +118,8 @@ pub fn cut_short(line: u64) -> String {
 pub struct SkipCounts {
     /// Events this program does not know.
     pub unknown: Tally,
-    /// Events that break off before their last field.
+    /// Events that break off before their last field, or within it: the last line of a file, if it
+    /// has no line end.
     pub unfinished: Tally,
     /// Neither an event, nor a comment or heading.
     pub unreadable: Tally,
@@ -144,11 +147,14 @@ pub struct Example {
 
 impl Tally {
     fn add(&mut self, line: u64, text: &str) {
+        self.add_because(line, text, line::why_not(text));
+    }
+
+    fn add_because(&mut self, line: u64, text: &str, why: &'static str) {
         self.count += 1;
         if self.examples.len() < EXAMPLES_MAX {
             let excerpt: String = text.trim().chars().take(EXCERPT_CHARS_MAX).collect();
-            let (excerpt, why) = (printable(&excerpt), line::why_not(text));
-            self.examples.push(Example { line, excerpt, why });
+            self.examples.push(Example { line, excerpt: printable(&excerpt), why });
         }
     }
 }
@@ -267,6 +273,11 @@ fn read_text(
         match length {
             // An event must not be taken from part of a line.
             Length::TooLong => summary.skipped.unreadable.add(summary.lines, text),
+            // All that write traces end each line. Of a copy that ends early, the last number may
+            // be the beginning of another one.
+            Length::Unended if matches!(line::parse(text), Line::Record(_)) => {
+                summary.skipped.unfinished.add_because(summary.lines, text, NO_LINE_END);
+            }
             _ => take_line(&mut summary, text, &mut before_ns, &mut on_record),
         }
     }
@@ -306,6 +317,8 @@ fn take_line(
 enum Length {
     Whole,
     TooLong,
+    /// The end of the file comes before a line end.
+    Unended,
     None,
 }
 
@@ -319,7 +332,8 @@ fn read_line(
     line.clear();
     let mut input = input.by_ref().take(bytes_max);
     let read = input.by_ref().take(LINE_BYTES_MAX as u64).read_until(b'\n', line)?;
-    let whole = read < LINE_BYTES_MAX || line.ends_with(b"\n");
+    let has_end = line.ends_with(b"\n");
+    let whole = read < LINE_BYTES_MAX || has_end;
     if !whole {
         input.skip_until(b'\n')?;
     }
@@ -329,7 +343,8 @@ fn read_line(
     }
     let length = match read {
         0 => Length::None,
-        _ if whole => Length::Whole,
+        _ if has_end => Length::Whole,
+        _ if whole => Length::Unended,
         _ => Length::TooLong,
     };
     Ok((length, taken))

@@ -123,7 +123,8 @@ fn flags_tell_what_is_movable() {
         ("GFP_TRANSHUGE_LIGHT|__GFP_NOMEMALLOC", true),
     ] {
         let line = format!(
-            "a 1 [000] 1.0: mm_page_alloc: page=0x1 pfn=0x1 order=0 migratetype=2 gfp_flags={flags}"
+            "a 1 [000] 1.0: mm_page_alloc: page=0x1 pfn=0x1 order=0 migratetype=2 \
+             gfp_flags={flags}\n"
         );
         read(line.as_bytes(), "it", |record| {
             let expected = Event::PageAlloc {
@@ -164,9 +165,35 @@ fn utf16_and_byte_order_marks_are_read() {
         assert_eq!(read_all(&file).1, usual);
     }
     assert_eq!(read_all(twice).1.len(), 2 * usual.len());
-    // Half a character at the end.
+    // Half a line end.
     let cut = utf16(&marked, u16::to_le_bytes);
-    assert_eq!(read_all(&cut[..cut.len() - 1]).1, usual);
+    let (summary, records) = read_all(&cut[..cut.len() - 1]);
+    assert_eq!((&records[..], summary.skipped.unfinished.count), (&usual[..usual.len() - 1], 1));
+}
+
+/// Checks that no event is taken from a part of a line, wherever a plain file ends: what is left of
+/// its last number is a number, too.
+#[test]
+fn a_plain_file_that_ends_early_loses_its_last_line_and_says_so() {
+    let line = |n| format!("a 1 [000] {n}.0: mm_page_free: page=0x1 pfn=0x{n:x}00 order=10\n");
+    let text: String = (1..10).map(line).collect();
+    let (_, whole) = read_all(&text);
+    for length in text.find('\n').unwrap() + 1..text.len() {
+        let (summary, records) = read_all(&text[..length]);
+        let has_end = text[..length].ends_with('\n');
+        let lines = text[..length].matches('\n').count();
+        assert_eq!(
+            (&records[..], summary.lines),
+            (&whole[..lines], (lines + usize::from(!has_end)) as u64)
+        );
+        let skipped = &summary.skipped;
+        let others = skipped.unfinished.count + skipped.unreadable.count + skipped.unknown.count;
+        assert!(has_end == (others == 0) || text[..length].ends_with("\na"), "{summary:?}");
+    }
+    let (summary, _) = read_all(text.trim_end());
+    let [example] = &summary.skipped.unfinished.examples[..] else { panic!("{summary:?}") };
+    assert_eq!(example.line, 9);
+    assert!(example.why.contains("without a line end"), "{example:?}");
 }
 
 #[test]

@@ -26,7 +26,8 @@ fn read_all(text: impl AsRef<[u8]>) -> Result<(Summary, Vec<Owned>), TraceError>
 }
 
 fn one(line: &str) -> Owned {
-    let (summary, mut records) = read_all(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+    let text = format!("{}\n", line.trim_end_matches('\n'));
+    let (summary, mut records) = read_all(text).unwrap_or_else(|e| panic!("{line}: {e}"));
     assert_eq!((summary.lines, records.len()), (1, 1), "{line}");
     records.remove(0)
 }
@@ -282,7 +283,7 @@ fn of_a_kernels_work_only_the_caches_upkeep_is_read() {
 fn samples_that_perf_lost_are_counted() {
     let lost = "find 26362 [000] 14483.917103396: PERF_RECORD_LOST lost 14697\n\
                 perf 26351 [001] 14483.917292733: PERF_RECORD_LOST lost 139\n";
-    let (summary, records) = read_all(format!("{lost}{}", HEADERS[0].0)).unwrap();
+    let (summary, records) = read_all(format!("{lost}{}\n", HEADERS[0].0)).unwrap();
     assert_eq!((summary.lost_events, records.len()), (14_836, 1));
 }
 

@@ -184,7 +184,7 @@ proptest! {
         }
         let mut pieces = lines.clone();
         pieces[broken] = &lines[broken][..cut];
-        let summary = read(pieces.join("\n").as_bytes(), "broken", |_| ()).unwrap();
+        let summary = read((pieces.join("\n") + "\n").as_bytes(), "broken", |_| ()).unwrap();
         // Cut inside its last number a line still reads.
         let read = summary.counts.total() as usize;
         prop_assert!(read == lines.len() - 1 || read == lines.len());
