@@ -327,7 +327,7 @@ fn a_sinking_ceiling_gives_back_each_byte_once() {
         let depot = Depot::builder(64 * MIB).memory(kind).build().unwrap();
         limit(1000);
         used(0);
-        let builder = Monitor::builder(&depot).sources(group.sources()).policy(policy.clone());
+        let builder = Monitor::builder(&depot).sources(group.sources()).policy(policy);
         let mut watcher = builder.watcher().unwrap();
         let mut given = 0;
         for touched in [2 * MIB, 4096] {
