@@ -313,7 +313,7 @@ impl<C: Cpus> AtWork<'_, '_, '_, C> {
         let Stretch { start, frames, order, .. } = *stretch;
         match order {
             Some(order) => self.depot.free(start, order).unwrap(),
-            None if is_absent => Residency::of(&self.depot).free_absent(start, frames).unwrap(),
+            None if is_absent => Residency::of(self.depot).free_absent(start, frames).unwrap(),
             None => self.depot.free_contiguous(start, frames).unwrap(),
         }
         world.usage.use_pages(-i64::from(stretch.frames));
