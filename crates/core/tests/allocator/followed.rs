@@ -4,9 +4,10 @@
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::common::sequences::{Aborted, Machine, Stepped, Steps};
 use crate::common::{open_zone, order, range};
-use pagedepot::cpus::implement::{self, BlockArray, REFUSALS_AT, Word, WordOffset};
-use pagedepot::cpus::{Cpus, Environment, FenceError, Here, Unusable};
+use pagedepot::cpus::implement::{BlockArray, REFUSALS_AT};
+use pagedepot::cpus::{Environment, FenceError, Here, Unusable};
 use pagedepot::{Allocator, Config, ConfigError, CpuId, Fault, Flags, Mode, Scope};
 
 const FRAMES: u32 = 4096;
@@ -24,71 +25,23 @@ impl Thread {
 }
 
 // SAFETY: there is one thread and no handler, so no code comes between two steps of a sequence.
-unsafe impl Cpus for &Thread {
-    type Environment = Self;
-
-    fn environment(&self) -> &Self {
-        self
-    }
-
+unsafe impl Machine for &Thread {
     const FOLLOWS_GATES: bool = true;
 
     fn here(&self) -> Option<Here> {
         Some(Here::task(CpuId::new(self.number())))
     }
 
-    fn pop(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
-        // SAFETY: the array and the offset are this call's; a word that is 0 gives nothing.
-        let cell = unsafe { implement::followed(blocks, self.number(), word) };
-        let (magazine, slot, next) = Word(cell.load(Ordering::Relaxed)).popped()?;
-        cell.store(next.0, Ordering::Relaxed);
-        // SAFETY: the magazine is the one that the word names.
-        let magazine = unsafe { implement::magazine(blocks, magazine) };
-        Some(magazine.slots[slot as usize].load(Ordering::Relaxed))
-    }
-
-    fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
-        // SAFETY: as in `pop`; a word that is 0 takes nothing.
-        let cell = unsafe { implement::followed(blocks, self.number(), word) };
-        let Some((magazine, slot, next)) = Word(cell.load(Ordering::Relaxed)).pushed(rounds_max)
-        else {
-            return false;
-        };
-        // SAFETY: as in `pop`.
-        let magazine = unsafe { implement::magazine(blocks, magazine) };
-        magazine.slots[slot as usize].store(frame, Ordering::Relaxed);
-        cell.store(next.0, Ordering::Relaxed);
-        true
-    }
-
-    fn compare_store(
+    fn run<R>(
         &self,
         blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        old: u64,
-        new: u64,
-    ) -> bool {
-        // SAFETY: as in `pop`; `new` is stored to the word of an open gate alone.
-        let (gate, cell) =
-            unsafe { (implement::gate(blocks, here.cpu), implement::word(blocks, here, word)) };
-        let is_open = implement::is_open(gate.load(Ordering::Relaxed));
-        let is_same =
-            is_open && here.cpu.get() == self.number() && cell.load(Ordering::Relaxed) == old;
-        if is_same {
-            cell.store(new, Ordering::Relaxed);
-        }
-        is_same
+        sequence: impl Fn(Steps<'_>) -> Result<R, Aborted>,
+    ) -> Option<R> {
+        let here = Here::task(CpuId::new(self.number()));
+        sequence(Steps { blocks, here, step: &|| Ok(()), follows_gates: true }).ok()
     }
 
-    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
-        // SAFETY: as in `pop`; changed as asked.
-        let gate = unsafe { implement::gate(blocks, here.cpu) };
-        here.cpu.get() == self.number()
-            && gate.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-    }
-
-    fn fence(&self, _blocks: &BlockArray, _cpu: CpuId) -> Result<(), FenceError> {
+    fn fence(&self, _cpu: CpuId) -> Result<(), FenceError> {
         Ok(())
     }
 }
@@ -99,7 +52,7 @@ impl Environment for &Thread {
     }
 }
 
-type Depot<'m> = Allocator<'m, &'m Thread>;
+type Depot<'m> = Allocator<'m, Stepped<&'m Thread>>;
 
 fn with_depot(cpus: u32, test: impl FnOnce(&mut Depot<'_>, &Thread)) {
     let ranges = [range(0, FRAMES)];
@@ -108,7 +61,7 @@ fn with_depot(cpus: u32, test: impl FnOnce(&mut Depot<'_>, &Thread)) {
     // A gate of ones would be taken for one that leads to the end of the address space.
     let mut metadata = vec![MaybeUninit::new(0xff_u8); Depot::metadata_bytes(&config).unwrap()];
     let thread = Thread::default();
-    test(&mut Depot::new(&config, &mut metadata, &thread).unwrap(), &thread);
+    test(&mut Depot::new(&config, &mut metadata, Stepped(&thread)).unwrap(), &thread);
 }
 
 /// Allocates and frees, more than a magazine's worth.
@@ -159,7 +112,7 @@ fn zeroed_memory_is_left_alone() {
     let thread = Thread::default();
     // SAFETY: the memory is zeroed.
     let mut depot =
-        unsafe { Depot::builder(&config).build_zeroed(&mut metadata, &thread) }.unwrap();
+        unsafe { Depot::builder(&config).build_zeroed(&mut metadata, Stepped(&thread)) }.unwrap();
     exercise(&depot);
     assert!(depot.validate().unwrap().cached_pages > 0);
 }

@@ -14,6 +14,7 @@ pub mod marks;
 pub mod meetings;
 pub mod pairs;
 pub mod rng;
+pub mod sequences;
 pub mod threads;
 pub mod usage;
 

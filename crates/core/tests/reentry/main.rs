@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::rng::seed;
+use common::sequences::Stepped;
 use common::soak;
 use machines::{Kernel, Lock, Processor, Restartable};
 use pagedepot::cpus::{CpuLock, Cpus, Locked, Pinned};
@@ -49,13 +50,13 @@ fn stress<C: Cpus>(name: &str, make: impl Fn(Arc<Source>) -> C) {
 /// Interrupt handlers with fronts of their own, anywhere in a sequence.
 #[test]
 fn interrupts_in_a_kernel() {
-    stress("interrupts_in_a_kernel", Kernel);
+    stress("interrupts_in_a_kernel", |source| Stepped(Kernel(source)));
 }
 
 /// Signal handlers with the same fronts; the sequence that they interrupt starts again.
 #[test]
 fn signals_in_restartable_sequences() {
-    stress("signals_in_restartable_sequences", Restartable);
+    stress("signals_in_restartable_sequences", |source| Stepped(Restartable(source)));
 }
 
 /// The kernel's guard as this crate uses it.
