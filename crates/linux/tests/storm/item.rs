@@ -20,7 +20,7 @@ pub enum What {
     At(Box<Depot>, Pfn, u32),
     Movable(Movable),
     #[cfg(feature = "allocator-api2")]
-    Collection(Collection),
+    Collection(Box<Collection>),
     Buf(VmallocBuf),
 }
 

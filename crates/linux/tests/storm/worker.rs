@@ -1,6 +1,8 @@
 //! A thread that allocates, frees, waits and forks, and what it holds.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use pagedepot_linux::vmalloc::Options;
@@ -34,6 +36,19 @@ pub struct Worker {
     pub owner: u32,
     pub held: Vec<Item>,
     pub last_fork: Option<Instant>,
+}
+
+/// Polls a request some times, and gives it up if it has no page by then.
+fn poll_a_while(request: impl Future<Output = Result<Page, AllocError>>) -> Option<Page> {
+    let mut request = pin!(request);
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..20 {
+        if let Poll::Ready(found) = request.as_mut().poll(&mut context) {
+            return found.ok();
+        }
+        std::thread::yield_now();
+    }
+    None
 }
 
 impl Worker {
@@ -208,12 +223,14 @@ impl Worker {
     fn bulk(&mut self) {
         let order = order([0, 0, 1, 3, 4, 9, 10][self.rng.index(7)]);
         let count = self.rng.index(80 >> order.get().min(5)) + 1;
-        let via = Set::from(Feature::Bulk).and(Feature::Owned).and(Feature::of_order(order));
+        let (flags, via) = self.flags();
+        let via = via.and(Feature::Bulk).and(Feature::Owned).and(Feature::of_order(order));
         let world = self.world.clone();
         let _now = world.meetings.begin(via);
         let got: Option<Vec<Page>> =
             world.usage.while_requested(count as u32 * order.frames(), || {
-                let pages: Vec<Page> = self.depot.alloc_pages(order, count).ok()?.collect();
+                let pages = self.depot.alloc_pages_with(order, count, flags).ok()?;
+                let pages: Vec<Page> = pages.collect();
                 let got = pages.len() as u32 * order.frames();
                 Some((pages, got))
             });
@@ -253,7 +270,7 @@ impl Worker {
             let words = pages as usize * 512;
             all.try_reserve_exact(words).ok()?;
             all.resize(words, 0);
-            Some(What::Collection(all))
+            Some(What::Collection(Box::new(all)))
         });
     }
 
@@ -399,8 +416,12 @@ impl Worker {
         let order = order([0, 0, 3, 9][self.rng.index(4)]);
         let via = Set::from(Feature::Waits).and(Feature::Owned).and(Feature::of_order(order));
         let patience = Duration::from_millis(self.rng.below(3));
+        let is_async = self.rng.one_in(3);
         self.request(order.frames(), via, |this| {
             let depot = &this.depot;
+            if is_async {
+                return poll_a_while(depot.page_async(order)).map(What::Page);
+            }
             let request = || match depot.page_timeout(order, patience) {
                 Ok(page) => Some(page),
                 Err(error) => {
