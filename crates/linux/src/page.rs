@@ -255,23 +255,7 @@ impl Drop for Page {
 #[inline(never)]
 unsafe fn free_to_store(depot: NonNull<DepotState>, pfn: Pfn, order: Order) {
     // SAFETY: the block keeps it mapped until a front takes the block; then nothing is read.
-    if !unsafe { depot.as_ref() }.frames().free_locked(pfn, order) {
-        // SAFETY: the caller's promise.
-        unsafe { free_past_all_fronts(depot, pfn, order) };
-    }
-}
-
-/// Frees a block that its front did not take, or was not asked to take where threads run no
-/// sequences.
-///
-/// # Safety
-/// The caller holds the block, and gives it up.
-#[cold]
-#[inline(never)]
-unsafe fn free_past_all_fronts(depot: NonNull<DepotState>, pfn: Pfn, order: Order) {
-    // SAFETY: the block keeps it mapped until a front takes the block; then nothing is read.
-    let frames = unsafe { depot.as_ref() }.frames();
-    if frames.cpus().sequences().area().is_none() && frames.free_fast(pfn, order) {
+    if unsafe { depot.as_ref() }.frames().free_to_front(pfn, order) {
         return;
     }
     // SAFETY: the caller's promise.

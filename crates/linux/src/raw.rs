@@ -202,7 +202,7 @@ impl<'d> RawDepot<'d> {
     #[cold]
     #[inline(never)]
     pub(crate) fn free_past_the_front(self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        if self.frames().free_locked(pfn, order) { Ok(()) } else { self.bring(pfn, order) }
+        if self.frames().free_to_front(pfn, order) { Ok(()) } else { self.bring(pfn, order) }
     }
 
     /// Frees a block that no front took, and wakes a request that waits.
@@ -210,7 +210,7 @@ impl<'d> RawDepot<'d> {
     #[inline(never)]
     fn bring(self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         let _bringing = self.shared().bringing();
-        self.frames().free(pfn, order)
+        self.frames().free_refused(pfn, order)
     }
 
     /// Registers a mover for blocks that the program holds by their numbers, for good:

@@ -104,23 +104,16 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     ) -> Result<Pfn, AllocError> {
         match self.caches.cpus.pop_locked(self.caches.pcps.blocks(), word) {
             Some(frame) => Ok(Pfn::new(frame)),
-            None => self.alloc_general(order, flags),
+            None => self.blocks().alloc_turned(order, flags),
         }
     }
 
-    /// [`alloc`](Self::alloc) with several zones or options, or when the front has no rounds: all
-    /// that is left, behind one call, so that the fast paths carry nothing of it.
+    /// [`alloc`](Self::alloc) with several zones or options: all that is left, behind one call, so
+    /// that the fast paths carry nothing of it.
     #[cold]
     #[inline(never)]
     fn alloc_general(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        // A simple request has just tried its front.
-        if !flags.is_simple(self.simple_level) {
-            return self.blocks().alloc(order, flags);
-        }
-        match self.caches.pop_turned(order, flags.mobility()) {
-            Some(pfn) => Ok(pfn),
-            None => self.blocks().alloc_slow(order, flags),
-        }
+        self.blocks().alloc(order, flags)
     }
 
     /// Frees a block that [`alloc`](Self::alloc) returned for this order, or a part that
@@ -134,7 +127,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// of 512 frames: only `checked` tells frames of a smaller hole from allocated ones.
     #[inline]
     pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        if self.free_fast(pfn, order) { Ok(()) } else { self.free_refused(pfn, order) }
+        if self.free_fast(pfn, order) { Ok(()) } else { self.blocks().free_turned(pfn, order) }
     }
 
     /// The fast path of [`free`](Self::free) alone: one push to this CPU's front. `false`: nothing
@@ -155,29 +148,33 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         FrontsAt(self.caches.pcps.blocks().base())
     }
 
-    /// Pushes a block to this CPU's front under the CPU's lock, if one guards its fronts
-    /// ([`Cpus::is_behind_lock`]). `false` on all other CPUs, and where
-    /// [`free_fast`](Self::free_fast) says so: nothing has changed.
+    /// Pushes a block to this CPU's front where [`free_fast`](Self::free_fast) does not: under the
+    /// CPU's lock, if one guards its fronts ([`Cpus::is_behind_lock`]), or into the front's other
+    /// magazine. `false`: the caller still holds the block, and
+    /// [`free_refused`](Self::free_refused) takes it.
     ///
-    /// After a push that succeeded this drops the lock, and then reads and writes nothing more.
+    /// After a push that succeeded this drops the lock, if there is one, and then reads and writes
+    /// nothing more.
     #[inline]
-    pub fn free_locked(&self, pfn: Pfn, order: Order) -> bool {
+    pub fn free_to_front(&self, pfn: Pfn, order: Order) -> bool {
         // As most blocks are: then the class and its rounds are no loads.
-        match order == Order::BASE {
+        let pushed = match order == Order::BASE {
             true => self.caches.push_simple_locked(pfn, Order::BASE),
             false => self.caches.push_simple_locked(pfn, order),
-        }
+        };
+        pushed || self.caches.push_turned(pfn, order)
     }
 
-    /// [`free`](Self::free) for a caller whose [`free_fast`](Self::free_fast) has just refused the
-    /// block: with options, when the front has no room, or of what is not ours.
+    /// [`free`](Self::free) for a caller whose [`free_fast`](Self::free_fast) and
+    /// [`free_to_front`](Self::free_to_front) have just refused the block: with options, when the
+    /// front has no room, or of what is not ours.
     ///
     /// # Errors
     /// As [`free`](Self::free).
     #[cold]
     #[inline(never)]
     pub fn free_refused(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        if self.free_locked(pfn, order) { Ok(()) } else { self.blocks().free(pfn, order) }
+        self.blocks().free(pfn, order)
     }
 
     /// Splits an allocated block into blocks of order `to`, each of which is then freed by itself.

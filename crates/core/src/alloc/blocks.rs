@@ -53,6 +53,16 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         }
     }
 
+    /// Allocates a block for a simple request whose pop from its front had none.
+    #[cold]
+    #[inline(never)]
+    pub fn alloc_turned(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
+        match self.caches.pop_turned(order, flags.mobility()) {
+            Some(pfn) => Ok(pfn),
+            None => self.alloc_slow(order, flags),
+        }
+    }
+
     /// One pop from the front of the zone to try first.
     #[inline]
     pub fn pop(&self, order: Order, flags: Flags) -> Option<u32> {
@@ -107,6 +117,17 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         let pfn = Undo { hooks: &hooks, order }.end_call(found)?;
         hooks.on_alloc(pfn, order, flags);
         Ok(pfn)
+    }
+
+    /// Frees a block that a push to its front did not take.
+    #[cold]
+    #[inline(never)]
+    pub fn free_turned(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+        let caches = self.caches;
+        match caches.push_simple_locked(pfn, order) || caches.push_turned(pfn, order) {
+            true => Ok(()),
+            false => self.free(pfn, order),
+        }
     }
 
     /// Frees a block that [`Caches::push_simple`] did not take.

@@ -113,7 +113,7 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         let Some(here) = caches.here() else { return 0 };
         let Some(zone) = self.blocks.walk().first_zone(here, flags) else { return 0 };
         let front = Front { here, zone, class, mobility: flags.mobility(), evacuates: false };
-        let popped = caches.take_many(front, out);
+        let popped = caches.take_many(&front, out);
         if popped == 0
             && let Some(frame) = self.blocks.pop(order, flags)
         {
@@ -191,7 +191,7 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         let length = blocks[..most].iter().take_while(is_alike).count();
         let (mobility, evacuates) = tag.row();
         let front = Front { here, zone: tag.zone(), class, mobility, evacuates };
-        match caches.put_many(front, &blocks[..length]) {
+        match caches.put_many(&front, &blocks[..length]) {
             0 => {
                 (caches.push_simple(first, order) || caches.push_simple_locked(first, order)).into()
             }

@@ -186,7 +186,7 @@ impl<'a, P: Processor> Fronts<'a, '_, P> {
     #[cold]
     #[inline(never)]
     pub unsafe fn pop_next(self, cpu: CpuId, front: FrontHandle) -> Option<Pfn> {
-        Exchange::of(&self.caches.share(cpu, ZONE), self.front_at(cpu, front))?.pop()
+        Exchange::of(&self.caches.share(cpu, ZONE), &self.front_at(cpu, front))?.pop()
     }
 
     /// Puts a block that a [`push`](Self::push) refused, under the same guard, into the front's
@@ -205,7 +205,7 @@ impl<'a, P: Processor> Fronts<'a, '_, P> {
     #[inline(never)]
     pub unsafe fn push_next(self, cpu: CpuId, front: FrontHandle, pfn: Pfn) -> bool {
         let share = self.caches.share(cpu, ZONE);
-        Exchange::of(&share, self.front_at(cpu, front)).is_some_and(|exchange| exchange.push(pfn))
+        Exchange::of(&share, &self.front_at(cpu, front)).is_some_and(|exchange| exchange.push(pfn))
     }
 
     /// The front that a handle names.

@@ -6,7 +6,7 @@
 //! | 8..=31 | loaded | index of the loaded magazine, 0: none |
 //! | 32..=52 | previous | index of the previous magazine, 0: none |
 //! | 53..=54 | fill | what the previous magazine holds: see [`Fill`] |
-//! | 55..=63 | credit | sequences that may still commit |
+//! | 55..=63 | credit | sequences that may still commit, at most [`CREDIT_MAX`] |
 //!
 //! Magazines have 256 bytes, so bits 0..=31 are the offset of the next free slot from magazine 0,
 //! in bytes. The previous magazine is full or empty (Bonwick & Adams, USENIX 2001), or half full.
@@ -63,8 +63,9 @@ const PREVIOUS_MASK: u64 = (1 << MagazineIndex::BITS) - 1;
 const FILL_SHIFT: u32 = 53;
 const CREDIT_SHIFT: u32 = 55;
 const ONE_CREDIT: u64 = 1 << CREDIT_SHIFT;
-/// Sequences between two folds, at most.
-pub const CREDIT_MAX: u64 = (1 << (64 - CREDIT_SHIFT)) - 1;
+/// Sequences between two folds, at most. An even number: a program that allocates and frees in turn
+/// then comes to all folds by allocations, whose way to a fold is the shorter one.
+pub const CREDIT_MAX: u64 = (1 << (64 - CREDIT_SHIFT)) - 2;
 
 const _: () = assert!(PREVIOUS_SHIFT + MagazineIndex::BITS == 53);
 const _: () = assert!(ROUNDS_MAX * ONE_ROUND <= ROUNDS_MASK);
@@ -152,7 +153,7 @@ impl Word {
         self.operations() == CREDIT_MAX
     }
 
-    /// This word with another count of operations, at most 511. A front without
+    /// This word with another count of operations, at most [`CREDIT_MAX`]. A front without
     /// magazines counts none and stays as it is.
     #[must_use]
     pub fn with_operations(self, operations: u64) -> Self {
@@ -236,6 +237,13 @@ impl Word {
             return None;
         }
         Some((self.loaded()?, slot, self.step(PUSH_STEP)?))
+    }
+
+    /// How many blocks one sequence can push, into both magazines.
+    #[inline]
+    pub fn room(self, rounds_max: u32) -> u32 {
+        let room = (rounds_max * self.magazines()).saturating_sub(self.frames(rounds_max));
+        room.min(self.credit() as u32)
     }
 
     /// The change that takes up to `wanted` blocks, the loaded magazine's first. `None`: the slow
@@ -503,6 +511,10 @@ mod tests {
                     let before = blocks_of(word, rounds_max);
                     let room = (rounds_max * word.magazines()) as usize - before.len();
                     let most = wanted.min(CREDIT_MAX as usize - word.operations() as usize);
+                    assert_eq!(
+                        word.room(rounds_max) as usize,
+                        room.min(CREDIT_MAX as usize - word.operations() as usize)
+                    );
                     let Some(batch) = word.batch_in(wanted, rounds_max) else {
                         assert!(room == 0 || most == 0);
                         continue;

@@ -103,7 +103,7 @@ impl<'m, C: Cpus> Caches<'m, C> {
 
     /// The front word, if the gate is open.
     #[inline]
-    pub fn read_front(&self, front: Front) -> Option<Word> {
+    pub fn read_front(&self, front: &Front) -> Option<Word> {
         // Acquire: pairs with the Release of `Closed::drop`.
         let open = is_open(self.pcps.blocks().gate(front.here.cpu).load(Ordering::Acquire));
         open.then(|| {
@@ -113,7 +113,7 @@ impl<'m, C: Cpus> Caches<'m, C> {
 
     /// Takes blocks that the front has by one sequence: as many as `out` has room for, and as the
     /// front's two magazines have. Returns how many; 0 also where batches go block by block.
-    pub fn take_many(&self, front: Front, out: &mut [Pfn]) -> usize {
+    pub fn take_many(&self, front: &Front, out: &mut [Pfn]) -> usize {
         let rounds_max = front.class.rounds();
         let word = self.read_front(front);
         let Some(batch) = word.and_then(|word| word.batch_out(out.len(), rounds_max)) else {
@@ -124,9 +124,14 @@ impl<'m, C: Cpus> Caches<'m, C> {
         if done { batch.count() } else { 0 }
     }
 
+    /// For how many blocks the front's magazines have room now, and its word credit.
+    pub fn room(&self, front: &Front) -> usize {
+        self.read_front(front).map_or(0, |word| word.room(front.class.rounds()) as usize)
+    }
+
     /// Puts the first of these blocks into the front by one sequence: as many as its two magazines
     /// have room for. Returns how many; 0 also where batches go block by block.
-    pub fn put_many(&self, front: Front, frames: &[Pfn]) -> usize {
+    pub fn put_many(&self, front: &Front, frames: &[Pfn]) -> usize {
         let rounds_max = front.class.rounds();
         let word = self.read_front(front);
         let Some(batch) = word.and_then(|word| word.batch_in(frames.len(), rounds_max)) else {

@@ -382,13 +382,13 @@ impl<C: Cpus> Share<'_, '_, C> {
         // Behind those that are popped from.
         for place in Front::places(false)..Front::places(true) {
             let front = Front::at_place(here, self.zone_id, place);
-            let Some(word) = self.read_front(front) else { break };
+            let Some(word) = self.read_front(&front) else { break };
             if word.rounds() == 0 {
                 continue;
             }
             let moved = u64::from(word.rounds() * front.class.block_frames());
             let moving = self.caches.begin(self.pcp, moved);
-            if self.replace(front, word, Word::EMPTY) {
+            if self.replace(&front, word, Word::EMPTY) {
                 self.pcp.count_operations(word.operations());
                 self.spill_evacuated(front, word);
                 pages += moved;

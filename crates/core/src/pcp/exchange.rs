@@ -20,24 +20,33 @@ use crate::sync::count;
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::Ordering;
 
-/// A front of a CPU, with its word when it was read.
-#[derive(Clone, Copy)]
+/// A front of a CPU, with its word when it was read. The front is a reference, as it is to what
+/// this calls: a copy is read back in larger parts than it was written in, for which processors
+/// wait (decision 0004).
 pub struct Exchange<'s, 'a, 'm, C> {
     pub share: &'s Share<'a, 'm, C>,
-    pub front: Front,
+    pub front: &'s Front,
     pub word: Word,
 }
+
+impl<C> Clone for Exchange<'_, '_, '_, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C> Copy for Exchange<'_, '_, '_, C> {}
 
 impl<C: Cpus> Exchange<'_, '_, '_, C> {
     /// Puts a full magazine from the shelf in the place of the front's empty one; whether `install`
     /// has done so. If not, `keep` gets it. `None`: there is none.
     #[inline]
     pub fn load_from_shelf(
-        &self,
+        self,
         install: impl FnOnce(Word) -> bool,
         keep: impl FnOnce(MagazineIndex),
     ) -> Option<bool> {
-        let Exchange { share, front, word } = *self;
+        let Exchange { share, front, word } = self;
         let pcp = share.pcp;
         let shelf = pcp.shelf(front.class, front.mobility);
         if shelf.count() == 0 {
@@ -68,13 +77,13 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
     /// back, and the block is still the caller's.
     #[inline]
     pub fn load_empty(
-        &self,
+        self,
         empty: MagazineIndex,
         pfn: Pfn,
         install: impl FnOnce(Word) -> bool,
         keep: impl FnOnce(MagazineIndex),
     ) -> bool {
-        let Exchange { share, front, word } = *self;
+        let Exchange { share, front, word } = self;
         let class = front.class;
         let moving = share.caches.begin(share.pcp, u64::from(class.magazine_frames()));
         share.fill(empty, &[pfn]);
@@ -83,7 +92,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
         if !installed {
             share.release_magazine(class, empty);
         } else if front.evacuates {
-            share.spill_evacuated(front, word);
+            share.spill_evacuated(*front, word);
         } else if let Some((full, _)) = word.previous() {
             share.note_moved(front, Moved::Out(class.magazine_frames().into()));
             keep(full);
@@ -104,8 +113,28 @@ impl<C: Cpus> Caches<'_, C> {
         let here = self.here()?;
         let share = self.share(here.cpu, ZoneId::new(0));
         let front = share.front(here, Class::of(order)?, mobility);
-        let word = share.read_front(front)?;
-        Exchange { share: &share, front, word }.pop_turned()
+        let word = share.read_front(&front)?;
+        Exchange { share: &share, front: &front, word }.pop_turned()
+    }
+
+    /// Puts a block into this CPU's front, which has not taken it by a push: after a fold of its
+    /// word, or into its other magazine. `false`: nothing has changed but the front's word.
+    pub fn push_turned(&self, pfn: Pfn, order: Order) -> bool {
+        if cfg!(loom) {
+            // The slow path takes the same steps; models need not take them twice.
+            return false;
+        }
+        let pushed = || {
+            let (class, here) = (Class::of(order)?, self.here()?);
+            let tag = self.store.simple_tag(pfn).filter(|tag| tag.has_fronts())?;
+            let share = self.share(here.cpu, tag.zone());
+            let (mobility, evacuates) = tag.row();
+            let front = Front { evacuates, ..share.front(here, class, mobility) };
+            let word = share.read_front(&front)?;
+            pfn.is_aligned(order)
+                .then(|| Exchange { share: &share, front: &front, word }.push_turned(pfn))?
+        };
+        pushed() == Some(true)
     }
 }
 
@@ -113,8 +142,9 @@ impl<C: Cpus> Caches<'_, C> {
 impl<C: Cpus> Exchange<'_, '_, '_, C> {
     /// A block from a front whose word only has to be folded, or that gets its other magazine or
     /// one of the shelf. `None`: the slow path has more to do.
-    pub fn pop_turned(&self) -> Option<Pfn> {
-        let Exchange { share, front, word } = *self;
+    #[inline]
+    pub fn pop_turned(self) -> Option<Pfn> {
+        let Exchange { share, front, word } = self;
         let rounds_max = front.class.rounds();
         if share.caches.pcps.evacuates() && share.pcp.accounts.is_hand_due() {
             return None;
@@ -132,12 +162,28 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
         is_turned.then(pop)?.map(Pfn::new)
     }
 
+    /// Puts a block into a front that has room, after a fold of its word or an exchange of its
+    /// magazines where it needs one. `Some(false)`: the front has changed. `None`: its magazines
+    /// are full, or it has none.
+    #[inline]
+    pub fn push_turned(self, pfn: Pfn) -> Option<bool> {
+        let Exchange { share, front, word } = self;
+        let rounds_max = front.class.rounds();
+        let folded = if word.operations_full() { word.with_operations(0) } else { word };
+        let ready = match word.loaded() {
+            Some(_) if word.rounds() < rounds_max => folded,
+            _ => folded.with_room_loaded(rounds_max)?,
+        };
+        let is_turned = ready == word || share.exchange(front, word, ready);
+        Some(is_turned && share.caches.push(front.offset(), front.class, pfn))
+    }
+
     /// Loads a full magazine like [`load_from_shelf`](Self::load_from_shelf); one that was not
     /// installed goes back to the shelf.
-    pub fn load_shelved(&self) -> Option<bool> {
-        let Exchange { share, front, word } = *self;
+    pub fn load_shelved(self) -> Option<bool> {
+        let Exchange { share, front, word } = self;
         let install = |new| share.replace(front, word, new);
-        self.load_from_shelf(install, |full| share.shelve(front, full))
+        self.load_from_shelf(install, |full| share.shelve(*front, full))
     }
 
     /// Divides the blocks of the front's full magazine between that and the loaded one, which is
@@ -147,8 +193,8 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
     /// Slots of magazines in a word change while they are copied. So both magazines leave the word
     /// first, and come back with what they then hold, unless the CPU has got others meanwhile.
     #[cold]
-    pub fn divide(&self, (empty, full): (MagazineIndex, MagazineIndex)) -> Option<Pfn> {
-        let Exchange { share, front, word } = *self;
+    pub fn divide(self, (empty, full): (MagazineIndex, MagazineIndex)) -> Option<Pfn> {
+        let Exchange { share, front, word } = self;
         let rounds_max = front.class.rounds();
         let kept = Fill::Half.rounds(rounds_max);
         let moving = share.caches.begin(share.pcp, u64::from(front.class.magazine_frames()));
@@ -169,8 +215,8 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
         let rounds = rounds_max - kept - 1;
         let divided = Word::new(empty, rounds, Some((full, Fill::Half)));
         if !share.replace(front, left, divided) {
-            share.spill(front, full, kept);
-            share.spill(front, empty, rounds);
+            share.spill(*front, full, kept);
+            share.spill(*front, empty, rounds);
         }
         drop(moving);
         Some(Pfn::new(newest))
@@ -180,7 +226,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
 /// Exchanges under a guard of the caller.
 impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
     /// The front as it is now, if its gate is open.
-    pub fn of(share: &'s Share<'a, 'm, Pinned<P>>, front: Front) -> Option<Self> {
+    pub fn of(share: &'s Share<'a, 'm, Pinned<P>>, front: &'s Front) -> Option<Self> {
         share.read_front(front).map(|word| Exchange { share, front, word })
     }
 

@@ -121,7 +121,7 @@ impl<C: Cpus> Share<'_, '_, C> {
     }
 
     /// Tells the rule for CPUs that only free what a front moved.
-    pub fn note_moved(&self, front: Front, moved: Moved) {
+    pub fn note_moved(&self, front: &Front, moved: Moved) {
         if free_high::regards(front.class) {
             let zone = self.zone;
             let cell = &self.pcp.accounts.free_counts[front.class as usize];

@@ -61,7 +61,7 @@ impl<C: Cpus> Share<'_, '_, C> {
 
     /// One step towards a block from this front.
     fn alloc_from_front(&self, front: Front, terms: Terms) -> Step {
-        let Some(word) = self.read_front(front) else { return self.at_closed_gate(front) };
+        let Some(word) = self.read_front(&front) else { return self.at_closed_gate(front) };
         if word.rounds() > 0 && !word.operations_full() {
             return match self.caches.pop(front.offset()) {
                 Some(frame) => Step::Got(Pfn::new(frame)),
@@ -72,15 +72,15 @@ impl<C: Cpus> Share<'_, '_, C> {
             self.step_hand(front.here);
         }
         if word.operations_full() {
-            self.exchange(front, word, word.with_operations(0));
+            self.exchange(&front, word, word.with_operations(0));
             return Step::Again;
         }
-        let exchange = Exchange { share: self, front, word };
+        let exchange = Exchange { share: self, front: &front, word };
         if let Some(pair) = word.divisible(front.class.rounds()) {
             return exchange.divide(pair).map_or(Step::Again, Step::Got);
         }
         if let Some(exchanged) = word.with_filled_loaded(front.class.rounds()) {
-            self.exchange(front, word, exchanged);
+            self.exchange(&front, word, exchanged);
             return Step::Again;
         }
         // After a drain another CPU has these lines; they come side by side.
@@ -147,7 +147,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         self.fill(empty, &frames[shelved..rest]);
         if rest_loaded > 0 {
             count(&pcp.counters.refills, 1);
-            self.note_moved(front, Moved::In(taken_pages));
+            self.note_moved(&front, Moved::In(taken_pages));
             self.install_refilled(front, word, empty, rest_loaded as u32);
         } else {
             self.release_magazine(class, empty);
@@ -171,14 +171,14 @@ impl<C: Cpus> Share<'_, '_, C> {
         if is_mutant(Mutant::FillsUntaken) {
             return Ok((empty, word));
         }
-        if self.replace(front, word, rest) { Ok((empty, rest)) } else { Err(Step::Again) }
+        if self.replace(&front, word, rest) { Ok((empty, rest)) } else { Err(Step::Again) }
     }
 
     fn install_refilled(&self, front: Front, word: Word, filled: MagazineIndex, rounds: u32) {
         let class = front.class;
         let new = Word::new(filled, rounds, word.loaded().map(|empty| (empty, Fill::Empty)));
         debug_assert!(word.previous().is_none(), "the install would lose it");
-        if self.replace(front, word, new) {
+        if self.replace(&front, word, new) {
             return;
         }
         if rounds == class.rounds() {

@@ -51,7 +51,7 @@ impl<C: Cpus> Share<'_, '_, C> {
 
     /// The front word, if the gate is open.
     #[inline]
-    pub fn read_front(&self, front: Front) -> Option<Word> {
+    pub fn read_front(&self, front: &Front) -> Option<Word> {
         self.caches.read_front(front)
     }
 
@@ -61,7 +61,7 @@ impl<C: Cpus> Share<'_, '_, C> {
     }
 
     /// Installs `new` in place of `old`, keeping the count of operations.
-    pub fn replace(&self, front: Front, old: Word, new: Word) -> bool {
+    pub fn replace(&self, front: &Front, old: Word, new: Word) -> bool {
         let new = new.with_operations(old.operations());
         let done =
             self.caches.cpus.compare_store(self.blocks(), front.here, front.offset(), old.0, new.0);
@@ -72,7 +72,8 @@ impl<C: Cpus> Share<'_, '_, C> {
     }
 
     /// Installs `new` in place of `old`, with the same magazines, and counts it.
-    pub fn exchange(&self, front: Front, old: Word, new: Word) -> bool {
+    #[inline]
+    pub fn exchange(&self, front: &Front, old: Word, new: Word) -> bool {
         let (cpus, offset) = (&self.caches.cpus, front.offset());
         let done = cpus.compare_store(self.blocks(), front.here, offset, old.0, new.0);
         if done {

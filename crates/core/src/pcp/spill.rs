@@ -36,22 +36,10 @@ impl<C: Cpus> Share<'_, '_, C> {
 
     /// One step towards getting rid of a block through this front; `Got`: it is gone.
     fn free_to_front(&self, front: Front, pfn: Pfn) -> Step {
-        let Some(word) = self.read_front(front) else { return self.at_closed_gate(front) };
-        let rounds_max = front.class.rounds();
-        if word.operations_full() {
-            self.exchange(front, word, word.with_operations(0));
-            return Step::Again;
-        }
-        if word.loaded().is_some() && word.rounds() < rounds_max {
-            let pushed = self.caches.push(front.offset(), front.class, pfn);
-            return if pushed { Step::Got(pfn) } else { Step::Again };
-        }
-        match word.with_room_loaded(rounds_max) {
-            Some(exchanged) if self.exchange(front, word, exchanged) => {
-                let pushed = self.caches.push(front.offset(), front.class, pfn);
-                if pushed { Step::Got(pfn) } else { Step::Again }
-            }
-            Some(_) => Step::Again,
+        let Some(word) = self.read_front(&front) else { return self.at_closed_gate(front) };
+        match (Exchange { share: self, front: &front, word }.push_turned(pfn)) {
+            Some(true) => Step::Got(pfn),
+            Some(false) => Step::Again,
             None => self.load_empty(front, word, pfn),
         }
     }
@@ -72,8 +60,8 @@ impl<C: Cpus> Share<'_, '_, C> {
         let Some(empty) = self.acquire_magazine(class) else {
             return self.unload(front, word);
         };
-        let exchange = Exchange { share: self, front, word };
-        let install = |new| self.replace(front, word, new);
+        let exchange = Exchange { share: self, front: &front, word };
+        let install = |new| self.replace(&front, word, new);
         let keep = |full| {
             self.shelve(front, full);
             self.spill_if_only_freeing(front);
@@ -86,7 +74,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         let Some(loaded) = word.loaded() else { return Step::Store };
         let moving = self.caches.begin(self.pcp, u64::from(front.class.magazine_frames()));
         // Both leave: a front has a loaded magazine or none at all.
-        if self.replace(front, word, Word::EMPTY) {
+        if self.replace(&front, word, Word::EMPTY) {
             self.pcp.count_operations(word.operations());
             if let Some((previous, fill)) = word.previous() {
                 self.spill(front, previous, fill.rounds(front.class.rounds()));
@@ -183,7 +171,7 @@ impl<C: Cpus> Share<'_, '_, C> {
                 continue;
             }
             let front = Front::at_place(except.here, self.zone_id, at);
-            let Some(word) = self.read_front(front) else { return false };
+            let Some(word) = self.read_front(&front) else { return false };
             // A load and a store: an interrupt in between looks at the same.
             if pcp.seen[at].load(Ordering::Relaxed) != word.0 {
                 pcp.seen[at].store(word.0, Ordering::Relaxed);
