@@ -179,17 +179,17 @@ fn alloc_into(
 /// Implements [`Depot::free_pages`].
 fn free(depot: &Depot, pages: impl IntoIterator<Item = Page>) {
     let mut chunk = Chunk { depot, blocks: [Pfn::new(0); CHUNK], length: 0, order: Order::BASE };
-    // In a register: the next page does not wait for a length in memory.
-    let mut length = 0;
+    // In registers: the next page does not wait for what the chunk has in memory.
+    let (mut length, mut of) = (0, Order::BASE);
     for page in pages {
         if !page.is_of(depot) {
             continue;
         }
         let (pfn, order) = page.into_raw();
-        if length == CHUNK || order != chunk.order {
+        if length == CHUNK || order != of {
             chunk.free();
             chunk.order = order;
-            length = 0;
+            (length, of) = (0, order);
         }
         chunk.blocks[length] = pfn;
         length += 1;

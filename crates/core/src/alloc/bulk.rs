@@ -7,7 +7,7 @@ use super::flags::Flags;
 use super::undo::Undo;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::Class;
-use crate::frame::pageblock::{PageblockIndex, Tag};
+use crate::frame::pageblock::Tag;
 use crate::frame::{Order, Pfn, ZoneId};
 use crate::pcp::{Caches, Front};
 use crate::zone::Reserve;
@@ -180,17 +180,17 @@ impl<C: Cpus> Bulk<'_, '_, C> {
             return 0;
         };
         let Some(here) = caches.here() else { return 0 };
-        let most = blocks.len().min(2 * class.rounds() as usize);
-        // Most share a pageblock with the one before: its tag is not read again.
-        let mut pageblock = PageblockIndex::of(first);
-        let is_alike = |&&pfn: &&Pfn| {
-            let is_same = pageblock == PageblockIndex::of(pfn);
-            pageblock = PageblockIndex::of(pfn);
-            pfn.is_aligned(order) && (is_same || caches.store.simple_tag(pfn) == Some(tag))
-        };
-        let length = blocks[..most].iter().take_while(is_alike).count();
         let (mobility, evacuates) = tag.row();
         let front = Front { here, zone: tag.zone(), class, mobility, evacuates };
+        let most = blocks.len().min(caches.room(&front));
+        if most == 0 {
+            return 0;
+        }
+        // No branch asks whether a block lies in the pageblock of the one before: in a random order
+        // none could be foretold.
+        let is_alike =
+            |&&pfn: &&Pfn| pfn.is_aligned(order) & (caches.store.simple_tag(pfn) == Some(tag));
+        let length = blocks[..most].iter().take_while(is_alike).count();
         match caches.put_many(&front, &blocks[..length]) {
             0 => {
                 (caches.push_simple(first, order) || caches.push_simple_locked(first, order)).into()
@@ -260,7 +260,7 @@ impl<C: Cpus> Bulk<'_, '_, C> {
             return Err(FreeManyError { first: 0, error: why.into(), failed: length });
         }
         let mut bad = BadBlocks(None);
-        let mut puts = Puts::new(caches);
+        let mut puts = Puts { caches, run: None };
         free(self, &mut puts, &mut bad);
         puts.flush();
         caches.store.end_call(|| ());
@@ -281,31 +281,34 @@ impl BadBlocks {
 /// Blocks on their way to the store, of one order and zone at a time.
 struct Puts<'p, 'm, C> {
     caches: &'p Caches<'m, C>,
-    run: [Pfn; CHUNK_BLOCKS],
+    /// Made with the first block: most batches have none.
+    run: Option<Run>,
+}
+
+/// See [`Puts`].
+struct Run {
+    blocks: [Pfn; CHUNK_BLOCKS],
     length: usize,
     kind: (Order, ZoneId),
 }
 
-impl<'p, 'm, C: Cpus> Puts<'p, 'm, C> {
-    fn new(caches: &'p Caches<'m, C>) -> Self {
-        let kind = (Order::BASE, ZoneId::new(0));
-        Puts { caches, run: [Pfn::new(0); CHUNK_BLOCKS], length: 0, kind }
-    }
-
+impl<C: Cpus> Puts<'_, '_, C> {
+    #[cold]
     fn add(&mut self, pfn: Pfn, order: Order, zone: ZoneId) {
-        if self.length == CHUNK_BLOCKS || self.kind != (order, zone) {
+        let kind = (order, zone);
+        if self.run.as_ref().is_some_and(|run| run.length == CHUNK_BLOCKS || run.kind != kind) {
             self.flush();
-            self.kind = (order, zone);
         }
-        self.run[self.length] = pfn;
-        self.length += 1;
+        let new = || Run { blocks: [Pfn::new(0); CHUNK_BLOCKS], length: 0, kind };
+        let run = self.run.get_or_insert_with(new);
+        run.blocks[run.length] = pfn;
+        run.length += 1;
     }
 
     fn flush(&mut self) {
-        let (order, zone) = self.kind;
-        let run = &self.run[..core::mem::take(&mut self.length)];
-        if !run.is_empty() {
-            self.caches.direct(self.caches.here(), zone).put_many(order, run);
+        if let Some(Run { blocks, length, kind: (order, zone) }) = &self.run {
+            self.caches.direct(self.caches.here(), *zone).put_many(*order, &blocks[..*length]);
+            self.run = None;
         }
     }
 }

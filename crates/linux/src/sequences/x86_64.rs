@@ -121,6 +121,41 @@ pub fn push(
     true
 }
 
+/// A sequence that executes the given lines and stores `new`, if the CPU is that of `here`, its
+/// gate is open and its word is `old`. Where not, or after an abort, the function that it is in
+/// returns `false`. It must check the gate: the words behind a closed one are 0, which `old` may
+/// be, and must stay 0.
+macro_rules! compare_sequence {
+    (
+        $area:expr, $blocks:expr, $here:expr, $word:expr, $old:expr, $new:expr;
+        $($line:literal),*;
+        $($operands:tt)*
+    ) => {
+        front_sequence!(
+            $area;
+            "cmp dword ptr fs:[{area} + {CPU_ID}], {cpu:e}",
+            "jne 4f",
+            "mov {at}, qword ptr [{base} + 8*{at} + {GATES_AT}]",
+            "test {at}, {at}",
+            "jle 4f",
+            "add {at}, {front}",
+            "cmp qword ptr [{at} + {REFUSALS_AT}], {old}",
+            "jne 4f",
+            $($line,)*
+            "mov qword ptr [{at} + {REFUSALS_AT}], {new}";
+            aborted: "jmp {slow}";
+            base = in(reg) $blocks.base(),
+            cpu = in(reg) $here.cpu.get(),
+            front = in(reg) front($blocks, $word),
+            old = in(reg) $old,
+            new = in(reg) $new,
+            slow = label { return false },
+            $($operands)*
+            options(nostack),
+        )
+    };
+}
+
 /// Implements [`Cpus::compare_store`](pagedepot::cpus::Cpus::compare_store).
 #[inline]
 pub fn compare_store(
@@ -131,34 +166,12 @@ pub fn compare_store(
     old: u64,
     new: u64,
 ) -> bool {
-    // SAFETY: as in `pop`; and the gate is open. This sequence must check that: the words behind a
-    // closed gate are 0, which `old` may be, and must stay 0.
-    unsafe {
-        front_sequence!(
-            area;
-            "cmp dword ptr fs:[{area} + {CPU_ID}], {cpu:e}",
-            "jne 4f",
-            "mov {at}, qword ptr [{base} + 8*{at} + {GATES_AT}]",
-            "test {at}, {at}",
-            "jle 4f",
-            "add {at}, {front}",
-            "cmp qword ptr [{at} + {REFUSALS_AT}], {old}",
-            "jne 4f",
-            "mov qword ptr [{at} + {REFUSALS_AT}], {new}";
-            aborted: "jmp {slow}";
-            base = in(reg) blocks.base(),
-            cpu = in(reg) here.cpu.get(),
-            front = in(reg) front(blocks, word),
-            old = in(reg) old,
-            new = in(reg) new,
-            slow = label { return false },
-            options(nostack),
-        );
-    }
+    // SAFETY: as in `pop`; and the gate is open.
+    unsafe { compare_sequence!(area, blocks, here, word, old, new;;) };
     true
 }
 
-/// Frames to copy inside a sequence: of the first copy at least one.
+/// Frames to copy inside a sequence.
 #[repr(C)]
 struct FrameCopy {
     from: *const u32,
@@ -166,13 +179,20 @@ struct FrameCopy {
     count: usize,
 }
 
-/// The frames from `from` on, by which a copy begins `done` frames later.
-fn copies(batch: &SlotMove, copy: impl Fn(u32, usize) -> (*const u32, *mut u32)) -> [FrameCopy; 2] {
+/// The copies of a batch, with one of nothing as the last. `copy` gives where the slots from the
+/// first are copied from and to, of which `done` frames were copied before.
+#[inline(always)]
+fn copies(batch: &SlotMove, copy: impl Fn(u32, usize) -> (*const u32, *mut u32)) -> [FrameCopy; 3] {
     let [first, second] = batch.runs;
-    [(first, 0), (second, first.count as usize)].map(|(run, done)| {
-        let (from, to) = copy(run.at, done);
-        FrameCopy { from, to, count: run.count as usize }
-    })
+    let copy_of = |at, done, count: u32| {
+        let (from, to) = copy(at, done);
+        FrameCopy { from, to, count: count as usize }
+    };
+    [
+        copy_of(first.at, 0, first.count),
+        copy_of(second.at, first.count as usize, second.count),
+        copy_of(0, 0, 0),
+    ]
 }
 
 /// Implements [`Cpus::take_many`](pagedepot::cpus::Cpus::take_many).
@@ -218,11 +238,12 @@ fn slot(blocks: &BlockArray, at: u32) -> *mut u32 {
 }
 
 /// Stores a word like [`compare_store`], by a sequence that copies frames between the comparison
-/// and the store.
+/// and the store: of each copy, up to the first of nothing, those beyond a multiple of four one by
+/// one, and then four at a time.
 ///
 /// # Safety
 /// While the word is the old one, what is copied from may be read, and what is copied to may be
-/// written by a sequence of this CPU, also if that aborts then. The first copy has frames.
+/// written by a sequence of this CPU, also if that aborts then.
 #[inline]
 unsafe fn copy_and_store(
     area: Area,
@@ -230,62 +251,39 @@ unsafe fn copy_and_store(
     here: Here,
     word: WordOffset,
     (old, new): (u64, u64),
-    copies: &[FrameCopy; 2],
+    copies: &[FrameCopy; 3],
 ) -> bool {
     // SAFETY: as in `compare_store`, and the caller's promise about the copies.
     unsafe {
-        front_sequence!(
-            area;
-            "cmp dword ptr fs:[{area} + {CPU_ID}], {cpu:e}",
-            "jne 4f",
-            "mov {at}, qword ptr [{base} + 8*{at} + {GATES_AT}]",
-            "test {at}, {at}",
-            "jle 4f",
-            "add {at}, {front}",
-            "cmp qword ptr [{at} + {REFUSALS_AT}], {old}",
-            "jne 4f",
-            // The last frame, if there is an odd number, then two at a time.
-            "shr {count}, 1",
-            "jnc 8f",
-            "mov {frame:e}, dword ptr [{from} + 8*{count}]",
-            "mov dword ptr [{to} + 8*{count}], {frame:e}",
-            "jz 5f",
-            "8:",
-            "mov {frame}, qword ptr [{from} + 8*{count} - 8]",
-            "mov qword ptr [{to} + 8*{count} - 8], {frame}",
-            "dec {count}",
-            "jnz 8b",
+        compare_sequence!(
+            area, blocks, here, word, old, new;
             "5:",
-            "mov {count}, qword ptr [{second} + 16]",
+            "mov {count}, qword ptr [{copies} + 16]",
             "test {count}, {count}",
             "jz 9f",
-            "mov {from}, qword ptr [{second}]",
-            "mov {to}, qword ptr [{second} + 8]",
-            "shr {count}, 1",
-            "jnc 8f",
-            "mov {frame:e}, dword ptr [{from} + 8*{count}]",
-            "mov dword ptr [{to} + 8*{count}], {frame:e}",
-            "jz 9f",
-            "8:",
-            "mov {frame}, qword ptr [{from} + 8*{count} - 8]",
-            "mov qword ptr [{to} + 8*{count} - 8], {frame}",
+            "mov {from}, qword ptr [{copies}]",
+            "mov {to}, qword ptr [{copies} + 8]",
+            "add {copies}, 24",
+            "52:",
+            "test {count:l}, 3",
+            "jz 54f",
+            "mov {frame:e}, dword ptr [{from} + 4*{count} - 4]",
+            "mov dword ptr [{to} + 4*{count} - 4], {frame:e}",
             "dec {count}",
-            "jnz 8b",
-            "9:",
-            "mov qword ptr [{at} + {REFUSALS_AT}], {new}";
-            aborted: "jmp {slow}";
-            base = in(reg) blocks.base(),
-            cpu = in(reg) here.cpu.get(),
-            front = in(reg) front(blocks, word),
-            old = in(reg) old,
-            new = in(reg) new,
-            from = inout(reg) copies[0].from => _,
-            to = inout(reg) copies[0].to => _,
-            count = inout(reg) copies[0].count => _,
-            second = in(reg) &raw const copies[1],
+            "jmp 52b",
+            "54:",
+            "sub {count}, 4",
+            "jb 5b",
+            "movups {frames}, xmmword ptr [{from} + 4*{count}]",
+            "movups xmmword ptr [{to} + 4*{count}], {frames}",
+            "jmp 54b",
+            "9:";
+            copies = inout(reg) copies => _,
+            from = out(reg) _,
+            to = out(reg) _,
+            count = out(reg) _,
             frame = out(reg) _,
-            slow = label { return false },
-            options(nostack),
+            frames = out(xmm_reg) _,
         );
     }
     true
