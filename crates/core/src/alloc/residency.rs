@@ -66,7 +66,7 @@ impl<C: Cpus> fmt::Debug for Residency<'_, '_, C> {
 #[non_exhaustive]
 pub struct ResidencyCounts {
     /// Pageblocks of which a frame was taken for the first time: by a request, or to report or
-    /// remove them. No memory of the others was ever present.
+    /// remove them. The memory of the others was never handed out.
     pub first_touches: u64,
     /// Pageblocks of which a frame was handed out after their memory had been given back. A count
     /// that rises says that memory is given back which is needed again.
