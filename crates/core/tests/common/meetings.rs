@@ -27,7 +27,9 @@ impl Set {
     }
 }
 
-/// Declares an enumeration of features, each with its name in the table of pairs.
+/// Declares an enumeration of features, each with its name in the table of pairs. Each storm has
+/// features of the groups of orders and of the evacuation policies; `Order` and `Evacuation` are in
+/// scope.
 #[macro_export]
 macro_rules! features {
     ($($feature:ident $name:literal,)*) => {
@@ -37,6 +39,23 @@ macro_rules! features {
         impl Feature {
             pub const ALL: &'static [Feature] = &[$(Feature::$feature,)*];
             pub const NAMES: &'static [&'static str] = &[$($name,)*];
+
+            pub fn of_order(order: Order) -> Feature {
+                match order.get() {
+                    0 => Feature::Order0,
+                    1..=3 => Feature::Orders1To3,
+                    4..=8 => Feature::Orders4To8,
+                    _ => Feature::Orders9And10,
+                }
+            }
+
+            pub fn of_policy(policy: Evacuation) -> Feature {
+                match policy {
+                    Evacuation::Off => Feature::EvacuationOff,
+                    Evacuation::Goal { .. } => Feature::EvacuationGoal,
+                    Evacuation::Adaptive => Feature::EvacuationAdaptive,
+                }
+            }
         }
 
         impl From<Feature> for $crate::common::meetings::Set {

@@ -36,22 +36,3 @@ crate::features! {
     Checked "checked mode",
     Backing "a backing",
 }
-
-impl Feature {
-    pub fn of_order(order: Order) -> Feature {
-        match order.get() {
-            0 => Feature::Order0,
-            1..=3 => Feature::Orders1To3,
-            4..=8 => Feature::Orders4To8,
-            _ => Feature::Orders9And10,
-        }
-    }
-
-    pub fn of_policy(policy: Evacuation) -> Feature {
-        match policy {
-            Evacuation::Off => Feature::EvacuationOff,
-            Evacuation::Goal { .. } => Feature::EvacuationGoal,
-            Evacuation::Adaptive => Feature::EvacuationAdaptive,
-        }
-    }
-}
