@@ -27,6 +27,9 @@ const RECLAIMED_BLOCKS: u32 = 32;
 /// Times that they do, before the workload ends.
 const RETRIES: u32 = 1000;
 
+/// Blocks of a network burst, with their orders.
+type Burst<A> = Vec<(<A as Allocator>::Block, Order)>;
+
 /// One design doing the workload, a seat per thread.
 pub struct Churn<A: Allocator> {
     allocator: A,
@@ -34,7 +37,7 @@ pub struct Churn<A: Allocator> {
     holdings: Arc<Holdings>,
     held: Vec<Mutex<Stocks>>,
     /// Blocks of bursts that each seat is to read and free.
-    unread: Vec<Mutex<Vec<(A::Block, Order)>>>,
+    unread: Vec<Mutex<Burst<A>>>,
     barrier: SpinBarrier,
     ends: Arc<Ends>,
 }

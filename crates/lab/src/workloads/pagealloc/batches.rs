@@ -223,8 +223,8 @@ pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
         }
         for &(order, batch_max) in &orders {
             let held_max = batch_max.min(walk::HELD_MAX);
-            let walker = |b: &Box<dyn Batcher>| b.walker(order, held_max, cpus, settings.seed);
-            let mut walkers: Vec<_> = batchers.iter().map(walker).collect();
+            let walker = |b: &dyn Batcher| b.walker(order, held_max, cpus, settings.seed);
+            let mut walkers: Vec<_> = batchers.iter().map(|b| walker(&**b)).collect();
             let what = format!("{NAME}, order {order}, a random rhythm, {}", counted(cpus, "CPU"));
             let series = settings.interleave(&what, &mut walkers, cpus, schedule)?;
             let of = [("order", order.into()), ("rhythm", 1)];
