@@ -9,7 +9,7 @@ use super::sequences::{Cpus, FenceError};
 use crate::frame::{CpuId, Pfn};
 use crate::front::word::SlotMove;
 use crate::front::{BlockArray, Here, WordOffset};
-use crate::sync::prim::{AtomicUsize, Ordering, spin_hint};
+use crate::sync::prim::{AtomicBool, AtomicUsize, Ordering, spin_hint};
 
 /// The way in which a [`Locked`] depot learns where its caller runs.
 ///
@@ -39,6 +39,8 @@ const UNNAMED: usize = usize::MAX;
 pub struct CpuLock {
     /// The name of the caller that has it.
     holder: AtomicUsize,
+    /// Whether the name may be that of a caller that does not have it.
+    is_in_doubt: AtomicBool,
     /// Whether its CPU is not behind it; see [`leave`](Self::leave).
     is_left: bool,
 }
@@ -47,13 +49,21 @@ impl CpuLock {
     /// A free lock.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
-        CpuLock { holder: AtomicUsize::new(FREE), is_left: false }
+        CpuLock {
+            holder: AtomicUsize::new(FREE),
+            is_in_doubt: AtomicBool::new(false),
+            is_left: false,
+        }
     }
 
     /// Makes a free lock; loom's atomics are not made at compile time.
     #[cfg(loom)]
     pub fn new() -> Self {
-        CpuLock { holder: AtomicUsize::new(FREE), is_left: false }
+        CpuLock {
+            holder: AtomicUsize::new(FREE),
+            is_in_doubt: AtomicBool::new(false),
+            is_left: false,
+        }
     }
 
     /// Leaves the CPU to sequences: the lock is never held, and guards nothing.
@@ -61,10 +71,13 @@ impl CpuLock {
         self.is_left = true;
     }
 
-    /// Whether this caller has the lock. Never so of one without a name.
+    /// Whether this caller is known to have the lock: see [`give_back`](Self::give_back). Never so
+    /// of a caller without a name.
     fn is_held_by(&self, caller: usize) -> bool {
         // Relaxed: a caller finds its own name because it wrote it itself.
-        caller != UNNAMED && self.holder.load(Ordering::Relaxed) == caller
+        caller != UNNAMED
+            && self.holder.load(Ordering::Relaxed) == caller
+            && !self.is_in_doubt.load(Ordering::Relaxed)
     }
 
     /// Takes the lock and drops it, with so many attempts at most. A handler above the holder makes
@@ -74,7 +87,12 @@ impl CpuLock {
         (0..spins).any(|_| {
             // A look first: an exchange that fails takes the line from the holder.
             let is_free = self.holder.load(Ordering::Relaxed) == FREE;
-            let passes = is_free && self.try_lock(|| caller).is_some();
+            let held = if is_free { self.try_lock(|| caller) } else { None };
+            let passes = held.is_some();
+            if passes && caller != UNNAMED {
+                self.is_in_doubt.store(false, Ordering::Relaxed);
+            }
+            drop(held);
             if !passes {
                 spin_hint();
             }
@@ -100,13 +118,21 @@ impl CpuLock {
     }
 
     /// Writes the holder's name again, where an exchange that failed has written this caller's. The
-    /// lock stays held in any case: if the holder has given it back since, the word is another one.
+    /// lock stays held in any case.
+    ///
+    /// Another exchange may have failed meanwhile. It found this caller's name, and writes that
+    /// again; then the lock names a caller that does not have it. So from here on its names are in
+    /// doubt, until a drainer has had it: a request rather naps in vain than fails without cause.
     #[cold]
     fn give_back(&self, caller: usize, holder: usize) {
-        if caller != holder {
-            // Relaxed: the name publishes nothing.
-            let (own, other) = (caller, holder);
-            let _ = self.holder.compare_exchange(own, other, Ordering::Relaxed, Ordering::Relaxed);
+        // Relaxed, all: the name publishes nothing.
+        let (own, other) = (caller, holder);
+        if own != other
+            && let Err(now) =
+                self.holder.compare_exchange(own, other, Ordering::Relaxed, Ordering::Relaxed)
+            && now != FREE
+        {
+            self.is_in_doubt.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -285,6 +311,22 @@ unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+
+    /// Two exchanges fail, the second before the first has written the holder's name again.
+    #[test]
+    fn no_caller_takes_a_lock_for_its_own_that_it_did_not_get() {
+        let lock = CpuLock::new();
+        let held = lock.try_lock(|| 1).unwrap();
+        assert_eq!([2, 3].map(|caller| lock.holder.swap(caller, Ordering::Relaxed)), [1, 2]);
+        lock.give_back(2, 1);
+        lock.give_back(3, 2);
+        assert!([1, 2, 3].iter().all(|&caller| !lock.is_held_by(caller)));
+        drop(held);
+        // A drainer has it, and then names tell again.
+        assert!(lock.passes(3, 1));
+        let _held = lock.try_lock(|| 2).unwrap();
+        assert!(lock.is_held_by(2));
+    }
 
     #[test]
     fn a_lock_names_its_holder() {

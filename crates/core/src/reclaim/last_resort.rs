@@ -40,7 +40,7 @@
 //! handler naps, the caller below cannot go on, so the request would nap in vain. It tells its own
 //! thread by the [note](crate::sync::InFlight) beside the pages in flight, by the
 //! [ticket](crate::front::gate) in the gate, and by the holder in the lock. Without
-//! [names](Environment::caller) it cannot tell, and naps.
+//! [names](Environment::caller) it cannot tell, and naps; so it does where a name is in doubt.
 //!
 //! After four rounds that count the request fails: a machine on which others keep moving pages
 //! without end is out of memory for this request all the same. The other rounds do not count: the
