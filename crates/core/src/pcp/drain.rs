@@ -7,10 +7,10 @@
 //! [disturbs](Cpus::fence_disturbs) nothing.
 //!
 //! What a quiet drain cannot reach is bounded: per CPU, zone, context, order and mobility in use
-//! two magazines of 63 blocks (order 0), 31, 15, and 7 from order 3 up, in pages 126, 124, 120, and
-//! 112 by order 3 to 14336 by order 10; one more for frames of pageblocks that evacuate; and over
-//! all of them by `high`, beyond which a CPU's slow path empties its coldest front, or by the one
-//! front in use where that alone is more.
+//! two magazines of 63 blocks (order 0), 31, and 15 or fewer from order 2 up
+//! ([`Class::rounds`]), in pages 126, 124, 120, 240, and so on to 14336 by order 10; one more for
+//! frames of pageblocks that evacuate; and over all of them by `high`, beyond which a CPU's slow
+//! path empties its coldest front, or by the one front in use where that alone is more.
 
 use core::ops::Range;
 
@@ -101,7 +101,8 @@ pub struct Drained {
     /// Pages in fronts that this drain did not take. After a full drain exact, else an upper bound,
     /// every magazine in a front counted in full; after a handover what the owner has cached since.
     /// At most, per CPU, zone, context and mobility in use, 126 pages by order 0, 124 by order 1,
-    /// 120 by order 2, and 14 blocks by orders from 3 on: 112 by order 3 to 14336 by order 10.
+    /// 120 by order 2, 240 by order 3, twice as many by each order up to 6, 3072 by order 7, 4096
+    /// by order 8, 7168 by order 9 and 14336 by order 10.
     pub unreachable_pages: u64,
     /// Fences that took place. Taking a lock is none.
     pub fences: u64,

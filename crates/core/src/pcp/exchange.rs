@@ -130,7 +130,8 @@ impl<C: Cpus> Caches<'_, C> {
             let share = self.share(here.cpu, tag.zone());
             let (mobility, evacuates) = tag.row();
             let front = Front { evacuates, ..share.front(here, class, mobility) };
-            let word = share.read_front(&front)?;
+            // A CPU that only frees may have to spill what it has.
+            let word = share.read_front(&front).filter(|_| !share.only_frees(&front))?;
             pfn.is_aligned(order)
                 .then(|| Exchange { share: &share, front: &front, word }.push_turned(pfn))?
         };
@@ -270,6 +271,8 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
         // So has a front without magazines, which has no credit.
         let has_room = word.rounds() < rounds_max
             || match word.with_room_loaded(rounds_max) {
+                // It may have to spill what it has, which the slow path does.
+                _ if self.share.only_frees(front) => return false,
                 Some(exchanged) => self.exchange(exchanged),
                 None => return self.push_to_empty(pfn),
             };

@@ -16,11 +16,12 @@
 
 use super::cached::SHELVES;
 use super::free_high::{self, Moved};
-use super::front::Front;
+use super::front::{Front, Step};
 use super::share::Share;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::Class;
 use crate::frame::pageblock::FRONTS;
+use crate::front::word::Word;
 use crate::sync::prim::{AtomicI64, Ordering};
 use crate::zone::CacheLimits;
 
@@ -136,7 +137,7 @@ impl<C: Cpus> Share<'_, '_, C> {
     }
 
     /// Whether the CPU counts as one that only frees blocks of this class.
-    fn only_frees(&self, front: Front) -> bool {
+    pub fn only_frees(&self, front: &Front) -> bool {
         let count = || {
             let accounts = &self.pcp.accounts;
             accounts.free_counts[front.class as usize].load(Ordering::Relaxed)
@@ -144,27 +145,35 @@ impl<C: Cpus> Share<'_, '_, C> {
         free_high::regards(front.class) && free_high::only_frees(count(), self.zone.limits())
     }
 
-    /// Spills a shelf that holds more than its CPU may cache while it only frees. It holds one
-    /// magazine more than the limit at most, but when the rule begins to apply.
-    pub fn spill_if_only_freeing(&self, front: Front) {
-        if !self.only_frees(front) {
-            return;
+    /// Whether a CPU that only frees has filled a magazine and caches more than it may then, in the
+    /// front and its shelf together.
+    pub fn exceeds_free_high(&self, front: &Front, word: Word) -> bool {
+        let class = front.class;
+        if word.rounds() < class.rounds() || front.evacuates || !self.only_frees(front) {
+            return false;
         }
-        let Front { class, mobility, .. } = front;
         let (pcp, limits) = (self.pcp, self.zone.limits());
         let high = pcp.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64;
-        let shelved =
-            u64::from(pcp.shelf(class, mobility).count()) * u64::from(class.magazine_frames());
-        if shelved > self.caches.pcps.free_high().pages(limits.batch, high) {
-            self.spill_at_once(front);
-        }
+        let shelved = pcp.shelf(class, front.mobility).count() * class.rounds();
+        let blocks = u64::from(word.frames(class.rounds()) + shelved);
+        let pages = blocks * u64::from(class.block_frames());
+        pages > self.caches.pcps.free_high().pages(limits.batch, high)
+    }
+
+    /// Spills the front and the shelf of a CPU that only frees. The front begins anew with an empty
+    /// magazine: were a full one kept beside it, its pages would have left the processor's cache by
+    /// the time that another CPU gets them.
+    pub fn spill_freed(&self, front: Front, word: Word) -> Step {
+        let step = self.unload(front, word);
+        self.spill_at_once(front);
+        step
     }
 
     /// A CPU that caches more than `high` spilled a magazine: if it only frees, the whole shelf
     /// follows; else its coldest front, or magazines of its coldest shelf. So what it used before
     /// makes room for what it uses now.
     pub fn spill_more(&self, front: Front) {
-        if self.only_frees(front) {
+        if self.only_frees(&front) {
             self.spill_at_once(front);
         } else if !self.empty_coldest_front(front, Class::COUNT) {
             // One row: this comes with every magazine that is spilled.

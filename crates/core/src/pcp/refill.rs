@@ -13,7 +13,6 @@ use crate::frame::Class;
 use crate::frame::{Mobility, Order, Pfn};
 use crate::front::word::{Fill, Word};
 use crate::front::{MagazineIndex, SLOTS};
-use crate::store::bits::WORD_ORDER_MAX;
 use crate::sync::count;
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prefetch_write;
@@ -195,7 +194,7 @@ impl<C: Cpus> Share<'_, '_, C> {
     /// not hide seven, and one that asks for many soon has a higher `high`.
     fn refill_size(&self, class: Class, reserve: Reserve) -> Option<u32> {
         let block = u64::from(class.block_frames());
-        let magazine = whole_pageblocks(class, class.rounds() + 1);
+        let magazine = class.whole_pageblocks(class.rounds() + 1);
         let full = if class.is_large() {
             let high = self.pcp.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64;
             (high / LARGE_PART / block).clamp(1, u64::from(magazine)) as u32
@@ -274,13 +273,6 @@ impl<'s, 'a, 'm, C: Cpus> Extra<'s, 'a, 'm, C> {
             self.share.release_magazine(self.class, empty);
         }
     }
-}
-
-/// Rounds down to blocks that make up pageblocks, of orders of which two or four do: the rest of a
-/// pageblock would go to the store in words, and come back in words.
-const fn whole_pageblocks(class: Class, blocks: u32) -> u32 {
-    let each = Order::PAGEBLOCK.frames() / class.block_frames();
-    if each > 1 && class.order().get() > WORD_ORDER_MAX { blocks - blocks % each } else { blocks }
 }
 
 /// The reserve of a refill for all but the block of its request: a reserve is for this request

@@ -37,6 +37,9 @@ impl<C: Cpus> Share<'_, '_, C> {
     /// One step towards getting rid of a block through this front; `Got`: it is gone.
     fn free_to_front(&self, front: Front, pfn: Pfn) -> Step {
         let Some(word) = self.read_front(&front) else { return self.at_closed_gate(front) };
+        if self.exceeds_free_high(&front, word) {
+            return self.spill_freed(front, word);
+        }
         match (Exchange { share: self, front: &front, word }.push_turned(pfn)) {
             Some(true) => Step::Got(pfn),
             Some(false) => Step::Again,
@@ -62,15 +65,12 @@ impl<C: Cpus> Share<'_, '_, C> {
         };
         let exchange = Exchange { share: self, front: &front, word };
         let install = |new| self.replace(&front, word, new);
-        let keep = |full| {
-            self.shelve(front, full);
-            self.spill_if_only_freeing(front);
-        };
+        let keep = |full| self.shelve(front, full);
         if exchange.load_empty(empty, pfn, install, keep) { Step::Got(pfn) } else { Step::Again }
     }
 
     /// No empty magazine is to be had: spill the loaded one and go on with it.
-    fn unload(&self, front: Front, word: Word) -> Step {
+    pub fn unload(&self, front: Front, word: Word) -> Step {
         let Some(loaded) = word.loaded() else { return Step::Store };
         let moving = self.caches.begin(self.pcp, u64::from(front.class.magazine_frames()));
         // Both leave: a front has a loaded magazine or none at all.
