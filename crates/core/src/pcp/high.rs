@@ -16,7 +16,7 @@
 
 use super::cached::SHELVES;
 use super::free_high::{self, Moved};
-use super::front::{Front, Step};
+use super::front::Front;
 use super::share::Share;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::Class;
@@ -160,15 +160,6 @@ impl<C: Cpus> Share<'_, '_, C> {
         pages > self.caches.pcps.free_high().pages(limits.batch, high)
     }
 
-    /// Spills the front and the shelf of a CPU that only frees. The front begins anew with an empty
-    /// magazine: were a full one kept beside it, its pages would have left the processor's cache by
-    /// the time that another CPU gets them.
-    pub fn spill_freed(&self, front: Front, word: Word) -> Step {
-        let step = self.unload(front, word);
-        self.spill_at_once(front);
-        step
-    }
-
     /// A CPU that caches more than `high` spilled a magazine: if it only frees, the whole shelf
     /// follows; else its coldest front, or magazines of its coldest shelf. So what it used before
     /// makes room for what it uses now.
@@ -216,7 +207,7 @@ impl<C: Cpus> Share<'_, '_, C> {
 
     /// Spills a whole shelf, up to `batch << 5` pages (`nr_pcp_free`). If only its top were
     /// spilled, the pages at its bottom, which were freed first, would never be used again.
-    fn spill_at_once(&self, front: Front) {
+    pub fn spill_at_once(&self, front: Front) {
         let Front { class, mobility, .. } = front;
         let pages_max = self.zone.limits().batch << BATCH_SCALE;
         let magazines_max = pages_max / u64::from(class.magazine_frames());

@@ -38,7 +38,11 @@ impl<C: Cpus> Share<'_, '_, C> {
     fn free_to_front(&self, front: Front, pfn: Pfn) -> Step {
         let Some(word) = self.read_front(&front) else { return self.at_closed_gate(front) };
         if self.exceeds_free_high(&front, word) {
-            return self.spill_freed(front, word);
+            // The front begins anew with an empty magazine: were a full one kept beside it, its
+            // pages would have left the processor's cache by the time that another CPU gets them.
+            let step = self.unload(front, word);
+            self.spill_at_once(front);
+            return step;
         }
         match (Exchange { share: self, front: &front, word }.push_turned(pfn)) {
             Some(true) => Step::Got(pfn),
