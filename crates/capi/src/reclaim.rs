@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use pagedepot_linux::reclaim::{Ceiling, PinnedRange, Pressure};
-use pagedepot_linux::{Drained, Mode, Scope};
+use pagedepot_linux::{DrainResult, Mode, Scope};
 
 use crate::error::{set_errno, status, tell, tell_text};
 use crate::handle::{depot, pagedepot_t};
@@ -44,8 +44,8 @@ pub struct pagedepot_drained_t {
     pub pending_pages: u64,
 }
 
-impl From<Drained> for pagedepot_drained_t {
-    fn from(drained: Drained) -> Self {
+impl From<DrainResult> for pagedepot_drained_t {
+    fn from(drained: DrainResult) -> Self {
         pagedepot_drained_t {
             taken_pages: drained.taken_pages,
             left_pages: drained.left_pages,

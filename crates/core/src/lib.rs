@@ -109,17 +109,17 @@ pub use alloc::{
     Residency, ResidencyCounts, Shortage, ZoneSettings, ZoneShortage, ZoneStats,
 };
 pub use contiguity::{
-    CompactEnd, CompactError, Compacted, Compaction, Compactor, Move, Mover, Occupant,
+    CompactEnd, CompactError, CompactResult, Compaction, Compactor, Move, Mover, Occupant,
 };
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};
 pub use hotplug::{Obstacle, RemoveError};
 pub use pcp::free_high::FreeHigh;
-pub use pcp::{Drained, HandoverCounts, Mode, Scope};
+pub use pcp::{DrainResult, HandoverCounts, Mode, Scope};
 pub use reclaim::{Pressure, Reclaim, TooManyCallbacks};
 pub use reporting::{ReportEnd, ReportError, ReportPass, Reporting};
 pub use store::backing::{Backing, BackingRanges, BackingRequest, Block, RangeRequest};
 pub use store::device::{DeviceRegistered, ReportCounts, ReportingDevice};
-pub use store::{Doubled, Misuse};
+pub use store::{DoubleFree, Misuse};
 pub use zone::compactions::Compactions;
 pub use zone::counts::Counts;
 pub use zone::{CacheLimits, Evacuation, HighPolicy, Watermarks, ZoneName};

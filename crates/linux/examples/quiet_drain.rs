@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagedepot_linux::{Depot, Drained, Mode, Order, Scope};
+use pagedepot_linux::{Depot, DrainResult, Mode, Order, Scope};
 
 const DRAINS_DEFAULT: u32 = 2000;
 const BURST: usize = 512;
@@ -43,11 +43,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Works until `drains` drains are done, or as long without any.
-fn run(depot: &Depot, drains: u32, mode: Option<Mode>) -> (Paces, Drained) {
+fn run(depot: &Depot, drains: u32, mode: Option<Mode>) -> (Paces, DrainResult) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let owner = scope.spawn(|| work(depot, &done));
-        let mut sum = Drained::default();
+        let mut sum = DrainResult::default();
         for _ in 0..drains {
             thread::sleep(Duration::from_millis(1));
             if let Some(mode) = mode {

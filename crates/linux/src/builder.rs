@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 pub use pagedepot::{
-    Backing, BackingRanges, CacheLimits, ConfigError, Doubled, Evacuation, FreeHigh, HighPolicy,
+    Backing, BackingRanges, CacheLimits, ConfigError, DoubleFree, Evacuation, FreeHigh, HighPolicy,
     Misuse, Watermarks, ZoneConfig,
 };
 use pagedepot::{Config, CpuId, FrameRange, LinearMap, NodeId, PageSize, Pfn};

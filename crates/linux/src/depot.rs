@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 use pagedepot::{
-    Census, CpuId, CpuStats, Drained, Fault, MetadataUse, Mode, PageSize, PageblockStats, Pfn,
+    Census, CpuId, CpuStats, DrainResult, Fault, MetadataUse, Mode, PageSize, PageblockStats, Pfn,
     Pressure, ResidencyCounts, Scope, Shortage, ZoneId, ZoneStats,
 };
 
@@ -254,7 +254,7 @@ impl Depot {
     /// assert!(drained.taken_pages > 0 && drained.unreachable_pages == 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn drain(&self, scope: Scope, mode: Mode) -> Drained {
+    pub fn drain(&self, scope: Scope, mode: Mode) -> DrainResult {
         self.handle.frames().drain(scope, mode)
     }
 
@@ -292,8 +292,8 @@ impl Depot {
         &self,
         scope: Scope,
         mode: Mode,
-        tell: impl FnMut(CpuId, Drained),
-    ) -> Drained {
+        tell: impl FnMut(CpuId, DrainResult),
+    ) -> DrainResult {
         self.handle.frames().drain_each(scope, mode, tell)
     }
 

@@ -204,7 +204,7 @@ pub use pagedepot_rseq::RseqMissing;
 pub type Handover<'d> = pagedepot::Handover<'d, 'static, cpus::LinuxCpus<'static>>;
 
 pub use pagedepot::{
-    AllocError, CpuId, Drained, Flags, HandoverCounts, Mobility, Mode, NodeId, Order, PageSize,
+    AllocError, CpuId, DrainResult, Flags, HandoverCounts, Mobility, Mode, NodeId, Order, PageSize,
     Scope, ZoneId,
 };
 

@@ -18,7 +18,7 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
 use std::slice;
 
-use pagedepot::{AllocError, CompactError, Compacted, Compaction, Flags, Order, Pfn};
+use pagedepot::{AllocError, CompactError, CompactResult, Compaction, Flags, Order, Pfn};
 
 use crate::depot::Depot;
 use crate::movable_place::{Extent, Place};
@@ -53,16 +53,19 @@ impl Depot {
     ///
     /// # Errors
     /// [`CompactError`](crate::reclaim::CompactError), of a target that no zone could reach.
-    pub fn compact(&self, rules: Compaction) -> Result<Compacted, CompactError> {
+    pub fn compact(&self, rules: Compaction) -> Result<CompactResult, CompactError> {
         compact(self.shared(), rules)
     }
 }
 
 /// Implements [`Depot::compact`].
-pub(crate) fn compact(depot: &DepotState, rules: Compaction) -> Result<Compacted, CompactError> {
+pub(crate) fn compact(
+    depot: &DepotState,
+    rules: Compaction,
+) -> Result<CompactResult, CompactError> {
     depot.check_parent().map_err(|_| CompactError::Forked)?;
     let _bringing = depot.bringing();
-    let (mut sum, mut error) = (None::<Compacted>, None);
+    let (mut sum, mut error) = (None::<CompactResult>, None);
     for zone in depot.frames().zone_ids() {
         match depot.frames().compact(zone, rules, depot.movables()) {
             Ok(done) => {

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use pagedepot::{AllocError, Compacted, Move, Mover, Occupant, Order, PageSize, Pfn};
+use pagedepot::{AllocError, CompactResult, Move, Mover, Occupant, Order, PageSize, Pfn};
 
 use crate::bits::Bits;
 use crate::movable_place::{Extent, PlaceState};
@@ -143,7 +143,7 @@ impl Mover for Movables {
         }
     }
 
-    fn progress(&self, so_far: &Compacted) -> ControlFlow<()> {
+    fn progress(&self, so_far: &CompactResult) -> ControlFlow<()> {
         self.other.get().map_or(ControlFlow::Continue(()), |other| other.progress(so_far))
     }
 }

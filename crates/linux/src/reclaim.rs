@@ -22,6 +22,6 @@ pub use crate::reporting::Reporting;
 pub use crate::trim::{TrimError, TrimResult};
 pub use crate::withheld::CeilingError;
 pub use pagedepot::{
-    CompactEnd, CompactError, Compacted, Compaction, Move, Mover, MoverRegistered, Occupant,
+    CompactEnd, CompactError, CompactResult, Compaction, Move, Mover, MoverRegistered, Occupant,
     Pressure, Reclaim, ReportCounts, ReportEnd, ReportPass, TooManyCallbacks,
 };

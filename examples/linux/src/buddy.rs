@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 
-use pagedepot::{Backing, BackingRequest, Block, Doubled, Pfn, ZoneId};
+use pagedepot::{Backing, BackingRequest, Block, DoubleFree, Pfn, ZoneId};
 
 use crate::calls;
 
@@ -26,12 +26,12 @@ unsafe impl Backing for Buddy {
         got as usize
     }
 
-    fn put(&self, _: ZoneId, blocks: &[Block]) -> Doubled {
+    fn put(&self, _: ZoneId, blocks: &[Block]) -> DoubleFree {
         let mut first = 0;
         let (list, count) = (blocks.as_ptr(), blocks.len() as u32);
         // SAFETY: so many blocks are there to be read.
         let frames = unsafe { calls::depot_c_put(self.0, list, count, &mut first) };
-        Doubled { first: (frames > 0).then_some(Pfn::new(first)), frames }
+        DoubleFree { first: (frames > 0).then_some(Pfn::new(first)), frames }
     }
 
     fn free_pages(&self, _: ZoneId) -> u64 {

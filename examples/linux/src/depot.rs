@@ -6,7 +6,7 @@ use core::mem::MaybeUninit;
 use pagedepot::cpus::implement::{GATES_AT, POP_STEP, PUSH_STEP};
 use pagedepot::cpus::{Context, Pinned};
 use pagedepot::{
-    Allocator, CacheLimits, Config, CpuId, Drained, Flags, FrameRange, FreeHigh, FrontHandle,
+    Allocator, CacheLimits, Config, CpuId, DrainResult, Flags, FrameRange, FreeHigh, FrontHandle,
     HighPolicy, Misuse, Mobility, Mode, NodeId, Order, Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
 };
 
@@ -272,8 +272,8 @@ pub struct Done {
     pending_cpus: u64,
 }
 
-impl From<Drained> for Done {
-    fn from(drained: Drained) -> Self {
+impl From<DrainResult> for Done {
+    fn from(drained: DrainResult) -> Self {
         Done {
             taken_pages: drained.taken_pages,
             left_pages: drained.left_pages + drained.in_flight_pages,

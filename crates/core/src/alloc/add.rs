@@ -61,7 +61,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// [`Config::track_owner`](crate::Config::track_owner) 512 KiB. A section's metadata serves all
     /// ranges in it, and is kept when memory is removed. Never more later than now.
     pub fn section_bytes(&self, range: FrameRange) -> usize {
-        Adding::to(self).bytes(range)
+        MemoryAdder::to(self).bytes(range)
     }
 
     /// Adds free frames to a zone, at any time and beside all other calls. They count as movable.
@@ -94,7 +94,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         range: FrameRange,
         memory: &'m mut [MaybeUninit<u8>],
     ) -> Result<(), AddError<'m>> {
-        Adding::to(self).add(zone, range, memory, Given::Free)
+        MemoryAdder::to(self).add(zone, range, memory, FrameOrigin::Free)
     }
 
     /// Adds memory like [`add_memory`](Self::add_memory), but with every frame allocated: the
@@ -112,21 +112,21 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         range: FrameRange,
         memory: &'m mut [MaybeUninit<u8>],
     ) -> Result<(), AddError<'m>> {
-        Adding::to(self).add(zone, range, memory, Given::Held)
+        MemoryAdder::to(self).add(zone, range, memory, FrameOrigin::Held)
     }
 }
 
 /// The caller that adds memory, at work.
-pub(super) struct Adding<'a, 'm, C> {
+pub(super) struct MemoryAdder<'a, 'm, C> {
     caches: &'a Caches<'m, C>,
     checks: Checks,
     /// Bytes of one section; 0: nothing needs sections.
     section_bytes: usize,
 }
 
-impl<'a, 'm, C: Cpus> Adding<'a, 'm, C> {
+impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
     pub(super) fn to(allocator: &'a Allocator<'m, C>) -> Self {
-        Adding {
+        MemoryAdder {
             caches: &allocator.caches,
             checks: allocator.options.checks,
             section_bytes: allocator.layout.section_bytes,
@@ -150,7 +150,7 @@ impl<'a, 'm, C: Cpus> Adding<'a, 'm, C> {
         zone: ZoneId,
         range: FrameRange,
         memory: &'m mut [MaybeUninit<u8>],
-        given: Given,
+        given: FrameOrigin,
     ) -> Result<(), AddError<'m>> {
         let base = match self.claim(zone, range, memory) {
             Ok(base) => base,
@@ -230,7 +230,7 @@ impl<'a, 'm, C: Cpus> Adding<'a, 'm, C> {
 
     /// Tags the pageblocks of a range, sets its bits and counts it. Whole sections that were made
     /// free are only counted; frames that the caller holds are tagged and counted as allocated.
-    pub fn open(&self, zone: ZoneId, range: FrameRange, given: Given) {
+    pub fn open(&self, zone: ZoneId, range: FrameRange, given: FrameOrigin) {
         if range.frames == 0 {
             return;
         }
@@ -242,7 +242,7 @@ impl<'a, 'm, C: Cpus> Adding<'a, 'm, C> {
         let _moving = (!is_mutant(Mutant::AddsUnannounced))
             .then(|| zone_state.in_flight.begin(1, caches.caller()));
         zone_state.add_managed(pages);
-        if given == Given::Held {
+        if given == FrameOrigin::Held {
             FrameBytes { caches, checks: self.checks }.note_range(range.start, range.frames);
             caches.direct(None, zone).count_allocs(0, pages);
         }
@@ -250,7 +250,7 @@ impl<'a, 'm, C: Cpus> Adding<'a, 'm, C> {
             caches.store.tags().set(PageblockIndex(pageblock), new_tag(zone))
         });
         zone_state.cover(sections.start as u32, sections.end as u32);
-        if given == Given::Held {
+        if given == FrameOrigin::Held {
             return;
         }
         for number in sections {
@@ -262,7 +262,7 @@ impl<'a, 'm, C: Cpus> Adding<'a, 'm, C> {
                 (number as u64 * u64::from(SECTION_FRAMES)).max(u64::from(range.start.get()));
             let end = ((number as u64 + 1) * u64::from(SECTION_FRAMES)).min(range.end());
             let (at, frames) = ((first % u64::from(SECTION_FRAMES)) as u32, (end - first) as u32);
-            if given == Given::Free || !section.is_free(at) {
+            if given == FrameOrigin::Free || !section.is_free(at) {
                 section.put_new(at, frames);
             }
         }
@@ -278,7 +278,7 @@ impl<'a, 'm, C: Cpus> Adding<'a, 'm, C> {
 
 /// The state in which frames come to the allocator.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Given {
+pub(super) enum FrameOrigin {
     /// Free, with the allocator; sections that they fill were made so.
     AtFirst,
     /// Free, later.
@@ -346,7 +346,7 @@ mod tests {
         let base =
             layout::aligned(ours, 4 * allocator.layout.section_bytes, layout::ALIGN).unwrap();
         // SAFETY: so many bytes there, for good.
-        unsafe { Adding::to(&allocator).install_sections(sections(1..5), base) };
+        unsafe { MemoryAdder::to(&allocator).install_sections(sections(1..5), base) };
         assert_eq!(allocator.caches.store.section(3).map(std::ptr::from_ref), installed);
         assert_eq!(allocator.validate().unwrap().free_pages, u64::from(SECTION_FRAMES));
         for range in [sections(1..3), sections(4..5)] {

@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-use super::add::{Adding, Given, write_section};
+use super::add::{FrameOrigin, MemoryAdder, write_section};
 use super::allocator::Allocator;
 use super::config::Checks;
 use super::config::{Config, ConfigError};
@@ -21,7 +21,9 @@ use crate::front::Magazine;
 use crate::front::gate::{GATE_DISABLED, Gate};
 use crate::front::word::Word;
 use crate::front::{BlockArray, GATES_AT, REFUSALS_AT};
-use crate::pcp::{Caches, Carved, CpuShared, LEVELS, Magazines, NO_ZONE, Pcp, Pcps, PcpsState};
+use crate::pcp::{
+    Caches, CarvedFrames, CpuShared, LEVELS, Magazines, NO_ZONE, Pcp, Pcps, PcpsState,
+};
 use crate::store::Misuse;
 use crate::store::Store;
 use crate::store::backing::Backing;
@@ -113,7 +115,11 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         unsafe { build.sections(&allocator.caches.store) };
         for (at, zone) in config.zones.iter().enumerate() {
             for range in zone.ranges {
-                Adding::to(&allocator).open(ZoneId::new(at as u32), *range, Given::AtFirst);
+                MemoryAdder::to(&allocator).open(
+                    ZoneId::new(at as u32),
+                    *range,
+                    FrameOrigin::AtFirst,
+                );
             }
         }
         Ok(allocator)
@@ -282,7 +288,7 @@ impl Build<'_, '_> {
 
     /// # Safety
     /// As for `globals`.
-    unsafe fn carved<'m>(&self) -> Carved<'m> {
+    unsafe fn carved<'m>(&self) -> CarvedFrames<'m> {
         let place = self.at::<AtomicU64>(self.layout.carved);
         let words = self.layout.carved_words;
         // SAFETY: the layout has room for so many; all are written before a reference is made.
@@ -292,8 +298,9 @@ impl Build<'_, '_> {
         };
         let base = self.at::<u8>(self.layout.cpus).addr();
         let page_size = self.config.page_size;
-        let reach = self.config.linear_map.and_then(|map| Carved::reach(map, page_size, base));
-        Carved::new(reach.unwrap_or(0..0), bits)
+        let reach =
+            self.config.linear_map.and_then(|map| CarvedFrames::reach(map, page_size, base));
+        CarvedFrames::new(reach.unwrap_or(0..0), bits)
     }
 
     /// # Safety

@@ -17,11 +17,12 @@ impl CachedBlocks<'_, '_> {
         &self,
         cpu: CpuId,
         zone: ZoneId,
-        mut visit: impl FnMut(Visited) -> ControlFlow<B>,
+        mut visit: impl FnMut(MagazineVisit) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         let blocks = self.0.blocks();
-        let mut charged =
-            |class, magazine, rounds| visit(Visited { class, magazine, rounds, is_charged: true });
+        let mut charged = |class, magazine, rounds| {
+            visit(MagazineVisit { class, magazine, rounds, is_charged: true })
+        };
         for (front, _, word) in self.0.used_fronts(cpu, zone) {
             if let Some(loaded) = word.loaded() {
                 charged(front.class, loaded, word.rounds())?;
@@ -40,7 +41,7 @@ impl CachedBlocks<'_, '_> {
         }
         self.0.handed(cpu, zone).try_for_each(|part| {
             let (magazine, class, rounds) = part.unpack();
-            visit(Visited { class, magazine, rounds, is_charged: false })
+            visit(MagazineVisit { class, magazine, rounds, is_charged: false })
         })
     }
 
@@ -53,7 +54,7 @@ impl CachedBlocks<'_, '_> {
 }
 
 /// A magazine that may hold frames.
-pub(crate) struct Visited {
+pub(crate) struct MagazineVisit {
     pub class: Class,
     pub magazine: MagazineIndex,
     pub rounds: u32,

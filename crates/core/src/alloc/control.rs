@@ -5,7 +5,7 @@ use super::drain::Drains;
 use super::handover::Handover;
 use crate::cpus::Cpus;
 use crate::frame::CpuId;
-use crate::pcp::{Drained, Mode, Scope};
+use crate::pcp::{DrainResult, Mode, Scope};
 use crate::reclaim::{Reclaim, TooManyCallbacks};
 
 impl<'m, C: Cpus> Allocator<'m, C> {
@@ -16,7 +16,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// magazines in its fronts, so only from where the environment can fence. Handover: as quiet,
     /// and asks each CPU that is not quiescent; [`drain_handover`](Self::drain_handover) also tells
     /// when they have handed over.
-    pub fn drain(&self, scope: Scope, mode: Mode) -> Drained {
+    pub fn drain(&self, scope: Scope, mode: Mode) -> DrainResult {
         Drains(&self.caches).drain(scope, mode)
     }
 
@@ -70,8 +70,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         &self,
         scope: Scope,
         mode: Mode,
-        tell: impl FnMut(CpuId, Drained),
-    ) -> Drained {
+        tell: impl FnMut(CpuId, DrainResult),
+    ) -> DrainResult {
         Drains(&self.caches).drain_each(scope, mode, tell)
     }
 

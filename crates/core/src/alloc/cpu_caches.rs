@@ -12,7 +12,7 @@ use super::drain::Drains;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::CpuId;
 use crate::front::gate;
-use crate::pcp::{Caches, Drained, HandoverCounts, Scope};
+use crate::pcp::{Caches, DrainResult, HandoverCounts, Scope};
 use crate::sync::prim::Ordering;
 
 impl<'m, C: Cpus> Allocator<'m, C> {
@@ -32,7 +32,7 @@ impl<'m, C: Cpus> CpuCaches<'_, 'm, C> {
     /// store, and nothing is cached once this returns with no busy CPU and nothing in flight
     /// (Linux: `zone_pcp_disable`). Isolated CPUs are fenced too: the promise that no page is
     /// hidden has no exceptions.
-    pub fn disable(&self) -> Drained {
+    pub fn disable(&self) -> DrainResult {
         self.disable_each(0..self.0.pcps.cpus())
     }
 
@@ -45,7 +45,7 @@ impl<'m, C: Cpus> CpuCaches<'_, 'm, C> {
 
     /// Takes the caches of a CPU that went away; it has none until [`restore`](Self::restore). The
     /// CPU is fenced, unless the environment says that it is quiescent.
-    pub fn retire(&self, cpu: CpuId) -> Drained {
+    pub fn retire(&self, cpu: CpuId) -> DrainResult {
         self.disable_each(Scope::cpu(cpu).cpus(self.0.pcps.cpus()))
     }
 
@@ -130,7 +130,7 @@ impl<'m, C: Cpus> CpuCaches<'_, 'm, C> {
         self.0.pcps.add_magazines(memory).ok_or(ConfigError::OutOfReach)
     }
 
-    fn disable_each(&self, cpus: Range<u32>) -> Drained {
+    fn disable_each(&self, cpus: Range<u32>) -> DrainResult {
         let zones = 0..self.0.zones.all().len() as u32;
         Drains(self.0).on_each(cpus, |cpu| self.0.disable_cpu(cpu, zones.clone()))
     }

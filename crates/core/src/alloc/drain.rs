@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use crate::cpus::{Cpus, Environment};
 use crate::frame::CpuId;
-use crate::pcp::{Caches, Drained, Mode, Scope};
+use crate::pcp::{Caches, DrainResult, Mode, Scope};
 
 /// Takes pages out of the caches. In a forked child there is nothing to take.
 pub(crate) struct Drains<'a, 'm, C>(pub &'a Caches<'m, C>);
@@ -15,7 +15,7 @@ impl<C: Cpus> Drains<'_, '_, C> {
     }
 
     /// Drains the caches in `scope`.
-    pub fn drain(&self, scope: Scope, mode: Mode) -> Drained {
+    pub fn drain(&self, scope: Scope, mode: Mode) -> DrainResult {
         self.drain_each(scope, mode, |_, _| {})
     }
 
@@ -24,8 +24,8 @@ impl<C: Cpus> Drains<'_, '_, C> {
         &self,
         scope: Scope,
         mode: Mode,
-        mut tell: impl FnMut(CpuId, Drained),
-    ) -> Drained {
+        mut tell: impl FnMut(CpuId, DrainResult),
+    ) -> DrainResult {
         if mode == Mode::Handover {
             return self.handover_each(scope, None, tell).drained();
         }
@@ -38,8 +38,12 @@ impl<C: Cpus> Drains<'_, '_, C> {
     }
 
     /// Sums what `drain` does to each CPU.
-    pub fn on_each(&self, cpus: Range<u32>, mut drain: impl FnMut(CpuId) -> Drained) -> Drained {
-        let mut sum = Drained::default();
+    pub fn on_each(
+        &self,
+        cpus: Range<u32>,
+        mut drain: impl FnMut(CpuId) -> DrainResult,
+    ) -> DrainResult {
+        let mut sum = DrainResult::default();
         if self.is_usable() {
             cpus.map(CpuId::new).for_each(|cpu| sum += drain(cpu));
             self.0.store.end_call(|| ());

@@ -2,7 +2,7 @@
 
 use crate::frame::{Class, Mobility, Order, ZoneId};
 use crate::front::WordOffset;
-use crate::store::Manner;
+use crate::store::SearchManner;
 
 /// Options of a request (Linux: GFP flags). The default: movable, any zone, may reclaim, not
 /// zeroed.
@@ -136,8 +136,8 @@ impl Flags {
         (self.0 >> BACKING_SHIFT) as u16
     }
 
-    pub(crate) const fn manner(self) -> Manner {
-        Manner { bits: self.bits_for_backing(), may_mix: self.0 & UNMIXED == 0 }
+    pub(crate) const fn manner(self) -> SearchManner {
+        SearchManner { bits: self.bits_for_backing(), may_mix: self.0 & UNMIXED == 0 }
     }
 
     pub(crate) const fn is_this_node(self) -> bool {

@@ -1,9 +1,9 @@
 //! The state of an allocator that changes, and belongs to no zone and no CPU.
 
 use super::relief::ReliefSlot;
-use crate::pcp::{Carved, PcpsState};
+use crate::pcp::{CarvedFrames, PcpsState};
 use crate::reclaim::LastResort;
-use crate::store::Noted;
+use crate::store::MisuseNote;
 use crate::store::device::Reports;
 use crate::store::tags::Evacuations;
 use crate::sync::prim::AtomicU64;
@@ -16,19 +16,19 @@ pub(crate) struct Globals<'m, C> {
     pub last_resort: LastResort<'m>,
     /// Claims of the store that were rolled back.
     pub failed_claims: AtomicU64,
-    pub noted: Noted,
+    pub noted: MisuseNote,
     pub relief: ReliefSlot<'m, C>,
     pub evacuations: Evacuations,
     pub reports: Reports<'m>,
 }
 
 impl<'m, C> Globals<'m, C> {
-    pub fn new(carved: Carved<'m>) -> Self {
+    pub fn new(carved: CarvedFrames<'m>) -> Self {
         Globals {
             pcps: PcpsState::new(carved),
             last_resort: LastResort::new(),
             failed_claims: AtomicU64::new(0),
-            noted: Noted::new(),
+            noted: MisuseNote::new(),
             relief: ReliefSlot::new(),
             evacuations: Evacuations::new(),
             reports: Reports::new(),

@@ -5,7 +5,7 @@ use core::fmt;
 use super::drain::Drains;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::CpuId;
-use crate::pcp::{Ask, Caches, Drained, Scope};
+use crate::pcp::{Ask, Caches, DrainResult, Scope};
 
 /// Longest sleep between two looks, in milliseconds: a CPU that becomes quiescent wakes no sleeper.
 const LOOK_MS_MAX: u32 = 32;
@@ -27,7 +27,7 @@ pub struct Handover<'a, 'm, C> {
     began_ms: u64,
     /// Looks so far: milliseconds, where there is no clock.
     looks: u32,
-    drained: Drained,
+    drained: DrainResult,
 }
 
 impl<'a, 'm, C: Cpus> Drains<'a, 'm, C> {
@@ -42,7 +42,7 @@ impl<'a, 'm, C: Cpus> Drains<'a, 'm, C> {
         &self,
         scope: Scope,
         fence_after_ms: Option<u32>,
-        mut tell: impl FnMut(CpuId, Drained),
+        mut tell: impl FnMut(CpuId, DrainResult),
     ) -> Handover<'a, 'm, C> {
         let caches = self.0;
         let number = caches.pcps.ask_numbers().next();
@@ -62,7 +62,7 @@ impl<'a, 'm, C: Cpus> Drains<'a, 'm, C> {
 impl<C: Cpus> Handover<'_, '_, C> {
     /// The pages so far, and those on their way: `taken_pages` and `fences` are sums, the others
     /// are as of the last look.
-    pub fn drained(&self) -> Drained {
+    pub fn drained(&self) -> DrainResult {
         self.drained
     }
 
@@ -88,10 +88,10 @@ impl<C: Cpus> Handover<'_, '_, C> {
         }
         self.looks = self.looks.saturating_add(1);
         let ask = Ask { number: self.number, fences: self.remaining_ms() == Some(0) };
-        let mut sum = Drained {
+        let mut sum = DrainResult {
             taken_pages: self.drained.taken_pages,
             fences: self.drained.fences,
-            ..Drained::default()
+            ..DrainResult::default()
         };
         let zones = self.scope.zones(caches.zones.all().len() as u32);
         for cpu in self.scope.cpus(caches.pcps.cpus()).map(CpuId::new) {

@@ -15,7 +15,7 @@ use crate::frame::pageblock::{SECTION_FRAMES, SECTION_PAGEBLOCKS};
 use crate::frame::{Mobility, NodeId};
 use crate::front::Magazine;
 use crate::front::{CPUS_FOLLOWED_MAX, GATES_ALL, GATES_AT, MagazineIndex};
-use crate::pcp::{Carved, CpuShared, Pcp, Places};
+use crate::pcp::{CarvedFrames, CpuShared, Pcp, Places};
 use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
 use crate::sync::prim::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
@@ -40,7 +40,7 @@ pub struct Layout {
     pub zonelists: usize,
     pub tables: usize,
     pub tags: usize,
-    /// Offset of the bits of [`Carved`].
+    /// Offset of the bits of [`CarvedFrames`].
     pub carved: usize,
     pub carved_words: usize,
     pub summary: usize,
@@ -81,7 +81,7 @@ impl Layout {
         let section_bytes = section_bytes(config, is_backed);
         let magazines_count = magazines_wanted(config)?;
         let zonelist_nodes_count = config.zonelist_nodes().count();
-        let carved_words = Carved::words(config.page_size, frames_end(config));
+        let carved_words = CarvedFrames::words(config.page_size, frames_end(config));
 
         let mut end = 0usize;
         let mut part = |bytes: usize| -> Option<usize> {

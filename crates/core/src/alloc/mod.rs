@@ -30,7 +30,7 @@
 //! | `control` | drains and callbacks, for callers |
 //! | `cpu_caches` | [`CpuCaches`]: caches that are taken away and given back, that decay, that hand over |
 //! | `settings` | [`ZoneSettings`]: a zone's watermarks, limits and policies, changed while it is used |
-//! | `add` | `Adding`: memory, at first and later |
+//! | `add` | `MemoryAdder`: memory, at first and later |
 //! | `pageblocks` | what pageblocks are like |
 //! | `residency` | [`Residency`]: which free memory is present |
 //! | `stats` | counters and reports |

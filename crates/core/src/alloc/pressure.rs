@@ -9,7 +9,7 @@ use super::walk::Walk;
 use crate::cpus::{Cpus, Environment, Event};
 use crate::frame::{Pfn, ZoneId};
 use crate::pcp::{Mode, Scope};
-use crate::reclaim::{LastResort, Left, Movement, Nothing, Search};
+use crate::reclaim::{DrainRest, LastResort, Movement, NothingFound, Search};
 use crate::sync::prim::spin_hint;
 use crate::sync::{InFlight, count};
 
@@ -74,7 +74,7 @@ impl<'a, 'm, C: Cpus> UnderPressure<'a, 'm, C> {
         }
         self.search(request).map_err(|nothing| Refusal {
             error: AllocError::Exhausted,
-            is_proven: nothing == Nothing::Proven,
+            is_proven: nothing == NothingFound::Proven,
         })
     }
 
@@ -83,7 +83,7 @@ impl<'a, 'm, C: Cpus> UnderPressure<'a, 'm, C> {
     }
 
     /// The rounds of the last resort.
-    fn search(&self, request: Request) -> Result<Pfn, Nothing> {
+    fn search(&self, request: Request) -> Result<Pfn, NothingFound> {
         let search = OneRequest { walk: &self.walk(), request };
         self.last_resort.find(self.hooks.caches.cpus.environment(), &search)
     }
@@ -127,8 +127,8 @@ impl<C: Cpus> Search for OneRequest<'_, '_, '_, C> {
         handover.drained().taken_pages
     }
 
-    fn drain_fronts(&self, zone: ZoneId) -> Left {
-        let mut left = Left::default();
+    fn drain_fronts(&self, zone: ZoneId) -> DrainRest {
+        let mut left = DrainRest::default();
         let caches = self.walk.caches;
         Drains(caches).drain_each(Scope::zone(zone), Mode::Full, |cpu, drained| {
             left.is_busy |= drained.busy_cpus > 0;

@@ -13,7 +13,7 @@ use super::request::{Request, Want};
 use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::SECTION_FRAMES;
 use crate::frame::{Class, Order, Pfn, ZoneId};
-use crate::store::{Doubled, Store};
+use crate::store::{DoubleFree, Store};
 use crate::zone::Reserve;
 
 /// Ranges, past the caches.
@@ -113,7 +113,7 @@ impl<'a, 'm, C: Cpus> Ranges<'a, 'm, C> {
         &self,
         zone: ZoneId,
         frames: u32,
-        put: impl FnOnce(&Store<'m>) -> Doubled,
+        put: impl FnOnce(&Store<'m>) -> DoubleFree,
     ) -> Result<(), FreeError> {
         let caches = self.blocks.caches;
         let direct = caches.direct(caches.here(), zone);

@@ -8,7 +8,7 @@ use crate::cpus::Cpus;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, Tag};
 use crate::frame::{Class, NodeId, Order, Pfn, ZoneId};
 use crate::front::{Here, WordOffset};
-use crate::pcp::{Caches, Mode, NO_ZONE, Scope, Terms};
+use crate::pcp::{Caches, Mode, NO_ZONE, RefillTerms, Scope};
 use crate::zone::Reserve;
 
 /// A walk over the zones that a request may use.
@@ -60,7 +60,7 @@ impl<C: Cpus> Walk<'_, '_, C> {
     pub fn alloc(&self, order: Order, flags: Flags, reserve: Reserve) -> Option<Pfn> {
         let (here, caches) = (self.caches.here(), self.caches);
         let mobility = flags.mobility();
-        let terms = Terms { reserve, manner: flags.manner() };
+        let terms = RefillTerms { reserve, manner: flags.manner() };
         self.zones_for(caches.node_of(here), flags).find_map(|zone| match here {
             Some(here) => caches.share(here.cpu, zone).alloc(here, order, mobility, terms),
             None => caches.alloc_direct(None, zone, order, mobility, terms),

@@ -1,8 +1,8 @@
 //! Compaction for callers: held blocks are moved out of some pageblocks into others, so that the
 //! former become whole.
 
-use super::compaction::{CompactError, Compacted, Compaction, Target};
-use super::evacuate::Evacuation;
+use super::compaction::{CompactError, CompactResult, Compaction, Target};
+use super::evacuate::Evacuator;
 use super::mover::Mover;
 use super::sources;
 use crate::alloc::Allocator;
@@ -28,7 +28,7 @@ impl<C: Cpus> Allocator<'_, C> {
     ///
     /// # Errors
     /// [`CompactError`], before anything was done. A compaction that did not reach its target is
-    /// none: [`Compacted::end`] says why.
+    /// none: [`CompactResult::end`] says why.
     ///
     /// # Panics
     /// When the mover does. What it had marked as moved is moved; nothing is lost. And when frames
@@ -39,7 +39,7 @@ impl<C: Cpus> Allocator<'_, C> {
         zone: ZoneId,
         compaction: Compaction,
         mover: &dyn Mover,
-    ) -> Result<Compacted, CompactError> {
+    ) -> Result<CompactResult, CompactError> {
         self.caches.cpus.environment().check_usable()?;
         let bitmap = self.caches.store.bitmap().ok_or(CompactError::Unsupported)?;
         let zones = self.caches.zones.all();
@@ -58,7 +58,7 @@ impl<C: Cpus> Allocator<'_, C> {
             return Err(CompactError::TooLarge { wanted, managed });
         }
         let hooks = self.hooks();
-        let mut evacuation = Evacuation::new(&hooks, bitmap, zone, mover, compaction);
+        let mut evacuation = Evacuator::new(&hooks, bitmap, zone, mover, compaction);
         evacuation.done.end = match compaction.target {
             Target::Pageblocks(count) => sources::empty_pageblocks(&mut evacuation, count),
             Target::Range { frames, align } => {

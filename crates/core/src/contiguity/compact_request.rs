@@ -9,7 +9,7 @@
 
 use super::compaction::{CompactEnd, Compaction};
 use super::compactor::Compactor;
-use super::evacuate::{Evacuation, Left};
+use super::evacuate::{Evacuator, SourceRest};
 use super::mover::Mover;
 use super::sources;
 use crate::alloc::hooks::Hooks;
@@ -59,7 +59,7 @@ fn make_room_in<C: Cpus>(
         .moves_max(4 * u64::from(frames.max(PAGEBLOCK_FRAMES)))
         .looks_max(LOOKS_MAX);
     let claims = Claims(hooks.caches);
-    let mut evacuation = Evacuation::new(hooks, hooks.caches.store.bitmap()?, zone, mover, rules);
+    let mut evacuation = Evacuator::new(hooks, hooks.caches.store.bitmap()?, zone, mover, rules);
     let mut claimed = None;
     let mut claim = |range| {
         let is_ours = claims.claim(zone, range);
@@ -86,7 +86,7 @@ fn make_room_in<C: Cpus>(
 
 /// Empties one range, wherever it begins and ends.
 fn empty_at<C: Cpus>(
-    evacuation: &mut Evacuation<'_, '_, C>,
+    evacuation: &mut Evacuator<'_, '_, C>,
     range: FrameRange,
     take: impl FnOnce(FrameRange) -> bool,
 ) -> CompactEnd {
@@ -99,8 +99,8 @@ fn empty_at<C: Cpus>(
     };
     evacuation.drain();
     match evacuation.empty(&mut source, None) {
-        Left::Nothing if take(range) => CompactEnd::Reached,
-        Left::Ended(end) => end,
+        SourceRest::Nothing if take(range) => CompactEnd::Reached,
+        SourceRest::Ended(end) => end,
         _ => CompactEnd::NothingLeft,
     }
 }

@@ -105,7 +105,7 @@ pub enum CompactEnd {
 /// The result of a compaction. Counts of pageblocks, blocks and pages since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Compacted {
+pub struct CompactResult {
     /// The reason why it ended.
     pub end: CompactEnd,
     /// The range that a compaction for one made. All of it was free when it was left.
@@ -130,9 +130,9 @@ pub struct Compacted {
     pub unplaced_blocks: u64,
 }
 
-impl core::ops::AddAssign for Compacted {
+impl core::ops::AddAssign for CompactResult {
     /// Sums what was done; the end and the range are those of the later one.
-    fn add_assign(&mut self, later: Compacted) {
+    fn add_assign(&mut self, later: CompactResult) {
         self.end = later.end;
         self.range = later.range;
         self.whole_pageblocks += later.whole_pageblocks;
@@ -147,7 +147,7 @@ impl core::ops::AddAssign for Compacted {
     }
 }
 
-impl Compacted {
+impl CompactResult {
     /// The zone's counts of this compaction.
     pub(super) fn counts(&self) -> Compactions {
         Compactions {

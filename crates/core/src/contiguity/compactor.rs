@@ -55,11 +55,11 @@ pub struct Compactor<'m> {
     mover: &'m (dyn Mover + Sync),
     /// Whether a request compacts by the mover.
     is_compacting: AtomicBool,
-    confining: Confining,
+    confining: ConfineState,
 }
 
 /// State that requests which would mix pageblocks share. Relaxed everywhere: policies.
-pub(super) struct Confining {
+pub(super) struct ConfineState {
     /// Number of such requests that will still go on without the mover.
     deferred: AtomicU32,
     /// Failures in a row, up to [`FAILURES_MAX`].
@@ -78,7 +78,7 @@ pub(super) enum PageblockKind {
     Sparse,
 }
 
-impl Confining {
+impl ConfineState {
     /// Pageblock at which a look begins.
     pub fn from(&self, kind: PageblockKind) -> u32 {
         self.from[kind as usize].load(Ordering::Relaxed)
@@ -119,7 +119,7 @@ impl<'m> Compactor<'m> {
         Compactor {
             mover,
             is_compacting: AtomicBool::new(false),
-            confining: Confining { deferred: zero(), failures: zero(), from: [zero(), zero()] },
+            confining: ConfineState { deferred: zero(), failures: zero(), from: [zero(), zero()] },
         }
     }
 
@@ -129,7 +129,7 @@ impl<'m> Compactor<'m> {
     }
 
     /// The state of requests that would mix pageblocks. `None`: this one is deferred.
-    pub(super) fn confining(&self) -> Option<&Confining> {
+    pub(super) fn confining(&self) -> Option<&ConfineState> {
         (!self.confining.is_deferred()).then_some(&self.confining)
     }
 }

@@ -26,12 +26,12 @@
 //! so; others go on without it, as all do while it is [in vain](super::compactor).
 //!
 //! *Blocks do not go back and forth.* Destinations are movable pageblocks alone
-//! ([`Manner::UNMIXED`](crate::store::Manner)), which become thinned ones only for requests that
-//! fill these.
+//! ([`SearchManner::UNMIXED`](crate::store::SearchManner)), which become thinned ones only for
+//! requests that fill these.
 
 use super::compaction::{CompactEnd, Compaction};
-use super::compactor::{Compactor, Confining, PageblockKind};
-use super::evacuate::Evacuation;
+use super::compactor::{Compactor, ConfineState, PageblockKind};
+use super::evacuate::Evacuator;
 use super::mover::Mover;
 use crate::alloc::flags::Flags;
 use crate::alloc::hooks::Hooks;
@@ -39,7 +39,7 @@ use crate::alloc::walk::Walk;
 use crate::cpus::Cpus;
 use crate::frame::pageblock::PageblockIndex;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
-use crate::store::{Manner, Wanted};
+use crate::store::{SearchManner, SearchRequest};
 use crate::sync::prim::Ordering;
 use crate::zone::Reserve;
 
@@ -62,7 +62,7 @@ pub(super) fn alloc<C: Cpus>(
         return None;
     }
     let confining = compactor.confining()?;
-    let request = Confined { hooks, order, flags: flags.unmixed() };
+    let request = UnmixedRequest { hooks, order, flags: flags.unmixed() };
     request.attempt().or_else(|| {
         let (mover, _turn) = compactor.begin()?;
         let found = request.make_room(mover, confining);
@@ -72,13 +72,13 @@ pub(super) fn alloc<C: Cpus>(
 }
 
 /// A request that mixes no pageblock.
-struct Confined<'r, 'a, 'm, C> {
+struct UnmixedRequest<'r, 'a, 'm, C> {
     hooks: &'r Hooks<'a, 'm, C>,
     order: Order,
     flags: Flags,
 }
 
-impl<'a, 'm, C: Cpus> Confined<'_, 'a, 'm, C> {
+impl<'a, 'm, C: Cpus> UnmixedRequest<'_, 'a, 'm, C> {
     fn walk(&self) -> Walk<'a, 'm, C> {
         Walk { caches: self.hooks.caches }
     }
@@ -89,7 +89,7 @@ impl<'a, 'm, C: Cpus> Confined<'_, 'a, 'm, C> {
 
     /// Allocates for the request once pageblocks of one of its zones are thinned.
     #[cold]
-    fn make_room(&self, mover: &dyn Mover, confining: &Confining) -> Option<Pfn> {
+    fn make_room(&self, mover: &dyn Mover, confining: &ConfineState) -> Option<Pfn> {
         let caches = self.hooks.caches;
         let (walk, node) = (self.walk(), caches.node_of(caches.here()));
         walk.zones_for(node, self.flags).find_map(|zone| {
@@ -99,10 +99,15 @@ impl<'a, 'm, C: Cpus> Confined<'_, 'a, 'm, C> {
         })
     }
 
-    fn make_room_in(&self, zone: ZoneId, mover: &dyn Mover, confining: &Confining) -> Option<Pfn> {
+    fn make_room_in(
+        &self,
+        zone: ZoneId,
+        mover: &dyn Mover,
+        confining: &ConfineState,
+    ) -> Option<Pfn> {
         let rules = Compaction::all().looks_max(u64::from(MIXED_MAX + SPARSE_MAX));
         let bitmap = self.hooks.caches.store.bitmap()?;
-        let mut evacuation = Evacuation::new(self.hooks, bitmap, zone, mover, rules);
+        let mut evacuation = Evacuator::new(self.hooks, bitmap, zone, mover, rules);
         let mut found = None;
         for look in 0..MIXED_MAX + SPARSE_MAX {
             let kind = if look < MIXED_MAX { PageblockKind::Mixed } else { PageblockKind::Sparse };
@@ -130,13 +135,13 @@ impl<'a, 'm, C: Cpus> Confined<'_, 'a, 'm, C> {
     /// Searches of this CPU begin at a pageblock.
     fn lead_to(&self, zone: ZoneId, pageblock: PageblockIndex) {
         let caches = self.hooks.caches;
-        let lead = |wanted: &Wanted<'_>| {
+        let lead = |wanted: &SearchRequest<'_>| {
             wanted.hint.store(pageblock.0, Ordering::Relaxed);
         };
         caches.direct(caches.here(), zone).search(
             Order::BASE,
             self.flags.mobility(),
-            Manner::UNMIXED,
+            SearchManner::UNMIXED,
             lead,
         );
     }
@@ -144,8 +149,8 @@ impl<'a, 'm, C: Cpus> Confined<'_, 'a, 'm, C> {
 
 /// The next pageblock to thin, from where the last look was.
 fn next<C: Cpus>(
-    evacuation: &Evacuation<'_, '_, C>,
-    confining: &Confining,
+    evacuation: &Evacuator<'_, '_, C>,
+    confining: &ConfineState,
     kind: PageblockKind,
 ) -> Option<PageblockIndex> {
     let (bitmap, span, from) = (evacuation.bitmap, evacuation.span(), confining.from(kind));

@@ -58,7 +58,7 @@
 
 use core::ops::Range;
 
-use super::compaction::{CompactEnd, Compacted, Compaction, Target};
+use super::compaction::{CompactEnd, CompactResult, Compaction, Target};
 use super::mover::{Move, Mover, Occupant, Outcome};
 use crate::alloc::drain::Drains;
 use crate::alloc::flags::Flags;
@@ -68,11 +68,11 @@ use crate::cpus::Cpus;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
 use crate::frame::{FrameRange, Mobility, Order, Pfn, ZoneId};
 use crate::pcp::{Caches, Scope};
-use crate::store::Doubled;
+use crate::store::DoubleFree;
 use crate::store::bitmap::Bitmap;
-use crate::store::survey::{Key, Ranked};
-use crate::store::{Manner, Store};
-use crate::sync::Moving;
+use crate::store::survey::{Key, KeyRanking};
+use crate::store::{SearchManner, Store};
+use crate::sync::InFlightGuard;
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::spin_hint;
 
@@ -88,7 +88,7 @@ pub(super) struct Source<'e, 'm> {
     isolation: Isolation<'e, 'm>,
     /// The pageblocks before and behind those, each while a block lies in part in the source.
     edges: [Option<Isolation<'e, 'm>>; 2],
-    _moving: Moving<'e>,
+    _moving: InFlightGuard<'e>,
     /// Frames to be emptied.
     range: FrameRange,
     /// Free frames of the source among those that the evacuation hides.
@@ -141,7 +141,7 @@ impl Source<'_, '_> {
 
 /// The frames that are left in a source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Left {
+pub(super) enum SourceRest {
     /// All of the source is free.
     Nothing,
     /// Blocks that stay where they are, or frames on their way.
@@ -161,7 +161,7 @@ enum Survey {
 }
 
 /// One compaction of a zone, on its way from source to source.
-pub(super) struct Evacuation<'e, 'm, C: Cpus> {
+pub(super) struct Evacuator<'e, 'm, C: Cpus> {
     hooks: &'e Hooks<'e, 'm, C>,
     pub bitmap: &'e Bitmap<'m>,
     pub zone: ZoneId,
@@ -176,10 +176,10 @@ pub(super) struct Evacuation<'e, 'm, C: Cpus> {
     /// The reason why the last source was not isolated, if that ends the compaction. None: another
     /// caller has isolated it, or a block of it is pinned.
     pub refusal: Option<CompactEnd>,
-    pub done: Compacted,
+    pub done: CompactResult,
 }
 
-impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
+impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
     pub fn new(
         hooks: &'e Hooks<'e, 'm, C>,
         bitmap: &'e Bitmap<'m>,
@@ -187,7 +187,7 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
         mover: &'e dyn Mover,
         rules: Compaction,
     ) -> Self {
-        Evacuation {
+        Evacuator {
             hooks,
             bitmap,
             zone,
@@ -197,7 +197,7 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
             hidden_pages: 0,
             room_pages: 0,
             refusal: None,
-            done: Compacted::default(),
+            done: CompactResult::default(),
         }
     }
 
@@ -218,7 +218,7 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
 
     /// Frames of a range that are not free.
     pub fn held_in(&self, range: FrameRange) -> u64 {
-        let (mut held, mut count) = (Held::of(range), 0);
+        let (mut held, mut count) = (HeldFrames::of(range), 0);
         while let Some(frame) = held.next(&self.caches().store) {
             held.pass(frame, Order::BASE);
             count += 1;
@@ -297,7 +297,7 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
 
     /// Moves all blocks out of a source. `key` is that of a single pageblock, which only goes to
     /// denser ones.
-    pub fn empty(&mut self, source: &mut Source<'e, 'm>, key: Option<Key>) -> Left {
+    pub fn empty(&mut self, source: &mut Source<'e, 'm>, key: Option<Key>) -> SourceRest {
         self.destinations = Some(Destinations::above(key));
         let left = self.empty_in_rounds(source);
         self.show(source);
@@ -319,7 +319,7 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
         let left = self.move_out(&mut source);
         self.show(&mut source);
         let free = self.free_around(range);
-        if let Left::Ended(end) = left {
+        if let SourceRest::Ended(end) = left {
             self.refusal = Some(end);
         }
         let store = &self.caches().store;
@@ -329,7 +329,7 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
         if is_thin && !is_akin {
             store.retag_isolated(pageblock, mobility);
         }
-        if is_thin && left == Left::Nothing {
+        if is_thin && left == SourceRest::Nothing {
             self.bitmap.note_unmixed(pageblock);
         }
         is_thin
@@ -340,39 +340,39 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
         self.hidden_pages -= core::mem::take(&mut source.hidden_pages);
     }
 
-    fn empty_in_rounds(&mut self, source: &mut Source<'e, 'm>) -> Left {
+    fn empty_in_rounds(&mut self, source: &mut Source<'e, 'm>) -> SourceRest {
         for round in 0..ROUNDS {
             if round > 0 {
                 (0..ROUND_SPINS).for_each(|_| spin_hint());
             }
             match self.survey(source.range, |first, order| source.enclose(first, order)) {
-                Survey::AllFree => return Left::Nothing,
+                Survey::AllFree => return SourceRest::Nothing,
                 Survey::Pinned => {
                     self.done.pinned_blocks += 1;
-                    return Left::Blocks;
+                    return SourceRest::Blocks;
                 }
                 Survey::Unknown if round + 1 == ROUNDS => {
                     self.done.unknown_frames += 1;
-                    return Left::Blocks;
+                    return SourceRest::Blocks;
                 }
                 Survey::Unknown => self.drain(),
                 Survey::Movable => {
                     let left = self.move_out(source);
-                    if left != Left::Nothing {
+                    if left != SourceRest::Nothing {
                         return left;
                     }
                 }
             }
         }
-        if self.held_in(source.range) == 0 { Left::Nothing } else { Left::Blocks }
+        if self.held_in(source.range) == 0 { SourceRest::Nothing } else { SourceRest::Blocks }
     }
 
     /// Whether what was left behind ends the compaction; tells the mover how far it is.
-    pub fn end_after(&mut self, left: Left) -> Option<CompactEnd> {
+    pub fn end_after(&mut self, left: SourceRest) -> Option<CompactEnd> {
         match left {
-            Left::Ended(end) => Some(end),
+            SourceRest::Ended(end) => Some(end),
             // Sources that follow hold more, and have fewer denser ones.
-            Left::Unplaced if self.is_by_pageblock() => Some(CompactEnd::NothingLeft),
+            SourceRest::Unplaced if self.is_by_pageblock() => Some(CompactEnd::NothingLeft),
             _ if self.mover.progress(&self.done).is_break() => Some(CompactEnd::Stopped),
             _ => None,
         }
@@ -407,7 +407,7 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
     /// be isolated.
     fn survey(&self, range: FrameRange, mut enclose: impl FnMut(Pfn, Order) -> bool) -> Survey {
         let mut found = Survey::AllFree;
-        let mut held = Held::of(range);
+        let mut held = HeldFrames::of(range);
         while let Some(frame) = held.next(&self.caches().store) {
             match self.movable_at(frame) {
                 Ok((first, order)) if !enclose(first, order) => return Survey::Pinned,
@@ -424,11 +424,11 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
     }
 
     /// One pass over a source in which all held blocks were movable.
-    fn move_out(&mut self, source: &mut Source<'e, 'm>) -> Left {
-        let mut held = Held::of(source.range);
+    fn move_out(&mut self, source: &mut Source<'e, 'm>) -> SourceRest {
+        let mut held = HeldFrames::of(source.range);
         loop {
             let mut batch = Batch::new(self.hooks, self.bitmap);
-            let mut left = Left::Nothing;
+            let mut left = SourceRest::Nothing;
             while !batch.is_full() {
                 let Some(frame) = held.next(&self.caches().store) else { break };
                 let movable = self.movable_at(frame).ok();
@@ -439,13 +439,17 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
                     continue;
                 };
                 if self.done.moved_blocks + batch.length as u64 >= self.rules.moves_max {
-                    left = Left::Ended(CompactEnd::Budget);
+                    left = SourceRest::Ended(CompactEnd::Budget);
                     break;
                 }
                 let Some(to) = self.destination(order) else {
                     self.done.unplaced_blocks += 1;
                     // For larger blocks there may be room for those of other sources.
-                    left = if order == Order::BASE { Left::Unplaced } else { Left::Blocks };
+                    left = if order == Order::BASE {
+                        SourceRest::Unplaced
+                    } else {
+                        SourceRest::Blocks
+                    };
                     break;
                 };
                 batch.push(first, to, order);
@@ -457,13 +461,13 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
             self.mover.move_blocks(batch.moves());
             let is_pinned = self.settle(&batch, source);
             drop(batch);
-            if left == Left::Nothing && is_pinned {
-                left = Left::Blocks;
+            if left == SourceRest::Nothing && is_pinned {
+                left = SourceRest::Blocks;
             }
-            if left == Left::Nothing && !self.has_free(0) {
-                left = Left::Ended(CompactEnd::LowMemory);
+            if left == SourceRest::Nothing && !self.has_free(0) {
+                left = SourceRest::Ended(CompactEnd::LowMemory);
             }
-            if left != Left::Nothing {
+            if left != SourceRest::Nothing {
                 return left;
             }
         }
@@ -504,11 +508,11 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
         };
         let (span, is_by_pageblock) = (self.span(), self.is_by_pageblock());
         let found = match &mut self.destinations {
-            None => anywhere(Manner::UNMIXED),
-            Some(_) if order >= Order::PAGEBLOCK => anywhere(Manner::ANY),
+            None => anywhere(SearchManner::UNMIXED),
+            Some(_) if order >= Order::PAGEBLOCK => anywhere(SearchManner::ANY),
             Some(destinations) => match destinations.take(self.bitmap, self.zone, span, order) {
                 // Windows that are whole already come first, so none of those elsewhere would do.
-                None if !is_by_pageblock => anywhere(Manner::ANY),
+                None if !is_by_pageblock => anywhere(SearchManner::ANY),
                 found => found,
             },
         }?;
@@ -519,14 +523,14 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
 }
 
 /// The frames of a range that are not free, ascending.
-struct Held {
+struct HeldFrames {
     next: u64,
     end: u64,
 }
 
-impl Held {
+impl HeldFrames {
     fn of(range: FrameRange) -> Self {
-        Held { next: u64::from(range.start.get()), end: range.end() }
+        HeldFrames { next: u64::from(range.start.get()), end: range.end() }
     }
 
     /// The next one; the same again until it is [passed](Self::pass).
@@ -549,7 +553,7 @@ impl Held {
 
 /// A block that was named for a move, and the one that was allocated for it.
 #[derive(Clone, Copy)]
-struct Named {
+struct MovePair {
     from: Pfn,
     to: Pfn,
     order: Order,
@@ -561,14 +565,14 @@ struct Batch<'b, 'm, C: Cpus> {
     bitmap: &'b Bitmap<'m>,
     /// The mover may change their order, or exchange them for moves of another batch.
     moves: [Move; BATCH],
-    named: [Named; BATCH],
+    named: [MovePair; BATCH],
     length: usize,
 }
 
 impl<'b, 'm, C: Cpus> Batch<'b, 'm, C> {
     fn new(hooks: &'b Hooks<'b, 'm, C>, bitmap: &'b Bitmap<'m>) -> Self {
         let none = |_| Move::new(Pfn::new(0), Pfn::new(0), Order::BASE);
-        let named = [Named { from: Pfn::new(0), to: Pfn::new(0), order: Order::BASE }; BATCH];
+        let named = [MovePair { from: Pfn::new(0), to: Pfn::new(0), order: Order::BASE }; BATCH];
         Batch { hooks, bitmap, moves: core::array::from_fn(none), named, length: 0 }
     }
 
@@ -578,7 +582,7 @@ impl<'b, 'm, C: Cpus> Batch<'b, 'm, C> {
 
     fn push(&mut self, from: Pfn, to: Pfn, order: Order) {
         self.moves[self.length] = Move::new(from, to, order);
-        self.named[self.length] = Named { from, to, order };
+        self.named[self.length] = MovePair { from, to, order };
         self.length += 1;
     }
 
@@ -588,7 +592,7 @@ impl<'b, 'm, C: Cpus> Batch<'b, 'm, C> {
 
     /// The named moves, each with the mover's outcome. A move that is not here any more was not
     /// made.
-    fn outcomes(&self) -> impl Iterator<Item = (Named, Outcome)> {
+    fn outcomes(&self) -> impl Iterator<Item = (MovePair, Outcome)> {
         let moves = &self.moves[..self.length];
         self.named[..self.length].iter().map(move |&named| {
             let said = moves.iter().find(|said| {
@@ -629,7 +633,7 @@ impl<C: Cpus> Batch<'_, '_, C> {
             Some(tag) if is_ours => {
                 caches.direct(caches.here(), tag.zone()).put(pfn, order);
             }
-            _ => caches.store.note_doubled(Doubled { first: Some(pfn), frames: order.frames() }),
+            _ => caches.store.note_doubled(DoubleFree { first: Some(pfn), frames: order.frames() }),
         }
     }
 }
@@ -637,7 +641,7 @@ impl<C: Cpus> Batch<'_, '_, C> {
 /// The destinations of moved blocks: the densest pageblocks that have room.
 struct Destinations {
     /// Pageblocks by room, the densest first. Numbers of pageblocks are inverted.
-    ranked: Ranked,
+    ranked: KeyRanking,
     /// Keys of pageblocks that may be used are above it.
     floor: Option<Key>,
     /// A walk found no block of this order, or higher.
@@ -647,7 +651,7 @@ struct Destinations {
 impl Destinations {
     /// Makes the destinations for a source with this key.
     fn above(floor: Option<Key>) -> Self {
-        Destinations { ranked: Ranked::after(None), floor, no_order: u8::MAX }
+        Destinations { ranked: KeyRanking::after(None), floor, no_order: u8::MAX }
     }
 
     fn take(
@@ -680,7 +684,7 @@ impl Destinations {
 
     /// Ranks the densest pageblocks that have room.
     fn fill(&mut self, bitmap: &Bitmap<'_>, zone: ZoneId, span: (u32, u32)) {
-        self.ranked = Ranked::after(None);
+        self.ranked = KeyRanking::after(None);
         for filling in bitmap.fillings(zone, span) {
             let key = filling.key();
             let is_denser = self.floor.is_none_or(|floor| key > floor);

@@ -24,6 +24,6 @@ mod mover;
 mod requests;
 mod sources;
 
-pub use compaction::{CompactEnd, CompactError, Compacted, Compaction};
+pub use compaction::{CompactEnd, CompactError, CompactResult, Compaction};
 pub use compactor::Compactor;
 pub use mover::{Move, Mover, Occupant};

@@ -3,7 +3,7 @@
 
 use core::ops::ControlFlow;
 
-use super::compaction::Compacted;
+use super::compaction::CompactResult;
 use crate::frame::{Order, Pfn};
 
 /// The holder of a frame.
@@ -124,7 +124,7 @@ pub trait Mover {
 
     /// Called after each pageblock or window that was looked at, with what was done so far. `Break`
     /// ends the compaction; what was moved stays moved.
-    fn progress(&self, so_far: &Compacted) -> ControlFlow<()> {
+    fn progress(&self, so_far: &CompactResult) -> ControlFlow<()> {
         let _ = so_far;
         ControlFlow::Continue(())
     }

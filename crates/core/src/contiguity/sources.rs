@@ -19,18 +19,18 @@
 //! has a higher key than its source. So a compaction ends, and frames never go back and forth.
 
 use super::compaction::CompactEnd;
-use super::evacuate::{Evacuation, Left};
+use super::evacuate::{Evacuator, SourceRest};
 use crate::cpus::Cpus;
 use crate::frame::FrameRange;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
-use crate::store::survey::{Key, Ranked, Windows};
+use crate::store::survey::{Key, KeyRanking, Windows};
 
 /// Pageblocks that are isolated, and drained, at a time.
 const GROUP: usize = if cfg!(loom) { 1 } else { 8 };
 
 /// Empties the sparsest pageblocks, one group after the other.
 pub(super) fn empty_pageblocks<C: Cpus>(
-    evacuation: &mut Evacuation<'_, '_, C>,
+    evacuation: &mut Evacuator<'_, '_, C>,
     count: Option<u32>,
 ) -> CompactEnd {
     let (bitmap, zone) = (evacuation.bitmap, evacuation.zone);
@@ -39,7 +39,7 @@ pub(super) fn empty_pageblocks<C: Cpus>(
     }
     let mut after = None;
     loop {
-        let mut ranked = Ranked::after(after);
+        let mut ranked = KeyRanking::after(after);
         let mut whole = 0;
         evacuation.room_pages = 0;
         for filling in bitmap.fillings(zone, evacuation.span()) {
@@ -51,7 +51,7 @@ pub(super) fn empty_pageblocks<C: Cpus>(
             }
         }
         let emptied_before = evacuation.done.emptied_pageblocks;
-        let missing = |evacuation: &Evacuation<'_, '_, C>| {
+        let missing = |evacuation: &Evacuator<'_, '_, C>| {
             let now = whole + evacuation.done.emptied_pageblocks - emptied_before;
             count.map(|count| u64::from(count).saturating_sub(now))
         };
@@ -83,7 +83,7 @@ pub(super) fn empty_pageblocks<C: Cpus>(
 /// Isolates a group of pageblocks, as many of these as there is room for elsewhere, drains once,
 /// and empties them. Returns how many, at least one.
 fn empty_group<C: Cpus>(
-    evacuation: &mut Evacuation<'_, '_, C>,
+    evacuation: &mut Evacuator<'_, '_, C>,
     group: &[Key],
 ) -> Result<usize, CompactEnd> {
     let mut sources = [const { None }; GROUP];
@@ -106,10 +106,10 @@ fn empty_group<C: Cpus>(
     for (source, key) in sources.iter_mut().zip(&group[..looked]) {
         let left = match source.take() {
             Some(mut source) => evacuation.empty(&mut source, Some(*key)),
-            None => Left::Blocks,
+            None => SourceRest::Blocks,
         };
         match left {
-            Left::Nothing => evacuation.done.emptied_pageblocks += 1,
+            SourceRest::Nothing => evacuation.done.emptied_pageblocks += 1,
             _ => evacuation.spare_room(*key),
         }
         evacuation.end_after(left).map_or(Ok(()), Err)?;
@@ -119,7 +119,7 @@ fn empty_group<C: Cpus>(
 
 /// Empties windows, the cheapest first, until `take` takes one, which is isolated meanwhile.
 pub(super) fn empty_window<C: Cpus>(
-    evacuation: &mut Evacuation<'_, '_, C>,
+    evacuation: &mut Evacuator<'_, '_, C>,
     frames: u32,
     align: u32,
     mut take: impl FnMut(FrameRange) -> bool,
@@ -131,7 +131,7 @@ pub(super) fn empty_window<C: Cpus>(
     let (bitmap, zone) = (evacuation.bitmap, evacuation.zone);
     let mut after = None;
     loop {
-        let mut ranked = Ranked::after(after);
+        let mut ranked = KeyRanking::after(after);
         bitmap.rank_windows((zone, evacuation.span()), windows, &mut ranked);
         let Some(&last) = ranked.keys().last() else { return CompactEnd::NothingLeft };
         for key in ranked.keys() {
@@ -155,9 +155,9 @@ pub(super) fn empty_window<C: Cpus>(
                 None if evacuation.refusal.is_some() => {
                     return evacuation.refusal.unwrap_or_default();
                 }
-                None => Left::Blocks,
+                None => SourceRest::Blocks,
             };
-            if left == Left::Nothing && take(range) {
+            if left == SourceRest::Nothing && take(range) {
                 evacuation.done.emptied_pageblocks += used;
                 evacuation.done.range = Some(FrameRange::new(first, frames));
                 return CompactEnd::Reached;

@@ -103,12 +103,12 @@ impl CpuLock {
     /// Takes the lock if it is free, of a CPU that has not [left](Self::leave) it. An exchange
     /// costs an owner two thirds of a compare-and-exchange.
     #[inline(always)]
-    fn try_lock(&self, caller: impl Fn() -> usize) -> Option<Held<'_>> {
+    fn try_lock(&self, caller: impl Fn() -> usize) -> Option<CpuLockGuard<'_>> {
         debug_assert!(!self.is_left);
-        // Acquire: pairs with the Release in `Held::drop`; the holder sees the words as the last
-        // one left them.
+        // Acquire: pairs with the Release in `CpuLockGuard::drop`; the holder sees the words as the
+        // last one left them.
         match self.holder.swap(caller(), Ordering::Acquire) {
-            FREE => Some(Held(self)),
+            FREE => Some(CpuLockGuard(self)),
             holder => {
                 // Asked again: to keep it would cost the usual way a register.
                 self.give_back(caller(), holder);
@@ -173,9 +173,9 @@ impl Default for CpuLock {
     }
 }
 
-struct Held<'l>(&'l CpuLock);
+struct CpuLockGuard<'l>(&'l CpuLock);
 
-impl Drop for Held<'_> {
+impl Drop for CpuLockGuard<'_> {
     fn drop(&mut self) {
         self.0.holder.store(FREE, Ordering::Release);
     }
@@ -201,7 +201,7 @@ impl<'l, W: WhichCpu> Locked<'l, W> {
         self.which.caller().map_or(UNNAMED, NonZeroUsize::get)
     }
 
-    fn try_lock(&self, cpu: CpuId) -> Option<Held<'l>> {
+    fn try_lock(&self, cpu: CpuId) -> Option<CpuLockGuard<'l>> {
         self.lock(cpu)?.try_lock(|| self.caller())
     }
 

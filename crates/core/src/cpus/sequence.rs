@@ -12,7 +12,7 @@ use crate::sync::total::ASKS;
 /// Whether `here` has a block and its gate is open.
 #[inline]
 fn may_enter(blocks: &BlockArray, here: Here) -> bool {
-    // Acquire: pairs with the Release of `Closed::drop`; a sequence that sees the gate open
+    // Acquire: pairs with the Release of `ClosedGate::drop`; a sequence that sees the gate open
     // also sees the empty words its last drainer left.
     here.cpu.get() < blocks.cpus && is_open(blocks.gate(here.cpu).load(Ordering::Acquire))
 }

@@ -10,7 +10,7 @@
 //! Everything else is computed from the enum: front words and their places, shelves, magazines,
 //! metadata, drains. Compile-time assertions limit the number of classes. A link between magazines
 //! has four bits for a class (`pcp/part.rs`). The words that refuse are gates of CPUs that do not
-//! exist (`front/block.rs`). The glossary and `Drained::unreachable_pages` list the orders for
+//! exist (`front/block.rs`). The glossary and `DrainResult::unreachable_pages` list the orders for
 //! readers.
 
 use super::units::Order;
@@ -98,7 +98,7 @@ impl Class {
     /// frames or 7 blocks, whichever is more. So the larger the block, the fewer may hide, and a
     /// slow path serves 7 requests at least. Magazines of orders 7 and 8 hold whole pageblocks,
     /// which the store moves as one (`docs/decisions/0011-entire-pageblocks.md`). A refill of large
-    /// blocks takes fewer unless the CPU uses many (`Share::refill_size`). Models have small
+    /// blocks takes fewer unless the CPU uses many (`CpuZone::refill_size`). Models have small
     /// magazines, so that few steps fill one.
     #[inline]
     pub const fn rounds(self) -> u32 {

@@ -246,7 +246,7 @@ impl BlockArray {
         unsafe {
             let gate =
                 &*self.base.add(GATES_AT).cast::<AtomicU64>().add((number % GATES_ALL) as usize);
-            // Acquire: pairs with the Release of `Closed::drop`.
+            // Acquire: pairs with the Release of `ClosedGate::drop`.
             let offset = gate.load(Ordering::Acquire) as u32;
             &*self.base.add(REFUSALS_AT + offset as usize + word.0).cast::<AtomicU64>()
         }
@@ -308,8 +308,8 @@ impl BlockArray {
         // SAFETY: there is a gate for each CPU, and an open one leads to the CPU's block.
         unsafe {
             let gate = &*self.base.add(GATES_AT).cast::<AtomicU64>().add(cpu.index());
-            // Acquire: pairs with the Release of `Closed::drop`; a sequence that sees the gate open
-            // also sees the empty words its last drainer left.
+            // Acquire: pairs with the Release of `ClosedGate::drop`; a sequence that sees the gate
+            // open also sees the empty words its last drainer left.
             let block = gate.load(Ordering::Acquire);
             let word = || without_index(self.base.add(block as usize + bytes));
             is_open(block).then(|| &*word().cast::<AtomicU64>())

@@ -153,7 +153,7 @@ impl<'b> Gate<'b> {
 
 /// A gate that this value's holder closed. Dropping it reopens or disables the gate, as bits 32 and
 /// 33 say then.
-pub struct Closed<'b> {
+pub struct ClosedGate<'b> {
     gate: &'b AtomicU64,
     /// The value to store unless the gate becomes disabled.
     after: u64,
@@ -161,7 +161,7 @@ pub struct Closed<'b> {
     before: u64,
 }
 
-impl<'b> Closed<'b> {
+impl<'b> ClosedGate<'b> {
     /// Closes a gate; `None` when it has a holder, or is wiped.
     pub fn close(gate: Gate<'b>, caller: Caller) -> Option<Self> {
         Self::close_as(gate, caller, OPEN_AFTER)
@@ -181,7 +181,7 @@ impl<'b> Closed<'b> {
         claim: impl FnOnce(u64, u64) -> bool,
     ) -> Option<Self> {
         // Made only then: dropping it opens the gate.
-        claim(GATE_ASKED, ticket(caller) | OPEN_AFTER).then(|| Closed {
+        claim(GATE_ASKED, ticket(caller) | OPEN_AFTER).then(|| ClosedGate {
             gate: gate.word,
             after: gate.open,
             before: GATE_ASKED,
@@ -207,12 +207,12 @@ impl<'b> Closed<'b> {
             // that pushes to its shelf and then looks at the gate.
             gate.compare_exchange(before, ticket, SHELVES.change(), Ordering::Relaxed)
                 .ok()
-                .map(|_| Closed { gate, after: open, before })
+                .map(|_| ClosedGate { gate, after: open, before })
         })
     }
 }
 
-impl Drop for Closed<'_> {
+impl Drop for ClosedGate<'_> {
     fn drop(&mut self) {
         let after = |gate| match gate & AFTER {
             OPEN_AFTER => Some(self.after),
@@ -230,7 +230,7 @@ impl Drop for Closed<'_> {
 
 /// The state in which [`ask`] found a gate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Asked {
+pub enum AskOutcome {
     /// The gate is asked, by this caller or by one before.
     Stands,
     /// A drainer or the owner holds it now: ask again.
@@ -240,13 +240,13 @@ pub enum Asked {
 }
 
 /// Asks the owner of a gate to hand over.
-pub fn ask(gate: Gate<'_>) -> Asked {
+pub fn ask(gate: Gate<'_>) -> AskOutcome {
     // SeqCst: the drainer has written its number to `asked` before, and an owner that claims the
     // gate reads that number afterwards (see `pcp/asks.rs`).
     match gate.word.compare_exchange(gate.open, GATE_ASKED, ASKS.change(), ASKS.look()) {
-        Ok(_) | Err(GATE_ASKED) => Asked::Stands,
-        Err(0 | GATE_DISABLED) => Asked::Disabled,
-        Err(_) => Asked::Held,
+        Ok(_) | Err(GATE_ASKED) => AskOutcome::Stands,
+        Err(0 | GATE_DISABLED) => AskOutcome::Disabled,
+        Err(_) => AskOutcome::Held,
     }
 }
 
@@ -285,12 +285,12 @@ mod tests {
         for state in [OPEN, GATE_DISABLED] {
             with_gate(state, |gate, caller| {
                 for _ in 0..3 {
-                    let closed = Closed::close(gate, caller).unwrap();
+                    let closed = ClosedGate::close(gate, caller).unwrap();
                     assert!(![OPEN, GATE_DISABLED].contains(&shown(gate)));
                     assert_eq!(is_enabled(shown(gate)), state == OPEN);
                     assert_eq!(is_disabled(shown(gate)), state == GATE_DISABLED);
-                    assert!(Closed::close(gate, caller).is_none());
-                    assert!(Closed::close_for_good(gate, caller).is_none());
+                    assert!(ClosedGate::close(gate, caller).is_none());
+                    assert!(ClosedGate::close_for_good(gate, caller).is_none());
                     drop(closed);
                     assert_eq!(shown(gate), state);
                 }
@@ -299,8 +299,8 @@ mod tests {
     }
 
     /// Claims a gate like a sequence of its CPU.
-    fn claim(gate: Gate<'_>) -> Option<Closed<'_>> {
-        Closed::claim(gate, caller(1), |asked, held| {
+    fn claim(gate: Gate<'_>) -> Option<ClosedGate<'_>> {
+        ClosedGate::claim(gate, caller(1), |asked, held| {
             gate.word.compare_exchange(asked, held, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         })
     }
@@ -309,13 +309,13 @@ mod tests {
     fn an_asked_gate_is_claimed_by_its_owner_once() {
         with_gate(OPEN, |gate, caller| {
             assert!(claim(gate).is_none(), "it is open");
-            assert_eq!([(); 2].map(|()| ask(gate)), [Asked::Stands; 2]);
+            assert_eq!([(); 2].map(|()| ask(gate)), [AskOutcome::Stands; 2]);
             assert!(is_asked(shown(gate)) && is_enabled(shown(gate)));
             assert!(!is_open(shown(gate)) && shown(gate) as u32 == 0);
             assert!(!enable(gate), "it was not disabled");
             let closed = claim(gate).unwrap();
-            assert!(claim(gate).is_none() && Closed::close(gate, caller).is_none());
-            assert_eq!((ask(gate), is_enabled(shown(gate))), (Asked::Held, true));
+            assert!(claim(gate).is_none() && ClosedGate::close(gate, caller).is_none());
+            assert_eq!((ask(gate), is_enabled(shown(gate))), (AskOutcome::Held, true));
             drop(closed);
             assert_eq!(shown(gate), OPEN);
         });
@@ -325,11 +325,11 @@ mod tests {
     fn a_drainer_takes_an_asked_gate_or_leaves_it_asked() {
         with_gate(OPEN, |gate, caller| {
             ask(gate);
-            Closed::close(gate, caller).unwrap().give_up();
+            ClosedGate::close(gate, caller).unwrap().give_up();
             assert!(is_asked(shown(gate)));
-            drop(Closed::close(gate, caller).unwrap());
+            drop(ClosedGate::close(gate, caller).unwrap());
             assert_eq!(shown(gate), OPEN);
-            Closed::close(gate, caller).unwrap().give_up();
+            ClosedGate::close(gate, caller).unwrap().give_up();
             assert_eq!(shown(gate), OPEN);
         });
     }
@@ -338,11 +338,11 @@ mod tests {
     fn an_asked_gate_that_is_disabled_stays_disabled() {
         with_gate(OPEN, |gate, caller| {
             ask(gate);
-            Closed::close_for_good(gate, caller).unwrap().give_up();
-            assert_eq!((shown(gate), ask(gate)), (GATE_DISABLED, Asked::Disabled));
+            ClosedGate::close_for_good(gate, caller).unwrap().give_up();
+            assert_eq!((shown(gate), ask(gate)), (GATE_DISABLED, AskOutcome::Disabled));
             assert!(claim(gate).is_none() && enable(gate));
             ask(gate);
-            drop(Closed::close_for_good(gate, caller).unwrap());
+            drop(ClosedGate::close_for_good(gate, caller).unwrap());
             assert_eq!(shown(gate), GATE_DISABLED);
         });
     }
@@ -357,14 +357,14 @@ mod tests {
                     is_held_by(shown(gate), own)
                 };
                 assert!(!is_own());
-                let closed = Closed::close(gate, own).unwrap();
+                let closed = ClosedGate::close(gate, own).unwrap();
                 assert!(is_own() && shown(gate) as u32 == 0, "leads to words that refuse");
                 if state == GATE_DISABLED {
                     assert!(enable(gate) && is_own());
                 }
                 drop(closed);
                 assert!(!is_own());
-                drop(Closed::close_for_good(gate, Caller::NONE));
+                drop(ClosedGate::close_for_good(gate, Caller::NONE));
                 assert!(!is_own());
             });
         }
@@ -384,7 +384,7 @@ mod tests {
     fn disabled_until_enabled() {
         with_gate(OPEN, |gate, caller| {
             assert!(!enable(gate));
-            drop(Closed::close_for_good(gate, caller).unwrap());
+            drop(ClosedGate::close_for_good(gate, caller).unwrap());
             assert_eq!(shown(gate), GATE_DISABLED);
             assert!(enable(gate) && !enable(gate));
             assert_eq!(shown(gate), OPEN);
@@ -394,12 +394,12 @@ mod tests {
     #[test]
     fn what_is_enabled_in_the_middle_of_a_drain_is_enabled_after_it() {
         with_gate(GATE_DISABLED, |gate, caller| {
-            let closed = Closed::close(gate, caller).unwrap();
+            let closed = ClosedGate::close(gate, caller).unwrap();
             assert!(enable(gate) && !enable(gate));
             assert_ne!(shown(gate), OPEN);
             drop(closed);
             assert_eq!(shown(gate), OPEN);
-            let closed = Closed::close_for_good(gate, caller).unwrap();
+            let closed = ClosedGate::close_for_good(gate, caller).unwrap();
             assert!(enable(gate));
             drop(closed);
             assert_eq!(shown(gate), OPEN);
@@ -409,9 +409,9 @@ mod tests {
     #[test]
     fn the_gate_of_a_dead_drainer_stays_closed() {
         with_gate(OPEN, |gate, caller| {
-            std::mem::forget(Closed::close(gate, caller).unwrap());
+            std::mem::forget(ClosedGate::close(gate, caller).unwrap());
             let ticket = shown(gate);
-            assert!(Closed::close(gate, caller).is_none() && !enable(gate));
+            assert!(ClosedGate::close(gate, caller).is_none() && !enable(gate));
             assert_eq!(shown(gate), ticket);
         });
     }
@@ -419,12 +419,12 @@ mod tests {
     #[test]
     fn a_wiped_gate_is_neither_opened_nor_drained() {
         with_gate(OPEN, |gate, caller| {
-            let closed = Closed::close(gate, caller).unwrap();
+            let closed = ClosedGate::close(gate, caller).unwrap();
             gate.word.store(0, Ordering::Relaxed);
             drop(closed);
             assert_eq!(shown(gate), 0);
-            assert!(!enable(gate) && Closed::close(gate, caller).is_none());
-            assert!(claim(gate).is_none() && ask(gate) == Asked::Disabled);
+            assert!(!enable(gate) && ClosedGate::close(gate, caller).is_none());
+            assert!(claim(gate).is_none() && ask(gate) == AskOutcome::Disabled);
             assert!(!is_enabled(0));
         });
     }

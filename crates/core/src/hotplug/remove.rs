@@ -41,7 +41,7 @@ use crate::cpus::{Cpus, Environment, Unusable};
 use crate::frame::FrameRange;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use crate::frame::{Pfn, ZoneId};
-use crate::pcp::{Caches, Drained, Mode, Scope};
+use crate::pcp::{Caches, DrainResult, Mode, Scope};
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::spin_hint;
 
@@ -208,7 +208,7 @@ impl<'a, 'm, C: Cpus> Removal<'a, 'm, C> {
     /// Claims all frames of an isolated range, with drains in between.
     fn claim_patiently(&self, zone: ZoneId, range: FrameRange) -> Result<(), RemoveError> {
         let mut missing = None;
-        let mut drained = Drained::default();
+        let mut drained = DrainResult::default();
         self.0.store.forget_refusals();
         for mode in DRAINS {
             if let Some(mode) = mode {
@@ -235,7 +235,7 @@ impl<'a, 'm, C: Cpus> Removal<'a, 'm, C> {
 }
 
 /// Whether a full drain left no page in any cache, and none on the way.
-fn is_undisturbed(drained: Drained) -> bool {
+fn is_undisturbed(drained: DrainResult) -> bool {
     drained.taken_pages == 0
         && drained.left_pages == 0
         && drained.in_flight_pages == 0

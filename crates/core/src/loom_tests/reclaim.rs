@@ -18,7 +18,7 @@ use super::depot::{Depot, Setup};
 use super::{explore, explore_large};
 use crate::cpus::{Cpus, Environment, FenceError, Here};
 use crate::front::{BlockArray, WordOffset};
-use crate::reclaim::callbacks::{Callbacks, Called};
+use crate::reclaim::callbacks::{CallOutcome, Callbacks};
 use crate::sync::prim::{AtomicBool, AtomicU32, Ordering};
 use crate::{CpuId, Pfn, Pressure, Reclaim, ZoneId};
 
@@ -146,8 +146,8 @@ fn two_callers(is_mute: bool, unwinds: bool) -> impl Fn() + Send + Sync + 'stati
             let called =
                 catch_unwind(AssertUnwindSafe(|| stage.callbacks.call(&stage.cpus, ONE, true)));
             match called {
-                Ok(Called::Done) | Err(_) => {}
-                Ok(Called::OneIsRunning) => {
+                Ok(CallOutcome::Done) | Err(_) => {}
+                Ok(CallOutcome::OneIsRunning) => {
                     assert!(stage.callbacks.wait_for_turn(&stage.cpus, seen, u32::MAX));
                     assert!(
                         callback.has_run.load(Ordering::Relaxed),
@@ -166,7 +166,7 @@ fn two_callers(is_mute: bool, unwinds: bool) -> impl Fn() + Send + Sync + 'stati
         handle.join().unwrap();
         // The right is free again.
         if !unwinds {
-            assert_eq!(stage.callbacks.call(&stage.cpus, ONE, true), Called::Done);
+            assert_eq!(stage.callbacks.call(&stage.cpus, ONE, true), CallOutcome::Done);
         }
     }
 }
@@ -200,10 +200,10 @@ fn registered_while_called() {
             other.callbacks.register(shared).unwrap();
             let called = other.callbacks.call(&other.cpus, ONE, true);
             assert!(shared.has_run.load(Ordering::Relaxed));
-            assert!(called == Called::OneIsRunning || alone.has_run.load(Ordering::Relaxed));
+            assert!(called == CallOutcome::OneIsRunning || alone.has_run.load(Ordering::Relaxed));
         });
         let called = stage.callbacks.call(&stage.cpus, ONE, true);
-        assert!(matches!(called, Called::Done | Called::OneIsRunning));
+        assert!(matches!(called, CallOutcome::Done | CallOutcome::OneIsRunning));
         handle.join().unwrap();
     });
 }

@@ -35,13 +35,13 @@ pub struct Asks {
     asked: AtomicU64,
     /// The last ask that was answered: the fronts were taken after it.
     answered: AtomicU64,
-    /// Counters by [`Told`].
-    counts: [AtomicU64; Told::COUNT],
+    /// Counters by [`HandoverCount`].
+    counts: [AtomicU64; HandoverCount::COUNT],
 }
 
 /// The events that are counted.
 #[derive(Clone, Copy)]
-pub enum Told {
+pub enum HandoverCount {
     Asked,
     Handed,
     Quiescent,
@@ -49,7 +49,7 @@ pub enum Told {
     HandedPages,
 }
 
-impl Told {
+impl HandoverCount {
     const COUNT: usize = 5;
 }
 
@@ -62,19 +62,19 @@ impl Asks {
         }
     }
 
-    pub fn tell(&self, what: Told, more: u64) {
+    pub fn tell(&self, what: HandoverCount, more: u64) {
         count(&self.counts[what as usize], more);
     }
 
     pub fn counts(&self) -> HandoverCounts {
         // Relaxed: statistics.
-        let of = |what: Told| self.counts[what as usize].load(Ordering::Relaxed);
+        let of = |what: HandoverCount| self.counts[what as usize].load(Ordering::Relaxed);
         HandoverCounts {
-            asked: of(Told::Asked),
-            handed: of(Told::Handed),
-            quiescent: of(Told::Quiescent),
-            escalated: of(Told::Escalated),
-            handed_pages: of(Told::HandedPages),
+            asked: of(HandoverCount::Asked),
+            handed: of(HandoverCount::Handed),
+            quiescent: of(HandoverCount::Quiescent),
+            escalated: of(HandoverCount::Escalated),
+            handed_pages: of(HandoverCount::HandedPages),
         }
     }
 
@@ -120,11 +120,11 @@ impl Sleepers {
     }
 
     /// The caller is about to sleep, until the value is dropped.
-    pub fn begin(&self) -> Sleeping<'_> {
+    pub fn begin(&self) -> SleepGuard<'_> {
         // SeqCst: see 3.
         self.waiters.fetch_add(1, ASKS.change());
         ASKS.fence();
-        Sleeping(self)
+        SleepGuard(self)
     }
 
     /// Ends an answer, once the holder has reopened its gate; returns the word to wake sleepers by,
@@ -134,23 +134,23 @@ impl Sleepers {
         if self.waiters.load(ASKS.look()) == 0 {
             return None;
         }
-        // Release: pairs with the Acquire in `Sleeping::seen`.
+        // Release: pairs with the Acquire in `SleepGuard::seen`.
         self.ended.fetch_add(1, Ordering::Release);
         Some(&self.ended)
     }
 }
 
 /// A caller that sleeps; see [`Sleepers::begin`].
-pub struct Sleeping<'s>(&'s Sleepers);
+pub struct SleepGuard<'s>(&'s Sleepers);
 
-impl<'s> Sleeping<'s> {
+impl<'s> SleepGuard<'s> {
     /// The word to sleep on, and its value: to be read before the caller looks for answers.
     pub fn seen(&self) -> (&'s AtomicU32, u32) {
         (&self.0.ended, self.0.ended.load(Ordering::Acquire))
     }
 }
 
-impl Drop for Sleeping<'_> {
+impl Drop for SleepGuard<'_> {
     fn drop(&mut self) {
         // Relaxed: a holder that still sees it makes a needless call to wake.
         self.0.waiters.fetch_sub(1, Ordering::Relaxed);

@@ -3,15 +3,15 @@
 //! Drainers of other CPUs touch these, so they never share a cache line with the front words.
 
 use super::asks::Asks;
-use super::listed::Listed;
-use super::shelf::{Empties, Handed, Shelf};
+use super::listed::ShelfIndex;
+use super::shelf::{Empties, HandedStack, Shelf};
 use crate::frame::pageblock::FRONTS;
 use crate::frame::{Class, Mobility, NodeId, Order, ZoneId};
 use crate::front::Magazine;
 use crate::front::word::Word;
-use crate::store::{Manner, Wanted};
+use crate::store::{SearchManner, SearchRequest};
 use crate::sync::prim::{AtomicI64, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Apart, Caller, InFlight, count};
+use crate::sync::{CachePadded, Caller, InFlight, count};
 use crate::zone::Zone;
 use crate::zone::counts::{Counters, Counts};
 use crate::zone::delta::Delta;
@@ -46,17 +46,17 @@ pub struct Pcp {
     /// Full magazines, `[class][mobility]`.
     shelves: [Shelf; SHELVES],
     /// The magazines that the owner handed over to drains that asked for them.
-    pub handed: Handed,
+    pub handed: HandedStack,
     /// The stacks that other CPUs write, on a line that the owner does not touch but to report what
     /// it keeps of the free count.
-    pub others: Apart<Others>,
-    pub accounts: Apart<Accounts>,
-    pub counters: Apart<Counters>,
+    pub others: CachePadded<Others>,
+    pub accounts: CachePadded<Accounts>,
+    pub counters: CachePadded<Counters>,
     /// Front words as the clock hand last saw them: a front that has not changed since is cold.
     /// Relaxed: a wrong guess spills a front that is in use.
     pub seen: [AtomicU64; FRONTS],
     /// Lists of the magazines on the shelves of order 0.
-    listed: [Listed; Mobility::COUNT],
+    listed: [ShelfIndex; Mobility::COUNT],
 }
 
 /// The fields that other CPUs than the owner write.
@@ -151,12 +151,12 @@ impl Pcp {
             free_delta: Delta::new(),
             returned: Empties::new(),
             shelves: core::array::from_fn(|_| Shelf::new()),
-            handed: Handed::new(),
-            others: Apart::new(Others {
+            handed: HandedStack::new(),
+            others: CachePadded::new(Others {
                 drained: core::array::from_fn(|_| AtomicU64::new(0)),
                 group_delta: GroupDelta::new(),
             }),
-            accounts: Apart::new(Accounts {
+            accounts: CachePadded::new(Accounts {
                 high_pages: AtomicI64::new(high_pages),
                 active_ms: AtomicU64::new(0),
                 decayed_ms: AtomicU64::new(0),
@@ -179,9 +179,9 @@ impl Pcp {
                 hand_rest: AtomicU32::new(0),
                 hand_operations: AtomicU64::new(0),
             }),
-            counters: Apart::new(Counters::new()),
+            counters: CachePadded::new(Counters::new()),
             seen: core::array::from_fn(|_| AtomicU64::new(0)),
-            listed: core::array::from_fn(|_| Listed::new()),
+            listed: core::array::from_fn(|_| ShelfIndex::new()),
         }
     }
 
@@ -231,14 +231,14 @@ impl Pcp {
         span: (u32, u32),
         order: Order,
         mobility: Mobility,
-        manner: Manner,
-    ) -> Wanted<'_> {
+        manner: SearchManner,
+    ) -> SearchRequest<'_> {
         let accounts = &self.accounts;
         let hint = match order < Order::PAGEBLOCK {
             true => &accounts.hints[mobility.index()],
             false => &accounts.whole_hint,
         };
-        Wanted { zone, mobility, manner, span, hint }
+        SearchRequest { zone, mobility, manner, span, hint }
     }
 
     /// Counts the operations that `new`, which has replaced `old`, has not kept; and an exchange,
@@ -333,7 +333,7 @@ impl Pcp {
 
     /// The list of a shelf's magazines; order 0 alone has long shelves of small blocks.
     #[inline]
-    pub fn listed(&self, class: Class, mobility: Mobility) -> Option<&Listed> {
+    pub fn listed(&self, class: Class, mobility: Mobility) -> Option<&ShelfIndex> {
         // No protocol reads it; to a model each access would be two executions.
         (class == Class::Order0 && !cfg!(loom)).then(|| &self.listed[mobility.index()])
     }
@@ -354,7 +354,7 @@ impl Pcp {
 /// The state of a CPU for all zones.
 #[repr(C, align(128))]
 pub struct CpuShared {
-    pub asks: Apart<Asks>,
+    pub asks: CachePadded<Asks>,
     pub empties: Empties,
     pub node: NodeId,
     /// Zone to try first, by the level a request states; [`NO_ZONE`]: none will do.
@@ -368,7 +368,12 @@ pub const NO_ZONE: u8 = u8::MAX;
 
 impl CpuShared {
     pub fn new(node: NodeId, first_zones: [u8; LEVELS]) -> Self {
-        CpuShared { asks: Apart::new(Asks::new()), empties: Empties::new(), node, first_zones }
+        CpuShared {
+            asks: CachePadded::new(Asks::new()),
+            empties: Empties::new(),
+            node,
+            first_zones,
+        }
     }
 }
 

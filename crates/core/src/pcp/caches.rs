@@ -5,7 +5,7 @@
 //! near a watermark the CPUs' shares of the free count are summed.
 
 use super::cached::Pcp;
-use super::direct::Direct;
+use super::direct::PastCaches;
 use super::front::Front;
 use super::pcps::Pcps;
 use crate::cpus::{Cpus, Environment};
@@ -13,18 +13,18 @@ use crate::frame::{Class, CpuId, Mobility, NodeId, Order, Pfn, ZoneId};
 use crate::front::gate::Gate;
 use crate::front::word::Word;
 use crate::front::{Here, WordOffset, is_open};
-use crate::store::{Manner, Store};
+use crate::store::{SearchManner, Store};
 use crate::sync::prim::Ordering;
-use crate::sync::{Caller, InFlight, Moving};
+use crate::sync::{Caller, InFlight, InFlightGuard};
 use crate::zone::counts::Counters;
 use crate::zone::{Reserve, Zone, Zones, delta};
 
 /// The terms on which a CPU takes frames from the store for a request.
 #[derive(Clone, Copy)]
-pub struct Terms {
+pub struct RefillTerms {
     /// The watermark to leave.
     pub reserve: Reserve,
-    pub manner: Manner,
+    pub manner: SearchManner,
 }
 
 /// The caches of all CPUs in all zones, with the parts that their slow paths work against.
@@ -53,7 +53,7 @@ impl<'m, C: Cpus> Caches<'m, C> {
 
     /// Announces a move of up to `pages` pages on a CPU.
     #[inline]
-    pub fn begin<'p>(&self, pcp: &'p Pcp, pages: u64) -> Moving<'p> {
+    pub fn begin<'p>(&self, pcp: &'p Pcp, pages: u64) -> InFlightGuard<'p> {
         pcp.in_flight.begin(pages, self.caller())
     }
 
@@ -104,7 +104,7 @@ impl<'m, C: Cpus> Caches<'m, C> {
     /// The front word, if the gate is open.
     #[inline]
     pub fn read_front(&self, front: &Front) -> Option<Word> {
-        // Acquire: pairs with the Release of `Closed::drop`.
+        // Acquire: pairs with the Release of `ClosedGate::drop`.
         let open = is_open(self.pcps.blocks().gate(front.here.cpu).load(Ordering::Acquire));
         open.then(|| {
             Word(self.pcps.blocks().word(front.here, front.offset()).load(Ordering::Relaxed))
@@ -148,12 +148,12 @@ impl<'m, C: Cpus> Caches<'m, C> {
     }
 
     /// The way past the caches, for a caller that runs `here`.
-    pub fn direct(&self, here: Option<Here>, zone: ZoneId) -> Direct<'_, 'm> {
+    pub fn direct(&self, here: Option<Here>, zone: ZoneId) -> PastCaches<'_, 'm> {
         let pcp = here.map(|here| self.pcps.pcp(here.cpu, zone));
         let cpu = here.map(|here| here.cpu);
         let (store, pcps) = (&self.store, &self.pcps);
         let caller = self.caller();
-        Direct { store, zone: self.zones.get(zone), zone_id: zone, pcps, cpu, pcp, caller }
+        PastCaches { store, zone: self.zones.get(zone), zone_id: zone, pcps, cpu, pcp, caller }
     }
 
     /// Whether the zone may give `pages` without going below what `reserve` protects.
@@ -184,7 +184,7 @@ impl<'m, C: Cpus> Caches<'m, C> {
         zone: ZoneId,
         order: Order,
         mobility: Mobility,
-        terms: Terms,
+        terms: RefillTerms,
     ) -> Option<Pfn> {
         let allowed = self.may_give(zone, u64::from(order.frames()), terms.reserve);
         allowed.then(|| self.direct(here, zone).take(order, mobility, terms.manner)).flatten()

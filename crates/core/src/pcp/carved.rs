@@ -15,7 +15,7 @@ use crate::front::{Magazine, MagazineIndex};
 use crate::sync::prim::{AtomicU64, Ordering};
 
 /// The bits; see the module.
-pub struct Carved<'m> {
+pub struct CarvedFrames<'m> {
     /// Frame numbers that may be carved; none without a linear map.
     first: u32,
     end: u32,
@@ -23,13 +23,13 @@ pub struct Carved<'m> {
     bits: &'m [AtomicU64],
 }
 
-impl<'m> Carved<'m> {
+impl<'m> CarvedFrames<'m> {
     /// No frame is carved yet. `reach`: the frames whose magazines have numbers, of which the first
     /// have `bits`.
     pub fn new(reach: Range<u32>, bits: &'m [AtomicU64]) -> Self {
         let first = reach.start;
         let end = reach.end.min(first.saturating_add(bits.len() as u32 * u64::BITS));
-        Carved { first, end, bits }
+        CarvedFrames { first, end, bits }
     }
 
     /// The frames whose magazines have numbers, when these count from `base`.

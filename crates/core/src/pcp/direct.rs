@@ -4,16 +4,16 @@
 use super::cached::Pcp;
 use super::pcps::Pcps;
 use crate::frame::{CpuId, Mobility, Order, Pfn, ZoneId};
-use crate::store::{Manner, Store, Wanted};
+use crate::store::{SearchManner, SearchRequest, Store};
 use crate::sync::prim::AtomicU32;
-use crate::sync::{Caller, InFlight, Moving, count};
+use crate::sync::{Caller, InFlight, InFlightGuard, count};
 use crate::zone::Zone;
 use crate::zone::counts::Counters;
 
 /// The store of a zone, and what a caller's moves are accounted to: its CPU's share of the zone, or
 /// the zone itself for callers on no CPU of ours.
 #[derive(Clone, Copy)]
-pub struct Direct<'a, 'm> {
+pub struct PastCaches<'a, 'm> {
     pub store: &'a Store<'m>,
     pub zone: &'m Zone,
     pub zone_id: ZoneId,
@@ -23,9 +23,9 @@ pub struct Direct<'a, 'm> {
     pub caller: Caller,
 }
 
-impl<'a, 'm: 'a> Direct<'a, 'm> {
+impl<'a, 'm: 'a> PastCaches<'a, 'm> {
     /// Announces a move of up to `pages` pages.
-    pub fn begin(&self, pages: u64) -> Moving<'a> {
+    pub fn begin(&self, pages: u64) -> InFlightGuard<'a> {
         let in_flight: &InFlight = self.pcp.map_or(&self.zone.in_flight, |pcp| &pcp.in_flight);
         in_flight.begin(pages, self.caller)
     }
@@ -60,19 +60,21 @@ impl<'a, 'm: 'a> Direct<'a, 'm> {
         self,
         order: Order,
         mobility: Mobility,
-        manner: Manner,
-        search: impl FnOnce(&Wanted<'_>) -> R,
+        manner: SearchManner,
+        search: impl FnOnce(&SearchRequest<'_>) -> R,
     ) -> R {
         let (zone, span) = (self.zone_id, self.zone.span());
         match self.pcp {
             Some(pcp) => search(&pcp.wanted(zone, span, order, mobility, manner)),
-            None => search(&Wanted { zone, mobility, manner, span, hint: &AtomicU32::new(0) }),
+            None => {
+                search(&SearchRequest { zone, mobility, manner, span, hint: &AtomicU32::new(0) })
+            }
         }
     }
 
     /// Takes a block from the store, whatever the watermarks say. If there is none, this ends one
     /// move on this CPU.
-    pub fn take(&self, order: Order, mobility: Mobility, manner: Manner) -> Option<Pfn> {
+    pub fn take(&self, order: Order, mobility: Mobility, manner: SearchManner) -> Option<Pfn> {
         let pages = u64::from(order.frames());
         let pfn = self.search(order, mobility, manner, |wanted| {
             self.store.take_at_once(wanted, order).or_else(|| {
@@ -115,7 +117,7 @@ impl<'a, 'm: 'a> Direct<'a, 'm> {
         &self,
         order: Order,
         mobility: Mobility,
-        manner: Manner,
+        manner: SearchManner,
         out: &mut [Pfn],
     ) -> usize {
         let pages = u64::from(order.frames()) * out.len() as u64;

@@ -16,12 +16,12 @@ use core::ops::Range;
 
 use super::caches::Caches;
 use super::front::Front;
-use super::share::Share;
+use super::share::CpuZone;
 use super::shelf::Chain;
 use crate::cpus::{Cpus, Environment, Event, FenceError};
 use crate::frame::pageblock::Tag;
 use crate::frame::{Class, CpuId, Mobility, ZoneId};
-use crate::front::gate::{Closed, is_held_by};
+use crate::front::gate::{ClosedGate, is_held_by};
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::{Ordering, spin_hint};
 use crate::sync::stack::Links;
@@ -91,7 +91,7 @@ fn places(one: Option<u32>, count: u32) -> Range<u32> {
 /// The result of a drain, in pages. Sums over CPUs by `+=`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Drained {
+pub struct DrainResult {
     /// Returned to the store.
     pub taken_pages: u64,
     /// Cached within reach again by the time it ended: the owner goes on meanwhile.
@@ -119,8 +119,8 @@ pub struct Drained {
     pub pending_pages: u64,
 }
 
-impl core::ops::AddAssign for Drained {
-    fn add_assign(&mut self, other: Drained) {
+impl core::ops::AddAssign for DrainResult {
+    fn add_assign(&mut self, other: DrainResult) {
         self.taken_pages += other.taken_pages;
         self.left_pages += other.left_pages;
         self.in_flight_pages += other.in_flight_pages;
@@ -149,8 +149,8 @@ const DISABLE_SPINS: u32 = if cfg!(loom) { 2 } else { 1 << 20 };
 
 impl<C: Cpus> Caches<'_, C> {
     /// Drains a CPU's caches of these zones, quietly or fully.
-    pub fn drain_cpu(&self, cpu: CpuId, zones: Range<u32>, mode: Mode) -> Drained {
-        let mut done = Drained::default();
+    pub fn drain_cpu(&self, cpu: CpuId, zones: Range<u32>, mode: Mode) -> DrainResult {
+        let mut done = DrainResult::default();
         done.taken_pages += self.drain_shelves(cpu, zones.clone());
         // Without zones there is nothing to take, and no reason to interrupt the CPU.
         if mode == Mode::Full && !zones.is_empty() {
@@ -159,7 +159,7 @@ impl<C: Cpus> Caches<'_, C> {
             } else if !self.has_magazines(cpu, zones.clone()) {
                 // Its fronts are empty, or it has handed them over since the line above.
                 done.taken_pages += self.drain_handed(cpu, zones.clone());
-            } else if let Some(closed) = Closed::close(self.gate(cpu), self.caller()) {
+            } else if let Some(closed) = ClosedGate::close(self.gate(cpu), self.caller()) {
                 self.drain_fronts(closed, cpu, zones.clone(), Force::Fence, &mut done);
             } else {
                 done.busy_cpus = 1;
@@ -211,11 +211,11 @@ impl<C: Cpus> Caches<'_, C> {
     /// `false`: the CPU's fronts were left alone.
     pub fn drain_fronts(
         &self,
-        closed: Closed<'_>,
+        closed: ClosedGate<'_>,
         cpu: CpuId,
         zones: Range<u32>,
         force: Force,
-        done: &mut Drained,
+        done: &mut DrainResult,
     ) -> bool {
         if !self.fence_closed(cpu, force, done) {
             closed.give_up();
@@ -247,7 +247,7 @@ impl<C: Cpus> Caches<'_, C> {
     }
 
     /// Waits until no sequence can commit on the CPU any more; `false`: that cannot be had.
-    fn fence_closed(&self, cpu: CpuId, force: Force, done: &mut Drained) -> bool {
+    fn fence_closed(&self, cpu: CpuId, force: Force, done: &mut DrainResult) -> bool {
         if self.cpus.is_quiescent(cpu) || is_mutant(Mutant::TakesUnquiet) {
             return true;
         }
@@ -266,24 +266,24 @@ impl<C: Cpus> Caches<'_, C> {
     }
 
     /// Takes a CPU's caches away until they are enabled again.
-    pub fn disable_cpu(&self, cpu: CpuId, zones: Range<u32>) -> Drained {
-        let mut done = Drained::default();
+    pub fn disable_cpu(&self, cpu: CpuId, zones: Range<u32>) -> DrainResult {
+        let mut done = DrainResult::default();
         match self.close_patiently(cpu) {
             Some(closed) => {
                 self.drain_fronts(closed, cpu, zones.clone(), Force::Fence, &mut done);
             }
             None => done.busy_cpus = 1,
         }
-        // After the gate: see `Share::shelve`.
+        // After the gate: see `CpuZone::shelve`.
         done += self.drain_cpu(cpu, zones, Mode::Quiet);
         done
     }
 
-    fn close_patiently(&self, cpu: CpuId) -> Option<Closed<'_>> {
+    fn close_patiently(&self, cpu: CpuId) -> Option<ClosedGate<'_>> {
         // A handler above the drainer would look in vain.
         let looks = if self.is_held_below(cpu) { 1 } else { DISABLE_SPINS };
         (0..looks).find_map(|_| {
-            let closed = Closed::close_for_good(self.gate(cpu), self.caller());
+            let closed = ClosedGate::close_for_good(self.gate(cpu), self.caller());
             if closed.is_none() {
                 spin_hint();
             }
@@ -292,7 +292,7 @@ impl<C: Cpus> Caches<'_, C> {
     }
 }
 
-impl<C: Cpus> Share<'_, '_, C> {
+impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Takes all shelves of a CPU in a zone back to the store; returns pages.
     pub fn drain_shelves(&self) -> u64 {
         let pcp = self.pcp;

@@ -47,7 +47,7 @@
 
 use super::cached::{Accounts, NO_TURN};
 use super::front::Front;
-use super::share::Share;
+use super::share::CpuZone;
 use crate::cpus::{Cpus, Here};
 use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS};
 use crate::frame::{Class, Mobility};
@@ -56,7 +56,7 @@ use crate::store::bitmap::Bitmap;
 use crate::store::section::Section;
 use crate::sync::count;
 use crate::sync::prim::{AtomicU64, Ordering};
-use crate::zone::{Evacuation, Orders, Seen, State};
+use crate::zone::{Evacuation, HandPlan, State, TurnCounts};
 
 /// Pageblocks that a step of a hand looks at: a cache line of tags.
 const STEP_PAGEBLOCKS: u32 = if cfg!(loom) { 2 } else { 16 };
@@ -127,7 +127,7 @@ fn is_small_change(a: u64, b: u64) -> bool {
 }
 
 /// The hand of a CPU in a zone.
-struct Hand<'s, 'a, 'm, C>(&'s Share<'a, 'm, C>);
+struct Hand<'s, 'a, 'm, C>(&'s CpuZone<'a, 'm, C>);
 
 impl<C: Cpus> Hand<'_, '_, '_, C> {
     fn step(&self, here: Here) {
@@ -162,7 +162,7 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
         }
         let orders = self.orders(state).map(|orders| match is_steady {
             true => orders,
-            false => Orders { quota: orders.quota.min(0), ..orders },
+            false => HandPlan { quota: orders.quota.min(0), ..orders },
         });
         let is_idle = state.evacuating == 0 && orders.is_none_or(|orders| orders.quota <= 0);
         // None may begin before this turn has ended.
@@ -213,16 +213,16 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
 
     /// The orders to a hand: the number of pageblocks that may still evacuate, and more. `None`:
     /// the policy is off.
-    fn orders(&self, state: State) -> Option<Orders> {
+    fn orders(&self, state: State) -> Option<HandPlan> {
         let orders = self.0.zone.evacuating.orders(state)?;
         // Below its high watermark a zone needs every frame more than whole pageblocks.
         let is_short = state.free <= self.0.zone.watermarks().high;
         let waits = is_short || self.0.zone.evacuating.is_outdated(state);
-        Some(Orders { quota: if waits { orders.quota.min(0) } else { orders.quota }, ..orders })
+        Some(HandPlan { quota: if waits { orders.quota.min(0) } else { orders.quota }, ..orders })
     }
 
     /// One step of the hand.
-    fn look(&self, bitmap: &Bitmap<'_>, orders: Option<Orders>, is_idle: bool) {
+    fn look(&self, bitmap: &Bitmap<'_>, orders: Option<HandPlan>, is_idle: bool) {
         let accounts = &self.0.pcp.accounts;
         let span = self.0.zone.span();
         let (start, end) = (span.0 * SECTION_PAGEBLOCKS as u32, span.1 * SECTION_PAGEBLOCKS as u32);
@@ -236,7 +236,7 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
             accounts.hand_free.store(began.free, Ordering::Relaxed);
             accounts.hand_healed.store(began.healed, Ordering::Relaxed);
         }
-        let mut seen = Seen::unpack(accounts.hand_seen.load(Ordering::Relaxed));
+        let mut seen = TurnCounts::unpack(accounts.hand_seen.load(Ordering::Relaxed));
         let next = match bitmap.section(first.section()) {
             Some(section) if is_idle => self.count(bitmap, section, first, &mut seen),
             Some(section) => {
@@ -258,7 +258,7 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
                 bitmap.tags().forget_larger(self.0.zone_id);
             }
         }
-        let seen = if ends_turn { Seen::default() } else { seen };
+        let seen = if ends_turn { TurnCounts::default() } else { seen };
         accounts.hand_seen.store(seen.pack(), Ordering::Relaxed);
         accounts.hand.store(if ends_turn { start } else { next }, Ordering::Relaxed);
     }
@@ -270,7 +270,7 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
         bitmap: &Bitmap<'_>,
         section: &Section<'_>,
         first: PageblockIndex,
-        seen: &mut Seen,
+        seen: &mut TurnCounts,
     ) -> u32 {
         let end = (first.section() as u32 + 1) * SECTION_PAGEBLOCKS as u32;
         let mut at = first.0;
@@ -294,8 +294,8 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
         bitmap: &Bitmap<'_>,
         section: &Section<'_>,
         first: PageblockIndex,
-        orders: Option<Orders>,
-        seen: &mut Seen,
+        orders: Option<HandPlan>,
+        seen: &mut TurnCounts,
     ) {
         let is_off = self.0.zone.evacuating.policy() == Evacuation::Off;
         let mut left = orders.map_or(0, |orders| orders.quota);
@@ -343,7 +343,7 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
     }
 }
 
-impl<C: Cpus> Share<'_, '_, C> {
+impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Moves this CPU's hand, and makes pageblocks evacuate that it meets.
     pub fn step_hand(&self, here: Here) {
         self.pcp.accounts.forget_operations();

@@ -7,10 +7,10 @@
 //! at a time.
 
 use super::caches::Caches;
-use super::free_high::{self, Moved};
+use super::free_high::{self, MovedPages};
 use super::front::Front;
 use super::part::{Part, Parts};
-use super::share::Share;
+use super::share::CpuZone;
 use super::shelf::Shelf;
 use crate::cpus::{Cpus, Pinned, Processor, sequence};
 use crate::frame::{Class, Mobility, Order, Pfn, ZoneId};
@@ -24,7 +24,7 @@ use crate::sync::prim::Ordering;
 /// this calls: a copy is read back in larger parts than it was written in, for which processors
 /// wait (decision 0004).
 pub struct Exchange<'s, 'a, 'm, C> {
-    pub share: &'s Share<'a, 'm, C>,
+    pub share: &'s CpuZone<'a, 'm, C>,
     pub front: &'s Front,
     pub word: Word,
 }
@@ -61,7 +61,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
         if installed {
             count(&pcp.counters.shelf_hits, 1);
             pcp.note_shelf_pop(front.class, front.mobility);
-            share.note_moved(front, Moved::In(front.class.magazine_frames().into()));
+            share.note_moved(front, MovedPages::In(front.class.magazine_frames().into()));
             if let Some((empty, _)) = word.previous() {
                 share.release_magazine(front.class, empty);
             }
@@ -94,7 +94,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
         } else if front.evacuates {
             share.spill_evacuated(*front, word);
         } else if let Some((full, _)) = word.previous() {
-            share.note_moved(front, Moved::Out(class.magazine_frames().into()));
+            share.note_moved(front, MovedPages::Out(class.magazine_frames().into()));
             keep(full);
         }
         drop(moving);
@@ -227,7 +227,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
 /// Exchanges under a guard of the caller.
 impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
     /// The front as it is now, if its gate is open.
-    pub fn of(share: &'s Share<'a, 'm, Pinned<P>>, front: &'s Front) -> Option<Self> {
+    pub fn of(share: &'s CpuZone<'a, 'm, Pinned<P>>, front: &'s Front) -> Option<Self> {
         share.read_front(front).map(|word| Exchange { share, front, word })
     }
 
@@ -299,9 +299,10 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
     /// Puts a full magazine on the CPU's shelf. If handlers have filled that meanwhile, it is
     /// handed over: the next drain or decay takes it.
     ///
-    /// Neither `high` nor the gate is looked at, as [`Share::shelve`] does. The one can have fallen
-    /// only since [`Share::has_room`] was asked, and the next slow path sees it. A caller that
-    /// disables the CPU meanwhile waits for this caller's guard, and takes the shelf afterwards.
+    /// Neither `high` nor the gate is looked at, as [`CpuZone::shelve`] does. The one can have
+    /// fallen only since [`CpuZone::has_room`] was asked, and the next slow path sees it. A caller
+    /// that disables the CPU meanwhile waits for this caller's guard, and takes the shelf
+    /// afterwards.
     fn set_aside(&self, full: MagazineIndex) {
         let (share, class, mobility) = (self.share, self.front.class, self.front.mobility);
         let (blocks, shelf) = (share.blocks(), share.pcp.shelf(class, mobility));
@@ -323,7 +324,7 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
         self.share.pcp.accounts.active_ms.load(Ordering::Relaxed) == now
     }
 
-    /// Installs a word like [`Share::replace`]. It fails only if the gate was closed meanwhile.
+    /// Installs a word like [`CpuZone::replace`]. It fails only if the gate was closed meanwhile.
     fn install(&self, new: Word) -> bool {
         self.compare_store(new.with_operations(self.word.operations()))
     }
@@ -338,7 +339,7 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
         Some(self)
     }
 
-    /// Exchanges magazines like [`Share::exchange`]. It fails only if the gate was closed
+    /// Exchanges magazines like [`CpuZone::exchange`]. It fails only if the gate was closed
     /// meanwhile.
     fn exchange(&self, new: Word) -> bool {
         let done = self.compare_store(new);

@@ -55,7 +55,7 @@ impl Default for FreeHigh {
 
 /// Pages that a front moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moved {
+pub enum MovedPages {
     /// Pages that came to the front, from the shelf or the store.
     In(u64),
     /// Pages that left the front.
@@ -73,10 +73,10 @@ pub(super) fn regards(class: Class) -> bool {
 /// The count ends at the threshold. A magazine that comes back leaves nothing of it: mainline
 /// halves it at each of the allocations that empty one. Below it ends at `-managed`, since no CPU
 /// can still have more to free of what it allocated than the zone has pages.
-pub(super) fn count(count: i64, moved: Moved, limits: CacheLimits, managed: u64) -> i64 {
+pub(super) fn count(count: i64, moved: MovedPages, limits: CacheLimits, managed: u64) -> i64 {
     match moved {
-        Moved::In(pages) => (count.min(0) - pages as i64).max(-(managed as i64)),
-        Moved::Out(pages) => (count + pages as i64).min(threshold(limits)),
+        MovedPages::In(pages) => (count.min(0) - pages as i64).max(-(managed as i64)),
+        MovedPages::Out(pages) => (count + pages as i64).min(threshold(limits)),
     }
 }
 

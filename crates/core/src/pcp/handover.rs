@@ -3,13 +3,13 @@
 
 use core::ops::Range;
 
-use super::asks::Told;
+use super::asks::HandoverCount;
 use super::caches::Caches;
-use super::drain::{Drained, Force};
+use super::drain::{DrainResult, Force};
 use crate::cpus::{Cpus, Environment};
 use crate::frame::{CpuId, ZoneId};
 use crate::front::Here;
-use crate::front::gate::{self, Asked, Closed, is_asked};
+use crate::front::gate::{self, AskOutcome, ClosedGate, is_asked};
 use crate::sync::InFlight;
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::Ordering;
@@ -32,7 +32,7 @@ impl<C: Cpus> Caches<'_, C> {
             return false;
         }
         let claim = |asked, held| self.cpus.claim_gate(self.pcps.blocks(), here, asked, held);
-        let Some(closed) = Closed::claim(gate, self.caller(), claim) else { return false };
+        let Some(closed) = ClosedGate::claim(gate, self.caller(), claim) else { return false };
         let asks = &self.pcps.shared(cpu).asks;
         let ask = asks.open();
         if let Some(ask) = ask.filter(|_| is_mutant(Mutant::AnswersEarly)) {
@@ -42,14 +42,14 @@ impl<C: Cpus> Caches<'_, C> {
         for zone in self.pcps.all_zones() {
             pages += self.share(cpu, zone).hand_fronts();
         }
-        asks.tell(Told::Handed, 1);
-        asks.tell(Told::HandedPages, pages);
+        asks.tell(HandoverCount::Handed, 1);
+        asks.tell(HandoverCount::HandedPages, pages);
         self.reopen(closed, cpu, ask);
         true
     }
 
     /// Ends a taking of fronts: answers, reopens, tells.
-    pub fn reopen(&self, closed: Closed<'_>, cpu: CpuId, ask: Option<u64>) {
+    pub fn reopen(&self, closed: ClosedGate<'_>, cpu: CpuId, ask: Option<u64>) {
         if let Some(ask) = ask {
             self.pcps.shared(cpu).asks.answer(ask);
         }
@@ -66,8 +66,8 @@ impl<C: Cpus> Caches<'_, C> {
 
     /// A drain's look at a CPU: asks if it has to, takes the fronts if it can, and collects what
     /// was handed over.
-    pub fn look_at(&self, cpu: CpuId, zones: Range<u32>, ask: Ask) -> Drained {
-        let mut done = Drained::default();
+    pub fn look_at(&self, cpu: CpuId, zones: Range<u32>, ask: Ask) -> DrainResult {
+        let mut done = DrainResult::default();
         let is_pending = self.has_magazines(cpu, zones.clone())
             && !self.pcps.shared(cpu).asks.is_answered(ask.number)
             && self.is_pending(cpu, zones.clone(), ask, &mut done);
@@ -98,26 +98,26 @@ impl<C: Cpus> Caches<'_, C> {
     /// a request that is about to fail sees it, as it would after it had emptied the front.
     pub fn has_magazines(&self, cpu: CpuId, zones: Range<u32>) -> bool {
         let mut pcps = zones.map(|zone| self.pcps.pcp(cpu, ZoneId::new(zone)));
-        // Acquire: pairs with the Release in `Share::charge`.
+        // Acquire: pairs with the Release in `CpuZone::charge`.
         pcps.any(|pcp| pcp.charged_pages.load(Ordering::Acquire) > 0)
     }
 
     /// Asks, or asks again. `false`: there is an answer now, or never will be one.
-    fn is_pending(&self, cpu: CpuId, zones: Range<u32>, ask: Ask, done: &mut Drained) -> bool {
+    fn is_pending(&self, cpu: CpuId, zones: Range<u32>, ask: Ask, done: &mut DrainResult) -> bool {
         let asks = &self.pcps.shared(cpu).asks;
         if asks.note(ask.number) {
-            asks.tell(Told::Asked, 1);
+            asks.tell(HandoverCount::Asked, 1);
         }
         match gate::ask(self.gate(cpu)) {
-            Asked::Disabled => return false,
-            Asked::Held => done.busy_cpus += 1,
-            Asked::Stands => self.take_asked(cpu, zones, ask.fences, done),
+            AskOutcome::Disabled => return false,
+            AskOutcome::Held => done.busy_cpus += 1,
+            AskOutcome::Stands => self.take_asked(cpu, zones, ask.fences, done),
         }
         !asks.is_answered(ask.number)
     }
 
     /// Takes the fronts of a CPU that was asked, where that needs no handover.
-    fn take_asked(&self, cpu: CpuId, zones: Range<u32>, fences: bool, done: &mut Drained) {
+    fn take_asked(&self, cpu: CpuId, zones: Range<u32>, fences: bool, done: &mut DrainResult) {
         if self.cpus.here().is_some_and(|here| here.cpu == cpu && self.hand_over(here)) {
             return;
         }
@@ -125,15 +125,15 @@ impl<C: Cpus> Caches<'_, C> {
         // afterwards, which is what counts.
         let is_quiescent = self.cpus.is_quiescent(cpu) || is_mutant(Mutant::TakesUnquiet);
         let (force, told) = match () {
-            () if is_quiescent => (Force::Quiescence, Told::Quiescent),
+            () if is_quiescent => (Force::Quiescence, HandoverCount::Quiescent),
             () if !fences => return,
             () if self.is_left_alone(cpu) => {
                 done.isolated_cpus += 1;
                 return;
             }
-            () => (Force::Fence, Told::Escalated),
+            () => (Force::Fence, HandoverCount::Escalated),
         };
-        let Some(closed) = Closed::close(self.gate(cpu), self.caller()) else { return };
+        let Some(closed) = ClosedGate::close(self.gate(cpu), self.caller()) else { return };
         if self.drain_fronts(closed, cpu, zones, force, done) {
             self.pcps.shared(cpu).asks.tell(told, 1);
         }

@@ -3,8 +3,8 @@
 //! # Another policy
 //! What users choose is `HighPolicy` in `zone/cache_limits.rs`, which makes the bounds of `high`
 //! from it. When `high` moves between them is here: [`High::raise`] and what calls it,
-//! [`limit_high`](Share::limit_high), [`decay`](Share::decay). The rule for a CPU that only frees
-//! is in `free_high.rs`.
+//! [`limit_high`](CpuZone::limit_high), [`decay`](CpuZone::decay). The rule for a CPU that only
+//! frees is in `free_high.rs`.
 //!
 //! # While pageblocks evacuate
 //! What CPUs cache keeps pageblocks from becoming whole, and no search finds it. Of memory that is
@@ -15,9 +15,9 @@
 //! grows for these, and falls when the next one is to be shelved.
 
 use super::cached::SHELVES;
-use super::free_high::{self, Moved};
+use super::free_high::{self, MovedPages};
 use super::front::Front;
-use super::share::Share;
+use super::share::CpuZone;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::Class;
 use crate::frame::pageblock::FRONTS;
@@ -39,7 +39,7 @@ const EVACUATING_PART: u64 = 32;
 
 /// The `high` of a CPU. No protocol reads it, and to a model each access would be one more place to
 /// switch: there much of this is left out.
-struct High<'s, 'a, 'm, C>(&'s Share<'a, 'm, C>);
+struct High<'s, 'a, 'm, C>(&'s CpuZone<'a, 'm, C>);
 
 impl<C: Cpus> High<'_, '_, '_, C> {
     fn cell(&self) -> &AtomicI64 {
@@ -48,7 +48,7 @@ impl<C: Cpus> High<'_, '_, '_, C> {
 
     /// The largest `high` now, but for what fronts need.
     fn most(&self, limits: CacheLimits) -> u64 {
-        let Share { caches, zone_id, .. } = *self.0;
+        let CpuZone { caches, zone_id, .. } = *self.0;
         if cfg!(loom) || !limits.adapts() || self.0.store().tags().evacuating(zone_id) == 0 {
             return limits.high_max;
         }
@@ -77,7 +77,7 @@ impl<C: Cpus> High<'_, '_, '_, C> {
     }
 }
 
-impl<C: Cpus> Share<'_, '_, C> {
+impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Whether the CPU's magazines are charged with more than `high`.
     pub fn above_high(&self) -> bool {
         let pcp = self.pcp;
@@ -122,7 +122,7 @@ impl<C: Cpus> Share<'_, '_, C> {
     }
 
     /// Tells the rule for CPUs that only free what a front moved.
-    pub fn note_moved(&self, front: &Front, moved: Moved) {
+    pub fn note_moved(&self, front: &Front, moved: MovedPages) {
         if free_high::regards(front.class) {
             let zone = self.zone;
             let cell = &self.pcp.accounts.free_counts[front.class as usize];

@@ -12,14 +12,14 @@ const LENGTH: usize = 16;
 
 /// The list of a shelf, lowest first.
 #[repr(C, align(64))]
-pub struct Listed([AtomicU32; LENGTH]);
+pub struct ShelfIndex([AtomicU32; LENGTH]);
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Listed>() == 64);
+const _: () = assert!(size_of::<ShelfIndex>() == 64);
 
-impl Listed {
+impl ShelfIndex {
     pub fn new() -> Self {
-        Listed(core::array::from_fn(|_| AtomicU32::new(0)))
+        ShelfIndex(core::array::from_fn(|_| AtomicU32::new(0)))
     }
 
     /// Notes that `magazine` goes on top of `below` others.
@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn what_lies_on_a_shelf_is_listed_as_far_as_there_are_places() {
         let magazine = |index| MagazineIndex::new(index).unwrap();
-        let listed = Listed::new();
+        let listed = ShelfIndex::new();
         let on_shelf_of =
             |count| listed.top_down(count).map(MagazineIndex::get).collect::<Vec<_>>();
         assert!(on_shelf_of(3).is_empty());

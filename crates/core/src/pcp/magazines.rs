@@ -15,7 +15,7 @@ use core::mem::MaybeUninit;
 
 use super::pcps::Pcps;
 use super::pool::spread;
-use super::share::Share;
+use super::share::CpuZone;
 use super::shelf::Chain;
 use crate::cpus::Cpus;
 use crate::frame::Class;
@@ -27,7 +27,7 @@ use crate::sync::prefetch_write;
 use crate::sync::prim::Ordering;
 use crate::zone::Reserve;
 
-impl<C: Cpus> Share<'_, '_, C> {
+impl<C: Cpus> CpuZone<'_, '_, C> {
     /// An empty magazine, charged to this CPU.
     pub fn acquire_magazine(&self, class: Class) -> Option<MagazineIndex> {
         let own = &self.caches.pcps.shared(self.cpu).empties;

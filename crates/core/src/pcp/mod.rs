@@ -6,7 +6,7 @@
 //! | [`shelf`] | stacks of magazines |
 //! | `listed` | which magazines a shelf has, for drainers to prefetch |
 //! | `pcps` | [`Pcps`]: the memory of all CPUs' caches |
-//! | `share` | [`Share`]: one CPU's caches of one zone, at work |
+//! | `share` | [`CpuZone`]: one CPU's caches of one zone, at work |
 //! | `front` | how slow paths name fronts: the theory of refill and spill |
 //! | `exchange` | magazines between a front and the CPU's shelf |
 //! | `refill`, `spill` | pages from the store to a CPU, and back |
@@ -49,9 +49,9 @@ mod spill;
 
 pub use asks::HandoverCounts;
 pub use cached::{CpuShared, LEVELS, NO_ZONE, Pcp};
-pub use caches::{Caches, Terms};
-pub use carved::Carved;
-pub use drain::{Drained, Mode, Scope};
+pub use caches::{Caches, RefillTerms};
+pub use carved::CarvedFrames;
+pub use drain::{DrainResult, Mode, Scope};
 pub use exchange::Exchange;
 pub use front::Front;
 pub use handover::Ask;

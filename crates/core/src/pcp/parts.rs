@@ -1,7 +1,7 @@
 //! Taking fronts, and what came from them: linked, handed over, returned to the store.
 
 use super::part::{Part, Parts};
-use super::share::Share;
+use super::share::CpuZone;
 use super::shelf::Chain;
 use crate::cpus::Cpus;
 use crate::front::MagazineIndex;
@@ -10,7 +10,7 @@ use crate::sync::prim::Ordering;
 use crate::sync::stack::Links;
 use crate::sync::{count, prefetch_write};
 
-impl<C: Cpus> Share<'_, '_, C> {
+impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Empties all front words of a CPU in a zone, and calls `with` with each magazine of these
     /// fronts, which the caller owns from then on. Only the holder of the closed gate may call
     /// this, after the fence.

@@ -3,7 +3,7 @@
 
 use super::asks::{AskNumbers, Sleepers};
 use super::cached::{CpuShared, Pcp};
-use super::carved::Carved;
+use super::carved::CarvedFrames;
 use super::free_high::FreeHigh;
 use super::front::Front;
 use super::part::{Part, Parts};
@@ -11,7 +11,7 @@ use super::pool::Magazines;
 use crate::frame::{CpuId, ZoneId};
 use crate::front::word::Word;
 use crate::front::{BlockArray, Context, Here, MagazineIndex};
-use crate::sync::Apart;
+use crate::sync::CachePadded;
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::stack::Links;
 use crate::zone::delta::{self, GROUP_CPUS};
@@ -25,20 +25,20 @@ pub struct PcpsState<'m> {
     pub fresh_magazines: AtomicU32,
     /// Magazines of memory that the caller added later.
     pub added_magazines: AtomicU32,
-    pub carved: Carved<'m>,
+    pub carved: CarvedFrames<'m>,
     pub ask_numbers: AskNumbers,
     /// Apart: each handover of an owner looks whether there are any.
-    pub sleepers: Apart<Sleepers>,
+    pub sleepers: CachePadded<Sleepers>,
 }
 
 impl<'m> PcpsState<'m> {
-    pub fn new(carved: Carved<'m>) -> Self {
+    pub fn new(carved: CarvedFrames<'m>) -> Self {
         PcpsState {
             fresh_magazines: AtomicU32::new(0),
             added_magazines: AtomicU32::new(0),
             carved,
             ask_numbers: AskNumbers::new(),
-            sleepers: Apart::new(Sleepers::new()),
+            sleepers: CachePadded::new(Sleepers::new()),
         }
     }
 }
@@ -107,7 +107,7 @@ impl<'m> Pcps<'m> {
     }
 
     /// Frames that were cut into magazines.
-    pub fn carved(&self) -> &'m Carved<'m> {
+    pub fn carved(&self) -> &'m CarvedFrames<'m> {
         &self.state.carved
     }
 

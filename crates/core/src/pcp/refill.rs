@@ -3,11 +3,11 @@
 
 use core::ops::RangeInclusive;
 
-use super::caches::Terms;
+use super::caches::RefillTerms;
 use super::exchange::Exchange;
-use super::free_high::Moved;
+use super::free_high::MovedPages;
 use super::front::{ATTEMPTS_MAX, Front, Step};
-use super::share::Share;
+use super::share::CpuZone;
 use crate::cpus::{Cpus, Event, Here};
 use crate::frame::Class;
 use crate::frame::{Mobility, Order, Pfn};
@@ -26,10 +26,16 @@ const EXTRA_MAX: usize = 3;
 /// The classes of which it may: a search costs them more than what it then takes.
 const SEVERAL: RangeInclusive<u8> = Class::Order4 as u8..=Class::Order8 as u8;
 
-impl<C: Cpus> Share<'_, '_, C> {
+impl<C: Cpus> CpuZone<'_, '_, C> {
     /// A block for a caller on this CPU, from its front or past it. What the CPU's own fronts hold
     /// of pageblocks that evacuate goes to the store before the zone has none.
-    pub fn alloc(&self, here: Here, order: Order, mobility: Mobility, terms: Terms) -> Option<Pfn> {
+    pub fn alloc(
+        &self,
+        here: Here,
+        order: Order,
+        mobility: Mobility,
+        terms: RefillTerms,
+    ) -> Option<Pfn> {
         let found = self.alloc_once(here, order, mobility, terms);
         if found.is_none() && self.return_evacuated(here) > 0 {
             return self.alloc_once(here, order, mobility, terms);
@@ -42,7 +48,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         here: Here,
         order: Order,
         mobility: Mobility,
-        terms: Terms,
+        terms: RefillTerms,
     ) -> Option<Pfn> {
         if let Some(class) = Class::of(order) {
             let front = self.front(here, class, mobility);
@@ -59,7 +65,7 @@ impl<C: Cpus> Share<'_, '_, C> {
     }
 
     /// One step towards a block from this front.
-    fn alloc_from_front(&self, front: Front, terms: Terms) -> Step {
+    fn alloc_from_front(&self, front: Front, terms: RefillTerms) -> Step {
         let Some(word) = self.read_front(&front) else { return self.at_closed_gate(front) };
         if word.rounds() > 0 && !word.operations_full() {
             return match self.caches.pop(front.offset()) {
@@ -97,7 +103,7 @@ impl<C: Cpus> Share<'_, '_, C> {
     ///
     /// Out of line: what it keeps on the stack would cost requests that the shelf serves.
     #[inline(never)]
-    fn refill(&self, front: Front, word: Word, terms: Terms) -> Step {
+    fn refill(&self, front: Front, word: Word, terms: RefillTerms) -> Step {
         let Front { class, mobility, .. } = front;
         let pcp = self.pcp;
         let more = front.missing_pages(word);
@@ -116,7 +122,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             Ok(found) => found,
             Err(step) => return step,
         };
-        let mut extra = Extra::new(self, class);
+        let mut extra = SpareMagazines::new(self, class);
         if blocks_wanted >= class.rounds() {
             extra.acquire(terms.reserve);
         }
@@ -146,7 +152,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         self.fill(empty, &frames[shelved..rest]);
         if rest_loaded > 0 {
             count(&pcp.counters.refills, 1);
-            self.note_moved(&front, Moved::In(taken_pages));
+            self.note_moved(&front, MovedPages::In(taken_pages));
             self.install_refilled(front, word, empty, rest_loaded as u32);
         } else {
             self.release_magazine(class, empty);
@@ -210,17 +216,17 @@ impl<C: Cpus> Share<'_, '_, C> {
 }
 
 /// Empty magazines for a refill of several, charged to its CPU.
-struct Extra<'s, 'a, 'm, C> {
-    share: &'s Share<'a, 'm, C>,
+struct SpareMagazines<'s, 'a, 'm, C> {
+    share: &'s CpuZone<'a, 'm, C>,
     class: Class,
     magazines: [Option<MagazineIndex>; EXTRA_MAX],
     count: usize,
 }
 
-impl<'s, 'a, 'm, C: Cpus> Extra<'s, 'a, 'm, C> {
+impl<'s, 'a, 'm, C: Cpus> SpareMagazines<'s, 'a, 'm, C> {
     /// Makes an empty set of magazines.
-    fn new(share: &'s Share<'a, 'm, C>, class: Class) -> Self {
-        Extra { share, class, magazines: [None; EXTRA_MAX], count: 0 }
+    fn new(share: &'s CpuZone<'a, 'm, C>, class: Class) -> Self {
+        SpareMagazines { share, class, magazines: [None; EXTRA_MAX], count: 0 }
     }
 
     /// Takes as many as a quarter of `high` has room for beside the first, if they fit under

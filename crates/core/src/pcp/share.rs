@@ -7,13 +7,13 @@ use crate::cpus::{Cpus, Environment, Event, Transfer};
 use crate::frame::{Class, CpuId, Mobility, Order, Pfn, ZoneId};
 use crate::front::word::Word;
 use crate::front::{BlockArray, Here, MagazineIndex};
-use crate::store::{Manner, Store, Wanted};
+use crate::store::{SearchManner, SearchRequest, Store};
 use crate::sync::count;
 use crate::sync::prim::Ordering;
 use crate::zone::{Reserve, Zone};
 
 /// The caches of one CPU in one zone, at work. A few references: made for each slow path.
-pub struct Share<'a, 'm, C> {
+pub struct CpuZone<'a, 'm, C> {
     pub caches: &'a Caches<'m, C>,
     pub cpu: CpuId,
     pub zone_id: ZoneId,
@@ -21,7 +21,7 @@ pub struct Share<'a, 'm, C> {
     pub zone: &'m Zone,
 }
 
-impl<'a, 'm, C> Share<'a, 'm, C> {
+impl<'a, 'm, C> CpuZone<'a, 'm, C> {
     /// A front of tasks on this CPU.
     pub fn task_front(&self, class: Class, mobility: Mobility) -> Front {
         self.front(Here::task(self.cpu), class, mobility)
@@ -41,7 +41,7 @@ impl<'a, 'm, C> Share<'a, 'm, C> {
     }
 }
 
-impl<C: Cpus> Share<'_, '_, C> {
+impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Records `pages` more (or fewer) free pages of the zone.
     #[inline]
     pub fn add_free(&self, pages: i64) {
@@ -99,7 +99,12 @@ impl<C: Cpus> Share<'_, '_, C> {
     }
 
     /// A search of the store from where this CPU last found such blocks.
-    pub fn wanted(&self, order: Order, mobility: Mobility, manner: Manner) -> Wanted<'_> {
+    pub fn wanted(
+        &self,
+        order: Order,
+        mobility: Mobility,
+        manner: SearchManner,
+    ) -> SearchRequest<'_> {
         self.pcp.wanted(self.zone_id, self.zone.span(), order, mobility, manner)
     }
 
@@ -114,8 +119,8 @@ impl<'m, C: Cpus> Caches<'m, C> {
     ///
     /// # Panics
     /// When there is no such CPU or zone.
-    pub fn share(&self, cpu: CpuId, zone: ZoneId) -> Share<'_, 'm, C> {
+    pub fn share(&self, cpu: CpuId, zone: ZoneId) -> CpuZone<'_, 'm, C> {
         let pcp = self.pcps.pcp(cpu, zone);
-        Share { caches: self, cpu, zone_id: zone, pcp, zone: self.zones.get(zone) }
+        CpuZone { caches: self, cpu, zone_id: zone, pcp, zone: self.zones.get(zone) }
     }
 }

@@ -13,6 +13,6 @@ pub type Shelf = stack::Stack<INDEX_BITS, 10>;
 /// Empty magazines: uncounted, and without a limit.
 pub type Empties = stack::Stack<INDEX_BITS, 0>;
 /// Magazines that an owner handed over, each named with what it holds: uncounted.
-pub type Handed = stack::Stack<{ Part::BITS }, 0>;
+pub type HandedStack = stack::Stack<{ Part::BITS }, 0>;
 /// Magazines linked by their `next`, owned by the holder.
 pub type Chain = stack::Chain<MagazineIndex>;

@@ -3,7 +3,7 @@
 
 use super::exchange::Exchange;
 use super::front::{ATTEMPTS_MAX, Front, Step};
-use super::share::Share;
+use super::share::CpuZone;
 use crate::cpus::{Cpus, Event, Here};
 use crate::frame::Class;
 use crate::frame::{Mobility, Pfn};
@@ -14,7 +14,7 @@ use crate::sync::count;
 use crate::sync::prim::Ordering;
 use crate::sync::total::SHELVES;
 
-impl<C: Cpus> Share<'_, '_, C> {
+impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Frees a block of a caller on this CPU through its front. `false`: not through this front.
     pub fn free(
         &self,

@@ -141,7 +141,7 @@ impl<'m> Place<'m> {
 
 /// The result of calling all callbacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Called {
+pub(crate) enum CallOutcome {
     /// Each was called, or as many as it took.
     Done,
     /// Another caller runs one of them, which was left out.
@@ -210,26 +210,31 @@ impl<'m> Callbacks<'m> {
     }
 
     /// Calls callbacks until they have freed what is wanted, or all of them if `all`.
-    pub fn call<E: Environment>(&self, environment: &E, pressure: Pressure, all: bool) -> Called {
+    pub fn call<E: Environment>(
+        &self,
+        environment: &E,
+        pressure: Pressure,
+        all: bool,
+    ) -> CallOutcome {
         let caller = environment.caller().map_or(UNNAMED, NonZeroUsize::get);
         if self.places.iter().any(|place| place.runner() == caller) {
-            return if caller == UNNAMED { Called::Unknown } else { Called::FromWithin };
+            return if caller == UNNAMED { CallOutcome::Unknown } else { CallOutcome::FromWithin };
         }
-        let mut called = Called::Done;
+        let mut called = CallOutcome::Done;
         let mut wanted_pages = pressure.wanted_pages;
         for place in &self.places {
             let Some(callback) = place.callback() else { continue };
             if wanted_pages == 0 && !all {
                 // Not called, but a request must know that more may come.
                 if place.runner() != FREE {
-                    called = Called::OneIsRunning;
+                    called = CallOutcome::OneIsRunning;
                 }
                 continue;
             }
             let turn =
                 if callback.is_shared() { None } else { self.begin(environment, place, caller) };
             if turn.is_none() && !callback.is_shared() {
-                called = Called::OneIsRunning;
+                called = CallOutcome::OneIsRunning;
                 continue;
             }
             let freed = callback.reclaim(Pressure { wanted_pages, ..pressure });

@@ -64,7 +64,7 @@
 //! change its mobility), or that works in parts, is announced. So is a CPU's share of the free
 //! count on its way to the zone's count: other callers' frees are in it.
 
-use super::callbacks::{Callbacks, Called, Pressure, Reclaim, TooManyCallbacks};
+use super::callbacks::{CallOutcome, Callbacks, Pressure, Reclaim, TooManyCallbacks};
 use crate::cpus::Environment;
 use crate::frame::{Pfn, ZoneId};
 use crate::sync::prim::{Ordering, spin_hint};
@@ -111,7 +111,7 @@ pub trait Search {
     fn hand_over(&self, zone: ZoneId) -> u64;
 
     /// Takes back the shelves and fronts of all CPUs.
-    fn drain_fronts(&self, zone: ZoneId) -> Left;
+    fn drain_fronts(&self, zone: ZoneId) -> DrainRest;
 
     /// Searches the store of the zones, without a refill: that would take a magazine's worth for a
     /// request that needs one block. Adds to `own_moves` the moves that this search itself ends.
@@ -126,7 +126,7 @@ pub trait Search {
 
 /// The fronts that a full drain could not take.
 #[derive(Clone, Copy, Default)]
-pub struct Left {
+pub struct DrainRest {
     /// Some CPU's fronts were left: its gate was closed, or it could not be fenced.
     pub is_busy: bool,
     /// Another caller held some gate, or the lock of some CPU, and will drop it soon. A fence that
@@ -150,7 +150,7 @@ pub struct Movement {
 
 /// The reason why [`LastResort::find`] found nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Nothing {
+pub enum NothingFound {
     /// A round was undisturbed: callers held all pages, or those left do not lie together.
     Proven,
     /// Other callers kept moving pages: some may be free now.
@@ -239,18 +239,18 @@ impl<'m> LastResort<'m> {
         &self,
         environment: &E,
         search: &impl Search,
-    ) -> Result<Pfn, Nothing> {
+    ) -> Result<Pfn, NothingFound> {
         // For more than a zone has, no cache needs to give up anything.
         let has_enough = |zone| search.managed_pages(zone) >= search.pages();
         let mut patience = Patience::new(search.may_reclaim());
         if !search.zones().any(has_enough) {
-            return Err(Nothing::Proven);
+            return Err(NothingFound::Proven);
         }
         let mut round = 0;
         while round < ROUNDS_MAX {
             match self.round(environment, search, round, &patience) {
                 Round::Found(pfn) => return Ok(pfn),
-                Round::Undisturbed => return Err(Nothing::Proven),
+                Round::Undisturbed => return Err(NothingFound::Proven),
                 Round::Disturbed(by) if self.wait_out(environment, by, &mut patience) => {}
                 Round::Disturbed(_) => {
                     round += 1;
@@ -260,7 +260,7 @@ impl<'m> LastResort<'m> {
                 }
             }
         }
-        Err(Nothing::Unproven)
+        Err(NothingFound::Unproven)
     }
 
     /// Sleeps until what disturbed a round may be over; `false`: the request has no patience for
@@ -318,8 +318,9 @@ impl<'m> LastResort<'m> {
                     Pressure { zone, wanted_pages: search.pages(), is_last_resort: true };
                 // What the first callbacks freed was of no use, or went to others: call all.
                 let called = self.callbacks.call(environment, pressure, round > 0);
-                is_turn_awaited |= called == Called::OneIsRunning && environment.caller().is_some();
-                is_busy |= matches!(called, Called::OneIsRunning | Called::Unknown);
+                is_turn_awaited |=
+                    called == CallOutcome::OneIsRunning && environment.caller().is_some();
+                is_busy |= matches!(called, CallOutcome::OneIsRunning | CallOutcome::Unknown);
             }
             found = search.regain().or_else(|| search.scan(&mut own_moves));
         }
@@ -406,10 +407,10 @@ mod tests {
 
         fn drain_shelves(&self, _: ZoneId) {}
 
-        fn drain_fronts(&self, _: ZoneId) -> Left {
+        fn drain_fronts(&self, _: ZoneId) -> DrainRest {
             self.full_drains.set(self.full_drains.get() + 1);
             let is_asked = self.full_drains.get() <= self.asked_rounds;
-            Left { is_asked, ..Left::default() }
+            DrainRest { is_asked, ..DrainRest::default() }
         }
 
         fn hand_over(&self, _: ZoneId) -> u64 {
@@ -437,7 +438,7 @@ mod tests {
     /// Runs the last resort; returns the frame that it finds, and the number of scans.
     fn find(script: &Script) -> (Option<Pfn>, u32) {
         let found = LastResort::new().find(&Anywhere, script);
-        let is_proven = found == Err(Nothing::Proven);
+        let is_proven = found == Err(NothingFound::Proven);
         let is_disturbed = script.others_moves + script.in_flight_pages > 0;
         assert!(!(is_proven && is_disturbed), "proven, although pages moved");
         assert!(found.is_ok() || is_proven || is_disturbed, "unproven, and nothing moved");

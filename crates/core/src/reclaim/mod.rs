@@ -9,4 +9,4 @@ pub mod callbacks;
 mod last_resort;
 
 pub use callbacks::{Pressure, Reclaim, TooManyCallbacks};
-pub use last_resort::{LastResort, Left, Movement, Nothing, Search};
+pub use last_resort::{DrainRest, LastResort, Movement, NothingFound, Search};

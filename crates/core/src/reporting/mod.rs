@@ -27,11 +27,11 @@ use crate::cpus::{Cpus, Environment, Unusable};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS};
 use crate::frame::{FrameRange, Pfn, ZoneId};
 use crate::pcp::Caches;
-use crate::store::Doubled;
+use crate::store::DoubleFree;
 use crate::store::bitmap::Bitmap;
 use crate::store::bits::HINT_WORDS;
 use crate::store::device::{DeviceRegistered, ReportCounts, ReportingDevice};
-use crate::sync::Moving;
+use crate::sync::InFlightGuard;
 use crate::sync::model::{Mutant, is_mutant};
 
 /// Most pageblocks of one report (Linux: `PAGE_REPORTING_CAPACITY`).
@@ -324,7 +324,7 @@ struct Batch<'p, 'm, C: Cpus> {
     pageblocks: [PageblockIndex; CAPACITY],
     length: usize,
     /// The announcement of its pages, while it has some.
-    moving: Option<Moving<'p>>,
+    moving: Option<InFlightGuard<'p>>,
 }
 
 impl<'p, 'm, C: Cpus> Batch<'p, 'm, C> {
@@ -379,7 +379,7 @@ impl<'p, 'm, C: Cpus> Batch<'p, 'm, C> {
             let doubled = match self.bitmap.section(pageblock.section()) {
                 Some(section) if is_reported => {
                     self.bitmap.put_reported(section, *pageblock);
-                    Doubled::NONE
+                    DoubleFree::NONE
                 }
                 _ => self.bitmap.put(pageblock.first(), PAGEBLOCK_FRAMES),
             };

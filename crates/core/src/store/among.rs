@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use super::bitmap::Bitmap;
-use super::found::Found;
+use super::found::WordBlocks;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, Tag};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 
@@ -41,7 +41,7 @@ impl Bitmap<'_> {
         let section = self.section(pageblock.section())?;
         let base = pageblock.section() as u32 * SECTION_FRAMES;
         let mut found = None;
-        let give = |one: Found| found = Some(Pfn::new(base + one.lowest()));
+        let give = |one: WordBlocks| found = Some(Pfn::new(base + one.lowest()));
         if rank == Rank::Whole {
             section.break_up(pageblock.in_section() as u32 * PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES);
         }

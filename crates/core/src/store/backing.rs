@@ -1,7 +1,7 @@
 //! The seam to a store that the embedder has already.
 #![allow(unsafe_code, reason = "an implementation of a backing is a promise")]
 
-use super::doubled::Doubled;
+use super::doubled::DoubleFree;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 
 /// A block on its way between an allocator and its [`Backing`]. C may fill and read lists of them:
@@ -146,7 +146,7 @@ pub unsafe trait Backing: Sync {
     /// the order they were taken with, and their mobility says nothing. Returns which of their
     /// frames were free already, as far as it can tell: these stay free once, and are reported as
     /// [`Misuse`](crate::Misuse::DoubleFree), last, so that this may not panic for their sake.
-    fn put(&self, zone: ZoneId, blocks: &[Block]) -> Doubled;
+    fn put(&self, zone: ZoneId, blocks: &[Block]) -> DoubleFree;
 
     /// Free pages of a zone, for watermarks and reports. Read often, so O(1); exact while no other
     /// call is in progress.

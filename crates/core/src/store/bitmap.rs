@@ -9,11 +9,11 @@
 #![allow(unsafe_code, reason = "finds sections by address")]
 
 use super::device::Reports;
-use super::doubled::Doubled;
+use super::doubled::DoubleFree;
 use super::section::Section;
 use super::summary::{Marks, Summary};
 use super::tags::Tags;
-use super::wanted::Wanted;
+use super::wanted::SearchRequest;
 use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag,
 };
@@ -134,11 +134,11 @@ impl<'m> Bitmap<'m> {
     /// put into it, and takes what is in its words and free as one out of the words again. Returns
     /// those frames, which so were free already.
     #[cold]
-    pub fn heal(&self, section: &Section<'_>, pageblock: PageblockIndex) -> Doubled {
+    pub fn heal(&self, section: &Section<'_>, pageblock: PageblockIndex) -> DoubleFree {
         self.end_evacuation(section, pageblock);
         match section.is_as_one(pageblock.in_section()) {
             true => self.strip(section, pageblock),
-            false => Doubled::NONE,
+            false => DoubleFree::NONE,
         }
     }
 
@@ -183,7 +183,7 @@ impl<'m> Bitmap<'m> {
 
     /// Asks for the line of the bitmap where a search would begin.
     #[inline]
-    pub fn prefetch(&self, wanted: &Wanted<'_>) {
+    pub fn prefetch(&self, wanted: &SearchRequest<'_>) {
         let pageblock = PageblockIndex(wanted.hint.load(Ordering::Relaxed));
         if let Some(section) = self.section(pageblock.section()) {
             section.prefetch(pageblock.in_section());
@@ -191,7 +191,7 @@ impl<'m> Bitmap<'m> {
     }
 
     #[inline]
-    pub(super) fn retag(&self, start: PageblockIndex, frames: u32, wanted: &Wanted<'_>) {
+    pub(super) fn retag(&self, start: PageblockIndex, frames: u32, wanted: &SearchRequest<'_>) {
         (start.0..start.0 + frames / PAGEBLOCK_FRAMES)
             .for_each(|pageblock| self.retag_one(PageblockIndex(pageblock), wanted.tag()));
     }

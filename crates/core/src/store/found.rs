@@ -5,30 +5,30 @@ use crate::frame::Pfn;
 
 /// Blocks that were found, at least one. Frames are counted from wherever the giver does.
 #[derive(Clone, Copy)]
-pub struct Found {
+pub struct WordBlocks {
     /// The frame of bit 0.
     base: u32,
     /// The first frames of blocks, a bit each.
     starts: u64,
 }
 
-impl Found {
+impl WordBlocks {
     /// The blocks that begin at the bits of `starts` in the word whose first frame is `base`.
     #[inline]
     pub fn new(base: u32, starts: u64) -> Self {
-        Found { base, starts }
+        WordBlocks { base, starts }
     }
 
     /// One block of any order.
     #[inline]
     pub fn one(first: u32) -> Self {
-        Found::new(first, 1)
+        WordBlocks::new(first, 1)
     }
 
     /// Returns the same blocks with frames counted from `frames` earlier.
     #[inline]
     pub fn behind(self, frames: u32) -> Self {
-        Found { base: self.base + frames, ..self }
+        WordBlocks { base: self.base + frames, ..self }
     }
 
     /// Number of blocks.
@@ -79,7 +79,7 @@ mod tests {
         let runs = [1, 1 << 63, !0, !1, !0 >> 1, 0xff00, 7 << 61];
         let scattered = [0x8000_0001_0000_0001, 0x0101_0101_0101_0101, 5, 5 << 61, !2];
         for starts in runs.into_iter().chain(scattered) {
-            let found = Found::new(640, starts).behind(64);
+            let found = WordBlocks::new(640, starts).behind(64);
             let mut out = [Pfn::new(0); 65];
             let written = found.write_to(&mut out);
             let frames = (0..64).rev().filter(|bit| starts >> bit & 1 == 1).map(|bit| 704 + bit);
@@ -92,6 +92,6 @@ mod tests {
     #[test]
     #[should_panic = "out of range"]
     fn a_full_word_needs_room() {
-        Found::new(0, !0).write_to(&mut [Pfn::new(0); 63]);
+        WordBlocks::new(0, !0).write_to(&mut [Pfn::new(0); 63]);
     }
 }

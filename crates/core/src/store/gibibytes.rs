@@ -25,7 +25,7 @@ use core::ops::Range;
 use super::bitmap::Bitmap;
 use super::section::Section;
 use super::summary::Sort;
-use super::wanted::Wanted;
+use super::wanted::SearchRequest;
 use crate::frame::Mobility;
 use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS, Tag};
 use crate::sync::prim::Ordering;
@@ -54,7 +54,7 @@ impl Rank {
 
 impl Bitmap<'_> {
     /// Leads a search that is about to break up a whole pageblock to the best section.
-    pub(super) fn choose_section(&self, wanted: &Wanted<'_>) {
+    pub(super) fn choose_section(&self, wanted: &SearchRequest<'_>) {
         if cfg!(loom) {
             // A policy; to a model each access would be one more place to switch.
             return;

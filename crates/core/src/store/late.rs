@@ -9,7 +9,7 @@
 
 use core::mem::forget;
 
-use super::doubled::Doubled;
+use super::doubled::DoubleFree;
 use super::misuse::Misuse;
 use crate::frame::Pfn;
 use crate::sync::prim::{AtomicU64, Ordering};
@@ -20,28 +20,28 @@ use crate::sync::prim::{AtomicU64, Ordering};
 /// |---|---|
 /// | 0..=31 | the first frame that was met |
 /// | 32..=63 | how many, at most 2^32 - 1; 0: none, and nothing else in the word |
-pub struct Noted(AtomicU64);
+pub struct MisuseNote(AtomicU64);
 
-impl Noted {
+impl MisuseNote {
     pub fn new() -> Self {
-        Noted(AtomicU64::new(0))
+        MisuseNote(AtomicU64::new(0))
     }
 }
 
-fn pack(doubled: Doubled) -> u64 {
+fn pack(doubled: DoubleFree) -> u64 {
     let first = doubled.first.map_or(0, |pfn| u64::from(pfn.get()));
     if doubled.frames == 0 { 0 } else { u64::from(doubled.frames) << 32 | first }
 }
 
-fn unpack(word: u64) -> Doubled {
+fn unpack(word: u64) -> DoubleFree {
     let frames = (word >> 32) as u32;
-    Doubled { first: (frames > 0).then(|| Pfn::new(word as u32)), frames }
+    DoubleFree { first: (frames > 0).then(|| Pfn::new(word as u32)), frames }
 }
 
-impl Noted {
+impl MisuseNote {
     /// Notes frames that were put into the store and free there.
     #[cold]
-    pub fn note(&self, doubled: Doubled) {
+    pub fn note(&self, doubled: DoubleFree) {
         let add = |word| {
             let mut noted = unpack(word);
             noted.add(doubled);
@@ -59,7 +59,7 @@ impl Noted {
     /// Reports what was noted. If `report` panics, `undo` is called.
     #[cold]
     pub fn report(&self, report: impl FnOnce(Misuse), undo: impl FnMut()) {
-        let Doubled { first, frames } = unpack(self.0.swap(0, Ordering::Relaxed));
+        let DoubleFree { first, frames } = unpack(self.0.swap(0, Ordering::Relaxed));
         let Some(first) = first else { return };
         let undo = OnUnwind(undo);
         report(Misuse::DoubleFree { first, frames });
@@ -84,10 +84,10 @@ mod tests {
     fn notes_come_back() {
         for first in [0, 1, u32::MAX] {
             for frames in [1, 2, u32::MAX] {
-                let doubled = Doubled { first: Some(Pfn::new(first)), frames };
+                let doubled = DoubleFree { first: Some(Pfn::new(first)), frames };
                 assert_eq!(unpack(pack(doubled)), doubled);
             }
         }
-        assert_eq!((pack(Doubled::NONE), unpack(0)), (0, Doubled::NONE));
+        assert_eq!((pack(DoubleFree::NONE), unpack(0)), (0, DoubleFree::NONE));
     }
 }

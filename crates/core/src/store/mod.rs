@@ -39,14 +39,14 @@ use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::AtomicU32;
 use backing::{Backing, BackingRequest, Block, RangeRequest};
 use bitmap::Bitmap;
-pub use doubled::Doubled;
-use found::Found;
-pub use late::Noted;
+pub use doubled::DoubleFree;
+use found::WordBlocks;
+pub use late::MisuseNote;
 pub use misuse::Misuse;
 use section::Section;
 use summary::Marks;
 use tags::Tags;
-pub use wanted::{Manner, Wanted};
+pub use wanted::{SearchManner, SearchRequest};
 
 /// Blocks that pass between the store and a backing by one call: a magazine and the block for the
 /// request that caused it.
@@ -62,7 +62,7 @@ pub struct Store<'m> {
     /// Here, because what a backing may not hand out is found here.
     on_misuse: fn(Misuse),
     /// The note of misuse, in the metadata: a store itself never changes.
-    noted: &'m Noted,
+    noted: &'m MisuseNote,
 }
 
 impl<'m> Store<'m> {
@@ -71,7 +71,7 @@ impl<'m> Store<'m> {
         bitmap: Bitmap<'m>,
         backing: Option<&'m dyn Backing>,
         on_misuse: fn(Misuse),
-        noted: &'m Noted,
+        noted: &'m MisuseNote,
     ) -> Self {
         Store { tags, bitmap, backing, on_misuse, noted }
     }
@@ -83,7 +83,7 @@ impl<'m> Store<'m> {
 
     /// Notes frames that were free when they were put here, to be reported when a call ends.
     #[inline]
-    pub fn note_doubled(&self, doubled: Doubled) {
+    pub fn note_doubled(&self, doubled: DoubleFree) {
         if doubled.frames > 0 {
             self.noted.note(doubled);
             if cfg!(loom) {
@@ -174,7 +174,7 @@ impl<'m> Store<'m> {
 
     /// Asks for the line of the bitmap where a search would begin.
     #[inline]
-    pub fn prefetch(&self, wanted: &Wanted<'_>) {
+    pub fn prefetch(&self, wanted: &SearchRequest<'_>) {
         // Over a backing there is no section whose line to ask for.
         if self.backing.is_none() {
             self.bitmap.prefetch(wanted);
@@ -187,10 +187,10 @@ impl<'m> Store<'m> {
     /// the rest.
     pub fn take_blocks(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: &SearchRequest<'_>,
         order: Order,
         want: u32,
-        give: impl FnMut(Found),
+        give: impl FnMut(WordBlocks),
     ) -> u32 {
         match self.backing {
             Some(backing) => self.take_backed(backing, wanted, order, want, give),
@@ -202,7 +202,7 @@ impl<'m> Store<'m> {
     /// moments it is either in the store or the caller's, and what leads others to the store's
     /// blocks is never wrong because of it. `None`: there may be some all the same.
     #[inline]
-    pub fn take_at_once(&self, wanted: &Wanted<'_>, order: Order) -> Option<Pfn> {
+    pub fn take_at_once(&self, wanted: &SearchRequest<'_>, order: Order) -> Option<Pfn> {
         if self.puts_at_once(order) { self.bitmap.take_at_once(wanted, order) } else { None }
     }
 
@@ -216,7 +216,7 @@ impl<'m> Store<'m> {
 
     /// Gives one block back; returns which of its frames were free already, as far as can be told.
     #[inline]
-    pub fn put_block(&self, pfn: Pfn, order: Order) -> Doubled {
+    pub fn put_block(&self, pfn: Pfn, order: Order) -> DoubleFree {
         if self.puts_at_once(order) {
             self.bitmap.put_at_once(pfn, order)
         } else {
@@ -225,7 +225,7 @@ impl<'m> Store<'m> {
     }
 
     /// Takes one block of any order.
-    pub fn take_block(&self, wanted: &Wanted<'_>, order: Order) -> Option<Pfn> {
+    pub fn take_block(&self, wanted: &SearchRequest<'_>, order: Order) -> Option<Pfn> {
         let Some(backing) = self.backing else { return self.bitmap.take_block(wanted, order) };
         let mut found = None;
         self.take_backed(backing, wanted, order, 1, |one| found = Some(Pfn::new(one.lowest())));
@@ -241,7 +241,7 @@ impl<'m> Store<'m> {
         let hint = AtomicU32::new(0);
         let mobility = Mobility::Unmovable;
         self.take_block(
-            &Wanted { zone, mobility, manner: Manner::ANY, span: (0, 0), hint: &hint },
+            &SearchRequest { zone, mobility, manner: SearchManner::ANY, span: (0, 0), hint: &hint },
             Order::BASE,
         )
     }
@@ -250,12 +250,12 @@ impl<'m> Store<'m> {
     fn take_backed(
         &self,
         backing: &dyn Backing,
-        wanted: &Wanted<'_>,
+        wanted: &SearchRequest<'_>,
         order: Order,
         want: u32,
-        mut give: impl FnMut(Found),
+        mut give: impl FnMut(WordBlocks),
     ) -> u32 {
-        let Wanted { zone, mobility, manner, .. } = *wanted;
+        let SearchRequest { zone, mobility, manner, .. } = *wanted;
         let request =
             BackingRequest { bits: manner.bits, ..BackingRequest::new(zone, order, mobility) };
         let (mut taken, mut asked) = (0, 0);
@@ -277,7 +277,7 @@ impl<'m> Store<'m> {
                 let tag = Tag::new(zone, mobility);
                 if is_known || self.accept(pfn, order.frames(), order.frames(), tag) {
                     accepted = like;
-                    give(Found::one(pfn.get()));
+                    give(WordBlocks::one(pfn.get()));
                     taken += 1;
                 }
             }
@@ -370,7 +370,7 @@ impl<'m> Store<'m> {
 
     /// Gives many blocks of `order`, all of one zone, back. Returns which frames were free already,
     /// as far as can be told.
-    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> Doubled {
+    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> DoubleFree {
         match self.backing {
             Some(backing) => self.put_backed(backing, blocks.map(|pfn| block_to_put(pfn, order))),
             None => self.bitmap.put_blocks(order, blocks),
@@ -380,7 +380,7 @@ impl<'m> Store<'m> {
     /// Gives `start..start + frames`, all of one zone, back; returns which of them were free
     /// already, as far as can be told.
     #[inline]
-    pub fn put(&self, start: Pfn, frames: u32) -> Doubled {
+    pub fn put(&self, start: Pfn, frames: u32) -> DoubleFree {
         let Some(backing) = self.backing else { return self.bitmap.put(start, frames) };
         let mut blocks = aligned_blocks(start, frames);
         match (blocks.next(), self.tags.tag(start)) {
@@ -394,7 +394,7 @@ impl<'m> Store<'m> {
 
     /// Puts back frames whose memory was given back, like [`put`](Self::put): pageblocks that they
     /// fill are cold. A backing is not told.
-    pub fn put_cold(&self, start: Pfn, frames: u32) -> Doubled {
+    pub fn put_cold(&self, start: Pfn, frames: u32) -> DoubleFree {
         match self.bitmap() {
             Some(bitmap) => bitmap.put_cold(start, frames),
             None => self.put(start, frames),
@@ -407,8 +407,8 @@ impl<'m> Store<'m> {
         &self,
         backing: &dyn Backing,
         mut blocks: impl Iterator<Item = Block>,
-    ) -> Doubled {
-        let mut doubled = Doubled::NONE;
+    ) -> DoubleFree {
+        let mut doubled = DoubleFree::NONE;
         loop {
             let mut chunk = [Block::NONE; CHUNK_BLOCKS];
             let mut length = 0;
@@ -432,11 +432,16 @@ impl<'m> Store<'m> {
     /// Takes `frames` contiguous frames of one zone, the first a multiple of `align` (a power of
     /// two). The bitmap looks for whole pageblocks, of which `frames` is a multiple; a backing for
     /// any run.
-    pub fn take_contiguous(&self, wanted: &Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
+    pub fn take_contiguous(
+        &self,
+        wanted: &SearchRequest<'_>,
+        frames: u32,
+        align: u32,
+    ) -> Option<Pfn> {
         let Some(backing) = self.backing else {
             return self.bitmap.take_contiguous(wanted, frames, align);
         };
-        let Wanted { zone, mobility, manner: Manner { bits, .. }, .. } = *wanted;
+        let SearchRequest { zone, mobility, manner: SearchManner { bits, .. }, .. } = *wanted;
         let request = RangeRequest { zone, frames, align, mobility, bits };
         let start = backing.ranges()?.take_contiguous(request)?;
         self.accept(start, frames, align, wanted.tag()).then_some(start)
@@ -444,7 +449,7 @@ impl<'m> Store<'m> {
 
     /// Takes any `frames` contiguous frames of one zone, the first a multiple of `align` (a power
     /// of two), if there are such. Only where there are [ranges](Self::has_ranges).
-    pub fn take_run(&self, wanted: &Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
+    pub fn take_run(&self, wanted: &SearchRequest<'_>, frames: u32, align: u32) -> Option<Pfn> {
         match self.backing {
             // A backing's own search for ranges is exact.
             Some(_) => self.take_contiguous(wanted, frames, align),
@@ -488,10 +493,10 @@ impl<'m> Store<'m> {
 
 /// Gives a backing at least one block; where it says that frames were free but not which, the first
 /// block is named.
-fn put_chunk(backing: &dyn Backing, zone: ZoneId, blocks: &[Block]) -> Doubled {
-    let Doubled { first, frames } = backing.put(zone, blocks);
+fn put_chunk(backing: &dyn Backing, zone: ZoneId, blocks: &[Block]) -> DoubleFree {
+    let DoubleFree { first, frames } = backing.put(zone, blocks);
     let first = first.or(blocks.first().map(|block| block.pfn())).filter(|_| frames > 0);
-    Doubled { first, frames }
+    DoubleFree { first, frames }
 }
 
 /// A block for [`Backing::put`], which reads no mobility.

@@ -20,11 +20,11 @@
 use core::ops::ControlFlow;
 
 use super::bits::WORD_ORDER_MAX;
-use super::found::Found;
-use super::passes::{PARTIAL_LOOKS_MAX, Pass, Which};
+use super::found::WordBlocks;
+use super::passes::{PARTIAL_LOOKS_MAX, PartialKind, Pass};
 use super::search::Search;
 use super::section::Section;
-use super::taken::Taken;
+use super::taken::Harvest;
 use crate::frame::Order;
 use crate::frame::pageblock::PageblockIndex;
 use crate::sync::prim::Ordering;
@@ -41,7 +41,7 @@ const _: () = assert!(COSTLY.get() <= WORD_ORDER_MAX);
 impl Search<'_, '_> {
     /// Takes blocks of partly used pageblocks that lie in no larger free block, while whole
     /// pageblocks are short.
-    pub(super) fn take_fitting(&self, taken: &mut Taken<impl FnMut(Found)>) {
+    pub(super) fn take_fitting(&self, taken: &mut Harvest<impl FnMut(WordBlocks)>) {
         let (tags, zone) = (&self.bitmap.tags, self.wanted.zone);
         // To a model each look would be one more place to switch, and this is a policy.
         if cfg!(loom) || tags.evacuating(zone) == 0 {
@@ -60,8 +60,8 @@ impl Search<'_, '_> {
 
     /// Takes blocks that lie in no free block of the order `spared`, from the next few pageblocks.
     /// Returns whether there was one.
-    fn take_sparing(&self, spared: Order, taken: &mut Taken<impl FnMut(Found)>) -> bool {
-        let settled = Pass::Partial { which: Which::Settled, looks_max: PARTIAL_LOOKS_MAX };
+    fn take_sparing(&self, spared: Order, taken: &mut Harvest<impl FnMut(WordBlocks)>) -> bool {
+        let settled = Pass::Partial { which: PartialKind::Settled, looks_max: PARTIAL_LOOKS_MAX };
         let mut looks = 0;
         self.visit_words(settled, |section, base, candidates| {
             self.visit_each(settled, base, candidates, &mut looks, |pageblock| {
@@ -76,7 +76,11 @@ impl Search<'_, '_> {
 
     /// Takes blocks from partly used pageblocks, each time from the densest of the next few.
     /// Returns whether there was any such pageblock at the last look.
-    pub(super) fn take_densest(&self, which: Which, taken: &mut Taken<impl FnMut(Found)>) -> bool {
+    pub(super) fn take_densest(
+        &self,
+        which: PartialKind,
+        taken: &mut Harvest<impl FnMut(WordBlocks)>,
+    ) -> bool {
         let mut is_any = false;
         for _ in 0..DENSEST_ROUNDS {
             let mut densest: Option<(u32, &Section<'_>, PageblockIndex)> = None;
@@ -93,7 +97,7 @@ impl Search<'_, '_> {
                 })
             });
             let Some((_, section, pageblock)) = densest else { break };
-            if which == Which::Evacuating {
+            if which == PartialKind::Evacuating {
                 self.bitmap.settle(section, pageblock);
             }
             let got = self.take_in(section, pageblock, None, taken);

@@ -3,7 +3,7 @@
 use super::entire::{entirely_free_or_wakeable, wakeable};
 use super::section::Section;
 use super::summary::{Sort, pairs};
-use super::wanted::Wanted;
+use super::wanted::SearchRequest;
 use crate::frame::Order;
 use crate::frame::pageblock::Tag;
 
@@ -16,15 +16,15 @@ pub(super) const PASSES: [Pass; 16] = [
     Pass::Near(Sort::Warm),
     Pass::Beyond,
     Pass::Near(Sort::Cold),
-    Pass::Partial { which: Which::Settled, looks_max: PARTIAL_LOOKS_MAX },
-    Pass::Partial { which: Which::Carved, looks_max: PARTIAL_LOOKS_MAX },
-    Pass::Partial { which: Which::Evacuating, looks_max: PARTIAL_LOOKS_MAX },
+    Pass::Partial { which: PartialKind::Settled, looks_max: PARTIAL_LOOKS_MAX },
+    Pass::Partial { which: PartialKind::Carved, looks_max: PARTIAL_LOOKS_MAX },
+    Pass::Partial { which: PartialKind::Evacuating, looks_max: PARTIAL_LOOKS_MAX },
     Pass::Chosen(Sort::Warm),
     Pass::Chosen(Sort::Cold),
     Pass::Whole(Walk::Warm),
     Pass::Whole(Walk::Cold),
     Pass::Reported(Run::One),
-    Pass::Partial { which: Which::Both, looks_max: u32::MAX },
+    Pass::Partial { which: PartialKind::Both, looks_max: u32::MAX },
     Pass::Akin,
     Pass::Mixed,
     Pass::Any,
@@ -62,7 +62,7 @@ pub(super) enum Pass {
     /// the sake of what is present.
     Chosen(Sort),
     /// Partly free, of the wanted mobility, where the summary leads.
-    Partial { which: Which, looks_max: u32 },
+    Partial { which: PartialKind, looks_max: u32 },
     /// Entirely free, of any mobility.
     Whole(Walk),
     /// The first of two neighbours that are.
@@ -101,7 +101,7 @@ pub(super) fn cold(section: &Section<'_>, i: usize) -> u64 {
 
 /// The partly used pageblocks that a pass visits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum PartialKind {
     /// Pageblocks that do not evacuate.
     Settled,
     /// Pageblocks with carved frames, of any mobility: they can never be whole.
@@ -165,10 +165,11 @@ impl Pass {
     #[inline]
     pub fn scope(self, section: &Section<'_>, i: usize) -> u64 {
         match self {
-            Pass::Near(_) | Pass::Partial { which: Which::Settled | Which::Carved, .. } => {
+            Pass::Near(_)
+            | Pass::Partial { which: PartialKind::Settled | PartialKind::Carved, .. } => {
                 !section.evacuating(i)
             }
-            Pass::Partial { which: Which::Evacuating, .. } => section.evacuating(i),
+            Pass::Partial { which: PartialKind::Evacuating, .. } => section.evacuating(i),
             Pass::Mixed => section.mixed(i),
             _ => !0,
         }
@@ -214,10 +215,10 @@ impl Pass {
     }
 
     /// Whether a search of this pass takes frames from pageblocks with this tag.
-    pub fn selects(self, tag: Tag, wanted: &Wanted<'_>) -> bool {
+    pub fn selects(self, tag: Tag, wanted: &SearchRequest<'_>) -> bool {
         let is_ours = tag.serves(wanted.zone);
         match self {
-            Pass::Partial { which: Which::Carved, .. } => is_ours && tag.is_carved(),
+            Pass::Partial { which: PartialKind::Carved, .. } => is_ours && tag.is_carved(),
             // The bits have told those that evacuate from the others.
             Pass::Near(Sort::Partial) | Pass::Partial { .. } => {
                 tag.of_the_rest().settled() == wanted.tag()

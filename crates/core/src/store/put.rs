@@ -5,7 +5,7 @@
 
 use super::bitmap::Bitmap;
 use super::bits::{self, PAGEBLOCK_WORDS};
-use super::doubled::Doubled;
+use super::doubled::DoubleFree;
 use super::section::{Section, hint_masks, mark_all_whole};
 use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, fills_pageblocks,
@@ -16,19 +16,19 @@ impl<'m> Bitmap<'m> {
     /// Gives a block of at most a word, or of pageblocks, back; returns which of its frames were
     /// free already.
     #[inline]
-    pub fn put_at_once(&self, pfn: Pfn, order: Order) -> Doubled {
+    pub fn put_at_once(&self, pfn: Pfn, order: Order) -> DoubleFree {
         debug_assert!(pfn.is_aligned(order), "{pfn} begins no block of order {order}");
         if order >= Order::PAGEBLOCK {
             let (base, bit) = hint_place(PageblockIndex::of(pfn));
             return self.put_pageblocks(base, pageblock_mask(bit, order.frames()));
         }
         let Some(section) = self.section((pfn.get() / SECTION_FRAMES) as usize) else {
-            return Doubled::NONE;
+            return DoubleFree::NONE;
         };
         let word = (pfn.get() % SECTION_FRAMES / bits::WORD_FRAMES) as usize;
         let mask = bits::block_mask(order) << (pfn.get() % bits::WORD_FRAMES);
         let doubled = section.put_mask(word, mask);
-        let mut doubled = Doubled::in_word(pfn.get() / bits::WORD_FRAMES, doubled);
+        let mut doubled = DoubleFree::in_word(pfn.get() / bits::WORD_FRAMES, doubled);
         if section.refresh_hints(word / PAGEBLOCK_WORDS) {
             doubled.add(self.heal(section, PageblockIndex::of(pfn)));
         }
@@ -37,8 +37,8 @@ impl<'m> Bitmap<'m> {
 
     /// Gives `start..start + frames` back; returns which of them were free already.
     #[inline]
-    pub fn put(&self, start: Pfn, frames: u32) -> Doubled {
-        let (mut doubled, mut done) = (Doubled::NONE, 0);
+    pub fn put(&self, start: Pfn, frames: u32) -> DoubleFree {
+        let (mut doubled, mut done) = (DoubleFree::NONE, 0);
         for (section, at, count) in self.by_section(start, frames) {
             let first = PageblockIndex::of(start.add(done)).section() * SECTION_PAGEBLOCKS;
             done += count;
@@ -57,8 +57,8 @@ impl<'m> Bitmap<'m> {
 
     /// Puts back frames whose memory was given back, like [`put`](Self::put). Pageblocks that they
     /// fill are [cold](super::presence).
-    pub fn put_cold(&self, start: Pfn, frames: u32) -> Doubled {
-        let (mut doubled, mut done) = (Doubled::NONE, 0);
+    pub fn put_cold(&self, start: Pfn, frames: u32) -> DoubleFree {
+        let (mut doubled, mut done) = (DoubleFree::NONE, 0);
         for (section, at, count) in self.by_section(start, frames) {
             let first = PageblockIndex::of(start.add(done)).section() * SECTION_PAGEBLOCKS;
             done += count;
@@ -81,10 +81,10 @@ impl<'m> Bitmap<'m> {
 
     /// Puts frames of a section, whose first pageblock is `first`, into its words.
     #[inline]
-    fn put_each(&self, section: &Section<'_>, first: usize, (at, count): (u32, u32)) -> Doubled {
-        let (mut doubled, mut stripped) = (Doubled::NONE, Doubled::NONE);
+    fn put_each(&self, section: &Section<'_>, first: usize, (at, count): (u32, u32)) -> DoubleFree {
+        let (mut doubled, mut stripped) = (DoubleFree::NONE, DoubleFree::NONE);
         let tell_doubled = |word, mask| {
-            doubled.add(Doubled::in_word((first * PAGEBLOCK_WORDS + word) as u32, mask));
+            doubled.add(DoubleFree::in_word((first * PAGEBLOCK_WORDS + word) as u32, mask));
         };
         section.put_each(at, count, tell_doubled, |pageblock| {
             stripped.add(self.heal(section, PageblockIndex((first + pageblock) as u32)));
@@ -95,13 +95,13 @@ impl<'m> Bitmap<'m> {
 
     /// Puts back the pageblocks of `mask` in the word of hints that begins with `base`, like
     /// [`put`](Self::put).
-    fn put_pageblocks(&self, base: PageblockIndex, mask: u64) -> Doubled {
-        let mut doubled = Doubled::NONE;
+    fn put_pageblocks(&self, base: PageblockIndex, mask: u64) -> DoubleFree {
+        let mut doubled = DoubleFree::NONE;
         let Some(section) = self.section(base.section()) else { return doubled };
         let first = (base.section() * SECTION_PAGEBLOCKS) as u32;
         let tell_doubled = |word, mask| {
             let word = first * PAGEBLOCK_WORDS as u32 + word as u32;
-            doubled.add(Doubled::in_word(word, mask));
+            doubled.add(DoubleFree::in_word(word, mask));
         };
         section.put_pageblocks(base.in_section() / 64, mask, tell_doubled, |pageblock| {
             self.end_evacuation(section, PageblockIndex(first + pageblock as u32));
@@ -110,11 +110,11 @@ impl<'m> Bitmap<'m> {
     }
 
     /// Gives many blocks of `order` back. Returns which frames were free already.
-    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> Doubled {
+    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> DoubleFree {
         if order.get() > bits::WORD_ORDER_MAX {
             return self.put_large(order, blocks);
         }
-        let mut doubled = Doubled::NONE;
+        let mut doubled = DoubleFree::NONE;
         let mut run =
             Run { bitmap: self, word: u32::MAX, mask: 0, section: None, doubled: &mut doubled };
         for pfn in blocks {
@@ -127,7 +127,7 @@ impl<'m> Bitmap<'m> {
     /// Puts back blocks of several words, like [`put_blocks`](Self::put_blocks). Neighbours in the
     /// list that make up a pageblock go back as one, and such pageblocks that lie in one word of
     /// hints together.
-    fn put_large(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> Doubled {
+    fn put_large(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> DoubleFree {
         let (mut whole, mut run) = (WholeRun::new(self), None::<(Pfn, u32)>);
         for pfn in blocks {
             run = match run {
@@ -154,7 +154,7 @@ struct Run<'s, 'm> {
     word: u32,
     mask: u64,
     /// The doubled frames, by reference: the other fields then stay in registers.
-    doubled: &'s mut Doubled,
+    doubled: &'s mut DoubleFree,
 }
 
 impl Run<'_, '_> {
@@ -203,12 +203,12 @@ struct WholeRun<'s, 'm> {
     /// The first pageblock of the word.
     base: PageblockIndex,
     mask: u64,
-    doubled: Doubled,
+    doubled: DoubleFree,
 }
 
 impl<'s, 'm> WholeRun<'s, 'm> {
     fn new(bitmap: &'s Bitmap<'m>) -> Self {
-        WholeRun { bitmap, base: PageblockIndex(0), mask: 0, doubled: Doubled::NONE }
+        WholeRun { bitmap, base: PageblockIndex(0), mask: 0, doubled: DoubleFree::NONE }
     }
 
     /// Puts frames that lie in one pageblock, or are a pair: pageblocks soon, anything else now.
@@ -257,6 +257,6 @@ fn joins(first: Pfn, frames: u32, block: Pfn, order: Order) -> bool {
 
 #[cold]
 #[inline(never)]
-fn note_doubled(doubled: &mut Doubled, word: u32, mask: u64) {
-    doubled.add(Doubled::in_word(word, mask));
+fn note_doubled(doubled: &mut DoubleFree, word: u32, mask: u64) {
+    doubled.add(DoubleFree::in_word(word, mask));
 }

@@ -35,18 +35,18 @@ use core::ops::Range;
 use super::bitmap::Bitmap;
 use super::bits;
 use super::device::Reports;
-use super::doubled::Doubled;
+use super::doubled::DoubleFree;
 use super::section::Section;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
 use crate::frame::{FrameRange, Pfn};
 
 /// A pageblock whose bit the caller has cleared; it is reported again when this is dropped.
-struct Awaited<'s, 'm> {
+struct ReportedPageblock<'s, 'm> {
     section: &'s Section<'m>,
     at: usize,
 }
 
-impl Drop for Awaited<'_, '_> {
+impl Drop for ReportedPageblock<'_, '_> {
     fn drop(&mut self) {
         self.section.put_reported(self.at);
     }
@@ -93,7 +93,7 @@ impl<'m> Bitmap<'m> {
         if !section.take_reported(at) {
             return false;
         }
-        let awaited = Awaited { section, at };
+        let awaited = ReportedPageblock { section, at };
         let is_here = self.reports.need(FrameRange::new(pageblock.first(), PAGEBLOCK_FRAMES));
         section.refusals.note(at, !is_here);
         match is_here {
@@ -171,21 +171,21 @@ impl<'m> Bitmap<'m> {
     /// to the pageblock's bit since by a caller that took all and put or reported them. Then the
     /// next may take it and put frames into the words at any moment, which were freed once.
     #[cold]
-    pub(super) fn strip(&self, section: &Section<'_>, pageblock: PageblockIndex) -> Doubled {
+    pub(super) fn strip(&self, section: &Section<'_>, pageblock: PageblockIndex) -> DoubleFree {
         let at = pageblock.in_section();
-        let mut doubled = Doubled::NONE;
+        let mut doubled = DoubleFree::NONE;
         if section.count_in_words(at) == 0 {
             return doubled;
         }
         // No frame is handed out, so the device need not know.
-        let reported = section.take_reported(at).then_some(Awaited { section, at });
+        let reported = section.take_reported(at).then_some(ReportedPageblock { section, at });
         let is_ours = reported.is_some()
             || section.take_entire(at as u32 * PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES);
         if !is_ours {
             return doubled;
         }
         let first = pageblock.first().get() / bits::WORD_FRAMES;
-        section.strip(at, |word, mask| doubled.add(Doubled::in_word(first + word, mask)));
+        section.strip(at, |word, mask| doubled.add(DoubleFree::in_word(first + word, mask)));
         if reported.is_none() {
             section.put_entire(at / 64, 1 << (at % 64));
         }

@@ -8,7 +8,7 @@
 use super::bitmap::Bitmap;
 use super::bits::{self, PAGEBLOCK_WORDS, WORD_FRAMES};
 use super::entire::entirely_free_or_wakeable;
-use super::wanted::Wanted;
+use super::wanted::SearchRequest;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS, Tag};
 use crate::frame::{Order, Pfn, ZoneId};
 
@@ -19,7 +19,12 @@ impl Bitmap<'_> {
     /// A pageblock and an aligned pair are searched for as blocks of that order are. Others
     /// O(zone): one load per 128 MiB in use, one per free pageblock that has a neighbour in
     /// use.
-    pub fn take_contiguous(&self, wanted: &Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
+    pub fn take_contiguous(
+        &self,
+        wanted: &SearchRequest<'_>,
+        frames: u32,
+        align: u32,
+    ) -> Option<Pfn> {
         assert!(frames >= PAGEBLOCK_FRAMES && align.is_power_of_two());
         let step = align.max(PAGEBLOCK_FRAMES) / PAGEBLOCK_FRAMES;
         let pageblocks = frames.div_ceil(PAGEBLOCK_FRAMES);
@@ -79,7 +84,7 @@ impl Bitmap<'_> {
     ///
     /// When another caller was faster, the search goes on behind the place it lost; when the device
     /// refused a pageblock, behind that.
-    pub fn take_run(&self, wanted: &Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
+    pub fn take_run(&self, wanted: &SearchRequest<'_>, frames: u32, align: u32) -> Option<Pfn> {
         assert!(frames > 0 && align.is_power_of_two());
         let mut from =
             u64::from(wanted.span.0) * SECTION_PAGEBLOCKS as u64 * u64::from(PAGEBLOCK_FRAMES);
@@ -94,7 +99,13 @@ impl Bitmap<'_> {
     }
 
     /// The lowest such run from frame `from` on.
-    fn find_run(&self, wanted: &Wanted<'_>, from: u64, frames: u32, align: u32) -> Option<Pfn> {
+    fn find_run(
+        &self,
+        wanted: &SearchRequest<'_>,
+        from: u64,
+        frames: u32,
+        align: u32,
+    ) -> Option<Pfn> {
         let mut run = Run { start: from, frames: frames.into(), align: align.into() };
         let end = wanted.span.1 * SECTION_PAGEBLOCKS as u32;
         let pageblocks = (from / u64::from(PAGEBLOCK_FRAMES)) as u32..end;

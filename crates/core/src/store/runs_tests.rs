@@ -4,7 +4,7 @@
 use super::*;
 use crate::frame::Mobility;
 use crate::frame::pageblock::{SECTION_FRAMES, Tag};
-use crate::store::Manner;
+use crate::store::SearchManner;
 use crate::store::device::Reports;
 use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
@@ -70,11 +70,11 @@ impl World {
         )
     }
 
-    fn wanted(&'static self, mobility: Mobility) -> Wanted<'static> {
-        Wanted {
+    fn wanted(&'static self, mobility: Mobility) -> SearchRequest<'static> {
+        SearchRequest {
             zone: ZONE,
             mobility,
-            manner: Manner::ANY,
+            manner: SearchManner::ANY,
             span: (0, SECTIONS as u32),
             hint: &self.hint,
         }

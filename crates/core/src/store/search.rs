@@ -40,14 +40,14 @@ use core::ops::ControlFlow;
 
 use super::bitmap::Bitmap;
 use super::bits::{self, HINT_WORDS};
-use super::found::Found;
+use super::found::WordBlocks;
 use super::passes::{
-    PARTIAL_LOOKS_MAX, PASSES, PASSES_FOR_PAGEBLOCKS, PASSES_FOR_PAIRS, Pass, Walk, Which,
+    PARTIAL_LOOKS_MAX, PASSES, PASSES_FOR_PAGEBLOCKS, PASSES_FOR_PAIRS, PartialKind, Pass, Walk,
 };
 use super::section::Section;
 use super::summary::{Sort, note_step, pairs};
-use super::taken::Taken;
-use super::wanted::Wanted;
+use super::taken::Harvest;
+use super::wanted::SearchRequest;
 use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS,
 };
@@ -65,17 +65,17 @@ impl<'m> Bitmap<'m> {
     /// 128 MiB.
     pub fn take_blocks(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: &SearchRequest<'_>,
         order: Order,
         want: u32,
-        give: impl FnMut(Found),
+        give: impl FnMut(WordBlocks),
     ) -> u32 {
-        let (search, taken) = (Search { bitmap: self, wanted, order }, Taken::new(want, give));
+        let (search, taken) = (Search { bitmap: self, wanted, order }, Harvest::new(want, give));
         if order == Order::MAX { search.take_pairs(taken) } else { search.take(taken) }
     }
 
     /// Takes one block of any order.
-    pub fn take_block(&self, wanted: &Wanted<'_>, order: Order) -> Option<Pfn> {
+    pub fn take_block(&self, wanted: &SearchRequest<'_>, order: Order) -> Option<Pfn> {
         let mut found = None;
         self.take_blocks(wanted, order, 1, |one| found = Some(Pfn::new(one.lowest())));
         found
@@ -84,7 +84,7 @@ impl<'m> Bitmap<'m> {
     /// Takes a block of at most a word from the pageblock of the hint, or one of entire pageblocks
     /// from the section of the hint.
     #[inline]
-    pub fn take_at_once(&self, wanted: &Wanted<'_>, order: Order) -> Option<Pfn> {
+    pub fn take_at_once(&self, wanted: &SearchRequest<'_>, order: Order) -> Option<Pfn> {
         if order >= Order::PAGEBLOCK {
             return Search { bitmap: self, wanted, order }.take_entire_at_once();
         }
@@ -102,13 +102,13 @@ impl<'m> Bitmap<'m> {
 #[derive(Clone, Copy)]
 pub(super) struct Search<'s, 'm> {
     pub(super) bitmap: &'s Bitmap<'m>,
-    pub(super) wanted: &'s Wanted<'s>,
+    pub(super) wanted: &'s SearchRequest<'s>,
     pub(super) order: Order,
 }
 
 impl<'m> Search<'_, 'm> {
     /// Takes blocks of a pageblock at most. Returns how many.
-    fn take(&self, mut taken: Taken<impl FnMut(Found)>) -> u32 {
+    fn take(&self, mut taken: Harvest<impl FnMut(WordBlocks)>) -> u32 {
         debug_assert!(self.order <= Order::PAGEBLOCK);
         let is_pageblock = self.order == Order::PAGEBLOCK;
         if !is_pageblock {
@@ -158,7 +158,7 @@ impl<'m> Search<'_, 'm> {
     }
 
     /// Takes blocks where one pass leads.
-    fn take_by(&self, pass: Pass, taken: &mut Taken<impl FnMut(Found)>) {
+    fn take_by(&self, pass: Pass, taken: &mut Harvest<impl FnMut(WordBlocks)>) {
         let is_for_whole = pass.is_for_whole();
         let mut looks = 0;
         self.visit_words(pass, |section, base, mut candidates| {
@@ -184,7 +184,7 @@ impl<'m> Search<'_, 'm> {
         pass: Pass,
         section: &Section<'_>,
         pageblock: PageblockIndex,
-        taken: &mut Taken<impl FnMut(Found)>,
+        taken: &mut Harvest<impl FnMut(WordBlocks)>,
     ) {
         let Search { bitmap, wanted, .. } = *self;
         // One that is reported, entire or of another mobility is taken as a whole.
@@ -212,7 +212,7 @@ impl<'m> Search<'_, 'm> {
             wanted.hint.store(pageblock.0, Ordering::Relaxed);
         }
         match pass {
-            Pass::Partial { which: Which::Evacuating | Which::Both, .. } => {
+            Pass::Partial { which: PartialKind::Evacuating | PartialKind::Both, .. } => {
                 bitmap.settle(section, pageblock);
             }
             Pass::Mixed | Pass::Any => bitmap.note_mixed(section, pageblock, wanted.mobility),
@@ -221,7 +221,7 @@ impl<'m> Search<'_, 'm> {
     }
 
     /// Takes aligned pairs of pageblocks, blocks of the highest order, like [`take`](Self::take).
-    fn take_pairs(&self, mut taken: Taken<impl FnMut(Found)>) -> u32 {
+    fn take_pairs(&self, mut taken: Harvest<impl FnMut(WordBlocks)>) -> u32 {
         for pass in PASSES_FOR_PAIRS {
             if taken.is_done() {
                 break;
@@ -234,7 +234,7 @@ impl<'m> Search<'_, 'm> {
     }
 
     /// Takes pairs like [`take_by`](Self::take_by).
-    fn take_pairs_by(&self, pass: Pass, taken: &mut Taken<impl FnMut(Found)>) {
+    fn take_pairs_by(&self, pass: Pass, taken: &mut Harvest<impl FnMut(WordBlocks)>) {
         let mut looks = 0;
         self.visit_words(pass, |section, base, mut candidates| {
             if matches!(pass, Pass::Pair(_)) {
@@ -268,11 +268,11 @@ impl<'m> Search<'_, 'm> {
                     && bitmap.tags.evacuating(wanted.zone) == 0
                     && wanted.near().is_some_and(|section| self.is_mostly_whole(section))
             }
-            Pass::Partial { which: Which::Evacuating, .. } => {
+            Pass::Partial { which: PartialKind::Evacuating, .. } => {
                 bitmap.tags.evacuating(wanted.zone) > 0
             }
             // Unmovable blocks have come from these before.
-            Pass::Partial { which: Which::Carved, .. } => {
+            Pass::Partial { which: PartialKind::Carved, .. } => {
                 bitmap.tags.evacuating(wanted.zone) > 0 && wanted.mobility != Mobility::Unmovable
             }
             Pass::Chosen(_) => {
@@ -298,18 +298,18 @@ impl<'m> Search<'_, 'm> {
     }
 
     /// Whether a search that has so many blocks leaves what this pass would find to others.
-    fn suffices<F: FnMut(Found)>(&self, pass: Pass, taken: &Taken<F>) -> bool {
+    fn suffices<F: FnMut(WordBlocks)>(&self, pass: Pass, taken: &Harvest<F>) -> bool {
         let gives_up = !matches!(
             pass,
             Pass::Near(_)
                 | Pass::Beyond
-                | Pass::Partial { which: Which::Settled | Which::Carved, .. }
+                | Pass::Partial { which: PartialKind::Settled | PartialKind::Carved, .. }
         );
         let keeps_whole = self.bitmap.evacuates || matches!(pass, Pass::Reported(_));
         keeps_whole && gives_up && taken.is_an_eighth()
     }
 
-    fn take_at_hint(&self, taken: &mut Taken<impl FnMut(Found)>) {
+    fn take_at_hint(&self, taken: &mut Harvest<impl FnMut(WordBlocks)>) {
         let pageblock = PageblockIndex(self.wanted.hint.load(Ordering::Relaxed));
         if let Some(section) = self.bitmap.section(pageblock.section())
             && self.bitmap.tags.of(pageblock) == self.wanted.tag()
@@ -325,7 +325,7 @@ impl<'m> Search<'_, 'm> {
         section: &Section<'_>,
         pageblock: PageblockIndex,
         spared: Option<Order>,
-        taken: &mut Taken<impl FnMut(Found)>,
+        taken: &mut Harvest<impl FnMut(WordBlocks)>,
     ) -> u32 {
         let base = pageblock.section() as u32 * SECTION_FRAMES;
         section.take(pageblock.in_section(), self.order, spared, taken.left(), |found| {
@@ -344,13 +344,13 @@ impl<'m> Search<'_, 'm> {
         &self,
         section: &Section<'_>,
         pageblock: PageblockIndex,
-        taken: &mut Taken<impl FnMut(Found)>,
+        taken: &mut Harvest<impl FnMut(WordBlocks)>,
     ) -> u32 {
         let (block, owned) = (self.order.frames(), self.unit_frames());
         self.bitmap.retag(pageblock, owned, self.wanted);
         let got = taken.left().min(owned / block);
         for i in (0..got).rev() {
-            taken.give(Found::one(pageblock.first().get() + i * block));
+            taken.give(WordBlocks::one(pageblock.first().get() + i * block));
         }
         let used = got * block;
         if used < owned {
@@ -369,7 +369,7 @@ impl<'m> Search<'_, 'm> {
         section: &Section<'_>,
         base: PageblockIndex,
         entire: u64,
-        taken: &mut Taken<impl FnMut(Found)>,
+        taken: &mut Harvest<impl FnMut(WordBlocks)>,
     ) {
         let frames = self.unit_frames();
         let units = taken.left().div_ceil(frames / self.order.frames());

@@ -4,8 +4,8 @@
 use super::*;
 use crate::frame::ZoneId;
 use crate::frame::pageblock::Tag;
-use crate::store::Doubled;
-use crate::store::Manner;
+use crate::store::DoubleFree;
+use crate::store::SearchManner;
 use crate::store::device::Reports;
 use crate::store::summary::{Group, STEPS, Summary};
 use crate::store::tags::{Evacuations, Tags};
@@ -72,10 +72,10 @@ impl World {
         )
     }
 
-    fn wanted(&'static self) -> Wanted<'static> {
-        Wanted {
+    fn wanted(&'static self) -> SearchRequest<'static> {
+        SearchRequest {
             zone: ZONE,
-            manner: Manner::ANY,
+            manner: SearchManner::ANY,
             mobility: Mobility::Movable,
             span: (0, SECTIONS as u32),
             hint: &self.hint,
@@ -90,7 +90,7 @@ impl World {
     }
 
     fn put(&'static self, pfn: Pfn, order: Order) {
-        assert_eq!(self.bitmap().put(pfn, order.frames()), Doubled::NONE);
+        assert_eq!(self.bitmap().put(pfn, order.frames()), DoubleFree::NONE);
     }
 
     fn hold(&'static self, pageblock: u32) {
@@ -179,7 +179,7 @@ fn scattered_pageblocks_are_looked_into_once() {
     for word in 0..words {
         let first = Pfn::new(word * bits::WORD_FRAMES);
         let frames = (0..bits::WORD_FRAMES).step_by(2).map(|at| first.add(at));
-        assert_eq!(world.bitmap().put_blocks(Order::BASE, frames), Doubled::NONE);
+        assert_eq!(world.bitmap().put_blocks(Order::BASE, frames), DoubleFree::NONE);
     }
     // Each of the passes reads the hints of all sections, and what is around the hint twice.
     let walk = PASSES.len() as u64 * (SECTIONS * HINT_WORDS + SECTIONS) as u64;
@@ -243,7 +243,7 @@ fn searches_agree_with_a_look_at_every_block() {
     let left_frames = 12 * PAGEBLOCK_FRAMES;
     assert!(world.bitmap().claim(Pfn::new(0), HUGES * PAGEBLOCK_FRAMES));
     left.into_iter().for_each(|start| {
-        assert_eq!(world.bitmap().put(Pfn::new(start), left_frames), Doubled::NONE)
+        assert_eq!(world.bitmap().put(Pfn::new(start), left_frames), DoubleFree::NONE)
     });
     let mut held: Vec<(Pfn, Order)> = Vec::new();
     let is_free = |start: u32, size: Order| {
@@ -275,7 +275,10 @@ fn searches_agree_with_a_look_at_every_block() {
             match random(&mut state) % 2 {
                 0 => world.put(start, size),
                 _ => {
-                    assert_eq!(world.bitmap().put_blocks(size, [start].into_iter()), Doubled::NONE)
+                    assert_eq!(
+                        world.bitmap().put_blocks(size, [start].into_iter()),
+                        DoubleFree::NONE
+                    )
                 }
             }
         }
@@ -367,7 +370,7 @@ fn entire_pageblocks_are_taken_together() {
             .filter(|start| start / PAGEBLOCK_FRAMES / 2 != held / 2);
         assert!(found.iter().map(|pfn| pfn.get()).eq(blocks), "{size}: {found:?}");
         // All go back, and are entire again.
-        assert_eq!(world.bitmap().put_blocks(size, found.into_iter()), Doubled::NONE);
+        assert_eq!(world.bitmap().put_blocks(size, found.into_iter()), DoubleFree::NONE);
         let section = world.bitmap().section(0).unwrap();
         let entire = |pageblock: u32| section.is_entire(pageblock as usize);
         assert_eq!((first..first + pageblocks).filter(|&at| entire(at)).count(), 10, "{size}");
@@ -434,7 +437,7 @@ fn a_strip_that_comes_late_takes_nothing() {
     world.hold(300);
     bitmap.put_reported(section, pageblock);
     assert!(section.take_reported(300));
-    assert_eq!(bitmap.put(pageblock.first(), PAGEBLOCK_FRAMES), Doubled::NONE);
-    assert_eq!(bitmap.strip(section, pageblock), Doubled::NONE);
+    assert_eq!(bitmap.put(pageblock.first(), PAGEBLOCK_FRAMES), DoubleFree::NONE);
+    assert_eq!(bitmap.strip(section, pageblock), DoubleFree::NONE);
     assert_eq!(section.count_free(300), PAGEBLOCK_FRAMES);
 }

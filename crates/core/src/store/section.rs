@@ -66,7 +66,7 @@ use core::mem::offset_of;
 use core::ops::Range;
 
 use super::bits::{self, HINT_WORDS, PAGEBLOCK_WORDS, WORD_FRAMES};
-use super::found::Found;
+use super::found::WordBlocks;
 use super::lacks::Lacks;
 use super::presence::Presence;
 use super::refusals::Refusals;
@@ -400,7 +400,7 @@ impl<'m> Section<'m> {
         order: Order,
         spared: Option<Order>,
         want: u32,
-        give: impl FnMut(Found),
+        give: impl FnMut(WordBlocks),
     ) -> u32 {
         if order.get() > bits::WORD_ORDER_MAX {
             return self.take_words(pageblock, order, want, give);
@@ -450,7 +450,7 @@ impl<'m> Section<'m> {
         order: Order,
         blocks: impl Fn(u64) -> u64,
         want: u32,
-        mut give: impl FnMut(Found),
+        mut give: impl FnMut(WordBlocks),
     ) -> (u32, bool) {
         let (mut taken, mut left) = (0, 0);
         for (i, cell) in self.pageblock_words(pageblock).iter().enumerate() {
@@ -461,7 +461,7 @@ impl<'m> Section<'m> {
             left |= rest;
             let base = (pageblock as u32 * PAGEBLOCK_WORDS as u32 + i as u32) * WORD_FRAMES;
             if starts != 0 {
-                let found = Found::new(base, starts);
+                let found = WordBlocks::new(base, starts);
                 taken += found.blocks();
                 give(found);
             }
@@ -475,7 +475,7 @@ impl<'m> Section<'m> {
         pageblock: usize,
         order: Order,
         want: u32,
-        mut give: impl FnMut(Found),
+        mut give: impl FnMut(WordBlocks),
     ) -> u32 {
         assert!(order <= Order::PAGEBLOCK, "a block of order {order} lies in two pageblocks");
         let base = pageblock as u32 * PAGEBLOCK_FRAMES;
@@ -485,7 +485,7 @@ impl<'m> Section<'m> {
             true => self.claim_in_words(start, order.frames()),
             false => self.claim(start, order.frames()),
         });
-        let taken = claimed.take(want as usize).map(|at| give(Found::one(at))).count() as u32;
+        let taken = claimed.take(want as usize).map(|at| give(WordBlocks::one(at))).count() as u32;
         if order < Order::PAGEBLOCK {
             if !self.has_some(pageblock) {
                 self.clear_some(pageblock);

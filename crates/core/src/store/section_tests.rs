@@ -191,7 +191,7 @@ fn take_gives_blocks_that_were_free() {
         let there: u32 =
             words.iter().map(offered).map(|word| bits::free_blocks(word, size).count_ones()).sum();
         let mut left = words;
-        let give = |found: Found| {
+        let give = |found: WordBlocks| {
             let mut frames = [Pfn::new(0); 64];
             let blocks = found.write_to(&mut frames);
             for at in frames[..blocks].iter().map(|pfn| pfn.get()) {

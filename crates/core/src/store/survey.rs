@@ -5,7 +5,8 @@
 //! * *held*: the frames of a pageblock that are not free here: callers hold them, or CPUs cache
 //!   them.
 //! * [`Key`]: how dear it is to empty a pageblock or a window of them. Lower is better.
-//! * [`Ranked`]: the best few candidates of one walk over a zone, so that a walk needs no memory.
+//! * [`KeyRanking`]: the best few candidates of one walk over a zone, so that a walk needs no
+//!   memory.
 //!
 //! The hints say which pageblocks are full or whole without a look at their words, so a walk reads
 //! two words per 64 pageblocks and one cache line per partly used one. What it finds is of one
@@ -24,7 +25,7 @@ const RANKED: usize = if cfg!(loom) { 2 } else { 64 };
 const LOOKS_PER_PARTIAL: usize = 8;
 
 /// The cost of a candidate, and the pageblock it begins at. Ascends strictly over the candidates of
-/// all walks with the same [`Ranked::after`], so that each is visited at most once.
+/// all walks with the same [`KeyRanking::after`], so that each is visited at most once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Key {
     /// Frames held, and 2^32 for each pageblock of unmovable ones, which so come last.
@@ -50,16 +51,16 @@ impl Key {
 }
 
 /// The lowest keys above a bound, ascending.
-pub struct Ranked {
+pub struct KeyRanking {
     keys: [Key; RANKED],
     length: usize,
     after: Option<Key>,
 }
 
-impl Ranked {
+impl KeyRanking {
     /// Ranks keys above `after`.
     pub fn after(after: Option<Key>) -> Self {
-        Ranked { keys: [Key::NONE; RANKED], length: 0, after }
+        KeyRanking { keys: [Key::NONE; RANKED], length: 0, after }
     }
 
     /// Considers a key. O(log n) if it is not among the lowest.
@@ -88,14 +89,14 @@ impl Ranked {
 
 /// The state of a pageblock that a walk found.
 #[derive(Clone, Copy, Debug)]
-pub struct Filling {
+pub struct PageblockUse {
     pub pageblock: PageblockIndex,
     pub mobility: Mobility,
     /// Frames that are not free here.
     pub held: u32,
 }
 
-impl Filling {
+impl PageblockUse {
     pub fn is_whole(self) -> bool {
         self.held == 0
     }
@@ -129,7 +130,7 @@ pub struct Windows {
 impl Bitmap<'_> {
     /// The pageblock, if it is one of `zone` that could be emptied: with memory, not isolated, no
     /// frame carved.
-    pub fn filling(&self, pageblock: PageblockIndex, zone: ZoneId) -> Option<Filling> {
+    pub fn filling(&self, pageblock: PageblockIndex, zone: ZoneId) -> Option<PageblockUse> {
         let tag = self.tags.raw(pageblock);
         if !tag.serves(zone) || tag.is_carved() {
             return None;
@@ -140,7 +141,7 @@ impl Bitmap<'_> {
         let has_some = some >> (at % 64) & 1 == 1;
         let is_free = has_some || section.is_as_one(at);
         let free = if is_free { section.count_free(at) } else { 0 };
-        Some(Filling { pageblock, mobility: tag.mobility(), held: PAGEBLOCK_FRAMES - free })
+        Some(PageblockUse { pageblock, mobility: tag.mobility(), held: PAGEBLOCK_FRAMES - free })
     }
 
     /// Free frames of a pageblock now.
@@ -157,7 +158,7 @@ impl Bitmap<'_> {
     }
 
     /// All pageblocks of a zone that could be emptied, ascending. O(zone).
-    pub fn fillings(&self, zone: ZoneId, span: (u32, u32)) -> impl Iterator<Item = Filling> {
+    pub fn fillings(&self, zone: ZoneId, span: (u32, u32)) -> impl Iterator<Item = PageblockUse> {
         let pageblocks = SECTION_PAGEBLOCKS as u32;
         (span.0 * pageblocks..span.1 * pageblocks)
             .filter_map(move |pageblock| self.filling(PageblockIndex(pageblock), zone))
@@ -169,7 +170,7 @@ impl Bitmap<'_> {
         &self,
         (zone, span): (ZoneId, (u32, u32)),
         windows: Windows,
-        ranked: &mut Ranked,
+        ranked: &mut KeyRanking,
     ) {
         let all = span.0 * SECTION_PAGEBLOCKS as u32..span.1 * SECTION_PAGEBLOCKS as u32;
         // The sum over the window that ends before `end`, and how many in a row there are.
@@ -233,10 +234,10 @@ impl Bitmap<'_> {
         let pageblocks = SECTION_PAGEBLOCKS as u32;
         let all = span.0 * pageblocks..span.1 * pageblocks;
         let from = if all.contains(&from) { from } else { all.start };
-        let is_partial = |filling: &Filling| {
+        let is_partial = |filling: &PageblockUse| {
             filling.room() > 0 && filling.held > 0 && filling.mobility == Mobility::Movable
         };
-        let (mut sparsest, mut next) = (None::<Filling>, from);
+        let (mut sparsest, mut next) = (None::<PageblockUse>, from);
         let around = (from..all.end).chain(all.start..from).map(PageblockIndex);
         for filling in around
             .take(looks * LOOKS_PER_PARTIAL)
@@ -284,13 +285,13 @@ mod tests {
     fn the_lowest_keys_are_kept_in_order() {
         let mut all: Vec<Key> =
             (0..1000u64).map(|i| key(i * 7919 % 331, (i * 104_729 % 1000) as u32)).collect();
-        let mut ranked = Ranked::after(None);
+        let mut ranked = KeyRanking::after(None);
         all.iter().for_each(|&key| ranked.add(key));
         all.sort();
         assert_eq!(ranked.keys(), &all[..RANKED]);
 
         let bound = all[500];
-        let mut ranked = Ranked::after(Some(bound));
+        let mut ranked = KeyRanking::after(Some(bound));
         all.iter().for_each(|&key| ranked.add(key));
         assert_eq!(ranked.keys(), &all[501..501 + RANKED]);
         ranked.pop_first();
@@ -299,7 +300,7 @@ mod tests {
 
     #[test]
     fn fewer_keys_than_there_is_room_for() {
-        let mut ranked = Ranked::after(Some(key(3, 0)));
+        let mut ranked = KeyRanking::after(Some(key(3, 0)));
         [5, 3, 4, 2].iter().for_each(|&cost| ranked.add(key(cost, 1)));
         assert_eq!(ranked.keys(), [key(3, 1), key(4, 1), key(5, 1)]);
     }

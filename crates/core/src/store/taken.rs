@@ -2,19 +2,19 @@
 
 use core::ops::ControlFlow;
 
-use super::found::Found;
+use super::found::WordBlocks;
 
 /// The blocks that a search for up to `want` blocks has taken.
-pub(super) struct Taken<F> {
+pub(super) struct Harvest<F> {
     want: u32,
     blocks: u32,
     give: F,
 }
 
-impl<F: FnMut(Found)> Taken<F> {
+impl<F: FnMut(WordBlocks)> Harvest<F> {
     /// Makes the list of a search that has taken nothing yet. Blocks are passed to `give`.
     pub fn new(want: u32, give: F) -> Self {
-        Taken { want, blocks: 0, give }
+        Harvest { want, blocks: 0, give }
     }
 
     /// Number of blocks taken.
@@ -43,7 +43,7 @@ impl<F: FnMut(Found)> Taken<F> {
 
     /// Takes some more.
     #[inline]
-    pub fn give(&mut self, found: Found) {
+    pub fn give(&mut self, found: WordBlocks) {
         self.blocks += found.blocks();
         (self.give)(found);
     }

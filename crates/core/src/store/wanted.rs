@@ -8,7 +8,7 @@ use crate::sync::prim::{AtomicU32, Ordering};
 
 /// The rules of a search.
 #[derive(Clone, Copy)]
-pub struct Manner {
+pub struct SearchManner {
     /// Bits of the request for a backing.
     pub bits: u16,
     /// Whether blocks may come from pageblocks that serve requests which are not
@@ -16,18 +16,18 @@ pub struct Manner {
     pub may_mix: bool,
 }
 
-impl Manner {
+impl SearchManner {
     /// Anything that the zone has.
-    pub const ANY: Manner = Manner { bits: 0, may_mix: true };
+    pub const ANY: SearchManner = SearchManner { bits: 0, may_mix: true };
     /// No mixed pageblocks.
-    pub const UNMIXED: Manner = Manner { bits: 0, may_mix: false };
+    pub const UNMIXED: SearchManner = SearchManner { bits: 0, may_mix: false };
 }
 
 /// The target of a search.
-pub struct Wanted<'h> {
+pub struct SearchRequest<'h> {
     pub zone: ZoneId,
     pub mobility: Mobility,
-    pub manner: Manner,
+    pub manner: SearchManner,
     /// Sections the zone has frames in.
     pub span: (u32, u32),
     /// Pageblock at which to begin; updated when blocks are found elsewhere. Relaxed everywhere: a
@@ -35,7 +35,7 @@ pub struct Wanted<'h> {
     pub hint: &'h AtomicU32,
 }
 
-impl Wanted<'_> {
+impl SearchRequest<'_> {
     pub fn tag(&self) -> Tag {
         Tag::new(self.zone, self.mobility)
     }

@@ -2,15 +2,15 @@
 
 /// A value on cache lines of its own.
 #[repr(C, align(128))]
-pub struct Apart<T>(T);
+pub struct CachePadded<T>(T);
 
-impl<T> Apart<T> {
+impl<T> CachePadded<T> {
     pub fn new(value: T) -> Self {
-        Apart(value)
+        CachePadded(value)
     }
 }
 
-impl<T> core::ops::Deref for Apart<T> {
+impl<T> core::ops::Deref for CachePadded<T> {
     type Target = T;
 
     fn deref(&self) -> &T {

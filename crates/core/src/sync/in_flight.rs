@@ -49,7 +49,7 @@ const PAGES: u64 = ONE_MOVE - 1;
 impl InFlight {
     /// Announces that up to `pages` pages will be in no CPU's and no zone's count until the
     /// returned value is dropped, by this caller.
-    pub fn begin(&self, pages: u64, caller: Caller) -> Moving<'_> {
+    pub fn begin(&self, pages: u64, caller: Caller) -> InFlightGuard<'_> {
         let pages = if is_mutant(Mutant::Unannounced) { 0 } else { pages };
         // Before the word: a handler in between finds a note of pages that are not in flight yet,
         // and takes so many of another caller for its own.
@@ -57,7 +57,7 @@ impl InFlight {
         // SeqCst: pairs with the SeqCst loads of a scanner, before and after its scan. The scanner
         // sees this before the frames leave their place.
         self.word.fetch_add(pages, MOVES.change());
-        Moving { in_flight: self, pages, noted }
+        InFlightGuard { in_flight: self, pages, noted }
     }
 
     /// The word at this moment.
@@ -122,16 +122,16 @@ fn noted(note: u64) -> Caller {
 }
 
 /// Pages in flight until this value is dropped, also when a panic drops it.
-pub struct Moving<'f> {
+pub struct InFlightGuard<'f> {
     in_flight: &'f InFlight,
     pages: u64,
     /// The caller whose note has the pages; none if no note has.
     noted: Caller,
 }
 
-impl Drop for Moving<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
-        let Moving { in_flight, pages, noted } = *self;
+        let InFlightGuard { in_flight, pages, noted } = *self;
         in_flight.word.fetch_add(ONE_MOVE.wrapping_sub(pages), MOVES.change());
         if noted.has_name() {
             in_flight.forget(noted, pages);

@@ -29,9 +29,9 @@ mod spin;
 pub mod stack;
 pub mod total;
 
-pub use apart::Apart;
+pub use apart::CachePadded;
 pub use caller::Caller;
 pub use count::count;
-pub use in_flight::{InFlight, Moving};
+pub use in_flight::{InFlight, InFlightGuard};
 pub use prefetch::prefetch_write;
 pub use spin::spin_while;

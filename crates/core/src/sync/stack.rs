@@ -112,7 +112,7 @@ pub struct Chain<I> {
 
 /// Elements linked from the first to the last, owned by the holder; what the last links to is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Popped<I> {
+pub struct PoppedChain<I> {
     pub first: I,
     pub last: I,
     pub count: u32,
@@ -240,7 +240,7 @@ impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Stack<INDEX_BITS, COUNT_BITS>
     ///
     /// Follows `most` links, all of which may be stale: only for elements whose links are numbers
     /// of elements also while they have owners.
-    pub fn pop_chain<L: Links>(&self, links: &L, most: u32) -> Option<Popped<L::Index>> {
+    pub fn pop_chain<L: Links>(&self, links: &L, most: u32) -> Option<PoppedChain<L::Index>> {
         // Acquire: as in `pop`.
         let mut head = self.0.load(Ordering::Acquire);
         loop {
@@ -253,7 +253,7 @@ impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Stack<INDEX_BITS, COUNT_BITS>
             }
             let new = old.next(below.map_or(0, L::number), old.count().saturating_sub(count));
             match self.0.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {
-                Ok(_) => return Some(Popped { first, last, count }),
+                Ok(_) => return Some(PoppedChain { first, last, count }),
                 Err(now) => head = now,
             }
         }
@@ -385,10 +385,10 @@ mod tests {
         assert_eq!(stack.pop_chain(&elements, 1), None);
         (1..=5).for_each(|index| stack.push(&elements, index).unwrap());
         let top = stack.pop_chain(&elements, 2).unwrap();
-        assert_eq!(top, Popped { first: 5, last: 4, count: 2 });
+        assert_eq!(top, PoppedChain { first: 5, last: 4, count: 2 });
         assert_eq!((elements.next(5), stack.count(), stack.peek(&elements)), (Some(4), 3, Some(3)));
         let rest = stack.pop_chain(&elements, u32::MAX).unwrap();
-        assert_eq!(rest, Popped { first: 3, last: 1, count: 3 });
+        assert_eq!(rest, PoppedChain { first: 3, last: 1, count: 3 });
         assert_eq!((stack.count(), stack.pop(&elements)), (0, None));
     }
 

@@ -61,20 +61,20 @@ impl Evacuation {
 
 /// Pageblocks that a hand has met on a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct TurnCounts {
     /// Pageblocks that are wholly free.
     pub whole: u32,
     /// Pageblocks that are partly free.
     pub partial: u32,
 }
 
-impl Seen {
+impl TurnCounts {
     pub fn pack(self) -> u64 {
         u64::from(self.whole) << 32 | u64::from(self.partial)
     }
 
     pub fn unpack(word: u64) -> Self {
-        Seen { whole: (word >> 32) as u32, partial: word as u32 }
+        TurnCounts { whole: (word >> 32) as u32, partial: word as u32 }
     }
 }
 
@@ -93,9 +93,9 @@ pub struct State {
 
 /// A zone's policy, and the counts that it needs. Relaxed: each field is a whole of its own, and a
 /// hand that reads an old one decides as it would have a moment ago.
-pub struct Evacuating {
+pub struct EvacuationState {
     policy: AtomicU32,
-    /// Pageblocks that the last turn of a hand has [`Seen`].
+    /// Pageblocks that the last turn of a hand has [`TurnCounts`].
     seen: AtomicU64,
     /// Free pages, and pageblocks healed, when that turn began.
     seen_free: AtomicU64,
@@ -107,7 +107,7 @@ pub struct Evacuating {
 
 /// The orders to a hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Orders {
+pub struct HandPlan {
     /// Pageblocks that should begin to evacuate. Negative: so many should stop.
     pub quota: i64,
     /// Free frames that such a pageblock must have.
@@ -119,9 +119,9 @@ const OUTDATED_PART: u64 = 16;
 /// The largest divisor of the mean free count.
 const DIVISOR_MAX: u32 = PAGEBLOCK_FRAMES;
 
-impl Evacuating {
+impl EvacuationState {
     pub fn new(policy: Evacuation) -> Self {
-        Evacuating {
+        EvacuationState {
             policy: AtomicU32::new(policy.pack()),
             seen: AtomicU64::new(0),
             seen_free: AtomicU64::new(0),
@@ -143,12 +143,12 @@ impl Evacuating {
     /// walk over new memory without rests, and find that it is whole.
     pub fn note_given(&self, pages: u64, whole: u32) {
         // Relaxed, as in `note_turn`.
-        self.seen.fetch_add(Seen { whole, partial: 0 }.pack(), Ordering::Relaxed);
+        self.seen.fetch_add(TurnCounts { whole, partial: 0 }.pack(), Ordering::Relaxed);
         self.seen_free.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// Ends a turn of a hand. `began` is the zone's state when the turn began.
-    pub fn note_turn(&self, seen: Seen, began: State, state: State) {
+    pub fn note_turn(&self, seen: TurnCounts, began: State, state: State) {
         // Relaxed, and not all at once: of two turns that end together, a policy may see parts.
         self.seen.store(seen.pack(), Ordering::Relaxed);
         self.seen_healed.store(began.healed, Ordering::Relaxed);
@@ -170,7 +170,7 @@ impl Evacuating {
 
     /// Whether more pageblocks should be whole, of `managed` pages, by the counts of the last turn.
     pub fn wants_more(&self, managed: u64) -> bool {
-        let seen = Seen::unpack(self.seen.load(Ordering::Relaxed));
+        let seen = TurnCounts::unpack(self.seen.load(Ordering::Relaxed));
         match self.policy() {
             Evacuation::Off => false,
             Evacuation::Goal { .. } => true,
@@ -180,9 +180,9 @@ impl Evacuating {
 
     /// Computes the orders to a hand, with the number of pageblocks that may still evacuate.
     /// `None`: the policy is off.
-    pub fn orders(&self, state: State) -> Option<Orders> {
+    pub fn orders(&self, state: State) -> Option<HandPlan> {
         let block = u64::from(PAGEBLOCK_FRAMES);
-        let seen = Seen::unpack(self.seen.load(Ordering::Relaxed));
+        let seen = TurnCounts::unpack(self.seen.load(Ordering::Relaxed));
         // Wrapping, and negative if another hand wrote between the two loads.
         let healed = state.healed.wrapping_sub(self.seen_healed.load(Ordering::Relaxed)) as i32;
         let whole = u64::from(seen.whole) + healed.max(0) as u64;
@@ -191,7 +191,7 @@ impl Evacuating {
             Evacuation::Off => return None,
             Evacuation::Goal { percent } => percent,
             Evacuation::Adaptive if is_plenty(whole, state.managed) => {
-                return Some(Orders { quota: 0, free_min: 0 });
+                return Some(HandPlan { quota: 0, free_min: 0 });
             }
             Evacuation::Adaptive => 100,
         };
@@ -201,7 +201,7 @@ impl Evacuating {
         let mean = scattered / u64::from(seen.partial.max(1));
         let divisor = self.divisor.load(Ordering::Relaxed).max(1);
         let free_min = (mean.min(block) as u32 * 15 / 16 / divisor).max(1);
-        Some(Orders { quota: room - i64::from(state.evacuating), free_min })
+        Some(HandPlan { quota: room - i64::from(state.evacuating), free_min })
     }
 }
 
@@ -216,9 +216,9 @@ mod tests {
 
     const BLOCK: u64 = PAGEBLOCK_FRAMES as u64;
 
-    fn after_turn(policy: Evacuation, whole: u32, partial: u32) -> Evacuating {
-        let evacuating = Evacuating::new(policy);
-        evacuating.note_turn(Seen { whole, partial }, State::default(), State::default());
+    fn after_turn(policy: Evacuation, whole: u32, partial: u32) -> EvacuationState {
+        let evacuating = EvacuationState::new(policy);
+        evacuating.note_turn(TurnCounts { whole, partial }, State::default(), State::default());
         evacuating
     }
 
@@ -230,11 +230,11 @@ mod tests {
             Evacuation::Goal { percent: 0 },
             Evacuation::Goal { percent: 100 },
         ] {
-            assert_eq!(Evacuating::new(policy).policy(), policy);
+            assert_eq!(EvacuationState::new(policy).policy(), policy);
         }
         assert_eq!(Evacuation::Goal { percent: 255 }.pack(), 100);
-        for turn in [Seen::default(), Seen { whole: u32::MAX, partial: 7 }] {
-            assert_eq!(Seen::unpack(turn.pack()), turn);
+        for turn in [TurnCounts::default(), TurnCounts { whole: u32::MAX, partial: 7 }] {
+            assert_eq!(TurnCounts::unpack(turn.pack()), turn);
         }
     }
 
@@ -255,7 +255,7 @@ mod tests {
         // When 1000 have become whole, 24 are left, by the next turn and before.
         assert_eq!(quota(State { healed: 1000, ..HALF }), 24);
         let healed = State { healed: 1000, ..HALF };
-        zone.note_turn(Seen { whole: 1000, partial: 1048 }, healed, healed);
+        zone.note_turn(TurnCounts { whole: 1000, partial: 1048 }, healed, healed);
         assert_eq!(quota(State { healed: 1000, ..HALF }), 24);
     }
 
@@ -264,12 +264,12 @@ mod tests {
         let zone = after_turn(Evacuation::Goal { percent: 100 }, 0, 2048);
         let free_min = |state| zone.orders(state).unwrap().free_min;
         assert_eq!(free_min(HALF), 240);
-        zone.note_turn(Seen { whole: 0, partial: 2048 }, HALF, HALF);
+        zone.note_turn(TurnCounts { whole: 0, partial: 2048 }, HALF, HALF);
         assert_eq!(free_min(HALF), 120);
-        (0..20).for_each(|_| zone.note_turn(Seen { whole: 0, partial: 2048 }, HALF, HALF));
+        (0..20).for_each(|_| zone.note_turn(TurnCounts { whole: 0, partial: 2048 }, HALF, HALF));
         assert_eq!(free_min(HALF), 1);
         let full = State { evacuating: 1024, ..HALF };
-        zone.note_turn(Seen { whole: 0, partial: 2048 }, full, full);
+        zone.note_turn(TurnCounts { whole: 0, partial: 2048 }, full, full);
         assert_eq!(free_min(HALF), 240);
     }
 
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn memory_that_is_given_counts_as_seen() {
-        let zone = Evacuating::new(Evacuation::Adaptive);
+        let zone = EvacuationState::new(Evacuation::Adaptive);
         let given = State { free: 2048 * BLOCK, managed: 2048 * BLOCK, ..State::default() };
         assert!(zone.is_outdated(given));
         (0..2).for_each(|_| zone.note_given(1024 * BLOCK, 1024));
@@ -301,8 +301,8 @@ mod tests {
 
     #[test]
     fn a_turn_is_outdated_when_a_sixteenth_of_the_zone_has_changed() {
-        let zone = Evacuating::new(Evacuation::Adaptive);
-        zone.note_turn(Seen::default(), HALF, HALF);
+        let zone = EvacuationState::new(Evacuation::Adaptive);
+        zone.note_turn(TurnCounts::default(), HALF, HALF);
         assert!(!zone.is_outdated(HALF));
         for free in [HALF.free - 128 * BLOCK - 1, HALF.free + 128 * BLOCK + 1] {
             assert!(zone.is_outdated(State { free, ..HALF }));

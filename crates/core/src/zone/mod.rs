@@ -26,7 +26,7 @@ mod state;
 mod watermarks;
 
 pub use cache_limits::{CacheLimits, HighPolicy};
-pub use evacuation::{Evacuation, Orders, Seen, State};
+pub use evacuation::{Evacuation, HandPlan, State, TurnCounts};
 pub use lists::Zones;
 pub use state::{Zone, ZoneName};
 pub(crate) use watermarks::Reserve;

@@ -5,12 +5,12 @@ use super::compactions::CompactionCounters;
 use super::counts::Counters;
 use super::delta::{GROUP_CPUS, GROUP_DELTAS};
 use super::drift_mark::DriftMark;
-use super::evacuation::{Evacuating, Evacuation};
+use super::evacuation::{Evacuation, EvacuationState};
 use super::watermarks::Watermarks;
 use crate::frame::NodeId;
 use crate::sync::prim::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::sync::total::DRIFT_MARK;
-use crate::sync::{Apart, InFlight};
+use crate::sync::{CachePadded, InFlight};
 
 /// The drift mark is so many drifts above the high watermark; see [`DriftMark`].
 const MARK_DRIFTS: i64 = 4;
@@ -43,12 +43,12 @@ pub struct Zone {
     /// Free pages of the store, without the deltas of CPUs and groups. On a line of its own: every
     /// slow path reads the fields above, while drains and callers that move many pages write this
     /// one.
-    free: Apart<AtomicI64>,
+    free: CachePadded<AtomicI64>,
     /// Whether a backing counts the free pages. Then this zone does not count them.
     is_backed: bool,
     /// State of evacuation, on lines of its own: hands write it, and every slow path reads the
     /// fields above.
-    pub evacuating: Apart<Evacuating>,
+    pub evacuating: CachePadded<EvacuationState>,
     /// Set from the first refill below `low` until one above `high`.
     pub below_low: AtomicBool,
     /// Moves by callers that run on no CPU with caches.
@@ -84,13 +84,13 @@ impl Zone {
             cpus,
             drift_mark: DriftMark::new(),
             delta_max: AtomicI64::new(DELTA_MIN),
-            free: Apart::new(AtomicI64::new(0)),
+            free: CachePadded::new(AtomicI64::new(0)),
             carved: AtomicU64::new(0),
             quarantined: AtomicU64::new(0),
             marks: core::array::from_fn(|_| AtomicU64::new(0)),
             limits: core::array::from_fn(|_| AtomicU64::new(1)),
             is_backed,
-            evacuating: Apart::new(Evacuating::new(evacuation)),
+            evacuating: CachePadded::new(EvacuationState::new(evacuation)),
             below_low: AtomicBool::new(false),
             in_flight: InFlight::new(),
             counters: Counters::new(),

@@ -6,8 +6,8 @@ use crate::common::backing::Sets;
 use crate::common::{Anywhere, Single, metadata, open_zone, order, range};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
-    AllocError, Backing, BackingRanges, BackingRequest, Block, Config, ConfigError, Doubled, Fault,
-    Flags, FrameRange, FreeError, Misuse, Mobility, Mode, Order, Pfn, RangeRequest, Scope,
+    AllocError, Backing, BackingRanges, BackingRequest, Block, Config, ConfigError, DoubleFree,
+    Fault, Flags, FrameRange, FreeError, Misuse, Mobility, Mode, Order, Pfn, RangeRequest, Scope,
     ZoneConfig, ZoneId,
 };
 
@@ -132,7 +132,7 @@ fn what_others_hold_is_not_cached() {
             }
             assert_eq!((ours.len(), sets.free_pages(ZONE)), (256, 0));
             depot.free_many(&ours).unwrap();
-            assert_eq!(sets.put(ZONE, &theirs), Doubled::NONE);
+            assert_eq!(sets.put(ZONE, &theirs), DoubleFree::NONE);
             depot.drain(Scope::ALL, Mode::Full);
             assert_eq!(depot.validate().unwrap().free_pages, 4096);
         },
@@ -219,8 +219,8 @@ unsafe impl Backing for Broken {
         self.count.load(Ordering::Relaxed)
     }
 
-    fn put(&self, _: ZoneId, _: &[Block]) -> Doubled {
-        Doubled::NONE
+    fn put(&self, _: ZoneId, _: &[Block]) -> DoubleFree {
+        DoubleFree::NONE
     }
 
     fn free_pages(&self, _: ZoneId) -> u64 {

@@ -19,7 +19,7 @@ use crate::common::threads::{Kernel, run_on};
 use crate::common::{Anywhere, Single, metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
-    AllocError, Allocator, CompactEnd, CompactError, Compacted, Compaction, Compactor, Config,
+    AllocError, Allocator, CompactEnd, CompactError, CompactResult, Compaction, Compactor, Config,
     CpuId, Evacuation, Flags, Misuse, Mode, Move, Mover, Occupant, Order, Pfn, RemoveError, Scope,
     Watermarks, ZoneId,
 };
@@ -594,7 +594,7 @@ fn the_mover_may_stop_it() {
             self.0.move_blocks(moves);
         }
 
-        fn progress(&self, so_far: &Compacted) -> ControlFlow<()> {
+        fn progress(&self, so_far: &CompactResult) -> ControlFlow<()> {
             self.1.set(self.1.get() + 1);
             assert_eq!(so_far.looks, so_far.looks.max(u64::from(self.1.get())));
             if self.1.get() == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

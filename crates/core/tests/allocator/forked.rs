@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::common::{open_zone, order, range};
 use pagedepot::cpus::{CpuLock, Environment, Locked, Unusable, WhichCpu};
 use pagedepot::{
-    AllocError, Allocator, CompactError, Compaction, Compactor, Config, CpuId, Drained, Flags,
+    AllocError, Allocator, CompactError, Compaction, Compactor, Config, CpuId, DrainResult, Flags,
     FrameRange, FreeError, FreeManyError, Mode, Move, Mover, Occupant, Order, Pfn, Pressure,
     Reclaim, RemoveError, ReportError, Reporting, ReportingDevice, Residency, Scope, ZoneId,
 };
@@ -107,10 +107,10 @@ fn a_fork_gets_errors_and_changes_nothing() {
         assert_eq!(depot.free_many(&held), Err(all));
         assert_eq!(depot.free_contiguous(start, 20), Err(FreeError::Forked));
         for mode in [Mode::Quiet, Mode::Full, Mode::Handover] {
-            assert_eq!(depot.drain(Scope::ALL, mode), Drained::default());
+            assert_eq!(depot.drain(Scope::ALL, mode), DrainResult::default());
         }
-        assert_eq!(depot.drain_handover(Scope::ALL, Some(0)).drained(), Drained::default());
-        assert_eq!(depot.cpu_caches().retire(CpuId::new(0)), Drained::default());
+        assert_eq!(depot.drain_handover(Scope::ALL, Some(0)).drained(), DrainResult::default());
+        assert_eq!(depot.cpu_caches().retire(CpuId::new(0)), DrainResult::default());
         let zone = ZoneId::new(0);
         for flags in [flags.compact(), flags.zeroed(), flags.atomic()] {
             assert_eq!(depot.alloc(order(10), flags), Err(AllocError::Forked));
@@ -123,7 +123,7 @@ fn a_fork_gets_errors_and_changes_nothing() {
         assert_eq!(depot.remove_memory(zone, range(0, 512)), Err(RemoveError::Forked));
         assert_eq!(Reporting::of(&depot).pass(zone, 1), Err(ReportError::Forked));
         assert_eq!(Residency::of(&depot).free_absent(start, 20), Err(FreeError::Forked));
-        assert_eq!(depot.cpu_caches().disable(), Drained::default());
+        assert_eq!(depot.cpu_caches().disable(), DrainResult::default());
         assert_eq!(
             (depot.cpu_caches().decay(), depot.cpu_caches().are_enabled(CpuId::new(0))),
             (0, false)

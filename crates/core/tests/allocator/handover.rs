@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use crate::common::{Anywhere, open_zone, range};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
-    Allocator, Config, CpuId, Drained, Flags, HandoverCounts, HighPolicy, Mode, Order, Pfn,
+    Allocator, Config, CpuId, DrainResult, Flags, HandoverCounts, HighPolicy, Mode, Order, Pfn,
     Pressure, Reclaim, Scope, ZoneId,
 };
 
@@ -52,7 +52,7 @@ fn counts(depot: &Depot<'_>) -> HandoverCounts {
     depot.cpu_caches().handover_counts(OWNER).unwrap()
 }
 
-fn pending(drained: Drained) -> (u64, u64, u64) {
+fn pending(drained: DrainResult) -> (u64, u64, u64) {
     (drained.pending_cpus, drained.fences, drained.isolated_cpus)
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
-    AllocError, CacheLimits, Census, Config, CpuId, Drained, Flags, FreeError, FreeManyError,
+    AllocError, CacheLimits, Census, Config, CpuId, DrainResult, Flags, FreeError, FreeManyError,
     HighPolicy, Misuse, Mode, NodeId, Order, Pfn, Scope, ZoneConfig, ZoneId,
 };
 
@@ -435,12 +435,15 @@ fn cpus_and_zones_that_do_not_exist_have_nothing() {
         for n in [2, 3, 31, 1 << 31, u32::MAX] {
             let cpu = CpuId::new(n);
             for mode in [Mode::Quiet, Mode::Full] {
-                assert_eq!(depot.drain(Scope::cpu(cpu), mode), Drained::default());
+                assert_eq!(depot.drain(Scope::cpu(cpu), mode), DrainResult::default());
                 let zone = ZoneId::new(n.max(3));
-                assert_eq!(depot.drain(Scope::zone(zone), mode), Drained::default());
-                assert_eq!(depot.drain(Scope::cpu(cpu).in_zone(zone), mode), Drained::default());
+                assert_eq!(depot.drain(Scope::zone(zone), mode), DrainResult::default());
+                assert_eq!(
+                    depot.drain(Scope::cpu(cpu).in_zone(zone), mode),
+                    DrainResult::default()
+                );
             }
-            assert_eq!(depot.cpu_caches().retire(cpu), Drained::default());
+            assert_eq!(depot.cpu_caches().retire(cpu), DrainResult::default());
             assert!(!depot.cpu_caches().restore(cpu) && !depot.cpu_caches().are_enabled(cpu));
             assert!(depot.cpu_stats(cpu, ZoneId::new(0)).is_none());
             assert!(depot.zone_stats(ZoneId::new(n.max(3))).is_none());

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
-    AllocError, Config, Drained, Flags, HighPolicy, Mode, Order, Pfn, Pressure, Reclaim, Scope,
+    AllocError, Config, DrainResult, Flags, HighPolicy, Mode, Order, Pfn, Pressure, Reclaim, Scope,
     TooManyCallbacks, Watermarks, ZoneConfig, ZoneId,
 };
 
@@ -264,13 +264,13 @@ fn spared_cpus_keep_their_fronts() {
 fn cpus_without_magazines_are_not_fenced() {
     let mut depot = machine(NOTHING_HELD_BACK, &[]);
     let cpus = &depot.cpus().0;
-    assert_eq!(depot.drain(Scope::ALL, Mode::Full), Drained::default());
+    assert_eq!(depot.drain(Scope::ALL, Mode::Full), DrainResult::default());
     let mut held = fill(&depot, Flags::default(), || true);
     let fences = cpus.fences();
     for cpu in [0, 1, 2, 0] {
         cpus.run_on(cpu);
         assert!(depot.alloc(Order::BASE, Flags::default()).is_err());
-        assert_eq!(depot.drain(Scope::ALL, Mode::Full), Drained::default());
+        assert_eq!(depot.drain(Scope::ALL, Mode::Full), DrainResult::default());
     }
     assert_eq!(cpus.fences(), fences);
     // One that has freed since then is fenced, by the request that comes first, and found.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pagedepot::{
-    Backing, BackingRanges, BackingRequest, Block, Doubled, FrameRange, Mobility, Order, Pfn,
+    Backing, BackingRanges, BackingRequest, Block, DoubleFree, FrameRange, Mobility, Order, Pfn,
     RangeRequest, ZoneConfig, ZoneId,
 };
 
@@ -101,15 +101,15 @@ unsafe impl Backing for Sets {
         out.len()
     }
 
-    fn put(&self, zone: ZoneId, blocks: &[Block]) -> Doubled {
+    fn put(&self, zone: ZoneId, blocks: &[Block]) -> DoubleFree {
         assert!(!blocks.is_empty() && blocks.len() <= 64);
         let set = &mut self.lock()[zone.index()];
-        let mut doubled = Doubled::NONE;
+        let mut doubled = DoubleFree::NONE;
         for (pfn, order) in blocks.iter().map(|block| (block.pfn(), block.order())) {
             assert!(pfn.is_aligned(order));
             for frame in pfn.get()..pfn.get() + order.frames() {
                 if !set.free.insert(frame) {
-                    doubled.add(Doubled { first: Some(Pfn::new(frame)), frames: 1 });
+                    doubled.add(DoubleFree { first: Some(Pfn::new(frame)), frames: 1 });
                 }
             }
             if order >= Order::PAGEBLOCK {

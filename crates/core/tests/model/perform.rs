@@ -2,8 +2,8 @@
 
 use pagedepot::cpus::{Guard, Processor};
 use pagedepot::{
-    AllocError, CacheLimits, ConfigError, CpuId, Drained, FreeError, Mode, Obstacle, Order, Pfn,
-    RemoveError, Scope, Watermarks, ZoneId,
+    AllocError, CacheLimits, ConfigError, CpuId, DrainResult, FreeError, Mode, Obstacle, Order,
+    Pfn, RemoveError, Scope, Watermarks, ZoneId,
 };
 
 use crate::common::{order, range};
@@ -281,7 +281,7 @@ impl Lockstep<'_> {
         let fenced = cpus.iter().filter(has_fronts).count() as u64;
         let fences = self.depot.cpus().0.fences();
 
-        let mut told = Drained::default();
+        let mut told = DrainResult::default();
         let mut visited = Vec::new();
         let drained = self.depot.drain_each(scope, mode, |cpu, one| {
             visited.push(cpu);

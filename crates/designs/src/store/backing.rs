@@ -1,7 +1,7 @@
 //! A store of this crate as the backing of an allocator of pagedepot.
 
 use pagedepot::cpus::Here;
-use pagedepot::{Backing, BackingRequest, Block, CpuId, Doubled, Pfn, ZoneId};
+use pagedepot::{Backing, BackingRequest, Block, CpuId, DoubleFree, Pfn, ZoneId};
 
 use super::Store;
 use crate::census::Fault;
@@ -58,10 +58,10 @@ unsafe impl<S: Store> Backing for AsBacking<S> {
         taken as usize
     }
 
-    fn put(&self, zone: ZoneId, blocks: &[Block]) -> Doubled {
+    fn put(&self, zone: ZoneId, blocks: &[Block]) -> DoubleFree {
         self.0.give(ANYWHERE, zone, blocks.iter().map(|block| (block.pfn(), block.order())));
         // The store panics on a block that is free already, as far as it can detect one.
-        Doubled::NONE
+        DoubleFree::NONE
     }
 
     fn free_pages(&self, zone: ZoneId) -> u64 {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pagedepot::Drained;
+use pagedepot::DrainResult;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
@@ -73,7 +73,7 @@ pub struct DrainAnswer {
 }
 
 impl DrainAnswer {
-    pub(super) fn of(request: u64, drained: Option<Drained>) -> Self {
+    pub(super) fn of(request: u64, drained: Option<DrainResult>) -> Self {
         let done = drained.unwrap_or_default();
         DrainAnswer {
             request,

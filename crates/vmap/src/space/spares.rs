@@ -15,7 +15,7 @@
 
 use crate::metadata::area::{AreaIndex, Areas, State};
 use pagedepot::sync::prim::{AtomicU32, Ordering};
-use pagedepot::sync::stack::{Popped, Stack};
+use pagedepot::sync::stack::{PoppedChain, Stack};
 
 /// One in this many unused descriptors may be taken in advance.
 const AHEAD_SHARE: u32 = 8;
@@ -117,7 +117,8 @@ impl Spares {
         if count == 0 {
             return supply;
         }
-        if let Some(Popped { first, last, count }) = self.used_before.pop_chain(&areas, count) {
+        if let Some(PoppedChain { first, last, count }) = self.used_before.pop_chain(&areas, count)
+        {
             supply = Supply { ends: Some((first, last)), count };
         }
         if supply.count < count {

@@ -7,7 +7,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pagedepot::{Compacted, Compaction, CpuId, Flags, Move, Mover, Occupant, Order, Pfn};
+use pagedepot::{CompactResult, Compaction, CpuId, Flags, Move, Mover, Occupant, Order, Pfn};
 
 use super::{Options, design, mark_word};
 use crate::flush::flush;
@@ -101,7 +101,7 @@ fn check(page: usize) {
 
 pub fn run(options: &Options) {
     let rounds = options.rounds.unwrap_or(3);
-    let mut sum = Compacted::default();
+    let mut sum = CompactResult::default();
     for round in 1..=rounds {
         fault::set_area(0, Some(Leaf::Page));
         scatter();

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use pagedepot::{AllocError, CpuId, Drained, Flags, Mode, Order, Pfn, Scope};
+use pagedepot::{AllocError, CpuId, DrainResult, Flags, Mode, Order, Pfn, Scope};
 
 use super::local;
 use crate::cpu;
@@ -70,7 +70,7 @@ pub fn free(pfn: Pfn, order: Order) {
 }
 
 /// Takes back what a CPU caches.
-pub fn drain(cpu: CpuId, mode: Mode) -> Drained {
+pub fn drain(cpu: CpuId, mode: Mode) -> DrainResult {
     match Design::chosen() {
         Design::Depot => depot().drain(Scope::cpu(cpu), mode),
         Design::Local => local::drain(cpu),
@@ -78,7 +78,7 @@ pub fn drain(cpu: CpuId, mode: Mode) -> Drained {
 }
 
 /// Takes the caches of a CPU that has stopped. The CPU has no caches until [`restore`].
-pub fn retire(cpu: CpuId) -> Drained {
+pub fn retire(cpu: CpuId) -> DrainResult {
     match Design::chosen() {
         Design::Depot => depot().cpu_caches().retire(cpu),
         Design::Local => local::take_offline(cpu),

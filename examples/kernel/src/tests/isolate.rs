@@ -4,7 +4,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use pagedepot::{CpuId, Drained, Mode};
+use pagedepot::{CpuId, DrainResult, Mode};
 
 use super::design::{self, Design};
 use super::{Held, Options, Random};
@@ -30,7 +30,7 @@ struct Found {
 }
 
 impl Found {
-    fn note(&self, done: Drained) {
+    fn note(&self, done: DrainResult) {
         self.drains.fetch_add(1, Ordering::Relaxed);
         self.drained_pages.fetch_add(done.taken_pages, Ordering::Relaxed);
         self.unreachable_pages_max.fetch_max(done.unreachable_pages, Ordering::Relaxed);
@@ -165,7 +165,7 @@ fn take_quiescent(isolated: &[&'static Cpu], program: &Program) {
     before.iter_mut().zip(wakeups()).for_each(|(place, count)| *place = count);
     // A quiet drain first: it takes everything but the fronts, exactly, because no CPU caches more
     // meanwhile.
-    let (mut quiet, mut drained, mut left) = (Drained::default(), Drained::default(), 0);
+    let (mut quiet, mut drained, mut left) = (DrainResult::default(), DrainResult::default(), 0);
     for cpu in isolated {
         let done = design::drain(cpu.id(), Mode::Quiet);
         assert!(

@@ -5,7 +5,7 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use pagedepot::{AllocError, CpuId, Drained, Flags, FreeError, Order, Pfn};
+use pagedepot::{AllocError, CpuId, DrainResult, Flags, FreeError, Order, Pfn};
 use x86_64::instructions::interrupts::without_interrupts;
 
 use crate::call::{self, Call};
@@ -115,7 +115,7 @@ pub fn free(pfn: Pfn, order: Order) -> Result<(), FreeError> {
 }
 
 /// Asks a CPU to empty its list, if it has anything in it, and waits until it has.
-pub fn drain(cpu: CpuId) -> Drained {
+pub fn drain(cpu: CpuId) -> DrainResult {
     let (list, owner) = (&LISTS[cpu.index()], Cpu::get(cpu));
     let before = list.drained.load(Ordering::Relaxed);
     if owner.id() == Cpu::here().id() {
@@ -126,7 +126,7 @@ pub fn drain(cpu: CpuId) -> Drained {
             "{cpu:?} does not drain its list"
         );
     }
-    let mut done = Drained::default();
+    let mut done = DrainResult::default();
     done.taken_pages = list.drained.load(Ordering::Relaxed) - before;
     done.left_pages = list.cached.load(Ordering::Relaxed);
     done
@@ -143,12 +143,12 @@ pub fn drain_here(cpu: &Cpu) {
 }
 
 /// Takes the list of a CPU that has stopped.
-pub fn take_offline(cpu: CpuId) -> Drained {
+pub fn take_offline(cpu: CpuId) -> DrainResult {
     assert!(Cpu::get(cpu).state() == State::Offline, "{cpu:?} has not stopped");
     let list = &LISTS[cpu.index()];
     // SAFETY: its CPU is offline, and only the caller starts it again.
     let frames = unsafe { &mut *list.frames.get() };
-    let mut done = Drained::default();
+    let mut done = DrainResult::default();
     done.taken_pages = frames.count as u64;
     let count = frames.count;
     spill(frames, count);

@@ -4,7 +4,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use pagedepot::{CpuId, Drained, Flags, Mode, Order, Pfn};
+use pagedepot::{CpuId, DrainResult, Flags, Mode, Order, Pfn};
 
 use super::{Options, design, give, mark_word, take};
 use crate::cpu::{self, CPUS_MAX};
@@ -45,7 +45,7 @@ fn left_pages() -> u64 {
 }
 
 /// Drains all CPUs in turn, quietly and fully, until `done`.
-fn drain_until(done: &AtomicBool, drained: &mut Drained) {
+fn drain_until(done: &AtomicBool, drained: &mut DrainResult) {
     while !done.load(Ordering::Acquire) {
         for mode in [Mode::Quiet, Mode::Full] {
             cpu::all().for_each(|cpu| *drained += design::drain(cpu.id(), mode));
@@ -55,7 +55,7 @@ fn drain_until(done: &AtomicBool, drained: &mut Drained) {
 
 pub fn run(options: &Options) {
     let rounds = options.rounds.unwrap_or(100);
-    let (mut early_pages, mut drained) = (0, Drained::default());
+    let (mut early_pages, mut drained) = (0, DrainResult::default());
     for round in 1..=rounds {
         // CPU 0 drains. A machine of one CPU has no drains.
         let takers = if cpu::count() == 1 { 0..1 } else { 1..cpu::count() };

@@ -7,7 +7,7 @@ use std::time::Instant;
 use pagedepot::cpus::implement::{BlockArray, WordOffset};
 use pagedepot::cpus::{Cpus, Environment, FenceError, Here};
 use pagedepot::{
-    Allocator, Backing, BackingRequest, Block, Config, ConfigError, CpuId, Doubled, FrameRange,
+    Allocator, Backing, BackingRequest, Block, Config, ConfigError, CpuId, DoubleFree, FrameRange,
     Pfn, ZoneId,
 };
 
@@ -79,8 +79,8 @@ unsafe impl Backing for NoStore {
         0
     }
 
-    fn put(&self, _: ZoneId, _: &[Block]) -> Doubled {
-        Doubled::NONE
+    fn put(&self, _: ZoneId, _: &[Block]) -> DoubleFree {
+        DoubleFree::NONE
     }
 
     fn free_pages(&self, _: ZoneId) -> u64 {
