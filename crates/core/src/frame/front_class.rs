@@ -102,11 +102,11 @@ impl Class {
     /// magazines, so that few steps fill one.
     #[inline]
     pub const fn rounds(self) -> u32 {
-        const ROUNDS: [u32; Class::EACH.len()] = {
-            let mut rounds = [0; Class::EACH.len()];
+        const ROUNDS: [u32; Class::COUNT] = {
+            let mut rounds = [0; Class::COUNT];
             let mut at = 0;
             while at < rounds.len() {
-                rounds[at] = Class::EACH[at].rounds_by_rule();
+                rounds[at] = Class::ALL[at].rounds_by_rule();
                 at += 1;
             }
             rounds
