@@ -16,7 +16,7 @@ use loom::thread;
 use pagedepot::cpus::Here;
 use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
-use crate::left::Left;
+use crate::left::WorkPlaces;
 use crate::prim::PlainU32;
 use crate::{
     Buddy, Entry, Grace, Local, LocalDrain, LockMode, Magazine, MagazineOptions, PageCache,
@@ -307,7 +307,7 @@ fn magazine_of_a_process_and_a_drainer() {
 #[test]
 fn left_work_is_done_once_and_waited_for() {
     run::explore(3, || {
-        let left = Arc::new(Left::new(1));
+        let left = Arc::new(WorkPlaces::new(1));
         // Not ordered by itself: a wait that publishes nothing is found.
         let done = Arc::new(PlainU32::new(0));
         let (others, count) = (Arc::clone(&left), Arc::clone(&done));

@@ -45,7 +45,8 @@ impl Flags {
         Flags(self.0 | ATOMIC)
     }
 
-    /// The request fails rather than call callbacks or fence CPUs.
+    /// The request fails rather than call callbacks or fence CPUs. It takes what other CPUs keep on
+    /// their shelves, and leaves what is in fronts that only a fence or a wait could reach.
     #[must_use]
     pub const fn no_reclaim(self) -> Self {
         Flags(self.0 | NO_RECLAIM)

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use loom::cell::UnsafeCell;
 
 use crate::bits::Bits;
-use crate::movable_place::{Extent, Found};
+use crate::movable_place::{Extent, PlaceState};
 use crate::movable_table::Table;
 use crate::prim::{ForkMark, Mutant};
 use crate::{IS_CHILD, MUTANT};
@@ -89,9 +89,9 @@ impl Scene {
                 self.set(to + at, 0, self.get(from.first + at));
             }
         });
-        let freed = if found == Found::Ours { from.first } else { to };
+        let freed = if found == PlaceState::Ours { from.first } else { to };
         self.set(freed, from.order, FREED);
-        found == Found::Ours
+        found == PlaceState::Ours
     }
 
     /// All blocks were freed.
@@ -321,7 +321,7 @@ fn forked_during_a_copy() {
     explore(|| {
         let scene = Scene::new();
         let (held, copied) = (scene.hold(page(0), 1), scene.hold(page(1), 2));
-        assert_eq!(scene.table.place(copied).begin_copy(page(1)), Found::Ours);
+        assert_eq!(scene.table.place(copied).begin_copy(page(1)), PlaceState::Ours);
         IS_CHILD.set(true);
         for (slot, value) in [(held, 1), (copied, 2)] {
             assert_eq!(scene.access(slot, |first| scene.get(first)), value);

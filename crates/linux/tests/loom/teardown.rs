@@ -7,7 +7,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Mutex};
 
 use crate::prim::{AtomicBool, AtomicU64, Ordering};
-use crate::teardown::{self, Gates, Mapped, Teardown};
+use crate::teardown::{self, Gates, Teardown, TeardownHost};
 
 /// The steps that a model leaves out or changes.
 #[derive(Clone, Copy, Default)]
@@ -110,7 +110,7 @@ impl World {
     }
 }
 
-impl Mapped for World {
+impl TeardownHost for World {
     fn teardown(&self) -> &Teardown {
         &self.teardown
     }
