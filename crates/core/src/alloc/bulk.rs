@@ -285,7 +285,7 @@ struct Puts<'p, 'm, C> {
     run: Option<Run>,
 }
 
-/// See [`Puts`].
+/// Blocks of one order and zone that [`Puts`] has gathered.
 struct Run {
     blocks: [Pfn; CHUNK_BLOCKS],
     length: usize,

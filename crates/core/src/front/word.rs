@@ -239,7 +239,7 @@ impl Word {
         Some((self.loaded()?, slot, self.step(PUSH_STEP)?))
     }
 
-    /// How many blocks one sequence can push, into both magazines.
+    /// The number of blocks that one sequence can push, into both magazines.
     #[inline]
     pub fn room(self, rounds_max: u32) -> u32 {
         let room = (rounds_max * self.magazines()).saturating_sub(self.frames(rounds_max));

@@ -124,7 +124,7 @@ impl<'m, C: Cpus> Caches<'m, C> {
         if done { batch.count() } else { 0 }
     }
 
-    /// For how many blocks the front's magazines have room now, and its word credit.
+    /// The number of blocks for which the front's magazines have room now, and its word credit.
     pub fn room(&self, front: &Front) -> usize {
         self.read_front(front).map_or(0, |word| word.room(front.class.rounds()) as usize)
     }

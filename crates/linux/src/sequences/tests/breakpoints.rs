@@ -223,7 +223,7 @@ fn pushes(area: Area, fronts: &Fronts) -> bool {
     push(area, &fronts.array, WORD, 63, 77)
 }
 
-/// From each magazine so many that a copy has a frame by itself and four at once.
+/// The number of frames from each magazine: a copy has a frame by itself and four at once.
 const OF_ONE: usize = 5;
 const OF_TWO: usize = 2 * OF_ONE;
 
