@@ -153,7 +153,7 @@ impl Word {
         self.operations() == CREDIT_MAX
     }
 
-    /// This word with another count of operations, at most [`CREDIT_MAX`]. A front without
+    /// This word with another count of operations, at most `CREDIT_MAX`. A front without
     /// magazines counts none and stays as it is.
     #[must_use]
     pub fn with_operations(self, operations: u64) -> Self {

@@ -31,7 +31,7 @@ use super::total::MOVES;
 /// *The note costs a move no atomic operation.* One caller is noted at a time, by a load and a
 /// store. What handlers do in between, they have undone when they return. Of two threads that begin
 /// at once on one CPU, and of those that begin beside a noted one, one is not noted: its handlers
-/// then sleep as beside another caller's pages, [for a bounded time](crate::reclaim).
+/// then sleep as beside another caller's pages, for a bounded time (`reclaim`).
 ///
 /// *No note outlives its move*, without an order between threads. Each changes the note only where
 /// it finds none, or its own. At the end of its move it finds its own note, and removes it. Or it
