@@ -93,7 +93,7 @@ fn any_number_of_ranges_in_one_section() {
     let zones = [open_zone("a", &ranges), open_zone("b", &[])];
     let config = Config { pfn_limit: Some(Pfn::new(2 * SECTION)), ..Config::new(1, &zones) };
     let memory = &mut metadata(&config);
-    let mut more = vec![MaybeUninit::uninit(); 33_792 + 255];
+    let mut more = vec![MaybeUninit::uninit(); 34_048 + 255];
     let mut depot = single(&config, memory);
     let mut pages = 100;
     // Every second pageblock, in turn for either zone.
