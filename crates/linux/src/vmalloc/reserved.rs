@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use pagedepot::PageSize;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags, madvise, mmap, msync, munlock, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munlock, munmap};
 
 use crate::bits::Bits;
 use crate::mapping::Mapping;
@@ -322,9 +322,12 @@ impl Reservation {
 
     /// Whether the kernel holds the mapping at a page to be locked.
     fn is_locked(&self, page: usize) -> bool {
-        // SAFETY: no contents change: nothing is written, and the file has no pages.
-        let answer = unsafe { msync(self.pointer(page), self.bytes(1), MsyncFlags::INVALIDATE) };
-        answer == Err(Errno::BUSY)
+        let (start, bytes) = (self.pointer(page), self.bytes(1));
+        // SAFETY: no contents change: the mapping is private, and no page of it can be touched.
+        let answer = unsafe { madvise(start, bytes, Advice::LinuxDontNeed) };
+        // The one reason by which an aligned page of a plain mapping is refused (`mm/madvise.c`,
+        // `can_madv_lru_vma`).
+        answer == Err(Errno::INVAL)
     }
 
     /// The only call that maps something into the range.
