@@ -592,7 +592,7 @@ void *pagedepot_note(const pagedepot_t *handle, void *block, const char *file, u
 // Notes the line that allocated count blocks, as pagedepot_note() does; returns count.
 //
 // Conditions:
-// As for pagedepot_note(); blocks has count pointers.
+// Requires what pagedepot_note() requires; blocks has count pointers.
 size_t pagedepot_note_many(const pagedepot_t *handle,
                            void *const *blocks,
                            size_t count,

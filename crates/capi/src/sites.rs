@@ -28,7 +28,7 @@ pub unsafe extern "C" fn pagedepot_note(
 /// Notes the line that allocated count blocks, as pagedepot_note() does; returns count.
 ///
 /// # Safety
-/// As for pagedepot_note(); `blocks` has `count` pointers.
+/// Requires what pagedepot_note() requires; `blocks` has `count` pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_note_many(
     handle: *const pagedepot_t,
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn pagedepot_note_many(
 /// Notes the line of blocks that the library has just allocated.
 ///
 /// # Safety
-/// As for pagedepot_note().
+/// Requires what pagedepot_note() requires.
 unsafe fn note(
     handle: *const pagedepot_t,
     blocks: &[*mut c_void],

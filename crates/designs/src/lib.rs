@@ -140,7 +140,7 @@ pub trait PageCache: Sync {
     /// Frees blocks of any orders, mobilities and zones by one call, as when a process exits.
     ///
     /// # Panics
-    /// As [`free`](Self::free).
+    /// Panics like [`free`](Self::free).
     fn free_many(&self, here: Here, blocks: &[(Pfn, Order)]) {
         for &(pfn, order) in blocks {
             self.free(here, pfn, order);

@@ -51,7 +51,7 @@ impl Zone {
     /// Changes the limits; each CPU's `high` follows at its next refill or free.
     ///
     /// # Errors
-    /// As for a setup with these limits.
+    /// Fails like a setup with these limits.
     pub fn set_limits(&self, limits: CacheLimits) -> Result<(), SetupError> {
         if limits.batch == 0 || limits.high_min > limits.high_max || limits.high_max > 1 << 30 {
             return Err(SetupError::Option(

@@ -30,7 +30,8 @@ impl Depot {
     /// ```
     ///
     /// # Errors
-    /// As [`page`](Self::page), when there is not even one; [`AllocError::BadSize`] for none.
+    /// Fails like [`page`](Self::page), when there is not even one; [`AllocError::BadSize`] for a
+    /// count of 0.
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc_pages(&self, order: Order, count: usize) -> Result<PageBatch, AllocError> {
         self.alloc_pages_with(order, count, Flags::default())
@@ -39,7 +40,7 @@ impl Depot {
     /// Allocates pages like [`alloc_pages`](Self::alloc_pages), with flags.
     ///
     /// # Errors
-    /// As [`alloc_pages`](Self::alloc_pages).
+    /// Fails like [`alloc_pages`](Self::alloc_pages).
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc_pages_with(
         &self,
@@ -66,7 +67,7 @@ impl Depot {
     /// ```
     ///
     /// # Errors
-    /// As [`alloc_pages`](Self::alloc_pages).
+    /// Fails like [`alloc_pages`](Self::alloc_pages).
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc_pages_into(
         &self,

@@ -346,7 +346,7 @@ impl Builder {
     /// signal handlers may neither allocate nor free.
     ///
     /// # Errors
-    /// As [`build`](Self::build).
+    /// Fails like [`build`](Self::build).
     pub fn build_over(
         self,
         make: impl FnOnce(&[ZoneConfig<'_>]) -> Arc<dyn Backing + Send>,

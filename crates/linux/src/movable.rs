@@ -31,9 +31,9 @@ impl Depot {
     /// to it is in progress.
     ///
     /// # Errors
-    /// As [`page`](Self::page). [`AllocError::Exhausted`] also if the system has no addresses for
-    /// the table of movable pages (`RLIMIT_AS`): 72 bytes for each page of the depot, with the
-    /// first movable one.
+    /// Fails like [`page`](Self::page). [`AllocError::Exhausted`] also if the system has no
+    /// addresses for the table of movable pages (`RLIMIT_AS`): 72 bytes for each page of the depot,
+    /// with the first movable one.
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn movable(&self, order: Order, flags: Flags) -> Result<Movable, AllocError> {
         Movable::new(self, order, flags)

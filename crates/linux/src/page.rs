@@ -53,7 +53,7 @@ impl Depot {
     /// ```
     ///
     /// # Errors
-    /// As [`page`](Self::page).
+    /// Fails like [`page`](Self::page).
     #[inline]
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn page_with(&self, order: Order, flags: Flags) -> Result<Page, AllocError> {
@@ -67,7 +67,7 @@ impl Depot {
     /// less, because the handle cannot go meanwhile.
     ///
     /// # Errors
-    /// As [`page`](Self::page).
+    /// Fails like [`page`](Self::page).
     #[inline]
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn page_ref(&self, order: Order, flags: Flags) -> Result<PageRef<'_>, AllocError> {
@@ -169,7 +169,7 @@ impl Page {
     /// mapped.
     ///
     /// # Safety
-    /// As for `from_raw`.
+    /// Requires what `from_raw` requires.
     pub(crate) unsafe fn from_pointer(depot: NonNull<DepotState>, pfn: Pfn, order: Order) -> Self {
         Page { depot, block: PackedBlock::new(pfn, order) }
     }
@@ -409,7 +409,7 @@ impl<'d> PageRef<'d> {
     /// A page of a block that the caller holds by its number.
     ///
     /// # Safety
-    /// As [`Page::from_raw`].
+    /// Requires what [`Page::from_raw`] requires.
     #[inline]
     pub unsafe fn from_raw(depot: RawDepot<'d>, pfn: Pfn, order: Order) -> Self {
         PageRef { depot, block: PackedBlock::new(pfn, order) }
@@ -542,7 +542,7 @@ macro_rules! bytes {
             /// Returns the page's values like [`values`](Self::values), to write.
             ///
             /// # Panics
-            /// As [`values`](Self::values).
+            /// Panics like [`values`](Self::values).
             #[cfg(feature = "bytemuck")]
             pub fn values_mut<T: bytemuck::Pod>(&mut self) -> &mut [T] {
                 let bytes: &mut [u8] = self;

@@ -106,7 +106,7 @@ impl<'d> RawDepot<'d> {
     /// Allocates a block, to be freed by [`free`](Self::free).
     ///
     /// # Errors
-    /// As [`Depot::page`](crate::Depot::page).
+    /// Fails like [`Depot::page`](crate::Depot::page).
     #[inline]
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
@@ -145,7 +145,7 @@ impl<'d> RawDepot<'d> {
     /// guards the front.
     ///
     /// # Safety
-    /// As [`free`](Self::free).
+    /// Requires what [`free`](Self::free) requires.
     #[inline]
     pub unsafe fn free_fast(&self, pfn: Pfn, order: Order) -> bool {
         let noted = self.shared().sites.take(pfn);
@@ -250,7 +250,7 @@ impl<'d> RawDepot<'d> {
     /// ```
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), when there was not even one.
+    /// Fails like [`alloc`](Self::alloc), when there was not even one.
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc_many(
         &self,
@@ -271,7 +271,7 @@ impl<'d> RawDepot<'d> {
     /// Bad blocks are skipped and counted; all others are freed.
     ///
     /// # Safety
-    /// As [`free`](Self::free), for each.
+    /// Requires what [`free`](Self::free) requires, for each.
     pub unsafe fn free_many(&self, order: Order, blocks: &[Pfn]) -> Result<(), FreeManyError> {
         blocks.iter().for_each(|&pfn| self.shared().sites.clear(pfn));
         let _bringing = self.shared().bringing();
@@ -284,7 +284,7 @@ impl<'d> RawDepot<'d> {
     /// Bad blocks are skipped and counted; all others are freed.
     ///
     /// # Safety
-    /// As [`free`](Self::free), for each.
+    /// Requires what [`free`](Self::free) requires, for each.
     pub unsafe fn free_mixed(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
         batch.iter().for_each(|&(pfn, _)| self.shared().sites.clear(pfn));
         let _bringing = self.shared().bringing();
@@ -331,7 +331,7 @@ impl<'d> RawDepot<'d> {
     /// [`Allocator::try_alloc_at`].
     ///
     /// # Errors
-    /// As [`alloc_at`](Self::alloc_at).
+    /// Fails like [`alloc_at`](Self::alloc_at).
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn try_alloc_at(&self, start: Pfn, count: u32, flags: Flags) -> Result<(), AllocError> {
         self.frames().try_alloc_at(start, count, flags)?;
@@ -345,7 +345,7 @@ impl<'d> RawDepot<'d> {
     /// [`FreeError`].
     ///
     /// # Safety
-    /// As [`free`](Self::free).
+    /// Requires what [`free`](Self::free) requires.
     pub unsafe fn free_contiguous(&self, start: Pfn, count: u32) -> Result<(), FreeError> {
         let noted = self.shared().sites.take(start);
         let _bringing = self.shared().bringing();
@@ -360,7 +360,7 @@ impl<'d> RawDepot<'d> {
     /// [`Page::split`](crate::Page::split) splits one that frees itself.
     ///
     /// # Errors
-    /// See [`Allocator::split`].
+    /// Fails like [`Allocator::split`].
     ///
     /// # Safety
     /// The caller holds the block with this order, and no [`Page`](crate::Page) does.
@@ -381,9 +381,9 @@ impl<'d> RawDepot<'d> {
     /// The allocator underneath, for what has no method here.
     ///
     /// # Safety
-    /// Its methods are safe because it never touches pages, but [`Page`](crate::Page)s do: through
-    /// it, free only blocks whose memory is no longer used. What is freed through it wakes no
-    /// [request that waits](crate::Depot::page_async).
+    /// The allocator has safe methods because it never touches pages, but [`Page`](crate::Page)s
+    /// do: through it, free only blocks whose memory is no longer used. What is freed through it
+    /// wakes no [request that waits](crate::Depot::page_async).
     pub unsafe fn allocator(&self) -> &'d Allocator<'static, LinuxCpus<'static>> {
         self.frames()
     }

@@ -111,7 +111,7 @@ impl<W: Write> TraceWriter<W> {
     /// A block was allocated.
     ///
     /// # Errors
-    /// Those of the underlying writer.
+    /// Fails like the underlying writer.
     pub fn alloc(
         &mut self,
         at: &Stamp<'_>,
@@ -126,7 +126,7 @@ impl<W: Write> TraceWriter<W> {
     /// A block of `order` was asked for and there was none.
     ///
     /// # Errors
-    /// Those of the underlying writer.
+    /// Fails like the underlying writer.
     pub fn alloc_failed(
         &mut self,
         at: &Stamp<'_>,
@@ -139,7 +139,7 @@ impl<W: Write> TraceWriter<W> {
     /// A block was freed.
     ///
     /// # Errors
-    /// Those of the underlying writer.
+    /// Fails like the underlying writer.
     pub fn free(&mut self, at: &Stamp<'_>, block: TracedBlock) -> io::Result<()> {
         self.event(at, "mm_page_free", block)?;
         writeln!(self.out)
@@ -149,7 +149,7 @@ impl<W: Write> TraceWriter<W> {
     /// again as part of the batch.
     ///
     /// # Errors
-    /// Those of the underlying writer.
+    /// Fails like the underlying writer.
     pub fn free_many(&mut self, at: &Stamp<'_>, blocks: &[TracedBlock]) -> io::Result<()> {
         for &block in blocks {
             self.free(at, block)?;

@@ -60,7 +60,7 @@ pub fn confine(cpus: &CpuSet) -> io::Result<()> {
 /// run nowhere else anyway.
 ///
 /// # Errors
-/// As for [`confine`].
+/// Fails like [`confine`].
 pub fn pin(cpu: CpuId) -> io::Result<()> {
     let only = CpuSet::from_iter([cpu]);
     confine(&only).or_else(|error| {

@@ -62,7 +62,7 @@ pub const HAS_SEQUENCES: bool = true;
 /// * Further operands and options of `asm!`.
 ///
 /// # Safety
-/// As for `asm!`, and:
+/// Requires what `asm!` requires, and:
 /// * The body's only store that others can see is its last instruction. Stores before it go to
 ///   memory that is garbage until the commit.
 /// * The body neither calls, nor uses the stack, nor makes a system call, nor loops. Without a

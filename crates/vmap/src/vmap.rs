@@ -163,7 +163,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// [`vfree_atomic`](Self::vfree_atomic).
     ///
     /// # Errors
-    /// As for [`free`](Self::free).
+    /// Fails like [`free`](Self::free).
     pub fn free_atomic(&self, start: VirtAddr) -> Result<(), VfreeError> {
         self.addresses().release(start, Kind::Address, false)
     }
@@ -194,7 +194,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// [`vfree_atomic`](Self::vfree_atomic).
     ///
     /// # Errors
-    /// As for [`vunmap`](Self::vunmap).
+    /// Fails like [`vunmap`](Self::vunmap).
     pub fn vunmap_atomic(&self, start: VirtAddr) -> Result<(), VfreeError> {
         self.addresses().release(start, Kind::Vmap, false)
     }
@@ -221,7 +221,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// [`vm_unmap_ram`](Self::vm_unmap_ram) frees it, and checks the number of pages.
     ///
     /// # Errors
-    /// As for [`vmap`](Self::vmap).
+    /// Fails like [`vmap`](Self::vmap).
     #[track_caller]
     pub fn vm_map_ram(&self, frames: &[Pfn], options: Options) -> Result<VirtAddr, VmapError> {
         self.memory.map(frames, Kind::Ram, &options, options.line())
@@ -240,7 +240,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// [`vfree_atomic`](Self::vfree_atomic).
     ///
     /// # Errors
-    /// As for [`vm_unmap_ram`](Self::vm_unmap_ram).
+    /// Fails like [`vm_unmap_ram`](Self::vm_unmap_ram).
     pub fn vm_unmap_ram_atomic(&self, start: VirtAddr, pages: u32) -> Result<(), VfreeError> {
         self.unmap_ram(start, pages, false)
     }
@@ -305,7 +305,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// handlers: takes no lock. If a purge is due, it calls [`Host::purge_wanted`].
     ///
     /// # Errors
-    /// As for [`vfree`](Self::vfree).
+    /// Fails like [`vfree`](Self::vfree).
     pub fn vfree_atomic(&self, start: VirtAddr) -> Result<(), VfreeError> {
         self.addresses().release(start, Kind::Vmalloc, false)
     }

@@ -1,7 +1,8 @@
 //! Style of doc comments, in every crate, example and model of this repository:
 //! 1. the first sentence stands alone: it refers to no other comment, and is neither a relative
 //!    clause nor a prepositional phrase;
-//! 2. no doc comment leaves its subject open: it has none of the words in [`NOBODIES`].
+//! 2. no section (`# Errors`, `# Safety`) begins with one of [`REFERENCES`] or with "As for";
+//! 3. no doc comment leaves its subject open: it has none of the words in [`NOBODIES`].
 //!
 //! The rules look at words, not at grammar: a fragment that they miss is still a fragment.
 
@@ -54,6 +55,12 @@ impl Comment<'_> {
         let end = paragraph.find(". ").map_or(paragraph.len(), |at| at + 1);
         paragraph[..end].to_owned()
     }
+
+    /// The lines with which sections begin.
+    fn section_starts(&self) -> impl Iterator<Item = &str> {
+        let lines = self.text.iter().zip(self.text.iter().skip(1));
+        lines.filter(|(heading, _)| heading.starts_with("# ")).map(|(_, &line)| line)
+    }
 }
 
 /// The doc comments of a source.
@@ -88,10 +95,15 @@ fn has_verb(clause: &str) -> bool {
     words.into_iter().any(|word| VERBS.contains(&word) || word.ends_with('s'))
 }
 
+/// Whether the first line of a section needs another comment to be understood.
+fn is_reference(line: &str) -> bool {
+    line.starts_with("As for ") || REFERENCES.iter().any(|reference| line.starts_with(reference))
+}
+
 /// The reason why a sentence does not stand alone.
 fn fault(sentence: &str) -> Option<&'static str> {
     let first = sentence.split([' ', ',', ':', '.']).next().unwrap_or_default();
-    if REFERENCES.iter().any(|reference| sentence.starts_with(reference)) {
+    if is_reference(sentence) {
         return Some("refers to something else: name the subject");
     }
     if CLAUSES.contains(&first) {
@@ -136,10 +148,14 @@ fn doc_comments_stand_alone() {
             for comment in comments(source) {
                 seen += 1;
                 let sentence = comment.first_sentence();
+                let mut starts = comment.section_starts();
+                let reference = starts.find(|line| is_reference(line));
+                let reference =
+                    reference.map(|_| "has a section that refers to something else: name it");
                 let text = comment.text.join(" ").to_lowercase();
                 let open = NOBODIES.iter().any(|word| text.contains(word));
                 let open = open.then_some("leaves the subject open: name it");
-                if let Some(fault) = fault(&sentence).or(open) {
+                if let Some(fault) = fault(&sentence).or(reference).or(open) {
                     let path = path.strip_prefix(root()).unwrap().display();
                     faults.push(format!("{path}:{}: {fault}: {sentence}", comment.line));
                 }
@@ -188,4 +204,8 @@ fn fragments_are_refused() {
     ] {
         assert_eq!(fault(sentence), None, "{sentence}");
     }
+    for line in ["As for `free`.", "As [`free`](Self::free).", "The same promise as to `free`."] {
+        assert!(is_reference(line), "{line}");
+    }
+    assert!(!is_reference("Fails like [`free`](Self::free)."));
 }

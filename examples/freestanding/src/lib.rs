@@ -111,7 +111,7 @@ pub extern "C" fn depot_add_bytes(start: u32, frames: u32) -> usize {
 /// Adds frames: free, or held by the caller, who frees them in any parts by [`depot_free`].
 ///
 /// # Safety
-/// As [`depot_init`].
+/// Requires what [`depot_init`] requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn depot_add(
     start: u32,

@@ -160,7 +160,7 @@ unsafe fn below(limit: usize, number: usize) -> u32 {
 /// A front as [`depot_pop_next`] gets it.
 ///
 /// # Safety
-/// As for [`below`], with 16 bits.
+/// Requires what [`below`] requires, with 16 bits.
 #[inline(always)]
 unsafe fn for_pops(front: usize) -> FrontHandle {
     // SAFETY: the caller's promise.
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn depot_pop_next(depot: &Depot, cpu: usize, front: usize)
 /// one from the CPU's next; returns how many.
 ///
 /// # Safety
-/// As for [`depot_pop_next`]; there is room for `wanted`.
+/// Requires what [`depot_pop_next`] requires; there is room for `wanted`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn depot_pop_many(
     depot: &Depot,
@@ -222,8 +222,8 @@ pub unsafe extern "C" fn depot_pop_many(
 /// the caller's.
 ///
 /// # Safety
-/// As for [`depot_pop_next`], with all of what [`depot_front`] said; the block is the caller's, of
-/// the front's order and this depot's zone.
+/// Requires what [`depot_pop_next`] requires, with all of what [`depot_front`] said; the block is
+/// the caller's, of the front's order and this depot's zone.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn depot_push_next(
     depot: &Depot,

@@ -105,7 +105,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// all of it so, and frees what turns out to be. Counted as one allocation of so many pages.
     ///
     /// # Errors
-    /// As [`add_memory`](Self::add_memory).
+    /// Fails like [`add_memory`](Self::add_memory).
     pub fn add_memory_held(
         &self,
         zone: ZoneId,

@@ -170,7 +170,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// front has no room, or of what is not ours.
     ///
     /// # Errors
-    /// As [`free`](Self::free).
+    /// Fails like [`free`](Self::free).
     #[cold]
     #[inline(never)]
     pub fn free_refused(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {

@@ -43,7 +43,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// [`Backing`](crate::Backing), whose owner changes the types of pageblocks itself.
     ///
     /// # Errors
-    /// As for `free`.
+    /// Fails like `free`.
     #[cold]
     #[inline(never)]
     pub fn free_as(&self, pfn: Pfn, order: Order, mobility: Mobility) -> Result<(), FreeError> {

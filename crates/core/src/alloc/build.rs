@@ -201,7 +201,7 @@ impl<'m, C: Cpus> Builder<'_, 'm, C> {
     /// is: gates that are never used then need no memory.
     ///
     /// # Errors
-    /// As for [`build`](Self::build).
+    /// Fails like [`build`](Self::build).
     ///
     /// # Safety
     /// All bytes of `memory` are zero.
@@ -287,7 +287,7 @@ impl Build<'_, '_> {
     }
 
     /// # Safety
-    /// As for `globals`.
+    /// Requires what `globals` requires.
     unsafe fn carved<'m>(&self) -> CarvedFrames<'m> {
         let place = self.at::<AtomicU64>(self.layout.carved);
         let words = self.layout.carved_words;
@@ -304,7 +304,7 @@ impl Build<'_, '_> {
     }
 
     /// # Safety
-    /// As for `globals`.
+    /// Requires what `globals` requires.
     unsafe fn zones<'m>(&self) -> &'m [Zone] {
         let place = self.at::<Zone>(self.layout.zones);
         for (i, config) in self.config.zones.iter().enumerate() {
@@ -326,7 +326,7 @@ impl Build<'_, '_> {
     }
 
     /// # Safety
-    /// As for `zones`.
+    /// Requires what `zones` requires.
     unsafe fn zonelist_nodes<'m>(&self) -> &'m [NodeId] {
         let place = self.at::<NodeId>(self.layout.zonelist_nodes);
         for (i, node) in self.config.zonelist_nodes().enumerate() {
@@ -338,7 +338,7 @@ impl Build<'_, '_> {
     }
 
     /// # Safety
-    /// As for `zones`.
+    /// Requires what `zones` requires.
     unsafe fn zonelists<'m>(&self, nodes: &[NodeId]) -> &'m [u8] {
         let zones = self.config.zones;
         let distance = |from: NodeId, to: NodeId| match self.config.distance {
@@ -370,7 +370,7 @@ impl Build<'_, '_> {
     }
 
     /// # Safety
-    /// As for `zones`.
+    /// Requires what `zones` requires.
     unsafe fn store<'m, C>(
         &self,
         globals: &'m Globals<'m, C>,
@@ -411,7 +411,7 @@ impl Build<'_, '_> {
     /// Zeroes the gates of numbers that no CPU has; those of CPUs are written with their blocks.
     ///
     /// # Safety
-    /// As for `zones`.
+    /// Requires what `zones` requires.
     unsafe fn gates(&self) {
         let cpus = self.config.cpus as usize;
         let first =
@@ -422,7 +422,7 @@ impl Build<'_, '_> {
     }
 
     /// # Safety
-    /// As for `zones`.
+    /// Requires what `zones` requires.
     unsafe fn magazines(&self) {
         let first = self.layout.cpus + self.layout.first_magazine() * size_of::<Magazine>();
         let place = self.at::<Magazine>(first);
@@ -438,7 +438,7 @@ impl Build<'_, '_> {
     }
 
     /// # Safety
-    /// As for `zones`.
+    /// Requires what `zones` requires.
     unsafe fn pcps<'m, C: Cpus>(
         &self,
         cpus: &C,
@@ -518,7 +518,7 @@ impl Build<'_, '_> {
     }
 
     /// # Safety
-    /// As for `zones`.
+    /// Requires what `zones` requires.
     unsafe fn sections<'m>(&self, store: &Store<'m>) {
         if self.layout.section_bytes == 0 {
             return;

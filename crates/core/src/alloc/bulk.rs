@@ -322,7 +322,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// come from the store in chunks of 64.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc), when not even one block was to be had.
+    /// Fails like [`alloc`](Self::alloc), when not even one block was to be had.
     pub fn alloc_many(
         &self,
         order: Order,

@@ -129,7 +129,7 @@ impl<'a, P: Processor> Fronts<'a, '_, P> {
     /// # use core::mem::MaybeUninit;
     /// # use pagedepot::{CpuId, FrontHandle, Fronts, Pfn, cpus::Processor};
     /// /// # Safety
-    /// /// As for [`Fronts::pop`].
+    /// /// Requires what [`Fronts::pop`] requires.
     /// unsafe fn pop_batch<P: Processor>(
     ///     fronts: Fronts<'_, '_, P>,
     ///     cpu: CpuId,
@@ -143,7 +143,7 @@ impl<'a, P: Processor> Fronts<'a, '_, P> {
     /// ```
     ///
     /// # Safety
-    /// As for [`pop`](Self::pop).
+    /// Requires what [`pop`](Self::pop) requires.
     #[inline]
     pub unsafe fn pop_many(
         self,
@@ -163,8 +163,8 @@ impl<'a, P: Processor> Fronts<'a, '_, P> {
     /// guard.
     ///
     /// # Safety
-    /// As for [`pop`](Self::pop); the caller holds the block, which came from this allocator, in
-    /// the order of the front.
+    /// Requires what [`pop`](Self::pop) requires; the caller holds the block, which came from this
+    /// allocator, in the order of the front.
     #[inline]
     pub unsafe fn push(self, cpu: CpuId, front: FrontHandle, pfn: Pfn) -> bool {
         // SAFETY: the caller's promise.
@@ -182,7 +182,7 @@ impl<'a, P: Processor> Fronts<'a, '_, P> {
     /// its own. O(1); it neither takes from the store nor gives to it.
     ///
     /// # Safety
-    /// As for [`pop`](Self::pop).
+    /// Requires what [`pop`](Self::pop) requires.
     #[cold]
     #[inline(never)]
     pub unsafe fn pop_next(self, cpu: CpuId, front: FrontHandle) -> Option<Pfn> {
@@ -200,7 +200,7 @@ impl<'a, P: Processor> Fronts<'a, '_, P> {
     /// for the time ([`Environment::now_ms`](crate::cpus::Environment::now_ms)).
     ///
     /// # Safety
-    /// As for [`push`](Self::push).
+    /// Requires what [`push`](Self::push) requires.
     #[cold]
     #[inline(never)]
     pub unsafe fn push_next(self, cpu: CpuId, front: FrontHandle, pfn: Pfn) -> bool {

@@ -213,7 +213,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// back. O(frames / 64).
     ///
     /// # Errors
-    /// As [`alloc_at`](Self::alloc_at).
+    /// Fails like [`alloc_at`](Self::alloc_at).
     pub fn try_alloc_at(&self, start: Pfn, frames: u32, flags: Flags) -> Result<(), AllocError> {
         Ranges { blocks: self.blocks() }.alloc_at(start, frames, flags, false)
     }

@@ -84,7 +84,7 @@ impl<'a, 'm, C: Cpus> Residency<'a, 'm, C> {
     /// handed out after those whose memory is present.
     ///
     /// # Errors
-    /// As [`Allocator::free_contiguous`].
+    /// Fails like [`Allocator::free_contiguous`].
     pub fn free_absent(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
         Ranges { blocks: self.0.blocks() }.free_absent(start, frames)
     }

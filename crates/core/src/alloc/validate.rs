@@ -179,7 +179,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// are none; nothing worse.
     ///
     /// # Errors
-    /// As [`validate`](Self::validate).
+    /// Fails like [`validate`](Self::validate).
     pub fn validate_at_rest(&self) -> Result<Census, Fault> {
         Validation { caches: &self.caches, page_size: self.options.page_size }.census()
     }

@@ -96,7 +96,7 @@ pub unsafe fn word(blocks: &BlockArray, here: Here, word: WordOffset) -> &Atomic
 /// When the array's gates are not followed.
 ///
 /// # Safety
-/// As for [`word`], and a word that is 0 is not stored to.
+/// Requires what [`word`] requires, and a word that is 0 is not stored to.
 #[inline]
 pub unsafe fn followed(blocks: &BlockArray, number: u32, word: WordOffset) -> &AtomicU64 {
     blocks.followed(number, word)

@@ -231,7 +231,7 @@ unsafe fn pop_word(blocks: &BlockArray, cell: &AtomicU64) -> Option<u32> {
 /// magazine is this CPU's.
 ///
 /// # Safety
-/// As for [`pop_at`].
+/// Requires what [`pop_at`] requires.
 #[inline]
 pub unsafe fn pop_many_at(
     blocks: &BlockArray,
@@ -265,7 +265,7 @@ pub unsafe fn pop_many_at(
 /// have slots of `full_bytes`: a front without magazines has no credit.
 ///
 /// # Safety
-/// As for [`pop_at`].
+/// Requires what [`pop_at`] requires.
 #[inline]
 pub unsafe fn push_at(
     blocks: &BlockArray,
@@ -285,7 +285,7 @@ pub unsafe fn push_at(
 /// Puts a block into the front with this word, whose full magazines have slots of `full_bytes`.
 ///
 /// # Safety
-/// As for [`pop_word`].
+/// Requires what [`pop_word`] requires.
 #[inline(always)]
 unsafe fn push_word(blocks: &BlockArray, cell: &AtomicU64, full_bytes: u8, frame: u32) -> bool {
     // Relaxed: as in `pop_word`. The store of the word orders the slot's.

@@ -173,8 +173,9 @@ pub unsafe trait Backing: Sync {
 /// [`Backing::put`] in aligned blocks.
 ///
 /// # Safety
-/// As for [`Backing`]: the frames of a range that was taken or claimed are all of the zone, and no
-/// frame of it is handed out again, by any method of either trait, before it has been put back.
+/// Requires what [`Backing`] requires, of ranges: the frames of a range that was taken or claimed
+/// are all of the zone, and no frame of it is handed out again, by any method of either trait,
+/// before it has been put back.
 pub unsafe trait BackingRanges {
     /// Takes the contiguous frames of a request. `None`: at some moment of the call there was no
     /// such run of free frames, wherever it might begin.

@@ -332,7 +332,7 @@ impl<'m> Store<'m> {
     /// Isolates a pageblock like [`Tags::isolate`]; searches hear that it does not evacuate.
     ///
     /// # Errors
-    /// As [`Tags::isolate`].
+    /// Fails like [`Tags::isolate`].
     pub fn isolate(&self, pageblock: PageblockIndex, zone: ZoneId) -> Result<(), Tag> {
         let before = self.tags.isolate(pageblock, zone)?;
         self.bitmap.note_change(pageblock, before);

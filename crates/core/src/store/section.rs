@@ -161,7 +161,7 @@ impl<'m> Section<'m> {
     /// Initializes a section like [`init`](Self::init), with every frame free, and cold.
     ///
     /// # Safety
-    /// As for `init`.
+    /// Requires what `init` requires.
     pub unsafe fn init_free(place: *mut Self, marks: Marks<'m>) {
         let hints =
             if SECTION_PAGEBLOCKS >= 64 { !0 } else { (1 << (SECTION_PAGEBLOCKS % 64)) - 1 };

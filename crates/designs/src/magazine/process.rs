@@ -54,7 +54,7 @@ impl<S: Store> ProcessMagazine<'_, S> {
     /// Frees a block.
     ///
     /// # Panics
-    /// As [`PageCache::free`].
+    /// Panics like [`PageCache::free`].
     #[inline]
     pub fn free(&self, here: Here, pfn: Pfn, order: Order) {
         if !Magazine::<S>::uses_magazines(here, order) {

@@ -78,9 +78,9 @@ impl<A: Addresses, M: Mapper, H: Host> Kernel<A, M, H> {
     /// Makes address space of all of the mapper's range.
     ///
     /// # Safety
-    /// As for [`Vmap::new`](pagedepot_vmap::Vmap::new), with this design in the place of the vmap.
-    /// With [`FramesFreed::AtFree`](super::FramesFreed::AtFree) the mapper also keeps what that
-    /// asks of it.
+    /// Requires what [`Vmap::new`](pagedepot_vmap::Vmap::new) requires, with this design in the
+    /// place of the vmap. With [`FramesFreed::AtFree`](super::FramesFreed::AtFree) the mapper also
+    /// keeps what that asks of it.
     pub unsafe fn new(setup: VmapSetup, mapper: M, host: H) -> Self {
         let ground = Ground::new(&setup, mapper, host);
         let addresses = A::new(&setup, ground.all());

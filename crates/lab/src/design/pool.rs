@@ -90,7 +90,7 @@ impl SharedPool {
     /// more is asked for.
     ///
     /// # Errors
-    /// As [`Pool::new`].
+    /// Fails like [`Pool::new`].
     pub fn pool(&self, bytes: usize, align: usize) -> Result<Arc<Pool>, Failure> {
         let mut shared = lock(&self.0);
         if let Some(pool) = &*shared

@@ -46,7 +46,7 @@ impl VmapDemand {
 /// When the demand is too large.
 ///
 /// # Safety
-/// As for [`Vmap::new`].
+/// Requires what [`Vmap::new`] requires.
 pub unsafe fn depot<M: Mapper, H: Host>(
     demand: &VmapDemand,
     mapper: M,

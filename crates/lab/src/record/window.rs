@@ -70,7 +70,7 @@ impl Inside {
     /// to the window's file.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// Fails like [`run`](Self::run).
     pub fn run_alone(&self) -> Result<(), Failure> {
         let signals = Signals::block()?;
         files::write(&self.window, std::process::id().to_string().as_bytes())?;

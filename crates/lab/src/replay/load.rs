@@ -29,7 +29,7 @@ impl Plan {
     /// Reads a trace from `input`, which errors and reports call `name`.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// Fails like [`load`](Self::load).
     pub fn read(
         input: impl std::io::Read,
         name: &str,

@@ -35,7 +35,7 @@ pub trait ReplayTarget {
     /// Frees a block in an interrupt that came while `cpu` held the lock of its lists of `zone`.
     ///
     /// # Panics
-    /// As [`free`](Self::free).
+    /// Panics like [`free`](Self::free).
     fn free_nested(&mut self, cpu: CpuId, zone: ZoneId, pfn: Pfn, order: Order) {
         let _ = zone;
         self.free(cpu, pfn, order);
@@ -44,7 +44,7 @@ pub trait ReplayTarget {
     /// Frees blocks of several orders on `cpu`, by one call.
     ///
     /// # Panics
-    /// As [`free`](Self::free).
+    /// Panics like [`free`](Self::free).
     fn free_many(&mut self, cpu: CpuId, blocks: &[(Pfn, Order)]);
 
     /// Makes two blocks of order - 1 of one that is allocated, to be freed on their own.
@@ -71,7 +71,7 @@ pub trait ReplayTarget {
     /// Called when so much of the plan has been run, outside the measured time.
     ///
     /// # Errors
-    /// As [`free_map`](Self::free_map).
+    /// Fails like [`free_map`](Self::free_map).
     fn look(&mut self, percent: u32) -> Result<(), String> {
         let _ = percent;
         Ok(())

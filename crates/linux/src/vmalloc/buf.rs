@@ -33,7 +33,7 @@ impl Vmalloc {
     /// Makes a buffer like [`buf`](Self::buf), with options. The protection is always read-write.
     ///
     /// # Errors
-    /// As [`buf`](Self::buf).
+    /// Fails like [`buf`](Self::buf).
     #[inline]
     #[track_caller]
     pub fn buf_with(&self, bytes: usize, options: Options) -> Result<VmallocBuf, VmapError> {
@@ -59,7 +59,7 @@ impl Vmalloc {
     /// ```
     ///
     /// # Errors
-    /// As [`buf`](Self::buf).
+    /// Fails like [`buf`](Self::buf).
     #[inline]
     #[track_caller]
     pub fn buf_ref(&self, bytes: usize, options: Options) -> Result<VmallocBuf<&Self>, VmapError> {
@@ -91,7 +91,8 @@ impl Vmalloc {
     /// ```
     ///
     /// # Errors
-    /// As [`buf`](Self::buf). 0 bytes, and more than the space has, are [`VmapError::BadSize`].
+    /// Fails like [`buf`](Self::buf). 0 bytes, and more than the space has, are
+    /// [`VmapError::BadSize`].
     #[track_caller]
     pub fn reserve(&self, bytes: usize) -> Result<VmallocBuf, VmapError> {
         self.reserve_with(bytes, Options::DEFAULT)
@@ -100,7 +101,7 @@ impl Vmalloc {
     /// Makes a buffer like [`reserve`](Self::reserve), with options for the addresses.
     ///
     /// # Errors
-    /// As [`reserve`](Self::reserve).
+    /// Fails like [`reserve`](Self::reserve).
     #[track_caller]
     pub fn reserve_with(&self, bytes: usize, options: Options) -> Result<VmallocBuf, VmapError> {
         let options = options.protection(Default::default());
@@ -232,7 +233,7 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
     /// its guard.
     ///
     /// # Errors
-    /// As [`grow`](Self::grow).
+    /// Fails like [`grow`](Self::grow).
     #[track_caller]
     pub fn grow_with(&mut self, bytes: usize, options: Options) -> Result<(), VmapError> {
         if bytes > self.len() { self.resize_with(bytes, options) } else { Ok(()) }
@@ -257,7 +258,7 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
     /// ```
     ///
     /// # Errors
-    /// As [`grow`](Self::grow).
+    /// Fails like [`grow`](Self::grow).
     #[track_caller]
     pub fn resize(&mut self, bytes: usize) -> Result<(), VmapError> {
         self.resize_with(bytes, Options::DEFAULT)
@@ -268,7 +269,7 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
     /// protection is always read-write.
     ///
     /// # Errors
-    /// As [`grow`](Self::grow).
+    /// Fails like [`grow`](Self::grow).
     #[track_caller]
     pub fn resize_with(&mut self, bytes: usize, options: Options) -> Result<(), VmapError> {
         let pages = self.space().pages_for(bytes)?;
@@ -341,7 +342,7 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
     /// Returns the buffer's values like [`values`](Self::values), writable.
     ///
     /// # Panics
-    /// As [`values`](Self::values).
+    /// Panics like [`values`](Self::values).
     #[cfg(feature = "bytemuck")]
     pub fn values_mut<T: bytemuck::Pod>(&mut self) -> &mut [T] {
         if self.bytes == 0 {

@@ -306,7 +306,7 @@ impl Reservation {
     /// Maps the reservation, not locked.
     ///
     /// # Safety
-    /// The same promise as to `map_at`.
+    /// Requires what `map_at` requires.
     unsafe fn put(&self, run: Range<usize>, fixed: MapFlags) -> Result<*mut c_void, Errno> {
         let (offset, bytes) = (self.bytes(run.start), self.bytes(run.len()));
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;

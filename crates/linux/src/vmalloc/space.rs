@@ -173,10 +173,10 @@ impl Vmalloc {
     /// handlers. What the pools do not take becomes lazy.
     ///
     /// # Errors
-    /// As [`vfree`](Self::vfree).
+    /// Fails like [`vfree`](Self::vfree).
     ///
     /// # Safety
-    /// As [`vfree`](Self::vfree).
+    /// Requires what [`vfree`](Self::vfree) requires.
     pub unsafe fn vfree_atomic(&self, start: NonNull<u8>) -> Result<(), VfreeError> {
         self.vmap_ref().vfree_atomic(address(start))
     }
@@ -227,10 +227,10 @@ impl Vmalloc {
     /// [`vfree_atomic`](Self::vfree_atomic).
     ///
     /// # Errors
-    /// As [`vunmap`](Self::vunmap).
+    /// Fails like [`vunmap`](Self::vunmap).
     ///
     /// # Safety
-    /// As [`vunmap`](Self::vunmap).
+    /// Requires what [`vunmap`](Self::vunmap) requires.
     pub unsafe fn vunmap_atomic(&self, start: NonNull<u8>) -> Result<(), VfreeError> {
         self.vmap_ref().vunmap_atomic(address(start))
     }
@@ -252,7 +252,7 @@ impl Vmalloc {
     /// [`VfreeError`]; then nothing has changed.
     ///
     /// # Safety
-    /// As [`vunmap`](Self::vunmap).
+    /// Requires what [`vunmap`](Self::vunmap) requires.
     pub unsafe fn vm_unmap_ram(&self, start: NonNull<u8>, pages: u32) -> Result<(), VfreeError> {
         self.vmap_ref().vm_unmap_ram(address(start), pages)
     }
@@ -261,10 +261,10 @@ impl Vmalloc {
     /// [`vfree_atomic`](Self::vfree_atomic).
     ///
     /// # Errors
-    /// As [`vm_unmap_ram`](Self::vm_unmap_ram).
+    /// Fails like [`vm_unmap_ram`](Self::vm_unmap_ram).
     ///
     /// # Safety
-    /// As [`vunmap`](Self::vunmap).
+    /// Requires what [`vunmap`](Self::vunmap) requires.
     pub unsafe fn vm_unmap_ram_atomic(
         &self,
         start: NonNull<u8>,
@@ -368,7 +368,7 @@ impl Vmalloc {
     /// The address space underneath, for calls that have no method here.
     ///
     /// # Safety
-    /// Its methods are safe, because it never touches what it maps. Buffers do touch it. So the
+    /// The space has safe methods, because it never touches what it maps. Buffers touch it. So the
     /// caller frees only areas that no thread uses any more.
     pub unsafe fn inner(&self) -> &LinuxVmap {
         self.vmap_ref()

@@ -25,19 +25,19 @@ pub unsafe trait Host: Sync {
     /// Allocates a block, as [`Allocator::alloc`] does.
     ///
     /// # Errors
-    /// Those of [`Allocator::alloc`].
+    /// Fails like [`Allocator::alloc`].
     fn alloc_block(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError>;
 
     /// Allocates up to `out.len()` single frames, at least one, as [`Allocator::alloc_many`] does.
     ///
     /// # Errors
-    /// Those of [`Allocator::alloc_many`].
+    /// Fails like [`Allocator::alloc_many`].
     fn alloc_frames(&self, flags: Flags, out: &mut [Pfn]) -> Result<usize, AllocError>;
 
     /// Frees blocks, as [`Allocator::free_many`] does. Must not wait for a purge.
     ///
     /// # Errors
-    /// Those of [`Allocator::free_many`].
+    /// Fails like [`Allocator::free_many`].
     ///
     /// # Safety
     /// The blocks came from this host, or from [`split_block`](Host::split_block) of such a block.

@@ -64,7 +64,7 @@ pub unsafe trait Mapper: Sync {
     /// Tables of higher levels that become empty may be freed too.
     ///
     /// # Safety
-    /// As for [`unmap`](Mapper::unmap); `span` was unmapped and flushed.
+    /// Requires what [`unmap`](Mapper::unmap) requires; `span` was unmapped and flushed.
     unsafe fn release_tables(&self, span: Span);
 
     /// Writes `byte` to every byte of `span`.

@@ -125,7 +125,7 @@ struct Passes<'r> {
 
 impl Passes<'_> {
     /// # Safety
-    /// As for [`Vmap::new`](pagedepot_vmap::Vmap::new).
+    /// Requires what [`Vmap::new`](pagedepot_vmap::Vmap::new) requires.
     unsafe fn over<M: Mapper, H: Host>(&self, mapper: M, host: &H) -> Result<Vec<Pass>, Failure> {
         // SAFETY: the caller's promise.
         unsafe {
