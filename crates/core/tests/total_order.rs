@@ -30,7 +30,7 @@ const ACCESSES: &[(&str, &str, [usize; 3])] = &[
     ("designs/src/owners.rs", "FENCES", [0, 0, 3]),
     ("designs/src/rcu/drain.rs", "FENCES", [0, 0, 1]),
     ("linux/src/publish/board.rs", "FENCES", [0, 0, 2]),
-    ("linux/src/waiters.rs", "FENCES", [0, 0, 3]),
+    ("linux/src/waiting/waiters.rs", "FENCES", [0, 0, 3]),
 ];
 
 const PROTOCOLS: [&str; 5] = ["HINTS", "SHELVES", "ASKS", "DRIFT_MARK", "MOVES"];

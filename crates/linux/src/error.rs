@@ -6,9 +6,9 @@ use pagedepot::cpus::Unusable;
 use pagedepot::{ConfigError, NodeId, PageSize, TooManyCallbacks};
 use rustix::io::Errno;
 
-pub use crate::limits::Limit;
-use crate::maps::reached_limit;
-use crate::withheld::CeilingError;
+use crate::giving_back::withheld::CeilingError;
+pub use crate::system::limits::Limit;
+use crate::system::maps::reached_limit;
 
 /// The reason why [`Builder::build`](crate::Builder::build) or [`Depot::grow`](crate::Depot::grow)
 /// failed.
@@ -295,7 +295,7 @@ mod tests {
     use pagedepot::AllocError;
 
     use super::*;
-    use crate::depot::Depot;
+    use crate::depot::handle::Depot;
 
     /// Checks the errors of a function that returns `io::Result`.
     #[test]

@@ -122,86 +122,52 @@ compile_error!(
 );
 
 pub mod allocinfo;
-mod batch;
-mod bits;
-pub mod builder;
-mod ceiling;
 #[cfg(doctest)]
 mod closed;
-mod closed_cpus;
-#[cfg(feature = "allocator-api2")]
-pub mod collections;
 mod cpus;
 mod depot;
 mod error;
-mod fork_mark;
-#[cfg(feature = "bytes")]
-pub mod frozen;
-mod grow;
-mod growth;
-#[cfg(feature = "monoio")]
-mod io_buf;
-mod limits;
-mod mapping;
-mod maps;
+mod events;
+mod giving_back;
+mod interop;
 mod memory;
-mod metadata;
-mod movable;
-mod movable_place;
-mod movable_table;
-mod movables;
-mod numa;
-mod page;
-mod pin_range;
-mod pins;
+mod moving;
+mod pages;
 pub mod pressure;
-mod prim;
-#[cfg(feature = "usdt")]
-mod probes;
 #[cfg(feature = "publish")]
 pub mod publish;
-pub mod raw;
 pub mod reclaim;
-mod registered;
-mod reporting;
 #[cfg(test)]
 #[allow(dead_code)] // Tests of other crates use more of it.
 #[path = "../../core/tests/common/rng.rs"]
 mod rng;
-mod sequences;
-mod shrinkers;
 mod sites;
-pub mod stats;
-mod sync;
-mod teardown;
-mod topology;
-pub mod trace;
-#[cfg(feature = "tracing")]
-mod tracing_events;
-mod trim;
-mod trim_state;
-pub mod tune;
+mod system;
 pub mod views;
 pub mod vmalloc;
-mod waiters;
 mod waiting;
-mod withheld;
 
-pub use batch::PageBatch;
-pub use builder::Builder;
-pub use depot::{Depot, WeakDepot};
+pub use depot::builder::Builder;
+pub use depot::handle::{Depot, WeakDepot};
+pub use depot::raw::{FreeError, Pfn, RawDepot};
+pub use depot::{builder, raw, stats, tune};
 pub use error::BuildError;
-pub use memory::MemoryKind;
-pub use movable::{Bytes, BytesMut, Movable};
-pub use page::{Page, PageRef, Pages, Parts};
-pub use raw::{FreeError, Pfn, RawDepot};
+pub use events::trace;
+#[cfg(feature = "allocator-api2")]
+pub use interop::collections;
+#[cfg(feature = "bytes")]
+pub use interop::frozen;
+pub use memory::region::MemoryKind;
+pub use pages::batch::PageBatch;
+pub use pages::future::PageFuture;
+pub use pages::movable::{Bytes, BytesMut, Movable};
+pub use pages::page::{Page, PageRef, Pages, Parts};
 pub use vmalloc::{Vmalloc, VmallocBuf};
-pub use waiting::PageFuture;
 
 pub use pagedepot_rseq::RseqMissing;
 
 /// A drain that asked CPUs for their fronts; see [`Depot::drain_handover`].
-pub type Handover<'d> = pagedepot::Handover<'d, 'static, cpus::LinuxCpus<'static>>;
+pub type Handover<'d> = pagedepot::Handover<'d, 'static, cpus::linux::LinuxCpus<'static>>;
 
 pub use pagedepot::{
     AllocError, CpuId, DrainResult, Flags, HandoverCounts, Mobility, Mode, NodeId, Order, PageSize,

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use crate::depot::Depot;
-use crate::sites::{Call, call_at};
+use crate::depot::handle::Depot;
+use crate::sites::table::{Call, call_at};
 use crate::views::VmallocInfo;
 use crate::vmalloc::Vmalloc;
 

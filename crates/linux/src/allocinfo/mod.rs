@@ -43,8 +43,6 @@
 
 mod folded;
 #[cfg(feature = "allocinfo")]
-mod foreign;
-#[cfg(feature = "allocinfo")]
 mod gather;
 #[cfg(feature = "pprof")]
 mod pprof;
@@ -54,9 +52,9 @@ mod tests;
 use std::collections::HashMap;
 use std::fmt;
 
-pub use folded::FoldedStacks;
 #[cfg(feature = "allocinfo")]
-pub use foreign::ForeignSite;
+pub use crate::sites::foreign::ForeignSite;
+pub use folded::FoldedStacks;
 
 /// The memory that each call site holds at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

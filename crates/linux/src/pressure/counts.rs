@@ -2,7 +2,7 @@
 
 use super::policy::Level;
 use super::step::Step;
-use crate::prim::{AtomicU64, Ordering};
+use crate::system::prim::{AtomicU64, Ordering};
 
 /// Counts of a [`Monitor`](super::Monitor) since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -19,10 +19,10 @@
 //! No request gets a page above a ceiling, however fast the program allocates. Only what others
 //! take between two looks is not foreseen, which the margin is for.
 
-use crate::ceiling::Ceiling;
-use crate::depot::Depot;
-use crate::memory::resident_bytes;
-use crate::withheld::CeilingError;
+use crate::depot::handle::Depot;
+use crate::giving_back::withheld::CeilingError;
+use crate::memory::region::resident_bytes;
+use crate::reclaim::Ceiling;
 
 /// A change of what is left is too small to look at what is present again if it is below this share
 /// of the limit.

@@ -10,8 +10,8 @@ use super::counts::Counters;
 use super::policy::{Level, Policy};
 use super::sources::Reader;
 use super::step::Step;
-use crate::depot::Depot;
-use crate::reporting::Reporting;
+use crate::depot::handle::Depot;
+use crate::reclaim::Reporting;
 
 /// A program's callback: told how many bytes are wanted, it returns how many it freed.
 pub(super) struct Callback {

@@ -94,8 +94,6 @@
 //! below [`Level::Critical`] ([`postponed`](MonitorCounts::postponed) counts). A ceiling that must
 //! sink gives memory back all the same: the program would be killed.
 
-mod answers;
-mod bell;
 mod counts;
 mod error;
 mod follower;
@@ -109,7 +107,6 @@ mod step;
 mod triggers;
 mod watcher;
 
-pub(crate) use bell::Bell;
 pub use counts::{MonitorCounts, StepCounts};
 pub use error::MonitorError;
 pub use monitor::{Builder, Monitor};

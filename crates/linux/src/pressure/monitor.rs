@@ -16,9 +16,9 @@ use super::policy::Policy;
 use super::sources::Sources;
 use super::triggers::{Triggers, WakeReason};
 use super::watcher::Watcher;
-use crate::depot::Depot;
-use crate::fork_mark::ForkMark;
-use crate::prim::now_ms;
+use crate::depot::handle::Depot;
+use crate::system::fork_mark::ForkMark;
+use crate::system::prim::now_ms;
 
 /// The name of the thread, which `top` and debuggers show.
 const NAME: &str = "pagedepot-mon";

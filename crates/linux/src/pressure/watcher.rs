@@ -8,7 +8,6 @@ use pagedepot::cpus::{Cpus as _, Environment as _};
 use pagedepot::{CpuId, Mode, Scope};
 use pagedepot_rseq::{CpuSet, current_cpu};
 
-use super::bell::Listener;
 use super::counts::{Counters, MonitorCounts};
 use super::follower::Follower;
 use super::force::{Callback, Force, Yield};
@@ -17,12 +16,13 @@ use super::policy::{Level, Policy};
 use super::reading::Reading;
 use super::sources::{Reader, Sources};
 use super::step::Step;
-use crate::ceiling::Ceiling;
-use crate::depot::{Depot, WeakDepot};
-use crate::memory::PAGEBLOCK_PAGES;
-use crate::prim::{now_ms, thread_id};
-use crate::reporting::Reporting;
-use crate::topology::Topology;
+use crate::depot::handle::{Depot, WeakDepot};
+use crate::memory::region::PAGEBLOCK_PAGES;
+use crate::reclaim::Ceiling;
+use crate::reclaim::Reporting;
+use crate::system::prim::{now_ms, thread_id};
+use crate::system::topology::Topology;
+use crate::waiting::bell::Listener;
 
 /// Share of a request that has reached a ceiling for which callbacks are asked, and the least
 /// number of bytes.

@@ -16,7 +16,7 @@
 //!
 //! Explored by `tests/loom/board.rs`.
 
-use crate::prim::{Ordering, fence};
+use crate::system::prim::{Ordering, fence};
 
 /// Cells that hold a sequence number and a message.
 pub(crate) trait Cells {

@@ -15,7 +15,7 @@ use super::header::{
     ANSWERED_AT, FIXED_BYTES, LENGTH_AT, MESSAGE_AT, MESSAGE_BYTES_MAX, ProgramId, REQUEST_AT,
     REQUEST_BYTES, SEQUENCE_AT,
 };
-use crate::limits::file_bytes_max;
+use crate::system::limits::file_bytes_max;
 
 /// Suffix after the process id and a number.
 const SUFFIX: &str = ".stats";

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 
-use crate::depot::{Depot, WeakDepot};
+use crate::depot::handle::{Depot, WeakDepot};
 use crate::vmalloc::Vmalloc;
 
 use super::board;

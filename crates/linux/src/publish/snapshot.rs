@@ -7,8 +7,8 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::allocinfo::AllocInfo;
-use crate::ceiling::Ceiling;
-use crate::depot::Depot;
+use crate::depot::handle::Depot;
+use crate::reclaim::Ceiling;
 use crate::views::{CacheInfo, FragmentationInfo, VmallocInfo, ZoneInfo};
 use crate::vmalloc::Vmalloc;
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::depot::Depot;
+use crate::depot::handle::Depot;
 
 use super::free_blocks::FreeBlocks;
 

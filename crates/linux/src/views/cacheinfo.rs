@@ -6,8 +6,8 @@ use std::fmt;
 use pagedepot::cpus::{Cpus as _, Environment as _};
 use pagedepot::{CpuId, CpuStats, ZoneId};
 
-use crate::cpus::Fronts;
-use crate::depot::Depot;
+use crate::cpus::linux::Fronts;
+use crate::depot::handle::Depot;
 
 /// The pages that each CPU caches of each zone. Its `Display` is a table of 80 columns.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -5,7 +5,7 @@ use std::fmt;
 
 use pagedepot::{Order, PageblockInfo, Pageblocks, ZoneId};
 
-use crate::depot::Depot;
+use crate::depot::handle::Depot;
 
 use super::free_blocks::FreeBlocks;
 

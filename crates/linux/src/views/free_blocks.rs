@@ -6,8 +6,8 @@
 
 use pagedepot::{Mobility, Order, PageblockInfo, Pageblocks, Pfn, ZoneId};
 
-use crate::depot::Depot;
-use crate::raw::Frames;
+use crate::depot::handle::Depot;
+use crate::depot::raw::Frames;
 
 /// The names of the kernel's migratetypes, by the number of a mobility; then pageblocks that a
 /// caller adds, removes or empties.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use pagedepot::Order;
 
-use crate::depot::Depot;
+use crate::depot::handle::Depot;
 
 use super::free_blocks::{FreeBlocks, TYPES};
 

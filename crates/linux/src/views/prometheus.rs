@@ -24,7 +24,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use crate::depot::{Depot, WeakDepot};
+use crate::depot::handle::{Depot, WeakDepot};
 
 use super::{CacheInfo, FragmentationInfo, ZoneInfo};
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 use pagedepot::{CpuId, Pageblocks, Residency, ZoneId};
 
-use crate::depot::Depot;
+use crate::depot::handle::Depot;
 
 /// A depot's zones. Its `Display` is what `/proc/zoneinfo` would print: readers of that file read
 /// it, `pagedepot replay --zoneinfo` among them.

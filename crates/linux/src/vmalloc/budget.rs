@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use pagedepot_vmap::MapError;
 
-use crate::maps;
-use crate::sync::OnceValue;
+use crate::system::maps;
+use crate::system::sync::OnceValue;
 
 /// One in this many mappings is left to the rest of the program and to purges.
 const RESERVE_FRACTION: u32 = 8;

@@ -13,9 +13,9 @@ use super::error::{VmallocBuildError, no_memory};
 use super::host::{DepotHost, PurgeWanted};
 use super::mapper::LinuxMapper;
 use super::space::{Space, Vmalloc};
-use crate::depot::Depot;
-use crate::mapping::Mapping;
-use crate::topology::Topology;
+use crate::depot::handle::Depot;
+use crate::system::mapping::Mapping;
+use crate::system::topology::Topology;
 
 /// Default size of the range as a multiple of the depot's, and no less than [`RANGE_MIN`].
 const RANGE_PER_DEPOT: usize = 8;

@@ -9,7 +9,7 @@ use pagedepot::{AllocError, CpuId, Flags, FreeManyError, NodeId, Order, Pfn, cpu
 use pagedepot_vmap::Host;
 use rustix::thread::futex;
 
-use crate::depot::Depot;
+use crate::depot::handle::Depot;
 
 /// The callback of `on_purge_wanted`.
 #[derive(Clone)]

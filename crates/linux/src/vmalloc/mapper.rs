@@ -26,8 +26,8 @@ use super::budget::{self, Budget, MAPPINGS_MIN};
 use super::error::{VmallocBuildError, no_memory};
 use super::pieces::Pieces;
 use super::reserved::Reservation;
-use crate::bits::Bits;
-use crate::depot::Depot;
+use crate::depot::handle::Depot;
+use crate::system::bits::Bits;
 
 /// Runs of fewer frames are populated whole: to find their holes costs more.
 const ASKED_MIN: u32 = 64;

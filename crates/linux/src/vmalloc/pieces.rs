@@ -19,11 +19,11 @@ use std::ops::Range;
 
 use rustix::io::Errno;
 
-use crate::bits::Bits;
-use crate::prim::{Mutant, is_mutant};
+use crate::system::bits::Bits;
+use crate::system::prim::{Mutant, is_mutant};
 
 /// The mapped pieces of a range.
-pub(super) struct Pieces {
+pub(crate) struct Pieces {
     pages: usize,
     mapped: Bits,
     /// Pages where a mapping begins, but for page 0, where one always does.

@@ -41,9 +41,9 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munlock, munmap};
 
-use crate::bits::Bits;
-use crate::mapping::Mapping;
-use crate::maps::{self, FileId, MappingInfo};
+use crate::system::bits::Bits;
+use crate::system::mapping::Mapping;
+use crate::system::maps::{self, FileId, MappingInfo};
 
 /// The reserved addresses, and which of them are lost.
 pub(super) struct Reservation {

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
 use super::Vmalloc;
-use crate::maps;
+use crate::system::maps;
 use crate::{Depot, MemoryKind, Page};
 
 const PAGE: usize = 4096;

@@ -13,9 +13,9 @@ use pagedepot_vmap::{
 };
 
 use super::LinuxVmap;
-use crate::depot::Depot;
-use crate::mapping::Mapping;
-use crate::shrinkers::Shrinkers;
+use crate::depot::handle::Depot;
+use crate::giving_back::shrinkers::Shrinkers;
+use crate::system::mapping::Mapping;
 
 /// Contiguous ranges of addresses over scattered pages of a [`Depot`].
 ///

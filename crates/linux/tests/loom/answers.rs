@@ -3,8 +3,8 @@
 use loom::sync::Arc;
 
 use crate::WAKES_NONE;
-use crate::answers::Answers;
-use crate::prim::{AtomicU32, Ordering};
+use crate::system::prim::{AtomicU32, Ordering};
+use crate::waiting::answers::Answers;
 
 /// A bell, and how often it was rung.
 #[derive(Default)]

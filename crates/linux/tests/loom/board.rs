@@ -5,8 +5,8 @@ use std::convert::Infallible;
 use loom::sync::Arc;
 
 use crate::SKIPS_FENCES;
-use crate::board::{Cells, begun, publish, read};
-use crate::prim::{AtomicU64, Ordering};
+use crate::publish::board::{Cells, begun, publish, read};
+use crate::system::prim::{AtomicU64, Ordering};
 
 /// Memory that orders nothing by itself.
 struct Memory {

@@ -4,41 +4,54 @@
 
 #![cfg(loom)]
 
-#[path = "../../src/pressure/answers.rs"]
-#[allow(dead_code, reason = "the clock of a model stands still")]
-mod answers;
-#[path = "../../src/bits.rs"]
-mod bits;
-#[path = "../../src/publish/board.rs"]
-mod board;
-#[path = "../../src/movable_place.rs"]
-mod movable_place;
-#[path = "../../src/movable_table.rs"]
-mod movable_table;
-#[path = "../../src/vmalloc/pieces.rs"]
-#[allow(dead_code, reason = "each model uses its part")]
-mod pieces;
-#[path = "../../src/prim.rs"]
-mod prim;
-#[path = "../../src/teardown.rs"]
-mod teardown;
-#[path = "../../src/trim_state.rs"]
-#[allow(dead_code, reason = "no model counts bytes")]
-mod trim_state;
-#[path = "../../src/waiters.rs"]
-#[allow(dead_code, reason = "a model has no CPUs to close again")]
-mod waiters;
+#[path = "../../src/depot"]
+mod depot {
+    pub mod teardown;
+}
+#[path = "../../src/giving_back"]
+mod giving_back {
+    #[allow(dead_code, reason = "no model counts bytes")]
+    pub mod trim_state;
+}
+#[path = "../../src/moving"]
+mod moving {
+    pub mod place;
+    pub mod table;
+}
+#[path = "../../src/publish"]
+mod publish {
+    pub mod board;
+}
+#[path = "../../src/system"]
+mod system {
+    pub mod bits;
+    pub mod prim;
+}
+#[path = "../../src/vmalloc"]
+mod vmalloc {
+    #[allow(dead_code, reason = "each model uses its part")]
+    pub mod pieces;
+}
+#[path = "../../src/waiting"]
+mod waiting {
+    #[allow(dead_code, reason = "the clock of a model stands still")]
+    pub mod answers;
+    #[allow(dead_code, reason = "a model has no CPUs to close again")]
+    pub mod waiters;
+}
 
 #[path = "answers.rs"]
 mod answer_models;
 #[path = "board.rs"]
 mod board_models;
 mod mappings;
-mod movable;
+#[path = "movable.rs"]
+mod movable_models;
 #[path = "teardown.rs"]
 mod teardown_models;
 mod trimming;
-mod waiting;
+#[path = "waiting.rs"]
+mod waiting_models;
 
 use std::cell::Cell;
 
@@ -46,7 +59,7 @@ std::thread_local! {
     /// Whether the model is a forked child.
     static IS_CHILD: Cell<bool> = const { Cell::new(false) };
     /// The step that is left out.
-    static MUTANT: Cell<Option<prim::Mutant>> = const { Cell::new(None) };
+    static MUTANT: Cell<Option<system::prim::Mutant>> = const { Cell::new(None) };
     /// Whether `prim::fence` does nothing (a mutant).
     static SKIPS_FENCES: Cell<bool> = const { Cell::new(false) };
     /// Whether waiters are not woken (a mutant).

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::MUTANT;
-use crate::pieces::Pieces;
-use crate::prim::Mutant;
+use crate::system::prim::Mutant;
+use crate::vmalloc::pieces::Pieces;
 
 const PAGES: usize = 8;
 

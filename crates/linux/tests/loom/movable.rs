@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use loom::cell::UnsafeCell;
 
-use crate::bits::Bits;
-use crate::movable_place::{Extent, PlaceState};
-use crate::movable_table::Table;
-use crate::prim::{ForkMark, Mutant};
+use crate::moving::place::{Extent, PlaceState};
+use crate::moving::table::Table;
+use crate::system::bits::Bits;
+use crate::system::prim::{ForkMark, Mutant};
 use crate::{IS_CHILD, MUTANT};
 
 const PAGES: u32 = 6;

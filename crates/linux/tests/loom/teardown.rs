@@ -6,8 +6,8 @@ use std::ptr::NonNull;
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Mutex};
 
-use crate::prim::{AtomicBool, AtomicU64, Ordering};
-use crate::teardown::{self, Gates, Teardown, TeardownHost};
+use crate::depot::teardown::{self, Gates, Teardown, TeardownHost};
+use crate::system::prim::{AtomicBool, AtomicU64, Ordering};
 
 /// The steps that a model leaves out or changes.
 #[derive(Clone, Copy, Default)]

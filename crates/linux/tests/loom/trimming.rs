@@ -3,8 +3,8 @@
 use loom::sync::Arc;
 
 use crate::WAKES_NONE;
-use crate::prim::{AtomicU32, Ordering};
-use crate::trim_state::{TrimState, Trimming};
+use crate::giving_back::trim_state::{TrimState, Trimming};
+use crate::system::prim::{AtomicU32, Ordering};
 
 /// A store of pages, a bit each, and the state beside it.
 struct World {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use crate::SKIPS_FENCES;
-use crate::prim::{AtomicU32, ForkMark, Ordering, wait, wake_all};
-use crate::waiters::Waiters;
+use crate::system::prim::{AtomicU32, ForkMark, Ordering, wait, wake_all};
+use crate::waiting::waiters::Waiters;
 
 /// A depot of pages that are all alike, and the state beside it. While the caches are open, a free
 /// may leave its page in a cache, which closing takes back.

@@ -1,0 +1,9 @@
+//! The depot: the state that its handles share, the handles, and making one.
+
+pub mod builder;
+pub(crate) mod grow;
+pub(crate) mod handle;
+pub mod raw;
+pub mod stats;
+pub(crate) mod teardown;
+pub mod tune;

@@ -1,0 +1,6 @@
+//! Giving the memory of free pages back to the system, and keeping pages from the allocator.
+
+pub(crate) mod shrinkers;
+pub(crate) mod trim;
+pub(crate) mod trim_state;
+pub(crate) mod withheld;

@@ -1,0 +1,405 @@
+//! Giving the memory of free pages back to the system.
+//!
+//! # How
+//! A trim works through the addresses in chunks. It finds pages that are free in the store and
+//! present, and takes them from the store, so that no request gets one. It drops the memory of as
+//! many ranges as possible by one system call. Then it returns the pages to the store.
+//!
+//! Each call interrupts every CPU that runs the process, to flush its TLB. So ranges are merged and
+//! passed in vectors: a `madvise` call per range keeps the CPUs busy with interrupts (wasmtime
+//! issues 4637, 8590, 13830). `process_madvise` takes `MADV_DONTNEED` for the caller's own process
+//! since Linux 6.13. Before, and for a memory file, each range takes a call of its own.
+//!
+//! A trim gives back whole pageblocks (2 MiB) of the whole depot first, and then free parts of
+//! others. So a trim that ends early has given back the largest pieces, which are least likely to
+//! be needed soon. A run never crosses a pageblock. What went back is returned as absent: requests
+//! get memory that is present first ([`pagedepot::Residency`]). (Linux's free page reporting,
+//! `mm/page_reporting.c`, and HyperAlloc report blocks of 2 MiB only.)
+//!
+//! Memory that went back stays away until it is used: from then on the system makes no huge pages
+//! of the depot's memory, unless the depot asked for them ([`Memory::keep_small`]).
+//!
+//! # Requests that run short during a trim
+//! A request cannot find the pages that a trim has taken. A request that would fail calls the
+//! reclaim callbacks first, and [`TrimState`] is one of them. It sleeps until the chunk is back,
+//! and then keeps trims away for long enough that the request gets its page before the next chunk
+//! is taken.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::{fmt, io};
+
+use pagedepot::{Flags, Mode, Pfn, Pressure, Reclaim, Residency, Scope};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+
+use crate::depot::raw::DepotState;
+use crate::giving_back::trim_state::{TrimState, Trimming};
+use crate::memory::region::{HUGE_BYTES, Memory, resident};
+use crate::moving::pins::Pins;
+
+/// Bytes of addresses per chunk: the most memory that a trim takes from the store at a time.
+const CHUNK_BYTES: usize = 16 << 20;
+/// Most ranges in one vector (the kernel's `UIO_MAXIOV`).
+const RANGES_MAX: usize = 1024;
+
+/// The result of a [`Depot::trim`](crate::Depot::trim).
+///
+/// ```
+/// use pagedepot_linux::{Depot, Mode, Order, Scope};
+///
+/// let depot = Depot::new(16 << 20)?;
+/// depot.page(Order::MAX)?.fill(1); // 4 MiB, touched and freed
+/// depot.drain(Scope::ALL, Mode::Full);
+/// let trimmed = depot.trim()?;
+/// assert!(trimmed.bytes >= 4 << 20 || trimmed.cut_short);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TrimResult {
+    /// Bytes that were present before the trim and are not any more.
+    pub bytes: u64,
+    /// Pageblocks of 2 MiB that were given back whole.
+    pub whole_pageblocks: u64,
+    /// System calls that dropped memory.
+    pub calls: u64,
+    /// Free pages, in pieces of 2 MiB of which some page is present, that were left alone because
+    /// they are [pinned](crate::Depot::pin_range) or [registered](crate::Depot::registered_iovecs).
+    pub pinned_pages: u64,
+    /// Whether the trim ended early: another thread was trimming, or a request had run out of pages
+    /// less than 20 ms before and needed what was free.
+    pub cut_short: bool,
+}
+
+/// The reason why memory was not given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TrimError {
+    /// The system refused to take memory back.
+    Refused {
+        /// The result up to the refusal.
+        trimmed: TrimResult,
+        /// The system's error.
+        errno: Errno,
+    },
+    /// The depot was built with [`Builder::pinned`](crate::Builder::pinned).
+    Pinned,
+    /// This process is a forked child of the one that made the depot.
+    Forked,
+}
+
+impl fmt::Display for TrimError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TrimError::Refused { trimmed, errno } => write!(
+                f,
+                "the system took {} bytes back, then refused ({errno}): unlock locked memory \
+                 (mlockall), allow madvise and fallocate",
+                trimmed.bytes
+            ),
+            TrimError::Pinned => f.write_str("the depot was built with Builder::pinned(true)"),
+            TrimError::Forked => f.write_str("the depot is the parent process's: trim it there"),
+        }
+    }
+}
+
+impl std::error::Error for TrimError {}
+
+impl From<TrimError> for io::Error {
+    fn from(error: TrimError) -> Self {
+        let kind = match error {
+            TrimError::Refused { errno, .. } => io::Error::from(errno).kind(),
+            TrimError::Pinned | TrimError::Forked => io::ErrorKind::Unsupported,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+impl Reclaim for TrimState {
+    /// The callback only waits, so any number of requests may run it at once.
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    /// Waits until the trim has returned the pages that it took.
+    fn reclaim(&self, pressure: Pressure) -> u64 {
+        if pressure.is_last_resort { self.wait_for_pages().into() } else { 0 }
+    }
+}
+
+pub(crate) fn trim(depot: &DepotState) -> Result<TrimResult, TrimError> {
+    let state = depot.trimming();
+    depot.check_parent().map_err(|_| TrimError::Forked)?;
+    if depot.is_pinned() {
+        return Err(TrimError::Pinned);
+    }
+    let mut trimmed = TrimResult::default();
+    let Some(trimming) = state.begin().filter(|trimming| !trimming.is_unwelcome()) else {
+        trimmed.cut_short = true;
+        return Ok(trimmed);
+    };
+    depot.frames().drain(Scope::ALL, Mode::Quiet);
+    let mut system = System::new(depot.memory());
+    let chunks = || (0..depot.bytes()).step_by(CHUNK_BYTES);
+    let runs = [Runs::Whole, Runs::Parts].into_iter();
+    for (runs, chunk) in runs.flat_map(|runs| chunks().map(move |chunk| (runs, chunk))) {
+        if trimming.is_unwelcome() {
+            trimmed.cut_short = true;
+            break;
+        }
+        let chunk = chunk..(chunk + CHUNK_BYTES).min(depot.bytes());
+        // Held until the chunk's memory is dropped: see `pins.rs`.
+        let pins = depot.pins().lock().map_err(|_| TrimError::Forked)?;
+        trim_chunk((depot, &pins), &trimming, &mut system, (chunk, runs), &mut trimmed)
+            .map_err(|errno| TrimError::Refused { trimmed, errno })?;
+    }
+    Ok(trimmed)
+}
+
+fn trim_chunk(
+    (depot, pins): (&DepotState, &Pins),
+    trimming: &Trimming<'_>,
+    system: &mut System<'_>,
+    (chunk, runs): (Range<usize>, Runs),
+    trimmed: &mut TrimResult,
+) -> Result<(), Errno> {
+    // SAFETY: the chunk is inside the depot's memory.
+    let start = unsafe { depot.base().add(chunk.start) };
+    let present = resident(start, chunk.len())?;
+    let mut taken = TrimRanges::new((depot, pins), trimming, (chunk.clone(), runs), &present);
+    // Each pass meets the same ones.
+    if runs == Runs::Whole {
+        trimmed.pinned_pages += taken.pinned_pages;
+    }
+    let system_page = rustix::param::page_size();
+    let present_bytes = |range: &Range<usize>| {
+        let first = (range.start - chunk.start) / system_page;
+        let pages = &present[first..(range.end - chunk.start).div_ceil(system_page)];
+        (pages.iter().filter(|&&is_present| is_present).count() * system_page) as u64
+    };
+    let result = system.give_back(&taken.merged(), present_bytes, trimmed);
+    taken.are_absent = result.is_ok();
+    if runs == Runs::Whole && result.is_ok() {
+        trimmed.whole_pageblocks += taken.ranges.len() as u64;
+    }
+    drop(taken);
+    result
+}
+
+/// The runs of free pages that a pass takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Runs {
+    /// Whole pageblocks of 2 MiB.
+    Whole,
+    /// Runs inside partly used pageblocks.
+    Parts,
+}
+
+/// Ranges of bytes whose pages were taken from the store. Returns them on drop.
+struct TrimRanges<'d> {
+    depot: &'d DepotState,
+    trimming: &'d Trimming<'d>,
+    /// Ascending and disjoint; none crosses a boundary of 2 MiB.
+    ranges: Vec<Range<usize>>,
+    /// Free, and not taken because they are pinned.
+    pinned_pages: u64,
+    /// Whether the memory of all ranges went back to the system.
+    are_absent: bool,
+}
+
+impl<'d> TrimRanges<'d> {
+    /// Takes the pages of a chunk that are free, not pinned and at least partly present.
+    fn new(
+        (depot, pins): (&'d DepotState, &Pins),
+        trimming: &'d Trimming<'d>,
+        (chunk, runs): (Range<usize>, Runs),
+        present: &[bool],
+    ) -> Self {
+        let ranges = Vec::new();
+        let mut taken = TrimRanges { depot, trimming, ranges, pinned_pages: 0, are_absent: false };
+        let system_page = rustix::param::page_size();
+        for huge in chunk.clone().step_by(HUGE_BYTES) {
+            let huge = huge..(huge + HUGE_BYTES).min(chunk.end);
+            let pages = |run: &Range<usize>| {
+                let first = (run.start - chunk.start) / system_page;
+                first..(run.end - chunk.start).div_ceil(system_page)
+            };
+            // In a large depot most of it is not present: do not ask about each page.
+            if !present[pages(&huge)].contains(&true) {
+                continue;
+            }
+            let is_meant = |run: &Range<usize>| (run.len() == HUGE_BYTES) == (runs == Runs::Whole);
+            let (free, pinned_pages) = free_runs(depot, pins, huge);
+            taken.pinned_pages += pinned_pages;
+            for run in free.into_iter().filter(is_meant) {
+                if present[pages(&run)].contains(&true) {
+                    taken.take(run);
+                }
+            }
+        }
+        taken
+    }
+
+    fn take(&mut self, run: Range<usize>) {
+        let (start, count) = frames(self.depot, &run);
+        // `try_alloc_at` announces its move (SeqCst) before it takes anything. So a request that
+        // looked for pages before it could see the move sees it afterwards, and does not fail yet.
+        let claim =
+            || self.depot.frames().try_alloc_at(start, count, Flags::MOVABLE.no_reclaim()).is_ok();
+        // If another caller was faster, it needs the pages: leave them to it.
+        if self.trimming.take(count, claim) {
+            self.ranges.push(run);
+        }
+    }
+
+    /// The ranges, with adjacent ones merged.
+    fn merged(&self) -> Vec<Range<usize>> {
+        let mut merged: Vec<Range<usize>> = Vec::new();
+        for range in &self.ranges {
+            match merged.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => merged.push(range.clone()),
+            }
+        }
+        merged
+    }
+}
+
+impl Drop for TrimRanges<'_> {
+    fn drop(&mut self) {
+        let _bringing = self.depot.bringing();
+        for range in &self.ranges {
+            let (start, count) = frames(self.depot, range);
+            let frames = self.depot.frames();
+            // `take` allocated these pages, and handed them to no caller.
+            let freed = match self.are_absent {
+                true => Residency::of(frames).free_absent(start, count),
+                false => frames.free_contiguous(start, count),
+            };
+            debug_assert_eq!(freed, Ok(()));
+        }
+        self.trimming.returned();
+    }
+}
+
+fn frames(depot: &DepotState, range: &Range<usize>) -> (Pfn, u32) {
+    let shift = depot.page_size().shift();
+    (Pfn::new((range.start >> shift) as u32), (range.len() >> shift) as u32)
+}
+
+/// The runs of bytes in an aligned 2 MiB that are free in the store now and not pinned, and how
+/// many free pages are pinned. For huge pages: all 2 MiB or nothing.
+fn free_runs(depot: &DepotState, pins: &Pins, huge: Range<usize>) -> (Vec<Range<usize>>, u64) {
+    let (mut runs, mut pinned_pages) = (Vec::<Range<usize>>::new(), 0);
+    let page = depot.page_size().bytes();
+    for at in huge.clone().step_by(page) {
+        let pfn = Pfn::new((at >> depot.page_size().shift()) as u32);
+        if !depot.frames().is_free(pfn) {
+            continue;
+        }
+        if pins.contains(pfn) {
+            pinned_pages += 1;
+            continue;
+        }
+        match runs.last_mut() {
+            Some(last) if last.end == at => last.end += page,
+            _ => runs.push(at..at + page),
+        }
+    }
+    if depot.memory().is_huge() {
+        runs.retain(|run| *run == huge);
+    }
+    (runs, pinned_pages)
+}
+
+/// The system calls that take memory back, as far as this kernel has them.
+pub(crate) struct System<'d> {
+    memory: &'d Memory,
+    /// This process, as long as vectored calls may work.
+    process: Option<OwnedFd>,
+}
+
+impl<'d> System<'d> {
+    pub fn new(memory: &'d Memory) -> Self {
+        let process = match memory.fd() {
+            Some(_) => None,
+            None => pidfd_open(getpid(), PidfdFlags::empty()).ok(),
+        };
+        System { memory, process }
+    }
+
+    /// Drops the memory of the ranges, and counts calls and the bytes that were present of it.
+    pub fn give_back(
+        &mut self,
+        ranges: &[Range<usize>],
+        present_bytes: impl Fn(&Range<usize>) -> u64,
+        trimmed: &mut TrimResult,
+    ) -> Result<(), Errno> {
+        if !ranges.is_empty() {
+            self.memory.keep_small();
+        }
+        for ranges in ranges.chunks(RANGES_MAX) {
+            let vector: Vec<_> = ranges.iter().map(|range| self.iovec(range)).collect();
+            let bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
+            let present: u64 = ranges.iter().map(&present_bytes).sum();
+            if self.by_vector(&vector, bytes) {
+                trimmed.calls += 1;
+            } else {
+                for range in ranges {
+                    self.one_by_one(range)?;
+                    trimmed.calls += 1;
+                }
+            }
+            self.memory.count_dropped(bytes);
+            trimmed.bytes += present;
+        }
+        Ok(())
+    }
+
+    fn iovec(&self, range: &Range<usize>) -> libc::iovec {
+        // SAFETY: inside the memory.
+        let start = unsafe { self.memory.start().add(range.start) };
+        libc::iovec { iov_base: start.as_ptr().cast(), iov_len: range.len() }
+    }
+
+    /// Drops all ranges by one call. `false`: this kernel or this memory does not support it.
+    fn by_vector(&mut self, vector: &[libc::iovec], bytes: usize) -> bool {
+        use std::os::fd::AsRawFd;
+        let Some(process) = &self.process else { return false };
+        let (fd, count) = (process.as_raw_fd(), vector.len());
+        // SAFETY: the ranges are free pages taken from the store, whose contents no caller needs.
+        // libc and rustix have no wrapper.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_process_madvise,
+                fd,
+                vector.as_ptr(),
+                count,
+                libc::MADV_DONTNEED,
+                0,
+            )
+        };
+        if done < 0 {
+            // EINVAL or EPERM before Linux 6.13, ENOSYS before 5.10: do not try again.
+            self.process = None;
+        }
+        done == bytes as libc::c_long
+    }
+
+    fn one_by_one(&self, range: &Range<usize>) -> Result<(), Errno> {
+        match self.memory.fd() {
+            Some(file) => {
+                let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fallocate(file, mode, range.start as u64, range.len() as u64)
+            }
+            None => {
+                let vector = self.iovec(range);
+                // SAFETY: as in `by_vector`.
+                unsafe { madvise(vector.iov_base, vector.iov_len, Advice::LinuxDontNeed) }
+            }
+        }
+    }
+}

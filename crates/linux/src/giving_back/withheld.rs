@@ -1,0 +1,161 @@
+//! The memory that a ceiling keeps from a depot, and the errors of setting one.
+
+use std::{fmt, io};
+
+use pagedepot::{FrameRange, ZoneId};
+use rustix::io::Errno;
+
+/// Pageblocks that are no memory of the allocator now: see [`ceiling`](crate::reclaim::ceiling).
+#[derive(Default)]
+pub(crate) struct WithheldRuns {
+    /// Runs of whole pageblocks, each of one zone.
+    runs: Vec<(ZoneId, FrameRange)>,
+    pub caps: Caps,
+    /// Bytes that were present of what was withheld, since the last
+    /// [`take_given_back_bytes`](Self::take_given_back_bytes).
+    pub given_back_bytes: u64,
+}
+
+/// The ceilings that were asked for, in bytes. The lowest is to be in force.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Caps {
+    /// Ceiling that the program set.
+    pub program: Option<usize>,
+    /// Ceiling that a monitor set for the limit of the container.
+    pub container: Option<usize>,
+}
+
+impl Caps {
+    /// The bytes that a depot of `bytes` bytes may have.
+    pub fn lowest(self, bytes: usize) -> usize {
+        [self.program, self.container].into_iter().flatten().fold(bytes, usize::min)
+    }
+}
+
+impl WithheldRuns {
+    pub fn pages(&self) -> u64 {
+        self.runs.iter().map(|(_, run)| u64::from(run.frames)).sum()
+    }
+
+    pub fn push(&mut self, zone: ZoneId, run: FrameRange) {
+        self.runs.push((zone, run));
+    }
+
+    /// Resets the count of bytes that were given back; returns it.
+    pub fn take_given_back_bytes(&mut self) -> u64 {
+        std::mem::take(&mut self.given_back_bytes)
+    }
+
+    /// Takes a run of at most `pages_max` pages, a multiple of a pageblock's, out again.
+    pub fn pop(&mut self, pages_max: u64) -> Option<(ZoneId, FrameRange)> {
+        let (zone, last) = self.runs.last_mut()?;
+        let frames = u64::from(last.frames).min(pages_max) as u32;
+        let part = (*zone, FrameRange::new(last.start, frames));
+        if frames == last.frames {
+            self.runs.pop();
+        } else {
+            *last = FrameRange::new(last.start.add(frames), last.frames - frames);
+        }
+        Some(part)
+    }
+}
+
+/// The reason why a ceiling was not set. What was kept from the depot by then stays so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CeilingError {
+    /// Less than a pageblock.
+    TooLow {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Bytes of a pageblock: the least.
+        least: usize,
+    },
+    /// The depot can grow, which a ceiling would have to follow.
+    CanGrow,
+    /// Too much is held for so low a ceiling.
+    Held {
+        /// Bytes asked for.
+        bytes: usize,
+        /// The ceiling in force now.
+        reached: usize,
+    },
+    /// The depot was built never to give memory back.
+    Pinned,
+    /// The system did not take memory back.
+    Refused(Errno),
+    /// The store under the depot cannot give up pages at given addresses.
+    Unsupported,
+    /// This is a child of the process that made the depot.
+    Forked,
+}
+
+impl fmt::Display for CeilingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            CeilingError::TooLow { bytes, least } => {
+                write!(f, "a ceiling of {bytes} bytes: the least is {least}, one pageblock")
+            }
+            CeilingError::CanGrow => f.write_str(
+                "a depot with grow_to has no ceiling: build it as large as it may get, and raise \
+                 the ceiling instead",
+            ),
+            CeilingError::Held { bytes, reached } => write!(
+                f,
+                "a ceiling of {bytes} bytes is below what is held; it is {reached} now: free whole \
+                 pageblocks, allocate movable pages, or try again later"
+            ),
+            CeilingError::Pinned => f.write_str(
+                "the depot was built with Builder::pinned(true): set its ceiling when building it, \
+                 without populate",
+            ),
+            CeilingError::Refused(errno) => write!(
+                f,
+                "the system did not take memory back ({errno}): unlock locked memory (mlockall), \
+                 allow madvise and fallocate"
+            ),
+            CeilingError::Unsupported => f.write_str(
+                "the store under the depot has no ranges (Backing::ranges), which a ceiling needs",
+            ),
+            CeilingError::Forked => {
+                f.write_str("the depot is the parent process's: set its ceiling there")
+            }
+        }
+    }
+}
+
+impl std::error::Error for CeilingError {}
+
+impl From<CeilingError> for io::Error {
+    fn from(error: CeilingError) -> Self {
+        let kind = match error {
+            CeilingError::TooLow { .. } => io::ErrorKind::InvalidInput,
+            CeilingError::Held { .. } => io::ErrorKind::OutOfMemory,
+            CeilingError::Refused(errno) => io::Error::from(errno).kind(),
+            _ => io::ErrorKind::Unsupported,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagedepot::Pfn;
+
+    use super::*;
+
+    #[test]
+    fn runs_come_back_in_parts() {
+        let mut withheld = WithheldRuns::default();
+        withheld.push(ZoneId::new(0), FrameRange::new(Pfn::new(512), 1024));
+        withheld.push(ZoneId::new(1), FrameRange::new(Pfn::new(4096), 512));
+        assert_eq!(withheld.pages(), 1536);
+        let second = withheld.pop(4096);
+        assert_eq!(second, Some((ZoneId::new(1), FrameRange::new(Pfn::new(4096), 512))));
+        let half = withheld.pop(512);
+        assert_eq!(half, Some((ZoneId::new(0), FrameRange::new(Pfn::new(512), 512))));
+        assert_eq!(withheld.pages(), 512);
+        withheld.pop(512);
+        assert_eq!((withheld.pop(512), withheld.pages()), (None, 0));
+    }
+}

@@ -1,0 +1,457 @@
+//! The frames' memory: one mapping, aligned so that every block is aligned in memory too.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
+};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, mmap, mmap_anonymous, munlock};
+
+use crate::error::{BuildError, no_mapping, no_memory};
+use crate::system::limits::{Limit, file_bytes_max};
+use crate::system::mapping::Mapping;
+use crate::system::numa::last_errno;
+
+/// Bytes of a second-level huge page, which is also a block of order 9, and their alignment.
+pub(crate) const HUGE_BYTES: usize = 2 << 20;
+const GIB: usize = 1 << 30;
+/// Pages of a pageblock.
+pub(crate) const PAGEBLOCK_PAGES: u32 = 512;
+
+/// The kind of memory that the frames are mapped from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// Private anonymous memory. A forked child sees copies.
+    #[default]
+    Anonymous,
+    /// A memory file, mapped shared. [`RawDepot::fd`](crate::raw::RawDepot::fd) returns its
+    /// descriptor, for io_uring buffers, for O_DIRECT, or to map the memory at a second address.
+    ///
+    /// [`Depot::trim`](crate::Depot::trim) punches holes into the file where pages are free. The
+    /// next touch puts a new page there, for every mapping of the file. A registration that pinned
+    /// the old page (io_uring, VFIO, RDMA) keeps the old page, and no longer shares bytes with the
+    /// depot. Pin such ranges by [`Depot::pin_range`](crate::Depot::pin_range), or build with
+    /// [`pinned`](crate::Builder::pinned). The same holds for anonymous memory.
+    ///
+    /// A forked child shares the file: the parent sees what the child writes to an inherited page.
+    /// (The kernel can wipe or copy private memory for a child, but not a shared mapping.)
+    Memfd,
+}
+
+/// The memory that a depot asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryRequest {
+    pub kind: MemoryKind,
+    /// A multiple of the base page size, and of [`HUGE_BYTES`] with `hugetlb`.
+    pub bytes: usize,
+    /// Bytes of addresses to reserve: `bytes`, or more for memory that is added later.
+    pub bytes_max: usize,
+    /// Bytes of the metadata: a multiple of the system's page size.
+    pub metadata_bytes: usize,
+    /// Whether to use the pool of huge pages that the administrator set aside.
+    pub hugetlb: bool,
+    /// Whether to advise transparent huge pages.
+    pub thp: bool,
+}
+
+/// The frames' memory.
+pub(crate) struct Memory {
+    /// Covers `bytes_max`; the addresses beyond `bytes` have no memory.
+    mapping: Mapping,
+    /// Boxed, because growing changes it and a `Depot`'s own value must not change (see `Depot`).
+    bytes: Box<AtomicUsize>,
+    file: Option<OwnedFd>,
+    thp: bool,
+    hugetlb: bool,
+    /// Bytes from the start that the system is not to make huge pages of: see
+    /// [`keep_small`](Self::keep_small). Boxed like `bytes`.
+    small_bytes: Box<AtomicUsize>,
+    /// Bytes of ranges that went back to the system so far, present or not. Boxed like `bytes`.
+    dropped_bytes: Box<AtomicUsize>,
+}
+
+impl Memory {
+    /// Maps memory, and populates none of it.
+    ///
+    /// Returns it with the memory for the metadata, which lies directly in front of the frames: the
+    /// allocator names magazines by their distance from the first, and carves further ones from
+    /// frames.
+    pub fn map(wanted: MemoryRequest) -> Result<(Mapping, Self), BuildError> {
+        let MemoryRequest { kind, bytes, bytes_max, metadata_bytes, hugetlb, thp } = wanted;
+        // Every range that is aligned inside of it is aligned in memory, too.
+        let align = bytes.next_power_of_two().clamp(HUGE_BYTES, GIB);
+        let (metadata, mapping) = Mapping::reserve_aligned(metadata_bytes, bytes_max, align)
+            .map_err(no_memory(bytes_max.saturating_add(metadata_bytes)))?;
+        replace(&metadata, 0..metadata_bytes, None, false).map_err(no_memory(metadata_bytes))?;
+        let file = match kind {
+            MemoryKind::Anonymous => None,
+            MemoryKind::Memfd => Some(memory_file(hugetlb).map_err(no_file(bytes, hugetlb))?),
+        };
+        let [now, small_bytes, dropped_bytes] =
+            [bytes, 0, 0].map(|bytes| Box::new(AtomicUsize::new(bytes)));
+        let memory = Memory { mapping, bytes: now, file, thp, hugetlb, small_bytes, dropped_bytes };
+        memory.seal(SealFlags::SHRINK);
+        Ok((metadata, memory.filled(bytes)?))
+    }
+
+    /// Maps memory at the first `bytes` addresses. On failure the whole range is given up.
+    fn filled(self, bytes: usize) -> Result<Self, BuildError> {
+        if let Err(error) = self.put(0..bytes) {
+            if self.hugetlb {
+                // The kernel unmapped the addresses before it looked for huge pages, so another
+                // thread may have mapped something there. Leave the range alone.
+                std::mem::forget(self.mapping);
+            }
+            return Err(error);
+        }
+        Ok(self)
+    }
+
+    /// Maps memory at reserved addresses, and populates none of it. On failure nothing is mapped
+    /// there.
+    pub fn put(&self, part: Range<usize>) -> Result<(), BuildError> {
+        let bytes = part.len();
+        if !self.hugetlb {
+            check_size(part.end)?;
+        }
+        if let Some(file) = &self.file {
+            if file_bytes_max().is_some_and(|limit| part.end as u64 > limit) {
+                return Err(BuildError::File { bytes, errno: Errno::FBIG });
+            }
+            ftruncate(file, part.end as u64).map_err(no_file(bytes, self.hugetlb))?;
+        }
+        if let Err(errno) = replace(&self.mapping, part.clone(), self.file.as_ref(), self.hugetlb) {
+            let error = no_memory(bytes)(errno);
+            // Older kernels have unmapped the addresses. Reserve them again, unless they are still
+            // mapped or another thread has mapped something there: then this call does nothing.
+            // (Huge pages are mapped once, by `map`, which gives up the whole range.)
+            if !self.hugetlb {
+                self.reserve(&part, MapFlags::FIXED_NOREPLACE);
+            }
+            return Err(if self.hugetlb { BuildError::HugePages { bytes, errno } } else { error });
+        }
+        if self.thp
+            && let Err(errno) = self.mapping.advise_part(part.clone(), Advice::LinuxHugepage)
+        {
+            self.take_away(part);
+            return Err(no_mapping(BuildError::TransparentHugePages { errno })(errno));
+        }
+        if part.end == self.bytes_max() {
+            self.seal(SealFlags::GROW | SealFlags::SEAL);
+        }
+        Ok(())
+    }
+
+    /// Seals the file where the kernel can. Without seals the contract of
+    /// [`RawDepot::fd`](crate::raw::RawDepot::fd) forbids the same.
+    fn seal(&self, seals: SealFlags) {
+        let _ = self.file.as_ref().map(|file| fcntl_add_seals(file, seals));
+    }
+
+    /// Reserves addresses in place of memory, and punches a hole into the file there. The file
+    /// keeps its length, which is sealed.
+    fn reserve(&self, part: &Range<usize>, fixed: MapFlags) {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
+        // SAFETY: the range is ours and nothing uses it, or, with FIXED_NOREPLACE, nothing is
+        // mapped there. If this fails, the memory stays, and `put` replaces it.
+        let reserved = unsafe {
+            mmap_anonymous(
+                self.mapping.at(part.start).cast(),
+                part.len(),
+                ProtFlags::empty(),
+                flags,
+            )
+        };
+        if let Ok(start) = reserved {
+            // Does not count as locked memory. SAFETY: just reserved; no contents change.
+            let _ = unsafe { munlock(start, part.len()) };
+        }
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let hole = |file| fallocate(file, punch, part.start as u64, part.len() as u64);
+        let _ = self.file.as_ref().map(hole);
+    }
+
+    /// Unmaps memory that was never used, and leaves its addresses reserved.
+    pub fn take_away(&self, part: Range<usize>) {
+        self.reserve(&part, MapFlags::FIXED);
+    }
+
+    /// Makes every page of a part present, so that no later access faults.
+    pub fn populate(&self, part: Range<usize>) -> Result<(), BuildError> {
+        let bytes = part.len();
+        match self.mapping.advise_part(part.clone(), Advice::LinuxPopulateWrite) {
+            // Before Linux 5.14: touch each page. Nothing is stored in them yet.
+            Err(Errno::INVAL) => {
+                for at in part.step_by(rustix::param::page_size()) {
+                    // SAFETY: inside the mapping, which is readable and writable. Only this caller
+                    // uses it so far.
+                    unsafe { self.mapping.at(at).write_volatile(0) };
+                }
+                Ok(())
+            }
+            result => result.map_err(|errno| BuildError::Populate { bytes, errno }),
+        }
+    }
+
+    /// Keeps the system from making huge pages of this memory (`MADV_NOHUGEPAGE`), unless the depot
+    /// asked for them. To be called before memory goes back: khugepaged, or the next touch, would
+    /// make a huge page of a few present pages and the absent ones between them, and all memory
+    /// that had gone back would be there again.
+    pub fn keep_small(&self) {
+        let bytes = self.bytes();
+        // Relaxed: advice may be given twice.
+        if self.is_huge() || self.small_bytes.load(Ordering::Relaxed) >= bytes {
+            return;
+        }
+        // The kernel has no huge pages, or no mapping left to divide this one.
+        let _ = self.mapping.advise_part(0..bytes, Advice::LinuxNoHugepage);
+        self.small_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts memory that goes back to the system.
+    pub fn count_dropped(&self, bytes: usize) {
+        // Relaxed: a count publishes nothing.
+        self.dropped_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that went back to the system so far; wraps.
+    pub fn dropped_bytes(&self) -> usize {
+        // Relaxed: as above.
+        self.dropped_bytes.load(Ordering::Relaxed)
+    }
+
+    pub fn start(&self) -> NonNull<u8> {
+        self.mapping.start()
+    }
+
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        // Relaxed: a holder got its page from a thread that saw the memory grow.
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Sets the size after growing. The caller holds the lock of `Growth`.
+    pub fn set_bytes(&self, bytes: usize) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The size to which the memory can grow.
+    pub fn bytes_max(&self) -> usize {
+        self.mapping.bytes()
+    }
+
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(OwnedFd::as_fd)
+    }
+
+    /// Whether the memory consists of huge pages, which go back to the system whole.
+    pub fn is_huge(&self) -> bool {
+        self.hugetlb || self.thp
+    }
+
+    /// Whether the huge pages come from the administrator's pool; those are mapped whole.
+    pub fn is_hugetlb(&self) -> bool {
+        self.hugetlb
+    }
+}
+
+/// Refuses a size that the system could never back, whatever the kind of memory: see
+/// [`Depot::builder`](crate::Depot::builder).
+fn check_size(bytes: usize) -> Result<(), BuildError> {
+    Limit::of_system(bytes).map_or(Ok(()), |limit| Err(BuildError::Limit { bytes, limit }))
+}
+
+/// Bytes of the memory that are present. Takes about a millisecond per GiB that is.
+pub(crate) fn resident_bytes(memory: &Memory) -> usize {
+    /// Bytes of addresses that the kernel is asked about at a time.
+    const CHUNK_BYTES: usize = 256 << 20;
+    let chunks = (0..memory.bytes()).step_by(CHUNK_BYTES);
+    let pages = chunks.map(|at| {
+        // SAFETY: inside the memory.
+        let start = unsafe { memory.start().add(at) };
+        let present = resident(start, CHUNK_BYTES.min(memory.bytes() - at)).unwrap_or_default();
+        present.into_iter().filter(|&is_present| is_present).count()
+    });
+    pages.sum::<usize>() * rustix::param::page_size()
+}
+
+fn memory_file(hugetlb: bool) -> Result<OwnedFd, Errno> {
+    let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    if hugetlb {
+        flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    }
+    memfd_create("pagedepot", flags)
+}
+
+/// The error for a memory file that the system does not provide or extend.
+fn no_file(bytes: usize, hugetlb: bool) -> impl FnOnce(Errno) -> BuildError {
+    move |errno| match hugetlb {
+        true => BuildError::HugePages { bytes, errno },
+        false => BuildError::File { bytes, errno },
+    }
+}
+
+/// Maps memory over a part of a reservation: private memory, or the same part of `file`.
+fn replace(
+    reserved: &Mapping,
+    part: Range<usize>,
+    file: Option<&OwnedFd>,
+    hugetlb: bool,
+) -> Result<(), Errno> {
+    let start = reserved.at(part.start).cast();
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let mapped = match file {
+        // SAFETY: replaces our own reservation, in which nothing lies.
+        Some(file) => unsafe {
+            mmap(
+                start,
+                part.len(),
+                prot,
+                MapFlags::SHARED | MapFlags::FIXED,
+                file,
+                part.start as u64,
+            )
+        },
+        None => {
+            let mut flags = MapFlags::PRIVATE | MapFlags::FIXED;
+            if hugetlb {
+                flags |= MapFlags::HUGETLB | MapFlags::HUGE_2MB;
+            }
+            // SAFETY: as above.
+            unsafe { mmap_anonymous(start, part.len(), prot, flags) }
+        }
+    };
+    mapped.map(|_| ())
+}
+
+/// Whether each of the system's pages in a range is present.
+pub(crate) fn resident(start: NonNull<u8>, bytes: usize) -> Result<Vec<bool>, Errno> {
+    let mut states = vec![0u8; bytes.div_ceil(rustix::param::page_size())];
+    // SAFETY: one byte per page is written. The range is mapped; mincore does not touch it.
+    match unsafe { libc::mincore(start.as_ptr().cast(), bytes, states.as_mut_ptr()) } {
+        0 => Ok(states.into_iter().map(|state| state & 1 != 0).collect()),
+        _ => Err(last_errno()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    const SMALL: MemoryRequest = MemoryRequest {
+        kind: MemoryKind::Anonymous,
+        bytes: 3 << 20,
+        bytes_max: 3 << 20,
+        metadata_bytes: 1 << 16,
+        hugetlb: false,
+        thp: false,
+    };
+
+    #[test]
+    fn memory_is_aligned_zeroed_and_writable() {
+        for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
+            for bytes in [4096, 3 << 20, GIB, GIB + HUGE_BYTES] {
+                let (metadata, memory) =
+                    Memory::map(MemoryRequest { kind, bytes, bytes_max: bytes, ..SMALL }).unwrap();
+                assert_eq!(
+                    metadata.start().as_ptr().wrapping_add(metadata.bytes()),
+                    memory.start().as_ptr()
+                );
+                let align = bytes.next_power_of_two().clamp(HUGE_BYTES, GIB);
+                assert_eq!(memory.start().as_ptr().addr() % align, 0);
+                assert_eq!(memory.fd().is_some(), kind == MemoryKind::Memfd);
+                // SAFETY: inside the mapping.
+                unsafe {
+                    let last = memory.start().as_ptr().add(bytes - 1);
+                    assert_eq!(last.read(), 0);
+                    last.write(7);
+                    assert_eq!(last.read(), 7);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn errors_say_what_to_do() {
+        let too_much = MemoryRequest { bytes: 1 << 46, bytes_max: 1 << 46, ..SMALL };
+        let error = Memory::map(too_much).err().unwrap().to_string();
+        assert!(
+            error.contains("ask for less") && error.contains("vm.overcommit_memory"),
+            "{error}"
+        );
+        let too_much = MemoryRequest { bytes: 1 << 40, bytes_max: 1 << 40, hugetlb: true, ..SMALL };
+        let error = Memory::map(too_much).err().unwrap().to_string();
+        assert!(error.contains("vm.nr_hugepages"), "{error}");
+    }
+
+    /// Whether something is mapped at a page that can be read.
+    fn is_readable(page: *const u8) -> bool {
+        let (mut pipe, mut byte) = ([0; 2], [0u8; 1]);
+        // SAFETY: two descriptors are written. The kernel reads the page, and says when there is
+        // none.
+        unsafe {
+            assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+            let written = libc::write(pipe[1], page.cast(), 1);
+            assert!(written < 1 || libc::read(pipe[0], byte.as_mut_ptr().cast(), 1) == 1);
+            pipe.into_iter().for_each(|fd| assert_eq!(libc::close(fd), 0));
+            written == 1
+        }
+    }
+
+    /// Checks that pages which another thread mapped into the hole of a refused mapping stay:
+    /// addresses to grow into are reserved again only where nothing is, and those of refused huge
+    /// pages are not unmapped.
+    #[test]
+    fn a_refused_mapping_takes_nothing_from_others() {
+        for hugetlb in [false, true] {
+            let wanted = MemoryRequest {
+                kind: MemoryKind::Memfd,
+                bytes: HUGE_BYTES,
+                bytes_max: 2 * HUGE_BYTES,
+                ..SMALL
+            };
+            let (_books, mut memory) = Memory::map(wanted).unwrap();
+            // A file that cannot be read can grow, but not be mapped; every kernel says so before
+            // it unmaps. It stands for a mapping of huge pages that most kernels refuse
+            // afterwards.
+            let name = format!("/proc/self/fd/{}", memory.fd().unwrap().as_raw_fd());
+            let unreadable =
+                rustix::fs::open(name, rustix::fs::OFlags::WRONLY, rustix::fs::Mode::empty());
+            memory.file = Some(unreadable.unwrap());
+            memory.hugetlb = hugetlb;
+            let part = if hugetlb { 0..HUGE_BYTES } else { HUGE_BYTES..2 * HUGE_BYTES };
+            let theirs = memory.mapping.at(part.start);
+            let (access, flags) = (ProtFlags::READ, MapFlags::PRIVATE | MapFlags::FIXED);
+            // SAFETY: replaces a part of our own mapping, which no thread uses.
+            unsafe { mmap_anonymous(theirs.cast(), rustix::param::page_size(), access, flags) }
+                .unwrap();
+            if hugetlb {
+                let refused = BuildError::HugePages { bytes: HUGE_BYTES, errno: Errno::ACCESS };
+                assert_eq!(memory.filled(part.end).err(), Some(refused));
+                assert!(is_readable(theirs), "another's mapping is gone");
+            } else {
+                let refused = BuildError::Memory { bytes: HUGE_BYTES, errno: Errno::ACCESS };
+                assert_eq!(memory.put(part), Err(refused));
+                assert!(is_readable(theirs), "another's mapping is gone");
+            }
+        }
+    }
+
+    #[test]
+    fn populate_makes_every_page_present() {
+        for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
+            let (_, memory) = Memory::map(MemoryRequest { kind, ..SMALL }).unwrap();
+            let resident =
+                || resident(memory.start(), memory.bytes()).unwrap().iter().filter(|&&r| r).count();
+            assert_eq!(resident(), 0);
+            memory.populate(0..memory.bytes()).unwrap();
+            assert_eq!(resident() * rustix::param::page_size(), memory.bytes());
+        }
+    }
+}

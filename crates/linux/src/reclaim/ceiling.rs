@@ -1,0 +1,376 @@
+//! A ceiling for what a depot has handed out plus what it keeps resident.
+//!
+//! # How it holds
+//! The memory above the ceiling is taken out of the allocator
+//! ([`remove_memory`](pagedepot::Allocator::remove_memory)), in whole free pageblocks, and given
+//! back to the system. What the allocator is left with is all that can be handed out, cached or
+//! kept resident, so nothing has to be counted when a page is allocated, and no moment exceeds the
+//! ceiling. A request that finds no page below the ceiling drains caches and calls reclaim
+//! callbacks, as in a depot that is as small, and then fails.
+//!
+//! A balloon of a virtual machine does the same (Waldspurger, OSDI 2002).
+//!
+//! # Lowering
+//! Pageblocks that are whole and free are removed at once. For each further one a pageblock is
+//! requested as any caller would: that drains, calls callbacks, and compacts. It is freed past the
+//! caches and removed. Another request may be faster, so that is tried a few times.
+//!
+//! # Two callers
+//! The program sets a ceiling, and a [monitor](crate::pressure) one that follows the limit of the
+//! container. The lower of them is in force ([`Caps`](crate::giving_back::withheld::Caps)).
+
+use std::fmt;
+
+use pagedepot::{Flags, FrameRange, Pfn, RemoveError, ZoneId};
+
+use crate::depot::handle::Depot;
+use crate::depot::raw::DepotState;
+use crate::giving_back::trim::{System, TrimResult};
+use crate::giving_back::withheld::{Caps, CeilingError, WithheldRuns};
+use crate::memory::region::PAGEBLOCK_PAGES;
+
+/// Number of times that a pageblock which was freed for the ceiling may be lost to another request.
+const LOST_MAX: u32 = 8;
+
+/// The most bytes that a depot may have handed out and keep resident, together. Its metadata is not
+/// counted. [`Builder::ceiling`](crate::Builder::ceiling) sets it from the start.
+///
+/// ```
+/// use pagedepot_linux::reclaim::Ceiling;
+/// use pagedepot_linux::{AllocError, Depot, Order};
+///
+/// let depot = Depot::builder(64 << 20).ceiling(4 << 20).build()?;
+/// let pages: Vec<_> = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect();
+/// assert_eq!(pages.len(), 1024); // 4 MiB
+/// assert_eq!(depot.page(Order::BASE).unwrap_err(), AllocError::Exhausted);
+///
+/// Ceiling::of(&depot).set(8 << 20)?; // the container has got more memory
+/// assert!(depot.page(Order::BASE).is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Ceiling<'d>(&'d Depot);
+
+impl fmt::Debug for Ceiling<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ceiling({} of {} bytes)", self.bytes(), self.0.bytes())
+    }
+}
+
+impl<'d> Ceiling<'d> {
+    /// The ceiling of a depot. A borrow: it can be made whenever it is needed.
+    pub fn of(depot: &'d Depot) -> Self {
+        Ceiling(depot)
+    }
+
+    /// The ceiling in force: all of the depot's [bytes](Depot::bytes) unless one was set. While it
+    /// is being set, something in between. O(CPUs).
+    pub fn bytes(&self) -> usize {
+        managed_bytes(self.0.shared())
+    }
+
+    /// Sets the ceiling, rounded down to whole pageblocks (512 pages: 2 MiB of 4 KiB pages), and
+    /// returns what it is then. Above the depot's size it has no effect. A
+    /// [monitor](crate::pressure) may hold it lower for the limit of the container, as long as it
+    /// runs.
+    ///
+    /// A higher ceiling takes effect at once. For a lower one memory is reclaimed as for a request:
+    /// caches are drained, callbacks called, movable pages moved; isolated CPUs are not
+    /// interrupted. Watermarks that the program left alone follow. O(pages). Waits for another
+    /// caller that sets it, and for a trim to return what it has taken: not for signal handlers,
+    /// nor for reclaim callbacks.
+    ///
+    /// # Errors
+    /// [`CeilingError`]; after [`CeilingError::Held`] the ceiling is as low as it could be made.
+    pub fn set(&self, bytes: usize) -> Result<usize, CeilingError> {
+        if self.0.shared().is_pinned() {
+            return Err(CeilingError::Pinned);
+        }
+        self.adjust(Cap::Program(bytes), &mut 0)
+    }
+
+    /// Sets the ceiling that the limit of the container allows, at least a pageblock; `None`: any.
+    /// Returns the ceiling in force, and adds the bytes that were present above it to
+    /// `given_back_bytes`.
+    pub(crate) fn follow(
+        &self,
+        bytes: Option<usize>,
+        given_back_bytes: &mut u64,
+    ) -> Result<usize, CeilingError> {
+        if self.0.shared().is_pinned() {
+            return Err(CeilingError::Pinned);
+        }
+        let least = pageblock_bytes(self.0.shared());
+        self.adjust(Cap::Container(bytes.map(|bytes| bytes.max(least))), given_back_bytes)
+    }
+
+    /// Whether it is the container's limit that keeps memory from the depot.
+    pub(crate) fn is_followed(&self) -> bool {
+        let Ok(withheld) = self.0.shared().withheld().lock() else { return false };
+        let (caps, bytes) = (withheld.caps, self.0.bytes());
+        let others = Caps { container: None, ..caps };
+        caps.lowest(bytes) < others.lowest(bytes)
+    }
+
+    /// Sets the ceiling of a new depot, in which nothing is present unless it was populated.
+    pub(crate) fn set_at_build(
+        &self,
+        bytes: usize,
+        is_populated: bool,
+    ) -> Result<(), CeilingError> {
+        if self.0.shared().is_pinned() && is_populated {
+            return Err(CeilingError::Pinned);
+        }
+        self.adjust(Cap::Program(bytes), &mut 0).map(|_| ())
+    }
+
+    fn adjust(&self, cap: Cap, given_back_bytes: &mut u64) -> Result<usize, CeilingError> {
+        let shared = self.0.shared();
+        shared.check_parent().map_err(|_| CeilingError::Forked)?;
+        let least = pageblock_bytes(shared);
+        if let Cap::Program(bytes) = cap
+            && bytes < least
+        {
+            return Err(CeilingError::TooLow { bytes, least });
+        }
+        if shared.memory().bytes_max() > shared.bytes() {
+            return Err(CeilingError::CanGrow);
+        }
+        // What a higher ceiling adds; told when the lock is free again.
+        let _bringing = shared.bringing();
+        let mut withheld = shared.withheld().lock().map_err(|_| CeilingError::Forked)?;
+        match cap {
+            Cap::Program(bytes) => withheld.caps.program = Some(bytes),
+            Cap::Container(bytes) => withheld.caps.container = bytes,
+        }
+        let bytes = withheld.caps.lowest(shared.bytes());
+        let above = (shared.bytes() - bytes).div_ceil(least);
+        let wanted_pages = above as u64 * u64::from(PAGEBLOCK_PAGES);
+        let marks = DefaultMarks::note(shared);
+        let result = match withheld.pages() {
+            pages if pages > wanted_pages => give(shared, &mut withheld, pages - wanted_pages),
+            pages => {
+                let missing = withhold(shared, &mut withheld, wanted_pages - pages);
+                *given_back_bytes += withheld.take_given_back_bytes();
+                missing
+            }
+        };
+        marks.follow();
+        let reached = managed_bytes(shared);
+        match result {
+            Ok(0) => Ok(reached),
+            Ok(_) => Err(CeilingError::Held { bytes, reached }),
+            Err(why) => Err(why),
+        }
+    }
+}
+
+/// A ceiling, and the caller that sets it.
+#[derive(Clone, Copy)]
+enum Cap {
+    Program(usize),
+    Container(Option<usize>),
+}
+
+fn pageblock_bytes(shared: &DepotState) -> usize {
+    (PAGEBLOCK_PAGES as usize) << shared.page_size().shift()
+}
+
+/// Bytes that the allocator has.
+fn managed_bytes(shared: &DepotState) -> usize {
+    let frames = shared.frames();
+    let zones = frames.zone_ids().filter_map(|zone| frames.zone_stats(zone));
+    (zones.map(|zone| zone.managed_pages).sum::<u64>() as usize) << shared.page_size().shift()
+}
+
+/// Adds pages to the allocator again; returns how many are still missing.
+fn give(
+    shared: &DepotState,
+    withheld: &mut WithheldRuns,
+    mut pages: u64,
+) -> Result<u64, CeilingError> {
+    while let Some((zone, run)) = (pages > 0).then(|| withheld.pop(pages)).flatten() {
+        let added = shared.frames().add_memory(zone, run, &mut []);
+        added.expect("it was removed from this zone, and its metadata is kept");
+        pages -= u64::from(run.frames);
+    }
+    Ok(pages)
+}
+
+/// Removes pages from the allocator; returns how many could not be.
+fn withhold(
+    shared: &DepotState,
+    withheld: &mut WithheldRuns,
+    pages: u64,
+) -> Result<u64, CeilingError> {
+    let mut missing = pages;
+    for run in free_runs(shared, pages) {
+        let pages = take(shared, withheld, run)?;
+        missing = missing.saturating_sub(pages);
+    }
+    let mut lost = 0;
+    while missing > 0 && lost < LOST_MAX {
+        let Some(pageblock) = request(shared) else { break };
+        match take(shared, withheld, pageblock)? {
+            0 => lost += 1,
+            pages => missing = missing.saturating_sub(pages),
+        }
+    }
+    Ok(missing)
+}
+
+/// Runs of whole free pageblocks, from the last down, `pages_max` pages at most; each in one zone.
+/// Each zone gives up a share that suits its size, and the last ones found more where others have
+/// too little.
+fn free_runs(shared: &DepotState, pages_max: u64) -> Vec<FrameRange> {
+    let frames = shared.frames();
+    let last = (shared.bytes() >> shared.page_size().shift()) as u32 / PAGEBLOCK_PAGES;
+    let managed = |zone| frames.zone_stats(zone).map_or(0, |stats| stats.managed_pages);
+    let all: u64 = frames.zone_ids().map(managed).sum();
+    let mut quotas: Vec<u64> = frames
+        .zone_ids()
+        .map(|zone| {
+            (u128::from(pages_max) * u128::from(managed(zone)) / u128::from(all.max(1))) as u64
+        })
+        .map(|quota| quota.next_multiple_of(PAGEBLOCK_PAGES.into()))
+        .collect();
+    let mut left = pages_max;
+    let mut runs: Vec<FrameRange> = Vec::new();
+    for pageblock in (0..last).rev() {
+        let first = Pfn::new(pageblock * PAGEBLOCK_PAGES);
+        if left == 0 {
+            break;
+        }
+        if !(0..PAGEBLOCK_PAGES).all(|at| frames.is_free(first.add(at))) {
+            continue;
+        }
+        let Some(quota) = zone_of(shared, first).and_then(|zone| quotas.get_mut(zone.index()))
+        else {
+            continue;
+        };
+        if *quota == 0 {
+            continue;
+        }
+        *quota -= u64::from(PAGEBLOCK_PAGES);
+        left -= u64::from(PAGEBLOCK_PAGES);
+        match runs.last_mut() {
+            // Zones lie apart by whole pageblocks, so neighbours may be of two.
+            Some(run)
+                if run.start == first.add(PAGEBLOCK_PAGES)
+                    && zone_of(shared, run.start) == zone_of(shared, first) =>
+            {
+                *run = FrameRange::new(first, run.frames + PAGEBLOCK_PAGES);
+            }
+            _ => runs.push(FrameRange::new(first, PAGEBLOCK_PAGES)),
+        }
+    }
+    runs
+}
+
+/// The zone of a page: there is one per node.
+fn zone_of(shared: &DepotState, pfn: Pfn) -> Option<ZoneId> {
+    let frames = shared.frames();
+    let node = frames.node_of(pfn)?;
+    frames.zone_ids().find(|&zone| frames.zone_stats(zone).is_some_and(|stats| stats.node == node))
+}
+
+/// Removes a run and drops its memory; returns how many pages, fewer where other requests were
+/// faster.
+fn take(
+    shared: &DepotState,
+    withheld: &mut WithheldRuns,
+    run: FrameRange,
+) -> Result<u64, CeilingError> {
+    // Until the memory is given back: see `pins.rs`.
+    let pins = shared.pins().lock().map_err(|_| CeilingError::Forked)?;
+    let Some(zone) = zone_of(shared, run.start) else { return Ok(0) };
+    let mut pages = 0;
+    let mut take_part = |part: FrameRange| -> Result<bool, CeilingError> {
+        if (0..part.frames).any(|at| pins.contains(part.start.add(at))) {
+            return Ok(false);
+        }
+        match shared.frames().remove_memory(zone, part) {
+            Ok(()) => {}
+            Err(RemoveError::Unsupported) => return Err(CeilingError::Unsupported),
+            Err(RemoveError::Forked) => return Err(CeilingError::Forked),
+            Err(_) => return Ok(false),
+        }
+        withheld.push(zone, part);
+        match drop_memory(shared, part) {
+            Ok(bytes) => withheld.given_back_bytes += bytes,
+            Err(why) => {
+                give(shared, withheld, part.frames.into())?;
+                return Err(why);
+            }
+        }
+        pages += u64::from(part.frames);
+        Ok(true)
+    };
+    if !take_part(run)? && run.frames > PAGEBLOCK_PAGES {
+        for at in (0..run.frames).step_by(PAGEBLOCK_PAGES as usize) {
+            take_part(FrameRange::new(run.start.add(at), PAGEBLOCK_PAGES))?;
+        }
+    }
+    Ok(pages)
+}
+
+/// Gives memory back to the system; returns how many bytes of it were present.
+fn drop_memory(shared: &DepotState, part: FrameRange) -> Result<u64, CeilingError> {
+    if shared.is_pinned() {
+        // Of a new depot (`set_at_build`): nothing was touched yet.
+        return Ok(0);
+    }
+    let start = shared.offset(part.start);
+    let bytes = (part.frames as usize) << shared.page_size().shift();
+    let range = start..start + bytes;
+    let mut trimmed = TrimResult::default();
+    System::new(shared.memory())
+        .give_back(std::slice::from_ref(&range), |range| shared.present_bytes(range), &mut trimmed)
+        .map_err(CeilingError::Refused)?;
+    Ok(trimmed.bytes)
+}
+
+/// Has a pageblock reclaimed as for a request, and frees it to the store.
+fn request(shared: &DepotState) -> Option<FrameRange> {
+    let frames = shared.frames();
+    let flags = Flags::MOVABLE.compact();
+    let start = frames.alloc_contiguous(PAGEBLOCK_PAGES, PAGEBLOCK_PAGES, flags).ok()?;
+    // In halves: a CPU would cache the whole.
+    const HALF: u32 = PAGEBLOCK_PAGES / 2;
+    for half in [start, start.add(HALF)] {
+        let freed = frames.free_contiguous(half, HALF);
+        debug_assert_eq!(freed, Ok(()));
+    }
+    Some(FrameRange::new(start, PAGEBLOCK_PAGES))
+}
+
+/// Zones whose watermarks are the defaults for their size.
+struct DefaultMarks<'s>(&'s DepotState, Vec<ZoneId>);
+
+impl<'s> DefaultMarks<'s> {
+    fn note(shared: &'s DepotState) -> Self {
+        let is_default =
+            |&zone: &ZoneId| Self::marks(shared, zone).is_some_and(|(now, due)| now == due);
+        DefaultMarks(shared, shared.frames().zone_ids().filter(is_default).collect())
+    }
+
+    /// Gives them the defaults for the size that they have now.
+    fn follow(self) {
+        for zone in self.1 {
+            if let (Some((_, due)), Some(settings)) =
+                (Self::marks(self.0, zone), self.0.frames().settings(zone))
+            {
+                settings.set_watermarks(due);
+            }
+        }
+    }
+
+    /// The watermarks in force, and the defaults.
+    fn marks(
+        shared: &DepotState,
+        zone: ZoneId,
+    ) -> Option<(pagedepot::Watermarks, pagedepot::Watermarks)> {
+        let stats = shared.frames().zone_stats(zone)?;
+        let due = pagedepot::Watermarks::without_reserve(stats.managed_pages, shared.page_size());
+        Some((stats.watermarks, due))
+    }
+}

@@ -1,0 +1,33 @@
+//! Taking pages back from caches, and giving memory back to the system.
+//!
+//! | task | call |
+//! |---|---|
+//! | Free a program's own caches before a request fails | [`Depot::on_pressure`](crate::Depot::on_pressure) |
+//! | Take pages back from CPUs | [`Depot::drain`](crate::Depot::drain) |
+//! | Let the caches of idle CPUs shrink | [`CpuCaches::decay`](pagedepot::CpuCaches::decay) |
+//! | Give memory back to the system | [`Depot::trim`](crate::Depot::trim) |
+//! | Give back whole free pageblocks only, every few seconds | [`Reporting::pass`] |
+//! | Do the above when a cgroup or the system runs short | [`Monitor`](crate::pressure::Monitor) |
+//! | Never use more than so many bytes | [`Ceiling::set`] |
+//! | Move pages together, so that large blocks become free | [`Depot::compact`](crate::Depot::compact) |
+//! | Keep the memory of pages that a device uses | [`Depot::pin_range`](crate::Depot::pin_range) |
+//! | Keep all memory, as io_uring's fixed buffers | [`Depot::registered_iovecs`](crate::Depot::registered_iovecs) |
+
+mod ceiling;
+mod pin_range;
+mod registered;
+mod reporting;
+
+pub use ceiling::Ceiling;
+pub use pin_range::PinnedRange;
+pub use registered::RegisteredIovecs;
+pub use reporting::Reporting;
+
+pub use crate::error::CallbackError;
+pub use crate::giving_back::trim::{TrimError, TrimResult};
+pub use crate::giving_back::withheld::CeilingError;
+pub use crate::moving::pins::PinError;
+pub use pagedepot::{
+    CompactEnd, CompactError, CompactResult, Compaction, Move, Mover, MoverRegistered, Occupant,
+    Pressure, Reclaim, ReportCounts, ReportEnd, ReportPass, TooManyCallbacks,
+};

@@ -1,0 +1,287 @@
+//! Requests that wait for pages, and the one that is told when pages come to the store.
+//!
+//! # Vocabulary
+//! * *waiter*: a request that found no page and is in the queue until it has one or gives up.
+//! * *look*: a waiter's search of the store.
+//! * *to tell* a waiter: to mark it and to call its waker. A told waiter will look.
+//! * *bringer*: a thread that has brought pages to the store: it freed them past the fronts.
+//!
+//! # Theory
+//! While there are waiters, the caches of all CPUs are taken away ([`Queue::closed`]), so that
+//! every free comes to the store and every thread that frees is a bringer. While there are none, a
+//! free that its front takes does not know of any of this: no load, no branch. A bringer reads one
+//! word ([`Waiters::waiting`]) that is written only when the first waiter comes and when the last
+//! one goes.
+//!
+//! One waiter is told at a time, the first in the queue that is not told yet, and passes on:
+//! * A told waiter that gets its page, or gives up, tells the next. There may be more pages.
+//! * A told waiter that finds none tells the next that wants a smaller block: no larger one can
+//!   be had. It stays in the queue.
+//!
+//! So a free costs two looks, however many wait. Waiters are told in the order in which they came,
+//! but a request that does not wait may be faster.
+//!
+//! # Argument: no waiter sleeps while the store has what it wants
+//! 1. *Before the waiter is in the queue.* It raises `waiting`, takes the caches away, and then
+//!    looks. A free that a front took before the caches were taken is in the store by then. A
+//!    bringer puts its pages into the store, and then reads `waiting`. Between the two, each has a
+//!    SeqCst fence. So either the look finds the pages, or the bringer sees that there are waiters.
+//! 2. *A bringer that sees waiters* leaves a mark (`pending`) and takes the queue. If another
+//!    thread has the queue, that thread finds the mark after it has given the queue back: both have
+//!    a SeqCst fence between the two, as in 1. So a bringer never waits for the queue, and may be
+//!    a signal handler.
+//! 3. *A mark tells one waiter that is not told yet.* A waiter takes its tell back before it looks
+//!    ([`Waiters::arm`]). So a told waiter looks after the pages came, and by the rules above tells
+//!    the next or leaves none that could be served. If all are told, all will look. Several marks
+//!    that are found together need one tell, for the same reason.
+//! 4. *A look that cannot tell* whether it missed pages that others were moving is repeated without
+//!    waiting ([`Refusal::is_proven`](pagedepot::Refusal)), and so is each look while the caches of
+//!    some CPU could not be taken away. What a waiter owes by the rules it keeps until a look is
+//!    proven.
+//!
+//! A waiter that is told and never polled again, nor dropped, keeps the others from pages.
+//!
+//! # Panics and forks
+//! A report of misuse may panic while caches are taken away. Then they are given back, and marks
+//! are answered as after any other use of the queue. A forked child does not use the queue, which a
+//! thread of its parent may hold: all calls but [`Waiters::tell`], which waits for nothing, do
+//! nothing there.
+//!
+//! Explored by `tests/loom/waiting.rs`.
+
+use std::collections::BTreeMap;
+use std::task::Waker;
+
+use crate::system::prim::{AtomicU32, ForkGuard, ForkLock, ForkMark, Ordering, fence};
+
+/// The state that waiters and bringers share.
+pub(crate) struct Waiters<C> {
+    /// Whether there are waiters: 1, or 0.
+    waiting: AtomicU32,
+    /// Marks of bringers that no tell has answered.
+    pending: AtomicU32,
+    queue: ForkLock<Queue<C>>,
+}
+
+/// The waiters, in the order in which they came.
+struct Queue<C> {
+    next: u64,
+    waiters: BTreeMap<u64, Waiter>,
+    /// The caches that were taken away for the waiters, to be given back.
+    closed: C,
+}
+
+struct Waiter {
+    /// The order of the block that it wants.
+    order: u32,
+    is_told: bool,
+    /// `None` once told.
+    waker: Option<Waker>,
+}
+
+/// A waiter's place in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    number: u64,
+    order: u32,
+}
+
+impl<C> Queue<C> {
+    /// Tells the first waiter that is not told yet and wants a block of an order below `below`.
+    fn tell(&mut self, below: u32) -> Option<Waker> {
+        let wants = |waiter: &&mut Waiter| !waiter.is_told && waiter.order < below;
+        let waiter = self.waiters.values_mut().find(wants)?;
+        waiter.is_told = true;
+        waiter.waker.take()
+    }
+}
+
+/// Orders are smaller.
+const ANY_ORDER: u32 = u32::MAX;
+
+impl<C> Waiters<C> {
+    pub fn new(fork_mark: ForkMark, closed: C) -> Self {
+        let queue = Queue { next: 0, waiters: BTreeMap::new(), closed };
+        let (waiting, pending) = (AtomicU32::new(0), AtomicU32::new(0));
+        Waiters { waiting, pending, queue: ForkLock::new(fork_mark, queue) }
+    }
+
+    /// Whether a bringer, which has put its pages into the store, has to [`tell`](Self::tell).
+    #[inline]
+    pub fn are_there(&self) -> bool {
+        // Pairs with the fence in `enter`: see 1.
+        fence(Ordering::SeqCst);
+        // Relaxed: the fences order it.
+        self.waiting.load(Ordering::Relaxed) != 0
+    }
+
+    /// Tells a waiter. Never waits for another thread.
+    #[cold]
+    pub fn tell(&self) {
+        // Relaxed: the fence in `serve` orders it.
+        self.pending.store(1, Ordering::Relaxed);
+        self.serve();
+    }
+
+    /// Answers the marks of bringers, unless another thread has the queue: then that thread does.
+    fn serve(&self) {
+        loop {
+            // Of a bringer: its mark comes before its look at the queue's lock. Of a thread that
+            // has given the queue back: that comes before its look for marks. See 2.
+            fence(Ordering::SeqCst);
+            // Relaxed: the fence orders it.
+            if self.pending.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            let Some(mut queue) = self.queue.try_lock() else { return };
+            // Relaxed: of several threads that find the mark, the lock orders the swaps.
+            let told = match self.pending.swap(0, Ordering::Relaxed) {
+                0 => None,
+                _ => queue.tell(ANY_ORDER),
+            };
+            drop(queue);
+            // Not under the lock: a waker may drop a waiter.
+            told.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Calls `act` with the queue. `None`: this is a forked child.
+    fn with<R>(&self, act: impl FnOnce(&mut Queue<C>) -> R) -> Option<R> {
+        let queue = self.queue.lock().ok()?;
+        let mut taken = Turn { queue, _serving: ServingGuard(self) };
+        Some(act(&mut taken.queue))
+    }
+
+    /// Adds a waiter for a block of this order. Before the first one is added, `close` takes the
+    /// caches away; if it panics, `open` gives them back. Look only afterwards. `None`: this is a
+    /// forked child.
+    pub fn enter(
+        &self,
+        order: u32,
+        close: impl FnOnce(&mut C),
+        open: impl FnOnce(&mut C),
+    ) -> Option<Ticket> {
+        self.with(|queue| {
+            if queue.waiters.is_empty() {
+                // Relaxed: the fence orders it.
+                self.waiting.store(1, Ordering::Relaxed);
+                // Pairs with the fence in `are_there`: see 1.
+                fence(Ordering::SeqCst);
+                let closed = &mut queue.closed;
+                let mut closing = CloseGuard { waiting: &self.waiting, closed, open: Some(open) };
+                close(closing.closed);
+                closing.open = None;
+            }
+            let number = queue.next;
+            queue.next += 1;
+            queue.waiters.insert(number, Waiter { order, is_told: false, waker: None });
+            Ticket { number, order }
+        })
+    }
+
+    /// Calls `see` with what was taken away, under the lock. `None`: this is a forked child.
+    pub fn with_closed<R>(&self, see: impl FnOnce(&mut C) -> R) -> Option<R> {
+        self.with(|queue| see(&mut queue.closed))
+    }
+
+    /// Takes a waiter's tell back before it looks, and notes the waker for the next one. `true`: it
+    /// had been told.
+    pub fn arm(&self, ticket: Ticket, waker: &Waker) -> bool {
+        // Made, and the one before dropped, not under the lock: as in `serve`.
+        let mut waker = Some(waker.clone());
+        let was_told = self.with(|queue| {
+            let waiter = queue.waiters.get_mut(&ticket.number).expect("it waits");
+            std::mem::swap(&mut waiter.waker, &mut waker);
+            std::mem::replace(&mut waiter.is_told, false)
+        });
+        was_told.unwrap_or(false)
+    }
+
+    /// Passes a tell on after a look that found no block.
+    pub fn pass_on(&self, ticket: Ticket) {
+        let told = self.with(|queue| queue.tell(ticket.order));
+        told.flatten().into_iter().for_each(Waker::wake);
+    }
+
+    /// Takes a waiter out that has its block or gives up, and tells the next. After the last one
+    /// has gone, `open` gives the caches back.
+    pub fn leave(&self, ticket: Ticket, open: impl FnOnce(&mut C)) {
+        let left = self.with(|queue| {
+            let gone = queue.waiters.remove(&ticket.number);
+            if queue.waiters.is_empty() {
+                // Relaxed: a bringer that still finds it raised tells in vain.
+                self.waiting.store(0, Ordering::Relaxed);
+                open(&mut queue.closed);
+            }
+            (gone, queue.tell(ANY_ORDER))
+        });
+        // A waker that has gone is dropped here, not under the lock.
+        if let Some((_gone, told)) = left {
+            told.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+/// The queue, and then the marks that came meanwhile: in this order they are given up, also while a
+/// panic unwinds.
+struct Turn<'w, C> {
+    queue: ForkGuard<'w, Queue<C>>,
+    _serving: ServingGuard<'w, C>,
+}
+
+/// Answers the marks of bringers when it is dropped.
+struct ServingGuard<'w, C>(&'w Waiters<C>);
+
+impl<C> Drop for ServingGuard<'_, C> {
+    fn drop(&mut self) {
+        self.0.serve();
+    }
+}
+
+/// Caches that are being taken away for the first waiter: given back unless that succeeds.
+struct CloseGuard<'q, C, O: FnOnce(&mut C)> {
+    waiting: &'q AtomicU32,
+    closed: &'q mut C,
+    open: Option<O>,
+}
+
+impl<C, O: FnOnce(&mut C)> Drop for CloseGuard<'_, C, O> {
+    fn drop(&mut self) {
+        if let Some(open) = self.open.take() {
+            // Relaxed: as in `leave`.
+            self.waiting.store(0, Ordering::Relaxed);
+            open(self.closed);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    /// A free that is reported as misuse while caches are taken away ends the request, and leaves
+    /// the depot as it was.
+    #[test]
+    fn a_panic_while_caches_are_taken_away_gives_them_back() {
+        let waiters = Waiters::new(ForkMark::by_pid(), false);
+        let close = |is_closed: &mut bool| {
+            *is_closed = true;
+            // A bringer that finds the queue taken.
+            waiters.tell();
+            panic!("misuse");
+        };
+        let open = |is_closed: &mut bool| *is_closed = false;
+        let entering = AssertUnwindSafe(|| waiters.enter(0, close, open));
+        assert!(catch_unwind(entering).is_err());
+        assert!(!waiters.are_there());
+        assert_eq!(waiters.with_closed(|is_closed| *is_closed), Some(false));
+        assert_eq!(waiters.pending.load(Ordering::Relaxed), 0, "the mark was answered");
+        // The next one begins as the first.
+        let ticket = waiters.enter(0, |is_closed| *is_closed = true, open).unwrap();
+        assert_eq!(waiters.with_closed(|is_closed| *is_closed), Some(true));
+        waiters.leave(ticket, open);
+        assert_eq!(waiters.with_closed(|is_closed| *is_closed), Some(false));
+    }
+}
