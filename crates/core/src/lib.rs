@@ -120,8 +120,7 @@ pub use reporting::{ReportEnd, ReportError, ReportPass, Reporting};
 pub use store::backing::{Backing, BackingRanges, BackingRequest, Block, RangeRequest};
 pub use store::device::{DeviceRegistered, ReportCounts, ReportingDevice};
 pub use store::{DoubleFree, Misuse};
-pub use zone::compactions::Compactions;
-pub use zone::counts::Counts;
+pub use zone::counts::{Compactions, Counts};
 pub use zone::{CacheLimits, Evacuation, HighPolicy, Watermarks, ZoneName};
 
 /// The README's program, as a test.

@@ -12,14 +12,13 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use super::allocator::Allocator;
-use super::checked::FrameBytes;
 use super::config::{Checks, ConfigError};
+use super::hooks::FrameBytes;
 use super::isolation::pageblocks;
 use super::layout;
 use crate::cpus::Cpus;
-use crate::frame::FrameRange;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, Tag};
-use crate::frame::{Mobility, ZoneId};
+use crate::frame::{FrameRange, Mobility, ZoneId};
 use crate::pcp::Caches;
 use crate::store::section::Section;
 use crate::sync::model::{Mutant, is_mutant};

@@ -1,36 +1,32 @@
 //! Construction.
 #![allow(unsafe_code, reason = "writes the metadata to memory that the caller gives")]
 
-use crate::frame::pageblock::WORDS_PER_ZONE;
+use crate::frame::pageblock::{
+    PAGEBLOCK_FRAMES, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag, WORD_BYTES, WORDS_PER_ZONE,
+};
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use super::add::{FrameOrigin, MemoryAdder, write_section};
 use super::allocator::Allocator;
-use super::config::Checks;
-use super::config::{Config, ConfigError};
-use super::globals::Globals;
+use super::config::{Checks, Config, ConfigError};
 use super::hooks::Options;
-use super::layout::{self, Layout};
+use super::layout::{self, Globals, Layout};
 use crate::cpus::Cpus;
-use crate::frame::pageblock::WORD_BYTES;
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag};
 use crate::frame::{CpuId, NodeId, ZoneId};
-use crate::front::Magazine;
 use crate::front::gate::{GATE_DISABLED, Gate};
 use crate::front::word::Word;
-use crate::front::{BlockArray, GATES_AT, REFUSALS_AT};
+use crate::front::{BlockArray, GATES_AT, Magazine, REFUSALS_AT};
 use crate::pcp::{
     Caches, CarvedFrames, CpuShared, LEVELS, Magazines, NO_ZONE, Pcp, Pcps, PcpsState,
 };
-use crate::store::Misuse;
-use crate::store::Store;
 use crate::store::backing::Backing;
 use crate::store::bitmap::Bitmap;
 use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
 use crate::store::tags::Tags;
+use crate::store::{Misuse, Store};
 use crate::sync::prim::{AtomicU32, AtomicU64, AtomicUsize};
 use crate::zone::{CacheLimits, Evacuation, Zone, Zones};
 

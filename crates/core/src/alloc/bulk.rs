@@ -1,14 +1,12 @@
 //! Many blocks at once.
 
-use super::allocator::Allocator;
-use super::blocks::Blocks;
+use super::allocator::{Allocator, Blocks};
 use super::error::{AllocError, FreeError};
 use super::flags::Flags;
-use super::undo::Undo;
+use super::hooks::Undo;
 use crate::cpus::{Cpus, Environment};
-use crate::frame::Class;
 use crate::frame::pageblock::Tag;
-use crate::frame::{Order, Pfn, ZoneId};
+use crate::frame::{Class, Order, Pfn, ZoneId};
 use crate::pcp::{Caches, Front};
 use crate::zone::Reserve;
 

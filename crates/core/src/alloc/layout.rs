@@ -1,23 +1,24 @@
-//! Layout of the metadata in the caller's memory.
+//! Layout of the metadata in the caller's memory, and the part of it that belongs to no zone and
+//! no CPU.
 #![allow(unsafe_code, reason = "finds the first aligned byte of that memory")]
 
-use crate::frame::pageblock::WORDS_PER_ZONE;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-use super::checked::OWNER_BYTES;
 use super::config::{Config, ConfigError};
-use super::globals::Globals;
+use super::hooks::OWNER_BYTES;
+use super::relief::ReliefSlot;
 use crate::cpus::Cpus;
-use crate::frame::Class;
-use crate::frame::pageblock::WORD_BYTES;
-use crate::frame::pageblock::{SECTION_FRAMES, SECTION_PAGEBLOCKS};
-use crate::frame::{Mobility, NodeId};
-use crate::front::Magazine;
-use crate::front::{CPUS_FOLLOWED_MAX, GATES_ALL, GATES_AT, MagazineIndex};
-use crate::pcp::{CarvedFrames, CpuShared, Pcp, Places};
+use crate::frame::pageblock::{SECTION_FRAMES, SECTION_PAGEBLOCKS, WORD_BYTES, WORDS_PER_ZONE};
+use crate::frame::{Class, Mobility, NodeId};
+use crate::front::{CPUS_FOLLOWED_MAX, GATES_ALL, GATES_AT, Magazine, MagazineIndex};
+use crate::pcp::{CarvedFrames, CpuShared, Pcp, PcpsState, Places};
+use crate::reclaim::LastResort;
+use crate::store::MisuseNote;
+use crate::store::device::Reports;
 use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
+use crate::store::tags::Evacuations;
 use crate::sync::prim::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use crate::zone::{CacheLimits, Watermarks, Zone};
 
@@ -229,4 +230,32 @@ pub fn aligned(
     }
     // SAFETY: skip <= given, so the pointer stays in the slice; it is not null.
     Ok(unsafe { NonNull::new_unchecked(start.add(skip)) })
+}
+
+/// The state that changes, rarely, and belongs to no zone and no CPU. In the metadata rather than
+/// in [`Allocator`], which so never changes: a loop that borrows one may keep its fields in
+/// registers over all its calls.
+pub(crate) struct Globals<'m, C> {
+    pub pcps: PcpsState<'m>,
+    pub last_resort: LastResort<'m>,
+    /// Claims of the store that were rolled back.
+    pub failed_claims: AtomicU64,
+    pub noted: MisuseNote,
+    pub relief: ReliefSlot<'m, C>,
+    pub evacuations: Evacuations,
+    pub reports: Reports<'m>,
+}
+
+impl<'m, C> Globals<'m, C> {
+    pub fn new(carved: CarvedFrames<'m>) -> Self {
+        Globals {
+            pcps: PcpsState::new(carved),
+            last_resort: LastResort::new(),
+            failed_claims: AtomicU64::new(0),
+            noted: MisuseNote::new(),
+            relief: ReliefSlot::new(),
+            evacuations: Evacuations::new(),
+            reports: Reports::new(),
+        }
+    }
 }

@@ -4,12 +4,11 @@
 //! frames are in their way, so a request that finds no room takes the caches back before it fails,
 //! as the last resort of [`reclaim`](crate::reclaim) has it.
 
-use super::allocator::Allocator;
-use super::blocks::Blocks;
+use super::allocator::{Allocator, Blocks};
 use super::error::{AllocError, FreeError};
 use super::flags::Flags;
 use super::hooks::are_carved;
-use super::request::{Request, Want};
+use super::walk::{Request, Want};
 use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::SECTION_FRAMES;
 use crate::frame::{Class, Order, Pfn, ZoneId};

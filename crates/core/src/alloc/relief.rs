@@ -8,7 +8,7 @@ use core::fmt;
 
 use super::flags::Flags;
 use super::hooks::Hooks;
-use super::request::Request;
+use super::walk::Request;
 use crate::frame::{Order, Pfn};
 use crate::sync::late_init::LateInit;
 

@@ -1,6 +1,6 @@
 //! The free memory that is present, and memory that went back to what provides it.
 //!
-//! The argument, and how searches use it, are in `store/presence.rs`.
+//! The argument, and how searches use it, are in `store/hints.rs`.
 
 use core::fmt;
 

@@ -1,9 +1,8 @@
 //! One walk over the zones that a request may use (the kernel's `get_page_from_freelist`), down to
-//! a watermark.
+//! a watermark; and the request itself, of any kind, on its way down the watermarks.
 
 use super::drain::Drains;
 use super::flags::Flags;
-use super::request::{Request, Want};
 use crate::cpus::Cpus;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, Tag};
 use crate::frame::{Class, NodeId, Order, Pfn, ZoneId};
@@ -169,5 +168,50 @@ impl<C: Cpus> Walk<'_, '_, C> {
         let direct = self.caches.direct(here, zone);
         direct.add_free(-i64::from(frames));
         direct.count_allocs(0, u64::from(frames));
+    }
+}
+
+/// A request.
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    pub want: Want,
+    pub flags: Flags,
+    /// The node of its caller.
+    pub node: NodeId,
+}
+
+/// Frames that satisfy a request.
+#[derive(Clone, Copy)]
+pub(crate) enum Want {
+    Block(Order),
+    /// Any run of so many frames, the first a multiple of `align`.
+    Run {
+        frames: u32,
+        align: u32,
+    },
+    /// Exactly these frames, all of this zone.
+    At {
+        zone: ZoneId,
+        start: Pfn,
+        frames: u32,
+    },
+}
+
+impl Request {
+    pub fn pages(self) -> u64 {
+        u64::from(match self.want {
+            Want::Block(order) => order.frames(),
+            Want::Run { frames, .. } | Want::At { frames, .. } => frames,
+        })
+    }
+
+    /// The lowest reserve that it may use in the end. Frames at a given address have no substitute
+    /// elsewhere.
+    pub fn reserve(self) -> Reserve {
+        match self.want {
+            Want::At { .. } => Reserve::All,
+            _ if self.flags.is_atomic() => Reserve::All,
+            _ => Reserve::AboveMin,
+        }
     }
 }

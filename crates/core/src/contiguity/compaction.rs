@@ -5,7 +5,7 @@ use core::fmt;
 use crate::cpus::Unusable;
 use crate::frame::{FrameRange, Order};
 use crate::pcp::Mode;
-use crate::zone::compactions::Compactions;
+use crate::zone::counts::Compactions;
 
 /// The target of a compaction, and its largest cost.
 ///

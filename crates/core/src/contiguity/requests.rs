@@ -7,7 +7,7 @@ use crate::alloc::Allocator;
 use crate::alloc::flags::Flags;
 use crate::alloc::hooks::Hooks;
 use crate::alloc::relief::{MoverRegistered, Relief};
-use crate::alloc::request::Request;
+use crate::alloc::walk::Request;
 use crate::cpus::Cpus;
 use crate::frame::{Order, Pfn};
 

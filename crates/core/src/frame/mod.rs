@@ -3,15 +3,12 @@
 //! | module | what |
 //! |---|---|
 //! | `units` | a newtype for each unit: frame numbers, orders, CPUs, zones, nodes, mobilities |
-//! | `front_class` | the orders that CPUs cache, and the sizes of their magazines |
 //! | `memory` | ranges of frames, and where they are mapped |
 //! | [`pageblock`] | runs of 512 frames, and the tag of each |
 
-mod front_class;
 mod memory;
 pub mod pageblock;
 mod units;
 
-pub use front_class::Class;
 pub use memory::{FrameRange, LinearMap, PageSize};
-pub use units::{CpuId, Mobility, NodeId, Order, Pfn, ZoneId};
+pub use units::{Class, CpuId, Mobility, NodeId, Order, Pfn, ZoneId};

@@ -1,7 +1,6 @@
 //! Pageblocks: their numbers, and the tag that says which zone and mobility each serves.
 
-use super::front_class::Class;
-use super::units::{Mobility, Order, Pfn, ZoneId};
+use super::units::{Class, Mobility, Order, Pfn, ZoneId};
 
 /// Frames per pageblock.
 pub const PAGEBLOCK_FRAMES: u32 = Order::PAGEBLOCK.frames();

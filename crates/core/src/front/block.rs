@@ -1,4 +1,4 @@
-//! Layout of the per-CPU words.
+//! Layout of the per-CPU words, and of the magazines that they name.
 //!
 //! ```text
 //!         gates: a word per CPU      blocks: one per CPU        magazines
@@ -34,17 +34,20 @@
 //! |---|---|
 //! | 0.. | front words, `[context][zone][mobility][class]`, and for each zone words that refuse |
 //! | then, on lines of their own | one `Pcp` per zone: what drainers touch |
+//!
+//! # Magazines
+//! A magazine is a fixed array of frames of one zone, order and mobility. It has one owner at any
+//! time: a front word that names it, a shelf it is linked into, the stack of empties, or the code
+//! that took it from one of these. Its memory is type-stable: once a magazine, always a magazine,
+//! so a stale index can be read through (the tag of the stack then refuses the stale reader's
+//! compare-and-swap).
 #![allow(unsafe_code, reason = "finds gates, words and magazines by offset")]
 
+use core::num::NonZeroU32;
 use core::ptr::NonNull;
 
-use super::here::{Context, Here};
-use super::magazine::{Magazine, MagazineIndex};
-use crate::frame::Class;
-use crate::frame::pageblock::Tag;
-use crate::frame::pageblock::WORD_BYTES;
-use crate::frame::pageblock::{FRONTS, WORDS_PER_ZONE};
-use crate::frame::{CpuId, Mobility, ZoneId};
+use crate::frame::pageblock::{FRONTS, Tag, WORD_BYTES, WORDS_PER_ZONE};
+use crate::frame::{Class, CpuId, Mobility, ZoneId};
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::stack::Links;
 
@@ -362,5 +365,86 @@ impl Links for BlockArray {
     #[inline]
     fn link(&self, index: MagazineIndex) -> &AtomicU32 {
         &self.magazine(index).next
+    }
+}
+
+/// The kind of code that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Context {
+    /// A thread, a process, a system call.
+    Task,
+    /// The one interrupt handler that may run above it.
+    Interrupt,
+}
+
+/// A CPU and a context on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Here {
+    /// The CPU.
+    pub cpu: CpuId,
+    /// The context on that CPU.
+    pub context: Context,
+}
+
+impl Here {
+    /// A thread on `cpu`.
+    pub const fn task(cpu: CpuId) -> Self {
+        Here { cpu, context: Context::Task }
+    }
+}
+
+/// Rounds of the largest magazine.
+#[cfg(not(loom))]
+pub const SLOTS: usize = 63;
+#[cfg(loom)]
+pub const SLOTS: usize = 2;
+
+/// The number of a magazine. 0 stands for none where numbers are stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MagazineIndex(NonZeroU32);
+
+impl MagazineIndex {
+    /// Bits an index has: what the previous field of a front word holds.
+    pub const BITS: u32 = 21;
+
+    /// Number `index`; `None` for 0.
+    pub const fn new(index: u32) -> Option<Self> {
+        match NonZeroU32::new(index) {
+            Some(index) => Some(MagazineIndex(index)),
+            None => None,
+        }
+    }
+
+    /// The number.
+    pub const fn get(self) -> u32 {
+        self.0.get()
+    }
+}
+
+/// A magazine: slots, and the link of the stack it may be in.
+///
+/// Slots are relaxed atomics because an owner's sequence may read one that a drainer has just
+/// taken; that sequence then never commits.
+#[repr(C, align(64))]
+pub struct Magazine {
+    /// Frames; the first `rounds` of them are meant.
+    pub slots: [AtomicU32; SLOTS],
+    /// The magazine below in a stack.
+    pub next: AtomicU32,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Magazine>() == 256 && align_of::<Magazine>() == 64);
+
+impl Magazine {
+    /// An empty magazine.
+    pub fn new() -> Self {
+        Magazine { slots: core::array::from_fn(|_| AtomicU32::new(0)), next: AtomicU32::new(0) }
+    }
+}
+
+impl Default for Magazine {
+    fn default() -> Self {
+        Self::new()
     }
 }

@@ -41,7 +41,7 @@
 //!
 //! A drainer whose ticket is in the gate, and which has fenced the CPU, stores [`EMPTY`].
 
-use super::magazine::MagazineIndex;
+use super::block::MagazineIndex;
 
 /// A front without magazines.
 pub const EMPTY: u64 = 0;

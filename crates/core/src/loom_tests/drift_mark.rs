@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::{Mutant, explore, explore_mutant};
 use crate::sync::prim::{AtomicBool, AtomicI64, Ordering};
 use crate::sync::total::DRIFT_MARK;
-use crate::zone::drift_mark::DriftMark;
+use crate::zone::delta::DriftMark;
 
 /// Slack between the mark and where the bit is set.
 const DRIFT: i64 = 1;

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use super::{Mutant, explore, explore_mutant};
 use crate::frame::NodeId;
 use crate::zone::delta::{Delta, GROUP_CPUS, sum};
-use crate::zone::group_delta::GroupDelta;
-use crate::zone::{Evacuation, Zone};
+use crate::zone::{Evacuation, GroupDelta, Zone};
 
 /// Pages above which the zone has passed its drift mark, and that mark: 5 CPUs keep a page each,
 /// and two groups another; four times that is the mark.

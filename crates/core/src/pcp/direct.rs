@@ -1,8 +1,8 @@
 //! Blocks between callers and the store, past the caches: what such a move is announced and counted
 //! by, whether its caller runs on a CPU with caches or not.
 
-use super::cached::Pcp;
 use super::pcps::Pcps;
+use super::state::Pcp;
 use crate::frame::{CpuId, Mobility, Order, Pfn, ZoneId};
 use crate::store::{SearchManner, SearchRequest, Store};
 use crate::sync::prim::AtomicU32;

@@ -45,9 +45,8 @@
 //! evacuated frames. While any evacuate, a search for small blocks looks at up to 64 pageblocks
 //! more (`store/partial.rs`), and shelves hold less (`high.rs`).
 
-use super::cached::{Accounts, NO_TURN};
-use super::front::Front;
-use super::share::CpuZone;
+use super::caches::CpuZone;
+use super::state::{Accounts, Front, NO_TURN};
 use crate::cpus::{Cpus, Here};
 use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS};
 use crate::frame::{Class, Mobility};

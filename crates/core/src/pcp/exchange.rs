@@ -6,12 +6,10 @@
 //! before. Guards and that walk are half of a slow path's instructions where many blocks are used
 //! at a time.
 
-use super::caches::Caches;
+use super::caches::{Caches, CpuZone};
 use super::free_high::{self, MovedPages};
-use super::front::Front;
-use super::part::{Part, Parts};
-use super::share::CpuZone;
-use super::shelf::Shelf;
+use super::shelf::{Part, Parts, Shelf};
+use super::state::Front;
 use crate::cpus::{Cpus, Pinned, Processor, sequence};
 use crate::frame::{Class, Mobility, Order, Pfn, ZoneId};
 use crate::front::MagazineIndex;

@@ -1,7 +1,7 @@
 //! The limit on a CPU's cache: `high`, how it grows, shrinks and is kept.
 //!
 //! # Another policy
-//! What users choose is `HighPolicy` in `zone/cache_limits.rs`, which makes the bounds of `high`
+//! What users choose is `HighPolicy` in `zone/watermarks.rs`, which makes the bounds of `high`
 //! from it. When `high` moves between them is here: [`High::raise`] and what calls it,
 //! [`limit_high`](CpuZone::limit_high), [`decay`](CpuZone::decay). The rule for a CPU that only
 //! frees is in `free_high.rs`.
@@ -14,10 +14,9 @@
 //! what is free, but each as much as `high_min`. Magazines in fronts are not refused for it: `high`
 //! grows for these, and falls when the next one is to be shelved.
 
-use super::cached::SHELVES;
+use super::caches::CpuZone;
 use super::free_high::{self, MovedPages};
-use super::front::Front;
-use super::share::CpuZone;
+use super::state::{Front, SHELVES};
 use crate::cpus::{Cpus, Environment};
 use crate::frame::Class;
 use crate::frame::pageblock::FRONTS;

@@ -13,18 +13,16 @@
 
 use core::mem::MaybeUninit;
 
+use super::caches::CpuZone;
 use super::pcps::Pcps;
 use super::pool::spread;
-use super::share::CpuZone;
 use super::shelf::Chain;
 use crate::cpus::Cpus;
-use crate::frame::Class;
-use crate::frame::{CpuId, PageSize};
+use crate::frame::{Class, CpuId, PageSize};
 use crate::front::{Magazine, MagazineIndex};
-use crate::sync::count;
 use crate::sync::model::{Mutant, is_mutant};
-use crate::sync::prefetch_write;
 use crate::sync::prim::Ordering;
+use crate::sync::{count, prefetch_write};
 use crate::zone::Reserve;
 
 impl<C: Cpus> CpuZone<'_, '_, C> {

@@ -2,20 +2,18 @@
 #![allow(unsafe_code, reason = "finds accounts by their offset in a CPU's block")]
 
 use super::asks::{AskNumbers, Sleepers};
-use super::cached::{CpuShared, Pcp};
-use super::carved::CarvedFrames;
 use super::free_high::FreeHigh;
-use super::front::Front;
-use super::part::{Part, Parts};
-use super::pool::Magazines;
+use super::pool::{CarvedFrames, Magazines};
+use super::shelf::{Part, Parts};
+use super::state::{CpuShared, Front, Pcp};
 use crate::frame::{CpuId, ZoneId};
 use crate::front::word::Word;
 use crate::front::{BlockArray, Context, Here, MagazineIndex};
 use crate::sync::CachePadded;
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::stack::Links;
+use crate::zone::GroupDelta;
 use crate::zone::delta::{self, GROUP_CPUS};
-use crate::zone::group_delta::GroupDelta;
 
 /// The state that changes, rarely, and belongs to no CPU. It lies in the metadata, so that a
 /// [`Pcps`] itself never changes: a loop that borrows one may keep its fields in registers over all

@@ -1,22 +1,19 @@
 //! Refill: magazines and single blocks from the store to a CPU. The theory is in
-//! [`front`](super::front).
+//! [`front`](super::pcp).
 
 use core::ops::RangeInclusive;
 
-use super::caches::RefillTerms;
+use super::caches::{CpuZone, RefillTerms};
 use super::exchange::Exchange;
 use super::free_high::MovedPages;
-use super::front::{ATTEMPTS_MAX, Front, Step};
-use super::share::CpuZone;
+use super::state::{ATTEMPTS_MAX, Front, Step};
 use crate::cpus::{Cpus, Event, Here};
-use crate::frame::Class;
-use crate::frame::{Mobility, Order, Pfn};
+use crate::frame::{Class, Mobility, Order, Pfn};
 use crate::front::word::{Fill, Word};
 use crate::front::{MagazineIndex, SLOTS};
-use crate::sync::count;
 use crate::sync::model::{Mutant, is_mutant};
-use crate::sync::prefetch_write;
 use crate::sync::prim::Ordering;
+use crate::sync::{count, prefetch_write};
 use crate::zone::Reserve;
 
 /// The part of `high` that one refill of large blocks may bring.

@@ -1,12 +1,11 @@
 //! Spill: magazines and single blocks from a CPU to the store. The theory is in
-//! [`front`](super::front).
+//! [`front`](super::pcp).
 
+use super::caches::CpuZone;
 use super::exchange::Exchange;
-use super::front::{ATTEMPTS_MAX, Front, Step};
-use super::share::CpuZone;
+use super::state::{ATTEMPTS_MAX, Front, Step};
 use crate::cpus::{Cpus, Event, Here};
-use crate::frame::Class;
-use crate::frame::{Mobility, Pfn};
+use crate::frame::{Class, Mobility, Pfn};
 use crate::front::MagazineIndex;
 use crate::front::gate::is_disabled;
 use crate::front::word::Word;

@@ -1,7 +1,7 @@
 //! The seam to a store that the embedder has already.
 #![allow(unsafe_code, reason = "an implementation of a backing is a promise")]
 
-use super::doubled::DoubleFree;
+use super::misuse::DoubleFree;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 
 /// A block on its way between an allocator and its [`Backing`]. C may fill and read lists of them:

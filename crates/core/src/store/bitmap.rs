@@ -9,11 +9,11 @@
 #![allow(unsafe_code, reason = "finds sections by address")]
 
 use super::device::Reports;
-use super::doubled::DoubleFree;
+use super::misuse::DoubleFree;
+use super::passes::SearchRequest;
 use super::section::Section;
 use super::summary::{Marks, Summary};
 use super::tags::Tags;
-use super::wanted::SearchRequest;
 use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag,
 };

@@ -20,7 +20,7 @@
 //!    none of them.
 //!
 //! A search goes to entire pageblocks where it goes to whole ones that are
-//! [warm](super::presence), and by the same marks. It takes all of one, and puts into the words
+//! [warm](super::hints), and by the same marks. It takes all of one, and puts into the words
 //! what it does not want. So does a claim of given frames,
 //! which takes them out of the words again. Both are announced as moves in flight: a request that
 //! found nothing meanwhile looks again. A block of order 9 or 10 that is taken by one operation, or
@@ -198,7 +198,7 @@ impl Section<'_> {
 }
 
 /// Mask of the pageblocks `64 * i ..` of a section that are reported and not
-/// [refused](super::refusals).
+/// [refused](super::hints).
 #[inline]
 pub(super) fn wakeable(section: &Section<'_>, i: usize) -> u64 {
     let reported = section.reported(i);

@@ -11,7 +11,7 @@
 //! Then others stay free of unmovable frames, and the sparsest of them can be emptied: pageblock by
 //! pageblock as they evacuate, or by compaction, which takes the window that holds least.
 //!
-//! Where all that the best section has whole is [cold](super::presence), the search goes to the
+//! Where all that the best section has whole is [cold](super::hints), the search goes to the
 //! best of the sections that have warm pageblocks and unmovable ones, if there is any: it has
 //! served such requests before, and its memory is present.
 //!
@@ -23,9 +23,9 @@
 use core::ops::Range;
 
 use super::bitmap::Bitmap;
+use super::passes::SearchRequest;
 use super::section::Section;
 use super::summary::Sort;
-use super::wanted::SearchRequest;
 use crate::frame::Mobility;
 use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS, Tag};
 use crate::sync::prim::Ordering;

@@ -1,8 +1,20 @@
-//! Errors of callers and backings.
+//! Errors of callers and backings, frames that were freed twice among them.
+//!
+//! # Misuse found late
+//! Frames that come back to the store may be free there already. The call that brings them may not
+//! have finished: a drain has more magazines to empty, an
+//! allocation holds a block. The report may panic, and a panic there would lose the pages that the
+//! call holds. So the store notes the misuse, and calls of the allocator report it as their last
+//! step.
+//!
+//! All callers share one note: of two calls that end at the same moment, one reports for both.
 
 use core::fmt;
+use core::mem::forget;
 
+use super::bits;
 use crate::frame::Pfn;
+use crate::sync::prim::{AtomicU64, Ordering};
 
 /// The treatment of a caller that frees what it does not hold, found after the fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,5 +60,116 @@ impl fmt::Display for Misuse {
                  not of the zone asked for"
             ),
         }
+    }
+}
+
+/// Frames that were given back though they were free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DoubleFree {
+    /// The first that was met.
+    pub first: Option<Pfn>,
+    /// Number of frames.
+    pub frames: u32,
+}
+
+impl DoubleFree {
+    /// No frame.
+    pub const NONE: Self = DoubleFree { first: None, frames: 0 };
+
+    /// The doubled frames of `mask` in a word of 64 frames, counted from frame 0.
+    #[inline]
+    pub fn in_word(word: u32, mask: u64) -> Self {
+        if mask == 0 {
+            return DoubleFree::NONE;
+        }
+        let first = Pfn::new(word * bits::WORD_FRAMES + mask.trailing_zeros());
+        DoubleFree { first: Some(first), frames: mask.count_ones() }
+    }
+
+    /// Adds others, met later.
+    #[inline]
+    pub fn add(&mut self, other: DoubleFree) {
+        if other.frames > 0 {
+            self.first = self.first.or(other.first);
+            self.frames = self.frames.saturating_add(other.frames);
+        }
+    }
+}
+
+/// The note. Relaxed: the word is all there is to it.
+///
+/// | bits | field |
+/// |---|---|
+/// | 0..=31 | the first frame that was met |
+/// | 32..=63 | how many, at most 2^32 - 1; 0: none, and nothing else in the word |
+pub struct MisuseNote(AtomicU64);
+
+impl MisuseNote {
+    pub fn new() -> Self {
+        MisuseNote(AtomicU64::new(0))
+    }
+}
+
+fn pack(doubled: DoubleFree) -> u64 {
+    let first = doubled.first.map_or(0, |pfn| u64::from(pfn.get()));
+    if doubled.frames == 0 { 0 } else { u64::from(doubled.frames) << 32 | first }
+}
+
+fn unpack(word: u64) -> DoubleFree {
+    let frames = (word >> 32) as u32;
+    DoubleFree { first: (frames > 0).then(|| Pfn::new(word as u32)), frames }
+}
+
+impl MisuseNote {
+    /// Notes frames that were put into the store and free there.
+    #[cold]
+    pub fn note(&self, doubled: DoubleFree) {
+        let add = |word| {
+            let mut noted = unpack(word);
+            noted.add(doubled);
+            Some(pack(noted))
+        };
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+
+    /// Whether there may be something to report.
+    #[inline]
+    pub fn is_any(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// Reports what was noted. If `report` panics, `undo` is called.
+    #[cold]
+    pub fn report(&self, report: impl FnOnce(Misuse), undo: impl FnMut()) {
+        let DoubleFree { first, frames } = unpack(self.0.swap(0, Ordering::Relaxed));
+        let Some(first) = first else { return };
+        let undo = OnUnwind(undo);
+        report(Misuse::DoubleFree { first, frames });
+        forget(undo);
+    }
+}
+
+/// Calls the function when dropped by an unwinding panic: without one, it is forgotten.
+struct OnUnwind<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnUnwind<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_come_back() {
+        for first in [0, 1, u32::MAX] {
+            for frames in [1, 2, u32::MAX] {
+                let doubled = DoubleFree { first: Some(Pfn::new(first)), frames };
+                assert_eq!(unpack(pack(doubled)), doubled);
+            }
+        }
+        assert_eq!((pack(DoubleFree::NONE), unpack(0)), (0, DoubleFree::NONE));
     }
 }

@@ -4,23 +4,17 @@
 //! the embedder has behind its [`Backing`]. This is the one place that knows which. The tags of
 //! pageblocks are kept here in either case.
 
-mod among;
 pub mod backing;
 pub mod bitmap;
 pub mod bits;
 pub mod device;
-mod doubled;
 mod entire;
-mod found;
 mod gibibytes;
-mod lacks;
-mod late;
+mod hints;
 mod misuse;
 mod partial;
 mod passes;
-mod presence;
 mod put;
-mod refusals;
 mod reported;
 mod runs;
 mod search;
@@ -28,25 +22,21 @@ pub mod section;
 pub mod summary;
 pub mod survey;
 pub mod tags;
-mod taken;
-mod wanted;
 
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use core::ops::Range;
 
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::AtomicU32;
 use backing::{Backing, BackingRequest, Block, RangeRequest};
 use bitmap::Bitmap;
-pub use doubled::DoubleFree;
-use found::WordBlocks;
-pub use late::MisuseNote;
-pub use misuse::Misuse;
+use bits::WordBlocks;
+pub use misuse::{DoubleFree, Misuse, MisuseNote};
+pub use passes::{SearchManner, SearchRequest};
 use section::Section;
 use summary::Marks;
 use tags::Tags;
-pub use wanted::{SearchManner, SearchRequest};
 
 /// Blocks that pass between the store and a backing by one call: a magazine and the block for the
 /// request that caused it.
@@ -324,7 +314,7 @@ impl<'m> Store<'m> {
         }
     }
 
-    /// Notes that all refusals of the reporting device are old: see [`refusals`].
+    /// Notes that all refusals of the reporting device are old: see [`hints`].
     pub fn forget_refusals(&self) {
         self.bitmap.forget_refusals();
     }

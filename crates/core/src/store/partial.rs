@@ -19,12 +19,10 @@
 
 use core::ops::ControlFlow;
 
-use super::bits::WORD_ORDER_MAX;
-use super::found::WordBlocks;
-use super::passes::{PARTIAL_LOOKS_MAX, PartialKind, Pass};
+use super::bits::{WORD_ORDER_MAX, WordBlocks};
+use super::passes::{Harvest, PARTIAL_LOOKS_MAX, PartialKind, Pass};
 use super::search::Search;
 use super::section::Section;
-use super::taken::Harvest;
 use crate::frame::Order;
 use crate::frame::pageblock::PageblockIndex;
 use crate::sync::prim::Ordering;

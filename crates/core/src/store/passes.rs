@@ -1,11 +1,15 @@
-//! The passes of a [search](super::search): which pageblocks each visits.
+//! What a [search](super::search) is given and goes by: its target, its passes, which each visit
+//! some of the pageblocks, and the blocks that it has taken so far.
 
+use core::ops::{ControlFlow, Range};
+
+use super::bits::WordBlocks;
 use super::entire::{entirely_free_or_wakeable, wakeable};
 use super::section::Section;
 use super::summary::{Sort, pairs};
-use super::wanted::SearchRequest;
-use crate::frame::Order;
-use crate::frame::pageblock::Tag;
+use crate::frame::pageblock::{SECTION_PAGEBLOCKS, Tag};
+use crate::frame::{Mobility, Order, ZoneId};
+use crate::sync::prim::{AtomicU32, Ordering};
 
 /// Fruitless looks at partly used pageblocks before a whole one is taken.
 pub(super) const PARTIAL_LOOKS_MAX: u32 = 32;
@@ -87,7 +91,7 @@ pub(super) enum Run {
 
 /// Mask of the pageblocks `64 * i ..` that are entire, or hinted to be whole and [warm].
 ///
-/// [warm]: super::presence
+/// [warm]: super::hints
 #[inline]
 pub(super) fn warm(section: &Section<'_>, i: usize) -> u64 {
     section.entire(i) | section.hints(i).1 & !section.presence.cold(i)
@@ -114,7 +118,7 @@ pub(super) enum PartialKind {
 /// The whole pageblocks that a pass goes to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Walk {
-    /// Pageblocks that are [warm](super::presence), in sections that the summary marks.
+    /// Pageblocks that are [warm](super::hints), in sections that the summary marks.
     Warm,
     /// Pageblocks that are cold, in sections that the summary marks.
     Cold,
@@ -236,5 +240,95 @@ impl Pass {
             | Pass::Mixed
             | Pass::Any => is_ours,
         }
+    }
+}
+
+/// The blocks that a search for up to `want` blocks has taken.
+pub(super) struct Harvest<F> {
+    want: u32,
+    blocks: u32,
+    give: F,
+}
+
+impl<F: FnMut(WordBlocks)> Harvest<F> {
+    /// Makes the list of a search that has taken nothing yet. Blocks are passed to `give`.
+    pub fn new(want: u32, give: F) -> Self {
+        Harvest { want, blocks: 0, give }
+    }
+
+    /// Number of blocks taken.
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// Number of blocks that are still wanted.
+    pub fn left(&self) -> u32 {
+        self.want - self.blocks
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.blocks == self.want
+    }
+
+    /// Whether an eighth of what is wanted is there.
+    pub fn is_an_eighth(&self) -> bool {
+        8 * self.blocks >= self.want
+    }
+
+    /// Whether the search goes on.
+    pub fn flow(&self) -> ControlFlow<()> {
+        if self.is_done() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Takes some more.
+    #[inline]
+    pub fn give(&mut self, found: WordBlocks) {
+        self.blocks += found.blocks();
+        (self.give)(found);
+    }
+}
+
+/// The rules of a search.
+#[derive(Clone, Copy)]
+pub struct SearchManner {
+    /// Bits of the request for a backing.
+    pub bits: u16,
+    /// Whether blocks may come from pageblocks that serve requests which are not
+    /// [akin](Mobility::is_akin).
+    pub may_mix: bool,
+}
+
+impl SearchManner {
+    /// Anything that the zone has.
+    pub const ANY: SearchManner = SearchManner { bits: 0, may_mix: true };
+    /// No mixed pageblocks.
+    pub const UNMIXED: SearchManner = SearchManner { bits: 0, may_mix: false };
+}
+
+/// The target of a search.
+pub struct SearchRequest<'h> {
+    pub zone: ZoneId,
+    pub mobility: Mobility,
+    pub manner: SearchManner,
+    /// Sections the zone has frames in.
+    pub span: (u32, u32),
+    /// Pageblock at which to begin; updated when blocks are found elsewhere. Relaxed everywhere: a
+    /// pageblock's index, and the search claims what it finds there.
+    pub hint: &'h AtomicU32,
+}
+
+impl SearchRequest<'_> {
+    pub fn tag(&self) -> Tag {
+        Tag::new(self.zone, self.mobility)
+    }
+
+    /// The section of the hint, if the zone has frames there.
+    pub fn near(&self) -> Option<usize> {
+        let section = self.hint.load(Ordering::Relaxed) as usize / SECTION_PAGEBLOCKS;
+        self.sections().contains(&section).then_some(section)
+    }
+
+    pub fn sections(&self) -> Range<usize> {
+        self.span.0 as usize..self.span.1 as usize
     }
 }

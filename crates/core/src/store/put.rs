@@ -5,7 +5,7 @@
 
 use super::bitmap::Bitmap;
 use super::bits::{self, PAGEBLOCK_WORDS};
-use super::doubled::DoubleFree;
+use super::misuse::DoubleFree;
 use super::section::{Section, hint_masks, mark_all_whole};
 use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, fills_pageblocks,
@@ -56,7 +56,7 @@ impl<'m> Bitmap<'m> {
     }
 
     /// Puts back frames whose memory was given back, like [`put`](Self::put). Pageblocks that they
-    /// fill are [cold](super::presence).
+    /// fill are [cold](super::hints).
     pub fn put_cold(&self, start: Pfn, frames: u32) -> DoubleFree {
         let (mut doubled, mut done) = (DoubleFree::NONE, 0);
         for (section, at, count) in self.by_section(start, frames) {

@@ -4,7 +4,7 @@
 //! * *reported*: a bit per pageblock. While it is set, all 512 frames are free, the
 //!   [device](ReportingDevice) knows that, and may have taken their memory.
 //! * *wake*: to clear that bit, and tell the device that the frames are needed again. What it
-//!   [refuses](super::refusals) stays reported.
+//!   [refuses](super::hints) stays reported.
 //!
 //! # Invariants
 //! 1. A frame is free in one place: its bit in the words, or the [entire](super::entire) or the
@@ -35,7 +35,7 @@ use core::ops::Range;
 use super::bitmap::Bitmap;
 use super::bits;
 use super::device::Reports;
-use super::doubled::DoubleFree;
+use super::misuse::DoubleFree;
 use super::section::Section;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
 use crate::frame::{FrameRange, Pfn};

@@ -7,7 +7,7 @@
 //! 2. the pageblock where this CPU last found some;
 //! 3. for movable blocks, while three quarters of that one's section are whole and nothing
 //!    evacuates, its partly used and then its whole pageblocks, so that CPUs with sections of their
-//!    own meet nowhere; but [warm](super::presence) ones of other sections before cold ones there;
+//!    own meet nowhere; but [warm](super::hints) ones of other sections before cold ones there;
 //! 4. partly used pageblocks of the wanted mobility, the [densest](super::partial) of a few first;
 //! 5. while some evacuate, those with carved frames, which can never be whole; then those that
 //!    evacuate, which are then settled;
@@ -30,7 +30,7 @@
 //! [reported](super::reported) are in no hint. A search comes to them when it has found no whole
 //! one that was not.
 //!
-//! Partly used pageblocks that lack the wanted order are passed by: see [`lacks`](super::lacks).
+//! Partly used pageblocks that lack the wanted order are passed by: see [`lacks`](super::hints).
 //!
 //! Where to look is read off the hints, and which sections' hints to read off the
 //! [`summary`](super::summary): what is held is not walked over. Only the last pass of each search,
@@ -39,15 +39,13 @@
 use core::ops::ControlFlow;
 
 use super::bitmap::Bitmap;
-use super::bits::{self, HINT_WORDS};
-use super::found::WordBlocks;
+use super::bits::{self, HINT_WORDS, WordBlocks};
 use super::passes::{
-    PARTIAL_LOOKS_MAX, PASSES, PASSES_FOR_PAGEBLOCKS, PASSES_FOR_PAIRS, PartialKind, Pass, Walk,
+    Harvest, PARTIAL_LOOKS_MAX, PASSES, PASSES_FOR_PAGEBLOCKS, PASSES_FOR_PAIRS, PartialKind, Pass,
+    SearchRequest, Walk,
 };
 use super::section::Section;
 use super::summary::{Sort, note_step, pairs};
-use super::taken::Harvest;
-use super::wanted::SearchRequest;
 use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS,
 };

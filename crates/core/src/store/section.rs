@@ -5,7 +5,7 @@
 //! * *pageblock*: 512 frames, 8 words, exactly one cache line.
 //! * *some*, *whole*: per pageblock, hints that at least one frame, or every frame, is free.
 //! * *lacks*: per pageblock and order, a hint that it has free frames and no free block of that
-//!   order: see [`lacks`](super::lacks).
+//!   order: see [`hints`](super::hints).
 //! * *tag*: per pageblock, which zone and mobility its frames belong to; kept by the store.
 //! * *evacuating*: per pageblock, a copy of what its tag says, for searches: they
 //!   pass by those that evacuate.
@@ -15,9 +15,9 @@
 //! * *entire*, *reported*: per pageblock, that all its frames are free though its words are 0: see
 //!   [`entire`](super::entire) and [`reported`](super::reported).
 //! * *cold*, *touched*: per pageblock, hints whether its memory is present: see
-//!   [`cold`](super::presence).
+//!   [`hints`](super::hints).
 //! * *refused*: per reported pageblock, that the device did not make it usable of late: see
-//!   [`refusals`](super::refusals).
+//!   [`hints`](super::hints).
 //!
 //! # Theory
 //! The bits of words, and those of entire and reported pageblocks, are the only truth. The atomic
@@ -65,11 +65,8 @@
 use core::mem::offset_of;
 use core::ops::Range;
 
-use super::bits::{self, HINT_WORDS, PAGEBLOCK_WORDS, WORD_FRAMES};
-use super::found::WordBlocks;
-use super::lacks::Lacks;
-use super::presence::Presence;
-use super::refusals::Refusals;
+use super::bits::{self, HINT_WORDS, PAGEBLOCK_WORDS, WORD_FRAMES, WordBlocks};
+use super::hints::{Lacks, Presence, Refusals};
 use super::summary::{Hints, Marks, Sort, note_step};
 use crate::frame::Order;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_PAGEBLOCKS, fills_pageblocks};

@@ -2,7 +2,7 @@
 //!
 //! # Vocabulary
 //! * *sort*: a kind of pageblock that searches look for, read off its hints: *partial* (`some` and
-//!   not `whole`), whole and [*warm*, or *cold*](super::presence), or the first of an aligned pair
+//!   not `whole`), whole and [*warm*, or *cold*](super::hints), or the first of an aligned pair
 //!   of whole ones, which is a block of order 10; a pair is cold if one of the two is.
 //! * *mark*: one bit per section and sort. A set mark says that the section may have pageblocks of
 //!   that sort, a clear one that it has none.
@@ -15,7 +15,7 @@
 //! the hints *after*, and sets it again. A pageblock becomes partial by two hints: the caller that
 //! sets `some` looks at `whole` after, the caller that clears `whole` looks at `some` after, so
 //! that one of the two sees both. A pair becomes one by two bits of one word: the later of the two
-//! changes sees both. How a whole pageblock becomes warm is in [`cold`](super::presence).
+//! changes sees both. How a whole pageblock becomes warm is in [`cold`](super::hints).
 //!
 //! A mark can be clear for the moment between its clearing and that second look, while a pageblock
 //! of the sort is there. Marks therefore only lead to what is found quickly. The last pass of each

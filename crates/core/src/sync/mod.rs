@@ -11,27 +11,18 @@
 //! | [`stack`] | stacks that any thread may push to and take whole |
 //! | `caller` | callers, as words name them beside what they hold |
 //! | `in_flight` | pages on their way between layers |
-//! | `count` | counters for statistics |
 //! | `late_init` | how a value that is made later is published |
-//! | `apart` | values on cache lines of their own |
-//! | `spin` | waiting for a word to change, for callers that cannot sleep |
-//! | `prefetch` | hints to fetch cache lines |
+//! | `processor` | values on cache lines of their own, hints to fetch lines, counters, waiting without sleep |
 
-mod apart;
 mod caller;
-mod count;
 mod in_flight;
 pub(crate) mod late_init;
 pub mod model;
-mod prefetch;
 pub mod prim;
-mod spin;
+mod processor;
 pub mod stack;
 pub mod total;
 
-pub use apart::CachePadded;
 pub use caller::Caller;
-pub use count::count;
 pub use in_flight::{InFlight, InFlightGuard};
-pub use prefetch::prefetch_write;
-pub use spin::spin_while;
+pub use processor::{CachePadded, count, prefetch_write, spin_while};

@@ -1,4 +1,4 @@
-//! Counters of a zone and of a CPU in it.
+//! Counters of a zone, of a CPU in it, and of compaction in it.
 
 use crate::frame::Order;
 use crate::sync::count;
@@ -143,4 +143,53 @@ counters! {
     remote_freed_pages,
     /// Requests that failed, those for ranges and for frames at given addresses included.
     failures,
+}
+
+macro_rules! compactions {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Counts of a zone's compactions since construction.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Compactions {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        /// The cells behind [`Compactions`].
+        #[derive(Default)]
+        pub struct CompactionCounters {
+            $($name: AtomicU64,)*
+        }
+
+        impl CompactionCounters {
+            pub fn count(&self, done: &Compactions) {
+                $(if done.$name > 0 { count(&self.$name, done.$name); })*
+            }
+
+            pub fn read(&self) -> Compactions {
+                Compactions { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+compactions! {
+    /// Compactions that ended, those for requests included. One that a panic of its mover ended is
+    /// not counted.
+    compactions,
+    /// Compactions that reached their target.
+    compact_reached,
+    /// Pageblocks that became whole.
+    emptied_pageblocks,
+    /// Candidates looked at: pageblocks, or windows of them.
+    compact_looks,
+    /// Blocks moved.
+    moved_blocks,
+    /// Pages in them.
+    moved_pages,
+    /// Blocks that could not be moved.
+    pinned_blocks,
+    /// Blocks that were freed before they were moved.
+    gone_blocks,
+    /// Moves for which there was no destination.
+    unplaced_blocks,
 }

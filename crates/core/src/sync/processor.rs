@@ -1,0 +1,72 @@
+//! Costs of the processor: values on cache lines of their own, requests for lines before they are
+//! needed because another CPU had them last, counters, and waiting without sleep.
+#![allow(unsafe_code, reason = "an instruction that has no intrinsic")]
+
+use super::prim::{AtomicU32, AtomicU64, Ordering, spin_hint};
+
+/// A value on cache lines of its own.
+#[repr(C, align(128))]
+pub struct CachePadded<T>(T);
+
+impl<T> CachePadded<T> {
+    pub fn new(value: T) -> Self {
+        CachePadded(value)
+    }
+}
+
+impl<T> core::ops::Deref for CachePadded<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// Adds to a counter.
+#[inline]
+pub fn count(cell: &AtomicU64, n: u64) {
+    // No protocol reads counters; to a model each would be one more place to switch threads.
+    if cfg!(loom) {
+        return;
+    }
+    // Relaxed: a statistic.
+    cell.fetch_add(n, Ordering::Relaxed);
+}
+
+/// Asks for all lines of a value, to write them.
+#[inline]
+pub fn prefetch_write<T>(value: &T) {
+    #[cfg(feature = "simulated")]
+    pagedepot_sim_machine::touch(value, pagedepot_sim_machine::Access::Prefetch);
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri), not(feature = "simulated")))]
+    {
+        let start = (&raw const *value).cast::<u8>();
+        for line in (0..size_of::<T>()).step_by(64) {
+            // SAFETY: a hint without architectural effect, on an address inside `value`. Every
+            // x86-64 processor executes PREFETCHW, some as a no-op.
+            unsafe {
+                core::arch::asm!(
+                    "prefetchw [{}]",
+                    in(reg) start.add(line),
+                    options(nostack, preserves_flags, readonly),
+                );
+            }
+        }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri), not(feature = "simulated"))))]
+    let _ = value;
+}
+
+/// Looks at the word before a waiter that cannot sleep gives up.
+const WAIT_SPINS: u32 = if cfg!(loom) { 1 } else { 1000 };
+
+/// Spins while `word` is `seen`, at most 1000 times.
+pub fn spin_while(word: &AtomicU32, seen: u32) {
+    for _ in 0..WAIT_SPINS {
+        // Relaxed: the caller looks again, and orders what follows.
+        if word.load(Ordering::Relaxed) != seen {
+            return;
+        }
+        spin_hint();
+    }
+}
