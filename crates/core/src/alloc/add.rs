@@ -21,7 +21,7 @@ use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, 
 use crate::frame::{FrameRange, Mobility, ZoneId};
 use crate::pcp::Caches;
 use crate::store::section::Section;
-use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 
 /// Memory was not added, and nothing has changed.
 pub struct AddError<'m> {
@@ -266,7 +266,7 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
             }
         }
         zone_state.add_free(pages as i64);
-        if !cfg!(loom) {
+        if !IS_LOOM {
             // In a model a zone begins as if no hand had seen it, so that its first turn does.
             let whole = range.end() / u64::from(PAGEBLOCK_FRAMES);
             let first = u64::from(range.start.get().div_ceil(PAGEBLOCK_FRAMES));

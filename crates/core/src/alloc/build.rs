@@ -4,6 +4,7 @@
 use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag, WORD_BYTES, WORDS_PER_ZONE,
 };
+use crate::sync::model::IS_LOOM;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -422,7 +423,7 @@ impl Build<'_, '_> {
     unsafe fn magazines(&self) {
         let first = self.layout.cpus + self.layout.first_magazine() * size_of::<Magazine>();
         let place = self.at::<Magazine>(first);
-        if cfg!(loom) {
+        if IS_LOOM {
             for i in 0..self.layout.magazines_count {
                 // SAFETY: the layout has room for every magazine.
                 unsafe { place.add(i).write(Magazine::new()) };
@@ -450,7 +451,7 @@ impl Build<'_, '_> {
             cpus: self.config.cpus,
             context_stride: layout.context_stride,
         };
-        if cfg!(loom) {
+        if IS_LOOM {
             // To loom zeroes are no atomics.
             for gate in 0..layout.gates {
                 // SAFETY: the layout has room for every gate.

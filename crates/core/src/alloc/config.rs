@@ -2,6 +2,7 @@
 
 use crate::frame::{FrameRange, LinearMap, PageSize};
 use crate::store::Misuse;
+use crate::sync::model::bound;
 use crate::zone::{Evacuation, HighPolicy};
 use core::fmt;
 
@@ -87,7 +88,7 @@ impl<'c> Config<'c> {
             high: HighPolicy::Auto,
             free_high: FreeHigh::MAINLINE,
             // Models have it where they are about it.
-            evacuation: if cfg!(loom) { Evacuation::Off } else { Evacuation::Adaptive },
+            evacuation: bound(Evacuation::Adaptive, Evacuation::Off),
             checked: false,
             track_owner: false,
             cpu_pages: false,

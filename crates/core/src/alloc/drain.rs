@@ -7,6 +7,7 @@ use core::ops::Range;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::CpuId;
 use crate::pcp::{Ask, Caches, DrainResult, Mode, Scope};
+use crate::sync::model::bound;
 
 /// Takes pages out of the caches. In a forked child there is nothing to take.
 pub(crate) struct Drains<'a, 'm, C>(pub &'a Caches<'m, C>);
@@ -57,7 +58,7 @@ impl<C: Cpus> Drains<'_, '_, C> {
 /// Longest sleep between two looks, in milliseconds: a CPU that becomes quiescent wakes no sleeper.
 const LOOK_MS_MAX: u32 = 32;
 /// Looks of one wait, whatever the clock says.
-const LOOKS_MAX: u32 = if cfg!(loom) { 100 } else { 1 << 20 };
+const LOOKS_MAX: u32 = bound(1 << 20, 100);
 
 /// A drain that asked CPUs to hand over their fronts: what it took so far, and which CPUs it waits
 /// for. Made by

@@ -19,6 +19,7 @@ use crate::store::device::Reports;
 use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
 use crate::store::tags::Evacuations;
+use crate::sync::model::IS_LOOM;
 use crate::sync::prim::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use crate::zone::{CacheLimits, Watermarks, Zone};
 
@@ -26,8 +27,7 @@ use crate::zone::{CacheLimits, Watermarks, Zone};
 /// magazine's size, so that those in a carved page lie a whole number of magazines behind the
 /// first.
 pub const ALIGN: usize = 256;
-#[cfg(not(loom))]
-const _: () = assert!(ALIGN.is_multiple_of(size_of::<Magazine>()));
+const _: () = assert!(IS_LOOM || ALIGN.is_multiple_of(size_of::<Magazine>()));
 
 /// Byte offsets of the parts, from an aligned start. Gates, blocks and magazines come last, the
 /// magazines behind the others, so that frames mapped right behind the metadata is within reach of
@@ -114,7 +114,7 @@ impl Layout {
             pcps_at,
             // Under loom magazines are not as large as the alignment: one more makes up for it.
             magazines: part(
-                (magazines_count + usize::from(cfg!(loom))).checked_mul(size_of::<Magazine>())?,
+                (magazines_count + usize::from(IS_LOOM)).checked_mul(size_of::<Magazine>())?,
             )?,
             magazines_count,
             end,
@@ -194,7 +194,7 @@ pub fn limits(config: &Config<'_>, zone: usize) -> CacheLimits {
 
 /// Magazines for every CPU's caches at `high_min`, and two for each front it may use at once.
 fn magazines_wanted(config: &Config<'_>) -> Option<usize> {
-    if cfg!(loom) {
+    if IS_LOOM {
         #[cfg(all(loom, test))]
         return Some(crate::loom_tests::magazines());
         #[cfg(not(all(loom, test)))]

@@ -9,12 +9,13 @@ use crate::cpus::{Cpus, Environment, Event};
 use crate::frame::{Pfn, ZoneId};
 use crate::pcp::{Mode, Scope};
 use crate::reclaim::{DrainRest, LastResort, Movement, NothingFound, Search};
+use crate::sync::model::bound;
 use crate::sync::prim::spin_hint;
 use crate::sync::{InFlight, count};
 
 /// Looks of a request for what owners hand over, and spins in between: a few microseconds in all.
-const HANDOVER_LOOKS: u32 = if cfg!(loom) { 1 } else { 16 };
-const LOOK_SPINS: u32 = if cfg!(loom) { 1 } else { 16 };
+const HANDOVER_LOOKS: u32 = bound(16, 1);
+const LOOK_SPINS: u32 = bound(16, 1);
 
 /// The way down for requests that found every zone below `low`.
 pub(super) struct UnderPressure<'a, 'm, C> {

@@ -9,6 +9,7 @@ use super::sequences::{Cpus, FenceError};
 use crate::frame::{CpuId, Pfn};
 use crate::front::word::SlotMove;
 use crate::front::{BlockArray, Here, WordOffset};
+use crate::sync::model::bound;
 use crate::sync::prim::{AtomicBool, AtomicUsize, Ordering, spin_hint};
 
 /// The way in which a [`Locked`] depot learns where its caller runs.
@@ -20,10 +21,10 @@ pub trait WhichCpu: Environment {
 }
 
 /// Spins before a fence gives up on a lock holder that may be stopped.
-const FENCE_SPINS: u32 = if cfg!(loom) { 2 } else { 1 << 16 };
+const FENCE_SPINS: u32 = bound(1 << 16, 2);
 /// Spins before a CPU counts as busy for a drain that does not wait: longer than a holder that runs
 /// keeps the lock, which is some ten nanoseconds.
-const QUIESCENT_SPINS: u32 = if cfg!(loom) { 1 } else { 64 };
+const QUIESCENT_SPINS: u32 = bound(64, 1);
 
 /// The holder of a lock that is free.
 const FREE: usize = 0;

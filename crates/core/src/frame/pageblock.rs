@@ -1,11 +1,12 @@
 //! Pageblocks: their numbers, and the tag that says which zone and mobility each serves.
 
 use super::units::{Class, Mobility, Order, Pfn, ZoneId};
+use crate::sync::model::bound;
 
 /// Frames per pageblock.
 pub const PAGEBLOCK_FRAMES: u32 = Order::PAGEBLOCK.frames();
 /// Pageblocks per section, the unit in which memory gets its metadata.
-pub const SECTION_PAGEBLOCKS: usize = if cfg!(loom) { 2 } else { 512 };
+pub const SECTION_PAGEBLOCKS: usize = bound(512, 2);
 /// Frames per section: 1 GiB with 4 KiB frames.
 pub const SECTION_FRAMES: u32 = SECTION_PAGEBLOCKS as u32 * PAGEBLOCK_FRAMES;
 
@@ -86,7 +87,7 @@ impl Tag {
     /// A pageblock without memory.
     pub const ABSENT: Tag = Tag(REFUSING);
     /// Most zones: a zone has a place in arrays and reports.
-    pub const ZONES_MAX: usize = if cfg!(loom) { 2 } else { 31 };
+    pub const ZONES_MAX: usize = bound(31, 2);
 
     pub const fn new(zone: ZoneId, mobility: Mobility) -> Self {
         Tag(zone.get() * ZONE_BYTES as u32 + mobility as u32 * FRONTS_BYTES as u32)

@@ -14,6 +14,8 @@
 //! exist (`front/block.rs`). The glossary and `DrainResult::unreachable_pages` list the orders for
 //! readers.
 
+use crate::sync::model::{IS_LOOM, bound};
+
 use core::fmt;
 use core::num::TryFromIntError;
 
@@ -105,7 +107,7 @@ impl Order {
     /// One frame.
     pub const BASE: Order = Order(0);
     /// 512 frames: a PMD-size page with 4 KiB frames, and what the store keeps hints for.
-    pub const PAGEBLOCK: Order = Order(if cfg!(loom) { 7 } else { 9 });
+    pub const PAGEBLOCK: Order = Order(bound(9, 7));
     /// The largest order: 1024 frames.
     pub const MAX: Order = Order(Self::PAGEBLOCK.0 + 1);
     /// Number of orders.
@@ -276,7 +278,7 @@ pub enum Class {
 impl Class {
     /// The number of classes. Most models have one, since each class repeats the steps of the
     /// others; the models of `loom_tests::classes` are compiled with two.
-    pub const COUNT: usize = match (cfg!(loom), option_env!("PAGEDEPOT_MODEL_CLASSES")) {
+    pub const COUNT: usize = match (IS_LOOM, option_env!("PAGEDEPOT_MODEL_CLASSES")) {
         (false, _) => Self::EACH.len(),
         (true, None) => 1,
         (true, Some(_)) => 2,
@@ -341,7 +343,7 @@ impl Class {
             }
             rounds
         };
-        match (cfg!(loom), self) {
+        match (IS_LOOM, self) {
             (false, _) => ROUNDS[self as usize],
             (true, Class::Order0) => 2,
             (true, _) => 1,
@@ -379,8 +381,7 @@ impl Class {
     }
 }
 
-#[cfg(not(loom))]
-const _: () = assert!(Class::COUNT == Order::COUNT);
+const _: () = assert!(IS_LOOM || Class::COUNT == Order::COUNT);
 
 #[cfg(all(test, not(loom)))]
 mod tests {

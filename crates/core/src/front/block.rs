@@ -48,6 +48,7 @@ use core::ptr::NonNull;
 
 use crate::frame::pageblock::{FRONTS, Tag, WORD_BYTES, WORDS_PER_ZONE};
 use crate::frame::{Class, CpuId, Mobility, ZoneId};
+use crate::sync::model::{IS_LOOM, bound};
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::stack::Links;
 
@@ -69,13 +70,13 @@ pub const GATES_AT: usize = 128;
 /// Gates where sequences follow them whatever their CPU's number: all numbers of 16 bits. A
 /// negative one (a thread without registration) becomes one of the highest, which no CPU has.
 /// Loom has 64, or 128 with more classes, because each execution of a model makes them anew.
-pub const GATES_ALL: u32 = match (cfg!(loom), Class::COUNT) {
+pub const GATES_ALL: u32 = match (IS_LOOM, Class::COUNT) {
     (false, _) => 1 << 16,
     (true, 1) => 1 << 6,
     (true, _) => 1 << 7,
 };
 /// CPUs that can have open gates among those; Linux has at most 8192.
-pub(crate) const CPUS_FOLLOWED_MAX: u32 = if cfg!(loom) { 1 << 2 } else { 1 << 15 };
+pub(crate) const CPUS_FOLLOWED_MAX: u32 = bound(1 << 15, 1 << 2);
 /// Offset that closed gates lead to where gates are followed; see the module's text on sequences
 /// without checks.
 pub const REFUSALS_AT: usize = GATES_AT + CPUS_FOLLOWED_MAX as usize * size_of::<AtomicU64>();
@@ -325,18 +326,14 @@ impl BlockArray {
     /// As of a word that has a magazine.
     #[inline]
     pub(crate) unsafe fn slot(&self, bytes: u32) -> &AtomicU32 {
-        // Loom's atomics are larger than what they stand for.
-        #[cfg(loom)]
-        {
+        if IS_LOOM {
+            // Loom's atomics are larger than what they stand for.
             let index = MagazineIndex::new(bytes >> 8).expect("a word with rounds or credit");
-            &self.magazine(index).slots[(bytes & 0xff) as usize / 4]
+            return &self.magazine(index).slots[(bytes & 0xff) as usize / 4];
         }
-        #[cfg(not(loom))]
-        {
-            let address = self.base.addr() + bytes as usize;
-            // SAFETY: a slot of a magazine that the word names, by the promise above.
-            unsafe { &*core::ptr::with_exposed_provenance::<AtomicU32>(address) }
-        }
+        let address = self.base.addr() + bytes as usize;
+        // SAFETY: a slot of a magazine that the word names, by the promise above.
+        unsafe { &*core::ptr::with_exposed_provenance::<AtomicU32>(address) }
     }
 
     /// The magazine with this number.
@@ -394,10 +391,7 @@ impl Here {
 }
 
 /// Rounds of the largest magazine.
-#[cfg(not(loom))]
-pub const SLOTS: usize = 63;
-#[cfg(loom)]
-pub const SLOTS: usize = 2;
+pub const SLOTS: usize = bound(63, 2);
 
 /// The number of a magazine. 0 stands for none where numbers are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -433,8 +427,7 @@ pub struct Magazine {
     pub next: AtomicU32,
 }
 
-#[cfg(not(loom))]
-const _: () = assert!(size_of::<Magazine>() == 256 && align_of::<Magazine>() == 64);
+const _: () = assert!(IS_LOOM || size_of::<Magazine>() == 256 && align_of::<Magazine>() == 64);
 
 impl Magazine {
     /// An empty magazine.

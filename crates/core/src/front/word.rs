@@ -42,6 +42,7 @@
 //! A drainer whose ticket is in the gate, and which has fenced the CPU, stores [`EMPTY`].
 
 use super::block::MagazineIndex;
+use crate::sync::model::bound;
 
 /// A front without magazines.
 pub const EMPTY: u64 = 0;
@@ -192,7 +193,7 @@ impl Word {
         let (loaded, (full, Fill::Full)) = (self.loaded()?, self.previous()?) else { return None };
         let kept = Fill::Half.rounds(rounds_max);
         // Those of two batches that then fit.
-        let soon = if cfg!(loom) { 4 } else { 2 * (rounds_max - kept) };
+        let soon = bound(2 * (rounds_max - kept), 4);
         (kept > 0 && self.operations() <= u64::from(soon)).then_some((loaded, full))
     }
 

@@ -26,7 +26,7 @@ use crate::frame::{Class, CpuId, Mobility, ZoneId};
 use crate::front::MagazineIndex;
 use crate::front::gate::{ClosedGate, is_held_by};
 use crate::front::word::Word;
-use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::model::{IS_LOOM, Mutant, bound, is_mutant};
 use crate::sync::prim::{Ordering, spin_hint};
 use crate::sync::stack::Links;
 use crate::sync::{InFlight, count, prefetch_write};
@@ -149,7 +149,7 @@ pub enum Force {
 }
 
 /// Number of times that a disabler looks again at a gate that a drainer holds.
-const DISABLE_SPINS: u32 = if cfg!(loom) { 2 } else { 1 << 20 };
+const DISABLE_SPINS: u32 = bound(1 << 20, 2);
 
 impl<C: Cpus> Caches<'_, C> {
     /// Drains a CPU's caches of these zones, quietly or fully.
@@ -169,7 +169,7 @@ impl<C: Cpus> Caches<'_, C> {
                 done.busy_cpus = 1;
             }
         }
-        if cfg!(loom) {
+        if IS_LOOM {
             // No protocol reads what follows; to a model each load would be two executions.
             return done;
         }

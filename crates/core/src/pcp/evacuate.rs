@@ -54,19 +54,20 @@ use crate::front::word::Word;
 use crate::store::bitmap::Bitmap;
 use crate::store::section::Section;
 use crate::sync::count;
+use crate::sync::model::{IS_LOOM, bound};
 use crate::sync::prim::{AtomicU64, Ordering};
 use crate::zone::{Evacuation, HandPlan, State, TurnCounts};
 
 /// Pageblocks that a step of a hand looks at: a cache line of tags.
-const STEP_PAGEBLOCKS: u32 = if cfg!(loom) { 2 } else { 16 };
+const STEP_PAGEBLOCKS: u32 = bound(16, 2);
 /// Steps that are left out after each while nothing evacuates.
-const REST: u32 = if cfg!(loom) { 0 } else { 7 };
+const REST: u32 = bound(7, 0);
 /// Steps that are left out after each while memory fills or empties.
 const REST_UNSTEADY: u32 = 1;
 /// A hand leaves out [`REST`] steps more for each further so many CPUs of the machine.
 const REST_CPUS: u32 = 8;
 /// Steps over which free pages must stay about the same before a pageblock is marked.
-const STEADY_STEPS: u32 = if cfg!(loom) { 1 } else { 4 };
+const STEADY_STEPS: u32 = bound(4, 1);
 /// Steps after which a CPU returns what its fronts for evacuated frames hold.
 const RETURN_STEPS: u32 = 8;
 /// Calls of a hand over which a magazine must be left on its shelf to count as spare. Each comes
@@ -76,7 +77,7 @@ const SPARE_CALLS: u32 = 32;
 /// Spare magazines of a shelf that are returned at once.
 const SPARE_RETURNED: u32 = 16;
 /// Frames that are left in settled pageblocks for each CPU that refills meanwhile.
-const KEPT_PER_CPU: u64 = if cfg!(loom) { 0 } else { 512 };
+const KEPT_PER_CPU: u64 = bound(512, 0);
 
 /// Whether about as much is freed as allocated, by this CPU or in the zone: the free pages changed
 /// by less over the last steps than half of as many refills take. While memory fills or empties,
@@ -135,7 +136,7 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
         }
         let Some(bitmap) = self.0.store().bitmap() else { return };
         let accounts = &self.0.pcp.accounts;
-        if !cfg!(loom) {
+        if !IS_LOOM {
             // No protocol reads what it counts; to a model each access would be two executions.
             self.note_call();
         }
@@ -148,7 +149,7 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
         let stillness = self.stillness();
         // None may begin while memory fills or empties, and a count of whole pageblocks would be
         // outdated when one may.
-        let may_rest = !cfg!(loom) && self.0.store().tags().evacuating(self.0.zone_id) == 0;
+        let may_rest = !IS_LOOM && self.0.store().tags().evacuating(self.0.zone_id) == 0;
         if may_rest && !stillness.may_become_steady() {
             accounts.hand_rest.store(REST_UNSTEADY, Ordering::Relaxed);
             return;
@@ -252,7 +253,7 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
             let healed = accounts.hand_healed.load(Ordering::Relaxed);
             let began = State { free: free_before, healed, ..state };
             self.0.zone.evacuating.note_turn(seen, began, state);
-            if !cfg!(loom) {
+            if !IS_LOOM {
                 // No protocol reads it, as above.
                 bitmap.tags().forget_larger(self.0.zone_id);
             }

@@ -15,7 +15,7 @@ use crate::frame::{Class, Mobility, Order, Pfn, ZoneId};
 use crate::front::MagazineIndex;
 use crate::front::word::{Fill, Word};
 use crate::sync::count;
-use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::prim::Ordering;
 
 /// A front of a CPU, with its word when it was read. The front is a reference, as it is to what
@@ -104,7 +104,7 @@ impl<C: Cpus> Caches<'_, C> {
     /// A block from this CPU's front in the first zone, of which a pop has got none: from its other
     /// magazine, or the shelf. It is the part of the slow path that knows no reserves.
     pub fn pop_turned(&self, order: Order, mobility: Mobility) -> Option<Pfn> {
-        if cfg!(loom) {
+        if IS_LOOM {
             // The slow path takes the same steps; models need not take them twice.
             return None;
         }
@@ -118,7 +118,7 @@ impl<C: Cpus> Caches<'_, C> {
     /// Puts a block into this CPU's front, which has not taken it by a push: after a fold of its
     /// word, or into its other magazine. `false`: nothing has changed but the front's word.
     pub fn push_turned(&self, pfn: Pfn, order: Order) -> bool {
-        if cfg!(loom) {
+        if IS_LOOM {
             // The slow path takes the same steps; models need not take them twice.
             return false;
         }

@@ -11,7 +11,7 @@ use crate::frame::{CpuId, ZoneId};
 use crate::front::Here;
 use crate::front::gate::{self, AskOutcome, ClosedGate, is_asked};
 use crate::sync::InFlight;
-use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::prim::Ordering;
 
 /// A drain that asks.
@@ -72,7 +72,7 @@ impl<C: Cpus> Caches<'_, C> {
             && !self.pcps.shared(cpu).asks.is_answered(ask.number)
             && self.is_pending(cpu, zones.clone(), ask, &mut done);
         done.taken_pages += self.drain_handed(cpu, zones.clone());
-        if cfg!(loom) {
+        if IS_LOOM {
             // As in `drain_cpu`, no protocol reads the rest.
             done.pending_cpus = u64::from(is_pending);
             return done;

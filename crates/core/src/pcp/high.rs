@@ -21,6 +21,7 @@ use crate::cpus::{Cpus, Environment};
 use crate::frame::Class;
 use crate::frame::pageblock::FRONTS;
 use crate::front::word::Word;
+use crate::sync::model::IS_LOOM;
 use crate::sync::prim::{AtomicI64, Ordering};
 use crate::zone::CacheLimits;
 
@@ -48,7 +49,7 @@ impl<C: Cpus> High<'_, '_, '_, C> {
     /// The largest `high` now, but for what fronts need.
     fn most(&self, limits: CacheLimits) -> u64 {
         let CpuZone { caches, zone_id, .. } = *self.0;
-        if cfg!(loom) || !limits.adapts() || self.0.store().tags().evacuating(zone_id) == 0 {
+        if IS_LOOM || !limits.adapts() || self.0.store().tags().evacuating(zone_id) == 0 {
             return limits.high_max;
         }
         let free = caches.free_estimate(zone_id).max(0) as u64;
@@ -86,7 +87,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Lowers a `high` above what it may be now, before a magazine is shelved, so that this one and
     /// another are spilled.
     pub fn limit_high(&self) {
-        if cfg!(loom) {
+        if IS_LOOM {
             return;
         }
         let (high, limits) = (High(self), self.zone.limits());
@@ -100,7 +101,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
 
     /// A refill of so many pages lets the CPU cache as many more, or a batch (`nr_pcp_alloc`).
     pub fn raise_high_for_refill(&self, pages: u64) {
-        if cfg!(loom) {
+        if IS_LOOM {
             return;
         }
         let (high, limits) = (High(self), self.zone.limits());
@@ -174,7 +175,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Spills magazines of a shelf of another class or mobility that was not used since the last
     /// look, if it is the clock hand's turn (second chance).
     fn spill_coldest_shelf(&self, except: Front) {
-        if cfg!(loom) {
+        if IS_LOOM {
             // A policy; to a model each access would be one more place to switch.
             return;
         }

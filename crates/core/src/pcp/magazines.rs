@@ -20,7 +20,7 @@ use super::shelf::Chain;
 use crate::cpus::Cpus;
 use crate::frame::{Class, CpuId, PageSize};
 use crate::front::{Magazine, MagazineIndex};
-use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::prim::Ordering;
 use crate::sync::{count, prefetch_write};
 use crate::zone::Reserve;
@@ -96,7 +96,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// reason to come nearer to what is kept back from requests.
     #[cold]
     fn carve(&self) -> Option<MagazineIndex> {
-        if cfg!(loom) {
+        if IS_LOOM {
             return None;
         }
         let (map, page_size) = self.caches.pcps.magazines().linear_map?;
@@ -158,7 +158,7 @@ impl<'m> Pcps<'m> {
         let skip = first.cast::<u8>().align_offset(size_of::<Magazine>());
         let count = memory.len().saturating_sub(skip) / size_of::<Magazine>();
         // To loom zeroes are no atomics.
-        if count == 0 || cfg!(loom) {
+        if count == 0 || IS_LOOM {
             return Some(0);
         }
         let first = first.wrapping_byte_add(skip);

@@ -14,6 +14,7 @@ use core::ops::Range;
 
 use crate::frame::{LinearMap, PageSize, Pfn};
 use crate::front::{Magazine, MagazineIndex};
+use crate::sync::model::IS_LOOM;
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 
 /// Magazines of the caller's memory, and where further ones may be carved from.
@@ -108,7 +109,7 @@ impl<'m> CarvedFrames<'m> {
 
     /// Number of words of bits that are needed where frames end at `frames_end`.
     pub fn words(page_size: PageSize, frames_end: u64) -> usize {
-        if cfg!(loom) {
+        if IS_LOOM {
             return 0;
         }
         let reach = (size_of::<Magazine>() << MagazineIndex::BITS) >> page_size.shift();

@@ -11,7 +11,7 @@ use crate::cpus::{Cpus, Event, Here};
 use crate::frame::{Class, Mobility, Order, Pfn};
 use crate::front::word::{Fill, Word};
 use crate::front::{MagazineIndex, SLOTS};
-use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::prim::Ordering;
 use crate::sync::{count, prefetch_write};
 use crate::zone::Reserve;
@@ -229,7 +229,7 @@ impl<'s, 'a, 'm, C: Cpus> SpareMagazines<'s, 'a, 'm, C> {
     /// Takes as many as a quarter of `high` has room for beside the first, if they fit under
     /// `high`, the zone may give what they take, and they are at hand.
     fn acquire(&mut self, reserve: Reserve) {
-        if cfg!(loom) || !SEVERAL.contains(&(self.class as u8)) {
+        if IS_LOOM || !SEVERAL.contains(&(self.class as u8)) {
             // To a model, which has no such class, a policy would be one more place to switch.
             return;
         }
@@ -285,10 +285,9 @@ fn shared_reserve(reserve: Reserve) -> Reserve {
 }
 
 // What a refill takes, beside the block of its request, fits into its list of frames.
-#[cfg(not(loom))]
 const _: () = {
     let mut class = *SEVERAL.start();
-    while class <= *SEVERAL.end() {
+    while !IS_LOOM && class <= *SEVERAL.end() {
         let rounds = Class::ALL[class as usize].rounds() as usize;
         assert!((1 + EXTRA_MAX) * rounds <= SLOTS);
         class += 1;

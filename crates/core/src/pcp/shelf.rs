@@ -13,6 +13,7 @@
 
 use crate::frame::Class;
 use crate::front::{BlockArray, MagazineIndex};
+use crate::sync::model::IS_LOOM;
 use crate::sync::prim::{AtomicU32, Ordering};
 use crate::sync::stack::{self, Links};
 
@@ -36,8 +37,7 @@ const LENGTH: usize = 16;
 #[repr(C, align(64))]
 pub struct ShelfIndex([AtomicU32; LENGTH]);
 
-#[cfg(not(loom))]
-const _: () = assert!(size_of::<ShelfIndex>() == 64);
+const _: () = assert!(IS_LOOM || size_of::<ShelfIndex>() == 64);
 
 impl ShelfIndex {
     pub fn new() -> Self {

@@ -27,6 +27,7 @@ use crate::frame::{Class, Mobility, NodeId, Order, Pfn, ZoneId};
 use crate::front::word::Word;
 use crate::front::{Here, Magazine, WordOffset};
 use crate::store::{SearchManner, SearchRequest};
+use crate::sync::model::IS_LOOM;
 use crate::sync::prim::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{CachePadded, Caller, InFlight, count};
 use crate::zone::counts::{Counters, Counts};
@@ -137,7 +138,7 @@ pub struct Accounts {
 impl Accounts {
     /// Adds operations of a front to those after which the hand is moved.
     pub fn note_operations(&self, operations: u64) {
-        if cfg!(loom) {
+        if IS_LOOM {
             // No protocol reads it; to a model each access would be two executions.
             return;
         }
@@ -148,12 +149,12 @@ impl Accounts {
 
     /// Whether the fronts' operations are enough to move the hand.
     pub fn is_hand_due(&self) -> bool {
-        !cfg!(loom) && self.hand_operations.load(Ordering::Relaxed) >= HAND_OPERATIONS
+        !IS_LOOM && self.hand_operations.load(Ordering::Relaxed) >= HAND_OPERATIONS
     }
 
     /// Counts operations anew, because the hand is moved.
     pub fn forget_operations(&self) {
-        if !cfg!(loom) {
+        if !IS_LOOM {
             self.hand_operations.store(0, Ordering::Relaxed);
         }
     }
@@ -313,7 +314,7 @@ impl Pcp {
 
     /// Notes that a magazine has left a shelf for a front: what is left was spare so far.
     pub fn note_shelf_pop(&self, class: Class, mobility: Mobility) {
-        if class != Class::Order0 || cfg!(loom) {
+        if class != Class::Order0 || IS_LOOM {
             // No protocol reads it; to a model each access would be two executions.
             return;
         }
@@ -351,7 +352,7 @@ impl Pcp {
     #[inline]
     pub fn listed(&self, class: Class, mobility: Mobility) -> Option<&ShelfIndex> {
         // No protocol reads it; to a model each access would be two executions.
-        (class == Class::Order0 && !cfg!(loom)).then(|| &self.listed[mobility.index()])
+        (class == Class::Order0 && !IS_LOOM).then(|| &self.listed[mobility.index()])
     }
 
     /// All shelves with their class and mobility.
@@ -394,9 +395,9 @@ impl CpuShared {
 }
 
 const _: () = assert!(align_of::<Magazine>() <= align_of::<Pcp>());
-#[cfg(not(loom))]
-const _: () =
-    assert!(core::mem::offset_of!(Pcp, shelves) + Mobility::COUNT * size_of::<Shelf>() <= 64);
+const _: () = assert!(
+    IS_LOOM || core::mem::offset_of!(Pcp, shelves) + Mobility::COUNT * size_of::<Shelf>() <= 64
+);
 
 /// Attempts at the front before a request goes to the store: enough for every step of a refill and
 /// some lost races; a CPU whose sequences never commit must not hang.

@@ -41,13 +41,14 @@ use core::num::NonZeroUsize;
 
 use crate::cpus::Environment;
 use crate::frame::ZoneId;
+use crate::sync::model::bound;
 use crate::sync::prim::{AtomicU32, AtomicUsize, Ordering};
 
 /// Callbacks an allocator can have.
-const CALLBACKS_MAX: usize = if cfg!(loom) { 2 } else { 8 };
+const CALLBACKS_MAX: usize = bound(8, 2);
 
 /// Calls of [`Environment::wait`] per wait, whatever the clock says.
-const WAITS_MAX: u32 = if cfg!(loom) { 1000 } else { 1 << 20 };
+const WAITS_MAX: u32 = bound(1 << 20, 1000);
 
 /// The request of memory pressure to a reclaim callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

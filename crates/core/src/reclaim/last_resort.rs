@@ -67,26 +67,27 @@
 use super::callbacks::{CallOutcome, Callbacks, Pressure, Reclaim, TooManyCallbacks};
 use crate::cpus::Environment;
 use crate::frame::{Pfn, ZoneId};
+use crate::sync::model::bound;
 use crate::sync::prim::{Ordering, spin_hint};
 use crate::zone::Zone;
 
 /// Rounds that count, before a request fails.
 const ROUNDS_MAX: u32 = 4;
 /// Spins after a round that counts, for pages in flight to arrive.
-const ROUND_SPINS: u32 = if cfg!(loom) { 1 } else { 1000 };
+const ROUND_SPINS: u32 = bound(1000, 1);
 /// Turns of other callers that a request waits for.
-const TURNS_MAX: u32 = if cfg!(loom) { 4 } else { 64 };
+const TURNS_MAX: u32 = bound(64, 4);
 /// Milliseconds that a request waits for one turn to end: a caller that was stopped in a callback
 /// must not stop others for good.
 const TURN_MS_MAX: u32 = 1000;
 /// Naps of a request beside pages in other callers' hands: 1, 1, 2, 2, 4, ... 32, 32 ms, 126 ms in
 /// all. A thread that was preempted with pages in its hands runs again within that on all but the
 /// busiest machines. Those of a thread that was stopped for good cost a request so much.
-const NAPS_MAX: u32 = if cfg!(loom) { 0 } else { 12 };
+const NAPS_MAX: u32 = bound(12, 0);
 
 /// Naps of a request whose pages isolated CPUs were asked for: 1, 1, 2, 2, 4, 4 ms, 14 ms in all.
 /// An isolated CPU that allocates has handed over by then; one that does not must not stop others.
-const ASKED_NAPS_MAX: u32 = if cfg!(loom) { 0 } else { 6 };
+const ASKED_NAPS_MAX: u32 = bound(6, 0);
 
 /// The part of the last resort that differs between requests: it drains caches and searches the
 /// store.

@@ -18,7 +18,7 @@ use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag,
 };
 use crate::frame::{Mobility, Pfn, ZoneId};
-use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::prim::{AtomicU64, AtomicUsize, Ordering};
 
 /// The table of sections; see the module. Without sections nothing is free.
@@ -104,7 +104,7 @@ impl<'m> Bitmap<'m> {
         let tag = self.tags.of(pageblock);
         // A search that read the tag before isolation takes frames all the same.
         let tag = tag.of_isolated().unwrap_or(tag);
-        if !cfg!(loom) && !tag.mobility().is_akin(mobility) {
+        if !IS_LOOM && !tag.mobility().is_akin(mobility) {
             section.note_mixed(pageblock.in_section());
         }
     }

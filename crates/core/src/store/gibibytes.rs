@@ -28,6 +28,7 @@ use super::section::Section;
 use super::summary::Sort;
 use crate::frame::Mobility;
 use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS, Tag};
+use crate::sync::model::IS_LOOM;
 use crate::sync::prim::Ordering;
 
 /// Sections that a search for unmovable or reclaimable blocks compares with its own.
@@ -55,7 +56,7 @@ impl Rank {
 impl Bitmap<'_> {
     /// Leads a search that is about to break up a whole pageblock to the best section.
     pub(super) fn choose_section(&self, wanted: &SearchRequest<'_>) {
-        if cfg!(loom) {
+        if IS_LOOM {
             // A policy; to a model each access would be one more place to switch.
             return;
         }

@@ -73,7 +73,7 @@ use super::bits::{self, HINT_WORDS, PAGEBLOCK_WORDS, WORD_ORDER_MAX};
 use crate::frame::Order;
 use crate::frame::pageblock::SECTION_PAGEBLOCKS;
 use crate::sync::count;
-use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::prim::{AtomicU64, Ordering};
 use crate::sync::total::HINTS;
 
@@ -131,7 +131,7 @@ impl Presence {
         HINTS.fence();
         // Relaxed: statistics, which no model reads.
         let was_touched =
-            was_cold && !cfg!(loom) && self.touched[at].fetch_or(bit, Ordering::Relaxed) & bit != 0;
+            was_cold && !IS_LOOM && self.touched[at].fetch_or(bit, Ordering::Relaxed) & bit != 0;
         if was_touched {
             count(&self.refaults, 1);
         }

@@ -27,7 +27,7 @@ use core::ops::Range;
 
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
-use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::prim::AtomicU32;
 use backing::{Backing, BackingRequest, Block, RangeRequest};
 use bitmap::Bitmap;
@@ -76,7 +76,7 @@ impl<'m> Store<'m> {
     pub fn note_doubled(&self, doubled: DoubleFree) {
         if doubled.frames > 0 {
             self.noted.note(doubled);
-            if cfg!(loom) {
+            if IS_LOOM {
                 // In a model every double free is a fault, and the look at the end of each call
                 // would be two executions.
                 self.report_noted(|| ());
@@ -88,7 +88,7 @@ impl<'m> Store<'m> {
     /// `undo` takes back what the call has for its caller.
     #[inline]
     pub fn end_call(&self, undo: impl FnMut()) {
-        if !cfg!(loom) && self.noted.is_any() {
+        if !IS_LOOM && self.noted.is_any() {
             self.report_noted(undo);
         }
     }

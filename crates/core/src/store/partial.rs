@@ -25,6 +25,7 @@ use super::search::Search;
 use super::section::Section;
 use crate::frame::Order;
 use crate::frame::pageblock::PageblockIndex;
+use crate::sync::model::IS_LOOM;
 use crate::sync::prim::Ordering;
 
 /// Partly used pageblocks of which the densest is taken from first.
@@ -42,7 +43,7 @@ impl Search<'_, '_> {
     pub(super) fn take_fitting(&self, taken: &mut Harvest<impl FnMut(WordBlocks)>) {
         let (tags, zone) = (&self.bitmap.tags, self.wanted.zone);
         // To a model each look would be one more place to switch, and this is a policy.
-        if cfg!(loom) || tags.evacuating(zone) == 0 {
+        if IS_LOOM || tags.evacuating(zone) == 0 {
             return;
         }
         if self.order > Order::BASE {

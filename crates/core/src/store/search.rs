@@ -50,6 +50,7 @@ use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS,
 };
 use crate::frame::{Mobility, Order, Pfn};
+use crate::sync::model::IS_LOOM;
 use crate::sync::prim::Ordering;
 
 impl<'m> Bitmap<'m> {
@@ -123,7 +124,7 @@ impl<'m> Search<'_, 'm> {
             }
             let is_due = match pass {
                 // They ask for the same, where none has moved the hint.
-                Pass::Near(Sort::Partial | Sort::Warm) | Pass::Beyond if !cfg!(loom) => {
+                Pass::Near(Sort::Partial | Sort::Warm) | Pass::Beyond if !IS_LOOM => {
                     *is_near.get_or_insert_with(|| self.is_due(pass))
                 }
                 _ => self.is_due(pass),
@@ -260,7 +261,7 @@ impl<'m> Search<'_, 'm> {
     fn is_due(&self, pass: Pass) -> bool {
         let Search { bitmap, wanted, .. } = *self;
         match pass {
-            Pass::Beyond if cfg!(loom) => false,
+            Pass::Beyond if IS_LOOM => false,
             Pass::Near(_) | Pass::Beyond => {
                 wanted.mobility == Mobility::Movable
                     && bitmap.tags.evacuating(wanted.zone) == 0
@@ -273,15 +274,13 @@ impl<'m> Search<'_, 'm> {
             Pass::Partial { which: PartialKind::Carved, .. } => {
                 bitmap.tags.evacuating(wanted.zone) > 0 && wanted.mobility != Mobility::Unmovable
             }
-            Pass::Chosen(_) => {
-                wanted.mobility != Mobility::Movable && bitmap.evacuates && !cfg!(loom)
-            }
+            Pass::Chosen(_) => wanted.mobility != Mobility::Movable && bitmap.evacuates && !IS_LOOM,
             // To a model a policy, each look one more place to switch: the last passes find all.
-            Pass::Whole(Walk::Cold) | Pass::Pair(Walk::Cold) => !cfg!(loom),
+            Pass::Whole(Walk::Cold) | Pass::Pair(Walk::Cold) => !IS_LOOM,
             Pass::Reported(_) => bitmap.reports.is_any(),
-            Pass::Akin => wanted.mobility != Mobility::Movable && !cfg!(loom),
+            Pass::Akin => wanted.mobility != Mobility::Movable && !IS_LOOM,
             Pass::Mixed => {
-                wanted.manner.may_mix && wanted.mobility != Mobility::Movable && !cfg!(loom)
+                wanted.manner.may_mix && wanted.mobility != Mobility::Movable && !IS_LOOM
             }
             Pass::Any => wanted.manner.may_mix,
             _ => true,

@@ -61,7 +61,6 @@
 //! changed together.
 #![allow(unsafe_code, reason = "writes sections field by field")]
 
-#[cfg(not(loom))]
 use core::mem::offset_of;
 use core::ops::Range;
 
@@ -70,14 +69,14 @@ use super::hints::{Lacks, Presence, Refusals};
 use super::summary::{Hints, Marks, Sort, note_step};
 use crate::frame::Order;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_PAGEBLOCKS, fills_pageblocks};
-use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::prefetch_write;
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::total::HINTS;
 
 /// Whether new memory is cold. In a model it is not, but for what the model makes so: each bit
 /// would be one more change to explore.
-const IS_NEW_COLD: bool = !cfg!(loom);
+const IS_NEW_COLD: bool = !IS_LOOM;
 
 /// Words per section.
 const SECTION_WORDS: usize = SECTION_PAGEBLOCKS * PAGEBLOCK_WORDS;
@@ -105,12 +104,12 @@ pub struct Section<'m> {
 }
 
 // Hints of a kind fill a line, and none lies in two.
-#[cfg(not(loom))]
 const _: () = assert!(
-    size_of::<Section<'_>>() == 32768 + 1024 + 128
-        && offset_of!(Section<'_>, some).is_multiple_of(64)
-        && offset_of!(Section<'_>, lacks).is_multiple_of(64)
-        && offset_of!(Section<'_>, presence).is_multiple_of(64)
+    IS_LOOM
+        || size_of::<Section<'_>>() == 32768 + 1024 + 128
+            && offset_of!(Section<'_>, some).is_multiple_of(64)
+            && offset_of!(Section<'_>, lacks).is_multiple_of(64)
+            && offset_of!(Section<'_>, presence).is_multiple_of(64)
 );
 
 /// A run of frames inside one word.
@@ -718,7 +717,7 @@ impl<'m> Section<'m> {
     pub(super) fn forget_mixed(&self, at: usize, mask: u64) {
         // SeqCst load: pairs with the change in `note_mixed`, which looks at `whole` after. It is a
         // hint: one that comes when the pageblock is not whole any more may be lost.
-        if !cfg!(loom) && self.mixed[at].load(HINTS.look()) & mask != 0 {
+        if !IS_LOOM && self.mixed[at].load(HINTS.look()) & mask != 0 {
             // Relaxed: as above.
             self.mixed[at].fetch_and(!mask, Ordering::Relaxed);
         }

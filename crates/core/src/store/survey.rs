@@ -17,9 +17,10 @@ use core::ops::Range;
 use super::bitmap::Bitmap;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use crate::sync::model::bound;
 
 /// Candidates that one walk keeps.
-const RANKED: usize = if cfg!(loom) { 2 } else { 64 };
+const RANKED: usize = bound(64, 2);
 
 /// Pageblocks passed for each partly used one that is looked for.
 const LOOKS_PER_PARTIAL: usize = 8;

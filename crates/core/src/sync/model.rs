@@ -1,8 +1,22 @@
-//! Changes under a model checker: steps that a mutant leaves out.
+//! Changes under a model checker: smaller constants, policies that are left out, and steps that a
+//! mutant leaves out.
+//!
+//! To loom each access of an atomic is one more place to switch threads, and each further round of
+//! a loop multiplies the executions. So constants shrink until races need two or three steps
+//! ([`bound`]), and what only policies and statistics read is not written at all ([`IS_LOOM`]).
 //!
 //! A *mutant* is a protocol without one of the steps that its argument rests on. A model of that
 //! protocol must fail for the mutant, or the model would see nothing. Code asks [`is_mutant`] where
 //! such a step is; outside of models the answer is a constant.
+
+/// Whether loom explores this build. It is asked where production reads or writes what no protocol
+/// depends on.
+pub const IS_LOOM: bool = cfg!(loom);
+
+/// The value that a constant has in production, or the one that it has in a model of loom.
+pub const fn bound<T: Copy>(production: T, model: T) -> T {
+    if IS_LOOM { model } else { production }
+}
 
 /// A step that is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

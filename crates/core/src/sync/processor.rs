@@ -2,6 +2,7 @@
 //! needed because another CPU had them last, counters, and waiting without sleep.
 #![allow(unsafe_code, reason = "an instruction that has no intrinsic")]
 
+use super::model::{IS_LOOM, bound};
 use super::prim::{AtomicU32, AtomicU64, Ordering, spin_hint};
 
 /// A value on cache lines of its own.
@@ -26,7 +27,7 @@ impl<T> core::ops::Deref for CachePadded<T> {
 #[inline]
 pub fn count(cell: &AtomicU64, n: u64) {
     // No protocol reads counters; to a model each would be one more place to switch threads.
-    if cfg!(loom) {
+    if IS_LOOM {
         return;
     }
     // Relaxed: a statistic.
@@ -58,7 +59,7 @@ pub fn prefetch_write<T>(value: &T) {
 }
 
 /// Looks at the word before a waiter that cannot sleep gives up.
-const WAIT_SPINS: u32 = if cfg!(loom) { 1 } else { 1000 };
+const WAIT_SPINS: u32 = bound(1000, 1);
 
 /// Spins while `word` is `seen`, at most 1000 times.
 pub fn spin_while(word: &AtomicU32, seen: u32) {

@@ -2,12 +2,12 @@
 
 use crate::frame::Order;
 use crate::sync::count;
-use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::model::{Mutant, bound, is_mutant};
 use crate::sync::prim::{AtomicU64, Ordering};
 use crate::sync::total::MOVES;
 
 /// Cells of [`Blocks`]; a model has fewer of them to read.
-const BLOCK_CELLS: usize = if cfg!(loom) { 1 } else { Order::COUNT };
+const BLOCK_CELLS: usize = bound(Order::COUNT, 1);
 
 /// Blocks by order: one operation counts a block and its pages. Loads for statistics are Relaxed.
 pub struct Blocks([AtomicU64; BLOCK_CELLS]);

@@ -81,14 +81,14 @@
 //! [`GROUP_DELTAS`]: super::delta::GROUP_DELTAS
 //! [`Zone`]: super::Zone
 
-use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::model::{Mutant, bound, is_mutant};
 use crate::sync::prim::{AtomicI64, AtomicU64, Ordering};
 use crate::sync::total::DRIFT_MARK;
 
 /// CPUs of a group.
-pub const GROUP_CPUS: u32 = if cfg!(loom) { 4 } else { 16 };
+pub const GROUP_CPUS: u32 = bound(16, 4);
 /// Most pages that a group keeps to itself, in deltas of a CPU.
-pub const GROUP_DELTAS: i64 = if cfg!(loom) { 1 } else { 8 };
+pub const GROUP_DELTAS: i64 = bound(8, 1);
 
 /// The changes of a zone's count of free pages that one CPU has not reported yet.
 pub struct Delta(AtomicI64);

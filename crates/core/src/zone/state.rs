@@ -7,6 +7,7 @@ use super::delta::{Delta, DriftMark, GROUP_CPUS, GROUP_DELTAS};
 use super::evacuation::{Evacuation, EvacuationState};
 use super::watermarks::{CacheLimits, PAGES_MAX, Watermarks};
 use crate::frame::{NodeId, ZoneId};
+use crate::sync::model::bound;
 use crate::sync::prim::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::sync::total::DRIFT_MARK;
 use crate::sync::{CachePadded, InFlight};
@@ -62,8 +63,8 @@ pub struct Zone {
 /// bound has room for a drain of 8 magazines and more, so that a CPU that is drained and refilled
 /// leaves the zone's count alone. More would make requests sum all CPUs' changes on a zone that is
 /// further above its watermarks.
-const DELTA_MIN: i64 = if cfg!(loom) { 1 } else { 64 };
-const DELTA_MAX: i64 = if cfg!(loom) { 2 } else { 4096 };
+const DELTA_MIN: i64 = bound(64, 1);
+const DELTA_MAX: i64 = bound(4096, 2);
 
 impl Zone {
     pub fn new(
