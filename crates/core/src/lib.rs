@@ -90,6 +90,7 @@ mod loom_tests;
 mod pcp;
 mod reclaim;
 mod reporting;
+pub mod seam;
 #[cfg(all(test, shuttle))]
 #[allow(unsafe_code, reason = "models implement sequences")]
 mod shuttle_tests;
@@ -102,14 +103,14 @@ pub use alloc::add::AddError;
 pub use alloc::config::{Config, ConfigError, ZoneConfig};
 pub use alloc::error::{AllocError, FreeError, Refusal};
 pub use alloc::flags::Flags;
-pub use alloc::relief::MoverRegistered;
 pub use alloc::{
     Allocator, Builder, Census, CpuCaches, CpuStats, Fault, FreeManyError, FrontHandle, Fronts,
     FrontsAt, Global, Handover, InitError, MetadataUse, PageblockInfo, PageblockStats, Pageblocks,
     Residency, ResidencyCounts, Shortage, ZoneSettings, ZoneShortage, ZoneStats,
 };
 pub use contiguity::{
-    CompactEnd, CompactError, CompactResult, Compaction, Compactor, Move, Mover, Occupant,
+    CompactEnd, CompactError, CompactResult, Compaction, Compactor, Move, Mover, MoverRegistered,
+    Occupant,
 };
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};
 pub use hotplug::{Obstacle, RemoveError};

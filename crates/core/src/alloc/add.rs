@@ -14,7 +14,6 @@ use core::ptr::NonNull;
 use super::allocator::Allocator;
 use super::config::{Checks, ConfigError};
 use super::hooks::FrameBytes;
-use super::isolation::pageblocks;
 use super::layout;
 use crate::cpus::Cpus;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, Tag};
@@ -189,14 +188,14 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
         base.as_ptr().expose_provenance();
         self.caches
             .store
-            .claim_tags(pageblocks(range), zone)
+            .claim_tags(range.pageblocks(), zone)
             .map_err(|(pageblock, tag)| not_new(pageblock, tag))?;
         Ok(base)
     }
 
     /// Whether the pageblocks of a range may be given to a zone.
     fn check_new(&self, zone: ZoneId, range: FrameRange) -> Result<(), ConfigError> {
-        pageblocks(range).map(PageblockIndex).try_for_each(|pageblock| {
+        range.pageblocks().map(PageblockIndex).try_for_each(|pageblock| {
             match self.caches.store.tags().raw(pageblock) {
                 Tag::ABSENT => Ok(()),
                 tag if tag == Tag::removed(zone) => Ok(()),
@@ -245,7 +244,7 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
             FrameBytes { caches, checks: self.checks }.note_range(range.start, range.frames);
             caches.direct(None, zone).count_allocs(0, pages);
         }
-        pageblocks(range).for_each(|pageblock| {
+        range.pageblocks().for_each(|pageblock| {
             caches.store.tags().set(PageblockIndex(pageblock), new_tag(zone))
         });
         zone_state.cover(sections.start as u32, sections.end as u32);

@@ -10,7 +10,7 @@ use super::flags::Flags;
 use super::hooks::{Hooks, Options, Undo};
 use super::layout::{Globals, Layout};
 use super::pressure::UnderPressure;
-use super::relief::ReliefSlot;
+use super::relief::{PendingRequest, ReliefSlot};
 use super::walk::{Request, Walk, Want};
 use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::Tag;
@@ -287,8 +287,9 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
     pub fn alloc_slow(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
         self.check_usable()?;
         let hooks = self.hooks();
-        let relieved =
-            self.relief.get().and_then(|relief| relief.before_mixing(&hooks, order, flags));
+        let relieved = self.relief.get().and_then(|relief| {
+            relief.before_mixing(&PendingRequest::above_low(hooks, Want::Block(order), flags))
+        });
         let found = match relieved.or_else(|| self.walk().alloc(order, flags, Reserve::AboveLow)) {
             Some(pfn) => Ok(pfn),
             None => {

@@ -46,6 +46,14 @@ pub(crate) struct Hooks<'a, 'm, C> {
     pub options: &'a Options,
 }
 
+impl<C> Clone for Hooks<'_, '_, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C> Copy for Hooks<'_, '_, C> {}
+
 impl<'a, 'm, C: Cpus> Hooks<'a, 'm, C> {
     /// The bytes of frames that the options `checked` and `track_owner` keep.
     pub(super) fn frame_bytes(&self) -> FrameBytes<'a, 'm, C> {

@@ -13,7 +13,6 @@
 //! | `walk` | a request of any kind, and `Walk`: one walk over the zones that it may use |
 //! | `relief` | `Relief`: what a request asks before it mixes pageblocks, and before it fails |
 //! | `layout` | where the metadata lies in the caller's memory |
-//! | `isolation` | `Isolation`: pageblocks that one caller has for itself; `Claims` of all their frames |
 //! | `pressure` | `UnderPressure`: requests below a watermark |
 //! | `cached_blocks` | `CachedBlocks`: what CPUs cache, magazine by magazine |
 //! | `allocator` | [`Allocator`], the fast paths, and what single blocks do when a front does not serve them |
@@ -41,7 +40,6 @@ pub mod flags;
 mod fronts;
 mod global;
 pub(crate) mod hooks;
-pub(crate) mod isolation;
 pub(crate) mod layout;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod one_cpu;

@@ -3,7 +3,7 @@
 use super::drain::Drains;
 use super::error::{AllocError, Refusal};
 use super::hooks::Hooks;
-use super::relief::ReliefSlot;
+use super::relief::{PendingRequest, ReliefSlot};
 use super::walk::{Request, Walk};
 use crate::cpus::{Cpus, Environment, Event};
 use crate::frame::{Pfn, ZoneId};
@@ -54,7 +54,10 @@ impl<'a, 'm, C: Cpus> UnderPressure<'a, 'm, C> {
     pub fn at_last(&self, request: Request) -> Result<Pfn, AllocError> {
         let first = self.first_zone(request)?;
         let found = self.search(request).ok();
-        let relieved = || self.relief.get()?.before_failing(&self.hooks, request);
+        let relieved = || {
+            let relief = self.relief.get()?;
+            relief.before_failing(&PendingRequest::at_last(self.hooks, request))
+        };
         found.or_else(relieved).ok_or_else(|| {
             let caches = self.hooks.caches;
             count(&caches.direct(caches.here(), first).counters().failures, 1);

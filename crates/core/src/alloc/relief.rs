@@ -2,41 +2,95 @@
 //!
 //! A request knows neither movers nor compaction. It asks the registered relief at two moments: on
 //! its slow path, before it would take a block from a pageblock of another mobility, and before it
-//! fails. [`Compactor`](crate::Compactor) is the one relief there is.
-
-use core::fmt;
+//! fails. `pagedepot_contiguity::Compactor` is one.
 
 use super::flags::Flags;
 use super::hooks::Hooks;
-use super::walk::Request;
-use crate::frame::{Order, Pfn};
+use super::walk::{Request, Walk, Want};
+use crate::cpus::Cpus;
+use crate::frame::{Mobility, Pfn, ZoneId};
 use crate::sync::late_init::LateInit;
+use crate::zone::Reserve;
 
 /// Makes room for requests. `None` from either call: the request goes on as without a relief.
 ///
 /// Both are called on the thread of the request, above the locks that its caller holds, and may
 /// allocate: they must end when a request of their own comes back to them.
-pub(crate) trait Relief<C>: Sync {
+pub trait Relief<C>: Sync {
     /// Finds a block for a request above the `low` watermark without mixing mobilities in a
     /// pageblock. Called for every request that its front does not serve, so the answer to a
     /// request that does not want relief costs a few instructions.
-    fn before_mixing(&self, hooks: &Hooks<'_, '_, C>, order: Order, flags: Flags) -> Option<Pfn>;
+    fn before_mixing(&self, request: &PendingRequest<'_, '_, C>) -> Option<Pfn>;
 
     /// Finds the frames for a request for which the last resort has found none.
-    fn before_failing(&self, hooks: &Hooks<'_, '_, C>, request: Request) -> Option<Pfn>;
+    fn before_failing(&self, request: &PendingRequest<'_, '_, C>) -> Option<Pfn>;
 }
 
-/// An allocator has a mover for requests already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MoverRegistered;
+/// A request that asks for relief.
+pub struct PendingRequest<'a, 'm, C> {
+    pub(crate) hooks: Hooks<'a, 'm, C>,
+    want: Want,
+    flags: Flags,
+    reserve: Reserve,
+}
 
-impl fmt::Display for MoverRegistered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a mover is registered already: let one ask the others")
+impl<'a, 'm, C: Cpus> PendingRequest<'a, 'm, C> {
+    /// A request that would mix a pageblock next.
+    pub(super) fn above_low(hooks: Hooks<'a, 'm, C>, want: Want, flags: Flags) -> Self {
+        PendingRequest { hooks, want, flags, reserve: Reserve::AboveLow }
+    }
+
+    /// A request that would fail next.
+    pub(super) fn at_last(hooks: Hooks<'a, 'm, C>, request: Request) -> Self {
+        let reserve = request.reserve();
+        PendingRequest { hooks, want: request.want, flags: request.flags, reserve }
+    }
+
+    fn walk(&self) -> Walk<'a, 'm, C> {
+        Walk { caches: self.hooks.caches }
+    }
+
+    /// The frames that satisfy the request.
+    pub fn want(&self) -> Want {
+        self.want
+    }
+
+    /// Number of pages that the request is for.
+    pub fn pages(&self) -> u64 {
+        self.want.pages()
+    }
+
+    /// The mobility of the request.
+    pub fn mobility(&self) -> Mobility {
+        self.flags.mobility()
+    }
+
+    /// Whether held blocks may be moved for the request: it says [`Flags::compact`], and may
+    /// reclaim.
+    pub fn may_compact(&self) -> bool {
+        self.flags.may_compact()
+    }
+
+    /// The zones that may serve the request, the best first.
+    pub(crate) fn zone_ids(&self) -> impl Iterator<Item = ZoneId> {
+        let caches = self.hooks.caches;
+        let node = caches.node_of(caches.here());
+        let (pages, reserve) = (self.pages(), self.reserve);
+        let request = Request { want: self.want, flags: self.flags, node };
+        let walk = self.walk();
+        caches.zones.from(node).filter(move |&zone| {
+            walk.is_for(zone, request) && caches.may_give(zone, pages, reserve)
+        })
+    }
+
+    /// Tries once more to serve a request for a block, and mixes no pageblock.
+    pub fn attempt_unmixed(&self) -> Option<Pfn> {
+        match self.want {
+            Want::Block(order) => self.walk().alloc(order, self.flags.unmixed(), self.reserve),
+            _ => None,
+        }
     }
 }
-
-impl core::error::Error for MoverRegistered {}
 
 /// The relief of an allocator, once one is registered; it stays for the allocator's life.
 pub(crate) struct ReliefSlot<'m, C>(LateInit<&'m dyn Relief<C>>);
@@ -46,9 +100,10 @@ impl<'m, C> ReliefSlot<'m, C> {
         ReliefSlot(LateInit::new())
     }
 
-    pub fn register(&self, relief: &'m dyn Relief<C>) -> Result<(), MoverRegistered> {
+    /// `false`: there is one already.
+    pub fn register(&self, relief: &'m dyn Relief<C>) -> bool {
         let registered = self.0.init(|| Ok::<_, ()>(relief));
-        registered.map(drop).map_err(|_| MoverRegistered)
+        registered.is_ok()
     }
 
     pub fn get(&self) -> Option<&'m dyn Relief<C>> {

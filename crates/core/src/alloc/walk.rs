@@ -40,10 +40,15 @@ impl<C: Cpus> Walk<'_, '_, C> {
 
     /// The zones that a request may use, the best first.
     pub fn zones_of(&self, request: Request) -> impl Iterator<Item = ZoneId> {
-        self.caches.zones.from(request.node).filter(move |&zone| match request.want {
+        self.caches.zones.from(request.node).filter(move |&zone| self.is_for(zone, request))
+    }
+
+    /// Whether a request may use a zone.
+    pub fn is_for(&self, zone: ZoneId, request: Request) -> bool {
+        match request.want {
             Want::At { zone: only, .. } => zone == only,
             _ => self.may_serve(zone, request.node, request.flags),
-        })
+        }
     }
 
     /// Tries the zones in turn, each down to the watermark that `reserve` names.
@@ -181,28 +186,41 @@ pub(crate) struct Request {
 }
 
 /// Frames that satisfy a request.
-#[derive(Clone, Copy)]
-pub(crate) enum Want {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// A block of this order.
     Block(Order),
-    /// Any run of so many frames, the first a multiple of `align`.
+    /// Any run of frames.
     Run {
+        /// Number of frames.
         frames: u32,
+        /// The first frame is a multiple of this.
         align: u32,
     },
-    /// Exactly these frames, all of this zone.
+    /// A run of frames at a given address.
     At {
+        /// The zone of all of them.
         zone: ZoneId,
+        /// The first frame.
         start: Pfn,
+        /// Number of frames.
         frames: u32,
     },
 }
 
-impl Request {
+impl Want {
+    /// Number of pages.
     pub fn pages(self) -> u64 {
-        u64::from(match self.want {
+        u64::from(match self {
             Want::Block(order) => order.frames(),
             Want::Run { frames, .. } | Want::At { frames, .. } => frames,
         })
+    }
+}
+
+impl Request {
+    pub fn pages(self) -> u64 {
+        self.want.pages()
     }
 
     /// The lowest reserve that it may use in the end. Frames at a given address have no substitute

@@ -5,10 +5,9 @@ use super::compaction::{CompactError, CompactResult, Compaction, Target};
 use super::evacuate::Evacuator;
 use super::mover::Mover;
 use super::sources;
-use crate::alloc::Allocator;
-use crate::cpus::{Cpus, Environment};
-use crate::frame::ZoneId;
-use crate::frame::pageblock::PAGEBLOCK_FRAMES;
+use crate::cpus::Cpus;
+use crate::seam::{PAGEBLOCK_FRAMES, ZoneAccess};
+use crate::{Allocator, ZoneId};
 
 impl<C: Cpus> Allocator<'_, C> {
     /// Moves held blocks by `mover` until the target is there: whole pageblocks, or a contiguous
@@ -40,13 +39,11 @@ impl<C: Cpus> Allocator<'_, C> {
         compaction: Compaction,
         mover: &dyn Mover,
     ) -> Result<CompactResult, CompactError> {
-        self.caches.cpus.environment().check_usable()?;
-        let bitmap = self.caches.store.bitmap().ok_or(CompactError::Unsupported)?;
-        let zones = self.caches.zones.all();
-        if zone.index() >= zones.len() {
-            return Err(CompactError::NoSuchZone { zone: zone.get() });
+        let zone = ZoneAccess::of(self, zone).map_err(|why| CompactError::of(why, zone))?;
+        if !zone.has_own_store() {
+            return Err(CompactError::Unsupported);
         }
-        let managed = zones[zone.index()].managed() / u64::from(PAGEBLOCK_FRAMES);
+        let managed = zone.managed_pages() / u64::from(PAGEBLOCK_FRAMES);
         let wanted = match compaction.target {
             Target::Pageblocks(count) => count.map_or(0, u64::from),
             Target::Range { frames, align } if frames == 0 || !align.is_power_of_two() => {
@@ -57,8 +54,7 @@ impl<C: Cpus> Allocator<'_, C> {
         if wanted > managed {
             return Err(CompactError::TooLarge { wanted, managed });
         }
-        let hooks = self.hooks();
-        let mut evacuation = Evacuator::new(&hooks, bitmap, zone, mover, compaction);
+        let mut evacuation = Evacuator::new(zone, mover, compaction);
         evacuation.done.end = match compaction.target {
             Target::Pageblocks(count) => sources::empty_pageblocks(&mut evacuation, count),
             Target::Range { frames, align } => {
@@ -67,8 +63,8 @@ impl<C: Cpus> Allocator<'_, C> {
         };
         evacuation.done.whole_pageblocks = evacuation.whole_pageblocks();
         let done = evacuation.done;
-        self.caches.zones.get(zone).compactions.count(&done.counts());
-        self.caches.store.end_call(|| ());
+        zone.count_compaction(&done.counts());
+        zone.end_call();
         Ok(done)
     }
 }

@@ -12,44 +12,37 @@ use super::compactor::Compactor;
 use super::evacuate::{Evacuator, SourceRest};
 use super::mover::Mover;
 use super::sources;
-use crate::alloc::hooks::Hooks;
-use crate::alloc::isolation::Claims;
-use crate::alloc::walk::{Request, Walk, Want};
 use crate::cpus::Cpus;
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, Tag};
-use crate::frame::{FrameRange, Pfn, ZoneId};
+use crate::seam::{PAGEBLOCK_FRAMES, PendingRequest, Want, ZoneAccess};
+use crate::{FrameRange, Pfn};
 
 /// Candidates that a request empties at most.
 const LOOKS_MAX: u64 = 16;
 
-/// Allocates by moving held blocks, if the request may; `None`: there is nothing to have. `None`:
-/// nothing.
+/// Allocates by moving held blocks, if the request may. `None`: it goes without.
 #[cold]
 pub(super) fn make_room<C: Cpus>(
     compactor: &Compactor<'_>,
-    hooks: &Hooks<'_, '_, C>,
-    request: Request,
+    request: &PendingRequest<'_, '_, C>,
 ) -> Option<Pfn> {
-    if !request.flags.may_compact() || request.pages() < 2 {
+    if !request.may_compact() || request.pages() < 2 {
         return None;
     }
     let (mover, _turn) = compactor.begin()?;
-    let walk = Walk { caches: hooks.caches };
-    walk.zones_of(request).find_map(|zone| {
-        let may_give = hooks.caches.may_give(zone, request.pages(), request.reserve());
-        may_give.then(|| make_room_in(hooks, zone, mover, request)).flatten()
-    })
+    request.zones().find_map(|zone| make_room_in(zone, mover, request))
 }
 
 /// Allocates by moving held blocks, like [`make_room`], in one zone.
 fn make_room_in<C: Cpus>(
-    hooks: &Hooks<'_, '_, C>,
-    zone: ZoneId,
+    zone: ZoneAccess<'_, '_, C>,
     mover: &dyn Mover,
-    request: Request,
+    request: &PendingRequest<'_, '_, C>,
 ) -> Option<Pfn> {
+    if !zone.has_own_store() {
+        return None;
+    }
     let frames = request.pages() as u32;
-    let align = match request.want {
+    let align = match request.want() {
         Want::Block(order) => order.frames(),
         Want::Run { align, .. } => align,
         Want::At { .. } => 1,
@@ -57,30 +50,22 @@ fn make_room_in<C: Cpus>(
     let rules = Compaction::range(frames, align)
         .moves_max(4 * u64::from(frames.max(PAGEBLOCK_FRAMES)))
         .looks_max(LOOKS_MAX);
-    let claims = Claims(hooks.caches);
-    let mut evacuation = Evacuator::new(hooks, hooks.caches.store.bitmap()?, zone, mover, rules);
+    let mut evacuation = Evacuator::new(zone, mover, rules);
     let mut claimed = None;
     let mut claim = |range| {
-        let is_ours = claims.claim(zone, range);
+        let is_ours = zone.claim(range);
         claimed = is_ours.then_some(range);
         is_ours
     };
-    evacuation.done.end = match request.want {
+    evacuation.done.end = match request.want() {
         Want::At { start, frames, .. } => {
             empty_at(&mut evacuation, FrameRange::new(start, frames), claim)
         }
         _ => sources::empty_window(&mut evacuation, frames, align, &mut claim),
     };
-    let done = evacuation.done;
-    let state = hooks.caches.zones.get(zone);
-    state.compactions.count(&done.counts());
-    let claimed = claimed?;
+    zone.count_compaction(&evacuation.done.counts());
     // What is claimed is not isolated any more.
-    let tag = Tag::new(zone, request.flags.mobility());
-    hooks.caches.store.note_run(tag, claimed.start, claimed.frames);
-    claims.put(zone, claimed.start.add(frames), claimed.frames - frames);
-    hooks.caches.direct(hooks.caches.here(), zone).count_allocs(0, u64::from(frames));
-    Some(claimed.start)
+    claimed.map(|claimed| zone.hand_out(claimed, frames, request.mobility()))
 }
 
 /// Empties one range, wherever it begins and ends.

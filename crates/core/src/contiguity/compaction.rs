@@ -2,10 +2,8 @@
 
 use core::fmt;
 
-use crate::cpus::Unusable;
-use crate::frame::{FrameRange, Order};
-use crate::pcp::Mode;
-use crate::zone::counts::Compactions;
+use crate::seam::NoAccess;
+use crate::{Compactions, FrameRange, Mode, Order, ZoneId};
 
 /// The target of a compaction, and its largest cost.
 ///
@@ -224,10 +222,11 @@ impl fmt::Display for CompactError {
 
 impl core::error::Error for CompactError {}
 
-impl From<Unusable> for CompactError {
-    fn from(why: Unusable) -> Self {
+impl CompactError {
+    pub(super) fn of(why: NoAccess, zone: ZoneId) -> Self {
         match why {
-            Unusable::Forked => CompactError::Forked,
+            NoAccess::Forked => CompactError::Forked,
+            NoAccess::NoSuchZone => CompactError::NoSuchZone { zone: zone.get() },
         }
     }
 }

@@ -8,6 +8,8 @@
 //! *deferred*, as the kernel's compaction is (`mm/compaction.c`, `defer_compaction`): after each
 //! failure twice as many of them go on without it, up to 64.
 
+use core::fmt;
+
 use super::mover::Mover;
 use crate::sync::prim::{AtomicBool, AtomicU32, Ordering};
 
@@ -57,6 +59,18 @@ pub struct Compactor<'m> {
     is_compacting: AtomicBool,
     confining: ConfineState,
 }
+
+/// An allocator has a mover for requests already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoverRegistered;
+
+impl fmt::Display for MoverRegistered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a mover is registered already: let one ask the others")
+    }
+}
+
+impl core::error::Error for MoverRegistered {}
 
 /// State that requests which would mix pageblocks share. Relaxed everywhere: policies.
 pub(super) struct ConfineState {

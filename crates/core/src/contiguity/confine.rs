@@ -26,137 +26,98 @@
 //! so; others go on without it, as all do while it is [in vain](super::compactor).
 //!
 //! *Blocks do not go back and forth.* Destinations are movable pageblocks alone
-//! ([`SearchManner::UNMIXED`](crate::store::SearchManner)), which become thinned ones only for
-//! requests that fill these.
+//! ([`ZoneAccess::take`]), which become thinned ones only for requests that fill these.
 
 use super::compaction::{CompactEnd, Compaction};
 use super::compactor::{Compactor, ConfineState, PageblockKind};
 use super::evacuate::Evacuator;
 use super::mover::Mover;
-use crate::alloc::flags::Flags;
-use crate::alloc::hooks::Hooks;
-use crate::alloc::walk::Walk;
+use super::survey;
 use crate::cpus::Cpus;
-use crate::frame::pageblock::PageblockIndex;
-use crate::frame::{Mobility, Order, Pfn, ZoneId};
-use crate::store::{SearchManner, SearchRequest};
-use crate::sync::prim::Ordering;
-use crate::zone::Reserve;
+use crate::seam::{PageblockIndex, PendingRequest, Want, ZoneAccess};
+use crate::sync::model::bound;
+use crate::{Mobility, Order, Pfn};
 
 /// Mixed pageblocks that a request thins at most.
-const MIXED_MAX: u32 = if cfg!(loom) { 1 } else { 4 };
+const MIXED_MAX: u32 = bound(4, 1);
 /// Most sparse pageblocks that a request looks at.
-const SPARSE_MAX: u32 = if cfg!(loom) { 1 } else { 4 };
+const SPARSE_MAX: u32 = bound(4, 1);
 /// Partly used pageblocks of which it takes the sparsest.
-const RANKED: usize = if cfg!(loom) { 2 } else { 64 };
+const RANKED: usize = bound(64, 2);
 
-/// A block from a pageblock that is akin to a request which may move others, and would mix
-/// pageblocks. `None`: the request goes on as all do.
+/// Allocates a block from a pageblock that is akin to a request which may move others, and would
+/// mix pageblocks. `None`: the request goes on as all do.
 pub(super) fn alloc<C: Cpus>(
     compactor: &Compactor<'_>,
-    hooks: &Hooks<'_, '_, C>,
-    order: Order,
-    flags: Flags,
+    request: &PendingRequest<'_, '_, C>,
 ) -> Option<Pfn> {
-    if !flags.may_compact() || flags.mobility() == Mobility::Movable || order >= Order::PAGEBLOCK {
+    let is_small = matches!(request.want(), Want::Block(order) if order < Order::PAGEBLOCK);
+    if !request.may_compact() || request.mobility() == Mobility::Movable || !is_small {
         return None;
     }
     let confining = compactor.confining()?;
-    let request = UnmixedRequest { hooks, order, flags: flags.unmixed() };
-    request.attempt().or_else(|| {
+    request.attempt_unmixed().or_else(|| {
         let (mover, _turn) = compactor.begin()?;
-        let found = request.make_room(mover, confining);
+        let found = make_room(mover, confining, request);
         confining.note(found.is_some());
         found
     })
 }
 
-/// A request that mixes no pageblock.
-struct UnmixedRequest<'r, 'a, 'm, C> {
-    hooks: &'r Hooks<'a, 'm, C>,
-    order: Order,
-    flags: Flags,
+/// Allocates for the request once pageblocks of one of its zones are thinned.
+#[cold]
+fn make_room<C: Cpus>(
+    mover: &dyn Mover,
+    confining: &ConfineState,
+    request: &PendingRequest<'_, '_, C>,
+) -> Option<Pfn> {
+    request.zones().find_map(|zone| make_room_in(zone, mover, confining, request))
 }
 
-impl<'a, 'm, C: Cpus> UnmixedRequest<'_, 'a, 'm, C> {
-    fn walk(&self) -> Walk<'a, 'm, C> {
-        Walk { caches: self.hooks.caches }
+fn make_room_in<C: Cpus>(
+    zone: ZoneAccess<'_, '_, C>,
+    mover: &dyn Mover,
+    confining: &ConfineState,
+    request: &PendingRequest<'_, '_, C>,
+) -> Option<Pfn> {
+    if !zone.has_own_store() {
+        return None;
     }
-
-    fn attempt(&self) -> Option<Pfn> {
-        self.walk().alloc(self.order, self.flags, Reserve::AboveLow)
-    }
-
-    /// Allocates for the request once pageblocks of one of its zones are thinned.
-    #[cold]
-    fn make_room(&self, mover: &dyn Mover, confining: &ConfineState) -> Option<Pfn> {
-        let caches = self.hooks.caches;
-        let (walk, node) = (self.walk(), caches.node_of(caches.here()));
-        walk.zones_for(node, self.flags).find_map(|zone| {
-            let pages = self.order.frames().into();
-            let may_give = caches.may_give(zone, pages, Reserve::AboveLow);
-            may_give.then(|| self.make_room_in(zone, mover, confining)).flatten()
-        })
-    }
-
-    fn make_room_in(
-        &self,
-        zone: ZoneId,
-        mover: &dyn Mover,
-        confining: &ConfineState,
-    ) -> Option<Pfn> {
-        let rules = Compaction::all().looks_max(u64::from(MIXED_MAX + SPARSE_MAX));
-        let bitmap = self.hooks.caches.store.bitmap()?;
-        let mut evacuation = Evacuator::new(self.hooks, bitmap, zone, mover, rules);
-        let mut found = None;
-        for look in 0..MIXED_MAX + SPARSE_MAX {
-            let kind = if look < MIXED_MAX { PageblockKind::Mixed } else { PageblockKind::Sparse };
-            let Some(pageblock) = next(&evacuation, confining, kind) else { continue };
-            if !evacuation.may_look() {
-                break;
-            }
-            if evacuation.thin(pageblock, self.flags.mobility()) {
-                self.lead_to(zone, pageblock);
-                found = self.attempt();
-            }
-            if found.is_some() || evacuation.refusal.is_some() {
-                break;
-            }
+    let rules = Compaction::all().looks_max(u64::from(MIXED_MAX + SPARSE_MAX));
+    let mut evacuation = Evacuator::new(zone, mover, rules);
+    let mut found = None;
+    for look in 0..MIXED_MAX + SPARSE_MAX {
+        let kind = if look < MIXED_MAX { PageblockKind::Mixed } else { PageblockKind::Sparse };
+        let Some(pageblock) = next(zone, confining, kind) else { continue };
+        if !evacuation.may_look() {
+            break;
         }
-        evacuation.done.end = match found {
-            Some(_) => CompactEnd::Reached,
-            None => evacuation.refusal.unwrap_or(CompactEnd::NothingLeft),
-        };
-        let state = self.hooks.caches.zones.get(zone);
-        state.compactions.count(&evacuation.done.counts());
-        found
+        if evacuation.thin(pageblock, request.mobility()) {
+            zone.lead_to(pageblock, request.mobility());
+            found = request.attempt_unmixed();
+        }
+        if found.is_some() || evacuation.refusal.is_some() {
+            break;
+        }
     }
-
-    /// Searches of this CPU begin at a pageblock.
-    fn lead_to(&self, zone: ZoneId, pageblock: PageblockIndex) {
-        let caches = self.hooks.caches;
-        let lead = |wanted: &SearchRequest<'_>| {
-            wanted.hint.store(pageblock.0, Ordering::Relaxed);
-        };
-        caches.direct(caches.here(), zone).search(
-            Order::BASE,
-            self.flags.mobility(),
-            SearchManner::UNMIXED,
-            lead,
-        );
-    }
+    evacuation.done.end = match found {
+        Some(_) => CompactEnd::Reached,
+        None => evacuation.refusal.unwrap_or(CompactEnd::NothingLeft),
+    };
+    zone.count_compaction(&evacuation.done.counts());
+    found
 }
 
 /// The next pageblock to thin, from where the last look was.
 fn next<C: Cpus>(
-    evacuation: &Evacuator<'_, '_, C>,
+    zone: ZoneAccess<'_, '_, C>,
     confining: &ConfineState,
     kind: PageblockKind,
 ) -> Option<PageblockIndex> {
-    let (bitmap, span, from) = (evacuation.bitmap, evacuation.span(), confining.from(kind));
+    let from = confining.from(kind);
     let (pageblock, go_on_at) = match kind {
-        PageblockKind::Mixed => bitmap.next_mixed(span, from).map(|found| (found, found.0 + 1))?,
-        PageblockKind::Sparse => bitmap.next_sparse((evacuation.zone, span), from, RANKED)?,
+        PageblockKind::Mixed => survey::next_mixed(zone, from).map(|found| (found, found.0 + 1))?,
+        PageblockKind::Sparse => survey::next_sparse(zone, from, RANKED)?,
     };
     confining.go_on_at(kind, go_on_at);
     Some(pageblock)

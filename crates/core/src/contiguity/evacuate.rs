@@ -60,28 +60,19 @@ use core::ops::Range;
 
 use super::compaction::{CompactEnd, CompactResult, Compaction, Target};
 use super::mover::{Move, Mover, Occupant, Outcome};
-use crate::alloc::drain::Drains;
-use crate::alloc::flags::Flags;
-use crate::alloc::hooks::Hooks;
-use crate::alloc::isolation::{Isolation, pageblocks};
+use super::survey::{self, Key, KeyRanking};
 use crate::cpus::Cpus;
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
-use crate::frame::{FrameRange, Mobility, Order, Pfn, ZoneId};
-use crate::pcp::{Caches, Scope};
-use crate::store::DoubleFree;
-use crate::store::bitmap::Bitmap;
-use crate::store::survey::{Key, KeyRanking};
-use crate::store::{SearchManner, Store};
-use crate::sync::InFlightGuard;
-use crate::sync::model::{Mutant, is_mutant};
+use crate::seam::{InFlightGuard, Isolation, PAGEBLOCK_FRAMES, PageblockIndex, ZoneAccess};
+use crate::sync::model::{Mutant, bound, is_mutant};
 use crate::sync::prim::spin_hint;
+use crate::{FrameRange, Mobility, Order, Pfn};
 
 /// Moves per call of the mover.
-const BATCH: usize = if cfg!(loom) { 1 } else { 16 };
+const BATCH: usize = bound(16, 1);
 /// Surveys of a source.
 const ROUNDS: u32 = 3;
 /// Spins before a survey is repeated, for frames in other callers' hands to arrive.
-const ROUND_SPINS: u32 = if cfg!(loom) { 1 } else { 1000 };
+const ROUND_SPINS: u32 = bound(1000, 1);
 
 /// A source: isolated, and announced as in flight. In this order it stops being either.
 pub(super) struct Source<'e, 'm> {
@@ -99,7 +90,7 @@ impl Source<'_, '_> {
     /// The pageblocks that a block has before and behind those of the source.
     fn outside(&self, first: Pfn, order: Order) -> [Range<u32>; 2] {
         let own = self.isolation.pageblocks();
-        let block = pageblocks(FrameRange::new(first, order.frames()));
+        let block = FrameRange::new(first, order.frames()).pageblocks();
         [block.start..block.end.min(own.start), block.start.max(own.end)..block.end]
     }
 
@@ -162,9 +153,7 @@ enum Survey {
 
 /// One compaction of a zone, on its way from source to source.
 pub(super) struct Evacuator<'e, 'm, C: Cpus> {
-    hooks: &'e Hooks<'e, 'm, C>,
-    pub bitmap: &'e Bitmap<'m>,
-    pub zone: ZoneId,
+    pub zone: ZoneAccess<'e, 'm, C>,
     mover: &'e dyn Mover,
     rules: Compaction,
     /// `None`: wherever a search for movable blocks leads.
@@ -180,16 +169,8 @@ pub(super) struct Evacuator<'e, 'm, C: Cpus> {
 }
 
 impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
-    pub fn new(
-        hooks: &'e Hooks<'e, 'm, C>,
-        bitmap: &'e Bitmap<'m>,
-        zone: ZoneId,
-        mover: &'e dyn Mover,
-        rules: Compaction,
-    ) -> Self {
+    pub fn new(zone: ZoneAccess<'e, 'm, C>, mover: &'e dyn Mover, rules: Compaction) -> Self {
         Evacuator {
-            hooks,
-            bitmap,
             zone,
             mover,
             rules,
@@ -201,25 +182,15 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
         }
     }
 
-    fn caches(&self) -> &'e Caches<'m, C> {
-        self.hooks.caches
-    }
-
-    /// Sections of the zone.
-    pub fn span(&self) -> (u32, u32) {
-        self.caches().zones.get(self.zone).span()
-    }
-
     /// Whole pageblocks of the zone.
     pub fn whole_pageblocks(&self) -> u64 {
-        let fillings = self.bitmap.fillings(self.zone, self.span());
-        fillings.filter(|filling| filling.is_whole()).count() as u64
+        survey::usages(self.zone).filter(|usage| usage.is_whole()).count() as u64
     }
 
     /// Frames of a range that are not free.
     pub fn held_in(&self, range: FrameRange) -> u64 {
         let (mut held, mut count) = (HeldFrames::of(range), 0);
-        while let Some(frame) = held.next(&self.caches().store) {
+        while let Some(frame) = held.next(self.zone) {
             held.pass(frame, Order::BASE);
             count += 1;
         }
@@ -254,8 +225,7 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
     /// Whether the zone has `pages` free pages outside of the sources, and as many as the watermark
     /// `low` besides.
     fn has_free(&self, pages: u64) -> bool {
-        let low = self.caches().zones.get(self.zone).watermarks().low;
-        self.caches().free_pages(self.zone) >= self.hidden_pages + pages + low
+        self.zone.free_pages() >= self.hidden_pages + pages + self.zone.low_pages()
     }
 
     /// Isolates a source with `held` held frames, unless the mover says that one is pinned.
@@ -275,9 +245,8 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
     /// Isolates a range like [`isolate`](Self::isolate), whatever the mover says and the watermarks
     /// are.
     fn isolate_unasked(&mut self, range: FrameRange) -> Option<Source<'e, 'm>> {
-        let zone = self.caches().zones.get(self.zone);
-        let moving = zone.in_flight.begin(range.frames.into(), self.caches().caller());
-        let isolation = Isolation::of(&self.caches().store, self.zone, range).ok()?;
+        let moving = self.zone.announce(range.frames.into());
+        let isolation = self.zone.isolate(range).ok()?;
         let hidden_pages = self.free_around(range);
         self.hidden_pages += hidden_pages;
         let edges = [const { None }; 2];
@@ -286,13 +255,13 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
 
     /// Free frames of the pageblocks that a range touches.
     fn free_around(&self, range: FrameRange) -> u64 {
-        let around = pageblocks(range).map(PageblockIndex);
-        around.map(|pageblock| u64::from(self.bitmap.count_free_of(pageblock))).sum()
+        let around = range.pageblocks().map(PageblockIndex);
+        around.map(|pageblock| u64::from(self.zone.count_free(pageblock))).sum()
     }
 
     /// Takes back what CPUs cache: what is in a source only after that was isolated.
     pub fn drain(&self) {
-        Drains(self.caches()).drain(Scope::zone(self.zone), self.rules.drain);
+        self.zone.drain(self.rules.drain);
     }
 
     /// Moves all blocks out of a source. `key` is that of a single pageblock, which only goes to
@@ -322,15 +291,14 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
         if let SourceRest::Ended(end) = left {
             self.refusal = Some(end);
         }
-        let store = &self.caches().store;
-        let before = store.tags().raw(pageblock).of_isolated();
-        let is_akin = before.is_some_and(|tag| tag.mobility().is_akin(mobility));
+        let before = source.isolation.mobility(pageblock);
+        let is_akin = before.is_some_and(|before| before.is_akin(mobility));
         let is_thin = is_akin || free >= u64::from(PAGEBLOCK_FRAMES) / 2;
         if is_thin && !is_akin {
-            store.retag_isolated(pageblock, mobility);
+            source.isolation.set_mobility(pageblock, mobility);
         }
         if is_thin && left == SourceRest::Nothing {
-            self.bitmap.note_unmixed(pageblock);
+            self.zone.note_unmixed(pageblock);
         }
         is_thin
     }
@@ -390,12 +358,12 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
             Occupant::Unknown => Err(Survey::Unknown),
             Occupant::Movable { first, order } => {
                 let has_it = frame.get().wrapping_sub(first.get()) < order.frames();
-                let zone = self.caches().store.tags().zone_of_range(first, order.frames());
-                let is_block = has_it && first.is_aligned(order) && zone == Some(self.zone);
+                let range = FrameRange::new(first, order.frames());
+                let is_block = has_it && first.is_aligned(order) && self.zone.has(range);
                 // Moving a whole pageblock gains none.
                 let is_gain = order < Order::PAGEBLOCK || !self.is_by_pageblock();
                 match is_block && is_gain {
-                    true if self.bitmap.are_held(first, order.frames()) => Ok((first, order)),
+                    true if self.zone.are_held(range) => Ok((first, order)),
                     true => Err(Survey::Unknown),
                     false => Err(Survey::Pinned),
                 }
@@ -408,7 +376,7 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
     fn survey(&self, range: FrameRange, mut enclose: impl FnMut(Pfn, Order) -> bool) -> Survey {
         let mut found = Survey::AllFree;
         let mut held = HeldFrames::of(range);
-        while let Some(frame) = held.next(&self.caches().store) {
+        while let Some(frame) = held.next(self.zone) {
             match self.movable_at(frame) {
                 Ok((first, order)) if !enclose(first, order) => return Survey::Pinned,
                 Ok((first, order)) => {
@@ -416,7 +384,7 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
                     held.pass(first, order);
                 }
                 // It may have been freed between the two looks.
-                Err(_) if self.caches().store.is_free(frame) => held.pass(frame, Order::BASE),
+                Err(_) if self.zone.is_free(frame) => held.pass(frame, Order::BASE),
                 Err(why) => return why,
             }
         }
@@ -427,10 +395,10 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
     fn move_out(&mut self, source: &mut Source<'e, 'm>) -> SourceRest {
         let mut held = HeldFrames::of(source.range);
         loop {
-            let mut batch = Batch::new(self.hooks, self.bitmap);
+            let mut batch = Batch::new(self.zone);
             let mut left = SourceRest::Nothing;
             while !batch.is_full() {
-                let Some(frame) = held.next(&self.caches().store) else { break };
+                let Some(frame) = held.next(self.zone) else { break };
                 let movable = self.movable_at(frame).ok();
                 let isolated = movable.filter(|&(first, order)| source.encloses(first, order));
                 let Some((first, order)) = isolated else {
@@ -499,26 +467,16 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
     /// thinned from any that serves movable requests. Blocks of whole pageblocks go wherever a
     /// search finds room, which partly used ones do not have.
     fn destination(&mut self, order: Order) -> Option<Pfn> {
-        let caches = self.caches();
-        let direct = caches.direct(caches.here(), self.zone);
-        let anywhere = |manner| {
-            direct.search(order, Mobility::Movable, manner, |wanted| {
-                caches.store.take_block(wanted, order)
-            })
-        };
-        let (span, is_by_pageblock) = (self.span(), self.is_by_pageblock());
-        let found = match &mut self.destinations {
-            None => anywhere(SearchManner::UNMIXED),
-            Some(_) if order >= Order::PAGEBLOCK => anywhere(SearchManner::ANY),
-            Some(destinations) => match destinations.take(self.bitmap, self.zone, span, order) {
+        let (zone, is_by_pageblock) = (self.zone, self.is_by_pageblock());
+        match &mut self.destinations {
+            None => zone.take(order, true),
+            Some(_) if order >= Order::PAGEBLOCK => zone.take(order, false),
+            Some(destinations) => match destinations.take(zone, order) {
                 // Windows that are whole already come first, so none of those elsewhere would do.
-                None if !is_by_pageblock => anywhere(SearchManner::ANY),
+                None if !is_by_pageblock => zone.take(order, false),
                 found => found,
             },
-        }?;
-        direct.count_taken(order);
-        self.hooks.on_alloc(found, order, Flags::MOVABLE);
-        Some(found)
+        }
     }
 }
 
@@ -534,10 +492,10 @@ impl HeldFrames {
     }
 
     /// The next one; the same again until it is [passed](Self::pass).
-    fn next(&mut self, store: &Store<'_>) -> Option<Pfn> {
+    fn next<C: Cpus>(&mut self, zone: ZoneAccess<'_, '_, C>) -> Option<Pfn> {
         while self.next < self.end {
             let frame = Pfn::new(self.next as u32);
-            if !store.is_free(frame) {
+            if !zone.is_free(frame) {
                 return Some(frame);
             }
             self.next += 1;
@@ -561,8 +519,7 @@ struct MovePair {
 
 /// Moves that the mover is about to make. What they are when this is dropped is settled.
 struct Batch<'b, 'm, C: Cpus> {
-    hooks: &'b Hooks<'b, 'm, C>,
-    bitmap: &'b Bitmap<'m>,
+    zone: ZoneAccess<'b, 'm, C>,
     /// The mover may change their order, or exchange them for moves of another batch.
     moves: [Move; BATCH],
     named: [MovePair; BATCH],
@@ -570,10 +527,10 @@ struct Batch<'b, 'm, C: Cpus> {
 }
 
 impl<'b, 'm, C: Cpus> Batch<'b, 'm, C> {
-    fn new(hooks: &'b Hooks<'b, 'm, C>, bitmap: &'b Bitmap<'m>) -> Self {
+    fn new(zone: ZoneAccess<'b, 'm, C>) -> Self {
         let none = |_| Move::new(Pfn::new(0), Pfn::new(0), Order::BASE);
         let named = [MovePair { from: Pfn::new(0), to: Pfn::new(0), order: Order::BASE }; BATCH];
-        Batch { hooks, bitmap, moves: core::array::from_fn(none), named, length: 0 }
+        Batch { zone, moves: core::array::from_fn(none), named, length: 0 }
     }
 
     fn is_full(&self) -> bool {
@@ -612,28 +569,11 @@ impl<C: Cpus> Drop for Batch<'_, '_, C> {
                 Outcome::Pinned | Outcome::Undecided => false,
             };
             if is_moved {
-                self.free(named.from, named.order);
+                self.zone.free(named.from, named.order);
             }
             if outcome != Outcome::Moved && !is_mutant(Mutant::KeepsDestination) {
-                self.free(named.to, named.order);
+                self.zone.free(named.to, named.order);
             }
-        }
-    }
-}
-
-impl<C: Cpus> Batch<'_, '_, C> {
-    /// Frees a block that the mover gave up, or a destination that it did not take, past the
-    /// caches. One that has been freed already, as far as can be told, is left alone. That is noted
-    /// as misuse, to be reported when the call ends.
-    fn free(&self, pfn: Pfn, order: Order) {
-        let caches = self.hooks.caches;
-        let is_ours =
-            self.bitmap.are_held(pfn, order.frames()) && self.hooks.note_free(pfn, order).is_ok();
-        match caches.store.tags().of_block(pfn, order) {
-            Some(tag) if is_ours => {
-                caches.direct(caches.here(), tag.zone()).put(pfn, order);
-            }
-            _ => caches.store.note_doubled(DoubleFree { first: Some(pfn), frames: order.frames() }),
         }
     }
 }
@@ -654,20 +594,14 @@ impl Destinations {
         Destinations { ranked: KeyRanking::after(None), floor, no_order: u8::MAX }
     }
 
-    fn take(
-        &mut self,
-        bitmap: &Bitmap<'_>,
-        zone: ZoneId,
-        span: (u32, u32),
-        order: Order,
-    ) -> Option<Pfn> {
+    fn take<C: Cpus>(&mut self, zone: ZoneAccess<'_, '_, C>, order: Order) -> Option<Pfn> {
         if order.get() >= u32::from(self.no_order) {
             return None;
         }
         let mut is_fresh = false;
         loop {
             while let Some(&key) = self.ranked.keys().first() {
-                let found = bitmap.take_from(PageblockIndex(!key.first), zone, order);
+                let found = zone.take_from(PageblockIndex(!key.first), order);
                 if found.is_some() {
                     return found;
                 }
@@ -677,21 +611,21 @@ impl Destinations {
                 self.no_order = order.get() as u8;
                 return None;
             }
-            self.fill(bitmap, zone, span);
+            self.fill(zone);
             is_fresh = true;
         }
     }
 
     /// Ranks the densest pageblocks that have room.
-    fn fill(&mut self, bitmap: &Bitmap<'_>, zone: ZoneId, span: (u32, u32)) {
+    fn fill<C: Cpus>(&mut self, zone: ZoneAccess<'_, '_, C>) {
         self.ranked = KeyRanking::after(None);
-        for filling in bitmap.fillings(zone, span) {
-            let key = filling.key();
+        for usage in survey::usages(zone) {
+            let (key, room) = (survey::key(usage), survey::room(usage));
             let is_denser = self.floor.is_none_or(|floor| key > floor);
-            if is_denser && filling.room() > 0 {
+            if is_denser && room > 0 {
                 // The other way round: the densest first, and of equals the last, which is the last
                 // to be emptied itself.
-                self.ranked.add(Key { cost: u64::from(filling.room()), first: !key.first });
+                self.ranked.add(Key { cost: u64::from(room), first: !key.first });
             }
         }
     }

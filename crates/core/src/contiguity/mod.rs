@@ -1,11 +1,12 @@
 //! Contiguous memory by moving blocks that callers hold.
 //!
 //! Requests know nothing of this room: a [`Compactor`] registers itself as their
-//! [relief](crate::alloc::relief). From the ground up, each file uses only those above it:
+//! [relief](crate::seam::Relief). From the ground up, each file uses only those above it:
 //!
 //! | module | what |
 //! |---|---|
 //! | `compaction`, `mover` | what compaction is asked for, and what the code that moves blocks implements |
+//! | `survey` | how full pageblocks are, and how dear it is to empty them |
 //! | `evacuate` | `Evacuation`: emptying one pageblock, or a window of them |
 //! | `sources` | which pageblocks are emptied |
 //! | `compactor` | [`Compactor`]: the mover for requests, one request at a time |
@@ -23,7 +24,8 @@ mod evacuate;
 mod mover;
 mod requests;
 mod sources;
+mod survey;
 
 pub use compaction::{CompactEnd, CompactError, CompactResult, Compaction};
-pub use compactor::Compactor;
+pub use compactor::{Compactor, MoverRegistered};
 pub use mover::{Move, Mover, Occupant};

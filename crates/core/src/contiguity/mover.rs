@@ -4,7 +4,7 @@
 use core::ops::ControlFlow;
 
 use super::compaction::CompactResult;
-use crate::frame::{Order, Pfn};
+use crate::{Order, Pfn};
 
 /// The holder of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

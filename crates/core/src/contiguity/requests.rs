@@ -1,15 +1,11 @@
 //! The compactor as the relief of an allocator's requests.
 
 use super::compact_request;
-use super::compactor::Compactor;
+use super::compactor::{Compactor, MoverRegistered};
 use super::confine;
-use crate::alloc::Allocator;
-use crate::alloc::flags::Flags;
-use crate::alloc::hooks::Hooks;
-use crate::alloc::relief::{MoverRegistered, Relief};
-use crate::alloc::walk::Request;
 use crate::cpus::Cpus;
-use crate::frame::{Order, Pfn};
+use crate::seam::{PendingRequest, Relief, register_relief};
+use crate::{Allocator, Pfn};
 
 impl<'m> Compactor<'m> {
     /// Registers this compactor for an allocator's requests with
@@ -24,16 +20,16 @@ impl<'m> Compactor<'m> {
         &'m self,
         allocator: &Allocator<'m, C>,
     ) -> Result<(), MoverRegistered> {
-        allocator.globals.relief.register(self)
+        register_relief(allocator, self).then_some(()).ok_or(MoverRegistered)
     }
 }
 
 impl<C: Cpus> Relief<C> for Compactor<'_> {
-    fn before_mixing(&self, hooks: &Hooks<'_, '_, C>, order: Order, flags: Flags) -> Option<Pfn> {
-        confine::alloc(self, hooks, order, flags)
+    fn before_mixing(&self, request: &PendingRequest<'_, '_, C>) -> Option<Pfn> {
+        confine::alloc(self, request)
     }
 
-    fn before_failing(&self, hooks: &Hooks<'_, '_, C>, request: Request) -> Option<Pfn> {
-        compact_request::make_room(self, hooks, request)
+    fn before_failing(&self, request: &PendingRequest<'_, '_, C>) -> Option<Pfn> {
+        compact_request::make_room(self, request)
     }
 }

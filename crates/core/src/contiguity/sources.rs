@@ -20,20 +20,21 @@
 
 use super::compaction::CompactEnd;
 use super::evacuate::{Evacuator, SourceRest};
+use super::survey::{self, Key, KeyRanking, Windows};
+use crate::FrameRange;
 use crate::cpus::Cpus;
-use crate::frame::FrameRange;
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
-use crate::store::survey::{Key, KeyRanking, Windows};
+use crate::seam::{PAGEBLOCK_FRAMES, PageblockIndex};
+use crate::sync::model::bound;
 
 /// Pageblocks that are isolated, and drained, at a time.
-const GROUP: usize = if cfg!(loom) { 1 } else { 8 };
+const GROUP: usize = bound(8, 1);
 
 /// Empties the sparsest pageblocks, one group after the other.
 pub(super) fn empty_pageblocks<C: Cpus>(
     evacuation: &mut Evacuator<'_, '_, C>,
     count: Option<u32>,
 ) -> CompactEnd {
-    let (bitmap, zone) = (evacuation.bitmap, evacuation.zone);
+    let zone = evacuation.zone;
     if count.is_none_or(|count| evacuation.whole_pageblocks() < u64::from(count)) {
         evacuation.drain();
     }
@@ -42,12 +43,12 @@ pub(super) fn empty_pageblocks<C: Cpus>(
         let mut ranked = KeyRanking::after(after);
         let mut whole = 0;
         evacuation.room_pages = 0;
-        for filling in bitmap.fillings(zone, evacuation.span()) {
-            whole += u64::from(filling.is_whole());
-            evacuation.room_pages += u64::from(filling.room());
+        for usage in survey::usages(zone) {
+            whole += u64::from(usage.is_whole());
+            evacuation.room_pages += u64::from(survey::room(usage));
             // A full one has no higher key to go to.
-            if !filling.is_whole() && filling.held < PAGEBLOCK_FRAMES {
-                ranked.add(filling.key());
+            if !usage.is_whole() && usage.held < PAGEBLOCK_FRAMES {
+                ranked.add(survey::key(usage));
             }
         }
         let emptied_before = evacuation.done.emptied_pageblocks;
@@ -128,11 +129,11 @@ pub(super) fn empty_window<C: Cpus>(
         pageblocks: frames.div_ceil(PAGEBLOCK_FRAMES),
         step: (align / PAGEBLOCK_FRAMES).max(1),
     };
-    let (bitmap, zone) = (evacuation.bitmap, evacuation.zone);
+    let zone = evacuation.zone;
     let mut after = None;
     loop {
         let mut ranked = KeyRanking::after(after);
-        bitmap.rank_windows((zone, evacuation.span()), windows, &mut ranked);
+        windows.rank(zone, &mut ranked);
         let Some(&last) = ranked.keys().last() else { return CompactEnd::NothingLeft };
         for key in ranked.keys() {
             if !evacuation.may_look() {
@@ -141,8 +142,8 @@ pub(super) fn empty_window<C: Cpus>(
             let first = PageblockIndex(key.first).first();
             let range = FrameRange::new(first, windows.pageblocks * PAGEBLOCK_FRAMES);
             let used = (key.first..key.first + windows.pageblocks)
-                .filter_map(|at| bitmap.filling(PageblockIndex(at), zone))
-                .filter(|filling| !filling.is_whole())
+                .filter_map(|at| zone.usage(PageblockIndex(at)))
+                .filter(|usage| !usage.is_whole())
                 .count() as u64;
             let mut source = evacuation.isolate(range, key.held());
             let left = match &mut source {

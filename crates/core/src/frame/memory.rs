@@ -1,7 +1,9 @@
 //! Ranges of frames, and where they are mapped.
 #![allow(unsafe_code, reason = "making a linear map is a promise about memory")]
 
-use super::pageblock::SECTION_FRAMES;
+use core::ops::Range;
+
+use super::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES};
 use super::units::{Order, Pfn};
 
 /// The size of a base page.
@@ -68,7 +70,13 @@ impl FrameRange {
         self.start.get() as u64 + self.frames as u64
     }
 
-    pub(crate) fn sections(self) -> core::ops::Range<usize> {
+    /// The pageblocks that the range touches, aligned runs of 512 frames, by number.
+    pub const fn pageblocks(self) -> Range<u32> {
+        let size = PAGEBLOCK_FRAMES as u64;
+        self.start.get() / PAGEBLOCK_FRAMES..self.end().div_ceil(size) as u32
+    }
+
+    pub(crate) fn sections(self) -> Range<usize> {
         let size = u64::from(SECTION_FRAMES);
         (self.start.get() / SECTION_FRAMES) as usize..self.end().div_ceil(size) as usize
     }

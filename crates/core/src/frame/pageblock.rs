@@ -36,19 +36,21 @@ const ZONE_BYTES: usize = WORD_BYTES * WORDS_PER_ZONE;
 pub struct PageblockIndex(pub u32);
 
 impl PageblockIndex {
+    /// The pageblock that a frame lies in.
     pub fn of(pfn: Pfn) -> Self {
         PageblockIndex(pfn.get() / PAGEBLOCK_FRAMES)
     }
 
+    /// The first frame of the pageblock.
     pub fn first(self) -> Pfn {
         Pfn::new(self.0 * PAGEBLOCK_FRAMES)
     }
 
-    pub fn in_section(self) -> usize {
+    pub(crate) fn in_section(self) -> usize {
         self.0 as usize % SECTION_PAGEBLOCKS
     }
 
-    pub fn section(self) -> usize {
+    pub(crate) fn section(self) -> usize {
         self.0 as usize / SECTION_PAGEBLOCKS
     }
 }

@@ -2,17 +2,10 @@
 //! at a given address leaves open.
 
 use core::fmt;
-use core::ops::ControlFlow;
 
-use crate::alloc::Allocator;
-use crate::alloc::cached_blocks::CachedBlocks;
-use crate::alloc::hooks::are_carved;
-use crate::alloc::isolation::pageblocks;
 use crate::cpus::Cpus;
-use crate::frame::FrameRange;
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
-use crate::frame::{CpuId, Pfn, ZoneId};
-use crate::pcp::Caches;
+use crate::seam::{PAGEBLOCK_FRAMES, PageblockIndex, PageblockState, ZoneAccess};
+use crate::{Allocator, CpuId, FrameRange, Pfn, ZoneId};
 
 /// The reason why not all frames of a range can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,100 +88,75 @@ impl<C: Cpus> Allocator<'_, C> {
     /// date when it is returned. Waits for no caller; O(frames), and O(pages cached) where the
     /// first frame that is not free might be cached.
     pub fn obstacle(&self, range: FrameRange) -> Option<Obstacle> {
-        Obstacles(&self.caches).of(range)
+        // A fork has no memory at all.
+        let first_zone = ZoneAccess::of(self, ZoneId::new(0)).ok();
+        let Some(any) = first_zone else { return Some(Obstacle::NoMemory { first: range.start }) };
+        let zone = match zone_of(any, range) {
+            Ok(id) => ZoneAccess::of(self, id).ok()?,
+            Err(obstacle) => return Some(obstacle),
+        };
+        if let Some((first, pages)) = carved_in(zone, range) {
+            return Some(Obstacle::Carved { first, pages });
+        }
+        let (first, pages) = missing_in(zone, range)?;
+        Some(Obstacle::InUse { first, pages, cached_by: zone.caching_cpu(first) })
     }
 }
 
-/// Looks for them.
-pub(super) struct Obstacles<'a, 'm, C>(pub &'a Caches<'m, C>);
-
-impl<C: Cpus> Obstacles<'_, '_, C> {
-    fn of(&self, range: FrameRange) -> Option<Obstacle> {
-        let zone = match self.zone_obstacle(range) {
-            Ok(zone) => zone,
-            Err(obstacle) => return Some(obstacle),
+/// The zone of a range that has memory throughout. Any zone of the allocator can tell.
+fn zone_of<C: Cpus>(any: ZoneAccess<'_, '_, C>, range: FrameRange) -> Result<ZoneId, Obstacle> {
+    let mut zone = None;
+    // No frames, and frames beyond the last number, are without memory.
+    let end = range.end().min(1 << 32);
+    for pageblock in range.pageblocks().map(PageblockIndex) {
+        let first = pageblock.first().max(range.start);
+        let of_this = match any.state(pageblock) {
+            PageblockState::Absent => return Err(Obstacle::NoMemory { first }),
+            PageblockState::Isolated => return Err(Obstacle::Isolated { first }),
+            PageblockState::Carved(zone) | PageblockState::Serving(zone) => zone,
         };
-        if let Some((first, pages)) = self.carved_in(range) {
-            return Some(Obstacle::Carved { first, pages });
-        }
-        let (first, pages) = self.missing_in(range)?;
-        Some(Obstacle::InUse { first, pages, cached_by: self.cached_by(zone, first) })
-    }
-
-    /// The zone of a range that has memory throughout.
-    fn zone_obstacle(&self, range: FrameRange) -> Result<ZoneId, Obstacle> {
-        let mut zone = None;
-        // No frames, and frames beyond the last number, are without memory.
-        let end = range.end().min(1 << 32);
-        for pageblock in pageblocks(range).map(PageblockIndex) {
-            let first = pageblock.first().max(range.start);
-            let tag = self.0.store.tags().raw(pageblock);
-            match zone {
-                _ if !tag.is_present() => return Err(Obstacle::NoMemory { first }),
-                _ if tag.is_isolated() => return Err(Obstacle::Isolated { first }),
-                Some(zone) if zone != tag.zone() => {
-                    return Err(Obstacle::OtherZone { first, zone: tag.zone() });
-                }
-                _ => zone = Some(tag.zone()),
-            }
-        }
-        match zone {
-            Some(zone) if range.frames > 0 && range.end() == end => Ok(zone),
-            _ => Err(Obstacle::NoMemory { first: range.start }),
+        if *zone.get_or_insert(of_this) != of_this {
+            return Err(Obstacle::OtherZone { first, zone: of_this });
         }
     }
+    match zone {
+        Some(zone) if range.frames > 0 && range.end() == end => Ok(zone),
+        _ => Err(Obstacle::NoMemory { first: range.start }),
+    }
+}
 
-    /// The first carved frame of a range, and how many there are.
-    pub fn carved_in(&self, range: FrameRange) -> Option<(Pfn, u64)> {
-        if !are_carved(self.0, range.start, range.frames) {
-            return None;
+/// The first carved frame of a range, and how many there are.
+pub(super) fn carved_in<C: Cpus>(
+    zone: ZoneAccess<'_, '_, C>,
+    range: FrameRange,
+) -> Option<(Pfn, u64)> {
+    if !zone.are_carved(range) {
+        return None;
+    }
+    let mut all = frames(range).filter(|&pfn| zone.are_carved(FrameRange::new(pfn, 1)));
+    let first = all.next()?;
+    Some((first, 1 + all.count() as u64))
+}
+
+/// The first frame of a range that is not free in the store, and how many there are.
+pub(super) fn missing_in<C: Cpus>(
+    zone: ZoneAccess<'_, '_, C>,
+    range: FrameRange,
+) -> Option<(Pfn, u64)> {
+    let mut missing = None;
+    for pageblock in range.pageblocks().map(PageblockIndex) {
+        if zone.count_free(pageblock) == PAGEBLOCK_FRAMES {
+            continue;
         }
-        let carved = self.0.pcps.carved();
-        let mut all = frames(range).filter(|&pfn| carved.any(pfn, 1));
-        let first = all.next()?;
-        Some((first, 1 + all.count() as u64))
-    }
-
-    /// The first frame of a range that is not free in the store, and how many there are.
-    pub fn missing_in(&self, range: FrameRange) -> Option<(Pfn, u64)> {
-        let mut missing = None;
-        for pageblock in pageblocks(range).map(PageblockIndex) {
-            if self.is_whole(pageblock) {
-                continue;
-            }
-            let start = pageblock.first().max(range.start);
-            let end =
-                (u64::from(pageblock.first().get()) + u64::from(PAGEBLOCK_FRAMES)).min(range.end());
-            let part = FrameRange::new(start, (end - u64::from(start.get())) as u32);
-            for pfn in frames(part).filter(|&pfn| !self.0.store.is_free(pfn)) {
-                missing.get_or_insert((pfn, 0)).1 += 1;
-            }
+        let start = pageblock.first().max(range.start);
+        let end =
+            (u64::from(pageblock.first().get()) + u64::from(PAGEBLOCK_FRAMES)).min(range.end());
+        let part = FrameRange::new(start, (end - u64::from(start.get())) as u32);
+        for pfn in frames(part).filter(|&pfn| !zone.is_free(pfn)) {
+            missing.get_or_insert((pfn, 0)).1 += 1;
         }
-        missing
     }
-
-    /// Whether a pageblock is entirely free, where that is quickly seen.
-    fn is_whole(&self, pageblock: PageblockIndex) -> bool {
-        let section = self.0.store.bitmap().and_then(|bitmap| bitmap.section(pageblock.section()));
-        section
-            .is_some_and(|section| section.count_free(pageblock.in_section()) == PAGEBLOCK_FRAMES)
-    }
-
-    /// The CPU that caches a frame, as far as can be seen from here.
-    fn cached_by(&self, zone: ZoneId, pfn: Pfn) -> Option<CpuId> {
-        let cached = CachedBlocks(&self.0.pcps);
-        self.0.pcps.all_cpus().find(|&cpu| {
-            let walk = cached.visit(cpu, zone, |visited| {
-                let size = visited.class.block_frames();
-                let has_it = |block: Pfn| (0..size).contains(&pfn.get().wrapping_sub(block.get()));
-                match cached.frames_of(visited.magazine, visited.rounds).any(has_it) {
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
-                }
-            });
-            walk.is_break()
-        })
-    }
+    missing
 }
 
 fn frames(range: FrameRange) -> impl Iterator<Item = Pfn> {

@@ -2,7 +2,7 @@
 //!
 //! # Vocabulary
 //! A pageblock is *isolated* while its tag says that a caller is adding or removing it (see
-//! [`Tag`](crate::frame::pageblock::Tag)). The *remover* is the caller of
+//! [`Isolation`](crate::seam::Isolation)). The *remover* is the caller of
 //! [`remove_memory`](Allocator::remove_memory).
 //!
 //! # Argument
@@ -19,37 +19,31 @@
 //!    counts and tags forget the frames.
 //! 4. *No way back by an old search.* A search of the same zone that looked at the range before
 //!    finds cleared bits, or, if the memory was added again, frames of its zone that are free. The
-//!    tag of removed memory keeps its zone, and [`claim`](crate::store::tags::Tags::claim) gives it
-//!    to that zone alone: such a search never hands out frames of another one.
+//!    tag of removed memory keeps its zone, and adding gives it back to that zone alone: such a
+//!    search never hands out frames of another one.
 //! 5. *Failure changes nothing.* What was claimed is put back before another attempt and before an
-//!    error; dropping the [`Isolation`] gives the pageblocks the mobility they had, also when
-//!    a panic unwinds (a drain may report misuse). The remover's frames are announced as in flight
-//!    from before the isolation until then, so that a request that would fail in between looks
-//!    again.
+//!    error; dropping the [`Isolation`](crate::seam::Isolation) gives the pageblocks the mobility
+//!    they had, also when a panic unwinds (a drain may report misuse). The remover's frames are
+//!    announced as in flight from before the isolation until then, so that a request that would
+//!    fail in between looks again.
 //! 6. *It ends.* Attempts: at once; after a quiet drain of the zone; after up to three full ones,
 //!    fewer when a full drain was undisturbed and frames are missing all the same. It waits for no
 //!    holder of a frame.
 
 use core::fmt;
-use core::mem::forget;
 
-use super::obstacle::{Obstacle, Obstacles};
-use crate::alloc::Allocator;
-use crate::alloc::drain::Drains;
-use crate::alloc::isolation::{Claims, Isolation, pageblocks};
-use crate::cpus::{Cpus, Environment, Unusable};
-use crate::frame::FrameRange;
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
-use crate::frame::{Pfn, ZoneId};
-use crate::pcp::{Caches, DrainResult, Mode, Scope};
-use crate::sync::model::{Mutant, is_mutant};
+use super::obstacle::{Obstacle, carved_in, missing_in};
+use crate::cpus::Cpus;
+use crate::seam::{NoAccess, PAGEBLOCK_FRAMES, PageblockIndex, PageblockState, ZoneAccess};
+use crate::sync::model::{Mutant, bound, is_mutant};
 use crate::sync::prim::spin_hint;
+use crate::{Allocator, DrainResult, FrameRange, Mode, Pfn, ZoneId};
 
 /// Drains before each attempt to claim the range.
 const DRAINS: [Option<Mode>; 5] =
     [None, Some(Mode::Quiet), Some(Mode::Full), Some(Mode::Full), Some(Mode::Full)];
 /// Spins before a drain is repeated, for pages in other callers' hands to arrive.
-const DRAIN_SPINS: u32 = if cfg!(loom) { 1 } else { 1000 };
+const DRAIN_SPINS: u32 = bound(1000, 1);
 
 /// The reason why memory was not removed. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,14 +118,6 @@ impl fmt::Display for RemoveError {
 
 impl core::error::Error for RemoveError {}
 
-impl From<Unusable> for RemoveError {
-    fn from(why: Unusable) -> Self {
-        match why {
-            Unusable::Forked => RemoveError::Forked,
-        }
-    }
-}
-
 impl<C: Cpus> Allocator<'_, C> {
     /// Takes memory from a zone, of whole pageblocks (aligned runs of 512 frames), while all other
     /// calls go on. Afterwards the frames are the caller's, unknown to this allocator; the range
@@ -156,82 +142,82 @@ impl<C: Cpus> Allocator<'_, C> {
     /// # Errors
     /// [`RemoveError`]; nothing has changed then.
     pub fn remove_memory(&self, zone: ZoneId, range: FrameRange) -> Result<(), RemoveError> {
-        Removal(&self.caches).remove(zone, range)
+        let access = ZoneAccess::of(self, zone).map_err(|why| match why {
+            NoAccess::Forked => RemoveError::Forked,
+            NoAccess::NoSuchZone => RemoveError::NoSuchZone { zone: zone.get() },
+        })?;
+        remove(access, range)
     }
 }
 
-/// The remover at work.
-struct Removal<'a, 'm, C>(&'a Caches<'m, C>);
-
-impl<'a, 'm, C: Cpus> Removal<'a, 'm, C> {
-    fn remove(&self, zone: ZoneId, range: FrameRange) -> Result<(), RemoveError> {
-        self.0.cpus.environment().check_usable()?;
-        if zone.index() >= self.0.zones.all().len() {
-            return Err(RemoveError::NoSuchZone { zone: zone.get() });
-        }
-        let is_whole = range.start.get().is_multiple_of(PAGEBLOCK_FRAMES)
-            && range.frames.is_multiple_of(PAGEBLOCK_FRAMES);
-        if range.frames == 0 || !is_whole || range.end() >= 1 << 32 {
-            return Err(RemoveError::NotRemovable { range });
-        }
-        if !self.0.store.has_ranges() {
-            return Err(RemoveError::Unsupported);
-        }
-        // See 5.
-        let _moving = self.0.zones.get(zone).in_flight.begin(range.frames.into(), self.0.caller());
-        let isolation = Isolation::of(&self.0.store, zone, range).map_err(|(pageblock, tag)| {
-            RemoveError::Obstacle(self.obstacle(range, pageblock, tag))
-        })?;
-        self.claim_patiently(zone, range)?;
-        // All frames are this caller's.
-        forget(isolation);
-        pageblocks(range)
-            .for_each(|pageblock| self.0.store.note_removed(PageblockIndex(pageblock), zone));
-        self.0.zones.get(zone).remove_managed(u64::from(range.frames));
-        Ok(())
+fn remove<C: Cpus>(zone: ZoneAccess<'_, '_, C>, range: FrameRange) -> Result<(), RemoveError> {
+    let is_whole = range.start.get().is_multiple_of(PAGEBLOCK_FRAMES)
+        && range.frames.is_multiple_of(PAGEBLOCK_FRAMES);
+    if range.frames == 0 || !is_whole || range.end() >= 1 << 32 {
+        return Err(RemoveError::NotRemovable { range });
     }
+    if !zone.has_ranges() {
+        return Err(RemoveError::Unsupported);
+    }
+    // See 5.
+    let _moving = zone.announce(range.frames.into());
+    let isolation = zone.isolate(range).map_err(|(pageblock, state)| {
+        RemoveError::Obstacle(obstacle(zone, range, pageblock, state))
+    })?;
+    claim_patiently(zone, range)?;
+    // All frames are this caller's.
+    zone.remove(isolation);
+    Ok(())
+}
 
-    fn obstacle(&self, range: FrameRange, pageblock: PageblockIndex, tag: Tag) -> Obstacle {
-        let first = pageblock.first();
-        if !tag.is_present() {
-            Obstacle::NoMemory { first }
-        } else if tag.is_isolated() {
-            Obstacle::Isolated { first }
-        } else if tag.is_carved() {
-            let (first, pages) = Obstacles(self.0).carved_in(range).unwrap_or((first, 1));
+/// The obstacle that a pageblock in this state is.
+fn obstacle<C: Cpus>(
+    zone: ZoneAccess<'_, '_, C>,
+    range: FrameRange,
+    pageblock: PageblockIndex,
+    state: PageblockState,
+) -> Obstacle {
+    let first = pageblock.first();
+    match state {
+        PageblockState::Absent => Obstacle::NoMemory { first },
+        PageblockState::Isolated => Obstacle::Isolated { first },
+        PageblockState::Carved(_) => {
+            let (first, pages) = carved_in(zone, range).unwrap_or((first, 1));
             Obstacle::Carved { first, pages }
-        } else {
-            Obstacle::OtherZone { first, zone: tag.zone() }
         }
+        PageblockState::Serving(zone) => Obstacle::OtherZone { first, zone },
     }
+}
 
-    /// Claims all frames of an isolated range, with drains in between.
-    fn claim_patiently(&self, zone: ZoneId, range: FrameRange) -> Result<(), RemoveError> {
-        let mut missing = None;
-        let mut drained = DrainResult::default();
-        self.0.store.forget_refusals();
-        for mode in DRAINS {
-            if let Some(mode) = mode {
-                drained = Drains(self.0).drain(Scope::zone(zone), mode);
-            }
-            missing = Obstacles(self.0).missing_in(range);
-            if missing.is_none() && Claims(self.0).claim(zone, range) {
-                return Ok(());
-            }
-            if is_mutant(Mutant::RemovesHeld) {
-                return Ok(());
-            }
-            if mode == Some(Mode::Full) {
-                if missing.is_some() && is_undisturbed(drained) {
-                    break;
-                }
-                (0..DRAIN_SPINS).for_each(|_| spin_hint());
-            }
+/// Claims all frames of an isolated range, with drains in between.
+fn claim_patiently<C: Cpus>(
+    zone: ZoneAccess<'_, '_, C>,
+    range: FrameRange,
+) -> Result<(), RemoveError> {
+    let mut missing = None;
+    let mut drained = DrainResult::default();
+    zone.forget_refusals();
+    for mode in DRAINS {
+        if let Some(mode) = mode {
+            drained = zone.drain(mode);
         }
-        let (first, pages) = missing.unwrap_or((range.start, 1));
-        let skipped_cpus = drained.busy_cpus + drained.isolated_cpus;
-        Err(RemoveError::Busy { first, pages, skipped_cpus })
+        missing = missing_in(zone, range);
+        if missing.is_none() && zone.claim(range) {
+            return Ok(());
+        }
+        if is_mutant(Mutant::RemovesHeld) {
+            return Ok(());
+        }
+        if mode == Some(Mode::Full) {
+            if missing.is_some() && is_undisturbed(drained) {
+                break;
+            }
+            (0..DRAIN_SPINS).for_each(|_| spin_hint());
+        }
     }
+    let (first, pages) = missing.unwrap_or((range.start, 1));
+    let skipped_cpus = drained.busy_cpus + drained.isolated_cpus;
+    Err(RemoveError::Busy { first, pages, skipped_cpus })
 }
 
 /// Whether a full drain left no page in any cache, and none on the way.

@@ -37,6 +37,7 @@ mod state;
 
 pub use asks::HandoverCounts;
 pub use caches::{Caches, RefillTerms};
+pub use direct::PastCaches;
 pub use drain::{DrainResult, Mode, Scope};
 pub use exchange::Exchange;
 pub use handover::Ask;

@@ -8,7 +8,7 @@
 //! | reported | needed, by a request that finds nothing else, or a claim of given frames |
 //! | needed | held by that request, the rest free, when the device has made it usable; else reported again |
 //!
-//! `store/reported.rs` has the invariants of the second half. Of a pass:
+//! `store/reported.rs` of the core has the invariants of the second half. Of a pass:
 //! 1. It takes pageblocks as any request does, by a claim of all their frames, so that no caller
 //!    has one of them while the device looks at them.
 //! 2. What it takes is announced as in flight from before it takes the first until it has given all
@@ -22,20 +22,13 @@
 
 use core::fmt;
 
-use crate::alloc::Allocator;
-use crate::cpus::{Cpus, Environment, Unusable};
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS};
-use crate::frame::{FrameRange, Pfn, ZoneId};
-use crate::pcp::Caches;
-use crate::store::DoubleFree;
-use crate::store::bitmap::Bitmap;
-use crate::store::bits::HINT_WORDS;
-use crate::store::device::{DeviceRegistered, ReportCounts, ReportingDevice};
-use crate::sync::InFlightGuard;
-use crate::sync::model::{Mutant, is_mutant};
+use crate::cpus::Cpus;
+use crate::seam::{Device, InFlightGuard, NoAccess, PAGEBLOCK_FRAMES, PageblockIndex, ZoneAccess};
+use crate::sync::model::{Mutant, bound, is_mutant};
+use crate::{Allocator, DeviceRegistered, FrameRange, Pfn, ReportCounts, ReportingDevice, ZoneId};
 
 /// Most pageblocks of one report (Linux: `PAGE_REPORTING_CAPACITY`).
-const CAPACITY: usize = if cfg!(loom) { 2 } else { 32 };
+const CAPACITY: usize = bound(32, 2);
 
 /// Reports whole free pageblocks (512 frames each) of an allocator to the device that provides its
 /// memory, which may take it away until it is needed again.
@@ -86,7 +79,7 @@ pub struct Reporting<'a, 'm, C>(&'a Allocator<'m, C>);
 
 impl<C> fmt::Debug for Reporting<'_, '_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Reporting").field(&self.0.globals.reports.counts()).finish()
+        f.debug_tuple("Reporting").field(&Device::of(self.0).counts()).finish()
     }
 }
 
@@ -157,14 +150,6 @@ impl fmt::Display for ReportError {
 
 impl core::error::Error for ReportError {}
 
-impl From<Unusable> for ReportError {
-    fn from(why: Unusable) -> Self {
-        match why {
-            Unusable::Forked => ReportError::Forked,
-        }
-    }
-}
-
 impl<'a, 'm, C: Cpus> Reporting<'a, 'm, C> {
     /// The reporting of an allocator. A borrow: it can be made whenever it is needed.
     pub fn of(allocator: &'a Allocator<'m, C>) -> Self {
@@ -176,21 +161,18 @@ impl<'a, 'm, C: Cpus> Reporting<'a, 'm, C> {
     /// # Errors
     /// [`DeviceRegistered`]: there is one already, or another call registers one at this moment.
     pub fn register(&self, device: &'m dyn ReportingDevice) -> Result<(), DeviceRegistered> {
-        self.0.globals.reports.register(device)
+        Device::of(self.0).register(device)
     }
 
     /// Counts of pageblocks reported and needed again so far.
     pub fn counts(&self) -> ReportCounts {
-        self.0.globals.reports.counts()
+        Device::of(self.0).counts()
     }
 
     /// Whether the pageblock of this frame is reported now.
     pub fn is_reported(&self, pfn: Pfn) -> bool {
-        self.0
-            .caches
-            .store
-            .bitmap()
-            .is_some_and(|bitmap| bitmap.is_reported(PageblockIndex::of(pfn)))
+        ZoneAccess::of(self.0, ZoneId::new(0))
+            .is_ok_and(|zone| zone.is_reported(PageblockIndex::of(pfn)))
     }
 
     /// Reports whole free pageblocks of a zone that are not reported yet, from the last one
@@ -210,60 +192,26 @@ impl<'a, 'm, C: Cpus> Reporting<'a, 'm, C> {
     /// # Panics
     /// When the device does: what it was told is free and not reported.
     pub fn pass(&self, zone: ZoneId, pageblocks_max: u64) -> Result<ReportPass, ReportError> {
-        let bitmap = self.bitmap_of(zone)?;
-        let device = self.0.globals.reports.device().ok_or(ReportError::NoDevice)?;
-        let mut pass = Pass {
-            caches: &self.0.caches,
-            bitmap,
-            zone,
-            device,
-            left: pageblocks_max,
-            done: ReportPass::default(),
-        };
+        let access = ZoneAccess::of(self.0, zone).map_err(|why| match why {
+            NoAccess::Forked => ReportError::Forked,
+            NoAccess::NoSuchZone => ReportError::NoSuchZone { zone: zone.get() },
+        })?;
+        if !access.has_own_store() {
+            return Err(ReportError::Unsupported);
+        }
+        let device = Device::of(self.0).get().ok_or(ReportError::NoDevice)?;
+        let mut pass =
+            Pass { zone: access, device, left: pageblocks_max, done: ReportPass::default() };
         pass.run();
         let done = pass.done;
-        self.0.caches.store.end_call(|| ());
+        access.end_call();
         Ok(done)
-    }
-
-    fn bitmap_of(&self, zone: ZoneId) -> Result<&'a Bitmap<'m>, ReportError> {
-        self.0.caches.cpus.environment().check_usable()?;
-        let bitmap = self.0.caches.store.bitmap().ok_or(ReportError::Unsupported)?;
-        match zone.index() < self.0.caches.zones.all().len() {
-            true => Ok(bitmap),
-            false => Err(ReportError::NoSuchZone { zone: zone.get() }),
-        }
-    }
-}
-
-/// Calls `visit` for the pageblocks of sections that are whole, from the last one down, until it
-/// returns `false`.
-fn for_each_whole(
-    bitmap: &Bitmap<'_>,
-    span: (u32, u32),
-    mut visit: impl FnMut(PageblockIndex) -> bool,
-) {
-    for number in (span.0 as usize..span.1 as usize).rev() {
-        let Some(section) = bitmap.section(number) else { continue };
-        for i in (0..HINT_WORDS).rev() {
-            let mut bits = section.entirely_free(i);
-            while bits != 0 {
-                let bit = bits.ilog2();
-                bits &= !(1 << bit);
-                let first = (number * SECTION_PAGEBLOCKS + 64 * i) as u32;
-                if !visit(PageblockIndex(first + bit)) {
-                    return;
-                }
-            }
-        }
     }
 }
 
 /// A pass over a zone.
 struct Pass<'p, 'm, C> {
-    caches: &'p Caches<'m, C>,
-    bitmap: &'p Bitmap<'m>,
-    zone: ZoneId,
+    zone: ZoneAccess<'p, 'm, C>,
     device: &'m dyn ReportingDevice,
     /// Pageblocks that may still be reported.
     left: u64,
@@ -272,9 +220,10 @@ struct Pass<'p, 'm, C> {
 
 impl<'p, 'm, C: Cpus> Pass<'p, 'm, C> {
     fn run(&mut self) {
-        let (caches, bitmap, zone) = (self.caches, self.bitmap, self.zone);
-        let mut batch = Batch::new(caches, bitmap, zone);
-        for_each_whole(bitmap, caches.zones.get(zone).span(), |pageblock| {
+        let mut batch = Batch::new(self.zone);
+        let mut rest = self.zone.pageblocks();
+        while let Some(pageblock) = self.zone.last_whole(rest.clone()) {
+            rest.end = pageblock.0;
             let end = match () {
                 () if self.left == batch.length as u64 => Some(ReportEnd::Budget),
                 () if !batch.may_take() => Some(ReportEnd::LowMemory),
@@ -282,11 +231,13 @@ impl<'p, 'm, C: Cpus> Pass<'p, 'm, C> {
             };
             if let Some(end) = end {
                 self.done.end = end;
-                return false;
+                break;
             }
             batch.take(pageblock);
-            batch.length < CAPACITY || self.report(&mut batch)
-        });
+            if batch.length == CAPACITY && !self.report(&mut batch) {
+                break;
+            }
+        }
         if batch.length > 0 {
             self.report(&mut batch);
         }
@@ -318,9 +269,7 @@ impl<'p, 'm, C: Cpus> Pass<'p, 'm, C> {
 
 /// Pageblocks that a pass owns, descending; they are free when this is dropped.
 struct Batch<'p, 'm, C: Cpus> {
-    caches: &'p Caches<'m, C>,
-    bitmap: &'p Bitmap<'m>,
-    zone: ZoneId,
+    zone: ZoneAccess<'p, 'm, C>,
     pageblocks: [PageblockIndex; CAPACITY],
     length: usize,
     /// The announcement of its pages, while it has some.
@@ -328,28 +277,19 @@ struct Batch<'p, 'm, C: Cpus> {
 }
 
 impl<'p, 'm, C: Cpus> Batch<'p, 'm, C> {
-    fn new(caches: &'p Caches<'m, C>, bitmap: &'p Bitmap<'m>, zone: ZoneId) -> Self {
-        let pageblocks = [PageblockIndex(0); CAPACITY];
-        Batch { caches, bitmap, zone, pageblocks, length: 0, moving: None }
+    fn new(zone: ZoneAccess<'p, 'm, C>) -> Self {
+        Batch { zone, pageblocks: [PageblockIndex(0); CAPACITY], length: 0, moving: None }
     }
 
     /// Whether the zone can spare one more pageblock.
     fn may_take(&self) -> bool {
-        let low = self.caches.zones.get(self.zone).watermarks().low;
-        self.caches.free_pages(self.zone) >= low + u64::from(PAGEBLOCK_FRAMES)
+        self.zone.free_pages() >= self.zone.low_pages() + u64::from(PAGEBLOCK_FRAMES)
     }
 
     fn take(&mut self, pageblock: PageblockIndex) {
-        let Some(section) = self.bitmap.section(pageblock.section()) else { return };
-        let tag = self.bitmap.tags().raw(pageblock);
-        if !tag.serves(self.zone) || tag.is_carved() {
-            return;
-        }
-        let direct = self.caches.direct(self.caches.here(), self.zone);
-        let pages = (CAPACITY as u32 * PAGEBLOCK_FRAMES).into();
-        self.moving.get_or_insert_with(|| direct.begin(pages));
-        if section.claim(pageblock.in_section() as u32 * PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES) {
-            direct.add_free(-i64::from(PAGEBLOCK_FRAMES));
+        let pages = CAPACITY as u64 * u64::from(PAGEBLOCK_FRAMES);
+        self.moving.get_or_insert_with(|| self.zone.announce(pages));
+        if self.zone.take_whole(pageblock) {
             self.pageblocks[self.length] = pageblock;
             self.length += 1;
         }
@@ -376,16 +316,7 @@ impl<'p, 'm, C: Cpus> Batch<'p, 'm, C> {
     /// Gives up the pageblocks: as reported, or as free as they were.
     fn give_back(&mut self, is_reported: bool) {
         for pageblock in &self.pageblocks[..self.length] {
-            let doubled = match self.bitmap.section(pageblock.section()) {
-                Some(section) if is_reported => {
-                    self.bitmap.put_reported(section, *pageblock);
-                    DoubleFree::NONE
-                }
-                _ => self.bitmap.put(pageblock.first(), PAGEBLOCK_FRAMES),
-            };
-            let direct = self.caches.direct(self.caches.here(), self.zone);
-            direct.add_free(i64::from(PAGEBLOCK_FRAMES) - i64::from(doubled.frames));
-            self.caches.store.note_doubled(doubled);
+            self.zone.put_whole(*pageblock, is_reported);
         }
         self.length = 0;
         self.moving = None;

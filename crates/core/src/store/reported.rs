@@ -74,7 +74,7 @@ impl<'m> Bitmap<'m> {
     }
 
     /// Whether a pageblock is reported, and the device has refused it of late.
-    pub(super) fn is_refused(&self, pageblock: PageblockIndex) -> bool {
+    pub fn is_refused(&self, pageblock: PageblockIndex) -> bool {
         self.section(pageblock.section())
             .is_some_and(|section| section.refusals.has(pageblock.in_section()))
     }

@@ -1,0 +1,42 @@
+//! The seam between the core and crates that work on pageblocks as a whole: that isolate them, move
+//! what callers hold in them, take them away, or report them as free. `pagedepot-contiguity` is
+//! one.
+//!
+//! **Exempt from semantic versioning**: names and signatures here change with any version. Crates
+//! of this repository depend on exactly this version.
+//!
+//! # What the core promises, and what it asks
+//! 1. A frame is in one place: free in the store, cached, or a holder's. Methods that take frames
+//!    ([`take`](ZoneAccess::take), [`take_from`](ZoneAccess::take_from),
+//!    [`claim`](ZoneAccess::claim), [`take_whole`](ZoneAccess::take_whole)) make the caller their
+//!    holder by the atomic operations that requests use; those that give frames back end that.
+//! 2. A caller that has pageblocks out of use [announces](ZoneAccess::announce) their pages first,
+//!    so that a request which finds nothing meanwhile looks again before it fails.
+//! 3. Isolation is for progress alone: a search or a free that read the tag before goes on as if it
+//!    had come first. Who owns a frame is decided by taking it.
+//! 4. Misuse that is found on the way, such as a double free, is noted, and reported by
+//!    [`end_call`](ZoneAccess::end_call), which the caller calls last.
+//!
+//! All methods may be called from any thread at any time, and wait for no other caller.
+//!
+//! | item | what |
+//! |---|---|
+//! | [`ZoneAccess`] | a zone: its pageblocks, frames and counts |
+//! | [`Isolation`] | pageblocks that one caller has isolated |
+//! | [`Relief`], [`PendingRequest`] | what requests ask before they mix pageblocks, and before they fail |
+//! | [`Device`] | the device that free pageblocks are reported to |
+
+mod device;
+mod isolation;
+mod moves;
+mod relief;
+mod zone;
+
+pub use crate::alloc::relief::{PendingRequest, Relief};
+pub use crate::alloc::walk::Want;
+pub use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
+pub use crate::sync::InFlightGuard;
+pub use device::Device;
+pub use isolation::Isolation;
+pub use relief::register_relief;
+pub use zone::{NoAccess, PageblockState, PageblockUse, ZoneAccess};
