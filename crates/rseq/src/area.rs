@@ -4,7 +4,11 @@
 //! A static program (`-C target-feature=+crt-static`) has no dynamic symbols to look up; the linker
 //! resolves weak ones instead.
 
-#[cfg(not(all(target_feature = "crt-static", target_arch = "x86_64", target_env = "gnu")))]
+#[cfg(not(all(
+    target_feature = "crt-static",
+    target_env = "gnu",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+)))]
 use core::ffi::{CStr, c_void};
 use core::num::NonZeroIsize;
 use core::sync::atomic::{AtomicIsize, Ordering};
@@ -17,7 +21,11 @@ use crate::arch;
 const BYTES_USED: u32 = 16;
 
 /// The address of a symbol of the program; `None` if no object defines it.
-#[cfg(not(all(target_feature = "crt-static", target_arch = "x86_64", target_env = "gnu")))]
+#[cfg(not(all(
+    target_feature = "crt-static",
+    target_env = "gnu",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+)))]
 macro_rules! symbol {
     ($name:literal) => {
         symbol(
@@ -28,15 +36,28 @@ macro_rules! symbol {
 
 /// Finds the symbol in a static program: the linker writes 0 for a weak symbol that no object
 /// defines.
-#[cfg(all(target_feature = "crt-static", target_arch = "x86_64", target_env = "gnu"))]
+#[cfg(all(
+    target_feature = "crt-static",
+    target_env = "gnu",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 macro_rules! symbol {
     ($name:literal) => {{
         let address: *const core::ffi::c_void;
         // SAFETY: reads what the linker wrote, and changes nothing.
         unsafe {
+            #[cfg(target_arch = "x86_64")]
             core::arch::asm!(
                 concat!(".weak ", $name),
                 concat!("mov {address}, qword ptr [rip + ", $name, "@GOTPCREL]"),
+                address = out(reg) address,
+                options(nostack, readonly, preserves_flags),
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::asm!(
+                concat!(".weak ", $name),
+                concat!("adrp {address}, :got:", $name),
+                concat!("ldr {address}, [{address}, :got_lo12:", $name, "]"),
                 address = out(reg) address,
                 options(nostack, readonly, preserves_flags),
             );
@@ -124,7 +145,11 @@ pub fn current_cpu() -> CpuId {
 }
 
 /// A symbol of the running program.
-#[cfg(not(all(target_feature = "crt-static", target_arch = "x86_64", target_env = "gnu")))]
+#[cfg(not(all(
+    target_feature = "crt-static",
+    target_env = "gnu",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+)))]
 fn symbol(name: &CStr) -> Option<*const c_void> {
     // SAFETY: the name is a C string; RTLD_DEFAULT asks for the first match in load order.
     let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };

@@ -15,7 +15,7 @@
 //!    do.
 //! 2. [`keep_loaded`] keeps the shared object with the sequences from being unloaded.
 //! 3. [`membarrier::register`] allows fences, while the process still has one thread.
-//! 4. [`sequence!`] writes a sequence, on x86-64.
+//! 4. [`sequence!`] writes a sequence, on x86-64 and AArch64.
 //!
 //! Each protocol writes its own sequences beside its own argument: the fronts of a depot in
 //! `pagedepot-linux`, the local locks of `pagedepot-designs`, the floor of `pagedepot-lab`.
@@ -43,21 +43,25 @@
 //! stay mapped: call [`keep_loaded`] before the first one runs.
 //!
 //! # Another architecture
-//! It needs one more file beside `x86_64.rs` with [`Area::cpu_id`]'s load and its own
-//! [`sequence!`], one more line in the selection of `arch` below, and the sequences of each crate
-//! that has some. Until then [`Area::find`] returns `None` there.
+//! It needs one more file beside `x86_64.rs` and `aarch64.rs` with [`Area::cpu_id`]'s load and its
+//! own [`sequence!`], one more line in the selection of `arch` below, and the sequences of each
+//! crate that has some. Until then [`Area::find`] returns `None` there, as it does on big-endian
+//! AArch64.
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!(
-    "pagedepot-rseq supports 64-bit Linux: restartable sequences on x86-64, and none on other \
-     processors. On other systems use the crate `pagedepot` with `cpus::Locked`"
+    "pagedepot-rseq supports 64-bit Linux: restartable sequences on x86-64 and AArch64, and \
+     none on other processors. On other systems use the crate `pagedepot` with `cpus::Locked`"
 );
 
 pub mod affinity;
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+#[path = "aarch64.rs"]
+mod arch;
 #[cfg(target_arch = "x86_64")]
 #[path = "x86_64.rs"]
 mod arch;
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))))]
 #[path = "none.rs"]
 mod arch;
 mod area;

@@ -92,7 +92,9 @@ impl core::error::Error for RseqMissing {}
 impl fmt::Display for RseqMissing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            RseqMissing::Architecture => "this architecture has none here; they need x86-64",
+            RseqMissing::Architecture => {
+                "this architecture has none here; they need x86-64 or AArch64 (little-endian)"
+            }
             RseqMissing::Library => "the C library registers none: use glibc 2.35 or later",
             RseqMissing::Static => {
                 "the program is linked statically to a C library that registers none: use glibc \

@@ -4,7 +4,7 @@
 //! 2. A sequence that leaves before its commit has changed nothing and says so.
 //! 3. After a fence no sequence commits that began before its CPU's gate was closed.
 
-#![cfg(target_arch = "x86_64")]
+#![cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 
 mod interrupts;
 
@@ -28,6 +28,7 @@ impl Counters {
     }
 
     /// Adds 1 to this CPU's counter; `false` after an abort, or if its gate is closed.
+    #[cfg(target_arch = "x86_64")]
     fn try_add(&self, area: Area) -> bool {
         // SAFETY: each number of 16 bits has a counter; the one store is the last instruction of
         // the body; test programs are not unloaded.
@@ -52,6 +53,7 @@ impl Counters {
     }
 
     /// Adds 1 to this CPU's counter, whatever its gate; tries again until it commits.
+    #[cfg(target_arch = "x86_64")]
     fn add(&self, area: Area) {
         // SAFETY: as above.
         unsafe {
@@ -62,6 +64,47 @@ impl Counters {
                 "inc {sum}",
                 "mov qword ptr [{sums} + 8*{at}], {sum}";
                 aborted: "jmp 7b";
+                sums = in(reg) self.sums.as_ptr(),
+                sum = out(reg) _,
+                options(nostack),
+            );
+        }
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    fn try_add(&self, area: Area) -> bool {
+        // SAFETY: as on x86-64.
+        unsafe {
+            sequence!(
+                area;
+                body: "ldrh {at:w}, [{area}, {CPU_ID}]",
+                "ldr {sum}, [{gates}, {at}, lsl 3]",
+                "cbnz {sum}, 4f",
+                "ldr {sum}, [{sums}, {at}, lsl 3]",
+                "add {sum}, {sum}, 1",
+                "str {sum}, [{sums}, {at}, lsl 3]";
+                aborted: "b {aborted}";
+                gates = in(reg) self.gates.as_ptr(),
+                sums = in(reg) self.sums.as_ptr(),
+                sum = out(reg) _,
+                aborted = label { return false },
+                options(nostack),
+            );
+        }
+        true
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    fn add(&self, area: Area) {
+        // SAFETY: as on x86-64.
+        unsafe {
+            sequence!(
+                area;
+                body: "ldrh {at:w}, [{area}, {CPU_ID}]",
+                "ldr {sum}, [{sums}, {at}, lsl 3]",
+                "add {sum}, {sum}, 1",
+                "str {sum}, [{sums}, {at}, lsl 3]";
+                aborted: "b 7b";
                 sums = in(reg) self.sums.as_ptr(),
                 sum = out(reg) _,
                 options(nostack),

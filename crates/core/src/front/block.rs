@@ -133,7 +133,7 @@ impl WordOffset {
 /// a pair of sequences, whose time is enough for five (decision 0004).
 #[inline(always)]
 pub(crate) fn opaque(mut number: usize) -> usize {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
     // SAFETY: no instructions.
     unsafe {
         core::arch::asm!(
@@ -142,7 +142,7 @@ pub(crate) fn opaque(mut number: usize) -> usize {
             options(pure, nomem, nostack, preserves_flags),
         );
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
     {
         number = core::hint::black_box(number);
     }

@@ -210,8 +210,25 @@ fn thread_pointer() -> NonZeroUsize {
     }
 }
 
+/// The calling thread's pointer to its own data, from its register.
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+#[inline(always)]
+fn thread_pointer() -> NonZeroUsize {
+    let pointer: usize;
+    // SAFETY: reads a register that no thread has a null pointer in. Not `pure`: a stack that goes
+    // on on another thread has that thread's pointer.
+    unsafe {
+        core::arch::asm!(
+            "mrs {pointer}, tpidr_el0",
+            pointer = out(reg) pointer,
+            options(nomem, nostack, preserves_flags),
+        );
+        NonZeroUsize::new_unchecked(pointer)
+    }
+}
+
 /// The calling thread's pointer to its own data.
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
 fn thread_pointer() -> NonZeroUsize {
     // SAFETY: reads a register; allowed in a handler.
     let pointer = unsafe { libc::pthread_self() } as usize;
@@ -313,7 +330,7 @@ impl MaybeSequences for Sequences {
     }
 }
 
-// SAFETY: 1., 2., 3. and 5. are the sequences' own doing (sequences/x86_64.rs): the kernel restarts
+// SAFETY: 1., 2., 3. and 5. are the sequences' own doing (`sequences`): the kernel restarts
 // one when anything else may have run on its CPU, signal handlers included. 4. `membarrier` with
 // FLAG_CPU interrupts the thread of this process that runs on the CPU, if any, which aborts its
 // sequence; a thread that is not running was aborted when it was switched out; and it orders memory
@@ -343,7 +360,7 @@ unsafe impl Cpus for Sequences {
             Some(area) => sequences::pop(area, blocks, word),
             None => NO_FRAME,
         };
-        if frame == NO_FRAME {
+        if sequences::is_none(frame) {
             return None;
         }
         // SAFETY: all other results are frames, which have 32 bits; told to the compiler, it saves

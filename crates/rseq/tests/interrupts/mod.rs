@@ -21,20 +21,35 @@ pub unsafe fn install(signal: c_int, handler: Handler) {
     }
 }
 
+/// glibc's signature of abort labels.
+#[cfg(target_arch = "x86_64")]
+const SIGNATURE: u32 = 0x5305_3053;
+#[cfg(target_arch = "aarch64")]
+const SIGNATURE: u32 = 0xd428_bc00;
+
 /// Whether a signal aborted a sequence: its thread continues behind the signature of an abort
 /// label.
 ///
 /// # Safety
 /// `context` is what the kernel passed to a [`Handler`], which has interrupted code.
-#[cfg(target_arch = "x86_64")]
 pub unsafe fn has_aborted(context: *mut c_void) -> bool {
     // SAFETY: a ucontext, by the caller's promise; four bytes before code can be read.
-    let before = unsafe {
-        let context = &*context.cast::<libc::ucontext_t>();
-        let at = context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize;
-        std::ptr::with_exposed_provenance::<u32>(at - 4).read_unaligned()
-    };
-    before == 0x5305_3053
+    unsafe {
+        let at = interrupted_at(&*context.cast::<libc::ucontext_t>()) as usize;
+        std::ptr::with_exposed_provenance::<u32>(at - 4).read_unaligned() == SIGNATURE
+    }
+}
+
+/// The address of the instruction that goes on after the handler.
+#[cfg(target_arch = "x86_64")]
+pub fn interrupted_at(context: &libc::ucontext_t) -> u64 {
+    context.uc_mcontext.gregs[libc::REG_RIP as usize] as u64
+}
+
+/// The address of the instruction that goes on after the handler.
+#[cfg(target_arch = "aarch64")]
+pub fn interrupted_at(context: &libc::ucontext_t) -> u64 {
+    context.uc_mcontext.pc
 }
 
 /// Sends a signal to the thread that made it, periodically, until it is dropped. (A timer of the

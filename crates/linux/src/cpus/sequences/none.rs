@@ -1,12 +1,15 @@
 //! An architecture without sequences: `Area::find` finds no area, so nothing here is ever called.
 
-use pagedepot::Pfn;
 use pagedepot::cpus::Here;
-use pagedepot::cpus::implement::{BlockArray, SlotMove, WordOffset};
+use pagedepot::cpus::implement::{BlockArray, WordOffset};
 
 use pagedepot_rseq::Area;
 
-use super::NO_FRAME;
+use super::{FrameCopy, NO_FRAME};
+
+pub fn is_none(_popped: u64) -> bool {
+    true
+}
 
 pub fn pop(_area: Area, _blocks: &BlockArray, _word: WordOffset) -> u64 {
     NO_FRAME
@@ -33,24 +36,15 @@ pub fn compare_store(
     false
 }
 
-pub fn take_many(
+/// # Safety
+/// Has no preconditions.
+pub unsafe fn copy_and_store(
     _area: Area,
     _blocks: &BlockArray,
     _here: Here,
     _word: WordOffset,
-    _batch: &SlotMove,
-    _out: &mut [Pfn],
-) -> bool {
-    false
-}
-
-pub fn put_many(
-    _area: Area,
-    _blocks: &BlockArray,
-    _here: Here,
-    _word: WordOffset,
-    _batch: &SlotMove,
-    _frames: &[Pfn],
+    _words: (u64, u64),
+    _copies: &[FrameCopy; 3],
 ) -> bool {
     false
 }

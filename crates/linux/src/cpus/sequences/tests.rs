@@ -20,14 +20,14 @@ use pagedepot::{CpuId, Mobility, Pfn, ZoneId};
 use pagedepot_rseq::{Area, affinity, membarrier};
 
 use super::*;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use interrupts::{Interrupts, has_aborted, install};
 
 #[cfg(target_arch = "x86_64")]
 mod addresses;
 #[cfg(target_arch = "x86_64")]
 mod breakpoints;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[path = "../../../../rseq/tests/interrupts/mod.rs"]
 mod interrupts;
 
@@ -42,6 +42,7 @@ struct Fronts {
     array: BlockArray,
     memory: Vec<Line>,
     blocks_at: usize,
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "breakpoints use it"))]
     first_magazine: usize,
 }
 
@@ -176,7 +177,7 @@ static SIGNALS: AtomicU64 = AtomicU64::new(0);
 /// The fronts that handlers use, while their test runs.
 static HANDLERS: AtomicPtr<(Area, Fronts)> = AtomicPtr::new(std::ptr::null_mut());
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 extern "C" fn interrupt(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     SIGNALS.fetch_add(1, Ordering::Relaxed);
     // SAFETY: the kernel passes a ucontext to a handler installed with SA_SIGINFO.
@@ -259,7 +260,7 @@ fn exchange_many(fronts: &Fronts, area: Area, held: &[AtomicBool]) {
 }
 
 #[test]
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn frames_survive_threads_signals_and_yields() {
     let Some(area) = area() else { return };
     let cpus = cpus();

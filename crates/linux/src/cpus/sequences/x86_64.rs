@@ -18,12 +18,13 @@
 //!   sequence without a result jump to a label of the caller's, so that the caller need not test
 //!   how the sequence ended.
 
-use pagedepot::Pfn;
 use pagedepot::cpus::Here;
 use pagedepot::cpus::implement::{
-    BlockArray, GATES_AT, ONE_ROUND, POP_STEP, PUSH_STEP, REFUSALS_AT, SlotMove, WordOffset,
+    BlockArray, GATES_AT, ONE_ROUND, POP_STEP, PUSH_STEP, REFUSALS_AT, WordOffset,
 };
 use pagedepot_rseq::{Area, sequence};
+
+use super::{FrameCopy, NO_FRAME};
 
 /// A sequence that begins by loading the low 16 bits of the CPU's number into `{at}`.
 macro_rules! front_sequence {
@@ -45,8 +46,13 @@ fn front(blocks: &BlockArray, word: WordOffset) -> *mut u8 {
     blocks.base().wrapping_add(word.bytes())
 }
 
-/// Implements [`Cpus::pop`](pagedepot::cpus::Cpus::pop), with [`NO_FRAME`](super::NO_FRAME) for
-/// `None`.
+/// Whether [`pop`] found no frame.
+#[inline(always)]
+pub fn is_none(popped: u64) -> bool {
+    popped == NO_FRAME
+}
+
+/// Implements [`Cpus::pop`](pagedepot::cpus::Cpus::pop), with [`NO_FRAME`] for `None`.
 #[inline(always)]
 pub fn pop(area: Area, blocks: &BlockArray, word: WordOffset) -> u64 {
     let frame: u64;
@@ -171,72 +177,6 @@ pub fn compare_store(
     true
 }
 
-/// Frames to copy inside a sequence.
-#[repr(C)]
-struct FrameCopy {
-    from: *const u32,
-    to: *mut u32,
-    count: usize,
-}
-
-/// The copies of a batch, with one of nothing as the last. `copy` gives where the slots from the
-/// first are copied from and to, of which `done` frames were copied before.
-#[inline(always)]
-fn copies(batch: &SlotMove, copy: impl Fn(u32, usize) -> (*const u32, *mut u32)) -> [FrameCopy; 3] {
-    let [first, second] = batch.runs;
-    let copy_of = |at, done, count: u32| {
-        let (from, to) = copy(at, done);
-        FrameCopy { from, to, count: count as usize }
-    };
-    [
-        copy_of(first.at, 0, first.count),
-        copy_of(second.at, first.count as usize, second.count),
-        copy_of(0, 0, 0),
-    ]
-}
-
-/// Implements [`Cpus::take_many`](pagedepot::cpus::Cpus::take_many).
-///
-/// The copy is part of the sequence: after the commit, another thread of this CPU may fill the
-/// slots again.
-#[inline]
-pub fn take_many(
-    area: Area,
-    blocks: &BlockArray,
-    here: Here,
-    word: WordOffset,
-    batch: &SlotMove,
-    out: &mut [Pfn],
-) -> bool {
-    assert!(out.len() >= batch.count());
-    let out = out.as_mut_ptr().cast::<u32>();
-    let copies = copies(batch, |at, done| (slot(blocks, at), out.wrapping_add(done)));
-    // SAFETY: all that is stored before the commit is the caller's, and means nothing if it aborts.
-    unsafe { copy_and_store(area, blocks, here, word, (batch.old.0, batch.new.0), &copies) }
-}
-
-/// Implements [`Cpus::put_many`](pagedepot::cpus::Cpus::put_many).
-#[inline]
-pub fn put_many(
-    area: Area,
-    blocks: &BlockArray,
-    here: Here,
-    word: WordOffset,
-    batch: &SlotMove,
-    frames: &[Pfn],
-) -> bool {
-    assert!(frames.len() >= batch.count());
-    let frames = frames.as_ptr().cast::<u32>();
-    let copies = copies(batch, |at, done| (frames.wrapping_add(done), slot(blocks, at)));
-    // SAFETY: the slots are free in the old word, so they belong to this sequence, and nothing
-    // reads them before the commit.
-    unsafe { copy_and_store(area, blocks, here, word, (batch.old.0, batch.new.0), &copies) }
-}
-
-fn slot(blocks: &BlockArray, at: u32) -> *mut u32 {
-    blocks.base().wrapping_add(at as usize).cast()
-}
-
 /// Stores a word like [`compare_store`], by a sequence that copies frames between the comparison
 /// and the store: of each copy, up to the first of nothing, those beyond a multiple of four one by
 /// one, and then four at a time.
@@ -245,7 +185,7 @@ fn slot(blocks: &BlockArray, at: u32) -> *mut u32 {
 /// While the word is the old one, what is copied from may be read, and what is copied to may be
 /// written by a sequence of this CPU, also if that aborts then.
 #[inline]
-unsafe fn copy_and_store(
+pub unsafe fn copy_and_store(
     area: Area,
     blocks: &BlockArray,
     here: Here,
