@@ -1,9 +1,6 @@
-//! The memory that a ceiling keeps from a depot, and the errors of setting one.
-
-use std::{fmt, io};
+//! The memory that a ceiling keeps from a depot.
 
 use pagedepot::{FrameRange, ZoneId};
-use rustix::io::Errno;
 
 /// Pageblocks that are no memory of the allocator now: see [`ceiling`](crate::reclaim::ceiling).
 #[derive(Default)]
@@ -57,84 +54,6 @@ impl WithheldRuns {
             *last = FrameRange::new(last.start.add(frames), last.frames - frames);
         }
         Some(part)
-    }
-}
-
-/// The reason why a ceiling was not set. What was kept from the depot by then stays so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CeilingError {
-    /// Less than a pageblock.
-    TooLow {
-        /// Bytes asked for.
-        bytes: usize,
-        /// Bytes of a pageblock: the least.
-        least: usize,
-    },
-    /// The depot can grow, which a ceiling would have to follow.
-    CanGrow,
-    /// Too much is held for so low a ceiling.
-    Held {
-        /// Bytes asked for.
-        bytes: usize,
-        /// The ceiling in force now.
-        reached: usize,
-    },
-    /// The depot was built never to give memory back.
-    Pinned,
-    /// The system did not take memory back.
-    Refused(Errno),
-    /// The store under the depot cannot give up pages at given addresses.
-    Unsupported,
-    /// This is a child of the process that made the depot.
-    Forked,
-}
-
-impl fmt::Display for CeilingError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            CeilingError::TooLow { bytes, least } => {
-                write!(f, "a ceiling of {bytes} bytes: the least is {least}, one pageblock")
-            }
-            CeilingError::CanGrow => f.write_str(
-                "a depot with grow_to has no ceiling: build it as large as it may get, and raise \
-                 the ceiling instead",
-            ),
-            CeilingError::Held { bytes, reached } => write!(
-                f,
-                "a ceiling of {bytes} bytes is below what is held; it is {reached} now: free whole \
-                 pageblocks, allocate movable pages, or try again later"
-            ),
-            CeilingError::Pinned => f.write_str(
-                "the depot was built with Builder::pinned(true): set its ceiling when building it, \
-                 without populate",
-            ),
-            CeilingError::Refused(errno) => write!(
-                f,
-                "the system did not take memory back ({errno}): unlock locked memory (mlockall), \
-                 allow madvise and fallocate"
-            ),
-            CeilingError::Unsupported => f.write_str(
-                "the store under the depot has no ranges (Backing::ranges), which a ceiling needs",
-            ),
-            CeilingError::Forked => {
-                f.write_str("the depot is the parent process's: set its ceiling there")
-            }
-        }
-    }
-}
-
-impl std::error::Error for CeilingError {}
-
-impl From<CeilingError> for io::Error {
-    fn from(error: CeilingError) -> Self {
-        let kind = match error {
-            CeilingError::TooLow { .. } => io::ErrorKind::InvalidInput,
-            CeilingError::Held { .. } => io::ErrorKind::OutOfMemory,
-            CeilingError::Refused(errno) => io::Error::from(errno).kind(),
-            _ => io::ErrorKind::Unsupported,
-        };
-        io::Error::new(kind, error)
     }
 }
 

@@ -20,7 +20,7 @@
 //! take between two looks is not foreseen, which the margin is for.
 
 use crate::depot::handle::Depot;
-use crate::giving_back::withheld::CeilingError;
+use crate::error::CeilingError;
 use crate::memory::region::resident_bytes;
 use crate::reclaim::Ceiling;
 

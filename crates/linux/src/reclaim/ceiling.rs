@@ -26,7 +26,8 @@ use pagedepot::{Flags, FrameRange, Pfn, RemoveError, ZoneId};
 use crate::depot::handle::Depot;
 use crate::depot::raw::DepotState;
 use crate::giving_back::trim::{System, TrimResult};
-use crate::giving_back::withheld::{Caps, CeilingError, WithheldRuns};
+use crate::error::CeilingError;
+use crate::giving_back::withheld::{Caps, WithheldRuns};
 use crate::memory::region::PAGEBLOCK_PAGES;
 
 /// Number of times that a pageblock which was freed for the ceiling may be lost to another request.
