@@ -12,7 +12,8 @@ use pagedepot::{
 
 use crate::Handover;
 use crate::cpus::linux::Fronts;
-use crate::depot::raw::{DepotState, Handle, RawDepot};
+use crate::depot::raw::RawDepot;
+use crate::depot::state::{DepotState, Handle};
 use crate::depot::teardown::{self, TeardownHost as _};
 use crate::error::CallbackError;
 use crate::giving_back::trim::{self, TrimError, TrimResult};
@@ -357,7 +358,7 @@ impl Depot {
         &self,
         reclaim: impl Fn(Pressure) -> u64 + Send + Sync + 'static,
     ) -> Result<(), CallbackError> {
-        self.shared().on_pressure(reclaim)
+        self.shared().callbacks().register(self.handle.frames(), reclaim)
     }
 
     /// Counts pages by place, for the log when a request failed.

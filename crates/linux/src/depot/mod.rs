@@ -4,6 +4,7 @@ pub mod builder;
 pub(crate) mod grow;
 pub(crate) mod handle;
 pub mod raw;
+pub(crate) mod state;
 pub mod stats;
 pub(crate) mod teardown;
 pub mod tune;

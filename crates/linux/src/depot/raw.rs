@@ -1,39 +1,16 @@
 //! Calls by page number, behind [`Depot::raw`](crate::Depot::raw).
 
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
-use pagedepot::cpus::{Cpus as _, Environment as _, Unusable};
-use pagedepot::{
-    AllocError, Backing, Compactor, Flags, Mover, MoverRegistered, Order, PageSize, Pressure,
-    Reclaim,
-};
+use pagedepot::{AllocError, Flags, Mover, MoverRegistered, Order, PageSize};
 pub use pagedepot::{Allocator, FrameRange, FreeError, FreeManyError, Pfn};
 
 use crate::cpus::linux::LinuxCpus;
-use crate::depot::teardown::{Gates, Teardown, TeardownHost};
-use crate::error::CallbackError;
-use crate::giving_back::shrinkers::Shrinkers;
-use crate::giving_back::trim_state::TrimState;
-use crate::giving_back::withheld::WithheldRuns;
-use crate::memory::growth::Growth;
-use crate::memory::metadata::Metadata;
-use crate::memory::region::Memory;
-use crate::moving::movables::{Movables, OtherMover, Surroundings};
-use crate::moving::pins::Pins;
-use crate::sites::table::SiteTable;
-use crate::system::bits::Bits;
-use crate::system::fork_mark::ForkMark;
-use crate::system::sync::ForkLock;
-use crate::waiting::bell::Bell;
-use crate::waiting::closed_cpus::ClosedCpus;
-use crate::waiting::waiters::Waiters;
-
-/// The allocator of a depot.
-pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
+use crate::depot::state::{DepotState, Handle};
+use crate::memory::frames::Frames;
 
 /// Blocks named by their number, for which the caller takes the responsibility that a
 /// [`Page`](crate::Page) takes otherwise.
@@ -42,48 +19,6 @@ pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
 /// page does; [`Depot::unmap`](crate::Depot::unmap) helps.
 #[derive(Clone, Copy)]
 pub struct RawDepot<'d>(&'d Handle);
-
-/// The part of a handle besides its share in the depot. A [`RawDepot`] is a pointer to it: a view
-/// of two pointers would be read, or written to the stack, for each block that is freed.
-pub(crate) struct Handle {
-    /// A copy of the shared allocator's own value, in which nothing ever changes: a loop that
-    /// borrows this handle keeps its fields in registers.
-    allocator: ManuallyDrop<Frames>,
-    shared: NonNull<DepotState>,
-}
-
-// SAFETY: a shared reference, in all but name, to a `DepotState`, which threads share.
-unsafe impl Send for Handle where DepotState: Sync + Send {}
-// SAFETY: as above.
-unsafe impl Sync for Handle where DepotState: Sync + Send {}
-
-impl Handle {
-    /// # Safety
-    /// `shared` is mapped while this value is used.
-    pub unsafe fn new(shared: NonNull<DepotState>) -> Self {
-        // SAFETY: the caller's promise; the copy is used by shared reference, and not dropped.
-        let allocator = unsafe { shared.as_ref().copy_allocator() };
-        Handle { allocator, shared }
-    }
-
-    #[inline]
-    pub fn frames(&self) -> &Frames {
-        &self.allocator
-    }
-
-    /// The state that all handles share.
-    #[inline]
-    pub fn shared(&self) -> &DepotState {
-        // SAFETY: mapped (`new`), and used by shared reference alone.
-        unsafe { self.shared.as_ref() }
-    }
-
-    /// The pointer behind [`shared`](Self::shared), with a life that the caller vouches for.
-    #[inline]
-    pub fn pointer(&self) -> NonNull<DepotState> {
-        self.shared
-    }
-}
 
 impl<'d> RawDepot<'d> {
     #[inline]
@@ -114,7 +49,7 @@ impl<'d> RawDepot<'d> {
         // a closure, which would be the caller that is noted.
         let found = self.frames().alloc(order, flags);
         if let Ok(pfn) = found {
-            self.shared().sites.note(pfn, order.frames());
+            self.shared().sites().note(pfn, order.frames());
         }
         found
     }
@@ -124,7 +59,7 @@ impl<'d> RawDepot<'d> {
     /// is the first page of what one call allocated; of any other page it changes nothing.
     #[cfg(feature = "allocinfo")]
     pub fn attribute(&self, block: Pfn, site: &'static crate::sites::foreign::ForeignSite) {
-        self.shared().sites.attribute(block, site);
+        self.shared().sites().attribute(block, site);
     }
 
     /// The fast path of [`alloc`](Self::alloc) alone, which calls no function: a block that this
@@ -135,7 +70,7 @@ impl<'d> RawDepot<'d> {
         // Without sequences a pop is a call.
         let found = self.has_sequences().then(|| self.frames().alloc_fast(order, flags)).flatten();
         if let Some(pfn) = found {
-            self.shared().sites.note(pfn, order.frames());
+            self.shared().sites().note(pfn, order.frames());
         }
         found
     }
@@ -148,10 +83,10 @@ impl<'d> RawDepot<'d> {
     /// Requires what [`free`](Self::free) requires.
     #[inline]
     pub unsafe fn free_fast(&self, pfn: Pfn, order: Order) -> bool {
-        let noted = self.shared().sites.take(pfn);
+        let noted = self.shared().sites().take(pfn);
         let is_free = self.push(pfn, order);
         if !is_free {
-            self.shared().sites.restore(pfn, noted);
+            self.shared().sites().restore(pfn, noted);
         }
         is_free
     }
@@ -174,13 +109,13 @@ impl<'d> RawDepot<'d> {
     /// is freed once, and its memory is no longer used.
     #[inline]
     pub unsafe fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        let noted = self.shared().sites.take(pfn);
+        let noted = self.shared().sites().take(pfn);
         if self.push(pfn, order) {
             return Ok(());
         }
         let freed = self.free_past_the_front(pfn, order);
         if freed.is_err() {
-            self.shared().sites.restore(pfn, noted);
+            self.shared().sites().restore(pfn, noted);
         }
         freed
     }
@@ -260,7 +195,7 @@ impl<'d> RawDepot<'d> {
     ) -> Result<usize, AllocError> {
         let got = self.frames().alloc_many(order, flags, out)?;
         for &pfn in &out[..got] {
-            self.shared().sites.note(pfn, order.frames());
+            self.shared().sites().note(pfn, order.frames());
         }
         Ok(got)
     }
@@ -273,7 +208,7 @@ impl<'d> RawDepot<'d> {
     /// # Safety
     /// Requires what [`free`](Self::free) requires, for each.
     pub unsafe fn free_many(&self, order: Order, blocks: &[Pfn]) -> Result<(), FreeManyError> {
-        blocks.iter().for_each(|&pfn| self.shared().sites.clear(pfn));
+        blocks.iter().for_each(|&pfn| self.shared().sites().clear(pfn));
         let _bringing = self.shared().bringing();
         self.frames().free_many_of(order, blocks)
     }
@@ -286,7 +221,7 @@ impl<'d> RawDepot<'d> {
     /// # Safety
     /// Requires what [`free`](Self::free) requires, for each.
     pub unsafe fn free_mixed(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
-        batch.iter().for_each(|&(pfn, _)| self.shared().sites.clear(pfn));
+        batch.iter().for_each(|&(pfn, _)| self.shared().sites().clear(pfn));
         let _bringing = self.shared().bringing();
         self.frames().free_many(batch)
     }
@@ -298,7 +233,7 @@ impl<'d> RawDepot<'d> {
     /// # Errors
     /// [`AllocError::BadSize`], [`AllocError::Exhausted`] as
     /// [`Depot::pages`](crate::Depot::pages), or [`AllocError::Unsupported`] for more than a block
-    /// over a [`Backing`] without ranges.
+    /// over a [`Backing`](pagedepot::Backing) without ranges.
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc_contiguous(
         &self,
@@ -309,7 +244,7 @@ impl<'d> RawDepot<'d> {
         // Compaction frees what it has moved.
         let _bringing = self.shared().bringing();
         let start = self.frames().alloc_contiguous(count, align, flags)?;
-        self.shared().sites.note(start, count);
+        self.shared().sites().note(start, count);
         Ok(start)
     }
 
@@ -318,11 +253,11 @@ impl<'d> RawDepot<'d> {
     ///
     /// # Errors
     /// [`AllocError::NotAvailable`] when not all of them can be had, [`AllocError::Unsupported`]
-    /// over a [`Backing`] without ranges.
+    /// over a [`Backing`](pagedepot::Backing) without ranges.
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc_at(&self, start: Pfn, count: u32, flags: Flags) -> Result<(), AllocError> {
         self.frames().alloc_at(start, count, flags)?;
-        self.shared().sites.note(start, count);
+        self.shared().sites().note(start, count);
         Ok(())
     }
 
@@ -335,7 +270,7 @@ impl<'d> RawDepot<'d> {
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn try_alloc_at(&self, start: Pfn, count: u32, flags: Flags) -> Result<(), AllocError> {
         self.frames().try_alloc_at(start, count, flags)?;
-        self.shared().sites.note(start, count);
+        self.shared().sites().note(start, count);
         Ok(())
     }
 
@@ -347,11 +282,11 @@ impl<'d> RawDepot<'d> {
     /// # Safety
     /// Requires what [`free`](Self::free) requires.
     pub unsafe fn free_contiguous(&self, start: Pfn, count: u32) -> Result<(), FreeError> {
-        let noted = self.shared().sites.take(start);
+        let noted = self.shared().sites().take(start);
         let _bringing = self.shared().bringing();
         let freed = self.frames().free_contiguous(start, count);
         if freed.is_err() {
-            self.shared().sites.restore(start, noted);
+            self.shared().sites().restore(start, noted);
         }
         freed
     }
@@ -459,373 +394,8 @@ impl<'d> RawDepot<'d> {
     }
 }
 
-/// Out of line, so that [`DepotState::address`] needs no stack.
-#[cold]
-#[inline(never)]
-fn no_such_page(pfn: Pfn, end: usize) -> ! {
-    panic!("{pfn} is beyond the depot's {end} bytes")
-}
-
-/// The state that all handles of a depot, and its pages, share. It stays where it is.
-pub(crate) struct DepotState {
-    // Dropped in this order: the allocator refers to all that follows.
-    allocator: Frames,
-    memory: Memory,
-    page_size: PageSize,
-    is_pinned: bool,
-    trimming: Box<TrimState>,
-    callbacks: Box<ForkLock<Callbacks>>,
-    pins: Box<ForkLock<Pins>>,
-    withheld: Box<ForkLock<WithheldRuns>>,
-    compactor: Box<Compactor<'static>>,
-    movables: Box<Movables>,
-    growth: Growth,
-    teardown: Box<Teardown>,
-    waiting: Box<Waiters<ClosedCpus>>,
-    sites: SiteTable,
-    _backing: Option<Arc<dyn Backing + Send>>,
-    _metadata: Metadata,
-}
-
-/// The parts of a depot.
-pub(crate) struct Assembly {
-    pub allocator: Frames,
-    pub memory: Memory,
-    pub backing: Option<Arc<dyn Backing + Send>>,
-    pub metadata: Metadata,
-    pub growth: Growth,
-    pub sites: SiteTable,
-    pub fork_mark: ForkMark<'static>,
-    pub is_pinned: bool,
-    /// Whether each page that there may come to be is pinned.
-    pub pinned: Bits,
-    /// Pages that there may come to be.
-    pub pages_max: u32,
-}
-
-impl DepotState {
-    pub(crate) fn assemble(parts: Assembly) -> Box<Self> {
-        let page_size = parts.allocator.page_size();
-        let callbacks = ForkLock::new(parts.fork_mark, Callbacks::new(parts.fork_mark));
-        let pinned = Arc::new(parts.pinned);
-        let movables = Movables::new(Surroundings {
-            pages: parts.pages_max,
-            fork_mark: parts.fork_mark,
-            base: parts.memory.start(),
-            page_size,
-            pinned: pinned.clone(),
-            sites: parts.sites.clone(),
-        });
-        let pins = Box::new(ForkLock::new(parts.fork_mark, Pins::new(pinned)));
-        let movables = Box::new(movables);
-        // SAFETY: boxed, so it stays where it is, and dropped after allocator and compactor.
-        let mover: &'static Movables = unsafe { NonNull::from(&*movables).as_ref() };
-        let depot = Box::new(DepotState {
-            allocator: parts.allocator,
-            memory: parts.memory,
-            page_size,
-            is_pinned: parts.is_pinned,
-            trimming: Box::default(),
-            callbacks: Box::new(callbacks),
-            compactor: Box::new(Compactor::new(mover)),
-            movables,
-            pins,
-            withheld: Box::new(ForkLock::new(parts.fork_mark, WithheldRuns::default())),
-            growth: parts.growth,
-            sites: parts.sites,
-            teardown: Box::new(Teardown::new()),
-            waiting: Box::new(Waiters::new(parts.fork_mark, ClosedCpus::default())),
-            _backing: parts.backing,
-            _metadata: parts.metadata,
-        });
-        // SAFETY: boxed, so it stays where it is, and dropped after the allocator.
-        let state: &'static TrimState = unsafe { NonNull::from(&*depot.trimming).as_ref() };
-        depot.allocator.register_reclaim(state).expect("a new allocator has no callbacks");
-        // SAFETY: as above.
-        let compactor: &'static Compactor<'static> =
-            unsafe { NonNull::from(&*depot.compactor).as_ref() };
-        compactor.register(&depot.allocator).expect("a new allocator has no mover");
-        depot
-    }
-
-    /// A copy of the allocator's own value, for a handle.
-    ///
-    /// # Safety
-    /// It is used by shared reference alone, while this value is there, and not dropped.
-    pub unsafe fn copy_allocator(&self) -> ManuallyDrop<Frames> {
-        // SAFETY: nothing in the value itself ever changes, and what it points to is reached by
-        // shared reference, through both.
-        ManuallyDrop::new(unsafe { ptr::read(&raw const self.allocator) })
-    }
-
-    /// The base page size.
-    #[inline]
-    pub fn page_size(&self) -> PageSize {
-        self.page_size
-    }
-
-    /// The first byte of the memory.
-    #[inline]
-    pub fn base(&self) -> NonNull<u8> {
-        self.memory.start()
-    }
-
-    /// Bytes of memory.
-    #[inline]
-    pub fn bytes(&self) -> usize {
-        self.memory.bytes()
-    }
-
-    /// Offset of a page in bytes.
-    #[inline]
-    pub fn offset(&self, pfn: Pfn) -> usize {
-        pfn.index() << self.page_size.shift()
-    }
-
-    /// The address of a page; panics when there can be none.
-    #[inline]
-    pub fn address(&self, pfn: Pfn) -> NonNull<u8> {
-        let (offset, end) = (self.offset(pfn), self.memory.bytes_max());
-        if offset >= end {
-            no_such_page(pfn, end);
-        }
-        // SAFETY: inside the memory.
-        unsafe { self.base().add(offset) }
-    }
-
-    /// The page that an address lies in.
-    #[inline]
-    pub fn pfn_of(&self, address: *const u8) -> Option<Pfn> {
-        let offset = address.addr().checked_sub(self.base().as_ptr().addr())?;
-        (offset < self.bytes()).then(|| Pfn::new((offset >> self.page_size.shift()) as u32))
-    }
-
-    /// The allocator.
-    #[inline]
-    pub(crate) fn frames(&self) -> &Frames {
-        &self.allocator
-    }
-
-    /// Fails in a forked child.
-    pub(crate) fn check_parent(&self) -> Result<(), Unusable> {
-        self.allocator.cpus().environment().check_usable()
-    }
-
-    pub(crate) fn movables(&self) -> &Movables {
-        &self.movables
-    }
-
-    pub(crate) fn pins(&self) -> &ForkLock<Pins> {
-        &self.pins
-    }
-
-    /// The pages that its ceiling keeps from the allocator.
-    pub(crate) fn withheld(&self) -> &ForkLock<WithheldRuns> {
-        &self.withheld
-    }
-
-    /// Requests that wait for pages.
-    #[inline]
-    pub(crate) fn waiters(&self) -> &Waiters<ClosedCpus> {
-        &self.waiting
-    }
-
-    /// Tells a request that waits, if there is one, when the returned value is dropped. For code
-    /// that brings pages to the store; also when it ends in a panic, as a report of misuse does.
-    #[inline]
-    pub(crate) fn bringing(&self) -> BringGuard<'_> {
-        BringGuard(self)
-    }
-
-    /// Whether it was built never to be trimmed.
-    pub(crate) fn is_pinned(&self) -> bool {
-        self.is_pinned
-    }
-
-    pub(crate) fn trimming(&self) -> &TrimState {
-        &self.trimming
-    }
-
-    /// The calls that allocated the blocks in use.
-    #[inline]
-    pub(crate) fn sites(&self) -> &SiteTable {
-        &self.sites
-    }
-
-    /// Splits a block that the caller holds.
-    pub(crate) fn split(&self, pfn: Pfn, from: Order, to: Order) -> Result<(), FreeError> {
-        self.allocator.split(pfn, from, to)?;
-        self.sites.split(pfn, from, to);
-        Ok(())
-    }
-
-    pub(crate) fn growth(&self) -> &Growth {
-        &self.growth
-    }
-
-    pub(crate) fn memory(&self) -> &Memory {
-        &self.memory
-    }
-
-    /// Implements [`Depot::on_pressure`](crate::Depot::on_pressure).
-    pub(crate) fn on_pressure(
-        &self,
-        reclaim: impl Fn(Pressure) -> u64 + Send + Sync + 'static,
-    ) -> Result<(), CallbackError> {
-        // Locked around the registration, so that a callback is never registered and not kept.
-        let mut kept = self.callbacks.lock()?;
-        self.keep_callback(&mut kept, Arc::new(Callback(reclaim)))
-    }
-
-    fn keep_callback(
-        &self,
-        kept: &mut Callbacks,
-        callback: Arc<dyn Reclaim + Send>,
-    ) -> Result<(), CallbackError> {
-        // SAFETY: kept below, until no request runs any more: the allocator alone gets this.
-        let forever: &'static dyn Reclaim = unsafe { &*Arc::as_ptr(&callback) };
-        kept.all.reserve(1);
-        self.allocator.register_reclaim(forever)?;
-        kept.all.push(callback);
-        Ok(())
-    }
-
-    /// Address spaces that give up pages when they run short: one callback for all.
-    pub(crate) fn shrinkers(&self) -> Result<Arc<Shrinkers>, CallbackError> {
-        let mut kept = self.callbacks.lock()?;
-        let shrinkers = kept.shrinkers.clone();
-        if !std::mem::replace(&mut kept.has_shrinkers, true) {
-            let kept_now = self.keep_callback(&mut kept, shrinkers.clone());
-            kept.has_shrinkers = kept_now.is_ok();
-            kept_now?;
-        }
-        Ok(shrinkers)
-    }
-
-    /// The bell that requests ring when they find a monitor's ceiling reached: one callback for all
-    /// monitors.
-    pub(crate) fn bell(&self) -> Result<Arc<Bell>, CallbackError> {
-        let mut kept = self.callbacks.lock()?;
-        if let Some(bell) = &kept.bell {
-            return Ok(bell.clone());
-        }
-        let bell = Arc::new(Bell::default());
-        self.keep_callback(&mut kept, bell.clone())?;
-        kept.bell = Some(bell.clone());
-        Ok(bell)
-    }
-
-    /// The bell, if there was ever one.
-    pub(crate) fn known_bell(&self) -> Option<Arc<Bell>> {
-        self.callbacks.lock().ok()?.bell.clone()
-    }
-
-    /// The address spaces, if there were ever any.
-    pub(crate) fn known_shrinkers(&self) -> Option<Arc<Shrinkers>> {
-        let kept = self.callbacks.lock().ok()?;
-        kept.has_shrinkers.then(|| kept.shrinkers.clone())
-    }
-
-    /// The callbacks and the program's mover, for the last handle to drop. They may own pages of
-    /// this depot, so they must not live as long as its pages.
-    ///
-    /// # Safety
-    /// No request or compaction runs, now or later.
-    pub(crate) unsafe fn take_callbacks(
-        &self,
-    ) -> (Vec<Arc<dyn Reclaim + Send>>, Option<OtherMover>) {
-        let all = self.callbacks.lock().map(|mut kept| std::mem::take(&mut kept.all));
-        // SAFETY: the caller's promise.
-        (all.unwrap_or_default(), unsafe { self.movables.take_other() })
-    }
-
-    /// Sums `pages` over the zones.
-    fn sum(&self, pages: impl Fn(pagedepot::ZoneStats) -> u64) -> u64 {
-        let zones = self.allocator.zone_ids().filter_map(|zone| self.allocator.zone_stats(zone));
-        // Wrapping: see `absent_pages`.
-        zones.map(pages).fold(0, u64::wrapping_add)
-    }
-}
-
-/// A guard of the right to bring memory: see [`DepotState::bringing`].
-pub(crate) struct BringGuard<'s>(&'s DepotState);
-
-impl Drop for BringGuard<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if self.0.waiters().are_there() && self.0.check_parent().is_ok() {
-            self.0.waiters().tell();
-        }
-    }
-}
-
-/// Number of times that the last handle tries to fence a CPU whose lock is held.
-const FENCES_MAX: u32 = 1000;
-
-impl TeardownHost for DepotState {
-    fn teardown(&self) -> &Teardown {
-        &self.teardown
-    }
-
-    fn close_gates(&self) -> Gates {
-        // SAFETY: requests and compaction are a handle's, and there is none any more.
-        drop(unsafe { self.take_callbacks() });
-        for _ in 0..FENCES_MAX {
-            let done = self.allocator.cpu_caches().disable();
-            match done.busy_cpus {
-                0 => return Gates::Fenced,
-                busy if busy == done.unfenced_cpus => return Gates::Unfenced,
-                // A thread holds a lock longer than a fence waits: it does not run. Let it.
-                _ => std::thread::yield_now(),
-            }
-        }
-        Gates::Held
-    }
-
-    fn absent_pages(&self) -> u64 {
-        // Wrapping: a page freed twice may make this negative, and then nothing is unmapped.
-        self.sum(|zone| {
-            zone.managed_pages.wrapping_sub(zone.free_pages).wrapping_sub(zone.carved_pages)
-        })
-    }
-
-    fn front_pages(&self) -> u64 {
-        self.sum(|zone| zone.cached_pages)
-    }
-
-    unsafe fn unmap(this: NonNull<Self>) {
-        // SAFETY: from a box (`Depot::from_raw`), and this was its last user.
-        drop(unsafe { Box::from_raw(this.as_ptr()) });
-    }
-}
-
 impl fmt::Debug for RawDepot<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RawDepot({:p}, {} bytes)", self.base(), self.bytes())
-    }
-}
-
-/// The callbacks that the allocator knows by address.
-struct Callbacks {
-    all: Vec<Arc<dyn Reclaim + Send>>,
-    shrinkers: Arc<Shrinkers>,
-    /// Whether they are among all.
-    has_shrinkers: bool,
-    /// The bell, which is among all callbacks, too.
-    bell: Option<Arc<Bell>>,
-}
-
-impl Callbacks {
-    fn new(fork_mark: ForkMark<'static>) -> Self {
-        let shrinkers = Arc::new(Shrinkers::new(fork_mark));
-        Callbacks { all: Vec::new(), shrinkers, has_shrinkers: false, bell: None }
-    }
-}
-
-struct Callback<F>(F);
-
-impl<F: Fn(Pressure) -> u64 + Sync> Reclaim for Callback<F> {
-    fn reclaim(&self, pressure: Pressure) -> u64 {
-        (self.0)(pressure)
     }
 }

@@ -1,5 +1,7 @@
 //! Giving the memory of free pages back to the system, and keeping pages from the allocator.
 
+pub(crate) mod callbacks;
+pub(crate) mod returnable;
 pub(crate) mod shrinkers;
 pub(crate) mod trim;
 pub(crate) mod trim_state;

@@ -35,7 +35,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
-use crate::depot::raw::DepotState;
+use crate::giving_back::returnable::ReturnableFrames;
 use crate::giving_back::trim_state::{TrimState, Trimming};
 use crate::memory::region::{HUGE_BYTES, Memory, resident};
 use crate::moving::pins::Pins;
@@ -130,7 +130,7 @@ impl Reclaim for TrimState {
     }
 }
 
-pub(crate) fn trim(depot: &DepotState) -> Result<TrimResult, TrimError> {
+pub(crate) fn trim(depot: &ReturnableFrames) -> Result<TrimResult, TrimError> {
     let state = depot.trimming();
     depot.check_parent().map_err(|_| TrimError::Forked)?;
     if depot.is_pinned() {
@@ -160,7 +160,7 @@ pub(crate) fn trim(depot: &DepotState) -> Result<TrimResult, TrimError> {
 }
 
 fn trim_chunk(
-    (depot, pins): (&DepotState, &Pins),
+    (depot, pins): (&ReturnableFrames, &Pins),
     trimming: &Trimming<'_>,
     system: &mut System<'_>,
     (chunk, runs): (Range<usize>, Runs),
@@ -200,7 +200,7 @@ enum Runs {
 
 /// Ranges of bytes whose pages were taken from the store. Returns them on drop.
 struct TrimRanges<'d> {
-    depot: &'d DepotState,
+    depot: &'d ReturnableFrames,
     trimming: &'d Trimming<'d>,
     /// Ascending and disjoint; none crosses a boundary of 2 MiB.
     ranges: Vec<Range<usize>>,
@@ -213,7 +213,7 @@ struct TrimRanges<'d> {
 impl<'d> TrimRanges<'d> {
     /// Takes the pages of a chunk that are free, not pinned and at least partly present.
     fn new(
-        (depot, pins): (&'d DepotState, &Pins),
+        (depot, pins): (&'d ReturnableFrames, &Pins),
         trimming: &'d Trimming<'d>,
         (chunk, runs): (Range<usize>, Runs),
         present: &[bool],
@@ -285,14 +285,18 @@ impl Drop for TrimRanges<'_> {
     }
 }
 
-fn frames(depot: &DepotState, range: &Range<usize>) -> (Pfn, u32) {
+fn frames(depot: &ReturnableFrames, range: &Range<usize>) -> (Pfn, u32) {
     let shift = depot.page_size().shift();
     (Pfn::new((range.start >> shift) as u32), (range.len() >> shift) as u32)
 }
 
 /// The runs of bytes in an aligned 2 MiB that are free in the store now and not pinned, and how
 /// many free pages are pinned. For huge pages: all 2 MiB or nothing.
-fn free_runs(depot: &DepotState, pins: &Pins, huge: Range<usize>) -> (Vec<Range<usize>>, u64) {
+fn free_runs(
+    depot: &ReturnableFrames,
+    pins: &Pins,
+    huge: Range<usize>,
+) -> (Vec<Range<usize>>, u64) {
     let (mut runs, mut pinned_pages) = (Vec::<Range<usize>>::new(), 0);
     let page = depot.page_size().bytes();
     for at in huge.clone().step_by(page) {

@@ -21,7 +21,7 @@ use std::slice;
 use pagedepot::{AllocError, CompactError, CompactResult, Compaction, Flags, Order, Pfn};
 
 use crate::depot::handle::Depot;
-use crate::depot::raw::DepotState;
+use crate::depot::state::DepotState;
 use crate::moving::place::{Extent, Place};
 use crate::pages::page::Page;
 use crate::system::prim::AtomicU64;

@@ -22,7 +22,8 @@ use std::slice;
 use pagedepot::{AllocError, Flags, FreeError, Order, Pfn};
 
 use crate::depot::handle::Depot;
-use crate::depot::raw::{DepotState, RawDepot};
+use crate::depot::raw::RawDepot;
+use crate::depot::state::DepotState;
 use crate::depot::teardown;
 
 impl Depot {

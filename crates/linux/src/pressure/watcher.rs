@@ -163,7 +163,9 @@ impl Watcher {
             match &self.listener {
                 Some(listener) if Ceiling::of(depot).is_followed() => {
                     // Where there is no place for a callback, requests fail sooner.
-                    let _ = depot.shared().bell().map(|bell| bell.listen(Some(listener.clone())));
+                    let shared = depot.shared();
+                    let bell = shared.callbacks().bell(shared.frames());
+                    let _ = bell.map(|bell| bell.listen(Some(listener.clone())));
                 }
                 _ => hang_up(depot),
             }
@@ -198,7 +200,8 @@ impl Watcher {
         }
         for depot in &depots {
             let freed_pages = freed_bytes >> depot.page_size().shift();
-            let _ = depot.shared().known_bell().map(|bell| bell.answers.give(freed_pages));
+            let _ =
+                depot.shared().callbacks().known_bell().map(|bell| bell.answers.give(freed_pages));
         }
     }
 
@@ -301,7 +304,7 @@ impl Drop for Watcher {
 
 /// Has requests that run short ring no more.
 fn hang_up(depot: &Depot) {
-    let _ = depot.shared().known_bell().map(|bell| bell.listen(None));
+    let _ = depot.shared().callbacks().known_bell().map(|bell| bell.listen(None));
 }
 
 /// Numbers that change when pages are allocated or freed past the fronts: pages refilled and

@@ -24,9 +24,9 @@ use std::fmt;
 use pagedepot::{Flags, FrameRange, Pfn, RemoveError, ZoneId};
 
 use crate::depot::handle::Depot;
-use crate::depot::raw::DepotState;
-use crate::giving_back::trim::{System, TrimResult};
 use crate::error::CeilingError;
+use crate::giving_back::returnable::ReturnableFrames;
+use crate::giving_back::trim::{System, TrimResult};
 use crate::giving_back::withheld::{Caps, WithheldRuns};
 use crate::memory::region::PAGEBLOCK_PAGES;
 
@@ -172,12 +172,12 @@ enum Cap {
     Container(Option<usize>),
 }
 
-fn pageblock_bytes(shared: &DepotState) -> usize {
+fn pageblock_bytes(shared: &ReturnableFrames) -> usize {
     (PAGEBLOCK_PAGES as usize) << shared.page_size().shift()
 }
 
 /// Bytes that the allocator has.
-fn managed_bytes(shared: &DepotState) -> usize {
+fn managed_bytes(shared: &ReturnableFrames) -> usize {
     let frames = shared.frames();
     let zones = frames.zone_ids().filter_map(|zone| frames.zone_stats(zone));
     (zones.map(|zone| zone.managed_pages).sum::<u64>() as usize) << shared.page_size().shift()
@@ -185,7 +185,7 @@ fn managed_bytes(shared: &DepotState) -> usize {
 
 /// Adds pages to the allocator again; returns how many are still missing.
 fn give(
-    shared: &DepotState,
+    shared: &ReturnableFrames,
     withheld: &mut WithheldRuns,
     mut pages: u64,
 ) -> Result<u64, CeilingError> {
@@ -199,7 +199,7 @@ fn give(
 
 /// Removes pages from the allocator; returns how many could not be.
 fn withhold(
-    shared: &DepotState,
+    shared: &ReturnableFrames,
     withheld: &mut WithheldRuns,
     pages: u64,
 ) -> Result<u64, CeilingError> {
@@ -222,7 +222,7 @@ fn withhold(
 /// Runs of whole free pageblocks, from the last down, `pages_max` pages at most; each in one zone.
 /// Each zone gives up a share that suits its size, and the last ones found more where others have
 /// too little.
-fn free_runs(shared: &DepotState, pages_max: u64) -> Vec<FrameRange> {
+fn free_runs(shared: &ReturnableFrames, pages_max: u64) -> Vec<FrameRange> {
     let frames = shared.frames();
     let last = (shared.bytes() >> shared.page_size().shift()) as u32 / PAGEBLOCK_PAGES;
     let managed = |zone| frames.zone_stats(zone).map_or(0, |stats| stats.managed_pages);
@@ -268,7 +268,7 @@ fn free_runs(shared: &DepotState, pages_max: u64) -> Vec<FrameRange> {
 }
 
 /// The zone of a page: there is one per node.
-fn zone_of(shared: &DepotState, pfn: Pfn) -> Option<ZoneId> {
+fn zone_of(shared: &ReturnableFrames, pfn: Pfn) -> Option<ZoneId> {
     let frames = shared.frames();
     let node = frames.node_of(pfn)?;
     frames.zone_ids().find(|&zone| frames.zone_stats(zone).is_some_and(|stats| stats.node == node))
@@ -277,7 +277,7 @@ fn zone_of(shared: &DepotState, pfn: Pfn) -> Option<ZoneId> {
 /// Removes a run and drops its memory; returns how many pages, fewer where other requests were
 /// faster.
 fn take(
-    shared: &DepotState,
+    shared: &ReturnableFrames,
     withheld: &mut WithheldRuns,
     run: FrameRange,
 ) -> Result<u64, CeilingError> {
@@ -315,7 +315,7 @@ fn take(
 }
 
 /// Gives memory back to the system; returns how many bytes of it were present.
-fn drop_memory(shared: &DepotState, part: FrameRange) -> Result<u64, CeilingError> {
+fn drop_memory(shared: &ReturnableFrames, part: FrameRange) -> Result<u64, CeilingError> {
     if shared.is_pinned() {
         // Of a new depot (`set_at_build`): nothing was touched yet.
         return Ok(0);
@@ -331,7 +331,7 @@ fn drop_memory(shared: &DepotState, part: FrameRange) -> Result<u64, CeilingErro
 }
 
 /// Has a pageblock reclaimed as for a request, and frees it to the store.
-fn request(shared: &DepotState) -> Option<FrameRange> {
+fn request(shared: &ReturnableFrames) -> Option<FrameRange> {
     let frames = shared.frames();
     let flags = Flags::MOVABLE.compact();
     let start = frames.alloc_contiguous(PAGEBLOCK_PAGES, PAGEBLOCK_PAGES, flags).ok()?;
@@ -345,10 +345,10 @@ fn request(shared: &DepotState) -> Option<FrameRange> {
 }
 
 /// Zones whose watermarks are the defaults for their size.
-struct DefaultMarks<'s>(&'s DepotState, Vec<ZoneId>);
+struct DefaultMarks<'s>(&'s ReturnableFrames, Vec<ZoneId>);
 
 impl<'s> DefaultMarks<'s> {
-    fn note(shared: &'s DepotState) -> Self {
+    fn note(shared: &'s ReturnableFrames) -> Self {
         let is_default =
             |&zone: &ZoneId| Self::marks(shared, zone).is_some_and(|(now, due)| now == due);
         DefaultMarks(shared, shared.frames().zone_ids().filter(is_default).collect())
@@ -367,7 +367,7 @@ impl<'s> DefaultMarks<'s> {
 
     /// The watermarks in force, and the defaults.
     fn marks(
-        shared: &DepotState,
+        shared: &ReturnableFrames,
         zone: ZoneId,
     ) -> Option<(pagedepot::Watermarks, pagedepot::Watermarks)> {
         let stats = shared.frames().zone_stats(zone)?;

@@ -24,8 +24,8 @@ pub use registered::RegisteredIovecs;
 pub use reporting::Reporting;
 
 pub use crate::error::CallbackError;
-pub use crate::giving_back::trim::{TrimError, TrimResult};
 pub use crate::error::CeilingError;
+pub use crate::giving_back::trim::{TrimError, TrimResult};
 pub use crate::moving::pins::PinError;
 pub use pagedepot::{
     CompactEnd, CompactError, CompactResult, Compaction, Move, Mover, MoverRegistered, Occupant,

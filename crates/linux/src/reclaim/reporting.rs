@@ -16,14 +16,13 @@ use std::ptr::NonNull;
 use pagedepot::{
     FrameRange, Pfn, ReportCounts, ReportEnd, ReportError, ReportPass, ReportingDevice,
 };
-use rustix::param::page_size;
 
 use crate::cpus::linux::LinuxCpus;
 use crate::depot::handle::Depot;
-use crate::depot::raw::DepotState;
+use crate::giving_back::returnable::ReturnableFrames;
 use crate::giving_back::trim::{System, TrimError, TrimResult};
 use crate::giving_back::trim_state::Trimming;
-use crate::memory::region::{PAGEBLOCK_PAGES, resident};
+use crate::memory::region::PAGEBLOCK_PAGES;
 
 /// Pageblocks taken from the store at a time: 16 MiB of 4 KiB pages, as in a trim.
 const CHUNK_PAGEBLOCKS: u64 = 8;
@@ -50,7 +49,7 @@ const CHUNK_PAGEBLOCKS: u64 = 8;
 /// ```
 pub struct Reporting<'d>(&'d Depot);
 
-impl ReportingDevice for DepotState {
+impl ReportingDevice for ReturnableFrames {
     fn report(&self, ranges: &[FrameRange]) -> bool {
         let Ok(pins) = self.pins().lock() else { return false };
         let is_pinned =
@@ -67,16 +66,6 @@ impl ReportingDevice for DepotState {
             System::new(self.memory()).give_back(&dropped, present_bytes, &mut trimmed).is_ok();
         self.trimming().count_reported(trimmed.bytes);
         is_done
-    }
-}
-
-impl DepotState {
-    /// Bytes of a range of the memory that are present.
-    pub(crate) fn present_bytes(&self, range: &Range<usize>) -> u64 {
-        // SAFETY: inside the memory.
-        let start = unsafe { self.base().add(range.start) };
-        let pages = resident(start, range.len()).unwrap_or_default();
-        (pages.into_iter().filter(|&is_present| is_present).count() * page_size()) as u64
     }
 }
 
@@ -127,7 +116,7 @@ impl<'d> Reporting<'d> {
         let core = self.core();
         // SAFETY: the allocator lies in the same `Shared`, which does not move. It alone gets this
         // reference, and is dropped before the rest.
-        let device: &'static DepotState = unsafe { NonNull::from(shared).as_ref() };
+        let device: &'static ReturnableFrames = unsafe { NonNull::from(shared).as_ref() };
         // An earlier pass may have registered it.
         let _ = core.register(device);
         let _bringing = shared.bringing();

@@ -7,7 +7,7 @@
 use pagedepot::{Mobility, Order, PageblockInfo, Pageblocks, Pfn, ZoneId};
 
 use crate::depot::handle::Depot;
-use crate::depot::raw::Frames;
+use crate::memory::frames::Frames;
 
 /// The names of the kernel's migratetypes, by the number of a mobility; then pageblocks that a
 /// caller adds, removes or empties.

@@ -196,7 +196,8 @@ impl VmallocBuilder {
         // holding it only by unsafe code.
         let vmap = unsafe { Vmap::new(&config, memory, mapper, host) }?;
         let vmap = NonNull::from(Box::leak(Box::new(vmap)));
-        let shrinkers = if self.shrinker { Some(self.depot.shared().shrinkers()) } else { None };
+        let shared = self.depot.shared();
+        let shrinkers = self.shrinker.then(|| shared.callbacks().shrinkers(shared.frames()));
         // From here on, dropping `space` cleans up.
         let mut space = Space::new(vmap, metadata);
         if let Some(shrinkers) = shrinkers {

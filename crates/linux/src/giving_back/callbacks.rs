@@ -1,0 +1,113 @@
+//! The callbacks of a depot, which its allocator calls when pages run short.
+
+use std::sync::Arc;
+
+use pagedepot::{Pressure, Reclaim};
+
+use crate::error::CallbackError;
+use crate::giving_back::shrinkers::Shrinkers;
+use crate::memory::frames::Frames;
+use crate::system::fork_mark::ForkMark;
+use crate::system::sync::ForkLock;
+use crate::waiting::bell::Bell;
+
+/// Callbacks to be dropped.
+pub(crate) type KeptCallbacks = Vec<Arc<dyn Reclaim + Send>>;
+
+/// The callbacks that the allocator knows by address. They are dropped after the allocator.
+pub(crate) struct Callbacks(ForkLock<Registry>);
+
+struct Registry {
+    all: KeptCallbacks,
+    shrinkers: Arc<Shrinkers>,
+    /// Whether they are among all.
+    has_shrinkers: bool,
+    /// The bell, which is among all callbacks, too.
+    bell: Option<Arc<Bell>>,
+}
+
+impl Callbacks {
+    /// No callbacks.
+    pub fn new(fork_mark: ForkMark<'static>) -> Self {
+        let shrinkers = Arc::new(Shrinkers::new(fork_mark));
+        let registry = Registry { all: Vec::new(), shrinkers, has_shrinkers: false, bell: None };
+        Callbacks(ForkLock::new(fork_mark, registry))
+    }
+
+    /// Registers `reclaim` with the allocator.
+    pub fn register(
+        &self,
+        frames: &Frames,
+        reclaim: impl Fn(Pressure) -> u64 + Send + Sync + 'static,
+    ) -> Result<(), CallbackError> {
+        // Locked around the registration, so that a callback is never registered and not kept.
+        self.0.lock()?.keep(frames, Arc::new(Callback(reclaim)))
+    }
+
+    /// Address spaces that give up pages when they run short: one callback for all.
+    pub fn shrinkers(&self, frames: &Frames) -> Result<Arc<Shrinkers>, CallbackError> {
+        let mut registry = self.0.lock()?;
+        let shrinkers = registry.shrinkers.clone();
+        if !std::mem::replace(&mut registry.has_shrinkers, true) {
+            let kept = registry.keep(frames, shrinkers.clone());
+            registry.has_shrinkers = kept.is_ok();
+            kept?;
+        }
+        Ok(shrinkers)
+    }
+
+    /// The bell that requests ring when they find a monitor's ceiling reached: one callback for all
+    /// monitors.
+    pub fn bell(&self, frames: &Frames) -> Result<Arc<Bell>, CallbackError> {
+        let mut registry = self.0.lock()?;
+        if let Some(bell) = &registry.bell {
+            return Ok(bell.clone());
+        }
+        let bell = Arc::new(Bell::default());
+        registry.keep(frames, bell.clone())?;
+        registry.bell = Some(bell.clone());
+        Ok(bell)
+    }
+
+    /// The bell, if there was ever one.
+    pub fn known_bell(&self) -> Option<Arc<Bell>> {
+        self.0.lock().ok()?.bell.clone()
+    }
+
+    /// The address spaces, if there were ever any.
+    pub fn known_shrinkers(&self) -> Option<Arc<Shrinkers>> {
+        let registry = self.0.lock().ok()?;
+        registry.has_shrinkers.then(|| registry.shrinkers.clone())
+    }
+
+    /// Takes all callbacks out.
+    ///
+    /// # Safety
+    /// No request runs, now or later.
+    pub unsafe fn take(&self) -> KeptCallbacks {
+        self.0.lock().map(|mut registry| std::mem::take(&mut registry.all)).unwrap_or_default()
+    }
+}
+
+impl Registry {
+    fn keep(
+        &mut self,
+        frames: &Frames,
+        callback: Arc<dyn Reclaim + Send>,
+    ) -> Result<(), CallbackError> {
+        // SAFETY: kept below, until no request runs any more: the allocator alone gets this.
+        let forever: &'static dyn Reclaim = unsafe { &*Arc::as_ptr(&callback) };
+        self.all.reserve(1);
+        frames.register_reclaim(forever)?;
+        self.all.push(callback);
+        Ok(())
+    }
+}
+
+struct Callback<F>(F);
+
+impl<F: Fn(Pressure) -> u64 + Sync> Reclaim for Callback<F> {
+    fn reclaim(&self, pressure: Pressure) -> u64 {
+        (self.0)(pressure)
+    }
+}

@@ -1,0 +1,74 @@
+//! Frames whose memory goes back to the system while they are free.
+
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+use crate::giving_back::trim_state::TrimState;
+use crate::giving_back::withheld::WithheldRuns;
+use crate::memory::frames::MappedFrames;
+use crate::moving::pins::Pins;
+use crate::system::fork_mark::ForkMark;
+use crate::system::sync::ForkLock;
+
+/// Mapped frames, and the state of giving their memory back: trims, reports and a ceiling, and the
+/// pins that these heed.
+pub(crate) struct ReturnableFrames {
+    // Dropped first: the allocator refers to `trimming`.
+    mapped: MappedFrames,
+    trimming: Box<TrimState>,
+    pins: Box<ForkLock<Pins>>,
+    withheld: Box<ForkLock<WithheldRuns>>,
+    is_pinned: bool,
+}
+
+impl ReturnableFrames {
+    /// Frames whose memory is given back, or, with `is_pinned`, never. Requests that run short wait
+    /// for a trim from now on.
+    pub fn new(
+        mapped: MappedFrames,
+        pins: Pins,
+        is_pinned: bool,
+        fork_mark: ForkMark<'static>,
+    ) -> Self {
+        let trimming = Box::<TrimState>::default();
+        // SAFETY: boxed, so it stays where it is, and dropped after the allocator.
+        let state: &'static TrimState = unsafe { NonNull::from(&*trimming).as_ref() };
+        mapped.frames().register_reclaim(state).expect("a new allocator has no callbacks");
+        ReturnableFrames {
+            mapped,
+            trimming,
+            pins: Box::new(ForkLock::new(fork_mark, pins)),
+            withheld: Box::new(ForkLock::new(fork_mark, WithheldRuns::default())),
+            is_pinned,
+        }
+    }
+
+    /// The right to trim, and what trims and requests share.
+    pub fn trimming(&self) -> &TrimState {
+        &self.trimming
+    }
+
+    /// The pages that neither trims nor the ceiling take.
+    pub fn pins(&self) -> &ForkLock<Pins> {
+        &self.pins
+    }
+
+    /// The pages that the ceiling keeps from the allocator.
+    pub fn withheld(&self) -> &ForkLock<WithheldRuns> {
+        &self.withheld
+    }
+
+    /// Whether memory is never given back: [`Builder::pinned`](crate::Builder::pinned).
+    pub fn is_pinned(&self) -> bool {
+        self.is_pinned
+    }
+}
+
+impl Deref for ReturnableFrames {
+    type Target = MappedFrames;
+
+    #[inline]
+    fn deref(&self) -> &MappedFrames {
+        &self.mapped
+    }
+}
