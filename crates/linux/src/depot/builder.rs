@@ -16,11 +16,11 @@ use crate::depot::handle::Depot;
 use crate::depot::state::{Assembly, DepotState};
 pub use crate::error::Limit;
 use crate::error::{BuildError, no_mapping, no_memory};
+use crate::giving_back::ceiling::Ceiling;
 use crate::memory::frames::Frames;
 use crate::memory::growth::{self, Growth};
 use crate::memory::metadata::{Metadata, Parts};
 use crate::memory::region::{HUGE_BYTES, Memory, MemoryKind, MemoryRequest};
-use crate::reclaim::Ceiling;
 use crate::sites::table::SiteTable;
 use crate::system::bits::Bits;
 use crate::system::numa;
@@ -430,7 +430,7 @@ impl Builder {
             pages_max: frames_max,
         }));
         if let Some(bytes) = self.ceiling {
-            let set = Ceiling::of(&depot).set_at_build(bytes, self.populate);
+            let set = Ceiling::over(depot.shared()).set_at_build(bytes, self.populate);
             set.map_err(BuildError::Ceiling)?;
         }
         Ok(depot)

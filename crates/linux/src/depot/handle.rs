@@ -15,7 +15,7 @@ use crate::cpus::linux::Fronts;
 use crate::depot::raw::RawDepot;
 use crate::depot::state::{DepotState, Handle};
 use crate::depot::teardown::{self, TeardownHost as _};
-use crate::error::CallbackError;
+use crate::error::{BuildError, CallbackError};
 use crate::giving_back::trim::{self, TrimError, TrimResult};
 
 /// A page allocator over memory of its own.
@@ -359,6 +359,32 @@ impl Depot {
         reclaim: impl Fn(Pressure) -> u64 + Send + Sync + 'static,
     ) -> Result<(), CallbackError> {
         self.shared().callbacks().register(self.handle.frames(), reclaim)
+    }
+
+    /// Adds memory to a zone while other threads use the depot, and returns the first page of it.
+    /// `bytes` is rounded up to a multiple of 2^18 pages (1 GiB of 4 KiB pages). The memory is of
+    /// the kind that the depot was built with, and is bound and populated if the depot's memory is.
+    /// Watermarks and cache limits do not change; [`settings`](Self::settings) changes them.
+    ///
+    /// Over a store of the program's own ([`Builder::build_over`](crate::Builder::build_over)) the
+    /// pages may be put there once this has returned.
+    ///
+    /// ```
+    /// use pagedepot_linux::{Depot, ZoneId};
+    ///
+    /// let depot = Depot::builder(1 << 30).grow_to(4 << 30).build()?;
+    /// depot.grow(ZoneId::new(0), 1 << 30)?;
+    /// assert_eq!(depot.bytes(), 2 << 30);
+    /// # Ok::<(), pagedepot_linux::BuildError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`BuildError::ZeroGrowth`] for 0 bytes. [`BuildError::CannotGrow`] beyond
+    /// [`Builder::grow_to`](crate::Builder::grow_to). [`BuildError::Forked`] in a child.
+    /// [`ConfigError::NoSuchZone`]. Errors of the system, as in
+    /// [`Builder::build`](crate::Builder::build). After an error nothing was added.
+    pub fn grow(&self, zone: ZoneId, bytes: usize) -> Result<Pfn, BuildError> {
+        self.shared().growth().add(self.shared(), zone, bytes)
     }
 
     /// Counts pages by place, for the log when a request failed.

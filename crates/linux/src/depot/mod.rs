@@ -1,7 +1,6 @@
 //! The depot: the state that its handles share, the handles, and making one.
 
 pub mod builder;
-pub(crate) mod grow;
 pub(crate) mod handle;
 pub mod raw;
 pub(crate) mod state;

@@ -1,8 +1,10 @@
 //! Giving the memory of free pages back to the system, and keeping pages from the allocator.
 
+pub(crate) mod balloon;
 pub(crate) mod callbacks;
+pub(crate) mod ceiling;
+pub(crate) mod reporting;
 pub(crate) mod returnable;
 pub(crate) mod shrinkers;
 pub(crate) mod trim;
 pub(crate) mod trim_state;
-pub(crate) mod withheld;

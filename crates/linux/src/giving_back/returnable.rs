@@ -3,8 +3,8 @@
 use std::ops::Deref;
 use std::ptr::NonNull;
 
+use crate::giving_back::balloon::Balloon;
 use crate::giving_back::trim_state::TrimState;
-use crate::giving_back::withheld::WithheldRuns;
 use crate::memory::frames::MappedFrames;
 use crate::moving::pins::Pins;
 use crate::system::fork_mark::ForkMark;
@@ -17,7 +17,7 @@ pub(crate) struct ReturnableFrames {
     mapped: MappedFrames,
     trimming: Box<TrimState>,
     pins: Box<ForkLock<Pins>>,
-    withheld: Box<ForkLock<WithheldRuns>>,
+    balloon: Box<ForkLock<Balloon>>,
     is_pinned: bool,
 }
 
@@ -38,7 +38,7 @@ impl ReturnableFrames {
             mapped,
             trimming,
             pins: Box::new(ForkLock::new(fork_mark, pins)),
-            withheld: Box::new(ForkLock::new(fork_mark, WithheldRuns::default())),
+            balloon: Box::new(ForkLock::new(fork_mark, Balloon::default())),
             is_pinned,
         }
     }
@@ -54,8 +54,8 @@ impl ReturnableFrames {
     }
 
     /// The pages that the ceiling keeps from the allocator.
-    pub fn withheld(&self) -> &ForkLock<WithheldRuns> {
-        &self.withheld
+    pub fn balloon(&self) -> &ForkLock<Balloon> {
+        &self.balloon
     }
 
     /// Whether memory is never given back: [`Builder::pinned`](crate::Builder::pinned).

@@ -13,21 +13,31 @@
 //! | Keep the memory of pages that a device uses | [`Depot::pin_range`](crate::Depot::pin_range) |
 //! | Keep all memory, as io_uring's fixed buffers | [`Depot::registered_iovecs`](crate::Depot::registered_iovecs) |
 
-mod ceiling;
-mod pin_range;
-mod registered;
-mod reporting;
+mod pinned_range;
 
-pub use ceiling::Ceiling;
-pub use pin_range::PinnedRange;
-pub use registered::RegisteredIovecs;
-pub use reporting::Reporting;
-
-pub use crate::error::CallbackError;
-pub use crate::error::CeilingError;
+pub use crate::error::{CallbackError, CeilingError};
+pub use crate::giving_back::ceiling::Ceiling;
+pub use crate::giving_back::reporting::Reporting;
 pub use crate::giving_back::trim::{TrimError, TrimResult};
 pub use crate::moving::pins::PinError;
 pub use pagedepot::{
     CompactEnd, CompactError, CompactResult, Compaction, Move, Mover, MoverRegistered, Occupant,
     Pressure, Reclaim, ReportCounts, ReportEnd, ReportPass, TooManyCallbacks,
 };
+pub use pinned_range::{PinnedRange, RegisteredIovecs};
+
+use crate::depot::handle::Depot;
+
+impl<'d> Ceiling<'d> {
+    /// The ceiling of a depot. A borrow: it can be made whenever it is needed.
+    pub fn of(depot: &'d Depot) -> Self {
+        Ceiling::over(depot.shared())
+    }
+}
+
+impl<'d> Reporting<'d> {
+    /// The reporting of a depot: a borrow, which can be made whenever it is needed.
+    pub fn of(depot: &'d Depot) -> Self {
+        Reporting::over(depot.shared())
+    }
+}

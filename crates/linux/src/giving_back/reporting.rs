@@ -18,7 +18,6 @@ use pagedepot::{
 };
 
 use crate::cpus::linux::LinuxCpus;
-use crate::depot::handle::Depot;
 use crate::giving_back::returnable::ReturnableFrames;
 use crate::giving_back::trim::{System, TrimError, TrimResult};
 use crate::giving_back::trim_state::Trimming;
@@ -31,7 +30,7 @@ const CHUNK_PAGEBLOCKS: u64 = 8;
 /// system. Each is given back once, until it is used again. Memory goes back by `madvise`
 /// (`MADV_DONTNEED`), or by `fallocate` for a memory file.
 ///
-/// A [trim](Depot::trim) looks at all memory and also gives back parts of pageblocks. A pass looks
+/// A [trim](crate::Depot::trim) looks at all memory and also gives back parts of pageblocks. A pass looks
 /// at one bit per pageblock, so a program can repeat it every few seconds. Requests prefer
 /// pageblocks that were not given back.
 ///
@@ -47,7 +46,7 @@ const CHUNK_PAGEBLOCKS: u64 = 8;
 /// assert_eq!(reporting.counts().reported, 8);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Reporting<'d>(&'d Depot);
+pub struct Reporting<'d>(&'d ReturnableFrames);
 
 impl ReportingDevice for ReturnableFrames {
     fn report(&self, ranges: &[FrameRange]) -> bool {
@@ -76,13 +75,13 @@ impl fmt::Debug for Reporting<'_> {
 }
 
 impl<'d> Reporting<'d> {
-    /// The reporting of a depot: a borrow, which can be made whenever it is needed.
-    pub fn of(depot: &'d Depot) -> Self {
-        Reporting(depot)
+    /// The reporting of these frames.
+    pub(crate) fn over(frames: &'d ReturnableFrames) -> Self {
+        Reporting(frames)
     }
 
     fn core(&self) -> pagedepot::Reporting<'_, 'static, LinuxCpus<'static>> {
-        pagedepot::Reporting::of(self.0.shared().frames())
+        pagedepot::Reporting::of(self.0.frames())
     }
 
     /// Gives back at most `pageblocks_max` pageblocks, over all zones. Requests cannot use them
@@ -108,13 +107,13 @@ impl<'d> Reporting<'d> {
 
     /// A [`pass`](Self::pass), and the bytes that it gave back: those that were present.
     pub(crate) fn counted_pass(&self, pageblocks_max: u64) -> Result<(ReportPass, u64), TrimError> {
-        let shared = self.0.shared();
+        let shared = self.0;
         shared.check_parent().map_err(|_| TrimError::Forked)?;
         if shared.is_pinned() {
             return Err(TrimError::Pinned);
         }
         let core = self.core();
-        // SAFETY: the allocator lies in the same `Shared`, which does not move. It alone gets this
+        // SAFETY: the allocator lies in the same `DepotState`, which does not move. It alone gets this
         // reference, and is dropped before the rest.
         let device: &'static ReturnableFrames = unsafe { NonNull::from(shared).as_ref() };
         // An earlier pass may have registered it.
@@ -138,7 +137,7 @@ impl<'d> Reporting<'d> {
     ) -> Result<ReportPass, TrimError> {
         let core = self.core();
         let mut sum = ReportPass::default();
-        for zone in self.0.zone_ids() {
+        for zone in self.0.frames().zone_ids() {
             loop {
                 if trimming.is_unwelcome() {
                     sum.end = ReportEnd::LowMemory;

@@ -17,17 +17,16 @@
 //!
 //! # Two callers
 //! The program sets a ceiling, and a [monitor](crate::pressure) one that follows the limit of the
-//! container. The lower of them is in force ([`Caps`](crate::giving_back::withheld::Caps)).
+//! container. The lower of them is in force ([`Caps`](crate::giving_back::balloon::Caps)).
 
 use std::fmt;
 
 use pagedepot::{Flags, FrameRange, Pfn, RemoveError, ZoneId};
 
-use crate::depot::handle::Depot;
 use crate::error::CeilingError;
+use crate::giving_back::balloon::{Balloon, Caps};
 use crate::giving_back::returnable::ReturnableFrames;
 use crate::giving_back::trim::{System, TrimResult};
-use crate::giving_back::withheld::{Caps, WithheldRuns};
 use crate::memory::region::PAGEBLOCK_PAGES;
 
 /// Number of times that a pageblock which was freed for the ceiling may be lost to another request.
@@ -49,7 +48,7 @@ const LOST_MAX: u32 = 8;
 /// assert!(depot.page(Order::BASE).is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Ceiling<'d>(&'d Depot);
+pub struct Ceiling<'d>(&'d ReturnableFrames);
 
 impl fmt::Debug for Ceiling<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -58,15 +57,15 @@ impl fmt::Debug for Ceiling<'_> {
 }
 
 impl<'d> Ceiling<'d> {
-    /// The ceiling of a depot. A borrow: it can be made whenever it is needed.
-    pub fn of(depot: &'d Depot) -> Self {
-        Ceiling(depot)
+    /// The ceiling of these frames.
+    pub(crate) fn over(frames: &'d ReturnableFrames) -> Self {
+        Ceiling(frames)
     }
 
-    /// The ceiling in force: all of the depot's [bytes](Depot::bytes) unless one was set. While it
+    /// The ceiling in force: all of the depot's [bytes](crate::Depot::bytes) unless one was set. While it
     /// is being set, something in between. O(CPUs).
     pub fn bytes(&self) -> usize {
-        managed_bytes(self.0.shared())
+        managed_bytes(self.0)
     }
 
     /// Sets the ceiling, rounded down to whole pageblocks (512 pages: 2 MiB of 4 KiB pages), and
@@ -83,7 +82,7 @@ impl<'d> Ceiling<'d> {
     /// # Errors
     /// [`CeilingError`]; after [`CeilingError::Held`] the ceiling is as low as it could be made.
     pub fn set(&self, bytes: usize) -> Result<usize, CeilingError> {
-        if self.0.shared().is_pinned() {
+        if self.0.is_pinned() {
             return Err(CeilingError::Pinned);
         }
         self.adjust(Cap::Program(bytes), &mut 0)
@@ -97,17 +96,17 @@ impl<'d> Ceiling<'d> {
         bytes: Option<usize>,
         given_back_bytes: &mut u64,
     ) -> Result<usize, CeilingError> {
-        if self.0.shared().is_pinned() {
+        if self.0.is_pinned() {
             return Err(CeilingError::Pinned);
         }
-        let least = pageblock_bytes(self.0.shared());
+        let least = pageblock_bytes(self.0);
         self.adjust(Cap::Container(bytes.map(|bytes| bytes.max(least))), given_back_bytes)
     }
 
     /// Whether it is the container's limit that keeps memory from the depot.
     pub(crate) fn is_followed(&self) -> bool {
-        let Ok(withheld) = self.0.shared().withheld().lock() else { return false };
-        let (caps, bytes) = (withheld.caps, self.0.bytes());
+        let Ok(balloon) = self.0.balloon().lock() else { return false };
+        let (caps, bytes) = (balloon.caps, self.0.bytes());
         let others = Caps { container: None, ..caps };
         caps.lowest(bytes) < others.lowest(bytes)
     }
@@ -118,14 +117,14 @@ impl<'d> Ceiling<'d> {
         bytes: usize,
         is_populated: bool,
     ) -> Result<(), CeilingError> {
-        if self.0.shared().is_pinned() && is_populated {
+        if self.0.is_pinned() && is_populated {
             return Err(CeilingError::Pinned);
         }
         self.adjust(Cap::Program(bytes), &mut 0).map(|_| ())
     }
 
     fn adjust(&self, cap: Cap, given_back_bytes: &mut u64) -> Result<usize, CeilingError> {
-        let shared = self.0.shared();
+        let shared = self.0;
         shared.check_parent().map_err(|_| CeilingError::Forked)?;
         let least = pageblock_bytes(shared);
         if let Cap::Program(bytes) = cap
@@ -138,20 +137,20 @@ impl<'d> Ceiling<'d> {
         }
         // What a higher ceiling adds; told when the lock is free again.
         let _bringing = shared.bringing();
-        let mut withheld = shared.withheld().lock().map_err(|_| CeilingError::Forked)?;
+        let mut balloon = shared.balloon().lock().map_err(|_| CeilingError::Forked)?;
         match cap {
-            Cap::Program(bytes) => withheld.caps.program = Some(bytes),
-            Cap::Container(bytes) => withheld.caps.container = bytes,
+            Cap::Program(bytes) => balloon.caps.program = Some(bytes),
+            Cap::Container(bytes) => balloon.caps.container = bytes,
         }
-        let bytes = withheld.caps.lowest(shared.bytes());
+        let bytes = balloon.caps.lowest(shared.bytes());
         let above = (shared.bytes() - bytes).div_ceil(least);
         let wanted_pages = above as u64 * u64::from(PAGEBLOCK_PAGES);
         let marks = DefaultMarks::note(shared);
-        let result = match withheld.pages() {
-            pages if pages > wanted_pages => give(shared, &mut withheld, pages - wanted_pages),
+        let result = match balloon.pages() {
+            pages if pages > wanted_pages => give(shared, &mut balloon, pages - wanted_pages),
             pages => {
-                let missing = withhold(shared, &mut withheld, wanted_pages - pages);
-                *given_back_bytes += withheld.take_given_back_bytes();
+                let missing = withhold(shared, &mut balloon, wanted_pages - pages);
+                *given_back_bytes += balloon.take_given_back_bytes();
                 missing
             }
         };
@@ -186,10 +185,10 @@ fn managed_bytes(shared: &ReturnableFrames) -> usize {
 /// Adds pages to the allocator again; returns how many are still missing.
 fn give(
     shared: &ReturnableFrames,
-    withheld: &mut WithheldRuns,
+    balloon: &mut Balloon,
     mut pages: u64,
 ) -> Result<u64, CeilingError> {
-    while let Some((zone, run)) = (pages > 0).then(|| withheld.pop(pages)).flatten() {
+    while let Some((zone, run)) = (pages > 0).then(|| balloon.pop(pages)).flatten() {
         let added = shared.frames().add_memory(zone, run, &mut []);
         added.expect("it was removed from this zone, and its metadata is kept");
         pages -= u64::from(run.frames);
@@ -200,18 +199,18 @@ fn give(
 /// Removes pages from the allocator; returns how many could not be.
 fn withhold(
     shared: &ReturnableFrames,
-    withheld: &mut WithheldRuns,
+    balloon: &mut Balloon,
     pages: u64,
 ) -> Result<u64, CeilingError> {
     let mut missing = pages;
     for run in free_runs(shared, pages) {
-        let pages = take(shared, withheld, run)?;
+        let pages = take(shared, balloon, run)?;
         missing = missing.saturating_sub(pages);
     }
     let mut lost = 0;
     while missing > 0 && lost < LOST_MAX {
         let Some(pageblock) = request(shared) else { break };
-        match take(shared, withheld, pageblock)? {
+        match take(shared, balloon, pageblock)? {
             0 => lost += 1,
             pages => missing = missing.saturating_sub(pages),
         }
@@ -278,7 +277,7 @@ fn zone_of(shared: &ReturnableFrames, pfn: Pfn) -> Option<ZoneId> {
 /// faster.
 fn take(
     shared: &ReturnableFrames,
-    withheld: &mut WithheldRuns,
+    balloon: &mut Balloon,
     run: FrameRange,
 ) -> Result<u64, CeilingError> {
     // Until the memory is given back: see `pins.rs`.
@@ -295,11 +294,11 @@ fn take(
             Err(RemoveError::Forked) => return Err(CeilingError::Forked),
             Err(_) => return Ok(false),
         }
-        withheld.push(zone, part);
+        balloon.push(zone, part);
         match drop_memory(shared, part) {
-            Ok(bytes) => withheld.given_back_bytes += bytes,
+            Ok(bytes) => balloon.given_back_bytes += bytes,
             Err(why) => {
-                give(shared, withheld, part.frames.into())?;
+                give(shared, balloon, part.frames.into())?;
                 return Err(why);
             }
         }

@@ -1,14 +1,15 @@
-//! The memory that a ceiling keeps from a depot.
+//! The memory that a ceiling keeps from a depot. The balloon of a virtual machine holds pages in the
+//! same way (Waldspurger, OSDI 2002).
 
 use pagedepot::{FrameRange, ZoneId};
 
-/// Pageblocks that are no memory of the allocator now: see [`ceiling`](crate::reclaim::ceiling).
+/// Pageblocks that the ceiling took out of the allocator, and that are no memory of it now.
 #[derive(Default)]
-pub(crate) struct WithheldRuns {
+pub(crate) struct Balloon {
     /// Runs of whole pageblocks, each of one zone.
     runs: Vec<(ZoneId, FrameRange)>,
     pub caps: Caps,
-    /// Bytes that were present of what was withheld, since the last
+    /// Bytes that were present of what was taken out, since the last
     /// [`take_given_back_bytes`](Self::take_given_back_bytes).
     pub given_back_bytes: u64,
 }
@@ -29,7 +30,7 @@ impl Caps {
     }
 }
 
-impl WithheldRuns {
+impl Balloon {
     pub fn pages(&self) -> u64 {
         self.runs.iter().map(|(_, run)| u64::from(run.frames)).sum()
     }
@@ -65,16 +66,16 @@ mod tests {
 
     #[test]
     fn runs_come_back_in_parts() {
-        let mut withheld = WithheldRuns::default();
-        withheld.push(ZoneId::new(0), FrameRange::new(Pfn::new(512), 1024));
-        withheld.push(ZoneId::new(1), FrameRange::new(Pfn::new(4096), 512));
-        assert_eq!(withheld.pages(), 1536);
-        let second = withheld.pop(4096);
+        let mut balloon = Balloon::default();
+        balloon.push(ZoneId::new(0), FrameRange::new(Pfn::new(512), 1024));
+        balloon.push(ZoneId::new(1), FrameRange::new(Pfn::new(4096), 512));
+        assert_eq!(balloon.pages(), 1536);
+        let second = balloon.pop(4096);
         assert_eq!(second, Some((ZoneId::new(1), FrameRange::new(Pfn::new(4096), 512))));
-        let half = withheld.pop(512);
+        let half = balloon.pop(512);
         assert_eq!(half, Some((ZoneId::new(0), FrameRange::new(Pfn::new(512), 512))));
-        assert_eq!(withheld.pages(), 512);
-        withheld.pop(512);
-        assert_eq!((withheld.pop(512), withheld.pages()), (None, 0));
+        assert_eq!(balloon.pages(), 512);
+        balloon.pop(512);
+        assert_eq!((balloon.pop(512), balloon.pages()), (None, 0));
     }
 }
