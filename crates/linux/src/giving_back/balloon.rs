@@ -1,5 +1,5 @@
-//! The memory that a ceiling keeps from a depot. The balloon of a virtual machine holds pages in the
-//! same way (Waldspurger, OSDI 2002).
+//! The memory that a ceiling keeps from a depot. The balloon of a virtual machine holds pages in
+//! the same way (Waldspurger, OSDI 2002).
 
 use pagedepot::{FrameRange, ZoneId};
 

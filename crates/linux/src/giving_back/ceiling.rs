@@ -62,8 +62,8 @@ impl<'d> Ceiling<'d> {
         Ceiling(frames)
     }
 
-    /// The ceiling in force: all of the depot's [bytes](crate::Depot::bytes) unless one was set. While it
-    /// is being set, something in between. O(CPUs).
+    /// The ceiling in force: all of the depot's [bytes](crate::Depot::bytes) unless one was set.
+    /// While it is being set, something in between. O(CPUs).
     pub fn bytes(&self) -> usize {
         managed_bytes(self.0)
     }

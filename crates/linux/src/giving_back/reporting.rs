@@ -30,8 +30,8 @@ const CHUNK_PAGEBLOCKS: u64 = 8;
 /// system. Each is given back once, until it is used again. Memory goes back by `madvise`
 /// (`MADV_DONTNEED`), or by `fallocate` for a memory file.
 ///
-/// A [trim](crate::Depot::trim) looks at all memory and also gives back parts of pageblocks. A pass looks
-/// at one bit per pageblock, so a program can repeat it every few seconds. Requests prefer
+/// A [trim](crate::Depot::trim) looks at all memory and also gives back parts of pageblocks. A pass
+/// looks at one bit per pageblock, so a program can repeat it every few seconds. Requests prefer
 /// pageblocks that were not given back.
 ///
 /// ```
@@ -113,8 +113,8 @@ impl<'d> Reporting<'d> {
             return Err(TrimError::Pinned);
         }
         let core = self.core();
-        // SAFETY: the allocator lies in the same `DepotState`, which does not move. It alone gets this
-        // reference, and is dropped before the rest.
+        // SAFETY: the allocator lies in the same `DepotState`, which does not move. It alone gets
+        // this reference, and is dropped before the rest.
         let device: &'static ReturnableFrames = unsafe { NonNull::from(shared).as_ref() };
         // An earlier pass may have registered it.
         let _ = core.register(device);
