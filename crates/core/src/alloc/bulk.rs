@@ -5,8 +5,8 @@ use super::error::{AllocError, FreeError};
 use super::flags::Flags;
 use super::hooks::Undo;
 use crate::cpus::{Cpus, Environment};
-use crate::frame::pageblock::Tag;
-use crate::frame::{Class, Order, Pfn, ZoneId};
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, Tag};
+use crate::frame::{Class, Mobility, Order, Pfn, ZoneId};
 use crate::pcp::{Caches, Front};
 use crate::zone::Reserve;
 
@@ -46,7 +46,9 @@ struct Bulk<'a, 'm, C> {
 }
 
 impl<C: Cpus> Bulk<'_, '_, C> {
-    /// Allocates blocks behind the first `got`, which the caller has already.
+    /// Allocates blocks behind the first `got`, which the caller has from a front that has no more.
+    #[cold]
+    #[inline(never)]
     fn alloc(
         &self,
         order: Order,
@@ -59,8 +61,33 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         let undo = Undo { hooks: &hooks, order };
         undo.keep_while(out, got, |out, got| {
             self.blocks.caches.cpus.environment().check_usable()?;
-            self.fill(order, flags, out, got)
+            match out.len() <= FEW_BLOCKS {
+                true => self.fill_singly(order, flags, out, got),
+                false => self.fill(order, flags, out, got),
+            }
         })
+    }
+
+    /// Fills a short list as single requests do, which divide a front's blocks between its
+    /// magazines where these are exchanged ([`word`](crate::front::word)). A batch exchanges them
+    /// by one sequence, after which the next exchange is as many blocks away as the batch has: a
+    /// rhythm of short ones would exchange them in each.
+    fn fill_singly(
+        &self,
+        order: Order,
+        flags: Flags,
+        out: &mut [Pfn],
+        got: &mut usize,
+    ) -> Result<usize, AllocError> {
+        while *got < out.len() {
+            match self.blocks.alloc(order, flags) {
+                Ok(pfn) => out[*got] = pfn,
+                Err(_) if *got > 0 => break,
+                Err(error) => return Err(error),
+            }
+            *got += 1;
+        }
+        Ok(*got)
     }
 
     /// Fills the list with the blocks that this CPU caches first, a magazine by one sequence. A
@@ -111,7 +138,7 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         let Some(here) = caches.here() else { return 0 };
         let Some(zone) = self.blocks.walk().first_zone(here, flags) else { return 0 };
         let front = Front { here, zone, class, mobility: flags.mobility(), evacuates: false };
-        let popped = caches.take_many(&front, out);
+        let popped = ThroughFronts(caches).take(&front, out);
         if popped == 0
             && let Some(frame) = self.blocks.pop(order, flags)
         {
@@ -155,7 +182,7 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         let mut has_room = true;
         while done < blocks.len() {
             if has_room {
-                let pushed = self.push_run(order, &blocks[done..]);
+                let pushed = ThroughFronts(self.blocks.caches).push_run(order, &blocks[done..]);
                 done += pushed;
                 has_room = pushed > 0;
                 continue;
@@ -166,34 +193,6 @@ impl<C: Cpus> Bulk<'_, '_, C> {
                 Err(error) => on_bad(done, error),
             }
             done += 1;
-        }
-    }
-
-    /// Puts the first blocks into this CPU's front by one sequence, as many as it has room for and
-    /// as lie in pageblocks of one kind. Returns how many.
-    fn push_run(&self, order: Order, blocks: &[Pfn]) -> usize {
-        let caches = self.blocks.caches;
-        let (Some(class), Some(&first)) = (Class::of(order), blocks.first()) else { return 0 };
-        let Some(tag) = caches.store.simple_tag(first).filter(|tag| tag.has_fronts()) else {
-            return 0;
-        };
-        let Some(here) = caches.here() else { return 0 };
-        let (mobility, evacuates) = tag.row();
-        let front = Front { here, zone: tag.zone(), class, mobility, evacuates };
-        let most = blocks.len().min(caches.room(&front));
-        if most == 0 {
-            return 0;
-        }
-        // No branch asks whether a block lies in the pageblock of the one before: in a random order
-        // none could be foretold.
-        let is_alike =
-            |&&pfn: &&Pfn| pfn.is_aligned(order) & (caches.store.simple_tag(pfn) == Some(tag));
-        let length = blocks[..most].iter().take_while(is_alike).count();
-        match caches.put_many(&front, &blocks[..length]) {
-            0 => {
-                (caches.push_simple(first, order) || caches.push_simple_locked(first, order)).into()
-            }
-            pushed => pushed,
         }
     }
 
@@ -266,6 +265,100 @@ impl<C: Cpus> Bulk<'_, '_, C> {
     }
 }
 
+/// Batches between a caller and the fronts of its CPU: a front's two magazines by one sequence.
+struct ThroughFronts<'a, 'm, C>(&'a Caches<'m, C>);
+
+impl<C: Cpus> ThroughFronts<'_, '_, C> {
+    /// Allocates blocks of the first zone, from the front and from the CPU's shelf. Returns how
+    /// many: fewer than `out` has room for if the slow path has more to do.
+    fn alloc(&self, class: Class, mobility: Mobility, out: &mut [Pfn]) -> usize {
+        let Some(here) = self.0.here() else { return 0 };
+        let front = Front { here, zone: ZoneId::new(0), class, mobility, evacuates: false };
+        let mut got = 0;
+        loop {
+            got += self.take(&front, &mut out[got..]);
+            if got == out.len() {
+                return got;
+            }
+            let Some(pfn) = self.0.pop_turned(class.order(), mobility) else { return got };
+            out[got] = pfn;
+            got += 1;
+        }
+    }
+
+    /// Takes blocks that the front has by one sequence: as many as `out` has room for, and as the
+    /// front's two magazines have. Returns how many; 0 also where batches go block by block.
+    fn take(&self, front: &Front, out: &mut [Pfn]) -> usize {
+        let word = self.0.read_front(front);
+        let batch = word.and_then(|word| word.batch_out(out.len(), front.class.rounds()));
+        let taken = batch.filter(|batch| {
+            self.0.cpus.take_many(self.0.pcps.blocks(), front.here, front.offset(), batch, out)
+        });
+        taken.map_or(0, |batch| batch.count())
+    }
+
+    /// Frees the first blocks into the fronts. Returns how many: fewer if the slow path has more
+    /// to do.
+    fn free(&self, order: Order, blocks: &[Pfn]) -> usize {
+        let mut done = 0;
+        while done < blocks.len() {
+            match self.push_run(order, &blocks[done..]) {
+                0 if self.0.push_turned(blocks[done], order) => done += 1,
+                0 => break,
+                pushed => done += pushed,
+            }
+        }
+        done
+    }
+
+    /// Puts the first blocks into this CPU's front by one sequence, as many as it has room for and
+    /// as lie in pageblocks of one kind. Returns how many.
+    fn push_run(&self, order: Order, blocks: &[Pfn]) -> usize {
+        let caches = self.0;
+        let (Some(class), Some(&first)) = (Class::of(order), blocks.first()) else { return 0 };
+        let Some(tag) = caches.store.simple_tag(first).filter(|tag| tag.has_fronts()) else {
+            return 0;
+        };
+        let Some(here) = caches.here() else { return 0 };
+        let (mobility, evacuates) = tag.row();
+        let front = Front { here, zone: tag.zone(), class, mobility, evacuates };
+        let Some(word) = caches.read_front(&front) else { return 0 };
+        let most = blocks.len().min(word.room(class.rounds()) as usize);
+        if most == 0 {
+            return 0;
+        }
+        let alike = &blocks[..self.alike(tag, order, &blocks[..most])];
+        let batch = word.batch_in(alike.len(), class.rounds());
+        let put = batch.filter(|batch| {
+            caches.cpus.put_many(caches.pcps.blocks(), here, front.offset(), batch, alike)
+        });
+        match put {
+            Some(batch) => batch.count(),
+            None => {
+                (caches.push_simple(first, order) || caches.push_simple_locked(first, order)).into()
+            }
+        }
+    }
+
+    /// The number of blocks at the start of a batch, of which there is one at least, that lie in
+    /// pageblocks with this tag, at multiples of their size. The first one's pageblock has it.
+    fn alike(&self, tag: Tag, order: Order, blocks: &[Pfn]) -> usize {
+        let first = blocks[0].get();
+        // Most batches come from one pageblock. Bits in which any block differs from the first
+        // say so, without a look at the tag of each.
+        let differing = blocks.iter().fold(0, |bits, pfn| bits | (pfn.get() ^ first));
+        let is_aligned = Pfn::new(first | differing).is_aligned(order);
+        if differing < PAGEBLOCK_FRAMES && is_aligned {
+            return blocks.len();
+        }
+        // No branch asks whether a block lies in the pageblock of the one before: in a random order
+        // none could be foretold.
+        let store = &self.0.store;
+        let is_alike = |&&pfn: &&Pfn| pfn.is_aligned(order) & (store.simple_tag(pfn) == Some(tag));
+        blocks.iter().take_while(is_alike).count()
+    }
+}
+
 /// The blocks of a batch that were not freed.
 struct BadBlocks(Option<FreeManyError>);
 
@@ -329,9 +422,17 @@ impl<C: Cpus> Allocator<'_, C> {
     ) -> Result<usize, AllocError> {
         let few = if out.len() <= FEW_BLOCKS { out.len() } else { 0 };
         let pop = |place: &mut Pfn| self.alloc_fast(order, flags).map(|pfn| *place = pfn).is_none();
-        match out[..few].iter_mut().position(pop).unwrap_or(few) {
-            got if got == out.len() => Ok(got),
-            got => Bulk { blocks: self.blocks() }.alloc(order, flags, out, got),
+        let mut got = out[..few].iter_mut().position(pop).unwrap_or(few);
+        if out.len() > FEW_BLOCKS
+            && flags.is_simple(self.simple_level)
+            && let Some(class) = Class::of(order)
+        {
+            let through = ThroughFronts(&self.caches);
+            got += through.alloc(class, flags.mobility(), &mut out[got..]);
+        }
+        match got == out.len() {
+            true => Ok(got),
+            false => Bulk { blocks: self.blocks() }.alloc(order, flags, out, got),
         }
     }
 
@@ -354,13 +455,21 @@ impl<C: Cpus> Allocator<'_, C> {
     /// # Errors
     /// Bad blocks are skipped and counted; all others are freed.
     pub fn free_many_of(&self, order: Order, blocks: &[Pfn]) -> Result<(), FreeManyError> {
-        let few = if blocks.len() <= FEW_BLOCKS { blocks } else { &[] };
-        let is_refused = |&pfn: &Pfn| !self.free_fast(pfn, order);
-        match few.iter().position(is_refused).unwrap_or(few.len()) {
+        match self.free_many_fast(order, blocks) {
             done if done == blocks.len() => Ok(()),
             done => Bulk { blocks: self.blocks() }
                 .free_of(order, &blocks[done..])
                 .map_err(|bad| FreeManyError { first: done + bad.first, ..bad }),
         }
+    }
+
+    /// The part of [`free_many_of`](Self::free_many_of) that this CPU's caches take, as
+    /// [`free_fast`](Self::free_fast) and [`free_to_front`](Self::free_to_front) do. Returns how
+    /// many blocks at the start of the batch they took; the caller still holds the others.
+    pub fn free_many_fast(&self, order: Order, blocks: &[Pfn]) -> usize {
+        let few = if blocks.len() <= FEW_BLOCKS { blocks } else { &[] };
+        let is_refused = |&pfn: &Pfn| !self.free_fast(pfn, order);
+        let done = few.iter().position(is_refused).unwrap_or(few.len());
+        done + ThroughFronts(&self.caches).free(order, &blocks[done..])
     }
 }

@@ -113,37 +113,6 @@ impl<'m, C: Cpus> Caches<'m, C> {
         })
     }
 
-    /// Takes blocks that the front has by one sequence: as many as `out` has room for, and as the
-    /// front's two magazines have. Returns how many; 0 also where batches go block by block.
-    pub fn take_many(&self, front: &Front, out: &mut [Pfn]) -> usize {
-        let rounds_max = front.class.rounds();
-        let word = self.read_front(front);
-        let Some(batch) = word.and_then(|word| word.batch_out(out.len(), rounds_max)) else {
-            return 0;
-        };
-        let blocks = self.pcps.blocks();
-        let done = self.cpus.take_many(blocks, front.here, front.offset(), &batch, out);
-        if done { batch.count() } else { 0 }
-    }
-
-    /// The number of blocks for which the front's magazines have room now, and its word credit.
-    pub fn room(&self, front: &Front) -> usize {
-        self.read_front(front).map_or(0, |word| word.room(front.class.rounds()) as usize)
-    }
-
-    /// Puts the first of these blocks into the front by one sequence: as many as its two magazines
-    /// have room for. Returns how many; 0 also where batches go block by block.
-    pub fn put_many(&self, front: &Front, frames: &[Pfn]) -> usize {
-        let rounds_max = front.class.rounds();
-        let word = self.read_front(front);
-        let Some(batch) = word.and_then(|word| word.batch_in(frames.len(), rounds_max)) else {
-            return 0;
-        };
-        let blocks = self.pcps.blocks();
-        let done = self.cpus.put_many(blocks, front.here, front.offset(), &batch, frames);
-        if done { batch.count() } else { 0 }
-    }
-
     /// The node of a caller that runs `here`; node 0 for callers on a CPU without caches.
     pub fn node_of(&self, here: Option<Here>) -> NodeId {
         here.map_or(NodeId::new(0), |here| self.pcps.shared(here.cpu).node)

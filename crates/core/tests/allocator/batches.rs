@@ -4,6 +4,8 @@
 //!    for every mobility.
 //! 3. Bad blocks of a batch are counted with the first one's place; all others are freed.
 //! 4. A batch that is larger than what the CPU may cache leaves the rest to the store.
+//! 5. A rhythm of short batches exchanges a front's magazines as seldom as one of single blocks.
+//! 6. `free_many_fast` frees blocks up to the first that is bad or finds no room, and no other.
 
 use crate::common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{Config, Flags, FreeError, FreeManyError, Mobility, Order, Pfn, ZoneId};
@@ -53,6 +55,52 @@ fn a_rhythm_of_batches_takes_no_slow_path() {
             assert_eq!(operations, 200 * size as u64, "batches of {size}");
         });
     }
+}
+
+#[test]
+fn a_rhythm_of_short_batches_exchanges_magazines_seldom() {
+    const BATCHES: u64 = 500;
+    for (size, held) in (2..=8).flat_map(|size| (0..64).step_by(7).map(move |held| (size, held))) {
+        with_depot(|depot| {
+            // The rhythm begins at another place of the magazine.
+            let mut kept = vec![Pfn::new(0); held];
+            take(depot, Order::BASE, Flags::default(), &mut kept);
+            let mut blocks = vec![Pfn::new(0); size];
+            let before = depot.zone_stats(ZONE).unwrap().counts;
+            for _ in 0..BATCHES {
+                take(depot, Order::BASE, Flags::default(), &mut blocks);
+                depot.free_many_of(Order::BASE, &blocks).unwrap();
+            }
+            let after = depot.zone_stats(ZONE).unwrap().counts;
+            let exchanges = after.exchanges - before.exchanges;
+            let magazines = 2 * BATCHES * size as u64 / 63 + 1;
+            assert!(exchanges <= 4 * magazines, "{exchanges} in {BATCHES} batches of {size}");
+            depot.free_many_of(Order::BASE, &kept).unwrap();
+        });
+    }
+}
+
+#[test]
+fn the_fast_free_of_a_batch_ends_at_the_first_block_that_it_refuses() {
+    with_depot(|depot| {
+        let mut blocks = vec![Pfn::new(0); 60];
+        take(depot, order(1), Flags::default(), &mut blocks);
+        for bad in [40, 3] {
+            let mut batch = blocks[..bad + 5].to_vec();
+            batch[bad] = batch[bad].add(1);
+            assert_eq!(depot.free_many_fast(order(1), &batch), bad, "it is misaligned");
+            blocks.drain(..bad);
+        }
+        assert_eq!(depot.free_many_fast(order(1), &[Pfn::new(FRAMES)]), 0, "it is no memory");
+        assert_eq!(depot.validate().unwrap().held_pages(), 2 * blocks.len() as u64);
+        // Of more than a CPU caches some are refused, and still held.
+        let mut all = vec![Pfn::new(0); FRAMES as usize / 2];
+        let got = depot.alloc_many(Order::BASE, Flags::default(), &mut all).unwrap();
+        let freed = depot.free_many_fast(Order::BASE, &all[..got]);
+        assert!((1..got).contains(&freed), "{freed} of {got}");
+        depot.free_many_of(Order::BASE, &all[freed..got]).unwrap();
+        depot.free_many_of(order(1), &blocks).unwrap();
+    });
 }
 
 #[test]

@@ -209,8 +209,21 @@ impl<'d> RawDepot<'d> {
     /// Requires what [`free`](Self::free) requires, for each.
     pub unsafe fn free_many(&self, order: Order, blocks: &[Pfn]) -> Result<(), FreeManyError> {
         blocks.iter().for_each(|&pfn| self.shared().sites().clear(pfn));
+        let done = self.frames().free_many_fast(order, blocks);
+        match done == blocks.len() {
+            true => Ok(()),
+            false => self.bring_many(order, blocks, done),
+        }
+    }
+
+    /// Frees the blocks of a batch behind the first `done`, which the fronts took, and wakes a
+    /// request that waits.
+    #[cold]
+    #[inline(never)]
+    fn bring_many(self, order: Order, blocks: &[Pfn], done: usize) -> Result<(), FreeManyError> {
         let _bringing = self.shared().bringing();
-        self.frames().free_many_of(order, blocks)
+        let freed = self.frames().free_many_of(order, &blocks[done..]);
+        freed.map_err(|bad| FreeManyError { first: done + bad.first, ..bad })
     }
 
     /// Frees a batch of blocks of any orders. See [`Allocator::free_many`].
