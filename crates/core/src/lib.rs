@@ -114,7 +114,7 @@ pub use contiguity::{
 };
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};
 pub use hotplug::{Obstacle, RemoveError};
-pub use pcp::free_high::FreeHigh;
+pub use pcp::FreeHigh;
 pub use pcp::{DrainResult, HandoverCounts, Mode, Scope};
 pub use reclaim::{Pressure, Reclaim, TooManyCallbacks};
 pub use reporting::{ReportEnd, ReportError, ReportPass, Reporting};

@@ -218,7 +218,7 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         let caches = self.blocks.caches;
         let Some(here) = caches.here() else { return false };
         // A block that was free already is gone, too, and noted.
-        !caches.share(here.cpu, tag.zone()).above_high()
+        !caches.pcps.pcp(here.cpu, tag.zone()).is_above_high()
             && matches!(
                 self.blocks.free_slowly(pfn, class, tag),
                 Ok(()) | Err(FreeError::NotAllocated)

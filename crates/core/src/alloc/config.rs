@@ -9,7 +9,7 @@ use core::fmt;
 use crate::frame::pageblock::{SECTION_FRAMES, Tag};
 use crate::frame::{NodeId, Pfn};
 use crate::front::MagazineIndex;
-use crate::pcp::free_high::FreeHigh;
+use crate::pcp::FreeHigh;
 use crate::zone::Watermarks;
 
 /// A zone to manage.

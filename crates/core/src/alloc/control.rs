@@ -160,7 +160,7 @@ impl<C: Cpus> ZoneSettings<'_, '_, C> {
         // As they are kept: at most 2^40 pages each.
         let limits = self.cache_limits();
         for cpu in self.caches.pcps.all_cpus() {
-            self.caches.share(cpu, self.zone).clamp_high(limits);
+            self.caches.pcps.pcp(cpu, self.zone).high.clamp(limits);
         }
     }
 
@@ -168,9 +168,7 @@ impl<C: Cpus> ZoneSettings<'_, '_, C> {
     /// CPU.
     pub fn high(&self, cpu: CpuId) -> Option<u64> {
         let pcps = &self.caches.pcps;
-        let high = pcps.has(cpu, self.zone).then(|| &pcps.pcp(cpu, self.zone).accounts.high_pages);
-        // Relaxed: a report.
-        high.map(|pages| pages.load(Ordering::Relaxed).max(0) as u64)
+        pcps.has(cpu, self.zone).then(|| pcps.pcp(cpu, self.zone).high.pages())
     }
 
     /// Whether sparsely used pageblocks are emptied.

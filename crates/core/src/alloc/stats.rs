@@ -209,7 +209,7 @@ impl<C: Cpus> Allocator<'_, C> {
         // Operations that the front words still count.
         let used = self.caches.pcps.used_fronts(cpu, zone);
         counts.hits += used.map(|(_, _, word)| word.operations()).sum::<u64>();
-        let active = pcp.accounts.active_ms.load(Ordering::Relaxed);
+        let active = pcp.high.active_ms();
         Some(CpuStats {
             counts,
             unreachable_pages: self.caches.pcps.front_pages(cpu, zone),
@@ -217,7 +217,7 @@ impl<C: Cpus> Allocator<'_, C> {
             handed_pages: self.caches.pcps.handed_pages(cpu, zone),
             in_flight_pages: crate::sync::InFlight::in_flight_pages(pcp.in_flight.read()),
             charged_pages: pcp.charged_pages.load(Ordering::Relaxed).max(0) as u64,
-            high_pages: pcp.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64,
+            high_pages: pcp.high.pages(),
             idle_ms: if active == 0 {
                 0
             } else {

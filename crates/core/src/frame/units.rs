@@ -6,7 +6,7 @@
 //! variant, a place in `EACH`, its rounds, and:
 //! - [`Class::of`] and [`Class::order`], which take a class for its order, and the assertion at the
 //!   end of this file; callers of `of` choose the class of a request by its order alone;
-//! - `pcp/free_high.rs`, which lists the classes that 2022's rules regard.
+//! - `pcp/high.rs`, which lists the classes that 2022's rules regard.
 //!
 //! Everything else is computed from the enum: front words and their places, shelves, magazines,
 //! metadata, drains. Compile-time assertions limit the number of classes. A link between magazines

@@ -46,17 +46,18 @@
 //! more (`store/partial.rs`), and shelves hold less (`high.rs`).
 
 use super::caches::CpuZone;
-use super::state::{Accounts, Front, NO_TURN};
+use super::hand::Stillness;
+use super::state::Front;
 use crate::cpus::{Cpus, Here};
 use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS};
-use crate::frame::{Class, Mobility};
+use crate::frame::{Class, Mobility, ZoneId};
 use crate::front::word::Word;
 use crate::store::bitmap::Bitmap;
 use crate::store::section::Section;
 use crate::sync::count;
 use crate::sync::model::{IS_LOOM, bound};
-use crate::sync::prim::{AtomicU64, Ordering};
-use crate::zone::{Evacuation, HandPlan, State, TurnCounts};
+use crate::sync::prim::Ordering;
+use crate::zone::{Evacuation, HandPlan, State, TurnCounts, Zone};
 
 /// Pageblocks that a step of a hand looks at: a cache line of tags.
 const STEP_PAGEBLOCKS: u32 = bound(16, 2);
@@ -66,84 +67,28 @@ const REST: u32 = bound(7, 0);
 const REST_UNSTEADY: u32 = 1;
 /// A hand leaves out [`REST`] steps more for each further so many CPUs of the machine.
 const REST_CPUS: u32 = 8;
-/// Steps over which free pages must stay about the same before a pageblock is marked.
-const STEADY_STEPS: u32 = bound(4, 1);
 /// Steps after which a CPU returns what its fronts for evacuated frames hold.
 const RETURN_STEPS: u32 = 8;
-/// Calls of a hand over which a magazine must be left on its shelf to count as spare. Each comes
-/// after 1023 operations of the fronts at most: what a loop of 16384 allocations and as many frees
-/// needs is not spare.
-const SPARE_CALLS: u32 = 32;
 /// Spare magazines of a shelf that are returned at once.
 const SPARE_RETURNED: u32 = 16;
 /// Frames that are left in settled pageblocks for each CPU that refills meanwhile.
 const KEPT_PER_CPU: u64 = bound(512, 0);
 
-/// Whether about as much is freed as allocated, by this CPU or in the zone: the free pages changed
-/// by less over the last steps than half of as many refills take. While memory fills or empties,
-/// nothing need heal. The CPU is asked for itself, too: beside others that come and go with whole
-/// magazines, the zone's count is never still.
-struct Stillness<'a> {
-    accounts: &'a Accounts,
-    /// Pages that the zone's count of free pages lacks: those that this CPU has not reported yet,
-    /// and those that it is charged with. A CPU that allocates what it has cached fills memory,
-    /// too.
-    own_free: u64,
-    ends_window: bool,
-    is_own_still: bool,
-}
+/// A step of a CPU's hand in a zone.
+struct HandStep<'s, 'a, 'm, C>(&'s CpuZone<'a, 'm, C>);
 
-impl Stillness<'_> {
-    /// Whether [`is_steady`](Self::is_steady) need be asked. If not, the answer is no: the zone's
-    /// count changed by too much in the window that ended last. While CPUs fill or empty memory,
-    /// each has to fetch the count's line from the others, and so reads it once per window only.
-    fn may_become_steady(&self) -> bool {
-        // Relaxed: this CPU's own; an interrupt in between makes one step more or less.
-        let [last, before] =
-            [0, 1].map(|i| self.accounts.hand_free_before[i].load(Ordering::Relaxed));
-        self.is_own_still || self.ends_window || is_small_change(last, before)
-    }
-
-    fn is_steady(&self, free: u64) -> bool {
-        let free = free.wrapping_add(self.own_free);
-        is_still(&self.accounts.hand_free_before, self.ends_window, free) || self.is_own_still
-    }
-}
-
-/// Whether a count is about what it was at the ends of the last two windows, the one that ends now
-/// included.
-fn is_still([last, before]: &[AtomicU64; 2], ends_window: bool, now: u64) -> bool {
-    if ends_window {
-        before.store(last.swap(now, Ordering::Relaxed), Ordering::Relaxed);
-    }
-    let [last, before] = [last, before].map(|cell| cell.load(Ordering::Relaxed));
-    is_small_change(last, before) && is_small_change(last, now)
-}
-
-/// Whether two counts of pages differ by less than half of what a window's refills take.
-fn is_small_change(a: u64, b: u64) -> bool {
-    let refilled = u64::from(STEADY_STEPS * Class::Order0.magazine_frames());
-    (a.wrapping_sub(b) as i64).unsigned_abs() <= refilled / 2
-}
-
-/// The hand of a CPU in a zone.
-struct Hand<'s, 'a, 'm, C>(&'s CpuZone<'a, 'm, C>);
-
-impl<C: Cpus> Hand<'_, '_, '_, C> {
+impl<C: Cpus> HandStep<'_, '_, '_, C> {
     fn step(&self, here: Here) {
         if !self.0.caches.pcps.evacuates() {
             return;
         }
         let Some(bitmap) = self.0.store().bitmap() else { return };
-        let accounts = &self.0.pcp.accounts;
+        let hand = &self.0.pcp.hand;
         if !IS_LOOM {
-            // No protocol reads what it counts; to a model each access would be two executions.
+            // No protocol reads what it counts.
             self.note_call();
         }
-        // Loads and stores, all Relaxed: an interrupt in between may make the same step.
-        let rest = accounts.hand_rest.load(Ordering::Relaxed);
-        if rest > 0 {
-            accounts.hand_rest.store(rest - 1, Ordering::Relaxed);
+        if hand.rests() {
             return;
         }
         let stillness = self.stillness();
@@ -151,13 +96,13 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
         // outdated when one may.
         let may_rest = !IS_LOOM && self.0.store().tags().evacuating(self.0.zone_id) == 0;
         if may_rest && !stillness.may_become_steady() {
-            accounts.hand_rest.store(REST_UNSTEADY, Ordering::Relaxed);
+            hand.rest_for(REST_UNSTEADY);
             return;
         }
         let state = self.evacuation_state();
         let is_steady = stillness.is_steady(state.free);
         if may_rest && !is_steady {
-            accounts.hand_rest.store(REST_UNSTEADY, Ordering::Relaxed);
+            hand.rest_for(REST_UNSTEADY);
             return;
         }
         let orders = self.orders(state).map(|orders| match is_steady {
@@ -170,12 +115,11 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
         if is_idle && !is_outdated {
             // All CPUs together look about as often on a large machine as on a small one.
             let rest = REST * self.0.caches.pcps.cpus().div_ceil(REST_CPUS);
-            accounts.hand_rest.store(rest, Ordering::Relaxed);
+            hand.rest_for(rest);
         }
         let counts = is_idle || is_outdated && orders.is_some();
         self.look(bitmap, orders.filter(|_| !counts), counts);
-        let at = accounts.hand.load(Ordering::Relaxed);
-        if !is_idle && at.is_multiple_of(RETURN_STEPS * STEP_PAGEBLOCKS) {
+        if !is_idle && hand.at().is_multiple_of(RETURN_STEPS * STEP_PAGEBLOCKS) {
             // The last frames of pageblocks that are almost whole would not fill a magazine soon.
             self.0.return_evacuated(here);
         }
@@ -183,21 +127,15 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
 
     /// Begins a step's look at whether memory fills or empties.
     fn stillness(&self) -> Stillness<'_> {
-        let accounts = &self.0.pcp.accounts;
         let counters = &self.0.pcp.counters;
         let charged = self.0.pcp.charged_pages.load(Ordering::Relaxed) as u64;
-        let own = counters
+        let moved = counters
             .spilled_pages
             .load(Ordering::Relaxed)
             .wrapping_sub(counters.refilled_pages.load(Ordering::Relaxed))
             .wrapping_add(charged);
-        let steps = accounts.hand_steps.load(Ordering::Relaxed).wrapping_add(1);
-        accounts.hand_steps.store(steps, Ordering::Relaxed);
-        let ends_window = steps.is_multiple_of(STEADY_STEPS);
-        let is_own_still = is_still(&accounts.hand_moved_before, ends_window, own);
         let unreported = self.0.pcp.free_delta.read() as u64;
-        let own_free = unreported.wrapping_add(charged);
-        Stillness { accounts, own_free, ends_window, is_own_still }
+        self.0.pcp.hand.stillness(moved, unreported.wrapping_add(charged))
     }
 
     fn evacuation_state(&self) -> State {
@@ -223,35 +161,33 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
 
     /// One step of the hand.
     fn look(&self, bitmap: &Bitmap<'_>, orders: Option<HandPlan>, is_idle: bool) {
-        let accounts = &self.0.pcp.accounts;
-        let span = self.0.zone.span();
+        let (hand, span) = (&self.0.pcp.hand, self.0.zone.span());
         let (start, end) = (span.0 * SECTION_PAGEBLOCKS as u32, span.1 * SECTION_PAGEBLOCKS as u32);
         if start == end {
             return;
         }
-        let at = accounts.hand.load(Ordering::Relaxed) / STEP_PAGEBLOCKS * STEP_PAGEBLOCKS;
+        let at = hand.at() / STEP_PAGEBLOCKS * STEP_PAGEBLOCKS;
         let first = PageblockIndex(if (start..end).contains(&at) { at } else { start });
         if first.0 == start {
             let began = self.evacuation_state();
-            accounts.hand_free.store(began.free, Ordering::Relaxed);
-            accounts.hand_healed.store(began.healed, Ordering::Relaxed);
+            hand.begin_turn(began.free, began.healed);
         }
-        let mut seen = TurnCounts::unpack(accounts.hand_seen.load(Ordering::Relaxed));
+        let mut seen = hand.seen();
         let next = match bitmap.section(first.section()) {
-            Some(section) if is_idle => self.count(bitmap, section, first, &mut seen),
+            Some(section) if is_idle => {
+                count_from(self.0.zone_id, bitmap, section, first, &mut seen)
+            }
             Some(section) => {
-                self.look_at(bitmap, section, first, orders, &mut seen);
+                let zone = (self.0.zone_id, self.0.zone);
+                look_from(zone, bitmap, section, first, orders, &mut seen);
                 first.0 + STEP_PAGEBLOCKS
             }
             None => (first.section() as u32 + 1) * SECTION_PAGEBLOCKS as u32,
         };
         let ends_turn = next >= end;
-        let free_before = accounts.hand_free.load(Ordering::Relaxed);
-        // A CPU's first turn may begin in the middle: it has not seen all of the zone.
-        if ends_turn && free_before != NO_TURN {
+        if ends_turn && let Some((free, healed)) = hand.turn_start() {
             let state = self.evacuation_state();
-            let healed = accounts.hand_healed.load(Ordering::Relaxed);
-            let began = State { free: free_before, healed, ..state };
+            let began = State { free, healed, ..state };
             self.0.zone.evacuating.note_turn(seen, began, state);
             if !IS_LOOM {
                 // No protocol reads it, as above.
@@ -259,85 +195,17 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
             }
         }
         let seen = if ends_turn { TurnCounts::default() } else { seen };
-        accounts.hand_seen.store(seen.pack(), Ordering::Relaxed);
-        accounts.hand.store(if ends_turn { start } else { next }, Ordering::Relaxed);
-    }
-
-    /// Counts the pageblocks from `first` to the end of its section, each 64 as if they were of the
-    /// zone of the first of them. Returns the pageblock behind them.
-    fn count(
-        &self,
-        bitmap: &Bitmap<'_>,
-        section: &Section<'_>,
-        first: PageblockIndex,
-        seen: &mut TurnCounts,
-    ) -> u32 {
-        let end = (first.section() as u32 + 1) * SECTION_PAGEBLOCKS as u32;
-        let mut at = first.0;
-        while at < end {
-            let in_section = at as usize % SECTION_PAGEBLOCKS;
-            let bit = in_section % 64;
-            if bitmap.tags().raw(PageblockIndex(at)).serves(self.0.zone_id) {
-                let some = section.hints(in_section / 64).0;
-                let free = section.entirely_free_or_reported(in_section / 64);
-                seen.whole += (free >> bit).count_ones();
-                seen.partial += ((some & !free) >> bit).count_ones();
-            }
-            at += (64 - bit) as u32;
-        }
-        end
-    }
-
-    /// Looks at the pageblocks from `first` on, all in one word of hints.
-    fn look_at(
-        &self,
-        bitmap: &Bitmap<'_>,
-        section: &Section<'_>,
-        first: PageblockIndex,
-        orders: Option<HandPlan>,
-        seen: &mut TurnCounts,
-    ) {
-        let is_off = self.0.zone.evacuating.policy() == Evacuation::Off;
-        let mut left = orders.map_or(0, |orders| orders.quota);
-        let free_min = orders.map_or(0, |orders| orders.free_min);
-        let at = first.in_section() / 64;
-        let (some, evacuating) = (section.hints(at).0, section.evacuating(at));
-        let free = section.entirely_free_or_reported(at);
-        for pageblock in (first.0..first.0 + STEP_PAGEBLOCKS).map(PageblockIndex) {
-            let bit = pageblock.in_section() % 64;
-            let is = |word: u64| word >> bit & 1 == 1;
-            let tag = bitmap.tags().raw(pageblock);
-            if !is(some | evacuating | free) || !tag.serves(self.0.zone_id) {
-                continue;
-            }
-            if is(free) {
-                seen.whole += 1;
-                bitmap.settle(section, pageblock);
-                continue;
-            }
-            seen.partial += 1;
-            if tag.is_evacuating() {
-                if is_off {
-                    bitmap.settle(section, pageblock);
-                }
-            } else if left > 0
-                && section.count_free(pageblock.in_section()) >= free_min
-                && bitmap.evacuate(section, pageblock, self.0.zone_id)
-            {
-                left -= 1;
-            }
-        }
+        hand.advance(PageblockIndex(if ends_turn { start } else { next }), seen);
     }
 
     /// Returns spare magazines, and looks at the end of a window how many are spare.
     fn note_call(&self) {
-        let calls = self.0.pcp.accounts.hand_calls.load(Ordering::Relaxed).wrapping_add(1);
-        self.0.pcp.accounts.hand_calls.store(calls, Ordering::Relaxed);
-        if calls.is_multiple_of(SPARE_CALLS) {
+        if self.0.pcp.hand.ends_call_window() {
             let is_wanted = self.0.zone.evacuating.wants_more(self.0.zone.managed());
-            Mobility::ALL
-                .into_iter()
-                .for_each(|mobility| self.0.pcp.end_window(mobility, is_wanted));
+            for mobility in Mobility::ALL {
+                let shelved = self.0.pcp.shelf(Class::Order0, mobility).count();
+                self.0.pcp.spares.end_window(mobility, shelved, is_wanted);
+            }
         }
         self.0.return_spare();
     }
@@ -346,8 +214,8 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
 impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Moves this CPU's hand, and makes pageblocks evacuate that it meets.
     pub fn step_hand(&self, here: Here) {
-        self.pcp.accounts.forget_operations();
-        Hand(self).step(here);
+        self.pcp.hand.forget_operations();
+        HandStep(self).step(here);
     }
 
     /// Empties a few magazines of each shelf of order 0 that were spare throughout the last window
@@ -355,7 +223,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// pageblocks from becoming whole, and fill those that evacuate when they are allocated.
     fn return_spare(&self) {
         for mobility in Mobility::ALL {
-            let magazines = self.pcp.take_spare(mobility, SPARE_RETURNED);
+            let magazines = self.pcp.spares.take(mobility, SPARE_RETURNED);
             if magazines > 0 {
                 self.spill_shelf(Class::Order0, mobility, magazines);
             }
@@ -396,5 +264,71 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             drop(moving);
         }
         pages
+    }
+}
+
+/// Counts the pageblocks from `first` to the end of its section, each 64 as if they were of the
+/// zone of the first of them. Returns the pageblock behind them.
+fn count_from(
+    zone: ZoneId,
+    bitmap: &Bitmap<'_>,
+    section: &Section<'_>,
+    first: PageblockIndex,
+    seen: &mut TurnCounts,
+) -> u32 {
+    let end = (first.section() as u32 + 1) * SECTION_PAGEBLOCKS as u32;
+    let mut at = first.0;
+    while at < end {
+        let in_section = at as usize % SECTION_PAGEBLOCKS;
+        let bit = in_section % 64;
+        if bitmap.tags().raw(PageblockIndex(at)).serves(zone) {
+            let some = section.hints(in_section / 64).0;
+            let free = section.entirely_free_or_reported(in_section / 64);
+            seen.whole += (free >> bit).count_ones();
+            seen.partial += ((some & !free) >> bit).count_ones();
+        }
+        at += (64 - bit) as u32;
+    }
+    end
+}
+
+/// Looks at the pageblocks from `first` on, all in one word of hints.
+fn look_from(
+    (id, zone): (ZoneId, &Zone),
+    bitmap: &Bitmap<'_>,
+    section: &Section<'_>,
+    first: PageblockIndex,
+    orders: Option<HandPlan>,
+    seen: &mut TurnCounts,
+) {
+    let is_off = zone.evacuating.policy() == Evacuation::Off;
+    let mut left = orders.map_or(0, |orders| orders.quota);
+    let free_min = orders.map_or(0, |orders| orders.free_min);
+    let at = first.in_section() / 64;
+    let (some, evacuating) = (section.hints(at).0, section.evacuating(at));
+    let free = section.entirely_free_or_reported(at);
+    for pageblock in (first.0..first.0 + STEP_PAGEBLOCKS).map(PageblockIndex) {
+        let bit = pageblock.in_section() % 64;
+        let is = |word: u64| word >> bit & 1 == 1;
+        let tag = bitmap.tags().raw(pageblock);
+        if !is(some | evacuating | free) || !tag.serves(id) {
+            continue;
+        }
+        if is(free) {
+            seen.whole += 1;
+            bitmap.settle(section, pageblock);
+            continue;
+        }
+        seen.partial += 1;
+        if tag.is_evacuating() {
+            if is_off {
+                bitmap.settle(section, pageblock);
+            }
+        } else if left > 0
+            && section.count_free(pageblock.in_section()) >= free_min
+            && bitmap.evacuate(section, pageblock, id)
+        {
+            left -= 1;
+        }
     }
 }

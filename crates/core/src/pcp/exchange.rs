@@ -7,7 +7,7 @@
 //! at a time.
 
 use super::caches::{Caches, CpuZone};
-use super::free_high::{self, MovedPages};
+use super::high::{self, MovedPages};
 use super::shelf::{Part, Parts, Shelf};
 use super::state::Front;
 use crate::cpus::{Cpus, Pinned, Processor, sequence};
@@ -145,7 +145,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
     pub fn pop_turned(self) -> Option<Pfn> {
         let Exchange { share, front, word } = self;
         let rounds_max = front.class.rounds();
-        if share.caches.pcps.evacuates() && share.pcp.accounts.is_hand_due() {
+        if share.caches.pcps.evacuates() && share.pcp.hand.is_due() {
             return None;
         }
         let is_turned = if word.operations_full() {
@@ -233,7 +233,7 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
     /// one, or one of its shelf. `None`: it has none, or the slow path has more to do.
     pub fn pop(mut self) -> Option<Pfn> {
         // The slow path steps the hand then.
-        if self.share.caches.pcps.evacuates() && self.share.pcp.accounts.is_hand_due() {
+        if self.share.caches.pcps.evacuates() && self.share.pcp.hand.is_due() {
             return None;
         }
         if self.word.operations_full() {
@@ -282,9 +282,9 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
         let (share, class) = (self.share, self.front.class);
         let pages = class.magazine_frames();
         if self.word.magazines() < self.front.magazines_max()
-            || free_high::regards(class)
+            || high::regards(class)
             || share.pcp.shelf(class, self.front.mobility).count() == Shelf::COUNT_MAX
-            || !share.has_room(pages.into())
+            || !share.pcp.has_room(pages.into())
             || !self.has_noted_activity()
         {
             return false;
@@ -298,9 +298,9 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
     /// handed over: the next drain or decay takes it.
     ///
     /// Neither `high` nor the gate is looked at, as [`CpuZone::shelve`] does. The one can have
-    /// fallen only since [`CpuZone::has_room`] was asked, and the next slow path sees it. A caller
-    /// that disables the CPU meanwhile waits for this caller's guard, and takes the shelf
-    /// afterwards.
+    /// fallen only since [`has_room`](super::state::Pcp::has_room) was asked, and the next slow
+    /// path sees it. A caller that disables the CPU meanwhile waits for this caller's guard, and
+    /// takes the shelf afterwards.
     fn set_aside(&self, full: MagazineIndex) {
         let (share, class, mobility) = (self.share, self.front.class, self.front.mobility);
         let (blocks, shelf) = (share.blocks(), share.pcp.shelf(class, mobility));
@@ -319,7 +319,7 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
     /// that only exchanged magazines would look idle.
     fn has_noted_activity(&self) -> bool {
         let now = self.share.caches.cpus.environment().now_ms();
-        self.share.pcp.accounts.active_ms.load(Ordering::Relaxed) == now
+        self.share.pcp.high.active_ms() == now
     }
 
     /// Installs a word like [`CpuZone::replace`]. It fails only if the gate was closed meanwhile.

@@ -7,9 +7,9 @@
 //! | `pcps` | [`Pcps`]: the memory of all CPUs' caches |
 //! | `exchange` | magazines between a front and the CPU's shelf |
 //! | `refill`, `spill` | pages from the store to a CPU, and back |
-//! | `evacuate` | which pageblocks evacuate, and what becomes of their frames |
-//! | `high` | how much a CPU may cache |
-//! | [`free_high`] | how much of that a CPU may cache that only frees |
+//! | `hand`, `evacuate` | which pageblocks evacuate, and what becomes of their frames |
+//! | `high` | how much a CPU may cache, and how much of that one that only frees |
+//! | `room` | what a CPU moves out to stay below that |
 //! | `magazines` | where empty magazines come from |
 //! | `pool` | those of the caller's memory, and which frames were cut into magazines |
 //! | `direct` | single blocks between callers and the store, past the caches |
@@ -24,13 +24,14 @@ mod direct;
 mod drain;
 mod evacuate;
 mod exchange;
-pub mod free_high;
+mod hand;
 mod handover;
 mod high;
 mod magazines;
 mod pcps;
 mod pool;
 mod refill;
+mod room;
 pub mod shelf;
 mod spill;
 mod state;
@@ -41,6 +42,7 @@ pub use direct::PastCaches;
 pub use drain::{DrainResult, Mode, Scope};
 pub use exchange::Exchange;
 pub use handover::Ask;
+pub use high::FreeHigh;
 pub use pcps::{Pcps, PcpsState, Places};
 pub use pool::{CarvedFrames, Magazines};
 pub use state::{CpuShared, Front, LEVELS, NO_ZONE, Pcp};

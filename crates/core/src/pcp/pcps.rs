@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "finds accounts by their offset in a CPU's block")]
 
 use super::asks::{AskNumbers, Sleepers};
-use super::free_high::FreeHigh;
+use super::high::FreeHigh;
 use super::pool::{CarvedFrames, Magazines};
 use super::shelf::{Part, Parts};
 use super::state::{CpuShared, Front, Pcp};

@@ -5,7 +5,7 @@ use core::ops::RangeInclusive;
 
 use super::caches::{CpuZone, RefillTerms};
 use super::exchange::Exchange;
-use super::free_high::MovedPages;
+use super::high::MovedPages;
 use super::state::{ATTEMPTS_MAX, Front, Step};
 use crate::cpus::{Cpus, Event, Here};
 use crate::frame::{Class, Mobility, Order, Pfn};
@@ -70,7 +70,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
                 None => Step::Again,
             };
         }
-        if self.pcp.accounts.is_hand_due() {
+        if self.pcp.hand.is_due() {
             self.step_hand(front.here);
         }
         if word.operations_full() {
@@ -199,7 +199,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         let block = u64::from(class.block_frames());
         let magazine = class.whole_pageblocks(class.rounds() + 1);
         let full = if class.is_large() {
-            let high = self.pcp.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64;
+            let high = self.pcp.high.pages();
             (high / LARGE_PART / block).clamp(1, u64::from(magazine)) as u32
         } else {
             magazine
@@ -234,7 +234,7 @@ impl<'s, 'a, 'm, C: Cpus> SpareMagazines<'s, 'a, 'm, C> {
             return;
         }
         let (pcp, frames) = (self.share.pcp, u64::from(self.class.magazine_frames()));
-        let high = pcp.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64;
+        let high = pcp.high.pages();
         let charged = pcp.charged_pages.load(Ordering::Relaxed).max(0) as u64;
         let room = (high / LARGE_PART / frames).saturating_sub(1);
         let fitting = (high.saturating_sub(charged) / frames).min(room).min(EXTRA_MAX as u64);

@@ -95,7 +95,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         let pcp = self.pcp;
         self.limit_high();
         // The magazine is charged already: no more is needed than what there is.
-        if self.above_high() && !self.raise_high_for_free() {
+        if self.pcp.is_above_high() && !self.raise_high_for_free() {
             self.spill(front, full, class.rounds());
             self.spill_more(front);
             return;
@@ -154,36 +154,5 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             pages += u64::from(class.magazine_frames());
         }
         pages
-    }
-
-    /// Takes one front that has not been used since the last look back to the store, if it is the
-    /// clock hand's turn (second chance). Looks at `places_max` fronts.
-    pub fn empty_coldest_front(&self, except: Front, places_max: usize) -> bool {
-        let pcp = self.pcp;
-        let words = self.blocks().fronts(except.here, self.zone_id);
-        let places = Front::places(self.caches.pcps.evacuates());
-        let looks = places_max.min(places);
-        // A load and a store: of two that look at once, both may look at the same fronts.
-        let hand = pcp.accounts.clock_hand.load(Ordering::Relaxed) as usize;
-        let hand = if hand < places { hand } else { 0 };
-        let end = hand + looks;
-        pcp.accounts.clock_hand.store((end % places) as u32, Ordering::Relaxed);
-        for at in (hand..end.min(places)).chain(0..end.saturating_sub(places)) {
-            // Most are empty: nothing else is looked at of those.
-            if words[at].load(Ordering::Relaxed) == Word::EMPTY.0 || at == except.place() {
-                continue;
-            }
-            let front = Front::at_place(except.here, self.zone_id, at);
-            let Some(word) = self.read_front(&front) else { return false };
-            // A load and a store: an interrupt in between looks at the same.
-            if pcp.seen[at].load(Ordering::Relaxed) != word.0 {
-                pcp.seen[at].store(word.0, Ordering::Relaxed);
-                continue;
-            }
-            pcp.accounts.clock_hand.store((at + 1) as u32, Ordering::Relaxed);
-            self.unload(front, word);
-            return true;
-        }
-        false
     }
 }

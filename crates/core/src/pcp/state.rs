@@ -1,4 +1,4 @@
-//! The state of a CPU for one zone, besides its front words: shelves, accounts, counters.
+//! The state of a CPU for one zone, besides its front words: shelves, policies, counters.
 //!
 //! Drainers of other CPUs touch these, so they never share a cache line with the front words. And
 //! fronts as the slow paths name them, [`refill`](super::refill) and [`spill`](super::spill).
@@ -21,6 +21,8 @@
 //! 5` pages in blocks of orders 1 to 3 by a CPU that only frees them).
 
 use super::asks::Asks;
+use super::hand::{Hand, Spares};
+use super::high::{FreeCounts, High};
 use super::shelf::{Empties, HandedStack, Shelf, ShelfIndex};
 use crate::frame::pageblock::{FRONTS, ROWS, Tag};
 use crate::frame::{Class, Mobility, NodeId, Order, Pfn, ZoneId};
@@ -39,11 +41,6 @@ pub const SHELVES: usize = Class::COUNT * Mobility::COUNT;
 /// Pages. Nearly all changes of the free count are smaller, and are added without asking whether
 /// they are too large to keep.
 const LARGE_CHANGE: u64 = Order::PAGEBLOCK.frames() as u64;
-/// Operations of fronts after which an allocation moves the hand.
-const HAND_OPERATIONS: u64 = 1023;
-/// Free pages when the turn of a hand began, if it did not begin where the zone does.
-pub const NO_TURN: u64 = u64::MAX;
-
 /// The state of a CPU for one zone, besides its front words.
 ///
 /// A drain of order 0 writes the first cache line and the list of magazines beside it. So the
@@ -67,11 +64,22 @@ pub struct Pcp {
     /// The stacks that other CPUs write, on a line that the owner does not touch but to report what
     /// it keeps of the free count.
     pub others: CachePadded<Others>,
-    pub accounts: CachePadded<Accounts>,
+    // What follows is policy, on lines of its own: nothing is published by it. A policy decides by
+    // it how much to cache and where to look first, and finds out by a claim whether it was right.
+    pub high: High,
+    /// Pageblock at which the next search of the store begins, by mobility. Relaxed: a hint.
+    hints: [AtomicU32; Mobility::COUNT],
+    /// Pageblock at which the next search for whole pageblocks begins. It is a hint of its own: it
+    /// would lead other searches away from the pageblocks that they are filling.
+    whole_hint: AtomicU32,
+    pub hand: Hand,
+    pub spares: Spares,
+    pub free_counts: FreeCounts,
+    /// Versions of the shelves: one that has the same version is cold.
+    pub cold_shelves: Clock<SHELVES>,
     pub counters: CachePadded<Counters>,
-    /// Front words as the clock hand last saw them: a front that has not changed since is cold.
-    /// Relaxed: a wrong guess spills a front that is in use.
-    pub seen: [AtomicU64; FRONTS],
+    /// Front words: a front that has not changed is cold.
+    pub cold_fronts: Clock<FRONTS>,
     /// Lists of the magazines on the shelves of order 0.
     listed: [ShelfIndex; Mobility::COUNT],
 }
@@ -84,79 +92,43 @@ pub struct Others {
     pub group_delta: GroupDelta,
 }
 
-/// Policy state of the owner's slow path.
+/// The clock of a second chance: finds what was not used since the last look at it.
 ///
-/// All of it is Relaxed: policy reads it to decide how much to cache and where to look first, and
-/// finds out by a claim whether it was right. Nothing is published by it.
-pub struct Accounts {
-    /// Most pages to charge, adapted between the zone's `high_min` and `high_max`.
-    pub high_pages: AtomicI64,
-    /// Times at which the slow path last ran, and at which `high` last decayed, on the coarse
-    /// clock.
-    pub active_ms: AtomicU64,
-    pub decayed_ms: AtomicU64,
-    /// Counts of the rule for CPUs that only free, by class.
-    pub free_counts: [AtomicI64; Class::COUNT],
-    /// Front at which the search for a cold one goes on.
-    pub clock_hand: AtomicU32,
-    /// The place of the shelf that is looked at next for a cold one.
-    pub shelf_hand: AtomicU32,
-    /// Versions of the shelves when `shelf_hand` passed them last: a shelf that has the same
-    /// version is cold.
-    pub shelves_seen: [AtomicU64; SHELVES],
-    /// Pageblock at which the next search of the store begins, by mobility.
-    hints: [AtomicU32; Mobility::COUNT],
-    /// Pageblock at which the next search for whole pageblocks begins. It is a hint of its own: it
-    /// would lead other searches away from the pageblocks that they are filling.
-    whole_hint: AtomicU32,
-    /// The pageblock that the CPU looks at next, to see whether it should evacuate.
-    pub hand: AtomicU32,
-    /// Pageblocks that the hand has seen on this turn, packed.
-    pub hand_seen: AtomicU64,
-    /// Free pages of the zone when this turn of the hand began, or [`NO_TURN`].
-    pub hand_free: AtomicU64,
-    /// Pageblocks of the zone that had become whole when this turn began.
-    pub hand_healed: AtomicU32,
-    /// Steps of the hand so far.
-    pub hand_steps: AtomicU32,
-    /// Free pages of the zone at the last fourth step of the hand, and at the fourth step before.
-    pub hand_free_before: [AtomicU64; 2],
-    /// Pages that this CPU had moved to the store, less those from it, at the same two steps.
-    pub hand_moved_before: [AtomicU64; 2],
-    /// Calls of the hand so far, rests included.
-    pub hand_calls: AtomicU32,
-    /// The fewest magazines that each shelf of order 0 had in the present window of calls.
-    shelf_least: [AtomicU32; Mobility::COUNT],
-    /// Magazines of each shelf that were spare in the last window and are still to be returned.
-    spare: [AtomicU32; Mobility::COUNT],
-    /// Calls that the hand rests for.
-    pub hand_rest: AtomicU32,
-    /// Operations of the CPU's fronts since they last moved the hand.
-    hand_operations: AtomicU64,
+/// Relaxed, loads and stores: of two callers that look at once, an interrupt among them, both may
+/// look at the same places, and a wrong guess moves out what is in use.
+#[repr(C)]
+pub struct Clock<const PLACES: usize> {
+    /// The place that is looked at next.
+    hand: AtomicU32,
+    /// What each place held when it was looked at last.
+    seen: [AtomicU64; PLACES],
 }
 
-impl Accounts {
-    /// Adds operations of a front to those after which the hand is moved.
-    pub fn note_operations(&self, operations: u64) {
-        if IS_LOOM {
-            // No protocol reads it; to a model each access would be two executions.
-            return;
-        }
-        // A load and a store: what an interrupt counts in between may be lost.
-        let all = self.hand_operations.load(Ordering::Relaxed) + operations;
-        self.hand_operations.store(all, Ordering::Relaxed);
+impl<const PLACES: usize> Clock<PLACES> {
+    fn new() -> Self {
+        Clock { hand: AtomicU32::new(0), seen: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Whether the fronts' operations are enough to move the hand.
-    pub fn is_hand_due(&self) -> bool {
-        !IS_LOOM && self.hand_operations.load(Ordering::Relaxed) >= HAND_OPERATIONS
+    pub fn hand(&self) -> usize {
+        self.hand.load(Ordering::Relaxed) as usize
     }
 
-    /// Counts operations anew, because the hand is moved.
-    pub fn forget_operations(&self) {
-        if !IS_LOOM {
-            self.hand_operations.store(0, Ordering::Relaxed);
+    pub fn set_hand(&self, place: usize) {
+        self.hand.store(place as u32, Ordering::Relaxed);
+    }
+
+    /// Whether a place still holds what it held at the last look; notes it if not.
+    pub fn is_cold(&self, place: usize, holds: u64) -> bool {
+        let is_cold = self.seen[place].load(Ordering::Relaxed) == holds;
+        if !is_cold {
+            self.note(place, holds);
         }
+        is_cold
+    }
+
+    /// Notes what a place holds.
+    pub fn note(&self, place: usize, holds: u64) {
+        self.seen[place].store(holds, Ordering::Relaxed);
     }
 }
 
@@ -173,31 +145,15 @@ impl Pcp {
                 drained: core::array::from_fn(|_| AtomicU64::new(0)),
                 group_delta: GroupDelta::new(),
             }),
-            accounts: CachePadded::new(Accounts {
-                high_pages: AtomicI64::new(high_pages),
-                active_ms: AtomicU64::new(0),
-                decayed_ms: AtomicU64::new(0),
-                free_counts: core::array::from_fn(|_| AtomicI64::new(0)),
-                clock_hand: AtomicU32::new(0),
-                shelf_hand: AtomicU32::new(0),
-                shelves_seen: core::array::from_fn(|_| AtomicU64::new(0)),
-                hints: core::array::from_fn(|_| AtomicU32::new(hint)),
-                whole_hint: AtomicU32::new(hint),
-                hand: AtomicU32::new(hint),
-                hand_seen: AtomicU64::new(0),
-                hand_free: AtomicU64::new(NO_TURN),
-                hand_healed: AtomicU32::new(0),
-                hand_steps: AtomicU32::new(0),
-                hand_free_before: core::array::from_fn(|_| AtomicU64::new(0)),
-                hand_moved_before: core::array::from_fn(|_| AtomicU64::new(0)),
-                hand_calls: AtomicU32::new(0),
-                shelf_least: core::array::from_fn(|_| AtomicU32::new(0)),
-                spare: core::array::from_fn(|_| AtomicU32::new(0)),
-                hand_rest: AtomicU32::new(0),
-                hand_operations: AtomicU64::new(0),
-            }),
+            high: High::new(high_pages),
+            hints: core::array::from_fn(|_| AtomicU32::new(hint)),
+            whole_hint: AtomicU32::new(hint),
+            hand: Hand::new(hint),
+            spares: Spares::new(),
+            free_counts: FreeCounts::new(),
+            cold_shelves: Clock::new(),
             counters: CachePadded::new(Counters::new()),
-            seen: core::array::from_fn(|_| AtomicU64::new(0)),
+            cold_fronts: Clock::new(),
             listed: core::array::from_fn(|_| ShelfIndex::new()),
         }
     }
@@ -240,6 +196,16 @@ impl Pcp {
         self.free_delta.report(|pages| group().add(zone, pages));
     }
 
+    /// Whether the CPU's magazines are charged with more than `high`.
+    pub fn is_above_high(&self) -> bool {
+        self.charged_pages.load(Ordering::Relaxed) > self.high.get()
+    }
+
+    /// Whether the CPU may be charged with `pages` more as `high` is now.
+    pub fn has_room(&self, pages: u64) -> bool {
+        self.charged_pages.load(Ordering::Relaxed) + pages as i64 <= self.high.get()
+    }
+
     /// A search of the store for blocks of an order and a mobility, from where this CPU last found
     /// some.
     pub fn wanted(
@@ -250,10 +216,9 @@ impl Pcp {
         mobility: Mobility,
         manner: SearchManner,
     ) -> SearchRequest<'_> {
-        let accounts = &self.accounts;
         let hint = match order < Order::PAGEBLOCK {
-            true => &accounts.hints[mobility.index()],
-            false => &accounts.whole_hint,
+            true => &self.hints[mobility.index()],
+            false => &self.whole_hint,
         };
         SearchRequest { zone, mobility, manner, span, hint }
     }
@@ -273,7 +238,7 @@ impl Pcp {
     /// Counts operations of fronts.
     pub fn count_operations(&self, operations: u64) {
         count(&self.counters.hits, operations);
-        self.accounts.note_operations(operations);
+        self.hand.note_operations(operations);
     }
 
     /// The counters, with what drainers count.
@@ -314,38 +279,10 @@ impl Pcp {
 
     /// Notes that a magazine has left a shelf for a front: what is left was spare so far.
     pub fn note_shelf_pop(&self, class: Class, mobility: Mobility) {
-        if class != Class::Order0 || IS_LOOM {
-            // No protocol reads it; to a model each access would be two executions.
-            return;
+        // No protocol reads it.
+        if class == Class::Order0 && !IS_LOOM {
+            self.spares.note_pop(mobility, self.shelf(class, mobility).count());
         }
-        let cell = &self.accounts.shelf_least[mobility.index()];
-        let count = self.shelf(class, mobility).count();
-        // Relaxed, a load and a store, as in what follows: of what an interrupt notes in between
-        // some may be lost, and one magazine more or less be spilled.
-        if count < cell.load(Ordering::Relaxed) {
-            cell.store(count, Ordering::Relaxed);
-        }
-    }
-
-    /// Ends a window over which spare magazines of order 0 are counted. `is_wanted`: the next
-    /// window is to return them.
-    pub fn end_window(&self, mobility: Mobility, is_wanted: bool) {
-        let [least, spare] = [&self.accounts.shelf_least, &self.accounts.spare]
-            .map(|cells| &cells[mobility.index()]);
-        let spare_now = if is_wanted { least.load(Ordering::Relaxed) } else { 0 };
-        spare.store(spare_now, Ordering::Relaxed);
-        least.store(self.shelf(Class::Order0, mobility).count(), Ordering::Relaxed);
-    }
-
-    /// Takes up to `max` magazines from the count of those to be returned; how many.
-    pub fn take_spare(&self, mobility: Mobility, max: u32) -> u32 {
-        let spare = &self.accounts.spare[mobility.index()];
-        let left = spare.load(Ordering::Relaxed);
-        let taken = left.min(max);
-        if taken > 0 {
-            spare.store(left - taken, Ordering::Relaxed);
-        }
-        taken
     }
 
     /// The list of a shelf's magazines; order 0 alone has long shelves of small blocks.
