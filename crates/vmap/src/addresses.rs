@@ -12,12 +12,12 @@ use crate::kind::Kind;
 use crate::lock::Waits;
 use crate::metadata::area::{AreaIndex, State, Traits, Word};
 use crate::node::Node;
-use crate::parts::Parts;
-use crate::purge::{PurgeDepth, Purger};
+use crate::purge::PurgeDepth;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
 use crate::space::request::AddressRequest;
 use crate::space::transfer::Strips;
+use crate::state::VmapState;
 use crate::units::{PageRange, VirtAddr, Vpn};
 use pagedepot::AllocError;
 use pagedepot::sync::count;
@@ -32,50 +32,15 @@ fn is_short(error: &VmapError) -> bool {
     matches!(error, NoSpace | NoAreas | Occupied | Frames(AllocError::Exhausted))
 }
 
-/// Calls `attempt`. While it fails with an error that `is_short`, purges what is lazy, then
-/// everything, and calls it again.
-fn with_purges_if<M: Mapper, H: Host, T>(
-    purger: &Purger<'_, M, H>,
-    is_short: impl Fn(&VmapError) -> bool,
-    attempt: impl Fn() -> Result<T, VmapError>,
-) -> Result<T, VmapError> {
-    let mut result = attempt();
-    for depth in [PurgeDepth::Lazy, PurgeDepth::Everything] {
-        if result.as_ref().is_err_and(&is_short) {
-            purger.purge(depth);
-            result = attempt();
-        }
-    }
-    result
-}
-
-/// The requests for address space. Owns the purger, which takes back what they free.
-pub struct Addresses<'m, M, H> {
-    purger: Purger<'m, M, H>,
-}
-
-impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
-    pub fn new(purger: Purger<'m, M, H>) -> Self {
-        Addresses { purger }
-    }
-
-    #[inline]
-    pub fn purger(&self) -> &Purger<'m, M, H> {
-        &self.purger
-    }
-
-    #[inline]
-    fn parts(&self) -> &Parts<'m, M, H> {
-        self.purger.parts()
-    }
-
+/// The requests for address space.
+impl<M: Mapper, H: Host> VmapState<'_, M, H> {
     /// An area of `pages` pages and a guard, held by the caller, with nothing mapped in it, and of
     /// which the mapper has lost nothing.
     #[inline]
     pub fn obtain(&self, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
         loop {
             let index = self.obtain_any(pages, options)?;
-            if self.parts().mappings().mapper().lost_pages() == 0
+            if self.mappings().mapper().lost_pages() == 0
                 || !self.withdraw_lost(index, options.no_wait)?
             {
                 return Ok(index);
@@ -85,13 +50,11 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
 
     #[inline]
     fn obtain_any(&self, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
-        let parts = self.parts();
         if options.window.is_none() && pages != 0 && options.align.is_power_of_two() {
-            let fits = |top| parts.directory().is_aligned(parts.area(top).start(), options.align);
+            let fits = |top| self.directory().is_aligned(self.area(top).start(), options.align);
             let total = pages.checked_add(u32::from(options.guard));
-            let node = |total| parts.nodes().of_cpu(parts.host().cpu()).1.cold().of(total);
-            if let Some(area) = total.and_then(node).and_then(|pool| pool.pop(parts.areas(), fits))
-            {
+            let node = |total| self.nodes().of_cpu(self.host().cpu()).1.cold().of(total);
+            if let Some(area) = total.and_then(node).and_then(|pool| pool.pop(self.areas(), fits)) {
                 return Ok(area);
             }
         }
@@ -102,8 +65,8 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
     /// is taken, an area from another node's pool.
     #[cold]
     fn obtain_slow(&self, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
-        let (parts, nodes) = (self.parts(), self.parts().nodes());
-        let (number, node) = nodes.of_cpu(parts.host().cpu());
+        let nodes = self.nodes();
+        let (number, node) = nodes.of_cpu(self.host().cpu());
         let found = self.request(pages, options).and_then(|request| {
             // To give back what a pool has no room for takes the lock once more, and so a wait.
             let stock = if self.is_pooled(request) && !options.no_wait {
@@ -111,12 +74,12 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
             } else {
                 0
             };
-            parts.host().check_usable()?;
+            self.host().check_usable()?;
             let may_help = |error: &VmapError| {
                 let is_hopeless = || *error == VmapError::NoSpace && self.is_occupied(request);
                 !options.no_wait && is_short(error) && !is_hopeless()
             };
-            with_purges_if(&self.purger, may_help, || {
+            self.with_purges_if(may_help, || {
                 self.carve((number, node), request, stock, options.no_wait)
             })
         });
@@ -135,16 +98,15 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
         stock: u32,
         no_wait: bool,
     ) -> Result<AreaIndex, VmapError> {
-        let parts = self.parts();
-        let (areas, spares) = (parts.areas(), parts.space().spares());
+        let (areas, spares) = (self.areas(), self.space().spares());
         let mut supply = spares.take_ahead(areas, stock);
-        let carved = match parts.lock_space_as(Waits::Never) {
+        let carved = match self.lock_space_as(Waits::Never) {
             Some(space) => space.carve(request, supply.count()),
             None => {
                 // Return unused descriptors before waiting: another request may need one.
                 spares.put(areas, supply);
                 let borrowed = if self.is_pooled(request) {
-                    parts.nodes().borrow(areas, number, request.pages)
+                    self.nodes().borrow(areas, number, request.pages)
                 } else {
                     None
                 };
@@ -154,7 +116,7 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
                 if no_wait {
                     return Err(VmapError::WouldWait);
                 }
-                let space = parts.lock_space();
+                let space = self.lock_space();
                 supply = spares.take_ahead(areas, stock);
                 space.carve(request, supply.count())
             }
@@ -170,11 +132,10 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
     /// Enters carved areas in the index. The first one is the caller's, the others go to the node's
     /// pool.
     fn register(&self, (number, node): (u32, &Node), carved: Strips) {
-        let parts = self.parts();
-        let areas = parts.areas();
+        let areas = self.areas();
         for index in areas.list(Some(carved.first)).take(carved.areas as usize) {
             areas[index].set_traits(Traits::new(number, 0, Default::default()));
-            parts.directory().index().set(areas[index].run(), index);
+            self.directory().index().set(areas[index].run(), index);
         }
         count(&node.counters().carved_areas, 1);
         let stock = areas[carved.first].next().filter(|_| carved.areas > 1);
@@ -187,7 +148,7 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
             count(&node.counters().stocked_areas, stocked.into());
         } else {
             // Other threads have filled the pool meanwhile.
-            self.purger.give_back_all(Some(stock), Waits::Long);
+            self.give_back_all(Some(stock), Waits::Long);
         }
     }
 
@@ -199,24 +160,24 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
     /// pages come by here before they are used again.
     #[cold]
     fn withdraw_lost(&self, index: AreaIndex, no_wait: bool) -> Result<bool, VmapError> {
-        let (parts, area) = (self.parts(), self.parts().area(index));
+        let area = self.area(index);
         let mut rest = area.run();
-        if parts.mappings().lost_in(rest).is_none() {
+        if self.mappings().lost_in(rest).is_none() {
             return Ok(false);
         }
-        let Some(space) = parts.lock_space_as(Waits::of(no_wait)) else {
+        let Some(space) = self.lock_space_as(Waits::of(no_wait)) else {
             // The next purge returns it to the free address space. A later request finds it there,
             // and comes here.
             area.set_word(area.word().retiring());
-            parts.nodes().push_lazy(parts.areas(), index);
+            self.nodes().push_lazy(self.areas(), index);
             return Err(VmapError::WouldWait);
         };
         space.give_back(index);
-        while let Some(lost) = parts.mappings().lost_in(rest) {
+        while let Some(lost) = self.mappings().lost_in(rest) {
             let index = space.carve_at(lost)?;
-            let withdrawn = parts.area(index);
+            let withdrawn = self.area(index);
             withdrawn.set_traits(Traits::new(0, 0, Default::default()));
-            parts.directory().index().set(lost, index);
+            self.directory().index().set(lost, index);
             withdrawn.set_word(withdrawn.word().held(Kind::Lost).in_state(State::Busy));
             rest.start = lost.end;
         }
@@ -230,18 +191,17 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
         pages: u32,
         options: &Options,
     ) -> Result<AreaIndex, VmapError> {
-        let parts = self.parts();
-        let first = parts.range().page_at(start).ok_or(VmapError::BadWindow)?;
+        let first = self.range().page_at(start).ok_or(VmapError::BadWindow)?;
         let total = pages
             .checked_add(u32::from(options.guard))
-            .filter(|&total| pages > 0 && total <= parts.range().pages - first.0)
+            .filter(|&total| pages > 0 && total <= self.range().pages - first.0)
             .ok_or(VmapError::BadSize)?;
         let run = PageRange::new(first, total);
         let index = self.with_purges(options.no_wait, || {
-            let space = parts.lock_space_as(Waits::of(options.no_wait));
+            let space = self.lock_space_as(Waits::of(options.no_wait));
             space.ok_or(VmapError::WouldWait)?.carve_at(run)
         })?;
-        self.register(parts.nodes().of_cpu(parts.host().cpu()), Strips::one(index));
+        self.register(self.nodes().of_cpu(self.host().cpu()), Strips::one(index));
         let is_lost = self.withdraw_lost(index, options.no_wait)?;
         if is_lost { Err(VmapError::Occupied) } else { Ok(index) }
     }
@@ -249,7 +209,7 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
     /// Whether busy areas lie in all places that a request could have, if these are few, as with
     /// large alignments. Then a purge does not help.
     fn is_occupied(&self, request: AddressRequest) -> bool {
-        let directory = self.parts().directory();
+        let directory = self.directory();
         let is_busy = |page: Vpn| {
             directory.candidate(page).is_some_and(|area| {
                 let (word, run) = (area.word(), area.run());
@@ -262,12 +222,12 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
 
     /// Whether any area of its size can serve a request.
     fn is_pooled(&self, request: AddressRequest) -> bool {
-        request.align == 1 && request.window.pages() == self.parts().range().pages
+        request.align == 1 && request.window.pages() == self.range().pages
     }
 
     /// The search that a request needs.
     fn request(&self, pages: u32, options: &Options) -> Result<AddressRequest, VmapError> {
-        let range = self.parts().range();
+        let range = self.range();
         let total =
             pages.checked_add(u32::from(options.guard)).filter(|&total| total <= range.pages);
         let pages = total.filter(|_| pages > 0).ok_or(VmapError::BadSize)?;
@@ -290,7 +250,7 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
 
     /// The pages of `start..end`; `None` unless these are whole pages of the range.
     fn window(&self, start: VirtAddr, end: VirtAddr) -> Option<PageRange> {
-        let range = self.parts().range();
+        let range = self.range();
         let last = VirtAddr::new(end.get().checked_sub(range.page_size.bytes())?);
         let (first, last) = (range.page_at(start)?, range.page_at(last)?);
         (first <= last).then_some(PageRange { start: first, end: last.add(1) })
@@ -303,8 +263,8 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
         no_wait: bool,
         attempt: impl Fn() -> Result<T, VmapError>,
     ) -> Result<T, VmapError> {
-        self.parts().host().check_usable()?;
-        with_purges_if(&self.purger, |error| !no_wait && is_short(error), attempt)
+        self.host().check_usable()?;
+        self.with_purges_if(|error| !no_wait && is_short(error), attempt)
     }
 
     /// Calls `attempt` like [`with_purges`](Self::with_purges), and purges while the mapper has too
@@ -319,7 +279,24 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
             use MapError::{Lost, TooManyMappings, TooScattered};
             matches!(error, VmapError::Map(TooManyMappings { .. } | TooScattered { .. } | Lost))
         };
-        with_purges_if(&self.purger, |error| !no_wait && is_short(error), attempt)
+        self.with_purges_if(|error| !no_wait && is_short(error), attempt)
+    }
+
+    /// Calls `attempt`. While it fails with an error that `is_short`, purges what is lazy, then
+    /// everything, and calls it again.
+    fn with_purges_if<T>(
+        &self,
+        is_short: impl Fn(&VmapError) -> bool,
+        attempt: impl Fn() -> Result<T, VmapError>,
+    ) -> Result<T, VmapError> {
+        let mut result = attempt();
+        for depth in [PurgeDepth::Lazy, PurgeDepth::Everything] {
+            if result.as_ref().is_err_and(&is_short) {
+                self.purge(depth);
+                result = attempt();
+            }
+        }
+        result
     }
 
     /// Makes a held area busy; returns its address.
@@ -332,7 +309,7 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
         warm: bool,
         caller: &'static Location<'static>,
     ) -> VirtAddr {
-        let word = self.parts().area(index).word().allocated(kind, warm);
+        let word = self.area(index).word().allocated(kind, warm);
         self.publish_as(index, word, options, caller)
     }
 
@@ -345,62 +322,61 @@ impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
         options: &Options,
         caller: &'static Location<'static>,
     ) -> VirtAddr {
-        let area = self.parts().area(index);
+        let area = self.area(index);
         let node = area.traits().node() as u32;
         area.set_traits(Traits::new(node, options.guard, options.protection));
         area.set_caller(caller);
         area.set_word(word);
-        self.parts().range().addr(area.start())
+        self.range().addr(area.start())
     }
 
     /// Frees an area of this kind. If a purge is due and the caller `may_wait`, it runs now, and
     /// waits in bounds.
     #[inline]
     pub fn release(&self, start: VirtAddr, kind: Kind, may_wait: bool) -> Result<(), VfreeError> {
-        let parts = self.parts();
-        let Some((index, word)) = parts.directory().busy_at(start, kind) else {
+        let Some((index, word)) = self.directory().busy_at(start, kind) else {
             return Err(self.why_not_freed(start));
         };
-        let area = parts.area(index);
+        let area = self.area(index);
         if !area.leave_busy(word, word.in_state(State::Pooled)) {
             return Err(self.why_not_freed(start));
         }
-        let node = parts.nodes().of_area(area);
+        let node = self.nodes().of_area(area);
         let pools = if word.is_warm() {
-            parts.mappings().poison(area);
+            self.mappings().poison(area);
             node.warm()
         } else {
             node.cold()
         };
         if (word.is_warm() || kind == Kind::Address)
-            && pools.of(area.pages()).is_some_and(|pool| pool.push(parts.areas(), index))
+            && pools.of(area.pages()).is_some_and(|pool| pool.push(self.areas(), index))
         {
             return Ok(());
         }
-        self.purger.put_aside(index, may_wait);
+        self.put_aside(index, may_wait);
         Ok(())
     }
 
     /// Gives up a held area after an error. The next purge unmaps what is mapped in it.
     #[cold]
     pub fn abandon(&self, index: AreaIndex, may_wait: bool) {
-        let area = self.parts().area(index);
-        count(&self.parts().nodes().of_area(area).counters().failures, 1);
+        let area = self.area(index);
+        count(&self.nodes().of_area(area).counters().failures, 1);
         if area.mapped() == 0 {
             // For the pool: nothing is mapped.
             area.set_word(area.word().plain(State::Pooled));
         }
-        self.purger.put_aside(index, may_wait);
+        self.put_aside(index, may_wait);
     }
 
     #[cold]
     fn why_not_freed(&self, start: VirtAddr) -> VfreeError {
-        let (parts, range) = (self.parts(), self.parts().range());
-        if parts.host().check_usable().is_err() {
+        let range = self.range();
+        if self.host().check_usable().is_err() {
             return VfreeError::Forked;
         }
         let Some(page) = range.page_of(start) else { return VfreeError::OutOfRange };
-        let found = parts.directory().index().at(page).map(|index| parts.area(index));
+        let found = self.directory().index().at(page).map(|index| self.area(index));
         match found {
             Some(area) if area.start() == page && range.page_at(start).is_some() => {
                 let word = area.word();

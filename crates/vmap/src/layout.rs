@@ -17,11 +17,10 @@ use crate::metadata::directory::Directory;
 use crate::metadata::frames::FrameTable;
 use crate::metadata::index::SegmentIndex;
 use crate::node::{Node, Nodes};
-use crate::parts::Parts;
-use crate::purge::Purger;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
 use crate::space::Space;
+use crate::state::{PlacedParts, VmapState};
 use crate::units::{ManagedRange, Span};
 use pagedepot::sync::prim::{AtomicU8, AtomicU32};
 
@@ -68,13 +67,13 @@ pub fn bytes<M: Mapper>(config: &VmapConfig, mapper: &M) -> Result<usize, VmapCo
     lengths.bytes().ok_or(VmapConfigError::TooLarge)
 }
 
-/// Makes the parts, all addresses free, and the purger that owns them.
+/// Makes the state of a vmap, all addresses free.
 pub fn build<'m, M: Mapper, H: Host>(
     config: &VmapConfig,
     memory: &'m mut [MaybeUninit<u8>],
     mapper: M,
     host: H,
-) -> Result<Purger<'m, M, H>, VmapConfigError> {
+) -> Result<VmapState<'m, M, H>, VmapConfigError> {
     let (needed, given) = (bytes(config, &mapper)?, memory.len());
     let range = range_of(&mapper)?;
     let lengths = Lengths::new(config, &range, M::TABLE_PAGES);
@@ -88,10 +87,11 @@ pub fn build<'m, M: Mapper, H: Host>(
         config.large_pages_max(range.page_size),
     );
     let mappings = Mappings::new(mapper, range, carved.frames, carved.tables, config.stale);
-    let parts = Parts::new(host, carved.directory, nodes, carved.space, mappings);
-    parts.lock_space().open(range.pages);
-    let lazy_pages_max = config.lazy_pages_max(range.page_size);
-    Ok(Purger::new(parts, carved.purge_lock, lazy_pages_max, config.purge_by))
+    let (directory, space, purge_lock) = (carved.directory, carved.space, carved.purge_lock);
+    let placed = PlacedParts { directory, nodes, space, purge_lock };
+    let state = VmapState::new(config, host, mappings, placed);
+    state.lock_space().open(range.pages);
+    Ok(state)
 }
 
 /// The arrays.

@@ -43,7 +43,7 @@
 //! | `node` | pools, lazy lists, counters |
 //! | `space` | the free address space: tree of free ranges, spare descriptors |
 //! | `map` | page tables, frames that areas own, mapping and filling |
-//! | `parts` | what requests and purges work on: all of the above |
+//! | `state` | what requests and purges work on: all of the above |
 //! | `purge` | taking back; `purge/retire` unmaps |
 //! | `addresses`, `memory`, `resize` | the requests |
 //! | `view`, `stats`, `validate` | looking |
@@ -102,7 +102,6 @@ mod memory;
 mod metadata;
 mod model;
 mod node;
-mod parts;
 mod purge;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod purge_tests;
@@ -113,6 +112,7 @@ mod seams;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 mod space;
+mod state;
 mod stats;
 mod units;
 mod validate;

@@ -383,7 +383,7 @@ fn a_request_that_finds_the_space_locked_borrows() {
         let area = vmap.alloc(1, BARE).unwrap();
         vmap.free(area).unwrap();
         CPU.set(0);
-        let space = vmap.parts().lock_space();
+        let space = vmap.state().lock_space();
         assert_eq!(vmap.alloc(1, BARE), Ok(area));
         assert_eq!(vmap.alloc(1, BARE.no_wait()), Err(VmapError::WouldWait));
         drop(space);

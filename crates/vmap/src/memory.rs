@@ -2,42 +2,21 @@
 
 use core::panic::Location;
 
-use crate::addresses::Addresses;
 use crate::config::Options;
 use crate::error::VmapError;
 use crate::kind::Kind;
 use crate::map::own::OwnFrames;
 use crate::metadata::area::{AreaIndex, State};
 use crate::node::large::LargePools;
-use crate::parts::Parts;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
+use crate::state::VmapState;
 use crate::units::{PageRange, VirtAddr};
+use pagedepot::Pfn;
 use pagedepot::sync::count;
-use pagedepot::{Flags, Pfn};
 
-/// Address space with frames mapped in it.
-pub struct Memory<'m, M, H> {
-    addresses: Addresses<'m, M, H>,
-    /// Flags of frames, unless the request has its own.
-    flags: Flags,
-}
-
-impl<'m, M: Mapper, H: Host> Memory<'m, M, H> {
-    pub fn new(addresses: Addresses<'m, M, H>, flags: Flags) -> Self {
-        Memory { addresses, flags }
-    }
-
-    #[inline]
-    pub fn addresses(&self) -> &Addresses<'m, M, H> {
-        &self.addresses
-    }
-
-    #[inline]
-    fn parts(&self) -> &Parts<'m, M, H> {
-        self.addresses.purger().parts()
-    }
-
+/// The requests that map.
+impl<M: Mapper, H: Host> VmapState<'_, M, H> {
     /// A busy area with the caller's frames mapped; its address.
     pub fn map(
         &self,
@@ -46,10 +25,8 @@ impl<'m, M: Mapper, H: Host> Memory<'m, M, H> {
         options: &Options,
         caller: &'static Location<'static>,
     ) -> Result<VirtAddr, VmapError> {
-        let index = self
-            .addresses
-            .with_mappings(options.no_wait, || self.map_once(frames, kind, options))?;
-        Ok(self.addresses.publish(index, kind, options, false, caller))
+        let index = self.with_mappings(options.no_wait, || self.map_once(frames, kind, options))?;
+        Ok(self.publish(index, kind, options, false, caller))
     }
 
     fn map_once(
@@ -59,17 +36,16 @@ impl<'m, M: Mapper, H: Host> Memory<'m, M, H> {
         options: &Options,
     ) -> Result<AreaIndex, VmapError> {
         let pages = u32::try_from(frames.len()).map_err(|_| VmapError::BadSize)?;
-        let index = self.addresses.obtain(pages, options)?;
-        let area = self.parts().area(index);
+        let index = self.obtain(pages, options)?;
+        let area = self.area(index);
         area.set_word(area.word().held(kind));
         let run = PageRange::new(area.start(), pages);
         let mapped = self
-            .parts()
             .mappings()
             .lend(run.start, frames)
             .and_then(|()| self.map_entered(index, run, options));
         if let Err(error) = mapped {
-            self.addresses.abandon(index, !options.no_wait);
+            self.abandon(index, !options.no_wait);
             return Err(error);
         }
         Ok(index)
@@ -82,10 +58,9 @@ impl<'m, M: Mapper, H: Host> Memory<'m, M, H> {
         run: PageRange,
         options: &Options,
     ) -> Result<(), VmapError> {
-        let parts = self.parts();
-        parts.mappings().map_entered(
-            (parts.host(), parts.counters()),
-            parts.area(index),
+        self.mappings().map_entered(
+            (self.host(), self.counters()),
+            self.area(index),
             run,
             options.protection,
             !options.no_wait,
@@ -100,14 +75,13 @@ impl<'m, M: Mapper, H: Host> Memory<'m, M, H> {
         frames: &[Pfn],
         options: &Options,
     ) -> Result<(), VmapError> {
-        let parts = self.parts();
-        parts.host().check_usable()?;
-        let directory = parts.directory();
+        self.host().check_usable()?;
+        let directory = self.directory();
         let (index, word) = directory
             .busy_at(start, Kind::Address)
             .or_else(|| directory.busy_at(start, Kind::Vmap))
             .ok_or(VmapError::NotAllocated)?;
-        let area = parts.area(index);
+        let area = self.area(index);
         let pages = u32::try_from(frames.len()).map_err(|_| VmapError::BadSize)?;
         let end = offset.checked_add(pages).ok_or(VmapError::BadOffset)?;
         if !area.leave_busy(word, word.in_state(State::Held)) {
@@ -117,7 +91,7 @@ impl<'m, M: Mapper, H: Host> Memory<'m, M, H> {
         let run =
             (end <= area.body().pages()).then(|| PageRange::new(area.start().add(offset), pages));
         let options = options.protection(area.traits().protection());
-        let mappings = parts.mappings();
+        let mappings = self.mappings();
         let result = match run {
             Some(run) if !run.iter().any(|page| mappings.frames().is_mapped(page)) => mappings
                 .lend(run.start, frames)
@@ -125,7 +99,7 @@ impl<'m, M: Mapper, H: Host> Memory<'m, M, H> {
             _ => Err(VmapError::BadOffset),
         };
         // A new generation: a reader must not take what it saw before for what is there now.
-        count(&parts.counters().changed_areas, 1);
+        count(&self.counters().changed_areas, 1);
         let kind = if area.mapped() > 0 { Kind::Vmap } else { word.kind() };
         area.set_word(area.word().allocated(kind, false));
         result
@@ -140,13 +114,12 @@ impl<'m, M: Mapper, H: Host> Memory<'m, M, H> {
         caller: &'static Location<'static>,
     ) -> Result<VirtAddr, VmapError> {
         if options.takes_warm() && options.window.is_none() {
-            let parts = self.parts();
-            let fits = |top| parts.directory().is_aligned(parts.area(top).start(), options.align);
-            let node = parts.nodes().of_cpu(parts.host().cpu()).1;
+            let fits = |top| self.directory().is_aligned(self.area(top).start(), options.align);
+            let node = self.nodes().of_cpu(self.host().cpu()).1;
             let pool = node.warm().of(pages.wrapping_add(1));
-            if let Some(index) = pool.and_then(|pool| pool.pop(parts.areas(), fits)) {
-                parts.mappings().prepare_warm(parts.area(index), options);
-                return Ok(self.addresses.publish(index, Kind::Vmalloc, options, true, caller));
+            if let Some(index) = pool.and_then(|pool| pool.pop(self.areas(), fits)) {
+                self.mappings().prepare_warm(self.area(index), options);
+                return Ok(self.publish(index, Kind::Vmalloc, options, true, caller));
             }
         }
         self.allocate_cold(pages, options, caller)
@@ -160,16 +133,14 @@ impl<'m, M: Mapper, H: Host> Memory<'m, M, H> {
         caller: &'static Location<'static>,
     ) -> Result<VirtAddr, VmapError> {
         if let Some(index) = self.take_large(pages, options) {
-            let parts = self.parts();
-            parts.mappings().prepare_large(parts.counters(), parts.area(index), options);
-            return Ok(self.addresses.publish(index, Kind::Vmalloc, options, true, caller));
+            self.mappings().prepare_large(self.counters(), self.area(index), options);
+            return Ok(self.publish(index, Kind::Vmalloc, options, true, caller));
         }
-        let index = self
-            .addresses
-            .with_mappings(options.no_wait, || self.allocate_once(pages, pages, options))?;
+        let index =
+            self.with_mappings(options.no_wait, || self.allocate_once(pages, pages, options))?;
         // Frames that stay mapped must serve any request: plain ones, read-write.
-        let warm = options.takes_warm() && self.parts().nodes().keeps_warm(pages + 1);
-        Ok(self.addresses.publish(index, Kind::Vmalloc, options, warm, caller))
+        let warm = options.takes_warm() && self.nodes().keeps_warm(pages + 1);
+        Ok(self.publish(index, Kind::Vmalloc, options, warm, caller))
     }
 
     /// A busy area of `reserved_pages` pages of addresses, or `pages` if that is more, with memory
@@ -182,21 +153,20 @@ impl<'m, M: Mapper, H: Host> Memory<'m, M, H> {
         caller: &'static Location<'static>,
     ) -> Result<VirtAddr, VmapError> {
         let room = pages.max(reserved_pages);
-        let index = self
-            .addresses
-            .with_mappings(options.no_wait, || self.allocate_once(pages, room, options))?;
-        let word = self.parts().area(index).word().allocated(Kind::Vmalloc, false).reserved(true);
-        Ok(self.addresses.publish_as(index, word, options, caller))
+        let index =
+            self.with_mappings(options.no_wait, || self.allocate_once(pages, room, options))?;
+        let word = self.area(index).word().allocated(Kind::Vmalloc, false).reserved(true);
+        Ok(self.publish_as(index, word, options, caller))
     }
 
     /// A large area of `pages` pages whose frames stayed mapped.
     fn take_large(&self, pages: u32, options: &Options) -> Option<AreaIndex> {
-        let (parts, with_guard) = (self.parts(), pages.checked_add(1)?);
+        let with_guard = pages.checked_add(1)?;
         let may_take =
             options.takes_warm() && options.window.is_none() && LargePools::has_size(with_guard);
-        let fits = |top| parts.directory().is_aligned(parts.area(top).start(), options.align);
-        let large = parts.nodes().of_cpu(parts.host().cpu()).1.large();
-        may_take.then(|| large.pop(parts.areas(), with_guard, fits))?
+        let fits = |top| self.directory().is_aligned(self.area(top).start(), options.align);
+        let large = self.nodes().of_cpu(self.host().cpu()).1.large();
+        may_take.then(|| large.pop(self.areas(), with_guard, fits))?
     }
 
     /// A held area of `room` pages, with memory of its own in the first `pages`.
@@ -206,18 +176,16 @@ impl<'m, M: Mapper, H: Host> Memory<'m, M, H> {
         room: u32,
         options: &Options,
     ) -> Result<AreaIndex, VmapError> {
-        let index = self.addresses.obtain(room, options)?;
-        let area = self.parts().area(index);
+        let index = self.obtain(room, options)?;
+        let area = self.area(index);
         area.set_word(area.word().held(Kind::Vmalloc));
         let run = PageRange::new(area.start(), pages);
         let mapped = self
             .enter_frames(run, options)
             .and_then(|()| self.map_entered(index, run, options))
-            .and_then(|()| {
-                self.parts().mappings().prepare_new(self.parts().counters(), run, options)
-            });
+            .and_then(|()| self.mappings().prepare_new(self.counters(), run, options));
         if let Err(error) = mapped {
-            self.addresses.abandon(index, !options.no_wait);
+            self.abandon(index, !options.no_wait);
             return Err(error);
         }
         Ok(index)
@@ -225,14 +193,12 @@ impl<'m, M: Mapper, H: Host> Memory<'m, M, H> {
 
     /// Allocates frames for `run` and enters them. If there are none, purges first.
     pub fn enter_frames(&self, run: PageRange, options: &Options) -> Result<(), VmapError> {
-        let parts = self.parts();
-        let flags = options.flags.unwrap_or(self.flags);
+        let flags = options.flags.unwrap_or(self.flags());
         let flags = if options.no_wait { flags.no_reclaim() } else { flags };
-        let own = OwnFrames::new(parts.host(), parts.mappings().frames(), parts.counters());
-        let prefers_long_runs = parts.mappings().mapper().prefers_long_runs();
-        self.addresses
-            .with_purges(options.no_wait, || own.allocate(run, flags, prefers_long_runs))?;
-        parts.mappings().frames().join_runs(run);
+        let own = OwnFrames::new(self.host(), self.mappings().frames(), self.counters());
+        let prefers_long_runs = self.mappings().mapper().prefers_long_runs();
+        self.with_purges(options.no_wait, || own.allocate(run, flags, prefers_long_runs))?;
+        self.mappings().frames().join_runs(run);
         Ok(())
     }
 }

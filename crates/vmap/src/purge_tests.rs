@@ -122,7 +122,7 @@ fn with_all_locks_free_everything_comes_back() {
 #[test]
 fn nothing_is_purged_on_top_of_a_purge() {
     with_freed(|vmap, host| {
-        let purging = vmap.purger().lock().lock(vmap.host());
+        let purging = vmap.state().purge_lock().lock(vmap.host());
         assert_eq!((vmap.reclaim(ALL), naps(host)), (0, 0));
         assert_eq!(vmap.reclaim(Pressure { is_last_resort: false, ..ALL }), 0);
         drop(purging);
@@ -134,7 +134,7 @@ fn nothing_is_purged_on_top_of_a_purge() {
 #[test]
 fn frames_come_back_on_top_of_the_space_lock() {
     with_freed(|vmap, host| {
-        let space = vmap.parts().lock_space();
+        let space = vmap.state().lock_space();
         assert_eq!((vmap.reclaim(ALL), naps(host)), (60, 0));
         // Once more: what is lazy has no frames.
         assert_eq!((vmap.reclaim(ALL), naps(host)), (0, 0));
@@ -148,11 +148,11 @@ fn frames_come_back_on_top_of_the_space_lock() {
 fn locks_of_other_threads_are_waited_for_in_bounds() {
     for nameless in [false, true] {
         with_freed(|vmap, host| {
-            let purging = vmap.purger().lock().lock(vmap.host());
+            let purging = vmap.state().purge_lock().lock(vmap.host());
             host.name.store(if nameless { 0 } else { 2 }, Ordering::Relaxed);
             assert_eq!((vmap.reclaim(ALL), naps(host)), (0, NAPS));
             drop(purging);
-            let space = vmap.parts().lock_space();
+            let space = vmap.state().lock_space();
             host.name.store(if nameless { 0 } else { 3 }, Ordering::Relaxed);
             assert_eq!((vmap.reclaim(ALL), naps(host)), (60, NAPS));
             drop(space);
@@ -165,7 +165,7 @@ fn locks_of_other_threads_are_waited_for_in_bounds() {
 fn a_lock_that_comes_free_is_taken() {
     static IS_HELD: AtomicBool = AtomicBool::new(false);
     with_freed(|vmap, host| {
-        let lock = vmap.purger().lock();
+        let lock = vmap.state().purge_lock();
         std::thread::scope(|scope| {
             let holder = Numbers::named(2);
             scope.spawn(move || {

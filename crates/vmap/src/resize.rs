@@ -9,39 +9,21 @@
 
 use core::panic::Location;
 
-use crate::addresses::Addresses;
 use crate::config::Options;
 use crate::error::{MapError, VmapError};
 use crate::kind::Kind;
 use crate::lock::{LockGuard, Waits};
 use crate::map::own::OwnFrames;
-use crate::memory::Memory;
 use crate::metadata::area::{AreaIndex, State};
-use crate::parts::Parts;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
 use crate::space::boundary;
+use crate::state::VmapState;
 use crate::units::{PageRange, VirtAddr, Vpn};
 use pagedepot::sync::count;
 
-/// The memory whose areas are resized.
-pub struct Resize<'a, 'm, M, H> {
-    memory: &'a Memory<'m, M, H>,
-}
-
-impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
-    pub fn new(memory: &'a Memory<'m, M, H>) -> Self {
-        Resize { memory }
-    }
-
-    fn addresses(&self) -> &'a Addresses<'m, M, H> {
-        self.memory.addresses()
-    }
-
-    fn parts(&self) -> &'a Parts<'m, M, H> {
-        self.addresses().purger().parts()
-    }
-
+/// The requests that change sizes.
+impl<M: Mapper, H: Host> VmapState<'_, M, H> {
     /// Resizes the memory at `start` to `pages` pages; returns its address.
     pub fn resize(
         &self,
@@ -50,11 +32,10 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
         options: Options,
         caller: &'static Location<'static>,
     ) -> Result<VirtAddr, VmapError> {
-        let parts = self.parts();
-        parts.host().check_usable()?;
+        self.host().check_usable()?;
         let (index, word) =
-            parts.directory().busy_at(start, Kind::Vmalloc).ok_or(VmapError::NotAllocated)?;
-        let area = parts.area(index);
+            self.directory().busy_at(start, Kind::Vmalloc).ok_or(VmapError::NotAllocated)?;
+        let area = self.area(index);
         if !area.leave_busy(word, word.in_state(State::Held)) {
             return Err(VmapError::NotAllocated);
         }
@@ -66,9 +47,7 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
             _ if !options.align.is_power_of_two() => Err(VmapError::BadAlign),
             _ if pages < old => self.shrink(index, pages, options.no_wait).map(|()| index),
             _ if pages == old => Ok(index),
-            _ => self
-                .addresses()
-                .with_mappings(options.no_wait, || self.grow(index, pages, &options)),
+            _ => self.with_mappings(options.no_wait, || self.grow(index, pages, &options)),
         };
         // What was allocated with flags of its own does not serve any request.
         let is_plain = options.flags.is_none() || result.is_err() || pages <= old;
@@ -76,12 +55,12 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
             && moved != index
         {
             let (kind, warm) = (Kind::Vmalloc, word.is_warm() && is_plain);
-            let new = parts.area(moved).word().allocated(kind, warm);
+            let new = self.area(moved).word().allocated(kind, warm);
             let new = new.reserved(word.is_reserved());
-            return Ok(self.addresses().publish_as(moved, new, &options, caller));
+            return Ok(self.publish_as(moved, new, &options, caller));
         }
         // A new generation: a reader must not take what it saw before for what is there now.
-        count(&parts.counters().changed_areas, 1);
+        count(&self.counters().changed_areas, 1);
         // Nor does an area that has lost its guard on the way.
         let warm = word.is_warm() && is_plain && area.traits().guard() == u32::from(guard);
         let new = area.word().allocated(Kind::Vmalloc, warm);
@@ -91,19 +70,19 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
 
     /// Returns the pages of a held area from `pages` on.
     fn shrink(&self, index: AreaIndex, pages: u32, no_wait: bool) -> Result<(), VmapError> {
-        let (parts, area) = (self.parts(), self.parts().area(index));
+        let area = self.area(index);
         let (at, waits) = (area.start().add(pages), Waits::of(no_wait));
-        let own = OwnFrames::new(parts.host(), parts.mappings().frames(), parts.counters());
+        let own = OwnFrames::new(self.host(), self.mappings().frames(), self.counters());
         if !own.split_at(at)? {
             // The block stays whole, and so does the area. The pages that its user no longer needs
             // are new memory when the area grows again.
             let rest = PageRange { start: at, end: area.mapped_hull().end };
-            return parts.mappings().zero(parts.counters(), rest, area.traits().protection());
+            return self.mappings().zero(self.counters(), rest, area.traits().protection());
         }
         // First: without it the guard would be lost, and the area is to stay as it is.
-        let purging = self.addresses().purger().begin(waits).ok_or(VmapError::WouldWait)?;
-        let spares = parts.space().spares();
-        let rest = spares.reserve(parts.areas()).ok_or(VmapError::NoAreas)?;
+        let purging = self.begin(waits).ok_or(VmapError::WouldWait)?;
+        let spares = self.space().spares();
+        let rest = spares.reserve(self.areas()).ok_or(VmapError::NoAreas)?;
         self.cut(index, at, rest, (Some(purging), waits));
         Ok(())
     }
@@ -119,33 +98,32 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
         rest: AreaIndex,
         (purging, waits): (Option<LockGuard<'_, H>>, Waits),
     ) {
-        let (parts, purger) = (self.parts(), self.addresses().purger());
-        let (area, behind) = (parts.area(index), parts.area(rest));
+        let (area, behind) = (self.area(index), self.area(rest));
         let kept = at.since(area.start()).min(area.mapped());
         let (guard, is_reserved) = (area.traits().guard(), area.word().is_reserved());
-        boundary::split(parts.directory(), index, at, rest);
+        boundary::split(self.directory(), index, at, rest);
         behind.set_word(behind.word().held(Kind::Vmalloc));
         behind.set_mapped(area.mapped() - kept);
         area.set_mapped(kept);
         area.set_traits(area.traits().without_guard());
-        parts.mappings().quarantine(parts.host(), behind);
+        self.mappings().quarantine(self.host(), behind);
         let is_unmapped = behind.mapped() == 0
-            || purging.is_some_and(|purging| purger.retire_now(&purging, rest, waits));
+            || purging.is_some_and(|purging| self.retire_now(&purging, rest, waits));
         if is_unmapped && is_reserved {
-            boundary::join(parts.directory(), index, rest);
-            parts.space().spares().unreserve(parts.areas(), rest);
+            boundary::join(self.directory(), index, rest);
+            self.space().spares().unreserve(self.areas(), rest);
             area.set_traits(area.traits().with_guard(guard));
         } else if is_unmapped {
-            boundary::shift(parts.directory(), index, rest, guard);
+            boundary::shift(self.directory(), index, rest, guard);
             behind.set_next(None);
             behind.set_traits(behind.traits().without_guard());
             behind.set_word(behind.word().plain(State::Held).retiring());
-            purger.give_back_all(Some(rest), waits);
+            self.give_back_all(Some(rest), waits);
             area.set_traits(area.traits().with_guard(guard));
         } else {
             // The next purge unmaps it. Until then no request gets the addresses behind, but they
             // are no guard.
-            parts.nodes().push_lazy(parts.areas(), rest);
+            self.nodes().push_lazy(self.areas(), rest);
         }
     }
 
@@ -169,11 +147,11 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
     /// Whether an area of `pages` pages has the alignment and lies in the window of `options` where
     /// it is.
     fn fits_in_place(&self, index: AreaIndex, pages: u32, options: &Options) -> bool {
-        let (parts, area) = (self.parts(), self.parts().area(index));
+        let area = self.area(index);
         let total = u64::from(pages) + u64::from(options.guard);
-        let start = parts.range().addr(area.start()).get() as u64;
-        let end = start + (total << parts.range().page_size.shift());
-        parts.directory().is_aligned(area.start(), options.align)
+        let start = self.range().addr(area.start()).get() as u64;
+        let end = start + (total << self.range().page_size.shift());
+        self.directory().is_aligned(area.start(), options.align)
             && options
                 .window
                 .is_none_or(|(from, to)| from.get() as u64 <= start && end <= to.get() as u64)
@@ -185,42 +163,42 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
         pages: u32,
         options: &Options,
     ) -> Result<(), VmapError> {
-        let (parts, area) = (self.parts(), self.parts().area(index));
-        let (old, spares) = (area.mapped_hull(), parts.space().spares());
+        let area = self.area(index);
+        let (old, spares) = (area.mapped_hull(), self.space().spares());
         // For undoing it, which must not fail for want of a descriptor.
-        let rest = spares.reserve(parts.areas()).ok_or(VmapError::NoAreas)?;
+        let rest = spares.reserve(self.areas()).ok_or(VmapError::NoAreas)?;
         let waits = Waits::of(options.no_wait);
         let missing = pages.saturating_sub(area.body().pages());
         let extended = match missing {
             0 => Ok(()),
-            _ => match parts.lock_space_as(waits) {
+            _ => match self.lock_space_as(waits) {
                 Some(space) => space.extend(index, missing),
                 // A pool may have other addresses.
                 None => Err(VmapError::Occupied),
             },
         };
         if let Err(error) = extended {
-            spares.unreserve(parts.areas(), rest);
+            spares.unreserve(self.areas(), rest);
             return Err(error);
         }
         let more = PageRange { start: old.end, end: area.start().add(pages) };
         // The guard must not be lost, either.
         let used = PageRange { start: old.end, end: area.end() };
-        let mapped = parts
+        let mapped = self
             .mappings()
             .lost_in(used)
             .map_or(Ok(()), |_| Err(VmapError::Map(MapError::Lost)))
-            .and_then(|()| self.memory.enter_frames(more, options))
-            .and_then(|()| self.memory.map_entered(index, more, options))
-            .and_then(|()| parts.mappings().prepare_new(parts.counters(), more, options));
+            .and_then(|()| self.enter_frames(more, options))
+            .and_then(|()| self.map_entered(index, more, options))
+            .and_then(|()| self.mappings().prepare_new(self.counters(), more, options));
         match mapped {
-            Ok(()) => spares.unreserve(parts.areas(), rest),
+            Ok(()) => spares.unreserve(self.areas(), rest),
             // The addresses are the area's, reserved.
             Err(_) if area.word().is_reserved() && area.mapped() == old.pages() => {
-                spares.unreserve(parts.areas(), rest);
+                spares.unreserve(self.areas(), rest);
             }
             Err(_) => {
-                let purging = self.addresses().purger().begin(waits);
+                let purging = self.begin(waits);
                 self.cut(index, old.end, rest, (purging, waits));
             }
         }
@@ -234,33 +212,33 @@ impl<'a, 'm, M: Mapper, H: Host> Resize<'a, 'm, M, H> {
         pages: u32,
         options: &Options,
     ) -> Result<AreaIndex, VmapError> {
-        let (parts, frames) = (self.parts(), self.parts().mappings().frames());
-        let old = parts.area(index).mapped_hull();
-        let new_index = self.addresses().obtain(pages, options)?;
-        let (left, new) = (parts.area(index), parts.area(new_index));
+        let frames = self.mappings().frames();
+        let old = self.area(index).mapped_hull();
+        let new_index = self.obtain(pages, options)?;
+        let (left, new) = (self.area(index), self.area(new_index));
         new.set_word(new.word().held(Kind::Vmalloc));
         // On the same node: see the argument on aliases in `purge/retire.rs`.
         new.set_traits(left.traits());
         let start = new.start();
         let more = PageRange { start: start.add(old.pages()), end: start.add(pages) };
-        let mapped = self.memory.enter_frames(more, options).and_then(|()| {
+        let mapped = self.enter_frames(more, options).and_then(|()| {
             for (i, page) in (0..).zip(old.iter()) {
                 if let Some(frame) = frames.get(page) {
                     frames.lend(start.add(i), frame);
                 }
             }
-            self.memory.map_entered(new_index, PageRange { start, end: more.end }, options)?;
-            parts.mappings().prepare_new(parts.counters(), more, options)
+            self.map_entered(new_index, PageRange { start, end: more.end }, options)?;
+            self.mappings().prepare_new(self.counters(), more, options)
         });
         if let Err(error) = mapped {
             new.set_word(new.word().aliased());
-            self.addresses().abandon(new_index, !options.no_wait);
+            self.abandon(new_index, !options.no_wait);
             return Err(error);
         }
         // From here on the new area owns the frames, and the old one has borrowed them.
         frames.hand_over(old, start);
         left.set_word(left.word().held(Kind::Vmap).aliased());
-        self.addresses().purger().make_lazy(index, !options.no_wait);
+        self.make_lazy(index, !options.no_wait);
         Ok(new_index)
     }
 }

@@ -3,9 +3,9 @@
 use crate::lock::Waits;
 use crate::node::counters::VmapCounts;
 use crate::node::pool::Pool;
-use crate::parts::Parts;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
+use crate::state::VmapState;
 
 /// Numbers about a vmap. Each is exact, but they are not read at the same moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,34 +46,34 @@ pub struct VmapStats {
 }
 
 /// Numbers about a vmap. O(descriptors + nodes); takes the space's lock.
-pub fn stats<M: Mapper, H: Host>(parts: &Parts<'_, M, H>) -> VmapStats {
+pub fn stats<M: Mapper, H: Host>(state: &VmapState<'_, M, H>) -> VmapStats {
     let mut counts = VmapCounts::default();
     let (mut cold, mut warm) = ((0, 0), (0, 0));
-    for node in parts.nodes().iter() {
+    for node in state.nodes().iter() {
         counts += node.counters().read();
         add_pooled(node.cold().iter(), &mut cold);
         add_pooled(node.warm().iter(), &mut warm);
         add_pooled(node.large().iter(), &mut warm);
     }
-    let space = parts.space();
+    let space = state.space();
     // Each allocation, and each change of a busy area, began a generation.
-    let touched = &parts.areas().0[..space.spares().touched()];
+    let touched = &state.areas().0[..space.spares().touched()];
     let generations: u64 = touched.iter().map(|area| area.word().generation()).sum();
     let allocated_areas = generations.saturating_sub(counts.changed_areas);
-    let tables = parts.mappings().tables().counts();
+    let tables = state.mappings().tables().counts();
     VmapStats {
         allocated_areas,
         pool_hits: allocated_areas.saturating_sub(counts.carved_areas),
         free_pages: space.free_pages(),
-        largest_free_pages: parts
+        largest_free_pages: state
             .lock_space_as(Waits::InBounds)
             .map_or(0, |space| space.tree().largest()),
-        lazy_pages: parts.nodes().lazy_pages(),
+        lazy_pages: state.nodes().lazy_pages(),
         cold_areas: cold.0,
         cold_pages: cold.1,
         warm_areas: warm.0,
         warm_pages: warm.1,
-        lost_pages: parts.mappings().mapper().lost_pages().into(),
+        lost_pages: state.mappings().mapper().lost_pages().into(),
         descriptors: space.spares().used(),
         tables: tables.populated,
         tables_max: tables.populated_max,

@@ -8,9 +8,9 @@ use crate::kind::Kind;
 use crate::metadata::area::{Area, AreaIndex, State};
 use crate::node::large::LargePools;
 use crate::node::pool::Pool;
-use crate::parts::Parts;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
+use crate::state::VmapState;
 use crate::units::{PageRange, VirtAddr, Vpn};
 
 /// The number of pages in each place; the result of [`Vmap::validate`](crate::Vmap::validate).
@@ -146,16 +146,16 @@ impl fmt::Display for VmapFault {
 impl core::error::Error for VmapFault {}
 
 /// Compares all metadata with each other. The caller has the vmap for itself.
-pub fn validate<M: Mapper, H: Host>(parts: &Parts<'_, M, H>) -> Result<VmapCensus, VmapFault> {
-    parts.host().check_usable().map_err(|_| VmapFault::Forked)?;
+pub fn validate<M: Mapper, H: Host>(state: &VmapState<'_, M, H>) -> Result<VmapCensus, VmapFault> {
+    state.host().check_usable().map_err(|_| VmapFault::Forked)?;
     let mut census = VmapCensus::default();
-    let check = Check { parts };
+    let check = Check { state };
     let free_ranges = check.free_ranges(&mut census)?;
     let areas = check.areas(&mut census)?;
     check.lists(&census)?;
     check.charges()?;
     check.tables()?;
-    let counted = u64::from(parts.space().spares().used());
+    let counted = u64::from(state.space().spares().used());
     if counted != areas + free_ranges {
         return Err(VmapFault::Descriptors { found: areas + free_ranges, counted });
     }
@@ -163,16 +163,16 @@ pub fn validate<M: Mapper, H: Host>(parts: &Parts<'_, M, H>) -> Result<VmapCensu
 }
 
 struct Check<'a, 'm, M, H> {
-    parts: &'a Parts<'m, M, H>,
+    state: &'a VmapState<'m, M, H>,
 }
 
 impl<M: Mapper, H: Host> Check<'_, '_, M, H> {
     fn addr(&self, page: Vpn) -> VirtAddr {
-        self.parts.range().addr(page)
+        self.state.range().addr(page)
     }
 
     fn is_mapped(&self, page: Vpn) -> bool {
-        self.parts.mappings().frames().is_mapped(page)
+        self.state.mappings().frames().is_mapped(page)
     }
 
     fn mapped_pages(&self, run: PageRange) -> u32 {
@@ -181,8 +181,8 @@ impl<M: Mapper, H: Host> Check<'_, '_, M, H> {
 
     /// Returns the number of free ranges.
     fn free_ranges(&self, census: &mut VmapCensus) -> Result<u64, VmapFault> {
-        let (ranges, pages) = self.parts.lock_space().tree().check().ok_or(VmapFault::Tree)?;
-        let counted_pages = self.parts.space().free_pages();
+        let (ranges, pages) = self.state.lock_space().tree().check().ok_or(VmapFault::Tree)?;
+        let counted_pages = self.state.space().free_pages();
         census.free_pages = pages;
         if pages != counted_pages {
             return Err(VmapFault::FreeCount { found_pages: pages, counted_pages });
@@ -193,11 +193,11 @@ impl<M: Mapper, H: Host> Check<'_, '_, M, H> {
     /// Walks the range from end to end: free ranges and areas must tile it. Returns the number of
     /// areas.
     fn areas(&self, census: &mut VmapCensus) -> Result<u64, VmapFault> {
-        let (parts, mut at, mut areas) = (self.parts, Vpn(0), 0);
-        while at.0 < parts.range().pages {
-            let free = parts.lock_space().tree().containing(at);
+        let (state, mut at, mut areas) = (self.state, Vpn(0), 0);
+        while at.0 < state.range().pages {
+            let free = state.lock_space().tree().containing(at);
             if let Some(free) = free {
-                let run = PageRange { start: at, end: parts.area(free).end() };
+                let run = PageRange { start: at, end: state.area(free).end() };
                 if let Some(page) = run.iter().find(|&page| self.is_mapped(page)) {
                     return Err(VmapFault::Stray { at: self.addr(page) });
                 }
@@ -205,8 +205,8 @@ impl<M: Mapper, H: Host> Check<'_, '_, M, H> {
                 continue;
             }
             let lost = VmapFault::Lost { at: self.addr(at) };
-            let index = parts.directory().index().at(at).ok_or(lost)?;
-            let area = parts.area(index);
+            let index = state.directory().index().at(at).ok_or(lost)?;
+            let area = state.area(index);
             if area.start() != at || area.pages() == 0 {
                 return Err(lost);
             }
@@ -224,7 +224,7 @@ impl<M: Mapper, H: Host> Check<'_, '_, M, H> {
         census: &mut VmapCensus,
     ) -> Result<(), VmapFault> {
         let (run, at) = (area.run(), self.addr(area.start()));
-        let segments = self.parts.directory().index();
+        let segments = self.state.directory().index();
         if let Some(page) = run.iter().find(|&page| segments.candidate(page) != Some(index)) {
             return Err(VmapFault::Index { at: self.addr(page) });
         }
@@ -244,7 +244,7 @@ impl<M: Mapper, H: Host> Check<'_, '_, M, H> {
             return Err(VmapFault::Mapped { at });
         }
         census.mapped_pages += u64::from(mapped_pages);
-        let own_blocks = self.parts.mappings().frames().own_blocks(run);
+        let own_blocks = self.state.mappings().frames().own_blocks(run);
         census.own_frames += own_blocks.map(|(_, order)| u64::from(order.frames())).sum::<u64>();
         Ok(())
     }
@@ -253,8 +253,8 @@ impl<M: Mapper, H: Host> Check<'_, '_, M, H> {
     fn lists(&self, census: &VmapCensus) -> Result<(), VmapFault> {
         let (mut listed, mut found_pages) = (0, 0);
         let mut follow = |first: Option<AreaIndex>, belongs: &dyn Fn(&Area) -> bool| {
-            for index in self.parts.areas().list(first) {
-                let area = self.parts.area(index);
+            for index in self.state.areas().list(first) {
+                let area = self.state.area(index);
                 listed += 1;
                 if area.word().state() == State::Lazy {
                     found_pages += u64::from(area.pages());
@@ -265,12 +265,12 @@ impl<M: Mapper, H: Host> Check<'_, '_, M, H> {
             }
             Ok(())
         };
-        for (number, node) in self.parts.nodes().iter().enumerate() {
+        for (number, node) in self.state.nodes().iter().enumerate() {
             let cold = node.cold().iter().map(|(pages, pool)| (pages, pool, false));
             let warm = node.warm().iter().chain(node.large().iter());
             for (pages, pool, is_warm) in cold.chain(warm.map(|(pages, pool)| (pages, pool, true)))
             {
-                follow(pool.peek(self.parts.areas()), &|area| {
+                follow(pool.peek(self.state.areas()), &|area| {
                     area.word().state() == State::Pooled
                         && area.word().is_warm() == is_warm
                         && (area.pages() == pages || LargePools::has_size(area.pages()))
@@ -286,7 +286,7 @@ impl<M: Mapper, H: Host> Check<'_, '_, M, H> {
         if listed != by_state {
             return Err(VmapFault::Lists { by_state, listed });
         }
-        let counted_pages = self.parts.nodes().lazy_pages();
+        let counted_pages = self.state.nodes().lazy_pages();
         if found_pages != counted_pages {
             return Err(VmapFault::LazyCount { found_pages, counted_pages });
         }
@@ -294,7 +294,7 @@ impl<M: Mapper, H: Host> Check<'_, '_, M, H> {
     }
 
     fn charges(&self) -> Result<(), VmapFault> {
-        let nodes = self.parts.nodes();
+        let nodes = self.state.nodes();
         for node in nodes.iter() {
             let (cold, warm, large) = (node.cold(), node.warm(), node.large());
             check_charge(cold.iter(), cold.charged_pages(), nodes.cold_pages_max())?;
@@ -305,7 +305,7 @@ impl<M: Mapper, H: Host> Check<'_, '_, M, H> {
     }
 
     fn tables(&self) -> Result<(), VmapFault> {
-        let tables = self.parts.mappings().tables();
+        let tables = self.state.mappings().tables();
         let mut found = 0;
         for table in tables.all() {
             let run = tables.run(table);

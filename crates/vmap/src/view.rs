@@ -9,9 +9,9 @@ use core::panic::Location;
 use crate::kind::Kind;
 use crate::lock::Waits;
 use crate::metadata::area::{Area, State, Word};
-use crate::parts::Parts;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
+use crate::state::VmapState;
 use crate::units::{PageRange, Protection, Span, VirtAddr, Vpn};
 use pagedepot::{NodeId, PageSize, Pfn};
 
@@ -99,7 +99,7 @@ impl fmt::Display for ListedArea {
 
 /// The areas of a vmap, for a reader.
 pub struct View<'a, 'm, M, H> {
-    parts: &'a Parts<'m, M, H>,
+    state: &'a VmapState<'m, M, H>,
 }
 
 impl<M, H> Clone for View<'_, '_, M, H> {
@@ -111,22 +111,22 @@ impl<M, H> Clone for View<'_, '_, M, H> {
 impl<M, H> Copy for View<'_, '_, M, H> {}
 
 impl<'a, 'm, M: Mapper, H: Host> View<'a, 'm, M, H> {
-    pub fn new(parts: &'a Parts<'m, M, H>) -> Self {
-        View { parts }
+    pub fn new(state: &'a VmapState<'m, M, H>) -> Self {
+        View { state }
     }
 
     /// The busy area that contains `addr`, with its guard.
     pub fn find(self, addr: VirtAddr) -> Option<AreaInfo> {
-        let range = self.parts.range();
-        let info = self.look(self.parts.directory().candidate(range.page_of(addr)?)?)?;
+        let range = self.state.range();
+        let info = self.look(self.state.directory().candidate(range.page_of(addr)?)?)?;
         let contains = info.span.start <= addr && addr < info.span.end(range.page_size);
         (contains && info.state == AreaState::Busy).then_some(info)
     }
 
     /// The frame mapped at `addr` in a busy area.
     pub fn frame_at(self, addr: VirtAddr) -> Option<Pfn> {
-        let page = self.parts.range().page_of(addr)?;
-        let area = self.parts.directory().candidate(page)?;
+        let page = self.state.range().page_of(addr)?;
+        let area = self.state.directory().candidate(page)?;
         self.busy_page(area, page).filter(|&(word, _)| area.still(word)).map(|(_, frame)| frame)
     }
 
@@ -135,13 +135,13 @@ impl<'a, 'm, M: Mapper, H: Host> View<'a, 'm, M, H> {
     fn busy_page(self, area: &Area, page: Vpn) -> Option<(Word, Pfn)> {
         let word = area.word();
         let is_inside = word.state() == State::Busy && area.body().contains(page);
-        Some((word, self.parts.mappings().frames().get(page).filter(|_| is_inside)?))
+        Some((word, self.state.mappings().frames().get(page).filter(|_| is_inside)?))
     }
 
     /// Copies the bytes at `addr` to `buf`, zeroes where no area is. Returns how many bytes came
     /// from areas.
     pub fn read_at(self, addr: VirtAddr, buf: &mut [u8]) -> usize {
-        let page_bytes = self.parts.range().page_size.bytes();
+        let page_bytes = self.state.range().page_size.bytes();
         let (mut read, mut done) = (0, 0);
         while done < buf.len() {
             let at = addr.get().saturating_add(done);
@@ -160,10 +160,10 @@ impl<'a, 'm, M: Mapper, H: Host> View<'a, 'm, M, H> {
 
     /// Reads from one page. `false`: nothing is mapped there, or not any more.
     fn read_in_page(self, addr: VirtAddr, offset: usize, buf: &mut [u8]) -> bool {
-        let Some(page) = self.parts.range().page_of(addr) else { return false };
-        let Some(area) = self.parts.directory().candidate(page) else { return false };
+        let Some(page) = self.state.range().page_of(addr) else { return false };
+        let Some(area) = self.state.directory().candidate(page) else { return false };
         let Some((word, frame)) = self.busy_page(area, page) else { return false };
-        let mappings = self.parts.mappings();
+        let mappings = self.state.mappings();
         mappings.mapper().read(frame, offset, buf)
             && area.still_after_reads(word)
             && mappings.frames().get(page) == Some(frame)
@@ -181,17 +181,17 @@ impl<'a, 'm, M: Mapper, H: Host> View<'a, 'm, M, H> {
 
     /// The first area that ends after `from`, and its end.
     fn next_area(self, from: Vpn) -> Option<(AreaInfo, Vpn)> {
-        let (parts, range) = (self.parts, self.parts.range());
-        parts.host().check_usable().ok()?;
+        let (state, range) = (self.state, self.state.range());
+        state.host().check_usable().ok()?;
         // Under the lock no range is taken or given back. A handler above its holder sees no more.
-        let space = parts.lock_space_as(Waits::InBounds)?;
+        let space = state.lock_space_as(Waits::InBounds)?;
         let mut at = from;
         while at.0 < range.pages {
             if let Some(free) = space.tree().containing(at) {
-                at = parts.area(free).end();
+                at = state.area(free).end();
                 continue;
             }
-            let area = parts.directory().candidate(at);
+            let area = state.directory().candidate(at);
             if let Some(info) = area.and_then(|area| self.look(area))
                 && let Some(start) = range.page_of(info.span.start)
                 && (from <= start && start <= at && at < start.add(info.span.pages))
@@ -214,7 +214,7 @@ impl<'a, 'm, M: Mapper, H: Host> View<'a, 'm, M, H> {
     fn describe(self, area: &Area) -> AreaInfo {
         let (word, traits, run) = (area.word(), area.traits(), area.run());
         AreaInfo {
-            span: self.parts.range().span(run),
+            span: self.state.range().span(run),
             guard_pages: traits.guard(),
             mapped_pages: area.mapped(),
             kind: word.kind(),
@@ -233,7 +233,7 @@ impl<'a, 'm, M: Mapper, H: Host> View<'a, 'm, M, H> {
 
     /// All areas by address, with what a listing says of each.
     pub fn listing(self) -> impl Iterator<Item = ListedArea> {
-        let page_size = self.parts.range().page_size;
+        let page_size = self.state.range().page_size;
         self.areas().map(move |info| ListedArea {
             info,
             page_size,
@@ -248,11 +248,11 @@ impl<'a, 'm, M: Mapper, H: Host> View<'a, 'm, M, H> {
     /// Mapped pages of an area on each of the first sixteen NUMA nodes found.
     fn numa_pages(self, info: &AreaInfo) -> [(NodeId, u32); LISTED_NODES] {
         let mut nodes = NO_PAGES;
-        let range = self.parts.range();
+        let range = self.state.range();
         if let Some(start) = range.page_of(info.span.start) {
             for page in PageRange::new(start, info.span.pages).iter() {
-                let Some(frame) = self.parts.mappings().frames().get(page) else { continue };
-                let node = self.parts.host().node_of(frame);
+                let Some(frame) = self.state.mappings().frames().get(page) else { continue };
+                let node = self.state.host().node_of(frame);
                 let entry = nodes.iter_mut().find(|(listed, pages)| *listed == node || *pages == 0);
                 if let Some(entry) = entry {
                     *entry = (node, entry.1 + 1);

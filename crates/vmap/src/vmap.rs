@@ -3,17 +3,14 @@
 use core::fmt;
 use core::mem::MaybeUninit;
 
-use crate::addresses::Addresses;
 use crate::config::{Options, VmapConfig, VmapConfigError};
 use crate::error::{VfreeError, VmapError};
 use crate::kind::Kind;
 use crate::layout;
-use crate::memory::Memory;
-use crate::parts::Parts;
-use crate::purge::{PurgeDepth, PurgeResult, Purger};
-use crate::resize::Resize;
+use crate::purge::{PurgeDepth, PurgeResult};
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
+use crate::state::VmapState;
 use crate::stats::{VmapStats, stats};
 use crate::units::{Span, VirtAddr};
 use crate::validate::{VmapCensus, VmapFault, validate};
@@ -38,7 +35,7 @@ use pagedepot::{PageSize, Pfn, Pressure, Reclaim};
 /// a pointer must ensure that no holder of a reference to the vmap frees, resizes or unmaps the
 /// memory while the pointer is in use.
 pub struct Vmap<'m, M, H> {
-    memory: Memory<'m, M, H>,
+    state: VmapState<'m, M, H>,
 }
 
 impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
@@ -72,43 +69,32 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         mapper: M,
         host: H,
     ) -> Result<Self, VmapConfigError> {
-        let purger = layout::build(config, memory, mapper, host)?;
-        Ok(Vmap { memory: Memory::new(Addresses::new(purger), config.flags) })
+        Ok(Vmap { state: layout::build(config, memory, mapper, host)? })
     }
 
-    #[inline]
-    fn addresses(&self) -> &Addresses<'m, M, H> {
-        self.memory.addresses()
-    }
-
-    #[inline]
-    pub(crate) fn purger(&self) -> &Purger<'m, M, H> {
-        self.addresses().purger()
-    }
-
-    #[inline]
-    pub(crate) fn parts(&self) -> &Parts<'m, M, H> {
-        self.purger().parts()
+    #[allow(dead_code, reason = "unit tests look into it")]
+    pub(crate) fn state(&self) -> &VmapState<'m, M, H> {
+        &self.state
     }
 
     /// The mapper.
     pub fn mapper(&self) -> &M {
-        self.parts().mappings().mapper()
+        self.state.mappings().mapper()
     }
 
     /// The host.
     pub fn host(&self) -> &H {
-        self.parts().host()
+        self.state.host()
     }
 
     /// The size of a page.
     pub fn page_size(&self) -> PageSize {
-        self.parts().range().page_size
+        self.state.range().page_size
     }
 
     /// The managed range.
     pub fn span(&self) -> Span {
-        let range = self.parts().range();
+        let range = self.state.range();
         Span::new(range.base, range.pages)
     }
 
@@ -128,8 +114,8 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     #[track_caller]
     pub fn alloc(&self, pages: u32, options: Options) -> Result<VirtAddr, VmapError> {
         let caller = options.line();
-        let area = self.addresses().obtain(pages, &options)?;
-        Ok(self.addresses().publish(area, Kind::Address, &options, false, caller))
+        let area = self.state.obtain(pages, &options)?;
+        Ok(self.state.publish(area, Kind::Address, &options, false, caller))
     }
 
     /// Allocates exactly the `pages` pages from `start`, and the guard that `options` ask for
@@ -145,8 +131,8 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         options: Options,
     ) -> Result<VirtAddr, VmapError> {
         let caller = options.line();
-        let area = self.addresses().obtain_at(start, pages, &options)?;
-        Ok(self.addresses().publish(area, Kind::Address, &options, false, caller))
+        let area = self.state.obtain_at(start, pages, &options)?;
+        Ok(self.state.publish(area, Kind::Address, &options, false, caller))
     }
 
     /// Frees what [`alloc`](Self::alloc) or [`alloc_at`](Self::alloc_at) returned, if nothing was
@@ -156,7 +142,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// [`VfreeError`], always for a second free. Nothing is changed then.
     #[inline]
     pub fn free(&self, start: VirtAddr) -> Result<(), VfreeError> {
-        self.addresses().release(start, Kind::Address, true)
+        self.state.release(start, Kind::Address, true)
     }
 
     /// Frees an area like [`free`](Self::free), but never waits: see
@@ -165,7 +151,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// # Errors
     /// Fails like [`free`](Self::free).
     pub fn free_atomic(&self, start: VirtAddr) -> Result<(), VfreeError> {
-        self.addresses().release(start, Kind::Address, false)
+        self.state.release(start, Kind::Address, false)
     }
 
     /// Maps the caller's frames, in this order, into a new area.
@@ -176,7 +162,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// [`VmapError`]. What was mapped until then goes with the next purge.
     #[track_caller]
     pub fn vmap(&self, frames: &[Pfn], options: Options) -> Result<VirtAddr, VmapError> {
-        self.memory.map(frames, Kind::Vmap, &options, options.line())
+        self.state.map(frames, Kind::Vmap, &options, options.line())
     }
 
     /// Frees an area of [`vmap`](Self::vmap) or [`map_frames`](Self::map_frames).
@@ -187,7 +173,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// # Errors
     /// [`VfreeError`]. Nothing is changed then.
     pub fn vunmap(&self, start: VirtAddr) -> Result<(), VfreeError> {
-        self.addresses().release(start, Kind::Vmap, true)
+        self.state.release(start, Kind::Vmap, true)
     }
 
     /// Frees an area like [`vunmap`](Self::vunmap), but never waits: see
@@ -196,7 +182,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// # Errors
     /// Fails like [`vunmap`](Self::vunmap).
     pub fn vunmap_atomic(&self, start: VirtAddr) -> Result<(), VfreeError> {
-        self.addresses().release(start, Kind::Vmap, false)
+        self.state.release(start, Kind::Vmap, false)
     }
 
     /// Maps the caller's frames into a part of an area of address space, from page `offset` of it:
@@ -214,7 +200,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         frames: &[Pfn],
         options: Options,
     ) -> Result<(), VmapError> {
-        self.memory.map_frames(start, offset, frames, &options)
+        self.state.map_frames(start, offset, frames, &options)
     }
 
     /// Maps the caller's frames for a short while. As [`vmap`](Self::vmap), but
@@ -224,7 +210,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// Fails like [`vmap`](Self::vmap).
     #[track_caller]
     pub fn vm_map_ram(&self, frames: &[Pfn], options: Options) -> Result<VirtAddr, VmapError> {
-        self.memory.map(frames, Kind::Ram, &options, options.line())
+        self.state.map(frames, Kind::Ram, &options, options.line())
     }
 
     /// Frees an area of [`vm_map_ram`](Self::vm_map_ram), into which `pages` frames were mapped. As
@@ -246,11 +232,11 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     }
 
     fn unmap_ram(&self, start: VirtAddr, pages: u32, may_wait: bool) -> Result<(), VfreeError> {
-        let busy = self.parts().directory().busy_at(start, Kind::Ram);
-        if busy.is_some_and(|(index, _)| self.parts().area(index).body().pages() != pages) {
+        let busy = self.state.directory().busy_at(start, Kind::Ram);
+        if busy.is_some_and(|(index, _)| self.state.area(index).body().pages() != pages) {
             return Err(VfreeError::NotAllocated);
         }
-        self.addresses().release(start, Kind::Ram, may_wait)
+        self.state.release(start, Kind::Ram, may_wait)
     }
 
     /// Allocates `pages` pages of memory at consecutive addresses, with a guard behind.
@@ -267,7 +253,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     #[inline]
     #[track_caller]
     pub fn vmalloc(&self, pages: u32, options: Options) -> Result<VirtAddr, VmapError> {
-        self.memory.allocate(pages, &options, options.line())
+        self.state.allocate(pages, &options, options.line())
     }
 
     /// Reserves `reserved_pages` pages of addresses, with a guard behind, and allocates memory for
@@ -285,7 +271,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         reserved_pages: u32,
         options: Options,
     ) -> Result<VirtAddr, VmapError> {
-        self.memory.allocate_reserved(pages, reserved_pages, &options, options.line())
+        self.state.allocate_reserved(pages, reserved_pages, &options, options.line())
     }
 
     /// Frees memory of [`vmalloc`](Self::vmalloc), [`vmalloc_reserved`](Self::vmalloc_reserved) or
@@ -298,7 +284,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// [`VfreeError`], always for a second free. Nothing is changed then.
     #[inline]
     pub fn vfree(&self, start: VirtAddr) -> Result<(), VfreeError> {
-        self.addresses().release(start, Kind::Vmalloc, true)
+        self.state.release(start, Kind::Vmalloc, true)
     }
 
     /// Frees an area like [`vfree`](Self::vfree), for callers that may not wait, such as interrupt
@@ -307,7 +293,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// # Errors
     /// Fails like [`vfree`](Self::vfree).
     pub fn vfree_atomic(&self, start: VirtAddr) -> Result<(), VfreeError> {
-        self.addresses().release(start, Kind::Vmalloc, false)
+        self.state.release(start, Kind::Vmalloc, false)
     }
 
     /// Resizes memory of [`vmalloc`](Self::vmalloc) to `pages` pages; returns its address. Keeps
@@ -331,18 +317,18 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         pages: u32,
         options: Options,
     ) -> Result<VirtAddr, VmapError> {
-        Resize::new(&self.memory).resize(start, pages, options, options.line())
+        self.state.resize(start, pages, options, options.line())
     }
 
     /// Takes back what was freed. Waits for a purge that is under way.
     ///
     /// For helper threads, memory pressure, and callers that need what they unmapped to be gone.
     pub fn purge(&self, depth: PurgeDepth) -> PurgeResult {
-        self.purger().purge(depth)
+        self.state.purge(depth)
     }
 
     fn view(&self) -> View<'_, 'm, M, H> {
-        View::new(self.parts())
+        View::new(&self.state)
     }
 
     /// The busy area that contains `addr`, guard included.
@@ -389,12 +375,12 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// Numbers for reports. O(descriptors + nodes); takes the lock of the free address space, if it
     /// comes free within a second.
     pub fn stats(&self) -> VmapStats {
-        stats(self.parts())
+        stats(&self.state)
     }
 
     /// Sets [`VmapStats::tables_max`] to the present number of tables.
     pub fn reset_tables_max(&self) {
-        self.parts().mappings().tables().reset_max();
+        self.state.mappings().tables().reset_max();
     }
 
     /// Compares all metadata with each other.
@@ -402,7 +388,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// # Errors
     /// The first contradiction found; [`VmapFault::Forked`] in a child.
     pub fn validate(&mut self) -> Result<VmapCensus, VmapFault> {
-        validate(self.parts())
+        validate(&self.state)
     }
 }
 
@@ -413,6 +399,6 @@ where
     M: Sync,
 {
     fn reclaim(&self, pressure: Pressure) -> u64 {
-        self.purger().reclaim(pressure)
+        self.state.reclaim(pressure)
     }
 }

@@ -1,8 +1,9 @@
 //! Checks the layers of this crate. Reads the sources:
 //! 1. a file uses only files above it in [`ORDER`], so no files use each other;
-//! 2. atomics and spinning come from `pagedepot::sync::prim`, where a model checker replaces them;
-//! 3. only `model.rs` asks whether the code runs in a model;
-//! 4. unsafe code is where `lib.rs` says.
+//! 2. so do the methods of the state, which several files have a part of;
+//! 3. atomics and spinning come from `pagedepot::sync::prim`, where a model checker replaces them;
+//! 4. only `model.rs` asks whether the code runs in a model;
+//! 5. unsafe code is where `lib.rs` says.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +21,7 @@ const ORDER: &[&str] = &[
     "space::request", "space::spares", "space::transfer", "space::boundary", "space::tree",
     "space",
     "map::tables", "map::own", "map",
-    "parts",
+    "state",
     "purge::retire", "purge",
     "addresses", "memory", "resize",
     "view", "stats", "validate",
@@ -92,6 +93,51 @@ fn modules_use_what_is_before_them() {
         }
     });
     assert!(uses > 100, "the sources are found, and read");
+}
+
+/// Names of the methods that a file gives to `VmapState`.
+fn methods_of_the_state(code: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut is_inside = false;
+    for line in code.lines() {
+        if line.starts_with("impl") {
+            is_inside = line.contains("> VmapState<");
+        } else if line.starts_with('}') {
+            is_inside = false;
+        }
+        let method = line.strip_prefix("    ").filter(|line| is_inside && !line.starts_with(' '));
+        if let Some((_, after)) = method.and_then(|line| line.split_once("fn ")) {
+            names.push(after.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect());
+        }
+    }
+    names
+}
+
+/// A request may purge, and a purge makes no request: the methods of one struct in several files
+/// are in order, as the files are.
+#[test]
+fn methods_of_the_state_call_those_before_them() {
+    let mut files = Vec::new();
+    for_each_module(&mut |module, code| {
+        files.push((place(module), module.to_owned(), code.to_owned()));
+    });
+    files.sort();
+    let (mut above, mut calls) = (Vec::<String>::new(), 0);
+    for (_, module, code) in files.iter().rev().filter(|file| file.1 != "vmap") {
+        let own = methods_of_the_state(code);
+        if own.is_empty() {
+            continue;
+        }
+        for method in &above {
+            assert!(
+                !code.contains(&format!("self.{method}(")),
+                "{module} calls {method}, which is in a file after it"
+            );
+        }
+        calls += own.iter().filter(|own| code.contains(&format!("self.{own}("))).count();
+        above.extend(own);
+    }
+    assert!(above.len() > 50 && calls > 20, "the sources are found, and read");
 }
 
 #[test]

@@ -19,18 +19,18 @@ pub mod retire;
 
 use crate::config::PurgeBy;
 use crate::error::MapError;
-use crate::lock::{Lock, LockGuard, Waits};
+use crate::lock::{LockGuard, Waits};
 use crate::metadata::area::{AreaIndex, State};
 use crate::metadata::batch::{Batch, Queue};
 use crate::model::{Mutant, leaves_out};
 use crate::node::pool::Pool;
 use crate::node::{Node, Row};
-use crate::parts::Parts;
 use crate::purge::retire::Retirement;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
 use crate::space::spares::Supply;
 use crate::space::transfer::{ReturnList, make_area};
+use crate::state::VmapState;
 use pagedepot::Pressure;
 use pagedepot::sync::count;
 
@@ -68,36 +68,7 @@ pub struct PurgeResult {
     pub error: Option<MapError>,
 }
 
-/// The parts, and what decides when and by which thread they are purged.
-pub struct Purger<'m, M, H> {
-    parts: Parts<'m, M, H>,
-    lock: &'m Lock,
-    lazy_pages_max: u64,
-    purge_by: PurgeBy,
-}
-
-impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
-    /// A purge is due at `lazy_pages_max` lazy pages.
-    pub fn new(
-        parts: Parts<'m, M, H>,
-        lock: &'m Lock,
-        lazy_pages_max: u64,
-        purge_by: PurgeBy,
-    ) -> Self {
-        Purger { parts, lock, lazy_pages_max, purge_by }
-    }
-
-    #[inline]
-    pub fn parts(&self) -> &Parts<'m, M, H> {
-        &self.parts
-    }
-
-    /// The lock that a purge holds.
-    #[allow(dead_code, reason = "unit tests hold it in place of a purge")]
-    pub fn lock(&self) -> &'m Lock {
-        self.lock
-    }
-
+impl<M: Mapper, H: Host> VmapState<'_, M, H> {
     /// Takes back what was freed. Waits for a purge that is under way.
     pub fn purge(&self, depth: PurgeDepth) -> PurgeResult {
         self.purge_as(depth, Waits::Long).unwrap_or_default()
@@ -106,14 +77,14 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
     /// Takes back what was freed. `None`: the purge lock did not come free while the caller
     /// `waits`, or this process may not purge.
     fn purge_as(&self, depth: PurgeDepth, waits: Waits) -> Option<PurgeResult> {
-        self.parts.host().check_usable().ok()?;
+        self.host().check_usable().ok()?;
         let purging = self.begin(waits)?;
         Some(self.purge_locked(&purging, depth, waits))
     }
 
     /// The purge lock, if it comes free while the caller `waits`.
     pub fn begin(&self, waits: Waits) -> Option<LockGuard<'_, H>> {
-        self.lock.lock_as(self.parts.host(), waits)
+        self.purge_lock().lock_as(self.host(), waits)
     }
 
     /// Purges for the page allocator: first what is lazy and a quarter of the pools; then, if that
@@ -135,7 +106,7 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
     /// the area lazy.
     #[cold]
     pub fn put_aside(&self, index: AreaIndex, may_wait: bool) {
-        let (nodes, areas) = (self.parts.nodes(), self.parts.areas());
+        let (nodes, areas) = (self.nodes(), self.areas());
         if nodes.keep(areas, index) {
             return;
         }
@@ -149,29 +120,29 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
 
     /// Leaves a held area to the next purge. If one is due and the caller `may_wait`, it runs now.
     pub fn make_lazy(&self, index: AreaIndex, may_wait: bool) {
-        let (parts, area) = (&self.parts, self.parts.area(index));
+        let area = self.area(index);
         let pages = area.pages();
-        parts.mappings().quarantine(parts.host(), area);
-        count(&parts.nodes().of_area(area).counters().lazy_areas, 1);
-        let lazy_pages = parts.nodes().push_lazy(parts.areas(), index);
+        self.mappings().quarantine(self.host(), area);
+        count(&self.nodes().of_area(area).counters().lazy_areas, 1);
+        let lazy_pages = self.nodes().push_lazy(self.areas(), index);
         // A look at all nodes is worth it once per quarter of this node's share.
-        let nodes = parts.nodes().iter().len() as u64;
-        let step = (self.lazy_pages_max / nodes / 4).max(1);
+        let nodes = self.nodes().iter().len() as u64;
+        let step = (self.lazy_pages_max() / nodes / 4).max(1);
         let is_grown = lazy_pages / step != lazy_pages.wrapping_sub(u64::from(pages)) / step;
-        if is_grown && lazy_pages >= self.lazy_pages_max / nodes {
+        if is_grown && lazy_pages >= self.lazy_pages_max() / nodes {
             self.purge_if_due(may_wait);
         }
     }
 
     #[cold]
     fn purge_if_due(&self, may_wait: bool) {
-        let (host, nodes) = (self.parts.host(), self.parts.nodes());
+        let (host, nodes) = (self.host(), self.nodes());
         let lazy_pages = nodes.lazy_pages();
-        if lazy_pages < self.lazy_pages_max {
+        if lazy_pages < self.lazy_pages_max() {
             return;
         }
-        let is_behind = lazy_pages >= 2 * self.lazy_pages_max;
-        let wants_helper = self.purge_by == PurgeBy::Helper;
+        let is_behind = lazy_pages >= 2 * self.lazy_pages_max();
+        let wants_helper = self.purge_by() == PurgeBy::Helper;
         if wants_helper || !may_wait {
             host.purge_wanted();
         }
@@ -183,7 +154,7 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
         // this may be a signal handler above a holder of the lock.
         let waits = if is_behind { Waits::InBounds } else { Waits::Never };
         if let Some(purging) = self.begin(waits)
-            && nodes.lazy_pages() >= self.lazy_pages_max
+            && nodes.lazy_pages() >= self.lazy_pages_max()
         {
             self.purge_locked(&purging, PurgeDepth::Decay, Waits::InBounds);
         }
@@ -196,7 +167,7 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
         waits: Waits,
     ) -> PurgeResult {
         let mut batch = Batch::EMPTY;
-        for node in self.parts.nodes().iter() {
+        for node in self.nodes().iter() {
             // Pools first: see the argument on aliases in `retire.rs`.
             if depth != PurgeDepth::Lazy && !leaves_out(Mutant::PoolsFirst) {
                 self.collect_pools(node, depth, &mut batch);
@@ -210,9 +181,9 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
         if batch.len() == 0 && !takes_stray_tables {
             return PurgeResult::default();
         }
-        count(&self.parts.counters().purges, 1);
-        batch.sort(self.parts.areas());
-        let retirement = Retirement::new(&self.parts, purging);
+        count(&self.counters().purges, 1);
+        batch.sort(self.areas());
+        let retirement = Retirement::new(self, purging);
         let mut retired = retirement.retire(batch);
         if takes_stray_tables {
             retired.tables += retirement.release_stray_tables();
@@ -230,13 +201,13 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
     /// not be unmapped. The caller holds the purge lock, and `waits` for others.
     pub fn retire_now(&self, purging: &LockGuard<'_, H>, index: AreaIndex, waits: Waits) -> bool {
         let mut batch = Batch::EMPTY;
-        for node in self.parts.nodes().iter() {
+        for node in self.nodes().iter() {
             self.collect_lazy(node, PurgeDepth::Lazy, &mut batch);
         }
-        batch.push(self.parts.areas(), index);
-        batch.sort(self.parts.areas());
-        Retirement::new(&self.parts, purging).retire(batch);
-        let is_retired = !self.parts.area(index).is_stuck();
+        batch.push(self.areas(), index);
+        batch.sort(self.areas());
+        Retirement::new(self, purging).retire(batch);
+        let is_retired = !self.area(index).is_stuck();
         self.hand_on(batch, Some(index), waits);
         is_retired
     }
@@ -245,13 +216,13 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
         let mut taken_pages = 0;
         let mut rest = node.lazy().take_all();
         while let Some(index) = rest {
-            let area = self.parts.area(index);
+            let area = self.area(index);
             rest = area.next();
             taken_pages += u64::from(area.pages());
             let word = area.word();
             let may_refill = depth != PurgeDepth::Everything && !word.is_retiring();
             area.set_word(if may_refill { word.in_state(State::Held) } else { word.retiring() });
-            batch.push(self.parts.areas(), index);
+            batch.push(self.areas(), index);
         }
         node.lazy().subtract_pages(taken_pages);
     }
@@ -278,11 +249,11 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
         };
         let mut taken = 0;
         while taken < wanted.min(COLLECTED_MAX) {
-            let Some(index) = pool.pop(self.parts.areas(), |_| true) else { break };
-            let area = self.parts.area(index);
-            self.parts.mappings().quarantine(self.parts.host(), area);
+            let Some(index) = pool.pop(self.areas(), |_| true) else { break };
+            let area = self.area(index);
+            self.mappings().quarantine(self.host(), area);
             area.set_word(area.word().retiring());
-            batch.push(self.parts.areas(), index);
+            batch.push(self.areas(), index);
             taken += 1;
         }
         if taken > 0 {
@@ -294,7 +265,7 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
     /// Hands on the areas of a batch, but for `except`: stuck ones to the lazy lists, others to the
     /// pools and to the free address space. Returns the number of stuck ones.
     fn hand_on(&self, batch: Batch, except: Option<AreaIndex>, waits: Waits) -> u64 {
-        let (areas, nodes) = (self.parts.areas(), self.parts.nodes());
+        let (areas, nodes) = (self.areas(), self.nodes());
         let mut stuck_areas = 0;
         let (mut row, mut returned): (Option<Row>, _) = (None, Queue::default());
         let mut rest = batch.first();
@@ -325,7 +296,7 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
 
     /// Puts areas into their pool, all or as many as it has room for; the rest into `returned`.
     fn refill(&self, row: Option<Row>, returned: &mut Queue) {
-        let (areas, nodes) = (self.parts.areas(), self.parts.nodes());
+        let (areas, nodes) = (self.areas(), self.nodes());
         let Some(row) = row.filter(|row| !nodes.refill(areas, row)) else { return };
         if row.count == 1 {
             returned.append(areas, row.first);
@@ -344,24 +315,23 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
     /// before: a thread that has emptied one meanwhile then need not come to the space, too. If the
     /// space's lock does not come free while the caller `waits`, the rest becomes lazy.
     pub fn give_back_all(&self, first: Option<AreaIndex>, mut waits: Waits) {
-        let parts = &self.parts;
         let mut rest = first;
         while rest.is_some() {
             let mut returned = ReturnList::default();
             for _ in 0..GIVE_BACK_BATCH {
                 let Some(index) = rest else { break };
-                rest = parts.area(index).next();
-                let row = Row::new(parts.areas(), index);
-                if !row.is_some_and(|row| parts.nodes().refill(parts.areas(), &row)) {
-                    returned.add(parts.directory(), index);
+                rest = self.area(index).next();
+                let row = Row::new(self.areas(), index);
+                if !row.is_some_and(|row| self.nodes().refill(self.areas(), &row)) {
+                    returned.add(self.directory(), index);
                 }
             }
             // The pools may have had room for all.
             if returned.is_empty() {
                 continue;
             }
-            let space = parts.space();
-            let spare = match space.lock_behind(parts.directory(), parts.host(), waits) {
+            let space = self.space();
+            let spare = match space.lock_behind(self.directory(), self.host(), waits) {
                 Some(space) => space.take_back(returned),
                 None => {
                     // One wait is enough.
@@ -369,22 +339,22 @@ impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
                     self.make_lazy_again(returned)
                 }
             };
-            space.spares().put(parts.areas(), spare);
+            space.spares().put(self.areas(), spare);
         }
     }
 
     /// Makes ranges that could not be given back lazy areas, with nothing mapped, which the next
     /// purge treats as any others. Returns the descriptors left over.
     fn make_lazy_again(&self, returned: ReturnList) -> Supply {
-        let (parts, areas) = (&self.parts, self.parts.areas());
+        let areas = self.areas();
         let (mut rest, spare) = returned.into_parts();
         while let Some(index) = rest {
             rest = areas[index].next();
             let run = areas[index].run();
             make_area(&areas[index], run);
             areas[index].set_word(areas[index].word().retiring());
-            parts.directory().index().set(run, index);
-            parts.nodes().push_lazy(areas, index);
+            self.directory().index().set(run, index);
+            self.nodes().push_lazy(areas, index);
         }
         spare
     }

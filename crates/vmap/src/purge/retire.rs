@@ -36,10 +36,10 @@ use crate::metadata::area::{Area, AreaIndex};
 use crate::metadata::batch::{Batch, MappedRuns};
 use crate::model::{Mutant, leaves_out};
 use crate::node::counters::Counters;
-use crate::parts::Parts;
 use crate::seams::flush::FlushSpans;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
+use crate::state::VmapState;
 use crate::units::{PageRange, Vpn};
 use pagedepot::sync::count;
 
@@ -56,24 +56,24 @@ pub struct RetireResult {
 
 /// The right to take mappings away, for the holder of the purge lock.
 pub struct Retirement<'a, 'm, M, H: Host> {
-    parts: &'a Parts<'m, M, H>,
+    state: &'a VmapState<'m, M, H>,
     counters: &'a Counters,
     _purging: &'a LockGuard<'a, H>,
 }
 
 impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
-    pub fn new(parts: &'a Parts<'m, M, H>, purging: &'a LockGuard<'a, H>) -> Self {
-        Retirement { parts, counters: parts.counters(), _purging: purging }
+    pub fn new(state: &'a VmapState<'m, M, H>, purging: &'a LockGuard<'a, H>) -> Self {
+        Retirement { state, counters: state.counters(), _purging: purging }
     }
 
     fn runs(&self, batch: Batch) -> MappedRuns<'_> {
-        MappedRuns::new(self.parts.areas(), *self.parts.mappings().frames(), batch.first())
+        MappedRuns::new(self.state.areas(), *self.state.mappings().frames(), batch.first())
     }
 
     /// Takes the mappings of a sorted batch away. Marks the areas for which that fails as stuck.
     pub fn retire(&self, batch: Batch) -> RetireResult {
         let mut retired = RetireResult::default();
-        let tables = self.parts.mappings().tables();
+        let tables = self.state.mappings().tables();
         let mut needed_pages = 0;
         let runs = self.runs(batch).map(|(_, run)| run);
         let locked_tables =
@@ -91,7 +91,7 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
                 retired.tables = self.release_locked_tables(batch);
             }
         }
-        for area in batch.iter(self.parts.areas()).filter(|area| !area.is_stuck()) {
+        for area in batch.iter(self.state.areas()).filter(|area| !area.is_stuck()) {
             retired.frames += self.free_frames(area);
         }
         retired
@@ -99,9 +99,9 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
 
     /// If an alias is stuck, all areas are: they may own its frames.
     fn keep_frames_of_stuck_aliases(&self, batch: Batch) {
-        let mut areas = batch.iter(self.parts.areas());
+        let mut areas = batch.iter(self.state.areas());
         if areas.any(|area| area.is_stuck() && area.word().is_alias()) {
-            batch.iter(self.parts.areas()).for_each(|area| area.set_stuck(true));
+            batch.iter(self.state.areas()).for_each(|area| area.set_stuck(true));
         }
     }
 
@@ -111,7 +111,7 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
         // The span so far, and the first area in it.
         let mut span: Option<(PageRange, AreaIndex)> = None;
         for (index, _) in self.runs(batch) {
-            let area = self.parts.area(index);
+            let area = self.state.area(index);
             // With the guard, so that neighbours join. Reserved pages were never mapped.
             let is_full = area.mapped_hull().end == area.body().end;
             let run = if is_full { area.run() } else { area.mapped_hull() };
@@ -131,7 +131,7 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
 
     /// An area's pages, and the rest of those of its tables that are locked: all may be unmapped.
     fn widen(&self, run: PageRange) -> PageRange {
-        let tables = self.parts.mappings().tables();
+        let tables = self.state.mappings().tables();
         let mut wide = run;
         for page in [run.start, Vpn(run.end.0 - 1)] {
             let table = tables.of(page);
@@ -146,15 +146,15 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
 
     /// Unmaps a span. On an error marks its areas, from `first` on, as stuck.
     fn unmap(&self, span: PageRange, first: AreaIndex) -> Option<MapError> {
-        let mappings = self.parts.mappings();
+        let mappings = self.state.mappings();
         // SAFETY: the span is in the mapper's range. Its pages are in areas of the batch, or in
         // locked tables through which nothing is mapped; see the module's argument.
         let result = unsafe { mappings.mapper().unmap(mappings.range().span(span)) };
         count(&self.counters.unmapped_spans, 1);
         let error = result.err()?;
         count(&self.counters.failed_unmaps, 1);
-        for index in self.parts.areas().list(Some(first)) {
-            let area = self.parts.area(index);
+        for index in self.state.areas().list(Some(first)) {
+            let area = self.state.area(index);
             if area.start() >= span.end {
                 break;
             }
@@ -164,7 +164,7 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
     }
 
     fn flush(&self, batch: Batch, needed_pages: u64) {
-        let mappings = self.parts.mappings();
+        let mappings = self.state.mappings();
         let spans = FlushSpans::new(self.runs(batch), mappings.range());
         let flushed_pages: u64 = spans.clone().map(|span| u64::from(span.pages)).sum();
         mappings.mapper().flush(spans);
@@ -175,15 +175,15 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
 
     /// Enters again the tables of runs that could not be unmapped.
     fn reenter_tables_of_stuck(&self, batch: Batch) {
-        let tables = self.parts.mappings().tables();
+        let tables = self.state.mappings().tables();
         self.runs(batch)
-            .filter(|&(index, _)| self.parts.area(index).is_stuck())
-            .for_each(|(_, run)| tables.reenter(self.parts.host(), run));
+            .filter(|&(index, _)| self.state.area(index).is_stuck())
+            .for_each(|(_, run)| tables.reenter(self.state.host(), run));
     }
 
     /// Gives back the tables that the batch has left locked; returns their number.
     fn release_locked_tables(&self, batch: Batch) -> u64 {
-        let tables = self.parts.mappings().tables();
+        let tables = self.state.mappings().tables();
         let mut released = 0;
         // Locked tables with consecutive numbers: the first, and the one behind the last.
         let mut locked: Option<(u32, u32)> = None;
@@ -203,7 +203,7 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
     /// Gives back the locked tables `first..end`; returns their number.
     fn release_tables(&self, locked: Option<(u32, u32)>) -> u64 {
         let Some((first, end)) = locked else { return 0 };
-        let (mappings, tables) = (self.parts.mappings(), self.parts.mappings().tables());
+        let (mappings, tables) = (self.state.mappings(), self.state.mappings().tables());
         let pages = PageRange {
             start: tables.run(TableIndex(first)).start,
             end: tables.run(TableIndex(end - 1)).end,
@@ -211,14 +211,14 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
         // SAFETY: the tables are locked: nothing is mapped through them, and what was has been
         // unmapped and flushed.
         unsafe { mappings.mapper().release_tables(mappings.range().span(pages)) };
-        (first..end).for_each(|table| tables.release(self.parts.host(), TableIndex(table)));
+        (first..end).for_each(|table| tables.release(self.state.host(), TableIndex(table)));
         u64::from(end - first)
     }
 
     /// Gives back tables that a request entered and left without mapping, because it would not
     /// wait; returns their number.
     pub fn release_stray_tables(&self) -> u64 {
-        let tables = self.parts.mappings().tables();
+        let tables = self.state.mappings().tables();
         let mut released = 0;
         for table in tables.all() {
             if tables.read(table) == (0, true) && tables.try_lock_empty(table) {
@@ -234,7 +234,7 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
         if area.mapped() == 0 {
             return 0;
         }
-        let (mappings, host) = (self.parts.mappings(), self.parts.host());
+        let (mappings, host) = (self.state.mappings(), self.state.host());
         mappings.unquarantine(host, area);
         // Areas of other kinds have borrowed their frames. To look for blocks there would fetch
         // lines that the CPU has which freed the area.
