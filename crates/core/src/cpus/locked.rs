@@ -9,8 +9,8 @@ use super::sequences::{Cpus, FenceError};
 use crate::frame::{CpuId, Pfn};
 use crate::front::word::SlotMove;
 use crate::front::{BlockArray, Here, WordOffset};
-use crate::sync::model::bound;
-use crate::sync::prim::{AtomicBool, AtomicUsize, Ordering, spin_hint};
+use crate::sync::model::{Mutant, bound, is_mutant};
+use crate::sync::prim::{AtomicU32, AtomicUsize, Ordering, spin_hint};
 
 /// The way in which a [`Locked`] depot learns where its caller runs.
 ///
@@ -40,8 +40,10 @@ const UNNAMED: usize = usize::MAX;
 pub struct CpuLock {
     /// The name of the caller that has it.
     holder: AtomicUsize,
-    /// Whether the name may be that of a caller that does not have it.
-    is_in_doubt: AtomicBool,
+    /// How often a name has come into doubt: it may be that of a caller without the lock.
+    doubts: AtomicU32,
+    /// How many of these doubts a drainer has ended.
+    ended_doubts: AtomicU32,
     /// Whether its CPU is not behind it; see [`leave`](Self::leave).
     is_left: bool,
 }
@@ -52,7 +54,8 @@ impl CpuLock {
     pub const fn new() -> Self {
         CpuLock {
             holder: AtomicUsize::new(FREE),
-            is_in_doubt: AtomicBool::new(false),
+            doubts: AtomicU32::new(0),
+            ended_doubts: AtomicU32::new(0),
             is_left: false,
         }
     }
@@ -62,7 +65,8 @@ impl CpuLock {
     pub fn new() -> Self {
         CpuLock {
             holder: AtomicUsize::new(FREE),
-            is_in_doubt: AtomicBool::new(false),
+            doubts: AtomicU32::new(0),
+            ended_doubts: AtomicU32::new(0),
             is_left: false,
         }
     }
@@ -74,24 +78,32 @@ impl CpuLock {
 
     /// Whether this caller is known to have the lock: see [`give_back`](Self::give_back). Never so
     /// of a caller without a name.
-    fn is_held_by(&self, caller: usize) -> bool {
+    pub(crate) fn is_held_by(&self, caller: usize) -> bool {
         // Relaxed: a caller finds its own name because it wrote it itself.
         caller != UNNAMED
             && self.holder.load(Ordering::Relaxed) == caller
-            && !self.is_in_doubt.load(Ordering::Relaxed)
+            && self.doubts.load(Ordering::Relaxed) == self.ended_doubts.load(Ordering::Relaxed)
     }
 
     /// Takes the lock and drops it, with so many attempts at most. A handler above the holder makes
     /// none: the holder cannot go on.
-    fn passes(&self, caller: usize, spins: u32) -> bool {
+    pub(crate) fn passes(&self, caller: usize, spins: u32) -> bool {
         let spins = if self.is_held_by(caller) { 0 } else { spins };
         (0..spins).any(|_| {
+            // Before the exchange: its name then takes the place of those that came into doubt
+            // until here. Doubts that come while it has the lock are not ended. Acquire: pairs with
+            // the Release in `give_back`; the exchange comes after those that failed.
+            let doubts = self.doubts.load(Ordering::Acquire);
             // A look first: an exchange that fails takes the line from the holder.
             let is_free = self.holder.load(Ordering::Relaxed) == FREE;
             let held = if is_free { self.try_lock(|| caller) } else { None };
             let passes = held.is_some();
             if passes && caller != UNNAMED {
-                self.is_in_doubt.store(false, Ordering::Relaxed);
+                let doubts = match is_mutant(Mutant::EndsLaterDoubts) {
+                    true => self.doubts.load(Ordering::Relaxed),
+                    false => doubts,
+                };
+                self.ended_doubts.store(doubts, Ordering::Relaxed);
             }
             drop(held);
             if !passes {
@@ -104,7 +116,7 @@ impl CpuLock {
     /// Takes the lock if it is free, of a CPU that has not [left](Self::leave) it. An exchange
     /// costs an owner two thirds of a compare-and-exchange.
     #[inline(always)]
-    fn try_lock(&self, caller: impl Fn() -> usize) -> Option<CpuLockGuard<'_>> {
+    pub(crate) fn try_lock(&self, caller: impl Fn() -> usize) -> Option<CpuLockGuard<'_>> {
         debug_assert!(!self.is_left);
         // Acquire: pairs with the Release in `CpuLockGuard::drop`; the holder sees the words as the
         // last one left them.
@@ -126,14 +138,15 @@ impl CpuLock {
     /// doubt, until a drainer has had it: a request rather naps in vain than fails without cause.
     #[cold]
     fn give_back(&self, caller: usize, holder: usize) {
-        // Relaxed, all: the name publishes nothing.
+        // Relaxed: the name publishes nothing.
         let (own, other) = (caller, holder);
         if own != other
             && let Err(now) =
                 self.holder.compare_exchange(own, other, Ordering::Relaxed, Ordering::Relaxed)
             && now != FREE
         {
-            self.is_in_doubt.store(true, Ordering::Relaxed);
+            // Release: pairs with the Acquire in `passes`.
+            self.doubts.fetch_add(1, Ordering::Release);
         }
     }
 }
@@ -174,11 +187,18 @@ impl Default for CpuLock {
     }
 }
 
-struct CpuLockGuard<'l>(&'l CpuLock);
+/// The lock while a caller has it.
+pub(crate) struct CpuLockGuard<'l>(&'l CpuLock);
 
 impl Drop for CpuLockGuard<'_> {
     fn drop(&mut self) {
-        self.0.holder.store(FREE, Ordering::Release);
+        if cfg!(loom) {
+            // Loom lets an exchange elsewhere overlook a store that it does not know of; C11 places
+            // the store after all exchanges that began with the name.
+            self.0.holder.swap(FREE, Ordering::Release);
+        } else {
+            self.0.holder.store(FREE, Ordering::Release);
+        }
     }
 }
 

@@ -9,13 +9,16 @@
 //!    CPU and leaves its fronts alone.
 //! 5. Once caches are disabled the CPU holds nothing, unless the drain reported it as busy.
 //! 6. The same holds where gates are laid out for sequences that follow them.
+//! 7. No caller takes a lock for its own that it did not get, however many exchanges fail at once,
+//!    and whichever of them a drainer saw.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering as Plain};
 
 use super::cpus::{Locks, locked, place, run_as_handler_of, run_on};
 use super::depot::{Depot, Setup};
-use super::{Mutant, explore, explore_large, explore_mutant, spawn};
+use super::{Mutant, explore, explore_large, explore_mutant, explore_mutant_within, spawn};
+use crate::cpus::CpuLock;
 use crate::{CpuId, Mode, Scope, ZoneId};
 
 const OWNERS: CpuId = CpuId::new(0);
@@ -134,4 +137,39 @@ fn disabled_beside_an_owner_with_a_lock() {
         !is_explored || busy.load(Plain::Relaxed) > 0,
         "no fence gave up: the model does not see 4."
     );
+}
+
+/// Owners and a drainer try one lock, each under a name of its own.
+fn owners_and_a_drainer<const OWNERS: usize>() {
+    const DRAINER: usize = 9;
+    let lock = Arc::new(CpuLock::new());
+    let owner = |name: usize| {
+        let lock = lock.clone();
+        loom::thread::spawn(move || match lock.try_lock(|| name) {
+            Some(held) => drop(held),
+            None => assert!(!lock.is_held_by(name), "it names one who did not get it"),
+        })
+    };
+    let others: [_; OWNERS] = std::array::from_fn(|index| owner(1 + index));
+    lock.passes(DRAINER, 1);
+    for other in others {
+        other.join().unwrap();
+    }
+}
+
+#[test]
+fn no_caller_takes_a_lock_for_its_own_that_it_did_not_get() {
+    explore(owners_and_a_drainer::<3>);
+}
+
+/// Doubts that come while a drainer has the lock take five preemptions.
+#[test]
+fn no_caller_takes_a_lock_for_its_own_beside_a_drainer_that_has_it() {
+    super::explore::explore(5, owners_and_a_drainer::<2>);
+}
+
+#[test]
+#[should_panic = "it names one who did not get it"]
+fn no_caller_takes_a_lock_for_its_own_where_a_drainer_ends_later_doubts() {
+    explore_mutant_within(5, Mutant::EndsLaterDoubts, owners_and_a_drainer::<2>);
 }

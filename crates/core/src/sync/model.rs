@@ -31,6 +31,8 @@ pub enum Mutant {
     TwoLocks,
     /// The gate of a CPU behind a lock lets sequences in.
     OpensToAll,
+    /// A drainer that has a lock ends doubts that came after it took the lock.
+    EndsLaterDoubts,
     /// An interrupt handler uses the fronts of the task it interrupted.
     OneContext,
     /// Changes of the protocol `total::HINTS` may pass its later looks.
