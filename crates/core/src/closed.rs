@@ -68,16 +68,16 @@
 //! ```
 //! ```compile_fail,E0624
 //! #![forbid(unsafe_code)]
-//! use pagedepot::cpus::implement::{Class, WordOffset};
-//! use pagedepot::{Mobility, ZoneId};
+//! use pagedepot::cpus::implement::WordOffset;
+//! use pagedepot::{Mobility, Order, ZoneId};
 //!
-//! let beyond = WordOffset::new(ZoneId::new(1 << 20), Class::Order0, Mobility::Movable);
+//! let beyond = WordOffset::new(ZoneId::new(1 << 20), Order::BASE, Mobility::Movable);
 //! ```
 //! ```compile_fail,E0133
-//! use pagedepot::cpus::implement::{self, Class};
-//! use pagedepot::{Mobility, ZoneId};
+//! use pagedepot::cpus::implement;
+//! use pagedepot::{Mobility, Order, ZoneId};
 //!
-//! let beyond = implement::word_offset(ZoneId::new(1 << 20), Class::Order0, Mobility::Movable);
+//! let beyond = implement::word_offset(ZoneId::new(1 << 20), Order::BASE, Mobility::Movable);
 //! ```
 //!
 //! # Sequences follow gates that are not zeroed

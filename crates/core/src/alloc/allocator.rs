@@ -14,7 +14,7 @@ use super::relief::{PendingRequest, ReliefSlot};
 use super::walk::{Request, Walk, Want};
 use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::Tag;
-use crate::frame::{Class, Mobility, Order, PageSize, Pfn, ZoneId};
+use crate::frame::{Mobility, Order, PageSize, Pfn, ZoneId};
 use crate::front::WordOffset;
 use crate::pcp::Caches;
 use crate::reclaim::LastResort;
@@ -162,7 +162,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// nothing more.
     #[inline]
     pub fn free_to_front(&self, pfn: Pfn, order: Order) -> bool {
-        // As most blocks are: then the class and its rounds are no loads.
+        // As most blocks are: then the order and its rounds are no loads.
         let pushed = match order == Order::BASE {
             true => self.caches.push_simple_locked(pfn, Order::BASE),
             false => self.caches.push_simple_locked(pfn, order),
@@ -275,9 +275,9 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
     /// One pop from the front of the zone to try first.
     #[inline]
     pub fn pop(&self, order: Order, flags: Flags) -> Option<u32> {
-        let class = Class::of(order)?;
+        let order = order.cached()?;
         let zone = self.walk().first_zone(self.caches.here()?, flags)?;
-        let word = WordOffset::new(zone, class, flags.mobility());
+        let word = WordOffset::new(zone, order, flags.mobility());
         self.caches.pop(word)
     }
 
@@ -344,9 +344,9 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
     #[inline]
     pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         let tag = self.hooks().check_free(pfn, order)?;
-        match Class::of(order) {
-            Some(class) if self.push_untried(pfn, class, tag) => Ok(()),
-            Some(class) => self.free_slow(pfn, class, tag),
+        match order.cached() {
+            Some(order) if self.push_untried(pfn, order, tag) => Ok(()),
+            Some(order) => self.free_slow(pfn, order, tag),
             None => self.free_direct(pfn, order, tag.zone()),
         }
     }
@@ -354,29 +354,29 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
     /// Frees a block like [`free`](Self::free), but caches it for `mobility`.
     pub fn free_as(&self, pfn: Pfn, order: Order, mobility: Mobility) -> Result<(), FreeError> {
         let tag = self.hooks().check_free(pfn, order)?;
-        match Class::of(order) {
+        match order.cached() {
             // Frames that a caller is removing are not cached.
-            Some(class) if tag.is_isolated() => self.free_slow(pfn, class, tag),
-            Some(class) => self.free_checked(pfn, class, Tag::new(tag.zone(), mobility)),
+            Some(order) if tag.is_isolated() => self.free_slow(pfn, order, tag),
+            Some(order) => self.free_checked(pfn, order, Tag::new(tag.zone(), mobility)),
             None => self.free_direct(pfn, order, tag.zone()),
         }
     }
 
     /// Frees a block like [`free`](Self::free), if it has passed its checks.
-    pub fn free_checked(&self, pfn: Pfn, class: Class, tag: Tag) -> Result<(), FreeError> {
-        if self.push(pfn, class, tag) { Ok(()) } else { self.free_slow(pfn, class, tag) }
+    pub fn free_checked(&self, pfn: Pfn, order: Order, tag: Tag) -> Result<(), FreeError> {
+        if self.push(pfn, order, tag) { Ok(()) } else { self.free_slow(pfn, order, tag) }
     }
 
     /// Frees a block if this CPU's front has room.
-    pub fn push(&self, pfn: Pfn, class: Class, tag: Tag) -> bool {
-        self.caches.push(WordOffset::of_tag(tag, class), class, pfn)
+    pub fn push(&self, pfn: Pfn, order: Order, tag: Tag) -> bool {
+        self.caches.push(WordOffset::of_tag(tag, order), order, pfn)
     }
 
     /// Pushes a block like [`push`](Self::push), which [`Caches::push_simple`] did not take: a
     /// front that it has tried is not tried again.
     #[inline]
-    pub fn push_untried(&self, pfn: Pfn, class: Class, tag: Tag) -> bool {
-        self.caches.store.simple_tag(pfn).is_none() && self.push(pfn, class, tag)
+    pub fn push_untried(&self, pfn: Pfn, order: Order, tag: Tag) -> bool {
+        self.caches.store.simple_tag(pfn).is_none() && self.push(pfn, order, tag)
     }
 
     /// Frees a block to the store, past the caches.
@@ -391,23 +391,23 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
 
     #[cold]
     #[inline(never)]
-    fn free_slow(&self, pfn: Pfn, class: Class, tag: Tag) -> Result<(), FreeError> {
-        let freed = self.free_slowly(pfn, class, tag);
+    fn free_slow(&self, pfn: Pfn, order: Order, tag: Tag) -> Result<(), FreeError> {
+        let freed = self.free_slowly(pfn, order, tag);
         self.caches.store.end_call(|| ());
         freed
     }
 
     /// Frees a block like [`free_slow`](Self::free_slow), in the middle of a call.
-    pub fn free_slowly(&self, pfn: Pfn, class: Class, tag: Tag) -> Result<(), FreeError> {
+    pub fn free_slowly(&self, pfn: Pfn, order: Order, tag: Tag) -> Result<(), FreeError> {
         self.check_usable()?;
         let (here, caches) = (self.caches.here(), self.caches);
         // Frames that a caller is removing go to the store, where that caller takes them.
         if let Some(here) = here.filter(|_| !tag.is_isolated())
-            && caches.share(here.cpu, tag.zone()).free(here, pfn, class, tag.row())
+            && caches.share(here.cpu, tag.zone()).free(here, pfn, order, tag.row())
         {
             return Ok(());
         }
-        match caches.direct(here, tag.zone()).put(pfn, class.order()) {
+        match caches.direct(here, tag.zone()).put(pfn, order) {
             0 => Ok(()),
             _ => Err(FreeError::NotAllocated),
         }

@@ -6,7 +6,7 @@ use super::flags::Flags;
 use super::hooks::Undo;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, Tag};
-use crate::frame::{Class, Mobility, Order, Pfn, ZoneId};
+use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::pcp::{Caches, Front};
 use crate::zone::Reserve;
 
@@ -134,10 +134,10 @@ impl<C: Cpus> Bulk<'_, '_, C> {
     /// Blocks that the front of the zone to try first has. Returns how many.
     fn pop_many(&self, order: Order, flags: Flags, out: &mut [Pfn]) -> usize {
         let caches = self.blocks.caches;
-        let Some(class) = Class::of(order) else { return 0 };
+        let Some(order) = order.cached() else { return 0 };
         let Some(here) = caches.here() else { return 0 };
         let Some(zone) = self.blocks.walk().first_zone(here, flags) else { return 0 };
-        let front = Front { here, zone, class, mobility: flags.mobility(), evacuates: false };
+        let front = Front { here, zone, order, mobility: flags.mobility(), evacuates: false };
         let popped = ThroughFronts(caches).take(&front, out);
         if popped == 0
             && let Some(frame) = self.blocks.pop(order, flags)
@@ -204,8 +204,8 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         order: Order,
     ) -> Result<bool, FreeError> {
         let tag = self.blocks.hooks().check_free(pfn, order)?;
-        if let Some(class) = Class::of(order)
-            && (self.blocks.push_untried(pfn, class, tag) || self.free_below_high(pfn, class, tag))
+        if let Some(order) = order.cached()
+            && (self.blocks.push_untried(pfn, order, tag) || self.free_below_high(pfn, order, tag))
         {
             return Ok(true);
         }
@@ -214,13 +214,13 @@ impl<C: Cpus> Bulk<'_, '_, C> {
     }
 
     /// Frees a block by the slow path while the CPU caches less than `high`.
-    fn free_below_high(&self, pfn: Pfn, class: Class, tag: Tag) -> bool {
+    fn free_below_high(&self, pfn: Pfn, order: Order, tag: Tag) -> bool {
         let caches = self.blocks.caches;
         let Some(here) = caches.here() else { return false };
         // A block that was free already is gone, too, and noted.
         !caches.pcps.pcp(here.cpu, tag.zone()).is_above_high()
             && matches!(
-                self.blocks.free_slowly(pfn, class, tag),
+                self.blocks.free_slowly(pfn, order, tag),
                 Ok(()) | Err(FreeError::NotAllocated)
             )
     }
@@ -271,16 +271,16 @@ struct ThroughFronts<'a, 'm, C>(&'a Caches<'m, C>);
 impl<C: Cpus> ThroughFronts<'_, '_, C> {
     /// Allocates blocks of the first zone, from the front and from the CPU's shelf. Returns how
     /// many: fewer than `out` has room for if the slow path has more to do.
-    fn alloc(&self, class: Class, mobility: Mobility, out: &mut [Pfn]) -> usize {
+    fn alloc(&self, order: Order, mobility: Mobility, out: &mut [Pfn]) -> usize {
         let Some(here) = self.0.here() else { return 0 };
-        let front = Front { here, zone: ZoneId::new(0), class, mobility, evacuates: false };
+        let front = Front { here, zone: ZoneId::new(0), order, mobility, evacuates: false };
         let mut got = 0;
         loop {
             got += self.take(&front, &mut out[got..]);
             if got == out.len() {
                 return got;
             }
-            let Some(pfn) = self.0.pop_turned(class.order(), mobility) else { return got };
+            let Some(pfn) = self.0.pop_turned(order, mobility) else { return got };
             out[got] = pfn;
             got += 1;
         }
@@ -290,7 +290,7 @@ impl<C: Cpus> ThroughFronts<'_, '_, C> {
     /// front's two magazines have. Returns how many; 0 also where batches go block by block.
     fn take(&self, front: &Front, out: &mut [Pfn]) -> usize {
         let word = self.0.read_front(front);
-        let batch = word.and_then(|word| word.batch_out(out.len(), front.class.rounds()));
+        let batch = word.and_then(|word| word.batch_out(out.len(), front.order.rounds()));
         let taken = batch.filter(|batch| {
             self.0.cpus.take_many(self.0.pcps.blocks(), front.here, front.offset(), batch, out)
         });
@@ -315,20 +315,20 @@ impl<C: Cpus> ThroughFronts<'_, '_, C> {
     /// as lie in pageblocks of one kind. Returns how many.
     fn push_run(&self, order: Order, blocks: &[Pfn]) -> usize {
         let caches = self.0;
-        let (Some(class), Some(&first)) = (Class::of(order), blocks.first()) else { return 0 };
+        let (Some(order), Some(&first)) = (order.cached(), blocks.first()) else { return 0 };
         let Some(tag) = caches.store.simple_tag(first).filter(|tag| tag.has_fronts()) else {
             return 0;
         };
         let Some(here) = caches.here() else { return 0 };
         let (mobility, evacuates) = tag.row();
-        let front = Front { here, zone: tag.zone(), class, mobility, evacuates };
+        let front = Front { here, zone: tag.zone(), order, mobility, evacuates };
         let Some(word) = caches.read_front(&front) else { return 0 };
-        let most = blocks.len().min(word.room(class.rounds()) as usize);
+        let most = blocks.len().min(word.room(order.rounds()) as usize);
         if most == 0 {
             return 0;
         }
         let alike = &blocks[..self.alike(tag, order, &blocks[..most])];
-        let batch = word.batch_in(alike.len(), class.rounds());
+        let batch = word.batch_in(alike.len(), order.rounds());
         let put = batch.filter(|batch| {
             caches.cpus.put_many(caches.pcps.blocks(), here, front.offset(), batch, alike)
         });
@@ -425,10 +425,10 @@ impl<C: Cpus> Allocator<'_, C> {
         let mut got = out[..few].iter_mut().position(pop).unwrap_or(few);
         if out.len() > FEW_BLOCKS
             && flags.is_simple(self.simple_level)
-            && let Some(class) = Class::of(order)
+            && let Some(order) = order.cached()
         {
             let through = ThroughFronts(&self.caches);
-            got += through.alloc(class, flags.mobility(), &mut out[got..]);
+            got += through.alloc(order, flags.mobility(), &mut out[got..]);
         }
         match got == out.len() {
             true => Ok(got),

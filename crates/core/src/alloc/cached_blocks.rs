@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 
-use crate::frame::{Class, CpuId, Pfn, ZoneId};
+use crate::frame::{CpuId, Order, Pfn, ZoneId};
 use crate::front::MagazineIndex;
 use crate::pcp::Pcps;
 use crate::sync::prim::Ordering;
@@ -20,28 +20,28 @@ impl CachedBlocks<'_, '_> {
         mut visit: impl FnMut(MagazineVisit) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         let blocks = self.0.blocks();
-        let mut charged = |class, magazine, rounds| {
-            visit(MagazineVisit { class, magazine, rounds, is_charged: true })
+        let mut charged = |order, magazine, rounds| {
+            visit(MagazineVisit { order, magazine, rounds, is_charged: true })
         };
         for (front, _, word) in self.0.used_fronts(cpu, zone) {
             if let Some(loaded) = word.loaded() {
-                charged(front.class, loaded, word.rounds())?;
+                charged(front.order, loaded, word.rounds())?;
             }
             if let Some((previous, fill)) = word.previous() {
-                charged(front.class, previous, fill.rounds(front.class.rounds()))?;
+                charged(front.order, previous, fill.rounds(front.order.rounds()))?;
             }
         }
-        for (class, _, shelf) in self.0.pcp(cpu, zone).shelves() {
+        for (order, _, shelf) in self.0.pcp(cpu, zone).shelves() {
             let mut at = shelf.peek(blocks);
             for _ in 0..shelf.count() {
                 let Some(magazine) = at else { break };
-                charged(class, magazine, class.rounds())?;
+                charged(order, magazine, order.rounds())?;
                 at = blocks.next(magazine);
             }
         }
         self.0.handed(cpu, zone).try_for_each(|part| {
-            let (magazine, class, rounds) = part.unpack();
-            visit(MagazineVisit { class, magazine, rounds, is_charged: false })
+            let (magazine, order, rounds) = part.unpack();
+            visit(MagazineVisit { order, magazine, rounds, is_charged: false })
         })
     }
 
@@ -55,7 +55,7 @@ impl CachedBlocks<'_, '_> {
 
 /// A magazine that may hold frames.
 pub(crate) struct MagazineVisit {
-    pub class: Class,
+    pub order: Order,
     pub magazine: MagazineIndex,
     pub rounds: u32,
     /// Whether its CPU is charged with it: in a front or on a shelf, not handed over.

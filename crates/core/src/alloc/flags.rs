@@ -1,6 +1,6 @@
 //! Flags: the memory that a request may use, and its wishes.
 
-use crate::frame::{Class, Mobility, Order, ZoneId};
+use crate::frame::{Mobility, Order, ZoneId};
 use crate::front::WordOffset;
 use crate::store::SearchManner;
 
@@ -112,8 +112,8 @@ impl Flags {
     /// The front that a request pops from, if that is all that it does.
     #[inline(always)]
     pub(crate) fn simple_word(self, order: Order, level: u8) -> Option<WordOffset> {
-        let class = Class::of(order).filter(|_| self.is_simple(level))?;
-        Some(WordOffset::new(ZoneId::new(0), class, self.mobility()))
+        let order = order.cached().filter(|_| self.is_simple(level))?;
+        Some(WordOffset::new(ZoneId::new(0), order, self.mobility()))
     }
 
     pub(crate) const fn is_atomic(self) -> bool {

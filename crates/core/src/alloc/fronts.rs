@@ -8,7 +8,7 @@ use super::allocator::Allocator;
 use super::flags::Flags;
 use crate::cpus::{Context, Here, Pinned, Processor, sequence};
 use crate::frame::pageblock::WORD_BYTES;
-use crate::frame::{Class, CpuId, Mobility, Order, Pfn, ZoneId};
+use crate::frame::{CpuId, Mobility, Order, Pfn, ZoneId};
 use crate::front::word::ONE_ROUND;
 use crate::front::{BlockArray, WordOffset};
 use crate::pcp::{Caches, Exchange, Front};
@@ -100,10 +100,10 @@ impl<'a, P: Processor> Fronts<'a, '_, P> {
         if !Flags::new(mobility).takes_level(self.simple_level) {
             return None;
         }
-        let class = Class::of(order)?;
-        let word = WordOffset::new(ZONE, class, mobility);
+        let order = order.cached()?;
+        let word = WordOffset::new(ZONE, order, mobility);
         let at = word.bytes() + self.blocks().context_bytes(context);
-        let full_bytes = class.rounds() * ONE_ROUND as u32;
+        let full_bytes = order.rounds() * ONE_ROUND as u32;
         u16::try_from(at).ok().map(|at| FrontHandle(u32::from(at) << WORD_SHIFT | full_bytes))
     }
 

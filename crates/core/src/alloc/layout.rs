@@ -10,7 +10,7 @@ use super::hooks::OWNER_BYTES;
 use super::relief::ReliefSlot;
 use crate::cpus::Cpus;
 use crate::frame::pageblock::{SECTION_FRAMES, SECTION_PAGEBLOCKS, WORD_BYTES, WORDS_PER_ZONE};
-use crate::frame::{Class, Mobility, NodeId};
+use crate::frame::{Mobility, NodeId, Order};
 use crate::front::{CPUS_FOLLOWED_MAX, GATES_ALL, GATES_AT, Magazine, MagazineIndex};
 use crate::pcp::{CarvedFrames, CpuShared, Pcp, PcpsState, Places};
 use crate::reclaim::LastResort;
@@ -203,9 +203,9 @@ fn magazines_wanted(config: &Config<'_>) -> Option<usize> {
     if !config.caches {
         return Some(0);
     }
-    let round = u64::from(Class::Order0.magazine_frames());
-    // Fronts of one mobility in each class; others displace shelved magazines.
-    let fronts = 2 * Class::COUNT + Mobility::COUNT;
+    let round = u64::from(Order::BASE.magazine_frames());
+    // Fronts of one mobility in each order; others displace shelved magazines.
+    let fronts = 2 * Order::CACHED + Mobility::COUNT;
     let per_cpu: u64 = (0..config.zones.len())
         .filter(|&zone| config.managed(zone) > 0 || config.pfn_limit.is_some())
         .map(|zone| {

@@ -11,7 +11,7 @@ use super::hooks::are_carved;
 use super::walk::{Request, Want};
 use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::SECTION_FRAMES;
-use crate::frame::{Class, Order, Pfn, ZoneId};
+use crate::frame::{Order, Pfn, ZoneId};
 use crate::store::{DoubleFree, Store};
 use crate::zone::Reserve;
 
@@ -81,10 +81,10 @@ impl<'a, 'm, C: Cpus> Ranges<'a, 'm, C> {
 
     fn free(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
         let zone = self.check_free(start, frames)?;
-        if let Some(class) = cached_block(frames).filter(|class| start.is_aligned(class.order()))
+        if let Some(order) = cached_block(frames).filter(|&order| start.is_aligned(order))
             && let Some(tag) = self.blocks.caches.store.tags().tag(start)
         {
-            return self.blocks.free_checked(start, class, tag);
+            return self.blocks.free_checked(start, order, tag);
         }
         self.put(zone, frames, |store| store.put(start, frames))
     }
@@ -179,8 +179,8 @@ impl<C: Cpus> Allocator<'_, C> {
             return Err(AllocError::BadAlignment);
         }
         self.caches.cpus.environment().check_usable()?;
-        if let Some(class) = cached_block(frames).filter(|_| align <= frames) {
-            let start = self.alloc(class.order(), flags)?;
+        if let Some(order) = cached_block(frames).filter(|_| align <= frames) {
+            let start = self.alloc(order, flags)?;
             self.blocks().hooks().frame_bytes().note_block_as_range(start, frames);
             return Ok(start);
         }
@@ -231,8 +231,8 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 }
 
-/// The class of the block that so many frames are, if they are one.
-fn cached_block(frames: u32) -> Option<Class> {
+/// The order of the block that so many frames are, if they are one.
+fn cached_block(frames: u32) -> Option<Order> {
     let is_block = frames.is_power_of_two();
-    Class::of(Order::new(frames.trailing_zeros())?).filter(|_| is_block)
+    Order::new(frames.trailing_zeros())?.cached().filter(|_| is_block)
 }

@@ -338,9 +338,9 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
         let walk = self.cached().visit(cpu, zone, |visited| {
             magazines += 1;
             if visited.is_charged {
-                installed_pages += i64::from(visited.class.magazine_frames());
+                installed_pages += i64::from(visited.order.magazine_frames());
             }
-            let order = visited.class.order();
+            let order = visited.order;
             for pfn in self.cached().frames_of(visited.magazine, visited.rounds) {
                 let its = self.caches.store.tags().zone_of_range(pfn, order.frames());
                 if its != Some(zone) || !pfn.is_aligned(order) {
@@ -371,7 +371,7 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
             for cpu in self.caches.pcps.all_cpus() {
                 let walk = self.cached().visit(cpu, zone, |visited| {
                     for pfn in self.cached().frames_of(visited.magazine, visited.rounds) {
-                        if !window.mark(pfn, visited.class.block_frames()) {
+                        if !window.mark(pfn, visited.order.frames()) {
                             return ControlFlow::Break(Fault::Doubled { pfn, cpu });
                         }
                     }

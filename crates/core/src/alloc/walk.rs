@@ -5,7 +5,7 @@ use super::drain::Drains;
 use super::flags::Flags;
 use crate::cpus::Cpus;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, Tag};
-use crate::frame::{Class, NodeId, Order, Pfn, ZoneId};
+use crate::frame::{NodeId, Order, Pfn, ZoneId};
 use crate::front::{Here, WordOffset};
 use crate::pcp::{Caches, Mode, NO_ZONE, RefillTerms, Scope};
 use crate::zone::Reserve;
@@ -104,9 +104,9 @@ impl<C: Cpus> Walk<'_, '_, C> {
             }
             return None;
         };
-        let class = Class::of(order)?;
+        let order = order.cached()?;
         self.zones_of(request).find_map(|zone| {
-            let word = WordOffset::new(zone, class, request.flags.mobility());
+            let word = WordOffset::new(zone, order, request.flags.mobility());
             self.caches.pop(word).map(Pfn::new)
         })
     }

@@ -51,14 +51,13 @@
 //! ```
 #![allow(unsafe_code, reason = "gates, words and magazines in the hands of implementations")]
 
-pub use crate::frame::Class;
 pub use crate::frame::pageblock::WORD_BYTES;
 pub use crate::front::word::{Fill, ONE_ROUND, POP_STEP, PUSH_STEP, SlotMove, SlotRun, Word};
 pub use crate::front::{
     BlockArray, GATES_ALL, GATES_AT, Magazine, MagazineIndex, REFUSALS_AT, WordOffset, is_open,
 };
 
-use crate::frame::{CpuId, Mobility, ZoneId};
+use crate::frame::{CpuId, Mobility, Order, ZoneId};
 use crate::front::Here;
 use crate::sync::prim::AtomicU64;
 
@@ -112,12 +111,12 @@ pub unsafe fn magazine(blocks: &BlockArray, index: MagazineIndex) -> &Magazine {
     blocks.magazine(index)
 }
 
-/// The offset of the front of `zone`, `class` and `mobility`, for tests of sequences.
+/// The offset of the front of `zone`, `order` and `mobility`, for tests of sequences.
 ///
 /// # Safety
 /// It is used with arrays alone whose blocks have words of that zone.
-pub const unsafe fn word_offset(zone: ZoneId, class: Class, mobility: Mobility) -> WordOffset {
-    WordOffset::new(zone, class, mobility)
+pub const unsafe fn word_offset(zone: ZoneId, order: Order, mobility: Mobility) -> WordOffset {
+    WordOffset::new(zone, order, mobility)
 }
 
 /// The parts of a [`BlockArray`], for tests of sequences.

@@ -11,4 +11,4 @@ pub mod pageblock;
 mod units;
 
 pub use memory::{FrameRange, LinearMap, PageSize};
-pub use units::{Class, CpuId, Mobility, NodeId, Order, Pfn, ZoneId};
+pub use units::{CpuId, Mobility, NodeId, Order, Pfn, ZoneId};

@@ -1,6 +1,6 @@
 //! Pageblocks: their numbers, and the tag that says which zone and mobility each serves.
 
-use super::units::{Class, Mobility, Order, Pfn, ZoneId};
+use super::units::{Mobility, Order, Pfn, ZoneId};
 use crate::sync::model::bound;
 
 /// Frames per pageblock.
@@ -18,16 +18,16 @@ pub fn fills_pageblocks(start: u32, frames: u32) -> bool {
 /// Bytes of a front word.
 pub const WORD_BYTES: usize = size_of::<u64>();
 /// Bytes of the front words of one zone and mobility.
-const FRONTS_BYTES: usize = WORD_BYTES * Class::COUNT;
+const FRONTS_BYTES: usize = WORD_BYTES * Order::CACHED;
 /// Rows of front words that may have magazines: for each mobility one that is pushed to and popped
 /// from, and one that is only pushed to.
 pub const ROWS: usize = Mobility::COUNT * 2;
 /// Front words per zone and context that may have magazines.
-pub const FRONTS: usize = Class::COUNT * ROWS;
+pub const FRONTS: usize = Order::CACHED * ROWS;
 /// Front words per zone and context. Besides those of [`FRONTS`] there is a row whose words never
 /// have a magazine, for frames without memory. Five more words follow, so that five further offsets
-/// lead only to such words, whatever the class: see the table at [`Tag`].
-pub const WORDS_PER_ZONE: usize = Class::COUNT * (ROWS + 1) + 5;
+/// lead only to such words, whatever the order: see the table at [`Tag`].
+pub const WORDS_PER_ZONE: usize = Order::CACHED * (ROWS + 1) + 5;
 /// Bytes of all front words of one zone and context.
 const ZONE_BYTES: usize = WORD_BYTES * WORDS_PER_ZONE;
 

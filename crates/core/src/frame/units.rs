@@ -1,18 +1,4 @@
 //! Units: a newtype for each, so that none is passed where another is due.
-//!
-//! # Another class
-//! CPUs cache all orders.
-//! A class is an order today. One for something else (another size, blocks of one owner) takes a
-//! variant, a place in `EACH`, its rounds, and:
-//! - [`Class::of`] and [`Class::order`], which take a class for its order, and the assertion at the
-//!   end of this file; callers of `of` choose the class of a request by its order alone;
-//! - `pcp/high.rs`, which lists the classes that 2022's rules regard.
-//!
-//! Everything else is computed from the enum: front words and their places, shelves, magazines,
-//! metadata, drains. Compile-time assertions limit the number of classes. A link between magazines
-//! has four bits for a class (`pcp/shelf.rs`). The words that refuse are gates of CPUs that do not
-//! exist (`front/block.rs`). The glossary and `DrainResult::unreachable_pages` list the orders for
-//! readers.
 
 use crate::sync::model::{IS_LOOM, bound};
 
@@ -247,83 +233,27 @@ impl Mobility {
     }
 }
 
-/// An order that CPUs cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Class {
-    /// One frame.
-    Order0,
-    /// Two frames.
-    Order1,
-    /// Four frames.
-    Order2,
-    /// Eight frames.
-    Order3,
-    /// 16 frames.
-    Order4,
-    /// 32 frames.
-    Order5,
-    /// 64 frames.
-    Order6,
-    /// 128 frames.
-    Order7,
-    /// 256 frames.
-    Order8,
-    /// 512 frames: [`Order::PAGEBLOCK`].
-    Order9,
-    /// 1024 frames.
-    Order10,
-}
-
-impl Class {
-    /// The number of classes. Most models have one, since each class repeats the steps of the
-    /// others; the models of `loom_tests::classes` are compiled with two.
-    pub const COUNT: usize = match (IS_LOOM, option_env!("PAGEDEPOT_MODEL_CLASSES")) {
-        (false, _) => Self::EACH.len(),
+/// Orders as CPUs cache them, in magazines.
+impl Order {
+    /// The number of orders that CPUs cache: all of them. Most models have one, since each order
+    /// repeats the steps of the others; the models of `loom_tests::orders` are compiled with two.
+    pub(crate) const CACHED: usize = match (IS_LOOM, option_env!("PAGEDEPOT_MODEL_ORDERS")) {
+        (false, _) => Self::COUNT,
         (true, None) => 1,
         (true, Some(_)) => 2,
     };
-    /// All classes, smallest first.
-    pub const ALL: [Class; Self::COUNT] = {
-        let mut all = [Class::Order0; Self::COUNT];
-        let mut at = 0;
-        while at < Self::COUNT {
-            all[at] = Self::EACH[at];
-            at += 1;
-        }
-        all
-    };
-    const EACH: [Class; 11] = [
-        Class::Order0,
-        Class::Order1,
-        Class::Order2,
-        Class::Order3,
-        Class::Order4,
-        Class::Order5,
-        Class::Order6,
-        Class::Order7,
-        Class::Order8,
-        Class::Order9,
-        Class::Order10,
-    ];
 
-    /// The class of an order. `None` in models alone, of orders that have no magazines there.
+    /// The order, if CPUs cache it. `None` in models alone.
     #[inline]
-    pub const fn of(order: Order) -> Option<Class> {
-        if order.index() < Self::COUNT { Some(Self::EACH[order.index()]) } else { None }
+    pub(crate) const fn cached(self) -> Option<Order> {
+        if IS_LOOM && self.index() >= Self::CACHED { None } else { Some(self) }
     }
 
-    /// The order of the class's blocks.
-    pub const fn order(self) -> Order {
-        match Order::new(self as u32) {
-            Some(order) => order,
-            None => unreachable!(),
-        }
-    }
-
-    /// Frames per block of this class.
-    pub const fn block_frames(self) -> u32 {
-        self.order().frames()
+    /// The cached order with this place, smallest first.
+    #[inline]
+    pub(crate) const fn at_place(place: usize) -> Order {
+        assert!(place < Self::CACHED);
+        Order(place as u8)
     }
 
     /// Blocks in a full magazine: 63 frames or 15 blocks, whichever is more; but at most 2048
@@ -333,27 +263,28 @@ impl Class {
     /// blocks takes fewer unless the CPU uses many (`CpuZone::refill_size`). Models have small
     /// magazines, so that few steps fill one.
     #[inline]
-    pub const fn rounds(self) -> u32 {
-        const ROUNDS: [u32; Class::COUNT] = {
-            let mut rounds = [0; Class::COUNT];
+    pub(crate) const fn rounds(self) -> u32 {
+        // Longer than there are orders, so that no look needs a comparison.
+        const ROUNDS: [u32; 16] = {
+            let mut rounds = [0; 16];
             let mut at = 0;
-            while at < rounds.len() {
-                rounds[at] = Class::ALL[at].rounds_by_rule();
+            while at < Order::CACHED {
+                rounds[at] = match (IS_LOOM, at) {
+                    (false, _) => Order::at_place(at).rounds_by_rule(),
+                    (true, 0) => 2,
+                    (true, _) => 1,
+                };
                 at += 1;
             }
             rounds
         };
-        match (IS_LOOM, self) {
-            (false, _) => ROUNDS[self as usize],
-            (true, Class::Order0) => 2,
-            (true, _) => 1,
-        }
+        ROUNDS[self.index() % ROUNDS.len()]
     }
 
     /// [`rounds`](Self::rounds) outside of models.
     const fn rounds_by_rule(self) -> u32 {
-        const fn or_more(frames: u32, class: Class, blocks: u32) -> u32 {
-            let fitting = frames / class.block_frames();
+        const fn or_more(frames: u32, order: Order, blocks: u32) -> u32 {
+            let fitting = frames / order.frames();
             if fitting > blocks { fitting } else { blocks }
         }
         let (wanted, most) = (or_more(63, self, 15), or_more(2048, self, 7));
@@ -362,8 +293,8 @@ impl Class {
 
     /// Rounds a number of blocks down to whole pageblocks, if two or four blocks make up one: the
     /// rest of a pageblock would go to the store in words, and come back in words.
-    pub const fn whole_pageblocks(self, blocks: u32) -> u32 {
-        match Order::PAGEBLOCK.frames() / self.block_frames() {
+    pub(crate) const fn whole_pageblocks(self, blocks: u32) -> u32 {
+        match Order::PAGEBLOCK.frames() / self.frames() {
             each @ (2 | 4) => blocks - blocks % each,
             _ => blocks,
         }
@@ -371,26 +302,24 @@ impl Class {
 
     /// Whether a magazine of these blocks is so much memory that refills are by what the CPU uses.
     #[inline]
-    pub const fn is_large(self) -> bool {
+    pub(crate) const fn is_large(self) -> bool {
         self.magazine_frames() > Order::PAGEBLOCK.frames()
     }
 
     /// Frames in a full magazine.
-    pub const fn magazine_frames(self) -> u32 {
-        self.rounds() * self.block_frames()
+    pub(crate) const fn magazine_frames(self) -> u32 {
+        self.rounds() * self.frames()
     }
 }
 
-const _: () = assert!(IS_LOOM || Class::COUNT == Order::COUNT);
-
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::Class;
+    use super::Order;
 
     #[test]
     fn magazines_hold_what_the_rule_says() {
-        let rounds = Class::ALL.map(Class::rounds);
+        let rounds: Vec<u32> = Order::all().map(Order::rounds).collect();
         assert_eq!(rounds, [63, 31, 15, 15, 15, 15, 15, 12, 8, 7, 7]);
-        assert!([Class::Order7, Class::Order8].iter().all(|c| c.magazine_frames() % 512 == 0));
+        assert!([7, 8].iter().all(|&n| Order(n).magazine_frames() % 512 == 0));
     }
 }

@@ -32,7 +32,7 @@
 //!
 //! | bytes of a block | what |
 //! |---|---|
-//! | 0.. | front words, `[context][zone][mobility][class]`, and for each zone words that refuse |
+//! | 0.. | front words, `[context][zone][mobility][order]`, and for each zone words that refuse |
 //! | then, on lines of their own | one `Pcp` per zone: what drainers touch |
 //!
 //! # Magazines
@@ -47,7 +47,7 @@ use core::num::NonZeroU32;
 use core::ptr::NonNull;
 
 use crate::frame::pageblock::{FRONTS, Tag, WORD_BYTES, WORDS_PER_ZONE};
-use crate::frame::{Class, CpuId, Mobility, ZoneId};
+use crate::frame::{CpuId, Mobility, Order, ZoneId};
 use crate::sync::model::{IS_LOOM, bound};
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::stack::Links;
@@ -69,8 +69,8 @@ pub const OPEN_TO_LOCK: u64 = 1 << 32;
 pub const GATES_AT: usize = 128;
 /// Gates where sequences follow them whatever their CPU's number: all numbers of 16 bits. A
 /// negative one (a thread without registration) becomes one of the highest, which no CPU has.
-/// Loom has 64, or 128 with more classes, because each execution of a model makes them anew.
-pub const GATES_ALL: u32 = match (IS_LOOM, Class::COUNT) {
+/// Loom has 64, or 128 with more orders, because each execution of a model makes them anew.
+pub const GATES_ALL: u32 = match (IS_LOOM, Order::CACHED) {
     (false, _) => 1 << 16,
     (true, 1) => 1 << 6,
     (true, _) => 1 << 7,
@@ -90,16 +90,16 @@ const _: () = assert!(
 pub struct WordOffset(usize);
 
 impl WordOffset {
-    /// The front of `zone`, `class` and `mobility`, where the allocator has that zone.
+    /// The front of `zone`, `order` and `mobility`, where the allocator has that zone.
     #[inline]
-    pub(crate) const fn new(zone: ZoneId, class: Class, mobility: Mobility) -> Self {
-        Self::of_tag(Tag::new(zone, mobility), class)
+    pub(crate) const fn new(zone: ZoneId, order: Order, mobility: Mobility) -> Self {
+        Self::of_tag(Tag::new(zone, mobility), order)
     }
 
     /// The front of the frames with this tag.
     #[inline]
-    pub(crate) const fn of_tag(tag: Tag, class: Class) -> Self {
-        WordOffset(tag.fronts_at() + WORD_BYTES * class as usize)
+    pub(crate) const fn of_tag(tag: Tag, order: Order) -> Self {
+        WordOffset(tag.fronts_at() + WORD_BYTES * order.index())
     }
 
     /// Finds a tag's word like [`of_tag`](Self::of_tag), by a branch that expects a movable frame
@@ -109,9 +109,9 @@ impl WordOffset {
     /// as slow on processors that do not predict which store a load gets its value from (decision
     /// 0005). All predict branches.
     #[inline]
-    pub(crate) fn expected(tag: Tag, class: Class) -> Self {
-        let usual = Self::new(ZoneId::new(0), class, Mobility::Movable);
-        let word = Self::of_tag(tag, class);
+    pub(crate) fn expected(tag: Tag, order: Order) -> Self {
+        let usual = Self::new(ZoneId::new(0), order, Mobility::Movable);
+        let word = Self::of_tag(tag, order);
         if word == usual {
             return usual;
         }
@@ -286,8 +286,8 @@ impl BlockArray {
     /// # Panics
     /// When the CPU has no block.
     pub(crate) fn fronts(&self, here: Here, zone: ZoneId) -> &[AtomicU64; FRONTS] {
-        let first = self.word(here, WordOffset::new(zone, Class::ALL[0], Mobility::ALL[0]));
-        // SAFETY: rows lie side by side, and in each the words of its classes (see the table at
+        let first = self.word(here, WordOffset::new(zone, Order::BASE, Mobility::ALL[0]));
+        // SAFETY: rows lie side by side, and in each the words of its orders (see the table at
         // `Tag`).
         unsafe { &*core::ptr::from_ref(first).cast::<[AtomicU64; FRONTS]>() }
     }

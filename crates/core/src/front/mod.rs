@@ -8,7 +8,7 @@
 //! | `block` | magazines, and where they, words and gates lie |
 //! | `gate` | the way to a CPU's fronts |
 //!
-//! Which fronts there are: [`Class`](crate::frame::Class), in `frame/units.rs`.
+//! Which fronts there are: [`Order`](crate::frame::Order), in `frame/units.rs`.
 
 mod block;
 pub mod gate;

@@ -20,7 +20,7 @@
 //! | `removing` | removing memory beside requests, frees and drains |
 //! | `reporting` | free pageblocks that are reported, and needed again |
 //! | `contexts` | interrupt handlers with fronts of their own |
-//! | `classes` | magazines of two classes; compiled with `PAGEDEPOT_MODEL_CLASSES=2` |
+//! | `orders` | magazines of two orders; compiled with `PAGEDEPOT_MODEL_ORDERS=2` |
 //! | `shelf` | stacks of magazines |
 //! | `store` | claims of all widths, hints, and marks of sections |
 //! | `entire` | pageblocks that are free as one, beside all that takes and makes them |
@@ -29,14 +29,13 @@
 //! | `reclaim` | reclaim callbacks: which caller runs them, waiting for it |
 //!
 //! Constants are shrunk: a magazine has two rounds, a pageblock two words, a zone four frames;
-//! there is one class of magazines, one context per CPU, and gates are not followed. `classes`,
+//! there is one order of magazines, one context per CPU, and gates are not followed. `orders`,
 //! `contexts` and `followed` are the other configurations. A *mutant* leaves out what an argument
 //! rests on; its model must fail, or the model would see nothing.
 //!
 //! `LOOM_MAX_PREEMPTIONS` overrides the models' own bounds, `LOOM_MAX_DURATION` (seconds) ends each
 //! early, and `--show-output` shows which it ended.
 mod adding;
-mod classes;
 mod compacting;
 mod compacting_pairs;
 mod contexts;
@@ -55,6 +54,7 @@ mod handover;
 mod late_init;
 mod locked;
 mod mixed;
+mod orders;
 mod reclaim;
 mod removing;
 mod reporting;

@@ -11,7 +11,7 @@ use super::direct::PastCaches;
 use super::pcps::Pcps;
 use super::state::{Front, Pcp, Step};
 use crate::cpus::{Cpus, Environment, Event, Transfer};
-use crate::frame::{Class, CpuId, Mobility, NodeId, Order, Pfn, ZoneId};
+use crate::frame::{CpuId, Mobility, NodeId, Order, Pfn, ZoneId};
 use crate::front::gate::Gate;
 use crate::front::word::Word;
 use crate::front::{BlockArray, Here, MagazineIndex, WordOffset, is_open};
@@ -73,8 +73,8 @@ impl<'m, C: Cpus> Caches<'m, C> {
 
     /// Puts a block into a front of this CPU, whether a lock guards it or not.
     #[inline]
-    pub fn push(&self, word: WordOffset, class: Class, pfn: Pfn) -> bool {
-        let (blocks, rounds_max) = (self.pcps.blocks(), class.rounds());
+    pub fn push(&self, word: WordOffset, order: Order, pfn: Pfn) -> bool {
+        let (blocks, rounds_max) = (self.pcps.blocks(), order.rounds());
         self.cpus.push(blocks, word, rounds_max, pfn.get())
             || self.cpus.push_locked(blocks, word, rounds_max, pfn.get())
     }
@@ -83,8 +83,8 @@ impl<'m, C: Cpus> Caches<'m, C> {
     /// ([`Store::simple_tag`]). `false`: nothing has changed.
     #[inline]
     pub fn push_simple(&self, pfn: Pfn, order: Order) -> bool {
-        self.simple_front(pfn, order).is_some_and(|(word, class)| {
-            self.cpus.push(self.pcps.blocks(), word, class.rounds(), pfn.get())
+        self.simple_front(pfn, order).is_some_and(|(word, order)| {
+            self.cpus.push(self.pcps.blocks(), word, order.rounds(), pfn.get())
         })
     }
 
@@ -92,15 +92,15 @@ impl<'m, C: Cpus> Caches<'m, C> {
     /// front.
     #[inline]
     pub fn push_simple_locked(&self, pfn: Pfn, order: Order) -> bool {
-        self.simple_front(pfn, order).is_some_and(|(word, class)| {
-            self.cpus.push_locked(self.pcps.blocks(), word, class.rounds(), pfn.get())
+        self.simple_front(pfn, order).is_some_and(|(word, order)| {
+            self.cpus.push_locked(self.pcps.blocks(), word, order.rounds(), pfn.get())
         })
     }
 
     #[inline(always)]
-    fn simple_front(&self, pfn: Pfn, order: Order) -> Option<(WordOffset, Class)> {
-        let (class, tag) = (Class::of(order)?, self.store.simple_tag(pfn)?);
-        pfn.is_aligned(order).then(|| (WordOffset::expected(tag, class), class))
+    fn simple_front(&self, pfn: Pfn, order: Order) -> Option<(WordOffset, Order)> {
+        let (order, tag) = (order.cached()?, self.store.simple_tag(pfn)?);
+        pfn.is_aligned(order).then(|| (WordOffset::expected(tag, order), order))
     }
 
     /// The front word, if the gate is open.
@@ -220,13 +220,13 @@ pub struct CpuZone<'a, 'm, C> {
 
 impl<'a, 'm, C> CpuZone<'a, 'm, C> {
     /// A front of tasks on this CPU.
-    pub fn task_front(&self, class: Class, mobility: Mobility) -> Front {
-        self.front(Here::task(self.cpu), class, mobility)
+    pub fn task_front(&self, order: Order, mobility: Mobility) -> Front {
+        self.front(Here::task(self.cpu), order, mobility)
     }
 
     /// The front that blocks are popped from here.
-    pub fn front(&self, here: Here, class: Class, mobility: Mobility) -> Front {
-        Front { here, zone: self.zone_id, class, mobility, evacuates: false }
+    pub fn front(&self, here: Here, order: Order, mobility: Mobility) -> Front {
+        Front { here, zone: self.zone_id, order, mobility, evacuates: false }
     }
 
     pub fn blocks(&self) -> &'a BlockArray {
@@ -290,8 +290,8 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
 
     /// Tells tracers that `blocks` blocks moved between this CPU and the store.
     #[inline]
-    pub fn tell(&self, event: fn(Transfer) -> Event, class: Class, blocks: u32) {
-        let transfer = Transfer { cpu: self.cpu, zone: self.zone_id, order: class.order(), blocks };
+    pub fn tell(&self, event: fn(Transfer) -> Event, order: Order, blocks: u32) {
+        let transfer = Transfer { cpu: self.cpu, zone: self.zone_id, order, blocks };
         self.caches.cpus.environment().event(event(transfer));
     }
 

@@ -8,7 +8,7 @@
 //!
 //! What a quiet drain cannot reach is bounded: per CPU, zone, context, order and mobility in use
 //! two magazines of 63 blocks (order 0), 31, and 15 or fewer from order 2 up
-//! ([`Class::rounds`]), in pages 126, 124, 120, 240, and so on to 14336 by order 10; one more for
+//! (`Order::rounds`), in pages 126, 124, 120, 240, and so on to 14336 by order 10; one more for
 //! frames of pageblocks that evacuate; and over all of them by `high`, beyond which a CPU's slow
 //! path empties its coldest front, or by the one front in use where that alone is more.
 //!
@@ -22,7 +22,7 @@ use super::shelf::{Chain, Part, Parts};
 use super::state::Front;
 use crate::cpus::{Cpus, Environment, Event, FenceError};
 use crate::frame::pageblock::Tag;
-use crate::frame::{Class, CpuId, Mobility, ZoneId};
+use crate::frame::{CpuId, Mobility, Order, ZoneId};
 use crate::front::MagazineIndex;
 use crate::front::gate::{ClosedGate, is_held_by};
 use crate::front::word::Word;
@@ -303,15 +303,15 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         prefetch_write(&pcp.in_flight);
         Mobility::ALL
             .iter()
-            .filter_map(|&mobility| pcp.listed(Class::Order0, mobility))
+            .filter_map(|&mobility| pcp.listed(Order::BASE, mobility))
             .for_each(prefetch_write);
         let mut pages = 0;
-        for (class, mobility, shelf) in pcp.shelves() {
+        for (order, mobility, shelf) in pcp.shelves() {
             let shelved = shelf.count();
             if shelved == 0 {
                 continue;
             }
-            if let Some(listed) = pcp.listed(class, mobility) {
+            if let Some(listed) = pcp.listed(order, mobility) {
                 listed
                     .top_down(shelved)
                     .for_each(|magazine| prefetch_write(self.blocks().magazine(magazine)));
@@ -320,15 +320,15 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             // announced than moved, for as long as it takes to announce the others.
             let moving = self
                 .caches
-                .begin(self.pcp, u64::from(shelved) * u64::from(class.magazine_frames()));
+                .begin(self.pcp, u64::from(shelved) * u64::from(order.magazine_frames()));
             if let Some(chain) = shelf.take_all(self.blocks()) {
                 let more = chain.count.saturating_sub(shelved);
                 let rest = (more > 0).then(|| {
                     self.caches
-                        .begin(self.pcp, u64::from(more) * u64::from(class.magazine_frames()))
+                        .begin(self.pcp, u64::from(more) * u64::from(order.magazine_frames()))
                 });
-                self.return_chain(self.task_front(class, mobility), chain);
-                pages += u64::from(chain.count) * u64::from(class.magazine_frames());
+                self.return_chain(self.task_front(order, mobility), chain);
+                pages += u64::from(chain.count) * u64::from(order.magazine_frames());
                 drop(rest);
             }
             drop(moving);
@@ -337,15 +337,15 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     }
 
     /// Counts what a drain took back.
-    pub fn count_drained(&self, class: Class, blocks: u32) {
-        self.pcp.count_drained(u64::from(blocks), class.block_frames());
-        self.tell(Event::Drain, class, blocks);
+    pub fn count_drained(&self, order: Order, blocks: u32) {
+        self.pcp.count_drained(u64::from(blocks), order.frames());
+        self.tell(Event::Drain, order, blocks);
     }
 
     /// Empties the full magazines of a chain that the caller owns into the store, then gives the
     /// magazines back to the CPU they came from by one operation.
     fn return_chain(&self, front: Front, chain: Chain) {
-        let class = front.class;
+        let order = front.order;
         let mut pages = 0;
         let mut last = chain.first;
         let mut at = Some(chain.first);
@@ -354,12 +354,12 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             if let Some(next) = at {
                 prefetch_write(self.blocks().magazine(next));
             }
-            pages += self.empty_magazine(class, magazine, class.rounds());
+            pages += self.empty_magazine(order, magazine, order.rounds());
             last = magazine;
         }
         self.add_free(pages);
-        self.count_drained(class, chain.count * class.rounds());
-        self.release_chain(class, chain, last);
+        self.count_drained(order, chain.count * order.rounds());
+        self.release_chain(order, chain, last);
     }
 }
 
@@ -373,10 +373,10 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             // Relaxed: published by the Release that reopens the gate.
             cell.store(Word::EMPTY.0, Ordering::Relaxed);
             if let Some(loaded) = word.loaded() {
-                with(Part::new(loaded, front.class, word.rounds()));
+                with(Part::new(loaded, front.order, word.rounds()));
             }
             if let Some((previous, fill)) = word.previous() {
-                with(Part::new(previous, front.class, fill.rounds(front.class.rounds())));
+                with(Part::new(previous, front.order, fill.rounds(front.order.rounds())));
             }
         });
     }
@@ -400,11 +400,11 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         let moving = (pages > 0).then(|| self.caches.begin(self.pcp, pages));
         let (mut chain, mut charged) = (None, 0);
         self.take_fronts(|part| {
-            let (magazine, class, rounds) = part.unpack();
+            let (magazine, order, rounds) = part.unpack();
             if rounds == 0 {
-                return self.release_magazine(class, magazine);
+                return self.release_magazine(order, magazine);
             }
-            charged += i64::from(class.magazine_frames());
+            charged += i64::from(order.magazine_frames());
             let (first, last) = chain.unwrap_or((part, part));
             if chain.is_some() {
                 self.link(part, Some(first));
@@ -431,10 +431,10 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         let mut pages = 0;
         while let Some(part) = parts {
             parts = Parts(self.blocks()).next(part);
-            let (magazine, class, _) = part.unpack();
+            let (magazine, order, _) = part.unpack();
             let grown = self.empty_part(part);
             self.add_free(grown);
-            self.release_magazine(class, magazine);
+            self.release_magazine(order, magazine);
             pages += part.pages();
         }
         pages
@@ -473,8 +473,8 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Empties a magazine that the caller owns into the store, for a drain. Returns by how many
     /// pages the store grew.
     fn empty_part(&self, part: Part) -> i64 {
-        let (magazine, class, rounds) = part.unpack();
-        self.count_drained(class, rounds);
-        self.empty_magazine(class, magazine, rounds)
+        let (magazine, order, rounds) = part.unpack();
+        self.count_drained(order, rounds);
+        self.empty_magazine(order, magazine, rounds)
     }
 }

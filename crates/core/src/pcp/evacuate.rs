@@ -41,7 +41,7 @@
 //! While memory fills or empties, it reads counters alone, at every second call, and the zone's,
 //! which all CPUs write then, at every eighth. A slow path is longer by one step and by 16 spare
 //! magazines for each mobility, half of what a decay of `high` may spill; and by one magazine for
-//! each mobility and class in use at every eighth step, which empties the CPU's fronts for
+//! each mobility and order in use at every eighth step, which empties the CPU's fronts for
 //! evacuated frames. While any evacuate, a search for small blocks looks at up to 64 pageblocks
 //! more (`store/partial.rs`), and shelves hold less (`high.rs`).
 
@@ -50,7 +50,7 @@ use super::hand::Stillness;
 use super::state::Front;
 use crate::cpus::{Cpus, Here};
 use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS};
-use crate::frame::{Class, Mobility, ZoneId};
+use crate::frame::{Mobility, Order, ZoneId};
 use crate::front::word::Word;
 use crate::store::bitmap::Bitmap;
 use crate::store::section::Section;
@@ -203,7 +203,7 @@ impl<C: Cpus> HandStep<'_, '_, '_, C> {
         if self.0.pcp.hand.ends_call_window() {
             let is_wanted = self.0.zone.evacuating.wants_more(self.0.zone.managed());
             for mobility in Mobility::ALL {
-                let shelved = self.0.pcp.shelf(Class::Order0, mobility).count();
+                let shelved = self.0.pcp.shelf(Order::BASE, mobility).count();
                 self.0.pcp.spares.end_window(mobility, shelved, is_wanted);
             }
         }
@@ -225,7 +225,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         for mobility in Mobility::ALL {
             let magazines = self.pcp.spares.take(mobility, SPARE_RETURNED);
             if magazines > 0 {
-                self.spill_shelf(Class::Order0, mobility, magazines);
+                self.spill_shelf(Order::BASE, mobility, magazines);
             }
         }
     }
@@ -233,7 +233,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Empties the magazine that a front for evacuated frames had, into the store.
     pub fn spill_evacuated(&self, front: Front, word: Word) {
         let Some(loaded) = word.loaded() else { return };
-        let pages = u64::from(word.rounds() * front.class.block_frames());
+        let pages = u64::from(word.rounds() * front.order.frames());
         count(&self.pcp.counters.evacuated_pages, pages);
         self.spill(front, loaded, word.rounds());
         self.return_spare();
@@ -254,7 +254,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             if word.rounds() == 0 {
                 continue;
             }
-            let moved = u64::from(word.rounds() * front.class.block_frames());
+            let moved = u64::from(word.rounds() * front.order.frames());
             let moving = self.caches.begin(self.pcp, moved);
             if self.replace(&front, word, Word::EMPTY) {
                 self.pcp.count_operations(word.operations());

@@ -11,7 +11,7 @@ use super::high::{self, MovedPages};
 use super::shelf::{Part, Parts, Shelf};
 use super::state::Front;
 use crate::cpus::{Cpus, Pinned, Processor, sequence};
-use crate::frame::{Class, Mobility, Order, Pfn, ZoneId};
+use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::front::MagazineIndex;
 use crate::front::word::{Fill, Word};
 use crate::sync::count;
@@ -46,22 +46,22 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
     ) -> Option<bool> {
         let Exchange { share, front, word } = self;
         let pcp = share.pcp;
-        let shelf = pcp.shelf(front.class, front.mobility);
+        let shelf = pcp.shelf(front.order, front.mobility);
         if shelf.count() == 0 {
             return None;
         }
         // Announced before it leaves the shelf: in between no count would include it.
-        let moving = share.caches.begin(share.pcp, u64::from(front.class.magazine_frames()));
+        let moving = share.caches.begin(share.pcp, u64::from(front.order.magazine_frames()));
         let full = shelf.pop(share.blocks())?;
         let new =
-            Word::new(full, front.class.rounds(), word.loaded().map(|empty| (empty, Fill::Empty)));
+            Word::new(full, front.order.rounds(), word.loaded().map(|empty| (empty, Fill::Empty)));
         let installed = install(new);
         if installed {
             count(&pcp.counters.shelf_hits, 1);
-            pcp.note_shelf_pop(front.class, front.mobility);
-            share.note_moved(front, MovedPages::In(front.class.magazine_frames().into()));
+            pcp.note_shelf_pop(front.order, front.mobility);
+            share.note_moved(front, MovedPages::In(front.order.magazine_frames().into()));
             if let Some((empty, _)) = word.previous() {
-                share.release_magazine(front.class, empty);
+                share.release_magazine(front.order, empty);
             }
         } else {
             keep(full);
@@ -82,17 +82,17 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
         keep: impl FnOnce(MagazineIndex),
     ) -> bool {
         let Exchange { share, front, word } = self;
-        let class = front.class;
-        let moving = share.caches.begin(share.pcp, u64::from(class.magazine_frames()));
+        let order = front.order;
+        let moving = share.caches.begin(share.pcp, u64::from(order.magazine_frames()));
         share.fill(empty, &[pfn]);
         let kept = word.loaded().filter(|_| !front.evacuates);
         let installed = install(Word::new(empty, 1, kept.map(|full| (full, Fill::Full))));
         if !installed {
-            share.release_magazine(class, empty);
+            share.release_magazine(order, empty);
         } else if front.evacuates {
             share.spill_evacuated(*front, word);
         } else if let Some((full, _)) = word.previous() {
-            share.note_moved(front, MovedPages::Out(class.magazine_frames().into()));
+            share.note_moved(front, MovedPages::Out(order.magazine_frames().into()));
             keep(full);
         }
         drop(moving);
@@ -110,7 +110,7 @@ impl<C: Cpus> Caches<'_, C> {
         }
         let here = self.here()?;
         let share = self.share(here.cpu, ZoneId::new(0));
-        let front = share.front(here, Class::of(order)?, mobility);
+        let front = share.front(here, order.cached()?, mobility);
         let word = share.read_front(&front)?;
         Exchange { share: &share, front: &front, word }.pop_turned()
     }
@@ -123,11 +123,11 @@ impl<C: Cpus> Caches<'_, C> {
             return false;
         }
         let pushed = || {
-            let (class, here) = (Class::of(order)?, self.here()?);
+            let (order, here) = (order.cached()?, self.here()?);
             let tag = self.store.simple_tag(pfn).filter(|tag| tag.has_fronts())?;
             let share = self.share(here.cpu, tag.zone());
             let (mobility, evacuates) = tag.row();
-            let front = Front { evacuates, ..share.front(here, class, mobility) };
+            let front = Front { evacuates, ..share.front(here, order, mobility) };
             // A CPU that only frees may have to spill what it has.
             let word = share.read_front(&front).filter(|_| !share.only_frees(&front))?;
             pfn.is_aligned(order)
@@ -144,7 +144,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
     #[inline]
     pub fn pop_turned(self) -> Option<Pfn> {
         let Exchange { share, front, word } = self;
-        let rounds_max = front.class.rounds();
+        let rounds_max = front.order.rounds();
         if share.caches.pcps.evacuates() && share.pcp.hand.is_due() {
             return None;
         }
@@ -167,14 +167,14 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
     #[inline]
     pub fn push_turned(self, pfn: Pfn) -> Option<bool> {
         let Exchange { share, front, word } = self;
-        let rounds_max = front.class.rounds();
+        let rounds_max = front.order.rounds();
         let folded = if word.operations_full() { word.with_operations(0) } else { word };
         let ready = match word.loaded() {
             Some(_) if word.rounds() < rounds_max => folded,
             _ => folded.with_room_loaded(rounds_max)?,
         };
         let is_turned = ready == word || share.exchange(front, word, ready);
-        Some(is_turned && share.caches.push(front.offset(), front.class, pfn))
+        Some(is_turned && share.caches.push(front.offset(), front.order, pfn))
     }
 
     /// Loads a full magazine like [`load_from_shelf`](Self::load_from_shelf); one that was not
@@ -194,9 +194,9 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
     #[cold]
     pub fn divide(self, (empty, full): (MagazineIndex, MagazineIndex)) -> Option<Pfn> {
         let Exchange { share, front, word } = self;
-        let rounds_max = front.class.rounds();
+        let rounds_max = front.order.rounds();
         let kept = Fill::Half.rounds(rounds_max);
-        let moving = share.caches.begin(share.pcp, u64::from(front.class.magazine_frames()));
+        let moving = share.caches.begin(share.pcp, u64::from(front.order.magazine_frames()));
         let left = if is_mutant(Mutant::DividesInPlace) { word } else { Word::EMPTY };
         if !share.replace(front, word, left) {
             return None;
@@ -240,7 +240,7 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
             self = self.folded()?;
         }
         let (front, word) = (self.front, self.word);
-        let rounds_max = front.class.rounds();
+        let rounds_max = front.order.rounds();
         // Only the slow path divides magazines.
         if word.rounds() == 0 && word.divisible(rounds_max).is_some() {
             return None;
@@ -265,7 +265,7 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
             self = folded;
         }
         let (front, word) = (self.front, self.word);
-        let rounds_max = front.class.rounds();
+        let rounds_max = front.order.rounds();
         // So has a front without magazines, which has no credit.
         let has_room = word.rounds() < rounds_max
             || match word.with_room_loaded(rounds_max) {
@@ -279,11 +279,11 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
     }
 
     fn push_to_empty(self, pfn: Pfn) -> bool {
-        let (share, class) = (self.share, self.front.class);
-        let pages = class.magazine_frames();
+        let (share, order) = (self.share, self.front.order);
+        let pages = order.magazine_frames();
         if self.word.magazines() < self.front.magazines_max()
-            || high::regards(class)
-            || share.pcp.shelf(class, self.front.mobility).count() == Shelf::COUNT_MAX
+            || high::regards(order)
+            || share.pcp.shelf(order, self.front.mobility).count() == Shelf::COUNT_MAX
             || !share.pcp.has_room(pages.into())
             || !self.has_noted_activity()
         {
@@ -302,16 +302,16 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
     /// path sees it. A caller that disables the CPU meanwhile waits for this caller's guard, and
     /// takes the shelf afterwards.
     fn set_aside(&self, full: MagazineIndex) {
-        let (share, class, mobility) = (self.share, self.front.class, self.front.mobility);
-        let (blocks, shelf) = (share.blocks(), share.pcp.shelf(class, mobility));
-        if let Some(listed) = share.pcp.listed(class, mobility) {
+        let (share, order, mobility) = (self.share, self.front.order, self.front.mobility);
+        let (blocks, shelf) = (share.blocks(), share.pcp.shelf(order, mobility));
+        if let Some(listed) = share.pcp.listed(order, mobility) {
             listed.note(shelf.count(), full);
         }
         if let Err(full) = shelf.push(blocks, full) {
-            let part = Part::new(full, class, class.rounds());
+            let part = Part::new(full, order, order.rounds());
             let pushed = share.pcp.handed.push(&Parts(blocks), part);
             debug_assert!(pushed.is_ok(), "what is not counted has no limit");
-            share.charge(-i64::from(class.magazine_frames()));
+            share.charge(-i64::from(order.magazine_frames()));
         }
     }
 

@@ -5,7 +5,7 @@
 //! the same step, or lose a count.
 
 use crate::frame::pageblock::PageblockIndex;
-use crate::frame::{Class, Mobility};
+use crate::frame::{Mobility, Order};
 use crate::sync::model::{IS_LOOM, bound};
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 use crate::zone::TurnCounts;
@@ -185,7 +185,7 @@ fn is_still([last, before]: &[AtomicU64; 2], ends_window: bool, now: u64) -> boo
 
 /// Whether two counts of pages differ by less than half of what a window's refills take.
 fn is_small_change(a: u64, b: u64) -> bool {
-    let refilled = u64::from(STEADY_STEPS * Class::Order0.magazine_frames());
+    let refilled = u64::from(STEADY_STEPS * Order::BASE.magazine_frames());
     (a.wrapping_sub(b) as i64).unsigned_abs() <= refilled / 2
 }
 

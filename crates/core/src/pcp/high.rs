@@ -19,7 +19,7 @@
 //! Only orders 1 to 3 are regarded, as in mainline. Order 0 is what exiting processes free in large
 //! batches, to be allocated again soon; and of larger blocks frees alone fill few magazines.
 
-use crate::frame::Class;
+use crate::frame::Order;
 use crate::sync::prim::{AtomicI64, AtomicU64, Ordering};
 use crate::zone::CacheLimits;
 
@@ -168,30 +168,30 @@ pub enum MovedPages {
     Out(u64),
 }
 
-/// Whether blocks of this class are counted.
+/// Whether blocks of this order are counted.
 #[inline]
-pub fn regards(class: Class) -> bool {
-    matches!(class, Class::Order1 | Class::Order2 | Class::Order3)
+pub fn regards(order: Order) -> bool {
+    matches!(order.get(), 1..=3)
 }
 
-/// Pages of each class that a CPU freed beyond what it allocated.
+/// Pages of each order that a CPU freed beyond what it allocated.
 ///
 /// Relaxed, loads and stores: what an interrupt counts in between is lost, from numbers that only
 /// policies read.
-pub struct FreeCounts([AtomicI64; Class::COUNT]);
+pub struct FreeCounts([AtomicI64; Order::CACHED]);
 
 impl FreeCounts {
     pub fn new() -> Self {
         FreeCounts(core::array::from_fn(|_| AtomicI64::new(0)))
     }
 
-    /// Counts what a front of this class moved.
+    /// Counts what a front of this order moved.
     ///
     /// The count ends at the threshold. A magazine that comes back leaves nothing of it: mainline
     /// halves it at each of the allocations that empty one. Below it ends at `-managed`, since no
     /// CPU can still have more to free of what it allocated than the zone has pages.
-    pub fn note_moved(&self, class: Class, moved: MovedPages, limits: CacheLimits, managed: u64) {
-        let cell = &self.0[class as usize];
+    pub fn note_moved(&self, order: Order, moved: MovedPages, limits: CacheLimits, managed: u64) {
+        let cell = &self.0[order.index()];
         let count = cell.load(Ordering::Relaxed);
         let counted = match moved {
             MovedPages::In(pages) => (count.min(0) - pages as i64).max(-(managed as i64)),
@@ -200,9 +200,9 @@ impl FreeCounts {
         cell.store(counted, Ordering::Relaxed);
     }
 
-    /// Whether the CPU only frees blocks of this class.
-    pub fn only_frees(&self, class: Class, limits: CacheLimits) -> bool {
-        self.0[class as usize].load(Ordering::Relaxed) >= threshold(limits)
+    /// Whether the CPU only frees blocks of this order.
+    pub fn only_frees(&self, order: Order, limits: CacheLimits) -> bool {
+        self.0[order.index()].load(Ordering::Relaxed) >= threshold(limits)
     }
 
     /// Forgets half of what the CPU allocated.

@@ -18,7 +18,7 @@ use super::pcps::Pcps;
 use super::pool::spread;
 use super::shelf::Chain;
 use crate::cpus::Cpus;
-use crate::frame::{Class, CpuId, PageSize};
+use crate::frame::{CpuId, Order, PageSize};
 use crate::front::{Magazine, MagazineIndex};
 use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::prim::Ordering;
@@ -27,7 +27,7 @@ use crate::zone::Reserve;
 
 impl<C: Cpus> CpuZone<'_, '_, C> {
     /// An empty magazine, charged to this CPU.
-    pub fn acquire_magazine(&self, class: Class) -> Option<MagazineIndex> {
+    pub fn acquire_magazine(&self, order: Order) -> Option<MagazineIndex> {
         let own = &self.caches.pcps.shared(self.cpu).empties;
         let found = self
             .empty_at_hand()
@@ -40,7 +40,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
                 self.spill_any_shelf(1);
                 own.pop(self.blocks())
             })?;
-        self.charge(i64::from(class.magazine_frames()));
+        self.charge(i64::from(order.magazine_frames()));
         // A drainer had the next one last: by the time it is needed its lines will be here.
         let returned = &self.pcp.returned;
         if let Some(next) = own.peek(self.blocks()).or_else(|| returned.peek(self.blocks())) {
@@ -60,15 +60,15 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     }
 
     /// Takes back a magazine that is empty now.
-    pub fn release_magazine(&self, class: Class, magazine: MagazineIndex) {
-        self.charge(-i64::from(class.magazine_frames()));
+    pub fn release_magazine(&self, order: Order, magazine: MagazineIndex) {
+        self.charge(-i64::from(order.magazine_frames()));
         self.push_empty(magazine);
     }
 
     /// Releases magazines like [`release_magazine`](Self::release_magazine): a chain that ends with
     /// `last`, by a drainer: beside the owner's own empties, whose lines stay where they are.
-    pub fn release_chain(&self, class: Class, chain: Chain, last: MagazineIndex) {
-        self.charge(-i64::from(chain.count * class.magazine_frames()));
+    pub fn release_chain(&self, order: Order, chain: Chain, last: MagazineIndex) {
+        self.charge(-i64::from(chain.count * order.magazine_frames()));
         self.push_returned(chain, last);
     }
 

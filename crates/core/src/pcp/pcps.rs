@@ -239,7 +239,7 @@ impl<'m> Pcps<'m> {
     /// Pages in the fronts of a CPU in a zone, read without excluding the owner.
     pub fn front_pages(&self, cpu: CpuId, zone: ZoneId) -> u64 {
         let pages = |(front, _, word): (Front, _, Word)| {
-            u64::from(word.frames(front.class.rounds()) * front.class.block_frames())
+            u64::from(word.frames(front.order.rounds()) * front.order.frames())
         };
         self.used_fronts(cpu, zone).map(pages).sum()
     }

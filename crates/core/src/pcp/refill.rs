@@ -8,7 +8,7 @@ use super::exchange::Exchange;
 use super::high::MovedPages;
 use super::state::{ATTEMPTS_MAX, Front, Step};
 use crate::cpus::{Cpus, Event, Here};
-use crate::frame::{Class, Mobility, Order, Pfn};
+use crate::frame::{Mobility, Order, Pfn};
 use crate::front::word::{Fill, Word};
 use crate::front::{MagazineIndex, SLOTS};
 use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
@@ -20,8 +20,8 @@ use crate::zone::Reserve;
 const LARGE_PART: u64 = 4;
 /// Magazines that one refill may fill besides the one for its front.
 const EXTRA_MAX: usize = 3;
-/// The classes of which it may: a search costs them more than what it then takes.
-const SEVERAL: RangeInclusive<u8> = Class::Order4 as u8..=Class::Order8 as u8;
+/// The orders of which it may: a search costs them more than what it then takes.
+const SEVERAL: RangeInclusive<u32> = 4..=8;
 
 impl<C: Cpus> CpuZone<'_, '_, C> {
     /// A block for a caller on this CPU, from its front or past it. What the CPU's own fronts hold
@@ -47,8 +47,8 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         mobility: Mobility,
         terms: RefillTerms,
     ) -> Option<Pfn> {
-        if let Some(class) = Class::of(order) {
-            let front = self.front(here, class, mobility);
+        if let Some(order) = order.cached() {
+            let front = self.front(here, order, mobility);
             for _ in 0..ATTEMPTS_MAX {
                 match self.alloc_from_front(front, terms) {
                     Step::Got(pfn) => return Some(pfn),
@@ -78,18 +78,18 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             return Step::Again;
         }
         let exchange = Exchange { share: self, front: &front, word };
-        if let Some(pair) = word.divisible(front.class.rounds()) {
+        if let Some(pair) = word.divisible(front.order.rounds()) {
             return exchange.divide(pair).map_or(Step::Again, Step::Got);
         }
-        if let Some(exchanged) = word.with_filled_loaded(front.class.rounds()) {
+        if let Some(exchanged) = word.with_filled_loaded(front.order.rounds()) {
             self.exchange(&front, word, exchanged);
             return Step::Again;
         }
         // After a drain another CPU has these lines; they come side by side.
         let pcp = self.pcp;
         prefetch_write(&pcp.in_flight);
-        pcp.listed(front.class, front.mobility).into_iter().for_each(prefetch_write);
-        self.store().prefetch(&self.wanted(front.class.order(), front.mobility, terms.manner));
+        pcp.listed(front.order, front.mobility).into_iter().for_each(prefetch_write);
+        self.store().prefetch(&self.wanted(front.order, front.mobility, terms.manner));
         match exchange.load_shelved() {
             Some(_) => Step::Again,
             None => self.refill(front, word, terms),
@@ -101,7 +101,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Out of line: what it keeps on the stack would cost requests that the shelf serves.
     #[inline(never)]
     fn refill(&self, front: Front, word: Word, terms: RefillTerms) -> Step {
-        let Front { class, mobility, .. } = front;
+        let Front { order, mobility, .. } = front;
         let pcp = self.pcp;
         let more = front.missing_pages(word);
         if front.never_fits(word, more, self.zone.limits().high_max) {
@@ -112,33 +112,33 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         if !self.make_room(front, more) {
             return Step::Store;
         }
-        let Some(blocks_wanted) = self.refill_size(class, terms.reserve) else {
+        let Some(blocks_wanted) = self.refill_size(order, terms.reserve) else {
             return Step::Nothing;
         };
         let (empty, word) = match self.empty_to_fill(front, word) {
             Ok(found) => found,
             Err(step) => return step,
         };
-        let mut extra = SpareMagazines::new(self, class);
-        if blocks_wanted >= class.rounds() {
+        let mut extra = SpareMagazines::new(self, order);
+        if blocks_wanted >= order.rounds() {
             extra.acquire(terms.reserve);
         }
-        let blocks_wanted = blocks_wanted + extra.count as u32 * class.rounds();
+        let blocks_wanted = blocks_wanted + extra.count as u32 * order.rounds();
 
-        let pages = u64::from(blocks_wanted * class.block_frames());
+        let pages = u64::from(blocks_wanted * order.frames());
         let moving = self.caches.begin(self.pcp, pages);
         let mut frames = [Pfn::new(0); SLOTS + 1];
         let mut got = 0;
-        let wanted = self.wanted(class.order(), mobility, terms.manner);
-        self.store().take_blocks(&wanted, class.order(), blocks_wanted, |found| {
+        let wanted = self.wanted(order, mobility, terms.manner);
+        self.store().take_blocks(&wanted, order, blocks_wanted, |found| {
             got += found.write_to(&mut frames[got..]);
         });
         let Some(rest) = got.checked_sub(1) else {
-            self.release_magazine(class, empty);
+            self.release_magazine(order, empty);
             extra.release();
             return Step::Nothing;
         };
-        let taken_pages = got as u64 * u64::from(class.block_frames());
+        let taken_pages = got as u64 * u64::from(order.frames());
         self.add_free(-(taken_pages as i64));
         count(&pcp.counters.refilled_blocks, got as u64);
         count(&pcp.counters.refilled_pages, taken_pages);
@@ -152,11 +152,11 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             self.note_moved(&front, MovedPages::In(taken_pages));
             self.install_refilled(front, word, empty, rest_loaded as u32);
         } else {
-            self.release_magazine(class, empty);
+            self.release_magazine(order, empty);
         }
         extra.release();
         drop(moving);
-        self.tell(Event::Refill, class, got as u32);
+        self.tell(Event::Refill, order, got as u32);
         Step::Got(frames[rest])
     }
 
@@ -166,7 +166,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     fn empty_to_fill(&self, front: Front, word: Word) -> Result<(MagazineIndex, Word), Step> {
         let Some((empty, rest)) = word.without_empty() else {
             return self
-                .acquire_magazine(front.class)
+                .acquire_magazine(front.order)
                 .map(|empty| (empty, word))
                 .ok_or(Step::Store);
         };
@@ -177,13 +177,13 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     }
 
     fn install_refilled(&self, front: Front, word: Word, filled: MagazineIndex, rounds: u32) {
-        let class = front.class;
+        let order = front.order;
         let new = Word::new(filled, rounds, word.loaded().map(|empty| (empty, Fill::Empty)));
         debug_assert!(word.previous().is_none(), "the install would lose it");
         if self.replace(&front, word, new) {
             return;
         }
-        if rounds == class.rounds() {
+        if rounds == order.rounds() {
             self.shelve(front, filled);
         } else {
             self.spill(front, filled, rounds);
@@ -195,10 +195,10 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     ///
     /// Of large blocks at most a quarter of `high`: a CPU that asks for one block of order 10 does
     /// not hide seven, and one that asks for many soon has a higher `high`.
-    fn refill_size(&self, class: Class, reserve: Reserve) -> Option<u32> {
-        let block = u64::from(class.block_frames());
-        let magazine = class.whole_pageblocks(class.rounds() + 1);
-        let full = if class.is_large() {
+    fn refill_size(&self, order: Order, reserve: Reserve) -> Option<u32> {
+        let block = u64::from(order.frames());
+        let magazine = order.whole_pageblocks(order.rounds() + 1);
+        let full = if order.is_large() {
             let high = self.pcp.high.pages();
             (high / LARGE_PART / block).clamp(1, u64::from(magazine)) as u32
         } else {
@@ -215,30 +215,30 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
 /// Empty magazines for a refill of several, charged to its CPU.
 struct SpareMagazines<'s, 'a, 'm, C> {
     share: &'s CpuZone<'a, 'm, C>,
-    class: Class,
+    order: Order,
     magazines: [Option<MagazineIndex>; EXTRA_MAX],
     count: usize,
 }
 
 impl<'s, 'a, 'm, C: Cpus> SpareMagazines<'s, 'a, 'm, C> {
     /// Makes an empty set of magazines.
-    fn new(share: &'s CpuZone<'a, 'm, C>, class: Class) -> Self {
-        SpareMagazines { share, class, magazines: [None; EXTRA_MAX], count: 0 }
+    fn new(share: &'s CpuZone<'a, 'm, C>, order: Order) -> Self {
+        SpareMagazines { share, order, magazines: [None; EXTRA_MAX], count: 0 }
     }
 
     /// Takes as many as a quarter of `high` has room for beside the first, if they fit under
     /// `high`, the zone may give what they take, and they are at hand.
     fn acquire(&mut self, reserve: Reserve) {
-        if IS_LOOM || !SEVERAL.contains(&(self.class as u8)) {
-            // To a model, which has no such class, a policy would be one more place to switch.
+        if IS_LOOM || !SEVERAL.contains(&self.order.get()) {
+            // To a model, which has no such order, a policy would be one more place to switch.
             return;
         }
-        let (pcp, frames) = (self.share.pcp, u64::from(self.class.magazine_frames()));
+        let (pcp, frames) = (self.share.pcp, u64::from(self.order.magazine_frames()));
         let high = pcp.high.pages();
         let charged = pcp.charged_pages.load(Ordering::Relaxed).max(0) as u64;
         let room = (high / LARGE_PART / frames).saturating_sub(1);
         let fitting = (high.saturating_sub(charged) / frames).min(room).min(EXTRA_MAX as u64);
-        let pages = (fitting + 1) * frames + u64::from(self.class.block_frames());
+        let pages = (fitting + 1) * frames + u64::from(self.order.frames());
         if fitting == 0 || !self.share.may_give(pages, shared_reserve(reserve)) {
             return;
         }
@@ -258,7 +258,7 @@ impl<'s, 'a, 'm, C: Cpus> SpareMagazines<'s, 'a, 'm, C> {
     /// Puts full magazines of the first of these frames on the shelf, but for what the front takes.
     /// Returns how many frames that were.
     fn shelve(&mut self, front: Front, frames: &[Pfn]) -> usize {
-        let rounds = self.class.rounds() as usize;
+        let rounds = self.order.rounds() as usize;
         let mut shelved = 0;
         while frames.len() - shelved > rounds
             && let Some(empty) = self.pop()
@@ -273,7 +273,7 @@ impl<'s, 'a, 'm, C: Cpus> SpareMagazines<'s, 'a, 'm, C> {
     /// Gives those back that were not needed.
     fn release(mut self) {
         while let Some(empty) = self.pop() {
-            self.share.release_magazine(self.class, empty);
+            self.share.release_magazine(self.order, empty);
         }
     }
 }
@@ -286,10 +286,10 @@ fn shared_reserve(reserve: Reserve) -> Reserve {
 
 // What a refill takes, beside the block of its request, fits into its list of frames.
 const _: () = {
-    let mut class = *SEVERAL.start();
-    while !IS_LOOM && class <= *SEVERAL.end() {
-        let rounds = Class::ALL[class as usize].rounds() as usize;
+    let mut order = *SEVERAL.start();
+    while !IS_LOOM && order <= *SEVERAL.end() {
+        let rounds = Order::at_place(order as usize).rounds() as usize;
         assert!((1 + EXTRA_MAX) * rounds <= SLOTS);
-        class += 1;
+        order += 1;
     }
 };

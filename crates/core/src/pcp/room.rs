@@ -13,7 +13,7 @@ use super::caches::CpuZone;
 use super::high::{self, BATCH_SCALE, MovedPages};
 use super::state::{Front, SHELVES};
 use crate::cpus::{Cpus, Environment};
-use crate::frame::Class;
+use crate::frame::Order;
 use crate::frame::pageblock::FRONTS;
 use crate::front::word::Word;
 use crate::sync::model::IS_LOOM;
@@ -90,29 +90,29 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
 
     /// Tells the rule for CPUs that only free what a front moved.
     pub fn note_moved(&self, front: &Front, moved: MovedPages) {
-        if high::regards(front.class) {
+        if high::regards(front.order) {
             let (limits, managed) = (self.zone.limits(), self.zone.managed());
-            self.pcp.free_counts.note_moved(front.class, moved, limits, managed);
+            self.pcp.free_counts.note_moved(front.order, moved, limits, managed);
         }
     }
 
-    /// Whether the CPU counts as one that only frees blocks of this class.
+    /// Whether the CPU counts as one that only frees blocks of this order.
     pub fn only_frees(&self, front: &Front) -> bool {
-        high::regards(front.class)
-            && self.pcp.free_counts.only_frees(front.class, self.zone.limits())
+        high::regards(front.order)
+            && self.pcp.free_counts.only_frees(front.order, self.zone.limits())
     }
 
     /// Whether a CPU that only frees has filled a magazine and caches more than it may then, in the
     /// front and its shelf together.
     pub fn exceeds_free_high(&self, front: &Front, word: Word) -> bool {
-        let class = front.class;
-        if word.rounds() < class.rounds() || front.evacuates || !self.only_frees(front) {
+        let order = front.order;
+        if word.rounds() < order.rounds() || front.evacuates || !self.only_frees(front) {
             return false;
         }
         let (pcp, limits) = (self.pcp, self.zone.limits());
-        let shelved = pcp.shelf(class, front.mobility).count() * class.rounds();
-        let blocks = u64::from(word.frames(class.rounds()) + shelved);
-        let pages = blocks * u64::from(class.block_frames());
+        let shelved = pcp.shelf(order, front.mobility).count() * order.rounds();
+        let blocks = u64::from(word.frames(order.rounds()) + shelved);
+        let pages = blocks * u64::from(order.frames());
         pages > self.caches.pcps.free_high().pages(limits.batch, pcp.high.pages())
     }
 
@@ -122,13 +122,13 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     pub fn spill_more(&self, front: Front) {
         if self.only_frees(&front) {
             self.spill_at_once(front);
-        } else if !self.empty_coldest_front(front, Class::COUNT) {
+        } else if !self.empty_coldest_front(front, Order::CACHED) {
             // One row: this comes with every magazine that is spilled.
             self.spill_coldest_shelf(front);
         }
     }
 
-    /// Spills magazines of a shelf of another class or mobility that was not used since the last
+    /// Spills magazines of a shelf of another order or mobility that was not used since the last
     /// look, if it is the clock hand's turn (second chance).
     fn spill_coldest_shelf(&self, except: Front) {
         if IS_LOOM {
@@ -137,19 +137,19 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         }
         let (pcp, clock) = (self.pcp, &self.pcp.cold_shelves);
         let mut next = clock.hand();
-        for _ in 0..Class::COUNT {
+        for _ in 0..Order::CACHED {
             let at = if next < SHELVES { next } else { 0 };
             next = at + 1;
             // Most are: nothing else is looked at of those.
             if pcp.is_empty_shelf(at) {
                 continue;
             }
-            let (class, mobility, shelf) = pcp.shelf_at(at);
-            let is_own = (class, mobility) == (except.class, except.mobility);
+            let (order, mobility, shelf) = pcp.shelf_at(at);
+            let is_own = (order, mobility) == (except.order, except.mobility);
             if !clock.is_cold(at, shelf.version()) || is_own {
                 continue;
             }
-            self.spill_shelf(class, mobility, ROOM_STEPS_MAX);
+            self.spill_shelf(order, mobility, ROOM_STEPS_MAX);
             // Still cold, and the next to be looked at, unless its CPU uses it.
             clock.note(at, shelf.version());
             next = at;
@@ -189,11 +189,11 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Spills a whole shelf, up to `batch << 5` pages (`nr_pcp_free`). If only its top were
     /// spilled, the pages at its bottom, which were freed first, would never be used again.
     pub fn spill_at_once(&self, front: Front) {
-        let Front { class, mobility, .. } = front;
+        let Front { order, mobility, .. } = front;
         let pages_max = self.zone.limits().batch << BATCH_SCALE;
-        let magazines_max = pages_max / u64::from(class.magazine_frames());
+        let magazines_max = pages_max / u64::from(order.magazine_frames());
         let magazines_max = u32::try_from(magazines_max).unwrap_or(u32::MAX).max(1);
-        self.spill_shelf(class, mobility, magazines_max);
+        self.spill_shelf(order, mobility, magazines_max);
     }
 
     /// Makes room for `pages` more in a front under `high`: raises it, spills shelved magazines,
@@ -225,9 +225,9 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             if self.pcp.is_empty_shelf(place) {
                 continue;
             }
-            let (class, mobility, _) = self.pcp.shelf_at(place);
-            let moved = self.spill_shelf(class, mobility, left);
-            left -= (moved / u64::from(class.magazine_frames())) as u32;
+            let (order, mobility, _) = self.pcp.shelf_at(place);
+            let moved = self.spill_shelf(order, mobility, left);
+            left -= (moved / u64::from(order.magazine_frames())) as u32;
             pages += moved;
         }
         pages

@@ -7,11 +7,11 @@
 //! may name a magazine that has left.
 //!
 //! # Parts
-//! A magazine on a shelf is full, and its shelf says of what class. One that comes from a front may
+//! A magazine on a shelf is full, and its shelf says of what order. One that comes from a front may
 //! hold any number of rounds. A link of such magazines ([`Part`]) says both, so that a chain of
 //! them is all that a drainer needs.
 
-use crate::frame::Class;
+use crate::frame::Order;
 use crate::front::{BlockArray, MagazineIndex};
 use crate::sync::model::IS_LOOM;
 use crate::sync::prim::{AtomicU32, Ordering};
@@ -21,7 +21,7 @@ use crate::sync::stack::{self, Links};
 const INDEX_BITS: u32 = 22;
 const _: () = assert!(MagazineIndex::BITS <= INDEX_BITS);
 
-/// A CPU's full magazines of one class and mobility: counted, at most 1023.
+/// A CPU's full magazines of one order and mobility: counted, at most 1023.
 pub type Shelf = stack::Stack<INDEX_BITS, 10>;
 /// Empty magazines: uncounted, and without a limit.
 pub type Empties = stack::Stack<INDEX_BITS, 0>;
@@ -66,34 +66,34 @@ impl ShelfIndex {
 /// |---|---|
 /// | 0..=20 | magazine |
 /// | 21..=26 | rounds |
-/// | 27..=30 | class |
+/// | 27..=30 | order |
 #[derive(Clone, Copy)]
 pub struct Part(u32);
 
-const _: () = assert!(Class::COUNT <= 1 << 4);
+const _: () = assert!(Order::CACHED <= 1 << 4);
 
 impl Part {
     /// Bits it has.
     pub const BITS: u32 = 31;
 
-    pub fn new(magazine: MagazineIndex, class: Class, rounds: u32) -> Self {
-        Part(magazine.get() | rounds << MagazineIndex::BITS | (class as u32) << 27)
+    pub fn new(magazine: MagazineIndex, order: Order, rounds: u32) -> Self {
+        Part(magazine.get() | rounds << MagazineIndex::BITS | order.get() << 27)
     }
 
     fn from_link(link: u32) -> Option<Self> {
         (link != 0).then_some(Part(link))
     }
 
-    pub fn unpack(self) -> (MagazineIndex, Class, u32) {
+    pub fn unpack(self) -> (MagazineIndex, Order, u32) {
         let index = MagazineIndex::new(self.0 & ((1 << MagazineIndex::BITS) - 1));
-        let class = Class::ALL[(self.0 >> 27) as usize];
-        (index.expect("a link names a magazine"), class, self.0 >> MagazineIndex::BITS & 0x3f)
+        let order = Order::at_place((self.0 >> 27) as usize);
+        (index.expect("a link names a magazine"), order, self.0 >> MagazineIndex::BITS & 0x3f)
     }
 
     /// Pages in it.
     pub fn pages(self) -> u64 {
-        let (_, class, rounds) = self.unpack();
-        u64::from(rounds * class.block_frames())
+        let (_, order, rounds) = self.unpack();
+        u64::from(rounds * order.frames())
     }
 }
 
@@ -146,15 +146,15 @@ mod part_tests {
         for index in
             [1, 2, last / 2, last - 1, last].map(|index| MagazineIndex::new(index).unwrap())
         {
-            for class in Class::ALL {
+            for order in Order::all() {
                 for rounds in 0..=63 {
-                    let part = Part::new(index, class, rounds);
-                    assert_eq!(part.unpack(), (index, class, rounds));
+                    let part = Part::new(index, order, rounds);
+                    assert_eq!(part.unpack(), (index, order, rounds));
                     assert!(part.0 >> Part::BITS == 0);
-                    assert_eq!(part.pages(), u64::from(rounds * class.block_frames()));
+                    assert_eq!(part.pages(), u64::from(rounds * order.frames()));
                     assert_eq!(
                         Part::from_link(part.0).map(Part::unpack),
-                        Some((index, class, rounds))
+                        Some((index, order, rounds))
                     );
                 }
             }

@@ -25,7 +25,7 @@ use super::hand::{Hand, Spares};
 use super::high::{FreeCounts, High};
 use super::shelf::{Empties, HandedStack, Shelf, ShelfIndex};
 use crate::frame::pageblock::{FRONTS, ROWS, Tag};
-use crate::frame::{Class, Mobility, NodeId, Order, Pfn, ZoneId};
+use crate::frame::{Mobility, NodeId, Order, Pfn, ZoneId};
 use crate::front::word::Word;
 use crate::front::{Here, Magazine, WordOffset};
 use crate::store::{SearchManner, SearchRequest};
@@ -37,7 +37,7 @@ use crate::zone::delta::Delta;
 use crate::zone::{GroupDelta, Zone};
 
 /// Shelves per zone.
-pub const SHELVES: usize = Class::COUNT * Mobility::COUNT;
+pub const SHELVES: usize = Order::CACHED * Mobility::COUNT;
 /// Pages. Nearly all changes of the free count are smaller, and are added without asking whether
 /// they are too large to keep.
 const LARGE_CHANGE: u64 = Order::PAGEBLOCK.frames() as u64;
@@ -57,7 +57,7 @@ pub struct Pcp {
     pub free_delta: Delta,
     /// Empty magazines that drains brought back.
     pub returned: Empties,
-    /// Full magazines, `[class][mobility]`.
+    /// Full magazines, `[order][mobility]`.
     shelves: [Shelf; SHELVES],
     /// The magazines that the owner handed over to drains that asked for them.
     pub handed: HandedStack,
@@ -261,8 +261,8 @@ impl Pcp {
     }
 
     #[inline]
-    pub fn shelf(&self, class: Class, mobility: Mobility) -> &Shelf {
-        &self.shelves[class as usize * Mobility::COUNT + mobility.index()]
+    pub fn shelf(&self, order: Order, mobility: Mobility) -> &Shelf {
+        &self.shelves[order.index() * Mobility::COUNT + mobility.index()]
     }
 
     /// Whether the shelf at this place has no magazine.
@@ -271,36 +271,36 @@ impl Pcp {
         self.shelves[place].is_empty()
     }
 
-    /// The shelf at a place of [`shelves`](Self::shelves), with its class and mobility.
-    pub fn shelf_at(&self, place: usize) -> (Class, Mobility, &Shelf) {
-        let (class, mobility) = (place / Mobility::COUNT, place % Mobility::COUNT);
-        (Class::ALL[class], Mobility::ALL[mobility], &self.shelves[place])
+    /// The shelf at a place of [`shelves`](Self::shelves), with its order and mobility.
+    pub fn shelf_at(&self, place: usize) -> (Order, Mobility, &Shelf) {
+        let (order, mobility) = (place / Mobility::COUNT, place % Mobility::COUNT);
+        (Order::at_place(order), Mobility::ALL[mobility], &self.shelves[place])
     }
 
     /// Notes that a magazine has left a shelf for a front: what is left was spare so far.
-    pub fn note_shelf_pop(&self, class: Class, mobility: Mobility) {
+    pub fn note_shelf_pop(&self, order: Order, mobility: Mobility) {
         // No protocol reads it.
-        if class == Class::Order0 && !IS_LOOM {
-            self.spares.note_pop(mobility, self.shelf(class, mobility).count());
+        if order == Order::BASE && !IS_LOOM {
+            self.spares.note_pop(mobility, self.shelf(order, mobility).count());
         }
     }
 
     /// The list of a shelf's magazines; order 0 alone has long shelves of small blocks.
     #[inline]
-    pub fn listed(&self, class: Class, mobility: Mobility) -> Option<&ShelfIndex> {
+    pub fn listed(&self, order: Order, mobility: Mobility) -> Option<&ShelfIndex> {
         // No protocol reads it; to a model each access would be two executions.
-        (class == Class::Order0 && !IS_LOOM).then(|| &self.listed[mobility.index()])
+        (order == Order::BASE && !IS_LOOM).then(|| &self.listed[mobility.index()])
     }
 
-    /// All shelves with their class and mobility.
-    pub fn shelves(&self) -> impl Iterator<Item = (Class, Mobility, &Shelf)> {
+    /// All shelves with their order and mobility.
+    pub fn shelves(&self) -> impl Iterator<Item = (Order, Mobility, &Shelf)> {
         (0..SHELVES).map(|place| self.shelf_at(place))
     }
 
     /// Pages on all shelves.
     pub fn shelved_pages(&self) -> u64 {
         self.shelves()
-            .map(|(class, _, shelf)| u64::from(shelf.count()) * u64::from(class.magazine_frames()))
+            .map(|(order, _, shelf)| u64::from(shelf.count()) * u64::from(order.magazine_frames()))
             .sum()
     }
 }
@@ -345,7 +345,7 @@ pub const ATTEMPTS_MAX: u32 = 16;
 pub struct Front {
     pub here: Here,
     pub zone: ZoneId,
-    pub class: Class,
+    pub order: Order,
     pub mobility: Mobility,
     /// Whether it takes what pageblocks give that evacuate. It has one magazine at most, no shelf,
     /// and is never popped from: see [`evacuate`](super::evacuate).
@@ -355,27 +355,27 @@ pub struct Front {
 impl Front {
     pub fn offset(self) -> WordOffset {
         let tag = Tag::new(self.zone, self.mobility);
-        WordOffset::of_tag(if self.evacuates { tag.evacuating() } else { tag }, self.class)
+        WordOffset::of_tag(if self.evacuates { tag.evacuating() } else { tag }, self.order)
     }
 
     /// The place of its word among all of its context and zone, as they lie in memory.
     pub fn place(self) -> usize {
         let row = self.mobility.index() + if self.evacuates { Mobility::COUNT } else { 0 };
-        row * Class::COUNT + self.class as usize
+        row * Order::CACHED + self.order.index()
     }
 
     /// Number of fronts of a context of a CPU in a zone: those that are popped from come first.
     pub fn places(evacuates: bool) -> usize {
-        Class::COUNT * if evacuates { ROWS } else { Mobility::COUNT }
+        Order::CACHED * if evacuates { ROWS } else { Mobility::COUNT }
     }
 
     /// The front with this [`place`](Self::place).
     pub fn at_place(here: Here, zone: ZoneId, place: usize) -> Front {
-        let row = place / Class::COUNT;
+        let row = place / Order::CACHED;
         Front {
             here,
             zone,
-            class: Class::ALL[place % Class::COUNT],
+            order: Order::at_place(place % Order::CACHED),
             mobility: Mobility::ALL[row % Mobility::COUNT],
             evacuates: row >= Mobility::COUNT,
         }
@@ -386,12 +386,12 @@ impl Front {
     /// go past the caches before anything else is looked at.
     #[inline]
     pub fn never_fits(self, word: Word, more: u64, high_max: u64) -> bool {
-        u64::from(word.magazines() * self.class.magazine_frames()) + more > high_max
+        u64::from(word.magazines() * self.order.magazine_frames()) + more > high_max
     }
 
     /// Pages of the magazine that a refill adds: none, if there are two.
     pub fn missing_pages(self, word: Word) -> u64 {
-        if word.magazines() < 2 { self.class.magazine_frames().into() } else { 0 }
+        if word.magazines() < 2 { self.order.magazine_frames().into() } else { 0 }
     }
 
     /// Magazines that it may have.

@@ -234,7 +234,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
         let cached = CachedBlocks(&self.caches().pcps);
         self.caches().pcps.all_cpus().find(|&cpu| {
             let walk = cached.visit(cpu, self.id, |visited| {
-                let size = visited.class.block_frames();
+                let size = visited.order.frames();
                 let has_it = |block: Pfn| (0..size).contains(&pfn.get().wrapping_sub(block.get()));
                 match cached.frames_of(visited.magazine, visited.rounds).any(has_it) {
                     true => ControlFlow::Break(()),

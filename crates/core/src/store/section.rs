@@ -49,9 +49,9 @@
 //! And any caller may make a pageblock evacuate, or end that, while frames of it are held and
 //! cached, by a compare-and-swap that leaves zone and mobility as they are. No caller relies on
 //! either form. A free that has read the old tag pushes its frame to the other one of two fronts,
-//! of the same zone, mobility and class. From the front that is popped the frame is handed out
+//! of the same zone, mobility and order. From the front that is popped the frame is handed out
 //! again, as any frame is that was cached before the change; from the other it goes to the store,
-//! as all there do. Each magazine holds frames of one zone and class, which is all that drains,
+//! as all there do. Each magazine holds frames of one zone and order, which is all that drains,
 //! spills and pops rely on. A search that reads a stale form takes frames from a pageblock that it
 //! could have passed by, or passes by one until its last passes, which ask for neither. A caller
 //! that owns all 512 frames and changes the mobility ends the evacuation by the same

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use pagedepot::cpus::Here;
 use pagedepot::cpus::implement::{
-    self, BlockArray, Class, GATES_ALL, GATES_AT, MagazineIndex, Parts, Word, WordOffset,
+    self, BlockArray, GATES_ALL, GATES_AT, MagazineIndex, Parts, Word, WordOffset,
 };
-use pagedepot::{CpuId, Mobility, Pfn, ZoneId};
+use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
 use pagedepot_rseq::{Area, affinity, membarrier};
 
 use super::*;
@@ -33,7 +33,7 @@ mod interrupts;
 
 // SAFETY: blocks here have room for the words of one zone.
 const WORD: WordOffset =
-    unsafe { implement::word_offset(ZoneId::new(0), Class::Order0, Mobility::Movable) };
+    unsafe { implement::word_offset(ZoneId::new(0), Order::BASE, Mobility::Movable) };
 const ROUNDS: u32 = 40;
 const STRIDE: usize = 512;
 

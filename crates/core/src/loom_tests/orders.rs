@@ -1,18 +1,17 @@
-//! Magazines of two classes: one frame, and two frames. Compiled apart, with
-//! `PAGEDEPOT_MODEL_CLASSES=2`, because each class makes every drain of every model longer.
+//! Magazines of two orders: one frame, and two frames. Compiled apart, with
+//! `PAGEDEPOT_MODEL_ORDERS=2`, because each order makes every drain of every model longer.
 //!
-//! 1. A full drain takes the magazines of both classes beside an owner that uses both, each as what
+//! 1. A full drain takes the magazines of both orders beside an owner that uses both, each as what
 //!    it is; without its fence it loses or doubles some.
-//! 2. A CPU at its limit empties the coldest front of another class, while another thread of the
+//! 2. A CPU at its limit empties the coldest front of another order, while another thread of the
 //!    CPU uses that front.
-//! 3. An empty magazine serves one class after the other.
+//! 3. An empty magazine serves one order after the other.
 
 use std::sync::Arc;
 
 use super::cpus::{Rseq, run_on};
 use super::depot::{Depot, Setup};
 use super::{Mutant, explore_large, explore_mutant, spawn};
-use crate::frame::Class;
 use crate::{Flags, Mode, Order, Scope};
 
 const PAIR: Order = match Order::new(1) {
@@ -20,9 +19,9 @@ const PAIR: Order = match Order::new(1) {
     None => unreachable!(),
 };
 
-/// An allocator with two classes.
+/// An allocator with two orders.
 fn depot(cpus: u32, high: u64) -> Arc<Depot<Rseq>> {
-    assert_eq!(Class::COUNT, 2, "compile with PAGEDEPOT_MODEL_CLASSES=2");
+    assert_eq!(Order::CACHED, 2, "compile with PAGEDEPOT_MODEL_ORDERS=2");
     let depot = Depot::new(&Setup { cpus, frames: 8, high, ..Setup::default() }, Rseq::new(cpus));
     run_on(0);
     depot
@@ -49,13 +48,13 @@ fn owner_of_two_classes_and_a_drainer() {
 }
 
 #[test]
-#[ignore = "compile with PAGEDEPOT_MODEL_CLASSES=2"]
+#[ignore = "compile with PAGEDEPOT_MODEL_ORDERS=2"]
 fn a_full_drain_of_two_classes() {
     explore_large(owner_of_two_classes_and_a_drainer);
 }
 
 #[test]
-#[ignore = "compile with PAGEDEPOT_MODEL_CLASSES=2"]
+#[ignore = "compile with PAGEDEPOT_MODEL_ORDERS=2"]
 #[should_panic]
 fn a_full_drain_of_two_classes_without_a_fence() {
     explore_mutant(Mutant::NoFence, owner_of_two_classes_and_a_drainer);
@@ -76,13 +75,13 @@ fn coldest_front_in_use() {
 }
 
 #[test]
-#[ignore = "compile with PAGEDEPOT_MODEL_CLASSES=2"]
+#[ignore = "compile with PAGEDEPOT_MODEL_ORDERS=2"]
 fn the_coldest_front_is_emptied_while_it_is_used() {
     explore_large(coldest_front_in_use);
 }
 
 #[test]
-#[ignore = "compile with PAGEDEPOT_MODEL_CLASSES=2"]
+#[ignore = "compile with PAGEDEPOT_MODEL_ORDERS=2"]
 #[should_panic]
 fn the_coldest_front_is_emptied_while_it_is_used_and_aborts_neither() {
     explore_mutant(Mutant::NoPreemption, coldest_front_in_use);
