@@ -38,7 +38,7 @@ fn without_rseq() {
 
 /// The reason given is a sandbox that refuses or hides the system call, and not the tunables.
 #[test]
-#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_env = "gnu"))]
 fn disabled_by_a_filter() {
     if let Some(errno) = std::env::var_os(CHILD) {
         let errno = errno.to_str().unwrap().parse().unwrap();
@@ -66,7 +66,7 @@ fn disabled_by_a_filter() {
 
 /// Platforms that have sequences use them.
 #[test]
-#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_env = "gnu"))]
 fn enabled_by_default() {
     if std::env::var_os(CHILD).is_none() && std::env::var_os("GLIBC_TUNABLES").is_none() {
         assert!(Depot::new(1 << 20).unwrap().fronts().are_sequences());

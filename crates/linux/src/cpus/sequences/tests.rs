@@ -6,8 +6,8 @@
 //! 4. A closed gate, and a CPU without a block or registration, stop every sequence.
 //! 5. After a fence no sequence commits that began before the gate was closed.
 //!
-//! `addresses` looks at how sequences name their word. `breakpoints` stops sequences at each of
-//! their instructions.
+//! `addresses` looks at how sequences name their word. `stops` stops sequences at each of their
+//! instructions.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -25,11 +25,11 @@ use interrupts::{Interrupts, has_aborted, install};
 
 #[cfg(target_arch = "x86_64")]
 mod addresses;
-#[cfg(target_arch = "x86_64")]
-mod breakpoints;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[path = "../../../../rseq/tests/interrupts/mod.rs"]
 mod interrupts;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod stops;
 
 // SAFETY: blocks here have room for the words of one zone.
 const WORD: WordOffset =
@@ -42,7 +42,6 @@ struct Fronts {
     array: BlockArray,
     memory: Vec<Line>,
     blocks_at: usize,
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "breakpoints use it"))]
     first_magazine: usize,
 }
 
@@ -98,7 +97,6 @@ impl Fronts {
     }
 
     /// A magazine that no word of a new front names.
-    #[cfg(target_arch = "x86_64")]
     fn spare(&self, cpu: u32) -> MagazineIndex {
         MagazineIndex::new(self.first_magazine as u32 + self.array.cpus() + cpu).unwrap()
     }
