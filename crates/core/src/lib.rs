@@ -66,7 +66,7 @@
 //!
 //! # Features
 //! * `std`: `From` the errors of requests for `std::io::Error`. Off by default.
-#![cfg_attr(not(test), no_std)]
+#![cfg_attr(not(any(test, loom)), no_std)]
 // The files that need it allow it at their top.
 #![deny(unsafe_code)]
 
@@ -77,19 +77,16 @@ extern crate std;
 mod alloc;
 #[cfg(doctest)]
 mod closed;
-mod contiguity;
 pub mod cpus;
 mod frame;
 mod front;
-mod hotplug;
 #[cfg(feature = "std")]
 mod io_error;
-#[cfg(all(test, loom))]
-#[allow(unsafe_code, reason = "models implement sequences")]
-mod loom_tests;
+#[cfg(loom)]
+#[allow(missing_docs, unsafe_code, reason = "models implement sequences")]
+pub mod loom_tests;
 mod pcp;
 mod reclaim;
-mod reporting;
 pub mod seam;
 #[cfg(all(test, shuttle))]
 #[allow(unsafe_code, reason = "models implement sequences")]
@@ -108,18 +105,11 @@ pub use alloc::{
     FrontsAt, Global, Handover, InitError, MetadataUse, PageblockInfo, PageblockStats, Pageblocks,
     Residency, ResidencyCounts, Shortage, ZoneSettings, ZoneShortage, ZoneStats,
 };
-pub use contiguity::{
-    CompactEnd, CompactError, CompactResult, Compaction, Compactor, Move, Mover, MoverRegistered,
-    Occupant,
-};
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};
-pub use hotplug::{Obstacle, RemoveError};
 pub use pcp::FreeHigh;
 pub use pcp::{DrainResult, HandoverCounts, Mode, Scope};
 pub use reclaim::{Pressure, Reclaim, TooManyCallbacks};
-pub use reporting::{ReportEnd, ReportError, ReportPass, Reporting};
 pub use store::backing::{Backing, BackingRanges, BackingRequest, Block, RangeRequest};
-pub use store::device::{DeviceRegistered, ReportCounts, ReportingDevice};
 pub use store::{DoubleFree, Misuse};
 pub use zone::counts::{Compactions, Counts};
 pub use zone::{CacheLimits, Evacuation, HighPolicy, Watermarks, ZoneName};

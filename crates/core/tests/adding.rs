@@ -10,9 +10,9 @@ use common::threads::Claimed;
 use common::{metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::{CpuLock, Locked};
 use pagedepot::{
-    AllocError, Allocator, Config, ConfigError, Flags, FrameRange, FreeError, Obstacle, Order, Pfn,
-    ZoneId,
+    AllocError, Allocator, Config, ConfigError, Flags, FrameRange, FreeError, Order, Pfn, ZoneId,
 };
+use pagedepot_contiguity::{Contiguity, Obstacle};
 
 const SECTION: u32 = 1 << 18;
 const ZONE: ZoneId = ZoneId::new(0);

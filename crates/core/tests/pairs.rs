@@ -8,11 +8,12 @@ use std::path::Path;
 use common::pairs::Table;
 
 /// The types whose public calls are features.
-const TYPES: [&str; 14] = [
+const TYPES: [&str; 15] = [
     "Allocator",
     "Builder",
     "Compaction",
     "Compactor",
+    "Contiguity",
     "CpuCaches",
     "Flags",
     "Fronts",
@@ -30,5 +31,5 @@ fn every_pair_of_features_is_crossed_by_a_test() {
     let table = Table::parse(include_str!("pairs/table.txt"));
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     table.check_tests(root);
-    table.check_calls(&root.join("src"), &TYPES);
+    table.check_calls(&[&root.join("src"), &root.join("../contiguity/src")], &TYPES);
 }

@@ -58,13 +58,13 @@ impl Flags {
         Flags(self.0 | THIS_NODE)
     }
 
-    /// Held blocks may be moved out of the request's way, by the
-    /// registered [`Compactor`](crate::Compactor): before the request fails, if it is for more than
-    /// one frame; and before a block that is not movable goes to a pageblock of
-    /// movable ones, where it would keep that from ever being free as a whole (in
-    /// [`alloc`](crate::Allocator::alloc) alone, above the `low` watermark, at most eight
-    /// pageblocks a request, and less often where it is in vain). Of no effect without a mover,
-    /// over a [`Backing`](crate::Backing), and on requests that may not reclaim.
+    /// Held blocks may be moved out of the request's way, by the registered
+    /// `pagedepot_contiguity::Compactor`: before the request fails, if it is for more than one
+    /// frame; and before a block that is not movable goes to a pageblock of movable ones, where it
+    /// would keep that from ever being free as a whole (in [`alloc`](crate::Allocator::alloc)
+    /// alone, above the `low` watermark, at most eight pageblocks a request, and less often where
+    /// it is in vain). Of no effect without a mover, over a [`Backing`](crate::Backing), and on
+    /// requests that may not reclaim.
     #[must_use]
     pub const fn compact(self) -> Self {
         Flags(self.0 | COMPACT)

@@ -195,10 +195,8 @@ pub fn limits(config: &Config<'_>, zone: usize) -> CacheLimits {
 /// Magazines for every CPU's caches at `high_min`, and two for each front it may use at once.
 fn magazines_wanted(config: &Config<'_>) -> Option<usize> {
     if IS_LOOM {
-        #[cfg(all(loom, test))]
+        #[cfg(loom)]
         return Some(crate::loom_tests::magazines());
-        #[cfg(not(all(loom, test)))]
-        return Some(6);
     }
     if !config.caches {
         return Some(0);

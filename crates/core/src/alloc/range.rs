@@ -198,7 +198,8 @@ impl<C: Cpus> Allocator<'_, C> {
     ///
     /// # Errors
     /// [`AllocError::NotAvailable`] when part of it is absent, in use, or cached where the request
-    /// may not take it back; [`obstacle`](Self::obstacle) says which part, and why. Counted as a
+    /// may not take it back; `pagedepot_contiguity` says which part, and why
+    /// (`Contiguity::obstacle`). Counted as a
     /// failure if the aligned runs of 512 frames that it lies in have memory, all of one zone.
     /// [`AllocError::Unsupported`] over a [`Backing`](crate::Backing) without ranges;
     /// [`AllocError::BadSize`].

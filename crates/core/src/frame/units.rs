@@ -223,7 +223,7 @@ impl Mobility {
 
     /// Whether blocks of the two lie side by side without harm: those that can be moved among
     /// themselves, and those that cannot.
-    pub(crate) fn is_akin(self, other: Self) -> bool {
+    pub fn is_akin(self, other: Self) -> bool {
         (self == Mobility::Movable) == (other == Mobility::Movable)
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use crate::cpus::Cpus;
 use crate::{
     AllocError, Allocator, Census, Config, ConfigError, CpuId, Evacuation, Flags, FrameRange,
-    HighPolicy, Misuse, NodeId, Order, Pfn, RemoveError, Watermarks, ZoneConfig, ZoneId,
+    HighPolicy, Misuse, NodeId, Order, Pfn, Watermarks, ZoneConfig, ZoneId,
 };
 
 std::thread_local! {
@@ -109,9 +109,13 @@ impl<C: Cpus> Depot<C> {
         added.map_err(ConfigError::from)
     }
 
-    /// Removes frames from the zone; no thread holds one.
-    pub fn remove(&self, range: FrameRange) -> Result<(), RemoveError> {
-        self.allocator.remove_memory(ZoneId::new(0), range)?;
+    /// Removes frames from the zone by `remove`; no thread holds one if that succeeds.
+    pub fn remove_by<E>(
+        &self,
+        range: FrameRange,
+        remove: impl FnOnce(&Allocator<'static, C>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        remove(&self.allocator)?;
         self.note_frames(range, true);
         *self.removed.lock().unwrap() += range.frames;
         Ok(())

@@ -18,6 +18,7 @@ use super::cpus::{Rseq, run_on};
 use super::depot::{Depot, Setup};
 use super::{Mutant, explore, explore_large, explore_mutant, explore_mutant_within, spawn};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
+use crate::seam::ZoneAccess;
 use crate::{Evacuation, Flags, FrameRange, Mobility, Mode, Order, Pfn, Scope, ZoneId};
 
 const ZONE: ZoneId = ZoneId::new(0);
@@ -198,6 +199,16 @@ fn a_mark_beside_a_change_of_mobility() {
     });
 }
 
+/// Removes a pageblock if all of it is free.
+fn remove(depot: &Depot<Rseq>, range: FrameRange) -> Result<(), &'static str> {
+    depot.remove_by(range, |allocator| {
+        let zone = ZoneAccess::of(allocator, ZONE).expect("the only zone");
+        let _moving = zone.announce(range.frames.into());
+        let isolation = zone.isolate(range).expect("no other thread isolates");
+        zone.claim(range).then(|| zone.remove(isolation)).ok_or("a frame is missing")
+    })
+}
+
 /// Memory is removed while its pageblock begins and ends to evacuate.
 #[test]
 fn a_removal_beside_a_mark() {
@@ -209,7 +220,7 @@ fn a_removal_beside_a_mark() {
             settle(depot);
         });
         mark(&depot);
-        depot.remove(first).expect("all is free");
+        remove(&depot, first).expect("all is free");
         other.join().unwrap();
         assert_eq!(depot.finish().managed_pages, u64::from(PAGEBLOCK_FRAMES));
     });
@@ -223,7 +234,7 @@ fn a_removal_that_fails_beside_a_mark() {
         let first = FrameRange::new(FIRST.first(), PAGEBLOCK_FRAMES);
         mark(&depot);
         let other = spawn(1, &depot, mark);
-        depot.remove(first).expect_err("frames are held");
+        remove(&depot, first).expect_err("frames are held");
         other.join().unwrap();
         mark(&depot);
         assert!(evacuates(&depot));

@@ -3,8 +3,6 @@
 //! | module | what |
 //! |---|---|
 //! | `adding` | adding memory, and taking away what lost a race |
-//! | `compacting` | moving blocks beside frees, requests, removals and one another |
-//! | `compacting_pairs` | moving a block of two pageblocks, also out of a window that has one of them |
 //! | `explore` | how far a model is explored, and the line it prints |
 //! | `cpus` | restartable sequences step by step, a kernel's guards, locks |
 //! | `depot` | a whole allocator of a few frames, with a ledger of who holds which |
@@ -17,8 +15,6 @@
 //! | `late_init` | a value in a static, made later by one of several callers |
 //! | `locked` | the lock front |
 //! | `mixed` | a CPU behind a lock beside one with sequences |
-//! | `removing` | removing memory beside requests, frees and drains |
-//! | `reporting` | free pageblocks that are reported, and needed again |
 //! | `contexts` | interrupt handlers with fronts of their own |
 //! | `orders` | magazines of two orders; compiled with `PAGEDEPOT_MODEL_ORDERS=2` |
 //! | `shelf` | stacks of magazines |
@@ -35,30 +31,47 @@
 //!
 //! `LOOM_MAX_PREEMPTIONS` overrides the models' own bounds, `LOOM_MAX_DURATION` (seconds) ends each
 //! early, and `--show-output` shows which it ended.
-mod adding;
-mod compacting;
-mod compacting_pairs;
-mod contexts;
-mod cpus;
-mod depot;
-mod drift_mark;
-mod empties;
-mod entire;
-mod evacuating;
+//!
+//! The models of other crates run on `cpus`, `depot` and `explore`, too.
+pub mod cpus;
+pub mod depot;
 pub mod explore;
+
+#[cfg(test)]
+mod adding;
+#[cfg(test)]
+mod contexts;
+#[cfg(test)]
+mod drift_mark;
+#[cfg(test)]
+mod empties;
+#[cfg(test)]
+mod entire;
+#[cfg(test)]
+mod evacuating;
+#[cfg(test)]
 mod failing;
+#[cfg(test)]
 mod followed;
+#[cfg(test)]
 mod free_count;
+#[cfg(test)]
 mod fronts;
+#[cfg(test)]
 mod handover;
+#[cfg(test)]
 mod late_init;
+#[cfg(test)]
 mod locked;
+#[cfg(test)]
 mod mixed;
+#[cfg(test)]
 mod orders;
+#[cfg(test)]
 mod reclaim;
-mod removing;
-mod reporting;
+#[cfg(test)]
 mod shelf;
+#[cfg(test)]
 mod store;
 
 use std::cell::Cell;
@@ -68,7 +81,7 @@ use cpus::run_on;
 use depot::Depot;
 
 use crate::cpus::Cpus;
-pub(crate) use crate::sync::model::{Mutant, is_mutant, set_mutant};
+pub use crate::sync::model::{Mutant, is_mutant, set_mutant};
 
 /// Preemptions explored by default. Large models have one less.
 const PREEMPTIONS: usize = 3;
@@ -84,24 +97,24 @@ pub fn magazines() -> usize {
 
 /// Explores a model that is too large for the default bound.
 #[track_caller]
-fn explore_large(model: impl Fn() + Send + Sync + 'static) -> bool {
+pub fn explore_large(model: impl Fn() + Send + Sync + 'static) -> bool {
     explore::explore(PREEMPTIONS - 1, model)
 }
 
 /// Explores a model; `true`: to the end.
 #[track_caller]
-fn explore(model: impl Fn() + Send + Sync + 'static) -> bool {
+pub fn explore(model: impl Fn() + Send + Sync + 'static) -> bool {
     explore::explore(PREEMPTIONS, model)
 }
 
 /// Explores a model that must fail, however long that takes.
-fn explore_mutant(mutant: Mutant, model: impl Fn() + Send + Sync + 'static) {
+pub fn explore_mutant(mutant: Mutant, model: impl Fn() + Send + Sync + 'static) {
     explore_mutant_within(PREEMPTIONS, mutant, model);
 }
 
 /// Explores a mutant like [`explore_mutant`], with so many preemptions at most: a large model fails
 /// sooner with no more than it needs.
-fn explore_mutant_within(
+pub fn explore_mutant_within(
     preemptions: usize,
     mutant: Mutant,
     model: impl Fn() + Send + Sync + 'static,
@@ -113,7 +126,7 @@ fn explore_mutant_within(
 }
 
 /// A thread of the model that begins on `cpu`.
-fn spawn<C: Cpus + Send + 'static>(
+pub fn spawn<C: Cpus + Send + 'static>(
     cpu: u32,
     depot: &Arc<Depot<C>>,
     body: impl FnOnce(&Depot<C>) + 'static,

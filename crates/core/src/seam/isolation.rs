@@ -114,3 +114,77 @@ impl Drop for Isolation<'_, '_> {
         pageblocks.for_each(|pageblock| self.store.tags().end_isolation(pageblock));
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use core::mem::MaybeUninit;
+
+    use crate::alloc::Allocator;
+    use crate::alloc::config::Config;
+    use crate::alloc::flags::Flags;
+    use crate::alloc::one_cpu::{On, sections, zone};
+    use crate::cpus::{CpuLock, Locked};
+    use crate::frame::pageblock::PAGEBLOCK_FRAMES;
+    use crate::frame::{FrameRange, Mobility, Order, ZoneId};
+    use crate::pcp::Mode;
+    use crate::seam::ZoneAccess;
+
+    /// Calls `test` with an allocator for one CPU over one section.
+    fn with_allocator(test: impl FnOnce(&Allocator<'_, Locked<'_, On>>)) {
+        let ranges = [sections(0..1)];
+        let zones = [zone(&ranges)];
+        let config = Config::new(1, &zones);
+        let locks = [CpuLock::new()];
+        let mut metadata = vec![
+            MaybeUninit::uninit();
+            Allocator::<Locked<'_, On>>::metadata_bytes(&config).unwrap()
+        ];
+        let cpus = Locked::new(&locks, On(0));
+        test(&Allocator::new(&config, &mut metadata, cpus).unwrap());
+    }
+
+    /// Checks, for every mobility, that a pageblock which is allocated, freed and removed counts as
+    /// unmovable no more, and can be added again.
+    #[test]
+    fn a_removed_pageblock_counts_as_unmovable_no_more() {
+        with_allocator(|allocator| {
+            let zone = ZoneId::new(0);
+            let unmovable = || allocator.caches.store.section(0).unwrap().unmovable();
+            for mobility in Mobility::ALL {
+                let block = allocator.alloc(Order::PAGEBLOCK, Flags::new(mobility)).unwrap();
+                allocator.free(block, Order::PAGEBLOCK).unwrap();
+                let left = unmovable() - u32::from(mobility != Mobility::Movable);
+                let range = FrameRange::new(block, PAGEBLOCK_FRAMES);
+                let access = ZoneAccess::of(allocator, zone).unwrap();
+                let isolation = access.isolate(range).ok().expect("memory of the zone");
+                access.drain(Mode::Full);
+                assert!(access.claim(range), "all of it is free");
+                access.remove(isolation);
+                assert_eq!(unmovable(), left, "{mobility:?}, removed");
+                allocator.add_memory(zone, range, &mut []).unwrap();
+                assert_eq!(unmovable(), left, "{mobility:?}, added again");
+            }
+        });
+    }
+
+    /// Checks the looks at hints on both sides of the words and the section they lie in.
+    #[test]
+    fn the_last_whole_pageblock_is_found_across_words() {
+        with_allocator(|allocator| {
+            let zone = ZoneAccess::of(allocator, ZoneId::new(0)).unwrap();
+            let last = |range| zone.last_whole(range).map(|pageblock| pageblock.0);
+            assert_eq!(zone.pageblocks(), 0..512);
+            assert_eq!(
+                (last(0..512), last(0..64), last(3..65), last(7..7)),
+                (Some(511), Some(63), Some(64), None)
+            );
+            // Whole pageblocks are left at 5 and at 200 alone.
+            for pageblock in (0..512).filter(|pageblock| ![5, 200].contains(pageblock)) {
+                let first = crate::seam::PageblockIndex(pageblock).first();
+                allocator.alloc_at(first, 1, Flags::default()).unwrap();
+            }
+            assert_eq!((last(0..512), last(0..200), last(0..201)), (Some(200), Some(5), Some(200)));
+            assert_eq!((last(6..200), last(5..6), last(0..5)), (None, Some(5), None));
+        });
+    }
+}

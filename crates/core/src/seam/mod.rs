@@ -34,7 +34,8 @@ mod zone;
 
 pub use crate::alloc::relief::{PendingRequest, Relief};
 pub use crate::alloc::walk::Want;
-pub use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
+pub use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES};
+pub use crate::store::device::{DeviceRegistered, ReportCounts, ReportingDevice};
 pub use crate::sync::InFlightGuard;
 pub use device::Device;
 pub use isolation::Isolation;

@@ -59,7 +59,7 @@ pub enum PageblockState {
     Serving(ZoneId),
 }
 
-/// How much of a pageblock is in use.
+/// The use of a pageblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageblockUse {
     /// The pageblock.
@@ -169,7 +169,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
         PageblockState::of(self.caches().store.tags().raw(pageblock))
     }
 
-    /// How much of a pageblock is in use. `None`: it is none of this zone that could be emptied,
+    /// The use of a pageblock. `None`: it is none of this zone that could be emptied,
     /// because it has no memory, is isolated, or has carved frames. Reads the hints alone where
     /// they say that nothing is free.
     pub fn usage(&self, pageblock: PageblockIndex) -> Option<PageblockUse> {
@@ -182,7 +182,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
         Some(PageblockUse { pageblock, mobility: tag.mobility(), held: PAGEBLOCK_FRAMES - free })
     }
 
-    /// Free frames of a pageblock now, whoever has isolated it. 0 over a backing.
+    /// Free frames of a pageblock now, isolated or not. 0 over a backing.
     pub fn count_free(&self, pageblock: PageblockIndex) -> u32 {
         let section = self.bitmap().and_then(|bitmap| bitmap.section(pageblock.section()));
         section.map_or(0, |section| section.count_free(pageblock.in_section()))

@@ -10,7 +10,7 @@ use crate::sync::prim::{AtomicBool, AtomicU64, Ordering};
 /// or the operating system of a program (Linux: `struct page_reporting_dev_info`; HyperAlloc's
 /// install and reclaim, EuroSys 2025).
 ///
-/// A device is registered by [`Reporting::register`](crate::Reporting::register), and gets whole
+/// A device is registered by `pagedepot_contiguity::Reporting::register`, and gets whole
 /// pageblocks: aligned runs of 512 frames, 2 MiB of 4 KiB pages.
 pub trait ReportingDevice: Sync {
     /// Reports ranges of free pageblocks: ascending, apart, at most 32 pageblocks in all. Until

@@ -11,9 +11,10 @@ use crate::common::{Anywhere, Single, open_zone, range};
 use arena::Arena;
 use pagedepot::cpus::Pinned;
 use pagedepot::{
-    CacheLimits, Config, CpuId, Flags, FreeError, Mobility, Mode, Obstacle, Order, Pfn,
-    RemoveError, Scope, Watermarks, ZoneId,
+    CacheLimits, Config, CpuId, Flags, FreeError, Mobility, Mode, Order, Pfn, Scope, Watermarks,
+    ZoneId,
 };
+use pagedepot_contiguity::{Contiguity, Obstacle, RemoveError};
 
 const FRAMES: u32 = 8192;
 const ZONE: ZoneId = ZoneId::new(0);

@@ -19,9 +19,12 @@ use crate::common::threads::{Kernel, run_on};
 use crate::common::{Anywhere, Single, metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
-    AllocError, Allocator, CompactEnd, CompactError, CompactResult, Compaction, Compactor, Config,
-    CpuId, Evacuation, Flags, Misuse, Mode, Move, Mover, Occupant, Order, Pfn, RemoveError, Scope,
+    AllocError, Allocator, Config, CpuId, Evacuation, Flags, Misuse, Mode, Order, Pfn, Scope,
     Watermarks, ZoneId,
+};
+use pagedepot_contiguity::{
+    CompactEnd, CompactError, CompactResult, Compaction, Compactor, Contiguity, Move, Mover,
+    Occupant, RemoveError,
 };
 
 pub(crate) const ZONE: ZoneId = ZoneId::new(0);

@@ -16,9 +16,10 @@ use crate::common::threads::{Kernel, run_on};
 use crate::common::{Single, metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
-    Allocator, Compactor, Config, Evacuation, Flags, FrameRange, Mode, Move, Mover, Occupant,
-    Order, Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
+    Allocator, Config, Evacuation, Flags, FrameRange, Mode, Order, Pfn, Scope, Watermarks,
+    ZoneConfig, ZoneId,
 };
+use pagedepot_contiguity::{Compactor, Move, Mover, Occupant};
 
 const ZONE: ZoneId = ZoneId::new(0);
 const PAGEBLOCK: u32 = 512;

@@ -6,9 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::common::{open_zone, order, range};
 use pagedepot::cpus::{CpuLock, Environment, Locked, Unusable, WhichCpu};
 use pagedepot::{
-    AllocError, Allocator, CompactError, Compaction, Compactor, Config, CpuId, DrainResult, Flags,
-    FrameRange, FreeError, FreeManyError, Mode, Move, Mover, Occupant, Order, Pfn, Pressure,
-    Reclaim, RemoveError, ReportError, Reporting, ReportingDevice, Residency, Scope, ZoneId,
+    AllocError, Allocator, Config, CpuId, DrainResult, Flags, FrameRange, FreeError, FreeManyError,
+    Mode, Order, Pfn, Pressure, Reclaim, Residency, Scope, ZoneId,
+};
+use pagedepot_contiguity::{
+    CompactError, Compaction, Compactor, Contiguity, Move, Mover, Occupant, RemoveError,
+    ReportError, Reporting, ReportingDevice,
 };
 
 const FRAMES: u32 = 4096;

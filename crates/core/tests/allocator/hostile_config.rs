@@ -7,9 +7,10 @@ use crate::common::{Anywhere, Single, metadata, open_zone, range, single};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
     AllocError, CacheLimits, Config, ConfigError, CpuId, Flags, FrameRange, FreeError,
-    FreeManyError, HighPolicy, InitError, Mode, NodeId, Obstacle, Order, PageSize, Pfn,
-    RemoveError, Scope, TooManyCallbacks, Watermarks, ZoneConfig, ZoneId,
+    FreeManyError, HighPolicy, InitError, Mode, NodeId, Order, PageSize, Pfn, Scope,
+    TooManyCallbacks, Watermarks, ZoneConfig, ZoneId,
 };
+use pagedepot_contiguity::{Obstacle, RemoveError};
 
 /// The error that both ways to ask about a configuration return.
 fn refusal(config: &Config<'_>) -> ConfigError {

@@ -10,8 +10,9 @@ use crate::common::{Anywhere, Single, metadata, open_zone, order, range, single,
 use pagedepot::cpus::Pinned;
 use pagedepot::{
     AllocError, Allocator, Backing, Config, ConfigError, CpuId, Flags, FrameRange, FreeError,
-    Mobility, Mode, Obstacle, Order, Pfn, RemoveError, Scope, ZoneId,
+    Mobility, Mode, Order, Pfn, Scope, ZoneId,
 };
+use pagedepot_contiguity::{Contiguity, Obstacle, RemoveError};
 
 const ZONE: ZoneId = ZoneId::new(0);
 const OTHER: ZoneId = ZoneId::new(1);

@@ -13,9 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::common::backing::Sets;
 use crate::common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
-    AllocError, Allocator, Config, DeviceRegistered, Flags, FrameRange, Misuse, Mobility, Mode,
-    Order, Pfn, ReportEnd, ReportError, Reporting, ReportingDevice, Scope, Watermarks, ZoneConfig,
-    ZoneId,
+    AllocError, Allocator, Config, Flags, FrameRange, Misuse, Mobility, Mode, Order, Pfn, Scope,
+    Watermarks, ZoneConfig, ZoneId,
+};
+use pagedepot_contiguity::{
+    Contiguity, DeviceRegistered, ReportEnd, ReportError, Reporting, ReportingDevice,
 };
 
 const ZONE: ZoneId = ZoneId::new(0);

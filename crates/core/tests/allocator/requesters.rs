@@ -18,9 +18,10 @@ use crate::common::threads::{Parked, run_on};
 use crate::common::{open_zone, order, range};
 use pagedepot::cpus::{Event, Pinned};
 use pagedepot::{
-    AllocError, Allocator, Compaction, Config, CpuId, Flags, HighPolicy, Mode, Move, Mover,
-    Occupant, Order, Pfn, Pressure, Reclaim, Scope, ZoneId,
+    AllocError, Allocator, Config, CpuId, Flags, HighPolicy, Mode, Order, Pfn, Pressure, Reclaim,
+    Scope, ZoneId,
 };
+use pagedepot_contiguity::{Compaction, Contiguity, Move, Mover, Occupant};
 
 type Depot = Allocator<'static, Pinned<Parked>>;
 

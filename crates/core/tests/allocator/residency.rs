@@ -10,6 +10,7 @@ use crate::common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
     AllocError, Config, Evacuation, Flags, Mobility, Mode, Order, Pfn, Residency, Scope, ZoneId,
 };
+use pagedepot_contiguity::Contiguity;
 
 const ZONE: ZoneId = ZoneId::new(0);
 const PAGEBLOCK: u32 = 512;

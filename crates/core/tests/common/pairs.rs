@@ -115,10 +115,12 @@ impl<'t> Table<'t> {
     }
 
     /// Fails unless every public call of these types belongs to a feature, or to none, by a line of
-    /// the table, and every call of the table exists. Reads the sources in `folder`.
-    pub fn check_calls(&self, folder: &Path, types: &[&str]) {
+    /// the table, and every call of the table exists. Reads the sources in `folders`.
+    pub fn check_calls(&self, folders: &[&Path], types: &[&str]) {
         let mut calls = BTreeSet::new();
-        for_each_source(folder, &mut |text| calls_of(text, types, &mut calls));
+        for folder in folders {
+            for_each_source(folder, &mut |text| calls_of(text, types, &mut calls));
+        }
         let rows = self.features.iter().flat_map(|row| &row.1);
         let (mut listed, mut unknown) = (BTreeSet::new(), Vec::new());
         for &call in rows {
@@ -153,25 +155,30 @@ fn for_each_source(folder: &Path, with: &mut impl FnMut(&str)) {
     }
 }
 
-/// The public methods in the `impl` blocks of these types, as they stand in a formatted file.
+/// The public methods in the `impl` blocks of these types, and of these traits, as they stand in a
+/// formatted file.
 fn calls_of(text: &str, types: &[&str], calls: &mut BTreeSet<String>) {
-    let mut is_one = false;
+    let (mut is_one, mut is_trait) = (false, false);
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
-        if line.starts_with("impl") {
+        if let Some(name) = line.strip_prefix("pub trait ") {
+            // The calls of a trait are as public as the trait.
+            (is_one, is_trait) = (types.contains(&name.trim_end_matches(" {")), true);
+        } else if line.starts_with("impl") {
             let mut header = line.to_owned();
             while !header.contains('{') {
                 header.push_str(lines.next().unwrap_or("{"));
             }
             let of = header.split(" for ").last().unwrap_or_default();
-            let is_trait = header.contains(" for ");
+            let of_trait = header.contains(" for ");
             let words = |c: char| !c.is_alphanumeric() && c != '_';
             let mut words = of.split(words).filter(|word| types.contains(word));
-            is_one = !is_trait && words.next().is_some();
+            (is_one, is_trait) = (!of_trait && words.next().is_some(), false);
         } else if line.starts_with('}') {
             is_one = false;
         }
-        let line = line.strip_prefix("    pub ").filter(|_| is_one).unwrap_or_default();
+        let indent = if is_trait { "    " } else { "    pub " };
+        let line = line.strip_prefix(indent).filter(|_| is_one).unwrap_or_default();
         let line = line.trim_start_matches("const ").trim_start_matches("unsafe ");
         if let Some(rest) = line.strip_prefix("fn ") {
             let end = rest.find(['(', '<']).unwrap_or(rest.len());

@@ -2,9 +2,10 @@
 
 use pagedepot::cpus::{Guard, Processor};
 use pagedepot::{
-    AllocError, CacheLimits, ConfigError, CpuId, DrainResult, FreeError, Mode, Obstacle, Order,
-    Pfn, RemoveError, Scope, Watermarks, ZoneId,
+    AllocError, CacheLimits, ConfigError, CpuId, DrainResult, FreeError, Mode, Order, Pfn, Scope,
+    Watermarks, ZoneId,
 };
+use pagedepot_contiguity::{Contiguity, Obstacle, RemoveError};
 
 use crate::common::{order, range};
 use crate::lockstep::Lockstep;

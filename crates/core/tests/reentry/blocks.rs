@@ -4,7 +4,8 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use pagedepot::{FrameRange, Move, Mover, Occupant, Order, Pfn, ReportingDevice};
+use pagedepot::{FrameRange, Order, Pfn};
+use pagedepot_contiguity::{Move, Mover, Occupant, ReportingDevice};
 
 use crate::source::Source;
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use pagedepot::cpus::Cpus;
 use pagedepot::{
-    Allocator, CacheLimits, Compaction, Compactor, Config, CpuId, Evacuation, Flags, FrameRange,
-    Mobility, Mode, Order, Pfn, Reporting, Residency, Scope, Watermarks, ZoneConfig, ZoneId,
+    Allocator, CacheLimits, Config, CpuId, Evacuation, Flags, FrameRange, Mobility, Mode, Order,
+    Pfn, Residency, Scope, Watermarks, ZoneConfig, ZoneId,
 };
+use pagedepot_contiguity::{Compaction, Compactor, Contiguity, Reporting};
 
 use crate::blocks::Blocks;
 use crate::common::rng::Rng;

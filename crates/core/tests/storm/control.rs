@@ -5,10 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pagedepot::cpus::Cpus;
-use pagedepot::{
-    Allocator, CacheLimits, Compaction, CpuId, Evacuation, FrameRange, Mode, Reporting, Scope,
-    ZoneId,
-};
+use pagedepot::{Allocator, CacheLimits, CpuId, Evacuation, FrameRange, Mode, Scope, ZoneId};
+use pagedepot_contiguity::{Compaction, Contiguity, Reporting};
 
 use crate::common::meetings::{Active, Set};
 use crate::common::order;

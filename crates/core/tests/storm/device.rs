@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pagedepot::{FrameRange, Pfn, ReportingDevice};
+use pagedepot::{FrameRange, Pfn};
+use pagedepot_contiguity::ReportingDevice;
 
 use crate::common::meetings::Set;
 use crate::feature::Feature;

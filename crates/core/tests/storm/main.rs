@@ -39,9 +39,9 @@ use feature::Feature;
 use mover::Slots;
 use pagedepot::cpus::{CpuLock, Cpus, Locked, Pinned};
 use pagedepot::{
-    Allocator, Backing, Compactor, Config, Mode, NodeId, Pfn, Reporting, Scope, Watermarks,
-    ZoneConfig, ZoneId,
+    Allocator, Backing, Config, Mode, NodeId, Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
 };
+use pagedepot_contiguity::{Compactor, Reporting};
 use pool::Pool;
 use worker::{AtWork, CPUS, Worker};
 use world::{FIRST, FRAMES, LATE, LOW, NORMAL, REMOTE, World};

@@ -4,7 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagedepot::cpus::Cpus;
-use pagedepot::{Allocator, Flags, Move, Mover, Occupant, Order};
+use pagedepot::{Allocator, Flags, Order};
+use pagedepot_contiguity::{Move, Mover, Occupant};
 
 use crate::common::meetings::Set;
 use crate::feature::Feature;

@@ -3,7 +3,8 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use pagedepot::{CpuId, Mobility, Mode, Mover, Order, Pfn};
+use pagedepot::{CpuId, Mobility, Mode, Order, Pfn};
+use pagedepot_contiguity::Mover;
 use pagedepot_designs::{Counts, DrainResult, FreeMap};
 
 use super::block::Block;

@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use std::time::{Duration, Instant};
 
-use pagedepot::{
-    Compaction, CpuId, Evacuation, Flags, Mobility, Mode, Mover, Order, Pfn, Scope, ZoneId,
-};
+use pagedepot::{CpuId, Evacuation, Flags, Mobility, Mode, Order, Pfn, Scope, ZoneId};
+use pagedepot_contiguity::{Compaction, Contiguity, Mover};
 use pagedepot_designs::{
     AsBacking, Buddy, Counts, DrainResult, FreeMap, GIB_LOG2, Setup, Store as _, Volume,
 };

@@ -3,6 +3,7 @@
 use std::panic::Location;
 
 use pagedepot::{Flags, Order, Pfn};
+use pagedepot_contiguity::Contiguity;
 
 use super::*;
 use crate::reclaim::Compaction;

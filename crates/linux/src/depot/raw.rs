@@ -5,8 +5,9 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use pagedepot::{AllocError, Flags, Mover, MoverRegistered, Order, PageSize};
+use pagedepot::{AllocError, Flags, Order, PageSize};
 pub use pagedepot::{Allocator, FrameRange, FreeError, FreeManyError, Pfn};
+use pagedepot_contiguity::{Mover, MoverRegistered};
 
 use crate::cpus::linux::LinuxCpus;
 use crate::depot::state::{DepotState, Handle};

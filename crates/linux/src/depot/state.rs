@@ -5,7 +5,8 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use pagedepot::{Backing, Compactor, FreeError, Order, Pfn};
+use pagedepot::{Backing, FreeError, Order, Pfn};
+use pagedepot_contiguity::Compactor;
 
 use crate::depot::teardown::{Gates, Teardown, TeardownHost};
 use crate::giving_back::callbacks::{Callbacks, KeptCallbacks};

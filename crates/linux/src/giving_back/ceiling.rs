@@ -2,11 +2,11 @@
 //!
 //! # How it holds
 //! The memory above the ceiling is taken out of the allocator
-//! ([`remove_memory`](pagedepot::Allocator::remove_memory)), in whole free pageblocks, and given
-//! back to the system. What the allocator is left with is all that can be handed out, cached or
-//! kept resident, so nothing has to be counted when a page is allocated, and no moment exceeds the
-//! ceiling. A request that finds no page below the ceiling drains caches and calls reclaim
-//! callbacks, as in a depot that is as small, and then fails.
+//! ([`remove_memory`](pagedepot_contiguity::Contiguity::remove_memory)), in whole free pageblocks,
+//! and given back to the system. What the allocator is left with is all that can be handed out,
+//! cached or kept resident, so nothing has to be counted when a page is allocated, and no moment
+//! exceeds the ceiling. A request that finds no page below the ceiling drains caches and calls
+//! reclaim callbacks, as in a depot that is as small, and then fails.
 //!
 //! A balloon of a virtual machine does the same (Waldspurger, OSDI 2002).
 //!
@@ -21,7 +21,8 @@
 
 use std::fmt;
 
-use pagedepot::{Flags, FrameRange, Pfn, RemoveError, ZoneId};
+use pagedepot::{Flags, FrameRange, Pfn, ZoneId};
+use pagedepot_contiguity::{Contiguity, RemoveError};
 
 use crate::error::CeilingError;
 use crate::giving_back::balloon::{Balloon, Caps};

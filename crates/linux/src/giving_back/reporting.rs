@@ -13,9 +13,8 @@ use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use pagedepot::{
-    FrameRange, Pfn, ReportCounts, ReportEnd, ReportError, ReportPass, ReportingDevice,
-};
+use pagedepot::{FrameRange, Pfn};
+use pagedepot_contiguity::{ReportCounts, ReportEnd, ReportError, ReportPass, ReportingDevice};
 
 use crate::cpus::linux::LinuxCpus;
 use crate::giving_back::returnable::ReturnableFrames;
@@ -80,8 +79,8 @@ impl<'d> Reporting<'d> {
         Reporting(frames)
     }
 
-    fn core(&self) -> pagedepot::Reporting<'_, 'static, LinuxCpus<'static>> {
-        pagedepot::Reporting::of(self.0.frames())
+    fn core(&self) -> pagedepot_contiguity::Reporting<'_, 'static, LinuxCpus<'static>> {
+        pagedepot_contiguity::Reporting::of(self.0.frames())
     }
 
     /// Gives back at most `pageblocks_max` pageblocks, over all zones. Requests cannot use them

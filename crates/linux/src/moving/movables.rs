@@ -5,7 +5,8 @@ use std::ops::ControlFlow;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use pagedepot::{AllocError, CompactResult, Move, Mover, Occupant, Order, PageSize, Pfn};
+use pagedepot::{AllocError, Order, PageSize, Pfn};
+use pagedepot_contiguity::{CompactResult, Move, Mover, Occupant};
 
 use crate::moving::place::{Extent, PlaceState};
 use crate::moving::table::{ORDER_MAX, Table};

@@ -18,7 +18,8 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
 use std::slice;
 
-use pagedepot::{AllocError, CompactError, CompactResult, Compaction, Flags, Order, Pfn};
+use pagedepot::{AllocError, Flags, Order, Pfn};
+use pagedepot_contiguity::{CompactError, CompactResult, Compaction, Contiguity};
 
 use crate::depot::handle::Depot;
 use crate::depot::state::DepotState;

@@ -20,9 +20,10 @@ pub use crate::giving_back::ceiling::Ceiling;
 pub use crate::giving_back::reporting::Reporting;
 pub use crate::giving_back::trim::{TrimError, TrimResult};
 pub use crate::moving::pins::PinError;
-pub use pagedepot::{
+pub use pagedepot::{Pressure, Reclaim, TooManyCallbacks};
+pub use pagedepot_contiguity::{
     CompactEnd, CompactError, CompactResult, Compaction, Move, Mover, MoverRegistered, Occupant,
-    Pressure, Reclaim, ReportCounts, ReportEnd, ReportPass, TooManyCallbacks,
+    ReportCounts, ReportEnd, ReportPass,
 };
 pub use pinned_range::{PinnedRange, RegisteredIovecs};
 

@@ -7,7 +7,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pagedepot::{CompactResult, Compaction, CpuId, Flags, Move, Mover, Occupant, Order, Pfn};
+use pagedepot::{CpuId, Flags, Order, Pfn};
+use pagedepot_contiguity::{Contiguity, CompactResult, Compaction, Move, Mover, Occupant};
 
 use super::{Options, design, mark_word};
 use crate::flush::flush;

@@ -11,7 +11,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use pagedepot::{Mobility, Move, Mover, Occupant, Order, Pfn};
+use pagedepot::{Mobility, Order, Pfn};
+use pagedepot_contiguity::{Move, Mover, Occupant};
 use pagedepot_designs::GIB_LOG2;
 
 use super::params::ORDER_MAX;

@@ -2,8 +2,8 @@
 //!
 //! # Vocabulary
 //! A pageblock is *isolated* while its tag says that a caller is adding or removing it (see
-//! [`Isolation`](crate::seam::Isolation)). The *remover* is the caller of
-//! [`remove_memory`](Allocator::remove_memory).
+//! [`Isolation`](pagedepot::seam::Isolation)). The *remover* is the caller of
+//! [`remove_memory`](crate::Contiguity::remove_memory).
 //!
 //! # Argument
 //! 1. *One remover per pageblock.* The compare-and-swap of the tag to its isolated form elects the
@@ -22,22 +22,23 @@
 //!    tag of removed memory keeps its zone, and adding gives it back to that zone alone: such a
 //!    search never hands out frames of another one.
 //! 5. *Failure changes nothing.* What was claimed is put back before another attempt and before an
-//!    error; dropping the [`Isolation`](crate::seam::Isolation) gives the pageblocks the mobility
-//!    they had, also when a panic unwinds (a drain may report misuse). The remover's frames are
-//!    announced as in flight from before the isolation until then, so that a request that would
-//!    fail in between looks again.
+//!    error; dropping the [`Isolation`](pagedepot::seam::Isolation) gives the pageblocks the
+//!    mobility they had, also when a panic unwinds (a drain may report misuse). The remover's
+//!    frames are announced as in flight from before the isolation until then, so that a request
+//!    that would fail in between looks again.
 //! 6. *It ends.* Attempts: at once; after a quiet drain of the zone; after up to three full ones,
 //!    fewer when a full drain was undisturbed and frames are missing all the same. It waits for no
 //!    holder of a frame.
 
 use core::fmt;
 
+use pagedepot::cpus::Cpus;
+use pagedepot::seam::{NoAccess, PAGEBLOCK_FRAMES, PageblockIndex, PageblockState, ZoneAccess};
+use pagedepot::sync::model::{Mutant, bound, is_mutant};
+use pagedepot::sync::prim::spin_hint;
+use pagedepot::{Allocator, DrainResult, FrameRange, Mode, Pfn, ZoneId};
+
 use super::obstacle::{Obstacle, carved_in, missing_in};
-use crate::cpus::Cpus;
-use crate::seam::{NoAccess, PAGEBLOCK_FRAMES, PageblockIndex, PageblockState, ZoneAccess};
-use crate::sync::model::{Mutant, bound, is_mutant};
-use crate::sync::prim::spin_hint;
-use crate::{Allocator, DrainResult, FrameRange, Mode, Pfn, ZoneId};
 
 /// Drains before each attempt to claim the range.
 const DRAINS: [Option<Mode>; 5] =
@@ -70,11 +71,12 @@ pub enum RemoveError {
         /// Number of pages, at the last look.
         pages: u64,
         /// CPUs whose fronts could not be drained, because they are isolated or did not answer:
-        /// they may cache some of the pages. [`CpuCaches::disable`](crate::CpuCaches::disable)
+        /// they may cache some of the pages. [`CpuCaches::disable`](pagedepot::CpuCaches::disable)
         /// drains isolated ones too.
         skipped_cpus: u64,
     },
-    /// The [`Backing`](crate::Backing) under this allocator cannot find frames at given addresses.
+    /// The [`Backing`](pagedepot::Backing) under this allocator cannot find frames at given
+    /// addresses.
     Unsupported,
     /// This process is a fork of the one that made the allocator.
     Forked,
@@ -118,36 +120,17 @@ impl fmt::Display for RemoveError {
 
 impl core::error::Error for RemoveError {}
 
-impl<C: Cpus> Allocator<'_, C> {
-    /// Takes memory from a zone, of whole pageblocks (aligned runs of 512 frames), while all other
-    /// calls go on. Afterwards the frames are the caller's, unknown to this allocator; the range
-    /// may be added again, to the same zone. A range may be part of one that was added, or span
-    /// several, and may come from the configuration.
-    ///
-    /// Every frame must be free or cached. Cached ones are drained: first quietly, then fully, with
-    /// a fence per CPU as [`drain`](Self::drain); so call it from where the environment can fence.
-    /// New allocations pass the range by meanwhile. It does not wait for holders: on
-    /// [`RemoveError::Busy`] free or move what they hold and call again. Frames of a pageblock that
-    /// were never given (a range that was added ends inside of it) count as held: such a pageblock
-    /// can't be removed.
-    ///
-    /// The metadata stays in use, and the zone's watermarks and limits are as before.
-    ///
-    /// Over a [`Backing`](crate::Backing) with [`ranges`](crate::Backing::ranges) the frames are
-    /// claimed there and so leave the backing too. The backing may hand out others of the range
-    /// until the claim succeeds; a kernel isolates in its own store first.
-    ///
-    /// O(frames / 64) per attempt, at most five of them.
-    ///
-    /// # Errors
-    /// [`RemoveError`]; nothing has changed then.
-    pub fn remove_memory(&self, zone: ZoneId, range: FrameRange) -> Result<(), RemoveError> {
-        let access = ZoneAccess::of(self, zone).map_err(|why| match why {
-            NoAccess::Forked => RemoveError::Forked,
-            NoAccess::NoSuchZone => RemoveError::NoSuchZone { zone: zone.get() },
-        })?;
-        remove(access, range)
-    }
+/// Implements [`Contiguity::remove_memory`](crate::Contiguity::remove_memory).
+pub fn remove_memory<C: Cpus>(
+    allocator: &Allocator<'_, C>,
+    zone: ZoneId,
+    range: FrameRange,
+) -> Result<(), RemoveError> {
+    let access = ZoneAccess::of(allocator, zone).map_err(|why| match why {
+        NoAccess::Forked => RemoveError::Forked,
+        NoAccess::NoSuchZone => RemoveError::NoSuchZone { zone: zone.get() },
+    })?;
+    remove(access, range)
 }
 
 fn remove<C: Cpus>(zone: ZoneAccess<'_, '_, C>, range: FrameRange) -> Result<(), RemoveError> {
@@ -226,51 +209,4 @@ fn is_undisturbed(drained: DrainResult) -> bool {
         && drained.left_pages == 0
         && drained.in_flight_pages == 0
         && drained.busy_cpus == 0
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use core::mem::MaybeUninit;
-
-    use crate::alloc::Allocator;
-    use crate::alloc::config::Config;
-    use crate::alloc::flags::Flags;
-    use crate::alloc::one_cpu::{On, sections, zone};
-    use crate::cpus::{CpuLock, Locked};
-    use crate::frame::pageblock::PAGEBLOCK_FRAMES;
-    use crate::frame::{FrameRange, Mobility, Order, ZoneId};
-
-    /// Calls `test` with an allocator for one CPU over one section.
-    fn with_allocator(test: impl FnOnce(&Allocator<'_, Locked<'_, On>>)) {
-        let ranges = [sections(0..1)];
-        let zones = [zone(&ranges)];
-        let config = Config::new(1, &zones);
-        let locks = [CpuLock::new()];
-        let mut metadata = vec![
-            MaybeUninit::uninit();
-            Allocator::<Locked<'_, On>>::metadata_bytes(&config).unwrap()
-        ];
-        let cpus = Locked::new(&locks, On(0));
-        test(&Allocator::new(&config, &mut metadata, cpus).unwrap());
-    }
-
-    /// Checks, for every mobility, that a pageblock which is allocated, freed and removed counts as
-    /// unmovable no more, and can be added again.
-    #[test]
-    fn a_removed_pageblock_counts_as_unmovable_no_more() {
-        with_allocator(|allocator| {
-            let zone = ZoneId::new(0);
-            let unmovable = || allocator.caches.store.section(0).unwrap().unmovable();
-            for mobility in Mobility::ALL {
-                let block = allocator.alloc(Order::PAGEBLOCK, Flags::new(mobility)).unwrap();
-                allocator.free(block, Order::PAGEBLOCK).unwrap();
-                let left = unmovable() - u32::from(mobility != Mobility::Movable);
-                let range = FrameRange::new(block, PAGEBLOCK_FRAMES);
-                allocator.remove_memory(zone, range).unwrap();
-                assert_eq!(unmovable(), left, "{mobility:?}, removed");
-                allocator.add_memory(zone, range, &mut []).unwrap();
-                assert_eq!(unmovable(), left, "{mobility:?}, added again");
-            }
-        });
-    }
 }

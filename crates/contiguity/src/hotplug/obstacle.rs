@@ -3,9 +3,9 @@
 
 use core::fmt;
 
-use crate::cpus::Cpus;
-use crate::seam::{PAGEBLOCK_FRAMES, PageblockIndex, PageblockState, ZoneAccess};
-use crate::{Allocator, CpuId, FrameRange, Pfn, ZoneId};
+use pagedepot::cpus::Cpus;
+use pagedepot::seam::{PAGEBLOCK_FRAMES, PageblockIndex, PageblockState, ZoneAccess};
+use pagedepot::{Allocator, CpuId, FrameRange, Pfn, ZoneId};
 
 /// The reason why not all frames of a range can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,25 +82,20 @@ impl fmt::Display for Obstacle {
 
 impl core::error::Error for Obstacle {}
 
-impl<C: Cpus> Allocator<'_, C> {
-    /// Finds the obstacle that keeps [`alloc_at`](Self::alloc_at) from having these frames at this
-    /// moment; `None`: they are free. For messages: beside other callers the answer may be out of
-    /// date when it is returned. Waits for no caller; O(frames), and O(pages cached) where the
-    /// first frame that is not free might be cached.
-    pub fn obstacle(&self, range: FrameRange) -> Option<Obstacle> {
-        // A fork has no memory at all.
-        let first_zone = ZoneAccess::of(self, ZoneId::new(0)).ok();
-        let Some(any) = first_zone else { return Some(Obstacle::NoMemory { first: range.start }) };
-        let zone = match zone_of(any, range) {
-            Ok(id) => ZoneAccess::of(self, id).ok()?,
-            Err(obstacle) => return Some(obstacle),
-        };
-        if let Some((first, pages)) = carved_in(zone, range) {
-            return Some(Obstacle::Carved { first, pages });
-        }
-        let (first, pages) = missing_in(zone, range)?;
-        Some(Obstacle::InUse { first, pages, cached_by: zone.caching_cpu(first) })
+/// Implements [`Contiguity::obstacle`](crate::Contiguity::obstacle).
+pub fn obstacle<C: Cpus>(allocator: &Allocator<'_, C>, range: FrameRange) -> Option<Obstacle> {
+    // A fork has no memory at all.
+    let first_zone = ZoneAccess::of(allocator, ZoneId::new(0)).ok();
+    let Some(any) = first_zone else { return Some(Obstacle::NoMemory { first: range.start }) };
+    let zone = match zone_of(any, range) {
+        Ok(id) => ZoneAccess::of(allocator, id).ok()?,
+        Err(obstacle) => return Some(obstacle),
+    };
+    if let Some((first, pages)) = carved_in(zone, range) {
+        return Some(Obstacle::Carved { first, pages });
     }
+    let (first, pages) = missing_in(zone, range)?;
+    Some(Obstacle::InUse { first, pages, cached_by: zone.caching_cpu(first) })
 }
 
 /// The zone of a range that has memory throughout. Any zone of the allocator can tell.

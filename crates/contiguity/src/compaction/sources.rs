@@ -18,13 +18,14 @@
 //! Each source is visited at most once, in ascending order of its key, and a destination always
 //! has a higher key than its source. So a compaction ends, and frames never go back and forth.
 
+use pagedepot::FrameRange;
+use pagedepot::cpus::Cpus;
+use pagedepot::seam::{PAGEBLOCK_FRAMES, PageblockIndex};
+use pagedepot::sync::model::bound;
+
 use super::compaction::CompactEnd;
 use super::evacuate::{Evacuator, SourceRest};
 use super::survey::{self, Key, KeyRanking, Windows};
-use crate::FrameRange;
-use crate::cpus::Cpus;
-use crate::seam::{PAGEBLOCK_FRAMES, PageblockIndex};
-use crate::sync::model::bound;
 
 /// Pageblocks that are isolated, and drained, at a time.
 const GROUP: usize = bound(8, 1);

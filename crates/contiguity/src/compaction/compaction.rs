@@ -2,13 +2,14 @@
 
 use core::fmt;
 
-use crate::seam::NoAccess;
-use crate::{Compactions, FrameRange, Mode, Order, ZoneId};
+use pagedepot::seam::NoAccess;
+use pagedepot::{Compactions, FrameRange, Mode, Order, ZoneId};
 
 /// The target of a compaction, and its largest cost.
 ///
 /// ```
-/// use pagedepot::{Compaction, Mode};
+/// use pagedepot::Mode;
+/// use pagedepot_contiguity::Compaction;
 ///
 /// // Ten whole pageblocks, by 10,000 moves at most, without interrupting a CPU.
 /// let _ = Compaction::pageblocks(10).moves_max(10_000).drain(Mode::Quiet);
@@ -86,7 +87,7 @@ impl Compaction {
 #[non_exhaustive]
 pub enum CompactEnd {
     /// The target is there. (Other callers may have it before its caller does:
-    /// [`Flags::compact`](crate::Flags::compact) takes a range for a request at once.)
+    /// [`Flags::compact`](pagedepot::Flags::compact) takes a range for a request at once.)
     #[default]
     Reached,
     /// All candidates were looked at: the others hold pinned or unknown blocks, or there is no room
@@ -148,17 +149,17 @@ impl core::ops::AddAssign for CompactResult {
 impl CompactResult {
     /// The zone's counts of this compaction.
     pub(super) fn counts(&self) -> Compactions {
-        Compactions {
-            compactions: 1,
-            compact_reached: u64::from(self.end == CompactEnd::Reached),
-            emptied_pageblocks: self.emptied_pageblocks,
-            compact_looks: self.looks,
-            moved_blocks: self.moved_blocks,
-            moved_pages: self.moved_pages,
-            pinned_blocks: self.pinned_blocks,
-            gone_blocks: self.gone_blocks,
-            unplaced_blocks: self.unplaced_blocks,
-        }
+        let mut counts = Compactions::default();
+        counts.compactions = 1;
+        counts.compact_reached = u64::from(self.end == CompactEnd::Reached);
+        counts.emptied_pageblocks = self.emptied_pageblocks;
+        counts.compact_looks = self.looks;
+        counts.moved_blocks = self.moved_blocks;
+        counts.moved_pages = self.moved_pages;
+        counts.pinned_blocks = self.pinned_blocks;
+        counts.gone_blocks = self.gone_blocks;
+        counts.unplaced_blocks = self.unplaced_blocks;
+        counts
     }
 }
 
@@ -185,7 +186,7 @@ pub enum CompactError {
         /// Whole pageblocks that the zone's memory would make.
         managed: u64,
     },
-    /// The [`Backing`](crate::Backing) under this allocator keeps the free frames.
+    /// The [`Backing`](pagedepot::Backing) under this allocator keeps the free frames.
     Unsupported,
     /// This process is a fork of the one that made the allocator.
     Forked,

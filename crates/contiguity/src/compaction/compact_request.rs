@@ -7,14 +7,15 @@
 //! claim takes whole pageblocks: they become ones of the request's mobility, as with any request
 //! that takes whole pageblocks, and what is too much goes back.
 
+use pagedepot::cpus::Cpus;
+use pagedepot::seam::{PAGEBLOCK_FRAMES, PendingRequest, Want, ZoneAccess};
+use pagedepot::{FrameRange, Pfn};
+
 use super::compaction::{CompactEnd, Compaction};
 use super::compactor::Compactor;
 use super::evacuate::{Evacuator, SourceRest};
 use super::mover::Mover;
 use super::sources;
-use crate::cpus::Cpus;
-use crate::seam::{PAGEBLOCK_FRAMES, PendingRequest, Want, ZoneAccess};
-use crate::{FrameRange, Pfn};
 
 /// Candidates that a request empties at most.
 const LOOKS_MAX: u64 = 16;

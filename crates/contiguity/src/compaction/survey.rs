@@ -12,10 +12,10 @@
 //! two words per 64 pageblocks and one cache line per partly used one. What it finds is of one
 //! moment for each pageblock: a candidate is looked at again before it is used.
 
-use crate::Mobility;
-use crate::cpus::Cpus;
-use crate::seam::{PAGEBLOCK_FRAMES, PageblockIndex, PageblockUse, ZoneAccess};
-use crate::sync::model::bound;
+use pagedepot::Mobility;
+use pagedepot::cpus::Cpus;
+use pagedepot::seam::{PAGEBLOCK_FRAMES, PageblockIndex, PageblockUse, ZoneAccess};
+use pagedepot::sync::model::bound;
 
 /// Candidates that one walk keeps.
 const RANKED: usize = bound(64, 2);

@@ -1,5 +1,5 @@
-//! The mover for requests with [`Flags::compact`](crate::Flags::compact), which one request at a
-//! time calls.
+//! The mover for requests with [`Flags::compact`](pagedepot::Flags::compact), which one request at
+//! a time calls.
 //!
 //! The mover may allocate, and a request of its own that compacted would enter it again: so a
 //! request that finds another one compacting goes on without.
@@ -10,8 +10,9 @@
 
 use core::fmt;
 
+use pagedepot::sync::prim::{AtomicBool, AtomicU32, Ordering};
+
 use super::mover::Mover;
-use crate::sync::prim::{AtomicBool, AtomicU32, Ordering};
 
 /// The right to compact for a request; given up also when the mover panics.
 pub(super) struct Turn<'t>(&'t AtomicBool);
@@ -31,13 +32,14 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Compacts for an allocator's requests with [`Flags::compact`](crate::Flags::compact), by the
+/// Compacts for an allocator's requests with [`Flags::compact`](pagedepot::Flags::compact), by the
 /// embedder's mover: before a request fails, if it may reclaim, and before it would mix unmovable
 /// or reclaimable blocks among movable ones. An allocator without one never moves blocks for a
 /// request.
 ///
 /// ```
-/// use pagedepot::{Compactor, Move, Mover, Occupant, Pfn};
+/// use pagedepot::Pfn;
+/// use pagedepot_contiguity::{Compactor, Move, Mover, Occupant};
 ///
 /// /// Knows no block, so moves none.
 /// struct Nothing;

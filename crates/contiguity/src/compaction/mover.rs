@@ -3,8 +3,9 @@
 
 use core::ops::ControlFlow;
 
+use pagedepot::{Order, Pfn};
+
 use super::compaction::CompactResult;
-use crate::{Order, Pfn};
 
 /// The holder of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +92,7 @@ impl Move {
 ///
 /// # Contract
 /// The allocator never touches a block's memory, so these methods are safe; what they say is
-/// believed as [`Allocator::free`](crate::Allocator::free) believes its caller.
+/// believed as [`Allocator::free`](pagedepot::Allocator::free) believes its caller.
 /// 1. A move is [`moved`](Move::moved) only if the caller held `from` with this order at that
 ///    moment, has copied its contents to `to`, and leads all references there. From then on `from`
 ///    is compaction's: no other code frees it, or reads or writes it. Where old translations may
@@ -111,7 +112,7 @@ impl Move {
 /// mover's own would wait for themselves: they fail at once, [exhausted]. A mover that needs memory
 /// takes it beforehand.
 ///
-/// [exhausted]: crate::AllocError::Exhausted
+/// [exhausted]: pagedepot::AllocError::Exhausted
 pub trait Mover {
     /// Returns the holder of `frame`, which is not free. O(1) is best: it is asked for each held
     /// block of a pageblock, three times. Called without any lock of the allocator's.

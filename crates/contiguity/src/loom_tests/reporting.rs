@@ -8,12 +8,15 @@
 
 use std::sync::Arc;
 
-use super::cpus::{Rseq, run_on};
-use super::depot::{Depot, Setup};
-use super::{Mutant, explore, explore_large, explore_mutant, spawn};
-use crate::frame::pageblock::PAGEBLOCK_FRAMES;
-use crate::sync::prim::{AtomicBool, AtomicU32, Ordering};
-use crate::{Flags, FrameRange, Order, Pfn, ReportPass, Reporting, ReportingDevice, ZoneId};
+use pagedepot::loom_tests::cpus::{Rseq, run_on};
+use pagedepot::loom_tests::depot::{Depot, Setup};
+use pagedepot::loom_tests::{Mutant, explore, explore_large, explore_mutant, spawn};
+use pagedepot::seam::PAGEBLOCK_FRAMES;
+use pagedepot::sync::prim::{AtomicBool, AtomicU32, Ordering};
+use pagedepot::{Flags, FrameRange, Order, Pfn, ZoneId};
+
+use super::remove;
+use crate::{ReportPass, Reporting, ReportingDevice};
 
 const ZONE: ZoneId = ZoneId::new(0);
 const FIRST: FrameRange = FrameRange::new(Pfn::new(0), PAGEBLOCK_FRAMES);
@@ -171,7 +174,7 @@ fn a_removal_beside_a_request() {
         let other = spawn(1, &depot, |depot| {
             must_alloc(depot, device);
         });
-        let removed = depot.remove(FIRST).is_ok();
+        let removed = remove(&depot, FIRST).is_ok();
         assert!(!removed || !device.taken[0].load(Ordering::Relaxed), "not usable");
         other.join().unwrap();
         depot.finish();

@@ -9,14 +9,14 @@ use std::sync::{Arc, Weak};
 
 use loom::sync::atomic::{AtomicU32, Ordering};
 
-use super::cpus::{Rseq, run_on};
-use super::depot::{Depot, Setup};
-use super::{Mutant, explore, explore_large, explore_mutant_within, spawn};
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
-use crate::{
-    CompactEnd, Compaction, Flags, FrameRange, Move, Mover, Occupant, Order, Pfn, Watermarks,
-    ZoneId,
-};
+use pagedepot::loom_tests::cpus::{Rseq, run_on};
+use pagedepot::loom_tests::depot::{Depot, Setup};
+use pagedepot::loom_tests::{Mutant, explore, explore_large, explore_mutant_within, spawn};
+use pagedepot::seam::{PAGEBLOCK_FRAMES, PageblockIndex, PageblockState, ZoneAccess};
+use pagedepot::{Flags, FrameRange, Order, Pfn, Watermarks, ZoneId};
+
+use super::remove;
+use crate::{CompactEnd, Compaction, Contiguity, Move, Mover, Occupant};
 
 const ZONE: ZoneId = ZoneId::new(0);
 /// The block was freed.
@@ -43,8 +43,9 @@ impl Holder {
         let depot = self.depot();
         let first = PageblockIndex::of(first);
         for pageblock in [first, PageblockIndex(first.0 + 1)] {
-            let tag = depot.allocator.caches.store.tags().raw(pageblock);
-            assert!(tag.is_isolated(), "{pageblock:?} of the block is not isolated");
+            let zone = ZoneAccess::of(&depot.allocator, ZONE).expect("the only zone");
+            let state = zone.state(pageblock);
+            assert_eq!(state, PageblockState::Isolated, "{pageblock:?} of the block");
         }
     }
 }
@@ -216,7 +217,7 @@ fn across_an_edge_that_is_removed() {
     explore_large(|| {
         let remove = |depot: &Depot<Rseq>, _: &Holder| {
             let edge = FrameRange::new(Pfn::new(3 * PAGEBLOCK_FRAMES), PAGEBLOCK_FRAMES);
-            let _ = depot.remove(edge);
+            let _ = remove(&depot, edge);
         };
         Scene::Across.beside(remove, true);
     });

@@ -9,11 +9,14 @@ use std::sync::{Arc, Weak};
 
 use loom::sync::atomic::{AtomicU32, Ordering};
 
-use super::cpus::{Rseq, run_on};
-use super::depot::{Depot, Setup};
-use super::{Mutant, explore_large, explore_mutant, spawn};
-use crate::frame::pageblock::PAGEBLOCK_FRAMES;
-use crate::{Compaction, Compactor, Flags, FrameRange, Move, Mover, Occupant, Order, Pfn, ZoneId};
+use pagedepot::loom_tests::cpus::{Rseq, run_on};
+use pagedepot::loom_tests::depot::{Depot, Setup};
+use pagedepot::loom_tests::{Mutant, explore_large, explore_mutant, spawn};
+use pagedepot::seam::PAGEBLOCK_FRAMES;
+use pagedepot::{Flags, FrameRange, Order, Pfn, ZoneId};
+
+use super::remove;
+use crate::{Compaction, Compactor, Contiguity, Move, Mover, Occupant};
 
 const ZONE: ZoneId = ZoneId::new(0);
 const PAIR: Order = match Order::new(1) {
@@ -163,7 +166,7 @@ fn removed_and_compacted() {
         let (depot, holder) = scene();
         let first = FrameRange::new(Pfn::new(0), PAGEBLOCK_FRAMES);
         let other = spawn(1, &depot, move |depot| {
-            let _ = depot.remove(first);
+            let _ = remove(&depot, first);
         });
         compact(&depot, &holder);
         other.join().unwrap();

@@ -1,17 +1,19 @@
 //! The compactor as the relief of an allocator's requests.
 
+use pagedepot::cpus::Cpus;
+use pagedepot::seam::{PendingRequest, Relief, register_relief};
+use pagedepot::{Allocator, Pfn};
+
 use super::compact_request;
 use super::compactor::{Compactor, MoverRegistered};
 use super::confine;
-use crate::cpus::Cpus;
-use crate::seam::{PendingRequest, Relief, register_relief};
-use crate::{Allocator, Pfn};
 
 impl<'m> Compactor<'m> {
     /// Registers this compactor for an allocator's requests with
-    /// [`Flags::compact`](crate::Flags::compact), for the allocator's life. One request at a time
-    /// calls the mover, from the slow path of a request that may reclaim, on the thread of that
-    /// request: the mover must not wait for a lock that callers hold while they make such requests.
+    /// [`Flags::compact`](pagedepot::Flags::compact), for the allocator's life. One request at a
+    /// time calls the mover, from the slow path of a request that may reclaim, on the thread of
+    /// that request: the mover must not wait for a lock that callers hold while they make such
+    /// requests.
     ///
     /// # Errors
     /// [`MoverRegistered`]: the allocator has a compactor, or another call registers one at this

@@ -22,10 +22,13 @@
 
 use core::fmt;
 
-use crate::cpus::Cpus;
-use crate::seam::{Device, InFlightGuard, NoAccess, PAGEBLOCK_FRAMES, PageblockIndex, ZoneAccess};
-use crate::sync::model::{Mutant, bound, is_mutant};
-use crate::{Allocator, DeviceRegistered, FrameRange, Pfn, ReportCounts, ReportingDevice, ZoneId};
+use pagedepot::cpus::Cpus;
+use pagedepot::seam::{
+    Device, DeviceRegistered, InFlightGuard, NoAccess, PAGEBLOCK_FRAMES, PageblockIndex,
+    ReportCounts, ReportingDevice, ZoneAccess,
+};
+use pagedepot::sync::model::{Mutant, bound, is_mutant};
+use pagedepot::{Allocator, FrameRange, Pfn, ZoneId};
 
 /// Most pageblocks of one report (Linux: `PAGE_REPORTING_CAPACITY`).
 const CAPACITY: usize = bound(32, 2);
@@ -51,7 +54,7 @@ const CAPACITY: usize = bound(32, 2);
 /// # let locks = [CpuLock::new()];
 /// # type Depot<'m> = Allocator<'m, Locked<'m, First>>;
 /// # let mut metadata = vec![std::mem::MaybeUninit::uninit(); Depot::metadata_bytes(&config)?];
-/// use pagedepot::{Reporting, ReportingDevice};
+/// use pagedepot_contiguity::{Reporting, ReportingDevice};
 ///
 /// /// A hypervisor that takes what is free, and brings it back before it is touched.
 /// struct Hypervisor;
@@ -121,7 +124,7 @@ pub enum ReportError {
         /// The number.
         zone: u32,
     },
-    /// The [`Backing`](crate::Backing) under this allocator keeps the free frames.
+    /// The [`Backing`](pagedepot::Backing) under this allocator keeps the free frames.
     Unsupported,
     /// This process is a fork of the one that made the allocator.
     Forked,

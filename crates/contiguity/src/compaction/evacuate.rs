@@ -1,8 +1,8 @@
 //! Emptying one source: isolated pageblocks, whose held blocks a mover moves elsewhere.
 //!
 //! # Steps
-//! 1. *Isolate* the source, as [`remove_memory`](crate::Allocator::remove_memory) does: nothing new
-//!    is allocated there, and what is freed comes to the store.
+//! 1. *Isolate* the source, as [`remove_memory`](crate::Contiguity::remove_memory) does: nothing
+//!    new is allocated there, and what is freed comes to the store.
 //! 2. *Drain* the zone's caches, so that no frame of the source is cached.
 //! 3. *Survey*: ask the mover about each frame that is not free. If one is pinned or unknown, end
 //!    here: no block was moved. A block of two pageblocks may lie in the source with one of them:
@@ -54,18 +54,19 @@
 //! *It ends.* Each survey and each pass is bounded by the source's frames, and there are at most
 //! [`ROUNDS`] of both.
 //!
-//! [`remove_memory`]: crate::Allocator::remove_memory
+//! [`remove_memory`]: crate::Contiguity::remove_memory
 
 use core::ops::Range;
+
+use pagedepot::cpus::Cpus;
+use pagedepot::seam::{InFlightGuard, Isolation, PAGEBLOCK_FRAMES, PageblockIndex, ZoneAccess};
+use pagedepot::sync::model::{Mutant, bound, is_mutant};
+use pagedepot::sync::prim::spin_hint;
+use pagedepot::{FrameRange, Mobility, Order, Pfn};
 
 use super::compaction::{CompactEnd, CompactResult, Compaction, Target};
 use super::mover::{Move, Mover, Occupant, Outcome};
 use super::survey::{self, Key, KeyRanking};
-use crate::cpus::Cpus;
-use crate::seam::{InFlightGuard, Isolation, PAGEBLOCK_FRAMES, PageblockIndex, ZoneAccess};
-use crate::sync::model::{Mutant, bound, is_mutant};
-use crate::sync::prim::spin_hint;
-use crate::{FrameRange, Mobility, Order, Pfn};
 
 /// Moves per call of the mover.
 const BATCH: usize = bound(16, 1);

@@ -3,11 +3,13 @@
 //! 2. A removal that fails changes nothing, and succeeds once every frame has been freed.
 //! 3. Removed memory can be added again beside searches that began before.
 
-use super::cpus::{Rseq, run_on};
-use super::depot::{Depot, Setup};
-use super::{Mutant, explore_large, explore_mutant, spawn};
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES};
-use crate::{Flags, FrameRange, Order, Pfn};
+use pagedepot::loom_tests::cpus::{Rseq, run_on};
+use pagedepot::loom_tests::depot::{Depot, Setup};
+use pagedepot::loom_tests::{Mutant, explore_large, explore_mutant, spawn};
+use pagedepot::seam::{PAGEBLOCK_FRAMES, SECTION_FRAMES};
+use pagedepot::{Flags, FrameRange, Order, Pfn};
+
+use super::remove;
 
 /// A pair of frames: an order that is not cached.
 const PAIR: Order = match Order::new(1) {
@@ -28,10 +30,10 @@ fn removed_beside_a_block(order: Order) {
         let pfn = depot.alloc_block(order, flags).expect("the first pageblock stays");
         depot.free_block(pfn, order);
     });
-    let result = depot.remove(SECOND);
+    let result = remove(&depot, SECOND);
     other.join().unwrap();
     if result.is_err() {
-        depot.remove(SECOND).expect("every frame has been freed");
+        remove(&depot, SECOND).expect("every frame has been freed");
     }
     assert_eq!(depot.finish().managed_pages, u64::from(PAGEBLOCK_FRAMES));
 }
@@ -62,7 +64,7 @@ fn removed_across_sections() {
         depot.alloc_block(PAIR, flags).expect("the first pageblock stays");
     });
     let across = FrameRange::new(SECOND.start, 2 * PAGEBLOCK_FRAMES);
-    let removed = depot.remove(across).is_ok();
+    let removed = remove(&depot, across).is_ok();
     other.join().unwrap();
     let managed = if removed { PAGEBLOCK_FRAMES } else { frames };
     assert_eq!(depot.finish().managed_pages, u64::from(managed));
@@ -90,7 +92,7 @@ fn removed_and_added_beside_a_search() {
             let flags = Flags::default().atomic();
             depot.alloc_block(PAIR, flags).expect("the first pageblock stays");
         });
-        if depot.remove(SECOND).is_ok() {
+        if remove(&depot, SECOND).is_ok() {
             depot.add_again(SECOND);
         }
         other.join().unwrap();
@@ -106,9 +108,9 @@ fn two_remove_the_same_pageblock() {
         let depot = Depot::new(&setup, Rseq::new(2));
         run_on(0);
         let other = spawn(1, &depot, |depot| {
-            let _ = depot.remove(SECOND);
+            let _ = remove(&depot, SECOND);
         });
-        let _ = depot.remove(SECOND);
+        let _ = remove(&depot, SECOND);
         other.join().unwrap();
         assert_eq!(depot.finish().managed_pages, u64::from(PAGEBLOCK_FRAMES));
     });

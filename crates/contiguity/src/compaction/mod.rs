@@ -1,7 +1,7 @@
 //! Contiguous memory by moving blocks that callers hold.
 //!
 //! Requests know nothing of this room: a [`Compactor`] registers itself as their
-//! [relief](crate::seam::Relief). From the ground up, each file uses only those above it:
+//! [relief](pagedepot::seam::Relief). From the ground up, each file uses only those above it:
 //!
 //! | module | what |
 //! |---|---|
@@ -26,6 +26,7 @@ mod requests;
 mod sources;
 mod survey;
 
+pub use compact::compact;
 pub use compaction::{CompactEnd, CompactError, CompactResult, Compaction};
 pub use compactor::{Compactor, MoverRegistered};
 pub use mover::{Move, Mover, Occupant};

@@ -2,7 +2,7 @@
 //!
 //! An unmovable block in a pageblock of movable ones keeps that from ever being whole again. When
 //! neither a whole pageblock nor room in an akin one is left, a request with
-//! [`Flags::compact`](crate::Flags::compact) so has movable blocks moved away by the registered
+//! [`Flags::compact`](pagedepot::Flags::compact) so has movable blocks moved away by the registered
 //! mover. It *thins* a pageblock: what can be moved leaves it, what cannot stays. From then on it
 //! serves the request's mobility, with room for hundreds of requests. The kernel has these ideas
 //! apart: compaction makes whole pageblocks, and `steal_suitable_fallback` (`mm/page_alloc.c`)
@@ -28,15 +28,16 @@
 //! *Blocks do not go back and forth.* Destinations are movable pageblocks alone
 //! ([`ZoneAccess::take`]), which become thinned ones only for requests that fill these.
 
+use pagedepot::cpus::Cpus;
+use pagedepot::seam::{PageblockIndex, PendingRequest, Want, ZoneAccess};
+use pagedepot::sync::model::bound;
+use pagedepot::{Mobility, Order, Pfn};
+
 use super::compaction::{CompactEnd, Compaction};
 use super::compactor::{Compactor, ConfineState, PageblockKind};
 use super::evacuate::Evacuator;
 use super::mover::Mover;
 use super::survey;
-use crate::cpus::Cpus;
-use crate::seam::{PageblockIndex, PendingRequest, Want, ZoneAccess};
-use crate::sync::model::bound;
-use crate::{Mobility, Order, Pfn};
 
 /// Mixed pageblocks that a request thins at most.
 const MIXED_MAX: u32 = bound(4, 1);
