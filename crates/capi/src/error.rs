@@ -55,6 +55,7 @@ impl Errno for BuildError {
             | BuildError::TooManyMappings { .. }
             | BuildError::CannotGrow { .. } => libc::ENOMEM,
             BuildError::Forked => libc::EPERM,
+            BuildError::Reentrant => libc::EDEADLK,
             _ => libc::EINVAL,
         }
     }
@@ -66,6 +67,7 @@ impl Errno for TrimError {
             TrimError::Refused { errno, .. } => errno.raw_os_error(),
             TrimError::Pinned => libc::EBUSY,
             TrimError::Forked => libc::EPERM,
+            TrimError::Reentrant => libc::EDEADLK,
             _ => libc::EINVAL,
         }
     }
@@ -75,6 +77,7 @@ impl Errno for PinError {
     fn errno(&self) -> c_int {
         match self {
             PinError::Forked => libc::EPERM,
+            PinError::Reentrant => libc::EDEADLK,
             PinError::TooMany => libc::EOVERFLOW,
             _ => libc::EINVAL,
         }
@@ -86,6 +89,7 @@ impl Errno for CallbackError {
         match self {
             CallbackError::TooMany(_) => libc::ENOSPC,
             CallbackError::Forked => libc::EPERM,
+            CallbackError::Reentrant => libc::EDEADLK,
             _ => libc::EINVAL,
         }
     }
@@ -99,6 +103,7 @@ impl Errno for CeilingError {
             CeilingError::Refused(errno) => errno.raw_os_error(),
             CeilingError::Unsupported | CeilingError::CanGrow => libc::ENOTSUP,
             CeilingError::Forked => libc::EPERM,
+            CeilingError::Reentrant => libc::EDEADLK,
             _ => libc::EINVAL,
         }
     }
@@ -116,6 +121,7 @@ impl Errno for VmallocBuildError {
             VmallocBuildError::NoFile => libc::ENOTSUP,
             VmallocBuildError::NoShrinker => libc::ENOSPC,
             VmallocBuildError::Forked => libc::EPERM,
+            VmallocBuildError::Reentrant => libc::EDEADLK,
             _ => libc::EINVAL,
         }
     }

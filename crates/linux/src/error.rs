@@ -2,12 +2,12 @@
 
 use std::{fmt, io};
 
-use pagedepot::cpus::Unusable;
 use pagedepot::{ConfigError, NodeId, PageSize, TooManyCallbacks};
 use rustix::io::Errno;
 
 pub use crate::system::limits::Limit;
 use crate::system::maps::reached_limit;
+use crate::system::sync::LockError;
 
 /// The reason why [`Builder::build`](crate::Builder::build) or [`Depot::grow`](crate::Depot::grow)
 /// failed.
@@ -100,6 +100,9 @@ pub enum BuildError {
     },
     /// This is a child of the process that made the depot.
     Forked,
+    /// The calling thread is inside a call that has the lock which this one needs: this one was
+    /// made by a signal handler, or by a callback.
+    Reentrant,
     /// The depot cannot have this ceiling.
     Ceiling(CeilingError),
     /// The allocator refused the configuration.
@@ -181,6 +184,10 @@ impl fmt::Display for BuildError {
             BuildError::Forked => {
                 f.write_str("the depot is the parent process's: make one in the child")
             }
+            BuildError::Reentrant => f.write_str(
+                "this thread is inside a call that has the lock which this call needs: make it \
+                 outside of signal handlers and callbacks",
+            ),
             BuildError::Ceiling(error) => error.fmt(f),
             BuildError::Config(error) => error.fmt(f),
         }
@@ -219,6 +226,15 @@ impl std::error::Error for BuildError {
     }
 }
 
+impl From<LockError> for BuildError {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Forked => BuildError::Forked,
+            LockError::Reentrant => BuildError::Reentrant,
+        }
+    }
+}
+
 impl From<ConfigError> for BuildError {
     fn from(error: ConfigError) -> Self {
         BuildError::Config(error)
@@ -253,6 +269,18 @@ pub enum CeilingError {
     Unsupported,
     /// This is a child of the process that made the depot.
     Forked,
+    /// The calling thread is setting a ceiling, or pinning or giving back memory: this call was
+    /// made by a signal handler, or by a callback.
+    Reentrant,
+}
+
+impl From<LockError> for CeilingError {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Forked => CeilingError::Forked,
+            LockError::Reentrant => CeilingError::Reentrant,
+        }
+    }
 }
 
 impl fmt::Display for CeilingError {
@@ -285,6 +313,7 @@ impl fmt::Display for CeilingError {
             CeilingError::Forked => {
                 f.write_str("the depot is the parent process's: set its ceiling there")
             }
+            CeilingError::Reentrant => BuildError::Reentrant.fmt(f),
         }
     }
 }
@@ -296,6 +325,7 @@ impl From<CeilingError> for io::Error {
         let kind = match error {
             CeilingError::TooLow { .. } => io::ErrorKind::InvalidInput,
             CeilingError::Held { .. } => io::ErrorKind::OutOfMemory,
+            CeilingError::Reentrant => io::ErrorKind::Deadlock,
             CeilingError::Refused(errno) => io::Error::from(errno).kind(),
             _ => io::ErrorKind::Unsupported,
         };
@@ -311,6 +341,8 @@ pub enum CallbackError {
     TooMany(TooManyCallbacks),
     /// This is a child of the process that made the depot.
     Forked,
+    /// The calling thread is registering a callback: this call was made by a signal handler.
+    Reentrant,
 }
 
 impl fmt::Display for CallbackError {
@@ -318,6 +350,7 @@ impl fmt::Display for CallbackError {
         match self {
             CallbackError::TooMany(error) => error.fmt(f),
             CallbackError::Forked => BuildError::Forked.fmt(f),
+            CallbackError::Reentrant => BuildError::Reentrant.fmt(f),
         }
     }
 }
@@ -330,9 +363,12 @@ impl From<TooManyCallbacks> for CallbackError {
     }
 }
 
-impl From<Unusable> for CallbackError {
-    fn from(_: Unusable) -> Self {
-        CallbackError::Forked
+impl From<LockError> for CallbackError {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Forked => CallbackError::Forked,
+            LockError::Reentrant => CallbackError::Reentrant,
+        }
     }
 }
 
@@ -345,6 +381,7 @@ impl From<BuildError> for io::Error {
             | BuildError::HugePages { .. }
             | BuildError::Populate { .. } => io::ErrorKind::OutOfMemory,
             BuildError::Ceiling(error) => return error.into(),
+            BuildError::Reentrant => io::ErrorKind::Deadlock,
             BuildError::File { errno, .. } | BuildError::Numa { errno, .. } => {
                 io::Error::from(errno).kind()
             }
@@ -362,6 +399,7 @@ impl From<CallbackError> for io::Error {
         let kind = match error {
             CallbackError::TooMany(_) => io::ErrorKind::QuotaExceeded,
             CallbackError::Forked => io::ErrorKind::Unsupported,
+            CallbackError::Reentrant => io::ErrorKind::Deadlock,
         };
         io::Error::new(kind, error)
     }

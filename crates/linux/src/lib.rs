@@ -138,6 +138,8 @@ pub mod pressure;
 pub mod publish;
 pub mod reclaim;
 #[cfg(test)]
+mod reentrancy_tests;
+#[cfg(test)]
 #[allow(dead_code)] // Tests of other crates use more of it.
 #[path = "../../core/tests/common/rng.rs"]
 mod rng;

@@ -86,6 +86,15 @@ use crate::giving_back::trim::{self, TrimError, TrimResult};
 /// handler must drop neither the last handle nor, after that, the last page: unmapping frees memory
 /// of the heap.
 ///
+/// Calls that change more than pages take a lock of the depot and use the heap:
+/// [`trim`](Self::trim), [`Reporting::pass`](crate::reclaim::Reporting::pass),
+/// [`pin_range`](Self::pin_range), [`unpin_range`](Self::unpin_range),
+/// [`registered_iovecs`](Self::registered_iovecs), [`on_pressure`](Self::on_pressure),
+/// [`Ceiling::set`](crate::reclaim::Ceiling::set), [`grow`](Self::grow), and making a
+/// [`Vmalloc`](crate::Vmalloc) or a [monitor](crate::pressure). Handlers must not make them. One
+/// that a handler or a callback makes above the same lock of its own thread does not wait for
+/// itself: it fails, with an error that is called `Reentrant`.
+///
 /// # After fork
 /// Every method that would change something fails in a child, with
 /// [`AllocError::Forked`](crate::AllocError::Forked),
@@ -319,6 +328,8 @@ impl Depot {
     /// [`TrimError::Refused`](crate::reclaim::TrimError::Refused) when the system refuses: it
     /// counts what was taken before; call again.
     /// [`TrimError::Forked`](crate::reclaim::TrimError::Forked) in a child.
+    /// [`TrimError::Reentrant`](crate::reclaim::TrimError::Reentrant) in a
+    /// [signal handler](Self#signal-handlers).
     pub fn trim(&self) -> Result<TrimResult, TrimError> {
         trim::trim(self.shared())
     }
@@ -353,7 +364,7 @@ impl Depot {
     ///
     /// # Errors
     /// [`CallbackError::TooMany`]: at most 7 can be registered; [`CallbackError::Forked`] in a
-    /// child.
+    /// child; [`CallbackError::Reentrant`] in a [signal handler](Self#signal-handlers).
     pub fn on_pressure(
         &self,
         reclaim: impl Fn(Pressure) -> u64 + Send + Sync + 'static,
@@ -381,6 +392,7 @@ impl Depot {
     /// # Errors
     /// [`BuildError::ZeroGrowth`] for 0 bytes. [`BuildError::CannotGrow`] beyond
     /// [`Builder::grow_to`](crate::Builder::grow_to). [`BuildError::Forked`] in a child.
+    /// [`BuildError::Reentrant`] in a [signal handler](Self#signal-handlers).
     /// [`ConfigError::NoSuchZone`]. Errors of the system, as in
     /// [`Builder::build`](crate::Builder::build). After an error nothing was added.
     pub fn grow(&self, zone: ZoneId, bytes: usize) -> Result<Pfn, BuildError> {

@@ -34,6 +34,12 @@ impl Callbacks {
         Callbacks(ForkLock::new(fork_mark, registry))
     }
 
+    /// Holds the lock that registering takes.
+    #[cfg(test)]
+    pub fn lock_for_tests(&self) -> impl Sized + '_ {
+        self.0.lock().unwrap()
+    }
+
     /// Registers `reclaim` with the allocator.
     pub fn register(
         &self,

@@ -78,7 +78,7 @@ impl<'d> Ceiling<'d> {
     /// caches are drained, callbacks called, movable pages moved; isolated CPUs are not
     /// interrupted. Watermarks that the program left alone follow. O(pages). Waits for another
     /// caller that sets it, and for a trim to return what it has taken: not for signal handlers,
-    /// nor for reclaim callbacks.
+    /// nor for reclaim callbacks, where it may fail with [`CeilingError::Reentrant`].
     ///
     /// # Errors
     /// [`CeilingError`]; after [`CeilingError::Held`] the ceiling is as low as it could be made.
@@ -138,7 +138,7 @@ impl<'d> Ceiling<'d> {
         }
         // What a higher ceiling adds; told when the lock is free again.
         let _bringing = shared.bringing();
-        let mut balloon = shared.balloon().lock().map_err(|_| CeilingError::Forked)?;
+        let mut balloon = shared.balloon().lock()?;
         match cap {
             Cap::Program(bytes) => balloon.caps.program = Some(bytes),
             Cap::Container(bytes) => balloon.caps.container = bytes,
@@ -282,7 +282,7 @@ fn take(
     run: FrameRange,
 ) -> Result<u64, CeilingError> {
     // Until the memory is given back: see `pins.rs`.
-    let pins = shared.pins().lock().map_err(|_| CeilingError::Forked)?;
+    let pins = shared.pins().lock()?;
     let Some(zone) = zone_of(shared, run.start) else { return Ok(0) };
     let mut pages = 0;
     let mut take_part = |part: FrameRange| -> Result<bool, CeilingError> {

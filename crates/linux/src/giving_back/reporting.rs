@@ -99,7 +99,8 @@ impl<'d> Reporting<'d> {
     /// # Errors
     /// [`TrimError::Pinned`] when the depot was built with
     /// [`Builder::pinned`](crate::Builder::pinned), [`TrimError::Forked`] in a child. A system that
-    /// refuses ends the pass: [`ReportEnd::Refused`].
+    /// refuses ends the pass, and so does a pin that the calling thread is making, under a signal
+    /// handler: [`ReportEnd::Refused`].
     pub fn pass(&self, pageblocks_max: u64) -> Result<ReportPass, TrimError> {
         self.counted_pass(pageblocks_max).map(|(done, _)| done)
     }

@@ -2,11 +2,10 @@
 
 use std::ptr::NonNull;
 
-use pagedepot::cpus::Unusable;
 use pagedepot::{Pressure, Reclaim};
 
 use crate::system::fork_mark::ForkMark;
-use crate::system::sync::{ForkLock, Guard};
+use crate::system::sync::{ForkLock, Guard, LockError};
 
 /// Number of times that a request which runs short yields while address spaces are added or
 /// removed. Bounded, because the request may be a signal handler that interrupted the thread which
@@ -30,7 +29,7 @@ impl Shrinkers {
 
     /// Blocks callbacks until the guard is dropped. Fails in a forked child, where no callback
     /// runs.
-    pub(crate) fn pause(&self) -> Result<Guard<'_, Vec<SpaceRef>>, Unusable> {
+    pub(crate) fn pause(&self) -> Result<Guard<'_, Vec<SpaceRef>>, LockError> {
         self.0.lock()
     }
 
@@ -39,15 +38,23 @@ impl Shrinkers {
     /// # Safety
     /// `space` lives until [`remove`](Self::remove) returns. It is used by shared reference only,
     /// except during a [`pause`](Self::pause).
-    pub(crate) unsafe fn add(&self, space: NonNull<dyn Reclaim>) -> Result<(), Unusable> {
+    pub(crate) unsafe fn add(&self, space: NonNull<dyn Reclaim>) -> Result<(), LockError> {
         self.pause()?.push(SpaceRef(space));
         Ok(())
     }
 
-    /// Removes `space`. In a forked child it stays in the list, which no callback reads there.
-    pub(crate) fn remove(&self, space: NonNull<dyn Reclaim>) {
-        if let Ok(mut list) = self.pause() {
-            list.retain(|other| !std::ptr::addr_eq(other.0.as_ptr(), space.as_ptr()));
+    /// Removes `space`, after which it may be freed. In a forked child it stays in the list, which
+    /// no callback reads there. `false`: this thread is in the list, in a callback or under a
+    /// signal handler, so the space stays there and must not be freed.
+    #[must_use = "a space that is in the list must not be freed"]
+    pub(crate) fn remove(&self, space: NonNull<dyn Reclaim>) -> bool {
+        match self.pause() {
+            Ok(mut list) => {
+                list.retain(|other| !std::ptr::addr_eq(other.0.as_ptr(), space.as_ptr()));
+                true
+            }
+            Err(LockError::Forked) => true,
+            Err(LockError::Reentrant) => false,
         }
     }
 

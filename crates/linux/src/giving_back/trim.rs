@@ -35,10 +35,12 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
+use crate::error::BuildError;
 use crate::giving_back::returnable::ReturnableFrames;
 use crate::giving_back::trim_state::{TrimState, Trimming};
 use crate::memory::region::{HUGE_BYTES, Memory, resident};
 use crate::moving::pins::Pins;
+use crate::system::sync::LockError;
 
 /// Bytes of addresses per chunk: the most memory that a trim takes from the store at a time.
 const CHUNK_BYTES: usize = 16 << 20;
@@ -89,6 +91,17 @@ pub enum TrimError {
     Pinned,
     /// This process is a forked child of the one that made the depot.
     Forked,
+    /// The calling thread is pinning or giving back memory: this call was made by a signal handler.
+    Reentrant,
+}
+
+impl From<LockError> for TrimError {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Forked => TrimError::Forked,
+            LockError::Reentrant => TrimError::Reentrant,
+        }
+    }
 }
 
 impl fmt::Display for TrimError {
@@ -102,6 +115,7 @@ impl fmt::Display for TrimError {
             ),
             TrimError::Pinned => f.write_str("the depot was built with Builder::pinned(true)"),
             TrimError::Forked => f.write_str("the depot is the parent process's: trim it there"),
+            TrimError::Reentrant => BuildError::Reentrant.fmt(f),
         }
     }
 }
@@ -113,6 +127,7 @@ impl From<TrimError> for io::Error {
         let kind = match error {
             TrimError::Refused { errno, .. } => io::Error::from(errno).kind(),
             TrimError::Pinned | TrimError::Forked => io::ErrorKind::Unsupported,
+            TrimError::Reentrant => io::ErrorKind::Deadlock,
         };
         io::Error::new(kind, error)
     }
@@ -152,7 +167,7 @@ pub(crate) fn trim(depot: &ReturnableFrames) -> Result<TrimResult, TrimError> {
         }
         let chunk = chunk..(chunk + CHUNK_BYTES).min(depot.bytes());
         // Held until the chunk's memory is dropped: see `pins.rs`.
-        let pins = depot.pins().lock().map_err(|_| TrimError::Forked)?;
+        let pins = depot.pins().lock()?;
         trim_chunk((depot, &pins), &trimming, &mut system, (chunk, runs), &mut trimmed)
             .map_err(|errno| TrimError::Refused { trimmed, errno })?;
     }

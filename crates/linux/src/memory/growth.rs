@@ -41,6 +41,12 @@ impl Growth {
         Growth { is_bound, is_populated, metadata: Box::new(ForkLock::new(fork_mark, Vec::new())) }
     }
 
+    /// Holds the lock that adding memory takes.
+    #[cfg(test)]
+    pub fn lock_for_tests(&self) -> impl Sized + '_ {
+        self.metadata.lock().unwrap()
+    }
+
     /// Adds memory to a zone; see [`Depot::grow`](crate::Depot::grow).
     pub fn add(
         &self,
@@ -56,7 +62,7 @@ impl Growth {
             return Err(ConfigError::NoSuchZone { zone: zone.get() }.into());
         };
         let _bringing = mapped.bringing();
-        let mut kept = self.metadata.lock().map_err(|_| BuildError::Forked)?;
+        let mut kept = self.metadata.lock()?;
         let (memory, shift) = (mapped.memory(), mapped.page_size().shift());
         let (start, room) = (memory.bytes(), memory.bytes_max() - memory.bytes());
         let unit = unit(mapped.page_size());

@@ -24,6 +24,7 @@ use pagedepot::Pfn;
 
 use crate::error::BuildError;
 use crate::system::bits::Bits;
+use crate::system::sync::LockError;
 
 /// Number of pins of each page.
 pub(crate) struct Pins {
@@ -122,6 +123,17 @@ pub enum PinError {
     TooMany,
     /// This process is a forked child of the one that made the depot.
     Forked,
+    /// The calling thread is pinning or giving back memory: this call was made by a signal handler.
+    Reentrant,
+}
+
+impl From<LockError> for PinError {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Forked => PinError::Forked,
+            LockError::Reentrant => PinError::Reentrant,
+        }
+    }
 }
 
 impl fmt::Display for PinError {
@@ -141,6 +153,7 @@ impl fmt::Display for PinError {
                 f.write_str("pinned 2^32 - 1 times: unpin what is no longer registered")
             }
             PinError::Forked => BuildError::Forked.fmt(f),
+            PinError::Reentrant => BuildError::Reentrant.fmt(f),
         }
     }
 }
@@ -153,6 +166,7 @@ impl From<PinError> for std::io::Error {
             PinError::BadRange { .. } | PinError::NotPinned => std::io::ErrorKind::InvalidInput,
             PinError::TooMany => std::io::ErrorKind::QuotaExceeded,
             PinError::Forked => std::io::ErrorKind::Unsupported,
+            PinError::Reentrant => std::io::ErrorKind::Deadlock,
         };
         std::io::Error::new(kind, error)
     }

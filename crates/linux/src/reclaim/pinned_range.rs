@@ -14,7 +14,8 @@ use crate::depot::handle::Depot;
 use crate::moving::pins::PinError;
 
 /// Pages whose memory no trim takes until this value is dropped. Made by [`Depot::pin_range`]. It
-/// also is a handle to the depot.
+/// also is a handle to the depot. Do not drop it in a signal handler: above a trim, or a pin, of
+/// its own thread the pages stay pinned.
 #[must_use = "dropping it unpins the pages"]
 pub struct PinnedRange {
     depot: Depot,
@@ -145,10 +146,11 @@ impl Depot {
     /// ```
     ///
     /// # Errors
-    /// [`PinError::BadRange`], [`PinError::TooMany`], [`PinError::Forked`].
+    /// [`PinError::BadRange`], [`PinError::TooMany`], [`PinError::Forked`],
+    /// [`PinError::Reentrant`].
     pub fn pin_range(&self, start: Pfn, count: u32) -> Result<PinnedRange, PinError> {
         let pages = self.checked_range(start, count)?;
-        self.shared().pins().lock().map_err(|_| PinError::Forked)?.add(pages)?;
+        self.shared().pins().lock()?.add(pages)?;
         Ok(PinnedRange { depot: self.clone(), start, count })
     }
 
@@ -157,10 +159,10 @@ impl Depot {
     ///
     /// # Errors
     /// [`PinError::NotPinned`] when one of them is not pinned, [`PinError::BadRange`],
-    /// [`PinError::Forked`].
+    /// [`PinError::Forked`], [`PinError::Reentrant`].
     pub fn unpin_range(&self, start: Pfn, count: u32) -> Result<(), PinError> {
         let pages = self.checked_range(start, count)?;
-        self.shared().pins().lock().map_err(|_| PinError::Forked)?.remove(pages)
+        self.shared().pins().lock()?.remove(pages)
     }
 
     /// All of the depot's memory as fixed buffers of io_uring, in pieces of 1 GiB at most. Until
@@ -190,7 +192,7 @@ impl Depot {
     /// `crates/uring/examples/fixed_buffers.rs` reads a file by such requests.
     ///
     /// # Errors
-    /// [`PinError::TooMany`], [`PinError::Forked`].
+    /// [`PinError::TooMany`], [`PinError::Forked`], [`PinError::Reentrant`].
     ///
     /// [`TrimResult::pinned_pages`]: crate::reclaim::TrimResult::pinned_pages
     pub fn registered_iovecs(&self) -> Result<RegisteredIovecs, PinError> {
@@ -207,9 +209,9 @@ impl Depot {
     /// keep from trims now, held or free.
     ///
     /// # Errors
-    /// [`PinError::Forked`].
+    /// [`PinError::Forked`], [`PinError::Reentrant`].
     pub fn pinned_pages(&self) -> Result<u64, PinError> {
-        Ok(self.shared().pins().lock().map_err(|_| PinError::Forked)?.pages())
+        Ok(self.shared().pins().lock()?.pages())
     }
 
     fn checked_range(&self, start: Pfn, count: u32) -> Result<Range<u64>, PinError> {

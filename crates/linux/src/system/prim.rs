@@ -9,7 +9,7 @@ pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 #[cfg(not(loom))]
-pub(crate) use crate::system::sync::{ForkLock, Guard as ForkGuard};
+pub(crate) use crate::system::sync::{ForkLock, Guard as ForkGuard, LockError, thread_id};
 #[cfg(loom)]
 pub use loom::sync::MutexGuard as ForkGuard;
 
@@ -120,6 +120,15 @@ pub fn wake_all(_word: &AtomicU32) {
     }
 }
 
+/// The reason why a lock cannot be had.
+#[cfg(loom)]
+#[derive(Debug)]
+#[allow(dead_code, reason = "a model has no signal handlers")]
+pub enum LockError {
+    Forked,
+    Reentrant,
+}
+
 /// Loom's lock in the place of a [`ForkLock`](crate::system::sync::ForkLock).
 #[cfg(loom)]
 pub struct ForkLock<T>(ForkMark, loom::sync::Mutex<T>);
@@ -130,8 +139,8 @@ impl<T> ForkLock<T> {
         ForkLock(fork_mark, loom::sync::Mutex::new(value))
     }
 
-    pub fn lock(&self) -> Result<ForkGuard<'_, T>, Forked> {
-        self.0.check()?;
+    pub fn lock(&self) -> Result<ForkGuard<'_, T>, LockError> {
+        self.0.check().map_err(|Forked| LockError::Forked)?;
         Ok(self.1.lock().unwrap())
     }
 
@@ -160,12 +169,7 @@ pub fn back_off(rounds: u32) {
     }
 }
 
-/// The kernel's number for this thread.
-#[cfg(not(loom))]
-pub fn thread_id() -> u32 {
-    rustix::thread::gettid().as_raw_nonzero().get() as u32
-}
-
+/// A number for this thread.
 #[cfg(loom)]
 pub fn thread_id() -> u32 {
     use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};

@@ -24,18 +24,40 @@ use rustix::time::Timespec;
 
 use crate::system::fork_mark::ForkMark;
 
+/// The word of a lock that no thread holds. Otherwise it is the id of the holder's thread.
 const FREE: u32 = 0;
-const HELD: u32 = 1;
-/// The lock is held, and a thread may sleep on it.
-const AWAITED: u32 = 2;
+/// The bit of a held lock that a thread may sleep on. Thread ids are smaller.
+const AWAITED: u32 = 1 << 31;
 
 /// The longest sleep before a waiter checks the mark again: a signal handler may fork while its
 /// thread sleeps here, and the child continues in the same place.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// A mutex whose `lock` fails in a forked child instead of waiting.
+/// The reason why a lock cannot be had, however long the caller waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockError {
+    /// This is a forked child, and the lock is its parent's.
+    Forked,
+    /// The calling thread holds the lock: the call was made by a signal handler, or by a callback.
+    Reentrant,
+}
+
+impl From<Unusable> for LockError {
+    fn from(_: Unusable) -> Self {
+        LockError::Forked
+    }
+}
+
+/// The kernel's number for this thread.
+pub(crate) fn thread_id() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
+/// A mutex whose `lock` fails where it would wait for ever: in a forked child, and above a holder
+/// of the same thread.
 ///
-/// After Drepper, "Futexes Are Tricky" (2011), mutex 2, as `Lock` of `pagedepot-vmap`.
+/// After Drepper, "Futexes Are Tricky" (2011), mutex 2, as `Lock` of `pagedepot-vmap`. The word
+/// names the holder, as the word of a futex with priority inheritance does.
 pub(crate) struct ForkLock<T> {
     word: AtomicU32,
     fork_mark: ForkMark<'static>,
@@ -53,28 +75,41 @@ impl<T> ForkLock<T> {
         ForkLock { word: AtomicU32::new(FREE), fork_mark, value: UnsafeCell::new(value) }
     }
 
-    /// Locks, and waits if another thread holds the lock. Fails in a forked child.
-    pub fn lock(&self) -> Result<Guard<'_, T>, Unusable> {
+    /// Locks, and waits if another thread holds the lock.
+    pub fn lock(&self) -> Result<Guard<'_, T>, LockError> {
         if let Some(guard) = self.try_lock() {
             self.fork_mark.check()?;
             return Ok(guard);
         }
+        let thread = thread_id();
         loop {
             self.fork_mark.check()?;
-            // Acquire: as in `try_lock`. A lock taken here stays marked as awaited, because its
-            // holder cannot know whether another thread sleeps.
-            if self.word.swap(AWAITED, Ordering::Acquire) == FREE {
+            // Relaxed: a thread that holds the lock reads the id that it stored itself.
+            let word = self.word.load(Ordering::Relaxed);
+            if word & !AWAITED == thread {
+                return Err(LockError::Reentrant);
+            }
+            // A lock taken here stays marked as awaited, because its holder cannot know whether
+            // another thread sleeps.
+            let new = if word == FREE { thread | AWAITED } else { word | AWAITED };
+            // Acquire: as in `try_lock`.
+            let changed =
+                self.word.compare_exchange(word, new, Ordering::Acquire, Ordering::Relaxed);
+            if changed.is_ok() && word == FREE {
                 return Ok(Guard(self));
             }
-            // Woken, timed out, interrupted by a signal, or the word had changed: try again.
-            let _ = futex::wait(&self.word, futex::Flags::PRIVATE, AWAITED, Some(&LOOK_AGAIN));
+            if changed.is_ok() {
+                // Woken, timed out, interrupted by a signal, or the word had changed: try again.
+                let _ = futex::wait(&self.word, futex::Flags::PRIVATE, new, Some(&LOOK_AGAIN));
+            }
         }
     }
 
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         // Acquire: pairs with the Release in `Guard::drop`; what the last holder wrote is seen.
-        let taken = self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
+        let taken =
+            self.word.compare_exchange(FREE, thread_id(), Ordering::Acquire, Ordering::Relaxed);
         taken.is_ok().then(|| Guard(self))
     }
 }
@@ -98,7 +133,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
         // Release: pairs with the Acquire of the next holder.
-        if self.0.word.swap(FREE, Ordering::Release) == AWAITED {
+        if self.0.word.swap(FREE, Ordering::Release) & AWAITED != 0 {
             let _ = futex::wake(&self.0.word, futex::Flags::PRIVATE, 1);
         }
     }
@@ -211,6 +246,27 @@ mod tests {
             assert_eq!(status, 0);
             drop(guard);
         }
+    }
+
+    /// A signal handler, or a callback, above the holder gets an error. Other threads wait.
+    #[test]
+    fn a_thread_does_not_wait_for_itself() {
+        let lock = ForkLock::new(ForkMark::by_pid(), 0);
+        let mut guard = lock.lock().unwrap();
+        assert_eq!(lock.lock().err(), Some(LockError::Reentrant));
+        assert!(lock.try_lock().is_none());
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| *lock.lock().unwrap());
+            // Another thread sleeps on the lock, or is about to, and marks it so.
+            while lock.word.load(Ordering::Relaxed) & AWAITED == 0 {
+                std::thread::yield_now();
+            }
+            assert_eq!(lock.lock().err(), Some(LockError::Reentrant));
+            *guard = 7;
+            drop(guard);
+            assert_eq!(other.join().unwrap(), 7);
+        });
+        assert_eq!(*lock.lock().unwrap(), 7);
     }
 
     #[test]

@@ -201,7 +201,7 @@ impl VmallocBuilder {
         // From here on, dropping `space` cleans up.
         let mut space = Space::new(vmap, metadata);
         if let Some(shrinkers) = shrinkers {
-            space.shrink_with(shrinkers?).map_err(|_| VmallocBuildError::Forked)?;
+            space.shrink_with(shrinkers?)?;
         }
         Ok(Vmalloc::from_space(space))
     }

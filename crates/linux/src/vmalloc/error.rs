@@ -7,6 +7,7 @@ use pagedepot_vmap::VmapConfigError;
 use rustix::io::Errno;
 
 use crate::error::{BuildError, CallbackError, Limit};
+use crate::system::sync::LockError;
 
 /// The reason why [`VmallocBuilder::build`](super::VmallocBuilder::build) failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +61,9 @@ pub enum VmallocBuildError {
     NoShrinker,
     /// This process is a forked child of the one that made the depot.
     Forked,
+    /// The calling thread is registering a callback, or is adding, removing or shrinking an address
+    /// space: this call was made by a signal handler, or by a callback.
+    Reentrant,
     /// The configuration of the address space was refused.
     Config(VmapConfigError),
 }
@@ -107,6 +111,7 @@ impl fmt::Display for VmallocBuildError {
                  with shrinker(false)",
             ),
             VmallocBuildError::Forked => BuildError::Forked.fmt(f),
+            VmallocBuildError::Reentrant => BuildError::Reentrant.fmt(f),
             VmallocBuildError::Config(error) => error.fmt(f),
         }
     }
@@ -135,7 +140,14 @@ impl From<CallbackError> for VmallocBuildError {
         match error {
             CallbackError::TooMany(_) => VmallocBuildError::NoShrinker,
             CallbackError::Forked => VmallocBuildError::Forked,
+            CallbackError::Reentrant => VmallocBuildError::Reentrant,
         }
+    }
+}
+
+impl From<LockError> for VmallocBuildError {
+    fn from(error: LockError) -> Self {
+        CallbackError::from(error).into()
     }
 }
 
@@ -153,6 +165,7 @@ impl From<VmallocBuildError> for std::io::Error {
             | VmallocBuildError::TooManyMappings { .. } => std::io::ErrorKind::OutOfMemory,
             VmallocBuildError::File { errno } => std::io::Error::from(errno).kind(),
             VmallocBuildError::NoShrinker => std::io::ErrorKind::QuotaExceeded,
+            VmallocBuildError::Reentrant => std::io::ErrorKind::Deadlock,
             VmallocBuildError::NoWipeOnFork { .. } | VmallocBuildError::Forked => {
                 std::io::ErrorKind::Unsupported
             }

@@ -1,12 +1,12 @@
 //! An address space: a reserved range, its metadata, and the depot that the frames come from.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use pagedepot::Pfn;
-use pagedepot::cpus::Unusable;
 use pagedepot_vmap::{
     AreaInfo, AreaState, Kind, ListedArea, Mapper, Options, PurgeDepth, PurgeResult, VfreeError,
     VirtAddr, VmapCensus, VmapError, VmapFault, VmapStats,
@@ -14,8 +14,10 @@ use pagedepot_vmap::{
 
 use super::LinuxVmap;
 use crate::depot::handle::Depot;
+use crate::error::BuildError;
 use crate::giving_back::shrinkers::Shrinkers;
 use crate::system::mapping::Mapping;
+use crate::system::sync::LockError;
 
 /// Contiguous ranges of addresses over scattered pages of a [`Depot`].
 ///
@@ -28,7 +30,10 @@ use crate::system::mapping::Mapping;
 /// Requests with [`Options::no_wait`] and the frees whose names end in `_atomic` never wait, and
 /// take nothing from the heap. Other frees, and a buffer that is dropped, wait a second at most.
 /// [`read_at`](Self::read_at), [`find`](Self::find) and [`pfn_of`](Self::pfn_of) take no lock.
-/// Handlers must not purge, nor make requests that may wait.
+/// Handlers must not purge, make requests that may wait, build an address space, or drop the last
+/// handle to one. Building one there may fail with
+/// [`Reentrant`](super::VmallocBuildError::Reentrant). A last handle that is dropped above a
+/// callback or a builder of its own thread leaves the address space mapped for good.
 ///
 /// # After fork
 /// A child gets [`AllocError::Forked`](pagedepot::AllocError::Forked) and [`VfreeError::Forked`],
@@ -56,7 +61,7 @@ pub(super) struct Space {
     vmap: NonNull<LinuxVmap>,
     shrinkers: Option<Arc<Shrinkers>>,
     /// Holds the metadata of `vmap`.
-    _metadata: Mapping,
+    metadata: ManuallyDrop<Mapping>,
 }
 
 // SAFETY: stands for a box of something that threads may share.
@@ -66,10 +71,10 @@ unsafe impl Sync for Space where LinuxVmap: Sync {}
 
 impl Space {
     pub fn new(vmap: NonNull<LinuxVmap>, metadata: Mapping) -> Self {
-        Space { vmap, shrinkers: None, _metadata: metadata }
+        Space { vmap, shrinkers: None, metadata: ManuallyDrop::new(metadata) }
     }
 
-    pub fn shrink_with(&mut self, shrinkers: Arc<Shrinkers>) -> Result<(), Unusable> {
+    pub fn shrink_with(&mut self, shrinkers: Arc<Shrinkers>) -> Result<(), LockError> {
         // SAFETY: `drop` removes it before anything else, and `validate` pauses callbacks.
         unsafe { shrinkers.add(self.vmap) }?;
         self.shrinkers = Some(shrinkers);
@@ -85,6 +90,9 @@ pub enum ValidateError {
     Shared,
     /// The fault that was found; [`VmapFault::Forked`] in a child.
     Fault(VmapFault),
+    /// The calling thread is adding, removing or shrinking an address space: this call was made by
+    /// a signal handler, or by a callback.
+    Reentrant,
 }
 
 impl fmt::Display for ValidateError {
@@ -94,6 +102,7 @@ impl fmt::Display for ValidateError {
                 f.write_str("validate needs the only handle: drop clones and buffers first")
             }
             ValidateError::Fault(fault) => fault.fmt(f),
+            ValidateError::Reentrant => BuildError::Reentrant.fmt(f),
         }
     }
 }
@@ -360,7 +369,10 @@ impl Vmalloc {
         let space = Arc::get_mut(&mut self.space).ok_or(ValidateError::Shared)?;
         let shrinkers = space.shrinkers.clone();
         let pause = shrinkers.as_ref().map(|shrinkers| shrinkers.pause()).transpose();
-        let _pause = pause.map_err(|_| ValidateError::Fault(VmapFault::Forked))?;
+        let _pause = pause.map_err(|error| match error {
+            LockError::Forked => ValidateError::Fault(VmapFault::Forked),
+            LockError::Reentrant => ValidateError::Reentrant,
+        })?;
         // SAFETY: the only handle, while callbacks are paused.
         unsafe { space.vmap.as_mut() }.validate().map_err(ValidateError::Fault)
     }
@@ -389,8 +401,11 @@ fn address(start: NonNull<u8>) -> VirtAddr {
 impl Drop for Space {
     /// Returns all pages to the depot, also those of areas that are still busy.
     fn drop(&mut self) {
-        if let Some(shrinkers) = &self.shrinkers {
-            shrinkers.remove(self.vmap);
+        if let Some(shrinkers) = &self.shrinkers
+            && !shrinkers.remove(self.vmap)
+        {
+            // This thread is in the list of address spaces, and goes on to use this one: it stays.
+            return;
         }
         // SAFETY: from a box, freed below.
         let vmap = unsafe { self.vmap.as_ref() };
@@ -404,6 +419,8 @@ impl Drop for Space {
         vmap.purge(PurgeDepth::Everything);
         // SAFETY: from a box, and this was its last user.
         drop(unsafe { Box::from_raw(self.vmap.as_ptr()) });
+        // SAFETY: dropped here alone, and `vmap`, which used it, has gone.
+        unsafe { ManuallyDrop::drop(&mut self.metadata) };
     }
 }
 

@@ -52,7 +52,7 @@
 use std::collections::BTreeMap;
 use std::task::Waker;
 
-use crate::system::prim::{AtomicU32, ForkGuard, ForkLock, ForkMark, Ordering, fence};
+use crate::system::prim::{AtomicU32, ForkGuard, ForkLock, ForkMark, LockError, Ordering, fence};
 
 /// The state that waiters and bringers share.
 pub(crate) struct Waiters<C> {
@@ -146,8 +146,18 @@ impl<C> Waiters<C> {
     }
 
     /// Calls `act` with the queue. `None`: this is a forked child.
+    ///
+    /// # Panics
+    /// In a signal handler that interrupted its own thread in here.
     fn with<R>(&self, act: impl FnOnce(&mut Queue<C>) -> R) -> Option<R> {
-        let queue = self.queue.lock().ok()?;
+        let queue = match self.queue.lock() {
+            Ok(queue) => queue,
+            Err(LockError::Forked) => return None,
+            Err(LockError::Reentrant) => panic!(
+                "a signal handler waits for a page, or gives up waiting, above the same of its own \
+                 thread: use Depot::page in handlers"
+            ),
+        };
         let mut taken = Turn { queue, _serving: ServingGuard(self) };
         Some(act(&mut taken.queue))
     }
