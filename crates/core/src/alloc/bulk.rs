@@ -158,13 +158,14 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         }
         let walk = self.blocks.walk();
         let pages = u64::from(order.frames()) * out.len() as u64;
+        let rules = flags.rules(Reserve::AboveLow);
         let Some(zone) = walk
             .zones_for(caches.node_of(here), flags)
-            .find(|&zone| caches.may_give(zone, pages, Reserve::AboveLow))
+            .find(|&zone| caches.may_give(zone, pages, rules.reserve))
         else {
             return 0;
         };
-        let got = caches.direct(here, zone).take_many(order, flags.mobility(), flags.manner(), out);
+        let got = caches.direct(here, zone).take_many(order, rules, out);
         // A word's blocks come in descending order; programs like them ascending.
         out[..got].reverse();
         got

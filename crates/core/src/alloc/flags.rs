@@ -2,7 +2,8 @@
 
 use crate::frame::{Mobility, Order, ZoneId};
 use crate::front::WordOffset;
-use crate::store::SearchManner;
+use crate::store::SearchRules;
+use crate::zone::Reserve;
 
 /// Options of a request (Linux: GFP flags). The default: movable, any zone, may reclaim, not
 /// zeroed.
@@ -137,8 +138,14 @@ impl Flags {
         (self.0 >> BACKING_SHIFT) as u16
     }
 
-    pub(crate) const fn manner(self) -> SearchManner {
-        SearchManner { bits: self.bits_for_backing(), may_mix: self.0 & UNMIXED == 0 }
+    /// The rules of a search that leaves the zone with this watermark.
+    pub(crate) const fn rules(self, reserve: Reserve) -> SearchRules {
+        SearchRules {
+            mobility: self.mobility(),
+            reserve,
+            bits: self.bits_for_backing(),
+            may_mix: self.0 & UNMIXED == 0,
+        }
     }
 
     pub(crate) const fn is_this_node(self) -> bool {

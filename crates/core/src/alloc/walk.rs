@@ -7,7 +7,8 @@ use crate::cpus::Cpus;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, Tag};
 use crate::frame::{NodeId, Order, Pfn, ZoneId};
 use crate::front::{Here, WordOffset};
-use crate::pcp::{Caches, Mode, NO_ZONE, RefillTerms, Scope};
+use crate::pcp::{Caches, Mode, NO_ZONE, Scope};
+use crate::store::SearchRules;
 use crate::zone::Reserve;
 
 /// A walk over the zones that a request may use.
@@ -63,31 +64,27 @@ impl<C: Cpus> Walk<'_, '_, C> {
     /// shelf comes first, and the store refills the front.
     pub fn alloc(&self, order: Order, flags: Flags, reserve: Reserve) -> Option<Pfn> {
         let (here, caches) = (self.caches.here(), self.caches);
-        let mobility = flags.mobility();
-        let terms = RefillTerms { reserve, manner: flags.manner() };
+        let rules = flags.rules(reserve);
         self.zones_for(caches.node_of(here), flags).find_map(|zone| match here {
-            Some(here) => caches.share(here.cpu, zone).alloc(here, order, mobility, terms),
-            None => caches.alloc_direct(None, zone, order, mobility, terms),
+            Some(here) => caches.share(here.cpu, zone).alloc(here, order, rules),
+            None => caches.alloc_direct(None, zone, order, rules),
         })
     }
 
     /// Searches the store alone: a refill would take a whole magazine for a request that needs one
     /// block. Adds to `own_moves` the moves that this search itself counts in the in-flight words.
     pub fn scan(&self, request: Request, reserve: Reserve, own_moves: &mut u64) -> Option<Pfn> {
-        let (here, mobility) = (self.caches.here(), request.flags.mobility());
-        let manner = request.flags.manner();
+        let (here, rules) = (self.caches.here(), request.flags.rules(reserve));
         self.zones_of(request).find_map(|zone| {
             if !self.caches.may_give(zone, request.pages(), reserve) {
                 return None;
             }
             *own_moves += 1;
             match request.want {
-                Want::Block(order) => self.caches.direct(here, zone).take(order, mobility, manner),
-                Want::Run { frames, align } => {
-                    self.take_run(here, zone, frames, align, request.flags)
-                }
+                Want::Block(order) => self.caches.direct(here, zone).take(order, rules),
+                Want::Run { frames, align } => self.take_run(here, zone, frames, align, rules),
                 Want::At { start, frames, .. } => {
-                    let tag = Tag::new(zone, mobility);
+                    let tag = Tag::new(zone, rules.mobility);
                     self.take_at(here, tag, start, frames)
                 }
             }
@@ -118,7 +115,7 @@ impl<C: Cpus> Walk<'_, '_, C> {
         zone: ZoneId,
         frames: u32,
         align: u32,
-        flags: Flags,
+        rules: SearchRules,
     ) -> Option<Pfn> {
         let store = &self.caches.store;
         let has_ranges = store.has_ranges();
@@ -132,7 +129,7 @@ impl<C: Cpus> Walk<'_, '_, C> {
         let direct = self.caches.direct(here, zone);
         let moving = direct.begin(u64::from(rounded));
         let order = if grain < PAGEBLOCK_FRAMES { Order::BASE } else { Order::PAGEBLOCK };
-        let start = direct.search(order, flags.mobility(), flags.manner(), |wanted| {
+        let start = direct.search(order, rules, |wanted| {
             let found = if is_block {
                 let order = Order::new(block.trailing_zeros())?;
                 store.take_at_once(wanted, order).or_else(|| store.take_block(wanted, order))

@@ -15,19 +15,11 @@ use crate::frame::{CpuId, Mobility, NodeId, Order, Pfn, ZoneId};
 use crate::front::gate::Gate;
 use crate::front::word::Word;
 use crate::front::{BlockArray, Here, MagazineIndex, WordOffset, is_open};
-use crate::store::{SearchManner, SearchRequest, Store};
+use crate::store::{SearchRequest, SearchRules, Store};
 use crate::sync::prim::Ordering;
 use crate::sync::{Caller, InFlight, InFlightGuard, count};
 use crate::zone::counts::Counters;
 use crate::zone::{Reserve, Zone, Zones, delta};
-
-/// The terms on which a CPU takes frames from the store for a request.
-#[derive(Clone, Copy)]
-pub struct RefillTerms {
-    /// The watermark to leave.
-    pub reserve: Reserve,
-    pub manner: SearchManner,
-}
 
 /// The caches of all CPUs in all zones, with the parts that their slow paths work against.
 ///
@@ -154,11 +146,10 @@ impl<'m, C: Cpus> Caches<'m, C> {
         here: Option<Here>,
         zone: ZoneId,
         order: Order,
-        mobility: Mobility,
-        terms: RefillTerms,
+        rules: SearchRules,
     ) -> Option<Pfn> {
-        let allowed = self.may_give(zone, u64::from(order.frames()), terms.reserve);
-        allowed.then(|| self.direct(here, zone).take(order, mobility, terms.manner)).flatten()
+        let allowed = self.may_give(zone, u64::from(order.frames()), rules.reserve);
+        allowed.then(|| self.direct(here, zone).take(order, rules)).flatten()
     }
 
     /// Whether a zone has more free pages than its high watermark.
@@ -296,13 +287,8 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     }
 
     /// A search of the store from where this CPU last found such blocks.
-    pub fn wanted(
-        &self,
-        order: Order,
-        mobility: Mobility,
-        manner: SearchManner,
-    ) -> SearchRequest<'_> {
-        self.pcp.wanted(self.zone_id, self.zone.span(), order, mobility, manner)
+    pub fn wanted(&self, order: Order, rules: SearchRules) -> SearchRequest<'_> {
+        self.pcp.wanted(self.zone_id, self.zone.span(), order, rules)
     }
 
     /// Whether the zone may give `pages` without going below what `reserve` protects.

@@ -3,8 +3,8 @@
 
 use super::pcps::Pcps;
 use super::state::Pcp;
-use crate::frame::{CpuId, Mobility, Order, Pfn, ZoneId};
-use crate::store::{SearchManner, SearchRequest, Store};
+use crate::frame::{CpuId, Order, Pfn, ZoneId};
+use crate::store::{SearchRequest, SearchRules, Store};
 use crate::sync::prim::AtomicU32;
 use crate::sync::{Caller, InFlight, InFlightGuard, count};
 use crate::zone::Zone;
@@ -59,24 +59,21 @@ impl<'a, 'm: 'a> PastCaches<'a, 'm> {
     pub fn search<R>(
         self,
         order: Order,
-        mobility: Mobility,
-        manner: SearchManner,
+        rules: SearchRules,
         search: impl FnOnce(&SearchRequest<'_>) -> R,
     ) -> R {
         let (zone, span) = (self.zone_id, self.zone.span());
         match self.pcp {
-            Some(pcp) => search(&pcp.wanted(zone, span, order, mobility, manner)),
-            None => {
-                search(&SearchRequest { zone, mobility, manner, span, hint: &AtomicU32::new(0) })
-            }
+            Some(pcp) => search(&pcp.wanted(zone, span, order, rules)),
+            None => search(&SearchRequest { zone, rules, span, hint: &AtomicU32::new(0) }),
         }
     }
 
     /// Takes a block from the store, whatever the watermarks say. If there is none, this ends one
     /// move on this CPU.
-    pub fn take(&self, order: Order, mobility: Mobility, manner: SearchManner) -> Option<Pfn> {
+    pub fn take(&self, order: Order, rules: SearchRules) -> Option<Pfn> {
         let pages = u64::from(order.frames());
-        let pfn = self.search(order, mobility, manner, |wanted| {
+        let pfn = self.search(order, rules, |wanted| {
             self.store.take_at_once(wanted, order).or_else(|| {
                 // A claim of several words holds some of them before it has all, a change of
                 // mobility a whole pageblock; and a hint is cleared a moment before it is known to
@@ -113,17 +110,11 @@ impl<'a, 'm: 'a> PastCaches<'a, 'm> {
     }
 
     /// Takes up to `out.len()` blocks into `out`, in no order of address. Returns how many.
-    pub fn take_many(
-        &self,
-        order: Order,
-        mobility: Mobility,
-        manner: SearchManner,
-        out: &mut [Pfn],
-    ) -> usize {
+    pub fn take_many(&self, order: Order, rules: SearchRules, out: &mut [Pfn]) -> usize {
         let pages = u64::from(order.frames()) * out.len() as u64;
         let _moving = self.begin(pages);
         let mut got = 0;
-        self.search(order, mobility, manner, |wanted| {
+        self.search(order, rules, |wanted| {
             self.store.take_blocks(wanted, order, out.len() as u32, |found| {
                 got += found.write_to(&mut out[got..]);
             })

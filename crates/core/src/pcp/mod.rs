@@ -37,7 +37,7 @@ mod spill;
 mod state;
 
 pub use asks::HandoverCounts;
-pub use caches::{Caches, RefillTerms};
+pub use caches::Caches;
 pub use direct::PastCaches;
 pub use drain::{DrainResult, Mode, Scope};
 pub use exchange::Exchange;

@@ -3,14 +3,15 @@
 
 use core::ops::RangeInclusive;
 
-use super::caches::{CpuZone, RefillTerms};
+use super::caches::CpuZone;
 use super::exchange::Exchange;
 use super::high::MovedPages;
 use super::state::{ATTEMPTS_MAX, Front, Step};
 use crate::cpus::{Cpus, Event, Here};
-use crate::frame::{Mobility, Order, Pfn};
+use crate::frame::{Order, Pfn};
 use crate::front::word::{Fill, Word};
 use crate::front::{MagazineIndex, SLOTS};
+use crate::store::SearchRules;
 use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::prim::Ordering;
 use crate::sync::{count, prefetch_write};
@@ -26,31 +27,19 @@ const SEVERAL: RangeInclusive<u32> = 4..=8;
 impl<C: Cpus> CpuZone<'_, '_, C> {
     /// A block for a caller on this CPU, from its front or past it. What the CPU's own fronts hold
     /// of pageblocks that evacuate goes to the store before the zone has none.
-    pub fn alloc(
-        &self,
-        here: Here,
-        order: Order,
-        mobility: Mobility,
-        terms: RefillTerms,
-    ) -> Option<Pfn> {
-        let found = self.alloc_once(here, order, mobility, terms);
+    pub fn alloc(&self, here: Here, order: Order, rules: SearchRules) -> Option<Pfn> {
+        let found = self.alloc_once(here, order, rules);
         if found.is_none() && self.return_evacuated(here) > 0 {
-            return self.alloc_once(here, order, mobility, terms);
+            return self.alloc_once(here, order, rules);
         }
         found
     }
 
-    fn alloc_once(
-        &self,
-        here: Here,
-        order: Order,
-        mobility: Mobility,
-        terms: RefillTerms,
-    ) -> Option<Pfn> {
+    fn alloc_once(&self, here: Here, order: Order, rules: SearchRules) -> Option<Pfn> {
         if let Some(order) = order.cached() {
-            let front = self.front(here, order, mobility);
+            let front = self.front(here, order, rules.mobility);
             for _ in 0..ATTEMPTS_MAX {
-                match self.alloc_from_front(front, terms) {
+                match self.alloc_from_front(front, rules) {
                     Step::Got(pfn) => return Some(pfn),
                     Step::Again => {}
                     Step::Store => break,
@@ -58,11 +47,11 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
                 }
             }
         }
-        self.caches.alloc_direct(Some(here), self.zone_id, order, mobility, terms)
+        self.caches.alloc_direct(Some(here), self.zone_id, order, rules)
     }
 
     /// One step towards a block from this front.
-    fn alloc_from_front(&self, front: Front, terms: RefillTerms) -> Step {
+    fn alloc_from_front(&self, front: Front, rules: SearchRules) -> Step {
         let Some(word) = self.read_front(&front) else { return self.at_closed_gate(front) };
         if word.rounds() > 0 && !word.operations_full() {
             return match self.caches.pop(front.offset()) {
@@ -89,10 +78,10 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         let pcp = self.pcp;
         prefetch_write(&pcp.in_flight);
         pcp.listed(front.order, front.mobility).into_iter().for_each(prefetch_write);
-        self.store().prefetch(&self.wanted(front.order, front.mobility, terms.manner));
+        self.store().prefetch(&self.wanted(front.order, rules));
         match exchange.load_shelved() {
             Some(_) => Step::Again,
-            None => self.refill(front, word, terms),
+            None => self.refill(front, word, rules),
         }
     }
 
@@ -100,8 +89,8 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     ///
     /// Out of line: what it keeps on the stack would cost requests that the shelf serves.
     #[inline(never)]
-    fn refill(&self, front: Front, word: Word, terms: RefillTerms) -> Step {
-        let Front { order, mobility, .. } = front;
+    fn refill(&self, front: Front, word: Word, rules: SearchRules) -> Step {
+        let order = front.order;
         let pcp = self.pcp;
         let more = front.missing_pages(word);
         if front.never_fits(word, more, self.zone.limits().high_max) {
@@ -112,7 +101,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         if !self.make_room(front, more) {
             return Step::Store;
         }
-        let Some(blocks_wanted) = self.refill_size(order, terms.reserve) else {
+        let Some(blocks_wanted) = self.refill_size(order, rules.reserve) else {
             return Step::Nothing;
         };
         let (empty, word) = match self.empty_to_fill(front, word) {
@@ -121,7 +110,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         };
         let mut extra = SpareMagazines::new(self, order);
         if blocks_wanted >= order.rounds() {
-            extra.acquire(terms.reserve);
+            extra.acquire(rules.reserve);
         }
         let blocks_wanted = blocks_wanted + extra.count as u32 * order.rounds();
 
@@ -129,7 +118,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         let moving = self.caches.begin(self.pcp, pages);
         let mut frames = [Pfn::new(0); SLOTS + 1];
         let mut got = 0;
-        let wanted = self.wanted(order, mobility, terms.manner);
+        let wanted = self.wanted(order, rules);
         self.store().take_blocks(&wanted, order, blocks_wanted, |found| {
             got += found.write_to(&mut frames[got..]);
         });

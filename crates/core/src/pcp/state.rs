@@ -28,7 +28,7 @@ use crate::frame::pageblock::{FRONTS, ROWS, Tag};
 use crate::frame::{Mobility, NodeId, Order, Pfn, ZoneId};
 use crate::front::word::Word;
 use crate::front::{Here, Magazine, WordOffset};
-use crate::store::{SearchManner, SearchRequest};
+use crate::store::{SearchRequest, SearchRules};
 use crate::sync::model::IS_LOOM;
 use crate::sync::prim::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{CachePadded, Caller, InFlight, count};
@@ -213,14 +213,13 @@ impl Pcp {
         zone: ZoneId,
         span: (u32, u32),
         order: Order,
-        mobility: Mobility,
-        manner: SearchManner,
+        rules: SearchRules,
     ) -> SearchRequest<'_> {
         let hint = match order < Order::PAGEBLOCK {
-            true => &self.hints[mobility.index()],
+            true => &self.hints[rules.mobility.index()],
             false => &self.whole_hint,
         };
-        SearchRequest { zone, mobility, manner, span, hint }
+        SearchRequest { zone, rules, span, hint }
     }
 
     /// Counts the operations that `new`, which has replaced `old`, has not kept; and an exchange,

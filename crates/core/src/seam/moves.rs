@@ -7,7 +7,7 @@ use crate::cpus::Cpus;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, Tag};
 use crate::frame::{FrameRange, Mobility, Order, Pfn};
 use crate::pcp::PastCaches;
-use crate::store::{DoubleFree, SearchManner, SearchRequest};
+use crate::store::{DoubleFree, SearchRequest, SearchRules};
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::Ordering;
 
@@ -58,10 +58,11 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     /// Allocates a movable block wherever a search of the zone finds one, past the watermarks;
     /// `is_unmixed`: in movable pageblocks alone.
     pub fn take(&self, order: Order, is_unmixed: bool) -> Option<Pfn> {
-        let manner = if is_unmixed { SearchManner::UNMIXED } else { SearchManner::ANY };
-        let found = self.past_caches().search(order, Mobility::Movable, manner, |wanted| {
-            self.caches().store.take_block(wanted, order)
-        })?;
+        let any = SearchRules::any(Mobility::Movable);
+        let rules = if is_unmixed { any.unmixed() } else { any };
+        let found = self
+            .past_caches()
+            .search(order, rules, |wanted| self.caches().store.take_block(wanted, order))?;
         self.count_taken(found, order);
         Some(found)
     }
@@ -101,7 +102,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     /// Makes the next search of this CPU for single frames of this mobility begin at a pageblock.
     pub fn lead_to(&self, pageblock: PageblockIndex, mobility: Mobility) {
         let lead = |wanted: &SearchRequest<'_>| wanted.hint.store(pageblock.0, Ordering::Relaxed);
-        self.past_caches().search(Order::BASE, mobility, SearchManner::UNMIXED, lead);
+        self.past_caches().search(Order::BASE, SearchRules::any(mobility), lead);
     }
 
     /// Takes all frames of a pageblock that is whole, and not reported. `false`: it is not, or is

@@ -67,7 +67,7 @@ impl Bitmap<'_> {
         let behind = own.clamp(sections.start, sections.end.saturating_sub(1)) + 1;
         let others =
             self.with_whole(behind..sections.end).chain(self.with_whole(sections.start..own));
-        let best = match wanted.mobility {
+        let best = match wanted.rules.mobility {
             Mobility::Movable => {
                 let other = others.take(1).find_map(ranked);
                 own_ranked.map_or(other, |own| Some(other.map_or(own, |other| own.min(other))))

@@ -33,7 +33,7 @@ use backing::{Backing, BackingRequest, Block, RangeRequest};
 use bitmap::Bitmap;
 use bits::WordBlocks;
 pub use misuse::{DoubleFree, Misuse, MisuseNote};
-pub use passes::{SearchManner, SearchRequest};
+pub use passes::{SearchRequest, SearchRules};
 use section::Section;
 use summary::Marks;
 use tags::Tags;
@@ -229,11 +229,8 @@ impl<'m> Store<'m> {
             return self.bitmap.take_among(zone, frames);
         }
         let hint = AtomicU32::new(0);
-        let mobility = Mobility::Unmovable;
-        self.take_block(
-            &SearchRequest { zone, mobility, manner: SearchManner::ANY, span: (0, 0), hint: &hint },
-            Order::BASE,
-        )
+        let rules = SearchRules::any(Mobility::Unmovable);
+        self.take_block(&SearchRequest { zone, rules, span: (0, 0), hint: &hint }, Order::BASE)
     }
 
     #[inline(never)]
@@ -245,9 +242,8 @@ impl<'m> Store<'m> {
         want: u32,
         mut give: impl FnMut(WordBlocks),
     ) -> u32 {
-        let SearchRequest { zone, mobility, manner, .. } = *wanted;
-        let request =
-            BackingRequest { bits: manner.bits, ..BackingRequest::new(zone, order, mobility) };
+        let SearchRequest { zone, rules: SearchRules { mobility, bits, .. }, .. } = *wanted;
+        let request = BackingRequest { bits, ..BackingRequest::new(zone, order, mobility) };
         let (mut taken, mut asked) = (0, 0);
         while asked < want {
             let mut chunk = [Block::NONE; CHUNK_BLOCKS];
@@ -431,7 +427,7 @@ impl<'m> Store<'m> {
         let Some(backing) = self.backing else {
             return self.bitmap.take_contiguous(wanted, frames, align);
         };
-        let SearchRequest { zone, mobility, manner: SearchManner { bits, .. }, .. } = *wanted;
+        let SearchRequest { zone, rules: SearchRules { mobility, bits, .. }, .. } = *wanted;
         let request = RangeRequest { zone, frames, align, mobility, bits };
         let start = backing.ranges()?.take_contiguous(request)?;
         self.accept(start, frames, align, wanted.tag()).then_some(start)

@@ -10,6 +10,7 @@ use super::summary::{Sort, pairs};
 use crate::frame::pageblock::{SECTION_PAGEBLOCKS, Tag};
 use crate::frame::{Mobility, Order, ZoneId};
 use crate::sync::prim::{AtomicU32, Ordering};
+use crate::zone::Reserve;
 
 /// Fruitless looks at partly used pageblocks before a whole one is taken.
 pub(super) const PARTIAL_LOOKS_MAX: u32 = 32;
@@ -227,7 +228,7 @@ impl Pass {
             Pass::Near(Sort::Partial) | Pass::Partial { .. } => {
                 tag.of_the_rest().settled() == wanted.tag()
             }
-            Pass::Akin => is_ours && tag.of_the_rest().mobility().is_akin(wanted.mobility),
+            Pass::Akin => is_ours && tag.of_the_rest().mobility().is_akin(wanted.rules.mobility),
             // The last pass also takes from pageblocks of the wanted mobility: one may have been
             // whole when the pass for partly used pageblocks came by, and partly used when the pass
             // for whole ones did.
@@ -288,9 +289,12 @@ impl<F: FnMut(WordBlocks)> Harvest<F> {
     }
 }
 
-/// The rules of a search.
+/// The rules of a request for the search of its frames.
 #[derive(Clone, Copy)]
-pub struct SearchManner {
+pub struct SearchRules {
+    pub mobility: Mobility,
+    /// The watermark that the zone is left with.
+    pub reserve: Reserve,
     /// Bits of the request for a backing.
     pub bits: u16,
     /// Whether blocks may come from pageblocks that serve requests which are not
@@ -298,18 +302,22 @@ pub struct SearchManner {
     pub may_mix: bool,
 }
 
-impl SearchManner {
-    /// Anything that the zone has.
-    pub const ANY: SearchManner = SearchManner { bits: 0, may_mix: true };
-    /// No mixed pageblocks.
-    pub const UNMIXED: SearchManner = SearchManner { bits: 0, may_mix: false };
+impl SearchRules {
+    /// Anything that the zone has, whatever its watermarks.
+    pub const fn any(mobility: Mobility) -> Self {
+        SearchRules { mobility, reserve: Reserve::All, bits: 0, may_mix: true }
+    }
+
+    /// Returns the same, but for mixed pageblocks.
+    pub const fn unmixed(self) -> Self {
+        SearchRules { may_mix: false, ..self }
+    }
 }
 
 /// The target of a search.
 pub struct SearchRequest<'h> {
     pub zone: ZoneId,
-    pub mobility: Mobility,
-    pub manner: SearchManner,
+    pub rules: SearchRules,
     /// Sections the zone has frames in.
     pub span: (u32, u32),
     /// Pageblock at which to begin; updated when blocks are found elsewhere. Relaxed everywhere: a
@@ -319,7 +327,7 @@ pub struct SearchRequest<'h> {
 
 impl SearchRequest<'_> {
     pub fn tag(&self) -> Tag {
-        Tag::new(self.zone, self.mobility)
+        Tag::new(self.zone, self.rules.mobility)
     }
 
     /// The section of the hint, if the zone has frames there.

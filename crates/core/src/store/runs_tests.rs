@@ -4,7 +4,7 @@
 use super::*;
 use crate::frame::Mobility;
 use crate::frame::pageblock::{SECTION_FRAMES, Tag};
-use crate::store::SearchManner;
+use crate::store::SearchRules;
 use crate::store::device::Reports;
 use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
@@ -73,8 +73,7 @@ impl World {
     fn wanted(&'static self, mobility: Mobility) -> SearchRequest<'static> {
         SearchRequest {
             zone: ZONE,
-            mobility,
-            manner: SearchManner::ANY,
+            rules: SearchRules::any(mobility),
             span: (0, SECTIONS as u32),
             hint: &self.hint,
         }

@@ -144,7 +144,7 @@ impl<'m> Search<'_, 'm> {
                     continue;
                 }
             }
-            let chooses = match self.wanted.mobility {
+            let chooses = match self.wanted.rules.mobility {
                 Mobility::Movable => matches!(pass, Pass::Whole(Walk::Warm)),
                 _ => matches!(pass, Pass::Chosen(Sort::Warm)),
             };
@@ -214,7 +214,7 @@ impl<'m> Search<'_, 'm> {
             Pass::Partial { which: PartialKind::Evacuating | PartialKind::Both, .. } => {
                 bitmap.settle(section, pageblock);
             }
-            Pass::Mixed | Pass::Any => bitmap.note_mixed(section, pageblock, wanted.mobility),
+            Pass::Mixed | Pass::Any => bitmap.note_mixed(section, pageblock, wanted.rules.mobility),
             _ => {}
         }
     }
@@ -263,7 +263,7 @@ impl<'m> Search<'_, 'm> {
         match pass {
             Pass::Beyond if IS_LOOM => false,
             Pass::Near(_) | Pass::Beyond => {
-                wanted.mobility == Mobility::Movable
+                wanted.rules.mobility == Mobility::Movable
                     && bitmap.tags.evacuating(wanted.zone) == 0
                     && wanted.near().is_some_and(|section| self.is_mostly_whole(section))
             }
@@ -272,17 +272,20 @@ impl<'m> Search<'_, 'm> {
             }
             // Unmovable blocks have come from these before.
             Pass::Partial { which: PartialKind::Carved, .. } => {
-                bitmap.tags.evacuating(wanted.zone) > 0 && wanted.mobility != Mobility::Unmovable
+                bitmap.tags.evacuating(wanted.zone) > 0
+                    && wanted.rules.mobility != Mobility::Unmovable
             }
-            Pass::Chosen(_) => wanted.mobility != Mobility::Movable && bitmap.evacuates && !IS_LOOM,
+            Pass::Chosen(_) => {
+                wanted.rules.mobility != Mobility::Movable && bitmap.evacuates && !IS_LOOM
+            }
             // To a model a policy, each look one more place to switch: the last passes find all.
             Pass::Whole(Walk::Cold) | Pass::Pair(Walk::Cold) => !IS_LOOM,
             Pass::Reported(_) => bitmap.reports.is_any(),
-            Pass::Akin => wanted.mobility != Mobility::Movable && !IS_LOOM,
+            Pass::Akin => wanted.rules.mobility != Mobility::Movable && !IS_LOOM,
             Pass::Mixed => {
-                wanted.manner.may_mix && wanted.mobility != Mobility::Movable && !IS_LOOM
+                wanted.rules.may_mix && wanted.rules.mobility != Mobility::Movable && !IS_LOOM
             }
-            Pass::Any => wanted.manner.may_mix,
+            Pass::Any => wanted.rules.may_mix,
             _ => true,
         }
     }

@@ -5,7 +5,7 @@ use super::*;
 use crate::frame::ZoneId;
 use crate::frame::pageblock::Tag;
 use crate::store::DoubleFree;
-use crate::store::SearchManner;
+use crate::store::SearchRules;
 use crate::store::device::Reports;
 use crate::store::summary::{Group, STEPS, Summary};
 use crate::store::tags::{Evacuations, Tags};
@@ -75,8 +75,7 @@ impl World {
     fn wanted(&'static self) -> SearchRequest<'static> {
         SearchRequest {
             zone: ZONE,
-            manner: SearchManner::ANY,
-            mobility: Mobility::Movable,
+            rules: SearchRules::any(Mobility::Movable),
             span: (0, SECTIONS as u32),
             hint: &self.hint,
         }
