@@ -7,17 +7,16 @@ use core::ptr::NonNull;
 
 use super::error::{AllocError, FreeError, Refusal};
 use super::flags::Flags;
-use super::hooks::{Hooks, Options, Undo};
+use super::hooks::{Hooks, Options};
 use super::layout::{Globals, Layout};
-use super::pressure::UnderPressure;
-use super::relief::{PendingRequest, ReliefSlot};
-use super::walk::{Request, Walk, Want};
-use crate::cpus::{Cpus, Environment};
+use super::pressure::SlowPath;
+use super::relief::PendingRequest;
+use super::walk::Want;
+use crate::cpus::Cpus;
 use crate::frame::pageblock::Tag;
 use crate::frame::{Mobility, Order, PageSize, Pfn, ZoneId};
 use crate::front::WordOffset;
 use crate::pcp::Caches;
-use crate::reclaim::LastResort;
 use crate::zone::Reserve;
 
 /// A page allocator over memory that its caller supplies.
@@ -109,7 +108,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     ) -> Result<Pfn, AllocError> {
         match self.caches.cpus.pop_locked(self.caches.pcps.blocks(), word) {
             Some(frame) => Ok(Pfn::new(frame)),
-            None => self.blocks().alloc_turned(order, flags),
+            None => self.slow().alloc_turned(order, flags),
         }
     }
 
@@ -118,7 +117,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     #[cold]
     #[inline(never)]
     fn alloc_general(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        self.blocks().alloc(order, flags)
+        self.slow().alloc(order, flags)
     }
 
     /// Frees a block that [`alloc`](Self::alloc) returned for this order, or a part that
@@ -132,7 +131,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// of 512 frames: only `checked` tells frames of a smaller hole from allocated ones.
     #[inline]
     pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        if self.free_fast(pfn, order) { Ok(()) } else { self.blocks().free_turned(pfn, order) }
+        if self.free_fast(pfn, order) { Ok(()) } else { self.slow().free_turned(pfn, order) }
     }
 
     /// The fast path of [`free`](Self::free) alone: one push to this CPU's front. `false`: nothing
@@ -179,7 +178,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     #[cold]
     #[inline(never)]
     pub fn free_refused(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        self.blocks().free(pfn, order)
+        self.slow().free(pfn, order)
     }
 
     /// Splits an allocated block into blocks of order `to`, each of which is then freed by itself.
@@ -190,7 +189,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// When `to` is larger than `from`, the block cannot be one of ours, or (with `checked`) is
     /// not allocated with this order. [`FreeError::Forked`].
     pub fn split(&self, pfn: Pfn, from: Order, to: Order) -> Result<(), FreeError> {
-        self.blocks().hooks().split(pfn, from, to)
+        self.slow().hooks().split(pfn, from, to)
     }
 
     /// The value through which code reaches its CPU.
@@ -215,8 +214,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 
     /// Requests for single blocks, and what they do before and after.
     #[inline]
-    pub(super) fn blocks(&self) -> Blocks<'_, 'm, C> {
-        Blocks {
+    pub(super) fn slow(&self) -> SlowPath<'_, 'm, C> {
+        SlowPath {
             caches: &self.caches,
             options: &self.options,
             last_resort: &self.globals.last_resort,
@@ -226,30 +225,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 }
 
 /// Requests and frees of single blocks that a front does not serve.
-pub(super) struct Blocks<'a, 'm, C> {
-    pub caches: &'a Caches<'m, C>,
-    pub options: &'a Options,
-    pub last_resort: &'a LastResort<'m>,
-    pub relief: &'m ReliefSlot<'m, C>,
-}
-
-impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
-    pub fn hooks(&self) -> Hooks<'a, 'm, C> {
-        Hooks { caches: self.caches, options: self.options }
-    }
-
-    pub fn walk(&self) -> Walk<'a, 'm, C> {
-        Walk { caches: self.caches }
-    }
-
-    pub fn under_pressure(&self) -> UnderPressure<'a, 'm, C> {
-        UnderPressure { hooks: self.hooks(), last_resort: self.last_resort, relief: self.relief }
-    }
-
-    fn check_usable(&self) -> Result<(), crate::cpus::Unusable> {
-        self.caches.cpus.environment().check_usable()
-    }
-
+impl<C: Cpus> SlowPath<'_, '_, C> {
     /// Allocates a block: from the front of the zone to try first, else by the slow path.
     #[inline]
     pub fn alloc(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
@@ -276,7 +252,7 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
     #[inline]
     pub fn pop(&self, order: Order, flags: Flags) -> Option<u32> {
         let order = order.cached()?;
-        let zone = self.walk().first_zone(self.caches.here()?, flags)?;
+        let zone = self.caches.first_zone(self.caches.here()?, flags)?;
         let word = WordOffset::new(zone, order, flags.mobility());
         self.caches.pop(word)
     }
@@ -290,14 +266,13 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         let relieved = self.relief.get().and_then(|relief| {
             relief.before_mixing(&PendingRequest::above_low(hooks, Want::Block(order), flags))
         });
-        let found = match relieved.or_else(|| self.walk().alloc(order, flags, Reserve::AboveLow)) {
+        let found = match relieved
+            .or_else(|| self.caches.walk_for_block(order, flags, Reserve::AboveLow))
+        {
             Some(pfn) => Ok(pfn),
-            None => {
-                let node = self.caches.node_of(self.caches.here());
-                self.under_pressure().alloc(Request { want: Want::Block(order), flags, node })
-            }
+            None => self.alloc_below_low(self.request(Want::Block(order), flags)),
         };
-        let pfn = Undo { hooks: &hooks, order }.end_call(found)?;
+        let pfn = hooks.end_call(order, found)?;
         hooks.on_alloc(pfn, order, flags);
         Ok(pfn)
     }
@@ -307,12 +282,12 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
     pub fn attempt(&self, order: Order, flags: Flags) -> Option<Pfn> {
         self.check_usable().ok()?;
         let reserve = if flags.is_atomic() { Reserve::All } else { Reserve::AboveMin };
-        let found = self.walk().alloc(order, flags, reserve).ok_or(());
+        let found = self.caches.walk_for_block(order, flags, reserve).ok_or(());
         if found.is_err() {
             self.caches.store.forget_refusals();
         }
         let hooks = self.hooks();
-        let pfn = Undo { hooks: &hooks, order }.end_call(found).ok()?;
+        let pfn = hooks.end_call(order, found).ok()?;
         hooks.on_alloc(pfn, order, flags);
         Some(pfn)
     }
@@ -320,11 +295,9 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
     /// Implements [`Allocator::look`](crate::Allocator::look).
     pub fn look(&self, order: Order, flags: Flags) -> Result<Pfn, Refusal> {
         self.check_usable().map_err(|why| Refusal { error: why.into(), is_proven: true })?;
-        let node = self.caches.node_of(self.caches.here());
-        let request = Request { want: Want::Block(order), flags, node };
         let hooks = self.hooks();
-        let found = self.under_pressure().look(request);
-        let pfn = Undo { hooks: &hooks, order }.end_call(found)?;
+        let found = self.look_below_low(self.request(Want::Block(order), flags));
+        let pfn = hooks.end_call(order, found)?;
         hooks.on_alloc(pfn, order, flags);
         Ok(pfn)
     }
@@ -427,7 +400,7 @@ impl<C: Cpus> Allocator<'_, C> {
     #[cold]
     #[inline(never)]
     pub fn try_alloc(&self, order: Order, flags: Flags) -> Option<Pfn> {
-        self.blocks().attempt(order, flags)
+        self.slow().attempt(order, flags)
     }
 
     /// Allocates a block without reclaim, as [`alloc`](Self::alloc) with
@@ -442,7 +415,7 @@ impl<C: Cpus> Allocator<'_, C> {
     #[cold]
     #[inline(never)]
     pub fn look(&self, order: Order, flags: Flags) -> Result<Pfn, Refusal> {
-        self.blocks().look(order, flags.no_reclaim())
+        self.slow().look(order, flags.no_reclaim())
     }
 
     /// Frees a block as [`free`](Self::free) does, but caches it for requests of `mobility`,
@@ -454,6 +427,6 @@ impl<C: Cpus> Allocator<'_, C> {
     #[cold]
     #[inline(never)]
     pub fn free_as(&self, pfn: Pfn, order: Order, mobility: Mobility) -> Result<(), FreeError> {
-        self.blocks().free_as(pfn, order, mobility)
+        self.slow().free_as(pfn, order, mobility)
     }
 }

@@ -1,9 +1,9 @@
 //! Many blocks at once.
 
-use super::allocator::{Allocator, Blocks};
+use super::allocator::Allocator;
 use super::error::{AllocError, FreeError};
 use super::flags::Flags;
-use super::hooks::Undo;
+use super::pressure::SlowPath;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, Tag};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
@@ -41,26 +41,20 @@ impl core::fmt::Display for FreeManyError {
 impl core::error::Error for FreeManyError {}
 
 /// Batches of blocks.
-struct Bulk<'a, 'm, C> {
-    blocks: Blocks<'a, 'm, C>,
-}
-
-impl<C: Cpus> Bulk<'_, '_, C> {
+impl<C: Cpus> SlowPath<'_, '_, C> {
     /// Allocates blocks behind the first `got`, which the caller has from a front that has no more.
     #[cold]
     #[inline(never)]
-    fn alloc(
+    fn alloc_many(
         &self,
         order: Order,
         flags: Flags,
         out: &mut [Pfn],
         got: usize,
     ) -> Result<usize, AllocError> {
-        let hooks = self.blocks.hooks();
         // A callback, and what is told of misuse, may panic.
-        let undo = Undo { hooks: &hooks, order };
-        undo.keep_while(out, got, |out, got| {
-            self.blocks.caches.cpus.environment().check_usable()?;
+        self.hooks().keep_while(order, out, got, |out, got| {
+            self.check_usable()?;
             match out.len() <= FEW_BLOCKS {
                 true => self.fill_singly(order, flags, out, got),
                 false => self.fill(order, flags, out, got),
@@ -80,7 +74,7 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         got: &mut usize,
     ) -> Result<usize, AllocError> {
         while *got < out.len() {
-            match self.blocks.alloc(order, flags) {
+            match self.alloc(order, flags) {
                 Ok(pfn) => out[*got] = pfn,
                 Err(_) if *got > 0 => break,
                 Err(error) => return Err(error),
@@ -100,7 +94,7 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         out: &mut [Pfn],
         got: &mut usize,
     ) -> Result<usize, AllocError> {
-        let hooks = self.blocks.hooks();
+        let hooks = self.hooks();
         // Whether a slow request is likely to fill the front.
         let mut refills = true;
         while *got < out.len() {
@@ -120,7 +114,7 @@ impl<C: Cpus> Bulk<'_, '_, C> {
             if *got == out.len() {
                 break;
             }
-            match self.blocks.alloc_slow(order, flags) {
+            match self.alloc_slow(order, flags) {
                 Ok(pfn) => out[*got] = pfn,
                 Err(_) if *got > 0 => break,
                 Err(error) => return Err(error),
@@ -133,14 +127,14 @@ impl<C: Cpus> Bulk<'_, '_, C> {
 
     /// Blocks that the front of the zone to try first has. Returns how many.
     fn pop_many(&self, order: Order, flags: Flags, out: &mut [Pfn]) -> usize {
-        let caches = self.blocks.caches;
+        let caches = self.caches;
         let Some(order) = order.cached() else { return 0 };
         let Some(here) = caches.here() else { return 0 };
-        let Some(zone) = self.blocks.walk().first_zone(here, flags) else { return 0 };
+        let Some(zone) = self.caches.first_zone(here, flags) else { return 0 };
         let front = Front { here, zone, order, mobility: flags.mobility(), evacuates: false };
         let popped = ThroughFronts(caches).take(&front, out);
         if popped == 0
-            && let Some(frame) = self.blocks.pop(order, flags)
+            && let Some(frame) = self.pop(order, flags)
         {
             out[0] = Pfn::new(frame);
             return 1;
@@ -150,16 +144,15 @@ impl<C: Cpus> Bulk<'_, '_, C> {
 
     /// Takes blocks from the store of the first zone that may give as many, above its `low`.
     fn take_chunk(&self, order: Order, flags: Flags, out: &mut [Pfn]) -> usize {
-        let caches = self.blocks.caches;
+        let caches = self.caches;
         let here = caches.here();
         // A closed gate leads here, too.
         if let Some(here) = here {
             caches.hand_over(here);
         }
-        let walk = self.blocks.walk();
         let pages = u64::from(order.frames()) * out.len() as u64;
         let rules = flags.rules(Reserve::AboveLow);
-        let Some(zone) = walk
+        let Some(zone) = caches
             .zones_for(caches.node_of(here), flags)
             .find(|&zone| caches.may_give(zone, pages, rules.reserve))
         else {
@@ -183,7 +176,7 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         let mut has_room = true;
         while done < blocks.len() {
             if has_room {
-                let pushed = ThroughFronts(self.blocks.caches).push_run(order, &blocks[done..]);
+                let pushed = ThroughFronts(self.caches).push_run(order, &blocks[done..]);
                 done += pushed;
                 has_room = pushed > 0;
                 continue;
@@ -204,9 +197,9 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         pfn: Pfn,
         order: Order,
     ) -> Result<bool, FreeError> {
-        let tag = self.blocks.hooks().check_free(pfn, order)?;
+        let tag = self.hooks().check_free(pfn, order)?;
         if let Some(order) = order.cached()
-            && (self.blocks.push_untried(pfn, order, tag) || self.free_below_high(pfn, order, tag))
+            && (self.push_untried(pfn, order, tag) || self.free_below_high(pfn, order, tag))
         {
             return Ok(true);
         }
@@ -216,18 +209,15 @@ impl<C: Cpus> Bulk<'_, '_, C> {
 
     /// Frees a block by the slow path while the CPU caches less than `high`.
     fn free_below_high(&self, pfn: Pfn, order: Order, tag: Tag) -> bool {
-        let caches = self.blocks.caches;
+        let caches = self.caches;
         let Some(here) = caches.here() else { return false };
         // A block that was free already is gone, too, and noted.
         !caches.pcps.pcp(here.cpu, tag.zone()).is_above_high()
-            && matches!(
-                self.blocks.free_slowly(pfn, order, tag),
-                Ok(()) | Err(FreeError::NotAllocated)
-            )
+            && matches!(self.free_slowly(pfn, order, tag), Ok(()) | Err(FreeError::NotAllocated))
     }
 
-    fn free(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
-        self.free_by(batch.len(), |bulk, puts, bad| {
+    fn free_many(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+        self.free_by(batch.len(), |slow, puts, bad| {
             let mut pfns = [Pfn::new(0); CHUNK_BLOCKS];
             let mut place = 0;
             for same in batch.chunk_by(|(_, order), (_, next)| order == next) {
@@ -235,16 +225,16 @@ impl<C: Cpus> Bulk<'_, '_, C> {
                 for blocks in same.chunks(CHUNK_BLOCKS) {
                     let pfns = &mut pfns[..blocks.len()];
                     pfns.iter_mut().zip(blocks).for_each(|(to, &(pfn, _))| *to = pfn);
-                    bulk.free_same(puts, order, pfns, |at, error| bad.add(place + at, error));
+                    slow.free_same(puts, order, pfns, |at, error| bad.add(place + at, error));
                     place += blocks.len();
                 }
             }
         })
     }
 
-    fn free_of(&self, order: Order, blocks: &[Pfn]) -> Result<(), FreeManyError> {
-        self.free_by(blocks.len(), |bulk, puts, bad| {
-            bulk.free_same(puts, order, blocks, |at, error| bad.add(at, error));
+    fn free_many_of(&self, order: Order, blocks: &[Pfn]) -> Result<(), FreeManyError> {
+        self.free_by(blocks.len(), |slow, puts, bad| {
+            slow.free_same(puts, order, blocks, |at, error| bad.add(at, error));
         })
     }
 
@@ -253,7 +243,7 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         length: usize,
         free: impl FnOnce(&Self, &mut Puts<'_, '_, C>, &mut BadBlocks),
     ) -> Result<(), FreeManyError> {
-        let caches = self.blocks.caches;
+        let caches = self.caches;
         if let Err(why) = caches.cpus.environment().check_usable() {
             return Err(FreeManyError { first: 0, error: why.into(), failed: length });
         }
@@ -433,7 +423,7 @@ impl<C: Cpus> Allocator<'_, C> {
         }
         match got == out.len() {
             true => Ok(got),
-            false => Bulk { blocks: self.blocks() }.alloc(order, flags, out, got),
+            false => self.slow().alloc_many(order, flags, out, got),
         }
     }
 
@@ -447,7 +437,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// # Errors
     /// Bad blocks are skipped and counted; all others are freed.
     pub fn free_many(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
-        Bulk { blocks: self.blocks() }.free(batch)
+        self.slow().free_many(batch)
     }
 
     /// Frees a batch of blocks of one order, as [`alloc_many`](Self::alloc_many) returns them. As
@@ -458,8 +448,9 @@ impl<C: Cpus> Allocator<'_, C> {
     pub fn free_many_of(&self, order: Order, blocks: &[Pfn]) -> Result<(), FreeManyError> {
         match self.free_many_fast(order, blocks) {
             done if done == blocks.len() => Ok(()),
-            done => Bulk { blocks: self.blocks() }
-                .free_of(order, &blocks[done..])
+            done => self
+                .slow()
+                .free_many_of(order, &blocks[done..])
                 .map_err(|bad| FreeManyError { first: done + bad.first, ..bad }),
         }
     }

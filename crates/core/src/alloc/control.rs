@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 
 use super::allocator::Allocator;
 use super::config::ConfigError;
-use super::drain::{Drains, Handover};
+use super::drain::Handover;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::{CpuId, ZoneId};
 use crate::front::gate;
@@ -27,7 +27,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// and asks each CPU that is not quiescent; [`drain_handover`](Self::drain_handover) also tells
     /// when they have handed over.
     pub fn drain(&self, scope: Scope, mode: Mode) -> DrainResult {
-        Drains(&self.caches).drain(scope, mode)
+        self.caches.drain(scope, mode)
     }
 
     /// Drains the caches in `scope` without interrupting a CPU, fronts included: takes shelves and
@@ -72,7 +72,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn drain_handover(&self, scope: Scope, fence_after_ms: Option<u32>) -> Handover<'_, 'm, C> {
-        Drains(&self.caches).handover(scope, fence_after_ms)
+        self.caches.handover(scope, fence_after_ms)
     }
 
     /// Drains like [`drain`](Self::drain), and calls `tell` with the result for each CPU.
@@ -82,7 +82,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         mode: Mode,
         tell: impl FnMut(CpuId, DrainResult),
     ) -> DrainResult {
-        Drains(&self.caches).drain_each(scope, mode, tell)
+        self.caches.drain_each(scope, mode, tell)
     }
 
     /// Registers a callback for memory pressure, for the allocator's life.
@@ -107,7 +107,7 @@ pub(crate) fn last_resort_for_block<C: Cpus>(
         flags,
         node: caches.node_of(caches.here()),
     };
-    allocator.blocks().under_pressure().at_last(request)
+    allocator.slow().at_last(request)
 }
 
 impl<'m, C: Cpus> Allocator<'m, C> {
@@ -317,7 +317,7 @@ impl<'m, C: Cpus> CpuCaches<'_, 'm, C> {
 
     fn disable_each(&self, cpus: Range<u32>) -> DrainResult {
         let zones = 0..self.0.zones.all().len() as u32;
-        Drains(self.0).on_each(cpus, |cpu| self.0.disable_cpu(cpu, zones.clone()))
+        self.0.on_each(cpus, |cpu| self.0.disable_cpu(cpu, zones.clone()))
     }
 }
 

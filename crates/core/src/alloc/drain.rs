@@ -9,12 +9,10 @@ use crate::frame::CpuId;
 use crate::pcp::{Ask, Caches, DrainResult, Mode, Scope};
 use crate::sync::model::bound;
 
-/// Takes pages out of the caches. In a forked child there is nothing to take.
-pub(crate) struct Drains<'a, 'm, C>(pub &'a Caches<'m, C>);
-
-impl<C: Cpus> Drains<'_, '_, C> {
+/// Drains on behalf of callers. In a forked child there is nothing to take.
+impl<'m, C: Cpus> Caches<'m, C> {
     fn is_usable(&self) -> bool {
-        self.0.cpus.environment().check_usable().is_ok()
+        self.cpus.environment().check_usable().is_ok()
     }
 
     /// Drains the caches in `scope`.
@@ -32,9 +30,9 @@ impl<C: Cpus> Drains<'_, '_, C> {
         if mode == Mode::Handover {
             return self.handover_each(scope, None, tell).drained();
         }
-        let zones = scope.zones(self.0.zones.all().len() as u32);
-        self.on_each(scope.cpus(self.0.pcps.cpus()), |cpu| {
-            let done = self.0.drain_cpu(cpu, zones.clone(), mode);
+        let zones = scope.zones(self.zones.all().len() as u32);
+        self.on_each(scope.cpus(self.pcps.cpus()), |cpu| {
+            let done = self.drain_cpu(cpu, zones.clone(), mode);
             tell(cpu, done);
             done
         })
@@ -49,7 +47,7 @@ impl<C: Cpus> Drains<'_, '_, C> {
         let mut sum = DrainResult::default();
         if self.is_usable() {
             cpus.map(CpuId::new).for_each(|cpu| sum += drain(cpu));
-            self.0.store.end_call(|| ());
+            self.store.end_call(|| ());
         }
         sum
     }
@@ -78,9 +76,9 @@ pub struct Handover<'a, 'm, C> {
     drained: DrainResult,
 }
 
-impl<'a, 'm, C: Cpus> Drains<'a, 'm, C> {
+impl<'m, C: Cpus> Caches<'m, C> {
     /// Implements [`Allocator::drain_handover`](super::allocator::Allocator::drain_handover).
-    pub fn handover(&self, scope: Scope, fence_after_ms: Option<u32>) -> Handover<'a, 'm, C> {
+    pub fn handover(&self, scope: Scope, fence_after_ms: Option<u32>) -> Handover<'_, 'm, C> {
         self.handover_each(scope, fence_after_ms, |_, _| {})
     }
 
@@ -91,8 +89,8 @@ impl<'a, 'm, C: Cpus> Drains<'a, 'm, C> {
         scope: Scope,
         fence_after_ms: Option<u32>,
         mut tell: impl FnMut(CpuId, DrainResult),
-    ) -> Handover<'a, 'm, C> {
-        let caches = self.0;
+    ) -> Handover<'_, 'm, C> {
+        let caches = self;
         let number = caches.pcps.ask_numbers().next();
         let zones = scope.zones(caches.zones.all().len() as u32);
         let drained = self.on_each(scope.cpus(caches.pcps.cpus()), |cpu| {

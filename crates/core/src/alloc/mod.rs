@@ -9,16 +9,16 @@
 //! | `config` | what an allocator is made from |
 //! | `error`, `flags` | what callers get and say |
 //! | `hooks` | `Hooks`: what is done to blocks on their way out, and checked on their way in; calls that end in a panic |
-//! | `drain` | `Drains`: drains, and what they sum up; [`Handover`]: one that asks owners for their fronts, and waits for them |
-//! | `walk` | a request of any kind, and `Walk`: one walk over the zones that it may use |
+//! | `drain` | drains, and what they sum up; [`Handover`]: one that asks owners for their fronts, and waits for them |
+//! | `walk` | a request of any kind, and one walk over the zones that it may use |
 //! | `relief` | `Relief`: what a request asks before it mixes pageblocks, and before it fails |
 //! | `layout` | where the metadata lies in the caller's memory |
-//! | `pressure` | `UnderPressure`: requests below a watermark |
+//! | `pressure` | `SlowPath`: what requests and frees do that a front does not serve; here below a watermark |
 //! | `cached_blocks` | `CachedBlocks`: what CPUs cache, magazine by magazine |
 //! | `allocator` | [`Allocator`], the fast paths, and what single blocks do when a front does not serve them |
 //! | `fronts` | [`Fronts`]: sequences under the caller's guard |
-//! | `bulk` | `Bulk`: many blocks at once |
-//! | `range` | `Ranges`: contiguous ranges, given addresses |
+//! | `bulk` | many blocks at once |
+//! | `range` | contiguous ranges, given addresses |
 //! | `control` | drains and callbacks; [`ZoneSettings`]; [`CpuCaches`]: caches that are taken away, decay, hand over |
 //! | `add` | `MemoryAdder`: memory, at first and later |
 //! | `residency` | [`Residency`]: which free memory is present |

@@ -4,10 +4,11 @@
 //! frames are in their way, so a request that finds no room takes the caches back before it fails,
 //! as the last resort of [`reclaim`](crate::reclaim) has it.
 
-use super::allocator::{Allocator, Blocks};
+use super::allocator::Allocator;
 use super::error::{AllocError, FreeError};
 use super::flags::Flags;
 use super::hooks::are_carved;
+use super::pressure::SlowPath;
 use super::walk::{Request, Want};
 use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::SECTION_FRAMES;
@@ -15,33 +16,24 @@ use crate::frame::{Order, Pfn, ZoneId};
 use crate::store::{DoubleFree, Store};
 use crate::zone::Reserve;
 
-/// Ranges, past the caches.
-pub(super) struct Ranges<'a, 'm, C> {
-    pub blocks: Blocks<'a, 'm, C>,
-}
-
-impl<'a, 'm, C: Cpus> Ranges<'a, 'm, C> {
-    fn request(&self, want: Want, flags: Flags) -> Request {
-        let caches = self.blocks.caches;
-        Request { want, flags, node: caches.node_of(caches.here()) }
-    }
-
-    fn alloc(&self, frames: u32, align: u32, flags: Flags) -> Result<Pfn, AllocError> {
-        let store = &self.blocks.caches.store;
+/// Ranges of frames.
+impl<'m, C: Cpus> SlowPath<'_, 'm, C> {
+    fn alloc_range(&self, frames: u32, align: u32, flags: Flags) -> Result<Pfn, AllocError> {
+        let store = &self.caches.store;
         if !store.has_ranges() && frames.max(align) > Order::MAX.frames() {
             return Err(AllocError::Unsupported);
         }
         let request = self.request(Want::Run { frames, align }, flags);
-        let start = match self.blocks.walk().attempt(request, Reserve::AboveLow) {
+        let start = match self.caches.walk(request, Reserve::AboveLow) {
             Some(start) => start,
-            None => self.blocks.under_pressure().alloc(request)?,
+            None => self.alloc_below_low(request)?,
         };
-        self.blocks.hooks().on_alloc_range(start, frames, flags);
+        self.hooks().on_alloc_range(start, frames, flags);
         Ok(start)
     }
 
     /// Takes exactly these frames, and takes caches back for them if `is_patient`.
-    fn alloc_at(
+    fn alloc_range_at(
         &self,
         start: Pfn,
         frames: u32,
@@ -49,14 +41,14 @@ impl<'a, 'm, C: Cpus> Ranges<'a, 'm, C> {
         is_patient: bool,
     ) -> Result<(), AllocError> {
         let request = self.request_at(start, frames, flags)?;
-        if self.blocks.walk().attempt(request, request.reserve()).is_none() {
-            self.blocks.caches.store.forget_refusals();
+        if self.caches.walk(request, request.reserve()).is_none() {
+            self.caches.store.forget_refusals();
             if !is_patient {
                 return Err(AllocError::NotAvailable);
             }
-            self.blocks.under_pressure().at_last(request).map_err(|_| AllocError::NotAvailable)?;
+            self.at_last(request).map_err(|_| AllocError::NotAvailable)?;
         }
-        self.blocks.hooks().on_alloc_range(start, frames, flags);
+        self.hooks().on_alloc_range(start, frames, flags);
         Ok(())
     }
 
@@ -65,7 +57,7 @@ impl<'a, 'm, C: Cpus> Ranges<'a, 'm, C> {
         if frames == 0 || frames > SECTION_FRAMES {
             return Err(AllocError::BadSize);
         }
-        let caches = self.blocks.caches;
+        let caches = self.caches;
         caches.cpus.environment().check_usable()?;
         if !caches.store.has_ranges() {
             return Err(AllocError::Unsupported);
@@ -79,42 +71,42 @@ impl<'a, 'm, C: Cpus> Ranges<'a, 'm, C> {
         Ok(self.request(Want::At { zone, start, frames }, flags))
     }
 
-    fn free(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
-        let zone = self.check_free(start, frames)?;
+    fn free_range(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
+        let zone = self.check_free_range(start, frames)?;
         if let Some(order) = cached_block(frames).filter(|&order| start.is_aligned(order))
-            && let Some(tag) = self.blocks.caches.store.tags().tag(start)
+            && let Some(tag) = self.caches.store.tags().tag(start)
         {
-            return self.blocks.free_checked(start, order, tag);
+            return self.free_checked(start, order, tag);
         }
-        self.put(zone, frames, |store| store.put(start, frames))
+        self.put_range(zone, frames, |store| store.put(start, frames))
     }
 
     /// Frees frames whose memory is not present, to the store.
-    pub fn free_absent(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
-        let zone = self.check_free(start, frames)?;
-        self.put(zone, frames, |store| store.put_cold(start, frames))
+    pub fn free_absent_range(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
+        let zone = self.check_free_range(start, frames)?;
+        self.put_range(zone, frames, |store| store.put_cold(start, frames))
     }
 
     /// The zone of a range that may be freed, which is noted.
-    fn check_free(&self, start: Pfn, frames: u32) -> Result<ZoneId, FreeError> {
-        let caches = self.blocks.caches;
+    fn check_free_range(&self, start: Pfn, frames: u32) -> Result<ZoneId, FreeError> {
+        let caches = self.caches;
         caches.cpus.environment().check_usable()?;
         let zone = caches.store.tags().zone_of_range(start, frames).ok_or(FreeError::OutOfRange)?;
         if are_carved(caches, start, frames) {
             return Err(FreeError::NotAllocated);
         }
-        self.blocks.hooks().frame_bytes().note_range_free(start, frames)?;
+        self.hooks().frame_bytes().note_range_free(start, frames)?;
         Ok(zone)
     }
 
     /// Returns so many frames to the store by `put`.
-    fn put(
+    fn put_range(
         &self,
         zone: ZoneId,
         frames: u32,
         put: impl FnOnce(&Store<'m>) -> DoubleFree,
     ) -> Result<(), FreeError> {
-        let caches = self.blocks.caches;
+        let caches = self.caches;
         let direct = caches.direct(caches.here(), zone);
         let moving = direct.begin(u64::from(frames));
         let doubled = put(&caches.store);
@@ -181,10 +173,10 @@ impl<C: Cpus> Allocator<'_, C> {
         self.caches.cpus.environment().check_usable()?;
         if let Some(order) = cached_block(frames).filter(|_| align <= frames) {
             let start = self.alloc(order, flags)?;
-            self.blocks().hooks().frame_bytes().note_block_as_range(start, frames);
+            self.slow().hooks().frame_bytes().note_block_as_range(start, frames);
             return Ok(start);
         }
-        Ranges { blocks: self.blocks() }.alloc(frames, align, flags)
+        self.slow().alloc_range(frames, align, flags)
     }
 
     /// Allocates exactly the `frames` frames from `start` (1 to 2^18, all of one zone): memory at
@@ -204,7 +196,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// [`AllocError::Unsupported`] over a [`Backing`](crate::Backing) without ranges;
     /// [`AllocError::BadSize`].
     pub fn alloc_at(&self, start: Pfn, frames: u32, flags: Flags) -> Result<(), AllocError> {
-        Ranges { blocks: self.blocks() }.alloc_at(start, frames, flags, true)
+        self.slow().alloc_range_at(start, frames, flags, true)
     }
 
     /// Allocates a range like [`alloc_at`](Self::alloc_at), by one claim alone: frames that are
@@ -215,7 +207,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// # Errors
     /// Fails like [`alloc_at`](Self::alloc_at).
     pub fn try_alloc_at(&self, start: Pfn, frames: u32, flags: Flags) -> Result<(), AllocError> {
-        Ranges { blocks: self.blocks() }.alloc_at(start, frames, flags, false)
+        self.slow().alloc_range_at(start, frames, flags, false)
     }
 
     /// Frees `frames` frames from `start` that came from
@@ -228,7 +220,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// [`FreeError`]; nothing is freed then, except when a double free is found on the way
     /// ([`FreeError::NotAllocated`] without `checked`): then the others are.
     pub fn free_contiguous(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
-        Ranges { blocks: self.blocks() }.free(start, frames)
+        self.slow().free_range(start, frames)
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::flags::Flags;
 use super::hooks::Hooks;
-use super::walk::{Request, Walk, Want};
+use super::walk::{Request, Want};
 use crate::cpus::Cpus;
 use crate::frame::{Mobility, Pfn, ZoneId};
 use crate::sync::late_init::LateInit;
@@ -46,10 +46,6 @@ impl<'a, 'm, C: Cpus> PendingRequest<'a, 'm, C> {
         PendingRequest { hooks, want: request.want, flags: request.flags, reserve }
     }
 
-    fn walk(&self) -> Walk<'a, 'm, C> {
-        Walk { caches: self.hooks.caches }
-    }
-
     /// The frames that satisfy the request.
     pub fn want(&self) -> Want {
         self.want
@@ -77,16 +73,17 @@ impl<'a, 'm, C: Cpus> PendingRequest<'a, 'm, C> {
         let node = caches.node_of(caches.here());
         let (pages, reserve) = (self.pages(), self.reserve);
         let request = Request { want: self.want, flags: self.flags, node };
-        let walk = self.walk();
         caches.zones.from(node).filter(move |&zone| {
-            walk.is_for(zone, request) && caches.may_give(zone, pages, reserve)
+            caches.is_for(zone, request) && caches.may_give(zone, pages, reserve)
         })
     }
 
     /// Tries once more to serve a request for a block, and mixes no pageblock.
     pub fn attempt_unmixed(&self) -> Option<Pfn> {
         match self.want {
-            Want::Block(order) => self.walk().alloc(order, self.flags.unmixed(), self.reserve),
+            Want::Block(order) => {
+                self.hooks.caches.walk_for_block(order, self.flags.unmixed(), self.reserve)
+            }
             _ => None,
         }
     }

@@ -6,7 +6,6 @@ use core::fmt;
 
 use super::allocator::Allocator;
 use super::error::FreeError;
-use super::range::Ranges;
 use crate::cpus::Cpus;
 use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS, Tag};
 use crate::frame::{Pfn, ZoneId};
@@ -86,7 +85,7 @@ impl<'a, 'm, C: Cpus> Residency<'a, 'm, C> {
     /// # Errors
     /// Fails like [`Allocator::free_contiguous`].
     pub fn free_absent(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
-        Ranges { blocks: self.0.blocks() }.free_absent(start, frames)
+        self.0.slow().free_absent_range(start, frames)
     }
 
     /// Counts what was handed out so far that was not present. Over a [`Backing`](crate::Backing)

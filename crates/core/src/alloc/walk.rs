@@ -1,7 +1,6 @@
 //! One walk over the zones that a request may use (the kernel's `get_page_from_freelist`), down to
 //! a watermark; and the request itself, of any kind, on its way down the watermarks.
 
-use super::drain::Drains;
 use super::flags::Flags;
 use crate::cpus::Cpus;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, Tag};
@@ -11,37 +10,32 @@ use crate::pcp::{Caches, Mode, NO_ZONE, Scope};
 use crate::store::SearchRules;
 use crate::zone::Reserve;
 
-/// A walk over the zones that a request may use.
-pub(crate) struct Walk<'a, 'm, C> {
-    pub caches: &'a Caches<'m, C>,
-}
-
-impl<C: Cpus> Walk<'_, '_, C> {
+impl<'m, C: Cpus> Caches<'m, C> {
     /// The zone to try first here, whatever its watermarks; `None`: the zone list decides.
     pub fn first_zone(&self, here: Here, flags: Flags) -> Option<ZoneId> {
         if flags.is_this_node() {
             return None;
         }
-        match self.caches.pcps.shared(here.cpu).first_zones[flags.level()] {
+        match self.pcps.shared(here.cpu).first_zones[flags.level()] {
             NO_ZONE => None,
             zone => Some(ZoneId::new(u32::from(zone))),
         }
     }
 
     fn may_serve(&self, zone: ZoneId, node: NodeId, flags: Flags) -> bool {
-        let zone = self.caches.zones.get(zone);
+        let zone = self.zones.get(zone);
         flags.takes_level(zone.level) && (!flags.is_this_node() || zone.node == node)
     }
 
     /// The zones a block for a caller on `node` may come from, nearest first and in each node the
     /// highest level first.
     pub fn zones_for(&self, node: NodeId, flags: Flags) -> impl Iterator<Item = ZoneId> {
-        self.caches.zones.from(node).filter(move |&zone| self.may_serve(zone, node, flags))
+        self.zones.from(node).filter(move |&zone| self.may_serve(zone, node, flags))
     }
 
     /// The zones that a request may use, the best first.
     pub fn zones_of(&self, request: Request) -> impl Iterator<Item = ZoneId> {
-        self.caches.zones.from(request.node).filter(move |&zone| self.is_for(zone, request))
+        self.zones.from(request.node).filter(move |&zone| self.is_for(zone, request))
     }
 
     /// Whether a request may use a zone.
@@ -53,35 +47,35 @@ impl<C: Cpus> Walk<'_, '_, C> {
     }
 
     /// Tries the zones in turn, each down to the watermark that `reserve` names.
-    pub fn attempt(&self, request: Request, reserve: Reserve) -> Option<Pfn> {
+    pub fn walk(&self, request: Request, reserve: Reserve) -> Option<Pfn> {
         match request.want {
-            Want::Block(order) => self.alloc(order, request.flags, reserve),
+            Want::Block(order) => self.walk_for_block(order, request.flags, reserve),
             _ => self.scan(request, reserve, &mut 0),
         }
     }
 
-    /// Allocates a block like [`attempt`](Self::attempt). Where this CPU caches the order, its
+    /// Allocates a block like [`walk`](Self::walk). Where this CPU caches the order, its
     /// shelf comes first, and the store refills the front.
-    pub fn alloc(&self, order: Order, flags: Flags, reserve: Reserve) -> Option<Pfn> {
-        let (here, caches) = (self.caches.here(), self.caches);
+    pub fn walk_for_block(&self, order: Order, flags: Flags, reserve: Reserve) -> Option<Pfn> {
+        let here = self.here();
         let rules = flags.rules(reserve);
-        self.zones_for(caches.node_of(here), flags).find_map(|zone| match here {
-            Some(here) => caches.share(here.cpu, zone).alloc(here, order, rules),
-            None => caches.alloc_direct(None, zone, order, rules),
+        self.zones_for(self.node_of(here), flags).find_map(|zone| match here {
+            Some(here) => self.share(here.cpu, zone).alloc(here, order, rules),
+            None => self.alloc_direct(None, zone, order, rules),
         })
     }
 
     /// Searches the store alone: a refill would take a whole magazine for a request that needs one
     /// block. Adds to `own_moves` the moves that this search itself counts in the in-flight words.
     pub fn scan(&self, request: Request, reserve: Reserve, own_moves: &mut u64) -> Option<Pfn> {
-        let (here, rules) = (self.caches.here(), request.flags.rules(reserve));
+        let (here, rules) = (self.here(), request.flags.rules(reserve));
         self.zones_of(request).find_map(|zone| {
-            if !self.caches.may_give(zone, request.pages(), reserve) {
+            if !self.may_give(zone, request.pages(), reserve) {
                 return None;
             }
             *own_moves += 1;
             match request.want {
-                Want::Block(order) => self.caches.direct(here, zone).take(order, rules),
+                Want::Block(order) => self.direct(here, zone).take(order, rules),
                 Want::Run { frames, align } => self.take_run(here, zone, frames, align, rules),
                 Want::At { start, frames, .. } => {
                     let tag = Tag::new(zone, rules.mobility);
@@ -95,16 +89,16 @@ impl<C: Cpus> Walk<'_, '_, C> {
     /// there; for a range the caches are drained to the store first. Interrupts no other CPU.
     pub fn regain(&self, request: Request) -> Option<Pfn> {
         let Want::Block(order) = request.want else {
-            let here = self.caches.here()?;
+            let here = self.here()?;
             for zone in self.zones_of(request) {
-                Drains(self.caches).drain(Scope::cpu(here.cpu).in_zone(zone), Mode::Full);
+                self.drain(Scope::cpu(here.cpu).in_zone(zone), Mode::Full);
             }
             return None;
         };
         let order = order.cached()?;
         self.zones_of(request).find_map(|zone| {
             let word = WordOffset::new(zone, order, request.flags.mobility());
-            self.caches.pop(word).map(Pfn::new)
+            self.pop(word).map(Pfn::new)
         })
     }
 
@@ -117,7 +111,7 @@ impl<C: Cpus> Walk<'_, '_, C> {
         align: u32,
         rules: SearchRules,
     ) -> Option<Pfn> {
-        let store = &self.caches.store;
+        let store = &self.store;
         let has_ranges = store.has_ranges();
         // First rounded up, to a block that contains the range and its alignment or to whole
         // pageblocks, because the hints lead there. The excess goes back at once.
@@ -126,7 +120,7 @@ impl<C: Cpus> Walk<'_, '_, C> {
         let grain = if is_block { block } else { PAGEBLOCK_FRAMES };
         let rounded = frames.next_multiple_of(grain);
         let is_rounded = rounded > frames || !align.is_multiple_of(grain);
-        let direct = self.caches.direct(here, zone);
+        let direct = self.direct(here, zone);
         let moving = direct.begin(u64::from(rounded));
         let order = if grain < PAGEBLOCK_FRAMES { Order::BASE } else { Order::PAGEBLOCK };
         let start = direct.search(order, rules, |wanted| {
@@ -153,10 +147,10 @@ impl<C: Cpus> Walk<'_, '_, C> {
     /// Takes these frames from the store, for what `tag` says. Ends one move on this CPU.
     fn take_at(&self, here: Option<Here>, tag: Tag, start: Pfn, frames: u32) -> Option<Pfn> {
         let zone = tag.zone();
-        let moving = self.caches.direct(here, zone).begin(u64::from(frames));
-        let is_ours = self.caches.store.claim(zone, start, frames);
+        let moving = self.direct(here, zone).begin(u64::from(frames));
+        let is_ours = self.store.claim(zone, start, frames);
         if is_ours {
-            self.caches.store.note_run(tag, start, frames);
+            self.store.note_run(tag, start, frames);
         }
         drop(moving);
         if !is_ours {
@@ -167,7 +161,7 @@ impl<C: Cpus> Walk<'_, '_, C> {
     }
 
     fn count_range(&self, here: Option<Here>, zone: ZoneId, frames: u32) {
-        let direct = self.caches.direct(here, zone);
+        let direct = self.direct(here, zone);
         direct.add_free(-i64::from(frames));
         direct.count_allocs(0, u64::from(frames));
     }

@@ -4,7 +4,6 @@ use core::ops::{ControlFlow, Range};
 
 use crate::alloc::Allocator;
 use crate::alloc::cached_blocks::CachedBlocks;
-use crate::alloc::drain::Drains;
 use crate::alloc::hooks::{Hooks, are_carved};
 use crate::cpus::{Cpus, Environment, Unusable};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS};
@@ -146,7 +145,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
 
     /// Takes back what CPUs cache of the zone.
     pub fn drain(&self, mode: Mode) -> DrainResult {
-        Drains(self.caches()).drain(Scope::zone(self.id), mode)
+        self.caches().drain(Scope::zone(self.id), mode)
     }
 
     /// Makes the reporting device be asked again for pageblocks that it has refused.
