@@ -1,22 +1,16 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ErrorKind};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
-use crate::compare;
-use crate::design::variant::Variant;
+use crate::design::variant::{self, Variant};
 use crate::failure::Failure;
-use crate::page;
-use crate::record;
 use crate::replay::options::{Expand, ZoneinfoPaths};
 use crate::top;
 use crate::workloads::options::{BenchOptions, FillOptions, MeasureOptions};
-use crate::workloads::simulate::SimulatedWorkload;
-use crate::workloads::simulate::options::SimulateOptions;
-use crate::workloads::soak::options::SoakOptions;
-use crate::workloads::vmalloc::options::VmallocOptions;
 use crate::workloads::{Workload, all};
 
 /// Benchmarks and trace replay for page allocators. Without a command: measures what a page and a
@@ -37,8 +31,9 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Measure a workload
+    #[command(mut_args = variant::here)]
     Bench {
-        #[arg(value_parser = all::parse, help = all::names())]
+        #[arg(value_parser = all::parse, help = all::names(all::ALL))]
         workload: &'static Workload,
         #[command(flatten)]
         options: MeasureOptions,
@@ -50,6 +45,7 @@ pub enum Command {
         variant: Variant,
     },
     /// Replay a recorded trace: the text of perf script, tracefs or trace-cmd report, plain or zstd
+    #[command(mut_args = variant::here)]
     Replay {
         /// The trace; - for standard input
         trace: PathBuf,
@@ -62,34 +58,6 @@ pub enum Command {
         #[command(flatten)]
         variant: Variant,
     },
-    /// Run the suite of the kernel's test_vmalloc over designs for address space
-    Vmalloc {
-        #[command(flatten)]
-        vmalloc: VmallocOptions,
-        #[command(flatten)]
-        options: MeasureOptions,
-    },
-    /// Run designs on up to 256 virtual CPUs: speed-up curves, and the lines that CPUs wait for
-    Simulate {
-        #[arg(value_parser = SimulatedWorkload::parse, help = SimulatedWorkload::NAMES)]
-        workload: SimulatedWorkload,
-        #[command(flatten)]
-        options: SimulateOptions,
-    },
-    /// Use up memory in a loop beside forced drains, to find lost and doubled pages
-    Soak {
-        #[command(flatten)]
-        options: SoakOptions,
-    },
-    /// Record a command's page events, and the machine's state before and after it, for replays
-    Record(record::RecordOptions),
-    /// The part of `record` that a recorder runs.
-    #[command(name = record::INSIDE, hide = true)]
-    RecordInside(record::Inside),
-    /// Compare designs, or saved results: what is better or worse first, then tables as in mmtests
-    Compare(Box<compare::CompareOptions>),
-    /// Write an HTML page of tables and plots of saved results; it needs no network and no scripts
-    Report(page::PageOptions),
     /// Watch the depot of a running program: CPUs, zones, areas, call sites; drain it by keys
     Top(top::TopOptions),
     /// Print the completions of a shell
@@ -106,28 +74,29 @@ pub enum Command {
 }
 
 /// Arguments, read.
-pub enum CliOutcome {
+pub enum CliOutcome<C> {
     /// A command to run.
-    Run(Box<Cli>),
+    Run(Box<C>),
     /// Help or version, to print.
     Text(String),
 }
 
-/// Reads the arguments.
+/// Reads the arguments of a command.
 ///
 /// # Errors
 /// Says what is wrong with the arguments, in one line.
-pub fn parse(
-    arguments: impl IntoIterator<Item = std::ffi::OsString>,
-) -> Result<CliOutcome, Failure> {
+pub fn parse<C: Parser>(
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<CliOutcome<C>, Failure> {
     let arguments: Vec<_> = arguments.into_iter().collect();
-    match Cli::try_parse_from(&arguments) {
+    match C::try_parse_from(&arguments) {
         Ok(cli) => Ok(CliOutcome::Run(Box::new(cli))),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
                 Ok(CliOutcome::Text(error.render().to_string()))
             }
             _ => Err(Failure::Usage(one_line(
+                &C::command(),
                 &error,
                 arguments.get(1).and_then(|name| name.to_str()),
             ))),
@@ -136,8 +105,8 @@ pub fn parse(
 }
 
 /// clap's message without its advice in further paragraphs, about arguments of `command`.
-fn one_line(error: &clap::Error, command: Option<&str>) -> String {
-    let cli = Cli::command();
+fn one_line(cli: &clap::Command, error: &clap::Error, command: Option<&str>) -> String {
+    let own = cli.get_name();
     let mut commands =
         cli.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name);
     if error.kind() == ErrorKind::InvalidSubcommand {
@@ -149,8 +118,8 @@ fn one_line(error: &clap::Error, command: Option<&str>) -> String {
         );
     }
     let help = match command.and_then(|given| commands.find(|name| *name == given)) {
-        Some(name) => format!("see `pagedepot {name} --help`"),
-        None => "see `pagedepot --help`".to_owned(),
+        Some(name) => format!("see `{own} {name} --help`"),
+        None => format!("see `{own} --help`"),
     };
     if error.kind() == ErrorKind::MissingRequiredArgument {
         let names = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
@@ -170,12 +139,14 @@ fn one_line(error: &clap::Error, command: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+
     use super::*;
 
     fn refused(arguments: &str) -> String {
         let arguments =
             ["pagedepot"].into_iter().chain(arguments.split_whitespace()).map(Into::into);
-        match parse(arguments) {
+        match parse::<Cli>(arguments) {
             Err(Failure::Usage(line)) => line,
             _ => panic!("accepted"),
         }
@@ -190,44 +161,23 @@ mod tests {
     fn bad_arguments_get_one_line_each() {
         for (arguments, says) in [
             ("bench", "WORKLOAD"),
-            ("bench cold", "there are hot, pagealloc, touch, pft, producer-consumer, drain"),
+            ("bench cold", "there are hot, pagealloc, producer-consumer, drain, fragmentation"),
             ("bench hot --design slab", "there are depot, floor-tls"),
             ("bench hot --runs 0", "at least 1"),
             ("bench hot --runs -3", "at least 1"),
             ("bench hot --cpus two", "at least 1"),
             ("bench hot --frobnicate", "--frobnicate"),
             ("replay", "TRACE"),
-            ("compare --clients 0", "at least 1"),
-            ("compare --clients many", "give auto"),
-            ("compare --runs 0", "at least 1"),
-            ("compare a.json --quick", "--quick"),
-            ("compare --threads 2013-magazine-i7 --clients 2", "--clients"),
-            ("compare a.json --rule mine", "ours, threads, mmtests"),
-            ("record -- true", "--output"),
-            ("record -o x", "COMMAND"),
-            ("record -o x --buffer 0 -- true", "at least 1, and at most 4096"),
             ("bench hot --seed -1", "at least 0"),
             ("top --every 0", "at least 1"),
             ("top 1 2", "see `pagedepot top --help`"),
-            ("simulate", "WORKLOAD"),
-            ("simulate cold", "there are hot, pagealloc, touch, producer-consumer, ring-stream"),
-            ("simulate hot --cpus 0", "1 to 256"),
-            ("simulate hot --cpus 1,257", "1 to 256"),
-            ("simulate hot --cpus 1,", "1 to 256"),
-            ("simulate hot --drains 0", "at least 1"),
-            ("simulate hot --milliseconds -1", "milliseconds"),
             ("bench hot --magazines -1", "at least 1, and at most 65536"),
-            ("vmalloc --nr-threads 65536", "at most 65535"),
-            ("vmalloc --run-test-mask 2147483648", "at most 2147483647"),
-            ("vmalloc --trace t --run-test-mask 7", "--run-test-mask"),
-            ("record -o x make -j2", "put -- before the command"),
             ("bench hot --frobnicate", "see `pagedepot bench --help`"),
             ("bench", "see `pagedepot bench --help`"),
             ("--frobnicate", "see `pagedepot --help`"),
             (
                 "frobnicate",
-                "no command is called frobnicate; there are bench, replay, vmalloc, simulate, \
-                 soak, record, compare, report, top, completions, man",
+                "no command is called frobnicate; there are bench, replay, top, completions, man",
             ),
         ] {
             let line = refused(arguments);

@@ -1,6 +1,7 @@
 //! The `pagedepot` command: measures page allocators and replays what a kernel asked of its own.
 //!
-//! A library only so that the tests in `tests/` can call its parts; programs run the command.
+//! A library so that `pagedepot-lab` can add designs, workloads and commands, and so that the tests
+//! in `tests/` can call its parts; programs run the command.
 //!
 //! # Rooms
 //! Each room uses those above it in this table, and none below (`tests/layers.rs` checks that).
@@ -13,34 +14,30 @@
 //! | `design` | the designs that are compared, and the one dispatch over them |
 //! | `conclusion` | what figures say, in sentences |
 //! | `replay` | a recorded trace, replayed exactly by one thread |
-//! | `workloads` | everything that `bench`, `vmalloc` and `soak` measure |
-//! | `compare` | tables of several results side by side |
-//! | `page` | the page that `report` writes: tables and plots |
-//! | `record` | recording a trace |
+//! | `workloads` | everything that `bench` measures |
 //! | `top` | a live view of a running program |
 //! | `cli`, `commands` | options, and what each command does with them |
 
-#![allow(missing_docs, reason = "public items exist for the tests in tests/ alone")]
+#![allow(missing_docs, reason = "public items exist for the lab and for the tests in tests/ alone")]
 
-mod args;
-mod cli;
-mod commands;
-mod compare;
-mod conclusion;
-mod design;
-mod failure;
-mod harness;
-mod names;
-mod page;
-mod record;
-mod replay;
-mod report;
-mod top;
-mod workloads;
+pub mod args;
+pub mod cli;
+pub mod commands;
+pub mod conclusion;
+pub mod design;
+pub mod failure;
+pub mod harness;
+pub mod names;
+pub mod replay;
+pub mod report;
+pub mod top;
+pub mod workloads;
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use failure::Failure;
 use report::{printable, terminal};
 
 /// Functions that the tests in `tests/` call. No interface for programs: it changes without notice.
@@ -53,24 +50,42 @@ pub mod tested {
     pub use crate::replay::outcome::{Outcome, ReplayError};
     pub use crate::replay::plan::{InitialBlock, InitialList, Op, Plan};
     pub use crate::replay::replayed::ReplayResult;
-    pub use crate::replay::runner::replay;
     pub use crate::replay::target::{ReplayCounts, ReplayTarget};
     pub use crate::replay::verify::Verify;
     pub use crate::replay::zoneinfos::Zoneinfos;
     pub use crate::report::rows::Report;
+
+    /// Replays into designs of this command.
+    ///
+    /// # Errors
+    /// See [`crate::replay::replay`].
+    pub fn replay(
+        plan: &Plan,
+        zoneinfos: &Zoneinfos,
+        designs: (&[Design], &Variant),
+        runs: usize,
+        progress: impl FnMut(),
+    ) -> Result<ReplayResult, crate::replay::error::Error> {
+        crate::replay::replay::<crate::design::Product>(plan, zoneinfos, designs, runs, progress)
+    }
 }
 
 /// Runs the command with this process's arguments.
 pub fn main() -> ExitCode {
+    run("pagedepot", commands::run)
+}
+
+/// Runs the command of this name with this process's arguments.
+pub fn run(name: &str, command: fn(Vec<OsString>) -> Result<(), Failure>) -> ExitCode {
     // A limit on the size of files (`ulimit -f`) must be an error of writing, as a full disk is:
     // the default action of its signal would end this process before it can clean up.
     // SAFETY: no other thread exists yet, and ignoring a signal needs no handler.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-    match commands::run(std::env::args_os()) {
+    match command(std::env::args_os().collect()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.is_silent() {
-                let message = format!("pagedepot: {}", printable(&failure.to_string()));
+                let message = format!("{name}: {}", printable(&failure.to_string()));
                 // Best effort: stderr may be closed.
                 let _ = writeln!(io::stderr(), "{}", terminal::fitted_to_stderr(&message));
             }

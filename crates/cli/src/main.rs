@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    pagedepot_lab::main()
+    pagedepot_cli::main()
 }

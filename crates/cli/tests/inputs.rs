@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use assert_cmd::Command;
 use pagedepot::{Mobility, Order};
-use pagedepot_lab::tested::{Design, Op, Plan, ReplayResult, Variant, Zoneinfos, replay};
+use pagedepot_cli::tested::{Design, Op, Plan, ReplayResult, Variant, Zoneinfos, replay};
 use pagedepot_trace::Zoneinfo;
 use serde_json::Value;
+use std::process::Command;
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/inputs").join(name)
@@ -20,7 +20,7 @@ fn text_of(name: &str) -> String {
 }
 
 fn pagedepot(arguments: &[&str], trace: &Path) -> Output {
-    let mut command = Command::cargo_bin("pagedepot").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pagedepot"));
     command.args(arguments).arg(trace).env("NO_COLOR", "1").env("COLUMNS", "10000");
     command.output().unwrap()
 }

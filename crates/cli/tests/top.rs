@@ -1,14 +1,20 @@
 //! `top` on this process's own depot: in a terminal of 80 by 24 as a person sees it, and as text.
 
-use std::io::{Read as _, Write as _};
-use std::num::NonZero;
+#[path = "support/terminal.rs"]
+mod support;
+
+use std::fs::File;
+use std::io::Write as _;
 use std::path::Path;
+use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pagedepot_linux::publish::{Publication, Publisher};
 use pagedepot_linux::{Depot, Mode, Order, Scope};
-use portable_pty::{Child, CommandBuilder, PtySize, native_pty_system};
+use support::{Pty, screen};
+
+const COMMAND: &str = env!("CARGO_BIN_EXE_pagedepot");
 
 /// Long, because nothing waits for it unless something is wrong.
 const LONG: Duration = Duration::from_secs(60);
@@ -22,31 +28,17 @@ fn published(directory: &Path) -> (Depot, Publication) {
 /// The command in a terminal.
 struct Terminal {
     screen: Arc<Mutex<vt100::Parser>>,
-    keys: Box<dyn std::io::Write + Send>,
-    child: Box<dyn Child + Send + Sync>,
+    keys: File,
+    child: Child,
 }
 
 impl Terminal {
     fn new(arguments: &[&str]) -> Self {
-        let size = PtySize { rows: 24, cols: 80, pixel_width: 0, pixel_height: 0 };
-        let pair = native_pty_system().openpty(size).unwrap();
-        let mut command = CommandBuilder::new(assert_cmd::cargo::cargo_bin("pagedepot"));
-        command.args(arguments);
-        command.env("TERM", "xterm");
-        let child = pair.slave.spawn_command(command).unwrap();
-        drop(pair.slave);
-        let (rows, cols) = (NonZero::new(24).unwrap(), NonZero::new(80).unwrap());
-        let screen = Arc::new(Mutex::new(vt100::Parser::new(rows, cols, 0)));
-        let (seen, mut reader) = (screen.clone(), pair.master.try_clone_reader().unwrap());
-        let keys = pair.master.take_writer().unwrap();
-        std::thread::spawn(move || {
-            let _open = pair.master;
-            let mut part = [0; 4096];
-            // The end of a terminal is an error of reading (EIO).
-            while let Ok(n @ 1..) = reader.read(&mut part) {
-                seen.lock().unwrap().process(&part[..n]);
-            }
-        });
+        let (terminal, child) = Pty::start(arguments, (24, 80), &[]);
+        let keys = terminal.keys();
+        let screen = Arc::new(Mutex::new(screen((24, 80))));
+        let seen = screen.clone();
+        std::thread::spawn(move || terminal.read(|part| seen.lock().unwrap().process(part)));
         Terminal { screen, keys, child }
     }
 
@@ -73,8 +65,8 @@ impl Terminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    fn end(mut self) -> (u32, String) {
-        let code = self.child.wait().unwrap().exit_code();
+    fn end(mut self) -> (i32, String) {
+        let code = self.child.wait().unwrap().code().unwrap();
         // What was printed last may still be on its way.
         std::thread::sleep(Duration::from_millis(100));
         let screen = self.screen.lock().unwrap();
@@ -125,8 +117,7 @@ fn a_program_that_stops_ends_it() {
 
 /// Runs it without a terminal.
 fn once(arguments: &[&str], directory: &Path) -> (i32, String, String) {
-    let output = assert_cmd::Command::cargo_bin("pagedepot")
-        .unwrap()
+    let output = std::process::Command::new(COMMAND)
         .arg("top")
         .args(arguments)
         .env("XDG_RUNTIME_DIR", directory)
@@ -156,7 +147,7 @@ fn what_cannot_be_shown_is_named() {
     let whole = std::fs::read(published.path()).unwrap();
     let write = |name: &str, bytes: &[u8]| {
         use std::os::unix::fs::OpenOptionsExt as _;
-        let options = &mut std::fs::File::options();
+        let options = &mut File::options();
         let file = options.write(true).create_new(true).mode(0o600).open(path(name));
         file.unwrap().write_all(bytes).unwrap();
         path(name)

@@ -9,7 +9,7 @@ mod trace_support;
 use std::time::Duration;
 
 use pagedepot::Mobility;
-use pagedepot_lab::tested::{Outcome, Plan, ReplayMachine, Verify, run, with_depot};
+use pagedepot_cli::tested::{Outcome, Plan, ReplayMachine, Verify, run, with_depot};
 use pagedepot_linux::trace::{Stamp, TraceWriter, TracedBlock};
 use proptest::prelude::*;
 use trace_support::naive::Naive;

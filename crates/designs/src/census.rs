@@ -81,6 +81,6 @@ impl From<pagedepot::Fault> for Fault {
 }
 
 /// Compares a counter with what a walk found.
-pub(crate) fn agree(what: &'static str, counted: u64, found: u64) -> Result<(), Fault> {
+pub fn agree(what: &'static str, counted: u64, found: u64) -> Result<(), Fault> {
     if counted == found { Ok(()) } else { Err(Fault::Count { what, counted, found }) }
 }

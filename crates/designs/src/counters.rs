@@ -7,7 +7,7 @@ use crate::report::{Counts, Volume};
 
 /// One set per CPU and zone. Only slow paths count here.
 #[derive(Default)]
-pub(crate) struct Counters {
+pub struct Counters {
     pub refills: HintU64,
     pub refilled: VolumeCounter,
     pub spilled: VolumeCounter,
@@ -24,7 +24,7 @@ pub(crate) struct Counters {
 }
 
 #[derive(Default)]
-pub(crate) struct VolumeCounter {
+pub struct VolumeCounter {
     blocks: HintU64,
     pages: HintU64,
 }

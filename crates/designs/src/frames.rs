@@ -15,7 +15,7 @@ use crate::prim::PlainU32;
 
 /// A frame's place in the side array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Slot(u32);
+pub struct Slot(u32);
 
 /// No slot.
 const NIL: u32 = u32::MAX;
@@ -37,7 +37,7 @@ struct Record {
 const _: () = assert!(size_of::<Record>() == 16);
 
 /// All records, from the first frame of the lowest zone on.
-pub(crate) struct Frames {
+pub struct Frames {
     records: Box<[Record]>,
     base: u32,
 }
@@ -123,7 +123,7 @@ fn zeroed(count: usize) -> Option<Box<[Record]>> {
 
 /// A doubly linked list of frames. `first` and `last` name its ends, so the outer links of the end
 /// frames are never read and need not be valid: taking the first frame writes to no other.
-pub(crate) struct List {
+pub struct List {
     first: PlainU32,
     last: PlainU32,
 }

@@ -7,7 +7,7 @@ use pagedepot_rseq::{CpuSet, affinity, current_cpu};
 
 /// Moves this thread to a CPU, which makes that CPU's own thread wait, runs `work`, and moves back.
 /// `None`: the thread may not go there, or the CPU does not exist or is beyond 1023.
-pub(crate) fn on_cpu<R>(cpu: CpuId, work: impl FnOnce() -> R) -> Option<R> {
+pub fn on_cpu<R>(cpu: CpuId, work: impl FnOnce() -> R) -> Option<R> {
     /// Moves back, also when `work` panics.
     struct Home(CpuSet);
 

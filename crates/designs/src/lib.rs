@@ -1,6 +1,6 @@
-//! The designs that linux-mm threads propose for keeping CPUs off the zone lock. Each is a real
-//! implementation behind one trait, [`PageCache`], so the same tests, traces and benchmarks run
-//! over all of them.
+//! What a page allocator's per-CPU layer is compared with: the trait [`PageCache`], Linux's own
+//! lists behind it, and pagedepot's. Other designs, which linux-mm threads propose, are in
+//! `pagedepot-lab-designs`; the same tests, traces and benchmarks run over all of them.
 //!
 //! # Vocabulary
 //! | word | meaning |
@@ -17,54 +17,47 @@
 //! | type | caches | a drain |
 //! |---|---|---|
 //! | [`ZoneLock`] | none | has nothing to do |
-//! | [`Local`] | a pcp that only its owner touches | is work that the owner does, or that a helper does on the owner's CPU |
-//! | [`NohzConditional`] | one switch for the whole machine: as `Local`, or as `Spin` | as theirs |
 //! | [`Spin`] | a pcp behind a spinlock; the owner waits for it (plain) or goes past it (trylock) | takes the locks |
-//! | [`Qpw`] | for each CPU as `Local`, or as `Spin` whose owner waits | as theirs |
-//! | [`PcpBuddy`] | a pcp behind a spinlock, which splits and merges the pageblocks that its CPU owns; frees go to the owner's | takes the locks |
-//! | [`Rcu`] | a pcp behind a pointer | switches the pointers of all CPUs, waits for a grace period, and drains; or collects later |
-//! | [`Magazine`] | magazines that CPUs share, each behind a spinlock | takes the locks |
 //! | [`Depot`] | pagedepot's fronts and shelves, over its own bitmap or over a store | takes shelves, or fences and takes fronts too |
 //!
-//! `Local`, `NohzConditional`, `Spin`, `Qpw` and `Rcu` use the same lists and the same policy
-//! (mainline's, [`Policy`]). So a comparison shows only which code may touch the lists, and how
-//! they are drained. `PcpBuddy` has the policy, and lists of its own. `Magazine` has the lists and
-//! the policy of the 2013 prototype.
+//! `Spin` has mainline's lists and mainline's policy ([`Policy`]).
 //!
 //! # Acting as a CPU
-//! Callers say which CPU they act as. Locked designs need no proof of it. Designs whose owners take
-//! no lock ([`Local`], [`Rcu`]) must know what excludes other owners: see [`Entry`].
+//! Callers say which CPU they act as. Locked designs need no proof of it.
+//!
+//! # Parts
+//! The hidden modules are what designs in other crates are made of. They are no interface for
+//! programs, and change without notice.
 
-mod census;
-mod counters;
-mod frames;
-mod free_map;
-#[cfg(any(not(loom), test))]
-mod left;
-mod lock;
-#[cfg(all(test, loom))]
-mod loom_tests;
-mod owned_lists;
-mod owners;
-mod pcp;
-mod prim;
-mod report;
-#[cfg(not(loom))]
-#[cfg_attr(feature = "simulated", path = "simulated/rseq.rs")]
-mod rseq;
-mod seen;
-mod setup;
-mod store;
-mod taking;
-mod walk;
-mod zones;
+#[doc(hidden)]
+pub mod census;
+#[doc(hidden)]
+pub mod counters;
+#[doc(hidden)]
+pub mod frames;
+#[doc(hidden)]
+pub mod free_map;
+#[doc(hidden)]
+pub mod lock;
+#[doc(hidden)]
+pub mod pcp;
+#[doc(hidden)]
+pub mod prim;
+#[doc(hidden)]
+pub mod report;
+#[doc(hidden)]
+pub mod seen;
+#[doc(hidden)]
+pub mod setup;
+#[doc(hidden)]
+pub mod store;
+#[doc(hidden)]
+pub mod taking;
+#[doc(hidden)]
+pub mod walk;
+#[doc(hidden)]
+pub mod zones;
 
-mod local;
-mod magazine;
-mod nohz;
-mod pcp_buddy;
-mod qpw;
-mod rcu;
 mod spin;
 mod zone_lock;
 
@@ -72,9 +65,8 @@ mod zone_lock;
 mod depot;
 #[cfg(not(loom))]
 #[cfg_attr(feature = "simulated", path = "simulated/host.rs")]
-mod host;
-#[cfg(not(loom))]
-pub mod vmap;
+#[doc(hidden)]
+pub mod host;
 
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
@@ -87,17 +79,10 @@ pub use free_map::{FreeMap, GIB_LOG2, unusable_index};
 pub use host::isolated_cpus;
 #[cfg(not(loom))]
 pub use host::{cache_slice_pages, has_nohz_full};
-pub use local::{Local, LocalDrain};
 pub use lock::LockWaits;
-pub use magazine::{Magazine, MagazineOptions, ProcessMagazine};
-pub use nohz::NohzConditional;
-pub use owners::Entry;
 pub use pagedepot::FreeHigh;
 pub use pcp::free_high::{FreeHighLimit, FreeHighPolicy, FreeHighRule};
 pub use pcp::policy::{Policy, Rules};
-pub use pcp_buddy::PcpBuddy;
-pub use qpw::Qpw;
-pub use rcu::{Grace, Rcu};
 pub use report::{Counts, DrainResult, Scope, Volume};
 pub use setup::{Setup, SetupError, ZONES_MAX, ZoneSetup};
 pub use spin::{LockMode, Spin};
@@ -115,7 +100,7 @@ pub use zones::{Zone, Zones};
 ///
 /// Every method takes the CPU and context that the caller acts as; see the crate's page. In
 /// [`Context::Interrupt`](pagedepot::cpus::Context) the caller is an interrupt handler, or has
-/// interrupts off. Only [`Magazine`] treats such callers differently. A handler that interrupted
+/// interrupts off. Only the lab's `Magazine` treats such callers differently. A handler that interrupted
 /// another call on its thread may call only [`Depot`] over its own bitmap: what the other designs
 /// model ran with interrupts off there.
 pub trait PageCache: Sync {

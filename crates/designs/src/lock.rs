@@ -120,7 +120,7 @@ impl Drop for SpinGuard<'_> {
 }
 
 /// A point in time; always the same one under the model checker.
-pub(crate) struct Clock {
+pub struct Clock {
     #[cfg(not(any(loom, feature = "simulated")))]
     start: std::time::Instant,
     #[cfg(feature = "simulated")]

@@ -58,11 +58,11 @@ impl Scope {
     /// The zones in scope. Every drain loops over these. A design that dereferenced "the zone" of a
     /// global drain instead crashed on the first machine that ran out of memory ("Remote per-cpu
     /// lists drain support", 2022).
-    pub(crate) fn zones(self, zones: &Zones) -> impl Iterator<Item = ZoneId> + use<> {
+    pub fn zones(self, zones: &Zones) -> impl Iterator<Item = ZoneId> + use<> {
         zones.ids().filter(move |&id| self.zone.is_none_or(|zone| zone == id))
     }
 
-    pub(crate) fn cpus(self, zones: &Zones) -> impl Iterator<Item = CpuId> + use<> {
+    pub fn cpus(self, zones: &Zones) -> impl Iterator<Item = CpuId> + use<> {
         zones.cpu_ids().filter(move |&id| self.cpu.is_none_or(|cpu| cpu == id))
     }
 }

@@ -6,7 +6,7 @@ use crate::census::Fault;
 use crate::zones::Zones;
 
 /// The frames that a validation has seen.
-pub(crate) struct FrameSet {
+pub struct FrameSet {
     words: Vec<u64>,
     base: u32,
 }

@@ -102,24 +102,24 @@ impl Setup {
         }
     }
 
-    pub(crate) fn watermarks(&self, zone: &ZoneSetup) -> Watermarks {
+    pub fn watermarks(&self, zone: &ZoneSetup) -> Watermarks {
         zone.watermarks.unwrap_or_else(|| Watermarks::kernel(zone.managed(), self.page_size))
     }
 
-    pub(crate) fn limits(&self, zone: &ZoneSetup) -> CacheLimits {
+    pub fn limits(&self, zone: &ZoneSetup) -> CacheLimits {
         let low = self.watermarks(zone).low;
         zone.limits.unwrap_or_else(|| {
             CacheLimits::new(zone.managed(), low, u64::from(self.cpus), self.page_size, self.high)
         })
     }
 
-    pub(crate) fn node_of(&self, cpu: u32) -> NodeId {
+    pub fn node_of(&self, cpu: u32) -> NodeId {
         self.cpu_nodes.get(cpu as usize).copied().unwrap_or(NodeId::new(0))
     }
 
     /// First and one past the last frame of all zones; the first is the start of a block of the
     /// largest order.
-    pub(crate) fn span(&self) -> (u32, u32) {
+    pub fn span(&self) -> (u32, u32) {
         let ranges =
             || self.zones.iter().flat_map(|zone| &zone.ranges).filter(|range| range.frames > 0);
         let grain = u64::from(Order::MAX.frames());

@@ -210,7 +210,7 @@ impl<S: Store> Spin<S> {
 
 impl<S: Store> Spin<S> {
     /// Passes all lists to a census. No other thread may run.
-    pub(crate) fn check_lists(&self, taking: &mut CensusWalk<'_>) -> Result<(), Fault> {
+    pub fn check_lists(&self, taking: &mut CensusWalk<'_>) -> Result<(), Fault> {
         self.cells.iter().try_for_each(|(_, zone, cell)| taking.cached(zone, &cell.lists))
     }
 }

@@ -9,7 +9,7 @@ use crate::store::Store;
 use crate::zones::Zones;
 
 /// A census under way.
-pub(crate) struct CensusWalk<'z> {
+pub struct CensusWalk<'z> {
     seen: FrameSet,
     zones: &'z Zones,
     census: Census,
@@ -45,7 +45,7 @@ impl<'z> CensusWalk<'z> {
 ///
 /// # Errors
 /// The first fault found.
-pub(crate) fn take_census<S: Store>(
+pub fn take_census<S: Store>(
     store: &S,
     caches: impl FnOnce(&mut CensusWalk<'_>) -> Result<(), Fault>,
 ) -> Result<Census, Fault> {

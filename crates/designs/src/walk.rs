@@ -10,7 +10,7 @@ use crate::store::Store;
 use crate::zones::{Mark, Zones};
 
 /// One cell per CPU and zone, each on its own cache lines.
-pub(crate) struct Grid<T> {
+pub struct Grid<T> {
     cells: Box<[Padded<T>]>,
     zones: usize,
 }
@@ -76,7 +76,7 @@ impl<T> Grid<T> {
 }
 
 /// The operations that a design implements for the walk.
-pub(crate) trait Layer: Sync {
+pub trait Layer: Sync {
     type Store: Store;
 
     fn store(&self) -> &Self::Store;
@@ -101,6 +101,8 @@ pub(crate) trait Layer: Sync {
 }
 
 /// The methods of [`PageCache`](crate::PageCache) that walk and store answer for every [`Layer`].
+#[doc(hidden)]
+#[macro_export]
 macro_rules! walks_zones {
     () => {
         #[inline]
@@ -110,7 +112,7 @@ macro_rules! walks_zones {
             order: pagedepot::Order,
             mobility: pagedepot::Mobility,
         ) -> Option<pagedepot::Pfn> {
-            crate::walk::alloc(self, here, order, mobility)
+            $crate::walk::alloc(self, here, order, mobility)
         }
 
         fn alloc_from(
@@ -120,35 +122,30 @@ macro_rules! walks_zones {
             order: pagedepot::Order,
             mobility: pagedepot::Mobility,
         ) -> Option<pagedepot::Pfn> {
-            crate::walk::alloc_from(self, here, zone, order, mobility)
+            $crate::walk::alloc_from(self, here, zone, order, mobility)
         }
 
         fn free_pages(&self) -> u64 {
-            crate::walk::free_pages(crate::walk::Layer::store(self))
+            $crate::walk::free_pages($crate::walk::Layer::store(self))
         }
 
-        fn free_map(&self) -> Result<crate::free_map::FreeMap, crate::census::Fault> {
-            crate::free_map::FreeMap::of_store(crate::walk::Layer::store(self))
+        fn free_map(&self) -> Result<$crate::free_map::FreeMap, $crate::census::Fault> {
+            $crate::free_map::FreeMap::of_store($crate::walk::Layer::store(self))
         }
     };
 }
-pub(crate) use walks_zones;
+pub use walks_zones;
 
 /// Allocates a block from the first zone that has one.
 #[inline]
-pub(crate) fn alloc<L: Layer>(
-    layer: &L,
-    here: Here,
-    order: Order,
-    mobility: Mobility,
-) -> Option<Pfn> {
+pub fn alloc<L: Layer>(layer: &L, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
     let zone = layer.store().zones().preferred()?;
     alloc_from(layer, here, zone, order, mobility)
 }
 
 /// Allocates a block, from `zone` if possible.
 #[inline]
-pub(crate) fn alloc_from<L: Layer>(
+pub fn alloc_from<L: Layer>(
     layer: &L,
     here: Here,
     zone: ZoneId,
@@ -194,7 +191,7 @@ fn alloc_slow<L: Layer>(
 }
 
 /// Takes one block from the store of a zone, past the caches.
-pub(crate) fn take_direct<L: Layer>(
+pub fn take_direct<L: Layer>(
     layer: &L,
     here: Here,
     zone: ZoneId,
@@ -218,16 +215,13 @@ pub(crate) fn take_direct<L: Layer>(
 }
 
 /// Returns one block to the store, past the caches.
-pub(crate) fn give_direct<L: Layer>(layer: &L, here: Here, zone: ZoneId, pfn: Pfn, order: Order) {
+pub fn give_direct<L: Layer>(layer: &L, here: Here, zone: ZoneId, pfn: Pfn, order: Order) {
     layer.store().give(here, zone, std::iter::once((pfn, order)));
     layer.counters(here, zone).direct_freed.one(order);
 }
 
 /// Sums counters, and the zone locks' waits.
-pub(crate) fn sum_counts<'c>(
-    store: &impl Store,
-    counters: impl Iterator<Item = &'c Counters>,
-) -> Counts {
+pub fn sum_counts<'c>(store: &impl Store, counters: impl Iterator<Item = &'c Counters>) -> Counts {
     let mut sum = Counts::default();
     counters.for_each(|counters| counters.add_to(&mut sum));
     sum.zone_lock = store.lock_waits();
@@ -235,6 +229,6 @@ pub(crate) fn sum_counts<'c>(
 }
 
 /// Free pages of all zones.
-pub(crate) fn free_pages(store: &impl Store) -> u64 {
+pub fn free_pages(store: &impl Store) -> u64 {
     store.zones().ids().map(|zone| store.free_pages(zone)).sum()
 }

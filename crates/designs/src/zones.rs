@@ -8,7 +8,7 @@ use crate::setup::{Setup, SetupError};
 
 /// The watermark that a request leaves untouched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Mark {
+pub enum Mark {
     Low,
     Min,
 }
@@ -22,7 +22,7 @@ pub struct Zone {
     /// Frames given to the zone.
     pub managed_pages: u64,
     /// The zone's ranges of frames.
-    pub(crate) ranges: Vec<pagedepot::FrameRange>,
+    pub ranges: Vec<pagedepot::FrameRange>,
     marks: Watermarks,
     protection: u64,
     limits: [HintU64; 3],
@@ -72,17 +72,17 @@ impl Zone {
     }
 
     #[inline]
-    pub(crate) fn is_reclaim_active(&self) -> bool {
+    pub fn is_reclaim_active(&self) -> bool {
         self.reclaim_active.load(Ordering::Relaxed)
     }
 
     #[inline]
-    pub(crate) fn is_below_high(&self) -> bool {
+    pub fn is_below_high(&self) -> bool {
         self.below_high.load(Ordering::Relaxed)
     }
 
     /// Whether a block of `order` may leave a zone that has `free` pages.
-    pub(crate) fn may_take(&self, free: u64, order: Order, mark: Mark) -> bool {
+    pub fn may_take(&self, free: u64, order: Order, mark: Mark) -> bool {
         let left = free as i64 - i64::from(order.frames()) + 1;
         let above = |mark: u64| left > (mark + self.protection) as i64;
         if !above(self.marks.high) {
@@ -97,14 +97,14 @@ impl Zone {
 
     /// Reclaim begins, if the zone needs it.
     #[cold]
-    pub(crate) fn wake_reclaim(&self, free: u64) {
+    pub fn wake_reclaim(&self, free: u64) {
         if self.managed_pages > 0 && free <= self.marks.high {
             self.set_reclaim_active(true);
         }
     }
 
     /// Clears the flags for a shortage and for reclaim if a spill ended them.
-    pub(crate) fn note_freed(&self, free: u64) {
+    pub fn note_freed(&self, free: u64) {
         if self.is_below_high() && free > self.marks.high {
             self.below_high.store(false, Ordering::Relaxed);
             self.set_reclaim_active(false);
@@ -185,7 +185,7 @@ impl Zones {
         (0..self.cpus).map(CpuId::new)
     }
 
-    pub(crate) fn node_of(&self, cpu: CpuId) -> NodeId {
+    pub fn node_of(&self, cpu: CpuId) -> NodeId {
         self.nodes.get(cpu.index()).copied().unwrap_or(NodeId::new(0))
     }
 
@@ -210,18 +210,18 @@ impl Zones {
     }
 
     /// Zones with memory, the one to try first at the front.
-    pub(crate) fn preference(&self) -> &[ZoneId] {
+    pub fn preference(&self) -> &[ZoneId] {
         &self.preference
     }
 
     /// The first zone to try; `None` on a machine without memory.
     #[inline]
-    pub(crate) fn preferred(&self) -> Option<ZoneId> {
+    pub fn preferred(&self) -> Option<ZoneId> {
         self.preference.first().copied()
     }
 
     #[inline]
-    pub(crate) fn frames(&self) -> &Frames {
+    pub fn frames(&self) -> &Frames {
         &self.frames
     }
 
@@ -244,14 +244,14 @@ impl Zones {
     /// When no zone has the frame, or the block is not aligned: the caller freed what was never
     /// allocated.
     #[inline]
-    pub(crate) fn place(&self, pfn: Pfn, order: Order) -> (ZoneId, Mobility) {
+    pub fn place(&self, pfn: Pfn, order: Order) -> (ZoneId, Mobility) {
         let Some(place) = self.lookup(pfn) else { not_ours(pfn) };
         assert!(pfn.is_aligned(order), "{pfn} is not the start of a block of order {order}");
         place
     }
 
     /// Gives a pageblock another mobility.
-    pub(crate) fn set_mobility(&self, pfn: Pfn, zone: ZoneId, mobility: Mobility) {
+    pub fn set_mobility(&self, pfn: Pfn, zone: ZoneId, mobility: Mobility) {
         self.tag_block(pfn.get() / Order::PAGEBLOCK.frames(), zone, mobility);
     }
 

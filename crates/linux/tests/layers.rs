@@ -3,7 +3,7 @@
 //! 2. no file uses another that uses it in turn, directly or through others: what a file needs can
 //!    be read before it.
 
-#[path = "../../lab/tests/sources/mod.rs"]
+#[path = "../../cli/tests/sources/mod.rs"]
 mod sources;
 
 use sources::{assert_no_circles, uses};

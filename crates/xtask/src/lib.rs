@@ -1,4 +1,59 @@
-//! The programs in the repository's documents, as tests.
+//! What chores are made of: `cargo xtask` here, and that of the lab, which has chores of its own.
+
+#![allow(missing_docs, reason = "public items exist for the lab's chores alone")]
+
+pub mod archive;
+pub mod boot;
+pub mod console;
+pub mod install;
+pub mod kernel;
+pub mod machine;
+pub mod pressure;
+pub mod results;
+pub mod tools;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use clap::error::{ContextKind, ErrorKind};
+
+/// Exit code for bad input, as of most Unix tools.
+const EXIT_USAGE: u8 = 2;
+
+/// Runs the chore that this process's arguments name.
+pub fn main<C: Parser>(run: impl FnOnce(&C) -> Result<()>) -> ExitCode {
+    let chore = match C::try_parse() {
+        Ok(chore) => chore,
+        Err(error) if error.use_stderr() => {
+            eprintln!("error: {}", one_line(&error));
+            return ExitCode::from(EXIT_USAGE);
+        }
+        // Prints help or the version, and exits.
+        Err(error) => error.exit(),
+    };
+    match run(&chore) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// clap's message without its advice in further paragraphs.
+pub fn one_line(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return "which chore? see `cargo xtask --help`".to_owned();
+    }
+    let text = error.render().to_string();
+    let first = text.lines().next().unwrap_or_default();
+    let what = first.strip_prefix("error: ").unwrap_or(first).trim_end_matches(':');
+    match error.get(ContextKind::ValidValue).map(ToString::to_string) {
+        Some(values) if !values.is_empty() => format!("{what}; there are {values}"),
+        _ => format!("{what}; see `cargo xtask --help`, and each chore's"),
+    }
+}
 
 /// The README's program.
 #[cfg(doctest)]

@@ -13,7 +13,7 @@ const FILE: &str = r#"{"schema":1,"machine":{"cpu":"A","cpus":2},"command":"benc
      "samples":[5,6,7,8,9]}]}"#;
 
 fn compare(arguments: &[&str]) -> Output {
-    let mut command = assert_cmd::Command::cargo_bin("pagedepot").unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_pagedepot-lab"));
     command.arg("compare").args(arguments).output().unwrap()
 }
 
@@ -175,7 +175,7 @@ fn text_of(bytes: &[u8]) -> String {
 fn baselines_are_kept_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let run = |arguments: &[&str]| {
-        let mut command = assert_cmd::Command::cargo_bin("pagedepot").unwrap();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_pagedepot-lab"));
         command.args(arguments).env("PAGEDEPOT_BASELINES", directory.path()).output().unwrap()
     };
     let hot = ["bench", "hot", "--quick", "--runs", "2", "--cpus", "1", "--design", "floor-tls"];
@@ -244,11 +244,9 @@ fn what_bench_writes_compare_reads() {
     let directory = tempfile::tempdir().unwrap();
     let path: PathBuf = directory.path().join("hot.json");
     let file = path.to_str().unwrap();
-    let mut bench = assert_cmd::Command::cargo_bin("pagedepot").unwrap();
-    bench
-        .args(["bench", "hot", "--quick", "--runs", "2", "--cpus", "1", "--json", file])
-        .assert()
-        .success();
+    let mut bench = std::process::Command::new(env!("CARGO_BIN_EXE_pagedepot-lab"));
+    bench.args(["bench", "hot", "--quick", "--runs", "2", "--cpus", "1", "--json", file]);
+    assert!(bench.output().unwrap().status.success());
     let document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     assert_eq!(document["settings"]["quick"].as_bool(), Some(true));
     let text = stdout(&[file, "--base", "floor-spin"]);

@@ -19,7 +19,7 @@ fn written() -> tempfile::TempDir {
         fs::write(&path, text).unwrap();
         path
     });
-    let output = Command::new(assert_cmd::cargo::cargo_bin("pagedepot"))
+    let output = Command::new(env!("CARGO_BIN_EXE_pagedepot-lab"))
         .arg("report")
         .args(&files)
         .arg("-o")
@@ -59,7 +59,7 @@ fn each_plot_is_saved_both_ways() {
 fn bad_results_and_bad_outputs_are_refused() {
     let folder = written();
     let report = |arguments: &[&str]| {
-        let output = Command::new(assert_cmd::cargo::cargo_bin("pagedepot"))
+        let output = Command::new(env!("CARGO_BIN_EXE_pagedepot-lab"))
             .arg("report")
             .args(arguments)
             .current_dir(folder.path())

@@ -8,12 +8,12 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use assert_cmd::Command;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
+use std::process::Command;
 
 fn pagedepot() -> Command {
-    Command::cargo_bin("pagedepot").unwrap()
+    Command::new(env!("CARGO_BIN_EXE_pagedepot-lab"))
 }
 
 fn text(bytes: &[u8]) -> &str {
@@ -43,13 +43,13 @@ fn may_not_record(output: &Output) -> bool {
 
 /// Runs a command in a mount namespace of its own, after `prepare`, which may mount there; `None`
 /// where that is not allowed.
-fn in_own_mounts(prepare: &str, arguments: &[&str]) -> Option<std::process::Command> {
-    let test = std::process::Command::new("unshare").args(["-m", "true"]).output();
+fn in_own_mounts(prepare: &str, arguments: &[&str]) -> Option<Command> {
+    let test = Command::new("unshare").args(["-m", "true"]).output();
     if !test.is_ok_and(|output| output.status.success()) {
         skipped("no mount namespace can be had");
         return None;
     }
-    let mut command = std::process::Command::new("unshare");
+    let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", &format!("{prepare} && exec \"$@\""), "sh"]);
     // A shell that started the tests in the background ignores signals that they send, and so does
     // `nohup`.
@@ -62,7 +62,7 @@ fn in_own_mounts(prepare: &str, arguments: &[&str]) -> Option<std::process::Comm
             Ok(())
         });
     }
-    command.arg(assert_cmd::cargo::cargo_bin("pagedepot")).args(arguments);
+    command.arg(env!("CARGO_BIN_EXE_pagedepot-lab")).args(arguments);
     Some(command)
 }
 
@@ -73,8 +73,7 @@ const WITH_TRACEFS: &str =
 /// Trace instances of the process of that number.
 fn instances_of(id: u32) -> usize {
     let list = format!("{WITH_TRACEFS} && ls /sys/kernel/tracing/instances");
-    let output =
-        std::process::Command::new("unshare").args(["-m", "sh", "-c", &list]).output().unwrap();
+    let output = Command::new("unshare").args(["-m", "sh", "-c", &list]).output().unwrap();
     // Older versions knew no more than the number.
     let (name, prefix) = (format!("pagedepot-{id}"), format!("pagedepot-{id}-"));
     text(&output.stdout).lines().filter(|line| *line == name || line.starts_with(&prefix)).count()

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::process::Output;
 
-use assert_cmd::Command;
 use serde_json::Value;
+use std::process::Command;
 
 fn simulate(arguments: &[&str]) -> Output {
-    let mut command = Command::cargo_bin("pagedepot").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pagedepot-lab"));
     command.arg("simulate").args(arguments).env("NO_COLOR", "1").output().unwrap()
 }
 

@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 use std::process::Output;
 
-use assert_cmd::Command;
 use serde_json::Value;
+use std::process::Command;
 
 fn pagedepot(arguments: &[&str]) -> Output {
-    Command::cargo_bin("pagedepot")
-        .unwrap()
+    Command::new(env!("CARGO_BIN_EXE_pagedepot-lab"))
         .arg("vmalloc")
         .args(arguments)
         .env("NO_COLOR", "1")

@@ -5,7 +5,7 @@
 //! takes the piece in between may leave a hint behind that there is one; the next look finds none
 //! and clears it. `undone` counts pieces from before they are left until they are done.
 
-use crate::prim::{AtomicU32, Mutex, Ordering, Padded, lock_mutex, yield_now};
+use pagedepot_designs::prim::{AtomicU32, Mutex, Ordering, Padded, lock_mutex, yield_now};
 
 /// Places for a piece of work each; see the module.
 pub struct WorkPlaces<T> {

@@ -9,19 +9,19 @@
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
-use crate::PageCache;
-use crate::census::{Census, Fault};
-use crate::counters::Counters;
 use crate::owned_lists::{self, ListCell, OwnedLists};
 use crate::owners::{Entry, OwnerGuard, Owners};
-use crate::pcp::policy::{Policy, Tuning};
-use crate::pcp::{Lists, Pcp};
-use crate::prim::{Ordering, count};
-use crate::report::{Counts, DrainResult, Scope};
-use crate::store::Store;
-use crate::taking::{CensusWalk, take_census};
-use crate::walk::{self, Grid, Layer};
-use crate::zones::Mark;
+use pagedepot_designs::PageCache;
+use pagedepot_designs::census::{Census, Fault};
+use pagedepot_designs::counters::Counters;
+use pagedepot_designs::pcp::policy::{Policy, Tuning};
+use pagedepot_designs::pcp::{Lists, Pcp};
+use pagedepot_designs::prim::{Ordering, count};
+use pagedepot_designs::report::{Counts, DrainResult, Scope};
+use pagedepot_designs::store::Store;
+use pagedepot_designs::taking::{CensusWalk, take_census};
+use pagedepot_designs::walk::{self, Grid, Layer};
+use pagedepot_designs::zones::Mark;
 
 /// The thread that executes a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -167,7 +167,7 @@ impl<S: Store> Local<S> {
                 if let Some(_owned) = self.owners.try_enter(there.cpu) {
                     return Some(self.drain_own(there, scope));
                 }
-                crate::prim::yield_now();
+                pagedepot_designs::prim::yield_now();
             }
             None
         })?
@@ -178,7 +178,7 @@ impl<S: Store> Local<S> {
     fn on_cpu<R>(&self, cpu: CpuId, work: impl FnOnce() -> R) -> Option<R> {
         #[cfg(not(loom))]
         if self.entry() != Entry::Pretend {
-            return crate::host::on_cpu(cpu, work);
+            return pagedepot_designs::host::on_cpu(cpu, work);
         }
         let _ = cpu;
         Some(work())

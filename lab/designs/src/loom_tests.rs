@@ -6,7 +6,7 @@
 //! through their lock (`Entry::Lock`), and fences are symmetric. The models check everything behind
 //! the entry: the pointer, the grace periods, the chunks, the lists.
 
-#[path = "../../core/src/loom_tests/explore.rs"]
+#[path = "../../../crates/core/src/loom_tests/explore.rs"]
 mod run;
 
 use std::sync::Arc;
@@ -15,13 +15,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 use pagedepot::cpus::Here;
 use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn, ZoneId};
+use pagedepot_designs::{Buddy, LockMode, PageCache, Policy, Scope, Setup, Spin, Store};
 
 use crate::left::WorkPlaces;
-use crate::prim::PlainU32;
-use crate::{
-    Buddy, Entry, Grace, Local, LocalDrain, LockMode, Magazine, MagazineOptions, PageCache,
-    PcpBuddy, Policy, Qpw, Rcu, Scope, Setup, Spin, Store,
-};
+use crate::{Entry, Grace, Local, LocalDrain, Magazine, MagazineOptions, PcpBuddy, Qpw, Rcu};
+use pagedepot_designs::prim::PlainU32;
 
 const FRAMES: u32 = 4;
 

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
-use crate::PageCache;
-use crate::census::{Census, Fault};
-use crate::free_map::FreeMap;
 use crate::local::{Local, LocalDrain};
 use crate::owners::Entry;
-use crate::pcp::policy::Policy;
-use crate::report::{Counts, DrainResult, Scope};
-use crate::spin::{LockMode, Spin};
-use crate::store::Store;
+use pagedepot_designs::PageCache;
+use pagedepot_designs::census::{Census, Fault};
+use pagedepot_designs::free_map::FreeMap;
+use pagedepot_designs::pcp::policy::Policy;
+use pagedepot_designs::report::{Counts, DrainResult, Scope};
+use pagedepot_designs::store::Store;
+use pagedepot_designs::{LockMode, Spin};
 
 /// [`Local`] or a plain [`Spin`], for all CPUs at once.
 pub struct NohzConditional<S> {

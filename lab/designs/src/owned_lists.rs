@@ -5,13 +5,13 @@
 use pagedepot::cpus::Here;
 use pagedepot::{Mobility, Order, Pfn, ZoneId};
 
-use crate::counters::Counters;
-use crate::pcp::policy::Policy;
-use crate::pcp::{ListIndex, Pcp, PcpContext};
-use crate::prim::count;
-use crate::store::Store;
-use crate::walk::{self, Grid, Layer};
-use crate::zones::Mark;
+use pagedepot_designs::counters::Counters;
+use pagedepot_designs::pcp::policy::Policy;
+use pagedepot_designs::pcp::{ListIndex, Pcp, PcpContext};
+use pagedepot_designs::prim::count;
+use pagedepot_designs::store::Store;
+use pagedepot_designs::walk::{self, Grid, Layer};
+use pagedepot_designs::zones::Mark;
 
 /// The cell of a zone that a CPU caches.
 pub(crate) trait ListCell {
@@ -91,7 +91,7 @@ pub(crate) fn take_from<L: OwnedLists>(
     walk::take_direct(layer, here, zone, order, mobility, mark)
 }
 
-/// Implements [`PageCache::free`](crate::PageCache::free).
+/// Implements [`PageCache::free`](pagedepot_designs::PageCache::free).
 #[inline]
 pub(crate) fn free<L: OwnedLists>(layer: &L, here: Here, pfn: Pfn, order: Order) {
     let (zone, mobility) = layer.store().zones().place(pfn, order);
@@ -109,7 +109,7 @@ pub(crate) fn free<L: OwnedLists>(layer: &L, here: Here, pfn: Pfn, order: Order)
     walk::give_direct(layer, here, zone, pfn, order);
 }
 
-/// Frees all blocks in one operation; see [`PageCache::free_many`](crate::PageCache::free_many).
+/// Frees all blocks in one operation; see [`PageCache::free_many`](pagedepot_designs::PageCache::free_many).
 pub(crate) fn free_many<L: OwnedLists>(layer: &L, here: Here, blocks: &[(Pfn, Order)]) {
     let operation = layer.enter(here);
     for &(pfn, order) in blocks {
@@ -125,7 +125,7 @@ pub(crate) fn free_many<L: OwnedLists>(layer: &L, here: Here, blocks: &[(Pfn, Or
     }
 }
 
-/// Implements [`PageCache::tick`](crate::PageCache::tick).
+/// Implements [`PageCache::tick`](pagedepot_designs::PageCache::tick).
 pub(crate) fn tick<L: OwnedLists>(layer: &L, here: Here) {
     let Some(_operation) = layer.enter(here) else { return };
     for (zone, cell) in layer.cells().of_cpu(here.cpu) {

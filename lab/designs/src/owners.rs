@@ -6,7 +6,7 @@
 
 use pagedepot::CpuId;
 
-use crate::prim::{AtomicU32, AtomicU64, Ordering, Padded, fence};
+use pagedepot_designs::prim::{AtomicU32, AtomicU64, Ordering, Padded, fence};
 
 /// The exclusion among callers of designs with owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,7 +201,7 @@ mod tests {
     use pagedepot_rseq::affinity;
 
     use super::*;
-    use crate::prim::PlainU64;
+    use pagedepot_designs::prim::PlainU64;
 
     const ENTRIES: [Entry; 2] = [Entry::OnCpu, Entry::Lock];
 

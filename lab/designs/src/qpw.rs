@@ -25,19 +25,19 @@ use std::sync::Arc;
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
-use crate::PageCache;
-use crate::census::{Census, Fault};
-use crate::counters::Counters;
 use crate::local::{Local, LocalDrain};
-use crate::lock::LockWaits;
 use crate::owners::Entry;
-use crate::pcp::policy::Policy;
-use crate::report::{Counts, DrainResult, Scope};
-use crate::spin::{LockMode, Spin};
-use crate::store::Store;
-use crate::taking::take_census;
-use crate::walk::{self, Layer};
-use crate::zones::Mark;
+use pagedepot_designs::PageCache;
+use pagedepot_designs::census::{Census, Fault};
+use pagedepot_designs::counters::Counters;
+use pagedepot_designs::lock::LockWaits;
+use pagedepot_designs::pcp::policy::Policy;
+use pagedepot_designs::report::{Counts, DrainResult, Scope};
+use pagedepot_designs::store::Store;
+use pagedepot_designs::taking::take_census;
+use pagedepot_designs::walk::{self, Layer};
+use pagedepot_designs::zones::Mark;
+use pagedepot_designs::{LockMode, Spin};
 
 /// Per-CPU lists whose lock is, for each CPU, a local lock or a spinlock.
 pub struct Qpw<S> {

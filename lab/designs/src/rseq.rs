@@ -13,7 +13,7 @@ pub(crate) use pagedepot_rseq::Area;
 use pagedepot_rseq::membarrier;
 pub(crate) use pagedepot_rseq::membarrier::{fence, wait_for_grace_period};
 
-use crate::prim::AtomicU32;
+use pagedepot_designs::prim::AtomicU32;
 
 /// Attempts at a sequence before the caller goes past the caches. Each retry needs another
 /// preemption within a few instructions, or a debugger that steps.

@@ -7,11 +7,13 @@ use pagedepot::{
     Allocator, CacheLimits, Config, CpuId, FrameRange, HighPolicy, NodeId, PageSize, Pfn,
     Watermarks, ZoneConfig,
 };
-use pagedepot_designs::vmap::{self, FramesFreed, VmapDesign, VmapSetup};
 use pagedepot_designs::{
-    Buddy, Depot, Entry, FreeHighLimit, FreeHighPolicy, Grace, Local, LocalDrain, LockMode,
-    Magazine, MagazineOptions, NohzConditional, PageCache, PcpBuddy, Policy, Qpw, Rcu, Real, Setup,
+    Buddy, Depot, FreeHighLimit, FreeHighPolicy, LockMode, PageCache, Policy, Real, Setup,
     SetupError, Spin, ZoneLock,
+};
+use pagedepot_lab_designs::vmap::{self, FramesFreed, VmapDesign, VmapSetup};
+use pagedepot_lab_designs::{
+    Entry, Grace, Local, LocalDrain, Magazine, MagazineOptions, NohzConditional, PcpBuddy, Qpw, Rcu,
 };
 use pagedepot_vmap::{Span, Stale, VirtAddr, Vmap, VmapConfig};
 

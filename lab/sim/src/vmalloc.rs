@@ -6,7 +6,7 @@
 //! pages, and frees every second one; `long_busy_list_alloc_test` allocates 15,000. Workers take
 //! the tests in random order, so a third of them is in each: a CPU holds a third of both here.
 
-use pagedepot_designs::vmap::VmapDesign;
+use pagedepot_lab_designs::vmap::VmapDesign;
 use pagedepot_vmap::VirtAddr;
 
 use crate::cpus::act_as;

@@ -10,10 +10,10 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::json;
 
-use crate::boot::{Boot, ConsoleLine};
-use crate::machine;
-use crate::results::{self, Results};
-use crate::tools;
+use xtask::boot::{Boot, ConsoleLine};
+use xtask::machine;
+use xtask::results::{self, Results};
+use xtask::tools;
 
 /// The designs, in the order of tables; each is a kernel of this name.
 const OSDK: &str = "osdk";

@@ -7,16 +7,17 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 
 use super::finish::write_out;
-use crate::cli::Cli;
 use crate::failure::Failure;
 
 /// Prints the completions of a shell.
 ///
 /// # Errors
 /// When stdout cannot be written.
-pub fn completions(shell: Shell) -> Result<(), Failure> {
+pub fn completions<C: CommandFactory>(shell: Shell) -> Result<(), Failure> {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "pagedepot", &mut text);
+    let mut command = C::command();
+    let name = command.get_name().to_owned();
+    clap_complete::generate(shell, &mut command, name, &mut text);
     write_out(&String::from_utf8_lossy(&text))
 }
 
@@ -24,14 +25,14 @@ pub fn completions(shell: Shell) -> Result<(), Failure> {
 ///
 /// # Errors
 /// When they cannot be written.
-pub fn man(folder: Option<&Path>) -> Result<(), Failure> {
+pub fn man<C: CommandFactory>(folder: Option<&Path>) -> Result<(), Failure> {
     let Some(folder) = folder else {
         let mut text = Vec::new();
-        clap_mangen::Man::new(Cli::command()).render(&mut text)?;
+        clap_mangen::Man::new(C::command()).render(&mut text)?;
         return write_out(&String::from_utf8_lossy(&text));
     };
     let written =
-        fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(Cli::command(), folder));
+        fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(C::command(), folder));
     written.map_err(|e| {
         let folder = folder.display();
         Failure::Usage(format!(

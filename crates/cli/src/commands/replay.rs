@@ -6,6 +6,7 @@ use crate::design::variant::Variant;
 use crate::failure::Failure;
 use crate::names::{Design, list};
 use crate::replay::options::ZoneinfoPaths;
+use crate::replay::threads::ReplayLineup;
 use crate::replay::{self, Plan, Zoneinfos};
 use crate::report::{Progress, Report};
 use crate::workloads::options::MeasureOptions;
@@ -19,7 +20,7 @@ const REPLAYS_QUICK: u32 = 1;
 ///
 /// # Errors
 /// When it is no trace, holds nothing to replay, or a design fails the replay.
-pub fn replay_file(
+pub fn replay_file<L: ReplayLineup>(
     (trace, limit): (&Path, ExpandLimit),
     zoneinfo: &ZoneinfoPaths,
     options: (&MeasureOptions, &Variant),
@@ -45,24 +46,24 @@ pub fn replay_file(
             ))
         })?;
     }
-    replay_plan(&plan, &zoneinfos, options)
+    replay_plan::<L>(&plan, &zoneinfos, options)
 }
 
 /// Replays a plan.
 ///
 /// # Errors
 /// When a design cannot replay, or fails.
-pub fn replay_plan(
+pub fn replay_plan<L: ReplayLineup>(
     plan: &Plan,
     zoneinfos: &Zoneinfos,
     (options, variant): (&MeasureOptions, &Variant),
 ) -> Result<Report, Failure> {
-    let designs = designs(&options.designs, variant)?;
+    let designs = designs::<L>(&options.designs, variant)?;
     let runs = options.runs.unwrap_or(if options.quick { REPLAYS_QUICK } else { REPLAYS });
     let ticks = u64::from(runs + 1) * designs.len() as u64;
     let step = Progress::on_stderr().task(&format!("replaying {}", plan.name), ticks);
     let result =
-        replay::replay(plan, zoneinfos, (&designs, variant), runs as usize, || step.tick());
+        replay::replay::<L>(plan, zoneinfos, (&designs, variant), runs as usize, || step.tick());
     drop(step);
     let replayed = result.map_err(|e| {
         if e.is_bad_input() { Failure::Usage(e.to_string()) } else { Failure::Run(e.to_string()) }
@@ -75,7 +76,7 @@ pub fn replay_plan(
 ///
 /// # Errors
 /// When one of them cannot replay, or not in this variant.
-fn designs(wanted: &[Design], variant: &Variant) -> Result<Vec<Design>, Failure> {
+fn designs<L: ReplayLineup>(wanted: &[Design], variant: &Variant) -> Result<Vec<Design>, Failure> {
     let mut designs: Vec<Design> =
         wanted.iter().copied().filter(|&design| design != Design::Kernel).collect();
     if let Some(design) = designs.iter().find(|design| !Design::PAGED.contains(design)) {
@@ -90,7 +91,9 @@ fn designs(wanted: &[Design], variant: &Variant) -> Result<Vec<Design>, Failure>
     let refused = if variant.drained_by.is_some() {
         Some("--drained-by is for bench: a replay's one thread executes all drains itself".into())
     } else {
-        let mut refusals = designs.iter().filter_map(|&design| variant.refuses(design));
+        let lineup = L::default();
+        let refuses = |&design| lineup.unavailable(design).or_else(|| variant.refuses(design));
+        let mut refusals = designs.iter().filter_map(refuses);
         refusals.next().or_else(|| variant.unused(&designs))
     };
     match refused {

@@ -3,6 +3,7 @@
 
 use super::finish::{RunResult, show};
 use super::replay::replay_plan;
+use crate::design::Product;
 use crate::design::variant::Variant;
 use crate::failure::Failure;
 use crate::harness::{cpus, stop};
@@ -28,7 +29,7 @@ const DRAINS_PER_S: i64 = 1000;
 /// # Errors
 /// When stdout cannot be written, a workload fails, or the user stopped it.
 pub fn tour(full: bool) -> Result<(), Failure> {
-    let settings = Settings::new(&MeasureOptions::default(), Effort::Short)?;
+    let settings = Settings::new(&Product, &MeasureOptions::default(), Effort::Short)?;
     let measured = RunResult::new(|| measure(&settings))?;
     let signal = stop::signal();
     let figures = measured.report.rows().len();
@@ -50,11 +51,12 @@ fn measure(settings: &Settings) -> Result<Report, Failure> {
     if let Err(why) = &benches {
         report.note(format!("benches are left out: {why}"));
     }
-    for workload in [&hot::WORKLOAD, &pagealloc::WORKLOAD, &drain::WORKLOAD] {
+    let drain = drain::workload::<Product>();
+    for workload in [&hot::workload::<Product>(), &pagealloc::workload::<Product>(), &drain] {
         if benches.is_err() || stop::is_asked() {
             break;
         }
-        if workload.name == drain::WORKLOAD.name && settings.cpus.len() < 2 {
+        if workload.name == drain.name && settings.cpus.len() < 2 {
             report.note("drain: left out, because it needs two CPUs");
             continue;
         }
@@ -80,7 +82,7 @@ fn replayed() -> Result<Report, Failure> {
     let zoneinfos = Zoneinfos { before: Some(zoneinfo), ..Zoneinfos::default() };
     let designs = vec![Design::Depot, Design::Spin, Design::Kernel];
     let options = MeasureOptions { designs, ..MeasureOptions::default() };
-    replay_plan(&plan, &zoneinfos, (&options, &Variant::default()))
+    replay_plan::<Product>(&plan, &zoneinfos, (&options, &Variant::default()))
 }
 
 /// The page that the tour ends with.
@@ -126,8 +128,8 @@ interrupting the owner. Measured here: depot (this project), beside spin (Linux'
 lists, rebuilt as a library) and bounds (floor-*: what a per-CPU list must cost at least).";
 
 const NEXT: &str = "\
-More: `pagedepot --full` prints every table; `bench NAME`, `replay TRACE` and `compare` measure \
-your question; `report FILE...` draws what --json FILE saved; --help lists all.";
+More: `pagedepot --full` prints every table; `bench NAME` and `replay TRACE` measure your question, \
+`top` watches a program; --help lists all. lab/ has more designs, and compares what --json FILE saved.";
 
 /// The cells of a table: a design's median of a metric, by its params.
 fn median(

@@ -22,7 +22,6 @@ pub struct Demand {
     pub memory_pages: Option<u64>,
     /// Whether the workload fills the memory to the last frame, so that no design may have more
     /// than the others.
-    #[cfg_attr(not(feature = "peers"), allow(dead_code, reason = "the others take it as given"))]
     pub fills_memory: bool,
     /// The variants of designs to make.
     pub variant: Variant,

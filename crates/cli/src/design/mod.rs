@@ -8,36 +8,29 @@
 //! * *floor*: an allocator that does the least its mechanism allows and has no store behind it:
 //!   when it runs out of frame numbers it makes some up, when it has too many it forgets some. No
 //!   allocator built on that mechanism can be faster.
-//! * *thread's design*: one that a linux-mm thread proposes, from `pagedepot-designs`.
+//! * *thread's design*: one that a linux-mm thread proposes, which the lab has, or Linux's own: from `pagedepot-designs`.
 //! * *variant*: what options of the command make of a design.
-//! * *peer*: another project's allocator, compiled in by the feature `peers`.
+//! * *peer*: another project's allocator, which the lab can be built with.
 //!
 //! # A new design
-//! Name it in `names`, implement [`Allocator`] in a file here, and add its type to `dispatch`.
+//! Name it in `names`, implement [`Allocator`] in a file here, and add its type to [`lineup`]. Other
+//! designs are the lab's, which has a [`Lineup`] of its own.
 
 pub mod allocator;
-pub mod available;
 pub mod block;
 pub mod demand;
 pub mod depot;
-pub mod dispatch;
 pub mod floor_rseq;
 pub mod floor_spin;
 pub mod floor_tls;
-#[cfg(feature = "peers")]
-pub mod frame_alloc;
-#[cfg(feature = "peers")]
-pub mod malloc;
-#[cfg(feature = "peers")]
-pub mod mimalloc_pprof;
+pub mod lineup;
 pub mod page_cache;
 pub mod pool;
 pub mod threads;
 pub mod variant;
-pub mod vmap;
 pub mod zone;
 
 pub use allocator::{Allocator, alloc};
-pub use available::unavailable;
 pub use block::observe;
 pub use demand::{Demand, PAGE_BYTES};
+pub use lineup::{AllocatorUser, Lineup, Product};

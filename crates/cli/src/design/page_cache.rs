@@ -3,6 +3,7 @@
 //! A thread acts as the CPU that the harness pinned it to: that is where it runs, as the designs
 //! whose owners take no locks demand (`Entry::OnCpu`).
 
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -13,15 +14,16 @@ use pagedepot_designs::{Counts, DrainResult, FreeMap, Scope, Setup, SetupError};
 use super::allocator::{Allocator, free_gathered, nothing_held, order};
 use super::demand::{Demand, PAGE_BYTES};
 use super::pool::Pool;
-use super::threads::{FromSetup, ThreadDesign};
+use super::threads::{Acting, FromSetup, ThreadDesign};
 use crate::failure::Failure;
 use crate::harness::cpus;
 use crate::names::Design;
 
 /// A design and memory for its pages.
-pub struct ProposalAllocator<C> {
+pub struct ProposalAllocator<C, L> {
     cache: C,
     memory: Arc<Pool>,
+    lineup: PhantomData<fn() -> L>,
 }
 
 /// Blocks of every order are aligned in memory, too.
@@ -32,7 +34,7 @@ fn here() -> Here {
     Here::task(cpus::pinned_to())
 }
 
-impl<C: ThreadDesign<Store: FromSetup>> Allocator for ProposalAllocator<C> {
+impl<C: ThreadDesign<L, Store: FromSetup>, L: 'static> Allocator for ProposalAllocator<C, L> {
     const DESIGN: Design = C::DESIGN;
     const DRAINS: &'static [Mode] = &[Mode::Quiet];
     type Block = Pfn;
@@ -48,8 +50,9 @@ impl<C: ThreadDesign<Store: FromSetup>> Allocator for ProposalAllocator<C> {
         let cpu = demand.cpus.first().copied().unwrap_or(CpuId::new(0));
         let store = C::Store::from_setup(&setup).map_err(failed)?;
         Ok(ProposalAllocator {
-            cache: C::over(store, &demand.variant.making(cpu)).map_err(failed)?,
+            cache: C::over(store, &demand.variant, Acting::OnCpus(cpu)).map_err(failed)?,
             memory,
+            lineup: PhantomData,
         })
     }
 

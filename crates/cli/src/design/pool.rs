@@ -67,13 +67,11 @@ impl Pool {
     }
 
     /// The start's address, exposed: pointers may be made from the number.
-    #[cfg(feature = "peers")]
     pub fn address(&self) -> usize {
         self.start.as_ptr().expose_provenance()
     }
 
     /// Size in bytes.
-    #[cfg(feature = "peers")]
     pub fn bytes(&self) -> usize {
         self.bytes
     }

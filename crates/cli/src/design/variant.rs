@@ -1,13 +1,11 @@
 //! Variants of a design to measure: options of the command, and params of the results.
 
 use clap::{Args, ValueEnum};
-use pagedepot::CpuId;
 use pagedepot_designs::{
-    Entry, FreeHighLimit, FreeHighPolicy, FreeHighRule, Grace, LocalDrain, LockMode,
-    MagazineOptions, Policy, cache_slice_pages, has_nohz_full,
+    FreeHighLimit, FreeHighPolicy, FreeHighRule, LockMode, Policy, cache_slice_pages, has_nohz_full,
 };
 
-use super::threads::{DesignParameters, SpinningCpus};
+use super::threads::Acting;
 use crate::args;
 use crate::names::{Design, joined, list};
 use crate::report::rows::Params;
@@ -56,6 +54,18 @@ pub struct Variant {
     #[arg(long, value_name = "SWITCH")]
     pub fixed_high: Option<Switch>,
 }
+
+/// An option of this command, without those that are for designs of the lab alone: they are hidden,
+/// and refused where they are given.
+pub fn here(option: clap::Arg) -> clap::Arg {
+    let is_of_the_lab = OPTIONS_OF_THE_LAB.contains(&option.get_id().as_str());
+    if is_of_the_lab { option.hide(true) } else { option }
+}
+
+const OPTIONS_OF_THE_LAB: [&str; 4] = ["grace", "drained_by", "isolated", "magazines"];
+
+/// Magazines per zone of `magazine`, unless an option says how many.
+pub const MAGAZINES: u32 = 2;
 
 /// `--store`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -203,94 +213,44 @@ impl Variant {
         self.store.unwrap_or(if is_ours { Store::Bitmap } else { Store::Buddy })
     }
 
-    fn lock_mode(&self) -> LockMode {
+    /// The way in which `spin`'s owners take their lock.
+    pub fn lock_mode(&self) -> LockMode {
         if self.lock == Some(Lock::Plain) { LockMode::Plain } else { LockMode::TryLock }
     }
 
-    fn grace(&self) -> Grace {
-        match self.grace_period() {
-            GracePeriod::Membarrier => Grace::Membarrier,
-            GracePeriod::Qsbr => Grace::Qsbr,
-            GracePeriod::Blocking => Grace::Blocking,
-        }
-    }
-
-    fn grace_period(&self) -> GracePeriod {
+    /// The way in which `rcu` waits for the users of old lists.
+    pub fn grace_period(&self) -> GracePeriod {
         self.grace.unwrap_or(GracePeriod::Blocking)
     }
 
-    fn local_drain(&self) -> LocalDrain {
-        if self.drained_by == Some(DrainedBy::Owner) {
-            LocalDrain::Owner
-        } else {
-            LocalDrain::Helper
-        }
+    /// The thread that executes a drain of designs whose owners take no lock.
+    pub fn drained_by(&self) -> DrainedBy {
+        self.drained_by.unwrap_or(DrainedBy::Helper)
     }
 
-    fn is_isolated(&self) -> bool {
+    /// Whether `nohz-conditional` takes this machine for one with isolated CPUs.
+    pub fn is_isolated(&self) -> bool {
         self.isolated.map_or_else(has_nohz_full, |isolated| isolated == Switch::Yes)
     }
 
-    fn spinning(&self) -> SpinningCpus {
-        match self.isolated {
-            None => SpinningCpus::Isolated,
-            Some(Switch::No) => SpinningCpus::None,
-            Some(Switch::Yes) => SpinningCpus::All,
-        }
+    /// Magazines per zone of `magazine`.
+    pub fn magazines(&self) -> u32 {
+        self.magazines.unwrap_or(MAGAZINES)
     }
 
-    fn magazine_options(&self) -> MagazineOptions {
-        let default = MagazineOptions::default();
-        MagazineOptions { magazines: self.magazines.unwrap_or(default.magazines), ..default }
-    }
-
-    /// The parameters of a thread's design whose owners are threads on their CPUs, on the machine
-    /// of `cpu`.
-    pub fn making(&self, cpu: CpuId) -> DesignParameters {
-        let default = Policy::default();
-        DesignParameters {
-            entry: Entry::OnCpu,
-            drain: self.local_drain(),
-            policy: Policy {
-                cache_slice_pages: cache_slice_pages(cpu).unwrap_or(default.cache_slice_pages),
-                ..self.policy()
-            },
-            isolated: self.is_isolated(),
-            spinning: self.spinning(),
-            lock: self.lock_mode(),
-            grace: self.grace(),
-            magazine: self.magazine_options(),
-        }
-    }
-
-    /// The parameters of a thread's design whose owners one thread acts as, in turn: owners execute
-    /// drains, and nothing depends on this machine.
-    pub fn making_for_one_thread(&self) -> DesignParameters {
-        DesignParameters {
-            entry: Entry::Pretend,
-            drain: LocalDrain::Owner,
-            policy: self.policy(),
-            isolated: self.isolated == Some(Switch::Yes),
-            // Nothing depends on this machine.
-            spinning: match self.spinning() {
-                SpinningCpus::Isolated => SpinningCpus::All,
-                chosen => chosen,
-            },
-            lock: self.lock_mode(),
-            grace: self.grace(),
-            magazine: self.magazine_options(),
-        }
-    }
-
-    /// The policy for refills, limits and spills of lists, but for the values that depend on the
-    /// machine.
-    pub fn policy(&self) -> Policy {
+    /// The policy for refills, limits and spills of lists.
+    pub fn policy(&self, acting: Acting) -> Policy {
         let base = match self.rules {
             Some(RulesOf::Of2022) => Policy::of_2022(self.free_high_limit()),
             None | Some(RulesOf::Today) => Policy::default(),
         };
         let fixed_high = self.fixed_high.map_or(base.fixed_high, |fixed| fixed == Switch::Yes);
-        Policy { free_high: self.free_high(), fixed_high, ..base }
+        let slice = match acting {
+            Acting::OnCpus(cpu) => cache_slice_pages(cpu),
+            Acting::Alone => None,
+        };
+        let cache_slice_pages = slice.unwrap_or(base.cache_slice_pages);
+        Policy { free_high: self.free_high(), fixed_high, cache_slice_pages, ..base }
     }
 
     /// The policy for a CPU that only frees high orders.
@@ -325,7 +285,7 @@ impl Variant {
             }
             Design::Rcu => _ = params.insert("grace", self.grace_period() as i64),
             Design::Magazine => {
-                params.insert("magazines", self.magazine_options().magazines.into());
+                params.insert("magazines", self.magazines().into());
             }
             Design::NohzConditional => _ = params.insert("isolated", i64::from(self.is_isolated())),
             Design::Qpw => {
@@ -334,7 +294,7 @@ impl Variant {
             _ => {}
         }
         if matches!(design, Design::Local | Design::NohzConditional | Design::Qpw) {
-            params.insert("drained_by", i64::from(self.local_drain() == LocalDrain::Owner));
+            params.insert("drained_by", self.drained_by() as i64);
         }
         if WITH_POLICY.contains(&design)
             && let Some(limit) = self.free_high

@@ -17,6 +17,7 @@ use super::plan::Plan;
 use super::threads::ThreadTarget;
 use super::ticks::{self, INTERVAL_MS, Tick};
 use super::zoneinfos::Zoneinfos;
+use crate::design::Product;
 use crate::design::variant::Variant;
 use pagedepot_trace::{Zone, Zoneinfo};
 
@@ -68,7 +69,7 @@ fn set_ticks(plan: &mut Plan, until: Tick, first_ms: u32) {
 fn high_off(plan: &Plan, before: &Zoneinfo, after: Option<&Zoneinfo>) -> Result<Vec<u64>, Error> {
     let mut off = vec![0; plan.cpus.len()];
     let mut target =
-        ThreadTarget::<Spin<Arc<Buddy>>>::new(plan, Some(before), &Variant::default())?;
+        ThreadTarget::<Spin<Arc<Buddy>>, Product>::new(plan, Some(before), &Variant::default())?;
     let mut seen = plan.highs_seen.iter().peekable();
     play(plan, &mut target, |target, ms| {
         while let Some(seen) = seen.next_if(|seen| seen.ms <= ms) {

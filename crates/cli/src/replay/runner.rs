@@ -1,7 +1,5 @@
 //! A whole replay: verified once, then timed.
 
-use std::sync::Arc;
-
 use super::calibrate::calibrated;
 use super::depot::{ReplayMachine, with_depot};
 use super::engine::run;
@@ -10,10 +8,10 @@ use super::outcome::Outcome;
 use super::plan::Plan;
 use super::replayed::{Replay, ReplayResult};
 use super::target::ReplayTarget;
-use super::threads::ThreadTarget;
+use super::threads::{CacheUser, ReplayLineup, Replays, ThreadTarget};
 use super::verify::{Story, Verify};
 use super::zoneinfos::Zoneinfos;
-use crate::design::dispatch::by_thread_design;
+use crate::design::threads::{FromSetup, ThreadDesign};
 use crate::design::variant::Variant;
 use crate::harness::stop;
 use crate::names::Design;
@@ -26,7 +24,7 @@ use pagedepot_trace::Zoneinfo;
 ///
 /// # Errors
 /// When the trace needs more than the allocator can manage, or the allocator fails the replay.
-pub fn replay(
+pub fn replay<L: ReplayLineup>(
     plan: &Plan,
     zoneinfos: &Zoneinfos,
     (designs, variant): (&[Design], &Variant),
@@ -40,7 +38,7 @@ pub fn replay(
     let mut replays = Vec::with_capacity(designs.len());
     for &design in designs {
         let into = ReplayInto { design, plan, before, variant };
-        let (checked, story) = into.run(Watch::Verified)?;
+        let (checked, story) = into.run::<L>(Watch::Verified)?;
         let checked = checked.balanced()?;
         progress();
         let mut event_ns = Vec::with_capacity(runs);
@@ -48,7 +46,7 @@ pub fn replay(
             if stop::is_asked() && !event_ns.is_empty() {
                 break;
             }
-            event_ns.push(into.run(Watch::Timed)?.0.same_as(&checked)?.event_ns());
+            event_ns.push(into.run::<L>(Watch::Timed)?.0.same_as(&checked)?.event_ns());
             progress();
         }
         replays.push(Replay::new(
@@ -76,6 +74,19 @@ struct ReplayInto<'p> {
     variant: &'p Variant,
 }
 
+/// A run into a design of the threads.
+struct RunInto<'p>(ReplayInto<'p>, Watch);
+
+impl<L> CacheUser<L> for RunInto<'_> {
+    type Output = Result<(Outcome, Story), Error>;
+
+    fn with<C: ThreadDesign<L, Store: FromSetup + Clone> + Replays<L>>(self) -> Self::Output {
+        let RunInto(into, watch) = self;
+        let ReplayInto { plan, before, variant, .. } = into;
+        into.run_on(&mut ThreadTarget::<C, L>::new(plan, before, variant)?, watch)
+    }
+}
+
 /// Whether every frame is watched, which takes several times as long.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Watch {
@@ -86,19 +97,16 @@ enum Watch {
 impl ReplayInto<'_> {
     /// Runs the plan into a new allocator. All designs but `spin` and the depot run over a buddy
     /// store.
-    fn run(self, watch: Watch) -> Result<(Outcome, Story), Error> {
+    fn run<L: ReplayLineup>(self, watch: Watch) -> Result<(Outcome, Story), Error> {
         let ReplayInto { design, plan, before, variant } = self;
         let store = variant.store_of(design);
-        by_thread_design!(
-            design, store, Arc,
-            type Cache => {
-                self.run_on(&mut ThreadTarget::<Cache>::new(plan, before, variant)?, watch)
-            },
-            _ => {
+        match L::default().with_cache(design, store, RunInto(self, watch)) {
+            Ok(done) => done,
+            Err(RunInto(..)) => {
                 let machine = ReplayMachine { store, ..ReplayMachine::for_plan(plan, before) };
                 with_depot(machine, |depot| self.run_on(depot, watch))?
             }
-        )
+        }
     }
 
     fn run_on(

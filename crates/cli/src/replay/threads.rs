@@ -3,15 +3,21 @@
 
 use pagedepot::cpus::Here;
 use pagedepot::{CacheLimits, CpuId, FrameRange, Mobility, Mode, Order, Pfn, Watermarks, ZoneId};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
 use pagedepot_designs::{
-    BuddyStore, Census, FreeMap, Local, Magazine, NohzConditional, PageCache, PcpBuddy, Qpw, Rcu,
-    Scope, Setup, SetupError, Spin, Store, ZoneLock, ZoneSetup,
+    Bitmap, Buddy, Census, FreeMap, PageCache, Scope, Setup, SetupError, Spin, Store, ZoneLock,
+    ZoneSetup,
 };
 
 use super::plan::{InitialBlock, Plan};
 use super::target::{ReplayCounts, ReplayTarget, sum};
-use crate::design::threads::{FromSetup, ThreadDesign};
+use crate::design::threads::{Acting, FromSetup, ThreadDesign};
+use crate::design::variant;
 use crate::design::variant::Variant;
+use crate::design::{Lineup, Product};
+use crate::names::Design;
 use pagedepot_trace::{Zone, Zoneinfo};
 
 /// The recorded machine: its zones, with as many frames as were free, cached, or held and freed by
@@ -67,8 +73,8 @@ fn preload<S: Store>(spin: &Spin<S>, plan: &Plan, before: Option<&Zoneinfo>) {
     }
 }
 
-/// The calls of a replay to a design besides [`PageCache`].
-pub trait Replays: PageCache {
+/// The calls of a replay to a design besides [`PageCache`]. `L` is the [`Lineup`] that has it.
+pub trait Replays<L>: PageCache {
     /// Begins where the recorded machine was, if the design has lists as the kernel has.
     fn begin(&self, plan: &Plan, before: Option<&Zoneinfo>) {
         let _ = (plan, before);
@@ -82,7 +88,7 @@ pub trait Replays: PageCache {
     }
 }
 
-impl<S: Store> Replays for Spin<S> {
+impl<S: Store, L> Replays<L> for Spin<S> {
     fn begin(&self, plan: &Plan, before: Option<&Zoneinfo>) {
         preload(self, plan, before);
     }
@@ -92,22 +98,54 @@ impl<S: Store> Replays for Spin<S> {
     }
 }
 
-impl<S: Store> Replays for ZoneLock<S> {}
-impl<S: Store> Replays for Local<S> {}
-impl<S: Store + Send> Replays for NohzConditional<S> {}
-impl<S: Store + Send> Replays for Qpw<S> {}
-impl<S: BuddyStore> Replays for PcpBuddy<S> {}
-impl<S: Store> Replays for Rcu<S> {}
-impl<S: Store> Replays for Magazine<S> {}
+impl<S: Store, L> Replays<L> for ZoneLock<S> {}
+
+/// The designs, besides the depot, that a command can replay into.
+pub trait ReplayLineup: Lineup + Default + 'static {
+    /// Hands on the type of a design over the store of this kind, or gives `user` back where the
+    /// design is none of the threads'.
+    fn with_cache<U: CacheUser<Self>>(
+        &self,
+        design: Design,
+        store: variant::Store,
+        user: U,
+    ) -> Result<U::Output, U>;
+}
+
+/// The code that is compiled for each design.
+pub trait CacheUser<L> {
+    /// The result of the use.
+    type Output;
+
+    /// Uses the type.
+    fn with<C: ThreadDesign<L, Store: FromSetup + Clone> + Replays<L>>(self) -> Self::Output;
+}
+
+impl ReplayLineup for Product {
+    fn with_cache<U: CacheUser<Self>>(
+        &self,
+        design: Design,
+        store: variant::Store,
+        user: U,
+    ) -> Result<U::Output, U> {
+        match (design, store) {
+            (Design::ZoneLock, _) => Ok(user.with::<ZoneLock<Arc<Buddy>>>()),
+            (Design::Spin, variant::Store::Buddy) => Ok(user.with::<Spin<Arc<Buddy>>>()),
+            (Design::Spin, variant::Store::Bitmap) => Ok(user.with::<Spin<Arc<Bitmap>>>()),
+            _ => Err(user),
+        }
+    }
+}
 
 /// A design and the store under it.
-pub struct ThreadTarget<D: ThreadDesign> {
+pub struct ThreadTarget<D: ThreadDesign<L>, L> {
     design: D,
     store: D::Store,
     cpus: u32,
+    lineup: PhantomData<fn() -> L>,
 }
 
-impl<D: ThreadDesign<Store: FromSetup + Clone> + Replays> ThreadTarget<D> {
+impl<D: ThreadDesign<L, Store: FromSetup + Clone> + Replays<L>, L> ThreadTarget<D, L> {
     /// Makes the design on the plan's machine.
     ///
     /// # Errors
@@ -118,10 +156,10 @@ impl<D: ThreadDesign<Store: FromSetup + Clone> + Replays> ThreadTarget<D> {
         variant: &Variant,
     ) -> Result<Self, SetupError> {
         let store = D::Store::from_setup(&machine(plan, before))?;
-        let design = D::over(store.clone(), &variant.making_for_one_thread())?;
+        let design = D::over(store.clone(), variant, Acting::Alone)?;
         design.begin(plan, before);
         let cpus = store.zones().cpus();
-        Ok(ThreadTarget { design, store, cpus })
+        Ok(ThreadTarget { design, store, cpus, lineup: PhantomData })
     }
 
     /// The design under the target.
@@ -135,7 +173,7 @@ fn here(cpu: CpuId) -> Here {
     Here::task(cpu)
 }
 
-impl<D: ThreadDesign + Replays> ReplayTarget for ThreadTarget<D> {
+impl<D: ThreadDesign<L> + Replays<L>, L> ReplayTarget for ThreadTarget<D, L> {
     fn tick(&mut self, cpu: CpuId) {
         self.design.tick(here(cpu));
     }

@@ -1,28 +1,16 @@
-//! The list of workloads that `bench` and `compare` know.
+//! The lists of workloads that commands know.
 
 use super::workload::Workload;
-use super::{
-    drain, fragmentation, giveback, hot, mass_exit, mixed, netperf, pagealloc, pft,
-    process_magazines, producer_consumer, purger, replay_build, ring_stream, touch,
-};
+use super::{drain, fragmentation, hot, pagealloc, producer_consumer};
+use crate::design::Product;
 
-/// All workloads of `bench`. What a new one needs besides stands at the top of `mod.rs`.
+/// All workloads of this command. What a new one needs besides stands at the top of `mod.rs`.
 pub const ALL: &[&Workload] = &[
-    &hot::WORKLOAD,
-    &pagealloc::WORKLOAD,
-    &touch::WORKLOAD,
-    &pft::WORKLOAD,
-    &producer_consumer::WORKLOAD,
-    &drain::WORKLOAD,
-    &ring_stream::WORKLOAD,
-    &netperf::WORKLOAD,
-    &replay_build::WORKLOAD,
-    &process_magazines::WORKLOAD,
-    &fragmentation::WORKLOAD,
-    &mixed::WORKLOAD,
-    &mass_exit::WORKLOAD,
-    &purger::WORKLOAD,
-    &giveback::WORKLOAD,
+    &hot::workload::<Product>(),
+    &pagealloc::workload::<Product>(),
+    &producer_consumer::workload::<Product>(),
+    &drain::workload::<Product>(),
+    &fragmentation::workload::<Product>(),
 ];
 
 /// The workload called `name`.
@@ -30,11 +18,19 @@ pub const ALL: &[&Workload] = &[
 /// # Errors
 /// Lists the names there are.
 pub fn parse(name: &str) -> Result<&'static Workload, String> {
-    let found = ALL.iter().copied().find(|workload| workload.name == name);
-    found.ok_or_else(|| format!("no such workload; there are {}", names()))
+    named(ALL, name)
 }
 
-/// The names of all workloads, separated by commas.
-pub fn names() -> String {
-    ALL.iter().map(|workload| workload.name).collect::<Vec<_>>().join(", ")
+/// The workload of a list that is called `name`.
+///
+/// # Errors
+/// Lists the names there are.
+pub fn named(all: &[&'static Workload], name: &str) -> Result<&'static Workload, String> {
+    let found = all.iter().copied().find(|workload| workload.name == name);
+    found.ok_or_else(|| format!("no such workload; there are {}", names(all)))
+}
+
+/// The names of workloads, separated by commas.
+pub fn names(all: &[&Workload]) -> String {
+    all.iter().map(|workload| workload.name).collect::<Vec<_>>().join(", ")
 }

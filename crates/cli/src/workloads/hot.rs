@@ -9,8 +9,7 @@ use pagedepot_linux::{Depot, Flags};
 use super::settings::{Settings, samples_of};
 use super::workload::Workload;
 use crate::design::allocator::nothing_held;
-use crate::design::dispatch::with_design;
-use crate::design::{self, Allocator, Demand, PAGE_BYTES};
+use crate::design::{self, Allocator, AllocatorUser, Demand, Lineup, PAGE_BYTES};
 use crate::failure::Failure;
 use crate::harness::{Contender, Seat, Series, Subject};
 use crate::names::{Design, joined};
@@ -20,7 +19,9 @@ use crate::report::{Report, counted, table};
 const NAME: &str = "hot";
 
 /// The workload `hot`.
-pub const WORKLOAD: Workload = Workload::new(NAME, DESIGNS, run);
+pub const fn workload<L: Lineup + Default>() -> Workload {
+    Workload::new(NAME, DESIGNS, run::<L>)
+}
 
 /// Designs that hand out blocks, and the depot's owned pages, and its numbers on isolated CPUs,
 /// beside its numbers.
@@ -42,6 +43,16 @@ impl<A: Allocator> Contender<1> for Hot<A> {
 
     fn window(&self, _seat: Seat, units: u64) -> [f64; 1] {
         [pair_ns(&self.0, units)]
+    }
+}
+
+struct MakeHot;
+
+impl AllocatorUser for MakeHot {
+    type Output = Box<dyn Contender<1>>;
+
+    fn with<A: Allocator>(self, allocator: A) -> Self::Output {
+        Box::new(Hot(allocator))
     }
 }
 
@@ -145,16 +156,14 @@ impl Contender<1> for OwnedPages {
 }
 
 /// Measures it, on 1, 2, 4 ... and on all CPUs.
-fn run(settings: &Settings) -> Result<Report, Failure> {
+fn run<L: Lineup + Default>(settings: &Settings) -> Result<Report, Failure> {
     let demand = settings.demand(settings.cpus.len(), 1, 1);
     let mut contenders: Vec<Box<dyn Contender<1>>> = Vec::new();
     for design in settings.designs(NAME, DESIGNS)? {
         contenders.push(match design {
             Design::DepotOwned => Box::new(OwnedPages(depot(&demand, design, false)?)),
             Design::DepotIsolated => Box::new(IsolatedCpus(depot(&demand, design, true)?)),
-            _ => with_design!(any design, &demand, |allocator| -> Box<dyn Contender<1>> {
-                Box::new(Hot(allocator))
-            })?,
+            _ => L::default().with_allocator(design, &demand, MakeHot)?,
         });
     }
     let mut report = Report::default();

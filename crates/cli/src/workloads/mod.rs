@@ -4,60 +4,34 @@
 //! |---|---|---|
 //! | `hot` | `bench hot` | one page allocated and freed, again and again |
 //! | `pagealloc` | `bench pagealloc` | batches of all sizes and orders, filling memory, metadata |
-//! | `touch` | `bench touch` | first touches of zeroed pages until memory is used up |
-//! | `pft` | `bench pft` | page faults that each design serves, through `userfaultfd` |
 //! | `producer_consumer` | `bench producer-consumer` | allocated on one CPU, freed on another |
-//! | `mass_exit` | `bench mass-exit` | processes that free all their pages at once |
-//! | `purger` | `bench purger` | one thread frees what the threads of other CPUs allocated |
 //! | `drain` | `bench drain` | taking back what a CPU caches |
-//! | `ring_stream` | `bench ring-stream` | buffers filled on one CPU, read and freed on another |
-//! | `netperf` | `bench netperf` | the same over sockets, with each limit of what a freeing CPU may cache |
-//! | `replay_build` | `bench replay-build` | a build recorded, and its page events served by each design |
-//! | `process_magazines` | `bench process-magazines` | processes that allocate much, with drains behind them |
 //! | `fragmentation` | `bench fragmentation` | frames reallocated at random, and what stays contiguous |
-//! | `mixed` | `bench mixed` | unmovable, page cache, anonymous and network memory, and what stays contiguous |
-//! | `giveback` | `bench giveback` | memory given back while a program rests after a peak |
-//! | `vmalloc` | `vmalloc` | the suite of the kernel's test_vmalloc, and pairs of requests |
-//! | `simulate` | `simulate` | designs on virtual CPUs |
-//! | `soak` | `soak` | memory used up in a loop, to look for lost and doubled pages |
 //!
-//! `paging` is what `touch` and `pft` share, `streams` what `ring_stream` and `netperf` share.
+//! The lab has more. `shape` is what workloads share that fill memory.
 //!
 //! # A new workload of `bench`
-//! 1. Add a file or folder here. Its `run` asks `Settings` for the designs and a demand, makes a
+//! 1. Add a file or folder here or, if it answers a question beside these, in the lab. Its `run`
+//!    asks `Settings` for the designs and a demand, makes a
 //!    [`Contender`](crate::harness::Contender) of each design by
-//!    [`with_design!`](crate::design::dispatch), has `Settings::interleave` run them in turn, and
-//!    puts rows and tables into a [`Report`](crate::report::Report). `hot.rs` is the shortest.
-//! 2. Describe it by a constant `WORKLOAD`, and add that to the list in `all.rs`. Command line,
-//!    help and `compare` read the list.
+//!    [`Lineup::with_allocator`](crate::design::Lineup::with_allocator), has
+//!    `Settings::interleave` run them in turn, and puts rows and tables into a
+//!    [`Report`](crate::report::Report). `hot.rs` is the shortest.
+//! 2. Describe it by a function `workload`, and add that to the list in `all.rs`. Command line and
+//!    help read the list; the lab has a list of its own.
 //! 3. If it has something to say in a sentence, add that in `conclusion/cost.rs`; test its rows in
-//!    `tests/command.rs`. What `simulate` runs is another list, in `crates/sim/src/workloads.rs`.
+//!    `tests/command.rs`.
 
 pub mod all;
 pub mod clients;
 pub mod drain;
-mod fragmentation;
-mod giveback;
+pub mod fragmentation;
 pub mod hot;
-mod mass_exit;
-mod mixed;
-mod netperf;
 pub mod options;
 pub mod pagealloc;
-mod paging;
-pub mod pft;
-mod process_magazines;
-mod producer_consumer;
-mod purger;
-mod replay_build;
-mod ring_stream;
+pub mod producer_consumer;
 pub mod settings;
-mod shape;
-pub mod simulate;
-pub mod soak;
-mod streams;
-pub mod touch;
-pub mod vmalloc;
+pub mod shape;
 pub mod workload;
 
 pub use settings::{Effort, Settings};

@@ -4,8 +4,7 @@ use std::time::Instant;
 
 use super::settings::{Settings, show_against};
 use super::workload::Workload;
-use crate::design::dispatch::with_design;
-use crate::design::{self, Allocator};
+use crate::design::{self, Allocator, AllocatorUser, Lineup};
 use crate::failure::Failure;
 use crate::harness::ring::Ring;
 use crate::harness::{Contender, Seat, Subject};
@@ -16,7 +15,9 @@ use crate::report::{Report, counted};
 const NAME: &str = "producer-consumer";
 
 /// The workload `producer-consumer`.
-pub const WORKLOAD: Workload = Workload::new(NAME, Design::BLOCKS, run);
+pub const fn workload<L: Lineup + Default>() -> Workload {
+    Workload::new(NAME, Design::BLOCKS, run::<L>)
+}
 
 const FRAME: Metric = ("frame_ns", "ns");
 
@@ -60,10 +61,25 @@ impl<A: Allocator> Contender<1> for PassingSubject<A> {
     }
 }
 
+/// Makes the contender of a design on so many CPUs.
+struct Passing {
+    cpus: usize,
+}
+
+impl AllocatorUser for Passing {
+    type Output = Box<dyn Contender<1>>;
+
+    fn with<A: Allocator>(self, allocator: A) -> Self::Output {
+        let ring = || Ring::new(RING_SLOTS, PUBLISHED_AT_ONCE);
+        let rings = std::iter::repeat_with(ring).take(self.cpus / 2).collect();
+        Box::new(PassingSubject { allocator, rings })
+    }
+}
+
 /// Measures it, with one pair of CPUs, two, four ... and all.
-fn run(settings: &Settings) -> Result<Report, Failure> {
+fn run<L: Lineup + Default>(settings: &Settings) -> Result<Report, Failure> {
     settings.need_two_cpus(NAME)?;
-    let designs = settings.designs(NAME, WORKLOAD.designs)?;
+    let designs = settings.designs(NAME, Design::BLOCKS)?;
     let mut counts: Vec<usize> = settings.cpu_counts().iter().map(|cpus| cpus / 2 * 2).collect();
     counts.dedup();
     let mut report = Report::default();
@@ -71,13 +87,7 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
         let demand = settings.demand(cpus, 2 * RING_SLOTS, 1);
         let mut contenders: Vec<Box<dyn Contender<1>>> = Vec::new();
         for &design in &designs {
-            contenders.push(
-                with_design!(any design, &demand, |allocator| -> Box<dyn Contender<1>> {
-                    let ring = || Ring::new(RING_SLOTS, PUBLISHED_AT_ONCE);
-                    let rings = std::iter::repeat_with(ring).take(cpus / 2).collect();
-                    Box::new(PassingSubject { allocator, rings })
-                })?,
-            );
+            contenders.push(L::default().with_allocator(design, &demand, Passing { cpus })?);
         }
         let what = format!("{NAME}, {}", counted(cpus, "CPU"));
         let series = settings.interleave(&what, &mut contenders, cpus, settings.schedule())?;

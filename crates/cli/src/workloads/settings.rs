@@ -9,7 +9,7 @@ use super::clients::{self, Clients};
 use super::options::{FillOptions, MeasureOptions};
 use crate::design::pool::SharedPool;
 use crate::design::variant::Variant;
-use crate::design::{Demand, unavailable};
+use crate::design::{Demand, Lineup};
 use crate::failure::Failure;
 use crate::harness::samples::ROUNDS_TO_JUDGE;
 use crate::harness::{Contender, Drains, Pace, Schedule, Series, Subject, cpus, interleave};
@@ -44,6 +44,8 @@ pub struct Settings {
     pub effort: Effort,
     /// Seed of random numbers.
     pub seed: u64,
+    /// The designs that there are.
+    pub lineup: &'static dyn Lineup,
     /// The designs asked for; none: all that can run.
     pub designs: Vec<Design>,
     /// The variants of designs to make.
@@ -70,7 +72,11 @@ impl Settings {
     ///
     /// # Errors
     /// When this process may not use so many CPUs.
-    pub fn new(options: &MeasureOptions, effort: Effort) -> Result<Self, Failure> {
+    pub fn new(
+        lineup: &'static dyn Lineup,
+        options: &MeasureOptions,
+        effort: Effort,
+    ) -> Result<Self, Failure> {
         let rounds = if effort == Effort::Quick { ROUNDS_QUICK } else { ROUNDS_TO_JUDGE as u32 };
         Ok(Settings {
             cpus: first_cpus(options.cpus)?,
@@ -80,6 +86,7 @@ impl Settings {
             rounds_given: options.runs.is_some(),
             effort,
             seed: options.seed,
+            lineup,
             designs: options.designs.clone(),
             variant: Variant::default(),
             drains: None,
@@ -134,7 +141,7 @@ impl Settings {
                 list(Design::PAGED)
             )
         });
-        unavailable(design).or_else(|| self.variant.refuses(design)).or(undrained)
+        self.lineup.unavailable(design).or_else(|| self.variant.refuses(design)).or(undrained)
     }
 
     /// The demand on designs of a workload on the first `cpus` CPUs.

@@ -94,27 +94,25 @@ impl Workload {
                 list(Design::WITH_FENCES)
             ));
         }
-        if let Some(peers) = self.left_out(settings) {
-            report.note(format!(
-                "left out, since this build has no other allocators: {peers}; `cargo run --release \
-                 --features peers -- bench {}` measures them too",
-                self.name
-            ));
+        if let Some(others) = self.left_out(settings) {
+            report.note(others);
         }
         Ok(report)
     }
 
-    /// The designs of other allocators that this build lacks, unless the user named designs or
-    /// wants a short answer.
+    /// The designs that another command has, unless the user named designs or wants a short answer.
     fn left_out(&self, settings: &Settings) -> Option<String> {
-        if cfg!(feature = "peers")
-            || !settings.designs.is_empty()
-            || settings.effort == Effort::Short
-        {
+        if !settings.designs.is_empty() || settings.effort == Effort::Short {
             return None;
         }
-        let peers: Vec<Design> =
-            self.designs.iter().copied().filter(|design| design.is_peer()).collect();
-        (!peers.is_empty()).then(|| list(&peers))
+        let elsewhere = |design: &Design| settings.lineup.elsewhere(*design);
+        let command = self.designs.iter().find_map(elsewhere)?;
+        let others: Vec<Design> =
+            self.designs.iter().copied().filter(|design| elsewhere(design).is_some()).collect();
+        let (name, others) = (self.name, list(&others));
+        Some(format!(
+            "left out, since this command has not these designs: {others}; `{command} bench {name}` \
+             measures them too"
+        ))
     }
 }

@@ -1,4 +1,4 @@
-//! Reads a crate's sources: which files use which. For the tests `layers` of lab, linux and
+//! Reads a crate's sources: which files use which. For the tests `layers` of the commands, linux and
 //! designs.
 
 use std::collections::{BTreeMap, BTreeSet};

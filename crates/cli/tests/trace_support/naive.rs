@@ -3,8 +3,8 @@
 
 use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
 
+use pagedepot_cli::tested::{InitialBlock, ReplayCounts, ReplayTarget};
 use pagedepot_designs::{Census, FreeMap};
-use pagedepot_lab::tested::{InitialBlock, ReplayCounts, ReplayTarget};
 
 const BATCH: usize = 8;
 const HIGH: usize = 32;

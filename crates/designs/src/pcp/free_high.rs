@@ -38,7 +38,7 @@ pub enum FreeHighLimit {
 
 impl FreeHighLimit {
     /// The limit in pages, for a CPU with this `batch` and `high`.
-    pub(crate) fn pages(self, batch: u32, high: u32) -> u32 {
+    pub fn pages(self, batch: u32, high: u32) -> u32 {
         match self {
             FreeHighLimit::Zero => 0,
             FreeHighLimit::Batch => batch.min(high),

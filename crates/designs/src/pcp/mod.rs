@@ -27,7 +27,7 @@ const LOW_ORDERS: u32 = 4;
 
 /// The number of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ListIndex(u8);
+pub struct ListIndex(u8);
 
 impl ListIndex {
     /// The list of blocks like this, if that order is cached (`order_to_pindex`).
@@ -56,7 +56,7 @@ impl ListIndex {
 }
 
 /// The lists of a CPU in a zone.
-pub(crate) struct Lists {
+pub struct Lists {
     pages: PlainU32,
     lists: [List; LISTS],
 }
@@ -127,7 +127,7 @@ impl Iterator for Coldest<'_> {
 }
 
 /// The context of an operation on a pcp.
-pub(crate) struct PcpContext<'a, S> {
+pub struct PcpContext<'a, S> {
     pub store: &'a S,
     pub policy: &'a Policy,
     pub counters: &'a Counters,
@@ -137,7 +137,7 @@ pub(crate) struct PcpContext<'a, S> {
 
 /// Lists and their limits, for a caller that may touch both.
 #[derive(Clone, Copy)]
-pub(crate) struct Pcp<'a> {
+pub struct Pcp<'a> {
     pub lists: &'a Lists,
     pub tuning: &'a Tuning,
 }

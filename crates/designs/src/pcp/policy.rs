@@ -69,7 +69,7 @@ pub enum Rules {
 }
 
 /// A pcp's limits and counts (the kernel's `struct per_cpu_pages` without its lists).
-pub(crate) struct Tuning {
+pub struct Tuning {
     high: PlainU32,
     alloc_factor: PlainU32,
     free_count: PlainU32,

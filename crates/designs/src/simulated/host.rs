@@ -4,7 +4,7 @@ use pagedepot::CpuId;
 
 /// Moves this task to a CPU, which makes that CPU's own task wait, runs `work`, and moves back.
 /// `None`: there is no such CPU.
-pub(crate) fn on_cpu<R>(cpu: CpuId, work: impl FnOnce() -> R) -> Option<R> {
+pub fn on_cpu<R>(cpu: CpuId, work: impl FnOnce() -> R) -> Option<R> {
     pagedepot_sim_machine::on_cpu(cpu.index(), work)
 }
 

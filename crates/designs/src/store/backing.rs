@@ -30,7 +30,7 @@ impl<S: Store> AsBacking<S> {
 }
 
 /// The store under an allocator, without its type.
-pub(crate) trait Underlying: Backing {
+pub trait Underlying: Backing {
     /// Checks the store's own metadata.
     fn check(&self) -> Result<(), Fault>;
 

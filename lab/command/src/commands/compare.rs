@@ -1,15 +1,16 @@
 //! The command `compare`.
 
+use crate::design::Lab;
 use std::io::{self, Write};
 
-use super::finish::{finish, show, write_out};
 use crate::compare::{self, Measurement};
-use crate::failure::Failure;
-use crate::report::block::wrapped;
-use crate::report::json::ExtraOptions;
-use crate::report::printable;
-use crate::report::terminal::{WARNING, fitted_to_stderr, width};
-use crate::workloads::{Effort, Settings};
+use pagedepot_cli::commands::finish::{finish, show, write_out};
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::report::block::wrapped;
+use pagedepot_cli::report::json::ExtraOptions;
+use pagedepot_cli::report::printable;
+use pagedepot_cli::report::terminal::{WARNING, fitted_to_stderr, width};
+use pagedepot_cli::workloads::{Effort, Settings};
 
 /// Measures designs and compares them.
 ///
@@ -21,7 +22,7 @@ pub fn designs(options: &compare::CompareOptions) -> Result<(), Failure> {
     let effort = if bench.quick { Effort::Quick } else { Effort::Full };
     let (clients, more) = (options.measuring.clients.clone(), &options.measuring.more);
     let (variant, fill) = (options.measuring.variant, options.measuring.fill);
-    let settings = Settings::new(&bench, effort)?;
+    let settings = Settings::new(&Lab, &bench, effort)?;
     let settings = Settings {
         clients,
         variant,

@@ -1,14 +1,15 @@
 //! The command `soak`.
 
-use super::finish::{finish, for_people};
-use crate::design::{Demand, unavailable};
-use crate::failure::Failure;
-use crate::names::{Design, list};
-use crate::report::json::ExtraOptions;
-use crate::workloads::options::MeasureOptions;
-use crate::workloads::settings::first_cpus;
+use crate::design::unavailable;
 use crate::workloads::soak::Soak;
 use crate::workloads::soak::options::SoakOptions;
+use pagedepot_cli::commands::finish::{finish, for_people};
+use pagedepot_cli::design::Demand;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::names::{Design, list};
+use pagedepot_cli::report::json::ExtraOptions;
+use pagedepot_cli::workloads::options::MeasureOptions;
+use pagedepot_cli::workloads::settings::first_cpus;
 
 /// Soaks the designs that the options ask for, or all that can run here.
 ///

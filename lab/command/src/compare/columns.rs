@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::metric;
-use crate::failure::Failure;
-use crate::report::document::{Document, ResultRow};
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::report::document::{Document, ResultRow};
 
 /// A column of a comparison: a design of a file, or of a run.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,9 +5,9 @@ use super::options::CompareOptions;
 use super::table::Comparison;
 use super::write::written;
 use super::{noise, summary, threads, unlike};
-use crate::failure::Failure;
-use crate::report::document::Document;
-use crate::report::{baseline, printable};
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::report::document::Document;
+use pagedepot_cli::report::{baseline, printable};
 
 /// Files compared.
 #[derive(Debug)]

@@ -7,19 +7,21 @@ use super::options::CompareOptions;
 use super::summary;
 use super::table::Comparison;
 use super::write::{noted, written};
-use crate::failure::Failure;
-use crate::harness::samples::ROUNDS_TO_JUDGE;
-use crate::names::{Design, list};
-use crate::report::document::ResultRow;
-use crate::report::{Report, counted};
-use crate::workloads::clients::{self, Clients};
-use crate::workloads::options::MeasureOptions;
-use crate::workloads::{Settings, Workload, all, pagealloc, pft, touch};
+use crate::design::Lab;
+use crate::workloads::{all, pft, touch};
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::samples::ROUNDS_TO_JUDGE;
+use pagedepot_cli::names::{Design, list};
+use pagedepot_cli::report::document::ResultRow;
+use pagedepot_cli::report::{Report, counted};
+use pagedepot_cli::workloads::clients::{self, Clients};
+use pagedepot_cli::workloads::options::MeasureOptions;
+use pagedepot_cli::workloads::{Settings, Workload, pagealloc};
 
 /// Workloads that are measured unless others are named: those of the threads' tables that ask an
 /// allocator for pages and little else. (`pft` has the page faults, which take far longer than the
 /// pages.)
-const WORKLOADS: [&Workload; 2] = [&touch::WORKLOAD, &pagealloc::WORKLOAD];
+const WORKLOADS: [&Workload; 2] = [&touch::WORKLOAD, &pagealloc::workload::<Lab>()];
 
 /// Workloads with mmtests' numbers of clients.
 const WITH_CLIENTS: [&Workload; 2] = [&touch::WORKLOAD, &pft::WORKLOAD];

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args;
-use crate::design::variant::Variant;
-use crate::failure::Failure;
-use crate::report::baseline;
-use crate::workloads::clients::Clients;
-use crate::workloads::options::{BenchOptions, FillOptions};
+use pagedepot_cli::args;
+use pagedepot_cli::design::variant::Variant;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::report::baseline;
+use pagedepot_cli::workloads::clients::Clients;
+use pagedepot_cli::workloads::options::{BenchOptions, FillOptions};
 
 /// Options of the measurement.
 #[derive(Clone, Debug, Default, Args)]

@@ -2,8 +2,8 @@
 
 use clap::ValueEnum;
 
-use crate::design::variant::{self, FreeHighPages};
-use crate::report::document::ResultRow;
+use pagedepot_cli::design::variant::{self, FreeHighPages};
+use pagedepot_cli::report::document::ResultRow;
 
 /// Params that a workload is scaled by: the N in mmtests' `workload-N`. The first there is counts.
 const SCALES: [&str; 6] = ["clients", "batch", "threads", "streams", "drains_per_s", "cpu"];

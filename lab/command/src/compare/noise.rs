@@ -1,8 +1,8 @@
 //! Reasons to doubt a file's figures.
 
 use super::columns::NamedDocument;
-use crate::harness::samples::{ROUNDS_TO_JUDGE, quartiles};
-use crate::report::document::ResultRow;
+use pagedepot_cli::harness::samples::{ROUNDS_TO_JUDGE, quartiles};
+use pagedepot_cli::report::document::ResultRow;
 
 /// Interquartile ranges beyond the quartiles from which on a sample is an outlier (Tukey's far
 /// out).

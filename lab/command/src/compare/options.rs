@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use super::measuring::MeasurementArgs;
 use super::rule::Rule;
 use super::stats::Stat;
-use crate::report::baseline;
+use pagedepot_cli::report::baseline;
 
 /// Options of `compare`.
 #[derive(Clone, Debug, Args)]

@@ -6,7 +6,7 @@
 
 use statrs::distribution::{ContinuousCDF, Normal};
 
-use crate::harness::samples::median;
+use pagedepot_cli::harness::samples::median;
 
 /// Resamples of the bootstrap, and the share of them inside the interval.
 const RESAMPLES: usize = 2000;

@@ -6,8 +6,8 @@ use super::rule::{RUNS_PERCENT, Rule};
 use super::stats::Stat;
 use super::summary::{Finding, changed, span, summary};
 use super::table::{Comparison, TableLine};
-use crate::report::block;
-use crate::report::terminal::{BETTER, WORSE, width};
+use pagedepot_cli::report::block;
+use pagedepot_cli::report::terminal::{BETTER, WORSE, width};
 
 /// The text of a cell without a figure.
 const NONE: &str = "-";
@@ -202,7 +202,7 @@ fn legend(comparison: &Comparison) -> String {
 }
 
 fn new(medium: Medium, words: usize) -> Table {
-    let mut table = crate::report::table::new([""; 0]);
+    let mut table = pagedepot_cli::report::table::new([""; 0]);
     table.load_preset(if medium == Medium::Text {
         presets::NOTHING
     } else {

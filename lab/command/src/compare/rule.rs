@@ -5,8 +5,8 @@ use clap::ValueEnum;
 use super::rank::{self, RankDifference};
 use super::stats::{Figures, Stat};
 use super::welch::{self, Difference};
-use crate::report::better::Better;
-use crate::report::document::ResultRow;
+use pagedepot_cli::report::better::Better;
+use pagedepot_cli::report::document::ResultRow;
 
 /// Two-sided p below which mmtests, as the threads used it, printed a star.
 const THREADS_P: f64 = 0.10;

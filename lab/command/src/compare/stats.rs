@@ -2,9 +2,9 @@
 
 use statrs::statistics::Statistics;
 
-use crate::harness::samples;
-use crate::report::better::Better;
-use crate::report::document::TableLine;
+use pagedepot_cli::harness::samples;
+use pagedepot_cli::report::better::Better;
+use pagedepot_cli::report::document::TableLine;
 
 /// Share of samples that `BAmean-95` keeps, in percent.
 const BEST_PERCENT: usize = 95;

@@ -4,7 +4,7 @@
 use super::rule::Verdict;
 use super::stats::Stat;
 use super::table::{Comparison, TableLine};
-use crate::report::terminal::{BETTER, WORSE};
+use pagedepot_cli::report::terminal::{BETTER, WORSE};
 
 /// Largest differences named of each column.
 const NAMED: usize = 5;
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use crate::compare::columns::{NamedDocument, of_files};
     use crate::compare::rule::Rule;
-    use crate::report::document::Document;
+    use pagedepot_cli::report::document::Document;
 
     /// Runs of one program each: a design's samples, and those of a bound.
     fn run(path: &str, depot: f64, bound: f64) -> NamedDocument {

@@ -6,11 +6,11 @@ use super::columns::{self, Column};
 use super::metric;
 use super::rule::{self, RUNS_PERCENT, Rule, Verdict};
 use super::stats::{Figures, Stat};
-use crate::design::variant;
-use crate::failure::Failure;
-use crate::names::Design;
-use crate::report::better::{Better, better};
-use crate::report::document::ResultRow;
+use pagedepot_cli::design::variant;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::names::Design;
+use pagedepot_cli::report::better::{Better, better};
+use pagedepot_cli::report::document::ResultRow;
 
 /// Columns side by side.
 #[derive(Debug)]

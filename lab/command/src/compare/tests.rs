@@ -13,9 +13,9 @@ use super::rule::Rule;
 use super::stats::Stat;
 use super::table::Comparison;
 use super::threads;
-use crate::report::better::{Better, better};
-use crate::report::document::{Document, ResultRow};
-use crate::workloads::clients::auto;
+use pagedepot_cli::report::better::{Better, better};
+use pagedepot_cli::report::document::{Document, ResultRow};
+use pagedepot_cli::workloads::clients::auto;
 
 /// Rounding of the percentages: half of the last digit printed.
 const PERCENT_ROUNDING: f64 = 0.005;

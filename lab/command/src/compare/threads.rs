@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use super::columns::NamedDocument;
-use crate::failure::Failure;
-use crate::report::document::Document;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::report::document::Document;
 
 macro_rules! shipped {
     ($($name:literal),* $(,)?) => {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::columns::NamedDocument;
-use crate::report::document::{Document, ResultRow};
+use pagedepot_cli::report::document::{Document, ResultRow};
 
 /// The differences between the first file and each other one, in words.
 pub fn differences(files: &[NamedDocument]) -> Vec<String> {

@@ -8,9 +8,9 @@ use super::render::{self, Medium};
 use super::rule::Rule;
 use super::stats::Stat;
 use super::table::Comparison;
-use crate::failure::Failure;
-use crate::report::block::wrapped;
-use crate::report::terminal::{fitted_to_stderr, width};
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::report::block::wrapped;
+use pagedepot_cli::report::terminal::{fitted_to_stderr, width};
 
 /// The comparison as text; `sources` says where printed figures are from.
 ///

@@ -12,11 +12,11 @@ use frame_alloc::{
 use pagedepot::Mode;
 use pagedepot_designs::DrainResult;
 
-use super::allocator::Allocator;
-use super::demand::{Demand, PAGE_BYTES};
-use super::pool::Pool;
-use crate::failure::Failure;
-use crate::names::Design;
+use pagedepot_cli::design::allocator::Allocator;
+use pagedepot_cli::design::demand::{Demand, PAGE_BYTES};
+use pagedepot_cli::design::pool::Pool;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::names::Design;
 
 const BASE: PageSize = PageSize::from_log2(PAGE_BYTES.ilog2() as u8);
 /// Orders 0..=10, as the depot has.

@@ -9,11 +9,11 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::Once;
 
-use super::allocator::Allocator;
-use super::block::Block;
-use super::demand::{Demand, PAGE_BYTES};
-use crate::failure::Failure;
-use crate::names::Design;
+use pagedepot_cli::design::allocator::Allocator;
+use pagedepot_cli::design::block::Block;
+use pagedepot_cli::design::demand::{Demand, PAGE_BYTES};
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::names::Design;
 
 /// Time for which freed memory is kept, in milliseconds.
 pub const KEEP_MS: i32 = 30_000;

@@ -13,11 +13,11 @@ use libloading::Library;
 use pagedepot::{CpuId, Mode};
 use pagedepot_designs::DrainResult;
 
-use super::allocator::Allocator;
-use super::demand::{Demand, PAGE_BYTES};
 use super::malloc::{KEEP_MS, Memory, bytes};
-use crate::failure::Failure;
-use crate::names::Design;
+use pagedepot_cli::design::allocator::Allocator;
+use pagedepot_cli::design::demand::{Demand, PAGE_BYTES};
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::names::Design;
 
 const LIBRARY: &str = "libpagedepot_peer_mimalloc_pprof.so";
 /// Names the library, if it does not lie beside the command.

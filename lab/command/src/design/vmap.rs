@@ -2,11 +2,11 @@
 
 use std::mem::MaybeUninit;
 
-use pagedepot_designs::vmap::{Depot, VmapSetup};
+use pagedepot_lab_designs::vmap::{Depot, VmapSetup};
 use pagedepot_vmap::{Host, Mapper, Stale, Vmap, VmapConfig};
 
-use crate::failure::Failure;
-use crate::names::Design;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::names::Design;
 
 /// The demand of a workload on a design.
 #[derive(Clone, Copy, Debug)]

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::compare::NamedDocument;
-use crate::harness::samples::{median, quartiles};
-use crate::report::better::{Better, better};
-use crate::report::document::ResultRow;
+use pagedepot_cli::harness::samples::{median, quartiles};
+use pagedepot_cli::report::better::{Better, better};
+use pagedepot_cli::report::document::ResultRow;
 
 /// A plot.
 #[derive(Clone, Debug, PartialEq)]
@@ -223,7 +223,7 @@ fn over_time(file: &NamedDocument) -> Vec<Plot> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::document::Document;
+    use pagedepot_cli::report::document::Document;
 
     fn named(results: &str, more: &str) -> Vec<NamedDocument> {
         let text = format!(r#"{{"schema":1,"results":[{results}]{more}}}"#);

@@ -9,11 +9,11 @@ use super::chart::ChartImage;
 use super::data::{Form, Plot};
 use super::style::{CSS, for_page};
 use crate::compare::{Comparison, Finding, NamedDocument, Stat, TableLine, changed, span};
-use crate::conclusion;
-use crate::harness::samples::quartiles;
-use crate::report::document::{Document, ResultRow};
-use crate::report::table::figure;
-use crate::report::{counted, printable};
+use pagedepot_cli::conclusion;
+use pagedepot_cli::harness::samples::quartiles;
+use pagedepot_cli::report::document::{Document, ResultRow};
+use pagedepot_cli::report::table::figure;
+use pagedepot_cli::report::{counted, printable};
 
 /// The columns of a table of figures.
 const FIGURES: [&str; 7] = ["design", "metric", "CPUs", "params", "median", "quartiles", "n"];
@@ -282,7 +282,7 @@ fn tables(file: &NamedDocument) -> Markup {
 fn table_row(row: &ResultRow) -> Markup {
     let params: Vec<String> =
         row.params.iter().map(|(name, value)| format!("{name} {value}")).collect();
-    let median = crate::harness::samples::median(&row.samples)
+    let median = pagedepot_cli::harness::samples::median(&row.samples)
         .or_else(|| row.printed.as_ref()?.mean)
         .map_or("-".to_owned(), figure);
     let spread = quartiles(&row.samples)

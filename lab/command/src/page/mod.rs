@@ -19,9 +19,9 @@ use clap::Args;
 use self::chart::ChartImage;
 use self::data::Plot;
 use crate::compare::{Comparison, NamedDocument, columns_of};
-use crate::failure::Failure;
-use crate::report::counted;
-use crate::report::document::Document;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::report::counted;
+use pagedepot_cli::report::document::Document;
 
 /// Options of `report`.
 #[derive(Clone, Debug, Args)]

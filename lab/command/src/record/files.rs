@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::failure::Failure;
+use pagedepot_cli::failure::Failure;
 
 /// Endings of the files of a recording.
 const ENDINGS: [&str; 4] =

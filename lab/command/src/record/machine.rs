@@ -11,9 +11,9 @@ use super::files;
 use super::options::{RecordOptions, Recorder};
 use super::text::KeptCounts;
 use super::window::Window;
-use crate::failure::Failure;
-use crate::harness::cpus;
-use crate::report::machine::Machine;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::cpus;
+use pagedepot_cli::report::machine::Machine;
 
 /// The contents of `NAME.machine.json`.
 #[derive(Serialize)]

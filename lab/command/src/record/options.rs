@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::args;
+use pagedepot_cli::args;
 
 /// Options of `record`.
 #[derive(Clone, Debug, Args)]

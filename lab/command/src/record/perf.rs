@@ -13,7 +13,7 @@ use super::options::RecordOptions;
 use super::signals::{self, Signals};
 use super::text::{self, KeptCounts};
 use super::window::{Inside, Window};
-use crate::failure::Failure;
+use pagedepot_cli::failure::Failure;
 
 /// Records a command and writes the events of its window.
 ///

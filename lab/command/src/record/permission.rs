@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 
 use super::options::Recorder;
-use crate::failure::Failure;
+use pagedepot_cli::failure::Failure;
 
 /// Bits of `CapEff` in `/proc/self/status` (`include/uapi/linux/capability.h`).
 const CAP_SYS_ADMIN: u64 = 1 << 21;

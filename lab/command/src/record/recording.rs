@@ -7,7 +7,7 @@ use super::signals::Signals;
 use super::text::KeptCounts;
 use super::window::Window;
 use super::{perf, permission, tracefs};
-use crate::failure::Failure;
+use pagedepot_cli::failure::Failure;
 
 /// The events to record, and whether a replay needs them.
 const EVENTS: [(&str, bool); 9] = [

@@ -24,7 +24,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::failure::Failure;
+use pagedepot_cli::failure::Failure;
 
 /// Signals that are sent to end a program, and that end it by default.
 const ENDING: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];

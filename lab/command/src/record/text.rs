@@ -6,7 +6,7 @@ use ruzstd::encoding::{CompressionLevel, compress};
 
 use super::signals::Signals;
 use super::window::Window;
-use crate::failure::Failure;
+use pagedepot_cli::failure::Failure;
 use pagedepot_trace::{Event, Line, parse_line};
 
 /// Numbers of events kept.

@@ -11,7 +11,7 @@ use super::permission;
 use super::signals::Signals;
 use super::text::{self, KeptCounts};
 use super::window::{Inside, Window};
-use crate::failure::Failure;
+use pagedepot_cli::failure::Failure;
 
 /// Prefix of our instances' names; the process's number and the time it began follow.
 const PREFIX: &str = "pagedepot-";

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::files::{self, Files};
 use super::signals::{self, Signals};
-use crate::failure::{EXIT_USAGE, Failure};
+use pagedepot_cli::failure::{EXIT_USAGE, Failure};
 
 /// The hidden command of this program that a recorder runs.
 pub const INSIDE: &str = "record-inside";

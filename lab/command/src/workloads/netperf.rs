@@ -10,15 +10,15 @@
 //! [`ring-stream`](super::ring_stream) is the same without sockets; [`streams`](super::streams)
 //! says which sockets.
 
-use super::settings::Settings;
 use super::streams::{
     Case, Exchange, IN_FLIGHT, SCTP_BYTES, Shape, Through, UDP_BYTES, policies, report,
     sctp_streams,
 };
-use super::workload::Workload;
-use crate::failure::Failure;
-use crate::names::Design;
-use crate::report::Report;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::names::Design;
+use pagedepot_cli::report::Report;
+use pagedepot_cli::workloads::settings::Settings;
+use pagedepot_cli::workloads::workload::Workload;
 
 /// The workload `netperf`.
 pub const WORKLOAD: Workload = Workload::new(NAME, Design::PAGED, run);

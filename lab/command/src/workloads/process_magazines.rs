@@ -14,21 +14,19 @@ use std::time::Instant;
 
 use pagedepot::cpus::Here;
 use pagedepot::{Mobility, Mode, Order, Pfn};
-use pagedepot_designs::{
-    Buddy, DrainResult, Magazine, MagazineOptions, PageCache, ProcessMagazine, Scope, Setup,
-    SetupError,
-};
+use pagedepot_designs::{Buddy, DrainResult, PageCache, Scope, Setup, SetupError};
+use pagedepot_lab_designs::{Magazine, MagazineOptions, ProcessMagazine};
 
-use super::settings::Settings;
-use super::workload::Workload;
-use crate::design::allocator::nothing_held;
 use crate::design::dispatch::with_design;
-use crate::design::{self, Allocator, Demand};
-use crate::failure::Failure;
-use crate::harness::{Contender, Seat, Series, Subject, cpus};
-use crate::names::{Design, joined};
-use crate::report::rows::{Metric, params};
-use crate::report::{Report, counted, table};
+use pagedepot_cli::design::allocator::nothing_held;
+use pagedepot_cli::design::{self, Allocator, Demand};
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::{Contender, Seat, Series, Subject, cpus};
+use pagedepot_cli::names::{Design, joined};
+use pagedepot_cli::report::rows::{Metric, params};
+use pagedepot_cli::report::{Report, counted, table};
+use pagedepot_cli::workloads::settings::Settings;
+use pagedepot_cli::workloads::workload::Workload;
 
 const NAME: &str = "process-magazines";
 

@@ -3,15 +3,15 @@
 //! sockets and their copies, so that nothing hides the allocator. [`netperf`](super::netperf) has
 //! the sockets. `--tune` varies the policy, the working set and the number of streams.
 
-use super::settings::Settings;
 use super::streams::{
     Case, Exchange, SCTP_BYTES, Shape, Through, UDP_BYTES, policies, report, sctp_streams,
 };
-use super::workload::Workload;
-use crate::failure::Failure;
-use crate::names::Design;
-use crate::report::Report;
-use crate::report::rows::Metric;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::names::Design;
+use pagedepot_cli::report::Report;
+use pagedepot_cli::report::rows::Metric;
+use pagedepot_cli::workloads::settings::Settings;
+use pagedepot_cli::workloads::workload::Workload;
 
 /// The workload `ring-stream`.
 pub const WORKLOAD: Workload = Workload { tunes: true, ..Workload::new(NAME, Design::PAGED, run) };

@@ -2,10 +2,10 @@
 
 use pagedepot::{Mobility, Order, Pfn};
 
-use crate::counters::Counters;
-use crate::frames::{Frames, List};
-use crate::lock::{SpinGuard, SpinLock};
-use crate::prim::{Padded, PlainU32, count};
+use pagedepot_designs::counters::Counters;
+use pagedepot_designs::frames::{Frames, List};
+use pagedepot_designs::lock::{SpinGuard, SpinLock};
+use pagedepot_designs::prim::{Padded, PlainU32, count};
 
 /// The magazines of a process, one per zone.
 pub struct ProcessMags(pub Box<[Padded<Mag>]>);

@@ -20,19 +20,19 @@ use std::sync::Arc;
 use pagedepot::cpus::{Context, Here};
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
-use crate::PageCache;
-use crate::census::{Census, Fault, agree};
-use crate::counters::Counters;
-use crate::frames::{Frames, List};
-use crate::lock::LockWaits;
-use crate::prim::{Mutex, Padded, count, lock_mutex};
-use crate::report::{Counts, DrainResult, Scope, Volume};
-use crate::setup::SetupError;
-use crate::store::Store;
-use crate::taking::{CensusWalk, take_census};
-use crate::walk::{self, Layer};
-use crate::zones::Mark;
 use mag::{Batch, Mag, MagGuard, ProcessMags};
+use pagedepot_designs::PageCache;
+use pagedepot_designs::census::{Census, Fault, agree};
+use pagedepot_designs::counters::Counters;
+use pagedepot_designs::frames::{Frames, List};
+use pagedepot_designs::lock::LockWaits;
+use pagedepot_designs::prim::{Mutex, Padded, count, lock_mutex};
+use pagedepot_designs::report::{Counts, DrainResult, Scope, Volume};
+use pagedepot_designs::setup::SetupError;
+use pagedepot_designs::store::Store;
+use pagedepot_designs::taking::{CensusWalk, take_census};
+use pagedepot_designs::walk::{self, Layer};
+use pagedepot_designs::zones::Mark;
 pub use process::ProcessMagazine;
 
 /// The prototype's numbers.

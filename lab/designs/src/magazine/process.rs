@@ -7,10 +7,10 @@ use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
 
 use super::Magazine;
 use super::mag::{Mag, ProcessMags};
-use crate::PageCache;
-use crate::prim::lock_mutex;
-use crate::store::Store;
-use crate::zones::Mark;
+use pagedepot_designs::PageCache;
+use pagedepot_designs::prim::lock_mutex;
+use pagedepot_designs::store::Store;
+use pagedepot_designs::zones::Mark;
 
 /// A magazine that belongs to one process: only drains contend for its lock. Refills and spills go
 /// to the zone in the prototype's batches. Dropping it returns its pages.

@@ -2,14 +2,14 @@
 
 use pagedepot::{CpuId, Mobility, Order, Pfn};
 
-use crate::census::{Fault, agree};
-use crate::frames::{Frames, List, Slot};
-use crate::prim::{AtomicU32, Ordering};
-use crate::store::Store;
-use crate::store::buddy::Buddy;
-use crate::store::buddy::held::BuddyGuard;
-use crate::walk::Grid;
-use crate::zones::Zones;
+use pagedepot_designs::census::{Fault, agree};
+use pagedepot_designs::frames::{Frames, List, Slot};
+use pagedepot_designs::prim::{AtomicU32, Ordering};
+use pagedepot_designs::store::Store;
+use pagedepot_designs::store::buddy::Buddy;
+use pagedepot_designs::store::buddy::held::BuddyGuard;
+use pagedepot_designs::walk::Grid;
+use pagedepot_designs::zones::Zones;
 
 /// The owners of all pageblocks, or of smaller blocks of one order.
 pub(super) struct Blocks {

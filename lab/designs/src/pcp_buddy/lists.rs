@@ -3,11 +3,11 @@
 
 use pagedepot::{Mobility, Order, Pfn, ZoneId};
 
-use crate::census::{Fault, agree};
-use crate::frames::{Frames, List, Slot};
-use crate::prim::PlainU32;
-use crate::taking::CensusWalk;
-use crate::zones::Zones;
+use pagedepot_designs::census::{Fault, agree};
+use pagedepot_designs::frames::{Frames, List, Slot};
+use pagedepot_designs::prim::PlainU32;
+use pagedepot_designs::taking::CensusWalk;
+use pagedepot_designs::zones::Zones;
 
 const ORDERS: usize = Order::PAGEBLOCK.index() + 1;
 const LISTS: usize = ORDERS * Mobility::COUNT;

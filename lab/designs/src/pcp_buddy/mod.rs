@@ -54,18 +54,18 @@ use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
 use self::blocks::Blocks;
 use self::lists::SplitLists;
-use crate::PageCache;
-use crate::census::{Census, Fault};
-use crate::counters::Counters;
-use crate::lock::{LockWaits, SpinGuard, SpinLock};
-use crate::pcp::policy::{Policy, Tuning};
-use crate::pcp::{ListIndex, PcpContext};
-use crate::prim::{Mutex, count};
-use crate::report::{Counts, DrainResult, Scope, Volume};
-use crate::store::buddy::held::BuddyStore;
-use crate::taking::take_census;
-use crate::walk::{self, Grid, Layer};
-use crate::zones::Mark;
+use pagedepot_designs::PageCache;
+use pagedepot_designs::census::{Census, Fault};
+use pagedepot_designs::counters::Counters;
+use pagedepot_designs::lock::{LockWaits, SpinGuard, SpinLock};
+use pagedepot_designs::pcp::policy::{Policy, Tuning};
+use pagedepot_designs::pcp::{ListIndex, PcpContext};
+use pagedepot_designs::prim::{Mutex, count};
+use pagedepot_designs::report::{Counts, DrainResult, Scope, Volume};
+use pagedepot_designs::store::buddy::held::BuddyStore;
+use pagedepot_designs::taking::take_census;
+use pagedepot_designs::walk::{self, Grid, Layer};
+use pagedepot_designs::zones::Mark;
 
 /// Per-CPU lists that split and merge the pageblocks which their CPU owns.
 pub struct PcpBuddy<S> {

@@ -3,11 +3,11 @@
 use pagedepot::{Mobility, Order, Pfn};
 
 use super::{Cell, PcpBuddy};
-use crate::pcp::PcpContext;
-use crate::prim::count;
-use crate::report::Volume;
-use crate::store::buddy::held::{BuddyGuard, BuddyStore};
-use crate::zones::Mark;
+use pagedepot_designs::pcp::PcpContext;
+use pagedepot_designs::prim::count;
+use pagedepot_designs::report::Volume;
+use pagedepot_designs::store::buddy::held::{BuddyGuard, BuddyStore};
+use pagedepot_designs::zones::Mark;
 
 /// A refill on its way: the number of pages asked for, and of those that came so far. `got` and
 /// `wanted` are pages.

@@ -4,11 +4,13 @@ use pagedepot::cpus::Here;
 use pagedepot::{CpuId, ZoneId};
 
 use super::{Cell, Grace, GraceCondition, GraceWait, Rcu};
-use crate::lock::Clock;
 use crate::owned_lists::{ListCell, OwnedLists};
-use crate::prim::{Ordering, count, fence, lock_mutex, spin_hint, try_lock_mutex, yield_now};
-use crate::report::{DrainResult, Scope};
-use crate::store::Store;
+use pagedepot_designs::lock::Clock;
+use pagedepot_designs::prim::{
+    Ordering, count, fence, lock_mutex, spin_hint, try_lock_mutex, yield_now,
+};
+use pagedepot_designs::report::{DrainResult, Scope};
+use pagedepot_designs::store::Store;
 
 /// Number of spins for which a drainer waits for the operation that a fence found under way.
 const WAIT_SPINS: u32 = if cfg!(loom) { 2 } else { 1 << 12 };
@@ -39,7 +41,9 @@ impl<S: Store> Rcu<S> {
         let mut pending = match try_lock_mutex(&self.pending) {
             Some(pending) => pending,
             None if scope.zone.is_none() => {
-                return DrainResult { skipped: 1, ..DrainResult::default() };
+                let mut skipped = DrainResult::default();
+                skipped.skipped = 1;
+                return skipped;
             }
             None => lock_mutex(&self.pending),
         };

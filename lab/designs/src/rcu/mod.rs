@@ -45,20 +45,20 @@ pub use drain::with_impatient_drainers;
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
-use crate::PageCache;
-use crate::census::{Census, Fault};
-use crate::counters::Counters;
-use crate::lock::Clock;
 use crate::owned_lists::{self, ListCell, OwnedLists};
 use crate::owners::{Entry, Owner, OwnerGuard, Owners};
-use crate::pcp::policy::{Policy, Tuning};
-use crate::pcp::{Lists, Pcp};
-use crate::prim::{AtomicU32, AtomicU64, Mutex, Ordering, fence, lock_mutex};
-use crate::report::{Counts, DrainResult, Scope};
-use crate::store::Store;
-use crate::taking::take_census;
-use crate::walk::{self, Grid, Layer};
-use crate::zones::Mark;
+use pagedepot_designs::PageCache;
+use pagedepot_designs::census::{Census, Fault};
+use pagedepot_designs::counters::Counters;
+use pagedepot_designs::lock::Clock;
+use pagedepot_designs::pcp::policy::{Policy, Tuning};
+use pagedepot_designs::pcp::{Lists, Pcp};
+use pagedepot_designs::prim::{AtomicU32, AtomicU64, Mutex, Ordering, fence, lock_mutex};
+use pagedepot_designs::report::{Counts, DrainResult, Scope};
+use pagedepot_designs::store::Store;
+use pagedepot_designs::taking::take_census;
+use pagedepot_designs::walk::{self, Grid, Layer};
+use pagedepot_designs::zones::Mark;
 
 /// The way in which a drainer learns that no operation uses the old lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

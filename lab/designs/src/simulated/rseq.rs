@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use pagedepot::CpuId;
 use pagedepot_sim_machine as machine;
 
-use crate::prim::{AtomicU32, Ordering};
+use pagedepot_designs::prim::{AtomicU32, Ordering};
 
 /// Sequences always run on the simulated machine.
 #[derive(Clone, Copy)]

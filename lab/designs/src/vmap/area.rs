@@ -9,7 +9,7 @@ use super::counts::VmapCounts;
 use super::run::Run;
 use super::tables::Tables;
 use super::{FramesFreed, VmapSetup};
-use crate::prim::{
+use pagedepot_designs::prim::{
     AtomicU64, HintU64, Mutex, MutexGuard, Ordering, Padded, count, lock_mutex, note_area,
     note_change, try_lock_mutex,
 };

@@ -6,7 +6,7 @@ use pagedepot_vmap::{Host, Mapper, VfreeError, VirtAddr, VmapError};
 use super::area::{Area, AreaRequest, Ground};
 use super::run::Run;
 use super::{PurgedBy, VmapCounts, VmapDesign, VmapSetup};
-use crate::prim::{AtomicU32, Mutex, Ordering, try_lock_mutex};
+use pagedepot_designs::prim::{AtomicU32, Mutex, Ordering, try_lock_mutex};
 
 /// The structure in which areas are kept.
 pub trait Addresses: Sync {

@@ -27,7 +27,7 @@ use super::kernel::Addresses;
 use super::run::Run;
 use super::tree::FreeTree;
 use crate::left::WorkPlaces;
-use crate::prim::{Mutex, Ordering, Padded, note_area, note_write};
+use pagedepot_designs::prim::{Mutex, Ordering, Padded, note_area, note_write};
 
 /// The kernel's bound: with more CPUs, some share a node.
 const NODES_MAX: u32 = 128;

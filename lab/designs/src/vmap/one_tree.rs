@@ -12,7 +12,7 @@ use super::counts::VmapCounts;
 use super::kernel::Addresses;
 use super::run::Run;
 use super::tree::FreeTree;
-use crate::prim::{Mutex, Padded, note_area};
+use pagedepot_designs::prim::{Mutex, Padded, note_area};
 
 /// Areas in three trees; see the module.
 pub struct OneTree {

@@ -1,7 +1,7 @@
 //! Page tables of the lowest level, as the kernel keeps them: made when first needed, never freed.
 
 use super::run::Run;
-use crate::prim::{AtomicU64, HintU64, Ordering, count};
+use pagedepot_designs::prim::{AtomicU64, HintU64, Ordering, count};
 
 /// The page tables that exist.
 pub struct Tables {

@@ -8,7 +8,7 @@
 //! as far as it changes what is longest (`augment_tree_propagate_from`).
 
 use super::run::Run;
-use crate::prim::{note_step, note_write};
+use pagedepot_designs::prim::{note_step, note_write};
 
 /// A node's place in the arena.
 type Link = Option<u32>;

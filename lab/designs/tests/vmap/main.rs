@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pagedepot::AllocError;
 use pagedepot::Pfn;
-use pagedepot_designs::vmap::{
+use pagedepot_lab_designs::vmap::{
     Depot, FramesFreed, GlobalLock, Nodes, PurgedBy, VmapDesign, VmapSetup,
 };
 use pagedepot_vmap::{MapError, Stale, VirtAddr, Vmap, VmapConfig, VmapError};

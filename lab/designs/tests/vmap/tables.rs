@@ -10,7 +10,7 @@
 //! its work is queued.
 
 use pagedepot::Pfn;
-use pagedepot_designs::vmap::{Nodes, PurgedBy, VmapDesign, VmapSetup};
+use pagedepot_lab_designs::vmap::{Nodes, PurgedBy, VmapDesign, VmapSetup};
 
 use super::paper::{CALLERS, Paper, run_on};
 

@@ -29,8 +29,8 @@ use clap::{Args, ValueEnum};
 
 use serde_json::json;
 
-use crate::results::{self, Results};
-use crate::tools;
+use xtask::results::{self, Results};
+use xtask::tools;
 
 use figures::{DESIGNS, OLD, RIVALS};
 use source::Source;

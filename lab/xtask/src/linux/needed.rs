@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::tools::output;
+use xtask::tools::output;
 
 /// A program, and the Debian package that has it.
 const NEEDED: [(&str, &str); 11] = [

@@ -9,9 +9,9 @@ use anyhow::Result;
 use super::faults::is_fault;
 use super::figures::{DEPOT, MAGAZINE, OLD, RCU, RIVALS, STOCK, WORK, named};
 use super::tree::Kernel;
-use crate::boot::{Boot, ConsoleLine};
-use crate::results::Results;
-use crate::tools;
+use xtask::boot::{Boot, ConsoleLine};
+use xtask::results::Results;
+use xtask::tools;
 
 /// A kernel, and how much is asked of it.
 pub struct Plan<'p> {

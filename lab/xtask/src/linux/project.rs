@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::source::Source;
-use crate::tools::{folder, write_if_changed};
+use xtask::tools::{folder, write_if_changed};
 
 /// The folder in Linux's source, and those in it, whose files are copied.
 const FROM: &str = "scripts/dtc";

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::archive::{Archive, BOOKWORM, BULLSEYE};
+use xtask::archive::{Archive, BOOKWORM, BULLSEYE};
 
 /// Large, and needed by no configuration here.
 const LEFT_OUT: [&str; 3] =

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use super::hooks::{Hooks, parse_version};
 use super::source::Source;
-use crate::tools::{self, run, write_if_changed};
+use xtask::tools::{self, run, write_if_changed};
 
 /// Files of `examples/linux/glue` that go into the kernel's build, and their names in `mm/`.
 const GLUE: [(&str, &str); 4] = [

@@ -18,8 +18,8 @@ use clap::Args;
 use serde_json::json;
 
 use self::server::Server;
-use crate::results::{self, Results};
-use crate::{install, tools};
+use xtask::results::{self, Results};
+use xtask::{install, tools};
 
 /// Options of `cargo xtask redis`.
 #[derive(Debug, Args)]

@@ -10,7 +10,7 @@ use super::busy::{self, Busy, Rate};
 use super::halted::{self, HaltedSubject, State};
 use super::owner::OwnerWork;
 use super::stopper::Stopper;
-use crate::design::Allocator;
+use crate::design::{Allocator, AllocatorUser};
 use crate::harness::{Contender, Subject};
 use crate::names::Design;
 
@@ -56,9 +56,11 @@ pub struct Add<'a> {
     pub stopper: &'static Stopper,
 }
 
-impl Add<'_> {
+impl AllocatorUser for Add<'_> {
+    type Output = ();
+
     /// Makes the contenders of a design.
-    pub fn design<A: Allocator>(&mut self, allocator: A) {
+    fn with<A: Allocator>(mut self, allocator: A) {
         let allocator = Arc::new(allocator);
         for work in [OwnerWork::Pairs, OwnerWork::Bursts] {
             self.busy(&allocator, work, Mode::Quiet, Rate::PerSecond(0));
@@ -78,7 +80,9 @@ impl Add<'_> {
         }
         self.to.allocators.push(Box::new(allocator));
     }
+}
 
+impl Add<'_> {
     /// Makes the contenders of a design that was told that the owner's CPU is isolated.
     pub fn isolating<A: Allocator>(&mut self, allocator: A) {
         let allocator = Arc::new(allocator);

@@ -31,15 +31,16 @@ use self::stopper::Stopper;
 use super::settings::{Effort, Settings, checked};
 use super::workload::Workload;
 use crate::design::depot::DepotAllocator;
-use crate::design::dispatch::with_design;
-use crate::design::{Allocator as _, Demand};
+use crate::design::{Allocator as _, Demand, Lineup};
 use crate::failure::Failure;
 use crate::harness::{Contender, Pace, Schedule};
 use crate::names::{Design, joined};
 use crate::report::Report;
 
 /// The workload `drain`.
-pub const WORKLOAD: Workload = Workload { drains: true, ..Workload::new(NAME, DESIGNS, run) };
+pub const fn workload<L: Lineup + Default>() -> Workload {
+    Workload { drains: true, ..Workload::new(NAME, DESIGNS, run::<L>) }
+}
 
 /// Designs whose caches another CPU can take back.
 const DESIGNS: &[Design] = &joined::<12>(&[
@@ -49,7 +50,7 @@ const DESIGNS: &[Design] = &joined::<12>(&[
 ]);
 
 /// Measures it: the owner on the first CPU, the drainer on the second.
-fn run(settings: &Settings) -> Result<Report, Failure> {
+fn run<L: Lineup + Default>(settings: &Settings) -> Result<Report, Failure> {
     settings.need_two_cpus(NAME)?;
     let length = Duration::from_millis(match settings.effort {
         Effort::Full => 50,
@@ -60,8 +61,8 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
     let mut contenders = Contenders::default();
     for design in settings.designs(NAME, DESIGNS)? {
         let owner = settings.cpus[0];
-        let mut add = Add { to: &mut contenders, owner, length, stopper: Stopper::get()? };
-        with_design!(any design, &demand, |allocator| -> () { add.design(allocator) })?;
+        let add = Add { to: &mut contenders, owner, length, stopper: Stopper::get()? };
+        L::default().with_allocator(design, &demand, add)?;
     }
     if settings.designs(NAME, DESIGNS)?.contains(&Design::Depot) {
         let owner = settings.cpus[0];

@@ -38,15 +38,16 @@ use self::seats::{METRICS, Seats};
 use super::settings::{Settings, broken};
 use super::shape::{DefaultShape, Shape};
 use super::workload::Workload;
-use crate::design::Demand;
-use crate::design::dispatch::with_design;
+use crate::design::{Allocator, AllocatorUser, Demand, Lineup};
 use crate::failure::Failure;
 use crate::harness::{Contender, lock};
 use crate::names::Design;
 use crate::report::Report;
 
 /// The workload `fragmentation`.
-pub const WORKLOAD: Workload = Workload { fills: true, ..Workload::new(NAME, DESIGNS, run) };
+pub const fn workload<L: Lineup + Default>() -> Workload {
+    Workload { fills: true, ..Workload::new(NAME, DESIGNS, run::<L>) }
+}
 
 /// 4 GiB, as in LLFree's paper. A short run has as many rounds: after fewer no design has a whole
 /// pageblock.
@@ -67,7 +68,7 @@ const DESIGNS: &[Design] = &[
 ];
 
 /// Measures it, on all CPUs, as often as asked for.
-fn run(settings: &Settings) -> Result<Report, Failure> {
+fn run<L: Lineup + Default>(settings: &Settings) -> Result<Report, Failure> {
     if settings.fill.surges.is_some() {
         return Err(Failure::Usage(format!("`bench {NAME}` has no surges: `bench mixed` has")));
     }
@@ -86,14 +87,14 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
         designs.retain(|&design| design != Design::Kernel);
     }
     let mut found: Vec<DesignSamples> = designs.iter().map(|_| DesignSamples::default()).collect();
-    shape.each_run(|nth| measure(settings, &shape, nth, &designs, &mut found))?;
+    shape.each_run(|nth| measure::<L>(settings, &shape, nth, &designs, &mut found))?;
     rows::add(&mut report, &shape, &designs, &found);
     rows::show(&mut report, &shape, &designs, &found);
     Ok(report)
 }
 
 /// One run: each design fills its memory once, and then all take turns, round by round.
-fn measure(
+fn measure<L: Lineup + Default>(
     settings: &Settings,
     shape: &Shape,
     nth: u32,
@@ -103,7 +104,7 @@ fn measure(
     let demand = shape.demand(settings);
     let (mut contenders, mut ends) = (Vec::new(), Vec::new());
     for &design in designs {
-        let (contender, end) = contender(design, &demand, shape)?;
+        let (contender, end) = contender::<L>(design, &demand, shape)?;
         contenders.push(contender);
         ends.push(end);
     }
@@ -121,16 +122,27 @@ fn measure(
 
 type Made = (Box<dyn Contender<METRICS>>, Arc<seats::Ends>);
 
-fn contender(design: Design, demand: &Demand, shape: &Shape) -> Result<Made, Failure> {
-    fn made<F: Frames + 'static>(frames: F, shape: &Shape) -> Made {
-        let seats = Seats::new(frames, *shape);
-        let ends = seats.ends();
-        (Box::new(seats), ends)
+fn made<F: Frames + 'static>(frames: F, shape: &Shape) -> Made {
+    let seats = Seats::new(frames, *shape);
+    let ends = seats.ends();
+    (Box::new(seats), ends)
+}
+
+impl AllocatorUser for &Shape {
+    type Output = Made;
+
+    fn with<A: Allocator>(self, allocator: A) -> Made {
+        made(allocator, self)
     }
+}
+
+fn contender<L: Lineup + Default>(
+    design: Design,
+    demand: &Demand,
+    shape: &Shape,
+) -> Result<Made, Failure> {
     match design {
         Design::Kernel => Ok(made(KernelFrames::new(shape)?, shape)),
-        _ => with_design!(any design, demand, |allocator| -> Made {
-            made(allocator, shape)
-        }),
+        _ => L::default().with_allocator(design, demand, shape),
     }
 }

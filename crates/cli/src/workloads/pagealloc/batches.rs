@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::walk::{self, Walk};
-use crate::design::dispatch::with_design;
-use crate::design::{self, Allocator, PAGE_BYTES};
+use crate::design::{self, Allocator, AllocatorUser, Lineup, PAGE_BYTES};
 use crate::failure::Failure;
 use crate::harness::clock::{self, ticks_in_order};
 use crate::harness::{Contender, Pace, Schedule, Seat, Series, Subject, lock};
@@ -46,6 +45,16 @@ trait Batcher {
 }
 
 struct SharedBatcher<A>(Arc<A>);
+
+struct MakeBatcher;
+
+impl AllocatorUser for MakeBatcher {
+    type Output = Box<dyn Batcher>;
+
+    fn with<A: Allocator>(self, allocator: A) -> Self::Output {
+        Box::new(SharedBatcher(Arc::new(allocator)))
+    }
+}
 
 /// Compiles a loop for each order, as programs that know what they ask for have it.
 macro_rules! for_order {
@@ -174,7 +183,10 @@ impl<A: Allocator, const ORDER: u32> Contender<3> for Batch<A, ORDER> {
 }
 
 /// Measures all orders and batches.
-pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
+pub fn run<L: Lineup + Default>(
+    settings: &Settings,
+    designs: &[Design],
+) -> Result<Report, Failure> {
     let (orders, batches) = grid(settings.effort, &settings.orders);
     let mut report = Report::default();
     let mut cpu_counts = settings.cpu_counts();
@@ -196,9 +208,7 @@ pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
     let demand = settings.demand(seats_max, batch.max(walk::HELD_MAX), 1 << order);
     let mut batchers: Vec<Box<dyn Batcher>> = Vec::new();
     for &design in designs {
-        batchers.push(with_design!(any design, &demand, |allocator| -> Box<dyn Batcher> {
-            Box::new(SharedBatcher(Arc::new(allocator)))
-        })?);
+        batchers.push(L::default().with_allocator(design, &demand, MakeBatcher)?);
     }
     // Half a window each for the total and its parts.
     let schedule = Schedule {

@@ -4,8 +4,7 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use crate::design::dispatch::with_design;
-use crate::design::{self, Allocator, PAGE_BYTES};
+use crate::design::{self, Allocator, AllocatorUser, Lineup, PAGE_BYTES};
 use crate::failure::Failure;
 use crate::harness::{Contender, Pace, Schedule, Seat, Subject, lock};
 use crate::names::Design;
@@ -83,8 +82,25 @@ impl<A: Allocator> Contender<2> for Fill<A> {
     }
 }
 
+/// Makes the contender of a design that fills so many pages.
+struct Filled {
+    pages: u32,
+    seed: u64,
+}
+
+impl AllocatorUser for Filled {
+    type Output = Box<dyn Contender<2>>;
+
+    fn with<A: Allocator>(self, allocator: A) -> Self::Output {
+        Box::new(Fill::new(allocator, self.pages, self.seed))
+    }
+}
+
 /// Measures it on one CPU.
-pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
+pub fn run<L: Lineup + Default>(
+    settings: &Settings,
+    designs: &[Design],
+) -> Result<Report, Failure> {
     let mut report = Report::default();
     let pages = fitting_pages(
         &mut report,
@@ -94,9 +110,8 @@ pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
     let demand = settings.demand(1, pages, 1);
     let mut contenders: Vec<Box<dyn Contender<2>>> = Vec::new();
     for &design in designs {
-        contenders.push(with_design!(any design, &demand, |allocator| -> Box<dyn Contender<2>> {
-            Box::new(Fill::new(allocator, pages, settings.seed))
-        })?);
+        let filled = Filled { pages, seed: settings.seed };
+        contenders.push(L::default().with_allocator(design, &demand, filled)?);
     }
     let mib = (u64::from(pages) * PAGE_BYTES as u64) >> 20;
     let schedule = Schedule { pace: Pace::Units(1), ..settings.schedule() };

@@ -9,19 +9,23 @@ mod walk;
 
 use super::settings::Settings;
 use super::workload::Workload;
+use crate::design::Lineup;
 use crate::failure::Failure;
 use crate::names::Design;
 use crate::report::Report;
 
 /// The workload `pagealloc`.
-pub const WORKLOAD: Workload =
-    Workload { orders: true, ..Workload::new("pagealloc", Design::BLOCKS, run) };
+pub const fn workload<L: Lineup + Default>() -> Workload {
+    Workload { orders: true, ..Workload::new(NAME, Design::BLOCKS, run::<L>) }
+}
+
+const NAME: &str = "pagealloc";
 
 /// Measures all three.
-fn run(settings: &Settings) -> Result<Report, Failure> {
-    let designs = settings.designs(WORKLOAD.name, WORKLOAD.designs)?;
-    let mut report = batches::run(settings, &designs)?;
-    report.append(fill::run(settings, &designs)?);
+fn run<L: Lineup + Default>(settings: &Settings) -> Result<Report, Failure> {
+    let designs = settings.designs(NAME, Design::BLOCKS)?;
+    let mut report = batches::run::<L>(settings, &designs)?;
+    report.append(fill::run::<L>(settings, &designs)?);
     report.append(metadata::run(settings, &designs)?);
     Ok(report)
 }

@@ -28,7 +28,7 @@ impl BuddyStore for Arc<Buddy> {
 }
 
 /// The lock of a zone, and what may be done under it.
-pub(crate) struct BuddyGuard<'b> {
+pub struct BuddyGuard<'b> {
     buddy: &'b Buddy,
     /// The zone.
     pub zone: ZoneId,
@@ -38,7 +38,7 @@ pub(crate) struct BuddyGuard<'b> {
 
 impl Buddy {
     /// Takes the lock of a zone.
-    pub(crate) fn hold(&self, zone: ZoneId) -> BuddyGuard<'_> {
+    pub fn hold(&self, zone: ZoneId) -> BuddyGuard<'_> {
         let area = self.area(zone);
         BuddyGuard { buddy: self, zone, area, _lock: area.lock.lock() }
     }

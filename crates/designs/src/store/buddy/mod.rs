@@ -12,7 +12,7 @@
 //!   free.
 //! * *Stealing*, from the smallest up: it takes one block and leaves the pageblock as it is.
 
-pub(crate) mod held;
+pub mod held;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

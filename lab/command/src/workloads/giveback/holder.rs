@@ -8,8 +8,8 @@ use pagedepot_linux::pressure::{Monitor, Policy};
 use pagedepot_linux::{Depot, MemoryKind};
 
 use super::peak::{Cpus, Peak};
-use crate::failure::Failure;
-use crate::names::Design;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::names::Design;
 
 /// A design that holds a program's memory.
 pub trait Holder: Sync {

@@ -25,12 +25,12 @@ use pagedepot_linux::MemoryKind;
 use self::holder::{DepotHolder, Holder};
 use self::peak::{Cpus, Kind, Peak};
 use self::phases::{Run, measure};
-use super::settings::{Effort, Settings};
-use super::workload::Workload;
-use crate::failure::Failure;
-use crate::harness::stop;
-use crate::names::Design;
-use crate::report::Report;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::stop;
+use pagedepot_cli::names::Design;
+use pagedepot_cli::report::Report;
+use pagedepot_cli::workloads::settings::{Effort, Settings};
+use pagedepot_cli::workloads::workload::Workload;
 
 /// The workload `giveback`.
 pub const WORKLOAD: Workload = Workload {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use pagedepot::CpuId;
 use pagedepot_rseq::affinity;
 
-use crate::failure::Failure;
-use crate::names::Design;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::names::Design;
 
 /// A contender: a design, and where its memory comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use pagedepot_rseq::affinity;
 use super::holder::Holder;
 use super::peak::{Cpus, Peak};
 use super::resident::{resident_bytes, switches_on};
-use crate::failure::Failure;
-use crate::harness::stop;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::stop;
 
 /// Sizes of blocks, the last of them rare: many small ones make up half of the bytes.
 const SIZES: [usize; 8] =

@@ -5,7 +5,7 @@
 //! of one stays present when nothing maps it.
 
 use super::holder::Holder;
-use crate::failure::Failure;
+use pagedepot_cli::failure::Failure;
 
 /// Bytes that are present for this process and a design's files.
 ///

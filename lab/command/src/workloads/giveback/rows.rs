@@ -2,9 +2,9 @@
 
 use super::peak::{Kind, Peak};
 use super::phases::Run;
-use crate::report::rows::{Metric, Params, Series, params};
-use crate::report::{Report, table};
-use crate::workloads::Settings;
+use pagedepot_cli::report::rows::{Metric, Params, Series, params};
+use pagedepot_cli::report::{Report, table};
+use pagedepot_cli::workloads::Settings;
 
 /// The workload of all rows.
 pub const NAME: &str = "giveback";
@@ -114,7 +114,7 @@ fn over_time(found: &[(Kind, Vec<Run>)], peak: &Peak) -> comfy_table::Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::names::Design;
+    use pagedepot_cli::names::Design;
 
     #[test]
     fn shares_are_of_what_was_freed() {

@@ -14,16 +14,16 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use super::settings::{Effort, Settings, samples_of};
-use super::workload::Workload;
 use crate::design::dispatch::with_design;
-use crate::design::{self, Allocator};
-use crate::failure::Failure;
-use crate::harness::barrier::SpinBarrier;
-use crate::harness::{Contender, Pace, Schedule, Seat, Series, Subject, lock};
-use crate::names::{Design, joined};
-use crate::report::rows::{Metric, Params};
-use crate::report::{Report, counted, table};
+use pagedepot_cli::design::{self, Allocator};
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::barrier::SpinBarrier;
+use pagedepot_cli::harness::{Contender, Pace, Schedule, Seat, Series, Subject, lock};
+use pagedepot_cli::names::{Design, joined};
+use pagedepot_cli::report::rows::{Metric, Params};
+use pagedepot_cli::report::{Report, counted, table};
+use pagedepot_cli::workloads::settings::{Effort, Settings, samples_of};
+use pagedepot_cli::workloads::workload::Workload;
 
 const NAME: &str = "mass-exit";
 

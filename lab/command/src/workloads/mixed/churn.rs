@@ -13,10 +13,10 @@ use super::ends::{Ends, examine};
 use super::holdings::{Handle, Holdings};
 use super::kinds::{BlockOrder, Stock, Stocks};
 use super::params::{CACHE, Dies, FULL_PERCENT, KINDS};
-use crate::design::Allocator;
-use crate::harness::barrier::SpinBarrier;
-use crate::harness::{Contender, Seat, Subject, lock};
-use crate::workloads::shape::Shape;
+use pagedepot_cli::design::Allocator;
+use pagedepot_cli::harness::barrier::SpinBarrier;
+use pagedepot_cli::harness::{Contender, Seat, Subject, lock};
+use pagedepot_cli::workloads::shape::Shape;
 
 /// Blocks of bursts that wait for their reader at most. The sender frees what is more.
 const UNREAD_MAX: usize = 256;

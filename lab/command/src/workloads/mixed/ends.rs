@@ -8,7 +8,7 @@ use pagedepot_designs::FreeMap;
 
 use super::holdings::Holdings;
 use super::kinds::Stocks;
-use crate::design::Allocator;
+use pagedepot_cli::design::Allocator;
 
 /// The state at the end of a run. Not-a-number where the design cannot tell.
 #[derive(Clone, Debug, Default)]

@@ -16,8 +16,8 @@ use pagedepot_contiguity::{Move, Mover, Occupant};
 use pagedepot_designs::GIB_LOG2;
 
 use super::params::ORDER_MAX;
-use crate::design::block::Block;
-use crate::harness::lock;
+use pagedepot_cli::design::block::Block;
+use pagedepot_cli::harness::lock;
 
 /// The name by which a seat knows a block.
 pub type Handle = u32;

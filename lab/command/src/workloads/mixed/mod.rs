@@ -43,15 +43,15 @@ use std::sync::Arc;
 use self::churn::Churn;
 use self::ends::Ends;
 use self::rows::{DesignSamples, NAME};
-use super::settings::{Settings, broken};
-use super::shape::{DefaultShape, Shape};
-use super::workload::Workload;
 use crate::design::dispatch::with_design;
-use crate::failure::Failure;
-use crate::harness::{Contender, lock};
-use crate::names::Design;
-use crate::report::Report;
-use crate::report::machine::available_bytes;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::{Contender, lock};
+use pagedepot_cli::names::Design;
+use pagedepot_cli::report::Report;
+use pagedepot_cli::report::machine::available_bytes;
+use pagedepot_cli::workloads::settings::{Settings, broken};
+use pagedepot_cli::workloads::shape::{DefaultShape, Shape};
+use pagedepot_cli::workloads::workload::Workload;
 
 /// The workload `mixed`.
 pub const WORKLOAD: Workload = Workload { fills: true, ..Workload::new(NAME, DESIGNS, run) };

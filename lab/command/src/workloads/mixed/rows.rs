@@ -2,10 +2,10 @@
 
 use super::ends::End;
 use super::params::published;
-use crate::names::Design;
-use crate::report::rows::Metric;
-use crate::report::{Report, counted, table};
-use crate::workloads::shape::Shape;
+use pagedepot_cli::names::Design;
+use pagedepot_cli::report::rows::Metric;
+use pagedepot_cli::report::{Report, counted, table};
+use pagedepot_cli::workloads::shape::Shape;
 
 /// The workload of all rows.
 pub const NAME: &str = "mixed";
@@ -143,6 +143,6 @@ fn finite(samples: &[f64]) -> String {
 /// Formats samples that are whole numbers.
 fn count(samples: &[f64]) -> String {
     let numbers: Vec<_> = samples.iter().copied().filter(|sample| sample.is_finite()).collect();
-    crate::harness::samples::median(&numbers)
+    pagedepot_cli::harness::samples::median(&numbers)
         .map_or_else(|| table::NONE.to_owned(), |median| format!("{median:.0}"))
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::harness::Subject;
+use pagedepot_cli::harness::Subject;
 
 /// One way to have zeroed pages, for one number of clients.
 pub trait Client: Sync {
@@ -10,7 +10,7 @@ pub trait Client: Sync {
     fn subject(&self) -> &dyn Subject;
 
     /// The subject of a design that owns itself, as
-    /// [`Contender::owned_subject`](crate::harness::Contender::owned_subject) has it.
+    /// [`Contender::owned_subject`](pagedepot_cli::harness::Contender::owned_subject) has it.
     fn owned_subject(&mut self) -> Option<&mut dyn Subject> {
         None
     }

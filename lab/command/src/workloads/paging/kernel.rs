@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use super::client::{Client, ClientResult};
-use crate::design::PAGE_BYTES;
-use crate::design::pool::Pool;
-use crate::harness::Subject;
-use crate::names::Design;
+use pagedepot_cli::design::PAGE_BYTES;
+use pagedepot_cli::design::pool::Pool;
+use pagedepot_cli::harness::Subject;
+use pagedepot_cli::names::Design;
 
 /// Page faults of the kernel.
 pub struct KernelFaults;

@@ -14,16 +14,16 @@ pub use self::client::{Client, ClientResult};
 use self::kernel::KernelFaults;
 use self::seats::{ClientSeats, METRICS};
 use self::sweep::Sweep;
-use super::clients::{self, Clients};
-use super::settings::{Effort, Settings, samples_of};
-use super::workload::Workload;
-use crate::design::{Demand, PAGE_BYTES};
-use crate::failure::Failure;
-use crate::harness::{Contender, Pace, Schedule, Series};
-use crate::names::Design;
-use crate::report::machine::available_bytes;
-use crate::report::rows::{Metric, params};
-use crate::report::{Report, counted, table};
+use pagedepot_cli::design::{Demand, PAGE_BYTES};
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::{Contender, Pace, Schedule, Series};
+use pagedepot_cli::names::Design;
+use pagedepot_cli::report::machine::available_bytes;
+use pagedepot_cli::report::rows::{Metric, params};
+use pagedepot_cli::report::{Report, counted, table};
+use pagedepot_cli::workloads::clients::{self, Clients};
+use pagedepot_cli::workloads::settings::{Effort, Settings, samples_of};
+use pagedepot_cli::workloads::workload::Workload;
 
 /// A workload of clients that come to have pages.
 pub struct Paging {

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use super::client::Client;
 use super::sweep::Sweep;
-use crate::harness::clock::{cpu_seconds, on_cpu_ns};
-use crate::harness::{Contender, Seat, Subject};
+use pagedepot_cli::harness::clock::{cpu_seconds, on_cpu_ns};
+use pagedepot_cli::harness::{Contender, Seat, Subject};
 
 /// Metrics of a window: nanoseconds until a page was there, pages per CPU second and per second,
 /// and the window's elapsed, user and system seconds.

@@ -9,11 +9,11 @@ use pagedepot::Pfn;
 use super::homes::{Homes, PAGE_TABLE_REACH_BYTES};
 use super::signal::{Server, served};
 use super::uffd::Userfaultfd;
-use crate::design::pool::Pool;
-use crate::design::{Allocator, PAGE_BYTES};
-use crate::failure::Failure;
-use crate::harness::{Subject, lock};
 use crate::workloads::paging::{Client, ClientResult};
+use pagedepot_cli::design::pool::Pool;
+use pagedepot_cli::design::{Allocator, PAGE_BYTES};
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::{Subject, lock};
 
 /// Faults of some clients, served from one allocator.
 pub struct Faults<A: Allocator<Block = Pfn>> {
@@ -144,9 +144,9 @@ impl<A: Allocator<Block = Pfn>> Client for Faults<A> {
 mod tests {
     use super::super::signal::Handler;
     use super::*;
-    use crate::design::Demand;
-    use crate::design::depot::DepotAllocator;
-    use crate::harness::cpus;
+    use pagedepot_cli::design::Demand;
+    use pagedepot_cli::design::depot::DepotAllocator;
+    use pagedepot_cli::harness::cpus;
 
     const SHARE: u32 = 300;
 

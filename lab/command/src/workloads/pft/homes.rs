@@ -19,9 +19,9 @@ use std::ptr::NonNull;
 use rustix::mm::{MprotectFlags, mprotect};
 
 use super::uffd::Userfaultfd;
-use crate::design::PAGE_BYTES;
-use crate::design::pool::Pool;
-use crate::failure::Failure;
+use pagedepot_cli::design::PAGE_BYTES;
+use pagedepot_cli::design::pool::Pool;
+use pagedepot_cli::failure::Failure;
 
 /// Bytes that one page table maps.
 pub const PAGE_TABLE_REACH_BYTES: usize = 512 * PAGE_BYTES;

@@ -33,12 +33,12 @@ use self::homes::Homes;
 use self::signal::Handler;
 use self::uffd::Userfaultfd;
 use super::paging::{Client, Paging};
-use super::settings::Settings;
-use super::workload::Workload;
 use crate::design::dispatch::with_design;
-use crate::failure::Failure;
-use crate::names::{Design, joined};
-use crate::report::Report;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::names::{Design, joined};
+use pagedepot_cli::report::Report;
+use pagedepot_cli::workloads::settings::Settings;
+use pagedepot_cli::workloads::workload::Workload;
 
 /// The workload `pft`.
 pub const WORKLOAD: Workload = Workload::new("pft", DESIGNS, run);

@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
-use crate::design::PAGE_BYTES;
-use crate::failure::Failure;
+use pagedepot_cli::design::PAGE_BYTES;
+use pagedepot_cli::failure::Failure;
 
 const API: Opcode = opcode::read_write::<uffdio_api>(UFFDIO as u8, _UFFDIO_API as u8);
 const REGISTER: Opcode =

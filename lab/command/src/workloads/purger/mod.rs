@@ -11,16 +11,16 @@ use std::time::Instant;
 use pagedepot::CpuId;
 
 use super::mass_exit::DESIGNS;
-use super::settings::{Settings, show_against};
-use super::workload::Workload;
 use crate::design::dispatch::with_design;
-use crate::design::{self, Allocator};
-use crate::failure::Failure;
-use crate::harness::ring::Ring;
-use crate::harness::{Contender, Seat, Subject};
-use crate::names::Design;
-use crate::report::rows::{Metric, params};
-use crate::report::{Report, counted};
+use pagedepot_cli::design::{self, Allocator};
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::ring::Ring;
+use pagedepot_cli::harness::{Contender, Seat, Subject};
+use pagedepot_cli::names::Design;
+use pagedepot_cli::report::rows::{Metric, params};
+use pagedepot_cli::report::{Report, counted};
+use pagedepot_cli::workloads::settings::{Settings, show_against};
+use pagedepot_cli::workloads::workload::Workload;
 
 const NAME: &str = "purger";
 

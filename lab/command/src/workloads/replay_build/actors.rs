@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use pagedepot::{Mobility, Order, Pfn};
 
 use super::script::{Script, ScriptStep, TimedStep};
-use crate::design::Allocator;
-use crate::harness::barrier::Waiter;
-use crate::harness::clock::{cpu_seconds, on_cpu_ns};
-use crate::harness::{Contender, Seat, Subject};
+use pagedepot_cli::design::Allocator;
+use pagedepot_cli::harness::barrier::Waiter;
+use pagedepot_cli::harness::clock::{cpu_seconds, on_cpu_ns};
+use pagedepot_cli::harness::{Contender, Seat, Subject};
 
 /// An empty cell.
 const EMPTY: u32 = u32::MAX;

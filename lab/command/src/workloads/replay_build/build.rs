@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::{env, fs};
 
 use super::generate;
-use crate::replay::Plan;
+use pagedepot_cli::replay::Plan;
 use pagedepot_trace::ExpandLimit;
 
 /// Runs the build and writes what the shell and its children took; $1 is the number of jobs, $2

@@ -23,16 +23,16 @@ use std::sync::Arc;
 use self::actors::{AHEAD_MAX, Actors, METRICS, Speed};
 use self::build::Build;
 use self::script::Script;
-use super::settings::{Effort, Settings};
-use super::workload::Workload;
 use crate::design::dispatch::with_design;
-use crate::failure::Failure;
-use crate::harness::{Contender, Pace, Schedule, Series};
-use crate::names::{Design, joined};
-use crate::replay::Plan;
-use crate::replay::shipped;
-use crate::report::rows::{Metric, params};
-use crate::report::{Report, table};
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::{Contender, Pace, Schedule, Series};
+use pagedepot_cli::names::{Design, joined};
+use pagedepot_cli::replay::Plan;
+use pagedepot_cli::replay::shipped;
+use pagedepot_cli::report::rows::{Metric, params};
+use pagedepot_cli::report::{Report, table};
+use pagedepot_cli::workloads::settings::{Effort, Settings};
+use pagedepot_cli::workloads::workload::Workload;
 
 const NAME: &str = "replay-build";
 

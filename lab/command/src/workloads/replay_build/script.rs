@@ -7,7 +7,7 @@
 
 use pagedepot::{Mobility, Order};
 
-use crate::replay::plan::{Op, Plan};
+use pagedepot_cli::replay::plan::{Op, Plan};
 
 /// A step of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +169,7 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replay::shipped;
+    use pagedepot_cli::replay::shipped;
 
     fn script(lines: &str) -> Script {
         Script::new(&Plan::read(lines.as_bytes(), "test", None).unwrap())

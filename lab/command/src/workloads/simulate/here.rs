@@ -12,13 +12,13 @@ use pagedepot::CpuId;
 use pagedepot_rseq::CpuSet;
 use pagedepot_sim::topology::Topology;
 
-use crate::design::allocator::Allocator as _;
-use crate::design::demand::Demand;
-use crate::design::floor_rseq::FloorRseq;
-use crate::failure::Failure;
-use crate::harness::ring::Ring;
-use crate::harness::{cpus, round_trip, samples};
-use crate::workloads::hot;
+use pagedepot_cli::design::allocator::Allocator as _;
+use pagedepot_cli::design::demand::Demand;
+use pagedepot_cli::design::floor_rseq::FloorRseq;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::ring::Ring;
+use pagedepot_cli::harness::{cpus, round_trip, samples};
+use pagedepot_cli::workloads::hot;
 
 /// Samples, of which the fastest counts, and operations in each: so few that some sample is not
 /// interrupted, however busy the machine is.

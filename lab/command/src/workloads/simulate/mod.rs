@@ -12,13 +12,13 @@ use pagedepot_sim::{Disturbances, FreeHighLimit, Mode};
 pub use pagedepot_sim::workloads::Workload as SimulatedWorkload;
 
 use self::options::{CPUS_MAX, Cpus, SimulateOptions};
-use crate::design::variant::FreeHighPages;
-use crate::failure::Failure;
-use crate::names::{Design, list};
-use crate::report::document;
-use crate::report::json::ExtraOptions;
-use crate::report::rows::{Metric, Params};
-use crate::report::{Report, table};
+use pagedepot_cli::design::variant::FreeHighPages;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::names::{Design, list};
+use pagedepot_cli::report::document;
+use pagedepot_cli::report::json::ExtraOptions;
+use pagedepot_cli::report::rows::{Metric, Params};
+use pagedepot_cli::report::{Report, table};
 
 const OPS: Metric = ("ops_per_s", "1/s");
 const EFFICIENCY: Metric = ("efficiency", "");

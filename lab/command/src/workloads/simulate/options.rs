@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use clap::Args;
 use pagedepot_sim::simulate::SIMULATED_MAX;
 
-use crate::args::{positive, seed, whole};
-use crate::design::variant::FreeHighPages;
-use crate::names::Design;
+use pagedepot_cli::args::{positive, seed, whole};
+use pagedepot_cli::design::variant::FreeHighPages;
+use pagedepot_cli::names::Design;
 
 /// Most CPUs that can be asked for.
 pub const CPUS_MAX: u32 = 256;

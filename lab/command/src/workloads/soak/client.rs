@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use pagedepot::{CpuId, Mobility, Order, Pfn};
 
-use crate::design::{Allocator, PAGE_BYTES};
-use crate::harness::{cpus, lock, stop};
+use pagedepot_cli::design::{Allocator, PAGE_BYTES};
+use pagedepot_cli::harness::{cpus, lock, stop};
 
 /// A block and the number written into its pages.
 #[derive(Clone, Copy, Debug)]

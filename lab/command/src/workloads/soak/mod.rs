@@ -19,12 +19,12 @@ use pagedepot::{CpuId, Mode, Pfn};
 
 use self::client::{Common, SoakClient};
 use crate::design::dispatch::with_design;
-use crate::design::{Allocator, Demand};
-use crate::failure::Failure;
-use crate::harness::{cpus, stop};
-use crate::names::Design;
-use crate::report::rows::{Metric, params};
-use crate::report::{Progress, Report, counted, table};
+use pagedepot_cli::design::{Allocator, Demand};
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::{cpus, stop};
+use pagedepot_cli::names::Design;
+use pagedepot_cli::report::rows::{Metric, params};
+use pagedepot_cli::report::{Progress, Report, counted, table};
 
 const NAME: &str = "soak";
 const METRICS: [Metric; 5] = [

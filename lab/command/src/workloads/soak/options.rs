@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::args::{positive, seed};
-use crate::design::variant::Variant;
-use crate::names::Design;
+use pagedepot_cli::args::{positive, seed};
+use pagedepot_cli::design::variant::Variant;
+use pagedepot_cli::names::Design;
 
 /// Options of `soak`.
 #[derive(Clone, Debug, Args)]

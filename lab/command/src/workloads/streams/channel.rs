@@ -2,8 +2,8 @@
 
 use pagedepot::Pfn;
 
-use crate::failure::Failure;
-use crate::harness::ring::Ring;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::ring::Ring;
 
 /// The memory of a buffer, or the part of it that a message fills.
 pub type Words = *mut [u64];

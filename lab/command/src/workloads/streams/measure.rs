@@ -4,13 +4,13 @@ use super::channel;
 use super::sockets::Sockets;
 use super::stream::{self, METRICS, Made, Reuse, Shape};
 use crate::design::dispatch::with_design;
-use crate::design::variant::{FreeHighPages, WITH_POLICY};
-use crate::failure::Failure;
-use crate::harness::Series;
-use crate::names::Design;
-use crate::report::rows::{Metric, Params, params};
-use crate::report::{Report, table};
-use crate::workloads::settings::{Settings, checked};
+use pagedepot_cli::design::variant::{FreeHighPages, WITH_POLICY};
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::Series;
+use pagedepot_cli::names::Design;
+use pagedepot_cli::report::rows::{Metric, Params, params};
+use pagedepot_cli::report::{Report, table};
+use pagedepot_cli::workloads::settings::{Settings, checked};
 
 /// The channel of an exchange's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

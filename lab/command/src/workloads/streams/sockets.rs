@@ -23,8 +23,8 @@ use pagedepot::Pfn;
 use rustix::net::sockopt::{set_socket_recv_buffer_size, socket_recv_buffer_size};
 
 use super::channel::{Channel, Words};
-use crate::failure::Failure;
-use crate::harness::barrier::Waiter;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::barrier::Waiter;
 
 /// Messages between a sender and its receiver at most. A Unix socket queues ten.
 pub const IN_FLIGHT: u32 = 8;

@@ -9,10 +9,10 @@ use pagedepot::{CpuId, Mobility, Order, Pfn};
 
 use super::channel::{Channel, Words};
 use super::reuse::{self, Use};
-use crate::design::{self, Allocator};
-use crate::failure::Failure;
-use crate::harness::clock::ticks;
-use crate::harness::{Contender, Seat, Subject, lock};
+use pagedepot_cli::design::{self, Allocator};
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::clock::ticks;
+use pagedepot_cli::harness::{Contender, Seat, Subject, lock};
 
 /// The order in which sockets take their buffers (the kernel's `SKB_FRAG_PAGE_ORDER`: 32 KiB).
 pub const ORDER: Order = Order::new(3).expect("there is order 3");

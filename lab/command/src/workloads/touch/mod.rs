@@ -6,9 +6,9 @@ mod pages;
 
 use self::pages::Pages;
 use super::paging::{Client, Paging, memories};
-use super::workload::Workload;
 use crate::design::dispatch::with_design;
-use crate::names::{Design, joined};
+use pagedepot_cli::names::{Design, joined};
+use pagedepot_cli::workloads::workload::Workload;
 
 /// The workload `touch`.
 pub const WORKLOAD: Workload = Workload::new("touch", DESIGNS, |settings| {

@@ -3,9 +3,9 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use crate::design::Allocator;
-use crate::harness::{Subject, lock};
 use crate::workloads::paging::{Client, ClientResult};
+use pagedepot_cli::design::Allocator;
+use pagedepot_cli::harness::{Subject, lock};
 
 /// Pages of one allocator, for some clients.
 pub struct Pages<A: Allocator> {

@@ -19,13 +19,13 @@ use rustix::mm::{
 use super::memory::touch;
 use super::options::{MapperKind, NAME};
 use super::pairs;
-use crate::design::PAGE_BYTES;
-use crate::failure::Failure;
-use crate::harness::{Contender, Seat, Subject};
-use crate::names::Design;
-use crate::report::Report;
-use crate::report::rows::{Metric, Params, params};
-use crate::workloads::settings::Settings;
+use pagedepot_cli::design::PAGE_BYTES;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::{Contender, Seat, Subject};
+use pagedepot_cli::names::Design;
+use pagedepot_cli::report::Report;
+use pagedepot_cli::report::rows::{Metric, Params, params};
+use pagedepot_cli::workloads::settings::Settings;
 
 const MIB: usize = 1 << 20;
 /// Sizes of buffers that are made, in pages of 4 KiB: 1, 4 and 16 MiB.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::design::PAGE_BYTES;
-use crate::failure::Failure;
-use crate::report::account::Account;
+use pagedepot_cli::design::PAGE_BYTES;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::report::account::Account;
 use pagedepot_trace::{self as trace, Event, ExpandLimit, Record};
 
 /// Pages of the range of addresses, at most: a terabyte.

@@ -6,8 +6,8 @@ use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
 use pagedepot::{Allocator, Config, CpuId, FrameRange, Pfn};
 use pagedepot_vmap::VirtAddr;
 
-use crate::design::zone;
-use crate::failure::Failure;
+use pagedepot_cli::design::zone;
+use pagedepot_cli::failure::Failure;
 
 /// The start of ranges of addresses that nothing is mapped to, no more aligned than `mmap` would
 /// have it.

@@ -7,7 +7,7 @@ use pagedepot::{AllocError, CpuId, Flags, FreeManyError, NodeId, Order, Pfn};
 use pagedepot_vmap::Host;
 use rustix::thread::futex;
 
-use crate::harness::clock::on_cpu_ns;
+use pagedepot_cli::harness::clock::on_cpu_ns;
 
 thread_local! {
     static WAIT: Cell<Wait> = const { Cell::new(Wait { began_ns: 0, total_ns: 0 }) };

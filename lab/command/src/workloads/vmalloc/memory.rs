@@ -10,10 +10,10 @@ use pagedepot_linux::{Depot, MemoryKind};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::host::CountingHost;
-use crate::design::PAGE_BYTES;
-use crate::failure::Failure;
-use crate::harness::{Contender, Seat, Subject};
-use crate::names::Design;
+use pagedepot_cli::design::PAGE_BYTES;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::{Contender, Seat, Subject};
+use pagedepot_cli::names::Design;
 
 /// Addresses, and a depot's frames to map there.
 pub type Ends = (LinuxMapper, CountingHost<DepotHost>);

@@ -28,12 +28,12 @@ mod workers;
 
 use self::options::{MapperKind, NAME, VmallocOptions};
 use self::passes::SuitePlan;
-use super::settings::{Effort, Settings};
 use crate::design::unavailable;
-use crate::failure::Failure;
-use crate::harness::{cpus, stop};
-use crate::names::{Design, list};
-use crate::report::Report;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::{cpus, stop};
+use pagedepot_cli::names::{Design, list};
+use pagedepot_cli::report::Report;
+use pagedepot_cli::workloads::settings::{Effort, Settings};
 
 /// Designs that have rows.
 const OFFERED: [Design; 7] = [

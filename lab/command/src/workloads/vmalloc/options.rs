@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::args;
-use crate::replay::options::Expand;
-use crate::report::json::ExtraOptions;
+use pagedepot_cli::args;
+use pagedepot_cli::replay::options::Expand;
+use pagedepot_cli::report::json::ExtraOptions;
 
 /// The name of the workload.
 pub const NAME: &str = "vmalloc";

@@ -12,7 +12,7 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use pagedepot::{Flags, Order, PageSize, Pfn};
-use pagedepot_designs::vmap::VmapDesign;
+use pagedepot_lab_designs::vmap::VmapDesign;
 use pagedepot_vmap::{Host, NoFrames, NullMapper, Span, Stale};
 
 use super::frames::{ADDRESSES_START, Here};
@@ -21,12 +21,12 @@ use super::memory::{self, Mmap};
 use super::options::{MapperKind, NAME};
 use crate::design::dispatch::with_vmap;
 use crate::design::vmap::VmapDemand;
-use crate::failure::Failure;
-use crate::harness::{Contender, Pace, Schedule, Seat, Series, Subject, interleave};
-use crate::names::Design;
-use crate::report::rows::{Metric, Params, params};
-use crate::report::{Report, table};
-use crate::workloads::settings::{Effort, Settings};
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::{Contender, Pace, Schedule, Seat, Series, Subject, interleave};
+use pagedepot_cli::names::Design;
+use pagedepot_cli::report::rows::{Metric, Params, params};
+use pagedepot_cli::report::{Report, table};
+use pagedepot_cli::workloads::settings::{Effort, Settings};
 
 /// Pages of the range: several times what may be lazy.
 const RANGE_PAGES: u32 = 1 << 18;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use pagedepot::PageSize;
-use pagedepot_designs::vmap::VmapDesign;
+use pagedepot_lab_designs::vmap::VmapDesign;
 use pagedepot_vmap::{Host, Mapper, NullMapper, Span};
 
 use super::frames::{self, ADDRESSES_START};
@@ -14,10 +14,10 @@ use super::suite::HeldAreas;
 use super::workers::{self, Pass, WorkOrder};
 use crate::design::dispatch::with_vmap;
 use crate::design::vmap::VmapDemand;
-use crate::failure::Failure;
-use crate::harness::stop;
-use crate::names::Design;
-use crate::workloads::settings::Settings;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::stop;
+use pagedepot_cli::names::Design;
+use pagedepot_cli::workloads::settings::Settings;
 
 /// Areas that all workers hold at a time, at most, where nothing is mapped: half a gigabyte of
 /// metadata.

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use range_alloc::RangeAllocator;
 
-use crate::harness::{Contender, Seat, Subject, lock};
-use crate::names::Design;
+use pagedepot_cli::harness::{Contender, Seat, Subject, lock};
+use pagedepot_cli::names::Design;
 
 /// A crate's way to do a pair.
 trait Ranges: Send {

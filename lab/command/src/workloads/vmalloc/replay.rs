@@ -10,21 +10,21 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pagedepot::{AllocError, CpuId, Flags, FreeManyError, Order, PageSize, Pfn};
-use pagedepot_designs::vmap::{VmapCounts, VmapDesign};
+use pagedepot_lab_designs::vmap::{VmapCounts, VmapDesign};
 use pagedepot_vmap::{Host, NullMapper, Span, VirtAddr};
 
 use super::events::{RANGE_PAGES_MAX, VmapStep, VmapTrace};
 use super::frames::{self, ADDRESSES_START};
 use super::options::NAME;
-use crate::design::PAGE_BYTES;
 use crate::design::dispatch::with_vmap;
 use crate::design::vmap::VmapDemand;
-use crate::failure::Failure;
-use crate::harness::stop;
-use crate::names::Design;
-use crate::report::rows::{Params, Series};
-use crate::report::{Report, table};
-use crate::workloads::settings::Settings;
+use pagedepot_cli::design::PAGE_BYTES;
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::stop;
+use pagedepot_cli::names::Design;
+use pagedepot_cli::report::rows::{Params, Series};
+use pagedepot_cli::report::{Report, table};
+use pagedepot_cli::workloads::settings::Settings;
 use pagedepot_trace::ExpandLimit;
 
 thread_local! {

@@ -4,11 +4,11 @@ use super::options::NAME;
 use super::passes::SuitePlan;
 use super::suite::{TESTS, Test};
 use super::workers::{Pass, WorkerResult};
-use crate::design::PAGE_BYTES;
-use crate::harness::samples;
-use crate::names::Design;
-use crate::report::rows::{Metric, params};
-use crate::report::{Report, table};
+use pagedepot_cli::design::PAGE_BYTES;
+use pagedepot_cli::harness::samples;
+use pagedepot_cli::names::Design;
+use pagedepot_cli::report::rows::{Metric, params};
+use pagedepot_cli::report::{Report, table};
 
 /// Adds the results of the suite to a report.
 pub fn suite(report: &mut Report, plan: &SuitePlan, passes: &[(Design, Vec<Pass>)]) {

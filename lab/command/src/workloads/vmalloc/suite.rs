@@ -1,11 +1,11 @@
 //! The tests of `lib/test_vmalloc.c`: names, order and bodies.
 
 use pagedepot::{Flags, Order, Pfn};
-use pagedepot_designs::vmap::VmapDesign;
+use pagedepot_lab_designs::vmap::VmapDesign;
 use pagedepot_vmap::{Host, VirtAddr, VmapError};
 
 use super::options::Parameters;
-use crate::design::PAGE_BYTES;
+use pagedepot_cli::design::PAGE_BYTES;
 
 /// A test, by its bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,14 +3,14 @@
 use std::sync::RwLock;
 use std::time::{Duration, Instant};
 
-use pagedepot_designs::vmap::{VmapCounts, VmapDesign};
+use pagedepot_lab_designs::vmap::{VmapCounts, VmapDesign};
 use pagedepot_vmap::{Host, VmapError};
 
 use super::host::contended_ns;
 use super::options::Parameters;
 use super::suite::{HeldAreas, TESTS, Test, Worker};
-use crate::failure::Failure;
-use crate::harness::clock::{on_cpu_ns, ticks};
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::clock::{on_cpu_ns, ticks};
 
 /// A worker needs little stack: its lists are on the heap.
 const STACK_BYTES: usize = 256 << 10;

@@ -9,41 +9,47 @@
 macro_rules! by_thread_design {
     ($design:expr, $store:expr, $held:ident, type $cache:ident => $use:expr, _ => $else:expr) => {{
         match ($design, $store) {
-            ($crate::names::Design::ZoneLock, _) => {
+            (::pagedepot_cli::names::Design::ZoneLock, _) => {
                 type $cache = ::pagedepot_designs::ZoneLock<$held<::pagedepot_designs::Buddy>>;
                 $use
             }
-            ($crate::names::Design::Local, _) => {
-                type $cache = ::pagedepot_designs::Local<$held<::pagedepot_designs::Buddy>>;
+            (::pagedepot_cli::names::Design::Local, _) => {
+                type $cache = ::pagedepot_lab_designs::Local<$held<::pagedepot_designs::Buddy>>;
                 $use
             }
-            ($crate::names::Design::NohzConditional, _) => {
+            (::pagedepot_cli::names::Design::NohzConditional, _) => {
                 type $cache =
-                    ::pagedepot_designs::NohzConditional<$held<::pagedepot_designs::Buddy>>;
+                    ::pagedepot_lab_designs::NohzConditional<$held<::pagedepot_designs::Buddy>>;
                 $use
             }
-            ($crate::names::Design::Spin, $crate::design::variant::Store::Buddy) => {
+            (
+                ::pagedepot_cli::names::Design::Spin,
+                ::pagedepot_cli::design::variant::Store::Buddy,
+            ) => {
                 type $cache = ::pagedepot_designs::Spin<$held<::pagedepot_designs::Buddy>>;
                 $use
             }
-            ($crate::names::Design::Spin, $crate::design::variant::Store::Bitmap) => {
+            (
+                ::pagedepot_cli::names::Design::Spin,
+                ::pagedepot_cli::design::variant::Store::Bitmap,
+            ) => {
                 type $cache = ::pagedepot_designs::Spin<$held<::pagedepot_designs::Bitmap>>;
                 $use
             }
-            ($crate::names::Design::Qpw, _) => {
-                type $cache = ::pagedepot_designs::Qpw<$held<::pagedepot_designs::Buddy>>;
+            (::pagedepot_cli::names::Design::Qpw, _) => {
+                type $cache = ::pagedepot_lab_designs::Qpw<$held<::pagedepot_designs::Buddy>>;
                 $use
             }
-            ($crate::names::Design::PcpBuddy, _) => {
-                type $cache = ::pagedepot_designs::PcpBuddy<$held<::pagedepot_designs::Buddy>>;
+            (::pagedepot_cli::names::Design::PcpBuddy, _) => {
+                type $cache = ::pagedepot_lab_designs::PcpBuddy<$held<::pagedepot_designs::Buddy>>;
                 $use
             }
-            ($crate::names::Design::Rcu, _) => {
-                type $cache = ::pagedepot_designs::Rcu<$held<::pagedepot_designs::Buddy>>;
+            (::pagedepot_cli::names::Design::Rcu, _) => {
+                type $cache = ::pagedepot_lab_designs::Rcu<$held<::pagedepot_designs::Buddy>>;
                 $use
             }
-            ($crate::names::Design::Magazine, _) => {
-                type $cache = ::pagedepot_designs::Magazine<$held<::pagedepot_designs::Buddy>>;
+            (::pagedepot_cli::names::Design::Magazine, _) => {
+                type $cache = ::pagedepot_lab_designs::Magazine<$held<::pagedepot_designs::Buddy>>;
                 $use
             }
             _ => $else,
@@ -52,53 +58,53 @@ macro_rules! by_thread_design {
 }
 
 /// Evaluates `$use` with `$allocator` being the type that implements
-/// [`Allocator`](super::Allocator) for `$design`: of [`Design::BLOCKS`] and `depot-uncached`
-/// (`any`) or of [`Design::PAGED`] (`paged`). `$else` for other designs.
+/// [`Allocator`](pagedepot_cli::design::Allocator) for `$design`: of `Design::BLOCKS` and `depot-uncached`
+/// (`any`) or of `Design::PAGED` (`paged`). `$else` for other designs.
 macro_rules! by_allocator {
     (any $design:expr, $store:expr, type $allocator:ident => $use:expr, _ => $else:expr) => {{
         match $design {
-            $crate::names::Design::FloorTls => {
-                type $allocator = $crate::design::floor_tls::FloorTls;
+            ::pagedepot_cli::names::Design::FloorTls => {
+                type $allocator = ::pagedepot_cli::design::floor_tls::FloorTls;
                 $use
             }
-            $crate::names::Design::FloorRseq => {
-                type $allocator = $crate::design::floor_rseq::FloorRseq;
+            ::pagedepot_cli::names::Design::FloorRseq => {
+                type $allocator = ::pagedepot_cli::design::floor_rseq::FloorRseq;
                 $use
             }
-            $crate::names::Design::FloorSpin => {
-                type $allocator = $crate::design::floor_spin::FloorSpin;
+            ::pagedepot_cli::names::Design::FloorSpin => {
+                type $allocator = ::pagedepot_cli::design::floor_spin::FloorSpin;
                 $use
             }
-            $crate::names::Design::DepotUncached => {
-                type $allocator = $crate::design::depot::DepotAllocator<false>;
+            ::pagedepot_cli::names::Design::DepotUncached => {
+                type $allocator = ::pagedepot_cli::design::depot::DepotAllocator<false>;
                 $use
             }
-            $crate::names::Design::DepotStill => {
-                type $allocator = $crate::design::depot::DepotAllocator<true, false>;
+            ::pagedepot_cli::names::Design::DepotStill => {
+                type $allocator = ::pagedepot_cli::design::depot::DepotAllocator<true, false>;
                 $use
             }
             #[cfg(feature = "peers")]
-            $crate::names::Design::FrameAlloc => {
+            ::pagedepot_cli::names::Design::FrameAlloc => {
                 type $allocator = $crate::design::frame_alloc::FrameAlloc;
                 $use
             }
             #[cfg(feature = "peers")]
-            $crate::names::Design::Mimalloc => {
+            ::pagedepot_cli::names::Design::Mimalloc => {
                 type $allocator = $crate::design::malloc::Mimalloc;
                 $use
             }
             #[cfg(feature = "peers")]
-            $crate::names::Design::MimallocPprof => {
+            ::pagedepot_cli::names::Design::MimallocPprof => {
                 type $allocator = $crate::design::mimalloc_pprof::MimallocPprof;
                 $use
             }
             #[cfg(feature = "peers")]
-            $crate::names::Design::Jemalloc => {
+            ::pagedepot_cli::names::Design::Jemalloc => {
                 type $allocator = $crate::design::malloc::Jemalloc;
                 $use
             }
             #[cfg(feature = "peers")]
-            $crate::names::Design::Snmalloc => {
+            ::pagedepot_cli::names::Design::Snmalloc => {
                 type $allocator = $crate::design::malloc::Snmalloc;
                 $use
             }
@@ -110,14 +116,14 @@ macro_rules! by_allocator {
     (paged $design:expr, $store:expr, type $allocator:ident => $use:expr, _ => $else:expr) => {{
         use $crate::design::dispatch::OwnStore;
         match $design {
-            $crate::names::Design::Depot => {
-                type $allocator = $crate::design::depot::DepotAllocator;
+            ::pagedepot_cli::names::Design::Depot => {
+                type $allocator = ::pagedepot_cli::design::depot::DepotAllocator;
                 $use
             }
             design => $crate::design::dispatch::by_thread_design!(
                 design, $store, OwnStore, type WithDesignCache => {
-                    use $crate::design::page_cache::ProposalAllocator;
-                    type $allocator = ProposalAllocator<WithDesignCache>;
+                    use ::pagedepot_cli::design::page_cache::ProposalAllocator;
+                    type $allocator = ProposalAllocator<WithDesignCache, $crate::design::Lab>;
                     $use
                 }, _ => $else
             ),
@@ -136,23 +142,23 @@ macro_rules! by_allocator {
 /// `paged` allocators have frame numbers for blocks.
 macro_rules! with_design {
     ($kind:ident $design:expr, $demand:expr, |$allocator:pat_param| -> $type:ty $use:block) => {{
-        use $crate::design::dispatch;
-        let (design, demand): ($crate::names::Design, &$crate::design::Demand) =
+        use ::pagedepot_cli::design::lineup;
+        let (design, demand): (::pagedepot_cli::names::Design, &::pagedepot_cli::design::Demand) =
             ($design, $demand);
-        dispatch::possible(design, demand).and_then(|()| {
-            dispatch::by_allocator!(
+        lineup::possible(&$crate::design::Lab, design, demand).and_then(|()| {
+            $crate::design::dispatch::by_allocator!(
                 $kind design, demand.variant.store_of(design),
                 type WithDesignAllocator => {
-                    <WithDesignAllocator as $crate::design::Allocator>::new(demand)
+                    <WithDesignAllocator as ::pagedepot_cli::design::Allocator>::new(demand)
                         .map(|$allocator| -> $type { $use })
                 },
-                _ => Err(dispatch::of_another_kind(design))
+                _ => Err(lineup::of_another_kind(design))
             )
         })
     }};
 }
 
-/// Makes the design of [`Design::VMAPS`] for a [`VmapDemand`](super::vmap::VmapDemand) over a
+/// Makes the design of `Design::VMAPS` for a [`VmapDemand`](super::vmap::VmapDemand) over a
 /// mapper and a host, and evaluates an expression with it. The result is an error when it cannot
 /// be made.
 ///
@@ -163,13 +169,13 @@ macro_rules! with_vmap {
         let (demand, mapper, host): (&$crate::design::vmap::VmapDemand, _, _) =
             ($demand, $mapper, $host);
         match $design {
-            $crate::names::Design::VmapGlobalLock => {
+            ::pagedepot_cli::names::Design::VmapGlobalLock => {
                 let $vmap =
-                    ::pagedepot_designs::vmap::GlobalLock::new(demand.setup(), mapper, host);
+                    ::pagedepot_lab_designs::vmap::GlobalLock::new(demand.setup(), mapper, host);
                 Ok($use)
             }
-            $crate::names::Design::VmapNodes => {
-                let $vmap = ::pagedepot_designs::vmap::Nodes::new(demand.setup(), mapper, host);
+            ::pagedepot_cli::names::Design::VmapNodes => {
+                let $vmap = ::pagedepot_lab_designs::vmap::Nodes::new(demand.setup(), mapper, host);
                 Ok($use)
             }
             _ => $crate::design::vmap::depot(demand, mapper, host).map(|$vmap| $use),
@@ -179,26 +185,5 @@ macro_rules! with_vmap {
 
 pub(crate) use {by_allocator, by_thread_design, with_design, with_vmap};
 
-use super::available::unavailable;
-use super::demand::Demand;
-use crate::failure::Failure;
-use crate::names::Design;
-
 /// A store that its design owns, where designs of replays share theirs in an `Arc`.
 pub type OwnStore<S> = S;
-
-/// Whether a design can be made for a demand.
-///
-/// # Errors
-/// Why not, and what to do.
-pub fn possible(design: Design, demand: &Demand) -> Result<(), Failure> {
-    match unavailable(design).or_else(|| demand.variant.refuses(design)) {
-        Some(why) => Err(Failure::Usage(why)),
-        None => Ok(()),
-    }
-}
-
-/// The error of a workload that is offered to a design that lacks what it needs.
-pub fn of_another_kind(design: Design) -> Failure {
-    Failure::Usage(format!("design {design} does not allocate what this workload asks for"))
-}
