@@ -100,9 +100,9 @@ pub use zones::{Zone, Zones};
 ///
 /// Every method takes the CPU and context that the caller acts as; see the crate's page. In
 /// [`Context::Interrupt`](pagedepot::cpus::Context) the caller is an interrupt handler, or has
-/// interrupts off. Only the lab's `Magazine` treats such callers differently. A handler that interrupted
-/// another call on its thread may call only [`Depot`] over its own bitmap: what the other designs
-/// model ran with interrupts off there.
+/// interrupts off. Only the lab's `Magazine` treats such callers differently. A handler that
+/// interrupted another call on its thread may call only [`Depot`] over its own bitmap: what the
+/// other designs model ran with interrupts off there.
 pub trait PageCache: Sync {
     /// The design's name in reports.
     fn name(&self) -> &'static str;

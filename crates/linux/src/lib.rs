@@ -38,7 +38,7 @@
 //! | write text or records into a page | [`Page::writer`] | [`VmallocBuf::writer`](vmalloc::VmallocBuf::writer) grows |
 //! | cut a block into pages | [`Page::split`] | |
 //! | keep page numbers instead of pages | [`Page::into_raw`], [`Depot::raw`] | `unsafe` to free |
-//! | read and write by io_uring's fixed buffers | [`Depot::registered_iovecs`] | `crates/uring/examples/fixed_buffers.rs` |
+//! | read and write by io_uring's fixed buffers | [`Depot::registered_iovecs`] | `lab/uring/examples/fixed_buffers.rs` |
 //! | use the memory with O_DIRECT, another process | [`MemoryKind::Memfd`], [`RawDepot::fd`] | [`Depot::pin_range`] |
 //! | wait until a page is freed | [`Depot::page_timeout`], [`Depot::page_async`] | any runtime |
 //! | free my caches when pages run short | [`Depot::on_pressure`] | `examples/buffer_pool.rs` |

@@ -5,12 +5,11 @@ use std::fs::DirEntry;
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
-use std::process::Command;
 
 fn pagedepot() -> Command {
     Command::new(env!("CARGO_BIN_EXE_pagedepot-lab"))

@@ -109,7 +109,8 @@ pub(crate) fn free<L: OwnedLists>(layer: &L, here: Here, pfn: Pfn, order: Order)
     walk::give_direct(layer, here, zone, pfn, order);
 }
 
-/// Frees all blocks in one operation; see [`PageCache::free_many`](pagedepot_designs::PageCache::free_many).
+/// Frees all blocks in one operation; see
+/// [`PageCache::free_many`](pagedepot_designs::PageCache::free_many).
 pub(crate) fn free_many<L: OwnedLists>(layer: &L, here: Here, blocks: &[(Pfn, Order)]) {
     let operation = layer.enter(here);
     for &(pfn, order) in blocks {

@@ -1,6 +1,6 @@
 //! The example runs, and says what it did.
 
-#[path = "../../linux/tests/common/examples.rs"]
+#[path = "../../../crates/linux/tests/common/examples.rs"]
 mod examples;
 
 use std::process::Command;

@@ -128,8 +128,8 @@ interrupting the owner. Measured here: depot (this project), beside spin (Linux'
 lists, rebuilt as a library) and bounds (floor-*: what a per-CPU list must cost at least).";
 
 const NEXT: &str = "\
-More: `pagedepot --full` prints every table; `bench NAME` and `replay TRACE` measure your question, \
-`top` watches a program; --help lists all. lab/ has more designs, and compares what --json FILE saved.";
+More: `pagedepot --full` prints every table; `bench NAME` and `replay TRACE` measure your \
+question; `top` watches a program; --help lists all. lab/ has more designs, and compares results.";
 
 /// The cells of a table: a design's median of a metric, by its params.
 fn median(

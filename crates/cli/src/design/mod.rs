@@ -8,13 +8,14 @@
 //! * *floor*: an allocator that does the least its mechanism allows and has no store behind it:
 //!   when it runs out of frame numbers it makes some up, when it has too many it forgets some. No
 //!   allocator built on that mechanism can be faster.
-//! * *thread's design*: one that a linux-mm thread proposes, which the lab has, or Linux's own: from `pagedepot-designs`.
+//! * *thread's design*: one that a linux-mm thread proposes, or mainline's: from
+//!   `pagedepot-designs`, or from the lab.
 //! * *variant*: what options of the command make of a design.
 //! * *peer*: another project's allocator, which the lab can be built with.
 //!
 //! # A new design
-//! Name it in `names`, implement [`Allocator`] in a file here, and add its type to [`lineup`]. Other
-//! designs are the lab's, which has a [`Lineup`] of its own.
+//! Name it in `names`, implement [`Allocator`] in a file here, and add its type to [`lineup`]. The
+//! lab has more designs, and a [`Lineup`] of its own.
 
 pub mod allocator;
 pub mod block;

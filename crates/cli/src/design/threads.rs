@@ -1,5 +1,5 @@
-//! The designs of the linux-mm threads, by their types: how each is made over a store. Workloads and
-//! replays make them here; they differ in the machine and in the threads that act as CPUs.
+//! The designs of the linux-mm threads, by their types: how each is made over a store. Workloads
+//! and replays make them here; they differ in the machine and in the threads that act as CPUs.
 
 use std::sync::Arc;
 

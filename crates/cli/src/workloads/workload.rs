@@ -111,8 +111,8 @@ impl Workload {
             self.designs.iter().copied().filter(|design| elsewhere(design).is_some()).collect();
         let (name, others) = (self.name, list(&others));
         Some(format!(
-            "left out, since this command has not these designs: {others}; `{command} bench {name}` \
-             measures them too"
+            "left out, since this command has not these designs: {others}; `{command} bench \
+             {name}` measures them too"
         ))
     }
 }

@@ -1,5 +1,5 @@
-//! Reads a crate's sources: which files use which. For the tests `layers` of the commands, linux and
-//! designs.
+//! Reads a crate's sources: which files use which. For the tests `layers` of the commands, linux
+//! and designs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,5 +1,5 @@
-//! Running the command in sandboxes that refuse a system call. The file that includes this one names
-//! the program: `COMMAND`.
+//! Running the command in sandboxes that refuse a system call. The file that includes this one
+//! names the program: `COMMAND`.
 
 #![allow(dead_code, reason = "each file that includes this one uses a part of it")]
 

@@ -189,7 +189,7 @@ impl Depot {
     /// assert_eq!(depot.trim()?.bytes, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    /// `crates/uring/examples/fixed_buffers.rs` reads a file by such requests.
+    /// `lab/uring/examples/fixed_buffers.rs` reads a file by such requests.
     ///
     /// # Errors
     /// [`PinError::TooMany`], [`PinError::Forked`], [`PinError::Reentrant`].

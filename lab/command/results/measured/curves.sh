@@ -4,7 +4,7 @@
 # to FOLDER. Takes three to four minutes a round on 16 CPUs. `pagedepot report FOLDER/*.json` draws
 # the curves.
 #
-#     crates/lab/results/measured/curves.sh PROGRAM FOLDER [ROUNDS]
+#     lab/command/results/measured/curves.sh PROGRAM FOLDER [ROUNDS]
 set -euo pipefail
 program=$1
 folder=$2

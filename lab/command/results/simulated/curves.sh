@@ -3,7 +3,7 @@
 # drains beside touch. Writes a file of results for each workload beside this one, and prints the
 # tables. Takes about twenty minutes of a CPU. `pagedepot report FILE...` draws the curves.
 #
-#     crates/lab/results/simulated/curves.sh [PROGRAM]
+#     lab/command/results/simulated/curves.sh [PROGRAM]
 set -euo pipefail
 program=${1:-target/release/pagedepot}
 here=$(dirname "$0")

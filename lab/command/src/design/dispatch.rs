@@ -58,8 +58,8 @@ macro_rules! by_thread_design {
 }
 
 /// Evaluates `$use` with `$allocator` being the type that implements
-/// [`Allocator`](pagedepot_cli::design::Allocator) for `$design`: of `Design::BLOCKS` and `depot-uncached`
-/// (`any`) or of `Design::PAGED` (`paged`). `$else` for other designs.
+/// [`Allocator`](pagedepot_cli::design::Allocator) for `$design`: of `Design::BLOCKS` and
+/// `depot-uncached` (`any`) or of `Design::PAGED` (`paged`). `$else` for other designs.
 macro_rules! by_allocator {
     (any $design:expr, $store:expr, type $allocator:ident => $use:expr, _ => $else:expr) => {{
         match $design {

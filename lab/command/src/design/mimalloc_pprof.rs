@@ -2,7 +2,7 @@
 //! long as they are outside of the allocator.
 //!
 //! It links a library of the same name as mimalloc's own crate, which Cargo refuses in one program.
-//! So it is a library of its own (`crates/lab/peers/mimalloc-pprof`), loaded when it is asked for;
+//! So it is a library of its own (`lab/peers/mimalloc-pprof`), loaded when it is asked for;
 //! each call is one through a pointer more than those of other peers.
 
 use std::ffi::{c_int, c_void};
@@ -41,7 +41,7 @@ fn load() -> Result<Functions, libloading::Error> {
     let path = path.unwrap_or_else(|| LIBRARY.into());
     // SAFETY: what the library does when it is loaded is to set up an allocator of its own.
     let library: &Library = Box::leak(Box::new(unsafe { Library::new(path) }?));
-    // SAFETY: the functions of these names have these types in `crates/lab/peers/mimalloc-pprof`.
+    // SAFETY: the functions of these names have these types in `lab/peers/mimalloc-pprof`.
     unsafe {
         Ok(Functions {
             keep_ms: *library.get(b"peer_keep_ms")?,
@@ -65,7 +65,7 @@ pub fn unavailable() -> Option<String> {
     Some(format!(
         "design {design} is a library of its own, and {why}: build it beside this command with \
          `cargo build --release --target-dir target --manifest-path \
-         crates/lab/peers/mimalloc-pprof/Cargo.toml`, or name it in {VARIABLE}"
+         lab/peers/mimalloc-pprof/Cargo.toml`, or name it in {VARIABLE}"
     ))
 }
 

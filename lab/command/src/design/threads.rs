@@ -1,4 +1,5 @@
-//! The designs of the lab that linux-mm threads propose: how each is made over a store, and replayed.
+//! The designs of the lab that linux-mm threads propose: how each is made over a store, and
+//! replayed.
 
 use pagedepot::CpuId;
 use pagedepot_cli::design::threads::{Acting, ThreadDesign};

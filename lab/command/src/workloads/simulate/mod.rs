@@ -227,8 +227,7 @@ fn fought(design: Design, cpus: u32, found: &SimulationResult) -> Vec<String> {
         found.fights.iter().take(FIGHTS_SHOWN).filter(|one| share(one.wait_ps) >= FIGHT_SHOWN);
     worth
         .map(|one| {
-            // The packages of the simulator link to the sources that they compile.
-            let file = one.site.file().replacen("crates/sim/", "crates/", 1);
+            let file = source(one.site.file());
             format!(
                 "{design} on {cpus}: {:.1} % of the time waits for lines at {file}:{} ({} \
                  transfers)",
@@ -240,9 +239,24 @@ fn fought(design: Design, cpus: u32, found: &SimulationResult) -> Vec<String> {
         .collect()
 }
 
+/// The file of the repository that a file of the simulator is: its packages are links to the
+/// sources that they compile.
+fn source(file: &str) -> String {
+    match file.strip_prefix("sim/lab-designs/") {
+        Some(within) => format!("lab/designs/{within}"),
+        None => file.replacen("sim/", "crates/", 1),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn places_are_named_by_the_files_that_are_linked_to() {
+        assert_eq!(source("sim/core/src/lib.rs"), "crates/core/src/lib.rs");
+        assert_eq!(source("sim/lab-designs/src/rcu/mod.rs"), "lab/designs/src/rcu/mod.rs");
+    }
 
     #[test]
     fn every_workload_has_designs_and_the_lab_names_them() {
