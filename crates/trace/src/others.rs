@@ -24,7 +24,7 @@ pub fn kind(first: &str) -> Option<&'static str> {
     } else if is_range(first) {
         "/proc/PID/maps"
     } else if starts("{") && first.contains("\"schema\"") {
-        "a result file: `pagedepot compare` and `pagedepot report` read it"
+        "a result file: `pagedepot-lab compare` and `pagedepot-lab report` read it"
     } else {
         return None;
     })

@@ -38,7 +38,7 @@ impl Results {
         self.rows.get(&key).map_or(&[], Vec::as_slice)
     }
 
-    /// The document of `command` that `pagedepot compare` reads.
+    /// The document of `command` that `pagedepot-lab compare` reads.
     pub fn document(&self, command: &str, settings: &Value) -> Value {
         let results: Vec<Value> = self
             .rows

@@ -36,7 +36,7 @@ const NO_SUBJECTS: [&str; 21] = [
 const NOBODIES: [&str; 4] = ["nobody", "somebody", "whoever", "who knows"];
 
 /// Sources with doc comments, relative to the root of the repository.
-const ROOTS: [&str; 3] = ["crates", "examples", "models"];
+const ROOTS: [&str; 4] = ["crates", "lab", "examples", "models"];
 
 /// A run of lines that begin with the same doc marker.
 struct Comment<'t> {

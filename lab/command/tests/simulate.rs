@@ -1,4 +1,4 @@
-//! `pagedepot simulate` as scripts and people use it. The model itself is tested in `lab/sim`.
+//! `pagedepot-lab simulate` as scripts and people use it. The model itself is tested in `lab/sim`.
 
 use std::path::Path;
 use std::process::Output;

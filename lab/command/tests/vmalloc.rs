@@ -1,4 +1,5 @@
-//! `pagedepot vmalloc` as scripts and people use it: lines, rows and counts. No time is looked at.
+//! `pagedepot-lab vmalloc` as scripts and people use it: lines, rows and counts. No time is looked
+//! at.
 
 use std::path::PathBuf;
 use std::process::Output;

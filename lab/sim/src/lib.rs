@@ -1,4 +1,4 @@
-//! The designs on 1 to 256 virtual CPUs: what `pagedepot simulate` runs.
+//! The designs on 1 to 256 virtual CPUs: what `pagedepot-lab simulate` runs.
 //!
 //! The sources of `pagedepot`, `pagedepot-vmap` and `pagedepot-designs` are compiled a second time
 //! (packages `core`, `vmap` and `designs` beside this one), with atomics, locks and spinning of

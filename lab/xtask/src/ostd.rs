@@ -30,7 +30,7 @@ pub struct Options {
     /// Fewer rounds: 20 instead of 10,000
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
-    /// Write the figures to FILE, for `pagedepot compare`
+    /// Write the figures to FILE, for `pagedepot-lab compare`
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Rounds in which four CPUs allocate all memory and free it in random order

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Measures every workload by every design on 1, 2, 4 ... all CPUs of this machine, and simulates the
 # same on its topology. Does both ROUNDS times in turn, and writes one file of results for each run
-# to FOLDER. Takes three to four minutes a round on 16 CPUs. `pagedepot report FOLDER/*.json` draws
-# the curves.
+# to FOLDER. Takes three to four minutes a round on 16 CPUs. `pagedepot-lab report FOLDER/*.json`
+# draws the curves.
 #
 #     lab/command/results/measured/curves.sh PROGRAM FOLDER [ROUNDS]
 set -euo pipefail

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Simulates every workload by every design on 1, 2, 4 ... 256 CPUs of the default machine, and
 # drains beside touch. Writes a file of results for each workload beside this one, and prints the
-# tables. Takes about twenty minutes of a CPU. `pagedepot report FILE...` draws the curves.
+# tables. Takes about twenty minutes of a CPU. `pagedepot-lab report FILE...` draws the curves.
 #
 #     lab/command/results/simulated/curves.sh [PROGRAM]
 set -euo pipefail

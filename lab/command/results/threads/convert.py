@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Turns the tables of five linux-mm mails into result files that `pagedepot compare` reads.
+"""Turns the tables of five linux-mm mails into result files that `pagedepot-lab compare` reads.
 
     convert.py RCU_MAIL VMAP_MAIL NETPERF_MAIL MAGAZINE_MAIL
 

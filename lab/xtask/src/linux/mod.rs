@@ -45,7 +45,7 @@ pub struct Options {
     /// Fewer rounds and machines, for a look
     #[arg(long)]
     quick: bool,
-    /// Write the figures to FILE, for `pagedepot compare`
+    /// Write the figures to FILE, for `pagedepot-lab compare`
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// One kind of kernel only

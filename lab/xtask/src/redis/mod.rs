@@ -24,7 +24,7 @@ use xtask::{install, tools};
 /// Options of `cargo xtask redis`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Write the results to FILE, as `pagedepot compare` reads them
+    /// Write the results to FILE, as `pagedepot-lab compare` reads them
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Use the C library that `cargo xtask install` has put below DIR, instead of building it

@@ -1,4 +1,4 @@
-//! A build, recorded: `make` of a generated program under `pagedepot record`.
+//! A build, recorded: `make` of a generated program under `pagedepot-lab record`.
 //!
 //! The recorder runs as a process of its own, as it is: it blocks signals and takes descriptors
 //! that a measurement has other uses for.

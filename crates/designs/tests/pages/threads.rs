@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Rng, allowed_cpus, over_all_designs, pin, task};
+use crate::common::{Entry, Rng, allowed_cpus, over_all_designs, pin, task};
 use pagedepot::cpus::Here;
 use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn, ZoneId};
-use pagedepot_designs::{Counts, Entry, PageCache, Scope, Setup};
+use pagedepot_designs::{Counts, PageCache, Scope, Setup};
 use pagedepot_rseq::membarrier;
 
 const FRAMES: u32 = 1 << 14;

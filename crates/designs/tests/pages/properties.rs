@@ -9,10 +9,10 @@
 //!
 //! Every few operations and at the end, `validate`: every frame is in exactly one place.
 
-use crate::common::{self, interrupt, over_all_designs, task, three_zones};
+use crate::common::{self, Entry, interrupt, over_all_designs, task, three_zones};
 use pagedepot::cpus::Here;
 use pagedepot::{Mobility, Mode, Order, Pfn, ZoneId};
-use pagedepot_designs::{Entry, PageCache, Scope, Setup};
+use pagedepot_designs::{PageCache, Scope, Setup};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -268,15 +268,7 @@ fn designs_with_lists_do_the_same_on_one_thread() {
     };
     TestRunner::new(config)
         .run(&ops, |ops| {
-            let designs: Vec<(&str, Box<dyn PageCache>)> = vec![
-                ("spin_trylock", Box::new(common::spin_trylock(&setup, Entry::Pretend))),
-                ("spin_plain", Box::new(common::spin_plain(&setup, Entry::Pretend))),
-                ("local", Box::new(common::local_helper(&setup, Entry::Pretend))),
-                ("nohz", Box::new(common::nohz_local(&setup, Entry::Lock))),
-                ("qpw", Box::new(common::qpw_mixed(&setup, Entry::Pretend))),
-                ("rcu_membarrier", Box::new(common::rcu_membarrier(&setup, Entry::Lock))),
-                ("rcu_qsbr", Box::new(common::rcu_qsbr(&setup, Entry::Pretend))),
-            ];
+            let designs = common::with_lists(&setup);
             let mut traces =
                 designs.into_iter().map(|(name, design)| (name, trace(name, design, &ops)));
             let (_, first) = traces.next().unwrap();

@@ -6,9 +6,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::common::{allowed_cpus, over_all_designs, pin, task, three_zones};
+use crate::common::{Entry, allowed_cpus, over_all_designs, pin, task, three_zones};
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
-use pagedepot_designs::{Entry, PageCache, Scope, Setup};
+use pagedepot_designs::{PageCache, Scope, Setup};
 
 const PAGES: u64 = 700 + 1500 + 1024;
 /// CPUs 2 and 3 never run.
