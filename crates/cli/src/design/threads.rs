@@ -3,20 +3,10 @@
 
 use std::sync::Arc;
 
-use pagedepot::CpuId;
 use pagedepot_designs::{Bitmap, Buddy, PageCache, Setup, SetupError, Spin, Store, ZoneLock};
 
-use super::variant::Variant;
+use super::variant::{Acting, Variant};
 use crate::names::Design;
-
-/// The threads that act as a design's CPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Acting {
-    /// Threads on their CPUs, on the machine of this one.
-    OnCpus(CpuId),
-    /// One thread, as each CPU in turn: owners execute drains, and nothing depends on this machine.
-    Alone,
-}
 
 /// A thread's design by its type. `L` is the [`Lineup`](super::lineup::Lineup) that has it.
 pub trait ThreadDesign<L>: PageCache + Send + Sized + 'static {

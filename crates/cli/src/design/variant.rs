@@ -1,14 +1,23 @@
 //! Variants of a design to measure: options of the command, and params of the results.
 
 use clap::{Args, ValueEnum};
+use pagedepot::CpuId;
 use pagedepot_designs::{
     FreeHighLimit, FreeHighPolicy, FreeHighRule, LockMode, Policy, cache_slice_pages, has_nohz_full,
 };
 
-use super::threads::Acting;
 use crate::args;
 use crate::names::{Design, joined, list};
 use crate::report::rows::Params;
+
+/// The threads that act as a design's CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acting {
+    /// Threads on their CPUs, on the machine of this one.
+    OnCpus(CpuId),
+    /// One thread, as each CPU in turn: owners execute drains, and nothing depends on this machine.
+    Alone,
+}
 
 /// Variants of designs. Each option is for the designs it names; what is not given is what the
 /// thread, or mainline, ended up with.

@@ -1,11 +1,11 @@
 //! The threads' designs as targets: one thread that acts as every CPU of the trace, on the recorded
 //! machine's zones.
 
-use pagedepot::cpus::Here;
-use pagedepot::{CacheLimits, CpuId, FrameRange, Mobility, Mode, Order, Pfn, Watermarks, ZoneId};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use pagedepot::cpus::Here;
+use pagedepot::{CacheLimits, CpuId, FrameRange, Mobility, Mode, Order, Pfn, Watermarks, ZoneId};
 use pagedepot_designs::{
     Bitmap, Buddy, Census, FreeMap, PageCache, Scope, Setup, SetupError, Spin, Store, ZoneLock,
     ZoneSetup,
@@ -13,9 +13,8 @@ use pagedepot_designs::{
 
 use super::plan::{InitialBlock, Plan};
 use super::target::{ReplayCounts, ReplayTarget, sum};
-use crate::design::threads::{Acting, FromSetup, ThreadDesign};
-use crate::design::variant;
-use crate::design::variant::Variant;
+use crate::design::threads::{FromSetup, ThreadDesign};
+use crate::design::variant::{self, Acting, Variant};
 use crate::design::{Lineup, Product};
 use crate::names::Design;
 use pagedepot_trace::{Zone, Zoneinfo};

@@ -1,9 +1,8 @@
 //! Behaviour that only one design has.
 
-use crate::common::{self, Entry, allowed_cpus, interrupt, pin, task, three_zones};
-use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn, ZoneId};
+use crate::common::{self, Entry, task, three_zones};
+use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, ZoneId};
 use pagedepot_designs::*;
-use pagedepot_rseq::affinity;
 
 const NORMAL: ZoneId = ZoneId::new(2);
 

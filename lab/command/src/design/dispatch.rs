@@ -123,7 +123,7 @@ macro_rules! by_allocator {
             design => $crate::design::dispatch::by_thread_design!(
                 design, $store, OwnStore, type WithDesignCache => {
                     use ::pagedepot_cli::design::page_cache::ProposalAllocator;
-                    type $allocator = ProposalAllocator<WithDesignCache, $crate::design::Lab>;
+                    type $allocator = ProposalAllocator<WithDesignCache, $crate::design::dispatch::Lab>;
                     $use
                 }, _ => $else
             ),
@@ -145,7 +145,7 @@ macro_rules! with_design {
         use ::pagedepot_cli::design::lineup;
         let (design, demand): (::pagedepot_cli::names::Design, &::pagedepot_cli::design::Demand) =
             ($design, $demand);
-        lineup::possible(&$crate::design::Lab, design, demand).and_then(|()| {
+        lineup::possible(&$crate::design::dispatch::Lab, design, demand).and_then(|()| {
             $crate::design::dispatch::by_allocator!(
                 $kind design, demand.variant.store_of(design),
                 type WithDesignAllocator => {
@@ -187,3 +187,7 @@ pub(crate) use {by_allocator, by_thread_design, with_design, with_vmap};
 
 /// A store that its design owns, where designs of replays share theirs in an `Arc`.
 pub type OwnStore<S> = S;
+
+/// All designs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lab;

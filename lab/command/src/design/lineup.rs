@@ -9,11 +9,7 @@ use pagedepot_cli::failure::Failure;
 use pagedepot_cli::names::Design;
 use pagedepot_cli::replay::threads::{CacheUser, ReplayLineup};
 
-use super::dispatch::{by_thread_design, with_design};
-
-/// All designs.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Lab;
+use super::dispatch::{Lab, by_thread_design, with_design};
 
 impl Lineup for Lab {
     fn elsewhere(&self, design: Design) -> Option<&'static str> {

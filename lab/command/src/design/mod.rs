@@ -16,4 +16,5 @@ pub mod mimalloc_pprof;
 pub mod threads;
 pub mod vmap;
 
-pub use lineup::{Lab, unavailable};
+pub use dispatch::Lab;
+pub use lineup::unavailable;

@@ -2,8 +2,8 @@
 //! replayed.
 
 use pagedepot::CpuId;
-use pagedepot_cli::design::threads::{Acting, ThreadDesign};
-use pagedepot_cli::design::variant::{DrainedBy, GracePeriod, Switch, Variant};
+use pagedepot_cli::design::threads::ThreadDesign;
+use pagedepot_cli::design::variant::{Acting, DrainedBy, GracePeriod, Switch, Variant};
 use pagedepot_cli::names::Design;
 use pagedepot_cli::replay::threads::Replays;
 use pagedepot_designs::host::isolated_cpus;
@@ -14,7 +14,7 @@ use pagedepot_lab_designs::{
 };
 use pagedepot_rseq::CpuSet;
 
-use super::Lab;
+use super::dispatch::Lab;
 
 /// The CPUs whose lock is a spinlock, of `qpw`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

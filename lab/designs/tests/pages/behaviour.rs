@@ -3,7 +3,7 @@
 use crate::common::{self, Entry, allowed_cpus, interrupt, pin, task, three_zones};
 use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 use pagedepot_designs::*;
-use pagedepot_lab_designs::{LocalDrain, Magazine, MagazineOptions};
+use pagedepot_lab_designs::{Magazine, MagazineOptions};
 use pagedepot_rseq::affinity;
 
 const NORMAL: ZoneId = ZoneId::new(2);
