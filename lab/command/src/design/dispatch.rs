@@ -123,7 +123,8 @@ macro_rules! by_allocator {
             design => $crate::design::dispatch::by_thread_design!(
                 design, $store, OwnStore, type WithDesignCache => {
                     use ::pagedepot_cli::design::page_cache::ProposalAllocator;
-                    type $allocator = ProposalAllocator<WithDesignCache, $crate::design::dispatch::Lab>;
+                    use $crate::design::dispatch::Lab;
+                    type $allocator = ProposalAllocator<WithDesignCache, Lab>;
                     $use
                 }, _ => $else
             ),
@@ -143,9 +144,10 @@ macro_rules! by_allocator {
 macro_rules! with_design {
     ($kind:ident $design:expr, $demand:expr, |$allocator:pat_param| -> $type:ty $use:block) => {{
         use ::pagedepot_cli::design::lineup;
-        let (design, demand): (::pagedepot_cli::names::Design, &::pagedepot_cli::design::Demand) =
-            ($design, $demand);
-        lineup::possible(&$crate::design::dispatch::Lab, design, demand).and_then(|()| {
+        let design: ::pagedepot_cli::names::Design = $design;
+        let demand: &::pagedepot_cli::design::Demand = $demand;
+        let lab = &$crate::design::dispatch::Lab;
+        lineup::possible(lab, design, demand).and_then(|()| {
             $crate::design::dispatch::by_allocator!(
                 $kind design, demand.variant.store_of(design),
                 type WithDesignAllocator => {
