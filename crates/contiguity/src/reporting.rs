@@ -37,7 +37,7 @@ const CAPACITY: usize = bound(32, 2);
 /// memory, which may take it away until it is needed again.
 ///
 /// ```
-/// # use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
+/// # use pagedepot::cpus::{CpuLock, Environment, LockedCpus, WhichCpu};
 /// # use pagedepot::{
 /// #     Allocator, Config, CpuId, Flags, FrameRange, NodeId, Order, Pfn, ZoneConfig, ZoneId,
 /// # };
@@ -52,7 +52,7 @@ const CAPACITY: usize = bound(32, 2);
 /// # }];
 /// # let config = Config::new(1, &zones);
 /// # let locks = [CpuLock::new()];
-/// # type Depot<'m> = Allocator<'m, Locked<'m, First>>;
+/// # type Depot<'m> = Allocator<'m, LockedCpus<'m, First>>;
 /// # let mut metadata = vec![std::mem::MaybeUninit::uninit(); Depot::metadata_bytes(&config)?];
 /// use pagedepot_contiguity::{Reporting, ReportingDevice};
 ///
@@ -70,7 +70,7 @@ const CAPACITY: usize = bound(32, 2);
 /// }
 ///
 /// # let device = Hypervisor;
-/// # let depot = Depot::new(&config, &mut metadata, Locked::new(&locks, First))?;
+/// # let depot = Depot::new(&config, &mut metadata, LockedCpus::new(&locks, First))?;
 /// let reporting = Reporting::of(&depot);
 /// reporting.register(&device)?;
 /// let done = reporting.pass(ZoneId::new(0), 16)?;

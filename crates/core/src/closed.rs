@@ -84,9 +84,9 @@
 //! `gates_of_numbers_without_a_cpu_are_zeroed` in `tests/allocator/followed.rs` gives memory full
 //! of ones to the safe constructor; the other one is unsafe:
 //! ```compile_fail,E0133
-//! use pagedepot::{Allocator, Config, cpus::{Locked, WhichCpu}};
+//! use pagedepot::{Allocator, Config, cpus::{LockedCpus, WhichCpu}};
 //!
-//! fn make<W: WhichCpu>(config: &Config, cpus: Locked<W>) {
+//! fn make<W: WhichCpu>(config: &Config, cpus: LockedCpus<W>) {
 //!     let mut memory = [std::mem::MaybeUninit::new(0xff); 4096];
 //!     Allocator::builder(config).build_zeroed(&mut memory, cpus);
 //! }

@@ -34,7 +34,7 @@
 //! Programs on Linux take `pagedepot-linux`. A kernel implements [`cpus::Processor`] and gives the
 //! allocator its memory:
 //! ```
-//! use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
+//! use pagedepot::cpus::{CpuLock, Environment, LockedCpus, WhichCpu};
 //! use pagedepot::{
 //!     Allocator, Config, CpuId, Flags, FrameRange, Mode, NodeId, Order, Pfn, Scope, ZoneConfig,
 //! };
@@ -51,9 +51,9 @@
 //! }];
 //! let config = Config::new(1, &zones);
 //! let locks = [CpuLock::new()];
-//! type Depot<'m> = Allocator<'m, Locked<'m, First>>;
+//! type Depot<'m> = Allocator<'m, LockedCpus<'m, First>>;
 //! let mut metadata = vec![std::mem::MaybeUninit::uninit(); Depot::metadata_bytes(&config)?];
-//! let depot = Depot::new(&config, &mut metadata, Locked::new(&locks, First))?;
+//! let depot = Depot::new(&config, &mut metadata, LockedCpus::new(&locks, First))?;
 //!
 //! let pfn = depot.alloc(Order::BASE, Flags::default())?;
 //! depot.free(pfn, Order::BASE)?;

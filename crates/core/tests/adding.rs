@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::threads::Claimed;
 use common::{metadata, open_zone, order, range, single, soak};
-use pagedepot::cpus::{CpuLock, Locked};
+use pagedepot::cpus::{CpuLock, LockedCpus};
 use pagedepot::{
     AllocError, Allocator, Config, ConfigError, Flags, FrameRange, FreeError, Order, Pfn, ZoneId,
 };
@@ -41,12 +41,12 @@ fn add_at_once(wanted: [FrameRange; 3]) -> usize {
     let zones = [open_zone("a", &[])];
     let config = Config { pfn_limit: Some(Pfn::new(6 * SECTION - 1)), ..Config::new(1, &zones) };
     let locks = [CpuLock::new()];
-    let bytes = Allocator::<Locked<'_, Claimed>>::metadata_bytes(&config).unwrap();
+    let bytes = Allocator::<LockedCpus<'_, Claimed>>::metadata_bytes(&config).unwrap();
     let mut metadata = vec![MaybeUninit::uninit(); bytes];
     let mut more = [(); 9].map(|()| vec![MaybeUninit::uninit(); 1 << 18]);
     let (at_once, afterwards) = more.split_at_mut(wanted.len());
     let mut depot =
-        Allocator::new(&config, &mut metadata, Locked::new(&locks, Claimed::new())).unwrap();
+        Allocator::new(&config, &mut metadata, LockedCpus::new(&locks, Claimed::new())).unwrap();
     let (together, shared) = (Barrier::new(wanted.len()), &depot);
     let mut added: Vec<FrameRange> = std::thread::scope(|scope| {
         let adders: Vec<_> = std::iter::zip(wanted, at_once)

@@ -1,4 +1,4 @@
-//! The sequences of [`Pinned`] name a front's word by one register and a displacement. A push
+//! The sequences of [`PinnedCpus`] name a front's word by one register and a displacement. A push
 //! stores the word that the next pop loads; Intel's processors since Golden Cove forward it in no
 //! time only at such an address (`docs/decisions/0004-hot-pair.md`).
 #![cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
@@ -7,7 +7,7 @@
 
 use std::mem::MaybeUninit;
 
-use pagedepot::cpus::{Context, Environment, FenceError, Guard, Here, Pinned, Processor};
+use pagedepot::cpus::{Context, Environment, FenceError, Guard, Here, PinnedCpus, Processor};
 use pagedepot::{
     Allocator, Config, CpuId, Flags, FrameRange, HighPolicy, NodeId, Order, Pfn, ZoneConfig,
 };
@@ -39,7 +39,7 @@ unsafe impl Processor for OneCpu {
 
 impl Environment for OneCpu {}
 
-type Depot<'m> = Allocator<'m, Pinned<OneCpu>>;
+type Depot<'m> = Allocator<'m, PinnedCpus<OneCpu>>;
 
 // SAFETY, both: no other symbol of this program has the name.
 #[unsafe(no_mangle)]
@@ -67,7 +67,7 @@ fn the_word_of_a_guarded_front_has_no_index() {
     let config = Config { high: HighPolicy::Fixed(128), ..Config::new(1, &zones) };
     let bytes = Depot::metadata_bytes(&config).expect("a valid configuration");
     let mut memory = vec![MaybeUninit::uninit(); bytes];
-    let depot = Depot::new(&config, &mut memory, Pinned(OneCpu)).expect("enough metadata");
+    let depot = Depot::new(&config, &mut memory, PinnedCpus(OneCpu)).expect("enough metadata");
     // The functions do what their names say: a refill leaves a full magazine.
     depot.alloc(Order::BASE, Flags::default()).expect("free frames");
     let popped = pagedepot_addresses_pop(&depot).expect("a full magazine");

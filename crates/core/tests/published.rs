@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use common::contents::Contents;
 use common::threads::{Claimed, run_on};
 use common::{open_zone, range};
-use pagedepot::cpus::{CpuLock, Locked};
+use pagedepot::cpus::{CpuLock, LockedCpus};
 use pagedepot::{Allocator, Config, Flags, HighPolicy, Mode, Order, Scope};
 
 const CPUS: u32 = 2;
 const FRAMES: u32 = 512;
 const TURNS: u32 = 20;
 
-type Depot<'m> = Allocator<'m, Locked<'m, Claimed>>;
+type Depot<'m> = Allocator<'m, LockedCpus<'m, Claimed>>;
 
 /// Runs `turn` on a thread on each of two CPUs, in turn, with the number of the turn.
 fn take_turns(cpus: [u32; 2], turn: impl Fn(u32) + Sync) {
@@ -73,7 +73,7 @@ fn with_depot(check: impl FnOnce(&Depot<'_>, &Contents)) {
     let config = Config { high: HighPolicy::Fixed(128), ..Config::new(CPUS, &zones) };
     let locks = [const { CpuLock::new() }; CPUS as usize];
     let mut metadata = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
-    let cpus = Locked::new(&locks, Claimed::new());
+    let cpus = LockedCpus::new(&locks, Claimed::new());
     let mut depot = Allocator::new(&config, &mut metadata, cpus).unwrap();
     let contents = Contents::new(FRAMES);
     let held = depot.alloc(Order::BASE, Flags::default()).unwrap();

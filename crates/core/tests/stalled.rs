@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::threads::{Kernel, run_on};
 use common::{open_zone, order, range};
-use pagedepot::cpus::Pinned;
+use pagedepot::cpus::PinnedCpus;
 use pagedepot::{AllocError, Allocator, Config, CpuId, Flags, HighPolicy, Mode, Order, Pfn, Scope};
 
-type Depot<'m> = Allocator<'m, Pinned<Kernel>>;
+type Depot<'m> = Allocator<'m, PinnedCpus<Kernel>>;
 
 /// A call that drains.
 type Call = fn(&Depot<'_>);
@@ -25,7 +25,7 @@ fn with_machine(test: impl FnOnce(Depot<'_>)) {
     let zones = [open_zone("z", &ranges)];
     let config = Config { high: HighPolicy::Fixed(2048), ..Config::new(CPUS, &zones) };
     let mut memory = vec![std::mem::MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
-    test(Depot::new(&config, &mut memory, Pinned(Kernel::new(CPUS))).unwrap());
+    test(Depot::new(&config, &mut memory, PinnedCpus(Kernel::new(CPUS))).unwrap());
 }
 
 /// Fills the front of each CPU with some blocks.

@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use common::contents::Contents;
 use common::threads::{Claimed, Kernel, run_on};
 use common::{open_zone, range};
-use pagedepot::cpus::{CpuLock, Cpus, Locked, Pinned};
+use pagedepot::cpus::{CpuLock, Cpus, LockedCpus, PinnedCpus};
 use pagedepot::{Allocator, Config, Flags, HighPolicy, Mode, Order, Scope};
 
 const FRAMES: u32 = 256;
@@ -60,10 +60,10 @@ fn owners_and_drains<C: Cpus + Send>(cpus: C) {
 #[test]
 fn owners_and_drains_with_locks() {
     let locks = [const { CpuLock::new() }; CPUS as usize];
-    owners_and_drains(Locked::new(&locks, Claimed::new()));
+    owners_and_drains(LockedCpus::new(&locks, Claimed::new()));
 }
 
 #[test]
 fn owners_and_drains_with_guards() {
-    owners_and_drains(Pinned(Kernel::new(CPUS)));
+    owners_and_drains(PinnedCpus(Kernel::new(CPUS)));
 }

@@ -37,7 +37,7 @@ impl ActAs for Real {
 }
 
 /// Callers may run on any CPU: each thread keeps the CPU that it named last. For
-/// [`Locked`](pagedepot::cpus::Locked) allocators, whose locks exclude other callers.
+/// [`LockedCpus`](pagedepot::cpus::LockedCpus) allocators, whose locks exclude other callers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByThread;
 

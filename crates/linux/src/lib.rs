@@ -117,8 +117,8 @@
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!(
     "pagedepot-linux supports 64-bit Linux: restartable sequences on x86-64 and AArch64, a lock \
-     per CPU on other processors. On other systems use the crate `pagedepot` with `cpus::Locked` \
-     and memory of your own"
+     per CPU on other processors. On other systems use the crate `pagedepot` with \
+     `cpus::LockedCpus` and memory of your own"
 );
 
 pub mod allocinfo;

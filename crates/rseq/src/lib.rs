@@ -51,7 +51,7 @@
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!(
     "pagedepot-rseq supports 64-bit Linux: restartable sequences on x86-64 and AArch64, and \
-     none on other processors. On other systems use the crate `pagedepot` with `cpus::Locked`"
+     none on other processors. On other systems use the crate `pagedepot` with `cpus::LockedCpus`"
 );
 
 pub mod affinity;

@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::sync::Barrier;
 
-use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
+use pagedepot::cpus::{CpuLock, Environment, LockedCpus, WhichCpu};
 use pagedepot::{Allocator, Config, CpuId, FrameRange, NodeId, PageSize, Pfn, ZoneConfig};
 use pagedepot_vmap::{NullMapper, Options, Span, Stale, VirtAddr, Vmap, VmapConfig};
 
@@ -24,7 +24,7 @@ impl WhichCpu for ByThread {
 
 impl Environment for ByThread {}
 
-type Depot<'m> = Allocator<'m, Locked<'m, ByThread>>;
+type Depot<'m> = Allocator<'m, LockedCpus<'m, ByThread>>;
 type Tested<'m> = Vmap<'m, NullMapper, &'m Depot<'m>>;
 
 /// Nanoseconds that this thread has run so far, apart from what it waited for a CPU.
@@ -69,7 +69,7 @@ fn main() {
     let config = Config::new(cpus, &zones);
     let mut metadata = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
     let locks: Vec<_> = (0..cpus).map(|_| CpuLock::new()).collect();
-    let depot = Depot::new(&config, &mut metadata, Locked::new(&locks, ByThread)).unwrap();
+    let depot = Depot::new(&config, &mut metadata, LockedCpus::new(&locks, ByThread)).unwrap();
 
     let span = Span::new(VirtAddr::new(0x4000_0000), 1 << 18);
     let mapper = NullMapper::new(span, PageSize::Kib4);

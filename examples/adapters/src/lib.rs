@@ -38,7 +38,7 @@ mod tests {
 
     use ax_allocator::{BaseAllocator as _, PageAllocator as _};
     use free_list::PageLayout;
-    use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
+    use pagedepot::cpus::{CpuLock, Environment, LockedCpus, WhichCpu};
     use pagedepot::{Config, CpuId, FrameRange, Mobility, NodeId, Pfn, Watermarks, ZoneConfig};
     use x86_64::structures::paging::{
         FrameAllocator as _, FrameDeallocator as _, PhysFrame, Size2MiB, Size4KiB,
@@ -58,7 +58,7 @@ mod tests {
     const PAGE: usize = 4096;
 
     /// Runs `test` on a depot of 2048 frames from 2 MiB, which has all of them again afterwards.
-    fn with_depot(test: impl FnOnce(&Allocator<'_, Locked<'_, First>>)) {
+    fn with_depot(test: impl FnOnce(&Allocator<'_, LockedCpus<'_, First>>)) {
         let ranges = [FrameRange::new(Pfn::new(512), FRAMES as u32)];
         let none = Some(Watermarks { min: 0, low: 0, high: 0 });
         let zones = [ZoneConfig {
@@ -69,9 +69,9 @@ mod tests {
             watermarks: none,
         }];
         let config = Config::new(1, &zones);
-        let bytes = Allocator::<Locked<'_, First>>::metadata_bytes(&config).unwrap();
+        let bytes = Allocator::<LockedCpus<'_, First>>::metadata_bytes(&config).unwrap();
         let (mut metadata, locks) = (vec![MaybeUninit::uninit(); bytes], [CpuLock::new()]);
-        let depot = Allocator::new(&config, &mut metadata, Locked::new(&locks, First)).unwrap();
+        let depot = Allocator::new(&config, &mut metadata, LockedCpus::new(&locks, First)).unwrap();
         test(&depot);
         assert_eq!(pages(&depot), (FRAMES, FRAMES));
         depot.validate_at_rest().unwrap();

@@ -18,7 +18,7 @@
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 
-use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
+use pagedepot::cpus::{CpuLock, Environment, LockedCpus, WhichCpu};
 use pagedepot::{
     Allocator, Config, CpuId, Flags, FrameRange, Global, NodeId, Pfn, Watermarks, ZoneConfig,
     ZoneId,
@@ -48,10 +48,10 @@ impl WhichCpu for Kernel {
     }
 }
 
-type Depot = Allocator<'static, Locked<'static, Kernel>>;
+type Depot = Allocator<'static, LockedCpus<'static, Kernel>>;
 
 static LOCKS: [CpuLock; CPUS_MAX as usize] = [const { CpuLock::new() }; CPUS_MAX as usize];
-static DEPOT: Global<Locked<'static, Kernel>> = Global::new();
+static DEPOT: Global<LockedCpus<'static, Kernel>> = Global::new();
 
 /// Calls `with` with the configuration: one zone, without memory as yet.
 fn with_config<R>(cpus: u32, with: impl FnOnce(&Config<'_>) -> R) -> R {
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn depot_init(
     // SAFETY: the caller's promise.
     let metadata = unsafe { given(metadata, bytes) };
     let made = DEPOT.init(|| {
-        with_config(cpus, |config| Depot::new(config, metadata, Locked::new(&LOCKS, Kernel)))
+        with_config(cpus, |config| Depot::new(config, metadata, LockedCpus::new(&LOCKS, Kernel)))
     });
     made.is_ok().into()
 }

@@ -4,7 +4,7 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use pagedepot::cpus::Pinned;
+use pagedepot::cpus::PinnedCpus;
 use pagedepot::{
     Allocator, Census, Config, FrameRange, LinearMap, NodeId, Pfn, Watermarks, ZoneConfig, ZoneId,
 };
@@ -14,7 +14,7 @@ use crate::paging::PAGE_BYTES;
 use crate::processor::Machine;
 
 /// The allocator of this kernel.
-pub type Depot = Allocator<'static, Pinned<Machine>>;
+pub type Depot = Allocator<'static, PinnedCpus<Machine>>;
 
 /// Level of the zone below 4 GiB, and of the one above (Linux's numbers).
 pub const DMA32_LEVEL: u8 = 1;
@@ -142,7 +142,7 @@ impl<T> Place<T> {
     }
 }
 
-static DEPOT: pagedepot::Global<Pinned<Machine>> = pagedepot::Global::new();
+static DEPOT: pagedepot::Global<PinnedCpus<Machine>> = pagedepot::Global::new();
 
 /// Makes the allocator of all RAM, with its metadata in the first memory that has room for it. With
 /// `caches` off every request goes to its store, for a design that has caches of its own.
@@ -161,7 +161,7 @@ pub fn init(boot: &BootInfo, cpus: u32, caches: bool) {
     };
     let zones = zones(&free);
     DEPOT
-        .init(|| Depot::new(&config(cpus, &zones, caches), metadata, Pinned(Machine)))
+        .init(|| Depot::new(&config(cpus, &zones, caches), metadata, PinnedCpus(Machine)))
         .expect("metadata of the size asked for");
     if let Some(end) = free[1].as_slice().iter().map(|range| range.end()).max() {
         crate::paging::extend_linear_map(Pfn::new(end as u32));

@@ -4,7 +4,7 @@ use core::ffi::c_void;
 use core::mem::MaybeUninit;
 
 use pagedepot::cpus::implement::{GATES_AT, POP_STEP, PUSH_STEP};
-use pagedepot::cpus::{Context, Pinned};
+use pagedepot::cpus::{Context, PinnedCpus};
 use pagedepot::{
     Allocator, CacheLimits, Config, CpuId, DrainResult, Flags, FrameRange, FreeHigh, FrontHandle,
     HighPolicy, Misuse, Mobility, Mode, NodeId, Order, Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
@@ -19,7 +19,7 @@ use crate::linux::Linux;
 pub struct Depot {
     /// The address that C's sequences count from.
     base: *mut u8,
-    allocator: Allocator<'static, Pinned<Linux>>,
+    allocator: Allocator<'static, PinnedCpus<Linux>>,
 }
 
 /// The head of the memory, before the metadata.
@@ -78,7 +78,7 @@ fn mobility_of(migratetype: u32) -> Mobility {
 /// pages per CPU; 0: not with these numbers.
 #[unsafe(no_mangle)]
 pub extern "C" fn depot_bytes(cpus: u32, end_pfn: u32, high: u32) -> usize {
-    type Depots = Allocator<'static, Pinned<Linux>>;
+    type Depots = Allocator<'static, PinnedCpus<Linux>>;
     // How much it is does not depend on the zone.
     let buddy = Buddy(core::ptr::null_mut());
     with_config(cpus, end_pfn, high, |config| {
@@ -120,7 +120,9 @@ pub unsafe extern "C" fn depot_init(
         let config = &Config { free_high, ..*config };
         // SAFETY: zeroed, but for the head.
         unsafe {
-            Allocator::builder(config).backing(Some(buddy)).build_zeroed(metadata, Pinned(Linux))
+            Allocator::builder(config)
+                .backing(Some(buddy))
+                .build_zeroed(metadata, PinnedCpus(Linux))
         }
     });
     match made {

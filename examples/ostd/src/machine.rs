@@ -9,10 +9,10 @@ use alloc::boxed::Box;
 
 use ostd::timer::Jiffies;
 use pagedepot::CpuId;
-use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
+use pagedepot::cpus::{CpuLock, Environment, LockedCpus, WhichCpu};
 
 /// The allocator's access to its CPUs.
-pub type Machine = Locked<'static, Ostd>;
+pub type Machine = LockedCpus<'static, Ostd>;
 
 /// OSTD's CPUs and clock.
 pub struct Ostd;
@@ -34,5 +34,5 @@ impl WhichCpu for Ostd {
 /// Makes the machine of CPUs `0..cpus`. Allocates their locks.
 pub fn machine(cpus: u32) -> Machine {
     let locks: Box<[CpuLock]> = (0..cpus).map(|_| CpuLock::new()).collect();
-    Locked::new(Box::leak(locks), Ostd)
+    LockedCpus::new(Box::leak(locks), Ostd)
 }

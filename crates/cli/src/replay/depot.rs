@@ -7,7 +7,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use pagedepot::cpus::{Environment, FenceError, Guard, Here, Pinned, Processor};
+use pagedepot::cpus::{Environment, FenceError, Guard, Here, PinnedCpus, Processor};
 use pagedepot::{
     Allocator, Backing, Config, ConfigError, CpuId, Flags, FrameRange, LinearMap, Mobility, Mode,
     Order, Pfn, Scope, Watermarks, ZoneId, ZoneStats,
@@ -143,7 +143,7 @@ pub fn with_depot<R>(
     };
     let under = buddy.as_ref().map(|buddy| buddy as &dyn Backing);
     let metadata_bytes =
-        Allocator::<Pinned<EventClock>>::builder(&config).backing(under).metadata_bytes();
+        Allocator::<PinnedCpus<EventClock>>::builder(&config).backing(under).metadata_bytes();
     let metadata_bytes = metadata_bytes.map_err(refused)?.next_multiple_of(PAGE_BYTES);
     let memory = reserve(metadata_bytes, frames)
         .map_err(|source| DepotError::Addresses { pages, source })?;
@@ -160,7 +160,7 @@ pub fn with_depot<R>(
             metadata_bytes,
         )
     };
-    let cpus = Pinned(EventClock::default());
+    let cpus = PinnedCpus(EventClock::default());
     let allocator = Allocator::builder(&config).backing(under).build(metadata, cpus);
     let mut depot = DepotTarget {
         allocator: allocator.map_err(refused)?,
@@ -179,7 +179,7 @@ fn reserve(metadata_bytes: usize, frames: u32) -> io::Result<Pool> {
 
 /// The depot, acting as the CPU of each event.
 pub struct DepotTarget<'m> {
-    allocator: Allocator<'m, Pinned<EventClock>>,
+    allocator: Allocator<'m, PinnedCpus<EventClock>>,
     decayed_ms: u64,
     frames: u64,
 }

@@ -318,7 +318,7 @@ mod tests {
     use super::*;
     use crate::alloc::config::Config;
     use crate::alloc::one_cpu::{On, sections, zone};
-    use crate::cpus::{CpuLock, Locked};
+    use crate::cpus::{CpuLock, LockedCpus};
     use crate::frame::Pfn;
 
     /// The race of two that add to one section, in slow motion: the other caller installed the
@@ -331,12 +331,12 @@ mod tests {
         let locks = [CpuLock::new()];
         let mut metadata = vec![
             MaybeUninit::uninit();
-            Allocator::<Locked<'_, On>>::metadata_bytes(&config).unwrap()
+            Allocator::<LockedCpus<'_, On>>::metadata_bytes(&config).unwrap()
         ];
         let mut more = [(); 2].map(|()| vec![MaybeUninit::uninit(); 1 << 18]);
         let [theirs, ours] = &mut more;
         let mut allocator =
-            Allocator::new(&config, &mut metadata, Locked::new(&locks, On(0))).unwrap();
+            Allocator::new(&config, &mut metadata, LockedCpus::new(&locks, On(0))).unwrap();
         let middle = sections(3..4);
         allocator.add_memory(ZoneId::new(0), middle, theirs).unwrap();
         let installed = allocator.caches.store.section(3).map(std::ptr::from_ref);

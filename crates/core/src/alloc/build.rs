@@ -139,7 +139,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 /// The parameters of an [`Allocator`]: a configuration, and perhaps a store of the embedder.
 ///
 /// ```
-/// # use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
+/// # use pagedepot::cpus::{CpuLock, Environment, LockedCpus, WhichCpu};
 /// # use pagedepot::{Allocator, Backing, Config, ConfigError, CpuId};
 /// # struct First;
 /// # impl Environment for First {}
@@ -150,10 +150,10 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 /// fn over(
 ///     buddy: &'static dyn Backing,
 ///     config: &Config,
-/// ) -> Result<Allocator<'static, Locked<'static, First>>, ConfigError> {
+/// ) -> Result<Allocator<'static, LockedCpus<'static, First>>, ConfigError> {
 ///     let builder = Allocator::builder(config).backing(Some(buddy));
 ///     let metadata = Box::leak(Box::new_uninit_slice(builder.metadata_bytes()?));
-///     builder.build(metadata, Locked::new(&LOCKS, First))
+///     builder.build(metadata, LockedCpus::new(&LOCKS, First))
 /// }
 /// ```
 #[must_use = "an allocator is made by `build`"]

@@ -43,7 +43,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// interrupt handlers; looks after the deadline only from where the environment can fence.
     ///
     /// ```
-    /// # use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
+    /// # use pagedepot::cpus::{CpuLock, Environment, LockedCpus, WhichCpu};
     /// # use pagedepot::{
     /// #     Allocator, Config, CpuId, Flags, FrameRange, NodeId, Order, Pfn, Scope, ZoneConfig,
     /// # };
@@ -58,9 +58,9 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// # }];
     /// # let config = Config::new(1, &zones);
     /// # let locks = [CpuLock::new()];
-    /// # type Depot<'m> = Allocator<'m, Locked<'m, First>>;
+    /// # type Depot<'m> = Allocator<'m, LockedCpus<'m, First>>;
     /// # let mut metadata = vec![std::mem::MaybeUninit::uninit(); Depot::metadata_bytes(&config)?];
-    /// # let depot = Depot::new(&config, &mut metadata, Locked::new(&locks, First))?;
+    /// # let depot = Depot::new(&config, &mut metadata, LockedCpus::new(&locks, First))?;
     /// let pfn = depot.alloc(Order::BASE, Flags::default())?;
     /// depot.free(pfn, Order::BASE)?;
     /// let mut handover = depot.drain_handover(Scope::ALL, Some(10));

@@ -6,7 +6,7 @@ use core::mem::MaybeUninit;
 
 use super::allocator::Allocator;
 use super::flags::Flags;
-use crate::cpus::{Context, Here, Pinned, Processor, sequence};
+use crate::cpus::{Context, Here, PinnedCpus, Processor, sequence};
 use crate::frame::pageblock::WORD_BYTES;
 use crate::frame::{CpuId, Mobility, Order, Pfn, ZoneId};
 use crate::front::word::ONE_ROUND;
@@ -57,7 +57,7 @@ impl FrontHandle {
     }
 }
 
-impl<'m, P: Processor> Allocator<'m, Pinned<P>> {
+impl<'m, P: Processor> Allocator<'m, PinnedCpus<P>> {
     /// The fronts, for kernels that know where they run: one sequence per block, and no guard of
     /// its own.
     #[inline]
@@ -68,7 +68,7 @@ impl<'m, P: Processor> Allocator<'m, Pinned<P>> {
 
 /// The fronts of an allocator, under guards of the caller; see [`Allocator::fronts`].
 pub struct Fronts<'a, 'm, P> {
-    caches: &'a Caches<'m, Pinned<P>>,
+    caches: &'a Caches<'m, PinnedCpus<P>>,
     /// The level of the only zone, as in [`Allocator`].
     simple_level: u8,
 }

@@ -25,7 +25,7 @@ use crate::sync::late_init::{LateInit, NotMade};
 ///
 /// # Example
 /// ```
-/// use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
+/// use pagedepot::cpus::{CpuLock, Environment, LockedCpus, WhichCpu};
 /// use pagedepot::{
 ///     AllocError, Allocator, Config, CpuId, Flags, FrameRange, Global, NodeId, Order, Pfn,
 ///     ZoneConfig,
@@ -38,7 +38,7 @@ use crate::sync::late_init::{LateInit, NotMade};
 /// }
 ///
 /// static LOCKS: [CpuLock; 1] = [const { CpuLock::new() }; 1];
-/// static DEPOT: Global<Locked<'static, First>> = Global::new();
+/// static DEPOT: Global<LockedCpus<'static, First>> = Global::new();
 ///
 /// assert_eq!(DEPOT.alloc(Order::BASE, Flags::default()), Err(AllocError::NotInitialized));
 ///
@@ -47,9 +47,9 @@ use crate::sync::late_init::{LateInit, NotMade};
 ///     name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None,
 /// }];
 /// let config = Config::new(1, &zones);
-/// let bytes = Allocator::<Locked<'_, First>>::metadata_bytes(&config)?;
+/// let bytes = Allocator::<LockedCpus<'_, First>>::metadata_bytes(&config)?;
 /// let metadata = Box::leak(Box::new_uninit_slice(bytes));
-/// DEPOT.init(|| Allocator::new(&config, metadata, Locked::new(&LOCKS, First)))?;
+/// DEPOT.init(|| Allocator::new(&config, metadata, LockedCpus::new(&LOCKS, First)))?;
 ///
 /// let pfn = DEPOT.alloc(Order::BASE, Flags::default())?;
 /// DEPOT.free(pfn, Order::BASE)?;

@@ -18,7 +18,7 @@ use crate::frame::{Pfn, ZoneId};
 /// New memory counts as not present. An embedder whose memory is always present has nothing to do.
 ///
 /// ```
-/// # use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
+/// # use pagedepot::cpus::{CpuLock, Environment, LockedCpus, WhichCpu};
 /// # use pagedepot::{
 /// #     Allocator, Config, CpuId, Flags, FrameRange, NodeId, Pfn, ZoneConfig,
 /// # };
@@ -33,9 +33,9 @@ use crate::frame::{Pfn, ZoneId};
 /// # }];
 /// # let config = Config::new(1, &zones);
 /// # let locks = [CpuLock::new()];
-/// # type Depot<'m> = Allocator<'m, Locked<'m, First>>;
+/// # type Depot<'m> = Allocator<'m, LockedCpus<'m, First>>;
 /// # let mut metadata = vec![std::mem::MaybeUninit::uninit(); Depot::metadata_bytes(&config)?];
-/// # let depot = Depot::new(&config, &mut metadata, Locked::new(&locks, First))?;
+/// # let depot = Depot::new(&config, &mut metadata, LockedCpus::new(&locks, First))?;
 /// use pagedepot::Residency;
 ///
 /// let residency = Residency::of(&depot);

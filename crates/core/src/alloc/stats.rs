@@ -369,7 +369,7 @@ impl<C: Cpus> Allocator<'_, C> {
 /// the iterator gets there.
 ///
 /// ```
-/// # use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
+/// # use pagedepot::cpus::{CpuLock, Environment, LockedCpus, WhichCpu};
 /// # use pagedepot::{Allocator, Config, CpuId, FrameRange, NodeId, Pfn, ZoneConfig};
 /// use pagedepot::{Pageblocks, ZoneId};
 /// # struct First;
@@ -381,9 +381,9 @@ impl<C: Cpus> Allocator<'_, C> {
 /// # }];
 /// # let config = Config::new(1, &zones);
 /// # let locks = [CpuLock::new()];
-/// # let bytes = Allocator::<Locked<'_, First>>::metadata_bytes(&config)?;
+/// # let bytes = Allocator::<LockedCpus<'_, First>>::metadata_bytes(&config)?;
 /// # let mut metadata = vec![std::mem::MaybeUninit::uninit(); bytes];
-/// # let allocator = Allocator::new(&config, &mut metadata, Locked::new(&locks, First))?;
+/// # let allocator = Allocator::new(&config, &mut metadata, LockedCpus::new(&locks, First))?;
 /// let mut pageblocks = Pageblocks::of(&allocator, ZoneId::new(0)).expect("there is a zone");
 /// assert!(pageblocks.all(|pageblock| pageblock.is_whole()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -487,7 +487,7 @@ mod tests {
     use crate::alloc::allocator::Allocator;
     use crate::alloc::config::Config;
     use crate::alloc::one_cpu::{On, sections, zone};
-    use crate::cpus::{CpuLock, Locked};
+    use crate::cpus::{CpuLock, LockedCpus};
     use crate::frame::ZoneId;
     use crate::zone::State;
 
@@ -502,9 +502,10 @@ mod tests {
         let locks = [CpuLock::new(), CpuLock::new()];
         let mut metadata = vec![
             MaybeUninit::uninit();
-            Allocator::<Locked<'_, On>>::metadata_bytes(&config).unwrap()
+            Allocator::<LockedCpus<'_, On>>::metadata_bytes(&config).unwrap()
         ];
-        let allocator = Allocator::new(&config, &mut metadata, Locked::new(&locks, On(1))).unwrap();
+        let allocator =
+            Allocator::new(&config, &mut metadata, LockedCpus::new(&locks, On(1))).unwrap();
         let only = ZoneId::new(0);
         let pages = u64::from(ranges[0].frames);
         let state = State { free: pages, managed: pages, ..State::default() };

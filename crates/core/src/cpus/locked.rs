@@ -12,7 +12,7 @@ use crate::front::{BlockArray, Here, WordOffset};
 use crate::sync::model::{Mutant, bound, is_mutant};
 use crate::sync::prim::{AtomicU32, AtomicUsize, Ordering, spin_hint};
 
-/// The way in which a [`Locked`] depot learns where its caller runs.
+/// The way in which a [`LockedCpus`] depot learns where its caller runs.
 ///
 /// A stale or wrong answer costs speed, never correctness: the lock excludes, not the CPU.
 pub trait WhichCpu: Environment {
@@ -205,15 +205,15 @@ impl Drop for CpuLockGuard<'_> {
 /// Fronts behind a lock per CPU. An owner that finds the lock taken goes to the store, so a signal
 /// handler may allocate at any moment. The holder may be a thread that has moved to another CPU
 /// since, a drainer, or the code that the handler interrupted.
-pub struct Locked<'l, W> {
+pub struct LockedCpus<'l, W> {
     locks: &'l [CpuLock],
     which: W,
 }
 
-impl<'l, W: WhichCpu> Locked<'l, W> {
+impl<'l, W: WhichCpu> LockedCpus<'l, W> {
     /// Locks for as many CPUs as `locks` has; CPUs beyond go to the store.
     pub fn new(locks: &'l [CpuLock], which: W) -> Self {
-        Locked { locks, which }
+        LockedCpus { locks, which }
     }
 
     /// The calling thread, as locks name their holders.
@@ -243,7 +243,7 @@ impl<'l, W: WhichCpu> Locked<'l, W> {
 // same one. 2., 3. checked by `sequence`. 4. a fence takes and drops the lock. Then sequences that
 // began before have ended, and later ones see the closed gate. A claim runs under that lock, and so
 // after all earlier sequences of the CPU. 5. as in `sequence`. 7. there are no other CPUs.
-unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
+unsafe impl<W: WhichCpu> Cpus for LockedCpus<'_, W> {
     type Environment = W;
 
     fn environment(&self) -> &W {

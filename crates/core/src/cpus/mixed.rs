@@ -24,7 +24,7 @@
 //! 6. *A forked child* finds its gate wiped, whatever its copy of the lock says.
 #![allow(unsafe_code, reason = "implements sequences")]
 
-use super::locked::{CpuLock, Locked, WhichCpu};
+use super::locked::{CpuLock, LockedCpus, WhichCpu};
 use super::sequences::{Cpus, FenceError};
 use crate::frame::{CpuId, Pfn};
 use crate::front::word::SlotMove;
@@ -40,7 +40,7 @@ pub trait MaybeSequences: Cpus {
 /// a caller runs.
 pub struct SequencesAndLocks<'l, S, W> {
     sequences: S,
-    locked: Locked<'l, W>,
+    locked: LockedCpus<'l, W>,
 }
 
 impl<'l, S: MaybeSequences, W: WhichCpu> SequencesAndLocks<'l, S, W> {
@@ -61,7 +61,7 @@ impl<'l, S: MaybeSequences, W: WhichCpu> SequencesAndLocks<'l, S, W> {
                 lock.leave();
             }
         }
-        SequencesAndLocks { sequences, locked: Locked::new(locks, which) }
+        SequencesAndLocks { sequences, locked: LockedCpus::new(locks, which) }
     }
 
     /// The sequences of the CPUs that are behind no lock.

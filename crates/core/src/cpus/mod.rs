@@ -14,8 +14,8 @@
 //! | type | exclusion | fence |
 //! |---|---|---|
 //! | `pagedepot_linux::Rseq` | the kernel restarts the sequence | `membarrier` |
-//! | [`Pinned`] | an embedding kernel's guard: no preemption, one context | the kernel's own |
-//! | [`Locked`] | a lock per CPU | taking that lock |
+//! | [`PinnedCpus`] | an embedding kernel's guard: no preemption, one context | the kernel's own |
+//! | [`LockedCpus`] | a lock per CPU | taking that lock |
 //! | [`SequencesAndLocks`] | by CPU, its own sequences or its lock | theirs |
 
 mod environment;
@@ -28,7 +28,7 @@ mod sequences;
 
 pub use crate::front::{Context, Here};
 pub use environment::{Environment, Event, Transfer, Unusable};
-pub use locked::{CpuLock, Locked, WhichCpu};
+pub use locked::{CpuLock, LockedCpus, WhichCpu};
 pub use mixed::{MaybeSequences, SequencesAndLocks};
-pub use pinned::{Guard, Pinned, Processor};
+pub use pinned::{Guard, PinnedCpus, Processor};
 pub use sequences::{Cpus, FenceError};

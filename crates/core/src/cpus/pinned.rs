@@ -39,7 +39,7 @@ pub unsafe trait Guard {
 /// # #![allow(static_mut_refs)]
 /// use core::mem::MaybeUninit;
 /// use core::sync::atomic::{AtomicU32, Ordering};
-/// use pagedepot::cpus::{Context, Environment, FenceError, Guard, Here, Pinned, Processor};
+/// use pagedepot::cpus::{Context, Environment, FenceError, Guard, Here, PinnedCpus, Processor};
 /// use pagedepot::{
 ///     Allocator, Config, ConfigError, CpuId, Flags, FrameRange, NodeId, Order, Pfn, ZoneConfig,
 /// };
@@ -78,7 +78,7 @@ pub unsafe trait Guard {
 ///
 /// impl Environment for OneCpu {}
 ///
-/// type Depot = Allocator<'static, Pinned<OneCpu>>;
+/// type Depot = Allocator<'static, PinnedCpus<OneCpu>>;
 ///
 /// fn boot() -> Result<Depot, ConfigError> {
 ///     let ranges = [FrameRange::new(Pfn::new(0), 2048)];
@@ -87,7 +87,7 @@ pub unsafe trait Guard {
 ///     };
 ///     let zones = [normal];
 ///     // SAFETY: called once.
-///     Depot::new(&Config::new(1, &zones), unsafe { &mut METADATA }, Pinned(OneCpu))
+///     Depot::new(&Config::new(1, &zones), unsafe { &mut METADATA }, PinnedCpus(OneCpu))
 /// }
 ///
 /// let depot = boot()?;
@@ -127,14 +127,14 @@ pub unsafe trait Processor: Environment {
 }
 
 /// Fronts reached under a [`Guard`]: plain loads and stores, with preemption off.
-pub struct Pinned<P>(pub P);
+pub struct PinnedCpus<P>(pub P);
 
 // SAFETY: 1. the guard excludes every other sequence of the CPU and context for the whole of each
 // function; interrupt handlers have words and magazines of their own. 2., 3. checked first in each.
 // 4. is the contract of `Processor::fence`, because a sequence lives inside its guard. A gate is
 // claimed by the only guard of its CPU, so all sequences before have ended with theirs. 5. the
 // only store to a word is the last, with release ordering.
-unsafe impl<P: Processor> Cpus for Pinned<P> {
+unsafe impl<P: Processor> Cpus for PinnedCpus<P> {
     const CONTEXTS: usize = 2;
     type Environment = P;
 

@@ -40,7 +40,7 @@ pub enum FenceError {
 ///    [`push_locked`](Cpus::push_locked) keep promises 1 to 5, too. Which CPUs these are never
 ///    changes.
 ///
-/// [`Pinned`](super::Pinned) and [`Locked`](super::Locked) are written in terms of
+/// [`PinnedCpus`](super::PinnedCpus) and [`LockedCpus`](super::LockedCpus) are written in terms of
 /// [`Guard`](super::Guard) and [`WhichCpu`](super::WhichCpu), which suffice for most embedders.
 /// What a sequence of one's own needs is in [`implement`](super::implement), exempt from semantic
 /// versioning.

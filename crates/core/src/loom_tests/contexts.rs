@@ -18,16 +18,17 @@ use std::sync::Arc;
 use super::cpus::{Kernel, run_as_handler_of, run_nowhere, run_on};
 use super::depot::{Depot, Setup};
 use super::{Mutant, explore, explore_large, explore_mutant, spawn};
-use crate::cpus::{Context, Pinned, Processor};
+use crate::cpus::{Context, PinnedCpus, Processor};
 use crate::front::SLOTS;
 use crate::{CacheLimits, CpuId, Flags, Mobility, Mode, Order, Pfn, Scope, ZoneId};
 
-type Machine = Depot<Pinned<Kernel>>;
+type Machine = Depot<PinnedCpus<Kernel>>;
 
 const OWNERS: CpuId = CpuId::new(0);
 
 fn machine(frames: u32) -> Arc<Machine> {
-    let depot = Depot::new(&Setup { cpus: 2, frames, ..Setup::default() }, Pinned(Kernel::new(2)));
+    let depot =
+        Depot::new(&Setup { cpus: 2, frames, ..Setup::default() }, PinnedCpus(Kernel::new(2)));
     run_on(0);
     depot
 }

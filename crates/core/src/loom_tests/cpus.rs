@@ -13,8 +13,8 @@
 //! have been moved to another CPU and back meanwhile, so all that a model explores can happen.
 //!
 //! # Guards and locks
-//! [`Kernel`] is a processor for [`Pinned`](crate::cpus::Pinned) with interrupt handlers, and
-//! [`locked`] is the real [`Locked`] over locks of the model.
+//! [`Kernel`] is a processor for [`PinnedCpus`](crate::cpus::PinnedCpus) with interrupt handlers,
+//! and [`locked`] is the real [`LockedCpus`] over locks of the model.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -25,7 +25,7 @@ use loom::sync::{Mutex, MutexGuard};
 
 use super::{Mutant, is_mutant};
 use crate::cpus::{
-    Context, CpuLock, Cpus, Environment, FenceError, Guard, Here, Locked, MaybeSequences,
+    Context, CpuLock, Cpus, Environment, FenceError, Guard, Here, LockedCpus, MaybeSequences,
     Processor, WhichCpu,
 };
 use crate::frame::{CpuId, Pfn};
@@ -435,11 +435,11 @@ impl WhichCpu for Believed {
 
 impl Environment for Believed {}
 
-/// [`Locked`], and what mutants leave out of it.
+/// [`LockedCpus`], and what mutants leave out of it.
 pub struct Locks<const FOLLOWS: bool> {
-    front: Locked<'static, Believed>,
+    front: LockedCpus<'static, Believed>,
     /// Another set of locks, which excludes no user of the first.
-    other: Locked<'static, Believed>,
+    other: LockedCpus<'static, Believed>,
 }
 
 /// A lock front for `cpus` CPUs, and its locks, which must outlive it.
@@ -448,18 +448,18 @@ pub fn locked<const FOLLOWS: bool>(cpus: u32) -> (Locks<FOLLOWS>, Box<dyn Any>) 
     // SAFETY: the caller keeps the locks longer than the front, and they do not move.
     let all = unsafe { &*Arc::as_ptr(&locks) };
     let [front, other] =
-        <[_; 2]>::from(all.split_at(cpus as usize)).map(|set| Locked::new(set, Believed));
+        <[_; 2]>::from(all.split_at(cpus as usize)).map(|set| LockedCpus::new(set, Believed));
     (Locks { front, other }, Box::new(locks))
 }
 
 impl<const FOLLOWS: bool> Locks<FOLLOWS> {
-    fn front(&self) -> &Locked<'static, Believed> {
+    fn front(&self) -> &LockedCpus<'static, Believed> {
         let is_handler = here().is_some_and(|here| here.context == Context::Interrupt);
         if is_handler && is_mutant(Mutant::TwoLocks) { &self.other } else { &self.front }
     }
 }
 
-// SAFETY: as for `Locked`; its sequences look at their gates whether they are followed or not.
+// SAFETY: as for `LockedCpus`; its sequences look at their gates whether they are followed or not.
 unsafe impl<const FOLLOWS: bool> Cpus for Locks<FOLLOWS> {
     type Environment = Self;
 

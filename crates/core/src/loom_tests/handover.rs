@@ -18,7 +18,7 @@ use super::cpus::{
 };
 use super::depot::{Depot, Setup};
 use super::{Mutant, explore, explore_large, explore_mutant, spawn};
-use crate::cpus::{Cpus, Pinned};
+use crate::cpus::{Cpus, PinnedCpus};
 use crate::pcp::asks::{Asks, Sleepers};
 use crate::sync::prim::Ordering;
 use crate::{CpuId, Mode, Scope, ZoneId};
@@ -164,7 +164,7 @@ fn two_on_one_cpu_that_is_claimed_outside_of_a_sequence() {
 
 /// A handler above the task hands over what both contexts have, unless it interrupted a guard.
 fn a_handler_above_a_task() {
-    let depot = depot(Pinned(Kernel::new(1)));
+    let depot = depot(PinnedCpus(Kernel::new(1)));
     let held = depot.alloc().unwrap();
     let handler = spawn(0, &depot, |depot| {
         run_as_handler_of(0);

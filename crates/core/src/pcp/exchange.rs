@@ -10,7 +10,7 @@ use super::caches::{Caches, CpuZone};
 use super::high::{self, MovedPages};
 use super::shelf::{Part, Parts, Shelf};
 use super::state::Front;
-use crate::cpus::{Cpus, Pinned, Processor, sequence};
+use crate::cpus::{Cpus, PinnedCpus, Processor, sequence};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::front::MagazineIndex;
 use crate::front::word::{Fill, Word};
@@ -223,9 +223,9 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
 }
 
 /// Exchanges under a guard of the caller.
-impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, Pinned<P>> {
+impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, PinnedCpus<P>> {
     /// The front as it is now, if its gate is open.
-    pub fn of(share: &'s CpuZone<'a, 'm, Pinned<P>>, front: &'s Front) -> Option<Self> {
+    pub fn of(share: &'s CpuZone<'a, 'm, PinnedCpus<P>>, front: &'s Front) -> Option<Self> {
         share.read_front(front).map(|word| Exchange { share, front, word })
     }
 

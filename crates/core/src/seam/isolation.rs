@@ -123,23 +123,23 @@ mod tests {
     use crate::alloc::config::Config;
     use crate::alloc::flags::Flags;
     use crate::alloc::one_cpu::{On, sections, zone};
-    use crate::cpus::{CpuLock, Locked};
+    use crate::cpus::{CpuLock, LockedCpus};
     use crate::frame::pageblock::PAGEBLOCK_FRAMES;
     use crate::frame::{FrameRange, Mobility, Order, ZoneId};
     use crate::pcp::Mode;
     use crate::seam::ZoneAccess;
 
     /// Calls `test` with an allocator for one CPU over one section.
-    fn with_allocator(test: impl FnOnce(&Allocator<'_, Locked<'_, On>>)) {
+    fn with_allocator(test: impl FnOnce(&Allocator<'_, LockedCpus<'_, On>>)) {
         let ranges = [sections(0..1)];
         let zones = [zone(&ranges)];
         let config = Config::new(1, &zones);
         let locks = [CpuLock::new()];
         let mut metadata = vec![
             MaybeUninit::uninit();
-            Allocator::<Locked<'_, On>>::metadata_bytes(&config).unwrap()
+            Allocator::<LockedCpus<'_, On>>::metadata_bytes(&config).unwrap()
         ];
-        let cpus = Locked::new(&locks, On(0));
+        let cpus = LockedCpus::new(&locks, On(0));
         test(&Allocator::new(&config, &mut metadata, cpus).unwrap());
     }
 

@@ -11,7 +11,7 @@ use super::machine::{
     Anywhere, CPUS, Depot, Owner, Preemption, SECTION, Setup, rng, run_at, run_on,
 };
 use super::{Mutant, explore, explore_mutant};
-use crate::cpus::{Context, CpuLock, Cpus, Here, Locked, Pinned};
+use crate::cpus::{Context, CpuLock, Cpus, Here, LockedCpus, PinnedCpus};
 use crate::frame::pageblock::PageblockIndex;
 use crate::{
     CacheLimits, CpuId, Evacuation, Flags, FrameRange, HighPolicy, Mobility, Mode, Order, Pfn,
@@ -86,7 +86,7 @@ fn drains_beside_restartable_sequences() {
 #[test]
 fn drains_beside_guards() {
     explore("drains_beside_guards", || {
-        owners_beside_drains(&Setup::default(), Pinned(Preemption::new()));
+        owners_beside_drains(&Setup::default(), PinnedCpus(Preemption::new()));
     });
 }
 
@@ -94,7 +94,7 @@ fn drains_beside_guards() {
 fn drains_beside_guards_and_checked() {
     explore("drains_beside_guards_and_checked", || {
         let setup = Setup { checked: true, ..Setup::default() };
-        owners_beside_drains(&setup, Pinned(Preemption::new()));
+        owners_beside_drains(&setup, PinnedCpus(Preemption::new()));
     });
 }
 
@@ -103,7 +103,7 @@ fn drains_beside_locks() {
     explore("drains_beside_locks", || {
         let locks: &'static [CpuLock] =
             Box::leak(Box::new([const { CpuLock::new() }; CPUS as usize]));
-        owners_beside_drains(&Setup::default(), Locked::new(locks, Anywhere));
+        owners_beside_drains(&Setup::default(), LockedCpus::new(locks, Anywhere));
     });
 }
 
@@ -119,7 +119,7 @@ fn drains_without_a_fence() {
 #[should_panic]
 fn drains_that_wait_for_no_guard() {
     explore_mutant("drains_that_wait_for_no_guard", Mutant::NoFence, || {
-        owners_beside_drains(&Setup::default(), Pinned(Preemption::new()));
+        owners_beside_drains(&Setup::default(), PinnedCpus(Preemption::new()));
     });
 }
 
@@ -160,7 +160,7 @@ fn mark<C: Cpus>(depot: &Arc<Depot<C>>, times: u32) {
 #[test]
 fn interrupts_beside_a_task() {
     explore("interrupts_beside_a_task", || {
-        let depot = Depot::new(&Setup::default(), Pinned(Preemption::new()));
+        let depot = Depot::new(&Setup::default(), PinnedCpus(Preemption::new()));
         let task = spawn(&depot, |depot| own(&depot, 3, 6));
         let handler = spawn(&depot, |depot| {
             run_at(Here { cpu: CpuId::new(0), context: Context::Interrupt });
@@ -216,7 +216,7 @@ fn memory_is_added_beside_owners() {
             FrameRange::new(Pfn::new((first + 1) * SECTION - 1024), (sections - 1) * SECTION + 1024)
         };
         let setup = Setup { frames: 1024, sections: 4, ..Setup::default() };
-        let depot = Depot::new(&setup, Pinned(Preemption::new()));
+        let depot = Depot::new(&setup, PinnedCpus(Preemption::new()));
         let owners = [1, 2].map(|number| spawn(&depot, move |depot| own(&depot, number, 6)));
         let adders = [added(1, 1), added(1, 2)]
             .map(|range| spawn(&depot, move |depot| _ = depot.add(range)));
@@ -259,7 +259,7 @@ fn shares<C: Cpus + Send + 'static>(cpus: C, shares: &'static [u32], times: u32)
 #[test]
 fn no_request_fails_for_what_others_cache() {
     explore("no_request_fails_for_what_others_cache", || {
-        shares(Pinned(Preemption::new()), &[200, 200, 200], 3);
+        shares(PinnedCpus(Preemption::new()), &[200, 200, 200], 3);
     });
 }
 
@@ -267,7 +267,7 @@ fn no_request_fails_for_what_others_cache() {
 fn blocks() {
     const BLOCKS: u32 = 16;
     let frames = 2 * BLOCKS * order(5).frames();
-    let depot = Depot::new(&Setup { frames, ..Setup::default() }, Pinned(Preemption::new()));
+    let depot = Depot::new(&Setup { frames, ..Setup::default() }, PinnedCpus(Preemption::new()));
     let owners = [1, 2].map(|number| {
         spawn(&depot, move |depot| {
             run_on(number % CPUS);

@@ -43,7 +43,7 @@ pub fn rng() -> Rng {
     Rng::new(shuttle::rand::thread_rng().gen_range(0..u64::MAX))
 }
 
-/// Tells `Locked` where the thread runs.
+/// Tells `LockedCpus` where the thread runs.
 pub struct Anywhere;
 
 impl WhichCpu for Anywhere {

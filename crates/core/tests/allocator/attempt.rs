@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::common::rng::Rng;
 use crate::common::{Single, metadata, open_zone, range, single};
 use pagedepot::cpus::implement::{GATES_AT, POP_STEP, PUSH_STEP};
-use pagedepot::cpus::{Context, Environment, FenceError, Guard, Here, Pinned, Processor};
+use pagedepot::cpus::{Context, Environment, FenceError, Guard, Here, PinnedCpus, Processor};
 use pagedepot::{
     Allocator, Config, Counts, CpuId, Evacuation, Flags, FrameRange, FreeError, FrontHandle,
     HighPolicy, Mobility, Mode, Order, Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
@@ -328,9 +328,9 @@ fn a_shelf_that_a_handler_fills_meanwhile_loses_nothing() {
     let ranges = [range(512, FRAMES)];
     let zones = [open_zone("Normal", &ranges)];
     let config = Config { high: HighPolicy::Fixed(1 << 17), ..Config::new(1, &zones) };
-    type Depot = Allocator<'static, Pinned<Interrupted>>;
+    type Depot = Allocator<'static, PinnedCpus<Interrupted>>;
     let memory = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()].leak();
-    let made = Allocator::new(&config, memory, Pinned(Interrupted::default())).unwrap();
+    let made = Allocator::new(&config, memory, PinnedCpus(Interrupted::default())).unwrap();
     let depot: &'static Depot = Box::leak(Box::new(made));
     let front = depot.fronts().find(Context::Task, Order::BASE, Mobility::Movable).unwrap();
     let alloc = || depot.alloc(Order::BASE, Flags::default()).unwrap();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::common::backing::Sets;
 use crate::common::{Anywhere, Single, metadata, open_zone, order, range};
-use pagedepot::cpus::Pinned;
+use pagedepot::cpus::PinnedCpus;
 use pagedepot::{
     AllocError, Backing, BackingRanges, BackingRequest, Block, Config, ConfigError, DoubleFree,
     Fault, Flags, FrameRange, FreeError, Misuse, Mobility, Mode, Order, Pfn, RangeRequest, Scope,
@@ -25,7 +25,7 @@ fn with_depot(
     let sets = Sets::new(&zones, has_ranges);
     let builder = Single::builder(&plain).backing(Some(&sets));
     let mut memory = vec![std::mem::MaybeUninit::uninit(); builder.metadata_bytes().unwrap()];
-    test(builder.build(&mut memory, Pinned(Anywhere::new())).unwrap(), &sets);
+    test(builder.build(&mut memory, PinnedCpus(Anywhere::new())).unwrap(), &sets);
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn what_a_backing_may_not_hand_out_is_reported_and_not_handed_on() {
     let broken = Broken { frame: AtomicU32::new(0), count: AtomicUsize::new(1) };
     let builder = Single::builder(&config).backing(Some(&broken));
     let mut memory = vec![std::mem::MaybeUninit::uninit(); builder.metadata_bytes().unwrap()];
-    let depot = builder.build(&mut memory, Pinned(Anywhere::new())).unwrap();
+    let depot = builder.build(&mut memory, PinnedCpus(Anywhere::new())).unwrap();
     let flags = Flags::default().at_most_level(2).atomic();
     // Frames without memory, of another zone, partly of another zone, misaligned.
     for (frame, sizes) in

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use crate::common::backing::Sets;
 use crate::common::{Anywhere, Single, open_zone, range};
 use arena::Arena;
-use pagedepot::cpus::Pinned;
+use pagedepot::cpus::PinnedCpus;
 use pagedepot::{
     CacheLimits, Config, CpuId, Flags, FreeError, Mobility, Mode, Order, Pfn, Scope, Watermarks,
     ZoneId,
@@ -31,7 +31,7 @@ fn with_machine_of(frames: u32, skew: usize, checked: bool, test: impl FnOnce(Si
     let bytes = Single::metadata_bytes(&config).unwrap();
     let arena = Arena::new(bytes, skew, frames as usize);
     let config = Config { linear_map: Some(arena.linear_map()), ..config };
-    let depot = Single::new(&config, arena.metadata(), Pinned(Anywhere::new())).unwrap();
+    let depot = Single::new(&config, arena.metadata(), PinnedCpus(Anywhere::new())).unwrap();
     // The CPU may cache any number of full magazines.
     depot.settings(ZONE).unwrap().set_cache_limits(CacheLimits {
         batch: 63,
@@ -180,7 +180,7 @@ fn a_backing_keeps_the_mark_of_carved_pages() {
     let arena = Arena::new(bytes, 0, FRAMES as usize);
     let config = Config { linear_map: Some(arena.linear_map()), ..config };
     let builder = Single::builder(&config).backing(Some(&sets));
-    let mut depot = builder.build(arena.metadata(), Pinned(Anywhere::new())).unwrap();
+    let mut depot = builder.build(arena.metadata(), PinnedCpus(Anywhere::new())).unwrap();
     depot.settings(ZONE).unwrap().set_cache_limits(CacheLimits {
         batch: 63,
         high_min: 1 << 16,

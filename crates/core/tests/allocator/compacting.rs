@@ -17,7 +17,7 @@ use crate::common::backing::Sets;
 use crate::common::rng::{Rng, seed};
 use crate::common::threads::{Kernel, run_on};
 use crate::common::{Anywhere, Single, metadata, open_zone, order, range, single, soak};
-use pagedepot::cpus::Pinned;
+use pagedepot::cpus::PinnedCpus;
 use pagedepot::{
     AllocError, Allocator, Config, CpuId, Evacuation, Flags, Misuse, Mode, Order, Pfn, Scope,
     Watermarks, ZoneId,
@@ -316,7 +316,7 @@ fn what_cannot_be_asked_for() {
     let sets = Sets::new(&zones, true);
     let builder = Single::builder(&config).backing(Some(&sets));
     let mut memory = vec![MaybeUninit::uninit(); builder.metadata_bytes().unwrap()];
-    let depot = builder.build(&mut memory, Pinned(Anywhere::new())).unwrap();
+    let depot = builder.build(&mut memory, PinnedCpus(Anywhere::new())).unwrap();
     let refused = depot.compact(ZONE, Compaction::all(), &Table::default());
     assert_eq!(refused, Err(CompactError::Unsupported));
 }
@@ -790,13 +790,13 @@ fn beside_threads(checked: bool, orders: &[u32], evacuation: Evacuation) -> u64 
     let ranges = [range(0, PAGEBLOCKS * 512)];
     let zones = [open_zone("a", &ranges)];
     let config = Config { checked, evacuation, ..Config::new(CPUS, &zones) };
-    let bytes = Allocator::<Pinned<Kernel>>::metadata_bytes(&config).unwrap();
+    let bytes = Allocator::<PinnedCpus<Kernel>>::metadata_bytes(&config).unwrap();
     let mut memory = vec![MaybeUninit::uninit(); bytes];
     let contents: Vec<_> = (0..PAGEBLOCKS * 512).map(|_| AtomicU64::new(0)).collect();
     let tables: Vec<Shared> = (0..CPUS).map(|_| Shared::default()).collect();
     let mover = Threads { tables: &tables, contents: &contents };
     let compactor = Compactor::new(&mover);
-    let mut depot = Allocator::new(&config, &mut memory, Pinned(Kernel::new(CPUS))).unwrap();
+    let mut depot = Allocator::new(&config, &mut memory, PinnedCpus(Kernel::new(CPUS))).unwrap();
     compactor.register(&depot).unwrap();
     let time = soak(Duration::from_millis(700));
     let end = Instant::now() + time;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::common::rng::{Rng, seed};
 use crate::common::threads::{Kernel, run_on};
 use crate::common::{Single, metadata, open_zone, order, range, single, soak};
-use pagedepot::cpus::Pinned;
+use pagedepot::cpus::PinnedCpus;
 use pagedepot::{
     Allocator, Config, Evacuation, Flags, FrameRange, Mode, Order, Pfn, Scope, Watermarks,
     ZoneConfig, ZoneId,
@@ -302,11 +302,12 @@ fn beside_threads() {
         let ranges = [FrameRange::new(Pfn::new(0), FRAMES)];
         let zones = [open_zone("a", &ranges)];
         let config = Config { checked, evacuation, ..Config::new(CPUS, &zones) };
-        let bytes = Allocator::<Pinned<Kernel>>::metadata_bytes(&config).unwrap();
+        let bytes = Allocator::<PinnedCpus<Kernel>>::metadata_bytes(&config).unwrap();
         let mut memory = vec![MaybeUninit::uninit(); bytes];
         let mover = Threads((0..CPUS).map(|_| Table::default()).collect());
         let compactor = Compactor::new(&mover);
-        let mut depot = Allocator::new(&config, &mut memory, Pinned(Kernel::new(CPUS))).unwrap();
+        let mut depot =
+            Allocator::new(&config, &mut memory, PinnedCpus(Kernel::new(CPUS))).unwrap();
         compactor.register(&depot).unwrap();
         // Of unmovable blocks alone: what lies there is the thread's own.
         let contents: Vec<_> = (0..FRAMES).map(|_| AtomicU64::new(0)).collect();
@@ -332,7 +333,7 @@ fn beside_threads() {
 
 /// One thread: movable blocks in most of its share of the memory; unmovable ones surge.
 fn churn(
-    depot: &Allocator<'_, Pinned<Kernel>>,
+    depot: &Allocator<'_, PinnedCpus<Kernel>>,
     table: &Table,
     contents: &Contents,
     cpu: u32,

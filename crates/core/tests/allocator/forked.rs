@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{open_zone, order, range};
-use pagedepot::cpus::{CpuLock, Environment, Locked, Unusable, WhichCpu};
+use pagedepot::cpus::{CpuLock, Environment, LockedCpus, Unusable, WhichCpu};
 use pagedepot::{
     AllocError, Allocator, Config, CpuId, DrainResult, Flags, FrameRange, FreeError, FreeManyError,
     Mode, Order, Pfn, Pressure, Reclaim, Residency, Scope, ZoneId,
@@ -69,11 +69,12 @@ fn a_fork_gets_errors_and_changes_nothing() {
         let ranges = [range(0, FRAMES)];
         let zones = [open_zone("z", &ranges)];
         let config = Config { checked, track_owner, ..Config::new(1, &zones) };
-        type Depot<'m> = Allocator<'m, Locked<'m, &'m Process>>;
+        type Depot<'m> = Allocator<'m, LockedCpus<'m, &'m Process>>;
         let mut memory = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
         let (process, locks) = (Process::default(), [CpuLock::new()]);
         let compactor = Compactor::new(&Parents);
-        let mut depot = Depot::new(&config, &mut memory, Locked::new(&locks, &process)).unwrap();
+        let mut depot =
+            Depot::new(&config, &mut memory, LockedCpus::new(&locks, &process)).unwrap();
         let flags = Flags::default();
         let held: Vec<(Pfn, Order)> = [0, 1, 2, 3, 4, 9]
             .map(order)

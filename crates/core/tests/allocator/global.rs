@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::common::{Anywhere, Single, open_zone, range};
-use pagedepot::cpus::{CpuLock, Locked, Pinned};
+use pagedepot::cpus::{CpuLock, LockedCpus, PinnedCpus};
 use pagedepot::{
     AllocError, Allocator, Config, ConfigError, Flags, FrameRange, FreeError, Global, InitError,
     Order, Pfn, ZoneConfig, ZoneId,
@@ -23,10 +23,10 @@ fn with_config<R>(with: impl FnOnce(&Config<'_>, &'static mut [MaybeUninit<u8>])
 }
 
 fn make() -> Result<Single<'static>, ConfigError> {
-    with_config(|config, metadata| Allocator::new(config, metadata, Pinned(Anywhere::new())))
+    with_config(|config, metadata| Allocator::new(config, metadata, PinnedCpus(Anywhere::new())))
 }
 
-fn requests_fail(depot: &Global<Pinned<Anywhere>>) {
+fn requests_fail(depot: &Global<PinnedCpus<Anywhere>>) {
     let (flags, pfn) = (Flags::default(), Pfn::new(0));
     assert!(depot.get().is_none());
     assert_eq!(depot.alloc(Order::BASE, flags), Err(AllocError::NotInitialized));
@@ -38,7 +38,7 @@ fn requests_fail(depot: &Global<Pinned<Anywhere>>) {
 
 #[test]
 fn requests_fail_until_it_is_made() {
-    static DEPOT: Global<Pinned<Anywhere>> = Global::new();
+    static DEPOT: Global<PinnedCpus<Anywhere>> = Global::new();
     requests_fail(&DEPOT);
     assert!(format!("{DEPOT:?}").contains("not initialized"));
     let depot = DEPOT.init(make).unwrap();
@@ -79,7 +79,7 @@ fn an_init_that_failed_or_panicked_can_be_repeated() {
     let depot = Global::new();
     let failed = depot.init(|| {
         with_config(|config, metadata| {
-            Allocator::new(config, &mut metadata[..100], Pinned(Anywhere::new()))
+            Allocator::new(config, &mut metadata[..100], PinnedCpus(Anywhere::new()))
         })
     });
     assert!(matches!(
@@ -108,7 +108,7 @@ fn of_many_threads_one_makes_it() {
                         made.fetch_add(1, Ordering::Relaxed);
                         with_config(|config, metadata| {
                             let which = crate::common::threads::Claimed::new();
-                            Allocator::new(config, metadata, Locked::new(&*locks, which))
+                            Allocator::new(config, metadata, LockedCpus::new(&*locks, which))
                         })
                     });
                     match result {
@@ -133,12 +133,13 @@ fn of_many_threads_one_makes_it() {
 /// piece.
 #[test]
 fn memory_is_added_to_an_allocator_in_a_static() {
-    static DEPOT: Global<Pinned<Anywhere>> = Global::new();
+    static DEPOT: Global<PinnedCpus<Anywhere>> = Global::new();
     let zones = [open_zone("a", &[])];
     let config = Config { pfn_limit: Some(Pfn::new(1 << 19)), ..Config::new(1, &zones) };
     let bytes = Single::metadata_bytes(&config).unwrap();
     let metadata = Box::leak(Box::new_uninit_slice(bytes));
-    let depot = DEPOT.init(|| Allocator::new(&config, metadata, Pinned(Anywhere::new()))).unwrap();
+    let depot =
+        DEPOT.init(|| Allocator::new(&config, metadata, PinnedCpus(Anywhere::new()))).unwrap();
     assert_eq!(depot.alloc(Order::BASE, Flags::default()), Err(AllocError::Exhausted));
     for added in [range(512, 512), range(2048, 1000), range((1 << 18) - 512, 1024)] {
         let more = Box::leak(Box::new_uninit_slice(depot.section_bytes(added)));

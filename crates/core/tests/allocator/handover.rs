@@ -12,7 +12,7 @@
 use std::mem::MaybeUninit;
 
 use crate::common::{Anywhere, open_zone, range};
-use pagedepot::cpus::Pinned;
+use pagedepot::cpus::PinnedCpus;
 use pagedepot::{
     Allocator, Config, CpuId, DrainResult, Flags, HandoverCounts, HighPolicy, Mode, Order, Pfn,
     Pressure, Reclaim, Scope, ZoneId,
@@ -22,7 +22,7 @@ const ZONE: ZoneId = ZoneId::new(0);
 const OWNER: CpuId = CpuId::new(0);
 const DRAINER: u32 = 1;
 
-type Depot<'m> = Allocator<'m, Pinned<Anywhere>>;
+type Depot<'m> = Allocator<'m, PinnedCpus<Anywhere>>;
 
 /// An allocator of two CPUs, of which the first caches some pages; this runs on the second.
 fn with_cached(test: impl FnOnce(&Depot<'_>, &Anywhere, u64)) {
@@ -30,7 +30,7 @@ fn with_cached(test: impl FnOnce(&Depot<'_>, &Anywhere, u64)) {
     let zones = [open_zone("z", &ranges)];
     let config = Config { high: HighPolicy::Fixed(1024), ..Config::new(2, &zones) };
     let mut metadata = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
-    let mut depot = Depot::new(&config, &mut metadata, Pinned(Anywhere::new())).unwrap();
+    let mut depot = Depot::new(&config, &mut metadata, PinnedCpus(Anywhere::new())).unwrap();
     let anywhere = &depot.cpus().0;
     anywhere.run_on(OWNER.get());
     cycle(&depot, 300);
@@ -255,7 +255,7 @@ fn a_request_finds_what_an_isolated_cpu_hands_over() {
     let zones = [open_zone("z", &ranges)];
     let config = Config { high: HighPolicy::Fixed(1024), ..Config::new(2, &zones) };
     let metadata = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()].leak();
-    let depot = Depot::new(&config, metadata, Pinned(Anywhere::new())).unwrap();
+    let depot = Depot::new(&config, metadata, PinnedCpus(Anywhere::new())).unwrap();
     let depot: &'static Depot<'static> = Box::leak(Box::new(depot));
     let anywhere = &depot.cpus().0;
     anywhere.spare(1);

@@ -4,7 +4,7 @@
 use std::mem::MaybeUninit;
 
 use crate::common::{Anywhere, Single, metadata, open_zone, range, single};
-use pagedepot::cpus::Pinned;
+use pagedepot::cpus::PinnedCpus;
 use pagedepot::{
     AllocError, CacheLimits, Config, ConfigError, CpuId, Flags, FrameRange, FreeError,
     FreeManyError, HighPolicy, InitError, Mode, NodeId, Order, PageSize, Pfn, Scope,
@@ -16,7 +16,7 @@ use pagedepot_contiguity::{Obstacle, RemoveError};
 fn refusal(config: &Config<'_>) -> ConfigError {
     let error = Single::metadata_bytes(config).unwrap_err();
     let mut memory = vec![MaybeUninit::uninit(); 1 << 20];
-    let made = Single::new(config, &mut memory, Pinned(Anywhere::new()));
+    let made = Single::new(config, &mut memory, PinnedCpus(Anywhere::new()));
     assert_eq!(made.err(), Some(error));
     error
 }
@@ -120,13 +120,13 @@ fn the_metadata_bound_is_exact() {
         let mut refused = 0;
         for skew in 0..256 {
             let place = &mut memory[boundary..][skew..];
-            let made = Single::new(&config, &mut place[..needed - 1], Pinned(Anywhere::new()));
+            let made = Single::new(&config, &mut place[..needed - 1], PinnedCpus(Anywhere::new()));
             if let Err(error) = made {
                 assert_eq!(error, ConfigError::TooLittleMetadata { needed, given: needed - 1 });
                 refused += 1;
             }
             let depot =
-                Single::new(&config, &mut place[..needed], Pinned(Anywhere::new())).unwrap();
+                Single::new(&config, &mut place[..needed], PinnedCpus(Anywhere::new())).unwrap();
             depot.alloc(Order::BASE, Flags::default()).unwrap();
             let (start, bytes) = depot.metadata();
             let (blocks, blocks_bytes) = depot.cpu_blocks();
@@ -137,7 +137,7 @@ fn the_metadata_bound_is_exact() {
         // One byte less is too little at the worst alignment, and only there.
         assert_eq!(refused, 1);
         for given in [0, 1, 255, needed / 2] {
-            let made = Single::new(&config, &mut memory[..given], Pinned(Anywhere::new()));
+            let made = Single::new(&config, &mut memory[..given], PinnedCpus(Anywhere::new()));
             assert_eq!(made.err(), Some(ConfigError::TooLittleMetadata { needed, given }));
         }
     }

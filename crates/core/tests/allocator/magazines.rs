@@ -2,7 +2,7 @@
 use std::mem::MaybeUninit;
 
 use crate::common::{Anywhere, Single, metadata, open_zone, single};
-use pagedepot::cpus::Pinned;
+use pagedepot::cpus::PinnedCpus;
 use pagedepot::{
     CacheLimits, Config, ConfigError, CpuId, Flags, FrameRange, HighPolicy, Mode, Order, Pfn,
     Scope, ZoneId,
@@ -65,7 +65,7 @@ fn memory_that_magazines_cannot_be_made_of_is_refused() {
     let mut all = vec![MaybeUninit::uninit(); 4096 + bytes];
     let (below, rest) = all.split_at_mut(4096);
     let (memory, _) = rest.split_at_mut(bytes);
-    let mut depot = Single::new(&config, memory, Pinned(Anywhere::new())).unwrap();
+    let mut depot = Single::new(&config, memory, PinnedCpus(Anywhere::new())).unwrap();
     let magazines = depot.metadata_use().magazines;
     let (below, tiny) = below.split_at_mut(4000);
     assert_eq!(depot.cpu_caches().add_magazines(below), Err(ConfigError::OutOfReach));

@@ -11,13 +11,13 @@ use crate::common::backing::Sets;
 use crate::common::rng::{Rng, seed};
 use crate::common::threads::{Claimed, run_on};
 use crate::common::{open_zone, range, soak};
-use pagedepot::cpus::{CpuLock, Locked};
+use pagedepot::cpus::{CpuLock, LockedCpus};
 use pagedepot::{
     AllocError, Allocator, Backing, Config, CpuId, Flags, HighPolicy, Mode, NodeId, Order, Pfn,
     Scope, ZoneConfig,
 };
 
-type Depot<'m> = Allocator<'m, Locked<'m, Claimed>>;
+type Depot<'m> = Allocator<'m, LockedCpus<'m, Claimed>>;
 
 /// CPUs 3 to 5 never run.
 const CPUS: u32 = 6;
@@ -45,7 +45,7 @@ fn with_machine(is_backed: bool, test: impl FnOnce(Depot<'_>)) {
     };
     let locks: Vec<CpuLock> = (0..CPUS).map(|_| CpuLock::new()).collect();
     let mut memory = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
-    let cpus = Locked::new(&locks, Claimed::new());
+    let cpus = LockedCpus::new(&locks, Claimed::new());
     let sets = is_backed.then(|| Sets::new(&zones, false));
     let under = sets.as_ref().map(|sets| sets as &dyn Backing);
     test(Depot::builder(&config).backing(under).build(&mut memory, cpus).unwrap());

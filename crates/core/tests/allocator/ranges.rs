@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::threads::{Claimed, run_on};
 use crate::common::{Single, metadata, open_zone, order, range, single, soak};
-use pagedepot::cpus::{CpuLock, Locked};
+use pagedepot::cpus::{CpuLock, LockedCpus};
 use pagedepot::{
     AllocError, Allocator, Config, Flags, FreeError, Mode, Order, Pfn, Pressure, Reclaim, Scope,
     Watermarks, ZoneConfig, ZoneId,
@@ -301,10 +301,10 @@ fn a_run_that_must_be_there_is_found() {
     let locks: Vec<CpuLock> = (0..config.cpus).map(|_| CpuLock::new()).collect();
     let mut memory = vec![
         MaybeUninit::uninit();
-        Allocator::<Locked<'_, Claimed>>::metadata_bytes(&config).unwrap()
+        Allocator::<LockedCpus<'_, Claimed>>::metadata_bytes(&config).unwrap()
     ];
     let mut depot =
-        Allocator::new(&config, &mut memory, Locked::new(&locks, Claimed::new())).unwrap();
+        Allocator::new(&config, &mut memory, LockedCpus::new(&locks, Claimed::new())).unwrap();
     let (served, failed) = {
         let (stop, depot) = (AtomicBool::new(false), &depot);
         std::thread::scope(|scope| {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::common::backing::Sets;
 use crate::common::threads::{Kernel, run_on};
 use crate::common::{Anywhere, Single, metadata, open_zone, order, range, single, soak};
-use pagedepot::cpus::Pinned;
+use pagedepot::cpus::PinnedCpus;
 use pagedepot::{
     AllocError, Allocator, Backing, Config, ConfigError, CpuId, Flags, FrameRange, FreeError,
     Mobility, Mode, Order, Pfn, Scope, ZoneId,
@@ -287,7 +287,7 @@ fn over_a_backing() {
         let sets = Sets::new(&zones, has_ranges);
         let builder = Single::builder(&config).backing(Some(&sets));
         let mut memory = vec![MaybeUninit::uninit(); builder.metadata_bytes().unwrap()];
-        let mut depot = builder.build(&mut memory, Pinned(Anywhere::new())).unwrap();
+        let mut depot = builder.build(&mut memory, PinnedCpus(Anywhere::new())).unwrap();
         let pfn = depot.alloc(Order::BASE, Flags::default()).unwrap();
         depot.free(pfn, Order::BASE).unwrap();
         let removed = range(0, 1024);
@@ -339,9 +339,9 @@ fn removed_beside_everything() {
     let ranges = [range(0, PAGEBLOCKS * 512)];
     let zones = [open_zone("a", &ranges)];
     let config = Config::new(CPUS, &zones);
-    let bytes = Allocator::<Pinned<Kernel>>::metadata_bytes(&config).unwrap();
+    let bytes = Allocator::<PinnedCpus<Kernel>>::metadata_bytes(&config).unwrap();
     let mut memory = vec![MaybeUninit::uninit(); bytes];
-    let mut depot = Allocator::new(&config, &mut memory, Pinned(Kernel::new(CPUS))).unwrap();
+    let mut depot = Allocator::new(&config, &mut memory, PinnedCpus(Kernel::new(CPUS))).unwrap();
     // By frame: whether a thread holds it, and whether it is out of the allocator.
     let held: Vec<AtomicBool> = (0..PAGEBLOCKS * 512).map(|_| AtomicBool::new(false)).collect();
     let own = |start: Pfn, frames: u32, before: bool| {

@@ -364,7 +364,7 @@ fn errors_say_what_to_do() {
 
     let sets = Sets::new(&zones, true);
     let mut memory = metadata(&config);
-    let cpus = pagedepot::cpus::Pinned(crate::common::Anywhere::new());
+    let cpus = pagedepot::cpus::PinnedCpus(crate::common::Anywhere::new());
     let backed = Allocator::builder(&config).backing(Some(&sets)).build(&mut memory, cpus).unwrap();
     assert_eq!(Reporting::of(&backed).pass(ZONE, 1), Err(ReportError::Unsupported));
 }

@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 
 use crate::common::threads::{Parked, run_on};
 use crate::common::{open_zone, order, range};
-use pagedepot::cpus::{Event, Pinned};
+use pagedepot::cpus::{Event, PinnedCpus};
 use pagedepot::{
     AllocError, Allocator, Config, CpuId, Flags, HighPolicy, Mode, Order, Pfn, Pressure, Reclaim,
     Scope, ZoneId,
 };
 use pagedepot_contiguity::{Compaction, Contiguity, Move, Mover, Occupant};
 
-type Depot = Allocator<'static, Pinned<Parked>>;
+type Depot = Allocator<'static, PinnedCpus<Parked>>;
 
 const FRAMES: u32 = 4096;
 const CPUS: u32 = 4;
@@ -88,7 +88,7 @@ fn with_exhausted(caches: &[&'static Cache], test: impl FnOnce(&Depot, &mut Vec<
     let zones = [open_zone("z", &ranges)];
     let config = Config { high: HighPolicy::Fixed(512), ..Config::new(CPUS, &zones) };
     let metadata = vec![std::mem::MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
-    let cpus = Pinned(Parked::new(CPUS));
+    let cpus = PinnedCpus(Parked::new(CPUS));
     let mut depot = Depot::new(&config, Box::leak(metadata.into_boxed_slice()), cpus).unwrap();
     for &cache in caches {
         cache.depot.store((&raw const depot).cast_mut(), Ordering::Relaxed);

@@ -6,7 +6,7 @@ use std::sync::Barrier;
 
 use crate::common::threads::{Kernel, run_on};
 use crate::common::{open_zone, range};
-use pagedepot::cpus::Pinned;
+use pagedepot::cpus::PinnedCpus;
 use pagedepot::{
     AllocError, Allocator, Config, Flags, HighPolicy, Mode, Order, Pfn, Scope, Watermarks,
     ZoneConfig, ZoneId,
@@ -22,7 +22,7 @@ const TAKEN_AT_ONCE: usize = 65;
 const ROUNDS: u32 = 20;
 
 /// Allocates until `most` pages are held, or a request fails.
-fn fill(depot: &Allocator<'_, Pinned<Kernel>>, held: &mut Vec<Pfn>, most: usize) {
+fn fill(depot: &Allocator<'_, PinnedCpus<Kernel>>, held: &mut Vec<Pfn>, most: usize) {
     while held.len() < most {
         match depot.alloc(Order::BASE, Flags::default()) {
             Ok(pfn) => held.push(pfn),
@@ -49,7 +49,7 @@ fn fill_again_and_again(cpus: u32, used: [u32; THREADS]) {
     let zones = [ZoneConfig { watermarks: Some(MARKS), ..open_zone("z", &ranges) }];
     let config = Config { high: HighPolicy::Fixed(512), ..Config::new(cpus, &zones) };
     let mut memory = crate::common::metadata(&config);
-    let mut depot = Allocator::new(&config, &mut memory, Pinned(Kernel::new(cpus))).unwrap();
+    let mut depot = Allocator::new(&config, &mut memory, PinnedCpus(Kernel::new(cpus))).unwrap();
     for round in 0..ROUNDS {
         // Every second round the reserve grows while CPUs take from it.
         let more = if round % 2 == 1 { 1000 } else { 0 };

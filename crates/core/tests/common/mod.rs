@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use pagedepot::cpus::{Context, Environment, FenceError, Guard, Here, Pinned, Processor};
+use pagedepot::cpus::{Context, Environment, FenceError, Guard, Here, PinnedCpus, Processor};
 use pagedepot::{Allocator, Config, CpuId, FrameRange, NodeId, Order, Pfn, Watermarks, ZoneConfig};
 
 pub mod backing;
@@ -125,7 +125,7 @@ impl Environment for Anywhere {
     }
 }
 
-pub type Single<'m> = Allocator<'m, Pinned<Anywhere>>;
+pub type Single<'m> = Allocator<'m, PinnedCpus<Anywhere>>;
 
 /// Memory for the metadata of `config`.
 pub fn metadata(config: &Config<'_>) -> Vec<MaybeUninit<u8>> {
@@ -134,7 +134,7 @@ pub fn metadata(config: &Config<'_>) -> Vec<MaybeUninit<u8>> {
 
 /// An allocator for one thread that acts as any CPU.
 pub fn single<'m>(config: &Config<'_>, memory: &'m mut [MaybeUninit<u8>]) -> Single<'m> {
-    Allocator::new(config, memory, Pinned(Anywhere::new())).unwrap()
+    Allocator::new(config, memory, PinnedCpus(Anywhere::new())).unwrap()
 }
 
 /// `frames` frames from `start`.

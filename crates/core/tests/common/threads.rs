@@ -18,7 +18,7 @@ pub fn run_on(cpu: Option<u32>) {
     CPU.set(cpu);
 }
 
-/// CPUs for [`Locked`](pagedepot::cpus::Locked): several threads may claim the same one.
+/// CPUs for [`LockedCpus`](pagedepot::cpus::LockedCpus): several threads may claim the same one.
 pub struct Claimed {
     began: Instant,
     /// Isolated CPUs, a bit each.

@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use pagedepot::cpus::Pinned;
+use pagedepot::cpus::PinnedCpus;
 use pagedepot::{Backing, Config, CpuId, Mode, Pfn, Scope, ZoneId};
 
 use crate::arena::Arena;
@@ -50,7 +50,7 @@ pub fn run(world: &World, ops: &[Op]) {
         let arena = Arena::new(bytes, world.skew, frames);
         let config = Config { linear_map: world.is_mapped.then(|| arena.linear_map()), ..*config };
         let mut spare = Vec::new();
-        let anywhere = Pinned(Anywhere::new());
+        let anywhere = PinnedCpus(Anywhere::new());
         let builder = Single::builder(&config).backing(under);
         let depot = builder.build(arena.metadata(), anywhere).unwrap();
         // A spare for each section that memory may come to.

@@ -121,7 +121,7 @@ impl Environment for Restartable {
     }
 }
 
-/// A kernel behind [`Pinned`](cpus::Pinned).
+/// A kernel behind [`PinnedCpus`](cpus::PinnedCpus).
 pub struct Processor(pub Arc<Source>);
 
 /// Preemption is off while this lives.
@@ -169,7 +169,7 @@ impl Environment for Processor {
     }
 }
 
-/// A process with locks; see [`Locked`](cpus::Locked).
+/// A process with locks; see [`LockedCpus`](cpus::LockedCpus).
 pub struct Lock(pub Arc<Source>);
 
 impl WhichCpu for Lock {

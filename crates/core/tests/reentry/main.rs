@@ -19,7 +19,7 @@ use common::rng::seed;
 use common::sequences::Stepped;
 use common::soak;
 use machines::{Kernel, Lock, Processor, Restartable};
-use pagedepot::cpus::{CpuLock, Cpus, Locked, Pinned};
+use pagedepot::cpus::{CpuLock, Cpus, LockedCpus, PinnedCpus};
 use source::{CPUS, Source};
 
 /// Runs per test, each with another seed.
@@ -62,12 +62,12 @@ fn signals_in_restartable_sequences() {
 /// The kernel's guard as this crate uses it.
 #[test]
 fn interrupts_around_guards() {
-    stress("interrupts_around_guards", |source| Pinned(Processor(source)));
+    stress("interrupts_around_guards", |source| PinnedCpus(Processor(source)));
 }
 
 /// Signal handlers around locks whose owners never wait.
 #[test]
 fn signals_around_locks() {
     let locks: Vec<CpuLock> = (0..CPUS).map(|_| CpuLock::new()).collect();
-    stress("signals_around_locks", |source| Locked::new(&locks, Lock(source)));
+    stress("signals_around_locks", |source| LockedCpus::new(&locks, Lock(source)));
 }

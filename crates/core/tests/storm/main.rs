@@ -37,7 +37,7 @@ use control::Control;
 use device::Device;
 use feature::Feature;
 use mover::Slots;
-use pagedepot::cpus::{CpuLock, Cpus, Locked, Pinned};
+use pagedepot::cpus::{CpuLock, Cpus, LockedCpus, PinnedCpus};
 use pagedepot::{
     Allocator, Backing, Config, Mode, NodeId, Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
 };
@@ -285,12 +285,12 @@ fn locks() -> [CpuLock; CPUS as usize] {
 }
 
 fn on_locks(name: &str) {
-    let isolate = |cpus: &Locked<'_, Claimed>, bits| cpus.environment().spare(bits);
-    storm(name, Locked::new(&locks(), Claimed::new()), isolate);
+    let isolate = |cpus: &LockedCpus<'_, Claimed>, bits| cpus.environment().spare(bits);
+    storm(name, LockedCpus::new(&locks(), Claimed::new()), isolate);
 }
 
 fn on_guards(name: &str) {
-    storm(name, Pinned(Kernel::new(CPUS)), |cpus, bits| cpus.0.spare(bits));
+    storm(name, PinnedCpus(Kernel::new(CPUS)), |cpus, bits| cpus.0.spare(bits));
 }
 
 #[test]

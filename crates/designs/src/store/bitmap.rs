@@ -1,7 +1,7 @@
 //! pagedepot's own store, a lock-free bitmap, as a store for the other designs. Each zone has an
 //! allocator without caches.
 
-use pagedepot::cpus::{Here, Locked};
+use pagedepot::cpus::{Here, LockedCpus};
 use pagedepot::{Allocator, Config, Flags, FrameRange, HighPolicy, Mobility, NodeId, Order, Pfn};
 use pagedepot::{Watermarks, ZoneConfig, ZoneId};
 
@@ -19,7 +19,7 @@ const CHUNK: usize = 64;
 /// The allocator of one zone, and the memory of its metadata, which must outlive it: fields are
 /// dropped in this order.
 struct ZoneStore {
-    allocator: Allocator<'static, Locked<'static, ByThread>>,
+    allocator: Allocator<'static, LockedCpus<'static, ByThread>>,
     _metadata: Metadata,
 }
 
@@ -48,7 +48,7 @@ impl Bitmap {
         &self,
         here: Here,
         zone: ZoneId,
-    ) -> Option<&Allocator<'static, Locked<'static, ByThread>>> {
+    ) -> Option<&Allocator<'static, LockedCpus<'static, ByThread>>> {
         let store = self.stores[zone.index()].as_ref()?;
         ByThread.act_as(here);
         Some(&store.allocator)
@@ -81,10 +81,10 @@ impl ZoneStore {
             page_size: setup.page_size,
             ..Config::new(setup.cpus, &zones)
         };
-        let needed = Allocator::<Locked<'static, ByThread>>::metadata_bytes(&config)?;
+        let needed = Allocator::<LockedCpus<'static, ByThread>>::metadata_bytes(&config)?;
         // SAFETY: the allocator is the field before `_metadata`, and on an error is made after it.
         let (metadata, memory) = unsafe { Metadata::new(needed) };
-        let allocator = Allocator::new(&config, memory, Locked::new(&[], ByThread))?;
+        let allocator = Allocator::new(&config, memory, LockedCpus::new(&[], ByThread))?;
         Ok(Some(ZoneStore { allocator, _metadata: metadata }))
     }
 }

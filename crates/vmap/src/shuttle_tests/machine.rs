@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use pagedepot::cpus::{Environment, FenceError, Guard, Here, Pinned, Processor};
+use pagedepot::cpus::{Environment, FenceError, Guard, Here, PinnedCpus, Processor};
 use pagedepot::{
     Allocator, Config, CpuId, FrameRange, HighPolicy, Mode, NodeId, Pfn, Scope, Watermarks,
     ZoneConfig,
@@ -69,7 +69,7 @@ unsafe impl Processor for Preemption {
     }
 }
 
-type Frames = Allocator<'static, Pinned<Preemption>>;
+type Frames = Allocator<'static, PinnedCpus<Preemption>>;
 
 /// An allocator and its memory.
 pub struct Depot {
@@ -95,7 +95,7 @@ impl Depot {
         let config = Config { high: HighPolicy::Fixed(256), ..Config::new(CPUS, &zones) };
         let bytes = Frames::metadata_bytes(&config).unwrap();
         let memory: *mut [_] = Box::into_raw(vec![MaybeUninit::uninit(); bytes].into_boxed_slice());
-        let cpus = Pinned(Preemption((0..CPUS).map(|_| Mutex::new(())).collect()));
+        let cpus = PinnedCpus(Preemption((0..CPUS).map(|_| Mutex::new(())).collect()));
         // SAFETY: freed by `drop`, after the allocator's last use.
         let allocator = Allocator::new(&config, unsafe { &mut *memory }, cpus).unwrap();
         Arc::new(Depot { allocator, memory })

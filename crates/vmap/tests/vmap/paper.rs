@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
+use pagedepot::cpus::{CpuLock, Environment, LockedCpus, WhichCpu};
 use pagedepot::{
     AllocError, Allocator, Config, CpuId, Flags, FrameRange, FreeManyError, NodeId, Order,
     PageSize, Pfn, ZoneConfig,
@@ -41,7 +41,7 @@ impl WhichCpu for ByThread {
 
 impl Environment for ByThread {}
 
-pub type Depot = Allocator<'static, Locked<'static, ByThread>>;
+pub type Depot = Allocator<'static, LockedCpus<'static, ByThread>>;
 pub type Paged = Vmap<'static, &'static Paper, PaperHost>;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -455,7 +455,7 @@ pub fn depot(frames: u32, cpus: u32) -> &'static Depot {
     let config = Config { checked: true, ..Config::new(cpus, zones) };
     let locks = (0..cpus).map(|_| CpuLock::new()).collect::<Vec<_>>().leak();
     let metadata = memory(Depot::metadata_bytes(&config).unwrap(), DIRT);
-    leak(Depot::new(&config, metadata, Locked::new(locks, ByThread)).unwrap())
+    leak(Depot::new(&config, metadata, LockedCpus::new(locks, ByThread)).unwrap())
 }
 
 /// Frame numbers that are the caller's, not the depot's.

@@ -8,7 +8,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pagedepot::{CpuId, Flags, Order, Pfn};
-use pagedepot_contiguity::{Contiguity, CompactResult, Compaction, Move, Mover, Occupant};
+use pagedepot_contiguity::{CompactResult, Compaction, Contiguity, Move, Mover, Occupant};
 
 use super::{Options, design, mark_word};
 use crate::flush::flush;

@@ -1,5 +1,5 @@
-//! Locked CPUs of a depot under watch: a drain fences a CPU only if its lock was held when the
-//! drain looked. That a full drain then does is seen in its count of fences.
+//! CPUs behind locks of a depot under watch: a drain fences a CPU only if its lock was held when
+//! the drain looked. That a full drain then does is seen in its count of fences.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::cell::Cell;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagedepot::CpuId;
 use pagedepot::cpus::implement::{BlockArray, WordOffset};
-use pagedepot::cpus::{CpuLock, Cpus, FenceError, Here, Locked};
+use pagedepot::cpus::{CpuLock, Cpus, FenceError, Here, LockedCpus};
 use pagedepot_designs::ByThread;
 
 thread_local! {
@@ -18,7 +18,7 @@ thread_local! {
 
 /// CPUs with locks, of which a drain fences only those whose lock was held when it looked.
 pub struct Watched {
-    locked: Locked<'static, ByThread>,
+    locked: LockedCpus<'static, ByThread>,
     /// CPUs whose locks are reported as held, a bit each.
     reported_held: AtomicU64,
 }
@@ -26,7 +26,10 @@ pub struct Watched {
 impl Watched {
     pub fn new(cpus: u32) -> Self {
         let locks: Vec<_> = (0..cpus).map(|_| CpuLock::new()).collect();
-        Watched { locked: Locked::new(locks.leak(), ByThread), reported_held: AtomicU64::new(0) }
+        Watched {
+            locked: LockedCpus::new(locks.leak(), ByThread),
+            reported_held: AtomicU64::new(0),
+        }
     }
 
     /// Reports these locks, a bit each, as held to drains from now on.
@@ -36,7 +39,7 @@ impl Watched {
     }
 }
 
-// SAFETY: each method is that of `Locked`. `is_quiescent` may say `false` of any CPU.
+// SAFETY: each method is that of `LockedCpus`. `is_quiescent` may say `false` of any CPU.
 unsafe impl Cpus for Watched {
     type Environment = ByThread;
 

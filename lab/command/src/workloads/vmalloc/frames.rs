@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
+use pagedepot::cpus::{CpuLock, Environment, LockedCpus, WhichCpu};
 use pagedepot::{Allocator, Config, CpuId, FrameRange, Pfn};
 use pagedepot_vmap::VirtAddr;
 
@@ -26,7 +26,7 @@ impl WhichCpu for Here {
 impl Environment for Here {}
 
 /// An allocator of frame numbers.
-pub type Numbers<'m> = Allocator<'m, Locked<'m, Here>>;
+pub type Numbers<'m> = Allocator<'m, LockedCpus<'m, Here>>;
 
 /// Calls `with` an allocator of `frames` frame numbers.
 ///
@@ -47,6 +47,6 @@ pub fn with_numbers<T>(
     let mut metadata = vec![MaybeUninit::uninit(); bytes];
     let locks: Vec<CpuLock> = (0..cpus).map(|_| CpuLock::new()).collect();
     let numbers =
-        Numbers::new(&config, &mut metadata, Locked::new(&locks, Here)).map_err(failed)?;
+        Numbers::new(&config, &mut metadata, LockedCpus::new(&locks, Here)).map_err(failed)?;
     with(&numbers)
 }
