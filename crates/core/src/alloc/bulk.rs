@@ -6,16 +6,17 @@ use super::flags::Flags;
 use super::pressure::SlowPath;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, Tag};
-use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use crate::frame::{Order, Pfn, ZoneId};
 use crate::pcp::{Caches, Front};
+use crate::sync::model::bound;
 use crate::zone::Reserve;
 
 /// Blocks taken from the store, or returned to it, between two looks at anything else.
 const CHUNK_BLOCKS: usize = 64;
 
 /// Up to as many blocks go one by one while the front has them: a batch of so few costs more to
-/// prepare than it saves.
-const FEW_BLOCKS: usize = 8;
+/// prepare than it saves. Models have no larger batches.
+const FEW_BLOCKS: usize = bound(8, 0);
 
 /// Some blocks of a batch were not freed; all others were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,14 +126,14 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         Ok(*got)
     }
 
-    /// Blocks that the front of the zone to try first has. Returns how many.
+    /// Takes blocks of the zone to try first from this CPU's caches. Returns how many.
     fn pop_many(&self, order: Order, flags: Flags, out: &mut [Pfn]) -> usize {
         let caches = self.caches;
         let Some(order) = order.cached() else { return 0 };
         let Some(here) = caches.here() else { return 0 };
         let Some(zone) = self.caches.first_zone(here, flags) else { return 0 };
         let front = Front { here, zone, order, mobility: flags.mobility(), evacuates: false };
-        let popped = ThroughFronts(caches).take(&front, out);
+        let popped = ThroughFronts(caches).alloc(&front, out);
         if popped == 0
             && let Some(frame) = self.pop(order, flags)
         {
@@ -260,18 +261,16 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
 struct ThroughFronts<'a, 'm, C>(&'a Caches<'m, C>);
 
 impl<C: Cpus> ThroughFronts<'_, '_, C> {
-    /// Allocates blocks of the first zone, from the front and from the CPU's shelf. Returns how
-    /// many: fewer than `out` has room for if the slow path has more to do.
-    fn alloc(&self, order: Order, mobility: Mobility, out: &mut [Pfn]) -> usize {
-        let Some(here) = self.0.here() else { return 0 };
-        let front = Front { here, zone: ZoneId::new(0), order, mobility, evacuates: false };
+    /// Allocates blocks from a front that is popped from, and from its shelf. Returns how many:
+    /// fewer than `out` has room for if the slow path has more to do.
+    fn alloc(&self, front: &Front, out: &mut [Pfn]) -> usize {
         let mut got = 0;
         loop {
-            got += self.take(&front, &mut out[got..]);
+            got += self.take(front, &mut out[got..]);
             if got == out.len() {
                 return got;
             }
-            let Some(pfn) = self.0.pop_turned(order, mobility) else { return got };
+            let Some(pfn) = self.0.pop_turned_from(front) else { return got };
             out[got] = pfn;
             got += 1;
         }
@@ -335,16 +334,16 @@ impl<C: Cpus> ThroughFronts<'_, '_, C> {
     /// pageblocks with this tag, at multiples of their size. The first one's pageblock has it.
     fn alike(&self, tag: Tag, order: Order, blocks: &[Pfn]) -> usize {
         let first = blocks[0].get();
-        // Most batches come from one pageblock. Bits in which any block differs from the first
-        // say so, without a look at the tag of each.
+        // Many batches come from one pageblock. Bits in which any block differs from the first say
+        // so, without a look at the tag of each.
         let differing = blocks.iter().fold(0, |bits, pfn| bits | (pfn.get() ^ first));
         let is_aligned = Pfn::new(first | differing).is_aligned(order);
-        if differing < PAGEBLOCK_FRAMES && is_aligned {
+        let store = &self.0.store;
+        if is_aligned && (differing < PAGEBLOCK_FRAMES || store.tags().are_simple(blocks, tag)) {
             return blocks.len();
         }
         // No branch asks whether a block lies in the pageblock of the one before: in a random order
         // none could be foretold.
-        let store = &self.0.store;
         let is_alike = |&&pfn: &&Pfn| pfn.is_aligned(order) & (store.simple_tag(pfn) == Some(tag));
         blocks.iter().take_while(is_alike).count()
     }
@@ -416,10 +415,11 @@ impl<C: Cpus> Allocator<'_, C> {
         let mut got = out[..few].iter_mut().position(pop).unwrap_or(few);
         if out.len() > FEW_BLOCKS
             && flags.is_simple(self.simple_level)
-            && let Some(order) = order.cached()
+            && let (Some(order), Some(here)) = (order.cached(), self.caches.here())
         {
-            let through = ThroughFronts(&self.caches);
-            got += through.alloc(order, flags.mobility(), &mut out[got..]);
+            let (zone, mobility) = (ZoneId::new(0), flags.mobility());
+            let front = Front { here, zone, order, mobility, evacuates: false };
+            got = ThroughFronts(&self.caches).alloc(&front, out);
         }
         match got == out.len() {
             true => Ok(got),

@@ -157,6 +157,7 @@ unsafe impl<S: MaybeSequences, W: WhichCpu> Cpus for SequencesAndLocks<'_, S, W>
         lock.push((|| self.locked.caller(), cpu), blocks, word, rounds_max, frame)
     }
 
+    #[inline]
     fn compare_store(
         &self,
         blocks: &BlockArray,
@@ -171,6 +172,7 @@ unsafe impl<S: MaybeSequences, W: WhichCpu> Cpus for SequencesAndLocks<'_, S, W>
         }
     }
 
+    #[inline]
     fn take_many(
         &self,
         blocks: &BlockArray,
@@ -185,6 +187,7 @@ unsafe impl<S: MaybeSequences, W: WhichCpu> Cpus for SequencesAndLocks<'_, S, W>
         }
     }
 
+    #[inline]
     fn put_many(
         &self,
         blocks: &BlockArray,

@@ -5,6 +5,9 @@
 //! again, none reaches the store, whose lock the caller may have, and no walk over zones comes
 //! before. Guards and that walk are half of a slow path's instructions where many blocks are used
 //! at a time.
+//!
+//! A free that finds its front full makes room first and pushes its block last. Once a front has
+//! the block, it no longer keeps the allocator from being taken away.
 
 use super::caches::{Caches, CpuZone};
 use super::high::{self, MovedPages};
@@ -70,23 +73,23 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
         Some(installed)
     }
 
-    /// Installs an empty magazine, which this CPU is charged with, with a block in it; `keep` gets
-    /// a full one that this pushes out. `false`: `install` has not done so, the magazine is given
-    /// back, and the block is still the caller's.
+    /// Installs an empty magazine, which this CPU is charged with, with a block or none in it;
+    /// `keep` gets a full one that this pushes out. `false`: `install` has not done so, the
+    /// magazine is given back, and the block is still the caller's.
     #[inline]
     pub fn load_empty(
         self,
         empty: MagazineIndex,
-        pfn: Pfn,
+        block: Option<Pfn>,
         install: impl FnOnce(Word) -> bool,
         keep: impl FnOnce(MagazineIndex),
     ) -> bool {
         let Exchange { share, front, word } = self;
         let order = front.order;
         let moving = share.caches.begin(share.pcp, u64::from(order.magazine_frames()));
-        share.fill(empty, &[pfn]);
-        let kept = word.loaded().filter(|_| !front.evacuates);
-        let installed = install(Word::new(empty, 1, kept.map(|full| (full, Fill::Full))));
+        share.fill(empty, block.as_slice());
+        let kept = word.loaded().filter(|_| !front.evacuates).map(|full| (full, Fill::Full));
+        let installed = install(Word::new(empty, block.is_some().into(), kept));
         if !installed {
             share.release_magazine(order, empty);
         } else if front.evacuates {
@@ -100,23 +103,50 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
     }
 }
 
+impl<C: Cpus> Exchange<'_, '_, '_, C> {
+    /// Whether a full magazine of a front that has two may go to the shelf.
+    #[inline]
+    fn may_shelve(&self) -> bool {
+        let Exchange { share, front, word } = *self;
+        word.magazines() == 2
+            && share.pcp.shelf(front.order, front.mobility).count() < Shelf::COUNT_MAX
+            && share.pcp.has_room(front.order.magazine_frames().into())
+    }
+
+    /// An empty magazine of this CPU's own, charged to it.
+    #[inline]
+    fn charged_empty(&self) -> Option<MagazineIndex> {
+        let empty = self.share.empty_at_hand()?;
+        self.share.charge(self.front.order.magazine_frames().into());
+        Some(empty)
+    }
+}
+
 impl<C: Cpus> Caches<'_, C> {
     /// A block from this CPU's front in the first zone, of which a pop has got none: from its other
     /// magazine, or the shelf. It is the part of the slow path that knows no reserves.
     pub fn pop_turned(&self, order: Order, mobility: Mobility) -> Option<Pfn> {
+        let (order, here) = (order.cached()?, self.here()?);
+        let zone = ZoneId::new(0);
+        self.pop_turned_from(&Front { here, zone, order, mobility, evacuates: false })
+    }
+
+    /// A block from a front like [`pop_turned`](Self::pop_turned).
+    #[inline]
+    pub fn pop_turned_from(&self, front: &Front) -> Option<Pfn> {
         if IS_LOOM {
             // The slow path takes the same steps; models need not take them twice.
             return None;
         }
-        let here = self.here()?;
-        let share = self.share(here.cpu, ZoneId::new(0));
-        let front = share.front(here, order.cached()?, mobility);
-        let word = share.read_front(&front)?;
-        Exchange { share: &share, front: &front, word }.pop_turned()
+        let share = self.share(front.here.cpu, front.zone);
+        let word = share.read_front(front)?;
+        Exchange { share: &share, front, word }.pop_turned()
     }
 
     /// Puts a block into this CPU's front, which has not taken it by a push: after a fold of its
-    /// word, or into its other magazine. `false`: nothing has changed but the front's word.
+    /// word, into its other magazine, or into an empty one, for which a full one goes to the shelf.
+    /// `false`: the block is still the caller's. Otherwise the push is the last access to anything
+    /// of the allocator.
     pub fn push_turned(&self, pfn: Pfn, order: Order) -> bool {
         if IS_LOOM {
             // The slow path takes the same steps; models need not take them twice.
@@ -130,8 +160,11 @@ impl<C: Cpus> Caches<'_, C> {
             let front = Front { evacuates, ..share.front(here, order, mobility) };
             // A CPU that only frees may have to spill what it has.
             let word = share.read_front(&front).filter(|_| !share.only_frees(&front))?;
-            pfn.is_aligned(order)
-                .then(|| Exchange { share: &share, front: &front, word }.push_turned(pfn))?
+            let exchange = Exchange { share: &share, front: &front, word };
+            pfn.is_aligned(order).then(|| match exchange.push_turned(pfn) {
+                Some(pushed) => pushed,
+                None => exchange.make_room() && self.push(front.offset(), order, pfn),
+            })
         };
         pushed() == Some(true)
     }
@@ -175,6 +208,22 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
         };
         let is_turned = ready == word || share.exchange(front, word, ready);
         Some(is_turned && share.caches.push(front.offset(), front.order, pfn))
+    }
+
+    /// Loads an empty magazine into a front of two full ones, of which one goes to the shelf.
+    /// `false`: the front has other magazines, the CPU has no place for more, or the front has
+    /// changed.
+    #[cold]
+    #[inline(never)]
+    fn make_room(self) -> bool {
+        let Exchange { share, front, word } = self;
+        if !self.may_shelve() {
+            return false;
+        }
+        share.note_activity();
+        let Some(empty) = self.charged_empty() else { return false };
+        let install = |new| share.replace(front, word, new);
+        self.load_empty(empty, None, install, |full| share.shelve(*front, full))
     }
 
     /// Loads a full magazine like [`load_from_shelf`](Self::load_from_shelf); one that was not
@@ -279,19 +328,11 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, PinnedCpus<P>> {
     }
 
     fn push_to_empty(self, pfn: Pfn) -> bool {
-        let (share, order) = (self.share, self.front.order);
-        let pages = order.magazine_frames();
-        if self.word.magazines() < self.front.magazines_max()
-            || high::regards(order)
-            || share.pcp.shelf(order, self.front.mobility).count() == Shelf::COUNT_MAX
-            || !share.pcp.has_room(pages.into())
-            || !self.has_noted_activity()
-        {
+        if high::regards(self.front.order) || !self.may_shelve() || !self.has_noted_activity() {
             return false;
         }
-        let Some(empty) = share.empty_at_hand() else { return false };
-        share.charge(pages.into());
-        self.load_empty(empty, pfn, |new| self.install(new), |full| self.set_aside(full))
+        let Some(empty) = self.charged_empty() else { return false };
+        self.load_empty(empty, Some(pfn), |new| self.install(new), |full| self.set_aside(full))
     }
 
     /// Puts a full magazine on the CPU's shelf. If handlers have filled that meanwhile, it is

@@ -69,7 +69,11 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         let exchange = Exchange { share: self, front: &front, word };
         let install = |new| self.replace(&front, word, new);
         let keep = |full| self.shelve(front, full);
-        if exchange.load_empty(empty, pfn, install, keep) { Step::Got(pfn) } else { Step::Again }
+        if exchange.load_empty(empty, Some(pfn), install, keep) {
+            Step::Got(pfn)
+        } else {
+            Step::Again
+        }
     }
 
     /// No empty magazine is to be had: spill the loaded one and go on with it.

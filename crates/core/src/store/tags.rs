@@ -89,6 +89,21 @@ impl<'m> Tags<'m> {
         Some(Tag(unsafe { self.tags.get_unchecked(pageblock) }.load(Ordering::Relaxed)))
     }
 
+    /// Whether [`simple`](Self::simple) returns this tag for each of some frames. No branch asks
+    /// for one frame.
+    pub fn are_simple(&self, frames: &[Pfn], tag: Tag) -> bool {
+        let last = frames.iter().fold(0, |last, pfn| pfn.get().max(last));
+        if PageblockIndex::of(Pfn::new(last)).0 as usize >= self.simple_pageblocks {
+            return false;
+        }
+        let of = |pfn: &Pfn| {
+            // SAFETY: no frame lies behind the last one. Relaxed: as in `simple`.
+            unsafe { self.tags.get_unchecked(PageblockIndex::of(*pfn).0 as usize) }
+                .load(Ordering::Relaxed)
+        };
+        frames.iter().fold(0, |others, pfn| others | (of(pfn) ^ tag.0)) == 0
+    }
+
     /// The tag of a block, if all of it lies in pageblocks of one zone.
     pub fn of_block(&self, pfn: Pfn, order: Order) -> Option<Tag> {
         if order > Order::PAGEBLOCK {

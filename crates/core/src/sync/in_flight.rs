@@ -34,9 +34,10 @@ use super::total::MOVES;
 /// then sleep as beside another caller's pages, for a bounded time (`reclaim`).
 ///
 /// *No note outlives its move*, without an order between threads. Each changes the note only where
-/// it finds none, or its own. At the end of its move it finds its own note, and removes it. Or it
-/// finds that of another thread, which came over its own; then the last thread of which a note came
-/// finds that one, and removes it.
+/// it finds none, or its own. At the end of its move it finds its own note, and removes it, with
+/// whatever another thread has written over it since it looked. Or it finds that of another thread,
+/// which came over its own; then the last thread of which a note came finds that one, and removes
+/// it.
 #[derive(Default)]
 pub struct InFlight {
     word: AtomicU64,
@@ -49,15 +50,16 @@ const PAGES: u64 = ONE_MOVE - 1;
 impl InFlight {
     /// Announces that up to `pages` pages will be in no CPU's and no zone's count until the
     /// returned value is dropped, by this caller.
+    #[inline]
     pub fn begin(&self, pages: u64, caller: Caller) -> InFlightGuard<'_> {
         let pages = if is_mutant(Mutant::Unannounced) { 0 } else { pages };
         // Before the word: a handler in between finds a note of pages that are not in flight yet,
         // and takes so many of another caller for its own.
-        let noted = if self.note(caller, pages) { caller } else { Caller::NONE };
+        let note = self.note(caller, pages);
         // SeqCst: pairs with the SeqCst loads of a scanner, before and after its scan. The scanner
         // sees this before the frames leave their place.
         self.word.fetch_add(pages, MOVES.change());
-        InFlightGuard { in_flight: self, pages, noted }
+        InFlightGuard { in_flight: self, pages, note }
     }
 
     /// The word at this moment.
@@ -79,29 +81,43 @@ impl InFlight {
         Self::in_flight_pages(word).saturating_sub(own)
     }
 
-    /// Adds pages to the note of this caller, unless another one is noted.
+    /// Adds pages to the note of this caller, unless another one is noted. Returns the note of
+    /// these pages alone; 0 if they are not noted.
     #[inline]
-    fn note(&self, caller: Caller, pages: u64) -> bool {
+    fn note(&self, caller: Caller, pages: u64) -> u64 {
         if !caller.has_name() {
-            return false;
+            return 0;
         }
-        let note = self.note.load(Ordering::Relaxed);
-        let is_own = note == 0 || noted(note) == caller;
-        let is_free = is_own || is_mutant(Mutant::NotesBeside);
-        if is_free {
-            let pages = (note & PAGES) + pages;
-            self.note.store(caller.bits() << 32 | pages & PAGES, Ordering::Relaxed);
+        let own = caller.bits() << 32 | pages & PAGES;
+        match self.note.load(Ordering::Relaxed) {
+            0 => {
+                self.note.store(own, Ordering::Relaxed);
+                own
+            }
+            note => self.note_beside(note, own),
         }
-        is_free
     }
 
-    /// Takes pages out of the note of this caller.
-    #[inline]
-    fn forget(&self, caller: Caller, pages: u64) {
-        let note = self.note.load(Ordering::Relaxed);
-        if noted(note) == caller {
-            let left = (note & PAGES).saturating_sub(pages);
-            self.note.store(if left > 0 { note - pages } else { 0 }, Ordering::Relaxed);
+    /// Adds a caller's note to one that is there, of its own.
+    #[cold]
+    #[inline(never)]
+    fn note_beside(&self, note: u64, own: u64) -> u64 {
+        if noted(note) != noted(own) && !is_mutant(Mutant::NotesBeside) {
+            return 0;
+        }
+        let pages = (note & PAGES) + (own & PAGES);
+        self.note.store(own & !PAGES | pages & PAGES, Ordering::Relaxed);
+        own
+    }
+
+    /// Takes a caller's note out of one that may be there, of more pages or of another caller.
+    #[cold]
+    #[inline(never)]
+    fn forget_beside(&self, note: u64, own: u64) {
+        if noted(note) == noted(own) {
+            let (pages, own_pages) = (note & PAGES, own & PAGES);
+            let rest = if pages > own_pages { note - own_pages } else { 0 };
+            self.note.store(rest, Ordering::Relaxed);
         }
     }
 
@@ -125,16 +141,25 @@ fn noted(note: u64) -> Caller {
 pub struct InFlightGuard<'f> {
     in_flight: &'f InFlight,
     pages: u64,
-    /// The caller whose note has the pages; none if no note has.
-    noted: Caller,
+    /// The note of the pages; 0 if they are not noted.
+    note: u64,
 }
 
 impl Drop for InFlightGuard<'_> {
+    #[inline]
     fn drop(&mut self) {
-        let InFlightGuard { in_flight, pages, noted } = *self;
+        let InFlightGuard { in_flight, pages, note: own } = *self;
+        // Before the word, which a load behind it would wait for. What a handler adds meanwhile it
+        // takes out again; the note of a thread that comes over this one is lost.
+        let note = in_flight.note.load(Ordering::Relaxed);
         in_flight.word.fetch_add(ONE_MOVE.wrapping_sub(pages), MOVES.change());
-        if noted.has_name() {
-            in_flight.forget(noted, pages);
+        if own == 0 {
+            return;
+        }
+        if note == own {
+            in_flight.note.store(0, Ordering::Relaxed);
+        } else {
+            in_flight.forget_beside(note, own);
         }
     }
 }

@@ -377,6 +377,7 @@ unsafe impl Cpus for Sequences {
         }
     }
 
+    #[inline]
     fn compare_store(
         &self,
         blocks: &BlockArray,
@@ -388,6 +389,7 @@ unsafe impl Cpus for Sequences {
         self.area.is_some_and(|area| sequences::compare_store(area, blocks, here, word, old, new))
     }
 
+    #[inline]
     fn take_many(
         &self,
         blocks: &BlockArray,
@@ -399,6 +401,7 @@ unsafe impl Cpus for Sequences {
         self.area.is_some_and(|area| sequences::take_many(area, blocks, here, word, batch, out))
     }
 
+    #[inline]
     fn put_many(
         &self,
         blocks: &BlockArray,

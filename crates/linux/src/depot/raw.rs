@@ -135,6 +135,10 @@ impl<'d> RawDepot<'d> {
     }
 
     /// Frees a block that [`push`](Self::push) did not take.
+    ///
+    /// A free to a front tells no waiter, although a magazine that it pushes out may end in the
+    /// store, if the caches are taken away meanwhile: that move began before, so a waiter's look
+    /// beside it cannot tell and is repeated (rule 4 of `waiters.rs`).
     #[cold]
     #[inline(never)]
     pub(crate) fn free_past_the_front(self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
