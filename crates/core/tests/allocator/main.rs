@@ -7,9 +7,6 @@ mod batches;
 mod carving;
 #[path = "../common/mod.rs"]
 mod common;
-mod compacting;
-mod compacting_large;
-mod confining;
 mod evacuation;
 mod followed;
 mod forked;
@@ -25,8 +22,6 @@ mod nodes;
 mod out_of_memory;
 mod pressure;
 mod ranges;
-mod removing;
-mod reporting;
 mod requesters;
 mod residency;
 mod rhythms;
