@@ -393,7 +393,7 @@ impl Depot {
     /// [`BuildError::ZeroGrowth`] for 0 bytes. [`BuildError::CannotGrow`] beyond
     /// [`Builder::grow_to`](crate::Builder::grow_to). [`BuildError::Forked`] in a child.
     /// [`BuildError::Reentrant`] in a [signal handler](Self#signal-handlers).
-    /// [`ConfigError::NoSuchZone`]. Errors of the system, as in
+    /// [`ConfigError::NoSuchZone`](pagedepot::ConfigError::NoSuchZone). Errors of the system, as in
     /// [`Builder::build`](crate::Builder::build). After an error nothing was added.
     pub fn grow(&self, zone: ZoneId, bytes: usize) -> Result<Pfn, BuildError> {
         self.shared().growth().add(self.shared(), zone, bytes)
