@@ -55,11 +55,3 @@
 //!     depot.unmap();
 //! }
 //! ```
-//! ```compile_fail,E0505
-//! #![forbid(unsafe_code)]
-//! use pagedepot_linux::{Depot, Flags, Order};
-//! let depot = Depot::new(1 << 20).unwrap();
-//! let page = depot.page_ref(Order::BASE, Flags::default()).unwrap();
-//! drop(depot);
-//! drop(page);
-//! ```

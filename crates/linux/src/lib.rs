@@ -67,12 +67,10 @@
 //! | kind | allocated and freed in a CPU's cache | past the cache |
 //! |---|---|---|
 //! | page number ([`RawDepot::alloc`]) | two restartable sequences | a search of the bitmap, or 1/63 of one for each page |
-//! | [`PageRef`], which borrows a handle | the same | the same |
-//! | [`Page`], which needs none | the same, and some of the depot's fields are read anew; it has 16 bytes, a number 4 | two atomic operations more |
+//! | [`Page`], which needs no handle | the same, and some of the depot's fields are read anew; it has 16 bytes, a number 4 | two atomic operations more |
 //! | [`VmallocBuf`] | three atomic operations, two of them on a count that all buffers of a space share | system calls |
-//! | a buffer of [`Vmalloc::buf_ref`] | one atomic operation | system calls |
 //!
-//! `pagedepot bench hot` measures the first and the third (`depot`, `depot-owned`).
+//! `pagedepot bench hot` measures the first and the second (`depot`, `depot-owned`).
 //!
 //! # Features
 //! All are off by default.
@@ -86,8 +84,6 @@
 //! * `prometheus`: `views::prometheus`, for a registry of the crate `prometheus-client`.
 //! * `publish`: the module of that name, statistics in shared memory.
 //! * `usdt`: static probes `refill`, `spill`, `drain` and `fail`, for perf and bpftrace.
-//! * `tracing`: the same as events of the crate `tracing`, target `pagedepot`. A subscriber is
-//!   called inside of allocations and frees, and must not allocate from the same depot.
 //!
 //! # How a CPU reaches its caches
 //! By restartable sequences, through the registration that glibc 2.35 and later make for every
@@ -163,7 +159,7 @@ pub use memory::region::MemoryKind;
 pub use pages::batch::PageBatch;
 pub use pages::future::PageFuture;
 pub use pages::movable::{Bytes, BytesMut, Movable};
-pub use pages::page::{Page, PageRef, Pages, Parts};
+pub use pages::page::{Page, Pages, Parts};
 pub use vmalloc::{Vmalloc, VmallocBuf};
 
 pub use pagedepot_rseq::RseqMissing;

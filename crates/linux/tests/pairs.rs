@@ -8,14 +8,13 @@ use std::path::Path;
 use common::pairs::Table;
 
 /// The types whose public calls are features.
-const TYPES: [&str; 15] = [
+const TYPES: [&str; 14] = [
     "Builder",
     "Ceiling",
     "Depot",
     "Movable",
     "Page",
     "PageBatch",
-    "PageRef",
     "Pages",
     "PinnedRange",
     "RawDepot",

@@ -3,7 +3,6 @@
 use std::panic::Location;
 
 use pagedepot::{Flags, Order, Pfn};
-use pagedepot_contiguity::Contiguity;
 
 use super::*;
 use crate::reclaim::Compaction;
@@ -42,7 +41,6 @@ fn every_kind_of_page_has_its_site() {
     const PAGE: u64 = 4096;
     allocates!(PAGE, 1, depot.page(Order::BASE).unwrap());
     allocates!(8 * PAGE, 1, depot.page_with(order(3), Flags::default().zeroed()).unwrap());
-    allocates!(PAGE, 1, depot.page_ref(Order::BASE, Flags::default()).unwrap());
     allocates!(1000 * PAGE, 1, depot.pages(1000, Flags::default()).unwrap());
     allocates!(100 * PAGE, 100, depot.alloc_pages(Order::BASE, 100).unwrap());
     allocates!(2 * PAGE, 1, depot.movable(order(1), Flags::default()).unwrap());

@@ -4,7 +4,7 @@ use core::fmt;
 use core::num::NonZeroUsize;
 use core::sync::atomic::AtomicU32;
 
-#[cfg(any(feature = "usdt", feature = "tracing"))]
+#[cfg(feature = "usdt")]
 use pagedepot::cpus::Event;
 use pagedepot::cpus::implement::{BlockArray, SlotMove, WordOffset};
 use pagedepot::cpus::{
@@ -185,12 +185,9 @@ impl Environment for Process<'_> {
         }
     }
 
-    #[cfg(any(feature = "usdt", feature = "tracing"))]
+    #[cfg(feature = "usdt")]
     fn event(&self, event: Event) {
-        #[cfg(feature = "usdt")]
         crate::events::probes::fire(event);
-        #[cfg(feature = "tracing")]
-        crate::events::tracing_events::emit(event);
     }
 }
 

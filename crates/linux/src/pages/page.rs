@@ -4,9 +4,8 @@
 //! |---|---|---|---|
 //! | [`Page`] | a block of 2^order pages | yes | two atomic operations more than a raw one |
 //! | [`Pages`] | contiguous pages, up to 1 GiB | yes | the same; every free is one |
-//! | [`PageRef`] | a block of 2^order pages | no: it borrows a handle | as a raw one |
 //!
-//! A block that the CPU's cache serves and takes back costs the same in all three: what a number
+//! A block that the CPU's cache serves and takes back costs the same in both: what a number
 //! costs ([`RawDepot`]) and three loads, since a free finds the depot through the page. `pagedepot
 //! bench hot` shows both.
 
@@ -22,7 +21,6 @@ use std::slice;
 use pagedepot::{AllocError, Flags, FreeError, Order, Pfn};
 
 use crate::depot::handle::Depot;
-use crate::depot::raw::RawDepot;
 use crate::depot::state::DepotState;
 use crate::depot::teardown;
 
@@ -61,21 +59,6 @@ impl Depot {
         let pfn = self.raw().alloc(order, flags)?;
         // SAFETY: just allocated, and no other value holds it.
         Ok(unsafe { Page::from_raw(self, pfn, order) })
-    }
-
-    /// Allocates a page like [`page_with`](Self::page_with), which borrows this handle. It costs
-    /// the same while the CPU's cache serves it. A free past the cache costs two atomic operations
-    /// less, because the handle cannot go meanwhile.
-    ///
-    /// # Errors
-    /// Fails like [`page`](Self::page).
-    #[inline]
-    #[cfg_attr(feature = "allocinfo", track_caller)]
-    pub fn page_ref(&self, order: Order, flags: Flags) -> Result<PageRef<'_>, AllocError> {
-        let raw = self.raw();
-        let pfn = raw.alloc(order, flags)?;
-        // SAFETY: just allocated, and no other value holds it.
-        Ok(unsafe { PageRef::from_raw(raw, pfn, order) })
     }
 
     /// Allocates `count` contiguous pages, up to 1 GiB of 4 KiB pages, that free themselves;
@@ -390,64 +373,6 @@ impl Drop for Pages {
     }
 }
 
-/// A page that borrows a handle to its depot, which therefore outlives it. Made by
-/// [`Depot::page_ref`].
-///
-/// ```
-/// use pagedepot_linux::{Depot, Flags, Order};
-///
-/// let depot = Depot::new(1 << 20)?;
-/// let mut page = depot.page_ref(Order::BASE, Flags::default())?;
-/// page.fill(7);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub struct PageRef<'d> {
-    depot: RawDepot<'d>,
-    block: PackedBlock,
-}
-
-impl<'d> PageRef<'d> {
-    /// A page of a block that the caller holds by its number.
-    ///
-    /// # Safety
-    /// Requires what [`Page::from_raw`] requires.
-    #[inline]
-    pub unsafe fn from_raw(depot: RawDepot<'d>, pfn: Pfn, order: Order) -> Self {
-        PageRef { depot, block: PackedBlock::new(pfn, order) }
-    }
-
-    /// Gives up the page like [`Page::into_raw`].
-    #[must_use = "a block that is not freed stays allocated"]
-    #[inline]
-    pub fn into_raw(self) -> (Pfn, Order) {
-        let raw = (self.pfn(), self.order());
-        forget(self);
-        raw
-    }
-
-    #[inline]
-    fn raw(&self) -> &DepotState {
-        self.depot.shared()
-    }
-}
-
-impl Drop for PageRef<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.raw().sites().clear(self.pfn());
-        if !self.depot.push(self.pfn(), self.order()) {
-            free_borrowed_to_store(self.depot, self.pfn(), self.order());
-        }
-    }
-}
-
-/// Frees a page like [`free_to_store`], whose handle keeps its depot mapped.
-#[cold]
-#[inline(never)]
-fn free_borrowed_to_store(depot: RawDepot<'_>, pfn: Pfn, order: Order) {
-    check_freed(depot.free_past_the_front(pfn, order));
-}
-
 /// Checks the result of a free: in a forked child none succeeds, because the pages are the
 /// parent's.
 fn check_freed(result: Result<(), FreeError>) {
@@ -463,36 +388,30 @@ fn not_freed(error: FreeError) {
     assert!(std::thread::panicking(), "a page was not what it was made from: {error}");
 }
 
-macro_rules! block {
-    ($($type:ty),+) => {$(
-        impl $type {
-            /// Page frame number of the block's first page.
-            #[inline]
-            pub fn pfn(&self) -> Pfn {
-                self.block.pfn()
-            }
+impl Page {
+    /// Page frame number of the block's first page.
+    #[inline]
+    pub fn pfn(&self) -> Pfn {
+        self.block.pfn()
+    }
 
-            /// The block has 2^order pages of the base size.
-            #[inline]
-            pub fn order(&self) -> Order {
-                self.block.order()
-            }
+    /// The block has 2^order pages of the base size.
+    #[inline]
+    pub fn order(&self) -> Order {
+        self.block.order()
+    }
 
-            #[inline]
-            fn first(&self) -> (Pfn, usize) {
-                (self.pfn(), self.raw().page_size().bytes() << self.order().get())
-            }
-        }
-
-        impl fmt::Debug for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "Page({:?}, {:?})", self.pfn(), self.order())
-            }
-        }
-    )+};
+    #[inline]
+    fn first(&self) -> (Pfn, usize) {
+        (self.pfn(), self.raw().page_size().bytes() << self.order().get())
+    }
 }
 
-block!(Page, PageRef<'_>);
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Page({:?}, {:?})", self.pfn(), self.order())
+    }
+}
 
 macro_rules! bytes {
     ($($type:ty),+) => {$(
@@ -627,7 +546,7 @@ macro_rules! bytes {
     )+};
 }
 
-bytes!(Page, Pages, PageRef<'_>);
+bytes!(Page, Pages);
 
 // SAFETY: as for pages: it holds some.
 unsafe impl Send for Parts {}

@@ -139,7 +139,7 @@ fn areas_name_the_line_of_the_call() {
     drop(first);
     let (mut warm, line) = (space.buf(4096).unwrap(), line!());
     assert_eq!(line_at(warm.addr()), here(line));
-    let (behind, line) = (space.buf_ref(4096, Default::default()).unwrap(), line!());
+    let (behind, line) = (space.buf(4096).unwrap(), line!());
     assert_eq!(line_at(behind.addr()), here(line));
     let before = warm.addr();
     let (grown, line) = (warm.grow(1 << 20), line!());

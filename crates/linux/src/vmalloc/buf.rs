@@ -20,7 +20,7 @@ impl Vmalloc {
     ///
     /// The buffer owns a handle, which costs an atomic operation when the buffer is made and one
     /// when it is dropped. Threads that allocate and free without pause contend for that count;
-    /// [`buf_ref`](Self::buf_ref) avoids it.
+    /// [`vmalloc`](Self::vmalloc) and [`vfree`](Self::vfree) avoid it.
     ///
     /// # Errors
     /// [`VmapError`]; its `Display` says what to do.
@@ -43,32 +43,6 @@ impl Vmalloc {
         let (start, pages) = self.memory_for(bytes, options)?;
         // SAFETY: just allocated, read-write, and this call alone knows the address.
         Ok(unsafe { VmallocBuf::from_raw(self.clone(), start, pages) })
-    }
-
-    /// Makes a buffer like [`buf_with`](Self::buf_with), which borrows this handle instead of
-    /// owning one.
-    ///
-    /// ```
-    /// use pagedepot_linux::vmalloc::{Options, Vmalloc};
-    /// use pagedepot_linux::{Depot, MemoryKind};
-    ///
-    /// let depot = Depot::builder(16 << 20).memory(MemoryKind::Memfd).build()?;
-    /// let space = Vmalloc::new(&depot)?;
-    /// assert_eq!(space.buf_ref(100_000, Options::DEFAULT)?.len(), 25 * 4096);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Fails like [`buf`](Self::buf).
-    #[inline]
-    #[track_caller]
-    pub fn buf_ref(&self, bytes: usize, options: Options) -> Result<VmallocBuf<&Self>, VmapError> {
-        if bytes == 0 {
-            return Ok(VmallocBuf::empty(self));
-        }
-        let (start, pages) = self.memory_for(bytes, options)?;
-        // SAFETY: as above.
-        Ok(unsafe { VmallocBuf::from_raw(self, start, pages) })
     }
 
     /// Reserves `bytes` bytes of addresses, rounded up to whole pages, for a buffer that has no
@@ -126,8 +100,7 @@ impl Vmalloc {
 
 /// Bytes at consecutive addresses, freed on drop, by any thread.
 ///
-/// The buffer owns a handle to its address space, so it can be stored, sent and returned: `S` is
-/// `Vmalloc`. A buffer that only borrows the space ([`Vmalloc::buf_ref`]) has `S = &Vmalloc`.
+/// The buffer owns a handle to its address space, so it can be stored, sent and returned.
 ///
 /// ```
 /// use pagedepot_linux::{Depot, MemoryKind, Vmalloc, VmallocBuf};
@@ -143,8 +116,8 @@ impl Vmalloc {
 /// assert_eq!((column.bytes[99_999], column.bytes[(10 << 20) - 1]), (7, 0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct VmallocBuf<S: Borrow<Vmalloc> = Vmalloc> {
-    space: S,
+pub struct VmallocBuf {
+    space: Vmalloc,
     /// Dangling for a buffer of no addresses.
     start: NonNull<u8>,
     /// A multiple of the page size.
@@ -153,27 +126,27 @@ pub struct VmallocBuf<S: Borrow<Vmalloc> = Vmalloc> {
 
 // SAFETY: the buffer owns its bytes, as a boxed slice does, and threads may share the address
 // space.
-unsafe impl<S: Borrow<Vmalloc> + Send> Send for VmallocBuf<S> {}
+unsafe impl Send for VmallocBuf {}
 // SAFETY: as above. A shared reference only reads the bytes.
-unsafe impl<S: Borrow<Vmalloc> + Sync> Sync for VmallocBuf<S> {}
+unsafe impl Sync for VmallocBuf {}
 // A panic leaves bytes half-written at worst, as in a `Vec`.
-impl<S: Borrow<Vmalloc>> UnwindSafe for VmallocBuf<S> {}
-impl<S: Borrow<Vmalloc>> RefUnwindSafe for VmallocBuf<S> {}
+impl UnwindSafe for VmallocBuf {}
+impl RefUnwindSafe for VmallocBuf {}
 
-impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
+impl VmallocBuf {
     /// Makes a buffer of memory that the caller holds by its address.
     ///
     /// # Safety
     /// [`Vmalloc::vmalloc`] or [`Vmalloc::vmalloc_reserved`] of this space returned `start` for
     /// `pages` pages, read-write. The caller gives them up and does not use them otherwise.
     #[inline]
-    pub unsafe fn from_raw(space: S, start: NonNull<u8>, pages: u32) -> Self {
-        let bytes = (pages as usize) << space.borrow().page_shift();
+    pub unsafe fn from_raw(space: Vmalloc, start: NonNull<u8>, pages: u32) -> Self {
+        let bytes = (pages as usize) << space.page_shift();
         VmallocBuf { space, start, bytes }
     }
 
     /// Makes a buffer of no bytes.
-    pub fn empty(space: S) -> Self {
+    pub fn empty(space: Vmalloc) -> Self {
         VmallocBuf { space, start: NonNull::dangling(), bytes: 0 }
     }
 
@@ -191,7 +164,7 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
 
     /// The address space that the buffer belongs to.
     pub fn space(&self) -> &Vmalloc {
-        self.space.borrow()
+        &self.space
     }
 
     /// The address of the first byte.
@@ -323,7 +296,7 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[track_caller]
-    pub fn writer(&mut self, at: usize) -> VmallocWriter<'_, S> {
+    pub fn writer(&mut self, at: usize) -> VmallocWriter<'_> {
         VmallocWriter { buf: self, position: at, line: Location::caller() }
     }
 
@@ -365,7 +338,7 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
     }
 }
 
-impl<S: Borrow<Vmalloc>> Drop for VmallocBuf<S> {
+impl Drop for VmallocBuf {
     #[inline]
     fn drop(&mut self) {
         self.free();
@@ -383,7 +356,7 @@ fn not_freed(error: VfreeError) {
     );
 }
 
-impl<S: Borrow<Vmalloc>> Deref for VmallocBuf<S> {
+impl Deref for VmallocBuf {
     type Target = [u8];
 
     #[inline]
@@ -393,7 +366,7 @@ impl<S: Borrow<Vmalloc>> Deref for VmallocBuf<S> {
     }
 }
 
-impl<S: Borrow<Vmalloc>> DerefMut for VmallocBuf<S> {
+impl DerefMut for VmallocBuf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above.
@@ -401,58 +374,58 @@ impl<S: Borrow<Vmalloc>> DerefMut for VmallocBuf<S> {
     }
 }
 
-impl<S: Borrow<Vmalloc>> AsRef<[u8]> for VmallocBuf<S> {
+impl AsRef<[u8]> for VmallocBuf {
     fn as_ref(&self) -> &[u8] {
         self
     }
 }
 
-impl<S: Borrow<Vmalloc>> AsMut<[u8]> for VmallocBuf<S> {
+impl AsMut<[u8]> for VmallocBuf {
     fn as_mut(&mut self) -> &mut [u8] {
         self
     }
 }
 
-impl<S: Borrow<Vmalloc>> Borrow<[u8]> for VmallocBuf<S> {
+impl Borrow<[u8]> for VmallocBuf {
     fn borrow(&self) -> &[u8] {
         self
     }
 }
 
-impl<S: Borrow<Vmalloc>> BorrowMut<[u8]> for VmallocBuf<S> {
+impl BorrowMut<[u8]> for VmallocBuf {
     fn borrow_mut(&mut self) -> &mut [u8] {
         self
     }
 }
 
 // As for slices of bytes, because `Borrow` requires equal results.
-impl<S: Borrow<Vmalloc>> PartialEq for VmallocBuf<S> {
+impl PartialEq for VmallocBuf {
     fn eq(&self, other: &Self) -> bool {
         **self == **other
     }
 }
 
-impl<S: Borrow<Vmalloc>> Eq for VmallocBuf<S> {}
+impl Eq for VmallocBuf {}
 
-impl<S: Borrow<Vmalloc>> PartialOrd for VmallocBuf<S> {
+impl PartialOrd for VmallocBuf {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<S: Borrow<Vmalloc>> Ord for VmallocBuf<S> {
+impl Ord for VmallocBuf {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (**self).cmp(&**other)
     }
 }
 
-impl<S: Borrow<Vmalloc>> std::hash::Hash for VmallocBuf<S> {
+impl std::hash::Hash for VmallocBuf {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (**self).hash(state);
     }
 }
 
-impl<S: Borrow<Vmalloc>> fmt::Debug for VmallocBuf<S> {
+impl fmt::Debug for VmallocBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "VmallocBuf({:p}, {} pages)", self.start, self.pages())
     }
@@ -460,21 +433,21 @@ impl<S: Borrow<Vmalloc>> fmt::Debug for VmallocBuf<S> {
 
 /// Writes into a buffer, which grows as needed. Made by [`VmallocBuf::writer`].
 #[derive(Debug)]
-pub struct VmallocWriter<'b, S: Borrow<Vmalloc> = Vmalloc> {
-    buf: &'b mut VmallocBuf<S>,
+pub struct VmallocWriter<'b> {
+    buf: &'b mut VmallocBuf,
     position: usize,
     /// Line that made the writer: libraries call it to write.
     line: &'static Location<'static>,
 }
 
-impl<S: Borrow<Vmalloc>> VmallocWriter<'_, S> {
+impl VmallocWriter<'_> {
     /// The byte of the buffer at which the next write begins.
     pub fn position(&self) -> usize {
         self.position
     }
 }
 
-impl<S: Borrow<Vmalloc>> Write for VmallocWriter<'_, S> {
+impl Write for VmallocWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let end = self.position.checked_add(bytes.len()).ok_or(VmapError::BadSize)?;
         if end > self.buf.len() {

@@ -9,7 +9,6 @@ crate::features! {
     Orders4To8 "orders 4 to 8",
     Orders9And10 "orders 9 and 10",
     Owned "owned pages",
-    Borrowed "borrowed pages",
     Ranges "contiguous ranges",
     At "pages at an address",
     Bulk "bulk",

@@ -6,14 +6,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use pagedepot_linux::vmalloc::Options;
-use pagedepot_linux::{AllocError, Depot, Flags, Mobility, Order, Page, PageRef, Pfn, Vmalloc};
+use pagedepot_linux::{AllocError, Depot, Flags, Mobility, Order, Page, Pfn, Vmalloc};
 
 use crate::common::meetings::Set;
 use crate::common::rng::Rng;
 use crate::common::{in_child, order, pin, usable_cpus};
 use crate::feature::Feature;
 use crate::item::{Item, What};
-use crate::world::{World, check, write};
+use crate::world::World;
 
 /// Most items that a worker holds.
 const HELD_MAX: usize = 250;
@@ -102,9 +102,8 @@ impl Worker {
         let is_full = self.held.len() >= HELD_MAX || !self.world.usage.has_room();
         match self.rng.below(80) {
             _ if is_full && self.rng.one_in(2) => self.free(),
-            0..=24 if !is_full => self.page(),
+            0..=24 | 33..=35 if !is_full => self.page(),
             25..=32 if !is_full => self.movable(),
-            33..=35 if !is_full => self.page_refs(),
             36..=39 if !is_full => self.pages(),
             40..=42 if !is_full => self.pages_at(),
             43..=45 if !is_full => self.bulk(),
@@ -163,30 +162,6 @@ impl Worker {
         self.request(order.frames(), via, |this| {
             Some(What::Movable(this.depot.movable(order, flags).ok()?))
         });
-    }
-
-    fn page_refs(&mut self) {
-        let (order, (flags, via)) = (self.order(), self.flags());
-        let via = via.and(Feature::Borrowed).and(Feature::of_order(order));
-        let (world, frames) = (self.world.clone(), order.frames());
-        let _now = world.meetings.begin(via);
-        let get = || {
-            world
-                .usage
-                .while_requested(frames, || Some((self.depot.page_ref(order, flags).ok()?, frames)))
-        };
-        let mut refs: Vec<PageRef<'_>> = (0..8).map_while(|_| get()).collect();
-        for page in &mut refs {
-            world.take(page.pfn(), frames, self.owner, via);
-            write(page, 1);
-        }
-        std::thread::yield_now();
-        for page in refs {
-            check(&page, 1);
-            world.marks.give_back(page.pfn(), frames, self.owner);
-            drop(page);
-            world.usage.use_pages(-i64::from(frames));
-        }
     }
 
     fn pages(&mut self) {

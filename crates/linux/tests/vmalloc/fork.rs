@@ -55,7 +55,7 @@ fn in_child(space: &Vmalloc, buf: &mut pagedepot_linux::VmallocBuf) {
     assert_eq!(space.areas().count(), 0);
     assert_eq!(&buf[..6], b"parent", "what was there at the fork can be read");
     // SAFETY: a second owner in another process; its drop has no effect.
-    drop(unsafe { pagedepot_linux::VmallocBuf::from_raw(space, start, 3) });
+    drop(unsafe { pagedepot_linux::VmallocBuf::from_raw(space.clone(), start, 3) });
     let own = Vmalloc::new(&depot(16 * MIB)).unwrap();
     own.buf(PAGE).unwrap()[0] = 1;
     all_back(own);

@@ -58,7 +58,7 @@ extern "C" fn handler(_: libc::c_int) {
         }
     }
     // A buffer that is dropped may run a purge.
-    if let Some(mut buf) = may_fail(space.buf_ref(3 * PAGE, options)) {
+    if let Some(mut buf) = may_fail(space.buf_with(3 * PAGE, options)) {
         may_fail(buf.grow_with(9 * PAGE, options));
         may_fail(buf.resize_with(PAGE, options));
         buf[PAGE - 1] = 7;
