@@ -5,9 +5,9 @@ use pagedepot::cpus::Cpus;
 use pagedepot::seam::{PAGEBLOCK_FRAMES, ZoneAccess};
 use pagedepot::{Allocator, ZoneId};
 
-use super::compaction::{CompactError, CompactResult, Compaction, Target};
 use super::evacuate::Evacuator;
 use super::mover::Mover;
+use super::params::{CompactError, CompactResult, Compaction, Target};
 use super::sources;
 
 /// Implements [`Contiguity::compact`](crate::Contiguity::compact).

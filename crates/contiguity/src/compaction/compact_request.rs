@@ -11,10 +11,10 @@ use pagedepot::cpus::Cpus;
 use pagedepot::seam::{PAGEBLOCK_FRAMES, PendingRequest, Want, ZoneAccess};
 use pagedepot::{FrameRange, Pfn};
 
-use super::compaction::{CompactEnd, Compaction};
 use super::compactor::Compactor;
 use super::evacuate::{Evacuator, SourceRest};
 use super::mover::Mover;
+use super::params::{CompactEnd, Compaction};
 use super::sources;
 
 /// Candidates that a request empties at most.

@@ -33,10 +33,10 @@ use pagedepot::seam::{PageblockIndex, PendingRequest, Want, ZoneAccess};
 use pagedepot::sync::model::bound;
 use pagedepot::{Mobility, Order, Pfn};
 
-use super::compaction::{CompactEnd, Compaction};
 use super::compactor::{Compactor, ConfineState, PageblockKind};
 use super::evacuate::Evacuator;
 use super::mover::Mover;
+use super::params::{CompactEnd, Compaction};
 use super::survey;
 
 /// Mixed pageblocks that a request thins at most.

@@ -64,8 +64,8 @@ use pagedepot::sync::model::{Mutant, bound, is_mutant};
 use pagedepot::sync::prim::spin_hint;
 use pagedepot::{FrameRange, Mobility, Order, Pfn};
 
-use super::compaction::{CompactEnd, CompactResult, Compaction, Target};
 use super::mover::{Move, Mover, Occupant, Outcome};
+use super::params::{CompactEnd, CompactResult, Compaction, Target};
 use super::survey::{self, Key, KeyRanking};
 
 /// Moves per call of the mover.

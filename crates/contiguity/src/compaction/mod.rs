@@ -5,9 +5,9 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `compaction`, `mover` | what compaction is asked for, and what the code that moves blocks implements |
+//! | `params`, `mover` | what compaction is asked for, and what the code that moves blocks implements |
 //! | `survey` | how full pageblocks are, and how dear it is to empty them |
-//! | `evacuate` | `Evacuation`: emptying one pageblock, or a window of them |
+//! | `evacuate` | `Evacuator`: emptying one pageblock, or a window of them |
 //! | `sources` | which pageblocks are emptied |
 //! | `compactor` | [`Compactor`]: the mover for requests, one request at a time |
 //! | `compact_request` | room for a request that would fail otherwise |
@@ -17,16 +17,16 @@
 
 mod compact;
 mod compact_request;
-mod compaction;
 mod compactor;
 mod confine;
 mod evacuate;
 mod mover;
+mod params;
 mod requests;
 mod sources;
 mod survey;
 
 pub use compact::compact;
-pub use compaction::{CompactEnd, CompactError, CompactResult, Compaction};
 pub use compactor::{Compactor, MoverRegistered};
 pub use mover::{Move, Mover, Occupant};
+pub use params::{CompactEnd, CompactError, CompactResult, Compaction};

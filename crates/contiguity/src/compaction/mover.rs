@@ -5,7 +5,7 @@ use core::ops::ControlFlow;
 
 use pagedepot::{Order, Pfn};
 
-use super::compaction::CompactResult;
+use super::params::CompactResult;
 
 /// The holder of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

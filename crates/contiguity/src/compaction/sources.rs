@@ -23,8 +23,8 @@ use pagedepot::cpus::Cpus;
 use pagedepot::seam::{PAGEBLOCK_FRAMES, PageblockIndex};
 use pagedepot::sync::model::bound;
 
-use super::compaction::CompactEnd;
 use super::evacuate::{Evacuator, SourceRest};
+use super::params::CompactEnd;
 use super::survey::{self, Key, KeyRanking, Windows};
 
 /// Pageblocks that are isolated, and drained, at a time.

@@ -13,8 +13,8 @@
 //! goes to the store, never to a shelf. There searches pass by these pageblocks until they would
 //! have to break up a whole one, or fail; they settle those that they take from.
 //!
-//! The argument why a tag may change while frames are held or cached is in `store/section.rs`. How
-//! many pageblocks evacuate is in `zone/evacuation.rs`.
+//! The argument why a tag may change while frames are held or cached is in `store/evacuating.rs`.
+//! How many pageblocks evacuate is in `zone/evacuation.rs`.
 //!
 //! # Marking
 //! Each CPU has a hand per zone. Its slow paths move it by 16 pageblocks, at a refill and when an

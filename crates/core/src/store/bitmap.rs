@@ -9,7 +9,6 @@
 #![allow(unsafe_code, reason = "finds sections by address")]
 
 use super::device::Reports;
-use super::misuse::DoubleFree;
 use super::passes::SearchRequest;
 use super::section::Section;
 use super::summary::{Marks, Summary};
@@ -116,45 +115,6 @@ impl<'m> Bitmap<'m> {
         }
     }
 
-    /// Makes a partly used pageblock of a zone evacuate. `false`: it cannot, or does.
-    pub fn evacuate(&self, section: &Section<'_>, pageblock: PageblockIndex, zone: ZoneId) -> bool {
-        let begun = self.tags.evacuate(pageblock, zone);
-        self.note_tag(section, pageblock);
-        begun
-    }
-
-    /// Ends the evacuation of a pageblock.
-    pub fn settle(&self, section: &Section<'_>, pageblock: PageblockIndex) {
-        if self.evacuates && self.tags.settle(pageblock) {
-            self.note_tag(section, pageblock);
-        }
-    }
-
-    /// Ends the evacuation of a pageblock that is whole, entire or reported now, after frames were
-    /// put into it, and takes what is in its words and free as one out of the words again. Returns
-    /// those frames, which so were free already.
-    #[cold]
-    pub fn heal(&self, section: &Section<'_>, pageblock: PageblockIndex) -> DoubleFree {
-        self.end_evacuation(section, pageblock);
-        match section.is_as_one(pageblock.in_section()) {
-            true => self.strip(section, pageblock),
-            false => DoubleFree::NONE,
-        }
-    }
-
-    /// Ends the evacuation of a pageblock that has become free.
-    #[inline]
-    pub(super) fn end_evacuation(&self, section: &Section<'_>, pageblock: PageblockIndex) {
-        if self.evacuates && self.tags.raw(pageblock).is_evacuating() && self.tags.heal(pageblock) {
-            self.note_tag(section, pageblock);
-        }
-    }
-
-    /// Copies to the section whether the pageblock evacuates. Call after its tag was changed.
-    pub fn note_tag(&self, section: &Section<'_>, pageblock: PageblockIndex) {
-        section.note_evacuating(pageblock.in_section(), || self.tags.is_evacuating(pageblock));
-    }
-
     /// Gives a pageblock that the caller owns another tag, unless it is isolated.
     #[inline]
     pub(super) fn retag_one(&self, pageblock: PageblockIndex, tag: Tag) {
@@ -169,15 +129,6 @@ impl<'m> Bitmap<'m> {
         if let Ok(before) = self.tags.retag(pageblock, tag) {
             self.note_change(pageblock, before);
             self.note_mobility(pageblock, before, tag);
-        }
-    }
-
-    /// Copies to its section that a pageblock with this tag before evacuates no more, if it did.
-    pub(super) fn note_change(&self, pageblock: PageblockIndex, before: Tag) {
-        if before.is_evacuating()
-            && let Some(section) = self.section(pageblock.section())
-        {
-            self.note_tag(section, pageblock);
         }
     }
 

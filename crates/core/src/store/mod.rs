@@ -9,6 +9,7 @@ pub mod bitmap;
 pub mod bits;
 pub mod device;
 mod entire;
+mod evacuating;
 mod gibibytes;
 mod hints;
 mod misuse;

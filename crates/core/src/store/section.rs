@@ -46,16 +46,8 @@
 //! goes past the caches. A search that read it before takes frames for the old mobility, as if it
 //! had come first.
 //!
-//! And any caller may make a pageblock evacuate, or end that, while frames of it are held and
-//! cached, by a compare-and-swap that leaves zone and mobility as they are. No caller relies on
-//! either form. A free that has read the old tag pushes its frame to the other one of two fronts,
-//! of the same zone, mobility and order. From the front that is popped the frame is handed out
-//! again, as any frame is that was cached before the change; from the other it goes to the store,
-//! as all there do. Each magazine holds frames of one zone and order, which is all that drains,
-//! spills and pops rely on. A search that reads a stale form takes frames from a pageblock that it
-//! could have passed by, or passes by one until its last passes, which ask for neither. A caller
-//! that owns all 512 frames and changes the mobility ends the evacuation by the same
-//! compare-and-swap; a late mark then fails, or marks what the tag says now.
+//! And any caller may make a pageblock evacuate, or end that: see
+//! [`evacuating`](super::evacuating).
 //!
 //! LLFree (USENIX ATC 2023) keeps counters where this keeps hints. A counter and the bits cannot be
 //! changed together.
@@ -92,7 +84,7 @@ pub struct Section<'m> {
     pub(super) some: [AtomicU64; HINT_WORDS],
     pub(super) whole: [AtomicU64; HINT_WORDS],
     pub(super) entire: [AtomicU64; HINT_WORDS],
-    evacuating: [AtomicU64; HINT_WORDS],
+    pub(super) evacuating: [AtomicU64; HINT_WORDS],
     mixed: [AtomicU64; HINT_WORDS],
     reported: [AtomicU64; HINT_WORDS],
     pub(super) refusals: Refusals,
@@ -202,38 +194,6 @@ impl<'m> Section<'m> {
         let now = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let both = self.whole.iter().zip(&self.entire);
         both.map(|(whole, entire)| (now(whole) | now(entire)).count_ones()).sum()
-    }
-
-    /// Mask of the pageblocks `64 * i ..` that searches pass by because they evacuate.
-    #[inline]
-    pub fn evacuating(&self, i: usize) -> u64 {
-        // Relaxed: a search that misses a change takes frames from the other pageblocks.
-        self.evacuating[i].load(Ordering::Relaxed)
-    }
-
-    /// Copies whether a pageblock evacuates from its tag, which `is_evacuating` reads.
-    ///
-    /// Every caller that changes the tag calls this after. The last of them to look sees the last
-    /// change, so that the copy agrees when all have returned.
-    pub fn note_evacuating(&self, pageblock: usize, is_evacuating: impl Fn() -> bool) {
-        let (cell, bit) = (&self.evacuating[pageblock / 64], 1 << (pageblock % 64));
-        let mut now = is_evacuating();
-        loop {
-            // AcqRel: of two callers, the one whose change comes later here sees the tag that the
-            // other one changed before its own, by the look below.
-            match now {
-                true => cell.fetch_or(bit, Ordering::AcqRel),
-                false => cell.fetch_and(!bit, Ordering::AcqRel),
-            };
-            if is_mutant(Mutant::CopiesOnce) {
-                return;
-            }
-            let then = is_evacuating();
-            if then == now {
-                return;
-            }
-            now = then;
-        }
     }
 
     /// Mask of the pageblocks `64 * i ..` that are mixed.

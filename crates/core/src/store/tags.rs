@@ -7,14 +7,14 @@ use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::sync::prim::{AtomicU32, Ordering};
 
 /// Evacuation counters of a zone. All accesses are Relaxed: only policies read them.
-struct OfZone {
+pub(super) struct OfZone {
     /// Pageblocks that evacuate.
-    evacuating: AtomicU32,
+    pub evacuating: AtomicU32,
     /// Number of evacuating pageblocks that became whole; wraps around.
-    healed: AtomicU32,
+    pub healed: AtomicU32,
     /// Whether blocks of several frames were searched for since a hand last ended its turn: then
     /// not 0.
-    larger: AtomicU32,
+    pub larger: AtomicU32,
 }
 
 /// Evacuation counters by zone.
@@ -27,7 +27,7 @@ impl Evacuations {
         Evacuations(core::array::from_fn(each))
     }
 
-    fn of(&self, zone: ZoneId) -> &OfZone {
+    pub(super) fn of(&self, zone: ZoneId) -> &OfZone {
         &self.0[zone.index()]
     }
 }
@@ -37,10 +37,10 @@ impl Evacuations {
 pub struct Tags<'m> {
     /// Tags of every pageblock below the limit, holes included. Written when a pageblock changes
     /// its mobility.
-    tags: &'m [AtomicU32],
+    pub(super) tags: &'m [AtomicU32],
     /// Pageblocks for which `simple` answers: all or none.
     simple_pageblocks: usize,
-    evacuations: &'m Evacuations,
+    pub(super) evacuations: &'m Evacuations,
 }
 
 impl<'m> Tags<'m> {
@@ -162,74 +162,12 @@ impl<'m> Tags<'m> {
         self.change(pageblock, Ordering::Release, new)
     }
 
-    /// Makes a pageblock of `zone` evacuate. `false`: it has no mobility there, or evacuates.
-    ///
-    /// The caller owns no frame of it. It changes one bit, as it were, and no caller relies on that
-    /// bit: see the theory in `store/section.rs`.
-    pub fn evacuate(&self, pageblock: PageblockIndex, zone: ZoneId) -> bool {
-        let new = |old: Tag| (old.is_settled() && old.zone() == zone).then(|| old.evacuating());
-        // AcqRel: before the bit of the section, see `Section::note_evacuating`.
-        self.change(pageblock, Ordering::AcqRel, new).is_ok()
-    }
-
-    /// Ends the evacuation of a pageblock. `false`: it did not evacuate.
-    pub fn settle(&self, pageblock: PageblockIndex) -> bool {
-        let new = |old: Tag| old.is_evacuating().then(|| old.settled());
-        // AcqRel: as in `evacuate`.
-        self.change(pageblock, Ordering::AcqRel, new).is_ok()
-    }
-
-    /// Whether a pageblock evacuates now.
-    pub fn is_evacuating(&self, pageblock: PageblockIndex) -> bool {
-        // Acquire: pairs with the AcqRel of `evacuate` and `settle`.
-        Tag(self.tags[pageblock.0 as usize].load(Ordering::Acquire)).is_evacuating()
-    }
-
-    /// Pageblocks of a zone that evacuate.
-    pub fn evacuating(&self, zone: ZoneId) -> u32 {
-        self.evacuations.of(zone).evacuating.load(Ordering::Relaxed)
-    }
-
-    /// Pageblocks of a zone that have become whole while they evacuated; wraps around.
-    pub fn healed(&self, zone: ZoneId) -> u32 {
-        self.evacuations.of(zone).healed.load(Ordering::Relaxed)
-    }
-
-    /// Notes that blocks of several frames, below a pageblock, are searched for in a zone. A load,
-    /// for all but the first since they were forgotten.
-    #[inline]
-    pub fn note_larger(&self, zone: ZoneId) {
-        let noted = &self.evacuations.of(zone).larger;
-        if noted.load(Ordering::Relaxed) == 0 {
-            noted.store(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether any were, since [`forget_larger`](Self::forget_larger).
-    pub fn has_larger(&self, zone: ZoneId) -> bool {
-        self.evacuations.of(zone).larger.load(Ordering::Relaxed) != 0
-    }
-
-    /// Forgets, after a turn of a hand, the searches that [`note_larger`](Self::note_larger) noted.
-    pub fn forget_larger(&self, zone: ZoneId) {
-        self.evacuations.of(zone).larger.store(0, Ordering::Relaxed);
-    }
-
-    /// Settles a pageblock like [`settle`](Self::settle), if it is whole now.
-    pub fn heal(&self, pageblock: PageblockIndex) -> bool {
-        let settled = self.settle(pageblock);
-        if settled {
-            self.evacuations.of(self.raw(pageblock).zone()).healed.fetch_add(1, Ordering::Relaxed);
-        }
-        settled
-    }
-
     /// Changes a tag to what `new` makes of it, and counts what begins or ends to evacuate: each
     /// change has one caller that wins the compare-and-swap.
     ///
     /// # Errors
     /// The tag that `new` refused.
-    fn change(
+    pub(super) fn change(
         &self,
         pageblock: PageblockIndex,
         order: Ordering,
