@@ -1,14 +1,25 @@
 //! Statistics of samples.
 
-use statrs::statistics::{Data, OrderStatistics};
-
 /// Fewest windows from which to judge a ratio: with fewer, the quartiles of the ratios are wider
 /// than the differences in question.
 pub const ROUNDS_TO_JUDGE: usize = 31;
 
 /// The middle sample, or the mean of the two in the middle; `None` without samples.
 pub fn median(samples: &[f64]) -> Option<f64> {
-    (!samples.is_empty()).then(|| Data::new(samples.to_vec()).median())
+    let sorted = sorted(samples);
+    let middle = sorted.len() / 2;
+    let upper = *sorted.get(middle)?;
+    Some(if sorted.len().is_multiple_of(2) {
+        f64::midpoint(sorted[middle - 1], upper)
+    } else {
+        upper
+    })
+}
+
+fn sorted(samples: &[f64]) -> Vec<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
 }
 
 /// The median of the round-by-round ratios `samples[i] / base[i]`, which a slow moment of the
@@ -21,10 +32,21 @@ pub fn median_ratio(samples: &[f64], base: &[f64]) -> Option<f64> {
     median(&ratios)
 }
 
-/// Lower and upper quartile; `None` without samples.
+/// Lower and upper quartile; `None` without samples. By definition 8 of Hyndman and Fan ("Sample
+/// Quantiles in Statistical Packages", 1996), which does not depend on the samples' distribution.
 pub fn quartiles(samples: &[f64]) -> Option<(f64, f64)> {
-    let mut data = Data::new(samples.to_vec());
-    (!samples.is_empty()).then(|| (data.lower_quartile(), data.upper_quartile()))
+    let sorted = sorted(samples);
+    (!sorted.is_empty()).then(|| (quantile(&sorted, 0.25), quantile(&sorted, 0.75)))
+}
+
+/// A quantile of samples in order, of which there is one at least.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let third = 1.0 / 3.0;
+    let place = (sorted.len() as f64 + third) * share + third;
+    let last = sorted.len() as f64;
+    let (below, above) = (place.floor().clamp(1.0, last), place.ceil().clamp(1.0, last));
+    let (low, high) = (sorted[below as usize - 1], sorted[above as usize - 1]);
+    low + (place - below).clamp(0.0, 1.0) * (high - low)
 }
 
 #[cfg(test)]

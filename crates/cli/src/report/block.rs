@@ -106,10 +106,43 @@ pub fn wrapped(text: &str, width: usize) -> String {
 fn hanging(line: &str, width: usize, indent: usize) -> String {
     let own = line.len() - line.trim_start().len();
     let indent = " ".repeat((own + indent).min(width / 2));
-    let options = textwrap::Options::new(width)
-        .subsequent_indent(&indent)
-        .word_splitter(textwrap::WordSplitter::NoHyphenation);
-    textwrap::fill(line, options) + "\n"
+    let (mut text, mut used, mut is_fresh) = (String::new(), 0, true);
+    let wide = |part: &str| part.trim_end().chars().count();
+    for mut part in parts(line) {
+        if !is_fresh && used + wide(part) > width {
+            text.truncate(text.trim_end().len());
+            text = text + "\n" + &indent;
+            used = indent.len();
+        }
+        // A word that no line can hold.
+        while used + wide(part) > width {
+            let at = part.char_indices().nth((width - used).max(1)).map_or(part.len(), |at| at.0);
+            text = text + &part[..at] + "\n" + &indent;
+            (part, used) = (&part[at..], indent.len());
+        }
+        text += part;
+        used += part.chars().count();
+        is_fresh = false;
+    }
+    text.truncate(text.trim_end().len());
+    text + "\n"
+}
+
+/// The words of a line, each with the blanks behind it; the first also with those before it.
+fn parts(line: &str) -> impl Iterator<Item = &str> {
+    let start = line.len() - line.trim_start().len();
+    let mut rest = line;
+    let mut from = start;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let word = rest[from..].find(' ').map_or(rest.len(), |at| from + at);
+        let blanks = rest[word..].len() - rest[word..].trim_start_matches(' ').len();
+        let (part, after) = rest.split_at(word + blanks);
+        (rest, from) = (after, 0);
+        Some(part)
+    })
 }
 
 fn headings(table: &Table) -> Vec<String> {
@@ -316,5 +349,8 @@ mod tests {
     #[test]
     fn long_lines_wrap_between_words() {
         assert_eq!(wrapped("aaa bbb ccc\n  d e", 8), "aaa bbb\n  ccc\n  d e\n");
+        assert_eq!(wrapped("name  means it", 12), "name  means\n  it\n");
+        assert_eq!(wrapped("a bbbbbbbbbbbb c", 8), "a\n  bbbbbb\n  bbbbbb\n  c\n");
+        assert_eq!(wrapped("", 8), "\n");
     }
 }

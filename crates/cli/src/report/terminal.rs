@@ -27,6 +27,12 @@ pub fn width() -> usize {
     columns.or_else(given).unwrap_or(WIDTH_DEFAULT).max(WIDTH_MIN)
 }
 
+/// Columns of the terminal on stderr, or else as [`width`].
+pub fn width_of_stderr() -> usize {
+    let of_terminal = tcgetwinsize(io::stderr()).ok().map(|size| usize::from(size.ws_col));
+    of_terminal.filter(|&columns| columns > 0).unwrap_or_else(width)
+}
+
 /// A message for stderr: wrapped if that is a terminal, else one line.
 pub fn fitted_to_stderr(message: &str) -> String {
     if !io::stderr().is_terminal() {

@@ -1,13 +1,8 @@
 //! The screen.
 
-use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Modifier, Style};
-use ratatui::text::Line as TextLine;
-use ratatui::widgets::{Paragraph, Row, Table, Tabs};
-
 use super::state::{Screen, Sort};
 use super::tables::{Column, Tab};
+use super::terminal::{Look, Row};
 use super::text::heading;
 
 /// The keys, and the same for narrow terminals.
@@ -18,66 +13,75 @@ const KEYS: [&str; 2] = [
 /// Columns that a text needs, at least, to say anything.
 const TEXT_MIN: u16 = 12;
 
-/// Draws everything. Marks do not rely on colours: what is selected is reversed and has a mark.
-pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
-    let [head, tabs, body, message, keys] = Layout::vertical([
-        Constraint::Length(2),
-        Constraint::Length(1),
-        Constraint::Min(1),
-        Constraint::Length(1),
-        Constraint::Length(1),
-    ])
-    .areas(frame.area());
-    frame.render_widget(Paragraph::new(heading(&screen.looks.now, screen.pid)), head);
-    let names = Tab::ALL.map(Tab::name);
-    let reversed = Style::new().add_modifier(Modifier::REVERSED);
-    let shown = Tabs::new(names).select(screen.tab_number()).highlight_style(reversed);
-    frame.render_widget(shown.divider("|"), tabs);
-    match screen.tab {
-        Tab::Map => draw_map(frame, screen, body),
-        _ => draw_table(frame, screen, body),
-    }
-    frame.render_widget(Paragraph::new(screen.message.as_str()), message);
-    let fits = |text: &&str| text.len() <= usize::from(keys.width);
-    let text = KEYS.into_iter().find(fits).unwrap_or(KEYS[1]);
-    frame.render_widget(Paragraph::new(text).style(reversed), keys);
+/// Rows above the view: the heading's two, and the tabs.
+const HEAD: usize = 3;
+/// Rows below it: the message, and the keys.
+const FOOT: usize = 2;
+
+/// Everything, as rows of a screen of this size. Marks do not rely on colours: what is selected is
+/// reversed and has a mark.
+pub(super) fn draw(screen: &mut Screen, (width, height): (usize, usize)) -> Vec<Row> {
+    let heading = heading(&screen.looks.now, screen.pid);
+    let mut rows: Vec<Row> = heading.lines().map(Row::from).collect();
+    rows.resize(HEAD - 1, Row::default());
+    rows.push(tabs(screen.tab_number()));
+    let room = height.saturating_sub(HEAD + FOOT).max(1);
+    let mut body = match screen.tab {
+        Tab::Map => map(screen, room),
+        _ => table(screen, width, room),
+    };
+    body.resize(room, Row::default());
+    rows.append(&mut body);
+    rows.push(Row::from(screen.message.as_str()));
+    let fits = |text: &&str| text.len() <= width;
+    let keys = KEYS.into_iter().find(fits).unwrap_or(KEYS[1]);
+    rows.push(Row { look: Look::Reversed, ..Row::from(keys) });
+    rows.truncate(height);
+    rows.iter().map(|row| row.fitted(width)).collect()
 }
 
-fn draw_map(frame: &mut Frame<'_>, screen: &mut Screen, area: Rect) {
+/// The names of the views, of which one is shown.
+fn tabs(shown: usize) -> Row {
+    let names = Tab::ALL.map(|tab| format!(" {} ", tab.name()));
+    let before: usize = names[..shown].iter().map(|name| name.len() + 1).sum();
+    let look = Look::Marked(before + 1..before + names[shown].len() - 1);
+    Row { text: names.join("|"), look }
+}
+
+fn map(screen: &mut Screen, room: usize) -> Vec<Row> {
     let text = screen.looks.now.fragmentation.to_string();
-    let lines = u16::try_from(text.lines().count()).unwrap_or(u16::MAX);
-    screen.scrolled = screen.scrolled.min(lines.saturating_sub(area.height));
-    frame.render_widget(Paragraph::new(text).scroll((screen.scrolled, 0)), area);
+    let below = text.lines().count().saturating_sub(room);
+    screen.scrolled = screen.scrolled.min(u16::try_from(below).unwrap_or(u16::MAX));
+    text.lines().skip(screen.scrolled.into()).take(room).map(Row::from).collect()
 }
 
-fn draw_table(frame: &mut Frame<'_>, screen: &mut Screen, area: Rect) {
-    let sort = *screen.sort_now();
-    let columns = fitting(screen.tab.columns(), area.width);
+fn table(screen: &mut Screen, width: usize, room: usize) -> Vec<Row> {
+    let Sort { column: sorted, descends } = *screen.sort_now();
+    let columns = fitting(screen.tab.columns(), u16::try_from(width).unwrap_or(u16::MAX));
     let lines = screen.lines();
     if lines.is_empty() {
-        frame.render_widget(Paragraph::new(nothing(screen)), area);
-        return;
+        return vec![Row::from(nothing(screen))];
     }
     let titles = columns.iter().enumerate().map(|(at, column)| {
-        let Sort { column: sorted, descends } = sort;
-        let mark = if at != sorted {
-            ""
-        } else if descends {
-            "▼"
-        } else {
-            "▲"
+        let mark = match (at == sorted, descends) {
+            (false, _) => "",
+            (true, true) => "▼",
+            (true, false) => "▲",
         };
         aligned(column, &format!("{}{mark}", column.title))
     });
-    let header = Row::new(titles).style(Style::new().add_modifier(Modifier::BOLD));
-    let rows = lines.iter().map(|line| {
-        Row::new(columns.iter().zip(&line.cells).map(|(column, cell)| aligned(column, &cell.text)))
-    });
-    let widths = columns.iter().map(|column| Constraint::Length(column.width));
-    let table = Table::new(rows, widths)
-        .header(header)
-        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
-    frame.render_stateful_widget(table, area, &mut screen.table);
+    let mut rows = vec![Row { text: titles.collect::<Vec<_>>().join(" "), look: Look::Bold }];
+    // The selected row stays in sight.
+    let (shown, selected) = (room.saturating_sub(1).max(1), screen.selected_at.unwrap_or(0));
+    screen.table_top = screen.table_top.clamp((selected + 1).saturating_sub(shown), selected);
+    for (at, line) in lines.iter().enumerate().skip(screen.table_top).take(shown) {
+        let cells =
+            columns.iter().zip(&line.cells).map(|(column, cell)| aligned(column, &cell.text));
+        let text = cells.collect::<Vec<_>>().join(" ");
+        let look = if at == selected { Look::Reversed } else { Look::Plain };
+        rows.push(Row { text, look });
+    }
+    rows
 }
 
 /// The first columns, as many as fit beside each other; a text may be cut where it is the last.
@@ -105,9 +109,11 @@ fn nothing(screen: &Screen) -> &'static str {
     }
 }
 
-fn aligned(column: &Column, text: &str) -> TextLine<'static> {
-    let line = TextLine::from(text.to_owned());
-    if column.is_text { line.left_aligned() } else { line.right_aligned() }
+/// A cell as wide as its column; a text that is wider is cut.
+fn aligned(column: &Column, text: &str) -> String {
+    let width = usize::from(column.width);
+    let text: String = text.chars().take(width).collect();
+    if column.is_text { format!("{text:width$}") } else { format!("{text:>width$}") }
 }
 
 #[cfg(test)]
@@ -115,12 +121,10 @@ mod tests {
     use pagedepot_linux::publish::{DrainAnswer, Request, Snapshot};
     use pagedepot_linux::views::MapCell;
     use pagedepot_linux::{CpuId, Mode};
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
-    use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 
     use super::*;
     use crate::top::state::Wish;
+    use crate::top::terminal::Key;
 
     /// A program with two CPUs, a second apart.
     fn looks() -> [Snapshot; 2] {
@@ -147,14 +151,27 @@ mod tests {
         drawn_in(screen, 80)
     }
 
-    fn drawn_in(screen: &mut Screen, columns: u16) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(columns, 24)).unwrap();
-        terminal.draw(|frame| draw(frame, screen)).unwrap();
-        terminal.backend().to_string()
+    fn drawn_in(screen: &mut Screen, columns: usize) -> String {
+        let rows = draw(screen, (columns, 24));
+        assert_eq!(rows.len(), 24);
+        rows.iter().map(|row| format!("{}|\n", row.text)).collect()
     }
 
-    fn press(screen: &mut Screen, code: KeyCode) -> Wish {
-        screen.on(&Event::Key(KeyEvent::new(code, KeyModifiers::NONE)))
+    fn press(screen: &mut Screen, key: Key) -> Wish {
+        screen.on(key)
+    }
+
+    /// Compares with `snapshots/NAME.txt`. `PAGEDEPOT_SNAPSHOTS=write` writes that file anew.
+    fn assert_looks_like(name: &str, shown: &str) {
+        let file = format!("{}/src/top/snapshots/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("PAGEDEPOT_SNAPSHOTS").is_some_and(|what| what == "write") {
+            std::fs::write(&file, shown).unwrap();
+        }
+        let expected = std::fs::read_to_string(&file).unwrap();
+        assert!(
+            shown == expected,
+            "{name} was\n{expected}\nand is\n{shown}\nIf that is meant: PAGEDEPOT_SNAPSHOTS=write"
+        );
     }
 
     #[test]
@@ -163,8 +180,8 @@ mod tests {
         let mut screen = Screen::new(earlier, 4711);
         screen.look(later);
         for tab in ["cpus", "zones", "areas", "sites", "map"] {
-            insta::assert_snapshot!(format!("top_{tab}"), drawn(&mut screen));
-            assert_eq!(press(&mut screen, KeyCode::Tab), Wish::Redraw);
+            assert_looks_like(tab, &drawn(&mut screen));
+            assert_eq!(press(&mut screen, Key::Tab), Wish::Redraw);
         }
     }
 
@@ -196,19 +213,19 @@ mod tests {
         let mut screen = Screen::new(earlier, 4711);
         let drain =
             |mode, cpu: Option<u32>| Wish::Drain(Request { mode, cpu: cpu.map(CpuId::new) });
-        assert_eq!(press(&mut screen, KeyCode::Char('d')), drain(Mode::Quiet, Some(0)));
-        press(&mut screen, KeyCode::Down);
-        assert_eq!(press(&mut screen, KeyCode::Char('f')), drain(Mode::Full, Some(1)));
-        assert_eq!(press(&mut screen, KeyCode::Char('H')), drain(Mode::Handover, None));
+        assert_eq!(press(&mut screen, Key::Char('d')), drain(Mode::Quiet, Some(0)));
+        press(&mut screen, Key::Down);
+        assert_eq!(press(&mut screen, Key::Char('f')), drain(Mode::Full, Some(1)));
+        assert_eq!(press(&mut screen, Key::Char('H')), drain(Mode::Handover, None));
         // The row stays selected when it moves.
-        press(&mut screen, KeyCode::Char('r'));
-        assert_eq!(press(&mut screen, KeyCode::Char('d')), drain(Mode::Quiet, Some(1)));
+        press(&mut screen, Key::Char('r'));
+        assert_eq!(press(&mut screen, Key::Char('d')), drain(Mode::Quiet, Some(1)));
         for _ in 0..4 {
-            press(&mut screen, KeyCode::Char('s'));
+            press(&mut screen, Key::Char('s'));
         }
         assert!(drawn(&mut screen).contains("cached▼"));
-        assert_eq!(press(&mut screen, KeyCode::Char('4')), Wish::Redraw);
-        assert_eq!(press(&mut screen, KeyCode::Char('d')), Wish::Redraw);
+        assert_eq!(press(&mut screen, Key::Char('4')), Wish::Redraw);
+        assert_eq!(press(&mut screen, Key::Char('d')), Wish::Redraw);
         assert!(drawn(&mut screen).contains("select a CPU"));
 
         screen.asked(7, Request { mode: Mode::Full, cpu: None });
@@ -219,7 +236,7 @@ mod tests {
         answered.drained = Some(answer);
         screen.look(answered);
         assert!(drawn(&mut screen).contains("drained: 99 pages taken"));
-        assert_eq!(press(&mut screen, KeyCode::Char('q')), Wish::End);
+        assert_eq!(press(&mut screen, Key::Char('q')), Wish::End);
     }
 
     /// A look may have fewer CPUs, areas and zones than the one before.
@@ -227,7 +244,7 @@ mod tests {
     fn what_vanishes_is_not_looked_for() {
         let [earlier, later] = looks();
         let mut screen = Screen::new(earlier, 4711);
-        press(&mut screen, KeyCode::Down);
+        press(&mut screen, Key::Down);
         let mut fewer = later;
         fewer.caches.caches.clear();
         fewer.zones.zones.clear();
@@ -237,10 +254,10 @@ mod tests {
         screen.look(fewer);
         for _ in Tab::ALL {
             drawn(&mut screen);
-            for key in [KeyCode::Down, KeyCode::PageUp, KeyCode::Char('s'), KeyCode::Char('d')] {
+            for key in [Key::Down, Key::PageUp, Key::Char('s'), Key::Char('d')] {
                 press(&mut screen, key);
             }
-            press(&mut screen, KeyCode::Tab);
+            press(&mut screen, Key::Tab);
         }
     }
 }

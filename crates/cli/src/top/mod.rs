@@ -6,12 +6,14 @@
 //! | `tables` | rows of figures, and rates between two looks |
 //! | `state` | what is shown, and what keys change |
 //! | `draw` | the screen |
+//! | `terminal` | the terminal it is drawn on, and its keys |
 //! | `text` | the same once, for files and pipes |
 
 mod choose;
 mod draw;
 mod state;
 mod tables;
+mod terminal;
 mod text;
 
 use std::io::{self, IsTerminal as _};
@@ -21,12 +23,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use pagedepot_linux::publish::{Reader, Snapshot};
-use ratatui::DefaultTerminal;
-use ratatui::crossterm::event;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use self::choose::refused;
 use self::state::{Screen, Wish};
+use self::terminal::Terminal;
 use crate::args;
 use crate::failure::Failure;
 
@@ -69,12 +70,10 @@ pub fn run(options: &TopOptions) -> Result<Option<String>, Failure> {
     }
     let ends =
         ends().map_err(|error| Failure::Run(format!("cannot listen for signals: {error}")))?;
-    let terminal = ratatui::try_init()
+    let terminal = Terminal::new()
         .map_err(|error| Failure::Run(format!("no terminal to draw on: {error}; see --once")))?;
     let every = Duration::from_secs(options.every.into());
-    let shown = Live { reader, terminal, every, ends }.show(first);
-    ratatui::restore();
-    shown.map(|()| None)
+    Live { reader, terminal, every, ends }.show(first).map(|()| None)
 }
 
 /// Set by signals that end the process: the terminal is restored first.
@@ -89,7 +88,7 @@ fn ends() -> io::Result<Arc<AtomicBool>> {
 /// The state of a view that goes on.
 struct Live {
     reader: Reader,
-    terminal: DefaultTerminal,
+    terminal: Terminal,
     every: Duration,
     ends: Arc<AtomicBool>,
 }
@@ -99,17 +98,21 @@ impl Live {
         let mut screen = Screen::new(first, self.reader.pid());
         let mut looked = Instant::now();
         loop {
-            self.terminal.draw(|frame| draw::draw(frame, &mut screen))?;
+            let size = self.terminal.size();
+            self.terminal.draw(draw::draw(&mut screen, size), size)?;
             // Relaxed: nothing else is published with it.
             if self.ends.load(Ordering::Relaxed) {
                 return Ok(());
             }
             let left = self.every.saturating_sub(looked.elapsed());
-            let wish = if event::poll(left.min(KEYS))? {
-                screen.on(&event::read()?)
-            } else {
-                Wish::Nothing
-            };
+            // Of keys that came at once the last wish counts, but for redrawing.
+            let mut wish = Wish::Nothing;
+            for key in self.terminal.keys(left.min(KEYS))? {
+                wish = match (wish, screen.on(key)) {
+                    (earlier, Wish::Nothing | Wish::Redraw) if earlier != Wish::Nothing => earlier,
+                    (_, next) => next,
+                };
+            }
             match wish {
                 Wish::Nothing if looked.elapsed() < self.every => continue,
                 Wish::Nothing | Wish::Look => {}

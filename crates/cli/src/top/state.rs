@@ -2,10 +2,9 @@
 
 use pagedepot_linux::publish::{Request, Snapshot};
 use pagedepot_linux::{CpuId, Mode};
-use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use ratatui::widgets::TableState;
 
 use super::tables::{Line, Looks, Tab};
+use super::terminal::Key;
 
 /// The wish behind a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,7 +33,10 @@ pub(super) struct Screen {
     pub sort: [Sort; Tab::ALL.len()],
     /// The row that is selected, by its id: rows move.
     selected: Option<String>,
-    pub table: TableState,
+    /// The place of that row.
+    pub selected_at: Option<usize>,
+    /// Rows of the table that are above the screen.
+    pub table_top: usize,
     /// Lines that the map is scrolled by.
     pub scrolled: u16,
     pub message: String,
@@ -52,7 +54,8 @@ impl Screen {
             // CPUs and zones by number, areas by address, sites by bytes.
             sort: [sort(0, false), sort(0, false), sort(0, false), sort(0, true), sort(0, false)],
             selected: None,
-            table: TableState::default(),
+            selected_at: None,
+            table_top: 0,
             scrolled: 0,
             message: String::new(),
             asked: None,
@@ -101,13 +104,13 @@ impl Screen {
             if descends { order.reverse() } else { order }
         });
         let at = lines.iter().position(|line| Some(&line.id) == self.selected.as_ref());
-        self.table.select(at.or((!lines.is_empty()).then_some(0)));
+        self.selected_at = at.or((!lines.is_empty()).then_some(0));
         lines
     }
 
     fn selected_line(&mut self) -> Option<Line> {
         let mut lines = self.lines();
-        let at = self.table.selected()?;
+        let at = self.selected_at?;
         (at < lines.len()).then(|| lines.swap_remove(at))
     }
 
@@ -117,50 +120,38 @@ impl Screen {
             return;
         }
         let lines = self.lines();
-        let at = self.table.selected().unwrap_or(0).saturating_add_signed(by);
+        let at = self.selected_at.unwrap_or(0).saturating_add_signed(by);
         self.selected =
             lines.get(at.min(lines.len().saturating_sub(1))).map(|line| line.id.clone());
     }
 
-    /// Handles an event of the terminal; returns the wish behind it.
-    pub fn on(&mut self, event: &Event) -> Wish {
-        match event {
-            Event::Key(key) if key.kind != KeyEventKind::Release => self.on_key(key),
-            Event::Resize(..) => Wish::Redraw,
-            _ => Wish::Nothing,
-        }
-    }
-
-    fn on_key(&mut self, key: &KeyEvent) -> Wish {
+    /// Handles a key; returns the wish behind it.
+    pub fn on(&mut self, key: Key) -> Wish {
         let all = Tab::ALL.len();
-        match key.code {
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
-                return Wish::End;
-            }
-            KeyCode::Char('q') | KeyCode::Esc => return Wish::End,
-            KeyCode::Char(' ') => return Wish::Look,
-            KeyCode::Tab | KeyCode::Right => self.show(Tab::ALL[(self.tab_number() + 1) % all]),
-            KeyCode::BackTab | KeyCode::Left => {
+        match key {
+            Key::Char('q') | Key::Escape | Key::Interrupt => return Wish::End,
+            Key::Char(' ') => return Wish::Look,
+            Key::Tab | Key::Right => self.show(Tab::ALL[(self.tab_number() + 1) % all]),
+            Key::BackTab | Key::Left => {
                 self.show(Tab::ALL[(self.tab_number() + all - 1) % all]);
             }
-            KeyCode::Char(digit @ '1'..='5') => self.show(Tab::ALL[digit as usize - '1' as usize]),
-            KeyCode::Char('s') if self.tab != Tab::Map => {
+            Key::Char(digit @ '1'..='5') => self.show(Tab::ALL[digit as usize - '1' as usize]),
+            Key::Char('s') if self.tab != Tab::Map => {
                 let columns = self.tab.columns();
                 let sort = self.sort_now();
                 let column = (sort.column + 1) % columns.len();
                 // Figures are looked at from the largest on, names from A.
                 *sort = Sort { column, descends: !columns[column].is_text };
             }
-            KeyCode::Char('r') if self.tab != Tab::Map => {
+            Key::Char('r') if self.tab != Tab::Map => {
                 let sort = self.sort_now();
                 sort.descends = !sort.descends;
             }
-            KeyCode::Down | KeyCode::Char('j') => self.step(1),
-            KeyCode::Up | KeyCode::Char('k') => self.step(-1),
-            KeyCode::PageDown => self.step(10),
-            KeyCode::PageUp => self.step(-10),
-            KeyCode::Char(letter) => return self.drain(letter),
-            _ => return Wish::Nothing,
+            Key::Down | Key::Char('j') => self.step(1),
+            Key::Up | Key::Char('k') => self.step(-1),
+            Key::PageDown => self.step(10),
+            Key::PageUp => self.step(-10),
+            Key::Char(letter) => return self.drain(letter),
         }
         Wish::Redraw
     }

@@ -1,9 +1,9 @@
 //! Times of drains, and what they took.
 
-use hdrhistogram::Histogram;
 use pagedepot_designs::{Counts, DrainResult};
 
 use crate::harness::clock::{self, Scale, ticks};
+use crate::harness::histogram::Histogram;
 
 /// Drains longer than this are counted as this long.
 const DRAIN_TICKS_MAX: u64 = 1 << 40;
@@ -11,7 +11,7 @@ const DRAIN_TICKS_MAX: u64 = 1 << 40;
 /// Times of drains. Its size is fixed: memory that grows is memory given back, and that interrupts
 /// the owner.
 pub struct DrainTimes {
-    ticks: Histogram<u32>,
+    ticks: Histogram,
     clock_ticks: u64,
     pages: u64,
     pending_pages: u64,
@@ -22,9 +22,8 @@ pub struct DrainTimes {
 impl DrainTimes {
     /// No drain yet.
     pub fn new() -> Self {
-        // Three digits: a tenth of a percent.
         let clock_ticks = clock::read_cost_ticks(ticks).round() as u64;
-        let ticks = Histogram::new_with_max(DRAIN_TICKS_MAX, 3).expect("valid bounds");
+        let ticks = Histogram::new(DRAIN_TICKS_MAX);
         DrainTimes { ticks, clock_ticks, pages: 0, pending_pages: 0, told: 0 }
     }
 
@@ -34,7 +33,7 @@ impl DrainTimes {
         let start = ticks();
         let done = drain();
         let elapsed = ticks() - start;
-        self.ticks.saturating_record(elapsed.saturating_sub(self.clock_ticks));
+        self.ticks.record(elapsed.saturating_sub(self.clock_ticks));
         if let Some(done) = done {
             self.pages += done.taken_pages;
             self.pending_pages += done.pending_pages;
@@ -44,7 +43,7 @@ impl DrainTimes {
 
     /// Median time of a drain; not-a-number without one.
     pub fn median_ns(&self, scale: &Scale) -> f64 {
-        self.ns(scale, self.ticks.value_at_quantile(0.5))
+        self.ns(scale, self.ticks.quantile(0.5))
     }
 
     /// Time of the longest drain.
@@ -119,7 +118,7 @@ mod tests {
             });
         }
         assert_eq!((drains.mean_pages(), drains.mean_pending_pages()), (252.0, 504.0));
-        assert!(drains.ticks.value_at_quantile(0.5) <= drains.ticks.max());
+        assert!(drains.ticks.quantile(0.5) <= drains.ticks.max());
         assert!(drains.median_ns(&scale).is_finite() && drains.longest_ns(&scale).is_finite());
     }
 }

@@ -1,9 +1,8 @@
 //! The work of the owner of the drained CPU.
 
-use hdrhistogram::Histogram;
-
 use crate::design::{self, Allocator};
 use crate::harness::clock::{self, Scale, ticks_in_order};
+use crate::harness::histogram::Histogram;
 
 /// Operations between two looks at the clock: a single one is too short to be timed, and a magazine
 /// has about as many rounds.
@@ -44,7 +43,7 @@ pub enum OwnerWork {
 
 /// Times of groups of operations.
 pub struct GroupTimes {
-    ticks: Histogram<u32>,
+    ticks: Histogram,
     sum_ticks: u64,
     clock_ticks: f64,
     /// The next group is not counted.
@@ -57,9 +56,8 @@ const GROUP_TICKS_MAX: u64 = 1 << 32;
 impl GroupTimes {
     /// No group yet.
     pub fn new() -> Self {
-        // Three digits: a tenth of a percent.
         let clock_ticks = clock::read_cost_ticks(ticks_in_order);
-        let ticks = Histogram::new_with_max(GROUP_TICKS_MAX, 3).expect("valid bounds");
+        let ticks = Histogram::new(GROUP_TICKS_MAX);
         GroupTimes { ticks, sum_ticks: 0, clock_ticks, skips_next: false }
     }
 
@@ -78,7 +76,7 @@ impl GroupTimes {
         let elapsed = ticks_in_order() - start;
         if !std::mem::take(&mut self.skips_next) {
             self.sum_ticks += elapsed;
-            self.ticks.saturating_record(elapsed);
+            self.ticks.record(elapsed);
         }
     }
 
@@ -92,7 +90,7 @@ impl GroupTimes {
         let ns_per_tick = scale.ns_per_tick();
         let per_op =
             |ticks: f64| (ticks - self.clock_ticks).max(0.0) * ns_per_tick / GROUP_OPS as f64;
-        let quantile = |q| per_op(self.ticks.value_at_quantile(q) as f64);
+        let quantile = |q| per_op(self.ticks.quantile(q) as f64);
         [
             per_op(self.sum_ticks as f64 / groups as f64),
             quantile(0.5),
@@ -148,7 +146,7 @@ mod tests {
         times.clock_ticks = 10.0;
         for ticks in 1..=1000 {
             times.sum_ticks += ticks * 64;
-            times.ticks.record(ticks * 64).unwrap();
+            times.ticks.record(ticks * 64);
         }
         let scale = Scale::start();
         std::thread::sleep(std::time::Duration::from_millis(5));
