@@ -92,8 +92,6 @@ impl Lineup for Product {
             (Design::FloorRseq, _) => user.with(FloorRseq::new(demand)?),
             (Design::FloorSpin, _) => user.with(FloorSpin::new(demand)?),
             (Design::Depot, _) => user.with(<DepotAllocator>::new(demand)?),
-            (Design::DepotUncached, _) => user.with(DepotAllocator::<false>::new(demand)?),
-            (Design::DepotStill, _) => user.with(DepotAllocator::<true, false>::new(demand)?),
             (Design::ZoneLock, _) => {
                 user.with(ProposalAllocator::<ZoneLock<Buddy>, Self>::new(demand)?)
             }

@@ -38,6 +38,7 @@ use self::seats::{METRICS, Seats};
 use super::settings::{Settings, broken};
 use super::shape::{DefaultShape, Shape};
 use super::workload::Workload;
+use crate::design::depot::DepotAllocator;
 use crate::design::{Allocator, AllocatorUser, Demand, Lineup};
 use crate::failure::Failure;
 use crate::harness::{Contender, lock};
@@ -143,6 +144,9 @@ fn contender<L: Lineup + Default>(
 ) -> Result<Made, Failure> {
     match design {
         Design::Kernel => Ok(made(KernelFrames::new(shape)?, shape)),
+        // Of no other workload, so that no other is compiled for them.
+        Design::DepotUncached => Ok(made(DepotAllocator::<false>::new(demand)?, shape)),
+        Design::DepotStill => Ok(made(DepotAllocator::<true, false>::new(demand)?, shape)),
         _ => L::default().with_allocator(design, demand, shape),
     }
 }
