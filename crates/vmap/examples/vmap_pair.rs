@@ -10,7 +10,7 @@ use std::sync::Barrier;
 
 use pagedepot::cpus::{CpuLock, Environment, LockedCpus, WhichCpu};
 use pagedepot::{Allocator, Config, CpuId, FrameRange, NodeId, PageSize, Pfn, ZoneConfig};
-use pagedepot_vmap::{NullMapper, Options, Span, Stale, VirtAddr, Vmap, VmapConfig};
+use pagedepot_vmap::{NullMapper, Options, Span, StaleData, VirtAddr, Vmap, VmapConfig};
 
 thread_local!(static CPU: Cell<u32> = const { Cell::new(0) });
 
@@ -73,7 +73,7 @@ fn main() {
 
     let span = Span::new(VirtAddr::new(0x4000_0000), 1 << 18);
     let mapper = NullMapper::new(span, PageSize::Kib4);
-    let config = VmapConfig { stale: Stale::Keep, ..VmapConfig::new(cpus, 10_000) };
+    let config = VmapConfig { stale: StaleData::Keep, ..VmapConfig::new(cpus, 10_000) };
     let mut metadata =
         vec![MaybeUninit::uninit(); Tested::metadata_bytes(&config, &mapper).unwrap()];
     // SAFETY: nothing is mapped, and the depot is used by this vmap alone.

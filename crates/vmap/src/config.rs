@@ -18,7 +18,7 @@ const _: () = assert!(NODES_MAX <= 1 << 8, "an area has 8 bits for its node");
 /// The next request for that size gets these frames. [`Options::zeroed`] returns zeroes whatever
 /// this says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Stale {
+pub enum StaleData {
     /// Every `vmalloc` returns zeroes, whether the area was warm, and whatever its protection.
     #[default]
     Zero,
@@ -63,7 +63,7 @@ pub struct VmapConfig {
     /// 16 sizes at most. `None`: as many as of `warm_pages_max`. 0: none.
     pub large_pages_max: Option<u64>,
     /// Treatment of the data in warm areas.
-    pub stale: Stale,
+    pub stale: StaleData,
     /// Flags with which `vmalloc` allocates frames, unless the request has its own.
     pub flags: Flags,
     /// The thread that purges.
@@ -84,7 +84,7 @@ impl VmapConfig {
             pool_pages_max: None,
             warm_pages_max: None,
             large_pages_max: None,
-            stale: Stale::Zero,
+            stale: StaleData::Zero,
             flags: Flags::MOVABLE,
             purge_by: PurgeBy::Caller,
             metadata_is_zero: false,

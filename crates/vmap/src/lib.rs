@@ -119,7 +119,7 @@ mod validate;
 mod view;
 mod vmap;
 
-pub use config::{NODES_MAX, Options, PurgeBy, Stale, VmapConfig, VmapConfigError};
+pub use config::{NODES_MAX, Options, PurgeBy, StaleData, VmapConfig, VmapConfigError};
 pub use error::{MapError, VfreeError, VmapError};
 pub use kind::Kind;
 pub use lock::{Lock, LockGuard};

@@ -22,7 +22,7 @@ use crate::node::pool::Pools;
 use crate::space::spares::Spares;
 use crate::units::{PageRange, Vpn};
 use crate::{
-    FlushSpans, Host, Lock, MapError, Mapper, Options, Protection, PurgeDepth, Span, Stale,
+    FlushSpans, Host, Lock, MapError, Mapper, Options, Protection, PurgeDepth, Span, StaleData,
     VirtAddr, Vmap, VmapConfig, VmapError,
 };
 use pagedepot::{AllocError, CpuId, Flags, FrameRange, FreeManyError, Order, PageSize, Pfn};
@@ -214,7 +214,7 @@ impl Drop for Model {
 
 fn config() -> VmapConfig {
     VmapConfig {
-        stale: Stale::Keep,
+        stale: StaleData::Keep,
         pool_pages_max: Some(8),
         warm_pages_max: Some(4),
         lazy_pages_max: Some(1000),

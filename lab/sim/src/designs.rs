@@ -15,7 +15,7 @@ use pagedepot_lab_designs::vmap::{self, FramesFreed, VmapDesign, VmapSetup};
 use pagedepot_lab_designs::{
     Entry, Grace, Local, LocalDrain, Magazine, MagazineOptions, NohzConditional, PcpBuddy, Qpw, Rcu,
 };
-use pagedepot_vmap::{Span, Stale, VirtAddr, Vmap, VmapConfig};
+use pagedepot_vmap::{Span, StaleData, VirtAddr, Vmap, VmapConfig};
 
 use crate::cpus::{VirtualCpus, VmapHost};
 use crate::mapper::CostlyMapper;
@@ -164,7 +164,7 @@ pub fn vmap(
         "depot" => {
             let config = VmapConfig {
                 // As the kernel's `vmalloc` and the other two designs do.
-                stale: Stale::Keep,
+                stale: StaleData::Keep,
                 metadata_is_zero: true,
                 ..VmapConfig::new(cpus, held.areas_max())
             };

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use pagedepot::Flags;
-use pagedepot_vmap::{PurgeBy, Stale, Vmap, VmapConfig};
+use pagedepot_vmap::{PurgeBy, StaleData, Vmap, VmapConfig};
 use rustix::io::Errno;
 use rustix::mm::Advice;
 
@@ -32,7 +32,7 @@ pub struct VmallocBuilder {
     bytes: Option<usize>,
     areas_max: Option<u32>,
     nodes: Option<u32>,
-    stale: Stale,
+    stale: StaleData,
     flags: Option<Flags>,
     warm_bytes: Option<usize>,
     pool_bytes: Option<usize>,
@@ -51,7 +51,7 @@ impl VmallocBuilder {
             bytes: None,
             areas_max: None,
             nodes: None,
-            stale: Stale::default(),
+            stale: StaleData::default(),
             flags: None,
             warm_bytes: None,
             pool_bytes: None,
@@ -87,7 +87,7 @@ impl VmallocBuilder {
 
     /// Sets the treatment of data in freed memory that stays mapped for the next request: it is
     /// zeroed before that request returns (the default), overwritten when freed, or kept.
-    pub fn stale(mut self, stale: Stale) -> Self {
+    pub fn stale(mut self, stale: StaleData) -> Self {
         self.stale = stale;
         self
     }

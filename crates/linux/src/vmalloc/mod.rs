@@ -64,7 +64,7 @@ pub use space::{ValidateError, Vmalloc};
 
 pub use pagedepot_vmap::{
     AreaInfo, AreaState, Kind, ListedArea, MapError, Options, Protection, PurgeDepth, PurgeResult,
-    Span, Stale, VfreeError, VirtAddr, VmapError, VmapStats,
+    Span, StaleData, VfreeError, VirtAddr, VmapError, VmapStats,
 };
 
 /// The [`Vmap`](pagedepot_vmap::Vmap) under a [`Vmalloc`], over Linux mappings and a depot's

@@ -4,7 +4,8 @@ use std::io::Write;
 
 use pagedepot_linux::VmallocBuf;
 use pagedepot_linux::vmalloc::{
-    AreaState, Kind, Options, PurgeDepth, Stale, VfreeError, Vmalloc, VmallocBuildError, VmapError,
+    AreaState, Kind, Options, PurgeDepth, StaleData, VfreeError, Vmalloc, VmallocBuildError,
+    VmapError,
 };
 use pagedepot_linux::{Depot, Flags, MemoryKind, Order, PageSize, Pfn};
 
@@ -26,7 +27,7 @@ fn buffers_are_zeroed_and_as_large_as_asked() {
 }
 
 /// The first byte that the second user of a size finds.
-fn second_user_finds(stale: Stale, options: Options) -> u8 {
+fn second_user_finds(stale: StaleData, options: Options) -> u8 {
     // Areas stay with the CPU that freed them: on another CPU the second user would get a cold one.
     common::pin(common::usable_cpus()[0]);
     let space = Vmalloc::builder(&depot(64 * MIB)).stale(stale).build().unwrap();
@@ -45,10 +46,10 @@ fn second_user_finds(stale: Stale, options: Options) -> u8 {
 
 #[test]
 fn stale_data_is_zeroed_poisoned_or_kept() {
-    assert_eq!(second_user_finds(Stale::Zero, Options::DEFAULT), 0);
-    assert_eq!(second_user_finds(Stale::Poison(0x6b), Options::DEFAULT), 0x6b);
-    assert_eq!(second_user_finds(Stale::Keep, Options::DEFAULT), 0xa5);
-    assert_eq!(second_user_finds(Stale::Keep, Options::DEFAULT.zeroed()), 0);
+    assert_eq!(second_user_finds(StaleData::Zero, Options::DEFAULT), 0);
+    assert_eq!(second_user_finds(StaleData::Poison(0x6b), Options::DEFAULT), 0x6b);
+    assert_eq!(second_user_finds(StaleData::Keep, Options::DEFAULT), 0xa5);
+    assert_eq!(second_user_finds(StaleData::Keep, Options::DEFAULT.zeroed()), 0);
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn what_is_mapped_is_present() {
     let space = Vmalloc::new(&depot(64 * MIB)).unwrap();
     // The memory is not zeroed here: that would be the first touch.
     let keep = Vmalloc::builder(space.depot())
-        .stale(pagedepot_linux::vmalloc::Stale::Keep)
+        .stale(pagedepot_linux::vmalloc::StaleData::Keep)
         .populate(true)
         .build()
         .unwrap();

@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use pagedepot_linux::vmalloc::{Options, PurgeDepth, Stale, VmapError};
+use pagedepot_linux::vmalloc::{Options, PurgeDepth, StaleData, VmapError};
 use pagedepot_linux::{AllocError, Vmalloc, VmallocBuf};
 
 use crate::common::{Random, seed};
@@ -119,7 +119,7 @@ fn stamps_with_stale_data_and_little_of_everything() {
     let space = Vmalloc::builder(&depot)
         .bytes(32 * MIB)
         .areas_max(200)
-        .stale(Stale::Poison(0xee))
+        .stale(StaleData::Poison(0xee))
         .mappings_max(3000)
         .build()
         .unwrap();

@@ -1,7 +1,7 @@
 //! Memory that promises zeroes holds zeroes, whatever its protection, although its frames were
 //! written before.
 
-use pagedepot_linux::vmalloc::{Options, Protection, Stale, Vmalloc};
+use pagedepot_linux::vmalloc::{Options, Protection, StaleData, Vmalloc};
 use pagedepot_linux::{Depot, Flags, Order};
 
 use crate::{MIB, PAGE, all_back, depot};
@@ -28,7 +28,9 @@ fn check(start: std::ptr::NonNull<u8>, pages: u32, what: &dyn std::fmt::Debug) {
 #[test]
 fn memory_is_zero_with_every_protection() {
     let depot = depot(4 * MIB);
-    for (stale, ask) in [(Stale::Zero, false), (Stale::Keep, true), (Stale::Poison(0x6b), true)] {
+    for (stale, ask) in
+        [(StaleData::Zero, false), (StaleData::Keep, true), (StaleData::Poison(0x6b), true)]
+    {
         let space = Vmalloc::builder(&depot).stale(stale).build().unwrap();
         for protection in PROTECTIONS {
             let plain = Options::DEFAULT.protection(protection);

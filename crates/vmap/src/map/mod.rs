@@ -7,7 +7,7 @@
 pub mod own;
 pub mod tables;
 
-use crate::config::{Options, Stale};
+use crate::config::{Options, StaleData};
 use crate::error::VmapError;
 use crate::kind::Kind;
 use crate::map::own::OwnFrames;
@@ -28,7 +28,7 @@ pub struct Mappings<'m, M> {
     range: ManagedRange,
     frames: FrameTable<'m>,
     tables: Tables<'m>,
-    stale: Stale,
+    stale: StaleData,
 }
 
 impl<'m, M: Mapper> Mappings<'m, M> {
@@ -37,7 +37,7 @@ impl<'m, M: Mapper> Mappings<'m, M> {
         range: ManagedRange,
         frames: FrameTable<'m>,
         tables: Tables<'m>,
-        stale: Stale,
+        stale: StaleData,
     ) -> Self {
         Mappings { mapper, range, frames, tables, stale }
     }
@@ -127,7 +127,7 @@ impl<'m, M: Mapper> Mappings<'m, M> {
     /// Overwrites a warm area that its user has freed, if the configuration says so.
     #[inline]
     pub fn poison(&self, area: &Area) {
-        if let Stale::Poison(byte) = self.stale {
+        if let StaleData::Poison(byte) = self.stale {
             self.fill(area.body(), byte);
         }
     }
@@ -206,7 +206,7 @@ impl<'m, M: Mapper> Mappings<'m, M> {
 
     #[inline]
     fn promises_zeroes(&self, options: &Options) -> bool {
-        self.stale == Stale::Zero || options.zeroed
+        self.stale == StaleData::Zero || options.zeroed
     }
 
     fn fill(&self, run: PageRange, byte: u8) {

@@ -12,7 +12,7 @@ use shuttle::thread;
 use super::machine::{CPUS, Depot, FRAMES, rng, run_on};
 use super::{explore, explore_mutant};
 use crate::{
-    FlushSpans, Host, MapError, Mapper, Options, Protection, PurgeDepth, Span, Stale, VirtAddr,
+    FlushSpans, Host, MapError, Mapper, Options, Protection, PurgeDepth, Span, StaleData, VirtAddr,
     Vmap, VmapConfig,
 };
 use pagedepot::cpus::Cpus;
@@ -308,7 +308,7 @@ fn with_early_purges() {
         everything(&VmapConfig {
             lazy_pages_max: Some(8),
             warm_pages_max: Some(0),
-            stale: Stale::Keep,
+            stale: StaleData::Keep,
             ..config()
         });
     });

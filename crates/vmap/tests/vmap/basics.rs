@@ -2,7 +2,7 @@
 
 use pagedepot::{Flags, Pressure, Reclaim};
 use pagedepot_vmap::{
-    AreaState, Kind, Options, Protection, PurgeBy, PurgeDepth, Stale, VfreeError, VirtAddr,
+    AreaState, Kind, Options, Protection, PurgeBy, PurgeDepth, StaleData, VfreeError, VirtAddr,
     VmapConfig, VmapError,
 };
 
@@ -152,7 +152,9 @@ fn a_warm_pair_maps_nothing_and_zeroes() {
 #[test]
 fn stale_data_is_zeroed_poisoned_or_kept_as_configured() {
     let poison = u64::from_le_bytes([0xaa; 8]);
-    for (stale, after) in [(Stale::Zero, 0), (Stale::Poison(0xaa), poison), (Stale::Keep, 7)] {
+    for (stale, after) in
+        [(StaleData::Zero, 0), (StaleData::Poison(0xaa), poison), (StaleData::Keep, 7)]
+    {
         let mut vmap = paged(1000, 512, &VmapConfig { stale, ..config() });
         let addr = vmap.vmalloc(16, Options::DEFAULT).unwrap();
         vmap.mapper().write(addr.add(15 * PAGE), 7);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use pagedepot_vmap::{LARGE_PAGES_MAX, Options, PurgeDepth, Stale, VirtAddr, VmapConfig};
+use pagedepot_vmap::{LARGE_PAGES_MAX, Options, PurgeDepth, StaleData, VirtAddr, VmapConfig};
 
 use crate::paper::{ByThread, PAGE, Paged, check_all_back, paged};
 
@@ -159,7 +159,7 @@ fn only_what_was_written_is_zeroed() {
     check(&vmap, at, 4000);
     vmap.vfree(at).unwrap();
     check_all_back(&mut vmap);
-    let mut keep = self::fresh(&VmapConfig { stale: Stale::Keep, ..config() });
+    let mut keep = self::fresh(&VmapConfig { stale: StaleData::Keep, ..config() });
     assert_eq!(
         zeroed_pages(&keep, |vmap| {
             made_and_freed(vmap, 4000);

@@ -2,7 +2,7 @@
 //! growth, kinds told apart, everything back in the end.
 
 use pagedepot_vmap::{
-    AreaState, Kind, Options, PurgeDepth, Stale, VfreeError, VirtAddr, VmapConfig, VmapError,
+    AreaState, Kind, Options, PurgeDepth, StaleData, VfreeError, VirtAddr, VmapConfig, VmapError,
 };
 use proptest::prelude::*;
 
@@ -263,7 +263,7 @@ proptest! {
         poisons in any::<bool>(),
     ) {
         // Poison would show up where zeroes are promised to grown areas, so both must be zeroed.
-        let stale = Stale::Zero;
+        let stale = StaleData::Zero;
         let lazy_pages_max = Some(if poisons { 300 } else { 2000 });
         let config = VmapConfig {
             stale,

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pagedepot_vmap::{Options, PurgeDepth, Stale, VirtAddr, VmapConfig, VmapError};
+use pagedepot_vmap::{Options, PurgeDepth, StaleData, VirtAddr, VmapConfig, VmapError};
 
 use crate::paper::{ByThread, PAGE, Paged, check_all_back, own_frames, paged};
 
@@ -125,7 +125,7 @@ fn threads_with_early_purges_and_no_warm_areas() {
     let config = VmapConfig {
         lazy_pages_max: Some(200),
         warm_pages_max: Some(0),
-        stale: Stale::Keep,
+        stale: StaleData::Keep,
         ..VmapConfig::new(2, 4000)
     };
     stress(&config, 4);
@@ -168,7 +168,8 @@ fn of_all_threads_that_free_an_area_one_succeeds() {
 
 #[test]
 fn readers_never_see_another_areas_data() {
-    let mut vmap = paged(2000, 600, &VmapConfig { stale: Stale::Keep, ..VmapConfig::new(2, 300) });
+    let mut vmap =
+        paged(2000, 600, &VmapConfig { stale: StaleData::Keep, ..VmapConfig::new(2, 300) });
     let done = AtomicBool::new(false);
     // The owner's area always holds its own address, or nothing; readers look while it comes and
     // goes.

@@ -2,7 +2,7 @@
 //! frames are never written.
 
 use pagedepot::{Flags, Order, Pfn};
-use pagedepot_vmap::{Options, Protection, PurgeDepth, Stale, VirtAddr, VmapConfig};
+use pagedepot_vmap::{Options, Protection, PurgeDepth, StaleData, VirtAddr, VmapConfig};
 
 use crate::paper::{PAGE, Paged, TABLE, check_all_back, own_frames, paged};
 
@@ -10,7 +10,7 @@ const PROTECTIONS: [Protection; 3] =
     [Protection::READ, Protection::READ_WRITE, Protection::READ_EXECUTE];
 const DIRT: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
-fn fresh(stale: Stale) -> Paged {
+fn fresh(stale: StaleData) -> Paged {
     let config = VmapConfig { stale, pool_pages_max: Some(1000), ..VmapConfig::new(1, 500) };
     paged(4000, 1200, &config)
 }
@@ -62,7 +62,9 @@ fn assert_zero(
 
 #[test]
 fn new_memory_is_zero_where_that_is_promised() {
-    for (stale, ask) in [(Stale::Zero, false), (Stale::Keep, true), (Stale::Poison(0x6b), true)] {
+    for (stale, ask) in
+        [(StaleData::Zero, false), (StaleData::Keep, true), (StaleData::Poison(0x6b), true)]
+    {
         let mut vmap = fresh(stale);
         for (pages, options) in requests() {
             let options = if ask { options.zeroed() } else { options };
@@ -77,7 +79,7 @@ fn new_memory_is_zero_where_that_is_promised() {
 
 #[test]
 fn grown_memory_is_zero_where_that_is_promised() {
-    for (stale, ask) in [(Stale::Zero, false), (Stale::Keep, true)] {
+    for (stale, ask) in [(StaleData::Zero, false), (StaleData::Keep, true)] {
         for moves in [false, true] {
             let mut vmap = fresh(stale);
             for (pages, options) in requests() {
@@ -104,7 +106,7 @@ fn grown_memory_is_zero_where_that_is_promised() {
 #[test]
 fn memory_that_could_not_shrink_grows_by_zeroes() {
     for protection in PROTECTIONS {
-        let mut vmap = fresh(Stale::Keep);
+        let mut vmap = fresh(StaleData::Keep);
         let options = Options::DEFAULT.protection(protection).zeroed();
         let at = vmap.vmalloc(64, options).unwrap();
         for page in 0..64 {
@@ -124,7 +126,7 @@ fn memory_that_could_not_shrink_grows_by_zeroes() {
 /// The option does not concern them.
 #[test]
 fn frames_of_the_caller_are_never_written() {
-    let mut vmap = fresh(Stale::Zero);
+    let mut vmap = fresh(StaleData::Zero);
     let frames = own_frames(0, 10);
     frames.iter().for_each(|&frame| vmap.mapper().set_contents(frame, DIRT));
     for protection in PROTECTIONS {

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 
 use pagedepot_lab_designs::vmap::{Depot, VmapSetup};
-use pagedepot_vmap::{Host, Mapper, Stale, Vmap, VmapConfig};
+use pagedepot_vmap::{Host, Mapper, StaleData, Vmap, VmapConfig};
 
 use pagedepot_cli::failure::Failure;
 use pagedepot_cli::names::Design;
@@ -15,7 +15,7 @@ pub struct VmapDemand {
     /// Most areas at a time, free ranges among them.
     pub areas_max: u32,
     /// The treatment of stale data; the kernel's designs keep it.
-    pub stale: Stale,
+    pub stale: StaleData,
     /// Most pages that a node may keep mapped; `None`: the default.
     pub warm_pages_max: Option<u64>,
     /// Freed pages at which a purge begins; `None`: as in the kernel.
@@ -33,7 +33,7 @@ impl VmapDemand {
         VmapDemand {
             cpus,
             areas_max,
-            stale: Stale::Keep,
+            stale: StaleData::Keep,
             warm_pages_max: None,
             lazy_pages_max: None,
         }

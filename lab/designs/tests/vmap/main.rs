@@ -21,7 +21,7 @@ use pagedepot::Pfn;
 use pagedepot_lab_designs::vmap::{
     Depot, FramesFreed, GlobalLock, Nodes, PurgedBy, VmapDesign, VmapSetup,
 };
-use pagedepot_vmap::{MapError, Stale, VirtAddr, Vmap, VmapConfig, VmapError};
+use pagedepot_vmap::{MapError, StaleData, VirtAddr, Vmap, VmapConfig, VmapError};
 use proptest::prelude::*;
 
 use paper::{CALLERS, PAGE, Paper, run_on};
@@ -58,7 +58,7 @@ fn for_each_design(
     }
     let paper = Paper::new(pages, frames);
     let config = VmapConfig {
-        stale: Stale::Keep,
+        stale: StaleData::Keep,
         lazy_pages_max: Some(lazy_pages_max),
         warm_pages_max: Some(100),
         ..VmapConfig::new(CPUS, 2 * pages + 2)

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use pagedepot::{Flags, Order, PageSize, Pfn};
 use pagedepot_lab_designs::vmap::VmapDesign;
-use pagedepot_vmap::{Host, NoFrames, NullMapper, Span, Stale};
+use pagedepot_vmap::{Host, NoFrames, NullMapper, Span, StaleData};
 
 use super::frames::{ADDRESSES_START, Here};
 use super::host::CountingHost;
@@ -97,7 +97,7 @@ impl Kind {
     fn demand(self, cpus: u32) -> VmapDemand {
         let demand = VmapDemand::new(cpus, 1 << 16);
         match self {
-            Kind::Zeroed => VmapDemand { stale: Stale::Zero, ..demand },
+            Kind::Zeroed => VmapDemand { stale: StaleData::Zero, ..demand },
             Kind::Cold => VmapDemand { warm_pages_max: Some(0), ..demand },
             Kind::Address | Kind::Warm | Kind::Ram => demand,
         }
