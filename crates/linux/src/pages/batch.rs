@@ -179,22 +179,30 @@ fn alloc_into(
 
 /// Implements [`Depot::free_pages`].
 fn free(depot: &Depot, pages: impl IntoIterator<Item = Page>) {
+    let mut pages = pages.into_iter();
     let mut chunk = Chunk { depot, blocks: [Pfn::new(0); CHUNK], length: 0, order: Order::BASE };
-    // In registers: the next page does not wait for what the chunk has in memory.
-    let (mut length, mut of) = (0, Order::BASE);
-    for page in pages {
-        if !page.is_of(depot) {
-            continue;
+    let mut next = next_of(depot, &mut pages);
+    while let Some(first) = next {
+        next = chunk.gather(first, &mut pages);
+        chunk.free();
+    }
+}
+
+/// The next page of this depot. Those of others are dropped, out of line: a drop takes the
+/// registers of the loop that gathers pages.
+#[inline(always)]
+fn next_of(depot: &Depot, pages: &mut impl Iterator<Item = Page>) -> Option<Page> {
+    #[cold]
+    #[inline(never)]
+    fn drop_foreign(page: Page) {
+        drop(page);
+    }
+    loop {
+        let page = pages.next()?;
+        if page.is_of(depot) {
+            return Some(page);
         }
-        let (pfn, order) = page.into_raw();
-        if length == CHUNK || order != of {
-            chunk.free();
-            chunk.order = order;
-            (length, of) = (0, order);
-        }
-        chunk.blocks[length] = pfn;
-        length += 1;
-        chunk.length = length;
+        drop_foreign(page);
     }
 }
 
@@ -207,6 +215,24 @@ struct Chunk<'d> {
 }
 
 impl Chunk<'_> {
+    /// Gathers pages of one order, beginning with `first`, while there is room. Returns the first
+    /// page that it has not gathered.
+    #[inline(always)]
+    fn gather(&mut self, first: Page, pages: &mut impl Iterator<Item = Page>) -> Option<Page> {
+        let order = first.order();
+        let mut page = first;
+        self.order = order;
+        for (place, block) in self.blocks.iter_mut().enumerate() {
+            *block = page.into_raw().0;
+            self.length = place + 1;
+            page = next_of(self.depot, pages)?;
+            if page.order() != order {
+                break;
+            }
+        }
+        Some(page)
+    }
+
     fn free(&mut self) {
         let blocks = &self.blocks[..std::mem::take(&mut self.length)];
         // SAFETY: each was taken from a page of this depot. In a forked child nothing is freed.
