@@ -213,6 +213,8 @@ impl<C: Cpus> HandStep<'_, '_, '_, C> {
 
 impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Moves this CPU's hand, and makes pageblocks evacuate that it meets.
+    #[cold]
+    #[inline(never)]
     pub fn step_hand(&self, here: Here) {
         self.pcp.hand.forget_operations();
         HandStep(self).step(here);

@@ -147,6 +147,10 @@ impl<C: Cpus> Caches<'_, C> {
     /// word, into its other magazine, or into an empty one, for which a full one goes to the shelf.
     /// `false`: the block is still the caller's. Otherwise the push is the last access to anything
     /// of the allocator.
+    ///
+    /// Out of line: a push under a lock, which comes before it, saves no registers.
+    #[cold]
+    #[inline(never)]
     pub fn push_turned(&self, pfn: Pfn, order: Order) -> bool {
         if IS_LOOM {
             // The slow path takes the same steps; models need not take them twice.
@@ -179,7 +183,8 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
         let Exchange { share, front, word } = self;
         let rounds_max = front.order.rounds();
         if share.caches.pcps.evacuates() && share.pcp.hand.is_due() {
-            return None;
+            // It may take magazines out of the front: then the exchange fails.
+            share.step_hand(front.here);
         }
         let is_turned = if word.operations_full() {
             share.exchange(front, word, word.with_operations(0))
