@@ -25,7 +25,7 @@ use core::fmt;
 use pagedepot::cpus::Cpus;
 use pagedepot::seam::{
     Device, DeviceRegistered, InFlightGuard, NoAccess, PAGEBLOCK_FRAMES, PageblockIndex,
-    ReportCounts, ReportingDevice, ZoneAccess,
+    PageblockState, ReportCounts, ReportingDevice, ZoneAccess,
 };
 use pagedepot::sync::model::{Mutant, bound, is_mutant};
 use pagedepot::{Allocator, FrameRange, Pfn, ZoneId};
@@ -290,6 +290,10 @@ impl<'p, 'm, C: Cpus> Batch<'p, 'm, C> {
     }
 
     fn take(&mut self, pageblock: PageblockIndex) {
+        // Sections may have pageblocks of other zones, for which nothing is announced.
+        if self.zone.state(pageblock) != PageblockState::Serving(self.zone.id()) {
+            return;
+        }
         let pages = CAPACITY as u64 * u64::from(PAGEBLOCK_FRAMES);
         self.moving.get_or_insert_with(|| self.zone.announce(pages));
         if self.zone.take_whole(pageblock) {

@@ -105,6 +105,11 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
         self.caches().store.bitmap()
     }
 
+    /// The number of the zone.
+    pub fn id(&self) -> ZoneId {
+        self.id
+    }
+
     /// Whether the allocator's own store keeps the free frames. Over a
     /// [`Backing`](crate::Backing) no pageblock has a [usage](Self::usage).
     pub fn has_own_store(&self) -> bool {
