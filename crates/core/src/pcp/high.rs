@@ -20,7 +20,7 @@
 //! batches, to be allocated again soon; and of larger blocks frees alone fill few magazines.
 
 use crate::frame::Order;
-use crate::sync::prim::{AtomicI64, AtomicU64, Ordering};
+use crate::sync::prim::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::zone::CacheLimits;
 
 /// Milliseconds between decays, on the coarse clock (the kernel's vmstat interval).
@@ -119,6 +119,46 @@ impl High {
     pub fn is_idle(&self, now_ms: u64) -> bool {
         let idle_before_ms = now_ms.saturating_sub(3 * DECAY_INTERVAL_MS);
         idle_before_ms > 0 && self.active_ms() < idle_before_ms
+    }
+}
+
+/// The clock of a second chance: finds what was not used since the last look at it.
+///
+/// Relaxed, loads and stores: of two callers that look at once, an interrupt among them, both may
+/// look at the same places, and a wrong guess moves out what is in use.
+#[repr(C)]
+pub struct Clock<const PLACES: usize> {
+    /// The place that is looked at next.
+    hand: AtomicU32,
+    /// What each place held when it was looked at last.
+    seen: [AtomicU64; PLACES],
+}
+
+impl<const PLACES: usize> Clock<PLACES> {
+    pub fn new() -> Self {
+        Clock { hand: AtomicU32::new(0), seen: core::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    pub fn hand(&self) -> usize {
+        self.hand.load(Ordering::Relaxed) as usize
+    }
+
+    pub fn set_hand(&self, place: usize) {
+        self.hand.store(place as u32, Ordering::Relaxed);
+    }
+
+    /// Whether a place still holds what it held at the last look; notes it if not.
+    pub fn is_cold(&self, place: usize, holds: u64) -> bool {
+        let is_cold = self.seen[place].load(Ordering::Relaxed) == holds;
+        if !is_cold {
+            self.note(place, holds);
+        }
+        is_cold
+    }
+
+    /// Notes what a place holds.
+    pub fn note(&self, place: usize, holds: u64) {
+        self.seen[place].store(holds, Ordering::Relaxed);
     }
 }
 

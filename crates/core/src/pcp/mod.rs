@@ -6,6 +6,7 @@
 //! | `state` | [`Pcp`]: what a CPU keeps for a zone besides its front words; how slow paths name fronts: the theory of refill and spill |
 //! | `pcps` | [`Pcps`]: the memory of all CPUs' caches |
 //! | `exchange` | magazines between a front and the CPU's shelf |
+//! | `guarded` | the same under a guard that the caller holds |
 //! | `refill`, `spill` | pages from the store to a CPU, and back |
 //! | `hand`, `evacuate` | which pageblocks evacuate, and what becomes of their frames |
 //! | `high` | how much a CPU may cache, and how much of that one that only frees |
@@ -24,6 +25,7 @@ mod direct;
 mod drain;
 mod evacuate;
 mod exchange;
+mod guarded;
 mod hand;
 mod handover;
 mod high;
@@ -43,6 +45,6 @@ pub use drain::{DrainResult, Mode, Scope};
 pub use exchange::Exchange;
 pub use handover::Ask;
 pub use high::FreeHigh;
-pub use pcps::{Pcps, PcpsState, Places};
+pub use pcps::{CpuShared, LEVELS, NO_ZONE, Pcps, PcpsState, Places};
 pub use pool::{CarvedFrames, Magazines};
-pub use state::{CpuShared, Front, LEVELS, NO_ZONE, Pcp};
+pub use state::{Front, Pcp};

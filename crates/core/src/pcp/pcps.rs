@@ -1,12 +1,12 @@
 //! The memory of all CPUs' caches: where each CPU's gate, words and accounts lie.
 #![allow(unsafe_code, reason = "finds accounts by their offset in a CPU's block")]
 
-use super::asks::{AskNumbers, Sleepers};
+use super::asks::{AskNumbers, Asks, Sleepers};
 use super::high::FreeHigh;
 use super::pool::{CarvedFrames, Magazines};
-use super::shelf::{Part, Parts};
-use super::state::{CpuShared, Front, Pcp};
-use crate::frame::{CpuId, ZoneId};
+use super::shelf::{Empties, Part, Parts};
+use super::state::{Front, Pcp};
+use crate::frame::{CpuId, NodeId, ZoneId};
 use crate::front::word::Word;
 use crate::front::{BlockArray, Context, Here, MagazineIndex};
 use crate::sync::CachePadded;
@@ -37,6 +37,32 @@ impl<'m> PcpsState<'m> {
             carved,
             ask_numbers: AskNumbers::new(),
             sleepers: CachePadded::new(Sleepers::new()),
+        }
+    }
+}
+
+/// The state of a CPU for all zones.
+#[repr(C, align(128))]
+pub struct CpuShared {
+    pub asks: CachePadded<Asks>,
+    pub empties: Empties,
+    pub node: NodeId,
+    /// Zone to try first, by the level a request states; [`NO_ZONE`]: none will do.
+    pub first_zones: [u8; LEVELS],
+}
+
+/// Levels a request can state: 0 to 14, and any.
+pub const LEVELS: usize = 16;
+/// No zone.
+pub const NO_ZONE: u8 = u8::MAX;
+
+impl CpuShared {
+    pub fn new(node: NodeId, first_zones: [u8; LEVELS]) -> Self {
+        CpuShared {
+            asks: CachePadded::new(Asks::new()),
+            empties: Empties::new(),
+            node,
+            first_zones,
         }
     }
 }

@@ -1,5 +1,21 @@
-//! Refill: magazines and single blocks from the store to a CPU. The theory is in
-//! [`front`](super::pcp).
+//! Refill: magazines and single blocks from the store to a CPU.
+//!
+//! # Theory of refill and spill
+//! A slow path reads the front word outside any sequence, prepares a magazine that it alone owns,
+//! and installs it by one compare-and-store, which fails if the word, the CPU or the gate has
+//! changed. Before the install it touches nothing of the front's magazines. Magazines that the
+//! install pushes out of the word belong to the slow path from then on. So does the front's second
+//! empty magazine, which a refill takes out of the word by a compare-and-store of its own, to fill
+//! it. The word may change and change back between the read and the install. It then means the same
+//! again (the magazines named in it are the front's, with so many rounds), and the slow path has
+//! read nothing else. Therefore a full previous magazine is swapped in and popped from in two
+//! steps: before the install its slots may not be read, and after it any code of this CPU may pop
+//! them.
+//!
+//! Worst case of one call, besides the search of the store: one magazine filled, two emptied, one
+//! shelved; or, of orders 4 to 8, four filled, of which three are shelved, two emptied: at most 3 *
+//! 63 frames touched (`ROOM_STEPS_MAX` more magazines when caches are above `high`, and `batch <<
+//! 5` pages in blocks of orders 1 to 3 by a CPU that only frees them).
 
 use core::ops::RangeInclusive;
 

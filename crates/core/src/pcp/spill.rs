@@ -1,5 +1,5 @@
 //! Spill: magazines and single blocks from a CPU to the store. The theory is in
-//! [`front`](super::pcp).
+//! [`refill`](super::refill).
 
 use super::caches::CpuZone;
 use super::exchange::Exchange;

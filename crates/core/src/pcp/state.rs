@@ -1,31 +1,13 @@
 //! The state of a CPU for one zone, besides its front words: shelves, policies, counters.
 //!
 //! Drainers of other CPUs touch these, so they never share a cache line with the front words. And
-//! fronts as the slow paths name them, [`refill`](super::refill) and [`spill`](super::spill).
-//!
-//! # Theory of refill and spill
-//! A slow path reads the front word outside any sequence, prepares a magazine that it alone owns,
-//! and installs it by one compare-and-store, which fails if the word, the CPU or the gate has
-//! changed. Before the install it touches nothing of the front's magazines. Magazines that the
-//! install pushes out of the word belong to the slow path from then on. So does the front's second
-//! empty magazine, which a refill takes out of the word by a compare-and-store of its own, to fill
-//! it. The word may change and change back between the read and the install. It then means the same
-//! again (the magazines named in it are the front's, with so many rounds), and the slow path has
-//! read nothing else. Therefore a full previous magazine is swapped in and popped from in two
-//! steps: before the install its slots may not be read, and after it any code of this CPU may pop
-//! them.
-//!
-//! Worst case of one call, besides the search of the store: one magazine filled, two emptied, one
-//! shelved; or, of orders 4 to 8, four filled, of which three are shelved, two emptied: at most 3 *
-//! 63 frames touched (`ROOM_STEPS_MAX` more magazines when caches are above `high`, and `batch <<
-//! 5` pages in blocks of orders 1 to 3 by a CPU that only frees them).
+//! fronts as the slow paths name them.
 
-use super::asks::Asks;
 use super::hand::{Hand, Spares};
-use super::high::{FreeCounts, High};
+use super::high::{Clock, FreeCounts, High};
 use super::shelf::{Empties, HandedStack, Shelf, ShelfIndex};
 use crate::frame::pageblock::{FRONTS, ROWS, Tag};
-use crate::frame::{Mobility, NodeId, Order, Pfn, ZoneId};
+use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::front::word::Word;
 use crate::front::{Here, Magazine, WordOffset};
 use crate::store::{SearchRequest, SearchRules};
@@ -90,46 +72,6 @@ pub struct Others {
     drained: [AtomicU64; 2],
     /// The delta of the group of CPUs that begins with this one, if one does.
     pub group_delta: GroupDelta,
-}
-
-/// The clock of a second chance: finds what was not used since the last look at it.
-///
-/// Relaxed, loads and stores: of two callers that look at once, an interrupt among them, both may
-/// look at the same places, and a wrong guess moves out what is in use.
-#[repr(C)]
-pub struct Clock<const PLACES: usize> {
-    /// The place that is looked at next.
-    hand: AtomicU32,
-    /// What each place held when it was looked at last.
-    seen: [AtomicU64; PLACES],
-}
-
-impl<const PLACES: usize> Clock<PLACES> {
-    fn new() -> Self {
-        Clock { hand: AtomicU32::new(0), seen: core::array::from_fn(|_| AtomicU64::new(0)) }
-    }
-
-    pub fn hand(&self) -> usize {
-        self.hand.load(Ordering::Relaxed) as usize
-    }
-
-    pub fn set_hand(&self, place: usize) {
-        self.hand.store(place as u32, Ordering::Relaxed);
-    }
-
-    /// Whether a place still holds what it held at the last look; notes it if not.
-    pub fn is_cold(&self, place: usize, holds: u64) -> bool {
-        let is_cold = self.seen[place].load(Ordering::Relaxed) == holds;
-        if !is_cold {
-            self.note(place, holds);
-        }
-        is_cold
-    }
-
-    /// Notes what a place holds.
-    pub fn note(&self, place: usize, holds: u64) {
-        self.seen[place].store(holds, Ordering::Relaxed);
-    }
 }
 
 impl Pcp {
@@ -301,32 +243,6 @@ impl Pcp {
         self.shelves()
             .map(|(order, _, shelf)| u64::from(shelf.count()) * u64::from(order.magazine_frames()))
             .sum()
-    }
-}
-
-/// The state of a CPU for all zones.
-#[repr(C, align(128))]
-pub struct CpuShared {
-    pub asks: CachePadded<Asks>,
-    pub empties: Empties,
-    pub node: NodeId,
-    /// Zone to try first, by the level a request states; [`NO_ZONE`]: none will do.
-    pub first_zones: [u8; LEVELS],
-}
-
-/// Levels a request can state: 0 to 14, and any.
-pub const LEVELS: usize = 16;
-/// No zone.
-pub const NO_ZONE: u8 = u8::MAX;
-
-impl CpuShared {
-    pub fn new(node: NodeId, first_zones: [u8; LEVELS]) -> Self {
-        CpuShared {
-            asks: CachePadded::new(Asks::new()),
-            empties: Empties::new(),
-            node,
-            first_zones,
-        }
     }
 }
 

@@ -16,6 +16,7 @@ mod misuse;
 mod partial;
 mod passes;
 mod put;
+mod refresh;
 mod reported;
 mod runs;
 mod search;

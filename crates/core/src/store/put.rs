@@ -6,7 +6,8 @@
 use super::bitmap::Bitmap;
 use super::bits::{self, PAGEBLOCK_WORDS};
 use super::misuse::DoubleFree;
-use super::section::{Section, hint_masks, mark_all_whole};
+use super::refresh::mark_all_whole;
+use super::section::{Section, hint_masks};
 use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, fills_pageblocks,
 };

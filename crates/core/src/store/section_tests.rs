@@ -1,6 +1,7 @@
 //! Sections, range by range.
 
 use super::*;
+use crate::store::summary::Hints;
 use crate::frame::pageblock::Tag;
 use crate::frame::{Mobility, Pfn, ZoneId};
 use crate::store::passes::{cold, warm};

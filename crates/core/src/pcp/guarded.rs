@@ -1,0 +1,136 @@
+//! Exchanges of magazines under a guard that the caller holds. No step takes one again, none reaches
+//! the store, whose lock the caller may have, and no walk over zones comes before. Guards and that
+//! walk are half of a slow path's instructions where many blocks are used at a time.
+
+use super::caches::CpuZone;
+use super::exchange::Exchange;
+use super::high;
+use super::shelf::{Part, Parts, Shelf};
+use super::state::Front;
+use crate::cpus::{Cpus, PinnedCpus, Processor, sequence};
+use crate::frame::Pfn;
+use crate::front::MagazineIndex;
+use crate::front::word::Word;
+
+/// Exchanges under a guard of the caller.
+impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, PinnedCpus<P>> {
+    /// The front as it is now, if its gate is open.
+    pub fn of(share: &'s CpuZone<'a, 'm, PinnedCpus<P>>, front: &'s Front) -> Option<Self> {
+        share.read_front(front).map(|word| Exchange { share, front, word })
+    }
+
+    /// A block from the front, or from the next full magazine that this CPU has: the front's other
+    /// one, or one of its shelf. `None`: it has none, or the slow path has more to do.
+    pub fn pop(mut self) -> Option<Pfn> {
+        // The slow path steps the hand then.
+        if self.share.caches.pcps.evacuates() && self.share.pcp.hand.is_due() {
+            return None;
+        }
+        if self.word.operations_full() {
+            self = self.folded()?;
+        }
+        let (front, word) = (self.front, self.word);
+        let rounds_max = front.order.rounds();
+        // Only the slow path divides magazines.
+        if word.rounds() == 0 && word.divisible(rounds_max).is_some() {
+            return None;
+        }
+        let is_loaded = word.rounds() > 0
+            || match word.with_filled_loaded(rounds_max) {
+                Some(exchanged) => self.exchange(exchanged),
+                None => {
+                    self.load_from_shelf(|new| self.install(new), |full| self.set_aside(full))?
+                }
+            };
+        let pop = || sequence::pop(self.share.blocks(), front.here, front.offset());
+        is_loaded.then(pop)?.map(Pfn::new)
+    }
+
+    /// Puts a block into the front, into its other magazine, or into an empty one, for which a full
+    /// one goes to the shelf. `false`: the CPU has no such place or caches too much, or the
+    /// slow path has more to do; the block is still the caller's.
+    pub fn push(mut self, pfn: Pfn) -> bool {
+        if self.word.operations_full() {
+            let Some(folded) = self.folded() else { return false };
+            self = folded;
+        }
+        let (front, word) = (self.front, self.word);
+        let rounds_max = front.order.rounds();
+        // So has a front without magazines, which has no credit.
+        let has_room = word.rounds() < rounds_max
+            || match word.with_room_loaded(rounds_max) {
+                // It may have to spill what it has, which the slow path does.
+                _ if self.share.only_frees(front) => return false,
+                Some(exchanged) => self.exchange(exchanged),
+                None => return self.push_to_empty(pfn),
+            };
+        let (blocks, offset) = (self.share.blocks(), front.offset());
+        has_room && sequence::push(blocks, front.here, offset, rounds_max, pfn.get())
+    }
+
+    fn push_to_empty(self, pfn: Pfn) -> bool {
+        if high::regards(self.front.order) || !self.may_shelve() || !self.has_noted_activity() {
+            return false;
+        }
+        let Some(empty) = self.charged_empty() else { return false };
+        self.load_empty(empty, Some(pfn), |new| self.install(new), |full| self.set_aside(full))
+    }
+
+    /// Puts a full magazine on the CPU's shelf. If handlers have filled that meanwhile, it is
+    /// handed over: the next drain or decay takes it.
+    ///
+    /// Neither `high` nor the gate is looked at, as [`CpuZone::shelve`] does. The one can have
+    /// fallen only since [`has_room`](super::state::Pcp::has_room) was asked, and the next slow
+    /// path sees it. A caller that disables the CPU meanwhile waits for this caller's guard, and
+    /// takes the shelf afterwards.
+    fn set_aside(&self, full: MagazineIndex) {
+        let (share, order, mobility) = (self.share, self.front.order, self.front.mobility);
+        let (blocks, shelf) = (share.blocks(), share.pcp.shelf(order, mobility));
+        if let Some(listed) = share.pcp.listed(order, mobility) {
+            listed.note(shelf.count(), full);
+        }
+        if let Err(full) = shelf.push(blocks, full) {
+            let part = Part::new(full, order, order.rounds());
+            let pushed = share.pcp.handed.push(&Parts(blocks), part);
+            debug_assert!(pushed.is_ok(), "what is not counted has no limit");
+            share.charge(-i64::from(order.magazine_frames()));
+        }
+    }
+
+    /// Whether the slow path, which keeps the clock, has run in this millisecond. To decay a CPU
+    /// that only exchanged magazines would look idle.
+    fn has_noted_activity(&self) -> bool {
+        let now = self.share.caches.cpus.environment().now_ms();
+        self.share.pcp.high.active_ms() == now
+    }
+
+    /// Installs a word like [`CpuZone::replace`]. It fails only if the gate was closed meanwhile.
+    fn install(&self, new: Word) -> bool {
+        self.compare_store(new.with_operations(self.word.operations()))
+    }
+
+    /// The front without its count of operations.
+    fn folded(mut self) -> Option<Self> {
+        let folded = self.word.with_operations(0);
+        if !self.exchange(folded) {
+            return None;
+        }
+        self.word = folded;
+        Some(self)
+    }
+
+    /// Exchanges magazines like [`CpuZone::exchange`]. It fails only if the gate was closed
+    /// meanwhile.
+    fn exchange(&self, new: Word) -> bool {
+        let done = self.compare_store(new);
+        if done {
+            self.share.pcp.count_exchange(self.word, new);
+        }
+        done
+    }
+
+    fn compare_store(&self, new: Word) -> bool {
+        let (blocks, front) = (self.share.blocks(), self.front);
+        sequence::compare_store(blocks, front.here, front.offset(), self.word.0, new.0)
+    }
+}
