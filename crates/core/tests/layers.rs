@@ -2,7 +2,8 @@
 //! 1. the rooms of this crate (its folders) form layers: a room uses those below it alone;
 //! 2. so do the files of a room: none uses another that uses it;
 //! 3. atomics and spinning are reached through `prim`, where a model checker takes their place;
-//! 4. crates depend downwards: the command on trace, designs and linux, these on contiguity, vmap
+//! 4. a request that refills is followed in few files, those that CONTRIBUTING.md lists;
+//! 5. crates depend downwards: the command on trace, designs and linux, these on contiguity, vmap
 //!    and rseq, these on core, core on nothing; and no crate on the lab.
 
 use std::collections::HashMap;
@@ -158,6 +159,41 @@ fn no_type_has_more_methods_than_the_allocator_has_calls() {
             "{name} has {count} methods: give the new ones a struct of their own"
         );
     }
+}
+
+/// The files that CONTRIBUTING.md lists for a request that refills.
+fn files_of_a_refill() -> Vec<PathBuf> {
+    let text = fs::read_to_string(crates().join("../CONTRIBUTING.md")).unwrap();
+    let (_, list) = text.split_once("To follow a request that refills").expect("the list's title");
+    let table = list.split("\n\n").nth(1).expect("a table below it");
+    let names = table.split('`').skip(1).step_by(2);
+    // A name without a folder is of the folder before it.
+    let mut folder = "";
+    names
+        .map(|name| {
+            let (named, file) = name.split_once('/').unwrap_or((folder, name));
+            folder = named;
+            crates().join("core/src").join(named).join(file)
+        })
+        .collect()
+}
+
+/// Who follows a page through the allocator should not have to read all of it.
+#[test]
+fn a_request_that_refills_is_followed_in_few_files() {
+    const FILES_MAX: usize = 14;
+    const LINES_MAX: usize = 3500;
+    let files = files_of_a_refill();
+    let lines_of = |file: &PathBuf| {
+        let text = fs::read_to_string(file).unwrap_or_else(|_| panic!("no file {file:?}"));
+        text.split("#[cfg(all(test").next().unwrap().lines().count()
+    };
+    let lines: usize = files.iter().map(lines_of).sum();
+    assert!((8..=FILES_MAX).contains(&files.len()), "{} files: {files:?}", files.len());
+    assert!(
+        (2000..=LINES_MAX).contains(&lines),
+        "{lines} lines: give what a refill does not need a file of its own"
+    );
 }
 
 #[test]

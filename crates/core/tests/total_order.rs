@@ -19,15 +19,16 @@ const ACCESSES: &[(&str, &str, [usize; 3])] = &[
     ("core/src/pcp/spill.rs", "SHELVES", [0, 1, 1]),
     ("core/src/store/entire.rs", "HINTS", [1, 2, 1]),
     ("core/src/store/hints.rs", "HINTS", [4, 2, 1]),
-    ("core/src/store/section.rs", "HINTS", [6, 13, 7]),
+    ("core/src/store/refresh.rs", "HINTS", [5, 13, 6]),
+    ("core/src/store/section.rs", "HINTS", [1, 0, 1]),
     ("core/src/store/summary.rs", "HINTS", [2, 1, 1]),
     ("core/src/sync/in_flight.rs", "MOVES", [2, 1, 0]),
     ("core/src/sync/stack.rs", "SHELVES", [2, 1, 0]),
     ("core/src/zone/counts.rs", "MOVES", [1, 1, 0]),
     ("core/src/zone/delta.rs", "DRIFT_MARK", [3, 2, 2]),
     ("core/src/zone/state.rs", "DRIFT_MARK", [3, 4, 1]),
-    ("designs/src/owners.rs", "FENCES", [0, 0, 3]),
-    ("designs/src/rcu/drain.rs", "FENCES", [0, 0, 1]),
+    ("../lab/designs/src/owners.rs", "FENCES", [0, 0, 3]),
+    ("../lab/designs/src/rcu/drain.rs", "FENCES", [0, 0, 1]),
     ("linux/src/publish/board.rs", "FENCES", [0, 0, 2]),
     ("linux/src/waiting/waiters.rs", "FENCES", [0, 0, 3]),
 ];
@@ -63,7 +64,7 @@ fn for_each_source(directory: &Path, root: &Path, with: &mut impl FnMut(&str, &s
 fn accesses() -> BTreeMap<(String, String), [usize; 3]> {
     let mut all = BTreeMap::new();
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    for library in ["core", "vmap", "rseq", "linux", "capi", "designs"] {
+    for library in ["core", "vmap", "rseq", "linux", "capi", "designs", "../lab/designs"] {
         for_each_source(&crates.join(library).join("src"), &crates, &mut |file, code| {
             for protocol in PROTOCOLS {
                 let of = |method| code.matches(&format!("{protocol}.{method}()")).count();

@@ -7,7 +7,7 @@ use core::ptr::NonNull;
 
 use super::config::{Config, ConfigError};
 use super::hooks::OWNER_BYTES;
-use super::relief::ReliefSlot;
+use super::pressure::ReliefSlot;
 use crate::cpus::Cpus;
 use crate::frame::pageblock::{SECTION_FRAMES, SECTION_PAGEBLOCKS, WORD_BYTES, WORDS_PER_ZONE};
 use crate::frame::{Mobility, NodeId, Order};

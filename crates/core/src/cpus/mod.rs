@@ -18,17 +18,13 @@
 //! | [`LockedCpus`] | a lock per CPU | taking that lock |
 //! | [`SequencesAndLocks`] | by CPU, its own sequences or its lock | theirs |
 
-mod environment;
 pub mod implement;
 mod locked;
-mod mixed;
 mod pinned;
 pub(crate) mod sequence;
 mod sequences;
 
 pub use crate::front::{Context, Here};
-pub use environment::{Environment, Event, Transfer, Unusable};
-pub use locked::{CpuLock, LockedCpus, WhichCpu};
-pub use mixed::{MaybeSequences, SequencesAndLocks};
+pub use locked::{CpuLock, LockedCpus, MaybeSequences, SequencesAndLocks, WhichCpu};
 pub use pinned::{Guard, PinnedCpus, Processor};
-pub use sequences::{Cpus, FenceError};
+pub use sequences::{Cpus, Environment, Event, FenceError, Transfer, Unusable};

@@ -1,9 +1,8 @@
 //! CPUs of an embedding kernel: a guard proves that preemption is off and names the context.
 #![allow(unsafe_code, reason = "a guard is a promise; implements sequences")]
 
-use super::environment::Environment;
 use super::sequence;
-use super::sequences::{Cpus, FenceError};
+use super::sequences::{Cpus, Environment, FenceError};
 use crate::frame::{CpuId, Pfn};
 use crate::front::word::SlotMove;
 use crate::front::{BlockArray, Context, Here, WordOffset};

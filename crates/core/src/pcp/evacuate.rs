@@ -43,7 +43,7 @@
 //! magazines for each mobility, half of what a decay of `high` may spill; and by one magazine for
 //! each mobility and order in use at every eighth step, which empties the CPU's fronts for
 //! evacuated frames. While any evacuate, a search for small blocks looks at up to 64 pageblocks
-//! more (`store/partial.rs`), and shelves hold less (`high.rs`).
+//! more (`store/best_fit.rs`), and shelves hold less (`high.rs`).
 
 use super::caches::CpuZone;
 use super::hand::Stillness;

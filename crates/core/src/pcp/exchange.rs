@@ -9,6 +9,7 @@
 
 use super::caches::{Caches, CpuZone};
 use super::high::MovedPages;
+use super::shelf::Shelf;
 use super::state::Front;
 use crate::cpus::Cpus;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
@@ -103,7 +104,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
 impl<C: Cpus> Exchange<'_, '_, '_, C> {
     /// Whether a full magazine of a front that has two may go to the shelf.
     #[inline]
-    fn may_shelve(&self) -> bool {
+    pub(super) fn may_shelve(&self) -> bool {
         let Exchange { share, front, word } = *self;
         word.magazines() == 2
             && share.pcp.shelf(front.order, front.mobility).count() < Shelf::COUNT_MAX
@@ -112,7 +113,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
 
     /// An empty magazine of this CPU's own, charged to it.
     #[inline]
-    fn charged_empty(&self) -> Option<MagazineIndex> {
+    pub(super) fn charged_empty(&self) -> Option<MagazineIndex> {
         let empty = self.share.empty_at_hand()?;
         self.share.charge(self.front.order.magazine_frames().into());
         Some(empty)

@@ -1,11 +1,11 @@
-//! Exchanges of magazines under a guard that the caller holds. No step takes one again, none reaches
-//! the store, whose lock the caller may have, and no walk over zones comes before. Guards and that
-//! walk are half of a slow path's instructions where many blocks are used at a time.
+//! Exchanges of magazines under a guard that the caller holds. No step takes one again, none
+//! reaches the store, whose lock the caller may have, and no walk over zones comes before. Guards
+//! and that walk are half of a slow path's instructions where many blocks are used at a time.
 
 use super::caches::CpuZone;
 use super::exchange::Exchange;
 use super::high;
-use super::shelf::{Part, Parts, Shelf};
+use super::shelf::{Part, Parts};
 use super::state::Front;
 use crate::cpus::{Cpus, PinnedCpus, Processor, sequence};
 use crate::frame::Pfn;

@@ -1,8 +1,8 @@
 //! The limit on a CPU's cache: `high`, how it grows and shrinks, and how much of it a CPU has that
-//! only frees. What a CPU does to stay below it is in `room.rs`.
+//! only frees. What a CPU does to stay below it is in `spill.rs`.
 //!
 //! # Another policy
-//! What users choose is `HighPolicy` in `zone/watermarks.rs`, which makes the bounds of `high` from
+//! What users choose is `HighPolicy` in `zone/state.rs`, which makes the bounds of `high` from
 //! it. When `high` moves between them is here.
 //!
 //! # A CPU that only frees

@@ -11,12 +11,9 @@
 //! is back: `charged_pages` counts every magazine in fronts, shelves and hands.
 #![allow(unsafe_code, reason = "makes magazines of a page")]
 
-use core::mem::MaybeUninit;
-
 use super::caches::CpuZone;
 use super::pcps::Pcps;
-use super::pool::spread;
-use super::shelf::Chain;
+use super::shelf::{Chain, spread};
 use crate::cpus::Cpus;
 use crate::frame::{CpuId, Order, PageSize};
 use crate::front::{Magazine, MagazineIndex};
@@ -151,35 +148,6 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
 }
 
 impl<'m> Pcps<'m> {
-    /// Makes magazines of memory and puts them among the empties of all CPUs in turn. Returns how
-    /// many; `None`: the memory lies where magazines have no numbers.
-    pub fn add_magazines(&self, memory: &'m mut [MaybeUninit<u8>]) -> Option<u32> {
-        let first = memory.as_mut_ptr().cast::<Magazine>();
-        let skip = first.cast::<u8>().align_offset(size_of::<Magazine>());
-        let count = memory.len().saturating_sub(skip) / size_of::<Magazine>();
-        // To loom zeroes are no atomics.
-        if count == 0 || IS_LOOM {
-            return Some(0);
-        }
-        let first = first.wrapping_byte_add(skip);
-        let base = self.blocks().base().addr();
-        let number = first.addr().checked_sub(base)? / size_of::<Magazine>();
-        if number.checked_add(count)? > 1 << MagazineIndex::BITS {
-            return None;
-        }
-        first.expose_provenance();
-        // SAFETY: so much memory was given for 'm, of which this call is the only user, aligned for
-        // a magazine; those are arrays of integers, for which zeroes will do.
-        unsafe { first.write_bytes(0, count) };
-        self.count_added_magazines(count as u32);
-        let indices = (number..number + count).filter_map(|at| MagazineIndex::new(at as u32));
-        for (index, cpu) in indices.zip(self.all_cpus().cycle()) {
-            let pushed = self.shared(cpu).empties.push(self.blocks(), index);
-            debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
-        }
-        Some(count as u32)
-    }
-
     /// Takes an empty magazine from another CPU.
     fn steal(&self, cpu: CpuId) -> Option<MagazineIndex> {
         let (blocks, own) = (self.blocks(), &self.shared(cpu).empties);

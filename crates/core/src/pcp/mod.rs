@@ -2,22 +2,19 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`shelf`] | stacks of magazines, which of them a drainer prefetches, and magazines with what they hold |
-//! | `state` | [`Pcp`]: what a CPU keeps for a zone besides its front words; how slow paths name fronts: the theory of refill and spill |
+//! | [`shelf`] | stacks of magazines, those of the caller's memory, frames that were cut into magazines, which of them a drainer prefetches, and magazines with what they hold |
+//! | `state` | [`Pcp`]: what a CPU keeps for a zone besides its front words; how slow paths name fronts |
 //! | `pcps` | [`Pcps`]: the memory of all CPUs' caches |
 //! | `exchange` | magazines between a front and the CPU's shelf |
 //! | `guarded` | the same under a guard that the caller holds |
-//! | `refill`, `spill` | pages from the store to a CPU, and back |
+//! | `refill`, `spill` | pages from the store to a CPU, and back, also to stay below `high` |
 //! | `hand`, `evacuate` | which pageblocks evacuate, and what becomes of their frames |
 //! | `high` | how much a CPU may cache, and how much of that one that only frees |
-//! | `room` | what a CPU moves out to stay below that |
 //! | `magazines` | where empty magazines come from |
-//! | `pool` | those of the caller's memory, and which frames were cut into magazines |
 //! | `direct` | single blocks between callers and the store, past the caches |
 //! | `caches` | [`Caches`]: all CPUs and zones, and the watermarks; [`CpuZone`]: one CPU's caches of one zone, at work |
 //! | [`asks`] | how a drain knows that its ask was answered |
-//! | `drain` | taking back what CPUs cache, fronts and what was handed over included |
-//! | `handover` | asking owners for their fronts |
+//! | `drain` | taking back what CPUs cache, fronts and what was handed over included; asking owners for their fronts |
 
 pub mod asks;
 mod caches;
@@ -27,13 +24,10 @@ mod evacuate;
 mod exchange;
 mod guarded;
 mod hand;
-mod handover;
 mod high;
 mod magazines;
 mod pcps;
-mod pool;
 mod refill;
-mod room;
 pub mod shelf;
 mod spill;
 mod state;
@@ -41,10 +35,9 @@ mod state;
 pub use asks::HandoverCounts;
 pub use caches::Caches;
 pub use direct::PastCaches;
-pub use drain::{DrainResult, Mode, Scope};
+pub use drain::{Ask, DrainResult, Mode, Scope};
 pub use exchange::Exchange;
-pub use handover::Ask;
 pub use high::FreeHigh;
 pub use pcps::{CpuShared, LEVELS, NO_ZONE, Pcps, PcpsState, Places};
-pub use pool::{CarvedFrames, Magazines};
+pub use shelf::{CarvedFrames, Magazines};
 pub use state::{Front, Pcp};

@@ -1,15 +1,20 @@
 //! The memory of all CPUs' caches: where each CPU's gate, words and accounts lie.
-#![allow(unsafe_code, reason = "finds accounts by their offset in a CPU's block")]
+#![allow(
+    unsafe_code,
+    reason = "finds accounts by their offset in a CPU's block, makes magazines of memory"
+)]
+
+use core::mem::MaybeUninit;
 
 use super::asks::{AskNumbers, Asks, Sleepers};
 use super::high::FreeHigh;
-use super::pool::{CarvedFrames, Magazines};
-use super::shelf::{Empties, Part, Parts};
+use super::shelf::{CarvedFrames, Empties, Magazines, Part, Parts};
 use super::state::{Front, Pcp};
 use crate::frame::{CpuId, NodeId, ZoneId};
 use crate::front::word::Word;
-use crate::front::{BlockArray, Context, Here, MagazineIndex};
+use crate::front::{BlockArray, Context, Here, Magazine, MagazineIndex};
 use crate::sync::CachePadded;
+use crate::sync::model::IS_LOOM;
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::stack::Links;
 use crate::zone::GroupDelta;
@@ -128,6 +133,35 @@ impl<'m> Pcps<'m> {
     /// Counts magazines that are about to be among the empties.
     pub fn count_added_magazines(&self, magazines: u32) {
         self.state.added_magazines.fetch_add(magazines, Ordering::Relaxed);
+    }
+
+    /// Makes magazines of memory and puts them among the empties of all CPUs in turn. Returns how
+    /// many; `None`: the memory lies where magazines have no numbers.
+    pub fn add_magazines(&self, memory: &'m mut [MaybeUninit<u8>]) -> Option<u32> {
+        let first = memory.as_mut_ptr().cast::<Magazine>();
+        let skip = first.cast::<u8>().align_offset(size_of::<Magazine>());
+        let count = memory.len().saturating_sub(skip) / size_of::<Magazine>();
+        // To loom zeroes are no atomics.
+        if count == 0 || IS_LOOM {
+            return Some(0);
+        }
+        let first = first.wrapping_byte_add(skip);
+        let base = self.blocks().base().addr();
+        let number = first.addr().checked_sub(base)? / size_of::<Magazine>();
+        if number.checked_add(count)? > 1 << MagazineIndex::BITS {
+            return None;
+        }
+        first.expose_provenance();
+        // SAFETY: so much memory was given for 'm, of which this call is the only user, aligned for
+        // a magazine; those are arrays of integers, for which zeroes will do.
+        unsafe { first.write_bytes(0, count) };
+        self.count_added_magazines(count as u32);
+        let indices = (number..number + count).filter_map(|at| MagazineIndex::new(at as u32));
+        for (index, cpu) in indices.zip(self.all_cpus().cycle()) {
+            let pushed = self.shared(cpu).empties.push(self.blocks(), index);
+            debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
+        }
+        Some(count as u32)
     }
 
     /// Frames that were cut into magazines.

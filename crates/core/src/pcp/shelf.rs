@@ -1,4 +1,5 @@
-//! Shelves and the other stacks of magazines; the theory is in [`stack`](crate::sync::stack).
+//! Shelves and the other stacks of magazines, whose theory is in [`stack`](crate::sync::stack); and
+//! the pool of magazines in the caller's memory.
 //!
 //! # Index
 //! The magazines of a shelf are linked, each link in a line that the shelf's CPU wrote last: a
@@ -10,11 +11,23 @@
 //! A magazine on a shelf is full, and its shelf says of what order. One that comes from a front may
 //! hold any number of rounds. A link of such magazines ([`Part`]) says both, so that a chain of
 //! them is all that a drainer needs.
+//!
+//! # Carved frames
+//! The frames that the allocator cut into magazines are noted by a bit each. `free` must refuse
+//! them, or a magazine in use would be handed out, and zeroed. It finds the tag of their pageblock
+//! there, which leads the fast path to words that never take anything (see
+//! [`Tag`](crate::frame::pageblock::Tag)); the slow path then looks here, one frame at a time. So
+//! the frames beside them are freed a little slower, and all others as if there were no such thing.
+//!
+//! A magazine's number reaches 512 MiB: there are bits for the frames that lie there, at most 16
+//! KiB.
 
-use crate::frame::Order;
-use crate::front::{BlockArray, MagazineIndex};
+use core::ops::Range;
+
+use crate::frame::{LinearMap, Order, PageSize, Pfn};
+use crate::front::{BlockArray, Magazine, MagazineIndex};
 use crate::sync::model::IS_LOOM;
-use crate::sync::prim::{AtomicU32, Ordering};
+use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::stack::{self, Links};
 
 /// Bits of an index in a head.
@@ -116,6 +129,145 @@ impl Links for Parts<'_> {
     }
 }
 
+/// Magazines of the caller's memory, and where further ones may be carved from.
+pub struct Magazines<'m> {
+    /// The number of the first.
+    first: u32,
+    count: u32,
+    /// Number of magazines used so far. Relaxed: see [`fresh`](Self::fresh).
+    used: &'m AtomicU32,
+    /// The mapping of the frames, if they are mapped, and their size.
+    pub linear_map: Option<(LinearMap, PageSize)>,
+}
+
+impl<'m> Magazines<'m> {
+    pub fn new(
+        first: u32,
+        count: u32,
+        used: &'m AtomicU32,
+        linear_map: Option<(LinearMap, PageSize)>,
+    ) -> Self {
+        Magazines { first, count, used, linear_map }
+    }
+
+    /// Magazines of the caller's memory that were ever used.
+    pub fn used(&self) -> u32 {
+        self.used.load(Ordering::Relaxed).min(self.count)
+    }
+
+    /// A magazine that was never used.
+    pub fn fresh(&self) -> Option<MagazineIndex> {
+        if self.used() == self.count {
+            return None;
+        }
+        // An addition, which no other CPU makes fail: at the start all come here at once. The
+        // number passes `count` by one for each CPU that meets the last one here, and then stays.
+        // Relaxed: only the number is handed out; the magazine was written before the allocator
+        // existed.
+        let nth = self.used.fetch_add(1, Ordering::Relaxed);
+        if nth >= self.count {
+            return None;
+        }
+        MagazineIndex::new(self.first + spread(nth, self.count))
+    }
+}
+
+/// The neighbour to use as the `nth` of `count`: multiples of a number near the golden section
+/// (Knuth, The Art of Computer Programming 6.4), so that those in use lie apart and in no order. A
+/// drainer that reads one shelved magazine after another would else make its prefetchers fetch the
+/// next, which may be the one that the owner writes (decision 0005).
+pub fn spread(nth: u32, count: u32) -> u32 {
+    let golden = (u64::from(count) * 618 / 1000) as u32;
+    // A step without a common factor meets each place once; 1 is one.
+    let step =
+        (1..=golden).rev().find(|&step| greatest_common_divisor(step, count) == 1).unwrap_or(1);
+    (u64::from(nth) * u64::from(step) % u64::from(count)) as u32
+}
+
+fn greatest_common_divisor(mut a: u32, mut b: u32) -> u32 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// The bits; see the module.
+pub struct CarvedFrames<'m> {
+    /// Frame numbers that may be carved; none without a linear map.
+    first: u32,
+    end: u32,
+    /// The bits of frames from `first` on.
+    bits: &'m [AtomicU64],
+}
+
+impl<'m> CarvedFrames<'m> {
+    /// No frame is carved yet. `reach`: the frames whose magazines have numbers, of which the first
+    /// have `bits`.
+    pub fn new(reach: Range<u32>, bits: &'m [AtomicU64]) -> Self {
+        let first = reach.start;
+        let end = reach.end.min(first.saturating_add(bits.len() as u32 * u64::BITS));
+        CarvedFrames { first, end, bits }
+    }
+
+    /// The frames whose magazines have numbers, when these count from `base`.
+    pub fn reach(map: LinearMap, page_size: PageSize, base: usize) -> Option<Range<u32>> {
+        let page = page_size.bytes();
+        let frame_zero = map.address(Pfn::new(0), page_size);
+        let first = (base + size_of::<Magazine>()).saturating_sub(frame_zero).div_ceil(page);
+        let end =
+            (base + (size_of::<Magazine>() << MagazineIndex::BITS)).checked_sub(frame_zero)? / page;
+        Some(u32::try_from(first).ok()?..u32::try_from(end).unwrap_or(u32::MAX))
+    }
+
+    /// Number of words of bits that are needed where frames end at `frames_end`.
+    pub fn words(page_size: PageSize, frames_end: u64) -> usize {
+        if IS_LOOM {
+            return 0;
+        }
+        let reach = (size_of::<Magazine>() << MagazineIndex::BITS) >> page_size.shift();
+        (frames_end.min(reach as u64) as usize).div_ceil(u64::BITS as usize)
+    }
+
+    /// Frames that may be carved.
+    pub fn frames(&self) -> Range<u32> {
+        self.first..self.end
+    }
+
+    fn bit(&self, frame: u32) -> (&AtomicU64, u64) {
+        let at = frame - self.first;
+        (&self.bits[(at / u64::BITS) as usize], 1 << (at % u64::BITS))
+    }
+
+    /// Notes a frame that the caller owns, within reach.
+    pub fn note(&self, pfn: Pfn) {
+        let (cell, bit) = self.bit(pfn.get());
+        // Relaxed: see `Tags::are_carved_near`.
+        cell.fetch_or(bit, Ordering::Relaxed);
+    }
+
+    /// Takes a note back, of a frame that the caller owns and has not cut.
+    pub fn forget(&self, pfn: Pfn) {
+        let (cell, bit) = self.bit(pfn.get());
+        // Relaxed: as in `note`.
+        cell.fetch_and(!bit, Ordering::Relaxed);
+    }
+
+    /// Whether any of these frames is carved.
+    pub fn any(&self, start: Pfn, frames: u32) -> bool {
+        let end = u64::from(start.get()) + u64::from(frames);
+        // Relaxed: as in `note`.
+        (start.get().max(self.first)..end.min(self.end.into()) as u32).any(|frame| {
+            let (cell, bit) = self.bit(frame);
+            cell.load(Ordering::Relaxed) & bit != 0
+        })
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = Pfn> {
+        self.frames().map(Pfn::new).filter(|&pfn| self.any(pfn, 1))
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -160,5 +312,23 @@ mod part_tests {
             }
         }
         assert!(Part::from_link(0).is_none());
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod pool_tests {
+    use super::spread;
+
+    #[test]
+    fn magazines_are_spread_over_all_places_once() {
+        for count in (1..200).chain([4096, 5040]) {
+            let mut places: Vec<u32> = (0..count).map(|nth| spread(nth, count)).collect();
+            assert!(
+                count < 16 || places.windows(2).all(|pair| pair[0].abs_diff(pair[1]) > 1),
+                "{places:?}"
+            );
+            places.sort_unstable();
+            assert_eq!(places, Vec::from_iter(0..count));
+        }
     }
 }

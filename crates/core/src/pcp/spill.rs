@@ -1,17 +1,33 @@
 //! Spill: magazines and single blocks from a CPU to the store. The theory is in
 //! [`refill`](super::refill).
+//!
+//! # Room under `high`
+//! Here is what a CPU moves out to stay below the limit on its cache, at refills, frees
+//! and decays. The limit itself is in [`high`](super::high).
+//!
+//! # While pageblocks evacuate
+//! What CPUs cache keeps pageblocks from becoming whole, and no search finds it. Of memory that is
+//! nearly full, most of what is free can lie in caches, while requests of other orders and
+//! mobilities break up whole pageblocks, or mix others; watermarks do not see that. So while
+//! pageblocks evacuate, which says that whole ones are short, all CPUs together may cache a 32nd of
+//! what is free, but each as much as `high_min`. Magazines in fronts are not refused for it: `high`
+//! grows for these, and falls when the next one is to be shelved.
 
 use super::caches::CpuZone;
 use super::exchange::Exchange;
-use super::state::{ATTEMPTS_MAX, Front, Step};
-use crate::cpus::{Cpus, Event, Here};
+use super::high::{self, BATCH_SCALE, MovedPages};
+use super::state::{ATTEMPTS_MAX, Front, SHELF_COUNT, Step};
+use crate::cpus::{Cpus, Environment, Event, Here};
+use crate::frame::pageblock::FRONTS;
 use crate::frame::{Mobility, Order, Pfn};
 use crate::front::MagazineIndex;
 use crate::front::gate::is_disabled;
 use crate::front::word::Word;
 use crate::sync::count;
+use crate::sync::model::IS_LOOM;
 use crate::sync::prim::Ordering;
 use crate::sync::total::SHELVES;
+use crate::zone::CacheLimits;
 
 impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Frees a block of a caller on this CPU through its front. `false`: not through this front.
@@ -156,6 +172,258 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             self.spill(front, full, order.rounds());
             drop(moving);
             pages += u64::from(order.magazine_frames());
+        }
+        pages
+    }
+}
+
+/// Magazines moved out per slow path to come back under `high`, or of a cold shelf.
+const ROOM_STEPS_MAX: u32 = 4;
+/// Magazines moved out per decay of a CPU's zone.
+const DECAY_MAGAZINES_MAX: u32 = 32;
+/// The part of a zone's free pages that its CPUs together cache while pageblocks evacuate.
+const EVACUATING_PART: u64 = 32;
+
+impl<C: Cpus> CpuZone<'_, '_, C> {
+    /// The largest `high` now, but for what fronts need.
+    fn high_most(&self, limits: CacheLimits) -> u64 {
+        if IS_LOOM || !limits.adapts() || self.store().tags().evacuating(self.zone_id) == 0 {
+            return limits.high_max;
+        }
+        let free = self.caches.free_estimate(self.zone_id).max(0) as u64;
+        let part = free / EVACUATING_PART / u64::from(self.caches.pcps.cpus());
+        part.clamp(limits.high_min, limits.high_max)
+    }
+
+    /// Whether `high` may grow: it adapts, and the zone is above its high watermark.
+    fn may_raise_high(&self, limits: CacheLimits) -> bool {
+        limits.adapts() && self.caches.is_above_high(self.zone_id)
+    }
+
+    /// Raises `high` so that `pages` more fit under it, if it may grow and `most` allows as many.
+    fn raise_high(&self, pages: u64, most: u64) -> bool {
+        let limits = self.zone.limits();
+        let needed = self.pcp.charged_pages.load(Ordering::Relaxed) + pages as i64;
+        let most = most.min(limits.high_max) as i64;
+        if needed > most || !self.may_raise_high(limits) {
+            return false;
+        }
+        self.pcp.high.raise(needed, most, limits);
+        true
+    }
+
+    /// Lowers a `high` above what it may be now, before a magazine is shelved, so that this one and
+    /// another are spilled.
+    pub fn limit_high(&self) {
+        if IS_LOOM {
+            return;
+        }
+        let (limits, charged) =
+            (self.zone.limits(), self.pcp.charged_pages.load(Ordering::Relaxed));
+        self.pcp.high.lower(charged, self.high_most(limits) as i64, limits);
+    }
+
+    /// A refill of so many pages lets the CPU cache as many more, or a batch (`nr_pcp_alloc`).
+    pub fn raise_high_for_refill(&self, pages: u64) {
+        if IS_LOOM {
+            return;
+        }
+        let (high, limits) = (&self.pcp.high, self.zone.limits());
+        let now = high.get();
+        if now < limits.high_max as i64 && self.may_raise_high(limits) {
+            let raised = now + limits.batch.max(pages) as i64;
+            high.set(raised.min(self.high_most(limits) as i64).max(now));
+        }
+    }
+
+    /// Raises `high` for frees as if the CPU had refilled, but no further than to a few batches
+    /// (`nr_pcp_high`, where `free_count` and so what it asks for is bounded). What a CPU only
+    /// frees is no demand.
+    pub fn raise_high_for_free(&self) -> bool {
+        let limits = self.zone.limits();
+        let batches = (limits.batch << BATCH_SCALE) + limits.batch;
+        self.raise_high(0, batches.min(self.high_most(limits)))
+    }
+
+    /// Tells the rule for CPUs that only free what a front moved.
+    pub fn note_moved(&self, front: &Front, moved: MovedPages) {
+        if high::regards(front.order) {
+            let (limits, managed) = (self.zone.limits(), self.zone.managed());
+            self.pcp.free_counts.note_moved(front.order, moved, limits, managed);
+        }
+    }
+
+    /// Whether the CPU counts as one that only frees blocks of this order.
+    pub fn only_frees(&self, front: &Front) -> bool {
+        high::regards(front.order)
+            && self.pcp.free_counts.only_frees(front.order, self.zone.limits())
+    }
+
+    /// Whether a CPU that only frees has filled a magazine and caches more than it may then, in the
+    /// front and its shelf together.
+    pub fn exceeds_free_high(&self, front: &Front, word: Word) -> bool {
+        let order = front.order;
+        if word.rounds() < order.rounds() || front.evacuates || !self.only_frees(front) {
+            return false;
+        }
+        let (pcp, limits) = (self.pcp, self.zone.limits());
+        let shelved = pcp.shelf(order, front.mobility).count() * order.rounds();
+        let blocks = u64::from(word.frames(order.rounds()) + shelved);
+        let pages = blocks * u64::from(order.frames());
+        pages > self.caches.pcps.free_high().pages(limits.batch, pcp.high.pages())
+    }
+
+    /// A CPU that caches more than `high` spilled a magazine: if it only frees, the whole shelf
+    /// follows; else its coldest front, or magazines of its coldest shelf. So what it used before
+    /// makes room for what it uses now.
+    pub fn spill_more(&self, front: Front) {
+        if self.only_frees(&front) {
+            self.spill_at_once(front);
+        } else if !self.empty_coldest_front(front, Order::CACHED) {
+            // One row: this comes with every magazine that is spilled.
+            self.spill_coldest_shelf(front);
+        }
+    }
+
+    /// Spills magazines of a shelf of another order or mobility that was not used since the last
+    /// look, if it is the clock hand's turn (second chance).
+    fn spill_coldest_shelf(&self, except: Front) {
+        if IS_LOOM {
+            // A policy; to a model each access would be one more place to switch.
+            return;
+        }
+        let (pcp, clock) = (self.pcp, &self.pcp.cold_shelves);
+        let mut next = clock.hand();
+        for _ in 0..Order::CACHED {
+            let at = if next < SHELF_COUNT { next } else { 0 };
+            next = at + 1;
+            // Most are: nothing else is looked at of those.
+            if pcp.is_empty_shelf(at) {
+                continue;
+            }
+            let (order, mobility, shelf) = pcp.shelf_at(at);
+            let is_own = (order, mobility) == (except.order, except.mobility);
+            if !clock.is_cold(at, shelf.version()) || is_own {
+                continue;
+            }
+            self.spill_shelf(order, mobility, ROOM_STEPS_MAX);
+            // Still cold, and the next to be looked at, unless its CPU uses it.
+            clock.note(at, shelf.version());
+            next = at;
+            break;
+        }
+        clock.set_hand(next);
+    }
+
+    /// Takes one front that has not been used since the last look back to the store, if it is the
+    /// clock hand's turn (second chance). Looks at `places_max` fronts.
+    pub fn empty_coldest_front(&self, except: Front, places_max: usize) -> bool {
+        let words = self.blocks().fronts(except.here, self.zone_id);
+        let places = Front::places(self.caches.pcps.evacuates());
+        let looks = places_max.min(places);
+        let clock = &self.pcp.cold_fronts;
+        let hand = clock.hand();
+        let hand = if hand < places { hand } else { 0 };
+        let end = hand + looks;
+        clock.set_hand(end % places);
+        for at in (hand..end.min(places)).chain(0..end.saturating_sub(places)) {
+            // Most are empty: nothing else is looked at of those.
+            if words[at].load(Ordering::Relaxed) == Word::EMPTY.0 || at == except.place() {
+                continue;
+            }
+            let front = Front::at_place(except.here, self.zone_id, at);
+            let Some(word) = self.read_front(&front) else { return false };
+            if !clock.is_cold(at, word.0) {
+                continue;
+            }
+            clock.set_hand(at + 1);
+            self.unload(front, word);
+            return true;
+        }
+        false
+    }
+
+    /// Spills a whole shelf, up to `batch << 5` pages (`nr_pcp_free`). If only its top were
+    /// spilled, the pages at its bottom, which were freed first, would never be used again.
+    pub fn spill_at_once(&self, front: Front) {
+        let Front { order, mobility, .. } = front;
+        let pages_max = self.zone.limits().batch << BATCH_SCALE;
+        let magazines_max = pages_max / u64::from(order.magazine_frames());
+        let magazines_max = u32::try_from(magazines_max).unwrap_or(u32::MAX).max(1);
+        self.spill_shelf(order, mobility, magazines_max);
+    }
+
+    /// Makes room for `pages` more in a front under `high`: raises it, spills shelved magazines,
+    /// empties other fronts that are cold, a few steps at most. `false`: there is none.
+    pub fn make_room(&self, front: Front, pages: u64) -> bool {
+        for _ in 0..ROOM_STEPS_MAX {
+            if self.pcp.has_room(pages) {
+                return true;
+            }
+            let more = self.raise_high(pages, u64::MAX)
+                || self.spill_any_shelf(1) > 0
+                || self.empty_coldest_front(front, FRONTS);
+            if !more {
+                return false;
+            }
+        }
+        self.pcp.has_room(pages)
+    }
+
+    /// Empties up to `magazines_max` shelved magazines, the largest blocks last.
+    pub fn spill_any_shelf(&self, magazines_max: u32) -> u64 {
+        let mut pages = 0;
+        let mut left = magazines_max;
+        for place in 0..SHELF_COUNT {
+            if left == 0 {
+                break;
+            }
+            // Most are, and a spill announces itself before it finds out.
+            if self.pcp.is_empty_shelf(place) {
+                continue;
+            }
+            let (order, mobility, _) = self.pcp.shelf_at(place);
+            let moved = self.spill_shelf(order, mobility, left);
+            left -= (moved / u64::from(order.magazine_frames())) as u32;
+            pages += moved;
+        }
+        pages
+    }
+
+    /// Remembers that the slow path ran, and decays `high` when it is time.
+    pub fn note_activity(&self) {
+        let now = self.caches.cpus.environment().now_ms();
+        if now != 0 && self.pcp.high.note_activity(now) {
+            self.decay();
+        }
+    }
+
+    /// Lowers `high` towards what is cached, and spills the excess; forgets half of what the CPU
+    /// allocated. Returns pages moved to the store.
+    fn decay(&self) -> u64 {
+        let charged = self.pcp.charged_pages.load(Ordering::Relaxed);
+        self.pcp.high.decay(charged, self.zone.limits());
+        self.pcp.free_counts.decay();
+        // No drain may have come for it.
+        let mut pages = self.drain_handed();
+        for _ in 0..DECAY_MAGAZINES_MAX {
+            if !self.pcp.is_above_high() {
+                break;
+            }
+            match self.spill_any_shelf(1) {
+                0 => break,
+                moved => pages += moved,
+            }
+        }
+        pages
+    }
+
+    /// Decays `high` like [`decay`](Self::decay), and spills more if the CPU has been idle.
+    pub fn decay_at(&self, now_ms: u64) -> u64 {
+        let pages = self.decay();
+        // Three ticks idle: a batch more, as the kernel does for remote zones.
+        if self.pcp.high.is_idle(now_ms) {
+            return pages + self.spill_any_shelf(DECAY_MAGAZINES_MAX);
         }
         pages
     }

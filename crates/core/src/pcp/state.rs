@@ -19,7 +19,7 @@ use crate::zone::delta::Delta;
 use crate::zone::{GroupDelta, Zone};
 
 /// Shelves per zone.
-pub const SHELVES: usize = Order::CACHED * Mobility::COUNT;
+pub const SHELF_COUNT: usize = Order::CACHED * Mobility::COUNT;
 /// Pages. Nearly all changes of the free count are smaller, and are added without asking whether
 /// they are too large to keep.
 const LARGE_CHANGE: u64 = Order::PAGEBLOCK.frames() as u64;
@@ -40,7 +40,7 @@ pub struct Pcp {
     /// Empty magazines that drains brought back.
     pub returned: Empties,
     /// Full magazines, `[order][mobility]`.
-    shelves: [Shelf; SHELVES],
+    shelves: [Shelf; SHELF_COUNT],
     /// The magazines that the owner handed over to drains that asked for them.
     pub handed: HandedStack,
     /// The stacks that other CPUs write, on a line that the owner does not touch but to report what
@@ -58,7 +58,7 @@ pub struct Pcp {
     pub spares: Spares,
     pub free_counts: FreeCounts,
     /// Versions of the shelves: one that has the same version is cold.
-    pub cold_shelves: Clock<SHELVES>,
+    pub cold_shelves: Clock<SHELF_COUNT>,
     pub counters: CachePadded<Counters>,
     /// Front words: a front that has not changed is cold.
     pub cold_fronts: Clock<FRONTS>,
@@ -235,7 +235,7 @@ impl Pcp {
 
     /// All shelves with their order and mobility.
     pub fn shelves(&self) -> impl Iterator<Item = (Order, Mobility, &Shelf)> {
-        (0..SHELVES).map(|place| self.shelf_at(place))
+        (0..SHELF_COUNT).map(|place| self.shelf_at(place))
     }
 
     /// Pages on all shelves.

@@ -32,7 +32,7 @@ mod moves;
 mod relief;
 mod zone;
 
-pub use crate::alloc::relief::{PendingRequest, Relief};
+pub use crate::alloc::pressure::{PendingRequest, Relief};
 pub use crate::alloc::walk::Want;
 pub use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES};
 pub use crate::store::device::{DeviceRegistered, ReportCounts, ReportingDevice};

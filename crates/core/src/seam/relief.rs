@@ -2,7 +2,7 @@
 
 use super::zone::ZoneAccess;
 use crate::alloc::Allocator;
-use crate::alloc::relief::{PendingRequest, Relief};
+use crate::alloc::pressure::{PendingRequest, Relief};
 use crate::cpus::Cpus;
 
 /// Registers the relief of an allocator's requests, for the allocator's life. `false`: there is one

@@ -3,8 +3,8 @@
 use core::ops::{ControlFlow, Range};
 
 use crate::alloc::Allocator;
-use crate::alloc::cached_blocks::CachedBlocks;
 use crate::alloc::hooks::{Hooks, are_carved};
+use crate::alloc::validate::CachedBlocks;
 use crate::cpus::{Cpus, Environment, Unusable};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS};
 use crate::frame::{CpuId, FrameRange, Mobility, Pfn, ZoneId};

@@ -5,18 +5,23 @@
 //! 512 frames, named by its [`PageblockIndex`] across sections; a *span* is the range of sections a
 //! zone may have frames in.
 //!
-//! Blocks are found by a [search](super::search).
+//! Blocks are found by a [search](super::search). They go back one or many at a time. Neighbours in
+//! a list that lie in one word go back by one atomic operation, and large blocks that make up
+//! pageblocks as those. The list is not sorted, which would cost more than it saves.
 #![allow(unsafe_code, reason = "finds sections by address")]
 
+use super::bits::{self, PAGEBLOCK_WORDS};
 use super::device::Reports;
+use super::misuse::DoubleFree;
 use super::passes::SearchRequest;
-use super::section::Section;
+use super::refresh::mark_all_whole;
+use super::section::{Section, hint_masks};
 use super::summary::{Marks, Summary};
 use super::tags::Tags;
 use crate::frame::pageblock::{
-    PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag,
+    PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag, fills_pageblocks,
 };
-use crate::frame::{Mobility, Pfn, ZoneId};
+use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::prim::{AtomicU64, AtomicUsize, Ordering};
 
@@ -216,4 +221,253 @@ impl<'m> Bitmap<'m> {
             })
             .sum()
     }
+}
+
+impl<'m> Bitmap<'m> {
+    /// Gives a block of at most a word, or of pageblocks, back; returns which of its frames were
+    /// free already.
+    #[inline]
+    pub fn put_at_once(&self, pfn: Pfn, order: Order) -> DoubleFree {
+        debug_assert!(pfn.is_aligned(order), "{pfn} begins no block of order {order}");
+        if order >= Order::PAGEBLOCK {
+            let (base, bit) = hint_place(PageblockIndex::of(pfn));
+            return self.put_pageblocks(base, pageblock_mask(bit, order.frames()));
+        }
+        let Some(section) = self.section((pfn.get() / SECTION_FRAMES) as usize) else {
+            return DoubleFree::NONE;
+        };
+        let word = (pfn.get() % SECTION_FRAMES / bits::WORD_FRAMES) as usize;
+        let mask = bits::block_mask(order) << (pfn.get() % bits::WORD_FRAMES);
+        let doubled = section.put_mask(word, mask);
+        let mut doubled = DoubleFree::in_word(pfn.get() / bits::WORD_FRAMES, doubled);
+        if section.refresh_hints(word / PAGEBLOCK_WORDS) {
+            doubled.add(self.heal(section, PageblockIndex::of(pfn)));
+        }
+        doubled
+    }
+
+    /// Gives `start..start + frames` back; returns which of them were free already.
+    #[inline]
+    pub fn put(&self, start: Pfn, frames: u32) -> DoubleFree {
+        let (mut doubled, mut done) = (DoubleFree::NONE, 0);
+        for (section, at, count) in self.by_section(start, frames) {
+            let first = PageblockIndex::of(start.add(done)).section() * SECTION_PAGEBLOCKS;
+            done += count;
+            let Some(section) = section else { continue };
+            if fills_pageblocks(at, count) {
+                hint_masks(at, count).for_each(|(at, mask)| {
+                    let base = PageblockIndex((first + at * 64) as u32);
+                    doubled.add(self.put_pageblocks(base, mask));
+                });
+            } else {
+                doubled.add(self.put_each(section, first, (at, count)));
+            }
+        }
+        doubled
+    }
+
+    /// Puts back frames whose memory was given back, like [`put`](Self::put). Pageblocks that they
+    /// fill are [cold](super::hints).
+    pub fn put_cold(&self, start: Pfn, frames: u32) -> DoubleFree {
+        let (mut doubled, mut done) = (DoubleFree::NONE, 0);
+        for (section, at, count) in self.by_section(start, frames) {
+            let first = PageblockIndex::of(start.add(done)).section() * SECTION_PAGEBLOCKS;
+            done += count;
+            let Some(section) = section else { continue };
+            let inner = at.next_multiple_of(PAGEBLOCK_FRAMES)
+                ..(at + count) / PAGEBLOCK_FRAMES * PAGEBLOCK_FRAMES;
+            if !inner.is_empty() {
+                hint_masks(inner.start, inner.end - inner.start)
+                    .for_each(|(at, mask)| section.presence.note_cold(at, mask));
+            }
+            let freed_twice = self.put_each(section, first, (at, count));
+            if freed_twice.frames > 0 {
+                // The caller did not own them: the pageblock may have been free, and warm.
+                mark_all_whole(section);
+            }
+            doubled.add(freed_twice);
+        }
+        doubled
+    }
+
+    /// Puts frames of a section, whose first pageblock is `first`, into its words.
+    #[inline]
+    fn put_each(&self, section: &Section<'_>, first: usize, (at, count): (u32, u32)) -> DoubleFree {
+        let (mut doubled, mut stripped) = (DoubleFree::NONE, DoubleFree::NONE);
+        let tell_doubled = |word, mask| {
+            doubled.add(DoubleFree::in_word((first * PAGEBLOCK_WORDS + word) as u32, mask));
+        };
+        section.put_each(at, count, tell_doubled, |pageblock| {
+            stripped.add(self.heal(section, PageblockIndex((first + pageblock) as u32)));
+        });
+        doubled.add(stripped);
+        doubled
+    }
+
+    /// Puts back the pageblocks of `mask` in the word of hints that begins with `base`, like
+    /// [`put`](Self::put).
+    fn put_pageblocks(&self, base: PageblockIndex, mask: u64) -> DoubleFree {
+        let mut doubled = DoubleFree::NONE;
+        let Some(section) = self.section(base.section()) else { return doubled };
+        let first = (base.section() * SECTION_PAGEBLOCKS) as u32;
+        let tell_doubled = |word, mask| {
+            let word = first * PAGEBLOCK_WORDS as u32 + word as u32;
+            doubled.add(DoubleFree::in_word(word, mask));
+        };
+        section.put_pageblocks(base.in_section() / 64, mask, tell_doubled, |pageblock| {
+            self.end_evacuation(section, PageblockIndex(first + pageblock as u32));
+        });
+        doubled
+    }
+
+    /// Gives many blocks of `order` back. Returns which frames were free already.
+    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> DoubleFree {
+        if order.get() > bits::WORD_ORDER_MAX {
+            return self.put_large(order, blocks);
+        }
+        let mut doubled = DoubleFree::NONE;
+        let mut run =
+            Run { bitmap: self, word: u32::MAX, mask: 0, section: None, doubled: &mut doubled };
+        for pfn in blocks {
+            run.add(pfn, order);
+        }
+        run.flush();
+        doubled
+    }
+
+    /// Puts back blocks of several words, like [`put_blocks`](Self::put_blocks). Neighbours in the
+    /// list that make up a pageblock go back as one, and such pageblocks that lie in one word of
+    /// hints together.
+    fn put_large(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> DoubleFree {
+        let (mut whole, mut run) = (WholeRun::new(self), None::<(Pfn, u32)>);
+        for pfn in blocks {
+            run = match run {
+                Some((first, frames)) if joins(first, frames, pfn, order) => {
+                    Some((first.min(pfn), frames + order.frames()))
+                }
+                run => {
+                    run.inspect(|&(first, frames)| whole.put(first, frames));
+                    Some((pfn, order.frames()))
+                }
+            };
+        }
+        run.inspect(|&(first, frames)| whole.put(first, frames));
+        whole.flush();
+        whole.doubled
+    }
+}
+
+/// Frames of one word that are about to go back together.
+struct Run<'s, 'm> {
+    bitmap: &'s Bitmap<'m>,
+    section: Option<&'m Section<'m>>,
+    /// Index of the word of hints, across sections; `u32::MAX`: none yet.
+    word: u32,
+    mask: u64,
+    /// The doubled frames, by reference: the other fields then stay in registers.
+    doubled: &'s mut DoubleFree,
+}
+
+impl Run<'_, '_> {
+    // Inlined by force, as `flush` is: spills and drains call it once per block.
+    #[inline(always)]
+    fn add(&mut self, pfn: Pfn, order: Order) {
+        let word = pfn.get() / bits::WORD_FRAMES;
+        let mask = bits::block_mask(order) << (pfn.get() % bits::WORD_FRAMES);
+        if word != self.word {
+            let section = self.bitmap.section((pfn.get() / SECTION_FRAMES) as usize);
+            // Another CPU may have the line. A compare-and-swap begins by a load, which would fetch
+            // it to be read, and only then to be written. Further ahead costs more, where the lines
+            // are at hand, than it was seen to save where they are not.
+            if let Some(section) = section {
+                section.prefetch(PageblockIndex::of(pfn).in_section());
+            }
+            self.flush();
+            self.word = word;
+            self.mask = 0;
+            self.section = section;
+        }
+        if self.mask & mask != 0 {
+            note_doubled(self.doubled, word, self.mask & mask);
+        }
+        self.mask |= mask;
+    }
+
+    #[inline(always)]
+    fn flush(&mut self) {
+        let Some(section) = self.section else { return };
+        let at = self.word as usize % (SECTION_PAGEBLOCKS * PAGEBLOCK_WORDS);
+        let doubled = section.put_mask(at, self.mask);
+        if doubled != 0 {
+            note_doubled(self.doubled, self.word, doubled);
+        }
+        if section.refresh_hints(at / PAGEBLOCK_WORDS) {
+            let pageblock = PageblockIndex(self.word / PAGEBLOCK_WORDS as u32);
+            self.doubled.add(self.bitmap.heal(section, pageblock));
+        }
+    }
+}
+
+/// Pageblocks of one word of hints that are about to go back together.
+struct WholeRun<'s, 'm> {
+    bitmap: &'s Bitmap<'m>,
+    /// The first pageblock of the word.
+    base: PageblockIndex,
+    mask: u64,
+    doubled: DoubleFree,
+}
+
+impl<'s, 'm> WholeRun<'s, 'm> {
+    fn new(bitmap: &'s Bitmap<'m>) -> Self {
+        WholeRun { bitmap, base: PageblockIndex(0), mask: 0, doubled: DoubleFree::NONE }
+    }
+
+    /// Puts frames that lie in one pageblock, or are a pair: pageblocks soon, anything else now.
+    fn put(&mut self, first: Pfn, frames: u32) {
+        if !fills_pageblocks(first.get(), frames) {
+            self.doubled.add(self.bitmap.put(first, frames));
+            return;
+        }
+        let (base, bit) = hint_place(PageblockIndex::of(first));
+        let mask = pageblock_mask(bit, frames);
+        // One that is in the run already is in the list twice.
+        if base != self.base || self.mask & mask != 0 {
+            self.flush();
+            self.base = base;
+        }
+        self.mask |= mask;
+    }
+
+    fn flush(&mut self) {
+        let mask = core::mem::take(&mut self.mask);
+        if mask != 0 {
+            self.doubled.add(self.bitmap.put_pageblocks(self.base, mask));
+        }
+    }
+}
+
+/// The place of a pageblock's hint: the first pageblock of the word, and the bit.
+#[inline]
+fn hint_place(pageblock: PageblockIndex) -> (PageblockIndex, u32) {
+    let bit = pageblock.in_section() as u32 % 64;
+    (PageblockIndex(pageblock.0 - bit), bit)
+}
+
+/// The pageblocks that so many frames make up, from this bit of a word of hints on.
+#[inline]
+fn pageblock_mask(bit: u32, frames: u32) -> u64 {
+    bits::range_mask(bit, frames / PAGEBLOCK_FRAMES)
+}
+
+/// Whether a block lies beside a run, before or behind it, in the same pageblock.
+fn joins(first: Pfn, frames: u32, block: Pfn, order: Order) -> bool {
+    let is_beside = block.get().wrapping_add(order.frames()) == first.get()
+        || first.get().wrapping_add(frames) == block.get();
+    is_beside && PageblockIndex::of(first) == PageblockIndex::of(block)
+}
+
+#[cold]
+#[inline(never)]
+fn note_doubled(doubled: &mut DoubleFree, word: u32, mask: u64) {
+    doubled.add(DoubleFree::in_word(word, mask));
 }

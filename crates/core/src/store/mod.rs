@@ -5,17 +5,15 @@
 //! pageblocks are kept here in either case.
 
 pub mod backing;
+mod best_fit;
 pub mod bitmap;
 pub mod bits;
 pub mod device;
 mod entire;
 mod evacuating;
-mod gibibytes;
 mod hints;
 mod misuse;
-mod partial;
 mod passes;
-mod put;
 mod refresh;
 mod reported;
 mod runs;

@@ -1,5 +1,5 @@
-//! How the hints of a [section](super::section) follow its bits, where the theory is: the caller that
-//! sets bits looks at the hint after, the caller that clears a hint looks at the bits after.
+//! How the hints of a [section](super::section) follow its bits. The theory is there: the caller
+//! that sets bits looks at the hint after, the caller that clears a hint looks at the bits after.
 
 use super::bits::{self, HINT_WORDS, PAGEBLOCK_WORDS};
 use super::section::Section;

@@ -2,13 +2,13 @@
 //!
 //! A search for blocks smaller than a pageblock goes through, in this order:
 //! 1. while some evacuate, and larger blocks are wanted, too, for orders 0 to 2 what
-//!    [fits best](super::partial) in a few partly used pageblocks of the wanted mobility; an eighth
-//!    of what the search wants is enough;
+//!    [fits best](super::best_fit) in a few partly used pageblocks of the wanted mobility; an
+//!    eighth of what the search wants is enough;
 //! 2. the pageblock where this CPU last found some;
 //! 3. for movable blocks, while three quarters of that one's section are whole and nothing
 //!    evacuates, its partly used and then its whole pageblocks, so that CPUs with sections of their
 //!    own meet nowhere; but [warm](super::hints) ones of other sections before cold ones there;
-//! 4. partly used pageblocks of the wanted mobility, the [densest](super::partial) of a few first;
+//! 4. partly used pageblocks of the wanted mobility, the [densest](super::best_fit) of a few first;
 //! 5. while some evacuate, those with carved frames, which can never be whole; then those that
 //!    evacuate, which are then settled;
 //! 6. whole ones, warm before cold, retagged if they were of another mobility (which needs a claim
@@ -23,7 +23,7 @@
 //! pairs of them (the highest order) through pairs, and one for more through runs of them. What
 //! begins or ends elsewhere is found by [`runs`](super::runs).
 //!
-//! Which section a whole pageblock is taken from is chosen by [`gibibytes`](super::gibibytes), for
+//! Which section a whole pageblock is taken from is chosen by [`gibibytes`](super::best_fit), for
 //! unmovable and reclaimable blocks before it is asked whether it is warm.
 //!
 //! Pageblocks that are [entire](super::entire) are found where whole ones are. Those that were

@@ -1,11 +1,10 @@
 //! Sections, range by range.
 
 use super::*;
-use crate::store::summary::Hints;
 use crate::frame::pageblock::Tag;
 use crate::frame::{Mobility, Pfn, ZoneId};
 use crate::store::passes::{cold, warm};
-use crate::store::summary::{Group, Summary};
+use crate::store::summary::{Group, Hints, Summary};
 use std::mem::MaybeUninit;
 
 fn order(n: u32) -> Order {

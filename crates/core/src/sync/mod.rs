@@ -9,12 +9,10 @@
 //! | [`model`] | what models change: sizes, and steps that they leave out |
 //! | [`total`] | accesses whose sequential consistency an argument needs |
 //! | [`stack`] | stacks that any thread may push to and take whole |
-//! | `caller` | callers, as words name them beside what they hold |
-//! | `in_flight` | pages on their way between layers |
+//! | `in_flight` | pages on their way between layers, and callers, as words name them |
 //! | `late_init` | how a value that is made later is published |
 //! | `processor` | values on cache lines of their own, hints to fetch lines, counters, waiting without sleep |
 
-mod caller;
 mod in_flight;
 pub(crate) mod late_init;
 pub mod model;
@@ -23,6 +21,5 @@ mod processor;
 pub mod stack;
 pub mod total;
 
-pub use caller::Caller;
-pub use in_flight::{InFlight, InFlightGuard};
+pub use in_flight::{Caller, InFlight, InFlightGuard};
 pub use processor::{CachePadded, count, prefetch_write, spin_while};

@@ -3,8 +3,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `state` | [`Zone`]: span, free pages, in-flight pages of a zone; [`Zones`]: all of them, in the order that a node prefers |
-//! | `watermarks` | below which level of free pages a zone becomes careful; how many a CPU may cache: `batch`, and the bounds of `high` |
+//! | `state` | watermarks; how many pages a CPU may cache: `batch`, and the bounds of `high`; [`Zone`]: span, free pages, in-flight pages of a zone; [`Zones`]: all of them, in the order that a node prefers |
 //! | `evacuation` | how many of its pageblocks evacuate |
 //! | `delta` | changes that are not in its count of free pages yet, and whether requests need to read that |
 //! | [`counts`] | counters of a zone, of a CPU in it, and of compaction |
@@ -13,9 +12,7 @@ pub mod counts;
 pub(crate) mod delta;
 mod evacuation;
 mod state;
-mod watermarks;
 
 pub use evacuation::{Evacuation, HandPlan, State, TurnCounts};
-pub use state::{GroupDelta, Zone, ZoneName, Zones};
-pub(crate) use watermarks::Reserve;
-pub use watermarks::{CacheLimits, HighPolicy, Watermarks};
+pub(crate) use state::Reserve;
+pub use state::{CacheLimits, GroupDelta, HighPolicy, Watermarks, Zone, ZoneName, Zones};
