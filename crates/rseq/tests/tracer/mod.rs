@@ -108,6 +108,14 @@ impl Stepped {
     }
 }
 
+/// An exclusive load, and the store that belongs to it.
+struct Exclusives {
+    /// Instructions from the load to the store.
+    instructions: u64,
+    /// Where the pair is left: behind the store, and where branches before it lead.
+    ends: Vec<u64>,
+}
+
 /// `struct ptrace_rseq_configuration`.
 #[repr(C)]
 #[derive(Default)]
@@ -310,8 +318,16 @@ impl Tracee {
         let registration = self.registration();
         let (mut steps, mut sequences) = (0, Vec::<Stepped>::new());
         let mut current: Option<usize> = None;
-        while let Stop::At(address) = self.step() {
-            steps += 1;
+        let mut address = self.program_counter();
+        loop {
+            // Within a sequence each instruction counts as a stop, whatever that does to it.
+            let exclusives = current.is_none().then(|| self.exclusives(address)).flatten();
+            let (stop, taken) = match exclusives {
+                Some(exclusives) => self.run_past(&exclusives),
+                None => (self.step(), 1),
+            };
+            let Stop::At(at) = stop else { break };
+            (address, steps) = (at, steps + taken);
             if let Some(descriptor) = self.announced(registration.area) {
                 let [signature] = self.read(descriptor.abort - 4);
                 assert_eq!(signature as u32, registration.signature, "before {descriptor:x?}");
@@ -341,6 +357,54 @@ impl Tracee {
             }
         }
         (steps, sequences)
+    }
+
+    /// The exclusive load at `address`, with the store that belongs to it: a processor that is
+    /// stopped between them forgets the reservation, so that a loop around them would never end.
+    #[cfg(target_arch = "aarch64")]
+    fn exclusives(&self, address: u64) -> Option<Exclusives> {
+        /// Most instructions from the load to the store.
+        const LENGTH_MAX: usize = 16;
+        let is = |code: u32, kind: u32| code & 0x3fc0_0000 == kind;
+        let mut bytes = [0; 4 * LENGTH_MAX];
+        self.memory.read_exact_at(&mut bytes[..4], address).ok()?;
+        let code = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        if !is(code(&bytes), 0x0840_0000) {
+            return None;
+        }
+        self.memory.read_exact_at(&mut bytes, address).ok()?;
+        let codes: Vec<u32> = bytes.chunks(4).map(code).collect();
+        let store = codes.iter().position(|&code| is(code, 0x0800_0000))?;
+        let mut ends = vec![address + 4 * (store as u64 + 1)];
+        for (place, code) in codes[..store].iter().enumerate() {
+            // b.cond, cbz and cbnz have 19 bits of a distance in words.
+            if code >> 24 == 0x54 || code >> 25 & 0x3f == 0x1a {
+                let words = (code << 8) as i32 >> 13;
+                ends.push((address + 4 * place as u64).wrapping_add_signed(i64::from(words) * 4));
+            }
+        }
+        Some(Exclusives { instructions: store as u64 + 1, ends })
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn exclusives(&self, _address: u64) -> Option<Exclusives> {
+        None
+    }
+
+    /// Runs to the first of the places where a pair of exclusives ends. Returns the stop, and the
+    /// number of instructions, as if the store had been come to at once.
+    fn run_past(&self, exclusives: &Exclusives) -> (Stop, u64) {
+        let mut before: Vec<_> =
+            exclusives.ends.iter().map(|&end| (end, self.set_breakpoint(end))).collect();
+        let mut stop = self.run(0);
+        // In the other order: two of them may be one place.
+        while let Some((end, code)) = before.pop() {
+            if self.clear_breakpoint(end, &code, stop) {
+                stop = Stop::At(end);
+            }
+        }
+        let is_whole = stop == Stop::At(exclusives.ends[0]);
+        (stop, if is_whole { exclusives.instructions } else { 1 })
     }
 
     /// Replaces the instruction at `address` by a breakpoint. Returns what stood there.

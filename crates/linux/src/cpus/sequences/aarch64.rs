@@ -53,16 +53,34 @@ fn gates(blocks: &BlockArray) -> *mut u8 {
 }
 
 /// To find the word, add the offset in a gate to this address.
+///
+/// The part that does not depend on the word is hidden from the compiler, which keeps it in a
+/// register then: it would add the constant to each word's offset.
 #[inline(always)]
+#[allow(clippy::pointers_in_nomem_asm_block, reason = "nothing is read or written through it")]
 fn front(blocks: &BlockArray, word: WordOffset) -> *mut u8 {
-    blocks.base().wrapping_add(word.bytes() + REFUSALS_AT)
+    let mut refusals = blocks.base().wrapping_add(REFUSALS_AT);
+    // SAFETY: no instructions.
+    unsafe {
+        core::arch::asm!(
+            "/* {0} */",
+            inout(reg) refusals,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    refusals.wrapping_add(word.bytes())
 }
 
 /// Whether [`pop`] found no frame: [`NO_FRAME`](super::NO_FRAME) is the one number it returns that
-/// is negative. The sign is one instruction, the comparison with a constant two.
+/// is negative. The sign is one instruction, the comparison with a constant two. It is a branch:
+/// else the compiler computes a flag, and looks at that.
 #[inline(always)]
 pub fn is_none(popped: u64) -> bool {
-    (popped as i64) < 0
+    if (popped as i64) < 0 {
+        core::hint::cold_path();
+        return true;
+    }
+    false
 }
 
 /// Implements [`Cpus::pop`](pagedepot::cpus::Cpus::pop), with [`NO_FRAME`](super::NO_FRAME) for

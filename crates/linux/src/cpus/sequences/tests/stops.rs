@@ -45,12 +45,12 @@ fn skip(why: impl Display) {
     );
 }
 
-/// Forks a tracee that is confined to the first of the CPUs; `None` where that cannot be.
+/// Forks a tracee that is confined to the first of the CPUs, as the caller is from then on; `None`
+/// where that cannot be.
 fn trace(cpus: &[u32], program: impl FnOnce(&'static Channel)) -> Option<Tracee> {
-    let traced = Tracee::fork(|channel| {
-        pin(cpus[0]);
-        program(channel);
-    });
+    // The tracer beside it: each step would wake another CPU.
+    pin(cpus[0]);
+    let traced = Tracee::fork(program);
     traced.inspect_err(|error| skip(format_args!("the system refuses tracers: {error}"))).ok()
 }
 
