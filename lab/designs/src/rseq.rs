@@ -20,9 +20,9 @@ use pagedepot_designs::prim::AtomicU32;
 const TRIES: u32 = 3;
 
 /// The area, if locks can be taken by sequences and fenced: registers the process for that, and
-/// keeps this code loaded.
+/// keeps this code loaded. `None` where [`try_lock`] has no sequence.
 pub(crate) fn prepare() -> Option<Area> {
-    let area = Area::find()?;
+    let area = Area::find().filter(|_| cfg!(target_arch = "x86_64"))?;
     let this_code = prepare as fn() -> Option<Area>;
     let is_ready =
         pagedepot_rseq::keep_loaded(this_code as *const ()) && membarrier::register().is_ok();

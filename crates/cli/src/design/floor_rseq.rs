@@ -136,8 +136,85 @@ impl FloorRseq {
     }
 }
 
+/// A sequence that begins with the address of the first slot of this CPU's array in `{at}`, and
+/// tries again when it is aborted.
+#[cfg(target_arch = "aarch64")]
+macro_rules! array_sequence {
+    ($floor:expr; $($instruction:literal),*; $($operands:tt)*) => {
+        pagedepot_rseq::sequence!(
+            $floor.area;
+            body: "ldr {at:w}, [{area}, {CPU_ID}]",
+            "add {at}, {slots}, {at}, lsl {STRIDE_SHIFT}",
+            $($instruction),*;
+            aborted: "b 7b";
+            STRIDE_SHIFT = const STRIDE_SHIFT,
+            SLOTS_AT = const SLOTS_AT,
+            slots = in(reg) $floor.arrays.as_ptr().wrapping_add(SLOTS_AT),
+            $($operands)*
+            options(nostack),
+        )
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+impl FloorRseq {
+    #[inline]
+    fn pop(&self) -> Option<u32> {
+        let (left, frame): (u32, u32);
+        // SAFETY: as on x86-64.
+        unsafe {
+            array_sequence!(
+                self;
+                "ldr {left:w}, [{at}, -{SLOTS_AT}]",
+                "subs {left:w}, {left:w}, 1",
+                "b.lo 3f",
+                "ldr {frame:w}, [{at}, {left:w}, uxtw 2]",
+                "str {left:w}, [{at}, -{SLOTS_AT}]";
+                left = out(reg) left,
+                frame = out(reg) frame,
+            );
+        }
+        (left != u32::MAX).then_some(frame)
+    }
+
+    #[inline]
+    fn push(&self, frame: u32) -> bool {
+        // SAFETY: as in `pop`; the slot is below the capacity.
+        unsafe {
+            array_sequence!(
+                self;
+                "ldr {count:w}, [{at}, -{SLOTS_AT}]",
+                "cmp {count:w}, {capacity:w}",
+                "b.hs {full}",
+                "str {frame:w}, [{at}, {count:w}, uxtw 2]",
+                "add {count:w}, {count:w}, 1",
+                "str {count:w}, [{at}, -{SLOTS_AT}]";
+                frame = in(reg) frame,
+                capacity = in(reg) self.capacity,
+                count = out(reg) _,
+                full = label { return false },
+            );
+        }
+        true
+    }
+
+    /// Says that this CPU's array holds `count` frames.
+    #[cold]
+    #[inline(never)]
+    fn set_count(&self, count: u32) {
+        // SAFETY: as in `pop`.
+        unsafe {
+            array_sequence!(
+                self;
+                "str {count:w}, [{at}, -{SLOTS_AT}]";
+                count = in(reg) count,
+            );
+        }
+    }
+}
+
 /// Never made there: there is no [`Area`].
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 impl FloorRseq {
     fn pop(&self) -> Option<u32> {
         unreachable!("new failed")
@@ -201,7 +278,7 @@ impl Allocator for FloorRseq {
     }
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod tests {
     use pagedepot::CpuId;
 
