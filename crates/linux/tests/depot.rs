@@ -32,7 +32,8 @@ fn aligned_pages_are_aligned_in_memory() {
 
 #[test]
 fn pages_are_bytes() {
-    let depot = Depot::new(16 * MIB).unwrap();
+    // So much that each of many CPUs may cache blocks of this order.
+    let depot = Depot::new(256 * MIB).unwrap();
     let mut page = depot.page(order(3)).unwrap();
     assert_eq!((page.len(), page.order()), (8 * 4096, order(3)));
     assert_eq!(page.as_ptr().addr() % page.len(), 0, "aligned to its size in memory, too");
@@ -158,8 +159,8 @@ fn a_memory_file_keeps_its_size() {
 #[test]
 fn page_sizes() {
     for size in [PageSize::Kib16, PageSize::Kib64] {
-        let depot = Depot::builder(64 * MIB + 1).page_size(size).checked(true).build().unwrap();
-        assert_eq!(depot.bytes(), 64 * MIB + size.bytes(), "rounded up to whole pages");
+        let depot = Depot::builder(512 * MIB + 1).page_size(size).checked(true).build().unwrap();
+        assert_eq!(depot.bytes(), 512 * MIB + size.bytes(), "rounded up to whole pages");
         let page = depot.page(order(2)).unwrap();
         assert_eq!(page.len(), 4 * size.bytes());
         drop(page);

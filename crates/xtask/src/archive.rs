@@ -17,6 +17,12 @@ pub const BOOKWORM: [(&str, &str); 2] = [
     ("http://deb.debian.org/debian-security", "bookworm-security"),
 ];
 
+/// The release after, that has Linux 6.12, also with pages of 16 KiB, and its updates.
+pub const TRIXIE: [(&str, &str); 2] = [
+    ("http://deb.debian.org/debian", "trixie"),
+    ("http://deb.debian.org/debian-security", "trixie-security"),
+];
+
 /// The release before, that has Linux 5.10, and its updates.
 pub const BULLSEYE: [(&str, &str); 2] = [
     ("http://deb.debian.org/debian", "bullseye"),
@@ -30,8 +36,13 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Reads the lists of packages of `sources`, each an address and a release.
+    /// Reads the lists of packages of `sources`, each an address and a release, for x86-64.
     pub fn open(cache: &Path, sources: &[(&str, &str)]) -> Result<Self> {
+        Self::open_for(cache, sources, "amd64")
+    }
+
+    /// Reads the lists of packages like [`open`](Self::open), for one of Debian's architectures.
+    pub fn open_for(cache: &Path, sources: &[(&str, &str)], architecture: &str) -> Result<Self> {
         if !Path::new(KEYRING).exists() {
             bail!("{KEYRING} is not there: install the package debian-archive-keyring");
         }
@@ -51,7 +62,8 @@ impl Archive {
              Dir::State::status \"{at_text}/status\";\nDir::Cache \"{at_text}/cache\";\n\
              Dir::Etc::sourcelist \"{at_text}/sources.list\";\nDir::Etc::sourceparts \"-\";\n\
              Dir::Etc::preferencesparts \"-\";\nDir::Log \"{at_text}\";\n\
-             APT::Architecture \"amd64\";\nAPT::Architectures \"amd64\";\n\
+             APT::Architecture \"{architecture}\";\n\
+             APT::Architectures \"{architecture}\";\n\
              APT::Sandbox::User \"\";\nAcquire::Languages \"none\";\n\
              Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n\
              Acquire::Retries \"3\";\n"

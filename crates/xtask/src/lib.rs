@@ -5,6 +5,8 @@
 pub mod archive;
 pub mod boot;
 pub mod console;
+mod cpio;
+pub mod guest;
 pub mod install;
 pub mod kernel;
 pub mod machine;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{install, kernel, pressure};
+use xtask::{guest, install, kernel, pressure};
 
 /// Chores of this repository. Those about other kernels and programs are in lab/.
 #[derive(Debug, Parser)]
@@ -15,6 +15,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Chore {
+    /// Boot Debian's Linux for another processor under QEMU and run the tests of core, rseq and
+    /// linux there
+    ///
+    /// Builds them here, stops sequences at each instruction, and counts the instructions of a hot
+    /// pair. Prints what it counted; the exit code is 0 when every test passed.
+    Guest(guest::Options),
     /// Build examples/kernel, boot it under QEMU and run a test, or all of them
     ///
     /// What the kernel counts goes to stdout as name=value lines, progress to stderr. The exit
@@ -29,6 +35,7 @@ enum Chore {
 
 fn main() -> ExitCode {
     xtask::main(|cli: &Cli| match &cli.chore {
+        Chore::Guest(options) => guest::run(options),
         Chore::Kernel(options) => kernel::run(options),
         Chore::Install(options) => install::run(options),
         Chore::Pressure(options) => pressure::run(options),
@@ -64,6 +71,9 @@ mod tests {
             ("kernel --timeout 0", "--timeout"),
             ("kernel --rounds 0", "--rounds"),
             ("kernel --frobnicate", "--frobnicate"),
+            ("guest", "required"),
+            ("guest --arch riscv64", "there are aarch64"),
+            ("guest --arch aarch64 --page-size 8", "there are 4, 16, 64"),
         ] {
             let arguments = ["xtask"].into_iter().chain(arguments.split_whitespace());
             let error = Cli::try_parse_from(arguments).expect_err("bad arguments");

@@ -2,8 +2,6 @@
 //! lack: Debian's Linux 6.1, as it is, under QEMU, with the tests of `crates/linux/tests/cgroup.rs`
 //! as its only programs.
 
-mod cpio;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,9 +10,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use self::cpio::Cpio;
 use crate::archive::{Archive, BOOKWORM};
 use crate::boot::{Boot, ConsoleLine};
+use crate::cpio::Cpio;
 use crate::{machine, tools};
 
 /// The package that depends on the newest kernel of the release.
