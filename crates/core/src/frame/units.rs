@@ -320,6 +320,6 @@ mod tests {
     fn magazines_hold_what_the_rule_says() {
         let rounds: Vec<u32> = Order::all().map(Order::rounds).collect();
         assert_eq!(rounds, [63, 31, 15, 15, 15, 15, 15, 12, 8, 7, 7]);
-        assert!([7, 8].iter().all(|&n| Order(n).magazine_frames() % 512 == 0));
+        assert!([7, 8].iter().all(|&n| Order(n).magazine_frames().is_multiple_of(512)));
     }
 }

@@ -12,7 +12,7 @@
 //! | `high` | how much a CPU may cache, and how much of that one that only frees |
 //! | `magazines` | where empty magazines come from |
 //! | `direct` | single blocks between callers and the store, past the caches |
-//! | `caches` | [`Caches`]: all CPUs and zones, and the watermarks; [`CpuZone`]: one CPU's caches of one zone, at work |
+//! | `caches` | [`Caches`]: all CPUs and zones, and the watermarks; `CpuZone`: one CPU's caches of one zone, at work |
 //! | [`asks`] | how a drain knows that its ask was answered |
 //! | `drain` | taking back what CPUs cache, fronts and what was handed over included; asking owners for their fronts |
 

@@ -156,7 +156,7 @@ mod tests {
                 let left = unmovable() - u32::from(mobility != Mobility::Movable);
                 let range = FrameRange::new(block, PAGEBLOCK_FRAMES);
                 let access = ZoneAccess::of(allocator, zone).unwrap();
-                let isolation = access.isolate(range).ok().expect("memory of the zone");
+                let Ok(isolation) = access.isolate(range) else { panic!("memory of the zone") };
                 access.drain(Mode::Full);
                 assert!(access.claim(range), "all of it is free");
                 access.remove(isolation);
