@@ -64,7 +64,9 @@ fn for_each_source(directory: &Path, root: &Path, with: &mut impl FnMut(&str, &s
 fn accesses() -> BTreeMap<(String, String), [usize; 3]> {
     let mut all = BTreeMap::new();
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    for library in ["core", "vmap", "rseq", "linux", "capi", "designs", "../lab/designs"] {
+    for library in
+        ["core", "contiguity", "vmap", "rseq", "linux", "capi", "designs", "../lab/designs"]
+    {
         for_each_source(&crates.join(library).join("src"), &crates, &mut |file, code| {
             for protocol in PROTOCOLS {
                 let of = |method| code.matches(&format!("{protocol}.{method}()")).count();
