@@ -58,7 +58,7 @@ pub mod tested {
     /// Replays into designs of this command.
     ///
     /// # Errors
-    /// See [`crate::replay::replay`].
+    /// When the trace needs more than the allocator can manage, or the allocator fails the replay.
     pub fn replay(
         plan: &Plan,
         zoneinfos: &Zoneinfos,

@@ -1,4 +1,4 @@
-//! What a page allocator's per-CPU layer is compared with: the trait [`PageCache`], Linux's own
+//! Designs to compare a page allocator's per-CPU layer with: the trait [`PageCache`], Linux's own
 //! lists behind it, and pagedepot's. Other designs, which linux-mm threads propose, are in
 //! `pagedepot-lab-designs`; the same tests, traces and benchmarks run over all of them.
 //!

@@ -1,4 +1,4 @@
-//! What chores are made of: `cargo xtask` here, and that of the lab, which has chores of its own.
+//! Chores, and the parts that they are made of: those of `cargo xtask` here, for that of the lab too.
 
 #![allow(missing_docs, reason = "public items exist for the lab's chores alone")]
 

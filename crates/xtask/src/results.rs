@@ -147,7 +147,7 @@ fn machine() -> Value {
     })
 }
 
-/// Fails where [`write`] would, before anything is measured.
+/// Fails where [`write()`] would, before anything is measured.
 pub fn check_writable(path: &Path) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     ensure!(

@@ -29,7 +29,7 @@ fn benches_that_cannot_pin_are_refused() {
     }
 }
 
-/// Without fences owners would take locks, and be measured as what they are not.
+/// Owners would take locks without fences, and be measured as what they are not.
 #[test]
 fn designs_that_need_fences_are_refused_without() {
     if !has_sequences() {

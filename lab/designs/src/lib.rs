@@ -1,6 +1,6 @@
 //! The designs that linux-mm threads propose for keeping CPUs off the zone lock, beside those of
-//! [`pagedepot_designs`]: real implementations behind its trait [`PageCache`], made of its parts.
-//! Its page has the vocabulary.
+//! [`pagedepot_designs`]: real implementations behind its trait
+//! [`PageCache`](pagedepot_designs::PageCache), made of its parts. Its page has the vocabulary.
 //!
 //! # Designs
 //! | type | caches | a drain |

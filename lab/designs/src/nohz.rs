@@ -34,7 +34,7 @@ enum Lists<S> {
 
 impl<S: Store + Send> NohzConditional<S> {
     /// Lists over this store. `isolated`: the machine has isolated CPUs, see
-    /// [`has_nohz_full`](crate::has_nohz_full()).
+    /// [`has_nohz_full`](pagedepot_designs::has_nohz_full()).
     pub fn new(store: S, isolated: bool, entry: Entry, drain: LocalDrain, policy: Policy) -> Self {
         let lists = Lists::new(Arc::new(store), isolated, entry, drain, policy);
         NohzConditional { before: Counts::default(), lists, entry, drain, policy }

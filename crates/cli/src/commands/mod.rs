@@ -45,7 +45,7 @@ pub fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
     }
 }
 
-/// How much to measure.
+/// The amount to measure that the options ask for.
 pub fn effort(options: &MeasureOptions) -> Effort {
     if options.quick { Effort::Quick } else { Effort::Full }
 }

@@ -20,7 +20,7 @@ use crate::names::Design;
 ///
 /// | designs | also offer |
 /// |---|---|
-/// | [`Design::PAGED`], with [`Pfn`](pagedepot::Pfn)s for blocks | everything |
+/// | [`Design::PAGED`], with [`Pfn`]s for blocks | everything |
 /// | peers | memory: `zeroed`, `address`; `frame-alloc` also drains |
 /// | floors | `floor-spin` drains |
 pub trait Allocator: Send + Sync + Sized + 'static {

@@ -24,7 +24,7 @@ pub(super) enum Key {
     PageDown,
 }
 
-/// How a row looks.
+/// The look of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Look {
     #[default]
@@ -81,7 +81,7 @@ const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 pub(super) struct Terminal {
     keyboard: File,
     before: Termios,
-    /// What is there, and for which size.
+    /// The rows that were drawn last, and the size that they were drawn for.
     drawn: (Vec<Row>, (usize, usize)),
 }
 

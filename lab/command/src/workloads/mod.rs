@@ -1,4 +1,4 @@
-//! What is measured beside the workloads of the product.
+//! Workloads beside those of the product.
 //!
 //! | folder or file | command | what |
 //! |---|---|---|

@@ -5,7 +5,7 @@
 //! * *owner*: the thread on the CPU that is drained; *drainer*: the thread on another.
 //! * *group*: 64 of the owner's operations, timed together.
 //! * *fill*: what the owner does before a drain, so that all drains find the same; see
-//!   [`owner::fill`].
+//!   `owner::fill`.
 //! * *interrupts*: those that the kernel counts on the owner's CPU; *interruptions*: the times that
 //!   the design itself knows to have stopped a CPU, by work run there or a fence asked for.
 //! * *handover*: the time of such a drain is that until it is complete, *pending* what was on its
