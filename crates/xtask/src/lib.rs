@@ -1,4 +1,4 @@
-//! Chores, and the parts that they are made of: those of `cargo xtask` here, for that of the lab too.
+//! Chores of `cargo xtask`, and the parts that they and those of the lab are made of.
 
 #![allow(missing_docs, reason = "public items exist for the lab's chores alone")]
 
