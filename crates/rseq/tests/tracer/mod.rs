@@ -245,13 +245,12 @@ impl Tracee {
             match libc::WSTOPSIG(status) {
                 libc::SIGSTOP => return Ok(Stop::Paused),
                 libc::SIGTRAP => return Ok(Stop::At(self.program_counter())),
-                // SAFETY: as in `resume`: a signal that is none of the tracer's.
-                other => assert_eq!(
-                    unsafe {
-                        libc::ptrace(libc::PTRACE_CONT, self.process, 0, libc::c_long::from(other))
-                    },
-                    0
-                ),
+                other => {
+                    let (signal, go_on) = (libc::c_long::from(other), libc::PTRACE_CONT);
+                    // SAFETY: as in `resume`: a signal that is none of the tracer's.
+                    let done = unsafe { libc::ptrace(go_on, self.process, 0, signal) };
+                    assert_eq!(done, 0);
+                }
             }
         }
     }
