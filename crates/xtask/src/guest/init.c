@@ -57,10 +57,14 @@ static void pass_on(const char *name, FILE *from)
 
 	while (fgets(line, sizeof(line), from)) {
 		const char *numbers = strstr(line, "test result:");
+		/* The harness ends the line with its verdict, which comes after the test's figures. */
+		const char *figure = strstr(line, " ... = ");
 
 		fputs(line, stdout);
 		if (!strncmp(line, "test ", 5))
 			printf("= begin %s %s", name, line + 5);
+		if (figure)
+			printf("%s", figure + strlen(" ... "));
 		if (numbers && sscanf(numbers, "test result: %*[A-Za-z]. %u passed; %u failed; %u ignored",
 				      &passed, &failed, &ignored) == 3)
 			printf("= tests_passed %u\n= tests_failed %u\n= tests_ignored %u\n",
