@@ -178,7 +178,7 @@ fn files_of_a_refill() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Who follows a page through the allocator should not have to read all of it.
+/// A reader who follows a page through the allocator should not have to read all of it.
 #[test]
 fn a_request_that_refills_is_followed_in_few_files() {
     const FILES_MAX: usize = 14;

@@ -25,8 +25,8 @@ use crate::zone::Reserve;
 const HANDOVER_LOOKS: u32 = bound(16, 1);
 const LOOK_SPINS: u32 = bound(16, 1);
 
-/// What requests and frees do that a front does not serve: single blocks in `allocator.rs`, many at
-/// once in `bulk.rs`, ranges in `range.rs`, and here all of them below a watermark.
+/// The work of requests and frees that a front does not serve: single blocks in `allocator.rs`,
+/// many at once in `bulk.rs`, ranges in `range.rs`, and here all of them below a watermark.
 pub(super) struct SlowPath<'a, 'm, C> {
     pub caches: &'a Caches<'m, C>,
     pub options: &'a Options,

@@ -63,9 +63,10 @@ const UNNAMED: usize = usize::MAX;
 pub struct CpuLock {
     /// The name of the caller that has it.
     holder: AtomicUsize,
-    /// How often a name has come into doubt: it may be that of a caller without the lock.
+    /// Number of times that a name has come into doubt: it may be that of a caller without the
+    /// lock.
     doubts: AtomicU32,
-    /// How many of these doubts a drainer has ended.
+    /// Number of these doubts that a drainer has ended.
     ended_doubts: AtomicU32,
     /// Whether its CPU is not behind it; see [`leave`](Self::leave).
     is_left: bool,

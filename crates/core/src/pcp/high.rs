@@ -130,7 +130,7 @@ impl High {
 pub struct Clock<const PLACES: usize> {
     /// The place that is looked at next.
     hand: AtomicU32,
-    /// What each place held when it was looked at last.
+    /// The content of each place when it was looked at last.
     seen: [AtomicU64; PLACES],
 }
 

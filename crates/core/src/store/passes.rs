@@ -1,5 +1,5 @@
-//! What a [search](super::search) is given and goes by: its target, its passes, which each visit
-//! some of the pageblocks, and the blocks that it has taken so far.
+//! The parts of a [search](super::search): its target, its passes, which each visit some of the
+//! pageblocks, and the blocks that it has taken so far.
 
 use core::ops::{ControlFlow, Range};
 

@@ -1,5 +1,6 @@
-//! How the hints of a [section](super::section) follow its bits. The theory is there: the caller
-//! that sets bits looks at the hint after, the caller that clears a hint looks at the bits after.
+//! Changes of hints, which follow the bits of a [section](super::section). The theory is there: the
+//! caller that sets bits looks at the hint after, the caller that clears a hint looks at the bits
+//! after.
 
 use super::bits::{self, HINT_WORDS, PAGEBLOCK_WORDS};
 use super::section::Section;
