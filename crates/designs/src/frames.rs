@@ -128,6 +128,12 @@ pub struct List {
     last: PlainU32,
 }
 
+impl Default for List {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl List {
     pub fn new() -> Self {
         List { first: PlainU32::new(NIL), last: PlainU32::new(NIL) }

@@ -42,6 +42,12 @@ impl AddAssign for LockWaits {
 /// Holds a [`SpinLock`] until dropped.
 pub struct SpinGuard<'l>(&'l SpinLock);
 
+impl Default for SpinLock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl SpinLock {
     /// A free lock.
     pub fn new() -> Self {

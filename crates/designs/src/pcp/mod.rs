@@ -61,6 +61,12 @@ pub struct Lists {
     lists: [List; LISTS],
 }
 
+impl Default for Lists {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Lists {
     pub fn new() -> Self {
         Lists { pages: PlainU32::new(0), lists: std::array::from_fn(|_| List::new()) }
