@@ -1,4 +1,4 @@
-//! What a process has of the system, and the primitives that all others are built of.
+//! The system as a process sees it, and the primitives that all other folders are built of.
 
 pub(crate) mod bits;
 pub(crate) mod fork_mark;

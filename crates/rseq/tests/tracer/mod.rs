@@ -94,14 +94,14 @@ impl Descriptor {
 #[derive(Clone, Debug)]
 pub struct Stepped {
     pub descriptor: Descriptor,
-    /// Its instructions, in the order in which they were first come to.
+    /// Addresses of its instructions, in the order in which they were first come to.
     pub instructions: Vec<u64>,
     /// Whether it went on behind its commit.
     pub commits: bool,
 }
 
 impl Stepped {
-    /// Where it can be stopped: at its instructions, and behind its commit.
+    /// The places to stop at: its instructions, and the one behind its commit.
     pub fn stops(&self) -> impl Iterator<Item = u64> {
         let end = self.commits.then(|| self.descriptor.end());
         self.instructions.iter().copied().chain(end)
@@ -112,7 +112,7 @@ impl Stepped {
 struct Exclusives {
     /// Instructions from the load to the store.
     instructions: u64,
-    /// Where the pair is left: behind the store, and where branches before it lead.
+    /// Places behind the pair: behind the store, and where branches before it lead.
     ends: Vec<u64>,
 }
 

@@ -225,7 +225,7 @@ fn pack(cache: &Path, programs: &[Program]) -> Result<Vec<u8>> {
     Ok(cpio.end())
 }
 
-/// What the machines have told.
+/// Figures that the machines have printed.
 #[derive(Default)]
 struct Figures {
     results: Results,

@@ -34,7 +34,7 @@ const QUICK: [(&str, &[&str]); 5] = [
     ("pagedepot-linux-instructions", &[]),
 ];
 
-/// What builds these, but for the instructions.
+/// Arguments that build these, but for the instructions.
 const QUICK_BUILD: [&str; 9] = [
     "-p",
     "pagedepot-rseq",

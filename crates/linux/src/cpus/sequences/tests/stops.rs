@@ -34,7 +34,7 @@ const DONE: usize = 1;
 const CHANGED: usize = 2;
 /// Pages that are lost or were handed out twice, so far.
 const LOST: usize = 3;
-/// What the helper is asked for: a number of [`Help`], 0 for nothing.
+/// The step that the helper is asked for: a number of [`Help`], 0 for nothing.
 const HELP: usize = 4;
 
 /// Says that nothing is tested, past the harness, which keeps what passing tests print.
@@ -177,7 +177,7 @@ impl Stopping<'_> {
         panic!("{place}: not reached in {ATTEMPTS_MAX} attempts");
     }
 
-    /// Prints what was done, for whoever collects it.
+    /// Prints the counts of stops and of lost pages, which `cargo xtask guest` reads.
     fn report(&self) {
         println!("= stops {}", self.stops);
         println!("= lost_pages {}", self.word(LOST));
