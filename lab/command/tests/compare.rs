@@ -33,7 +33,7 @@ fn refused(arguments: &[&str]) -> String {
     let line = text(&output.stderr).to_owned();
     assert_eq!(output.status.code(), Some(2), "{arguments:?}: {line}");
     assert!(output.stdout.is_empty(), "{arguments:?}");
-    assert!(line.starts_with("pagedepot: ") && line.trim_end().lines().count() == 1, "{line}");
+    assert!(line.starts_with("pagedepot-lab: ") && line.trim_end().lines().count() == 1, "{line}");
     line
 }
 
