@@ -56,7 +56,7 @@ fn workloads_of_the_product_have_all_designs() {
         check_threads(&results(&["bench", "drain"]), "interruptions", &PROPOSALS);
     }
     let document = results(&["bench", "fragmentation", "--rounds", "1"]);
-    check_threads(&document, "realloc_ns", &["pcp-buddy", "magazine"]);
+    check_threads(&document, "realloc_ns", &["qpw", "pcp-buddy"]);
 }
 
 #[test]
