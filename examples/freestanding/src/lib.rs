@@ -23,6 +23,7 @@ use pagedepot::{
     Allocator, Config, CpuId, Flags, FrameRange, Global, NodeId, Pfn, Watermarks, ZoneConfig,
     ZoneId,
 };
+use pagedepot_contiguity::Contiguity;
 
 /// CPUs that get caches; others use the store.
 const CPUS_MAX: u32 = 64;
