@@ -159,7 +159,7 @@ impl Page {
     }
 
     /// The block's number and order, without freeing it: the caller frees it by
-    /// [`RawDepot::free`], or makes a page of it again.
+    /// [`RawDepot::free`](crate::RawDepot::free), or makes a page of it again.
     #[must_use = "a block that is not freed stays allocated"]
     #[inline]
     pub fn into_raw(self) -> (Pfn, Order) {
@@ -332,7 +332,8 @@ impl Pages {
     }
 
     /// The number of the first page and the count, without freeing them: the caller frees them by
-    /// [`RawDepot::free_contiguous`], or makes `Pages` of them again.
+    /// [`RawDepot::free_contiguous`](crate::RawDepot::free_contiguous), or makes `Pages` of them
+    /// again.
     #[must_use = "pages that are not freed stay allocated"]
     pub fn into_raw(self) -> (Pfn, u32) {
         let raw = (self.start, self.count);
