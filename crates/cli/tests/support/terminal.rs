@@ -26,7 +26,7 @@ impl Pty {
         let mut command = Command::new(COMMAND);
         command.args(arguments).env("TERM", "xterm").env_remove("NO_COLOR");
         command.envs(variables.iter().copied()).stdin(end()).stdout(end()).stderr(end());
-        // SAFETY: between fork and exec; two system calls.
+        // SAFETY: between fork and exec; system calls alone.
         unsafe { command.pre_exec(own_terminal) };
         (Pty(File::from(near)), command.spawn().unwrap())
     }
@@ -63,8 +63,13 @@ fn pair((rows, cols): Size) -> (OwnedFd, OwnedFd) {
     ends
 }
 
-/// Makes the terminal at stdin the child's own, so that it turns Ctrl-C into a signal.
+/// Makes the terminal at stdin the child's own, so that it turns Ctrl-C into a signal, and has the
+/// child receive that also where these tests run in the background, with signals ignored.
 fn own_terminal() -> io::Result<()> {
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+        // SAFETY: the default action is no function.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
     // SAFETY: system calls without pointers.
     let owned = unsafe { libc::setsid() >= 0 && libc::ioctl(0, libc::TIOCSCTTY, 0) == 0 };
     if owned { Ok(()) } else { Err(io::Error::last_os_error()) }
