@@ -63,17 +63,19 @@ fn run(depot: &Depot, drains: u32, mode: Option<Mode>) -> (Paces, DrainResult) {
     })
 }
 
-/// Allocates and frees bursts of pages; returns each burst's time per page.
+/// Allocates and frees bursts of pages, one at least; returns each burst's time per page.
 fn work(depot: &Depot, done: &AtomicBool) -> Paces {
     let mut paces = Vec::new();
     let mut held = Vec::with_capacity(BURST);
-    while !done.load(Ordering::Relaxed) {
+    loop {
         let start = Instant::now();
         for _ in 0..BURST {
             held.push(depot.page(Order::BASE).expect("256 MiB are enough"));
         }
         held.clear();
         paces.push(start.elapsed().as_nanos() as f64 / BURST as f64);
+        if done.load(Ordering::Relaxed) {
+            return Paces(paces);
+        }
     }
-    Paces(paces)
 }
