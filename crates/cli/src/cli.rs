@@ -125,13 +125,16 @@ fn one_line(cli: &clap::Command, error: &clap::Error, command: Option<&str>) -> 
         let names = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
         return format!("{} is missing; {help}", names.replace('\n', ", "));
     }
+    let runs_a_command = command
+        .and_then(|name| cli.find_subcommand(name))
+        .is_some_and(|command| command.get_arguments().any(clap::Arg::is_last_set));
     let text = error.render().to_string();
     let first = text.lines().next().unwrap_or_default();
     let what = first.strip_prefix("error: ").unwrap_or(first).trim_end_matches(':');
     match error.get(ContextKind::ValidValue).map(ToString::to_string) {
         Some(values) if !values.is_empty() => format!("{what}; there are {values}"),
-        _ if command == Some("record") && error.kind() == ErrorKind::UnknownArgument => {
-            format!("{what}; put -- before the command to record; {help}")
+        _ if runs_a_command && error.kind() == ErrorKind::UnknownArgument => {
+            format!("{what}; put -- before the command that it runs; {help}")
         }
         _ => format!("{what}; {help}"),
     }
