@@ -2,8 +2,8 @@
 //! through them: of a depot, of a bare restartable sequence on an array, and of lists behind a
 //! spinlock. No sequence is aborted while it is stepped through.
 //!
-//! What is counted is a loop. `cargo xtask guest` collects what is printed, of an optimised build;
-//! here `cargo test --release -p pagedepot-linux --test instructions -- --nocapture` prints it.
+//! Each count is of a loop. `cargo xtask guest` collects the figures of an optimised build; here
+//! `cargo test --release -p pagedepot-linux --test instructions -- --nocapture` prints them.
 #![cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 
 #[path = "../../rseq/tests/tracer/mod.rs"]

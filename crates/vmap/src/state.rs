@@ -1,7 +1,7 @@
 //! The state of a vmap. Each part owns its own state; this struct owns the parts.
 //!
-//! What requests and purges do with it are methods of this struct, in the modules `purge`,
-//! `addresses`, `memory` and `resize`. Each of these calls only those before it.
+//! Requests and purges are methods of this struct, in the modules `purge`, `addresses`, `memory`
+//! and `resize`. Each of these calls only those before it.
 
 use crate::config::{PurgeBy, VmapConfig};
 use crate::lock::{Lock, Waits};

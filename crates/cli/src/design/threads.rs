@@ -46,7 +46,7 @@ pub trait FromSetup: Sized {
     /// Makes the store.
     ///
     /// # Errors
-    /// What is wrong with the zones.
+    /// An error names what is wrong with the zones.
     fn from_setup(setup: &Setup) -> Result<Self, SetupError>;
 }
 

@@ -12,8 +12,8 @@
 //! frames of pageblocks that evacuate; and over all of them by `high`, beyond which a CPU's slow
 //! path empties its coldest front, or by the one front in use where that alone is more.
 //!
-//! What a drain takes from fronts is linked ([`Part`]). It goes to the store at once, or, from an
-//! owner that hands over, to the stack of what was handed over, for the next drain.
+//! Magazines that a drain takes from fronts are linked ([`Part`]). They go to the store at once;
+//! those of an owner that hands over go to a stack, for the next drain.
 //!
 //! *Handover*: a drain asks, the owner hands its fronts over, the drain collects. The theory is in
 //! [`asks`](super::asks).

@@ -2,8 +2,8 @@
 //! only frees. What a CPU does to stay below it is in `spill.rs`.
 //!
 //! # Another policy
-//! What users choose is `HighPolicy` in `zone/state.rs`, which makes the bounds of `high` from
-//! it. When `high` moves between them is here.
+//! Users choose a `HighPolicy` (`zone/state.rs`), which makes the bounds of `high`. This module
+//! says when `high` moves between them.
 //!
 //! # A CPU that only frees
 //! The receiver of a network stream frees what its sender allocates on another CPU. No request

@@ -6,7 +6,7 @@
 //! and decays. The limit itself is in [`high`](super::high).
 //!
 //! # While pageblocks evacuate
-//! What CPUs cache keeps pageblocks from becoming whole, and no search finds it. Of memory that is
+//! Cached frames keep pageblocks from becoming whole, and no search finds them. Of memory that is
 //! nearly full, most of what is free can lie in caches, while requests of other orders and
 //! mobilities break up whole pageblocks, or mix others; watermarks do not see that. So while
 //! pageblocks evacuate, which says that whole ones are short, all CPUs together may cache a 32nd of

@@ -22,7 +22,7 @@
 //! All that this reads are hints and a statistic: a choice that is wrong costs contiguity alone.
 //!
 //! # The densest pageblock
-//! What is dense already becomes whole last. So a search takes from the densest of the next few.
+//! A dense pageblock becomes whole last. So a search takes from the densest of the next few.
 //!
 //! # The best fit
 //! A buddy allocator has a list per order, and splits a larger block only when the smaller ones are
