@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::error::{BuildError, CallbackError, CeilingError};
 use crate::reclaim::{Ceiling, PinError, ReportEnd, Reporting, TrimError};
-use crate::vmalloc::VmallocBuildError;
+use crate::vmalloc::{ValidateError, VmallocBuildError};
 use crate::{Depot, MemoryKind, Mode, Order, Pfn, Scope, Vmalloc, ZoneId};
 
 const FIRST: Pfn = Pfn::new(0);
@@ -102,6 +102,18 @@ fn address_spaces_above_their_list() {
     // A request that runs short calls the space that stayed.
     let pages: Vec<_> = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect();
     assert!(pages.len() > 1000);
+}
+
+#[test]
+fn validating_an_address_space_above_the_list_of_them() {
+    let depot = depot();
+    let mut space = Vmalloc::builder(&depot).bytes(1 << 20).build().unwrap();
+    let shared = depot.shared();
+    let list = shared.callbacks().shrinkers(shared.frames()).unwrap();
+    let lock = list.pause().unwrap();
+    assert!(matches!(space.validate(), Err(ValidateError::Reentrant)));
+    drop(lock);
+    space.validate().unwrap();
 }
 
 /// A callback runs in the middle of the call that needs pages.

@@ -294,4 +294,20 @@ mod tests {
         waiters.leave(ticket, open);
         assert_eq!(waiters.with_closed(|is_closed| *is_closed), Some(false));
     }
+
+    /// A thread that waits above its own queue would wait for itself.
+    #[test]
+    fn a_wait_above_its_own_queue_panics_and_leaves_the_queue_usable() {
+        let waiters = Waiters::new(ForkMark::by_pid(), ());
+        let handler = || waiters.enter(0, |()| (), |()| ());
+        let above = AssertUnwindSafe(|| waiters.with_closed(|()| handler().is_some()));
+        let panic = catch_unwind(above).unwrap_err();
+        let said = panic.downcast_ref::<&str>().unwrap();
+        assert!(said.contains("use Depot::page in handlers"), "{said}");
+        assert!(!waiters.are_there());
+        let ticket = waiters.enter(0, |()| (), |()| ()).unwrap();
+        assert!(waiters.are_there());
+        waiters.leave(ticket, |()| ());
+        assert!(!waiters.are_there());
+    }
 }
