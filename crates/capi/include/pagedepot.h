@@ -70,6 +70,24 @@
 // there that allocates or frees hands it over.
 #define PAGEDEPOT_HANDOVER 2
 
+// The reason why no more went back: as much was given back as was asked for.
+#define PAGEDEPOT_GIVE_BACK_ENOUGH 0
+
+// All memory went back that was free: see held_bytes, cached_bytes and pinned_bytes.
+#define PAGEDEPOT_GIVE_BACK_NOTHING_FREE 1
+
+// The time was up.
+#define PAGEDEPOT_GIVE_BACK_DEADLINE 2
+
+// A request of the program ran short of pages meanwhile: what is free is needed.
+#define PAGEDEPOT_GIVE_BACK_LOW_MEMORY 3
+
+// Another thread is giving memory back.
+#define PAGEDEPOT_GIVE_BACK_BUSY 4
+
+// A thread of the program ran on an isolated CPU all the time, and would have been interrupted.
+#define PAGEDEPOT_GIVE_BACK_ISOLATED 5
+
 // A thread that watches the pressure on memory, and takes back what a depot does not use.
 typedef struct pagedepot_monitor_t pagedepot_monitor_t;
 
@@ -146,6 +164,25 @@ typedef struct {
     // Try again later.
     int cut_short;
 } pagedepot_trimmed_t;
+
+// The result of pagedepot_give_back().
+typedef struct {
+    // Bytes that were present and are no more. The last run of free pages goes back whole, so
+    // there may be up to a pageblock (512 pages) more than asked for.
+    uint64_t bytes;
+    // Pageblocks that went back whole.
+    uint64_t whole_pageblocks;
+    // System calls that it took.
+    uint64_t calls;
+    // The reason why no more went back: PAGEDEPOT_GIVE_BACK_ENOUGH or another.
+    int end;
+    // With PAGEDEPOT_GIVE_BACK_NOTHING_FREE: bytes that are allocated.
+    uint64_t held_bytes;
+    // With PAGEDEPOT_GIVE_BACK_NOTHING_FREE: bytes that CPUs still cache.
+    uint64_t cached_bytes;
+    // With PAGEDEPOT_GIVE_BACK_NOTHING_FREE: bytes that are free and pinned.
+    uint64_t pinned_bytes;
+} pagedepot_given_back_t;
 
 // Frees pages that the program can do without, and returns how many.
 typedef uint64_t (*pagedepot_reclaim_t)(void *context, uint64_t wanted_pages, int is_last_resort);
@@ -417,6 +454,20 @@ int pagedepot_hand_over(const pagedepot_t *handle);
 // Conditions:
 // handle is NULL or a live depot; result is NULL or can be written.
 int pagedepot_trim(const pagedepot_t *handle, pagedepot_trimmed_t *result);
+
+// Gives at least so many bytes of free memory back to the system, if there are as many, within
+// limit_ms milliseconds: for a program that is told by a number what to give up. Whole pageblocks
+// go first, then parts of others; then CPUs are asked for what they cache. Isolated CPUs are not
+// interrupted: memory goes back while no thread of the program runs there. result may be NULL; it
+// says how much went back, and why not more. Returns 0, or -1 with errno: EBUSY when the depot is
+// pinned.
+//
+// Conditions:
+// handle is NULL or a live depot; result is NULL or can be written.
+int pagedepot_give_back(const pagedepot_t *handle,
+                        uint64_t bytes,
+                        unsigned int limit_ms,
+                        pagedepot_given_back_t *result);
 
 // Sets how many bytes the depot hands out and keeps resident at most, rounded down to whole
 // pageblocks (512 pages). A lower ceiling takes pages back as a request does that runs short: it

@@ -1,8 +1,9 @@
 //! Taking pages back, and saying where they are.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::time::{Duration, Instant};
 
-use pagedepot_linux::reclaim::{Ceiling, PinnedRange, Pressure};
+use pagedepot_linux::reclaim::{Ceiling, GiveBackEnd, GiveBackResult, PinnedRange, Pressure};
 use pagedepot_linux::{DrainResult, Mode, Scope};
 
 use crate::error::{set_errno, status, tell, tell_text};
@@ -73,6 +74,66 @@ pub struct pagedepot_trimmed_t {
     /// trimming, or a request had run out of pages less than 20 ms before and needs what is free.
     /// Try again later.
     pub cut_short: c_int,
+}
+
+/// The reason why no more went back: as much was given back as was asked for.
+pub const PAGEDEPOT_GIVE_BACK_ENOUGH: c_int = 0;
+/// All memory went back that was free: see held_bytes, cached_bytes and pinned_bytes.
+pub const PAGEDEPOT_GIVE_BACK_NOTHING_FREE: c_int = 1;
+/// The time was up.
+pub const PAGEDEPOT_GIVE_BACK_DEADLINE: c_int = 2;
+/// A request of the program ran short of pages meanwhile: what is free is needed.
+pub const PAGEDEPOT_GIVE_BACK_LOW_MEMORY: c_int = 3;
+/// Another thread is giving memory back.
+pub const PAGEDEPOT_GIVE_BACK_BUSY: c_int = 4;
+/// A thread of the program ran on an isolated CPU all the time, and would have been interrupted.
+pub const PAGEDEPOT_GIVE_BACK_ISOLATED: c_int = 5;
+
+/// The result of pagedepot_give_back().
+#[allow(non_camel_case_types, reason = "its name in C")]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct pagedepot_given_back_t {
+    /// Bytes that were present and are no more. The last run of free pages goes back whole, so
+    /// there may be up to a pageblock (512 pages) more than asked for.
+    pub bytes: u64,
+    /// Pageblocks that went back whole.
+    pub whole_pageblocks: u64,
+    /// System calls that it took.
+    pub calls: u64,
+    /// The reason why no more went back: PAGEDEPOT_GIVE_BACK_ENOUGH or another.
+    pub end: c_int,
+    /// With PAGEDEPOT_GIVE_BACK_NOTHING_FREE: bytes that are allocated.
+    pub held_bytes: u64,
+    /// With PAGEDEPOT_GIVE_BACK_NOTHING_FREE: bytes that CPUs still cache.
+    pub cached_bytes: u64,
+    /// With PAGEDEPOT_GIVE_BACK_NOTHING_FREE: bytes that are free and pinned.
+    pub pinned_bytes: u64,
+}
+
+impl From<GiveBackResult> for pagedepot_given_back_t {
+    fn from(given: GiveBackResult) -> Self {
+        let mut told = pagedepot_given_back_t {
+            bytes: given.bytes,
+            whole_pageblocks: given.whole_pageblocks,
+            calls: given.calls,
+            ..Self::default()
+        };
+        told.end = match given.end {
+            GiveBackEnd::Enough => PAGEDEPOT_GIVE_BACK_ENOUGH,
+            GiveBackEnd::NothingFree { held_bytes, cached_bytes, pinned_bytes } => {
+                (told.held_bytes, told.cached_bytes, told.pinned_bytes) =
+                    (held_bytes, cached_bytes, pinned_bytes);
+                PAGEDEPOT_GIVE_BACK_NOTHING_FREE
+            }
+            GiveBackEnd::LowMemory => PAGEDEPOT_GIVE_BACK_LOW_MEMORY,
+            GiveBackEnd::Busy => PAGEDEPOT_GIVE_BACK_BUSY,
+            GiveBackEnd::Isolated => PAGEDEPOT_GIVE_BACK_ISOLATED,
+            // A later version may have more reasons to stop.
+            _ => PAGEDEPOT_GIVE_BACK_DEADLINE,
+        };
+        told
+    }
 }
 
 /// Numbers of pages by place, and counts of requests by how they were served.
@@ -200,6 +261,37 @@ pub unsafe extern "C" fn pagedepot_trim(
             };
             // SAFETY: by the caller's promise.
             unsafe { write(result, told) };
+            0
+        }
+        Err(error) => {
+            tell(&error);
+            -1
+        }
+    }
+}
+
+/// Gives at least so many bytes of free memory back to the system, if there are as many, within
+/// limit_ms milliseconds: for a program that is told by a number what to give up. Whole pageblocks
+/// go first, then parts of others; then CPUs are asked for what they cache. Isolated CPUs are not
+/// interrupted: memory goes back while no thread of the program runs there. result may be NULL; it
+/// says how much went back, and why not more. Returns 0, or -1 with errno: EBUSY when the depot is
+/// pinned.
+///
+/// # Safety
+/// `handle` is NULL or a live depot; `result` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_give_back(
+    handle: *const pagedepot_t,
+    bytes: u64,
+    limit_ms: c_uint,
+    result: *mut pagedepot_given_back_t,
+) -> c_int {
+    let Some(depot) = depot(handle) else { return -1 };
+    let deadline = Instant::now() + Duration::from_millis(limit_ms.into());
+    match depot.give_back(bytes, deadline) {
+        Ok(given) => {
+            // SAFETY: by the caller's promise.
+            unsafe { write(result, given.into()) };
             0
         }
         Err(error) => {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{StopAtEnd, all_back, check, mark, order, present_bytes, seed, work};
+use pagedepot_linux::reclaim::GiveBackEnd;
 use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, Scope};
 
 const MIB: usize = 1 << 20;
@@ -36,6 +37,61 @@ fn gives_back_what_is_free() {
         drop(page);
         all_back(&depot);
     }
+}
+
+fn in_ms(ms: u64) -> Instant {
+    Instant::now() + Duration::from_millis(ms)
+}
+
+/// A request by number gets what it asks for, whole pageblocks first, or says why not.
+#[test]
+fn a_request_by_number_says_what_it_got() {
+    for (kind, builder) in builders() {
+        let depot = builder.populate(true).build().unwrap();
+        let mut held: Vec<_> = (0..100).map(|_| depot.page(order(1)).unwrap()).collect();
+        held.iter_mut().for_each(|page| mark(page, 7));
+        let some = depot.give_back(5 * MIB as u64, in_ms(60_000)).unwrap();
+        assert_eq!((some.bytes as usize, some.whole_pageblocks), (6 * MIB, 3), "{kind:?}");
+        assert_eq!(some.end, GiveBackEnd::Enough);
+        assert_eq!(present_bytes(&depot), depot.bytes() - 6 * MIB);
+        assert_eq!(depot.give_back(0, in_ms(60_000)).unwrap().bytes, 0);
+        let late = depot.give_back(u64::MAX, Instant::now()).unwrap();
+        assert_eq!((late.bytes, late.end), (0, GiveBackEnd::Deadline));
+
+        let rest = depot.give_back(u64::MAX, in_ms(60_000)).unwrap();
+        let GiveBackEnd::NothingFree { held_bytes, cached_bytes, pinned_bytes } = rest.end else {
+            panic!("{kind:?}: {rest:?}");
+        };
+        assert_eq!((held_bytes, pinned_bytes), (200 * 4096, 0), "{kind:?}");
+        assert_eq!(present_bytes(&depot) as u64, held_bytes + cached_bytes);
+        assert!(rest.end.to_string().contains("819200 bytes are allocated"), "{}", rest.end);
+        held.iter().for_each(|page| check(page, 7));
+        drop(held);
+        all_back(&depot);
+    }
+}
+
+#[test]
+fn a_request_by_number_names_what_keeps_memory() {
+    let depot = Depot::builder(8 * MIB).populate(true).build().unwrap();
+    let _pinned = depot.pin_range(pagedepot_linux::Pfn::new(0), 1024).unwrap();
+    let given = depot.give_back(u64::MAX, in_ms(60_000)).unwrap();
+    assert_eq!(given.bytes as usize, 4 * MIB);
+    let is_pinned = matches!(
+        given.end,
+        GiveBackEnd::NothingFree { pinned_bytes, .. } if pinned_bytes == 4 * MIB as u64
+    );
+    assert!(is_pinned, "{given:?}");
+
+    // The calling thread runs on one of them, and would be interrupted.
+    let all = pagedepot_rseq::affinity::allowed().unwrap();
+    let depot = Depot::builder(8 * MIB).populate(true).isolated_cpus(all).build().unwrap();
+    let given = depot.give_back(u64::MAX, in_ms(20)).unwrap();
+    assert_eq!((given.bytes, given.end), (0, GiveBackEnd::Isolated));
+    assert_eq!(present_bytes(&depot), depot.bytes());
+
+    let pinned = Depot::builder(8 * MIB).pinned(true).build().unwrap();
+    assert!(pinned.give_back(1, in_ms(10)).is_err());
 }
 
 /// A program that frees memory and takes as much again has the same memory, whatever the order.

@@ -152,6 +152,12 @@ static void taking_back(pagedepot_t *depot) {
     CHECK(pagedepot_drain(depot, PAGEDEPOT_FULL, &drained) == 0);
     FAILS(pagedepot_drain(depot, 77, NULL) == -1, EINVAL);
     handing_over(depot);
+    pagedepot_given_back_t given = {0};
+    CHECK(pagedepot_give_back(depot, 0, 1000, NULL) == 0);
+    CHECK(pagedepot_give_back(depot, UINT64_MAX, 60000, &given) == 0);
+    CHECK(given.end == PAGEDEPOT_GIVE_BACK_NOTHING_FREE ||
+          given.end == PAGEDEPOT_GIVE_BACK_LOW_MEMORY ||
+          given.end == PAGEDEPOT_GIVE_BACK_ISOLATED);
     CHECK(pagedepot_trim(depot, &trimmed) == 0);
     CHECK(pagedepot_stats(depot, &stats) == 0);
     CHECK(stats.managed_pages * pagedepot_page_size(depot) == pagedepot_bytes(depot));
@@ -201,6 +207,7 @@ static void no_handle(void) {
     FAILS(pagedepot_free(NULL, &errno, 0) == -1, EINVAL);
     FAILS(pagedepot_drain(NULL, PAGEDEPOT_QUIET, NULL) == -1, EINVAL);
     FAILS(pagedepot_trim(NULL, NULL) == -1, EINVAL);
+    FAILS(pagedepot_give_back(NULL, 1, 1, NULL) == -1, EINVAL);
     FAILS(pagedepot_stats(NULL, NULL) == -1, EINVAL);
     FAILS(pagedepot_fd(NULL) == -1, EINVAL);
     CHECK(pagedepot_bytes(NULL) == 0 && pagedepot_page_size(NULL) == 0);

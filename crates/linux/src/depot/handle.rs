@@ -4,6 +4,7 @@ use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use pagedepot::{
     Census, CpuId, CpuStats, DrainResult, Fault, MetadataUse, Mode, PageSize, PageblockStats, Pfn,
@@ -16,6 +17,7 @@ use crate::depot::raw::RawDepot;
 use crate::depot::state::{DepotState, Handle};
 use crate::depot::teardown::{self, TeardownHost as _};
 use crate::error::{BuildError, CallbackError};
+use crate::giving_back::request::{self, GiveBackResult};
 use crate::giving_back::trim::{self, TrimError, TrimResult};
 
 /// A page allocator over memory of its own.
@@ -332,6 +334,29 @@ impl Depot {
     /// [signal handler](Self#signal-handlers).
     pub fn trim(&self) -> Result<TrimResult, TrimError> {
         trim::trim(self.shared())
+    }
+
+    /// Gives at least `bytes` bytes of free memory back to the system, if there are as many, by
+    /// `deadline`: for a program that is told by a number what to give up, as by a hypervisor's
+    /// balloon. Whole pageblocks go first, then parts of others. If that is not enough, CPUs are
+    /// asked for what they cache, and address spaces purge. The [result](GiveBackResult) says how
+    /// many bytes went back, and why not more. It has an example.
+    ///
+    /// An isolated CPU is not interrupted: memory goes back while none of this process's threads
+    /// runs there. A thread that works there without ever sleeping keeps all memory
+    /// ([`GiveBackEnd::Isolated`](crate::reclaim::GiveBackEnd::Isolated)), except where the
+    /// processor flushes the TLBs of others by itself, as AArch64 does, or for
+    /// [`trim`](Self::trim). Callbacks of [`on_pressure`](Self::on_pressure) are not called: first
+    /// free what the program can do without.
+    ///
+    /// Costs what a [trim](Self::trim) costs, and ends after the deadline by a system call, of
+    /// 16 MiB at most.
+    ///
+    /// # Errors
+    /// Fails like [`trim`](Self::trim).
+    pub fn give_back(&self, bytes: u64, deadline: Instant) -> Result<GiveBackResult, TrimError> {
+        let shared = self.shared();
+        request::give_back((shared, shared.callbacks()), bytes, deadline)
     }
 
     /// Calls `reclaim` when pages run short: it frees pages that the program can do without and

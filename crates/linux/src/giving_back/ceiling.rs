@@ -27,7 +27,7 @@ use pagedepot_contiguity::{Contiguity, RemoveError};
 use crate::error::CeilingError;
 use crate::giving_back::balloon::{Balloon, Caps};
 use crate::giving_back::returnable::ReturnableFrames;
-use crate::giving_back::trim::{System, TrimResult};
+use crate::giving_back::system::{Dropped, System};
 use crate::memory::region::PAGEBLOCK_PAGES;
 
 /// Number of times that a pageblock which was freed for the ceiling may be lost to another request.
@@ -323,11 +323,11 @@ fn drop_memory(shared: &ReturnableFrames, part: FrameRange) -> Result<u64, Ceili
     let start = shared.offset(part.start);
     let bytes = (part.frames as usize) << shared.page_size().shift();
     let range = start..start + bytes;
-    let mut trimmed = TrimResult::default();
-    System::new(shared.memory())
-        .give_back(std::slice::from_ref(&range), |range| shared.present_bytes(range), &mut trimmed)
+    let mut dropped = Dropped::default();
+    System::new(shared)
+        .give_back(std::slice::from_ref(&range), |range| shared.present_bytes(range), &mut dropped)
         .map_err(CeilingError::Refused)?;
-    Ok(trimmed.bytes)
+    Ok(dropped.bytes)
 }
 
 /// Has a pageblock reclaimed as for a request, and frees it to the store.

@@ -3,8 +3,11 @@
 pub(crate) mod balloon;
 pub(crate) mod callbacks;
 pub(crate) mod ceiling;
+pub(crate) mod gaps;
 pub(crate) mod reporting;
+pub(crate) mod request;
 pub(crate) mod returnable;
 pub(crate) mod shrinkers;
+pub(crate) mod system;
 pub(crate) mod trim;
 pub(crate) mod trim_state;

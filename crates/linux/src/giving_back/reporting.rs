@@ -18,7 +18,8 @@ use pagedepot_contiguity::{ReportCounts, ReportEnd, ReportError, ReportPass, Rep
 
 use crate::cpus::linux::LinuxCpus;
 use crate::giving_back::returnable::ReturnableFrames;
-use crate::giving_back::trim::{System, TrimError, TrimResult};
+use crate::giving_back::system::{Dropped, System};
+use crate::giving_back::trim::TrimError;
 use crate::giving_back::trim_state::Trimming;
 use crate::memory::region::PAGEBLOCK_PAGES;
 
@@ -56,13 +57,12 @@ impl ReportingDevice for ReturnableFrames {
             let start = self.offset(range.start);
             start..start + ((range.frames as usize) << self.page_size().shift())
         };
-        let dropped: Vec<_> = ranges.iter().filter(|range| !is_pinned(range)).map(bytes).collect();
-        let mut trimmed = TrimResult::default();
+        let unpinned: Vec<_> = ranges.iter().filter(|range| !is_pinned(range)).map(bytes).collect();
+        let mut dropped = Dropped::default();
         // A trim may have given them back already.
         let present_bytes = |range: &Range<usize>| self.present_bytes(range);
-        let is_done =
-            System::new(self.memory()).give_back(&dropped, present_bytes, &mut trimmed).is_ok();
-        self.trimming().count_reported(trimmed.bytes);
+        let is_done = System::new(self).give_back(&unpinned, present_bytes, &mut dropped).is_ok();
+        self.trimming().count_reported(dropped.bytes);
         is_done
     }
 }

@@ -3,6 +3,9 @@
 use std::ops::Deref;
 use std::ptr::NonNull;
 
+use pagedepot::cpus::Cpus as _;
+use pagedepot_rseq::CpuSet;
+
 use crate::giving_back::balloon::Balloon;
 use crate::giving_back::trim_state::TrimState;
 use crate::memory::frames::MappedFrames;
@@ -56,6 +59,11 @@ impl ReturnableFrames {
     /// The pages that the ceiling keeps from the allocator.
     pub fn balloon(&self) -> &ForkLock<Balloon> {
         &self.balloon
+    }
+
+    /// CPUs that nothing is to interrupt.
+    pub fn isolated_cpus(&self) -> &CpuSet {
+        &self.mapped.frames().cpus().environment().isolated
     }
 
     /// Whether memory is never given back: [`Builder::pinned`](crate::Builder::pinned).

@@ -26,26 +26,23 @@
 //! is taken.
 
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::{fmt, io};
 
 use pagedepot::{Flags, Mode, Pfn, Pressure, Reclaim, Residency, Scope};
-use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
-use rustix::mm::{Advice, madvise};
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use crate::error::BuildError;
 use crate::giving_back::returnable::ReturnableFrames;
+use crate::giving_back::system::{Dropped, System};
 use crate::giving_back::trim_state::{TrimState, Trimming};
-use crate::memory::region::{HUGE_BYTES, Memory, resident};
+use crate::memory::region::{HUGE_BYTES, resident};
 use crate::moving::pins::Pins;
 use crate::system::sync::LockError;
 
 /// Bytes of addresses per chunk: the most memory that a trim takes from the store at a time.
 const CHUNK_BYTES: usize = 16 << 20;
-/// Most ranges in one vector (the kernel's `UIO_MAXIOV`).
-const RANGES_MAX: usize = 1024;
+/// Both passes of a trim, in their order.
+const ALL_RUNS: [Runs; 2] = [Runs::Whole, Runs::Parts];
 
 /// The result of a [`Depot::trim`](crate::Depot::trim).
 ///
@@ -145,68 +142,174 @@ impl Reclaim for TrimState {
     }
 }
 
+/// The reason why a trim ended before it had looked at all memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// As many bytes as were asked for went back.
+    Enough,
+    /// A request ran short of pages a moment before.
+    LowMemory,
+    /// Another thread is trimming.
+    Busy,
+    /// The time was up.
+    Deadline,
+    /// A thread of this process ran on an isolated CPU all the time.
+    Isolated,
+}
+
+/// A trim's amount and pace.
+pub(crate) struct Bounds<'b> {
+    /// The trim ends as soon as so many bytes went back. The last run is taken whole.
+    pub bytes_max: u64,
+    /// The pieces that are taken.
+    pub runs: &'b [Runs],
+    /// Called before each system call that drops memory, with the pages of one chunk taken. May
+    /// wait for a good moment.
+    pub moment: &'b mut dyn FnMut() -> Result<(), Stop>,
+}
+
+/// Gives back all free memory now, whatever CPUs it interrupts.
 pub(crate) fn trim(depot: &ReturnableFrames) -> Result<TrimResult, TrimError> {
-    let state = depot.trimming();
     depot.check_parent().map_err(|_| TrimError::Forked)?;
     if depot.is_pinned() {
         return Err(TrimError::Pinned);
     }
-    let mut trimmed = TrimResult::default();
-    let Some(trimming) = state.begin().filter(|trimming| !trimming.is_unwelcome()) else {
-        trimmed.cut_short = true;
-        return Ok(trimmed);
-    };
     depot.frames().drain(Scope::ALL, Mode::Quiet);
-    let mut system = System::new(depot.memory());
+    let bounds = Bounds { bytes_max: u64::MAX, runs: &ALL_RUNS, moment: &mut || Ok(()) };
+    let mut trimmed = TrimResult::default();
+    let stop = trim_within(depot, bounds, &mut trimmed)?;
+    trimmed.cut_short = stop.is_some();
+    Ok(trimmed)
+}
+
+/// Gives back free memory within bounds, and adds to `trimmed`. Drains nothing. `None`: it looked
+/// at all memory.
+pub(crate) fn trim_within(
+    depot: &ReturnableFrames,
+    mut bounds: Bounds<'_>,
+    trimmed: &mut TrimResult,
+) -> Result<Option<Stop>, TrimError> {
+    depot.check_parent().map_err(|_| TrimError::Forked)?;
+    if depot.is_pinned() {
+        return Err(TrimError::Pinned);
+    }
+    let Some(trimming) = depot.trimming().begin() else { return Ok(Some(Stop::Busy)) };
+    let mut system = System::new(depot);
     let chunks = || (0..depot.bytes()).step_by(CHUNK_BYTES);
-    let runs = [Runs::Whole, Runs::Parts].into_iter();
+    let runs = bounds.runs.iter().copied();
+    let enough = trimmed.bytes.saturating_add(bounds.bytes_max);
     for (runs, chunk) in runs.flat_map(|runs| chunks().map(move |chunk| (runs, chunk))) {
-        if trimming.is_unwelcome() {
-            trimmed.cut_short = true;
-            break;
+        if trimmed.bytes >= enough {
+            return Ok(Some(Stop::Enough));
         }
-        let chunk = chunk..(chunk + CHUNK_BYTES).min(depot.bytes());
+        if trimming.is_unwelcome() {
+            return Ok(Some(Stop::LowMemory));
+        }
+        let chunk = Chunk {
+            bytes: chunk..(chunk + CHUNK_BYTES).min(depot.bytes()),
+            runs,
+            bytes_max: enough - trimmed.bytes,
+        };
         // Held until the chunk's memory is dropped: see `pins.rs`.
         let pins = depot.pins().lock()?;
-        trim_chunk((depot, &pins), &trimming, &mut system, (chunk, runs), &mut trimmed)
-            .map_err(|errno| TrimError::Refused { trimmed, errno })?;
+        let result = trim_chunk(
+            (depot, &pins),
+            (&trimming, &mut bounds.moment),
+            &mut system,
+            chunk,
+            trimmed,
+        );
+        match result {
+            Ok(()) => {}
+            Err(End::Stopped(stop)) => return Ok(Some(stop)),
+            Err(End::Refused(errno)) => {
+                return Err(TrimError::Refused { trimmed: *trimmed, errno });
+            }
+        }
     }
-    Ok(trimmed)
+    Ok((trimmed.bytes >= enough).then_some(Stop::Enough))
+}
+
+/// The part of a trim that is done under one lock of the pins.
+struct Chunk {
+    bytes: Range<usize>,
+    runs: Runs,
+    /// Bytes after which no further run is taken.
+    bytes_max: u64,
+}
+
+/// The reason why a chunk's memory was not dropped.
+enum End {
+    Stopped(Stop),
+    Refused(Errno),
+}
+
+impl From<Errno> for End {
+    fn from(errno: Errno) -> Self {
+        End::Refused(errno)
+    }
 }
 
 fn trim_chunk(
     (depot, pins): (&ReturnableFrames, &Pins),
-    trimming: &Trimming<'_>,
+    (trimming, moment): (&Trimming<'_>, &mut dyn FnMut() -> Result<(), Stop>),
     system: &mut System<'_>,
-    (chunk, runs): (Range<usize>, Runs),
+    chunk: Chunk,
     trimmed: &mut TrimResult,
-) -> Result<(), Errno> {
+) -> Result<(), End> {
+    let (runs, start_at) = (chunk.runs, chunk.bytes.start);
     // SAFETY: the chunk is inside the depot's memory.
-    let start = unsafe { depot.base().add(chunk.start) };
-    let present = resident(start, chunk.len())?;
-    let mut taken = TrimRanges::new((depot, pins), trimming, (chunk.clone(), runs), &present);
+    let start = unsafe { depot.base().add(start_at) };
+    let present = Present { start: start_at, pages: resident(start, chunk.bytes.len())? };
+    let mut taken = TrimRanges::new((depot, pins), trimming, chunk, &present);
     // Each pass meets the same ones.
     if runs == Runs::Whole {
         trimmed.pinned_pages += taken.pinned_pages;
     }
-    let system_page = rustix::param::page_size();
-    let present_bytes = |range: &Range<usize>| {
-        let first = (range.start - chunk.start) / system_page;
-        let pages = &present[first..(range.end - chunk.start).div_ceil(system_page)];
-        (pages.iter().filter(|&&is_present| is_present).count() * system_page) as u64
-    };
-    let result = system.give_back(&taken.merged(), present_bytes, trimmed);
+    let merged = taken.merged();
+    if !merged.is_empty() {
+        moment().map_err(End::Stopped)?;
+    }
+    let mut dropped = Dropped::default();
+    let result = system.give_back(&merged, |range| present.bytes(range), &mut dropped);
+    trimmed.bytes += dropped.bytes;
+    trimmed.calls += dropped.calls;
     taken.are_absent = result.is_ok();
     if runs == Runs::Whole && result.is_ok() {
         trimmed.whole_pageblocks += taken.ranges.len() as u64;
     }
     drop(taken);
-    result
+    Ok(result?)
+}
+
+/// The pages of a chunk that are present.
+struct Present {
+    /// Offset of the first page in the depot's memory.
+    start: usize,
+    /// Whether each page of the system is present.
+    pages: Vec<bool>,
+}
+
+impl Present {
+    fn of(&self, range: &Range<usize>) -> &[bool] {
+        let system_page = rustix::param::page_size();
+        let first = (range.start - self.start) / system_page;
+        &self.pages[first..(range.end - self.start).div_ceil(system_page)]
+    }
+
+    fn has_some(&self, range: &Range<usize>) -> bool {
+        self.of(range).contains(&true)
+    }
+
+    fn bytes(&self, range: &Range<usize>) -> u64 {
+        let pages = self.of(range).iter().filter(|&&is_present| is_present).count();
+        (pages * rustix::param::page_size()) as u64
+    }
 }
 
 /// The runs of free pages that a pass takes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Runs {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Runs {
     /// Whole pageblocks of 2 MiB.
     Whole,
     /// Runs inside partly used pageblocks.
@@ -230,27 +333,25 @@ impl<'d> TrimRanges<'d> {
     fn new(
         (depot, pins): (&'d ReturnableFrames, &Pins),
         trimming: &'d Trimming<'d>,
-        (chunk, runs): (Range<usize>, Runs),
-        present: &[bool],
+        chunk: Chunk,
+        present: &Present,
     ) -> Self {
+        let Chunk { bytes: chunk, runs, bytes_max } = chunk;
         let ranges = Vec::new();
         let mut taken = TrimRanges { depot, trimming, ranges, pinned_pages: 0, are_absent: false };
-        let system_page = rustix::param::page_size();
+        let mut bytes = 0;
         for huge in chunk.clone().step_by(HUGE_BYTES) {
             let huge = huge..(huge + HUGE_BYTES).min(chunk.end);
-            let pages = |run: &Range<usize>| {
-                let first = (run.start - chunk.start) / system_page;
-                first..(run.end - chunk.start).div_ceil(system_page)
-            };
             // In a large depot most of it is not present: do not ask about each page.
-            if !present[pages(&huge)].contains(&true) {
+            if !present.has_some(&huge) {
                 continue;
             }
             let is_meant = |run: &Range<usize>| (run.len() == HUGE_BYTES) == (runs == Runs::Whole);
             let (free, pinned_pages) = free_runs(depot, pins, huge);
             taken.pinned_pages += pinned_pages;
             for run in free.into_iter().filter(is_meant) {
-                if present[pages(&run)].contains(&true) {
+                if bytes < bytes_max && present.has_some(&run) {
+                    bytes += present.bytes(&run);
                     taken.take(run);
                 }
             }
@@ -332,93 +433,4 @@ fn free_runs(
         runs.retain(|run| *run == huge);
     }
     (runs, pinned_pages)
-}
-
-/// The system calls that take memory back, as far as this kernel has them.
-pub(crate) struct System<'d> {
-    memory: &'d Memory,
-    /// This process, as long as vectored calls may work.
-    process: Option<OwnedFd>,
-}
-
-impl<'d> System<'d> {
-    pub fn new(memory: &'d Memory) -> Self {
-        let process = match memory.fd() {
-            Some(_) => None,
-            None => pidfd_open(getpid(), PidfdFlags::empty()).ok(),
-        };
-        System { memory, process }
-    }
-
-    /// Drops the memory of the ranges, and counts calls and the bytes that were present of it.
-    pub fn give_back(
-        &mut self,
-        ranges: &[Range<usize>],
-        present_bytes: impl Fn(&Range<usize>) -> u64,
-        trimmed: &mut TrimResult,
-    ) -> Result<(), Errno> {
-        if !ranges.is_empty() {
-            self.memory.keep_small();
-        }
-        for ranges in ranges.chunks(RANGES_MAX) {
-            let vector: Vec<_> = ranges.iter().map(|range| self.iovec(range)).collect();
-            let bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
-            let present: u64 = ranges.iter().map(&present_bytes).sum();
-            if self.by_vector(&vector, bytes) {
-                trimmed.calls += 1;
-            } else {
-                for range in ranges {
-                    self.one_by_one(range)?;
-                    trimmed.calls += 1;
-                }
-            }
-            self.memory.count_dropped(bytes);
-            trimmed.bytes += present;
-        }
-        Ok(())
-    }
-
-    fn iovec(&self, range: &Range<usize>) -> libc::iovec {
-        // SAFETY: inside the memory.
-        let start = unsafe { self.memory.start().add(range.start) };
-        libc::iovec { iov_base: start.as_ptr().cast(), iov_len: range.len() }
-    }
-
-    /// Drops all ranges by one call. `false`: this kernel or this memory does not support it.
-    fn by_vector(&mut self, vector: &[libc::iovec], bytes: usize) -> bool {
-        use std::os::fd::AsRawFd;
-        let Some(process) = &self.process else { return false };
-        let (fd, count) = (process.as_raw_fd(), vector.len());
-        // SAFETY: the ranges are free pages taken from the store, whose contents no caller needs.
-        // libc and rustix have no wrapper.
-        let done = unsafe {
-            libc::syscall(
-                libc::SYS_process_madvise,
-                fd,
-                vector.as_ptr(),
-                count,
-                libc::MADV_DONTNEED,
-                0,
-            )
-        };
-        if done < 0 {
-            // EINVAL or EPERM before Linux 6.13, ENOSYS before 5.10: do not try again.
-            self.process = None;
-        }
-        done == bytes as libc::c_long
-    }
-
-    fn one_by_one(&self, range: &Range<usize>) -> Result<(), Errno> {
-        match self.memory.fd() {
-            Some(file) => {
-                let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                fallocate(file, mode, range.start as u64, range.len() as u64)
-            }
-            None => {
-                let vector = self.iovec(range);
-                // SAFETY: as in `by_vector`.
-                unsafe { madvise(vector.iov_base, vector.iov_len, Advice::LinuxDontNeed) }
-            }
-        }
-    }
 }

@@ -6,6 +6,7 @@
 //! | Take pages back from CPUs | [`Depot::drain`](crate::Depot::drain) |
 //! | Let the caches of idle CPUs shrink | [`CpuCaches::decay`](pagedepot::CpuCaches::decay) |
 //! | Give memory back to the system | [`Depot::trim`](crate::Depot::trim) |
+//! | Give back so many bytes by some time | [`Depot::give_back`](crate::Depot::give_back) |
 //! | Give back whole free pageblocks only, every few seconds | [`Reporting::pass`] |
 //! | Do the above when a cgroup or the system runs short | [`Monitor`](crate::pressure::Monitor) |
 //! | Never use more than so many bytes | [`Ceiling::set`] |
@@ -18,6 +19,7 @@ mod pinned_range;
 pub use crate::error::{CallbackError, CeilingError};
 pub use crate::giving_back::ceiling::Ceiling;
 pub use crate::giving_back::reporting::Reporting;
+pub use crate::giving_back::request::{GiveBackEnd, GiveBackResult};
 pub use crate::giving_back::trim::{TrimError, TrimResult};
 pub use crate::moving::pins::PinError;
 pub use pagedepot::{Pressure, Reclaim, TooManyCallbacks};

@@ -1,10 +1,12 @@
 //! Threads that do everything else to a depot.
 
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pagedepot_linux::builder::{CacheLimits, Evacuation};
-use pagedepot_linux::reclaim::{Ceiling, CeilingError, Compaction, Reporting, TrimError};
+use pagedepot_linux::reclaim::{
+    Ceiling, CeilingError, Compaction, GiveBackEnd, Reporting, TrimError,
+};
 use pagedepot_linux::vmalloc::PurgeDepth;
 use pagedepot_linux::{CpuId, Depot, Mode, Scope, Vmalloc, ZoneId};
 
@@ -155,10 +157,19 @@ impl Control<'_> {
     pub fn give_back(mut self) {
         let world = self.world.clone();
         self.until_over(|this| {
-            match this.rng.below(3) {
+            match this.rng.below(4) {
                 0 => {
                     let _now = world.meetings.begin(Feature::Trim);
                     this.depot.trim().unwrap();
+                }
+                3 => {
+                    let _now = world.meetings.begin(Feature::GiveBack);
+                    let bytes = this.rng.below(16 << 20);
+                    let deadline = Instant::now() + Duration::from_millis(this.rng.below(20));
+                    let given = this.depot.give_back(bytes, deadline).unwrap();
+                    assert!(given.end != GiveBackEnd::Enough || given.bytes >= bytes, "{given:?}");
+                    // The last run is a pageblock at most.
+                    assert!(given.bytes < bytes + (2 << 20) || bytes == 0, "{given:?}");
                 }
                 1 => {
                     let depth = [PurgeDepth::Lazy, PurgeDepth::Decay, PurgeDepth::Everything]
@@ -230,6 +241,17 @@ impl Control<'_> {
                         Err(CeilingError::Refused(_) | CeilingError::Held { .. })
                     );
                     assert!(why, "{lowered:?}");
+                }
+                1 if this.rng.one_in(2) => {
+                    let _now = this.world.meetings.begin(via.and(Feature::GiveBack));
+                    let deadline = Instant::now() + Duration::from_millis(20);
+                    match this.depot.give_back(u64::MAX, deadline) {
+                        Ok(given) => assert_eq!(given.bytes, 0, "{given:?}"),
+                        Err(TrimError::Refused { trimmed, .. }) => {
+                            assert_eq!(trimmed.bytes, 0, "{trimmed:?}");
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
                 }
                 1 => {
                     let _now = this.world.meetings.begin(via.and(Feature::Trim));

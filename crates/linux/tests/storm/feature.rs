@@ -31,6 +31,7 @@ crate::features! {
     Decay "decay",
     Limits "cache limits",
     Trim "trim",
+    GiveBack "giving back by number",
     Reporting "reporting",
     Refusing "a system that refuses",
     EvacuationOff "evacuation off",

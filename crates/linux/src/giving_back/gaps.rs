@@ -1,0 +1,123 @@
+//! Moments at which no thread of this process runs on an isolated CPU.
+//!
+//! Dropping memory flushes the TLB of every CPU that runs the process, which interrupts an isolated
+//! CPU unless it is idle then ([`system`](super::system)). A thread that works at some rate sleeps
+//! in between. So the caller waits until such a thread has just fallen asleep: that leaves it the
+//! whole gap. A thread that never sleeps leaves no gap.
+
+use std::fs;
+use std::time::Duration;
+
+use pagedepot::CpuId;
+use pagedepot_rseq::CpuSet;
+
+use crate::system::prim::now_ms;
+
+/// Milliseconds for which a list of threads serves. A thread that moves to an isolated CPU is
+/// noticed that late.
+const LIST_MS: u64 = 100;
+/// Milliseconds after which a thread that sleeps is not expected to begin work at once.
+const ASLEEP_MS: u64 = 2;
+/// The pause between two looks at a thread.
+const PAUSE: Duration = Duration::from_micros(20);
+
+/// The threads that last ran on an isolated CPU.
+pub(crate) struct Gaps<'c> {
+    cpus: &'c CpuSet,
+    threads: Vec<u32>,
+    listed_ms: Option<u64>,
+}
+
+impl<'c> Gaps<'c> {
+    /// The gaps of these CPUs. Without a CPU it is always a good moment.
+    pub fn of(cpus: &'c CpuSet) -> Self {
+        Gaps { cpus, threads: Vec::new(), listed_ms: None }
+    }
+
+    /// Waits for a gap, until `end_ms` of [`now_ms`] at most. Returns whether there is one now.
+    pub fn wait(&mut self, end_ms: u64) -> bool {
+        if self.cpus.is_empty() {
+            return true;
+        }
+        self.list();
+        let begin_ms = now_ms();
+        let runs = |thread: &u32| times_run(*thread).unwrap_or_default();
+        let before: Vec<u64> = self.threads.iter().map(runs).collect();
+        loop {
+            let has_run = || self.threads.iter().map(runs).ne(before.iter().copied());
+            let is_rested = || now_ms().saturating_sub(begin_ms) >= ASLEEP_MS;
+            if !self.is_any_running() && (has_run() || is_rested() || self.threads.is_empty()) {
+                return !self.is_any_running();
+            }
+            if now_ms() >= end_ms {
+                return false;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn list(&mut self) {
+        if self.listed_ms.is_some_and(|at_ms| now_ms().saturating_sub(at_ms) < LIST_MS) {
+            return;
+        }
+        self.listed_ms = Some(now_ms());
+        let Ok(threads) = fs::read_dir("/proc/self/task") else { return };
+        let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+        let is_there = |thread: &u32| {
+            state(*thread).is_some_and(|(_, cpu)| self.cpus.contains(CpuId::new(cpu)))
+        };
+        self.threads = threads.filter_map(Result::ok).filter_map(number).filter(is_there).collect();
+    }
+
+    fn is_any_running(&self) -> bool {
+        self.threads.iter().any(|&thread| {
+            state(thread)
+                .is_some_and(|(is_running, cpu)| is_running && self.cpus.contains(CpuId::new(cpu)))
+        })
+    }
+}
+
+/// Whether a thread of this process is on a run queue, and the CPU that it ran on last.
+fn state(thread: u32) -> Option<(bool, u32)> {
+    parse(&fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?)
+}
+
+/// Reads a `stat` (proc(5): field 3 is the state, 39 the CPU).
+fn parse(stat: &str) -> Option<(bool, u32)> {
+    // The name may contain anything, parentheses and spaces too.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    let is_running = fields.next()? == "R";
+    Some((is_running, fields.nth(39 - 4)?.trim().parse().ok()?))
+}
+
+/// The number of times that a thread got a CPU: the third number of `schedstat`. `None` where the
+/// kernel does not count.
+fn times_run(thread: u32) -> Option<u64> {
+    let counts = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    counts.split_whitespace().nth(2)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_and_state_of_a_thread() {
+        let rest = "1 ".repeat(35);
+        let line = |state: &str| format!("7 (a) R 3) {state} {rest}5 0 0\n");
+        assert_eq!(parse(&line("R")), Some((true, 5)));
+        assert_eq!(parse(&line("S")), Some((false, 5)));
+        assert_eq!(parse("7 (short) R 1 2"), None);
+        // This very thread runs.
+        let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
+        assert!(parse(&stat).is_some_and(|(is_running, cpu)| is_running && cpu < 4096), "{stat}");
+    }
+
+    #[test]
+    fn a_thread_that_never_sleeps_leaves_no_gap() {
+        let here: CpuSet = pagedepot_rseq::affinity::allowed().unwrap();
+        // The calling thread itself runs on one of them.
+        assert!(!Gaps::of(&here).wait(now_ms() + 5));
+        assert!(Gaps::of(&CpuSet::new()).wait(0), "there is no isolated CPU");
+    }
+}
