@@ -23,7 +23,9 @@
 //! divided between the two instead. From there, and after the exchange of a half full magazine, the
 //! next exchange is half a magazine away on either side. A rhythm of larger batches keeps whole
 //! magazines, which a shelf takes, and has two exchanges in more operations than a magazine has
-//! rounds. No rhythm has more than four in as many (`tests/allocator/rhythms.rs`).
+//! rounds. No rhythm has more than four in as many (`tests/allocator/rhythms.rs`). A fold leaves as
+//! many operations in the word as no two such batches have: were it to leave none, it would make
+//! the end of a long batch look like a short one.
 //!
 //! The word of a front without magazines is 0: a pop finds no rounds, and a push no credit. So a
 //! sequence checks two conditions, and needs no third for a missing magazine. Zeroed memory is a
@@ -36,7 +38,7 @@
 //! * batch ([`SlotMove`]): n blocks leave the loaded magazine, and then the previous one, if that
 //!   has some, which is loaded; or enter the loaded one, and then the previous one, if that has
 //!   room, which is loaded. `credit - n`;
-//! * fold: `credit = CREDIT_MAX`;
+//! * fold: `credit = CREDIT_MAX - OPERATIONS_FOLDED`;
 //! * exchange, divide, load, unload: magazines change (slow path, compare-and-store).
 //!
 //! A drainer whose ticket is in the gate, and which has fenced the CPU, stores [`EMPTY`].
@@ -67,6 +69,10 @@ const ONE_CREDIT: u64 = 1 << CREDIT_SHIFT;
 /// Sequences between two folds, at most. An even number: a program that allocates and frees in turn
 /// then comes to all folds by allocations, whose way to a fold is the shorter one.
 pub const CREDIT_MAX: u64 = (1 << (64 - CREDIT_SHIFT)) - 2;
+
+/// Operations that a fold leaves in a word: more than two batches of half a magazine have. Even, as
+/// [`CREDIT_MAX`] is.
+const OPERATIONS_FOLDED: u64 = ROUNDS_MAX + 3;
 
 const _: () = assert!(PREVIOUS_SHIFT + MagazineIndex::BITS == 53);
 const _: () = assert!(ROUNDS_MAX * ONE_ROUND <= ROUNDS_MASK);
@@ -103,7 +109,7 @@ impl Word {
     /// The word of a front without magazines.
     pub const EMPTY: Word = Word(EMPTY);
 
-    /// A word just folded: `loaded` with `rounds` frames, and `previous`.
+    /// A word without operations: `loaded` with `rounds` frames, and `previous`.
     #[inline]
     pub fn new(
         loaded: MagazineIndex,
@@ -140,7 +146,7 @@ impl Word {
         ((self.0 & ROUNDS_MASK) / ONE_ROUND) as u32
     }
 
-    /// Sequences committed since the last fold.
+    /// Sequences committed that are not counted elsewhere.
     pub fn operations(self) -> u64 {
         if self.loaded().is_some() { CREDIT_MAX - self.credit() } else { 0 }
     }
@@ -152,6 +158,13 @@ impl Word {
     /// Whether no sequence may commit before a fold.
     pub fn operations_full(self) -> bool {
         self.operations() == CREDIT_MAX
+    }
+
+    /// This word, whose credit is used up, with credit for further operations. The caller counts
+    /// those that it no longer shows.
+    #[must_use]
+    pub fn folded(self) -> Self {
+        self.with_operations(OPERATIONS_FOLDED)
     }
 
     /// This word with another count of operations, at most `CREDIT_MAX`. A front without
@@ -565,6 +578,7 @@ mod tests {
                     let left = if fill == Fill::Full { 0 } else { operations };
                     assert_eq!(fields(next), (index, fill.rounds(rounds_max), expected, left));
                     assert_eq!(held(next), held(word));
+                    assert!(word.folded().divisible(rounds_max).is_none());
                     let soon = operations <= u64::from(rounds_max.next_multiple_of(2));
                     let divides = soon && fill == Fill::Full && rounds_max > 1;
                     let pair = divides.then_some((magazine(loaded), magazine(index)));

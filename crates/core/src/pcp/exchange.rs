@@ -185,7 +185,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
             share.step_hand(front.here);
         }
         let is_turned = if word.operations_full() {
-            share.exchange(front, word, word.with_operations(0))
+            share.exchange(front, word, word.folded())
         } else if word.rounds() > 0 || word.divisible(rounds_max).is_some() {
             return None;
         } else if let Some(exchanged) = word.with_filled_loaded(rounds_max) {
@@ -204,7 +204,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
     pub fn push_turned(self, pfn: Pfn) -> Option<bool> {
         let Exchange { share, front, word } = self;
         let rounds_max = front.order.rounds();
-        let folded = if word.operations_full() { word.with_operations(0) } else { word };
+        let folded = if word.operations_full() { word.folded() } else { word };
         let ready = match word.loaded() {
             Some(_) if word.rounds() < rounds_max => folded,
             _ => folded.with_room_loaded(rounds_max)?,

@@ -109,9 +109,9 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, PinnedCpus<P>> {
         self.compare_store(new.with_operations(self.word.operations()))
     }
 
-    /// The front without its count of operations.
+    /// The front with credit for further operations.
     fn folded(mut self) -> Option<Self> {
-        let folded = self.word.with_operations(0);
+        let folded = self.word.folded();
         if !self.exchange(folded) {
             return None;
         }

@@ -79,7 +79,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             self.step_hand(front.here);
         }
         if word.operations_full() {
-            self.exchange(&front, word, word.with_operations(0));
+            self.exchange(&front, word, word.folded());
             return Step::Again;
         }
         let exchange = Exchange { share: self, front: &front, word };

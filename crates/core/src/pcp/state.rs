@@ -167,9 +167,9 @@ impl Pcp {
     /// Counts the operations that `new`, which has replaced `old`, has not kept; and an exchange,
     /// if another magazine is loaded in it.
     pub fn count_exchange(&self, old: Word, new: Word) {
-        if new.operations() == 0 {
-            // Else it has kept them.
-            self.count_operations(old.operations());
+        let operations = old.operations() - new.operations();
+        if operations > 0 {
+            self.count_operations(operations);
         }
         if old.loaded() != new.loaded() {
             count(&self.counters.exchanges, 1);

@@ -6,7 +6,9 @@
 //! 2. No rhythm exchanges them more than four times in as many operations as a magazine has
 //!    rounds: neither batches of any size, nor random walks of geometric lengths, nor a walk that
 //!    turns wherever that costs most.
-//! 3. Blocks that are divided between two magazines are popped in the order in which an exchange
+//! 3. A rhythm of batches that a front does not hold exchanges them once on the way out and once on
+//!    the way back.
+//! 4. Blocks that are divided between two magazines are popped in the order in which an exchange
 //!    would have left them.
 
 use crate::common::rng::Rng;
@@ -106,6 +108,21 @@ fn batches_of_any_size() {
                 }
             });
             check(played, &format!("batches of {batch}"));
+        });
+    }
+}
+
+#[test]
+fn long_batches_divide_nothing() {
+    for batch in [2 * ROUNDS + 1, 200, 256, 400, 512, 700, 1024] {
+        with_depot(|player| {
+            let (_, exchanges) = player.counted(|player| {
+                for _ in 0..200 {
+                    player.alloc(batch);
+                    player.free(batch);
+                }
+            });
+            assert!(exchanges <= 2 * 200 + 4, "batches of {batch}: {exchanges} exchanges");
         });
     }
 }
