@@ -328,10 +328,11 @@ fn a_block_that_gave_way_to_a_smaller_one_is_not_moved() {
         old: Option<Movable>,
         new: Option<(Movable, Page)>,
     }
-    let order = order(8);
+    let (order, first) = (order(8), 8 * PAGEBLOCK);
+    let mut gave_way = 0;
     for turn in 1..=6 {
         let depot = Depot::new(64 * MIB).unwrap();
-        let old = Some(movable_at(&depot, Order::MAX, 8 * PAGEBLOCK));
+        let old = Some(movable_at(&depot, Order::MAX, first));
         fence_in(&depot, &[8, 9, 10, 11, 20, 21]);
         let page = Pfn::new(10 * PAGEBLOCK);
         depot.raw().alloc_at(page, 1, Flags::default()).unwrap();
@@ -342,9 +343,17 @@ fn a_block_that_gave_way_to_a_smaller_one_is_not_moved() {
             let depot = held.depot.upgrade().unwrap();
             held.old = None;
             depot.drain(Scope::ALL, Mode::Full);
-            // None, where compaction has isolated all of what was the old one.
-            let Ok(mut new) = depot.movable(order, Flags::default()) else { return };
-            let Ok(mut neighbour) = depot.page(order) else { return };
+            // None, where compaction has isolated what was the old one.
+            let mut all: Vec<_> =
+                std::iter::from_fn(|| depot.movable(order, Flags::default()).ok()).collect();
+            let mut take = |page| {
+                let at = all.iter().position(|movable| movable.pfn().get() == page)?;
+                Some(all.swap_remove(at))
+            };
+            let (new, next) = (take(first), take(first + order.frames()));
+            let (Some(mut new), Some(next)) = (new, next) else { return };
+            drop(next);
+            let mut neighbour = depot.page(order).unwrap();
             new.write().fill(0x55);
             neighbour.fill(0x77);
             held.new = Some((new, neighbour));
@@ -354,6 +363,7 @@ fn a_block_that_gave_way_to_a_smaller_one_is_not_moved() {
         unsafe { depot.raw().register_mover(Arc::new(mover)) }.unwrap();
         _ = depot.compact(Compaction::range(3 * PAGEBLOCK, PAGEBLOCK));
         let Some((new, neighbour)) = held.lock().unwrap().new.take() else { continue };
+        gave_way += 1;
         let pages = neighbour.pfn().get()..neighbour.pfn().get() + order.frames();
         assert!(pages.clone().all(|page| !depot.raw().is_free(Pfn::new(page))), "turn {turn}");
         while let Ok(mut page) = depot.page(Order::BASE) {
@@ -364,6 +374,7 @@ fn a_block_that_gave_way_to_a_smaller_one_is_not_moved() {
         assert!(neighbour.iter().all(|&byte| byte == 0x77), "turn {turn}");
         assert!(new.read().iter().all(|&byte| byte == 0x55), "turn {turn}");
     }
+    assert!(gave_way > 0, "no smaller block came to lie there");
 }
 
 /// A block that is pinned during an access stays where it is, though compaction had looked at it
