@@ -41,8 +41,11 @@ use crate::system::sync::LockError;
 
 /// Bytes of addresses per chunk: the most memory that a trim takes from the store at a time.
 const CHUNK_BYTES: usize = 16 << 20;
+/// Bytes of addresses per chunk where a CPU is isolated: a call that drops as much ends within a
+/// fraction of a millisecond, before a thread there that has just fallen asleep works again.
+const GAP_CHUNK_BYTES: usize = 4 << 20;
 /// Both passes of a trim, in their order.
-const ALL_RUNS: [Runs; 2] = [Runs::Whole, Runs::Parts];
+pub(crate) const ALL_RUNS: [Runs; 2] = [Runs::Whole, Runs::Parts];
 
 /// The result of a [`Depot::trim`](crate::Depot::trim).
 ///
@@ -195,7 +198,11 @@ pub(crate) fn trim_within(
     }
     let Some(trimming) = depot.trimming().begin() else { return Ok(Some(Stop::Busy)) };
     let mut system = System::new(depot);
-    let chunks = || (0..depot.bytes()).step_by(CHUNK_BYTES);
+    let chunk_bytes = match depot.isolated_cpus().is_empty() {
+        true => CHUNK_BYTES,
+        false => GAP_CHUNK_BYTES,
+    };
+    let chunks = || (0..depot.bytes()).step_by(chunk_bytes);
     let runs = bounds.runs.iter().copied();
     let enough = trimmed.bytes.saturating_add(bounds.bytes_max);
     for (runs, chunk) in runs.flat_map(|runs| chunks().map(move |chunk| (runs, chunk))) {
@@ -206,7 +213,7 @@ pub(crate) fn trim_within(
             return Ok(Some(Stop::LowMemory));
         }
         let chunk = Chunk {
-            bytes: chunk..(chunk + CHUNK_BYTES).min(depot.bytes()),
+            bytes: chunk..(chunk + chunk_bytes).min(depot.bytes()),
             runs,
             bytes_max: enough - trimmed.bytes,
         };

@@ -20,12 +20,12 @@ pub struct MonitorCounts {
     pub rounds: [u64; 3],
     /// Rounds because nothing was allocated or freed past the fronts for a while.
     pub idle_rounds: u64,
-    /// Rounds because pageblocks were free all the while that others were in use.
+    /// Rounds because memory was free all the while that other memory was in use.
     pub surplus_rounds: u64,
     /// Bytes that were present and were given back to the system: by steps, and because a ceiling
     /// sank. A byte that stays away counts once.
     pub given_back_bytes: u64,
-    /// Times that nothing was given back because a thread of this process ran on an isolated CPU.
+    /// Times that giving back ended early because a thread of this process ran on an isolated CPU.
     pub postponed: u64,
     /// Callbacks that panicked, and were dropped.
     pub panics: u64,

@@ -1,6 +1,5 @@
 //! Taking the steps.
 
-use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pagedepot::{Mode, Pressure, Reclaim as _, Scope};
@@ -11,7 +10,10 @@ use super::policy::{Level, Policy};
 use super::sources::Reader;
 use super::step::Step;
 use crate::depot::handle::Depot;
+use crate::giving_back::gaps::Gaps;
+use crate::giving_back::trim::{ALL_RUNS, Bounds, Stop, TrimResult, trim_within};
 use crate::reclaim::Reporting;
+use crate::system::prim::now_ms;
 
 /// A program's callback: told how many bytes are wanted, it returns how many it freed.
 pub(super) struct Callback {
@@ -21,6 +23,10 @@ pub(super) struct Callback {
 
 /// Milliseconds for which a handover is waited for beyond its deadline.
 const HANDOVER_MS: u32 = 40;
+/// Milliseconds for which a gap in the work of isolated CPUs is waited for before a system call.
+const GAP_MS: u64 = 20;
+/// Pageblocks that are reported between two looks for a gap: 16 MiB of 4 KiB pages.
+const PASS_PAGEBLOCKS: u64 = 8;
 /// Divisor of the held memory that callbacks are asked for where no limit says how much is wanted.
 const SHARE: u64 = 16;
 
@@ -67,24 +73,16 @@ impl Force<'_> {
 
     /// Takes a step of one depot.
     pub fn take(&mut self, depot: &Depot, step: Step, level: Level, done: &mut Yield) {
-        if step.gives_back() && level < Level::Critical && runs_on(self.isolated) {
-            self.counters.postponed.add(1);
-            done.is_cut_short = true;
-            return;
-        }
+        let patient = level < Level::Critical;
         let bytes = match step {
             Step::QuietDrain => in_bytes(depot, depot.drain(Scope::ALL, Mode::Quiet).taken_pages),
             Step::HandoverDrain => in_bytes(depot, self.hand_over(depot)),
             Step::Purge => in_bytes(depot, purge(depot, level)),
-            Step::GiveBackWhole => give_back_whole(depot, u64::MAX),
-            Step::Trim => match depot.trim() {
-                Ok(trimmed) => {
-                    done.is_cut_short |= trimmed.cut_short;
-                    trimmed.bytes
-                }
-                // Pinned, or a system that refuses: nothing to repeat.
-                Err(_) => 0,
-            },
+            Step::GiveBackWhole => self.give_back_whole(depot, patient, done),
+            Step::Trim => {
+                depot.drain(Scope::ALL, Mode::Quiet);
+                self.trim(depot, (u64::MAX, patient), done)
+            }
             Step::Callbacks | Step::KernelReclaim => 0,
         };
         self.counters.count(step, bytes);
@@ -95,15 +93,53 @@ impl Force<'_> {
         }
     }
 
-    /// Gives back at most so many whole pageblocks; returns how many bytes.
-    pub fn give_surplus(&self, depot: &Depot, pageblocks: u64) -> u64 {
-        if runs_on(self.isolated) {
-            self.counters.postponed.add(1);
-            return 0;
+    /// Gives back at most so many bytes of what is free, whole pageblocks first.
+    pub fn give_surplus(&self, depot: &Depot, bytes_max: u64) -> Yield {
+        let mut done = Yield::default();
+        done.given_back_bytes = self.trim(depot, (bytes_max, true), &mut done);
+        self.counters.count(Step::Trim, done.given_back_bytes);
+        done
+    }
+
+    /// Trims, in gaps of the isolated CPUs if `patient`; returns how many bytes went back.
+    fn trim(&self, depot: &Depot, (bytes_max, patient): (u64, bool), done: &mut Yield) -> u64 {
+        let mut gaps = Gaps::of(self.isolated);
+        let mut moment = || match !patient || gaps.wait(now_ms() + GAP_MS) {
+            true => Ok(()),
+            false => Err(Stop::Isolated),
+        };
+        let bounds = Bounds { bytes_max, runs: &ALL_RUNS, moment: &mut moment };
+        let mut trimmed = TrimResult::default();
+        match trim_within(depot.shared(), bounds, &mut trimmed) {
+            Ok(stop) => {
+                done.is_cut_short |= stop.is_some_and(|stop| stop != Stop::Enough);
+                self.counters.postponed.add((stop == Some(Stop::Isolated)).into());
+            }
+            // Pinned, or a system that refuses: nothing to repeat.
+            Err(_) => {}
         }
-        let bytes = give_back_whole(depot, pageblocks);
-        self.counters.count(Step::GiveBackWhole, bytes);
-        bytes
+        trimmed.bytes
+    }
+
+    /// Gives back whole pageblocks; returns how many bytes of them were present.
+    fn give_back_whole(&self, depot: &Depot, patient: bool, done: &mut Yield) -> u64 {
+        let mut gaps = Gaps::of(self.isolated);
+        let mut bytes = 0;
+        loop {
+            if patient && !gaps.wait(now_ms() + GAP_MS) {
+                self.counters.postponed.add(1);
+                done.is_cut_short = true;
+                return bytes;
+            }
+            // Pinned: never given back.
+            let Ok((pass, present)) = Reporting::of(depot).counted_pass(PASS_PAGEBLOCKS) else {
+                return bytes;
+            };
+            bytes += present;
+            if pass.pageblocks < PASS_PAGEBLOCKS {
+                return bytes;
+            }
+        }
     }
 
     fn hand_over(&self, depot: &Depot) -> u64 {
@@ -171,47 +207,4 @@ fn purge(depot: &Depot, level: Level) -> u64 {
     let zone = depot.zone_ids().next().expect("a depot has a zone");
     let is_last_resort = level == Level::Critical;
     shrinkers.reclaim(Pressure { zone, wanted_pages: u64::MAX, is_last_resort })
-}
-
-/// Gives back whole pageblocks; returns how many bytes of them were present.
-fn give_back_whole(depot: &Depot, pageblocks: u64) -> u64 {
-    // Pinned: never given back.
-    Reporting::of(depot).counted_pass(pageblocks).map_or(0, |(_, bytes)| bytes)
-}
-
-/// Whether a thread of this process runs on one of these CPUs now.
-fn runs_on(cpus: &CpuSet) -> bool {
-    if cpus.is_empty() {
-        return false;
-    }
-    let Ok(threads) = fs::read_dir("/proc/self/task") else { return false };
-    threads.filter_map(Result::ok).any(|thread| {
-        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        running_on(&stat).is_some_and(|cpu| cpus.contains(pagedepot::CpuId::new(cpu)))
-    })
-}
-
-/// The CPU of a thread that runs, by its `stat` (proc(5): field 3 is the state, 39 the CPU).
-fn running_on(stat: &str) -> Option<u32> {
-    // The name may contain anything, parentheses and spaces too.
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    let is_running = fields.next()? == "R";
-    fields.nth(39 - 4)?.parse().ok().filter(|_| is_running)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_cpu_of_a_running_thread() {
-        let rest = "1 ".repeat(35);
-        let line = |state: &str| format!("7 (a) R 3) {state} {rest}5 0 0\n");
-        assert_eq!(running_on(&line("R")), Some(5));
-        assert_eq!(running_on(&line("S")), None);
-        assert_eq!(running_on("7 (short) R 1 2"), None);
-        // This very thread runs.
-        let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
-        assert!(running_on(&stat).is_some_and(|cpu| cpu < 4096), "{stat}");
-    }
 }

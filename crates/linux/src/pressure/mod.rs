@@ -83,16 +83,24 @@
 //! While it lasts the steps are repeated, ever more rarely while they yield nothing.
 //!
 //! # Without pressure
-//! What a program has not used for [`idle_ms`](Policy::idle_ms) is given back: all that is free
-//! when it neither allocated nor freed past its CPUs' fronts, else the whole pageblocks that were
-//! free all the time.
+//! Memory that a program has not used for [`idle_ms`](Policy::idle_ms) is given back. A depot that
+//! neither allocated nor freed past its CPUs' fronts gives back all that is free. A depot in use
+//! gives back as much as was free all the while, whole pageblocks first, then parts of others.
+//! Either keeps as much as refaulted within the last minute
+//! ([`refault_window_ms`](Policy::refault_window_ms)): memory that was given back and was then
+//! needed again. The caches of CPUs decay at each look, and no CPU is asked for its fronts.
+//!
+//! What is given back stays away until it is used: the kernel makes no huge pages there any more.
+//! A depot of huge pages ([`Builder::thp`](crate::Builder::thp)) gives back and keeps whole ones.
 //!
 //! # Isolated CPUs
 //! The thread keeps off them, drains do not fence them, and a handover does not wake their threads.
 //! Giving memory back makes the kernel flush the TLB of every CPU that runs a thread of this
-//! process at that moment. So while a thread of it runs on an isolated CPU nothing is given back
-//! below [`Level::Critical`] ([`postponed`](MonitorCounts::postponed) counts). A ceiling that must
-//! sink gives memory back all the same: the program would be killed.
+//! process at that moment: on x86-64 by an interrupt, on AArch64 by an instruction that interrupts
+//! none. So below [`Level::Critical`] memory is given back in small pieces, each just after the
+//! threads on isolated CPUs have fallen asleep. A thread that never sleeps keeps all
+//! ([`postponed`](MonitorCounts::postponed) counts). A ceiling that must sink gives memory back all
+//! the same: the program would be killed.
 
 mod counts;
 mod error;
@@ -100,6 +108,7 @@ mod follower;
 mod force;
 mod judge;
 mod monitor;
+mod needs;
 mod policy;
 mod reading;
 mod sources;

@@ -62,6 +62,10 @@ pub struct Policy {
     /// Milliseconds after which free memory that was not used is given back without any pressure.
     /// 0: never. Default: 3000.
     pub idle_ms: u32,
+    /// Milliseconds for which memory that was given back, and was then needed again, is kept when
+    /// it is free again: a depot in use keeps as much present as refaulted in one stretch of
+    /// [`idle_ms`](Self::idle_ms) during that time. 0: it keeps none. Default: 60,000.
+    pub refault_window_ms: u32,
     /// Milliseconds after which a CPU is fenced that did not hand over its fronts; isolated ones
     /// never are. Default: 10.
     pub fence_after_ms: u32,
@@ -84,6 +88,7 @@ impl Default for Policy {
             calm_ms: 3000,
             round_ms: 1000,
             idle_ms: 3000,
+            refault_window_ms: 60_000,
             fence_after_ms: 10,
             kernel_reclaim_bytes: 0,
             margin_percent: Some(20),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use pagedepot::cpus::{Cpus as _, Environment as _};
 use pagedepot::{CpuId, Mode, Scope};
@@ -12,14 +13,14 @@ use super::counts::{Counters, MonitorCounts};
 use super::follower::Follower;
 use super::force::{Callback, Force, Yield};
 use super::judge::Judge;
+use super::needs::Needs;
 use super::policy::{Level, Policy};
 use super::reading::Reading;
 use super::sources::{Reader, Sources};
 use super::step::Step;
 use crate::depot::handle::{Depot, WeakDepot};
-use crate::memory::region::PAGEBLOCK_PAGES;
+use crate::memory::region::{PAGEBLOCK_PAGES, resident_bytes};
 use crate::reclaim::Ceiling;
-use crate::reclaim::Reporting;
 use crate::system::prim::{now_ms, thread_id};
 use crate::system::topology::Topology;
 use crate::waiting::bell::Listener;
@@ -28,6 +29,8 @@ use crate::waiting::bell::Listener;
 /// number of bytes.
 const ANSWER_SHARE: u64 = 64;
 const ANSWER_MIN: u64 = 1 << 20;
+/// Time between two looks at what is present, in times of what such a look takes.
+const LOOK_SHARE: u64 = 100;
 /// Factor by which rounds that yield nothing may lie further apart than [`Policy::round_ms`].
 const BACKOFF_MAX: u32 = 32;
 
@@ -75,7 +78,7 @@ pub struct Look {
 }
 
 /// The memory of a depot that rests.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Rest {
     /// Pages moved between caches and the store, and free there, at the last look.
     seen: (u64, u64),
@@ -85,6 +88,10 @@ struct Rest {
     /// The fewest free pages since then.
     free_min: u64,
     window_ms: u64,
+    /// Length of a window: longer than [`Policy::idle_ms`] where it takes long to find out what is
+    /// present.
+    window_length_ms: u64,
+    needs: Needs,
 }
 
 impl Watcher {
@@ -238,58 +245,94 @@ impl Watcher {
     /// Gives back what was not used for a while; returns how many bytes.
     fn rest(&mut self, depot: &Depot, now_ms: u64) -> u64 {
         let idle_ms = u64::from(self.policy.idle_ms);
-        let seen = activity(depot);
-        let is_it = |(other, _): &&mut (WeakDepot, Rest)| other.upgrade().as_ref() == Some(depot);
-        let Some((_, rest)) = self.depots.iter_mut().find(is_it) else { return 0 };
+        let is_it = |(other, _): &(WeakDepot, Rest)| other.upgrade().as_ref() == Some(depot);
+        let Some(at) = self.depots.iter().position(is_it) else { return 0 };
         if idle_ms == 0 {
             return 0;
         }
-        if seen != rest.seen || rest.window_ms == 0 {
-            (rest.seen, rest.since_ms, rest.is_given) = (seen, now_ms, false);
+        let mut rest = std::mem::take(&mut self.depots[at].1);
+        if activity(depot) != rest.seen || rest.window_ms == 0 {
+            (rest.since_ms, rest.is_given) = (now_ms, false);
         }
+        // Pages that a CPU no longer needs settle in the store, from look to look.
+        depot.cpu_caches().decay();
+        let seen = activity(depot);
+        rest.seen = seen;
         if rest.window_ms == 0 {
             (rest.window_ms, rest.free_min) = (now_ms, seen.1);
         }
         rest.free_min = rest.free_min.min(seen.1);
-        let mut rest = *rest;
         let mut given_back_bytes = 0;
         if !rest.is_given && now_ms.saturating_sub(rest.since_ms) >= idle_ms {
-            given_back_bytes = self.give_all(depot, &mut rest);
-        } else if now_ms.saturating_sub(rest.window_ms) >= idle_ms {
-            given_back_bytes = self.give_surplus(depot, rest.free_min);
-            (rest.window_ms, rest.free_min) = (now_ms, seen.1);
+            given_back_bytes = self.give_all(depot, &mut rest, now_ms);
+        } else if now_ms.saturating_sub(rest.window_ms) >= idle_ms.max(rest.window_length_ms) {
+            given_back_bytes = self.give_surplus(depot, &mut rest, now_ms);
+            (rest.window_ms, rest.free_min) = (now_ms, activity(depot).1);
         }
-        if let Some((_, kept)) = self.depots.iter_mut().find(is_it) {
-            *kept = rest;
+        self.depots[at].1 = rest;
+        given_back_bytes
+    }
+
+    /// Gives back the free memory of a depot at rest, less what its refaults say that it needs.
+    fn give_all(&mut self, depot: &Depot, rest: &mut Rest, now_ms: u64) -> u64 {
+        let mut done = Yield::default();
+        self.note_present(depot, rest, now_ms);
+        let needs_none = rest.needs.bytes() == 0;
+        let mut force = self.force();
+        // What a purge frees lies in caches, too.
+        for step in [Step::Purge, Step::QuietDrain, Step::HandoverDrain] {
+            force.take(depot, step, Level::None, &mut done);
+        }
+        if needs_none {
+            force.take(depot, Step::Trim, Level::None, &mut done);
+        }
+        // The drains moved pages, too.
+        rest.seen = activity(depot);
+        let mut given_back_bytes = done.given_back_bytes;
+        if needs_none {
+            self.counters.idle_rounds.add(1);
+            rest.is_given = !done.is_cut_short;
+            rest.needs.given_back(given_back_bytes);
+        } else {
+            rest.free_min = rest.seen.1;
+            given_back_bytes = self.give_surplus(depot, rest, now_ms);
+            // Once more when refaults are forgotten.
+            rest.since_ms = now_ms;
         }
         given_back_bytes
     }
 
-    /// Gives back all free memory of a depot at rest.
-    fn give_all(&mut self, depot: &Depot, rest: &mut Rest) -> u64 {
-        let mut done = Yield::default();
-        let mut force = self.force();
-        // What a purge frees lies in caches, too.
-        for step in [Step::Purge, Step::QuietDrain, Step::HandoverDrain, Step::Trim] {
-            force.take(depot, step, Level::None, &mut done);
+    /// Gives back memory of a depot in use: as much as was free all the while, less what its
+    /// refaults say that it needs again.
+    fn give_surplus(&mut self, depot: &Depot, rest: &mut Rest, now_ms: u64) -> u64 {
+        let bytes = |pages: u64| pages << depot.page_size().shift();
+        let pageblock_bytes = bytes(PAGEBLOCK_PAGES.into());
+        if bytes(rest.free_min) < pageblock_bytes || depot.shared().is_pinned() {
+            return 0;
         }
-        self.counters.idle_rounds.add(1);
-        // The drains moved pages, too.
-        rest.seen = activity(depot);
-        rest.is_given = !done.is_cut_short;
-        done.given_back_bytes
-    }
-
-    /// Gives back pageblocks of a depot in use that were free all the while, as far as they still
-    /// have memory.
-    fn give_surplus(&mut self, depot: &Depot, free_min: u64) -> u64 {
-        let whole = free_min / u64::from(PAGEBLOCK_PAGES);
-        let surplus = whole.saturating_sub(Reporting::of(depot).counts().reported);
-        if surplus == 0 {
+        let present_bytes = self.note_present(depot, rest, now_ms);
+        let free_pages = rest.seen.1;
+        let used_bytes = (depot.bytes() as u64).saturating_sub(bytes(free_pages));
+        let fluctuation = bytes(free_pages.saturating_sub(rest.free_min));
+        let surplus = [used_bytes, fluctuation, rest.needs.bytes()]
+            .into_iter()
+            .fold(present_bytes, u64::saturating_sub);
+        if surplus < pageblock_bytes {
             return 0;
         }
         self.counters.surplus_rounds.add(1);
-        self.force().give_surplus(depot, surplus)
+        let done = self.force().give_surplus(depot, surplus);
+        rest.needs.given_back(done.given_back_bytes);
+        done.given_back_bytes
+    }
+
+    /// Returns the bytes that are present, after noting what refaulted.
+    fn note_present(&self, depot: &Depot, rest: &mut Rest, now_ms: u64) -> u64 {
+        let began = Instant::now();
+        let present_bytes = resident_bytes(depot.shared().memory()) as u64;
+        rest.window_length_ms = LOOK_SHARE * began.elapsed().as_millis() as u64;
+        rest.needs.note(present_bytes, (now_ms, self.policy.refault_window_ms.into()));
+        present_bytes
     }
 }
 
