@@ -78,6 +78,7 @@ mod alloc;
 #[cfg(doctest)]
 mod closed;
 pub mod cpus;
+mod evacuation;
 mod frame;
 mod front;
 #[cfg(feature = "std")]
@@ -105,6 +106,7 @@ pub use alloc::{
     FrontsAt, Global, Handover, InitError, MetadataUse, PageblockInfo, PageblockStats, Pageblocks,
     Residency, ResidencyCounts, Shortage, ZoneSettings, ZoneShortage, ZoneStats,
 };
+pub use evacuation::Evacuation;
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};
 pub use pcp::FreeHigh;
 pub use pcp::{DrainResult, HandoverCounts, Mode, Scope};
@@ -112,7 +114,7 @@ pub use reclaim::{Pressure, Reclaim, TooManyCallbacks};
 pub use store::backing::{Backing, BackingRanges, BackingRequest, Block, RangeRequest};
 pub use store::{DoubleFree, Misuse};
 pub use zone::counts::{Compactions, Counts};
-pub use zone::{CacheLimits, Evacuation, HighPolicy, Watermarks, ZoneName};
+pub use zone::{CacheLimits, HighPolicy, Watermarks, ZoneName};
 
 /// The README's program, as a test.
 #[cfg(doctest)]

@@ -11,8 +11,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms from the ground up: a room uses those before it.
-const LAYERS: [&str; 12] = [
-    "sync", "frame", "zone", "store", "front", "cpus", "pcp", "reclaim", "alloc", "seam", "closed",
+const LAYERS: [&str; 13] = [
+    "sync",
+    "frame",
+    "zone",
+    "store",
+    "front",
+    "cpus",
+    "evacuation",
+    "pcp",
+    "reclaim",
+    "alloc",
+    "seam",
+    "closed",
     "io_error",
 ];
 
@@ -194,6 +205,28 @@ fn a_request_that_refills_is_followed_in_few_files() {
         (2000..=LINES_MAX).contains(&lines),
         "{lines} lines: give what a refill does not need a file of its own"
     );
+}
+
+/// Files with code for a feature that has a folder, outside of it: what stays are the switch in the
+/// configuration, the embedder's settings, and counts. Imports do not count.
+#[test]
+fn evacuation_has_one_home() {
+    const FILES_MAX: usize = 6;
+    let (mut home, mut others) = (0, Vec::new());
+    for_each_source(&crates().join("core/src"), &mut |file, code| {
+        let code = code.split("#[cfg(all(test").next().unwrap();
+        let is_use = |line: &str| {
+            ["use ", "pub use ", "mod "].iter().any(|word| line.trim_start().starts_with(word))
+        };
+        let names = |line: &&str| !is_use(line) && line.to_lowercase().contains("evacuat");
+        if file.starts_with("evacuation/") {
+            home += 1;
+        } else if code.lines().any(|line| names(&line)) {
+            others.push(file.to_owned());
+        }
+    });
+    assert!(home >= 3, "the sources are found, and read");
+    assert!(others.len() <= FILES_MAX, "evacuation is spread over {others:?}");
 }
 
 #[test]

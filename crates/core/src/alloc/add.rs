@@ -269,7 +269,9 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
             // In a model a zone begins as if no hand had seen it, so that its first turn does.
             let whole = range.end() / u64::from(PAGEBLOCK_FRAMES);
             let first = u64::from(range.start.get().div_ceil(PAGEBLOCK_FRAMES));
-            zone_state.evacuating.note_given(pages, whole.saturating_sub(first) as u32);
+            if let Some(policy) = caches.pcps.policy(zone) {
+                policy.note_given(pages, whole.saturating_sub(first) as u32);
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ use super::config::{Checks, Config, ConfigError};
 use super::hooks::Options;
 use super::layout::{self, Globals, Layout};
 use crate::cpus::Cpus;
+use crate::evacuation::{Evacuation, ZonePolicy};
 use crate::frame::{CpuId, NodeId, ZoneId};
 use crate::front::gate::{GATE_DISABLED, Gate};
 use crate::front::word::Word;
@@ -28,8 +29,9 @@ use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
 use crate::store::tags::Tags;
 use crate::store::{Misuse, Store};
+use crate::sync::CachePadded;
 use crate::sync::prim::{AtomicU32, AtomicU64, AtomicUsize};
-use crate::zone::{CacheLimits, Evacuation, Zone, Zones};
+use crate::zone::{CacheLimits, Zone, Zones};
 
 impl<'m, C: Cpus> Allocator<'m, C> {
     /// Bytes of memory that [`new`](Self::new) needs for `config`, whatever its alignment: about
@@ -263,13 +265,23 @@ impl Build<'_, '_> {
         unsafe { self.base.as_ptr().add(offset).cast() }
     }
 
-    /// Whether pageblocks ever evacuate. A backing has no pageblocks whose frames could be counted.
-    fn evacuates(&self) -> bool {
-        self.evacuation() != Evacuation::Off
+    /// Whether pageblocks are ever avoided. A backing has none whose frames could be counted.
+    fn avoids(&self) -> bool {
+        !self.is_backed && self.config.evacuation != Evacuation::Off
     }
 
-    fn evacuation(&self) -> Evacuation {
-        if self.is_backed { Evacuation::Off } else { self.config.evacuation }
+    /// # Safety
+    /// Requires what `globals` requires.
+    unsafe fn policies<'m>(&self) -> &'m [CachePadded<ZonePolicy>] {
+        let place = self.at::<CachePadded<ZonePolicy>>(self.layout.policies);
+        let count = if self.avoids() { self.config.zones.len() } else { 0 };
+        for i in 0..count {
+            let policy = CachePadded::new(ZonePolicy::new(self.config.evacuation));
+            // SAFETY: the layout has room for every zone.
+            unsafe { place.add(i).write(policy) };
+        }
+        // SAFETY: all written.
+        unsafe { core::slice::from_raw_parts(place, count) }
     }
 
     /// # Safety
@@ -305,14 +317,8 @@ impl Build<'_, '_> {
     unsafe fn zones<'m>(&self) -> &'m [Zone] {
         let place = self.at::<Zone>(self.layout.zones);
         for (i, config) in self.config.zones.iter().enumerate() {
-            let zone = Zone::new(
-                config.name,
-                config.node,
-                config.level,
-                self.config.cpus,
-                self.is_backed,
-                self.evacuation(),
-            );
+            let zone =
+                Zone::new(config.name, config.node, config.level, self.config.cpus, self.is_backed);
             zone.set_watermarks(layout::watermarks(self.config, i));
             zone.set_limits(layout::limits(self.config, i));
             // SAFETY: the layout has room for every zone.
@@ -390,7 +396,7 @@ impl Build<'_, '_> {
             let tags = Tags::new(
                 core::slice::from_raw_parts(tags, pageblocks),
                 !self.config.tracks_frames(),
-                &globals.evacuations,
+                &globals.avoid_counts,
             );
             let on_misuse = self.config.on_misuse.unwrap_or(panic_on_misuse);
             let bitmap = Bitmap::new(
@@ -399,7 +405,7 @@ impl Build<'_, '_> {
                 summary,
                 &globals.failed_claims,
                 &globals.reports,
-                self.evacuates(),
+                self.avoids(),
             );
             Store::new(tags, bitmap, backing, on_misuse, &globals.noted)
         }
@@ -500,7 +506,7 @@ impl Build<'_, '_> {
                 magazines,
                 state,
                 self.config.free_high,
-                self.evacuates(),
+                self.policies(),
             )
         }
     }

@@ -1,9 +1,10 @@
 //! The parameters of an allocator, and every way in which they can be wrong.
 
+use crate::evacuation::Evacuation;
 use crate::frame::{FrameRange, LinearMap, PageSize};
 use crate::store::Misuse;
 use crate::sync::model::bound;
-use crate::zone::{Evacuation, HighPolicy};
+use crate::zone::HighPolicy;
 use core::fmt;
 
 use crate::frame::pageblock::{SECTION_FRAMES, Tag};

@@ -11,13 +11,14 @@ use core::ptr::NonNull;
 use super::allocator::Allocator;
 use super::config::ConfigError;
 use crate::cpus::{Cpus, Environment};
+use crate::evacuation::{Evacuation, ZonePolicy};
 use crate::frame::{CpuId, ZoneId};
 use crate::front::gate;
 use crate::pcp::{Ask, Caches, DrainResult, HandoverCounts, Mode, Scope};
 use crate::reclaim::{Reclaim, TooManyCallbacks};
 use crate::sync::model::bound;
 use crate::sync::prim::Ordering;
-use crate::zone::{CacheLimits, Evacuation, Watermarks, Zone};
+use crate::zone::{CacheLimits, Watermarks, Zone};
 
 impl<'m, C: Cpus> Allocator<'m, C> {
     /// Drains the caches in `scope`. CPUs and zones that do not exist have nothing to drain.
@@ -174,7 +175,7 @@ impl<C: Cpus> ZoneSettings<'_, '_, C> {
 
     /// Whether sparsely used pageblocks are emptied.
     pub fn evacuation(&self) -> Evacuation {
-        self.state().evacuating.policy()
+        self.caches.pcps.policy(self.zone).map_or(Evacuation::Off, ZonePolicy::get)
     }
 
     /// Changes whether sparsely used pageblocks are emptied. CPUs follow at their slow paths: with
@@ -182,11 +183,7 @@ impl<C: Cpus> ZoneSettings<'_, '_, C> {
     ///
     /// `false`: the allocator was made with [`Evacuation::Off`] or over a backing, and stays so.
     pub fn set_evacuation(&self, policy: Evacuation) -> bool {
-        let evacuates = self.caches.pcps.evacuates();
-        if evacuates {
-            self.state().evacuating.set_policy(policy);
-        }
-        evacuates
+        self.caches.pcps.policy(self.zone).map(|zone| zone.set(policy)).is_some()
     }
 }
 

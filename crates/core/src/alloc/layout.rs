@@ -9,6 +9,7 @@ use super::config::{Config, ConfigError};
 use super::hooks::OWNER_BYTES;
 use super::pressure::ReliefSlot;
 use crate::cpus::Cpus;
+use crate::evacuation::ZonePolicy;
 use crate::frame::pageblock::{SECTION_FRAMES, SECTION_PAGEBLOCKS, WORD_BYTES, WORDS_PER_ZONE};
 use crate::frame::{Mobility, NodeId, Order};
 use crate::front::{CPUS_FOLLOWED_MAX, GATES_ALL, GATES_AT, Magazine, MagazineIndex};
@@ -18,7 +19,8 @@ use crate::store::MisuseNote;
 use crate::store::device::Reports;
 use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
-use crate::store::tags::Evacuations;
+use crate::store::tags::AvoidCounts;
+use crate::sync::CachePadded;
 use crate::sync::model::IS_LOOM;
 use crate::sync::prim::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use crate::zone::{CacheLimits, Watermarks, Zone};
@@ -36,6 +38,7 @@ const _: () = assert!(IS_LOOM || ALIGN.is_multiple_of(size_of::<Magazine>()));
 pub struct Layout {
     pub globals: usize,
     pub zones: usize,
+    pub policies: usize,
     pub zonelist_nodes: usize,
     pub zonelist_nodes_count: usize,
     pub zonelists: usize,
@@ -93,6 +96,7 @@ impl Layout {
         let layout = Layout {
             globals: part(size_of::<Globals<'_, C>>())?,
             zones: part(zones * size_of::<Zone>())?,
+            policies: part(zones * size_of::<CachePadded<ZonePolicy>>())?,
             zonelist_nodes: part(zonelist_nodes_count * size_of::<NodeId>())?,
             zonelist_nodes_count,
             zonelists: part(zonelist_nodes_count * zones)?,
@@ -240,7 +244,7 @@ pub(crate) struct Globals<'m, C> {
     pub failed_claims: AtomicU64,
     pub noted: MisuseNote,
     pub relief: ReliefSlot<'m, C>,
-    pub evacuations: Evacuations,
+    pub avoid_counts: AvoidCounts,
     pub reports: Reports<'m>,
 }
 
@@ -252,7 +256,7 @@ impl<'m, C> Globals<'m, C> {
             failed_claims: AtomicU64::new(0),
             noted: MisuseNote::new(),
             relief: ReliefSlot::new(),
-            evacuations: Evacuations::new(),
+            avoid_counts: AvoidCounts::new(),
             reports: Reports::new(),
         }
     }

@@ -415,7 +415,7 @@ impl<'a, 'm> Pageblocks<'a, 'm> {
             first: pageblock.first(),
             mobility: (!tag.is_isolated()).then(|| tag.of_the_rest().mobility()),
             free_frames: None,
-            is_evacuating: tag.is_evacuating(),
+            is_evacuating: tag.is_avoided(),
             is_tainted: false,
             is_reported: false,
             is_carved: tag.is_carved(),
@@ -488,8 +488,8 @@ mod tests {
     use crate::alloc::config::Config;
     use crate::alloc::one_cpu::{On, sections, zone};
     use crate::cpus::{CpuLock, LockedCpus};
+    use crate::evacuation::State;
     use crate::frame::ZoneId;
-    use crate::zone::State;
 
     /// The hand of CPU 1 begins in the middle of the zone. What it has seen when it comes to the
     /// end is not the zone: counted as all there is, it would send the hands of all CPUs over all
@@ -509,13 +509,13 @@ mod tests {
         let only = ZoneId::new(0);
         let pages = u64::from(ranges[0].frames);
         let state = State { free: pages, managed: pages, ..State::default() };
-        let zone = allocator.caches.zones.get(only);
-        assert!(!zone.evacuating.is_outdated(state) && !zone.evacuating.wants_more(pages));
+        let zone = allocator.caches.pcps.policy(only).unwrap();
+        assert!(!zone.is_outdated(state) && !zone.wants_more(pages));
         // Two sections and their rests, and all four.
         for step in 0..64 {
             allocator.step_hand(only);
-            assert!(!zone.evacuating.is_outdated(state), "after {step} steps");
-            assert!(!zone.evacuating.wants_more(pages), "after {step} steps");
+            assert!(!zone.is_outdated(state), "after {step} steps");
+            assert!(!zone.wants_more(pages), "after {step} steps");
         }
     }
 }

@@ -89,9 +89,9 @@ pub enum Fault {
         /// First frame of the pageblock; that of its section, where the section's mark is missing.
         pfn: Pfn,
     },
-    /// Searches believe of a pageblock that it evacuates, and its tag says otherwise, or the
+    /// Searches believe of a pageblock that it is avoided, and its tag says otherwise, or the
     /// reverse.
-    Evacuating {
+    Avoided {
         /// First frame of the pageblock.
         pfn: Pfn,
     },
@@ -112,8 +112,8 @@ pub enum Fault {
         /// Number by the bits.
         found: u64,
     },
-    /// Another number of a zone's pageblocks evacuates than was counted.
-    EvacuatingCount {
+    /// Another number of a zone's pageblocks is avoided than was counted.
+    AvoidedCount {
         /// The zone.
         zone: ZoneId,
         /// Number by the counter.
@@ -212,7 +212,7 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
             }
             self.check_hints(zone)?;
             reported += self.check_reported(zone)?;
-            self.check_evacuation(zone)?;
+            self.check_avoided(zone)?;
             match caches.in_flight_pages(zone) {
                 0 => {}
                 pages => return Err(Fault::InFlight { zone, pages }),
@@ -303,9 +303,9 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
         if counted == found { Ok(()) } else { Err(Fault::ReportedCount { counted, found }) }
     }
 
-    /// Checks that the sections' and zones' knowledge of evacuation agrees with the tags, and that
-    /// no whole pageblock is mixed.
-    fn check_evacuation(&self, zone: ZoneId) -> Result<(), Fault> {
+    /// Checks that the sections' and zones' knowledge of avoided pageblocks agrees with the tags,
+    /// and that no whole pageblock is mixed.
+    fn check_avoided(&self, zone: ZoneId) -> Result<(), Fault> {
         let Some(bitmap) = self.caches.store.bitmap() else { return Ok(()) };
         let (tags, span) = (bitmap.tags(), self.caches.zones.get(zone).span());
         let mut found = 0;
@@ -314,20 +314,20 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
             for at in 0..SECTION_PAGEBLOCKS {
                 let pageblock = PageblockIndex((number * SECTION_PAGEBLOCKS + at) as u32);
                 let tag = tags.raw(pageblock);
-                found += u64::from(tag.is_evacuating() && tag.zone() == zone);
-                let is_passed_by = section.evacuating(at / 64) >> (at % 64) & 1 == 1;
-                if is_passed_by != tag.is_evacuating() {
-                    return Err(Fault::Evacuating { pfn: pageblock.first() });
+                found += u64::from(tag.is_avoided() && tag.zone() == zone);
+                let is_passed_by = section.avoided(at / 64) >> (at % 64) & 1 == 1;
+                if is_passed_by != tag.is_avoided() {
+                    return Err(Fault::Avoided { pfn: pageblock.first() });
                 }
                 if section.is_mixed(at) && section.count_free(at) == PAGEBLOCK_FRAMES {
                     return Err(Fault::Mixed { pfn: pageblock.first() });
                 }
             }
         }
-        let counted = tags.evacuating(zone).into();
+        let counted = tags.avoided(zone).into();
         match counted == found {
             true => Ok(()),
-            false => Err(Fault::EvacuatingCount { zone, counted, found }),
+            false => Err(Fault::AvoidedCount { zone, counted, found }),
         }
     }
 

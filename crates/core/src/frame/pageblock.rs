@@ -58,9 +58,9 @@ impl PageblockIndex {
 /// Zone and mobility of a pageblock, as the bytes from the start of a CPU's block to the row of
 /// fronts that its frames are cached in.
 ///
-/// A pageblock that *evacuates* has a row of its own for its mobility. Frames are pushed there and
+/// A pageblock that is *avoided* has a row of its own for its mobility. Frames are pushed there and
 /// never popped: what is freed leaves circulation, and goes to the store by magazines
-/// (`pcp/evacuate.rs`).
+/// (`store/avoided.rs`).
 ///
 /// The other values lead to words that never have a magazine. So a free of such a frame takes the
 /// slow path, which reads the tag again:
@@ -68,7 +68,7 @@ impl PageblockIndex {
 /// | value | meaning |
 /// |---|---|
 /// | rows 0 to 2 of a zone | unmovable, movable, reclaimable |
-/// | rows 3 to 5 | the same, evacuating |
+/// | rows 3 to 5 | the same, avoided |
 /// | row 6 of zone 0 | no memory here |
 /// | row 6 of a zone, plus one word | some of its frames are carved: the allocator's own magazines. The others are free, cached or held as in any pageblock; they count as unmovable |
 /// | plus two words | no memory any more: it was removed from this zone |
@@ -78,7 +78,7 @@ impl PageblockIndex {
 /// |---|---|
 /// | no memory, or removed from this zone -> isolated, and from there movable | the caller that adds memory |
 /// | a mobility -> another one | the owner of all 512 frames |
-/// | a mobility -> the same, evacuating, and back | any caller, by one compare-and-swap |
+/// | a mobility -> the same, avoided, and back | any caller, by one compare-and-swap |
 /// | a mobility -> carved | the owner of a frame that is cut into magazines, for good |
 /// | a mobility -> isolated, and back | the caller that removes memory or compacts, before it owns a frame of it |
 /// | isolated -> removed | the same, as the owner of all 512 frames |
@@ -95,28 +95,28 @@ impl Tag {
         Tag(zone.get() * ZONE_BYTES as u32 + mobility as u32 * FRONTS_BYTES as u32)
     }
 
-    /// The evacuating form of a pageblock that has a zone and mobility.
-    pub const fn evacuating(self) -> Self {
-        Tag(self.settled().0 + EVACUATING)
+    /// The avoided form of a pageblock that has a zone and mobility.
+    pub const fn avoided(self) -> Self {
+        Tag(self.settled().0 + AVOIDED)
     }
 
-    /// The form that does not evacuate; other tags stay as they are.
+    /// The form that is not avoided; other tags stay as they are.
     #[inline]
     pub const fn settled(self) -> Self {
-        if self.is_evacuating() { Tag(self.0 - EVACUATING) } else { self }
+        if self.is_avoided() { Tag(self.0 - AVOIDED) } else { self }
     }
 
-    /// Whether the pageblock evacuates.
+    /// Whether the pageblock is avoided.
     #[inline]
-    pub const fn is_evacuating(self) -> bool {
+    pub const fn is_avoided(self) -> bool {
         let offset = self.0 % ZONE_BYTES as u32;
-        offset >= EVACUATING && offset < REFUSING
+        offset >= AVOIDED && offset < REFUSING
     }
 
     /// Whether the pageblock has a zone and mobility, and no further state.
     #[inline]
     pub const fn is_settled(self) -> bool {
-        self.0 % (ZONE_BYTES as u32) < EVACUATING
+        self.0 % (ZONE_BYTES as u32) < AVOIDED
     }
 
     /// Whether the tag leads to fronts that take blocks.
@@ -198,10 +198,10 @@ impl Tag {
         ZoneId::new(self.0 / ZONE_BYTES as u32)
     }
 
-    /// Mobility of the pageblock, and whether it evacuates.
+    /// Mobility of the pageblock, and whether it is avoided.
     #[inline]
     pub const fn row(self) -> (Mobility, bool) {
-        (self.mobility(), self.is_evacuating())
+        (self.mobility(), self.is_avoided())
     }
 
     /// The tag must be of a pageblock with memory, not isolated and without carved frames.
@@ -217,7 +217,7 @@ impl Tag {
 }
 
 /// Bytes from a zone's first word to the rows that are only pushed to.
-const EVACUATING: u32 = (Mobility::COUNT * FRONTS_BYTES) as u32;
+const AVOIDED: u32 = (Mobility::COUNT * FRONTS_BYTES) as u32;
 /// Bytes from a zone's first word to the row that no front has.
 const REFUSING: u32 = (ROWS * FRONTS_BYTES) as u32;
 /// One word further, two words, and three.

@@ -49,7 +49,7 @@ fn depot(pageblocks: u32, free: u32) -> Arc<Depot<Rseq>> {
 
 fn mark(depot: &Depot<Rseq>) {
     let bitmap = depot.allocator.caches.store.bitmap().unwrap();
-    bitmap.evacuate(bitmap.section(0).unwrap(), FIRST, ZONE);
+    bitmap.avoid(bitmap.section(0).unwrap(), FIRST, ZONE);
 }
 
 fn settle(depot: &Depot<Rseq>) {
@@ -58,7 +58,7 @@ fn settle(depot: &Depot<Rseq>) {
 }
 
 fn evacuates(depot: &Depot<Rseq>) -> bool {
-    depot.allocator.caches.store.bitmap().unwrap().tags().is_evacuating(FIRST)
+    depot.allocator.caches.store.bitmap().unwrap().tags().is_avoided(FIRST)
 }
 
 fn must_alloc(depot: &Depot<Rseq>) -> Pfn {
@@ -79,7 +79,7 @@ fn a_mark_beside_a_settler() {
 }
 
 #[test]
-#[should_panic = "Evacuating"]
+#[should_panic = "Avoided"]
 fn a_mark_that_is_copied_once() {
     explore_mutant(Mutant::CopiesOnce, marked_and_settled);
 }
@@ -260,7 +260,7 @@ const STEPS_BEFORE: u32 = 1;
 
 /// Pageblocks that evacuate.
 fn evacuating(depot: &Depot<Rseq>) -> u32 {
-    depot.allocator.caches.store.bitmap().unwrap().tags().evacuating(ZONE)
+    depot.allocator.caches.store.bitmap().unwrap().tags().avoided(ZONE)
 }
 
 fn step_hand(depot: &Depot<Rseq>) {
@@ -316,7 +316,7 @@ fn hands_beside_a_switch_off() {
 }
 
 #[test]
-#[should_panic = "Evacuating"]
+#[should_panic = "Avoided"]
 fn a_hand_that_copies_a_tag_once() {
     explore_mutant_within(1, Mutant::CopiesOnce, hands_beside_a_switch);
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::{Mutant, explore, explore_mutant};
 use crate::frame::NodeId;
 use crate::zone::delta::{Delta, GROUP_CPUS, sum};
-use crate::zone::{Evacuation, GroupDelta, Zone};
+use crate::zone::{GroupDelta, Zone};
 
 /// Pages above which the zone has passed its drift mark, and that mark: 5 CPUs keep a page each,
 /// and two groups another; four times that is the mark.
@@ -25,7 +25,7 @@ struct Ground {
 
 impl Ground {
     fn new(delta: i64) -> Arc<Self> {
-        let zone = Zone::new("Model", NodeId::new(0), 0, GROUP_CPUS + 1, false, Evacuation::Off);
+        let zone = Zone::new("Model", NodeId::new(0), 0, GROUP_CPUS + 1, false);
         zone.add_free(ABOVE);
         assert!(zone.is_above_drift(1) && zone.group_delta_max() == Some(1));
         let ground = Ground { zone, group: GroupDelta::new(), cpu: Delta::new() };

@@ -217,7 +217,7 @@ impl<'a, 'm, C> CpuZone<'a, 'm, C> {
 
     /// The front that blocks are popped from here.
     pub fn front(&self, here: Here, order: Order, mobility: Mobility) -> Front {
-        Front { here, zone: self.zone_id, order, mobility, evacuates: false }
+        Front { here, zone: self.zone_id, order, mobility, avoided: false }
     }
 
     pub fn blocks(&self) -> &'a BlockArray {

@@ -9,7 +9,7 @@
 //! What a quiet drain cannot reach is bounded: per CPU, zone, context, order and mobility in use
 //! two magazines of 63 blocks (order 0), 31, and 15 or fewer from order 2 up
 //! (`Order::rounds`), in pages 126, 124, 120, 240, and so on to 14336 by order 10; one more for
-//! frames of pageblocks that evacuate; and over all of them by `high`, beyond which a CPU's slow
+//! frames of avoided pageblocks; and over all of them by `high`, beyond which a CPU's slow
 //! path empties its coldest front, or by the one front in use where that alone is more.
 //!
 //! Magazines that a drain takes from fronts are linked ([`Part`]). They go to the store at once;

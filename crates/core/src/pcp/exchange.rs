@@ -86,12 +86,12 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
         let order = front.order;
         let moving = share.caches.begin(share.pcp, u64::from(order.magazine_frames()));
         share.fill(empty, block.as_slice());
-        let kept = word.loaded().filter(|_| !front.evacuates).map(|full| (full, Fill::Full));
+        let kept = word.loaded().filter(|_| !front.avoided).map(|full| (full, Fill::Full));
         let installed = install(Word::new(empty, block.is_some().into(), kept));
         if !installed {
             share.release_magazine(order, empty);
-        } else if front.evacuates {
-            share.spill_evacuated(*front, word);
+        } else if front.avoided {
+            share.spill_avoided(*front, word);
         } else if let Some((full, _)) = word.previous() {
             share.note_moved(front, MovedPages::Out(order.magazine_frames().into()));
             keep(full);
@@ -126,7 +126,7 @@ impl<C: Cpus> Caches<'_, C> {
     pub fn pop_turned(&self, order: Order, mobility: Mobility) -> Option<Pfn> {
         let (order, here) = (order.cached()?, self.here()?);
         let zone = ZoneId::new(0);
-        self.pop_turned_from(&Front { here, zone, order, mobility, evacuates: false })
+        self.pop_turned_from(&Front { here, zone, order, mobility, avoided: false })
     }
 
     /// A block from a front like [`pop_turned`](Self::pop_turned).
@@ -158,8 +158,8 @@ impl<C: Cpus> Caches<'_, C> {
             let (order, here) = (order.cached()?, self.here()?);
             let tag = self.store.simple_tag(pfn).filter(|tag| tag.has_fronts())?;
             let share = self.share(here.cpu, tag.zone());
-            let (mobility, evacuates) = tag.row();
-            let front = Front { evacuates, ..share.front(here, order, mobility) };
+            let (mobility, avoided) = tag.row();
+            let front = Front { avoided, ..share.front(here, order, mobility) };
             // A CPU that only frees may have to spill what it has.
             let word = share.read_front(&front).filter(|_| !share.only_frees(&front))?;
             let exchange = Exchange { share: &share, front: &front, word };
@@ -180,7 +180,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
     pub fn pop_turned(self) -> Option<Pfn> {
         let Exchange { share, front, word } = self;
         let rounds_max = front.order.rounds();
-        if share.caches.pcps.evacuates() && share.pcp.hand.is_due() {
+        if share.caches.pcps.avoids() && share.pcp.hand.is_due() {
             // It may take magazines out of the front: then the exchange fails.
             share.step_hand(front.here);
         }

@@ -23,7 +23,7 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, PinnedCpus<P>> {
     /// one, or one of its shelf. `None`: it has none, or the slow path has more to do.
     pub fn pop(mut self) -> Option<Pfn> {
         // The slow path steps the hand then.
-        if self.share.caches.pcps.evacuates() && self.share.pcp.hand.is_due() {
+        if self.share.caches.pcps.avoids() && self.share.pcp.hand.is_due() {
             return None;
         }
         if self.word.operations_full() {

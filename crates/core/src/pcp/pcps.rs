@@ -10,6 +10,7 @@ use super::asks::{AskNumbers, Asks, Sleepers};
 use super::high::FreeHigh;
 use super::shelf::{CarvedFrames, Empties, Magazines, Part, Parts};
 use super::state::{Front, Pcp};
+use crate::evacuation::ZonePolicy;
 use crate::frame::{CpuId, NodeId, ZoneId};
 use crate::front::word::Word;
 use crate::front::{BlockArray, Context, Here, Magazine, MagazineIndex};
@@ -90,8 +91,8 @@ pub struct Pcps<'m> {
     magazines: Magazines<'m>,
     state: &'m PcpsState<'m>,
     free_high: FreeHigh,
-    /// Whether pageblocks ever evacuate, so that there are fronts for what they give.
-    evacuates: bool,
+    /// Policies that avoid pageblocks, by zone; none if no pageblock ever is avoided.
+    policies: &'m [CachePadded<ZonePolicy>],
 }
 
 impl<'m> Pcps<'m> {
@@ -108,9 +109,9 @@ impl<'m> Pcps<'m> {
         magazines: Magazines<'m>,
         state: &'m PcpsState<'m>,
         free_high: FreeHigh,
-        evacuates: bool,
+        policies: &'m [CachePadded<ZonePolicy>],
     ) -> Self {
-        Pcps { blocks, places, zones, contexts, magazines, state, free_high, evacuates }
+        Pcps { blocks, places, zones, contexts, magazines, state, free_high, policies }
     }
 
     /// The words and gates.
@@ -184,9 +185,15 @@ impl<'m> Pcps<'m> {
         self.free_high
     }
 
-    /// Whether pageblocks ever evacuate.
-    pub fn evacuates(&self) -> bool {
-        self.evacuates
+    /// Whether pageblocks are ever avoided, so that there are fronts for their frames.
+    #[inline]
+    pub fn avoids(&self) -> bool {
+        !self.policies.is_empty()
+    }
+
+    /// The policy for a zone's pageblocks that are to be avoided, if any ever is.
+    pub fn policy(&self, zone: ZoneId) -> Option<&'m ZonePolicy> {
+        self.policies.get(zone.index()).map(|policy| &**policy)
     }
 
     /// CPUs that have caches: numbers `0..cpus`.
@@ -269,7 +276,7 @@ impl<'m> Pcps<'m> {
         zone: ZoneId,
     ) -> impl Iterator<Item = (Front, &AtomicU64, Word)> {
         let contexts = [Context::Task, Context::Interrupt].into_iter().take(self.contexts);
-        let places = Front::places(self.evacuates);
+        let places = Front::places(self.avoids());
         contexts.flat_map(move |context| {
             let here = Here { cpu, context };
             let cells = self.blocks.fronts(here, zone)[..places].iter().enumerate();

@@ -42,10 +42,10 @@ const SEVERAL: RangeInclusive<u32> = 4..=8;
 
 impl<C: Cpus> CpuZone<'_, '_, C> {
     /// A block for a caller on this CPU, from its front or past it. What the CPU's own fronts hold
-    /// of pageblocks that evacuate goes to the store before the zone has none.
+    /// of avoided pageblocks goes to the store before the zone has none.
     pub fn alloc(&self, here: Here, order: Order, rules: SearchRules) -> Option<Pfn> {
         let found = self.alloc_once(here, order, rules);
-        if found.is_none() && self.return_evacuated(here) > 0 {
+        if found.is_none() && self.return_avoided(here) > 0 {
             return self.alloc_once(here, order, rules);
         }
         found

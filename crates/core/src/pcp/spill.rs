@@ -5,13 +5,13 @@
 //! Here is what a CPU moves out to stay below the limit on its cache, at refills, frees
 //! and decays. The limit itself is in [`high`](super::high).
 //!
-//! # While pageblocks evacuate
+//! # While pageblocks are avoided
 //! Cached frames keep pageblocks from becoming whole, and no search finds them. Of memory that is
 //! nearly full, most of what is free can lie in caches, while requests of other orders and
 //! mobilities break up whole pageblocks, or mix others; watermarks do not see that. So while
-//! pageblocks evacuate, which says that whole ones are short, all CPUs together may cache a 32nd of
-//! what is free, but each as much as `high_min`. Magazines in fronts are not refused for it: `high`
-//! grows for these, and falls when the next one is to be shelved.
+//! pageblocks are avoided, which says that whole ones are short, all CPUs together may cache a 32nd
+//! of what is free, but each as much as `high_min`. Magazines in fronts are not refused for it:
+//! `high` grows for these, and falls when the next one is to be shelved.
 
 use super::caches::CpuZone;
 use super::exchange::Exchange;
@@ -36,9 +36,9 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         here: Here,
         pfn: Pfn,
         order: Order,
-        (mobility, evacuates): (Mobility, bool),
+        (mobility, avoided): (Mobility, bool),
     ) -> bool {
-        let front = Front { evacuates, ..self.front(here, order, mobility) };
+        let front = Front { avoided, ..self.front(here, order, mobility) };
         for _ in 0..ATTEMPTS_MAX {
             match self.free_to_front(front, pfn) {
                 Step::Got(_) => return true,
@@ -181,17 +181,17 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
 const ROOM_STEPS_MAX: u32 = 4;
 /// Magazines moved out per decay of a CPU's zone.
 const DECAY_MAGAZINES_MAX: u32 = 32;
-/// The part of a zone's free pages that its CPUs together cache while pageblocks evacuate.
-const EVACUATING_PART: u64 = 32;
+/// The part of a zone's free pages that its CPUs together cache while pageblocks are avoided.
+const AVOIDED_PART: u64 = 32;
 
 impl<C: Cpus> CpuZone<'_, '_, C> {
     /// The largest `high` now, but for what fronts need.
     fn high_most(&self, limits: CacheLimits) -> u64 {
-        if IS_LOOM || !limits.adapts() || self.store().tags().evacuating(self.zone_id) == 0 {
+        if IS_LOOM || !limits.adapts() || self.store().tags().avoided(self.zone_id) == 0 {
             return limits.high_max;
         }
         let free = self.caches.free_estimate(self.zone_id).max(0) as u64;
-        let part = free / EVACUATING_PART / u64::from(self.caches.pcps.cpus());
+        let part = free / AVOIDED_PART / u64::from(self.caches.pcps.cpus());
         part.clamp(limits.high_min, limits.high_max)
     }
 
@@ -263,7 +263,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// front and its shelf together.
     pub fn exceeds_free_high(&self, front: &Front, word: Word) -> bool {
         let order = front.order;
-        if word.rounds() < order.rounds() || front.evacuates || !self.only_frees(front) {
+        if word.rounds() < order.rounds() || front.avoided || !self.only_frees(front) {
             return false;
         }
         let (pcp, limits) = (self.pcp, self.zone.limits());
@@ -319,7 +319,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// clock hand's turn (second chance). Looks at `places_max` fronts.
     pub fn empty_coldest_front(&self, except: Front, places_max: usize) -> bool {
         let words = self.blocks().fronts(except.here, self.zone_id);
-        let places = Front::places(self.caches.pcps.evacuates());
+        let places = Front::places(self.caches.pcps.avoids());
         let looks = places_max.min(places);
         let clock = &self.pcp.cold_fronts;
         let hand = clock.hand();

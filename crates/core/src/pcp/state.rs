@@ -3,9 +3,9 @@
 //! Drainers of other CPUs touch these, so they never share a cache line with the front words. And
 //! fronts as the slow paths name them.
 
-use super::hand::{Hand, Spares};
 use super::high::{Clock, FreeCounts, High};
 use super::shelf::{Empties, HandedStack, Shelf, ShelfIndex};
+use crate::evacuation::{Hand, Spares};
 use crate::frame::pageblock::{FRONTS, ROWS, Tag};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::front::word::Word;
@@ -262,26 +262,26 @@ pub struct Front {
     pub zone: ZoneId,
     pub order: Order,
     pub mobility: Mobility,
-    /// Whether it takes what pageblocks give that evacuate. It has one magazine at most, no shelf,
-    /// and is never popped from: see [`evacuate`](super::evacuate).
-    pub evacuates: bool,
+    /// Whether it takes the frames of avoided pageblocks. It has one magazine at most, no shelf,
+    /// and is never popped from.
+    pub avoided: bool,
 }
 
 impl Front {
     pub fn offset(self) -> WordOffset {
         let tag = Tag::new(self.zone, self.mobility);
-        WordOffset::of_tag(if self.evacuates { tag.evacuating() } else { tag }, self.order)
+        WordOffset::of_tag(if self.avoided { tag.avoided() } else { tag }, self.order)
     }
 
     /// The place of its word among all of its context and zone, as they lie in memory.
     pub fn place(self) -> usize {
-        let row = self.mobility.index() + if self.evacuates { Mobility::COUNT } else { 0 };
+        let row = self.mobility.index() + if self.avoided { Mobility::COUNT } else { 0 };
         row * Order::CACHED + self.order.index()
     }
 
     /// Number of fronts of a context of a CPU in a zone: those that are popped from come first.
-    pub fn places(evacuates: bool) -> usize {
-        Order::CACHED * if evacuates { ROWS } else { Mobility::COUNT }
+    pub fn places(avoids: bool) -> usize {
+        Order::CACHED * if avoids { ROWS } else { Mobility::COUNT }
     }
 
     /// The front with this [`place`](Self::place).
@@ -292,7 +292,7 @@ impl Front {
             zone,
             order: Order::at_place(place % Order::CACHED),
             mobility: Mobility::ALL[row % Mobility::COUNT],
-            evacuates: row >= Mobility::COUNT,
+            avoided: row >= Mobility::COUNT,
         }
     }
 
@@ -311,7 +311,7 @@ impl Front {
 
     /// Magazines that it may have.
     pub fn magazines_max(self) -> u32 {
-        if self.evacuates { 1 } else { 2 }
+        if self.avoided { 1 } else { 2 }
     }
 }
 

@@ -146,7 +146,7 @@ fn mark<C: Cpus>(depot: &Arc<Depot<C>>, times: u32) {
         let pageblock = PageblockIndex(rng.below(8) as u32);
         let section = bitmap.section(pageblock.section()).unwrap();
         match rng.below(3) {
-            0 => _ = bitmap.evacuate(section, pageblock, ZONE),
+            0 => _ = bitmap.avoid(section, pageblock, ZONE),
             1 => bitmap.settle(section, pageblock),
             _ => {
                 run_on(rng.below(u64::from(CPUS)) as u32);

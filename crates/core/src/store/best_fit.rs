@@ -10,7 +10,7 @@
 //! 3. sections with few whole pageblocks left.
 //!
 //! Then others stay free of unmovable frames, and the sparsest of them can be emptied: pageblock by
-//! pageblock as they evacuate, or by compaction, which takes the window that holds least.
+//! pageblock as they are avoided, or by compaction, which takes the window that holds least.
 //!
 //! Where all that the best section has whole is [cold](super::hints), the search goes to the
 //! best of the sections that have warm pageblocks and unmovable ones, if there is any: it has
@@ -28,7 +28,7 @@
 //! A buddy allocator has a list per order, and splits a larger block only when the smaller ones are
 //! gone. A bitmap sees free frames. Taken as they come, single frames come out of blocks that
 //! larger requests then lack, and those break up whole pageblocks although enough is free. So while
-//! pageblocks evacuate, which says that whole ones are short, a search for less than a block of
+//! pageblocks are avoided, which says that whole ones are short, a search for less than a block of
 //! order [`COSTLY`] first takes what lies in no free block of the next order, then what lies in no
 //! free one of `COSTLY`. A search that has an eighth of what it wants by then leaves larger blocks
 //! alone. Where all requests are for single frames there is nothing to spare, and none of this is
@@ -153,7 +153,7 @@ impl Search<'_, '_> {
     pub(super) fn take_fitting(&self, taken: &mut Harvest<impl FnMut(WordBlocks)>) {
         let (tags, zone) = (&self.bitmap.tags, self.wanted.zone);
         // To a model each look would be one more place to switch, and this is a policy.
-        if IS_LOOM || tags.evacuating(zone) == 0 {
+        if IS_LOOM || tags.avoided(zone) == 0 {
             return;
         }
         if self.order > Order::BASE {
@@ -206,7 +206,7 @@ impl Search<'_, '_> {
                 })
             });
             let Some((_, section, pageblock)) = densest else { break };
-            if which == PartialKind::Evacuating {
+            if which == PartialKind::Avoided {
                 self.bitmap.settle(section, pageblock);
             }
             let got = self.take_in(section, pageblock, None, taken);

@@ -34,8 +34,8 @@ pub struct Bitmap<'m> {
     /// Claims that were rolled back. A statistic, so Relaxed, and rare.
     failed_claims: &'m AtomicU64,
     pub(super) reports: &'m Reports<'m>,
-    /// Whether pageblocks ever evacuate.
-    pub(super) evacuates: bool,
+    /// Whether pageblocks are ever avoided.
+    pub(super) avoids: bool,
 }
 
 impl<'m> Bitmap<'m> {
@@ -46,10 +46,10 @@ impl<'m> Bitmap<'m> {
         summary: Summary<'m>,
         failed_claims: &'m AtomicU64,
         reports: &'m Reports<'m>,
-        evacuates: bool,
+        avoids: bool,
     ) -> Self {
         debug_assert_eq!(tags.len(), table.len() * SECTION_PAGEBLOCKS);
-        Bitmap { table, tags, summary, failed_claims, reports, evacuates }
+        Bitmap { table, tags, summary, failed_claims, reports, avoids }
     }
 
     /// The tags of pageblocks.
@@ -123,7 +123,7 @@ impl<'m> Bitmap<'m> {
     /// Gives a pageblock that the caller owns another tag, unless it is isolated.
     #[inline]
     pub(super) fn retag_one(&self, pageblock: PageblockIndex, tag: Tag) {
-        // One that has the tag needs no write. What begins to evacuate now does so after this.
+        // One that has the tag needs no write. What is avoided from now on comes after this.
         if self.tags.raw(pageblock) != tag {
             self.change_tag(pageblock, tag);
         }
@@ -315,7 +315,7 @@ impl<'m> Bitmap<'m> {
             doubled.add(DoubleFree::in_word(word, mask));
         };
         section.put_pageblocks(base.in_section() / 64, mask, tell_doubled, |pageblock| {
-            self.end_evacuation(section, PageblockIndex(first + pageblock as u32));
+            self.end_avoidance(section, PageblockIndex(first + pageblock as u32));
         });
         doubled
     }

@@ -4,13 +4,13 @@
 //! the embedder has behind its [`Backing`]. This is the one place that knows which. The tags of
 //! pageblocks are kept here in either case.
 
+mod avoided;
 pub mod backing;
 mod best_fit;
 pub mod bitmap;
 pub mod bits;
 pub mod device;
 mod entire;
-mod evacuating;
 mod hints;
 mod misuse;
 mod passes;
@@ -173,7 +173,7 @@ impl<'m> Store<'m> {
 
     /// Takes up to `want` blocks of any order and passes them to `give`. Returns how many: 0 only
     /// when the zone had none. Fewer than wanted may come though it has more, rather than break up
-    /// whole pageblocks or go to those that evacuate; a caller that must have all asks again for
+    /// whole pageblocks or go to avoided ones; a caller that must have all asks again for
     /// the rest.
     pub fn take_blocks(
         &self,
@@ -315,7 +315,7 @@ impl<'m> Store<'m> {
         self.bitmap.forget_refusals();
     }
 
-    /// Isolates a pageblock like [`Tags::isolate`]; searches hear that it does not evacuate.
+    /// Isolates a pageblock like [`Tags::isolate`]; searches hear that it is not avoided.
     ///
     /// # Errors
     /// Fails like [`Tags::isolate`].
@@ -334,8 +334,8 @@ impl<'m> Store<'m> {
         self.bitmap.note_mobility(pageblock, before, tag);
     }
 
-    /// Notes a carved frame like [`Tags::note_carved`]; searches hear that its pageblock does not
-    /// evacuate. `false`: the pageblock is isolated, and must not be carved.
+    /// Notes a carved frame like [`Tags::note_carved`]; searches hear that its pageblock is
+    /// not avoided. `false`: the pageblock is isolated, and must not be carved.
     pub fn note_carved(&self, pfn: Pfn, zone: ZoneId) -> bool {
         let before = self.tags.note_carved(pfn, zone);
         let note = |tag| {

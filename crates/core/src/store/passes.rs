@@ -23,7 +23,7 @@ pub(super) const PASSES: [Pass; 16] = [
     Pass::Near(Sort::Cold),
     Pass::Partial { which: PartialKind::Settled, looks_max: PARTIAL_LOOKS_MAX },
     Pass::Partial { which: PartialKind::Carved, looks_max: PARTIAL_LOOKS_MAX },
-    Pass::Partial { which: PartialKind::Evacuating, looks_max: PARTIAL_LOOKS_MAX },
+    Pass::Partial { which: PartialKind::Avoided, looks_max: PARTIAL_LOOKS_MAX },
     Pass::Chosen(Sort::Warm),
     Pass::Chosen(Sort::Cold),
     Pass::Whole(Walk::Warm),
@@ -55,7 +55,7 @@ pub(super) const PASSES_FOR_PAIRS: [Pass; 4] = [
 #[derive(Clone, Copy)]
 pub(super) enum Pass {
     /// Pageblocks in the section of the hint, for movable blocks, while most of it is whole and
-    /// nothing evacuates: partly free and of the wanted mobility, or entirely free and warm or
+    /// nothing is avoided: partly free and of the wanted mobility, or entirely free and warm or
     /// cold. CPUs whose hints lie in sections of their own then stay out of each other's, and write
     /// nothing to the summary. What is taken there breaks up few of many whole ones.
     Near(Sort),
@@ -63,7 +63,7 @@ pub(super) enum Pass {
     /// before it touches new memory in its own section.
     Beyond,
     /// Entirely free pageblocks, warm or cold, of the section that suits a block best which is not
-    /// movable, where pageblocks evacuate at all. What stays where it is must not be spread for
+    /// movable, where pageblocks are avoided at all. What stays where it is must not be spread for
     /// the sake of what is present.
     Chosen(Sort),
     /// Partly free, of the wanted mobility, where the summary leads.
@@ -107,12 +107,12 @@ pub(super) fn cold(section: &Section<'_>, i: usize) -> u64 {
 /// The partly used pageblocks that a pass visits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum PartialKind {
-    /// Pageblocks that do not evacuate.
+    /// Pageblocks that are not avoided.
     Settled,
     /// Pageblocks with carved frames, of any mobility: they can never be whole.
     Carved,
-    /// Pageblocks that evacuate.
-    Evacuating,
+    /// Avoided pageblocks.
+    Avoided,
     Both,
 }
 
@@ -172,9 +172,9 @@ impl Pass {
         match self {
             Pass::Near(_)
             | Pass::Partial { which: PartialKind::Settled | PartialKind::Carved, .. } => {
-                !section.evacuating(i)
+                !section.avoided(i)
             }
-            Pass::Partial { which: PartialKind::Evacuating, .. } => section.evacuating(i),
+            Pass::Partial { which: PartialKind::Avoided, .. } => section.avoided(i),
             Pass::Mixed => section.mixed(i),
             _ => !0,
         }
@@ -224,7 +224,7 @@ impl Pass {
         let is_ours = tag.serves(wanted.zone);
         match self {
             Pass::Partial { which: PartialKind::Carved, .. } => is_ours && tag.is_carved(),
-            // The bits have told those that evacuate from the others.
+            // The bits have told avoided ones from the others.
             Pass::Near(Sort::Partial) | Pass::Partial { .. } => {
                 tag.of_the_rest().settled() == wanted.tag()
             }

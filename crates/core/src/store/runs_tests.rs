@@ -8,7 +8,7 @@ use crate::store::SearchRules;
 use crate::store::device::Reports;
 use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
-use crate::store::tags::{Evacuations, Tags};
+use crate::store::tags::{AvoidCounts, Tags};
 use crate::sync::prim::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const ZONE: ZoneId = ZoneId::new(1);
@@ -23,7 +23,7 @@ struct World {
     table: Vec<AtomicUsize>,
     groups: &'static [Group],
     failed: AtomicU64,
-    evacuations: Evacuations,
+    avoid_counts: AvoidCounts,
     reports: Reports<'static>,
     hint: AtomicU32,
 }
@@ -42,7 +42,7 @@ impl World {
             table: (0..SECTIONS).map(|_| AtomicUsize::new(0)).collect(),
             groups: Box::leak(Box::new([Group::new()])),
             failed: AtomicU64::new(0),
-            evacuations: Evacuations::new(),
+            avoid_counts: AvoidCounts::new(),
             reports: Reports::new(),
             hint: AtomicU32::new(0),
         }));
@@ -62,7 +62,7 @@ impl World {
     fn bitmap(&'static self) -> Bitmap<'static> {
         Bitmap::new(
             &self.table,
-            Tags::new(&self.tags, false, &self.evacuations),
+            Tags::new(&self.tags, false, &self.avoid_counts),
             Summary::new(self.groups),
             &self.failed,
             &self.reports,

@@ -1,16 +1,16 @@
 //! The search of the bitmap for free blocks.
 //!
 //! A search for blocks smaller than a pageblock goes through, in this order:
-//! 1. while some evacuate, and larger blocks are wanted, too, for orders 0 to 2 what
+//! 1. while some are avoided, and larger blocks are wanted, too, for orders 0 to 2 what
 //!    [fits best](super::best_fit) in a few partly used pageblocks of the wanted mobility; an
 //!    eighth of what the search wants is enough;
 //! 2. the pageblock where this CPU last found some;
-//! 3. for movable blocks, while three quarters of that one's section are whole and nothing
-//!    evacuates, its partly used and then its whole pageblocks, so that CPUs with sections of their
-//!    own meet nowhere; but [warm](super::hints) ones of other sections before cold ones there;
+//! 3. for movable blocks, while three quarters of that one's section are whole and none is avoided,
+//!    its partly used and then its whole pageblocks, so that CPUs with sections of their own meet
+//!    nowhere; but [warm](super::hints) ones of other sections before cold ones there;
 //! 4. partly used pageblocks of the wanted mobility, the [densest](super::best_fit) of a few first;
-//! 5. while some evacuate, those with carved frames, which can never be whole; then those that
-//!    evacuate, which are then settled;
+//! 5. while some are avoided, those with carved frames, which can never be whole; then those that
+//!    are avoided, which are then settled;
 //! 6. whole ones, warm before cold, retagged if they were of another mobility (which needs a claim
 //!    of all 512 frames, so that no caller can hold one of them);
 //! 7. for unmovable and reclaimable blocks, partly used ones of each other's;
@@ -56,8 +56,8 @@ use crate::sync::prim::Ordering;
 impl<'m> Bitmap<'m> {
     /// Takes up to `want` blocks of any order and passes those of each word to `give`. Returns how
     /// many: 0 only when a whole pass over the zone found none. A search that has at least an
-    /// eighth leaves the rest where the pageblocks that are left to take from are whole, evacuate
-    /// or are reported.
+    /// eighth leaves the rest where the pageblocks that are left to take from are whole, avoided
+    /// or reported.
     ///
     /// O(want) plus the search: one load per 64 sections of the zone and pass, up to 16 per section
     /// it is led to, one per pageblock looked at. The last pass alone is O(zone): one load per
@@ -133,7 +133,7 @@ impl<'m> Search<'_, 'm> {
                 continue;
             }
             if let Pass::Partial { which, looks_max: PARTIAL_LOOKS_MAX } = pass
-                && self.bitmap.evacuates
+                && self.bitmap.avoids
             {
                 let is_any = self.take_densest(which, &mut taken);
                 if taken.is_done() {
@@ -148,7 +148,7 @@ impl<'m> Search<'_, 'm> {
                 Mobility::Movable => matches!(pass, Pass::Whole(Walk::Warm)),
                 _ => matches!(pass, Pass::Chosen(Sort::Warm)),
             };
-            if chooses && self.bitmap.evacuates {
+            if chooses && self.bitmap.avoids {
                 self.bitmap.choose_section(self.wanted);
             }
             self.take_by(pass, &mut taken);
@@ -211,7 +211,7 @@ impl<'m> Search<'_, 'm> {
             wanted.hint.store(pageblock.0, Ordering::Relaxed);
         }
         match pass {
-            Pass::Partial { which: PartialKind::Evacuating | PartialKind::Both, .. } => {
+            Pass::Partial { which: PartialKind::Avoided | PartialKind::Both, .. } => {
                 bitmap.settle(section, pageblock);
             }
             Pass::Mixed | Pass::Any => bitmap.note_mixed(section, pageblock, wanted.rules.mobility),
@@ -264,19 +264,18 @@ impl<'m> Search<'_, 'm> {
             Pass::Beyond if IS_LOOM => false,
             Pass::Near(_) | Pass::Beyond => {
                 wanted.rules.mobility == Mobility::Movable
-                    && bitmap.tags.evacuating(wanted.zone) == 0
+                    && bitmap.tags.avoided(wanted.zone) == 0
                     && wanted.near().is_some_and(|section| self.is_mostly_whole(section))
             }
-            Pass::Partial { which: PartialKind::Evacuating, .. } => {
-                bitmap.tags.evacuating(wanted.zone) > 0
+            Pass::Partial { which: PartialKind::Avoided, .. } => {
+                bitmap.tags.avoided(wanted.zone) > 0
             }
             // Unmovable blocks have come from these before.
             Pass::Partial { which: PartialKind::Carved, .. } => {
-                bitmap.tags.evacuating(wanted.zone) > 0
-                    && wanted.rules.mobility != Mobility::Unmovable
+                bitmap.tags.avoided(wanted.zone) > 0 && wanted.rules.mobility != Mobility::Unmovable
             }
             Pass::Chosen(_) => {
-                wanted.rules.mobility != Mobility::Movable && bitmap.evacuates && !IS_LOOM
+                wanted.rules.mobility != Mobility::Movable && bitmap.avoids && !IS_LOOM
             }
             // To a model a policy, each look one more place to switch: the last passes find all.
             Pass::Whole(Walk::Cold) | Pass::Pair(Walk::Cold) => !IS_LOOM,
@@ -305,7 +304,7 @@ impl<'m> Search<'_, 'm> {
                 | Pass::Beyond
                 | Pass::Partial { which: PartialKind::Settled | PartialKind::Carved, .. }
         );
-        let keeps_whole = self.bitmap.evacuates || matches!(pass, Pass::Reported(_));
+        let keeps_whole = self.bitmap.avoids || matches!(pass, Pass::Reported(_));
         keeps_whole && gives_up && taken.is_an_eighth()
     }
 
@@ -480,7 +479,7 @@ impl<'m> Search<'_, 'm> {
                     let candidates = pass.candidates(section, at % HINT_WORDS);
                     has_some |= candidates != 0;
                     let mut candidates = candidates & mask;
-                    if candidates != 0 && (bitmap.evacuates || matches!(pass, Pass::Mixed)) {
+                    if candidates != 0 && (bitmap.avoids || matches!(pass, Pass::Mixed)) {
                         candidates &= pass.scope(section, at % HINT_WORDS);
                     }
                     if candidates != 0 {

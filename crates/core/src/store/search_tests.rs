@@ -8,7 +8,7 @@ use crate::store::DoubleFree;
 use crate::store::SearchRules;
 use crate::store::device::Reports;
 use crate::store::summary::{Group, STEPS, Summary};
-use crate::store::tags::{Evacuations, Tags};
+use crate::store::tags::{AvoidCounts, Tags};
 use crate::sync::prim::{AtomicU32, AtomicU64, AtomicUsize};
 
 const ZONE: ZoneId = ZoneId::new(0);
@@ -31,7 +31,7 @@ struct World {
     table: Vec<AtomicUsize>,
     groups: &'static [Group],
     failed: AtomicU64,
-    evacuations: Evacuations,
+    avoid_counts: AvoidCounts,
     reports: Reports<'static>,
     hint: AtomicU32,
 }
@@ -45,7 +45,7 @@ impl World {
             table: (0..SECTIONS).map(|_| AtomicUsize::new(0)).collect(),
             groups: groups.leak(),
             failed: AtomicU64::new(0),
-            evacuations: Evacuations::new(),
+            avoid_counts: AvoidCounts::new(),
             reports: Reports::new(),
             hint: AtomicU32::new(0),
         }));
@@ -64,7 +64,7 @@ impl World {
     fn bitmap(&'static self) -> Bitmap<'static> {
         Bitmap::new(
             &self.table,
-            Tags::new(&self.tags, false, &self.evacuations),
+            Tags::new(&self.tags, false, &self.avoid_counts),
             Summary::new(self.groups),
             &self.failed,
             &self.reports,
@@ -297,7 +297,7 @@ fn small_blocks_fit_best_while_pageblocks_evacuate() {
     for evacuates in [false, true] {
         let world = World::new();
         let mut bitmap = world.bitmap();
-        bitmap.evacuates = true;
+        bitmap.avoids = true;
         assert!(bitmap.claim(Pfn::new(0), HUGES * PAGEBLOCK_FRAMES));
         // Pageblock 100 + n has four free blocks of order n, 105 is whole, 99 has two frames.
         let at = |pageblock: u32, block: u32| PageblockIndex(pageblock).first().add(block * 64);
@@ -307,7 +307,7 @@ fn small_blocks_fit_best_while_pageblocks_evacuate() {
         world.put(at(105, 0), Order::PAGEBLOCK);
         [0, 7].into_iter().for_each(|block| world.put(at(99, block), Order::BASE));
         if evacuates {
-            assert!(bitmap.evacuate(bitmap.section(0).unwrap(), PageblockIndex(99), ZONE));
+            assert!(bitmap.avoid(bitmap.section(0).unwrap(), PageblockIndex(99), ZONE));
         }
         world.hint.store(103, Ordering::Relaxed);
         let take = |want: u32, size: Order| {

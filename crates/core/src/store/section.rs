@@ -7,8 +7,8 @@
 //! * *lacks*: per pageblock and order, a hint that it has free frames and no free block of that
 //!   order: see [`hints`](super::hints).
 //! * *tag*: per pageblock, which zone and mobility its frames belong to; kept by the store.
-//! * *evacuating*: per pageblock, a copy of what its tag says, for searches: they
-//!   pass by those that evacuate.
+//! * *avoided*: per pageblock, a copy of what its tag says, for searches: they
+//!   pass by those that are avoided.
 //! * *mixed*: per pageblock, a hint: frames were taken for requests that are not akin to it since
 //!   it was last whole, or thinned: movable ones where unmovable or reclaimable ones belong, or the
 //!   other way round.
@@ -46,8 +46,8 @@
 //! goes past the caches. A search that read it before takes frames for the old mobility, as if it
 //! had come first.
 //!
-//! And any caller may make a pageblock evacuate, or end that: see
-//! [`evacuating`](super::evacuating).
+//! And any caller may make a pageblock avoided, or end that: see
+//! [`avoided`](super::avoided).
 //!
 //! LLFree (USENIX ATC 2023) keeps counters where this keeps hints. A counter and the bits cannot be
 //! changed together.
@@ -84,7 +84,7 @@ pub struct Section<'m> {
     pub(super) some: [AtomicU64; HINT_WORDS],
     pub(super) whole: [AtomicU64; HINT_WORDS],
     pub(super) entire: [AtomicU64; HINT_WORDS],
-    pub(super) evacuating: [AtomicU64; HINT_WORDS],
+    pub(super) avoided: [AtomicU64; HINT_WORDS],
     pub(super) mixed: [AtomicU64; HINT_WORDS],
     pub(super) reported: [AtomicU64; HINT_WORDS],
     pub(super) refusals: Refusals,
@@ -135,7 +135,7 @@ impl<'m> Section<'m> {
             fill(&raw mut (*place).some, || AtomicU64::new(0));
             fill(&raw mut (*place).whole, || AtomicU64::new(0));
             fill(&raw mut (*place).entire, || AtomicU64::new(0));
-            fill(&raw mut (*place).evacuating, || AtomicU64::new(0));
+            fill(&raw mut (*place).avoided, || AtomicU64::new(0));
             fill(&raw mut (*place).mixed, || AtomicU64::new(0));
             fill(&raw mut (*place).reported, || AtomicU64::new(0));
             (&raw mut (*place).refusals).write(Refusals::new());
@@ -159,7 +159,7 @@ impl<'m> Section<'m> {
             fill(&raw mut (*place).some, || AtomicU64::new(hints));
             fill(&raw mut (*place).whole, || AtomicU64::new(hints));
             fill(&raw mut (*place).entire, || AtomicU64::new(0));
-            fill(&raw mut (*place).evacuating, || AtomicU64::new(0));
+            fill(&raw mut (*place).avoided, || AtomicU64::new(0));
             fill(&raw mut (*place).mixed, || AtomicU64::new(0));
             fill(&raw mut (*place).reported, || AtomicU64::new(0));
             (&raw mut (*place).refusals).write(Refusals::new());

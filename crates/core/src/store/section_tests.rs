@@ -60,10 +60,10 @@ fn tags_come_back_and_none_is_the_absent_one() {
             assert!(tag.is_present());
             assert_eq!((tag.zone().get(), tag.mobility()), (zone, mobility));
             assert_eq!(tag.fronts_at(), zone as usize * ZONE_BYTES + mobility.index() * ROW_BYTES);
-            let evacuating = tag.evacuating();
+            let evacuating = tag.avoided();
             assert_eq!(evacuating.fronts_at(), tag.fronts_at() + 3 * ROW_BYTES);
-            assert!(evacuating.is_evacuating() && !evacuating.is_settled() && tag.is_settled());
-            assert!(evacuating.settled() == tag && evacuating.evacuating() == evacuating);
+            assert!(evacuating.is_avoided() && !evacuating.is_settled() && tag.is_settled());
+            assert!(evacuating.settled() == tag && evacuating.avoided() == evacuating);
             assert_eq!((evacuating.row(), tag.row()), ((mobility, true), (mobility, false)));
             assert!(
                 evacuating.serves(ZoneId::new(zone)) && evacuating.isolated() == tag.isolated()

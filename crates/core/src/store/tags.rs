@@ -6,25 +6,25 @@ use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::sync::prim::{AtomicU32, Ordering};
 
-/// Evacuation counters of a zone. All accesses are Relaxed: only policies read them.
+/// Counters of a zone's avoided pageblocks. All accesses are Relaxed: only policies read them.
 pub(super) struct OfZone {
-    /// Pageblocks that evacuate.
-    pub evacuating: AtomicU32,
-    /// Number of evacuating pageblocks that became whole; wraps around.
+    /// Pageblocks that are avoided.
+    pub avoided: AtomicU32,
+    /// Number of avoided pageblocks that became whole; wraps around.
     pub healed: AtomicU32,
     /// Whether blocks of several frames were searched for since a hand last ended its turn: then
     /// not 0.
     pub larger: AtomicU32,
 }
 
-/// Evacuation counters by zone.
-pub struct Evacuations([OfZone; Tag::ZONES_MAX]);
+/// Counters of avoided pageblocks, by zone.
+pub struct AvoidCounts([OfZone; Tag::ZONES_MAX]);
 
-impl Evacuations {
+impl AvoidCounts {
     pub fn new() -> Self {
         let zero = || AtomicU32::new(0);
-        let each = |_| OfZone { evacuating: zero(), healed: zero(), larger: zero() };
-        Evacuations(core::array::from_fn(each))
+        let each = |_| OfZone { avoided: zero(), healed: zero(), larger: zero() };
+        AvoidCounts(core::array::from_fn(each))
     }
 
     pub(super) fn of(&self, zone: ZoneId) -> &OfZone {
@@ -40,13 +40,13 @@ pub struct Tags<'m> {
     pub(super) tags: &'m [AtomicU32],
     /// Pageblocks for which `simple` answers: all or none.
     simple_pageblocks: usize,
-    pub(super) evacuations: &'m Evacuations,
+    pub(super) avoid_counts: &'m AvoidCounts,
 }
 
 impl<'m> Tags<'m> {
     /// `simple`: see [`simple`](Self::simple).
-    pub fn new(tags: &'m [AtomicU32], simple: bool, evacuations: &'m Evacuations) -> Self {
-        Tags { tags, simple_pageblocks: if simple { tags.len() } else { 0 }, evacuations }
+    pub fn new(tags: &'m [AtomicU32], simple: bool, avoid_counts: &'m AvoidCounts) -> Self {
+        Tags { tags, simple_pageblocks: if simple { tags.len() } else { 0 }, avoid_counts }
     }
 
     /// Number of tags.
@@ -162,7 +162,7 @@ impl<'m> Tags<'m> {
         self.change(pageblock, Ordering::Release, new)
     }
 
-    /// Changes a tag to what `new` makes of it, and counts what begins or ends to evacuate: each
+    /// Changes a tag to what `new` makes of it, and counts what begins or ends to be avoided: each
     /// change has one caller that wins the compare-and-swap.
     ///
     /// # Errors
@@ -178,10 +178,10 @@ impl<'m> Tags<'m> {
             .fetch_update(order, Ordering::Relaxed, |old| new(Tag(old)).map(|tag| tag.0))
             .map(Tag)
             .map_err(Tag)?;
-        let is_evacuating = new(old).is_some_and(Tag::is_evacuating);
-        if old.is_evacuating() != is_evacuating {
-            let count = &self.evacuations.of(old.zone()).evacuating;
-            match is_evacuating {
+        let is_avoided = new(old).is_some_and(Tag::is_avoided);
+        if old.is_avoided() != is_avoided {
+            let count = &self.avoid_counts.of(old.zone()).avoided;
+            match is_avoided {
                 true => count.fetch_add(1, Ordering::Relaxed),
                 false => count.fetch_sub(1, Ordering::Relaxed),
             };

@@ -95,7 +95,7 @@ pub enum Mutant {
     TakesUnquiet,
     /// An owner answers asks before it takes its fronts.
     AnswersEarly,
-    /// The caller that changes whether a pageblock evacuates does not look at its tag again after
+    /// The caller that changes whether a pageblock is avoided does not look at its tag again after
     /// it has copied it.
     CopiesOnce,
     /// A pageblock is woken by a look and a store, which are two steps.

@@ -122,7 +122,7 @@ counters! {
     spilled_blocks,
     /// Pages in them.
     spilled_pages,
-    /// Spilled pages that left pageblocks that evacuate by full magazines.
+    /// Spilled pages that left avoided pageblocks by full magazines.
     evacuated_pages,
     /// Blocks taken back by drains.
     drained_blocks,

@@ -267,7 +267,7 @@ mod tests {
 
 #[cfg(all(test, not(loom)))]
 mod drift_mark_tests {
-    use super::super::{Evacuation, Watermarks, Zone};
+    use super::super::{Watermarks, Zone};
     use super::*;
     use crate::frame::NodeId;
 
@@ -276,7 +276,7 @@ mod drift_mark_tests {
     /// A zone of two CPUs, each of which keeps 4096 pages to itself at most: the mark is 32768
     /// pages above `high`, and the bit is set 8192 pages above that.
     fn zone(high: u64) -> Zone {
-        let zone = Zone::new("z", NodeId::new(0), 0, 2, false, Evacuation::Off);
+        let zone = Zone::new("z", NodeId::new(0), 0, 2, false);
         zone.set_watermarks(Watermarks { min: 0, low: 0, high });
         zone.add_managed(PAGES);
         assert_eq!((zone.delta_max(), zone.estimate_error()), (4096, 8192));
@@ -317,7 +317,7 @@ mod drift_mark_tests {
         assert!(!zone.is_above_drift(1));
         zone.set_watermarks(Watermarks::default());
         assert!(zone.is_above_drift(1));
-        let small = Zone::new("z", NodeId::new(0), 0, 64, false, Evacuation::Off);
+        let small = Zone::new("z", NodeId::new(0), 0, 64, false);
         small.add_managed(PAGES / 8);
         // In four groups, which keep 8 times as much each.
         small.add_free((64 + 4 * 8) * 64 * 5);
@@ -328,7 +328,7 @@ mod drift_mark_tests {
 
     #[test]
     fn a_backed_zone_is_never_above() {
-        let zone = Zone::new("z", NodeId::new(0), 0, 1, true, Evacuation::Off);
+        let zone = Zone::new("z", NodeId::new(0), 0, 1, true);
         zone.add_managed(PAGES);
         zone.add_free(PAGES as i64);
         assert!(!zone.is_above_drift(0));

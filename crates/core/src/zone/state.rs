@@ -5,7 +5,6 @@
 
 use super::counts::{CompactionCounters, Counters};
 use super::delta::{Delta, DriftMark, GROUP_CPUS, GROUP_DELTAS};
-use super::evacuation::{Evacuation, EvacuationState};
 use crate::frame::{NodeId, PageSize, ZoneId};
 use crate::sync::model::bound;
 use crate::sync::prim::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -46,9 +45,6 @@ pub struct Zone {
     free: CachePadded<AtomicI64>,
     /// Whether a backing counts the free pages. Then this zone does not count them.
     is_backed: bool,
-    /// State of evacuation, on lines of its own: hands write it, and every slow path reads the
-    /// fields above.
-    pub evacuating: CachePadded<EvacuationState>,
     /// Set from the first refill below `low` until one above `high`.
     pub below_low: AtomicBool,
     /// Moves by callers that run on no CPU with caches.
@@ -67,14 +63,7 @@ const DELTA_MIN: i64 = bound(64, 1);
 const DELTA_MAX: i64 = bound(4096, 2);
 
 impl Zone {
-    pub fn new(
-        name: &str,
-        node: NodeId,
-        level: u8,
-        cpus: u32,
-        is_backed: bool,
-        evacuation: Evacuation,
-    ) -> Self {
+    pub fn new(name: &str, node: NodeId, level: u8, cpus: u32, is_backed: bool) -> Self {
         Zone {
             name: ZoneName::new(name),
             node,
@@ -90,7 +79,6 @@ impl Zone {
             marks: core::array::from_fn(|_| AtomicU64::new(0)),
             limits: core::array::from_fn(|_| AtomicU64::new(1)),
             is_backed,
-            evacuating: CachePadded::new(EvacuationState::new(evacuation)),
             below_low: AtomicBool::new(false),
             in_flight: InFlight::new(),
             counters: Counters::new(),
@@ -417,8 +405,9 @@ pub const PAGES_MAX: u64 = 1 << 40;
 /// The policy for the number of pages that a CPU may cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HighPolicy {
-    /// Adapted to demand between the kernel's `high_min` and `high_max`. While pageblocks evacuate,
-    /// all CPUs together shelve a 32nd of what is free at most, but each as much as `high_min`.
+    /// Adapted to demand between the kernel's `high_min` and `high_max`. While pageblocks are
+    /// avoided, all CPUs together shelve a 32nd of what is free at most, but each as much as
+    /// `high_min`.
     #[default]
     Auto,
     /// Fixed at `managed / n / cpus` pages (`percpu_pagelist_high_fraction`; at least 8).
@@ -517,7 +506,7 @@ mod tests {
     /// A reader between the stores of a setting sees the old maximum with the new minimum.
     #[test]
     fn limits_that_are_being_set_ascend() {
-        let zone = Zone::new("z", NodeId::new(0), 0, 1, false, Evacuation::Off);
+        let zone = Zone::new("z", NodeId::new(0), 0, 1, false);
         zone.set_limits(CacheLimits { batch: 63, high_min: 125, high_max: 250 });
         zone.limits[1].store(285, Ordering::Relaxed);
         assert_eq!(zone.limits(), CacheLimits { batch: 63, high_min: 285, high_max: 285 });
@@ -576,13 +565,13 @@ mod tests {
 
 #[cfg(all(test, not(loom)))]
 mod group_delta_tests {
+    use super::super::Watermarks;
     use super::super::delta::GROUP_CPUS;
-    use super::super::{Evacuation, Watermarks};
     use super::*;
     use crate::frame::NodeId;
 
     fn zone(cpus: u32, pages: u64) -> Zone {
-        let zone = Zone::new("z", NodeId::new(0), 0, cpus, false, Evacuation::Off);
+        let zone = Zone::new("z", NodeId::new(0), 0, cpus, false);
         zone.add_managed(pages);
         zone
     }

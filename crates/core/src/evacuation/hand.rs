@@ -1,14 +1,14 @@
 //! The state of a CPU's hand in a zone, by which it looks for pageblocks that should evacuate, and
-//! of the spare magazines on its shelves. What a step does is in [`evacuate`](super::evacuate).
+//! of the spare magazines on its shelves. A step is in [`step`](super::step).
 //!
 //! All of it is Relaxed, loads and stores: policy alone reads it. An interrupt in between may make
 //! the same step, or lose a count.
 
+use super::policy::TurnCounts;
 use crate::frame::pageblock::PageblockIndex;
 use crate::frame::{Mobility, Order};
 use crate::sync::model::{IS_LOOM, bound};
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
-use crate::zone::TurnCounts;
 
 /// Operations of fronts after which an allocation moves the hand.
 const OPERATIONS: u64 = 1023;

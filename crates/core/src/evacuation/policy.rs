@@ -93,7 +93,7 @@ pub struct State {
 
 /// A zone's policy, and the counts that it needs. Relaxed: each field is a whole of its own, and a
 /// hand that reads an old one decides as it would have a moment ago.
-pub struct EvacuationState {
+pub struct ZonePolicy {
     policy: AtomicU32,
     /// Pageblocks that the last turn of a hand has [`TurnCounts`].
     seen: AtomicU64,
@@ -119,9 +119,9 @@ const OUTDATED_PART: u64 = 16;
 /// The largest divisor of the mean free count.
 const DIVISOR_MAX: u32 = PAGEBLOCK_FRAMES;
 
-impl EvacuationState {
+impl ZonePolicy {
     pub fn new(policy: Evacuation) -> Self {
-        EvacuationState {
+        ZonePolicy {
             policy: AtomicU32::new(policy.pack()),
             seen: AtomicU64::new(0),
             seen_free: AtomicU64::new(0),
@@ -130,12 +130,12 @@ impl EvacuationState {
         }
     }
 
-    pub fn policy(&self) -> Evacuation {
+    pub fn get(&self) -> Evacuation {
         // Relaxed: a policy.
         Evacuation::unpack(self.policy.load(Ordering::Relaxed))
     }
 
-    pub fn set_policy(&self, policy: Evacuation) {
+    pub fn set(&self, policy: Evacuation) {
         self.policy.store(policy.pack(), Ordering::Relaxed);
     }
 
@@ -171,7 +171,7 @@ impl EvacuationState {
     /// Whether more pageblocks should be whole, of `managed` pages, by the counts of the last turn.
     pub fn wants_more(&self, managed: u64) -> bool {
         let seen = TurnCounts::unpack(self.seen.load(Ordering::Relaxed));
-        match self.policy() {
+        match self.get() {
             Evacuation::Off => false,
             Evacuation::Goal { .. } => true,
             Evacuation::Adaptive => !is_plenty(u64::from(seen.whole), managed),
@@ -187,7 +187,7 @@ impl EvacuationState {
         let healed = state.healed.wrapping_sub(self.seen_healed.load(Ordering::Relaxed)) as i32;
         let whole = u64::from(seen.whole) + healed.max(0) as u64;
         let whole_pages = whole * block;
-        let percent = match self.policy() {
+        let percent = match self.get() {
             Evacuation::Off => return None,
             Evacuation::Goal { percent } => percent,
             Evacuation::Adaptive if is_plenty(whole, state.managed) => {
@@ -216,8 +216,8 @@ mod tests {
 
     const BLOCK: u64 = PAGEBLOCK_FRAMES as u64;
 
-    fn after_turn(policy: Evacuation, whole: u32, partial: u32) -> EvacuationState {
-        let evacuating = EvacuationState::new(policy);
+    fn after_turn(policy: Evacuation, whole: u32, partial: u32) -> ZonePolicy {
+        let evacuating = ZonePolicy::new(policy);
         evacuating.note_turn(TurnCounts { whole, partial }, State::default(), State::default());
         evacuating
     }
@@ -230,7 +230,7 @@ mod tests {
             Evacuation::Goal { percent: 0 },
             Evacuation::Goal { percent: 100 },
         ] {
-            assert_eq!(EvacuationState::new(policy).policy(), policy);
+            assert_eq!(ZonePolicy::new(policy).get(), policy);
         }
         assert_eq!(Evacuation::Goal { percent: 255 }.pack(), 100);
         for turn in [TurnCounts::default(), TurnCounts { whole: u32::MAX, partial: 7 }] {
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn memory_that_is_given_counts_as_seen() {
-        let zone = EvacuationState::new(Evacuation::Adaptive);
+        let zone = ZonePolicy::new(Evacuation::Adaptive);
         let given = State { free: 2048 * BLOCK, managed: 2048 * BLOCK, ..State::default() };
         assert!(zone.is_outdated(given));
         (0..2).for_each(|_| zone.note_given(1024 * BLOCK, 1024));
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_turn_is_outdated_when_a_sixteenth_of_the_zone_has_changed() {
-        let zone = EvacuationState::new(Evacuation::Adaptive);
+        let zone = ZonePolicy::new(Evacuation::Adaptive);
         zone.note_turn(TurnCounts::default(), HALF, HALF);
         assert!(!zone.is_outdated(HALF));
         for free in [HALF.free - 128 * BLOCK - 1, HALF.free + 128 * BLOCK + 1] {
