@@ -75,14 +75,10 @@
 extern crate std;
 
 mod alloc;
-#[cfg(doctest)]
-mod closed;
 pub mod cpus;
 mod evacuation;
 mod frame;
 mod front;
-#[cfg(feature = "std")]
-mod io_error;
 #[cfg(loom)]
 #[allow(missing_docs, unsafe_code, reason = "models implement sequences")]
 pub mod loom_tests;
@@ -99,12 +95,12 @@ mod zone;
 
 pub use alloc::add::AddError;
 pub use alloc::config::{Config, ConfigError, ZoneConfig};
-pub use alloc::error::{AllocError, FreeError, Refusal};
+pub use alloc::error::{AllocError, FreeError, FreeManyError, Refusal};
 pub use alloc::flags::Flags;
 pub use alloc::{
-    Allocator, Builder, Census, CpuCaches, CpuStats, Fault, FreeManyError, FrontHandle, Fronts,
-    FrontsAt, Global, Handover, InitError, MetadataUse, PageblockInfo, PageblockStats, Pageblocks,
-    Residency, ResidencyCounts, Shortage, ZoneSettings, ZoneShortage, ZoneStats,
+    Allocator, Builder, Census, CpuCaches, CpuStats, Fault, FrontHandle, Fronts, FrontsAt, Global,
+    Handover, InitError, MetadataUse, PageblockInfo, PageblockStats, Pageblocks, Residency,
+    ResidencyCounts, Shortage, ZoneSettings, ZoneShortage, ZoneStats,
 };
 pub use evacuation::Evacuation;
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};
@@ -120,3 +116,8 @@ pub use zone::{CacheLimits, HighPolicy, Watermarks, ZoneName};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;
+
+/// Holes in the safe API that stay closed.
+#[cfg(doctest)]
+#[doc = include_str!("../tests/closed.md")]
+pub struct Closed;

@@ -1,5 +1,5 @@
 //! Holes in the safe API that stay closed: each program here must not compile. The core has a list
-//! of its own (`crates/core/src/closed.rs`), which says more.
+//! of its own (`crates/core/tests/closed.md`), which says more.
 //!
 //! # A depot over a store without an unsafe implementation
 //! Two pages would have the same bytes, or bytes beyond the depot's memory.

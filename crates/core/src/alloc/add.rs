@@ -319,7 +319,7 @@ pub(super) unsafe fn write_section<'m>(
 mod tests {
     use super::*;
     use crate::alloc::config::Config;
-    use crate::alloc::one_cpu::{On, sections, zone};
+    use crate::alloc::tests::{On, sections, zone};
     use crate::cpus::{CpuLock, LockedCpus};
     use crate::frame::Pfn;
 

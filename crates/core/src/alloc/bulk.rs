@@ -1,7 +1,7 @@
 //! Many blocks at once.
 
 use super::allocator::Allocator;
-use super::error::{AllocError, FreeError};
+use super::error::{AllocError, FreeError, FreeManyError};
 use super::flags::Flags;
 use super::pressure::SlowPath;
 use crate::cpus::{Cpus, Environment};
@@ -17,29 +17,6 @@ const CHUNK_BLOCKS: usize = 64;
 /// Up to as many blocks go one by one while the front has them: a batch of so few costs more to
 /// prepare than it saves. Models have no larger batches.
 const FEW_BLOCKS: usize = bound(8, 0);
-
-/// Some blocks of a batch were not freed; all others were.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FreeManyError {
-    /// The first bad block's place in the batch.
-    pub first: usize,
-    /// The error of the first bad block.
-    pub error: FreeError,
-    /// Number of bad blocks.
-    pub failed: usize,
-}
-
-impl core::fmt::Display for FreeManyError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(
-            f,
-            "{} blocks were not freed, the first at place {}: {}",
-            self.failed, self.first, self.error
-        )
-    }
-}
-
-impl core::error::Error for FreeManyError {}
 
 /// Batches of blocks.
 impl<C: Cpus> SlowPath<'_, '_, C> {

@@ -1,7 +1,12 @@
 //! Errors of requests. Small, so that the fast path returns them in a register; where the pages
 //! are is a question to [`Allocator::shortage`](crate::Allocator::shortage).
+//!
+//! With the feature `std` they become [`std::io::Error`], for programs whose functions return that.
+//! The original is the inner error: `downcast` gives it back.
 
 use core::fmt;
+#[cfg(feature = "std")]
+use std::io;
 
 use crate::cpus::Unusable;
 
@@ -123,5 +128,83 @@ impl From<Unusable> for FreeError {
         match why {
             Unusable::Forked => FreeError::Forked,
         }
+    }
+}
+
+/// Some blocks of a batch were not freed; all others were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeManyError {
+    /// The first bad block's place in the batch.
+    pub first: usize,
+    /// The error of the first bad block.
+    pub error: FreeError,
+    /// Number of bad blocks.
+    pub failed: usize,
+}
+
+impl fmt::Display for FreeManyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} blocks were not freed, the first at place {}: {}",
+            self.failed, self.first, self.error
+        )
+    }
+}
+
+impl core::error::Error for FreeManyError {}
+
+#[cfg(feature = "std")]
+impl From<AllocError> for io::Error {
+    fn from(error: AllocError) -> Self {
+        let kind = match error {
+            AllocError::Exhausted => io::ErrorKind::OutOfMemory,
+            AllocError::NotAvailable => io::ErrorKind::ResourceBusy,
+            AllocError::NoZone | AllocError::BadSize | AllocError::BadAlignment => {
+                io::ErrorKind::InvalidInput
+            }
+            AllocError::Unsupported | AllocError::NotInitialized | AllocError::Forked => {
+                io::ErrorKind::Unsupported
+            }
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+#[cfg(feature = "std")]
+impl From<FreeError> for io::Error {
+    fn from(error: FreeError) -> Self {
+        io::Error::new(kind_of(error), error)
+    }
+}
+
+#[cfg(feature = "std")]
+impl From<FreeManyError> for io::Error {
+    fn from(error: FreeManyError) -> Self {
+        io::Error::new(kind_of(error.error), error)
+    }
+}
+
+#[cfg(feature = "std")]
+fn kind_of(error: FreeError) -> io::ErrorKind {
+    match error {
+        FreeError::OutOfRange | FreeError::Misaligned | FreeError::NotAllocated => {
+            io::ErrorKind::InvalidInput
+        }
+        FreeError::NotInitialized | FreeError::Forked => io::ErrorKind::Unsupported,
+    }
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_original_comes_back() {
+        let error = io::Error::from(AllocError::Exhausted);
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+        assert_eq!(error.downcast::<AllocError>().ok(), Some(AllocError::Exhausted));
+        let error = FreeManyError { first: 3, error: FreeError::Forked, failed: 1 };
+        assert_eq!(io::Error::from(error).kind(), io::ErrorKind::Unsupported);
     }
 }

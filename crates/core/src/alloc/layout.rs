@@ -16,9 +16,9 @@ use crate::front::{CPUS_FOLLOWED_MAX, GATES_ALL, GATES_AT, Magazine, MagazineInd
 use crate::pcp::{CarvedFrames, CpuShared, Pcp, PcpsState, Places};
 use crate::reclaim::LastResort;
 use crate::store::MisuseNote;
-use crate::store::device::Reports;
+use crate::store::backing::Reports;
+use crate::store::hints::{Group, Summary};
 use crate::store::section::Section;
-use crate::store::summary::{Group, Summary};
 use crate::store::tags::AvoidCounts;
 use crate::sync::CachePadded;
 use crate::sync::model::IS_LOOM;

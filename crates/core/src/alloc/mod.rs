@@ -20,8 +20,7 @@
 //! | `add` | `MemoryAdder`: memory, at first and later |
 //! | `stats` | counters and reports, and what pageblocks are like |
 //! | `validate` | `Validation`: is every frame in exactly one place; `CachedBlocks`: what CPUs cache |
-//! | `build` | construction |
-//! | `global` | an allocator in a static, made later |
+//! | `build` | construction; an allocator in a static, made later |
 
 pub mod add;
 mod allocator;
@@ -32,25 +31,23 @@ mod control;
 pub mod error;
 pub mod flags;
 mod fronts;
-mod global;
 pub(crate) mod hooks;
 pub(crate) mod layout;
-#[cfg(all(test, not(loom)))]
-pub(crate) mod one_cpu;
 pub(crate) mod pressure;
 mod range;
 mod stats;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod tests;
 pub(crate) mod validate;
 pub(crate) mod walk;
 
 pub use allocator::{Allocator, FrontsAt};
 pub use build::Builder;
-pub use bulk::FreeManyError;
+pub use build::{Global, InitError};
 #[cfg(all(loom, test))]
 pub(crate) use control::last_resort_for_block;
 pub use control::{CpuCaches, Handover, ZoneSettings};
 pub use fronts::{FrontHandle, Fronts};
-pub use global::{Global, InitError};
 pub use range::{Residency, ResidencyCounts};
 pub use stats::{
     CpuStats, MetadataUse, PageblockInfo, PageblockStats, Pageblocks, Shortage, ZoneShortage,

@@ -10,8 +10,8 @@ use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOC
 use crate::frame::{CpuId, Mobility, NodeId, Pfn, ZoneId};
 use crate::front::Magazine;
 use crate::store::Store;
+use crate::store::hints::{Group, Summary};
 use crate::store::section::Section;
-use crate::store::summary::{Group, Summary};
 use crate::sync::prim::{AtomicU64, AtomicUsize, Ordering};
 use crate::zone::counts::{Compactions, Counts};
 use crate::zone::{CacheLimits, Watermarks, ZoneName};
@@ -486,7 +486,7 @@ mod tests {
 
     use crate::alloc::allocator::Allocator;
     use crate::alloc::config::Config;
-    use crate::alloc::one_cpu::{On, sections, zone};
+    use crate::alloc::tests::{On, sections, zone};
     use crate::cpus::{CpuLock, LockedCpus};
     use crate::evacuation::State;
     use crate::frame::ZoneId;

@@ -16,7 +16,7 @@ use crate::frame::{CpuId, Order, PageSize, Pfn, ZoneId};
 use crate::front::MagazineIndex;
 use crate::pcp::{Caches, Pcps};
 use crate::store::bits;
-use crate::store::summary::Sort;
+use crate::store::hints::Sort;
 use crate::sync::prim::Ordering;
 use crate::sync::stack::Links;
 

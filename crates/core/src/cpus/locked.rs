@@ -27,8 +27,8 @@
 
 use core::num::NonZeroUsize;
 
+use super::environment::{Cpus, Environment, FenceError};
 use super::sequence::{self, LockedFront};
-use super::sequences::{Cpus, Environment, FenceError};
 use crate::frame::{CpuId, Pfn};
 use crate::front::word::SlotMove;
 use crate::front::{BlockArray, Here, WordOffset};

@@ -18,13 +18,12 @@
 //! | [`LockedCpus`] | a lock per CPU | taking that lock |
 //! | [`SequencesAndLocks`] | by CPU, its own sequences or its lock | theirs |
 
+mod environment;
 pub mod implement;
 mod locked;
-mod pinned;
 pub(crate) mod sequence;
-mod sequences;
 
 pub use crate::front::{Context, Here};
+pub use environment::{Cpus, Environment, Event, FenceError, Transfer, Unusable};
 pub use locked::{CpuLock, LockedCpus, MaybeSequences, SequencesAndLocks, WhichCpu};
-pub use pinned::{Guard, PinnedCpus, Processor};
-pub use sequences::{Cpus, Environment, Event, FenceError, Transfer, Unusable};
+pub use sequence::{Guard, PinnedCpus, Processor};

@@ -1,14 +1,49 @@
 //! The state of a CPU's hand in a zone, by which it looks for pageblocks that should evacuate, and
-//! of the spare magazines on its shelves. A step is in [`step`](super::step).
+//! of the spare magazines on its shelves; and a step of it: which pageblocks of a zone begin to
+//! evacuate, and which end.
 //!
 //! All of it is Relaxed, loads and stores: policy alone reads it. An interrupt in between may make
 //! the same step, or lose a count.
+//!
+//! # Marking
+//! Each CPU has a hand per zone. Its slow paths move it by 16 pageblocks, at a refill and when an
+//! allocation finds that its fronts have counted 1023 operations since: a loop that finds
+//! everything in its fronts heals, too. Frees do not move it. While memory is only freed, no free
+//! frame is taken that a pageblock lacks to be whole. A hand marks only while the zone's free
+//! pages, with those that its CPU caches, stay about the same over 4 steps: not while memory fills
+//! or empties. After a sixteenth of the zone has been allocated or freed, it first counts the whole
+//! pageblocks again, by a turn of a section per step.
+//!
+//! # Spare magazines
+//! A shelf that was filled once keeps its frames for as long as its CPU pushes and pops
+//! near the top. They pin every pageblock that they are of, count as free nowhere, and when
+//! they are allocated at last they fill pageblocks that evacuate. So magazines of order 0
+//! that no front needed over 32 calls of the hand go to the store, 16 at a time, unless half
+//! of the zone is whole already.
+//!
+//! # Bounds
+//! One step reads a line of tags, a word of hints each, and at most 16 lines of the bitmap, and
+//! changes at most 16 tags. Where nothing evacuates and nothing is to, and where it only counts, it
+//! reads only the hints of a section, in three lines, and 8 tags; in the first case 7 of 8 steps
+//! are left out (on 256 CPUs 224 of 225, so that all hands together look no more often), until a
+//! sixteenth of the zone has been allocated or freed since the last turn.
+//! While memory fills or empties, it reads counters alone, at every second call, and the zone's,
+//! which all CPUs write then, at every eighth. A slow path is longer by one step and by 16 spare
+//! magazines for each mobility, half of what a decay of `high` may spill; and by one magazine for
+//! each mobility and order in use at every eighth step, which empties the CPU's fronts for
+//! evacuated frames. While any evacuate, a search for small blocks looks at up to 64 pageblocks
+//! more (`store/best_fit.rs`), and shelves hold less (`pcp/spill.rs`).
 
-use super::policy::TurnCounts;
-use crate::frame::pageblock::PageblockIndex;
-use crate::frame::{Mobility, Order};
+use super::policy::{Evacuation, HandPlan, State, TurnCounts, ZonePolicy};
+use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS};
+use crate::frame::{Mobility, Order, ZoneId};
+use crate::store::bitmap::Bitmap;
+use crate::store::section::Section;
 use crate::sync::model::{IS_LOOM, bound};
-use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::prim::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use crate::zone::Zone;
+use crate::zone::counts::Counters;
+use crate::zone::delta::Delta;
 
 /// Operations of fronts after which an allocation moves the hand.
 const OPERATIONS: u64 = 1023;
@@ -230,4 +265,212 @@ impl Spares {
         }
         taken
     }
+}
+
+/// Pageblocks that a step of a hand looks at: a cache line of tags.
+const STEP_PAGEBLOCKS: u32 = bound(16, 2);
+/// Steps that are left out after each while nothing evacuates.
+const REST: u32 = bound(7, 0);
+/// Steps that are left out after each while memory fills or empties.
+const REST_UNSTEADY: u32 = 1;
+/// A hand leaves out [`REST`] steps more for each further so many CPUs of the machine.
+const REST_CPUS: u32 = 8;
+/// Steps after which a CPU returns what its fronts for avoided pageblocks hold.
+const RETURN_STEPS: u32 = 8;
+/// Frames that are left in settled pageblocks for each CPU that refills meanwhile.
+const KEPT_PER_CPU: u64 = bound(512, 0);
+
+/// A step of a CPU's hand in a zone.
+pub struct HandStep<'s, 'm> {
+    pub hand: &'s Hand,
+    pub policy: &'s ZonePolicy,
+    pub zone_id: ZoneId,
+    pub zone: &'s Zone,
+    pub bitmap: &'s Bitmap<'m>,
+    /// CPUs of the machine.
+    pub cpus: u32,
+    /// What this CPU caches of the zone, has moved, and keeps of its count of free pages.
+    pub charged_pages: &'s AtomicI64,
+    pub counters: &'s Counters,
+    pub free_delta: &'s Delta,
+}
+
+impl HandStep<'_, '_> {
+    /// Whether magazines that are spare are to be returned.
+    pub fn wants_spares(&self) -> bool {
+        self.policy.wants_more(self.zone.managed())
+    }
+
+    /// Moves the hand. `true`: the CPU is to return what its fronts for avoided pageblocks hold.
+    pub fn step(&self) -> bool {
+        let hand = self.hand;
+        if hand.rests() {
+            return false;
+        }
+        let stillness = self.stillness();
+        // None may begin while memory fills or empties, and a count of whole pageblocks would be
+        // outdated when one may.
+        let may_rest = !IS_LOOM && self.bitmap.tags().avoided(self.zone_id) == 0;
+        if may_rest && !stillness.may_become_steady() {
+            hand.rest_for(REST_UNSTEADY);
+            return false;
+        }
+        let state = self.state();
+        let is_steady = stillness.is_steady(state.free);
+        if may_rest && !is_steady {
+            hand.rest_for(REST_UNSTEADY);
+            return false;
+        }
+        let orders = self.orders(state).map(|orders| match is_steady {
+            true => orders,
+            false => HandPlan { quota: orders.quota.min(0), ..orders },
+        });
+        let is_idle = state.evacuating == 0 && orders.is_none_or(|orders| orders.quota <= 0);
+        // None may begin before this turn has ended.
+        let is_outdated = self.policy.is_outdated(state);
+        if is_idle && !is_outdated {
+            // All CPUs together look about as often on a large machine as on a small one.
+            hand.rest_for(REST * self.cpus.div_ceil(REST_CPUS));
+        }
+        let counts = is_idle || is_outdated && orders.is_some();
+        self.look(orders.filter(|_| !counts), counts);
+        // The last frames of pageblocks that are almost whole would not fill a magazine soon.
+        !is_idle && hand.at().is_multiple_of(RETURN_STEPS * STEP_PAGEBLOCKS)
+    }
+
+    /// Begins a step's look at whether memory fills or empties.
+    fn stillness(&self) -> Stillness<'_> {
+        let charged = self.charged_pages.load(Ordering::Relaxed) as u64;
+        let counters = self.counters;
+        let moved = counters
+            .spilled_pages
+            .load(Ordering::Relaxed)
+            .wrapping_sub(counters.refilled_pages.load(Ordering::Relaxed))
+            .wrapping_add(charged);
+        let unreported = self.free_delta.read() as u64;
+        self.hand.stillness(moved, unreported.wrapping_add(charged))
+    }
+
+    fn state(&self) -> State {
+        let tags = self.bitmap.tags();
+        State {
+            free: self.zone.free_estimate().max(0) as u64,
+            managed: self.zone.managed(),
+            kept: KEPT_PER_CPU * u64::from(self.cpus),
+            evacuating: tags.avoided(self.zone_id),
+            healed: tags.healed(self.zone_id),
+        }
+    }
+
+    /// The orders to a hand: the number of pageblocks that may still evacuate, and more. `None`:
+    /// the policy is off.
+    fn orders(&self, state: State) -> Option<HandPlan> {
+        let orders = self.policy.orders(state)?;
+        // Below its high watermark a zone needs every frame more than whole pageblocks.
+        let is_short = state.free <= self.zone.watermarks().high;
+        let waits = is_short || self.policy.is_outdated(state);
+        Some(HandPlan { quota: if waits { orders.quota.min(0) } else { orders.quota }, ..orders })
+    }
+
+    /// Looks at the pageblocks that come next.
+    fn look(&self, orders: Option<HandPlan>, is_idle: bool) {
+        let (hand, bitmap, span) = (self.hand, self.bitmap, self.zone.span());
+        let (start, end) = (span.0 * SECTION_PAGEBLOCKS as u32, span.1 * SECTION_PAGEBLOCKS as u32);
+        if start == end {
+            return;
+        }
+        let at = hand.at() / STEP_PAGEBLOCKS * STEP_PAGEBLOCKS;
+        let first = PageblockIndex(if (start..end).contains(&at) { at } else { start });
+        if first.0 == start {
+            let began = self.state();
+            hand.begin_turn(began.free, began.healed);
+        }
+        let mut seen = hand.seen();
+        let next = match bitmap.section(first.section()) {
+            Some(section) if is_idle => count_from(self.zone_id, bitmap, section, first, &mut seen),
+            Some(section) => {
+                self.look_from(section, first, orders, &mut seen);
+                first.0 + STEP_PAGEBLOCKS
+            }
+            None => (first.section() as u32 + 1) * SECTION_PAGEBLOCKS as u32,
+        };
+        let ends_turn = next >= end;
+        if ends_turn && let Some((free, healed)) = hand.turn_start() {
+            let state = self.state();
+            let began = State { free, healed, ..state };
+            self.policy.note_turn(seen, began, state);
+            if !IS_LOOM {
+                // No protocol reads it.
+                bitmap.tags().forget_larger(self.zone_id);
+            }
+        }
+        let seen = if ends_turn { TurnCounts::default() } else { seen };
+        hand.advance(PageblockIndex(if ends_turn { start } else { next }), seen);
+    }
+
+    /// Looks at the pageblocks from `first` on, all in one word of hints.
+    fn look_from(
+        &self,
+        section: &Section<'_>,
+        first: PageblockIndex,
+        orders: Option<HandPlan>,
+        seen: &mut TurnCounts,
+    ) {
+        let bitmap = self.bitmap;
+        let is_off = self.policy.get() == Evacuation::Off;
+        let mut left = orders.map_or(0, |orders| orders.quota);
+        let free_min = orders.map_or(0, |orders| orders.free_min);
+        let at = first.in_section() / 64;
+        let (some, evacuating) = (section.hints(at).0, section.avoided(at));
+        let free = section.entirely_free_or_reported(at);
+        for pageblock in (first.0..first.0 + STEP_PAGEBLOCKS).map(PageblockIndex) {
+            let bit = pageblock.in_section() % 64;
+            let is = |word: u64| word >> bit & 1 == 1;
+            let tag = bitmap.tags().raw(pageblock);
+            if !is(some | evacuating | free) || !tag.serves(self.zone_id) {
+                continue;
+            }
+            if is(free) {
+                seen.whole += 1;
+                bitmap.settle(section, pageblock);
+                continue;
+            }
+            seen.partial += 1;
+            if tag.is_avoided() {
+                if is_off {
+                    bitmap.settle(section, pageblock);
+                }
+            } else if left > 0
+                && section.count_free(pageblock.in_section()) >= free_min
+                && bitmap.avoid(section, pageblock, self.zone_id)
+            {
+                left -= 1;
+            }
+        }
+    }
+}
+
+/// Counts the pageblocks from `first` to the end of its section, each 64 as if they were of the
+/// zone of the first of them. Returns the pageblock behind them.
+fn count_from(
+    zone: ZoneId,
+    bitmap: &Bitmap<'_>,
+    section: &Section<'_>,
+    first: PageblockIndex,
+    seen: &mut TurnCounts,
+) -> u32 {
+    let end = (first.section() as u32 + 1) * SECTION_PAGEBLOCKS as u32;
+    let mut at = first.0;
+    while at < end {
+        let in_section = at as usize % SECTION_PAGEBLOCKS;
+        let bit = in_section % 64;
+        if bitmap.tags().raw(PageblockIndex(at)).serves(zone) {
+            let some = section.hints(in_section / 64).0;
+            let free = section.entirely_free_or_reported(in_section / 64);
+            seen.whole += (free >> bit).count_ones();
+            seen.partial += ((some & !free) >> bit).count_ones();
+        }
+        at += (64 - bit) as u32;
+    }
+    end
 }

@@ -25,15 +25,13 @@
 //! | module | what |
 //! |---|---|
 //! | `policy` | [`Evacuation`], and how many pageblocks of a zone evacuate |
-//! | `hand` | what a CPU has seen of a zone, and the spare magazines on its shelves |
-//! | `step` | which pageblocks begin to evacuate, and which end |
+//! | `hand` | what a CPU has seen of a zone, and the spare magazines on its shelves; its step: which pageblocks begin to evacuate, and which end |
 
 mod hand;
 mod policy;
-mod step;
 
+pub use hand::HandStep;
 pub use hand::{Hand, Spares};
 #[cfg(all(test, not(any(loom, shuttle))))]
 pub use policy::State;
 pub use policy::{Evacuation, ZonePolicy};
-pub use step::HandStep;

@@ -14,8 +14,8 @@ use super::depot::{Depot, Setup};
 use super::store::{check, check_of, marked, put_pageblock, section, spawn};
 use super::{Mutant, explore, explore_large, explore_mutant};
 use crate::frame::pageblock::PAGEBLOCK_FRAMES;
+use crate::store::hints::Sort;
 use crate::store::section::Section;
-use crate::store::summary::Sort;
 use crate::{Flags, Order};
 
 const BOTH: u32 = 2 * PAGEBLOCK_FRAMES;

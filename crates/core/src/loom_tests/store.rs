@@ -17,8 +17,8 @@ use super::{Mutant, explore, explore_mutant};
 use crate::frame::Order;
 use crate::frame::pageblock::PAGEBLOCK_FRAMES;
 use crate::store::bits::WORD_FRAMES;
+use crate::store::hints::{Group, Sort, Summary};
 use crate::store::section::Section;
-use crate::store::summary::{Group, Sort, Summary};
 
 /// A section of which only the first pageblock is free, in its words.
 pub(super) fn section() -> Arc<Section<'static>> {

@@ -23,7 +23,7 @@ use core::ops::Range;
 use super::asks::HandoverCount;
 use super::caches::{Caches, CpuZone};
 use super::shelf::{Chain, Part, Parts};
-use super::state::Front;
+use super::state::{Front, Pcp};
 use crate::cpus::{Cpus, Environment, Event, FenceError};
 use crate::frame::pageblock::Tag;
 use crate::frame::{CpuId, Mobility, Order, ZoneId};
@@ -480,6 +480,15 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         let (magazine, order, rounds) = part.unpack();
         self.count_drained(order, rounds);
         self.empty_magazine(order, magazine, rounds)
+    }
+}
+
+impl Pcp {
+    /// Pages on all shelves.
+    pub fn shelved_pages(&self) -> u64 {
+        self.shelves()
+            .map(|(order, _, shelf)| u64::from(shelf.count()) * u64::from(order.magazine_frames()))
+            .sum()
     }
 }
 

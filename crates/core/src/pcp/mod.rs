@@ -8,7 +8,6 @@
 //! | `exchange` | magazines between a front and the CPU's shelf |
 //! | `guarded` | the same under a guard that the caller holds |
 //! | `refill`, `spill` | pages from the store to a CPU, and back, also to stay below `high` |
-//! | `avoided` | frames of avoided pageblocks on their way to the store |
 //! | `high` | how much a CPU may cache, and how much of that one that only frees |
 //! | `magazines` | where empty magazines come from |
 //! | `direct` | single blocks between callers and the store, past the caches |
@@ -17,7 +16,6 @@
 //! | `drain` | taking back what CPUs cache, fronts and what was handed over included; asking owners for their fronts |
 
 pub mod asks;
-mod avoided;
 mod caches;
 mod direct;
 mod drain;

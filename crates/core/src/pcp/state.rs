@@ -237,13 +237,6 @@ impl Pcp {
     pub fn shelves(&self) -> impl Iterator<Item = (Order, Mobility, &Shelf)> {
         (0..SHELF_COUNT).map(|place| self.shelf_at(place))
     }
-
-    /// Pages on all shelves.
-    pub fn shelved_pages(&self) -> u64 {
-        self.shelves()
-            .map(|(order, _, shelf)| u64::from(shelf.count()) * u64::from(order.magazine_frames()))
-            .sum()
-    }
 }
 
 const _: () = assert!(align_of::<Magazine>() <= align_of::<Pcp>());

@@ -122,7 +122,7 @@ mod tests {
     use crate::alloc::Allocator;
     use crate::alloc::config::Config;
     use crate::alloc::flags::Flags;
-    use crate::alloc::one_cpu::{On, sections, zone};
+    use crate::alloc::tests::{On, sections, zone};
     use crate::cpus::{CpuLock, LockedCpus};
     use crate::frame::pageblock::PAGEBLOCK_FRAMES;
     use crate::frame::{FrameRange, Mobility, Order, ZoneId};

@@ -26,18 +26,62 @@
 //! | [`Relief`], [`PendingRequest`] | what requests ask before they mix pageblocks, and before they fail |
 //! | [`Device`] | the device that free pageblocks are reported to |
 
-mod device;
 mod isolation;
-mod moves;
-mod relief;
 mod zone;
 
 pub use crate::alloc::pressure::{PendingRequest, Relief};
 pub use crate::alloc::walk::Want;
 pub use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES};
-pub use crate::store::device::{DeviceRegistered, ReportCounts, ReportingDevice};
+pub use crate::store::backing::{DeviceRegistered, ReportCounts, ReportingDevice};
 pub use crate::sync::InFlightGuard;
-pub use device::Device;
 pub use isolation::Isolation;
-pub use relief::register_relief;
 pub use zone::{NoAccess, PageblockState, PageblockUse, ZoneAccess};
+
+use crate::alloc::Allocator;
+use crate::cpus::Cpus;
+use crate::store::backing::Reports;
+
+/// Registers the relief of an allocator's requests, for the allocator's life. `false`: there is one
+/// already, or another call registers one at this moment.
+pub fn register_relief<'m, C: Cpus>(
+    allocator: &Allocator<'m, C>,
+    relief: &'m dyn Relief<C>,
+) -> bool {
+    allocator.globals.relief.register(relief)
+}
+
+impl<'a, 'm, C: Cpus> PendingRequest<'a, 'm, C> {
+    /// The zones that may serve the request without going below the watermark that it heeds, the
+    /// best first.
+    pub fn zones(&self) -> impl Iterator<Item = ZoneAccess<'a, 'm, C>> {
+        self.zone_ids().map(|id| ZoneAccess { hooks: self.hooks, id })
+    }
+}
+
+/// The place of an allocator's device.
+pub struct Device<'m>(&'m Reports<'m>);
+
+impl<'m> Device<'m> {
+    /// The place of this allocator's device.
+    pub fn of<C>(allocator: &Allocator<'m, C>) -> Self {
+        Device(&allocator.globals.reports)
+    }
+
+    /// Registers the device, for the allocator's life.
+    ///
+    /// # Errors
+    /// [`DeviceRegistered`].
+    pub fn register(&self, device: &'m dyn ReportingDevice) -> Result<(), DeviceRegistered> {
+        self.0.register(device)
+    }
+
+    /// The device, if there is one.
+    pub fn get(&self) -> Option<&'m dyn ReportingDevice> {
+        self.0.device()
+    }
+
+    /// Counts of pageblocks reported and needed again.
+    pub fn counts(&self) -> ReportCounts {
+        self.0.counts()
+    }
+}

@@ -42,10 +42,10 @@ use core::ops::{ControlFlow, Range};
 
 use super::bitmap::Bitmap;
 use super::bits::{WORD_ORDER_MAX, WordBlocks};
+use super::hints::Sort;
 use super::passes::{Harvest, PARTIAL_LOOKS_MAX, PartialKind, Pass, SearchRequest};
 use super::search::Search;
 use super::section::Section;
-use super::summary::Sort;
 use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS, Tag};
 use crate::frame::{Mobility, Order};
 use crate::sync::model::IS_LOOM;

@@ -37,8 +37,8 @@
 use core::ops::Range;
 
 use super::bits::{self, PAGEBLOCK_WORDS};
+use super::hints::{Hints, Sort, pairs};
 use super::section::{Section, clear_exactly, hint_masks, pageblocks};
-use super::summary::{Hints, Sort, pairs};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, fills_pageblocks};
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::Ordering;

@@ -9,9 +9,8 @@ pub mod backing;
 mod best_fit;
 pub mod bitmap;
 pub mod bits;
-pub mod device;
 mod entire;
-mod hints;
+pub mod hints;
 mod misuse;
 mod passes;
 mod refresh;
@@ -19,8 +18,6 @@ mod reported;
 mod runs;
 mod search;
 pub mod section;
-pub mod summary;
-pub mod survey;
 pub mod tags;
 
 use core::ops::Range;
@@ -32,10 +29,10 @@ use crate::sync::prim::AtomicU32;
 use backing::{Backing, BackingRequest, Block, RangeRequest};
 use bitmap::Bitmap;
 use bits::WordBlocks;
+use hints::Marks;
 pub use misuse::{DoubleFree, Misuse, MisuseNote};
 pub use passes::{SearchRequest, SearchRules};
 use section::Section;
-use summary::Marks;
 use tags::Tags;
 
 /// Blocks that pass between the store and a backing by one call: a magazine and the block for the

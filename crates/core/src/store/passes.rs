@@ -5,8 +5,8 @@ use core::ops::{ControlFlow, Range};
 
 use super::bits::WordBlocks;
 use super::entire::{entirely_free_or_wakeable, wakeable};
+use super::hints::{Sort, pairs};
 use super::section::Section;
-use super::summary::{Sort, pairs};
 use crate::frame::pageblock::{SECTION_PAGEBLOCKS, Tag};
 use crate::frame::{Mobility, Order, ZoneId};
 use crate::sync::prim::{AtomicU32, Ordering};

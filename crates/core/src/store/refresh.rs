@@ -3,8 +3,8 @@
 //! after.
 
 use super::bits::{self, HINT_WORDS, PAGEBLOCK_WORDS};
+use super::hints::{Hints, Sort, note_step};
 use super::section::Section;
-use super::summary::{Hints, Sort, note_step};
 use crate::frame::Order;
 use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::prim::{AtomicU64, Ordering};

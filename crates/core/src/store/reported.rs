@@ -27,14 +27,14 @@
 //! `some` clear, looks at the bit, and takes what it has put out of the words again, as the owner
 //! of the pageblock.
 //!
-//! [`ReportingDevice`]: super::device::ReportingDevice
+//! [`ReportingDevice`]: super::backing::ReportingDevice
 
 use core::mem::forget;
 use core::ops::Range;
 
+use super::backing::Reports;
 use super::bitmap::Bitmap;
 use super::bits;
-use super::device::Reports;
 use super::misuse::DoubleFree;
 use super::section::Section;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};

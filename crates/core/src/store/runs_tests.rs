@@ -5,9 +5,9 @@ use super::*;
 use crate::frame::Mobility;
 use crate::frame::pageblock::{SECTION_FRAMES, Tag};
 use crate::store::SearchRules;
-use crate::store::device::Reports;
+use crate::store::backing::Reports;
+use crate::store::hints::{Group, Summary};
 use crate::store::section::Section;
-use crate::store::summary::{Group, Summary};
 use crate::store::tags::{AvoidCounts, Tags};
 use crate::sync::prim::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 

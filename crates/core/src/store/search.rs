@@ -33,19 +33,19 @@
 //! Partly used pageblocks that lack the wanted order are passed by: see [`lacks`](super::hints).
 //!
 //! Where to look is read off the hints, and which sections' hints to read off the
-//! [`summary`](super::summary): what is held is not walked over. Only the last pass of each search,
+//! [summary](super::hints): what is held is not walked over. Only the last pass of each search,
 //! before it says that there is nothing, reads the hints of all sections.
 
 use core::ops::ControlFlow;
 
 use super::bitmap::Bitmap;
 use super::bits::{self, HINT_WORDS, WordBlocks};
+use super::hints::{Sort, note_step, pairs};
 use super::passes::{
     Harvest, PARTIAL_LOOKS_MAX, PASSES, PASSES_FOR_PAGEBLOCKS, PASSES_FOR_PAIRS, PartialKind, Pass,
     SearchRequest, Walk,
 };
 use super::section::Section;
-use super::summary::{Sort, note_step, pairs};
 use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS,
 };

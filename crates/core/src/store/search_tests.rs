@@ -6,8 +6,8 @@ use crate::frame::ZoneId;
 use crate::frame::pageblock::Tag;
 use crate::store::DoubleFree;
 use crate::store::SearchRules;
-use crate::store::device::Reports;
-use crate::store::summary::{Group, STEPS, Summary};
+use crate::store::backing::Reports;
+use crate::store::hints::{Group, STEPS, Summary};
 use crate::store::tags::{AvoidCounts, Tags};
 use crate::sync::prim::{AtomicU32, AtomicU64, AtomicUsize};
 

@@ -30,7 +30,7 @@
 //! A taker clears bits with release, and a search reads them with acquire: a search that misses
 //! frames sees what their taker did before, such as free other frames where the search had been.
 //!
-//! The [summary](super::summary) marks which sections have pageblocks that a search may want. The
+//! The [summary](super::hints) marks which sections have pageblocks that a search may want. The
 //! caller that changes a hint updates the mark. A claim clears `some` before `whole`: in the other
 //! order a pageblock that is taken entirely would be marked as partly free in between.
 //!
@@ -58,7 +58,7 @@ use core::ops::Range;
 
 use super::bits::{self, HINT_WORDS, PAGEBLOCK_WORDS, WORD_FRAMES, WordBlocks};
 use super::hints::{Lacks, Presence, Refusals};
-use super::summary::{Marks, Sort};
+use super::hints::{Marks, Sort};
 use crate::frame::Order;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_PAGEBLOCKS, fills_pageblocks};
 use crate::sync::model::IS_LOOM;

@@ -3,8 +3,8 @@
 use super::*;
 use crate::frame::pageblock::Tag;
 use crate::frame::{Mobility, Pfn, ZoneId};
+use crate::store::hints::{Group, Hints, Summary};
 use crate::store::passes::{cold, warm};
-use crate::store::summary::{Group, Hints, Summary};
 use std::mem::MaybeUninit;
 
 fn order(n: u32) -> Order {

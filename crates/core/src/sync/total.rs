@@ -15,7 +15,7 @@
 //!
 //! | protocol | a party changes | the other party changes | argued in |
 //! |---|---|---|---|
-//! | [`HINTS`] | words, as it puts frames; hints | hints, as its search found nothing; marks | `store/section.rs`, `refresh.rs`, `hints.rs`, `summary.rs`, `entire.rs` |
+//! | [`HINTS`] | words, as it puts frames; hints | hints, as its search found nothing; marks | `store/section.rs`, `refresh.rs`, `hints.rs`, `entire.rs` |
 //! | [`SHELVES`] | a shelf, as it pushes a magazine | the gate, as it disables caches | [`stack`](super::stack), `front/gate.rs` |
 //! | [`ASKS`] | the gate, the number that is answered | the number that is asked; sleepers | `pcp/asks.rs` |
 //! | [`DRIFT_MARK`] | the count of free pages, the mark | the word of the zone | `zone/delta.rs` |
