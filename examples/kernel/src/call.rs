@@ -5,13 +5,10 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use x86_64::instructions::interrupts::{self, without_interrupts};
-
-use crate::clock;
+use crate::arch::{self, Ipi, interrupts};
 use crate::cpu::{CPUS_MAX, Cpu, State};
-use crate::interrupt::Vector;
 use crate::tests::local;
-use crate::{apic, flush, timer};
+use crate::{clock, flush, timer};
 
 /// Looks of a wait before it halts, and microseconds for which it halts.
 const SPINS_MAX: u32 = 1000;
@@ -60,7 +57,7 @@ pub struct Asked {
 pub fn ask(cpu: &'static Cpu, call: Call) -> Asked {
     // SeqCst: the CPU that serves this number sees all that the caller wrote before.
     let number = cpu.calls.0[call as usize].asked.fetch_add(1, Ordering::SeqCst) + 1;
-    apic::send(cpu.apic_id(), Vector::Call);
+    arch::send(cpu, Ipi::Call);
     Asked { cpu, call, number }
 }
 
@@ -97,8 +94,8 @@ pub fn wait_until(done: impl Fn() -> bool) {
             continue;
         }
         interrupts::disable();
-        apic::timer_once(HALT_US);
-        interrupts::enable_and_hlt();
+        arch::timer_once(HALT_US);
+        interrupts::enable_and_halt();
     }
 }
 
@@ -115,7 +112,7 @@ pub fn ask_others(call: Call, is_asked: impl Fn(&Cpu) -> bool) -> u32 {
 /// Answers requests to this CPU: in the interrupt's handler, and wherever it waits for other CPUs.
 /// Holds no guard, so a guard that is taken here afterwards begins after the request.
 pub fn serve(cpu: &'static Cpu) {
-    without_interrupts(|| {
+    interrupts::without(|| {
         for call in CALLS {
             let numbers = &cpu.calls.0[call as usize];
             // Acquire: pairs with the SeqCst in `ask`.

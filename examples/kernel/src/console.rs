@@ -3,36 +3,17 @@
 use core::fmt::{self, Write};
 
 use spin::Mutex;
-use uart_16550::backend::PioBackend;
-use uart_16550::{Config, Uart16550};
-use x86_64::instructions::port::PortWriteOnly;
 
-/// The first serial port, where every PC has it.
-const COM1: u16 = 0x3f8;
-/// `isa-debug-exit,iobase=0xf4,iosize=4`: QEMU exits with status `2 * value + 1`.
-const DEBUG_EXIT: u16 = 0xf4;
+use crate::arch;
 
-struct Console(Option<Uart16550<PioBackend>>);
+struct Console;
 
-static CONSOLE: Mutex<Console> = Mutex::new(Console(None));
+static CONSOLE: Mutex<Console> = Mutex::new(Console);
 
 impl Write for Console {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if let Some(uart) = &mut self.0 {
-            uart.send_bytes_exact(text.as_bytes());
-        }
+        arch::console::write(text.as_bytes());
         Ok(())
-    }
-}
-
-/// Sets up the port. Lines printed before are lost.
-pub fn init() {
-    // SAFETY: no other code uses COM1, and this runs once.
-    let port = unsafe { Uart16550::new_port(COM1) };
-    if let Ok(mut uart) = port
-        && uart.init(Config::default()).is_ok()
-    {
-        CONSOLE.lock().0 = Some(uart);
     }
 }
 
@@ -71,28 +52,18 @@ macro_rules! figure {
     };
 }
 
-/// The end of the machine.
+/// The end of the machine: QEMU's exit status.
 #[derive(Clone, Copy)]
 pub enum Exit {
-    /// The test passed: status 33.
-    Passed = 0x10,
-    /// The test failed, or the kernel panicked: status 35.
-    Failed = 0x11,
-}
-
-/// Ends the machine.
-pub fn exit(how: Exit) -> ! {
-    // SAFETY: the port belongs to the debug-exit device, or to no device.
-    unsafe { PortWriteOnly::new(DEBUG_EXIT).write(how as u32) };
-    loop {
-        x86_64::instructions::interrupts::disable();
-        x86_64::instructions::hlt();
-    }
+    /// The test passed.
+    Passed = 33,
+    /// The test failed, or the kernel panicked.
+    Failed = 35,
 }
 
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    x86_64::instructions::interrupts::disable();
+    arch::interrupts::disable();
     print_last(format_args!("{}: {info}", crate::cpu::name_here()));
-    exit(Exit::Failed)
+    arch::exit(Exit::Failed)
 }

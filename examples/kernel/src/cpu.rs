@@ -1,16 +1,15 @@
-//! CPU-local data: found through GS, changed by its own CPU, read by all.
+//! CPU-local data: found through a register, changed by its own CPU, read by all.
 
-use core::arch::asm;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 
 use pagedepot::CpuId;
 use pagedepot::cpus::Context;
-use x86_64::VirtAddr;
-use x86_64::registers::model_specific::GsBase;
 
+use crate::arch::{self, Tables};
 use crate::call::Calls;
-use crate::descriptor::Tables;
 use crate::smp::Job;
 
 /// The most CPUs this kernel starts.
@@ -34,12 +33,12 @@ pub enum State {
 /// Assembly uses the first fields by their offsets.
 #[repr(C, align(128))]
 pub struct Cpu {
-    /// GS:0: this structure's address.
+    /// At offset 0: this structure's address on x86-64, a word of the handlers' on RISC-V.
     this: AtomicUsize,
-    /// GS:8: the stack for interrupts of user mode.
+    /// At offset 8: the stack for interrupts of user mode, where the processor does not keep it.
     pub kernel_stack: AtomicU64,
     number: u32,
-    apic_id: AtomicU32,
+    hardware_id: AtomicU64,
     state: AtomicU32,
     /// Interrupt handlers on this CPU right now.
     depth: AtomicU32,
@@ -59,7 +58,7 @@ pub struct Cpu {
     pub job: AtomicPtr<Job<'static>>,
     /// This CPU's stack, while it has one from the allocator.
     pub stack_top: AtomicU64,
-    /// This CPU's segments and interrupt stacks.
+    /// The processor's own tables of this CPU.
     pub tables: Tables,
 }
 
@@ -81,7 +80,7 @@ impl Cpu {
             this: AtomicUsize::new(0),
             kernel_stack: AtomicU64::new(0),
             number: 0,
-            apic_id: AtomicU32::new(0),
+            hardware_id: AtomicU64::new(0),
             state: AtomicU32::new(State::Offline as u32),
             depth: AtomicU32::new(0),
             guards: [const { AtomicU64::new(0) }; 2],
@@ -99,12 +98,8 @@ impl Cpu {
     /// The CPU that runs this code. Tasks do not move between CPUs in this kernel.
     #[inline]
     pub fn here() -> &'static Cpu {
-        let at: *const Cpu;
-        // SAFETY: `enter` has set GS; nothing changes it afterwards, not even user mode.
-        unsafe {
-            asm!("mov {}, gs:[0]", out(reg) at, options(pure, readonly, nostack, preserves_flags));
-            &*at
-        }
+        // SAFETY: `enter` has set the register to a CPU's static data.
+        unsafe { &*arch::cpu_pointer() }
     }
 
     /// A CPU of this machine.
@@ -121,10 +116,8 @@ impl Cpu {
         self.tables.load();
         let address = &raw const *self;
         self.this.store(address.expose_provenance(), Ordering::Relaxed);
-        GsBase::write(VirtAddr::from_ptr(address));
-        // SeqCst: as in `leave_quiescence`.
-        self.state.swap(State::Running as u32, Ordering::SeqCst);
-        crate::flush::catch_up(&self.seen_flush);
+        arch::set_cpu_pointer(self);
+        self.begin_to_run();
     }
 
     /// This CPU's number.
@@ -132,17 +125,18 @@ impl Cpu {
         CpuId::new(self.number)
     }
 
-    /// The id of this CPU's local APIC.
-    pub fn apic_id(&self) -> u32 {
-        self.apic_id.load(Ordering::Relaxed)
+    /// The machine's name of this CPU: of its local APIC, its affinity, its hart.
+    pub fn hardware_id(&self) -> u64 {
+        self.hardware_id.load(Ordering::Relaxed)
     }
 
     /// The CPU's state. A caller that changed something that the CPU reads in the kernel may rely
-    /// on "not running" if the change was a SeqCst read-modify-write.
+    /// on "not running": the CPU will have seen the change when it runs.
     pub fn state(&self) -> State {
-        // SeqCst: the other half of `leave_quiescence`; Acquire is in it: pairs with the Release in
-        // `set_state`, what a quiescent CPU did before is visible.
-        match self.state.load(Ordering::SeqCst) {
+        // The other half of Dekker's pattern in `begin_to_run`.
+        fence(Ordering::SeqCst);
+        // Acquire: pairs with the Release in `set_state`: what a resting CPU did before is visible.
+        match self.state.load(Ordering::Acquire) {
             0 => State::Offline,
             1 => State::Running,
             _ => State::Quiescent,
@@ -156,18 +150,25 @@ impl Cpu {
     }
 
     /// Ends quiescence. An interrupted CPU calls this first. Returns whether the CPU was quiescent.
-    ///
-    /// Dekker's pattern: this CPU writes its state and then reads (gates, the number of flushes);
-    /// others write these and then read its state, all SeqCst. So either the other CPU sees this
-    /// one running and waits for it, or this CPU sees what the other wrote.
     #[inline]
     pub fn leave_quiescence(&self) -> bool {
         if self.state.load(Ordering::Relaxed) != State::Quiescent as u32 {
             return false;
         }
-        self.state.swap(State::Running as u32, Ordering::SeqCst);
-        crate::flush::catch_up(&self.seen_flush);
+        self.begin_to_run();
         true
+    }
+
+    /// Announces that this CPU runs, and catches up.
+    ///
+    /// Dekker's pattern: this CPU writes its state and then reads (gates, the number of flushes);
+    /// others write these and then read its state, with a SeqCst fence in between on both sides. So
+    /// either the other CPU sees this one running and waits for it, or this CPU sees what the other
+    /// wrote. A SeqCst swap would be enough on x86-64 alone: elsewhere later loads may overtake it.
+    fn begin_to_run(&self) {
+        self.state.store(State::Running as u32, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        crate::flush::catch_up(&self.seen_flush);
     }
 
     /// The context of the code that runs here; `None` in nested interrupts and NMI.
@@ -227,12 +228,12 @@ pub fn others() -> impl Iterator<Item = &'static Cpu> {
     all().filter(move |cpu| cpu.id() != here)
 }
 
-/// Names the CPUs by their APIC ids; the boot CPU, which calls this, becomes CPU 0. Those above
+/// Names the CPUs by their hardware ids; the boot CPU, which calls this, becomes CPU 0. Those above
 /// [`CPUS_MAX`] stay unused.
-pub fn set_all(boot: u32, apic_ids: impl Iterator<Item = u32>) {
-    let ids = core::iter::once(boot).chain(apic_ids.filter(|&id| id != boot));
+pub fn set_all(boot: u64, hardware_ids: impl Iterator<Item = u64>) {
+    let ids = core::iter::once(boot).chain(hardware_ids.filter(|&id| id != boot));
     for (cpu, id) in CPUS.iter().zip(ids) {
-        cpu.apic_id.store(id, Ordering::Relaxed);
+        cpu.hardware_id.store(id, Ordering::Relaxed);
         COUNT.store(cpu.number + 1, Ordering::Relaxed);
     }
 }
@@ -253,5 +254,5 @@ pub fn name_here() -> impl fmt::Display {
             }
         }
     }
-    Name((GsBase::read().as_u64() != 0).then(|| Cpu::here().number))
+    Name(arch::has_cpu_pointer().then(|| Cpu::here().number))
 }

@@ -7,9 +7,14 @@ use pagedepot::Flags;
 use crate::memory;
 use crate::paging::{self, Leaf, MapError, REGIONS, WINDOW};
 
-/// Error code bits (APM 8.4.2): the page was present; an instruction was fetched.
-const PROTECTION: u64 = 1 << 0;
-const FETCH: u64 = 1 << 4;
+/// The reason of a page fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Data was read or written where no page is mapped.
+    Missing,
+    /// The mapping does not allow the access, or an instruction was fetched.
+    Denied,
+}
 
 const NONE: u8 = 0;
 const PAGES: u8 = 1;
@@ -37,8 +42,8 @@ pub fn count() -> u64 {
 /// Maps a zeroed frame at the page that was touched. `false`: no area covers that page.
 ///
 /// Runs in the context of the code that touched it, with interrupts as they were there.
-pub fn resolve(address: usize, error: u64) -> bool {
-    if address < WINDOW || error & (PROTECTION | FETCH) != 0 {
+pub fn resolve(address: usize, fault: Fault) -> bool {
+    if address < WINDOW || fault == Fault::Denied {
         return false;
     }
     let leaf = match AREAS[paging::region_of(address)].load(Ordering::Acquire) {

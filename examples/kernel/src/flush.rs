@@ -1,15 +1,14 @@
 //! Dropping translations from every CPU's TLB: the shootdown.
 //!
-//! AMD APM vol. 2, 5.5 "Translation-lookaside buffer"; Intel SDM vol. 3A, "Caching Translation
-//! Information". Quiescent CPUs are not interrupted: they touch no memory of the window, and drop
-//! everything when they come back (see `Cpu::leave_quiescence`).
+//! Where one CPU's instruction reaches all TLBs (`arch::tlb::BROADCASTS`), no CPU is asked.
+//! Elsewhere every CPU that runs is interrupted. Quiescent CPUs are not: they touch no memory of
+//! the window, and drop everything when they come back (see `Cpu::leave_quiescence`).
 
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use spin::{Mutex, MutexGuard};
-use x86_64::VirtAddr;
-use x86_64::instructions::tlb;
 
+use crate::arch::tlb;
 use crate::call::{self, Call};
 use crate::cpu::State;
 use crate::paging::{PAGE_BYTES, Span};
@@ -43,11 +42,15 @@ pub fn flush(spans: &[Span]) {
     if spans.is_empty() {
         return;
     }
+    if tlb::BROADCASTS {
+        FLUSHES.fetch_add(1, Ordering::Relaxed);
+        return drop_translations(spans);
+    }
     let _alone = lock(&FLUSHING);
     let mut published = spans;
     SPANS.store((&raw mut published).cast(), Ordering::Relaxed);
-    // SeqCst: the other half of `leave_quiescence`; publishes SPANS to `serve` by `ask`.
-    FLUSHES.fetch_add(1, Ordering::SeqCst);
+    // The fence in `Cpu::state` orders this before the look at states below; `ask` publishes SPANS.
+    FLUSHES.fetch_add(1, Ordering::Relaxed);
     flush_here();
     let interrupted = call::ask_others(Call::Flush, |cpu| cpu.state() == State::Running);
     INTERRUPTED.fetch_add(u64::from(interrupted), Ordering::Relaxed);
@@ -59,24 +62,32 @@ pub fn flush(spans: &[Span]) {
 pub fn flush_here() {
     let spans = SPANS.load(Ordering::Relaxed);
     // SAFETY: `flush` keeps the slice until every CPU it asked has answered.
-    let Some(spans) = (unsafe { spans.as_ref() }) else { return };
+    if let Some(spans) = unsafe { spans.as_ref() } {
+        drop_translations(spans);
+    }
+}
+
+/// Drops translations of the spans, or all if these are many pages.
+fn drop_translations(spans: &[Span]) {
     let pages: usize = spans.iter().map(|span| span.bytes.div_ceil(PAGE_BYTES)).sum();
     if pages > PAGES_MAX {
         return tlb::flush_all();
     }
-    // INVLPG drops this page's translation, and all cached upper-level entries (Intel SDM vol. 3A,
-    // "Operations that Invalidate TLBs and Paging-Structure Caches").
     for span in spans.iter() {
         for page in (span.start..span.start + span.bytes).step_by(PAGE_BYTES) {
-            tlb::flush(VirtAddr::new(page as u64));
+            tlb::flush_page(page);
         }
     }
+    tlb::finish();
 }
 
 /// Drops all translations if there were flushes while this CPU was quiescent.
 pub fn catch_up(seen: &AtomicU64) {
-    // SeqCst: the other half of Dekker's pattern with `flush`.
-    let now = FLUSHES.load(Ordering::SeqCst);
+    if tlb::BROADCASTS {
+        return;
+    }
+    // After the fence in `Cpu::begin_to_run`: the other half of Dekker's pattern with `flush`.
+    let now = FLUSHES.load(Ordering::Relaxed);
     if seen.load(Ordering::Relaxed) != now {
         tlb::flush_all();
         seen.store(now, Ordering::Relaxed);

@@ -1,116 +1,29 @@
-//! Interrupts and exceptions: the table, and the handler of each.
-//!
-//! AMD APM vol. 2, 4.8.4 (gates) and 8.9 (long-mode interrupts).
+//! The handlers of interrupts, whatever the processor calls them.
 
-use core::arch::global_asm;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use x86_64::VirtAddr;
-use x86_64::instructions::interrupts;
-use x86_64::instructions::tables::lidt;
-use x86_64::registers::control::Cr2;
-use x86_64::structures::DescriptorTablePointer;
+use crate::cpu::Cpu;
+use crate::{call, timer};
 
-use crate::cpu::{Cpu, State};
-use crate::descriptor::{InterruptStack, KERNEL_CODE};
-use crate::{apic, call, fault, timer, user};
-
-global_asm!(include_str!("interrupt.s"));
-
-/// Interrupts that this kernel uses; vectors below 32 are the processor's exceptions.
+/// An interrupt that came.
+#[cfg_attr(
+    target_arch = "riscv64",
+    expect(dead_code, reason = "one software interrupt, no NMI and no steps in supervisor mode")
+)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Vector {
-    /// The local APIC's timer.
-    Timer = 0x20,
+pub enum Interrupt {
+    /// This CPU's timer.
+    Timer,
     /// Another CPU sent a request; see `call`.
-    Call = 0x21,
+    Call,
     /// Another CPU has a job for this one.
-    Wake = 0x22,
-    /// User mode asked to return to the kernel (`int`).
-    UserExit = 0x23,
-    /// The APIC withdrew an interrupt that it had announced.
-    Spurious = 0x2f,
-}
-
-const DEBUG: u64 = 1;
-const NMI: u64 = 2;
-const PAGE_FAULT: u64 = 14;
-const DOUBLE_FAULT: u64 = 8;
-const INTERRUPT_FLAG: u64 = 1 << 9;
-
-/// The frame that `interrupt.s` leaves on the stack: registers, vector, error code, and the
-/// processor's own words (APM 8.9.3).
-#[repr(C)]
-#[derive(Debug)]
-pub struct Frame {
-    registers: [u64; 15],
-    vector: u64,
-    error: u64,
-    pub rip: u64,
-    pub cs: u64,
-    pub flags: u64,
-    pub rsp: u64,
-    pub ss: u64,
-}
-
-impl Frame {
-    fn is_user(&self) -> bool {
-        self.cs & 3 == 3
-    }
-}
-
-const VECTORS: usize = 64;
-const ENTRY_BYTES: usize = 16;
-
-/// A gate (APM 4.8.4): present, 64-bit interrupt gate, so that interrupts are off on entry.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Gate {
-    offset_low: u16,
-    selector: u16,
-    stack: u8,
-    kind: u8,
-    offset_middle: u16,
-    offset_high: u32,
-    reserved: u32,
-}
-
-static TABLE: spin::Once<[Gate; VECTORS]> = spin::Once::new();
-
-unsafe extern "C" {
-    static interrupt_entries: [[u8; ENTRY_BYTES]; VECTORS];
-}
-
-fn gate(vector: usize) -> Gate {
-    // SAFETY: only the address is taken; the assembly has an entry for each vector.
-    let entry = unsafe { &raw const interrupt_entries[vector] }.addr();
-    let stack = match vector as u64 {
-        NMI => InterruptStack::Nmi,
-        DOUBLE_FAULT => InterruptStack::DoubleFault,
-        _ => InterruptStack::Landing,
-    };
-    let user_may = u8::from(vector == Vector::UserExit as usize) * (3 << 5);
-    Gate {
-        offset_low: entry as u16,
-        selector: KERNEL_CODE,
-        stack: stack as u8,
-        kind: 0x8e | user_may,
-        offset_middle: (entry >> 16) as u16,
-        offset_high: (entry >> 32) as u32,
-        reserved: 0,
-    }
-}
-
-/// Loads the table on this CPU.
-pub fn load_table() {
-    let table = TABLE.call_once(|| core::array::from_fn(gate));
-    let pointer = DescriptorTablePointer {
-        limit: (size_of_val(table) - 1) as u16,
-        base: VirtAddr::from_ptr(table),
-    };
-    // SAFETY: the table is static and its entries lead to `interrupt.s`.
-    unsafe { lidt(&pointer) };
+    Wake,
+    /// An interrupt that no mask keeps out.
+    Nmi,
+    /// A step of code that a test has trapped after each instruction.
+    Step,
+    /// Nothing to do: a step of code that runs with interrupts off, or an interrupt withdrawn.
+    Nothing,
 }
 
 /// A function that a test has a handler call.
@@ -141,60 +54,23 @@ impl Hook {
 
 /// Called at every NMI.
 pub static ON_NMI: Hook = Hook::new();
-/// Called after every instruction of code that runs with the trap flag set (APM vol. 2, 13.1.4):
-/// every place where an interrupt could have come.
+/// Called after every instruction of code that is stepped through: every place where an interrupt
+/// could have come.
 pub static ON_STEP: Hook = Hook::new();
 
-/// Called by `interrupt.s` for every vector, with interrupts off.
-// SAFETY: no other definition of the symbol is linked.
-#[unsafe(no_mangle)]
-extern "C" fn handle_interrupt(frame: &mut Frame) {
-    let cpu = Cpu::here();
-    let was_quiescent = cpu.leave_quiescence();
-    match frame.vector {
-        PAGE_FAULT => page_fault(frame),
-        vector if vector == Vector::UserExit as u64 => user::leave(cpu, frame),
-        vector if vector == NMI || vector == DEBUG || vector >= 32 => {
-            cpu.interrupts.fetch_add(1, Ordering::Relaxed);
-            cpu.wakeups.fetch_add(u64::from(was_quiescent), Ordering::Relaxed);
-            let levels = if vector == NMI { 2 } else { 1 };
-            let _handler = cpu.enter_handler(levels);
-            interrupt(cpu, frame);
-        }
-        _ => panic!("exception {}: {frame:#x?}", frame.vector),
+/// Serves an interrupt, with interrupts off. The processor's code has called
+/// [`Cpu::leave_quiescence`], which said whether the CPU `was_quiescent`, and has acknowledged the
+/// interrupt.
+pub fn handle(cpu: &'static Cpu, was_quiescent: bool, interrupt: Interrupt) {
+    cpu.interrupts.fetch_add(1, Ordering::Relaxed);
+    cpu.wakeups.fetch_add(u64::from(was_quiescent), Ordering::Relaxed);
+    let levels = if interrupt == Interrupt::Nmi { 2 } else { 1 };
+    let _handler = cpu.enter_handler(levels);
+    match interrupt {
+        Interrupt::Timer => timer::tick(cpu),
+        Interrupt::Call => call::serve(cpu),
+        Interrupt::Nmi => _ = ON_NMI.call(cpu),
+        Interrupt::Step => _ = ON_STEP.call(cpu),
+        Interrupt::Wake | Interrupt::Nothing => {}
     }
-    if frame.is_user() {
-        cpu.set_state(State::Quiescent);
-    }
-}
-
-fn interrupt(cpu: &'static Cpu, frame: &Frame) {
-    let is = |vector: Vector| frame.vector == vector as u64;
-    if is(Vector::Timer) {
-        apic::end_of_interrupt();
-        timer::tick(cpu);
-    } else if is(Vector::Call) {
-        apic::end_of_interrupt();
-        call::serve(cpu);
-    } else if is(Vector::Wake) {
-        apic::end_of_interrupt();
-    } else if frame.vector == NMI {
-        ON_NMI.call(cpu);
-    } else if frame.vector == DEBUG && frame.flags & INTERRUPT_FLAG != 0 {
-        ON_STEP.call(cpu);
-    }
-}
-
-/// A fault belongs to the code that it interrupts: it keeps that code's context, and its interrupt
-/// flag.
-fn page_fault(frame: &Frame) {
-    let address = Cr2::read_raw() as usize;
-    let may_interrupt = frame.flags & INTERRUPT_FLAG != 0;
-    if may_interrupt {
-        interrupts::enable();
-    }
-    if frame.is_user() || !fault::resolve(address, frame.error) {
-        panic!("page fault at {address:#x}: {frame:#x?}");
-    }
-    interrupts::disable();
 }

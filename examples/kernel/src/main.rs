@@ -5,53 +5,42 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `boot.s`, `bootinfo`, `acpi` | from the loader to Rust; memory map, CPU list |
+//! | `arch` | all that one processor has and another has not: x86-64, AArch64, RISC-V |
 //! | `memory` | the allocator over all RAM: zones, metadata, linear map |
 //! | `processor` | the allocator's seam: guards, fences, quiescent CPUs |
-//! | `cpu`, `descriptor`, `smp` | CPU-local data, segments, starting and stopping CPUs |
-//! | `interrupt`, `interrupt.s`, `apic`, `timer`, `clock`, `call` | interrupts, and asking other CPUs |
-//! | `paging`, `flush`, `fault`, `user`, `vmalloc` | page tables, shootdown, page faults, user mode |
+//! | `cpu`, `smp` | CPU-local data, starting and stopping CPUs |
+//! | `interrupt`, `timer`, `clock`, `call` | interrupts, and asking other CPUs |
+//! | `paging`, `flush`, `fault`, `user`, `vmalloc` | page tables, shootdown, faults, user mode |
 //! | `tests` | the programs, and the design that one of them compares with |
-//!
-//! Manuals are cited by section where the numbers are stable (AMD64 Architecture Programmer's
-//! Manual, "APM") and by title where they move with each edition (Intel's "SDM").
 #![no_std]
 #![no_main]
 
-mod acpi;
-mod apic;
-mod bootinfo;
+mod arch;
 mod call;
 mod clock;
 mod console;
 mod cpu;
-mod descriptor;
 mod fault;
 mod flush;
 mod interrupt;
 mod memory;
 mod paging;
 mod processor;
-mod runtime;
 mod smp;
 mod tests;
 mod timer;
 mod user;
 mod vmalloc;
 
-use core::arch::global_asm;
-
-use crate::bootinfo::BootInfo;
+use crate::arch::BootInfo;
 use crate::tests::Options;
 use crate::tests::design::Design;
 
-global_asm!(include_str!("boot.s"));
-
-/// The entry from `boot.s` to Rust: on the boot CPU, in long mode, interrupts off.
+/// The entry from `boot.s` to Rust: on the boot CPU, translation on, interrupts off.
 // SAFETY: no other definition of the symbol is linked.
 #[unsafe(no_mangle)]
-extern "C" fn kernel_main(start_info: u64) -> ! {
-    console::init();
+extern "C" fn kernel_main(start_info: usize) -> ! {
+    arch::console::init();
     cpu::boot().enter();
     // SAFETY: the address is the loader's, as `boot.s` received it.
     let boot = unsafe { BootInfo::new(start_info) };
@@ -61,15 +50,12 @@ extern "C" fn kernel_main(start_info: u64) -> ! {
     };
     options.design.choose();
 
-    apic::disable_pic();
-    let id = apic::init();
-    apic::calibrate();
-    cpu::set_all(id, acpi::cpus(&boot));
+    arch::init(&boot);
+    cpu::set_all(arch::init_cpu(), boot.cpus());
     memory::init(&boot, cpu::count(), options.design == Design::Depot);
     paging::init();
     vmalloc::init(cpu::count());
-    x86_64::instructions::interrupts::enable();
-    smp::init();
+    arch::interrupts::enable();
     cpu::others().for_each(smp::start);
     tests::run(&options)
 }

@@ -9,19 +9,16 @@ use pagedepot::{
     Allocator, Census, Config, FrameRange, LinearMap, NodeId, Pfn, Watermarks, ZoneConfig, ZoneId,
 };
 
-use crate::bootinfo::BootInfo;
+use crate::arch::BootInfo;
 use crate::paging::PAGE_BYTES;
 use crate::processor::Machine;
 
 /// The allocator of this kernel.
 pub type Depot = Allocator<'static, PinnedCpus<Machine>>;
 
-/// Level of the zone below 4 GiB, and of the one above (Linux's numbers).
+/// Level of the zone below [`BootInfo::low_end`], and of the one above (Linux's numbers).
 pub const DMA32_LEVEL: u8 = 1;
 const NORMAL_LEVEL: u8 = 2;
-/// End of memory left alone: the firmware, the loader's tables and the page where CPUs start.
-const LOW_END: u64 = 1 << 20;
-const DMA32_END: u64 = 4 << 30;
 const RANGES_MAX: usize = 32;
 
 /// Memory that is not used yet, as frames.
@@ -72,18 +69,21 @@ pub fn address(pfn: Pfn) -> usize {
 }
 
 unsafe extern "C" {
-    /// A symbol of the linker script; only its address has a meaning.
+    /// Symbols of the linker script; only their addresses have a meaning.
+    static kernel_start: u8;
     static kernel_end: u8;
 }
 
-/// RAM that is free once the kernel is loaded: below 4 GiB, and above.
+/// RAM that is free once the kernel is loaded: the lower zone's, and the upper one's. Memory below
+/// the kernel is left alone: the firmware, the loader's tables, the page where CPUs start.
 fn free_ram(boot: &BootInfo) -> [Ranges; 2] {
     let mut zones = [Ranges::new(), Ranges::new()];
-    let kernel = LOW_END..(&raw const kernel_end).addr() as u64;
+    let kernel = (&raw const kernel_start).addr() as u64..(&raw const kernel_end).addr() as u64;
+    let low_end = boot.low_end();
     for (start, bytes) in boot.ram() {
         let end = start + bytes;
-        zones[0].add_around(start.max(LOW_END), end.min(DMA32_END), kernel.clone());
-        zones[1].add(start.max(DMA32_END), end);
+        zones[0].add_around(start.max(kernel.start), end.min(low_end), kernel.clone());
+        zones[1].add(start.max(low_end), end);
     }
     zones
 }
@@ -95,7 +95,7 @@ fn watermarks(ranges: &Ranges) -> Option<Watermarks> {
 }
 
 fn config<'c>(cpus: u32, zones: &'c [ZoneConfig<'c>], caches: bool) -> Config<'c> {
-    // SAFETY: physical memory is mapped at its own address: below 4 GiB by `boot.s`, above by
+    // SAFETY: physical memory is mapped at its own address: the first by `boot.s`, the rest by
     // `extend_linear_map`, before anything is allocated from there. No other code uses it.
     let linear_map = Some(unsafe { LinearMap::new(0) });
     Config { linear_map, caches, ..Config::new(cpus, zones) }

@@ -1,15 +1,16 @@
 //! Page tables of the window: 512 GiB of virtual addresses that the kernel maps and unmaps.
 //!
-//! AMD APM vol. 2, 5.3 (long-mode translation); Intel SDM vol. 3A, "4-level paging". Leaves are 4
-//! KiB or 2 MiB. Tables come from the page allocator and go back to it when they are empty, after a
-//! flush: until then a CPU may still walk through them.
+//! Four levels of tables, as x86-64, AArch64 (4 KiB granule, 48 bits) and RISC-V (Sv48) all have
+//! them; `arch::tables` has the form of entries. Leaves are 4 KiB or 2 MiB. Tables come from the
+//! page allocator and go back to it when they are empty, after a flush: until then a CPU may still
+//! walk through them.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use pagedepot::{Flags, Order, Pfn};
 use spin::Mutex;
-use x86_64::structures::paging::PageTableFlags;
 
+use crate::arch::tables;
 use crate::flush::{flush, lock};
 use crate::memory;
 
@@ -24,12 +25,21 @@ pub const WINDOW: usize = 0xffff_8000_0000_0000;
 /// Regions in the window.
 pub const REGIONS: usize = 512;
 
-const PRESENT: u64 = PageTableFlags::PRESENT.bits();
-const LARGE: u64 = PageTableFlags::HUGE_PAGE.bits();
-const TABLE_FLAGS: u64 = PRESENT | PageTableFlags::WRITABLE.bits();
-const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
-/// Flags of a mapping for data.
-pub const READ_WRITE: PageTableFlags = PageTableFlags::WRITABLE.union(PageTableFlags::NO_EXECUTE);
+/// The access that a mapping allows besides reading.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Access {
+    /// Stores.
+    pub may_write: bool,
+    /// Fetches of instructions.
+    pub may_execute: bool,
+    /// User mode's access, in place of the kernel's.
+    pub is_user: bool,
+}
+
+/// The access to a mapping for data.
+pub const READ_WRITE: Access = Access { may_write: true, may_execute: false, is_user: false };
+/// The access to the linear map, in which the kernel's code lies, too.
+const LINEAR_MAP: Access = Access { may_execute: true, ..READ_WRITE };
 /// Flags of page tables: a lock is held, so the request must not wait. It may use the reserve,
 /// because other CPUs wait for the lock.
 const TABLE: Flags = Flags::UNMOVABLE.zeroed().atomic();
@@ -89,21 +99,22 @@ impl Table {
 
     fn next(&self, index: usize) -> Option<Pfn> {
         let entry = self.0[index].load(Ordering::Relaxed);
-        debug_assert!(entry & LARGE == 0, "a large page where a table is due");
-        (entry & PRESENT != 0).then(|| frame_of(entry))
+        debug_assert!(!tables::is_large(entry), "a large page where a table is due");
+        tables::is_present(entry).then(|| tables::frame_of(entry))
     }
 
     /// The table below, made if there is none.
     fn next_or_new(&self, index: usize) -> Result<&'static Table, MapError> {
-        if self.0[index].load(Ordering::Relaxed) & LARGE != 0 {
+        if tables::is_large(self.0[index].load(Ordering::Relaxed)) {
             return Err(MapError::Occupied);
         }
         if let Some(below) = self.next(index) {
             return Ok(Table::at(below));
         }
         let below = new_table()?;
-        // Release: the processor must find a table of zeroes. (x86 stores are in order anyway.)
-        self.0[index].store(entry_of(below) | TABLE_FLAGS, Ordering::Release);
+        // Release: the processor must find a table of zeroes.
+        self.0[index].store(tables::to_table(below), Ordering::Release);
+        tables::publish();
         Ok(Table::at(below))
     }
 
@@ -112,20 +123,12 @@ impl Table {
     }
 }
 
-fn frame_of(entry: u64) -> Pfn {
-    Pfn::new(((entry & ADDRESS) >> 12) as u32)
-}
-
-fn entry_of(pfn: Pfn) -> u64 {
-    u64::from(pfn.get()) << 12
-}
-
 /// The table of regions; it always exists.
 static REGION_TABLE: AtomicU64 = AtomicU64::new(0);
 /// One for each region: held while its directory and page tables are changed.
 static LOCKS: [Mutex<()>; REGIONS] = [const { Mutex::new(()) }; REGIONS];
-/// Tables taken out and not yet freed, linked through their first entries. Links have bit 0 clear,
-/// so that a CPU that still walks such a table finds nothing present.
+/// Tables taken out and not yet freed, linked through their first entries. Links are addresses,
+/// with bit 0 clear, so that a CPU that still walks such a table finds nothing present.
 static PENDING: Mutex<u64> = Mutex::new(0);
 /// Tables to split large pages into: a span that is unmapped may begin in one and end in another,
 /// and unmapping must not need memory. Filled after flushes, and where large pages are mapped.
@@ -162,6 +165,7 @@ pub fn table_bytes() -> (usize, usize) {
 
 /// Makes the window's first table and the spare ones, for good.
 pub fn init() {
+    tables::check();
     fill_spares().expect("memory for spare tables");
     const SLOT: usize = WINDOW >> 39 & 511;
     root().next_or_new(SLOT).expect("memory for the window's first table");
@@ -169,25 +173,27 @@ pub fn init() {
     REGION_TABLE.store(u64::from(table.get()), Ordering::Release);
 }
 
-/// Maps physical memory from 4 GiB to `end` at its own address, by large pages. For the boot CPU.
+/// Maps physical memory above what the boot page tables map, up to `end`, at its own address, by
+/// large pages. For the boot CPU.
 pub fn extend_linear_map(end: Pfn) {
-    const BOOT_MAPPED: usize = 4 << 30;
-    // Only memory below 4 GiB is mapped so far: that is what zone levels are for.
+    // Memory of the upper zone may not be mapped so far: that is what zone levels are for.
     let reachable = TABLE.at_most_level(memory::DMA32_LEVEL);
     let make = |table: &Table, index: usize| {
         if table.next(index).is_none() {
             let below =
                 memory::depot().alloc(Order::BASE, reachable).expect("memory for the linear map");
-            table.0[index].store(entry_of(below) | TABLE_FLAGS, Ordering::Release);
+            table.0[index].store(tables::to_table(below), Ordering::Release);
         }
         Table::at(table.next(index).expect("made just now"))
     };
-    for address in (BOOT_MAPPED..memory::address(end)).step_by(HUGE_BYTES) {
+    for address in (tables::BOOT_MAPPED..memory::address(end)).step_by(HUGE_BYTES) {
         assert!(address < 512 * REGION_BYTES, "more than 512 GiB of memory");
         let directory = make(Table::at(root().next(0).expect("made at boot")), address >> 30);
+        let block = Pfn::new((address / PAGE_BYTES) as u32);
         directory.0[address >> 21 & 511]
-            .store(address as u64 | TABLE_FLAGS | LARGE, Ordering::Release);
+            .store(tables::to_leaf(block, Leaf::Huge, LINEAR_MAP), Ordering::Release);
     }
+    tables::publish();
 }
 
 /// The root table's frame.
@@ -197,8 +203,8 @@ pub fn root_pfn() -> Pfn {
 
 /// Writes an entry of a table that the caller owns, or of a part of the root that no other code
 /// uses.
-pub fn set_entry(table: Pfn, index: usize, to: Pfn, flags: PageTableFlags) {
-    Table::at(table).0[index].store(entry_of(to) | flags.bits(), Ordering::Release);
+pub fn set_entry(table: Pfn, index: usize, entry: u64) {
+    Table::at(table).0[index].store(entry, Ordering::Release);
 }
 
 fn region_table() -> &'static Table {
@@ -219,11 +225,11 @@ fn fill_spares() -> Result<(), MapError> {
     Ok(())
 }
 
-/// Maps a block at an address, with these flags besides the usual ones.
+/// Maps a block at an address.
 ///
 /// # Errors
 /// [`MapError`]; nothing but perhaps an empty table has changed then.
-pub fn map(address: usize, pfn: Pfn, leaf: Leaf, flags: PageTableFlags) -> Result<(), MapError> {
+pub fn map(address: usize, pfn: Pfn, leaf: Leaf, access: Access) -> Result<(), MapError> {
     assert!(address.is_multiple_of(leaf.bytes()) && pfn.is_aligned(leaf.order()));
     if leaf == Leaf::Huge {
         fill_spares()?;
@@ -232,16 +238,16 @@ pub fn map(address: usize, pfn: Pfn, leaf: Leaf, flags: PageTableFlags) -> Resul
     let _alone = lock(&LOCKS[region]);
     let directory = region_table().next_or_new(region)?;
     let at = address >> 21 & 511;
-    let (entry, bits) = match leaf {
-        Leaf::Huge => (&directory.0[at], LARGE),
-        Leaf::Page => (&directory.next_or_new(at)?.0[address >> 12 & 511], 0),
+    let entry = match leaf {
+        Leaf::Huge => &directory.0[at],
+        Leaf::Page => &directory.next_or_new(at)?.0[address >> 12 & 511],
     };
     if entry.load(Ordering::Relaxed) != 0 {
         return Err(MapError::Occupied);
     }
-    // Release: what was written to the block comes first. Nothing to flush: an entry that is not
-    // present is not cached (APM 5.5.1; Intel SDM vol. 3A, "Caching Translations in TLBs").
-    entry.store(entry_of(pfn) | PRESENT | flags.bits() | bits, Ordering::Release);
+    // Release: what was written to the block comes first.
+    entry.store(tables::to_leaf(pfn, leaf, access), Ordering::Release);
+    tables::publish();
     Ok(())
 }
 
@@ -251,17 +257,35 @@ fn with_entry<R>(address: usize, with: impl FnOnce(&AtomicU64) -> R) -> Option<R
     let _alone = lock(&LOCKS[region]);
     let directory = Table::at(region_table().next(region)?);
     let at = address >> 21 & 511;
-    if directory.0[at].load(Ordering::Relaxed) & LARGE != 0 {
+    if tables::is_large(directory.0[at].load(Ordering::Relaxed)) {
         return None;
     }
     let table = Table::at(directory.next(at)?);
     Some(with(&table.0[address >> 12 & 511]))
 }
 
+/// The entry that maps an address, for a processor whose page faults do not say whether there is
+/// one; `None` outside the window, too.
+#[cfg(target_arch = "riscv64")]
+pub fn leaf(address: usize) -> Option<u64> {
+    if address < WINDOW {
+        return None;
+    }
+    let region = region_of(address);
+    let _alone = lock(&LOCKS[region]);
+    let directory = Table::at(region_table().next(region)?);
+    let mut entry = directory.0[address >> 21 & 511].load(Ordering::Relaxed);
+    if tables::is_present(entry) && !tables::is_large(entry) {
+        let table = Table::at(tables::frame_of(entry));
+        entry = table.0[address >> 12 & 511].load(Ordering::Relaxed);
+    }
+    tables::is_present(entry).then_some(entry)
+}
+
 /// The frame that a small page is mapped to.
 pub fn translate(address: usize) -> Option<Pfn> {
     let entry = with_entry(address, |entry| entry.load(Ordering::Relaxed))?;
-    (entry & PRESENT != 0).then(|| frame_of(entry))
+    tables::is_present(entry).then(|| tables::frame_of(entry))
 }
 
 /// Maps a small page to another frame with the same contents, if it is mapped to `from`. Other CPUs
@@ -269,8 +293,8 @@ pub fn translate(address: usize) -> Option<Pfn> {
 pub fn remap(address: usize, from: Pfn, to: Pfn) -> bool {
     let change = |cell: &AtomicU64| {
         let new = |entry: u64| {
-            (entry & PRESENT != 0 && frame_of(entry) == from)
-                .then(|| entry & !ADDRESS | entry_of(to))
+            (tables::is_present(entry) && tables::frame_of(entry) == from)
+                .then(|| tables::with_frame(entry, to))
         };
         // Release: what was copied comes first. By compare-and-swap: the processor may set bits.
         cell.fetch_update(Ordering::Release, Ordering::Relaxed, new).is_ok()
@@ -281,14 +305,15 @@ pub fn remap(address: usize, from: Pfn, to: Pfn) -> bool {
 /// Replaces a large page by a table of small ones to the same frames.
 fn split(cell: &AtomicU64) -> Result<(), MapError> {
     let spare = lock(&SPARES).iter_mut().find_map(Option::take).ok_or(MapError::NoTable)?;
-    let whole = cell.load(Ordering::Relaxed) & !LARGE;
-    for (entry, offset) in Table::at(spare).0.iter().zip((0..).step_by(PAGE_BYTES)) {
-        entry.store(whole + offset, Ordering::Relaxed);
+    let whole = cell.load(Ordering::Relaxed);
+    for (i, entry) in Table::at(spare).0.iter().enumerate() {
+        entry.store(tables::to_part(whole, i), Ordering::Relaxed);
     }
     // Release: the table is filled before it is found. Old and new translations agree until one of
-    // the small pages is unmapped; flushing that drops the large one (SDM, "Large Page Size
-    // Considerations").
-    cell.store(entry_of(spare) | TABLE_FLAGS, Ordering::Release);
+    // the small pages is unmapped; flushing that drops the large one (Intel SDM, "Large Page
+    // Size Considerations"; `tables::check` on AArch64).
+    cell.store(tables::to_table(spare), Ordering::Release);
+    tables::publish();
     Ok(())
 }
 
@@ -338,23 +363,23 @@ fn unmap_in_directory(
     unmapped: &mut impl FnMut(Pfn, Leaf),
 ) -> Result<(), MapError> {
     let entry = cell.load(Ordering::Relaxed);
-    if entry & LARGE != 0 {
+    if tables::is_large(entry) {
         if end - start == HUGE_BYTES {
             cell.store(0, Ordering::Relaxed);
-            unmapped(frame_of(entry), Leaf::Huge);
+            unmapped(tables::frame_of(entry), Leaf::Huge);
             return Ok(());
         }
         split(cell)?;
     }
     let entry = cell.load(Ordering::Relaxed);
-    if entry & PRESENT == 0 {
+    if !tables::is_present(entry) {
         return Ok(());
     }
-    let table = Table::at(frame_of(entry));
+    let table = Table::at(tables::frame_of(entry));
     for page in (start..end).step_by(PAGE_BYTES) {
         let entry = table.0[page >> 12 & 511].swap(0, Ordering::Relaxed);
-        if entry & PRESENT != 0 {
-            unmapped(frame_of(entry), Leaf::Page);
+        if tables::is_present(entry) {
+            unmapped(tables::frame_of(entry), Leaf::Page);
         }
     }
     if table.is_empty() {
@@ -365,10 +390,10 @@ fn unmap_in_directory(
 
 /// Takes an empty table out of the entry that leads to it; it is freed after the next flush.
 fn take_out(cell: &AtomicU64) {
-    let table = frame_of(cell.swap(0, Ordering::Relaxed));
+    let table = tables::frame_of(cell.swap(0, Ordering::Relaxed));
     let mut pending = lock(&PENDING);
     Table::at(table).0[0].store(*pending, Ordering::Relaxed);
-    *pending = entry_of(table);
+    *pending = memory::address(table) as u64;
 }
 
 /// Flushes `spans` everywhere, then frees the tables that were taken out before.
@@ -379,7 +404,7 @@ pub fn flush_and_free_tables(spans: &[Span]) {
     let mut pending = core::mem::take(&mut *lock(&PENDING));
     flush(spans);
     while pending != 0 {
-        let table = frame_of(pending);
+        let table = Pfn::new((pending as usize / PAGE_BYTES) as u32);
         pending = Table::at(table).0[0].load(Ordering::Relaxed);
         count_tables(-1);
         memory::depot().free(table, Order::BASE).expect("a table was allocated");

@@ -57,8 +57,8 @@ impl Drop for Pin {
 // the handler of an interrupt, or where it waits, and the answer is visible with all its earlier
 // stores; a guard that existed before shows as an odd count, which is then awaited. A guard that
 // begins after the answer begins after the question. `is_quiescent`: a halted or user-mode CPU
-// holds no guard and begins with `leave_quiescence`, a SeqCst read-modify-write; an offline one
-// begins with `Cpu::enter`, another.
+// holds no guard and begins with `leave_quiescence`, an offline one with `Cpu::enter`; both pass a
+// SeqCst fence, as `Cpu::state` does.
 unsafe impl Processor for Machine {
     type Guard = Pin;
 

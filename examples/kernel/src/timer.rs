@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::cpu::{self, Cpu};
 use crate::interrupt::Hook;
-use crate::{apic, clock, memory, smp};
+use crate::{arch, clock, memory, smp};
 
 /// Microseconds between ticks.
 const TICK_US: u64 = 10_000;
@@ -27,13 +27,13 @@ pub fn is_on(cpu: &Cpu) -> bool {
 /// Starts or stops the tick of all ordinary CPUs.
 pub fn switch(on: bool) {
     ON.store(on, Ordering::Release);
-    smp::run_everywhere(&|_| if on { start() } else { apic::timer_stop() });
+    smp::run_everywhere(&|_| if on { start() } else { arch::timer_stop() });
 }
 
 /// Arms this CPU's next tick, if it has one.
 pub fn start() {
     if is_on(Cpu::here()) {
-        apic::timer_once(TICK_US);
+        arch::timer_once(TICK_US);
     }
 }
 
@@ -41,7 +41,7 @@ pub fn start() {
 pub fn isolate() {
     // The mark comes first: a tick that comes in between does not arm another.
     Cpu::here().isolated.store(true, Ordering::SeqCst);
-    apic::timer_stop();
+    arch::timer_stop();
     // A pending tick has come by then.
     clock::wait_us(100);
 }

@@ -7,12 +7,12 @@ use pagedepot::{AllocError, CpuId, Flags, FrameRange, FreeManyError, Order, Page
 use pagedepot_vmap::{
     FlushSpans, Host, MapError, Mapper, Protection, Span, VirtAddr, Vmap, VmapConfig,
 };
-use x86_64::structures::paging::PageTableFlags;
 
+use crate::arch;
 use crate::call;
 use crate::cpu::Cpu;
 use crate::memory::{self, Place};
-use crate::paging::{self, Leaf, PAGE_BYTES, REGION_BYTES, REGIONS, WINDOW};
+use crate::paging::{self, Access, Leaf, PAGE_BYTES, REGION_BYTES, REGIONS, WINDOW};
 
 /// The kernel's vmalloc.
 pub type Vmalloc = Vmap<'static, Window, Frames>;
@@ -96,11 +96,12 @@ fn span_of(span: Span) -> paging::Span {
     paging::Span { start: span.start.get(), bytes: span.bytes(PageSize::Kib4) }
 }
 
-fn flags_of(protection: Protection) -> PageTableFlags {
-    let mut flags = PageTableFlags::empty();
-    flags.set(PageTableFlags::WRITABLE, protection.may_write());
-    flags.set(PageTableFlags::NO_EXECUTE, !protection.may_execute());
-    flags
+fn access_of(protection: Protection) -> Access {
+    Access {
+        may_write: protection.may_write(),
+        may_execute: protection.may_execute(),
+        is_user: false,
+    }
 }
 
 // SAFETY: the upper half of the window is this mapper's alone (page faults have areas in the lower
@@ -128,7 +129,7 @@ unsafe impl Mapper for Window {
             let fits = address.is_multiple_of(Leaf::Huge.bytes()) && pfn.is_aligned(huge);
             let leaf =
                 if fits && frames.frames - done >= huge.frames() { Leaf::Huge } else { Leaf::Page };
-            match paging::map(address, pfn, leaf, flags_of(protection)) {
+            match paging::map(address, pfn, leaf, access_of(protection)) {
                 Ok(()) => done += leaf.order().frames(),
                 Err(paging::MapError::NoTable) => return Err(MapError::NoTables),
                 Err(paging::MapError::Occupied) => unreachable!("{address:#x} is mapped already"),
@@ -178,18 +179,8 @@ unsafe impl Mapper for Window {
             return false;
         }
         let from = memory::address(frame) + offset;
-        // By assembly, which the compiler does not look into. The frame's holder may write to it
-        // meanwhile by plain stores, and a load beside those, even an atomic one, is a data race.
         // SAFETY: reads inside a page of RAM, all of which is mapped, and writes to `buf` alone.
-        unsafe {
-            core::arch::asm!(
-                "rep movsb",
-                inout("rcx") buf.len() => _,
-                inout("rsi") from => _,
-                inout("rdi") buf.as_mut_ptr() => _,
-                options(nostack, preserves_flags),
-            );
-        }
+        unsafe { arch::copy(from, buf.as_mut_ptr(), buf.len()) };
         true
     }
 }

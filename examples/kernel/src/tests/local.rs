@@ -6,8 +6,8 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use pagedepot::{AllocError, CpuId, DrainResult, Flags, FreeError, Order, Pfn};
-use x86_64::instructions::interrupts::without_interrupts;
 
+use crate::arch::interrupts;
 use crate::call::{self, Call};
 use crate::cpu::{self, CPUS_MAX, Cpu, State};
 use crate::memory::depot;
@@ -45,7 +45,7 @@ static LISTS: [List; CPUS_MAX] = [const {
 /// Works on this CPU's list, with interrupts off. `None` in an NMI, which interrupts that code,
 /// too.
 fn with_list<R>(work: impl FnOnce(&mut Frames) -> R) -> Option<R> {
-    without_interrupts(|| {
+    interrupts::without(|| {
         let cpu = Cpu::here();
         cpu.context()?;
         let list = &LISTS[cpu.id().index()];

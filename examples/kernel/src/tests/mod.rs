@@ -21,8 +21,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use design::Design;
 use pagedepot::{AllocError, Flags, Order, Pfn};
 
+use crate::arch::exit;
 use crate::call::wait_until;
-use crate::console::{Exit, exit};
+use crate::console::Exit;
 use crate::{clock, cpu, figure, flush, memory, progress, smp, timer};
 
 /// The options of the command line, as `name=value` words.

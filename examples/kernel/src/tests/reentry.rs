@@ -1,18 +1,17 @@
 //! `reentry`: tasks do nothing but allocate and free. The timer runs at the highest rate, and its
 //! handler does the same, interrupted by itself and by NMIs that do the same. Some allocations are
-//! trapped after every instruction, so that a handler runs at each of them. Each CPU drains its
-//! neighbour fully all the while, so that fences meet guards that handlers have interrupted.
+//! trapped after every instruction, so that a handler runs at each of them. (A processor without
+//! NMIs or such traps goes without.) Each CPU drains its neighbour fully all the while, so that
+//! fences meet guards that handlers have interrupted.
 
-use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pagedepot::{Flags, Mode, Order};
-use x86_64::instructions::interrupts;
-use x86_64::registers::rflags::{self, RFlags};
 
 use super::{Held, Options, Random, design, give, take};
+use crate::arch::{self, interrupts, step_through};
 use crate::cpu::{self, Cpu};
-use crate::{apic, clock, figure, interrupt, progress, smp, timer};
+use crate::{clock, figure, interrupt, progress, smp, timer};
 
 /// Microseconds between the end of a handler and the next timer interrupt. Under emulation, shorter
 /// periods end before the task has run at all.
@@ -38,8 +37,7 @@ static RUNNING: AtomicBool = AtomicBool::new(false);
 
 /// Allocates, lets `meanwhile` run, frees.
 fn use_pages(count: u64, meanwhile: impl FnOnce()) {
-    // SAFETY: the register is declared; `keep` looks for what this leaves.
-    unsafe { asm!("pxor xmm15, xmm15", out("xmm15") _, options(nomem, nostack)) };
+    arch::clobber();
     let order = Order::new(count as u32 % 4).expect("a small order");
     let pages = [take(order, HANDLER), take(Order::BASE, HANDLER)];
     meanwhile();
@@ -55,7 +53,7 @@ fn on_timer(cpu: &'static Cpu) {
     use_pages(count, || {
         if depth < DEPTH_MAX && RUNNING.load(Ordering::Relaxed) {
             // Arms another timer interrupt, which comes during the code that follows.
-            apic::timer_once(count % 8);
+            arch::timer_once(count % 8);
             interrupts::enable();
             let inner = || use_pages(count / 4, || {});
             if depth == 1 && count.is_multiple_of(HANDLERS_PER_STEPS) {
@@ -67,7 +65,7 @@ fn on_timer(cpu: &'static Cpu) {
         }
     });
     if depth == 1 && RUNNING.load(Ordering::Relaxed) {
-        apic::timer_once(PERIOD_US);
+        arch::timer_once(PERIOD_US);
     }
 }
 
@@ -88,46 +86,6 @@ fn on_step(_: &'static Cpu) {
     interrupts::disable();
 }
 
-/// Runs `work` with a trap after each instruction.
-fn step_through(work: impl FnOnce()) {
-    let trap = |on| {
-        let mut flags = rflags::read();
-        flags.set(RFlags::TRAP_FLAG, on);
-        // SAFETY: the trap's handler returns to where it came from, all registers as they were.
-        unsafe { rflags::write(flags) };
-    };
-    trap(true);
-    work();
-    trap(false);
-}
-
-/// Spins with a number in an SSE register, in a general one and in the red zone, where code that
-/// was compiled elsewhere keeps values. Returns what these three hold afterwards.
-fn keep(number: u64) -> [u64; 3] {
-    let (sse, general, red_zone);
-    // SAFETY: this kernel's code keeps nothing below RSP, so the red zone is free here; the
-    // registers are declared.
-    unsafe {
-        asm!(
-            "movq xmm15, {number}",
-            "mov {general}, {number}",
-            "mov [rsp - 128], {number}",
-            "2: pause",
-            "dec {spins:e}",
-            "jnz 2b",
-            "mov {red_zone}, [rsp - 128]",
-            "movq {sse}, xmm15",
-            number = in(reg) number,
-            spins = inout(reg) 20 => _,
-            sse = out(reg) sse,
-            general = out(reg) general,
-            red_zone = out(reg) red_zone,
-            out("xmm15") _,
-        );
-    }
-    [sse, general, red_zone]
-}
-
 fn work(cpu: pagedepot::CpuId, seconds: u64) {
     let neighbour = Cpu::get(pagedepot::CpuId::new((cpu.get() + 1) % cpu::count()));
     let (mut held, mut random) = (Held::<200>::new(), Random::new(u64::from(cpu.get())));
@@ -135,19 +93,19 @@ fn work(cpu: pagedepot::CpuId, seconds: u64) {
     let mut next_nmi = 0;
     while clock::now_us() < end {
         // Above a step this is not the first handler, and does not arm the next one.
-        apic::timer_once(PERIOD_US);
+        arch::timer_once(PERIOD_US);
         held.churn(&mut random);
         step_through(|| {
             let page = take(Order::BASE, Flags::MOVABLE).expect("little is in use");
             give(page, Order::BASE);
         });
         let number = random.below(u64::MAX);
-        assert!(keep(number) == [number; 3], "an interrupt changed what it interrupted");
+        assert!(arch::keep(number) == [number; 3], "an interrupt changed what it interrupted");
         let drained = design::drain(neighbour.id(), Mode::Full);
         DRAINED.fetch_add(drained.taken_pages, Ordering::Relaxed);
         FENCES.fetch_add(drained.fences, Ordering::Relaxed);
-        if clock::now_us() >= next_nmi {
-            apic::send_nmi(neighbour.apic_id());
+        if arch::HAS_NMI && clock::now_us() >= next_nmi {
+            arch::send_nmi(neighbour);
             next_nmi = clock::now_us() + NMI_PERIOD_US;
         }
     }
@@ -171,5 +129,7 @@ pub fn run(options: &Options) {
     figure!("steps", counts[3]);
     figure!("drained_pages", DRAINED.load(Ordering::Relaxed));
     figure!("fences", FENCES.load(Ordering::Relaxed));
-    assert!(counts.iter().all(|&count| count > 0), "one kind of interrupt never came");
+    let has = [true, true, arch::HAS_NMI, arch::HAS_STEP];
+    let came = counts.map(|count| count > 0);
+    assert!(came == has, "handlers, nested ones, NMIs, steps: {came:?} came, {has:?} are due");
 }

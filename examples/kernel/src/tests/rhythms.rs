@@ -10,7 +10,7 @@ use super::design::{self, Design};
 use super::{Options, Random};
 use crate::call::wait_until;
 use crate::console::print;
-use crate::{apic, clock, memory, progress, timer};
+use crate::{arch, clock, memory, progress, timer};
 
 /// Pages, what networks allocate, and 2 MiB.
 const ORDERS: [u32; 3] = [0, 3, 9];
@@ -89,7 +89,7 @@ pub fn run(options: &Options) {
             IS_DONE.store(true, Ordering::Release);
         }
     }));
-    apic::timer_once(10);
+    arch::timer_once(10);
     wait_until(|| IS_DONE.load(Ordering::Acquire));
     timer::ON_TICK.set(None);
 }

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use x86_64::instructions::interrupts::without_interrupts;
 use x86_64::instructions::port::PortWriteOnly;
 
-use crate::interrupt::Vector;
+use super::interrupt::Vector;
 
 /// Address of the registers after reset (APM 16.3.1).
 const BASE: usize = 0xfee0_0000;
@@ -77,7 +77,7 @@ pub fn init() -> u32 {
 /// Measures timer and clock. Call it once, on one CPU.
 pub fn calibrate() {
     write(Register::TimerInitial, u32::MAX);
-    let per_ms = crate::clock::measure(|| u64::from(u32::MAX - read(Register::TimerCurrent)));
+    let per_ms = super::clock::measure(|| u64::from(u32::MAX - read(Register::TimerCurrent)));
     write(Register::TimerInitial, 0);
     TIMER_PER_MS.store(per_ms.max(1), Ordering::Relaxed);
 }

@@ -83,6 +83,6 @@ impl Tables {
             ES::set_reg(SegmentSelector::NULL);
             load_tss(task);
         }
-        crate::interrupt::load_table();
+        super::interrupt::load_table();
     }
 }

@@ -50,9 +50,9 @@ impl BootInfo {
     /// # Safety
     /// `address` is the value that the loader left in EBX, and the memory that it points to is
     /// unchanged.
-    pub unsafe fn new(address: u64) -> Self {
+    pub unsafe fn new(address: usize) -> Self {
         // SAFETY: the caller's promise.
-        let start = unsafe { read::<StartInfo>(address) };
+        let start = unsafe { read::<StartInfo>(address as u64) };
         assert!(start.magic == MAGIC, "not booted by PVH: start QEMU with -kernel");
         assert!(start.version >= 1, "the loader passes no memory map: QEMU 4.0 or newer does");
         BootInfo { start }
@@ -68,6 +68,16 @@ impl BootInfo {
             })
             .filter(|entry| entry.kind == TYPE_RAM)
             .map(|entry| (entry.address, entry.bytes))
+    }
+
+    /// The end of the zone of the lower addresses: what a device with 32 address bits reaches.
+    pub fn low_end(&self) -> u64 {
+        4 << 30
+    }
+
+    /// The hardware ids of all CPUs.
+    pub fn cpus(&self) -> impl Iterator<Item = u64> {
+        super::acpi::cpus(self)
     }
 
     /// The address of ACPI's root pointer; 0 when the loader does not know it.

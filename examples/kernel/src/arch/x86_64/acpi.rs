@@ -3,7 +3,7 @@
 //! Sections are those of the ACPI specification 6.5. The crates that read these tables need a heap
 //! or a nightly compiler; the list of CPUs alone needs no more than this file.
 
-use crate::bootinfo::{BootInfo, read};
+use super::bootinfo::{BootInfo, read};
 
 /// Bytes of the header that every table has (5.2.6).
 const HEADER_BYTES: u64 = 36;
@@ -49,7 +49,7 @@ fn find_table(boot: &BootInfo, signature: &[u8; 4]) -> Option<u64> {
 }
 
 /// The local APIC ids of all enabled CPUs, in the table's order (5.2.12.2).
-pub fn cpus(boot: &BootInfo) -> impl Iterator<Item = u32> {
+pub fn cpus(boot: &BootInfo) -> impl Iterator<Item = u64> {
     const LOCAL_APIC: u8 = 0;
     const ENABLED: u32 = 1;
     let madt = find_table(boot, b"APIC").expect("no MADT among the ACPI tables");
@@ -68,6 +68,6 @@ pub fn cpus(boot: &BootInfo) -> impl Iterator<Item = u32> {
     // SAFETY: the fields of an entry of this type.
     entries.filter_map(|at| unsafe {
         let is_cpu = read::<u8>(at) == LOCAL_APIC && read::<u32>(at + 4) & ENABLED != 0;
-        is_cpu.then(|| u32::from(read::<u8>(at + 3)))
+        is_cpu.then(|| u64::from(read::<u8>(at + 3)))
     })
 }
