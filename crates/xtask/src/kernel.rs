@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::machine::{self, Line, Machine};
+use crate::machine::{self, Arch, Line, Machine};
 use crate::tools;
 
 /// The most CPUs the kernel starts.
@@ -23,6 +23,9 @@ const MEMORY_MIB: RangeInclusive<i64> = 64..=65536;
 pub struct Options {
     /// The test; without it, all tests run, one after the other
     test: Option<Test>,
+    /// The processor of the machine
+    #[arg(long, value_name = "NAME", default_value = "x86_64")]
+    arch: Arch,
     /// CPUs of the machine
     #[arg(
         long,
@@ -40,8 +43,8 @@ pub struct Options {
     /// Seconds of a test by time (default: its own, 10 per rate of isolate)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
-    /// MiB of memory, five eighths of them below 4 GiB, 2048 at most (default: what the test
-    /// needs)
+    /// MiB of memory, five eighths of them in the lower zone, on x86_64 2048 at most (default:
+    /// what the test needs)
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(MEMORY_MIB))]
     memory: Option<u32>,
     /// Give up on a test after this many seconds (default: 600, and 20 for each CPU)
@@ -66,7 +69,7 @@ enum Test {
     Oom,
     /// CPUs stop, their caches are taken, and the CPUs start again
     CpuUnplug,
-    /// Timer and NMI handlers allocate, above tasks that allocate
+    /// Timer and NMI (on aarch64 FIQ) handlers allocate, above tasks that allocate
     Reentry,
     /// Isolated CPUs are drained, and count their interrupts
     Isolate,
@@ -93,16 +96,17 @@ fn name(value: impl ValueEnum) -> String {
 
 /// Builds the kernel and runs the tests.
 pub fn run(options: &Options) -> Result<()> {
-    machine::check_installed()?;
+    machine::check_installed(options.arch)?;
     let root = tools::root()?;
     let progress = Progress::new();
     progress.show("building examples/kernel");
-    let kernel = build(&root)?;
+    let kernel = build(&root, options.arch)?;
     let tests = options.test.map_or(Test::value_variants().to_vec(), |test| vec![test]);
     for test in tests {
         run_test(&kernel, options, test, &progress).with_context(|| {
             let design = name(options.design);
-            format!("test {} with {} CPUs and design {design} failed", name(test), options.cpus)
+            let (test, arch) = (name(test), name(options.arch));
+            format!("test {test} on {arch} with {} CPUs and design {design} failed", options.cpus)
         })?;
     }
     Ok(())
@@ -110,26 +114,27 @@ pub fn run(options: &Options) -> Result<()> {
 
 /// Builds with the flags of the kernel's own `.cargo/config.toml`, without the flags of the
 /// environment, which would replace them. Returns the kernel's path.
-fn build(root: &Path) -> Result<PathBuf> {
-    const TARGET: &str = "x86_64-unknown-linux-gnu";
+fn build(root: &Path, arch: Arch) -> Result<PathBuf> {
+    let target = arch.target();
     let target_dir = tools::build_folder(root, "kernel")?;
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let status = Command::new(cargo)
         .current_dir(root.join("examples/kernel"))
-        .args(["build", "--release", "--quiet", "--target", TARGET, "--target-dir"])
+        .args(["build", "--release", "--quiet", "--target", target, "--target-dir"])
         .arg(&target_dir)
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .status()
         .context("cannot run cargo")?;
     if !status.success() {
-        bail!("examples/kernel does not build");
+        bail!("examples/kernel does not build; its target is needed: rustup target add {target}");
     }
-    Ok(target_dir.join(TARGET).join("release/pagedepot-kernel"))
+    Ok(target_dir.join(target).join("release/pagedepot-kernel"))
 }
 
 fn run_test(kernel: &Path, options: &Options, test: Test, progress: &Progress) -> Result<()> {
     let machine = Machine {
+        arch: options.arch,
         kernel,
         cpus: options.cpus,
         memory_mib: options.memory.unwrap_or(memory_mib(test, options.cpus)),

@@ -8,20 +8,85 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow, bail};
+use clap::ValueEnum;
 
 use crate::console::MachineProcess;
 
-pub const QEMU: &str = "qemu-system-x86_64";
-/// Exit statuses of `isa-debug-exit` for the values that the kernel writes: 2 * value + 1.
-const STATUS_PASSED: i32 = 2 * 0x10 + 1;
-const STATUS_FAILED: i32 = 2 * 0x11 + 1;
+/// Exit statuses that the kernel has QEMU end with.
+const STATUS_PASSED: i32 = 33;
+const STATUS_FAILED: i32 = 35;
+/// The kernel's first line where firmware writes to the same console.
+const KERNEL_BEGINS: &str = "kernel";
 /// Most memory below 4 GiB: `q35` puts its devices above that by default.
 const BELOW_4G_MIB_MAX: u32 = 2048;
 /// Emulated CPUs per host CPU, above which all emulated CPUs take turns on one thread.
 const OVERCOMMIT_MAX: usize = 4;
 
+/// The processors that QEMU emulates here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Arch {
+    /// A PC
+    #[value(name = "x86_64")]
+    X86_64,
+    /// QEMU's `virt`, with a GICv3
+    #[value(name = "aarch64")]
+    AArch64,
+    /// QEMU's `virt`, with OpenSBI
+    #[value(name = "riscv64")]
+    RiscV64,
+}
+
+impl Arch {
+    /// The emulator.
+    pub const fn qemu(self) -> &'static str {
+        match self {
+            Arch::X86_64 => "qemu-system-x86_64",
+            Arch::AArch64 => "qemu-system-aarch64",
+            Arch::RiscV64 => "qemu-system-riscv64",
+        }
+    }
+
+    /// The emulator's package: Debian's, Fedora's, Arch's.
+    const fn packages(self) -> [&'static str; 3] {
+        match self {
+            Arch::X86_64 => ["qemu-system-x86", "qemu-system-x86-core", "qemu-system-x86"],
+            Arch::AArch64 => ["qemu-system-arm", "qemu-system-aarch64-core", "qemu-system-aarch64"],
+            // Debian's has the firmware in a package that it recommends.
+            Arch::RiscV64 => {
+                ["qemu-system-misc opensbi", "qemu-system-riscv-core", "qemu-system-riscv"]
+            }
+        }
+    }
+
+    /// The kernel's target. On x86-64 it is the host's own, whose `core` is installed.
+    pub const fn target(self) -> &'static str {
+        match self {
+            Arch::X86_64 => "x86_64-unknown-linux-gnu",
+            Arch::AArch64 => "aarch64-unknown-none",
+            Arch::RiscV64 => "riscv64gc-unknown-none-elf",
+        }
+    }
+
+    /// The emulator's options for the board, with a way for the kernel to end it.
+    fn board(self, memory_mib: u32) -> Vec<String> {
+        let options: &[&str] = match self {
+            Arch::X86_64 => {
+                // Some memory above 4 GiB, so that there are two zones.
+                let below_4g_mib = (memory_mib * 5 / 8).min(BELOW_4G_MIB_MAX);
+                let machine = format!("q35,max-ram-below-4g={below_4g_mib}M");
+                let exit = "isa-debug-exit,iobase=0xf4,iosize=4";
+                return ["-device", exit, "-machine", &machine].map(str::to_owned).into();
+            }
+            Arch::AArch64 => &["-machine", "virt,gic-version=3", "-cpu", "max", "-semihosting"],
+            Arch::RiscV64 => &["-machine", "virt", "-cpu", "rv64"],
+        };
+        options.iter().map(|&option| option.to_owned()).collect()
+    }
+}
+
 /// A kernel, and the machine to boot it on.
 pub struct Machine<'m> {
+    pub arch: Arch,
     pub kernel: &'m Path,
     pub cpus: u32,
     pub memory_mib: u32,
@@ -56,22 +121,25 @@ impl<'l> Line<'l> {
 }
 
 /// Checks that QEMU is installed, before the kernel is built for it.
-pub fn check_installed() -> Result<()> {
-    let version = Command::new(QEMU).arg("--version").stdout(Stdio::null()).status();
-    match version.map_err(cannot_start)? {
+pub fn check_installed(arch: Arch) -> Result<()> {
+    let qemu = arch.qemu();
+    let version = Command::new(qemu).arg("--version").stdout(Stdio::null()).status();
+    match version.map_err(|error| cannot_start(arch, error))? {
         status if status.success() => Ok(()),
-        status => bail!("{QEMU} --version ended with {status}: is it installed completely?"),
+        status => bail!("{qemu} --version ended with {status}: is it installed completely?"),
     }
 }
 
-fn cannot_start(error: io::Error) -> Error {
+fn cannot_start(arch: Arch, error: io::Error) -> Error {
+    let qemu = arch.qemu();
+    let [debian, fedora, arch_linux] = arch.packages();
     match error.kind() {
         ErrorKind::NotFound => anyhow!(
-            "{QEMU} is not installed: the package is qemu-system-x86 \
-             (Debian, Ubuntu: apt-get install --no-install-recommends qemu-system-x86; \
-             Fedora: dnf install qemu-system-x86-core; Arch: pacman -S qemu-system-x86)"
+            "{qemu} is not installed: the package is {debian} \
+             (Debian, Ubuntu: apt-get install --no-install-recommends {debian}; \
+             Fedora: dnf install {fedora}; Arch: pacman -S {arch_linux})"
         ),
-        _ => anyhow!(error).context(format!("cannot start {QEMU}")),
+        _ => anyhow!(error).context(format!("cannot start {qemu}")),
     }
 }
 
@@ -82,9 +150,12 @@ impl Machine<'_> {
         let started = Instant::now();
         let mut qemu = MachineProcess(self.start()?);
         let lines = qemu.lines()?;
+        let mut is_firmware = self.arch == Arch::RiscV64;
         loop {
             let left = self.timeout.saturating_sub(started.elapsed());
             match lines.recv_timeout(left) {
+                // The firmware's lines on the same console.
+                Ok(line) if is_firmware => is_firmware = line.trim_end() != KERNEL_BEGINS,
                 Ok(line) => heard(Line::parse(line.trim_end()), started.elapsed()),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
@@ -99,14 +170,11 @@ impl Machine<'_> {
     }
 
     fn start(&self) -> Result<Child> {
-        let mut command = Command::new(QEMU);
+        let mut command = Command::new(self.arch.qemu());
         let threads = if self.takes_turns() { "single" } else { "multi" };
-        // Some memory above 4 GiB, so that there are two zones.
-        let below_4g_mib = (self.memory_mib * 5 / 8).min(BELOW_4G_MIB_MAX);
         command
             .args(["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"])
-            .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"])
-            .args(["-machine", &format!("q35,max-ram-below-4g={below_4g_mib}M")])
+            .args(self.arch.board(self.memory_mib))
             .args(["-accel", &format!("tcg,thread={threads}")])
             .args(["-smp", &self.cpus.to_string()])
             .args(["-m", &self.memory_mib.to_string()])
@@ -115,7 +183,7 @@ impl Machine<'_> {
             .arg(self.kernel)
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
-        command.spawn().map_err(cannot_start)
+        command.spawn().map_err(|error| cannot_start(self.arch, error))
     }
 
     fn takes_turns(&self) -> bool {

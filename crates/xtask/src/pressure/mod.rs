@@ -13,7 +13,8 @@ use clap::Args;
 use crate::archive::{Archive, BOOKWORM};
 use crate::boot::{Boot, ConsoleLine};
 use crate::cpio::Cpio;
-use crate::{machine, tools};
+use crate::machine::{self, Arch};
+use crate::tools;
 
 /// The package that depends on the newest kernel of the release.
 const PACKAGE: &str = "linux-image-amd64";
@@ -37,7 +38,7 @@ pub struct Options {
 /// # Errors
 /// When something is missing, cannot be fetched or built, or when a test fails in the machine.
 pub fn run(options: &Options) -> Result<()> {
-    machine::check_installed()?;
+    machine::check_installed(Arch::X86_64)?;
     let root = &tools::root()?;
     let cache = tools::build_folder(root, "pressure")?;
     let kernel = match &options.kernel {
@@ -146,7 +147,7 @@ fn library(line: &str) -> Option<&str> {
 }
 
 fn command(kernel: &Path, files: &Path) -> Command {
-    let mut command = Command::new(machine::QEMU);
+    let mut command = Command::new(Arch::X86_64.qemu());
     command
         .args(["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"])
         .args(["-machine", "q35", "-cpu", "max", "-accel", "tcg,thread=multi"])
