@@ -70,6 +70,12 @@
 // The files that need it allow it at their top.
 #![deny(unsafe_code)]
 
+#[cfg(not(all(target_pointer_width = "64", target_endian = "little")))]
+compile_error!(
+    "pagedepot supports 64-bit little-endian processors, such as x86-64, AArch64 and RISC-V: it \
+     keeps state in atomics of 64 bits, and is tested on these alone"
+);
+
 // Models need its thread-local values.
 #[cfg(any(feature = "std", loom, shuttle))]
 extern crate std;

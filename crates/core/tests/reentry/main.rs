@@ -2,7 +2,7 @@
 //! CPU, as interrupt and signal handlers do. Other CPUs run while a slow path is preempted. No
 //! frame is ever handed out twice, and the metadata is in order when all code has returned.
 //!
-//! One thread, deterministic by seed: `PAGEDEPOT_SEED=n` repeats a run. A test makes 15 runs;
+//! One thread, deterministic by seed: `PAGEDEPOT_SEED=n` repeats a run,
 //! `PAGEDEPOT_SOAK_SECONDS=n` goes on for n seconds.
 
 mod blocks;
@@ -23,7 +23,7 @@ use pagedepot::cpus::{CpuLock, Cpus, LockedCpus, PinnedCpus};
 use source::{CPUS, Source};
 
 /// Runs per test, each with another seed.
-const RUNS: u64 = 15;
+const RUNS: u64 = 30;
 
 fn stress<C: Cpus>(name: &str, make: impl Fn(Arc<Source>) -> C) {
     let end = Instant::now() + soak(Duration::ZERO);
