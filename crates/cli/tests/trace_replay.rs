@@ -49,9 +49,12 @@ fn shipped(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("traces").join(name)
 }
 
-/// A larger collection of traces: the directory that `PAGEDEPOT_TRACES` names.
+/// A larger collection of traces, if there is one: the directory in `PAGEDEPOT_TRACES`, or
+/// `shared/traces` beside the repository.
 fn collection() -> Option<PathBuf> {
-    std::env::var_os("PAGEDEPOT_TRACES").map(PathBuf::from)
+    let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
+    let path = std::env::var_os("PAGEDEPOT_TRACES").map_or_else(beside, PathBuf::from);
+    path.is_dir().then_some(path)
 }
 
 fn order(n: u32) -> Order {

@@ -1,5 +1,4 @@
-//! Every example runs, and says what it did. Some run under valgrind, too, which has neither
-//! restartable sequences nor all system calls.
+//! Every example runs, and says what it did. (Those that `tests/valgrind.rs` names run there, too.)
 
 #[path = "common/examples.rs"]
 mod examples;
@@ -25,43 +24,19 @@ const PROGRAMS: [(&str, &[&str]); 13] = [
     ("write_back", &[]),
 ];
 
-/// Programs that run under valgrind, and their arguments.
-const UNDER_VALGRIND: [(&str, &[&str]); 4] = [
-    ("growable_column", &["500000"]),
-    ("packet_ring", &[]),
-    ("buffer_pool", &[]),
-    ("quiet_drain", &["20"]),
-];
-
-/// Runs a command for an example; fails unless it succeeds and says something. Returns its output.
-fn run(name: &str, command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-    assert!(output.status.success() && !out.is_empty(), "{name}: {}\n{out}\n{err}", output.status);
-    out.into_owned()
-}
-
 #[test]
 fn examples_run() {
     for (name, arguments) in PROGRAMS {
-        let out = run(name, Command::new(examples::example(name)).args(arguments));
+        let output = Command::new(examples::example(name)).args(arguments).output().unwrap();
+        let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+        assert!(
+            output.status.success() && !out.is_empty(),
+            "{name}: {}\n{out}\n{err}",
+            output.status
+        );
         if let Some(why) = out.lines().find(|line| line.starts_with("skipped")) {
             eprintln!("SKIPPED: {name}: {why}");
         }
-    }
-}
-
-/// Fails if valgrind finds an error.
-#[test]
-fn examples_run_under_valgrind() {
-    if Command::new("valgrind").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: valgrind is not installed, so no example ran under it");
-        return;
-    }
-    for (name, arguments) in UNDER_VALGRIND {
-        let mut valgrind = Command::new("valgrind");
-        valgrind.args(["-q", "--error-exitcode=9", "--fair-sched=yes"]);
-        run(name, valgrind.arg(examples::example(name)).args(arguments));
     }
 }
 
