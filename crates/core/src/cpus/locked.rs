@@ -414,7 +414,8 @@ impl<'l, S: MaybeSequences, W: WhichCpu> SequencesAndLocks<'l, S, W> {
         self.locked.pop(blocks, word)
     }
 
-    /// Pushes a block like [`pop_alone`](Self::pop_alone) pops one.
+    /// Pushes a block like [`pop_alone`](Self::pop_alone) pops one. Part of
+    /// [`push_locked`](Cpus::push_locked), since frees ask that before anything slower.
     #[cold]
     #[inline(never)]
     fn push_alone(
@@ -452,10 +453,8 @@ unsafe impl<S: MaybeSequences, W: WhichCpu> Cpus for SequencesAndLocks<'_, S, W>
 
     #[inline(always)]
     fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
-        match self.sequences.exist() {
-            true => self.sequences.push(blocks, word, rounds_max, frame),
-            false => self.push_alone(blocks, word, rounds_max, frame),
-        }
+        // Where there are none, [`push_locked`](Cpus::push_locked) follows.
+        self.sequences.exist() && self.sequences.push(blocks, word, rounds_max, frame)
     }
 
     fn is_behind_lock(&self, cpu: CpuId) -> bool {
@@ -476,8 +475,13 @@ unsafe impl<S: MaybeSequences, W: WhichCpu> Cpus for SequencesAndLocks<'_, S, W>
         rounds_max: u32,
         frame: u32,
     ) -> bool {
-        let Some((cpu, lock)) = self.guard_here() else { return false };
-        lock.push((|| self.locked.caller(), cpu), blocks, word, rounds_max, frame)
+        match self.guard_here() {
+            Some((cpu, lock)) => {
+                lock.push((|| self.locked.caller(), cpu), blocks, word, rounds_max, frame)
+            }
+            None if self.sequences.exist() => false,
+            None => self.push_alone(blocks, word, rounds_max, frame),
+        }
     }
 
     #[inline]

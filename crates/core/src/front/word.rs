@@ -23,9 +23,8 @@
 //! divided between the two instead. From there, and after the exchange of a half full magazine, the
 //! next exchange is half a magazine away on either side. A rhythm of larger batches keeps whole
 //! magazines, which a shelf takes, and has two exchanges in more operations than a magazine has
-//! rounds. No rhythm has more than four in as many (`tests/allocator/rhythms.rs`). A fold leaves as
-//! many operations in the word as no two such batches have: were it to leave none, it would make
-//! the end of a long batch look like a short one.
+//! rounds. No rhythm has more than four in as many (`tests/allocator/rhythms.rs`). A fold leaves
+//! more operations than two such batches have: none would make a long batch look like a short one.
 //!
 //! The word of a front without magazines is 0: a pop finds no rounds, and a push no credit. So a
 //! sequence checks two conditions, and needs no third for a missing magazine. Zeroed memory is a
@@ -69,9 +68,7 @@ const ONE_CREDIT: u64 = 1 << CREDIT_SHIFT;
 /// Sequences between two folds, at most. An even number: a program that allocates and frees in turn
 /// then comes to all folds by allocations, whose way to a fold is the shorter one.
 pub const CREDIT_MAX: u64 = (1 << (64 - CREDIT_SHIFT)) - 2;
-
-/// Operations that a fold leaves in a word: more than two batches of half a magazine have. Even, as
-/// [`CREDIT_MAX`] is.
+/// Operations that a fold leaves in a word; even, as [`CREDIT_MAX`] is.
 const OPERATIONS_FOLDED: u64 = ROUNDS_MAX + 3;
 
 const _: () = assert!(PREVIOUS_SHIFT + MagazineIndex::BITS == 53);
@@ -160,9 +157,7 @@ impl Word {
         self.operations() == CREDIT_MAX
     }
 
-    /// This word, whose credit is used up, with credit for further operations. The caller counts
-    /// those that it no longer shows.
-    #[must_use]
+    /// This word with credit for more operations; its caller counts those that it no longer shows.
     pub fn folded(self) -> Self {
         self.with_operations(OPERATIONS_FOLDED)
     }

@@ -151,7 +151,6 @@ impl<C: Cpus> Caches<'_, C> {
     #[inline(never)]
     pub fn push_turned(&self, pfn: Pfn, order: Order) -> bool {
         if IS_LOOM {
-            // The slow path takes the same steps; models need not take them twice.
             return false;
         }
         let pushed = || {
