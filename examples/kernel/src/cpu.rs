@@ -33,9 +33,9 @@ pub enum State {
 /// Assembly uses the first fields by their offsets.
 #[repr(C, align(128))]
 pub struct Cpu {
-    /// At offset 0: this structure's address on x86-64, a word of the handlers' on RISC-V.
+    /// Address of this structure on x86-64, a word of the trap's code on RISC-V; at offset 0.
     this: AtomicUsize,
-    /// At offset 8: the stack for interrupts of user mode, where the processor does not keep it.
+    /// Stack for interrupts of user mode, where the processor does not keep it; at offset 8.
     pub kernel_stack: AtomicU64,
     number: u32,
     hardware_id: AtomicU64,

@@ -1,4 +1,4 @@
-//! What a machine without a PC's firmware passes: a flattened device tree (Devicetree
+//! The flattened device tree that a loader passes where there is no PC's firmware (Devicetree
 //! Specification 0.4).
 
 use crate::cpu::CPUS_MAX;

@@ -70,11 +70,11 @@ pub fn init_cpu() -> u64 {
     id
 }
 
-/// What a CPU's own tables hold on other processors: here there is one for all, the vectors.
+/// Placeholder of the tables that a CPU has on other processors: all CPUs share the vectors here.
 pub struct Tables;
 
 impl Tables {
-    /// Nothing.
+    /// The placeholder.
     pub const fn new() -> Self {
         Tables
     }

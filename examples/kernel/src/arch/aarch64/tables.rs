@@ -15,7 +15,7 @@ const USER: u64 = 1 << 6;
 const READ_ONLY: u64 = 1 << 7;
 const INNER_SHAREABLE: u64 = 3 << 8;
 const ACCESSED: u64 = 1 << 10;
-/// Not executable by the kernel; by user mode.
+/// Bits that forbid fetches: by the kernel (PXN), by user mode (UXN).
 const PRIVILEGED_NEVER: u64 = 1 << 53;
 const USER_NEVER: u64 = 1 << 54;
 const ADDRESS: u64 = 0x0000_ffff_ffff_f000;

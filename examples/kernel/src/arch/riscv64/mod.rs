@@ -71,13 +71,13 @@ pub fn init_cpu() -> u64 {
     Cpu::here().tables.hart.load(Ordering::Relaxed)
 }
 
-/// What a CPU knows of itself and no register tells.
+/// Data of one CPU that no register holds.
 pub struct Tables {
     hart: AtomicU64,
 }
 
 impl Tables {
-    /// Nothing yet.
+    /// Empty data.
     pub const fn new() -> Self {
         Tables { hart: AtomicU64::new(0) }
     }
