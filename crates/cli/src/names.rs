@@ -60,6 +60,10 @@ designs! {
     Jemalloc = "jemalloc",
     /// snmalloc, asked for aligned pages.
     Snmalloc = "snmalloc",
+    /// Google's TCMalloc, asked for aligned pages.
+    Tcmalloc = "tcmalloc",
+    /// The C library's `malloc`, asked for aligned pages.
+    Glibc = "glibc",
     /// The kernel's own page faults.
     Kernel = "kernel",
     /// Kernel address space as it was before nodes.
@@ -119,11 +123,12 @@ impl Design {
     pub const MALLOCS: &'static [Design] = &[Design::Mimalloc, Design::Jemalloc, Design::Snmalloc];
 
     /// Designs that hand out blocks.
-    pub const BLOCKS: &'static [Design] = &joined::<16>(&[
+    pub const BLOCKS: &'static [Design] = &joined::<17>(&[
         &[Design::Depot, Design::FloorTls, Design::FloorRseq, Design::FloorSpin],
         Design::PROPOSALS,
         &[Design::FrameAlloc],
         Design::MALLOCS,
+        &[Design::Tcmalloc],
     ]);
 
     /// Whole page allocators: they hand out frame numbers, with memory behind them, for blocks of
@@ -155,7 +160,7 @@ impl Design {
     /// Whether the design writes into freed pages, and so comes to own memory for every page that
     /// it ever handed out.
     pub fn touches_pages(self) -> bool {
-        self == Design::MimallocPprof || Self::MALLOCS.contains(&self)
+        matches!(self, Design::MimallocPprof | Design::Tcmalloc) || Self::MALLOCS.contains(&self)
     }
 
     /// Whether it is this project's, by whatever variant: none is a rival of another.

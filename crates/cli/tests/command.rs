@@ -37,6 +37,10 @@ fn bad_input_gets_one_line_and_exit_code_2() {
             &["bench", "hot", "--free-percent", "50"],
             "--free-percent is for fragmentation and mixed",
         ),
+        (&["bench", "giveback"], "add --busy"),
+        (&["bench", "hot", "--busy"], "--busy is for giveback"),
+        (&["bench", "giveback", "--svg", "x.svg"], "--busy"),
+        (&["bench", "giveback", "--busy", "--design", "jemalloc"], "cannot do `bench giveback`"),
         (&["bench", "fragmentation", "--free-percent", "0"], "from 1 to 99"),
         (&["bench", "fragmentation", "--free-percent", "100"], "from 1 to 99"),
         (&["bench", "fragmentation", "--memory-mib", "17"], "a multiple of 4 from 16"),
@@ -368,4 +372,33 @@ fn the_lab_is_named_where_it_is_needed() {
     let help = pagedepot(&["help", "bench"]);
     let help = text(&help.stdout);
     assert!(help.contains("--store") && !help.contains("--grace"), "{help}");
+}
+
+/// Checks that a busy program's rows have the names that scripts read.
+#[test]
+fn giveback_of_a_busy_program_has_its_rows() {
+    if pagedepot_rseq::affinity::allowed().is_ok_and(|cpus| cpus.len() < 2) {
+        return;
+    }
+    let drawing = std::env::temp_dir().join(format!("giveback-{}.svg", std::process::id()));
+    let arguments = ["bench", "giveback", "--busy", "--cpus", "2", "--svg"];
+    let document = results(&[&arguments[..], &[drawing.to_str().unwrap()]].concat());
+    check(&document, "bench giveback");
+    for design in ["depot", "glibc"] {
+        for metric in ["isolated_interrupts", "releaser_cpu_ms"] {
+            assert_eq!(rows(&document, design, metric).count(), 2, "{design}: {metric}");
+        }
+        let shares: Vec<_> = rows(&document, design, "returned_share").collect();
+        assert_eq!(shares.len(), 8, "{design}: four moments, at rest and when asked");
+        assert!(shares.iter().any(|row| row["params"]["after_s"] == 10), "{design}");
+        let quiet = |quiet: i64| {
+            rows(&document, design, "owner_p999_ns")
+                .filter(|r| r["params"]["quiet"] == quiet)
+                .count()
+        };
+        assert_eq!((quiet(0), quiet(1)), (4, 4), "{design}");
+    }
+    let svg = std::fs::read_to_string(&drawing).unwrap();
+    std::fs::remove_file(&drawing).unwrap();
+    assert!(svg.contains(">depot</text>") && svg.contains(">glibc</text>"), "{svg}");
 }

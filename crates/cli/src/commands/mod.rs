@@ -52,8 +52,8 @@ pub fn effort(options: &MeasureOptions) -> Effort {
 
 /// Settings with the options of `bench` alone.
 pub fn given(settings: Settings, more: BenchOptions, fill: FillOptions) -> Settings {
-    let BenchOptions { drains, tune, orders } = more;
-    Settings { drains, tune, orders, fill, ..settings }
+    let BenchOptions { drains, tune, busy, svg, orders } = more;
+    Settings { drains, tune, busy, svg, orders, fill, ..settings }
 }
 
 /// Measures a workload.

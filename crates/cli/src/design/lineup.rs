@@ -71,6 +71,7 @@ impl Product {
         Design::DepotIsolated,
         Design::DepotUncached,
         Design::DepotStill,
+        Design::Glibc,
     ];
 }
 

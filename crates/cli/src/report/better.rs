@@ -53,9 +53,11 @@ pub fn better(row: &ResultRow) -> Better {
         // They explain a rate; which way is good depends on the machine's caches.
         "crossed_percent" | "reuse_distance_bytes" | "reuse_distance_p90_bytes" => Better::Neither,
         "needed_pages" | "page_table_bytes_start" => Better::Neither,
-        "hits" | "given_back_share" => Better::Higher,
+        "hits" | "given_back_share" | "returned_share" => Better::Higher,
         // What a workload asked for.
         "peak_bytes" | "freed_bytes" => Better::Neither,
+        "huge_bytes" => Better::Higher,
+        "isolated_interrupts_before_per_s" => Better::Neither,
         metric if metric.ends_with("_per_s") || metric.ends_with("_per_cpu_s") => Better::Higher,
         _ if row.unit.ends_with("/s") => Better::Higher,
         _ => Better::Lower,

@@ -1,7 +1,7 @@
 //! The lists of workloads that commands know.
 
 use super::workload::Workload;
-use super::{drain, fragmentation, hot, pagealloc, producer_consumer};
+use super::{drain, fragmentation, giveback, hot, pagealloc, producer_consumer};
 use crate::design::Product;
 
 /// All workloads of this command. What a new one needs besides stands at the top of `mod.rs`.
@@ -11,6 +11,7 @@ pub const ALL: &[&Workload] = &[
     &producer_consumer::workload::<Product>(),
     &drain::workload::<Product>(),
     &fragmentation::workload::<Product>(),
+    &giveback::workload(),
 ];
 
 /// The workload called `name`.

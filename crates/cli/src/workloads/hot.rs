@@ -26,7 +26,7 @@ pub const fn workload<L: Lineup + Default>() -> Workload {
 /// Designs that hand out blocks, and the depot's owned pages, and its numbers on isolated CPUs,
 /// beside its numbers.
 const DESIGNS: &[Design] =
-    &joined::<18>(&[Design::BLOCKS, &[Design::DepotOwned, Design::DepotIsolated]]);
+    &joined::<19>(&[Design::BLOCKS, &[Design::DepotOwned, Design::DepotIsolated]]);
 
 const PAIR: Metric = ("pair_ns", "ns");
 

@@ -7,6 +7,7 @@
 //! | `producer_consumer` | `bench producer-consumer` | allocated on one CPU, freed on another |
 //! | `drain` | `bench drain` | taking back what a CPU caches |
 //! | `fragmentation` | `bench fragmentation` | frames reallocated at random, and what stays contiguous |
+//! | `giveback` | `bench giveback --busy` | memory given back after a peak while threads go on working |
 //!
 //! The lab has more. `shape` is what workloads share that fill memory.
 //!
@@ -26,6 +27,7 @@ pub mod all;
 pub mod clients;
 pub mod drain;
 pub mod fragmentation;
+pub mod giveback;
 pub mod hot;
 pub mod options;
 pub mod pagealloc;

@@ -51,6 +51,12 @@ pub struct BenchOptions {
     /// ring-stream: vary --free-high, buffers in flight and streams
     #[arg(long)]
     pub tune: bool,
+    /// giveback: the program goes on working after its peak
+    #[arg(long)]
+    pub busy: bool,
+    /// giveback --busy: draw the memory present over time into FILE, as SVG
+    #[arg(long, value_name = "FILE", requires = "busy")]
+    pub svg: Option<PathBuf>,
     /// pagealloc: measure blocks of 2^N pages, 0 to 10; may be repeated (default: 0 to 4, with
     /// --quick 0 and 3)
     #[arg(long = "order", value_name = "N", value_parser = order, allow_negative_numbers = true)]

@@ -1,6 +1,7 @@
 //! Settings of workloads: CPUs, samples, effort, designs and their variants.
 
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pagedepot::CpuId;
@@ -54,6 +55,10 @@ pub struct Settings {
     pub drains: Option<NonZeroU32>,
     /// Whether to vary what can be tuned.
     pub tune: bool,
+    /// Whether to measure a program that goes on working.
+    pub busy: bool,
+    /// The file to draw memory over time into.
+    pub svg: Option<PathBuf>,
     /// The orders of blocks asked for; none: the workload's own.
     pub orders: Vec<u32>,
     /// The memory to fill, and the way to fill it.
@@ -91,6 +96,8 @@ impl Settings {
             variant: Variant::default(),
             drains: None,
             tune: false,
+            busy: false,
+            svg: None,
             orders: Vec::new(),
             fill: FillOptions::default(),
             progress: Progress::on_stderr(),

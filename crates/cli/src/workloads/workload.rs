@@ -25,6 +25,8 @@ pub struct Workload {
     pub drains: bool,
     /// Whether it fills memory by the options of [`FillOptions`](super::options::FillOptions).
     pub fills: bool,
+    /// Whether it measures programs at work, with `--busy`.
+    pub busy: bool,
     /// Measures it.
     pub measure: Measure,
 }
@@ -43,7 +45,7 @@ impl Workload {
     /// drain.
     pub const fn new(name: &'static str, designs: &'static [Design], measure: Measure) -> Self {
         let (tunes, orders, drains, fills) = (false, false, false, false);
-        Workload { name, designs, tunes, orders, drains, fills, measure }
+        Workload { name, designs, tunes, orders, drains, fills, busy: false, measure }
     }
 
     /// Measures the workload, and adds the variants of designs to its rows.
@@ -62,6 +64,9 @@ impl Workload {
                 "--tune is for ring-stream, not for {}",
                 self.name
             )));
+        }
+        if settings.busy && !self.busy {
+            return Err(Failure::Usage(format!("--busy is for giveback, not for {}", self.name)));
         }
         if !settings.orders.is_empty() && !self.orders {
             return Err(Failure::Usage(format!("--order is for pagealloc, not for {}", self.name)));

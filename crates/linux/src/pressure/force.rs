@@ -24,7 +24,7 @@ pub(super) struct Callback {
 /// Milliseconds for which a handover is waited for beyond its deadline.
 const HANDOVER_MS: u32 = 40;
 /// Milliseconds for which a gap in the work of isolated CPUs is waited for before a system call.
-const GAP_MS: u64 = 20;
+const GAP_MS: u64 = 500;
 /// Pageblocks that are reported between two looks for a gap: 16 MiB of 4 KiB pages.
 const PASS_PAGEBLOCKS: u64 = 8;
 /// Divisor of the held memory that callbacks are asked for where no limit says how much is wanted.

@@ -266,8 +266,12 @@ impl Watcher {
         if !rest.is_given && now_ms.saturating_sub(rest.since_ms) >= idle_ms {
             given_back_bytes = self.give_all(depot, &mut rest, now_ms);
         } else if now_ms.saturating_sub(rest.window_ms) >= idle_ms.max(rest.window_length_ms) {
-            given_back_bytes = self.give_surplus(depot, &mut rest, now_ms);
-            (rest.window_ms, rest.free_min) = (now_ms, activity(depot).1);
+            let done = self.give_surplus(depot, &mut rest, now_ms);
+            given_back_bytes = done.given_back_bytes;
+            // What was cut short goes on at the next look.
+            if !done.is_cut_short {
+                (rest.window_ms, rest.free_min) = (now_ms, activity(depot).1);
+            }
         }
         self.depots[at].1 = rest;
         given_back_bytes
@@ -295,7 +299,7 @@ impl Watcher {
             rest.needs.given_back(given_back_bytes);
         } else {
             rest.free_min = rest.seen.1;
-            given_back_bytes = self.give_surplus(depot, rest, now_ms);
+            given_back_bytes = self.give_surplus(depot, rest, now_ms).given_back_bytes;
             // Once more when refaults are forgotten.
             rest.since_ms = now_ms;
         }
@@ -304,11 +308,11 @@ impl Watcher {
 
     /// Gives back memory of a depot in use: as much as was free all the while, less what its
     /// refaults say that it needs again.
-    fn give_surplus(&mut self, depot: &Depot, rest: &mut Rest, now_ms: u64) -> u64 {
+    fn give_surplus(&mut self, depot: &Depot, rest: &mut Rest, now_ms: u64) -> Yield {
         let bytes = |pages: u64| pages << depot.page_size().shift();
         let pageblock_bytes = bytes(PAGEBLOCK_PAGES.into());
         if bytes(rest.free_min) < pageblock_bytes || depot.shared().is_pinned() {
-            return 0;
+            return Yield::default();
         }
         let present_bytes = self.note_present(depot, rest, now_ms);
         let free_pages = rest.seen.1;
@@ -318,12 +322,12 @@ impl Watcher {
             .into_iter()
             .fold(present_bytes, u64::saturating_sub);
         if surplus < pageblock_bytes {
-            return 0;
+            return Yield::default();
         }
         self.counters.surplus_rounds.add(1);
         let done = self.force().give_surplus(depot, surplus);
         rest.needs.given_back(done.given_back_bytes);
-        done.given_back_bytes
+        done
     }
 
     /// Returns the bytes that are present, after noting what refaulted.

@@ -103,6 +103,11 @@ macro_rules! by_allocator {
                 type $allocator = $crate::design::malloc::Jemalloc;
                 $use
             }
+            #[cfg(feature = "tcmalloc")]
+            ::pagedepot_cli::names::Design::Tcmalloc => {
+                type $allocator = $crate::design::tcmalloc::Tcmalloc;
+                $use
+            }
             #[cfg(feature = "peers")]
             ::pagedepot_cli::names::Design::Snmalloc => {
                 type $allocator = $crate::design::malloc::Snmalloc;

@@ -13,6 +13,11 @@ use super::dispatch::{Lab, by_thread_design, with_design};
 
 impl Lineup for Lab {
     fn elsewhere(&self, design: Design) -> Option<&'static str> {
+        if design == Design::Tcmalloc && !cfg!(feature = "tcmalloc") {
+            return Some(
+                "cargo run --release --manifest-path lab/Cargo.toml --features tcmalloc --",
+            );
+        }
         (design.is_peer() && !cfg!(feature = "peers"))
             .then_some("cargo run --release --manifest-path lab/Cargo.toml --features peers --")
     }
@@ -24,6 +29,10 @@ impl Lineup for Lab {
         #[cfg(feature = "peers")]
         if design == Design::MimallocPprof {
             return super::mimalloc_pprof::unavailable();
+        }
+        #[cfg(feature = "tcmalloc")]
+        if design == Design::Tcmalloc {
+            return super::tcmalloc::unavailable();
         }
         lacks_sequences(design)
     }

@@ -13,6 +13,8 @@ pub mod lineup;
 pub mod malloc;
 #[cfg(feature = "peers")]
 pub mod mimalloc_pprof;
+#[cfg(feature = "tcmalloc")]
+pub mod tcmalloc;
 pub mod threads;
 pub mod vmap;
 

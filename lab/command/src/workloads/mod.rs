@@ -31,7 +31,7 @@
 //!    `sim/src/workloads.rs`.
 
 pub mod all;
-mod giveback;
+pub mod giveback;
 mod mass_exit;
 mod mixed;
 mod netperf;

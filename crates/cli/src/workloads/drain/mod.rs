@@ -43,10 +43,10 @@ pub const fn workload<L: Lineup + Default>() -> Workload {
 }
 
 /// Designs whose caches another CPU can take back.
-const DESIGNS: &[Design] = &joined::<12>(&[
+const DESIGNS: &[Design] = &joined::<13>(&[
     &[Design::Depot, Design::FloorSpin],
     Design::PROPOSALS,
-    &[Design::FrameAlloc, Design::MimallocPprof],
+    &[Design::FrameAlloc, Design::MimallocPprof, Design::Tcmalloc],
 ]);
 
 /// Measures it: the owner on the first CPU, the drainer on the second.

@@ -6,11 +6,14 @@
 //! rest, by the means that each design has for that. What counts is memory that is present
 //! (`resident.rs`), beside the bytes that were freed.
 //!
+//! With `--busy` the program goes on working instead: `pagedepot_cli::workloads::giveback`.
+//!
 //! Designs run as a program gets them: the depot with a monitor, the others with the settings that
 //! they come with. The last CPU counts as isolated: a thread of the program sleeps there, and
 //! nothing may run on it.
 
-mod holder;
+mod busy;
+pub mod holder;
 mod peak;
 #[cfg(feature = "peers")]
 mod peers;
@@ -35,10 +38,14 @@ use pagedepot_cli::workloads::workload::Workload;
 /// The workload `giveback`.
 pub const WORKLOAD: Workload = Workload {
     drains: true,
+    busy: true,
     ..Workload::new(rows::NAME, &[Design::Depot, Design::Jemalloc, Design::Mimalloc], run)
 };
 
 fn run(settings: &Settings) -> Result<Report, Failure> {
+    if settings.busy {
+        return pagedepot_cli::workloads::giveback::busy(settings, busy::DESIGNS, busy::make_any);
+    }
     let peak = match settings.effort {
         Effort::Quick | Effort::Short => Peak::QUICK,
         Effort::Full => Peak::FULL,

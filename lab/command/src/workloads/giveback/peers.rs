@@ -4,12 +4,37 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 
 use super::holder::Holder;
+use pagedepot_cli::failure::Failure;
 
 /// Alignment of all blocks.
 const PAGE_BYTES: usize = 4096;
 
 /// jemalloc. Freed memory decays, but nothing makes it while no thread calls it.
 pub struct Jemalloc;
+
+impl Jemalloc {
+    /// Has jemalloc's own thread give back what decays, as a program that goes on working would.
+    pub fn with_background_thread() -> Result<Self, Failure> {
+        let mut yes = true;
+        // SAFETY: this setting is of type bool (jemalloc(3), "MALLCTL NAMESPACE").
+        let error = unsafe {
+            tikv_jemalloc_sys::mallctl(
+                c"background_thread".as_ptr(),
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                (&raw mut yes).cast(),
+                size_of::<bool>(),
+            )
+        };
+        match error {
+            0 => Ok(Jemalloc),
+            _ => Err(Failure::Run(format!(
+                "jemalloc was built without background threads (error {error}): rebuild with \
+                 PAGEDEPOT_PEERS=crates"
+            ))),
+        }
+    }
+}
 
 impl Holder for Jemalloc {
     fn alloc(&self, bytes: usize) -> Option<NonNull<u8>> {

@@ -1,0 +1,411 @@
+//! The program: threads that go on working, and a peak that passes.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pagedepot::CpuId;
+use pagedepot_rseq::affinity;
+use serde::{Deserialize, Serialize};
+
+use super::holder::{Holder, HolderDemand, MakeHolder, PAGE_BYTES};
+use super::system::{self, Memory};
+use crate::failure::Failure;
+use crate::harness::histogram::Histogram;
+use crate::names::Design;
+use crate::workloads::settings::Settings;
+
+/// Sizes of blocks, the last of them rare: many small ones make up half of the bytes.
+const SIZES: [usize; 8] =
+    [4 << 10, 4 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10];
+/// Seconds after the peak at which rows say what came back.
+pub const MOMENTS_S: [u32; 4] = [1, 2, 5, 10];
+/// The time between two operations of a thread.
+const PERIOD: Duration = Duration::from_millis(1);
+/// Longer operations count as so long.
+const LATENCY_MAX_NS: u64 = 1_000_000_000;
+
+/// The sizes and times of the program.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Bytes of the peak, over all threads.
+    pub peak_bytes: usize,
+    /// Bytes that each thread works with.
+    pub working_bytes: usize,
+    /// Time before the first peak.
+    pub quiet: Duration,
+    /// Time for which the peak is held.
+    pub held: Duration,
+    /// Time after the peak.
+    pub after: Duration,
+    /// Time between two looks at what is present.
+    pub look: Duration,
+    /// Whether times are a tenth of the others: as a test, not to judge by.
+    pub quick: bool,
+}
+
+impl Shape {
+    pub const FULL: Shape = Shape {
+        peak_bytes: 256 << 20,
+        working_bytes: 4 << 20,
+        quiet: Duration::from_secs(5),
+        held: Duration::from_secs(1),
+        after: Duration::from_secs(12),
+        look: Duration::from_millis(250),
+        quick: false,
+    };
+    pub const QUICK: Shape = Shape {
+        peak_bytes: 32 << 20,
+        working_bytes: 1 << 20,
+        quiet: Duration::from_millis(500),
+        held: Duration::from_millis(100),
+        after: Duration::from_millis(1200),
+        look: Duration::from_millis(50),
+        quick: true,
+    };
+
+    /// The time in this program of a moment of the full one.
+    fn moment(&self, seconds: u32) -> f64 {
+        f64::from(seconds) / if self.quick { 10.0 } else { 1.0 }
+    }
+}
+
+/// Latencies of operations.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Latency {
+    pub p999_ns: u64,
+    pub worst_ns: u64,
+}
+
+/// The result of a run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Run {
+    pub peak_bytes: u64,
+    pub freed_bytes: u64,
+    /// The share of the freed bytes that is not present any more at each of [`MOMENTS_S`].
+    pub returned: Vec<f64>,
+    /// Operations of the threads that shared in the peak: before it, and afterwards.
+    pub quiet: Latency,
+    pub after: Latency,
+    /// Operations of the thread on the isolated CPU: before, and afterwards.
+    pub isolated_quiet: Latency,
+    pub isolated_after: Latency,
+    /// Function calls that interrupted the isolated CPU, per second before and in all afterwards.
+    pub isolated_interrupts_quiet_per_s: Option<f64>,
+    pub isolated_interrupts: Option<u64>,
+    /// By CPU: function calls and TLB shoot-downs afterwards.
+    pub interrupts: Vec<(u32, u64, u64)>,
+    pub releaser_cpu_ms: f64,
+    pub huge_bytes: u64,
+    pub second_peak_faults: u64,
+    pub second_peak_ms: f64,
+    /// Seconds since the end of the peak, and bytes present.
+    pub over_time: Vec<(f64, f64)>,
+}
+
+/// What the threads do now.
+#[repr(u32)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Settle,
+    Quiet,
+    Peak,
+    Free,
+    After,
+    SecondPeak,
+    End,
+}
+
+/// The state that the threads share with the program's main thread.
+struct Stage<'h> {
+    holder: &'h dyn Holder,
+    phase: AtomicU32,
+    shape: Shape,
+    seed: u64,
+}
+
+impl Stage<'_> {
+    fn set(&self, phase: Phase) {
+        // Release: pairs with the Acquire in `is`; nothing else is published by it.
+        self.phase.store(phase as u32, Ordering::Release);
+    }
+
+    fn is(&self, phase: Phase) -> bool {
+        // Acquire: pairs with the Release in `set`.
+        self.phase.load(Ordering::Acquire) == phase as u32
+    }
+}
+
+/// A thread's word to the main thread.
+enum Word {
+    /// Its id.
+    Here(u32),
+    /// It holds its part of the peak, or ran out of memory.
+    Reached(bool),
+    /// It has freed so many bytes.
+    Freed(u64),
+}
+
+/// Measures the program with a design, in this process.
+///
+/// # Errors
+/// When the design cannot be made, runs out of memory, or the system does not tell.
+pub fn measure(
+    (design, asked): (Design, bool),
+    shape: Shape,
+    settings: &Settings,
+    make: MakeHolder,
+) -> Result<Run, Failure> {
+    let (working, isolated) = match &*settings.cpus {
+        [working @ .., last] if !working.is_empty() => (working, Some(*last)),
+        all => (all, None),
+    };
+    // What the design starts keeps off the isolated CPU, too.
+    affinity::confine(&working.iter().copied().collect())
+        .map_err(|error| Failure::Run(format!("cannot keep off a CPU: {error}")))?;
+    let bytes = shape.peak_bytes + settings.cpus.len() * shape.working_bytes;
+    let demand = HolderDemand { bytes, isolated, quick: shape.quick };
+    let holder = make(design, &demand)?;
+    let phase = AtomicU32::new(Phase::Settle as u32);
+    let stage = Stage { holder: &*holder, phase, shape, seed: settings.seed };
+    thread::scope(|scope| {
+        let (sender, receiver) = channel();
+        let share = shape.peak_bytes / working.len();
+        let start = |cpu: CpuId, share: usize| {
+            let (stage, sender) = (&stage, sender.clone());
+            scope.spawn(move || owner(stage, (cpu, share), &sender))
+        };
+        let owners: Vec<_> = working.iter().map(|&cpu| start(cpu, share)).collect();
+        let alone = isolated.map(|cpu| start(cpu, 0));
+        let threads = settings.cpus.len();
+        let found = watch(&stage, (working.len(), threads), isolated, asked, &receiver);
+        stage.set(Phase::End);
+        let join = |owner: thread::ScopedJoinHandle<'_, [Latency; 2]>| {
+            owner.join().expect("an owner only allocates")
+        };
+        let ended: Vec<_> = owners.into_iter().map(join).collect();
+        let mut run = found?;
+        let worst = |at: usize| Latency {
+            p999_ns: ended.iter().map(|latencies| latencies[at].p999_ns).max().unwrap_or(0),
+            worst_ns: ended.iter().map(|latencies| latencies[at].worst_ns).max().unwrap_or(0),
+        };
+        (run.quiet, run.after) = (worst(0), worst(1));
+        if let Some([quiet, after]) = alone.map(join) {
+            (run.isolated_quiet, run.isolated_after) = (quiet, after);
+        }
+        Ok(run)
+    })
+}
+
+/// Waits for a word of each of `count` threads.
+fn hear<T>(count: usize, from: &Receiver<Word>, of: impl Fn(Word) -> Option<T>) -> Vec<T> {
+    let words = from.iter().filter_map(of);
+    words.take(count).collect()
+}
+
+fn reached(count: usize, from: &Receiver<Word>) -> Result<(), Failure> {
+    let is_there = hear(count, from, |word| match word {
+        Word::Reached(is_there) => Some(is_there),
+        _ => None,
+    });
+    match is_there.into_iter().all(|is_there| is_there) {
+        true => Ok(()),
+        false => Err(Failure::Run("out of memory: free some, or use --quick".to_owned())),
+    }
+}
+
+/// Does the work of the program's main thread.
+fn watch(
+    stage: &Stage<'_>,
+    (sharing, threads): (usize, usize),
+    isolated: Option<CpuId>,
+    asked: bool,
+    from: &Receiver<Word>,
+) -> Result<Run, Failure> {
+    let shape = stage.shape;
+    let mut run = Run::default();
+    let mut ids = hear(threads, from, |word| match word {
+        Word::Here(id) => Some(id),
+        _ => None,
+    });
+    ids.push(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+    thread::sleep(shape.held);
+    let before = system::interrupts();
+    stage.set(Phase::Quiet);
+    thread::sleep(shape.quiet);
+    let quiet = system::interrupts();
+    run.isolated_interrupts_quiet_per_s = isolated
+        .and_then(|cpu| system::function_calls(&before, &quiet, cpu))
+        .map(|count| count as f64 / shape.quiet.as_secs_f64());
+    stage.set(Phase::Peak);
+    reached(sharing, from)?;
+    thread::sleep(shape.held);
+    run.peak_bytes = system::memory()?.present_bytes;
+    stage.set(Phase::Free);
+    let freed = hear(sharing, from, |word| match word {
+        Word::Freed(bytes) => Some(bytes),
+        _ => None,
+    });
+    run.freed_bytes = freed.into_iter().sum();
+    let before = system::interrupts();
+    let before_ns = system::cpu_ns_beside(&ids);
+    stage.set(Phase::After);
+    let asked_ms = rest(stage, asked, &mut run)?;
+    let after = system::interrupts();
+    let ran_ns = system::cpu_ns_beside(&ids).saturating_sub(before_ns);
+    run.releaser_cpu_ms = ran_ns as f64 / 1e6 + asked_ms;
+    run.isolated_interrupts = isolated.and_then(|cpu| system::function_calls(&before, &after, cpu));
+    run.interrupts = after
+        .iter()
+        .filter_map(|(cpu, now)| {
+            let then = before.get(cpu)?;
+            Some((*cpu, now[0].saturating_sub(then[0]), now[1].saturating_sub(then[1])))
+        })
+        .collect();
+    let (faults, began) = (system::faults(), Instant::now());
+    stage.set(Phase::SecondPeak);
+    reached(sharing, from)?;
+    run.second_peak_ms = began.elapsed().as_secs_f64() * 1000.0;
+    run.second_peak_faults = system::faults() - faults;
+    Ok(run)
+}
+
+/// The time after the peak; returns the milliseconds of a CPU that asking took.
+fn rest(stage: &Stage<'_>, asked: bool, run: &mut Run) -> Result<f64, Failure> {
+    let shape = stage.shape;
+    let began = Instant::now();
+    let mut asked_ms = None;
+    while began.elapsed() < shape.after {
+        let Memory { present_bytes, huge_bytes } = system::memory()?;
+        run.over_time.push((began.elapsed().as_secs_f64(), present_bytes as f64));
+        run.huge_bytes = huge_bytes;
+        thread::sleep(shape.look.min(shape.after.saturating_sub(began.elapsed())));
+        if asked && asked_ms.is_none() && began.elapsed().as_secs_f64() >= shape.moment(1) {
+            let before_ns = own_cpu_ns();
+            stage.holder.ask();
+            asked_ms = Some((own_cpu_ns() - before_ns) as f64 / 1e6);
+        }
+    }
+    run.returned = MOMENTS_S
+        .iter()
+        .map(|&moment| {
+            let at = run.over_time.iter().rev().find(|(s, _)| *s <= shape.moment(moment));
+            let present = at.map_or(run.peak_bytes as f64, |&(_, bytes)| bytes);
+            (run.peak_bytes as f64 - present) / run.freed_bytes as f64
+        })
+        .collect();
+    Ok(asked_ms.unwrap_or(0.0))
+}
+
+/// Nanoseconds that the calling thread ran so far.
+fn own_cpu_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Blocks of a thread.
+struct Blocks<'h> {
+    holder: &'h dyn Holder,
+    blocks: Vec<(NonNull<u8>, usize)>,
+    random: fastrand::Rng,
+}
+
+impl Blocks<'_> {
+    /// Adds a block of some size, each page written to; its size, `None`: there is no memory.
+    fn add(&mut self) -> Option<usize> {
+        let size = SIZES[self.random.usize(..SIZES.len())];
+        let block = self.holder.alloc(size)?;
+        for at in (0..size).step_by(PAGE_BYTES) {
+            // SAFETY: inside the block, which is this thread's.
+            unsafe { block.add(at).write(1) };
+        }
+        self.blocks.push((block, size));
+        Some(size)
+    }
+
+    /// Adds blocks of so many bytes.
+    fn fill(&mut self, bytes: usize) -> bool {
+        let mut filled = 0;
+        while filled < bytes {
+            let Some(size) = self.add() else { return false };
+            filled += size;
+        }
+        true
+    }
+
+    /// Frees all blocks beyond the first `kept`, in random order; returns their bytes.
+    fn free_beyond(&mut self, kept: usize) -> u64 {
+        self.random.shuffle(&mut self.blocks);
+        let freed = self.blocks.drain(kept..);
+        freed
+            .map(|(block, bytes)| {
+                self.holder.free(block, bytes);
+                bytes as u64
+            })
+            .sum()
+    }
+
+    /// Frees a random block and allocates another; returns how long that took.
+    fn exchange(&mut self) -> u64 {
+        let at = self.random.usize(..self.blocks.len());
+        let (block, bytes) = self.blocks.swap_remove(at);
+        let began = Instant::now();
+        self.holder.free(block, bytes);
+        let _ = self.add();
+        began.elapsed().as_nanos().try_into().unwrap_or(u64::MAX)
+    }
+}
+
+/// A thread that works at its rate; returns the latencies before the peak and after it.
+fn owner(stage: &Stage<'_>, (cpu, share): (CpuId, usize), to: &Sender<Word>) -> [Latency; 2] {
+    // Where it is refused, it runs elsewhere.
+    let _ = affinity::pin(cpu);
+    let _ = to.send(Word::Here(rustix::thread::gettid().as_raw_nonzero().get() as u32));
+    let random =
+        fastrand::Rng::with_seed(stage.seed.wrapping_mul(31).wrapping_add(cpu.get().into()));
+    // As long as it may get: it must not grow while the program is measured.
+    let blocks = Vec::with_capacity((share + 2 * stage.shape.working_bytes) / PAGE_BYTES + 1);
+    let mut own = Blocks { holder: stage.holder, blocks, random };
+    let mut latencies = [(); 2].map(|()| Histogram::new(LATENCY_MAX_NS));
+    if !own.fill(stage.shape.working_bytes) {
+        let _ = to.send(Word::Reached(false));
+        return Default::default();
+    }
+    let mut working = own.blocks.len();
+    // The peaks that it has taken and given back.
+    let (mut taken, mut freed) = (0, 0);
+    let mut next = Instant::now();
+    while !stage.is(Phase::End) {
+        let wants = match () {
+            () if stage.is(Phase::SecondPeak) => 2,
+            () if stage.is(Phase::Peak) => 1,
+            () => taken,
+        };
+        if share > 0 && taken < wants {
+            taken = wants;
+            working = own.blocks.len();
+            let _ = to.send(Word::Reached(own.fill(share)));
+            next = Instant::now();
+        }
+        if share > 0 && freed < 1 && stage.is(Phase::Free) {
+            freed = 1;
+            let _ = to.send(Word::Freed(own.free_beyond(working)));
+            next = Instant::now();
+        }
+        let ns = own.exchange();
+        match () {
+            () if stage.is(Phase::Quiet) => latencies[0].record(ns),
+            () if stage.is(Phase::After) => latencies[1].record(ns),
+            () => {}
+        }
+        next += PERIOD;
+        match next.checked_duration_since(Instant::now()) {
+            Some(left) => thread::sleep(left),
+            None => next = Instant::now(),
+        }
+    }
+    own.free_beyond(0);
+    latencies.map(|of| Latency { p999_ns: of.quantile(0.999), worst_ns: of.max() })
+}
