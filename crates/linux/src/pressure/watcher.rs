@@ -1,5 +1,6 @@
 //! One look after the other: what is read, what is decided, what is done.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -85,12 +86,12 @@ struct Rest {
     since_ms: u64,
     /// Whether all that rests was given back.
     is_given: bool,
-    /// The fewest free pages since then.
+    /// Times of looks during the last [`Policy::idle_ms`], and the free pages then.
+    free: VecDeque<(u64, u64)>,
+    /// The fewest free pages at those looks.
     free_min: u64,
-    window_ms: u64,
-    /// Length of a window: longer than [`Policy::idle_ms`] where it takes long to find out what is
-    /// present.
-    window_length_ms: u64,
+    /// No look at what is present before that: it takes long where much is.
+    next_ms: u64,
     needs: Needs,
 }
 
@@ -251,27 +252,25 @@ impl Watcher {
             return 0;
         }
         let mut rest = std::mem::take(&mut self.depots[at].1);
-        if activity(depot) != rest.seen || rest.window_ms == 0 {
+        if activity(depot) != rest.seen || rest.free.is_empty() {
             (rest.since_ms, rest.is_given) = (now_ms, false);
         }
         // Pages that a CPU no longer needs settle in the store, from look to look.
         depot.cpu_caches().decay();
         let seen = activity(depot);
         rest.seen = seen;
-        if rest.window_ms == 0 {
-            (rest.window_ms, rest.free_min) = (now_ms, seen.1);
+        rest.free.push_back((now_ms, seen.1));
+        // The last look at least `idle_ms` ago stays: from then on there is a figure.
+        while rest.free.get(1).is_some_and(|next| now_ms.saturating_sub(next.0) >= idle_ms) {
+            rest.free.pop_front();
         }
-        rest.free_min = rest.free_min.min(seen.1);
+        rest.free_min = rest.free.iter().map(|&(_, free)| free).min().unwrap_or(0);
+        let is_known = rest.free.front().is_some_and(|first| now_ms - first.0 >= idle_ms);
         let mut given_back_bytes = 0;
         if !rest.is_given && now_ms.saturating_sub(rest.since_ms) >= idle_ms {
             given_back_bytes = self.give_all(depot, &mut rest, now_ms);
-        } else if now_ms.saturating_sub(rest.window_ms) >= idle_ms.max(rest.window_length_ms) {
-            let done = self.give_surplus(depot, &mut rest, now_ms);
-            given_back_bytes = done.given_back_bytes;
-            // What was cut short goes on at the next look.
-            if !done.is_cut_short {
-                (rest.window_ms, rest.free_min) = (now_ms, activity(depot).1);
-            }
+        } else if is_known && now_ms >= rest.next_ms {
+            given_back_bytes = self.give_surplus(depot, &mut rest, now_ms);
         }
         self.depots[at].1 = rest;
         given_back_bytes
@@ -299,7 +298,7 @@ impl Watcher {
             rest.needs.given_back(given_back_bytes);
         } else {
             rest.free_min = rest.seen.1;
-            given_back_bytes = self.give_surplus(depot, rest, now_ms).given_back_bytes;
+            given_back_bytes = self.give_surplus(depot, rest, now_ms);
             // Once more when refaults are forgotten.
             rest.since_ms = now_ms;
         }
@@ -308,11 +307,11 @@ impl Watcher {
 
     /// Gives back memory of a depot in use: as much as was free all the while, less what its
     /// refaults say that it needs again.
-    fn give_surplus(&mut self, depot: &Depot, rest: &mut Rest, now_ms: u64) -> Yield {
+    fn give_surplus(&mut self, depot: &Depot, rest: &mut Rest, now_ms: u64) -> u64 {
         let bytes = |pages: u64| pages << depot.page_size().shift();
         let pageblock_bytes = bytes(PAGEBLOCK_PAGES.into());
         if bytes(rest.free_min) < pageblock_bytes || depot.shared().is_pinned() {
-            return Yield::default();
+            return 0;
         }
         let present_bytes = self.note_present(depot, rest, now_ms);
         let free_pages = rest.seen.1;
@@ -322,20 +321,21 @@ impl Watcher {
             .into_iter()
             .fold(present_bytes, u64::saturating_sub);
         if surplus < pageblock_bytes {
-            return Yield::default();
+            return 0;
         }
         self.counters.surplus_rounds.add(1);
         let done = self.force().give_surplus(depot, surplus);
         rest.needs.given_back(done.given_back_bytes);
-        done
+        done.given_back_bytes
     }
 
     /// Returns the bytes that are present, after noting what refaulted.
     fn note_present(&self, depot: &Depot, rest: &mut Rest, now_ms: u64) -> u64 {
         let began = Instant::now();
         let present_bytes = resident_bytes(depot.shared().memory()) as u64;
-        rest.window_length_ms = LOOK_SHARE * began.elapsed().as_millis() as u64;
-        rest.needs.note(present_bytes, (now_ms, self.policy.refault_window_ms.into()));
+        rest.next_ms = now_ms + LOOK_SHARE * began.elapsed().as_millis() as u64;
+        let (idle_ms, window_ms) = (self.policy.idle_ms, self.policy.refault_window_ms);
+        rest.needs.note(present_bytes, now_ms, (idle_ms.into(), window_ms.into()));
         present_bytes
     }
 }
