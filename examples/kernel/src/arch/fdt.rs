@@ -1,6 +1,7 @@
 //! The flattened device tree that a loader passes where there is no PC's firmware (Devicetree
 //! Specification 0.4).
 
+use super::tables::BOOT_MAPPED;
 use crate::cpu::CPUS_MAX;
 use crate::memory::Place;
 use crate::paging::HUGE_BYTES;
@@ -63,10 +64,12 @@ impl BootInfo {
 
     /// The end of the zone of the lower addresses. RAM begins above the first GiB here, and a small
     /// machine has none above 4 GiB, so the zone ends at five eighths of it: a device might have
-    /// that few address bits.
+    /// that few address bits. The zone has no memory that `boot.s` does not map: tables that map
+    /// the rest come from it.
     pub fn low_end(&self) -> u64 {
         let (start, bytes) = self.ram[0];
-        (start + bytes / 8 * 5).next_multiple_of(HUGE_BYTES as u64)
+        let end = (start + bytes / 8 * 5).next_multiple_of(HUGE_BYTES as u64);
+        end.min(BOOT_MAPPED as u64)
     }
 
     /// The hardware ids of all CPUs.
