@@ -126,4 +126,4 @@ pub struct Readme;
 /// Holes in the safe API that stay closed.
 #[cfg(doctest)]
 #[doc = include_str!("../tests/closed.md")]
-pub struct Closed;
+pub struct ForbiddenPrograms;

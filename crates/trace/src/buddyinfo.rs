@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 
 use pagedepot::Order;
-use pagedepot_designs::unusable_index;
 
 use super::error::TraceError;
 use super::input::read_whole;
@@ -97,7 +96,8 @@ impl Buddyinfo {
 
     /// The unusable free index of an order, over all zones.
     pub fn unusable_index(&self, order: Order) -> f64 {
-        unusable_index(self.free_pages(), self.usable_pages(order))
+        let (free, usable) = (self.free_pages(), self.usable_pages(order));
+        if free == 0 { 1.0 } else { free.saturating_sub(usable) as f64 / free as f64 }
     }
 }
 

@@ -138,18 +138,18 @@ impl<'a, 'm, C: Cpus> Hooks<'a, 'm, C> {
         got: usize,
         fill: impl FnOnce(&mut [Pfn], &mut usize) -> R,
     ) -> R {
-        struct Kept<'k, T: FnMut(Pfn)> {
+        struct TakeBack<'k, T: FnMut(Pfn)> {
             out: &'k mut [Pfn],
             got: usize,
             take_back: T,
         }
-        impl<T: FnMut(Pfn)> Drop for Kept<'_, T> {
+        impl<T: FnMut(Pfn)> Drop for TakeBack<'_, T> {
             fn drop(&mut self) {
                 self.out[..self.got].iter().for_each(|&pfn| (self.take_back)(pfn));
             }
         }
         let take_back = |pfn| self.take_back(pfn, order);
-        let mut kept = Kept { out, got, take_back };
+        let mut kept = TakeBack { out, got, take_back };
         let result = fill(kept.out, &mut kept.got);
         take(&mut kept.got);
         result

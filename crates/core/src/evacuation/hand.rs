@@ -289,7 +289,7 @@ pub struct HandStep<'s, 'm> {
     pub bitmap: &'s Bitmap<'m>,
     /// CPUs of the machine.
     pub cpus: u32,
-    /// What this CPU caches of the zone, has moved, and keeps of its count of free pages.
+    /// Pages that this CPU caches of the zone, has moved, and keeps of its count of free pages.
     pub charged_pages: &'s AtomicI64,
     pub counters: &'s Counters,
     pub free_delta: &'s Delta,

@@ -31,18 +31,18 @@ pub struct ForeignSite {
 }
 
 #[derive(Default)]
-struct Known {
+struct SiteTable {
     by_line: HashMap<u32, Vec<&'static ForeignSite>>,
     addresses: HashSet<usize>,
 }
 
-static KNOWN: LazyLock<RwLock<Known>> = LazyLock::new(RwLock::default);
+static KNOWN: LazyLock<RwLock<SiteTable>> = LazyLock::new(RwLock::default);
 
 impl ForeignSite {
     /// The site at a line of a file: one for each line. Waits for other threads that register a
     /// site, so a signal handler must not call it.
     pub fn at(file: &str, line: u32) -> &'static Self {
-        let find = |known: &Known| {
+        let find = |known: &SiteTable| {
             let mut of_line = known.by_line.get(&line)?.iter();
             of_line.find(|site| site.file == file).copied()
         };

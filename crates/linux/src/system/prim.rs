@@ -27,12 +27,12 @@ pub struct ForkMark;
 /// A model is a forked child.
 #[cfg(loom)]
 #[derive(Debug)]
-pub struct Forked;
+pub struct ForkedChild;
 
 #[cfg(loom)]
 impl ForkMark {
-    pub fn check(self) -> Result<(), Forked> {
-        if crate::IS_CHILD.get() { Err(Forked) } else { Ok(()) }
+    pub fn check(self) -> Result<(), ForkedChild> {
+        if crate::IS_CHILD.get() { Err(ForkedChild) } else { Ok(()) }
     }
 }
 
@@ -140,7 +140,7 @@ impl<T> ForkLock<T> {
     }
 
     pub fn lock(&self) -> Result<ForkGuard<'_, T>, LockError> {
-        self.0.check().map_err(|Forked| LockError::Forked)?;
+        self.0.check().map_err(|ForkedChild| LockError::Forked)?;
         Ok(self.1.lock().unwrap())
     }
 

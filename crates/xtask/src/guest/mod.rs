@@ -251,7 +251,7 @@ impl Figures {
             timeout: TIMEOUT,
         };
         eprintln!("booting {name}: {}", kernel.display());
-        let mut told = Told::default();
+        let mut told = MachineFigures::default();
         let outcome = boot.run(|said| told.hear(said));
         if let Err(error) = outcome {
             self.failed.push(format!("{error:#}"));
@@ -274,11 +274,11 @@ impl Figures {
 
 /// The figures of one machine, added up over its programs.
 #[derive(Default)]
-struct Told {
+struct MachineFigures {
     sums: BTreeMap<(&'static str, String), f64>,
 }
 
-impl Told {
+impl MachineFigures {
     fn hear(&mut self, said: ConsoleLine) {
         match said {
             // `pair_instructions.spin`: of that design; without one of ours.
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn figures_of_programs_are_added_up_by_design() {
-        let mut told = Told::default();
+        let mut told = MachineFigures::default();
         for line in [
             "= tests_passed 3",
             "= tests_passed 4",

@@ -83,12 +83,12 @@ impl<A: Allocator> Contender<2> for Fill<A> {
 }
 
 /// Makes the contender of a design that fills so many pages.
-struct Filled {
+struct FullMemory {
     pages: u32,
     seed: u64,
 }
 
-impl AllocatorUser for Filled {
+impl AllocatorUser for FullMemory {
     type Output = Box<dyn Contender<2>>;
 
     fn with<A: Allocator>(self, allocator: A) -> Self::Output {
@@ -110,7 +110,7 @@ pub fn run<L: Lineup + Default>(
     let demand = settings.demand(1, pages, 1);
     let mut contenders: Vec<Box<dyn Contender<2>>> = Vec::new();
     for &design in designs {
-        let filled = Filled { pages, seed: settings.seed };
+        let filled = FullMemory { pages, seed: settings.seed };
         contenders.push(L::default().with_allocator(design, &demand, filled)?);
     }
     let mib = (u64::from(pages) * PAGE_BYTES as u64) >> 20;
