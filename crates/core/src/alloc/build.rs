@@ -497,6 +497,7 @@ impl Build<'_, '_> {
             layout.magazines_count as u32,
             &state.fresh_magazines,
             self.config.linear_map.map(|map| (map, self.config.page_size)),
+            self.config.cpus,
         );
         let zones = zones.all().len() as u32;
         // SAFETY: all written above.

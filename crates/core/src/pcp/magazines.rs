@@ -9,18 +9,17 @@
 //!
 //! A magazine outside every stack of empties is charged to the CPU that took it, in full, until it
 //! is back: `charged_pages` counts every magazine in fronts, shelves and hands.
-#![allow(unsafe_code, reason = "makes magazines of a page")]
 
 use super::caches::CpuZone;
+use super::carve::Carver;
 use super::pcps::Pcps;
-use super::shelf::{Chain, spread};
+use super::shelf::Chain;
 use crate::cpus::Cpus;
-use crate::frame::{CpuId, Order, PageSize};
-use crate::front::{Magazine, MagazineIndex};
-use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
+use crate::frame::{CpuId, Order};
+use crate::front::MagazineIndex;
+use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::prefetch_write;
 use crate::sync::prim::Ordering;
-use crate::sync::{count, prefetch_write};
-use crate::zone::Reserve;
 
 impl<C: Cpus> CpuZone<'_, '_, C> {
     /// An empty magazine, charged to this CPU.
@@ -28,7 +27,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         let own = &self.caches.pcps.shared(self.cpu).empties;
         let found = self
             .empty_at_hand()
-            .or_else(|| self.carve())
+            .or_else(|| Carver(self).carve())
             .or_else(|| {
                 let pcps = &self.caches.pcps;
                 pcps.cpus_from(self.cpu).find_map(|other| pcps.steal(other))
@@ -86,62 +85,8 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         self.pcp.charged_pages.fetch_add(pages, Ordering::Release);
     }
 
-    /// Takes one frame within reach of a magazine index, cuts it into magazines, keeps the first
-    /// and puts the others among the CPU's empties.
-    ///
-    /// Not below the zone's `low` watermark: the frame stays the allocator's, and a cache is no
-    /// reason to come nearer to what is kept back from requests.
-    #[cold]
-    fn carve(&self) -> Option<MagazineIndex> {
-        if IS_LOOM {
-            return None;
-        }
-        let (map, page_size) = self.caches.pcps.magazines().linear_map?;
-        let carved = self.caches.pcps.carved();
-        let frames = carved.frames();
-        if frames.is_empty() || !self.may_give(1, Reserve::AboveLow) {
-            return None;
-        }
-        let _moving = self.caches.begin(self.pcp, 1);
-        let pfn = self.store().take_among(self.zone_id, &frames)?;
-        // Pageblocks reach further than indices: a frame beyond goes back.
-        if !frames.contains(&pfn.get()) {
-            self.store().note_doubled(self.store().put(pfn, 1));
-            return None;
-        }
-        // Both before there is a magazine to protect.
-        carved.note(pfn);
-        if !self.store().note_carved(pfn, self.zone_id) {
-            // A caller is removing this memory.
-            carved.forget(pfn);
-            self.store().note_doubled(self.store().put(pfn, 1));
-            return None;
-        }
-        self.add_free(-1);
-        count(&self.zone.carved, 1);
-        Some(self.cut(map.address(pfn, page_size), page_size))
-    }
-
-    /// Makes magazines of the page at `address` and keeps the first.
-    fn cut(&self, address: usize, page_size: PageSize) -> MagazineIndex {
-        let magazines = page_size.bytes() / size_of::<Magazine>();
-        let first = ((address - self.blocks().base().addr()) / size_of::<Magazine>()) as u32;
-        let place = core::ptr::with_exposed_provenance_mut::<Magazine>(address);
-        for i in 0..magazines {
-            // SAFETY: the page is the allocator's for good, mapped at `address` and used by nothing
-            // else (`LinearMap::new`), and page-aligned.
-            unsafe { place.add(i).write(Magazine::new()) };
-        }
-        // All but the first; what `spread` names last goes to the bottom of the stack.
-        for i in (1..magazines as u32).rev().map(|nth| spread(nth, magazines as u32)) {
-            if let Some(magazine) = MagazineIndex::new(first + i) {
-                self.push_empty(magazine);
-            }
-        }
-        MagazineIndex::new(first).expect("a frame behind the gates has a positive index")
-    }
-
-    fn push_empty(&self, magazine: MagazineIndex) {
+    /// Puts an empty magazine that is charged to no CPU on this CPU's stack.
+    pub fn push_empty(&self, magazine: MagazineIndex) {
         let pushed = self.caches.pcps.shared(self.cpu).empties.push(self.blocks(), magazine);
         debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
     }

@@ -24,7 +24,7 @@
 
 use core::ops::Range;
 
-use crate::frame::{LinearMap, Order, PageSize, Pfn};
+use crate::frame::{LinearMap, Order, PageSize, Pfn, ZoneId};
 use crate::front::{BlockArray, Magazine, MagazineIndex};
 use crate::sync::model::IS_LOOM;
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
@@ -138,6 +138,9 @@ pub struct Magazines<'m> {
     used: &'m AtomicU32,
     /// The mapping of the frames, if they are mapped, and their size.
     pub linear_map: Option<(LinearMap, PageSize)>,
+    /// Pages of order 0 in a CPU's part of the magazines. A CPU that caches more may make the
+    /// allocator carve further ones; without a mapping none does.
+    pub pages_per_cpu: u64,
 }
 
 impl<'m> Magazines<'m> {
@@ -146,8 +149,11 @@ impl<'m> Magazines<'m> {
         count: u32,
         used: &'m AtomicU32,
         linear_map: Option<(LinearMap, PageSize)>,
+        cpus: u32,
     ) -> Self {
-        Magazines { first, count, used, linear_map }
+        let pages = u64::from(count / cpus.max(1) * Order::BASE.magazine_frames());
+        let pages_per_cpu = if linear_map.is_some() { pages } else { u64::MAX };
+        Magazines { first, count, used, linear_map, pages_per_cpu }
     }
 
     /// Magazines of the caller's memory that were ever used.
@@ -198,6 +204,8 @@ pub struct CarvedFrames<'m> {
     end: u32,
     /// The bits of frames from `first` on.
     bits: &'m [AtomicU64],
+    /// Zones of which a first frame was to be carved early: a bit each.
+    begun: AtomicU32,
 }
 
 impl<'m> CarvedFrames<'m> {
@@ -206,7 +214,7 @@ impl<'m> CarvedFrames<'m> {
     pub fn new(reach: Range<u32>, bits: &'m [AtomicU64]) -> Self {
         let first = reach.start;
         let end = reach.end.min(first.saturating_add(bits.len() as u32 * u64::BITS));
-        CarvedFrames { first, end, bits }
+        CarvedFrames { first, end, bits, begun: AtomicU32::new(0) }
     }
 
     /// The frames whose magazines have numbers, when these count from `base`.
@@ -236,6 +244,14 @@ impl<'m> CarvedFrames<'m> {
     fn bit(&self, frame: u32) -> (&AtomicU64, u64) {
         let at = frame - self.first;
         (&self.bits[(at / u64::BITS) as usize], 1 << (at % u64::BITS))
+    }
+
+    /// Notes that a first frame of a zone is to be carved early. `false`: it was noted before.
+    pub fn begin(&self, zone: ZoneId) -> bool {
+        let bit = 1 << zone.get();
+        // Relaxed: of the callers that meet here one is to carve.
+        self.begun.load(Ordering::Relaxed) & bit == 0
+            && self.begun.fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
     /// Notes a frame that the caller owns, within reach.

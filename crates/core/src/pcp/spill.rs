@@ -18,6 +18,7 @@
 //! here.
 
 use super::caches::CpuZone;
+use super::carve::Carver;
 use super::exchange::Exchange;
 use super::high::{self, BATCH_SCALE, MovedPages};
 use super::state::{ATTEMPTS_MAX, Front, SHELF_COUNT, Step};
@@ -233,6 +234,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         if IS_LOOM {
             return;
         }
+        Carver(self).carve_early();
         let (high, limits) = (&self.pcp.high, self.zone.limits());
         let now = high.get();
         if now < limits.high_max as i64 && self.may_raise_high(limits) {

@@ -16,13 +16,12 @@ use crate::zone::Reserve;
 pub(super) const PARTIAL_LOOKS_MAX: u32 = 32;
 
 /// The passes of a search for blocks smaller than a pageblock.
-pub(super) const PASSES: [Pass; 16] = [
+pub(super) const PASSES: [Pass; 15] = [
     Pass::Near(Sort::Partial),
     Pass::Near(Sort::Warm),
     Pass::Beyond,
     Pass::Near(Sort::Cold),
     Pass::Partial { which: PartialKind::Settled, looks_max: PARTIAL_LOOKS_MAX },
-    Pass::Partial { which: PartialKind::Carved, looks_max: PARTIAL_LOOKS_MAX },
     Pass::Partial { which: PartialKind::Avoided, looks_max: PARTIAL_LOOKS_MAX },
     Pass::Chosen(Sort::Warm),
     Pass::Chosen(Sort::Cold),
@@ -109,8 +108,6 @@ pub(super) fn cold(section: &Section<'_>, i: usize) -> u64 {
 pub(super) enum PartialKind {
     /// Pageblocks that are not avoided.
     Settled,
-    /// Pageblocks with carved frames, of any mobility: they can never be whole.
-    Carved,
     /// Avoided pageblocks.
     Avoided,
     Both,
@@ -170,8 +167,7 @@ impl Pass {
     #[inline]
     pub fn scope(self, section: &Section<'_>, i: usize) -> u64 {
         match self {
-            Pass::Near(_)
-            | Pass::Partial { which: PartialKind::Settled | PartialKind::Carved, .. } => {
+            Pass::Near(_) | Pass::Partial { which: PartialKind::Settled, .. } => {
                 !section.avoided(i)
             }
             Pass::Partial { which: PartialKind::Avoided, .. } => section.avoided(i),
@@ -223,7 +219,6 @@ impl Pass {
     pub fn selects(self, tag: Tag, wanted: &SearchRequest<'_>) -> bool {
         let is_ours = tag.serves(wanted.zone);
         match self {
-            Pass::Partial { which: PartialKind::Carved, .. } => is_ours && tag.is_carved(),
             // The bits have told avoided ones from the others.
             Pass::Near(Sort::Partial) | Pass::Partial { .. } => {
                 tag.of_the_rest().settled() == wanted.tag()

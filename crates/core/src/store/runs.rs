@@ -192,8 +192,9 @@ enum Rank {
     Unmovable,
     /// Every frame of the pageblock is free.
     Whole,
-    /// The pageblock serves movable blocks, among which an unmovable frame would be mixed.
-    Mixed,
+    /// The pageblock serves movable blocks, among which an unmovable frame would be mixed. The
+    /// fewer of its frames are in use, the more can follow.
+    Mixed { in_use: u32 },
 }
 
 impl Bitmap<'_> {
@@ -201,8 +202,8 @@ impl Bitmap<'_> {
     /// pageblock lies in `frames`, takes one from the pageblocks that contain `frames`, whose other
     /// frames may be taken, too. `None`: there is no such frame, or another caller took it first.
     ///
-    /// O(frames / 512): one load per 64 pageblocks, and one per pageblock with a free frame up to
-    /// the first unmovable one.
+    /// O(frames / 512): one load per 64 pageblocks, and one line per pageblock with a free frame up
+    /// to the first unmovable one.
     pub fn take_among(&self, zone: ZoneId, frames: &Range<u32>) -> Option<Pfn> {
         let mut best: Option<(Rank, PageblockIndex)> = None;
         let inner = frames.start.div_ceil(PAGEBLOCK_FRAMES)..frames.end / PAGEBLOCK_FRAMES;
@@ -224,7 +225,7 @@ impl Bitmap<'_> {
             section.break_up(pageblock.in_section() as u32 * PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES);
         }
         section.take(pageblock.in_section(), Order::BASE, None, 1, give);
-        if rank == Rank::Mixed && found.is_some() {
+        if matches!(rank, Rank::Mixed { .. }) && found.is_some() {
             self.note_mixed(section, pageblock, Mobility::Unmovable);
         }
         found
@@ -254,7 +255,10 @@ impl Bitmap<'_> {
             let rank = match (whole >> bit & 1 == 1, tag == Tag::new(zone, Mobility::Unmovable)) {
                 (true, _) => Rank::Whole,
                 (false, true) => Rank::Unmovable,
-                (false, false) => Rank::Mixed,
+                (false, false) => {
+                    let free = section.count_in_words(pageblock.in_section());
+                    Rank::Mixed { in_use: PAGEBLOCK_FRAMES - free }
+                }
             };
             if best.is_none_or(|(least, _)| rank < least) {
                 *best = Some((rank, pageblock));

@@ -9,12 +9,14 @@
 //!    its partly used and then its whole pageblocks, so that CPUs with sections of their own meet
 //!    nowhere; but [warm](super::hints) ones of other sections before cold ones there;
 //! 4. partly used pageblocks of the wanted mobility, the [densest](super::best_fit) of a few first;
-//! 5. while some are avoided, those with carved frames, which can never be whole; then those that
-//!    are avoided, which are then settled;
+//! 5. while some are avoided, those, which are then settled;
 //! 6. whole ones, warm before cold, retagged if they were of another mobility (which needs a claim
 //!    of all 512 frames, so that no caller can hold one of them);
 //! 7. for unmovable and reclaimable blocks, partly used ones of each other's;
 //! 8. anything of the zone, for these first what is mixed already; unless the search may not mix.
+//!
+//! Pageblocks with carved frames serve unmovable blocks, and others only in the last passes: what is
+//! free there is for the next frames that are carved, which would else break up another one.
 //!
 //! Partly used pageblocks are looked at a bounded number of times before a whole one is taken, so
 //! that fragmentation costs memory before it costs time; the bound falls only when there is no
@@ -270,10 +272,6 @@ impl<'m> Search<'_, 'm> {
             Pass::Partial { which: PartialKind::Avoided, .. } => {
                 bitmap.tags.avoided(wanted.zone) > 0
             }
-            // Unmovable blocks have come from these before.
-            Pass::Partial { which: PartialKind::Carved, .. } => {
-                bitmap.tags.avoided(wanted.zone) > 0 && wanted.rules.mobility != Mobility::Unmovable
-            }
             Pass::Chosen(_) => {
                 wanted.rules.mobility != Mobility::Movable && bitmap.avoids && !IS_LOOM
             }
@@ -300,9 +298,7 @@ impl<'m> Search<'_, 'm> {
     fn suffices<F: FnMut(WordBlocks)>(&self, pass: Pass, taken: &Harvest<F>) -> bool {
         let gives_up = !matches!(
             pass,
-            Pass::Near(_)
-                | Pass::Beyond
-                | Pass::Partial { which: PartialKind::Settled | PartialKind::Carved, .. }
+            Pass::Near(_) | Pass::Beyond | Pass::Partial { which: PartialKind::Settled, .. }
         );
         let keeps_whole = self.bitmap.avoids || matches!(pass, Pass::Reported(_));
         keeps_whole && gives_up && taken.is_an_eighth()

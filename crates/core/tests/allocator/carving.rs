@@ -7,12 +7,13 @@ mod arena;
 use std::collections::HashSet;
 
 use crate::common::backing::Sets;
+use crate::common::rng::Rng;
 use crate::common::{Anywhere, Single, open_zone, range};
 use arena::Arena;
 use pagedepot::cpus::PinnedCpus;
 use pagedepot::{
-    CacheLimits, Config, CpuId, Flags, FreeError, Mobility, Mode, Order, Pfn, Scope, Watermarks,
-    ZoneId,
+    CacheLimits, Config, CpuId, Flags, FreeError, Mobility, Mode, Order, Pageblocks, Pfn, Scope,
+    Watermarks, ZoneId,
 };
 use pagedepot_contiguity::{Contiguity, Obstacle, RemoveError};
 
@@ -108,6 +109,39 @@ fn frames_within_reach_are_carved_while_whole_pageblocks_lie_beyond() {
         }
         assert_eq!(depot.validate().unwrap().held_pages(), 0);
     });
+}
+
+/// Fills three quarters of a gibibyte and a half, frees all of it in no order, and drains. A CPU
+/// that caches more and more meanwhile carves a frame when little is free in each pageblock; all
+/// of them come from one pageblock all the same.
+#[test]
+fn carved_frames_break_up_one_pageblock() {
+    let frames: u32 = 384 << 10;
+    let ranges = [range(0, frames)];
+    let zones = [open_zone("z", &ranges)];
+    let config = Config::new(2, &zones);
+    let bytes = Single::metadata_bytes(&config).unwrap();
+    let arena = Arena::new(bytes, 0, frames as usize);
+    let config = Config { linear_map: Some(arena.linear_map()), ..config };
+    let depot = Single::new(&config, arena.metadata(), PinnedCpus(Anywhere::new())).unwrap();
+    let alloc = |n| {
+        depot.cpus().0.run_on(n % 2);
+        depot.alloc(Order::BASE, Flags::default()).unwrap()
+    };
+    let mut held: Vec<_> = (0..frames / 4 * 3).map(alloc).collect();
+    let mut rng = Rng::new(1);
+    for last in (1..held.len()).rev() {
+        held.swap(last, rng.index(last + 1));
+    }
+    for (n, &pfn) in held.iter().enumerate() {
+        depot.cpus().0.run_on(n as u32 % 2);
+        depot.free(pfn, Order::BASE).unwrap();
+    }
+    depot.drain(Scope::ALL, Mode::Full);
+    let broken = Pageblocks::of(&depot, ZONE).unwrap().filter(|pageblock| !pageblock.is_whole());
+    let (frames, broken) = (carved(&depot), broken.count());
+    assert!(frames > 8, "there was little need to carve: {frames} frames");
+    assert_eq!(broken, 1, "{frames} frames are carved");
 }
 
 /// The pages that are not held when everything is held.
