@@ -5,13 +5,15 @@
 //! Here is what a CPU moves out to stay below the limit on its cache, at refills, frees
 //! and decays. The limit itself is in [`high`](super::high).
 //!
-//! # While pageblocks are avoided
+//! # While whole pageblocks are short
 //! Cached frames keep pageblocks from becoming whole, and no search finds them. Of memory that is
 //! nearly full, most of what is free can lie in caches, while requests of other orders and
-//! mobilities break up whole pageblocks, or mix others; watermarks do not see that. So while
-//! pageblocks are avoided, which says that whole ones are short, all CPUs together may cache a 32nd
-//! of what is free, but each as much as `high_min`. Magazines in fronts are not refused for it:
-//! `high` grows for these, and falls when the next one is to be shelved.
+//! mobilities break up whole pageblocks, or mix others; watermarks do not see that. What a program
+//! freed when it exited is handed out from the top of a shelf, frame by frame out of all pageblocks
+//! that it had. So while some pageblocks are avoided, or less than half of the zone is whole, all
+//! CPUs together may cache a 32nd of what is free, but each as much as `high_min`. Magazines in
+//! fronts are not refused for it: `high` grows for these, and falls when the next one is to be
+//! shelved.
 //!
 //! Frames that are freed in avoided pageblocks go from fronts of their own straight to the store.
 //! Which pageblocks these are is the policy of [`evacuation`](crate::evacuation), which a CPU steps
@@ -23,7 +25,7 @@ use super::exchange::Exchange;
 use super::high::{self, BATCH_SCALE, MovedPages};
 use super::state::{ATTEMPTS_MAX, Front, SHELF_COUNT, Step};
 use crate::cpus::{Cpus, Environment, Event, Here};
-use crate::evacuation::HandStep;
+use crate::evacuation::{HandStep, ZonePolicy};
 use crate::frame::pageblock::FRONTS;
 use crate::frame::{Mobility, Order, Pfn};
 use crate::front::MagazineIndex;
@@ -187,13 +189,20 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
 const ROOM_STEPS_MAX: u32 = 4;
 /// Magazines moved out per decay of a CPU's zone.
 const DECAY_MAGAZINES_MAX: u32 = 32;
-/// The part of a zone's free pages that its CPUs together cache while pageblocks are avoided.
+/// The part of a zone's free pages that its CPUs together cache while whole pageblocks are short.
 const AVOIDED_PART: u64 = 32;
 
 impl<C: Cpus> CpuZone<'_, '_, C> {
+    /// Whether whole pageblocks are short: some are avoided, or would be if memory lay still.
+    fn are_whole_short(&self) -> bool {
+        let wants_more = |policy: &ZonePolicy| policy.wants_more(self.zone.managed());
+        self.store().tags().avoided(self.zone_id) > 0
+            || self.caches.pcps.policy(self.zone_id).is_some_and(wants_more)
+    }
+
     /// The largest `high` now, but for what fronts need.
     fn high_most(&self, limits: CacheLimits) -> u64 {
-        if IS_LOOM || !limits.adapts() || self.store().tags().avoided(self.zone_id) == 0 {
+        if IS_LOOM || !limits.adapts() || !self.are_whole_short() {
             return limits.high_max;
         }
         let free = self.caches.free_estimate(self.zone_id).max(0) as u64;

@@ -15,8 +15,8 @@
 //! 7. for unmovable and reclaimable blocks, partly used ones of each other's;
 //! 8. anything of the zone, for these first what is mixed already; unless the search may not mix.
 //!
-//! Pageblocks with carved frames serve unmovable blocks, and others only in the last passes: what is
-//! free there is for the next frames that are carved, which would else break up another one.
+//! Pageblocks with carved frames serve unmovable blocks, and others only in the last passes: what
+//! is free there is for the next frames that are carved, which would else break up another one.
 //!
 //! Partly used pageblocks are looked at a bounded number of times before a whole one is taken, so
 //! that fragmentation costs memory before it costs time; the bound falls only when there is no

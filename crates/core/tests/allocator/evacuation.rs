@@ -226,3 +226,39 @@ fn mixed_pageblocks_are_tainted_until_they_are_whole() {
     workload.held.push(pfn);
     workload.finish_by(|stats| assert_eq!(stats.tainted, 0));
 }
+
+/// A program that exits leaves its CPU little in caches while few pageblocks are whole, though none
+/// evacuates: memory never lies still.
+#[test]
+fn caches_are_small_while_whole_pageblocks_are_short() {
+    let ranges = [range(0, 128 * PAGEBLOCK_FRAMES)];
+    let zones = [open_zone("z", &ranges)];
+    let config = Config::new(2, &zones);
+    let mut metadata = metadata(&config);
+    let mut depot = single(&config, &mut metadata);
+    let alloc = |_| depot.alloc(Order::BASE, Flags::default()).unwrap();
+    // Every eighth frame outlives its program. After the first one memory lies still.
+    let mut kept = Vec::new();
+    for program in 0..3 {
+        let all: Vec<_> = (0..124 * PAGEBLOCK_FRAMES - kept.len() as u32).map(alloc).collect();
+        assert_eq!(depot.pageblock_stats(ZONE).unwrap().evacuating, 0);
+        for (n, pfn) in all.into_iter().enumerate() {
+            match n % 8 {
+                0 => kept.push(pfn),
+                _ => depot.free(pfn, Order::BASE).unwrap(),
+            }
+        }
+        for _ in 0..if program == 0 { 400_000 } else { 0 } {
+            depot.free(alloc(0), Order::BASE).unwrap();
+        }
+    }
+    let (zone, limits) =
+        (depot.zone_stats(ZONE).unwrap(), depot.settings(ZONE).unwrap().cache_limits());
+    assert!(2 * depot.pageblock_stats(ZONE).unwrap().whole < 128);
+    let free = zone.free_pages + zone.cached_pages;
+    let part = (free / 32 / 2).max(limits.high_min);
+    assert!(2 * part < limits.high_max, "{limits:?}");
+    assert!(zone.cached_pages <= part + 126, "{} cached, {part}", zone.cached_pages);
+    kept.iter().for_each(|&pfn| depot.free(pfn, Order::BASE).unwrap());
+    assert_eq!(depot.validate().unwrap().held_pages(), 0);
+}
