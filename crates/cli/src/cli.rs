@@ -47,8 +47,10 @@ pub enum Command {
     /// Replay a recorded trace: the text of perf script, tracefs or trace-cmd report, plain or zstd
     #[command(mut_args = variant::here)]
     Replay {
-        /// The trace; - for standard input
-        trace: PathBuf,
+        /// The trace; - for standard input. Several: one after the other into one depot, which
+        /// tells of contiguity alone
+        #[arg(required = true, value_name = "TRACE")]
+        traces: Vec<PathBuf>,
         #[command(flatten)]
         zoneinfo: ZoneinfoPaths,
         #[command(flatten)]

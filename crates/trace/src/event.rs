@@ -36,8 +36,15 @@ pub struct Record<'a> {
 #[allow(missing_docs, reason = "fields have the names that the kernel prints")]
 pub enum Event {
     /// A block was allocated; `pfn` is `None` when the allocation failed. `asks_movable`: its flags
-    /// (`gfp_flags`) name memory that can be moved.
-    PageAlloc { pfn: Option<KernelPfn>, order: u32, migratetype: u32, asks_movable: bool },
+    /// (`gfp_flags`) name memory that can be moved. `is_page_cache`: they are those of a page that
+    /// is filled from a file, or that a program writes into a file.
+    PageAlloc {
+        pfn: Option<KernelPfn>,
+        order: u32,
+        migratetype: u32,
+        asks_movable: bool,
+        is_page_cache: bool,
+    },
     /// A block was freed.
     PageFree { pfn: KernelPfn, order: u32 },
     /// The block, whose [`PageFree`](Event::PageFree) came before, was freed as one of a batch.

@@ -86,6 +86,7 @@ fn event(kind: EventKind, f: Fields<'_>) -> Result<Event, FieldFault> {
                 order: f.small("order")?,
                 migratetype: f.small("migratetype")?,
                 asks_movable: gfp_flags.split('|').any(asks_movable),
+                is_page_cache: is_page_cache(gfp_flags),
             }
         }
         EventKind::PageFree => Event::PageFree { pfn: f.pfn()?, order: f.small("order")? },
@@ -137,6 +138,16 @@ fn event(kind: EventKind, f: Fields<'_>) -> Result<Event, FieldFault> {
 /// `GFP_MOVABLE`, later ones `__GFP_MOVABLE`.
 fn asks_movable(flag: &str) -> bool {
     flag.ends_with("MOVABLE") || flag.starts_with("GFP_TRANSHUGE")
+}
+
+/// Whether the flags of an allocation are those of the page cache: movable, not zeroed, and for a
+/// write, or of a readahead, which neither retries nor warns. Other movable pages that are not
+/// zeroed are copies of a program's own.
+fn is_page_cache(flags: &str) -> bool {
+    let has = |name: &str| flags.split('|').any(|flag| flag.trim_start_matches('_') == name);
+    flags.split('|').any(asks_movable)
+        && !has("GFP_ZERO")
+        && (has("GFP_WRITE") || has("GFP_NORETRY") && has("GFP_NOWARN"))
 }
 
 /// A fault of a field.

@@ -132,6 +132,7 @@ fn flags_tell_what_is_movable() {
                 order: 0,
                 migratetype: 2,
                 asks_movable: is_movable,
+                is_page_cache: false,
             };
             assert_eq!(record.event, expected, "{flags}");
         })
@@ -413,5 +414,29 @@ fn small_files_are_read_however_they_were_saved() {
             _ => false,
         };
         assert!(is_named, "{error}");
+    }
+}
+
+/// The page cache is movable and not zeroed, and its readahead neither retries nor warns.
+#[test]
+fn the_page_cache_is_known_by_its_flags() {
+    for (flags, expected) in [
+        ("GFP_HIGHUSER_MOVABLE|__GFP_WRITE|__GFP_COMP", true),
+        ("GFP_NOFS|__GFP_HIGHMEM|__GFP_MOVABLE|__GFP_NOWARN|__GFP_NORETRY|__GFP_COMP", true),
+        ("GFP_HIGHUSER_MOVABLE|__GFP_COMP", false),
+        ("GFP_HIGHUSER_MOVABLE|__GFP_ZERO|__GFP_WRITE", false),
+        ("GFP_HIGHUSER_MOVABLE|__GFP_NORETRY", false),
+        ("GFP_NOFS|__GFP_RECLAIMABLE|__GFP_NOWARN|__GFP_NORETRY", false),
+        ("GFP_NOWAIT|__GFP_NORETRY|__GFP_NOWARN", false),
+    ] {
+        let line = format!(
+            "a 1 [000] 1.0: mm_page_alloc: page=0x1 pfn=0x1 order=0 migratetype=1 \
+             gfp_flags={flags}\n"
+        );
+        read(line.as_bytes(), "it", |record| {
+            let Event::PageAlloc { is_page_cache, .. } = record.event else { panic!("{record:?}") };
+            assert_eq!(is_page_cache, expected, "{flags}");
+        })
+        .unwrap();
     }
 }

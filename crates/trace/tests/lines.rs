@@ -207,7 +207,13 @@ fn event(fields: &str) -> Event {
 #[test]
 fn all_page_events() {
     let pfn = KernelPfn(0x138);
-    let alloc = |pfn| Event::PageAlloc { pfn, order: 3, migratetype: 2, asks_movable: false };
+    let alloc = |pfn| Event::PageAlloc {
+        pfn,
+        order: 3,
+        migratetype: 2,
+        asks_movable: false,
+        is_page_cache: false,
+    };
     for (text, expected) in [
         ("pfn=0x138", Some(pfn)),
         ("pfn=312", Some(pfn)),

@@ -68,11 +68,16 @@ fn expected(written: &Written) -> Vec<Event> {
                 order,
                 migratetype,
                 asks_movable: migratetype == 1,
+                is_page_cache: false,
             }]
         }
-        &Written::Failed(order, migratetype) => {
-            vec![Event::PageAlloc { pfn: None, order, migratetype, asks_movable: migratetype == 1 }]
-        }
+        &Written::Failed(order, migratetype) => vec![Event::PageAlloc {
+            pfn: None,
+            order,
+            migratetype,
+            asks_movable: migratetype == 1,
+            is_page_cache: false,
+        }],
         Written::Free(block) => vec![free(block)],
         Written::FreeMany(blocks) => {
             blocks.iter().map(free).chain(blocks.iter().map(batched)).collect()

@@ -7,7 +7,7 @@ pub mod tour;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::PathBuf;
 
 use self::finish::{finish, for_people, show};
 use crate::cli::{self, Cli, CliOutcome, Command};
@@ -36,8 +36,8 @@ pub fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
             let settings = Settings::new(&Product, &options, effort(&options))?;
             bench(workload, &options, &given(Settings { variant, ..settings }, more, fill))
         }
-        Some(Command::Replay { trace, zoneinfo, expand, options, variant }) => {
-            replay::<Product>((&trace, &expand), &zoneinfo, (&options, &variant))
+        Some(Command::Replay { traces, zoneinfo, expand, options, variant }) => {
+            replay::<Product>((&traces, &expand), &zoneinfo, (&options, &variant))
         }
         Some(Command::Top(options)) => watch(&options),
         Some(Command::Completions { shell }) => manual::completions::<Cli>(shell),
@@ -69,18 +69,19 @@ pub fn bench(
     finish((&command, ExtraOptions::new()), options, || workload.run(settings), for_people)
 }
 
-/// Replays the trace in a file.
+/// Replays the traces in files.
 ///
 /// # Errors
-/// When it cannot be replayed, or its results cannot be written.
+/// When one cannot be replayed, or the results cannot be written.
 pub fn replay<L: ReplayLineup>(
-    (trace, expand): (&Path, &Expand),
+    (traces, expand): (&[PathBuf], &Expand),
     zoneinfo: &ZoneinfoPaths,
     (options, variant): (&MeasureOptions, &Variant),
 ) -> Result<(), Failure> {
-    let command = format!("replay {}", trace.display());
-    let trace = (trace, expand.limit());
-    let measure = || replay::replay_file::<L>(trace, zoneinfo, (options, variant));
+    let names: Vec<_> = traces.iter().map(|trace| trace.display().to_string()).collect();
+    let command = format!("replay {}", names.join(" "));
+    let traces = (traces, expand.limit());
+    let measure = || replay::replay_files::<L>(traces, zoneinfo, (options, variant));
     finish((&command, ExtraOptions::new()), options, measure, for_people)
 }
 

@@ -1,13 +1,14 @@
 //! The command `replay`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::design::variant::Variant;
 use crate::failure::Failure;
 use crate::names::{Design, list};
 use crate::replay::options::ZoneinfoPaths;
 use crate::replay::threads::ReplayLineup;
-use crate::replay::{self, Plan, Zoneinfos};
+use crate::replay::{self, Plan, Zoneinfos, contiguity};
+use crate::report::account::Account;
 use crate::report::{Progress, Report};
 use crate::workloads::options::MeasureOptions;
 use pagedepot_trace::{ExpandLimit, TraceError};
@@ -16,15 +17,60 @@ use pagedepot_trace::{ExpandLimit, TraceError};
 const REPLAYS: u32 = 5;
 const REPLAYS_QUICK: u32 = 1;
 
-/// Replays the trace in a file.
+/// Replays the traces in files: one into each design, then all of them one after the other into one
+/// depot.
 ///
 /// # Errors
-/// When it is no trace, holds nothing to replay, or a design fails the replay.
-pub fn replay_file<L: ReplayLineup>(
-    (trace, limit): (&Path, ExpandLimit),
+/// When one is no trace, holds nothing to replay, or a design fails the replay.
+pub fn replay_files<L: ReplayLineup>(
+    (traces, limit): (&[PathBuf], ExpandLimit),
     zoneinfo: &ZoneinfoPaths,
     options: (&MeasureOptions, &Variant),
 ) -> Result<Report, Failure> {
+    let [trace] = traces else { return replay_in_a_row((traces, limit), zoneinfo, options) };
+    let (plan, zoneinfos) = load((trace, limit), zoneinfo, options.0)?;
+    let mut report = replay_plan::<L>(&plan, &zoneinfos, options)?;
+    if options.0.designs.is_empty() || options.0.designs.contains(&Design::Depot) {
+        add_contiguity(&[&plan], &mut report)?;
+    }
+    Ok(report)
+}
+
+/// Replays several traces one after the other into one depot, which tells of contiguity alone.
+fn replay_in_a_row(
+    (traces, limit): (&[PathBuf], ExpandLimit),
+    zoneinfo: &ZoneinfoPaths,
+    (options, _): (&MeasureOptions, &Variant),
+) -> Result<Report, Failure> {
+    if let Some(design) = options.designs.iter().find(|&&design| design != Design::Depot) {
+        return Err(Failure::Usage(format!(
+            "design {design} cannot replay several traces in a row: give one trace, or --design \
+             depot"
+        )));
+    }
+    let load = |trace: &PathBuf| load((trace, limit), zoneinfo, options);
+    let plans = traces.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+    let mut report = Report::default();
+    for (plan, _) in &plans {
+        report.account(Account::new(&plan.name, &plan.trace));
+    }
+    add_contiguity(&plans.iter().map(|(plan, _)| plan).collect::<Vec<_>>(), &mut report)?;
+    Ok(report)
+}
+
+fn add_contiguity(plans: &[&Plan], report: &mut Report) -> Result<(), Failure> {
+    let run = |e: &dyn std::fmt::Display| Failure::Run(e.to_string());
+    let found = contiguity::replay_in_a_row(plans).map_err(|e| run(&e))?.map_err(|e| run(&e))?;
+    found.add_to(report);
+    Ok(())
+}
+
+/// Reads a trace, with what lies beside it.
+fn load(
+    (trace, limit): (&Path, ExpandLimit),
+    zoneinfo: &ZoneinfoPaths,
+    options: &MeasureOptions,
+) -> Result<(Plan, Zoneinfos), Failure> {
     let usage = |e: TraceError| Failure::Usage(e.to_string());
     let (before, after) = (zoneinfo.before.as_deref(), zoneinfo.after.as_deref());
     let zoneinfos = Zoneinfos::find(trace, before, after).map_err(usage)?;
@@ -37,7 +83,7 @@ pub fn replay_file<L: ReplayLineup>(
             plan.name
         )));
     }
-    if let Some(wanted) = options.0.cpus {
+    if let Some(wanted) = options.cpus {
         plan.fold(wanted).map_err(|there| {
             Failure::Usage(format!(
                 "{wanted} CPUs asked for, and {} was recorded on {there}: give --cpus {there} or \
@@ -46,7 +92,7 @@ pub fn replay_file<L: ReplayLineup>(
             ))
         })?;
     }
-    replay_plan::<L>(&plan, &zoneinfos, options)
+    Ok((plan, zoneinfos))
 }
 
 /// Replays a plan.

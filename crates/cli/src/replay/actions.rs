@@ -11,6 +11,12 @@ pub enum Action {
         order: Order,
         mobility: Mobility,
     },
+    /// A movable block of the page cache.
+    AllocCache {
+        id: u32,
+        zone: u8,
+        order: Order,
+    },
     /// A block allocated before the recording began; its free comes next.
     Known {
         id: u32,

@@ -166,6 +166,7 @@ pub fn with_depot<R>(
         allocator: allocator.map_err(refused)?,
         decayed_ms: 0,
         frames: frames.into(),
+        keeps_cache_apart: false,
     };
     Ok(f(&mut depot))
 }
@@ -182,9 +183,17 @@ pub struct DepotTarget<'m> {
     allocator: Allocator<'m, PinnedCpus<EventClock>>,
     decayed_ms: u64,
     frames: u64,
+    /// Whether blocks of the page cache are asked for as reclaimable ones, which have pageblocks of
+    /// their own: their owner can give them up.
+    keeps_cache_apart: bool,
 }
 
 impl DepotTarget<'_> {
+    /// Keeps the page cache in pageblocks of its own from now on.
+    pub fn keep_cache_apart(&mut self) {
+        self.keeps_cache_apart = true;
+    }
+
     fn act_as(&self, cpu: CpuId) {
         self.allocator.cpus().0.cpu.store(cpu.get(), Ordering::Relaxed);
     }
@@ -224,6 +233,11 @@ impl ReplayTarget for DepotTarget<'_> {
     ) -> Option<Pfn> {
         self.act_as(cpu);
         self.allocator.alloc(order, Flags::new(mobility)).ok()
+    }
+
+    fn alloc_cache(&mut self, cpu: CpuId, zone: ZoneId, order: Order) -> Option<Pfn> {
+        let apart = self.keeps_cache_apart;
+        self.alloc(cpu, zone, order, if apart { Mobility::Reclaimable } else { Mobility::Movable })
     }
 
     #[inline]

@@ -80,6 +80,26 @@ pub fn play<T: ReplayTarget>(
     if run.failed > 0 { Err(ReplayError::Failed(run.failed)) } else { Ok(()) }
 }
 
+/// Runs the plan in memory of which nothing of it is held before, from this time on, and leaves the
+/// target as it is then. Frees of blocks from before are left out. Calls `look` with the target and
+/// the number of operations done, after each.
+///
+/// # Errors
+/// When the target runs out of pages.
+pub fn play_on<T: ReplayTarget>(
+    plan: &Plan,
+    begins_ms: u64,
+    target: &mut T,
+    mut look: impl FnMut(&T, usize),
+) -> Result<(), ReplayError> {
+    let mut run = ReplayRun { begins_ms, ..ReplayRun::new(plan, target) };
+    for (nth, &op) in (1..).zip(&plan.ops) {
+        run.step(op);
+        look(run.target, nth);
+    }
+    if run.failed > 0 { Err(ReplayError::Failed(run.failed)) } else { Ok(()) }
+}
+
 /// A run under way.
 struct ReplayRun<'r, T> {
     plan: &'r Plan,
@@ -90,13 +110,16 @@ struct ReplayRun<'r, T> {
     batch: Vec<(Pfn, Order)>,
     /// The ticks to come.
     ticks: &'r [Tick],
+    /// Milliseconds of the target's clock when the trace begins.
+    begins_ms: u64,
     failed: u64,
 }
 
 impl<'r, T: ReplayTarget> ReplayRun<'r, T> {
     fn new(plan: &'r Plan, target: &'r mut T) -> Self {
         let slots = vec![EMPTY; plan.slots as usize];
-        ReplayRun { plan, target, slots, batch: Vec::new(), ticks: &plan.ticks, failed: 0 }
+        let (batch, ticks) = (Vec::new(), &plan.ticks[..]);
+        ReplayRun { plan, target, slots, batch, ticks, begins_ms: 0, failed: 0 }
     }
 
     /// Allocates what was handed out before the recording began.
@@ -115,6 +138,13 @@ impl<'r, T: ReplayTarget> ReplayRun<'r, T> {
             Op::Alloc { cpu, zone, order, mobility, slot } => {
                 let zone = ZoneId::new(zone.into());
                 match self.target.alloc(CpuId::new(cpu.into()), zone, order, mobility) {
+                    Some(pfn) => self.slots[slot as usize] = pfn.get(),
+                    None => self.failed += 1,
+                }
+            }
+            Op::AllocCache { cpu, zone, order, slot } => {
+                let zone = ZoneId::new(zone.into());
+                match self.target.alloc_cache(CpuId::new(cpu.into()), zone, order) {
                     Some(pfn) => self.slots[slot as usize] = pfn.get(),
                     None => self.failed += 1,
                 }
@@ -143,7 +173,7 @@ impl<'r, T: ReplayTarget> ReplayRun<'r, T> {
     /// Sets the target's clock, and does the ticks that are due.
     #[cold]
     fn clock(&mut self, ms: u32) {
-        self.target.set_time(ms.into());
+        self.target.set_time(self.begins_ms + u64::from(ms));
         while let Some(tick) = self.ticks.first().filter(|tick| tick.ms <= ms) {
             self.target.tick(CpuId::new(tick.cpu.into()));
             self.ticks = &self.ticks[1..];
@@ -238,7 +268,7 @@ fn planned(plan: &Plan) -> (Volume, Volume) {
     let (mut allocated, mut freed) = (Volume::default(), Volume::default());
     for &op in &plan.ops {
         match op {
-            Op::Alloc { order, .. } => allocated.add(order),
+            Op::Alloc { order, .. } | Op::AllocCache { order, .. } => allocated.add(order),
             Op::Free { order, .. } | Op::FreeNested { order, .. } => freed.add(order),
             Op::FreeMany { first, len, .. } => {
                 plan.batch(first, len).iter().for_each(|&(_, order)| freed.add(order));
@@ -255,7 +285,9 @@ fn held_slots(plan: &Plan) -> Vec<(u32, Order)> {
     plan.before.held.iter().for_each(|known| orders[known.slot as usize] = Some(known.order));
     for &op in &plan.ops {
         match op {
-            Op::Alloc { order, slot, .. } => orders[slot as usize] = Some(order),
+            Op::Alloc { order, slot, .. } | Op::AllocCache { order, slot, .. } => {
+                orders[slot as usize] = Some(order);
+            }
             Op::Free { slot, .. } | Op::FreeNested { slot, .. } => orders[slot as usize] = None,
             Op::FreeMany { first, len, .. } => {
                 plan.batch(first, len).iter().for_each(|&(slot, _)| orders[slot as usize] = None);

@@ -43,7 +43,9 @@ impl Plan {
         for op in &self.ops {
             match *op {
                 Op::Clock { .. } => {}
-                Op::Alloc { cpu, slot, .. } => allocated_on[slot as usize] = Some(cpu),
+                Op::Alloc { cpu, slot, .. } | Op::AllocCache { cpu, slot, .. } => {
+                    allocated_on[slot as usize] = Some(cpu);
+                }
                 Op::Halve { slot, upper, .. } => {
                     allocated_on[upper as usize] = allocated_on[slot as usize]
                 }
@@ -67,6 +69,7 @@ impl Op {
         match self {
             Op::Clock { .. } | Op::Halve { .. } => None,
             Op::Alloc { cpu, .. }
+            | Op::AllocCache { cpu, .. }
             | Op::Free { cpu, .. }
             | Op::FreeNested { cpu, .. }
             | Op::FreeMany { cpu, .. } => Some(cpu),

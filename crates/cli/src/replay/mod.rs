@@ -38,6 +38,7 @@
 
 mod actions;
 mod calibrate;
+pub mod contiguity;
 pub mod depot;
 pub mod engine;
 pub mod error;

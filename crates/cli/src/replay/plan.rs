@@ -14,6 +14,8 @@ pub enum Op {
     /// Allocate into an empty slot, from the recorded block's zone. `cpu` counts the CPUs of the
     /// plan.
     Alloc { cpu: u16, zone: u8, order: Order, mobility: Mobility, slot: u32 },
+    /// Allocate a block of the page cache, which is movable, into an empty slot.
+    AllocCache { cpu: u16, zone: u8, order: Order, slot: u32 },
     /// Free and empty a slot.
     Free { cpu: u16, order: Order, slot: u32 },
     /// A free in an interrupt that came while the CPU refilled its lists of `zone`.

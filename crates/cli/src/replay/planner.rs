@@ -94,11 +94,17 @@ impl Planner {
         self.ticks.note(record);
         match record.event {
             Event::PageAlloc { pfn: None, .. } => self.work.failed_allocs += 1,
-            Event::PageAlloc { pfn: Some(pfn), order, migratetype, asks_movable } => {
+            Event::PageAlloc {
+                pfn: Some(pfn),
+                order,
+                migratetype,
+                asks_movable,
+                is_page_cache,
+            } => {
                 self.migratetypes.note(migratetype, asks_movable);
                 let mobility = self.migratetypes.mobility(migratetype);
                 if let Some(order) = self.plausible(pfn, order) {
-                    self.alloc(pfn.0, order, mobility);
+                    self.alloc(pfn.0, order, mobility, is_page_cache);
                 }
             }
             Event::PageFree { pfn, order } => {
@@ -171,7 +177,7 @@ impl Planner {
         Some(order)
     }
 
-    fn alloc(&mut self, pfn: u64, order: Order, mobility: Mobility) {
+    fn alloc(&mut self, pfn: u64, order: Order, mobility: Mobility, is_page_cache: bool) {
         self.refilling.remove(&self.cpu);
         for base in self.live.overlapping(pfn, order) {
             self.give_up(base);
@@ -180,7 +186,11 @@ impl Planner {
         let id = self.new_block(self.cpu);
         self.live.insert(pfn, LiveBlock { id, order, mobility });
         let list = self.list(pfn, order, mobility);
-        self.push(Action::Alloc { id, zone: list.zone, order, mobility });
+        let zone = list.zone;
+        self.push(match (mobility, is_page_cache) {
+            (Mobility::Movable, true) => Action::AllocCache { id, zone, order },
+            _ => Action::Alloc { id, zone, order, mobility },
+        });
         self.initial.left(list, pfn);
         self.highs.left(list);
         self.pageblocks.entry(pageblock(pfn)).or_insert(mobility);

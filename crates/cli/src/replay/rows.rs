@@ -1,5 +1,6 @@
 //! The result of a replay as rows of figures.
 
+use super::contiguity::{Contiguity, Moment};
 use super::look::Look;
 use super::replayed::{CpuPages, Replay, ReplayResult};
 use crate::names::Design;
@@ -91,6 +92,48 @@ fn add_looks(
         for (order, &index) in (0..).zip(&look.unusable) {
             params.insert("order", order);
             add(("unusable_index", "1"), &params, index);
+        }
+    }
+}
+
+impl Contiguity {
+    /// Adds the measures to a report: a sentence, a row for each percentage of free memory and one
+    /// for the end, and curves.
+    pub fn add_to(&self, report: &mut Report) {
+        let (end, mib) = (&self.end, self.pageblocks * 2);
+        report.say("");
+        report.say(format!(
+            "depot in {mib} MiB, page cache apart, cached pages counted as free: at the end {} % \
+             free, {} of {} pageblocks whole, {} tainted",
+            end.free_percent, end.whole, self.pageblocks, end.tainted
+        ));
+        let others = self.moments.iter().filter(|moment| moment.free_percent != end.free_percent);
+        for moment in others.chain([end]) {
+            let mut params = params([("free_percent", moment.free_percent.into())]);
+            if moment == end {
+                params.insert("end", 1);
+            }
+            for (metric, value) in
+                [("whole_pageblocks", moment.whole), ("tainted_pageblocks", moment.tainted)]
+            {
+                let metric: Metric = (metric, "pageblocks");
+                report.add(WORKLOAD, Design::Depot, metric, (self.cpus, &params), &[value as f64]);
+            }
+        }
+        let values: [(&str, fn(&Moment) -> u64); 3] = [
+            ("whole_pageblocks", |moment| moment.whole),
+            ("tainted_pageblocks", |moment| moment.tainted),
+            ("free_percent", |moment| moment.free_percent.into()),
+        ];
+        for (metric, value) in values {
+            let points = self.curve.iter().map(|(at, moment)| (*at, value(moment) as f64));
+            report.add_series(Series {
+                workload: WORKLOAD.to_owned(),
+                design: Design::Depot.name().to_owned(),
+                metric: metric.to_owned(),
+                over: "percent".to_owned(),
+                points: points.collect(),
+            });
         }
     }
 }

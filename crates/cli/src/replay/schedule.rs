@@ -66,6 +66,9 @@ impl Scheduler {
             Action::Alloc { id, zone, order, mobility } => {
                 Op::Alloc { cpu, zone, order, mobility, slot: self.take_slot(id) }
             }
+            Action::AllocCache { id, zone, order } => {
+                Op::AllocCache { cpu, zone, order, slot: self.take_slot(id) }
+            }
             Action::Known { id, zone, order, mobility, .. } => {
                 let slot = self.new_slot();
                 self.note_slot(id, slot);

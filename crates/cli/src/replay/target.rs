@@ -26,6 +26,12 @@ pub trait ReplayTarget {
     /// none.
     fn alloc(&mut self, cpu: CpuId, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn>;
 
+    /// Allocates a block of the page cache like [`alloc`](Self::alloc): a movable one, if the
+    /// target does not keep the page cache apart.
+    fn alloc_cache(&mut self, cpu: CpuId, zone: ZoneId, order: Order) -> Option<Pfn> {
+        self.alloc(cpu, zone, order, Mobility::Movable)
+    }
+
     /// Frees a block on `cpu`.
     ///
     /// # Panics

@@ -116,6 +116,12 @@ impl<T: ReplayTarget> ReplayTarget for Verify<'_, T> {
         Some(pfn)
     }
 
+    fn alloc_cache(&mut self, cpu: CpuId, zone: ZoneId, order: Order) -> Option<Pfn> {
+        let pfn = self.target.alloc_cache(cpu, zone, order)?;
+        self.hand_out(pfn, order, Mobility::Movable);
+        Some(pfn)
+    }
+
     fn free(&mut self, cpu: CpuId, pfn: Pfn, order: Order) {
         self.take_back(pfn, order);
         self.target.free(cpu, pfn, order);

@@ -36,8 +36,8 @@ pub fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
             let settings = Settings::new(&Lab, &options, effort(&options))?;
             bench(workload, &options, &given(Settings { variant, ..settings }, more, fill))
         }
-        Some(Command::Replay { trace, zoneinfo, expand, options, variant }) => {
-            replay::<Lab>((&trace, &expand), &zoneinfo, (&options, &variant))
+        Some(Command::Replay { traces, zoneinfo, expand, options, variant }) => {
+            replay::<Lab>((&traces, &expand), &zoneinfo, (&options, &variant))
         }
         Some(Command::Vmalloc { vmalloc, options }) => run_vmalloc(&vmalloc, &options),
         Some(Command::Simulate { workload, options }) => simulate(workload, &options),

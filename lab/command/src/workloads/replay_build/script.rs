@@ -110,6 +110,11 @@ impl Writer {
                 self.script.events += 1;
                 (cpu, ScriptStep::Alloc { order, mobility, cell })
             }
+            Op::AllocCache { cpu, order, slot, .. } => {
+                let cell = self.fill(cpu, order, slot);
+                self.script.events += 1;
+                (cpu, ScriptStep::Alloc { order, mobility: Mobility::Movable, cell })
+            }
             Op::Free { cpu, order, slot } | Op::FreeNested { cpu, order, slot, .. } => {
                 self.halve(at, cpu);
                 let Some(cell) = self.empty(slot) else { return };
