@@ -8,10 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backing::Sets;
-use common::{all_back, hammer, order};
+use common::{all_back, hammer, mib, order, page_bytes};
 use pagedepot_linux::{AllocError, Builder, Depot, Flags, Mode, Pfn, Scope, ZoneId};
-
-const MIB: usize = 1 << 20;
 
 /// A depot, and the store under it.
 fn over(builder: Builder, has_ranges: bool) -> (Depot, Arc<Sets>) {
@@ -24,7 +22,7 @@ fn over(builder: Builder, has_ranges: bool) -> (Depot, Arc<Sets>) {
 #[test]
 fn threads_share_a_store_of_their_own() {
     for locks in [false, true] {
-        let (depot, _) = over(Depot::builder(64 * MIB).per_cpu_locks(locks), false);
+        let (depot, _) = over(Depot::builder(64 * mib()).per_cpu_locks(locks), false);
         hammer(&depot, Duration::from_millis(300));
         all_back(&depot);
     }
@@ -32,7 +30,7 @@ fn threads_share_a_store_of_their_own() {
 
 #[test]
 fn what_it_cannot_do_is_refused() {
-    let (depot, _) = over(Depot::builder(16 * MIB).populate(true), false);
+    let (depot, _) = over(Depot::builder(16 * mib()).populate(true), false);
     assert_eq!(depot.metadata_use().sections, 0);
     assert_eq!(
         depot.raw().alloc_at(Pfn::new(100), 7, Flags::default()),
@@ -45,10 +43,10 @@ fn what_it_cannot_do_is_refused() {
 
 #[test]
 fn what_it_can_do_is_used() {
-    let (depot, sets) = over(Depot::builder(16 * MIB).populate(true), true);
+    let (depot, sets) = over(Depot::builder(16 * mib()).populate(true), true);
     let held = depot.page(order(4)).unwrap();
     depot.drain(Scope::ALL, Mode::Full);
-    assert_eq!(depot.trim().unwrap().bytes as usize, 16 * MIB - 16 * 4096);
+    assert_eq!(depot.trim().unwrap().bytes as usize, 16 * mib() - 16 * page_bytes());
     assert_eq!(pagedepot::Backing::free_pages(&*sets, ZoneId::new(0)), 4096 - 16);
     drop(held);
     // A word of the program's own reaches its store.

@@ -9,29 +9,26 @@ mod common;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{all_back, order, present_bytes, seed, work};
+use common::{all_back, mib, order, page_bytes, present_bytes, seed, work};
 use pagedepot_linux::reclaim::{Ceiling, CeilingError, Pressure};
 use pagedepot_linux::{AllocError, BuildError, Depot, Flags, MemoryKind, Order, Page};
-
-const MIB: usize = 1 << 20;
-const PAGE: usize = 4096;
 
 #[test]
 fn no_more_is_handed_out_or_present() {
     for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
-        let builder = Depot::builder(64 * MIB).memory(kind).populate(true);
-        let depot = builder.ceiling(6 * MIB).build().unwrap();
-        assert_eq!((depot.bytes(), Ceiling::of(&depot).bytes()), (64 * MIB, 6 * MIB));
-        assert_eq!(present_bytes(&depot), 6 * MIB, "what was populated above is given back");
+        let builder = Depot::builder(64 * mib()).memory(kind).populate(true);
+        let depot = builder.ceiling(6 * mib()).build().unwrap();
+        assert_eq!((depot.bytes(), Ceiling::of(&depot).bytes()), (64 * mib(), 6 * mib()));
+        assert_eq!(present_bytes(&depot), 6 * mib(), "what was populated above is given back");
         let page = || Some(depot.page(Order::BASE).ok()?).inspect(|page| assert_eq!(page[0], 0));
         let pages: Vec<_> = std::iter::from_fn(page).collect();
-        assert_eq!(pages.len() * PAGE, 6 * MIB);
+        assert_eq!(pages.len() * page_bytes(), 6 * mib());
         assert_eq!(depot.page(Order::BASE).unwrap_err(), AllocError::Exhausted);
         assert_eq!(depot.pages(2000, Flags::default()).unwrap_err(), AllocError::Exhausted);
         assert!(AllocError::Exhausted.to_string().contains("ceiling"));
-        assert_eq!(present_bytes(&depot), 6 * MIB);
+        assert_eq!(present_bytes(&depot), 6 * mib());
         drop(pages);
-        Ceiling::of(&depot).set(64 * MIB).unwrap();
+        Ceiling::of(&depot).set(64 * mib()).unwrap();
         all_back(&depot);
     }
 }
@@ -39,7 +36,7 @@ fn no_more_is_handed_out_or_present() {
 /// A program's cache frees pages for the request, and for a lower ceiling.
 #[test]
 fn requests_above_reclaim_first() {
-    let depot = Depot::builder(64 * MIB).ceiling(8 * MIB).build().unwrap();
+    let depot = Depot::builder(64 * mib()).ceiling(8 * mib()).build().unwrap();
     let cache: Arc<Mutex<Vec<Page>>> = Arc::default();
     let given = cache.clone();
     let reclaim = move |pressure: Pressure| {
@@ -56,9 +53,9 @@ fn requests_above_reclaim_first() {
     let held: Vec<_> = (0..256).map(|_| depot.page(Order::BASE).unwrap()).collect();
     let left = cache.lock().unwrap().len();
     assert!((2048 - 512..=2048 - 256).contains(&left), "{left}");
-    assert_eq!(Ceiling::of(&depot).set(4 * MIB + 1), Ok(4 * MIB), "the cache made room");
+    assert_eq!(Ceiling::of(&depot).set(4 * mib() + 1), Ok(4 * mib()), "the cache made room");
     assert!(held.len() + cache.lock().unwrap().len() <= 1024);
-    assert!(present_bytes(&depot) <= 4 * MIB);
+    assert!(present_bytes(&depot) <= 4 * mib());
     drop(held);
     cache.lock().unwrap().clear();
     assert_eq!(depot.validate().unwrap().managed_pages, 1024);
@@ -66,28 +63,28 @@ fn requests_above_reclaim_first() {
 
 #[test]
 fn what_is_held_stays() {
-    let depot = Depot::new(16 * MIB).unwrap();
+    let depot = Depot::new(16 * mib()).unwrap();
     let held: Vec<_> = (0..8).map(|_| depot.page(order(9)).unwrap()).collect();
-    let lower = Ceiling::of(&depot).set(4 * MIB);
-    assert_eq!(lower, Err(CeilingError::Held { bytes: 4 * MIB, reached: 16 * MIB }));
+    let lower = Ceiling::of(&depot).set(4 * mib());
+    assert_eq!(lower, Err(CeilingError::Held { bytes: 4 * mib(), reached: 16 * mib() }));
     drop(held);
-    assert_eq!(Ceiling::of(&depot).set(4 * MIB), Ok(4 * MIB));
+    assert_eq!(Ceiling::of(&depot).set(4 * mib()), Ok(4 * mib()));
     assert_eq!(depot.pages(1025, Flags::default()).unwrap_err(), AllocError::Exhausted);
-    assert_eq!(Ceiling::of(&depot).set(usize::MAX), Ok(16 * MIB));
-    assert_eq!(depot.pages(4096, Flags::default()).unwrap().len(), 16 * MIB);
+    assert_eq!(Ceiling::of(&depot).set(usize::MAX), Ok(16 * mib()));
+    assert_eq!(depot.pages(4096, Flags::default()).unwrap().len(), 16 * mib());
     all_back(&depot);
 }
 
 #[test]
 fn moves_beside_threads() {
-    let depot = Depot::builder(64 * MIB).checked(true).build().unwrap();
+    let depot = Depot::builder(64 * mib()).checked(true).build().unwrap();
     let (seed, shared, mut reached_all) = (seed(), &depot, 0);
     let end = Instant::now() + Duration::from_millis(600);
     std::thread::scope(|scope| {
         for owner in 0..3 {
             scope.spawn(move || work(shared, owner, seed, 100, end));
         }
-        for bytes in [8, 64, 24, 40].into_iter().cycle().map(|mib| mib * MIB) {
+        for bytes in [8, 64, 24, 40].into_iter().cycle().map(|size| size * mib()) {
             match Ceiling::of(shared).set(bytes) {
                 Ok(now) => {
                     assert_eq!(now, bytes);
@@ -102,7 +99,7 @@ fn moves_beside_threads() {
         }
     });
     assert!(reached_all > 0);
-    Ceiling::of(&depot).set(64 * MIB).unwrap();
+    Ceiling::of(&depot).set(64 * mib()).unwrap();
     all_back(&depot);
 }
 
@@ -114,19 +111,19 @@ fn what_cannot_be_is_refused() {
         assert_eq!(error, BuildError::Ceiling(why));
         assert!(!error.to_string().is_empty());
     };
-    let least = 2 * MIB;
+    let least = 2 * mib();
     for bytes in [0, 1, least - 1] {
-        let builder = Depot::builder(16 * MIB).ceiling(bytes);
+        let builder = Depot::builder(16 * mib()).ceiling(bytes);
         refused(builder, CeilingError::TooLow { bytes, least });
     }
-    refused(Depot::builder(MIB).grow_to(2 << 30).ceiling(4 * MIB), CeilingError::CanGrow);
-    let pinned = Depot::builder(16 * MIB).pinned(true).ceiling(4 * MIB);
+    refused(Depot::builder(mib()).grow_to(2 << 30).ceiling(4 * mib()), CeilingError::CanGrow);
+    let pinned = Depot::builder(16 * mib()).pinned(true).ceiling(4 * mib());
     refused(pinned.clone().populate(true), CeilingError::Pinned);
     let depot = pinned.build().unwrap();
-    assert_eq!(Ceiling::of(&depot).set(8 * MIB), Err(CeilingError::Pinned));
+    assert_eq!(Ceiling::of(&depot).set(8 * mib()), Err(CeilingError::Pinned));
     // None of these is ever in the way.
-    for bytes in [16 * MIB, 17 * MIB, usize::MAX] {
-        let depot = Depot::builder(16 * MIB).ceiling(bytes).build().unwrap();
-        assert_eq!(Ceiling::of(&depot).bytes(), 16 * MIB);
+    for bytes in [16 * mib(), 17 * mib(), usize::MAX] {
+        let depot = Depot::builder(16 * mib()).ceiling(bytes).build().unwrap();
+        assert_eq!(Ceiling::of(&depot).bytes(), 16 * mib());
     }
 }

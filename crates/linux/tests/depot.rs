@@ -8,22 +8,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{all_back, hammer, order};
+use common::{all_back, hammer, mib, order, page_bytes};
 use pagedepot_linux::builder::{HighPolicy, Watermarks};
 use pagedepot_linux::{
     AllocError, BuildError, CpuId, Depot, Flags, FreeError, MemoryKind, Mode, Order, Page,
     PageSize, Pages, Pfn, Scope, ZoneId,
 };
 
-const MIB: usize = 1 << 20;
-
 /// Also where the alignment is larger than a huge page, and the depot smaller than 1 GiB.
 #[test]
 fn aligned_pages_are_aligned_in_memory() {
-    for mib in [64, 96, 200] {
-        let depot = Depot::new(mib * MIB).unwrap();
+    for size in [64, 96, 200] {
+        let depot = Depot::new(size * mib()).unwrap();
         let aligned = depot.raw().alloc_contiguous(1000, 8192, Flags::default()).unwrap();
-        assert_eq!(depot.raw().address(aligned).addr().get() % (32 * MIB), 0, "{mib} MiB");
+        assert_eq!(
+            depot.raw().address(aligned).addr().get() % (32 * mib()),
+            0,
+            "{size} times 256 pages"
+        );
         // SAFETY: allocated above, and not used.
         unsafe { depot.raw().free_contiguous(aligned, 1000) }.unwrap();
         all_back(&depot);
@@ -33,9 +35,9 @@ fn aligned_pages_are_aligned_in_memory() {
 #[test]
 fn pages_are_bytes() {
     // So much that each of many CPUs may cache blocks of this order.
-    let depot = Depot::new(256 * MIB).unwrap();
+    let depot = Depot::new(256 * mib()).unwrap();
     let mut page = depot.page(order(3)).unwrap();
-    assert_eq!((page.len(), page.order()), (8 * 4096, order(3)));
+    assert_eq!((page.len(), page.order()), (8 * page_bytes(), order(3)));
     assert_eq!(page.as_ptr().addr() % page.len(), 0, "aligned to its size in memory, too");
     page.fill(0xaa);
     assert_eq!(depot.pfn_of(&raw const page[5000]), Some(page.pfn().add(1)));
@@ -56,9 +58,9 @@ fn pages_are_bytes() {
 
 #[test]
 fn contiguous_pages() {
-    let depot = Depot::new(64 * MIB).unwrap();
+    let depot = Depot::new(64 * mib()).unwrap();
     let mut pages = depot.pages(5000, Flags::default()).unwrap();
-    assert_eq!((pages.len(), pages.count()), (5000 * 4096, 5000));
+    assert_eq!((pages.len(), pages.count()), (5000 * page_bytes(), 5000));
     pages.fill(1);
     let (start, count) = pages.into_raw();
     // SAFETY: the page was just taken out of its owner, and is not freed.
@@ -76,7 +78,7 @@ fn contiguous_pages() {
 
 #[test]
 fn split_blocks_are_freed_in_parts() {
-    let depot = Depot::builder(16 * MIB).checked(true).build().unwrap();
+    let depot = Depot::builder(16 * mib()).checked(true).build().unwrap();
     let pfn = depot.raw().alloc(order(4), Flags::default()).unwrap();
     // SAFETY: allocated above.
     unsafe { depot.raw().split(pfn, order(4), order(1)) }.unwrap();
@@ -92,15 +94,15 @@ fn split_blocks_are_freed_in_parts() {
 #[test]
 fn a_split_page_becomes_pages_that_free_themselves() {
     for checked in [false, true] {
-        let depot = Depot::builder(16 * MIB).checked(checked).build().unwrap();
+        let depot = Depot::builder(16 * mib()).checked(checked).build().unwrap();
         let mut page = depot.page(order(4)).unwrap();
-        (0u8..16).for_each(|i| page[usize::from(i) * 4096] = i);
+        (0u8..16).for_each(|i| page[usize::from(i) * page_bytes()] = i);
         let (page, error) = page.split(order(5)).unwrap_err();
         assert_eq!(error, FreeError::Misaligned);
         let mut parts = page.split(order(1)).unwrap();
         assert_eq!(parts.len(), 8);
         for (i, part) in (0..).zip(parts.by_ref().take(3)) {
-            assert_eq!((part[0], part[4096], part.order()), (2 * i, 2 * i + 1, order(1)));
+            assert_eq!((part[0], part[page_bytes()], part.order()), (2 * i, 2 * i + 1, order(1)));
             // Each part splits in two again.
             let pages: Vec<_> = part.split(Order::BASE).unwrap().collect();
             assert_eq!((pages.len(), pages[1][0]), (2, 2 * i + 1));
@@ -115,7 +117,7 @@ fn a_split_page_becomes_pages_that_free_themselves() {
 
 #[test]
 fn a_memory_file_has_the_same_bytes() {
-    let depot = Depot::builder(8 * MIB).memory(MemoryKind::Memfd).build().unwrap();
+    let depot = Depot::builder(8 * mib()).memory(MemoryKind::Memfd).build().unwrap();
     let mut page = depot.page(Order::BASE).unwrap();
     page[..6].copy_from_slice(b"shared");
     let mut read = [0u8; 6];
@@ -125,7 +127,7 @@ fn a_memory_file_has_the_same_bytes() {
     // SAFETY: reads into a buffer of that size.
     let got = unsafe { libc::pread(fd, read.as_mut_ptr().cast(), read.len(), offset) };
     assert_eq!((got, &read), (6, b"shared"));
-    let anonymous = Depot::new(8 * MIB).unwrap();
+    let anonymous = Depot::new(8 * mib()).unwrap();
     // SAFETY: there is no file.
     assert!(unsafe { anonymous.raw().fd() }.is_none());
 }
@@ -139,16 +141,16 @@ fn a_memory_file_keeps_its_size() {
         // SAFETY: nothing is changed through it: every attempt is refused, as is checked.
         unsafe { depot.raw().fd() }.unwrap().try_clone_to_owned().unwrap()
     };
-    let fixed = Depot::builder(8 * MIB).memory(MemoryKind::Memfd).build().unwrap();
+    let fixed = Depot::builder(8 * mib()).memory(MemoryKind::Memfd).build().unwrap();
     let grows = Depot::builder(GIB).grow_to(2 * GIB).memory(MemoryKind::Memfd).build().unwrap();
     let (fixed_file, growing) = (file(&fixed), file(&grows));
-    for bytes in [0, GIB as u64 - 4096] {
+    for bytes in [0, (GIB - page_bytes()) as u64] {
         assert_eq!(ftruncate(&growing, bytes), Err(rustix::io::Errno::PERM));
     }
     assert_eq!(fcntl_get_seals(&growing).unwrap(), SealFlags::SHRINK);
     grows.grow(ZoneId::new(0), GIB).unwrap();
-    for (file, bytes) in [(&fixed_file, 8 * MIB as u64), (&growing, 2 * GIB as u64)] {
-        for bytes in [0, bytes - 4096, bytes + 4096] {
+    for (file, bytes) in [(&fixed_file, 8 * mib() as u64), (&growing, 2 * GIB as u64)] {
+        for bytes in [0, bytes - page_bytes() as u64, bytes + page_bytes() as u64] {
             assert_eq!(ftruncate(file, bytes), Err(rustix::io::Errno::PERM), "{bytes}");
         }
         assert_eq!(fcntl_add_seals(file, SealFlags::FUTURE_WRITE), Err(rustix::io::Errno::PERM));
@@ -159,8 +161,8 @@ fn a_memory_file_keeps_its_size() {
 #[test]
 fn page_sizes() {
     for size in [PageSize::Kib16, PageSize::Kib64] {
-        let depot = Depot::builder(512 * MIB + 1).page_size(size).checked(true).build().unwrap();
-        assert_eq!(depot.bytes(), 512 * MIB + size.bytes(), "rounded up to whole pages");
+        let depot = Depot::builder(512 * mib() + 1).page_size(size).checked(true).build().unwrap();
+        assert_eq!(depot.bytes(), 512 * mib() + size.bytes(), "rounded up to whole pages");
         let page = depot.page(order(2)).unwrap();
         assert_eq!(page.len(), 4 * size.bytes());
         drop(page);
@@ -171,7 +173,7 @@ fn page_sizes() {
 #[test]
 fn populated_and_bound_to_nodes() {
     // Where mbind is forbidden (containers without CAP_SYS_NICE), the error says so.
-    match Depot::builder(64 * MIB).numa(true).populate(true).build() {
+    match Depot::builder(64 * mib()).numa(true).populate(true).build() {
         Ok(depot) => hammer(&depot, Duration::from_millis(100)),
         Err(error) => {
             assert!(matches!(error, BuildError::Numa { .. }) && error.to_string().contains("mbind"))
@@ -181,7 +183,7 @@ fn populated_and_bound_to_nodes() {
 
 #[test]
 fn every_page_can_be_had() {
-    let depot = Depot::new(16 * MIB).unwrap();
+    let depot = Depot::new(16 * mib()).unwrap();
     let pages = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect::<Vec<_>>();
     assert_eq!(pages.len(), 4096);
     assert_eq!(depot.page(Order::BASE).unwrap_err(), AllocError::Exhausted);
@@ -194,7 +196,7 @@ fn every_page_can_be_had() {
 #[test]
 fn reserves_are_for_requests_that_may_not_wait() {
     let watermarks = Watermarks { min: 100, low: 120, high: 140 };
-    let depot = Depot::builder(16 * MIB).watermarks(watermarks).caches(false).build().unwrap();
+    let depot = Depot::builder(16 * mib()).watermarks(watermarks).caches(false).build().unwrap();
     let pages = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect::<Vec<_>>();
     assert!(pages.len() <= 4096 - 100, "{}", pages.len());
     depot.page_with(Order::BASE, Flags::default().atomic()).unwrap();
@@ -206,7 +208,7 @@ fn reserves_are_for_requests_that_may_not_wait() {
 #[test]
 fn callbacks_serve_contiguous_pages_too() {
     for count in [1, 2, 257, 512, 600] {
-        let depot = Arc::new(Depot::new(16 * MIB).unwrap());
+        let depot = Arc::new(Depot::new(16 * mib()).unwrap());
         let (cache, calls) =
             (Arc::new(std::sync::Mutex::new(Vec::new())), Arc::new(AtomicU64::new(0)));
         let callback = {
@@ -250,7 +252,7 @@ fn callbacks_serve_contiguous_pages_too() {
 
 #[test]
 fn callbacks_give_up_what_they_can_do_without() {
-    let depot = Arc::new(Depot::new(16 * MIB).unwrap());
+    let depot = Arc::new(Depot::new(16 * mib()).unwrap());
     let hoard: Arc<std::sync::Mutex<Vec<Pfn>>> = Arc::default();
     let calls = Arc::new(AtomicU64::new(0));
     let callback = {
@@ -282,7 +284,7 @@ fn callbacks_give_up_what_they_can_do_without() {
 
 #[test]
 fn a_fixed_high_bounds_what_a_cpu_caches() {
-    let depot = Depot::builder(256 * MIB).percpu_pagelist_high_fraction(64).build().unwrap();
+    let depot = Depot::builder(256 * mib()).percpu_pagelist_high_fraction(64).build().unwrap();
     let zone = depot.zone_ids().next().unwrap();
     let limits = depot.zone_stats(zone).unwrap().limits;
     assert_eq!(limits.high_min, limits.high_max);
@@ -292,7 +294,7 @@ fn a_fixed_high_bounds_what_a_cpu_caches() {
         assert!(stats.cached_pages() <= limits.high_max, "{stats:?} {limits:?}");
     }
     all_back(&depot);
-    let fixed = Depot::builder(256 * MIB).high(HighPolicy::Fixed(0)).build().unwrap();
+    let fixed = Depot::builder(256 * mib()).high(HighPolicy::Fixed(0)).build().unwrap();
     drop((0..1000).map(|_| fixed.page(Order::BASE).unwrap()).collect::<Vec<_>>());
     let left = fixed.drain(Scope::ALL, Mode::Quiet);
     assert!(left.taken_pages <= 126, "{left:?}");
@@ -302,7 +304,7 @@ fn a_fixed_high_bounds_what_a_cpu_caches() {
 fn pages_freed_on_another_cpu_are_counted() {
     let cpus = common::usable_cpus();
     for track_owner in [false, true] {
-        let depot = Depot::builder(16 * MIB).track_owner(track_owner).build().unwrap();
+        let depot = Depot::builder(16 * mib()).track_owner(track_owner).build().unwrap();
         assert!(common::pin(cpus[0]));
         let here = depot.page(order(2)).unwrap();
         let pages = [1, 3, 5].map(|n| depot.page(order(n)).unwrap());
@@ -336,7 +338,7 @@ fn bad_options_are_refused_with_advice() {
         "larger page size",
     );
     refuse(Depot::builder(1 << 43), |e| matches!(e, BuildError::Limit { .. }), "vm.overcommit");
-    refuse(Depot::builder(4096).cpus(0), |e| matches!(e, BuildError::Config(_)), "CPUs");
+    refuse(Depot::builder(page_bytes()).cpus(0), |e| matches!(e, BuildError::Config(_)), "CPUs");
     refuse(
         Depot::builder(1 << 40).hugetlb(true),
         |e| matches!(e, BuildError::HugePages { .. }),
@@ -346,8 +348,8 @@ fn bad_options_are_refused_with_advice() {
 
 #[test]
 fn huge_pages_that_were_set_aside() {
-    let Ok(depot) = Depot::builder(5 * MIB).hugetlb(true).build() else { return };
-    assert_eq!(depot.bytes(), 6 * MIB);
+    let Ok(depot) = Depot::builder(5 * mib()).hugetlb(true).build() else { return };
+    assert_eq!(depot.bytes(), 6 * mib());
     hammer(&depot, Duration::from_millis(100));
 }
 
@@ -355,7 +357,7 @@ fn huge_pages_that_were_set_aside() {
 fn one_page_is_a_depot() {
     let depot = Depot::new(1).unwrap();
     let page = depot.page(Order::BASE).unwrap();
-    assert_eq!(page.len(), 4096);
+    assert_eq!(page.len(), page_bytes());
     assert!(depot.page(Order::BASE).is_err());
     drop(page);
     all_back(&depot);
@@ -389,7 +391,7 @@ fn caches_grow_by_carved_magazines() {
 /// goes on.
 #[test]
 fn a_double_free_panics_and_blocks_nobody() {
-    let depot = Depot::new(16 * MIB).unwrap();
+    let depot = Depot::new(16 * mib()).unwrap();
     let block = depot.raw().alloc(order(7), Flags::default()).unwrap();
     let free = || {
         // SAFETY: the second free is wrong, which is what is tested; no code uses the pages.
@@ -406,7 +408,7 @@ fn a_double_free_panics_and_blocks_nobody() {
 /// The cached pages of a CPU without threads age, and `decay_caches` returns them bit by bit.
 #[test]
 fn idle_caches_age_and_decay() {
-    let depot = Depot::new(64 * MIB).unwrap();
+    let depot = Depot::new(64 * mib()).unwrap();
     let cached = |depot: &Depot| depot.zone_stats(ZoneId::new(0)).unwrap().cached_pages;
     let idle_ms = |depot: &Depot| {
         let stats =

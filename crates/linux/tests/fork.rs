@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{all_back, in_child};
+use common::{all_back, in_child, mib};
 use pagedepot_linux::reclaim::TrimError;
 use pagedepot_linux::{
     AllocError, CpuId, Depot, Flags, FreeError, MemoryKind, Mode, Order, Page, Scope,
@@ -27,7 +27,7 @@ fn child_gets_errors(depot: &Depot, held: Page, order: Order) {
     assert_eq!(depot.trim(), Err(TrimError::Forked));
     assert_eq!(&held[..6], b"parent", "what was there at the fork can be read");
     drop(held);
-    let own = Depot::new(16 << 20).unwrap();
+    let own = Depot::new(16 * mib()).unwrap();
     common::hammer(&own, std::time::Duration::from_millis(100));
 }
 
@@ -52,26 +52,26 @@ fn fork_with(depot: &Depot) {
 
 #[test]
 fn a_child_of_anonymous_memory() {
-    fork_with(&Depot::builder(64 << 20).build().unwrap());
+    fork_with(&Depot::builder(64 * mib()).build().unwrap());
 }
 
 #[test]
 fn a_child_of_a_memory_file() {
-    fork_with(&Depot::builder(64 << 20).memory(MemoryKind::Memfd).build().unwrap());
+    fork_with(&Depot::builder(64 * mib()).memory(MemoryKind::Memfd).build().unwrap());
 }
 
 #[test]
 fn a_child_of_locks() {
-    fork_with(&Depot::builder(64 << 20).per_cpu_locks(true).build().unwrap());
+    fork_with(&Depot::builder(64 * mib()).per_cpu_locks(true).build().unwrap());
 }
 
 #[test]
 fn a_child_of_sequences_and_locks() {
     let isolated = common::usable_cpus().into_iter().skip(1).step_by(2).map(CpuId::new).collect();
-    fork_with(&Depot::builder(64 << 20).isolated_cpus(isolated).build().unwrap());
+    fork_with(&Depot::builder(64 * mib()).isolated_cpus(isolated).build().unwrap());
 }
 
 #[test]
 fn a_child_of_checked() {
-    fork_with(&Depot::builder(64 << 20).checked(true).track_owner(true).build().unwrap());
+    fork_with(&Depot::builder(64 * mib()).checked(true).track_owner(true).build().unwrap());
 }

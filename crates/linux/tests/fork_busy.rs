@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::StopAtEnd;
+use common::{StopAtEnd, mib, page_bytes};
 use pagedepot_linux::raw::Pfn;
 use pagedepot_linux::reclaim::{Compaction, Move, Mover, Occupant, PinnedRange};
 use pagedepot_linux::trace::{Stamp, TraceWriter};
@@ -21,7 +21,6 @@ use pagedepot_linux::{
     VmallocBuf, ZoneId,
 };
 
-const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
 const ZONE: ZoneId = ZoneId::new(0);
 const CPU: CpuId = CpuId::new(0);
@@ -90,7 +89,7 @@ fn be_busy(depot: &Arc<Depot>, space: &Vmalloc, work: usize, stop: &AtomicBool) 
             0 => _ = black_box(space.areas().count()),
             1 => _ = black_box(space.stats()),
             2 => {
-                kept.extend((0..20).map_while(|_| space.buf(300 * 4096).ok()));
+                kept.extend((0..20).map_while(|_| space.buf(300 * page_bytes()).ok()));
                 kept.clear();
                 _ = space.purge(PurgeDepth::Lazy);
             }
@@ -100,7 +99,7 @@ fn be_busy(depot: &Arc<Depot>, space: &Vmalloc, work: usize, stop: &AtomicBool) 
                 _ = depot.grow(ZONE, usize::MAX);
                 drop(depot.pin_range(Pfn::new(7), 9));
             }
-            4 => drop(Vmalloc::builder(depot).bytes(2 * MIB).nodes(1).areas_max(64).build()),
+            4 => drop(Vmalloc::builder(depot).bytes(2 * mib()).nodes(1).areas_max(64).build()),
             5 => {
                 drop((0..100).map_while(|_| depot.page(Order::BASE).ok()).collect::<Vec<_>>());
                 _ = depot.drain(Scope::ALL, Mode::Full);
@@ -117,7 +116,7 @@ fn be_busy(depot: &Arc<Depot>, space: &Vmalloc, work: usize, stop: &AtomicBool) 
             }
             7 => _ = depot.compact(Compaction::all()),
             // The C library frees the dynamic linker's locks in a child.
-            8 => drop(Depot::builder(MIB).numa(true).build()),
+            8 => drop(Depot::builder(mib()).numa(true).build()),
             _ => _ = black_box(space.shrink()),
         }
     }
@@ -196,8 +195,8 @@ fn call_space(depot: &Arc<Depot>, space: &Vmalloc, held: &Held) {
             space.vmalloc(pages, options).is_err()
                 && space.vmalloc(pages, options.no_wait()).is_err()
         );
-        assert!(space.buf(pages as usize * 4096).is_err());
-        assert!(space.buf_with(pages as usize * 4096, options).is_err());
+        assert!(space.buf(pages as usize * page_bytes()).is_err());
+        assert!(space.buf_with(pages as usize * page_bytes(), options).is_err());
     }
     assert!(space.vmap(&frames, options).is_err());
     assert!(space.vm_map_ram(&frames, options).is_err());
@@ -224,19 +223,19 @@ fn call_space(depot: &Arc<Depot>, space: &Vmalloc, held: &Held) {
     // SAFETY: a forked child, with one thread.
     let mut own = ManuallyDrop::new(unsafe { copy(space) });
     assert!(own.validate().is_err());
-    assert!(Vmalloc::builder(depot).bytes(2 * MIB).build().is_err());
-    drop((LinuxMapper::new(depot, 2 * MIB, None), DepotHost::new(depot)));
+    assert!(Vmalloc::builder(depot).bytes(2 * mib()).build().is_err());
+    drop((LinuxMapper::new(depot, 2 * mib(), None), DepotHost::new(depot)));
 }
 
 /// Makes what a child may make as its parent could: a depot and a space of its own.
 fn make_own() {
-    let own = Depot::builder(16 * MIB).memory(MemoryKind::Memfd).numa(true).build().unwrap();
+    let own = Depot::builder(16 * mib()).memory(MemoryKind::Memfd).numa(true).build().unwrap();
     own.on_pressure(|_| 0).unwrap();
     own.page(Order::BASE).unwrap().fill(1);
     common::all_back(&own);
     let own = Arc::new(own);
-    let space = Vmalloc::builder(&own).bytes(2 * MIB).build().unwrap();
-    space.buf(4096).unwrap().fill(1);
+    let space = Vmalloc::builder(&own).bytes(2 * mib()).build().unwrap();
+    space.buf(page_bytes()).unwrap().fill(1);
     let mut trace = TraceWriter::new(Vec::new());
     let (at, block) = (Stamp::here("child"), (Pfn::new(1), Order::BASE).into());
     trace.alloc(&at, block, Mobility::Movable).unwrap();
@@ -252,7 +251,7 @@ fn drop_all(depot: &Depot, space: &Vmalloc, held: &Held) {
     // borrow.
     unsafe {
         let mut buf = copy(&held.buf);
-        assert!(buf.grow(MIB).is_err() && buf.resize(1).is_err());
+        assert!(buf.grow(mib()).is_err() && buf.resize(1).is_err());
         drop((buf, copy(&held.page), copy(&held.pages), copy(&held.pinned)));
         held.movables.iter().for_each(|page| drop(copy(page)));
         drop(copy(space));
@@ -265,7 +264,7 @@ fn drop_all(depot: &Depot, space: &Vmalloc, held: &Held) {
 fn a_child_of_a_busy_parent_is_never_kept_waiting() {
     let builder = Depot::builder(GIB).grow_to(2 * GIB).memory(MemoryKind::Memfd);
     let depot = Arc::new(builder.build().unwrap());
-    let space = Vmalloc::builder(&depot).bytes(256 * MIB).build().unwrap();
+    let space = Vmalloc::builder(&depot).bytes(256 * mib()).build().unwrap();
     let page = depot.page(Order::BASE).unwrap();
     let mapped = space.vmap(&[page.pfn()], Options::DEFAULT).unwrap();
     let held = Held {
@@ -273,7 +272,7 @@ fn a_child_of_a_busy_parent_is_never_kept_waiting() {
         page,
         movables: scattered(&depot),
         pages: depot.pages(3, Flags::default()).unwrap(),
-        buf: space.buf(3 * 4096).unwrap(),
+        buf: space.buf(3 * page_bytes()).unwrap(),
         mapped,
     };
     while depot.on_pressure(|_| 0).is_ok() {}

@@ -7,13 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{StopAtEnd, all_back, in_child, work};
+use common::{StopAtEnd, all_back, in_child, mib, page_bytes, work};
 use pagedepot_linux::builder::{ConfigError, Limit};
 use pagedepot_linux::{AllocError, BuildError, Depot, Flags, MemoryKind, Order, Page, Pfn, ZoneId};
 
 const GIB: usize = 1 << 30;
-const GIB_PAGES: u32 = 1 << 18;
 const ZONE: ZoneId = ZoneId::new(0);
+
+/// Pages of a GiB, by which depots grow.
+fn gib_pages() -> u32 {
+    (GIB / page_bytes()) as u32
+}
 
 /// Allocates all pages, in the largest blocks.
 fn all_blocks(depot: &Depot) -> Vec<Page> {
@@ -29,16 +33,16 @@ fn what_is_added_can_be_had_and_used() {
         let before = all_blocks(&depot);
         assert_eq!(before.len(), 256);
         assert_eq!(depot.page(Order::MAX).unwrap_err(), AllocError::Exhausted);
-        assert_eq!(depot.grow(ZONE, 1), Ok(Pfn::new(GIB_PAGES)), "the page behind the last");
+        assert_eq!(depot.grow(ZONE, 1), Ok(Pfn::new(gib_pages())), "the page behind the last");
         assert_eq!(depot.bytes(), 2 * GIB);
         let mut added = all_blocks(&depot);
         assert_eq!(added.len(), 256);
-        assert!(added.iter().all(|page| page.pfn().get() >= GIB_PAGES));
+        assert!(added.iter().all(|page| page.pfn().get() >= gib_pages()));
         let last = added.iter_mut().max_by_key(|page| page.pfn()).unwrap();
         let end = last.len() - 6;
         assert!(last[end..].iter().all(|&byte| byte == 0));
         last[end..].copy_from_slice(b"shared");
-        assert_eq!(depot.pfn_of(&raw const last[end]), Some(Pfn::new(2 * GIB_PAGES - 1)));
+        assert_eq!(depot.pfn_of(&raw const last[end]), Some(Pfn::new(2 * gib_pages() - 1)));
         // SAFETY: only read from, below.
         if let Some(fd) = unsafe { depot.raw().fd() } {
             let mut read = [0u8; 6];
@@ -60,7 +64,7 @@ fn what_is_added_can_be_had_and_used() {
         );
         drop((before, added));
         depot.grow(ZONE, GIB).unwrap();
-        let whole = depot.pages(GIB_PAGES, Flags::default()).unwrap();
+        let whole = depot.pages(gib_pages(), Flags::default()).unwrap();
         assert_eq!(whole.len(), GIB);
         drop(whole);
         all_back(&depot);
@@ -70,7 +74,7 @@ fn what_is_added_can_be_had_and_used() {
 /// Growing ends a shortage: callbacks are called before it, and not after it.
 #[test]
 fn callbacks_are_called_until_it_grows() {
-    let depot = Depot::builder(4 << 20).grow_to(2 * GIB).build().unwrap();
+    let depot = Depot::builder(4 * mib()).grow_to(2 * GIB).build().unwrap();
     let calls = Arc::new(AtomicU64::new(0));
     let counted = calls.clone();
     let callback = move |_| {
@@ -96,11 +100,13 @@ fn what_was_added_is_trimmed_too() {
         depot.raw().alloc_at(first.add(5), 3, Flags::default()).unwrap();
         // SAFETY: allocated just now, freed once, and not used any more.
         unsafe {
-            depot.raw().address(first.add(5)).write_bytes(1, 3 * 4096);
+            depot.raw().address(first.add(5)).write_bytes(1, 3 * page_bytes());
             depot.raw().free_contiguous(first.add(5), 3).unwrap();
         }
         // Or a whole huge page, where the system has them.
-        assert!((3 * 4096..=2 << 20).contains(&depot.trim().unwrap().bytes));
+        assert!(
+            (3 * page_bytes() as u64..=2 * mib() as u64).contains(&depot.trim().unwrap().bytes)
+        );
         all_back(&depot);
     }
 }
@@ -121,7 +127,7 @@ fn growing_is_refused_with_advice() {
     in_child(|| assert_eq!(depot.grow(ZONE, GIB), Err(BuildError::Forked)));
     depot.grow(ZONE, GIB).unwrap();
     assert_eq!(depot.grow(ZONE, 1), Err(BuildError::CannotGrow { bytes: GIB, room: 0 }));
-    let fixed = Depot::new(1 << 20).unwrap();
+    let fixed = Depot::new(mib()).unwrap();
     assert_eq!(fixed.grow(ZONE, 1), Err(BuildError::CannotGrow { bytes: GIB, room: 0 }));
     assert!(matches!(
         Depot::builder(1).grow_to(usize::MAX).build(),
@@ -157,7 +163,7 @@ fn a_depot_never_has_more_than_the_system_could_back() {
 /// once.
 #[test]
 fn a_depot_of_huge_pages_does_not_grow() {
-    match Depot::builder(2 << 20).hugetlb(true).grow_to(1 << 46).build() {
+    match Depot::builder(2 * mib()).hugetlb(true).grow_to(1 << 46).build() {
         Ok(depot) => {
             let unit = GIB;
             assert_eq!(depot.grow(ZONE, 1), Err(BuildError::CannotGrow { bytes: unit, room: 0 }));
@@ -213,7 +219,7 @@ fn a_depot_grows_while_it_is_used() {
         let mut added: Vec<_> =
             growers.into_iter().flat_map(|grower| grower.join().unwrap()).collect();
         added.sort();
-        assert_eq!(added, [1, 2, 3, 4, 5].map(|unit| Pfn::new(unit * GIB_PAGES)));
+        assert_eq!(added, [1, 2, 3, 4, 5].map(|unit| Pfn::new(unit * gib_pages())));
         workers.into_iter().for_each(|worker| assert!(worker.join().unwrap() > 0));
         stop.store(true, Ordering::Relaxed);
     });

@@ -5,29 +5,28 @@ mod common;
 
 use std::time::Duration;
 
-use common::{all_back, hammer, order, pin, usable_cpus};
+use common::{all_back, hammer, mib, order, pin, usable_cpus};
 use pagedepot_linux::builder::{CpuSet, Topology};
 use pagedepot_linux::stats::Fronts;
 use pagedepot_linux::{CpuId, Depot, Flags, MemoryKind, Mode, Order, Scope};
 
-const MIB: usize = 1 << 20;
 const WHILE: Duration = Duration::from_millis(700);
 
 #[test]
 fn sequences() {
-    hammer(&Depot::builder(64 * MIB).checked(true).build().unwrap(), WHILE);
+    hammer(&Depot::builder(64 * mib()).checked(true).build().unwrap(), WHILE);
 }
 
 #[test]
 fn locks() {
-    let depot = Depot::builder(64 * MIB).per_cpu_locks(true).track_owner(true).build().unwrap();
+    let depot = Depot::builder(64 * mib()).per_cpu_locks(true).track_owner(true).build().unwrap();
     assert_eq!(depot.fronts(), Fronts::Locks);
     hammer(&depot, WHILE);
 }
 
 #[test]
 fn without_caches() {
-    let depot = Depot::builder(64 * MIB).caches(false).build().unwrap();
+    let depot = Depot::builder(64 * mib()).caches(false).build().unwrap();
     hammer_without_drains(&depot);
 }
 
@@ -47,19 +46,19 @@ fn hammer_without_drains(depot: &Depot) {
 
 #[test]
 fn memory_file() {
-    hammer(&Depot::builder(64 * MIB).memory(MemoryKind::Memfd).build().unwrap(), WHILE);
+    hammer(&Depot::builder(64 * mib()).memory(MemoryKind::Memfd).build().unwrap(), WHILE);
 }
 
 /// Requests fail all the time, and take back what other CPUs cache.
 #[test]
 fn too_little_memory() {
-    hammer(&Depot::builder(4 * MIB).checked(true).build().unwrap(), WHILE);
+    hammer(&Depot::builder(4 * mib()).checked(true).build().unwrap(), WHILE);
 }
 
 /// Threads on CPUs that have no caches work through the store.
 #[test]
 fn more_cpus_than_configured() {
-    let depot = Depot::builder(64 * MIB).cpus(1).build().unwrap();
+    let depot = Depot::builder(64 * mib()).cpus(1).build().unwrap();
     hammer(&depot, WHILE);
     if let Some(&last) = usable_cpus().last().filter(|&&cpu| cpu > 0) {
         std::thread::scope(|scope| {
@@ -80,7 +79,7 @@ fn more_cpus_than_configured() {
 /// A thread that changes CPUs leaves pages in the caches of each; a drain finds them all.
 #[test]
 fn changing_affinity() {
-    let depot = Depot::new(64 * MIB).unwrap();
+    let depot = Depot::new(64 * mib()).unwrap();
     let cpus = usable_cpus();
     let shared = &depot;
     std::thread::scope(|scope| {
@@ -104,7 +103,7 @@ fn changing_affinity() {
 #[test]
 fn isolated_cpus() {
     let isolated: CpuSet = usable_cpus().into_iter().map(CpuId::new).collect();
-    let depot = Depot::builder(64 * MIB)
+    let depot = Depot::builder(64 * mib())
         .isolated_cpus(isolated.clone())
         .locked_cpus(CpuSet::new())
         .build()
@@ -128,7 +127,7 @@ fn isolated_cpus() {
 
 #[test]
 fn batches() {
-    let depot = Depot::builder(64 * MIB).checked(true).build().unwrap();
+    let depot = Depot::builder(64 * mib()).checked(true).build().unwrap();
     let mut blocks = vec![pagedepot_linux::Pfn::new(0); 5000];
     let got = depot.raw().alloc_many(Order::BASE, Flags::default(), &mut blocks).unwrap();
     assert_eq!(got, blocks.len());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
-use common::{all_back, in_child, pin, usable_cpus};
+use common::{all_back, in_child, mib, pin, usable_cpus};
 use pagedepot_linux::builder::CpuSet;
 use pagedepot_linux::{CpuId, Depot, Mode, Order, Scope};
 
@@ -58,7 +58,7 @@ fn cycle(depot: &Depot) {
 }
 
 fn depot() -> Depot {
-    Depot::builder(64 << 20).isolated_cpus(CpuSet::new()).build().unwrap()
+    Depot::builder(64 * mib()).isolated_cpus(CpuSet::new()).build().unwrap()
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_program_is_called_back() {
         TOLD.fetch_add(1, Ordering::SeqCst);
     }
     let depot =
-        Depot::builder(64 << 20).isolated_cpus(CpuSet::new()).on_handover(tell).build().unwrap();
+        Depot::builder(64 * mib()).isolated_cpus(CpuSet::new()).on_handover(tell).build().unwrap();
     with_owner(&depot, |cpu, run| {
         depot.drain(Scope::cpu(cpu), Mode::Handover);
         assert_eq!(TOLD.load(Ordering::SeqCst), 0);
@@ -122,7 +122,7 @@ fn a_deadline_fences_no_isolated_cpu() {
     let mut isolated = CpuSet::new();
     cpus().iter().for_each(|&cpu| _ = isolated.insert(CpuId::new(cpu)));
     // Without locks.
-    let depot = Depot::builder(64 << 20).isolated_cpus(isolated).locked_cpus(CpuSet::new());
+    let depot = Depot::builder(64 * mib()).isolated_cpus(isolated).locked_cpus(CpuSet::new());
     let depot = depot.build().unwrap();
     with_owner(&depot, |cpu, run| {
         let mut handover = depot.drain_handover(Scope::cpu(cpu), Some(0));
@@ -169,7 +169,7 @@ fn an_owner_answers_within_two_operations() {
         }
     }
     let depot =
-        Depot::builder(64 << 20).isolated_cpus(CpuSet::new()).on_handover(tell).build().unwrap();
+        Depot::builder(64 * mib()).isolated_cpus(CpuSet::new()).on_handover(tell).build().unwrap();
     with_owner(&depot, |cpu, run| {
         std::thread::scope(|scope| {
             let drainer = scope.spawn(|| {
@@ -218,7 +218,7 @@ fn a_fork_with_a_standing_ask() {
             assert!(depot.page(Order::BASE).is_err());
             assert!(handover.wait(LIMIT_MS), "a child waits for no CPU");
             assert_eq!(handover.drained().taken_pages, before);
-            let own = Depot::new(16 << 20).unwrap();
+            let own = Depot::new(16 * mib()).unwrap();
             cycle(&own);
             assert!(own.drain_handover(Scope::ALL, Some(0)).wait(LIMIT_MS));
         });

@@ -13,12 +13,10 @@ mod common;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use common::{all_back, hammer, in_child, order, pin, refuse_with, usable_cpus};
+use common::{all_back, hammer, in_child, mib, order, page_bytes, pin, refuse_with, usable_cpus};
 use pagedepot_linux::builder::{Builder, CpuSet};
 use pagedepot_linux::stats::Fronts;
 use pagedepot_linux::{CpuId, Depot, Mode, Order, Page, Scope, ZoneId};
-
-const MIB: usize = 1 << 20;
 
 /// The CPU of the test, and another one. `None`: this process may use one CPU alone.
 fn two_cpus() -> Option<(u32, u32)> {
@@ -106,7 +104,8 @@ fn every_page_is_had(depot: &Depot, cpu: u32, orders: &'static [u32]) {
     for wanted in [Order::BASE, Order::PAGEBLOCK, Order::MAX] {
         beside_a_cpu_that_cached_all(depot, cpu, orders, || {
             let had = take_all(depot, wanted).len();
-            let (all, carved) = (depot.bytes() >> 12 >> wanted.get(), carved_pages(depot, zone));
+            let (all, carved) =
+                (depot.bytes() / page_bytes() >> wanted.get(), carved_pages(depot, zone));
             let shortage = depot.shortage();
             assert!(had + carved >= all, "{had} of {all}, {orders:?}, {wanted:?}: {shortage}");
         });
@@ -138,7 +137,7 @@ fn another_cpu_gets_every_page_that_an_isolated_one_cached() {
     let Some((here, isolated)) = two_cpus() else { return };
     in_child(|| {
         assert!(pin(here));
-        let depot = isolating(64 * MIB, isolated).build().unwrap();
+        let depot = isolating(64 * mib(), isolated).build().unwrap();
         if depot.fronts().are_sequences() {
             let Fronts::SequencesAndLocks { locks: 1, sequences } = depot.fronts() else {
                 panic!("{:?}", depot.fronts());
@@ -146,7 +145,7 @@ fn another_cpu_gets_every_page_that_an_isolated_one_cached() {
             let text = format!("restartable sequences on {sequences} CPUs, locks on 1");
             assert_eq!(depot.fronts().to_string(), text);
         }
-        let large = isolating(512 * MIB, isolated).build().unwrap();
+        let large = isolating(512 * mib(), isolated).build().unwrap();
         forbid_fences_of(isolated);
         every_page_is_had(&depot, isolated, ONE);
         every_page_is_had(&large, isolated, SIX);
@@ -158,7 +157,7 @@ fn a_request_that_waits_fences_no_isolated_cpu() {
     let Some((here, isolated)) = two_cpus() else { return };
     in_child(|| {
         assert!(pin(here));
-        let depot = isolating(4 * MIB, isolated).build().unwrap();
+        let depot = isolating(4 * mib(), isolated).build().unwrap();
         forbid_fences_of(isolated);
         beside_a_cpu_that_cached_all(&depot, isolated, ONE, || {
             let mut all = take_all(&depot, Order::BASE);
@@ -189,10 +188,10 @@ fn where_fences_are_refused_every_page_is_had() {
         in_child(|| {
             assert!(pin(here));
             refuse_with(libc::SYS_membarrier, errno).unwrap();
-            let depot = Depot::new(64 * MIB).unwrap();
+            let depot = Depot::new(64 * mib()).unwrap();
             assert!(!depot.fronts().are_sequences());
             every_page_is_had(&depot, other, ONE);
-            every_page_is_had(&Depot::new(512 * MIB).unwrap(), other, SIX);
+            every_page_is_had(&Depot::new(512 * mib()).unwrap(), other, SIX);
         });
     }
 }
@@ -200,10 +199,10 @@ fn where_fences_are_refused_every_page_is_had() {
 #[test]
 fn all_cpus_isolated_are_all_behind_locks() {
     let all: CpuSet = (0..8192).map(CpuId::new).collect();
-    let depot = Depot::builder(64 * MIB).isolated_cpus(all.clone()).build().unwrap();
+    let depot = Depot::builder(64 * mib()).isolated_cpus(all.clone()).build().unwrap();
     assert!(!depot.fronts().are_sequences());
     hammer(&depot, Duration::from_millis(200));
-    let depot = Depot::builder(64 * MIB).isolated_cpus(all).locked_cpus(CpuSet::new());
+    let depot = Depot::builder(64 * mib()).isolated_cpus(all).locked_cpus(CpuSet::new());
     let depot = depot.build().unwrap();
     assert_ne!(depot.fronts(), Fronts::Locks, "the builder leaves all of them out");
 }
@@ -211,9 +210,9 @@ fn all_cpus_isolated_are_all_behind_locks() {
 #[test]
 fn owners_drainers_and_requests_beside_an_isolated_cpu() {
     let Some((_, isolated)) = two_cpus() else { return };
-    for bytes in [4 * MIB, 64 * MIB] {
+    for bytes in [4 * mib(), 64 * mib()] {
         in_child(|| {
-            let depot = isolating(bytes, isolated).checked(bytes < 8 * MIB).build().unwrap();
+            let depot = isolating(bytes, isolated).checked(bytes < 8 * mib()).build().unwrap();
             forbid_fences_of(isolated);
             hammer(&depot, Duration::from_millis(700));
         });
@@ -224,7 +223,7 @@ fn owners_drainers_and_requests_beside_an_isolated_cpu() {
 #[test]
 fn threads_that_are_moved_between_both_kinds() {
     let Some((here, isolated)) = two_cpus() else { return };
-    let depot = isolating(16 * MIB, isolated).track_owner(true).build().unwrap();
+    let depot = isolating(16 * mib(), isolated).track_owner(true).build().unwrap();
     std::thread::scope(|scope| {
         // SAFETY: no arguments.
         let own_id = || unsafe { libc::gettid() };
@@ -267,13 +266,13 @@ fn without_locks_an_isolated_cpu_keeps_what_is_in_its_fronts() {
     let Some((here, isolated)) = two_cpus() else { return };
     in_child(|| {
         assert!(pin(here));
-        let depot = isolating(64 * MIB, isolated).locked_cpus(CpuSet::new()).build().unwrap();
+        let depot = isolating(64 * mib(), isolated).locked_cpus(CpuSet::new()).build().unwrap();
         if depot.fronts() != Fronts::Sequences {
             return;
         }
         forbid_fences_of(isolated);
         beside_a_cpu_that_cached_all(&depot, isolated, ONE, || {
-            let missing = depot.bytes() / 4096 - take_all(&depot, Order::BASE).len();
+            let missing = depot.bytes() / page_bytes() - take_all(&depot, Order::BASE).len();
             assert!((1..=126).contains(&missing), "{missing}");
             let drained = depot.drain(Scope::cpu(CpuId::new(isolated)), Mode::Full);
             assert_eq!((drained.fences, drained.isolated_cpus), (0, 1), "{drained:?}");
@@ -291,7 +290,7 @@ fn without_locks_an_isolated_cpu_keeps_what_is_in_its_fronts() {
 fn refused_fences_are_not_counted() {
     in_child(|| {
         refuse_with(libc::SYS_membarrier, libc::EPERM).unwrap();
-        let depot = Depot::builder(16 * MIB).locked_cpus(CpuSet::new()).build().unwrap();
+        let depot = Depot::builder(16 * mib()).locked_cpus(CpuSet::new()).build().unwrap();
         if depot.fronts() != Fronts::SequencesWithoutFence {
             return;
         }
@@ -306,7 +305,7 @@ fn refused_fences_are_not_counted() {
 #[test]
 fn a_fork_beside_an_isolated_cpu() {
     let Some((here, isolated)) = two_cpus() else { return };
-    let depot = isolating(16 * MIB, isolated).build().unwrap();
+    let depot = isolating(16 * mib(), isolated).build().unwrap();
     beside_a_cpu_that_cached_all(&depot, isolated, ONE, || {
         for cpu in [here, isolated] {
             in_child(|| {
@@ -314,11 +313,11 @@ fn a_fork_beside_an_isolated_cpu() {
                 assert!(depot.page(Order::BASE).is_err());
                 assert_eq!(depot.drain(Scope::ALL, Mode::Full).taken_pages, 0);
                 assert!(depot.drain_handover(Scope::ALL, Some(0)).poll());
-                let own = isolating(16 * MIB, isolated).build().unwrap();
+                let own = isolating(16 * mib(), isolated).build().unwrap();
                 hammer(&own, Duration::from_millis(50));
             });
         }
-        assert_eq!(take_all(&depot, Order::BASE).len(), depot.bytes() / 4096);
+        assert_eq!(take_all(&depot, Order::BASE).len(), depot.bytes() / page_bytes());
     });
     all_back(&depot);
 }

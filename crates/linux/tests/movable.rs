@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{StopAtEnd, all_back, order};
+use common::{StopAtEnd, all_back, mib, order};
 use pagedepot_linux::raw::Pfn;
 use pagedepot_linux::reclaim::{
     CompactEnd, CompactError, Compaction, Move, Mover, Occupant, PinnedRange,
@@ -15,8 +15,6 @@ use pagedepot_linux::reclaim::{
 use pagedepot_linux::{
     AllocError, Depot, Flags, MemoryKind, Mode, Movable, Order, Page, Scope, WeakDepot,
 };
-
-const MIB: usize = 1 << 20;
 
 /// All pages of a depot, of which a part stays.
 fn scattered(depot: &Depot, keep_each: usize) -> Vec<Movable> {
@@ -44,7 +42,7 @@ fn check(pages: &[Movable]) {
 fn memory_heals() {
     for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
         for checked in [false, true] {
-            let builder = Depot::builder(32 * MIB).memory(kind).checked(checked);
+            let builder = Depot::builder(32 * mib()).memory(kind).checked(checked);
             let depot = builder.build().unwrap();
             let pages = scattered(&depot, 4);
             let done = depot.compact(Compaction::all()).unwrap();
@@ -63,7 +61,7 @@ fn memory_heals() {
 
 #[test]
 fn a_request_heals_if_it_may() {
-    let depot = Depot::new(16 * MIB).unwrap();
+    let depot = Depot::new(16 * mib()).unwrap();
     let pages = scattered(&depot, 3);
     let count = 1500;
     assert_eq!(depot.pages(count, Flags::default()).unwrap_err(), AllocError::Exhausted);
@@ -76,7 +74,7 @@ fn a_request_heals_if_it_may() {
 
 #[test]
 fn pages_in_use_stay_where_they_are() {
-    let depot = Depot::new(16 * MIB).unwrap();
+    let depot = Depot::new(16 * mib()).unwrap();
     let mut pages = scattered(&depot, 8);
     let mut last = pages.pop().unwrap();
     let (first, rest) = pages.split_first().unwrap();
@@ -99,7 +97,7 @@ fn pages_in_use_stay_where_they_are() {
 
 #[test]
 fn blocks_of_all_orders_move() {
-    let depot = Depot::builder(32 * MIB).checked(true).build().unwrap();
+    let depot = Depot::builder(32 * mib()).checked(true).build().unwrap();
     let mut pages = Vec::new();
     'full: loop {
         for n in [0, 3, 1, 5, 0, 7, 2] {
@@ -128,7 +126,7 @@ fn blocks_of_all_orders_move() {
 
 #[test]
 fn what_cannot_be_had_is_said() {
-    let depot = Depot::new(4 * MIB).unwrap();
+    let depot = Depot::new(4 * mib()).unwrap();
     let error = depot.compact(Compaction::pageblocks(100)).unwrap_err();
     assert!(matches!(error, CompactError::TooLarge { wanted: 100, .. }));
     let error = depot.compact(Compaction::range(0, 1)).unwrap_err();
@@ -143,7 +141,7 @@ fn what_cannot_be_had_is_said() {
 /// Threads read, write, make and drop movable pages while two others compact and one drains.
 #[test]
 fn under_load() {
-    let depot = Depot::builder(24 * MIB).checked(true).build().unwrap();
+    let depot = Depot::builder(24 * mib()).checked(true).build().unwrap();
     let end = Instant::now() + Duration::from_millis(700);
     let (stop, moved) = (AtomicBool::new(false), AtomicU64::new(0));
     let (shared, stop, moved) = (&depot, &stop, &moved);
@@ -231,7 +229,7 @@ impl Mover for Numbers {
 
 #[test]
 fn blocks_held_by_numbers_move_beside_movable_pages() {
-    let depot = Depot::new(16 * MIB).unwrap();
+    let depot = Depot::new(16 * mib()).unwrap();
     let numbers = Arc::new(Numbers::default());
     // SAFETY: the memory of the blocks is not used, and each is held in one place.
     unsafe { depot.raw().register_mover(numbers.clone()) }.unwrap();
@@ -331,7 +329,7 @@ fn a_block_that_gave_way_to_a_smaller_one_is_not_moved() {
     let (order, first) = (order(8), 8 * PAGEBLOCK);
     let mut gave_way = 0;
     for turn in 1..=6 {
-        let depot = Depot::new(64 * MIB).unwrap();
+        let depot = Depot::new(64 * mib()).unwrap();
         let old = Some(movable_at(&depot, Order::MAX, first));
         fence_in(&depot, &[8, 9, 10, 11, 20, 21]);
         let page = Pfn::new(10 * PAGEBLOCK);
@@ -383,7 +381,7 @@ fn a_block_that_gave_way_to_a_smaller_one_is_not_moved() {
 fn a_block_that_was_pinned_meanwhile_is_not_moved() {
     let mut pinned_times = 0;
     for turn in 1..=6 {
-        let depot = Depot::new(64 * MIB).unwrap();
+        let depot = Depot::new(64 * mib()).unwrap();
         let movable = Arc::new(movable_at(&depot, Order::BASE, 9 * PAGEBLOCK + 3));
         fence_in(&depot, &[9, 10, 11]);
         let page = Pfn::new(10 * PAGEBLOCK);
@@ -411,7 +409,7 @@ fn a_block_that_was_pinned_meanwhile_is_not_moved() {
 /// Children are forked at any moment of a compaction, and read or drop what their parent holds.
 #[test]
 fn children_read_and_drop_pages_that_are_being_copied() {
-    let depot = Depot::new(64 * MIB).unwrap();
+    let depot = Depot::new(64 * mib()).unwrap();
     let mut held: Vec<Movable> = Vec::new();
     let (stop, mut random) = (AtomicBool::new(false), common::Random::new(common::seed()));
     std::thread::scope(|scope| {

@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
+use common::mib;
 use pagedepot_linux::stats::Fronts;
 use pagedepot_linux::{Depot, RseqMissing};
 
@@ -29,7 +30,7 @@ fn disabled_by_tunable() {
 }
 
 fn without_rseq() {
-    let depot = Depot::builder(64 << 20).build().unwrap();
+    let depot = Depot::builder(64 * mib()).build().unwrap();
     assert_eq!(depot.fronts(), Fronts::LocksWithoutRseq);
     assert!(depot.fronts().to_string().contains("glibc.pthread.rseq=0"), "{}", depot.fronts());
     common::hammer(&depot, Duration::from_millis(700));
@@ -42,7 +43,7 @@ fn without_rseq() {
 fn disabled_by_a_filter() {
     if let Some(errno) = std::env::var_os(CHILD) {
         let errno = errno.to_str().unwrap().parse().unwrap();
-        let depot = Depot::builder(64 << 20).build().unwrap();
+        let depot = Depot::builder(64 * mib()).build().unwrap();
         assert_eq!(depot.fronts(), Fronts::LocksWithoutRseq);
         let (why, says) = match errno {
             libc::ENOSYS => (RseqMissing::Kernel, "CONFIG_RSEQ"),
@@ -69,6 +70,6 @@ fn disabled_by_a_filter() {
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_env = "gnu"))]
 fn enabled_by_default() {
     if std::env::var_os(CHILD).is_none() && std::env::var_os("GLIBC_TUNABLES").is_none() {
-        assert!(Depot::new(1 << 20).unwrap().fronts().are_sequences());
+        assert!(Depot::new(mib()).unwrap().fronts().are_sequences());
     }
 }

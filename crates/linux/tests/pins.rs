@@ -5,16 +5,13 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Random, StopAtEnd, all_back, in_child, order, seed};
+use common::{Random, StopAtEnd, all_back, in_child, mib, order, page_bytes, seed};
 use pagedepot_linux::reclaim::{PinError, Reporting, TrimError};
 use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, Pfn, Scope};
 
-const MIB: usize = 1 << 20;
-const PAGE: usize = 4096;
-
 /// Whether each page of the depot is present.
 fn present(depot: &Depot) -> Vec<bool> {
-    let mut states = vec![0u8; depot.bytes() / PAGE];
+    let mut states = vec![0u8; depot.bytes() / page_bytes()];
     // SAFETY: one byte per page of the depot's mapping is written.
     let result = unsafe {
         libc::mincore(depot.raw().base().as_ptr().cast(), depot.bytes(), states.as_mut_ptr())
@@ -35,7 +32,7 @@ fn depots(bytes: usize) -> [Depot; 2] {
 
 #[test]
 fn a_trim_takes_all_but_pinned_pages() {
-    for depot in depots(32 * MIB) {
+    for depot in depots(32 * mib()) {
         let held = depot.pages(50, Flags::default()).unwrap();
         // A range across two of a trim's chunks, one at the last page, one over held pages, and one
         // inside another.
@@ -49,7 +46,10 @@ fn a_trim_takes_all_but_pinned_pages() {
         let wanted: Vec<bool> = (0..8192).map(kept).collect();
         let trimmed = depot.trim().unwrap();
         assert_eq!(present(&depot), wanted);
-        assert_eq!(trimmed.bytes as usize, wanted.iter().filter(|&&kept| !kept).count() * PAGE);
+        assert_eq!(
+            trimmed.bytes as usize,
+            wanted.iter().filter(|&&kept| !kept).count() * page_bytes()
+        );
         // The pages are free again, and still pinned.
         drop(held);
         assert_eq!(depot.trim().unwrap().bytes, 0);
@@ -62,7 +62,7 @@ fn a_trim_takes_all_but_pinned_pages() {
 
 #[test]
 fn pins_are_counted() {
-    let [depot, _] = depots(4 * MIB);
+    let [depot, _] = depots(4 * mib());
     let all = depot.pin_range(Pfn::new(0), 1024).unwrap();
     depot.pin_range(Pfn::new(100), 10).unwrap().keep();
     let kept = depot.pin_range(Pfn::new(105), 10).unwrap();
@@ -87,7 +87,7 @@ fn pins_are_counted() {
 
 #[test]
 fn bad_ranges_are_refused() {
-    let [depot, _] = depots(4 * MIB);
+    let [depot, _] = depots(4 * mib());
     for (start, count) in [(0, 0), (0, 1025), (1024, 1), (1023, 2), (u32::MAX, u32::MAX)] {
         let (start, error) =
             (Pfn::new(start), PinError::BadRange { start: Pfn::new(start), count });
@@ -99,13 +99,13 @@ fn bad_ranges_are_refused() {
         assert_eq!(depot.pin_range(Pfn::new(0), 1).map(|_| ()), Err(PinError::Forked));
         assert_eq!(depot.unpin_range(Pfn::new(0), 1), Err(PinError::Forked));
     });
-    assert_eq!(depot.trim().unwrap().bytes as usize, 4 * MIB, "nothing was pinned");
+    assert_eq!(depot.trim().unwrap().bytes as usize, 4 * mib(), "nothing was pinned");
 }
 
 /// While memory is registered no trim takes any, and each says how many free pages it left.
 #[test]
 fn trims_leave_registered_memory_alone() {
-    for depot in depots(8 * MIB) {
+    for depot in depots(8 * mib()) {
         let held = depot.pages(100, Flags::default()).unwrap();
         let (first, second) = (depot.registered_iovecs().unwrap(), depot.registered_iovecs());
         assert_eq!(depot.pinned_pages(), Ok(2048));
@@ -122,7 +122,7 @@ fn trims_leave_registered_memory_alone() {
         drop(first);
         assert_eq!(depot.pinned_pages(), Ok(0));
         let trimmed = depot.trim().unwrap();
-        assert_eq!((trimmed.bytes as usize, trimmed.pinned_pages), (8 * MIB, 0));
+        assert_eq!((trimmed.bytes as usize, trimmed.pinned_pages), (8 * mib(), 0));
         all_back(&depot);
     }
 }
@@ -131,30 +131,30 @@ fn trims_leave_registered_memory_alone() {
 #[test]
 fn pieces_have_a_gibibyte_each() {
     const GIB: usize = 1 << 30;
-    let depot = Depot::builder(2 * GIB + MIB).build().unwrap();
+    let depot = Depot::builder(2 * GIB + mib()).build().unwrap();
     let registered = depot.registered_iovecs().unwrap();
     let iovecs = registered.iovecs();
-    assert_eq!(iovecs.iter().map(|piece| piece.iov_len).collect::<Vec<_>>(), [GIB, GIB, MIB]);
+    assert_eq!(iovecs.iter().map(|piece| piece.iov_len).collect::<Vec<_>>(), [GIB, GIB, mib()]);
     let base = depot.raw().base().as_ptr();
     let starts = (0..3).map(|piece| base.wrapping_add(piece * GIB).cast());
     assert!(starts.eq(iovecs.iter().map(|piece| piece.iov_base)));
     for (page, piece) in [
         (0, Some(0)),
-        (GIB / PAGE - 1, Some(0)),
-        (GIB / PAGE, Some(1)),
-        ((2 * GIB + MIB) / PAGE - 1, Some(2)),
-        ((2 * GIB + MIB) / PAGE, None),
+        (GIB / page_bytes() - 1, Some(0)),
+        (GIB / page_bytes(), Some(1)),
+        ((2 * GIB + mib()) / page_bytes() - 1, Some(2)),
+        ((2 * GIB + mib()) / page_bytes(), None),
     ] {
         assert_eq!(registered.piece_of(Pfn::new(page as u32)), piece, "page {page}");
     }
     // A range across the end of a piece.
-    let around = Pfn::new((GIB / PAGE - 2) as u32);
+    let around = Pfn::new((GIB / page_bytes() - 2) as u32);
     depot.raw().alloc_at(around, 4, Flags::default()).unwrap();
     // SAFETY: allocated above, and nothing else holds it.
     let pages = unsafe { pagedepot_linux::Pages::from_raw(&depot, around, 4) };
     assert_eq!(registered.piece_of_bytes(&pages), None);
-    assert_eq!(registered.piece_of_bytes(&pages[..2 * PAGE]), Some(0));
-    assert_eq!(registered.piece_of_bytes(&pages[2 * PAGE..]), Some(1));
+    assert_eq!(registered.piece_of_bytes(&pages[..2 * page_bytes()]), Some(0));
+    assert_eq!(registered.piece_of_bytes(&pages[2 * page_bytes()..]), Some(1));
     assert_eq!(registered.piece_of_bytes(&pages[..0]), None);
     assert_eq!(registered.piece_of_bytes(&[0; 8]), None);
     drop(pages);
@@ -168,7 +168,7 @@ fn pieces_have_a_gibibyte_each() {
 fn a_depot_can_be_pinned_as_a_whole() {
     for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
         let depot =
-            Depot::builder(4 * MIB).memory(kind).populate(true).pinned(true).build().unwrap();
+            Depot::builder(4 * mib()).memory(kind).populate(true).pinned(true).build().unwrap();
         assert_eq!(depot.trim(), Err(TrimError::Pinned));
         assert!(TrimError::Pinned.to_string().contains("Builder::pinned"));
         assert!(present(&depot).iter().all(|&present| present));
@@ -178,13 +178,13 @@ fn a_depot_can_be_pinned_as_a_whole() {
 /// A huge page is given back whole or not at all.
 #[test]
 fn a_huge_page_around_a_pinned_page_stays() {
-    let Ok(depot) = Depot::builder(8 * MIB).thp(true).populate(true).caches(false).build() else {
+    let Ok(depot) = Depot::builder(8 * mib()).thp(true).populate(true).caches(false).build() else {
         return;
     };
     let pinned = depot.pin_range(Pfn::new(700), 1).unwrap();
-    assert_eq!(depot.trim().unwrap().bytes as usize, 6 * MIB);
+    assert_eq!(depot.trim().unwrap().bytes as usize, 6 * mib());
     drop(pinned);
-    assert_eq!(depot.trim().unwrap().bytes as usize, 2 * MIB);
+    assert_eq!(depot.trim().unwrap().bytes as usize, 2 * mib());
 }
 
 /// Beside trims without end, pages that are free and were pinned before keep their contents. The
@@ -192,7 +192,7 @@ fn a_huge_page_around_a_pinned_page_stays() {
 #[test]
 fn a_range_is_safe_from_the_moment_it_is_pinned() {
     let mut random = Random::new(seed());
-    for depot in depots(2 * MIB) {
+    for depot in depots(2 * mib()) {
         let (stop, trims) = (AtomicBool::new(false), AtomicU64::new(0));
         let (shared, end) = (&depot, Instant::now() + Duration::from_secs(1));
         std::thread::scope(|scope| {
@@ -217,7 +217,7 @@ fn a_range_is_safe_from_the_moment_it_is_pinned() {
                 while trims.load(Ordering::Relaxed) < seen + 2 {
                     std::thread::yield_now();
                 }
-                for at in (0..pages as usize * PAGE).step_by(PAGE) {
+                for at in (0..pages as usize * page_bytes()).step_by(page_bytes()) {
                     // SAFETY: inside the depot; the only thread that allocates is this one.
                     assert_eq!(unsafe { start.add(at).read_volatile() }, rounds as u8 | 1);
                 }
@@ -225,7 +225,7 @@ fn a_range_is_safe_from_the_moment_it_is_pinned() {
             }
         });
         shared.drain(Scope::ALL, Mode::Full);
-        assert_eq!(shared.page(Order::BASE).unwrap().len(), PAGE);
+        assert_eq!(shared.page(Order::BASE).unwrap().len(), page_bytes());
         all_back(&depot);
     }
 }

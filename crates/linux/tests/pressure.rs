@@ -10,13 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{StopAtEnd, all_back};
+use common::{StopAtEnd, all_back, mib, page_bytes};
 use pagedepot_linux::reclaim::Pressure;
 use pagedepot_linux::vmalloc::PurgeDepth;
 use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, Page, Scope, Vmalloc};
-
-const MIB: usize = 1 << 20;
-const PAGE: usize = 4096;
 
 /// Pages that a program can give up when its depot runs short.
 type Cache = Arc<Mutex<Vec<(pagedepot_linux::Pfn, Order)>>>;
@@ -50,7 +47,7 @@ fn cached(bytes: usize, share: usize, pause: Duration) -> (Arc<Depot>, Cache) {
 #[test]
 fn requesters_and_a_slow_callback() {
     for threads in [2, 6] {
-        let (depot, cache) = cached(4 * MIB, 100, Duration::from_millis(30));
+        let (depot, cache) = cached(4 * mib(), 100, Duration::from_millis(30));
         let barrier = Barrier::new(threads);
         std::thread::scope(|scope| {
             for _ in 0..threads {
@@ -73,7 +70,7 @@ fn requesters_and_a_slow_callback() {
 /// Threads that together hold at most three quarters of the pages, beside one that trims all the
 /// time.
 fn beside_trims(kind: MemoryKind, threads: usize) {
-    let depot = Depot::builder(16 * MIB).memory(kind).build().unwrap();
+    let depot = Depot::builder(16 * mib()).memory(kind).build().unwrap();
     let (stop, trimmed) = (AtomicBool::new(false), AtomicU64::new(0));
     let shared = &depot;
     let end = Instant::now() + Duration::from_millis(1500);
@@ -131,7 +128,7 @@ fn three_requesters_beside_trims_of_a_file() {
 /// A trim that loses a page to a request does not count as a failed request.
 #[test]
 fn trims_count_no_failures() {
-    let depot = Depot::builder(16 * MIB).build().unwrap();
+    let depot = Depot::builder(16 * mib()).build().unwrap();
     let (stop, shared) = (AtomicBool::new(false), &depot);
     let trims = std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -158,7 +155,7 @@ fn trims_count_no_failures() {
 
 /// Threads that together never hold all pages; no other code holds pages, either.
 fn slack(threads: usize, pages: usize, spare: usize, locks: bool) {
-    let depot = Depot::builder(pages * PAGE).per_cpu_locks(locks).build().unwrap();
+    let depot = Depot::builder(pages * page_bytes()).per_cpu_locks(locks).build().unwrap();
     let (failed, served) = (AtomicU64::new(0), AtomicU64::new(0));
     let share = (pages - spare) / threads;
     let shared = &depot;
@@ -204,10 +201,11 @@ fn many_who_never_hold_all_pages() {
 #[test]
 fn requesters_beside_purges() {
     const THREADS: usize = 4;
-    let depot = Arc::new(Depot::builder(16 * MIB).memory(MemoryKind::Memfd).build().unwrap());
-    let space = Vmalloc::builder(&depot).lazy_bytes(64 * MIB).build().unwrap();
+    let depot = Arc::new(Depot::builder(16 * mib()).memory(MemoryKind::Memfd).build().unwrap());
+    let space = Vmalloc::builder(&depot).lazy_bytes(64 * mib()).build().unwrap();
     for round in 0..20 {
-        let bufs: Vec<_> = std::iter::from_fn(|| space.buf((1 + round % 7) * PAGE).ok()).collect();
+        let bufs: Vec<_> =
+            std::iter::from_fn(|| space.buf((1 + round % 7) * page_bytes()).ok()).collect();
         assert!(!bufs.is_empty());
         drop(bufs);
         let barrier = Barrier::new(THREADS);
@@ -285,13 +283,14 @@ fn interrupted(depot: &Depot, mut work: impl FnMut()) {
 #[test]
 fn handlers_request_on_top_of_a_purge() {
     let _handlers = HANDLERS.lock().unwrap();
-    let depot = Arc::new(Depot::builder(4 * MIB).memory(MemoryKind::Memfd).build().unwrap());
+    let depot = Arc::new(Depot::builder(4 * mib()).memory(MemoryKind::Memfd).build().unwrap());
     let space = Vmalloc::builder(&depot).build().unwrap();
     let mut held: Vec<_> = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect();
     held.truncate(1024 - 100);
     interrupted(&depot, || {
         // The other pages are in the space, pooled or lazy, or the handler has them.
-        let bufs: Vec<_> = (1..12).filter_map(|pages| space.buf(pages * PAGE).ok()).collect();
+        let bufs: Vec<_> =
+            (1..12).filter_map(|pages| space.buf(pages * page_bytes()).ok()).collect();
         drop(bufs);
         space.purge(PurgeDepth::Decay);
     });
@@ -304,7 +303,7 @@ fn handlers_request_on_top_of_a_purge() {
 fn handlers_request_on_top_of_a_trim() {
     let _handlers = HANDLERS.lock().unwrap();
     for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
-        let depot = Depot::builder(4 * MIB).memory(kind).build().unwrap();
+        let depot = Depot::builder(4 * mib()).memory(kind).build().unwrap();
         let mut held: Vec<_> = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect();
         held.truncate(1024 - 100);
         interrupted(&depot, || {
@@ -323,7 +322,7 @@ fn handlers_request_on_top_of_a_trim() {
 #[test]
 fn a_handler_on_top_of_a_callback_does_not_wait_for_it() {
     let _handlers = HANDLERS.lock().unwrap();
-    let (depot, cache) = cached(4 * MIB, 0, Duration::ZERO);
+    let (depot, cache) = cached(4 * mib(), 0, Duration::ZERO);
     // SAFETY: as in `interrupted`.
     unsafe { libc::signal(libc::SIGUSR1, request as *const () as libc::sighandler_t) };
     let handled = Arc::new(AtomicU64::new(u64::MAX));

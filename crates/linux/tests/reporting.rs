@@ -2,21 +2,19 @@
 
 mod common;
 
-use common::{all_back, check, in_child, mark, order};
+use common::{all_back, check, in_child, mark, mib, order, page_bytes};
 use pagedepot_linux::reclaim::{ReportEnd, Reporting, TrimError};
 use pagedepot_linux::{Depot, MemoryKind, Mode, Movable, Order, Page, Scope, ZoneId};
 
-const MIB: usize = 1 << 20;
-
 /// Bytes of the depot that are present.
 fn present_bytes(depot: &Depot) -> usize {
-    let mut states = vec![0u8; depot.bytes() / 4096];
+    let mut states = vec![0u8; depot.bytes() / page_bytes()];
     // SAFETY: one byte per page of the depot's mapping is written.
     let result = unsafe {
         libc::mincore(depot.raw().base().as_ptr().cast(), depot.bytes(), states.as_mut_ptr())
     };
     assert_eq!(result, 0);
-    states.iter().filter(|&&state| state & 1 != 0).count() * 4096
+    states.iter().filter(|&&state| state & 1 != 0).count() * page_bytes()
 }
 
 /// Bytes that the depot's memory file has.
@@ -36,7 +34,7 @@ fn file_bytes(depot: &Depot) -> Option<usize> {
 fn depots() -> impl Iterator<Item = Depot> {
     [MemoryKind::Anonymous, MemoryKind::Memfd]
         .into_iter()
-        .map(|kind| Depot::builder(64 * MIB).memory(kind).populate(true).build().unwrap())
+        .map(|kind| Depot::builder(64 * mib()).memory(kind).populate(true).build().unwrap())
 }
 
 #[test]
@@ -48,10 +46,10 @@ fn pageblocks_are_given_back_once() {
         let whole = depot.pageblock_stats(ZoneId::new(0)).unwrap().whole;
         let reporting = Reporting::of(&depot);
         assert_eq!(reporting.pass(3).unwrap().pageblocks, 3);
-        assert_eq!(present_bytes(&depot), depot.bytes() - 6 * MIB);
+        assert_eq!(present_bytes(&depot), depot.bytes() - 6 * mib());
         let done = reporting.pass(u64::MAX).unwrap();
         assert_eq!((done.pageblocks, done.end), (whole - 3, ReportEnd::NothingLeft));
-        let left = depot.bytes() - whole as usize * 2 * MIB;
+        let left = depot.bytes() - whole as usize * 2 * mib();
         assert_eq!(present_bytes(&depot), left);
         assert!(file_bytes(&depot).is_none_or(|bytes| bytes == left));
         let done = reporting.pass(u64::MAX).unwrap();
@@ -82,7 +80,7 @@ fn a_trim_afterwards_gives_back_the_rest() {
         depot.drain(Scope::ALL, Mode::Full);
         assert_eq!(Reporting::of(&depot).pass(u64::MAX).unwrap().pageblocks, 31);
         let trimmed = depot.trim().unwrap();
-        assert_eq!((trimmed.bytes, trimmed.whole_pageblocks), (511 * 4096, 0));
+        assert_eq!((trimmed.bytes, trimmed.whole_pageblocks), (511 * page_bytes() as u64, 0));
         drop(held);
         all_back(&depot);
     }
@@ -97,11 +95,11 @@ fn pinned_pages_keep_their_memory() {
         depot.drain(Scope::ALL, Mode::Full);
         let done = Reporting::of(&depot).pass(u64::MAX).unwrap();
         assert_eq!(done.pageblocks, 32);
-        assert!(present_bytes(&depot) >= 2 * MIB, "the run of the pinned page is kept");
+        assert!(present_bytes(&depot) >= 2 * mib(), "the run of the pinned page is kept");
         drop(pin);
         all_back(&depot);
     }
-    let pinned = Depot::builder(4 * MIB).pinned(true).build().unwrap();
+    let pinned = Depot::builder(4 * mib()).pinned(true).build().unwrap();
     assert_eq!(Reporting::of(&pinned).pass(1), Err(TrimError::Pinned));
 }
 
@@ -136,7 +134,7 @@ fn what_was_compacted_is_given_back() {
         assert!(given >= done.whole_pageblocks, "{given} of {done:?}");
         depot.trim().unwrap();
         let present = present_bytes(&depot);
-        assert_eq!(present, kept.len() * 4096, "only what is held is present");
+        assert_eq!(present, kept.len() * page_bytes(), "only what is held is present");
         assert!(file_bytes(&depot).is_none_or(|bytes| bytes == present));
         for (n, page) in &kept {
             assert_eq!(page.read()[..8], n.to_ne_bytes());

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use common::{StopAtEnd, all_back, check, mark, order, pin, seed, usable_cpus, work};
+use common::{
+    StopAtEnd, all_back, check, mark, mib, order, page_bytes, pin, seed, usable_cpus, work,
+};
 use interrupts::{Interrupts, install};
 use pagedepot_linux::reclaim::Compaction;
 use pagedepot_linux::stats::Fronts;
@@ -86,11 +88,11 @@ fn some_locked(bytes: usize) -> Depot {
 /// One test, because the handler's depot is one for the process.
 #[test]
 fn handlers_that_allocate() {
-    handlers_allocate(&Depot::builder(64 << 20).checked(true).build().unwrap());
-    handlers_allocate(&Depot::builder(64 << 20).per_cpu_locks(true).build().unwrap());
-    handlers_allocate(&some_locked(64 << 20));
+    handlers_allocate(&Depot::builder(64 * mib()).checked(true).build().unwrap());
+    handlers_allocate(&Depot::builder(64 * mib()).per_cpu_locks(true).build().unwrap());
+    handlers_allocate(&some_locked(64 * mib()));
     // So little memory that requests fail everywhere.
-    handlers_allocate(&Depot::builder(4 << 20).build().unwrap());
+    handlers_allocate(&Depot::builder(4 * mib()).build().unwrap());
 }
 
 /// The number of threads that the handler has stopped, and whether they may go on.
@@ -202,7 +204,7 @@ fn while_stopped(depot: &Depot, random: &mut common::Random) {
         assert_eq!(drained.unreachable_pages, 0, "{drained:?}");
     }
     if random.below(8) == 0 {
-        let pages = (depot.bytes() / 4096) as u64;
+        let pages = (depot.bytes() / page_bytes()) as u64;
         let mut blocks = Vec::new();
         let error = loop {
             match depot.raw().alloc(Order::BASE, Flags::default()) {
@@ -271,7 +273,7 @@ fn waits_for_the_holder_of_a_lock(depot: &Depot) {
             RESORTS.store(0, Ordering::Release);
             depot.page(Order::BASE).ok()
         });
-        let (all, pages) = (all.collect::<Vec<_>>(), depot.bytes() / 4096);
+        let (all, pages) = (all.collect::<Vec<_>>(), depot.bytes() / page_bytes());
         // The holder may have been about to free one.
         assert!(all.len() + 1 >= pages, "{} of {pages}: {}", all.len(), depot.shortage());
     });
@@ -281,11 +283,11 @@ fn waits_for_the_holder_of_a_lock(depot: &Depot) {
 /// One test after the other: the stopped threads are counted for the process.
 #[test]
 fn owners_stopped_in_mid_operation() {
-    owners_stopped(&Depot::builder(16 << 20).build().unwrap());
-    owners_stopped(&Depot::builder(16 << 20).per_cpu_locks(true).build().unwrap());
-    owners_stopped(&some_locked(16 << 20));
+    owners_stopped(&Depot::builder(16 * mib()).build().unwrap());
+    owners_stopped(&Depot::builder(16 * mib()).per_cpu_locks(true).build().unwrap());
+    owners_stopped(&some_locked(16 * mib()));
     for _ in 0..3 {
-        waits_for_the_holder_of_a_lock(&some_locked(4 << 20));
+        waits_for_the_holder_of_a_lock(&some_locked(4 * mib()));
     }
 }
 
@@ -326,7 +328,7 @@ static DEPOT_TO_COMPACT: AtomicPtr<Depot> = AtomicPtr::new(std::ptr::null_mut())
 fn handlers_that_compact() {
     // SAFETY: the handler takes no lock of the program's.
     unsafe { install(libc::SIGALRM, compact) };
-    let depot = Depot::builder(32 << 20).build().unwrap();
+    let depot = Depot::builder(32 * mib()).build().unwrap();
     let mut kept: Vec<_> =
         std::iter::from_fn(|| depot.movable(Order::BASE, Flags::default()).ok()).collect();
     let mut nth = 0;
@@ -458,7 +460,7 @@ fn busy_once(depot: &Depot) {
 /// One test, because the handler's depot is one for the process.
 #[test]
 fn a_thread_goes_on_below_handlers_that_may_wait() {
-    thread_goes_on_below_handlers(&Depot::builder(8 << 20).build().unwrap());
-    thread_goes_on_below_handlers(&Depot::builder(8 << 20).per_cpu_locks(true).build().unwrap());
-    thread_goes_on_below_handlers(&some_locked(8 << 20));
+    thread_goes_on_below_handlers(&Depot::builder(8 * mib()).build().unwrap());
+    thread_goes_on_below_handlers(&Depot::builder(8 * mib()).per_cpu_locks(true).build().unwrap());
+    thread_goes_on_below_handlers(&some_locked(8 * mib()));
 }

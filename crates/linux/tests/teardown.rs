@@ -6,13 +6,11 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError, mpsc};
 
-use common::{Random, in_child, order, usable_cpus};
+use common::{Random, in_child, mib, order, page_bytes, usable_cpus};
 use pagedepot_linux::reclaim::{Move, Mover, Occupant};
 use pagedepot_linux::{
     AllocError, CpuId, Depot, Flags, MemoryKind, Movable, Order, Page, Pages, Pfn, Vmalloc,
 };
-
-const MIB: usize = 1 << 20;
 
 /// Tests look at addresses that another test's depot might be given.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -34,12 +32,12 @@ fn base(depot: &Depot) -> usize {
 
 fn kinds() -> impl Iterator<Item = Depot> {
     let all = [
-        Depot::builder(16 * MIB),
-        Depot::builder(16 * MIB).per_cpu_locks(true),
-        Depot::builder(16 * MIB).isolated_cpus([CpuId::new(1)].into_iter().collect()),
-        Depot::builder(16 * MIB).checked(true).track_owner(true),
-        Depot::builder(16 * MIB).caches(false),
-        Depot::builder(16 * MIB).memory(MemoryKind::Memfd),
+        Depot::builder(16 * mib()),
+        Depot::builder(16 * mib()).per_cpu_locks(true),
+        Depot::builder(16 * mib()).isolated_cpus([CpuId::new(1)].into_iter().collect()),
+        Depot::builder(16 * mib()).checked(true).track_owner(true),
+        Depot::builder(16 * mib()).caches(false),
+        Depot::builder(16 * mib()).memory(MemoryKind::Memfd),
     ];
     all.into_iter().map(|builder| builder.build().unwrap())
 }
@@ -75,7 +73,7 @@ fn the_last_page_unmaps() {
         drop(depot);
         // A block is split, and parts are taken, without a handle.
         let mut parts = parts.chain(large.split(order(2)).unwrap());
-        assert_eq!(parts.next().unwrap().len(), 2 * 4096);
+        assert_eq!(parts.next().unwrap().len(), 2 * page_bytes());
         drop(parts);
         drop(run);
         let last = pages.pop().unwrap();
@@ -90,7 +88,7 @@ fn the_last_page_unmaps() {
 #[test]
 fn a_forgotten_page_keeps_the_memory_until_it_is_told_otherwise() {
     let _alone = alone();
-    let depot = Depot::new(MIB).unwrap();
+    let depot = Depot::new(mib()).unwrap();
     let base = base(&depot);
     std::mem::forget(depot.page(Order::BASE).unwrap());
     let other = depot.clone();
@@ -138,7 +136,7 @@ fn a_mover_goes_with_the_last_handle() {
 #[test]
 fn callbacks_go_with_the_last_handle() {
     let _alone = alone();
-    let depot = Depot::new(16 * MIB).unwrap();
+    let depot = Depot::new(16 * mib()).unwrap();
     let base = base(&depot);
     let cache: Mutex<Vec<Page>> =
         Mutex::new(depot.alloc_pages(Order::BASE, 100).unwrap().collect());
@@ -165,7 +163,7 @@ fn pages_are_dropped_while_the_last_handle_goes() {
     let (cpus, unmapped) = (usable_cpus(), AtomicU64::new(0));
     let rounds = if cfg!(debug_assertions) { 300 } else { 1000 };
     for round in 0..rounds {
-        let mut builder = Depot::builder(8 * MIB).per_cpu_locks(round % 4 == 3);
+        let mut builder = Depot::builder(8 * mib()).per_cpu_locks(round % 4 == 3);
         if round % 4 == 1 {
             builder = builder.isolated_cpus([CpuId::new(1)].into_iter().collect());
         }
@@ -188,7 +186,7 @@ fn pages_are_dropped_while_the_last_handle_goes() {
                     barrier.wait();
                     (0..pause).for_each(|_| std::hint::spin_loop());
                     for page in pages {
-                        assert_eq!(page.len(), 4096 << page.order().get());
+                        assert_eq!(page.len(), page_bytes() << page.order().get());
                         drop(page);
                     }
                 });
@@ -265,27 +263,27 @@ fn a_childs_drops_do_nothing() {
 #[test]
 fn buffers_outlive_their_space_and_their_depot() {
     let _alone = alone();
-    let depot = Depot::builder(16 * MIB).memory(MemoryKind::Memfd).build().unwrap();
+    let depot = Depot::builder(16 * mib()).memory(MemoryKind::Memfd).build().unwrap();
     let base = base(&depot);
     let space = Vmalloc::new(&depot).unwrap();
-    let mut buf = space.buf(10 * 4096).unwrap();
+    let mut buf = space.buf(10 * page_bytes()).unwrap();
     let mut empty = space.empty();
     drop((depot, space));
     buf.fill(3);
-    buf.grow(100 * 4096).unwrap();
+    buf.grow(100 * page_bytes()).unwrap();
     empty.grow(1).unwrap();
     let sent = std::thread::spawn(move || {
         assert!(buf[..40_960].iter().all(|&byte| byte == 3));
         empty.len()
     });
-    assert_eq!(sent.join().unwrap(), 4096);
+    assert_eq!(sent.join().unwrap(), page_bytes());
     assert!(!is_mapped(base));
 }
 
 #[test]
 fn pages_compare_and_hash_as_bytes() {
     let _alone = alone();
-    let depot = Depot::new(MIB).unwrap();
+    let depot = Depot::new(mib()).unwrap();
     let page = |byte| {
         let mut page = depot.page(Order::BASE).unwrap();
         page.fill(byte);
@@ -293,7 +291,7 @@ fn pages_compare_and_hash_as_bytes() {
     };
     let set: HashSet<Page> = [page(1), page(2), page(1)].into_iter().collect();
     assert_eq!(set.len(), 2);
-    assert!(set.contains(&[2u8; 4096][..]) && page(1) < page(2));
+    assert!(set.contains(&vec![2u8; page_bytes()][..]) && page(1) < page(2));
 }
 
 #[test]

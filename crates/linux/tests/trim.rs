@@ -5,15 +5,13 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{StopAtEnd, all_back, check, mark, order, present_bytes, seed, work};
+use common::{StopAtEnd, all_back, check, mark, mib, order, page_bytes, present_bytes, seed, work};
 use pagedepot_linux::reclaim::GiveBackEnd;
 use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, Scope};
 
-const MIB: usize = 1 << 20;
-
 fn builders() -> [(MemoryKind, pagedepot_linux::Builder); 2] {
     [MemoryKind::Anonymous, MemoryKind::Memfd]
-        .map(|kind| (kind, Depot::builder(64 * MIB).memory(kind).checked(true)))
+        .map(|kind| (kind, Depot::builder(64 * mib()).memory(kind).checked(true)))
 }
 
 #[test]
@@ -25,8 +23,8 @@ fn gives_back_what_is_free() {
         held.iter_mut().for_each(|page| mark(page, 7));
         depot.drain(Scope::ALL, Mode::Full);
         let trimmed = depot.trim().unwrap();
-        assert_eq!(trimmed.bytes as usize, depot.bytes() - 200 * 4096, "{kind:?}");
-        assert_eq!(present_bytes(&depot), 200 * 4096);
+        assert_eq!(trimmed.bytes as usize, depot.bytes() - 200 * page_bytes(), "{kind:?}");
+        assert_eq!(present_bytes(&depot), 200 * page_bytes());
         assert!(trimmed.calls <= 64 * 101, "{trimmed:?}");
         held.iter().for_each(|page| check(page, 7));
         assert_eq!(depot.trim().unwrap().bytes, 0, "nothing is given back twice");
@@ -50,10 +48,10 @@ fn a_request_by_number_says_what_it_got() {
         let depot = builder.populate(true).build().unwrap();
         let mut held: Vec<_> = (0..100).map(|_| depot.page(order(1)).unwrap()).collect();
         held.iter_mut().for_each(|page| mark(page, 7));
-        let some = depot.give_back(5 * MIB as u64, in_ms(60_000)).unwrap();
-        assert_eq!((some.bytes as usize, some.whole_pageblocks), (6 * MIB, 3), "{kind:?}");
+        let some = depot.give_back(5 * mib() as u64, in_ms(60_000)).unwrap();
+        assert_eq!((some.bytes as usize, some.whole_pageblocks), (6 * mib(), 3), "{kind:?}");
         assert_eq!(some.end, GiveBackEnd::Enough);
-        assert_eq!(present_bytes(&depot), depot.bytes() - 6 * MIB);
+        assert_eq!(present_bytes(&depot), depot.bytes() - 6 * mib());
         assert_eq!(depot.give_back(0, in_ms(60_000)).unwrap().bytes, 0);
         let late = depot.give_back(u64::MAX, Instant::now()).unwrap();
         assert_eq!((late.bytes, late.end), (0, GiveBackEnd::Deadline));
@@ -62,7 +60,7 @@ fn a_request_by_number_says_what_it_got() {
         let GiveBackEnd::NothingFree { held_bytes, cached_bytes, pinned_bytes } = rest.end else {
             panic!("{kind:?}: {rest:?}");
         };
-        assert_eq!((held_bytes, pinned_bytes), (200 * 4096, 0), "{kind:?}");
+        assert_eq!((held_bytes, pinned_bytes), (200 * page_bytes() as u64, 0), "{kind:?}");
         assert_eq!(present_bytes(&depot) as u64, held_bytes + cached_bytes);
         assert!(rest.end.to_string().contains("819200 bytes are allocated"), "{}", rest.end);
         held.iter().for_each(|page| check(page, 7));
@@ -73,24 +71,24 @@ fn a_request_by_number_says_what_it_got() {
 
 #[test]
 fn a_request_by_number_names_what_keeps_memory() {
-    let depot = Depot::builder(8 * MIB).populate(true).build().unwrap();
+    let depot = Depot::builder(8 * mib()).populate(true).build().unwrap();
     let _pinned = depot.pin_range(pagedepot_linux::Pfn::new(0), 1024).unwrap();
     let given = depot.give_back(u64::MAX, in_ms(60_000)).unwrap();
-    assert_eq!(given.bytes as usize, 4 * MIB);
+    assert_eq!(given.bytes as usize, 4 * mib());
     let is_pinned = matches!(
         given.end,
-        GiveBackEnd::NothingFree { pinned_bytes, .. } if pinned_bytes == 4 * MIB as u64
+        GiveBackEnd::NothingFree { pinned_bytes, .. } if pinned_bytes == 4 * mib() as u64
     );
     assert!(is_pinned, "{given:?}");
 
     // The calling thread runs on one of them, and would be interrupted.
     let all = pagedepot_rseq::affinity::allowed().unwrap();
-    let depot = Depot::builder(8 * MIB).populate(true).isolated_cpus(all).build().unwrap();
+    let depot = Depot::builder(8 * mib()).populate(true).isolated_cpus(all).build().unwrap();
     let given = depot.give_back(u64::MAX, in_ms(20)).unwrap();
     assert_eq!((given.bytes, given.end), (0, GiveBackEnd::Isolated));
     assert_eq!(present_bytes(&depot), depot.bytes());
 
-    let pinned = Depot::builder(8 * MIB).pinned(true).build().unwrap();
+    let pinned = Depot::builder(8 * mib()).pinned(true).build().unwrap();
     assert!(pinned.give_back(1, in_ms(10)).is_err());
 }
 
@@ -101,7 +99,7 @@ fn freed_memory_is_used_before_new_memory() {
     for (kind, builder) in builders() {
         let depot = builder.build().unwrap();
         let hold = |size: Order| {
-            let count = 20 * MIB / (size.frames() as usize * 4096);
+            let count = 20 * mib() / (size.frames() as usize * page_bytes());
             let mut pages: Vec<_> = (0..count).map(|_| depot.page(size).unwrap()).collect();
             pages.iter_mut().for_each(|page| mark(page, 5));
         };
@@ -116,12 +114,12 @@ fn freed_memory_is_used_before_new_memory() {
         let counts = depot.residency();
         // Large blocks are cached two or more at a time.
         assert!(counts.first_touches <= first + 4 && counts.refaults == 0, "{kind:?}: {counts:?}");
-        assert!(present_bytes(&depot) <= 2 * MIB * counts.first_touches as usize);
+        assert!(present_bytes(&depot) <= 2 * mib() * counts.first_touches as usize);
 
         let trimmed = depot.trim().unwrap();
-        assert!(trimmed.bytes as usize >= 20 * MIB && present_bytes(&depot) == 0);
+        assert!(trimmed.bytes as usize >= 20 * mib() && present_bytes(&depot) == 0);
         depot.page(Order::MAX).unwrap();
-        let all = 60 * MIB / (4 * MIB);
+        let all = 60 * mib() / (4 * mib());
         let held: Vec<_> = (0..all).map(|_| depot.page(Order::MAX).unwrap()).collect();
         assert!(depot.residency().refaults >= counts.first_touches - 2, "{kind:?}");
         drop(held);
@@ -131,7 +129,7 @@ fn freed_memory_is_used_before_new_memory() {
 /// Right after a request ran out of pages trim gives nothing back, and reports that.
 #[test]
 fn what_is_left_out_is_said() {
-    let depot = Depot::builder(4 * MIB).populate(true).build().unwrap();
+    let depot = Depot::builder(4 * mib()).populate(true).build().unwrap();
     let mut held: Vec<_> = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect();
     assert_eq!(held.len(), 1024);
     held.clear();
@@ -153,7 +151,7 @@ fn what_is_left_out_is_said() {
 /// Held pages between free ones: the most ranges possible, given back in few calls.
 #[test]
 fn scattered_pages() {
-    let depot = Depot::builder(16 * MIB).caches(false).populate(true).build().unwrap();
+    let depot = Depot::builder(16 * mib()).caches(false).populate(true).build().unwrap();
     let mut pages: Vec<_> = (0..4096).map(|_| depot.page(Order::BASE).unwrap()).collect();
     pages.sort_by_key(|page| page.pfn().get());
     let mut number = 0;
@@ -163,8 +161,8 @@ fn scattered_pages() {
     });
     pages.iter_mut().for_each(|page| mark(page, 3));
     let trimmed = depot.trim().unwrap();
-    assert_eq!(trimmed.bytes as usize, 8 * MIB);
-    assert_eq!(present_bytes(&depot), 8 * MIB);
+    assert_eq!(trimmed.bytes as usize, 8 * mib());
+    assert_eq!(present_bytes(&depot), 8 * mib());
     pages.iter().for_each(|page| check(page, 3));
     drop(pages);
     all_back(&depot);
@@ -203,7 +201,7 @@ fn under_load() {
 /// `enough` returns true and a trim has given memory back: on a busy machine the trimmer may begin
 /// late.
 fn beside_trims(enough: impl Fn(u32) -> bool, round: impl Fn(&Depot, u32)) {
-    let depot = Depot::builder(16 * MIB).build().unwrap();
+    let depot = Depot::builder(16 * mib()).build().unwrap();
     let (stop, trimmed) = (AtomicBool::new(false), AtomicU64::new(0));
     let shared = &depot;
     std::thread::scope(|scope| {
@@ -229,7 +227,7 @@ fn no_request_fails_because_of_a_trim() {
     beside_trims(
         |rounds| rounds >= 100,
         |depot, _| {
-            let all = depot.bytes() / 4096;
+            let all = depot.bytes() / page_bytes();
             let mut blocks = Vec::new();
             for _ in 0..all {
                 let pfn = depot.raw().alloc(Order::BASE, Flags::default());
@@ -258,7 +256,7 @@ fn no_range_fails_because_of_a_trim() {
         |depot, round| {
             let pages = depot.pages(3000, Flags::default());
             let mut pages = pages.unwrap_or_else(|error| panic!("round {round}: {error}"));
-            pages.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+            pages.iter_mut().step_by(page_bytes()).for_each(|byte| *byte = 1);
             drop(pages);
             // Now and then a pause, in which trims can run again.
             if round % 16 == 0 {
@@ -279,8 +277,8 @@ fn whole_pageblocks_stay_whole() {
         (0..8).for_each(|at| held.alloc_at(place(at), 1, Flags::default()).unwrap());
         let trimmed = depot.trim().unwrap();
         assert_eq!(trimmed.whole_pageblocks, 24, "{kind:?}: {trimmed:?}");
-        assert_eq!(trimmed.bytes as usize, depot.bytes() - 8 * 4096);
-        assert_eq!(present_bytes(&depot), 8 * 4096);
+        assert_eq!(trimmed.bytes as usize, depot.bytes() - 8 * page_bytes());
+        assert_eq!(present_bytes(&depot), 8 * page_bytes());
         let whole: Vec<_> = std::iter::from_fn(|| depot.page(order(9)).ok()).collect();
         assert_eq!(whole.len(), 24, "none was broken up");
         drop(whole);
@@ -293,13 +291,13 @@ fn whole_pageblocks_stay_whole() {
 /// With huge pages, only whole ones are given back.
 #[test]
 fn huge_pages_are_given_back_whole() {
-    let Ok(depot) = Depot::builder(16 * MIB).thp(true).populate(true).build() else { return };
+    let Ok(depot) = Depot::builder(16 * mib()).thp(true).populate(true).build() else { return };
     let held = depot.page(Order::BASE).unwrap();
     depot.drain(Scope::ALL, Mode::Full);
-    assert_eq!(depot.trim().unwrap().bytes as usize, 14 * MIB);
+    assert_eq!(depot.trim().unwrap().bytes as usize, 14 * mib());
     drop(held);
     depot.drain(Scope::ALL, Mode::Full);
-    assert_eq!(depot.trim().unwrap().bytes as usize, 2 * MIB);
+    assert_eq!(depot.trim().unwrap().bytes as usize, 2 * mib());
     all_back(&depot);
 }
 
@@ -322,7 +320,7 @@ fn huge_pages_bring_nothing_back() {
         // contents.
         unsafe { libc::madvise(start, depot.bytes(), libc::MADV_HUGEPAGE) };
         let mut pages: Vec<_> =
-            (0..depot.bytes() / 4096).map(|_| depot.page(Order::BASE).unwrap()).collect();
+            (0..depot.bytes() / page_bytes()).map(|_| depot.page(Order::BASE).unwrap()).collect();
         pages.iter_mut().for_each(|page| mark(page, 5));
         if collapse(&depot) != 0 {
             eprintln!("SKIPPED: no MADV_COLLAPSE for {kind:?}");

@@ -4,13 +4,12 @@ mod common;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{all_back, order, pin, usable_cpus};
+use common::{all_back, mib, order, page_bytes, pin, usable_cpus};
 use pagedepot_linux::builder::{CacheLimits, Evacuation, HighPolicy, Misuse, Watermarks};
 use pagedepot_linux::{
     AllocError, CpuId, Depot, Flags, FreeError, Mode, Order, Pfn, Scope, ZoneId,
 };
 
-const MIB: usize = 1 << 20;
 const ZONE: ZoneId = ZoneId::new(0);
 
 /// Allocates many pages and frees them on one CPU. Returns that CPU.
@@ -42,7 +41,7 @@ fn misuse_found_late_is_told() {
         }
         _ => unreachable!("{misuse:?}"),
     };
-    let depot = Depot::builder(16 * MIB).on_misuse(tell).build().unwrap();
+    let depot = Depot::builder(16 * mib()).on_misuse(tell).build().unwrap();
     let block = depot.raw().alloc(order(7), Flags::default()).unwrap();
     // SAFETY: the second free is wrong, which is what is tested; no code uses the pages.
     let results = [(), ()].map(|()| unsafe { depot.raw().free(block, order(7)) });
@@ -54,7 +53,7 @@ fn misuse_found_late_is_told() {
 #[test]
 fn a_retired_cpu_caches_nothing_until_it_is_restored() {
     for locks in [false, true] {
-        let depot = Depot::builder(256 * MIB)
+        let depot = Depot::builder(256 * mib())
             .high(HighPolicy::Fixed(1000))
             .per_cpu_locks(locks)
             .build()
@@ -83,7 +82,7 @@ fn a_retired_cpu_caches_nothing_until_it_is_restored() {
 
 #[test]
 fn cache_limits_change_while_in_use() {
-    let depot = Depot::builder(256 * MIB).high(HighPolicy::Fixed(5000)).build().unwrap();
+    let depot = Depot::builder(256 * mib()).high(HighPolicy::Fixed(5000)).build().unwrap();
     let cpu = fill_caches(&depot);
     let before = cached(&depot);
     assert!((1000..=5000).contains(&before), "{before}");
@@ -107,7 +106,7 @@ fn cache_limits_change_while_in_use() {
 
 #[test]
 fn watermarks_change_while_in_use() {
-    let depot = Depot::builder(16 * MIB).caches(false).build().unwrap();
+    let depot = Depot::builder(16 * mib()).caches(false).build().unwrap();
     let pages = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect::<Vec<_>>();
     assert_eq!(pages.len(), 4096, "nothing is held back");
     drop(pages);
@@ -134,14 +133,14 @@ fn sparsely_used_pageblocks_become_whole() {
         (Evacuation::Adaptive, true),
         (Evacuation::Off, false),
     ] {
-        let depot = Depot::builder(64 * MIB).cpus(4).evacuation(policy).build().unwrap();
+        let depot = Depot::builder(64 * mib()).cpus(4).evacuation(policy).build().unwrap();
         let zone = depot.settings(ZONE).unwrap();
         assert_eq!(zone.evacuation(), policy);
         let mut held = Vec::new();
         while let Ok(pfn) = depot.raw().alloc(Order::BASE, Flags::default()) {
             held.push(pfn);
         }
-        assert_eq!(held.len(), (64 * MIB) >> 12);
+        assert_eq!(held.len(), 64 * mib() / page_bytes());
         let mut random = 1_u64;
         let mut next = |below: usize| {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

@@ -5,12 +5,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use pagedepot_linux::builder::default_page_size;
 use pagedepot_linux::vmalloc::{LinuxMapper, Options};
 use pagedepot_linux::{Depot, MemoryKind, Order, Pfn, Vmalloc};
 use pagedepot_vmap::Mapper;
 
 fn depot() -> Arc<Depot> {
-    Arc::new(Depot::builder(16 << 20).memory(MemoryKind::Memfd).build().unwrap())
+    Arc::new(
+        Depot::builder(4096 * default_page_size().bytes())
+            .memory(MemoryKind::Memfd)
+            .build()
+            .unwrap(),
+    )
 }
 
 /// A page is mapped and read while its holder writes it: each byte read is one that was written.
@@ -51,7 +57,13 @@ fn reading_frames_stays_inside_the_depot() {
     for frame in [4096, 1 << 20, u32::MAX - 1, u32::MAX] {
         assert!(!mapper.read(Pfn::new(frame), 0, &mut bytes), "{frame}");
     }
-    for offset in [4081, 4096, 1 << 30, usize::MAX - 15, usize::MAX] {
+    for offset in [
+        default_page_size().bytes() - 15,
+        default_page_size().bytes(),
+        1 << 30,
+        usize::MAX - 15,
+        usize::MAX,
+    ] {
         assert!(!mapper.read(Pfn::new(0), offset, &mut bytes), "{offset}");
     }
 }

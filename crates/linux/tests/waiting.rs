@@ -11,12 +11,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Random, all_back, in_child, order, seed};
+use common::{Random, all_back, in_child, mib, order, page_bytes, seed};
 use pagedepot_linux::reclaim::Ceiling;
 use pagedepot_linux::{AllocError, CpuId, Depot, Flags, Order, Page, ZoneId};
 
-const PAGE: usize = 4096;
-const MIB: usize = 1 << 20;
 /// Longer than any test: a wake-up that is lost ends in a failure, not in patience.
 const LONG: Duration = Duration::from_secs(100);
 
@@ -53,7 +51,7 @@ fn are_cached(depot: &Depot) -> Vec<bool> {
 
 #[test]
 fn threads_take_turns_with_the_only_page() {
-    let depot = Depot::new(PAGE).unwrap();
+    let depot = Depot::new(page_bytes()).unwrap();
     let (turns, cached) = (AtomicU64::new(0), are_cached(&depot));
     let start = Barrier::new(4);
     thread::scope(|scope| {
@@ -81,7 +79,7 @@ fn threads_take_turns_with_the_only_page() {
 fn no_free_is_missed_beside_other_threads() {
     let mut random = Random::new(seed());
     for locks in [false, true] {
-        let depot = Depot::builder(64 * PAGE).per_cpu_locks(locks).build().unwrap();
+        let depot = Depot::builder(64 * page_bytes()).per_cpu_locks(locks).build().unwrap();
         let end = Instant::now() + Duration::from_millis(700);
         thread::scope(|scope| {
             for _ in 0..6 {
@@ -114,7 +112,7 @@ fn no_free_is_missed_beside_other_threads() {
 
 #[test]
 fn tasks_are_woken_one_by_one_and_in_order() {
-    let depot = Depot::new(8 * PAGE).unwrap();
+    let depot = Depot::new(8 * page_bytes()).unwrap();
     let mut held = all_of(&depot);
     let (calls, wakers): (Vec<_>, Vec<_>) = (0..3).map(|_| calls()).unzip();
     let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(depot.page_async(Order::BASE))).collect();
@@ -143,7 +141,7 @@ fn tasks_are_woken_one_by_one_and_in_order() {
 
 #[test]
 fn a_task_that_goes_passes_its_tell_on() {
-    let depot = Depot::new(4 * PAGE).unwrap();
+    let depot = Depot::new(4 * page_bytes()).unwrap();
     let cached = are_cached(&depot);
     let mut held = all_of(&depot);
     let ((_, first), (calls, second)) = (calls(), calls());
@@ -166,7 +164,7 @@ fn a_task_that_goes_passes_its_tell_on() {
 /// A task that never waited, and one that is dropped before it was told.
 #[test]
 fn tasks_that_go_leave_nothing_behind() {
-    let depot = Depot::new(4 * PAGE).unwrap();
+    let depot = Depot::new(4 * page_bytes()).unwrap();
     drop(depot.page_async(Order::BASE));
     let held = all_of(&depot);
     let (calls, waker) = calls();
@@ -182,7 +180,7 @@ fn tasks_that_go_leave_nothing_behind() {
 
 #[test]
 fn who_cannot_be_served_lets_smaller_requests_go_first() {
-    let depot = Depot::new(16 * PAGE).unwrap();
+    let depot = Depot::new(16 * page_bytes()).unwrap();
     let mut held = all_of(&depot);
     let ((_, large), (calls, small)) = (calls(), calls());
     let mut block = pin!(depot.page_async(order(3)));
@@ -217,9 +215,9 @@ fn is_woken_by(depot: &Depot, bring: impl FnOnce() + Send) {
 
 #[test]
 fn every_way_in_which_pages_come_wakes() {
-    let depot = Depot::builder(8 * MIB).ceiling(4 * MIB).build().unwrap();
+    let depot = Depot::builder(8 * mib()).ceiling(4 * mib()).build().unwrap();
     let held = all_of(&depot);
-    is_woken_by(&depot, || _ = Ceiling::of(&depot).set(8 * MIB).unwrap());
+    is_woken_by(&depot, || _ = Ceiling::of(&depot).set(8 * mib()).unwrap());
     drop(held);
     let run = depot.pages(2048, Flags::default()).unwrap();
     is_woken_by(&depot, || drop(run));
@@ -227,7 +225,7 @@ fn every_way_in_which_pages_come_wakes() {
     is_woken_by(&depot, || drop(vector));
     all_back(&depot);
 
-    let depot = Depot::builder(MIB).grow_to(2 << 30).build().unwrap();
+    let depot = Depot::builder(mib()).grow_to(2 << 30).build().unwrap();
     let held = all_of(&depot);
     is_woken_by(&depot, || _ = depot.grow(ZoneId::new(0), 1 << 30).unwrap());
     drop(held);
@@ -236,7 +234,7 @@ fn every_way_in_which_pages_come_wakes() {
 
 #[test]
 fn a_wait_ends_in_time_and_for_what_cannot_come() {
-    let depot = Depot::new(4 * PAGE).unwrap();
+    let depot = Depot::new(4 * page_bytes()).unwrap();
     let started = Instant::now();
     assert_eq!(depot.page_timeout(order(3), LONG).unwrap_err(), AllocError::Exhausted);
     assert!(started.elapsed() < LONG / 2, "no zone has so large a block");
@@ -255,7 +253,7 @@ fn a_wait_ends_in_time_and_for_what_cannot_come() {
 /// is over.
 #[test]
 fn callbacks_are_called_first_and_last() {
-    let depot = Depot::new(4 * PAGE).unwrap();
+    let depot = Depot::new(4 * page_bytes()).unwrap();
     let cache: Arc<std::sync::Mutex<Vec<Page>>> = Arc::default();
     let given = cache.clone();
     depot.on_pressure(move |_| given.lock().unwrap().pop().is_some().into()).unwrap();
@@ -278,7 +276,7 @@ fn callbacks_are_called_first_and_last() {
 
 #[test]
 fn a_forked_child_waits_for_nothing() {
-    let depot = Depot::new(4 * PAGE).unwrap();
+    let depot = Depot::new(4 * page_bytes()).unwrap();
     let held = all_of(&depot);
     let (calls, waker) = calls();
     let mut waiting = Box::pin(depot.page_async(Order::BASE));

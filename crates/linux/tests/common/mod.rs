@@ -15,6 +15,7 @@ pub mod usage;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use pagedepot_linux::builder::default_page_size;
 use pagedepot_linux::{AllocError, CpuId, Depot, Mode, Order, Page, Scope, ZoneId};
 
 /// A small generator (xorshift64*), so that a run can be repeated from the seed it printed.
@@ -51,6 +52,20 @@ pub fn seed() -> u64 {
 pub fn order(n: u32) -> Order {
     Order::new(n).unwrap()
 }
+
+/// Bytes of a page of a depot whose builder names no size: the system's page.
+pub fn page_bytes() -> usize {
+    default_page_size().bytes()
+}
+
+/// Bytes of 256 pages: a MiB where a page has 4 KiB. Depots here are as many pages whatever a page
+/// is, so that orders, pageblocks of 512 pages and counts are the same everywhere.
+pub fn mib() -> usize {
+    256 * page_bytes()
+}
+
+/// The smallest page that a depot may have, of which each carries a mark.
+const MARKED_BYTES: usize = 4096;
 
 /// Duration of a soak: `PAGEDEPOT_SOAK_SECONDS`, otherwise `short`.
 pub fn soak(short: Duration) -> Duration {
@@ -111,30 +126,31 @@ pub fn usable_cpus() -> Vec<u32> {
 
 /// Bytes of the depot that are present.
 pub fn present_bytes(depot: &Depot) -> usize {
-    let mut states = vec![0u8; depot.bytes() / 4096];
+    let page = rustix::param::page_size();
+    let mut states = vec![0u8; depot.bytes() / page];
     // SAFETY: one byte per page of the depot's mapping is written.
     let result = unsafe {
         libc::mincore(depot.raw().base().as_ptr().cast(), depot.bytes(), states.as_mut_ptr())
     };
     assert_eq!(result, 0);
-    states.iter().filter(|&&state| state & 1 != 0).count() * 4096
+    states.iter().filter(|&&state| state & 1 != 0).count() * page
 }
 
 /// Writes `owner`'s mark to every frame of a block.
 pub fn mark(page: &mut Page, owner: u64) {
     let mark = (owner << 32 | u64::from(page.pfn().get())).to_ne_bytes();
-    for frame in page.chunks_exact_mut(4096) {
+    for frame in page.chunks_exact_mut(MARKED_BYTES) {
         frame[..8].copy_from_slice(&mark);
-        frame[4088..].copy_from_slice(&mark);
+        frame[MARKED_BYTES - 8..].copy_from_slice(&mark);
     }
 }
 
 /// Fails unless the block is still as [`mark`] left it.
 pub fn check(page: &Page, owner: u64) {
     let mark = (owner << 32 | u64::from(page.pfn().get())).to_ne_bytes();
-    for frame in page.chunks_exact(4096) {
+    for frame in page.chunks_exact(MARKED_BYTES) {
         assert!(
-            frame[..8] == mark && frame[4088..] == mark,
+            frame[..8] == mark && frame[MARKED_BYTES - 8..] == mark,
             "other code wrote to {page:?} of {owner}"
         );
     }

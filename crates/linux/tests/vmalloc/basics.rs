@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use crate::common::{mib, page_bytes};
 use pagedepot_linux::VmallocBuf;
 use pagedepot_linux::vmalloc::{
     AreaState, Kind, Options, PurgeDepth, StaleData, VfreeError, Vmalloc, VmallocBuildError,
@@ -9,15 +10,15 @@ use pagedepot_linux::vmalloc::{
 };
 use pagedepot_linux::{Depot, Flags, MemoryKind, Order, PageSize, Pfn};
 
-use crate::{MIB, PAGE, all_back, common, depot};
+use crate::{all_back, common, depot};
 
 #[test]
 fn buffers_are_zeroed_and_as_large_as_asked() {
-    let space = Vmalloc::new(&depot(64 * MIB)).unwrap();
+    let space = Vmalloc::new(&depot(64 * mib())).unwrap();
     for round in 0..4 {
         for pages in [1, 2, 16, 100, 300, 1025] {
-            let mut buf = space.buf(pages * PAGE - 1).unwrap();
-            assert_eq!((buf.len(), buf.addr() % PAGE), (pages * PAGE, 0));
+            let mut buf = space.buf(pages * page_bytes() - 1).unwrap();
+            assert_eq!((buf.len(), buf.addr() % page_bytes()), (pages * page_bytes(), 0));
             assert!(buf.iter().all(|&byte| byte == 0), "round {round}");
             buf.fill(0xa5);
         }
@@ -30,14 +31,14 @@ fn buffers_are_zeroed_and_as_large_as_asked() {
 fn second_user_finds(stale: StaleData, options: Options) -> u8 {
     // Areas stay with the CPU that freed them: on another CPU the second user would get a cold one.
     common::pin(common::usable_cpus()[0]);
-    let space = Vmalloc::builder(&depot(64 * MIB)).stale(stale).build().unwrap();
-    let mut first = space.buf(3 * PAGE).unwrap();
+    let space = Vmalloc::builder(&depot(64 * mib())).stale(stale).build().unwrap();
+    let mut first = space.buf(3 * page_bytes()).unwrap();
     first.fill(0xa5);
     let addr = first.addr();
     drop(first);
-    let second = space.buf_with(3 * PAGE, options).unwrap();
+    let second = space.buf_with(3 * page_bytes(), options).unwrap();
     assert_eq!(second.addr(), addr, "it is not warm");
-    let found = second[PAGE + 17];
+    let found = second[page_bytes() + 17];
     assert!(second.iter().all(|&byte| byte == found));
     drop(second);
     all_back(space);
@@ -54,23 +55,26 @@ fn stale_data_is_zeroed_poisoned_or_kept() {
 
 #[test]
 fn buffers_grow_in_place_or_move_and_keep_their_contents() {
-    let space = Vmalloc::new(&depot(64 * MIB)).unwrap();
-    let mut buf = space.buf(PAGE).unwrap();
+    let space = Vmalloc::new(&depot(64 * mib())).unwrap();
+    let mut buf = space.buf(page_bytes()).unwrap();
     buf.fill(1);
     let before = buf.addr();
-    buf.grow(10 * PAGE).unwrap();
+    buf.grow(10 * page_bytes()).unwrap();
     assert_eq!((buf.addr(), buf.pages()), (before, 10), "nothing is in its way");
-    let wall = space.buf(PAGE).unwrap();
-    buf[9 * PAGE..].fill(2);
-    buf.grow(200 * PAGE).unwrap();
+    let wall = space.buf(page_bytes()).unwrap();
+    buf[9 * page_bytes()..].fill(2);
+    buf.grow(200 * page_bytes()).unwrap();
     assert_ne!(buf.addr(), before);
-    assert_eq!((buf[0], buf[PAGE], buf[9 * PAGE], buf[200 * PAGE - 1]), (1, 0, 2, 0));
-    buf.grow(PAGE).unwrap();
+    assert_eq!(
+        (buf[0], buf[page_bytes()], buf[9 * page_bytes()], buf[200 * page_bytes() - 1]),
+        (1, 0, 2, 0)
+    );
+    buf.grow(page_bytes()).unwrap();
     assert_eq!(buf.pages(), 200, "grow does not shrink");
-    buf.resize(2 * PAGE + 1).unwrap();
-    assert_eq!((buf.pages(), buf[0], buf[2 * PAGE]), (3, 1, 0));
+    buf.resize(2 * page_bytes() + 1).unwrap();
+    assert_eq!((buf.pages(), buf[0], buf[2 * page_bytes()]), (3, 1, 0));
     assert_eq!(buf.resize(0), Ok(()));
-    assert!(buf.is_empty() && buf.resize(PAGE).is_ok());
+    assert!(buf.is_empty() && buf.resize(page_bytes()).is_ok());
     assert_eq!(buf.resize(1 << 45), Err(VmapError::BadSize));
     drop((buf, wall));
     all_back(space);
@@ -87,10 +91,10 @@ fn may_write(addr: usize) -> bool {
 
 #[test]
 fn guards_and_protection_are_the_kernels() {
-    let space = Vmalloc::new(&depot(64 * MIB)).unwrap();
-    let buf = space.buf_with(2 * PAGE, Options::DEFAULT.guard_pages(3)).unwrap();
-    assert!(may_write(buf.addr()) && may_write(buf.addr() + 2 * PAGE - 1));
-    assert!((2..5).all(|page| !may_write(buf.addr() + page * PAGE)));
+    let space = Vmalloc::new(&depot(64 * mib())).unwrap();
+    let buf = space.buf_with(2 * page_bytes(), Options::DEFAULT.guard_pages(3)).unwrap();
+    assert!(may_write(buf.addr()) && may_write(buf.addr() + 2 * page_bytes() - 1));
+    assert!((2..5).all(|page| !may_write(buf.addr() + page * page_bytes())));
     let read_only = Options::DEFAULT.protection(pagedepot_linux::vmalloc::Protection::READ);
     let page = space.vmalloc(1, read_only).unwrap();
     // SAFETY: just allocated, readable.
@@ -98,7 +102,7 @@ fn guards_and_protection_are_the_kernels() {
     assert!(!may_write(page.addr().get()));
     // SAFETY: used no more.
     unsafe { space.vfree(page) }.unwrap();
-    let buf2 = space.buf_with(PAGE, read_only).unwrap();
+    let buf2 = space.buf_with(page_bytes(), read_only).unwrap();
     assert!(may_write(buf2.addr()), "buffers can always be written");
     drop((buf, buf2));
     all_back(space);
@@ -106,12 +110,12 @@ fn guards_and_protection_are_the_kernels() {
 
 #[test]
 fn raw_calls_find_second_frees_and_wrong_ones() {
-    let space = Vmalloc::new(&depot(64 * MIB)).unwrap();
+    let space = Vmalloc::new(&depot(64 * mib())).unwrap();
     let start = space.vmalloc(4, Options::DEFAULT.align(64 << 10)).unwrap();
     assert_eq!(start.addr().get() % (64 << 10), 0);
     // SAFETY: `start` is used no more after the first `vfree`; the others are refused.
     unsafe {
-        assert_eq!(space.vfree(start.add(PAGE)), Err(VfreeError::NotAllocated));
+        assert_eq!(space.vfree(start.add(page_bytes())), Err(VfreeError::NotAllocated));
         assert_eq!(space.vunmap(start), Err(VfreeError::WrongKind(Kind::Vmalloc)));
         space.vfree_atomic(start).unwrap();
         assert_eq!(space.vfree(start), Err(VfreeError::NotAllocated));
@@ -125,7 +129,7 @@ fn raw_calls_find_second_frees_and_wrong_ones() {
 
 #[test]
 fn frames_can_be_mapped_twice() {
-    let depot = depot(64 * MIB);
+    let depot = depot(64 * mib());
     let space = Vmalloc::builder(&depot).build().unwrap();
     let mut frames: Vec<Pfn> =
         (0..4).map(|_| depot.raw().alloc(Order::BASE, Flags::default()).unwrap()).collect();
@@ -133,7 +137,7 @@ fn frames_can_be_mapped_twice() {
     let ring = space.vmap(&frames, Options::DEFAULT).unwrap();
     // SAFETY: the frames are held, and mapped twice in a row.
     unsafe {
-        ring.add(4 * PAGE - 2).cast::<[u8; 4]>().write(*b"ring");
+        ring.add(4 * page_bytes() - 2).cast::<[u8; 4]>().write(*b"ring");
         assert_eq!(&ring.cast::<[u8; 2]>().read(), b"ng");
         assert_eq!(&depot.raw().address(frames[0]).cast::<[u8; 2]>().read(), b"ng");
     }
@@ -158,16 +162,16 @@ fn frames_can_be_mapped_twice() {
 
 #[test]
 fn reading_and_listing() {
-    let space = Vmalloc::new(&depot(64 * MIB)).unwrap();
-    let mut buf = space.buf(2 * PAGE).unwrap();
+    let space = Vmalloc::new(&depot(64 * mib())).unwrap();
+    let mut buf = space.buf(2 * page_bytes()).unwrap();
     buf.fill(7);
-    let mut seen = [1; 4 * PAGE];
+    let mut seen = vec![1; 4 * page_bytes()];
     // From the last byte of the first page, over the guard, to where nothing is mapped.
-    let at = buf.as_ptr().wrapping_add(PAGE - 1);
-    assert_eq!(space.read_at(at, &mut seen), PAGE + 1);
+    let at = buf.as_ptr().wrapping_add(page_bytes() - 1);
+    assert_eq!(space.read_at(at, &mut seen), page_bytes() + 1);
     assert!(
-        seen[..PAGE + 1].iter().all(|&byte| byte == 7)
-            && seen[PAGE + 1..].iter().all(|&byte| byte == 0)
+        seen[..page_bytes() + 1].iter().all(|&byte| byte == 7)
+            && seen[page_bytes() + 1..].iter().all(|&byte| byte == 0)
     );
     for (from, length) in [(3, 5), (1, 31), (4, 0), (8, 24)] {
         let mut small = [0; 40];
@@ -176,13 +180,13 @@ fn reading_and_listing() {
         assert!(small[..length].iter().all(|&byte| byte == 7) && small[length] == 0);
     }
     let listing = space.vmallocinfo().to_string();
-    let line = format!("{:#018x}-{:#018x}    12288 ", buf.addr(), buf.addr() + 3 * PAGE);
+    let line = format!("{:#018x}-{:#018x}    12288 ", buf.addr(), buf.addr() + 3 * page_bytes());
     assert!(listing.contains(&line), "{listing}");
     assert!(
         listing.contains("basics.rs:") && listing.contains("pages=2 vmalloc N0=2"),
         "{listing}"
     );
-    let info = space.find(buf.as_ptr().wrapping_add(2 * PAGE)).unwrap();
+    let info = space.find(buf.as_ptr().wrapping_add(2 * page_bytes())).unwrap();
     assert_eq!((info.span.pages, info.guard_pages, info.state), (3, 1, AreaState::Busy));
     drop(buf);
     assert!(space.areas().all(|area| area.state == AreaState::Pooled));
@@ -191,13 +195,13 @@ fn reading_and_listing() {
 
 #[test]
 fn dropping_a_space_returns_what_was_not_freed() {
-    let depot = depot(64 * MIB);
+    let depot = depot(64 * mib());
     for _ in 0..20 {
         // More spaces, one after the other, than the depot has places for callbacks.
         let space = Vmalloc::new(&depot).unwrap();
         let _ = space.vmalloc(100, Options::DEFAULT).unwrap();
-        let _ = space.buf(7 * PAGE).unwrap().into_raw();
-        drop(space.buf(PAGE).unwrap());
+        let _ = space.buf(7 * page_bytes()).unwrap().into_raw();
+        drop(space.buf(page_bytes()).unwrap());
     }
     common::all_back(&std::sync::Arc::into_inner(depot).unwrap());
 }
@@ -209,7 +213,7 @@ fn a_helper_purges() {
         let _ = wake.try_send(());
     };
     let space =
-        Vmalloc::builder(&depot(64 * MIB)).warm_bytes(0).lazy_bytes(MIB).on_purge_wanted(wake);
+        Vmalloc::builder(&depot(64 * mib())).warm_bytes(0).lazy_bytes(mib()).on_purge_wanted(wake);
     let space = space.build().unwrap();
     std::thread::scope(|scope| {
         let space = &space;
@@ -218,7 +222,7 @@ fn a_helper_purges() {
             space.purge(PurgeDepth::Decay).frames
         });
         while !helper.is_finished() {
-            drop(space.buf(16 * PAGE).unwrap());
+            drop(space.buf(16 * page_bytes()).unwrap());
         }
         assert!(helper.join().unwrap() > 0 || space.stats().counts.purges > 0);
     });
@@ -227,27 +231,27 @@ fn a_helper_purges() {
 
 #[test]
 fn larger_base_pages() {
-    let depot = Depot::builder(64 * MIB)
+    let depot = Depot::builder(64 * mib())
         .memory(MemoryKind::Memfd)
         .page_size(PageSize::Kib16)
         .build()
         .unwrap();
     let space = Vmalloc::new(&depot).unwrap();
-    let mut buf = space.buf(5 * PAGE).unwrap();
-    assert_eq!((buf.len(), buf.pages()), (8 * PAGE, 2));
+    let mut buf = space.buf(5 * page_bytes()).unwrap();
+    assert_eq!((buf.len(), buf.pages()), (8 * page_bytes(), 2));
     buf.fill(1);
-    assert!(!may_write(buf.addr() + 8 * PAGE));
+    assert!(!may_write(buf.addr() + 8 * page_bytes()));
     drop(buf);
     all_back(space);
 }
 
 #[test]
 fn bad_options_are_refused_with_advice() {
-    let anonymous = Depot::new(MIB).unwrap();
+    let anonymous = Depot::new(mib()).unwrap();
     let error = Vmalloc::new(&anonymous).err().unwrap();
     assert_eq!(error, VmallocBuildError::NoFile);
     assert!(error.to_string().contains("MemoryKind::Memfd"));
-    let depot = depot(MIB);
+    let depot = depot(mib());
     let refuse = |builder: pagedepot_linux::vmalloc::VmallocBuilder, advice: &str| {
         let error = builder.build().err().unwrap().to_string();
         assert!(error.contains(advice), "{error}");
@@ -260,7 +264,7 @@ fn bad_options_are_refused_with_advice() {
     (0..6).for_each(|_| depot.on_pressure(|_| 0).unwrap());
     let last = Vmalloc::new(&depot).unwrap();
     drop(last);
-    let crowded = crate::depot(MIB);
+    let crowded = crate::depot(mib());
     while crowded.on_pressure(|_| 0).is_ok() {}
     refuse(Vmalloc::builder(&crowded), "shrinker(false)");
     drop(Vmalloc::builder(&crowded).shrinker(false).build().unwrap());
@@ -276,25 +280,25 @@ fn a_space_can_be_shared() {
 /// Changes the access of the program's own loads and stores to a page.
 fn protect(page: *const u8, access: libc::c_int) {
     // SAFETY: the caller accesses the page only as it has allowed here.
-    assert_eq!(unsafe { libc::mprotect(page.cast_mut().cast(), PAGE, access) }, 0);
+    assert_eq!(unsafe { libc::mprotect(page.cast_mut().cast(), page_bytes(), access) }, 0);
 }
 
 /// A load by the program would be a data race beside the holder's plain stores, so `read_at` uses
 /// none: it works where a load would fault.
 #[test]
 fn reading_makes_no_loads() {
-    let depot = depot(16 * MIB);
+    let depot = depot(16 * mib());
     let space = Vmalloc::new(&depot).unwrap();
     let mut page = depot.page(Order::BASE).unwrap();
     page.fill(7);
     let at = space.vmap(&[page.pfn()], Options::DEFAULT).unwrap();
     [page.as_ptr(), at.as_ptr()].iter().for_each(|&page| protect(page, libc::PROT_NONE));
-    let mut seen = [1; PAGE + 100];
-    assert_eq!(space.read_at(at.as_ptr().wrapping_add(50), &mut seen), PAGE - 50);
+    let mut seen = vec![1; page_bytes() + 100];
+    assert_eq!(space.read_at(at.as_ptr().wrapping_add(50), &mut seen), page_bytes() - 50);
     protect(page.as_ptr(), libc::PROT_READ | libc::PROT_WRITE);
     assert!(
-        seen[..PAGE - 50].iter().all(|&byte| byte == 7)
-            && seen[PAGE - 50..].iter().all(|&byte| byte == 0)
+        seen[..page_bytes() - 50].iter().all(|&byte| byte == 7)
+            && seen[page_bytes() - 50..].iter().all(|&byte| byte == 0)
     );
     // SAFETY: used no more.
     unsafe { space.vunmap(at) }.unwrap();
@@ -306,26 +310,26 @@ fn reading_makes_no_loads() {
 
 #[test]
 fn a_reserved_buffer_never_moves() {
-    let space = Vmalloc::builder(&depot(64 * MIB)).mappings_max(1000).build().unwrap();
-    let mut buf = space.reserve(256 * MIB).unwrap();
+    let space = Vmalloc::builder(&depot(64 * mib())).mappings_max(1000).build().unwrap();
+    let mut buf = space.reserve(256 * mib()).unwrap();
     let (start, mappings) = (buf.addr(), space.mappings());
-    assert_eq!((buf.len(), buf.capacity()), (0, 256 * MIB));
-    let other = space.buf(MIB).unwrap();
+    assert_eq!((buf.len(), buf.capacity()), (0, 256 * mib()));
+    let other = space.buf(mib()).unwrap();
     for mebibytes in 1..=40 {
-        buf.grow(mebibytes * MIB).unwrap();
-        assert!(buf[(mebibytes - 1) * MIB..].iter().all(|&byte| byte == 0));
-        buf[(mebibytes - 1) * MIB..].fill(mebibytes as u8);
+        buf.grow(mebibytes * mib()).unwrap();
+        assert!(buf[(mebibytes - 1) * mib()..].iter().all(|&byte| byte == 0));
+        buf[(mebibytes - 1) * mib()..].fill(mebibytes as u8);
     }
-    assert!((0..40).all(|mebibyte| buf[mebibyte * MIB] == mebibyte as u8 + 1));
+    assert!((0..40).all(|mebibyte| buf[mebibyte * mib()] == mebibyte as u8 + 1));
     // A mapping for each run of frames, and for what lies behind.
     assert!(space.mappings() <= mappings + 60, "{} of {mappings}", space.mappings());
-    let error = buf.grow(100 * MIB).unwrap_err();
+    let error = buf.grow(100 * mib()).unwrap_err();
     assert!(matches!(error, VmapError::Frames(_)), "{error:?}");
-    assert_eq!((buf.len(), buf[40 * MIB - 1]), (40 * MIB, 40));
-    buf.resize(MIB / 2).unwrap();
+    assert_eq!((buf.len(), buf[40 * mib() - 1]), (40 * mib(), 40));
+    buf.resize(mib() / 2).unwrap();
     buf.resize(0).unwrap();
-    assert_eq!((buf.addr(), buf.len(), buf.capacity()), (start, 0, 256 * MIB));
-    buf.grow(3 * MIB).unwrap();
+    assert_eq!((buf.addr(), buf.len(), buf.capacity()), (start, 0, 256 * mib()));
+    buf.grow(3 * mib()).unwrap();
     assert!(buf.iter().all(|&byte| byte == 0));
     let mut writer = buf.writer(0);
     (0..20_000).for_each(|line| writeln!(writer, "line {line}, and more of it").unwrap());
@@ -333,10 +337,10 @@ fn a_reserved_buffer_never_moves() {
     let (raw, pages) = buf.into_raw().unwrap();
     // SAFETY: just given up.
     let buf = unsafe { VmallocBuf::from_raw(space.clone(), raw, pages) };
-    assert_eq!((buf.addr(), buf.capacity()), (start, 256 * MIB));
+    assert_eq!((buf.addr(), buf.capacity()), (start, 256 * mib()));
     drop(buf);
     // SAFETY: empty buffers with addresses have a raw form, too.
-    let (raw, pages) = space.reserve(PAGE).unwrap().into_raw().unwrap();
+    let (raw, pages) = space.reserve(page_bytes()).unwrap().into_raw().unwrap();
     // SAFETY: just given up.
     drop(unsafe { VmallocBuf::from_raw(space.clone(), raw, pages) });
     assert_eq!(space.reserve(0).unwrap_err(), VmapError::BadSize);

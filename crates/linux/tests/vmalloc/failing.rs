@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::common::{mib, page_bytes};
 use pagedepot::{FrameRange, PageSize};
 use pagedepot_linux::vmalloc::{
     DepotHost, LinuxMapper, MapError, Options, Protection, PurgeDepth, Span, VirtAddr, VmapError,
@@ -11,7 +12,7 @@ use pagedepot_linux::vmalloc::{
 use pagedepot_linux::{Depot, Pfn};
 use pagedepot_vmap::{FlushSpans, Mapper, Vmap, VmapConfig};
 
-use crate::{MIB, PAGE, common, depot, scatter};
+use crate::{common, depot, scatter};
 
 /// The Linux mapper, except that one call fails.
 struct Failing {
@@ -87,7 +88,7 @@ unsafe impl Mapper for Failing {
 type Tested<'m> = Vmap<'m, Failing, DepotHost>;
 
 fn word(at: VirtAddr, page: usize) -> *mut u64 {
-    std::ptr::with_exposed_provenance_mut(at.get() + page * PAGE)
+    std::ptr::with_exposed_provenance_mut(at.get() + page * page_bytes())
 }
 
 /// Allocates, writes, resizes, frees and purges. Contents stay, whatever call fails.
@@ -117,7 +118,7 @@ fn session(vmap: &Tested<'_>) -> Result<(), VmapError> {
 
 /// Runs a session in which the nth call fails. Returns whether it failed, and the session's result.
 fn with_call_failing(depot: &Arc<Depot>, n: u64) -> (bool, Result<(), VmapError>) {
-    let mapper = LinuxMapper::new(depot, 8 * MIB, Some(1000)).unwrap();
+    let mapper = LinuxMapper::new(depot, 8 * mib(), Some(1000)).unwrap();
     let mapper = Failing { mapper, calls_left: AtomicU64::new(n) };
     let config = VmapConfig::new(1, 300);
     let mut metadata =
@@ -137,7 +138,7 @@ fn with_call_failing(depot: &Arc<Depot>, n: u64) -> (bool, Result<(), VmapError>
 
 #[test]
 fn every_call_may_fail() {
-    let depot = depot(16 * MIB);
+    let depot = depot(16 * mib());
     let held = scatter(&depot);
     let mut failures = 0;
     for n in 0.. {

@@ -1,16 +1,17 @@
 //! A forked child gets errors, and its parent is not affected.
 
+use crate::common::{mib, page_bytes};
 use pagedepot_linux::vmalloc::{Options, PurgeDepth, VfreeError, VmapError};
 use pagedepot_linux::{AllocError, Vmalloc};
 
-use crate::{MIB, PAGE, all_back, depot};
+use crate::{all_back, depot};
 
 #[test]
 fn a_child_gets_errors() {
-    let space = Vmalloc::builder(&depot(64 * MIB)).build().unwrap();
-    let mut buf = space.buf(3 * PAGE).unwrap();
+    let space = Vmalloc::builder(&depot(64 * mib())).build().unwrap();
+    let mut buf = space.buf(3 * page_bytes()).unwrap();
     buf[..6].copy_from_slice(b"parent");
-    drop(space.buf(16 * PAGE).unwrap());
+    drop(space.buf(16 * page_bytes()).unwrap());
     // SAFETY: the child runs the code below and ends; no part of it waits for the parent's threads.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
@@ -29,7 +30,7 @@ fn a_child_gets_errors() {
     assert_eq!(&buf[..6], b"parent");
     assert!(buf[6..].iter().all(|&byte| byte == 0));
     drop(buf);
-    drop(space.buf(16 * PAGE).unwrap());
+    drop(space.buf(16 * page_bytes()).unwrap());
     all_back(space);
 }
 
@@ -43,7 +44,7 @@ fn in_child(space: &Vmalloc, buf: &mut pagedepot_linux::VmallocBuf) {
     let frames = [pagedepot_linux::Pfn::new(0)];
     assert_eq!(space.vmap(&frames, Options::DEFAULT), Err(forked));
     assert_eq!(space.vm_map_ram(&frames, Options::DEFAULT), Err(forked));
-    assert_eq!(buf.grow(MIB), Err(forked));
+    assert_eq!(buf.grow(mib()), Err(forked));
     assert_eq!(space.purge(PurgeDepth::Everything), Default::default());
     let start = std::ptr::NonNull::new(buf.as_mut_ptr()).unwrap();
     // SAFETY: the call is refused, as is checked.
@@ -56,7 +57,7 @@ fn in_child(space: &Vmalloc, buf: &mut pagedepot_linux::VmallocBuf) {
     assert_eq!(&buf[..6], b"parent", "what was there at the fork can be read");
     // SAFETY: a second owner in another process; its drop has no effect.
     drop(unsafe { pagedepot_linux::VmallocBuf::from_raw(space.clone(), start, 3) });
-    let own = Vmalloc::new(&depot(16 * MIB)).unwrap();
-    own.buf(PAGE).unwrap()[0] = 1;
+    let own = Vmalloc::new(&depot(16 * mib())).unwrap();
+    own.buf(page_bytes()).unwrap()[0] = 1;
     all_back(own);
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::common::{mib, page_bytes};
 use pagedepot_linux::vmalloc::PurgeDepth;
 use pagedepot_linux::{Depot, Order, Vmalloc};
 
-use crate::{MIB, PAGE, all_back, common, depot};
+use crate::{all_back, common, depot};
 
 fn quarantined(depot: &Depot) -> u64 {
     depot.shortage().zones().map(|zone| zone.quarantined_pages).sum()
@@ -17,16 +18,16 @@ fn quarantined(depot: &Depot) -> u64 {
 #[test]
 fn frames_are_quarantined_until_their_mapping_is_gone() {
     let depot = Arc::new(
-        Depot::builder(16 * MIB)
+        Depot::builder(16 * mib())
             .memory(pagedepot_linux::MemoryKind::Memfd)
             .caches(false)
             .build()
             .unwrap(),
     );
     let space = Vmalloc::builder(&depot).warm_bytes(0).build().unwrap();
-    let buf = space.buf(20 * PAGE).unwrap();
+    let buf = space.buf(20 * page_bytes()).unwrap();
     let frames: Vec<_> =
-        buf.chunks(PAGE).map(|page| space.pfn_of(page.as_ptr()).unwrap()).collect();
+        buf.chunks(page_bytes()).map(|page| space.pfn_of(page.as_ptr()).unwrap()).collect();
     assert_eq!(quarantined(&depot), 0);
     drop(buf);
     assert_eq!(quarantined(&depot), 20);
@@ -50,16 +51,16 @@ fn faults() -> i64 {
 
 #[test]
 fn what_is_mapped_is_present() {
-    let space = Vmalloc::new(&depot(64 * MIB)).unwrap();
+    let space = Vmalloc::new(&depot(64 * mib())).unwrap();
     // The memory is not zeroed here: that would be the first touch.
     let keep = Vmalloc::builder(space.depot())
         .stale(pagedepot_linux::vmalloc::StaleData::Keep)
         .populate(true)
         .build()
         .unwrap();
-    let mut buf = keep.buf(1000 * PAGE).unwrap();
+    let mut buf = keep.buf(1000 * page_bytes()).unwrap();
     let before = faults();
-    buf.chunks_mut(PAGE).for_each(|page| page[0] = 1);
+    buf.chunks_mut(page_bytes()).for_each(|page| page[0] = 1);
     let by_touch = faults() - before;
     assert!(by_touch < 50, "{by_touch} faults for 1000 pages");
     drop(buf);
@@ -69,20 +70,20 @@ fn what_is_mapped_is_present() {
 
 #[test]
 fn a_trim_leaves_areas_alone() {
-    let depot = depot(64 * MIB);
+    let depot = depot(64 * mib());
     let space = Vmalloc::new(&depot).unwrap();
-    let mut buf = space.buf(300 * PAGE).unwrap();
+    let mut buf = space.buf(300 * page_bytes()).unwrap();
     buf.fill(0x5a);
-    drop(space.buf(100 * PAGE).unwrap());
-    space.buf(500 * PAGE).unwrap().fill(1);
+    drop(space.buf(100 * page_bytes()).unwrap());
+    space.buf(500 * page_bytes()).unwrap().fill(1);
     depot.trim().unwrap();
     space.shrink();
     // A trim leaves what lies in fronts.
     depot.drain(pagedepot_linux::Scope::ALL, pagedepot_linux::Mode::Full);
     let trimmed = depot.trim().unwrap();
-    assert!(trimmed.bytes >= 500 * PAGE as u64, "{trimmed:?}");
+    assert!(trimmed.bytes >= 500 * page_bytes() as u64, "{trimmed:?}");
     assert!(buf.iter().all(|&byte| byte == 0x5a));
-    let more = space.buf(600 * PAGE).unwrap();
+    let more = space.buf(600 * page_bytes()).unwrap();
     assert!(more.iter().all(|&byte| byte == 0));
     drop((buf, more, depot));
     all_back(space);
@@ -90,17 +91,19 @@ fn a_trim_leaves_areas_alone() {
 
 #[test]
 fn spaces_come_and_go_under_pressure() {
-    let depot = depot(16 * MIB);
+    let depot = depot(16 * mib());
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    let space = Vmalloc::builder(&depot).bytes(32 * MIB).build().unwrap();
+                    let space = Vmalloc::builder(&depot).bytes(32 * mib()).build().unwrap();
                     for pages in [1, 7, 40, 100] {
                         // The depot may have no pages at this moment.
                         drop(
-                            (0..10).map_while(|_| space.buf(pages * PAGE).ok()).collect::<Vec<_>>(),
+                            (0..10)
+                                .map_while(|_| space.buf(pages * page_bytes()).ok())
+                                .collect::<Vec<_>>(),
                         );
                     }
                 }

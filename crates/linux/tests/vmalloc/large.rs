@@ -2,18 +2,18 @@
 
 use pagedepot_linux::{Depot, MemoryKind, Vmalloc};
 
-use crate::common::{Random, seed};
-use crate::{MIB, PAGE, all_back};
+use crate::all_back;
+use crate::common::{Random, mib, page_bytes, seed};
 
 fn space() -> Vmalloc {
-    let depot = Depot::builder(64 * MIB).memory(MemoryKind::Memfd).build().unwrap();
+    let depot = Depot::builder(64 * mib()).memory(MemoryKind::Memfd).build().unwrap();
     // Mappings of its own, as other tests use some; and what one CPU frees another finds.
     Vmalloc::builder(&depot).nodes(1).mappings_max(1000).build().unwrap()
 }
 
 /// Pages that lie in memory, of those that a buffer covers.
 fn present_pages(buf: &[u8]) -> usize {
-    let mut present = vec![0_u8; buf.len() / PAGE];
+    let mut present = vec![0_u8; buf.len() / page_bytes()];
     // SAFETY: the vector has a byte for each page.
     let result =
         unsafe { libc::mincore(buf.as_ptr().cast_mut().cast(), buf.len(), present.as_mut_ptr()) };
@@ -27,21 +27,21 @@ fn a_byte_written_costs_no_more_than_a_few_pages() {
     let mut starts = Vec::new();
     for round in 0..20 {
         let before = space.stats().counts.zeroed_pages;
-        let mut buf = space.buf(16 * MIB).unwrap();
-        assert!(buf.iter().step_by(PAGE / 2).all(|&byte| byte == 0), "round {round}");
+        let mut buf = space.buf(16 * mib()).unwrap();
+        assert!(buf.iter().step_by(page_bytes() / 2).all(|&byte| byte == 0), "round {round}");
         assert_eq!(present_pages(&buf), 4096, "reading brings pages, too");
         drop(buf);
         space.shrink();
         space.depot().drain(pagedepot_linux::Scope::ALL, pagedepot_linux::Mode::Full);
         space.depot().trim().unwrap();
-        buf = space.buf(16 * MIB).unwrap();
+        buf = space.buf(16 * mib()).unwrap();
         assert!(present_pages(&buf) < 512, "round {round}");
-        buf[round * 100 * PAGE] = 1;
+        buf[round * 100 * page_bytes()] = 1;
         starts.push(buf.addr());
         drop(buf);
-        let mut buf = space.buf(16 * MIB).unwrap();
+        let mut buf = space.buf(16 * mib()).unwrap();
         assert!(present_pages(&buf) < 512, "round {round}");
-        assert_eq!(buf[round * 100 * PAGE], 0);
+        assert_eq!(buf[round * 100 * page_bytes()], 0);
         buf[0] = 1;
         drop(buf);
         let zeroed = space.stats().counts.zeroed_pages - before;
@@ -61,7 +61,7 @@ fn large_buffers_are_zeroed_wherever_they_were_written() {
     for _ in 0..60 {
         let pages = 200 + random.below(2000) as usize;
         for _ in 0..3 {
-            let mut buf = space.buf(pages * PAGE).unwrap();
+            let mut buf = space.buf(pages * page_bytes()).unwrap();
             assert_eq!(buf.iter().position(|&byte| byte != 0), None);
             for _ in 0..random.below(20) {
                 let (at, length) = (random.below(buf.len() as u64), random.below(3 << 16));
@@ -81,10 +81,10 @@ fn large_buffers_are_zeroed_wherever_they_were_written() {
 #[test]
 fn a_large_buffer_of_its_size_is_mapped_once() {
     let space = space();
-    let start = space.buf(10 * MIB).unwrap().addr();
+    let start = space.buf(10 * mib()).unwrap().addr();
     let (mappings, counts) = (space.mappings(), space.stats().counts);
     for _ in 0..10 {
-        let mut buf = space.buf(10 * MIB).unwrap();
+        let mut buf = space.buf(10 * mib()).unwrap();
         assert_eq!(buf.addr(), start);
         buf.fill(1);
     }

@@ -18,9 +18,6 @@ use std::sync::Arc;
 
 use pagedepot_linux::{Depot, MemoryKind, Order, Page, Vmalloc};
 
-const MIB: usize = 1 << 20;
-const PAGE: usize = 4096;
-
 fn depot(bytes: usize) -> Arc<Depot> {
     Arc::new(Depot::builder(bytes).memory(MemoryKind::Memfd).build().unwrap())
 }

@@ -2,8 +2,8 @@
 
 use pagedepot_linux::vmalloc::{LinuxVmap, Options, VirtAddr, Vmalloc};
 
-use crate::common::{Random, seed};
-use crate::{MIB, PAGE, all_back, depot, scatter};
+use crate::common::{Random, mib, page_bytes, seed};
+use crate::{all_back, depot, scatter};
 
 /// A line of `/proc/self/maps`.
 struct Mapping {
@@ -44,7 +44,7 @@ fn check(space: &Vmalloc) -> usize {
         assert!(mapping.start.max(start) == covered, "there is a hole at {covered:#x}");
         covered = mapping.end.min(end);
         count += 1;
-        for at in (mapping.start.max(start)..covered).step_by(PAGE) {
+        for at in (mapping.start.max(start)..covered).step_by(page_bytes()) {
             assert_eq!(mapping.is_file, vmap.mapper().is_mapped(VirtAddr::new(at)), "{at:#x}");
             let access = if mapping.is_file { "rw-s" } else { "---p" };
             assert_eq!(mapping.access, access, "{at:#x}");
@@ -66,12 +66,12 @@ fn check(space: &Vmalloc) -> usize {
 #[test]
 fn maps_agree_with_the_metadata() {
     let mut random = Random::new(seed());
-    let depot = depot(16 * MIB);
+    let depot = depot(16 * mib());
     let held = scatter(&depot);
     let space = Vmalloc::builder(&depot)
-        .bytes(64 * MIB)
-        .warm_bytes(MIB)
-        .lazy_bytes(2 * MIB)
+        .bytes(64 * mib())
+        .warm_bytes(mib())
+        .lazy_bytes(2 * mib())
         .mappings_max(60_000)
         .build()
         .unwrap();
@@ -82,11 +82,13 @@ fn maps_agree_with_the_metadata() {
                 let pages = 1 + random.below(40) as usize;
                 let guard = random.below(3) as u8;
                 // The space is exhausted now and then, which other tests check.
-                bufs.extend(space.buf_with(pages * PAGE, Options::DEFAULT.guard_pages(guard)));
+                bufs.extend(
+                    space.buf_with(pages * page_bytes(), Options::DEFAULT.guard_pages(guard)),
+                );
             }
             5 if !bufs.is_empty() => {
                 let at = random.below(bufs.len() as u64) as usize;
-                let _ = bufs[at].resize((1 + random.below(60) as usize) * PAGE);
+                let _ = bufs[at].resize((1 + random.below(60) as usize) * page_bytes());
             }
             _ if !bufs.is_empty() => {
                 bufs.swap_remove(random.below(bufs.len() as u64) as usize);
@@ -112,7 +114,7 @@ fn maps_agree_with_the_metadata() {
 
 #[test]
 fn nothing_stays_mapped_when_a_space_is_dropped() {
-    let space = Vmalloc::new(&depot(16 * MIB)).unwrap();
+    let space = Vmalloc::new(&depot(16 * mib())).unwrap();
     let _ = space.vmalloc(77, Options::DEFAULT).unwrap();
     let (start, bytes) = space.range();
     let start = start.addr().get();

@@ -8,8 +8,8 @@ use pagedepot::AllocError;
 use pagedepot_linux::vmalloc::{Options, PurgeDepth, VmapError};
 use pagedepot_linux::{Vmalloc, VmallocBuf};
 
-use crate::common::{Random, seed};
-use crate::{MIB, PAGE, all_back, depot};
+use crate::common::{Random, mib, page_bytes, seed};
+use crate::{all_back, depot};
 
 static SPACE: AtomicPtr<Vmalloc> = AtomicPtr::new(std::ptr::null_mut());
 static SERVED: AtomicU64 = AtomicU64::new(0);
@@ -38,7 +38,7 @@ extern "C" fn handler(_: libc::c_int) {
         let Some(mut start) = may_fail(space.vmalloc(pages, options)) else { continue };
         // SAFETY: just allocated, and used only here; no more after it is freed.
         unsafe {
-            start.add((pages as usize - 1) * PAGE).write(1);
+            start.add((pages as usize - 1) * page_bytes()).write(1);
             for more in [pages + 20, pages, 1] {
                 start = may_fail(space.vrealloc(start, more, options)).unwrap_or(start);
                 start.write(2);
@@ -47,7 +47,7 @@ extern "C" fn handler(_: libc::c_int) {
             assert_eq!(space.read_at(start.as_ptr(), &mut read), 1);
             assert_eq!((read, space.find(start.as_ptr()).is_some()), ([2], true));
             if let Some(alias) = may_fail(space.vmap(&[first, first], options)) {
-                assert_eq!(alias.add(PAGE).read(), 2);
+                assert_eq!(alias.add(page_bytes()).read(), 2);
                 space.vunmap_atomic(alias).unwrap();
             }
             if let Some(alias) = may_fail(space.vm_map_ram(&[first], options)) {
@@ -58,10 +58,10 @@ extern "C" fn handler(_: libc::c_int) {
         }
     }
     // A buffer that is dropped may run a purge.
-    if let Some(mut buf) = may_fail(space.buf_with(3 * PAGE, options)) {
-        may_fail(buf.grow_with(9 * PAGE, options));
-        may_fail(buf.resize_with(PAGE, options));
-        buf[PAGE - 1] = 7;
+    if let Some(mut buf) = may_fail(space.buf_with(3 * page_bytes(), options)) {
+        may_fail(buf.grow_with(9 * page_bytes(), options));
+        may_fail(buf.resize_with(page_bytes(), options));
+        buf[page_bytes() - 1] = 7;
     }
 }
 
@@ -69,10 +69,10 @@ extern "C" fn handler(_: libc::c_int) {
 fn work(space: &Vmalloc, bufs: &mut Vec<VmallocBuf>, random: &mut Random) {
     let below = |random: &mut Random, n| random.below(n) as usize;
     match random.below(12) {
-        0..4 => bufs.push(space.buf((1 + below(random, 60)) * PAGE).unwrap()),
+        0..4 => bufs.push(space.buf((1 + below(random, 60)) * page_bytes()).unwrap()),
         4..6 if !bufs.is_empty() => {
             let at = below(random, bufs.len() as u64);
-            bufs[at].resize((1 + below(random, 90)) * PAGE).unwrap();
+            bufs[at].resize((1 + below(random, 90)) * page_bytes()).unwrap();
         }
         6 if !bufs.is_empty() => {
             let frame = space.pfn_of(bufs[0].as_ptr()).unwrap();
@@ -83,7 +83,7 @@ fn work(space: &Vmalloc, bufs: &mut Vec<VmallocBuf>, random: &mut Random) {
             // SAFETY: not used.
             unsafe { space.vm_unmap_ram(start, 3) }.unwrap();
         }
-        7 => drop(space.buf_with(PAGE, Options::DEFAULT.align(64 * PAGE)).unwrap()),
+        7 => drop(space.buf_with(page_bytes(), Options::DEFAULT.align(64 * page_bytes())).unwrap()),
         8 if random.below(8) == 0 => {
             space.purge(PurgeDepth::Decay);
         }
@@ -101,7 +101,7 @@ fn work(space: &Vmalloc, bufs: &mut Vec<VmallocBuf>, random: &mut Random) {
 
 #[test]
 fn handlers_make_every_call_above_every_call() {
-    let builder = Vmalloc::builder(&depot(64 * MIB)).warm_bytes(MIB).lazy_bytes(MIB);
+    let builder = Vmalloc::builder(&depot(64 * mib())).warm_bytes(mib()).lazy_bytes(mib());
     let space = builder.build().unwrap();
     SPACE.store((&raw const space).cast_mut(), Ordering::Relaxed);
     // SAFETY: a handler that is safe at any moment, which is what this tests.

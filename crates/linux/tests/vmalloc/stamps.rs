@@ -7,17 +7,19 @@ use std::time::{Duration, Instant};
 use pagedepot_linux::vmalloc::{Options, PurgeDepth, StaleData, VmapError};
 use pagedepot_linux::{AllocError, Vmalloc, VmallocBuf};
 
-use crate::common::{Random, seed};
-use crate::{MIB, PAGE, all_back, depot};
+use crate::common::{Random, mib, page_bytes, seed};
+use crate::{all_back, depot};
 
 /// Writes a page's stamp at its start through the mapping, and at its end through the frame.
 fn stamp(space: &Vmalloc, buf: &mut VmallocBuf, owner: u64) {
     for page in 0..buf.pages() as usize {
         let mark = (owner << 32 | page as u64).to_ne_bytes();
-        buf[page * PAGE..][..8].copy_from_slice(&mark);
-        let frame = space.pfn_of(&raw const buf[page * PAGE]).unwrap();
+        buf[page * page_bytes()..][..8].copy_from_slice(&mark);
+        let frame = space.pfn_of(&raw const buf[page * page_bytes()]).unwrap();
         // SAFETY: the frame is the buffer's own, and the buffer is borrowed for writing.
-        unsafe { space.depot().raw().address(frame).add(PAGE - 8).cast::<[u8; 8]>().write(mark) };
+        unsafe {
+            space.depot().raw().address(frame).add(page_bytes() - 8).cast::<[u8; 8]>().write(mark)
+        };
     }
 }
 
@@ -25,13 +27,17 @@ fn stamp(space: &Vmalloc, buf: &mut VmallocBuf, owner: u64) {
 fn check(space: &Vmalloc, buf: &VmallocBuf, owner: u64, pages: usize) {
     for page in 0..pages {
         let mark = (owner << 32 | page as u64).to_ne_bytes();
-        assert_eq!(buf[(page + 1) * PAGE - 8..][..8], mark, "page {page} of {owner}, by mapping");
-        let frame = space.pfn_of(&raw const buf[page * PAGE]).unwrap();
+        assert_eq!(
+            buf[(page + 1) * page_bytes() - 8..][..8],
+            mark,
+            "page {page} of {owner}, by mapping"
+        );
+        let frame = space.pfn_of(&raw const buf[page * page_bytes()]).unwrap();
         // SAFETY: the frame is the buffer's own.
         let seen = unsafe { space.depot().raw().address(frame).cast::<[u8; 8]>().read() };
         assert_eq!(seen, mark, "page {page} of {owner}, by frame");
         let mut read = [0; 8];
-        assert_eq!(space.read_at(&raw const buf[page * PAGE], &mut read), 8);
+        assert_eq!(space.read_at(&raw const buf[page * page_bytes()], &mut read), 8);
         assert_eq!(read, mark, "page {page} of {owner}, by read_at");
     }
 }
@@ -53,7 +59,7 @@ fn work<'v>(
         let what = random.below(16);
         if what < 7 && held.len() < 20 {
             let pages = [1, 1, 3, 16, 16, 65, 300][random.below(7) as usize];
-            match space.buf(pages * PAGE) {
+            match space.buf(pages * page_bytes()) {
                 Ok(mut buf) => {
                     owner += 1;
                     stamp(space, &mut buf, owner);
@@ -72,7 +78,7 @@ fn work<'v>(
         match what {
             7 => {
                 let (before, after) = (buf.pages(), 1 + random.below(80) as u32);
-                if buf.resize(after as usize * PAGE).is_ok() {
+                if buf.resize(after as usize * page_bytes()).is_ok() {
                     check(space, buf, *owner, before.min(after) as usize);
                     stamp(space, buf, *owner);
                 }
@@ -109,15 +115,15 @@ fn hammer(space: Vmalloc, time: Duration) {
 
 #[test]
 fn stamps_through_mapping_and_frames() {
-    let space = Vmalloc::builder(&depot(64 * MIB)).warm_bytes(MIB).lazy_bytes(2 * MIB);
+    let space = Vmalloc::builder(&depot(64 * mib())).warm_bytes(mib()).lazy_bytes(2 * mib());
     hammer(space.build().unwrap(), Duration::from_secs(2));
 }
 
 #[test]
 fn stamps_with_stale_data_and_little_of_everything() {
-    let depot = depot(8 * MIB);
+    let depot = depot(8 * mib());
     let space = Vmalloc::builder(&depot)
-        .bytes(32 * MIB)
+        .bytes(32 * mib())
         .areas_max(200)
         .stale(StaleData::Poison(0xee))
         .mappings_max(3000)
@@ -129,7 +135,7 @@ fn stamps_with_stale_data_and_little_of_everything() {
 
 #[test]
 fn requests_that_may_not_wait() {
-    let space = Vmalloc::builder(&depot(64 * MIB)).lazy_bytes(MIB).build().unwrap();
+    let space = Vmalloc::builder(&depot(64 * mib())).lazy_bytes(mib()).build().unwrap();
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {

@@ -1,10 +1,11 @@
 //! Memory that promises zeroes holds zeroes, whatever its protection, although its frames were
 //! written before.
 
+use crate::common::{mib, page_bytes};
 use pagedepot_linux::vmalloc::{Options, Protection, StaleData, Vmalloc};
 use pagedepot_linux::{Depot, Flags, Order};
 
-use crate::{MIB, PAGE, all_back, depot};
+use crate::{all_back, depot};
 
 const PROTECTIONS: [Protection; 3] =
     [Protection::READ, Protection::READ_WRITE, Protection::READ_EXECUTE];
@@ -21,13 +22,14 @@ fn dirty(depot: &Depot) {
 /// Checks that `pages` pages at `start` are zeroes.
 fn check(start: std::ptr::NonNull<u8>, pages: u32, what: &dyn std::fmt::Debug) {
     // SAFETY: just allocated, readable.
-    let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr(), pages as usize * PAGE) };
+    let bytes =
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), pages as usize * page_bytes()) };
     assert_eq!(bytes.iter().position(|&byte| byte != 0), None, "{what:?}");
 }
 
 #[test]
 fn memory_is_zero_with_every_protection() {
-    let depot = depot(4 * MIB);
+    let depot = depot(4 * mib());
     for (stale, ask) in
         [(StaleData::Zero, false), (StaleData::Keep, true), (StaleData::Poison(0x6b), true)]
     {
@@ -35,7 +37,7 @@ fn memory_is_zero_with_every_protection() {
         for protection in PROTECTIONS {
             let plain = Options::DEFAULT.protection(protection);
             let plain = if ask { plain.zeroed() } else { plain };
-            for options in [plain, plain.align(2 * MIB), plain.guard_pages(0), plain.no_wait()] {
+            for options in [plain, plain.align(2 * mib()), plain.guard_pages(0), plain.no_wait()] {
                 for pages in [1, 5, 64, 200] {
                     space.shrink();
                     dirty(&depot);
@@ -47,7 +49,7 @@ fn memory_is_zero_with_every_protection() {
                     // SAFETY: used no more.
                     unsafe { space.vfree(grown) }.unwrap();
                     dirty(&depot);
-                    let mut buf = space.buf_with(pages as usize * PAGE, options).unwrap();
+                    let mut buf = space.buf_with(pages as usize * page_bytes(), options).unwrap();
                     assert!(buf.iter().all(|&byte| byte == 0), "{stale:?} {options:?}");
                     buf.fill(9);
                 }
