@@ -4,6 +4,7 @@
 #[path = "support/command.rs"]
 mod command;
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use serde_json::Value;
@@ -292,9 +293,20 @@ fn replays_have_counts_of_both_sides() {
     for design in ["depot", "spin"] {
         for metric in ["whole_pageblocks", "tainted_pageblocks"] {
             let percents: Vec<_> = rows(&document, design, metric)
-                .map(|row| row["params"]["percent"].as_u64().unwrap())
+                .filter_map(|row| row["params"]["percent"].as_u64())
                 .collect();
             assert_eq!(percents, [0, 25, 50, 75, 100], "{design}, {metric}");
+            // Of the depot also by what is held: a row for each percentage of free memory, and one
+            // of them is the end.
+            let held = |param: &str| {
+                let rows = rows(&document, design, metric);
+                let found: HashSet<_> = rows.map(|row| row["params"][param].as_u64()).collect();
+                found.into_iter().flatten().count()
+            };
+            let is_depot = design == "depot";
+            assert_eq!((held("free_percent") > 10, held("end")), (is_depot, is_depot.into()));
+            let count = rows(&document, design, metric).count();
+            assert_eq!(count, percents.len() + held("free_percent"), "{design}, {metric}");
         }
         let unusable: Vec<_> = rows(&document, design, "unusable_index").collect();
         assert_eq!(unusable.len(), 5 * 11, "{design}");
