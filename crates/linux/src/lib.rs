@@ -139,6 +139,7 @@ mod reentrancy_tests;
 #[allow(dead_code)] // Tests of other crates use more of it.
 #[path = "../../core/tests/common/rng.rs"]
 mod rng;
+pub mod shared;
 mod sites;
 mod system;
 pub mod views;

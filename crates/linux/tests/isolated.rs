@@ -105,7 +105,7 @@ fn every_page_is_had(depot: &Depot, cpu: u32, orders: &'static [u32]) {
         beside_a_cpu_that_cached_all(depot, cpu, orders, || {
             let had = take_all(depot, wanted).len();
             let (all, carved) =
-                (depot.bytes() / page_bytes() >> wanted.get(), carved_pages(depot, zone));
+                ((depot.bytes() / page_bytes()) >> wanted.get(), carved_pages(depot, zone));
             let shortage = depot.shortage();
             assert!(had + carved >= all, "{had} of {all}, {orders:?}, {wanted:?}: {shortage}");
         });

@@ -9,7 +9,7 @@ mod sources;
 use sources::{assert_no_circles, uses};
 
 /// The folders, from the ground up. Each uses those before it, and none after it.
-const FOLDERS: [&str; 18] = [
+const FOLDERS: [&str; 19] = [
     "system",
     "error",
     "events",
@@ -21,6 +21,7 @@ const FOLDERS: [&str; 18] = [
     "giving_back",
     "depot",
     "pages",
+    "shared",
     "reclaim",
     "pressure",
     "vmalloc",

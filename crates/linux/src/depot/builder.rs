@@ -13,18 +13,24 @@ pub use pagedepot_rseq::{CpuListError, CpuSet};
 pub use crate::cpus::linux::LinuxCpus;
 use crate::cpus::linux::{self as cpus, LockChoice, Process};
 use crate::depot::handle::Depot;
-use crate::depot::state::{Assembly, DepotState};
+use crate::depot::state::{Assembly, CommonStore, DepotState};
 pub use crate::error::Limit;
 use crate::error::{BuildError, no_mapping, no_memory};
 use crate::giving_back::ceiling::Ceiling;
 use crate::memory::frames::Frames;
 use crate::memory::growth::{self, Growth};
 use crate::memory::metadata::{Metadata, Parts};
-use crate::memory::region::{HUGE_BYTES, Memory, MemoryKind, MemoryRequest};
+use crate::memory::region::{FilePart, HUGE_BYTES, Memory, MemoryKind, MemoryRequest};
 use crate::sites::table::SiteTable;
 use crate::system::bits::Bits;
 use crate::system::numa;
 pub use crate::system::topology::Topology;
+
+/// The memory that several processes share, and its store.
+pub(crate) struct Common {
+    pub store: Arc<dyn CommonStore>,
+    pub part: FilePart,
+}
 
 /// Options of a depot. Made by [`Depot::builder`]; each has a default that suits most programs.
 ///
@@ -337,7 +343,7 @@ impl Builder {
     /// # Errors
     /// [`BuildError`]; its `Display` says what to do.
     pub fn build(self) -> Result<Depot, BuildError> {
-        self.build_with(|_| None)
+        self.build_with(|_| None, None)
     }
 
     /// Makes the depot over a store of the program's own. `make` receives the frames of each zone,
@@ -352,13 +358,22 @@ impl Builder {
         self,
         make: impl FnOnce(&[ZoneConfig<'_>]) -> Arc<dyn Backing + Send>,
     ) -> Result<Depot, BuildError> {
-        self.build_with(|zones| Some(make(zones)))
+        self.build_with(|zones| Some(make(zones)), None)
+    }
+
+    /// Makes the depot over a store that other processes use, too. Its frames are a part of a file.
+    pub(crate) fn build_shared(self, common: Common) -> Result<Depot, BuildError> {
+        let Common { store, part } = common;
+        let backing: Arc<dyn Backing + Send> = store.clone();
+        self.build_with(|_| Some(backing), Some((part, store)))
     }
 
     fn build_with(
         self,
         make: impl FnOnce(&[ZoneConfig<'_>]) -> Option<Arc<dyn Backing + Send>>,
+        common: Option<(FilePart, Arc<dyn CommonStore>)>,
     ) -> Result<Depot, BuildError> {
+        let (part, common) = common.unzip();
         let machine = Topology::read();
         let cpu_count = self.cpus.unwrap_or_else(|| machine.cpu_count());
         let frames = self.frames(self.bytes)?;
@@ -390,14 +405,15 @@ impl Builder {
         let under = backing.as_ref().map(|backing| unsafe { &*Arc::as_ptr(backing) });
         let under: Option<&'static dyn Backing> = under.map(|under| under as _);
         let metadata_bytes = Frames::builder(&config).backing(under).metadata_bytes()?;
-        let (mapping, memory) = Memory::map(MemoryRequest {
+        let wanted = MemoryRequest {
             kind: self.kind,
             bytes: (frames as usize) << self.page_size.shift(),
             bytes_max: (frames_max as usize) << self.page_size.shift(),
             metadata_bytes: Metadata::bytes(metadata_bytes, cpu_count)?,
             hugetlb: self.hugetlb,
             thp: self.thp,
-        })?;
+        };
+        let (mapping, memory) = Memory::map(wanted, part)?;
         self.place(&memory, &shares)?;
         config.linear_map = Some(linear_map(memory.start()));
         let kept = Metadata::new(mapping, cpu_count)?;
@@ -421,6 +437,7 @@ impl Builder {
             allocator,
             memory,
             backing,
+            common,
             metadata: kept,
             growth,
             sites,

@@ -112,7 +112,7 @@ pub struct Depot {
 }
 
 impl Clone for Depot {
-    /// One atomic operation, and a copy of some 660 bytes.
+    /// One atomic operation, and a copy of some 700 bytes.
     fn clone(&self) -> Self {
         Self::from_owner(self.owner.clone())
     }

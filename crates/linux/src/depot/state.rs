@@ -21,6 +21,12 @@ use crate::sites::table::SiteTable;
 use crate::system::bits::Bits;
 use crate::system::fork_mark::ForkMark;
 
+/// A store that several processes take frames from.
+pub(crate) trait CommonStore: Backing + Send {
+    /// Pages that this process has taken from it and not put back.
+    fn taken_pages(&self) -> u64;
+}
+
 /// The state that all handles of a depot, and its pages, share: its frames, and what else they
 /// need. It stays where it is.
 pub(crate) struct DepotState {
@@ -33,6 +39,8 @@ pub(crate) struct DepotState {
     teardown: Box<Teardown>,
     sites: SiteTable,
     _backing: Option<Arc<dyn Backing + Send>>,
+    /// The store, if other processes have pages of it.
+    common: Option<Arc<dyn CommonStore>>,
     _metadata: Metadata,
 }
 
@@ -41,6 +49,7 @@ pub(crate) struct Assembly {
     pub allocator: Frames,
     pub memory: Memory,
     pub backing: Option<Arc<dyn Backing + Send>>,
+    pub common: Option<Arc<dyn CommonStore>>,
     pub metadata: Metadata,
     pub growth: Growth,
     pub sites: SiteTable,
@@ -76,6 +85,7 @@ impl DepotState {
             teardown: Box::new(Teardown::new()),
             sites: parts.sites,
             _backing: parts.backing,
+            common: parts.common,
             _metadata: parts.metadata,
         });
         // SAFETY: boxed, so it stays where it is, and dropped after the allocator.
@@ -163,6 +173,10 @@ impl TeardownHost for DepotState {
     }
 
     fn absent_pages(&self) -> u64 {
+        if let Some(common) = &self.common {
+            // Others' pages are absent from the store, too, and none of this depot is carved.
+            return common.taken_pages();
+        }
         // Wrapping: a page freed twice may make this negative, and then nothing is unmapped.
         self.sum(|zone| {
             zone.managed_pages.wrapping_sub(zone.free_pages).wrapping_sub(zone.carved_pages)

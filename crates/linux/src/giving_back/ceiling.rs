@@ -27,7 +27,7 @@ use pagedepot_contiguity::{Contiguity, RemoveError};
 use crate::error::CeilingError;
 use crate::giving_back::balloon::{Balloon, Caps};
 use crate::giving_back::returnable::ReturnableFrames;
-use crate::giving_back::system::{Dropped, System};
+use crate::giving_back::system::{DroppedMemory, System};
 use crate::memory::region::PAGEBLOCK_PAGES;
 
 /// Number of times that a pageblock which was freed for the ceiling may be lost to another request.
@@ -323,7 +323,7 @@ fn drop_memory(shared: &ReturnableFrames, part: FrameRange) -> Result<u64, Ceili
     let start = shared.offset(part.start);
     let bytes = (part.frames as usize) << shared.page_size().shift();
     let range = start..start + bytes;
-    let mut dropped = Dropped::default();
+    let mut dropped = DroppedMemory::default();
     System::new(shared)
         .give_back(std::slice::from_ref(&range), |range| shared.present_bytes(range), &mut dropped)
         .map_err(CeilingError::Refused)?;

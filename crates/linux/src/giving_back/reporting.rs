@@ -18,7 +18,7 @@ use pagedepot_contiguity::{ReportCounts, ReportEnd, ReportError, ReportPass, Rep
 
 use crate::cpus::linux::LinuxCpus;
 use crate::giving_back::returnable::ReturnableFrames;
-use crate::giving_back::system::{Dropped, System};
+use crate::giving_back::system::{DroppedMemory, System};
 use crate::giving_back::trim::TrimError;
 use crate::giving_back::trim_state::Trimming;
 use crate::memory::region::PAGEBLOCK_PAGES;
@@ -58,7 +58,7 @@ impl ReportingDevice for ReturnableFrames {
             start..start + ((range.frames as usize) << self.page_size().shift())
         };
         let unpinned: Vec<_> = ranges.iter().filter(|range| !is_pinned(range)).map(bytes).collect();
-        let mut dropped = Dropped::default();
+        let mut dropped = DroppedMemory::default();
         // A trim may have given them back already.
         let present_bytes = |range: &Range<usize>| self.present_bytes(range);
         let is_done = System::new(self).give_back(&unpinned, present_bytes, &mut dropped).is_ok();

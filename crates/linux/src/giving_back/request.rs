@@ -48,7 +48,7 @@ pub struct GiveBackResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GiveBackEnd {
-    /// As many bytes went back as were asked for.
+    /// The request gave back as many bytes as were asked for.
     Enough,
     /// All memory went back that was free.
     NothingFree {
@@ -175,9 +175,8 @@ impl Request<'_> {
         {
             shrinkers.reclaim(Pressure { zone, wanted_pages: u64::MAX, is_last_resort: false });
         }
-        let mut handover = self.depot.frames().drain_handover(Scope::ALL, Some(FENCE_AFTER_MS));
-        handover.wait(HANDOVER_MS.min(self.left_ms().try_into().unwrap_or(u32::MAX)));
-        drop(handover);
+        let wait_ms = HANDOVER_MS.min(self.left_ms().try_into().unwrap_or(u32::MAX));
+        self.depot.frames().drain_handover(Scope::ALL, Some(FENCE_AFTER_MS)).wait(wait_ms);
         self.depot.frames().drain(Scope::ALL, Mode::Quiet);
     }
 

@@ -16,7 +16,7 @@ use crate::system::sync::ForkLock;
 /// Mapped frames, and the state of giving their memory back: trims, reports and a ceiling, and the
 /// pins that these heed.
 pub(crate) struct ReturnableFrames {
-    // Dropped first: the allocator refers to `trimming`.
+    // DroppedMemory first: the allocator refers to `trimming`.
     mapped: MappedFrames,
     trimming: Box<TrimState>,
     pins: Box<ForkLock<Pins>>,

@@ -24,9 +24,9 @@ const RANGES_MAX: usize = 1024;
 /// Bytes of addresses below which no page table is freed.
 const HALF_BYTES: usize = HUGE_BYTES / 2;
 
-/// What system calls have dropped.
+/// Memory that system calls have dropped.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Dropped {
+pub(crate) struct DroppedMemory {
     /// Bytes that were present.
     pub bytes: u64,
     /// System calls that it took.
@@ -45,7 +45,7 @@ pub(crate) struct System<'d> {
 impl<'d> System<'d> {
     pub fn new(depot: &'d ReturnableFrames) -> Self {
         let memory = depot.memory();
-        let process = match memory.fd() {
+        let process = match memory.file() {
             Some(_) => None,
             None => pidfd_open(getpid(), PidfdFlags::empty()).ok(),
         };
@@ -58,7 +58,7 @@ impl<'d> System<'d> {
         &mut self,
         ranges: &[Range<usize>],
         present_bytes: impl Fn(&Range<usize>) -> u64,
-        dropped: &mut Dropped,
+        dropped: &mut DroppedMemory,
     ) -> Result<(), Errno> {
         if !ranges.is_empty() {
             self.memory.keep_small();
@@ -118,10 +118,10 @@ impl<'d> System<'d> {
     }
 
     fn one_by_one(&self, range: &Range<usize>) -> Result<(), Errno> {
-        match self.memory.fd() {
+        match self.memory.file() {
             Some(file) => {
                 let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                fallocate(file, mode, range.start as u64, range.len() as u64)
+                fallocate(file, mode, self.memory.in_file(range), range.len() as u64)
             }
             None => {
                 let vector = self.iovec(range);
@@ -149,7 +149,7 @@ mod tests {
     fn no_part_covers_a_page_table() {
         let parts = |range: Range<usize>| split(&range).collect::<Vec<_>>();
         assert_eq!(parts(0..HUGE_BYTES), [0..HALF_BYTES, HALF_BYTES..HUGE_BYTES]);
-        assert_eq!(parts(4096..8192), [4096..8192]);
+        assert_eq!(parts(4096..8192), vec![(4096..8192)]);
         let odd = HALF_BYTES - 4096..HUGE_BYTES + 4096;
         let cut =
             [HALF_BYTES - 4096..HALF_BYTES, HALF_BYTES..HUGE_BYTES, HUGE_BYTES..HUGE_BYTES + 4096];

@@ -33,7 +33,7 @@ use rustix::io::Errno;
 
 use crate::error::BuildError;
 use crate::giving_back::returnable::ReturnableFrames;
-use crate::giving_back::system::{Dropped, System};
+use crate::giving_back::system::{DroppedMemory, System};
 use crate::giving_back::trim_state::{TrimState, Trimming};
 use crate::memory::region::{HUGE_BYTES, resident};
 use crate::moving::pins::Pins;
@@ -148,7 +148,7 @@ impl Reclaim for TrimState {
 /// The reason why a trim ended before it had looked at all memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// As many bytes as were asked for went back.
+    /// The trim gave back as many bytes as were asked for.
     Enough,
     /// A request ran short of pages a moment before.
     LowMemory,
@@ -277,7 +277,7 @@ fn trim_chunk(
     if !merged.is_empty() {
         moment().map_err(End::Stopped)?;
     }
-    let mut dropped = Dropped::default();
+    let mut dropped = DroppedMemory::default();
     let result = system.give_back(&merged, |range| present.bytes(range), &mut dropped);
     trimmed.bytes += dropped.bytes;
     trimmed.calls += dropped.calls;

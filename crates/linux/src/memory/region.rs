@@ -58,6 +58,17 @@ pub(crate) struct MemoryRequest {
     pub thp: bool,
 }
 
+/// A part of a file that is there already, for frames that other processes map, too.
+pub(crate) struct FilePart {
+    pub file: OwnedFd,
+    /// Offset of the first frame, a multiple of the system's page size.
+    pub offset: u64,
+}
+
+/// Bytes behind the metadata in which frames of a [`FilePart`] do not lie. A magazine's number does
+/// not reach over them, so none is carved from memory that other processes write to.
+const OUT_OF_REACH: usize = 512 << 20;
+
 /// The frames' memory.
 pub(crate) struct Memory {
     /// Covers `bytes_max`; the addresses beyond `bytes` have no memory.
@@ -65,6 +76,10 @@ pub(crate) struct Memory {
     /// Boxed, because growing changes it and a `Depot`'s own value must not change (see `Depot`).
     bytes: Box<AtomicUsize>,
     file: Option<OwnedFd>,
+    /// Offset of the first frame in the file.
+    file_offset: u64,
+    /// Whether the file was there before, so that its length and its seals are not this value's.
+    is_given: bool,
     thp: bool,
     hugetlb: bool,
     /// Bytes from the start that the system is not to make huge pages of: see
@@ -79,21 +94,40 @@ impl Memory {
     ///
     /// Returns it with the memory for the metadata, which lies directly in front of the frames: the
     /// allocator names magazines by their distance from the first, and carves further ones from
-    /// frames.
-    pub fn map(wanted: MemoryRequest) -> Result<(Mapping, Self), BuildError> {
+    /// frames. With a part of a file for the frames they lie too far behind it for that.
+    pub fn map(
+        wanted: MemoryRequest,
+        given: Option<FilePart>,
+    ) -> Result<(Mapping, Self), BuildError> {
         let MemoryRequest { kind, bytes, bytes_max, metadata_bytes, hugetlb, thp } = wanted;
         // Every range that is aligned inside of it is aligned in memory, too.
         let align = bytes.next_power_of_two().clamp(HUGE_BYTES, GIB);
-        let (metadata, mapping) = Mapping::reserve_aligned(metadata_bytes, bytes_max, align)
-            .map_err(no_memory(bytes_max.saturating_add(metadata_bytes)))?;
+        let is_given = given.is_some();
+        let before = metadata_bytes + if is_given { OUT_OF_REACH } else { 0 };
+        let (metadata, mapping) = Mapping::reserve_aligned(before, bytes_max, align)
+            .map_err(no_memory(bytes_max.saturating_add(before)))?;
+        let (metadata, _gap) = metadata.split(metadata_bytes);
         replace(&metadata, 0..metadata_bytes, None, false).map_err(no_memory(metadata_bytes))?;
-        let file = match kind {
-            MemoryKind::Anonymous => None,
-            MemoryKind::Memfd => Some(memory_file(hugetlb).map_err(no_file(bytes, hugetlb))?),
+        let (file, file_offset) = match (given, kind) {
+            (Some(part), _) => (Some(part.file), part.offset),
+            (None, MemoryKind::Anonymous) => (None, 0),
+            (None, MemoryKind::Memfd) => {
+                (Some(memory_file(hugetlb).map_err(no_file(bytes, hugetlb))?), 0)
+            }
         };
         let [now, small_bytes, dropped_bytes] =
             [bytes, 0, 0].map(|bytes| Box::new(AtomicUsize::new(bytes)));
-        let memory = Memory { mapping, bytes: now, file, thp, hugetlb, small_bytes, dropped_bytes };
+        let memory = Memory {
+            mapping,
+            bytes: now,
+            file,
+            file_offset,
+            is_given,
+            thp,
+            hugetlb,
+            small_bytes,
+            dropped_bytes,
+        };
         memory.seal(SealFlags::SHRINK);
         Ok((metadata, memory.filled(bytes)?))
     }
@@ -118,13 +152,14 @@ impl Memory {
         if !self.hugetlb {
             check_size(part.end)?;
         }
-        if let Some(file) = &self.file {
+        if let (Some(file), false) = (&self.file, self.is_given) {
             if file_bytes_max().is_some_and(|limit| part.end as u64 > limit) {
                 return Err(BuildError::File { bytes, errno: Errno::FBIG });
             }
             ftruncate(file, part.end as u64).map_err(no_file(bytes, self.hugetlb))?;
         }
-        if let Err(errno) = replace(&self.mapping, part.clone(), self.file.as_ref(), self.hugetlb) {
+        let file = self.file.as_ref().map(|file| (file, self.in_file(&part)));
+        if let Err(errno) = replace(&self.mapping, part.clone(), file, self.hugetlb) {
             let error = no_memory(bytes)(errno);
             // Older kernels have unmapped the addresses. Reserve them again, unless they are still
             // mapped or another thread has mapped something there: then this call does nothing.
@@ -149,7 +184,13 @@ impl Memory {
     /// Seals the file where the kernel can. Without seals the contract of
     /// [`RawDepot::fd`](crate::raw::RawDepot::fd) forbids the same.
     fn seal(&self, seals: SealFlags) {
-        let _ = self.file.as_ref().map(|file| fcntl_add_seals(file, seals));
+        let file = self.file.as_ref().filter(|_| !self.is_given);
+        let _ = file.map(|file| fcntl_add_seals(file, seals));
+    }
+
+    /// Offset in the file of a part of the memory.
+    pub fn in_file(&self, part: &Range<usize>) -> u64 {
+        self.file_offset + part.start as u64
     }
 
     /// Reserves addresses in place of memory, and punches a hole into the file there. The file
@@ -171,7 +212,7 @@ impl Memory {
             let _ = unsafe { munlock(start, part.len()) };
         }
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let hole = |file| fallocate(file, punch, part.start as u64, part.len() as u64);
+        let hole = |file| fallocate(file, punch, self.in_file(part), part.len() as u64);
         let _ = self.file.as_ref().map(hole);
     }
 
@@ -244,7 +285,13 @@ impl Memory {
         self.mapping.bytes()
     }
 
+    /// The memory file, if it is this memory's own and has nothing else.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.file().filter(|_| !self.is_given)
+    }
+
+    /// The file that the memory is mapped from, where it lies at [`in_file`](Self::in_file).
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(OwnedFd::as_fd)
     }
 
@@ -295,26 +342,19 @@ fn no_file(bytes: usize, hugetlb: bool) -> impl FnOnce(Errno) -> BuildError {
     }
 }
 
-/// Maps memory over a part of a reservation: private memory, or the same part of `file`.
+/// Maps memory over a part of a reservation: private memory, or a file's from an offset on.
 fn replace(
     reserved: &Mapping,
     part: Range<usize>,
-    file: Option<&OwnedFd>,
+    file: Option<(&OwnedFd, u64)>,
     hugetlb: bool,
 ) -> Result<(), Errno> {
     let start = reserved.at(part.start).cast();
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     let mapped = match file {
         // SAFETY: replaces our own reservation, in which nothing lies.
-        Some(file) => unsafe {
-            mmap(
-                start,
-                part.len(),
-                prot,
-                MapFlags::SHARED | MapFlags::FIXED,
-                file,
-                part.start as u64,
-            )
+        Some((file, offset)) => unsafe {
+            mmap(start, part.len(), prot, MapFlags::SHARED | MapFlags::FIXED, file, offset)
         },
         None => {
             let mut flags = MapFlags::PRIVATE | MapFlags::FIXED;
@@ -358,7 +398,8 @@ mod tests {
         for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
             for bytes in [4096, 3 << 20, GIB, GIB + HUGE_BYTES] {
                 let (metadata, memory) =
-                    Memory::map(MemoryRequest { kind, bytes, bytes_max: bytes, ..SMALL }).unwrap();
+                    Memory::map(MemoryRequest { kind, bytes, bytes_max: bytes, ..SMALL }, None)
+                        .unwrap();
                 assert_eq!(
                     metadata.start().as_ptr().wrapping_add(metadata.bytes()),
                     memory.start().as_ptr()
@@ -380,13 +421,13 @@ mod tests {
     #[test]
     fn errors_say_what_to_do() {
         let too_much = MemoryRequest { bytes: 1 << 46, bytes_max: 1 << 46, ..SMALL };
-        let error = Memory::map(too_much).err().unwrap().to_string();
+        let error = Memory::map(too_much, None).err().unwrap().to_string();
         assert!(
             error.contains("ask for less") && error.contains("vm.overcommit_memory"),
             "{error}"
         );
         let too_much = MemoryRequest { bytes: 1 << 40, bytes_max: 1 << 40, hugetlb: true, ..SMALL };
-        let error = Memory::map(too_much).err().unwrap().to_string();
+        let error = Memory::map(too_much, None).err().unwrap().to_string();
         assert!(error.contains("vm.nr_hugepages"), "{error}");
     }
 
@@ -416,7 +457,7 @@ mod tests {
                 bytes_max: 2 * HUGE_BYTES,
                 ..SMALL
             };
-            let (_books, mut memory) = Memory::map(wanted).unwrap();
+            let (_books, mut memory) = Memory::map(wanted, None).unwrap();
             // A file that cannot be read can grow, but not be mapped; every kernel says so before
             // it unmaps. It stands for a mapping of huge pages that most kernels refuse
             // afterwards.
@@ -446,7 +487,7 @@ mod tests {
     #[test]
     fn populate_makes_every_page_present() {
         for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
-            let (_, memory) = Memory::map(MemoryRequest { kind, ..SMALL }).unwrap();
+            let (_, memory) = Memory::map(MemoryRequest { kind, ..SMALL }, None).unwrap();
             let resident =
                 || resident(memory.start(), memory.bytes()).unwrap().iter().filter(|&&r| r).count();
             assert_eq!(resident(), 0);

@@ -110,13 +110,10 @@ impl Force<'_> {
         };
         let bounds = Bounds { bytes_max, runs: &ALL_RUNS, moment: &mut moment };
         let mut trimmed = TrimResult::default();
-        match trim_within(depot.shared(), bounds, &mut trimmed) {
-            Ok(stop) => {
-                done.is_cut_short |= stop.is_some_and(|stop| stop != Stop::Enough);
-                self.counters.postponed.add((stop == Some(Stop::Isolated)).into());
-            }
-            // Pinned, or a system that refuses: nothing to repeat.
-            Err(_) => {}
+        // An error: pinned, or a system that refuses, so there is nothing to repeat.
+        if let Ok(stop) = trim_within(depot.shared(), bounds, &mut trimmed) {
+            done.is_cut_short |= stop.is_some_and(|stop| stop != Stop::Enough);
+            self.counters.postponed.add((stop == Some(Stop::Isolated)).into());
         }
         trimmed.bytes
     }

@@ -84,6 +84,14 @@ impl Mapping {
         Ok(Self::new(start, bytes))
     }
 
+    /// A mapping of the memory at `start`.
+    ///
+    /// # Safety
+    /// So many bytes are mapped there, and nothing else unmaps them.
+    pub unsafe fn of(start: *mut c_void, bytes: usize) -> Self {
+        Self::new(start, bytes)
+    }
+
     fn new(start: *mut c_void, bytes: usize) -> Self {
         Mapping {
             start: NonNull::new(start.cast()).expect("mmap maps nothing at address 0"),
@@ -124,7 +132,8 @@ impl Mapping {
         Self::new(front.cast(), before + bytes).split(before)
     }
 
-    fn split(self, before: usize) -> (Self, Self) {
+    /// Divides the range behind its first `before` bytes.
+    pub fn split(self, before: usize) -> (Self, Self) {
         let (front, rest) = (self.start.as_ptr(), self.bytes - before);
         std::mem::forget(self);
         (Self::new(front.cast(), before), Self::new(front.wrapping_add(before).cast(), rest))

@@ -53,6 +53,8 @@ pub enum Mutant {
     WaitsInChild,
     /// `Pieces::unmap` looks before it clears.
     LooksFirst,
+    /// A search that marks a group of frames as full does not look at it again.
+    LooksForFreeEarly,
 }
 
 /// Whether a model leaves this step out. Never in production.
@@ -93,6 +95,24 @@ pub fn wait(word: &AtomicU32, seen: u32, limit_ms: u32) {
 pub fn wake_all(word: &AtomicU32) {
     use rustix::thread::futex;
     let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
+}
+
+/// Sleeps like [`wait`], on a word that several processes map.
+#[cfg(not(loom))]
+pub fn wait_shared(word: &AtomicU32, seen: u32, limit_ms: u32) {
+    use rustix::thread::futex;
+    let limit = rustix::time::Timespec {
+        tv_sec: i64::from(limit_ms / 1000),
+        tv_nsec: i64::from(limit_ms % 1000) * 1_000_000,
+    };
+    let _ = futex::wait(word, futex::Flags::empty(), seen, Some(&limit));
+}
+
+/// Wakes all, in whatever process, that [`wait_shared`] on `word`.
+#[cfg(not(loom))]
+pub fn wake_all_shared(word: &AtomicU32) {
+    use rustix::thread::futex;
+    let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
 }
 
 #[cfg(loom)]

@@ -22,6 +22,11 @@ mod moving {
 mod publish {
     pub mod board;
 }
+#[path = "../../src/shared"]
+mod shared {
+    #[allow(dead_code, reason = "each model uses its part")]
+    pub mod owners;
+}
 #[path = "../../src/system"]
 mod system {
     pub mod bits;
@@ -47,6 +52,8 @@ mod board_models;
 mod mappings;
 #[path = "movable.rs"]
 mod movable_models;
+#[path = "owners.rs"]
+mod owner_models;
 #[path = "teardown.rs"]
 mod teardown_models;
 mod trimming;

@@ -1,0 +1,473 @@
+//! A depot over a segment.
+
+use std::fmt;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pagedepot::{DrainResult, Mode, PageSize, Scope};
+
+use super::error::SegmentError;
+use super::layout::Layout;
+use super::members::{self, Orphans, Recovery};
+use super::owners::Owner;
+use super::segment::Segment;
+use super::slots::{ANSWERED, ASKED, CEILING, HELD, SENT, Stage};
+use super::store::SharedStore;
+use crate::builder::default_page_size;
+use crate::depot::builder::{Builder, Common};
+use crate::depot::handle::{Depot, WeakDepot};
+use crate::memory::region::FilePart;
+use crate::system::prim::{self, Ordering};
+
+/// Longest time for which a request that runs short waits for what other processes cache.
+const ANSWER_LIMIT: Duration = Duration::from_millis(50);
+
+/// Options of a segment, and of a process in it.
+#[derive(Clone, Debug)]
+#[must_use = "options do nothing by themselves"]
+pub struct SharedOptions {
+    bytes: usize,
+    bytes_max: usize,
+    ceiling: usize,
+    locks: bool,
+    answers: bool,
+}
+
+impl SharedOptions {
+    /// A segment of `bytes`, rounded up to whole pages of [`default_page_size`].
+    pub fn new(bytes: usize) -> Self {
+        SharedOptions { bytes, bytes_max: bytes, ceiling: 0, locks: false, answers: true }
+    }
+
+    /// Options for a process that opens a segment, whose size is known.
+    pub fn join() -> Self {
+        Self::new(0)
+    }
+
+    /// The size to which [`SharedDepot::grow`] can bring the segment. Default: the size it begins
+    /// with. A byte for each page, and what is never used costs no memory.
+    pub fn grow_to(mut self, bytes: usize) -> Self {
+        self.bytes_max = bytes;
+        self
+    }
+
+    /// The most bytes that this process may take, cached ones included. Default: all.
+    pub fn ceiling(mut self, bytes: usize) -> Self {
+        self.ceiling = bytes;
+        self
+    }
+
+    /// Puts the fronts of all CPUs behind locks, as [`Builder::per_cpu_locks`] does. Default: no.
+    pub fn per_cpu_locks(mut self, yes: bool) -> Self {
+        self.locks = yes;
+        self
+    }
+
+    /// Whether a thread of this process gives back what it caches when another process
+    /// [asks](SharedDepot::drain_all). Default: yes.
+    pub fn answers(mut self, yes: bool) -> Self {
+        self.answers = yes;
+        self
+    }
+}
+
+/// The result of [`SharedDepot::drain_all`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GlobalDrain {
+    /// Pages that this process cached.
+    pub own: DrainResult,
+    /// Processes that had ended, and their pages.
+    pub recovered: Recovery,
+    /// Other processes that were asked.
+    pub asked: u32,
+    /// Other processes that have given back what they cached.
+    pub answered: u32,
+}
+
+/// A depot whose pages are in a segment that other processes use, too. It is a [`Depot`] in all
+/// else; see the [module](super).
+#[derive(Clone)]
+pub struct SharedDepot {
+    // Dropped first: it has the store.
+    depot: Depot,
+    store: Arc<SharedStore>,
+}
+
+impl Deref for SharedDepot {
+    type Target = Depot;
+
+    #[inline]
+    fn deref(&self) -> &Depot {
+        &self.depot
+    }
+}
+
+impl SharedDepot {
+    /// Makes a segment in a new memory file, which lives as long as a process has it open.
+    ///
+    /// # Errors
+    /// [`SegmentError`]; its `Display` says what to do.
+    pub fn create_memfd(name: &str, options: &SharedOptions) -> Result<Self, SegmentError> {
+        let (layout, present) = sizes(options)?;
+        Self::begin(Segment::create_memfd(name, layout)?, present, options)
+    }
+
+    /// Makes a segment in a new file, which stays when all processes have left. One in `/dev/shm`
+    /// is named shared memory.
+    ///
+    /// # Errors
+    /// [`SegmentError`]; a file that exists is one.
+    pub fn create(path: impl AsRef<Path>, options: &SharedOptions) -> Result<Self, SegmentError> {
+        let (layout, present) = sizes(options)?;
+        Self::begin(Segment::create_file(path.as_ref(), layout)?, present, options)
+    }
+
+    /// Opens the segment in a file, and takes back what processes had that have ended.
+    ///
+    /// # Errors
+    /// [`SegmentError`].
+    pub fn open(path: impl AsRef<Path>, options: &SharedOptions) -> Result<Self, SegmentError> {
+        Self::over(Segment::open_file(path.as_ref())?, options)
+    }
+
+    /// Opens the segment behind a descriptor, as [`open`](Self::open) does; one that came over a
+    /// socket or was inherited. The descriptor itself is not kept.
+    ///
+    /// # Errors
+    /// [`SegmentError`]; a system without `/proc` is one.
+    pub fn adopt(fd: impl AsFd, options: &SharedOptions) -> Result<Self, SegmentError> {
+        Self::over(Segment::open_fd(fd.as_fd())?, options)
+    }
+
+    /// Writes what is not zero at first.
+    fn begin(
+        segment: Segment,
+        present: u32,
+        options: &SharedOptions,
+    ) -> Result<Self, SegmentError> {
+        let owners = segment.owners();
+        let end = segment.layout().padding().end;
+        owners.change(present..end, Owner::FREE, Owner::ABSENT);
+        // Relaxed: nobody else has it.
+        segment.present().store(present.into(), Ordering::Relaxed);
+        Self::over(segment, options)
+    }
+
+    fn over(segment: Segment, options: &SharedOptions) -> Result<Self, SegmentError> {
+        let layout = segment.layout();
+        let segment = Arc::new(segment);
+        let slot = members::join(&segment)?;
+        let store = Arc::new(SharedStore::new(segment.clone(), slot));
+        store.recover(Orphans::Stay);
+        let ceiling = (options.ceiling >> layout.page_size.shift()) as u64;
+        // Relaxed: of this process alone.
+        segment.slots().word(slot, CEILING).store(ceiling, Ordering::Relaxed);
+        let file = segment.clone_file().map_err(SegmentError::system("fcntl"))?;
+        let part = FilePart { file, offset: layout.frames_at() as u64 };
+        let builder = Builder::new(layout.frame_bytes())
+            .page_size(layout.page_size)
+            .per_cpu_locks(options.locks)
+            // Counted by the store: it may be another process's doing.
+            .on_misuse(|_| ());
+        let depot = builder.build_shared(Common { store: store.clone(), part })?;
+        let weak = Arc::downgrade(&store);
+        let when_short = move |_| weak.upgrade().map_or(0, |store| store.when_short());
+        depot.on_pressure(when_short).expect("a new depot has room for callbacks");
+        if options.answers {
+            answer(segment, slot, depot.downgrade())?;
+        }
+        Ok(SharedDepot { depot, store })
+    }
+
+    /// The depot, without what it shares.
+    pub fn depot(&self) -> &Depot {
+        &self.depot
+    }
+
+    pub(super) fn store(&self) -> &SharedStore {
+        &self.store
+    }
+
+    /// The segment's file, to send to another process, which [adopts](Self::adopt) it.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.store.segment().file()
+    }
+
+    /// Bytes from the start of the [file](Self::file) to the first page.
+    pub fn frames_at(&self) -> usize {
+        self.store.segment().layout().frames_at()
+    }
+
+    /// The slot of this process.
+    pub fn slot(&self) -> usize {
+        self.store.slot()
+    }
+
+    /// Takes back the pages of processes that have ended and did not leave. Requests that run short
+    /// do so, and so does [`open`](Self::open).
+    ///
+    /// `orphans`: whether pages go back, too, that such a process had sent and that were not
+    /// claimed.
+    pub fn recover(&self, orphans: Orphans) -> Recovery {
+        self.store.recover(orphans)
+    }
+
+    /// Takes back what all processes cache: this one's by a drain, those of dead processes by
+    /// [`recover`](Self::recover), and those of live ones by asking them. Waits `limit` at most: a
+    /// process that is stopped does not answer.
+    pub fn drain_all(&self, mode: Mode, limit: Duration) -> GlobalDrain {
+        let own = self.depot.drain(Scope::ALL, mode);
+        let recovered = self.recover(Orphans::Stay);
+        let (asked, answered) = self.store.ask(limit);
+        GlobalDrain { own, recovered, asked, answered }
+    }
+
+    /// Pages that came back and were not this process's: freed twice, or another process has
+    /// written to the table.
+    pub fn refused_pages(&self) -> u64 {
+        self.store.refused()
+    }
+
+    /// Gives memory to the segment up to `bytes`, at most what it was made for by
+    /// [`SharedOptions::grow_to`]. Returns the bytes there are then; more than before, if it had
+    /// fewer. May be repeated by any process when the one that did it has died.
+    pub fn grow(&self, bytes: usize) -> usize {
+        let segment = self.store.segment();
+        let layout = segment.layout();
+        let frames = (bytes >> layout.page_size.shift()).min(layout.frames as usize) as u32;
+        let owners = segment.owners();
+        for frame in 0..frames {
+            owners.change(frame..frame + 1, Owner::ABSENT, Owner::FREE);
+            owners.show(frame);
+        }
+        self.count_present()
+    }
+
+    /// Takes memory out of the segment that is free, from its end down to `bytes`, and gives it
+    /// back to the system. Returns the bytes that are left: more where pages are in use.
+    pub fn shrink(&self, bytes: usize) -> usize {
+        let segment = self.store.segment();
+        let layout = segment.layout();
+        let shift = layout.page_size.shift();
+        let first = bytes.div_ceil(1 << shift).min(layout.frames as usize) as u32;
+        let owner = self.store.owner();
+        for frame in (first..layout.frames).rev() {
+            if segment.owners().claim(owner, frame..frame + 1) {
+                let at = layout.frames_at() as u64 + (u64::from(frame) << shift);
+                let mode =
+                    rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+                // A file system without holes keeps the memory.
+                let _ = rustix::fs::fallocate(segment.file(), mode, at, 1 << shift);
+                segment.owners().change(frame..frame + 1, owner, Owner::ABSENT);
+            }
+        }
+        self.count_present()
+    }
+
+    fn count_present(&self) -> usize {
+        let segment = self.store.segment();
+        let layout = segment.layout();
+        let counts = segment.owners().count();
+        let all = u64::from(layout.padding().end);
+        let present = all - counts[Owner::ABSENT.index()].min(all);
+        // Relaxed: a count.
+        segment.present().store(present.min(layout.frames.into()), Ordering::Relaxed);
+        (present as usize) << layout.page_size.shift()
+    }
+}
+
+impl fmt::Debug for SharedDepot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedDepot(slot {}, {:?})", self.slot(), self.depot)
+    }
+}
+
+impl SharedStore {
+    pub(super) fn recover(&self, orphans: Orphans) -> Recovery {
+        members::bury_dead(self.segment(), self.slot(), orphans)
+    }
+
+    /// Makes room for a request that runs short. Returns the pages that have become free, at least.
+    fn when_short(&self) -> u64 {
+        // Whoever hid a page may be stopped.
+        let shown = self.segment().owners().show_free();
+        let recovered = self.recover(Orphans::Stay).pages;
+        if shown + recovered > 0 {
+            return shown + recovered;
+        }
+        let (_, answered) = self.ask(ANSWER_LIMIT);
+        u64::from(answered)
+    }
+
+    /// Asks other processes for what they cache. Returns how many were asked, and how many have
+    /// answered.
+    fn ask(&self, limit: Duration) -> (u32, u32) {
+        let (segment, slots) = (self.segment(), self.segment().slots());
+        let others: Vec<usize> =
+            slots.at(Stage::Live).filter(|&slot| slot != self.slot()).collect();
+        let requests: Vec<(usize, u32)> = others
+            .into_iter()
+            .map(|slot| {
+                let futex = segment.futex(slot, ASKED);
+                // Release: what this process has freed comes before; pairs with `answer`.
+                let request = futex.fetch_add(1, Ordering::Release).wrapping_add(1);
+                prim::wake_all_shared(futex);
+                (slot, request)
+            })
+            .collect();
+        let until = Instant::now() + limit;
+        let has_answered = |&&(slot, request): &&(usize, u32)| loop {
+            let futex = segment.futex(slot, ANSWERED);
+            // Acquire: pairs with the Release of `answer`, for the pages that it has freed.
+            let answered = futex.load(Ordering::Acquire);
+            if answered.wrapping_sub(request) as i32 >= 0 {
+                break true;
+            }
+            let left = until.saturating_duration_since(Instant::now()).as_millis();
+            if left == 0 {
+                break false;
+            }
+            prim::wait_shared(futex, answered, left.min(10) as u32);
+        };
+        (requests.len() as u32, requests.iter().filter(has_answered).count() as u32)
+    }
+}
+
+/// Begins a thread that gives back what this process caches when another asks. It ends within a
+/// second after the last handle.
+fn answer(segment: Arc<Segment>, slot: usize, depot: WeakDepot) -> Result<(), SegmentError> {
+    let serve = move || {
+        let (asked, answered) = (segment.futex(slot, ASKED), segment.futex(slot, ANSWERED));
+        // Acquire: pairs with the Release of `ask`.
+        let mut seen = asked.load(Ordering::Acquire);
+        loop {
+            prim::wait_shared(asked, seen, 1000);
+            // While there is a handle, the slot is this process's.
+            let Some(depot) = depot.upgrade() else { return };
+            let now = asked.load(Ordering::Acquire);
+            if now != seen {
+                depot.drain(Scope::ALL, Mode::Full);
+                seen = now;
+                // Release: what the drain has freed comes before.
+                answered.store(now, Ordering::Release);
+                prim::wake_all_shared(answered);
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("pagedepot-shared".to_owned()).spawn(serve);
+    let refused = |error: std::io::Error| rustix::io::Errno::from_io_error(&error);
+    let errno = |error| refused(error).unwrap_or(rustix::io::Errno::AGAIN);
+    thread.map(drop).map_err(errno).map_err(SegmentError::system("starting a thread"))
+}
+
+/// The layout that options ask for, and the frames that have memory at first.
+fn sizes(options: &SharedOptions) -> Result<(Layout, u32), SegmentError> {
+    let page_size: PageSize = default_page_size();
+    let frames = |bytes: usize| bytes.div_ceil(page_size.bytes()) as u64;
+    let layout = Layout::new(page_size, frames(options.bytes.max(options.bytes_max)))?;
+    match frames(options.bytes) {
+        0 => Err(SegmentError::Size { bytes: 0 }),
+        present => Ok((layout, present as u32)),
+    }
+}
+
+/// A process in a segment, and what it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProcessStats {
+    /// The slot of the process.
+    pub slot: usize,
+    /// The number of the process in its own namespace.
+    pub pid: u64,
+    /// Whether it is still there, as far as can be known here.
+    pub is_alive: bool,
+    /// Seconds of the epoch at which it joined.
+    pub joined_at: u64,
+    /// Pages that it holds or caches.
+    pub held_pages: u64,
+    /// Pages that the process has sent, and that were not claimed.
+    pub sent_pages: u64,
+    /// The most pages that it may have; 0: no limit.
+    pub ceiling_pages: u64,
+}
+
+/// The contents of a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SegmentStats {
+    /// The size of its pages.
+    pub page_size: PageSize,
+    /// Pages that there can be.
+    pub pages_max: u64,
+    /// Pages that have memory, counted one by one.
+    pub present_pages: u64,
+    /// Free pages, counted one by one.
+    pub free_pages: u64,
+    /// Pages that belong to no process that is in a slot. Not 0: the segment is damaged.
+    pub lost_pages: u64,
+    /// The processes, dead ones included.
+    pub processes: Vec<ProcessStats>,
+}
+
+impl SegmentStats {
+    /// Reads the segment in a file, and changes nothing in it.
+    ///
+    /// # Errors
+    /// [`SegmentError`].
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, SegmentError> {
+        Ok(Self::of(&Segment::open_file(path.as_ref())?))
+    }
+
+    fn of(segment: &Segment) -> Self {
+        let (layout, slots, counts) = (segment.layout(), segment.slots(), segment.owners().count());
+        let process = |slot| {
+            let stage = slots.look(slot).stage();
+            let identity = slots.identity(slot);
+            let has_ended =
+                || super::process::has_ended(identity, segment.locks(), slot, segment.name());
+            ProcessStats {
+                slot,
+                pid: identity.pid,
+                is_alive: stage == Some(Stage::Live) && !has_ended(),
+                joined_at: identity.joined_at,
+                held_pages: counts[Owner::slot(slot).index()],
+                sent_pages: counts[Owner::sent(slot).index()],
+                ceiling_pages: slots.count(slot, CEILING),
+            }
+        };
+        let processes: Vec<_> = (0..super::slots::SLOTS)
+            .filter(|&slot| slots.look(slot).stage() != Some(Stage::Empty))
+            .map(process)
+            .collect();
+        let all = u64::from(layout.padding().end);
+        let present_pages = all - counts[Owner::ABSENT.index()];
+        let free_pages = counts[Owner::FREE.index()];
+        let theirs: u64 = processes.iter().map(|one| one.held_pages + one.sent_pages).sum();
+        SegmentStats {
+            page_size: layout.page_size,
+            pages_max: layout.frames.into(),
+            present_pages,
+            free_pages,
+            lost_pages: present_pages - free_pages - theirs,
+            processes,
+        }
+    }
+}
+
+impl SharedDepot {
+    /// The contents of the segment. Exact while no process changes it.
+    pub fn segment_stats(&self) -> SegmentStats {
+        SegmentStats::of(self.store.segment())
+    }
+
+    /// Pages that this process has taken from the store: those it holds and those it caches; and
+    /// those it has sent.
+    pub fn taken_pages(&self) -> (u64, u64) {
+        let slots = self.store.segment().slots();
+        (slots.count(self.slot(), HELD), slots.count(self.slot(), SENT))
+    }
+}

@@ -1,0 +1,664 @@
+//! The table of owners: a byte for each frame, which says who has it. It is the store.
+//!
+//! | byte | the frame is |
+//! |---|---|
+//! | 0 | free |
+//! | 1..=47 | taken by the process in slot 0..=46: held, cached or in its hands |
+//! | 129..=175 | sent by that process, and claimed by none yet |
+//! | 255 | no memory: beyond the end of the segment, or taken out of it |
+//!
+//! Any other value is torn or hostile. Such a frame is neither free nor anyone's.
+//!
+//! # Argument
+//! A frame changes hands by one compare-and-swap of the word that its byte is in, which may take up
+//! to seven others along. There is no moment at which a frame has no owner or two. So a process may
+//! die at any instruction: the bytes say which frames it had, whatever its registers, its caches
+//! and its program held, and a survivor changes these bytes to 0. Only the process in a slot puts
+//! that slot's number into a byte, and only it takes it out again, as long as it lives
+//! (`slots.rs`). Therefore a block of several words may be taken word by word: a claim that dies in
+//! between has taken frames that its process then owns, and a claim that fails puts them back.
+//!
+//! # Full groups
+//! A group is the eight words of a cache line, 64 frames. A bit for each says that a search found
+//! nothing free there. It is a hint that may hide free frames only for a moment, or while a process
+//! that has died between two steps is not yet buried:
+//! * a search that finds nothing sets the bit and looks again;
+//! * a caller that frees frames looks at the bit afterwards and clears it.
+//!
+//! Each has a sequentially consistent fence in between, so one of them sees what the other has
+//! done. A burial, and a request before it fails, look at all groups and clear the bits of those
+//! that have free frames: a process may be stopped between the two steps for an hour, or for good.
+//! Explored by `tests/loom/owners.rs`.
+
+use std::ops::Range;
+
+use crate::system::prim::{AtomicU64, Mutant, Ordering, fence, is_mutant};
+
+/// Frames of a word.
+pub const WORD_FRAMES: u32 = 8;
+/// Words of a group.
+const GROUP_WORDS: usize = 8;
+/// Frames of a group.
+pub const GROUP_FRAMES: u32 = WORD_FRAMES * GROUP_WORDS as u32;
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGHS: u64 = ONES << 7;
+
+/// The value of a frame's byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Owner(u8);
+
+impl Owner {
+    pub const FREE: Owner = Owner(0);
+    pub const ABSENT: Owner = Owner(0xff);
+
+    /// The process in a slot.
+    pub const fn slot(slot: usize) -> Self {
+        Owner(slot as u8 + 1)
+    }
+
+    /// The owner of frames that the process in a slot has sent.
+    pub const fn sent(slot: usize) -> Self {
+        Owner((slot as u8 + 1) | 0x80)
+    }
+
+    /// The place in counts by owner.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    const fn repeated(self) -> u64 {
+        self.0 as u64 * ONES
+    }
+}
+
+/// Owners of whom a walk looks for frames.
+#[derive(Clone)]
+pub struct OwnerSet([bool; 256]);
+
+impl OwnerSet {
+    pub fn new(owners: impl IntoIterator<Item = Owner>) -> Self {
+        let mut set = [false; 256];
+        owners.into_iter().for_each(|owner| set[owner.0 as usize] = true);
+        OwnerSet(set)
+    }
+}
+
+/// Bit 7 of each byte of `word` that is 0.
+const fn zero_bytes(word: u64) -> u64 {
+    !(((word & !HIGHS) + !HIGHS) | word) & HIGHS
+}
+
+/// Bit 7 of each byte of `word` that is `owner`.
+const fn bytes_of(word: u64, owner: Owner) -> u64 {
+    zero_bytes(word ^ owner.repeated())
+}
+
+/// All bits of the bytes that have bit 7 set here.
+const fn filled(highs: u64) -> u64 {
+    (highs >> 7) * 0xff
+}
+
+/// The bits of the bytes of frames `from..to` of a word.
+fn byte_mask(from: u32, to: u32) -> u64 {
+    let up_to = |frames: u32| if frames >= WORD_FRAMES { !0 } else { (1 << (8 * frames)) - 1 };
+    up_to(to) & !up_to(from)
+}
+
+/// The first `count` of the bits that are set.
+fn lowest(bits: u64, count: u32) -> u64 {
+    if bits.count_ones() <= count {
+        return bits;
+    }
+    let mut rest = bits;
+    (0..count).for_each(|_| rest &= rest - 1);
+    bits & !rest
+}
+
+/// The table and the hints over it.
+#[derive(Clone, Copy)]
+pub struct OwnerTable<'t> {
+    words: &'t [AtomicU64],
+    full: &'t [AtomicU64],
+}
+
+impl<'t> OwnerTable<'t> {
+    /// Number of words, of hints and of owners, for `frames` frames.
+    pub const fn lengths(frames: u32) -> (usize, usize) {
+        let groups = frames.div_ceil(GROUP_FRAMES) as usize;
+        (groups.div_ceil(64), groups * GROUP_WORDS)
+    }
+
+    /// The table in these words, whole groups.
+    pub fn new(full: &'t [AtomicU64], words: &'t [AtomicU64]) -> Self {
+        assert!(words.len().is_multiple_of(GROUP_WORDS));
+        assert!(full.len() * 64 >= words.len() / GROUP_WORDS);
+        OwnerTable { words, full }
+    }
+
+    pub fn groups(&self) -> usize {
+        self.words.len() / GROUP_WORDS
+    }
+
+    /// Asks for the line of a group's words.
+    fn group(&self, group: usize) -> &'t [AtomicU64] {
+        &self.words[group * GROUP_WORDS..][..GROUP_WORDS]
+    }
+
+    /// The owner of a frame; `None`: it is beyond the table.
+    pub fn owner(&self, frame: u32) -> Option<Owner> {
+        let word = self.words.get((frame / WORD_FRAMES) as usize)?;
+        // Acquire: pairs with the release of whoever gave the frame away.
+        let word = word.load(Ordering::Acquire);
+        Some(Owner((word >> (8 * (frame % WORD_FRAMES))) as u8))
+    }
+
+    /// The first group from `from` on, and then from the first on, of which no search has found
+    /// that it is full.
+    fn next_group(&self, from: usize, seen: usize) -> Option<usize> {
+        let groups = self.groups();
+        let mut at = from;
+        let mut left = groups.checked_sub(seen)?;
+        while left > 0 {
+            // Relaxed: a hint.
+            let open = !self.full[at / 64].load(Ordering::Relaxed) >> (at % 64);
+            let room = (64 - at % 64).min(groups - at).min(left);
+            let ahead = open.trailing_zeros() as usize;
+            if ahead < room {
+                return Some(at + ahead);
+            }
+            left -= room;
+            at = if at + room == groups { 0 } else { at + room };
+        }
+        None
+    }
+
+    /// Takes up to `want` blocks of 2^order frames, which fit a word, from `hint` on. Passes the
+    /// first frame of each to `give`. Returns how many it took; `hint` is where to go on.
+    pub fn take_small(
+        &self,
+        owner: Owner,
+        order: u32,
+        want: u32,
+        hint: &mut usize,
+        mut give: impl FnMut(u32),
+    ) -> u32 {
+        let (mut taken, mut seen) = (0, 0);
+        let mut at = if *hint < self.groups() { *hint } else { 0 };
+        while taken < want {
+            let Some(group) = self.next_group(at, seen) else { break };
+            seen += 1 + (group + self.groups() - at) % self.groups();
+            let mut left = 0;
+            for (nth, word) in self.group(group).iter().enumerate() {
+                let first = (group * GROUP_WORDS + nth) as u32 * WORD_FRAMES;
+                let (starts, rest) = take_in_word(word, owner, order, want - taken);
+                left |= rest;
+                let mut starts = starts;
+                while starts != 0 {
+                    give(first + starts.trailing_zeros() / 8);
+                    starts &= starts - 1;
+                    taken += 1;
+                }
+                if taken == want {
+                    left = !0;
+                    break;
+                }
+            }
+            *hint = group;
+            if left == 0 {
+                self.note_full(group);
+            }
+            at = if group + 1 == self.groups() { 0 } else { group + 1 };
+        }
+        taken
+    }
+
+    /// Takes up to `want` aligned blocks of 2^order frames, which fill words, the last ones of the
+    /// table first: small blocks come from elsewhere.
+    pub fn take_large(
+        &self,
+        owner: Owner,
+        order: u32,
+        want: u32,
+        mut give: impl FnMut(u32),
+    ) -> u32 {
+        let words = 1usize << (order - 3);
+        let mut taken = 0;
+        for at in (0..self.words.len() / words).rev() {
+            if taken == want {
+                break;
+            }
+            let start = at * words;
+            // Relaxed: a hint, of the group that the block begins in.
+            let group = start / GROUP_WORDS;
+            if self.full[group / 64].load(Ordering::Relaxed) >> (group % 64) & 1 == 1 {
+                continue;
+            }
+            let first = start as u32 * WORD_FRAMES;
+            if self.claim(owner, first..first + (1 << order)) {
+                give(first);
+                taken += 1;
+            }
+        }
+        taken
+    }
+
+    /// Takes exactly these frames, or none of them.
+    pub fn claim(&self, owner: Owner, frames: Range<u32>) -> bool {
+        self.change(frames, Owner::FREE, owner)
+    }
+
+    /// Gives all these frames, or none, to another owner. No other caller changes frames of `to`.
+    pub fn change(&self, frames: Range<u32>, from: Owner, to: Owner) -> bool {
+        let all = pieces(frames.clone());
+        let is_all = |(word, mask): (usize, u64)| {
+            // Acquire: as in `take_in_word`.
+            let word = self.words.get(word).map(|word| word.load(Ordering::Acquire));
+            word.is_some_and(|word| filled(bytes_of(word, from)) & mask == mask)
+        };
+        if !all.clone().all(is_all) {
+            return false;
+        }
+        for (done, (word, mask)) in all.clone().enumerate() {
+            if self.change_in_word(word, mask, from, to) != mask {
+                // What this caller has changed is its own until now.
+                all.take(done).for_each(|(word, mask)| {
+                    self.change_in_word(word, mask, to, from);
+                    self.note_free(word);
+                });
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Frees those frames of many ranges that are `owner`'s, by one operation for neighbours that
+    /// share a word. Tells of each word the frames that were not, by bit 0 of their bytes.
+    pub fn put_all(
+        &self,
+        owner: Owner,
+        ranges: impl Iterator<Item = Range<u32>> + Clone,
+        mut tell_refused: impl FnMut(u32, u64),
+    ) {
+        let all = ranges.clone();
+        let mut put = |word: usize, mask| {
+            let refused = mask & !self.free_in_word(word, mask, owner);
+            if refused != 0 {
+                tell_refused(word as u32 * WORD_FRAMES, refused & ONES);
+            }
+        };
+        let mut gathered = (0, 0);
+        for (word, mask) in ranges.flat_map(pieces) {
+            // One that is freed twice must meet what its first free has left.
+            if word != gathered.0 || gathered.1 & mask != 0 {
+                if gathered.1 != 0 {
+                    put(gathered.0, gathered.1);
+                }
+                gathered = (word, 0);
+            }
+            gathered.1 |= mask;
+        }
+        if gathered.1 != 0 {
+            put(gathered.0, gathered.1);
+        }
+        // One fence for all of them: see the module.
+        fence(Ordering::SeqCst);
+        for (word, _) in all.flat_map(pieces) {
+            self.clear_full(word);
+        }
+    }
+
+    /// Frees frames of one word that are `owner`'s, by one operation. Returns their bits. The
+    /// caller tells searches.
+    fn free_in_word(&self, word: usize, mask: u64, owner: Owner) -> u64 {
+        let Some(cell) = self.words.get(word) else { return 0 };
+        // Relaxed: what the caller knows of its own frames, it has written itself.
+        let mut now = cell.load(Ordering::Relaxed);
+        loop {
+            let own = filled(bytes_of(now, owner)) & mask;
+            if own == 0 {
+                return 0;
+            }
+            // Release: pairs with the Acquire of the frame's next owner.
+            let freed =
+                cell.compare_exchange_weak(now, now & !own, Ordering::Release, Ordering::Relaxed);
+            match freed {
+                Ok(_) => return own,
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// Changes those frames of one word that are `from`'s, if all of the mask are. Returns the mask
+    /// then, and 0 otherwise.
+    fn change_in_word(&self, word: usize, mask: u64, from: Owner, to: Owner) -> u64 {
+        let Some(cell) = self.words.get(word) else { return 0 };
+        let mut now = cell.load(Ordering::Acquire);
+        loop {
+            if filled(bytes_of(now, from)) & mask != mask {
+                return 0;
+            }
+            let new = now & !mask | to.repeated() & mask;
+            // As in `take_in_word` and `free_in_word`.
+            match cell.compare_exchange_weak(now, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return mask,
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// Tells searches that a frame has become free by a [`change`](Self::change).
+    pub fn show(&self, frame: u32) {
+        self.note_free((frame / WORD_FRAMES) as usize);
+    }
+
+    /// Notes that a search found nothing free in a group, unless there is something now.
+    fn note_full(&self, group: usize) {
+        let (hint, bit) = (&self.full[group / 64], 1 << (group % 64));
+        // Relaxed, all: the fence orders them.
+        hint.fetch_or(bit, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if !is_mutant(Mutant::LooksForFreeEarly) && self.has_free(group) {
+            hint.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    fn has_free(&self, group: usize) -> bool {
+        // Relaxed: a look.
+        self.group(group).iter().any(|word| zero_bytes(word.load(Ordering::Relaxed)) != 0)
+    }
+
+    /// Tells searches that a frame of a word has just become free.
+    fn note_free(&self, word: usize) {
+        fence(Ordering::SeqCst);
+        self.clear_full(word);
+    }
+
+    /// Takes back that the group of a word is full. Comes after a fence.
+    fn clear_full(&self, word: usize) {
+        let group = word / GROUP_WORDS;
+        let Some(hint) = self.full.get(group / 64) else { return };
+        let bit = 1 << (group % 64);
+        // Relaxed, both: the fence orders them.
+        if hint.load(Ordering::Relaxed) & bit != 0 {
+            hint.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Tells searches of all frames that are free and hidden, because a process has stopped between
+    /// two steps. Looks at all groups that are marked as full; returns how many were not.
+    pub fn show_free(&self) -> u64 {
+        let is_full = |group: usize| self.full[group / 64].load_hint() >> (group % 64) & 1 == 1;
+        let mut shown = 0;
+        for group in (0..self.groups()).filter(|&group| is_full(group)) {
+            if self.has_free(group) {
+                self.clear_full(group * GROUP_WORDS);
+                shown += 1;
+            }
+        }
+        shown
+    }
+
+    /// Gives all frames of some owners to another, and shows searches all that is free. Returns how
+    /// many frames it gave.
+    pub fn give_all(&self, of: &OwnerSet, to: Owner) -> u64 {
+        let mut given = 0;
+        for (group, full) in (0..self.groups()).map(|at| (at, self.full[at / 64].load_hint())) {
+            let mut has_free = false;
+            for cell in self.group(group) {
+                let mut now = cell.load(Ordering::Acquire);
+                loop {
+                    let (found, free) = found_in(now, of);
+                    has_free |= free || to == Owner::FREE && found != 0;
+                    if found == 0 {
+                        break;
+                    }
+                    let new = now & !found | to.repeated() & found;
+                    // As in `take_in_word` and `free_in_word`.
+                    let done =
+                        cell.compare_exchange_weak(now, new, Ordering::AcqRel, Ordering::Acquire);
+                    match done {
+                        Ok(_) => {
+                            given += u64::from(found.count_ones() / 8);
+                            break;
+                        }
+                        Err(other) => now = other,
+                    }
+                }
+            }
+            if has_free && (full >> (group % 64) & 1 == 1 || to == Owner::FREE) {
+                self.note_free(group * GROUP_WORDS);
+            }
+        }
+        given
+    }
+
+    /// Number of frames of each byte.
+    pub fn count(&self) -> Box<[u64; 256]> {
+        let mut counts = Box::new([0; 256]);
+        for word in self.words {
+            // Relaxed: a look.
+            match word.load(Ordering::Relaxed) {
+                0 => counts[0] += u64::from(WORD_FRAMES),
+                word => word.to_le_bytes().iter().for_each(|&byte| counts[byte as usize] += 1),
+            }
+        }
+        counts
+    }
+
+    /// Number of free frames, counted one by one.
+    pub fn count_free(&self) -> u64 {
+        // Relaxed: a look.
+        let free = |word: &AtomicU64| zero_bytes(word.load(Ordering::Relaxed)).count_ones();
+        self.words.iter().map(|word| u64::from(free(word))).sum()
+    }
+
+    /// The first run of `frames` frames that begins at a multiple of `align`, claimed.
+    pub fn take_run(&self, owner: Owner, frames: u32, align: u32) -> Option<u32> {
+        let end = self.words.len() as u32 * WORD_FRAMES;
+        let mut start = 0u32;
+        while start.checked_add(frames)? <= end {
+            match self.first_taken(start..start + frames) {
+                Some(taken) => start = (taken + 1).checked_next_multiple_of(align)?,
+                None if self.claim(owner, start..start + frames) => return Some(start),
+                // Another caller was faster: look again at what is left of it.
+                None => {}
+            }
+        }
+        None
+    }
+
+    /// The last frame of a range that is not free.
+    fn first_taken(&self, frames: Range<u32>) -> Option<u32> {
+        frames.rev().find(|&frame| self.owner(frame) != Some(Owner::FREE))
+    }
+}
+
+/// Reads a hint for a walk.
+trait Hint {
+    fn load_hint(&self) -> u64;
+}
+
+impl Hint for AtomicU64 {
+    fn load_hint(&self) -> u64 {
+        // Relaxed: a burial comes after the death of whoever left it wrong.
+        self.load(Ordering::Relaxed)
+    }
+}
+
+/// The bits of the bytes of some owners in a word, and whether one of its frames is free.
+fn found_in(word: u64, of: &OwnerSet) -> (u64, bool) {
+    if word == 0 {
+        return (0, true);
+    }
+    let bytes = word.to_le_bytes();
+    let found = (0..8).filter(|&nth| of.0[bytes[nth] as usize]);
+    (found.map(|nth| 0xff << (8 * nth)).sum(), zero_bytes(word) != 0)
+}
+
+/// Takes up to `want` blocks of 2^order free frames of one word, the lowest first. Returns bit 7 of
+/// the first byte of each, and of each that is still free.
+fn take_in_word(cell: &AtomicU64, owner: Owner, order: u32, want: u32) -> (u64, u64) {
+    let mut now = cell.load(Ordering::Acquire);
+    loop {
+        let free = zero_bytes(now);
+        let starts = lowest(aligned_runs(free, order), want);
+        if starts == 0 {
+            return (0, free);
+        }
+        let mask = filled(runs_from(starts, order));
+        let new = now | owner.repeated() & mask;
+        // Acquire: pairs with the release of whoever freed them. Release: what this process does
+        // with them comes after its number is in their bytes. It is a SeqCst operation on x86-64
+        // anyhow.
+        match cell.compare_exchange_weak(now, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return (starts, free & !mask),
+            Err(other) => now = other,
+        }
+    }
+}
+
+/// The first frame of each aligned block of 2^order frames. A frame is bit 7 of its byte.
+const fn aligned_runs(free: u64, order: u32) -> u64 {
+    match order {
+        0 => free,
+        1 => free & free >> 8 & 0x0080_0080_0080_0080,
+        2 => {
+            let pairs = free & free >> 8;
+            pairs & pairs >> 16 & 0x0000_0080_0000_0080
+        }
+        _ => {
+            if free == HIGHS {
+                0x80
+            } else {
+                0
+            }
+        }
+    }
+}
+
+/// Bit 7 of each byte of the blocks that begin at these.
+const fn runs_from(starts: u64, order: u32) -> u64 {
+    let mut all = starts;
+    let mut step = 0;
+    while step < order {
+        all |= all << (8 << step);
+        step += 1;
+    }
+    all
+}
+
+/// The words that a range of frames touches, and the bits of its bytes in each.
+fn pieces(frames: Range<u32>) -> impl Iterator<Item = (usize, u64)> + Clone {
+    let (first, end) = (frames.start / WORD_FRAMES, frames.end.div_ceil(WORD_FRAMES));
+    (first..end).map(move |word| {
+        let base = word * WORD_FRAMES;
+        let from = frames.start.saturating_sub(base);
+        (word as usize, byte_mask(from, frames.end - base))
+    })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const ME: Owner = Owner::slot(0);
+    const YOU: Owner = Owner::slot(46);
+
+    fn table(frames: u32) -> OwnerTable<'static> {
+        let (full, words) = OwnerTable::lengths(frames);
+        let zeroed = |count| {
+            let words: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::new(0)).collect();
+            words.leak()
+        };
+        OwnerTable::new(zeroed(full), zeroed(words))
+    }
+
+    /// Frees frames; returns how many were refused.
+    fn put(table: &OwnerTable<'_>, owner: Owner, frames: Range<u32>) -> u32 {
+        let mut refused = 0;
+        table.put_all(owner, std::iter::once(frames), |_, bytes| refused += bytes.count_ones());
+        refused
+    }
+
+    fn take(table: &OwnerTable<'_>, order: u32, want: u32) -> Vec<u32> {
+        let mut got = Vec::new();
+        let taken = match order {
+            0..=3 => table.take_small(ME, order, want, &mut 0, |frame| got.push(frame)),
+            _ => table.take_large(ME, order, want, |frame| got.push(frame)),
+        };
+        assert_eq!(taken as usize, got.len());
+        got
+    }
+
+    #[test]
+    fn every_order_takes_all_there_is_and_gives_it_back() {
+        for order in 0..=9 {
+            let table = table(1024);
+            let got = take(&table, order, 5000);
+            assert_eq!(got.len(), 1024 >> order, "order {order}");
+            assert_eq!(table.count_free(), 0);
+            assert!(take(&table, order, 1).is_empty());
+            for &frame in &got {
+                assert_eq!(frame % (1 << order), 0);
+                assert_eq!(put(&table, ME, frame..frame + (1 << order)), 0);
+            }
+            assert_eq!(table.count_free(), 1024);
+            assert_eq!(take(&table, order, 5000).len(), 1024 >> order);
+        }
+    }
+
+    #[test]
+    fn small_blocks_come_between_frames_that_are_taken() {
+        let table = table(64);
+        for frame in [0, 3, 8, 17, 30] {
+            assert!(table.claim(YOU, frame..frame + 1));
+        }
+        assert_eq!(take(&table, 3, 1), [32]);
+        assert_eq!(take(&table, 2, 3), [4, 12, 20]);
+        assert_eq!(take(&table, 1, 4), [10, 18, 24, 26]);
+        assert_eq!(take(&table, 0, 4), [1, 2, 9, 16]);
+        assert!(table.claim(ME, 40..49));
+        assert!(!table.claim(ME, 48..64));
+        assert!(table.claim(ME, 49..64));
+    }
+
+    #[test]
+    fn only_an_owner_frees() {
+        let table = table(64);
+        assert!(table.claim(ME, 4..20));
+        assert!(table.claim(YOU, 20..24));
+        assert_eq!(put(&table, ME, 16..24), 4);
+        assert_eq!(put(&table, ME, 16..20), 4);
+        assert_eq!(table.owner(20), Some(YOU));
+        assert_eq!(put(&table, ME, 60..80), 20);
+        assert_eq!(table.owner(64), None);
+    }
+
+    #[test]
+    fn a_burial_finds_every_frame_and_shows_what_was_hidden() {
+        let table = table(640);
+        let got = take(&table, 0, 640);
+        got.iter().filter(|&&frame| frame % 3 == 0).for_each(|&frame| {
+            assert!(table.change(frame..frame + 1, ME, YOU));
+        });
+        assert!(table.change(1..2, ME, Owner::sent(0)));
+        // A process that died after it freed a frame and before it said so.
+        table.words[79].fetch_and(!0xff, Ordering::Relaxed);
+        assert_eq!(table.give_all(&OwnerSet::new([YOU]), Owner::FREE), 214);
+        assert_eq!(take(&table, 0, 1000).len(), 215);
+        assert_eq!(table.give_all(&OwnerSet::new([ME, Owner::sent(0)]), Owner::FREE), 640);
+        assert_eq!(table.count()[0], 640);
+        assert_eq!(table.take_run(ME, 640, 64), Some(0));
+    }
+
+    #[test]
+    fn a_run_is_found_between_others() {
+        let table = table(256);
+        assert!(table.claim(YOU, 0..1) && table.claim(YOU, 100..101));
+        assert_eq!(table.take_run(ME, 98, 2), Some(2));
+        assert_eq!(table.take_run(ME, 128, 64), Some(128));
+        assert_eq!(table.take_run(ME, 28, 1), None);
+        assert_eq!(table.take_run(ME, 27, 1), Some(101));
+        assert_eq!(table.count()[YOU.index()], 2);
+    }
+}

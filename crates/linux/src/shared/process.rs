@@ -1,0 +1,149 @@
+//! Whether a process of a segment has ended.
+//!
+//! | question | answered by | not by |
+//! |---|---|---|
+//! | has a process of my PID namespace ended? | its pidfd; its start time, for another process may have its number now | |
+//! | has a process of another PID namespace ended? | the lock of its slot: it belongs to an open file description (OFD) that the kernel closes | its number, which means something else here |
+//! | has it executed another program? | the same lock, and its mappings | its number: it keeps it |
+//!
+//! A process that is stopped, traced or frozen has not ended. A zombie has: its memory is gone. A
+//! thread that ends does not matter. The lock of a process that has forked stays until the child
+//! has ended or executed a program, too; survivors in the same namespace do not wait for that.
+
+use std::fs;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::slots::Identity;
+use crate::system::numa::last_errno;
+
+/// Offset of the lock of slot 0. Locks lie on bytes that the file need not have.
+const LOCKS_AT: i64 = 1 << 40;
+
+/// The locks of a segment, taken through an open file description that no other process shares.
+#[derive(Clone, Copy)]
+pub struct Locks<'f>(pub BorrowedFd<'f>);
+
+impl Locks<'_> {
+    /// Takes the lock of a slot, or of the door; `false`: another has it.
+    pub fn take(self, place: usize) -> Result<bool, Errno> {
+        match self.control(libc::F_OFD_SETLK, libc::F_WRLCK, place) {
+            Ok(_) => Ok(true),
+            Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Gives a lock back.
+    pub fn release(self, place: usize) {
+        // Cannot fail for a lock that is held.
+        let _ = self.control(libc::F_OFD_SETLK, libc::F_UNLCK, place);
+    }
+
+    /// Whether another has a lock.
+    pub fn is_held(self, place: usize) -> Result<bool, Errno> {
+        let lock = self.control(libc::F_OFD_GETLK, libc::F_WRLCK, place)?;
+        Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+    }
+
+    fn control(self, command: i32, kind: i32, place: usize) -> Result<libc::flock, Errno> {
+        // SAFETY: a structure of integers.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = kind as i16;
+        lock.l_whence = libc::SEEK_SET as i16;
+        lock.l_start = LOCKS_AT + place as i64;
+        lock.l_len = 1;
+        // SAFETY: the structure is read and written.
+        match unsafe { libc::fcntl(self.0.as_raw_fd(), command, &raw mut lock) } {
+            0 => Ok(lock),
+            _ => Err(last_errno()),
+        }
+    }
+}
+
+/// The file of a segment, as `/proc/PID/maps` names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileName {
+    pub device: u64,
+    pub inode: u64,
+}
+
+/// The calling process.
+pub fn identity() -> Identity {
+    let pid = rustix::process::getpid().as_raw_nonzero().get() as u64;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Identity {
+        pid,
+        start: start_time("self").unwrap_or(0),
+        namespace: namespace().unwrap_or(0),
+        joined_at: now.map_or(0, |now| now.as_secs()),
+    }
+}
+
+/// The number of this process's PID namespace.
+fn namespace() -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata("/proc/self/ns/pid").ok().map(|namespace| namespace.ino())
+}
+
+/// Clock ticks from boot to the start of a process: field 22 of its `stat`. The second field is in
+/// parentheses, and may have some itself.
+fn start_time(process: &str) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let behind_name = &stat[stat.rfind(')')? + 1..];
+    behind_name.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Whether the process that described itself in a slot has ended, for all that can be known here:
+/// `false` in doubt.
+pub fn has_ended(process: Identity, locks: Locks<'_>, slot: usize, file: FileName) -> bool {
+    let is_locked = locks.is_held(slot).unwrap_or(true);
+    if process.namespace == 0 || namespace() != Some(process.namespace) {
+        return !is_locked;
+    }
+    let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
+    // Nobody has such a number.
+    let Some(pid) = pid else { return !is_locked };
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Err(Errno::SRCH) => true,
+        Err(_) => !is_locked,
+        Ok(pidfd) => {
+            // The descriptor is of the process that has the number now: compare first.
+            let start = start_time(&pid.as_raw_nonzero().to_string());
+            let is_other = process.start != 0 && start.is_some_and(|start| start != process.start);
+            let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
+            let has_exited = poll(&mut polled, Some(&rustix::time::Timespec::default()));
+            is_other || has_exited == Ok(1) || !is_locked && maps(pid, file) == Some(false)
+        }
+    }
+}
+
+/// Whether a process maps a file; `None`: it may not be looked at.
+fn maps(pid: Pid, file: FileName) -> Option<bool> {
+    let maps = fs::read_to_string(format!("/proc/{}/maps", pid.as_raw_nonzero())).ok()?;
+    let (major, minor) = (rustix::fs::major(file.device), rustix::fs::minor(file.device));
+    let (device, inode) = (format!("{major:02x}:{minor:02x}"), file.inode.to_string());
+    // A process whose memory is gone has no lines; it is about to end.
+    Some(maps.lines().any(|line| {
+        let mut fields = line.split_whitespace().skip(3);
+        fields.next() == Some(&device) && fields.next() == Some(&inode)
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_finds_itself() {
+        let own = identity();
+        assert!(own.start > 0 && own.namespace > 0);
+        let pid = Pid::from_raw(own.pid as i32).unwrap();
+        assert_eq!(start_time(&own.pid.to_string()), Some(own.start));
+        let nothing = FileName { device: 0, inode: u64::MAX };
+        assert_eq!(maps(pid, nothing), Some(false));
+    }
+}

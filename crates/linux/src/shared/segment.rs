@@ -1,0 +1,171 @@
+//! The file of a segment, and the mapping of everything in it but its frames.
+//!
+//! Nothing in the mapping is trusted. Its layout is computed from the header, which is read once
+//! and checked; places in it come from this process, and what is read there is a value of any kind.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::ptr;
+
+use rustix::fs::{
+    MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create, open,
+};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+
+use super::error::SegmentError;
+use super::layout::{Header, Layout, PRESENT_WORD};
+use super::owners::OwnerTable;
+use super::process::{FileName, Locks};
+use super::slots::Slots;
+use crate::system::mapping::Mapping;
+use crate::system::prim::{AtomicU32, AtomicU64, Ordering};
+
+/// A segment that is mapped.
+pub struct Segment {
+    mapping: Mapping,
+    file: OwnedFd,
+    layout: Layout,
+    name: FileName,
+}
+
+impl Segment {
+    /// Makes a segment in a new memory file.
+    pub fn create_memfd(name: &str, layout: Layout) -> Result<Self, SegmentError> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = memfd_create(name, flags).map_err(SegmentError::system("memfd_create"))?;
+        let segment = Self::format(file, layout)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        fcntl_add_seals(&segment.file, seals).map_err(SegmentError::system("F_ADD_SEALS"))?;
+        Ok(segment)
+    }
+
+    /// Makes a segment in a new file.
+    pub fn create_file(path: &Path, layout: Layout) -> Result<Self, SegmentError> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = open(path, flags, Mode::RUSR | Mode::WUSR);
+        Self::format(file.map_err(SegmentError::system("creating the file"))?, layout)
+    }
+
+    /// Opens the segment in a file.
+    pub fn open_file(path: &Path) -> Result<Self, SegmentError> {
+        let file = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        Self::check(file.map_err(SegmentError::system("opening the file"))?)
+    }
+
+    /// Opens the segment that another process has a descriptor of. That may be a duplicate of this
+    /// one, with which a lock would be shared: so the file is opened anew.
+    pub fn open_fd(fd: BorrowedFd<'_>) -> Result<Self, SegmentError> {
+        Self::open_file(Path::new(&format!("/proc/self/fd/{}", fd.as_raw_fd())))
+    }
+
+    /// Gives a new file its length and its header, which comes last.
+    fn format(file: OwnedFd, layout: Layout) -> Result<Self, SegmentError> {
+        ftruncate(&file, layout.file_bytes()).map_err(SegmentError::system("ftruncate"))?;
+        let segment = Self::map(file, layout)?;
+        let header = layout.header();
+        for (word, value) in header.iter().enumerate().skip(1) {
+            // Relaxed: what comes last publishes it.
+            segment.header_word(word).store(*value, Ordering::Relaxed);
+        }
+        // Release: pairs with the Acquire of `check`.
+        segment.header_word(0).store(header[0], Ordering::Release);
+        Ok(segment)
+    }
+
+    fn check(file: OwnedFd) -> Result<Self, SegmentError> {
+        let mut words: Header = [0; size_of::<Header>() / 8];
+        for (word, value) in words.iter_mut().enumerate() {
+            let mut bytes = [0; 8];
+            match rustix::io::pread(&file, &mut bytes, 8 * word as u64) {
+                Ok(8) => *value = u64::from_ne_bytes(bytes),
+                Ok(_) => return Err(SegmentError::NoSegment),
+                Err(errno) => return Err(SegmentError::System { what: "reading it", errno }),
+            }
+        }
+        let stat = fstat(&file).map_err(SegmentError::system("fstat"))?;
+        let layout = Layout::check(words, stat.st_size as u64)?;
+        // Of a memory file that is not sealed yet. Others have no seals.
+        let _ = fcntl_add_seals(&file, SealFlags::SHRINK);
+        // Once more: before the seal it may have been cut.
+        let stat = fstat(&file).map_err(SegmentError::system("fstat"))?;
+        Layout::check(words, stat.st_size as u64)?;
+        Self::map(file, layout)
+    }
+
+    fn map(file: OwnedFd, layout: Layout) -> Result<Self, SegmentError> {
+        let stat = fstat(&file).map_err(SegmentError::system("fstat"))?;
+        let name = FileName { device: stat.st_dev, inode: stat.st_ino };
+        let bytes = layout.tokens().end.next_multiple_of(rustix::param::page_size());
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let start = unsafe { mmap(ptr::null_mut(), bytes, prot, flags, &file, 0) };
+        let start = start.map_err(SegmentError::system("mapping the segment"))?;
+        // SAFETY: just mapped, and nothing else has it.
+        let mapping = unsafe { Mapping::of(start, bytes) };
+        Ok(Segment { mapping, file, layout, name })
+    }
+
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    pub fn name(&self) -> FileName {
+        self.name
+    }
+
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    pub fn locks(&self) -> Locks<'_> {
+        Locks(self.file.as_fd())
+    }
+
+    /// Atomics in a part of the mapping.
+    fn part<T>(&self, bytes: std::ops::Range<usize>) -> &[T] {
+        assert!(bytes.start <= bytes.end && bytes.end <= self.mapping.bytes());
+        assert!(bytes.start.is_multiple_of(align_of::<T>()));
+        // SAFETY: inside the mapping, which is writable and stays until `self` is dropped; its
+        // length is that of the file at least. `T` is an atomic integer, of which every value is
+        // one, and no other references are made to these bytes but such.
+        unsafe {
+            let start = self.mapping.start().as_ptr().add(bytes.start);
+            std::slice::from_raw_parts(start.cast(), bytes.len() / size_of::<T>())
+        }
+    }
+
+    fn header_word(&self, word: usize) -> &AtomicU64 {
+        &self.part::<AtomicU64>(0..4096)[word]
+    }
+
+    /// The number of frames that have memory.
+    pub fn present(&self) -> &AtomicU64 {
+        self.header_word(PRESENT_WORD)
+    }
+
+    pub fn slots(&self) -> Slots<'_> {
+        Slots::new(self.part(self.layout.slots()))
+    }
+
+    pub fn owners(&self) -> OwnerTable<'_> {
+        OwnerTable::new(self.part(self.layout.hints()), self.part(self.layout.owners()))
+    }
+
+    /// A token for each frame.
+    pub fn tokens(&self) -> &[AtomicU32] {
+        self.part(self.layout.tokens())
+    }
+
+    /// The futex in a word of a slot.
+    pub fn futex(&self, slot: usize, word: usize) -> &AtomicU32 {
+        let slots = self.layout.slots();
+        let at = slots.start + (slot * super::slots::SLOT_WORDS + word) * 8;
+        &self.part::<AtomicU32>(at..at + 4)[0]
+    }
+
+    /// A second descriptor of the file, for its frames.
+    pub fn clone_file(&self) -> Result<OwnedFd, Errno> {
+        rustix::io::fcntl_dupfd_cloexec(&self.file, 0)
+    }
+}

@@ -1,0 +1,292 @@
+//! The processes of a segment, each in a slot, found dead and buried by any survivor.
+//!
+//! # The word of a slot
+//! | bits | field |
+//! |---|---|
+//! | 0..=46 | buriers: the slots of the processes that are burying the one in this slot |
+//! | 47 | a burier without a slot, which has the lock of the door |
+//! | 48..=51 | [`Stage`] |
+//! | 52..=63 | how often the slot was joined, modulo 4096 |
+//!
+//! Transitions, each one compare-and-swap of the word:
+//! * join: empty, without buriers -> joining, one more join; then joining -> live;
+//! * leave: live -> dead, by the process itself, which buries itself;
+//! * death: live or joining -> dead, by a survivor that found the process dead;
+//! * begin: a burier adds its bit to those of a dead slot;
+//! * end: a burier that has given all frames of the slot away takes its bit out, dead -> empty, or
+//!   orphaned if the process had sent frames that no process has claimed yet;
+//! * orphaned -> dead, by a caller that wants those back.
+//!
+//! # Argument
+//! * A process owns frames only while its slot is live. It has put its identity into the slot
+//!   before, so a survivor that reads the word, then the identity, judges the process that the
+//!   word belongs to: the compare-and-swap to dead fails if the word has changed.
+//! * No frames are made of a dead slot's process: it is dead. So any number of buriers may walk
+//!   over the table at once, each frame is freed by one compare-and-swap, and a walk that came to
+//!   its end after the death has seen all. The first to end makes the slot empty. No process joins
+//!   it before the last burier has ended, as its bit keeps joiners out: a burier that sleeps for an
+//!   hour frees nothing of a later process.
+//! * A burier may die, too. Its bit stays, and keeps the slot closed until its own burial takes it
+//!   out of all words ([`Slots::forget_burier`]) before its slot is empty. The bit of the door is
+//!   taken out by the next process that has the door's lock, which the kernel drops at a death.
+//! * A process that dies while it joins has no frames. Its lock says that it is dead: the identity
+//!   in the slot may be another's.
+
+use crate::system::prim::{AtomicU64, Ordering};
+
+/// Number of slots.
+pub const SLOTS: usize = 47;
+/// The bit of a burier without a slot.
+pub const DOOR: usize = 47;
+/// Words of a slot: four cache lines.
+pub const SLOT_WORDS: usize = 32;
+
+const BURIERS: u64 = (1 << 48) - 1;
+const STAGE_SHIFT: u32 = 48;
+const JOIN_SHIFT: u32 = 52;
+
+/// Words of a slot, by line: the word with the identity; counts; requests of others.
+const PID: usize = 1;
+const START: usize = 2;
+const NAMESPACE: usize = 3;
+const JOINED_AT: usize = 4;
+pub const HELD: usize = 8;
+pub const SENT: usize = 9;
+pub const CEILING: usize = 10;
+pub const BURIED: usize = 11;
+/// A word whose lower half is a futex: requests to give back what is cached.
+pub const ASKED: usize = 16;
+pub const ANSWERED: usize = 24;
+
+/// The state of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// No process has the slot.
+    Empty = 0,
+    /// A process is taking it.
+    Joining = 1,
+    /// A process has it, and may own frames.
+    Live = 2,
+    /// The process has ended, and survivors free what it had.
+    Dead = 3,
+    /// The process has ended, and had sent frames that were not claimed.
+    Orphaned = 4,
+}
+
+/// The word of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlotWord(u64);
+
+impl SlotWord {
+    /// The stage of the slot. `None` is for a value that is never written.
+    pub fn stage(self) -> Option<Stage> {
+        let stages = [Stage::Empty, Stage::Joining, Stage::Live, Stage::Dead, Stage::Orphaned];
+        stages.get((self.0 >> STAGE_SHIFT & 0xf) as usize).copied()
+    }
+
+    fn is(self, stage: Stage) -> bool {
+        self.stage() == Some(stage)
+    }
+
+    pub fn has_buriers(self) -> bool {
+        self.0 & BURIERS != 0
+    }
+
+    fn at(self, stage: Stage) -> Self {
+        SlotWord(self.0 & !(0xf << STAGE_SHIFT) | (stage as u64) << STAGE_SHIFT)
+    }
+
+    fn with_join(self) -> Self {
+        SlotWord(self.0.wrapping_add(1 << JOIN_SHIFT))
+    }
+
+    fn with(self, burier: usize) -> Self {
+        SlotWord(self.0 | 1 << burier)
+    }
+
+    fn without(self, burier: usize) -> Self {
+        SlotWord(self.0 & !(1 << burier))
+    }
+}
+
+/// The process in a slot, as it described itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Identity {
+    pub pid: u64,
+    /// Clock ticks from boot to its start; 0: not known.
+    pub start: u64,
+    /// The number of its PID namespace; 0: not known.
+    pub namespace: u64,
+    /// Seconds of the epoch at which it joined.
+    pub joined_at: u64,
+}
+
+/// All slots.
+#[derive(Clone, Copy)]
+pub struct Slots<'s>(&'s [AtomicU64]);
+
+impl<'s> Slots<'s> {
+    /// The slots in these words.
+    pub fn new(words: &'s [AtomicU64]) -> Self {
+        assert_eq!(words.len(), SLOTS * SLOT_WORDS);
+        Slots(words)
+    }
+
+    /// A word of a slot.
+    pub fn word(&self, slot: usize, word: usize) -> &'s AtomicU64 {
+        &self.0[slot * SLOT_WORDS + word]
+    }
+
+    /// Looks at a slot.
+    pub fn look(&self, slot: usize) -> SlotWord {
+        // Acquire: pairs with the Release of `go_live`, for the identity.
+        SlotWord(self.word(slot, 0).load(Ordering::Acquire))
+    }
+
+    /// Slots at a stage.
+    pub fn at(&self, stage: Stage) -> impl Iterator<Item = usize> {
+        let slots = *self;
+        (0..SLOTS).filter(move |&slot| slots.look(slot).is(stage))
+    }
+
+    fn swap(&self, slot: usize, from: SlotWord, to: SlotWord) -> bool {
+        // AcqRel: a joiner sees what buriers have done, and a burier what the process has.
+        let word = self.word(slot, 0);
+        word.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Changes a slot's word as `next` says, again whenever another caller was faster. Returns
+    /// `None` if `next` had nothing to do.
+    fn update(&self, slot: usize, next: impl Fn(SlotWord) -> Option<SlotWord>) -> Option<SlotWord> {
+        loop {
+            let now = self.look(slot);
+            let new = next(now)?;
+            if self.swap(slot, now, new) {
+                return Some(new);
+            }
+        }
+    }
+
+    /// Takes an empty slot, whose lock the caller has. `false`: it is not empty.
+    pub fn begin_join(&self, slot: usize) -> bool {
+        let now = self.look(slot);
+        let is_free = now.is(Stage::Empty) && !now.has_buriers();
+        is_free && self.swap(slot, now, now.at(Stage::Joining).with_join())
+    }
+
+    /// Describes the process, and lets it own frames. `false`: it was taken for dead.
+    pub fn go_live(&self, slot: usize, identity: Identity) -> bool {
+        let Identity { pid, start, namespace, joined_at } = identity;
+        let texts = [(PID, pid), (START, start), (NAMESPACE, namespace), (JOINED_AT, joined_at)];
+        let counts = [(HELD, 0), (SENT, 0), (CEILING, 0)];
+        for (word, value) in texts.into_iter().chain(counts) {
+            // Relaxed: published by the swap.
+            self.word(slot, word).store(value, Ordering::Relaxed);
+        }
+        let now = self.look(slot);
+        now.is(Stage::Joining) && self.swap(slot, now, now.at(Stage::Live))
+    }
+
+    /// The process in a slot, as it described itself.
+    pub fn identity(&self, slot: usize) -> Identity {
+        // Relaxed: read after the word, which is compared again.
+        let read = |word| self.word(slot, word).load(Ordering::Relaxed);
+        Identity {
+            pid: read(PID),
+            start: read(START),
+            namespace: read(NAMESPACE),
+            joined_at: read(JOINED_AT),
+        }
+    }
+
+    /// Makes a slot dead whose process ended when the slot had this word, with a burier.
+    pub fn kill(&self, slot: usize, seen: SlotWord, burier: usize) -> bool {
+        self.swap(slot, seen, seen.at(Stage::Dead).with(burier))
+    }
+
+    /// Joins in the burial of a dead slot; `false`: it is not dead.
+    pub fn begin_burial(&self, slot: usize, burier: usize) -> bool {
+        self.update(slot, |now| now.is(Stage::Dead).then(|| now.with(burier))).is_some()
+    }
+
+    /// Ends a burier's part. All frames of the slot's process have been given away, except those
+    /// that it had sent, if there are `orphans`.
+    pub fn end_burial(&self, slot: usize, burier: usize, orphans: bool) {
+        let next = if orphans { Stage::Orphaned } else { Stage::Empty };
+        self.update(slot, |now| {
+            let now = now.without(burier);
+            Some(if now.is(Stage::Dead) { now.at(next) } else { now })
+        });
+    }
+
+    /// Takes a dead burier out of all slots. To be done before its own slot can be empty.
+    pub fn forget_burier(&self, burier: usize) {
+        for slot in 0..SLOTS {
+            self.update(slot, |now| {
+                let without = now.without(burier);
+                (without != now).then_some(without)
+            });
+        }
+    }
+
+    /// Makes an orphaned slot dead again, so that a burial takes back what its process had sent.
+    pub fn wake_orphans(&self, slot: usize, burier: usize) -> bool {
+        let dead = |now: SlotWord| now.at(Stage::Dead).with(burier);
+        self.update(slot, |now| now.is(Stage::Orphaned).then(|| dead(now))).is_some()
+    }
+
+    /// Adds to a count of a slot.
+    pub fn add(&self, slot: usize, word: usize, more: i64) {
+        // Relaxed: a count publishes nothing. Wrapping: it may be another process's, and hostile.
+        self.word(slot, word).fetch_add(more as u64, Ordering::Relaxed);
+    }
+
+    pub fn count(&self, slot: usize, word: usize) -> u64 {
+        // Relaxed: as above.
+        self.word(slot, word).load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn slots() -> Slots<'static> {
+        let words: Vec<AtomicU64> = (0..SLOTS * SLOT_WORDS).map(|_| AtomicU64::new(0)).collect();
+        Slots::new(words.leak())
+    }
+
+    fn join(slots: Slots<'_>, slot: usize) -> bool {
+        slots.begin_join(slot) && slots.go_live(slot, Identity { pid: 7, ..Identity::default() })
+    }
+
+    #[test]
+    fn a_slot_is_joined_again_after_its_last_burier() {
+        let slots = slots();
+        assert!(join(slots, 3) && !join(slots, 3));
+        let seen = slots.look(3);
+        assert!(slots.kill(3, seen, 1) && !slots.kill(3, seen, 1));
+        assert!(slots.begin_burial(3, 2));
+        slots.end_burial(3, 1, false);
+        assert_eq!(slots.look(3).stage(), Some(Stage::Empty));
+        assert!(!join(slots, 3), "a burier is at work");
+        slots.end_burial(3, 2, false);
+        assert!(join(slots, 3));
+        // What was seen before is another process.
+        assert!(!slots.kill(3, seen, 1));
+    }
+
+    #[test]
+    fn a_dead_burier_is_forgotten() {
+        let slots = slots();
+        assert!(join(slots, 0) && slots.kill(0, slots.look(0), DOOR));
+        assert!(slots.begin_burial(0, 5));
+        slots.end_burial(0, DOOR, true);
+        assert_eq!(slots.look(0).stage(), Some(Stage::Orphaned));
+        slots.forget_burier(5);
+        assert!(!slots.look(0).has_buriers());
+        assert!(slots.wake_orphans(0, 1) && !slots.wake_orphans(0, 1));
+        slots.end_burial(0, 1, false);
+        assert!(join(slots, 0));
+    }
+}

@@ -1,0 +1,230 @@
+//! The store of a segment, as the allocator of one process sees it.
+
+use std::sync::Arc;
+
+use pagedepot::{
+    Backing, BackingRanges, BackingRequest, Block, DoubleFree, Pfn, RangeRequest, ZoneId,
+};
+
+use super::members;
+use super::owners::{GROUP_FRAMES, Owner};
+use super::segment::Segment;
+use super::slots::{CEILING, HELD, SENT, SLOTS};
+use crate::depot::state::CommonStore;
+use crate::system::fork_mark::ForkMark;
+use crate::system::prim::{AtomicU32, AtomicU64, Ordering};
+
+/// Places at which threads begin to search, by CPU.
+const HINTS: usize = 64;
+/// Groups of a pageblock.
+const PAGEBLOCK_GROUPS: usize = 512 / GROUP_FRAMES as usize;
+
+/// A place to begin at, alone on its line.
+#[repr(align(128))]
+struct Hint(AtomicU32);
+
+/// The store of a process that is in a slot. Dropping it leaves the segment.
+pub struct SharedStore {
+    segment: Arc<Segment>,
+    slot: usize,
+    hints: Box<[Hint]>,
+    fork_mark: ForkMark<'static>,
+    /// Pages that came back and were not this process's.
+    refused: AtomicU64,
+    /// The token of the page that was sent last.
+    token: AtomicU32,
+}
+
+impl SharedStore {
+    /// The store of this process, which is in `slot`.
+    pub fn new(segment: Arc<Segment>, slot: usize) -> Self {
+        let blocks = (segment.owners().groups() / PAGEBLOCK_GROUPS).max(1);
+        // Processes and CPUs begin apart, by a number near the golden section.
+        let place = |cpu: usize| (slot * HINTS + cpu) * 2_654_435_769 % blocks * PAGEBLOCK_GROUPS;
+        let hint = |cpu| Hint(AtomicU32::new(place(cpu) as u32));
+        SharedStore {
+            hints: (0..HINTS).map(hint).collect(),
+            segment,
+            slot,
+            fork_mark: ForkMark::by_pid(),
+            refused: AtomicU64::new(0),
+            token: AtomicU32::new(first_token()),
+        }
+    }
+
+    pub fn segment(&self) -> &Arc<Segment> {
+        &self.segment
+    }
+
+    pub fn slot(&self) -> usize {
+        self.slot
+    }
+
+    pub fn owner(&self) -> Owner {
+        Owner::slot(self.slot)
+    }
+
+    /// Pages that came back and were not this process's.
+    pub fn refused(&self) -> u64 {
+        // Relaxed: a count.
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Counts pages that this process has more or fewer of.
+    pub fn count(&self, word: usize, more: i64) {
+        self.segment.slots().add(self.slot, word, more);
+    }
+
+    fn frames(&self) -> u32 {
+        self.segment.layout().frames
+    }
+
+    /// A token for a page that is sent.
+    pub fn draw_token(&self) -> u32 {
+        // Relaxed: a number. Odd steps meet each number once.
+        self.token.fetch_add(0x9e37_79b1, Ordering::Relaxed)
+    }
+
+    /// Pages that the ceiling of this process leaves.
+    pub fn room(&self) -> u64 {
+        let slots = self.segment.slots();
+        match slots.count(self.slot, CEILING) {
+            0 => u64::MAX,
+            ceiling => ceiling.saturating_sub(slots.count(self.slot, HELD)),
+        }
+    }
+
+    /// Whether a block that a search found is in the segment: the table may be damaged.
+    fn has(&self, frame: u32, frames: u32) -> bool {
+        frame.checked_add(frames).is_some_and(|end| end <= self.frames())
+    }
+}
+
+// SAFETY: 1. blocks are aligned (`take_small`, `take_large`), and `has` says that they are in the
+// segment, whose frames are the one zone. 2. A frame is taken by a compare-and-swap of its byte
+// from free to this process's, which only `put` changes back: see `owners.rs`; another process that
+// does not keep to that shares the frame with this one, as it shares all of them by its mapping. 3.
+// Both are acquire and release. 4. The search wants no more than there is room for.
+unsafe impl Backing for SharedStore {
+    fn take(&self, request: BackingRequest, out: &mut [Block]) -> usize {
+        let order = request.order.get();
+        let want = (out.len() as u64).min(self.room() >> order) as u32;
+        if want == 0 {
+            return 0;
+        }
+        let mut got = 0;
+        let give = |frame| {
+            if self.has(frame, 1 << order) {
+                out[got] = Block::new(Pfn::new(frame), request.order, request.mobility);
+                got += 1;
+            }
+        };
+        let owners = self.segment.owners();
+        if order <= 3 {
+            let hint = &self.hints[rustix::thread::sched_getcpu() % HINTS].0;
+            // Relaxed, both: a hint.
+            let mut at = hint.load(Ordering::Relaxed) as usize;
+            owners.take_small(self.owner(), order, want, &mut at, give);
+            hint.store(at as u32, Ordering::Relaxed);
+        } else {
+            owners.take_large(self.owner(), order, want, give);
+        }
+        self.count(HELD, (got as i64) << order);
+        got
+    }
+
+    fn put(&self, _: ZoneId, blocks: &[Block]) -> DoubleFree {
+        let range = |block: &Block| {
+            let start = block.pfn().get();
+            start..start.saturating_add(block.order().frames())
+        };
+        let mut refused = DoubleFree::default();
+        self.segment.owners().put_all(self.owner(), blocks.iter().map(range), |first, bytes| {
+            let nth = bytes.trailing_zeros() / 8;
+            refused.first = refused.first.or(Some(Pfn::new(first + nth)));
+            refused.frames += bytes.count_ones();
+        });
+        let pages: u32 = blocks.iter().map(|block| block.order().frames()).sum();
+        self.count(HELD, i64::from(refused.frames) - i64::from(pages));
+        if refused.frames > 0 {
+            // Relaxed: a count.
+            self.refused.fetch_add(u64::from(refused.frames), Ordering::Relaxed);
+        }
+        refused
+    }
+
+    fn free_pages(&self, _: ZoneId) -> u64 {
+        let slots = self.segment.slots();
+        let taken = (0..SLOTS).fold(0u64, |sum, slot| {
+            let pages = slots.count(slot, HELD).wrapping_add(slots.count(slot, SENT));
+            sum.wrapping_add(pages)
+        });
+        // Relaxed: a count. A sum of counts that change meanwhile may be a little wrong.
+        let present = self.segment.present().load(Ordering::Relaxed);
+        match present.wrapping_sub(taken) as i64 {
+            free if free < 0 => 0,
+            free => (free as u64).min(self.frames().into()),
+        }
+    }
+
+    fn is_free(&self, pfn: Pfn) -> bool {
+        self.segment.owners().owner(pfn.get()) == Some(Owner::FREE)
+    }
+
+    fn count_free(&self, _: ZoneId) -> u64 {
+        self.segment.owners().count_free().min(self.frames().into())
+    }
+
+    fn ranges(&self) -> Option<&dyn BackingRanges> {
+        Some(self)
+    }
+}
+
+// SAFETY: as of `Backing`.
+unsafe impl BackingRanges for SharedStore {
+    fn take_contiguous(&self, request: RangeRequest) -> Option<Pfn> {
+        if self.room() < request.frames.into() {
+            return None;
+        }
+        let owners = self.segment.owners();
+        let start = owners.take_run(self.owner(), request.frames, request.align)?;
+        if !self.has(start, request.frames) {
+            return None;
+        }
+        self.count(HELD, request.frames.into());
+        Some(Pfn::new(start))
+    }
+
+    fn claim(&self, _: ZoneId, start: Pfn, frames: u32) -> bool {
+        let start = start.get();
+        let is_mine = self.has(start, frames)
+            && self.room() >= frames.into()
+            && self.segment.owners().claim(self.owner(), start..start + frames);
+        if is_mine {
+            self.count(HELD, frames.into());
+        }
+        is_mine
+    }
+}
+
+/// A number that another process, or this one at another time, hardly begins with.
+fn first_token() -> u32 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let pid = rustix::process::getpid().as_raw_nonzero().get() as u64;
+    ((now.tv_nsec as u64 ^ pid << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+}
+
+impl CommonStore for SharedStore {
+    fn taken_pages(&self) -> u64 {
+        self.segment.slots().count(self.slot, HELD)
+    }
+}
+
+impl Drop for SharedStore {
+    fn drop(&mut self) {
+        // A forked child is in no slot.
+        if self.fork_mark.check().is_ok() {
+            members::leave(&self.segment, self.slot);
+        }
+    }
+}

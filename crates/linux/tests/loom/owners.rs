@@ -1,0 +1,118 @@
+//! The table of owners of a segment, with frames that are freed while another process searches.
+//!
+//! 1. No frame has two owners.
+//! 2. At rest, a search finds each frame that is free.
+
+use std::sync::Arc;
+
+use crate::MUTANT;
+use crate::shared::owners::{Owner, OwnerTable};
+use crate::system::prim::{AtomicU64, Mutant, Ordering};
+
+const ME: Owner = Owner::slot(0);
+const YOU: Owner = Owner::slot(1);
+const THIRD: Owner = Owner::slot(2);
+
+/// A group of frames, all but the first two absent.
+struct Segment {
+    full: [AtomicU64; 1],
+    words: [AtomicU64; 8],
+}
+
+impl Segment {
+    /// The frames 0 and 1 belong to `owner`.
+    fn new(owner: Owner) -> Arc<Self> {
+        let segment = Segment {
+            full: [AtomicU64::new(0)],
+            words: std::array::from_fn(|_| AtomicU64::new(!0)),
+        };
+        let mut bytes = [0xff; 8];
+        bytes[..2].fill(owner.index() as u8);
+        segment.words[0].store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        Arc::new(segment)
+    }
+
+    fn table(&self) -> OwnerTable<'_> {
+        OwnerTable::new(&self.full, &self.words)
+    }
+
+    /// Takes as many of the two frames as a search finds.
+    fn take(&self, owner: Owner) -> u32 {
+        self.table().take_small(owner, 0, 2, &mut 0, |frame| {
+            assert!(frame < 2);
+            assert_eq!(self.table().owner(frame), Some(owner));
+        })
+    }
+
+    fn put(&self, owner: Owner, frame: u32) {
+        self.table().put_all(owner, std::iter::once(frame..frame + 1), |_, _| panic!("its owner"));
+    }
+}
+
+fn explore(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.check(model);
+}
+
+fn spawn<R: 'static>(
+    segment: &Arc<Segment>,
+    act: impl FnOnce(&Segment) -> R + 'static,
+) -> loom::thread::JoinHandle<R> {
+    let segment = segment.clone();
+    loom::thread::spawn(move || act(&segment))
+}
+
+/// One process frees a frame while another finds the group full.
+fn a_free_beside_a_search() {
+    explore(|| {
+        let segment = Segment::new(ME);
+        let search = spawn(&segment, |segment| segment.take(YOU));
+        segment.put(ME, 0);
+        let taken = search.join().unwrap();
+        assert_eq!(taken + segment.take(THIRD), 1, "a free frame is hidden");
+    });
+}
+
+#[test]
+fn a_frame_that_is_freed_beside_a_search_is_found() {
+    a_free_beside_a_search();
+}
+
+#[test]
+#[should_panic(expected = "a free frame is hidden")]
+fn a_search_must_look_again() {
+    MUTANT.set(Some(Mutant::LooksForFreeEarly));
+    a_free_beside_a_search();
+}
+
+/// A process dies between freeing a frame and telling of it: a burial, or a request that would
+/// fail, shows the frame.
+#[test]
+fn what_a_dead_process_has_hidden_is_shown() {
+    explore(|| {
+        let segment = Segment::new(ME);
+        assert_eq!(segment.take(YOU), 0);
+        let dying = spawn(&segment, |segment| segment.words[0].fetch_and(!0xff, Ordering::Release));
+        segment.take(YOU);
+        dying.join().unwrap();
+        segment.table().show_free();
+        segment.take(THIRD);
+        assert_eq!(segment.table().count_free(), 0);
+    });
+}
+
+/// Two survivors bury the same process while a third takes what becomes free.
+#[test]
+fn two_burials_free_each_frame_once() {
+    explore(|| {
+        let segment = Segment::new(ME);
+        let dead = || crate::shared::owners::OwnerSet::new([ME]);
+        let other = spawn(&segment, move |segment| segment.table().give_all(&dead(), Owner::FREE));
+        let given = segment.table().give_all(&dead(), Owner::FREE);
+        let taken = segment.take(YOU);
+        let given = given + other.join().unwrap();
+        assert_eq!(given, 2);
+        assert_eq!(taken + segment.take(THIRD), 2);
+    });
+}
