@@ -176,11 +176,11 @@ typedef struct {
     uint64_t calls;
     // The reason why no more went back: PAGEDEPOT_GIVE_BACK_ENOUGH or another.
     int end;
-    // With PAGEDEPOT_GIVE_BACK_NOTHING_FREE: bytes that are allocated.
+    // Bytes that are allocated, with PAGEDEPOT_GIVE_BACK_NOTHING_FREE.
     uint64_t held_bytes;
-    // With PAGEDEPOT_GIVE_BACK_NOTHING_FREE: bytes that CPUs still cache.
+    // Bytes that CPUs still cache, with PAGEDEPOT_GIVE_BACK_NOTHING_FREE.
     uint64_t cached_bytes;
-    // With PAGEDEPOT_GIVE_BACK_NOTHING_FREE: bytes that are free and pinned.
+    // Bytes that are free and pinned, with PAGEDEPOT_GIVE_BACK_NOTHING_FREE.
     uint64_t pinned_bytes;
 } pagedepot_given_back_t;
 

@@ -103,11 +103,11 @@ pub struct pagedepot_given_back_t {
     pub calls: u64,
     /// The reason why no more went back: PAGEDEPOT_GIVE_BACK_ENOUGH or another.
     pub end: c_int,
-    /// With PAGEDEPOT_GIVE_BACK_NOTHING_FREE: bytes that are allocated.
+    /// Bytes that are allocated, with PAGEDEPOT_GIVE_BACK_NOTHING_FREE.
     pub held_bytes: u64,
-    /// With PAGEDEPOT_GIVE_BACK_NOTHING_FREE: bytes that CPUs still cache.
+    /// Bytes that CPUs still cache, with PAGEDEPOT_GIVE_BACK_NOTHING_FREE.
     pub cached_bytes: u64,
-    /// With PAGEDEPOT_GIVE_BACK_NOTHING_FREE: bytes that are free and pinned.
+    /// Bytes that are free and pinned, with PAGEDEPOT_GIVE_BACK_NOTHING_FREE.
     pub pinned_bytes: u64,
 }
 

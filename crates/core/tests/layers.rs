@@ -227,12 +227,12 @@ fn evacuation_has_one_home() {
     assert!(others.len() <= FILES_MAX, "evacuation is spread over {others:?}");
 }
 
-/// What a reader or an auditor of the core has before them: lines that are neither blank nor
-/// comments, without unit tests.
+/// The core has at most so many files and lines that are neither blank nor comments, without unit
+/// tests: a reader or an auditor has them all before them.
 #[test]
 fn the_core_does_not_grow() {
-    const FILES_MAX: usize = 81;
-    const LINES_MAX: usize = 14_735;
+    const FILES_MAX: usize = 82;
+    const LINES_MAX: usize = 14_780;
     let (mut files, mut lines) = (0, 0);
     for_each_source(&crates().join("core/src"), &mut |_, code| {
         let is_test = |line: &str| line.starts_with("#[cfg(") && line.contains("test");

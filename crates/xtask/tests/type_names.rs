@@ -49,7 +49,7 @@ fn for_each_source(directory: &Path, with: &mut impl FnMut(&Path, &str)) {
 
 /// The name of the type that a line defines.
 fn type_of(line: &str) -> Option<&str> {
-    let mut words = line.trim_start().split_whitespace().skip_while(|word| word.starts_with("pub"));
+    let mut words = line.split_whitespace().skip_while(|word| word.starts_with("pub"));
     let is_type = ["struct", "enum", "union"].contains(&words.next()?);
     let name = is_type.then(|| words.next())??;
     name.split(|c: char| !c.is_alphanumeric()).next()

@@ -120,7 +120,7 @@ struct Watched<'t, T> {
     target: &'t mut T,
     /// Held frames of each pageblock.
     held: Vec<u32>,
-    /// Those of them that cannot be moved.
+    /// Held frames of each pageblock that cannot be moved.
     unmovable: Vec<u32>,
     /// The held blocks that cannot be moved.
     unmovable_blocks: HashSet<u32>,

@@ -120,7 +120,8 @@ impl Contiguity {
                 report.add(WORKLOAD, Design::Depot, metric, (self.cpus, &params), &[value as f64]);
             }
         }
-        let values: [(&str, fn(&Moment) -> u64); 3] = [
+        type Value = fn(&Moment) -> u64;
+        let values: [(&str, Value); 3] = [
             ("whole_pageblocks", |moment| moment.whole),
             ("tainted_pageblocks", |moment| moment.tainted),
             ("free_percent", |moment| moment.free_percent.into()),

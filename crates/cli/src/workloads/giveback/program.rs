@@ -95,7 +95,7 @@ pub struct Run {
     /// Function calls that interrupted the isolated CPU, per second before and in all afterwards.
     pub isolated_interrupts_quiet_per_s: Option<f64>,
     pub isolated_interrupts: Option<u64>,
-    /// By CPU: function calls and TLB shoot-downs afterwards.
+    /// Function calls and TLB shoot-downs afterwards, by CPU.
     pub interrupts: Vec<(u32, u64, u64)>,
     pub releaser_cpu_ms: f64,
     pub huge_bytes: u64,
@@ -105,7 +105,7 @@ pub struct Run {
     pub over_time: Vec<(f64, f64)>,
 }
 
-/// What the threads do now.
+/// The work that the threads do now.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -140,7 +140,7 @@ impl Stage<'_> {
 
 /// A thread's word to the main thread.
 enum Word {
-    /// Its id.
+    /// The id of the process.
     Here(u32),
     /// It holds its part of the peak, or ran out of memory.
     Reached(bool),
