@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::json;
 
 use xtask::boot::{Boot, ConsoleLine};
-use xtask::machine;
+use xtask::machine::{self, Arch};
 use xtask::results::{self, Results};
 use xtask::tools;
 
@@ -70,7 +70,7 @@ pub fn run(options: &Options) -> Result<()> {
     if let Some(path) = &options.json {
         results::check_writable(path)?;
     }
-    machine::check_installed()?;
+    machine::check_installed(Arch::X86_64)?;
     let root = tools::root()?;
     let folder = tools::build_folder(&root, "ostd")?;
     let channel = toolchain(&root.join("examples/ostd"), &folder)?;
@@ -197,7 +197,7 @@ impl Machine {
     }
 
     fn command(&self, folder: &Path) -> Command {
-        let mut command = Command::new(machine::QEMU);
+        let mut command = Command::new(Arch::X86_64.qemu());
         let threads = if self.counts { "single" } else { "multi" };
         command
             .args(["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"])
