@@ -126,7 +126,8 @@ pub fn usable_cpus() -> Vec<u32> {
 
 /// Bytes of the depot that are present.
 pub fn present_bytes(depot: &Depot) -> usize {
-    let page = rustix::param::page_size();
+    // SAFETY: it only reads a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
     let mut states = vec![0u8; depot.bytes() / page];
     // SAFETY: one byte per page of the depot's mapping is written.
     let result = unsafe {
