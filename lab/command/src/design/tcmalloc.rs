@@ -12,7 +12,6 @@ use pagedepot::{CpuId, Mode};
 use pagedepot_designs::DrainResult;
 
 use super::malloc::{Memory, bytes};
-use crate::workloads::giveback::holder::Holder;
 use pagedepot_cli::design::allocator::Allocator;
 use pagedepot_cli::design::demand::{Demand, PAGE_BYTES};
 use pagedepot_cli::failure::Failure;
@@ -118,19 +117,23 @@ impl Held {
         }
         Held(())
     }
-}
 
-impl Holder for Held {
-    fn alloc(&self, bytes: usize) -> Option<NonNull<u8>> {
+    /// Allocates a block, aligned to a page.
+    pub fn alloc(&self, bytes: usize) -> Option<NonNull<u8>> {
         NonNull::new(alloc(bytes, PAGE_BYTES).cast())
     }
 
-    fn free(&self, block: NonNull<u8>, bytes: usize) {
-        // SAFETY: got by `alloc` with this size and alignment; the workload frees it once.
+    /// Frees a block.
+    ///
+    /// # Safety
+    /// A block of [`alloc`](Self::alloc) with this size, freed once.
+    pub unsafe fn free(&self, block: NonNull<u8>, bytes: usize) {
+        // SAFETY: the caller's promise.
         unsafe { free(block.as_ptr().cast(), bytes, PAGE_BYTES) };
     }
 
-    fn purge(&self) {
+    /// Gives back what all CPUs cache, and what is free.
+    pub fn purge(&self) {
         // SAFETY: may be called at any time; the CPUs are this process's.
         unsafe {
             for cpu in pagedepot_rseq::affinity::allowed().unwrap_or_default().iter() {

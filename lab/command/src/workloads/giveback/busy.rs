@@ -40,3 +40,19 @@ impl<H: super::holder::Holder> Holder for Asked<H> {
         self.0.purge();
     }
 }
+
+#[cfg(feature = "tcmalloc")]
+impl super::holder::Holder for crate::design::tcmalloc::Held {
+    fn alloc(&self, bytes: usize) -> Option<std::ptr::NonNull<u8>> {
+        Self::alloc(self, bytes)
+    }
+
+    fn free(&self, block: std::ptr::NonNull<u8>, bytes: usize) {
+        // SAFETY: got by `alloc` with this size; the workload frees it once.
+        unsafe { Self::free(self, block, bytes) };
+    }
+
+    fn purge(&self) {
+        Self::purge(self);
+    }
+}
