@@ -287,15 +287,13 @@ impl fmt::Debug for SharedDepot {
 }
 
 impl SharedStore {
-    pub(super) fn recover(&self, orphans: Orphans) -> Recovery {
-        members::bury_dead(self.segment(), self.slot(), orphans)
-    }
-
     /// Makes room for a request that runs short. Returns the pages that have become free, at least.
     fn when_short(&self) -> u64 {
         // Whoever hid a page may be stopped.
-        let shown = self.segment().owners().show_free();
-        let recovered = self.recover(Orphans::Stay).pages;
+        let (shown, before) = (self.segment().owners().show_free(), self.recovered());
+        self.recover(Orphans::Stay);
+        // What another thread freed while this one waited serves this request as well.
+        let recovered = self.recovered() - before;
         if shown + recovered > 0 {
             return shown + recovered;
         }

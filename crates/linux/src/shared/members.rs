@@ -5,6 +5,7 @@ use super::owners::{Owner, OwnerSet};
 use super::process::{has_ended, identity};
 use super::segment::Segment;
 use super::slots::{BURIED, DOOR, HELD, SENT, SLOTS, Stage};
+use crate::system::prim::Ordering;
 
 /// The result of a look for dead processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -89,7 +90,6 @@ pub fn bury_dead(segment: &Segment, burier: usize, orphans: Orphans) -> Recovery
             Some(Stage::Orphaned) if orphans == Orphans::GoBack || !has_sent(segment, slot) => {
                 slots.wake_orphans(slot, burier)
             }
-            Some(Stage::Empty) if seen.has_buriers() => false,
             _ => false,
         };
         if is_mine {
@@ -116,8 +116,9 @@ fn bury(segment: &Segment, burier: usize, dead: &[usize], orphans: Orphans) -> R
     let mut processes = 0;
     for &slot in dead {
         let sent = counts[Owner::sent(slot).index()];
-        slots.word(slot, HELD).store(0, crate::system::prim::Ordering::Relaxed);
-        slots.word(slot, SENT).store(sent, crate::system::prim::Ordering::Relaxed);
+        // Relaxed, both: the swap that ends the burial publishes them to a joiner.
+        slots.word(slot, HELD).store(0, Ordering::Relaxed);
+        slots.word(slot, SENT).store(sent, Ordering::Relaxed);
         if slot != burier {
             processes += 1;
             slots.forget_burier(slot);

@@ -12,7 +12,8 @@
 //! * join: empty, without buriers -> joining, one more join; then joining -> live;
 //! * leave: live -> dead, by the process itself, which buries itself;
 //! * death: live or joining -> dead, by a survivor that found the process dead;
-//! * begin: a burier adds its bit to those of a dead slot;
+//! * begin: a burier adds its bit to those of a dead slot, unless it is there: then another thread
+//!   of the same process buries already;
 //! * end: a burier that has given all frames of the slot away takes its bit out, dead -> empty, or
 //!   orphaned if the process had sent frames that no process has claimed yet;
 //! * orphaned -> dead, by a caller that wants those back.
@@ -204,9 +205,11 @@ impl<'s> Slots<'s> {
         self.swap(slot, seen, seen.at(Stage::Dead).with(burier))
     }
 
-    /// Joins in the burial of a dead slot; `false`: it is not dead.
+    /// Joins in the burial of a dead slot. `false`: it is not dead, or another thread of this
+    /// burier is at work, whose bit keeps the slot closed until that thread ends, and no longer.
     pub fn begin_burial(&self, slot: usize, burier: usize) -> bool {
-        self.update(slot, |now| now.is(Stage::Dead).then(|| now.with(burier))).is_some()
+        let is_open = |now: SlotWord| now.is(Stage::Dead) && now != now.with(burier);
+        self.update(slot, |now| is_open(now).then(|| now.with(burier))).is_some()
     }
 
     /// Ends a burier's part. All frames of the slot's process have been given away, except those
@@ -242,7 +245,7 @@ impl<'s> Slots<'s> {
     }
 
     pub fn count(&self, slot: usize, word: usize) -> u64 {
-        // Relaxed: as above.
+        // Relaxed: a count is only looked at.
         self.word(slot, word).load(Ordering::Relaxed)
     }
 }
@@ -274,6 +277,20 @@ mod tests {
         assert!(join(slots, 3));
         // What was seen before is another process.
         assert!(!slots.kill(3, seen, 1));
+    }
+
+    /// Two threads of a process look for the dead. If both buried, the first to end would open the
+    /// slot, and the other would free the pages of the process that joins it then.
+    #[test]
+    fn a_process_buries_a_slot_by_one_thread() {
+        let slots = slots();
+        assert!(join(slots, 3) && slots.kill(3, slots.look(3), 1));
+        assert!(!slots.begin_burial(3, 1), "the thread that found it dead buries it");
+        assert!(slots.begin_burial(3, 2) && !slots.begin_burial(3, 2));
+        slots.end_burial(3, 1, false);
+        assert!(!join(slots, 3));
+        slots.end_burial(3, 2, false);
+        assert!(join(slots, 3));
     }
 
     #[test]

@@ -6,13 +6,13 @@ use pagedepot::{
     Backing, BackingRanges, BackingRequest, Block, DoubleFree, Pfn, RangeRequest, ZoneId,
 };
 
-use super::members;
+use super::members::{self, Orphans, Recovery};
 use super::owners::{GROUP_FRAMES, Owner};
 use super::segment::Segment;
 use super::slots::{CEILING, HELD, SENT, SLOTS};
 use crate::depot::state::CommonStore;
 use crate::system::fork_mark::ForkMark;
-use crate::system::prim::{AtomicU32, AtomicU64, Ordering};
+use crate::system::prim::{AtomicU32, AtomicU64, ForkLock, Ordering};
 
 /// Places at which threads begin to search, by CPU.
 const HINTS: usize = 64;
@@ -31,6 +31,10 @@ pub struct SharedStore {
     fork_mark: ForkMark<'static>,
     /// Pages that came back and were not this process's.
     refused: AtomicU64,
+    /// Taken by the one thread that looks for dead processes.
+    burying: ForkLock<()>,
+    /// Pages of dead processes that this process has freed.
+    recovered: AtomicU64,
     /// The token of the page that was sent last.
     token: AtomicU32,
 }
@@ -48,6 +52,8 @@ impl SharedStore {
             slot,
             fork_mark: ForkMark::by_pid(),
             refused: AtomicU64::new(0),
+            burying: ForkLock::new(ForkMark::by_pid(), ()),
+            recovered: AtomicU64::new(0),
             token: AtomicU32::new(first_token()),
         }
     }
@@ -68,6 +74,22 @@ impl SharedStore {
     pub fn refused(&self) -> u64 {
         // Relaxed: a count.
         self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Takes back the pages of processes that have ended, by one thread at a time. A forked child,
+    /// and a handler above this call, take none.
+    pub fn recover(&self, orphans: Orphans) -> Recovery {
+        let Ok(_burying) = self.burying.lock() else { return Recovery::default() };
+        let recovery = members::bury_dead(&self.segment, self.slot, orphans);
+        // Relaxed: a count.
+        self.recovered.fetch_add(recovery.pages, Ordering::Relaxed);
+        recovery
+    }
+
+    /// Pages of dead processes that this process has freed, by whatever thread.
+    pub fn recovered(&self) -> u64 {
+        // Relaxed: a count.
+        self.recovered.load(Ordering::Relaxed)
     }
 
     /// Counts pages that this process has more or fewer of.
