@@ -90,7 +90,7 @@
 //! ([`refault_window_ms`](Policy::refault_window_ms)): memory that was given back and was then
 //! needed again. The caches of CPUs decay at each look, and no CPU is asked for its fronts.
 //!
-//! What is given back stays away until it is used: the kernel makes no huge pages there any more.
+//! Memory that was given back stays away until it is used: the kernel makes no huge pages there.
 //! A depot of huge pages ([`Builder::thp`](crate::Builder::thp)) gives back and keeps whole ones.
 //!
 //! # Isolated CPUs
