@@ -10,7 +10,7 @@
 //!    cached ones.
 //! 5. Drains report what they did, and leave nothing that they can reach; disabled caches stay
 //!    empty.
-//! 6. No CPU is charged with more than the largest limit it has had.
+//! 6. No CPU is charged with more than the largest limit that was seen, and a batch.
 //! 7. With `checked`, wrong use is refused and changes nothing.
 //! 8. Held frames keep their contents (where they are mapped), zeroed ones are zero.
 //! 9. The metadata is consistent: `validate`.
