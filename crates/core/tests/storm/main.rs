@@ -50,7 +50,7 @@ use world::{FIRST, FRAMES, LATE, LOW, NORMAL, REMOTE, World};
 const WORKERS: u32 = 5;
 const ROUND: Duration = Duration::from_millis(250);
 /// Factor of a storm's time for which it goes on for pairs that have not met.
-const LONGER: u32 = 60;
+const LONGER: u32 = 240;
 
 /// The options of a storm.
 #[derive(Clone, Copy, Default)]

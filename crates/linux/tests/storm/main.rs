@@ -52,7 +52,7 @@ const BYTES_MAX: usize = 1100 * MIB;
 const WORKERS: u32 = 4;
 const ROUND: Duration = Duration::from_millis(400);
 /// Factor of a storm's time for which it goes on for pairs that have not met.
-const LONGER: u32 = 60;
+const LONGER: u32 = 240;
 /// Most pages that an address space keeps for later.
 const SPACE_PAGES: i64 = 1200;
 
