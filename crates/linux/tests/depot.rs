@@ -301,24 +301,6 @@ fn a_fixed_high_bounds_what_a_cpu_caches() {
 }
 
 #[test]
-fn pages_freed_on_another_cpu_are_counted() {
-    let cpus = common::usable_cpus();
-    for track_owner in [false, true] {
-        let depot = Depot::builder(16 * mib()).track_owner(track_owner).build().unwrap();
-        assert!(common::pin(cpus[0]));
-        let here = depot.page(order(2)).unwrap();
-        let pages = [1, 3, 5].map(|n| depot.page(order(n)).unwrap());
-        let range = depot.pages(7, Flags::default()).unwrap();
-        drop(here);
-        assert!(common::pin(*cpus.last().unwrap()));
-        drop((pages, range));
-        let remote = if track_owner && cpus.len() > 1 { 2 + 8 + 32 + 7 } else { 0 };
-        assert_eq!(depot.zone_stats(ZoneId::new(0)).unwrap().counts.remote_freed_pages, remote);
-        all_back(&depot);
-    }
-}
-
-#[test]
 fn bad_options_are_refused_with_advice() {
     let refuse =
         |builder: pagedepot_linux::Builder, kind: fn(&BuildError) -> bool, advice: &str| {

@@ -73,5 +73,5 @@ fn a_child_of_sequences_and_locks() {
 
 #[test]
 fn a_child_of_checked() {
-    fork_with(&Depot::builder(64 * mib()).checked(true).track_owner(true).build().unwrap());
+    fork_with(&Depot::builder(64 * mib()).checked(true).build().unwrap());
 }

@@ -19,7 +19,7 @@ fn sequences() {
 
 #[test]
 fn locks() {
-    let depot = Depot::builder(64 * mib()).per_cpu_locks(true).track_owner(true).build().unwrap();
+    let depot = Depot::builder(64 * mib()).per_cpu_locks(true).build().unwrap();
     assert_eq!(depot.fronts(), Fronts::Locks);
     hammer(&depot, WHILE);
 }

@@ -223,7 +223,7 @@ fn owners_drainers_and_requests_beside_an_isolated_cpu() {
 #[test]
 fn threads_that_are_moved_between_both_kinds() {
     let Some((here, isolated)) = two_cpus() else { return };
-    let depot = isolating(16 * mib(), isolated).track_owner(true).build().unwrap();
+    let depot = isolating(16 * mib(), isolated).build().unwrap();
     std::thread::scope(|scope| {
         // SAFETY: no arguments.
         let own_id = || unsafe { libc::gettid() };

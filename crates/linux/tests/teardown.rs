@@ -35,7 +35,7 @@ fn kinds() -> impl Iterator<Item = Depot> {
         Depot::builder(16 * mib()),
         Depot::builder(16 * mib()).per_cpu_locks(true),
         Depot::builder(16 * mib()).isolated_cpus([CpuId::new(1)].into_iter().collect()),
-        Depot::builder(16 * mib()).checked(true).track_owner(true),
+        Depot::builder(16 * mib()).checked(true),
         Depot::builder(16 * mib()).caches(false),
         Depot::builder(16 * mib()).memory(MemoryKind::Memfd),
     ];

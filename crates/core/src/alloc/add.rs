@@ -12,7 +12,7 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use super::allocator::Allocator;
-use super::config::{Checks, ConfigError};
+use super::config::ConfigError;
 use super::hooks::FrameBytes;
 use super::layout;
 use crate::cpus::Cpus;
@@ -55,9 +55,9 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// Bytes of metadata that [`add_memory`](Self::add_memory) and
     /// [`add_memory_held`](Self::add_memory_held) need for this range now: 0 where the allocator
     /// has all of it, else 34,048 per section (2^18 frames) that has none yet, and 255 to align
-    /// them. [`Config::checked`](crate::Config::checked) adds 256 KiB per section,
-    /// [`Config::track_owner`](crate::Config::track_owner) 512 KiB. A section's metadata serves all
-    /// ranges in it, and is kept when memory is removed. Never more later than now.
+    /// them. [`Config::checked`](crate::Config::checked) adds 256 KiB per section. A section's
+    /// metadata serves all ranges in it, and is kept when memory is removed. Never more later than
+    /// now.
     pub fn section_bytes(&self, range: FrameRange) -> usize {
         MemoryAdder::to(self).bytes(range)
     }
@@ -117,7 +117,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 /// The caller that adds memory, at work.
 pub(super) struct MemoryAdder<'a, 'm, C> {
     caches: &'a Caches<'m, C>,
-    checks: Checks,
+    is_checked: bool,
     /// Bytes of one section; 0: nothing needs sections.
     section_bytes: usize,
 }
@@ -126,7 +126,7 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
     pub(super) fn to(allocator: &'a Allocator<'m, C>) -> Self {
         MemoryAdder {
             caches: &allocator.caches,
-            checks: allocator.options.checks,
+            is_checked: allocator.options.is_checked,
             section_bytes: allocator.layout.section_bytes,
         }
     }
@@ -241,7 +241,8 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
             .then(|| zone_state.in_flight.begin(1, caches.caller()));
         zone_state.add_managed(pages);
         if given == FrameOrigin::Held {
-            FrameBytes { caches, checks: self.checks }.note_range(range.start, range.frames);
+            FrameBytes { caches, is_checked: self.is_checked }
+                .note_range(range.start, range.frames);
             caches.direct(None, zone).count_allocs(0, pages);
         }
         range.pageblocks().for_each(|pageblock| {

@@ -182,7 +182,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 
     /// Splits an allocated block into blocks of order `to`, each of which is then freed by itself.
     ///
-    /// O(parts) with `checked` or `track_owner`, else O(1).
+    /// O(parts) with `checked`, else O(1).
     ///
     /// # Errors
     /// When `to` is larger than `from`, the block cannot be one of ours, or (with `checked`) is

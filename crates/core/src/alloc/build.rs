@@ -3,7 +3,7 @@
 
 use super::add::{FrameOrigin, MemoryAdder, write_section};
 use super::allocator::Allocator;
-use super::config::{Checks, Config, ConfigError};
+use super::config::{Config, ConfigError};
 use super::error::{AllocError, FreeError};
 use super::flags::Flags;
 use super::hooks::Options;
@@ -101,12 +101,12 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             caches: Caches { cpus, pcps, store, zones },
             layout,
             options: Options {
-                checks: Checks { checked: config.checked, track_owner: config.track_owner },
+                is_checked: config.checked,
                 linear_map: config.linear_map,
                 page_size: config.page_size,
             },
             simple_level: match config.zones {
-                [zone] if !config.tracks_frames() => zone.level,
+                [zone] if !config.checked => zone.level,
                 _ => u8::MAX,
             },
             globals,
@@ -179,7 +179,7 @@ impl<'m, C: Cpus> Builder<'_, 'm, C> {
 
     /// Bytes of memory that [`build`](Self::build) needs, whatever its alignment: as
     /// [`Allocator::metadata_bytes`]. With a backing less by what a bitmap takes, 32.1 KiB per 2^18
-    /// frames, unless `checked` or `track_owner` put their bytes there.
+    /// frames, unless `checked` puts its bytes there.
     ///
     /// # Errors
     /// [`ConfigError`] for configurations that no memory would serve.
@@ -398,7 +398,7 @@ impl Build<'_, '_> {
             let summary = Summary::new(core::slice::from_raw_parts(groups, groups_count));
             let tags = Tags::new(
                 core::slice::from_raw_parts(tags, pageblocks),
-                !self.config.tracks_frames(),
+                !self.config.checked,
                 &globals.avoid_counts,
             );
             let on_misuse = self.config.on_misuse.unwrap_or(panic_on_misuse);

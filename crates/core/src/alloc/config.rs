@@ -61,10 +61,6 @@ pub struct Config<'c> {
     /// Catch every double free and wrong order exactly: one byte per frame, and one atomic
     /// exchange per allocation and free (about 6 ns each on our test machine).
     pub checked: bool,
-    /// Count frames freed on another CPU than the one that got them
-    /// ([`Counts::remote_freed_pages`](crate::Counts::remote_freed_pages)): two bytes per frame
-    /// and a store or load per operation.
-    pub track_owner: bool,
     /// Each CPU's part of the metadata fills base pages of its own, so that it can be placed on the
     /// CPU's node: see [`CpuCaches::metadata`](crate::CpuCaches::metadata). Each other part
     /// of the metadata begins at a page, too: it takes up to a page more for each CPU, and twelve.
@@ -91,7 +87,6 @@ impl<'c> Config<'c> {
             // Models have it where they are about it.
             evacuation: bound(Evacuation::Adaptive, Evacuation::Off),
             checked: false,
-            track_owner: false,
             cpu_pages: false,
             linear_map: None,
             on_misuse: None,
@@ -117,11 +112,6 @@ impl<'c> Config<'c> {
     /// Sections with memory.
     pub(crate) fn sections(&self) -> impl Iterator<Item = usize> {
         (0..self.sections_max()).filter(|&number| self.has_section(number))
-    }
-
-    /// Whether frames have bytes of their own that every allocation and free touches.
-    pub(crate) fn tracks_frames(&self) -> bool {
-        self.checked || self.track_owner
     }
 
     pub(crate) fn node_of(&self, cpu: u32) -> NodeId {
@@ -211,22 +201,6 @@ impl<'c> Config<'c> {
             }
         }
         Ok(())
-    }
-}
-
-/// The kinds of bytes that frames have.
-#[derive(Clone, Copy)]
-pub(super) struct Checks {
-    /// Whether bytes say which blocks are allocated.
-    pub checked: bool,
-    /// Whether bytes say which CPU allocated them.
-    pub track_owner: bool,
-}
-
-impl Checks {
-    /// Whether frames have any.
-    pub fn any(self) -> bool {
-        self.checked || self.track_owner
     }
 }
 

@@ -250,23 +250,13 @@ impl<'m, C: Cpus> CpuCaches<'_, 'm, C> {
     ///
     /// The kernel's rhythm is once a second. O(CPUs * zones), at most 32 magazines each.
     pub fn decay(&self) -> u64 {
-        self.decay_each(0..self.0.pcps.cpus())
-    }
-
-    /// Decays one CPU's caches like [`decay`](Self::decay): for kernels whose timer comes to each
-    /// CPU, as `refresh_cpu_vm_stats` of Linux does. 0: there is no such CPU.
-    pub fn decay_cpu(&self, cpu: CpuId) -> u64 {
-        self.decay_each(Scope::cpu(cpu).cpus(self.0.pcps.cpus()))
-    }
-
-    fn decay_each(&self, cpus: Range<u32>) -> u64 {
         let environment = self.0.cpus.environment();
         if environment.check_usable().is_err() {
             return 0;
         }
         let now_ms = environment.now_ms();
         let mut pages = 0;
-        for cpu in cpus.map(CpuId::new) {
+        for cpu in self.0.pcps.all_cpus() {
             for zone in self.0.pcps.all_zones() {
                 pages += self.0.share(cpu, zone).decay_at(now_ms);
             }

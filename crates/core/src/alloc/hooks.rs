@@ -3,8 +3,7 @@
 //! The kernel's `post_alloc_hook` and `free_pages_prepare`.
 //!
 //! # Exact checks
-//! The options `checked` and `track_owner` keep a byte per frame that says which blocks are
-//! allocated, and two for the CPU that allocated them.
+//! The option `checked` keeps a byte per frame that says which blocks are allocated.
 //!
 //! | byte | meaning |
 //! |---|---|
@@ -22,7 +21,6 @@
 
 use core::mem::take;
 
-use super::config::Checks;
 use super::error::FreeError;
 use super::flags::Flags;
 use crate::cpus::{Cpus, Environment};
@@ -30,12 +28,11 @@ use crate::frame::pageblock::{SECTION_FRAMES, Tag};
 use crate::frame::{LinearMap, Order, PageSize, Pfn};
 use crate::pcp::Caches;
 use crate::store::section::Section;
-use crate::sync::count;
 use crate::sync::prim::{AtomicU8, Ordering};
 
 /// Options of the configuration that apply at these moments.
 pub(crate) struct Options {
-    pub(super) checks: Checks,
+    pub(super) is_checked: bool,
     pub linear_map: Option<LinearMap>,
     pub page_size: PageSize,
 }
@@ -55,22 +52,22 @@ impl<C> Clone for Hooks<'_, '_, C> {
 impl<C> Copy for Hooks<'_, '_, C> {}
 
 impl<'a, 'm, C: Cpus> Hooks<'a, 'm, C> {
-    /// The bytes of frames that the options `checked` and `track_owner` keep.
+    /// The bytes of frames that the option `checked` keeps.
     pub(super) fn frame_bytes(&self) -> FrameBytes<'a, 'm, C> {
-        FrameBytes { caches: self.caches, checks: self.options.checks }
+        FrameBytes { caches: self.caches, is_checked: self.options.is_checked }
     }
 
     /// Blocks go to a caller.
     #[inline]
     pub fn on_alloc_many(&self, blocks: &[Pfn], order: Order, flags: Flags) {
-        if self.options.checks.any() || flags.is_zeroed() {
+        if self.options.is_checked || flags.is_zeroed() {
             blocks.iter().for_each(|&pfn| self.on_alloc(pfn, order, flags));
         }
     }
 
     /// A block goes to a caller.
     pub fn on_alloc(&self, pfn: Pfn, order: Order, flags: Flags) {
-        if self.options.checks.any() {
+        if self.options.is_checked {
             self.frame_bytes().note_alloc(pfn, order);
         }
         if flags.is_zeroed() {
@@ -96,7 +93,7 @@ impl<'a, 'm, C: Cpus> Hooks<'a, 'm, C> {
         if are_carved(self.caches, pfn, order.frames()) {
             return Err(FreeError::NotAllocated);
         }
-        if self.options.checks.any() {
+        if self.options.is_checked {
             self.caches.cpus.environment().check_usable()?;
             self.frame_bytes().note_free(pfn, order)?;
         }
@@ -105,7 +102,7 @@ impl<'a, 'm, C: Cpus> Hooks<'a, 'm, C> {
 
     /// Notes in the frames' bytes, if there are any, that a block has come back.
     pub fn note_free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        if self.options.checks.any() { self.frame_bytes().note_free(pfn, order) } else { Ok(()) }
+        if self.options.is_checked { self.frame_bytes().note_free(pfn, order) } else { Ok(()) }
     }
 
     /// Puts a block that was allocated and never reached its caller back into the store, without a
@@ -193,37 +190,23 @@ pub(crate) fn are_carved<C>(caches: &Caches<'_, C>, start: Pfn, frames: u32) -> 
 
 const ALLOCATED: u8 = 0x80;
 
-/// Bytes per frame of the record of which CPU got it.
-pub const OWNER_BYTES: usize = 2;
-
-/// The bytes of all frames. Without the options there are none, and every method returns at once.
+/// The bytes of all frames. Without the option there are none, and every method returns at once.
 pub(super) struct FrameBytes<'a, 'm, C> {
     pub caches: &'a Caches<'m, C>,
-    pub checks: Checks,
+    pub is_checked: bool,
 }
 
 impl<C: Cpus> FrameBytes<'_, '_, C> {
-    /// Address of the byte arrays of the section of `pfn`, and the frame's place in them.
-    fn extra(&self, pfn: Pfn) -> Option<(usize, usize)> {
-        let section = self.caches.store.section((pfn.get() / SECTION_FRAMES) as usize)?;
-        let address = (&raw const *section).addr() + size_of::<Section<'_>>();
-        Some((address, (pfn.get() % SECTION_FRAMES) as usize))
-    }
-
     fn state(&self, pfn: Pfn) -> Option<&AtomicU8> {
-        let (bytes, at) = self.checks.checked.then(|| self.extra(pfn)).flatten()?;
+        if !self.is_checked {
+            return None;
+        }
+        let section = self.caches.store.section((pfn.get() / SECTION_FRAMES) as usize)?;
+        let bytes = (&raw const *section).addr() + size_of::<Section<'_>>();
+        let at = (pfn.get() % SECTION_FRAMES) as usize;
         // SAFETY: with `checked`, `layout::section_bytes` puts SECTION_FRAMES bytes behind each
         // section, zeroed by `build`; their provenance was exposed there.
         Some(unsafe { &*core::ptr::with_exposed_provenance::<AtomicU8>(bytes + at) })
-    }
-
-    /// The two bytes that say which CPU got the frame.
-    fn owner(&self, pfn: Pfn) -> Option<[&AtomicU8; OWNER_BYTES]> {
-        let (bytes, at) = self.checks.track_owner.then(|| self.extra(pfn)).flatten()?;
-        let first =
-            bytes + usize::from(self.checks.checked) * SECTION_FRAMES as usize + at * OWNER_BYTES;
-        // SAFETY: as in `state`: with `track_owner` 2 * SECTION_FRAMES more bytes follow.
-        Some([0, 1].map(|i| unsafe { &*core::ptr::with_exposed_provenance::<AtomicU8>(first + i) }))
     }
 
     #[inline(never)]
@@ -233,21 +216,10 @@ impl<C: Cpus> FrameBytes<'_, '_, C> {
             let before = state.swap(ALLOCATED | order.get() as u8, Ordering::Relaxed);
             assert!(before == 0, "{pfn} was handed out while allocated");
         }
-        if let (Some(owner), Some(here)) = (self.owner(pfn), self.caches.cpus.here()) {
-            for (byte, value) in owner.iter().zip((here.cpu.get() as u16).to_le_bytes()) {
-                byte.store(value, Ordering::Relaxed);
-            }
-        }
     }
 
     #[inline(never)]
     pub fn note_free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        self.end_state(pfn, order)?;
-        self.note_remote(pfn, order.frames());
-        Ok(())
-    }
-
-    fn end_state(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         let Some(state) = self.state(pfn) else { return Ok(()) };
         let allocated = ALLOCATED | order.get() as u8;
         state
@@ -256,52 +228,24 @@ impl<C: Cpus> FrameBytes<'_, '_, C> {
             .map_err(|_| FreeError::NotAllocated)
     }
 
-    /// Counts the frames of a block if another CPU got it.
-    fn note_remote(&self, pfn: Pfn, frames: u32) {
-        if let (Some(owner), Some(here)) = (self.owner(pfn), self.caches.here()) {
-            let got = u16::from_le_bytes(owner.map(|byte| byte.load(Ordering::Relaxed)));
-            if got != here.cpu.get() as u16
-                && let Some(tag) = self.caches.store.tags().tag(pfn)
-            {
-                count(
-                    &self.caches.pcps.pcp(here.cpu, tag.zone()).counters.remote_freed_pages,
-                    frames.into(),
-                );
-            }
-        }
-    }
-
-    /// Splits an allocated block into blocks of order `to`. O(parts), or O(1) without options.
+    /// Splits an allocated block into blocks of order `to`. O(parts), or O(1) without the option.
     pub fn split(&self, pfn: Pfn, from: Order, to: Order) -> Result<(), FreeError> {
-        if !self.checks.any() {
-            return Ok(());
-        }
-        if let Some(state) = self.state(pfn) {
-            let (old, new) = (ALLOCATED | from.get() as u8, ALLOCATED | to.get() as u8);
-            state
-                .compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed)
-                .map_err(|_| FreeError::NotAllocated)?;
-        }
+        let Some(state) = self.state(pfn) else { return Ok(()) };
+        let (old, new) = (ALLOCATED | from.get() as u8, ALLOCATED | to.get() as u8);
+        state
+            .compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed)
+            .map_err(|_| FreeError::NotAllocated)?;
         for part in (to.frames()..from.frames()).step_by(to.frames() as usize) {
-            self.note_part(pfn, pfn.add(part), to);
+            if let Some(state) = self.state(pfn.add(part)) {
+                state.store(new, Ordering::Relaxed);
+            }
         }
         Ok(())
     }
 
-    fn note_part(&self, whole: Pfn, part: Pfn, order: Order) {
-        if let Some(state) = self.state(part) {
-            state.store(ALLOCATED | order.get() as u8, Ordering::Relaxed);
-        }
-        if let (Some(from), Some(to)) = (self.owner(whole), self.owner(part)) {
-            for (from, to) in from.iter().zip(to) {
-                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-            }
-        }
-    }
-
     /// Marks frames as allocated one by one: ranges may be freed whole or frame by frame.
     pub fn note_range(&self, start: Pfn, frames: u32) {
-        if self.checks.any() {
+        if self.is_checked {
             (0..frames).for_each(|i| self.note_alloc(start.add(i), Order::BASE));
         }
     }
@@ -317,11 +261,11 @@ impl<C: Cpus> FrameBytes<'_, '_, C> {
 
     /// The opposite; on an error nothing has changed.
     pub fn note_range_free(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
-        if !self.checks.any() {
+        if !self.is_checked {
             return Ok(());
         }
         for i in 0..frames {
-            if let Err(error) = self.end_state(start.add(i), Order::BASE) {
+            if let Err(error) = self.note_free(start.add(i), Order::BASE) {
                 for undo in 0..i {
                     if let Some(state) = self.state(start.add(undo)) {
                         state.store(ALLOCATED, Ordering::Relaxed);
@@ -330,7 +274,6 @@ impl<C: Cpus> FrameBytes<'_, '_, C> {
                 return Err(error);
             }
         }
-        (0..frames).for_each(|i| self.note_remote(start.add(i), 1));
         Ok(())
     }
 }

@@ -6,7 +6,6 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use super::config::{Config, ConfigError};
-use super::hooks::OWNER_BYTES;
 use super::pressure::ReliefSlot;
 use crate::cpus::Cpus;
 use crate::evacuation::ZonePolicy;
@@ -159,13 +158,12 @@ impl Layout {
 }
 
 /// Computes [`Layout::section_bytes`]. With a backing no code uses a section's bits, but the bytes
-/// of the options are found from where it lies.
+/// of `checked` are found from where it lies.
 fn section_bytes(config: &Config<'_>, is_backed: bool) -> usize {
-    if is_backed && !config.tracks_frames() {
+    if is_backed && !config.checked {
         return 0;
     }
-    let per_frame = usize::from(config.checked) * size_of::<AtomicU8>()
-        + usize::from(config.track_owner) * OWNER_BYTES;
+    let per_frame = usize::from(config.checked) * size_of::<AtomicU8>();
     (size_of::<Section<'_>>() + SECTION_FRAMES as usize * per_frame).next_multiple_of(ALIGN)
 }
 

@@ -76,7 +76,7 @@ pub struct ZoneStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MetadataUse {
-    /// Bitmaps, hints, and the bytes of `checked` and `track_owner`.
+    /// Bitmaps, hints, and the bytes of `checked`.
     pub sections: usize,
     /// Zones, zone lists, the table of sections, tags.
     pub tables: usize,

@@ -139,8 +139,6 @@ counters! {
     direct_free_pages,
     /// Sequences that found another word than they had read (a preemption, a drain) and retried.
     lost_races,
-    /// Pages freed on another CPU than the one that got them; counted with `track_owner` only.
-    remote_freed_pages,
     /// Requests that failed, those for ranges and for frames at given addresses included.
     failures,
 }

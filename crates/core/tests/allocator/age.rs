@@ -62,9 +62,8 @@ fn metadata_are_accounted_for_by_purpose() {
             && base.magazines > 0
             && base.carved == 0
     );
-    // One byte per frame (`checked`), and two (`track_owner`).
+    // One byte per frame.
     assert_eq!(use_of(&Config { checked: true, ..plain }).sections - base.sections, 1 << 18);
-    assert_eq!(use_of(&Config { track_owner: true, ..plain }).sections - base.sections, 2 << 18);
     // More CPUs: more words and shelves.
     assert!(use_of(&Config { cpus: 8, ..plain }).cpus > 2 * base.cpus);
 }

@@ -65,10 +65,10 @@ impl Reclaim for Parents {
 
 #[test]
 fn a_fork_gets_errors_and_changes_nothing() {
-    for (checked, track_owner) in [(false, false), (true, false), (false, true)] {
+    for checked in [false, true] {
         let ranges = [range(0, FRAMES)];
         let zones = [open_zone("z", &ranges)];
-        let config = Config { checked, track_owner, ..Config::new(1, &zones) };
+        let config = Config { checked, ..Config::new(1, &zones) };
         type Depot<'m> = Allocator<'m, LockedCpus<'m, &'m Process>>;
         let mut memory = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
         let (process, locks) = (Process::default(), [CpuLock::new()]);

@@ -110,10 +110,8 @@ fn ranges_that_overlap() {
 fn the_metadata_bound_is_exact() {
     let ranges = [range(0, 5000), range((1 << 18) - 7, 100)];
     let zones = [open_zone("a", &ranges), open_zone("b", &[])];
-    for (checked, track_owner, cpus) in
-        [(false, false, 1), (true, false, 3), (false, true, 2), (true, true, 7)]
-    {
-        let config = Config { checked, track_owner, ..Config::new(cpus, &zones) };
+    for (checked, cpus) in [(false, 1), (true, 3), (false, 2), (true, 7)] {
+        let config = Config { checked, ..Config::new(cpus, &zones) };
         let needed = Single::metadata_bytes(&config).unwrap();
         let mut memory = vec![MaybeUninit::<u8>::uninit(); needed + 512];
         let boundary = memory.as_ptr().addr().next_multiple_of(256) - memory.as_ptr().addr();

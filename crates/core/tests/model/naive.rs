@@ -1,7 +1,7 @@
 //! The model: maps of what is managed, held and owned, searched linearly. It has the rules and none
 //! of the machinery.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use pagedepot::{ConfigError, FrameRange, NodeId, Order, Pfn};
 
@@ -33,8 +33,6 @@ pub struct Zone {
     pub allocated_pages: u64,
     /// Pages freed so far.
     pub freed_pages: u64,
-    /// Pages freed on another CPU than the one that allocated them, with `track_owner`.
-    pub remote_freed_pages: u64,
 }
 
 impl Zone {
@@ -73,8 +71,6 @@ pub struct Naive {
     pub held: BTreeMap<u32, Held>,
     /// Pageblocks whose memory was removed, and the zone it was removed from.
     removed: BTreeMap<u32, usize>,
-    /// The CPU that allocated each frame last, kept across frees as the allocator keeps it.
-    owners: HashMap<u32, u16>,
     cpu_nodes: Vec<NodeId>,
 }
 
@@ -93,13 +89,11 @@ impl Naive {
             ranges: plan.ranges.iter().copied().filter(|range| range.frames > 0).collect(),
             allocated_pages: 0,
             freed_pages: 0,
-            remote_freed_pages: 0,
         };
         Naive {
             zones: world.zones.iter().map(zone).collect(),
             held: BTreeMap::new(),
             removed: BTreeMap::new(),
-            owners: HashMap::new(),
             cpu_nodes: world.cpu_nodes.clone(),
         }
     }
@@ -184,7 +178,7 @@ impl Naive {
     }
 
     /// Records a block or range that the allocator returned. Panics when it cannot have been free.
-    pub fn allocate(&mut self, start: u32, held: Held, at: At) -> usize {
+    pub fn allocate(&mut self, start: u32, held: Held) -> usize {
         let zone = self.zone_of(start, held.frames);
         let zone = zone
             .unwrap_or_else(|| panic!("{start:#x} + {} is not memory of one zone", held.frames));
@@ -193,41 +187,22 @@ impl Naive {
         }
         self.held.insert(start, held);
         self.zones[zone].allocated_pages += u64::from(held.frames);
-        if !at.is_nowhere {
-            let noted = if held.shape == Shape::Range { held.frames } else { 1 };
-            self.owners.extend((start..start + noted).map(|frame| (frame, at.cpu as u16)));
-        }
         zone
     }
 
     /// Records a free. Returns what was held.
-    pub fn free(&mut self, start: u32, at: At) -> Held {
+    pub fn free(&mut self, start: u32) -> Held {
         let held = self.held.remove(&start).expect("the run frees what it holds");
         let zone = self.zone_of(start, held.frames).expect("held frames are of a zone");
         self.zones[zone].freed_pages += u64::from(held.frames);
-        if self.has_metadata(at) {
-            let is_remote =
-                |frame: &u32| self.owners.get(frame).copied().unwrap_or(0) != at.cpu as u16;
-            let remote = match held.shape {
-                Shape::Range => (start..start + held.frames).filter(is_remote).count() as u64,
-                _ if is_remote(&start) => held.frames.into(),
-                _ => 0,
-            };
-            self.zones[zone].remote_freed_pages += remote;
-        }
         held
     }
 
     /// Replaces a held stretch by parts of `frames` each.
     pub fn split(&mut self, start: u32, frames: u32, shape: Shape) {
         let whole = self.held.remove(&start).expect("the run splits what it holds");
-        let owner = self.owners.get(&start).copied().unwrap_or(0);
         for at in (start..start + whole.frames).step_by(frames as usize) {
             self.held.insert(at, Held { frames, shape });
-            // Frames of ranges have owners of their own.
-            if whole.shape != Shape::Range {
-                self.owners.insert(at, owner);
-            }
         }
     }
 

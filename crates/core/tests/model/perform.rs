@@ -95,7 +95,7 @@ impl Lockstep<'_> {
     fn take(&mut self, pfn: Pfn, held: Held, wish: Option<Wish>) {
         let start = pfn.get();
         let eligible = wish.map(|wish| self.naive.eligible(self.at(), wish));
-        let zone = self.naive.allocate(start, held, self.at());
+        let zone = self.naive.allocate(start, held);
         assert!(
             eligible.is_none_or(|eligible| eligible.contains(&zone)),
             "{pfn} is of zone {zone}: {wish:?}"
@@ -134,9 +134,8 @@ impl Lockstep<'_> {
     }
 
     pub fn free_one(&mut self, start: u32) {
-        let at = self.at();
         self.check_contents(start, self.naive.held[&start].frames);
-        let held = self.naive.free(start, at);
+        let held = self.naive.free(start);
         match held.shape {
             Shape::Block(order) => {
                 self.depot.free(Pfn::new(start), order).unwrap();
@@ -174,7 +173,7 @@ impl Lockstep<'_> {
                 continue;
             };
             self.check_contents(start, frames);
-            let held = self.naive.free(start, self.at());
+            let held = self.naive.free(start);
             self.operations += 1;
             self.last_freed = Some((start, held));
             batch.push((Pfn::new(start), order));
@@ -244,7 +243,7 @@ impl Lockstep<'_> {
             frames -= keep;
         }
         self.check_contents(start, frames);
-        self.naive.free(start, self.at());
+        self.naive.free(start);
         self.depot.free_contiguous(Pfn::new(start), frames).unwrap();
         self.operations += 1;
     }

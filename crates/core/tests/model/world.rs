@@ -51,7 +51,6 @@ pub struct World {
     pub high: HighPolicy,
     pub free_high: FreeHigh,
     pub checked: bool,
-    pub track_owner: bool,
     pub caches: bool,
     pub reserve: Reserve,
     pub keeper: Keeper,
@@ -93,7 +92,6 @@ impl World {
             high: self.high,
             free_high: self.free_high,
             checked: self.checked,
-            track_owner: self.track_owner,
             ..Config::new(self.cpus(), &zones)
         };
         with(&config)
@@ -183,7 +181,7 @@ prop_compose! {
         high in high(),
         free_high in free_high(),
         reserve in reserve(),
-        (checked, track_owner) in any::<(bool, bool)>(),
+        checked in any::<bool>(),
         caches in prop::bool::weighted(0.9),
         keeper in prop_oneof![
             3 => Just(Keeper::Bitmap), 1 => Just(Keeper::Blocks), 1 => Just(Keeper::Ranges),
@@ -197,7 +195,7 @@ prop_compose! {
         World {
             cpu_nodes: nodes.into_iter().map(NodeId::new).collect(),
             page_size: if is_mapped { PageSize::Kib4 } else { page_size },
-            zones, high, free_high, checked, track_owner, caches, reserve, keeper, is_mapped, skew,
+            zones, high, free_high, checked, caches, reserve, keeper, is_mapped, skew,
         }
     }
 }

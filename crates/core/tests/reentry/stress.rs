@@ -41,8 +41,7 @@ pub fn run<C: Cpus>(seed: u64, make: impl Fn(Arc<Source>) -> C) -> [u64; 3] {
         ZoneConfig { watermarks, ..open_zone("second", &[SECOND]) },
     ];
     let checked = seed.is_multiple_of(2);
-    let config =
-        Config { checked, track_owner: seed.is_multiple_of(3), ..Config::new(CPUS, &zones) };
+    let config = Config { checked, ..Config::new(CPUS, &zones) };
     // Zeroed, as machines that follow gates need it.
     let mut metadata =
         vec![MaybeUninit::zeroed(); Allocator::<C>::metadata_bytes(&config).unwrap()];

@@ -136,7 +136,6 @@ fn storm<C: Cpus + Send>(name: &str, cpus: C, isolate: Isolate<C>) {
         cpu_nodes: &[NodeId::new(0), NodeId::new(1)],
         pfn_limit: Some(Pfn::new(FIRST + FRAMES)),
         checked: options.checked,
-        track_owner: options.checked,
         linear_map: Some(arena.linear_map()),
         ..Config::new(CPUS, &zones)
     };

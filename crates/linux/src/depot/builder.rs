@@ -64,7 +64,6 @@ pub struct Builder {
     locking: LockChoice,
     caches: bool,
     checked: bool,
-    track_owner: bool,
     watermarks: Option<Watermarks>,
     high: HighPolicy,
     free_high: FreeHigh,
@@ -97,7 +96,6 @@ impl Builder {
             locking: LockChoice::Undisturbed,
             caches: true,
             checked: false,
-            track_owner: false,
             watermarks: None,
             high: HighPolicy::Auto,
             free_high: FreeHigh::default(),
@@ -277,14 +275,6 @@ impl Builder {
         self
     }
 
-    /// Counts pages that are freed on another CPU than the one that allocated them
-    /// ([`Counts::remote_freed_pages`](crate::stats::Counts::remote_freed_pages)). Costs two bytes
-    /// per page. Default: no.
-    pub fn track_owner(mut self, yes: bool) -> Self {
-        self.track_owner = yes;
-        self
-    }
-
     /// Watermarks of each zone, in pages. Default: the kernel's `low` and `high` for reclaim
     /// callbacks, but `min` 0, so that every page can be allocated.
     pub fn watermarks(mut self, watermarks: Watermarks) -> Self {
@@ -393,7 +383,6 @@ impl Builder {
             free_high: self.free_high,
             evacuation: self.evacuation,
             checked: self.checked,
-            track_owner: self.track_owner,
             on_misuse: Some(self.on_misuse.unwrap_or(panic_on_misuse)),
             pfn_limit: Some(Pfn::new(frames_max)),
             cpu_pages: self.numa,

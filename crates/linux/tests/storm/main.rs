@@ -131,7 +131,7 @@ impl Options {
 
     fn depot(self) -> Depot {
         let builder = Depot::builder(BYTES).memory(MemoryKind::Memfd);
-        let builder = builder.checked(self.checked).track_owner(self.checked);
+        let builder = builder.checked(self.checked);
         let builder = builder.per_cpu_locks(self.locks);
         let builder = if self.grows { builder.grow_to(BYTES_MAX) } else { builder };
         let isolated: CpuSet = common::usable_cpus().into_iter().take(1).map(CpuId::new).collect();
