@@ -36,7 +36,7 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["bench", "hot", "--tune"], "ring-stream"),
         (
             &["bench", "hot", "--free-percent", "50"],
-            "--free-percent is for fragmentation and mixed",
+            "--free-percent is for fragmentation, mixed and stress",
         ),
         (&["bench", "giveback"], "add --busy"),
         (&["bench", "hot", "--busy"], "--busy is for giveback"),

@@ -31,6 +31,7 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["bench", "netperf", "--tune"], "ring-stream"),
         (&["bench", "fragmentation", "--design", "mimalloc"], "cannot do `bench fragmentation`"),
         (&["bench", "fragmentation", "--tune"], "ring-stream"),
+        (&["bench", "stress", "--free-percent", "20"], "its threads draw how much is free"),
         (&["soak", "--minutes", "0"], "above 0"),
         (&["soak", "--minutes", "-1"], "above 0"),
         (&["soak", "--design", "kernel"], "cannot be soaked"),
@@ -247,6 +248,25 @@ fn mixed_has_huge_pages_and_taint() {
         let row = rows(&document, "depot", metric).next().expect("depot moves blocks");
         assert_eq!(row["median"].as_f64(), Some(0.0), "{metric}");
         assert_eq!(rows(&document, "spin", metric).count(), 0);
+    }
+}
+
+#[test]
+fn stress_tells_how_much_of_what_is_free_is_whole() {
+    let document = results(&["bench", "stress", "--memory-mib", "64", "--rounds", "3"]);
+    check(&document, "bench stress");
+    check_threads(&document, "op_ns", &PROPOSALS);
+    for design in ["depot", "depot-still", "depot-uncached", "zone-lock", "spin"] {
+        let shares = |metric| {
+            let share = |row: &Value| row["median"].as_f64().unwrap();
+            rows(&document, design, metric).map(share).collect::<Vec<_>>()
+        };
+        let (whole, by_held) = (shares("whole_of_free_share"), shares("whole_by_held_share"));
+        // Single frames, and blocks of several orders.
+        assert_eq!((whole.len(), by_held.len()), (2, 2), "{design}");
+        for (whole, by_held) in whole.into_iter().zip(by_held) {
+            assert!(0.0 <= whole && whole <= by_held && by_held <= 1.0, "{design}: {whole}");
+        }
     }
 }
 

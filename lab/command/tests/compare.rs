@@ -358,5 +358,5 @@ fn contiguity_is_compared() {
         assert_eq!(row.unwrap_or_else(|| panic!("{metric}: {rows:?}"))["base"], "spin");
     }
     let line = refused(&["--workload", "hot", "--memory-mib", "64", "--quick"]);
-    assert!(line.contains("--memory-mib is for fragmentation and mixed"), "{line}");
+    assert!(line.contains("--memory-mib is for fragmentation, mixed and stress"), "{line}");
 }

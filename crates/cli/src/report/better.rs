@@ -48,6 +48,7 @@ pub fn better(row: &ResultRow) -> Better {
         "whole_share" | "whole_drained_share" | "gib_ranges" | "gib_drained_ranges" => {
             Better::Higher
         }
+        "whole_of_free_share" | "whole_by_held_share" => Better::Higher,
         "gib_allocated" | "gib_compacted" | "huge_allocated" => Better::Higher,
         "packed_share" => Better::Neither,
         // They explain a rate; which way is good depends on the machine's caches.

@@ -70,9 +70,9 @@ const SURGES_MAX: u32 = 1000;
 
 /// Options of workloads that fill memory.
 #[derive(Clone, Copy, Debug, Default, Args)]
-#[command(next_help_heading = "Memory that is filled (bench fragmentation and mixed)")]
+#[command(next_help_heading = "Memory that is filled (bench fragmentation, mixed and stress)")]
 pub struct FillOptions {
-    /// Memory in MiB (default: fragmentation 4096, with --quick 64; mixed 16384, with
+    /// Memory in MiB (default: fragmentation and stress 4096, with --quick 64; mixed 16384, with
     /// --quick 512)
     #[arg(long, value_name = "MIB", value_parser = mebibytes, allow_negative_numbers = true)]
     pub memory_mib: Option<u32>,
@@ -80,7 +80,8 @@ pub struct FillOptions {
     /// 30)
     #[arg(long, value_name = "PERCENT", value_parser = percent, allow_negative_numbers = true)]
     pub free_percent: Option<u32>,
-    /// Rounds (default: fragmentation 100, with --quick 10; mixed 20, with --quick 3)
+    /// Rounds (default: fragmentation 100, with --quick 10; mixed 20, with --quick 3; stress 48,
+    /// with --quick 8)
     #[arg(
         long,
         value_name = "N",

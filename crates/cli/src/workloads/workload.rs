@@ -74,7 +74,7 @@ impl Workload {
         if let (false, Some(option)) = (self.fills, settings.fill.given()) {
             let name = self.name;
             return Err(Failure::Usage(format!(
-                "{option} is for fragmentation and mixed, not for `bench {name}`"
+                "{option} is for fragmentation, mixed and stress, not for `bench {name}`"
             )));
         }
         cpus::check_seats(&settings.cpus)?;

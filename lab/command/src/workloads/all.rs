@@ -5,7 +5,7 @@ use pagedepot_cli::workloads::{Workload, drain, fragmentation, hot, pagealloc, p
 
 use super::{
     giveback, mass_exit, mixed, netperf, pft, process_magazines, purger, replay_build, ring_stream,
-    touch,
+    stress, touch,
 };
 use crate::design::Lab;
 
@@ -23,6 +23,7 @@ pub const ALL: &[&Workload] = &[
     &process_magazines::WORKLOAD,
     &fragmentation::workload::<Lab>(),
     &mixed::WORKLOAD,
+    &stress::WORKLOAD,
     &mass_exit::WORKLOAD,
     &purger::WORKLOAD,
     &giveback::WORKLOAD,

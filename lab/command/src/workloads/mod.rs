@@ -11,6 +11,7 @@
 //! | `replay_build` | `bench replay-build` | a build recorded, and its page events served by each design |
 //! | `process_magazines` | `bench process-magazines` | processes that allocate much, with drains behind them |
 //! | `mixed` | `bench mixed` | unmovable, page cache, anonymous and network memory, and what stays contiguous |
+//! | `stress` | `bench stress` | memory filled to random levels, and how much of what is free is whole |
 //! | `giveback` | `bench giveback` | memory given back while a program rests after a peak |
 //! | `vmalloc` | `vmalloc` | the suite of the kernel's test_vmalloc, and pairs of requests |
 //! | `simulate` | `simulate` | designs on virtual CPUs |
@@ -44,5 +45,6 @@ mod ring_stream;
 pub mod simulate;
 pub mod soak;
 mod streams;
+mod stress;
 pub mod touch;
 pub mod vmalloc;
