@@ -266,14 +266,18 @@ fn a_live_process_gives_back_what_it_caches() {
 #[test]
 fn a_forked_child_is_no_member_and_a_program_that_it_executes_is_none_either() {
     let depot = segment(4 * MIB);
+    let sent = depot.page(Order::BASE).unwrap().into_shared(&depot).unwrap();
     let page = depot.page(Order::BASE).unwrap();
     let child = Child::new(|| {
         assert!(matches!(depot.page(Order::BASE), Err(AllocError::Forked)));
+        assert_eq!(depot.claim(sent).unwrap_err(), ClaimError::Forked);
+        assert!(page.into_shared(&depot).is_err());
         let own = join(&depot);
         drop(own.page(Order::BASE).unwrap());
     });
     assert_eq!(child.wait(), 0);
     assert_eq!(depot.segment_stats().processes.len(), 1, "it has left");
+    let page = depot.claim(sent).unwrap();
     // A member that executes another program keeps its number, and has left all the same.
     let pipe = Pipe::new();
     let child = child_of(depot.file(), |depot| {

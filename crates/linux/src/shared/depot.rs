@@ -14,7 +14,7 @@ use super::layout::Layout;
 use super::members::{self, Orphans, Recovery};
 use super::owners::Owner;
 use super::segment::Segment;
-use super::slots::{ANSWERED, ASKED, CEILING, HELD, SENT, Stage};
+use super::slots::{ANSWERED, ASKED, CEILING, Stage};
 use super::store::SharedStore;
 use crate::builder::default_page_size;
 use crate::depot::builder::{Builder, Common};
@@ -212,8 +212,12 @@ impl SharedDepot {
     ///
     /// `orphans`: whether pages go back, too, that such a process had sent and that were not
     /// claimed.
+    ///
+    /// While no process changes the segment, the counts of pages are exact after this call.
     pub fn recover(&self, orphans: Orphans) -> Recovery {
-        self.store.recover(orphans)
+        let recovery = self.store.recover(orphans);
+        members::recount(self.store.segment());
+        recovery
     }
 
     /// Takes back what all processes cache: this one's by a drain, those of dead processes by
@@ -270,13 +274,10 @@ impl SharedDepot {
 
     fn count_present(&self) -> usize {
         let segment = self.store.segment();
-        let layout = segment.layout();
-        let counts = segment.owners().count();
-        let all = u64::from(layout.padding().end);
-        let present = all - counts[Owner::ABSENT.index()].min(all);
+        members::recount(segment);
         // Relaxed: a count.
-        segment.present().store(present.min(layout.frames.into()), Ordering::Relaxed);
-        (present as usize) << layout.page_size.shift()
+        let present = segment.present().load(Ordering::Relaxed) as usize;
+        present << segment.layout().page_size.shift()
     }
 }
 
@@ -466,6 +467,6 @@ impl SharedDepot {
     /// those it has sent.
     pub fn taken_pages(&self) -> (u64, u64) {
         let slots = self.store.segment().slots();
-        (slots.count(self.slot(), HELD), slots.count(self.slot(), SENT))
+        (slots.held(self.slot()), slots.sent(self.slot()))
     }
 }

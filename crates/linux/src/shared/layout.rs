@@ -6,7 +6,7 @@
 //! | slots | 47 of 256 bytes | the processes, see `slots.rs` |
 //! | hints | 1 bit per 64 frames | groups of frames that are full, see `owners.rs` |
 //! | owners | 1 byte per frame | who has it: 256 KiB per GiB of 4 KiB pages |
-//! | tokens | 4 bytes per frame | of frames that were sent; never touched otherwise |
+//! | tokens | 8 bytes per frame | of frames that were sent, see `messages.rs`; never touched otherwise |
 //! | frames | | the pages, from a multiple of 2 MiB on |
 //!
 //! Whatever is zero is free, and a file has holes: a new segment costs its header alone.
@@ -22,7 +22,7 @@ use super::slots::{SLOT_WORDS, SLOTS};
 /// "pagedpot", in the order of its bytes in the file.
 const MAGIC: u64 = u64::from_le_bytes(*b"pagedpot");
 /// Changes with every change of the form, or of what its words mean.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// Bytes of the header.
 const HEADER_BYTES: usize = 4096;
 /// Alignment of the frames in the file.
@@ -104,7 +104,7 @@ impl Layout {
 
     pub fn tokens(&self) -> Range<usize> {
         let start = self.owners().end.next_multiple_of(4096);
-        start..start + self.frames as usize * 4
+        start..start + self.frames as usize * 8
     }
 
     /// Offset of the first frame in the file.

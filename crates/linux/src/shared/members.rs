@@ -1,11 +1,13 @@
 //! Joining and leaving a segment, and burying those who did not leave.
 
+use std::cell::LazyCell;
+
 use super::error::SegmentError;
 use super::owners::{Owner, OwnerSet};
 use super::process::{has_ended, identity};
 use super::segment::Segment;
-use super::slots::{BURIED, DOOR, HELD, SENT, SLOTS, Stage};
-use crate::system::prim::Ordering;
+use super::slots::{BURIED, CLAIMED, DOOR, SENT, SLOTS, Stage, TAKEN};
+use crate::system::prim::{AtomicU64, Ordering};
 
 /// The result of a look for dead processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -76,6 +78,9 @@ pub fn leave(segment: &Segment, slot: usize) {
 pub fn bury_dead(segment: &Segment, burier: usize, orphans: Orphans) -> Recovery {
     let (slots, locks) = (segment.slots(), segment.locks());
     let mut dead = Vec::new();
+    // By bytes: a claimer that died may not have counted.
+    let counts = LazyCell::new(|| segment.owners().count());
+    let has_sent = |slot| counts[Owner::sent(slot).index()] > 0;
     for slot in (0..SLOTS).filter(|&slot| slot != burier) {
         let seen = slots.look(slot);
         let is_mine = match seen.stage() {
@@ -87,7 +92,7 @@ pub fn bury_dead(segment: &Segment, burier: usize, orphans: Orphans) -> Recovery
                 locks.is_held(slot) == Ok(false) && slots.kill(slot, seen, burier)
             }
             Some(Stage::Dead) => slots.begin_burial(slot, burier),
-            Some(Stage::Orphaned) if orphans == Orphans::GoBack || !has_sent(segment, slot) => {
+            Some(Stage::Orphaned) if orphans == Orphans::GoBack || !has_sent(slot) => {
                 slots.wake_orphans(slot, burier)
             }
             _ => false,
@@ -99,26 +104,28 @@ pub fn bury_dead(segment: &Segment, burier: usize, orphans: Orphans) -> Recovery
     bury(segment, burier, &dead, orphans)
 }
 
-fn has_sent(segment: &Segment, slot: usize) -> bool {
-    segment.slots().count(slot, SENT) as i64 > 0
-}
-
 /// Frees the frames of dead slots, in whose words the burier is, and opens the slots again.
 fn bury(segment: &Segment, burier: usize, dead: &[usize], orphans: Orphans) -> Recovery {
     if dead.is_empty() {
         return Recovery::default();
     }
-    let (slots, owners) = (segment.slots(), segment.owners());
-    let held = dead.iter().map(|&slot| Owner::slot(slot));
-    let sent = dead.iter().filter(|_| orphans == Orphans::GoBack).map(|&slot| Owner::sent(slot));
-    let pages = owners.give_all(&OwnerSet::new(held.chain(sent)), Owner::FREE);
+    let (slots, owners, messages) = (segment.slots(), segment.owners(), segment.messages());
+    let is_dead = |slot| dead.contains(&slot) || slot == DOOR && burier == DOOR;
+    let mut pages = messages.return_claims(is_dead, burier);
+    let held = OwnerSet::new(dead.iter().map(|&slot| Owner::slot(slot)));
+    pages += owners.give_all(&held, Owner::FREE);
+    if orphans == Orphans::GoBack {
+        let is_theirs = |owner| dead.iter().any(|&slot| owner == Owner::sent(slot));
+        pages += messages.take_back(is_theirs, burier);
+    }
     let counts = owners.count();
     let mut processes = 0;
     for &slot in dead {
         let sent = counts[Owner::sent(slot).index()];
+        let sent_ever = sent.wrapping_add(slots.count(slot, CLAIMED));
         // Relaxed, both: the swap that ends the burial publishes them to a joiner.
-        slots.word(slot, HELD).store(0, Ordering::Relaxed);
-        slots.word(slot, SENT).store(sent, Ordering::Relaxed);
+        slots.word(slot, TAKEN).store(sent_ever, Ordering::Relaxed);
+        slots.word(slot, SENT).store(sent_ever, Ordering::Relaxed);
         if slot != burier {
             processes += 1;
             slots.forget_burier(slot);
@@ -126,5 +133,70 @@ fn bury(segment: &Segment, burier: usize, dead: &[usize], orphans: Orphans) -> R
         slots.add(slot, BURIED, 1);
         slots.end_burial(slot, burier, sent > 0);
     }
+    recount(segment);
     Recovery { processes, pages }
+}
+
+/// Corrects the counts that a process has left wrong by its death: the pages that have memory, and
+/// those that were claimed. A process counts a claim beside the step that it counts, in the words
+/// of the sender, which lives on; all other counts of a slot are its process's own, and a burial
+/// sets them. While other processes change the segment, it may leave a count wrong by what they are
+/// about to change: until the next recount.
+pub fn recount(segment: &Segment) {
+    for _ in 0..4 {
+        let seen = Census::take(segment);
+        if seen.is_exact() {
+            return;
+        }
+        if Census::take(segment) == seen {
+            return seen.correct(segment);
+        }
+    }
+}
+
+/// Counts of a segment beside what they count.
+#[derive(PartialEq, Eq)]
+struct Census {
+    /// For each slot: pages sent ever, pages of them that were claimed, pages that are sent.
+    sent: [(u64, u64, u64); SLOTS],
+    /// Pages that have memory: as it is written, and as there are.
+    present: (u64, u64),
+}
+
+impl Census {
+    fn take(segment: &Segment) -> Self {
+        let (slots, layout) = (segment.slots(), segment.layout());
+        let words = |slot| (slots.count(slot, SENT), slots.count(slot, CLAIMED));
+        let words: [_; SLOTS] = std::array::from_fn(words);
+        // Relaxed: a count.
+        let present = segment.present().load(Ordering::Relaxed);
+        let counts = segment.owners().count();
+        let sent = |slot: usize| {
+            let (sent, claimed) = words[slot];
+            (sent, claimed, counts[Owner::sent(slot).index()])
+        };
+        let absent = counts[Owner::ABSENT.index()];
+        let there = u64::from(layout.padding().end).saturating_sub(absent);
+        let there = there.min(layout.frames.into());
+        Census { sent: std::array::from_fn(sent), present: (present, there) }
+    }
+
+    fn is_exact(&self) -> bool {
+        let is_right =
+            |(sent, claimed, there): &(u64, u64, u64)| sent.wrapping_sub(*claimed) == *there;
+        self.present.0 == self.present.1 && self.sent.iter().all(is_right)
+    }
+
+    /// Corrects what has not changed meanwhile.
+    fn correct(&self, segment: &Segment) {
+        let slots = segment.slots();
+        let correct = |word: &AtomicU64, from, to| {
+            // Relaxed, both: a count.
+            let _ = word.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+        };
+        for (slot, &(sent, claimed, there)) in self.sent.iter().enumerate() {
+            correct(slots.word(slot, CLAIMED), claimed, sent.wrapping_sub(there));
+        }
+        correct(segment.present(), self.present.0, self.present.1);
+    }
 }

@@ -49,6 +49,7 @@ mod depot;
 mod error;
 mod layout;
 mod members;
+mod messages;
 mod owners;
 mod process;
 mod segment;

@@ -66,6 +66,11 @@ impl Owner {
         self.0 as usize
     }
 
+    /// Whether a process has sent the frame.
+    pub const fn is_sent(self) -> bool {
+        matches!(self.0, 129..=175)
+    }
+
     const fn repeated(self) -> u64 {
         self.0 as u64 * ONES
     }
@@ -249,15 +254,10 @@ impl<'t> OwnerTable<'t> {
 
     /// Gives all these frames, or none, to another owner. No other caller changes frames of `to`.
     pub fn change(&self, frames: Range<u32>, from: Owner, to: Owner) -> bool {
-        let all = pieces(frames.clone());
-        let is_all = |(word, mask): (usize, u64)| {
-            // Acquire: as in `take_in_word`.
-            let word = self.words.get(word).map(|word| word.load(Ordering::Acquire));
-            word.is_some_and(|word| filled(bytes_of(word, from)) & mask == mask)
-        };
-        if !all.clone().all(is_all) {
+        if !self.is_all(frames.clone(), from) {
             return false;
         }
+        let all = pieces(frames);
         for (done, (word, mask)) in all.clone().enumerate() {
             if self.change_in_word(word, mask, from, to) != mask {
                 // What this caller has changed is its own until now.
@@ -342,6 +342,60 @@ impl<'t> OwnerTable<'t> {
             match cell.compare_exchange_weak(now, new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return mask,
                 Err(other) => now = other,
+            }
+        }
+    }
+
+    /// Whether all these frames are `owner`'s.
+    pub fn is_all(&self, frames: Range<u32>, owner: Owner) -> bool {
+        pieces(frames).all(|(word, mask)| {
+            // Acquire: as in `take_in_word`.
+            let word = self.words.get(word).map(|word| word.load(Ordering::Acquire));
+            word.is_some_and(|word| filled(bytes_of(word, owner)) & mask == mask)
+        })
+    }
+
+    /// Gives those of these frames that are `from`'s to another owner, the first ones last. Returns
+    /// how many it gave.
+    pub fn change_those(&self, frames: Range<u32>, from: Owner, to: Owner) -> u32 {
+        let mut changed = 0;
+        for (word, mask) in pieces(frames).rev() {
+            let Some(cell) = self.words.get(word) else { continue };
+            let mut now = cell.load(Ordering::Acquire);
+            loop {
+                let found = filled(bytes_of(now, from)) & mask;
+                if found == 0 {
+                    break;
+                }
+                let new = now & !found | to.repeated() & found;
+                // As in `take_in_word` and `free_in_word`.
+                match cell.compare_exchange_weak(now, new, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => {
+                        changed += found.count_ones() / 8;
+                        if to == Owner::FREE {
+                            self.note_free(word);
+                        }
+                        break;
+                    }
+                    Err(other) => now = other,
+                }
+            }
+        }
+        changed
+    }
+
+    /// Passes each frame that a process has sent, and its byte, in ascending order.
+    pub fn for_each_sent(&self, mut act: impl FnMut(u32, Owner)) {
+        for (nth, cell) in self.words.iter().enumerate() {
+            // Acquire: pairs with the release of the sender, for the frame's message.
+            let word = cell.load(Ordering::Acquire);
+            if word & HIGHS == 0 || word == !0 {
+                continue;
+            }
+            for (byte, owner) in word.to_le_bytes().map(Owner).into_iter().enumerate() {
+                if owner.is_sent() {
+                    act(nth as u32 * WORD_FRAMES + byte as u32, owner);
+                }
             }
         }
     }
@@ -548,7 +602,7 @@ const fn runs_from(starts: u64, order: u32) -> u64 {
 }
 
 /// The words that a range of frames touches, and the bits of its bytes in each.
-fn pieces(frames: Range<u32>) -> impl Iterator<Item = (usize, u64)> + Clone {
+fn pieces(frames: Range<u32>) -> impl DoubleEndedIterator<Item = (usize, u64)> + Clone {
     let (first, end) = (frames.start / WORD_FRAMES, frames.end.div_ceil(WORD_FRAMES));
     (first..end).map(move |word| {
         let base = word * WORD_FRAMES;

@@ -15,6 +15,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use super::error::SegmentError;
 use super::layout::{Header, Layout, PRESENT_WORD};
+use super::messages::Messages;
 use super::owners::OwnerTable;
 use super::process::{FileName, Locks};
 use super::slots::Slots;
@@ -152,9 +153,8 @@ impl Segment {
         OwnerTable::new(self.part(self.layout.hints()), self.part(self.layout.owners()))
     }
 
-    /// A token for each frame.
-    pub fn tokens(&self) -> &[AtomicU32] {
-        self.part(self.layout.tokens())
+    pub fn messages(&self) -> Messages<'_> {
+        Messages::new(self.part(self.layout.tokens()), self.owners())
     }
 
     /// The futex in a word of a slot.

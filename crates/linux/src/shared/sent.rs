@@ -5,21 +5,15 @@
 //! itself, after the receiver did not come. A sender that ends, whatever way, leaves such pages to
 //! be claimed, until someone recovers them with [`Orphans::GoBack`](super::Orphans).
 //!
-//! # Argument
-//! Both moves change bytes of the table from one owner to another (`owners.rs`). Of two claims one
-//! gets the page. A token that is drawn anew for each page that is sent lies beside the table: a
-//! message that arrives when its page has gone back, and was sent again, has another. It is
-//! compared once more after the claim, for the page may have been sent again in between. A claimer
-//! that finds another then gives the page back as it was; if it dies in that moment, the page is
-//! free, and the message that it belonged to is refused.
+//! `messages.rs` has the argument: one claim of a message gets the page, also when processes die.
 
 use std::fmt;
 
 use pagedepot::{Order, Pfn};
 
 use super::depot::SharedDepot;
-use super::owners::Owner;
-use super::slots::{CEILING, HELD, SENT, SLOTS};
+use super::messages::Token;
+use super::slots::{CEILING, CLAIMED, SENT, SLOTS, TAKEN};
 use crate::pages::page::Page;
 use crate::system::prim::Ordering;
 
@@ -60,6 +54,8 @@ impl SentPage {
 pub enum ClaimError {
     /// Another process has claimed it, or it went back.
     Gone,
+    /// The calling process is a forked child, which is no member of the segment.
+    Forked,
     /// The message names no page of the segment.
     NoPage,
     /// This process may not have so many pages more: see
@@ -71,6 +67,7 @@ impl fmt::Display for ClaimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             ClaimError::Gone => "the page was claimed by another process, or went back",
+            ClaimError::Forked => "a forked child is no member of the segment: open it there",
             ClaimError::NoPage => "the message names no page of this segment",
             ClaimError::Ceiling => "the process has as many pages as it may: free some",
         })
@@ -80,27 +77,22 @@ impl fmt::Display for ClaimError {
 impl std::error::Error for ClaimError {}
 
 impl Page {
-    /// Sends the page to the process that claims it, with its contents. Returns the page as it was
-    /// if it is another depot's.
+    /// Sends the page to the process that claims it, with its contents.
     ///
     /// # Errors
-    /// Returns a page of another depot.
+    /// Returns the page as it was if it is another depot's, and in a forked child, which is no
+    /// member of the segment.
     pub fn into_shared(self, depot: &SharedDepot) -> Result<SentPage, Page> {
-        if !self.is_of(depot) {
+        if !self.is_of(depot) || depot.is_forked() {
             return Err(self);
         }
         let (pfn, order) = self.into_raw();
         let (store, first) = (depot.store(), pfn.get());
-        let token = store.draw_token();
-        // Release: pairs with the Acquire of `claim`. The change of the owner does so, too.
-        store.segment().tokens()[first as usize].store(token, Ordering::Release);
-        let frames = first..first + order.frames();
-        let pages = i64::from(order.frames());
-        store.count(SENT, pages);
-        store.segment().owners().change(frames, store.owner(), Owner::sent(store.slot()));
-        store.count(HELD, -pages);
-        let slot = store.slot() as u8;
-        Ok(SentPage { pfn: first, token, slot, order: order.get() as u8 })
+        // First: a count that is too high for a moment hides free pages, one too low invents them.
+        store.count(SENT, order.frames().into());
+        let token = store.segment().messages().send(first, order.get(), store.slot());
+        let (slot, order) = (store.slot() as u8, order.get() as u8);
+        Ok(SentPage { pfn: first, token: token.number(), slot, order })
     }
 }
 
@@ -113,8 +105,10 @@ impl SharedDepot {
         let (store, sender) = (self.store(), usize::from(page.slot));
         let order = Order::new(page.order.into()).filter(|_| sender < SLOTS);
         let order = order.ok_or(ClaimError::NoPage)?;
+        if self.is_forked() {
+            return Err(ClaimError::Forked);
+        }
         let (pfn, frames) = (Pfn::new(page.pfn), order.frames());
-        let token = store.segment().tokens().get(pfn.index()).ok_or(ClaimError::NoPage)?;
         let end = page.pfn.checked_add(frames).ok_or(ClaimError::NoPage)?;
         if !pfn.is_aligned(order) || end > store.segment().layout().frames {
             return Err(ClaimError::NoPage);
@@ -122,22 +116,29 @@ impl SharedDepot {
         if store.room() < frames.into() {
             return Err(ClaimError::Ceiling);
         }
-        let (sent, mine) = (Owner::sent(sender), store.owner());
-        let owners = store.segment().owners();
-        // Acquire, both: pairs with the Release of `into_shared`.
-        if token.load(Ordering::Acquire) != page.token || !owners.change(page.pfn..end, sent, mine)
-        {
+        let (messages, slots) = (store.segment().messages(), store.segment().slots());
+        if !messages.win(page.pfn, Token::new(page.token, order.get()), store.slot()) {
             return Err(ClaimError::Gone);
         }
-        if token.load(Ordering::Acquire) != page.token {
-            owners.change(page.pfn..end, mine, sent);
+        // Before the page is taken: until then the sender's slot is not used again.
+        slots.add(sender, CLAIMED, frames.into());
+        store.count(TAKEN, frames.into());
+        let taken = messages.take(page.pfn, order.get(), sender, store.slot());
+        if taken != frames {
+            // The table is damaged.
+            let all = std::iter::once(page.pfn..end);
+            store.segment().owners().put_all(store.owner(), all, |_, _| ());
+            store.count(TAKEN, -i64::from(frames));
             return Err(ClaimError::Gone);
         }
-        store.count(HELD, frames.into());
-        store.segment().slots().add(sender, SENT, -i64::from(frames));
-        // SAFETY: the frames are this process's since the change, and no other value has them: the
-        // page that they were was given up by `into_shared`.
+        // SAFETY: the frames are this process's now, and no other value has them: the page that
+        // they were was given up by `into_shared`.
         Ok(unsafe { Page::from_raw(self, pfn, order) })
+    }
+
+    /// Whether this process is a forked child of the one that joined.
+    fn is_forked(&self) -> bool {
+        self.shared().movables().fork_mark().check().is_err()
     }
 
     /// Sets the most bytes that this process may have; 0: no limit.

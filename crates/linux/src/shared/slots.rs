@@ -51,13 +51,18 @@ const PID: usize = 1;
 const START: usize = 2;
 const NAMESPACE: usize = 3;
 const JOINED_AT: usize = 4;
-pub const HELD: usize = 8;
+/// Pages that the process has taken or claimed, less those that it has freed.
+pub const TAKEN: usize = 8;
+/// Pages that the process has sent.
 pub const SENT: usize = 9;
 pub const CEILING: usize = 10;
 pub const BURIED: usize = 11;
 /// A word whose lower half is a futex: requests to give back what is cached.
 pub const ASKED: usize = 16;
 pub const ANSWERED: usize = 24;
+/// Pages that were sent by the process, and claimed: on another line than its own counts, because
+/// claimers write it.
+pub const CLAIMED: usize = 28;
 
 /// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -179,7 +184,7 @@ impl<'s> Slots<'s> {
     pub fn go_live(&self, slot: usize, identity: Identity) -> bool {
         let Identity { pid, start, namespace, joined_at } = identity;
         let texts = [(PID, pid), (START, start), (NAMESPACE, namespace), (JOINED_AT, joined_at)];
-        let counts = [(HELD, 0), (SENT, 0), (CEILING, 0)];
+        let counts = [(TAKEN, 0), (SENT, 0), (CLAIMED, 0), (CEILING, 0)];
         for (word, value) in texts.into_iter().chain(counts) {
             // Relaxed: published by the swap.
             self.word(slot, word).store(value, Ordering::Relaxed);
@@ -247,6 +252,21 @@ impl<'s> Slots<'s> {
     pub fn count(&self, slot: usize, word: usize) -> u64 {
         // Relaxed: a count is only looked at.
         self.word(slot, word).load(Ordering::Relaxed)
+    }
+
+    /// Pages that the process in a slot holds or caches.
+    pub fn held(&self, slot: usize) -> u64 {
+        self.count(slot, TAKEN).wrapping_sub(self.count(slot, SENT))
+    }
+
+    /// Pages that the process in a slot has sent, and that were not claimed.
+    pub fn sent(&self, slot: usize) -> u64 {
+        self.count(slot, SENT).wrapping_sub(self.count(slot, CLAIMED))
+    }
+
+    /// Pages that belong to the slot: those that are held, and those that were sent.
+    pub fn taken(&self, slot: usize) -> u64 {
+        self.count(slot, TAKEN).wrapping_sub(self.count(slot, CLAIMED))
     }
 }
 

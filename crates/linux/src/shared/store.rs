@@ -9,7 +9,7 @@ use pagedepot::{
 use super::members::{self, Orphans, Recovery};
 use super::owners::{GROUP_FRAMES, Owner};
 use super::segment::Segment;
-use super::slots::{CEILING, HELD, SENT, SLOTS};
+use super::slots::{CEILING, SLOTS, TAKEN};
 use crate::depot::state::CommonStore;
 use crate::system::fork_mark::ForkMark;
 use crate::system::prim::{AtomicU32, AtomicU64, ForkLock, Ordering};
@@ -35,8 +35,6 @@ pub struct SharedStore {
     burying: ForkLock<()>,
     /// Pages of dead processes that this process has freed.
     recovered: AtomicU64,
-    /// The token of the page that was sent last.
-    token: AtomicU32,
 }
 
 impl SharedStore {
@@ -54,7 +52,6 @@ impl SharedStore {
             refused: AtomicU64::new(0),
             burying: ForkLock::new(ForkMark::by_pid(), ()),
             recovered: AtomicU64::new(0),
-            token: AtomicU32::new(first_token()),
         }
     }
 
@@ -101,18 +98,12 @@ impl SharedStore {
         self.segment.layout().frames
     }
 
-    /// A token for a page that is sent.
-    pub fn draw_token(&self) -> u32 {
-        // Relaxed: a number. Odd steps meet each number once.
-        self.token.fetch_add(0x9e37_79b1, Ordering::Relaxed)
-    }
-
     /// Pages that the ceiling of this process leaves.
     pub fn room(&self) -> u64 {
         let slots = self.segment.slots();
         match slots.count(self.slot, CEILING) {
             0 => u64::MAX,
-            ceiling => ceiling.saturating_sub(slots.count(self.slot, HELD)),
+            ceiling => ceiling.saturating_sub(slots.held(self.slot)),
         }
     }
 
@@ -151,7 +142,7 @@ unsafe impl Backing for SharedStore {
         } else {
             owners.take_large(self.owner(), order, want, give);
         }
-        self.count(HELD, (got as i64) << order);
+        self.count(TAKEN, (got as i64) << order);
         got
     }
 
@@ -167,7 +158,7 @@ unsafe impl Backing for SharedStore {
             refused.frames += bytes.count_ones();
         });
         let pages: u32 = blocks.iter().map(|block| block.order().frames()).sum();
-        self.count(HELD, i64::from(refused.frames) - i64::from(pages));
+        self.count(TAKEN, i64::from(refused.frames) - i64::from(pages));
         if refused.frames > 0 {
             // Relaxed: a count.
             self.refused.fetch_add(u64::from(refused.frames), Ordering::Relaxed);
@@ -177,10 +168,7 @@ unsafe impl Backing for SharedStore {
 
     fn free_pages(&self, _: ZoneId) -> u64 {
         let slots = self.segment.slots();
-        let taken = (0..SLOTS).fold(0u64, |sum, slot| {
-            let pages = slots.count(slot, HELD).wrapping_add(slots.count(slot, SENT));
-            sum.wrapping_add(pages)
-        });
+        let taken = (0..SLOTS).fold(0u64, |sum, slot| sum.wrapping_add(slots.taken(slot)));
         // Relaxed: a count. A sum of counts that change meanwhile may be a little wrong.
         let present = self.segment.present().load(Ordering::Relaxed);
         match present.wrapping_sub(taken) as i64 {
@@ -213,7 +201,7 @@ unsafe impl BackingRanges for SharedStore {
         if !self.has(start, request.frames) {
             return None;
         }
-        self.count(HELD, request.frames.into());
+        self.count(TAKEN, request.frames.into());
         Some(Pfn::new(start))
     }
 
@@ -223,22 +211,15 @@ unsafe impl BackingRanges for SharedStore {
             && self.room() >= frames.into()
             && self.segment.owners().claim(self.owner(), start..start + frames);
         if is_mine {
-            self.count(HELD, frames.into());
+            self.count(TAKEN, frames.into());
         }
         is_mine
     }
 }
 
-/// A number that another process, or this one at another time, hardly begins with.
-fn first_token() -> u32 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let pid = rustix::process::getpid().as_raw_nonzero().get() as u64;
-    ((now.tv_nsec as u64 ^ pid << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
-}
-
 impl CommonStore for SharedStore {
     fn taken_pages(&self) -> u64 {
-        self.segment.slots().count(self.slot, HELD)
+        self.segment.slots().held(self.slot)
     }
 }
 

@@ -55,6 +55,8 @@ pub enum Mutant {
     LooksFirst,
     /// A search that marks a group of frames as full does not look at it again.
     LooksForFreeEarly,
+    /// A claim reads the message's word, and does not put its slot there.
+    SharesMessages,
 }
 
 /// Whether a model leaves this step out. Never in production.

@@ -25,6 +25,8 @@ mod publish {
 #[path = "../../src/shared"]
 mod shared {
     #[allow(dead_code, reason = "each model uses its part")]
+    pub mod messages;
+    #[allow(dead_code, reason = "each model uses its part")]
     pub mod owners;
 }
 #[path = "../../src/system"]
@@ -50,6 +52,8 @@ mod answer_models;
 #[path = "board.rs"]
 mod board_models;
 mod mappings;
+#[path = "messages.rs"]
+mod message_models;
 #[path = "movable.rs"]
 mod movable_models;
 #[path = "owners.rs"]

@@ -199,6 +199,11 @@ impl Tracee {
         self.channel
     }
 
+    /// The number of the process.
+    pub fn process(&self) -> u64 {
+        self.process as u64
+    }
+
     /// Confines the traced thread to a CPU.
     pub fn move_to(&self, cpu: u32) {
         // SAFETY: the set is as long as it says.

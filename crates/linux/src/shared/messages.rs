@@ -1,0 +1,191 @@
+//! The messages of pages that were sent: a word for each frame, beside the table of owners.
+//!
+//! # The word of a frame
+//! | bits | field |
+//! |---|---|
+//! | 0..=31 | number of the message: how often the frame began a page that was sent |
+//! | 32..=39 | order of the page |
+//! | 40..=47 | 1 + the slot of the process that has the message; 0: no process has it |
+//! | 48 | the frame begins a page that was sent |
+//!
+//! # Argument
+//! * A sender writes the words of all frames of a page, then changes their bytes. So the word of a
+//!   frame whose byte says that it was sent is true. Other words are left from earlier pages, and
+//!   no step reads them.
+//! * A claim has two steps. The first puts the claimer's slot into the word, by one
+//!   compare-and-swap from the message's own number and order: of all that have the message, one
+//!   gets the page, and a message of an earlier page, which has another number, gets none. The
+//!   second step changes the bytes, those of the page's first frame last. No other process changes
+//!   the bytes of a page whose message it does not have, so the second step cannot fail, nothing is
+//!   undone, and the sender's slot is not used again meanwhile: its frames are still in the table.
+//! * A survivor that takes back what a dead process had sent gets each page's message first, as a
+//!   claimer does. So it does not free a page that a live process is claiming.
+//! * A claimer that dies between the steps leaves its slot in the word, and the first frame's byte
+//!   as it was: a burial finds it ([`Messages::return_claims`]). The burier puts its own slot into
+//!   the word, so of several buriers one goes on, and if that one dies, its burial does. A page
+//!   whose bytes are all unchanged can be claimed again, by the same message. Of one whose bytes
+//!   are changed in part (an order that fills more than a word), the rest is freed, as the burial
+//!   frees the dead claimer's part.
+//!
+//! Explored by `tests/loom/messages.rs`.
+
+use std::ops::Range;
+
+use super::owners::{Owner, OwnerTable};
+use crate::system::prim::{AtomicU64, Mutant, Ordering, is_mutant};
+
+const NUMBER: u64 = u32::MAX as u64;
+const ORDER_SHIFT: u32 = 32;
+const CLAIMER_SHIFT: u32 = 40;
+const BEGINS: u64 = 1 << 48;
+/// The largest order of a page.
+const ORDER_MAX: u32 = 10;
+
+/// The word of a frame that begins a page that was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Token(u64);
+
+impl Token {
+    /// The word of a page that no process has claimed yet.
+    pub const fn new(number: u32, order: u32) -> Self {
+        Token(BEGINS | (order as u64) << ORDER_SHIFT | number as u64)
+    }
+
+    /// The number of the message.
+    pub const fn number(self) -> u32 {
+        self.0 as u32
+    }
+
+    const fn claimer(self) -> Option<usize> {
+        ((self.0 >> CLAIMER_SHIFT) as u8 as usize).checked_sub(1)
+    }
+
+    const fn unclaimed(self) -> Self {
+        Token(self.0 & !(0xff << CLAIMER_SHIFT))
+    }
+
+    const fn claimed_by(self, slot: usize) -> Self {
+        Token(self.unclaimed().0 | (slot as u64 + 1) << CLAIMER_SHIFT)
+    }
+
+    /// The frames of the page that begins at `first`. `None`: no page begins there, or the word is
+    /// damaged.
+    fn frames(self, first: u32, end: u32) -> Option<Range<u32>> {
+        let order = u32::from((self.0 >> ORDER_SHIFT) as u8);
+        let is_sent = self.0 & BEGINS != 0 && order <= ORDER_MAX;
+        let count = 1u32.checked_shl(order)?;
+        let fits = is_sent && first.is_multiple_of(count) && end.checked_sub(first)? >= count;
+        fits.then(|| first..first + count)
+    }
+}
+
+/// The words of all frames, and the owners of the frames.
+#[derive(Clone, Copy)]
+pub struct Messages<'t> {
+    tokens: &'t [AtomicU64],
+    owners: OwnerTable<'t>,
+}
+
+impl<'t> Messages<'t> {
+    pub fn new(tokens: &'t [AtomicU64], owners: OwnerTable<'t>) -> Self {
+        Messages { tokens, owners }
+    }
+
+    /// Sends a page of the process in the slot `sender`. Returns its message.
+    pub fn send(&self, first: u32, order: u32, sender: usize) -> Token {
+        let frames = first..first + (1 << order);
+        // Relaxed, all but the last: the frames are the caller's, and the change of their owner
+        // publishes the words.
+        for word in &self.tokens[first as usize + 1..frames.end as usize] {
+            let now = word.load(Ordering::Relaxed);
+            if now & !NUMBER != 0 {
+                word.store(now & NUMBER, Ordering::Relaxed);
+            }
+        }
+        let word = &self.tokens[first as usize];
+        let number = Token(word.load(Ordering::Relaxed)).number().wrapping_add(1);
+        let token = Token::new(number, order);
+        // Release: pairs with the Acquire of `win`.
+        word.store(token.0, Ordering::Release);
+        self.owners.change(frames, Owner::slot(sender), Owner::sent(sender));
+        token
+    }
+
+    /// Gets a message for the process in the slot `claimer`, which then [takes](Self::take) the
+    /// page. `false`: another process has got it, or the page went back.
+    pub fn win(&self, first: u32, message: Token, claimer: usize) -> bool {
+        if is_mutant(Mutant::SharesMessages) {
+            return self.token(first) == message;
+        }
+        self.swap(first, message, message.claimed_by(claimer))
+    }
+
+    /// Takes a page whose message the caller has got. Returns the number of frames: fewer than the
+    /// page has if the table is damaged.
+    pub fn take(&self, first: u32, order: u32, sender: usize, claimer: usize) -> u32 {
+        let frames = first..first + (1 << order);
+        self.owners.change_those(frames, Owner::sent(sender), Owner::slot(claimer))
+    }
+
+    /// Ends the claims of processes that have died. Returns the number of frames that were freed.
+    /// Comes before the frames of these processes are freed.
+    pub fn return_claims(&self, is_dead: impl Fn(usize) -> bool, burier: usize) -> u64 {
+        let mut freed = 0;
+        self.owners.for_each_sent(|first, owner| {
+            let token = self.token(first);
+            let Some(frames) = token.frames(first, self.end()) else { return };
+            let is_left = token.claimer().is_some_and(&is_dead);
+            if !is_left || !self.swap(first, token, token.claimed_by(burier)) {
+                return;
+            }
+            if self.owners.is_all(frames.clone(), owner) {
+                // Release: pairs with the Acquire of `win`.
+                self.tokens[first as usize].store(token.unclaimed().0, Ordering::Release);
+            } else {
+                freed += u64::from(self.owners.change_those(frames, owner, Owner::FREE));
+            }
+        });
+        freed
+    }
+
+    /// Frees the pages that some senders, which are dead, have sent, and whose messages no process
+    /// has. Returns the number of frames.
+    pub fn take_back(&self, is_dead: impl Fn(Owner) -> bool, burier: usize) -> u64 {
+        let (mut freed, mut next) = (0, 0);
+        self.owners.for_each_sent(|first, owner| {
+            if first < next || !is_dead(owner) {
+                return;
+            }
+            let token = self.token(first).unclaimed();
+            let frames = match token.frames(first, self.end()) {
+                Some(frames) => {
+                    next = frames.end;
+                    if !self.swap(first, token, token.claimed_by(burier)) {
+                        return;
+                    }
+                    frames
+                }
+                // Part of a page whose sender died as it sent it, or the table is damaged.
+                None => first..first + 1,
+            };
+            freed += u64::from(self.owners.change_those(frames, owner, Owner::FREE));
+        });
+        freed
+    }
+
+    fn end(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    fn token(&self, frame: u32) -> Token {
+        // Acquire: pairs with the Release of `send`. A frame behind the last has no word.
+        let word = self.tokens.get(frame as usize);
+        Token(word.map_or(0, |word| word.load(Ordering::Acquire)))
+    }
+
+    fn swap(&self, first: u32, from: Token, to: Token) -> bool {
+        let Some(word) = self.tokens.get(first as usize) else { return false };
+        // AcqRel: what the process that had the message has done comes before.
+        word.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}

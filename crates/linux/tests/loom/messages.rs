@@ -1,0 +1,158 @@
+//! Messages of pages that were sent, claimed by several processes, any of which may die.
+//!
+//! 1. One claim of a message gets the page.
+//! 2. After the burial of all that have died a page is free, or has an owner that lives, or can be
+//!    claimed by its message.
+
+use std::sync::Arc;
+
+use crate::MUTANT;
+use crate::shared::messages::{Messages, Token};
+use crate::shared::owners::{Owner, OwnerSet, OwnerTable};
+use crate::system::prim::{AtomicU64, Mutant, Ordering};
+
+/// Order of the page: it fills two words, so that a claimer can die in between.
+const ORDER: u32 = 4;
+const FRAMES: u32 = 1 << ORDER;
+/// Slots: a sender, three that have its message.
+const SENDER: usize = 0;
+const ONE: usize = 1;
+const TWO: usize = 2;
+const THREE: usize = 3;
+
+struct Segment {
+    full: [AtomicU64; 1],
+    words: [AtomicU64; 8],
+    tokens: [AtomicU64; FRAMES as usize],
+}
+
+impl Segment {
+    /// All frames but those of the page are absent.
+    fn new() -> (Arc<Self>, Token) {
+        let word = |nth| if nth < 2 { 0x0101_0101_0101_0101 } else { !0 };
+        let segment = Segment {
+            full: [AtomicU64::new(0)],
+            words: std::array::from_fn(|nth| AtomicU64::new(word(nth))),
+            tokens: std::array::from_fn(|_| AtomicU64::new(0)),
+        };
+        let token = segment.messages().send(0, ORDER, SENDER);
+        (Arc::new(segment), token)
+    }
+
+    fn owners(&self) -> OwnerTable<'_> {
+        OwnerTable::new(&self.full, &self.words)
+    }
+
+    fn messages(&self) -> Messages<'_> {
+        Messages::new(&self.tokens, self.owners())
+    }
+
+    fn claim(&self, token: Token, claimer: usize) -> bool {
+        let is_won = self.messages().win(0, token, claimer);
+        if is_won {
+            let taken = self.messages().take(0, ORDER, SENDER, claimer);
+            assert_eq!(taken, FRAMES, "a claim that is won takes the page");
+        }
+        is_won
+    }
+
+    fn bury(&self, dead: usize, burier: usize) -> u64 {
+        let freed = self.messages().return_claims(|slot| slot == dead, burier);
+        freed + self.owners().give_all(&OwnerSet::new([Owner::slot(dead)]), Owner::FREE)
+    }
+}
+
+fn explore(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.check(model);
+}
+
+fn spawn<R: 'static>(
+    segment: &Arc<Segment>,
+    act: impl FnOnce(&Segment) -> R + 'static,
+) -> loom::thread::JoinHandle<R> {
+    let segment = segment.clone();
+    loom::thread::spawn(move || act(&segment))
+}
+
+/// A receiver that is late, while the sender takes its page back and sends it again.
+fn a_late_receiver() {
+    explore(|| {
+        let (segment, token) = Segment::new();
+        let late = spawn(&segment, move |segment| segment.claim(token, ONE));
+        let again = segment.claim(token, SENDER).then(|| {
+            let again = segment.messages().send(0, ORDER, SENDER);
+            assert_ne!(again, token);
+            again
+        });
+        let is_late = late.join().unwrap();
+        assert!(is_late != again.is_some(), "one of them gets the page");
+        if let Some(again) = again {
+            assert!(segment.claim(again, TWO), "the page that was sent again is there");
+        }
+    });
+}
+
+#[test]
+fn a_message_gets_its_own_page_or_none() {
+    a_late_receiver();
+}
+
+#[test]
+#[should_panic(expected = "one of them gets the page")]
+fn a_claim_must_get_the_message() {
+    MUTANT.set(Some(Mutant::SharesMessages));
+    a_late_receiver();
+}
+
+/// A claimer has died behind each of its steps. Two survivors bury it, a third claims the page.
+#[test]
+fn a_claimer_that_dies_leaves_a_page_that_is_free_or_can_be_claimed() {
+    for steps in 0..4 {
+        explore(move || {
+            let (segment, token) = Segment::new();
+            if steps > 0 {
+                assert!(segment.messages().win(0, token, ONE));
+            }
+            // The page's words, the first one last.
+            for word in (0..2).rev().take((steps as usize).saturating_sub(1)) {
+                let mine = u64::from_le_bytes([Owner::slot(ONE).index() as u8; 8]);
+                segment.words[word].store(mine, Ordering::Release);
+            }
+            let other = spawn(&segment, |segment| segment.bury(ONE, TWO));
+            let claim = spawn(&segment, move |segment| segment.claim(token, SENDER));
+            let freed = segment.bury(ONE, THREE) + other.join().unwrap();
+            let is_claimed = claim.join().unwrap();
+            let free = segment.owners().count_free();
+            assert_eq!(free, freed);
+            match steps {
+                0 | 1 => assert!(is_claimed || segment.claim(token, SENDER), "it can be claimed"),
+                _ => assert_eq!(free, u64::from(FRAMES), "it is free"),
+            }
+        });
+    }
+}
+
+/// A burier dies as it takes back a dead sender's page, and is buried, while another process claims
+/// the page.
+#[test]
+fn a_page_that_is_taken_back_is_not_claimed_as_well() {
+    for has_died in [false, true] {
+        explore(move || {
+            let (segment, token) = Segment::new();
+            let is_sender = |owner| owner == Owner::sent(SENDER);
+            if has_died {
+                assert!(segment.messages().win(0, token, ONE));
+            }
+            let claim = spawn(&segment, move |segment| segment.claim(token, TWO));
+            let mut freed = segment.bury(ONE, THREE);
+            freed += segment.messages().take_back(is_sender, THREE);
+            match claim.join().unwrap() {
+                true => assert_eq!(freed, 0),
+                false => assert_eq!(freed, u64::from(FRAMES)),
+            }
+            assert_eq!(segment.owners().count_free(), freed);
+        });
+    }
+}
