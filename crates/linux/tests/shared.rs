@@ -386,6 +386,15 @@ fn a_segment_grows_and_shrinks_while_others_use_it() {
     all_back(&depot);
 }
 
+/// A file's memory is what was written to it, so a sparse segment may be larger than the machine.
+#[test]
+fn a_segment_may_be_larger_than_memory() {
+    let info = rustix::system::sysinfo();
+    let all = (info.totalram + info.totalswap) as usize * info.mem_unit as usize;
+    let depot = segment(all + (1 << 30));
+    assert_eq!(depot.page(Order::BASE).unwrap().len(), depot.raw().page_size().bytes());
+}
+
 #[test]
 fn a_ceiling_is_of_one_process() {
     let depot = segment(16 * MIB);

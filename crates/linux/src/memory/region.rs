@@ -149,7 +149,8 @@ impl Memory {
     /// there.
     pub fn put(&self, part: Range<usize>) -> Result<(), BuildError> {
         let bytes = part.len();
-        if !self.hugetlb {
+        // A file's pages count when they are written, not when they are mapped.
+        if !self.hugetlb && !self.is_given {
             check_size(part.end)?;
         }
         if let (Some(file), false) = (&self.file, self.is_given) {

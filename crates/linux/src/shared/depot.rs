@@ -230,6 +230,11 @@ impl SharedDepot {
         GlobalDrain { own, recovered, asked, answered }
     }
 
+    /// Pages of dead processes that this process has freed, since it opened the segment.
+    pub fn recovered_pages(&self) -> u64 {
+        self.store.recovered()
+    }
+
     /// Pages that came back and were not this process's: freed twice, or another process has
     /// written to the table.
     pub fn refused_pages(&self) -> u64 {
