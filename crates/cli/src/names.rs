@@ -86,6 +86,10 @@ designs! {
     DepotUncached = "depot-uncached",
     /// This project's, without pageblocks that evacuate.
     DepotStill = "depot-still",
+    /// This project's, in a segment that processes share.
+    DepotShared = "depot-shared",
+    /// A free list in memory that processes share, behind a robust mutex of the C library.
+    Mutex = "mutex",
     /// `Magazine`, with a magazine of its own for each process that allocates much.
     ProcessMagazine = "process-magazine",
 }
@@ -172,6 +176,7 @@ impl Design {
                 | Design::DepotIsolated
                 | Design::DepotUncached
                 | Design::DepotStill
+                | Design::DepotShared
         )
     }
 

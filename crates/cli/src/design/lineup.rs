@@ -72,6 +72,8 @@ impl Product {
         Design::DepotUncached,
         Design::DepotStill,
         Design::Glibc,
+        Design::DepotShared,
+        Design::Mutex,
     ];
 }
 

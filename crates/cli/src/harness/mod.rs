@@ -13,6 +13,7 @@
 pub mod barrier;
 pub mod clock;
 pub mod cpus;
+pub mod fork;
 pub mod histogram;
 pub mod interleave;
 pub mod interrupts;

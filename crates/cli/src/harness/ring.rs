@@ -1,10 +1,11 @@
-//! A ring from one thread to another.
+//! A ring from one thread to another, of a forked process where it lies in shared memory.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::barrier::Waiter;
+use super::fork::SharedSlice;
 
 /// Number of slots ahead for whose cache lines each side asks. Otherwise stores wait for the other
 /// CPU's lines, in order, and with them all that the allocator stores.
@@ -19,7 +20,7 @@ struct Count(AtomicU64);
 
 /// A ring with one producer and one consumer. Counts only grow.
 pub struct Ring<T> {
-    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+    slots: SharedSlice<UnsafeCell<MaybeUninit<T>>>,
     published_at_once: u64,
     /// Written by the producer: slots filled.
     filled: Count,
@@ -38,7 +39,8 @@ impl<T: Copy> Ring<T> {
     pub fn new(slots: u32, published_at_once: u32) -> Self {
         assert!(slots.is_power_of_two(), "{slots} slots are no power of two");
         let published_at_once = published_at_once.min(slots / 4).max(1).into();
-        let slots = (0..slots).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
+        let slot = || UnsafeCell::new(MaybeUninit::uninit());
+        let slots = SharedSlice::new(slots as usize, slot).expect("memory for a ring's slots");
         let [filled, emptied] = [0; 2].map(|zero| Count(AtomicU64::new(zero)));
         Ring { slots, published_at_once, filled, emptied }
     }

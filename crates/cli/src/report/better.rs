@@ -40,7 +40,9 @@ impl Better {
 /// interruptions.
 pub fn better(row: &ResultRow) -> Better {
     match row.metric.as_str() {
-        "allocs" | "frees" | "unknown_frees" | "drained_pages" => Better::Neither,
+        "allocs" | "frees" | "unknown_frees" | "drained_pages" | "recovered_pages" => {
+            Better::Neither
+        }
         // A soak's turns, which drains do not wait for.
         "used_up" | "drains" => Better::Neither,
         "pages" => Better::Higher,

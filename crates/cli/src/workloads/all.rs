@@ -1,7 +1,7 @@
 //! The lists of workloads that commands know.
 
 use super::workload::Workload;
-use super::{drain, fragmentation, giveback, hot, pagealloc, producer_consumer};
+use super::{drain, fragmentation, giveback, hot, pagealloc, producer_consumer, shared};
 use crate::design::Product;
 
 /// All workloads of this command. What a new one needs besides stands at the top of `mod.rs`.
@@ -12,6 +12,7 @@ pub const ALL: &[&Workload] = &[
     &drain::workload::<Product>(),
     &fragmentation::workload::<Product>(),
     &giveback::workload(),
+    &shared::workload(),
 ];
 
 /// The workload called `name`.

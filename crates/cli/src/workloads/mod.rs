@@ -8,6 +8,7 @@
 //! | `drain` | `bench drain` | taking back what a CPU caches |
 //! | `fragmentation` | `bench fragmentation` | frames reallocated at random, and what stays contiguous |
 //! | `giveback` | `bench giveback --busy` | memory given back after a peak while threads go on working |
+//! | `shared` | `bench shared` | a depot that processes share, beside a private one and a robust mutex |
 //!
 //! The lab has more. `shape` is what workloads share that fill memory.
 //!
@@ -34,6 +35,7 @@ pub mod pagealloc;
 pub mod producer_consumer;
 pub mod settings;
 pub mod shape;
+pub mod shared;
 pub mod workload;
 
 pub use settings::{Effort, Settings};
