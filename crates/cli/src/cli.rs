@@ -9,9 +9,9 @@ use clap::{Parser, Subcommand};
 use crate::design::variant::{self, Variant};
 use crate::failure::Failure;
 use crate::replay::options::{Expand, ZoneinfoPaths};
-use crate::top;
 use crate::workloads::options::{BenchOptions, FillOptions, MeasureOptions};
 use crate::workloads::{Workload, all};
+use crate::{soak, top};
 
 /// Benchmarks and trace replay for page allocators. Without a command: measures what a page and a
 /// drain cost on this machine, replays a recorded kernel build, and says what came out, in about a
@@ -60,6 +60,8 @@ pub enum Command {
         #[command(flatten)]
         variant: Variant,
     },
+    /// Kill processes that share a depot, at random, and check that no page is lost
+    Soak(soak::SoakOptions),
     /// Watch the depot of a running program: CPUs, zones, areas, call sites; drain it by keys
     Top(top::TopOptions),
     /// Print the completions of a shell
@@ -174,6 +176,8 @@ mod tests {
             ("bench hot --frobnicate", "--frobnicate"),
             ("replay", "TRACE"),
             ("bench hot --seed -1", "at least 0"),
+            ("soak --kills 0", "at least 1"),
+            ("soak --processes 17", "at most 16"),
             ("top --every 0", "at least 1"),
             ("top 1 2", "see `pagedepot top --help`"),
             ("bench hot --magazines -1", "at least 1, and at most 65536"),
@@ -182,7 +186,7 @@ mod tests {
             ("--frobnicate", "see `pagedepot --help`"),
             (
                 "frobnicate",
-                "no command is called frobnicate; there are bench, replay, top, completions, man",
+                "no command is called frobnicate; there are bench, replay, soak, top, completions, man",
             ),
         ] {
             let line = refused(arguments);

@@ -15,6 +15,7 @@
 //! | `conclusion` | what figures say, in sentences |
 //! | `replay` | a recorded trace, replayed exactly by one thread |
 //! | `workloads` | everything that `bench` measures |
+//! | `soak` | processes that share a depot and are killed |
 //! | `top` | a live view of a running program |
 //! | `cli`, `commands` | options, and what each command does with them |
 
@@ -30,6 +31,7 @@ pub mod harness;
 pub mod names;
 pub mod replay;
 pub mod report;
+pub mod soak;
 pub mod top;
 pub mod workloads;
 

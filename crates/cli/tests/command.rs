@@ -38,6 +38,7 @@ fn bad_input_gets_one_line_and_exit_code_2() {
             &["bench", "hot", "--free-percent", "50"],
             "--free-percent is for fragmentation, mixed and stress",
         ),
+        (&["soak"], "add --shared"),
         (&["bench", "giveback"], "add --busy"),
         (&["bench", "hot", "--busy"], "--busy is for giveback"),
         (&["bench", "giveback", "--svg", "x.svg"], "--busy"),
@@ -387,6 +388,40 @@ fn the_lab_is_named_where_it_is_needed() {
 }
 
 /// Checks that a busy program's rows have the names that scripts read.
+#[test]
+fn shared_tells_of_pages_of_one_process_between_two_and_of_a_dead_one() {
+    let document = results(&["bench", "shared"]);
+    let metrics = check(&document, "bench shared");
+    let all = ["pair_ns", "alloc_ns", "free_ns", "frame_ns", "recovered_pages", "recover_ms"];
+    for metric in all.iter().filter(|&&metric| metric != "frame_ns" || has_two_cpus()) {
+        assert!(metrics.iter().any(|one| one == metric), "{metric}: {metrics:?}");
+        assert!(rows(&document, "depot-shared", metric).next().is_some(), "{metric}");
+    }
+    for design in ["depot", "mutex"] {
+        assert_eq!(rows(&document, design, "pair_ns").count(), 1);
+        assert_eq!(rows(&document, design, "alloc_ns").count(), 2);
+    }
+    let page = rustix::param::page_size() as u64;
+    for row in rows(&document, "depot-shared", "recovered_pages") {
+        // What it cached comes back, too, so more than it had asked for.
+        let gib = row["params"]["gib"].as_u64().unwrap();
+        assert!(row["median"].as_f64().unwrap() >= ((gib << 30) / page) as f64, "{row}");
+    }
+    let lost: Vec<_> = rows(&document, "mutex", "recovered_pages").collect();
+    assert!(lost.len() == 1 && lost[0]["median"] == 0.0, "{lost:?}");
+}
+
+#[test]
+fn a_soak_kills_and_counts() {
+    let output = pagedepot(&["soak", "--shared", "--kills", "60", "--seed", "7"]);
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stdout}{stderr}");
+    // The last four are killed to count their pages.
+    assert!(stdout.starts_with("63 kills in "), "{stdout}");
+    assert!(stdout.contains("All pages were counted 1 times"), "{stdout}");
+    assert!(stdout.lines().all(|line| line.len() <= 100), "{stdout}");
+}
+
 #[test]
 fn giveback_of_a_busy_program_has_its_rows() {
     if pagedepot_rseq::affinity::allowed().is_ok_and(|cpus| cpus.len() < 2) {

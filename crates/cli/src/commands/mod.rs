@@ -17,9 +17,9 @@ use crate::failure::Failure;
 use crate::replay::options::{Expand, ZoneinfoPaths};
 use crate::replay::threads::ReplayLineup;
 use crate::report::json::ExtraOptions;
-use crate::top;
 use crate::workloads::options::{BenchOptions, FillOptions, MeasureOptions};
 use crate::workloads::{Effort, Settings, Workload};
+use crate::{soak, top};
 
 /// Runs the command that the arguments name.
 ///
@@ -39,6 +39,7 @@ pub fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
         Some(Command::Replay { traces, zoneinfo, expand, options, variant }) => {
             replay::<Product>((&traces, &expand), &zoneinfo, (&options, &variant))
         }
+        Some(Command::Soak(options)) => show(&soak::run(&options)?),
         Some(Command::Top(options)) => watch(&options),
         Some(Command::Completions { shell }) => manual::completions::<Cli>(shell),
         Some(Command::Man { dir }) => manual::man::<Cli>(dir.as_deref()),

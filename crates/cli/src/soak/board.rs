@@ -1,0 +1,100 @@
+//! What the processes of a storm share beside the segment. All of it outlives any of them.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pagedepot_linux::shared::SentPage;
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::failure::Failure;
+use crate::harness::fork::Shared;
+
+/// What processes do, as it is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    Join,
+    Leave,
+    Allocate,
+    Bulk,
+    Free,
+    Short,
+    Send,
+    Claim,
+    TakeBack,
+    TooLate,
+    Drain,
+    Recover,
+    Bury,
+    Recovered,
+    Grow,
+    Shrink,
+}
+
+impl Deed {
+    /// All of them, and what their counts are called.
+    pub const ALL: [(Deed, &'static str); 16] = [
+        (Deed::Join, "processes that joined"),
+        (Deed::Leave, "processes that left by themselves"),
+        (Deed::Allocate, "blocks allocated"),
+        (Deed::Bulk, "batches and runs allocated"),
+        (Deed::Free, "blocks freed"),
+        (Deed::Short, "requests that found no memory"),
+        (Deed::Send, "pages sent"),
+        (Deed::Claim, "pages claimed by another process"),
+        (Deed::TakeBack, "pages claimed by their sender"),
+        (Deed::TooLate, "messages whose page was gone"),
+        (Deed::Drain, "drains"),
+        (Deed::Recover, "looks for dead processes"),
+        (Deed::Bury, "dead processes that a survivor found"),
+        (Deed::Recovered, "pages taken back from them"),
+        (Deed::Grow, "times the segment was grown"),
+        (Deed::Shrink, "times it was shrunk"),
+    ];
+}
+
+/// The board.
+pub struct Board {
+    counts: Shared<[AtomicU64; Deed::ALL.len()]>,
+    /// Messages on their way; a process that is killed with one in its hands loses it.
+    mail: (OwnedFd, OwnedFd),
+}
+
+impl Board {
+    /// Makes an empty board.
+    ///
+    /// # Errors
+    /// When the system refuses memory or a pipe.
+    pub fn new() -> Result<Self, Failure> {
+        let refused = |error: std::io::Error| Failure::Run(format!("soak: {error}"));
+        let counts = Shared::new([const { AtomicU64::new(0) }; Deed::ALL.len()]);
+        let mail = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC);
+        Ok(Board {
+            counts: counts.map_err(refused)?,
+            mail: mail.map_err(|errno| refused(errno.into()))?,
+        })
+    }
+
+    /// Counts something that was done.
+    pub fn add(&self, deed: Deed, times: u64) {
+        // Relaxed, here and below: a count.
+        self.counts[deed as usize].fetch_add(times, Ordering::Relaxed);
+    }
+
+    /// How often that was done.
+    pub fn count(&self, deed: Deed) -> u64 {
+        self.counts[deed as usize].load(Ordering::Relaxed)
+    }
+
+    /// Posts a message; `false`: there is no room.
+    pub fn post(&self, page: SentPage) -> bool {
+        // So few bytes are written at once or not at all.
+        rustix::io::write(&self.mail.1, &page.to_bits().to_ne_bytes()) == Ok(16)
+    }
+
+    /// Takes the oldest message, if there is one.
+    pub fn take(&self) -> Option<SentPage> {
+        let mut bytes = [0; 16];
+        let read = rustix::io::read(&self.mail.0, &mut bytes);
+        (read == Ok(16)).then(|| SentPage::from_bits(u128::from_ne_bytes(bytes)))
+    }
+}

@@ -1,0 +1,157 @@
+//! Kills processes of the storm, forks others in their place, and looks at the segment.
+
+use std::fmt::Write as _;
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use pagedepot_linux::shared::{SharedDepot, SharedOptions};
+use rustix::process::Signal;
+
+use super::board::{Board, Deed};
+use super::options::SoakOptions;
+use super::{census, storm};
+use crate::failure::Failure;
+use crate::harness::fork::Child;
+use crate::report::Progress;
+
+/// Mean time between two kills. The first milliseconds of a process are its fork and its joining.
+const BETWEEN: Duration = Duration::from_micros(1500);
+/// Kills between two looks at stopped processes, and between two counts of all pages.
+const LOOK_AFTER: u32 = 50;
+const COUNT_AFTER: u32 = 1000;
+
+/// The storm, seen by its keeper.
+struct Keeper {
+    segment: OwnedFd,
+    board: Board,
+    random: Rng,
+    children: Vec<Child>,
+    kills: u32,
+    looks: u32,
+    counts: u32,
+}
+
+/// Runs a storm of as many kills as the options ask for.
+///
+/// # Errors
+/// When a page was lost or handed out twice, or the system refuses what a storm needs.
+pub fn run(options: &SoakOptions) -> Result<String, Failure> {
+    let begun = Instant::now();
+    let mut keeper = Keeper::new(options.seed)?;
+    let step = Progress::on_stderr().task("soak --shared: kills", options.kills.into());
+    let ended = keeper.storm(options, &|| step.tick());
+    drop(step);
+    match ended {
+        Ok(()) => Ok(keeper.summary(options, begun.elapsed())),
+        Err(fault) => Err(Failure::Run(format!(
+            "soak --shared: after {} kills, with --seed {}: {fault}: please report it",
+            keeper.kills, options.seed
+        ))),
+    }
+}
+
+impl Keeper {
+    fn new(seed: u64) -> Result<Self, Failure> {
+        let options = SharedOptions::new(storm::BYTES).grow_to(storm::BYTES_MAX).answers(false);
+        let depot = SharedDepot::create_memfd("pagedepot-soak", &options);
+        let depot = depot.map_err(|error| Failure::Run(format!("soak: {error}")))?;
+        let segment = depot.file().try_clone_to_owned();
+        Ok(Keeper {
+            segment: segment.map_err(|error| Failure::Run(format!("soak: {error}")))?,
+            board: Board::new()?,
+            random: Rng::with_seed(seed),
+            children: Vec::new(),
+            kills: 0,
+            looks: 0,
+            counts: 0,
+        })
+    }
+
+    fn storm(&mut self, options: &SoakOptions, tick: &dyn Fn()) -> Result<(), String> {
+        while self.kills < options.kills {
+            while self.children.len() < options.processes as usize {
+                self.fork()?;
+            }
+            // Now and then at once, now and then late.
+            sleep(BETWEEN.mul_f64(-self.random.f64().max(1e-9).ln()));
+            let at = self.random.usize(..self.children.len());
+            self.kill(at)?;
+            tick();
+            if self.kills.is_multiple_of(LOOK_AFTER) {
+                self.look()?;
+            }
+            if self.kills.is_multiple_of(COUNT_AFTER) && self.kills < options.kills {
+                self.count(tick)?;
+            }
+        }
+        self.count(tick)
+    }
+
+    fn fork(&mut self) -> Result<(), String> {
+        let seed = self.random.u64(..);
+        let program = || storm::rage(self.segment.as_fd(), &self.board, seed);
+        let child = Child::fork(program).map_err(|error| format!("cannot fork: {error}"))?;
+        self.children.push(child);
+        Ok(())
+    }
+
+    /// Kills a process, which must have been there until now.
+    fn kill(&mut self, at: usize) -> Result<(), String> {
+        let mut child = self.children.swap_remove(at);
+        child.signal(Signal::KILL);
+        let status = child.wait();
+        let signal = status.and_then(|status| status.terminating_signal());
+        if signal != Some(Signal::KILL.as_raw()) {
+            return Err(format!("a process ended by itself ({status:?}): see what it said above"));
+        }
+        self.kills += 1;
+        Ok(())
+    }
+
+    /// Looks at the segment while all processes are stopped.
+    fn look(&mut self) -> Result<(), String> {
+        for child in &mut self.children {
+            child.signal(Signal::STOP);
+            let status = child.wait_stopped();
+            if status.is_none_or(|status| !status.stopped()) {
+                return Err(format!("a process ended by itself ({status:?}): see above"));
+            }
+        }
+        census::of_stopped(self.segment.as_fd())?;
+        self.looks += 1;
+        self.children.iter().for_each(|child| child.signal(Signal::CONT));
+        Ok(())
+    }
+
+    /// Kills all processes, and counts all pages.
+    fn count(&mut self, tick: &dyn Fn()) -> Result<(), String> {
+        while !self.children.is_empty() {
+            self.kill(0)?;
+            tick();
+        }
+        census::of_dead(self.segment.as_fd())?;
+        self.counts += 1;
+        // What is in them has gone back.
+        while self.board.take().is_some() {}
+        Ok(())
+    }
+
+    fn summary(&self, options: &SoakOptions, elapsed: Duration) -> String {
+        let mut text = format!(
+            "{} kills in {:.1} s, {} processes at a time: no page was lost, and none handed out \
+             twice.\nAll pages were counted {} times; {} times processes were looked at while they \
+             were stopped.\n\n",
+            self.kills,
+            elapsed.as_secs_f64(),
+            options.processes,
+            self.counts,
+            self.looks,
+        );
+        for (deed, what) in Deed::ALL {
+            let _ = writeln!(text, "{:>12}  {what}", self.board.count(deed));
+        }
+        text
+    }
+}
