@@ -1,4 +1,5 @@
-//! What the processes of a storm share beside the segment. All of it outlives any of them.
+//! Counts and messages that the processes of a storm share beside the segment. Both outlive any of
+//! them.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +10,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use crate::failure::Failure;
 use crate::harness::fork::Shared;
 
-/// What processes do, as it is counted.
+/// A kind of step of a process, which is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
     Join,

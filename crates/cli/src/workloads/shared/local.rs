@@ -1,5 +1,5 @@
-//! What a page costs one process: one at a time, 512 at a time, and so many that they come from the
-//! store and go back there.
+//! The cost of a page by one process: one at a time, 512 at a time, and so many that they come from
+//! the store and go back there.
 
 use std::sync::Mutex as StdMutex;
 use std::time::Instant;

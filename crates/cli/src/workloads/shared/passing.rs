@@ -73,7 +73,7 @@ impl PassedPool {
     }
 }
 
-/// What a producer tells its consumer, and the other way round.
+/// Words by which a producer and its consumer tell each other of windows.
 #[derive(Default)]
 struct Post {
     /// Windows asked for.
@@ -90,7 +90,7 @@ struct Post {
     refused: AtomicU64,
 }
 
-/// What both sides of a lane share.
+/// The memory that both sides of a lane share.
 struct Link {
     post: Post,
     ring: Ring<u128>,

@@ -1,5 +1,5 @@
-//! What survivors take back of a process that was killed, and how long that takes: of a segment
-//! that they have open, and of a file that no process has open any more.
+//! Recovery of the pages that a killed process held, and how long that takes: by a survivor that
+//! has the segment open, and by a process that opens a file which no other has open.
 
 use std::io;
 use std::path::PathBuf;
