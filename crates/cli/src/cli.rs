@@ -186,7 +186,8 @@ mod tests {
             ("--frobnicate", "see `pagedepot --help`"),
             (
                 "frobnicate",
-                "no command is called frobnicate; there are bench, replay, soak, top, completions, man",
+                "no command is called frobnicate; there are bench, replay, soak, top, \
+                 completions, man",
             ),
         ] {
             let line = refused(arguments);

@@ -81,7 +81,7 @@ impl Board {
         self.counts[deed as usize].fetch_add(times, Ordering::Relaxed);
     }
 
-    /// How often that was done.
+    /// Number of times that it was done.
     pub fn count(&self, deed: Deed) -> u64 {
         self.counts[deed as usize].load(Ordering::Relaxed)
     }
