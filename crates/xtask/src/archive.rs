@@ -23,6 +23,12 @@ pub const TRIXIE: [(&str, &str); 2] = [
     ("http://deb.debian.org/debian-security", "trixie-security"),
 ];
 
+/// The newest of all: what the next release will have, and what is tried before.
+pub const NEWEST: [(&str, &str); 2] = [
+    ("http://deb.debian.org/debian", "unstable"),
+    ("http://deb.debian.org/debian", "experimental"),
+];
+
 /// The release before, that has Linux 5.10, and its updates.
 pub const BULLSEYE: [(&str, &str); 2] = [
     ("http://deb.debian.org/debian", "bullseye"),

@@ -1,7 +1,8 @@
 //! A booted machine that says what it finds: what it was told, and what it said.
 //!
 //! Lines of its console that begin with `= ` are figures (`= metric value name=number...`), checks
-//! (`= check name ok`, `= check name failed why`), `= begin scenario`, and `= done` at the end.
+//! (`= check name ok`, `= check name failed why`), `= begin scenario`,
+//! `= untested what and why`, and `= done` at the end.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,6 +25,8 @@ pub enum ConsoleLine {
     Check { name: String, failed: Option<String> },
     /// A scenario began.
     Begin(String),
+    /// A test, or a part of one, was left out, and why.
+    Untested(String),
     /// All ended.
     Done,
 }
@@ -36,6 +39,7 @@ impl ConsoleLine {
         match first {
             "done" => Some(ConsoleLine::Done),
             "begin" => Some(ConsoleLine::Begin(rest.to_owned())),
+            "untested" => Some(ConsoleLine::Untested(rest.to_owned())),
             "check" => {
                 let (name, verdict) = rest.split_once(' ')?;
                 let failed = match verdict.strip_prefix("failed") {
@@ -150,6 +154,7 @@ mod tests {
                 Some(check("oom", Some("3 of 4 were killed"))),
             ),
             ("= check oom maybe", None),
+            ("= untested a: b", Some(ConsoleLine::Untested("a: b".to_owned()))),
             ("= begin times", Some(ConsoleLine::Begin("times".to_owned()))),
             ("= done", Some(ConsoleLine::Done)),
             ("= pair_ns", None),

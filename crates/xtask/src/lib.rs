@@ -12,6 +12,7 @@ pub mod kernel;
 pub mod machine;
 pub mod pressure;
 pub mod results;
+pub mod source;
 pub mod tools;
 
 use std::process::ExitCode;

@@ -192,6 +192,7 @@ impl Machine {
                 results.add(self.design, self.cpus, &metric, params, value);
             }
             ConsoleLine::Begin(what) => eprintln!("  {what}"),
+            ConsoleLine::Untested(what) => eprintln!("  NOT TESTED: {what}"),
             ConsoleLine::Check { .. } | ConsoleLine::Done => {}
         })
     }

@@ -1,23 +1,32 @@
-//! The tests of core, rseq and linux on another processor: Debian's Linux for it, as it is, under
-//! QEMU, with our test programs, which are built here, as its only ones.
+//! The tests of the libraries on another processor: Linux for it under QEMU, with our test
+//! programs, which are built here, as its only ones.
+//!
+//! | options | kernel | programs |
+//! |---|---|---|
+//! | none | Debian's 6.1 | all; on machines after the first, those that concern sequences, and storms |
+//! | `--quick` | the same | a few that concern sequences, on one machine |
+//! | `--page-size 16` | Debian's 6.12 with such pages | all |
+//! | `--page-size 64` | 6.1, built from Debian's source | all |
+//! | `--newest` | the newest that Debian has, which checks what programs write to the area | those of rseq, linux and C, with glibc's registration and without |
 //!
 //! A machine is emulated, so nothing here is a time. Counted are tests, stops of sequences at their
 //! instructions, pages lost at these, and the instructions of a hot pair.
 
+mod kernels;
 mod programs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use self::programs::{Build, Program};
-use crate::archive::{Archive, BOOKWORM, TRIXIE};
+use self::kernels::Kernel;
+use self::programs::{Build, Extent, Machines, Program};
 use crate::boot::{Boot, ConsoleLine};
 use crate::cpio::Cpio;
 use crate::results::{self, Results};
@@ -27,8 +36,12 @@ const QEMU: &str = "qemu-system-aarch64";
 /// The prefix of the cross compiler's programs.
 const CROSS: &str = "aarch64-linux-gnu-";
 /// Longest time between two tests, on a slow host.
-const TIMEOUT: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(1800);
 const MEMORY_MIB: u32 = 4096;
+/// Words for the kernel. It kills programs that break the ABI of restartable sequences if it knows
+/// `rseq_debug` (6.19 and later); a kernel that does not ignores the word.
+const KERNEL_WORDS: &str = "console=ttyAMA0 quiet panic=-1 psi=1 rseq_debug=1 \
+    rcupdate.rcu_cpu_stall_timeout=300";
 /// The designs whose figures there are.
 const DESIGNS: [&str; 3] = ["floor-rseq", "depot", "spin"];
 
@@ -44,9 +57,16 @@ pub struct Options {
     /// Fetch the kernel, print where it is, and boot none
     #[arg(long, conflicts_with = "kernel")]
     fetch: bool,
-    /// KiB of the kernel's pages. Debian has kernels with 4 and with 16; for 64 give --kernel one
+    /// KiB of the kernel's pages. Debian has kernels with 4 and with 16; one with 64 is built here
     #[arg(long, value_enum, default_value = "4", value_name = "KIB")]
     page_size: PageSize,
+    /// The newest kernel and C library that Debian has, and the tests of the crates for Linux with
+    /// glibc's registration and without
+    #[arg(long, conflicts_with_all = ["quick", "page_size"])]
+    newest: bool,
+    /// Only programs with this in their names, such as `linux-storm`; may be repeated
+    #[arg(long, value_name = "NAME")]
+    program: Vec<String>,
     /// Boot this kernel, and fetch none: an Image with restartable sequences
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
@@ -97,17 +117,29 @@ impl Machine {
 
     /// The machines of a run: processors with and without LSE, one CPU and several. The older
     /// processor has no pages of 16 KiB.
-    fn all(quick: bool, page_size: PageSize) -> Vec<Machine> {
+    fn all(extent: Extent, page_size: PageSize) -> Vec<Machine> {
         let older = Machine { model: "cortex-a57", has_lse: false, cpus: 4 };
         let one = Machine { cpus: 1, ..Machine::MAX };
-        match (quick, page_size) {
-            (true, _) => vec![Machine::MAX],
-            (false, PageSize::Kib16) => vec![Machine::MAX, one],
-            (false, _) => vec![Machine::MAX, older, one],
+        let many = Machine { cpus: 16, ..Machine::MAX };
+        match (extent, page_size) {
+            (Extent::Quick | Extent::Registration, _) => vec![Machine::MAX],
+            (Extent::All, PageSize::Kib16) => vec![Machine::MAX, one],
+            (Extent::All, PageSize::Kib64) => vec![Machine::MAX, older],
+            (Extent::All, PageSize::Kib4) => vec![Machine::MAX, older, one, many],
         }
     }
 
-    fn command(self, kernel: &Path, files: &Path) -> Command {
+    /// Whether a program runs on it, which is the first of its run or not.
+    fn runs(self, program: &Program, is_first: bool) -> bool {
+        match program.machines {
+            Machines::First => is_first,
+            Machines::Each => true,
+            Machines::EachWithLse => self.has_lse,
+        }
+    }
+
+    /// The command that boots it and runs the programs of a list.
+    fn command(self, kernel: &Path, files: &Path, list: usize) -> Command {
         let mut command = Command::new(QEMU);
         command
             .args(["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"])
@@ -117,7 +149,7 @@ impl Machine {
             .arg("-initrd")
             .arg(files)
             .arg("-append")
-            .arg("console=ttyAMA0 quiet panic=-1 psi=1 rcupdate.rcu_cpu_stall_timeout=300");
+            .arg(format!("{KERNEL_WORDS} -- {list}"));
         command
     }
 }
@@ -133,32 +165,41 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let root = &tools::root()?;
     let cache = tools::build_folder(root, "guest")?;
-    let kernel = match (&options.kernel, options.page_size) {
-        (Some(kernel), _) => kernel.clone(),
-        (None, PageSize::Kib4) => fetch(&cache, &BOOKWORM, "linux-image-arm64")?,
-        (None, PageSize::Kib16) => fetch(&cache, &TRIXIE, "linux-image-arm64-16k")?,
-        (None, PageSize::Kib64) => bail!(
-            "Debian has no kernel with pages of 64 KiB: build one with CONFIG_ARM64_64K_PAGES and \
-             CONFIG_RSEQ, and name it with --kernel"
-        ),
+    let kernel = match &options.kernel {
+        Some(image) => Kernel { image: image.clone(), libraries: None },
+        None => kernels::kernel(&cache, options.page_size, options.newest)?,
     };
     if options.fetch {
-        println!("{}", kernel.display());
+        println!("{}", kernel.image.display());
         return Ok(());
     }
     check_installed()?;
-    let build = Build { root, cache: &cache, quick: options.quick };
+    let extent = match (options.quick, options.newest) {
+        (true, _) => Extent::Quick,
+        (_, true) => Extent::Registration,
+        _ => Extent::All,
+    };
+    let programs = Build { root, cache: &cache, extent, names: &options.program }.programs()?;
+    ensure!(!programs.is_empty(), "no program's name contains {}", options.program.join(" or "));
+    let machines = Machine::all(extent, options.page_size);
     let files = cache.join("files.cpio");
-    fs::write(&files, pack(&cache, &build.programs()?)?)?;
+    fs::write(&files, pack(&cache, &kernel, &programs, &machines)?)?;
     let mut figures = Figures::default();
-    for machine in Machine::all(options.quick, options.page_size) {
-        figures.boot(&cache, machine, &kernel, &files, options.page_size)?;
+    for (list, &machine) in machines.iter().enumerate() {
+        let command = machine.command(&kernel.image, &files, list);
+        figures.boot(&cache, machine, command, options.page_size)?;
     }
     print!("{}", figures.results.table(&DESIGNS));
+    let left_out = programs::LEFT_OUT.map(|(program, why)| format!("{program}: {why}"));
+    println!("not tested:");
+    for what in figures.untested.iter().chain(&left_out) {
+        println!("  {what}");
+    }
     if let Some(path) = &options.json {
         let settings = json!({
             "arch": "aarch64", "quick": options.quick, "page_bytes": options.page_size.bytes(),
-            "left_out": programs::LEFT_OUT.map(|(program, why)| format!("{program}: {why}")),
+            "kernel": kernel.image.display().to_string(), "left_out": left_out,
+            "untested": figures.untested,
         });
         results::write(path, &figures.results.document("guest", &settings))?;
     }
@@ -181,29 +222,16 @@ fn check_installed() -> Result<()> {
     Ok(())
 }
 
-/// The newest kernel of a release, of those that `package` stands for.
-fn fetch(cache: &Path, release: &[(&str, &str)], package: &str) -> Result<PathBuf> {
-    eprintln!("reading the archive's lists");
-    let archive = Archive::open_for(cache, release, "arm64")?;
-    let package = archive.dependency(package, "linux-image-")?;
-    let version = archive.version(&package)?;
-    let at = cache.join(format!("{package}_{version}"));
-    let kernel = at.join("vmlinuz");
-    if !kernel.exists() {
-        eprintln!("fetching {package} {version}");
-        let file = archive.fetch(cache, &package, &version)?;
-        let unpack = "dpkg-deb --fsys-tarfile \"$1\" \
-            | tar xO --wildcards './boot/vmlinuz-*' >\"$2\"/vmlinuz";
-        archive.unpack(unpack, &file, &at)?;
-    }
-    Ok(kernel)
-}
-
-/// The files that the machine begins with.
-fn pack(cache: &Path, programs: &[Program]) -> Result<Vec<u8>> {
+/// The files that the machines begin with, and for each machine a list of programs.
+fn pack(
+    cache: &Path,
+    kernel: &Kernel,
+    programs: &[Program],
+    machines: &[Machine],
+) -> Result<Vec<u8>> {
     let read = |path: &Path| fs::read(path).with_context(|| format!("no {}", path.display()));
     let mut cpio = Cpio::default();
-    for folder in ["/dev/shm", "/proc", "/sys", "/tmp", "/arguments"] {
+    for folder in ["/dev/shm", "/proc", "/sys", "/tmp", "/lists"] {
         cpio.folder(folder);
     }
     let devices = [("console", (5, 1)), ("null", (1, 3)), ("zero", (1, 5)), ("urandom", (1, 9))];
@@ -211,18 +239,35 @@ fn pack(cache: &Path, programs: &[Program]) -> Result<Vec<u8>> {
         cpio.device(&format!("/dev/{device}"), numbers);
     }
     cpio.program("/init", &read(&programs::init(cache)?)?);
-    for program in programs {
-        cpio.program(&format!("/tests/{}", program.name), &read(&program.file)?);
-        if !program.arguments.is_empty() {
-            let arguments = program.arguments.join("\n") + "\n";
-            cpio.program(&format!("/arguments/{}", program.name), arguments.as_bytes());
-        }
+    let files: BTreeSet<_> = programs.iter().map(|program| &program.file).collect();
+    for file in files {
+        cpio.program(&path_in_guest(file), &read(file)?);
     }
-    for library in programs::libraries()? {
+    for (number, machine) in machines.iter().enumerate() {
+        let runs = programs.iter().filter(|program| machine.runs(program, number == 0));
+        let list: String = runs.map(|program| line(program) + "\n").collect();
+        cpio.program(&format!("/lists/{number}"), list.as_bytes());
+    }
+    for library in programs::libraries(kernel.libraries.as_deref())? {
         let name = library.file_name().context("a library has a name")?;
         cpio.program(&format!("/lib/{}", name.display()), &read(&library)?);
     }
     Ok(cpio.end())
+}
+
+fn path_in_guest(file: &Path) -> String {
+    format!("/tests/{}", file.file_name().unwrap_or_default().display())
+}
+
+/// The line of a program in a list: see `init.c`.
+fn line(program: &Program) -> String {
+    let environment = program.environment.iter().map(|variable| format!("@{variable}"));
+    [program.name.clone(), path_in_guest(&program.file)]
+        .into_iter()
+        .chain(environment)
+        .chain(program.arguments.iter().cloned())
+        .collect::<Vec<_>>()
+        .join("\t")
 }
 
 /// Figures that the machines have printed.
@@ -230,6 +275,8 @@ fn pack(cache: &Path, programs: &[Program]) -> Result<Vec<u8>> {
 struct Figures {
     results: Results,
     failed: Vec<String>,
+    /// Tests that a machine left out, and why.
+    untested: BTreeSet<String>,
 }
 
 impl Figures {
@@ -237,24 +284,23 @@ impl Figures {
         &mut self,
         cache: &Path,
         machine: Machine,
-        kernel: &Path,
-        files: &Path,
+        command: Command,
         page_size: PageSize,
     ) -> Result<()> {
         let name = format!("{}, {} CPUs", machine.model, machine.cpus);
         let log = cache.join(format!("console-{}-{}", machine.model, machine.cpus));
-        let boot = Boot {
-            command: machine.command(kernel, files),
-            what: &name,
-            is_fault,
-            log: &log,
-            timeout: TIMEOUT,
-        };
-        eprintln!("booting {name}: {}", kernel.display());
+        eprintln!("booting {name}");
+        let boot = Boot { command, what: &name, is_fault, log: &log, timeout: TIMEOUT };
         let mut told = MachineFigures::default();
         let outcome = boot.run(|said| told.hear(said));
         if let Err(error) = outcome {
             self.failed.push(format!("{error:#}"));
+        }
+        for what in told.untested {
+            if has_no_reason(&what) {
+                self.failed.push(format!("ignored without a reason: {what}"));
+            }
+            self.untested.insert(format!("{what} ({name})"));
         }
         let page_bytes = told.sums.get(&("", "page_bytes".to_owned())).copied().unwrap_or(0.0);
         ensure!(
@@ -275,6 +321,7 @@ impl Figures {
 /// The figures of one machine, added up over its programs.
 #[derive(Default)]
 struct MachineFigures {
+    untested: Vec<String>,
     sums: BTreeMap<(&'static str, String), f64>,
 }
 
@@ -293,9 +340,15 @@ impl MachineFigures {
                 }
             }
             ConsoleLine::Begin(test) if !test.contains(' ') => eprintln!("  {test}"),
+            ConsoleLine::Untested(what) => self.untested.push(what),
             ConsoleLine::Begin(_) | ConsoleLine::Check { .. } | ConsoleLine::Done => {}
         }
     }
+}
+
+/// Whether the harness says of a test that it is ignored, and no more.
+fn has_no_reason(untested: &str) -> bool {
+    untested.trim_end().ends_with("... ignored")
 }
 
 /// Words of a kernel at fault. That a cgroup runs out of memory is what a test wants.
@@ -329,11 +382,37 @@ mod tests {
 
     #[test]
     fn machines_have_the_pages_that_are_asked_for() {
-        let models = |quick, page_size| -> Vec<_> {
-            Machine::all(quick, page_size).into_iter().map(|machine| machine.model).collect()
+        let machines = |extent, page_size| -> Vec<_> {
+            let all = Machine::all(extent, page_size).into_iter();
+            all.map(|machine| (machine.model, machine.cpus)).collect()
         };
-        assert_eq!(models(true, PageSize::Kib64), ["max"]);
-        assert_eq!(models(false, PageSize::Kib4), ["max", "cortex-a57", "max"]);
-        assert!(!models(false, PageSize::Kib16).contains(&"cortex-a57"));
+        let all = machines(Extent::All, PageSize::Kib4);
+        assert_eq!(all, [("max", 4), ("cortex-a57", 4), ("max", 1), ("max", 16)]);
+        for extent in [Extent::Quick, Extent::Registration] {
+            assert_eq!(machines(extent, PageSize::Kib64), [("max", 4)]);
+        }
+        let with_16 = machines(Extent::All, PageSize::Kib16);
+        assert!(with_16.iter().all(|(model, _)| *model != "cortex-a57"));
+    }
+
+    #[test]
+    fn a_program_is_one_line_of_a_list() {
+        let program = Program {
+            name: "a-without-rseq".to_owned(),
+            file: "/built/a".into(),
+            arguments: vec!["--nocapture".to_owned()],
+            environment: vec!["B=c=0"],
+            machines: Machines::EachWithLse,
+        };
+        assert_eq!(line(&program), "a-without-rseq\t/tests/a\t@B=c=0\t--nocapture");
+        let older = Machine { has_lse: false, ..Machine::MAX };
+        assert!(Machine::MAX.runs(&program, false) && !older.runs(&program, true));
+    }
+
+    #[test]
+    fn tests_are_ignored_for_a_reason() {
+        assert!(has_no_reason("a: test b ... ignored\r"));
+        assert!(!has_no_reason("a: test b ... ignored, takes an hour"));
+        assert!(!has_no_reason("a: SKIPPED: no c"));
     }
 }

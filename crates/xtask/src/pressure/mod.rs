@@ -63,6 +63,7 @@ pub fn run(options: &Options) -> Result<()> {
     boot.run(|said| match said {
         ConsoleLine::Figure { metric, value, .. } => figures.push((metric, value)),
         ConsoleLine::Begin(test) => eprintln!("  {test}"),
+        ConsoleLine::Untested(what) => eprintln!("  NOT TESTED: {what}"),
         ConsoleLine::Check { .. } | ConsoleLine::Done => {}
     })?;
     ensure!(!figures.is_empty(), "the tests told no figures; the console is in {}", log.display());

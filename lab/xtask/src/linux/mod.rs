@@ -3,7 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | `needed` | programs of the host |
-//! | `source` | the source, from Debian's archive |
+//! | `sources` | where Linux's sources come from |
 //! | `hooks` | our lines, inserted into it |
 //! | `tree` | a source tree with hooks, glue and library, and its build |
 //! | `project` | what kernbench builds |
@@ -17,7 +17,7 @@ mod hooks;
 mod needed;
 mod plan;
 mod project;
-mod source;
+mod sources;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -30,10 +30,10 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use xtask::results::{self, Results};
+use xtask::source::{self, Source};
 use xtask::tools;
 
 use figures::{DESIGNS, OLD, RIVALS};
-use source::Source;
 use tree::{Kernel, Kind};
 
 /// The source of the machines' only program.
@@ -150,7 +150,7 @@ pub fn run(options: &Options) -> Result<()> {
     let library = tree::library(root, &cache, &log)?;
     let files = init(root, &cache, &log)?;
     eprintln!("reading the archive's lists");
-    let archive = source::archive(&cache, wanted.contains(&KernelChoice::Old))?;
+    let archive = sources::archive(&cache, wanted.contains(&KernelChoice::Old))?;
     let mut results = Results::default();
     let mut kernels = BTreeMap::new();
     let jobs = options.jobs.map_or_else(
@@ -161,7 +161,7 @@ pub fn run(options: &Options) -> Result<()> {
     for kind in wanted {
         let guest = "linux-source-6.1".to_owned();
         let (package, built) = match kind {
-            KernelChoice::User => (source::newest(&archive)?, Kind::User),
+            KernelChoice::User => (sources::newest(&archive)?, Kind::User),
             KernelChoice::Guest => (guest, Kind::Guest),
             KernelChoice::Preempted => (guest, Kind::Preempted),
             KernelChoice::Old => ("linux-source-5.10".to_owned(), Kind::Old),

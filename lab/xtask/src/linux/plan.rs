@@ -200,6 +200,7 @@ impl Machine<'_> {
                 }
             }
             ConsoleLine::Begin(scenario) => eprintln!("  {scenario}"),
+            ConsoleLine::Untested(what) => eprintln!("  NOT TESTED: {what}"),
             ConsoleLine::Check { .. } | ConsoleLine::Done => {}
         })
     }

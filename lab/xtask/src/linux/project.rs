@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::source::Source;
+use xtask::source::Source;
 use xtask::tools::{folder, write_if_changed};
 
 /// The folder in Linux's source, and those in it, whose files are copied.

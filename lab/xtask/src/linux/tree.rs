@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::hooks::{Hooks, parse_version};
-use super::source::Source;
+use xtask::source::Source;
 use xtask::tools::{self, run, write_if_changed};
 
 /// Files of `examples/linux/glue` that go into the kernel's build, and their names in `mm/`.

@@ -240,6 +240,13 @@ const SEQUENCES: [(&str, Attempt); 8] = [
     ("claim", claims),
 ];
 
+/// The figure with the stops of a claim: each form of its commit has one of its own.
+const CLAIM_STOPS: &str = match (cfg!(target_arch = "aarch64"), cfg!(target_feature = "lse")) {
+    (false, _) => "claim_stops_cmpxchg",
+    (true, true) => "claim_stops_casal",
+    (true, false) => "claim_stops_exclusives",
+};
+
 static SIGNALLED: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn count_signal(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
@@ -291,7 +298,11 @@ fn every_stop_before_the_commit_aborts() {
     events.extend((cpus.len() > 1).then_some(Event::Migration));
     let mut stopping = Stopping { tracee: &tracee, cpus: &cpus, has_helper: false, stops: 0 };
     for (number, (name, _)) in SEQUENCES.iter().enumerate() {
+        let before = stopping.stops;
         stopping.stop_everywhere((number, name), &events);
+        if *name == "claim" {
+            println!("= {CLAIM_STOPS} {}", stopping.stops - before);
+        }
     }
     stopping.report();
 }

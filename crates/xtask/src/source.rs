@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use xtask::archive::{Archive, BOOKWORM, BULLSEYE};
+use crate::archive::Archive;
 
 /// Large, and needed by no configuration here.
 const LEFT_OUT: [&str; 3] =
@@ -17,21 +17,6 @@ pub struct Source {
     pub version: String,
     /// The tree.
     pub folder: PathBuf,
-}
-
-/// The archive with 6.1 and the newest, and with 5.10 if `with_old`.
-pub fn archive(cache: &Path, with_old: bool) -> Result<Archive> {
-    let [stable, updates] = BOOKWORM;
-    let mut sources = vec![stable, updates, (stable.0, "unstable")];
-    if with_old {
-        sources.extend(BULLSEYE);
-    }
-    Archive::open(cache, &sources)
-}
-
-/// The package of the newest Linux there is.
-pub fn newest(archive: &Archive) -> Result<String> {
-    archive.dependency("linux-source", "linux-source-")
 }
 
 /// Fetches and unpacks a package of Linux's source, unless its newest version is there already.
