@@ -5,6 +5,7 @@ use core::arch::asm;
 
 use crate::Area;
 use crate::field::CPU_ID;
+pub use crate::restarts::are_restarted;
 
 pub const HAS_SEQUENCES: bool = true;
 

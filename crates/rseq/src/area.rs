@@ -82,12 +82,21 @@ pub struct Area {
 
 impl Area {
     /// The registered area. `None` when there is none: another libc or an old one,
-    /// `GLIBC_TUNABLES=glibc.pthread.rseq=0`, a kernel or sandbox without rseq, or an architecture
-    /// without sequences here. [`RseqMissing::find`](crate::RseqMissing::find) says which.
+    /// `GLIBC_TUNABLES=glibc.pthread.rseq=0`, a kernel or sandbox without rseq, a kernel that
+    /// restarts no sequence, or an architecture without sequences here.
+    /// [`RseqMissing::find`](crate::RseqMissing::find) says which.
+    ///
+    /// On AArch64 under Linux 6.19 to 7.1 the first call tries whether the kernel restarts
+    /// sequences, with a thread of its own and two calls of `membarrier`.
     ///
     /// Other threads may lack a registration of their own all the same: see the
     /// [crate](crate#threads-without-a-registration-of-their-own).
     pub fn find() -> Option<Self> {
+        Self::registered().filter(|&area| arch::are_restarted(area))
+    }
+
+    /// The registered area, whether or not the kernel restarts sequences.
+    pub(crate) fn registered() -> Option<Self> {
         if !arch::HAS_SEQUENCES {
             return None;
         }

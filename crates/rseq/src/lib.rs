@@ -25,6 +25,23 @@
 //! but `rseq_cs`: programs that register their own, or use fields outside the ABI, break each other
 //! (tcmalloc issues 144 and 292). Without glibc's registration there is no [`Area`].
 //!
+//! # What is read and written of an area
+//! | field | here | kernels from 6.19 |
+//! |---|---|---|
+//! | `cpu_id` | read | write it when the CPU changes; in a registration of more than 32 bytes (7.1 and 7.0.10), and with `rseq_debug=1` in every one, they kill a process that wrote it |
+//! | `rseq_cs` | written at the start of each sequence, never cleared | clear it when they interrupt the thread elsewhere; with `rseq_debug=1` they check the whole descriptor |
+//! | `cpu_id_start`, `node_id`, `mm_cid`, `flags`, `slice_ctrl` | neither read nor written | check them as `cpu_id` |
+//!
+//! With `rseq_debug=1` the kernel checks of a descriptor that version and flags are 0, that the
+//! sequence and the abort label lie in user space, the label outside the sequence and behind the
+//! signature, and that no sequence makes a system call. `cargo xtask guest --arch aarch64
+//! --newest` runs all tests of sequences on the newest kernel with that word, and with glibc's
+//! registration as well as without.
+//!
+//! Linux for AArch64 from 6.19 to 7.0.13 may restart no sequence at all, whatever interrupts it.
+//! There [`Area::find`] tries it once, with a thread that waits in a sequence until it is fenced,
+//! and returns `None` if that one goes on ([`RseqMissing::NotRestarted`]).
+//!
 //! # Threads without a registration of their own
 //! A thread of a bare `clone` that has thread-local storage of its own has an area that the kernel
 //! never wrote. Its `cpu_id` is negative; a sequence must compare it or index by it in a way that
@@ -69,6 +86,8 @@ mod cpu_set;
 mod loaded;
 pub mod membarrier;
 mod missing;
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+mod restarts;
 
 pub use area::{Area, current_cpu};
 pub use cpu_set::{CpuListError, CpuSet};

@@ -27,6 +27,8 @@ pub enum RseqMissing {
     Refused(i32),
     /// glibc registered none, although the system call works now.
     Unregistered,
+    /// The kernel restarts no sequence: Linux for AArch64 from 6.19 to 7.0.13.
+    NotRestarted,
 }
 
 impl RseqMissing {
@@ -39,6 +41,8 @@ impl RseqMissing {
         }
         Some(if !arch::HAS_SEQUENCES {
             RseqMissing::Architecture
+        } else if Area::registered().is_some() {
+            RseqMissing::NotRestarted
         } else if !knows_rseq() {
             if is_static() { RseqMissing::Static } else { RseqMissing::Library }
         } else if tunables().is_some_and(|tunables| disable_rseq(&tunables)) {
@@ -118,6 +122,10 @@ impl fmt::Display for RseqMissing {
             RseqMissing::Unregistered => {
                 "glibc registered none when the program began, although the kernel has them: was \
                  rseq refused then?"
+            }
+            RseqMissing::NotRestarted => {
+                "the kernel restarts no sequence, as Linux 6.19 to 7.0.13 on AArch64, or refuses \
+                 membarrier there, by which that is tried: use Linux 7.0.14 or later"
             }
         })
     }

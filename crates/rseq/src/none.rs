@@ -4,6 +4,10 @@ use crate::Area;
 
 pub const HAS_SEQUENCES: bool = false;
 
+pub fn are_restarted(_area: Area) -> bool {
+    true
+}
+
 pub fn cpu_id(_area: Area) -> u32 {
     u32::MAX
 }

@@ -8,6 +8,11 @@ use crate::field::CPU_ID;
 
 pub const HAS_SEQUENCES: bool = true;
 
+/// Every kernel for this processor that registers areas restarts sequences.
+pub fn are_restarted(_area: Area) -> bool {
+    true
+}
+
 /// Writes a restartable sequence: [`asm!`](core::arch::asm) with the announcement before the body,
 /// and the descriptor, the signature and the abort code beside it.
 ///

@@ -1,0 +1,208 @@
+//! Finds out whether the kernel restarts sequences at all.
+//!
+//! Linux for AArch64 from 6.19 to 7.0.13, and the first candidates of 7.1, aborts no sequence of a
+//! thread that is preempted, migrated or fenced (fixed by commit 411c1cf43039, "arm64/entry: Fix
+//! arm64-specific rseq brokenness"). The registration works there, and each sequence commits, so
+//! that two threads could take the same item. A distribution may have the fix in an older kernel,
+//! so on these releases a thread tries it once: it waits in a sequence until another thread has
+//! fenced it.
+
+use core::arch::asm;
+use core::ffi::CStr;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+use rustix::thread::{MembarrierCommand, membarrier};
+
+use crate::membarrier::register;
+use crate::{Area, sequence};
+
+/// Releases, from the first to before the second, that may restart no sequence.
+const RELEASES: [(u32, u32); 2] = [(6, 19), (7, 2)];
+
+/// Whether the kernel restarts the sequences of this program's threads. Cheap but for the first
+/// call, and that one on some releases alone.
+pub fn are_restarted(area: Area) -> bool {
+    const UNKNOWN: u8 = 0;
+    const YES: u8 = 1;
+    const NO: u8 = 2;
+    static RESTARTED: AtomicU8 = AtomicU8::new(UNKNOWN);
+    // Relaxed, here and below: each thread finds the same, and nothing else depends on it.
+    match RESTARTED.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let are = !release().is_some_and(may_restart_none) || is_fenced_thread_restarted(area);
+            RESTARTED.store(if are { YES } else { NO }, Ordering::Relaxed);
+            are
+        }
+        known => known == YES,
+    }
+}
+
+/// The kernel's release: its first two numbers. `None` if it has another form.
+fn release() -> Option<(u32, u32)> {
+    let mut names = MaybeUninit::<libc::utsname>::zeroed();
+    // SAFETY: the kernel writes strings to `names`, of which each ends in a 0, as zeroes do.
+    let names = unsafe {
+        libc::uname(names.as_mut_ptr());
+        names.assume_init()
+    };
+    // SAFETY: a string that ends within its array.
+    let release = unsafe { CStr::from_ptr(names.release.as_ptr()) };
+    numbers(release.to_str().ok()?)
+}
+
+fn numbers(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+fn may_restart_none(release: (u32, u32)) -> bool {
+    let [first, end] = RELEASES;
+    (first..end).contains(&release)
+}
+
+/// Whether a fence aborts the sequence of a thread. `false` also where that cannot be tried.
+fn is_fenced_thread_restarted(area: Area) -> bool {
+    if register().is_err() {
+        return false;
+    }
+    let words = Words::default();
+    std::thread::scope(|scope| {
+        // A handler's signal is another reason to abort, which these kernels know: the thread
+        // begins with all signals blocked.
+        let before = block_signals();
+        let waiting = std::thread::Builder::new().spawn_scoped(scope, || words.wait(area));
+        set_signals(&before);
+        let Ok(waiting) = waiting else { return false };
+        // Relaxed, here and in `Words::wait`: the words carry nothing but themselves.
+        while words.entered.load(Ordering::Relaxed) == 0 && !waiting.is_finished() {
+            std::thread::yield_now();
+        }
+        let is_fenced = membarrier(MembarrierCommand::PrivateExpeditedRseq).is_ok();
+        words.fenced.store(1, Ordering::Relaxed);
+        waiting.join().unwrap_or(false) && is_fenced
+    })
+}
+
+/// Words that a thread in a sequence and the thread that fences it share.
+#[derive(Default)]
+struct Words {
+    /// Not 0: the thread is in its sequence.
+    entered: AtomicU32,
+    /// Not 0: the fence has returned.
+    fenced: AtomicU32,
+}
+
+impl Words {
+    /// Waits in a sequence for `fenced`. Whether the sequence was aborted.
+    fn wait(&self, area: Area) -> bool {
+        // SAFETY: the store before the commit is to a word that only tells that the sequence has
+        // begun, which holds whether or not it is restarted. The loop ends, because the other
+        // thread sets `fenced` whatever becomes of its fence. This code is part of the program that
+        // waits for the thread, and no child of `vfork` is here.
+        unsafe {
+            sequence!(
+                area;
+                body: "ldr {at:w}, [{area}, {CPU_ID}]",
+                "mov {at:w}, 1",
+                "str {at:w}, [{entered}]",
+                "8: ldr {at:w}, [{fenced}]",
+                "cbz {at:w}, 8b",
+                "str {at:w}, [{entered}]";
+                aborted: "b {aborted}";
+                entered = in(reg) self.entered.as_ptr(),
+                fenced = in(reg) self.fenced.as_ptr(),
+                aborted = label { return true },
+                options(nostack),
+            );
+        }
+        false
+    }
+}
+
+/// Blocks all signals of this thread. Returns those that were blocked before.
+fn block_signals() -> libc::sigset_t {
+    let mut all = MaybeUninit::zeroed();
+    let mut before = MaybeUninit::zeroed();
+    // SAFETY: both are sets, written by the C library; sets of zeroes are empty ones.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        before.assume_init()
+    }
+}
+
+fn set_signals(blocked: &libc::sigset_t) {
+    // SAFETY: a set that `block_signals` returned.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, blocked, core::ptr::null_mut()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Flag of the system call that takes a registration back, and glibc's signature.
+    const UNREGISTER: libc::c_int = 1;
+    const SIGNATURE: u32 = 0xd428_bc00;
+
+    #[test]
+    fn releases_that_may_restart_none_are_known() {
+        for (release, may) in [
+            ("6.1.0-56-arm64", false),
+            ("6.18.9", false),
+            ("6.19.2", true),
+            ("7.0.0-14-generic", true),
+            ("7.1.0-rc2", true),
+            ("7.2.1", false),
+            ("7.3-arm64", false),
+        ] {
+            assert_eq!(may_restart_none(numbers(release).unwrap()), may, "{release}");
+        }
+        assert_eq!(numbers("unknown"), None);
+        assert!(release().is_some());
+    }
+
+    #[test]
+    fn a_fenced_thread_is_restarted_here() {
+        let Some(area) = Area::find() else {
+            return eprintln!("no rseq registration here: nothing to test");
+        };
+        for _ in 0..100 {
+            assert!(is_fenced_thread_restarted(area));
+        }
+    }
+
+    /// A thread without a registration is restarted by no kernel.
+    #[test]
+    fn a_thread_that_is_not_restarted_is_found() {
+        let Some(area) = Area::find() else {
+            return eprintln!("no rseq registration here: nothing to test");
+        };
+        let words = Words::default();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| unregister(area).then(|| words.wait(area)));
+            while words.entered.load(Ordering::Relaxed) == 0 && !waiting.is_finished() {
+                std::thread::yield_now();
+            }
+            words.fenced.store(1, Ordering::Relaxed);
+            match waiting.join().unwrap() {
+                Some(is_restarted) => assert!(!is_restarted),
+                None => eprintln!("the registration stays: nothing to test"),
+            }
+        });
+    }
+
+    /// Takes back this thread's registration, of whatever length glibc gave it.
+    fn unregister(area: Area) -> bool {
+        (32_u32..=256).step_by(4).any(|bytes| {
+            let pointer: usize;
+            // SAFETY: reads a register. The kernel declines another length than the registered one,
+            // and writes to the area alone.
+            unsafe {
+                asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem));
+                let at = pointer.wrapping_add_signed(area.offset());
+                libc::syscall(libc::SYS_rseq, at, bytes, UNREGISTER, SIGNATURE) == 0
+            }
+        })
+    }
+}
