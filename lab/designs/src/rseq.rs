@@ -20,9 +20,9 @@ use pagedepot_designs::prim::AtomicU32;
 const TRIES: u32 = 3;
 
 /// The area, if locks can be taken by sequences and fenced: registers the process for that, and
-/// keeps this code loaded. `None` where [`try_lock`] has no sequence.
+/// keeps this code loaded.
 pub(crate) fn prepare() -> Option<Area> {
-    let area = Area::find().filter(|_| cfg!(target_arch = "x86_64"))?;
+    let area = Area::find()?;
     let this_code = prepare as fn() -> Option<Area>;
     let is_ready =
         pagedepot_rseq::keep_loaded(this_code as *const ()) && membarrier::register().is_ok();
@@ -60,8 +60,42 @@ pub(crate) fn try_lock(area: Area, state: &AtomicU32, cpu: u32) -> bool {
     false
 }
 
+/// Makes `state` odd if it is even and this thread runs on `cpu`. `true`: this thread did it.
+///
+/// The load of `state` is an acquire: it pairs with the Release in `OwnerGuard::drop`, because the
+/// last owner may have been preempted, and may have released the lock on another CPU. The commit
+/// needs no order but a drainer's fence.
+#[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+#[inline(always)]
+pub(crate) fn try_lock(area: Area, state: &AtomicU32, cpu: u32) -> bool {
+    for _ in 0..TRIES {
+        // SAFETY: as on x86-64.
+        unsafe {
+            pagedepot_rseq::sequence!(
+                area;
+                body: "ldr {at:w}, [{area}, {CPU_ID}]",
+                "cmp {at:w}, {cpu:w}",
+                "b.ne 9f",
+                "ldar {at:w}, [{state}]",
+                "tst {at:w}, 1",
+                "b.ne 9f",
+                "add {at:w}, {at:w}, 1",
+                "str {at:w}, [{state}]";
+                aborted: "b {aborted}", "9: b {miss}";
+                cpu = in(reg) cpu,
+                state = in(reg) state.as_ptr(),
+                miss = label { return false },
+                aborted = label { continue },
+                options(nostack),
+            );
+        }
+        return true;
+    }
+    false
+}
+
 /// Never called, because there is no area.
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))))]
 pub(crate) fn try_lock(area: Area, state: &AtomicU32, cpu: u32) -> bool {
     let _ = (area, state, cpu, TRIES);
     false
