@@ -8,9 +8,9 @@ use std::error::Error;
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
+use pagedepot_linux::builder::default_page_size;
 use pagedepot_linux::{Depot, MemoryKind, Vmalloc};
 
-const PAGE: usize = 4096;
 /// Bytes of the buffer before it grows for the first time.
 const FIRST: usize = 1 << 20;
 
@@ -27,18 +27,19 @@ fn grow(
     mut grow: impl FnMut(usize) -> Result<(), Box<dyn Error>>,
     mut touch: impl FnMut(usize),
 ) -> Result<Took, Box<dyn Error>> {
+    let page = default_page_size().bytes();
     let (mut took, mut size, mut old) = (Took::default(), FIRST.min(bytes), 0);
     loop {
         let start = Instant::now();
         grow(size)?;
         let grown = Instant::now();
-        (old..size).step_by(PAGE).for_each(&mut touch);
+        (old..size).step_by(page).for_each(&mut touch);
         took.growing += grown - start;
         took.touching += grown.elapsed();
         if size == bytes {
             return Ok(took);
         }
-        (old, size) = (size, (size * 3 / 2).next_multiple_of(PAGE).min(bytes));
+        (old, size) = (size, (size * 3 / 2).next_multiple_of(page).min(bytes));
     }
 }
 
@@ -85,7 +86,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     space.shrink();
     let trimmed = depot.trim()?;
     println!(
-        "The depot kept {} MiB resident: {} pageblocks of 2 MiB were touched, each once.",
+        "The depot kept {} MiB resident: {} pageblocks of 512 pages were touched, each once.",
         trimmed.bytes >> 20,
         counts.first_touches
     );

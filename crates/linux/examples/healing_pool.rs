@@ -1,5 +1,5 @@
-//! A pool of buffers that heals: after a long life of many small buffers, a table of 32 MiB in a
-//! row is wanted, and had.
+//! A pool of buffers that heals: after a long life of many small buffers, a table of half the
+//! pool in a row is wanted, and had.
 //!
 //! The buffers are [`Movable`]: while no reader or writer has one, compaction may copy it
 //! elsewhere.
@@ -9,11 +9,13 @@
 use std::collections::HashMap;
 use std::error::Error;
 
+use pagedepot_linux::builder::default_page_size;
 use pagedepot_linux::reclaim::Compaction;
 use pagedepot_linux::{AllocError, Depot, Flags, Mode, Movable, Order, Scope};
 
-const POOL_BYTES: usize = 64 << 20;
-const TABLE_PAGES: u32 = (32 << 20) / 4096;
+/// Pages of the pool: 64 MiB where a page has 4 KiB.
+const POOL_PAGES: usize = 32 * 512;
+const TABLE_PAGES: u32 = POOL_PAGES as u32 / 2;
 const BUFFERS: u64 = 4000;
 const STEPS: u64 = 200_000;
 
@@ -35,7 +37,7 @@ impl Pool {
         self.buffers[&number].read()[..8] == number.to_ne_bytes()
     }
 
-    /// Free runs of 2 MiB.
+    /// Free runs of 512 pages.
     fn whole_pageblocks(&self) -> Result<u64, Box<dyn Error>> {
         self.depot.drain(Scope::ALL, Mode::Full);
         Ok(self.depot.compact(Compaction::pageblocks(0))?.whole_pageblocks)
@@ -43,9 +45,10 @@ impl Pool {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut pool = Pool { depot: Depot::new(POOL_BYTES)?, buffers: HashMap::new() };
+    let page_bytes = default_page_size().bytes();
+    let mut pool = Pool { depot: Depot::new(POOL_PAGES * page_bytes)?, buffers: HashMap::new() };
     // Filled once, so that its buffers lie everywhere; then most go, in no order, and others come.
-    let all = (POOL_BYTES / 4096) as u64;
+    let all = POOL_PAGES as u64;
     let mut next = 0;
     while next < all && pool.put(next).is_ok() {
         next += 1;
@@ -59,17 +62,20 @@ fn main() -> Result<(), Box<dyn Error>> {
             next += 1;
         }
     }
-    let free = POOL_BYTES / 4096 - pool.buffers.len();
+    let free = POOL_PAGES - pool.buffers.len();
     println!(
-        "{} buffers are in use, {} of 64 MiB are free, {} of 32 pageblocks of 2 MiB are whole.",
+        "{} buffers are in use, {} of {} MiB are free, {} of 32 pageblocks of {} MiB are whole.",
         pool.buffers.len(),
-        (free * 4096) >> 20,
-        pool.whole_pageblocks()?
+        (free * page_bytes) >> 20,
+        (POOL_PAGES * page_bytes) >> 20,
+        pool.whole_pageblocks()?,
+        (512 * page_bytes) >> 20
     );
 
     let refused = pool.depot.pages(TABLE_PAGES, Flags::default());
     println!(
-        "a table of 32 MiB: {}",
+        "a table of {} MiB: {}",
+        (TABLE_PAGES as usize * page_bytes) >> 20,
         refused.err().map_or("had".into(), |error| error.to_string())
     );
     let table = pool.depot.pages(TABLE_PAGES, Flags::default().compact())?;

@@ -23,16 +23,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use pagedepot_linux::builder::default_page_size;
 use pagedepot_linux::pressure::{Monitor, Policy, Sources, Step};
 use pagedepot_linux::{Depot, Order, Page};
 
 const MIB: usize = 1 << 20;
+/// Bytes of a page of the file.
 const PAGE: u64 = 4096;
 const FILE_PAGES: u64 = 8192;
 const ARENA_BYTES: usize = 8 * MIB;
-/// Pages that are read together: a block.
-const BLOCK: Order = Order::new(4).expect("orders go up to 10");
-const BLOCK_PAGES: u64 = 1 << BLOCK.get();
+/// Pages of the file that are read together: a block.
+const BLOCK_PAGES: u64 = 16;
 const BLOCK_BYTES: u64 = BLOCK_PAGES * PAGE;
 /// Most pages that are written by one call.
 const WRITE_RUN: u64 = 64;
@@ -42,6 +43,12 @@ const THREADS: u64 = 3;
 const TRANSACTIONS: u64 = 4000;
 /// Pages in a row that a transaction updates.
 const UPDATED_PAGES: u64 = 8;
+
+/// Order of a block in the depot, whose pages may be larger than the file's.
+fn block_order() -> Order {
+    let pages = BLOCK_BYTES.div_ceil(default_page_size().bytes() as u64).next_power_of_two();
+    Order::new(pages.ilog2()).expect("orders go up to 10")
+}
 
 /// A block of the file in memory.
 struct Block {
@@ -139,11 +146,11 @@ impl Pool {
     fn read(&self, depot: &Depot, number: u64) -> io::Result<()> {
         // Not under the lock, which the callback takes when pages run short. It waits, because
         // another thread may take the block that the callback has evicted.
-        let mut bytes = depot.page_timeout(BLOCK, Duration::from_secs(10))?;
+        let mut bytes = depot.page_timeout(block_order(), Duration::from_secs(10))?;
         let mut blocks = self.blocks();
         if let Entry::Vacant(place) = blocks.all.entry(number) {
             // Under the lock: no block is written meanwhile.
-            self.file.read_exact_at(&mut bytes, number * BLOCK_BYTES)?;
+            self.file.read_exact_at(&mut bytes[..BLOCK_BYTES as usize], number * BLOCK_BYTES)?;
             self.read_calls.fetch_add(1, Ordering::Relaxed);
             place.insert(Block { bytes, dirty: 0, is_referenced: true });
         }
@@ -234,8 +241,9 @@ fn run(path: &Path, container: &Container) -> Result<(), Box<dyn Error>> {
     let depot = Depot::new(ARENA_BYTES)?;
     let full = pool.clone();
     depot.on_pressure(move |pressure| {
-        let wanted = pressure.wanted_pages.div_ceil(BLOCK_PAGES) as usize;
-        full.evict(wanted.max(EVICTED_BLOCKS_MIN)).unwrap_or(0) as u64 * BLOCK_PAGES
+        let block_pages = 1 << block_order().get();
+        let wanted = pressure.wanted_pages.div_ceil(block_pages) as usize;
+        full.evict(wanted.max(EVICTED_BLOCKS_MIN)).unwrap_or(0) as u64 * block_pages
     })?;
     let short = pool.clone();
     let monitor = Monitor::builder(&depot)

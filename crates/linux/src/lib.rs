@@ -142,6 +142,9 @@ mod rng;
 pub mod shared;
 mod sites;
 mod system;
+#[cfg(test)]
+#[allow(dead_code)] // Each feature uses its part.
+mod test_units;
 pub mod views;
 pub mod vmalloc;
 mod waiting;

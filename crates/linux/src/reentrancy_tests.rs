@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::error::{BuildError, CallbackError, CeilingError};
 use crate::reclaim::{Ceiling, PinError, ReportEnd, Reporting, TrimError};
+use crate::test_units::mib;
 use crate::vmalloc::{ValidateError, VmallocBuildError};
 use crate::{Depot, MemoryKind, Mode, Order, Pfn, Scope, Vmalloc, ZoneId};
 
@@ -14,7 +15,7 @@ const FIRST: Pfn = Pfn::new(0);
 
 /// A depot with memory to give back.
 fn depot() -> Depot {
-    let depot = Depot::builder(16 << 20).memory(MemoryKind::Memfd).build().unwrap();
+    let depot = Depot::builder(16 * mib()).memory(MemoryKind::Memfd).build().unwrap();
     depot.page(Order::MAX).unwrap().fill(1);
     depot.drain(Scope::ALL, Mode::Full);
     depot
@@ -30,7 +31,7 @@ fn pins_and_trims_above_a_pin() {
     assert_eq!(depot.pinned_pages(), Err(PinError::Reentrant));
     assert_eq!(depot.registered_iovecs().err(), Some(PinError::Reentrant));
     assert_eq!(depot.trim(), Err(TrimError::Reentrant));
-    assert_eq!(Ceiling::of(&depot).set(4 << 20), Err(CeilingError::Reentrant));
+    assert_eq!(Ceiling::of(&depot).set(4 * mib()), Err(CeilingError::Reentrant));
     let pass = Reporting::of(&depot).pass(1).unwrap();
     assert_eq!((pass.end, pass.pageblocks), (ReportEnd::Refused, 0));
     drop(pinned); // stays pinned
@@ -38,7 +39,7 @@ fn pins_and_trims_above_a_pin() {
     assert_eq!(depot.pinned_pages(), Ok(1));
     assert_eq!(depot.unpin_range(FIRST, 1), Ok(()));
     assert!(depot.trim().unwrap().bytes > 0);
-    assert_eq!(Ceiling::of(&depot).set(4 << 20), Ok(4 << 20));
+    assert_eq!(Ceiling::of(&depot).set(4 * mib()), Ok(4 * mib()));
     depot.validate().unwrap();
 }
 
@@ -46,14 +47,14 @@ fn pins_and_trims_above_a_pin() {
 fn a_ceiling_above_a_ceiling() {
     let depot = depot();
     let lock = depot.shared().balloon().lock().unwrap();
-    assert_eq!(Ceiling::of(&depot).set(4 << 20), Err(CeilingError::Reentrant));
+    assert_eq!(Ceiling::of(&depot).set(4 * mib()), Err(CeilingError::Reentrant));
     drop(lock);
-    assert_eq!(Ceiling::of(&depot).set(4 << 20), Ok(4 << 20));
+    assert_eq!(Ceiling::of(&depot).set(4 * mib()), Ok(4 * mib()));
 }
 
 #[test]
 fn growing_above_growing() {
-    let depot = Depot::builder(1 << 20).grow_to(2 << 30).build().unwrap();
+    let depot = Depot::builder(mib()).grow_to(2048 * mib()).build().unwrap();
     let zone = ZoneId::new(0);
     let lock = depot.shared().growth().lock_for_tests();
     assert_eq!(depot.grow(zone, 1), Err(BuildError::Reentrant));
@@ -77,7 +78,7 @@ fn callbacks_above_a_callback_that_is_registered() {
 #[test]
 fn address_spaces_above_their_list() {
     let depot = depot();
-    let space = Vmalloc::builder(&depot).bytes(1 << 20).build().unwrap();
+    let space = Vmalloc::builder(&depot).bytes(mib()).build().unwrap();
     let (start, _) = space.range();
     let shared = depot.shared();
     let list = shared.callbacks().shrinkers(shared.frames()).unwrap();
@@ -107,7 +108,7 @@ fn address_spaces_above_their_list() {
 #[test]
 fn validating_an_address_space_above_the_list_of_them() {
     let depot = depot();
-    let mut space = Vmalloc::builder(&depot).bytes(1 << 20).build().unwrap();
+    let mut space = Vmalloc::builder(&depot).bytes(mib()).build().unwrap();
     let shared = depot.shared();
     let list = shared.callbacks().shrinkers(shared.frames()).unwrap();
     let lock = list.pause().unwrap();
@@ -126,13 +127,13 @@ fn a_callback_sets_the_ceiling_that_is_being_set() {
     depot
         .on_pressure(move |_| {
             let Some(depot) = weak.upgrade() else { return 0 };
-            if Ceiling::of(&depot).set(8 << 20) == Err(CeilingError::Reentrant) {
+            if Ceiling::of(&depot).set(8 * mib()) == Err(CeilingError::Reentrant) {
                 counted.fetch_add(1, Ordering::Relaxed);
             }
             0
         })
         .unwrap();
-    let set = Ceiling::of(&depot).set(4 << 20);
+    let set = Ceiling::of(&depot).set(4 * mib());
     assert!(matches!(set, Err(CeilingError::Held { .. })), "{set:?}");
     assert!(refused.load(Ordering::Relaxed) > 0);
     drop(held);

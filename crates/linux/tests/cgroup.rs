@@ -19,7 +19,7 @@ use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{order, present_bytes};
+use common::{order, page_bytes, present_bytes};
 use pagedepot_linux::pressure::{Level, Monitor, Policy, Sources, Step};
 use pagedepot_linux::reclaim::{Ceiling, Pressure};
 use pagedepot_linux::{Depot, Order, Page};
@@ -171,7 +171,7 @@ fn figure(name: &str, value: u64) {
 /// Allocates three times the limit, a MiB after the other.
 fn fill(depot: &Depot, cache: &Mutex<Vec<Page>>) {
     for _ in 0..3 * LIMIT / MIB {
-        for _ in 0..256 {
+        for _ in 0..MIB / page_bytes() {
             let mut page = depot.page(Order::BASE).unwrap();
             page[0] = 1;
             cache.lock().unwrap().push(page);
@@ -187,9 +187,9 @@ fn with_a_monitor(group: &Path) {
     let given = cache.clone();
     let free = move |wanted: u64| {
         let mut cache = given.lock().unwrap();
-        let count = cache.len().min(wanted.div_ceil(4096) as usize);
+        let count = cache.len().min(wanted.div_ceil(page_bytes() as u64) as usize);
         drop(cache.drain(..count));
-        count as u64 * 4096
+        (count * page_bytes()) as u64
     };
     let policy =
         Policy { look_ms: 20, round_ms: 10, used_percent: [40, 50, 60], ..Policy::default() };
@@ -235,14 +235,14 @@ fn never_looked_at(_: &Path) {
     let given = cache.clone();
     let free = move |wanted: u64| {
         let mut cache = given.lock().unwrap();
-        let count = cache.len().min(wanted.div_ceil(4096) as usize);
+        let count = cache.len().min(wanted.div_ceil(page_bytes() as u64) as usize);
         drop(cache.drain(..count));
-        count as u64 * 4096
+        (count * page_bytes()) as u64
     };
     let monitor = Monitor::builder(&depot).on_pressure(0, free).start().unwrap();
     // What else the program has, before and after.
     let heap = vec![1u8; 16 * MIB];
-    for _ in 0..3 * CONTAINER / 4096 {
+    for _ in 0..3 * CONTAINER / page_bytes() {
         let mut page = depot.page(Order::BASE).unwrap();
         page[0] = 1;
         cache.lock().unwrap().push_back(page);
@@ -294,7 +294,7 @@ fn beside_a_heap(group: &Path) {
     let policy = Policy { look_ms: 20, ..Policy::default() };
     let monitor = Monitor::builder(&depot).policy(policy).start().unwrap();
     let fill = || {
-        for _ in 0..2 * CONTAINER / 4096 {
+        for _ in 0..2 * CONTAINER / page_bytes() {
             let mut page = depot.page(Order::BASE).unwrap();
             page[0] = 1;
             cache.lock().unwrap().push(page);

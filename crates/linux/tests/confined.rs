@@ -23,7 +23,7 @@ fn limit(resource: Resource, bytes: u64) {
 /// Bytes of addresses in use.
 fn address_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
+    statm.split(' ').next().unwrap().parse::<u64>().unwrap() * rustix::param::page_size() as u64
 }
 
 /// Makes a system call fail with `EPERM`, as a sandbox does. With `argument`, only calls whose

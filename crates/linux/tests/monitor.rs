@@ -10,12 +10,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{order, present_bytes, usable_cpus};
+use common::{mib, order, page_bytes, present_bytes, usable_cpus};
 use pagedepot_linux::pressure::{Level, Monitor, MonitorError, Policy, Sources, Step};
 use pagedepot_linux::reclaim::Ceiling;
 use pagedepot_linux::{CpuId, Depot, MemoryKind, Mode, Order, Page, Scope, Vmalloc};
-
-const MIB: usize = 1 << 20;
 
 /// A cgroup made of plain files; removed at the end.
 struct Group(PathBuf);
@@ -63,10 +61,10 @@ fn busy() -> Policy {
 #[test]
 fn levels_take_their_steps() {
     let group = Group::new("levels");
-    let builder = Depot::builder(32 * MIB).memory(MemoryKind::Memfd).populate(true);
+    let builder = Depot::builder(32 * mib()).memory(MemoryKind::Memfd).populate(true);
     let depot = builder.build().unwrap();
     let held = depot.page(Order::BASE).unwrap();
-    let space = Vmalloc::builder(&depot).lazy_bytes(64 * MIB).build().unwrap();
+    let space = Vmalloc::builder(&depot).lazy_bytes(64 * mib()).build().unwrap();
     let called: Arc<Mutex<Vec<(i32, u64)>>> = Arc::default();
     let callback = |priority: i32, frees: u64| {
         let called = called.clone();
@@ -90,21 +88,21 @@ fn levels_take_their_steps() {
     assert_eq!(runs(watcher.counts()), [0; 7]);
 
     group.used(86);
-    drop(space.buf(MIB).unwrap()); // Lazy.
+    drop(space.buf(mib()).unwrap()); // Lazy.
     let look = watcher.look_at(10);
     assert_eq!(look.level, Level::Low);
-    assert!(look.given_back_bytes > 24 << 20, "{look:?}");
+    assert!(look.given_back_bytes > 24 * mib() as u64, "{look:?}");
     assert_eq!(runs(watcher.counts()), [1, 0, 0, 0, 1, 0, 0]);
     let low = present_bytes(&depot);
-    assert!(low < 8 * MIB, "{low}");
+    assert!(low < 8 * mib(), "{low}");
 
     group.used(93);
     assert_eq!(watcher.look_at(20).level, Level::Medium);
     let counts = watcher.counts();
     assert_eq!(runs(counts), [2, 1, 1, 0, 2, 1, 0]);
-    assert!(counts.step(Step::Purge).bytes >= MIB as u64, "{counts:?}");
+    assert!(counts.step(Step::Purge).bytes >= mib() as u64, "{counts:?}");
     assert!(counts.step(Step::HandoverDrain).bytes > 0, "{counts:?}");
-    assert!(present_bytes(&depot) < 2 * MIB, "{}", present_bytes(&depot));
+    assert!(present_bytes(&depot) < 2 * mib(), "{}", present_bytes(&depot));
     assert!(called.lock().unwrap().is_empty());
 
     // 97 % of 1000 bytes: 163 bytes above what is relaxed (80.75 %).
@@ -128,7 +126,7 @@ fn levels_take_their_steps() {
 #[test]
 fn rounds_in_vain_become_rare() {
     let group = Group::new("vain");
-    let depot = Depot::new(4 * MIB).unwrap();
+    let depot = Depot::new(4 * mib()).unwrap();
     let mut watcher =
         Monitor::builder(&depot).policy(busy()).sources(group.sources()).watcher().unwrap();
     group.put("memory.pressure", "some avg10=20.00 avg60=0.00 avg300=0.00 total=0\n");
@@ -145,7 +143,7 @@ fn rounds_in_vain_become_rare() {
 #[test]
 fn a_callback_that_panics_is_dropped() {
     let group = Group::new("panics");
-    let depot = Depot::new(4 * MIB).unwrap();
+    let depot = Depot::new(4 * mib()).unwrap();
     let builder = Monitor::builder(&depot).policy(busy()).sources(group.sources());
     let mut watcher = builder.on_pressure(0, |_| panic!("on purpose")).watcher().unwrap();
     let held = depot.page(order(9)).unwrap();
@@ -161,7 +159,7 @@ fn a_callback_that_panics_is_dropped() {
 #[test]
 fn hostile_sources_do_nothing() {
     let group = Group::new("hostile");
-    let depot = Depot::new(4 * MIB).unwrap();
+    let depot = Depot::new(4 * mib()).unwrap();
     let mut watcher =
         Monitor::builder(&depot).policy(busy()).sources(group.sources()).watcher().unwrap();
     let texts = ["", "max", "-5", "99999999999999999999999", "\u{0}\u{0}", "some avg10=NaN"];
@@ -181,7 +179,7 @@ fn hostile_sources_do_nothing() {
 fn every_file_of_a_cgroup_v2_counts() {
     let group = Group::new("v2");
     group.put("memory.reclaim", "");
-    let depot = Depot::new(4 * MIB).unwrap();
+    let depot = Depot::new(4 * mib()).unwrap();
     let policy = Policy { calm_ms: 0, kernel_reclaim_bytes: 12_345, ..busy() };
     let builder = Monitor::builder(&depot).policy(policy).sources(group.sources());
     let mut watcher = builder.watcher().unwrap();
@@ -223,7 +221,7 @@ fn every_file_of_a_cgroup_v2_counts() {
 fn the_thread_follows_a_cgroup_v2() {
     let _alone = THREADS.lock().unwrap();
     let group = Group::new("thread");
-    let depot = Depot::builder(16 * MIB).populate(true).build().unwrap();
+    let depot = Depot::builder(16 * mib()).populate(true).build().unwrap();
     let policy = Policy { look_ms: 10, ..busy() };
     let builder = Monitor::builder(&depot).policy(policy).sources(group.sources());
     let monitor = builder.start().unwrap();
@@ -239,12 +237,12 @@ fn the_thread_follows_a_cgroup_v2() {
     group.used(99);
     until(&|| monitor.counts().level == Level::Critical && present_bytes(&depot) == 0);
     let counts = monitor.counts();
-    assert!(counts.given_back_bytes >= 16 << 20 && counts.rounds[2] > 0, "{counts:?}");
+    assert!(counts.given_back_bytes >= 16 * mib() as u64 && counts.rounds[2] > 0, "{counts:?}");
 }
 
 #[test]
 fn what_rests_is_given_back() {
-    let depot = Depot::new(64 * MIB).unwrap();
+    let depot = Depot::new(64 * mib()).unwrap();
     let mut watcher = Monitor::builder(&depot).sources(Sources::none()).watcher().unwrap();
     let touch = |count: usize| -> Vec<Page> {
         let page = || depot.page(Order::BASE).unwrap();
@@ -258,7 +256,7 @@ fn what_rests_is_given_back() {
     };
     let mut pages = touch(8192);
     let peak = present_bytes(&depot);
-    assert!(peak >= 32 * MIB);
+    assert!(peak >= 32 * mib());
     // In use: nothing is free.
     for second in 0..5 {
         watcher.look_at(1 + second * 1000);
@@ -269,12 +267,12 @@ fn what_rests_is_given_back() {
         nth += 1;
         nth % 10 == 0
     });
-    let unused = peak - pages.len() * 4096;
+    let unused = peak - pages.len() * page_bytes();
     watcher.look_at(10_000);
     let (early, rounds) = (watcher.look_at(12_900).given_back_bytes, watcher.counts().idle_rounds);
     assert_eq!(early, 0, "not for three seconds yet");
     let look = watcher.look_at(13_000);
-    let left = present_bytes(&depot) - pages.len() * 4096;
+    let left = present_bytes(&depot) - pages.len() * page_bytes();
     assert!(left * 20 <= unused, "95 % of {unused} bytes: {left} left, {look:?}");
     assert_eq!(watcher.counts().idle_rounds, rounds + 1);
     // Once is enough.
@@ -291,12 +289,12 @@ fn what_rests_is_given_back() {
 #[test]
 fn bytes_given_back_count_once() {
     for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
-        let depot = Depot::builder(64 * MIB).memory(kind).build().unwrap();
+        let depot = Depot::builder(64 * mib()).memory(kind).build().unwrap();
         let mut watcher = Monitor::builder(&depot).sources(Sources::none()).watcher().unwrap();
         let mut blocks: Vec<_> = (0..8).map(|_| depot.page(order(9)).unwrap()).collect();
         blocks.iter_mut().for_each(|block| block.fill(1));
         let present = present_bytes(&depot) as u64;
-        assert!(present >= 16 << 20);
+        assert!(present >= 16 * mib() as u64);
         watcher.look_at(1);
         drop(blocks);
         // At rest a trim gives all of it back; pageblocks are surplus afterwards, and looked at
@@ -320,27 +318,27 @@ fn bytes_given_back_count_once() {
 #[test]
 fn a_sinking_ceiling_gives_back_each_byte_once() {
     let group = Group::new("sinks");
-    let limit = |mib: usize| group.put("memory.max", &format!("{}\n", mib * MIB));
+    let limit = |mibs: usize| group.put("memory.max", &format!("{}\n", mibs * mib()));
     let used = |bytes: usize| group.put("memory.current", &format!("{bytes}\n"));
     let policy = Policy { idle_ms: 0, ..Policy::default() };
     for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
-        let depot = Depot::builder(64 * MIB).memory(kind).build().unwrap();
+        let depot = Depot::builder(64 * mib()).memory(kind).build().unwrap();
         limit(1000);
         used(0);
         let builder = Monitor::builder(&depot).sources(group.sources()).policy(policy);
         let mut watcher = builder.watcher().unwrap();
         let mut given = 0;
-        for touched in [2 * MIB, 4096] {
+        for touched in [2 * mib(), page_bytes()] {
             let mut blocks: Vec<_> = (0..31).map(|_| depot.page(order(9)).unwrap()).collect();
             blocks.iter_mut().for_each(|block| block[..touched].fill(1));
             drop(blocks);
             depot.drain(Scope::ALL, Mode::Full);
             let before = present_bytes(&depot);
             used(before);
-            for (mib, is_low) in [(20, true), (1000, false), (20, true), (1000, false)] {
-                limit(mib);
+            for (mibs, is_low) in [(20, true), (1000, false), (20, true), (1000, false)] {
+                limit(mibs);
                 let look = watcher.look_at(0);
-                assert_eq!(Ceiling::of(&depot).bytes() < 64 * MIB, is_low, "{look:?}");
+                assert_eq!(Ceiling::of(&depot).bytes() < 64 * mib(), is_low, "{look:?}");
                 given += look.given_back_bytes;
                 used(present_bytes(&depot));
             }
@@ -360,10 +358,10 @@ fn a_sinking_ceiling_gives_back_each_byte_once() {
 #[test]
 fn a_trim_counts_present_pages() {
     for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
-        let depot = Depot::builder(8 * MIB).memory(kind).build().unwrap();
+        let depot = Depot::builder(8 * mib()).memory(kind).build().unwrap();
         let mut block = depot.page(order(10)).unwrap();
         for at in [0, 9, 700] {
-            block[at * 4096] = 1;
+            block[at * page_bytes()] = 1;
         }
         drop(block);
         depot.drain(Scope::ALL, Mode::Full);
@@ -376,7 +374,7 @@ fn a_trim_counts_present_pages() {
 /// Checks that a depot in use gives back the pageblocks that were free all the while.
 #[test]
 fn surplus_is_given_back_while_the_depot_is_in_use() {
-    let depot = Depot::new(64 * MIB).unwrap();
+    let depot = Depot::new(64 * mib()).unwrap();
     let mut watcher = Monitor::builder(&depot).sources(Sources::none()).watcher().unwrap();
     let mut blocks: Vec<_> = (0..24).map(|_| depot.page(order(9)).unwrap()).collect();
     blocks.iter_mut().for_each(|block| block.fill(1));
@@ -391,7 +389,7 @@ fn surplus_is_given_back_while_the_depot_is_in_use() {
     let counts = watcher.counts();
     assert!(counts.surplus_rounds > 0, "{counts:?}");
     assert_eq!(counts.idle_rounds, 0, "{counts:?}");
-    assert!(present_bytes(&depot) <= 8 * MIB, "{}", present_bytes(&depot));
+    assert!(present_bytes(&depot) <= 8 * mib(), "{}", present_bytes(&depot));
 }
 
 /// Pages that are touched and kept.
@@ -405,7 +403,7 @@ fn touched(depot: &Depot, count: usize) -> Vec<Page> {
 /// stays for a minute, and goes then.
 #[test]
 fn refaults_keep_memory_for_a_minute() {
-    let depot = Depot::new(64 * MIB).unwrap();
+    let depot = Depot::new(64 * mib()).unwrap();
     let mut watcher = Monitor::builder(&depot).sources(Sources::none()).watcher().unwrap();
     let mut now_ms = 1;
     // The depot is in use all the time.
@@ -425,18 +423,18 @@ fn refaults_keep_memory_for_a_minute() {
     });
     // Of the 30 MiB that were freed, nine tenths go back, beside what CPUs cache.
     pass(&mut watcher, 10);
-    let (least, kept_bytes) = (present_bytes(&depot), kept.len() * 4096);
-    assert!(least - kept_bytes <= 3 * MIB, "{least} {:?}", watcher.counts());
+    let (least, kept_bytes) = (present_bytes(&depot), kept.len() * page_bytes());
+    assert!(least - kept_bytes <= 3 * mib(), "{least} {:?}", watcher.counts());
 
     drop(touched(&depot, 8192 - kept.len()));
     let peak = present_bytes(&depot);
     pass(&mut watcher, 20);
     let needed = peak - least;
     let left = present_bytes(&depot);
-    assert!(left + 2 * MIB >= least + needed / 2, "{needed} needed again, {left} left");
+    assert!(left + 2 * mib() >= least + needed / 2, "{needed} needed again, {left} left");
     pass(&mut watcher, 70);
     let left = present_bytes(&depot);
-    assert!(left <= least + 4 * MIB, "{left} {:?}", watcher.counts());
+    assert!(left <= least + 4 * mib(), "{left} {:?}", watcher.counts());
     kept.iter().for_each(|page| assert_eq!(page[0], 1));
     drop(kept);
     common::all_back(&depot);
@@ -445,20 +443,20 @@ fn refaults_keep_memory_for_a_minute() {
 /// The ceiling follows the limit of a container up and down, below the program's own.
 #[test]
 fn a_ceiling_follows_the_limit() {
-    let mib = |mib: usize| format!("{}\n", mib * MIB);
+    let text = |mibs: usize| format!("{}\n", mibs * mib());
     let group = Group::new("ceiling");
     // The program uses 4 MiB beside its depot, and a page cache that counts for nothing.
-    group.put("memory.max", &mib(64)).put("memory.current", &mib(12));
-    group.put("memory.stat", &format!("inactive_file {}\nactive_file {}", 5 * MIB, 3 * MIB));
-    let depot = Depot::new(256 * MIB).unwrap();
-    let growing = Depot::builder(1).grow_to(2 << 30).build().unwrap();
+    group.put("memory.max", &text(64)).put("memory.current", &text(12));
+    group.put("memory.stat", &format!("inactive_file {}\nactive_file {}", 5 * mib(), 3 * mib()));
+    let depot = Depot::new(256 * mib()).unwrap();
+    let growing = Depot::builder(1).grow_to(2048 * mib()).build().unwrap();
     let builder = Monitor::builder(&depot).sources(group.sources());
     let mut watcher = builder.watcher().unwrap();
-    let ceiling = || Ceiling::of(&depot).bytes() / MIB;
+    let ceiling = || Ceiling::of(&depot).bytes() / mib();
     // Four fifths, less 4 MiB, in whole pageblocks; before the first look.
-    assert_eq!((ceiling(), watcher.counts().ceiling_bytes), (46, 46 << 20));
+    assert_eq!((ceiling(), watcher.counts().ceiling_bytes), (46, 46 * mib() as u64));
     let held: Vec<_> = (0..4).map(|_| depot.page(order(9)).unwrap()).collect();
-    for (limit, expected) in [(mib(32), 20), ("max\n".into(), 256), (mib(128), 98)] {
+    for (limit, expected) in [(text(32), 20), ("max\n".into(), 256), (text(128), 98)] {
         group.put("memory.max", &limit);
         watcher.look_at(0);
         assert_eq!(ceiling(), expected, "{limit}");
@@ -467,23 +465,23 @@ fn a_ceiling_follows_the_limit() {
     let present = held.len() * 2;
     let mut held = held;
     held.iter_mut().for_each(|block| block.fill(1));
-    group.put("memory.current", &mib(12 + present));
+    group.put("memory.current", &text(12 + present));
     watcher.look_at(0);
     assert_eq!(ceiling(), 98);
     held.clear();
     depot.drain(Scope::ALL, Mode::Full);
-    assert_eq!(depot.trim().unwrap().bytes as usize, present * MIB);
+    assert_eq!(depot.trim().unwrap().bytes as usize, present * mib());
     watcher.look_at(0);
     assert_eq!(ceiling(), 98 - present);
     let held: Vec<_> = (0..4).map(|_| depot.page(order(9)).unwrap()).collect();
-    group.put("memory.current", &mib(12));
+    group.put("memory.current", &text(12));
     // The program's own is lower; then the container's.
-    assert_eq!(Ceiling::of(&depot).set(50 * MIB), Ok(50 * MIB));
-    group.put("memory.max", &mib(64));
+    assert_eq!(Ceiling::of(&depot).set(50 * mib()), Ok(50 * mib()));
+    group.put("memory.max", &text(64));
     watcher.look_at(0);
     assert_eq!(ceiling(), 46);
     // What is held stays until it is free.
-    group.put("memory.max", &mib(8));
+    group.put("memory.max", &text(8));
     watcher.look_at(0);
     assert!(ceiling() >= 8, "{}", ceiling());
     drop(held);
@@ -493,7 +491,7 @@ fn a_ceiling_follows_the_limit() {
     assert_eq!(ceiling(), 50, "the program's own");
     let builder = Monitor::builder(&growing).sources(group.sources());
     assert_eq!(builder.watcher().unwrap().counts().unprotected, 1);
-    assert_eq!(Ceiling::of(&depot).set(256 * MIB), Ok(256 * MIB));
+    assert_eq!(Ceiling::of(&depot).set(256 * mib()), Ok(256 * mib()));
     common::all_back(&depot);
 }
 
@@ -519,7 +517,7 @@ fn the_thread_keeps_off_isolated_cpus_and_ends() {
     let _alone = THREADS.lock().unwrap();
     let cpus = usable_cpus();
     let isolated = CpuId::new(*cpus.last().unwrap());
-    let depot = Depot::builder(4 * MIB).isolated_cpus([isolated].into_iter().collect());
+    let depot = Depot::builder(4 * mib()).isolated_cpus([isolated].into_iter().collect());
     let depot = depot.build().unwrap();
     let started = Monitor::builder(&depot).sources(Sources::none()).start();
     if cpus.len() == 1 {
@@ -550,7 +548,7 @@ fn the_thread_keeps_off_isolated_cpus_and_ends() {
 
 #[test]
 fn contradictions_are_refused() {
-    let depot = Depot::new(MIB).unwrap();
+    let depot = Depot::new(mib()).unwrap();
     let policy = Policy { used_percent: [97, 92, 85], ..Policy::default() };
     let error = Monitor::builder(&depot).policy(policy).start().unwrap_err();
     assert!(error.to_string().contains("ascend"), "{error}");

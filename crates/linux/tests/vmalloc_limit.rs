@@ -6,12 +6,16 @@ use std::sync::Arc;
 
 use pagedepot_linux::vmalloc::{MapError, Options, Vmalloc, VmapError};
 use pagedepot_linux::{Depot, MemoryKind, Order};
+use rustix::param::page_size;
 
 /// Requests fail before the limit is reached, so that purges still work.
 #[test]
 fn a_space_stays_below_the_systems_limit() {
-    let depot = Arc::new(Depot::builder(512 << 20).memory(MemoryKind::Memfd).build().unwrap());
-    let mut space = Vmalloc::builder(&depot).bytes(1 << 30).areas_max(200_000).build().unwrap();
+    let depot = Arc::new(
+        Depot::builder((1 << 17) * page_size()).memory(MemoryKind::Memfd).build().unwrap(),
+    );
+    let mut space =
+        Vmalloc::builder(&depot).bytes((1 << 18) * page_size()).areas_max(200_000).build().unwrap();
     let limit: u32 =
         std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
     if limit > 100_000 {
@@ -40,12 +44,12 @@ fn a_space_stays_below_the_systems_limit() {
 
     // Other code does not stop before the limit: requests then return an error, and areas stay
     // lazy.
-    let mut kept = space.buf(4096).unwrap();
+    let mut kept = space.buf(page_size()).unwrap();
     kept[0] = 1;
-    drop(space.buf(8192).unwrap());
+    drop(space.buf(2 * page_size()).unwrap());
     let hog = Hog::new();
     // The freed area makes room for this request, but not for many.
-    let more: Vec<_> = (0..10).map(|_| space.buf(10 * 4096)).collect();
+    let more: Vec<_> = (0..10).map(|_| space.buf(10 * page_size())).collect();
     assert!(more[0].is_ok());
     let error = more.into_iter().find_map(Result::err).unwrap();
     assert_eq!(error, VmapError::Map(MapError::TooManyMappings { limit }));
@@ -65,13 +69,14 @@ struct Hog(*mut libc::c_void, usize);
 impl Hog {
     fn new() -> Self {
         let (bytes, flags) =
-            (200_000 * 4096, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+            (200_000 * page_size(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
         // SAFETY: a new mapping; every second page gets another protection than its neighbours.
         unsafe {
             let start = libc::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0);
             assert_ne!(start, libc::MAP_FAILED);
-            let protect =
-                |page: usize| libc::mprotect(start.add(page * 4096), 4096, libc::PROT_READ) == 0;
+            let protect = |page: usize| {
+                libc::mprotect(start.add(page * page_size()), page_size(), libc::PROT_READ) == 0
+            };
             assert!((0..100_000).any(|n| !protect(2 * n + 1)), "there is no limit");
             Hog(start, bytes)
         }

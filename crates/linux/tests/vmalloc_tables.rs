@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pagedepot_linux::builder::default_page_size;
 use pagedepot_linux::{Depot, MemoryKind, Vmalloc};
 
 const MIB: usize = 1 << 20;
@@ -15,6 +16,11 @@ fn page_table_bytes() -> u64 {
 
 #[test]
 fn a_purge_gives_page_tables_back() {
+    if default_page_size().bytes() > 4096 {
+        return eprintln!(
+            "SKIPPED: a table covers more than 2 MiB: thousand need too many addresses"
+        );
+    }
     let depot = Arc::new(
         Depot::builder(64 * MIB).memory(MemoryKind::Memfd).populate(true).build().unwrap(),
     );

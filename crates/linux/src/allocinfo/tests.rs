@@ -6,6 +6,7 @@ use pagedepot::{Flags, Order, Pfn};
 
 use super::*;
 use crate::reclaim::Compaction;
+use crate::test_units::{mib, page_bytes};
 use crate::{Depot, MemoryKind, Vmalloc};
 
 fn order(n: u32) -> Order {
@@ -27,7 +28,7 @@ fn line() -> u32 {
 
 #[test]
 fn every_kind_of_page_has_its_site() {
-    let depot = Depot::new(64 << 20).unwrap();
+    let depot = Depot::new(64 * mib()).unwrap();
     let raw = depot.raw();
     let mut sites: Vec<(u32, u64, u64)> = Vec::new();
     let mut kinds: Vec<Box<dyn FnOnce() + '_>> = Vec::new();
@@ -38,33 +39,33 @@ fn every_kind_of_page_has_its_site() {
             kinds.push(Box::new(move || drop(made)));
         };
     }
-    const PAGE: u64 = 4096;
-    allocates!(PAGE, 1, depot.page(Order::BASE).unwrap());
-    allocates!(8 * PAGE, 1, depot.page_with(order(3), Flags::default().zeroed()).unwrap());
-    allocates!(1000 * PAGE, 1, depot.pages(1000, Flags::default()).unwrap());
-    allocates!(100 * PAGE, 100, depot.alloc_pages(Order::BASE, 100).unwrap());
-    allocates!(2 * PAGE, 1, depot.movable(order(1), Flags::default()).unwrap());
+    let page = page_bytes() as u64;
+    allocates!(page, 1, depot.page(Order::BASE).unwrap());
+    allocates!(8 * page, 1, depot.page_with(order(3), Flags::default().zeroed()).unwrap());
+    allocates!(1000 * page, 1, depot.pages(1000, Flags::default()).unwrap());
+    allocates!(100 * page, 100, depot.alloc_pages(Order::BASE, 100).unwrap());
+    allocates!(2 * page, 1, depot.movable(order(1), Flags::default()).unwrap());
     let mut all = Vec::new();
     depot.alloc_pages_into(order(1), 70, &mut all).unwrap();
-    sites.push((line() - 1, 140 * PAGE, 70));
+    sites.push((line() - 1, 140 * page, 70));
     let handle = depot.clone();
     kinds.push(Box::new(move || handle.free_pages(all)));
     let pfn = raw.alloc(order(2), Flags::default()).unwrap();
-    sites.push((line() - 1, 4 * PAGE, 1));
+    sites.push((line() - 1, 4 * page, 1));
     // SAFETY: allocated above with this order, and not used.
     kinds.push(Box::new(move || unsafe { raw.free(pfn, order(2)) }.unwrap()));
     let start = raw.alloc_contiguous(7, 1, Flags::default()).unwrap();
-    sites.push((line() - 1, 7 * PAGE, 1));
+    sites.push((line() - 1, 7 * page, 1));
     // SAFETY: as above.
     kinds.push(Box::new(move || unsafe { raw.free_contiguous(start, 7) }.unwrap()));
     let far = Pfn::new(16000);
     raw.alloc_at(far, 3, Flags::default()).unwrap();
-    sites.push((line() - 1, 3 * PAGE, 1));
+    sites.push((line() - 1, 3 * page, 1));
     // SAFETY: as above.
     kinds.push(Box::new(move || unsafe { raw.free_contiguous(far, 3) }.unwrap()));
     let mut many = [Pfn::new(0); 90];
     let got = raw.alloc_many(Order::BASE, Flags::default(), &mut many).unwrap();
-    sites.push((line() - 1, got as u64 * PAGE, got as u64));
+    sites.push((line() - 1, got as u64 * page, got as u64));
     // SAFETY: as above.
     kinds.push(Box::new(move || unsafe { raw.free_many(Order::BASE, &many[..got]) }.unwrap()));
 
@@ -81,21 +82,21 @@ fn every_kind_of_page_has_its_site() {
 
 #[test]
 fn parts_of_a_block_keep_its_site() {
-    let depot = Depot::new(4 << 20).unwrap();
+    let depot = Depot::new(4 * mib()).unwrap();
     let four = depot.page(order(2)).unwrap();
     let made = line() - 1;
     let mut parts = four.split(Order::BASE).map_err(|(_, error)| error).unwrap();
-    assert_eq!(at(&AllocInfo::of(&depot), made), (4 * 4096, 4));
+    assert_eq!(at(&AllocInfo::of(&depot), made), (4 * page_bytes() as u64, 4));
     let kept = parts.next();
     drop(parts);
-    assert_eq!(at(&AllocInfo::of(&depot), made), (4096, 1));
+    assert_eq!(at(&AllocInfo::of(&depot), made), (page_bytes() as u64, 1));
     drop(kept);
     assert_eq!(AllocInfo::of(&depot).bytes(), 0);
 }
 
 #[test]
 fn moved_blocks_keep_their_site() {
-    let depot = Depot::new(16 << 20).unwrap();
+    let depot = Depot::new(16 * mib()).unwrap();
     let mut all: Vec<_> =
         std::iter::from_fn(|| depot.movable(Order::BASE, Flags::default()).ok()).collect();
     let mut number = 0;
@@ -108,21 +109,21 @@ fn moved_blocks_keep_their_site() {
     depot.compact(Compaction::all()).unwrap();
     assert!(all.iter().zip(places).any(|(page, place)| page.pfn() != place), "some moved");
     assert_eq!(AllocInfo::of(&depot), before);
-    assert_eq!(before.bytes(), all.len() as u64 * 4096);
+    assert_eq!(before.bytes(), all.len() as u64 * page_bytes() as u64);
     drop(all);
     assert_eq!(AllocInfo::of(&depot).bytes(), 0);
 }
 
 #[test]
 fn a_refused_free_changes_nothing() {
-    let depot = Depot::builder(4 << 20).checked(true).build().unwrap();
+    let depot = Depot::builder(4 * mib()).checked(true).build().unwrap();
     let pfn = depot.raw().alloc(order(1), Flags::default()).unwrap();
     let made = line() - 1;
     // SAFETY: `checked` refuses wrong frees; nothing uses the memory.
     unsafe {
         depot.raw().free(pfn, Order::BASE).unwrap_err();
         depot.raw().free(Pfn::new(u32::MAX), Order::BASE).unwrap_err();
-        assert_eq!(at(&AllocInfo::of(&depot), made), (8192, 1));
+        assert_eq!(at(&AllocInfo::of(&depot), made), (2 * page_bytes() as u64, 1));
         depot.raw().free(pfn, order(1)).unwrap();
     }
     assert_eq!(AllocInfo::of(&depot).bytes(), 0);
@@ -131,9 +132,9 @@ fn a_refused_free_changes_nothing() {
 #[test]
 #[cfg_attr(miri, ignore = "maps a file twice")]
 fn areas_have_their_sites() {
-    let depot = Depot::builder(16 << 20).memory(MemoryKind::Memfd).build().unwrap();
+    let depot = Depot::builder(16 * mib()).memory(MemoryKind::Memfd).build().unwrap();
     let space = Vmalloc::new(&depot).unwrap();
-    let buf = space.buf(5 * 4096).unwrap();
+    let buf = space.buf(5 * page_bytes()).unwrap();
     let made = line() - 1;
     let info = AllocInfo::with_spaces(&depot, [&space]);
     let found: Vec<_> = info
@@ -141,7 +142,7 @@ fn areas_have_their_sites() {
         .iter()
         .map(|info| (info.site.line, info.site.kind, info.bytes, info.calls))
         .collect();
-    assert_eq!(found, [(made, SiteKind::Areas, 5 * 4096, 1)]);
+    assert_eq!(found, [(made, SiteKind::Areas, 5 * page_bytes() as u64, 1)]);
     assert!(info.to_string().ends_with(" [areas]\n"), "{info}");
     drop(buf);
     assert_eq!(AllocInfo::with_spaces(&depot, [&space]).sites, []);

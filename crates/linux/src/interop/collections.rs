@@ -170,26 +170,32 @@ mod tests {
     use allocator_api2::vec::Vec;
 
     use super::*;
+    use crate::test_units::{mib, page_bytes};
 
     #[test]
     fn layouts_get_what_the_table_says() {
-        let depot = Depot::new(16 << 20).unwrap();
+        let page = page_bytes();
+        let depot = Depot::new(16 * mib()).unwrap();
         let extent = |bytes, align| depot.extent(Layout::from_size_align(bytes, align).unwrap());
         let order = |n| Some(Extent::Block(Order::new(n).unwrap()));
         assert_eq!(extent(0, 8), Some(Extent::Nothing));
-        assert_eq!((extent(1, 1), extent(5 * 4096, 8)), (order(0), order(3)));
+        assert_eq!((extent(1, 1), extent(5 * page, 8)), (order(0), order(3)));
         assert_eq!(
-            (extent(9 * 4096, 8), extent(16 * 4096, 8)),
+            (extent(9 * page, 8), extent(16 * page, 8)),
             (Some(Extent::Run(9, 1)), order(4))
         );
-        assert_eq!((extent(1, 1 << 14), extent(1, 1 << 21)), (order(2), order(9)));
-        assert_eq!(extent(9 * 4096, 1 << 16), Some(Extent::Run(9, 16)));
-        assert_eq!((extent(4096 << 11, 8), extent(1, 1 << 22)), (Some(Extent::Run(2048, 1)), None));
+        assert_eq!((extent(1, page << 2), extent(1, page << 9)), (order(2), order(9)));
+        assert_eq!(extent(9 * page, page << 4), Some(Extent::Run(9, 16)));
+        assert_eq!(
+            (extent(page << 11, 8), extent(1, page << 10)),
+            (Some(Extent::Run(2048, 1)), None)
+        );
     }
 
     #[test]
     fn collections_grow_shrink_and_give_all_back() {
-        let depot = Depot::builder(256 << 20).checked(true).build().unwrap();
+        let page = page_bytes();
+        let depot = Depot::builder(256 * mib()).checked(true).build().unwrap();
         let mut numbers = Vec::new_in(depot.clone());
         for n in 0..3_000_000_u64 {
             numbers.push(n);
@@ -198,7 +204,8 @@ mod tests {
         numbers.shrink_to_fit();
         assert!(numbers.iter().copied().eq(0..100_000));
         let aligned = |bytes, align| Layout::from_size_align(bytes, align).unwrap();
-        for layout in [aligned(9 * 4096, 1 << 16), aligned(100, 1 << 21), aligned(3 << 20, 8)] {
+        for layout in [aligned(9 * page, page << 4), aligned(100, page << 9), aligned(3 * mib(), 8)]
+        {
             let zeroed = depot.allocate_zeroed(layout).unwrap();
             assert_eq!(zeroed.cast::<u8>().as_ptr().addr() % layout.align(), 0);
             // SAFETY: allocated above, zeroed, and freed once.
@@ -210,7 +217,7 @@ mod tests {
         drop(Box::new_in([7u8; 10_000], depot.clone()));
         let empty: Vec<[u64; 0], Depot> = Vec::with_capacity_in(9, depot.clone());
         drop((empty, numbers));
-        assert!(depot.allocate(aligned(1 << 30, 8)).is_err());
+        assert!(depot.allocate(aligned(1024 * mib(), 8)).is_err());
         assert_eq!(depot.validate().unwrap().held_pages(), 0);
     }
 }

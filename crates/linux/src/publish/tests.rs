@@ -14,6 +14,7 @@ use super::files::Parts;
 use super::header::{LENGTH_AT, MESSAGE_AT, MESSAGE_BYTES_MAX, ProgramId, VERSION};
 use super::*;
 use crate::reclaim::Ceiling;
+use crate::test_units::{mib, page_bytes};
 use crate::{Depot, MemoryKind, Vmalloc};
 
 /// Long, because nothing waits for it unless something is wrong.
@@ -41,18 +42,18 @@ impl Drop for Place {
 #[cfg_attr(miri, ignore = "needs inotify")]
 fn readers_see_what_is_there_when_they_look() {
     let place = Place::new("looks");
-    let depot = Depot::builder(16 << 20).memory(MemoryKind::Memfd).build().unwrap();
+    let depot = Depot::builder(16 * mib()).memory(MemoryKind::Memfd).build().unwrap();
     let space = Vmalloc::new(&depot).unwrap();
     let published = Publisher::new(&depot).space(&space).directory(&place.0).start().unwrap();
     let mode = fs::metadata(published.path()).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
     let mut reader = Reader::open(published.path()).unwrap();
     assert_eq!(reader.pid(), std::process::id());
-    assert_eq!(reader.refresh(LONG).unwrap().ceiling_bytes, Some(16 << 20));
-    Ceiling::of(&depot).set(14 << 20).unwrap();
-    assert_eq!(reader.refresh(LONG).unwrap().ceiling_bytes, Some(14 << 20));
+    assert_eq!(reader.refresh(LONG).unwrap().ceiling_bytes, Some(16 * mib() as u64));
+    Ceiling::of(&depot).set(14 * mib()).unwrap();
+    assert_eq!(reader.refresh(LONG).unwrap().ceiling_bytes, Some(14 * mib() as u64));
     let mut held = Vec::new();
-    let _buf = space.buf(3 * 4096).unwrap();
+    let _buf = space.buf(3 * page_bytes()).unwrap();
     for round in 0..5 {
         held.push(depot.page(Order::PAGEBLOCK).unwrap());
         let seen = reader.refresh(LONG).unwrap();
@@ -61,7 +62,10 @@ fn readers_see_what_is_there_when_they_look() {
             Snapshot::of(&depot, &[]).fragmentation.zones[0].whole,
             "{round}"
         );
-        assert_eq!((seen.bytes, seen.page_bytes, seen.areas_count), (16 << 20, 4096, 1));
+        assert_eq!(
+            (seen.bytes, seen.page_bytes, seen.areas_count),
+            (16 * mib() as u64, page_bytes() as u64, 1)
+        );
         assert_eq!(seen.sites.is_some(), cfg!(feature = "allocinfo"));
         assert_eq!(seen.drained, None);
     }
@@ -75,7 +79,7 @@ fn readers_see_what_is_there_when_they_look() {
 fn nothing_is_written_while_nobody_looks() {
     use super::board::Cells as _;
     let place = Place::new("sleeps");
-    let depot = Depot::new(4 << 20).unwrap();
+    let depot = Depot::new(4 * mib()).unwrap();
     let published = Publisher::new(&depot).directory(&place.0).start().unwrap();
     let mut reader = Reader::open(published.path()).unwrap();
     reader.refresh(LONG).unwrap();
@@ -102,7 +106,7 @@ fn nothing_is_written_while_nobody_looks() {
 fn readers_drain_if_they_may() {
     let place = Place::new("drains");
     for may_drain in [true, false] {
-        let depot = Depot::builder(16 << 20).per_cpu_locks(true).build().unwrap();
+        let depot = Depot::builder(16 * mib()).per_cpu_locks(true).build().unwrap();
         let publisher = Publisher::new(&depot).directory(&place.0).may_drain(may_drain);
         let published = publisher.start().unwrap();
         drop(depot.page(Order::BASE).unwrap());
@@ -128,7 +132,7 @@ fn readers_drain_if_they_may() {
 #[cfg_attr(miri, ignore = "needs inotify")]
 fn requests_are_not_written_to_other_files() {
     let place = Place::new("replaced");
-    let depot = Depot::new(4 << 20).unwrap();
+    let depot = Depot::new(4 * mib()).unwrap();
     let published = Publisher::new(&depot).directory(&place.0).start().unwrap();
     let mut reader = Reader::open(published.path()).unwrap();
     let [moved, other] = ["moved", "other"].map(|name| place.0.join(name));
@@ -162,10 +166,13 @@ fn names_that_are_taken_are_passed_by() {
     for number in 0..100 {
         File::create_new(place.0.join(format!("pagedepot-{pid}-{number}.stats"))).unwrap();
     }
-    let depot = Depot::new(4 << 20).unwrap();
+    let depot = Depot::new(4 * mib()).unwrap();
     let all = [0; 3].map(|_| Publisher::new(&depot).directory(&place.0).start().unwrap());
     for published in &all {
-        assert_eq!(Reader::open(published.path()).unwrap().refresh(LONG).unwrap().bytes, 4 << 20);
+        assert_eq!(
+            Reader::open(published.path()).unwrap().refresh(LONG).unwrap().bytes,
+            4 * mib() as u64
+        );
     }
     drop(all);
     assert_eq!(fs::read_dir(&place.0).unwrap().count(), 100);
@@ -175,7 +182,7 @@ fn names_that_are_taken_are_passed_by() {
 #[cfg_attr(miri, ignore = "needs inotify")]
 fn the_last_handle_ends_it() {
     let place = Place::new("ends");
-    let depot = Depot::new(4 << 20).unwrap();
+    let depot = Depot::new(4 * mib()).unwrap();
     let published = Publisher::new(&depot).directory(&place.0).start().unwrap();
     let weak = depot.downgrade();
     drop(depot);
@@ -347,7 +354,7 @@ fn messages_in_files_are_read_whole() {
 #[ignore = "publishes until it is killed"]
 fn publishes_until_it_is_killed() {
     let Some(directory) = std::env::var_os("PAGEDEPOT_TEST_PUBLISH") else { return };
-    let depot = Depot::new(4 << 20).unwrap();
+    let depot = Depot::new(4 * mib()).unwrap();
     let published = Publisher::new(&depot).directory(directory).start().unwrap();
     println!("\npublished {}", published.path().display());
     loop {
@@ -370,7 +377,7 @@ fn a_program_that_died_is_named() {
     let path = lines.into_iter().find_map(|line| Some(line.strip_prefix("published ")?.to_owned()));
     let path = path.expect("the child publishes");
     let mut reader = Reader::open(&path).unwrap();
-    assert_eq!(reader.refresh(LONG).unwrap().bytes, 4 << 20);
+    assert_eq!(reader.refresh(LONG).unwrap().bytes, 4 * mib() as u64);
     child.kill().unwrap();
     child.wait().unwrap();
     let gone = [reader.refresh(LONG).unwrap_err(), Reader::open(&path).unwrap_err()];
@@ -386,7 +393,7 @@ fn a_program_that_died_is_named() {
 #[ignore = "needs a limit"]
 fn publishes_beyond_a_limit() {
     let Some(directory) = std::env::var_os("PAGEDEPOT_TEST_PUBLISH") else { return };
-    let depot = Depot::new(4 << 20).unwrap();
+    let depot = Depot::new(4 * mib()).unwrap();
     let error = Publisher::new(&depot).directory(directory).start().unwrap_err();
     assert!(error.to_string().contains("ulimit -f"), "{error}");
 }

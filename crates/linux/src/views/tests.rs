@@ -7,18 +7,19 @@ use std::path::Path;
 use pagedepot::{CpuId, Flags, Mobility, Mode, Order, Scope};
 
 use super::*;
+use crate::test_units::{mib, page_bytes};
 use crate::{Depot, MemoryKind, Page, Vmalloc};
 
 fn order(n: u32) -> Order {
     Order::new(n).unwrap()
 }
 
-/// A depot of 16 MiB, some pages of which are held. On CPU 0 alone, by a lock: so what is cached
-/// does not depend on the machine.
+/// A depot of 4096 pages, some of which are held. On CPU 0 alone, by a lock: so what is cached does
+/// not depend on the machine.
 fn depot() -> (Depot, Vec<Page>) {
     // Elsewhere nothing is cached, which `is_on_cpu_0` is for.
     let _ = pagedepot_rseq::affinity::pin(CpuId::new(0));
-    let builder = Depot::builder(16 << 20).memory(MemoryKind::Memfd).cpus(1).per_cpu_locks(true);
+    let builder = Depot::builder(16 * mib()).memory(MemoryKind::Memfd).cpus(1).per_cpu_locks(true);
     let depot = builder.build().unwrap();
     let movable = (0..300).map(|_| depot.page(Order::BASE).unwrap());
     let mut held: Vec<Page> = movable.collect();
@@ -44,14 +45,18 @@ fn is_on_cpu_0() -> bool {
 }
 
 /// Compares with `snapshots/NAME.txt`. `PAGEDEPOT_SNAPSHOTS=write` writes that file anew.
-fn assert_looks_like(name: &str, shown: impl Display) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/views/snapshots");
-    let file = folder.join(name).with_extension("txt");
+macro_rules! assert_looks_like {
+    ($name:literal, $shown:expr) => {
+        compare($name, include_str!(concat!("snapshots/", $name, ".txt")), $shown)
+    };
+}
+
+fn compare(name: &str, expected: &str, shown: impl Display) {
     let shown = format!("{}\n", shown.to_string().trim_end());
     if std::env::var_os("PAGEDEPOT_SNAPSHOTS").is_some_and(|what| what == "write") {
-        std::fs::write(&file, &shown).unwrap();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/views/snapshots");
+        return std::fs::write(folder.join(name).with_extension("txt"), &shown).unwrap();
     }
-    let expected = std::fs::read_to_string(&file).unwrap();
     assert!(
         shown == expected,
         "{name} was\n{expected}\nand is\n{shown}\nIf that is meant: PAGEDEPOT_SNAPSHOTS=write"
@@ -75,11 +80,11 @@ fn views_look_like_this() {
     if !is_on_cpu_0() {
         return;
     }
-    assert_looks_like("zoneinfo", ZoneInfo::of(&depot));
-    assert_looks_like("buddyinfo", BuddyInfo::of(&depot));
-    assert_looks_like("pagetypeinfo", PageTypeInfo::of(&depot));
-    assert_looks_like("cacheinfo", cache_info(&depot));
-    assert_looks_like("fragmentation", FragmentationInfo::of(&depot));
+    assert_looks_like!("zoneinfo", ZoneInfo::of(&depot));
+    assert_looks_like!("buddyinfo", BuddyInfo::of(&depot));
+    assert_looks_like!("pagetypeinfo", PageTypeInfo::of(&depot));
+    assert_looks_like!("cacheinfo", cache_info(&depot));
+    assert_looks_like!("fragmentation", FragmentationInfo::of(&depot));
 }
 
 /// The kernel's tables are as wide as the kernel's; ours fit.
@@ -102,12 +107,16 @@ fn own_views_fit_a_terminal() {
 fn areas_are_listed() {
     let (depot, _held) = depot();
     let space = Vmalloc::new(&depot).unwrap();
-    let buf = space.buf(10 * 4096).unwrap();
-    drop(space.buf(3 * 4096).unwrap());
+    let buf = space.buf(10 * page_bytes()).unwrap();
+    drop(space.buf(3 * page_bytes()).unwrap());
     let info = VmallocInfo::of(&space);
     let text = info.to_string();
     let busy: Vec<_> = info.areas.iter().filter(|area| area.is_busy).collect();
-    assert_eq!((busy.len(), busy[0].mapped_pages, busy[0].bytes), (1, 10, 11 * 4096), "{text}");
+    assert_eq!(
+        (busy.len(), busy[0].mapped_pages, busy[0].bytes),
+        (1, 10, 11 * page_bytes() as u64),
+        "{text}"
+    );
     assert_eq!(busy[0].start, buf.as_ptr().addr() as u64);
     assert_eq!(busy[0].caller.as_ref().unwrap().0, file!());
     // Addresses and lines change; the rest does not.
@@ -115,7 +124,8 @@ fn areas_are_listed() {
     let (file, line, _) = busy[0].caller.as_ref().unwrap();
     let shown = busy[0].line.replace(&format!("{start:#018x}-{end:#018x}"), "START-END");
     let shown = shown.replace(&format!("{file}:{line}"), "FILE:LINE");
-    assert_looks_like("vmallocinfo", shown);
+    let shown = shown.replace(&busy[0].bytes.to_string(), &(11 * 4096).to_string());
+    assert_looks_like!("vmallocinfo", shown);
     assert!(text.contains(&busy[0].line), "{text}");
     assert_eq!(text, space.vmallocinfo().to_string());
 }
@@ -126,7 +136,7 @@ fn areas_are_listed() {
 fn areas_name_the_line_of_the_call() {
     use std::io::Write as _;
 
-    let depot = Depot::builder(64 << 20).memory(MemoryKind::Memfd).build().unwrap();
+    let depot = Depot::builder(64 * mib()).memory(MemoryKind::Memfd).build().unwrap();
     let space = Vmalloc::new(&depot).unwrap();
     let line_at = |addr: usize| {
         let areas = VmallocInfo::of(&space).areas;
@@ -134,18 +144,18 @@ fn areas_name_the_line_of_the_call() {
         area.and_then(|area| area.caller).map(|(file, line, _)| (file, line))
     };
     let here = |line: u32| Some((file!().to_owned(), line));
-    let (first, line) = (space.buf(4096).unwrap(), line!());
+    let (first, line) = (space.buf(page_bytes()).unwrap(), line!());
     assert_eq!(line_at(first.addr()), here(line));
     drop(first);
-    let (mut warm, line) = (space.buf(4096).unwrap(), line!());
+    let (mut warm, line) = (space.buf(page_bytes()).unwrap(), line!());
     assert_eq!(line_at(warm.addr()), here(line));
-    let (behind, line) = (space.buf(4096).unwrap(), line!());
+    let (behind, line) = (space.buf(page_bytes()).unwrap(), line!());
     assert_eq!(line_at(behind.addr()), here(line));
     let before = warm.addr();
-    let (grown, line) = (warm.grow(1 << 20), line!());
+    let (grown, line) = (warm.grow(mib()), line!());
     assert!(grown.is_ok() && warm.addr() != before, "it has moved");
     assert_eq!(line_at(warm.addr()), here(line));
-    let (reserved, line) = (space.reserve(1 << 20).unwrap(), line!());
+    let (reserved, line) = (space.reserve(mib()).unwrap(), line!());
     assert_eq!(line_at(reserved.addr()), here(line));
     let page = depot.page(Order::BASE).unwrap();
     let (mapped, line) = (space.vmap(&[page.pfn()], Default::default()).unwrap(), line!());
@@ -158,7 +168,7 @@ fn areas_name_the_line_of_the_call() {
     assert_eq!(line_at(log.addr()), here(line));
     let other = std::panic::Location::caller();
     let options = crate::vmalloc::Options::DEFAULT.caller(other);
-    let told = space.buf_with(4096, options).unwrap();
+    let told = space.buf_with(page_bytes(), options).unwrap();
     assert_eq!(line_at(told.addr()), here(other.line()));
     // SAFETY: nothing uses the mapping.
     unsafe { space.vunmap(mapped) }.unwrap();
@@ -201,7 +211,7 @@ fn views_agree_with_the_census() {
 #[test]
 fn whole_memory_is_in_the_largest_blocks() {
     for (pageblocks, expected) in [(1, [1, 0]), (2, [0, 1]), (5, [1, 2])] {
-        let depot = Depot::new(pageblocks << 21).unwrap();
+        let depot = Depot::new(pageblocks * 2 * mib()).unwrap();
         let blocks = BuddyInfo::of(&depot).zones[0].blocks.clone();
         assert_eq!(blocks[9..], expected, "{pageblocks}");
         assert!(blocks[..9].iter().all(|&blocks| blocks == 0));
@@ -211,14 +221,14 @@ fn whole_memory_is_in_the_largest_blocks() {
 #[test]
 fn isolated_cpus_are_their_owners_business() {
     let cpu = CpuId::new(0);
-    let isolating = Depot::builder(4 << 20).isolated_cpus([cpu].into_iter().collect());
+    let isolating = Depot::builder(4 * mib()).isolated_cpus([cpu].into_iter().collect());
     let reach = |depot: &Depot| CacheInfo::of(depot).caches[0].fronts_reach;
     assert_eq!(reach(&isolating.clone().build().unwrap()), FrontReach::Lock);
     let without_locks = isolating.locked_cpus(Default::default()).build().unwrap();
     if without_locks.fronts().are_sequences() {
         assert_eq!(reach(&without_locks), FrontReach::Isolated);
     }
-    let depot = Depot::builder(4 << 20).per_cpu_locks(true).isolated_cpus(Default::default());
+    let depot = Depot::builder(4 * mib()).per_cpu_locks(true).isolated_cpus(Default::default());
     let depot = depot.build().unwrap();
     assert_eq!(reach(&depot), FrontReach::Lock);
     depot.raw().frames().cpu_caches().retire(cpu);
@@ -235,7 +245,7 @@ fn views_are_written_and_read() {
     }
     let (depot, _held) = depot();
     let space = Vmalloc::new(&depot).unwrap();
-    let _buf = space.buf(4096).unwrap();
+    let _buf = space.buf(page_bytes()).unwrap();
     let zones = ZoneInfo::of(&depot);
     assert_eq!(again(&zones), zones);
     let buddies = BuddyInfo::of(&depot);
@@ -261,7 +271,7 @@ fn prometheus_reads_this() {
     let text = prometheus::text(&depot);
     let is_age = |line: &&str| line.starts_with("pagedepot_cpu_idle_seconds{");
     let lines: Vec<&str> = text.lines().filter(|line| !is_age(line)).collect();
-    assert_looks_like("prometheus", lines.join("\n"));
+    assert_looks_like!("prometheus", lines.join("\n"));
 
     let collector = prometheus::DepotCollector::new(&depot);
     let mut registry = prometheus_client::registry::Registry::default();

@@ -18,10 +18,9 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 
 use super::Vmalloc;
 use crate::system::maps;
+use crate::test_units::{mib, page_bytes};
 use crate::{Depot, MemoryKind, Page};
 
-const PAGE: usize = 4096;
-const MIB: usize = 1 << 20;
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// The effect of a failing call.
@@ -65,13 +64,14 @@ impl Plan {
             unsafe { munmap(start, bytes) }.unwrap();
         }
         if let Failure::Foreign { remainder, access } = self.failure {
-            let pages = bytes / PAGE;
+            let pages = bytes / page_bytes();
             for page in (0..pages).filter(|page| pages == 1 || page % 3 == remainder) {
                 let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
                 // SAFETY: replaces nothing.
-                let at =
-                    unsafe { mmap_anonymous(start.byte_add(page * PAGE), PAGE, access, flags) }
-                        .unwrap();
+                let at = unsafe {
+                    mmap_anonymous(start.byte_add(page * page_bytes()), page_bytes(), access, flags)
+                }
+                .unwrap();
                 if access == READ_WRITE {
                     // SAFETY: just mapped.
                     unsafe { at.cast::<usize>().write_volatile(at.addr()) };
@@ -114,9 +114,9 @@ impl Plan {
             let at = ptr::with_exposed_provenance_mut(addr);
             // SAFETY: mapped by `before`, and used by no other thread.
             unsafe {
-                mprotect(at, PAGE, MprotectFlags::READ | MprotectFlags::WRITE)
+                mprotect(at, page_bytes(), MprotectFlags::READ | MprotectFlags::WRITE)
                     .expect("it is mapped");
-                munmap(at, PAGE).unwrap();
+                munmap(at, page_bytes()).unwrap();
             }
         }
     }
@@ -135,7 +135,7 @@ fn session(space: &Vmalloc, page: &Page) -> Result<(), VmapError> {
     };
     let mut bufs = Vec::new();
     for (guard, pages) in (0..).zip([1, 3, 8, 40, 520]) {
-        match space.buf_with(pages * PAGE, Options::DEFAULT.guard_pages(guard % 3)) {
+        match space.buf_with(pages * page_bytes(), Options::DEFAULT.guard_pages(guard % 3)) {
             Ok(mut buf) => {
                 buf.fill(guard + 1);
                 bufs.push((buf, guard + 1));
@@ -150,7 +150,7 @@ fn session(space: &Vmalloc, page: &Page) -> Result<(), VmapError> {
     }
     for (buf, byte) in &mut bufs {
         let before = buf.len();
-        buf.resize(before + 7 * PAGE).unwrap_or_else(&mut note);
+        buf.resize(before + 7 * page_bytes()).unwrap_or_else(&mut note);
         assert!(
             buf[..before].iter().all(|held| held == byte)
                 && buf[before..].iter().all(|&new| new == 0)
@@ -160,7 +160,7 @@ fn session(space: &Vmalloc, page: &Page) -> Result<(), VmapError> {
     if let Some(error) = space.purge(PurgeDepth::Lazy).error {
         note(error.into());
     }
-    assert!(bufs.iter().all(|(buf, byte)| buf[..PAGE].iter().all(|held| held == byte)));
+    assert!(bufs.iter().all(|(buf, byte)| buf[..page_bytes()].iter().all(|held| held == byte)));
     drop(bufs);
     if let Some(error) = space.shrink().error {
         note(error.into());
@@ -177,12 +177,13 @@ fn pages(depot: &Depot) -> usize {
 /// Runs sessions in which the nth call fails. Returns whether a call failed, and how many pages
 /// were lost.
 fn with_call_failing(failure: Failure, n: u64) -> (bool, usize) {
-    let depot = Arc::new(Depot::builder(8 * MIB).memory(MemoryKind::Memfd).build().unwrap());
+    let depot = Arc::new(Depot::builder(8 * mib()).memory(MemoryKind::Memfd).build().unwrap());
     let all_pages = pages(&depot);
     // Every 32nd page is held, so that large areas take several calls.
     let all: Vec<_> = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect();
     let held: Vec<_> = all.into_iter().filter(|page| page.pfn().get() % 32 == 31).collect();
-    let mut space = Vmalloc::builder(&depot).bytes(64 * MIB).mappings_max(20_000).build().unwrap();
+    let mut space =
+        Vmalloc::builder(&depot).bytes(64 * mib()).mappings_max(20_000).build().unwrap();
     let mappings = space.mappings();
     PLAN.set(Some(Plan { failure, calls_left: n, foreign: Vec::new() }));
     let result = session(&space, &held[0]);
@@ -192,7 +193,7 @@ fn with_call_failing(failure: Failure, n: u64) -> (bool, usize) {
     // The call failed once. From now on every request succeeds; only lost pages are missing.
     session(&space, &held[0]).unwrap();
     // The lowest addresses, with what is lost among them.
-    let all: Vec<_> = std::iter::from_fn(|| space.buf(31 * PAGE).ok()).take(50).collect();
+    let all: Vec<_> = std::iter::from_fn(|| space.buf(31 * page_bytes()).ok()).take(50).collect();
     assert!(all.len() > 40 && all.iter().all(|buf| buf[0] == 0));
     drop(all);
     space.shrink();

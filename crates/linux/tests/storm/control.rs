@@ -12,7 +12,7 @@ use pagedepot_linux::{CpuId, Depot, Mode, Scope, Vmalloc, ZoneId};
 
 use crate::common::meetings::Set;
 use crate::common::rng::Rng;
-use crate::common::{order, refuse_with};
+use crate::common::{mib, order, page_bytes, refuse_with};
 use crate::feature::Feature;
 use crate::world::World;
 
@@ -164,12 +164,12 @@ impl Control<'_> {
                 }
                 3 => {
                     let _now = world.meetings.begin(Feature::GiveBack);
-                    let bytes = this.rng.below(16 << 20);
+                    let bytes = this.rng.below(16 * mib() as u64);
                     let deadline = Instant::now() + Duration::from_millis(this.rng.below(20));
                     let given = this.depot.give_back(bytes, deadline).unwrap();
                     assert!(given.end != GiveBackEnd::Enough || given.bytes >= bytes, "{given:?}");
                     // The last run is a pageblock at most.
-                    assert!(given.bytes < bytes + (2 << 20) || bytes == 0, "{given:?}");
+                    assert!(given.bytes < bytes + 2 * mib() as u64 || bytes == 0, "{given:?}");
                 }
                 1 => {
                     let depth = [PurgeDepth::Lazy, PurgeDepth::Decay, PurgeDepth::Everything]
@@ -220,7 +220,7 @@ impl Control<'_> {
         let _now = world.meetings.begin(via.and(Feature::Ceiling).and(change));
         let _withheld = world.usage.withhold();
         let result = ceiling.set(bytes);
-        world.usage.manage((ceiling.bytes() / 4096) as i64 - world.usage.managed());
+        world.usage.manage((ceiling.bytes() / page_bytes()) as i64 - world.usage.managed());
         result
     }
 
@@ -287,7 +287,7 @@ impl Control<'_> {
         self.depot.grow(ZONE, 1).unwrap();
         // The round goes on with as much in use as before.
         world.usage.set_goal(4);
-        world.usage.manage(((self.depot.bytes() - before) / 4096) as i64);
+        world.usage.manage(((self.depot.bytes() - before) / page_bytes()) as i64);
         while !world.is_over() {
             self.depot.grow(ZONE, 1).unwrap_err();
             self.rest(20_000);

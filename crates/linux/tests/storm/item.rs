@@ -7,6 +7,7 @@ use pagedepot_linux::vmalloc::Options;
 use pagedepot_linux::{Depot, Movable, Page, Pages, Pfn, VmallocBuf};
 
 use crate::common::meetings::Set;
+use crate::common::page_bytes;
 use crate::feature::Feature;
 use crate::world::{World, check, check_from, write};
 
@@ -95,7 +96,7 @@ impl Item {
             What::At(depot, start, pages) => {
                 let start = depot.raw().address(*start).as_ptr();
                 // SAFETY: held by this value.
-                with(unsafe { std::slice::from_raw_parts(start, *pages as usize * 4096) });
+                with(unsafe { std::slice::from_raw_parts(start, *pages as usize * page_bytes()) });
             }
             What::Movable(page) => with(&page.read()),
             #[cfg(feature = "allocator-api2")]
@@ -111,7 +112,9 @@ impl Item {
             What::At(depot, start, pages) => {
                 let start = depot.raw().address(*start).as_ptr();
                 // SAFETY: held by this value.
-                with(unsafe { std::slice::from_raw_parts_mut(start, *pages as usize * 4096) });
+                with(unsafe {
+                    std::slice::from_raw_parts_mut(start, *pages as usize * page_bytes())
+                });
             }
             What::Movable(page) => with(&mut page.write()),
             #[cfg(feature = "allocator-api2")]
@@ -229,8 +232,8 @@ impl Item {
         let _now = self.world.meetings.begin(via);
         let usage = &self.world.usage;
         usage.use_pages(pages.into());
-        let kept = pages.min(self.pages) as usize * 4096;
-        match buf.resize_with(pages as usize * 4096, options) {
+        let kept = pages.min(self.pages) as usize * page_bytes();
+        match buf.resize_with(pages as usize * page_bytes(), options) {
             Ok(()) => {
                 check(&buf[..kept], self.serial);
                 write(buf, self.serial);

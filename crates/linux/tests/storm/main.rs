@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use common::meetings::Set;
 use common::pairs::Table;
 use common::rng::{Rng, seed};
-use common::soak;
+use common::{mib, page_bytes, soak};
 use control::Control;
 use feature::Feature;
 use interrupts::{Interrupts, install};
@@ -45,10 +45,10 @@ use pagedepot_linux::{CpuId, Depot, MemoryKind, Mode, Scope, Vmalloc};
 use worker::{Pool, Worker};
 use world::World;
 
-const MIB: usize = 1 << 20;
-const BYTES: usize = 56 * MIB;
-/// Bytes that a depot may grow to, which are also the bytes it grows by at a time.
-const BYTES_MAX: usize = 1100 * MIB;
+/// Pages of a depot.
+const PAGES: usize = 56 * 256;
+/// Pages that a depot may grow to, which are also the pages it grows by at a time.
+const PAGES_MAX: usize = 1100 * 256;
 const WORKERS: u32 = 4;
 const ROUND: Duration = Duration::from_millis(400);
 /// Factor of a storm's time for which it goes on for pairs that have not met.
@@ -130,10 +130,10 @@ impl Options {
     }
 
     fn depot(self) -> Depot {
-        let builder = Depot::builder(BYTES).memory(MemoryKind::Memfd);
+        let builder = Depot::builder(PAGES * page_bytes()).memory(MemoryKind::Memfd);
         let builder = builder.checked(self.checked);
         let builder = builder.per_cpu_locks(self.locks);
-        let builder = if self.grows { builder.grow_to(BYTES_MAX) } else { builder };
+        let builder = if self.grows { builder.grow_to(PAGES_MAX * page_bytes()) } else { builder };
         let isolated: CpuSet = common::usable_cpus().into_iter().take(1).map(CpuId::new).collect();
         let builder = if self.isolates { builder.isolated_cpus(isolated) } else { builder };
         builder.build().unwrap()
@@ -158,7 +158,7 @@ fn storm(name: &str) {
     for lack in lacking() {
         println!("{name}: without {}: {}", Feature::NAMES[lack.feature as usize], lack.why);
     }
-    let world = Arc::new(World::new((2 * BYTES_MAX / 4096) as u32));
+    let world = Arc::new(World::new(2 * PAGES_MAX as u32));
     let seed = seed(name);
     let always = Set::NONE
         .and_if(options.checked, Feature::Checked)
@@ -200,10 +200,10 @@ fn storm(name: &str) {
 fn round(options: Options, world: &Arc<World>, seed: u64) {
     let rng = |n| Rng::new(seed + n);
     let depot = options.depot();
-    let builder = Vmalloc::builder(&depot).bytes(256 * MIB);
-    let space = builder.pool_bytes(MIB).lazy_bytes(MIB).warm_bytes(MIB).build().unwrap();
+    let builder = Vmalloc::builder(&depot).bytes(256 * mib());
+    let space = builder.pool_bytes(mib()).lazy_bytes(mib()).warm_bytes(mib()).build().unwrap();
     let usage = &world.usage;
-    usage.manage((BYTES / 4096) as i64 - usage.managed());
+    usage.manage(PAGES as i64 - usage.managed());
     usage.use_pages(SPACE_PAGES - usage.used());
     usage.set_goal([40, 55, 100, 100][rng(0).index(4)]);
     world.stop.store(false, Ordering::Relaxed);

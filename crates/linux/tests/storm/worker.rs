@@ -10,7 +10,7 @@ use pagedepot_linux::{AllocError, Depot, Flags, Mobility, Order, Page, Pfn, Vmal
 
 use crate::common::meetings::Set;
 use crate::common::rng::Rng;
-use crate::common::{in_child, order, pin, usable_cpus};
+use crate::common::{in_child, order, page_bytes, pin, usable_cpus};
 use crate::feature::Feature;
 use crate::item::{Item, What};
 use crate::world::World;
@@ -177,7 +177,7 @@ impl Worker {
     }
 
     fn pages_at(&mut self) {
-        let managed = (self.depot.bytes() / 4096) as u64;
+        let managed = (self.depot.bytes() / page_bytes()) as u64;
         let (start, count, compacts) = match self.rng.one_in(4) {
             true => (self.rng.below(managed / 512 - 2) as u32 * 512, 1024, true),
             false => {
@@ -257,7 +257,7 @@ impl Worker {
         let (options, via) = self.options();
         self.request(pages, via.and(Feature::Vmalloc), |this| {
             let space = this.space.as_ref()?;
-            Some(What::Buf(space.buf_with(pages as usize * 4096, options).ok()?))
+            Some(What::Buf(space.buf_with(pages as usize * page_bytes(), options).ok()?))
         });
     }
 
@@ -305,8 +305,9 @@ impl Worker {
         let Ok(start) = mapped else { return };
         for (number, (item, at, _)) in pages.iter().enumerate() {
             // SAFETY: mapped until below; the frames are held, and no thread writes to them.
-            let bytes =
-                unsafe { std::slice::from_raw_parts(start.as_ptr().add(number * 4096), 4096) };
+            let bytes = unsafe {
+                std::slice::from_raw_parts(start.as_ptr().add(number * page_bytes()), page_bytes())
+            };
             item.check_mapped(bytes, *at);
         }
         let count = frames.len() as u32;

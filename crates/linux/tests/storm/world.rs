@@ -7,9 +7,8 @@ use pagedepot_linux::{Order, Pfn};
 
 use crate::common::marks::Marks;
 use crate::common::meetings::{LastUses, Meetings, Set};
+use crate::common::page_bytes;
 use crate::common::usage::Usage;
-
-const PAGE: usize = 4096;
 
 pub struct World {
     pub marks: Marks,
@@ -68,9 +67,9 @@ fn value(serial: u64, page: usize) -> [u8; 8] {
 
 /// Writes into the ends of each page.
 pub fn write(bytes: &mut [u8], serial: u64) {
-    for (number, page) in bytes.chunks_exact_mut(PAGE).enumerate() {
+    for (number, page) in bytes.chunks_exact_mut(page_bytes()).enumerate() {
         page[..8].copy_from_slice(&value(serial, number));
-        page[PAGE - 8..].copy_from_slice(&value(serial, number));
+        page[page_bytes() - 8..].copy_from_slice(&value(serial, number));
     }
 }
 
@@ -81,12 +80,12 @@ pub fn check(bytes: &[u8], serial: u64) {
 
 /// Checks pages that begin at a later one of those written.
 pub fn check_from(bytes: &[u8], serial: u64, first: usize) {
-    for (number, page) in bytes.chunks_exact(PAGE).enumerate() {
+    for (number, page) in bytes.chunks_exact(page_bytes()).enumerate() {
         let expected = value(serial, first + number);
         assert!(
-            page[..8] == expected && page[PAGE - 8..] == expected,
+            page[..8] == expected && page[page_bytes() - 8..] == expected,
             "page {number} from {first} on of {serial}: other code wrote {:x?}",
-            (&page[..8], &page[PAGE - 8..])
+            (&page[..8], &page[page_bytes() - 8..])
         );
     }
 }
