@@ -7,7 +7,6 @@
 //! so on these releases a thread tries it once: it waits in a sequence until another thread has
 //! fenced it.
 
-use core::arch::asm;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -139,6 +138,8 @@ fn set_signals(blocked: &libc::sigset_t) {
 
 #[cfg(test)]
 mod tests {
+    use core::arch::asm;
+
     use super::*;
 
     /// Flag of the system call that takes a registration back, and glibc's signature.

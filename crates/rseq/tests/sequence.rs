@@ -207,22 +207,25 @@ fn nothing_commits_after_a_fence() {
         });
         affinity::pin(other).unwrap();
         let (gate, sum) = (&counters.gates[owner.index()], &counters.sums[owner.index()]);
-        let (mut changes, mut late) = (0, None);
+        let (mut turns, mut late) = (0, None);
         let deadline = Instant::now() + Duration::from_secs(2);
-        // The deadline counts once the owner has run enough: a busy machine may take its time.
-        while changes < 10_000 && late.is_none() && (changes < 100 || Instant::now() < deadline) {
+        // The deadline counts after a hundred turns: a busy machine may take its time.
+        while turns < 10_000 && late.is_none() && (turns < 100 || Instant::now() < deadline) {
             let before = sum.load(Ordering::Relaxed);
+            // Else it could close a gate again and again that the owner has not come by.
+            while sum.load(Ordering::Relaxed) == before {
+                std::thread::yield_now();
+            }
             gate.store(1, Ordering::SeqCst);
             let fenced = membarrier::fence(owner);
             let first = sum.load(Ordering::SeqCst);
             (0..100).for_each(|_| std::hint::spin_loop());
             let then = sum.load(Ordering::SeqCst);
             late = (fenced.is_err() || then != first).then_some((fenced, first, then));
-            changes += u32::from(first != before);
+            turns += 1;
             gate.store(0, Ordering::SeqCst);
         }
         stop.store(true, Ordering::Relaxed);
         assert!(late.is_none(), "{late:?}: the counter changed after the fence, or that failed");
-        assert!(changes >= 100, "the owner hardly ran: {changes}");
     });
 }
