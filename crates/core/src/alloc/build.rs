@@ -38,7 +38,7 @@ use core::ptr::NonNull;
 
 impl<'m, C: Cpus> Allocator<'m, C> {
     /// Bytes of memory that [`new`](Self::new) needs for `config`, whatever its alignment: about
-    /// 34.1 KiB per 2^18 frames begun, of which 2 KiB also where there are none below the
+    /// 35.3 KiB per 2^18 frames begun, of which 2 KiB also where there are none below the
     /// highest; a bit per frame, at most 16 KiB of them; about 1 KiB per CPU and zone, and the
     /// magazines for every CPU's caches at `high_min`.
     ///
@@ -178,7 +178,7 @@ impl<'m, C: Cpus> Builder<'_, 'm, C> {
     }
 
     /// Bytes of memory that [`build`](Self::build) needs, whatever its alignment: as
-    /// [`Allocator::metadata_bytes`]. With a backing less by what a bitmap takes, 32.1 KiB per 2^18
+    /// [`Allocator::metadata_bytes`]. With a backing less by what a bitmap takes, 33.2 KiB per 2^18
     /// frames, unless `checked` puts its bytes there.
     ///
     /// # Errors

@@ -54,7 +54,7 @@ fn tables(threads: u32, is_prompt: bool, pool_areas_max: Option<u32>) -> u64 {
     counts.tables
 }
 
-/// The figures: `cargo test -p pagedepot-designs --test vmap page_tables_grow -- --nocapture`.
+/// The figures: `cargo test -p pagedepot-lab-designs --test vmap page_tables_grow -- --nocapture`.
 #[test]
 fn page_tables_grow_while_the_worker_lags_and_do_not_with_a_prompt_one() {
     let threads = [16, 32, 64];
