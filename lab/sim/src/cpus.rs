@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 use pagedepot::cpus::implement::{BlockArray, WordOffset, followed, gate, is_open, magazine, word};
-use pagedepot::cpus::{Cpus, Environment, FenceError, Here, WhichCpu};
+use pagedepot::cpus::{Change, Cpus, Environment, FenceError, Here, WhichCpu};
 use pagedepot::sync::model::{Mutant, is_mutant};
 use pagedepot::sync::prim::Ordering;
 use pagedepot::{AllocError, Allocator, CpuId, Flags, FreeManyError, NodeId, Order, Pfn};
@@ -49,7 +49,7 @@ fn nothing<R>(result: R) -> R {
 // SAFETY: 1. a sequence acts on the CPU of its task at its beginning; whatever else comes to that
 // CPU (a preemption, an interrupt, a visitor) aborts it, and `commit` stores only if it was not
 // aborted; so does the exchange that claims a gate. 2., 3. as `followed` finds the word: by the
-// gate of any number of 16 bits, closed gates leading to words that refuse; `compare_store` asks
+// gate of any number of 16 bits, closed gates leading to words that refuse; `commit` asks
 // the gate and the bound. 4. `machine::fence` aborts the sequence under way. 5. the commit is one
 // store of the word. 6. is the allocator's.
 unsafe impl Cpus for VirtualCpus {
@@ -89,35 +89,26 @@ unsafe impl Cpus for VirtualCpus {
         cell.commit(next.0)
     }
 
-    fn compare_store(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        offset: WordOffset,
-        old: u64,
-        new: u64,
-    ) -> bool {
-        machine::slow_step();
-        machine::begin_sequence();
-        if here.cpu.get() != number() || here.cpu.get() >= blocks.cpus() {
-            return nothing(false);
-        }
-        // SAFETY: as in `pop`; the CPU has a block.
-        let (gate, cell) = unsafe { (gate(blocks, here.cpu), word(blocks, here, offset)) };
-        if !is_open(gate.load(Ordering::Acquire)) || cell.load(Ordering::Relaxed) != old {
-            return nothing(false);
-        }
-        cell.commit(new)
-    }
-
-    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
+    fn commit(&self, blocks: &BlockArray, here: Here, change: Change<'_>) -> bool {
         machine::slow_step();
         machine::begin_sequence();
         if here.cpu.get() != number() || here.cpu.get() >= blocks.cpus() {
             return nothing(false);
         }
         // SAFETY: the CPU has a block.
-        unsafe { gate(blocks, here.cpu) }.commit_exchange(old, new)
+        let gate = unsafe { gate(blocks, here.cpu) };
+        match change {
+            Change::Word { at, old, new } => {
+                // SAFETY: as in `pop`.
+                let cell = unsafe { word(blocks, here, at) };
+                if !is_open(gate.load(Ordering::Acquire)) || cell.load(Ordering::Relaxed) != old {
+                    return nothing(false);
+                }
+                cell.commit(new)
+            }
+            Change::Gate { old, new } => gate.commit_exchange(old, new),
+            _ => nothing(false),
+        }
     }
 
     fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {

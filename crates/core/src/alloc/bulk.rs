@@ -4,7 +4,7 @@ use super::allocator::Allocator;
 use super::error::{AllocError, FreeError, FreeManyError};
 use super::flags::Flags;
 use super::pressure::SlowPath;
-use crate::cpus::{Cpus, Environment};
+use crate::cpus::{Change, Cpus, Environment};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, Tag};
 use crate::frame::{Order, Pfn, ZoneId};
 use crate::pcp::{Caches, Front};
@@ -259,7 +259,8 @@ impl<C: Cpus> ThroughFronts<'_, '_, C> {
         let word = self.0.read_front(front);
         let batch = word.and_then(|word| word.batch_out(out.len(), front.order.rounds()));
         let taken = batch.filter(|batch| {
-            self.0.cpus.take_many(self.0.pcps.blocks(), front.here, front.offset(), batch, out)
+            let change = Change::Take { at: front.offset(), batch, out };
+            self.0.cpus.commit(self.0.pcps.blocks(), front.here, change)
         });
         taken.map_or(0, |batch| batch.count())
     }
@@ -297,7 +298,8 @@ impl<C: Cpus> ThroughFronts<'_, '_, C> {
         let alike = &blocks[..self.alike(tag, order, &blocks[..most])];
         let batch = word.batch_in(alike.len(), order.rounds());
         let put = batch.filter(|batch| {
-            caches.cpus.put_many(caches.pcps.blocks(), here, front.offset(), batch, alike)
+            let change = Change::Put { at: front.offset(), batch, frames: alike };
+            caches.cpus.commit(caches.pcps.blocks(), here, change)
         });
         match put {
             Some(batch) => batch.count(),

@@ -24,19 +24,18 @@ pub enum FenceError {
 ///
 /// # Safety
 /// An implementation promises, for one [`BlockArray`]:
-/// 1. [`pop`](Cpus::pop), [`push`](Cpus::push), [`compare_store`](Cpus::compare_store),
-///    [`take_many`](Cpus::take_many) and [`put_many`](Cpus::put_many) act on the fronts of the CPU
-///    and context they run on, or fail. Each is one sequence as described
-///    above: between its first load and its store no other sequence of the same CPU and context
-///    runs, whether from a thread, a signal handler or an interrupt.
-/// 2. Each reads the CPU's gate inside the sequence, before the word, with acquire ordering, and
-///    fails unless it [is open](super::implement::is_open). With
+/// 1. [`pop`](Cpus::pop), [`push`](Cpus::push) and [`commit`](Cpus::commit) act on the fronts of
+///    the CPU and context they run on, or fail. Each is one sequence as described above: between
+///    its first load and its store no other sequence of the same CPU and context runs, whether from
+///    a thread, a signal handler or an interrupt.
+/// 2. Each but a [claim](Change::Gate) reads the CPU's gate inside the sequence, before the word,
+///    with acquire ordering, and fails unless it [is open](super::implement::is_open). With
 ///    [`FOLLOWS_GATES`](Cpus::FOLLOWS_GATES) `pop` and `push` may take the word at the offset in
 ///    the gate's lower half instead.
 /// 3. Each checks `cpu < blocks.cpus()` before it forms an address, and fails otherwise. With
 ///    `FOLLOWS_GATES` the lowest 16 bits of the number will do.
 /// 4. [`fence`](Cpus::fence) returning `Ok` means what the vocabulary says, and so does
-///    [`claim_gate`](Cpus::claim_gate) returning `true` what stands there.
+///    [`Change::Gate`] committed what stands there.
 /// 5. The store that commits is a single 64-bit store that releases the slots written before it.
 /// 6. The array and the offsets that its methods are called with are used for these calls alone.
 /// 7. On a CPU that [is behind a lock](Cpus::is_behind_lock) all methods go by that lock; `pop` and
@@ -111,61 +110,9 @@ pub unsafe trait Cpus: Sync {
         false
     }
 
-    /// Stores `new` into the word if this code still runs at `here`, the gate is open and the
-    /// word is `old`.
-    fn compare_store(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        old: u64,
-        new: u64,
-    ) -> bool;
-
-    /// Changes the words of `batch` like [`compare_store`](Cpus::compare_store), by a sequence that
-    /// copies the blocks in the batch's slots to the beginning of `out`, which has room for as
-    /// many, between the comparison and the store. After `false` what `out` has means nothing.
-    ///
-    /// Without an implementation of its own, batches are taken block by block.
-    fn take_many(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        batch: &SlotMove,
-        out: &mut [Pfn],
-    ) -> bool {
-        let _ = (blocks, here, word, batch, out);
-        false
-    }
-
-    /// Changes words like [`take_many`](Cpus::take_many), but copies the first of `frames` to the
-    /// batch's slots.
-    fn put_many(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        batch: &SlotMove,
-        frames: &[Pfn],
-    ) -> bool {
-        let _ = (blocks, here, word, batch, frames);
-        false
-    }
-
-    /// Changes the gate of `here.cpu` from `old` to `new` by a compare-and-swap that is a sequence
-    /// of that CPU: it takes place only while this code runs there, and is the store that commits.
-    /// `true`: it has changed, and of all sequences that began there before, in any context, each
-    /// has committed, and its stores are visible to the caller, or will never commit.
-    ///
-    /// `false` when this code runs elsewhere, the gate is not `old`, or a sequence of that CPU has
-    /// been interrupted and goes on later (this is a handler above it). Without an implementation
-    /// of its own, owners never hand over, and [handovers](crate::Mode::Handover) take what is
-    /// quiescent or fenced.
-    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
-        let _ = (blocks, here, old, new);
-        false
-    }
+    /// Commits a change, if this code still runs at `here`: see [`Change`]. `false`: nothing has
+    /// changed.
+    fn commit(&self, blocks: &BlockArray, here: Here, change: Change<'_>) -> bool;
 
     /// Waits until no sequence that began on `cpu` before this call can still commit. Called with
     /// the CPU's gate closed.
@@ -195,6 +142,56 @@ pub unsafe trait Cpus: Sync {
         let _ = cpu;
         false
     }
+}
+
+/// A change that a sequence [commits](Cpus::commit) by its one store.
+///
+/// An implementation may fail all but [`Word`](Self::Word). Batches are then moved block by block,
+/// owners never hand over, and [handovers](crate::Mode::Handover) take what is quiescent or fenced.
+pub enum Change<'c> {
+    /// A word becomes `new`, if the gate is open and the word is `old`.
+    Word {
+        /// The word's place.
+        at: WordOffset,
+        /// The word as it was read.
+        old: u64,
+        /// The word as it becomes.
+        new: u64,
+    },
+    /// A word becomes the batch's new one, if the gate is open and the word is the batch's old one.
+    /// Between this comparison and the store the sequence copies the blocks in the batch's slots to
+    /// the beginning of `out`. After a failure what `out` has means nothing.
+    Take {
+        /// The word's place.
+        at: WordOffset,
+        /// The words, and the slots.
+        batch: &'c SlotMove,
+        /// Room for as many blocks as the batch has.
+        out: &'c mut [Pfn],
+    },
+    /// A word becomes the batch's new one, as with [`Take`](Self::Take); the sequence copies the
+    /// first of `frames` to the batch's slots.
+    Put {
+        /// The word's place.
+        at: WordOffset,
+        /// The words, and the slots.
+        batch: &'c SlotMove,
+        /// At least as many blocks as the batch has.
+        frames: &'c [Pfn],
+    },
+    /// The gate of the CPU changes from `old` to `new` by a compare-and-swap that is a sequence of
+    /// that CPU: it takes place only while this code runs there, and is the store that commits.
+    /// Then of all sequences that began there before, in any context, each has committed, and its
+    /// stores are visible to the caller, or will never commit.
+    ///
+    /// It fails when the gate is not `old`, or a sequence of that CPU has been interrupted and goes
+    /// on later (this is a handler above it).
+    Gate {
+        /// The gate as it was read.
+        old: u64,
+        /// The gate as it becomes.
+        new: u64,
+    },
 }
 
 /// The reason why the allocator may not be used from here at all.

@@ -68,7 +68,7 @@ use crate::sync::prim::AtomicU64;
 ///
 /// # Safety
 /// The caller is in a method of `Cpus` that got this array, and only loads the gate, or changes it
-/// as [`claim_gate`](crate::cpus::Cpus::claim_gate) says.
+/// as [`Change::Gate`](crate::cpus::Change::Gate) says.
 #[inline]
 pub unsafe fn gate(blocks: &BlockArray, cpu: CpuId) -> &AtomicU64 {
     blocks.gate(cpu)
@@ -82,7 +82,7 @@ pub unsafe fn gate(blocks: &BlockArray, cpu: CpuId) -> &AtomicU64 {
 /// # Safety
 /// The caller is in a method of `Cpus` that got this array and this offset. It loads the word, and
 /// stores to it only as the commit of a sequence: what [`Word::popped`] or [`Word::pushed`] made of
-/// the word it loaded, or `new` of a `compare_store`.
+/// the word it loaded, or `new` of a [`Change`](crate::cpus::Change).
 #[inline]
 pub unsafe fn word(blocks: &BlockArray, here: Here, word: WordOffset) -> &AtomicU64 {
     blocks.word(here, word)

@@ -27,10 +27,9 @@
 
 use core::num::NonZeroUsize;
 
-use super::environment::{Cpus, Environment, FenceError};
+use super::environment::{Change, Cpus, Environment, FenceError};
 use super::sequence::{self, LockedFront};
-use crate::frame::{CpuId, Pfn};
-use crate::front::word::SlotMove;
+use crate::frame::CpuId;
 use crate::front::{BlockArray, Here, WordOffset};
 use crate::sync::model::{Mutant, bound, is_mutant};
 use crate::sync::prim::{AtomicU32, AtomicUsize, Ordering, spin_hint};
@@ -291,48 +290,11 @@ unsafe impl<W: WhichCpu> Cpus for LockedCpus<'_, W> {
         lock.push((|| self.caller(), cpu), blocks, word, rounds_max, frame)
     }
 
-    fn compare_store(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        old: u64,
-        new: u64,
-    ) -> bool {
+    fn commit(&self, blocks: &BlockArray, here: Here, change: Change<'_>) -> bool {
         let Some(_held) = self.try_lock(here.cpu) else { return false };
-        sequence::compare_store(blocks, here, word, old, new)
+        sequence::commit(blocks, here, change)
     }
 
-    fn take_many(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        batch: &SlotMove,
-        out: &mut [Pfn],
-    ) -> bool {
-        let Some(_held) = self.try_lock(here.cpu) else { return false };
-        sequence::take_many(blocks, here, word, batch, out)
-    }
-
-    fn put_many(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        batch: &SlotMove,
-        frames: &[Pfn],
-    ) -> bool {
-        let Some(_held) = self.try_lock(here.cpu) else { return false };
-        sequence::put_many(blocks, here, word, batch, frames)
-    }
-
-    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
-        let Some(_held) = self.try_lock(here.cpu) else { return false };
-        sequence::claim_gate(blocks, here, old, new)
-    }
-
-    /// Taking a lock interrupts no CPU.
     fn fence_disturbs(&self, _cpu: CpuId) -> bool {
         false
     }
@@ -484,55 +446,11 @@ unsafe impl<S: MaybeSequences, W: WhichCpu> Cpus for SequencesAndLocks<'_, S, W>
         }
     }
 
-    #[inline]
-    fn compare_store(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        old: u64,
-        new: u64,
-    ) -> bool {
+    #[inline(always)]
+    fn commit(&self, blocks: &BlockArray, here: Here, change: Change<'_>) -> bool {
         match self.is_guarded(here.cpu) {
-            true => self.locked.compare_store(blocks, here, word, old, new),
-            false => self.sequences.compare_store(blocks, here, word, old, new),
-        }
-    }
-
-    #[inline]
-    fn take_many(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        batch: &SlotMove,
-        out: &mut [Pfn],
-    ) -> bool {
-        match self.is_guarded(here.cpu) {
-            true => self.locked.take_many(blocks, here, word, batch, out),
-            false => self.sequences.take_many(blocks, here, word, batch, out),
-        }
-    }
-
-    #[inline]
-    fn put_many(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        batch: &SlotMove,
-        frames: &[Pfn],
-    ) -> bool {
-        match self.is_guarded(here.cpu) {
-            true => self.locked.put_many(blocks, here, word, batch, frames),
-            false => self.sequences.put_many(blocks, here, word, batch, frames),
-        }
-    }
-
-    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
-        match self.is_guarded(here.cpu) {
-            true => self.locked.claim_gate(blocks, here, old, new),
-            false => self.sequences.claim_gate(blocks, here, old, new),
+            true => self.locked.commit(blocks, here, change),
+            false => self.sequences.commit(blocks, here, change),
         }
     }
 

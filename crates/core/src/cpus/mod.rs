@@ -24,6 +24,6 @@ mod locked;
 pub(crate) mod sequence;
 
 pub use crate::front::{Context, Here};
-pub use environment::{Cpus, Environment, Event, FenceError, Transfer, Unusable};
+pub use environment::{Change, Cpus, Environment, Event, FenceError, Transfer, Unusable};
 pub use locked::{CpuLock, LockedCpus, MaybeSequences, SequencesAndLocks, WhichCpu};
 pub use sequence::{Guard, PinnedCpus, Processor};

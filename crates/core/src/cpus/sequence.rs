@@ -3,7 +3,7 @@
 //! context.
 #![allow(unsafe_code, reason = "trusts its caller with CPUs and words")]
 
-use super::environment::{Cpus, Environment, FenceError};
+use super::environment::{Change, Cpus, Environment, FenceError};
 use crate::frame::{CpuId, Pfn};
 use crate::front::word::{ONE_ROUND, POP_STEP, PUSH_STEP, ROUNDS_MASK, SlotMove, Word};
 use crate::front::{BlockArray, Context, Here, WordOffset, is_open};
@@ -98,83 +98,51 @@ impl<'b> LockedFront<'b> {
     }
 }
 
-pub fn compare_store(
-    blocks: &BlockArray,
-    here: Here,
-    offset: WordOffset,
-    old: u64,
-    new: u64,
-) -> bool {
+/// Implements [`Cpus::commit`].
+pub fn commit(blocks: &BlockArray, here: Here, change: Change<'_>) -> bool {
+    let (at, old, new) = match change {
+        Change::Word { at, old, new } => (at, old, new),
+        Change::Take { at, batch, .. } | Change::Put { at, batch, .. } => {
+            (at, batch.old.0, batch.new.0)
+        }
+        Change::Gate { old, new } => return claim_gate(blocks, here, old, new),
+    };
     if !may_enter(blocks, here) {
         return false;
     }
-    // Relaxed: only this CPU changes its words while its gate is open.
-    let cell = blocks.word(here, offset);
+    // Relaxed: only this CPU changes its words while its gate is open. Slots: as in `pop_at`.
+    let cell = blocks.word(here, at);
     if cell.load(Ordering::Relaxed) != old {
         return false;
     }
-    // Release: as in `push_at`.
+    match change {
+        Change::Take { batch, out, .. } => slots(blocks, batch)
+            .enumerate()
+            .for_each(|(place, slot)| out[place] = Pfn::new(slot.load(Ordering::Relaxed))),
+        Change::Put { batch, frames, .. } => slots(blocks, batch)
+            .enumerate()
+            .for_each(|(place, slot)| slot.store(frames[place].get(), Ordering::Relaxed)),
+        _ => {}
+    }
+    // Release: as in `push_at`; and no slot is read later than this.
     cell.store(new, Ordering::Release);
     true
 }
 
-/// Implements [`Cpus::take_many`](super::Cpus::take_many).
-pub fn take_many(
-    blocks: &BlockArray,
-    here: Here,
-    offset: WordOffset,
+/// The slots of a batch, in order.
+fn slots<'b>(
+    blocks: &'b BlockArray,
     batch: &SlotMove,
-    out: &mut [Pfn],
-) -> bool {
-    move_many(blocks, here, offset, batch, |slot, place| {
-        out[place] = Pfn::new(slot.load(Ordering::Relaxed));
+) -> impl Iterator<Item = &'b AtomicU32> + use<'b> {
+    batch.runs.into_iter().flat_map(|run| {
+        let slots = (run.at..).step_by(ONE_ROUND as usize).take(run.count as usize);
+        // SAFETY: slots of magazines that the word names.
+        slots.map(|slot| unsafe { blocks.slot(slot) })
     })
 }
 
-/// Implements [`Cpus::put_many`](super::Cpus::put_many).
-pub fn put_many(
-    blocks: &BlockArray,
-    here: Here,
-    offset: WordOffset,
-    batch: &SlotMove,
-    frames: &[Pfn],
-) -> bool {
-    move_many(blocks, here, offset, batch, |slot, place| {
-        slot.store(frames[place].get(), Ordering::Relaxed);
-    })
-}
-
-/// Calls `each` with the slots of a batch, and their place in it, between the comparison of the
-/// word and its store. Relaxed, the word and its slots: as in [`pop_at`].
-fn move_many(
-    blocks: &BlockArray,
-    here: Here,
-    offset: WordOffset,
-    batch: &SlotMove,
-    mut each: impl FnMut(&AtomicU32, usize),
-) -> bool {
-    if !may_enter(blocks, here) {
-        return false;
-    }
-    let cell = blocks.word(here, offset);
-    if cell.load(Ordering::Relaxed) != batch.old.0 {
-        return false;
-    }
-    let mut place = 0;
-    for run in batch.runs {
-        for slot in (run.at..).step_by(ONE_ROUND as usize).take(run.count as usize) {
-            // SAFETY: slots of magazines that the word names.
-            each(unsafe { blocks.slot(slot) }, place);
-            place += 1;
-        }
-    }
-    // Release: as in `push_at`; and no slot is read later than this.
-    cell.store(batch.new.0, Ordering::Release);
-    true
-}
-
-/// Implements [`Cpus::claim_gate`](super::Cpus::claim_gate).
-pub fn claim_gate(blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
+/// Commits a [`Change::Gate`].
+fn claim_gate(blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
     // SeqCst: the claim is ordered after what the asker noted before it closed the gate.
     here.cpu.get() < blocks.cpus
         && blocks
@@ -459,45 +427,10 @@ unsafe impl<P: Processor> Cpus for PinnedCpus<P> {
         push(blocks, guard.here(), word, rounds_max, frame)
     }
 
-    fn compare_store(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        old: u64,
-        new: u64,
-    ) -> bool {
+    fn commit(&self, blocks: &BlockArray, here: Here, change: Change<'_>) -> bool {
         let Some(guard) = self.0.pin() else { return false };
-        guard.here() == here && compare_store(blocks, here, word, old, new)
-    }
-
-    fn take_many(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        batch: &SlotMove,
-        out: &mut [Pfn],
-    ) -> bool {
-        let Some(guard) = self.0.pin() else { return false };
-        guard.here() == here && take_many(blocks, here, word, batch, out)
-    }
-
-    fn put_many(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        batch: &SlotMove,
-        frames: &[Pfn],
-    ) -> bool {
-        let Some(guard) = self.0.pin() else { return false };
-        guard.here() == here && put_many(blocks, here, word, batch, frames)
-    }
-
-    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
-        let Some(guard) = self.0.pin() else { return false };
-        guard.here() == here && guard.is_alone() && claim_gate(blocks, here, old, new)
+        let may_change = !matches!(change, Change::Gate { .. }) || guard.is_alone();
+        guard.here() == here && may_change && commit(blocks, here, change)
     }
 
     fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {

@@ -23,7 +23,7 @@
 //! [`REFUSALS_AT`] itself. There lie gates of numbers that no CPU has; they are 0, and a front word
 //! of 0 refuses. A forked child's wiped memory refuses for the same reason.
 //!
-//! No code writes there. `compare_store` could, because the old word that it compares with may be
+//! No code writes there. `Cpus::commit` could, because the old word that it compares with may be
 //! 0, and so it checks the gate first.
 //!
 //! A CPU whose fronts are [behind a lock](crate::cpus::Cpus::is_behind_lock) refuses sequences in

@@ -52,7 +52,7 @@
 //!    it. One holder takes the gate from there, by compare-and-swap. It needs one of three proofs
 //!    that no sequence which read the gate open can still commit.
 //! 2. *The owner's proof* is where it runs. It claims the gate by a compare-and-swap that is
-//!    itself a sequence of that CPU ([`Cpus::claim_gate`](crate::cpus::Cpus::claim_gate)). A CPU
+//!    itself a sequence of that CPU ([`Change::Gate`](crate::cpus::Change::Gate)). A CPU
 //!    runs one sequence at a time. Those that began before have committed, and the owner sees their
 //!    stores, or they were aborted and never commit. Later ones read the gate closed. A fence would
 //!    find nothing left to wait for. An interrupt handler above a task's sequence has no such

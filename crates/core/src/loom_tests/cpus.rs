@@ -25,8 +25,8 @@ use loom::sync::{Mutex, MutexGuard};
 
 use super::{Mutant, is_mutant};
 use crate::cpus::{
-    Context, CpuLock, Cpus, Environment, FenceError, Guard, Here, LockedCpus, MaybeSequences,
-    Processor, WhichCpu,
+    Change, Context, CpuLock, Cpus, Environment, FenceError, Guard, Here, LockedCpus,
+    MaybeSequences, Processor, WhichCpu,
 };
 use crate::frame::{CpuId, Pfn};
 use crate::front;
@@ -153,22 +153,90 @@ impl<const FOLLOWS: bool> Sequences<FOLLOWS> {
         Ok(())
     }
 
-    /// Whether a sequence that begins with a batch's word finds it.
+    /// Whether a sequence that begins with this word finds it.
     fn finds(
         &self,
         blocks: &BlockArray,
         begun: Begun,
         here: Here,
         offset: WordOffset,
-        batch: &SlotMove,
+        old: u64,
     ) -> bool {
         begun.cpu == here.cpu
             && is_open(blocks, begun.cpu)
-            && blocks.word(here, offset).load(Ordering::Relaxed) == batch.old.0
+            && blocks.word(here, offset).load(Ordering::Relaxed) == old
     }
 
-    fn commit(&self, begun: Begun, cell: &AtomicU64, word: u64) -> Result<(), Aborted> {
+    fn end(&self, begun: Begun, cell: &AtomicU64, word: u64) -> Result<(), Aborted> {
         self.step(begun, || cell.store(word, Ordering::Release))
+    }
+
+    fn store(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        offset: WordOffset,
+        (old, new): (u64, u64),
+    ) -> bool {
+        let begun = self.begin();
+        self.finds(blocks, begun, here, offset, old)
+            && self.end(begun, blocks.word(here, offset), new).is_ok()
+    }
+
+    fn take(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        offset: WordOffset,
+        batch: &SlotMove,
+        out: &mut [Pfn],
+    ) -> bool {
+        let late = is_mutant(Mutant::CopiesLate);
+        let mut places = out.iter_mut();
+        let mut copy = |slot: &prim::AtomicU32| {
+            *places.next().unwrap() = Pfn::new(slot.load(Ordering::Relaxed));
+        };
+        let begun = self.begin();
+        if !self.finds(blocks, begun, here, offset, batch.old.0) {
+            return false;
+        }
+        if !late {
+            slots(blocks, batch).for_each(&mut copy);
+        }
+        let done = self.end(begun, blocks.word(here, offset), batch.new.0).is_ok();
+        if late {
+            slots(blocks, batch).for_each(copy);
+        }
+        done
+    }
+
+    fn put(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        offset: WordOffset,
+        batch: &SlotMove,
+        frames: &[Pfn],
+    ) -> bool {
+        let begun = self.begin();
+        self.finds(blocks, begun, here, offset, batch.old.0)
+            && slots(blocks, batch).zip(frames).all(|(slot, frame)| {
+                self.step(begun, || slot.store(frame.get(), Ordering::Relaxed)).is_ok()
+            })
+            && self.end(begun, blocks.word(here, offset), batch.new.0).is_ok()
+    }
+
+    fn claim(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
+        let claim = || {
+            let gate = blocks.gate(here.cpu);
+            gate.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        };
+        if is_mutant(Mutant::ClaimsAnywhere) {
+            return claim();
+        }
+        let begun = self.begin();
+        let mut is_claimed = false;
+        begun.cpu == here.cpu && self.step(begun, || is_claimed = claim()).is_ok() && is_claimed
     }
 
     /// Runs a sequence on the word at `offset`. An abort is reported as "look closer", as the
@@ -231,7 +299,7 @@ unsafe impl<const FOLLOWS: bool> Cpus for Sequences<FOLLOWS> {
                 return Ok(None);
             };
             let frame = blocks.magazine(loaded).slots[slot as usize].load(Ordering::Relaxed);
-            self.commit(begun, cell, next.0)?;
+            self.end(begun, cell, next.0)?;
             Ok(Some(frame))
         })
     }
@@ -244,82 +312,19 @@ unsafe impl<const FOLLOWS: bool> Cpus for Sequences<FOLLOWS> {
             };
             let slot = &blocks.magazine(loaded).slots[slot as usize];
             self.step(begun, || slot.store(frame, Ordering::Relaxed))?;
-            self.commit(begun, cell, next.0)?;
+            self.end(begun, cell, next.0)?;
             Ok(Some(()))
         });
         pushed.is_some()
     }
 
-    fn compare_store(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        offset: WordOffset,
-        old: u64,
-        new: u64,
-    ) -> bool {
-        let begun = self.begin();
-        if begun.cpu != here.cpu || !is_open(blocks, begun.cpu) {
-            return false;
+    fn commit(&self, blocks: &BlockArray, here: Here, change: Change<'_>) -> bool {
+        match change {
+            Change::Word { at, old, new } => self.store(blocks, here, at, (old, new)),
+            Change::Take { at, batch, out } => self.take(blocks, here, at, batch, out),
+            Change::Put { at, batch, frames } => self.put(blocks, here, at, batch, frames),
+            Change::Gate { old, new } => self.claim(blocks, here, old, new),
         }
-        let cell = blocks.word(here, offset);
-        cell.load(Ordering::Relaxed) == old && self.commit(begun, cell, new).is_ok()
-    }
-
-    fn take_many(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        offset: WordOffset,
-        batch: &SlotMove,
-        out: &mut [Pfn],
-    ) -> bool {
-        let late = is_mutant(Mutant::CopiesLate);
-        let mut places = out.iter_mut();
-        let mut copy = |slot: &prim::AtomicU32| {
-            *places.next().unwrap() = Pfn::new(slot.load(Ordering::Relaxed));
-        };
-        let begun = self.begin();
-        if !self.finds(blocks, begun, here, offset, batch) {
-            return false;
-        }
-        if !late {
-            slots(blocks, batch).for_each(&mut copy);
-        }
-        let done = self.commit(begun, blocks.word(here, offset), batch.new.0).is_ok();
-        if late {
-            slots(blocks, batch).for_each(copy);
-        }
-        done
-    }
-
-    fn put_many(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        offset: WordOffset,
-        batch: &SlotMove,
-        frames: &[Pfn],
-    ) -> bool {
-        let begun = self.begin();
-        self.finds(blocks, begun, here, offset, batch)
-            && slots(blocks, batch).zip(frames).all(|(slot, frame)| {
-                self.step(begun, || slot.store(frame.get(), Ordering::Relaxed)).is_ok()
-            })
-            && self.commit(begun, blocks.word(here, offset), batch.new.0).is_ok()
-    }
-
-    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
-        let claim = || {
-            let gate = blocks.gate(here.cpu);
-            gate.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-        };
-        if is_mutant(Mutant::ClaimsAnywhere) {
-            return claim();
-        }
-        let begun = self.begin();
-        let mut is_claimed = false;
-        begun.cpu == here.cpu && self.step(begun, || is_claimed = claim()).is_ok() && is_claimed
     }
 
     fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
@@ -481,41 +486,8 @@ unsafe impl<const FOLLOWS: bool> Cpus for Locks<FOLLOWS> {
         self.front().push(blocks, word, rounds_max, frame)
     }
 
-    fn compare_store(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        old: u64,
-        new: u64,
-    ) -> bool {
-        self.front().compare_store(blocks, here, word, old, new)
-    }
-
-    fn take_many(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        batch: &SlotMove,
-        out: &mut [Pfn],
-    ) -> bool {
-        self.front().take_many(blocks, here, word, batch, out)
-    }
-
-    fn put_many(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        batch: &SlotMove,
-        frames: &[Pfn],
-    ) -> bool {
-        self.front().put_many(blocks, here, word, batch, frames)
-    }
-
-    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
-        self.front().claim_gate(blocks, here, old, new)
+    fn commit(&self, blocks: &BlockArray, here: Here, change: Change<'_>) -> bool {
+        self.front().commit(blocks, here, change)
     }
 
     fn is_quiescent(&self, cpu: CpuId) -> bool {

@@ -16,7 +16,7 @@ use loom::sync::{Condvar, Mutex};
 
 use super::depot::{Depot, Setup};
 use super::{explore, explore_large};
-use crate::cpus::{Cpus, Environment, FenceError, Here};
+use crate::cpus::{Change, Cpus, Environment, FenceError, Here};
 use crate::front::{BlockArray, WordOffset};
 use crate::reclaim::callbacks::{CallOutcome, Callbacks};
 use crate::sync::prim::{AtomicBool, AtomicU32, Ordering};
@@ -61,7 +61,7 @@ unsafe impl Cpus for Sleepers {
         false
     }
 
-    fn compare_store(&self, _: &BlockArray, _: Here, _: WordOffset, _: u64, _: u64) -> bool {
+    fn commit(&self, _: &BlockArray, _: Here, _: Change<'_>) -> bool {
         false
     }
 

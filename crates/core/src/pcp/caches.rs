@@ -251,8 +251,8 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Installs `new` in place of `old`, keeping the count of operations.
     pub fn replace(&self, front: &Front, old: Word, new: Word) -> bool {
         let new = new.with_operations(old.operations());
-        let done =
-            self.caches.cpus.compare_store(self.blocks(), front.here, front.offset(), old.0, new.0);
+        let change = front.word_change(old, new);
+        let done = self.caches.cpus.commit(self.blocks(), front.here, change);
         if !done {
             count(&self.pcp.counters.lost_races, 1);
         }
@@ -262,8 +262,8 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Installs `new` in place of `old`, with the same magazines, and counts it.
     #[inline]
     pub fn exchange(&self, front: &Front, old: Word, new: Word) -> bool {
-        let (cpus, offset) = (&self.caches.cpus, front.offset());
-        let done = cpus.compare_store(self.blocks(), front.here, offset, old.0, new.0);
+        let change = front.word_change(old, new);
+        let done = self.caches.cpus.commit(self.blocks(), front.here, change);
         if done {
             self.pcp.count_exchange(old, new);
         }

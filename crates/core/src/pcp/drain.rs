@@ -24,7 +24,7 @@ use super::asks::HandoverCount;
 use super::caches::{Caches, CpuZone};
 use super::shelf::{Chain, Part, Parts};
 use super::state::{Front, Pcp};
-use crate::cpus::{Cpus, Environment, Event, FenceError};
+use crate::cpus::{Change, Cpus, Environment, Event, FenceError};
 use crate::frame::pageblock::Tag;
 use crate::frame::{CpuId, Mobility, Order, ZoneId};
 use crate::front::gate::{self, AskOutcome, ClosedGate, is_asked, is_held_by};
@@ -509,7 +509,8 @@ impl<C: Cpus> Caches<'_, C> {
         if !is_asked(gate.word.load(Ordering::Relaxed)) {
             return false;
         }
-        let claim = |asked, held| self.cpus.claim_gate(self.pcps.blocks(), here, asked, held);
+        let claim =
+            |old, new| self.cpus.commit(self.pcps.blocks(), here, Change::Gate { old, new });
         let Some(closed) = ClosedGate::claim(gate, self.caller(), claim) else { return false };
         let asks = &self.pcps.shared(cpu).asks;
         let ask = asks.open();

@@ -106,7 +106,7 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, PinnedCpus<P>> {
 
     /// Installs a word like [`CpuZone::replace`]. It fails only if the gate was closed meanwhile.
     fn install(&self, new: Word) -> bool {
-        self.compare_store(new.with_operations(self.word.operations()))
+        self.commit(new.with_operations(self.word.operations()))
     }
 
     /// The front with credit for further operations.
@@ -122,15 +122,15 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, PinnedCpus<P>> {
     /// Exchanges magazines like [`CpuZone::exchange`]. It fails only if the gate was closed
     /// meanwhile.
     fn exchange(&self, new: Word) -> bool {
-        let done = self.compare_store(new);
+        let done = self.commit(new);
         if done {
             self.share.pcp.count_exchange(self.word, new);
         }
         done
     }
 
-    fn compare_store(&self, new: Word) -> bool {
+    fn commit(&self, new: Word) -> bool {
         let (blocks, front) = (self.share.blocks(), self.front);
-        sequence::compare_store(blocks, front.here, front.offset(), self.word.0, new.0)
+        sequence::commit(blocks, front.here, front.word_change(self.word, new))
     }
 }

@@ -5,6 +5,7 @@
 
 use super::high::{Clock, FreeCounts, High};
 use super::shelf::{Empties, HandedStack, Shelf, ShelfIndex};
+use crate::cpus::Change;
 use crate::evacuation::{Hand, Spares};
 use crate::frame::pageblock::{FRONTS, ROWS, Tag};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
@@ -264,6 +265,12 @@ impl Front {
     pub fn offset(self) -> WordOffset {
         let tag = Tag::new(self.zone, self.mobility);
         WordOffset::of_tag(if self.avoided { tag.avoided() } else { tag }, self.order)
+    }
+
+    /// The change of its word from `old` to `new`.
+    #[inline]
+    pub fn word_change(self, old: Word, new: Word) -> Change<'static> {
+        Change::Word { at: self.offset(), old: old.0, new: new.0 }
     }
 
     /// The place of its word among all of its context and zone, as they lie in memory.

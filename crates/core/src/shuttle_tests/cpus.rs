@@ -6,7 +6,7 @@ use std::cell::Cell;
 use shuttle::sync::Mutex;
 
 use super::{Mutant, is_mutant};
-use crate::cpus::{Cpus, Environment, FenceError, Here};
+use crate::cpus::{Change, Cpus, Environment, FenceError, Here};
 use crate::frame::CpuId;
 use crate::front;
 use crate::front::word::Word;
@@ -58,7 +58,7 @@ impl Rseq {
         Ok(())
     }
 
-    fn commit(&self, cpu: CpuId, begun: u64, cell: &AtomicU64, word: u64) -> Result<(), Aborted> {
+    fn end(&self, cpu: CpuId, begun: u64, cell: &AtomicU64, word: u64) -> Result<(), Aborted> {
         let mut epoch = self.epochs[cpu.index()].lock().unwrap();
         if *epoch != begun {
             return Err(Aborted);
@@ -83,6 +83,41 @@ fn is_open(blocks: &BlockArray, cpu: CpuId) -> bool {
     cpu.get() < blocks.cpus && front::is_open(blocks.gate(cpu).load(Ordering::Acquire))
 }
 
+impl Rseq {
+    fn store(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        offset: WordOffset,
+        (old, new): (u64, u64),
+    ) -> bool {
+        let stored = self.restart(|cpu, begun| {
+            if cpu != here.cpu || !is_open(blocks, cpu) {
+                return Ok(None);
+            }
+            let cell = blocks.word(here, offset);
+            if cell.load(Ordering::Relaxed) != old {
+                return Ok(None);
+            }
+            self.end(cpu, begun, cell, new)?;
+            Ok(Some(()))
+        });
+        stored.is_some()
+    }
+
+    fn claim(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
+        let cpu = cpu_here();
+        let begun = self.begin(cpu);
+        let mut is_claimed = false;
+        let claim = || {
+            let gate = blocks.gate(cpu);
+            let claimed = gate.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed);
+            is_claimed = claimed.is_ok();
+        };
+        cpu == here.cpu && self.step(cpu, begun, claim).is_ok() && is_claimed
+    }
+}
+
 // SAFETY: a commit fails when another sequence of the same CPU or a fence came in between.
 unsafe impl Cpus for Rseq {
     type Environment = Self;
@@ -105,7 +140,7 @@ unsafe impl Cpus for Rseq {
                 return Ok(None);
             };
             let frame = blocks.magazine(loaded).slots[slot as usize].load(Ordering::Relaxed);
-            self.commit(cpu, begun, cell, next.0)?;
+            self.end(cpu, begun, cell, next.0)?;
             Ok(Some(frame))
         })
     }
@@ -122,44 +157,18 @@ unsafe impl Cpus for Rseq {
             };
             let slot = &blocks.magazine(loaded).slots[slot as usize];
             self.step(cpu, begun, || slot.store(frame, Ordering::Relaxed))?;
-            self.commit(cpu, begun, cell, next.0)?;
+            self.end(cpu, begun, cell, next.0)?;
             Ok(Some(()))
         });
         pushed.is_some()
     }
 
-    fn compare_store(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        offset: WordOffset,
-        old: u64,
-        new: u64,
-    ) -> bool {
-        let stored = self.restart(|cpu, begun| {
-            if cpu != here.cpu || !is_open(blocks, cpu) {
-                return Ok(None);
-            }
-            let cell = blocks.word(here, offset);
-            if cell.load(Ordering::Relaxed) != old {
-                return Ok(None);
-            }
-            self.commit(cpu, begun, cell, new)?;
-            Ok(Some(()))
-        });
-        stored.is_some()
-    }
-
-    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
-        let cpu = cpu_here();
-        let begun = self.begin(cpu);
-        let mut is_claimed = false;
-        let claim = || {
-            let gate = blocks.gate(cpu);
-            let claimed = gate.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed);
-            is_claimed = claimed.is_ok();
-        };
-        cpu == here.cpu && self.step(cpu, begun, claim).is_ok() && is_claimed
+    fn commit(&self, blocks: &BlockArray, here: Here, change: Change<'_>) -> bool {
+        match change {
+            Change::Word { at, old, new } => self.store(blocks, here, at, (old, new)),
+            Change::Gate { old, new } => self.claim(blocks, here, old, new),
+            _ => false,
+        }
     }
 
     fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagedepot::CpuId;
 use pagedepot::cpus::implement::{self, BlockArray, MagazineIndex, Word, WordOffset, is_open};
-use pagedepot::cpus::{Cpus, Environment, FenceError, Here};
+use pagedepot::cpus::{Change, Cpus, Environment, FenceError, Here};
 
 /// The place where sequences run.
 ///
@@ -148,23 +148,17 @@ unsafe impl<M: Machine> Cpus for Stepped<M> {
         self.0.run(blocks, |steps| steps.push(word, rounds_max, frame)).unwrap_or(false)
     }
 
-    fn compare_store(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        old: u64,
-        new: u64,
-    ) -> bool {
-        let store =
-            |steps: Steps<'_>| Ok(steps.here == here && steps.compare_store(word, old, new)?);
-        self.0.run(blocks, store).unwrap_or(false)
-    }
-
-    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
-        let claim =
-            |steps: Steps<'_>| Ok(self.0.may_claim(here.cpu) && steps.claim_gate(here, old, new)?);
-        self.0.run(blocks, claim).unwrap_or(false)
+    fn commit(&self, blocks: &BlockArray, here: Here, change: Change<'_>) -> bool {
+        let commit = |steps: Steps<'_>| match change {
+            Change::Word { at, old, new } => {
+                Ok(steps.here == here && steps.compare_store(at, old, new)?)
+            }
+            Change::Gate { old, new } => {
+                Ok(self.0.may_claim(here.cpu) && steps.claim_gate(here, old, new)?)
+            }
+            _ => Ok(false),
+        };
+        self.0.run(blocks, commit).unwrap_or(false)
     }
 
     fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {

@@ -4,14 +4,14 @@ use core::fmt;
 use core::num::NonZeroUsize;
 use core::sync::atomic::AtomicU32;
 
+use pagedepot::CpuId;
 #[cfg(feature = "usdt")]
 use pagedepot::cpus::Event;
-use pagedepot::cpus::implement::{BlockArray, SlotMove, WordOffset};
+use pagedepot::cpus::implement::{BlockArray, WordOffset};
 use pagedepot::cpus::{
-    CpuLock, Cpus, Environment, FenceError, Here, MaybeSequences, SequencesAndLocks, Unusable,
-    WhichCpu,
+    Change, CpuLock, Cpus, Environment, FenceError, Here, MaybeSequences, SequencesAndLocks,
+    Unusable, WhichCpu,
 };
-use pagedepot::{CpuId, Pfn};
 use pagedepot_rseq::{Area, CpuSet, RseqMissing, affinity, membarrier};
 
 use crate::cpus::sequences::{self, NO_FRAME};
@@ -374,44 +374,9 @@ unsafe impl Cpus for Sequences {
         }
     }
 
-    #[inline]
-    fn compare_store(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        old: u64,
-        new: u64,
-    ) -> bool {
-        self.area.is_some_and(|area| sequences::compare_store(area, blocks, here, word, old, new))
-    }
-
-    #[inline]
-    fn take_many(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        batch: &SlotMove,
-        out: &mut [Pfn],
-    ) -> bool {
-        self.area.is_some_and(|area| sequences::take_many(area, blocks, here, word, batch, out))
-    }
-
-    #[inline]
-    fn put_many(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        batch: &SlotMove,
-        frames: &[Pfn],
-    ) -> bool {
-        self.area.is_some_and(|area| sequences::put_many(area, blocks, here, word, batch, frames))
-    }
-
-    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
-        self.area.is_some_and(|area| sequences::claim_gate(area, blocks, here, old, new))
+    #[inline(always)]
+    fn commit(&self, blocks: &BlockArray, here: Here, change: Change<'_>) -> bool {
+        self.area.is_some_and(|area| sequences::commit(area, blocks, here, change))
     }
 
     fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::time::Instant;
 
 use pagedepot::cpus::implement::{BlockArray, WordOffset};
-use pagedepot::cpus::{Cpus, Environment, FenceError, Here};
+use pagedepot::cpus::{Change, Cpus, Environment, FenceError, Here};
 use pagedepot::{
     Allocator, Backing, BackingRequest, Block, Config, ConfigError, CpuId, DoubleFree, FrameRange,
     Pfn, ZoneId,
@@ -52,14 +52,7 @@ unsafe impl Cpus for NoCpus {
         false
     }
 
-    fn compare_store(
-        &self,
-        _blocks: &BlockArray,
-        _here: Here,
-        _word: WordOffset,
-        _old: u64,
-        _new: u64,
-    ) -> bool {
+    fn commit(&self, _blocks: &BlockArray, _here: Here, _change: Change<'_>) -> bool {
         false
     }
 

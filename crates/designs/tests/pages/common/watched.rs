@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagedepot::CpuId;
 use pagedepot::cpus::implement::{BlockArray, WordOffset};
-use pagedepot::cpus::{CpuLock, Cpus, FenceError, Here, LockedCpus};
+use pagedepot::cpus::{Change, CpuLock, Cpus, FenceError, Here, LockedCpus};
 use pagedepot_designs::ByThread;
 
 thread_local! {
@@ -59,19 +59,8 @@ unsafe impl Cpus for Watched {
         self.locked.push(blocks, word, rounds_max, frame)
     }
 
-    fn compare_store(
-        &self,
-        blocks: &BlockArray,
-        here: Here,
-        word: WordOffset,
-        old: u64,
-        new: u64,
-    ) -> bool {
-        self.locked.compare_store(blocks, here, word, old, new)
-    }
-
-    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
-        self.locked.claim_gate(blocks, here, old, new)
+    fn commit(&self, blocks: &BlockArray, here: Here, change: Change<'_>) -> bool {
+        self.locked.commit(blocks, here, change)
     }
 
     fn is_quiescent(&self, cpu: CpuId) -> bool {

@@ -190,7 +190,7 @@ macro_rules! compare_sequence {
     };
 }
 
-/// Implements [`Cpus::compare_store`](pagedepot::cpus::Cpus::compare_store).
+/// Commits a [`Change::Word`](pagedepot::cpus::Change::Word).
 #[inline]
 pub fn compare_store(
     area: Area,
@@ -281,7 +281,7 @@ macro_rules! claim_sequence {
     };
 }
 
-/// Implements [`Cpus::claim_gate`](pagedepot::cpus::Cpus::claim_gate).
+/// Commits a [`Change::Gate`](pagedepot::cpus::Change::Gate).
 ///
 /// The commit is a compare-and-swap: drainers change gates too.
 #[cfg(target_feature = "lse")]
@@ -301,7 +301,7 @@ pub fn claim_gate(area: Area, blocks: &BlockArray, here: Here, old: u64, new: u6
     found == old
 }
 
-/// Implements [`Cpus::claim_gate`](pagedepot::cpus::Cpus::claim_gate).
+/// Commits a [`Change::Gate`](pagedepot::cpus::Change::Gate).
 ///
 /// The commit is the store of a pair of exclusives: drainers change gates too. It may fail where
 /// nothing has changed the gate, because the cache has lost its line. Then the gate is not claimed,

@@ -28,8 +28,8 @@ mod tests;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use pagedepot::Pfn;
-use pagedepot::cpus::Here;
 use pagedepot::cpus::implement::{BlockArray, SlotMove, WordOffset};
+use pagedepot::cpus::{Change, Here};
 use pagedepot_rseq::Area;
 
 pub(crate) use arch::{claim_gate, compare_store, is_none, pop, push};
@@ -77,7 +77,18 @@ fn copies(batch: &SlotMove, copy: impl Fn(u32, usize) -> (*const u32, *mut u32))
     ]
 }
 
-/// Implements [`Cpus::take_many`](pagedepot::cpus::Cpus::take_many).
+/// Implements [`Cpus::commit`](pagedepot::cpus::Cpus::commit).
+#[inline(always)]
+pub(crate) fn commit(area: Area, blocks: &BlockArray, here: Here, change: Change<'_>) -> bool {
+    match change {
+        Change::Word { at, old, new } => compare_store(area, blocks, here, at, old, new),
+        Change::Take { at, batch, out } => take_many(area, blocks, here, at, batch, out),
+        Change::Put { at, batch, frames } => put_many(area, blocks, here, at, batch, frames),
+        Change::Gate { old, new } => claim_gate(area, blocks, here, old, new),
+    }
+}
+
+/// Commits a [`Change::Take`].
 ///
 /// The copy is part of the sequence: after the commit, another thread of this CPU may fill the
 /// slots again.
@@ -97,7 +108,7 @@ pub(crate) fn take_many(
     unsafe { arch::copy_and_store(area, blocks, here, word, (batch.old.0, batch.new.0), &copies) }
 }
 
-/// Implements [`Cpus::put_many`](pagedepot::cpus::Cpus::put_many).
+/// Commits a [`Change::Put`].
 #[inline]
 pub(crate) fn put_many(
     area: Area,

@@ -162,7 +162,7 @@ macro_rules! compare_sequence {
     };
 }
 
-/// Implements [`Cpus::compare_store`](pagedepot::cpus::Cpus::compare_store).
+/// Commits a [`Change::Word`](pagedepot::cpus::Change::Word).
 #[inline]
 pub fn compare_store(
     area: Area,
@@ -229,7 +229,7 @@ pub unsafe fn copy_and_store(
     true
 }
 
-/// Implements [`Cpus::claim_gate`](pagedepot::cpus::Cpus::claim_gate).
+/// Commits a [`Change::Gate`](pagedepot::cpus::Change::Gate).
 ///
 /// The commit is a locked instruction: drainers change gates too.
 #[inline]
