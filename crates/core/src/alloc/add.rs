@@ -13,8 +13,8 @@ use core::ptr::NonNull;
 
 use super::allocator::Allocator;
 use super::config::ConfigError;
-use super::hooks::FrameBytes;
 use super::layout;
+use super::zero_and_check::FrameBytes;
 use crate::cpus::Cpus;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, Tag};
 use crate::frame::{FrameRange, Mobility, ZoneId};

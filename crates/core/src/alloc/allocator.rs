@@ -7,10 +7,10 @@ use core::ptr::NonNull;
 
 use super::error::{AllocError, FreeError, Refusal};
 use super::flags::Flags;
-use super::hooks::{Hooks, Options};
 use super::layout::{Globals, Layout};
 use super::pressure::{PendingRequest, SlowPath};
 use super::walk::Want;
+use super::zero_and_check::{Hooks, Options};
 use crate::cpus::Cpus;
 use crate::frame::pageblock::Tag;
 use crate::frame::{Mobility, Order, PageSize, Pfn, ZoneId};

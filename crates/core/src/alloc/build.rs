@@ -6,8 +6,8 @@ use super::allocator::Allocator;
 use super::config::{Config, ConfigError};
 use super::error::{AllocError, FreeError};
 use super::flags::Flags;
-use super::hooks::Options;
 use super::layout::{self, Globals, Layout};
+use super::zero_and_check::Options;
 use crate::cpus::Cpus;
 use crate::evacuation::{Evacuation, ZonePolicy};
 use crate::frame::pageblock::{

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `config` | what an allocator is made from |
 //! | `error`, `flags` | what callers get and say |
-//! | `hooks` | `Hooks`: what is done to blocks on their way out, and checked on their way in; calls that end in a panic |
+//! | `zero_and_check` | `Hooks`: what is done to blocks on their way out, and checked on their way in; calls that end in a panic |
 //! | `walk` | a request of any kind, and one walk over the zones that it may use |
 //! | `layout` | where the metadata lies in the caller's memory |
 //! | `pressure` | `SlowPath`: what requests and frees do that a front does not serve; here below a watermark. `Relief`: what a request asks before it mixes pageblocks, and before it fails |
@@ -31,7 +31,6 @@ mod control;
 pub mod error;
 pub mod flags;
 mod fronts;
-pub(crate) mod hooks;
 pub(crate) mod layout;
 pub(crate) mod pressure;
 mod range;
@@ -40,6 +39,7 @@ mod stats;
 pub(crate) mod tests;
 pub(crate) mod validate;
 pub(crate) mod walk;
+pub(crate) mod zero_and_check;
 
 pub use allocator::{Allocator, FrontsAt};
 pub use build::Builder;

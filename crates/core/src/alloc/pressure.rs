@@ -9,8 +9,8 @@
 
 use super::error::{AllocError, Refusal};
 use super::flags::Flags;
-use super::hooks::{Hooks, Options};
 use super::walk::{Request, Want};
+use super::zero_and_check::{Hooks, Options};
 use crate::cpus::{Cpus, Environment, Event, Unusable};
 use crate::frame::{Mobility, Pfn, ZoneId};
 use crate::pcp::{Caches, Mode, Scope};

@@ -3,8 +3,8 @@
 
 use crate::alloc::Allocator;
 use crate::alloc::flags::Flags;
-use crate::alloc::hooks::{Hooks, are_carved};
 use crate::alloc::validate::CachedBlocks;
+use crate::alloc::zero_and_check::{Hooks, are_carved};
 use crate::cpus::{Cpus, Environment, Unusable};
 use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag,
