@@ -26,7 +26,6 @@
 //! | [`Relief`], [`PendingRequest`] | what requests ask before they mix pageblocks, and before they fail |
 //! | [`Device`] | the device that free pageblocks are reported to |
 
-mod isolation;
 mod zone;
 
 pub use crate::alloc::pressure::{PendingRequest, Relief};
@@ -34,8 +33,7 @@ pub use crate::alloc::walk::Want;
 pub use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES};
 pub use crate::store::backing::{DeviceRegistered, ReportCounts, ReportingDevice};
 pub use crate::sync::InFlightGuard;
-pub use isolation::Isolation;
-pub use zone::{NoAccess, PageblockState, PageblockUse, ZoneAccess};
+pub use zone::{Isolation, NoAccess, PageblockState, PageblockUse, ZoneAccess};
 
 use crate::alloc::Allocator;
 use crate::cpus::Cpus;
