@@ -7,6 +7,7 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | `scheduled` | atomics that shuttle interrupts; `sync::prim` has them in |
 //! | `cpus` | restartable sequences, step by step |
 //! | `machine` | CPUs with preemption, an allocator with a ledger of who holds which frame |
 //! | `explore` | how a model is run |
