@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::walk::{self, Walk};
+use super::{alloc_each, free_each};
 use crate::design::{self, Allocator, AllocatorUser, Lineup, PAGE_BYTES};
 use crate::failure::Failure;
 use crate::harness::clock::{self, ticks_in_order};
@@ -118,45 +119,43 @@ impl<A: Allocator, const ORDER: u32> Batch<A, ORDER> {
             held: (0..seats).map(|_| Mutex::default()).collect(),
         })
     }
+}
 
-    #[inline(always)]
-    fn alloc(&self, held: &mut [A::Block]) {
-        held.iter_mut().for_each(|slot| *slot = design::alloc::<A, ORDER>(&self.allocator));
+/// Nanoseconds of a block's allocation and free together. The clock is not read in between.
+#[inline(never)]
+fn total_ns<A: Allocator, const ORDER: u32>(
+    allocator: &A,
+    held: &mut [A::Block],
+    times: u64,
+) -> f64 {
+    let start = Instant::now();
+    for _ in 0..times {
+        alloc_each::<A, ORDER>(allocator, held);
+        design::observe(held[0]);
+        free_each::<A, ORDER>(allocator, held.iter().copied());
     }
+    start.elapsed().as_nanos() as f64 / (times * held.len() as u64) as f64
+}
 
-    #[inline(always)]
-    fn free(&self, held: &[A::Block]) {
-        held.iter().for_each(|&block| self.allocator.free::<ORDER>(block));
+/// The part of it that allocation is: here the clock is read between the two.
+#[inline(never)]
+fn alloc_share<A: Allocator, const ORDER: u32>(
+    allocator: &A,
+    held: &mut [A::Block],
+    times: u64,
+) -> f64 {
+    let (mut alloc, mut free) = (0, 0);
+    for _ in 0..times {
+        let start = ticks_in_order();
+        alloc_each::<A, ORDER>(allocator, held);
+        let between = ticks_in_order();
+        free_each::<A, ORDER>(allocator, held.iter().copied());
+        alloc += between - start;
+        free += ticks_in_order() - between;
     }
-
-    /// Nanoseconds of a block's allocation and free together. The clock is not read in between.
-    #[inline(never)]
-    fn total_ns(&self, held: &mut [A::Block], times: u64) -> f64 {
-        let start = Instant::now();
-        for _ in 0..times {
-            self.alloc(held);
-            design::observe(held[0]);
-            self.free(held);
-        }
-        start.elapsed().as_nanos() as f64 / (times * self.batch as u64) as f64
-    }
-
-    /// The part of it that allocation is: here the clock is read between the two.
-    #[inline(never)]
-    fn alloc_share(&self, held: &mut [A::Block], times: u64) -> f64 {
-        let (mut alloc, mut free) = (0, 0);
-        for _ in 0..times {
-            let start = ticks_in_order();
-            self.alloc(held);
-            let between = ticks_in_order();
-            self.free(held);
-            alloc += between - start;
-            free += ticks_in_order() - between;
-        }
-        let cost = clock::read_cost_ticks(ticks_in_order) * times as f64;
-        let (alloc, free) = ((alloc as f64 - cost).max(0.0), (free as f64 - cost).max(0.0));
-        if alloc + free > 0.0 { alloc / (alloc + free) } else { 0.5 }
-    }
+    let cost = clock::read_cost_ticks(ticks_in_order) * times as f64;
+    let (alloc, free) = ((alloc as f64 - cost).max(0.0), (free as f64 - cost).max(0.0));
+    if alloc + free > 0.0 { alloc / (alloc + free) } else { 0.5 }
 }
 
 impl<A: Allocator, const ORDER: u32> Contender<3> for Batch<A, ORDER> {
@@ -176,8 +175,8 @@ impl<A: Allocator, const ORDER: u32> Contender<3> for Batch<A, ORDER> {
             held.resize(self.batch, block);
         }
         let times = units.div_ceil(2);
-        let total = self.total_ns(&mut held, times);
-        let alloc = total * self.alloc_share(&mut held, times);
+        let total = total_ns::<A, ORDER>(&self.allocator, &mut held, times);
+        let alloc = total * alloc_share::<A, ORDER>(&self.allocator, &mut held, times);
         [alloc, total - alloc, total]
     }
 }

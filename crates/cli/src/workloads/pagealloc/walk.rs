@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use super::{alloc_each, free_each};
 use crate::design::{self, Allocator};
 use crate::harness::clock::{self, ticks_in_order};
 use crate::harness::{Contender, Seat, Subject, lock};
@@ -64,58 +65,57 @@ impl<A: Allocator, const ORDER: u32> Walk<A, ORDER> {
             held: (0..seats).map(|_| Mutex::default()).collect(),
         }
     }
+}
 
-    #[inline(always)]
-    fn alloc(&self, held: &mut [A::Block]) {
-        held.iter_mut().for_each(|slot| *slot = design::alloc::<A, ORDER>(&self.allocator));
+/// Walks; each turn's allocations and frees are those of the blocks in two ranges.
+#[inline(always)]
+fn walk(turns: &[Turn], mut turn: impl FnMut(Range<usize>, Range<usize>)) {
+    let mut top = 0;
+    for &Turn { allocs, frees } in turns {
+        let end = top + allocs as usize;
+        let left = end - frees as usize;
+        turn(top..end, left..end);
+        top = left;
     }
+}
 
-    #[inline(always)]
-    fn free(&self, held: &[A::Block]) {
-        held.iter().rev().for_each(|&block| self.allocator.free::<ORDER>(block));
-    }
-
-    /// Walks; each turn's allocations and frees are those of the blocks in two ranges.
-    #[inline(always)]
-    fn walk(&self, mut turn: impl FnMut(Range<usize>, Range<usize>)) {
-        let mut top = 0;
-        for &Turn { allocs, frees } in &self.turns {
-            let end = top + allocs as usize;
-            let left = end - frees as usize;
-            turn(top..end, left..end);
-            top = left;
-        }
-    }
-
-    /// Nanoseconds of an allocation and a free together. The clock is not read in between.
-    #[inline(never)]
-    fn total_ns(&self, held: &mut [A::Block], times: u64) -> f64 {
-        let start = Instant::now();
-        for _ in 0..times {
-            self.walk(|allocated, freed| {
-                self.alloc(&mut held[allocated]);
-                self.free(&held[freed]);
-            });
-        }
-        start.elapsed().as_nanos() as f64 / (times * self.pairs) as f64
-    }
-
-    /// The part of it that allocation is.
-    #[inline(never)]
-    fn alloc_share(&self, held: &mut [A::Block]) -> f64 {
-        let (mut alloc, mut free) = (0, 0);
-        self.walk(|allocated, freed| {
-            let start = ticks_in_order();
-            self.alloc(&mut held[allocated]);
-            let between = ticks_in_order();
-            self.free(&held[freed]);
-            alloc += between - start;
-            free += ticks_in_order() - between;
+/// Nanoseconds of so many walks. The clock is not read in between.
+#[inline(never)]
+fn total_ns<A: Allocator, const ORDER: u32>(
+    allocator: &A,
+    turns: &[Turn],
+    held: &mut [A::Block],
+    times: u64,
+) -> f64 {
+    let start = Instant::now();
+    for _ in 0..times {
+        walk(turns, |allocated, freed| {
+            alloc_each::<A, ORDER>(allocator, &mut held[allocated]);
+            free_each::<A, ORDER>(allocator, held[freed].iter().rev().copied());
         });
-        let cost = clock::read_cost_ticks(ticks_in_order) * self.turns.len() as f64;
-        let (alloc, free) = ((alloc as f64 - cost).max(0.0), (free as f64 - cost).max(0.0));
-        if alloc + free > 0.0 { alloc / (alloc + free) } else { 0.5 }
     }
+    start.elapsed().as_nanos() as f64
+}
+
+/// The part of a walk's time that allocation is.
+#[inline(never)]
+fn alloc_share<A: Allocator, const ORDER: u32>(
+    allocator: &A,
+    turns: &[Turn],
+    held: &mut [A::Block],
+) -> f64 {
+    let (mut alloc, mut free) = (0, 0);
+    walk(turns, |allocated, freed| {
+        let start = ticks_in_order();
+        alloc_each::<A, ORDER>(allocator, &mut held[allocated]);
+        let between = ticks_in_order();
+        free_each::<A, ORDER>(allocator, held[freed].iter().rev().copied());
+        alloc += between - start;
+        free += ticks_in_order() - between;
+    });
+    let cost = clock::read_cost_ticks(ticks_in_order) * turns.len() as f64;
+    let (alloc, free) = ((alloc as f64 - cost).max(0.0), (free as f64 - cost).max(0.0));
+    if alloc + free > 0.0 { alloc / (alloc + free) } else { 0.5 }
 }
 
 impl<A: Allocator, const ORDER: u32> Contender<3> for Walk<A, ORDER> {
@@ -131,8 +131,10 @@ impl<A: Allocator, const ORDER: u32> Contender<3> for Walk<A, ORDER> {
             self.allocator.free::<ORDER>(block);
             held.resize(self.held_max as usize, block);
         }
-        let total = self.total_ns(&mut held, units);
-        let alloc = total * self.alloc_share(&mut held);
+        let (allocator, turns) = (&*self.allocator, &*self.turns);
+        let total =
+            total_ns::<A, ORDER>(allocator, turns, &mut held, units) / (units * self.pairs) as f64;
+        let alloc = total * alloc_share::<A, ORDER>(allocator, turns, &mut held);
         [alloc, total - alloc, total]
     }
 }
