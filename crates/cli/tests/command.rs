@@ -211,8 +211,10 @@ fn fragmentation_has_a_row_per_round() {
 fn producer_consumer_has_frames() {
     if has_two_cpus() {
         let document = results(&["bench", "producer-consumer"]);
-        assert_eq!(check(&document, "bench producer-consumer"), ["frame_ns"]);
+        assert_eq!(check(&document, "bench producer-consumer"), ["frame_ns", "batch_frame_ns"]);
         assert_eq!(rows(&document, "depot", "frame_ns").count(), 1);
+        let batches: Vec<_> = rows(&document, "depot", "batch_frame_ns").collect();
+        assert!(batches.len() == 1 && batches[0]["params"]["batch"] == 64, "{batches:?}");
         check_threads(&document, "frame_ns", &THREADS);
     }
 }

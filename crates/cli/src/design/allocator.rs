@@ -78,6 +78,18 @@ pub trait Allocator: Send + Sync + Sized + 'static {
         pages.drain(..).for_each(|page| self.free::<0>(page));
     }
 
+    /// Allocates a page for each slot, many by one call if the design can. `false`: there are not
+    /// as many.
+    fn alloc_batch(&self, pages: &mut [Self::Block]) -> bool {
+        let alloc = |slot: &mut Self::Block| self.alloc::<0>().map(|page| *slot = page).is_some();
+        pages.iter_mut().all(alloc)
+    }
+
+    /// Frees the pages of a batch, many by one call if the design can.
+    fn free_batch(&self, pages: &[Self::Block]) {
+        pages.iter().for_each(|&page| self.free::<0>(page));
+    }
+
     /// Allocates a block of an order that the compiler does not know; `None` when there is none.
     fn alloc_block(&self, _order: Order, _mobility: Mobility) -> Option<Self::Block> {
         lacks(Self::DESIGN, "blocks of an order unknown to the compiler")

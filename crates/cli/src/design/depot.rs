@@ -133,6 +133,27 @@ impl<const CACHED: bool, const HEALS: bool> Allocator for DepotAllocator<CACHED,
         free_gathered(self, pages);
     }
 
+    fn alloc_batch(&self, pages: &mut [Pfn]) -> bool {
+        let mut got = 0;
+        while got < pages.len() {
+            match self.depot.raw().alloc_many(Order::BASE, Flags::default(), &mut pages[got..]) {
+                Ok(more) => got += more,
+                Err(_) => {
+                    self.free_batch(&pages[..got]);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn free_batch(&self, pages: &[Pfn]) {
+        // SAFETY: as in `free_block`, for each.
+        if let Err(error) = unsafe { self.depot.raw().free_many(Order::BASE, pages) } {
+            panic!("{}: {error}", Design::Depot);
+        }
+    }
+
     fn halve(&self, block: Pfn, order: Order) {
         let half = Order::new(order.get() - 1).expect("blocks of more than a page are halved");
         // SAFETY: the caller holds the block, by its number.

@@ -103,6 +103,63 @@ impl<T: Copy> Ring<T> {
         self.filled.0.store(start + items, Ordering::Release);
     }
 
+    /// Puts in so many batches of `BATCH` items, a divisor of the slots, each of which `fill` writes
+    /// over `blank` ones; the consumer takes batches, too. Only one thread at a time.
+    pub fn produce_batches<const BATCH: usize>(
+        &self,
+        batches: u64,
+        blank: T,
+        mut fill: impl FnMut(&mut [T]),
+    ) {
+        let mut batch = [blank; BATCH];
+        let start = self.filled.0.load(Ordering::Relaxed);
+        let end = start + batches * BATCH as u64;
+        let mut emptied = self.emptied.0.load(Ordering::Acquire);
+        for filled in (start..end).step_by(BATCH) {
+            fill(&mut batch);
+            let mut waiter = Waiter::default();
+            while filled + BATCH as u64 - emptied > self.slots.len() as u64 {
+                waiter.pause();
+                emptied = self.emptied.0.load(Ordering::Acquire);
+            }
+            for ahead in 0..BATCH as u64 {
+                self.prefetch::<true>(filled + BATCH as u64 + ahead);
+            }
+            // SAFETY: the slots are empty, so the producer's, and do not wrap.
+            unsafe { self.slot(filled).cast::<[T; BATCH]>().write(batch) };
+            if (filled + BATCH as u64).is_multiple_of(self.published_at_once) {
+                self.filled.0.store(filled + BATCH as u64, Ordering::Release);
+            }
+        }
+        self.filled.0.store(end, Ordering::Release);
+    }
+
+    /// Takes out so many batches, as [`produce_batches`](Self::produce_batches) puts them in. Only
+    /// one thread at a time.
+    pub fn consume_batches<const BATCH: usize>(&self, batches: u64, mut take: impl FnMut(&[T])) {
+        let start = self.emptied.0.load(Ordering::Relaxed);
+        let end = start + batches * BATCH as u64;
+        let mut filled = start;
+        for emptied in (start..end).step_by(BATCH) {
+            let mut waiter = Waiter::default();
+            while emptied + BATCH as u64 > filled {
+                filled = self.filled.0.load(Ordering::Acquire);
+                if emptied + BATCH as u64 > filled {
+                    waiter.pause();
+                }
+            }
+            for ahead in 0..BATCH as u64 {
+                self.prefetch::<false>(emptied + BATCH as u64 + ahead);
+            }
+            // SAFETY: the slots are filled, so the consumer's, and do not wrap.
+            take(&unsafe { self.slot(emptied).cast::<[T; BATCH]>().read() });
+            if (emptied + BATCH as u64).is_multiple_of(self.published_at_once) {
+                self.emptied.0.store(emptied + BATCH as u64, Ordering::Release);
+            }
+        }
+        self.emptied.0.store(end, Ordering::Release);
+    }
+
     /// Takes out `items` items. Only one thread at a time.
     pub fn consume(&self, items: u64, mut take: impl FnMut(T)) {
         let start = self.emptied.0.load(Ordering::Relaxed);
@@ -133,6 +190,29 @@ impl<T: Copy> Ring<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn batches_arrive_in_order_over_several_windows() {
+        for (slots, batches) in [(4096, 1), (4096, 700), (32, 50), (16, 33)] {
+            let ring = Ring::new(slots, 32);
+            for window in 0..3 {
+                let first = window * batches * 16;
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        let mut next = first..;
+                        ring.produce_batches::<16>(batches, 0, |batch| {
+                            batch.iter_mut().zip(&mut next).for_each(|(slot, item)| *slot = item);
+                        });
+                    });
+                    let mut expected = first..;
+                    ring.consume_batches::<16>(batches, |batch| {
+                        assert!(batch.iter().copied().eq(expected.by_ref().take(16)));
+                    });
+                    assert_eq!(expected.start, first + batches * 16);
+                });
+            }
+        }
+    }
 
     #[test]
     fn everything_arrives_in_order_over_several_windows() {
