@@ -49,6 +49,12 @@ impl<T: Copy> Ring<T> {
         self.slots[count as usize & (self.slots.len() - 1)].get()
     }
 
+    /// The slots of a batch.
+    fn slots_of<const BATCH: usize>(&self, count: u64) -> *mut [T; BATCH] {
+        let first = count as usize & (self.slots.len() - 1);
+        UnsafeCell::raw_get(self.slots[first..first + BATCH].as_ptr()).cast()
+    }
+
     /// Asks for the line of a slot, once per line.
     #[inline]
     fn prefetch<const TO_WRITE: bool>(&self, count: u64) {
@@ -125,8 +131,8 @@ impl<T: Copy> Ring<T> {
             for ahead in 0..BATCH as u64 {
                 self.prefetch::<true>(filled + BATCH as u64 + ahead);
             }
-            // SAFETY: the slots are empty, so the producer's, and do not wrap.
-            unsafe { self.slot(filled).cast::<[T; BATCH]>().write(batch) };
+            // SAFETY: the slots are empty, so the producer's.
+            unsafe { self.slots_of::<BATCH>(filled).write(batch) };
             if (filled + BATCH as u64).is_multiple_of(self.published_at_once) {
                 self.filled.0.store(filled + BATCH as u64, Ordering::Release);
             }
@@ -151,8 +157,8 @@ impl<T: Copy> Ring<T> {
             for ahead in 0..BATCH as u64 {
                 self.prefetch::<false>(emptied + BATCH as u64 + ahead);
             }
-            // SAFETY: the slots are filled, so the consumer's, and do not wrap.
-            take(&unsafe { self.slot(emptied).cast::<[T; BATCH]>().read() });
+            // SAFETY: the slots are filled, so the consumer's.
+            take(&unsafe { self.slots_of::<BATCH>(emptied).read() });
             if (emptied + BATCH as u64).is_multiple_of(self.published_at_once) {
                 self.emptied.0.store(emptied + BATCH as u64, Ordering::Release);
             }
