@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pagedepot::{DrainResult, Mode, PageSize, Scope};
+use rustix::fs::FallocateFlags;
 
 use super::error::SegmentError;
 use super::layout::Layout;
@@ -249,10 +250,8 @@ impl SharedDepot {
         let layout = segment.layout();
         let frames = (bytes >> layout.page_size.shift()).min(layout.frames as usize) as u32;
         let owners = segment.owners();
-        for frame in 0..frames {
-            owners.change(frame..frame + 1, Owner::ABSENT, Owner::FREE);
-            owners.show(frame);
-        }
+        let show = |run| owners.show_range(run);
+        owners.change_some(0..frames, Owner::ABSENT, Owner::FREE, show);
         self.count_present()
     }
 
@@ -263,17 +262,16 @@ impl SharedDepot {
         let layout = segment.layout();
         let shift = layout.page_size.shift();
         let first = bytes.div_ceil(1 << shift).min(layout.frames as usize) as u32;
-        let owner = self.store.owner();
-        for frame in (first..layout.frames).rev() {
-            if segment.owners().claim(owner, frame..frame + 1) {
-                let at = layout.frames_at() as u64 + (u64::from(frame) << shift);
-                let mode =
-                    rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-                // A file system without holes keeps the memory.
-                let _ = rustix::fs::fallocate(segment.file(), mode, at, 1 << shift);
-                segment.owners().change(frame..frame + 1, owner, Owner::ABSENT);
-            }
-        }
+        let (owners, owner) = (segment.owners(), self.store.owner());
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // Until it is absent, a run is this process's, so that a death leaves it to survivors.
+        owners.change_some(first..layout.frames, Owner::FREE, owner, |run| {
+            let at = layout.frames_at() as u64 + (u64::from(run.start) << shift);
+            let bytes = (run.len() as u64) << shift;
+            // A file system without holes keeps the memory.
+            let _ = rustix::fs::fallocate(segment.file(), mode, at, bytes);
+            owners.change(run, owner, Owner::ABSENT);
+        });
         self.count_present()
     }
 

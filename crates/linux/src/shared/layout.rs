@@ -34,6 +34,8 @@ const FRAMES_MAX: u64 = 1 << 30;
 const FIXED_WORDS: usize = 5;
 /// The word with the number of frames that have memory.
 pub const PRESENT_WORD: usize = 8;
+/// The word with a bit for each slot that a process has ever joined.
+pub const JOINED_WORD: usize = 9;
 
 /// The words of a header that never change.
 pub type Header = [u64; FIXED_WORDS];

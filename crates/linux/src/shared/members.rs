@@ -55,6 +55,9 @@ fn take_slot(segment: &Segment) -> Result<Option<usize>, SegmentError> {
         if !locks.take(slot).map_err(SegmentError::system("locking the segment"))? {
             continue;
         }
+        // Relaxed: a process counts after its own slot's bit is set, and a sum of counts that
+        // change meanwhile may be a little wrong.
+        segment.joined().fetch_or(1 << slot, Ordering::Relaxed);
         if slots.begin_join(slot) && slots.go_live(slot, identity()) {
             return Ok(Some(slot));
         }

@@ -218,30 +218,34 @@ impl<'t> OwnerTable<'t> {
     }
 
     /// Takes up to `want` aligned blocks of 2^order frames, which fill words, the last ones of the
-    /// table first: small blocks come from elsewhere.
+    /// table first: small blocks come from elsewhere. Begins below frame `hint`, and looks at what
+    /// is above it afterwards; `hint` is where to go on.
     pub fn take_large(
         &self,
         owner: Owner,
         order: u32,
         want: u32,
+        hint: &mut u32,
         mut give: impl FnMut(u32),
     ) -> u32 {
-        let words = 1usize << (order - 3);
+        let size = 1u32 << order;
+        let all = self.words.len() as u32 * WORD_FRAMES / size;
+        let begin = (*hint / size).min(all);
         let mut taken = 0;
-        for at in (0..self.words.len() / words).rev() {
+        for at in (0..begin).rev().chain((begin..all).rev()) {
             if taken == want {
                 break;
             }
-            let start = at * words;
+            let first = at * size;
             // Relaxed: a hint, of the group that the block begins in.
-            let group = start / GROUP_WORDS;
+            let group = (first / GROUP_FRAMES) as usize;
             if self.full[group / 64].load(Ordering::Relaxed) >> (group % 64) & 1 == 1 {
                 continue;
             }
-            let first = start as u32 * WORD_FRAMES;
-            if self.claim(owner, first..first + (1 << order)) {
+            if self.claim(owner, first..first + size) {
                 give(first);
                 taken += 1;
+                *hint = first;
             }
         }
         taken
@@ -280,30 +284,39 @@ impl<'t> OwnerTable<'t> {
         mut tell_refused: impl FnMut(u32, u64),
     ) {
         let all = ranges.clone();
-        let mut put = |word: usize, mask| {
+        let mut put = |(word, mask): (usize, u64)| {
             let refused = mask & !self.free_in_word(word, mask, owner);
             if refused != 0 {
                 tell_refused(word as u32 * WORD_FRAMES, refused & ONES);
             }
         };
         let mut gathered = (0, 0);
-        for (word, mask) in ranges.flat_map(pieces) {
+        let mut gather = |piece: (usize, u64)| {
             // One that is freed twice must meet what its first free has left.
-            if word != gathered.0 || gathered.1 & mask != 0 {
-                if gathered.1 != 0 {
-                    put(gathered.0, gathered.1);
-                }
-                gathered = (word, 0);
+            if piece.0 == gathered.0 && gathered.1 & piece.1 == 0 {
+                gathered.1 |= piece.1;
+            } else {
+                put(std::mem::replace(&mut gathered, piece));
             }
-            gathered.1 |= mask;
+        };
+        for range in ranges {
+            match in_one_word(&range) {
+                Some(piece) => gather(piece),
+                None => pieces(range).for_each(&mut gather),
+            }
         }
-        if gathered.1 != 0 {
-            put(gathered.0, gathered.1);
-        }
+        put(gathered);
         // One fence for all of them: see the module.
         fence(Ordering::SeqCst);
-        for (word, _) in all.flat_map(pieces) {
-            self.clear_full(word);
+        let mut cleared = usize::MAX;
+        for range in all.filter(|range| !range.is_empty()) {
+            let (first, last) = (range.start / GROUP_FRAMES, (range.end - 1) / GROUP_FRAMES);
+            for group in first as usize..=last as usize {
+                if group != cleared {
+                    self.clear_full(group);
+                    cleared = group;
+                }
+            }
         }
     }
 
@@ -400,11 +413,6 @@ impl<'t> OwnerTable<'t> {
         }
     }
 
-    /// Tells searches that a frame has become free by a [`change`](Self::change).
-    pub fn show(&self, frame: u32) {
-        self.note_free((frame / WORD_FRAMES) as usize);
-    }
-
     /// Notes that a search found nothing free in a group, unless there is something now.
     fn note_full(&self, group: usize) {
         let (hint, bit) = (&self.full[group / 64], 1 << (group % 64));
@@ -424,12 +432,11 @@ impl<'t> OwnerTable<'t> {
     /// Tells searches that a frame of a word has just become free.
     fn note_free(&self, word: usize) {
         fence(Ordering::SeqCst);
-        self.clear_full(word);
+        self.clear_full(word / GROUP_WORDS);
     }
 
-    /// Takes back that the group of a word is full. Comes after a fence.
-    fn clear_full(&self, word: usize) {
-        let group = word / GROUP_WORDS;
+    /// Takes back that a group is full. Comes after a fence.
+    fn clear_full(&self, group: usize) {
         let Some(hint) = self.full.get(group / 64) else { return };
         let bit = 1 << (group % 64);
         // Relaxed, both: the fence orders them.
@@ -445,7 +452,7 @@ impl<'t> OwnerTable<'t> {
         let mut shown = 0;
         for group in (0..self.groups()).filter(|&group| is_full(group)) {
             if self.has_free(group) {
-                self.clear_full(group * GROUP_WORDS);
+                self.clear_full(group);
                 shown += 1;
             }
         }
@@ -523,7 +530,70 @@ impl<'t> OwnerTable<'t> {
 
     /// The last frame of a range that is not free.
     fn first_taken(&self, frames: Range<u32>) -> Option<u32> {
-        frames.rev().find(|&frame| self.owner(frame) != Some(Owner::FREE))
+        pieces(frames).rev().find_map(|(word, mask)| {
+            // Relaxed: a look.
+            let now = self.words.get(word).map_or(!0, |word| word.load(Ordering::Relaxed));
+            let taken = mask & !filled(zero_bytes(now));
+            let nth = taken.checked_ilog2()? / 8;
+            Some(word as u32 * WORD_FRAMES + nth)
+        })
+    }
+
+    /// Gives those frames of a range that are `from`'s to another owner, word by word. Passes each
+    /// run of frames that it gave to `tell`, as it ends.
+    pub fn change_some(
+        &self,
+        frames: Range<u32>,
+        from: Owner,
+        to: Owner,
+        mut tell: impl FnMut(Range<u32>),
+    ) {
+        let mut run = 0..0;
+        for (word, mask) in pieces(frames) {
+            let mut bytes = self.change_any_in_word(word, mask, from, to);
+            while bytes != 0 {
+                let low = bytes.trailing_zeros() / 8;
+                let high = (bytes >> (8 * low)).trailing_ones() / 8 + low;
+                bytes &= !byte_mask(low, high);
+                let piece = word as u32 * WORD_FRAMES + low..word as u32 * WORD_FRAMES + high;
+                if piece.start == run.end {
+                    run.end = piece.end;
+                } else if !run.is_empty() {
+                    tell(std::mem::replace(&mut run, piece));
+                } else {
+                    run = piece;
+                }
+            }
+        }
+        if !run.is_empty() {
+            tell(run);
+        }
+    }
+
+    /// Changes those frames of one word and a mask that are `from`'s. Returns their bits.
+    fn change_any_in_word(&self, word: usize, mask: u64, from: Owner, to: Owner) -> u64 {
+        let Some(cell) = self.words.get(word) else { return 0 };
+        // Acquire: as in `take_in_word`.
+        let mut now = cell.load(Ordering::Acquire);
+        loop {
+            let found = filled(bytes_of(now, from)) & mask;
+            if found == 0 {
+                return 0;
+            }
+            let new = now & !found | to.repeated() & found;
+            // As in `take_in_word` and `free_in_word`.
+            match cell.compare_exchange_weak(now, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return found,
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// Tells searches that frames of a range have become free by a change of owners.
+    pub fn show_range(&self, frames: Range<u32>) {
+        fence(Ordering::SeqCst);
+        let groups = frames.start / GROUP_FRAMES..frames.end.div_ceil(GROUP_FRAMES);
+        groups.for_each(|group| self.clear_full(group as usize));
     }
 }
 
@@ -601,6 +671,13 @@ const fn runs_from(starts: u64, order: u32) -> u64 {
     all
 }
 
+/// The word that a range of frames lies in, and the bits of its bytes, if it is one.
+fn in_one_word(frames: &Range<u32>) -> Option<(usize, u64)> {
+    let word = frames.start / WORD_FRAMES;
+    let (from, to) = (frames.start % WORD_FRAMES, frames.end.wrapping_sub(word * WORD_FRAMES));
+    (to <= WORD_FRAMES).then(|| (word as usize, byte_mask(from, to)))
+}
+
 /// The words that a range of frames touches, and the bits of its bytes in each.
 fn pieces(frames: Range<u32>) -> impl DoubleEndedIterator<Item = (usize, u64)> + Clone {
     let (first, end) = (frames.start / WORD_FRAMES, frames.end.div_ceil(WORD_FRAMES));
@@ -638,10 +715,40 @@ mod tests {
         let mut got = Vec::new();
         let taken = match order {
             0..=3 => table.take_small(ME, order, want, &mut 0, |frame| got.push(frame)),
-            _ => table.take_large(ME, order, want, |frame| got.push(frame)),
+            _ => table.take_large(ME, order, want, &mut 1024, |frame| got.push(frame)),
         };
         assert_eq!(taken as usize, got.len());
         got
+    }
+
+    /// The frames of a range that are another's stay.
+    #[test]
+    fn a_change_of_some_frames_tells_of_runs() {
+        let table = table(256);
+        assert!(table.claim(YOU, 70..75) && table.claim(YOU, 100..101));
+        let mut runs = Vec::new();
+        table.change_some(3..200, Owner::FREE, ME, |run| runs.push(run));
+        assert_eq!(runs, [3..70, 75..100, 101..200]);
+        assert_eq!(table.owner(70), Some(YOU));
+        runs.clear();
+        table.change_some(0..256, ME, Owner::ABSENT, |run| runs.push(run));
+        assert_eq!(runs, [3..70, 75..100, 101..200]);
+        table.change_some(0..3, YOU, ME, |_| panic!("they are free"));
+    }
+
+    /// A search for large blocks goes on where the last one ended, and finds what is above it.
+    #[test]
+    fn large_blocks_are_found_on_both_sides_of_the_hint() {
+        let table = table(1024);
+        let mut hint = u32::MAX;
+        let mut take = |want| {
+            let mut got = Vec::new();
+            table.take_large(ME, 8, want, &mut hint, |frame| got.push(frame));
+            got
+        };
+        assert_eq!((take(1), take(2)), (vec![768], vec![512, 256]));
+        assert_eq!(put(&table, ME, 768..1024), 0);
+        assert_eq!(take(5), [0, 768]);
     }
 
     #[test]

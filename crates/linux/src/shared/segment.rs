@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use super::error::SegmentError;
-use super::layout::{Header, Layout, PRESENT_WORD};
+use super::layout::{Header, JOINED_WORD, Layout, PRESENT_WORD};
 use super::messages::Messages;
 use super::owners::OwnerTable;
 use super::process::{FileName, Locks};
@@ -143,6 +143,11 @@ impl Segment {
     /// The number of frames that have memory.
     pub fn present(&self) -> &AtomicU64 {
         self.header_word(PRESENT_WORD)
+    }
+
+    /// A bit for each slot that a process has ever joined: others count nothing.
+    pub fn joined(&self) -> &AtomicU64 {
+        self.header_word(JOINED_WORD)
     }
 
     pub fn slots(&self) -> Slots<'_> {

@@ -28,6 +28,8 @@ pub struct SharedStore {
     segment: Arc<Segment>,
     slot: usize,
     hints: Box<[Hint]>,
+    /// Frames above this one are not in large blocks that are free, as far as this process knows.
+    large_hint: Hint,
     fork_mark: ForkMark<'static>,
     /// Pages that came back and were not this process's.
     refused: AtomicU64,
@@ -46,6 +48,7 @@ impl SharedStore {
         let hint = |cpu| Hint(AtomicU32::new(place(cpu) as u32));
         SharedStore {
             hints: (0..HINTS).map(hint).collect(),
+            large_hint: Hint(AtomicU32::new(u32::MAX)),
             segment,
             slot,
             fork_mark: ForkMark::by_pid(),
@@ -140,17 +143,23 @@ unsafe impl Backing for SharedStore {
             owners.take_small(self.owner(), order, want, &mut at, give);
             hint.store(at as u32, Ordering::Relaxed);
         } else {
-            owners.take_large(self.owner(), order, want, give);
+            let hint = &self.large_hint.0;
+            // Relaxed, both: a hint.
+            let mut below = hint.load(Ordering::Relaxed);
+            owners.take_large(self.owner(), order, want, &mut below, give);
+            hint.store(below, Ordering::Relaxed);
         }
         self.count(TAKEN, (got as i64) << order);
         got
     }
 
     fn put(&self, _: ZoneId, blocks: &[Block]) -> DoubleFree {
-        let range = |block: &Block| {
-            let start = block.pfn().get();
-            start..start.saturating_add(block.order().frames())
-        };
+        let range = |block: &Block| block.pfn().get()..end_of(block);
+        let large = blocks.iter().filter(|block| block.order().get() > 3);
+        if let Some(end) = large.map(end_of).max() {
+            // Relaxed: a hint.
+            self.large_hint.0.fetch_max(end, Ordering::Relaxed);
+        }
         let mut refused = DoubleFree::default();
         self.segment.owners().put_all(self.owner(), blocks.iter().map(range), |first, bytes| {
             let nth = bytes.trailing_zeros() / 8;
@@ -168,7 +177,13 @@ unsafe impl Backing for SharedStore {
 
     fn free_pages(&self, _: ZoneId) -> u64 {
         let slots = self.segment.slots();
-        let taken = (0..SLOTS).fold(0u64, |sum, slot| sum.wrapping_add(slots.taken(slot)));
+        // Relaxed: see `members::take_slot`.
+        let mut joined = self.segment.joined().load(Ordering::Relaxed) & ((1 << SLOTS) - 1);
+        let mut taken = 0u64;
+        while joined != 0 {
+            taken = taken.wrapping_add(slots.taken(joined.trailing_zeros() as usize));
+            joined &= joined - 1;
+        }
         // Relaxed: a count. A sum of counts that change meanwhile may be a little wrong.
         let present = self.segment.present().load(Ordering::Relaxed);
         match present.wrapping_sub(taken) as i64 {
@@ -215,6 +230,11 @@ unsafe impl BackingRanges for SharedStore {
         }
         is_mine
     }
+}
+
+/// The first frame after a block.
+fn end_of(block: &Block) -> u32 {
+    block.pfn().get().saturating_add(block.order().frames())
 }
 
 impl CommonStore for SharedStore {
