@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::replay::options::{Expand, ZoneinfoPaths};
 use crate::workloads::options::{BenchOptions, FillOptions, MeasureOptions};
 use crate::workloads::{Workload, all};
-use crate::{soak, top};
+use crate::{inspect, soak, top};
 
 /// Benchmarks and trace replay for page allocators. Without a command: measures what a page and a
 /// drain cost on this machine, replays a recorded kernel build, and says what came out, in about a
@@ -62,6 +62,8 @@ pub enum Command {
     },
     /// Kill processes that share a depot, at random, and check that no page is lost
     Soak(soak::SoakOptions),
+    /// Show a segment that processes share: what each holds, also after all have ended
+    Inspect(inspect::InspectOptions),
     /// Watch the depot of a running program: CPUs, zones, areas, call sites; drain it by keys
     Top(top::TopOptions),
     /// Print the completions of a shell
@@ -176,6 +178,7 @@ mod tests {
             ("bench hot --frobnicate", "--frobnicate"),
             ("replay", "TRACE"),
             ("bench hot --seed -1", "at least 0"),
+            ("inspect", "SEGMENT"),
             ("soak --kills 0", "at least 1"),
             ("soak --processes 17", "at most 16"),
             ("top --every 0", "at least 1"),
@@ -186,8 +189,8 @@ mod tests {
             ("--frobnicate", "see `pagedepot --help`"),
             (
                 "frobnicate",
-                "no command is called frobnicate; there are bench, replay, soak, top, \
-                 completions, man",
+                "no command is called frobnicate; there are bench, replay, soak, \
+                 inspect, top, completions, man",
             ),
         ] {
             let line = refused(arguments);

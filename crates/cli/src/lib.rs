@@ -16,6 +16,7 @@
 //! | `replay` | a recorded trace, replayed exactly by one thread |
 //! | `workloads` | everything that `bench` measures |
 //! | `soak` | processes that share a depot and are killed |
+//! | `inspect` | the contents of a segment |
 //! | `top` | a live view of a running program |
 //! | `cli`, `commands` | options, and what each command does with them |
 
@@ -28,6 +29,7 @@ pub mod conclusion;
 pub mod design;
 pub mod failure;
 pub mod harness;
+pub mod inspect;
 pub mod names;
 pub mod replay;
 pub mod report;

@@ -414,6 +414,50 @@ fn shared_tells_of_pages_of_one_process_between_two_and_of_a_dead_one() {
 }
 
 #[test]
+fn inspect_shows_a_segment_whose_processes_have_ended() {
+    use std::os::unix::fs::FileExt;
+
+    use pagedepot_cli::harness::fork::Child;
+    use pagedepot_linux::Order;
+    use pagedepot_linux::shared::{SharedDepot, SharedOptions};
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let hold = || {
+        let options = SharedOptions::new(16 << 20).answers(false);
+        let depot = SharedDepot::create(&path, &options).unwrap();
+        for nth in 0..103 {
+            let page = depot.page(Order::BASE).unwrap();
+            if nth < 3 {
+                let _ = page.into_shared(&depot).unwrap();
+            } else {
+                std::mem::forget(page);
+            }
+        }
+        std::mem::forget(depot);
+    };
+    let mut child = Child::fork(hold).unwrap();
+    assert_eq!(child.wait().and_then(|status| status.exit_status()), Some(0));
+    let name = path.to_str().unwrap();
+    for command in ["inspect", "top"] {
+        let output = pagedepot(&[command, name]);
+        let stdout = text(&output.stdout);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(stdout.contains(" 3 in flight") && stdout.contains(" ended "), "{stdout}");
+        assert!(stdout.lines().all(|line| line.chars().count() <= 100), "{stdout}");
+    }
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    // A byte of the table of owners that no process writes.
+    file.write_all_at(&[200], 20480 + 4000).unwrap();
+    let output = pagedepot(&["inspect", name]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("1 page of no process"), "{}", text(&output.stderr));
+    file.set_len(1 << 20).unwrap();
+    assert!(refused(&["inspect", name]).contains("it was cut"));
+    file.write_all_at(&[1; 32], 0).unwrap();
+    assert!(refused(&["inspect", name]).contains("is no segment"));
+}
+
+#[test]
 fn a_soak_kills_and_counts() {
     let output = pagedepot(&["soak", "--shared", "--kills", "60", "--seed", "7"]);
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));

@@ -7,7 +7,7 @@ pub mod tour;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use self::finish::{finish, for_people, show};
 use crate::cli::{self, Cli, CliOutcome, Command};
@@ -19,7 +19,7 @@ use crate::replay::threads::ReplayLineup;
 use crate::report::json::ExtraOptions;
 use crate::workloads::options::{BenchOptions, FillOptions, MeasureOptions};
 use crate::workloads::{Effort, Settings, Workload};
-use crate::{soak, top};
+use crate::{inspect, soak, top};
 
 /// Runs the command that the arguments name.
 ///
@@ -40,6 +40,7 @@ pub fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
             replay::<Product>((&traces, &expand), &zoneinfo, (&options, &variant))
         }
         Some(Command::Soak(options)) => show(&soak::run(&options)?),
+        Some(Command::Inspect(options)) => inspected(&options.segment),
         Some(Command::Top(options)) => watch(&options),
         Some(Command::Completions { shell }) => manual::completions::<Cli>(shell),
         Some(Command::Man { dir }) => manual::man::<Cli>(dir.as_deref()),
@@ -86,11 +87,25 @@ pub fn replay<L: ReplayLineup>(
     finish((&command, ExtraOptions::new()), options, measure, for_people)
 }
 
-/// Shows a program's depot.
+/// Shows a segment.
+///
+/// # Errors
+/// When it is none, or pages in it are lost.
+fn inspected(path: &Path) -> Result<(), Failure> {
+    let (text, fault) = inspect::page(path)?;
+    show(&text).and(fault)
+}
+
+/// Shows a program's depot, or a segment, once.
 ///
 /// # Errors
 /// When there is none, or no terminal.
 pub fn watch(options: &top::TopOptions) -> Result<(), Failure> {
+    let segment =
+        options.program.as_deref().map(Path::new).filter(|path| inspect::is_segment(path));
+    if let Some(segment) = segment {
+        return inspected(segment);
+    }
     match top::run(options)? {
         Some(text) => show(&text),
         None => Ok(()),
