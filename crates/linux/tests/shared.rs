@@ -2,14 +2,16 @@
 
 mod common;
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::num::NonZeroU64;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use common::{Random, order, seed};
 use pagedepot_linux::shared::{ClaimError, Orphans, SegmentStats, SentPage, SharedDepot};
 use pagedepot_linux::shared::{SegmentError, SharedOptions};
-use pagedepot_linux::{AllocError, Flags, Mode, Order, Page, Scope};
+use pagedepot_linux::vmalloc::Vmalloc;
+use pagedepot_linux::{AllocError, Flags, Mode, Order, Page, Scope, ZoneId};
 
 const MIB: usize = 1 << 20;
 
@@ -343,6 +345,95 @@ fn a_file_that_nobody_has_open_is_opened_again() {
 }
 
 #[test]
+fn an_heir_takes_what_a_dead_process_had() {
+    let heir = NonZeroU64::new(0xcafe).unwrap();
+    let depot = segment(4 * MIB);
+    let pipe = Pipe::new();
+    let child = Child::new(|| {
+        let options = SharedOptions::join().heir(heir).answers(false);
+        let own = SharedDepot::adopt(depot.file(), &options).unwrap();
+        let mut pages: Vec<Page> = (0..300).map(|_| own.page(Order::BASE).unwrap()).collect();
+        for page in &mut pages {
+            let number = page.pfn().get().to_le_bytes();
+            page[..4].copy_from_slice(&number);
+        }
+        let sent = pages.pop().unwrap().into_shared(&own).unwrap();
+        pipe.tell(&sent.to_bits().to_le_bytes());
+        pipe.tell_and_sleep();
+    });
+    let sent = SentPage::from_bits(u128::from_le_bytes(pipe.hear()));
+    pipe.hear::<1>();
+    assert_eq!(depot.inherit(heir).count(), 0, "it lives");
+    child.kill();
+    assert_eq!(depot.recover(Orphans::GoBack).pages, 1, "what it had sent");
+    assert!(depot.claim(sent).is_err());
+    let stats = depot.segment_stats();
+    let estate = stats.processes.iter().find(|one| one.heir == Some(heir)).unwrap();
+    assert!(estate.estate_pages >= 299, "{stats:?}");
+    // Two take it together: neither gets a page of the other.
+    let other = join(&depot);
+    assert_eq!(depot.inherit(NonZeroU64::MIN).count(), 0, "another name");
+    let mut mine: Vec<Page> = depot.inherit(heir).take(100).collect();
+    assert_eq!(depot.segment_stats().lost_pages, 0);
+    let theirs: Vec<Page> = other.inherit(heir).collect();
+    assert_eq!(mine.len() + theirs.len(), estate.estate_pages as usize);
+    mine.extend(theirs);
+    let written = mine.iter().filter(|page| page[..4] == page.pfn().get().to_le_bytes());
+    assert!(written.count() >= 299, "contents stay");
+    drop(mine);
+    drop(other);
+    all_back(&depot);
+}
+
+#[test]
+fn estates_in_all_slots_go_back_to_one_that_opens() {
+    let heir = NonZeroU64::MIN;
+    let path = TempPath::new("estates");
+    let child = Child::new(|| {
+        let options = SharedOptions::new(4 * MIB).heir(heir).answers(false);
+        let depot = SharedDepot::create(&path.0, &options).unwrap();
+        let options = SharedOptions::join().heir(heir).answers(false);
+        let all: Vec<_> = (1..47).map(|_| SharedDepot::open(&path.0, &options).unwrap()).collect();
+        std::mem::forget(depot.page(Order::BASE).unwrap());
+        all.iter().for_each(|one| std::mem::forget(one.page(Order::BASE).unwrap()));
+        // SAFETY: ends this process at once.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    });
+    child.wait();
+    let full = SharedDepot::open(&path.0, &SharedOptions::join()).unwrap_err();
+    assert_eq!(full, SegmentError::Full);
+    let options = SharedOptions::join().orphans(Orphans::AllGoBack);
+    let depot = SharedDepot::open(&path.0, &options).unwrap();
+    depot.recover(Orphans::AllGoBack);
+    all_back(&depot);
+}
+
+/// A vmalloc over a segment: scattered pages of it, at contiguous addresses.
+#[test]
+fn a_vmalloc_lies_in_the_segment() {
+    let depot = segment(16 * MIB);
+    let space = Vmalloc::new(&depot).unwrap();
+    let mut buf = space.buf(5 * MIB).unwrap();
+    assert!(buf.iter().all(|&byte| byte == 0));
+    buf.fill(0x77);
+    let other = join(&depot);
+    assert!(other.page(order(10)).is_ok());
+    assert!(buf.iter().all(|&byte| byte == 0x77));
+    // The bytes are in the segment's file, and nowhere else.
+    let mut found = 0;
+    let file = std::fs::File::from(depot.file().try_clone_to_owned().unwrap());
+    for page in 0..4096 {
+        use std::os::unix::fs::FileExt;
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, depot.frames_at() as u64 + 4096 * page).unwrap();
+        found += usize::from(byte[0] == 0x77);
+    }
+    assert_eq!(found, 5 * MIB / 4096);
+    drop((buf, space, other));
+    all_back(&depot);
+}
+
+#[test]
 fn every_slot_is_used_and_used_again() {
     let depot = segment(4 * MIB);
     let options = SharedOptions::join().answers(false);
@@ -425,56 +516,100 @@ fn a_trim_punches_holes_into_the_segment() {
     all_back(&depot);
 }
 
-/// Random words and flipped bits in the head of a segment: errors, and no page beyond it.
+/// Random bytes anywhere in a segment's metadata, before it is opened and while it is used: errors,
+/// or pages that lie in it. `PAGEDEPOT_FUZZ_ROUNDS` is the number of segments.
 #[test]
 fn hostile_segments_are_errors() {
-    use std::os::unix::fs::FileExt;
     let mut random = Random::new(seed());
     let rounds = std::env::var("PAGEDEPOT_FUZZ_ROUNDS").ok().and_then(|text| text.parse().ok());
     for _ in 0..rounds.unwrap_or(150u32) {
-        let depot = segment(4 * MIB + 4096 * random.below(64) as usize);
+        let options = SharedOptions::new(4 * MIB + 4096 * random.below(64) as usize);
+        let depot = SharedDepot::create_memfd("fuzz", &options.grow_to(8 * MIB)).unwrap();
         let frames_at = depot.frames_at() as u64;
-        let file = std::fs::File::from(depot.file().try_clone_to_owned().unwrap());
-        // The header, the slots, the hints, the owners.
-        let head = 4096 + 47 * 256 + 8192 + 2048;
-        for _ in 0..1 + random.below(200) {
-            let at = match random.below(4) {
-                0 => random.below(64),
-                _ => random.below(head),
-            };
-            let mut byte = [0];
-            file.read_exact_at(&mut byte, at).unwrap();
-            byte[0] = match random.below(3) {
-                0 => byte[0] ^ 1 << random.below(8),
-                1 => 0,
-                _ => random.next() as u8,
-            };
-            file.write_all_at(&byte, at).unwrap();
-        }
-        let options = SharedOptions::join().answers(false);
-        let pages = |depot: &SharedDepot| {
-            for n in 0..=10 {
-                let pages: Vec<_> = (0..40).map_while(|_| depot.page(order(n)).ok()).collect();
-                for page in pages {
-                    let end =
-                        page.as_ptr().addr() + page.len() - depot.raw().base().as_ptr().addr();
-                    assert!(end <= depot.bytes());
-                    let _ = page.into_shared(depot).map(|sent| depot.claim(sent).map(drop));
-                }
-            }
-            depot.drain(Scope::ALL, Mode::Full);
-            depot.recover(Orphans::GoBack);
-            let _ = depot.trim();
-        };
-        match SharedDepot::adopt(depot.file().as_fd(), &options) {
-            Ok(other) => {
-                pages(&other);
-                let _ = (other.segment_stats(), other.grow(8 * MIB), other.shrink(MIB));
-            }
+        let mut damage = Damage::new(&depot);
+        damage.strike(&mut random, 200);
+        let options = SharedOptions::join().answers(random.below(8) == 0);
+        match SharedDepot::adopt(depot.file(), &options) {
+            Ok(other) => use_all(&other, &mut damage, &mut random),
             Err(error) => assert!(!error.to_string().is_empty()),
         }
-        pages(&depot);
+        use_all(&depot, &mut damage, &mut random);
         assert_eq!(depot.frames_at() as u64, frames_at);
+    }
+}
+
+/// A process that writes what it likes to the metadata of a segment.
+struct Damage {
+    file: std::fs::File,
+    /// Bytes in front of the pages that mean something: 47 slots, and what 2048 frames have.
+    parts: [std::ops::Range<u64>; 5],
+}
+
+impl Damage {
+    fn new(depot: &SharedDepot) -> Self {
+        let file = std::fs::File::from(depot.file().try_clone_to_owned().unwrap());
+        let (hints, owners, tokens) = (16384, 20480, 24576);
+        let parts = [0..128, 4096..4096 + 47 * 256, hints..hints + 8, owners..owners + 2048];
+        let [header, slots, hints, owners] = parts;
+        Damage { file, parts: [header, slots, hints, owners, tokens..tokens + 8 * 2048] }
+    }
+
+    /// Changes up to so many bytes.
+    fn strike(&mut self, random: &mut Random, most: u64) {
+        use std::os::unix::fs::FileExt;
+        for _ in 0..1 + random.below(most) {
+            // Most bytes are tokens, which matter where pages were sent.
+            let part = &self.parts[random.below(5) as usize];
+            let at = part.start + random.below(part.end - part.start);
+            let mut byte = [0];
+            self.file.read_exact_at(&mut byte, at).unwrap();
+            byte[0] = match random.below(4) {
+                0 => byte[0] ^ 1 << random.below(8),
+                1 => 0,
+                // A byte of the table that means something.
+                2 => [0x80, 0x40, 0][random.below(3) as usize] | random.below(4) as u8,
+                _ => random.next() as u8,
+            };
+            self.file.write_all_at(&byte, at).unwrap();
+        }
+    }
+}
+
+/// Does all that a process does in a segment, which another damages meanwhile.
+fn use_all(depot: &SharedDepot, damage: &mut Damage, random: &mut Random) {
+    let check = |page: &Page| {
+        let start = page.as_ptr().addr() - depot.raw().base().as_ptr().addr();
+        assert!(start + page.len() <= depot.bytes());
+    };
+    let mut sent = Vec::new();
+    for n in 0..=10 {
+        let mut pages: Vec<_> = (0..40).map_while(|_| depot.page(order(n)).ok()).collect();
+        damage.strike(random, 20);
+        pages.iter().for_each(check);
+        pages.iter_mut().take(3).for_each(|page| page[0] = 1);
+        let half = pages.split_off(pages.len() / 2);
+        sent.extend(half.into_iter().filter_map(|page| page.into_shared(depot).ok()));
+    }
+    damage.strike(random, 20);
+    for message in &sent {
+        let any = u128::from(random.next()) << 40 ^ u128::from(random.next());
+        for message in [*message, SentPage::from_bits(message.to_bits() ^ 1 << random.below(80))] {
+            let _ = depot.claim(message).map(|page| check(&page));
+        }
+        assert!(depot.claim(SentPage::from_bits(any)).is_err());
+    }
+    let _ = depot.pages(77, Flags::default());
+    depot.drain_all(Mode::Full, Duration::ZERO);
+    damage.strike(random, 20);
+    depot.inherit(NonZeroU64::MIN).for_each(|page| check(&page));
+    let orphans = [Orphans::Stay, Orphans::GoBack, Orphans::AllGoBack];
+    depot.recover(orphans[random.below(3) as usize]);
+    let _ = depot.trim();
+    let _ = (depot.segment_stats(), depot.taken_pages(), depot.zone_stats(ZoneId::new(0)));
+    damage.strike(random, 20);
+    assert!(depot.grow(8 * MIB) <= 8 * MIB && depot.shrink(MIB) <= 8 * MIB);
+    if let Ok(other) = SharedDepot::adopt(depot.file(), &SharedOptions::join().answers(false)) {
+        let _ = other.page(Order::BASE).map(|page| page.into_shared(depot));
     }
 }
 

@@ -1,5 +1,4 @@
-//! A process of a segment dies at each instruction of each operation, and its survivors lose
-//! nothing.
+//! Deaths of a process at each instruction of each operation on a segment: survivors lose nothing.
 //!
 //! A tracer steps a process through the operation, one instruction at a time:
 //!
@@ -27,6 +26,7 @@ mod tracer;
 use std::collections::HashMap;
 use std::fs::File;
 use std::mem::forget;
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
@@ -38,6 +38,8 @@ use tracer::{Channel, Stop, Tracee};
 /// Pages of a test's segment.
 const PAGES: usize = 1024;
 const BYTES: usize = PAGES * 4096;
+/// The heir of the processes that name one.
+const HEIR: NonZeroU64 = NonZeroU64::new(7).unwrap();
 /// Kills of each operation, unless the environment says otherwise.
 const KILLS: usize = 20;
 
@@ -92,8 +94,15 @@ fn kill_another(depot: &SharedDepot, hold: impl FnOnce(SharedDepot)) {
     assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) }, pid);
 }
 
+fn leave_estate(dead: SharedDepot) {
+    dead.set_heir(Some(HEIR));
+    forget(pages(&dead, 20));
+    let _ = send(&dead, 0);
+    forget(dead);
+}
+
 /// Operations: all that changes something that is shared, and two that do not.
-const OPERATIONS: [(&str, Prepare); 19] = [
+const OPERATIONS: [(&str, Prepare); 21] = [
     ("allocate from a front", |depot, _| {
         let depot = depot.clone();
         drop(depot.page(Order::BASE).unwrap());
@@ -182,6 +191,16 @@ const OPERATIONS: [(&str, Prepare); 19] = [
         });
         Box::new(move || _ = depot.recover(Orphans::GoBack))
     }),
+    ("recover another that has an heir", |depot, _| {
+        let depot = depot.clone();
+        kill_another(&depot, leave_estate);
+        Box::new(move || _ = depot.recover(Orphans::GoBack))
+    }),
+    ("inherit", |depot, _| {
+        let depot = depot.clone();
+        kill_another(&depot, leave_estate);
+        Box::new(move || depot.inherit(HEIR).take(12).for_each(forget))
+    }),
     ("join and leave", |depot, _| {
         let file = depot.file().try_clone_to_owned().unwrap();
         Box::new(move || drop(SharedDepot::adopt(&file, &options()).unwrap()))
@@ -264,6 +283,7 @@ impl Head {
 /// survivor has sent it claims itself first, if the dead process has not.
 fn check(depot: &SharedDepot, sent: Sent, place: &str) {
     sent.into_iter().for_each(|sent| drop(depot.claim(sent)));
+    depot.inherit(HEIR).for_each(drop);
     depot.drain(Scope::ALL, Mode::Full);
     let stats = depot.segment_stats();
     assert_eq!(stats.lost_pages, 0, "{place}: {stats:?}");

@@ -361,7 +361,8 @@ impl<'d> RawDepot<'d> {
     }
 
     /// The memory file, if it is one ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)); page `n`
-    /// begins at [`offset`](Self::offset) of it. For pages that stay registered after they are
+    /// begins at [`offset`](Self::offset) of it. `None` for a depot that processes share: its pages
+    /// are a part of [`SharedDepot::file`](crate::shared::SharedDepot::file). For pages that stay registered after they are
     /// freed see [`Depot::pin_range`](crate::Depot::pin_range).
     ///
     /// The file cannot be made smaller, nor larger unless the depot can still

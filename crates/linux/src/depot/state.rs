@@ -23,8 +23,13 @@ use crate::system::fork_mark::ForkMark;
 
 /// A store that several processes take frames from.
 pub(crate) trait CommonStore: Backing + Send {
-    /// Pages that this process has taken from it and not put back.
+    /// Pages that this process has taken from it and not put back. No other process can change the
+    /// count: memory is unmapped when it is 0.
     fn taken_pages(&self) -> u64;
+
+    /// Counts pages that a value of this process held, and whose free failed: another process has
+    /// written to the store.
+    fn note_refused(&self, pages: u32);
 }
 
 /// The state that all handles of a depot, and its pages, share: its frames, and what else they
@@ -93,6 +98,11 @@ impl DepotState {
             unsafe { NonNull::from(&*depot.compactor).as_ref() };
         compactor.register(depot.frames()).expect("a new allocator has no mover");
         depot
+    }
+
+    /// The store that other processes use, too, if there is one.
+    pub(crate) fn common(&self) -> Option<&dyn CommonStore> {
+        self.common.as_ref().map(|common| &**common as _)
     }
 
     pub(crate) fn movables(&self) -> &Movables {

@@ -266,7 +266,10 @@ unsafe fn past_the_front(
     unsafe {
         teardown::free(depot, pages.into(), |depot| {
             let _bringing = depot.bringing();
-            check_freed(free(depot));
+            match (free(depot), depot.common()) {
+                (Err(_), Some(common)) => common.note_refused(pages),
+                (freed, _) => check_freed(freed),
+            }
         });
     }
 }

@@ -1,6 +1,7 @@
 //! A depot over a segment.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -15,7 +16,7 @@ use super::layout::Layout;
 use super::members::{self, Orphans, Recovery};
 use super::owners::Owner;
 use super::segment::Segment;
-use super::slots::{ANSWERED, ASKED, CEILING, Stage};
+use super::slots::{ANSWERED, ASKED, CEILING, HEIR, Stage};
 use super::store::SharedStore;
 use crate::builder::default_page_size;
 use crate::depot::builder::{Builder, Common};
@@ -33,6 +34,8 @@ pub struct SharedOptions {
     bytes: usize,
     bytes_max: usize,
     ceiling: usize,
+    heir: u64,
+    orphans: Orphans,
     locks: bool,
     answers: bool,
 }
@@ -40,7 +43,15 @@ pub struct SharedOptions {
 impl SharedOptions {
     /// A segment of `bytes`, rounded up to whole pages of [`default_page_size`].
     pub fn new(bytes: usize) -> Self {
-        SharedOptions { bytes, bytes_max: bytes, ceiling: 0, locks: false, answers: true }
+        SharedOptions {
+            bytes,
+            bytes_max: bytes,
+            ceiling: 0,
+            heir: 0,
+            orphans: Orphans::Stay,
+            locks: false,
+            answers: true,
+        }
     }
 
     /// Options for a process that opens a segment, whose size is known.
@@ -58,6 +69,20 @@ impl SharedOptions {
     /// The most bytes that this process may take, cached ones included. Default: all.
     pub fn ceiling(mut self, bytes: usize) -> Self {
         self.ceiling = bytes;
+        self
+    }
+
+    /// The name of the heir of this process: see [`SharedDepot::set_heir`]. Default: none.
+    pub fn heir(mut self, heir: NonZeroU64) -> Self {
+        self.heir = heir.get();
+        self
+    }
+
+    /// The fate of pages that dead processes have left behind, when this process joins. Default:
+    /// they stay. Each such process keeps a slot: with [`Orphans::AllGoBack`] a segment can be
+    /// opened in which all slots are so.
+    pub fn orphans(mut self, orphans: Orphans) -> Self {
+        self.orphans = orphans;
         self
     }
 
@@ -161,12 +186,13 @@ impl SharedDepot {
     fn over(segment: Segment, options: &SharedOptions) -> Result<Self, SegmentError> {
         let layout = segment.layout();
         let segment = Arc::new(segment);
-        let slot = members::join(&segment)?;
+        let slot = members::join(&segment, options.orphans)?;
         let store = Arc::new(SharedStore::new(segment.clone(), slot));
-        store.recover(Orphans::Stay);
+        store.recover(options.orphans);
         let ceiling = (options.ceiling >> layout.page_size.shift()) as u64;
         // Relaxed: of this process alone.
         segment.slots().word(slot, CEILING).store(ceiling, Ordering::Relaxed);
+        segment.slots().word(slot, HEIR).store(options.heir, Ordering::Relaxed);
         let file = segment.clone_file().map_err(SegmentError::system("fcntl"))?;
         let part = FilePart { file, offset: layout.frames_at() as u64 };
         let builder = Builder::new(layout.frame_bytes())
@@ -393,6 +419,10 @@ pub struct ProcessStats {
     pub held_pages: u64,
     /// Pages that the process has sent, and that were not claimed.
     pub sent_pages: u64,
+    /// Pages that the process has left to its heir, and that were not taken.
+    pub estate_pages: u64,
+    /// The name of its heir.
+    pub heir: Option<NonZeroU64>,
     /// The most pages that it may have; 0: no limit.
     pub ceiling_pages: u64,
 }
@@ -438,6 +468,8 @@ impl SegmentStats {
                 joined_at: identity.joined_at,
                 held_pages: counts[Owner::slot(slot).index()],
                 sent_pages: counts[Owner::sent(slot).index()],
+                estate_pages: counts[Owner::estate(slot).index()],
+                heir: NonZeroU64::new(slots.count(slot, HEIR)),
                 ceiling_pages: slots.count(slot, CEILING),
             }
         };
@@ -448,7 +480,8 @@ impl SegmentStats {
         let all = u64::from(layout.padding().end);
         let present_pages = all - counts[Owner::ABSENT.index()];
         let free_pages = counts[Owner::FREE.index()];
-        let theirs: u64 = processes.iter().map(|one| one.held_pages + one.sent_pages).sum();
+        let pages = |one: &ProcessStats| one.held_pages + one.sent_pages + one.estate_pages;
+        let theirs: u64 = processes.iter().map(pages).sum();
         SegmentStats {
             page_size: layout.page_size,
             pages_max: layout.frames.into(),

@@ -6,7 +6,7 @@ use super::error::SegmentError;
 use super::owners::{Owner, OwnerSet};
 use super::process::{has_ended, identity};
 use super::segment::Segment;
-use super::slots::{BURIED, CLAIMED, DOOR, SENT, SLOTS, Stage, TAKEN};
+use super::slots::{BURIED, CLAIMED, DOOR, HEIR, SENT, SLOTS, Stage, TAKEN};
 use crate::system::prim::{AtomicU64, Ordering};
 
 /// The result of a look for dead processes.
@@ -26,10 +26,14 @@ pub enum Orphans {
     Stay,
     /// They are free.
     GoBack,
+    /// They are free, and so are those that no [heir](super::SharedDepot::inherit) has taken.
+    AllGoBack,
 }
 
 /// Takes a slot for this process. Returns its number.
-pub fn join(segment: &Segment) -> Result<usize, SegmentError> {
+///
+/// `orphans`: what is done to make room when no slot is empty.
+pub fn join(segment: &Segment, orphans: Orphans) -> Result<usize, SegmentError> {
     if let Some(slot) = take_slot(segment)? {
         return Ok(slot);
     }
@@ -39,7 +43,7 @@ pub fn join(segment: &Segment) -> Result<usize, SegmentError> {
         return Err(SegmentError::Busy);
     }
     segment.slots().forget_burier(DOOR);
-    bury_dead(segment, DOOR, Orphans::Stay);
+    bury_dead(segment, DOOR, orphans);
     let joined = take_slot(segment);
     locks.release(DOOR);
     joined?.ok_or(SegmentError::Full)
@@ -70,6 +74,8 @@ fn take_slot(segment: &Segment) -> Result<Option<usize>, SegmentError> {
 pub fn leave(segment: &Segment, slot: usize) {
     let slots = segment.slots();
     let seen = slots.look(slot);
+    // Relaxed: what a process has when it leaves, it does not need any more.
+    slots.word(slot, HEIR).store(0, Ordering::Relaxed);
     // If a survivor has taken this process for dead, that buries it.
     if seen.stage() == Some(Stage::Live) && slots.kill(slot, seen, slot) {
         bury(segment, slot, &[slot], Orphans::Stay);
@@ -83,7 +89,12 @@ pub fn bury_dead(segment: &Segment, burier: usize, orphans: Orphans) -> Recovery
     let mut dead = Vec::new();
     // By bytes: a claimer that died may not have counted.
     let counts = LazyCell::new(|| segment.owners().count());
-    let has_sent = |slot| counts[Owner::sent(slot).index()] > 0;
+    let count = |owner: Owner| counts[owner.index()];
+    let wakes = |slot| match (count(Owner::sent(slot)), count(Owner::estate(slot)), orphans) {
+        (0, 0, _) | (_, _, Orphans::AllGoBack) => true,
+        (sent, _, Orphans::GoBack) => sent > 0,
+        (_, _, Orphans::Stay) => false,
+    };
     for slot in (0..SLOTS).filter(|&slot| slot != burier) {
         let seen = slots.look(slot);
         let is_mine = match seen.stage() {
@@ -95,9 +106,7 @@ pub fn bury_dead(segment: &Segment, burier: usize, orphans: Orphans) -> Recovery
                 locks.is_held(slot) == Ok(false) && slots.kill(slot, seen, burier)
             }
             Some(Stage::Dead) => slots.begin_burial(slot, burier),
-            Some(Stage::Orphaned) if orphans == Orphans::GoBack || !has_sent(slot) => {
-                slots.wake_orphans(slot, burier)
-            }
+            Some(Stage::Orphaned) if wakes(slot) => slots.wake_orphans(slot, burier),
             _ => false,
         };
         if is_mine {
@@ -107,7 +116,8 @@ pub fn bury_dead(segment: &Segment, burier: usize, orphans: Orphans) -> Recovery
     bury(segment, burier, &dead, orphans)
 }
 
-/// Frees the frames of dead slots, in whose words the burier is, and opens the slots again.
+/// Frees the frames of dead slots, in whose words the burier is, or leaves them to heirs, and opens
+/// the slots again.
 fn bury(segment: &Segment, burier: usize, dead: &[usize], orphans: Orphans) -> Recovery {
     if dead.is_empty() {
         return Recovery::default();
@@ -115,16 +125,24 @@ fn bury(segment: &Segment, burier: usize, dead: &[usize], orphans: Orphans) -> R
     let (slots, owners, messages) = (segment.slots(), segment.owners(), segment.messages());
     let is_dead = |slot| dead.contains(&slot) || slot == DOOR && burier == DOOR;
     let mut pages = messages.return_claims(is_dead, burier);
-    let held = OwnerSet::new(dead.iter().map(|&slot| Owner::slot(slot)));
-    pages += owners.give_all(&held, Owner::FREE);
-    if orphans == Orphans::GoBack {
+    let (heirless, rest): (Vec<usize>, Vec<usize>) =
+        dead.iter().partition(|&&slot| slots.count(slot, HEIR) == 0);
+    pages += owners.give_all(&held_by(&heirless), Owner::FREE);
+    for slot in rest {
+        owners.give_all(&held_by(&[slot]), Owner::estate(slot));
+    }
+    if orphans == Orphans::AllGoBack {
+        let estates = dead.iter().map(|&slot| Owner::estate(slot));
+        pages += owners.give_all(&OwnerSet::new(estates), Owner::FREE);
+    }
+    if orphans != Orphans::Stay {
         let is_theirs = |owner| dead.iter().any(|&slot| owner == Owner::sent(slot));
         pages += messages.take_back(is_theirs, burier);
     }
     let counts = owners.count();
     let mut processes = 0;
     for &slot in dead {
-        let sent = counts[Owner::sent(slot).index()];
+        let sent = orphans_of(slot, &counts);
         let sent_ever = sent.wrapping_add(slots.count(slot, CLAIMED));
         // Relaxed, both: the swap that ends the burial publishes them to a joiner.
         slots.word(slot, TAKEN).store(sent_ever, Ordering::Relaxed);
@@ -138,6 +156,15 @@ fn bury(segment: &Segment, burier: usize, dead: &[usize], orphans: Orphans) -> R
     }
     recount(segment);
     Recovery { processes, pages }
+}
+
+fn held_by(slots: &[usize]) -> OwnerSet {
+    OwnerSet::new(slots.iter().map(|&slot| Owner::slot(slot)))
+}
+
+/// Pages that were sent and not claimed, and that were left to an heir.
+fn orphans_of(slot: usize, counts: &[u64; 256]) -> u64 {
+    counts[Owner::sent(slot).index()] + counts[Owner::estate(slot).index()]
 }
 
 /// Corrects the counts that a process has left wrong by its death: the pages that have memory, and
@@ -160,7 +187,7 @@ pub fn recount(segment: &Segment) {
 /// Counts of a segment beside what they count.
 #[derive(PartialEq, Eq)]
 struct Census {
-    /// For each slot: pages sent ever, pages of them that were claimed, pages that are sent.
+    /// Pages of each slot that were sent ever, those of them that were claimed, those that are there.
     sent: [(u64, u64, u64); SLOTS],
     /// Pages that have memory: as it is written, and as there are.
     present: (u64, u64),
@@ -176,7 +203,7 @@ impl Census {
         let counts = segment.owners().count();
         let sent = |slot: usize| {
             let (sent, claimed) = words[slot];
-            (sent, claimed, counts[Owner::sent(slot).index()])
+            (sent, claimed, orphans_of(slot, &counts))
         };
         let absent = counts[Owner::ABSENT.index()];
         let there = u64::from(layout.padding().end).saturating_sub(absent);

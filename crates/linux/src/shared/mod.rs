@@ -29,6 +29,10 @@
 //! process that opens the segment. No daemon is needed, and no step has to be finished for the
 //! dead: each is one atomic operation. `owners.rs` and `slots.rs` have the argument.
 //!
+//! A process can name an heir ([`SharedDepot::set_heir`]): then its pages go to the process that
+//! [inherits](SharedDepot::inherit) them, with their contents, at once or when the file is opened
+//! again.
+//!
 //! # What is promised of a file
 //! After all processes have ended, whatever way, the file is a segment that can be opened: contents
 //! of pages are in it, and all that was held is free. After the machine was reset this holds where
@@ -47,6 +51,7 @@
 
 mod depot;
 mod error;
+mod heirs;
 mod layout;
 mod members;
 mod messages;
@@ -59,5 +64,6 @@ mod store;
 
 pub use depot::{GlobalDrain, ProcessStats, SegmentStats, SharedDepot, SharedOptions};
 pub use error::SegmentError;
+pub use heirs::Inheritance;
 pub use members::{Orphans, Recovery};
 pub use sent::{ClaimError, SentPage};

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | 0 | free |
 //! | 1..=47 | taken by the process in slot 0..=46: held, cached or in its hands |
+//! | 65..=111 | left by that process to its heir, and taken by none yet |
 //! | 129..=175 | sent by that process, and claimed by none yet |
 //! | 255 | no memory: beyond the end of the segment, or taken out of it |
 //!
@@ -66,6 +67,11 @@ impl Owner {
         self.0 as usize
     }
 
+    /// The owner of frames that the process in a slot has left to its heir.
+    pub const fn estate(slot: usize) -> Self {
+        Owner((slot as u8 + 1) | 0x40)
+    }
+
     /// Whether a process has sent the frame.
     pub const fn is_sent(self) -> bool {
         matches!(self.0, 129..=175)
@@ -81,6 +87,10 @@ impl Owner {
 pub struct OwnerSet([bool; 256]);
 
 impl OwnerSet {
+    pub fn contains(&self, owner: Owner) -> bool {
+        self.0[owner.index()]
+    }
+
     pub fn new(owners: impl IntoIterator<Item = Owner>) -> Self {
         let mut set = [false; 256];
         owners.into_iter().for_each(|owner| set[owner.0 as usize] = true);

@@ -13,7 +13,7 @@ use pagedepot::{Order, Pfn};
 
 use super::depot::SharedDepot;
 use super::messages::Token;
-use super::slots::{CEILING, CLAIMED, SENT, SLOTS, TAKEN};
+use super::slots::{CEILING, CLAIMED, SLOTS};
 use crate::pages::page::Page;
 use crate::system::prim::Ordering;
 
@@ -89,7 +89,7 @@ impl Page {
         let (pfn, order) = self.into_raw();
         let (store, first) = (depot.store(), pfn.get());
         // First: a count that is too high for a moment hides free pages, one too low invents them.
-        store.count(SENT, order.frames().into());
+        store.count_sent(order.frames());
         let token = store.segment().messages().send(first, order.get(), store.slot());
         let (slot, order) = (store.slot() as u8, order.get() as u8);
         Ok(SentPage { pfn: first, token: token.number(), slot, order })
@@ -122,13 +122,13 @@ impl SharedDepot {
         }
         // Before the page is taken: until then the sender's slot is not used again.
         slots.add(sender, CLAIMED, frames.into());
-        store.count(TAKEN, frames.into());
+        store.count_taken(frames.into());
         let taken = messages.take(page.pfn, order.get(), sender, store.slot());
         if taken != frames {
             // The table is damaged.
             let all = std::iter::once(page.pfn..end);
             store.segment().owners().put_all(store.owner(), all, |_, _| ());
-            store.count(TAKEN, -i64::from(frames));
+            store.count_taken(-i64::from(frames));
             return Err(ClaimError::Gone);
         }
         // SAFETY: the frames are this process's now, and no other value has them: the page that
@@ -137,7 +137,7 @@ impl SharedDepot {
     }
 
     /// Whether this process is a forked child of the one that joined.
-    fn is_forked(&self) -> bool {
+    pub(super) fn is_forked(&self) -> bool {
         self.shared().movables().fork_mark().check().is_err()
     }
 

@@ -15,7 +15,7 @@
 //! * begin: a burier adds its bit to those of a dead slot, unless it is there: then another thread
 //!   of the same process buries already;
 //! * end: a burier that has given all frames of the slot away takes its bit out, dead -> empty, or
-//!   orphaned if the process had sent frames that no process has claimed yet;
+//!   orphaned if the process had sent frames that no process has claimed yet, or left some to an heir;
 //! * orphaned -> dead, by a caller that wants those back.
 //!
 //! # Argument
@@ -57,6 +57,8 @@ pub const TAKEN: usize = 8;
 pub const SENT: usize = 9;
 pub const CEILING: usize = 10;
 pub const BURIED: usize = 11;
+/// The name of the process's heir; 0: none.
+pub const HEIR: usize = 12;
 /// A word whose lower half is a futex: requests to give back what is cached.
 pub const ASKED: usize = 16;
 pub const ANSWERED: usize = 24;
@@ -75,7 +77,7 @@ pub enum Stage {
     Live = 2,
     /// The process has ended, and survivors free what it had.
     Dead = 3,
-    /// The process has ended, and had sent frames that were not claimed.
+    /// The process has ended, and had sent frames that were not claimed, or has an heir.
     Orphaned = 4,
 }
 
@@ -184,7 +186,7 @@ impl<'s> Slots<'s> {
     pub fn go_live(&self, slot: usize, identity: Identity) -> bool {
         let Identity { pid, start, namespace, joined_at } = identity;
         let texts = [(PID, pid), (START, start), (NAMESPACE, namespace), (JOINED_AT, joined_at)];
-        let counts = [(TAKEN, 0), (SENT, 0), (CLAIMED, 0), (CEILING, 0)];
+        let counts = [(TAKEN, 0), (SENT, 0), (CLAIMED, 0), (CEILING, 0), (HEIR, 0)];
         for (word, value) in texts.into_iter().chain(counts) {
             // Relaxed: published by the swap.
             self.word(slot, word).store(value, Ordering::Relaxed);

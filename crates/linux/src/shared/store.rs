@@ -9,7 +9,7 @@ use pagedepot::{
 use super::members::{self, Orphans, Recovery};
 use super::owners::{GROUP_FRAMES, Owner};
 use super::segment::Segment;
-use super::slots::{CEILING, SLOTS, TAKEN};
+use super::slots::{CEILING, SENT, SLOTS, TAKEN};
 use crate::depot::state::CommonStore;
 use crate::system::fork_mark::ForkMark;
 use crate::system::prim::{AtomicU32, AtomicU64, ForkLock, Ordering};
@@ -37,6 +37,9 @@ pub struct SharedStore {
     burying: ForkLock<()>,
     /// Pages of dead processes that this process has freed.
     recovered: AtomicU64,
+    /// Pages that this process has taken or claimed, less those that it has freed or sent; not in
+    /// the segment, because memory is unmapped when it is 0.
+    held: AtomicU64,
 }
 
 impl SharedStore {
@@ -55,6 +58,7 @@ impl SharedStore {
             refused: AtomicU64::new(0),
             burying: ForkLock::new(ForkMark::by_pid(), ()),
             recovered: AtomicU64::new(0),
+            held: AtomicU64::new(0),
         }
     }
 
@@ -93,8 +97,17 @@ impl SharedStore {
     }
 
     /// Counts pages that this process has more or fewer of.
-    pub fn count(&self, word: usize, more: i64) {
-        self.segment.slots().add(self.slot, word, more);
+    pub fn count_taken(&self, more: i64) {
+        self.segment.slots().add(self.slot, TAKEN, more);
+        // Relaxed: a count.
+        self.held.fetch_add(more as u64, Ordering::Relaxed);
+    }
+
+    /// Counts pages that this process is about to send.
+    pub fn count_sent(&self, pages: u32) {
+        self.segment.slots().add(self.slot, SENT, pages.into());
+        // Relaxed: a count.
+        self.held.fetch_sub(pages.into(), Ordering::Relaxed);
     }
 
     fn frames(&self) -> u32 {
@@ -149,7 +162,7 @@ unsafe impl Backing for SharedStore {
             owners.take_large(self.owner(), order, want, &mut below, give);
             hint.store(below, Ordering::Relaxed);
         }
-        self.count(TAKEN, (got as i64) << order);
+        self.count_taken((got as i64) << order);
         got
     }
 
@@ -167,7 +180,7 @@ unsafe impl Backing for SharedStore {
             refused.frames += bytes.count_ones();
         });
         let pages: u32 = blocks.iter().map(|block| block.order().frames()).sum();
-        self.count(TAKEN, i64::from(refused.frames) - i64::from(pages));
+        self.count_taken(i64::from(refused.frames) - i64::from(pages));
         if refused.frames > 0 {
             // Relaxed: a count.
             self.refused.fetch_add(u64::from(refused.frames), Ordering::Relaxed);
@@ -216,7 +229,7 @@ unsafe impl BackingRanges for SharedStore {
         if !self.has(start, request.frames) {
             return None;
         }
-        self.count(TAKEN, request.frames.into());
+        self.count_taken(request.frames.into());
         Some(Pfn::new(start))
     }
 
@@ -226,7 +239,7 @@ unsafe impl BackingRanges for SharedStore {
             && self.room() >= frames.into()
             && self.segment.owners().claim(self.owner(), start..start + frames);
         if is_mine {
-            self.count(TAKEN, frames.into());
+            self.count_taken(frames.into());
         }
         is_mine
     }
@@ -239,7 +252,13 @@ fn end_of(block: &Block) -> u32 {
 
 impl CommonStore for SharedStore {
     fn taken_pages(&self) -> u64 {
-        self.segment.slots().held(self.slot)
+        // Relaxed: a count.
+        self.held.load(Ordering::Relaxed)
+    }
+
+    fn note_refused(&self, pages: u32) {
+        // Relaxed: a count.
+        self.refused.fetch_add(pages.into(), Ordering::Relaxed);
     }
 }
 

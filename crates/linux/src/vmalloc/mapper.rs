@@ -63,7 +63,7 @@ impl LinuxMapper {
         mappings_max: Option<u32>,
     ) -> Result<Self, VmallocBuildError> {
         let page_size = depot.page_size();
-        let file = depot.shared().memory().fd().filter(|_| !depot.shared().memory().is_hugetlb());
+        let file = depot.shared().memory().file().filter(|_| !depot.shared().memory().is_hugetlb());
         let file = file.ok_or(VmallocBuildError::NoFile)?;
         let table_bytes = (Self::TABLE_PAGES as usize) << page_size.shift();
         let rounded = bytes.checked_next_multiple_of(table_bytes);
@@ -167,13 +167,18 @@ impl LinuxMapper {
 
     /// Offset and length of frames in the depot's memory file, in bytes, if the depot has these
     /// frames.
-    fn in_file(&self, frames: FrameRange) -> Result<(usize, usize), MapError> {
+    fn in_memory(&self, frames: FrameRange) -> Result<(usize, usize), MapError> {
         let offset = self.depot.raw().offset(frames.start);
         let bytes = (frames.frames as usize) << self.page_size().shift();
         let end = offset.checked_add(bytes);
         end.filter(|&end| end <= self.depot.bytes())
             .ok_or(MapError::Refused(Errno::INVAL.raw_os_error()))?;
         Ok((offset, bytes))
+    }
+
+    /// Offset in the file of an offset in the depot's memory.
+    fn in_file(&self, offset: usize) -> u64 {
+        self.depot.shared().memory().in_file(&(offset..offset))
     }
 
     /// A call that named these pages has failed: finds out what it left there.
@@ -255,19 +260,19 @@ unsafe impl Mapper for LinuxMapper {
         how: Protection,
     ) -> Result<(), MapError> {
         let run = self.run(Span::new(at, frames.frames));
-        let (offset, _) = self.in_file(frames)?;
+        let (offset, _) = self.in_memory(frames)?;
         let file = self
             .depot
             .shared()
             .memory()
-            .fd()
+            .file()
             .ok_or(MapError::Refused(Errno::BADF.raw_os_error()))?;
         if self.reserved.lost_in(run.clone()).is_some() {
             return Err(MapError::Lost);
         }
         self.budget.take(2)?;
         let comes_later = !self.populates && frames.frames >= ASKED_MIN;
-        let source = (file, offset as u64);
+        let source = (file, self.in_file(offset));
         // SAFETY: the pages belong to the caller alone, and are neither mapped nor lost.
         let mapped = unsafe { self.reserved.map(run.clone(), access(how), source, !comes_later) };
         if let Err(errno) = mapped {
@@ -326,7 +331,7 @@ unsafe impl Mapper for LinuxMapper {
 
     /// Writes through the depot's own mapping of its memory, which is always writable.
     unsafe fn fill_frames(&self, frames: FrameRange, byte: u8) -> Result<(), MapError> {
-        let (offset, bytes) = self.in_file(frames)?;
+        let (offset, bytes) = self.in_memory(frames)?;
         // SAFETY: inside the depot's memory, and the frames are the caller's alone.
         unsafe { self.depot.raw().base().as_ptr().add(offset).write_bytes(byte, bytes) };
         Ok(())
@@ -336,12 +341,13 @@ unsafe impl Mapper for LinuxMapper {
     /// has given it back.
     fn known_zero(&self, frames: FrameRange) -> u32 {
         let (Ok((offset, bytes)), Some(file)) =
-            (self.in_file(frames), self.depot.shared().memory().fd())
+            (self.in_memory(frames), self.depot.shared().memory().file())
         else {
             return 0;
         };
-        let hole = match seek(file, SeekFrom::Data(offset as u64)) {
-            Ok(data) => data.saturating_sub(offset as u64),
+        let start = self.in_file(offset);
+        let hole = match seek(file, SeekFrom::Data(start)) {
+            Ok(data) => data.saturating_sub(start),
             // There is no data behind the offset.
             Err(Errno::NXIO) => bytes as u64,
             Err(_) => 0,
@@ -355,14 +361,16 @@ unsafe impl Mapper for LinuxMapper {
     fn read(&self, frame: Pfn, offset: usize, buf: &mut [u8]) -> bool {
         let page = self.page_size().bytes();
         let is_inside = offset <= page && buf.len() <= page - offset;
-        let (Ok((at, _)), Some(file), true) =
-            (self.in_file(FrameRange::new(frame, 1)), self.depot.shared().memory().fd(), is_inside)
-        else {
+        let (Ok((at, _)), Some(file), true) = (
+            self.in_memory(FrameRange::new(frame, 1)),
+            self.depot.shared().memory().file(),
+            is_inside,
+        ) else {
             return false;
         };
         let mut done = 0;
         while done < buf.len() {
-            match pread(file, &mut buf[done..], (at + offset + done) as u64) {
+            match pread(file, &mut buf[done..], self.in_file(at + offset + done)) {
                 Ok(0) => return false,
                 Ok(bytes) => done += bytes,
                 Err(Errno::INTR) => {}

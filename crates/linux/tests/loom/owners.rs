@@ -102,6 +102,26 @@ fn what_a_dead_process_has_hidden_is_shown() {
     });
 }
 
+/// Two survivors bury a process that has an heir, while the heir takes what there is.
+#[test]
+fn an_estate_goes_to_its_heir() {
+    explore(|| {
+        let segment = Segment::new(ME);
+        let estate = Owner::estate(0);
+        let dead = || crate::shared::owners::OwnerSet::new([ME]);
+        let other = spawn(&segment, move |segment| segment.table().give_all(&dead(), estate));
+        let heir = spawn(&segment, move |segment| {
+            let take = |frame| segment.table().change(frame..frame + 1, estate, YOU);
+            (0..2).filter(|&frame| take(frame)).count() as u64
+        });
+        let given = segment.table().give_all(&dead(), estate) + other.join().unwrap();
+        let taken = heir.join().unwrap();
+        let counts = segment.table().count();
+        assert_eq!((given, taken + counts[estate.index()]), (2, 2));
+        assert_eq!(counts[YOU.index()], taken);
+    });
+}
+
 /// Two survivors bury the same process while a third takes what becomes free.
 #[test]
 fn two_burials_free_each_frame_once() {
