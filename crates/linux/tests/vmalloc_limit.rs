@@ -12,7 +12,7 @@ use rustix::param::page_size;
 #[test]
 fn a_space_stays_below_the_systems_limit() {
     let depot = Arc::new(
-        Depot::builder((1 << 17) * page_size()).memory(MemoryKind::Memfd).build().unwrap(),
+        Depot::builder((1 << 14) * page_size()).memory(MemoryKind::Memfd).build().unwrap(),
     );
     let mut space =
         Vmalloc::builder(&depot).bytes((1 << 18) * page_size()).areas_max(200_000).build().unwrap();

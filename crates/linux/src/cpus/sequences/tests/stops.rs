@@ -17,6 +17,7 @@ use std::sync::atomic::AtomicU32;
 use pagedepot::cpus::implement::Fill;
 
 use super::*;
+use crate::test_units::mib;
 use crate::{Depot, Flags, Mode, Order, Scope};
 use tracer::{Channel, Descriptor, Stepped, Tracee};
 
@@ -441,7 +442,7 @@ fn serve(channel: &Channel, depot: &Depot, kept: &Mutex<Vec<Pfn>>, cpus: &[u32])
 
 /// Performs operations on a depot, over and over.
 fn perform_operations(channel: &'static Channel, cpus: &[u32]) {
-    let depot: &'static Depot = Box::leak(Box::new(Depot::builder(8 << 20).build().unwrap()));
+    let depot: &'static Depot = Box::leak(Box::new(Depot::builder(8 * mib()).build().unwrap()));
     HANDLERS_DEPOT.store(std::ptr::from_ref(depot).cast_mut(), Ordering::Release);
     // SAFETY: the handler uses a depot, as handlers may.
     unsafe { install(libc::SIGUSR1, allocate) };
