@@ -451,7 +451,7 @@ fn a_ceiling_follows_the_limit() {
     group.put("memory.max", &text(64)).put("memory.current", &text(12));
     group.put("memory.stat", &format!("inactive_file {}\nactive_file {}", 5 * mib(), 3 * mib()));
     let depot = Depot::new(256 * mib()).unwrap();
-    let growing = Depot::builder(1).grow_to(64 * mib()).build().unwrap();
+    let growing = Depot::builder(1).grow_to(2 << 30).build().unwrap();
     let builder = Monitor::builder(&depot).sources(group.sources());
     let mut watcher = builder.watcher().unwrap();
     let ceiling = || Ceiling::of(&depot).bytes() / mib();

@@ -37,7 +37,6 @@ const QEMU: &str = "qemu-system-aarch64";
 const CROSS: &str = "aarch64-linux-gnu-";
 /// Longest time between two tests, on a slow host.
 const TIMEOUT: Duration = Duration::from_secs(1800);
-const MEMORY_MIB: u32 = 4096;
 /// Words for the kernel. It kills programs that break the ABI of restartable sequences if it knows
 /// `rseq_debug` (6.19 and later); a kernel that does not ignores the word.
 const KERNEL_WORDS: &str = "console=ttyAMA0 quiet panic=-1 psi=1 rseq_debug=1 \
@@ -93,6 +92,16 @@ enum PageSize {
 }
 
 impl PageSize {
+    /// MiB of a machine's memory. Tests take as many pages whatever a page is, and depots grow to
+    /// 2^18 of them. The host provides what is touched.
+    fn memory_mib(self) -> u32 {
+        match self {
+            PageSize::Kib4 => 4 << 10,
+            PageSize::Kib16 => 8 << 10,
+            PageSize::Kib64 => 20 << 10,
+        }
+    }
+
     fn bytes(self) -> u32 {
         match self {
             PageSize::Kib4 => 4 << 10,
@@ -139,12 +148,12 @@ impl Machine {
     }
 
     /// The command that boots it and runs the programs of a list.
-    fn command(self, kernel: &Path, files: &Path, list: usize) -> Command {
+    fn command(self, (kernel, memory_mib): (&Path, u32), files: &Path, list: usize) -> Command {
         let mut command = Command::new(QEMU);
         command
             .args(["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"])
             .args(["-machine", "virt", "-accel", "tcg,thread=multi", "-cpu", self.model])
-            .args(["-smp", &self.cpus.to_string(), "-m", &MEMORY_MIB.to_string(), "-kernel"])
+            .args(["-smp", &self.cpus.to_string(), "-m", &memory_mib.to_string(), "-kernel"])
             .arg(kernel)
             .arg("-initrd")
             .arg(files)
@@ -186,7 +195,8 @@ pub fn run(options: &Options) -> Result<()> {
     fs::write(&files, pack(&cache, &kernel, &programs, &machines)?)?;
     let mut figures = Figures::default();
     for (list, &machine) in machines.iter().enumerate() {
-        let command = machine.command(&kernel.image, &files, list);
+        let boots = (&*kernel.image, options.page_size.memory_mib());
+        let command = machine.command(boots, &files, list);
         figures.boot(&cache, machine, command, options.page_size)?;
     }
     print!("{}", figures.results.table(&DESIGNS));
