@@ -86,9 +86,9 @@ fn is_fenced_thread_restarted(area: Area) -> bool {
 /// Words that a thread in a sequence and the thread that fences it share.
 #[derive(Default)]
 struct Words {
-    /// Not 0: the thread is in its sequence.
+    /// The thread is in its sequence if this is not 0.
     entered: AtomicU32,
-    /// Not 0: the fence has returned.
+    /// The fence has returned if this is not 0.
     fenced: AtomicU32,
 }
 
