@@ -42,7 +42,7 @@ pub use pagedepot::seam::{DeviceRegistered, ReportCounts, ReportingDevice};
 pub use reporting::{ReportEnd, ReportError, ReportPass, Reporting};
 
 use pagedepot::cpus::Cpus;
-use pagedepot::{Allocator, FrameRange, ZoneId};
+use pagedepot::{Allocator, Flags, FrameRange, ZoneId};
 
 /// Calls of an allocator that work on whole pageblocks.
 pub trait Contiguity {
@@ -100,6 +100,19 @@ pub trait Contiguity {
     /// [`RemoveError`]; nothing has changed then.
     fn remove_memory(&self, zone: ZoneId, range: FrameRange) -> Result<(), RemoveError>;
 
+    /// Takes whole pageblocks out of use and puts them back in one step, for requests with such
+    /// flags: of a mobility, and of a class that the
+    /// [configuration](pagedepot::Config::classes) keeps apart. Requests and frees go on meanwhile,
+    /// and the zone never lacks the memory in its counts. It frees nothing: as for
+    /// [`remove_memory`](Self::remove_memory), every frame must be free or cached.
+    ///
+    /// What the pageblocks serve is a preference, not a promise: as any whole pageblock, each may
+    /// serve other requests when these find no room elsewhere.
+    ///
+    /// # Errors
+    /// Fails like [`remove_memory`](Self::remove_memory).
+    fn reassign(&self, zone: ZoneId, range: FrameRange, flags: Flags) -> Result<(), RemoveError>;
+
     /// Finds the obstacle that keeps [`alloc_at`](Allocator::alloc_at) from having these frames at
     /// this moment; `None`: they are free. For messages: beside other callers the answer may be out
     /// of date when it is returned. Waits for no caller; O(frames), and O(pages cached) where the
@@ -119,6 +132,10 @@ impl<C: Cpus> Contiguity for Allocator<'_, C> {
 
     fn remove_memory(&self, zone: ZoneId, range: FrameRange) -> Result<(), RemoveError> {
         hotplug::remove_memory(self, zone, range)
+    }
+
+    fn reassign(&self, zone: ZoneId, range: FrameRange, flags: Flags) -> Result<(), RemoveError> {
+        hotplug::reassign(self, zone, range, flags)
     }
 
     fn obstacle(&self, range: FrameRange) -> Option<Obstacle> {

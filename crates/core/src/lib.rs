@@ -102,7 +102,7 @@ mod zone;
 pub use alloc::add::AddError;
 pub use alloc::config::{Config, ConfigError, ZoneConfig};
 pub use alloc::error::{AllocError, FreeError, FreeManyError, Refusal};
-pub use alloc::flags::Flags;
+pub use alloc::flags::{Class, Classes, Flags};
 pub use alloc::{
     Allocator, Builder, Census, CpuCaches, CpuStats, Fault, FrontHandle, Fronts, FrontsAt, Global,
     Handover, InitError, MetadataUse, PageblockInfo, PageblockStats, Pageblocks, Residency,

@@ -8,9 +8,11 @@ use std::path::Path;
 use common::pairs::Table;
 
 /// The types whose public calls are features.
-const TYPES: [&str; 15] = [
+const TYPES: [&str; 17] = [
     "Allocator",
     "Builder",
+    "Class",
+    "Classes",
     "Compaction",
     "Compactor",
     "Contiguity",

@@ -172,8 +172,8 @@ pub use pagedepot_rseq::RseqMissing;
 pub type Handover<'d> = pagedepot::Handover<'d, 'static, cpus::linux::LinuxCpus<'static>>;
 
 pub use pagedepot::{
-    AllocError, CpuId, DrainResult, Flags, HandoverCounts, Mobility, Mode, NodeId, Order, PageSize,
-    Scope, ZoneId,
+    AllocError, Class, Classes, CpuId, DrainResult, Flags, HandoverCounts, Mobility, Mode, NodeId,
+    Order, PageSize, Scope, ZoneId,
 };
 
 /// The README's program, as a test.

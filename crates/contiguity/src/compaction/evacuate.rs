@@ -62,7 +62,7 @@ use pagedepot::cpus::Cpus;
 use pagedepot::seam::{InFlightGuard, Isolation, PAGEBLOCK_FRAMES, PageblockIndex, ZoneAccess};
 use pagedepot::sync::model::{Mutant, bound, is_mutant};
 use pagedepot::sync::prim::spin_hint;
-use pagedepot::{FrameRange, Mobility, Order, Pfn};
+use pagedepot::{Flags, FrameRange, Mobility, Order, Pfn};
 
 use super::mover::{Move, Mover, Occupant, Outcome};
 use super::params::{CompactEnd, CompactResult, Compaction, Target};
@@ -296,7 +296,7 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
         let is_akin = before.is_some_and(|before| before.is_akin(mobility));
         let is_thin = is_akin || free >= u64::from(PAGEBLOCK_FRAMES) / 2;
         if is_thin && !is_akin {
-            source.isolation.set_mobility(pageblock, mobility);
+            self.zone.reassign(pageblock, Flags::new(mobility));
         }
         if is_thin && left == SourceRest::Nothing {
             self.zone.note_unmixed(pageblock);

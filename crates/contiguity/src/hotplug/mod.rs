@@ -6,4 +6,4 @@ mod obstacle;
 mod remove;
 
 pub use obstacle::{Obstacle, obstacle};
-pub use remove::{RemoveError, remove_memory};
+pub use remove::{RemoveError, reassign, remove_memory};

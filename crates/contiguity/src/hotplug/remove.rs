@@ -1,4 +1,4 @@
-//! Taking memory out again: isolate, claim, drain, forget.
+//! Taking memory out again: isolate, claim, drain, forget; and giving it other requests to serve.
 //!
 //! # Vocabulary
 //! A pageblock is *isolated* while its tag says that a caller is adding or removing it (see
@@ -26,17 +26,22 @@
 //!    mobility they had, also when a panic unwinds (a drain may report misuse). The remover's
 //!    frames are announced as in flight from before the isolation until then, so that a request
 //!    that would fail in between looks again.
-//! 6. *It ends.* Attempts: at once; after a quiet drain of the zone; after up to three full ones,
+//! 6. *Reassigned in one step.* A caller that gives the range to other requests does the same up to
+//!    the claim. It then sets what the isolated pageblocks serve, puts the frames back, and ends
+//!    the isolation. The zone has the memory throughout.
+//! 7. *It ends.* Attempts: at once; after a quiet drain of the zone; after up to three full ones,
 //!    fewer when a full drain was undisturbed and frames are missing all the same. It waits for no
 //!    holder of a frame.
 
 use core::fmt;
 
 use pagedepot::cpus::Cpus;
-use pagedepot::seam::{NoAccess, PAGEBLOCK_FRAMES, PageblockIndex, PageblockState, ZoneAccess};
+use pagedepot::seam::{
+    Isolation, NoAccess, PAGEBLOCK_FRAMES, PageblockIndex, PageblockState, ZoneAccess,
+};
 use pagedepot::sync::model::{Mutant, bound, is_mutant};
 use pagedepot::sync::prim::spin_hint;
-use pagedepot::{Allocator, DrainResult, FrameRange, Mode, Pfn, ZoneId};
+use pagedepot::{Allocator, DrainResult, Flags, FrameRange, Mode, Pfn, ZoneId};
 
 use super::obstacle::{Obstacle, carved_in, missing_in};
 
@@ -46,7 +51,7 @@ const DRAINS: [Option<Mode>; 5] =
 /// Spins before a drain is repeated, for pages in other callers' hands to arrive.
 const DRAIN_SPINS: u32 = bound(1000, 1);
 
-/// The reason why memory was not removed. Nothing was changed.
+/// The reason why memory was neither removed nor reassigned. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RemoveError {
@@ -126,14 +131,43 @@ pub fn remove_memory<C: Cpus>(
     zone: ZoneId,
     range: FrameRange,
 ) -> Result<(), RemoveError> {
-    let access = ZoneAccess::of(allocator, zone).map_err(|why| match why {
-        NoAccess::Forked => RemoveError::Forked,
-        NoAccess::NoSuchZone => RemoveError::NoSuchZone { zone: zone.get() },
-    })?;
-    remove(access, range)
+    let zone = access(allocator, zone)?;
+    with_claimed(zone, range, |isolation| zone.remove(isolation))
 }
 
-fn remove<C: Cpus>(zone: ZoneAccess<'_, '_, C>, range: FrameRange) -> Result<(), RemoveError> {
+/// Implements [`Contiguity::reassign`](crate::Contiguity::reassign).
+pub fn reassign<C: Cpus>(
+    allocator: &Allocator<'_, C>,
+    zone: ZoneId,
+    range: FrameRange,
+    flags: Flags,
+) -> Result<(), RemoveError> {
+    let zone = access(allocator, zone)?;
+    with_claimed(zone, range, |isolation| {
+        let pageblocks = isolation.pageblocks().map(PageblockIndex);
+        pageblocks.for_each(|pageblock| zone.reassign(pageblock, flags));
+        zone.put(range);
+    })?;
+    zone.end_call();
+    Ok(())
+}
+
+fn access<'a, 'm, C: Cpus>(
+    allocator: &'a Allocator<'m, C>,
+    zone: ZoneId,
+) -> Result<ZoneAccess<'a, 'm, C>, RemoveError> {
+    ZoneAccess::of(allocator, zone).map_err(|why| match why {
+        NoAccess::Forked => RemoveError::Forked,
+        NoAccess::NoSuchZone => RemoveError::NoSuchZone { zone: zone.get() },
+    })
+}
+
+/// Calls `then` when all frames of a range are this caller's, isolated as they are.
+fn with_claimed<'a, 'm, C: Cpus>(
+    zone: ZoneAccess<'a, 'm, C>,
+    range: FrameRange,
+    then: impl FnOnce(Isolation<'a, 'm>),
+) -> Result<(), RemoveError> {
     let is_whole = range.start.get().is_multiple_of(PAGEBLOCK_FRAMES)
         && range.frames.is_multiple_of(PAGEBLOCK_FRAMES);
     if range.frames == 0 || !is_whole || range.end() >= 1 << 32 {
@@ -148,8 +182,7 @@ fn remove<C: Cpus>(zone: ZoneAccess<'_, '_, C>, range: FrameRange) -> Result<(),
         RemoveError::Obstacle(obstacle(zone, range, pageblock, state))
     })?;
     claim_patiently(zone, range)?;
-    // All frames are this caller's.
-    zone.remove(isolation);
+    then(isolation);
     Ok(())
 }
 

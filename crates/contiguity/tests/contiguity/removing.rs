@@ -9,8 +9,8 @@ use crate::common::threads::{Kernel, run_on};
 use crate::common::{Anywhere, Single, metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::PinnedCpus;
 use pagedepot::{
-    AllocError, Allocator, Backing, Config, ConfigError, CpuId, Flags, FrameRange, FreeError,
-    Mobility, Mode, Order, Pfn, Scope, ZoneId,
+    AllocError, Allocator, Backing, Class, Classes, Config, ConfigError, CpuId, Flags, FrameRange,
+    FreeError, Mobility, Mode, Order, Pageblocks, Pfn, Scope, ZoneId,
 };
 use pagedepot_contiguity::{Contiguity, Obstacle, RemoveError};
 
@@ -431,4 +431,96 @@ fn removed_beside_everything() {
     assert_eq!(depot.validate().unwrap().managed_pages, 0);
     println!("{removals:?} removals, {refusals:?} refusals");
     assert!(removals.into_inner() > 0);
+}
+
+/// Looks at the pageblock of a frame: its zone, mobility, and whether its class is kept apart.
+fn serves(depot: &Single<'_>, frame: u32) -> (ZoneId, Option<Mobility>, bool) {
+    let (zone, pageblock) = Pageblocks::at(depot, Pfn::new(frame)).unwrap();
+    assert_eq!(pageblock.first.get(), frame / 512 * 512);
+    (zone, pageblock.mobility, pageblock.is_apart)
+}
+
+/// A range serves other requests after one call, with all its frames, cached ones included; the
+/// requests go there.
+#[test]
+fn a_range_is_reassigned_in_one_step() {
+    let cache = Flags::MOVABLE.class(Class::PAGE_CACHE);
+    for checked in [false, true] {
+        with_depot(
+            |config| {
+                config.checked = checked;
+                config.classes = Classes::ALIKE.apart(Mobility::Movable, Class::PAGE_CACHE);
+            },
+            |mut depot| {
+                let all = all_of(&depot);
+                depot.free_many(&all).unwrap();
+                let range = range(1024, 2048);
+                for (flags, mobility, is_apart) in [
+                    (Flags::UNMOVABLE, Mobility::Unmovable, false),
+                    (cache, Mobility::Movable, true),
+                    (Flags::MOVABLE, Mobility::Movable, false),
+                    (Flags::RECLAIMABLE.class(Class::PAGE_CACHE), Mobility::Reclaimable, false),
+                ] {
+                    depot.reassign(ZONE, range, flags).unwrap();
+                    for frame in [1024, 1500, 3071] {
+                        assert_eq!(serves(&depot, frame), (ZONE, Some(mobility), is_apart));
+                    }
+                    for frame in [1023, 3072] {
+                        assert_eq!(serves(&depot, frame), (ZONE, Some(Mobility::Movable), false));
+                    }
+                    let census = depot.validate().unwrap();
+                    assert_eq!((census.managed_pages, census.held_pages()), (9216, 0));
+                }
+                // One frame held in each: those of others are where requests go.
+                depot.reassign(ZONE, range, cache).unwrap();
+                for pageblock in 0..16 {
+                    let flags = if (2..6).contains(&pageblock) { cache } else { Flags::MOVABLE };
+                    depot.alloc_at(Pfn::new(pageblock * 512), 1, flags).unwrap();
+                }
+                let pfn = depot.alloc(Order::BASE, cache).unwrap();
+                assert!(is_in(range, pfn), "{pfn}");
+                depot.free(pfn, Order::BASE).unwrap();
+                let other = depot.alloc(Order::BASE, Flags::MOVABLE).unwrap();
+                assert!(!is_in(range, other), "{other}");
+                assert_eq!(depot.validate().unwrap().held_pages(), 17);
+            },
+        );
+    }
+    assert!(Pageblocks::at(&single_of_nothing(), Pfn::new(0)).is_none());
+}
+
+/// An allocator of one frame far from the first.
+fn single_of_nothing() -> Single<'static> {
+    let ranges = [range(512, 1)];
+    let zones = [open_zone("a", &ranges)];
+    let config = Config::new(1, &zones);
+    single(&config, Box::leak(metadata(&config).into_boxed_slice()))
+}
+
+/// Memory that cannot be removed cannot be reassigned, and stays as it was.
+#[test]
+fn what_is_held_is_not_reassigned() {
+    with_depot(
+        |_| (),
+        |mut depot| {
+            depot.alloc_at(Pfn::new(1100), 1, Flags::default()).unwrap();
+            let busy = depot.reassign(ZONE, range(1024, 512), Flags::UNMOVABLE);
+            let first = Pfn::new(1100);
+            assert_eq!(busy, Err(RemoveError::Busy { first, pages: 1, skipped_cpus: 0 }));
+            assert_eq!(serves(&depot, 1024), (ZONE, Some(Mobility::Movable), false));
+            let part = range(1024, 100);
+            let refused = depot.reassign(ZONE, part, Flags::UNMOVABLE);
+            assert_eq!(refused, Err(RemoveError::NotRemovable { range: part }));
+            let zone = depot.reassign(ZoneId::new(7), range(0, 512), Flags::UNMOVABLE);
+            assert_eq!(zone, Err(RemoveError::NoSuchZone { zone: 7 }));
+            let of_other = depot.reassign(OTHER, range(0, 512), Flags::UNMOVABLE);
+            let first = Pfn::new(0);
+            let obstacle = Obstacle::OtherZone { first, zone: ZONE };
+            assert_eq!(of_other, Err(RemoveError::Obstacle(obstacle)));
+            depot.free_contiguous(Pfn::new(1100), 1).unwrap();
+            depot.reassign(ZONE, range(1024, 512), Flags::UNMOVABLE).unwrap();
+            assert_eq!(serves(&depot, 1024), (ZONE, Some(Mobility::Unmovable), false));
+            assert_eq!(depot.validate().unwrap().held_pages(), 0);
+        },
+    );
 }

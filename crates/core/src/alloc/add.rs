@@ -17,7 +17,7 @@ use super::layout;
 use super::zero_and_check::FrameBytes;
 use crate::cpus::Cpus;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, Tag};
-use crate::frame::{FrameRange, Mobility, ZoneId};
+use crate::frame::{FrameRange, Kind, ZoneId};
 use crate::pcp::Caches;
 use crate::store::section::Section;
 use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
@@ -299,7 +299,7 @@ fn not_new(pageblock: PageblockIndex, tag: Tag) -> ConfigError {
 
 /// The tag of new memory: movable.
 fn new_tag(zone: ZoneId) -> Tag {
-    Tag::new(zone, Mobility::Movable)
+    Tag::new(zone, Kind::MOVABLE)
 }
 
 /// Writes a section by `init`, and zeroes the bytes that options put behind it.

@@ -13,7 +13,7 @@ use super::walk::Want;
 use super::zero_and_check::{Hooks, Options};
 use crate::cpus::Cpus;
 use crate::frame::pageblock::Tag;
-use crate::frame::{Mobility, Order, PageSize, Pfn, ZoneId};
+use crate::frame::{Kind, Mobility, Order, PageSize, Pfn, ZoneId};
 use crate::front::WordOffset;
 use crate::pcp::Caches;
 use crate::zone::Reserve;
@@ -116,7 +116,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     #[cold]
     #[inline(never)]
     fn alloc_general(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        self.slow().alloc(order, flags)
+        self.slow().alloc(order, self.options.classes.of(flags))
     }
 
     /// Frees a block that [`alloc`](Self::alloc) returned for this order, or a part that
@@ -241,7 +241,7 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
     #[cold]
     #[inline(never)]
     pub fn alloc_turned(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        match self.caches.pop_turned(order, flags.mobility()) {
+        match self.caches.pop_turned(order, flags.kind()) {
             Some(pfn) => Ok(pfn),
             None => self.alloc_slow(order, flags),
         }
@@ -252,7 +252,7 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
     pub fn pop(&self, order: Order, flags: Flags) -> Option<u32> {
         let order = order.cached()?;
         let zone = self.caches.first_zone(self.caches.here()?, flags)?;
-        let word = WordOffset::new(zone, order, flags.mobility());
+        let word = WordOffset::new(zone, order, flags.kind());
         self.caches.pop(word)
     }
 
@@ -329,7 +329,7 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         match order.cached() {
             // Frames that a caller is removing are not cached.
             Some(order) if tag.is_isolated() => self.free_slow(pfn, order, tag),
-            Some(order) => self.free_checked(pfn, order, Tag::new(tag.zone(), mobility)),
+            Some(order) => self.free_checked(pfn, order, Tag::new(tag.zone(), Kind::of(mobility))),
             None => self.free_direct(pfn, order, tag.zone()),
         }
     }

@@ -5,6 +5,7 @@ use super::add::{FrameOrigin, MemoryAdder, write_section};
 use super::allocator::Allocator;
 use super::config::{Config, ConfigError};
 use super::error::{AllocError, FreeError};
+use super::flags::Classes;
 use super::flags::Flags;
 use super::layout::{self, Globals, Layout};
 use super::zero_and_check::Options;
@@ -104,6 +105,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
                 is_checked: config.checked,
                 linear_map: config.linear_map,
                 page_size: config.page_size,
+                // A backing keeps nothing apart.
+                classes: if build.is_backed { Classes::ALIKE } else { config.classes },
             },
             simple_level: match config.zones {
                 [zone] if !config.checked => zone.level,
@@ -273,18 +276,28 @@ impl Build<'_, '_> {
         !self.is_backed && self.config.evacuation != Evacuation::Off
     }
 
+    /// Writes a list.
+    ///
     /// # Safety
-    /// Requires what `globals` requires.
-    unsafe fn policies<'m>(&self) -> &'m [CachePadded<ZonePolicy>] {
-        let place = self.at::<CachePadded<ZonePolicy>>(self.layout.policies);
-        let count = if self.avoids() { self.config.zones.len() } else { 0 };
-        for i in 0..count {
-            let policy = CachePadded::new(ZonePolicy::new(self.config.evacuation));
-            // SAFETY: the layout has room for every zone.
-            unsafe { place.add(i).write(policy) };
+    /// Requires what `globals` requires; the layout has room for all items there.
+    unsafe fn list<'m, T>(&self, offset: usize, items: impl Iterator<Item = T>) -> &'m [T] {
+        let (place, mut count) = (self.at::<T>(offset), 0);
+        for item in items {
+            // SAFETY: the caller's promise.
+            unsafe { place.add(count).write(item) };
+            count += 1;
         }
         // SAFETY: all written.
         unsafe { core::slice::from_raw_parts(place, count) }
+    }
+
+    /// # Safety
+    /// Requires what `globals` requires.
+    unsafe fn policies<'m>(&self) -> &'m [CachePadded<ZonePolicy>] {
+        let zones = if self.avoids() { self.config.zones } else { &[] };
+        let policy = |_| CachePadded::new(ZonePolicy::new(self.config.evacuation));
+        // SAFETY: the layout has room for every zone.
+        unsafe { self.list(self.layout.policies, zones.iter().map(policy)) }
     }
 
     /// # Safety
@@ -301,13 +314,9 @@ impl Build<'_, '_> {
     /// # Safety
     /// Requires what `globals` requires.
     unsafe fn carved<'m>(&self) -> CarvedFrames<'m> {
-        let place = self.at::<AtomicU64>(self.layout.carved);
-        let words = self.layout.carved_words;
-        // SAFETY: the layout has room for so many; all are written before a reference is made.
-        let bits = unsafe {
-            (0..words).for_each(|i| place.add(i).write(AtomicU64::new(0)));
-            core::slice::from_raw_parts(place, words)
-        };
+        let words = (0..self.layout.carved_words).map(|_| AtomicU64::new(0));
+        // SAFETY: the layout has room for so many.
+        let bits = unsafe { self.list(self.layout.carved, words) };
         let base = self.at::<u8>(self.layout.cpus).addr();
         let page_size = self.config.page_size;
         let reach =
@@ -318,29 +327,22 @@ impl Build<'_, '_> {
     /// # Safety
     /// Requires what `globals` requires.
     unsafe fn zones<'m>(&self) -> &'m [Zone] {
-        let place = self.at::<Zone>(self.layout.zones);
-        for (i, config) in self.config.zones.iter().enumerate() {
+        let zones = self.config.zones.iter().enumerate().map(|(i, config)| {
             let zone =
                 Zone::new(config.name, config.node, config.level, self.config.cpus, self.is_backed);
             zone.set_watermarks(layout::watermarks(self.config, i));
             zone.set_limits(layout::limits(self.config, i));
-            // SAFETY: the layout has room for every zone.
-            unsafe { place.add(i).write(zone) };
-        }
-        // SAFETY: all written.
-        unsafe { core::slice::from_raw_parts(place, self.config.zones.len()) }
+            zone
+        });
+        // SAFETY: the layout has room for every zone.
+        unsafe { self.list(self.layout.zones, zones) }
     }
 
     /// # Safety
     /// Requires what `zones` requires.
     unsafe fn zonelist_nodes<'m>(&self) -> &'m [NodeId] {
-        let place = self.at::<NodeId>(self.layout.zonelist_nodes);
-        for (i, node) in self.config.zonelist_nodes().enumerate() {
-            // SAFETY: the layout has room for every node.
-            unsafe { place.add(i).write(node) };
-        }
-        // SAFETY: all written.
-        unsafe { core::slice::from_raw_parts(place, self.layout.zonelist_nodes_count) }
+        // SAFETY: the layout has room for every node.
+        unsafe { self.list(self.layout.zonelist_nodes, self.config.zonelist_nodes()) }
     }
 
     /// # Safety
@@ -349,13 +351,8 @@ impl Build<'_, '_> {
         let zones = self.config.zones;
         let distance = |from: NodeId, to: NodeId| match self.config.distance {
             Some(distance) => distance(from, to),
-            None => {
-                if from == to {
-                    10
-                } else {
-                    20
-                }
-            }
+            None if from == to => 10,
+            None => 20,
         };
         let place = self.at::<u8>(self.layout.zonelists);
         let lists = nodes.len() * zones.len();
@@ -384,23 +381,15 @@ impl Build<'_, '_> {
     ) -> Store<'m> {
         let sections = self.config.sections_max();
         let pageblocks = sections * SECTION_PAGEBLOCKS;
-        let table = self.at::<AtomicUsize>(self.layout.tables);
-        let tags = self.at::<AtomicU32>(self.layout.tags);
-        let groups = self.at::<Group>(self.layout.summary);
-        let groups_count = Summary::groups(sections);
+        let groups = (0..Summary::groups(sections)).map(|_| Group::new());
         // SAFETY: the layout has room for every section's entry, every pageblock's tag and every
-        // group of sections; all are written before references are made.
+        // group of sections.
         unsafe {
-            (0..sections).for_each(|i| table.add(i).write(AtomicUsize::new(0)));
-            (0..pageblocks).for_each(|i| tags.add(i).write(AtomicU32::new(Tag::ABSENT.0)));
-            (0..groups_count).for_each(|i| groups.add(i).write(Group::new()));
-            let table = core::slice::from_raw_parts(table, sections);
-            let summary = Summary::new(core::slice::from_raw_parts(groups, groups_count));
-            let tags = Tags::new(
-                core::slice::from_raw_parts(tags, pageblocks),
-                !self.config.checked,
-                &globals.avoid_counts,
-            );
+            let table = self.list(self.layout.tables, (0..sections).map(|_| AtomicUsize::new(0)));
+            let tags = (0..pageblocks).map(|_| AtomicU32::new(Tag::ABSENT.0));
+            let tags = self.list(self.layout.tags, tags);
+            let tags = Tags::new(tags, !self.config.checked, &globals.avoid_counts);
+            let summary = Summary::new(self.list(self.layout.summary, groups));
             let on_misuse = self.config.on_misuse.unwrap_or(panic_on_misuse);
             let bitmap = Bitmap::new(
                 table,

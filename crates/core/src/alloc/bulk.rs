@@ -109,7 +109,7 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         let Some(order) = order.cached() else { return 0 };
         let Some(here) = caches.here() else { return 0 };
         let Some(zone) = self.caches.first_zone(here, flags) else { return 0 };
-        let front = Front { here, zone, order, mobility: flags.mobility(), avoided: false };
+        let front = Front { here, zone, order, kind: flags.kind(), avoided: false };
         let popped = ThroughFronts(caches).alloc(&front, out);
         if popped == 0
             && let Some(frame) = self.pop(order, flags)
@@ -288,8 +288,8 @@ impl<C: Cpus> ThroughFronts<'_, '_, C> {
             return 0;
         };
         let Some(here) = caches.here() else { return 0 };
-        let (mobility, avoided) = tag.row();
-        let front = Front { here, zone: tag.zone(), order, mobility, avoided };
+        let (kind, avoided) = tag.row();
+        let front = Front { here, zone: tag.zone(), order, kind, avoided };
         let Some(word) = caches.read_front(&front) else { return 0 };
         let most = blocks.len().min(word.room(order.rounds()) as usize);
         if most == 0 {
@@ -396,13 +396,13 @@ impl<C: Cpus> Allocator<'_, C> {
             && flags.is_simple(self.simple_level)
             && let (Some(order), Some(here)) = (order.cached(), self.caches.here())
         {
-            let (zone, mobility) = (ZoneId::new(0), flags.mobility());
-            let front = Front { here, zone, order, mobility, avoided: false };
+            let (zone, kind) = (ZoneId::new(0), flags.kind());
+            let front = Front { here, zone, order, kind, avoided: false };
             got = ThroughFronts(&self.caches).alloc(&front, out);
         }
         match got == out.len() {
             true => Ok(got),
-            false => self.slow().alloc_many(order, flags, out, got),
+            false => self.slow().alloc_many(order, self.options.classes.of(flags), out, got),
         }
     }
 

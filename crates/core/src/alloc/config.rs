@@ -1,5 +1,6 @@
 //! The parameters of an allocator, and every way in which they can be wrong.
 
+use super::flags::Classes;
 use crate::evacuation::Evacuation;
 use crate::frame::{FrameRange, LinearMap, PageSize};
 use crate::store::Misuse;
@@ -58,6 +59,9 @@ pub struct Config<'c> {
     /// Whether sparsely used pageblocks are emptied, so that whole ones come back. With
     /// [`Evacuation::Off`] none ever is: this cannot be changed later.
     pub evacuation: Evacuation,
+    /// The classes of blocks that fill pageblocks of their own. Of no effect over a
+    /// [`Backing`](crate::Backing).
+    pub classes: Classes,
     /// Catch every double free and wrong order exactly: one byte per frame, and one atomic
     /// exchange per allocation and free (about 6 ns each on our test machine).
     pub checked: bool,
@@ -86,6 +90,7 @@ impl<'c> Config<'c> {
             free_high: FreeHigh::MAINLINE,
             // Models have it where they are about it.
             evacuation: bound(Evacuation::Adaptive, Evacuation::Off),
+            classes: Classes::ALIKE,
             checked: false,
             cpu_pages: false,
             linear_map: None,

@@ -61,10 +61,8 @@ impl fmt::Display for AllocError {
 impl core::error::Error for AllocError {}
 
 impl From<Unusable> for AllocError {
-    fn from(why: Unusable) -> Self {
-        match why {
-            Unusable::Forked => AllocError::Forked,
-        }
+    fn from(Unusable::Forked: Unusable) -> Self {
+        AllocError::Forked
     }
 }
 
@@ -124,10 +122,8 @@ impl fmt::Display for FreeError {
 impl core::error::Error for FreeError {}
 
 impl From<Unusable> for FreeError {
-    fn from(why: Unusable) -> Self {
-        match why {
-            Unusable::Forked => FreeError::Forked,
-        }
+    fn from(Unusable::Forked: Unusable) -> Self {
+        FreeError::Forked
     }
 }
 
@@ -163,9 +159,7 @@ impl From<AllocError> for io::Error {
             AllocError::NoZone | AllocError::BadSize | AllocError::BadAlignment => {
                 io::ErrorKind::InvalidInput
             }
-            AllocError::Unsupported | AllocError::NotInitialized | AllocError::Forked => {
-                io::ErrorKind::Unsupported
-            }
+            _ => io::ErrorKind::Unsupported,
         };
         io::Error::new(kind, error)
     }
@@ -188,10 +182,8 @@ impl From<FreeManyError> for io::Error {
 #[cfg(feature = "std")]
 fn kind_of(error: FreeError) -> io::ErrorKind {
     match error {
-        FreeError::OutOfRange | FreeError::Misaligned | FreeError::NotAllocated => {
-            io::ErrorKind::InvalidInput
-        }
         FreeError::NotInitialized | FreeError::Forked => io::ErrorKind::Unsupported,
+        _ => io::ErrorKind::InvalidInput,
     }
 }
 

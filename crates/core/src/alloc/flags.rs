@@ -1,6 +1,7 @@
-//! Flags: the memory that a request may use, and its wishes.
+//! Flags: the memory that a request may use, and its wishes; and the classes of memory, with the
+//! policy that says which of them are kept apart (decision 0020).
 
-use crate::frame::{Mobility, Order, ZoneId};
+use crate::frame::{Kind, Mobility, Order, ZoneId};
 use crate::front::WordOffset;
 use crate::store::SearchRules;
 use crate::zone::Reserve;
@@ -10,7 +11,7 @@ use crate::zone::Reserve;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Flags(u32);
 
-const MOBILITY: u32 = 0b11;
+const KIND: u32 = 0b11;
 const ZEROED: u32 = 1 << 2;
 const ATOMIC: u32 = 1 << 3;
 const NO_RECLAIM: u32 = 1 << 4;
@@ -19,6 +20,8 @@ const COMPACT: u32 = 1 << 6;
 const UNMIXED: u32 = 1 << 7;
 const LEVEL_SHIFT: u32 = 8;
 const LEVEL_ANY: u32 = 15;
+const CLASS_SHIFT: u32 = 12;
+const CLASS: u32 = 15 << CLASS_SHIFT;
 const BACKING_SHIFT: u32 = 16;
 
 impl Flags {
@@ -78,6 +81,13 @@ impl Flags {
         Flags(self.0 & !(LEVEL_ANY << LEVEL_SHIFT) | level << LEVEL_SHIFT)
     }
 
+    /// The class of the block. It matters where [`Config::classes`](crate::Config::classes) keeps
+    /// blocks of this class apart from others of the mobility, and costs a few instructions there.
+    #[must_use]
+    pub const fn class(self, class: Class) -> Self {
+        Flags(self.0 & !CLASS | (class.0 as u32) << CLASS_SHIFT)
+    }
+
     /// Bits of the embedder's own, for its [`Backing`](crate::Backing) to read in
     /// [`BackingRequest::bits`](crate::BackingRequest::bits) and
     /// [`RangeRequest::bits`](crate::RangeRequest::bits) (Linux: `ALLOC_NOFRAGMENT`, `ALLOC_CMA`).
@@ -91,11 +101,13 @@ impl Flags {
     /// The mobility.
     #[inline]
     pub const fn mobility(self) -> Mobility {
-        match self.0 & MOBILITY {
-            0 => Mobility::Unmovable,
-            1 => Mobility::Movable,
-            _ => Mobility::Reclaimable,
-        }
+        self.kind().mobility()
+    }
+
+    /// The kind of pageblocks that the request takes from first, once its class was looked up.
+    #[inline]
+    pub(crate) const fn kind(self) -> Kind {
+        Kind::from_bits(self.0 & KIND)
     }
 
     #[inline]
@@ -104,17 +116,17 @@ impl Flags {
     }
 
     /// Whether nothing is asked for that takes more than a pop from a zone of this level: no
-    /// zeroing, and any node will do.
+    /// zeroing, any node will do, and there is no class to be looked up.
     #[inline]
     pub(crate) const fn is_simple(self, level: u8) -> bool {
-        self.takes_level(level) && self.0 & (ZEROED | THIS_NODE) == 0
+        self.takes_level(level) && self.0 & (ZEROED | THIS_NODE | CLASS) == 0
     }
 
     /// The front that a request pops from, if that is all that it does.
     #[inline(always)]
     pub(crate) fn simple_word(self, order: Order, level: u8) -> Option<WordOffset> {
         let order = order.cached().filter(|_| self.is_simple(level))?;
-        Some(WordOffset::new(ZoneId::new(0), order, self.mobility()))
+        Some(WordOffset::new(ZoneId::new(0), order, self.kind()))
     }
 
     pub(crate) const fn is_atomic(self) -> bool {
@@ -141,7 +153,7 @@ impl Flags {
     /// The rules of a search that leaves the zone with this watermark.
     pub(crate) const fn rules(self, reserve: Reserve) -> SearchRules {
         SearchRules {
-            mobility: self.mobility(),
+            kind: self.kind(),
             reserve,
             bits: self.bits_for_backing(),
             may_mix: self.0 & UNMIXED == 0,
@@ -189,10 +201,77 @@ impl core::fmt::Debug for Flags {
             LEVEL_ANY => {}
             level => write!(f, "|level<={level}")?,
         }
+        if self.0 & CLASS != 0 {
+            write!(f, "|class={}", (self.0 & CLASS) >> CLASS_SHIFT)?;
+        }
         match self.bits_for_backing() {
             0 => Ok(()),
             bits => write!(f, "|backing={bits:#x}"),
         }
+    }
+}
+
+/// A caller's knowledge of a block beside its mobility: how long it will live, what it is for, or
+/// whose it is. The names are a convention; only the [policy](Classes) gives them a meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Class(u8);
+
+impl Class {
+    /// Nothing is known. Blocks of this class are never kept apart.
+    pub const UNKNOWN: Class = Class(0);
+    /// Freed again soon, such as buffers of a network.
+    pub const SHORT_LIVED: Class = Class(1);
+    /// Held for as long as a device or a program is there.
+    pub const LONG_LIVED: Class = Class(2);
+    /// Pages of files, which outlive the programs that read them.
+    pub const PAGE_CACHE: Class = Class(3);
+
+    /// Blocks of a tenant, such as a virtual machine or a container. There are twelve classes for
+    /// them: tenant 12 has that of tenant 0.
+    pub const fn tenant(number: u8) -> Self {
+        Class(4 + number % 12)
+    }
+}
+
+/// The policy for [classes](Class), as data: blocks that are kept apart fill pageblocks of their
+/// own, so that those of others become whole when others are freed.
+///
+/// There are two kinds of pageblocks for movable blocks and two for blocks that stay: one for
+/// unmovable and one for reclaimable ones. Blocks that are kept apart fill those of the other kind
+/// of the two. A CPU caches the kinds apart, too.
+///
+/// ```
+/// use pagedepot::{Class, Classes, Flags, Mobility};
+///
+/// const POLICY: Classes = Classes::ALIKE
+///     .apart(Mobility::Movable, Class::PAGE_CACHE)
+///     .apart(Mobility::Unmovable, Class::SHORT_LIVED); // among reclaimable blocks
+/// // In `Config::classes`, it matters to requests such as this one:
+/// let flags = Flags::MOVABLE.class(Class::PAGE_CACHE);
+/// # assert_eq!(flags.mobility(), Mobility::Movable);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Classes {
+    /// Bits of the classes that are kept apart, by mobility.
+    apart: [u16; Mobility::COUNT],
+}
+
+impl Classes {
+    /// The mobility alone decides which pageblocks a block comes from.
+    pub const ALIKE: Classes = Classes { apart: [0; Mobility::COUNT] };
+
+    /// Keeps blocks of this mobility and class apart from others that are as movable.
+    #[must_use]
+    pub const fn apart(mut self, mobility: Mobility, class: Class) -> Self {
+        self.apart[mobility.index()] |= 1 << class.0 & !1;
+        self
+    }
+
+    /// The flags with the kind of pageblocks that their class has, and without the class.
+    pub(crate) const fn of(self, flags: Flags) -> Flags {
+        let class = (flags.0 & CLASS) >> CLASS_SHIFT;
+        let is_apart = self.apart[flags.mobility().index()] >> class & 1;
+        Flags((flags.0 ^ (is_apart as u32) << 1) & !CLASS)
     }
 }
 

@@ -10,7 +10,7 @@ use super::error::{FreeError, Refusal};
 use super::flags::Flags;
 use crate::cpus::{Context, Cpus, Here, PinnedCpus, Processor, sequence};
 use crate::frame::pageblock::WORD_BYTES;
-use crate::frame::{CpuId, Mobility, Order, Pfn, ZoneId};
+use crate::frame::{CpuId, Kind, Mobility, Order, Pfn, ZoneId};
 use crate::front::word::ONE_ROUND;
 use crate::front::{BlockArray, WordOffset};
 use crate::pcp::{Caches, Exchange, Front};
@@ -103,7 +103,7 @@ impl<'a, P: Processor> Fronts<'a, '_, P> {
             return None;
         }
         let order = order.cached()?;
-        let word = WordOffset::new(ZONE, order, mobility);
+        let word = WordOffset::new(ZONE, order, Kind::of(mobility));
         let at = word.bytes() + self.blocks().context_bytes(context);
         let full_bytes = order.rounds() * ONE_ROUND as u32;
         u16::try_from(at).ok().map(|at| FrontHandle(u32::from(at) << WORD_SHIFT | full_bytes))
@@ -236,7 +236,7 @@ impl<C: Cpus> Allocator<'_, C> {
     #[cold]
     #[inline(never)]
     pub fn try_alloc(&self, order: Order, flags: Flags) -> Option<Pfn> {
-        self.slow().attempt(order, flags)
+        self.slow().attempt(order, self.options.classes.of(flags))
     }
 
     /// Allocates a block without reclaim, as [`alloc`](Self::alloc) with

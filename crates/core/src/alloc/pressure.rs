@@ -43,8 +43,9 @@ impl<'a, 'm, C: Cpus> SlowPath<'a, 'm, C> {
         self.caches.cpus.environment().check_usable()
     }
 
-    /// A request of a caller that runs here.
+    /// A request of a caller that runs here, for the pageblocks that its class has.
     pub fn request(&self, want: Want, flags: Flags) -> Request {
+        let flags = self.options.classes.of(flags);
         Request { want, flags, node: self.caches.node_of(self.caches.here()) }
     }
 

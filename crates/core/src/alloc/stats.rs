@@ -7,7 +7,7 @@ use core::ops::Range;
 use super::allocator::Allocator;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS};
-use crate::frame::{CpuId, Mobility, NodeId, Pfn, ZoneId};
+use crate::frame::{CpuId, Kind, Mobility, NodeId, Pfn, ZoneId};
 use crate::front::Magazine;
 use crate::store::Store;
 use crate::store::hints::{Group, Summary};
@@ -313,6 +313,8 @@ pub struct PageblockInfo {
     pub first: Pfn,
     /// The requests it serves; `None` while a caller adds, removes or empties it.
     pub mobility: Option<Mobility>,
+    /// It serves movable requests whose class is [kept apart](crate::Classes).
+    pub is_apart: bool,
     /// Frames that are free in the store, of 512. `None` over a backing, which does not tell.
     pub free_frames: Option<u32>,
     /// Frees of its frames go to the store, and allocations take from others first.
@@ -405,6 +407,13 @@ impl<'a, 'm> Pageblocks<'a, 'm> {
         Some(Pageblocks { store: &allocator.caches.store, zone, left })
     }
 
+    /// The pageblock that a frame lies in, and its zone; `None`: there is no memory.
+    pub fn at<C>(allocator: &Allocator<'m, C>, pfn: Pfn) -> Option<(ZoneId, PageblockInfo)> {
+        let store = &allocator.caches.store;
+        let zone = store.tags().tag(pfn)?.zone();
+        Some(zone).zip(Pageblocks { store, zone, left: 0..0 }.look_at(PageblockIndex::of(pfn)))
+    }
+
     /// A pageblock, if it has memory of the zone.
     fn look_at(&self, pageblock: PageblockIndex) -> Option<PageblockInfo> {
         let tag = self.store.tags().raw(pageblock);
@@ -413,7 +422,8 @@ impl<'a, 'm> Pageblocks<'a, 'm> {
         }
         let mut info = PageblockInfo {
             first: pageblock.first(),
-            mobility: (!tag.is_isolated()).then(|| tag.of_the_rest().mobility()),
+            mobility: (!tag.is_isolated()).then(|| tag.of_the_rest().kind().mobility()),
+            is_apart: !tag.is_isolated() && tag.of_the_rest().kind() == Kind::APART,
             free_frames: None,
             is_evacuating: tag.is_avoided(),
             is_tainted: false,

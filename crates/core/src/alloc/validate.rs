@@ -9,14 +9,13 @@ use core::ops::ControlFlow;
 
 use super::allocator::Allocator;
 use crate::cpus::{Cpus, Environment};
-use crate::frame::pageblock::{
-    PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS,
-};
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS, Tag};
 use crate::frame::{CpuId, Order, PageSize, Pfn, ZoneId};
 use crate::front::MagazineIndex;
 use crate::pcp::{Caches, Pcps};
 use crate::store::bits;
 use crate::store::hints::Sort;
+use crate::store::section::Section;
 use crate::sync::prim::Ordering;
 use crate::sync::stack::Links;
 
@@ -185,6 +184,37 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     }
 }
 
+/// Checks what a section says of a pageblock with this tag: if it has free frames in its words it
+/// has its `some` hint, if they are full its `whole` hint, and it has no block of an order that it
+/// is noted to lack; an entire or reported one has no frame in the words; it is avoided if its tag
+/// says so, and not mixed if it is whole.
+fn check_pageblock(
+    section: &Section<'_>,
+    pageblock: PageblockIndex,
+    tag: Tag,
+) -> Result<(), Fault> {
+    let (at, pfn) = (pageblock.in_section(), pageblock.first());
+    let is = |mask: u64| mask >> (at % 64) & 1 == 1;
+    let ((some, whole), free) = (section.hints(at / 64), section.count_in_words(at));
+    let is_reported = section.is_reported(at);
+    if section.is_entire(at) && (free > 0 || is_reported) {
+        return Err(Fault::Entire { pfn });
+    }
+    if free > 0 && !is(some) || free == PAGEBLOCK_FRAMES && !is(whole) || section.hides_block(at) {
+        return Err(Fault::HiddenPageblock { pfn });
+    }
+    if is_reported && free > 0 {
+        return Err(Fault::Reported { pfn });
+    }
+    if is(section.avoided(at / 64)) != tag.is_avoided() {
+        return Err(Fault::Avoided { pfn });
+    }
+    match section.is_mixed(at) && section.count_free(at) == PAGEBLOCK_FRAMES {
+        true => Err(Fault::Mixed { pfn }),
+        false => Ok(()),
+    }
+}
+
 /// The comparisons, of an allocator at rest.
 struct Validation<'a, 'm, C> {
     caches: &'a Caches<'m, C>,
@@ -210,9 +240,7 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
             if counted_pages != free_pages {
                 return Err(Fault::FreeCount { zone, counted_pages, free_pages });
             }
-            self.check_hints(zone)?;
-            reported += self.check_reported(zone)?;
-            self.check_avoided(zone)?;
+            reported += self.check_pageblocks(zone)?;
             match caches.in_flight_pages(zone) {
                 0 => {}
                 pages => return Err(Fault::InFlight { zone, pages }),
@@ -245,90 +273,38 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
         Ok(census)
     }
 
-    /// Every pageblock with free frames in its words has its `some` hint, one whose words are full
-    /// its `whole` hint; an entire one has no frame elsewhere; none has a block of an order that it
-    /// is noted to lack; and every section has the marks that lead to them.
-    fn check_hints(&self, zone: ZoneId) -> Result<(), Fault> {
-        let Some(bitmap) = self.caches.store.bitmap() else { return Ok(()) };
-        let span = self.caches.zones.get(zone).span();
+    /// Checks every pageblock of a zone, that every section has the marks that lead to its
+    /// pageblocks, and that as many are avoided as were counted. Returns how many are reported.
+    fn check_pageblocks(&self, zone: ZoneId) -> Result<u64, Fault> {
+        let Some(bitmap) = self.caches.store.bitmap() else { return Ok(0) };
+        let (tags, span) = (bitmap.tags(), self.caches.zones.get(zone).span());
+        let (mut reported, mut found) = (0, 0);
         for number in span.0 as usize..span.1 as usize {
             let Some(section) = bitmap.section(number) else { continue };
+            let first = PageblockIndex((number * SECTION_PAGEBLOCKS) as u32);
             if Sort::ALL.into_iter().any(|sort| section.hides(sort)) {
-                return Err(Fault::HiddenPageblock {
-                    pfn: Pfn::new(number as u32 * SECTION_FRAMES),
-                });
+                return Err(Fault::HiddenPageblock { pfn: first.first() });
             }
-            for pageblock in 0..SECTION_PAGEBLOCKS {
-                let free = section.count_in_words(pageblock);
-                let (some, whole) = section.hints(pageblock / 64);
-                let (some, whole) =
-                    (some >> (pageblock % 64) & 1 == 1, whole >> (pageblock % 64) & 1 == 1);
-                let hides = section.hides_block(pageblock);
-                let pfn =
-                    Pfn::new((number * SECTION_PAGEBLOCKS + pageblock) as u32 * PAGEBLOCK_FRAMES);
-                if section.is_entire(pageblock) && (free > 0 || section.is_reported(pageblock)) {
-                    return Err(Fault::Entire { pfn });
-                }
-                if free > 0 && !some || free == PAGEBLOCK_FRAMES && !whole || hides {
-                    return Err(Fault::HiddenPageblock { pfn });
-                }
+            for pageblock in (first.0..first.0 + SECTION_PAGEBLOCKS as u32).map(PageblockIndex) {
+                let tag = tags.raw(pageblock);
+                check_pageblock(section, pageblock, tag)?;
+                reported +=
+                    u64::from(tag.serves(zone) && section.is_reported(pageblock.in_section()));
+                found += u64::from(tag.is_avoided() && tag.zone() == zone);
             }
         }
-        Ok(())
-    }
-
-    /// No frame of a reported pageblock is in the words; returns how many are reported.
-    fn check_reported(&self, zone: ZoneId) -> Result<u64, Fault> {
-        let Some(bitmap) = self.caches.store.bitmap() else { return Ok(0) };
-        let (span, mut found) = (self.caches.zones.get(zone).span(), 0);
-        for pageblock in (span.0 * SECTION_PAGEBLOCKS as u32..span.1 * SECTION_PAGEBLOCKS as u32)
-            .map(PageblockIndex)
-        {
-            let Some(section) = bitmap.section(pageblock.section()) else { continue };
-            let is_of_zone = bitmap.tags().raw(pageblock).serves(zone);
-            if !is_of_zone || !section.is_reported(pageblock.in_section()) {
-                continue;
-            }
-            if section.count_in_words(pageblock.in_section()) > 0 {
-                return Err(Fault::Reported { pfn: pageblock.first() });
-            }
-            found += 1;
+        let counted = tags.avoided(zone).into();
+        if counted == found {
+            Ok(reported)
+        } else {
+            Err(Fault::AvoidedCount { zone, counted, found })
         }
-        Ok(found)
     }
 
     fn check_reported_count(&self, found: u64) -> Result<(), Fault> {
         let counted =
             self.caches.store.bitmap().map_or(0, |bitmap| bitmap.reports().counts().reported);
         if counted == found { Ok(()) } else { Err(Fault::ReportedCount { counted, found }) }
-    }
-
-    /// Checks that the sections' and zones' knowledge of avoided pageblocks agrees with the tags,
-    /// and that no whole pageblock is mixed.
-    fn check_avoided(&self, zone: ZoneId) -> Result<(), Fault> {
-        let Some(bitmap) = self.caches.store.bitmap() else { return Ok(()) };
-        let (tags, span) = (bitmap.tags(), self.caches.zones.get(zone).span());
-        let mut found = 0;
-        for number in span.0 as usize..span.1 as usize {
-            let Some(section) = bitmap.section(number) else { continue };
-            for at in 0..SECTION_PAGEBLOCKS {
-                let pageblock = PageblockIndex((number * SECTION_PAGEBLOCKS + at) as u32);
-                let tag = tags.raw(pageblock);
-                found += u64::from(tag.is_avoided() && tag.zone() == zone);
-                let is_passed_by = section.avoided(at / 64) >> (at % 64) & 1 == 1;
-                if is_passed_by != tag.is_avoided() {
-                    return Err(Fault::Avoided { pfn: pageblock.first() });
-                }
-                if section.is_mixed(at) && section.count_free(at) == PAGEBLOCK_FRAMES {
-                    return Err(Fault::Mixed { pfn: pageblock.first() });
-                }
-            }
-        }
-        let counted = tags.avoided(zone).into();
-        match counted == found {
-            true => Ok(()),
-            false => Err(Fault::AvoidedCount { zone, counted, found }),
-        }
     }
 
     /// All cached blocks of a CPU are memory of the zone and not free in the store; returns pages

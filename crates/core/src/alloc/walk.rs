@@ -78,7 +78,7 @@ impl<'m, C: Cpus> Caches<'m, C> {
                 Want::Block(order) => self.direct(here, zone).take(order, rules),
                 Want::Run { frames, align } => self.take_run(here, zone, frames, align, rules),
                 Want::At { start, frames, .. } => {
-                    let tag = Tag::new(zone, rules.mobility);
+                    let tag = Tag::new(zone, rules.kind);
                     self.take_at(here, tag, start, frames)
                 }
             }
@@ -97,7 +97,7 @@ impl<'m, C: Cpus> Caches<'m, C> {
         };
         let order = order.cached()?;
         self.zones_of(request).find_map(|zone| {
-            let word = WordOffset::new(zone, order, request.flags.mobility());
+            let word = WordOffset::new(zone, order, request.flags.kind());
             self.pop(word).map(Pfn::new)
         })
     }

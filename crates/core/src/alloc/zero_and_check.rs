@@ -22,7 +22,7 @@
 use core::mem::take;
 
 use super::error::FreeError;
-use super::flags::Flags;
+use super::flags::{Classes, Flags};
 use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::{SECTION_FRAMES, Tag};
 use crate::frame::{LinearMap, Order, PageSize, Pfn};
@@ -35,6 +35,7 @@ pub(crate) struct Options {
     pub(super) is_checked: bool,
     pub linear_map: Option<LinearMap>,
     pub page_size: PageSize,
+    pub classes: Classes,
 }
 
 /// The work on blocks and their checks.
@@ -185,7 +186,8 @@ impl<'a, 'm, C: Cpus> Hooks<'a, 'm, C> {
 
 /// Whether any of these frames, which are memory, holds the allocator's own magazines.
 pub(crate) fn are_carved<C>(caches: &Caches<'_, C>, start: Pfn, frames: u32) -> bool {
-    caches.store.tags().are_carved_near(start, frames) && caches.pcps.carved().any(start, frames)
+    caches.store.tags().is_any_near(start, frames, Tag::is_carved)
+        && caches.pcps.carved().any(start, frames)
 }
 
 const ALLOCATED: u8 = 0x80;

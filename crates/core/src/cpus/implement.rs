@@ -57,7 +57,7 @@ pub use crate::front::{
     BlockArray, GATES_ALL, GATES_AT, Magazine, MagazineIndex, REFUSALS_AT, WordOffset, is_open,
 };
 
-use crate::frame::{CpuId, Mobility, Order, ZoneId};
+use crate::frame::{CpuId, Kind, Mobility, Order, ZoneId};
 use crate::front::Here;
 use crate::sync::prim::AtomicU64;
 
@@ -116,7 +116,7 @@ pub unsafe fn magazine(blocks: &BlockArray, index: MagazineIndex) -> &Magazine {
 /// # Safety
 /// It is used with arrays alone whose blocks have words of that zone.
 pub const unsafe fn word_offset(zone: ZoneId, order: Order, mobility: Mobility) -> WordOffset {
-    WordOffset::new(zone, order, mobility)
+    WordOffset::new(zone, order, Kind::of(mobility))
 }
 
 /// The parts of a [`BlockArray`], for tests of sequences.

@@ -36,7 +36,7 @@
 
 use super::policy::{Evacuation, HandPlan, State, TurnCounts, ZonePolicy};
 use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS};
-use crate::frame::{Mobility, Order, ZoneId};
+use crate::frame::{Kind, Order, ZoneId};
 use crate::store::bitmap::Bitmap;
 use crate::store::section::Section;
 use crate::sync::model::{IS_LOOM, bound};
@@ -227,9 +227,9 @@ fn is_small_change(a: u64, b: u64) -> bool {
 /// Magazines of order 0 that lay on their shelves throughout a window of calls of the hand.
 pub struct Spares {
     /// The fewest magazines that each shelf had in the present window.
-    least: [AtomicU32; Mobility::COUNT],
+    least: [AtomicU32; Kind::COUNT],
     /// Magazines of each shelf that were spare in the last window and are still to be returned.
-    spare: [AtomicU32; Mobility::COUNT],
+    spare: [AtomicU32; Kind::COUNT],
 }
 
 impl Spares {
@@ -239,8 +239,8 @@ impl Spares {
     }
 
     /// Notes that a magazine has left a shelf for a front, which has `shelved` left.
-    pub fn note_pop(&self, mobility: Mobility, shelved: u32) {
-        let least = &self.least[mobility.index()];
+    pub fn note_pop(&self, kind: Kind, shelved: u32) {
+        let least = &self.least[kind.index()];
         if shelved < least.load(Ordering::Relaxed) {
             least.store(shelved, Ordering::Relaxed);
         }
@@ -248,16 +248,16 @@ impl Spares {
 
     /// Ends a window for a shelf that has `shelved` magazines. `is_wanted`: the next window is to
     /// return those that were spare.
-    pub fn end_window(&self, mobility: Mobility, shelved: u32, is_wanted: bool) {
-        let [least, spare] = [&self.least, &self.spare].map(|cells| &cells[mobility.index()]);
+    pub fn end_window(&self, kind: Kind, shelved: u32, is_wanted: bool) {
+        let [least, spare] = [&self.least, &self.spare].map(|cells| &cells[kind.index()]);
         let spare_now = if is_wanted { least.load(Ordering::Relaxed) } else { 0 };
         spare.store(spare_now, Ordering::Relaxed);
         least.store(shelved, Ordering::Relaxed);
     }
 
     /// Takes up to `max` magazines from the count of those to be returned; how many.
-    pub fn take(&self, mobility: Mobility, max: u32) -> u32 {
-        let spare = &self.spare[mobility.index()];
+    pub fn take(&self, kind: Kind, max: u32) -> u32 {
+        let spare = &self.spare[kind.index()];
         let left = spare.load(Ordering::Relaxed);
         let taken = left.min(max);
         if taken > 0 {

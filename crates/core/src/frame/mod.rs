@@ -4,7 +4,7 @@
 //! | module | what |
 //! |---|---|
 //! | `magazine_size` | how many blocks a magazine holds, by order |
-//! | `units` | a newtype for each unit: frame numbers, orders, CPUs, zones, nodes, mobilities |
+//! | `units` | a newtype for each unit: frame numbers, orders, CPUs, zones, nodes, mobilities, kinds |
 //! | [`pageblock`] | runs of 512 frames, and the tag of each |
 #![allow(unsafe_code, reason = "making a linear map is a promise about memory")]
 
@@ -12,7 +12,7 @@ mod magazine_size;
 pub mod pageblock;
 mod units;
 
-pub use units::{CpuId, Mobility, NodeId, Order, Pfn, ZoneId};
+pub use units::{CpuId, Kind, Mobility, NodeId, Order, Pfn, ZoneId};
 
 use core::ops::Range;
 use pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES};

@@ -1,6 +1,6 @@
 //! Pageblocks: their numbers, and the tag that says which zone and mobility each serves.
 
-use super::units::{Mobility, Order, Pfn, ZoneId};
+use super::units::{Kind, Order, Pfn, ZoneId};
 use crate::sync::model::bound;
 
 /// Frames per pageblock.
@@ -17,17 +17,17 @@ pub fn fills_pageblocks(start: u32, frames: u32) -> bool {
 
 /// Bytes of a front word.
 pub const WORD_BYTES: usize = size_of::<u64>();
-/// Bytes of the front words of one zone and mobility.
+/// Bytes of the front words of one zone and kind.
 const FRONTS_BYTES: usize = WORD_BYTES * Order::CACHED;
-/// Rows of front words that may have magazines: for each mobility one that is pushed to and popped
+/// Rows of front words that may have magazines: for each kind one that is pushed to and popped
 /// from, and one that is only pushed to.
-pub const ROWS: usize = Mobility::COUNT * 2;
+pub const ROWS: usize = Kind::COUNT * 2;
 /// Front words per zone and context that may have magazines.
 pub const FRONTS: usize = Order::CACHED * ROWS;
 /// Front words per zone and context. Besides those of [`FRONTS`] there is a row whose words never
-/// have a magazine, for frames without memory. Five more words follow, so that five further offsets
-/// lead only to such words, whatever the order: see the table at [`Tag`].
-pub const WORDS_PER_ZONE: usize = Order::CACHED * (ROWS + 1) + 5;
+/// have a magazine, for frames without memory. More words follow, so that further offsets lead only
+/// to such words, whatever the order: see the table at [`Tag`].
+pub const WORDS_PER_ZONE: usize = Order::CACHED * (ROWS + 1) + 2 + Kind::COUNT;
 /// Bytes of all front words of one zone and context.
 const ZONE_BYTES: usize = WORD_BYTES * WORDS_PER_ZONE;
 
@@ -55,10 +55,10 @@ impl PageblockIndex {
     }
 }
 
-/// Zone and mobility of a pageblock, as the bytes from the start of a CPU's block to the row of
+/// Zone and [kind](Kind) of a pageblock, as the bytes from the start of a CPU's block to the row of
 /// fronts that its frames are cached in.
 ///
-/// A pageblock that is *avoided* has a row of its own for its mobility. Frames are pushed there and
+/// A pageblock that is *avoided* has a row of its own for its kind. Frames are pushed there and
 /// never popped: what is freed leaves circulation, and goes to the store by magazines
 /// (`store/avoided.rs`).
 ///
@@ -67,20 +67,20 @@ impl PageblockIndex {
 ///
 /// | value | meaning |
 /// |---|---|
-/// | rows 0 to 2 of a zone | unmovable, movable, reclaimable |
-/// | rows 3 to 5 | the same, avoided |
-/// | row 6 of zone 0 | no memory here |
-/// | row 6 of a zone, plus one word | some of its frames are carved: the allocator's own magazines. The others are free, cached or held as in any pageblock; they count as unmovable |
+/// | rows 0 to 3 of a zone | unmovable, movable, reclaimable, movable and kept apart |
+/// | rows 4 to 7 | the same, avoided |
+/// | row 8 of zone 0 | no memory here |
+/// | row 8 of a zone, plus one word | some of its frames are carved: the allocator's own magazines. The others are free, cached or held as in any pageblock; they count as unmovable |
 /// | plus two words | no memory any more: it was removed from this zone |
-/// | plus three, four, five words | isolated: a caller is adding, removing or emptying the pageblock, which is unmovable, movable, reclaimable |
+/// | plus three to six words | isolated: a caller is adding, removing or emptying the pageblock, which is of the kind of row 0 to 3 |
 ///
 /// | transition | by |
 /// |---|---|
 /// | no memory, or removed from this zone -> isolated, and from there movable | the caller that adds memory |
-/// | a mobility -> another one | the owner of all 512 frames |
-/// | a mobility -> the same, avoided, and back | any caller, by one compare-and-swap |
-/// | a mobility -> carved | the owner of a frame that is cut into magazines, for good |
-/// | a mobility -> isolated, and back | the caller that removes memory or compacts, before it owns a frame of it |
+/// | a kind -> another one | the owner of all 512 frames |
+/// | a kind -> the same, avoided, and back | any caller, by one compare-and-swap |
+/// | a kind -> carved | the owner of a frame that is cut into magazines, for good |
+/// | a kind -> isolated, and back | the caller that removes memory or compacts, before it owns a frame of it |
 /// | isolated -> removed | the same, as the owner of all 512 frames |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tag(pub u32);
@@ -91,11 +91,11 @@ impl Tag {
     /// Most zones: a zone has a place in arrays and reports.
     pub const ZONES_MAX: usize = bound(31, 2);
 
-    pub const fn new(zone: ZoneId, mobility: Mobility) -> Self {
-        Tag(zone.get() * ZONE_BYTES as u32 + mobility as u32 * FRONTS_BYTES as u32)
+    pub const fn new(zone: ZoneId, kind: Kind) -> Self {
+        Tag(zone.get() * ZONE_BYTES as u32 + (kind.index() * FRONTS_BYTES) as u32)
     }
 
-    /// The avoided form of a pageblock that has a zone and mobility.
+    /// The avoided form of a pageblock that has a zone and kind.
     pub const fn avoided(self) -> Self {
         Tag(self.settled().0 + AVOIDED)
     }
@@ -113,7 +113,7 @@ impl Tag {
         offset >= AVOIDED && offset < REFUSING
     }
 
-    /// Whether the pageblock has a zone and mobility, and no further state.
+    /// Whether the pageblock has a zone and kind, and no further state.
     #[inline]
     pub const fn is_settled(self) -> bool {
         self.0 % (ZONE_BYTES as u32) < AVOIDED
@@ -135,11 +135,10 @@ impl Tag {
         Tag(zone.get() * ZONE_BYTES as u32 + REMOVED)
     }
 
-    /// The isolated form of a pageblock that has a zone and mobility.
+    /// The isolated form of a pageblock that has a zone and kind.
     pub const fn isolated(self) -> Self {
-        Tag(self.zone().get() * ZONE_BYTES as u32
-            + ISOLATED
-            + self.mobility() as u32 * WORD_BYTES as u32)
+        let word = ISOLATED as usize + self.kind().index() * WORD_BYTES;
+        Tag(self.zone().get() * ZONE_BYTES as u32 + word as u32)
     }
 
     /// The tag from before the pageblock was isolated. `None`: it is not isolated.
@@ -148,8 +147,8 @@ impl Tag {
         if offset < ISOLATED {
             return None;
         }
-        let mobility = (offset - ISOLATED) / WORD_BYTES as u32;
-        Some(Tag(self.0 - offset + mobility * FRONTS_BYTES as u32))
+        let kind = (offset - ISOLATED) / WORD_BYTES as u32;
+        Some(Tag(self.0 - offset + kind * FRONTS_BYTES as u32))
     }
 
     /// Bytes from the start of a CPU's block to the row of fronts.
@@ -190,7 +189,7 @@ impl Tag {
     /// The tag of the pageblock's frames that are not carved.
     #[inline]
     pub const fn of_the_rest(self) -> Self {
-        if self.is_carved() { Self::new(self.zone(), Mobility::Unmovable) } else { self }
+        if self.is_carved() { Self::new(self.zone(), Kind::UNMOVABLE) } else { self }
     }
 
     #[inline]
@@ -198,26 +197,22 @@ impl Tag {
         ZoneId::new(self.0 / ZONE_BYTES as u32)
     }
 
-    /// Mobility of the pageblock, and whether it is avoided.
+    /// Kind of the pageblock, and whether it is avoided.
     #[inline]
-    pub const fn row(self) -> (Mobility, bool) {
-        (self.mobility(), self.is_avoided())
+    pub const fn row(self) -> (Kind, bool) {
+        (self.kind(), self.is_avoided())
     }
 
     /// The tag must be of a pageblock with memory, not isolated and without carved frames.
     #[inline]
-    pub const fn mobility(self) -> Mobility {
-        debug_assert!(self.0 % (ZONE_BYTES as u32) < REFUSING, "a tag without a mobility");
-        match self.settled().0 % ZONE_BYTES as u32 / FRONTS_BYTES as u32 {
-            0 => Mobility::Unmovable,
-            1 => Mobility::Movable,
-            _ => Mobility::Reclaimable,
-        }
+    pub const fn kind(self) -> Kind {
+        debug_assert!(self.0 % (ZONE_BYTES as u32) < REFUSING, "a tag without a kind");
+        Kind::from_bits(self.settled().0 % ZONE_BYTES as u32 / FRONTS_BYTES as u32)
     }
 }
 
 /// Bytes from a zone's first word to the rows that are only pushed to.
-const AVOIDED: u32 = (Mobility::COUNT * FRONTS_BYTES) as u32;
+const AVOIDED: u32 = (Kind::COUNT * FRONTS_BYTES) as u32;
 /// Bytes from a zone's first word to the row that no front has.
 const REFUSING: u32 = (ROWS * FRONTS_BYTES) as u32;
 /// One word further, two words, and three.
@@ -225,5 +220,4 @@ const CARVED: u32 = REFUSING + WORD_BYTES as u32;
 const REMOVED: u32 = CARVED + WORD_BYTES as u32;
 const ISOLATED: u32 = REMOVED + WORD_BYTES as u32;
 const _: () =
-    assert!(ISOLATED as usize + (Mobility::COUNT - 1) * WORD_BYTES + FRONTS_BYTES == ZONE_BYTES);
-const _: () = assert!(Mobility::COUNT == 3);
+    assert!(ISOLATED as usize + (Kind::COUNT - 1) * WORD_BYTES + FRONTS_BYTES == ZONE_BYTES);

@@ -233,6 +233,57 @@ impl Mobility {
     }
 }
 
+/// The requests that a pageblock serves and a front caches blocks for: those of one mobility, or
+/// movable ones whose class is kept apart (decision 0020). The lowest bit says that blocks can be
+/// moved, so kinds come in pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind(u8);
+
+impl Kind {
+    /// Number of kinds.
+    pub const COUNT: usize = bound(4, 3);
+    pub const UNMOVABLE: Kind = Kind::of(Mobility::Unmovable);
+    pub const MOVABLE: Kind = Kind::of(Mobility::Movable);
+    pub const RECLAIMABLE: Kind = Kind::of(Mobility::Reclaimable);
+    /// Movable requests whose class is kept apart.
+    pub const APART: Kind = Kind(3);
+
+    /// The kind of requests of this mobility whose class is not kept apart.
+    pub const fn of(mobility: Mobility) -> Self {
+        Kind(mobility as u8)
+    }
+
+    /// The kind with number `n`, of which the lowest two bits count.
+    pub const fn from_bits(n: u32) -> Self {
+        Kind(n as u8 & 0b11)
+    }
+
+    /// All kinds, in the order of their numbers.
+    pub fn all() -> impl Iterator<Item = Kind> {
+        (0..Self::COUNT as u32).map(Kind::from_bits)
+    }
+
+    /// The number, to index with.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Whether the blocks can be moved. Blocks of two kinds lie side by side without harm if both
+    /// can be or none: then the kinds are *akin*.
+    pub const fn is_movable(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    /// The mobility of the requests.
+    pub const fn mobility(self) -> Mobility {
+        match self.0 {
+            0 => Mobility::Unmovable,
+            2 => Mobility::Reclaimable,
+            _ => Mobility::Movable,
+        }
+    }
+}
+
 /// Orders as CPUs cache them.
 impl Order {
     /// The number of orders that CPUs cache: all of them. Most models have one, since each order

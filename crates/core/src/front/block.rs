@@ -32,11 +32,11 @@
 //!
 //! | bytes of a block | what |
 //! |---|---|
-//! | 0.. | front words, `[context][zone][mobility][order]`, and for each zone words that refuse |
+//! | 0.. | front words, `[context][zone][kind][order]`, and for each zone words that refuse |
 //! | then, on lines of their own | one `Pcp` per zone: what drainers touch |
 //!
 //! # Magazines
-//! A magazine is a fixed array of frames of one zone, order and mobility. It has one owner at any
+//! A magazine is a fixed array of frames of one zone, order and kind. It has one owner at any
 //! time: a front word that names it, a shelf it is linked into, the stack of empties, or the code
 //! that took it from one of these. Its memory is type-stable: once a magazine, always a magazine,
 //! so a stale index can be read through (the tag of the stack then refuses the stale reader's
@@ -47,7 +47,7 @@ use core::num::NonZeroU32;
 use core::ptr::NonNull;
 
 use crate::frame::pageblock::{FRONTS, Tag, WORD_BYTES, WORDS_PER_ZONE};
-use crate::frame::{CpuId, Mobility, Order, ZoneId};
+use crate::frame::{CpuId, Kind, Order, ZoneId};
 use crate::sync::model::{IS_LOOM, bound};
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::stack::Links;
@@ -90,10 +90,10 @@ const _: () = assert!(
 pub struct WordOffset(usize);
 
 impl WordOffset {
-    /// The front of `zone`, `order` and `mobility`, where the allocator has that zone.
+    /// The front of `zone`, `order` and `kind`, where the allocator has that zone.
     #[inline]
-    pub(crate) const fn new(zone: ZoneId, order: Order, mobility: Mobility) -> Self {
-        Self::of_tag(Tag::new(zone, mobility), order)
+    pub(crate) const fn new(zone: ZoneId, order: Order, kind: Kind) -> Self {
+        Self::of_tag(Tag::new(zone, kind), order)
     }
 
     /// The front of the frames with this tag.
@@ -110,7 +110,7 @@ impl WordOffset {
     /// 0005). All predict branches.
     #[inline]
     pub(crate) fn expected(tag: Tag, order: Order) -> Self {
-        let usual = Self::new(ZoneId::new(0), order, Mobility::Movable);
+        let usual = Self::new(ZoneId::new(0), order, Kind::MOVABLE);
         let word = Self::of_tag(tag, order);
         if word == usual {
             return usual;
@@ -286,7 +286,7 @@ impl BlockArray {
     /// # Panics
     /// When the CPU has no block.
     pub(crate) fn fronts(&self, here: Here, zone: ZoneId) -> &[AtomicU64; FRONTS] {
-        let first = self.word(here, WordOffset::new(zone, Order::BASE, Mobility::ALL[0]));
+        let first = self.word(here, WordOffset::new(zone, Order::BASE, Kind::UNMOVABLE));
         // SAFETY: rows lie side by side, and in each the words of its orders (see the table at
         // `Tag`).
         unsafe { &*core::ptr::from_ref(first).cast::<[AtomicU64; FRONTS]>() }

@@ -190,7 +190,7 @@ fn a_mark_beside_a_change_of_mobility() {
             let unmovable = Flags::new(Mobility::Unmovable);
             let pfn = depot.alloc_block(PAIR, unmovable).expect("all is free");
             let tag = depot.allocator.caches.store.bitmap().unwrap().tags().of(FIRST);
-            assert_eq!(tag.mobility(), Mobility::Unmovable);
+            assert_eq!(tag.kind().mobility(), Mobility::Unmovable);
             depot.free_block(pfn, PAIR);
         });
         mark(&depot);

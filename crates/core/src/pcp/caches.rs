@@ -11,7 +11,7 @@ use super::direct::PastCaches;
 use super::pcps::Pcps;
 use super::state::{Front, Pcp, Step};
 use crate::cpus::{Cpus, Environment, Event, Transfer};
-use crate::frame::{CpuId, Mobility, NodeId, Order, Pfn, ZoneId};
+use crate::frame::{CpuId, Kind, NodeId, Order, Pfn, ZoneId};
 use crate::front::gate::Gate;
 use crate::front::word::Word;
 use crate::front::{BlockArray, Here, MagazineIndex, WordOffset, is_open};
@@ -211,13 +211,13 @@ pub struct CpuZone<'a, 'm, C> {
 
 impl<'a, 'm, C> CpuZone<'a, 'm, C> {
     /// A front of tasks on this CPU.
-    pub fn task_front(&self, order: Order, mobility: Mobility) -> Front {
-        self.front(Here::task(self.cpu), order, mobility)
+    pub fn task_front(&self, order: Order, kind: Kind) -> Front {
+        self.front(Here::task(self.cpu), order, kind)
     }
 
     /// The front that blocks are popped from here.
-    pub fn front(&self, here: Here, order: Order, mobility: Mobility) -> Front {
-        Front { here, zone: self.zone_id, order, mobility, avoided: false }
+    pub fn front(&self, here: Here, order: Order, kind: Kind) -> Front {
+        Front { here, zone: self.zone_id, order, kind, avoided: false }
     }
 
     pub fn blocks(&self) -> &'a BlockArray {

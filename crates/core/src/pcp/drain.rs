@@ -26,7 +26,7 @@ use super::shelf::{Chain, Part, Parts};
 use super::state::{Front, Pcp};
 use crate::cpus::{Change, Cpus, Environment, Event, FenceError};
 use crate::frame::pageblock::Tag;
-use crate::frame::{CpuId, Mobility, Order, ZoneId};
+use crate::frame::{CpuId, Kind, Order, ZoneId};
 use crate::front::gate::{self, AskOutcome, ClosedGate, is_asked, is_held_by};
 use crate::front::word::Word;
 use crate::front::{Here, MagazineIndex};
@@ -305,17 +305,14 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     pub fn drain_shelves(&self) -> u64 {
         let pcp = self.pcp;
         prefetch_write(&pcp.in_flight);
-        Mobility::ALL
-            .iter()
-            .filter_map(|&mobility| pcp.listed(Order::BASE, mobility))
-            .for_each(prefetch_write);
+        Kind::all().filter_map(|kind| pcp.listed(Order::BASE, kind)).for_each(prefetch_write);
         let mut pages = 0;
-        for (order, mobility, shelf) in pcp.shelves() {
+        for (order, kind, shelf) in pcp.shelves() {
             let shelved = shelf.count();
             if shelved == 0 {
                 continue;
             }
-            if let Some(listed) = pcp.listed(order, mobility) {
+            if let Some(listed) = pcp.listed(order, kind) {
                 listed
                     .top_down(shelved)
                     .for_each(|magazine| prefetch_write(self.blocks().magazine(magazine)));
@@ -331,7 +328,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
                     self.caches
                         .begin(self.pcp, u64::from(more) * u64::from(order.magazine_frames()))
                 });
-                self.return_chain(self.task_front(order, mobility), chain);
+                self.return_chain(self.task_front(order, kind), chain);
                 pages += u64::from(chain.count) * u64::from(order.magazine_frames());
                 drop(rest);
             }

@@ -12,7 +12,7 @@ use super::high::MovedPages;
 use super::shelf::Shelf;
 use super::state::Front;
 use crate::cpus::Cpus;
-use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use crate::frame::{Kind, Order, Pfn, ZoneId};
 use crate::front::MagazineIndex;
 use crate::front::word::{Fill, Word};
 use crate::sync::count;
@@ -47,7 +47,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
     ) -> Option<bool> {
         let Exchange { share, front, word } = self;
         let pcp = share.pcp;
-        let shelf = pcp.shelf(front.order, front.mobility);
+        let shelf = pcp.shelf(front.order, front.kind);
         if shelf.count() == 0 {
             return None;
         }
@@ -59,7 +59,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
         let installed = install(new);
         if installed {
             count(&pcp.counters.shelf_hits, 1);
-            pcp.note_shelf_pop(front.order, front.mobility);
+            pcp.note_shelf_pop(front.order, front.kind);
             share.note_moved(front, MovedPages::In(front.order.magazine_frames().into()));
             if let Some((empty, _)) = word.previous() {
                 share.release_magazine(front.order, empty);
@@ -107,7 +107,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
     pub(super) fn may_shelve(&self) -> bool {
         let Exchange { share, front, word } = *self;
         word.magazines() == 2
-            && share.pcp.shelf(front.order, front.mobility).count() < Shelf::COUNT_MAX
+            && share.pcp.shelf(front.order, front.kind).count() < Shelf::COUNT_MAX
             && share.pcp.has_room(front.order.magazine_frames().into())
     }
 
@@ -123,10 +123,10 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
 impl<C: Cpus> Caches<'_, C> {
     /// A block from this CPU's front in the first zone, of which a pop has got none: from its other
     /// magazine, or the shelf. It is the part of the slow path that knows no reserves.
-    pub fn pop_turned(&self, order: Order, mobility: Mobility) -> Option<Pfn> {
+    pub fn pop_turned(&self, order: Order, kind: Kind) -> Option<Pfn> {
         let (order, here) = (order.cached()?, self.here()?);
         let zone = ZoneId::new(0);
-        self.pop_turned_from(&Front { here, zone, order, mobility, avoided: false })
+        self.pop_turned_from(&Front { here, zone, order, kind, avoided: false })
     }
 
     /// A block from a front like [`pop_turned`](Self::pop_turned).
@@ -157,8 +157,8 @@ impl<C: Cpus> Caches<'_, C> {
             let (order, here) = (order.cached()?, self.here()?);
             let tag = self.store.simple_tag(pfn).filter(|tag| tag.has_fronts())?;
             let share = self.share(here.cpu, tag.zone());
-            let (mobility, avoided) = tag.row();
-            let front = Front { avoided, ..share.front(here, order, mobility) };
+            let (kind, avoided) = tag.row();
+            let front = Front { avoided, ..share.front(here, order, kind) };
             // A CPU that only frees may have to spill what it has.
             let word = share.read_front(&front).filter(|_| !share.only_frees(&front))?;
             let exchange = Exchange { share: &share, front: &front, word };

@@ -84,9 +84,9 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, PinnedCpus<P>> {
     /// path sees it. A caller that disables the CPU meanwhile waits for this caller's guard, and
     /// takes the shelf afterwards.
     fn set_aside(&self, full: MagazineIndex) {
-        let (share, order, mobility) = (self.share, self.front.order, self.front.mobility);
-        let (blocks, shelf) = (share.blocks(), share.pcp.shelf(order, mobility));
-        if let Some(listed) = share.pcp.listed(order, mobility) {
+        let (share, order, kind) = (self.share, self.front.order, self.front.kind);
+        let (blocks, shelf) = (share.blocks(), share.pcp.shelf(order, kind));
+        if let Some(listed) = share.pcp.listed(order, kind) {
             listed.note(shelf.count(), full);
         }
         if let Err(full) = shelf.push(blocks, full) {

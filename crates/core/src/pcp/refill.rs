@@ -53,7 +53,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
 
     fn alloc_once(&self, here: Here, order: Order, rules: SearchRules) -> Option<Pfn> {
         if let Some(order) = order.cached() {
-            let front = self.front(here, order, rules.mobility);
+            let front = self.front(here, order, rules.kind);
             for _ in 0..ATTEMPTS_MAX {
                 match self.alloc_from_front(front, rules) {
                     Step::Got(pfn) => return Some(pfn),
@@ -93,7 +93,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         // After a drain another CPU has these lines; they come side by side.
         let pcp = self.pcp;
         prefetch_write(&pcp.in_flight);
-        pcp.listed(front.order, front.mobility).into_iter().for_each(prefetch_write);
+        pcp.listed(front.order, front.kind).into_iter().for_each(prefetch_write);
         self.store().prefetch(&self.wanted(front.order, rules));
         match exchange.load_shelved() {
             Some(_) => Step::Again,

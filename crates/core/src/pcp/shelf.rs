@@ -257,7 +257,7 @@ impl<'m> CarvedFrames<'m> {
     /// Notes a frame that the caller owns, within reach.
     pub fn note(&self, pfn: Pfn) {
         let (cell, bit) = self.bit(pfn.get());
-        // Relaxed: see `Tags::are_carved_near`.
+        // Relaxed: see `Tags::is_any_near`.
         cell.fetch_or(bit, Ordering::Relaxed);
     }
 

@@ -27,7 +27,7 @@ use super::state::{ATTEMPTS_MAX, Front, SHELF_COUNT, Step};
 use crate::cpus::{Cpus, Environment, Event, Here};
 use crate::evacuation::{HandStep, ZonePolicy};
 use crate::frame::pageblock::FRONTS;
-use crate::frame::{Mobility, Order, Pfn};
+use crate::frame::{Kind, Order, Pfn};
 use crate::front::MagazineIndex;
 use crate::front::gate::is_disabled;
 use crate::front::word::Word;
@@ -39,14 +39,8 @@ use crate::zone::CacheLimits;
 
 impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Frees a block of a caller on this CPU through its front. `false`: not through this front.
-    pub fn free(
-        &self,
-        here: Here,
-        pfn: Pfn,
-        order: Order,
-        (mobility, avoided): (Mobility, bool),
-    ) -> bool {
-        let front = Front { avoided, ..self.front(here, order, mobility) };
+    pub fn free(&self, here: Here, pfn: Pfn, order: Order, (kind, avoided): (Kind, bool)) -> bool {
+        let front = Front { avoided, ..self.front(here, order, kind) };
         for _ in 0..ATTEMPTS_MAX {
             match self.free_to_front(front, pfn) {
                 Step::Got(_) => return true,
@@ -119,7 +113,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Puts a full magazine that the caller owns on the CPU's shelf, or into the store when the
     /// CPU caches more than `high`.
     pub fn shelve(&self, front: Front, full: MagazineIndex) {
-        let Front { here, order, mobility, .. } = front;
+        let Front { here, order, kind, .. } = front;
         let pcp = self.pcp;
         self.limit_high();
         // The magazine is charged already: no more is needed than what there is.
@@ -128,8 +122,8 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             self.spill_more(front);
             return;
         }
-        let shelf = pcp.shelf(order, mobility);
-        if let Some(listed) = pcp.listed(order, mobility) {
+        let shelf = pcp.shelf(order, kind);
+        if let Some(listed) = pcp.listed(order, kind) {
             listed.note(shelf.count(), full);
         }
         if let Err(full) = shelf.push(self.blocks(), full) {
@@ -140,7 +134,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         // SeqCst: pairs with the closing of the gate in `disable_cpu`, which takes the shelf
         // afterwards: either that sees this magazine or this sees the gate.
         if is_disabled(self.blocks().gate(here.cpu).load(SHELVES.look())) {
-            self.spill_shelf(order, mobility, u32::MAX);
+            self.spill_shelf(order, kind, u32::MAX);
         }
     }
 
@@ -170,13 +164,13 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     }
 
     /// Empties up to `magazines_max` magazines of a shelf into the store; returns pages moved.
-    pub fn spill_shelf(&self, order: Order, mobility: Mobility, magazines_max: u32) -> u64 {
+    pub fn spill_shelf(&self, order: Order, kind: Kind, magazines_max: u32) -> u64 {
         let pcp = self.pcp;
-        let front = self.task_front(order, mobility);
+        let front = self.task_front(order, kind);
         let mut pages = 0;
         for _ in 0..magazines_max {
             let moving = self.caches.begin(self.pcp, u64::from(order.magazine_frames()));
-            let Some(full) = pcp.shelf(order, mobility).pop(self.blocks()) else { break };
+            let Some(full) = pcp.shelf(order, kind).pop(self.blocks()) else { break };
             self.spill(front, full, order.rounds());
             drop(moving);
             pages += u64::from(order.magazine_frames());
@@ -283,7 +277,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             return false;
         }
         let (pcp, limits) = (self.pcp, self.zone.limits());
-        let shelved = pcp.shelf(order, front.mobility).count() * order.rounds();
+        let shelved = pcp.shelf(order, front.kind).count() * order.rounds();
         let blocks = u64::from(word.frames(order.rounds()) + shelved);
         let pages = blocks * u64::from(order.frames());
         pages > self.caches.pcps.free_high().pages(limits.batch, pcp.high.pages())
@@ -317,12 +311,12 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             if pcp.is_empty_shelf(at) {
                 continue;
             }
-            let (order, mobility, shelf) = pcp.shelf_at(at);
-            let is_own = (order, mobility) == (except.order, except.mobility);
+            let (order, kind, shelf) = pcp.shelf_at(at);
+            let is_own = (order, kind) == (except.order, except.kind);
             if !clock.is_cold(at, shelf.version()) || is_own {
                 continue;
             }
-            self.spill_shelf(order, mobility, ROOM_STEPS_MAX);
+            self.spill_shelf(order, kind, ROOM_STEPS_MAX);
             // Still cold, and the next to be looked at, unless its CPU uses it.
             clock.note(at, shelf.version());
             next = at;
@@ -362,11 +356,11 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Spills a whole shelf, up to `batch << 5` pages (`nr_pcp_free`). If only its top were
     /// spilled, the pages at its bottom, which were freed first, would never be used again.
     pub fn spill_at_once(&self, front: Front) {
-        let Front { order, mobility, .. } = front;
+        let Front { order, kind, .. } = front;
         let pages_max = self.zone.limits().batch << BATCH_SCALE;
         let magazines_max = pages_max / u64::from(order.magazine_frames());
         let magazines_max = u32::try_from(magazines_max).unwrap_or(u32::MAX).max(1);
-        self.spill_shelf(order, mobility, magazines_max);
+        self.spill_shelf(order, kind, magazines_max);
     }
 
     /// Makes room for `pages` more in a front under `high`: raises it, spills shelved magazines,
@@ -398,8 +392,8 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             if self.pcp.is_empty_shelf(place) {
                 continue;
             }
-            let (order, mobility, _) = self.pcp.shelf_at(place);
-            let moved = self.spill_shelf(order, mobility, left);
+            let (order, kind, _) = self.pcp.shelf_at(place);
+            let moved = self.spill_shelf(order, kind, left);
             left -= (moved / u64::from(order.magazine_frames())) as u32;
             pages += moved;
         }
@@ -472,9 +466,9 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         if !IS_LOOM {
             if pcp.hand.ends_call_window() {
                 let is_wanted = step.wants_spares();
-                for mobility in Mobility::ALL {
-                    let shelved = pcp.shelf(Order::BASE, mobility).count();
-                    pcp.spares.end_window(mobility, shelved, is_wanted);
+                for kind in Kind::all() {
+                    let shelved = pcp.shelf(Order::BASE, kind).count();
+                    pcp.spares.end_window(kind, shelved, is_wanted);
                 }
             }
             self.return_spare();
@@ -488,10 +482,10 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// into the store (the working set of Bonwick & Adams, USENIX 2001). Frames that lie there keep
     /// pageblocks from becoming whole, and fill avoided ones when they are allocated.
     fn return_spare(&self) {
-        for mobility in Mobility::ALL {
-            let magazines = self.pcp.spares.take(mobility, SPARE_RETURNED);
+        for kind in Kind::all() {
+            let magazines = self.pcp.spares.take(kind, SPARE_RETURNED);
             if magazines > 0 {
-                self.spill_shelf(Order::BASE, mobility, magazines);
+                self.spill_shelf(Order::BASE, kind, magazines);
             }
         }
     }

@@ -8,7 +8,7 @@ use super::shelf::{Empties, HandedStack, Shelf, ShelfIndex};
 use crate::cpus::Change;
 use crate::evacuation::{Hand, Spares};
 use crate::frame::pageblock::{FRONTS, ROWS, Tag};
-use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use crate::frame::{Kind, Mobility, Order, Pfn, ZoneId};
 use crate::front::word::Word;
 use crate::front::{Here, Magazine, WordOffset};
 use crate::store::{SearchRequest, SearchRules};
@@ -20,7 +20,7 @@ use crate::zone::delta::Delta;
 use crate::zone::{GroupDelta, Zone};
 
 /// Shelves per zone.
-pub const SHELF_COUNT: usize = Order::CACHED * Mobility::COUNT;
+pub const SHELF_COUNT: usize = Order::CACHED * Kind::COUNT;
 /// Pages. Nearly all changes of the free count are smaller, and are added without asking whether
 /// they are too large to keep.
 const LARGE_CHANGE: u64 = Order::PAGEBLOCK.frames() as u64;
@@ -40,7 +40,8 @@ pub struct Pcp {
     pub free_delta: Delta,
     /// Empty magazines that drains brought back.
     pub returned: Empties,
-    /// Full magazines, `[order][mobility]`.
+    /// Full magazines, `[order][kind]`. Those of order 0 lie in the first cache line, but for what
+    /// is kept apart.
     shelves: [Shelf; SHELF_COUNT],
     /// The magazines that the owner handed over to drains that asked for them.
     pub handed: HandedStack,
@@ -50,8 +51,8 @@ pub struct Pcp {
     // What follows is policy, on lines of its own: nothing is published by it. A policy decides by
     // it how much to cache and where to look first, and finds out by a claim whether it was right.
     pub high: High,
-    /// Pageblock at which the next search of the store begins, by mobility. Relaxed: a hint.
-    hints: [AtomicU32; Mobility::COUNT],
+    /// Pageblock at which the next search of the store begins, by kind. Relaxed: a hint.
+    hints: [AtomicU32; Kind::COUNT],
     /// Pageblock at which the next search for whole pageblocks begins. It is a hint of its own: it
     /// would lead other searches away from the pageblocks that they are filling.
     whole_hint: AtomicU32,
@@ -64,7 +65,7 @@ pub struct Pcp {
     /// Front words: a front that has not changed is cold.
     pub cold_fronts: Clock<FRONTS>,
     /// Lists of the magazines on the shelves of order 0.
-    listed: [ShelfIndex; Mobility::COUNT],
+    listed: [ShelfIndex; Kind::COUNT],
 }
 
 /// The fields that other CPUs than the owner write.
@@ -149,7 +150,7 @@ impl Pcp {
         self.charged_pages.load(Ordering::Relaxed) + pages as i64 <= self.high.get()
     }
 
-    /// A search of the store for blocks of an order and a mobility, from where this CPU last found
+    /// A search of the store for blocks of an order and a kind, from where this CPU last found
     /// some.
     pub fn wanted(
         &self,
@@ -159,7 +160,7 @@ impl Pcp {
         rules: SearchRules,
     ) -> SearchRequest<'_> {
         let hint = match order < Order::PAGEBLOCK {
-            true => &self.hints[rules.mobility.index()],
+            true => &self.hints[rules.kind.index()],
             false => &self.whole_hint,
         };
         SearchRequest { zone, rules, span, hint }
@@ -203,8 +204,8 @@ impl Pcp {
     }
 
     #[inline]
-    pub fn shelf(&self, order: Order, mobility: Mobility) -> &Shelf {
-        &self.shelves[order.index() * Mobility::COUNT + mobility.index()]
+    pub fn shelf(&self, order: Order, kind: Kind) -> &Shelf {
+        &self.shelves[order.index() * Kind::COUNT + kind.index()]
     }
 
     /// Whether the shelf at this place has no magazine.
@@ -213,29 +214,29 @@ impl Pcp {
         self.shelves[place].is_empty()
     }
 
-    /// The shelf at a place of [`shelves`](Self::shelves), with its order and mobility.
-    pub fn shelf_at(&self, place: usize) -> (Order, Mobility, &Shelf) {
-        let (order, mobility) = (place / Mobility::COUNT, place % Mobility::COUNT);
-        (Order::at_place(order), Mobility::ALL[mobility], &self.shelves[place])
+    /// The shelf at a place of [`shelves`](Self::shelves), with its order and kind.
+    pub fn shelf_at(&self, place: usize) -> (Order, Kind, &Shelf) {
+        let (order, kind) = (place / Kind::COUNT, place % Kind::COUNT);
+        (Order::at_place(order), Kind::from_bits(kind as u32), &self.shelves[place])
     }
 
     /// Notes that a magazine has left a shelf for a front: what is left was spare so far.
-    pub fn note_shelf_pop(&self, order: Order, mobility: Mobility) {
+    pub fn note_shelf_pop(&self, order: Order, kind: Kind) {
         // No protocol reads it.
         if order == Order::BASE && !IS_LOOM {
-            self.spares.note_pop(mobility, self.shelf(order, mobility).count());
+            self.spares.note_pop(kind, self.shelf(order, kind).count());
         }
     }
 
     /// The list of a shelf's magazines; order 0 alone has long shelves of small blocks.
     #[inline]
-    pub fn listed(&self, order: Order, mobility: Mobility) -> Option<&ShelfIndex> {
+    pub fn listed(&self, order: Order, kind: Kind) -> Option<&ShelfIndex> {
         // No protocol reads it; to a model each access would be two executions.
-        (order == Order::BASE && !IS_LOOM).then(|| &self.listed[mobility.index()])
+        (order == Order::BASE && !IS_LOOM).then(|| &self.listed[kind.index()])
     }
 
-    /// All shelves with their order and mobility.
-    pub fn shelves(&self) -> impl Iterator<Item = (Order, Mobility, &Shelf)> {
+    /// All shelves with their order and kind.
+    pub fn shelves(&self) -> impl Iterator<Item = (Order, Kind, &Shelf)> {
         (0..SHELF_COUNT).map(|place| self.shelf_at(place))
     }
 }
@@ -255,7 +256,7 @@ pub struct Front {
     pub here: Here,
     pub zone: ZoneId,
     pub order: Order,
-    pub mobility: Mobility,
+    pub kind: Kind,
     /// Whether it takes the frames of avoided pageblocks. It has one magazine at most, no shelf,
     /// and is never popped from.
     pub avoided: bool,
@@ -263,7 +264,7 @@ pub struct Front {
 
 impl Front {
     pub fn offset(self) -> WordOffset {
-        let tag = Tag::new(self.zone, self.mobility);
+        let tag = Tag::new(self.zone, self.kind);
         WordOffset::of_tag(if self.avoided { tag.avoided() } else { tag }, self.order)
     }
 
@@ -275,13 +276,13 @@ impl Front {
 
     /// The place of its word among all of its context and zone, as they lie in memory.
     pub fn place(self) -> usize {
-        let row = self.mobility.index() + if self.avoided { Mobility::COUNT } else { 0 };
+        let row = self.kind.index() + if self.avoided { Kind::COUNT } else { 0 };
         row * Order::CACHED + self.order.index()
     }
 
     /// Number of fronts of a context of a CPU in a zone: those that are popped from come first.
     pub fn places(avoids: bool) -> usize {
-        Order::CACHED * if avoids { ROWS } else { Mobility::COUNT }
+        Order::CACHED * if avoids { ROWS } else { Kind::COUNT }
     }
 
     /// The front with this [`place`](Self::place).
@@ -291,8 +292,8 @@ impl Front {
             here,
             zone,
             order: Order::at_place(place % Order::CACHED),
-            mobility: Mobility::ALL[row % Mobility::COUNT],
-            avoided: row >= Mobility::COUNT,
+            kind: Kind::from_bits((row % Kind::COUNT) as u32),
+            avoided: row >= Kind::COUNT,
         }
     }
 

@@ -14,7 +14,7 @@ use crate::cpus::{Cpus, Environment, Unusable};
 use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag,
 };
-use crate::frame::{CpuId, FrameRange, Mobility, Order, Pfn, ZoneId};
+use crate::frame::{CpuId, FrameRange, Kind, Mobility, Order, Pfn, ZoneId};
 use crate::pcp::{Caches, DrainResult, Mode, PastCaches, Scope};
 use crate::store::bitmap::Bitmap;
 use crate::store::{DoubleFree, SearchRequest, SearchRules, Store};
@@ -50,10 +50,8 @@ pub enum NoAccess {
 }
 
 impl From<Unusable> for NoAccess {
-    fn from(why: Unusable) -> Self {
-        match why {
-            Unusable::Forked => NoAccess::Forked,
-        }
+    fn from(Unusable::Forked: Unusable) -> Self {
+        NoAccess::Forked
     }
 }
 
@@ -195,7 +193,11 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
             return None;
         }
         let free = bitmap.count_hinted(pageblock)?;
-        Some(PageblockUse { pageblock, mobility: tag.mobility(), held: PAGEBLOCK_FRAMES - free })
+        Some(PageblockUse {
+            pageblock,
+            mobility: tag.kind().mobility(),
+            held: PAGEBLOCK_FRAMES - free,
+        })
     }
 
     /// Free frames of a pageblock now, isolated or not. 0 over a backing.
@@ -299,7 +301,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     /// ended, the range that a request gets: its first `frames` frames are counted as allocated,
     /// the others go back.
     pub fn hand_out(&self, claimed: FrameRange, frames: u32, mobility: Mobility) -> Pfn {
-        let tag = Tag::new(self.id, mobility);
+        let tag = Tag::new(self.id, Kind::of(mobility));
         self.caches().store.note_run(tag, claimed.start, claimed.frames);
         self.put(FrameRange::new(claimed.start.add(frames), claimed.frames - frames));
         self.past_caches().count_allocs(0, u64::from(frames));
@@ -309,7 +311,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     /// Allocates a movable block wherever a search of the zone finds one, past the watermarks;
     /// `is_unmixed`: in movable pageblocks alone.
     pub fn take(&self, order: Order, is_unmixed: bool) -> Option<Pfn> {
-        let any = SearchRules::any(Mobility::Movable);
+        let any = SearchRules::any(Kind::MOVABLE);
         let rules = if is_unmixed { any.unmixed() } else { any };
         let found = self
             .past_caches()
@@ -353,7 +355,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     /// Makes the next search of this CPU for single frames of this mobility begin at a pageblock.
     pub fn lead_to(&self, pageblock: PageblockIndex, mobility: Mobility) {
         let lead = |wanted: &SearchRequest<'_>| wanted.hint.store(pageblock.0, Ordering::Relaxed);
-        self.past_caches().search(Order::BASE, SearchRules::any(mobility), lead);
+        self.past_caches().search(Order::BASE, SearchRules::any(Kind::of(mobility)), lead);
     }
 
     /// Takes all frames of a pageblock that is whole, and not reported. `false`: it is not, or is
@@ -430,6 +432,11 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
         self.caches().zones.get(self.id).remove_managed(pages);
     }
 
+    /// Makes an isolated pageblock serve requests with such flags once the isolation ends.
+    pub fn reassign(&self, pageblock: PageblockIndex, flags: Flags) {
+        self.caches().store.retag_isolated(pageblock, self.hooks.options.classes.of(flags).kind());
+    }
+
     /// Notes that an isolated pageblock has no blocks any more that mix it.
     pub fn note_unmixed(&self, pageblock: PageblockIndex) {
         if let Some(bitmap) = self.bitmap() {
@@ -472,12 +479,7 @@ impl<'a, 'm> Isolation<'a, 'm> {
 
     /// The requests that one of the pageblocks serves once the isolation ends.
     pub fn mobility(&self, pageblock: PageblockIndex) -> Option<Mobility> {
-        self.store.tags().raw(pageblock).of_isolated().map(Tag::mobility)
-    }
-
-    /// Makes one of the pageblocks serve other requests once the isolation ends.
-    pub fn set_mobility(&self, pageblock: PageblockIndex, mobility: Mobility) {
-        self.store.retag_isolated(pageblock, mobility);
+        self.store.tags().raw(pageblock).of_isolated().map(|tag| tag.kind().mobility())
     }
 }
 

@@ -46,8 +46,8 @@ use super::hints::Sort;
 use super::passes::{Harvest, PARTIAL_LOOKS_MAX, PartialKind, Pass, SearchRequest};
 use super::search::Search;
 use super::section::Section;
+use crate::frame::Order;
 use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS, Tag};
-use crate::frame::{Mobility, Order};
 use crate::sync::model::IS_LOOM;
 use crate::sync::prim::Ordering;
 
@@ -87,12 +87,12 @@ impl Bitmap<'_> {
         let behind = own.clamp(sections.start, sections.end.saturating_sub(1)) + 1;
         let others =
             self.with_whole(behind..sections.end).chain(self.with_whole(sections.start..own));
-        let best = match wanted.rules.mobility {
-            Mobility::Movable => {
+        let best = match wanted.rules.kind.is_movable() {
+            true => {
                 let other = others.take(1).find_map(ranked);
                 own_ranked.map_or(other, |own| Some(other.map_or(own, |other| own.min(other))))
             }
-            _ => {
+            false => {
                 self.best_of(own_ranked.into_iter().chain(others.take(COMPARED).filter_map(ranked)))
             }
         };
@@ -129,7 +129,7 @@ impl Bitmap<'_> {
     /// Counts a pageblock whose tag was changed among the unmovable ones of its section, or not any
     /// more.
     pub(super) fn note_mobility(&self, pageblock: PageblockIndex, before: Tag, now: Tag) {
-        let is_unmovable = |tag: Tag| tag.of_the_rest().mobility() != Mobility::Movable;
+        let is_unmovable = |tag: Tag| !tag.of_the_rest().kind().is_movable();
         if is_unmovable(before) != is_unmovable(now)
             && let Some(section) = self.section(pageblock.section())
         {

@@ -23,7 +23,7 @@ use super::tags::Tags;
 use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag, fills_pageblocks,
 };
-use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use crate::frame::{Kind, Order, Pfn, ZoneId};
 use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::prim::{AtomicU64, AtomicUsize, Ordering};
 use core::ops::Range;
@@ -100,18 +100,13 @@ impl<'m> Bitmap<'m> {
             .is_some_and(|section| section.is_free(pfn.get() % SECTION_FRAMES))
     }
 
-    /// Notes that a pageblock is mixed from which blocks of this mobility were taken, if they are
+    /// Notes that a pageblock is mixed from which blocks of this kind were taken, if they are
     /// not akin to its own.
-    pub(super) fn note_mixed(
-        &self,
-        section: &Section<'_>,
-        pageblock: PageblockIndex,
-        mobility: Mobility,
-    ) {
+    pub(super) fn note_mixed(&self, section: &Section<'_>, pageblock: PageblockIndex, kind: Kind) {
         let tag = self.tags.of(pageblock);
         // A search that read the tag before isolation takes frames all the same.
         let tag = tag.of_isolated().unwrap_or(tag);
-        if !IS_LOOM && !tag.mobility().is_akin(mobility) {
+        if !IS_LOOM && tag.kind().is_movable() != kind.is_movable() {
             section.note_mixed(pageblock.in_section());
         }
     }

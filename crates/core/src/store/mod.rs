@@ -23,7 +23,7 @@ pub mod tags;
 use core::ops::Range;
 
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
-use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use crate::frame::{Kind, Mobility, Order, Pfn, ZoneId};
 use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::prim::AtomicU32;
 use backing::{Backing, BackingRequest, Block, RangeRequest};
@@ -226,7 +226,7 @@ impl<'m> Store<'m> {
             return self.bitmap.take_among(zone, frames);
         }
         let hint = AtomicU32::new(0);
-        let rules = SearchRules::any(Mobility::Unmovable);
+        let rules = SearchRules::any(Kind::UNMOVABLE);
         self.take_block(&SearchRequest { zone, rules, span: (0, 0), hint: &hint }, Order::BASE)
     }
 
@@ -239,8 +239,8 @@ impl<'m> Store<'m> {
         want: u32,
         mut give: impl FnMut(WordBlocks),
     ) -> u32 {
-        let SearchRequest { zone, rules: SearchRules { mobility, bits, .. }, .. } = *wanted;
-        let request = BackingRequest { bits, ..BackingRequest::new(zone, order, mobility) };
+        let SearchRequest { zone, rules: SearchRules { kind, bits, .. }, .. } = *wanted;
+        let request = BackingRequest { bits, ..BackingRequest::new(zone, order, kind.mobility()) };
         let (mut taken, mut asked) = (0, 0);
         while asked < want {
             let mut chunk = [Block::NONE; CHUNK_BLOCKS];
@@ -257,7 +257,7 @@ impl<'m> Store<'m> {
                 let like = Some((PageblockIndex::of(pfn), mobility));
                 let is_known =
                     accepted == like && order <= Order::PAGEBLOCK && pfn.is_aligned(order);
-                let tag = Tag::new(zone, mobility);
+                let tag = Tag::new(zone, Kind::of(mobility));
                 if is_known || self.accept(pfn, order.frames(), order.frames(), tag) {
                     accepted = like;
                     give(WordBlocks::one(pfn.get()));
@@ -322,11 +322,11 @@ impl<'m> Store<'m> {
         Ok(())
     }
 
-    /// Gives a pageblock that the caller has isolated another mobility, for when that ends. See the
+    /// Gives a pageblock that the caller has isolated another kind, for when that ends. See the
     /// theory in `store/section.rs`.
-    pub fn retag_isolated(&self, pageblock: PageblockIndex, mobility: Mobility) {
+    pub fn retag_isolated(&self, pageblock: PageblockIndex, kind: Kind) {
         let Some(before) = self.tags.raw(pageblock).of_isolated() else { return };
-        let tag = Tag::new(before.zone(), mobility);
+        let tag = Tag::new(before.zone(), kind);
         self.tags.set(pageblock, tag.isolated());
         self.bitmap.note_mobility(pageblock, before, tag);
     }
@@ -346,7 +346,7 @@ impl<'m> Store<'m> {
     pub fn note_removed(&self, pageblock: PageblockIndex, zone: ZoneId) {
         if let Some(before) = self.tags.raw(pageblock).of_isolated() {
             // What is added here again is movable at first.
-            self.bitmap.note_mobility(pageblock, before, Tag::new(zone, Mobility::Movable));
+            self.bitmap.note_mobility(pageblock, before, Tag::new(zone, Kind::MOVABLE));
         }
         self.tags.set(pageblock, Tag::removed(zone));
     }
@@ -424,8 +424,8 @@ impl<'m> Store<'m> {
         let Some(backing) = self.backing else {
             return self.bitmap.take_contiguous(wanted, frames, align);
         };
-        let SearchRequest { zone, rules: SearchRules { mobility, bits, .. }, .. } = *wanted;
-        let request = RangeRequest { zone, frames, align, mobility, bits };
+        let SearchRequest { zone, rules: SearchRules { kind, bits, .. }, .. } = *wanted;
+        let request = RangeRequest { zone, frames, align, mobility: kind.mobility(), bits };
         let start = backing.ranges()?.take_contiguous(request)?;
         self.accept(start, frames, align, wanted.tag()).then_some(start)
     }

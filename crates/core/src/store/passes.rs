@@ -8,7 +8,7 @@ use super::entire::{entirely_free_or_wakeable, wakeable};
 use super::hints::{Sort, pairs};
 use super::section::Section;
 use crate::frame::pageblock::{SECTION_PAGEBLOCKS, Tag};
-use crate::frame::{Mobility, Order, ZoneId};
+use crate::frame::{Kind, Order, ZoneId};
 use crate::sync::prim::{AtomicU32, Ordering};
 use crate::zone::Reserve;
 
@@ -74,7 +74,8 @@ pub(super) enum Pass {
     /// Entirely free and reported, of any mobility, and not refused by the device of late: a
     /// pageblock, or the first of two neighbours that are entirely free, of which one is.
     Reported(Run),
-    /// Partly free, and akin: the reclaimable ones for unmovable requests, and the reverse.
+    /// Partly free, and akin: the reclaimable ones for unmovable requests, and the reverse; those
+    /// of movable classes that are kept apart for other movable requests, and the reverse.
     Akin,
     /// Pageblocks of any mobility that are mixed already.
     Mixed,
@@ -186,12 +187,7 @@ impl Pass {
             | Pass::Mixed
             | Pass::Any => section.may_have(i, order),
             // What is whole has all orders.
-            Pass::Near(_)
-            | Pass::Beyond
-            | Pass::Chosen(_)
-            | Pass::Whole(_)
-            | Pass::Pair(_)
-            | Pass::Reported(_) => !0,
+            _ => !0,
         }
     }
 
@@ -205,36 +201,23 @@ impl Pass {
             Pass::Whole(Walk::Cold) => Some(Sort::Cold),
             Pass::Pair(Walk::Warm) => Some(Sort::WarmPair),
             Pass::Pair(Walk::Cold) => Some(Sort::ColdPair),
-            Pass::Whole(Walk::All)
-            | Pass::Pair(Walk::All)
-            | Pass::Near(_)
-            | Pass::Reported(_)
-            | Pass::Akin
-            | Pass::Mixed
-            | Pass::Any => None,
+            _ => None,
         }
     }
 
     /// Whether a search of this pass takes frames from pageblocks with this tag.
     pub fn selects(self, tag: Tag, wanted: &SearchRequest<'_>) -> bool {
-        let is_ours = tag.serves(wanted.zone);
+        let (is_ours, is_movable) = (tag.serves(wanted.zone), wanted.rules.kind.is_movable());
         match self {
             // The bits have told avoided ones from the others.
             Pass::Near(Sort::Partial) | Pass::Partial { .. } => {
                 tag.of_the_rest().settled() == wanted.tag()
             }
-            Pass::Akin => is_ours && tag.of_the_rest().mobility().is_akin(wanted.rules.mobility),
+            Pass::Akin => is_ours && tag.of_the_rest().kind().is_movable() == is_movable,
             // The last pass also takes from pageblocks of the wanted mobility: one may have been
             // whole when the pass for partly used pageblocks came by, and partly used when the pass
             // for whole ones did.
-            Pass::Near(_)
-            | Pass::Beyond
-            | Pass::Chosen(_)
-            | Pass::Whole(_)
-            | Pass::Pair(_)
-            | Pass::Reported(_)
-            | Pass::Mixed
-            | Pass::Any => is_ours,
+            _ => is_ours,
         }
     }
 }
@@ -287,20 +270,20 @@ impl<F: FnMut(WordBlocks)> Harvest<F> {
 /// The rules of a request for the search of its frames.
 #[derive(Clone, Copy)]
 pub struct SearchRules {
-    pub mobility: Mobility,
+    pub kind: Kind,
     /// The watermark that the zone is left with.
     pub reserve: Reserve,
     /// Bits of the request for a backing.
     pub bits: u16,
     /// Whether blocks may come from pageblocks that serve requests which are not
-    /// [akin](Mobility::is_akin).
+    /// [akin](Kind::is_movable).
     pub may_mix: bool,
 }
 
 impl SearchRules {
     /// Anything that the zone has, whatever its watermarks.
-    pub const fn any(mobility: Mobility) -> Self {
-        SearchRules { mobility, reserve: Reserve::All, bits: 0, may_mix: true }
+    pub const fn any(kind: Kind) -> Self {
+        SearchRules { kind, reserve: Reserve::All, bits: 0, may_mix: true }
     }
 
     /// Returns the same, but for mixed pageblocks.
@@ -322,7 +305,7 @@ pub struct SearchRequest<'h> {
 
 impl SearchRequest<'_> {
     pub fn tag(&self) -> Tag {
-        Tag::new(self.zone, self.rules.mobility)
+        Tag::new(self.zone, self.rules.kind)
     }
 
     /// The section of the hint, if the zone has frames there.

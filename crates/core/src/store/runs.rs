@@ -16,7 +16,7 @@ use super::passes::SearchRequest;
 use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag,
 };
-use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use crate::frame::{Kind, Order, Pfn, ZoneId};
 
 impl Bitmap<'_> {
     /// Takes `frames` contiguous frames of one zone, the first a multiple of `align` (a power of
@@ -151,7 +151,7 @@ impl Bitmap<'_> {
                 start <= first && u64::from(first.get()) + u64::from(PAGEBLOCK_FRAMES) <= end;
             match self.section(pageblock.section()) {
                 _ if is_whole => self.retag_one(pageblock, tag),
-                Some(section) => self.note_mixed(section, pageblock, tag.mobility()),
+                Some(section) => self.note_mixed(section, pageblock, tag.kind()),
                 None => {}
             }
         }
@@ -226,7 +226,7 @@ impl Bitmap<'_> {
         }
         section.take(pageblock.in_section(), Order::BASE, None, 1, give);
         if matches!(rank, Rank::Mixed { .. }) && found.is_some() {
-            self.note_mixed(section, pageblock, Mobility::Unmovable);
+            self.note_mixed(section, pageblock, Kind::UNMOVABLE);
         }
         found
     }
@@ -252,7 +252,7 @@ impl Bitmap<'_> {
             if !tag.serves(zone) {
                 continue;
             }
-            let rank = match (whole >> bit & 1 == 1, tag == Tag::new(zone, Mobility::Unmovable)) {
+            let rank = match (whole >> bit & 1 == 1, tag == Tag::new(zone, Kind::UNMOVABLE)) {
                 (true, _) => Rank::Whole,
                 (false, true) => Rank::Unmovable,
                 (false, false) => {

@@ -32,8 +32,8 @@ impl World {
     fn new() -> &'static Self {
         let tag = |pageblock: usize| match pageblock {
             _ if pageblock / SECTION_PAGEBLOCKS == HOLE => Tag::ABSENT,
-            40..45 => Tag::new(ZoneId::new(0), Mobility::Movable),
-            _ => Tag::new(ZONE, Mobility::Movable),
+            40..45 => Tag::new(ZoneId::new(0), Kind::MOVABLE),
+            _ => Tag::new(ZONE, Kind::MOVABLE),
         };
         let world: &'static World = Box::leak(Box::new(World {
             tags: (0..SECTIONS * SECTION_PAGEBLOCKS)
@@ -73,7 +73,7 @@ impl World {
     fn wanted(&'static self, mobility: Mobility) -> SearchRequest<'static> {
         SearchRequest {
             zone: ZONE,
-            rules: SearchRules::any(mobility),
+            rules: SearchRules::any(Kind::of(mobility)),
             span: (0, SECTIONS as u32),
             hint: &self.hint,
         }
@@ -175,7 +175,7 @@ fn only_whole_huges_change_their_mobility() {
     let frames = 2 * PAGEBLOCK_FRAMES;
     let found = world.bitmap().take_run(&world.wanted(Mobility::Unmovable), frames, 1);
     assert_eq!(found, Some(Pfn::new(1)));
-    let mobilities =
-        [0, 1, 2].map(|pageblock| world.bitmap().tags.of(PageblockIndex(pageblock)).mobility());
+    let mobilities = [0, 1, 2]
+        .map(|pageblock| world.bitmap().tags.of(PageblockIndex(pageblock)).kind().mobility());
     assert_eq!(mobilities, [Mobility::Movable, Mobility::Unmovable, Mobility::Movable]);
 }

@@ -12,7 +12,9 @@
 //! 5. while some are avoided, those, which are then settled;
 //! 6. whole ones, warm before cold, retagged if they were of another mobility (which needs a claim
 //!    of all 512 frames, so that no caller can hold one of them);
-//! 7. for unmovable and reclaimable blocks, partly used ones of each other's;
+//! 7. partly used ones of akin requests ([`Kind::is_movable`](crate::frame::Kind::is_movable)): for
+//!    unmovable blocks those of reclaimable ones, for movable blocks those of other classes, and
+//!    the reverse;
 //! 8. anything of the zone, for these first what is mixed already; unless the search may not mix.
 //!
 //! Pageblocks with carved frames serve unmovable blocks, and others only in the last passes: what
@@ -51,7 +53,7 @@ use super::section::Section;
 use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS,
 };
-use crate::frame::{Mobility, Order, Pfn};
+use crate::frame::{Order, Pfn};
 use crate::sync::model::IS_LOOM;
 use crate::sync::prim::Ordering;
 
@@ -146,9 +148,9 @@ impl<'m> Search<'_, 'm> {
                     continue;
                 }
             }
-            let chooses = match self.wanted.rules.mobility {
-                Mobility::Movable => matches!(pass, Pass::Whole(Walk::Warm)),
-                _ => matches!(pass, Pass::Chosen(Sort::Warm)),
+            let chooses = match self.wanted.rules.kind.is_movable() {
+                true => matches!(pass, Pass::Whole(Walk::Warm)),
+                false => matches!(pass, Pass::Chosen(Sort::Warm)),
             };
             if chooses && self.bitmap.avoids {
                 self.bitmap.choose_section(self.wanted);
@@ -216,7 +218,7 @@ impl<'m> Search<'_, 'm> {
             Pass::Partial { which: PartialKind::Avoided | PartialKind::Both, .. } => {
                 bitmap.settle(section, pageblock);
             }
-            Pass::Mixed | Pass::Any => bitmap.note_mixed(section, pageblock, wanted.rules.mobility),
+            Pass::Mixed | Pass::Any => bitmap.note_mixed(section, pageblock, wanted.rules.kind),
             _ => {}
         }
     }
@@ -265,23 +267,19 @@ impl<'m> Search<'_, 'm> {
         match pass {
             Pass::Beyond if IS_LOOM => false,
             Pass::Near(_) | Pass::Beyond => {
-                wanted.rules.mobility == Mobility::Movable
+                wanted.rules.kind.is_movable()
                     && bitmap.tags.avoided(wanted.zone) == 0
                     && wanted.near().is_some_and(|section| self.is_mostly_whole(section))
             }
             Pass::Partial { which: PartialKind::Avoided, .. } => {
                 bitmap.tags.avoided(wanted.zone) > 0
             }
-            Pass::Chosen(_) => {
-                wanted.rules.mobility != Mobility::Movable && bitmap.avoids && !IS_LOOM
-            }
+            Pass::Chosen(_) => !wanted.rules.kind.is_movable() && bitmap.avoids && !IS_LOOM,
             // To a model a policy, each look one more place to switch: the last passes find all.
             Pass::Whole(Walk::Cold) | Pass::Pair(Walk::Cold) => !IS_LOOM,
             Pass::Reported(_) => bitmap.reports.is_any(),
-            Pass::Akin => wanted.rules.mobility != Mobility::Movable && !IS_LOOM,
-            Pass::Mixed => {
-                wanted.rules.may_mix && wanted.rules.mobility != Mobility::Movable && !IS_LOOM
-            }
+            Pass::Akin => !IS_LOOM,
+            Pass::Mixed => wanted.rules.may_mix && !wanted.rules.kind.is_movable() && !IS_LOOM,
             Pass::Any => wanted.rules.may_mix,
             _ => true,
         }

@@ -2,8 +2,8 @@
 #![allow(unsafe_code, reason = "makes sections")]
 
 use super::*;
-use crate::frame::ZoneId;
 use crate::frame::pageblock::Tag;
+use crate::frame::{Kind, ZoneId};
 use crate::store::DoubleFree;
 use crate::store::SearchRules;
 use crate::store::backing::Reports;
@@ -38,7 +38,7 @@ struct World {
 
 impl World {
     fn new() -> &'static Self {
-        let movable = Tag::new(ZONE, Mobility::Movable);
+        let movable = Tag::new(ZONE, Kind::MOVABLE);
         let groups: Vec<_> = (0..Summary::groups(SECTIONS)).map(|_| Group::new()).collect();
         let world: &'static World = Box::leak(Box::new(World {
             tags: (0..HUGES).map(|_| AtomicU32::new(movable.0)).collect(),
@@ -75,7 +75,7 @@ impl World {
     fn wanted(&'static self) -> SearchRequest<'static> {
         SearchRequest {
             zone: ZONE,
-            rules: SearchRules::any(Mobility::Movable),
+            rules: SearchRules::any(Kind::MOVABLE),
             span: (0, SECTIONS as u32),
             hint: &self.hint,
         }
@@ -206,7 +206,7 @@ fn scattered_pageblocks_are_looked_into_once() {
 #[test]
 fn a_pair_does_not_cross_the_border_of_a_zone() {
     let world = World::new();
-    let other = Tag::new(ZoneId::new(1), Mobility::Movable);
+    let other = Tag::new(ZoneId::new(1), Kind::MOVABLE);
     for pageblock in 0..HUGES {
         if pageblock % 2 == 1 && pageblock != 4001 {
             world.bitmap().tags.set(PageblockIndex(pageblock), other);

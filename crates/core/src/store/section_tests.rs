@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::frame::pageblock::Tag;
-use crate::frame::{Mobility, Pfn, ZoneId};
+use crate::frame::{Kind, Pfn, ZoneId};
 use crate::store::hints::{Group, Hints, Summary};
 use crate::store::passes::{cold, warm};
 use std::mem::MaybeUninit;
@@ -48,23 +48,23 @@ pub fn check_hints(section: &Section<'_>, pageblock: usize) {
     assert!(!section.hides_block(pageblock));
 }
 
-/// Bytes of the front words of one mobility, and of a zone: seven rows, and five words that refuse.
+/// Bytes of the front words of one kind, and of a zone: nine rows, and six words that refuse.
 const ROW_BYTES: usize = 11 * 8;
-const ZONE_BYTES: usize = 7 * ROW_BYTES + 5 * 8;
+const ZONE_BYTES: usize = 9 * ROW_BYTES + 6 * 8;
 
 #[test]
 fn tags_come_back_and_none_is_the_absent_one() {
     for zone in 0..Tag::ZONES_MAX as u32 {
-        for mobility in Mobility::ALL {
-            let tag = Tag::new(ZoneId::new(zone), mobility);
+        for kind in Kind::all() {
+            let tag = Tag::new(ZoneId::new(zone), kind);
             assert!(tag.is_present());
-            assert_eq!((tag.zone().get(), tag.mobility()), (zone, mobility));
-            assert_eq!(tag.fronts_at(), zone as usize * ZONE_BYTES + mobility.index() * ROW_BYTES);
+            assert_eq!((tag.zone().get(), tag.kind()), (zone, kind));
+            assert_eq!(tag.fronts_at(), zone as usize * ZONE_BYTES + kind.index() * ROW_BYTES);
             let evacuating = tag.avoided();
-            assert_eq!(evacuating.fronts_at(), tag.fronts_at() + 3 * ROW_BYTES);
+            assert_eq!(evacuating.fronts_at(), tag.fronts_at() + 4 * ROW_BYTES);
             assert!(evacuating.is_avoided() && !evacuating.is_settled() && tag.is_settled());
             assert!(evacuating.settled() == tag && evacuating.avoided() == evacuating);
-            assert_eq!((evacuating.row(), tag.row()), ((mobility, true), (mobility, false)));
+            assert_eq!((evacuating.row(), tag.row()), ((kind, true), (kind, false)));
             assert!(
                 evacuating.serves(ZoneId::new(zone)) && evacuating.isolated() == tag.isolated()
             );
@@ -76,23 +76,23 @@ fn tags_come_back_and_none_is_the_absent_one() {
             assert!(isolated.is_present() && isolated.is_isolated() && !isolated.is_carved());
             assert!(!isolated.is_removed() && !isolated.serves(ZoneId::new(zone)));
             assert_eq!((isolated.of_isolated(), isolated.zone().get()), (Some(tag), zone));
-            let refusing = zone as usize * ZONE_BYTES + 6 * ROW_BYTES;
-            assert_eq!(isolated.fronts_at(), refusing + 24 + mobility.index() * 8);
+            let refusing = zone as usize * ZONE_BYTES + 8 * ROW_BYTES;
+            assert_eq!(isolated.fronts_at(), refusing + 24 + kind.index() * 8);
             assert!(tag.of_isolated().is_none() && tag.serves(tag.zone()));
             assert_eq!(tag.isolated().of_isolated(), Some(tag));
             assert!(tag.isolated().is_present() && !tag.isolated().serves(tag.zone()));
         }
         let carved = Tag::carved(ZoneId::new(zone));
         assert!(carved.is_present() && carved.is_carved());
-        assert_eq!(carved.fronts_at(), zone as usize * ZONE_BYTES + 6 * ROW_BYTES + 8);
+        assert_eq!(carved.fronts_at(), zone as usize * ZONE_BYTES + 8 * ROW_BYTES + 8);
         assert_eq!(carved.zone().get(), zone);
-        assert!(carved.of_the_rest() == Tag::new(ZoneId::new(zone), Mobility::Unmovable));
+        assert!(carved.of_the_rest() == Tag::new(ZoneId::new(zone), Kind::UNMOVABLE));
         assert!(!carved.is_isolated() && !carved.is_removed());
         let removed = Tag::removed(ZoneId::new(zone));
         assert!(removed.is_removed() && !removed.is_present() && !removed.is_isolated());
         assert_eq!(
             (removed.fronts_at(), removed.zone().get()),
-            (zone as usize * ZONE_BYTES + 6 * ROW_BYTES + 16, zone)
+            (zone as usize * ZONE_BYTES + 8 * ROW_BYTES + 16, zone)
         );
     }
     assert!(!Tag::ABSENT.is_present() && !Tag::ABSENT.is_carved());

@@ -1,9 +1,9 @@
-//! Zone and mobility of every pageblock. `free` finds its front by them, over the bitmap and over a
+//! Zone and kind of every pageblock. `free` finds its front by them, over the bitmap and over a
 //! backing.
 #![allow(unsafe_code, reason = "leaves out a bounds check on the hot path")]
 
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
-use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use crate::frame::{Kind, Order, Pfn, ZoneId};
 use crate::sync::prim::{AtomicU32, Ordering};
 
 /// Counters of a zone's avoided pageblocks. All accesses are Relaxed: only policies read them.
@@ -36,7 +36,7 @@ impl AvoidCounts {
 #[derive(Clone, Copy)]
 pub struct Tags<'m> {
     /// Tags of every pageblock below the limit, holes included. Written when a pageblock changes
-    /// its mobility.
+    /// its kind.
     pub(super) tags: &'m [AtomicU32],
     /// Pageblocks for which `simple` answers: all or none.
     simple_pageblocks: usize,
@@ -58,20 +58,20 @@ impl<'m> Tags<'m> {
     #[inline]
     pub fn tag(&self, pfn: Pfn) -> Option<Tag> {
         // Relaxed: a holder of a frame got it by an acquiring operation that the tag's writer
-        // released; searchers recheck nothing, a wrong mobility is only a worse choice.
+        // released; searchers recheck nothing, a wrong kind is only a worse choice.
         let tag = Tag(self.tags.get(PageblockIndex::of(pfn).0 as usize)?.load(Ordering::Relaxed));
         tag.is_present().then_some(tag.of_the_rest())
     }
 
-    /// Whether any pageblock of `start..start + frames` has carved frames.
+    /// Whether the tag of any pageblock of `start..start + frames` is such a one.
     #[inline]
-    pub fn are_carved_near(&self, start: Pfn, frames: u32) -> bool {
+    pub fn is_any_near(&self, start: Pfn, frames: u32, is: impl Fn(Tag) -> bool) -> bool {
         let end = u64::from(start.get()) + u64::from(frames);
-        // Relaxed: a caller that frees a carved frame before it has heard of the carving may still
-        // find the old tag. Its free then counts as one from before the carving.
+        // Relaxed: as in `simple`. A caller that frees a carved frame before it has heard of the
+        // carving may still find the old tag. Its free then counts as one from before the carving.
         (start.get() / PAGEBLOCK_FRAMES..end.div_ceil(u64::from(PAGEBLOCK_FRAMES)) as u32)
             .filter_map(|pageblock| self.tags.get(pageblock as usize))
-            .any(|tag| Tag(tag.load(Ordering::Relaxed)).is_carved())
+            .any(|tag| is(Tag(tag.load(Ordering::Relaxed))))
     }
 
     /// The tag of a frame like [`tag`](Self::tag), but also of pageblocks without memory, for
@@ -201,15 +201,15 @@ impl<'m> Tags<'m> {
     }
 
     /// Isolates a pageblock that has no memory, or none any more of `zone`, for memory to be added.
-    /// Its mobility says what it was: unmovable without memory, reclaimable where that was removed.
+    /// Its kind says what it was: unmovable without memory, reclaimable where that was removed.
     ///
     /// # Errors
     /// The tag that it has.
     pub fn claim(&self, pageblock: PageblockIndex, zone: ZoneId) -> Result<(), Tag> {
         let new = |old| match Tag(old) {
-            Tag::ABSENT => Some(Tag::new(zone, Mobility::Unmovable).isolated().0),
+            Tag::ABSENT => Some(Tag::new(zone, Kind::UNMOVABLE).isolated().0),
             tag if tag == Tag::removed(zone) => {
-                Some(Tag::new(zone, Mobility::Reclaimable).isolated().0)
+                Some(Tag::new(zone, Kind::RECLAIMABLE).isolated().0)
             }
             _ => None,
         };
@@ -224,7 +224,7 @@ impl<'m> Tags<'m> {
 
     /// Undoes a [`claim`](Self::claim) by the caller that made it.
     pub fn unclaim(&self, pageblock: PageblockIndex, zone: ZoneId) {
-        let was_absent = self.raw(pageblock) == Tag::new(zone, Mobility::Unmovable).isolated();
+        let was_absent = self.raw(pageblock) == Tag::new(zone, Kind::UNMOVABLE).isolated();
         self.set(pageblock, if was_absent { Tag::ABSENT } else { Tag::removed(zone) });
     }
 
@@ -246,15 +246,6 @@ impl<'m> Tags<'m> {
         // Release: as in `set`. Only the caller that isolated the pageblock changes its tag.
         let _ =
             self.tags[pageblock.0 as usize].fetch_update(Ordering::Release, Ordering::Relaxed, new);
-    }
-
-    /// Whether any pageblock of `start..start + frames` is isolated.
-    pub fn are_isolated_near(&self, start: Pfn, frames: u32) -> bool {
-        // Relaxed: as in `simple`.
-        let end = u64::from(start.get()) + u64::from(frames);
-        (start.get() / PAGEBLOCK_FRAMES..end.div_ceil(u64::from(PAGEBLOCK_FRAMES)) as u32)
-            .filter_map(|pageblock| self.tags.get(pageblock as usize))
-            .any(|tag| Tag(tag.load(Ordering::Relaxed)).is_isolated())
     }
 
     /// The tag of a pageblock as it is: carved, removed or absent ones too. Beyond the limit all

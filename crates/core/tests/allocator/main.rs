@@ -5,6 +5,7 @@ mod attempt;
 mod backing;
 mod batches;
 mod carving;
+mod classes;
 #[path = "../common/mod.rs"]
 mod common;
 mod evacuation;

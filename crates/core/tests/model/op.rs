@@ -1,7 +1,7 @@
 //! The operations of a run. Numbers are reduced to what exists when an operation is applied, so
 //! that any operation can be dropped from a failing run and the others keep their meaning.
 
-use pagedepot::{Flags, Mobility, Mode, Order};
+use pagedepot::{Class, Flags, Mobility, Mode, Order};
 use proptest::prelude::*;
 
 use crate::common::order;
@@ -10,6 +10,8 @@ use crate::common::order;
 #[derive(Clone, Copy, Debug)]
 pub struct Wish {
     pub mobility: Mobility,
+    /// A class that the world may keep apart.
+    pub class: Class,
     pub is_zeroed: bool,
     pub is_atomic: bool,
     pub no_reclaim: bool,
@@ -19,7 +21,7 @@ pub struct Wish {
 
 impl Wish {
     pub fn flags(self) -> Flags {
-        let mut flags = Flags::new(self.mobility);
+        let mut flags = Flags::new(self.mobility).class(self.class);
         if self.is_zeroed {
             flags = flags.zeroed();
         }
@@ -159,13 +161,18 @@ prop_compose! {
             1 => Just(Mobility::Unmovable),
             1 => Just(Mobility::Reclaimable),
         ],
+        class in prop_oneof![
+            2 => Just(Class::UNKNOWN),
+            1 => Just(Class::PAGE_CACHE),
+            1 => (0u8..14).prop_map(Class::tenant),
+        ],
         is_zeroed in prop::bool::weighted(0.1),
         is_atomic in prop::bool::weighted(0.1),
         no_reclaim in prop::bool::weighted(0.1),
         this_node in prop::bool::weighted(0.1),
         level in prop::option::weighted(0.2, 0u8..=16),
     ) -> Wish {
-        Wish { mobility, is_zeroed, is_atomic, no_reclaim, this_node, level }
+        Wish { mobility, class, is_zeroed, is_atomic, no_reclaim, this_node, level }
     }
 }
 

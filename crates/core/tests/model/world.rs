@@ -1,7 +1,8 @@
 //! The worlds of runs: memory, CPUs, options.
 
 use pagedepot::{
-    Config, FrameRange, FreeHigh, HighPolicy, NodeId, PageSize, Pfn, Watermarks, ZoneConfig,
+    Class, Classes, Config, FrameRange, FreeHigh, HighPolicy, Mobility, NodeId, PageSize, Pfn,
+    Watermarks, ZoneConfig,
 };
 use proptest::prelude::*;
 
@@ -50,6 +51,7 @@ pub struct World {
     pub page_size: PageSize,
     pub high: HighPolicy,
     pub free_high: FreeHigh,
+    pub classes: Classes,
     pub checked: bool,
     pub caches: bool,
     pub reserve: Reserve,
@@ -91,6 +93,7 @@ impl World {
             caches: self.caches,
             high: self.high,
             free_high: self.free_high,
+            classes: self.classes,
             checked: self.checked,
             ..Config::new(self.cpus(), &zones)
         };
@@ -160,6 +163,19 @@ fn free_high() -> impl Strategy<Value = FreeHigh> {
     prop_oneof![Just(FreeHigh::OFF), (0..5u32).prop_map(FreeHigh::batches)]
 }
 
+/// Policies that keep up to two classes apart.
+fn classes() -> impl Strategy<Value = Classes> {
+    let apart = (prop::sample::select(Mobility::ALL.as_slice()), 0u8..12);
+    let add = |policy: Classes, (mobility, tenant)| policy.apart(mobility, Class::tenant(tenant));
+    prop_oneof![
+        1 => Just(Classes::ALIKE),
+        2 => prop::collection::vec(apart, 0..2).prop_map(move |apart| {
+            let policy = Classes::ALIKE.apart(Mobility::Movable, Class::PAGE_CACHE);
+            apart.into_iter().fold(policy, add)
+        }),
+    ]
+}
+
 fn reserve() -> impl Strategy<Value = Reserve> {
     prop_oneof![
         3 => Just(Reserve::Nothing),
@@ -180,6 +196,7 @@ prop_compose! {
             prop_oneof![Just(PageSize::Kib4), Just(PageSize::Kib16), Just(PageSize::Kib64)],
         high in high(),
         free_high in free_high(),
+        classes in classes(),
         reserve in reserve(),
         checked in any::<bool>(),
         caches in prop::bool::weighted(0.9),
@@ -195,7 +212,7 @@ prop_compose! {
         World {
             cpu_nodes: nodes.into_iter().map(NodeId::new).collect(),
             page_size: if is_mapped { PageSize::Kib4 } else { page_size },
-            zones, high, free_high, checked, caches, reserve, keeper, is_mapped, skew,
+            zones, high, free_high, classes, checked, caches, reserve, keeper, is_mapped, skew,
         }
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use pagedepot::cpus::Cpus;
 use pagedepot::{
-    Allocator, CacheLimits, Config, CpuId, Evacuation, Flags, FrameRange, Mobility, Mode, Order,
-    Pfn, Residency, Scope, Watermarks, ZoneConfig, ZoneId,
+    Allocator, CacheLimits, Class, Classes, Config, CpuId, Evacuation, Flags, FrameRange, Mobility,
+    Mode, Order, Pfn, Residency, Scope, Watermarks, ZoneConfig, ZoneId,
 };
 use pagedepot_contiguity::{Compaction, Compactor, Contiguity, Reporting};
 
@@ -41,7 +41,8 @@ pub fn run<C: Cpus>(seed: u64, make: impl Fn(Arc<Source>) -> C) -> [u64; 3] {
         ZoneConfig { watermarks, ..open_zone("second", &[SECOND]) },
     ];
     let checked = seed.is_multiple_of(2);
-    let config = Config { checked, ..Config::new(CPUS, &zones) };
+    let classes = Classes::ALIKE.apart(Mobility::Movable, Class::PAGE_CACHE);
+    let config = Config { checked, classes, ..Config::new(CPUS, &zones) };
     // Zeroed, as machines that follow gates need it.
     let mut metadata =
         vec![MaybeUninit::zeroed(); Allocator::<C>::metadata_bytes(&config).unwrap()];
@@ -98,7 +99,8 @@ impl<C: Cpus> Stress<'_, C> {
     }
 
     fn flags(&self) -> Flags {
-        let flags = Flags::new(Mobility::ALL[self.below(3) as usize]);
+        let class = [Class::UNKNOWN, Class::PAGE_CACHE][self.below(2) as usize];
+        let flags = Flags::new(Mobility::ALL[self.below(3) as usize]).class(class);
         // Handlers may not wait. Some do not pass the flag, and their fences are refused.
         match self.source.depth() > 0 && self.below(4) > 0 {
             true => flags.atomic(),

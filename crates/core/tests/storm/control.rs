@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pagedepot::cpus::Cpus;
-use pagedepot::{Allocator, CacheLimits, CpuId, Evacuation, FrameRange, Mode, Scope, ZoneId};
+use pagedepot::{
+    Allocator, CacheLimits, Class, CpuId, Evacuation, Flags, FrameRange, Mode, Scope, ZoneId,
+};
 use pagedepot_contiguity::{Compaction, Contiguity, Reporting};
 
 use crate::common::meetings::{Active, Set};
@@ -245,6 +247,13 @@ impl<'w, C: Cpus> Control<'_, 'w, '_, C> {
         let frames = i64::from(range.frames);
         world.usage.manage(-frames);
         let removing = self.begin(Set::from(Feature::Removal).and(Feature::Isolation));
+        if self.rng.one_in(3) {
+            let flags = [Flags::MOVABLE, Flags::UNMOVABLE][self.rng.index(2)];
+            // Callers may hold frames of it.
+            let _ = self.depot.reassign(zone, range, flags.class(Class::PAGE_CACHE));
+            world.usage.manage(frames);
+            return;
+        }
         let removed = self.depot.remove_memory(zone, range);
         if removed.is_err() {
             world.usage.manage(frames);

@@ -31,6 +31,7 @@ crate::features! {
     EvacuationOff "evacuation off",
     EvacuationGoal "evacuation to a goal",
     EvacuationAdaptive "adaptive evacuation",
+    Classes "classes",
     Reclaim "reclaim callbacks",
     IsolatedCpus "isolated CPUs",
     Checked "checked mode",

@@ -39,7 +39,8 @@ use feature::Feature;
 use mover::Slots;
 use pagedepot::cpus::{CpuLock, Cpus, LockedCpus, PinnedCpus};
 use pagedepot::{
-    Allocator, Backing, Config, Mode, NodeId, Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
+    Allocator, Backing, Class, Classes, Config, Mobility, Mode, NodeId, Pfn, Scope, Watermarks,
+    ZoneConfig, ZoneId,
 };
 use pagedepot_contiguity::{Compactor, Reporting};
 use pool::Pool;
@@ -75,6 +76,7 @@ impl Options {
             Feature::EvacuationOff,
             Feature::EvacuationGoal,
             Feature::EvacuationAdaptive,
+            Feature::Classes,
         ];
         let lacks = of_store.iter().fold(lacks, |lacks, &one| lacks.and_if(is_backed, one));
         let lacks = lacks
@@ -137,6 +139,9 @@ fn storm<C: Cpus + Send>(name: &str, cpus: C, isolate: Isolate<C>) {
         pfn_limit: Some(Pfn::new(FIRST + FRAMES)),
         checked: options.checked,
         linear_map: Some(arena.linear_map()),
+        classes: Classes::ALIKE
+            .apart(Mobility::Movable, Class::PAGE_CACHE)
+            .apart(Mobility::Unmovable, Class::SHORT_LIVED),
         ..Config::new(CPUS, &zones)
     };
     let managed = zones.iter().flat_map(|zone| zone.ranges).map(|range| range.frames).sum();

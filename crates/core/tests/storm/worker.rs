@@ -1,7 +1,7 @@
 //! A thread that allocates and frees, and what it holds.
 
 use pagedepot::cpus::Cpus;
-use pagedepot::{Allocator, Flags, Mobility, Order, Pfn, Residency};
+use pagedepot::{Allocator, Class, Flags, Mobility, Order, Pfn, Residency};
 
 use crate::common::meetings::{Active, Set};
 use crate::common::order;
@@ -66,7 +66,16 @@ impl<'w> Worker<'w> {
 
     /// Flags, and the features that they are.
     fn flags(&mut self) -> (Flags, Set) {
-        let flags = Flags::new(Mobility::ALL[self.rng.index(3)]);
+        let mobility = Mobility::ALL[self.rng.index(3)];
+        let class = match mobility {
+            Mobility::Movable => Class::PAGE_CACHE,
+            _ => Class::SHORT_LIVED,
+        };
+        // Reclaimable blocks are not kept apart: their class changes nothing.
+        let (flags, classed) = match self.rng.one_in(3) && mobility != Mobility::Reclaimable {
+            true => (Flags::new(mobility).class(class), Feature::Classes.into()),
+            false => (Flags::new(mobility), Set::NONE),
+        };
         let (flags, via) = match self.rng.below(20) {
             0 => (flags.atomic(), Feature::NoWait.into()),
             1 => (flags.no_reclaim(), Set::NONE),
@@ -74,6 +83,7 @@ impl<'w> Worker<'w> {
             3..6 => (flags.compact(), Feature::Mover.into()),
             _ => (flags, Set::NONE),
         };
+        let via = via.and(classed);
         match self.rng.one_in(8) {
             true => (flags.zeroed(), via.and(Feature::Zeroed)),
             false => (flags, via),
@@ -227,7 +237,7 @@ impl<C: Cpus> AtWork<'_, '_, '_, C> {
         let plain = Flags::new(flags.mobility());
         let may_all = [plain, plain.compact(), plain.zeroed(), plain.compact().zeroed()];
         let request = || self.depot.alloc(Order::BASE, flags).ok();
-        match may_all.contains(&flags) {
+        match may_all.contains(&flags.class(Class::UNKNOWN)) {
             true => {
                 let usage = &self.worker.world.usage;
                 usage.request_surely(request, || self.depot.shortage().to_string())

@@ -7,7 +7,7 @@ pub use pagedepot::{
     Backing, BackingRanges, CacheLimits, ConfigError, DoubleFree, Evacuation, FreeHigh, HighPolicy,
     Misuse, Watermarks, ZoneConfig,
 };
-use pagedepot::{Config, CpuId, FrameRange, LinearMap, NodeId, PageSize, Pfn};
+use pagedepot::{Classes, Config, CpuId, FrameRange, LinearMap, NodeId, PageSize, Pfn};
 pub use pagedepot_rseq::{CpuListError, CpuSet};
 
 pub use crate::cpus::linux::LinuxCpus;
@@ -68,6 +68,7 @@ pub struct Builder {
     high: HighPolicy,
     free_high: FreeHigh,
     evacuation: Evacuation,
+    classes: Classes,
     on_misuse: Option<fn(Misuse)>,
     on_handover: Option<fn(CpuId)>,
     pinned: bool,
@@ -100,6 +101,7 @@ impl Builder {
             high: HighPolicy::Auto,
             free_high: FreeHigh::default(),
             evacuation: Evacuation::default(),
+            classes: Classes::ALIKE,
             on_misuse: None,
             on_handover: None,
             pinned: false,
@@ -327,6 +329,27 @@ impl Builder {
         self
     }
 
+    /// The classes of pages that fill pageblocks of 2 MiB of their own. Unless this is called, the
+    /// mobility alone decides. [Over a store of the program's own](Self::build_over) nothing is
+    /// kept apart.
+    ///
+    /// ```
+    /// use pagedepot_linux::{Class, Classes, Depot, Flags, Mobility, Order};
+    ///
+    /// let policy = Classes::ALIKE.apart(Mobility::Movable, Class::LONG_LIVED);
+    /// let depot = Depot::builder(64 << 20).classes(policy).build()?;
+    /// let kept = depot.alloc(Order::BASE, Flags::MOVABLE.class(Class::LONG_LIVED))?;
+    /// let other = depot.alloc(Order::BASE, Flags::MOVABLE)?;
+    /// assert_ne!(kept.get() / 512, other.get() / 512);
+    /// # depot.free(kept, Order::BASE)?;
+    /// # depot.free(other, Order::BASE)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn classes(mut self, policy: Classes) -> Self {
+        self.classes = policy;
+        self
+    }
+
     /// Makes the depot. Do this before the program has many threads: registering with `membarrier`
     /// is cheap then, and takes milliseconds later.
     ///
@@ -382,6 +405,7 @@ impl Builder {
             high: self.high,
             free_high: self.free_high,
             evacuation: self.evacuation,
+            classes: self.classes,
             checked: self.checked,
             on_misuse: Some(self.on_misuse.unwrap_or(panic_on_misuse)),
             pfn_limit: Some(Pfn::new(frames_max)),
