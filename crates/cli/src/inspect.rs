@@ -1,5 +1,5 @@
-//! `inspect`: the contents of a segment that processes share (`pagedepot_linux::shared`), also after
-//! all of them have ended.
+//! `inspect`: the contents of a segment that processes share (`pagedepot_linux::shared`), also
+//! after all of them have ended.
 
 use std::fmt::Write as _;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Deaths of a process at each instruction of each operation on a segment: survivors lose nothing.
+//! Kills a process at each instruction of each operation on a segment: survivors lose nothing.
 //!
 //! A tracer steps a process through the operation, one instruction at a time:
 //!

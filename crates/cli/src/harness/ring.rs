@@ -109,8 +109,8 @@ impl<T: Copy> Ring<T> {
         self.filled.0.store(start + items, Ordering::Release);
     }
 
-    /// Puts in so many batches of `BATCH` items, a divisor of the slots, each of which `fill` writes
-    /// over `blank` ones; the consumer takes batches, too. Only one thread at a time.
+    /// Puts in so many batches of `BATCH` items, a divisor of the slots, each of which `fill`
+    /// writes over `blank` ones; the consumer takes batches, too. Only one thread at a time.
     pub fn produce_batches<const BATCH: usize>(
         &self,
         batches: u64,

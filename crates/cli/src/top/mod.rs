@@ -39,8 +39,8 @@ const KEYS: Duration = Duration::from_millis(100);
 /// Options of `top`.
 #[derive(Clone, Debug, Args)]
 pub struct TopOptions {
-    /// The program: its process id, or the file that it publishes (default: the only one there is); of a
-    /// segment that processes share, what `inspect` shows
+    /// The program: its process id, or the file that it publishes (default: the only one there
+    /// is); of a segment that processes share, what `inspect` shows
     #[arg(value_name = "PID|FILE")]
     pub program: Option<String>,
     /// Print what is there once, and end; also where stdout is no terminal

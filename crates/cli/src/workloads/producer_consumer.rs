@@ -1,5 +1,5 @@
-//! `producer-consumer`: pages allocated on one CPU and freed on another, as network buffers are: one
-//! by one, and many in a call.
+//! `producer-consumer`: pages allocated on one CPU and freed on another, as network buffers are:
+//! one by one, and many in a call.
 
 use std::time::Instant;
 

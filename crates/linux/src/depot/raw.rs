@@ -362,8 +362,8 @@ impl<'d> RawDepot<'d> {
 
     /// The memory file, if it is one ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)); page `n`
     /// begins at [`offset`](Self::offset) of it. `None` for a depot that processes share: its pages
-    /// are a part of [`SharedDepot::file`](crate::shared::SharedDepot::file). For pages that stay registered after they are
-    /// freed see [`Depot::pin_range`](crate::Depot::pin_range).
+    /// are a part of [`SharedDepot::file`](crate::shared::SharedDepot::file). For pages that stay
+    /// registered after they are freed see [`Depot::pin_range`](crate::Depot::pin_range).
     ///
     /// The file cannot be made smaller, nor larger unless the depot can still
     /// [grow](crate::Depot::grow) (`F_SEAL_SHRINK`, `F_SEAL_GROW`): no access to the depot's memory

@@ -187,7 +187,8 @@ pub fn recount(segment: &Segment) {
 /// Counts of a segment beside what they count.
 #[derive(PartialEq, Eq)]
 struct Census {
-    /// Pages of each slot that were sent ever, those of them that were claimed, those that are there.
+    /// Pages of each slot that were sent ever, those of them that were claimed, and those that are
+    /// there.
     sent: [(u64, u64, u64); SLOTS],
     /// Pages that have memory: as it is written, and as there are.
     present: (u64, u64),

@@ -15,7 +15,8 @@
 //! * begin: a burier adds its bit to those of a dead slot, unless it is there: then another thread
 //!   of the same process buries already;
 //! * end: a burier that has given all frames of the slot away takes its bit out, dead -> empty, or
-//!   orphaned if the process had sent frames that no process has claimed yet, or left some to an heir;
+//!   orphaned if the process had sent frames that no process has claimed yet, or left some to an
+//!   heir;
 //! * orphaned -> dead, by a caller that wants those back.
 //!
 //! # Argument

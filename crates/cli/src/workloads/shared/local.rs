@@ -78,7 +78,7 @@ impl<P: Pool> Contender<1> for Hot<P> {
     }
 }
 
-/// So many pages allocated, and then freed.
+/// Allocates so many pages, and then frees them.
 struct Batch<P> {
     pool: P,
     pages: u32,

@@ -33,9 +33,9 @@ const PAGES: u32 = 1 << 16;
 
 /// A pool that processes or threads pass pages of.
 enum PassedPool {
-    /// By messages that are claimed.
-    Sent(SharedDepot),
-    Depot(DepotPool),
+    /// A segment whose pages are sent and claimed.
+    Sent(Box<SharedDepot>),
+    Depot(Box<DepotPool>),
     Mutex(Mutex),
 }
 
@@ -237,7 +237,7 @@ impl Lane {
         }
         match Arc::into_inner(self.pool) {
             Some(PassedPool::Sent(depot)) => all_free(&depot).map_err(|why| fault(&why)),
-            Some(PassedPool::Depot(mut pool)) => checked(&mut pool),
+            Some(PassedPool::Depot(mut pool)) => checked(&mut *pool),
             Some(PassedPool::Mutex(mut pool)) => checked(&mut pool),
             None => Ok(()),
         }
@@ -261,12 +261,13 @@ impl Passing {
         for design in designs {
             match design {
                 Design::DepotShared => {
-                    let sent = PassedPool::Sent(segment(PAGES.into())?);
+                    let sent = PassedPool::Sent(Box::new(segment(PAGES.into())?));
                     lanes.push(Lane::to_process(sent, consumer, joined)?);
-                    lanes.push(Lane::to_thread(PassedPool::Sent(segment(PAGES.into())?))?);
+                    lanes
+                        .push(Lane::to_thread(PassedPool::Sent(Box::new(segment(PAGES.into())?)))?);
                 }
                 Design::Depot => {
-                    let pool = PassedPool::Depot(DepotPool::private(PAGES)?);
+                    let pool = PassedPool::Depot(Box::new(DepotPool::private(PAGES)?));
                     lanes.push(Lane::to_thread(pool)?);
                 }
                 _ => {
@@ -348,7 +349,7 @@ impl Passing {
 fn joined(pool: &PassedPool) -> Option<PassedPool> {
     let PassedPool::Sent(depot) = pool else { return None };
     let own = SharedDepot::adopt(depot.file(), &SharedOptions::join().answers(false));
-    Some(PassedPool::Sent(own.expect("a segment of the parent's")))
+    Some(PassedPool::Sent(Box::new(own.expect("a segment of the parent's"))))
 }
 
 type Shown = ((&'static str, &'static str), bool, Vec<f64>);
