@@ -1,7 +1,7 @@
 //! A booted machine that says what it finds: what it was told, and what it said.
 //!
-//! Lines of its console that begin with `= ` are figures (`= metric value name=number...`), checks
-//! (`= check name ok`, `= check name failed why`), `= begin scenario`,
+//! Lines of its console that begin with `= ` are figures (`= metric value name=number...`, or
+//! `name=word`), checks (`= check name ok`, `= check name failed why`), `= begin scenario`,
 //! `= untested what and why`, and `= done` at the end.
 
 use std::collections::BTreeMap;
@@ -15,12 +15,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::console::MachineProcess;
+use crate::results::Param;
 
 /// A figure, or something that must hold.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ConsoleLine {
     /// A figure with its parameters.
-    Figure { metric: String, value: f64, params: BTreeMap<String, i64> },
+    Figure { metric: String, value: f64, params: BTreeMap<String, Param> },
     /// A check, and why it failed.
     Check { name: String, failed: Option<String> },
     /// A scenario began.
@@ -54,8 +55,8 @@ impl ConsoleLine {
                 let value = words.next()?.parse().ok()?;
                 let params = words
                     .map(|word| {
-                        let (name, number) = word.split_once('=')?;
-                        Some((name.to_owned(), number.parse().ok()?))
+                        let (name, value) = word.split_once('=')?;
+                        Some((name.to_owned(), Param::parse(value)?))
                     })
                     .collect::<Option<_>>()?;
                 Some(ConsoleLine::Figure { metric: metric.to_owned(), value, params })
@@ -136,17 +137,22 @@ mod tests {
 
     #[test]
     fn lines_of_the_console_are_told_apart() {
-        let figure = |metric: &str, value, params: &[(&str, i64)]| ConsoleLine::Figure {
+        let figure = |metric: &str, value, params: &[(&str, Param)]| ConsoleLine::Figure {
             metric: metric.to_owned(),
             value,
-            params: params.iter().map(|(name, number)| ((*name).to_owned(), *number)).collect(),
+            params: params.iter().map(|(name, of)| ((*name).to_owned(), of.clone())).collect(),
         };
         let check = |name: &str, failed: Option<&str>| ConsoleLine::Check {
             name: name.to_owned(),
             failed: failed.map(str::to_owned),
         };
         for (line, said) in [
-            ("= pair_ns 32.500 order=0\r", Some(figure("pair_ns", 32.5, &[("order", 0)]))),
+            ("= pair_ns 32.500 order=0\r", Some(figure("pair_ns", 32.5, &[("order", 0.into())]))),
+            (
+                "= zone_lock_takes 7 workload=exit",
+                Some(figure("zone_lock_takes", 7.0, &[("workload", "exit".into())])),
+            ),
+            ("= zone_lock_takes 7 workload=", None),
             ("= cpus 2", Some(figure("cpus", 2.0, &[]))),
             ("= check thp ok", Some(check("thp", None))),
             (

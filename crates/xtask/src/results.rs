@@ -1,6 +1,7 @@
 //! Writes measurements as the lab's JSON and as a table.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +12,53 @@ use serde_json::{Value, json};
 use crate::tools;
 
 /// The pages, and the means by which they are measured: the key of a figure's row.
-type Key = (String, BTreeMap<String, i64>, u32, &'static str);
+type Key = (String, BTreeMap<String, Param>, u32, &'static str);
+
+/// The value of a figure's parameter.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Param {
+    /// A number.
+    Number(i64),
+    /// The name of one of several.
+    Word(String),
+}
+
+impl Param {
+    /// The number, or the word, that a console's line has. `None`: it has neither.
+    pub fn parse(text: &str) -> Option<Self> {
+        let number = || text.parse().ok().map(Param::Number);
+        let is_word = text.starts_with(|first: char| first.is_ascii_alphabetic());
+        if is_word { Some(Param::Word(text.to_owned())) } else { number() }
+    }
+
+    fn json(&self) -> Value {
+        match self {
+            Param::Number(number) => json!(number),
+            Param::Word(word) => json!(word),
+        }
+    }
+}
+
+impl From<i64> for Param {
+    fn from(number: i64) -> Self {
+        Param::Number(number)
+    }
+}
+
+impl From<&str> for Param {
+    fn from(word: &str) -> Self {
+        Param::Word(word.to_owned())
+    }
+}
+
+impl fmt::Display for Param {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Param::Number(number) => number.fmt(f),
+            Param::Word(word) => word.fmt(f),
+        }
+    }
+}
 
 /// Figures of all boots.
 #[derive(Default)]
@@ -26,7 +73,7 @@ impl Results {
         design: &'static str,
         cpus: u32,
         metric: &str,
-        params: BTreeMap<String, i64>,
+        params: BTreeMap<String, Param>,
         value: f64,
     ) {
         self.rows.entry((metric.to_owned(), params, cpus, design)).or_default().push(value);
@@ -44,6 +91,8 @@ impl Results {
             .rows
             .iter()
             .map(|((metric, params, cpus, design), samples)| {
+                let params: BTreeMap<_, _> =
+                    params.iter().map(|(name, value)| (name, value.json())).collect();
                 json!({
                     "workload": command, "design": design, "metric": metric, "unit": unit(metric),
                     "cpus": cpus, "params": params, "median": median(samples), "samples": samples,
@@ -174,7 +223,7 @@ mod tests {
     #[test]
     fn rows_are_as_the_lab_writes_them() {
         let mut results = Results::default();
-        let params = BTreeMap::from([("order".to_owned(), 0)]);
+        let params = BTreeMap::from([("order".to_owned(), Param::Number(0))]);
         for (design, value) in [("theirs", 4.0), ("ours", 4.0), ("ours", 2.0)] {
             results.add(design, 2, "pair_ns", params.clone(), value);
         }

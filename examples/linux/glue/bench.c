@@ -249,10 +249,25 @@ static void fill_here(struct work_struct *work)
 	}
 }
 
-/* One drain of all CPUs, of which each has freed 512 pages. */
+/* Free pages of all zones, with what CPUs have not added yet. */
+static s64 free_pages_now(void)
+{
+	struct zone *zone;
+	s64 pages = 0;
+
+	for_each_populated_zone(zone)
+		pages += zone_page_state_snapshot(zone, NR_FREE_PAGES);
+	return pages;
+}
+
+/*
+ * One drain of all CPUs, of which each has freed 512 pages, so many times. drain_pages: what all of
+ * them gave back.
+ */
 static void drain_once(int mode, int rounds)
 {
 	u64 best = U64_MAX, sum = 0;
+	s64 pages = 0;
 	int i;
 
 	for (i = 0; i < rounds; i++) {
@@ -261,13 +276,15 @@ static void drain_once(int mode, int rounds)
 		schedule_on_each_cpu(fill_here);
 		/* Until the other CPUs are idle again. */
 		schedule_timeout_uninterruptible(1);
+		pages -= free_pages_now();
 		start = ktime_get_ns();
 		drain_by(mode);
 		start = ktime_get_ns() - start;
+		pages += free_pages_now();
 		best = min(best, start);
 		sum += start;
 	}
-	say("drain_ns %llu\ndrain_mean_ns %llu\n", best, div64_u64(sum, rounds));
+	say("drain_ns %llu\ndrain_mean_ns %llu\ndrain_pages %lld\n", best, div64_u64(sum, rounds), pages);
 }
 
 static struct task_struct *drainer;
@@ -530,11 +547,14 @@ static void counts(void)
 		sum.puts += of->puts;
 		sum.refilled += of->refilled;
 		sum.spilled += of->spilled;
+		sum.locks += of->locks;
+		sum.contended += of->contended;
 	}
 	for_each_populated_zone(zone)
 		cached += cached_in(zone);
 	say("takes %lu\nputs %lu\nrefilled %lu\nspilled %lu\ncached %llu\n", sum.takes, sum.puts,
 	    sum.refilled, sum.spilled, cached);
+	say("locks %lu\ncontended %lu\n", sum.locks, sum.contended);
 	say("drained %llu\nfences %llu\nbusy %llu\nisolated %llu\n", depot_sum.taken_pages,
 	    depot_sum.fences, depot_sum.busy_cpus, depot_sum.isolated_cpus);
 	say("depot %d\n", static_key_enabled(&pagedepot_on));

@@ -2,7 +2,7 @@
 /*
  * Linux's per-CPU page lists by the library pagedepot. mm/page_alloc.c includes this behind
  * rmqueue_bulk(), in whose place and that of free_pcppages_bulk() depot_c_take() and depot_c_put()
- * are. The hooks in hooks.txt call what is static here.
+ * of zone_shelf.c are. The hooks in hooks.txt call what is static here.
  */
 #include <linux/context_tracking.h>
 #include <linux/memblock.h>
@@ -208,96 +208,26 @@ void depot_c_unpin(void)
 	preempt_enable();
 }
 
-/* Blocks come with the type that a free would find, so that they are cached for it. */
-u32 depot_c_take(struct zone *zone, u32 order, u32 mobility, u32 alloc_flags,
-		 struct depot_block *out, u32 wanted)
+/*
+ * Where a depot lies: in the linear map, if there are as many pages in a row. As an area of vmalloc
+ * it would be one more that each vmalloc() walks past.
+ */
+static void *__meminit depot_memory(size_t bytes)
 {
-#if DEPOT_SINCE(6, 16)
-	enum rmqueue_mode mode = RMQUEUE_NORMAL;
-#endif
-	unsigned long flags, last = ULONG_MAX;
-	u32 got = 0, removed = 0;
-	int serves = 0;
+	void *memory = alloc_pages_exact(bytes, GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN);
 
-	spin_lock_irqsave(&zone->lock, flags);
-	while (got < wanted) {
-		struct page *page = __rmqueue(zone, order, mobility, alloc_flags
-#if DEPOT_SINCE(6, 16)
-					      , &mode
-#endif
-					      );
-		unsigned long pfn;
-
-		if (unlikely(!page))
-			break;
-		removed++;
-#if !DEPOT_SINCE(6, 6)
-		if (unlikely(check_pcp_refill(page, order)))
-			continue;
-#endif
-		pfn = page_to_pfn(page);
-		/* Most are of one pageblock. */
-		if (pfn >> pageblock_order != last) {
-			last = pfn >> pageblock_order;
-			serves = get_pfnblock_migratetype(page, pfn);
-			if (serves >= MIGRATE_PCPTYPES)
-				serves = MIGRATE_MOVABLE;
-		}
-		out[got++] = (struct depot_block){ pfn, order, serves };
-#if !DEPOT_SINCE(6, 10)
-		if (is_migrate_cma(get_pcppage_migratetype(page)))
-			__mod_zone_page_state(zone, NR_FREE_CMA_PAGES, -(1 << order));
-#endif
-	}
-#if !DEPOT_SINCE(6, 10)
-	__mod_zone_page_state(zone, NR_FREE_PAGES, -(long)(removed << order));
-#endif
-	__this_cpu_inc(depot_counts.takes);
-	__this_cpu_add(depot_counts.refilled, removed << order);
-	spin_unlock_irqrestore(&zone->lock, flags);
-	return got;
+	return memory ?: vzalloc(bytes);
 }
 
-u32 depot_c_put(struct zone *zone, const struct depot_block *blocks, u32 count, u32 *first)
+static void __meminit depot_forget(void *memory, size_t bytes)
 {
-#if !DEPOT_SINCE(6, 10)
-	bool isolated_pageblocks;
-#endif
-	unsigned long flags;
-	u32 i, doubled = 0;
-
-	spin_lock_irqsave(&zone->lock, flags);
-#if !DEPOT_SINCE(6, 10)
-	isolated_pageblocks = has_isolate_pageblock(zone);
-#endif
-	for (i = 0; i < count; i++) {
-		u32 order = blocks[i].order, pfn = blocks[i].pfn;
-		struct page *page = pfn_to_page(pfn);
-		int mt;
-
-		if (unlikely(PageBuddy(page))) {
-			if (!doubled)
-				*first = pfn;
-			doubled += 1 << order;
-			continue;
-		}
-#if DEPOT_SINCE(6, 10)
-		mt = get_pfnblock_migratetype(page, pfn);
-#else
-		mt = get_pcppage_migratetype(page);
-		if (bulkfree_pcp_prepare(page))
-			continue;
-		if (unlikely(isolated_pageblocks))
-			mt = get_pageblock_migratetype(page);
-#endif
-		__free_one_page(page, pfn, zone, order, mt, FPI_NONE);
-		trace_mm_page_pcpu_drain(page, order, mt);
-		__this_cpu_add(depot_counts.spilled, 1 << order);
-	}
-	__this_cpu_inc(depot_counts.puts);
-	spin_unlock_irqrestore(&zone->lock, flags);
-	return doubled;
+	if (is_vmalloc_addr(memory))
+		vfree(memory);
+	else if (memory)
+		free_pages_exact(memory, bytes);
 }
+
+#include "pagedepot_zone_shelf.c"
 
 u64 depot_c_free_pages(struct zone *zone)
 {
@@ -583,9 +513,6 @@ static unsigned long depot_pages(struct depot *depot, unsigned int migratetype,
 	return pfns[0] != DEPOT_NONE;
 }
 
-/* What the largest magazine holds. */
-#define DEPOT_MANY	63
-
 /*
  * For bulk allocation: pages into the empty places of an array, or onto a list, by one call a
  * magazine.
@@ -656,6 +583,7 @@ static bool depot_drain_cpu(unsigned int cpu, struct zone *zone)
 	if (!depot)
 		return depot_drain_rival_cpu(cpu, zone);
 	depot_drain(depot, cpu, DEPOT_FULL, &done);
+	depot_shelf_drain(zone, depot);
 	depot_note(&done);
 	return true;
 }
@@ -682,6 +610,7 @@ static bool depot_drain_zones(struct zone *only, enum depot_mode mode)
 			depot_drain(depot, DEPOT_NONE, DEPOT_HANDOVER, &done);
 			depot_note(&done);
 		}
+		depot_shelf_drain(zone, depot);
 	}
 	return any;
 }
@@ -792,6 +721,7 @@ static void depot_zone_disable(struct zone *zone, bool disable)
 		int cpu;
 
 		depot_enable(depot);
+		depot_shelf_close(zone, depot, false);
 		/* CPUs that are not there have no caches. */
 		for_each_possible_cpu(cpu)
 			if (!cpu_online(cpu))
@@ -800,6 +730,7 @@ static void depot_zone_disable(struct zone *zone, bool disable)
 	}
 	mutex_lock(&pcpu_drain_mutex);
 	depot_disable(depot, &done);
+	depot_shelf_close(zone, depot, true);
 	mutex_unlock(&pcpu_drain_mutex);
 	depot_note(&done);
 	WARN_ON_ONCE(done.busy_cpus);
@@ -897,25 +828,6 @@ static int __init depot_parse(char *str)
 }
 early_param("pagedepot", depot_parse);
 
-/*
- * Where a depot lies: in the linear map, if there are as many pages in a row. As an area of vmalloc
- * it would be one more that each vmalloc() walks past.
- */
-static void *__meminit depot_memory(size_t bytes)
-{
-	void *memory = alloc_pages_exact(bytes, GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN);
-
-	return memory ?: vzalloc(bytes);
-}
-
-static void __meminit depot_forget(void *memory, size_t bytes)
-{
-	if (is_vmalloc_addr(memory))
-		vfree(memory);
-	else if (memory)
-		free_pages_exact(memory, bytes);
-}
-
 /* For setup_zone_pageset(): before the zone gets its limits. */
 static void __meminit depot_setup_zone(struct zone *zone)
 {
@@ -955,6 +867,7 @@ static void __meminit depot_setup_zone(struct zone *zone)
 				depot_fronts[context][order][mt] = depot_front(depot, context, order, mt);
 	/* Before the zone has been given limits there is nothing for it to cache. */
 	depot_set_limits(depot, 0, 0, 1);
+	depot_setup_shelf(zone, depot);
 	WRITE_ONCE(zone->depot, depot);
 	if (!static_key_enabled(&pagedepot_on))
 		static_branch_enable(&pagedepot_on);

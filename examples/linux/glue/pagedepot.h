@@ -13,8 +13,11 @@
 #include <linux/types.h>
 #include <linux/version.h>
 
-/* The depot of a zone begins with the address that fronts are found from; the rest is Rust's. */
-struct depot { char *base; };
+/*
+ * The depot of a zone begins with the address that fronts are found from and what C put beside it;
+ * the rest is Rust's.
+ */
+struct depot { char *base; struct depot_shelf *shelf; };
 
 /* No block; no place where the caches may be used; all CPUs. */
 #define DEPOT_NONE	U32_MAX
@@ -72,9 +75,20 @@ u64 depot_c_now_ms(void);
 void depot_c_misuse(u32 pfn, u32 frames);
 void depot_c_panic(void);
 
-/* What the zone's lock was taken for; both designs count. */
-struct depot_counts { unsigned long takes, puts, refilled, spilled; };
+/*
+ * What the zone's lock was taken for by refills and spills, then all takes of it, and those that
+ * found it held. Both designs count.
+ */
+struct depot_counts { unsigned long takes, puts, refilled, spilled, locks, contended; };
 DECLARE_PER_CPU(struct depot_counts, depot_counts);
+
+/* Directly before the zone's lock is taken, anywhere. */
+static inline void depot_note_lock(struct zone *zone)
+{
+	raw_cpu_inc(depot_counts.locks);
+	if (unlikely(spin_is_locked(&zone->lock)))
+		raw_cpu_inc(depot_counts.contended);
+}
 
 /* Asks the CPUs of all zones to hand over what they cache; nothing with pagedepot=off. */
 void depot_ask_all(void);

@@ -93,7 +93,7 @@ long long figure(const char *name)
 	return -1;
 }
 
-static long long value_in(const char *path, const char *name)
+long long value_in(const char *path, const char *name)
 {
 	static char text[1 << 17];
 	char *at;
@@ -208,28 +208,34 @@ static void drains(void)
 	unpin();
 }
 
-/* Touches own memory, some pages at a time; each time into `windows_ns`. Returns how many. */
+/*
+ * Touches own memory of folios of an order, as many at a time as a window has; each time into
+ * `windows_ns`. Returns how many windows.
+ */
 #define WINDOW_PAGES 64
 #define WINDOWS_MAX 1024
 
-static int touch(size_t bytes, int times_over, int64_t *windows_ns)
+static int touch(size_t bytes, int order, int times_over, int64_t *windows_ns)
 {
+	size_t folio = (size_t)4096 << order, window = folio * (order < 9 ? WINDOW_PAGES : 1);
 	int windows = 0;
 
 	for (int i = 0; i < times_over; i++) {
-		char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		char *all = mmap(NULL, bytes + folio, PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		char *at = (char *)(((uintptr_t)all + folio - 1) & -folio);
 
-		if (at == MAP_FAILED)
+		if (all == MAP_FAILED)
 			_exit(1);
-		madvise(at, bytes, MADV_NOHUGEPAGE);
-		for (size_t page = 0; page < bytes; page += WINDOW_PAGES * 4096) {
+		madvise(all, bytes + folio, order ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+		for (size_t begin = 0; begin < bytes; begin += window) {
 			int64_t start = now_ns();
 
-			for (int j = 0; j < WINDOW_PAGES; j++)
-				at[page + j * 4096] = 1;
+			for (size_t page = begin; page < begin + window; page += folio)
+				at[page] = 1;
 			windows_ns[windows++ % WINDOWS_MAX] = now_ns() - start;
 		}
-		munmap(at, bytes);
+		munmap(all, bytes + folio);
 	}
 	return windows < WINDOWS_MAX ? windows : WINDOWS_MAX;
 }
@@ -242,26 +248,30 @@ static int compare_ns(const void *a, const void *b)
 }
 
 /*
- * Page faults by `clients` processes, each touching `mib` of its own, so many times over. The mean
- * of all windows but the slowest fifth, in which the host ran something else.
+ * Page faults by `clients` processes, each touching `mib` of its own, so many times over, in folios
+ * of an order. The mean of all windows but the slowest fifth, in which the host ran something else;
+ * where nanoseconds are instructions, of all. Clients that share CPUs interrupt each other's
+ * windows: of these it is the time that all take, over all faults.
  */
-static double faults(int clients, int mib, int times_over)
+static double faults(int clients, int mib, int order, int times_over)
 {
 	double *means = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	bool counts = told("depot_counts=", 0);
+	int64_t start = now_ns();
 	double sum = 0;
 
 	fflush(stdout);
 	for (int client = 0; client < clients; client++)
 		if (!fork()) {
 			static int64_t windows_ns[WINDOWS_MAX];
-			int windows, kept;
+			int windows, kept, folios = order < 9 ? WINDOW_PAGES : 1;
 
 			pin(client % cpus);
-			windows = touch((size_t)mib << 20, times_over, windows_ns);
-			kept = windows - windows / 5;
+			windows = touch((size_t)mib << 20, order, times_over, windows_ns);
+			kept = counts ? windows : windows - windows / 5;
 			qsort(windows_ns, windows, sizeof(windows_ns[0]), compare_ns);
 			for (int i = 0; i < kept; i++)
-				means[client] += (double)windows_ns[i] / kept / WINDOW_PAGES;
+				means[client] += (double)windows_ns[i] / kept / folios;
 			_exit(0);
 		}
 	for (int client = 0; client < clients; client++)
@@ -269,21 +279,75 @@ static double faults(int clients, int mib, int times_over)
 	for (int client = 0; client < clients; client++)
 		sum += means[client] / clients;
 	munmap(means, 4096);
+	if (clients > cpus)
+		return (double)(now_ns() - start) / ((double)clients * times_over * (mib << 8 >> order));
 	return sum;
 }
 
+/* Has this kernel fault in folios of an order, of those that there are single pages always. */
+static bool use_order(int order)
+{
+	const char *const huge = "/sys/kernel/mm/transparent_hugepage";
+	char path[96];
+
+	if (!order)
+		return true;
+	snprintf(path, sizeof(path), "%s/hugepages-%dkB/enabled", huge, 4 << order);
+	if (put(path, "madvise"))
+		return true;
+	/* Before folios had sizes there was this one. */
+	snprintf(path, sizeof(path), "%s/enabled", huge);
+	return order == 9 && put(path, "always");
+}
+
+static void leave_order(int order)
+{
+	char path[96];
+
+	snprintf(path, sizeof(path), "/sys/kernel/mm/transparent_hugepage/hugepages-%dkB/enabled",
+		 4 << order);
+	if (order)
+		put(path, "never");
+}
+
+static void pft_by(int clients, int order)
+{
+	for (int rate = 0; rate <= 100; rate += 100) {
+		if (rate)
+			ask("start 0 %d -1", rate);
+		printf("= fault_ns %.1f order=%d clients=%d drains_per_s=%d\n",
+		       faults(clients, 16, order, 4), order, clients, rate);
+		if (rate)
+			ask("stop");
+	}
+}
+
+/* A count has four clients at most, which share the CPUs that there are. */
 static void pft(void)
 {
+	static const int orders[] = { 0, 2, 4, 9 };
+	int clients_max = told("depot_counts=", 0) ? 4 : cpus;
+
 	for (long round = 0; round < rounds; round++)
-		for (int clients = 1; clients <= cpus; clients *= 2)
-			for (int rate = 0; rate <= 100; rate += 100) {
-				if (rate)
-					ask("start 0 %d -1", rate);
-				printf("= fault_ns %.1f clients=%d drains_per_s=%d\n",
-				       faults(clients, 16, 4), clients, rate);
-				if (rate)
-					ask("stop");
-			}
+		for (size_t i = 0; i < sizeof(orders) / sizeof(orders[0]); i++) {
+			if (!use_order(orders[i]))
+				continue;
+			for (int clients = 1; clients <= clients_max; clients *= 2)
+				pft_by(clients, orders[i]);
+			leave_order(orders[i]);
+		}
+}
+
+/* Of the drainer, for a page that is given back, on a CPU that has just freed 512. */
+static void drain_instructions(void)
+{
+	static const char *const modes[] = { "quiet", "full" };
+
+	for (int mode = 0; mode < 2; mode++) {
+		ask("drain %d 20", mode);
+		printf("= drain_instructions %.1f mode=%s\n",
+		       (double)figure("drain_ns") * 20 / figure("drain_pages"), modes[mode]);
+	}
 }
 
 /* With an instruction a nanosecond, times are counts. */
@@ -303,6 +367,7 @@ static void instructions(void)
 		printf("= free_instructions %.1f %s\n", figure("free_ps") / 1e3, params);
 		counted(params);
 	}
+	drain_instructions();
 }
 
 void books(const char *after)
@@ -348,7 +413,7 @@ static void modes(void)
 	for (int mode = 0; mode < 3; mode++) {
 		ask("start %d 1000 -1", mode);
 		ask("handlers 1");
-		faults(2 * cpus, 4, rounds);
+		faults(2 * cpus, 4, 0, rounds);
 		ask("handlers 0");
 		ask("stop");
 		check("modes", figure("drains") > 0, "mode %d did not drain", mode);
@@ -396,7 +461,7 @@ static void cpu_hotplug(void)
 	busy = fork();
 	if (!busy)
 		for (;;)
-			faults(2, 8, 1);
+			faults(2, 8, 0, 1);
 	for (long round = 0; round < all; round++) {
 		char path[64];
 
@@ -442,7 +507,7 @@ static void memory_hotplug(void)
 		put("/sys/devices/system/memory/memory8/state", "online_movable");
 		after = value_in("/proc/meminfo", "MemTotal:");
 		check("memory_add", after > before, "%lld KiB before, %lld after", before, after);
-		faults(2, 64, 2);
+		faults(2, 64, 0, 2);
 		check("memory_remove", put("/sys/devices/system/memory/memory8/state", "offline"), "%s",
 		      strerror(errno));
 	}
@@ -561,6 +626,8 @@ static void isolate(void)
 {
 	int cpu = cpus - 1;
 
+	static const char *const modes[] = { "quiet", "full", "handover" };
+
 	for (int busy = 0; busy < 2; busy++) {
 		volatile bool *stop = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
 					   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -589,9 +656,11 @@ static void isolate(void)
 			double all = interrupts_by(cpu, mode, DRAINS);
 			double idle = idle_per_s * (now_ns() - start) / 1e9;
 
-			printf("= isolated_interrupts %.1f mode=%d busy=%d drains=%d\n",
-			       all > idle ? all - idle : 0, mode, busy, DRAINS);
-			printf("= isolated_drain_ns %lld mode=%d busy=%d\n", figure("drains_ns"), mode, busy);
+			printf("= isolated_interrupts %.1f mode=%s busy=%d drains=%d\n",
+			       all > idle ? all - idle : 0, modes[mode], busy, DRAINS);
+			/* Of a CPU in user mode there is nothing to take. */
+			if (busy)
+				printf("= isolated_drain_ns %lld mode=%s\n", figure("drains_ns"), modes[mode]);
 		}
 		*stop = true;
 		waitpid(worker, NULL, 0);
@@ -627,7 +696,7 @@ static const struct { const char *name; void (*run)(void); } scenarios[] = {
 	{ "cpu_hotplug", cpu_hotplug }, { "memory_hotplug", memory_hotplug }, { "oom", oom },
 	{ "zoneinfo", zoneinfo }, { "isolate", isolate }, { "vmalloc", vmalloc_tests },
 	{ "kernbench", kernbench }, { "streams", streams }, { "memfree", memfree },
-	{ "modes", modes },
+	{ "modes", modes }, { "locks", locks },
 };
 
 long told(const char *name, long otherwise)

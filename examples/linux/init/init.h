@@ -17,6 +17,8 @@ bool put(const char *path, const char *text);
 /* Asks the kernel's side; then figure() finds its figures. -1: there is none of this name. */
 void ask(const char *format, ...);
 long long figure(const char *name);
+/* The number behind the first `name` in a file. -1: it is not there. */
+long long value_in(const char *path, const char *name);
 int64_t now_ns(void);
 void pin(int cpu);
 /* The number behind `name` on the kernel's command line. */
@@ -26,9 +28,14 @@ char *told_word(const char *name);
 /* Whatever was done before: every cached frame is in one place, and counts agree. */
 void books(const char *after);
 
+/* From here to locks_after(), takes of zone->lock are one workload's. */
+void locks_before(void);
+void locks_after(const char *workload);
+
 /* Scenarios with files of their own. */
 void vmalloc_tests(void);
 void kernbench(void);
 void streams(void);
+void locks(void);
 
 #endif

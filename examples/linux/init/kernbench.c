@@ -76,6 +76,7 @@ void kernbench(void)
 		bool built;
 
 		check("kernbench_clean", in_host(clean), "%s", clean);
+		locks_before();
 		getrusage(RUSAGE_CHILDREN, &before);
 		start = now_ns();
 		built = in_host(make);
@@ -86,6 +87,7 @@ void kernbench(void)
 		system = seconds(after.ru_stime) - seconds(before.ru_stime);
 		if (run < 0)
 			continue;
+		locks_after("kernbench");
 		printf("= user_s %.2f\n= system_s %.2f\n= elapsed_s %.2f\n= cpu_percent %.0f\n", user, system,
 		       elapsed, 100 * (user + system) / elapsed);
 	}

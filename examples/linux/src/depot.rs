@@ -19,6 +19,8 @@ use crate::linux::Linux;
 pub struct Depot {
     /// The address that C's sequences count from.
     base: *mut u8,
+    /// The zone's shelf, which is C's alone; null until C makes one.
+    shelf: *mut c_void,
     allocator: Allocator<'static, PinnedCpus<Linux>>,
 }
 
@@ -127,7 +129,8 @@ pub unsafe extern "C" fn depot_init(
     });
     match made {
         Ok(allocator) => {
-            head.depot.write(Depot { base: allocator.fronts_at().as_ptr(), allocator })
+            let base = allocator.fronts_at().as_ptr();
+            head.depot.write(Depot { base, shelf: core::ptr::null_mut(), allocator })
         }
         Err(_) => core::ptr::null(),
     }

@@ -134,7 +134,7 @@ impl Document {
                 "{name} is not a result file: {what}; give one that --json FILE wrote"
             ))
         };
-        let value: Value = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
+        let mut value: Value = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
         match value.get("schema").and_then(Value::as_u64) {
             Some(SCHEMA) => {}
             Some(other) => {
@@ -142,6 +142,7 @@ impl Document {
             }
             None => return Err(bad("it has no schema".to_owned())),
         }
+        name_by_words(&mut value);
         let document: Document = serde_json::from_value(value).map_err(|e| bad(e.to_string()))?;
         if document.results.is_empty() {
             return Err(bad("it has no results".to_owned()));
@@ -164,9 +165,39 @@ impl Document {
     }
 }
 
+/// Takes params that are words into the names of their rows' metrics: what is not a number has no
+/// place on a scale. `zone_lock_takes` with the workload `exit` is `zone_lock_takes.exit`.
+fn name_by_words(document: &mut Value) {
+    let rows = document.get_mut("results").and_then(Value::as_array_mut);
+    for row in rows.into_iter().flatten() {
+        let Some(params) = row.get_mut("params").and_then(Value::as_object_mut) else { continue };
+        let words: String =
+            params.values().filter_map(Value::as_str).flat_map(|word| [".", word]).collect();
+        params.retain(|_, value| !value.is_string());
+        if let Some(Value::String(metric)) = row.get_mut("metric") {
+            metric.push_str(&words);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_among_the_params_tell_metrics_apart() {
+        let row = |workload: &str, value| {
+            format!(
+                r#"{{"workload":"linux","design":"b","metric":"takes","cpus":1,"samples":[{value}],
+                "params":{{"order":2,"workload":"{workload}"}}}}"#
+            )
+        };
+        let text = format!(r#"{{"schema":1,"results":[{},{}]}}"#, row("exit", 1), row("faults", 2));
+        let rows = Document::parse(&text, "it").unwrap().results;
+        let metrics: Vec<_> = rows.iter().map(|row| &*row.metric).collect();
+        assert_eq!(metrics, ["takes.exit", "takes.faults"]);
+        assert_eq!(rows[0].params, BTreeMap::from([("order".to_owned(), 2)]));
+    }
 
     #[test]
     fn what_is_no_result_file_is_refused_with_a_reason() {

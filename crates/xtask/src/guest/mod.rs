@@ -318,7 +318,7 @@ impl Figures {
             "{name}: the kernel has pages of {page_bytes} bytes; --page-size says {}",
             page_size.bytes()
         );
-        let params = BTreeMap::from([("lse".to_owned(), i64::from(machine.has_lse))]);
+        let params = BTreeMap::from([("lse".to_owned(), i64::from(machine.has_lse).into())]);
         for ((design, metric), value) in told.sums {
             if !design.is_empty() {
                 self.results.add(design, machine.cpus, &metric, params.clone(), value);

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use xtask::results::Param;
+
 /// The designs, in the order of tables.
 pub const STOCK: &str = "linux-stock";
 /// Linux with its per-CPU lists in the library.
@@ -23,9 +25,9 @@ pub const DESIGNS: [&str; 6] = [STOCK, DEPOT, WORK, RCU, MAGAZINE, OLD];
 /// nanoseconds are instructions.
 pub fn named(
     metric: &str,
-    mut params: BTreeMap<String, i64>,
+    mut params: BTreeMap<String, Param>,
     counts: bool,
-) -> Option<(&str, BTreeMap<String, i64>)> {
+) -> Option<(&str, BTreeMap<String, Param>)> {
     match metric {
         "depot" | "cpus" => return None,
         "loop_ns" if counts => return Some(("loop_instructions", params)),
@@ -41,8 +43,8 @@ pub fn named(
 mod tests {
     use super::*;
 
-    fn params(pairs: &[(&str, i64)]) -> BTreeMap<String, i64> {
-        pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+    fn params(pairs: &[(&str, i64)]) -> BTreeMap<String, Param> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect()
     }
 
     #[test]

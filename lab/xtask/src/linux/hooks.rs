@@ -10,6 +10,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 /// A version of Linux: major and minor.
 pub type Version = (u32, u32);
+/// The name of a hook's function that stands for all of the file.
+const WHOLE_FILE: &str = "*";
+
 /// The first version, and the first that is too new.
 type Range = (Version, Option<Version>);
 
@@ -195,7 +198,10 @@ impl Hook<'_> {
         if self.place == Place::End {
             return Ok(vec![lines.len()]);
         }
-        let (open, close) = body(lines, self.name)?;
+        let (open, close) = match self.name {
+            WHOLE_FILE => (0, lines.len()),
+            name => body(lines, name)?,
+        };
         let with = |text: &str| -> Vec<usize> {
             (open..close).filter(|&at| lines[at].contains(text)).collect()
         };
@@ -382,7 +388,7 @@ alloc(struct zone *zone,
     #[test]
     fn our_own_hooks_are_well_formed() {
         let text = include_str!("../../../../examples/linux/glue/hooks.txt");
-        for (version, lines) in [((5, 10), 3..8), ((6, 1), 20..60), ((7, 2), 20..60)] {
+        for (version, lines) in [((5, 10), 3..8), ((6, 1), 20..64), ((7, 2), 20..64)] {
             let hooks = Hooks::parse(text, version).unwrap();
             assert!(hooks.files().contains(&"mm/page_alloc.c"));
             assert!(lines.contains(&hooks.lines()), "{}", hooks.lines());

@@ -37,7 +37,7 @@ use figures::{DESIGNS, OLD, RIVALS};
 use tree::{Kernel, Kind};
 
 /// The source of the machines' only program.
-const INIT: [&str; 4] = ["init.c", "kernbench.c", "streams.c", "vmalloc.c"];
+const INIT: [&str; 5] = ["init.c", "kernbench.c", "locks.c", "streams.c", "vmalloc.c"];
 
 /// Options of `cargo xtask linux`.
 #[derive(Debug, Args)]

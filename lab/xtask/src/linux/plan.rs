@@ -58,6 +58,9 @@ enum BootKind {
     Enduring,
     /// QEMU, where a nanosecond is an instruction.
     Counting,
+    /// QEMU, where a nanosecond is an instruction and CPUs take turns: how often `zone->lock` is
+    /// taken does not depend on the host.
+    Locking,
     /// QEMU, the last CPU isolated.
     Isolating,
 }
@@ -72,6 +75,7 @@ const THREADS: &str = "vmalloc,kernbench,memfree";
 const STREAMS: &str = "streams,memfree";
 /// Policies for CPUs that only free: nothing, a batch, four batches, `high`.
 const POLICIES: u32 = 4;
+const LOCKS: &str = "locks,memfree";
 const COUNTS: &str = "instructions,pft,vmalloc";
 const ONE_CPU: &str = "interfaces,modes,disable,contig,thp,oom,zoneinfo,memfree";
 const MANY_CPUS: &str =
@@ -79,6 +83,8 @@ const MANY_CPUS: &str =
 /// Words of the command line for every guest of QEMU. Without `no_timer_check` a kernel gives up at
 /// boot where a busy host delays the timer's interrupts while it tests them.
 const GUEST_WORDS: &str = "console=ttyS0 depot_reboot no_timer_check";
+/// CPUs of the machine that counts takes of `zone->lock`.
+const LOCKING_CPUS: u32 = 16;
 /// Rounds of each in a machine that has many scenarios.
 const ROUNDS_MAX: u32 = 3;
 
@@ -107,6 +113,7 @@ impl Plan<'_> {
     /// Counts, then correctness with few and many CPUs, then rounds, then an isolated CPU.
     pub fn guests(&self) -> Vec<Machine<'_>> {
         let mut machines = self.both(BootKind::Counting, 1, COUNTS, 0);
+        machines.extend(self.both(BootKind::Locking, LOCKING_CPUS, LOCKS, 0));
         machines.extend(self.correct(BootKind::Guest));
         machines.extend(self.both(BootKind::Isolating, 4, "isolate", 0));
         machines.extend(self.machine(BootKind::Isolating, 4, (WORK, "isolate"), 0));
@@ -174,6 +181,7 @@ impl Machine<'_> {
             BootKind::Preempted => "preempted",
             BootKind::Enduring => "enduring",
             BootKind::Counting => "counting",
+            BootKind::Locking => "locking",
             BootKind::Isolating => "isolating",
         };
         format!("{how}-{}cpus-{}-{}", self.cpus, self.design, self.nth)
@@ -194,7 +202,7 @@ impl Machine<'_> {
                 let counts = self.how == BootKind::Counting;
                 if let Some((metric, mut params)) = named(&metric, params, counts) {
                     if self.how == BootKind::Preempted {
-                        params.insert("preempt".to_owned(), 1);
+                        params.insert("preempt".to_owned(), 1.into());
                     }
                     results.add(self.design, self.cpus, metric, params, value);
                 }
@@ -243,8 +251,9 @@ impl Machine<'_> {
             BootKind::Guest | BootKind::Preempted => words += " mem=1G",
             BootKind::Enduring => words += " mem=192M",
             BootKind::Counting => {
-                words += &format!(" depot_threads=1 depot_loops={}", self.loops());
+                words += &format!(" depot_counts=1 depot_threads=1 depot_loops={}", self.loops());
             }
+            BootKind::Locking => words += " depot_counts=1",
             BootKind::Isolating => {
                 let last = self.cpus - 1;
                 words += &format!(
@@ -290,7 +299,7 @@ impl Machine<'_> {
         }
         let mut command = Command::new("qemu-system-x86_64");
         let accelerator = match self.how {
-            BootKind::Counting => "tcg,thread=single",
+            BootKind::Counting | BootKind::Locking => "tcg,thread=single",
             _ => "tcg,thread=multi",
         };
         command
@@ -300,7 +309,7 @@ impl Machine<'_> {
             .arg("-kernel")
             .arg(&self.plan.kernel.image)
             .args(["-append", &format!("{words} {GUEST_WORDS}")]);
-        if self.how == BootKind::Counting {
+        if matches!(self.how, BootKind::Counting | BootKind::Locking) {
             command.args(["-icount", "shift=0", "-initrd"]).arg(&self.plan.kernel.modules);
         }
         command
@@ -340,7 +349,8 @@ mod tests {
                 assert_ne!(stock.name(), depot.name());
             }
             assert!(of(WORK).all(|machine| machine.words().contains("pagedepot=work")));
-            let wide = machines.iter().any(|machine| machine.cpus == 16);
+            let correct = |machine: &&Machine<'_>| machine.how == BootKind::Guest;
+            let wide = machines.iter().filter(correct).any(|machine| machine.cpus == 16);
             assert_eq!(wide, !quick);
         }
     }
@@ -392,7 +402,7 @@ mod tests {
         for machine in plan.guests() {
             let command = machine.command();
             let has = command.get_args().any(|word| word == "-icount");
-            assert_eq!(has, machine.scenarios == COUNTS);
+            assert_eq!(has, [COUNTS, LOCKS].contains(&machine.scenarios));
         }
     }
 }

@@ -11,10 +11,11 @@ use xtask::source::Source;
 use xtask::tools::{self, run, write_if_changed};
 
 /// Files of `examples/linux/glue` that go into the kernel's build, and their names in `mm/`.
-const GLUE: [(&str, &str); 4] = [
+const GLUE: [(&str, &str); 5] = [
     ("pagedepot.h", "pagedepot.h"),
     ("pagedepot.c", "pagedepot.c"),
     ("rivals.c", "pagedepot_rivals.c"),
+    ("zone_shelf.c", "pagedepot_zone_shelf.c"),
     ("bench.c", "pagedepot_bench.c"),
 ];
 /// Suffix of the copy beside each file with hooks: the file as it was before.

@@ -270,7 +270,7 @@ fn peak(
 fn add_rests(results: &mut Results, rests: &[(Variant, Rest)]) {
     for (variant, rest) in rests {
         for &(ms, bytes) in &rest.over_time {
-            let params = BTreeMap::from([("after_ms".to_owned(), ms as i64 / 500 * 500)]);
+            let params = BTreeMap::from([("after_ms".to_owned(), (ms as i64 / 500 * 500).into())]);
             results.add(variant.name, 1, "given_back_share", params, rest.share(bytes));
         }
     }

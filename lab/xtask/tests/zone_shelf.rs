@@ -1,0 +1,35 @@
+//! `examples/linux/glue/zone_shelf.c` as a program: threads over a small buddy allocator, without a
+//! kernel to boot.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Compiles the storm; returns whether the compiler has what the flags ask for.
+fn compile(flags: &[&str], program: &Path) -> bool {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/zone_shelf/storm.c");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-std=gnu11", "-g", "-Wall", "-Werror", "-pthread"]);
+    gcc.args(flags).arg("-o").arg(program).arg(source);
+    gcc.output().expect("gcc").status.success()
+}
+
+fn storm(name: &str, flags: &[&str], rounds: u32) {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    if !compile(flags, &program) {
+        assert!(!flags.contains(&"-O2"), "the storm does not compile");
+        return println!("SKIPPED: this gcc has not {flags:?}");
+    }
+    let output = Command::new(&program).arg(rounds.to_string()).output().expect("the program");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
+}
+
+#[test]
+fn no_frame_is_lost_or_in_two_hands() {
+    storm("zone_shelf", &["-O2"], 60_000);
+}
+
+#[test]
+fn threads_share_nothing_unordered() {
+    storm("zone_shelf_tsan", &["-O1", "-fsanitize=thread"], 3_000);
+}

@@ -1,0 +1,191 @@
+/*
+ * glue/zone_shelf.c by threads: blocks are taken, held, put back whole or in parts, while others
+ * drain, close the shelf, and isolate pageblocks. No frame may be in two hands, and none lost.
+ */
+#include "kernel.h"
+#include "../../../../examples/linux/glue/zone_shelf.c"
+
+#define THREADS 6
+#define HELD 600
+
+static struct zone zone = { .lock = PTHREAD_MUTEX_INITIALIZER };
+static struct depot depot;
+/* Whether a thread has the frame. */
+static u8 owned[PAGES];
+static int rounds;
+static pthread_mutex_t disabling = PTHREAD_MUTEX_INITIALIZER;
+
+static u32 next(u32 *random)
+{
+	*random ^= *random << 13;
+	*random ^= *random >> 17;
+	return *random ^= *random << 5;
+}
+
+static void own(const struct depot_block *block, u8 from, u8 to)
+{
+	for (u32 i = 0; i < 1u << block->order; i++)
+		ensure(__atomic_exchange_n(&owned[block->pfn + i], to, __ATOMIC_ACQ_REL) == from);
+}
+
+struct held {
+	struct depot_block blocks[HELD];
+	u32 count, order;
+};
+
+static u32 rounds_of(u32 order)
+{
+	return 63 >> (order > 2 ? 3 : order);
+}
+
+/* A refill. */
+static void refill(struct held *held, u32 mobility)
+{
+	u32 got, wanted = rounds_of(held->order) + 1, i;
+
+	if (held->count + wanted > HELD)
+		return;
+	got = depot_c_take(&zone, held->order, mobility, 0, held->blocks + held->count, wanted);
+	ensure(got <= wanted);
+	for (i = 0; i < got; i++) {
+		/* The library does not read it. */
+		held->blocks[held->count + i].order = held->order;
+		own(&held->blocks[held->count + i], 0, 1);
+	}
+	held->count += got;
+}
+
+/* A spill of what was taken last; in half of the cases a magazine. */
+static void spill(struct held *held, u32 most)
+{
+	u32 i, n = min(min(held->count, most), 63u), first = 0;
+
+	if (!n)
+		return;
+	held->count -= n;
+	for (i = 0; i < n; i++)
+		own(&held->blocks[held->count + i], 1, 0);
+	ensure(!depot_c_put(&zone, held->blocks + held->count, n, &first));
+}
+
+static void disable(u32 *random)
+{
+	pthread_mutex_lock(&disabling);
+	depot_shelf_close(&zone, &depot, true);
+	for (u32 i = next(random) % 20; i > 0; i--) {
+		for (u32 place = 0; place < depot.shelf->places; place++)
+			ensure(READ_ONCE(depot.shelf->states[place]) < DEPOT_KINDS);
+		sched_yield();
+	}
+	depot_shelf_close(&zone, &depot, false);
+	pthread_mutex_unlock(&disabling);
+}
+
+static void *storm(void *seed)
+{
+	u32 random = (u32)(uintptr_t)seed * 2654435761u + 1;
+	struct held held = { .order = (uintptr_t)seed % 4 };
+
+	for (int i = 0; i < rounds; i++) {
+		u32 what = next(&random) % 1000;
+
+		if (what < 480) {
+			refill(&held, what % MIGRATE_PCPTYPES);
+		} else if (what < 960) {
+			spill(&held, what % 2 ? rounds_of(held.order) : what % 63 + 1);
+		} else if (what < 980) {
+			depot_shelf_drain(&zone, &depot);
+		} else if (what < 985) {
+			disable(&random);
+		} else if (what < 990) {
+			u8 *block = &pageblocks[next(&random) % (PAGES >> pageblock_order)];
+
+			WRITE_ONCE(*block, READ_ONCE(*block) == MIGRATE_ISOLATE ? MIGRATE_MOVABLE :
+				   MIGRATE_ISOLATE);
+		} else {
+			/* Plenty, and too little. */
+			WRITE_ONCE(zone.high, what % 2 ? 0 : (long)PAGES);
+		}
+	}
+	while (held.count)
+		spill(&held, 63);
+	return NULL;
+}
+
+/* Frames that are free in the lists, each once. */
+static u32 listed(void)
+{
+	static u8 seen[PAGES];
+	u32 count = 0;
+
+	memset(seen, 0, sizeof(seen));
+	for (u32 order = 0; order < NR_PAGE_ORDERS; order++)
+		for (int mt = 0; mt < MIGRATE_TYPES; mt++) {
+			struct list_head *list = &zone.free_area[order].free_list[mt];
+
+			for (struct list_head *at = list->next; at != list; at = at->next)
+				for (u32 i = 0; i < 1u << order; i++, count++)
+					ensure(!seen[page_to_pfn((struct page *)at) + i]++);
+		}
+	return count;
+}
+
+/* One thread spills what another refills, and a mass of frees goes back in batches. */
+static void counts(void)
+{
+	static struct depot_block blocks[64 * 63];
+	u32 first, spills, got = 0;
+	unsigned long locks = depot_counts.locks;
+
+	zone.high = 0;
+	for (int i = 0; i < 64; i++)
+		got += depot_c_take(&zone, 0, MIGRATE_MOVABLE, 0, blocks + got, 63);
+	ensure(got >= 63 * 63);
+	ensure((depot_counts.locks - locks) * (1 + DEPOT_AHEAD) <= 64 + DEPOT_AHEAD);
+	locks = depot_counts.locks;
+	for (spills = 0; spills < got / 63; spills++)
+		ensure(!depot_c_put(&zone, blocks + spills * 63, 63, &first));
+	ensure((depot_counts.locks - locks) * DEPOT_BATCH <= spills);
+	/* What is there is taken from there. */
+	locks = depot_counts.locks;
+	for (int i = 0; i < DEPOT_BATCH; i++)
+		ensure(depot_c_take(&zone, 0, MIGRATE_MOVABLE, 0, blocks, 63) == 63 &&
+		       !depot_c_put(&zone, blocks, 63, &first));
+	ensure(depot_counts.locks == locks);
+	/* Given back: what has not been is free once. */
+	for (u32 i = spills * 63; i < got; i++)
+		ensure(!depot_c_put(&zone, blocks + i, 1, &first));
+}
+
+int main(int count, char **arguments)
+{
+	pthread_t threads[THREADS];
+
+	ensure(count == 2);
+	rounds = atoi(arguments[1]);
+	for (u32 order = 0; order < NR_PAGE_ORDERS; order++)
+		for (int mt = 0; mt < MIGRATE_TYPES; mt++) {
+			struct list_head *list = &zone.free_area[order].free_list[mt];
+
+			list->next = list->prev = list;
+		}
+	for (u32 pfn = 0; pfn < PAGES; pfn++)
+		pages[pfn].buddy = -1;
+	memset(pageblocks, MIGRATE_MOVABLE, sizeof(pageblocks));
+	for (u32 pfn = 0; pfn < PAGES; pfn += 1 << 10)
+		list_page(&zone, &pages[pfn], 10, MIGRATE_MOVABLE);
+	zone.free = PAGES;
+	depot_setup_shelf(&zone, &depot);
+	ensure(depot.shelf && depot.shelf->places == PAGES >> DEPOT_PLACE_SHIFT);
+	zone.depot = &depot;
+	counts();
+	for (uintptr_t i = 0; i < THREADS; i++)
+		ensure(!pthread_create(&threads[i], NULL, storm, (void *)i));
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	depot_shelf_drain(&zone, &depot);
+	ensure(zone.free == PAGES && listed() == PAGES);
+	printf("%lu takes of the lock for %lu pages\n", depot_counts.locks,
+	       depot_counts.refilled + depot_counts.spilled);
+	return 0;
+}
