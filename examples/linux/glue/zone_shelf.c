@@ -5,10 +5,12 @@
  *
  * A magazine that one CPU spills is the next refill of another, so that pages which one thread
  * frees for all others do not pass through the buddy lists. Only a full shelf, or an empty one, is
- * taken to zone->lock, and then for DEPOT_BATCH magazines at once:
+ * taken to zone->lock, and then for many magazines at once:
  *
- * - a spill gives that many back. Before the lock is taken, neighbours are merged: what a process
- *   freed in the order of its pages comes as a few large blocks, and the lock is held for these.
+ * - a spill gives up to DEPOT_BATCH back. Before the lock is taken, neighbours are merged: what a
+ *   process freed in the order of its pages comes as a few large blocks, and the lock is held for
+ *   these. It is held for DEPOT_HELD blocks, and one magazine, at most, whatever their size: of
+ *   pages that do not merge, eight magazines.
  * - a refill fills a few empty places besides the magazine that it was called for, if the zone has
  *   more than its high watermark. It takes the blocks that __rmqueue() would, in the same order,
  *   but each whole: a block of the lists that is smaller than what is still wanted is not split
@@ -20,16 +22,20 @@
  * the disabler waits, for CPUs that have preemption off.
  *
  * What lies here is none of the zone's free pages, as what CPUs cache is not. Every drain takes it,
- * in batches. Below the high watermark the shelf has DEPOT_BATCH places.
+ * in batches. Below the high watermark the shelf has DEPOT_FEW places.
  */
 #define DEPOT_PLACES		64
-/* A place for as many pages of the zone: at most 1/130 of it lies here. */
-#define DEPOT_PLACE_SHIFT	13
+/* A place for as many pages of the zone: at most 1/65 of it lies here. */
+#define DEPOT_PLACE_SHIFT	12
 /* What the largest magazine holds. */
 #define DEPOT_MANY		63
 /* Magazines by one take of zone->lock: for a spill, and beside its own for a refill. */
-#define DEPOT_BATCH		8
+#define DEPOT_BATCH		32
 #define DEPOT_AHEAD		3
+/* Blocks that a spill holds the lock for, once they are merged. */
+#define DEPOT_HELD		(7 * DEPOT_MANY)
+/* Places below the high watermark. */
+#define DEPOT_FEW		8
 /* Pages that are worth a place. */
 #define DEPOT_WORTH		32
 
@@ -135,67 +141,77 @@ static void depot_put_locked(struct zone *zone, const struct depot_block *blocks
 	}
 }
 
-/* Gives back what lies in these claimed places, by one take of the lock. */
-static void depot_give_back(struct zone *zone, struct depot_shelf *shelf, const u32 *claimed,
-			    u32 count)
+/* Full places that are claimed, and merged, to be given back. */
+struct depot_batch {
+	u32 claimed[DEPOT_BATCH];
+	u32 count, doubled, first;
+};
+
+/* Claims full places, from the hand on, until the lock would be held for long enough. */
+static void depot_claim_batch(struct depot_shelf *shelf, struct depot_batch *batch)
 {
-	u32 i, doubled = 0, first = 0;
-	unsigned long flags;
+	u32 looks, blocks = 0, i = READ_ONCE(shelf->hand);
 
-	for (i = 0; i < count; i++) {
-		struct depot_place *place = &shelf->at[claimed[i]];
+	batch->count = batch->doubled = 0;
+	for (looks = 0; looks < shelf->places && batch->count < DEPOT_BATCH && blocks < DEPOT_HELD;
+	     looks++) {
+		struct depot_place *place;
+		u8 state;
 
-		place->end = place->begin + depot_merge(place->blocks + place->begin,
-							place->end - place->begin, &doubled, &first);
+		i = i < shelf->places ? i : 0;
+		place = &shelf->at[i];
+		state = READ_ONCE(shelf->states[i]);
+		if (state >= DEPOT_KINDS && depot_claim(shelf, i, state)) {
+			u32 merged = depot_merge(place->blocks + place->begin, place->end - place->begin,
+						 &batch->doubled, &batch->first);
+
+			place->end = place->begin + merged;
+			blocks += merged;
+			batch->claimed[batch->count++] = i;
+		}
+		i++;
 	}
+	WRITE_ONCE(shelf->hand, i);
+}
+
+/* Gives a batch back, by one take of the lock; the places stay claimed. */
+static void depot_give_back(struct zone *zone, struct depot_shelf *shelf, struct depot_batch *batch)
+{
+	unsigned long flags;
+	u32 i;
+
+	if (!batch->count)
+		return;
 	depot_note_lock(zone);
 	spin_lock_irqsave(&zone->lock, flags);
-	for (i = 0; i < count; i++) {
-		const struct depot_place *place = &shelf->at[claimed[i]];
+	for (i = 0; i < batch->count; i++) {
+		const struct depot_place *place = &shelf->at[batch->claimed[i]];
 
 		depot_put_locked(zone, place->blocks + place->begin, place->end - place->begin);
 	}
 	__this_cpu_inc(depot_counts.puts);
 	spin_unlock_irqrestore(&zone->lock, flags);
-	if (unlikely(doubled))
-		depot_c_misuse(first, doubled);
-}
-
-/* Claims up to DEPOT_BATCH full places. */
-static u32 depot_claim_full(struct depot_shelf *shelf, u32 *claimed)
-{
-	u32 looks, count = 0, i = READ_ONCE(shelf->hand);
-
-	for (looks = 0; looks < shelf->places && count < DEPOT_BATCH; looks++) {
-		u8 state;
-
-		i = i < shelf->places ? i : 0;
-		state = READ_ONCE(shelf->states[i]);
-		if (state >= DEPOT_KINDS && depot_claim(shelf, i, state))
-			claimed[count++] = i;
-		i++;
-	}
-	WRITE_ONCE(shelf->hand, i);
-	return count;
+	if (unlikely(batch->doubled))
+		depot_c_misuse(batch->first, batch->doubled);
 }
 
 /* Takes all that lies here back to the buddy lists; all of it, if nothing may come meanwhile. */
 static void depot_shelf_drain(struct zone *zone, struct depot *depot)
 {
 	struct depot_shelf *shelf = depot->shelf;
-	u32 claimed[DEPOT_BATCH], count, i;
+	struct depot_batch batch;
+	u32 i;
 
 	if (!shelf)
 		return;
 	do {
 		preempt_disable();
-		count = depot_claim_full(shelf, claimed);
-		if (count)
-			depot_give_back(zone, shelf, claimed, count);
-		for (i = 0; i < count; i++)
-			depot_let_go(shelf, claimed[i], DEPOT_EMPTY);
+		depot_claim_batch(shelf, &batch);
+		depot_give_back(zone, shelf, &batch);
+		for (i = 0; i < batch.count; i++)
+			depot_let_go(shelf, batch.claimed[i], DEPOT_EMPTY);
 		preempt_enable();
-	} while (count);
+	} while (batch.count);
 }
 
 /*
@@ -263,7 +279,7 @@ static u32 depot_claim_empty(struct zone *zone, struct depot_shelf *shelf)
 	u32 i, places = shelf->places;
 
 	if (!depot_is_plenty(zone))
-		places = min_t(u32, places, DEPOT_BATCH);
+		places = min_t(u32, places, DEPOT_FEW);
 	for (i = 0; i < places; i++)
 		if (depot_claim(shelf, i, DEPOT_EMPTY))
 			return i;
@@ -277,7 +293,8 @@ static u32 depot_claim_empty(struct zone *zone, struct depot_shelf *shelf)
 static bool depot_shelf_put(struct zone *zone, struct depot_shelf *shelf,
 			    const struct depot_block *blocks, u32 count)
 {
-	u32 i, place, claimed[DEPOT_BATCH], full = 0;
+	struct depot_batch batch = { .count = 0 };
+	u32 i, place;
 	u8 kind = depot_kind_of(blocks, count);
 	bool put;
 
@@ -286,11 +303,10 @@ static bool depot_shelf_put(struct zone *zone, struct depot_shelf *shelf,
 	preempt_disable();
 	place = depot_claim_empty(zone, shelf);
 	if (place == DEPOT_NONE) {
-		full = depot_claim_full(shelf, claimed);
-		if (full) {
-			depot_give_back(zone, shelf, claimed, full);
-			place = claimed[0];
-		}
+		depot_claim_batch(shelf, &batch);
+		depot_give_back(zone, shelf, &batch);
+		if (batch.count)
+			place = batch.claimed[0];
 	}
 	/* Behind the claim, which is a full barrier: see depot_shelf_close(). */
 	put = place != DEPOT_NONE && !READ_ONCE(shelf->closed);
@@ -301,8 +317,8 @@ static bool depot_shelf_put(struct zone *zone, struct depot_shelf *shelf,
 	}
 	if (place != DEPOT_NONE)
 		depot_let_go(shelf, place, put ? kind : DEPOT_EMPTY);
-	for (i = 1; i < full; i++)
-		depot_let_go(shelf, claimed[i], DEPOT_EMPTY);
+	for (i = 1; i < batch.count; i++)
+		depot_let_go(shelf, batch.claimed[i], DEPOT_EMPTY);
 	preempt_enable();
 	return put;
 }

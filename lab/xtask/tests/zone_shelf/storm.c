@@ -133,22 +133,22 @@ static u32 listed(void)
 /* One thread spills what another refills, and a mass of frees goes back in batches. */
 static void counts(void)
 {
-	static struct depot_block blocks[64 * 63];
+	static struct depot_block blocks[64 * 63 * 2];
 	u32 first, spills, got = 0;
 	unsigned long locks = depot_counts.locks;
 
 	zone.high = 0;
-	for (int i = 0; i < 64; i++)
+	for (int i = 0; i < 128; i++)
 		got += depot_c_take(&zone, 0, MIGRATE_MOVABLE, 0, blocks + got, 63);
-	ensure(got >= 63 * 63);
-	ensure((depot_counts.locks - locks) * (1 + DEPOT_AHEAD) <= 64 + DEPOT_AHEAD);
+	ensure(got >= 120 * 63);
+	ensure((depot_counts.locks - locks) * (1 + DEPOT_AHEAD) <= 128 + DEPOT_AHEAD);
 	locks = depot_counts.locks;
 	for (spills = 0; spills < got / 63; spills++)
 		ensure(!depot_c_put(&zone, blocks + spills * 63, 63, &first));
 	ensure((depot_counts.locks - locks) * DEPOT_BATCH <= spills);
 	/* What is there is taken from there. */
 	locks = depot_counts.locks;
-	for (int i = 0; i < DEPOT_BATCH; i++)
+	for (int i = 0; i < DEPOT_FEW; i++)
 		ensure(depot_c_take(&zone, 0, MIGRATE_MOVABLE, 0, blocks, 63) == 63 &&
 		       !depot_c_put(&zone, blocks, 63, &first));
 	ensure(depot_counts.locks == locks);
