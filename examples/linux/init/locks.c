@@ -224,7 +224,7 @@ static void stream(void)
 	put("/proc/sys/vm/drop_caches", "3");
 }
 
-/* What a compiler does to memory: its heap grows, it writes an object, and a program it runs ends. */
+/* As a compiler: its heap grows, it writes an object, and a program that it runs ends. */
 static void compile(unsigned int job)
 {
 	static char object[256 << 10];

@@ -1,4 +1,4 @@
-/* The parts of Linux that glue/zone_shelf.c uses, for a program: a small buddy allocator, threads. */
+/* The parts of Linux that glue/zone_shelf.c uses, for threads over a small buddy allocator. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -128,7 +128,8 @@ static void unlist_page(struct page *page)
 	page->list.next->prev = page->list.prev;
 }
 
-static void __free_one_page(struct page *page, u32 pfn, struct zone *zone, u32 order, int mt, int fpi)
+static void __free_one_page(struct page *page, u32 pfn, struct zone *zone, u32 order, int mt,
+			    int fpi)
 {
 	(void)fpi;
 	ensure(pthread_mutex_trylock(&zone->lock));
