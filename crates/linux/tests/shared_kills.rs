@@ -1,4 +1,4 @@
-//! Kills a process at each instruction of each operation on a segment: survivors lose nothing.
+//! A tracer kills a process at each instruction of each operation on a segment: no page is lost.
 //!
 //! A tracer steps a process through the operation, one instruction at a time:
 //!
@@ -9,7 +9,7 @@
 //!    an instruction that changed nothing leaves the same as one before it.
 //! 2. The process is killed by SIGKILL at every nth instruction. Before that it is stopped there,
 //!    and a survivor takes, frees and drains pages meanwhile: a process that is stopped has not
-//!    died, and holds up nobody.
+//!    died, and no survivor waits for it.
 //!
 //! After each death a survivor recovers, and counts: every page is free, the count of free pages is
 //! exact without a walk, and each page can be had once.
