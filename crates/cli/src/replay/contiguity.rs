@@ -15,8 +15,8 @@
 //! Free memory falls and rises many times. A moment is known by how much was free, in percent, and
 //! of those with the same number the last one counts: after programs have exited.
 //!
-//! The page cache stays when programs exit. It is asked for as movable memory of a class that is
-//! kept apart ([`Classes`](pagedepot::Classes)), and taints nothing.
+//! The page cache stays when programs exit. It is asked for as reclaimable memory, which has
+//! pageblocks of its own, and taints none.
 
 use std::collections::HashSet;
 
@@ -85,7 +85,7 @@ pub fn replay_in_a_row(plans: &[&Plan]) -> Result<Result<Contiguity, ReplayError
     let machine =
         ReplayMachine { cpus: cpus as u32, pages, watermarks: None, store: Store::Bitmap };
     with_depot(machine, |depot| {
-        depot.name_classes();
+        depot.keep_cache_apart();
         watch(plans, cpus, &mut Watched::new(depot, pages))
     })
 }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagedepot::cpus::{Environment, FenceError, Guard, Here, PinnedCpus, Processor};
 use pagedepot::{
-    Allocator, Backing, Class, Classes, Config, ConfigError, CpuId, Flags, FrameRange, LinearMap,
-    Mobility, Mode, Order, Pfn, Scope, Watermarks, ZoneId, ZoneStats,
+    Allocator, Backing, Config, ConfigError, CpuId, Flags, FrameRange, LinearMap, Mobility, Mode,
+    Order, Pfn, Scope, Watermarks, ZoneId, ZoneStats,
 };
 use pagedepot_designs::{AsBacking, Buddy, Census, FreeMap, Setup, SetupError, Volume};
 
@@ -132,7 +132,6 @@ pub fn with_depot<R>(
     let ranges = [FrameRange::new(Pfn::new(0), frames)];
     let zones = [zone::normal(&ranges, watermarks)];
     let mut config = Config::new(cpus, &zones);
-    config.classes = Classes::ALIKE.apart(Mobility::Movable, Class::PAGE_CACHE);
     let buddy = match store {
         Store::Bitmap => None,
         Store::Buddy => {
@@ -167,7 +166,7 @@ pub fn with_depot<R>(
         allocator: allocator.map_err(refused)?,
         decayed_ms: 0,
         frames: frames.into(),
-        names_classes: false,
+        keeps_cache_apart: false,
     };
     Ok(f(&mut depot))
 }
@@ -184,15 +183,15 @@ pub struct DepotTarget<'m> {
     allocator: Allocator<'m, PinnedCpus<EventClock>>,
     decayed_ms: u64,
     frames: u64,
-    /// Whether requests for blocks of the page cache name their class, which has pageblocks of its
-    /// own.
-    names_classes: bool,
+    /// Whether blocks of the page cache are asked for as reclaimable ones, which have pageblocks of
+    /// their own: their owner can give them up.
+    keeps_cache_apart: bool,
 }
 
 impl DepotTarget<'_> {
-    /// Names the class of blocks of the page cache from now on, which so are kept apart.
-    pub fn name_classes(&mut self) {
-        self.names_classes = true;
+    /// Keeps the page cache in pageblocks of its own from now on.
+    pub fn keep_cache_apart(&mut self) {
+        self.keeps_cache_apart = true;
     }
 
     fn act_as(&self, cpu: CpuId) {
@@ -236,10 +235,9 @@ impl ReplayTarget for DepotTarget<'_> {
         self.allocator.alloc(order, Flags::new(mobility)).ok()
     }
 
-    fn alloc_cache(&mut self, cpu: CpuId, _zone: ZoneId, order: Order) -> Option<Pfn> {
-        self.act_as(cpu);
-        let class = if self.names_classes { Class::PAGE_CACHE } else { Class::UNKNOWN };
-        self.allocator.alloc(order, Flags::MOVABLE.class(class)).ok()
+    fn alloc_cache(&mut self, cpu: CpuId, zone: ZoneId, order: Order) -> Option<Pfn> {
+        let apart = self.keeps_cache_apart;
+        self.alloc(cpu, zone, order, if apart { Mobility::Reclaimable } else { Mobility::Movable })
     }
 
     #[inline]
