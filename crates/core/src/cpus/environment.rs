@@ -176,7 +176,7 @@ pub enum Change<'c> {
         at: WordOffset,
         /// The words, and the slots.
         batch: &'c SlotMove,
-        /// At least as many blocks as the batch has.
+        /// The blocks to put, at least as many as the batch has.
         frames: &'c [Pfn],
     },
     /// The gate of the CPU changes from `old` to `new` by a compare-and-swap that is a sequence of
