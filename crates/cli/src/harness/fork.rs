@@ -112,12 +112,18 @@ impl Child {
     /// # Errors
     /// When the system allows no more processes.
     pub fn fork(program: impl FnOnce()) -> io::Result<Self> {
+        let parent = rustix::process::getpid();
         // SAFETY: the child allocates and makes threads, which C libraries of Linux allow after a
         // fork of a process whose other threads hold none of Rust's own locks; it ends by `_exit`.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+                if rustix::process::getppid() != Some(parent) {
+                    // The parent has ended already, and sends no signal any more.
+                    // SAFETY: ends this process.
+                    unsafe { libc::_exit(0) };
+                }
                 let ended = catch_unwind(AssertUnwindSafe(program));
                 // SAFETY: ends this process without what the parent has to do at its end.
                 unsafe { libc::_exit(if ended.is_ok() { 0 } else { 101 }) }
