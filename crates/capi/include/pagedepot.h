@@ -15,6 +15,8 @@
 #define PAGEDEPOT_OPTIONS_INIT { sizeof(pagedepot_options_t), 0, 0, 0, 0, 0, NULL }
 /* What pagedepot_monitor_start() takes when nothing is set. */
 #define PAGEDEPOT_MONITOR_INIT { sizeof(pagedepot_monitor_options_t), 0, 0, 0, 0, NULL }
+/* What pagedepot_create() and others take when nothing is set. */
+#define PAGEDEPOT_SHARED_INIT { sizeof(pagedepot_shared_options_t), 0, 0, 0 }
 
 // Pages come from a memory file, which devices and other processes can map; else they are private.
 #define PAGEDEPOT_MEMFD (1 << 0)
@@ -259,6 +261,24 @@ typedef struct {
     uint64_t ceiling_bytes;
 } pagedepot_monitor_counts_t;
 
+// Options of a process in a segment. Begin with PAGEDEPOT_SHARED_INIT.
+typedef struct {
+    // sizeof(pagedepot_shared_options_t): which fields there are.
+    size_t size;
+    // Bytes to which a new segment can grow. 0: the bytes it begins with.
+    size_t grow_to;
+    // The most bytes that this process may have. 0: all.
+    size_t ceiling;
+    // The heir of this process: see pagedepot_inherit(). 0: none.
+    uint64_t heir;
+} pagedepot_shared_options_t;
+
+// A page on its way to another process: a message that the program carries by whatever it has.
+typedef struct {
+    // The message, which has no meaning for the program.
+    uint64_t words[2];
+} pagedepot_sent_t;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -278,12 +298,14 @@ const char *pagedepot_version(void);
 // or a string.
 pagedepot_t *pagedepot_new(size_t bytes, const pagedepot_options_t *options);
 
-// Unmaps a depot with all its memory, pages that were never freed included. NULL: nothing.
+// Unmaps a depot with all its memory, pages that were never freed included. NULL: nothing. Leaves
+// the segment of a depot that processes share: pages that this process never freed are free.
 //
 // In a forked child it only frees the handle: the memory is the parent's.
 //
 // Conditions:
-// handle is of pagedepot_new() and was not deleted before. No thread is in a call of it, uses a
+// handle is of pagedepot_new(), pagedepot_create(), pagedepot_open() or pagedepot_adopt(), and
+// was not deleted before. No thread is in a call of it, uses a
 // page of it, or will do either. Callbacks of pagedepot_on_pressure() have returned. Spaces over
 // it were deleted, and monitors stopped.
 void pagedepot_delete(pagedepot_t *depot);
@@ -608,6 +630,75 @@ int pagedepot_vunmap(const pagedepot_space_t *space, void *area);
 // Conditions:
 // space is NULL or a live space.
 int64_t pagedepot_purge(const pagedepot_space_t *space);
+
+// Makes a segment of so many bytes in a new file, which stays when all processes have left. In
+// /dev/shm it is named shared memory. path NULL: a memory file, which lives as long as a process
+// has it open; others get pagedepot_shared_fd() over a socket or by fork. Other processes open or
+// adopt it. All calls of a depot work on it; pagedepot_delete() leaves it.
+//
+// Returns NULL with errno and a text in pagedepot_last_error().
+//
+// Conditions:
+// path is NULL or a string; options is NULL, or points to as many bytes as its size says.
+pagedepot_t *pagedepot_create(const char *path,
+                              size_t bytes,
+                              const pagedepot_shared_options_t *options);
+
+// Opens the segment in a file, and takes back what processes had that have died. Returns NULL with
+// errno and a text.
+//
+// Conditions:
+// path is a string; options is NULL, or points to as many bytes as its size says.
+pagedepot_t *pagedepot_open(const char *path, const pagedepot_shared_options_t *options);
+
+// Opens the segment behind a descriptor, which came over a socket or was inherited, and stays the
+// caller's. Returns NULL with errno and a text.
+//
+// Conditions:
+// options is NULL, or points to as many bytes as its size says.
+pagedepot_t *pagedepot_adopt(int fd, const pagedepot_shared_options_t *options);
+
+// The file of the segment, to send to another process. The depot closes it. Returns -1 with errno:
+// ENOTSUP when processes do not share the depot.
+//
+// Conditions:
+// handle is NULL or a live depot.
+int pagedepot_shared_fd(const pagedepot_t *handle);
+
+// Sends a block with its contents to the process that claims it, which may be the sender itself.
+// Returns 0, or -1 with errno: the block is the caller's still.
+//
+// Conditions:
+// handle is NULL or a live depot; the block is the caller's, of this order, and no thread uses
+// it any more. sent can be written.
+int pagedepot_send(const pagedepot_t *handle,
+                   void *block,
+                   unsigned int order,
+                   pagedepot_sent_t *sent);
+
+// Claims a block that a process has sent. order: NULL, or where its order goes. Returns its
+// address, or NULL with errno: ENOENT (another process has claimed it, or it went back), EINVAL
+// (no message of this segment), ENOMEM (the ceiling).
+//
+// Conditions:
+// handle is NULL or a live depot; order is NULL or can be written.
+void *pagedepot_claim(const pagedepot_t *handle, pagedepot_sent_t sent, unsigned int *order);
+
+// Takes back the pages of processes that have died, and with orphans not 0 also those that such a
+// process had sent and that were not claimed. Requests that run short do so by themselves, without
+// orphans. Returns the number of pages; 0 with errno for a handle that is none.
+//
+// Conditions:
+// handle is NULL or a live depot.
+uint64_t pagedepot_recover(const pagedepot_t *handle, int orphans);
+
+// Takes up to count pages, with their contents, of processes that have died and had named this
+// heir in their options; free each by pagedepot_free() with order 0. Returns how many it took: 0
+// when there are none, or none that the ceiling allows, and with errno for a handle that is none.
+//
+// Conditions:
+// handle is NULL or a live depot; pages has room for count pointers.
+size_t pagedepot_inherit(const pagedepot_t *handle, uint64_t heir, void **pages, size_t count);
 
 // Publishes a depot's statistics in a file that only this user can open, for pagedepot top: in
 // directory, or where that is NULL in shared memory, where pagedepot top finds it by itself. A

@@ -8,6 +8,7 @@ use pagedepot_linux::pressure::MonitorError;
 use pagedepot_linux::publish::PublishError;
 use pagedepot_linux::raw::FreeError;
 use pagedepot_linux::reclaim::{CallbackError, CeilingError, PinError, TrimError};
+use pagedepot_linux::shared::{ClaimError, SegmentError};
 use pagedepot_linux::vmalloc::{VfreeError, VmallocBuildError, VmapError};
 use pagedepot_linux::{AllocError, BuildError};
 
@@ -56,6 +57,29 @@ impl Errno for BuildError {
             | BuildError::CannotGrow { .. } => libc::ENOMEM,
             BuildError::Forked => libc::EPERM,
             BuildError::Reentrant => libc::EDEADLK,
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+impl Errno for SegmentError {
+    fn errno(&self) -> c_int {
+        match self {
+            SegmentError::System { errno, .. } => errno.raw_os_error(),
+            SegmentError::Build(error) => error.errno(),
+            SegmentError::Full | SegmentError::Busy => libc::EBUSY,
+            SegmentError::Size { .. } => libc::EINVAL,
+            _ => libc::EBADMSG,
+        }
+    }
+}
+
+impl Errno for ClaimError {
+    fn errno(&self) -> c_int {
+        match self {
+            ClaimError::Gone => libc::ENOENT,
+            ClaimError::Ceiling => libc::ENOMEM,
+            ClaimError::Forked => libc::EPERM,
             _ => libc::EINVAL,
         }
     }

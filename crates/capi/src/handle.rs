@@ -5,6 +5,7 @@ use std::os::fd::AsRawFd as _;
 use std::ptr;
 
 use pagedepot_linux::builder::{CpuSet, Misuse};
+use pagedepot_linux::shared::SharedDepot;
 use pagedepot_linux::{Depot, MemoryKind, PageSize, ZoneId};
 
 use crate::error::{set_errno, tell, tell_text};
@@ -14,6 +15,8 @@ use crate::poison::{Access, mark};
 #[allow(non_camel_case_types, reason = "its name in C")]
 pub struct pagedepot_t {
     pub(crate) depot: Depot,
+    /// The same depot, if processes share it.
+    pub(crate) shared: Option<SharedDepot>,
 }
 
 /// Pages come from a memory file, which devices and other processes can map; else they are private.
@@ -226,7 +229,7 @@ pub unsafe extern "C" fn pagedepot_new(
         Ok(depot) => {
             let raw = depot.raw();
             mark(raw.base().as_ptr().cast(), raw.bytes(), Access::None);
-            Box::into_raw(Box::new(pagedepot_t { depot }))
+            Box::into_raw(Box::new(pagedepot_t { depot, shared: None }))
         }
         Err(error) => {
             tell(&error);
@@ -235,12 +238,14 @@ pub unsafe extern "C" fn pagedepot_new(
     }
 }
 
-/// Unmaps a depot with all its memory, pages that were never freed included. NULL: nothing.
+/// Unmaps a depot with all its memory, pages that were never freed included. NULL: nothing. Leaves
+/// the segment of a depot that processes share: pages that this process never freed are free.
 ///
 /// In a forked child it only frees the handle: the memory is the parent's.
 ///
 /// # Safety
-/// `handle` is of pagedepot_new() and was not deleted before. No thread is in a call of it, uses a
+/// `handle` is of pagedepot_new(), pagedepot_create(), pagedepot_open() or pagedepot_adopt(), and
+/// was not deleted before. No thread is in a call of it, uses a
 /// page of it, or will do either. Callbacks of pagedepot_on_pressure() have returned. Spaces over
 /// it were deleted, and monitors stopped.
 #[unsafe(no_mangle)]
@@ -252,6 +257,7 @@ pub unsafe extern "C" fn pagedepot_delete(depot: *mut pagedepot_t) {
     let handle = unsafe { Box::from_raw(depot) };
     let raw = handle.depot.raw();
     mark(raw.base().as_ptr().cast(), raw.bytes(), Access::Defined);
+    drop(handle.shared);
     // SAFETY: by the caller's promise. What comes back is a child's, which may drop it.
     drop(unsafe { handle.depot.unmap() });
 }

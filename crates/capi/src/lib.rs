@@ -11,6 +11,7 @@
 //! | `blocks` | allocating and freeing |
 //! | `reclaim` | drains, trims, ceilings, pins, pressure, statistics |
 //! | `monitor` | a thread that reacts to the pressure on memory |
+//! | `shared` | depots in a segment that processes share |
 //! | `space` | `vmalloc` |
 //! | `sites` | which lines of the program hold pages |
 //! | `publish` | statistics for `pagedepot top` |
@@ -25,6 +26,7 @@ mod monitor;
 mod poison;
 mod publish;
 mod reclaim;
+mod shared;
 mod sites;
 mod space;
 
@@ -34,5 +36,6 @@ pub use handle::*;
 pub use monitor::*;
 pub use publish::*;
 pub use reclaim::*;
+pub use shared::*;
 pub use sites::*;
 pub use space::*;

@@ -7,7 +7,8 @@ const HEADER: &str = "include/pagedepot.h";
 fn generated() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("cbindgen.toml");
-    let sources = ["handle", "blocks", "reclaim", "monitor", "space", "publish", "sites", "error"];
+    let sources =
+        ["handle", "blocks", "reclaim", "monitor", "space", "shared", "publish", "sites", "error"];
     let mut builder = cbindgen::Builder::new().with_config(config);
     for source in sources {
         builder = builder.with_src(root.join("src").join(source).with_extension("rs"));

@@ -196,6 +196,11 @@ pub struct WaitPage;
 #[doc = include_str!("../../../docs/how-to-container.md")]
 pub struct ContainerPage;
 
+/// The book's page on pools that processes share, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/how-to-share.md")]
+pub struct SharePage;
+
 /// The book's page on I/O, as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/how-to-io.md")]

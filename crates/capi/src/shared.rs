@@ -1,0 +1,293 @@
+//! Depots in a segment that processes share.
+
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
+use std::num::NonZeroU64;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::ptr;
+
+use pagedepot_linux::shared::{Orphans, SegmentError, SentPage, SharedDepot, SharedOptions};
+use pagedepot_linux::{Order, Page};
+
+use crate::error::{Errno as _, set_errno, tell, tell_text};
+use crate::handle::{pagedepot_t, sized};
+use crate::poison::{Access, mark};
+
+/// Options of a process in a segment. Begin with PAGEDEPOT_SHARED_INIT.
+#[allow(non_camel_case_types, reason = "its name in C")]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct pagedepot_shared_options_t {
+    /// sizeof(pagedepot_shared_options_t): which fields there are.
+    pub size: usize,
+    /// Bytes to which a new segment can grow. 0: the bytes it begins with.
+    pub grow_to: usize,
+    /// The most bytes that this process may have. 0: all.
+    pub ceiling: usize,
+    /// The heir of this process: see pagedepot_inherit(). 0: none.
+    pub heir: u64,
+}
+
+impl Default for pagedepot_shared_options_t {
+    fn default() -> Self {
+        pagedepot_shared_options_t { size: size_of::<Self>(), grow_to: 0, ceiling: 0, heir: 0 }
+    }
+}
+
+/// The options for a segment of `bytes`, of which 0 is one that is there already.
+///
+/// # Safety
+/// The caller keeps the promise of [`sized`].
+unsafe fn read(
+    given: *const pagedepot_shared_options_t,
+    bytes: usize,
+) -> Result<SharedOptions, &'static str> {
+    // SAFETY: the caller's promise.
+    let given = unsafe { sized(given) }?;
+    let options = SharedOptions::new(bytes).grow_to(given.grow_to).ceiling(given.ceiling);
+    Ok(NonZeroU64::new(given.heir).map_or(options.clone(), |heir| options.heir(heir)))
+}
+
+/// A handle of what `make` makes, or NULL with `errno` and a text.
+///
+/// # Safety
+/// The caller keeps the promise of [`sized`].
+unsafe fn handle(
+    options: *const pagedepot_shared_options_t,
+    bytes: usize,
+    make: impl FnOnce(&SharedOptions) -> Result<SharedDepot, SegmentError>,
+) -> *mut pagedepot_t {
+    // SAFETY: the caller's promise.
+    let options = match unsafe { read(options, bytes) } {
+        Ok(options) => options,
+        Err(text) => {
+            tell_text(libc::EINVAL, text);
+            return ptr::null_mut();
+        }
+    };
+    match make(&options) {
+        Ok(shared) => {
+            let depot = shared.depot().clone();
+            Box::into_raw(Box::new(pagedepot_t { depot, shared: Some(shared) }))
+        }
+        Err(error) => {
+            tell(&error);
+            ptr::null_mut()
+        }
+    }
+}
+
+/// The path in a string.
+///
+/// # Safety
+/// `path` is a string.
+unsafe fn path_of<'p>(path: *const c_char) -> &'p OsStr {
+    // SAFETY: the caller's promise.
+    OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes())
+}
+
+/// Makes a segment of so many bytes in a new file, which stays when all processes have left. In
+/// /dev/shm it is named shared memory. path NULL: a memory file, which lives as long as a process
+/// has it open; others get pagedepot_shared_fd() over a socket or by fork. Other processes open or
+/// adopt it. All calls of a depot work on it; pagedepot_delete() leaves it.
+///
+/// Returns NULL with errno and a text in pagedepot_last_error().
+///
+/// # Safety
+/// `path` is NULL or a string; `options` is NULL, or points to as many bytes as its size says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_create(
+    path: *const c_char,
+    bytes: usize,
+    options: *const pagedepot_shared_options_t,
+) -> *mut pagedepot_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        handle(options, bytes, |options| match path.is_null() {
+            true => SharedDepot::create_memfd("pagedepot", options),
+            false => SharedDepot::create(path_of(path), options),
+        })
+    }
+}
+
+/// Opens the segment in a file, and takes back what processes had that have died. Returns NULL with
+/// errno and a text.
+///
+/// # Safety
+/// `path` is a string; `options` is NULL, or points to as many bytes as its size says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_open(
+    path: *const c_char,
+    options: *const pagedepot_shared_options_t,
+) -> *mut pagedepot_t {
+    if path.is_null() {
+        set_errno(libc::EINVAL);
+        return ptr::null_mut();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { handle(options, 0, |options| SharedDepot::open(path_of(path), options)) }
+}
+
+/// Opens the segment behind a descriptor, which came over a socket or was inherited, and stays the
+/// caller's. Returns NULL with errno and a text.
+///
+/// # Safety
+/// `options` is NULL, or points to as many bytes as its size says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_adopt(
+    fd: c_int,
+    options: *const pagedepot_shared_options_t,
+) -> *mut pagedepot_t {
+    if fd < 0 {
+        set_errno(libc::EBADF);
+        return ptr::null_mut();
+    }
+    // SAFETY: the caller's promise; a number that is no descriptor leads to an error.
+    unsafe {
+        let file = BorrowedFd::borrow_raw(fd);
+        handle(options, 0, |options| SharedDepot::adopt(file, options))
+    }
+}
+
+/// The depot of a handle, if processes share it; `None`, with errno.
+fn shared<'d>(handle: *const pagedepot_t) -> Option<&'d SharedDepot> {
+    // SAFETY: every function that is called with a handle asks for a live one, or NULL.
+    let handle = unsafe { handle.as_ref() };
+    let shared = handle.and_then(|handle| handle.shared.as_ref());
+    if shared.is_none() {
+        set_errno(if handle.is_some() { libc::ENOTSUP } else { libc::EINVAL });
+    }
+    shared
+}
+
+/// The file of the segment, to send to another process. The depot closes it. Returns -1 with errno:
+/// ENOTSUP when processes do not share the depot.
+///
+/// # Safety
+/// `handle` is NULL or a live depot.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_shared_fd(handle: *const pagedepot_t) -> c_int {
+    shared(handle).map_or(-1, |depot| depot.file().as_raw_fd())
+}
+
+/// A page on its way to another process: a message that the program carries by whatever it has.
+#[allow(non_camel_case_types, reason = "its name in C")]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct pagedepot_sent_t {
+    /// The message, which has no meaning for the program.
+    pub words: [u64; 2],
+}
+
+/// Sends a block with its contents to the process that claims it, which may be the sender itself.
+/// Returns 0, or -1 with errno: the block is the caller's still.
+///
+/// # Safety
+/// `handle` is NULL or a live depot; the block is the caller's, of this order, and no thread uses
+/// it any more. `sent` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_send(
+    handle: *const pagedepot_t,
+    block: *mut c_void,
+    order: c_uint,
+    sent: *mut pagedepot_sent_t,
+) -> c_int {
+    let Some(depot) = shared(handle) else { return -1 };
+    let (Some(order), Some(pfn)) = (Order::new(order), depot.pfn_of(block.cast())) else {
+        set_errno(libc::EINVAL);
+        return -1;
+    };
+    if sent.is_null() || depot.raw().address(pfn).as_ptr().addr() != block.addr() {
+        set_errno(libc::EINVAL);
+        return -1;
+    }
+    let bytes = depot.page_size().bytes() << order.get();
+    // SAFETY: the caller's promise: the block is given up, unless the page comes back.
+    match unsafe { Page::from_raw(depot, pfn, order) }.into_shared(depot) {
+        Ok(message) => {
+            mark(block, bytes, Access::None);
+            let bits = message.to_bits();
+            // SAFETY: the caller's promise.
+            unsafe { *sent = pagedepot_sent_t { words: [bits as u64, (bits >> 64) as u64] } };
+            0
+        }
+        Err(page) => {
+            let _ = page.into_raw();
+            set_errno(libc::EPERM);
+            -1
+        }
+    }
+}
+
+/// Claims a block that a process has sent. order: NULL, or where its order goes. Returns its
+/// address, or NULL with errno: ENOENT (another process has claimed it, or it went back), EINVAL
+/// (no message of this segment), ENOMEM (the ceiling).
+///
+/// # Safety
+/// `handle` is NULL or a live depot; `order` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_claim(
+    handle: *const pagedepot_t,
+    sent: pagedepot_sent_t,
+    order: *mut c_uint,
+) -> *mut c_void {
+    let Some(depot) = shared(handle) else { return ptr::null_mut() };
+    let [low, high] = sent.words.map(u128::from);
+    match depot.claim(SentPage::from_bits(low | high << 64)) {
+        Ok(page) => {
+            // SAFETY: the caller's promise.
+            if let Some(order) = unsafe { order.as_mut() } {
+                *order = page.order().get();
+            }
+            hand_out(depot, page)
+        }
+        Err(error) => {
+            set_errno(error.errno());
+            ptr::null_mut()
+        }
+    }
+}
+
+/// The address of a page, for its new owner, who frees it by pagedepot_free().
+fn hand_out(depot: &SharedDepot, page: Page) -> *mut c_void {
+    let bytes = page.len();
+    let (pfn, _) = page.into_raw();
+    let start: *mut c_void = depot.raw().address(pfn).as_ptr().cast();
+    mark(start, bytes, Access::Defined);
+    start
+}
+
+/// Takes back the pages of processes that have died, and with orphans not 0 also those that such a
+/// process had sent and that were not claimed. Requests that run short do so by themselves, without
+/// orphans. Returns the number of pages; 0 with errno for a handle that is none.
+///
+/// # Safety
+/// `handle` is NULL or a live depot.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_recover(handle: *const pagedepot_t, orphans: c_int) -> u64 {
+    let orphans = if orphans == 0 { Orphans::Stay } else { Orphans::GoBack };
+    shared(handle).map_or(0, |depot| depot.recover(orphans).pages)
+}
+
+/// Takes up to count pages, with their contents, of processes that have died and had named this
+/// heir in their options; free each by pagedepot_free() with order 0. Returns how many it took: 0
+/// when there are none, or none that the ceiling allows, and with errno for a handle that is none.
+///
+/// # Safety
+/// `handle` is NULL or a live depot; `pages` has room for count pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_inherit(
+    handle: *const pagedepot_t,
+    heir: u64,
+    pages: *mut *mut c_void,
+    count: usize,
+) -> usize {
+    let (Some(depot), Some(heir)) = (shared(handle), NonZeroU64::new(heir)) else { return 0 };
+    let mut taken = 0;
+    for page in depot.inherit(heir).take(count) {
+        // SAFETY: the caller's promise.
+        unsafe { *pages.add(taken) = hand_out(depot, page) };
+        taken += 1;
+    }
+    taken
+}

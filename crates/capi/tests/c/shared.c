@@ -1,0 +1,80 @@
+/* A depot that processes share, from C99: sent, claimed, recovered, inherited. Exits with 0. */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <pagedepot.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(what)                                                             \
+    do {                                                                        \
+        if (!(what)) {                                                          \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what);          \
+            exit(1);                                                            \
+        }                                                                       \
+    } while (0)
+#define FAILS(call, number)                                                     \
+    do {                                                                        \
+        errno = 0;                                                              \
+        CHECK(call);                                                            \
+        CHECK(errno == (number));                                               \
+    } while (0)
+
+enum { MIB = 1 << 20, HEIR = 7 };
+
+/* Joins the segment, sends one page, holds another, and is killed. */
+static void be_killed(int file, int pipe) {
+    pagedepot_shared_options_t options = PAGEDEPOT_SHARED_INIT;
+    options.heir = HEIR;
+    pagedepot_t *depot = pagedepot_adopt(file, &options);
+    CHECK(depot);
+    char *held = pagedepot_alloc(depot, 0), *page = pagedepot_alloc(depot, 2);
+    pagedepot_sent_t sent;
+    CHECK(held && page);
+    strcpy(held, "left");
+    strcpy(page, "sent");
+    CHECK(pagedepot_send(depot, page, 2, &sent) == 0);
+    CHECK(write(pipe, &sent, sizeof sent) == sizeof sent);
+    kill(getpid(), SIGKILL);
+}
+
+int main(void) {
+    pagedepot_t *depot = pagedepot_create(NULL, 4 * MIB, NULL), *alone = pagedepot_new(MIB, NULL);
+    CHECK(depot && alone && pagedepot_shared_fd(depot) >= 0);
+    FAILS(pagedepot_shared_fd(alone) == -1, ENOTSUP);
+    FAILS(pagedepot_open("/nowhere/at/all", NULL) == NULL, ENOENT);
+    FAILS(pagedepot_open("/proc/self/exe", NULL) == NULL, errno);
+    FAILS(pagedepot_adopt(-1, NULL) == NULL, EBADF);
+    int ends[2];
+    CHECK(pipe(ends) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        be_killed(pagedepot_shared_fd(depot), ends[1]);
+    }
+    pagedepot_sent_t sent, none = {{0, 0}};
+    CHECK(read(ends[0], &sent, sizeof sent) == sizeof sent);
+    CHECK(waitpid(child, NULL, 0) == child);
+    unsigned order;
+    char *page = pagedepot_claim(depot, sent, &order);
+    CHECK(page && order == 2 && strcmp(page, "sent") == 0);
+    FAILS(pagedepot_claim(depot, sent, NULL) == NULL, ENOENT);
+    FAILS(pagedepot_claim(depot, none, NULL) == NULL, errno);
+    CHECK(pagedepot_free(depot, page, order) == 0);
+    int is_found = 0;
+    void *pages[16];
+    size_t count;
+    while ((count = pagedepot_inherit(depot, HEIR, pages, 16))) {
+        while (count-- > 0) {
+            is_found += strcmp(pages[count], "left") == 0;
+            CHECK(pagedepot_free(depot, pages[count], 0) == 0);
+        }
+    }
+    CHECK(is_found == 1);
+    pagedepot_recover(depot, 1);
+    pagedepot_delete(alone);
+    pagedepot_delete(depot);
+    return 0;
+}
