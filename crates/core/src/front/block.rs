@@ -270,15 +270,18 @@ impl BlockArray {
     /// When the CPU has no block.
     #[inline]
     pub(crate) fn word(&self, here: Here, word: WordOffset) -> &AtomicU64 {
+        // SAFETY: a WordOffset is made only from zones the allocator has.
+        unsafe { &*self.address(here, word) }
+    }
+
+    /// The address of the word at `word` of `here`, for this one and those that lie behind it.
+    #[inline]
+    fn address(&self, here: Here, word: WordOffset) -> *const AtomicU64 {
         assert!(here.cpu.get() < self.cpus);
         let context = self.context_bytes(here.context);
         debug_assert!(word.0 + context < self.stride);
-        // SAFETY: the block exists, and a WordOffset is made only from zones the allocator has;
-        // with one context `context_stride` is 0.
-        unsafe {
-            let address = self.base.add(self.block_at(here.cpu) + context + word.0);
-            &*without_index(address).cast::<AtomicU64>()
-        }
+        // SAFETY: the block exists; with one context `context_stride` is 0.
+        unsafe { without_index(self.base.add(self.block_at(here.cpu) + context + word.0)).cast() }
     }
 
     /// The words of all fronts of `here` in a zone that the allocator has, row by row.
@@ -286,10 +289,10 @@ impl BlockArray {
     /// # Panics
     /// When the CPU has no block.
     pub(crate) fn fronts(&self, here: Here, zone: ZoneId) -> &[AtomicU64; FRONTS] {
-        let first = self.word(here, WordOffset::new(zone, Order::BASE, Kind::UNMOVABLE));
+        let first = self.address(here, WordOffset::new(zone, Order::BASE, Kind::UNMOVABLE));
         // SAFETY: rows lie side by side, and in each the words of its orders (see the table at
         // `Tag`).
-        unsafe { &*core::ptr::from_ref(first).cast::<[AtomicU64; FRONTS]>() }
+        unsafe { &*first.cast::<[AtomicU64; FRONTS]>() }
     }
 
     /// Bytes from a word of the task context to its twin of `context`.
