@@ -80,7 +80,7 @@ impl<A: Allocator> Contender<1> for PassingSubject<A> {
     }
 }
 
-// Each loop is a function of the allocator: see `pagealloc::alloc_each`.
+// Each loop is a function of the allocator: see `pagealloc::loops`.
 
 #[inline(never)]
 fn produce<A: Allocator>(allocator: &A, ring: &Ring<A::Block>, pages: u64) -> u64 {
@@ -110,12 +110,12 @@ fn consume_batches<A: Allocator>(allocator: &A, ring: &Ring<A::Block>, batches: 
 
 /// Makes the contender of a design on so many CPUs.
 #[derive(Clone, Copy)]
-struct Passing {
+struct PassingMaker {
     cpus: usize,
     calls: Calls,
 }
 
-impl AllocatorUser for Passing {
+impl AllocatorUser for PassingMaker {
     type Output = Box<dyn Contender<1>>;
 
     fn with<A: Allocator>(self, allocator: A) -> Self::Output {
@@ -134,9 +134,14 @@ fn run<L: Lineup + Default>(settings: &Settings) -> Result<Report, Failure> {
     counts.dedup();
     let mut report = Report::default();
     for cpus in counts.into_iter().filter(|&cpus| cpus > 0) {
-        measure::<L>(settings, &designs, Passing { cpus, calls: Calls::Single }, &mut report)?;
+        measure::<L>(settings, &designs, PassingMaker { cpus, calls: Calls::Single }, &mut report)?;
         if !batched.is_empty() {
-            measure::<L>(settings, &batched, Passing { cpus, calls: Calls::Batch }, &mut report)?;
+            measure::<L>(
+                settings,
+                &batched,
+                PassingMaker { cpus, calls: Calls::Batch },
+                &mut report,
+            )?;
         }
     }
     Ok(report)
@@ -146,10 +151,10 @@ fn run<L: Lineup + Default>(settings: &Settings) -> Result<Report, Failure> {
 fn measure<L: Lineup + Default>(
     settings: &Settings,
     designs: &[Design],
-    passing: Passing,
+    passing: PassingMaker,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    let Passing { cpus, calls } = passing;
+    let PassingMaker { cpus, calls } = passing;
     let demand = settings.demand(cpus, 2 * RING_SLOTS, 1);
     let mut contenders: Vec<Box<dyn Contender<1>>> = Vec::new();
     for &design in designs {

@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use super::loops::{alloc_each, free_each};
 use super::walk::{self, Walk};
-use super::{alloc_each, free_each};
 use crate::design::{self, Allocator, AllocatorUser, Lineup, PAGE_BYTES};
 use crate::failure::Failure;
 use crate::harness::clock::{self, ticks_in_order};

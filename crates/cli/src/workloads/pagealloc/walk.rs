@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use super::{alloc_each, free_each};
+use super::loops::{alloc_each, free_each};
 use crate::design::{self, Allocator};
 use crate::harness::clock::{self, ticks_in_order};
 use crate::harness::{Contender, Seat, Subject, lock};
