@@ -15,7 +15,7 @@ use crate::poison::{Access, mark};
 #[allow(non_camel_case_types, reason = "its name in C")]
 pub struct pagedepot_t {
     pub(crate) depot: Depot,
-    /// The same depot, if processes share it.
+    /// The handle on its segment, if processes share the depot.
     pub(crate) shared: Option<SharedDepot>,
 }
 

@@ -12,7 +12,7 @@ use crate::harness::fork::Shared;
 
 /// A kind of step of a process, which is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum Action {
     Join,
     Leave,
     Allocate,
@@ -31,31 +31,31 @@ pub enum Deed {
     Shrink,
 }
 
-impl Deed {
+impl Action {
     /// All of them, and what their counts are called.
-    pub const ALL: [(Deed, &'static str); 16] = [
-        (Deed::Join, "processes that joined"),
-        (Deed::Leave, "processes that left by themselves"),
-        (Deed::Allocate, "blocks allocated"),
-        (Deed::Bulk, "batches and runs allocated"),
-        (Deed::Free, "blocks freed"),
-        (Deed::Short, "requests that found no memory"),
-        (Deed::Send, "pages sent"),
-        (Deed::Claim, "pages claimed by another process"),
-        (Deed::TakeBack, "pages claimed by their sender"),
-        (Deed::TooLate, "messages whose page was gone"),
-        (Deed::Drain, "drains"),
-        (Deed::Recover, "looks for dead processes"),
-        (Deed::Bury, "dead processes that a survivor found"),
-        (Deed::Recovered, "pages taken back from them"),
-        (Deed::Grow, "times the segment was grown"),
-        (Deed::Shrink, "times it was shrunk"),
+    pub const ALL: [(Action, &'static str); 16] = [
+        (Action::Join, "processes that joined"),
+        (Action::Leave, "processes that left by themselves"),
+        (Action::Allocate, "blocks allocated"),
+        (Action::Bulk, "batches and runs allocated"),
+        (Action::Free, "blocks freed"),
+        (Action::Short, "requests that found no memory"),
+        (Action::Send, "pages sent"),
+        (Action::Claim, "pages claimed by another process"),
+        (Action::TakeBack, "pages claimed by their sender"),
+        (Action::TooLate, "messages whose page was gone"),
+        (Action::Drain, "drains"),
+        (Action::Recover, "looks for dead processes"),
+        (Action::Bury, "dead processes that a survivor found"),
+        (Action::Recovered, "pages taken back from them"),
+        (Action::Grow, "times the segment was grown"),
+        (Action::Shrink, "times it was shrunk"),
     ];
 }
 
 /// The board.
 pub struct Board {
-    counts: Shared<[AtomicU64; Deed::ALL.len()]>,
+    counts: Shared<[AtomicU64; Action::ALL.len()]>,
     /// Messages on their way; a process that is killed with one in its hands loses it.
     mail: (OwnedFd, OwnedFd),
 }
@@ -67,7 +67,7 @@ impl Board {
     /// When the system refuses memory or a pipe.
     pub fn new() -> Result<Self, Failure> {
         let refused = |error: std::io::Error| Failure::Run(format!("soak: {error}"));
-        let counts = Shared::new([const { AtomicU64::new(0) }; Deed::ALL.len()]);
+        let counts = Shared::new([const { AtomicU64::new(0) }; Action::ALL.len()]);
         let mail = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC);
         Ok(Board {
             counts: counts.map_err(refused)?,
@@ -76,14 +76,14 @@ impl Board {
     }
 
     /// Counts something that was done.
-    pub fn add(&self, deed: Deed, times: u64) {
+    pub fn add(&self, action: Action, times: u64) {
         // Relaxed, here and below: a count.
-        self.counts[deed as usize].fetch_add(times, Ordering::Relaxed);
+        self.counts[action as usize].fetch_add(times, Ordering::Relaxed);
     }
 
     /// Number of times that it was done.
-    pub fn count(&self, deed: Deed) -> u64 {
-        self.counts[deed as usize].load(Ordering::Relaxed)
+    pub fn count(&self, action: Action) -> u64 {
+        self.counts[action as usize].load(Ordering::Relaxed)
     }
 
     /// Posts a message; `false`: there is no room.

@@ -9,7 +9,7 @@ use fastrand::Rng;
 use pagedepot_linux::shared::{SharedDepot, SharedOptions};
 use rustix::process::Signal;
 
-use super::board::{Board, Deed};
+use super::board::{Action, Board};
 use super::options::SoakOptions;
 use super::{census, storm};
 use crate::failure::Failure;
@@ -149,8 +149,8 @@ impl Keeper {
             self.counts,
             self.looks,
         );
-        for (deed, what) in Deed::ALL {
-            let _ = writeln!(text, "{:>12}  {what}", self.board.count(deed));
+        for (action, what) in Action::ALL {
+            let _ = writeln!(text, "{:>12}  {what}", self.board.count(action));
         }
         text
     }

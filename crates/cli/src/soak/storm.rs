@@ -12,7 +12,7 @@ use fastrand::Rng;
 use pagedepot_linux::shared::{Orphans, SentPage, SharedDepot, SharedOptions};
 use pagedepot_linux::{Flags, Mode, Order, Page, Pages, Scope};
 
-use super::board::{Board, Deed};
+use super::board::{Action, Board};
 
 /// Bytes that the segment begins with, and that it can be grown to.
 pub const BYTES: usize = 48 << 20;
@@ -30,12 +30,12 @@ pub fn rage(segment: BorrowedFd<'_>, board: &Board, seed: u64) -> ! {
     let mut random = Rng::with_seed(seed);
     loop {
         Process::join(segment, board, &mut random).live(&mut random);
-        board.add(Deed::Leave, 1);
+        board.add(Action::Leave, 1);
     }
 }
 
 /// A stretch of pages, and the stamp that each of its frames has.
-struct Held<P> {
+struct Parcel<P> {
     pages: P,
     stamp: u128,
 }
@@ -43,8 +43,8 @@ struct Held<P> {
 struct Process<'b> {
     depot: SharedDepot,
     board: &'b Board,
-    blocks: Vec<Held<Page>>,
-    runs: Vec<Held<Pages>>,
+    blocks: Vec<Parcel<Page>>,
+    runs: Vec<Parcel<Pages>>,
     sent: VecDeque<SentPage>,
     /// Stamps so far.
     stamps: u64,
@@ -58,7 +58,7 @@ impl<'b> Process<'b> {
         }
         let depot = SharedDepot::adopt(segment, &options);
         let depot = depot.unwrap_or_else(|error| panic!("a process could not join: {error}"));
-        board.add(Deed::Join, 1);
+        board.add(Action::Join, 1);
         Process {
             depot,
             board,
@@ -110,7 +110,7 @@ impl<'b> Process<'b> {
     }
 
     fn hold(&mut self, page: Page) {
-        let mut block = Held { pages: page, stamp: self.stamp() };
+        let mut block = Parcel { pages: page, stamp: self.stamp() };
         stamp(&mut block.pages, block.stamp);
         self.blocks.push(block);
     }
@@ -121,10 +121,10 @@ impl<'b> Process<'b> {
         }
         match self.depot.page(order) {
             Ok(page) => {
-                self.board.add(Deed::Allocate, 1);
+                self.board.add(Action::Allocate, 1);
                 self.hold(page);
             }
-            Err(_) => self.board.add(Deed::Short, 1),
+            Err(_) => self.board.add(Action::Short, 1),
         }
     }
 
@@ -135,10 +135,10 @@ impl<'b> Process<'b> {
         let order = Order::new(random.u32(..3)).expect("small");
         match self.depot.alloc_pages(order, random.usize(1..300)) {
             Ok(batch) => {
-                self.board.add(Deed::Bulk, 1);
+                self.board.add(Action::Bulk, 1);
                 batch.into_iter().for_each(|page| self.hold(page));
             }
-            Err(_) => self.board.add(Deed::Short, 1),
+            Err(_) => self.board.add(Action::Short, 1),
         }
     }
 
@@ -149,23 +149,23 @@ impl<'b> Process<'b> {
         }
         match self.depot.pages(random.u32(1..300), Flags::default()) {
             Ok(mut pages) => {
-                self.board.add(Deed::Bulk, 1);
+                self.board.add(Action::Bulk, 1);
                 let number = self.stamp();
                 stamp(&mut pages, number);
-                self.runs.push(Held { pages, stamp: number });
+                self.runs.push(Parcel { pages, stamp: number });
             }
-            Err(_) => self.board.add(Deed::Short, 1),
+            Err(_) => self.board.add(Action::Short, 1),
         }
     }
 
-    fn free(&mut self, block: Held<Page>) {
+    fn free(&mut self, block: Parcel<Page>) {
         checked(&block.pages, block.stamp);
-        self.board.add(Deed::Free, 1);
+        self.board.add(Action::Free, 1);
     }
 
-    fn free_run(&self, run: &Held<Pages>) {
+    fn free_run(&self, run: &Parcel<Pages>) {
         checked(&run.pages, run.stamp);
-        self.board.add(Deed::Free, 1);
+        self.board.add(Action::Free, 1);
     }
 
     fn free_some(&mut self, random: &mut Rng) {
@@ -180,37 +180,37 @@ impl<'b> Process<'b> {
         let Some(block) = self.blocks.pop() else { return };
         checked(&block.pages, block.stamp);
         let page = block.pages.into_shared(&self.depot).expect("it is this depot's");
-        self.board.add(Deed::Send, 1);
+        self.board.add(Action::Send, 1);
         self.board.post(page);
         self.sent.push_back(page);
         if self.sent.len() > SENT_MAX {
             // The receiver did not come, or the message was lost.
             let oldest = self.sent.pop_front().expect("there are some");
-            self.claim_page(oldest, Deed::TakeBack);
+            self.claim_page(oldest, Action::TakeBack);
         }
     }
 
     fn claim(&mut self, random: &mut Rng) {
         for _ in 0..random.u8(1..8) {
             let Some(page) = self.board.take() else { return };
-            self.claim_page(page, Deed::Claim);
+            self.claim_page(page, Action::Claim);
         }
     }
 
-    fn claim_page(&mut self, page: SentPage, deed: Deed) {
+    fn claim_page(&mut self, page: SentPage, action: Action) {
         match self.depot.claim(page) {
             Ok(page) => {
-                self.board.add(deed, 1);
+                self.board.add(action, 1);
                 // As its sender left it: no other process has had it since.
                 checked(&page, first_stamp(&page));
                 self.hold(page);
             }
-            Err(_) => self.board.add(Deed::TooLate, 1),
+            Err(_) => self.board.add(Action::TooLate, 1),
         }
     }
 
     fn drain(&mut self, random: &mut Rng) {
-        self.board.add(Deed::Drain, 1);
+        self.board.add(Action::Drain, 1);
         match random.u8(..4) {
             0 => _ = self.depot.drain(Scope::ALL, Mode::Quiet),
             1 => _ = self.depot.drain(Scope::ALL, Mode::Full),
@@ -222,19 +222,19 @@ impl<'b> Process<'b> {
     fn recover(&mut self, random: &mut Rng) {
         let orphans = if random.bool() { Orphans::Stay } else { Orphans::GoBack };
         let recovery = self.depot.recover(orphans);
-        self.board.add(Deed::Recover, 1);
-        self.board.add(Deed::Bury, recovery.processes.into());
-        self.board.add(Deed::Recovered, recovery.pages);
+        self.board.add(Action::Recover, 1);
+        self.board.add(Action::Bury, recovery.processes.into());
+        self.board.add(Action::Recovered, recovery.pages);
     }
 
     fn resize(&mut self, random: &mut Rng) {
         let bytes = random.usize(BYTES / 2..=BYTES_MAX);
         if random.bool() {
             self.depot.grow(bytes);
-            self.board.add(Deed::Grow, 1);
+            self.board.add(Action::Grow, 1);
         } else {
             self.depot.shrink(bytes);
-            self.board.add(Deed::Shrink, 1);
+            self.board.add(Action::Shrink, 1);
         }
     }
 

@@ -338,11 +338,13 @@ impl Builder {
     ///
     /// let policy = Classes::ALIKE.apart(Mobility::Movable, Class::LONG_LIVED);
     /// let depot = Depot::builder(64 << 20).classes(policy).build()?;
+    /// let depot = depot.raw();
     /// let kept = depot.alloc(Order::BASE, Flags::MOVABLE.class(Class::LONG_LIVED))?;
     /// let other = depot.alloc(Order::BASE, Flags::MOVABLE)?;
     /// assert_ne!(kept.get() / 512, other.get() / 512);
-    /// # depot.free(kept, Order::BASE)?;
-    /// # depot.free(other, Order::BASE)?;
+    /// # // SAFETY: no address of them was made.
+    /// # unsafe { depot.free(kept, Order::BASE)? };
+    /// # unsafe { depot.free(other, Order::BASE)? };
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn classes(mut self, policy: Classes) -> Self {

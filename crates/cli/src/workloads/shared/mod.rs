@@ -15,7 +15,7 @@ mod passing;
 mod pools;
 mod recovery;
 
-use self::passing::Passing;
+use self::passing::Lanes;
 use self::pools::NAME;
 use super::settings::Settings;
 use super::workload::Workload;
@@ -37,7 +37,7 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
     let mut report = Report::default();
     // Its processes are forked first, while this one has no other threads.
     let passing = match settings.cpus[..] {
-        [producer, consumer, ..] => Some(Passing::new(&designs, (producer, consumer))?),
+        [producer, consumer, ..] => Some(Lanes::new(&designs, (producer, consumer))?),
         _ => None,
     };
     local::measure(settings, &designs, &mut report)?;

@@ -245,13 +245,13 @@ impl Lane {
 }
 
 /// All lanes, with their consumers.
-pub struct Passing {
+pub struct Lanes {
     lanes: Vec<Lane>,
     /// CPU of the producer.
     cpu: CpuId,
 }
 
-impl Passing {
+impl Lanes {
     /// Forks the consumers that are processes, then starts those that are threads.
     ///
     /// # Errors
@@ -278,7 +278,7 @@ impl Passing {
             }
         }
         lanes.iter_mut().for_each(|lane| lane.start(consumer));
-        Ok(Passing { lanes, cpu })
+        Ok(Lanes { lanes, cpu })
     }
 
     /// Measures the lanes in turn.
