@@ -370,12 +370,14 @@ impl SharedStore {
 fn answer(segment: Arc<Segment>, slot: usize, depot: WeakDepot) -> Result<(), SegmentError> {
     let serve = move || {
         let (asked, answered) = (segment.futex(slot, ASKED), segment.futex(slot, ANSWERED));
-        // Acquire: pairs with the Release of `ask`.
-        let mut seen = asked.load(Ordering::Acquire);
+        // Relaxed: this process's own. What was asked before this thread runs, or of a process that
+        // had the slot and died, is answered at once.
+        let mut seen = answered.load(Ordering::Relaxed);
         loop {
             prim::wait_shared(asked, seen, 1000);
             // While there is a handle, the slot is this process's.
             let Some(depot) = depot.upgrade() else { return };
+            // Acquire: pairs with the Release of `ask`.
             let now = asked.load(Ordering::Acquire);
             if now != seen {
                 depot.drain(Scope::ALL, Mode::Full);
@@ -504,5 +506,25 @@ impl SharedDepot {
     pub fn taken_pages(&self) -> (u64, u64) {
         let slots = self.store.segment().slots();
         (slots.held(self.slot()), slots.sent(self.slot()))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_from_before_the_thread_that_answers_is_answered() {
+        let options = SharedOptions::new(4 << 20).answers(false);
+        let shared = SharedDepot::create_memfd("test", &options).unwrap();
+        let (segment, slot) = (shared.store.segment().clone(), shared.slot());
+        let answered = segment.futex(slot, ANSWERED);
+        segment.futex(slot, ASKED).store(1, Ordering::Relaxed);
+        answer(segment.clone(), slot, shared.depot.downgrade()).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while answered.load(Ordering::Relaxed) != 1 {
+            assert!(Instant::now() < until, "the thread took the request for an old one");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
