@@ -159,7 +159,9 @@ impl From<AllocError> for io::Error {
             AllocError::NoZone | AllocError::BadSize | AllocError::BadAlignment => {
                 io::ErrorKind::InvalidInput
             }
-            _ => io::ErrorKind::Unsupported,
+            AllocError::Unsupported | AllocError::NotInitialized | AllocError::Forked => {
+                io::ErrorKind::Unsupported
+            }
         };
         io::Error::new(kind, error)
     }
@@ -182,8 +184,10 @@ impl From<FreeManyError> for io::Error {
 #[cfg(feature = "std")]
 fn kind_of(error: FreeError) -> io::ErrorKind {
     match error {
+        FreeError::OutOfRange | FreeError::Misaligned | FreeError::NotAllocated => {
+            io::ErrorKind::InvalidInput
+        }
         FreeError::NotInitialized | FreeError::Forked => io::ErrorKind::Unsupported,
-        _ => io::ErrorKind::InvalidInput,
     }
 }
 
