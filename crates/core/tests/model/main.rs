@@ -10,7 +10,9 @@
 //!    cached ones.
 //! 5. Drains report what they did, and leave nothing that they can reach; disabled caches stay
 //!    empty.
-//! 6. No CPU is charged with more than the largest limit that was seen, and a batch.
+//! 6. No CPU is charged with more than the largest limit that it was seen to have; where limits
+//!    adapt, and rise and fall within an operation, not with a batch more than that, or with more
+//!    than they may grow to.
 //! 7. With `checked`, wrong use is refused and changes nothing.
 //! 8. Held frames keep their contents (where they are mapped), zeroed ones are zero.
 //! 9. The metadata is consistent: `validate`.
