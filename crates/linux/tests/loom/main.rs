@@ -65,6 +65,23 @@ mod trimming;
 mod waiting_models;
 
 use std::cell::Cell;
+use std::sync::Arc;
+
+/// Explores a model, with three preemptions unless the environment says how many.
+fn explore(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.check(model);
+}
+
+/// Starts a thread that acts on what a model's threads share.
+fn spawn<S: 'static, R: 'static>(
+    shared: &Arc<S>,
+    act: impl FnOnce(&S) -> R + 'static,
+) -> loom::thread::JoinHandle<R> {
+    let shared = shared.clone();
+    loom::thread::spawn(move || act(&shared))
+}
 
 std::thread_local! {
     /// Whether the model is a forked child.

@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use crate::MUTANT;
 use crate::shared::messages::{Messages, Token};
 use crate::shared::owners::{Owner, OwnerSet, OwnerTable};
 use crate::system::prim::{AtomicU64, Mutant, Ordering};
+use crate::{MUTANT, explore, spawn};
 
 /// Order of the page: it fills two words, so that a claimer can die in between.
 const ORDER: u32 = 4;
@@ -60,20 +60,6 @@ impl Segment {
         let freed = self.messages().return_claims(|slot| slot == dead, burier);
         freed + self.owners().give_all(&OwnerSet::new([Owner::slot(dead)]), Owner::FREE)
     }
-}
-
-fn explore(model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
-    builder.check(model);
-}
-
-fn spawn<R: 'static>(
-    segment: &Arc<Segment>,
-    act: impl FnOnce(&Segment) -> R + 'static,
-) -> loom::thread::JoinHandle<R> {
-    let segment = segment.clone();
-    loom::thread::spawn(move || act(&segment))
 }
 
 /// A receiver that is late, while the sender takes its page back and sends it again.

@@ -13,7 +13,7 @@ use crate::moving::place::{Extent, PlaceState};
 use crate::moving::table::Table;
 use crate::system::bits::Bits;
 use crate::system::prim::{ForkMark, Mutant};
-use crate::{IS_CHILD, MUTANT};
+use crate::{IS_CHILD, MUTANT, explore, spawn};
 
 const PAGES: u32 = 6;
 /// The value that the next owner of a page writes to it, when a holder or compaction has freed it.
@@ -98,20 +98,6 @@ impl Scene {
     fn check_at_rest(&self) {
         assert!((0..PAGES).all(|page| self.table.find(page).is_none()), "an entry was left");
     }
-}
-
-fn explore(model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
-    builder.check(model);
-}
-
-fn spawn<R: 'static>(
-    scene: &Arc<Scene>,
-    act: impl FnOnce(&Scene) -> R + 'static,
-) -> loom::thread::JoinHandle<R> {
-    let scene = scene.clone();
-    loom::thread::spawn(move || act(&scene))
 }
 
 #[test]

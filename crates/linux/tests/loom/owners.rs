@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use crate::MUTANT;
 use crate::shared::owners::{Owner, OwnerTable};
 use crate::system::prim::{AtomicU64, Mutant, Ordering};
+use crate::{MUTANT, explore, spawn};
 
 const ME: Owner = Owner::slot(0);
 const YOU: Owner = Owner::slot(1);
@@ -47,20 +47,6 @@ impl Segment {
     fn put(&self, owner: Owner, frame: u32) {
         self.table().put_all(owner, std::iter::once(frame..frame + 1), |_, _| panic!("its owner"));
     }
-}
-
-fn explore(model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
-    builder.check(model);
-}
-
-fn spawn<R: 'static>(
-    segment: &Arc<Segment>,
-    act: impl FnOnce(&Segment) -> R + 'static,
-) -> loom::thread::JoinHandle<R> {
-    let segment = segment.clone();
-    loom::thread::spawn(move || act(&segment))
 }
 
 /// One process frees a frame while another finds the group full.
