@@ -11,21 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK(what)                                                             \
-    do {                                                                        \
-        if (!(what)) {                                                          \
-            const char *text = pagedepot_last_error();                          \
-            fprintf(stderr, "%s:%d: %s (errno %d, %s)\n", __FILE__, __LINE__,   \
-                    #what, errno, text ? text : "no text");                     \
-            exit(1);                                                            \
-        }                                                                       \
-    } while (0)
-#define FAILS(call, number)                                                     \
-    do {                                                                        \
-        errno = 0;                                                              \
-        CHECK(call);                                                            \
-        CHECK(errno == (number));                                               \
-    } while (0)
+#include "check.h"
 
 enum { MIB = 1 << 20 };
 

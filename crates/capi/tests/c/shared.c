@@ -9,19 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHECK(what)                                                             \
-    do {                                                                        \
-        if (!(what)) {                                                          \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what);          \
-            exit(1);                                                            \
-        }                                                                       \
-    } while (0)
-#define FAILS(call, number)                                                     \
-    do {                                                                        \
-        errno = 0;                                                              \
-        CHECK(call);                                                            \
-        CHECK(errno == (number));                                               \
-    } while (0)
+#include "check.h"
 
 enum { MIB = 1 << 20, HEIR = 7 };
 

@@ -1,0 +1,26 @@
+/* What the tests in C are written with. */
+#ifndef CHECK_H
+#define CHECK_H
+
+#include <errno.h>
+#include <pagedepot.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define CHECK(what)                                                             \
+    do {                                                                        \
+        if (!(what)) {                                                          \
+            const char *text = pagedepot_last_error();                          \
+            fprintf(stderr, "%s:%d: %s (errno %d, %s)\n", __FILE__, __LINE__,   \
+                    #what, errno, text ? text : "no text");                     \
+            exit(1);                                                            \
+        }                                                                       \
+    } while (0)
+#define FAILS(call, number)                                                     \
+    do {                                                                        \
+        errno = 0;                                                              \
+        CHECK(call);                                                            \
+        CHECK(errno == (number));                                               \
+    } while (0)
+
+#endif
