@@ -106,8 +106,8 @@ pub trait Contiguity {
     /// and the zone never lacks the memory in its counts. It frees nothing: as for
     /// [`remove_memory`](Self::remove_memory), every frame must be free or cached.
     ///
-    /// What the pageblocks serve is a preference, not a promise: as any whole pageblock, each may
-    /// serve other requests when these find no room elsewhere.
+    /// The flags are a preference, not a promise: each of the pageblocks is whole, and may serve
+    /// other requests when these find no room elsewhere.
     ///
     /// # Errors
     /// Fails like [`remove_memory`](Self::remove_memory).

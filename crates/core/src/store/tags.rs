@@ -201,7 +201,8 @@ impl<'m> Tags<'m> {
     }
 
     /// Isolates a pageblock that has no memory, or none any more of `zone`, for memory to be added.
-    /// Its kind says what it was: unmovable without memory, reclaimable where that was removed.
+    /// The isolated tag is of unmovable kind if the pageblock had no memory, of reclaimable kind if
+    /// its memory was removed.
     ///
     /// # Errors
     /// The tag that it has.
