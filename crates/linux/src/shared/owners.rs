@@ -316,7 +316,7 @@ impl<'t> OwnerTable<'t> {
             }
         }
         put(gathered);
-        // One fence for all of them: see the module.
+        // One fence for all of them, which pairs with that of `note_full`.
         fence(Ordering::SeqCst);
         let mut cleared = usize::MAX;
         for range in all.filter(|range| !range.is_empty()) {
@@ -428,6 +428,7 @@ impl<'t> OwnerTable<'t> {
         let (hint, bit) = (&self.full[group / 64], 1 << (group % 64));
         // Relaxed, all: the fence orders them.
         hint.fetch_or(bit, Ordering::Relaxed);
+        // Pairs with the fences of `put_all`, `note_free` and `show_range`.
         fence(Ordering::SeqCst);
         if !is_mutant(Mutant::LooksForFreeEarly) && self.has_free(group) {
             hint.fetch_and(!bit, Ordering::Relaxed);
@@ -441,6 +442,7 @@ impl<'t> OwnerTable<'t> {
 
     /// Tells searches that a frame of a word has just become free.
     fn note_free(&self, word: usize) {
+        // Pairs with that of `note_full`.
         fence(Ordering::SeqCst);
         self.clear_full(word / GROUP_WORDS);
     }
@@ -601,6 +603,7 @@ impl<'t> OwnerTable<'t> {
 
     /// Tells searches that frames of a range have become free by a change of owners.
     pub fn show_range(&self, frames: Range<u32>) {
+        // Pairs with that of `note_full`.
         fence(Ordering::SeqCst);
         let groups = frames.start / GROUP_FRAMES..frames.end.div_ceil(GROUP_FRAMES);
         groups.for_each(|group| self.clear_full(group as usize));
