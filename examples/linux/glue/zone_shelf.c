@@ -215,9 +215,11 @@ static void depot_shelf_drain(struct zone *zone, struct depot *depot)
 }
 
 /*
- * A claim comes before its look at `closed`, and the store of that before this look at claims; both
- * have full barriers in between. So a place that is filled after this was claimed before it, or its
- * CPU sees that the shelf is closed.
+ * A claim of an empty place comes before its look at `closed`, and the store of that before this
+ * look at the place; both have full barriers in between. So a place that is filled after this was
+ * claimed before it, and is busy or full here, or its CPU sees that the shelf is closed. A full
+ * place may be busy for a refill that leaves a part, and full again: each is looked at until it is
+ * empty.
  */
 static void depot_shelf_close(struct zone *zone, struct depot *depot, bool close)
 {
@@ -230,10 +232,15 @@ static void depot_shelf_close(struct zone *zone, struct depot *depot, bool close
 	if (!close)
 		return;
 	smp_mb();
-	for (i = 0; i < shelf->places; i++)
-		while (READ_ONCE(shelf->states[i]) == DEPOT_BUSY)
-			cpu_relax();
-	depot_shelf_drain(zone, depot);
+	for (i = 0; i < shelf->places; i++) {
+		u8 state;
+
+		while ((state = READ_ONCE(shelf->states[i])) != DEPOT_EMPTY)
+			if (state == DEPOT_BUSY)
+				cpu_relax();
+			else
+				depot_shelf_drain(zone, depot);
+	}
 }
 
 /* What a block serves that is freed in its pageblock; negative: nothing, it is isolated. */
@@ -455,7 +462,7 @@ static u32 depot_claim_ahead(struct zone *zone, struct depot_shelf *shelf, u32 *
 {
 	u32 i, empty = 0, count = 0;
 
-	if (!shelf || READ_ONCE(shelf->closed) || !depot_is_plenty(zone))
+	if (!shelf || !depot_is_plenty(zone))
 		return 0;
 	for (i = 0; i < shelf->places; i++)
 		empty += READ_ONCE(shelf->states[i]) == DEPOT_EMPTY;
@@ -464,6 +471,10 @@ static u32 depot_claim_ahead(struct zone *zone, struct depot_shelf *shelf, u32 *
 			claimed[count++] = i;
 			empty--;
 		}
+	/* Behind the claims, which are full barriers: see depot_shelf_close(). */
+	if (count && READ_ONCE(shelf->closed))
+		while (count)
+			depot_let_go(shelf, claimed[--count], DEPOT_EMPTY);
 	return count;
 }
 

@@ -26,7 +26,7 @@ fn storm(name: &str, flags: &[&str], rounds: u32) {
 
 #[test]
 fn no_frame_is_lost_or_in_two_hands() {
-    storm("zone_shelf", &["-O2"], 60_000);
+    storm("zone_shelf", &["-O2"], 200_000);
 }
 
 #[test]

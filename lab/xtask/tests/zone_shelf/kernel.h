@@ -92,7 +92,9 @@ static struct { unsigned long takes, puts, refilled, spilled, locks; } depot_cou
 #define PageBuddy(page)		(READ_ONCE((page)->buddy) >= 0)
 #define get_pfnblock_migratetype(page, pfn) READ_ONCE(pageblocks[(pfn) >> pageblock_order])
 #define is_migrate_isolate(mt)	((mt) == MIGRATE_ISOLATE)
-#define zone_page_state(zone, item) ((item) == NR_FREE_PAGES ? READ_ONCE((zone)->free) : 0)
+/* Between a look at the shelf and a claim. */
+#define zone_page_state(zone, item) \
+	(let_others_run(), (item) == NR_FREE_PAGES ? READ_ONCE((zone)->free) : 0)
 #define high_wmark_pages(zone)	READ_ONCE((zone)->high)
 #define zone_managed_pages(zone) ((unsigned long)PAGES)
 #define depot_note_lock(zone)	__this_cpu_inc(depot_counts.locks)
