@@ -1,28 +1,22 @@
-//! Locks for every other system: one per CPU, tried and never waited for by owners. And
-//! restartable sequences on some CPUs with a lock on each of the others: those that must not be
-//! interrupted, and whose caches drains shall take all the same.
+//! Locks for every other system: one per CPU, tried and never waited for by owners.
 //!
-//! # Argument for sequences beside locks
-//! 1. *A CPU is behind its lock or it is not, for good.* [`SequencesAndLocks::new`] decides it,
-//!    with the locks for itself, before the allocator exists. So no word is ever changed both ways.
-//! 2. *A sequence changes no word of a CPU behind a lock.* In every state of such a CPU's gate the
-//!    lower half is 0, which leads sequences to words that refuse. Neither `pop` nor `push` needs a
-//!    check for that, and on the other CPUs they are what they were. The other methods name their
-//!    CPU, and go to its lock.
-//! 3. *The lock excludes, not the CPU.* A thread reads where it runs, then locks. If it has been
+//! # Argument
+//! 1. *The lock excludes, not the CPU.* A thread reads where it runs, then locks. If it has been
 //!    moved in between, it works on the fronts of the CPU that it named, under that CPU's lock.
-//!    That costs speed alone. If it was moved from a CPU with a lock to one without, it still holds
-//!    the lock that it took; if it was moved the other way, its sequence was aborted, or found a
-//!    gate that refuses.
-//! 4. *No caller waits for a lock.* An owner that finds it taken goes to the store: a handler above
+//!    That costs speed alone.
+//! 2. *No caller waits for a lock.* An owner that finds it taken goes to the store: a handler above
 //!    the holder, a thread beside one that was preempted with it. A drainer tries for a bounded
 //!    time. If the holder has been preempted, the drain reports a busy CPU and leaves its fronts as
 //!    they are, at most two magazines each. A request that is about to fail takes those pages for
 //!    pages in another caller's hands, and naps for them (see `reclaim/last_resort.rs`). The lock
 //!    names its holder: a handler above the holder neither tries for long nor naps.
-//! 5. *A drainer that has had the lock behind a closed gate is the only writer*, as after a fence:
+//! 3. *A drainer that has had the lock behind a closed gate is the only writer*, as after a fence:
 //!    later holders find the gate closed. It interrupts no CPU.
-//! 6. *A forked child* finds its gate wiped, whatever its copy of the lock says.
+//! 4. *A forked child* finds its gate wiped, whatever its copy of the lock says.
+//!
+//! Where some CPUs have sequences instead, their locks are [left](CpuLock::leave), and an
+//! implementation of [`Cpus`] that asks [`LockedCpus::guard`] tells the two apart
+//! (`pagedepot-linux` has one).
 #![allow(unsafe_code, reason = "implements sequences")]
 
 use core::num::NonZeroUsize;
@@ -58,6 +52,7 @@ const UNNAMED: usize = usize::MAX;
 /// use pagedepot::cpus::CpuLock;
 /// static LOCKS: [CpuLock; 64] = [const { CpuLock::new() }; 64];
 /// ```
+#[derive(Default)]
 #[repr(C, align(128))]
 pub struct CpuLock {
     /// The name of the caller that has it.
@@ -86,16 +81,11 @@ impl CpuLock {
     /// Makes a free lock; loom's atomics are not made at compile time.
     #[cfg(loom)]
     pub fn new() -> Self {
-        CpuLock {
-            holder: AtomicUsize::new(FREE),
-            doubts: AtomicU32::new(0),
-            ended_doubts: AtomicU32::new(0),
-            is_left: false,
-        }
+        Self::default()
     }
 
     /// Leaves the CPU to sequences: the lock is never held, and guards nothing.
-    pub(super) fn leave(&mut self) {
+    pub fn leave(&mut self) {
         self.is_left = true;
     }
 
@@ -176,8 +166,9 @@ impl CpuLock {
 
 /// Sequences under the lock of `cpu`, wherever the caller runs.
 impl CpuLock {
+    /// Pops a block like [`Cpus::pop`]. `caller`: see [`LockedCpus::caller`].
     #[inline(always)]
-    pub(super) fn pop(
+    pub fn pop(
         &self,
         caller: impl Fn() -> usize,
         cpu: CpuId,
@@ -189,8 +180,9 @@ impl CpuLock {
         front.pop()
     }
 
+    /// Pushes a block like [`Cpus::push`]. `caller`: see [`LockedCpus::caller`].
     #[inline(always)]
-    pub(super) fn push(
+    pub fn push(
         &self,
         (caller, cpu): (impl Fn() -> usize, CpuId),
         blocks: &BlockArray,
@@ -201,12 +193,6 @@ impl CpuLock {
         let Some(front) = LockedFront::find(blocks, cpu, word) else { return false };
         let Some(_held) = self.try_lock(caller) else { return false };
         front.push(rounds_max, frame)
-    }
-}
-
-impl Default for CpuLock {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -241,7 +227,7 @@ impl<'l, W: WhichCpu> LockedCpus<'l, W> {
 
     /// The calling thread, as locks name their holders.
     #[inline(always)]
-    pub(super) fn caller(&self) -> usize {
+    pub fn caller(&self) -> usize {
         self.which.caller().map_or(UNNAMED, NonZeroUsize::get)
     }
 
@@ -256,7 +242,7 @@ impl<'l, W: WhichCpu> LockedCpus<'l, W> {
 
     /// The lock of a CPU, if it was not left to sequences.
     #[inline(always)]
-    pub(super) fn guard(&self, cpu: CpuId) -> Option<&'l CpuLock> {
+    pub fn guard(&self, cpu: CpuId) -> Option<&'l CpuLock> {
         let lock = self.lock(cpu)?;
         if lock.is_left { None } else { Some(lock) }
     }
@@ -312,171 +298,6 @@ unsafe impl<W: WhichCpu> Cpus for LockedCpus<'_, W> {
 
     fn is_locked_by_caller(&self, cpu: CpuId) -> bool {
         self.lock(cpu).is_some_and(|lock| lock.is_held_by(self.caller()))
-    }
-}
-
-/// Sequences that a process may turn out not to have.
-pub trait MaybeSequences: Cpus {
-    /// Whether it has them. The answer never changes. [`here`](Cpus::here) is `None` where not.
-    fn exist(&self) -> bool;
-}
-
-/// Sequences `S` on all CPUs but those behind a lock. Where there are no sequences, `W` says where
-/// a caller runs.
-pub struct SequencesAndLocks<'l, S, W> {
-    sequences: S,
-    locked: LockedCpus<'l, W>,
-}
-
-impl<'l, S: MaybeSequences, W: WhichCpu> SequencesAndLocks<'l, S, W> {
-    /// Puts the CPUs of which `is_behind_lock` says so behind their locks, or all where there are
-    /// no sequences. CPUs beyond the locks have sequences.
-    pub fn new(
-        sequences: S,
-        locks: &'l mut [CpuLock],
-        which: W,
-        is_behind_lock: impl Fn(CpuId) -> bool,
-    ) -> Self {
-        const {
-            assert!(S::FOLLOWS_GATES, "a gate keeps only those sequences out that follow it");
-            assert!(S::CONTEXTS == 1, "a lock keeps out all contexts of its CPU");
-        }
-        for (cpu, lock) in (0..).map(CpuId::new).zip(locks.iter_mut()) {
-            if sequences.exist() && !is_behind_lock(cpu) {
-                lock.leave();
-            }
-        }
-        SequencesAndLocks { sequences, locked: LockedCpus::new(locks, which) }
-    }
-
-    /// The sequences of the CPUs that are behind no lock.
-    #[inline]
-    pub fn sequences(&self) -> &S {
-        &self.sequences
-    }
-
-    /// The caller's CPU and its lock, if it is behind one and there are sequences. It calls no
-    /// function, so that callers save no registers.
-    #[inline(always)]
-    fn guard_here(&self) -> Option<(CpuId, &'l CpuLock)> {
-        let cpu = self.sequences.here()?.cpu;
-        let lock = self.locked.guard(cpu)?;
-        Some((cpu, lock))
-    }
-
-    /// Whether the CPU is behind a lock.
-    fn is_guarded(&self, cpu: CpuId) -> bool {
-        self.locked.guard(cpu).is_some()
-    }
-
-    /// A pop where there are no sequences, out of line: a caller carries the sequence alone.
-    #[cold]
-    #[inline(never)]
-    fn pop_alone(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
-        self.locked.pop(blocks, word)
-    }
-
-    /// Pushes a block like [`pop_alone`](Self::pop_alone) pops one. Part of
-    /// [`push_locked`](Cpus::push_locked), since frees ask that before anything slower.
-    #[cold]
-    #[inline(never)]
-    fn push_alone(
-        &self,
-        blocks: &BlockArray,
-        word: WordOffset,
-        rounds_max: u32,
-        frame: u32,
-    ) -> bool {
-        self.locked.push(blocks, word, rounds_max, frame)
-    }
-}
-
-// SAFETY: of each CPU one part keeps all promises, and the other never touches it (see the module).
-unsafe impl<S: MaybeSequences, W: WhichCpu> Cpus for SequencesAndLocks<'_, S, W> {
-    type Environment = W;
-
-    const FOLLOWS_GATES: bool = true;
-
-    fn environment(&self) -> &W {
-        self.locked.environment()
-    }
-
-    fn here(&self) -> Option<Here> {
-        if self.sequences.exist() { self.sequences.here() } else { self.locked.here() }
-    }
-
-    #[inline(always)]
-    fn pop(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
-        match self.sequences.exist() {
-            true => self.sequences.pop(blocks, word),
-            false => self.pop_alone(blocks, word),
-        }
-    }
-
-    #[inline(always)]
-    fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
-        // Where there are none, [`push_locked`](Cpus::push_locked) follows.
-        self.sequences.exist() && self.sequences.push(blocks, word, rounds_max, frame)
-    }
-
-    fn is_behind_lock(&self, cpu: CpuId) -> bool {
-        self.is_guarded(cpu)
-    }
-
-    #[inline]
-    fn pop_locked(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
-        let (cpu, lock) = self.guard_here()?;
-        lock.pop(|| self.locked.caller(), cpu, blocks, word)
-    }
-
-    #[inline]
-    fn push_locked(
-        &self,
-        blocks: &BlockArray,
-        word: WordOffset,
-        rounds_max: u32,
-        frame: u32,
-    ) -> bool {
-        match self.guard_here() {
-            Some((cpu, lock)) => {
-                lock.push((|| self.locked.caller(), cpu), blocks, word, rounds_max, frame)
-            }
-            None if self.sequences.exist() => false,
-            None => self.push_alone(blocks, word, rounds_max, frame),
-        }
-    }
-
-    #[inline(always)]
-    fn commit(&self, blocks: &BlockArray, here: Here, change: Change<'_>) -> bool {
-        match self.is_guarded(here.cpu) {
-            true => self.locked.commit(blocks, here, change),
-            false => self.sequences.commit(blocks, here, change),
-        }
-    }
-
-    fn fence_disturbs(&self, cpu: CpuId) -> bool {
-        !self.is_guarded(cpu) && self.sequences.fence_disturbs(cpu)
-    }
-
-    fn is_quiescent(&self, cpu: CpuId) -> bool {
-        match self.is_guarded(cpu) {
-            true => self.locked.is_quiescent(cpu),
-            false => self.sequences.is_quiescent(cpu),
-        }
-    }
-
-    fn fence(&self, blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
-        match self.is_guarded(cpu) {
-            true => self.locked.fence(blocks, cpu),
-            false => self.sequences.fence(blocks, cpu),
-        }
-    }
-
-    fn is_locked_by_caller(&self, cpu: CpuId) -> bool {
-        match self.is_guarded(cpu) {
-            true => self.locked.is_locked_by_caller(cpu),
-            false => self.sequences.is_locked_by_caller(cpu),
-        }
     }
 }
 

@@ -13,10 +13,9 @@
 //! # Implementations
 //! | type | exclusion | fence |
 //! |---|---|---|
-//! | `pagedepot_linux::Rseq` | the kernel restarts the sequence | `membarrier` |
+//! | `pagedepot_linux::LinuxCpus` | by CPU: the kernel restarts the sequence, or a lock | `membarrier`, or the lock |
 //! | [`PinnedCpus`] | an embedding kernel's guard: no preemption, one context | the kernel's own |
 //! | [`LockedCpus`] | a lock per CPU | taking that lock |
-//! | [`SequencesAndLocks`] | by CPU, its own sequences or its lock | theirs |
 
 mod environment;
 pub mod implement;
@@ -25,5 +24,5 @@ pub(crate) mod sequence;
 
 pub use crate::front::{Context, Here};
 pub use environment::{Change, Cpus, Environment, Event, FenceError, Transfer, Unusable};
-pub use locked::{CpuLock, LockedCpus, MaybeSequences, SequencesAndLocks, WhichCpu};
+pub use locked::{CpuLock, LockedCpus, WhichCpu};
 pub use sequence::{Guard, PinnedCpus, Processor};

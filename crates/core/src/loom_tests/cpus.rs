@@ -25,8 +25,8 @@ use loom::sync::{Mutex, MutexGuard};
 
 use super::{Mutant, is_mutant};
 use crate::cpus::{
-    Change, Context, CpuLock, Cpus, Environment, FenceError, Guard, Here, LockedCpus,
-    MaybeSequences, Processor, WhichCpu,
+    Change, Context, CpuLock, Cpus, Environment, FenceError, Guard, Here, LockedCpus, Processor,
+    WhichCpu,
 };
 use crate::frame::{CpuId, Pfn};
 use crate::front;
@@ -332,12 +332,6 @@ unsafe impl<const FOLLOWS: bool> Cpus for Sequences<FOLLOWS> {
             self.interrupt(cpu);
         }
         Ok(())
-    }
-}
-
-impl<const FOLLOWS: bool> MaybeSequences for Sequences<FOLLOWS> {
-    fn exist(&self) -> bool {
-        true
     }
 }
 

@@ -14,7 +14,6 @@
 //! | `free_count` | pages that CPUs and groups of them have not added to a zone's count yet |
 //! | `late_init` | a value in a static, made later by one of several callers |
 //! | `locked` | the lock front |
-//! | `mixed` | a CPU behind a lock beside one with sequences |
 //! | `contexts` | interrupt handlers with fronts of their own |
 //! | `orders` | magazines of two orders; compiled with `PAGEDEPOT_MODEL_ORDERS=2` |
 //! | `shelf` | stacks of magazines |
@@ -63,8 +62,6 @@ mod handover;
 mod late_init;
 #[cfg(test)]
 mod locked;
-#[cfg(test)]
-mod mixed;
 #[cfg(test)]
 mod orders;
 #[cfg(test)]

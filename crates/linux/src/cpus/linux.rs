@@ -8,12 +8,10 @@ use pagedepot::CpuId;
 #[cfg(feature = "usdt")]
 use pagedepot::cpus::Event;
 use pagedepot::cpus::implement::{BlockArray, WordOffset};
-use pagedepot::cpus::{
-    Change, CpuLock, Cpus, Environment, FenceError, Here, MaybeSequences, SequencesAndLocks,
-    Unusable, WhichCpu,
-};
+use pagedepot::cpus::{Change, CpuLock, Cpus, Environment, FenceError, Here, Unusable, WhichCpu};
 use pagedepot_rseq::{Area, CpuSet, RseqMissing, affinity, membarrier};
 
+use crate::cpus::mixed::{MaybeSequences, SequencesAndLocks};
 use crate::cpus::sequences::{self, NO_FRAME};
 use crate::system::fork_mark::ForkMark;
 use crate::system::prim;

@@ -4,6 +4,10 @@
 
 #![cfg(loom)]
 
+#[path = "../../src/cpus"]
+mod cpus {
+    pub mod mixed;
+}
 #[path = "../../src/depot"]
 mod depot {
     pub mod teardown;
@@ -54,6 +58,8 @@ mod board_models;
 mod mappings;
 #[path = "messages.rs"]
 mod message_models;
+#[path = "mixed.rs"]
+mod mixed_models;
 #[path = "movable.rs"]
 mod movable_models;
 #[path = "owners.rs"]

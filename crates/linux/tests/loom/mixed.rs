@@ -11,11 +11,19 @@
 
 use std::sync::Arc;
 
-use super::cpus::{Believed, RseqFollowing, place, run_on};
-use super::depot::{Depot, Setup};
-use super::{Mutant, explore, explore_large, explore_mutant, spawn};
-use crate::cpus::{CpuLock, SequencesAndLocks};
-use crate::{CpuId, Mode, Scope, ZoneId};
+use pagedepot::cpus::CpuLock;
+use pagedepot::loom_tests::cpus::{Believed, RseqFollowing, place, run_on};
+use pagedepot::loom_tests::depot::{Depot, Setup};
+use pagedepot::loom_tests::{Mutant, explore, explore_large, explore_mutant, spawn};
+use pagedepot::{CpuId, Mode, Scope, ZoneId};
+
+use crate::cpus::mixed::{MaybeSequences, SequencesAndLocks};
+
+impl MaybeSequences for RseqFollowing {
+    fn exist(&self) -> bool {
+        true
+    }
+}
 
 type Mixed = Depot<SequencesAndLocks<'static, RseqFollowing, Believed>>;
 
