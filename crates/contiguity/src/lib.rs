@@ -15,6 +15,7 @@
 //! |---|---|
 //! | `compaction` | held blocks are moved, so that pageblocks become whole |
 //! | `hotplug` | memory is taken out of use; obstacles to that |
+//! | `pageblocks` | what the pageblocks of a zone are like, and how many are whole |
 //! | `reporting` | whole pageblocks are reported to a hypervisor |
 //!
 //! All of them reach the allocator through [`pagedepot::seam`] alone. What pageblocks evacuate (see
@@ -30,6 +31,7 @@ mod compaction;
 mod hotplug;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod pageblocks;
 mod reporting;
 
 pub use compaction::{
@@ -37,6 +39,7 @@ pub use compaction::{
     Occupant,
 };
 pub use hotplug::{Obstacle, RemoveError};
+pub use pageblocks::{PageblockInfo, PageblockStats, Pageblocks};
 pub use pagedepot::Compactions;
 pub use pagedepot::seam::{DeviceRegistered, ReportCounts, ReportingDevice};
 pub use reporting::{ReportEnd, ReportError, ReportPass, Reporting};
@@ -118,6 +121,13 @@ pub trait Contiguity {
     /// of date when it is returned. Waits for no caller; O(frames), and O(pages cached) where the
     /// first frame that is not free might be cached.
     fn obstacle(&self, range: FrameRange) -> Option<Obstacle>;
+
+    /// Counts a zone's [pageblocks](Pageblocks); `None` when there is no such zone. Beside other
+    /// callers each count is as of some moment. Over a [`Backing`](pagedepot::Backing) only `all`
+    /// is known.
+    ///
+    /// O(frames of the zone / 64).
+    fn pageblock_stats(&self, zone: ZoneId) -> Option<PageblockStats>;
 }
 
 impl<C: Cpus> Contiguity for Allocator<'_, C> {
@@ -140,6 +150,10 @@ impl<C: Cpus> Contiguity for Allocator<'_, C> {
 
     fn obstacle(&self, range: FrameRange) -> Option<Obstacle> {
         hotplug::obstacle(self, range)
+    }
+
+    fn pageblock_stats(&self, zone: ZoneId) -> Option<PageblockStats> {
+        Pageblocks::of(self, zone).map(Pageblocks::stats)
     }
 }
 

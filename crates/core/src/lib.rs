@@ -105,8 +105,8 @@ pub use alloc::error::{AllocError, FreeError, FreeManyError, Refusal};
 pub use alloc::flags::{Class, Classes, Flags};
 pub use alloc::{
     Allocator, Builder, Census, CpuCaches, CpuStats, Fault, FrontHandle, Fronts, FrontsAt, Global,
-    Handover, InitError, MetadataUse, PageblockInfo, PageblockStats, Pageblocks, Residency,
-    ResidencyCounts, Shortage, ZoneSettings, ZoneShortage, ZoneStats,
+    Handover, InitError, MetadataUse, Residency, ResidencyCounts, Shortage, ZoneSettings,
+    ZoneShortage, ZoneStats,
 };
 pub use evacuation::Evacuation;
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};

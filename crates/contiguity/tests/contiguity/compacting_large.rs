@@ -11,9 +11,9 @@ use std::cell::{Cell, RefCell};
 use crate::common::rng::{Rng, seed};
 use crate::common::{Single, metadata, open_zone, order, range, single};
 use crate::compacting::{By, PAGEBLOCK, Table, ZONE, with_pageblocks};
-use pagedepot::{Config, Flags, Mobility, Order, Pageblocks, Pfn, Watermarks, ZoneId};
+use pagedepot::{Config, Flags, Mobility, Order, Pfn, Watermarks, ZoneId};
 use pagedepot_contiguity::{
-    CompactEnd, Compaction, Compactor, Contiguity, Move, Mover, Obstacle, Occupant,
+    CompactEnd, Compaction, Compactor, Contiguity, Move, Mover, Obstacle, Occupant, Pageblocks,
 };
 
 /// Holds one block at a given place.

@@ -19,7 +19,7 @@ use pagedepot::{
     Allocator, Config, Evacuation, Flags, FrameRange, Mode, Order, Pfn, Scope, Watermarks,
     ZoneConfig, ZoneId,
 };
-use pagedepot_contiguity::{Compactor, Move, Mover, Occupant};
+use pagedepot_contiguity::{Compactor, Contiguity, Move, Mover, Occupant};
 
 const ZONE: ZoneId = ZoneId::new(0);
 const PAGEBLOCK: u32 = 512;

@@ -10,9 +10,9 @@ use crate::common::{Anywhere, Single, metadata, open_zone, order, range, single,
 use pagedepot::cpus::PinnedCpus;
 use pagedepot::{
     AllocError, Allocator, Backing, Class, Classes, Config, ConfigError, CpuId, Flags, FrameRange,
-    FreeError, Mobility, Mode, Order, Pageblocks, Pfn, Scope, ZoneId,
+    FreeError, Mobility, Mode, Order, Pfn, Scope, ZoneId,
 };
-use pagedepot_contiguity::{Contiguity, Obstacle, RemoveError};
+use pagedepot_contiguity::{Contiguity, Obstacle, Pageblocks, RemoveError};
 
 const ZONE: ZoneId = ZoneId::new(0);
 const OTHER: ZoneId = ZoneId::new(1);

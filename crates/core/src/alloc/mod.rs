@@ -18,7 +18,7 @@
 //! | `range` | contiguous ranges, given addresses; [`Residency`]: which free memory is present |
 //! | `control` | drains, [`Handover`] and callbacks; [`ZoneSettings`]; [`CpuCaches`]: caches that are taken away, decay, hand over |
 //! | `add` | `MemoryAdder`: memory, at first and later |
-//! | `stats` | counters and reports, and what pageblocks are like |
+//! | `stats` | counters and reports |
 //! | `validate` | `Validation`: is every frame in exactly one place; `CachedBlocks`: what CPUs cache |
 //! | `build` | construction; an allocator in a static, made later |
 
@@ -42,15 +42,11 @@ pub(crate) mod walk;
 pub(crate) mod zero_and_check;
 
 pub use allocator::{Allocator, FrontsAt};
-pub use build::Builder;
-pub use build::{Global, InitError};
+pub use build::{Builder, Global, InitError};
 #[cfg(all(loom, test))]
 pub(crate) use control::last_resort_for_block;
 pub use control::{CpuCaches, Handover, ZoneSettings};
 pub use fronts::{FrontHandle, Fronts};
 pub use range::{Residency, ResidencyCounts};
-pub use stats::{
-    CpuStats, MetadataUse, PageblockInfo, PageblockStats, Pageblocks, Shortage, ZoneShortage,
-    ZoneStats,
-};
+pub use stats::{CpuStats, MetadataUse, Shortage, ZoneShortage, ZoneStats};
 pub use validate::{Census, Fault};

@@ -92,15 +92,15 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     /// # Errors
     /// [`NoAccess`].
     pub fn of(allocator: &'a Allocator<'m, C>, id: ZoneId) -> Result<Self, NoAccess> {
-        Self::of_hooks(allocator.hooks(), id)
+        allocator.caches.cpus.environment().check_usable()?;
+        Self::to_look_at(allocator, id).ok_or(NoAccess::NoSuchZone)
     }
 
-    pub(crate) fn of_hooks(hooks: Hooks<'a, 'm, C>, id: ZoneId) -> Result<Self, NoAccess> {
-        hooks.caches.cpus.environment().check_usable()?;
-        match id.index() < hooks.caches.zones.all().len() {
-            true => Ok(ZoneAccess { hooks, id }),
-            false => Err(NoAccess::NoSuchZone),
-        }
+    /// A zone of an allocator, for looks alone: a fork of the process that made it may have them.
+    /// `None`: no zone has this number.
+    pub fn to_look_at(allocator: &'a Allocator<'m, C>, id: ZoneId) -> Option<Self> {
+        let hooks = allocator.hooks();
+        (id.index() < hooks.caches.zones.all().len()).then_some(ZoneAccess { hooks, id })
     }
 
     fn caches(&self) -> &'a Caches<'m, C> {
@@ -181,6 +181,20 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     /// The state of a pageblock.
     pub fn state(&self, pageblock: PageblockIndex) -> PageblockState {
         PageblockState::of(self.caches().store.tags().raw(pageblock))
+    }
+
+    /// The requests that a pageblock of this zone serves, and whether these are those whose class
+    /// is [kept apart](crate::Classes). `None`: it is isolated, or none of this zone.
+    pub fn served(&self, pageblock: PageblockIndex) -> Option<(Mobility, bool)> {
+        let tag = self.caches().store.tags().raw(pageblock);
+        let kind = tag.serves(self.id).then(|| tag.of_the_rest().kind())?;
+        Some((kind.mobility(), kind == Kind::APART))
+    }
+
+    /// Whether a pageblock evacuates: frees of its frames go to the store, and allocations take
+    /// from others first.
+    pub fn is_evacuating(&self, pageblock: PageblockIndex) -> bool {
+        self.caches().store.tags().raw(pageblock).is_avoided()
     }
 
     /// The use of a pageblock. `None`: it is none of this zone that could be emptied,

@@ -12,10 +12,10 @@ use crate::common::{Anywhere, Single, open_zone, range};
 use arena::Arena;
 use pagedepot::cpus::PinnedCpus;
 use pagedepot::{
-    CacheLimits, Config, CpuId, Flags, FreeError, Mobility, Mode, Order, Pageblocks, Pfn, Scope,
-    Watermarks, ZoneId,
+    CacheLimits, Config, CpuId, Flags, FreeError, Mobility, Mode, Order, Pfn, Scope, Watermarks,
+    ZoneId,
 };
-use pagedepot_contiguity::{Contiguity, Obstacle, RemoveError};
+use pagedepot_contiguity::{Contiguity, Obstacle, Pageblocks, RemoveError};
 
 const FRAMES: u32 = 8192;
 const ZONE: ZoneId = ZoneId::new(0);

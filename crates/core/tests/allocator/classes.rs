@@ -7,6 +7,7 @@ use crate::common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
     Allocator, Class, Classes, Config, Evacuation, Flags, Mobility, Order, Pfn, ZoneId,
 };
+use pagedepot_contiguity::Contiguity;
 
 const ZONE: ZoneId = ZoneId::new(0);
 const PAGEBLOCK_FRAMES: u32 = 512;

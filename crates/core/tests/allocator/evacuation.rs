@@ -2,9 +2,8 @@
 
 use crate::common::rng::Rng;
 use crate::common::{Single, metadata, open_zone, range, single};
-use pagedepot::{
-    Config, CpuId, Evacuation, Flags, Mobility, Mode, Order, PageblockStats, Pfn, Scope, ZoneId,
-};
+use pagedepot::{Config, CpuId, Evacuation, Flags, Mobility, Mode, Order, Pfn, Scope, ZoneId};
+use pagedepot_contiguity::{Contiguity, PageblockStats};
 
 const ZONE: ZoneId = ZoneId::new(0);
 const PAGEBLOCK_FRAMES: u32 = 512;

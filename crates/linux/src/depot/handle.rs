@@ -7,9 +7,10 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use pagedepot::{
-    Census, CpuId, CpuStats, DrainResult, Fault, MetadataUse, Mode, PageSize, PageblockStats, Pfn,
-    Pressure, ResidencyCounts, Scope, Shortage, ZoneId, ZoneStats,
+    Census, CpuId, CpuStats, DrainResult, Fault, MetadataUse, Mode, PageSize, Pfn, Pressure,
+    ResidencyCounts, Scope, Shortage, ZoneId, ZoneStats,
 };
+use pagedepot_contiguity::{Contiguity, PageblockStats};
 
 use crate::Handover;
 use crate::cpus::linux::Fronts;

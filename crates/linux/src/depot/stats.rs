@@ -14,6 +14,7 @@
 
 pub use crate::cpus::linux::Fronts;
 pub use pagedepot::{
-    Census, Counts, CpuStats, Fault, MetadataUse, PageblockStats, ResidencyCounts, Shortage,
-    ZoneName, ZoneShortage, ZoneStats,
+    Census, Counts, CpuStats, Fault, MetadataUse, ResidencyCounts, Shortage, ZoneName,
+    ZoneShortage, ZoneStats,
 };
+pub use pagedepot_contiguity::PageblockStats;

@@ -3,7 +3,8 @@
 
 use std::fmt;
 
-use pagedepot::{Order, PageblockInfo, Pageblocks, ZoneId};
+use pagedepot::{Order, ZoneId};
+use pagedepot_contiguity::{PageblockInfo, Pageblocks};
 
 use crate::depot::handle::Depot;
 

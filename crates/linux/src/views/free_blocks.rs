@@ -4,7 +4,8 @@
 //! here as the largest aligned blocks that they make up, which is what a buddy allocator's lists
 //! hold once everything is merged.
 
-use pagedepot::{Mobility, Order, PageblockInfo, Pageblocks, Pfn, ZoneId};
+use pagedepot::{Mobility, Order, Pfn, ZoneId};
+use pagedepot_contiguity::{PageblockInfo, Pageblocks};
 
 use crate::depot::handle::Depot;
 use crate::memory::frames::Frames;

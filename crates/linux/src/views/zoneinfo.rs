@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use pagedepot::{CpuId, Pageblocks, Residency, ZoneId};
+use pagedepot::{CpuId, Residency, ZoneId};
+use pagedepot_contiguity::Pageblocks;
 
 use crate::depot::handle::Depot;
 
