@@ -20,14 +20,14 @@
 
 use std::collections::HashSet;
 
-use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
-use pagedepot_designs::{Census, FreeMap};
+use pagedepot::{Mobility, Order, Pfn};
 
 use super::depot::{DepotError, ReplayMachine, with_depot};
 use super::engine::play_on;
 use super::outcome::ReplayError;
-use super::plan::{InitialBlock, Op, Plan};
-use super::target::{ReplayCounts, ReplayTarget};
+use super::plan::{Op, Plan};
+use super::target::ReplayTarget;
+use super::watched::{Watched, Watcher};
 use crate::design::variant::Store;
 
 const PAGEBLOCK_FRAMES: u32 = Order::PAGEBLOCK.frames();
@@ -86,14 +86,14 @@ pub fn replay_in_a_row(plans: &[&Plan]) -> Result<Result<Contiguity, ReplayError
         ReplayMachine { cpus: cpus as u32, pages, watermarks: None, store: Store::Bitmap };
     with_depot(machine, |depot| {
         depot.keep_cache_apart();
-        watch(plans, cpus, &mut Watched::new(depot, pages))
+        watch(plans, cpus, &mut Watched::new(depot, Holders::of(pages)))
     })
 }
 
 fn watch<T: ReplayTarget>(
     plans: &[&Plan],
     cpus: usize,
-    watched: &mut Watched<'_, T>,
+    watched: &mut Watched<'_, T, Holders>,
 ) -> Result<Contiguity, ReplayError> {
     let ops: usize = plans.iter().map(|plan| plan.ops.len()).sum();
     let mut last = [None; 101];
@@ -101,7 +101,7 @@ fn watch<T: ReplayTarget>(
     let (mut before, mut begins_ms) = (0, 0);
     for plan in plans {
         play_on(plan, begins_ms, watched, |watched, nth| {
-            let (moment, done) = (watched.moment(), before + nth);
+            let (moment, done) = (watched.watch.moment(), before + nth);
             last[moment.free_percent as usize] = Some(moment);
             if done * POINTS / ops != (done - 1) * POINTS / ops {
                 curve.push((done as f64 * 100.0 / ops as f64, moment));
@@ -111,13 +111,13 @@ fn watch<T: ReplayTarget>(
         begins_ms += u64::from(plan.end_ms) + PAUSE_MS;
     }
     let moments = last.into_iter().flatten().collect();
-    let pageblocks = watched.held.len() as u64;
-    Ok(Contiguity { cpus, pageblocks, moments, end: watched.moment(), curve })
+    let holders = &watched.watch;
+    let pageblocks = holders.held.len() as u64;
+    Ok(Contiguity { cpus, pageblocks, moments, end: holders.moment(), curve })
 }
 
-/// Counts what is held of each pageblock, and passes everything on to `T`.
-struct Watched<'t, T> {
-    target: &'t mut T,
+/// Counts of what is held of each pageblock.
+struct Holders {
     /// Held frames of each pageblock.
     held: Vec<u32>,
     /// Held frames of each pageblock that cannot be moved.
@@ -129,11 +129,10 @@ struct Watched<'t, T> {
     tainted: u64,
 }
 
-impl<'t, T: ReplayTarget> Watched<'t, T> {
-    fn new(target: &'t mut T, pages: u64) -> Self {
+impl Holders {
+    fn of(pages: u64) -> Self {
         let pageblocks = (pages / u64::from(PAGEBLOCK_FRAMES)) as usize;
-        Watched {
-            target,
+        Holders {
             held: vec![0; pageblocks],
             unmovable: vec![0; pageblocks],
             unmovable_blocks: HashSet::new(),
@@ -148,7 +147,16 @@ impl<'t, T: ReplayTarget> Watched<'t, T> {
         let free_percent = ((pages - self.held_pages) * 100 / pages) as u32;
         Moment { free_percent, whole: self.whole, tainted: self.tainted }
     }
+}
 
+/// The pageblocks of a block, with how many frames of it lie in each.
+fn parts(pfn: Pfn, order: Order) -> impl Iterator<Item = (usize, u32)> {
+    let (first, frames) = (pfn.index() / PAGEBLOCK_FRAMES as usize, order.frames());
+    let count = frames.div_ceil(PAGEBLOCK_FRAMES) as usize;
+    (first..first + count).map(move |pageblock| (pageblock, frames.min(PAGEBLOCK_FRAMES)))
+}
+
+impl Watcher for Holders {
     fn hand_out(&mut self, pfn: Pfn, order: Order, mobility: Mobility) {
         let is_unmovable = mobility != Mobility::Movable;
         if is_unmovable {
@@ -177,81 +185,11 @@ impl<'t, T: ReplayTarget> Watched<'t, T> {
         }
         self.held_pages -= u64::from(order.frames());
     }
-}
-
-/// The pageblocks of a block, with how many frames of it lie in each.
-fn parts(pfn: Pfn, order: Order) -> impl Iterator<Item = (usize, u32)> {
-    let (first, frames) = (pfn.index() / PAGEBLOCK_FRAMES as usize, order.frames());
-    let count = frames.div_ceil(PAGEBLOCK_FRAMES) as usize;
-    (first..first + count).map(move |pageblock| (pageblock, frames.min(PAGEBLOCK_FRAMES)))
-}
-
-impl<T: ReplayTarget> ReplayTarget for Watched<'_, T> {
-    fn set_time(&mut self, now_ms: u64) {
-        self.target.set_time(now_ms);
-    }
-
-    fn tick(&mut self, cpu: CpuId) {
-        self.target.tick(cpu);
-    }
-
-    fn hold(&mut self, blocks: &[InitialBlock]) -> Option<Vec<Pfn>> {
-        let held = self.target.hold(blocks)?;
-        for (&pfn, known) in held.iter().zip(blocks) {
-            self.hand_out(pfn, known.order, known.mobility);
-        }
-        Some(held)
-    }
-
-    fn alloc(&mut self, cpu: CpuId, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
-        let pfn = self.target.alloc(cpu, zone, order, mobility)?;
-        self.hand_out(pfn, order, mobility);
-        Some(pfn)
-    }
-
-    fn alloc_cache(&mut self, cpu: CpuId, zone: ZoneId, order: Order) -> Option<Pfn> {
-        let pfn = self.target.alloc_cache(cpu, zone, order)?;
-        self.hand_out(pfn, order, Mobility::Movable);
-        Some(pfn)
-    }
-
-    fn free(&mut self, cpu: CpuId, pfn: Pfn, order: Order) {
-        self.take_back(pfn, order);
-        self.target.free(cpu, pfn, order);
-    }
-
-    fn free_many(&mut self, cpu: CpuId, blocks: &[(Pfn, Order)]) {
-        for &(pfn, order) in blocks {
-            self.take_back(pfn, order);
-        }
-        self.target.free_many(cpu, blocks);
-    }
 
     fn halve(&mut self, pfn: Pfn, order: Order) {
         if self.unmovable_blocks.contains(&pfn.get()) {
             self.unmovable_blocks.insert(pfn.get() + order.frames() / 2);
         }
-        self.target.halve(pfn, order);
-    }
-
-    fn counts(&self) -> ReplayCounts {
-        self.target.counts()
-    }
-
-    fn cached_pages_total(&self) -> u64 {
-        self.target.cached_pages_total()
-    }
-
-    fn census(&mut self) -> Result<Census, String> {
-        self.target.census()
-    }
-
-    fn free_map(&self) -> Result<FreeMap, String> {
-        self.target.free_map()
-    }
-
-    fn drain_all(&mut self) {
-        self.target.drain_all();
     }
 }
 

@@ -62,6 +62,7 @@ pub mod target;
 pub mod threads;
 mod ticks;
 pub mod verify;
+pub mod watched;
 mod zone_map;
 pub mod zoneinfos;
 

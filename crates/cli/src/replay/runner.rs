@@ -10,6 +10,7 @@ use super::replayed::{Replay, ReplayResult};
 use super::target::ReplayTarget;
 use super::threads::{CacheUser, ReplayLineup, Replays, ThreadTarget};
 use super::verify::{Story, Verify};
+use super::watched::Watched;
 use super::zoneinfos::Zoneinfos;
 use crate::design::threads::{FromSetup, ThreadDesign};
 use crate::design::variant::Variant;
@@ -116,9 +117,9 @@ impl ReplayInto<'_> {
     ) -> Result<(Outcome, Story), Error> {
         Ok(match watch {
             Watch::Verified => {
-                let mut watched = Verify::new(target);
+                let mut watched = Watched::new(target, Verify::default());
                 let outcome = run(self.plan, &mut watched)?;
-                let (looks, story) = watched.into_parts();
+                let (looks, story) = watched.watch.into_parts();
                 (Outcome { looks, ..outcome }, story)
             }
             Watch::Timed => (run(self.plan, target)?, Story::default()),

@@ -1,16 +1,15 @@
-//! A target that watches another: every frame has at most one holder.
+//! The watch over a plan's first run: every frame has at most one holder.
 
-use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
-use pagedepot_designs::{Census, FreeMap};
+use pagedepot::{Mobility, Order, Pfn};
+use pagedepot_designs::FreeMap;
 
 use super::look::{Look, Unmovable};
-use super::plan::InitialBlock;
-use super::target::{ReplayCounts, ReplayTarget};
+use super::watched::Watcher;
 
-/// Passes everything on to `T` and records which frames are held. For the first, unmeasured run of
-/// a plan: the record costs several times what the allocator does.
-pub struct Verify<'t, T> {
-    target: &'t mut T,
+/// The frames that are held, and what became of them. For the first, unmeasured run of a plan: the
+/// record costs several times what the allocator does.
+#[derive(Default)]
+pub struct Verify {
     /// One bit per frame, set while it is held.
     held: Vec<u64>,
     unmovable: Unmovable,
@@ -31,35 +30,10 @@ pub struct Story {
 /// Words of the record per pageblock.
 const PAGEBLOCK_WORDS: usize = 512 / 64;
 
-impl<'t, T: ReplayTarget> Verify<'t, T> {
-    /// Watches `target`, from which nothing has been allocated yet.
-    pub fn new(target: &'t mut T) -> Self {
-        Verify {
-            target,
-            held: Vec::new(),
-            unmovable: Unmovable::default(),
-            looks: Vec::new(),
-            story: Story::default(),
-        }
-    }
-
+impl Verify {
     /// Contiguity of free memory over the run, and its story.
     pub fn into_parts(self) -> (Vec<Look>, Story) {
         (self.looks, self.story)
-    }
-
-    /// Marks each frame of a block as held, and what taints its pageblock.
-    fn hand_out(&mut self, pfn: Pfn, order: Order, mobility: Mobility) {
-        self.turn(pfn, order, true);
-        if mobility != Mobility::Movable {
-            self.unmovable.turn(pfn, order, true);
-        }
-    }
-
-    /// Marks each frame of a block as free.
-    fn take_back(&mut self, pfn: Pfn, order: Order) {
-        self.turn(pfn, order, false);
-        self.unmovable.turn(pfn, order, false);
     }
 
     fn free_percent(&self) -> Vec<u8> {
@@ -92,81 +66,33 @@ impl<'t, T: ReplayTarget> Verify<'t, T> {
     }
 }
 
-impl<T: ReplayTarget> ReplayTarget for Verify<'_, T> {
-    fn set_time(&mut self, now_ms: u64) {
-        self.target.set_time(now_ms);
-        self.story.cached_pages.push((now_ms as f64, self.target.cached_pages_total() as f64));
-    }
-
-    fn tick(&mut self, cpu: CpuId) {
-        self.target.tick(cpu);
-    }
-
-    fn hold(&mut self, blocks: &[InitialBlock]) -> Option<Vec<Pfn>> {
-        let held = self.target.hold(blocks)?;
-        for (&pfn, known) in held.iter().zip(blocks) {
-            self.hand_out(pfn, known.order, known.mobility);
+impl Watcher for Verify {
+    fn hand_out(&mut self, pfn: Pfn, order: Order, mobility: Mobility) {
+        self.turn(pfn, order, true);
+        if mobility != Mobility::Movable {
+            self.unmovable.turn(pfn, order, true);
         }
-        Some(held)
     }
 
-    fn alloc(&mut self, cpu: CpuId, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
-        let pfn = self.target.alloc(cpu, zone, order, mobility)?;
-        self.hand_out(pfn, order, mobility);
-        Some(pfn)
+    fn take_back(&mut self, pfn: Pfn, order: Order) {
+        self.turn(pfn, order, false);
+        self.unmovable.turn(pfn, order, false);
     }
 
-    fn alloc_cache(&mut self, cpu: CpuId, zone: ZoneId, order: Order) -> Option<Pfn> {
-        let pfn = self.target.alloc_cache(cpu, zone, order)?;
-        self.hand_out(pfn, order, Mobility::Movable);
-        Some(pfn)
+    fn set_time(&mut self, now_ms: u64, cached_pages: impl FnOnce() -> u64) {
+        self.story.cached_pages.push((now_ms as f64, cached_pages() as f64));
     }
 
-    fn free(&mut self, cpu: CpuId, pfn: Pfn, order: Order) {
-        self.take_back(pfn, order);
-        self.target.free(cpu, pfn, order);
-    }
-
-    fn free_nested(&mut self, cpu: CpuId, zone: ZoneId, pfn: Pfn, order: Order) {
-        self.take_back(pfn, order);
-        self.target.free_nested(cpu, zone, pfn, order);
-    }
-
-    fn free_many(&mut self, cpu: CpuId, blocks: &[(Pfn, Order)]) {
-        for &(pfn, order) in blocks {
-            self.take_back(pfn, order);
-        }
-        self.target.free_many(cpu, blocks);
-    }
-
-    fn halve(&mut self, pfn: Pfn, order: Order) {
-        self.target.halve(pfn, order);
-    }
-
-    fn counts(&self) -> ReplayCounts {
-        self.target.counts()
-    }
-
-    fn cached_pages_total(&self) -> u64 {
-        self.target.cached_pages_total()
-    }
-
-    fn census(&mut self) -> Result<Census, String> {
-        self.story.free_percent = self.free_percent();
-        self.target.census()
-    }
-
-    fn free_map(&self) -> Result<FreeMap, String> {
-        self.target.free_map()
-    }
-
-    fn look(&mut self, percent: u32) -> Result<(), String> {
-        let map = self.target.free_map()?;
-        self.looks.push(Look::of(percent, &map, self.unmovable.tainted()));
+    fn look(
+        &mut self,
+        percent: u32,
+        map: impl FnOnce() -> Result<FreeMap, String>,
+    ) -> Result<(), String> {
+        self.looks.push(Look::of(percent, &map()?, self.unmovable.tainted()));
         Ok(())
     }
 
-    fn drain_all(&mut self) {
-        self.target.drain_all();
+    fn begin_census(&mut self) {
+        self.story.free_percent = self.free_percent();
     }
 }
