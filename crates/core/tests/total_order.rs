@@ -112,10 +112,11 @@ fn each_protocol_declares_the_total_order() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sync/total.rs");
     let code: String =
         code(&fs::read_to_string(file).unwrap()).split_whitespace().collect::<Vec<_>>().concat();
+    let total = "fntotal(unordered:Mutant)->Self{\
+                 Dekker{change:Ordering::SeqCst,look:Ordering::SeqCst,unordered}}";
+    assert!(code.contains(total), "accesses are not sequentially consistent");
     for protocol in PROTOCOLS {
-        let declared = format!(
-            "pubconst{protocol}:Dekker=Dekker{{change:Ordering::SeqCst,look:Ordering::SeqCst,"
-        );
+        let declared = format!("pubconst{protocol}:Dekker=Dekker::total(");
         assert!(code.contains(&declared), "{protocol} is weaker than its argument needs");
     }
     assert_eq!(code.matches(":Dekker=").count(), PROTOCOLS.len(), "add it to PROTOCOLS");

@@ -21,7 +21,8 @@ pub trait Watcher {
     /// The trace's clock has moved on; `cached_pages` counts what all CPUs cache.
     fn set_time(&mut self, now_ms: u64, cached_pages: impl FnOnce() -> u64) {}
 
-    /// So much of the plan has been run; `map` finds the frames that are free in the store.
+    /// Looks when so much of the plan has been run; `map` finds the frames that are free in the
+    /// store.
     ///
     /// # Errors
     /// Fails when `map` does.

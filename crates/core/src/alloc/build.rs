@@ -5,8 +5,7 @@ use super::add::{FrameOrigin, MemoryAdder, write_section};
 use super::allocator::Allocator;
 use super::config::{Config, ConfigError};
 use super::error::{AllocError, FreeError};
-use super::flags::Classes;
-use super::flags::Flags;
+use super::flags::{Classes, Flags};
 use super::layout::{self, Globals, Layout};
 use super::zero_and_check::Options;
 use crate::cpus::Cpus;
@@ -219,13 +218,7 @@ impl<'m, C: Cpus> Builder<'_, 'm, C> {
     }
 }
 
-impl<C> Clone for Builder<'_, '_, C> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<C> Copy for Builder<'_, '_, C> {}
+crate::sync::copied!(Builder<'_, '_, _>);
 
 impl<C> fmt::Debug for Builder<'_, '_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -381,7 +374,7 @@ impl Build<'_, '_> {
     ) -> Store<'m> {
         let sections = self.config.sections_max();
         let pageblocks = sections * SECTION_PAGEBLOCKS;
-        let groups = (0..Summary::groups(sections)).map(|_| Group::new());
+        let groups = (0..Summary::groups(sections)).map(|_| Group::default());
         // SAFETY: the layout has room for every section's entry, every pageblock's tag and every
         // group of sections.
         unsafe {
@@ -474,9 +467,9 @@ impl Build<'_, '_> {
                 }
                 let node = self.config.node_of(cpu);
                 let shared = CpuShared::new(node, first_zones(zones, node));
-                self.at::<CpuShared>(offset + layout.shared_at).write(shared);
+                self.at::<CpuShared>(offset + layout.places.shared_at).write(shared);
                 for (i, zone) in zones.all().iter().enumerate() {
-                    let at = offset + layout.pcps_at + i * size_of::<Pcp>();
+                    let at = offset + layout.places.pcps_at + i * size_of::<Pcp>();
                     self.at::<Pcp>(at).write(self.pcp(cpu, i, zone.limits()));
                 }
             }
@@ -493,7 +486,7 @@ impl Build<'_, '_> {
         unsafe {
             Pcps::new(
                 blocks,
-                layout.places(),
+                layout.places,
                 zones,
                 C::CONTEXTS,
                 magazines,
@@ -524,14 +517,10 @@ impl Build<'_, '_> {
             // SAFETY: the layout has room for every section; the reference lives as long as the
             // store, which the allocator holds for 'm.
             unsafe {
+                let is_free = !self.is_backed && self.is_filled(number);
+                let init = if is_free { Section::init_free } else { Section::init };
                 write_section(place, self.layout.section_bytes, |section| {
-                    let is_free = !self.is_backed && self.is_filled(number);
-                    let marks = store.marks(number);
-                    if is_free {
-                        Section::init_free(section, marks)
-                    } else {
-                        Section::init(section, marks)
-                    }
+                    init(section, store.marks(number));
                 });
                 store.install(number, &*place.cast::<Section<'m>>());
             }

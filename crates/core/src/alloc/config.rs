@@ -2,17 +2,14 @@
 
 use super::flags::Classes;
 use crate::evacuation::Evacuation;
-use crate::frame::{FrameRange, LinearMap, PageSize};
-use crate::store::Misuse;
-use crate::sync::model::bound;
-use crate::zone::HighPolicy;
-use core::fmt;
-
-use crate::frame::pageblock::{SECTION_FRAMES, Tag};
-use crate::frame::{NodeId, Pfn};
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES, Tag};
+use crate::frame::{FrameRange, LinearMap, NodeId, PageSize, Pfn};
 use crate::front::MagazineIndex;
 use crate::pcp::FreeHigh;
-use crate::zone::Watermarks;
+use crate::store::Misuse;
+use crate::sync::model::bound;
+use crate::zone::{HighPolicy, Watermarks};
+use core::fmt;
 
 /// A zone to manage.
 #[derive(Clone, Copy, Debug)]
@@ -193,11 +190,7 @@ impl<'c> Config<'c> {
         for (i, (zone, a)) in ranges() {
             for (_, (other, b)) in ranges().take(i) {
                 // Ranges of two zones must not even share a pageblock: its tag names one zone.
-                let grain = if zone == other {
-                    1
-                } else {
-                    crate::frame::pageblock::PAGEBLOCK_FRAMES as u64
-                };
+                let grain = if zone == other { 1 } else { u64::from(PAGEBLOCK_FRAMES) };
                 let apart = a.end().div_ceil(grain) <= u64::from(b.start.get()) / grain
                     || b.end().div_ceil(grain) <= u64::from(a.start.get()) / grain;
                 if !apart {

@@ -275,7 +275,7 @@ impl<'m, C: Cpus> CpuCaches<'_, 'm, C> {
 
     /// Counts of a CPU's handovers since construction; `None` when there is no such CPU.
     pub fn handover_counts(&self, cpu: CpuId) -> Option<HandoverCounts> {
-        (cpu.get() < self.0.pcps.cpus()).then(|| self.0.pcps.shared(cpu).asks.counts())
+        (cpu.get() < self.0.pcps.cpus()).then(|| self.0.pcps.shared(cpu).asks.counts.read())
     }
 
     /// Address of a CPU's part of the metadata, and its bytes; `None` when there is no such CPU.

@@ -75,13 +75,7 @@ pub struct Fronts<'a, 'm, P> {
     simple_level: u8,
 }
 
-impl<P> Clone for Fronts<'_, '_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P> Copy for Fronts<'_, '_, P> {}
+crate::sync::copied!(Fronts<'_, '_, _>);
 
 impl<P> fmt::Debug for Fronts<'_, '_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -39,7 +39,6 @@ pub struct Layout {
     pub zones: usize,
     pub policies: usize,
     pub zonelist_nodes: usize,
-    pub zonelist_nodes_count: usize,
     pub zonelists: usize,
     pub tables: usize,
     pub tags: usize,
@@ -57,8 +56,7 @@ pub struct Layout {
     pub blocks: usize,
     pub blocks_stride: usize,
     pub context_stride: usize,
-    pub shared_at: usize,
-    pub pcps_at: usize,
+    pub places: Places,
     pub magazines: usize,
     pub magazines_count: usize,
     pub end: usize,
@@ -97,7 +95,6 @@ impl Layout {
             zones: part(zones * size_of::<Zone>())?,
             policies: part(zones * size_of::<CachePadded<ZonePolicy>>())?,
             zonelist_nodes: part(zonelist_nodes_count * size_of::<NodeId>())?,
-            zonelist_nodes_count,
             zonelists: part(zonelist_nodes_count * zones)?,
             tables: part(config.sections_max().checked_mul(size_of::<AtomicUsize>())?)?,
             tags: part(
@@ -113,8 +110,7 @@ impl Layout {
             blocks: part(cpus.checked_mul(blocks_stride)?)?,
             blocks_stride,
             context_stride: if contexts > 1 { words_per_context * WORD_BYTES } else { 0 },
-            shared_at,
-            pcps_at,
+            places: Places { shared_at, pcps_at },
             // Under loom magazines are not as large as the alignment: one more makes up for it.
             magazines: part(
                 (magazines_count + usize::from(IS_LOOM)).checked_mul(size_of::<Magazine>())?,
@@ -129,11 +125,6 @@ impl Layout {
         let has_gates = !C::FOLLOWS_GATES
             || config.cpus <= CPUS_FOLLOWED_MAX && u32::try_from(layout.cpu_bytes()).is_ok();
         (has_numbers && has_gates).then_some(layout)
-    }
-
-    /// Offsets of the parts of a CPU's block.
-    pub fn places(&self) -> Places {
-        Places { shared_at: self.shared_at, pcps_at: self.pcps_at }
     }
 
     /// The index of the first magazine.
@@ -250,11 +241,11 @@ impl<'m, C> Globals<'m, C> {
     pub fn new(carved: CarvedFrames<'m>) -> Self {
         Globals {
             pcps: PcpsState::new(carved),
-            last_resort: LastResort::new(),
+            last_resort: LastResort::default(),
             failed_claims: AtomicU64::new(0),
-            noted: MisuseNote::new(),
+            noted: MisuseNote::default(),
             relief: ReliefSlot::new(),
-            avoid_counts: AvoidCounts::new(),
+            avoid_counts: AvoidCounts::default(),
             reports: Reports::new(),
         }
     }

@@ -76,7 +76,9 @@ impl<'a, 'm, C: Cpus> SlowPath<'a, 'm, C> {
         let found = self.search(request).ok();
         let relieved = || {
             let relief = self.relief.get()?;
-            relief.before_failing(&PendingRequest::at_last(self.hooks(), request))
+            let Request { want, flags, .. } = request;
+            let (hooks, reserve) = (self.hooks(), request.reserve());
+            relief.before_failing(&PendingRequest { hooks, want, flags, reserve })
         };
         found.or_else(relieved).ok_or_else(|| {
             let caches = self.caches;
@@ -205,23 +207,12 @@ pub trait Relief<C>: Sync {
 /// A request that asks for relief.
 pub struct PendingRequest<'a, 'm, C> {
     pub(crate) hooks: Hooks<'a, 'm, C>,
-    want: Want,
-    flags: Flags,
-    reserve: Reserve,
+    pub(super) want: Want,
+    pub(super) flags: Flags,
+    pub(super) reserve: Reserve,
 }
 
-impl<'a, 'm, C: Cpus> PendingRequest<'a, 'm, C> {
-    /// A request that would mix a pageblock next.
-    pub(super) fn above_low(hooks: Hooks<'a, 'm, C>, want: Want, flags: Flags) -> Self {
-        PendingRequest { hooks, want, flags, reserve: Reserve::AboveLow }
-    }
-
-    /// A request that would fail next.
-    pub(super) fn at_last(hooks: Hooks<'a, 'm, C>, request: Request) -> Self {
-        let reserve = request.reserve();
-        PendingRequest { hooks, want: request.want, flags: request.flags, reserve }
-    }
-
+impl<C: Cpus> PendingRequest<'_, '_, C> {
     /// The frames that satisfy the request.
     pub fn want(&self) -> Want {
         self.want
@@ -266,20 +257,4 @@ impl<'a, 'm, C: Cpus> PendingRequest<'a, 'm, C> {
 }
 
 /// The relief of an allocator, once one is registered; it stays for the allocator's life.
-pub(crate) struct ReliefSlot<'m, C>(LateInit<&'m dyn Relief<C>>);
-
-impl<'m, C> ReliefSlot<'m, C> {
-    pub fn new() -> Self {
-        ReliefSlot(LateInit::new())
-    }
-
-    /// `false`: there is one already.
-    pub fn register(&self, relief: &'m dyn Relief<C>) -> bool {
-        let registered = self.0.init(|| Ok::<_, ()>(relief));
-        registered.is_ok()
-    }
-
-    pub fn get(&self) -> Option<&'m dyn Relief<C>> {
-        self.0.get().copied()
-    }
-}
+pub(crate) type ReliefSlot<'m, C> = LateInit<&'m dyn Relief<C>>;

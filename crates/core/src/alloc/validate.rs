@@ -5,7 +5,6 @@
 //! two places. What CPUs cache is visited magazine by magazine ([`CachedBlocks`]).
 
 use core::fmt;
-use core::ops::ControlFlow;
 
 use super::allocator::Allocator;
 use crate::cpus::{Cpus, Environment};
@@ -311,7 +310,7 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
     /// and magazines.
     fn check_cached(&self, cpu: CpuId, zone: ZoneId) -> Result<(u64, u64), Fault> {
         let (mut pages, mut magazines, mut installed_pages) = (0, 0, 0);
-        let walk = self.cached().visit(cpu, zone, |visited| {
+        self.cached().visit(cpu, zone, |visited| {
             magazines += 1;
             if visited.is_charged {
                 installed_pages += i64::from(visited.order.magazine_frames());
@@ -320,18 +319,15 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
             for pfn in self.cached().frames_of(visited.magazine, visited.rounds) {
                 let its = self.caches.store.tags().zone_of_range(pfn, order.frames());
                 if its != Some(zone) || !pfn.is_aligned(order) {
-                    return ControlFlow::Break(Fault::Misplaced { pfn, cpu });
+                    return Err(Fault::Misplaced { pfn, cpu });
                 }
                 if (0..order.frames()).any(|at| self.caches.store.is_free(pfn.add(at))) {
-                    return ControlFlow::Break(Fault::Doubled { pfn, cpu });
+                    return Err(Fault::Doubled { pfn, cpu });
                 }
                 pages += u64::from(order.frames());
             }
-            ControlFlow::Continue(())
-        });
-        if let ControlFlow::Break(fault) = walk {
-            return Err(fault);
-        }
+            Ok(())
+        })?;
         let charged_pages = self.caches.pcps.pcp(cpu, zone).charged_pages.load(Ordering::Relaxed);
         if charged_pages != installed_pages {
             return Err(Fault::Charge { cpu, zone, charged_pages, installed_pages });
@@ -345,17 +341,14 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
         while let Some(start) = first {
             let mut window = Window::new(start);
             for cpu in self.caches.pcps.all_cpus() {
-                let walk = self.cached().visit(cpu, zone, |visited| {
+                self.cached().visit(cpu, zone, |visited| {
                     for pfn in self.cached().frames_of(visited.magazine, visited.rounds) {
                         if !window.mark(pfn, visited.order.frames()) {
-                            return ControlFlow::Break(Fault::Doubled { pfn, cpu });
+                            return Err(Fault::Doubled { pfn, cpu });
                         }
                     }
-                    ControlFlow::Continue(())
-                });
-                if let ControlFlow::Break(fault) = walk {
-                    return Err(fault);
-                }
+                    Ok(())
+                })?;
             }
             first = window.next;
         }
@@ -426,13 +419,14 @@ impl Window {
 pub(crate) struct CachedBlocks<'a, 'm>(pub &'a Pcps<'m>);
 
 impl CachedBlocks<'_, '_> {
-    /// Visits every magazine of a CPU in a zone that may hold frames.
-    pub fn visit<B>(
+    /// Visits every magazine of a CPU in a zone that may hold frames, until one visit ends in an
+    /// error.
+    pub fn visit<E>(
         &self,
         cpu: CpuId,
         zone: ZoneId,
-        mut visit: impl FnMut(MagazineVisit) -> ControlFlow<B>,
-    ) -> ControlFlow<B> {
+        mut visit: impl FnMut(MagazineVisit) -> Result<(), E>,
+    ) -> Result<(), E> {
         let blocks = self.0.blocks();
         let mut charged = |order, magazine, rounds| {
             visit(MagazineVisit { order, magazine, rounds, is_charged: true })

@@ -44,13 +44,7 @@ pub(crate) struct Hooks<'a, 'm, C> {
     pub options: &'a Options,
 }
 
-impl<C> Clone for Hooks<'_, '_, C> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<C> Copy for Hooks<'_, '_, C> {}
+crate::sync::copied!(Hooks<'_, '_, _>);
 
 impl<'a, 'm, C: Cpus> Hooks<'a, 'm, C> {
     /// The bytes of frames that the option `checked` keeps.

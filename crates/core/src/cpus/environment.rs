@@ -47,6 +47,7 @@ pub enum FenceError {
 /// [`Guard`](super::Guard) and [`WhichCpu`](super::WhichCpu), which suffice for most embedders.
 /// What a sequence of one's own needs is in [`implement`](super::implement), exempt from semantic
 /// versioning.
+#[allow(unused_variables, reason = "a default needs none")]
 pub unsafe trait Cpus: Sync {
     /// Sets of fronts per CPU: 1 (tasks only) or 2 (interrupt handlers have their own).
     const CONTEXTS: usize = 1;
@@ -84,7 +85,6 @@ pub unsafe trait Cpus: Sync {
     /// so those of the other CPUs need no check. The words of
     /// such a CPU are found by its number; its gate is open where it is positive.
     fn is_behind_lock(&self, cpu: CpuId) -> bool {
-        let _ = cpu;
         false
     }
 
@@ -92,7 +92,6 @@ pub unsafe trait Cpus: Sync {
     /// lock](Self::is_behind_lock); `None` also when the lock is taken. Fails on all others.
     #[inline]
     fn pop_locked(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
-        let _ = (blocks, word);
         None
     }
 
@@ -106,7 +105,6 @@ pub unsafe trait Cpus: Sync {
         rounds_max: u32,
         frame: u32,
     ) -> bool {
-        let _ = (blocks, word, rounds_max, frame);
         false
     }
 
@@ -125,21 +123,18 @@ pub unsafe trait Cpus: Sync {
     /// `false` where a fence takes a lock. Drains fence such CPUs although they are
     /// [isolated](Environment::is_isolated), do not wait until these hand over, and count no fence.
     fn fence_disturbs(&self, cpu: CpuId) -> bool {
-        let _ = cpu;
         true
     }
 
     /// Whether the calling thread has the lock of `cpu`: this is a handler above it. A fence of
     /// `cpu` fails until the handler has returned, so a request does not sleep for it.
     fn is_locked_by_caller(&self, cpu: CpuId) -> bool {
-        let _ = cpu;
         false
     }
 
     /// Whether `cpu` is known to run no sequence now, and to start none before it sees the gate
     /// that the caller closed: halted, in user mode of an embedding kernel, never started.
     fn is_quiescent(&self, cpu: CpuId) -> bool {
-        let _ = cpu;
         false
     }
 }
@@ -243,6 +238,7 @@ impl Transfer {
 
 /// The surroundings of an allocator. Every method has a default, for embedders without a clock,
 /// isolated CPUs, forks and sleeping: `impl Environment for MyCpus {}`.
+#[allow(unused_variables, reason = "a default needs none")]
 pub trait Environment: Sync {
     /// A coarse clock in milliseconds for ages and decay; constant 0 where there is none.
     fn now_ms(&self) -> u64 {
@@ -251,7 +247,6 @@ pub trait Environment: Sync {
 
     /// Whether a full drain should leave `cpu` alone: isolated, running a real-time task.
     fn is_isolated(&self, cpu: CpuId) -> bool {
-        let _ = cpu;
         false
     }
 
@@ -284,14 +279,11 @@ pub trait Environment: Sync {
     /// The caller bounds its waiting by [`now_ms`](Self::now_ms); without a clock, each call counts
     /// as a millisecond.
     fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
-        let _ = limit_ms;
         spin_while(word, seen);
     }
 
     /// Ends the waiting of all that [`wait`](Self::wait) for `word`.
-    fn wake_all(&self, word: &AtomicU32) {
-        let _ = word;
-    }
+    fn wake_all(&self, word: &AtomicU32) {}
 
     /// Told when a CPU's fronts have been taken that a [handover](crate::Mode::Handover) had asked
     /// for, by its owner or by a drainer. A kernel has a worker look at its
@@ -301,9 +293,7 @@ pub trait Environment: Sync {
     /// requests that may not wait, by interrupt handlers and by signal handlers. It must be quick,
     /// and must not allocate or free. The same holds for [`wake_all`](Self::wake_all) while a
     /// caller is in [`Handover::wait`](crate::Handover::wait).
-    fn handed_over(&self, cpu: CpuId) {
-        let _ = cpu;
-    }
+    fn handed_over(&self, cpu: CpuId) {}
 
     /// Told of each refill, spill, drain and failure, for static probes and tracers: once per
     /// magazine at most, never by a front.
@@ -311,7 +301,5 @@ pub trait Environment: Sync {
     /// Called with pages in flight, by whatever code runs a slow path, interrupt and signal
     /// handlers included. It must be quick, and must not allocate or free.
     #[inline]
-    fn event(&self, event: Event) {
-        let _ = event;
-    }
+    fn event(&self, event: Event) {}
 }

@@ -13,7 +13,7 @@
 //! # Implementations
 //! | type | exclusion | fence |
 //! |---|---|---|
-//! | `pagedepot_linux::LinuxCpus` | by CPU: the kernel restarts the sequence, or a lock | `membarrier`, or the lock |
+//! | that of `pagedepot-linux` | by CPU: the kernel restarts the sequence, or a lock | `membarrier`, or that lock |
 //! | [`PinnedCpus`] | an embedding kernel's guard: no preemption, one context | the kernel's own |
 //! | [`LockedCpus`] | a lock per CPU | taking that lock |
 

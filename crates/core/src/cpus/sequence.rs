@@ -373,6 +373,7 @@ pub unsafe trait Guard {
 /// call has been dropped, its stores being visible to the caller;
 /// [`is_quiescent`](Processor::is_quiescent) returns `true` only when none exists and none will
 /// before that CPU has seen every store the caller made before asking.
+#[allow(unused_variables, reason = "a default needs none")]
 pub unsafe trait Processor: Environment {
     /// The guard.
     type Guard: Guard;
@@ -390,7 +391,6 @@ pub unsafe trait Processor: Environment {
 
     /// Whether `cpu` is halted or in user mode, and will pass a full barrier before it pins.
     fn is_quiescent(&self, cpu: CpuId) -> bool {
-        let _ = cpu;
         false
     }
 }

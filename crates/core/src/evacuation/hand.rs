@@ -57,6 +57,7 @@ const STEADY_STEPS: u32 = bound(4, 1);
 const SPARE_CALLS: u32 = 32;
 
 /// The hand of a CPU in a zone.
+#[derive(Default)]
 pub struct Hand {
     /// The pageblock that the CPU looks at next, to see whether it should evacuate.
     at: AtomicU32,
@@ -83,18 +84,7 @@ pub struct Hand {
 
 impl Hand {
     pub fn new(at: u32) -> Self {
-        Hand {
-            at: AtomicU32::new(at),
-            seen: AtomicU64::new(0),
-            free_at_start: AtomicU64::new(NO_TURN),
-            healed_at_start: AtomicU32::new(0),
-            steps: AtomicU32::new(0),
-            free_before: core::array::from_fn(|_| AtomicU64::new(0)),
-            moved_before: core::array::from_fn(|_| AtomicU64::new(0)),
-            calls: AtomicU32::new(0),
-            rest: AtomicU32::new(0),
-            operations: AtomicU64::new(0),
-        }
+        Hand { at: AtomicU32::new(at), free_at_start: AtomicU64::new(NO_TURN), ..Hand::default() }
     }
 
     /// Adds operations of a front to those after which the hand is moved.
@@ -225,6 +215,7 @@ fn is_small_change(a: u64, b: u64) -> bool {
 }
 
 /// Magazines of order 0 that lay on their shelves throughout a window of calls of the hand.
+#[derive(Default)]
 pub struct Spares {
     /// The fewest magazines that each shelf had in the present window.
     least: [AtomicU32; Kind::COUNT],
@@ -233,11 +224,6 @@ pub struct Spares {
 }
 
 impl Spares {
-    pub fn new() -> Self {
-        let cells = || core::array::from_fn(|_| AtomicU32::new(0));
-        Spares { least: cells(), spare: cells() }
-    }
-
     /// Notes that a magazine has left a shelf for a front, which has `shelved` left.
     pub fn note_pop(&self, kind: Kind, shelved: u32) {
         let least = &self.least[kind.index()];

@@ -30,8 +30,7 @@
 mod hand;
 mod policy;
 
-pub use hand::HandStep;
-pub use hand::{Hand, Spares};
+pub use hand::{Hand, HandStep, Spares};
 #[cfg(all(test, not(any(loom, shuttle))))]
 pub use policy::State;
 pub use policy::{Evacuation, ZonePolicy};

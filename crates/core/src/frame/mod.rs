@@ -3,12 +3,10 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `magazine_size` | how many blocks a magazine holds, by order |
-//! | `units` | a newtype for each unit: frame numbers, orders, CPUs, zones, nodes, mobilities, kinds |
+//! | `units` | a newtype for each unit: frame numbers, orders, CPUs, zones, nodes, mobilities, kinds; how many blocks a magazine holds, by order |
 //! | [`pageblock`] | runs of 512 frames, and the tag of each |
 #![allow(unsafe_code, reason = "making a linear map is a promise about memory")]
 
-mod magazine_size;
 pub mod pageblock;
 mod units;
 

@@ -8,8 +8,8 @@
 //! | `block` | magazines, and where they, words and gates lie |
 //! | `gate` | the way to a CPU's fronts |
 //!
-//! Which fronts there are: [`Order`](crate::frame::Order), in `frame/units.rs`; how
-//! large magazines are: `frame/magazine_size.rs`.
+//! Which fronts there are, and how large magazines are: [`Order`](crate::frame::Order), in
+//! `frame/units.rs`.
 
 mod block;
 pub mod gate;

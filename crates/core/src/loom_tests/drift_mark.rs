@@ -27,7 +27,7 @@ impl Ground {
         Arc::new(Ground {
             count: AtomicI64::new(0),
             mark: AtomicI64::new(2),
-            word: DriftMark::new(),
+            word: DriftMark::default(),
             is_noted: AtomicBool::new(false),
         })
     }

@@ -28,7 +28,7 @@ impl Ground {
         let zone = Zone::new("Model", NodeId::new(0), 0, GROUP_CPUS + 1, false);
         zone.add_free(ABOVE);
         assert!(zone.is_above_drift(1) && zone.group_delta_max() == Some(1));
-        let ground = Ground { zone, group: GroupDelta::new(), cpu: Delta::new() };
+        let ground = Ground { zone, group: GroupDelta::default(), cpu: Delta::default() };
         ground.cpu.add(delta);
         Arc::new(ground)
     }

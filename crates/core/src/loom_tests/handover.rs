@@ -244,8 +244,8 @@ fn a_sleeper_and_an_answer() {
         woken: Condvar,
     }
     let shared = Arc::new(Shared {
-        asks: Asks::new(),
-        sleepers: Sleepers::new(),
+        asks: Asks::default(),
+        sleepers: Sleepers::default(),
         bed: Mutex::new(()),
         woken: Condvar::new(),
     });

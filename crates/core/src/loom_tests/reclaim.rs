@@ -138,7 +138,8 @@ unsafe impl Send for Stage {}
 /// Two callers beside each other; the one that finds the other in the callback waits for its turn.
 fn two_callers(is_mute: bool, unwinds: bool) -> impl Fn() + Send + Sync + 'static {
     move || {
-        let stage = Arc::new(Stage { callbacks: Callbacks::new(), cpus: Sleepers::new(is_mute) });
+        let stage =
+            Arc::new(Stage { callbacks: Callbacks::default(), cpus: Sleepers::new(is_mute) });
         let callback = Alone::new(false, unwinds);
         stage.callbacks.register(callback).unwrap();
         let call = move |stage: &Stage| {
@@ -191,7 +192,7 @@ fn no_turn_is_missed_without_waking() {
 #[test]
 fn registered_while_called() {
     explore(|| {
-        let stage = Arc::new(Stage { callbacks: Callbacks::new(), cpus: Sleepers::new(false) });
+        let stage = Arc::new(Stage { callbacks: Callbacks::default(), cpus: Sleepers::new(false) });
         let (alone, shared) = (Alone::new(false, false), Alone::new(true, false));
         let other = stage.clone();
         let handle = loom::thread::spawn(move || {

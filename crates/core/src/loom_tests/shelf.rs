@@ -37,7 +37,7 @@ impl Ground {
         let blocks =
             BlockArray { base, gates_from: 0, blocks_at: 0, stride: 0, cpus: 0, context_stride: 0 };
         let owned = std::array::from_fn(|_| AtomicU32::new(1));
-        let ground = Ground { shelf: Shelf::new(), blocks, _magazines: magazines, owned };
+        let ground = Ground { shelf: Shelf::default(), blocks, _magazines: magazines, owned };
         (1..=on_shelf).for_each(|n| ground.push(MagazineIndex::new(n).unwrap()));
         Arc::new(ground)
     }

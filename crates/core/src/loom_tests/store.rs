@@ -23,7 +23,7 @@ use crate::store::section::Section;
 /// A section of which only the first pageblock is free, in its words.
 pub(super) fn section() -> Arc<Section<'static>> {
     // Small, and leaked once per execution: a section keeps a reference to its marks.
-    let marks = Summary::new(Box::leak(Box::new([Group::new()]))).marks(0);
+    let marks = Summary::new(Box::leak(Box::new([Group::default()]))).marks(0);
     let mut place = Arc::<Section<'_>>::new_uninit();
     let section = Arc::get_mut(&mut place).unwrap();
     // SAFETY: `init` writes all of it.

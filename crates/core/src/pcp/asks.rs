@@ -25,59 +25,21 @@
 //! or 33 where nothing is avoided; per front with magazines 2 links; per zone with pages 5 atomic
 //! operations; and a refill afterwards.
 
-use crate::sync::count;
+use crate::sync::counts;
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::total::ASKS;
 
 /// Messages between drains that ask for a CPU's fronts and those that take them.
+#[derive(Default)]
 pub struct Asks {
     /// The last ask.
     asked: AtomicU64,
     /// The last ask that was answered: the fronts were taken after it.
     answered: AtomicU64,
-    /// Counters by [`HandoverCount`].
-    counts: [AtomicU64; HandoverCount::COUNT],
-}
-
-/// The events that are counted.
-#[derive(Clone, Copy)]
-pub enum HandoverCount {
-    Asked,
-    Handed,
-    Quiescent,
-    Escalated,
-    HandedPages,
-}
-
-impl HandoverCount {
-    const COUNT: usize = 5;
+    pub counts: HandoverCells,
 }
 
 impl Asks {
-    pub fn new() -> Self {
-        Asks {
-            asked: AtomicU64::new(0),
-            answered: AtomicU64::new(0),
-            counts: core::array::from_fn(|_| AtomicU64::new(0)),
-        }
-    }
-
-    pub fn tell(&self, what: HandoverCount, more: u64) {
-        count(&self.counts[what as usize], more);
-    }
-
-    pub fn counts(&self) -> HandoverCounts {
-        // Relaxed: statistics.
-        let of = |what: HandoverCount| self.counts[what as usize].load(Ordering::Relaxed);
-        HandoverCounts {
-            asked: of(HandoverCount::Asked),
-            handed: of(HandoverCount::Handed),
-            quiescent: of(HandoverCount::Quiescent),
-            escalated: of(HandoverCount::Escalated),
-            handed_pages: of(HandoverCount::HandedPages),
-        }
-    }
-
     /// The ask that a holder answers by what it takes from now on; `None`: all are answered.
     pub fn open(&self) -> Option<u64> {
         // SeqCst: after the claim or the closing, see `gate::ask`.
@@ -107,6 +69,7 @@ impl Asks {
 }
 
 /// Callers that sleep until CPUs have handed over.
+#[derive(Default)]
 pub struct Sleepers {
     /// CPUs that were taken while there were sleepers; wraps around. Sleepers sleep on it.
     ended: AtomicU32,
@@ -115,10 +78,6 @@ pub struct Sleepers {
 }
 
 impl Sleepers {
-    pub fn new() -> Self {
-        Sleepers { ended: AtomicU32::new(0), waiters: AtomicU32::new(0) }
-    }
-
     /// The caller is about to sleep, until the value is dropped.
     pub fn begin(&self) -> SleepGuard<'_> {
         // SeqCst: see 3.
@@ -157,40 +116,27 @@ impl Drop for SleepGuard<'_> {
     }
 }
 
-/// Counts of a CPU's asks. Sums over CPUs by `+=`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct HandoverCounts {
-    /// Drains that asked for its fronts.
-    pub asked: u64,
-    /// Times that it handed them over itself.
-    pub handed: u64,
-    /// Times that a drain that had asked took them, because the CPU was quiescent.
-    pub quiescent: u64,
-    /// Times that a drain that had asked fenced the CPU, at its deadline.
-    pub escalated: u64,
-    /// Pages that it handed over itself.
-    pub handed_pages: u64,
-}
-
-impl core::ops::AddAssign for HandoverCounts {
-    fn add_assign(&mut self, other: HandoverCounts) {
-        self.asked += other.asked;
-        self.handed += other.handed;
-        self.quiescent += other.quiescent;
-        self.escalated += other.escalated;
-        self.handed_pages += other.handed_pages;
+counts! {
+    /// Counts of a CPU's asks. Sums over CPUs by `+=`.
+    HandoverCounts of HandoverCells {
+        /// Drains that asked for its fronts.
+        asked,
+        /// Times that it handed them over itself.
+        handed,
+        /// Times that a drain that had asked took them, because the CPU was quiescent.
+        quiescent,
+        /// Times that a drain that had asked fenced the CPU, at its deadline.
+        escalated,
+        /// Pages that it handed over itself.
+        handed_pages,
     }
 }
 
 /// Numbers of drains that ask, from 1 on.
+#[derive(Default)]
 pub struct AskNumbers(AtomicU64);
 
 impl AskNumbers {
-    pub fn new() -> Self {
-        AskNumbers(AtomicU64::new(0))
-    }
-
     pub fn next(&self) -> u64 {
         // Relaxed: only the number is handed out.
         self.0.fetch_add(1, Ordering::Relaxed) + 1

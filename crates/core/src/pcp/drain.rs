@@ -18,9 +18,9 @@
 //! *Handover*: a drain asks, the owner hands its fronts over, the drain collects. The theory is in
 //! [`asks`](super::asks).
 
+use core::mem::take;
 use core::ops::Range;
 
-use super::asks::HandoverCount;
 use super::caches::{Caches, CpuZone};
 use super::shelf::{Chain, Part, Parts};
 use super::state::{Front, Pcp};
@@ -33,7 +33,7 @@ use crate::front::{Here, MagazineIndex};
 use crate::sync::model::{IS_LOOM, Mutant, bound, is_mutant};
 use crate::sync::prim::{Ordering, spin_hint};
 use crate::sync::stack::Links;
-use crate::sync::{InFlight, count, prefetch_write};
+use crate::sync::{InFlight, count, counts, prefetch_write};
 
 /// The extent of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,49 +96,34 @@ fn places(one: Option<u32>, count: u32) -> Range<u32> {
     }
 }
 
-/// The result of a drain, in pages. Sums over CPUs by `+=`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DrainResult {
-    /// Returned to the store.
-    pub taken_pages: u64,
-    /// Cached within reach again by the time it ended: the owner goes on meanwhile.
-    pub left_pages: u64,
-    /// Pages in other callers' hands at the end: refills, spills, other drains.
-    pub in_flight_pages: u64,
-    /// Pages in fronts that this drain did not take. After a full drain exact, else an upper bound,
-    /// every magazine in a front counted in full; after a handover what the owner has cached since.
-    /// At most, per CPU, zone, context and mobility in use, 126 pages by order 0, 124 by order 1,
-    /// 120 by order 2, 240 by order 3, twice as many by each order up to 6, 3072 by order 7, 4096
-    /// by order 8, 7168 by order 9 and 14336 by order 10.
-    pub unreachable_pages: u64,
-    /// Fences that took place. Taking a lock is none.
-    pub fences: u64,
-    /// CPUs whose gate another drain held, whose lock a thread held for too long, or that could not
-    /// be fenced.
-    pub busy_cpus: u64,
-    /// Number of the busy CPUs that the environment refused to fence.
-    pub unfenced_cpus: u64,
-    /// CPUs left alone because they are isolated, and no lock guards their fronts.
-    pub isolated_cpus: u64,
-    /// CPUs that were asked and have not handed over yet.
-    pub pending_cpus: u64,
-    /// Pages in their fronts, every magazine counted in full: on their way.
-    pub pending_pages: u64,
-}
-
-impl core::ops::AddAssign for DrainResult {
-    fn add_assign(&mut self, other: DrainResult) {
-        self.taken_pages += other.taken_pages;
-        self.left_pages += other.left_pages;
-        self.in_flight_pages += other.in_flight_pages;
-        self.unreachable_pages += other.unreachable_pages;
-        self.fences += other.fences;
-        self.busy_cpus += other.busy_cpus;
-        self.unfenced_cpus += other.unfenced_cpus;
-        self.isolated_cpus += other.isolated_cpus;
-        self.pending_cpus += other.pending_cpus;
-        self.pending_pages += other.pending_pages;
+counts! {
+    /// The result of a drain, in pages. Sums over CPUs by `+=`.
+    DrainResult {
+        /// Returned to the store.
+        taken_pages,
+        /// Cached within reach again by the time it ended: the owner goes on meanwhile.
+        left_pages,
+        /// Pages in other callers' hands at the end: refills, spills, other drains.
+        in_flight_pages,
+        /// Pages in fronts that this drain did not take. After a full drain exact, else an upper
+        /// bound, every magazine in a front counted in full; after a handover what the owner has
+        /// cached since. At most, per CPU, zone, context and mobility in use, 126 pages by order 0,
+        /// 124 by order 1, 120 by order 2, 240 by order 3, twice as many by each order up to 6,
+        /// 3072 by order 7, 4096 by order 8, 7168 by order 9 and 14336 by order 10.
+        unreachable_pages,
+        /// Fences that took place. Taking a lock is none.
+        fences,
+        /// CPUs whose gate another drain held, whose lock a thread held for too long, or that could
+        /// not be fenced.
+        busy_cpus,
+        /// Number of the busy CPUs that the environment refused to fence.
+        unfenced_cpus,
+        /// CPUs left alone because they are isolated, and no lock guards their fronts.
+        isolated_cpus,
+        /// CPUs that were asked and have not handed over yet.
+        pending_cpus,
+        /// Pages in their fronts, every magazine counted in full: on their way.
+        pending_pages,
     }
 }
 
@@ -173,9 +158,15 @@ impl<C: Cpus> Caches<'_, C> {
                 done.busy_cpus = 1;
             }
         }
+        self.count_left(cpu, zones, mode, &mut done);
+        done
+    }
+
+    /// Counts the pages that a drain has left.
+    fn count_left(&self, cpu: CpuId, zones: Range<u32>, mode: Mode, done: &mut DrainResult) {
         if IS_LOOM {
             // No protocol reads what follows; to a model each load would be two executions.
-            return done;
+            return;
         }
         for zone in zones.map(ZoneId::new) {
             let pcp = self.pcps.pcp(cpu, zone);
@@ -188,7 +179,6 @@ impl<C: Cpus> Caches<'_, C> {
                 _ => pcp.unshelved_pages().saturating_sub(in_flight_pages),
             };
         }
-        done
     }
 
     /// Whether drains fence no such CPU.
@@ -518,8 +508,8 @@ impl<C: Cpus> Caches<'_, C> {
         for zone in self.pcps.all_zones() {
             pages += self.share(cpu, zone).hand_fronts();
         }
-        asks.tell(HandoverCount::Handed, 1);
-        asks.tell(HandoverCount::HandedPages, pages);
+        count(&asks.counts.handed, 1);
+        count(&asks.counts.handed_pages, pages);
         self.reopen(closed, cpu, ask);
         true
     }
@@ -548,21 +538,11 @@ impl<C: Cpus> Caches<'_, C> {
             && !self.pcps.shared(cpu).asks.is_answered(ask.number)
             && self.is_pending(cpu, zones.clone(), ask, &mut done);
         done.taken_pages += self.drain_handed(cpu, zones.clone());
-        if IS_LOOM {
-            // As in `drain_cpu`, no protocol reads the rest.
-            done.pending_cpus = u64::from(is_pending);
-            return done;
+        self.count_left(cpu, zones, Mode::Handover, &mut done);
+        if is_pending {
+            done.pending_cpus = 1;
+            done.pending_pages = take(&mut done.unreachable_pages);
         }
-        for zone in zones.map(ZoneId::new) {
-            let pcp = self.pcps.pcp(cpu, zone);
-            let in_flight_pages = InFlight::in_flight_pages(pcp.in_flight.read());
-            let in_fronts = pcp.unshelved_pages().saturating_sub(in_flight_pages);
-            done.left_pages += pcp.shelved_pages();
-            done.in_flight_pages += in_flight_pages;
-            *(if is_pending { &mut done.pending_pages } else { &mut done.unreachable_pages }) +=
-                in_fronts;
-        }
-        done.pending_cpus = u64::from(is_pending);
         done
     }
 
@@ -582,7 +562,7 @@ impl<C: Cpus> Caches<'_, C> {
     fn is_pending(&self, cpu: CpuId, zones: Range<u32>, ask: Ask, done: &mut DrainResult) -> bool {
         let asks = &self.pcps.shared(cpu).asks;
         if asks.note(ask.number) {
-            asks.tell(HandoverCount::Asked, 1);
+            count(&asks.counts.asked, 1);
         }
         match gate::ask(self.gate(cpu)) {
             AskOutcome::Disabled => return false,
@@ -600,18 +580,19 @@ impl<C: Cpus> Caches<'_, C> {
         // Asked before it takes the gate, so that looks do not keep the owner from it; and again
         // afterwards, which is what counts.
         let is_quiescent = self.cpus.is_quiescent(cpu) || is_mutant(Mutant::TakesUnquiet);
+        let counts = &self.pcps.shared(cpu).asks.counts;
         let (force, told) = match () {
-            () if is_quiescent => (Force::Quiescence, HandoverCount::Quiescent),
+            () if is_quiescent => (Force::Quiescence, &counts.quiescent),
             () if !fences => return,
             () if self.is_left_alone(cpu) => {
                 done.isolated_cpus += 1;
                 return;
             }
-            () => (Force::Fence, HandoverCount::Escalated),
+            () => (Force::Fence, &counts.escalated),
         };
         let Some(closed) = ClosedGate::close(self.gate(cpu), self.caller()) else { return };
         if self.drain_fronts(closed, cpu, zones, force, done) {
-            self.pcps.shared(cpu).asks.tell(told, 1);
+            count(told, 1);
         }
     }
 }

@@ -28,13 +28,7 @@ pub struct Exchange<'s, 'a, 'm, C> {
     pub word: Word,
 }
 
-impl<C> Clone for Exchange<'_, '_, '_, C> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<C> Copy for Exchange<'_, '_, '_, C> {}
+crate::sync::copied!(Exchange<'_, '_, '_, _>);
 
 impl<C: Cpus> Exchange<'_, '_, '_, C> {
     /// Puts a full magazine from the shelf in the place of the front's empty one; whether `install`

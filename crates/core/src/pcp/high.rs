@@ -218,13 +218,10 @@ pub fn regards(order: Order) -> bool {
 ///
 /// Relaxed, loads and stores: what an interrupt counts in between is lost, from numbers that only
 /// policies read.
+#[derive(Default)]
 pub struct FreeCounts([AtomicI64; Order::CACHED]);
 
 impl FreeCounts {
-    pub fn new() -> Self {
-        FreeCounts(core::array::from_fn(|_| AtomicI64::new(0)))
-    }
-
     /// Counts what a front of this order moved.
     ///
     /// The count ends at the threshold. A magazine that comes back leaves nothing of it: mainline

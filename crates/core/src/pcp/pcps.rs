@@ -41,8 +41,8 @@ impl<'m> PcpsState<'m> {
             fresh_magazines: AtomicU32::new(0),
             added_magazines: AtomicU32::new(0),
             carved,
-            ask_numbers: AskNumbers::new(),
-            sleepers: CachePadded::new(Sleepers::new()),
+            ask_numbers: AskNumbers::default(),
+            sleepers: CachePadded::new(Sleepers::default()),
         }
     }
 }
@@ -65,8 +65,8 @@ pub const NO_ZONE: u8 = u8::MAX;
 impl CpuShared {
     pub fn new(node: NodeId, first_zones: [u8; LEVELS]) -> Self {
         CpuShared {
-            asks: CachePadded::new(Asks::new()),
-            empties: Empties::new(),
+            asks: CachePadded::new(Asks::default()),
+            empties: Empties::default(),
             node,
             first_zones,
         }
@@ -74,7 +74,7 @@ impl CpuShared {
 }
 
 /// Offsets of the parts of a CPU's block, in bytes from its start.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
     pub shared_at: usize,
     pub pcps_at: usize,

@@ -47,16 +47,13 @@ pub type Chain = stack::Chain<MagazineIndex>;
 const LENGTH: usize = 16;
 
 /// The list of a shelf, lowest first.
+#[derive(Default)]
 #[repr(C, align(64))]
 pub struct ShelfIndex([AtomicU32; LENGTH]);
 
 const _: () = assert!(IS_LOOM || size_of::<ShelfIndex>() == 64);
 
 impl ShelfIndex {
-    pub fn new() -> Self {
-        ShelfIndex(core::array::from_fn(|_| AtomicU32::new(0)))
-    }
-
     /// Notes that `magazine` goes on top of `below` others.
     pub fn note(&self, below: u32, magazine: MagazineIndex) {
         if let Some(place) = self.0.get(below as usize) {
@@ -291,7 +288,7 @@ mod tests {
     #[test]
     fn what_lies_on_a_shelf_is_listed_as_far_as_there_are_places() {
         let magazine = |index| MagazineIndex::new(index).unwrap();
-        let listed = ShelfIndex::new();
+        let listed = ShelfIndex::default();
         let on_shelf_of =
             |count| listed.top_down(count).map(MagazineIndex::get).collect::<Vec<_>>();
         assert!(on_shelf_of(3).is_empty());

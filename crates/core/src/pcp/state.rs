@@ -69,6 +69,7 @@ pub struct Pcp {
 }
 
 /// The fields that other CPUs than the owner write.
+#[derive(Default)]
 pub struct Others {
     /// Blocks and pages taken back by drains. Relaxed: statistics.
     drained: [AtomicU64; 2],
@@ -79,26 +80,23 @@ pub struct Others {
 impl Pcp {
     pub fn new(high_pages: i64, hint: u32) -> Self {
         Pcp {
-            in_flight: InFlight::new(),
+            in_flight: InFlight::default(),
             charged_pages: AtomicI64::new(0),
-            free_delta: Delta::new(),
-            returned: Empties::new(),
-            shelves: core::array::from_fn(|_| Shelf::new()),
-            handed: HandedStack::new(),
-            others: CachePadded::new(Others {
-                drained: core::array::from_fn(|_| AtomicU64::new(0)),
-                group_delta: GroupDelta::new(),
-            }),
+            free_delta: Delta::default(),
+            returned: Empties::default(),
+            shelves: core::array::from_fn(|_| Shelf::default()),
+            handed: HandedStack::default(),
+            others: CachePadded::default(),
             high: High::new(high_pages),
             hints: core::array::from_fn(|_| AtomicU32::new(hint)),
             whole_hint: AtomicU32::new(hint),
             hand: Hand::new(hint),
-            spares: Spares::new(),
-            free_counts: FreeCounts::new(),
+            spares: Spares::default(),
+            free_counts: FreeCounts::default(),
             cold_shelves: Clock::new(),
-            counters: CachePadded::new(Counters::new()),
+            counters: CachePadded::new(Counters::default()),
             cold_fronts: Clock::new(),
-            listed: core::array::from_fn(|_| ShelfIndex::new()),
+            listed: core::array::from_fn(|_| ShelfIndex::default()),
         }
     }
 

@@ -109,7 +109,8 @@ const FREE: usize = 0;
 /// A caller that cannot be told from others.
 const UNNAMED: usize = usize::MAX;
 
-/// A place for a callback.
+/// A place for a callback: at first without one.
+#[derive(Default)]
 struct Place<'m> {
     state: AtomicU32,
     callback: UnsafeCell<Option<&'m dyn Reclaim>>,
@@ -118,14 +119,6 @@ struct Place<'m> {
 }
 
 impl<'m> Place<'m> {
-    fn new() -> Self {
-        Place {
-            state: AtomicU32::new(PLACE_EMPTY),
-            callback: UnsafeCell::new(None),
-            runner: AtomicUsize::new(FREE),
-        }
-    }
-
     fn callback(&self) -> Option<&'m dyn Reclaim> {
         // Acquire: pairs with the Release in `register`, publishes the callback.
         let is_ready = self.state.load(Ordering::Acquire) == PLACE_READY;
@@ -155,6 +148,7 @@ pub(crate) enum CallOutcome {
 }
 
 /// Registered callbacks.
+#[derive(Default)]
 pub(crate) struct Callbacks<'m> {
     places: [Place<'m>; CALLBACKS_MAX],
     /// Turns that have ended; wraps around. Waiters sleep on it.
@@ -179,10 +173,6 @@ impl<E: Environment> Drop for Turn<'_, '_, E> {
 }
 
 impl<'m> Callbacks<'m> {
-    pub fn new() -> Self {
-        Callbacks { places: core::array::from_fn(|_| Place::new()), turns: AtomicU32::new(0) }
-    }
-
     pub fn register(&self, callback: &'m dyn Reclaim) -> Result<(), TooManyCallbacks> {
         for place in &self.places {
             // Relaxed: what is claimed here is published by the store below.

@@ -197,16 +197,12 @@ impl Patience {
 }
 
 /// The callbacks for memory pressure, and the rounds that a request goes through before it fails.
+#[derive(Default)]
 pub struct LastResort<'m> {
     callbacks: Callbacks<'m>,
 }
 
 impl<'m> LastResort<'m> {
-    /// Makes a last resort without callbacks.
-    pub fn new() -> Self {
-        LastResort { callbacks: Callbacks::new() }
-    }
-
     /// Registers a callback, for good.
     pub fn register(&self, callback: &'m dyn Reclaim) -> Result<(), TooManyCallbacks> {
         self.callbacks.register(callback)
@@ -438,7 +434,7 @@ mod tests {
 
     /// Runs the last resort; returns the frame that it finds, and the number of scans.
     fn find(script: &Script) -> (Option<Pfn>, u32) {
-        let found = LastResort::new().find(&Anywhere, script);
+        let found = LastResort::default().find(&Anywhere, script);
         let is_proven = found == Err(NothingFound::Proven);
         let is_disturbed = script.others_moves + script.in_flight_pages > 0;
         assert!(!(is_proven && is_disturbed), "proven, although pages moved");

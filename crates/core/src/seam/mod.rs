@@ -45,7 +45,7 @@ pub fn register_relief<'m, C: Cpus>(
     allocator: &Allocator<'m, C>,
     relief: &'m dyn Relief<C>,
 ) -> bool {
-    allocator.globals.relief.register(relief)
+    allocator.globals.relief.init(|| Ok::<_, ()>(relief)).is_ok()
 }
 
 impl<'a, 'm, C: Cpus> PendingRequest<'a, 'm, C> {

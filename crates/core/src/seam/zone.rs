@@ -24,7 +24,7 @@ use crate::sync::prim::Ordering;
 use crate::zone::Zone;
 use crate::zone::counts::Compactions;
 use core::mem::ManuallyDrop;
-use core::ops::{ControlFlow, Range};
+use core::ops::Range;
 
 /// One zone of an allocator, for work on its pageblocks. A borrow: it can be made at any time.
 pub struct ZoneAccess<'a, 'm, C> {
@@ -32,13 +32,7 @@ pub struct ZoneAccess<'a, 'm, C> {
     pub(super) id: ZoneId,
 }
 
-impl<C> Clone for ZoneAccess<'_, '_, C> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<C> Copy for ZoneAccess<'_, '_, C> {}
+crate::sync::copied!(ZoneAccess<'_, '_, _>);
 
 /// The reason why a zone cannot be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,7 +164,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
 
     /// Adds a compaction to the zone's counts.
     pub fn count_compaction(&self, done: &Compactions) {
-        self.zone().compactions.count(done);
+        self.zone().compactions.add(*done);
     }
 
     /// Ends a call that may have given frames back: reports misuse that was found.
@@ -269,11 +263,11 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
                 let size = visited.order.frames();
                 let has_it = |block: Pfn| (0..size).contains(&pfn.get().wrapping_sub(block.get()));
                 match cached.frames_of(visited.magazine, visited.rounds).any(has_it) {
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
+                    true => Err(()),
+                    false => Ok(()),
                 }
             });
-            walk.is_break()
+            walk.is_err()
         })
     }
 }

@@ -37,7 +37,7 @@ fn move_pages(in_flight: &InFlight, name: usize, pages: u64) {
 
 fn callers_move() {
     for _ in 0..ROUNDS {
-        let in_flight = Arc::new(InFlight::new());
+        let in_flight = Arc::new(InFlight::default());
         let others = [(2, 20), (3, 30)].map(|(name, pages)| {
             let in_flight = in_flight.clone();
             shuttle::thread::spawn(move || move_pages(&in_flight, name, pages))

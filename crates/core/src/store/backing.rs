@@ -4,8 +4,9 @@
 
 use super::misuse::DoubleFree;
 use crate::frame::{FrameRange, Mobility, Order, Pfn, ZoneId};
+use crate::sync::counts;
 use crate::sync::late_init::LateInit;
-use crate::sync::prim::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::prim::{AtomicBool, Ordering};
 use core::fmt;
 
 /// A block on its way between an allocator and its [`Backing`]. C may fill and read lists of them:
@@ -196,6 +197,7 @@ pub unsafe trait BackingRanges {
 ///
 /// A device is registered by `pagedepot_contiguity::Reporting::register`, and gets whole
 /// pageblocks: aligned runs of 512 frames, 2 MiB of 4 KiB pages.
+#[allow(unused_variables, reason = "a default needs none")]
 pub trait ReportingDevice: Sync {
     /// Reports ranges of free pageblocks: ascending, apart, at most 32 pageblocks in all. Until
     /// this returns the frames are the device's alone: no request gets one. The device may take the
@@ -219,7 +221,6 @@ pub trait ReportingDevice: Sync {
     /// those allocate. It must not call the allocator, and must not panic: frames that the request
     /// has in hand would be lost.
     fn needed(&self, pageblock: FrameRange) -> bool {
-        let _ = pageblock;
         true
     }
 }
@@ -236,29 +237,26 @@ impl fmt::Display for DeviceRegistered {
 
 impl core::error::Error for DeviceRegistered {}
 
-/// Counts of pageblocks that were reported and needed again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ReportCounts {
-    /// Reported now.
-    pub reported: u64,
-    /// Reported since construction.
-    pub reports: u64,
-    /// Needed again since construction.
-    pub needed: u64,
-    /// Number of times that [`ReportingDevice::needed`] said `false`.
-    pub refused: u64,
+counts! {
+    /// Counts of pageblocks that were reported and needed again.
+    ReportCounts of ReportCells {
+        /// Reported now.
+        reported,
+        /// Reported since construction.
+        reports,
+        /// Needed again since construction.
+        needed,
+        /// Number of times that [`ReportingDevice::needed`] said `false`.
+        refused,
+    }
 }
 
-/// The device, once there is one, and what was reported to it. The counts are Relaxed: statistics,
-/// and `reported` besides (see [`is_any`](Self::is_any)).
+/// The device, once there is one, and what was reported to it.
 pub struct Reports<'m> {
     device: LateInit<&'m dyn ReportingDevice>,
-    /// Pageblocks that are reported now; for a moment more than have the bit.
-    reported: AtomicU64,
-    reports: AtomicU64,
-    needed: AtomicU64,
-    refused: AtomicU64,
+    /// Relaxed: statistics, and `reported` besides (see [`is_any`](Self::is_any)). For a moment
+    /// more pageblocks count as reported than have the bit.
+    counts: ReportCells,
     /// Whether a section has refused pageblocks.
     has_refusals: AtomicBool,
 }
@@ -267,10 +265,7 @@ impl<'m> Reports<'m> {
     pub fn new() -> Self {
         Reports {
             device: LateInit::new(),
-            reported: AtomicU64::new(0),
-            reports: AtomicU64::new(0),
-            needed: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
+            counts: ReportCells::default(),
             has_refusals: AtomicBool::new(false),
         }
     }
@@ -290,23 +285,23 @@ impl<'m> Reports<'m> {
     /// Relaxed: a search that must see a report has seen the end of the pass as an ended move.
     #[inline]
     pub fn is_any(&self) -> bool {
-        self.reported.load(Ordering::Relaxed) > 0
+        self.counts.reported.load(Ordering::Relaxed) > 0
     }
 
     /// Counts a pageblock that is about to get its bit.
     pub fn count_report(&self) {
-        self.reported.fetch_add(1, Ordering::Relaxed);
-        self.reports.fetch_add(1, Ordering::Relaxed);
+        self.counts.reported.fetch_add(1, Ordering::Relaxed);
+        self.counts.reports.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Asks for a pageblock whose bit the caller has cleared; `false`: the device refused.
     pub fn need(&self, pageblock: FrameRange) -> bool {
         let is_here = self.device().is_none_or(|device| device.needed(pageblock));
         if is_here {
-            self.reported.fetch_sub(1, Ordering::Relaxed);
-            self.needed.fetch_add(1, Ordering::Relaxed);
+            self.counts.reported.fetch_sub(1, Ordering::Relaxed);
+            self.counts.needed.fetch_add(1, Ordering::Relaxed);
         } else {
-            self.refused.fetch_add(1, Ordering::Relaxed);
+            self.counts.refused.fetch_add(1, Ordering::Relaxed);
         }
         is_here
     }
@@ -326,11 +321,6 @@ impl<'m> Reports<'m> {
     }
 
     pub fn counts(&self) -> ReportCounts {
-        ReportCounts {
-            reported: self.reported.load(Ordering::Relaxed),
-            reports: self.reports.load(Ordering::Relaxed),
-            needed: self.needed.load(Ordering::Relaxed),
-            refused: self.refused.load(Ordering::Relaxed),
-        }
+        self.counts.read()
     }
 }

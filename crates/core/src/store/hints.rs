@@ -149,13 +149,8 @@ impl Sort {
 const GROUP_SECTIONS: usize = u64::BITS as usize;
 
 /// The marks of 64 sections: a word per sort.
+#[derive(Default)]
 pub struct Group([AtomicU64; Sort::ALL.len()]);
-
-impl Group {
-    pub fn new() -> Self {
-        Group(core::array::from_fn(|_| AtomicU64::new(0)))
-    }
-}
 
 /// The marks of all sections.
 #[derive(Clone, Copy)]
@@ -341,14 +336,10 @@ impl Presence {
 }
 
 /// A bit per pageblock of a section; see the module.
+#[derive(Default)]
 pub(super) struct Refusals([AtomicU64; HINT_WORDS]);
 
 impl Refusals {
-    /// Makes the refusals of a section of which no pageblock is refused.
-    pub fn new() -> Self {
-        Refusals(core::array::from_fn(|_| AtomicU64::new(0)))
-    }
-
     /// Mask of the pageblocks `64 * i ..` that are refused.
     #[inline]
     pub fn of(&self, i: usize) -> u64 {
@@ -392,15 +383,10 @@ const FIRST_BITS: u64 = bits::BYTES;
 const GATHER: u64 = 0x0102_0408_1020_4080;
 
 /// The bits of the pageblocks of a section.
+#[derive(Default)]
 pub struct Lacks([[AtomicU64; LINE_WORDS]; HINT_WORDS]);
 
 impl Lacks {
-    /// Makes hints of which none is set.
-    pub fn new() -> Self {
-        let zero = |_| AtomicU64::new(0);
-        Lacks(core::array::from_fn(|_| core::array::from_fn(zero)))
-    }
-
     #[inline]
     fn word(&self, pageblock: usize) -> &AtomicU64 {
         &self.0[pageblock / 64][pageblock % 64 / IN_WORD]

@@ -102,13 +102,8 @@ impl DoubleFree {
 /// |---|---|
 /// | 0..=31 | the first frame that was met |
 /// | 32..=63 | how many, at most 2^32 - 1; 0: none, and nothing else in the word |
+#[derive(Default)]
 pub struct MisuseNote(AtomicU64);
-
-impl MisuseNote {
-    pub fn new() -> Self {
-        MisuseNote(AtomicU64::new(0))
-    }
-}
 
 fn pack(doubled: DoubleFree) -> u64 {
     let first = doubled.first.map_or(0, |pfn| u64::from(pfn.get()));

@@ -22,8 +22,8 @@ pub mod tags;
 
 use core::ops::Range;
 
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
-use crate::frame::{Kind, Mobility, Order, Pfn, ZoneId};
+use crate::frame::pageblock::{PageblockIndex, Tag};
+use crate::frame::{FrameRange, Kind, Mobility, Order, Pfn, ZoneId};
 use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::prim::AtomicU32;
 use backing::{Backing, BackingRequest, Block, RangeRequest};
@@ -288,10 +288,7 @@ impl<'m> Store<'m> {
     /// and free them at the same time: they find the one mobility or the other, and the zone
     /// stays.
     fn retag(&self, start: Pfn, frames: u32, tag: Tag) {
-        for pageblock in (start.get() / PAGEBLOCK_FRAMES
-            ..(start.get() + frames).div_ceil(PAGEBLOCK_FRAMES))
-            .map(PageblockIndex)
-        {
+        for pageblock in FrameRange::new(start, frames).pageblocks().map(PageblockIndex) {
             if self.tags.of(pageblock) != tag {
                 self.tags.set_for_some(pageblock, tag);
             }

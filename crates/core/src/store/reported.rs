@@ -30,7 +30,6 @@
 //! [`ReportingDevice`]: super::backing::ReportingDevice
 
 use core::mem::forget;
-use core::ops::Range;
 
 use super::backing::Reports;
 use super::bitmap::Bitmap;
@@ -54,12 +53,6 @@ impl Drop for ReportedPageblock<'_, '_> {
 
 /// Frames per word.
 const WORD: u64 = bits::WORD_FRAMES as u64;
-
-/// The pageblocks that a range touches.
-fn pageblocks(start: Pfn, frames: u32) -> Range<u32> {
-    let end = u64::from(start.get()) + u64::from(frames);
-    start.get() / PAGEBLOCK_FRAMES..end.div_ceil(u64::from(PAGEBLOCK_FRAMES)) as u32
-}
 
 impl<'m> Bitmap<'m> {
     /// The device and what was reported to it.
@@ -133,7 +126,11 @@ impl<'m> Bitmap<'m> {
             return false;
         }
         let reported = || {
-            pageblocks(start, frames).rev().map(PageblockIndex).filter(|&at| self.is_reported(at))
+            FrameRange::new(start, frames)
+                .pageblocks()
+                .rev()
+                .map(PageblockIndex)
+                .filter(|&at| self.is_reported(at))
         };
         let mut is_any_woken = false;
         for pageblock in reported() {
@@ -149,7 +146,7 @@ impl<'m> Bitmap<'m> {
     /// Whether all frames of a range are free now, in the words or reported and not refused.
     fn are_free(&self, start: Pfn, frames: u32) -> bool {
         let end = u64::from(start.get()) + u64::from(frames);
-        pageblocks(start, frames).map(PageblockIndex).all(|pageblock| {
+        FrameRange::new(start, frames).pageblocks().map(PageblockIndex).all(|pageblock| {
             let Some(section) = self.section(pageblock.section()) else { return false };
             let words = section.words_of(pageblock.in_section());
             let bases = (u64::from(pageblock.first().get())..).step_by(WORD as usize);

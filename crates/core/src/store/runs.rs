@@ -16,7 +16,7 @@ use super::passes::SearchRequest;
 use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag,
 };
-use crate::frame::{Kind, Order, Pfn, ZoneId};
+use crate::frame::{FrameRange, Kind, Order, Pfn, ZoneId};
 
 impl Bitmap<'_> {
     /// Takes `frames` contiguous frames of one zone, the first a multiple of `align` (a power of
@@ -141,14 +141,10 @@ impl Bitmap<'_> {
     /// Gives the pageblocks that a claimed run covers whole the tag of the request, and notes where
     /// it mixes the others.
     pub fn note_run(&self, tag: Tag, start: Pfn, frames: u32) {
-        let end = u64::from(start.get()) + u64::from(frames);
-        for pageblock in
-            start.get() / PAGEBLOCK_FRAMES..end.div_ceil(u64::from(PAGEBLOCK_FRAMES)) as u32
-        {
-            let pageblock = PageblockIndex(pageblock);
-            let first = pageblock.first();
-            let is_whole =
-                start <= first && u64::from(first.get()) + u64::from(PAGEBLOCK_FRAMES) <= end;
+        let range = FrameRange::new(start, frames);
+        for pageblock in range.pageblocks().map(PageblockIndex) {
+            let whole = FrameRange::new(pageblock.first(), PAGEBLOCK_FRAMES);
+            let is_whole = start <= whole.start && whole.end() <= range.end();
             match self.section(pageblock.section()) {
                 _ if is_whole => self.retag_one(pageblock, tag),
                 Some(section) => self.note_mixed(section, pageblock, tag.kind()),

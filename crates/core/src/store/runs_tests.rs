@@ -40,9 +40,9 @@ impl World {
                 .map(|pageblock| AtomicU32::new(tag(pageblock).0))
                 .collect(),
             table: (0..SECTIONS).map(|_| AtomicUsize::new(0)).collect(),
-            groups: Box::leak(Box::new([Group::new()])),
+            groups: Box::leak(Box::new([Group::default()])),
             failed: AtomicU64::new(0),
-            avoid_counts: AvoidCounts::new(),
+            avoid_counts: AvoidCounts::default(),
             reports: Reports::new(),
             hint: AtomicU32::new(0),
         }));

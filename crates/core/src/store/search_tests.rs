@@ -39,13 +39,13 @@ struct World {
 impl World {
     fn new() -> &'static Self {
         let movable = Tag::new(ZONE, Kind::MOVABLE);
-        let groups: Vec<_> = (0..Summary::groups(SECTIONS)).map(|_| Group::new()).collect();
+        let groups: Vec<_> = (0..Summary::groups(SECTIONS)).map(|_| Group::default()).collect();
         let world: &'static World = Box::leak(Box::new(World {
             tags: (0..HUGES).map(|_| AtomicU32::new(movable.0)).collect(),
             table: (0..SECTIONS).map(|_| AtomicUsize::new(0)).collect(),
             groups: groups.leak(),
             failed: AtomicU64::new(0),
-            avoid_counts: AvoidCounts::new(),
+            avoid_counts: AvoidCounts::default(),
             reports: Reports::new(),
             hint: AtomicU32::new(0),
         }));

@@ -57,8 +57,7 @@ use core::mem::offset_of;
 use core::ops::Range;
 
 use super::bits::{self, HINT_WORDS, PAGEBLOCK_WORDS, WORD_FRAMES, WordBlocks};
-use super::hints::{Lacks, Presence, Refusals};
-use super::hints::{Marks, Sort};
+use super::hints::{Lacks, Marks, Presence, Refusals, Sort};
 use crate::frame::Order;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_PAGEBLOCKS, fills_pageblocks};
 use crate::sync::model::IS_LOOM;
@@ -127,23 +126,8 @@ impl<'m> Section<'m> {
     /// # Safety
     /// `place` is valid for writes, aligned, and used by this caller alone.
     pub unsafe fn init(place: *mut Self, marks: Marks<'m>) {
-        // Field by field, and each field in one run: the section is too large for a stack, and a
-        // 64 GiB depot writes 2 MiB here.
-        // SAFETY: in bounds of the section the caller gave.
-        unsafe {
-            fill(&raw mut (*place).words, || AtomicU64::new(0));
-            fill(&raw mut (*place).some, || AtomicU64::new(0));
-            fill(&raw mut (*place).whole, || AtomicU64::new(0));
-            fill(&raw mut (*place).entire, || AtomicU64::new(0));
-            fill(&raw mut (*place).avoided, || AtomicU64::new(0));
-            fill(&raw mut (*place).mixed, || AtomicU64::new(0));
-            fill(&raw mut (*place).reported, || AtomicU64::new(0));
-            (&raw mut (*place).refusals).write(Refusals::new());
-            (&raw mut (*place).lacks).write(Lacks::new());
-            (&raw mut (*place).presence).write(Presence::new(0));
-            (&raw mut (*place).unmovable).write(AtomicU32::new(0));
-            (&raw mut (*place).marks).write(marks);
-        }
+        // SAFETY: by the caller's promise.
+        unsafe { init_as(place, marks, (0, 0)) };
     }
 
     /// Initializes a section like [`init`](Self::init), with every frame free, and cold.
@@ -151,23 +135,9 @@ impl<'m> Section<'m> {
     /// # Safety
     /// Requires what `init` requires.
     pub unsafe fn init_free(place: *mut Self, marks: Marks<'m>) {
-        let hints =
-            if SECTION_PAGEBLOCKS >= 64 { !0 } else { (1 << (SECTION_PAGEBLOCKS % 64)) - 1 };
-        // SAFETY: as in `init`.
-        unsafe {
-            fill(&raw mut (*place).words, || AtomicU64::new(!0));
-            fill(&raw mut (*place).some, || AtomicU64::new(hints));
-            fill(&raw mut (*place).whole, || AtomicU64::new(hints));
-            fill(&raw mut (*place).entire, || AtomicU64::new(0));
-            fill(&raw mut (*place).avoided, || AtomicU64::new(0));
-            fill(&raw mut (*place).mixed, || AtomicU64::new(0));
-            fill(&raw mut (*place).reported, || AtomicU64::new(0));
-            (&raw mut (*place).refusals).write(Refusals::new());
-            (&raw mut (*place).lacks).write(Lacks::new());
-            (&raw mut (*place).presence).write(Presence::new(if IS_NEW_COLD { hints } else { 0 }));
-            (&raw mut (*place).unmovable).write(AtomicU32::new(0));
-            (&raw mut (*place).marks).write(marks);
-        }
+        let all = bits::range_mask(0, SECTION_PAGEBLOCKS.min(64) as u32);
+        // SAFETY: by the caller's promise.
+        unsafe { init_as(place, marks, (!0, all)) };
         let sorts = match IS_NEW_COLD {
             true => [Sort::Cold, Sort::ColdPair],
             false => [Sort::Warm, Sort::WarmPair],
@@ -588,6 +558,30 @@ pub(super) fn hint_masks(start: u32, frames: u32) -> impl Iterator<Item = (usize
 pub(super) fn pageblocks(start: u32, frames: u32) -> impl Iterator<Item = usize> {
     (start / PAGEBLOCK_FRAMES..(start + frames).div_ceil(PAGEBLOCK_FRAMES))
         .map(|pageblock| pageblock as usize)
+}
+
+/// Initializes a section with these words of frames, and these words of hints.
+///
+/// # Safety
+/// Requires what [`Section::init`] requires.
+unsafe fn init_as<'m>(place: *mut Section<'m>, marks: Marks<'m>, (words, hints): (u64, u64)) {
+    // Field by field, and each field in one run: the section is too large for a stack, and a
+    // 64 GiB depot writes 2 MiB here.
+    // SAFETY: in bounds of the section the caller gave.
+    unsafe {
+        fill(&raw mut (*place).words, || AtomicU64::new(words));
+        fill(&raw mut (*place).some, || AtomicU64::new(hints));
+        fill(&raw mut (*place).whole, || AtomicU64::new(hints));
+        fill(&raw mut (*place).entire, || AtomicU64::new(0));
+        fill(&raw mut (*place).avoided, || AtomicU64::new(0));
+        fill(&raw mut (*place).mixed, || AtomicU64::new(0));
+        fill(&raw mut (*place).reported, || AtomicU64::new(0));
+        (&raw mut (*place).refusals).write(Refusals::default());
+        (&raw mut (*place).lacks).write(Lacks::default());
+        (&raw mut (*place).presence).write(Presence::new(if IS_NEW_COLD { hints } else { 0 }));
+        (&raw mut (*place).unmovable).write(AtomicU32::new(0));
+        (&raw mut (*place).marks).write(marks);
+    }
 }
 
 /// Writes every element of an array in place.

@@ -15,7 +15,7 @@ fn order(n: u32) -> Order {
 pub type Init = unsafe fn(*mut Section<'static>, Marks<'static>);
 
 pub fn boxed(init: Init) -> Box<Section<'static>> {
-    let group = Box::leak(Box::new([Group::new()]));
+    let group = Box::leak(Box::new([Group::default()]));
     let mut place: Box<MaybeUninit<Section<'static>>> = Box::new_uninit();
     // SAFETY: the box is aligned and this test's; `init` writes every field.
     unsafe {

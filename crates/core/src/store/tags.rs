@@ -3,10 +3,11 @@
 #![allow(unsafe_code, reason = "leaves out a bounds check on the hot path")]
 
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
-use crate::frame::{Kind, Order, Pfn, ZoneId};
+use crate::frame::{FrameRange, Kind, Order, Pfn, ZoneId};
 use crate::sync::prim::{AtomicU32, Ordering};
 
 /// Counters of a zone's avoided pageblocks. All accesses are Relaxed: only policies read them.
+#[derive(Default)]
 pub(super) struct OfZone {
     /// Pageblocks that are avoided.
     pub avoided: AtomicU32,
@@ -18,15 +19,10 @@ pub(super) struct OfZone {
 }
 
 /// Counters of avoided pageblocks, by zone.
+#[derive(Default)]
 pub struct AvoidCounts([OfZone; Tag::ZONES_MAX]);
 
 impl AvoidCounts {
-    pub fn new() -> Self {
-        let zero = || AtomicU32::new(0);
-        let each = |_| OfZone { avoided: zero(), healed: zero(), larger: zero() };
-        AvoidCounts(core::array::from_fn(each))
-    }
-
     pub(super) fn of(&self, zone: ZoneId) -> &OfZone {
         &self.0[zone.index()]
     }
@@ -66,10 +62,10 @@ impl<'m> Tags<'m> {
     /// Whether the tag of any pageblock of `start..start + frames` is such a one.
     #[inline]
     pub fn is_any_near(&self, start: Pfn, frames: u32, is: impl Fn(Tag) -> bool) -> bool {
-        let end = u64::from(start.get()) + u64::from(frames);
         // Relaxed: as in `simple`. A caller that frees a carved frame before it has heard of the
         // carving may still find the old tag. Its free then counts as one from before the carving.
-        (start.get() / PAGEBLOCK_FRAMES..end.div_ceil(u64::from(PAGEBLOCK_FRAMES)) as u32)
+        let pageblocks = FrameRange::new(start, frames).pageblocks();
+        pageblocks
             .filter_map(|pageblock| self.tags.get(pageblock as usize))
             .any(|tag| is(Tag(tag.load(Ordering::Relaxed))))
     }

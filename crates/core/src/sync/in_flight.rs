@@ -127,10 +127,6 @@ impl InFlight {
     pub fn is_noted(&self) -> bool {
         self.note.load(Ordering::Relaxed) != 0
     }
-
-    pub fn new() -> Self {
-        Self::default()
-    }
 }
 
 /// The caller that a note names.
@@ -226,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_caller_tells_its_own_pages_from_those_of_others() {
-        let in_flight = InFlight::new();
+        let in_flight = InFlight::default();
         let first = in_flight.begin(63, caller(1));
         assert_eq!(others(&in_flight), [0, 63, 63]);
         // By a handler above the first, and beside it by another caller.
@@ -241,7 +237,7 @@ mod tests {
 
     #[test]
     fn what_begins_beside_a_noted_caller_is_not_noted_and_leaves_no_note() {
-        let in_flight = InFlight::new();
+        let in_flight = InFlight::default();
         let first = in_flight.begin(63, caller(1));
         let second = in_flight.begin(5, caller(2));
         drop(first);
@@ -256,7 +252,7 @@ mod tests {
 
     #[test]
     fn callers_without_names_are_others() {
-        let in_flight = InFlight::new();
+        let in_flight = InFlight::default();
         let _moving = in_flight.begin(63, Caller::NONE);
         assert_eq!(others(&in_flight), [63; 3]);
     }

@@ -6,6 +6,7 @@ use super::model::{IS_LOOM, bound};
 use super::prim::{AtomicU32, AtomicU64, Ordering, spin_hint};
 
 /// A value on cache lines of its own.
+#[derive(Default)]
 #[repr(C, align(128))]
 pub struct CachePadded<T>(T);
 

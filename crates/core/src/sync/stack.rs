@@ -63,6 +63,7 @@ pub trait Links {
 }
 
 /// A stack; see the module.
+#[derive(Default)]
 pub struct Stack<const INDEX_BITS: u32, const COUNT_BITS: u32>(AtomicU64);
 
 #[derive(Clone, Copy)]
@@ -118,20 +119,9 @@ pub struct PoppedChain<I> {
     pub count: u32,
 }
 
-impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Default for Stack<INDEX_BITS, COUNT_BITS> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Stack<INDEX_BITS, COUNT_BITS> {
     /// Most elements that a stack which counts can hold.
     pub const COUNT_MAX: u32 = (1 << COUNT_BITS) - 1;
-
-    /// An empty stack.
-    pub fn new() -> Self {
-        Stack(AtomicU64::new(0))
-    }
 
     fn head(&self, ordering: Ordering) -> Head<INDEX_BITS, COUNT_BITS> {
         Head(self.0.load(ordering))
@@ -347,7 +337,7 @@ mod tests {
     #[test]
     fn last_in_first_out_up_to_the_limit() {
         let elements = Elements::new(COUNT_MAX + 2);
-        let stack = Counted::new();
+        let stack = Counted::default();
         assert!(stack.pop(&elements).is_none() && stack.take_all(&elements).is_none());
         for index in 1..=COUNT_MAX {
             assert_eq!(stack.push(&elements, index), Ok(()));
@@ -364,7 +354,7 @@ mod tests {
     #[test]
     fn chains_come_and_go_whole() {
         let elements = Elements::new(10);
-        let stack = Counted::new();
+        let stack = Counted::default();
         (1..=5).for_each(|index| stack.push(&elements, index).unwrap());
         let chain = stack.take_all(&elements).unwrap();
         assert_eq!((chain.first, chain.count, stack.count()), (5, 5, 0));
@@ -381,7 +371,7 @@ mod tests {
     #[test]
     fn several_come_from_the_top() {
         let elements = Elements::new(5);
-        let stack = Counted::new();
+        let stack = Counted::default();
         assert_eq!(stack.pop_chain(&elements, 1), None);
         (1..=5).for_each(|index| stack.push(&elements, index).unwrap());
         let top = stack.pop_chain(&elements, 2).unwrap();
@@ -395,7 +385,7 @@ mod tests {
     #[test]
     fn a_stack_that_counts_nothing_has_no_limit() {
         let elements = Elements::new(2 * COUNT_MAX);
-        let stack = Uncounted::new();
+        let stack = Uncounted::default();
         (1..=2 * COUNT_MAX).for_each(|index| stack.push(&elements, index).unwrap());
         assert_eq!(stack.count(), 0);
         for index in (1..=2 * COUNT_MAX).rev() {

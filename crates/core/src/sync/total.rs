@@ -36,25 +36,22 @@ pub struct Dekker {
 }
 
 /// Free frames and the hints that lead searches to them.
-pub const HINTS: Dekker =
-    Dekker { change: Ordering::SeqCst, look: Ordering::SeqCst, unordered: Mutant::UnorderedHints };
+pub const HINTS: Dekker = Dekker::total(Mutant::UnorderedHints);
 /// A CPU's shelves and its gate.
-pub const SHELVES: Dekker = Dekker {
-    change: Ordering::SeqCst,
-    look: Ordering::SeqCst,
-    unordered: Mutant::UnorderedShelves,
-};
+pub const SHELVES: Dekker = Dekker::total(Mutant::UnorderedShelves);
 /// The pattern of drains that ask, and owners that answer.
-pub const ASKS: Dekker =
-    Dekker { change: Ordering::SeqCst, look: Ordering::SeqCst, unordered: Mutant::UnorderedAsks };
+pub const ASKS: Dekker = Dekker::total(Mutant::UnorderedAsks);
 /// A zone's count of free pages, and whether it is above the drift mark.
-pub const DRIFT_MARK: Dekker =
-    Dekker { change: Ordering::SeqCst, look: Ordering::SeqCst, unordered: Mutant::UnorderedMark };
+pub const DRIFT_MARK: Dekker = Dekker::total(Mutant::UnorderedMark);
 /// Pages in flight. Its accesses have no partner in Dekker's pattern, and so no fence.
-pub const MOVES: Dekker =
-    Dekker { change: Ordering::SeqCst, look: Ordering::SeqCst, unordered: Mutant::Unannounced };
+pub const MOVES: Dekker = Dekker::total(Mutant::Unannounced);
 
 impl Dekker {
+    /// All accesses in the total order.
+    const fn total(unordered: Mutant) -> Self {
+        Dekker { change: Ordering::SeqCst, look: Ordering::SeqCst, unordered }
+    }
+
     /// The ordering of stores and read-modify-writes.
     #[inline(always)]
     pub const fn change(self) -> Ordering {

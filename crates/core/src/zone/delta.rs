@@ -91,13 +91,10 @@ pub const GROUP_CPUS: u32 = bound(16, 4);
 pub const GROUP_DELTAS: i64 = bound(8, 1);
 
 /// The changes of a zone's count of free pages that one CPU has not reported yet.
+#[derive(Default)]
 pub struct Delta(AtomicI64);
 
 impl Delta {
-    pub fn new() -> Self {
-        Delta(AtomicI64::new(0))
-    }
-
     /// Pages, as a part of a sum.
     pub fn read(&self) -> i64 {
         // Acquire: pairs with the Release in `report`, see the module.
@@ -165,13 +162,10 @@ const VERSION: u64 = 4;
 /// | any but `ABOVE` | `CLAIMED` | a caller that has seen the count far above the mark |
 /// | `CLAIMED` of that version | `ABOVE` | the same caller, if the count is above the mark still |
 /// | `ABOVE` or `CLAIMED` | neither, next version | a caller that saw the count below the mark |
+#[derive(Default)]
 pub struct DriftMark(AtomicU64);
 
 impl DriftMark {
-    pub fn new() -> Self {
-        DriftMark(AtomicU64::new(0))
-    }
-
     /// Whether the zone is above the mark.
     #[inline]
     pub fn is_above(&self) -> bool {
@@ -235,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_delta_moves_as_a_whole() {
-        let delta = Delta::new();
+        let delta = Delta::default();
         for pages in [5, -5] {
             assert_eq!(delta.add(pages), pages);
             let mut above = 0;
@@ -249,7 +243,7 @@ mod tests {
     /// stay.
     #[test]
     fn changes_during_a_report_are_kept() {
-        let delta = Delta::new();
+        let delta = Delta::default();
         delta.add(-5);
         delta.report(|pages| {
             assert_eq!((pages, delta.read()), (-5, -5), "taken pages are subtracted first");
@@ -337,7 +331,7 @@ mod drift_mark_tests {
     /// A claim that was removed is not another caller's.
     #[test]
     fn versions_differ() {
-        let mark = DriftMark::new();
+        let mark = DriftMark::default();
         let level = || (1, 0);
         let inner = || {
             mark.note(0, level, || 0);

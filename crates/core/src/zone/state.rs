@@ -71,7 +71,7 @@ impl Zone {
             span: [AtomicU32::new(u32::MAX), AtomicU32::new(0)],
             managed: AtomicU64::new(0),
             cpus,
-            drift_mark: DriftMark::new(),
+            drift_mark: DriftMark::default(),
             delta_max: AtomicI64::new(DELTA_MIN),
             free: CachePadded::new(AtomicI64::new(0)),
             carved: AtomicU64::new(0),
@@ -80,8 +80,8 @@ impl Zone {
             limits: core::array::from_fn(|_| AtomicU64::new(1)),
             is_backed,
             below_low: AtomicBool::new(false),
-            in_flight: InFlight::new(),
-            counters: Counters::new(),
+            in_flight: InFlight::default(),
+            counters: Counters::default(),
             compactions: CompactionCounters::default(),
         }
     }
@@ -318,13 +318,10 @@ impl<'m> Zones<'m> {
 }
 
 /// The pages that a group of CPUs has not told the zone yet.
+#[derive(Default)]
 pub struct GroupDelta(Delta);
 
 impl GroupDelta {
-    pub fn new() -> Self {
-        GroupDelta(Delta::new())
-    }
-
     /// Reads the pages, like [`Delta::read`].
     pub fn read(&self) -> i64 {
         self.0.read()
@@ -578,7 +575,7 @@ mod group_delta_tests {
 
     #[test]
     fn few_cpus_form_no_group() {
-        let (zone, group) = (zone(GROUP_CPUS, 1 << 20), GroupDelta::new());
+        let (zone, group) = (zone(GROUP_CPUS, 1 << 20), GroupDelta::default());
         assert_eq!((zone.delta_max(), zone.group_delta_max()), (1024, None));
         assert_eq!(zone.estimate_error(), 16 * 1024);
         zone.add_free(1 << 20);
@@ -589,7 +586,7 @@ mod group_delta_tests {
     /// 17 CPUs in two groups, each of which keeps 8 times 963 pages.
     #[test]
     fn a_group_keeps_changes_above_the_mark() {
-        let (zone, group) = (zone(17, 1 << 20), GroupDelta::new());
+        let (zone, group) = (zone(17, 1 << 20), GroupDelta::default());
         let (most, drift) = (8 * 963, (17 + 2 * 8) * 963);
         assert_eq!((zone.delta_max(), zone.group_delta_max()), (963, Some(most)));
         assert_eq!(zone.estimate_error(), drift);
@@ -606,7 +603,7 @@ mod group_delta_tests {
     /// Checks that the zone's count has all that CPUs reported below the drift mark.
     #[test]
     fn a_group_keeps_nothing_below_the_mark() {
-        let (zone, group) = (zone(17, 1 << 20), GroupDelta::new());
+        let (zone, group) = (zone(17, 1 << 20), GroupDelta::default());
         group.add(&zone, 1000);
         assert_eq!((zone.free_estimate(), group.read()), (1000, 0));
         zone.add_free(1 << 20);

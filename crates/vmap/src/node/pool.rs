@@ -46,7 +46,7 @@ pub struct Pool {
 
 impl Pool {
     pub fn new() -> Self {
-        Pool { areas: Stack::new(), limit: AtomicU32::new(0) }
+        Pool { areas: Stack::default(), limit: AtomicU32::new(0) }
     }
 
     pub fn count(&self) -> u32 {

@@ -61,7 +61,7 @@ impl Supply {
 
 impl Spares {
     pub fn new() -> Self {
-        Spares { used_before: Stack::new(), fresh: AtomicU32::new(1), used: AtomicU32::new(0) }
+        Spares { used_before: Stack::default(), fresh: AtomicU32::new(1), used: AtomicU32::new(0) }
     }
 
     /// Numbers below this were used at some time; the others were never touched.
