@@ -30,6 +30,39 @@ fn depots(bytes: usize) -> [Depot; 2] {
     })
 }
 
+/// The memory of a page that is held goes back, unless the page is pinned.
+#[test]
+fn a_page_is_discarded_unless_it_is_pinned() {
+    for depot in depots(16 * mib()) {
+        let mut pages = depot.pages(600, Flags::default()).unwrap();
+        pages.fill(7);
+        let (start, before) = (pages.start(), present_pages(&depot));
+        let pin = depot.pin_range(start.add(599), 1).unwrap();
+        assert_eq!(pages.discard(), Err(TrimError::Pinned));
+        assert!(pages.iter().all(|&byte| byte == 7));
+        drop(pin);
+        in_child(|| {
+            // SAFETY: the parent keeps them.
+            let mut pages = unsafe { pagedepot_linux::Pages::from_raw(&depot, start, 600) };
+            assert_eq!(pages.discard(), Err(TrimError::Forked));
+        });
+        assert!(pages.iter().all(|&byte| byte == 7));
+        assert_eq!(pages.discard(), Ok(600 * page_bytes() as u64));
+        assert_eq!(before - present_pages(&depot), 600);
+        assert_eq!(pages.discard(), Ok(0), "nothing is left");
+        assert!(pages.iter().all(|&byte| byte == 0));
+        drop(pages);
+        let mut page = depot.page(order(9)).unwrap();
+        page.fill(1);
+        assert_eq!(page.discard(), Ok(512 * page_bytes() as u64));
+        assert!(page.iter().all(|&byte| byte == 0));
+        drop(page);
+        all_back(&depot);
+    }
+    let pinned = Depot::builder(mib()).pinned(true).build().unwrap();
+    assert_eq!(pinned.page(Order::BASE).unwrap().discard(), Err(TrimError::Pinned));
+}
+
 #[test]
 fn a_trim_takes_all_but_pinned_pages() {
     for depot in depots(32 * mib()) {

@@ -26,8 +26,9 @@ use pagedepot_contiguity::{Contiguity, RemoveError};
 
 use crate::error::CeilingError;
 use crate::giving_back::balloon::{Balloon, Caps};
+use crate::giving_back::discard::drop_pages;
 use crate::giving_back::returnable::ReturnableFrames;
-use crate::giving_back::system::{DroppedMemory, System};
+use crate::giving_back::system::DroppedMemory;
 use crate::memory::region::PAGEBLOCK_PAGES;
 
 /// Number of times that a pageblock which was freed for the ceiling may be lost to another request.
@@ -320,13 +321,8 @@ fn drop_memory(shared: &ReturnableFrames, part: FrameRange) -> Result<u64, Ceili
         // Of a new depot (`set_at_build`): nothing was touched yet.
         return Ok(0);
     }
-    let start = shared.offset(part.start);
-    let bytes = (part.frames as usize) << shared.page_size().shift();
-    let range = start..start + bytes;
     let mut dropped = DroppedMemory::default();
-    System::new(shared)
-        .give_back(std::slice::from_ref(&range), |range| shared.present_bytes(range), &mut dropped)
-        .map_err(CeilingError::Refused)?;
+    drop_pages(shared, part.start, part.frames, &mut dropped).map_err(CeilingError::Refused)?;
     Ok(dropped.bytes)
 }
 

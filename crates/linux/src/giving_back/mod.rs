@@ -3,6 +3,7 @@
 pub(crate) mod balloon;
 pub(crate) mod callbacks;
 pub(crate) mod ceiling;
+pub(crate) mod discard;
 pub(crate) mod gaps;
 pub(crate) mod reporting;
 pub(crate) mod request;

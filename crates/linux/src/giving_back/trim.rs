@@ -87,7 +87,8 @@ pub enum TrimError {
         /// The system's error.
         errno: Errno,
     },
-    /// The depot was built with [`Builder::pinned`](crate::Builder::pinned).
+    /// The depot was built with [`Builder::pinned`](crate::Builder::pinned), or the page is
+    /// [pinned](crate::Depot::pin_range).
     Pinned,
     /// This process is a forked child of the one that made the depot.
     Forked,
@@ -113,7 +114,10 @@ impl fmt::Display for TrimError {
                  (mlockall), allow madvise and fallocate",
                 trimmed.bytes
             ),
-            TrimError::Pinned => f.write_str("the depot was built with Builder::pinned(true)"),
+            TrimError::Pinned => f.write_str(
+                "the memory is pinned: the depot was built with Builder::pinned(true), or a page \
+                 has a pin that is to be ended first",
+            ),
             TrimError::Forked => f.write_str("the depot is the parent process's: trim it there"),
             TrimError::Reentrant => BuildError::Reentrant.fmt(f),
         }

@@ -23,6 +23,8 @@ use pagedepot::{AllocError, Flags, FreeError, Order, Pfn};
 use crate::depot::handle::Depot;
 use crate::depot::state::DepotState;
 use crate::depot::teardown;
+use crate::giving_back::discard;
+use crate::giving_back::trim::TrimError;
 
 impl Depot {
     /// Allocates a block of 2^order pages that frees itself. Its contents are whatever its last
@@ -441,6 +443,35 @@ macro_rules! bytes {
             /// ```
             pub fn writer(&mut self) -> io::Cursor<&mut [u8]> {
                 io::Cursor::new(self)
+            }
+
+            /// Gives the memory back to the system and keeps the page: its contents are zeroes
+            /// from now on, and the next access brings memory again. Returns the bytes that were
+            /// present. For a pool that keeps addresses, and for the host of a guest's depot.
+            ///
+            /// ```
+            /// use pagedepot_linux::{Depot, Order};
+            ///
+            /// let mut page = Depot::new(16 << 20)?.page(Order::MAX)?;
+            /// page.fill(7);
+            /// assert_eq!(page.discard()?, page.len() as u64);
+            /// assert!(page.iter().all(|&byte| byte == 0));
+            /// # Ok::<(), Box<dyn std::error::Error>>(())
+            /// ```
+            ///
+            /// Of a memory file and of a segment the memory goes for all processes that map it.
+            /// Costs a system call, and interrupts every CPU that runs a process which has the
+            /// memory mapped.
+            ///
+            /// # Errors
+            /// [`TrimError::Pinned`] when the page is [pinned](Depot::pin_range), or the whole
+            /// depot; [`TrimError::Forked`] in a child; [`TrimError::Refused`] when the system
+            /// refuses: then the contents are zeroes in part. Huge pages that the administrator
+            /// set aside go whole or are refused.
+            pub fn discard(&mut self) -> Result<u64, TrimError> {
+                let (start, bytes) = self.first();
+                let depot = self.raw();
+                discard::discard(depot, start, (bytes >> depot.page_size().shift()) as u32)
             }
 
             /// Returns the page's bytes as values of another type, as many as fit.
