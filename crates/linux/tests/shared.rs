@@ -3,9 +3,16 @@
 mod common;
 
 use std::num::NonZeroU64;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::pin::pin;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
+use std::task::{Context, Poll, Wake};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use common::{Random, order, seed};
 use pagedepot_linux::shared::{ClaimError, Orphans, SegmentStats, SentPage, SharedDepot};
@@ -41,9 +48,11 @@ impl Child {
     }
 
     fn wait(self) -> i32 {
+        let pid = self.0;
+        std::mem::forget(self);
         let mut status = 0;
         // SAFETY: a status to write to.
-        assert_eq!(unsafe { libc::waitpid(self.0, &mut status, 0) }, self.0);
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
         status
     }
 
@@ -51,6 +60,14 @@ impl Child {
         // SAFETY: a child that was not waited for.
         unsafe { libc::kill(self.0, libc::SIGKILL) };
         self.wait();
+    }
+}
+
+impl Drop for Child {
+    /// A test that fails leaves no process.
+    fn drop(&mut self) {
+        // SAFETY: a child that was not waited for.
+        unsafe { libc::kill(self.0, libc::SIGKILL) };
     }
 }
 
@@ -82,7 +99,7 @@ impl Pipe {
     fn tell_and_sleep(&self) -> ! {
         self.tell(&[1]);
         loop {
-            std::thread::sleep(Duration::from_secs(1));
+            thread::sleep(Duration::from_secs(1));
         }
     }
 }
@@ -91,6 +108,15 @@ impl Drop for Pipe {
     fn drop(&mut self) {
         // SAFETY: descriptors of this value.
         self.0.iter().for_each(|&end| unsafe { _ = libc::close(end) });
+    }
+}
+
+/// Waits until something has happened, for a minute at most.
+fn wait_until(what: &str, mut has_happened: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !has_happened() {
+        assert!(Instant::now() < until, "it has not happened: {what}");
+        thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -204,6 +230,26 @@ fn a_receiver_that_never_comes() {
     all_back(&depot);
 }
 
+/// A number that differs from a message's in the slot of its sender is no message, and the page can
+/// be claimed as before.
+#[test]
+fn a_message_of_another_sender_changes_nothing() {
+    let depot = segment(4 * MIB);
+    let other = join(&depot);
+    for n in [0, 5] {
+        let sent = depot.page(order(n)).unwrap().into_shared(&depot).unwrap();
+        for bit in 0..128 {
+            let wrong = SentPage::from_bits(sent.to_bits() ^ 1 << bit);
+            if wrong != sent {
+                assert!(other.claim(wrong).is_err(), "bit {bit}");
+            }
+        }
+        assert_eq!(other.claim(sent).unwrap().order(), order(n));
+    }
+    drop(other);
+    all_back(&depot);
+}
+
 fn depot_pfn(sent: SentPage) -> pagedepot_linux::Pfn {
     pagedepot_linux::Pfn::new(sent.to_bits() as u32)
 }
@@ -236,7 +282,7 @@ fn a_stopped_process_keeps_what_it_has() {
     pipe.hear::<1>();
     // SAFETY: a child that was not waited for.
     unsafe { libc::kill(child.0, libc::SIGSTOP) };
-    std::thread::sleep(Duration::from_millis(20));
+    thread::sleep(Duration::from_millis(20));
     assert_eq!(depot.recover(Orphans::GoBack).processes, 0);
     let drained = depot.drain_all(Mode::Full, Duration::from_millis(20));
     assert_eq!((drained.asked, drained.answered), (1, 0));
@@ -298,12 +344,85 @@ fn a_forked_child_is_no_member_and_a_program_that_it_executes_is_none_either() {
         if recovered.processes > 0 {
             break;
         }
-        std::thread::sleep(Duration::from_millis(10));
+        thread::sleep(Duration::from_millis(10));
         recovered = depot.recover(Orphans::Stay);
     }
     assert_eq!(recovered.processes, 1);
     child.kill();
     drop(page);
+    all_back(&depot);
+}
+
+/// The descriptor of a segment, for the program that a test's child executes.
+const SEGMENT: &str = "PAGEDEPOT_TEST_SEGMENT";
+
+/// A process that replaces itself, as a server does for an upgrade, keeps its number, and maps the
+/// segment again: what the program before had goes back all the same.
+#[test]
+fn a_program_that_executes_itself_and_joins_again_has_left() {
+    if let Ok(number) = std::env::var(SEGMENT) {
+        // SAFETY: the program before has left it open.
+        let file = unsafe { OwnedFd::from_raw_fd(number.parse().unwrap()) };
+        let depot = SharedDepot::adopt(&file, &SharedOptions::join()).unwrap();
+        let _page = depot.page(Order::BASE).unwrap();
+        loop {
+            thread::sleep(Duration::from_secs(1));
+        }
+    }
+    let depot = segment(4 * MIB);
+    let pipe = Pipe::new();
+    let child = child_of(depot.file(), |own| {
+        let _pages: Vec<_> = (0..500).map(|_| own.page(Order::BASE).unwrap()).collect();
+        pipe.tell(&[1]);
+        let number = own.file().as_raw_fd();
+        // SAFETY: a flag of a descriptor.
+        assert_eq!(unsafe { libc::fcntl(number, libc::F_SETFD, 0) }, 0);
+        let name = "a_program_that_executes_itself_and_joins_again_has_left";
+        let mut program = Command::new("/proc/self/exe");
+        panic!("{}", program.args(["--exact", name]).env(SEGMENT, number.to_string()).exec());
+    });
+    pipe.hear::<1>();
+    wait_until("the pages of the program before have gone back", || {
+        depot.recover(Orphans::Stay);
+        depot.segment_stats().free_pages > 1024 - 500
+    });
+    wait_until("the program has joined", || depot.segment_stats().processes.len() == 2);
+    child.kill();
+    assert_eq!(depot.recover(Orphans::Stay).processes, 1);
+    all_back(&depot);
+}
+
+/// The clock by which processes tell their start differs by time namespace.
+#[test]
+fn a_process_in_another_time_namespace_lives() {
+    const CLONE_NEWTIME: i32 = 0x80;
+    let depot = segment(4 * MIB);
+    let pipe = Pipe::new();
+    let parent = Child::new(|| {
+        // SAFETY: of this process's children.
+        let is_apart = unsafe { libc::unshare(CLONE_NEWTIME) } == 0
+            && std::fs::write("/proc/self/timens_offsets", "boottime 1000000 0").is_ok();
+        if !is_apart {
+            return pipe.tell(&[0]);
+        }
+        let child = child_of(depot.file(), |own| {
+            let _page = own.page(Order::BASE).unwrap();
+            pipe.tell_and_sleep();
+        });
+        child.wait();
+    });
+    if pipe.hear::<1>() == [0] {
+        parent.wait();
+        return eprintln!("SKIPPED: this process may not make time namespaces");
+    }
+    assert_eq!(depot.recover(Orphans::Stay).processes, 0, "it lives");
+    let stats = depot.segment_stats();
+    let other = stats.processes.iter().find(|one| one.slot != depot.slot()).unwrap();
+    assert!(other.is_alive, "{stats:?}");
+    // SAFETY: a child of this process's child, which is waiting for it.
+    unsafe { libc::kill(other.pid as i32, libc::SIGKILL) };
+    parent.wait();
+    assert_eq!(depot.recover(Orphans::Stay).processes, 1);
     all_back(&depot);
 }
 
@@ -382,6 +501,34 @@ fn an_heir_takes_what_a_dead_process_had() {
     assert!(written.count() >= 299, "contents stay");
     drop(mine);
     drop(other);
+    all_back(&depot);
+}
+
+/// A child that names an heir is killed with 20 pages.
+fn leave_estate(depot: &SharedDepot, heir: NonZeroU64) {
+    let pipe = Pipe::new();
+    let child = Child::new(|| {
+        let options = SharedOptions::join().heir(heir).answers(false);
+        let own = SharedDepot::adopt(depot.file(), &options).unwrap();
+        let _pages: Vec<Page> = (0..20).map(|_| own.page(Order::BASE).unwrap()).collect();
+        pipe.tell_and_sleep();
+    });
+    pipe.hear::<1>();
+    child.kill();
+    depot.recover(Orphans::Stay);
+}
+
+/// Others have taken the estate that an iterator was made for, and its slot has another since.
+#[test]
+fn an_heir_takes_nothing_that_was_left_to_another() {
+    let [early, late] = [7, 9].map(|name| NonZeroU64::new(name).unwrap());
+    let depot = segment(4 * MIB);
+    leave_estate(&depot, early);
+    let old = depot.inherit(early);
+    assert!(depot.inherit(early).count() >= 20);
+    leave_estate(&depot, late);
+    assert_eq!(old.count(), 0);
+    assert!(depot.inherit(late).count() >= 20);
     all_back(&depot);
 }
 
@@ -500,6 +647,165 @@ fn a_ceiling_is_of_one_process() {
     drop(held);
     drop(small);
     all_back(&depot);
+}
+
+/// Threads that run into the ceiling together do not get beyond it, and bother no other process.
+#[test]
+fn a_ceiling_holds_for_all_threads() {
+    let depot = segment(16 * MIB);
+    let asked = Arc::<AtomicU32>::default();
+    let count = asked.clone();
+    depot.on_shortage(move || _ = count.fetch_add(1, Ordering::Relaxed)).unwrap();
+    let small = SharedDepot::adopt(depot.file(), &SharedOptions::join().ceiling(MIB)).unwrap();
+    let together = Barrier::new(4);
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let (small, together) = (&small, &together);
+            scope.spawn(move || {
+                for round in 0..100 {
+                    together.wait();
+                    let order = order((thread + round) % 3);
+                    let held: Vec<_> = std::iter::from_fn(|| small.page(order).ok()).collect();
+                    assert!(small.taken_pages().0 <= 256, "{:?}", small.taken_pages());
+                    together.wait();
+                    drop(held);
+                    small.drain(Scope::ALL, Mode::Full);
+                }
+            });
+        }
+    });
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "others cannot help");
+    drop(small);
+    all_back(&depot);
+}
+
+/// The count of a segment's pages is right as soon as it has grown, whatever other processes send
+/// meanwhile.
+#[test]
+fn a_segment_that_grows_beside_messages_knows_its_size() {
+    let options = SharedOptions::new(4 * MIB).grow_to(64 * MIB);
+    let depot = SharedDepot::create_memfd("grows", &options).unwrap();
+    let other = join(&depot);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let sent = other.page(Order::BASE).unwrap().into_shared(&other).unwrap();
+                drop(other.claim(sent).unwrap());
+            }
+        });
+        let _stop = common::StopAtEnd(&stop);
+        for mib in 5..64 {
+            assert_eq!(depot.grow(mib * MIB), mib * MIB);
+        }
+    });
+    drop(other);
+    all_back(&depot);
+}
+
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Frees of another process do not tell a request that waits.
+#[test]
+fn a_request_that_waits_gets_what_another_process_frees() {
+    for answers in [true, false] {
+        let options = SharedOptions::new(4 * MIB).answers(answers);
+        let depot = SharedDepot::create_memfd("waits", &options).unwrap();
+        let (pipe, free) = (Pipe::new(), Pipe::new());
+        let child = child_of(depot.file(), |own| {
+            let held: Vec<_> = std::iter::from_fn(|| own.page(Order::BASE).ok()).collect();
+            pipe.tell(&[1]);
+            free.hear::<1>();
+            drop(held);
+            pipe.tell_and_sleep();
+        });
+        pipe.hear::<1>();
+        let waker = Arc::new(Unpark(thread::current())).into();
+        let mut context = Context::from_waker(&waker);
+        let mut request = pin!(depot.page_async(Order::BASE));
+        assert!(request.as_mut().poll(&mut context).is_pending());
+        free.tell(&[1]);
+        let until = Instant::now() + Duration::from_secs(60);
+        let page = loop {
+            if let Poll::Ready(page) = request.as_mut().poll(&mut context) {
+                break page.unwrap();
+            }
+            let left = until.checked_duration_since(Instant::now());
+            thread::park_timeout(left.expect("it was woken"));
+        };
+        pipe.hear::<1>();
+        // Threads that wait for more than what the other process does not cache.
+        let held: Vec<Page> = thread::scope(|scope| {
+            let wait = |_| scope.spawn(|| depot.page_timeout(order(5), Duration::from_secs(60)));
+            let all: Vec<_> = (0..31).map(wait).collect();
+            all.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect()
+        });
+        drop((page, held));
+        child.kill();
+        depot.recover(Orphans::Stay);
+        all_back(&depot);
+    }
+}
+
+/// A host takes what a guest does not use, and gives it back when the guest runs short.
+#[test]
+fn a_host_gives_back_what_a_guest_needs() {
+    let host = segment(16 * MIB);
+    let withheld: Arc<Mutex<Vec<Page>>> = Arc::default();
+    let (given, calls) = (withheld.clone(), Arc::<AtomicU32>::default());
+    let count = calls.clone();
+    host.on_shortage(|| panic!("there is another since")).unwrap();
+    let action = move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        given.lock().unwrap().pop();
+    };
+    host.on_shortage(action).unwrap();
+    let file_bytes = || {
+        let stat = rustix::fs::fstat(host.file()).unwrap();
+        stat.st_blocks as usize * 512
+    };
+    let pipe = Pipe::new();
+    let (free, stay) = (Pipe::new(), Pipe::new());
+    let child = child_of(host.file(), |guest| {
+        // All memory is touched, and given up but for one page.
+        let mut all: Vec<Page> = (0..4).map(|_| guest.page(Order::MAX).unwrap()).collect();
+        all.iter_mut().for_each(|page| page.fill(1));
+        drop(all);
+        let mut kept = guest.page(Order::BASE).unwrap();
+        kept.fill(9);
+        guest.drain(Scope::ALL, Mode::Full);
+        pipe.tell(&[1]);
+        free.hear::<1>();
+        let needed: Vec<Page> = (0..2000).map(|_| guest.page(Order::BASE).unwrap()).collect();
+        assert!(kept.iter().all(|&byte| byte == 9));
+        pipe.tell(&[1]);
+        stay.hear::<1>();
+        drop(needed);
+    });
+    pipe.hear::<1>();
+    assert!(file_bytes() >= 16 * MIB);
+    assert_eq!(host.segment_stats().whole_pageblocks, 7);
+    let flags = Flags::default().no_reclaim();
+    let mut taken: Vec<Page> = (0..7).map(|_| host.page_with(order(9), flags).unwrap()).collect();
+    assert!(host.page_with(order(9), flags).is_err());
+    assert_eq!(taken.iter_mut().map(|page| page.discard().unwrap()).sum::<u64>(), 14 << 20);
+    assert!(file_bytes() <= 3 * MIB, "{}", file_bytes());
+    host.drain(Scope::ALL, Mode::Full);
+    withheld.lock().unwrap().append(&mut taken);
+    free.tell(&[1]);
+    pipe.hear::<1>();
+    let (calls, left) = (calls.load(Ordering::Relaxed), withheld.lock().unwrap().len());
+    assert!(calls >= 3 && left <= 4, "2000 pages are in four pageblocks: {calls} {left}");
+    stay.tell(&[1]);
+    assert_eq!(child.wait(), 0);
+    withheld.lock().unwrap().clear();
+    all_back(&host);
 }
 
 #[test]
@@ -643,7 +949,7 @@ fn random_kills_lose_nothing() {
     };
     let mut children: Vec<Child> = (0..4).map(|_| storm(random.next())).collect();
     for _ in 0..60 {
-        std::thread::sleep(Duration::from_micros(random.below(20_000)));
+        thread::sleep(Duration::from_micros(random.below(20_000)));
         let at = random.below(4) as usize;
         children.swap_remove(at).kill();
         children.push(storm(random.next()));

@@ -102,7 +102,7 @@ fn leave_estate(dead: SharedDepot) {
 }
 
 /// Operations: all that changes something that is shared, and two that do not.
-const OPERATIONS: [(&str, Prepare); 21] = [
+const OPERATIONS: [(&str, Prepare); 22] = [
     ("allocate from a front", |depot, _| {
         let depot = depot.clone();
         drop(depot.page(Order::BASE).unwrap());
@@ -201,6 +201,19 @@ const OPERATIONS: [(&str, Prepare); 21] = [
         kill_another(&depot, leave_estate);
         Box::new(move || depot.inherit(HEIR).take(12).for_each(forget))
     }),
+    ("join where the dead are in all slots", |depot, _| {
+        kill_another(depot, |dead| {
+            let file = dead.file().try_clone_to_owned().unwrap();
+            let others = std::iter::from_fn(|| SharedDepot::adopt(&file, &options()).ok());
+            others.for_each(forget);
+            forget(pages(&dead, 3));
+            let _ = [send(&dead, 0), send(&dead, 4)];
+            forget(dead);
+        });
+        let file = depot.file().try_clone_to_owned().unwrap();
+        let options = options().orphans(Orphans::GoBack);
+        Box::new(move || drop(SharedDepot::adopt(&file, &options).unwrap()))
+    }),
     ("join and leave", |depot, _| {
         let file = depot.file().try_clone_to_owned().unwrap();
         Box::new(move || drop(SharedDepot::adopt(&file, &options()).unwrap()))
@@ -234,9 +247,9 @@ struct Head {
 
 impl Head {
     fn new(depot: &SharedDepot) -> Self {
-        // The pages begin at a multiple of 2 MiB. All that is in front of them is touched at most
-        // in its first part.
-        let length = depot.frames_at().min(64 << 10);
+        // The pages begin at a multiple of 2 MiB. Of what is in front of them, the tokens of 1024
+        // frames end here.
+        let length = depot.frames_at().min(32 << 10);
         let file = File::from(depot.file().try_clone_to_owned().unwrap());
         let file_bytes = file.metadata().unwrap().len();
         // SAFETY: a new mapping, never unmapped.

@@ -30,6 +30,11 @@ pub(crate) trait CommonStore: Backing + Send {
     /// Counts pages that a value of this process held, and whose free failed: another process has
     /// written to the store.
     fn note_refused(&self, pages: u32);
+
+    /// A request in the queue has found nothing. Other processes do not tell it when they free
+    /// pages: from now on a thread tells it now and then. `false`: there is none, and the request
+    /// looks by itself.
+    fn await_others(&self) -> bool;
 }
 
 /// The state that all handles of a depot, and its pages, share: its frames, and what else they

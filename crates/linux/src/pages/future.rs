@@ -178,7 +178,10 @@ impl PageFuture<'_> {
                 if std::mem::take(&mut self.owes) {
                     shared.waiters().pass_on(ticket);
                 }
-                Step::Asleep
+                match shared.common() {
+                    Some(common) if !common.await_others() => Step::Unproven,
+                    _ => Step::Asleep,
+                }
             }
             Err(_) => Step::Unproven,
         }

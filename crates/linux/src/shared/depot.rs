@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pagedepot::{DrainResult, Mode, PageSize, Scope};
 use rustix::fs::FallocateFlags;
@@ -15,17 +15,17 @@ use super::error::SegmentError;
 use super::layout::Layout;
 use super::members::{self, Orphans, Recovery};
 use super::owners::Owner;
+use super::process::has_ended;
 use super::segment::Segment;
-use super::slots::{ANSWERED, ASKED, CEILING, HEIR, Stage};
+use super::shortage::{OnShortage, answer};
+use super::slots::{CEILING, HEIR, Stage};
 use super::store::SharedStore;
-use crate::builder::default_page_size;
+use crate::builder::{CpuSet, default_page_size};
 use crate::depot::builder::{Builder, Common};
-use crate::depot::handle::{Depot, WeakDepot};
+use crate::depot::handle::Depot;
+use crate::error::CallbackError;
 use crate::memory::region::FilePart;
-use crate::system::prim::{self, Ordering};
-
-/// Longest time for which a request that runs short waits for what other processes cache.
-const ANSWER_LIMIT: Duration = Duration::from_millis(50);
+use crate::system::prim::Ordering;
 
 /// Options of a segment, and of a process in it.
 #[derive(Clone, Debug)]
@@ -38,6 +38,7 @@ pub struct SharedOptions {
     orphans: Orphans,
     locks: bool,
     answers: bool,
+    isolated: Option<CpuSet>,
 }
 
 impl SharedOptions {
@@ -51,6 +52,7 @@ impl SharedOptions {
             orphans: Orphans::Stay,
             locks: false,
             answers: true,
+            isolated: None,
         }
     }
 
@@ -92,8 +94,18 @@ impl SharedOptions {
         self
     }
 
+    /// The CPUs that this process's drains do not interrupt, as [`Builder::isolated_cpus`] names
+    /// them: what they cache comes back when a thread there hands it over, or by locks. Default:
+    /// those that the kernel keeps undisturbed.
+    pub fn isolated_cpus(mut self, cpus: CpuSet) -> Self {
+        self.isolated = Some(cpus);
+        self
+    }
+
     /// Whether a thread of this process gives back what it caches when another process
-    /// [asks](SharedDepot::drain_all). Default: yes.
+    /// [asks](SharedDepot::drain_all), and what it can do without
+    /// ([`SharedDepot::on_shortage`]). Default: yes. Without it, requests of this process that
+    /// wait look for pages again and again.
     pub fn answers(mut self, yes: bool) -> Self {
         self.answers = yes;
         self
@@ -121,6 +133,7 @@ pub struct SharedDepot {
     // Dropped first: it has the store.
     depot: Depot,
     store: Arc<SharedStore>,
+    on_shortage: Arc<OnShortage>,
 }
 
 impl Deref for SharedDepot {
@@ -187,7 +200,7 @@ impl SharedDepot {
         let layout = segment.layout();
         let segment = Arc::new(segment);
         let slot = members::join(&segment, options.orphans)?;
-        let store = Arc::new(SharedStore::new(segment.clone(), slot));
+        let store = Arc::new(SharedStore::new(segment.clone(), slot, options.answers));
         store.recover(options.orphans);
         let ceiling = (options.ceiling >> layout.page_size.shift()) as u64;
         // Relaxed: of this process alone.
@@ -200,14 +213,19 @@ impl SharedDepot {
             .per_cpu_locks(options.locks)
             // Counted by the store: it may be another process's doing.
             .on_misuse(|_| ());
+        let builder = match &options.isolated {
+            Some(cpus) => builder.isolated_cpus(cpus.clone()),
+            None => builder,
+        };
         let depot = builder.build_shared(Common { store: store.clone(), part })?;
         let weak = Arc::downgrade(&store);
         let when_short = move |_| weak.upgrade().map_or(0, |store| store.when_short());
         depot.on_pressure(when_short).expect("a new depot has room for callbacks");
+        let on_shortage = Arc::new(OnShortage::new());
         if options.answers {
-            answer(segment, slot, depot.downgrade())?;
+            answer(segment, &store, depot.downgrade(), on_shortage.clone())?;
         }
-        Ok(SharedDepot { depot, store })
+        Ok(SharedDepot { depot, store, on_shortage })
     }
 
     /// The depot, without what it shares.
@@ -255,6 +273,37 @@ impl SharedDepot {
         let recovered = self.recover(Orphans::Stay);
         let (asked, answered) = self.store.ask(limit);
         GlobalDrain { own, recovered, asked, answered }
+    }
+
+    /// Calls `give` when another process runs short of pages, or a request of this one
+    /// [waits](Depot::page_timeout): it frees pages that this process can do without. Pages
+    /// that it frees go to the other process at once, whatever CPU caches them. `give` takes the
+    /// place of the one before.
+    ///
+    /// The other process waits 50 ms for it at most, and then fails its request unless pages have
+    /// become free. A thread of this process calls it, also while other threads use the depot. It
+    /// must not own a [`SharedDepot`] of the same segment, which would never be left, but may own
+    /// pages. It is dropped within a second after the last handle.
+    ///
+    /// ```
+    /// use std::sync::{Arc, Mutex};
+    /// use pagedepot_linux::{Order, Page};
+    /// use pagedepot_linux::shared::{SharedDepot, SharedOptions};
+    ///
+    /// let host = SharedDepot::create_memfd("pool", &SharedOptions::new(4 << 20))?;
+    /// let guest = SharedDepot::adopt(host.file(), &SharedOptions::join())?;
+    /// let withheld: Arc<Mutex<Vec<Page>>> = Arc::default();
+    /// let given = withheld.clone();
+    /// host.on_shortage(move || given.lock().unwrap().clear())?;
+    /// withheld.lock().unwrap().push(host.page(Order::MAX)?); // all there is
+    /// assert!(guest.page(Order::BASE).is_ok(), "the host has given it back");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CallbackError::Forked`] in a forked child; [`CallbackError::Reentrant`] in `give` itself.
+    pub fn on_shortage(&self, give: impl FnMut() + Send + 'static) -> Result<(), CallbackError> {
+        self.on_shortage.set(give)
     }
 
     /// Pages of dead processes that this process has freed, since it opened the segment.
@@ -316,84 +365,6 @@ impl fmt::Debug for SharedDepot {
     }
 }
 
-impl SharedStore {
-    /// Makes room for a request that runs short. Returns the pages that have become free, at least.
-    fn when_short(&self) -> u64 {
-        // Whoever hid a page may be stopped.
-        let (shown, before) = (self.segment().owners().show_free(), self.recovered());
-        self.recover(Orphans::Stay);
-        // What another thread freed while this one waited serves this request as well.
-        let recovered = self.recovered() - before;
-        if shown + recovered > 0 {
-            return shown + recovered;
-        }
-        let (_, answered) = self.ask(ANSWER_LIMIT);
-        u64::from(answered)
-    }
-
-    /// Asks other processes for what they cache. Returns how many were asked, and how many have
-    /// answered.
-    fn ask(&self, limit: Duration) -> (u32, u32) {
-        let (segment, slots) = (self.segment(), self.segment().slots());
-        let others: Vec<usize> =
-            slots.at(Stage::Live).filter(|&slot| slot != self.slot()).collect();
-        let requests: Vec<(usize, u32)> = others
-            .into_iter()
-            .map(|slot| {
-                let futex = segment.futex(slot, ASKED);
-                // Release: what this process has freed comes before; pairs with `answer`.
-                let request = futex.fetch_add(1, Ordering::Release).wrapping_add(1);
-                prim::wake_all_shared(futex);
-                (slot, request)
-            })
-            .collect();
-        let until = Instant::now() + limit;
-        let has_answered = |&&(slot, request): &&(usize, u32)| loop {
-            let futex = segment.futex(slot, ANSWERED);
-            // Acquire: pairs with the Release of `answer`, for the pages that it has freed.
-            let answered = futex.load(Ordering::Acquire);
-            if answered.wrapping_sub(request) as i32 >= 0 {
-                break true;
-            }
-            let left = until.saturating_duration_since(Instant::now()).as_millis();
-            if left == 0 {
-                break false;
-            }
-            prim::wait_shared(futex, answered, left.min(10) as u32);
-        };
-        (requests.len() as u32, requests.iter().filter(has_answered).count() as u32)
-    }
-}
-
-/// Begins a thread that gives back what this process caches when another asks. It ends within a
-/// second after the last handle.
-fn answer(segment: Arc<Segment>, slot: usize, depot: WeakDepot) -> Result<(), SegmentError> {
-    let serve = move || {
-        let (asked, answered) = (segment.futex(slot, ASKED), segment.futex(slot, ANSWERED));
-        // Relaxed: this process's own. What was asked before this thread runs, or of a process that
-        // had the slot and died, is answered at once.
-        let mut seen = answered.load(Ordering::Relaxed);
-        loop {
-            prim::wait_shared(asked, seen, 1000);
-            // While there is a handle, the slot is this process's.
-            let Some(depot) = depot.upgrade() else { return };
-            // Acquire: pairs with the Release of `ask`.
-            let now = asked.load(Ordering::Acquire);
-            if now != seen {
-                depot.drain(Scope::ALL, Mode::Full);
-                seen = now;
-                // Release: what the drain has freed comes before.
-                answered.store(now, Ordering::Release);
-                prim::wake_all_shared(answered);
-            }
-        }
-    };
-    let thread = std::thread::Builder::new().name("pagedepot-shared".to_owned()).spawn(serve);
-    let refused = |error: std::io::Error| rustix::io::Errno::from_io_error(&error);
-    let errno = |error| refused(error).unwrap_or(rustix::io::Errno::AGAIN);
-    thread.map(drop).map_err(errno).map_err(SegmentError::system("starting a thread"))
-}
-
 /// The layout that options ask for, and the frames that have memory at first.
 fn sizes(options: &SharedOptions) -> Result<(Layout, u32), SegmentError> {
     let page_size: PageSize = default_page_size();
@@ -441,6 +412,8 @@ pub struct SegmentStats {
     pub present_pages: u64,
     /// Free pages, counted one by one.
     pub free_pages: u64,
+    /// Pageblocks, aligned runs of 512 pages, that are free as a whole.
+    pub whole_pageblocks: u64,
     /// Pages that belong to no process that is in a slot. Not 0: the segment is damaged.
     pub lost_pages: u64,
     /// The processes, dead ones included.
@@ -453,20 +426,20 @@ impl SegmentStats {
     /// # Errors
     /// [`SegmentError`].
     pub fn read(path: impl AsRef<Path>) -> Result<Self, SegmentError> {
-        Ok(Self::of(&Segment::open_file(path.as_ref())?))
+        Ok(Self::of(&Segment::open_file(path.as_ref())?, None))
     }
 
-    fn of(segment: &Segment) -> Self {
+    /// The contents of a segment, of which `own` is the slot of this process.
+    fn of(segment: &Segment, own: Option<usize>) -> Self {
         let (layout, slots, counts) = (segment.layout(), segment.slots(), segment.owners().count());
         let process = |slot| {
             let stage = slots.look(slot).stage();
             let identity = slots.identity(slot);
-            let has_ended =
-                || super::process::has_ended(identity, segment.locks(), slot, segment.name());
+            let has_ended = || has_ended(identity, segment.locks(), slot);
             ProcessStats {
                 slot,
                 pid: identity.pid,
-                is_alive: stage == Some(Stage::Live) && !has_ended(),
+                is_alive: own == Some(slot) || stage == Some(Stage::Live) && !has_ended(),
                 joined_at: identity.joined_at,
                 held_pages: counts[Owner::slot(slot).index()],
                 sent_pages: counts[Owner::sent(slot).index()],
@@ -489,6 +462,7 @@ impl SegmentStats {
             pages_max: layout.frames.into(),
             present_pages,
             free_pages,
+            whole_pageblocks: segment.owners().whole_pageblocks(),
             lost_pages: present_pages - free_pages - theirs,
             processes,
         }
@@ -498,7 +472,7 @@ impl SegmentStats {
 impl SharedDepot {
     /// The contents of the segment. Exact while no process changes it.
     pub fn segment_stats(&self) -> SegmentStats {
-        SegmentStats::of(self.store.segment())
+        SegmentStats::of(self.store.segment(), Some(self.slot()))
     }
 
     /// Pages that this process has taken from the store: those it holds and those it caches; and
@@ -511,7 +485,10 @@ impl SharedDepot {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
+    use crate::shared::slots::{ANSWERED, ASKED};
 
     #[test]
     fn a_request_from_before_the_thread_that_answers_is_answered() {
@@ -520,7 +497,8 @@ mod tests {
         let (segment, slot) = (shared.store.segment().clone(), shared.slot());
         let answered = segment.futex(slot, ANSWERED);
         segment.futex(slot, ASKED).store(1, Ordering::Relaxed);
-        answer(segment.clone(), slot, shared.depot.downgrade()).unwrap();
+        let (depot, action) = (shared.depot.downgrade(), shared.on_shortage.clone());
+        answer(segment.clone(), &shared.store, depot, action).unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         while answered.load(Ordering::Relaxed) != 1 {
             assert!(Instant::now() < until, "the thread took the request for an old one");

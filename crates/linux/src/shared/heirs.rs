@@ -6,6 +6,10 @@
 //! byte, so the byte names this process and its heir. An heir takes each frame by one
 //! compare-and-swap from the estate's byte to its own: of several heirs one gets it, and what an
 //! heir that dies has taken is found by its own burial. Explored by `tests/loom/owners.rs`.
+//!
+//! An iterator may be older than the process whose byte it meets: others may have taken the estate
+//! that it was made for, and the slot has been joined again since. So the heir holds the slot, as a
+//! burier does, while it compares the name and takes the frame.
 
 use std::num::NonZeroU64;
 
@@ -52,7 +56,7 @@ impl SharedDepot {
             is_over && slots.count(slot, HEIR) == heir.get()
         };
         let estates = OwnerSet::new((0..SLOTS).filter(is_left).map(Owner::estate));
-        Inheritance { depot: self, estates, next: 0 }
+        Inheritance { depot: self, heir, estates, next: 0 }
     }
 }
 
@@ -60,8 +64,28 @@ impl SharedDepot {
 #[must_use = "pages are taken as the iterator comes to them"]
 pub struct Inheritance<'d> {
     depot: &'d SharedDepot,
+    heir: NonZeroU64,
     estates: OwnerSet,
     next: u32,
+}
+
+impl Inheritance<'_> {
+    /// Takes a frame of an estate, if that is the heir's.
+    fn take_frame(&self, frame: u32, owner: Owner) -> bool {
+        let store = self.depot.store();
+        let (slots, burier) = (store.segment().slots(), store.slot());
+        // One thread of a process holds a slot, or buries.
+        let Some(_alone) = store.bury_alone() else { return false };
+        let Some(slot) = owner.slot_of_estate() else { return false };
+        if !slots.hold(slot, burier) {
+            return false;
+        }
+        let is_heir = slots.count(slot, HEIR) == self.heir.get();
+        let owners = store.segment().owners();
+        let is_taken = is_heir && owners.change(frame..frame + 1, owner, store.owner());
+        slots.release(slot, burier);
+        is_taken
+    }
 }
 
 impl Iterator for Inheritance<'_> {
@@ -73,7 +97,8 @@ impl Iterator for Inheritance<'_> {
         let store = self.depot.store();
         let owners = store.segment().owners();
         while self.next < store.segment().layout().frames {
-            if store.room() == 0 || self.depot.is_forked() {
+            let room = store.reserve(1, 0);
+            if room.blocks == 0 || self.depot.is_forked() {
                 return None;
             }
             let frame = self.next;
@@ -82,7 +107,7 @@ impl Iterator for Inheritance<'_> {
             else {
                 continue;
             };
-            if owners.change(frame..frame + 1, owner, store.owner()) {
+            if self.take_frame(frame, owner) {
                 store.count_taken(1);
                 // SAFETY: the frame is this process's since the change, and no other value has it:
                 // its owner is dead.

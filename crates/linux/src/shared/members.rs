@@ -4,9 +4,9 @@ use std::cell::LazyCell;
 
 use super::error::SegmentError;
 use super::owners::{Owner, OwnerSet};
-use super::process::{has_ended, identity};
+use super::process::{has_exited, identity};
 use super::segment::Segment;
-use super::slots::{BURIED, CLAIMED, DOOR, HEIR, SENT, SLOTS, Stage, TAKEN};
+use super::slots::{BURIED, CLAIMED, DOOR, HEIR, SENT, SLOTS, SlotWord, Stage, TAKEN};
 use crate::system::prim::{AtomicU64, Ordering};
 
 /// The result of a look for dead processes.
@@ -42,7 +42,6 @@ pub fn join(segment: &Segment, orphans: Orphans) -> Result<usize, SegmentError> 
     if !locks.take(DOOR).map_err(SegmentError::system("locking the segment"))? {
         return Err(SegmentError::Busy);
     }
-    segment.slots().forget_burier(DOOR);
     bury_dead(segment, DOOR, orphans);
     let joined = take_slot(segment);
     locks.release(DOOR);
@@ -85,7 +84,8 @@ pub fn leave(segment: &Segment, slot: usize) {
 
 /// Buries all processes that have ended without leaving. `burier`: the caller's slot, or the door.
 pub fn bury_dead(segment: &Segment, burier: usize, orphans: Orphans) -> Recovery {
-    let (slots, locks) = (segment.slots(), segment.locks());
+    let slots = segment.slots();
+    let at_door = end_claims_of_door(segment, burier);
     let mut dead = Vec::new();
     // By bytes: a claimer that died may not have counted.
     let counts = LazyCell::new(|| segment.owners().count());
@@ -98,13 +98,7 @@ pub fn bury_dead(segment: &Segment, burier: usize, orphans: Orphans) -> Recovery
     for slot in (0..SLOTS).filter(|&slot| slot != burier) {
         let seen = slots.look(slot);
         let is_mine = match seen.stage() {
-            Some(Stage::Live) => {
-                let has_ended = has_ended(slots.identity(slot), locks, slot, segment.name());
-                has_ended && slots.kill(slot, seen, burier)
-            }
-            Some(Stage::Joining) => {
-                locks.is_held(slot) == Ok(false) && slots.kill(slot, seen, burier)
-            }
+            Some(Stage::Live | Stage::Joining) => kill_ended(segment, slot, seen, burier),
             Some(Stage::Dead) => slots.begin_burial(slot, burier),
             Some(Stage::Orphaned) if wakes(slot) => slots.wake_orphans(slot, burier),
             _ => false,
@@ -113,7 +107,40 @@ pub fn bury_dead(segment: &Segment, burier: usize, orphans: Orphans) -> Recovery
             dead.push(slot);
         }
     }
-    bury(segment, burier, &dead, orphans)
+    let Recovery { processes, pages } = bury(segment, burier, &dead, orphans);
+    Recovery { processes, pages: pages + at_door }
+}
+
+/// Makes a slot dead whose process has ended. `false`: it lives, as far as can be known here, or
+/// another survivor was faster.
+fn kill_ended(segment: &Segment, slot: usize, seen: SlotWord, burier: usize) -> bool {
+    let (slots, locks) = (segment.slots(), segment.locks());
+    if locks.take(slot) == Ok(true) {
+        // No process is in the slot, and none joins as long as this one has the lock.
+        let is_killed = slots.kill(slot, seen, burier);
+        locks.release(slot);
+        return is_killed;
+    }
+    let is_known = seen.stage() == Some(Stage::Live);
+    is_known && has_exited(slots.identity(slot)) && slots.kill(slot, seen, burier)
+}
+
+/// Ends the claims of a process that has died as it buried others without a slot. Returns the
+/// number of frames that were freed.
+fn end_claims_of_door(segment: &Segment, burier: usize) -> u64 {
+    let (slots, locks) = (segment.slots(), segment.locks());
+    let has_door = burier == DOOR;
+    if !slots.have_burier(DOOR) || !has_door && locks.take(DOOR) != Ok(true) {
+        return 0;
+    }
+    // Since this process has the door's lock, no other that lives has the bit.
+    let freed = segment.messages().return_claims(|slot| slot == DOOR, burier);
+    // Last: by the bit survivors of this process find what it has left.
+    slots.forget_burier(DOOR);
+    if !has_door {
+        locks.release(DOOR);
+    }
+    freed
 }
 
 /// Frees the frames of dead slots, in whose words the burier is, or leaves them to heirs, and opens
@@ -123,8 +150,7 @@ fn bury(segment: &Segment, burier: usize, dead: &[usize], orphans: Orphans) -> R
         return Recovery::default();
     }
     let (slots, owners, messages) = (segment.slots(), segment.owners(), segment.messages());
-    let is_dead = |slot| dead.contains(&slot) || slot == DOOR && burier == DOOR;
-    let mut pages = messages.return_claims(is_dead, burier);
+    let mut pages = messages.return_claims(|slot| dead.contains(&slot), burier);
     let (heirless, rest): (Vec<usize>, Vec<usize>) =
         dead.iter().partition(|&&slot| slots.count(slot, HEIR) == 0);
     pages += owners.give_all(&held_by(&heirless), Owner::FREE);
@@ -178,14 +204,11 @@ pub fn recount(segment: &Segment) {
         if seen.is_exact() {
             return;
         }
-        if Census::take(segment) == seen {
-            return seen.correct(segment);
-        }
+        seen.correct(segment, &Census::take(segment));
     }
 }
 
 /// Counts of a segment beside what they count.
-#[derive(PartialEq, Eq)]
 struct Census {
     /// Pages of each slot that were sent ever, those of them that were claimed, and those that are
     /// there.
@@ -218,16 +241,80 @@ impl Census {
         self.present.0 == self.present.1 && self.sent.iter().all(is_right)
     }
 
-    /// Corrects what has not changed meanwhile.
-    fn correct(&self, segment: &Segment) {
+    /// Corrects each count that a later look has found as it was, beside the pages that are there.
+    fn correct(&self, segment: &Segment, later: &Self) {
         let slots = segment.slots();
         let correct = |word: &AtomicU64, from, to| {
             // Relaxed, both: a count.
             let _ = word.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
         };
-        for (slot, &(sent, claimed, there)) in self.sent.iter().enumerate() {
-            correct(slots.word(slot, CLAIMED), claimed, sent.wrapping_sub(there));
+        for (slot, (seen, again)) in self.sent.iter().zip(&later.sent).enumerate() {
+            let (sent, claimed, there) = *seen;
+            if seen == again {
+                correct(slots.word(slot, CLAIMED), claimed, sent.wrapping_sub(there));
+            }
         }
-        correct(segment.present(), self.present.0, self.present.1);
+        if self.present == later.present {
+            correct(segment.present(), self.present.0, self.present.1);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use pagedepot::Order;
+
+    use super::*;
+    use crate::shared::messages::Token;
+    use crate::shared::{SharedDepot, SharedOptions};
+
+    /// A process without a slot dies as it takes back what a dead one has sent, and a survivor has
+    /// ended that burial. The page can be claimed by its message, or goes back.
+    #[test]
+    fn a_claim_of_the_door_ends_with_its_process() {
+        for orphans in [Orphans::Stay, Orphans::GoBack] {
+            let options = SharedOptions::new(1 << 20).answers(false);
+            let depot = SharedDepot::create_memfd("test", &options).unwrap();
+            let options = SharedOptions::join().answers(false);
+            let sender = SharedDepot::adopt(depot.file(), &options).unwrap();
+            let (slot, page) = (sender.slot(), sender.page(Order::BASE).unwrap());
+            let first = page.pfn().get();
+            let sent = page.into_shared(&sender).unwrap();
+            drop(sender);
+            let segment = depot.store().segment();
+            let message = Token::new((sent.to_bits() >> 32) as u32, 0, slot);
+            assert!(segment.slots().wake_orphans(slot, DOOR));
+            assert!(segment.messages().win(first, message, DOOR));
+            assert_eq!(depot.recover(orphans).pages, u64::from(orphans == Orphans::GoBack));
+            assert!(!segment.slots().have_burier(DOOR));
+            assert_eq!(depot.claim(sent).is_ok(), orphans == Orphans::Stay);
+            depot.recover(Orphans::Stay);
+            assert_eq!(depot.segment_stats().processes.len(), 1, "the slot is open again");
+        }
+    }
+
+    /// While a process holds the door's lock it may be at work, and keeps what it has claimed.
+    #[test]
+    fn a_claim_of_the_door_lasts_as_long_as_its_process() {
+        let options = SharedOptions::new(1 << 20).answers(false);
+        let depot = SharedDepot::create_memfd("test", &options).unwrap();
+        let [other, joiner] = [0; 2].map(|_| SharedDepot::adopt(depot.file(), &options).unwrap());
+        let locks = joiner.store().segment().locks();
+        assert_eq!(locks.take(DOOR), Ok(true));
+        let sent = depot.page(Order::BASE).unwrap().into_shared(&depot).unwrap();
+        let segment = depot.store().segment();
+        let (first, number) = (sent.to_bits() as u32, (sent.to_bits() >> 32) as u32);
+        assert!(segment.messages().win(first, Token::new(number, 0, depot.slot()), DOOR));
+        // The bit of the door in some slot's word: here in that of one that has left.
+        let slot = other.slot();
+        drop(other);
+        let slots = segment.slots();
+        let word = slots.word(slot, 0);
+        word.fetch_or(1 << DOOR, Ordering::Relaxed);
+        depot.recover(Orphans::GoBack);
+        assert!(slots.have_burier(DOOR) && depot.claim(sent).is_err());
+        locks.release(DOOR);
+        depot.recover(Orphans::GoBack);
+        assert!(!slots.have_burier(DOOR) && depot.claim(sent).is_ok());
     }
 }

@@ -7,14 +7,16 @@
 //! | 32..=39 | order of the page |
 //! | 40..=47 | 1 + the slot of the process that has the message; 0: no process has it |
 //! | 48 | the frame begins a page that was sent |
+//! | 49..=54 | the slot of the sender |
 //!
 //! # Argument
 //! * A sender writes the words of all frames of a page, then changes their bytes. So the word of a
 //!   frame whose byte says that it was sent is true. Other words are left from earlier pages, and
 //!   no step reads them.
 //! * A claim has two steps. The first puts the claimer's slot into the word, by one
-//!   compare-and-swap from the message's own number and order: of all that have the message, one
-//!   gets the page, and a message of an earlier page, which has another number, gets none. The
+//!   compare-and-swap from the message's own number, order and sender: of all that have the
+//!   message, one gets the page, and a message of an earlier page, which has another number, gets
+//!   none. A number that is no message changes nothing. The
 //!   second step changes the bytes, those of the page's first frame last. No other process changes
 //!   the bytes of a page whose message it does not have, so the second step cannot fail, nothing is
 //!   undone, and the sender's slot is not used again meanwhile: its frames are still in the table.
@@ -38,6 +40,7 @@ const NUMBER: u64 = u32::MAX as u64;
 const ORDER_SHIFT: u32 = 32;
 const CLAIMER_SHIFT: u32 = 40;
 const BEGINS: u64 = 1 << 48;
+const SENDER_SHIFT: u32 = 49;
 /// The largest order of a page.
 const ORDER_MAX: u32 = 10;
 
@@ -47,8 +50,9 @@ pub struct Token(u64);
 
 impl Token {
     /// The word of a page that no process has claimed yet.
-    pub const fn new(number: u32, order: u32) -> Self {
-        Token(BEGINS | (order as u64) << ORDER_SHIFT | number as u64)
+    pub const fn new(number: u32, order: u32, sender: usize) -> Self {
+        let (order, sender) = ((order as u64) << ORDER_SHIFT, (sender as u64) << SENDER_SHIFT);
+        Token(BEGINS | sender | order | number as u64)
     }
 
     /// The number of the message.
@@ -104,7 +108,7 @@ impl<'t> Messages<'t> {
         }
         let word = &self.tokens[first as usize];
         let number = Token(word.load(Ordering::Relaxed)).number().wrapping_add(1);
-        let token = Token::new(number, order);
+        let token = Token::new(number, order, sender);
         // Release: pairs with the Acquire of `win`.
         word.store(token.0, Ordering::Release);
         self.owners.change(frames, Owner::slot(sender), Owner::sent(sender));

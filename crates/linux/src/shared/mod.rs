@@ -59,6 +59,7 @@ mod owners;
 mod process;
 mod segment;
 mod sent;
+mod shortage;
 mod slots;
 mod store;
 

@@ -37,6 +37,8 @@ use crate::system::prim::{AtomicU64, Mutant, Ordering, fence, is_mutant};
 
 /// Frames of a word.
 pub const WORD_FRAMES: u32 = 8;
+/// Frames of a pageblock.
+pub const PAGEBLOCK_FRAMES: u32 = 512;
 /// Words of a group.
 const GROUP_WORDS: usize = 8;
 /// Frames of a group.
@@ -70,6 +72,14 @@ impl Owner {
     /// The owner of frames that the process in a slot has left to its heir.
     pub const fn estate(slot: usize) -> Self {
         Owner((slot as u8 + 1) | 0x40)
+    }
+
+    /// The slot of the process that has left the frame to its heir.
+    pub const fn slot_of_estate(self) -> Option<usize> {
+        match self.0 {
+            byte @ 65..=111 => Some(byte as usize - 65),
+            _ => None,
+        }
     }
 
     /// Whether a process has sent the frame.
@@ -516,6 +526,14 @@ impl<'t> OwnerTable<'t> {
             }
         }
         counts
+    }
+
+    /// Number of pageblocks all of whose frames are free.
+    pub fn whole_pageblocks(&self) -> u64 {
+        // Relaxed: a look.
+        let is_free = |word: &AtomicU64| word.load(Ordering::Relaxed) == 0;
+        let pageblocks = self.words.chunks_exact((PAGEBLOCK_FRAMES / WORD_FRAMES) as usize);
+        pageblocks.filter(|words| words.iter().all(is_free)).count() as u64
     }
 
     /// Number of free frames, counted one by one.

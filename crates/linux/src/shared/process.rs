@@ -2,13 +2,12 @@
 //!
 //! | question | answered by | not by |
 //! |---|---|---|
-//! | has a process of my PID namespace ended? | its pidfd; its start time, for another process may have its number now | |
-//! | has a process of another PID namespace ended? | the lock of its slot: it belongs to an open file description (OFD) that the kernel closes | its number, which means something else here |
-//! | has it executed another program? | the same lock, and its mappings | its number: it keeps it |
+//! | has a process ended, or executed another program? | the lock of its slot: it belongs to an open file description (OFD) that the kernel closes with the process's last mapping of the segment | its number, which it keeps when it executes a program |
+//! | has one ended whose forked child has the lock still? | its pidfd; its start time, for another process may have its number now | in other namespaces: its number and its time mean something else there |
 //!
 //! A process that is stopped, traced or frozen has not ended. A zombie has: its memory is gone. A
 //! thread that ends does not matter. The lock of a process that has forked stays until the child
-//! has ended or executed a program, too; survivors in the same namespace do not wait for that.
+//! has ended or executed a program, too; survivors in the same namespaces do not wait for that.
 
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -64,13 +63,6 @@ impl Locks<'_> {
     }
 }
 
-/// The file of a segment, as `/proc/PID/maps` names it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FileName {
-    pub device: u64,
-    pub inode: u64,
-}
-
 /// The calling process.
 pub fn identity() -> Identity {
     let pid = rustix::process::getpid().as_raw_nonzero().get() as u64;
@@ -78,19 +70,21 @@ pub fn identity() -> Identity {
     Identity {
         pid,
         start: start_time("self").unwrap_or(0),
-        namespace: namespace().unwrap_or(0),
+        namespaces: namespaces().unwrap_or(0),
         joined_at: now.map_or(0, |now| now.as_secs()),
     }
 }
 
-/// The number of this process's PID namespace.
-fn namespace() -> Option<u64> {
+/// The numbers of this process's PID and time namespaces, 32 bits each.
+fn namespaces() -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
-    fs::metadata("/proc/self/ns/pid").ok().map(|namespace| namespace.ino())
+    let number = |name: &str| fs::metadata(format!("/proc/self/ns/{name}")).map(|one| one.ino());
+    // Before Linux 5.6 there are no time namespaces.
+    Some(number("pid").ok()? & u64::from(u32::MAX) | number("time").unwrap_or(0) << 32)
 }
 
-/// Clock ticks from boot to the start of a process: field 22 of its `stat`. The second field is in
-/// parentheses, and may have some itself.
+/// Clock ticks from boot to the start of a process: field 22 of its `stat`, as the clock of the
+/// reader's time namespace has it. The second field is in parentheses, and may have some itself.
 fn start_time(process: &str) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let behind_name = &stat[stat.rfind(')')? + 1..];
@@ -98,39 +92,27 @@ fn start_time(process: &str) -> Option<u64> {
 }
 
 /// Whether the process that described itself in a slot has ended, for all that can be known here:
-/// `false` in doubt.
-pub fn has_ended(process: Identity, locks: Locks<'_>, slot: usize, file: FileName) -> bool {
-    let is_locked = locks.is_held(slot).unwrap_or(true);
-    if process.namespace == 0 || namespace() != Some(process.namespace) {
-        return !is_locked;
+/// `false` in doubt. Of the process itself its lock says nothing.
+pub fn has_ended(process: Identity, locks: Locks<'_>, slot: usize) -> bool {
+    locks.is_held(slot) == Ok(false) || has_exited(process)
+}
+
+/// Whether a process of this one's namespaces has exited. `false` in doubt.
+pub fn has_exited(process: Identity) -> bool {
+    if process.namespaces == 0 || namespaces() != Some(process.namespaces) {
+        return false;
     }
-    let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
-    // Nobody has such a number.
-    let Some(pid) = pid else { return !is_locked };
+    let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else { return false };
     match pidfd_open(pid, PidfdFlags::empty()) {
-        Err(Errno::SRCH) => true,
-        Err(_) => !is_locked,
+        Err(errno) => errno == Errno::SRCH,
         Ok(pidfd) => {
             // The descriptor is of the process that has the number now: compare first.
             let start = start_time(&pid.as_raw_nonzero().to_string());
             let is_other = process.start != 0 && start.is_some_and(|start| start != process.start);
             let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
-            let has_exited = poll(&mut polled, Some(&rustix::time::Timespec::default()));
-            is_other || has_exited == Ok(1) || !is_locked && maps(pid, file) == Some(false)
+            is_other || poll(&mut polled, Some(&rustix::time::Timespec::default())) == Ok(1)
         }
     }
-}
-
-/// Whether a process maps a file; `None`: it may not be looked at.
-fn maps(pid: Pid, file: FileName) -> Option<bool> {
-    let maps = fs::read_to_string(format!("/proc/{}/maps", pid.as_raw_nonzero())).ok()?;
-    let (major, minor) = (rustix::fs::major(file.device), rustix::fs::minor(file.device));
-    let (device, inode) = (format!("{major:02x}:{minor:02x}"), file.inode.to_string());
-    // A process whose memory is gone has no lines; it is about to end.
-    Some(maps.lines().any(|line| {
-        let mut fields = line.split_whitespace().skip(3);
-        fields.next() == Some(&device) && fields.next() == Some(&inode)
-    }))
 }
 
 #[cfg(test)]
@@ -140,10 +122,11 @@ mod tests {
     #[test]
     fn a_process_finds_itself() {
         let own = identity();
-        assert!(own.start > 0 && own.namespace > 0);
-        let pid = Pid::from_raw(own.pid as i32).unwrap();
+        assert!(own.start > 0 && own.namespaces > 0);
         assert_eq!(start_time(&own.pid.to_string()), Some(own.start));
-        let nothing = FileName { device: 0, inode: u64::MAX };
-        assert_eq!(maps(pid, nothing), Some(false));
+        assert!(!has_exited(own));
+        assert!(has_exited(Identity { start: own.start - 1, ..own }), "another had its number");
+        let elsewhere = own.namespaces ^ 1 << 32;
+        assert!(!has_exited(Identity { start: 0, namespaces: elsewhere, ..own }));
     }
 }

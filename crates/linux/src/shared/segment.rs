@@ -10,14 +10,14 @@ use std::ptr;
 use rustix::fs::{
     MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create, open,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use super::error::SegmentError;
 use super::layout::{Header, JOINED_WORD, Layout, PRESENT_WORD};
 use super::messages::Messages;
 use super::owners::OwnerTable;
-use super::process::{FileName, Locks};
+use super::process::Locks;
 use super::slots::Slots;
 use crate::system::mapping::Mapping;
 use crate::system::prim::{AtomicU32, AtomicU64, Ordering};
@@ -25,9 +25,13 @@ use crate::system::prim::{AtomicU32, AtomicU64, Ordering};
 /// A segment that is mapped.
 pub struct Segment {
     mapping: Mapping,
+    /// The file, to be given to other processes.
     file: OwnedFd,
+    /// The file once more, by an open file description of this value alone: it has the locks, and
+    /// the mappings are made of it. So the locks go with the last mapping, whatever other process
+    /// or program has `file`.
+    own_file: OwnedFd,
     layout: Layout,
-    name: FileName,
 }
 
 impl Segment {
@@ -57,7 +61,8 @@ impl Segment {
     /// Opens the segment that another process has a descriptor of. That may be a duplicate of this
     /// one, with which a lock would be shared: so the file is opened anew.
     pub fn open_fd(fd: BorrowedFd<'_>) -> Result<Self, SegmentError> {
-        Self::open_file(Path::new(&format!("/proc/self/fd/{}", fd.as_raw_fd())))
+        let file = open_anew(fd).map_err(SegmentError::system("opening the file"))?;
+        Self::check(file)
     }
 
     /// Gives a new file its length and its header, which comes last.
@@ -95,24 +100,21 @@ impl Segment {
     }
 
     fn map(file: OwnedFd, layout: Layout) -> Result<Self, SegmentError> {
-        let stat = fstat(&file).map_err(SegmentError::system("fstat"))?;
-        let name = FileName { device: stat.st_dev, inode: stat.st_ino };
+        // Without `/proc` the locks are those of `file`, too.
+        let own_file = open_anew(file.as_fd()).or_else(|_| fcntl_dupfd_cloexec(&file, 0));
+        let own_file = own_file.map_err(SegmentError::system("opening the file"))?;
         let bytes = layout.tokens().end.next_multiple_of(rustix::param::page_size());
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping, at an address of the kernel's choice.
-        let start = unsafe { mmap(ptr::null_mut(), bytes, prot, flags, &file, 0) };
+        let start = unsafe { mmap(ptr::null_mut(), bytes, prot, flags, &own_file, 0) };
         let start = start.map_err(SegmentError::system("mapping the segment"))?;
         // SAFETY: just mapped, and nothing else has it.
         let mapping = unsafe { Mapping::of(start, bytes) };
-        Ok(Segment { mapping, file, layout, name })
+        Ok(Segment { mapping, file, own_file, layout })
     }
 
     pub fn layout(&self) -> Layout {
         self.layout
-    }
-
-    pub fn name(&self) -> FileName {
-        self.name
     }
 
     pub fn file(&self) -> BorrowedFd<'_> {
@@ -120,7 +122,7 @@ impl Segment {
     }
 
     pub fn locks(&self) -> Locks<'_> {
-        Locks(self.file.as_fd())
+        Locks(self.own_file.as_fd())
     }
 
     /// Atomics in a part of the mapping.
@@ -171,6 +173,12 @@ impl Segment {
 
     /// A second descriptor of the file, for its frames.
     pub fn clone_file(&self) -> Result<OwnedFd, Errno> {
-        rustix::io::fcntl_dupfd_cloexec(&self.file, 0)
+        fcntl_dupfd_cloexec(&self.own_file, 0)
     }
+}
+
+/// Opens the file behind a descriptor, which has an open file description of its own then.
+fn open_anew(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }

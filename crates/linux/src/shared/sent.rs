@@ -113,11 +113,13 @@ impl SharedDepot {
         if !pfn.is_aligned(order) || end > store.segment().layout().frames {
             return Err(ClaimError::NoPage);
         }
-        if store.room() < frames.into() {
+        let room = store.reserve(frames, 0);
+        if room.blocks < frames {
             return Err(ClaimError::Ceiling);
         }
         let (messages, slots) = (store.segment().messages(), store.segment().slots());
-        if !messages.win(page.pfn, Token::new(page.token, order.get()), store.slot()) {
+        let message = Token::new(page.token, order.get(), sender);
+        if !messages.win(page.pfn, message, store.slot()) {
             return Err(ClaimError::Gone);
         }
         // Before the page is taken: until then the sender's slot is not used again.

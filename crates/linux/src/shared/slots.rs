@@ -17,7 +17,9 @@
 //! * end: a burier that has given all frames of the slot away takes its bit out, dead -> empty, or
 //!   orphaned if the process had sent frames that no process has claimed yet, or left some to an
 //!   heir;
-//! * orphaned -> dead, by a caller that wants those back.
+//! * orphaned -> dead, by a caller that wants those back;
+//! * hold: an heir adds its bit to those of an orphaned or a dead slot while it takes a frame, and
+//!   takes it out.
 //!
 //! # Argument
 //! * A process owns frames only while its slot is live. It has put its identity into the slot
@@ -30,7 +32,14 @@
 //!   hour frees nothing of a later process.
 //! * A burier may die, too. Its bit stays, and keeps the slot closed until its own burial takes it
 //!   out of all words ([`Slots::forget_burier`]) before its slot is empty. The bit of the door is
-//!   taken out by the next process that has the door's lock, which the kernel drops at a death.
+//!   taken out by the next burier that finds it and gets the door's lock, which the kernel drops at
+//!   a death. The bit is there as long as a message may have the door for its claimer.
+//! * A process has the lock of its slot from before it joins until its last mapping has gone. A
+//!   survivor that gets the lock knows that it is no process's, and none joins while it has the
+//!   lock: so the word that it swaps is the one that it judged, however long it slept before.
+//! * A forked child may have the lock of a parent that has died. Then a survivor judges by the
+//!   identity and swaps without the lock. The word would be another's only if the child had ended
+//!   and a multiple of 4096 processes had joined the slot in between.
 //! * A process that dies while it joins has no frames. Its lock says that it is dead: the identity
 //!   in the slot may be another's.
 
@@ -50,7 +59,7 @@ const JOIN_SHIFT: u32 = 52;
 /// Words of a slot, by line: the word with the identity; counts; requests of others.
 const PID: usize = 1;
 const START: usize = 2;
-const NAMESPACE: usize = 3;
+const NAMESPACES: usize = 3;
 const JOINED_AT: usize = 4;
 /// Pages that the process has taken or claimed, less those that it has freed.
 pub const TAKEN: usize = 8;
@@ -101,6 +110,10 @@ impl SlotWord {
         self.0 & BURIERS != 0
     }
 
+    fn has(self, burier: usize) -> bool {
+        self == self.with(burier)
+    }
+
     fn at(self, stage: Stage) -> Self {
         SlotWord(self.0 & !(0xf << STAGE_SHIFT) | (stage as u64) << STAGE_SHIFT)
     }
@@ -124,8 +137,8 @@ pub struct Identity {
     pub pid: u64,
     /// Clock ticks from boot to its start; 0: not known.
     pub start: u64,
-    /// The number of its PID namespace; 0: not known.
-    pub namespace: u64,
+    /// The numbers of its PID and time namespaces; 0: not known.
+    pub namespaces: u64,
     /// Seconds of the epoch at which it joined.
     pub joined_at: u64,
 }
@@ -185,8 +198,8 @@ impl<'s> Slots<'s> {
 
     /// Describes the process, and lets it own frames. `false`: it was taken for dead.
     pub fn go_live(&self, slot: usize, identity: Identity) -> bool {
-        let Identity { pid, start, namespace, joined_at } = identity;
-        let texts = [(PID, pid), (START, start), (NAMESPACE, namespace), (JOINED_AT, joined_at)];
+        let Identity { pid, start, namespaces, joined_at } = identity;
+        let texts = [(PID, pid), (START, start), (NAMESPACES, namespaces), (JOINED_AT, joined_at)];
         let counts = [(TAKEN, 0), (SENT, 0), (CLAIMED, 0), (CEILING, 0), (HEIR, 0)];
         for (word, value) in texts.into_iter().chain(counts) {
             // Relaxed: published by the swap.
@@ -203,7 +216,7 @@ impl<'s> Slots<'s> {
         Identity {
             pid: read(PID),
             start: read(START),
-            namespace: read(NAMESPACE),
+            namespaces: read(NAMESPACES),
             joined_at: read(JOINED_AT),
         }
     }
@@ -216,7 +229,7 @@ impl<'s> Slots<'s> {
     /// Joins in the burial of a dead slot. `false`: it is not dead, or another thread of this
     /// burier is at work, whose bit keeps the slot closed until that thread ends, and no longer.
     pub fn begin_burial(&self, slot: usize, burier: usize) -> bool {
-        let is_open = |now: SlotWord| now.is(Stage::Dead) && now != now.with(burier);
+        let is_open = |now: SlotWord| now.is(Stage::Dead) && !now.has(burier);
         self.update(slot, |now| is_open(now).then(|| now.with(burier))).is_some()
     }
 
@@ -230,14 +243,27 @@ impl<'s> Slots<'s> {
         });
     }
 
+    /// Whether a burier is at work, or has died at work.
+    pub fn have_burier(&self, burier: usize) -> bool {
+        (0..SLOTS).any(|slot| self.look(slot).has(burier))
+    }
+
     /// Takes a dead burier out of all slots. To be done before its own slot can be empty.
     pub fn forget_burier(&self, burier: usize) {
-        for slot in 0..SLOTS {
-            self.update(slot, |now| {
-                let without = now.without(burier);
-                (without != now).then_some(without)
-            });
-        }
+        (0..SLOTS).for_each(|slot| self.release(slot, burier));
+    }
+
+    /// Keeps joiners out of the slot of a process that has ended, as a burier does. `false`: the
+    /// slot is not such a one, or another thread of this burier is at work.
+    pub fn hold(&self, slot: usize, burier: usize) -> bool {
+        let is_over = |now: SlotWord| now.is(Stage::Dead) || now.is(Stage::Orphaned);
+        let next = |now: SlotWord| (is_over(now) && !now.has(burier)).then(|| now.with(burier));
+        self.update(slot, next).is_some()
+    }
+
+    /// Ends a [`hold`](Self::hold).
+    pub fn release(&self, slot: usize, burier: usize) {
+        self.update(slot, |now| now.has(burier).then(|| now.without(burier)));
     }
 
     /// Makes an orphaned slot dead again, so that a burial takes back what its process had sent.

@@ -7,17 +7,17 @@ use pagedepot::{
 };
 
 use super::members::{self, Orphans, Recovery};
-use super::owners::{GROUP_FRAMES, Owner};
+use super::owners::{GROUP_FRAMES, Owner, PAGEBLOCK_FRAMES};
 use super::segment::Segment;
-use super::slots::{CEILING, SENT, SLOTS, TAKEN};
+use super::slots::{ASKED, CEILING, SENT, SLOTS, TAKEN};
 use crate::depot::state::CommonStore;
 use crate::system::fork_mark::ForkMark;
-use crate::system::prim::{AtomicU32, AtomicU64, ForkLock, Ordering};
+use crate::system::prim::{self, AtomicU32, AtomicU64, ForkLock, Ordering};
 
 /// Places at which threads begin to search, by CPU.
 const HINTS: usize = 64;
 /// Groups of a pageblock.
-const PAGEBLOCK_GROUPS: usize = 512 / GROUP_FRAMES as usize;
+const PAGEBLOCK_GROUPS: usize = (PAGEBLOCK_FRAMES / GROUP_FRAMES) as usize;
 
 /// A place to begin at, alone on its line.
 #[repr(align(128))]
@@ -40,11 +40,37 @@ pub struct SharedStore {
     /// Pages that this process has taken or claimed, less those that it has freed or sent; not in
     /// the segment, because memory is unmapped when it is 0.
     held: AtomicU64,
+    /// Pages that threads of this process are about to take below its ceiling.
+    reserved: AtomicU64,
+    /// 1 when requests of this process wait, and its thread is to look for them; else 0.
+    awaited: AtomicU32,
+    /// Whether this process has a thread that answers others.
+    has_thread: bool,
+    /// Milliseconds of the clock at which a request that waits has asked other processes last.
+    pub(super) asked_at_ms: AtomicU32,
+}
+
+/// Room below the ceiling of a process, for one thread of it. The thread counts what it takes, and
+/// drops this afterwards.
+pub struct Reservation<'s> {
+    store: &'s SharedStore,
+    /// Blocks that there is room for.
+    pub blocks: u32,
+    pages: u64,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if self.pages > 0 {
+            // Release: pairs with the Acquire of `reserve`; what was taken was counted before.
+            self.store.reserved.fetch_sub(self.pages, Ordering::Release);
+        }
+    }
 }
 
 impl SharedStore {
     /// The store of this process, which is in `slot`.
-    pub fn new(segment: Arc<Segment>, slot: usize) -> Self {
+    pub fn new(segment: Arc<Segment>, slot: usize, has_thread: bool) -> Self {
         let blocks = (segment.owners().groups() / PAGEBLOCK_GROUPS).max(1);
         // Processes and CPUs begin apart, by a number near the golden section.
         let place = |cpu: usize| (slot * HINTS + cpu) * 2_654_435_769 % blocks * PAGEBLOCK_GROUPS;
@@ -59,6 +85,10 @@ impl SharedStore {
             burying: ForkLock::new(ForkMark::by_pid(), ()),
             recovered: AtomicU64::new(0),
             held: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
+            awaited: AtomicU32::new(0),
+            has_thread,
+            asked_at_ms: AtomicU32::new(0),
         }
     }
 
@@ -83,11 +113,17 @@ impl SharedStore {
     /// Takes back the pages of processes that have ended, by one thread at a time. A forked child,
     /// and a handler above this call, take none.
     pub fn recover(&self, orphans: Orphans) -> Recovery {
-        let Ok(_burying) = self.burying.lock() else { return Recovery::default() };
+        let Some(_alone) = self.bury_alone() else { return Recovery::default() };
         let recovery = members::bury_dead(&self.segment, self.slot, orphans);
         // Relaxed: a count.
         self.recovered.fetch_add(recovery.pages, Ordering::Relaxed);
         recovery
+    }
+
+    /// Keeps other threads of this process from burying as long as the value lives. `None`: this is
+    /// a forked child, or a handler above such a value.
+    pub fn bury_alone(&self) -> Option<impl Sized + '_> {
+        self.burying.lock().ok()
     }
 
     /// Pages of dead processes that this process has freed, by whatever thread.
@@ -114,13 +150,39 @@ impl SharedStore {
         self.segment.layout().frames
     }
 
-    /// Pages that the ceiling of this process leaves.
-    pub fn room(&self) -> u64 {
+    /// Room for up to `blocks` blocks of 2^order pages below the ceiling of this process.
+    pub fn reserve(&self, blocks: u32, order: u32) -> Reservation<'_> {
         let slots = self.segment.slots();
-        match slots.count(self.slot, CEILING) {
-            0 => u64::MAX,
-            ceiling => ceiling.saturating_sub(slots.held(self.slot)),
+        let ceiling = slots.count(self.slot, CEILING);
+        if ceiling == 0 {
+            return Reservation { store: self, blocks, pages: 0 };
         }
+        let wanted = u64::from(blocks) << order;
+        // Acquire: pairs with the Release of `Reservation::drop`, for the counts of this process.
+        let others = self.reserved.fetch_add(wanted, Ordering::Acquire);
+        let taken = slots.held(self.slot).saturating_add(others);
+        let blocks = u64::from(blocks).min(ceiling.saturating_sub(taken) >> order);
+        let pages = blocks << order;
+        // Relaxed: it counted nothing.
+        self.reserved.fetch_sub(wanted - pages, Ordering::Relaxed);
+        Reservation { store: self, blocks: blocks as u32, pages }
+    }
+
+    /// Whether requests of this process wait for pages of other processes.
+    pub fn is_awaited(&self) -> bool {
+        // Acquire: pairs with `await_others`, for the request in the queue.
+        self.awaited.load(Ordering::Acquire) != 0
+    }
+
+    /// Ends the time in which requests wait, unless there is one after all. Returns whether it has.
+    pub fn end_awaited(&self, are_there: impl FnOnce() -> bool) -> bool {
+        // AcqRel, both: pairs with `await_others`; see `shortage.rs`.
+        self.awaited.swap(0, Ordering::AcqRel);
+        let is_over = !are_there();
+        if !is_over {
+            self.awaited.swap(1, Ordering::AcqRel);
+        }
+        is_over
     }
 
     /// Whether a block that a search found is in the segment: the table may be damaged.
@@ -137,7 +199,8 @@ impl SharedStore {
 unsafe impl Backing for SharedStore {
     fn take(&self, request: BackingRequest, out: &mut [Block]) -> usize {
         let order = request.order.get();
-        let want = (out.len() as u64).min(self.room() >> order) as u32;
+        let room = self.reserve(out.len() as u32, order);
+        let want = room.blocks;
         if want == 0 {
             return 0;
         }
@@ -221,7 +284,8 @@ unsafe impl Backing for SharedStore {
 // SAFETY: as of `Backing`.
 unsafe impl BackingRanges for SharedStore {
     fn take_contiguous(&self, request: RangeRequest) -> Option<Pfn> {
-        if self.room() < request.frames.into() {
+        let room = self.reserve(request.frames, 0);
+        if room.blocks < request.frames {
             return None;
         }
         let owners = self.segment.owners();
@@ -235,8 +299,9 @@ unsafe impl BackingRanges for SharedStore {
 
     fn claim(&self, _: ZoneId, start: Pfn, frames: u32) -> bool {
         let start = start.get();
+        let room = self.reserve(frames, 0);
         let is_mine = self.has(start, frames)
-            && self.room() >= frames.into()
+            && room.blocks == frames
             && self.segment.owners().claim(self.owner(), start..start + frames);
         if is_mine {
             self.count_taken(frames.into());
@@ -259,6 +324,21 @@ impl CommonStore for SharedStore {
     fn note_refused(&self, pages: u32) {
         // Relaxed: a count.
         self.refused.fetch_add(pages.into(), Ordering::Relaxed);
+    }
+
+    fn await_others(&self) -> bool {
+        if !self.has_thread {
+            self.ask_now_and_then();
+            return false;
+        }
+        // AcqRel: pairs with `end_awaited`. Once is enough until the thread has looked.
+        if self.awaited.swap(1, Ordering::AcqRel) == 0 {
+            // Relaxed: it wakes the thread, by a value that it has not seen.
+            let asked = self.segment.futex(self.slot, ASKED);
+            asked.fetch_add(1, Ordering::Relaxed);
+            prim::wake_all_shared(asked);
+        }
+        true
     }
 }
 

@@ -1,0 +1,188 @@
+//! Requests that run short, and what other processes give up for them.
+//!
+//! # How a process asks
+//! Each slot has two numbers: of the last request that another process made of it, and of the last
+//! one that it has answered. A request that would fail raises the first of each live process, and
+//! waits for the second, 50 ms at most: a process that is stopped does not answer. A thread in each
+//! process sleeps on the first number. It calls the action that the program has named
+//! ([`on_shortage`](super::SharedDepot::on_shortage)), drains this process's caches, and answers.
+//!
+//! # Requests that wait
+//! A process that frees pages tells waiting requests of its own (`waiting/waiters.rs`), and none of
+//! other processes: it would have to look for them at each free. So the thread of a process whose
+//! requests wait tells one of them every 10 ms, as a free would, and asks the other processes for
+//! what they cache every 100 ms. A told request that finds a page tells the next. Without such a
+//! thread the request asks and looks by itself.
+//!
+//! The thread sleeps for longer while no request waits. A request that is in the queue and finds
+//! nothing sets a flag ([`SharedStore::await_others`](super::store::SharedStore)), and wakes the
+//! thread if the flag was not set. The thread takes the flag back when the queue is empty, and
+//! looks at the queue once more. Both are swaps: either the request finds the flag taken back and
+//! wakes the thread, or the thread finds the request in the queue.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pagedepot::{Mode, Scope};
+
+use super::error::SegmentError;
+use super::members::Orphans;
+use super::segment::Segment;
+use super::slots::{ANSWERED, ASKED, Stage};
+use super::store::SharedStore;
+use crate::depot::handle::{Depot, WeakDepot};
+use crate::error::CallbackError;
+use crate::system::fork_mark::ForkMark;
+use crate::system::prim::{self, ForkLock, Ordering};
+
+/// Longest time for which a request that runs short waits for what other processes give up.
+const ANSWER_LIMIT: Duration = Duration::from_millis(50);
+/// Milliseconds after which a thread looks whether there is still a handle.
+const REST_MS: u32 = 1000;
+/// Milliseconds between two looks for pages that other processes have freed.
+const LOOK_MS: u32 = 10;
+/// Milliseconds between two requests for what other processes cache.
+const ASK_MS: u32 = 100;
+
+/// The action of a process when another one runs short.
+pub struct OnShortage(ForkLock<Option<Action>>);
+
+type Action = Box<dyn FnMut() + Send>;
+
+impl OnShortage {
+    /// No action.
+    pub fn new() -> Self {
+        OnShortage(ForkLock::new(ForkMark::by_pid(), None))
+    }
+
+    /// Puts an action in the place of the one before.
+    pub fn set(&self, action: impl FnMut() + Send + 'static) -> Result<(), CallbackError> {
+        let before = self.0.lock()?.replace(Box::new(action));
+        // Dropped when the lock is free: it may own pages.
+        drop(before);
+        Ok(())
+    }
+
+    fn act(&self) {
+        let Ok(mut action) = self.0.lock() else { return };
+        if let Some(action) = &mut *action {
+            // A panic has been told; other processes still get what this one caches.
+            let _ = catch_unwind(AssertUnwindSafe(action));
+        }
+    }
+}
+
+impl SharedStore {
+    /// Makes room for a request that runs short. Returns the pages that have become free, at least.
+    pub fn when_short(&self) -> u64 {
+        // Nothing that others give up can be had beyond the ceiling.
+        if self.reserve(1, 0).blocks == 0 {
+            return 0;
+        }
+        // Whoever hid a page may be stopped.
+        let (shown, before) = (self.segment().owners().show_free(), self.recovered());
+        self.recover(Orphans::Stay);
+        // What another thread freed while this one waited serves this request as well.
+        let recovered = self.recovered() - before;
+        if shown + recovered > 0 {
+            return shown + recovered;
+        }
+        let (_, answered) = self.ask(ANSWER_LIMIT);
+        u64::from(answered)
+    }
+
+    /// Asks other processes for what they cache. Returns how many were asked, and how many have
+    /// answered.
+    pub fn ask(&self, limit: Duration) -> (u32, u32) {
+        let (segment, slots) = (self.segment(), self.segment().slots());
+        let others: Vec<usize> =
+            slots.at(Stage::Live).filter(|&slot| slot != self.slot()).collect();
+        let requests: Vec<(usize, u32)> = others
+            .into_iter()
+            .map(|slot| {
+                let futex = segment.futex(slot, ASKED);
+                // Release: what this process has freed comes before; pairs with `answer`.
+                let request = futex.fetch_add(1, Ordering::Release).wrapping_add(1);
+                prim::wake_all_shared(futex);
+                (slot, request)
+            })
+            .collect();
+        let until = Instant::now() + limit;
+        let has_answered = |&&(slot, request): &&(usize, u32)| loop {
+            let futex = segment.futex(slot, ANSWERED);
+            // Acquire: pairs with the Release of `answer`, for the pages that it has freed.
+            let answered = futex.load(Ordering::Acquire);
+            if answered.wrapping_sub(request) as i32 >= 0 {
+                break true;
+            }
+            let left = until.saturating_duration_since(Instant::now()).as_millis();
+            if left == 0 {
+                break false;
+            }
+            prim::wait_shared(futex, answered, left.min(10) as u32);
+        };
+        (requests.len() as u32, requests.iter().filter(has_answered).count() as u32)
+    }
+}
+
+impl SharedStore {
+    /// Tells a request of this process that waits. `false`: none does.
+    fn look_for_waiters(&self, depot: &Depot) -> bool {
+        let waiters = depot.shared().waiters();
+        if !self.is_awaited() || !waiters.are_there() && self.end_awaited(|| waiters.are_there()) {
+            return false;
+        }
+        self.ask_now_and_then();
+        waiters.tell();
+        true
+    }
+
+    /// Asks other processes for what they cache, unless that was a moment ago.
+    pub fn ask_now_and_then(&self) {
+        let (now, at) = (prim::now_ms() as u32, &self.asked_at_ms);
+        // Relaxed, both: of two threads at once both may ask.
+        if now.wrapping_sub(at.load(Ordering::Relaxed)) >= ASK_MS {
+            at.store(now, Ordering::Relaxed);
+            self.ask(Duration::ZERO);
+        }
+    }
+}
+
+/// Begins a thread that gives up what this process can do without when another asks. It ends within
+/// a second after the last handle.
+pub fn answer(
+    segment: Arc<Segment>,
+    store: &Arc<SharedStore>,
+    depot: WeakDepot,
+    on_shortage: Arc<OnShortage>,
+) -> Result<(), SegmentError> {
+    let (slot, store) = (store.slot(), Arc::downgrade(store));
+    let serve = move || {
+        let (asked, answered) = (segment.futex(slot, ASKED), segment.futex(slot, ANSWERED));
+        // Relaxed: this process's own. What was asked before this thread runs, or of a process that
+        // had the slot and died, is answered at once.
+        let mut seen = answered.load(Ordering::Relaxed);
+        let mut is_awaited = false;
+        loop {
+            prim::wait_shared(asked, seen, if is_awaited { LOOK_MS } else { REST_MS });
+            // While there is a handle, the slot is this process's.
+            let (Some(depot), Some(store)) = (depot.upgrade(), store.upgrade()) else { return };
+            // Acquire: pairs with the Release of `ask`.
+            let now = asked.load(Ordering::Acquire);
+            if now != seen {
+                on_shortage.act();
+                depot.drain(Scope::ALL, Mode::Full);
+                seen = now;
+                // Release: what the drain has freed comes before.
+                answered.store(now, Ordering::Release);
+                prim::wake_all_shared(answered);
+            }
+            is_awaited = store.look_for_waiters(&depot);
+        }
+    };
+    let thread = std::thread::Builder::new().name("pagedepot-shared".to_owned()).spawn(serve);
+    let refused = |error: std::io::Error| rustix::io::Errno::from_io_error(&error);
+    let errno = |error| refused(error).unwrap_or(rustix::io::Errno::AGAIN);
+    thread.map(drop).map_err(errno).map_err(SegmentError::system("starting a thread"))
+}
