@@ -279,6 +279,9 @@ typedef struct {
     uint64_t words[2];
 } pagedepot_sent_t;
 
+// Frees what the program can do without, for another process.
+typedef void (*pagedepot_give_t)(void *context);
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -519,6 +522,15 @@ int pagedepot_pin(const pagedepot_t *handle, const void *start, uint32_t pages);
 // handle is NULL or a live depot.
 int pagedepot_unpin(const pagedepot_t *handle, const void *start, uint32_t pages);
 
+// Gives the memory of a block back to the system and keeps the block: its contents are zeroes from
+// now on, and the next access brings memory again. Returns the bytes that were present, or -1 with
+// errno: EBUSY when pages of it are pinned, another when the system refuses.
+//
+// Conditions:
+// handle is NULL or a live depot; the block is the caller's, of this order, and no thread uses
+// it meanwhile.
+int64_t pagedepot_discard(const pagedepot_t *handle, void *block, unsigned int order);
+
 // Calls reclaim(context, ...) when pages run short, from the thread that asks for one: it frees
 // what the program can do without and returns the number of pages. At most 7 can be registered;
 // they go with the depot. Returns 0, or -1 with errno.
@@ -699,6 +711,15 @@ uint64_t pagedepot_recover(const pagedepot_t *handle, int orphans);
 // Conditions:
 // handle is NULL or a live depot; pages has room for count pointers.
 size_t pagedepot_inherit(const pagedepot_t *handle, uint64_t heir, void **pages, size_t count);
+
+// Calls give(context) when another process of the segment runs short of pages, in place of the
+// function before: it frees pages that this process can do without, by pagedepot_free(). The other
+// process waits 50 ms for it at most. Returns 0, or -1 with errno.
+//
+// Conditions:
+// handle is NULL or a live depot. give may be called from a thread of the library, with
+// context, until a second after the depot is deleted; it neither unwinds nor jumps out.
+int pagedepot_on_shortage(const pagedepot_t *handle, pagedepot_give_t give, void *context);
 
 // Publishes a depot's statistics in a file that only this user can open, for pagedepot top: in
 // directory, or where that is NULL in shared memory, where pagedepot top finds it by itself. A

@@ -1,10 +1,11 @@
 //! Taking pages back, and saying where they are.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use pagedepot_linux::reclaim::{Ceiling, GiveBackEnd, GiveBackResult, PinnedRange, Pressure};
-use pagedepot_linux::{DrainResult, Mode, Scope};
+use pagedepot_linux::{DrainResult, Mode, Order, Page, Scope};
 
 use crate::error::{set_errno, status, tell, tell_text};
 use crate::handle::{depot, pagedepot_t};
@@ -359,6 +360,36 @@ pub unsafe extern "C" fn pagedepot_unpin(
 fn not_ours() -> c_int {
     tell_text(libc::EINVAL, "the depot has no page at this address");
     -1
+}
+
+/// Gives the memory of a block back to the system and keeps the block: its contents are zeroes from
+/// now on, and the next access brings memory again. Returns the bytes that were present, or -1 with
+/// errno: EBUSY when pages of it are pinned, another when the system refuses.
+///
+/// # Safety
+/// `handle` is NULL or a live depot; the block is the caller's, of this order, and no thread uses
+/// it meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_discard(
+    handle: *const pagedepot_t,
+    block: *mut c_void,
+    order: c_uint,
+) -> i64 {
+    let Some(depot) = depot(handle) else { return -1 };
+    let Some(order) = Order::new(order) else {
+        tell_text(libc::EINVAL, "there is no such order: 10 is the largest");
+        return -1;
+    };
+    let Some(pfn) = depot.pfn_of(block.cast()) else { return not_ours().into() };
+    // SAFETY: the caller's promise; the block stays the caller's.
+    let mut page = ManuallyDrop::new(unsafe { Page::from_raw(depot, pfn, order) });
+    match page.discard() {
+        Ok(bytes) => bytes as i64,
+        Err(error) => {
+            tell(&error);
+            -1
+        }
+    }
 }
 
 /// Calls reclaim(context, ...) when pages run short, from the thread that asks for one: it frees

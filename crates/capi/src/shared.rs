@@ -9,7 +9,7 @@ use std::ptr;
 use pagedepot_linux::shared::{Orphans, SegmentError, SentPage, SharedDepot, SharedOptions};
 use pagedepot_linux::{Order, Page};
 
-use crate::error::{Errno as _, set_errno, tell, tell_text};
+use crate::error::{Errno as _, set_errno, status, tell, tell_text};
 use crate::handle::{pagedepot_t, sized};
 use crate::poison::{Access, mark};
 
@@ -290,4 +290,39 @@ pub unsafe extern "C" fn pagedepot_inherit(
         taken += 1;
     }
     taken
+}
+
+/// Frees what the program can do without, for another process.
+#[allow(non_camel_case_types, reason = "its name in C")]
+pub type pagedepot_give_t = Option<unsafe extern "C" fn(context: *mut c_void)>;
+
+/// Calls give(context) when another process of the segment runs short of pages, in place of the
+/// function before: it frees pages that this process can do without, by pagedepot_free(). The other
+/// process waits 50 ms for it at most. Returns 0, or -1 with errno.
+///
+/// # Safety
+/// `handle` is NULL or a live depot. `give` may be called from a thread of the library, with
+/// `context`, until a second after the depot is deleted; it neither unwinds nor jumps out.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_on_shortage(
+    handle: *const pagedepot_t,
+    give: pagedepot_give_t,
+    context: *mut c_void,
+) -> c_int {
+    /// The caller's own; by its promise another thread may have it.
+    struct Context(*mut c_void);
+    // SAFETY: as said.
+    unsafe impl Send for Context {}
+
+    let Some(depot) = shared(handle) else { return -1 };
+    let Some(give) = give else {
+        tell_text(libc::EINVAL, "there is no function to call: give is NULL");
+        return -1;
+    };
+    let context = Context(context);
+    status(depot.on_shortage(move || {
+        let context = &context;
+        // SAFETY: by the caller's promise.
+        unsafe { give(context.0) }
+    }))
 }

@@ -8,12 +8,13 @@ use std::path::Path;
 use std::process::Command;
 
 /// Programs, and the arguments that make them short.
-const PROGRAMS: [(&str, &[&str]); 14] = [
+const PROGRAMS: [(&str, &[&str]); 15] = [
     ("batches", &["10000"]),
     ("buffer_pool", &[]),
     ("call_sites", &["1000"]),
     ("growable_column", &[]),
     ("grown_again", &["32", "64", "2"]),
+    ("guest_memory", &["24", "32"]),
     ("healing_pool", &[]),
     ("killed_peer", &["2000"]),
     ("large_frames", &["1000"]),

@@ -29,7 +29,43 @@ static void be_killed(int file, int pipe) {
     kill(getpid(), SIGKILL);
 }
 
+/* What this process can do without: the blocks of order 9 that it holds. */
+static void *withheld[2];
+
+static void give(void *depot) {
+    for (int at = 0; at < 2; at++) {
+        if (withheld[at]) {
+            pagedepot_free(depot, withheld[at], 9);
+            withheld[at] = NULL;
+        }
+    }
+}
+
+/* A host takes all of a segment that a guest uses, and gives it back when the guest runs short. */
+static void host_and_guest(void) {
+    pagedepot_t *host = pagedepot_create(NULL, 4 * MIB, NULL);
+    CHECK(host && pagedepot_on_shortage(host, give, host) == 0);
+    FAILS(pagedepot_on_shortage(host, NULL, NULL) == -1, EINVAL);
+    for (int at = 0; at < 2; at++) {
+        char *block = withheld[at] = pagedepot_alloc(host, 9);
+        CHECK(block);
+        memset(block, 1, 2 * MIB);
+        CHECK(pagedepot_discard(host, block, 9) == 2 * MIB && block[0] == 0);
+        CHECK(pagedepot_discard(host, block + 4096, 0) >= 0);
+    }
+    FAILS(pagedepot_discard(host, &host, 0) == -1, EINVAL);
+    FAILS(pagedepot_discard(host, withheld[0], 77) == -1, EINVAL);
+    pagedepot_t *guest = pagedepot_adopt(pagedepot_shared_fd(host), NULL);
+    CHECK(guest);
+    char *page = pagedepot_alloc(guest, 0);
+    CHECK(page && !withheld[0] && !withheld[1]);
+    CHECK(pagedepot_free(guest, page, 0) == 0);
+    pagedepot_delete(guest);
+    pagedepot_delete(host);
+}
+
 int main(void) {
+    host_and_guest();
     pagedepot_t *depot = pagedepot_create(NULL, 4 * MIB, NULL), *alone = pagedepot_new(MIB, NULL);
     CHECK(depot && alone && pagedepot_shared_fd(depot) >= 0);
     FAILS(pagedepot_shared_fd(alone) == -1, ENOTSUP);
