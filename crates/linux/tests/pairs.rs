@@ -8,7 +8,7 @@ use std::path::Path;
 use common::pairs::Table;
 
 /// The types whose public calls are features.
-const TYPES: [&str; 14] = [
+const TYPES: [&str; 15] = [
     "Builder",
     "Ceiling",
     "Depot",
@@ -20,6 +20,7 @@ const TYPES: [&str; 14] = [
     "RawDepot",
     "RegisteredIovecs",
     "Reporting",
+    "SharedDepot",
     "Vmalloc",
     "VmallocBuf",
     "VmallocBuilder",

@@ -1,5 +1,6 @@
 //! Threads that do everything else to a depot.
 
+use std::num::NonZeroU64;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -7,16 +8,60 @@ use pagedepot_linux::builder::{CacheLimits, Evacuation};
 use pagedepot_linux::reclaim::{
     Ceiling, CeilingError, Compaction, GiveBackEnd, Reporting, TrimError,
 };
+use pagedepot_linux::shared::{Orphans, SharedDepot, SharedOptions};
 use pagedepot_linux::vmalloc::PurgeDepth;
-use pagedepot_linux::{CpuId, Depot, Mode, Scope, Vmalloc, ZoneId};
+use pagedepot_linux::{CpuId, Depot, Mode, Page, Scope, Vmalloc, ZoneId};
 
 use crate::common::meetings::Set;
 use crate::common::rng::Rng;
 use crate::common::{mib, order, page_bytes, refuse_with};
 use crate::feature::Feature;
+use crate::worker::Members;
 use crate::world::World;
 
 const ZONE: ZoneId = ZoneId::new(0);
+/// The heir of processes that are killed.
+const HEIR: NonZeroU64 = NonZeroU64::new(7).unwrap();
+/// Pages that such a process has at most, cached ones included.
+const VICTIM_PAGES: i64 = 2000;
+
+/// Kills a process that shares the segment, after some time.
+fn victim(member: &SharedDepot, heir: Option<NonZeroU64>, time: Duration) {
+    // SAFETY: the child allocates, which glibc allows after a fork, and ends by a signal.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // A panic would unwind into the parent's frames.
+        let live = std::panic::AssertUnwindSafe(|| live(member, heir));
+        let _ = std::panic::catch_unwind(live);
+        // SAFETY: ends the child, which has failed.
+        unsafe { libc::_exit(1) };
+    }
+    assert!(pid > 0);
+    std::thread::sleep(time);
+    let mut status = 0;
+    // SAFETY: a child that was not waited for.
+    let waited = unsafe {
+        libc::kill(pid, libc::SIGKILL);
+        libc::waitpid(pid, &mut status, 0)
+    };
+    assert!(waited == pid && libc::WIFSIGNALED(status), "the child failed: {status:#x}");
+}
+
+/// Allocates, sends and frees until it is killed.
+fn live(member: &SharedDepot, heir: Option<NonZeroU64>) {
+    let options = SharedOptions::join().answers(false);
+    let options = heir.map_or(options.clone(), |heir| options.heir(heir));
+    let own = SharedDepot::adopt(member.file(), &options).unwrap();
+    let mut held: Vec<Page> = Vec::new();
+    loop {
+        held.extend((0..200).map_while(|n| own.page(order(n % 5)).ok()));
+        held.iter_mut().for_each(|page| page[0] = 7);
+        let sent = held.pop().map(|page| page.into_shared(&own).unwrap());
+        held.extend(sent.and_then(|sent| own.claim(sent).ok()));
+        held.clear();
+        own.drain(Scope::ALL, Mode::Full);
+    }
+}
 
 /// Installs a filter, by which the system takes no memory back from this thread. `false`: there are
 /// no filters here.
@@ -269,6 +314,46 @@ impl Control<'_> {
             }
             this.rest(3000);
         });
+    }
+
+    /// Has processes that share the segment killed, and takes back what they had.
+    pub fn kill(mut self, members: &Members) {
+        let world = self.world.clone();
+        self.until_over(|this| {
+            let heir = this.rng.one_in(2).then_some(HEIR);
+            let via = Set::from(Feature::Deaths).and_if(heir.is_some(), Feature::Heirs);
+            let _now = world.meetings.begin(via);
+            world.usage.use_pages(VICTIM_PAGES);
+            let us = this.rng.below(5000);
+            victim(&members.own, heir, Duration::from_micros(us));
+            let survivor = if this.rng.one_in(2) { &members.own } else { &members.peer };
+            survivor.recover(Orphans::GoBack);
+            survivor.inherit(HEIR).for_each(drop);
+            world.usage.use_pages(-VICTIM_PAGES);
+            this.rest(5000);
+        });
+    }
+
+    /// Takes memory out of the segment and gives it back, and sets a ceiling of one member.
+    pub fn share(mut self, members: &Members) {
+        let world = self.world.clone();
+        self.until_over(|this| {
+            let withheld = world.usage.withhold();
+            let size = world.meetings.begin(Feature::SegmentSize);
+            let bytes = members.own.bytes();
+            let least = bytes * (60 + this.rng.below(40) as usize) / 100;
+            assert!(members.own.shrink(least) >= least);
+            if this.rng.one_in(2) {
+                let _now = world.meetings.begin(Feature::Share);
+                members.peer.set_ceiling(least / 2);
+                this.rest(5000);
+                members.peer.set_ceiling(0);
+            }
+            assert!(members.peer.grow(bytes) <= bytes);
+            drop((size, withheld));
+            this.rest(10_000);
+        });
+        assert_eq!(members.own.grow(usize::MAX), members.own.bytes());
     }
 
     /// Grows the depot, as far as it goes.

@@ -49,4 +49,12 @@ crate::features! {
     IsolatedCpus "isolated CPUs",
     Checked "checked mode",
     Locks "lock fronts",
+    Discard "discarded pages",
+    Segment "a segment",
+    Messages "messages",
+    Deaths "deaths",
+    Heirs "heirs",
+    SegmentSize "a segment that is resized",
+    Share "a ceiling of a process",
+    Shortage "shortages of others",
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use pagedepot_linux::reclaim::PinnedRange;
+use pagedepot_linux::reclaim::{PinnedRange, TrimError};
+use pagedepot_linux::shared::{ClaimError, SentPage, SharedDepot};
 use pagedepot_linux::vmalloc::Options;
 use pagedepot_linux::{Depot, Movable, Page, Pages, Pfn, VmallocBuf};
 
@@ -148,6 +149,35 @@ impl Item {
         check_from(bytes, self.serial, self.first + page);
     }
 
+    /// Gives the memory of a page back to the system, and writes to it anew.
+    pub fn discard(&mut self) {
+        self.check();
+        let What::Page(page) = &mut self.what else { return };
+        let via = self.via.and(Feature::Discard).and_if(self.pinned.is_some(), Feature::Pins);
+        let _now = self.world.meetings.begin(via);
+        match page.discard() {
+            Ok(_) => assert!(page.iter().all(|&byte| byte == 0)),
+            // Another pin of this depot may be of the same page.
+            Err(error) => return assert_eq!(error, TrimError::Pinned),
+        }
+        assert!(self.pinned.is_none(), "the memory of a pinned page has gone");
+        (self.via, self.serial, self.first) = (via, self.world.serial(), 0);
+        write(page, self.serial);
+    }
+
+    /// Sends a page to another member of the segment, which sends it back.
+    pub fn send(self, own: &SharedDepot, peer: &SharedDepot) -> Self {
+        let via = self.via.and(Feature::Messages);
+        let Item { what: What::Page(page), pinned: None, .. } = self else { return self };
+        let world = self.world.clone();
+        let _now = world.meetings.begin(via);
+        let page = [(own, peer), (peer, own)].into_iter().fold(page, |page, (from, to)| {
+            let sent = page.into_shared(from).expect("a page of this member");
+            claim(to, sent)
+        });
+        Item { what: What::Page(page), via, pinned: None, ..self }
+    }
+
     /// Checks it, and removes its marks: it is about to be freed, or to become something else.
     fn leave(&self) {
         self.check();
@@ -242,6 +272,17 @@ impl Item {
             }
             Err(_) => usage.use_pages(-i64::from(pages)),
         }
+    }
+}
+
+/// Claims a page. A ceiling that keeps this member from it does not last.
+fn claim(to: &SharedDepot, sent: SentPage) -> Page {
+    loop {
+        match to.claim(sent) {
+            Ok(page) => return page,
+            Err(error) => assert_eq!(error, ClaimError::Ceiling),
+        }
+        std::thread::yield_now();
     }
 }
 

@@ -13,8 +13,8 @@
 //! A storm takes 2 seconds, or `PAGEDEPOT_SOAK_SECONDS`, and longer until all pairs have met.
 //! `PAGEDEPOT_SEED` repeats its choices. Each round has a depot of its own, whose last pages go
 //! when its handles are gone. In a depot that does not grow, movable blocks of all orders must have
-//! moved. Under ThreadSanitizer all storms have lock fronts, and end in time; each prints what else
-//! it does without.
+//! moved. Two members share a segment in one process, and others are killed. Under ThreadSanitizer
+//! all storms have lock fronts, and end in time; each prints what else it does without.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -41,8 +41,9 @@ use interrupts::{Interrupts, install};
 use item::Item;
 use pagedepot_linux::builder::{CpuSet, Topology};
 use pagedepot_linux::reclaim::Pressure;
+use pagedepot_linux::shared::{SharedDepot, SharedOptions};
 use pagedepot_linux::{CpuId, Depot, MemoryKind, Mode, Scope, Vmalloc};
-use worker::{Pool, Worker};
+use worker::{Members, Pool, Worker};
 use world::World;
 
 /// Pages of a depot.
@@ -67,14 +68,46 @@ struct Options {
     /// Whether the depot grows; otherwise ceilings are set.
     grows: bool,
     isolates: bool,
+    /// Whether the depot is over a segment.
+    shares: bool,
 }
 
 /// Storms by the name of their test.
-const STORMS: [(&str, Options); 4] = [
-    ("sequences", Options { checked: false, locks: false, grows: true, isolates: false }),
-    ("sequences_checked", Options { checked: true, locks: false, grows: false, isolates: false }),
-    ("locks", Options { checked: false, locks: true, grows: false, isolates: true }),
-    ("locks_checked", Options { checked: true, locks: true, grows: true, isolates: true }),
+const STORMS: [(&str, Options); 5] = [
+    ("sequences", Options { grows: true, ..PLAIN }),
+    ("sequences_checked", Options { checked: true, ..PLAIN }),
+    ("locks", Options { locks: true, isolates: true, ..PLAIN }),
+    ("locks_checked", Options { checked: true, locks: true, grows: true, isolates: true, ..PLAIN }),
+    ("segment", Options { isolates: true, shares: true, ..PLAIN }),
+];
+
+const PLAIN: Options =
+    Options { checked: false, locks: false, grows: false, isolates: false, shares: false };
+
+/// Features that a segment lacks: see the reasons of the table.
+const NOT_SHARED: [Feature; 11] = [
+    Feature::Growing,
+    Feature::Ceiling,
+    Feature::Removal,
+    Feature::Adding,
+    Feature::Compaction,
+    Feature::Isolation,
+    Feature::Reporting,
+    Feature::EvacuationOff,
+    Feature::EvacuationGoal,
+    Feature::EvacuationAdaptive,
+    Feature::Checked,
+];
+
+/// Features of a segment.
+const SHARED: [Feature; 7] = [
+    Feature::Segment,
+    Feature::Messages,
+    Feature::Deaths,
+    Feature::Heirs,
+    Feature::SegmentSize,
+    Feature::Share,
+    Feature::Shortage,
 ];
 
 /// Whether this is a run under ThreadSanitizer, which `.ci/steps/tsan` tells it.
@@ -98,7 +131,8 @@ fn lacking() -> Vec<Lack> {
     let mut lacks = Vec::new();
     if is_sanitized() {
         let why = "ThreadSanitizer's runtime does not survive a fork of a program with threads";
-        lacks.push(Lack { feature: Feature::Forks, why });
+        let all = [Feature::Forks, Feature::Deaths, Feature::Heirs];
+        lacks.extend(all.map(|feature| Lack { feature, why }));
     }
     if cfg!(not(feature = "allocator-api2")) {
         let why = "built without the feature allocator-api2";
@@ -116,13 +150,15 @@ impl Options {
     fn features(self) -> Set {
         let lacks = Set::NONE
             .and_if(!self.checked, Feature::Checked)
-            .and_if(!self.locks, Feature::Locks)
+            .and_if(!self.locks && !self.shares, Feature::Locks)
             .and_if(!self.isolates, Feature::IsolatedCpus)
             .and_if(!self.grows, Feature::Growing)
             .and_if(self.grows, Feature::Ceiling)
             .and_if(self.grows, Feature::Removal)
             // A depot that grows seldom runs short.
             .and_if(self.grows, Feature::Pressure);
+        let others = if self.shares { &NOT_SHARED[..] } else { &SHARED[..] };
+        let lacks = others.iter().fold(lacks, |lacks, &feature| lacks.and(feature));
         let lacks = lacking().iter().fold(lacks, |lacks, lack| lacks.and(lack.feature));
         Set(Feature::ALL.iter().fold(Set::NONE, |all, &one| all.and(one)).0 & !lacks.0)
     }
@@ -139,10 +175,35 @@ impl Options {
         let builder = builder.checked(self.checked);
         let builder = builder.per_cpu_locks(self.locks);
         let builder = if self.grows { builder.grow_to(PAGES_MAX * page_bytes()) } else { builder };
-        let isolated: CpuSet = common::usable_cpus().into_iter().take(1).map(CpuId::new).collect();
-        let builder = if self.isolates { builder.isolated_cpus(isolated) } else { builder };
+        let builder = if self.isolates { builder.isolated_cpus(isolated()) } else { builder };
         builder.build().unwrap()
     }
+
+    fn members(self) -> Option<Members> {
+        let options = |bytes| {
+            let options = SharedOptions::new(bytes).per_cpu_locks(self.locks);
+            if self.isolates { options.isolated_cpus(isolated()) } else { options }
+        };
+        self.shares.then(|| {
+            let own = SharedDepot::create_memfd("storm", &options(PAGES * page_bytes())).unwrap();
+            let peer = SharedDepot::adopt(own.file(), &options(0)).unwrap();
+            Members { own, peer }
+        })
+    }
+
+    /// The features that are there all the time.
+    fn always(self) -> Set {
+        Set::NONE
+            .and_if(self.checked, Feature::Checked)
+            .and_if(self.locks, Feature::Locks)
+            .and_if(self.isolates, Feature::IsolatedCpus)
+            .and_if(self.shares, Feature::Segment)
+    }
+}
+
+/// The CPUs that nothing is to interrupt.
+fn isolated() -> CpuSet {
+    common::usable_cpus().into_iter().take(1).map(CpuId::new).collect()
 }
 
 fn table() -> Table<'static> {
@@ -165,11 +226,6 @@ fn storm(name: &str) {
     }
     let world = Arc::new(World::new(2 * PAGES_MAX as u32));
     let seed = seed(name);
-    let always = Set::NONE
-        .and_if(options.checked, Feature::Checked)
-        .and_if(options.locks, Feature::Locks)
-        .and_if(options.isolates, Feature::IsolatedCpus);
-    let _always = world.meetings.begin(always);
     let pairs = options.pairs(&table());
     let missing = || -> Vec<_> {
         let name = |number: usize| Feature::NAMES[number];
@@ -180,7 +236,8 @@ fn storm(name: &str) {
     let mut rounds = 0_u64;
     let moved = || world.moved.each_ref().map(|moved| moved.load(Ordering::Relaxed));
     // A depot that has grown is large enough for large blocks to stay where they are.
-    let moves_all = || options.grows || !moved().contains(&0);
+    let needs_no_moves = options.grows || options.shares;
+    let moves_all = || needs_no_moves || !moved().contains(&0);
     // Under ThreadSanitizer, and in an emulated machine, it would take minutes.
     let is_complete = || is_sanitized() || is_emulated() || missing().is_empty() && moves_all();
     while began.elapsed() < time || !is_complete() {
@@ -188,6 +245,10 @@ fn storm(name: &str) {
         let is_late = began.elapsed() >= time * LONGER;
         assert!(!is_late, "{name}: never met: {missing:?}; moves by order: {moved:?}");
         rounds += 1;
+        if options.shares && !is_sanitized() {
+            options.locks = rounds.is_multiple_of(2);
+        }
+        let _always = world.meetings.begin(options.always());
         round(options, &world, seed + 1000 * rounds);
     }
     let (sure, failed) = world.usage.counts();
@@ -204,7 +265,9 @@ fn storm(name: &str) {
 /// Storms a depot, counts its pages, and takes it down.
 fn round(options: Options, world: &Arc<World>, seed: u64) {
     let rng = |n| Rng::new(seed + n);
-    let depot = options.depot();
+    let members = options.members();
+    let depot = members.as_ref().map_or_else(|| options.depot(), |both| both.own.depot().clone());
+    let peer = members.as_ref().map_or_else(|| depot.clone(), |both| both.peer.depot().clone());
     let builder = Vmalloc::builder(&depot).bytes(256 * mib());
     let space = builder.pool_bytes(mib()).lazy_bytes(mib()).warm_bytes(mib()).build().unwrap();
     let usage = &world.usage;
@@ -212,24 +275,36 @@ fn round(options: Options, world: &Arc<World>, seed: u64) {
     usage.use_pages(SPACE_PAGES - usage.used());
     usage.set_goal([40, 55, 100, 100][rng(0).index(4)]);
     world.stop.store(false, Ordering::Relaxed);
-    let pool = Pool::default();
-    let (given, callers) = (pool.clone(), world.clone());
+    // Members of a segment have a pool each.
+    let pools = [Pool::default(), Pool::default()];
+    let (given, callers) = (pools[0].clone(), world.clone());
     depot.on_pressure(move |pressure| reclaim(&given, &callers, pressure)).unwrap();
+    if let Some(both) = &members {
+        let (given, callers) = (pools[0].clone(), world.clone());
+        both.own.on_shortage(move || give_others(&given, &callers)).unwrap();
+    }
     let mut workers: Vec<Worker> = (1..=WORKERS)
-        .map(|owner| Worker {
-            world: world.clone(),
-            depot: depot.clone(),
-            space: Some(space.clone()),
-            pool: pool.clone(),
-            rng: rng(owner.into()),
-            owner,
-            held: Vec::new(),
-            last_fork: (owner == 1 && !is_sanitized()).then(Instant::now),
+        .map(|owner| {
+            // Half of them work by the other member of a segment, which has no address space.
+            let is_peer = options.shares && owner > WORKERS / 2;
+            let members = members.as_ref();
+            Worker {
+                world: world.clone(),
+                depot: if is_peer { peer.clone() } else { depot.clone() },
+                members: members.map(|both| if is_peer { both.turned() } else { both.clone() }),
+                space: (!is_peer).then(|| space.clone()),
+                pool: pools[usize::from(is_peer)].clone(),
+                rng: rng(owner.into()),
+                owner,
+                held: Vec::new(),
+                last_fork: (owner == 1 && !is_sanitized()).then(Instant::now),
+            }
         })
         .collect();
     let control = |n: u64| Control {
         world: world.clone(),
-        depot: &depot,
+        // Some of them are at the other member.
+        depot: if n % 2 == 1 { &peer } else { &depot },
         space: Some(space.clone()),
         rng: rng(100 + n),
         cpus: Topology::read().cpu_count(),
@@ -242,7 +317,7 @@ fn round(options: Options, world: &Arc<World>, seed: u64) {
                     worker.run();
                 });
             }
-            let mut controls = (0..10).map(control);
+            let mut controls = (0..12).map(control);
             let mut next = || controls.next().unwrap();
             let (drains, drains_too) = (next(), next());
             let (switches, switches_too) = (next(), next());
@@ -256,17 +331,29 @@ fn round(options: Options, world: &Arc<World>, seed: u64) {
             start(scope, world, || compacts_too.compact());
             start(scope, world, || gives_back.give_back());
             start(scope, world, || reports.report());
-            start(scope, world, || is_refused.be_refused(!options.grows));
-            match options.grows {
-                true => start(scope, world, || sizes.grow()),
-                false => start(scope, world, || sizes.limit()),
+            let (kills, shares) = (next(), next());
+            let has_ceiling = !options.grows && !options.shares;
+            start(scope, world, move || is_refused.be_refused(has_ceiling));
+            match &members {
+                Some(both) => {
+                    start(scope, world, || shares.share(both));
+                    if !is_sanitized() {
+                        start(scope, world, || kills.kill(both));
+                    }
+                }
+                None if options.grows => start(scope, world, || sizes.grow()),
+                None => start(scope, world, || sizes.limit()),
             }
             std::thread::sleep(ROUND);
             world.stop.store(true, Ordering::Relaxed);
         });
     });
-    let pooled = std::mem::take(&mut *pool.lock().unwrap());
-    workers[0].held.extend(pooled);
+    for worker in &mut workers {
+        let pooled = std::mem::take(&mut *worker.pool.lock().unwrap());
+        worker.held.extend(pooled);
+    }
+    // To one member pages that the other caches are held.
+    let cached = members.as_ref().map_or(0, Members::cached_by_peer);
     // Half of the rounds count the pages without those of the address space, which keeps some.
     if rng(9).one_in(2) {
         workers.iter_mut().for_each(Worker::leave_space);
@@ -274,7 +361,7 @@ fn round(options: Options, world: &Arc<World>, seed: u64) {
         let pages = |worker: &Worker| -> u64 {
             worker.held.iter().map(|item| u64::from(item.pages())).sum()
         };
-        let held = workers.iter().map(pages).sum::<u64>() + kept;
+        let held = workers.iter().map(pages).sum::<u64>() + kept + cached;
         let census = depot.validate().unwrap();
         assert_eq!(census.held_pages(), held, "{census:?}");
     } else {
@@ -284,7 +371,7 @@ fn round(options: Options, world: &Arc<World>, seed: u64) {
     handler::end(&depot, world);
     depot.cpu_caches().enable();
     depot.drain(Scope::ALL, Mode::Full);
-    drop((depot, pool));
+    drop((depot, peer, members, pools));
     std::thread::scope(|scope| {
         workers.into_iter().for_each(|worker| start(scope, world, || worker.end()));
     });
@@ -309,6 +396,16 @@ fn reclaim(pool: &Pool, world: &World, pressure: Pressure) -> u64 {
         Item::free(item);
     }
     freed
+}
+
+/// Frees what workers left behind, for another member of the segment.
+fn give_others(pool: &Pool, world: &World) {
+    let _now = world.meetings.begin(Feature::Shortage);
+    for _ in 0..4 {
+        let Some(item) = pool.lock().unwrap().pop() else { return };
+        world.meetings.meet(Feature::Shortage, item.via);
+        item.free();
+    }
 }
 
 /// Starts a thread that ends the round if it fails.
@@ -351,6 +448,11 @@ fn locks() {
 #[test]
 fn locks_checked() {
     storm("locks_checked");
+}
+
+#[test]
+fn segment() {
+    storm("segment");
 }
 
 #[test]

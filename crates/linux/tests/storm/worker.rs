@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use pagedepot_linux::shared::{Orphans, SharedDepot};
 use pagedepot_linux::vmalloc::Options;
 use pagedepot_linux::{AllocError, Depot, Flags, Mobility, Order, Page, Pfn, Vmalloc};
 
@@ -24,12 +25,36 @@ const FORK_EACH: Duration = Duration::from_millis(40);
 /// Seconds that a child has: far more than it needs, even on a busy machine.
 const ALARM_S: u32 = 60;
 
+/// Time after which a request must have got what another member of a segment caches.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Two members of a segment, each as its own process would be.
+#[derive(Clone)]
+pub struct Members {
+    pub own: SharedDepot,
+    pub peer: SharedDepot,
+}
+
+impl Members {
+    /// Both members, as the other one sees them.
+    pub fn turned(&self) -> Self {
+        Members { own: self.peer.clone(), peer: self.own.clone() }
+    }
+
+    /// Counts the segment's pages while nothing else runs. Returns those that the peer caches.
+    pub fn cached_by_peer(&self) -> u64 {
+        self.own.recover(Orphans::GoBack);
+        self.peer.validate().unwrap().cached_pages
+    }
+}
+
 /// Items that workers leave behind, until a request runs short.
 pub type Pool = Arc<Mutex<Vec<Item>>>;
 
 pub struct Worker {
     pub world: Arc<World>,
     pub depot: Depot,
+    pub members: Option<Members>,
     pub space: Option<Vmalloc>,
     pub pool: Pool,
     pub rng: Rng,
@@ -68,8 +93,8 @@ impl Worker {
 
     /// Drops the handles first, then what is left.
     pub fn end(self) {
-        let Worker { world, depot, space, pool, held, .. } = self;
-        drop((depot, space, pool));
+        let Worker { world, depot, members, space, pool, held, .. } = self;
+        drop((depot, members, space, pool));
         let _now = world.meetings.begin(Feature::Teardown);
         for item in held {
             world.meetings.meet(Feature::Teardown, item.via);
@@ -100,7 +125,7 @@ impl Worker {
             pin(cpus[self.rng.index(cpus.len())]);
         }
         let is_full = self.held.len() >= HELD_MAX || !self.world.usage.has_room();
-        match self.rng.below(80) {
+        match self.rng.below(86) {
             _ if is_full && self.rng.one_in(2) => self.free(),
             0..=24 | 33..=35 if !is_full => self.page(),
             25..=32 if !is_full => self.movable(),
@@ -111,6 +136,8 @@ impl Worker {
             49..=51 if !is_full => self.buf(),
             52..=53 => self.resize(),
             71..=72 => self.map(),
+            80..=81 => self.discard(),
+            82..=85 => self.send(),
             54..=57 => self.transform(),
             58..=60 => self.pin(),
             61..=62 => self.pool(),
@@ -146,14 +173,21 @@ impl Worker {
     }
 
     /// Makes a request that is allowed everything: one for a page must not fail while little is in
-    /// use.
-    fn surely<R>(&self, order: Order, request: impl FnOnce() -> Option<R>) -> Option<R> {
-        match order {
-            Order::BASE => {
-                self.world.usage.request_surely(request, || self.depot.shortage().to_string())
-            }
-            _ => request(),
+    /// use. Another member of a segment has 50 ms to give back what it caches, in which it may not
+    /// run: then the request is made again.
+    fn surely<R>(&self, order: Order, request: impl Fn() -> Option<R>) -> Option<R> {
+        if order != Order::BASE {
+            return request();
         }
+        let until = self.members.as_ref().map(|_| Instant::now() + PATIENCE);
+        let again = || until.is_some_and(|until| Instant::now() < until).then_some(());
+        let patiently = || loop {
+            if let Some(found) = request() {
+                return Some(found);
+            }
+            again()?;
+        };
+        self.world.usage.request_surely(patiently, || self.depot.shortage().to_string())
     }
 
     fn movable(&mut self) {
@@ -331,6 +365,20 @@ impl Worker {
     fn free(&mut self) {
         if let Some(item) = self.pick() {
             item.free();
+        }
+    }
+
+    fn discard(&mut self) {
+        if !self.held.is_empty() {
+            let at = self.rng.index(self.held.len());
+            self.held[at].discard();
+        }
+    }
+
+    fn send(&mut self) {
+        let Some(Members { own, peer }) = self.members.clone() else { return };
+        if let Some(item) = self.pick() {
+            self.held.push(item.send(&own, &peer));
         }
     }
 
