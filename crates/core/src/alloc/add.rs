@@ -14,11 +14,10 @@ use core::ptr::NonNull;
 use super::allocator::Allocator;
 use super::config::ConfigError;
 use super::layout;
-use super::zero_and_check::FrameBytes;
+use super::zero_and_check::Hooks;
 use crate::cpus::Cpus;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, Tag};
 use crate::frame::{FrameRange, Kind, ZoneId};
-use crate::pcp::Caches;
 use crate::store::section::Section;
 use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 
@@ -116,19 +115,14 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 
 /// The caller that adds memory, at work.
 pub(super) struct MemoryAdder<'a, 'm, C> {
-    caches: &'a Caches<'m, C>,
-    is_checked: bool,
+    hooks: Hooks<'a, 'm, C>,
     /// Bytes of one section; 0: nothing needs sections.
     section_bytes: usize,
 }
 
 impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
     pub(super) fn to(allocator: &'a Allocator<'m, C>) -> Self {
-        MemoryAdder {
-            caches: &allocator.caches,
-            is_checked: allocator.options.is_checked,
-            section_bytes: allocator.layout.section_bytes,
-        }
+        MemoryAdder { hooks: allocator.hooks(), section_bytes: allocator.layout.section_bytes }
     }
 
     fn bytes(&self, range: FrameRange) -> usize {
@@ -140,7 +134,7 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
 
     /// Sections of the range that have no metadata yet.
     fn missing_sections(&self, range: FrameRange) -> impl Iterator<Item = usize> {
-        range.sections().filter(|&number| self.caches.store.section(number).is_none())
+        range.sections().filter(|&number| self.hooks.caches.store.bitmap.section(number).is_none())
     }
 
     fn add(
@@ -171,11 +165,11 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
         range: FrameRange,
         memory: &mut [MaybeUninit<u8>],
     ) -> Result<NonNull<u8>, ConfigError> {
-        if zone.index() >= self.caches.zones.all().len() {
+        if zone.index() >= self.hooks.caches.zones.all().len() {
             return Err(ConfigError::NoSuchZone { zone: zone.get() });
         }
-        let is_reachable =
-            range.end() < 1 << 32 && range.sections().end <= self.caches.store.sections_max();
+        let is_reachable = range.end() < 1 << 32
+            && range.sections().end <= self.hooks.caches.store.bitmap.sections_max();
         if range.frames == 0 || !is_reachable {
             return Err(ConfigError::NotAddable { range });
         }
@@ -186,7 +180,8 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
             bytes => layout::aligned(memory, bytes, layout::ALIGN)?,
         };
         base.as_ptr().expose_provenance();
-        self.caches
+        self.hooks
+            .caches
             .store
             .claim_tags(range.pageblocks(), zone)
             .map_err(|(pageblock, tag)| not_new(pageblock, tag))?;
@@ -196,7 +191,7 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
     /// Whether the pageblocks of a range may be given to a zone.
     fn check_new(&self, zone: ZoneId, range: FrameRange) -> Result<(), ConfigError> {
         range.pageblocks().map(PageblockIndex).try_for_each(|pageblock| {
-            match self.caches.store.tags().raw(pageblock) {
+            match self.hooks.caches.store.tags().raw(pageblock) {
                 Tag::ABSENT => Ok(()),
                 tag if tag == Tag::removed(zone) => Ok(()),
                 tag => Err(not_new(pageblock, tag)),
@@ -217,12 +212,12 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
             let section = unsafe {
                 let place = base.as_ptr().add(used * self.section_bytes);
                 write_section(place, self.section_bytes, |section| {
-                    Section::init(section, self.caches.store.marks(number));
+                    Section::init(section, self.hooks.caches.store.bitmap.marks(number));
                 });
                 &*place.cast::<Section<'m>>()
             };
             // A place that lost the race is written again for the next section.
-            used += usize::from(self.caches.store.install(number, section));
+            used += usize::from(self.hooks.caches.store.bitmap.install(number, section));
         }
     }
 
@@ -233,7 +228,7 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
             return;
         }
         let sections = range.sections();
-        let caches = self.caches;
+        let caches = self.hooks.caches;
         let zone_state = caches.zones.get(zone);
         let pages = u64::from(range.frames);
         // Requests that search now may have an older span, or find what is not counted yet.
@@ -241,8 +236,7 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
             .then(|| zone_state.in_flight.begin(1, caches.caller()));
         zone_state.add_managed(pages);
         if given == FrameOrigin::Held {
-            FrameBytes { caches, is_checked: self.is_checked }
-                .note_range(range.start, range.frames);
+            self.hooks.note_range(range.start, range.frames);
             caches.direct(None, zone).count_allocs(0, pages);
         }
         range.pageblocks().for_each(|pageblock| {
@@ -342,13 +336,13 @@ mod tests {
             Allocator::new(&config, &mut metadata, LockedCpus::new(&locks, On(0))).unwrap();
         let middle = sections(3..4);
         allocator.add_memory(ZoneId::new(0), middle, theirs).unwrap();
-        let installed = allocator.caches.store.section(3).map(std::ptr::from_ref);
+        let installed = allocator.caches.store.bitmap.section(3).map(std::ptr::from_ref);
 
         let base =
             layout::aligned(ours, 4 * allocator.layout.section_bytes, layout::ALIGN).unwrap();
         // SAFETY: so many bytes there, for good.
         unsafe { MemoryAdder::to(&allocator).install_sections(sections(1..5), base) };
-        assert_eq!(allocator.caches.store.section(3).map(std::ptr::from_ref), installed);
+        assert_eq!(allocator.caches.store.bitmap.section(3).map(std::ptr::from_ref), installed);
         assert_eq!(allocator.validate().unwrap().free_pages, u64::from(SECTION_FRAMES));
         for range in [sections(1..3), sections(4..5)] {
             assert_eq!(allocator.section_bytes(range), 0);

@@ -284,7 +284,7 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         let reserve = if flags.is_atomic() { Reserve::All } else { Reserve::AboveMin };
         let found = self.caches.walk_for_block(order, flags, reserve).ok_or(());
         if found.is_err() {
-            self.caches.store.forget_refusals();
+            self.caches.store.bitmap.forget_refusals();
         }
         let hooks = self.hooks();
         let pfn = hooks.end_call(order, found).ok()?;

@@ -392,7 +392,7 @@ impl Build<'_, '_> {
                 &globals.reports,
                 self.avoids(),
             );
-            Store::new(tags, bitmap, backing, on_misuse, &globals.noted)
+            Store { tags, bitmap, backing, on_misuse, noted: &globals.noted }
         }
     }
 
@@ -520,9 +520,9 @@ impl Build<'_, '_> {
                 let is_free = !self.is_backed && self.is_filled(number);
                 let init = if is_free { Section::init_free } else { Section::init };
                 write_section(place, self.layout.section_bytes, |section| {
-                    init(section, store.marks(number));
+                    init(section, store.bitmap.marks(number));
                 });
-                store.install(number, &*place.cast::<Section<'m>>());
+                store.bitmap.install(number, &*place.cast::<Section<'m>>());
             }
         }
     }

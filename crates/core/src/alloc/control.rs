@@ -397,7 +397,7 @@ impl<'m, C: Cpus> Caches<'m, C> {
         mut tell: impl FnMut(CpuId, DrainResult),
     ) -> Handover<'_, 'm, C> {
         let caches = self;
-        let number = caches.pcps.ask_numbers().next();
+        let number = caches.pcps.state.ask_numbers.next();
         let zones = scope.zones(caches.zones.all().len() as u32);
         let drained = self.on_each(scope.cpus(caches.pcps.cpus()), |cpu| {
             let taken_pages = caches.drain_shelves(cpu, zones.clone());
@@ -464,7 +464,7 @@ impl<C: Cpus> Handover<'_, '_, C> {
         if self.poll() {
             return true;
         }
-        let sleeping = self.caches.pcps.sleepers().begin();
+        let sleeping = self.caches.pcps.state.sleepers.begin();
         let began_ms = environment.now_ms();
         let mut nap_ms = 1;
         for looks in 0..LOOKS_MAX {

@@ -19,7 +19,7 @@
 //! | `control` | drains, [`Handover`] and callbacks; [`ZoneSettings`]; [`CpuCaches`]: caches that are taken away, decay, hand over |
 //! | `add` | `MemoryAdder`: memory, at first and later |
 //! | `stats` | counters and reports |
-//! | `validate` | `Validation`: is every frame in exactly one place; `CachedBlocks`: what CPUs cache |
+//! | `validate` | `Validation`: is every frame in exactly one place; and what CPUs cache |
 //! | `build` | construction; an allocator in a static, made later |
 
 pub mod add;
@@ -37,7 +37,7 @@ mod range;
 mod stats;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod tests;
-pub(crate) mod validate;
+mod validate;
 pub(crate) mod walk;
 pub(crate) mod zero_and_check;
 

@@ -52,7 +52,7 @@ impl<'a, 'm, C: Cpus> SlowPath<'a, 'm, C> {
     /// Tells the callbacks, then goes on down.
     pub fn alloc_below_low(&self, request: Request) -> Result<Pfn, AllocError> {
         let caches = self.caches;
-        caches.store.forget_refusals();
+        caches.store.bitmap.forget_refusals();
         if request.flags.may_reclaim() {
             for zone in caches.zones_of(request) {
                 let state = caches.zones.get(zone);
@@ -93,7 +93,7 @@ impl<'a, 'm, C: Cpus> SlowPath<'a, 'm, C> {
     #[cold]
     pub fn look_below_low(&self, request: Request) -> Result<Pfn, Refusal> {
         self.first_zone(request).map_err(|error| Refusal { error, is_proven: true })?;
-        self.caches.store.forget_refusals();
+        self.caches.store.bitmap.forget_refusals();
         if let Some(pfn) = self.caches.walk(request, request.reserve()) {
             return Ok(pfn);
         }

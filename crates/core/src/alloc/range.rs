@@ -47,7 +47,7 @@ impl<'m, C: Cpus> SlowPath<'_, 'm, C> {
     ) -> Result<(), AllocError> {
         let request = self.request_at(start, frames, flags)?;
         if self.caches.walk(request, request.reserve()).is_none() {
-            self.caches.store.forget_refusals();
+            self.caches.store.bitmap.forget_refusals();
             if !is_patient {
                 return Err(AllocError::NotAvailable);
             }
@@ -100,7 +100,7 @@ impl<'m, C: Cpus> SlowPath<'_, 'm, C> {
         if are_carved(caches, start, frames) {
             return Err(FreeError::NotAllocated);
         }
-        self.hooks().frame_bytes().note_range_free(start, frames)?;
+        self.hooks().note_range_free(start, frames)?;
         Ok(zone)
     }
 
@@ -178,7 +178,7 @@ impl<C: Cpus> Allocator<'_, C> {
         self.caches.cpus.environment().check_usable()?;
         if let Some(order) = cached_block(frames).filter(|_| align <= frames) {
             let start = self.alloc(order, flags)?;
-            self.slow().hooks().frame_bytes().note_block_as_range(start, frames);
+            self.slow().hooks().note_block_as_range(start, frames);
             return Ok(start);
         }
         self.slow().alloc_range(frames, align, flags)
@@ -334,7 +334,7 @@ impl<'a, 'm, C: Cpus> Residency<'a, 'm, C> {
     fn sum(&self, is_meant: impl Fn(usize) -> bool) -> ResidencyCounts {
         let store = &self.0.caches.store;
         let Some(bitmap) = store.bitmap() else { return ResidencyCounts::default() };
-        let numbers = (0..store.sections_max()).filter(|&number| is_meant(number));
+        let numbers = (0..store.bitmap.sections_max()).filter(|&number| is_meant(number));
         let sections = numbers.filter_map(|number| bitmap.section(number));
         sections.fold(ResidencyCounts::default(), |sum, section| ResidencyCounts {
             first_touches: sum.first_touches + section.presence.first_touches(),

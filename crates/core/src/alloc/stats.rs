@@ -255,22 +255,22 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Claims of several words that found a frame gone on the way and rolled back.
     pub fn failed_claims(&self) -> u64 {
-        self.caches.store.failed_claims()
+        self.caches.store.bitmap.failed_claims()
     }
 
     /// Bytes that the allocator itself uses. O(sections + zones).
     pub fn metadata_use(&self) -> MetadataUse {
-        let sections = (0..self.caches.store.sections_max())
-            .filter(|&n| self.caches.store.section(n).is_some())
+        let sections = (0..self.caches.store.bitmap.sections_max())
+            .filter(|&n| self.caches.store.bitmap.section(n).is_some())
             .count();
         let carved: u64 =
             self.caches.zones.all().iter().map(|zone| zone.carved.load(Ordering::Relaxed)).sum();
         MetadataUse {
             sections: sections * self.layout.section_bytes.max(size_of::<Section<'_>>()),
             tables: self.caches.zones.bytes()
-                + self.caches.store.sections_max()
+                + self.caches.store.bitmap.sections_max()
                     * (size_of::<AtomicUsize>() + SECTION_PAGEBLOCKS * size_of::<u32>())
-                + Summary::groups(self.caches.store.sections_max()) * size_of::<Group>()
+                + Summary::groups(self.caches.store.bitmap.sections_max()) * size_of::<Group>()
                 + self.layout.carved_words * size_of::<AtomicU64>(),
             cpus: self.layout.cpu_bytes_used(self.caches.pcps.cpus()),
             magazines: (self.layout.magazines_count + self.caches.pcps.added_magazines() as usize)

@@ -2,7 +2,7 @@
 //!
 //! Needs the allocator for itself, and no memory beyond a few KiB of stack: cached frames are
 //! marked in a window of bits, which moves over the zone; a bit that is set already is a frame in
-//! two places. What CPUs cache is visited magazine by magazine ([`CachedBlocks`]).
+//! two places. What CPUs cache is visited magazine by magazine ([`Pcps::visit_cached`]).
 
 use core::fmt;
 
@@ -220,11 +220,7 @@ struct Validation<'a, 'm, C> {
     page_size: PageSize,
 }
 
-impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
-    fn cached(&self) -> CachedBlocks<'a, 'm> {
-        CachedBlocks(&self.caches.pcps)
-    }
-
+impl<C: Cpus> Validation<'_, '_, C> {
     fn census(&self) -> Result<Census, Fault> {
         let caches = self.caches;
         caches.cpus.environment().check_usable().map_err(|_| Fault::Forked)?;
@@ -265,7 +261,7 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
         self.check_reported_count(reported)?;
         let counted_pages = census.carved_pages;
         let found_pages =
-            caches.pcps.carved().all().filter(|&pfn| !caches.store.is_free(pfn)).count() as u64;
+            caches.pcps.state.carved.all().filter(|&pfn| !caches.store.is_free(pfn)).count() as u64;
         if found_pages != counted_pages {
             return Err(Fault::Carved { found_pages, counted_pages });
         }
@@ -310,13 +306,13 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
     /// and magazines.
     fn check_cached(&self, cpu: CpuId, zone: ZoneId) -> Result<(u64, u64), Fault> {
         let (mut pages, mut magazines, mut installed_pages) = (0, 0, 0);
-        self.cached().visit(cpu, zone, |visited| {
+        self.caches.pcps.visit_cached(cpu, zone, |visited| {
             magazines += 1;
             if visited.is_charged {
                 installed_pages += i64::from(visited.order.magazine_frames());
             }
             let order = visited.order;
-            for pfn in self.cached().frames_of(visited.magazine, visited.rounds) {
+            for pfn in self.caches.pcps.frames_of(visited.magazine, visited.rounds) {
                 let its = self.caches.store.tags().zone_of_range(pfn, order.frames());
                 if its != Some(zone) || !pfn.is_aligned(order) {
                     return Err(Fault::Misplaced { pfn, cpu });
@@ -341,8 +337,8 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
         while let Some(start) = first {
             let mut window = Window::new(start);
             for cpu in self.caches.pcps.all_cpus() {
-                self.cached().visit(cpu, zone, |visited| {
-                    for pfn in self.cached().frames_of(visited.magazine, visited.rounds) {
+                self.caches.pcps.visit_cached(cpu, zone, |visited| {
+                    for pfn in self.caches.pcps.frames_of(visited.magazine, visited.rounds) {
                         if !window.mark(pfn, visited.order.frames()) {
                             return Err(Fault::Doubled { pfn, cpu });
                         }
@@ -358,7 +354,7 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
     /// Every magazine is in a word, on a shelf, among the empties, or was never used.
     fn check_magazines(&self, installed: u64, carved_pages: u64) -> Result<(), Fault> {
         let pcps = &self.caches.pcps;
-        let used = u64::from(pcps.magazines().used());
+        let used = u64::from(pcps.magazines.used());
         let per_page = (self.page_size.bytes() / size_of::<crate::front::Magazine>()) as u64;
         let exist = used + u64::from(pcps.added_magazines()) + carved_pages * per_page;
         let mut found = installed;
@@ -415,23 +411,21 @@ impl Window {
     }
 }
 
-/// The magazines that CPUs cache. Beside a CPU that runs, what a visit finds may be stale.
-pub(crate) struct CachedBlocks<'a, 'm>(pub &'a Pcps<'m>);
-
-impl CachedBlocks<'_, '_> {
+/// What CPUs cache, magazine by magazine.
+impl Pcps<'_> {
     /// Visits every magazine of a CPU in a zone that may hold frames, until one visit ends in an
     /// error.
-    pub fn visit<E>(
+    pub fn visit_cached<E>(
         &self,
         cpu: CpuId,
         zone: ZoneId,
         mut visit: impl FnMut(MagazineVisit) -> Result<(), E>,
     ) -> Result<(), E> {
-        let blocks = self.0.blocks();
+        let blocks = self.blocks();
         let mut charged = |order, magazine, rounds| {
             visit(MagazineVisit { order, magazine, rounds, is_charged: true })
         };
-        for (front, _, word) in self.0.used_fronts(cpu, zone) {
+        for (front, _, word) in self.used_fronts(cpu, zone) {
             if let Some(loaded) = word.loaded() {
                 charged(front.order, loaded, word.rounds())?;
             }
@@ -439,7 +433,7 @@ impl CachedBlocks<'_, '_> {
                 charged(front.order, previous, fill.rounds(front.order.rounds()))?;
             }
         }
-        for (order, _, shelf) in self.0.pcp(cpu, zone).shelves() {
+        for (order, _, shelf) in self.pcp(cpu, zone).shelves() {
             let mut at = shelf.peek(blocks);
             for _ in 0..shelf.count() {
                 let Some(magazine) = at else { break };
@@ -447,7 +441,7 @@ impl CachedBlocks<'_, '_> {
                 at = blocks.next(magazine);
             }
         }
-        self.0.handed(cpu, zone).try_for_each(|part| {
+        self.handed(cpu, zone).try_for_each(|part| {
             let (magazine, order, rounds) = part.unpack();
             visit(MagazineVisit { order, magazine, rounds, is_charged: false })
         })
@@ -455,7 +449,7 @@ impl CachedBlocks<'_, '_> {
 
     /// The first frames of the blocks in a magazine.
     pub fn frames_of(&self, magazine: MagazineIndex, rounds: u32) -> impl Iterator<Item = Pfn> {
-        let slots = &self.0.blocks().magazine(magazine).slots[..rounds as usize];
+        let slots = &self.blocks().magazine(magazine).slots[..rounds as usize];
         // Relaxed: `validate` runs alone, and others take what they find for a hint.
         slots.iter().map(|slot| Pfn::new(slot.load(Ordering::Relaxed)))
     }

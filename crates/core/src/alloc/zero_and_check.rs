@@ -46,12 +46,7 @@ pub(crate) struct Hooks<'a, 'm, C> {
 
 crate::sync::copied!(Hooks<'_, '_, _>);
 
-impl<'a, 'm, C: Cpus> Hooks<'a, 'm, C> {
-    /// The bytes of frames that the option `checked` keeps.
-    pub(super) fn frame_bytes(&self) -> FrameBytes<'a, 'm, C> {
-        FrameBytes { caches: self.caches, is_checked: self.options.is_checked }
-    }
-
+impl<C: Cpus> Hooks<'_, '_, C> {
     /// Blocks go to a caller.
     #[inline]
     pub fn on_alloc_many(&self, blocks: &[Pfn], order: Order, flags: Flags) {
@@ -63,7 +58,7 @@ impl<'a, 'm, C: Cpus> Hooks<'a, 'm, C> {
     /// A block goes to a caller.
     pub fn on_alloc(&self, pfn: Pfn, order: Order, flags: Flags) {
         if self.options.is_checked {
-            self.frame_bytes().note_alloc(pfn, order);
+            self.note_alloc(pfn, order);
         }
         if flags.is_zeroed() {
             self.zero(pfn, order);
@@ -72,7 +67,7 @@ impl<'a, 'm, C: Cpus> Hooks<'a, 'm, C> {
 
     /// A range goes to a caller.
     pub fn on_alloc_range(&self, start: Pfn, frames: u32, flags: Flags) {
-        self.frame_bytes().note_range(start, frames);
+        self.note_range(start, frames);
         if flags.is_zeroed() {
             (0..frames).for_each(|i| self.zero(start.add(i), Order::BASE));
         }
@@ -90,14 +85,9 @@ impl<'a, 'm, C: Cpus> Hooks<'a, 'm, C> {
         }
         if self.options.is_checked {
             self.caches.cpus.environment().check_usable()?;
-            self.frame_bytes().note_free(pfn, order)?;
+            self.note_free(pfn, order)?;
         }
         Ok(tag)
-    }
-
-    /// Notes in the frames' bytes, if there are any, that a block has come back.
-    pub fn note_free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        if self.options.is_checked { self.frame_bytes().note_free(pfn, order) } else { Ok(()) }
     }
 
     /// Puts a block that was allocated and never reached its caller back into the store, without a
@@ -157,7 +147,7 @@ impl<'a, 'm, C: Cpus> Hooks<'a, 'm, C> {
         if are_carved(self.caches, pfn, from.frames()) {
             return Err(FreeError::NotAllocated);
         }
-        self.frame_bytes().split(pfn, from, to)
+        self.note_split(pfn, from, to)
     }
 
     /// Zeroes a block, if the allocator can reach it.
@@ -181,23 +171,18 @@ impl<'a, 'm, C: Cpus> Hooks<'a, 'm, C> {
 /// Whether any of these frames, which are memory, holds the allocator's own magazines.
 pub(crate) fn are_carved<C>(caches: &Caches<'_, C>, start: Pfn, frames: u32) -> bool {
     caches.store.tags().is_any_near(start, frames, Tag::is_carved)
-        && caches.pcps.carved().any(start, frames)
+        && caches.pcps.state.carved.any(start, frames)
 }
 
 const ALLOCATED: u8 = 0x80;
 
 /// The bytes of all frames. Without the option there are none, and every method returns at once.
-pub(super) struct FrameBytes<'a, 'm, C> {
-    pub caches: &'a Caches<'m, C>,
-    pub is_checked: bool,
-}
-
-impl<C: Cpus> FrameBytes<'_, '_, C> {
+impl<C: Cpus> Hooks<'_, '_, C> {
     fn state(&self, pfn: Pfn) -> Option<&AtomicU8> {
-        if !self.is_checked {
+        if !self.options.is_checked {
             return None;
         }
-        let section = self.caches.store.section((pfn.get() / SECTION_FRAMES) as usize)?;
+        let section = self.caches.store.bitmap.section((pfn.get() / SECTION_FRAMES) as usize)?;
         let bytes = (&raw const *section).addr() + size_of::<Section<'_>>();
         let at = (pfn.get() % SECTION_FRAMES) as usize;
         // SAFETY: with `checked`, `layout::section_bytes` puts SECTION_FRAMES bytes behind each
@@ -214,6 +199,7 @@ impl<C: Cpus> FrameBytes<'_, '_, C> {
         }
     }
 
+    /// Notes that a block has come back.
     #[inline(never)]
     pub fn note_free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         let Some(state) = self.state(pfn) else { return Ok(()) };
@@ -225,7 +211,7 @@ impl<C: Cpus> FrameBytes<'_, '_, C> {
     }
 
     /// Splits an allocated block into blocks of order `to`. O(parts), or O(1) without the option.
-    pub fn split(&self, pfn: Pfn, from: Order, to: Order) -> Result<(), FreeError> {
+    fn note_split(&self, pfn: Pfn, from: Order, to: Order) -> Result<(), FreeError> {
         let Some(state) = self.state(pfn) else { return Ok(()) };
         let (old, new) = (ALLOCATED | from.get() as u8, ALLOCATED | to.get() as u8);
         state
@@ -241,7 +227,7 @@ impl<C: Cpus> FrameBytes<'_, '_, C> {
 
     /// Marks frames as allocated one by one: ranges may be freed whole or frame by frame.
     pub fn note_range(&self, start: Pfn, frames: u32) {
-        if self.is_checked {
+        if self.options.is_checked {
             (0..frames).for_each(|i| self.note_alloc(start.add(i), Order::BASE));
         }
     }
@@ -257,7 +243,7 @@ impl<C: Cpus> FrameBytes<'_, '_, C> {
 
     /// The opposite; on an error nothing has changed.
     pub fn note_range_free(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
-        if !self.is_checked {
+        if !self.options.is_checked {
             return Ok(());
         }
         for i in 0..frames {

@@ -27,7 +27,7 @@ impl<C: Cpus> Carver<'_, '_, '_, C> {
     #[inline]
     pub fn carve_early(&self) {
         let pcps = &self.0.caches.pcps;
-        if self.0.pcp.high.pages() > pcps.magazines().pages_per_cpu && !IS_LOOM {
+        if self.0.pcp.high.pages() > pcps.magazines.pages_per_cpu && !IS_LOOM {
             self.carve_first();
         }
     }
@@ -36,7 +36,7 @@ impl<C: Cpus> Carver<'_, '_, '_, C> {
     fn carve_first(&self) {
         let is_large = self.0.zone.managed() >= u64::from(SECTION_FRAMES);
         if is_large
-            && self.0.caches.pcps.carved().begin(self.0.zone_id)
+            && self.0.caches.pcps.state.carved.begin(self.0.zone_id)
             && let Some(magazine) = self.carve()
         {
             self.0.push_empty(magazine);
@@ -53,8 +53,8 @@ impl<C: Cpus> Carver<'_, '_, '_, C> {
         if IS_LOOM {
             return None;
         }
-        let (map, page_size) = self.0.caches.pcps.magazines().linear_map?;
-        let carved = self.0.caches.pcps.carved();
+        let (map, page_size) = self.0.caches.pcps.magazines.linear_map?;
+        let carved = &self.0.caches.pcps.state.carved;
         let frames = carved.frames();
         if frames.is_empty() || !self.0.may_give(1, Reserve::AboveLow) {
             return None;

@@ -524,7 +524,7 @@ impl<C: Cpus> Caches<'_, C> {
             return;
         }
         let environment = self.cpus.environment();
-        if let Some(word) = self.pcps.sleepers().end() {
+        if let Some(word) = self.pcps.state.sleepers.end() {
             environment.wake_all(word);
         }
         environment.handed_over(cpu);

@@ -52,7 +52,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         let own = &self.caches.pcps.shared(self.cpu).empties;
         own.pop(self.blocks())
             .or_else(|| self.pcp.returned.pop(self.blocks()))
-            .or_else(|| self.caches.pcps.magazines().fresh())
+            .or_else(|| self.caches.pcps.magazines.fresh())
     }
 
     /// Takes back a magazine that is empty now.

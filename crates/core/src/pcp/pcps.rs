@@ -29,9 +29,12 @@ pub struct PcpsState<'m> {
     pub fresh_magazines: AtomicU32,
     /// Magazines of memory that the caller added later.
     pub added_magazines: AtomicU32,
+    /// Frames that were cut into magazines.
     pub carved: CarvedFrames<'m>,
+    /// Numbers for drains that ask.
     pub ask_numbers: AskNumbers,
-    /// Apart: each handover of an owner looks whether there are any.
+    /// Callers that sleep until CPUs have handed over. Apart: each handover of an owner looks
+    /// whether there are any.
     pub sleepers: CachePadded<Sleepers>,
 }
 
@@ -88,9 +91,9 @@ pub struct Pcps<'m> {
     zones: u32,
     /// Sets of fronts per CPU: 1 (tasks only), or 2 (interrupt handlers have their own).
     contexts: usize,
-    magazines: Magazines<'m>,
-    state: &'m PcpsState<'m>,
-    free_high: FreeHigh,
+    pub magazines: Magazines<'m>,
+    pub state: &'m PcpsState<'m>,
+    pub free_high: FreeHigh,
     /// Policies that avoid pageblocks, by zone; none if no pageblock ever is avoided.
     policies: &'m [CachePadded<ZonePolicy>],
 }
@@ -120,20 +123,10 @@ impl<'m> Pcps<'m> {
         &self.blocks
     }
 
-    /// The magazines of the caller's memory.
-    pub fn magazines(&self) -> &Magazines<'m> {
-        &self.magazines
-    }
-
     /// Magazines of memory that the caller added since construction.
     pub fn added_magazines(&self) -> u32 {
         // Relaxed: a report, and for checks at rest.
         self.state.added_magazines.load(Ordering::Relaxed)
-    }
-
-    /// Counts magazines that are about to be among the empties.
-    pub fn count_added_magazines(&self, magazines: u32) {
-        self.state.added_magazines.fetch_add(magazines, Ordering::Relaxed);
     }
 
     /// Makes magazines of memory and puts them among the empties of all CPUs in turn. Returns how
@@ -156,33 +149,13 @@ impl<'m> Pcps<'m> {
         // SAFETY: so much memory was given for 'm, of which this call is the only user, aligned for
         // a magazine; those are arrays of integers, for which zeroes will do.
         unsafe { first.write_bytes(0, count) };
-        self.count_added_magazines(count as u32);
+        self.state.added_magazines.fetch_add(count as u32, Ordering::Relaxed);
         let indices = (number..number + count).filter_map(|at| MagazineIndex::new(at as u32));
         for (index, cpu) in indices.zip(self.all_cpus().cycle()) {
             let pushed = self.shared(cpu).empties.push(self.blocks(), index);
             debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
         }
         Some(count as u32)
-    }
-
-    /// Frames that were cut into magazines.
-    pub fn carved(&self) -> &'m CarvedFrames<'m> {
-        &self.state.carved
-    }
-
-    /// Numbers for drains that ask.
-    pub fn ask_numbers(&self) -> &'m AskNumbers {
-        &self.state.ask_numbers
-    }
-
-    /// Callers that sleep until CPUs have handed over.
-    pub fn sleepers(&self) -> &'m Sleepers {
-        &self.state.sleepers
-    }
-
-    /// The policy for a CPU that only frees.
-    pub fn free_high(&self) -> FreeHigh {
-        self.free_high
     }
 
     /// Whether pageblocks are ever avoided, so that there are fronts for their frames.

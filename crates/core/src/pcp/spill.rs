@@ -280,7 +280,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         let shelved = pcp.shelf(order, front.kind).count() * order.rounds();
         let blocks = u64::from(word.frames(order.rounds()) + shelved);
         let pages = blocks * u64::from(order.frames());
-        pages > self.caches.pcps.free_high().pages(limits.batch, pcp.high.pages())
+        pages > self.caches.pcps.free_high.pages(limits.batch, pcp.high.pages())
     }
 
     /// A CPU that caches more than `high` spilled a magazine: if it only frees, the whole shelf

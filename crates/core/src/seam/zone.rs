@@ -8,7 +8,6 @@
 
 use crate::alloc::Allocator;
 use crate::alloc::flags::Flags;
-use crate::alloc::validate::CachedBlocks;
 use crate::alloc::zero_and_check::{Hooks, are_carved};
 use crate::cpus::{Cpus, Environment, Unusable};
 use crate::frame::pageblock::{
@@ -159,7 +158,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
 
     /// Makes the reporting device be asked again for pageblocks that it has refused.
     pub fn forget_refusals(&self) {
-        self.caches().store.forget_refusals();
+        self.caches().store.bitmap.forget_refusals();
     }
 
     /// Adds a compaction to the zone's counts.
@@ -257,12 +256,12 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
 
     /// The CPU that caches a frame, as far as can be seen from here. O(pages cached).
     pub fn caching_cpu(&self, pfn: Pfn) -> Option<CpuId> {
-        let cached = CachedBlocks(&self.caches().pcps);
-        self.caches().pcps.all_cpus().find(|&cpu| {
-            let walk = cached.visit(cpu, self.id, |visited| {
+        let pcps = &self.caches().pcps;
+        pcps.all_cpus().find(|&cpu| {
+            let walk = pcps.visit_cached(cpu, self.id, |visited| {
                 let size = visited.order.frames();
                 let has_it = |block: Pfn| (0..size).contains(&pfn.get().wrapping_sub(block.get()));
-                match cached.frames_of(visited.magazine, visited.rounds).any(has_it) {
+                match pcps.frames_of(visited.magazine, visited.rounds).any(has_it) {
                     true => Err(()),
                     false => Ok(()),
                 }
@@ -532,7 +531,7 @@ mod tests {
     fn a_removed_pageblock_counts_as_unmovable_no_more() {
         with_allocator(|allocator| {
             let zone = ZoneId::new(0);
-            let unmovable = || allocator.caches.store.section(0).unwrap().unmovable();
+            let unmovable = || allocator.caches.store.bitmap.section(0).unwrap().unmovable();
             for mobility in Mobility::ALL {
                 let block = allocator.alloc(Order::PAGEBLOCK, Flags::new(mobility)).unwrap();
                 allocator.free(block, Order::PAGEBLOCK).unwrap();

@@ -29,10 +29,8 @@ use crate::sync::prim::AtomicU32;
 use backing::{Backing, BackingRequest, Block, RangeRequest};
 use bitmap::Bitmap;
 use bits::WordBlocks;
-use hints::Marks;
 pub use misuse::{DoubleFree, Misuse, MisuseNote};
 pub use passes::{SearchRequest, SearchRules};
-use section::Section;
 use tags::Tags;
 
 /// Blocks that pass between the store and a backing by one call: a magazine and the block for the
@@ -41,28 +39,18 @@ const CHUNK_BLOCKS: usize = 64;
 
 /// All free frames of all zones: a bitmap, or a backing.
 pub struct Store<'m> {
-    tags: Tags<'m>,
+    pub tags: Tags<'m>,
     /// The bitmap, which with a backing has no sections, or such as hold the bytes of options and
-    /// no bits.
-    bitmap: Bitmap<'m>,
-    backing: Option<&'m dyn Backing>,
+    /// no bits. Callers that want to know what is free ask [`bitmap`](Self::bitmap) for it.
+    pub bitmap: Bitmap<'m>,
+    pub backing: Option<&'m dyn Backing>,
     /// Here, because what a backing may not hand out is found here.
-    on_misuse: fn(Misuse),
+    pub on_misuse: fn(Misuse),
     /// The note of misuse, in the metadata: a store itself never changes.
-    noted: &'m MisuseNote,
+    pub noted: &'m MisuseNote,
 }
 
 impl<'m> Store<'m> {
-    pub fn new(
-        tags: Tags<'m>,
-        bitmap: Bitmap<'m>,
-        backing: Option<&'m dyn Backing>,
-        on_misuse: fn(Misuse),
-        noted: &'m MisuseNote,
-    ) -> Self {
-        Store { tags, bitmap, backing, on_misuse, noted }
-    }
-
     /// Tells the embedder what a caller or the backing did wrong; by default, panics.
     pub fn report(&self, misuse: Misuse) {
         (self.on_misuse)(misuse);
@@ -110,32 +98,6 @@ impl<'m> Store<'m> {
     /// The bits, if it is they that say what is free.
     pub fn bitmap(&self) -> Option<&Bitmap<'m>> {
         self.backing.is_none().then_some(&self.bitmap)
-    }
-
-    /// The section with this number.
-    #[inline]
-    pub fn section(&self, number: usize) -> Option<&'m Section<'m>> {
-        self.bitmap.section(number)
-    }
-
-    /// The marks of the section with this number, to make its metadata with.
-    pub fn marks(&self, number: usize) -> Marks<'m> {
-        self.bitmap.marks(number)
-    }
-
-    /// The largest number of sections.
-    pub fn sections_max(&self) -> usize {
-        self.bitmap.sections_max()
-    }
-
-    /// Makes a section known. `false`: there is one already, or the number is out of range.
-    pub fn install(&self, number: usize, section: &'m Section<'m>) -> bool {
-        self.bitmap.install(number, section)
-    }
-
-    /// Claims of the bitmap that found a frame missing and rolled back.
-    pub fn failed_claims(&self) -> u64 {
-        self.bitmap.failed_claims()
     }
 
     /// Free pages of a zone as its backing counts them. `None`: the zone counts them itself.
@@ -302,11 +264,6 @@ impl<'m> Store<'m> {
         if let Some(bitmap) = self.bitmap() {
             bitmap.note_run(tag, start, frames);
         }
-    }
-
-    /// Notes that all refusals of the reporting device are old: see [`hints`].
-    pub fn forget_refusals(&self) {
-        self.bitmap.forget_refusals();
     }
 
     /// Isolates a pageblock like [`Tags::isolate`]; searches hear that it is not avoided.
