@@ -104,8 +104,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
                 is_checked: config.checked,
                 linear_map: config.linear_map,
                 page_size: config.page_size,
-                // A backing keeps nothing apart.
-                classes: if build.is_backed { Classes::ALIKE } else { config.classes },
+                classes: build.classes(),
             },
             simple_level: match config.zones {
                 [zone] if !config.checked => zone.level,
@@ -493,6 +492,7 @@ impl Build<'_, '_> {
                 state,
                 self.config.free_high,
                 self.policies(),
+                self.classes().kinds(),
             )
         }
     }
@@ -504,6 +504,11 @@ impl Build<'_, '_> {
         let end = ranges.iter().map(|r| r.end()).max().unwrap_or(0);
         let hint = start + (end - start) / u64::from(self.config.cpus) * u64::from(cpu);
         Pcp::new(limits.high_min as i64, (hint / u64::from(PAGEBLOCK_FRAMES)) as u32)
+    }
+
+    /// The classes that are kept apart. A backing keeps nothing apart.
+    fn classes(&self) -> Classes {
+        if self.is_backed { Classes::ALIKE } else { self.config.classes }
     }
 
     /// # Safety

@@ -267,6 +267,11 @@ impl Classes {
         self
     }
 
+    /// Number of kinds that requests can have. Only movable ones that are kept apart have the last.
+    pub(crate) const fn kinds(self) -> usize {
+        if self.apart[Mobility::Movable.index()] == 0 { Kind::APART.index() } else { Kind::COUNT }
+    }
+
     /// The flags with the kind of pageblocks that their class has, and without the class.
     pub(crate) const fn of(self, flags: Flags) -> Flags {
         let class = (flags.0 & CLASS) >> CLASS_SHIFT;

@@ -22,7 +22,7 @@ use core::mem::take;
 use core::ops::Range;
 
 use super::caches::{Caches, CpuZone};
-use super::shelf::{Chain, Part, Parts};
+use super::shelf::{Chain, Part, Parts, Shelf};
 use super::state::{Front, Pcp};
 use crate::cpus::{Change, Cpus, Environment, Event, FenceError};
 use crate::frame::pageblock::Tag;
@@ -170,13 +170,14 @@ impl<C: Cpus> Caches<'_, C> {
         }
         for zone in zones.map(ZoneId::new) {
             let pcp = self.pcps.pcp(cpu, zone);
-            done.left_pages += pcp.shelved_pages();
+            let shelved_pages = pcp.shelved_pages();
+            done.left_pages += shelved_pages;
             let in_flight_pages = InFlight::in_flight_pages(pcp.in_flight.read());
             done.in_flight_pages += in_flight_pages;
             // Only a full drain reads the owner's words: that takes their line away.
             done.unreachable_pages += match mode {
                 Mode::Full => self.pcps.front_pages(cpu, zone),
-                _ => pcp.unshelved_pages().saturating_sub(in_flight_pages),
+                _ => pcp.unshelved_pages(shelved_pages).saturating_sub(in_flight_pages),
             };
         }
     }
@@ -296,35 +297,27 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         let pcp = self.pcp;
         prefetch_write(&pcp.in_flight);
         Kind::all().filter_map(|kind| pcp.listed(Order::BASE, kind)).for_each(prefetch_write);
-        let mut pages = 0;
-        for (order, kind, shelf) in pcp.shelves() {
-            let shelved = shelf.count();
-            if shelved == 0 {
-                continue;
-            }
-            if let Some(listed) = pcp.listed(order, kind) {
-                listed
-                    .top_down(shelved)
-                    .for_each(|magazine| prefetch_write(self.blocks().magazine(magazine)));
-            }
-            // Announced before they are taken; more may have come meanwhile, then fewer pages are
-            // announced than moved, for as long as it takes to announce the others.
-            let moving = self
-                .caches
-                .begin(self.pcp, u64::from(shelved) * u64::from(order.magazine_frames()));
-            if let Some(chain) = shelf.take_all(self.blocks()) {
-                let more = chain.count.saturating_sub(shelved);
-                let rest = (more > 0).then(|| {
-                    self.caches
-                        .begin(self.pcp, u64::from(more) * u64::from(order.magazine_frames()))
-                });
-                self.return_chain(self.task_front(order, kind), chain);
-                pages += u64::from(chain.count) * u64::from(order.magazine_frames());
-                drop(rest);
-            }
-            drop(moving);
+        // Most are empty.
+        let used = pcp.shelves().filter(|(_, _, shelf)| !shelf.is_empty());
+        used.map(|(order, kind, shelf)| self.drain_shelf(order, kind, shelf)).sum()
+    }
+
+    fn drain_shelf(&self, order: Order, kind: Kind, shelf: &Shelf) -> u64 {
+        let (pcp, shelved) = (self.pcp, shelf.count());
+        if let Some(listed) = pcp.listed(order, kind) {
+            listed
+                .top_down(shelved)
+                .for_each(|magazine| prefetch_write(self.blocks().magazine(magazine)));
         }
-        pages
+        // Announced before they are taken; more may have come meanwhile, then fewer pages are
+        // announced than moved, for as long as it takes to announce the others.
+        let in_pages = |magazines| u64::from(magazines) * u64::from(order.magazine_frames());
+        let _moving = self.caches.begin(pcp, in_pages(shelved));
+        let Some(chain) = shelf.take_all(self.blocks()) else { return 0 };
+        let more = chain.count.saturating_sub(shelved);
+        let _rest = (more > 0).then(|| self.caches.begin(pcp, in_pages(more)));
+        self.return_chain(self.task_front(order, kind), chain);
+        in_pages(chain.count)
     }
 
     /// Counts what a drain took back.

@@ -11,7 +11,7 @@ use super::high::FreeHigh;
 use super::shelf::{CarvedFrames, Empties, Magazines, Part, Parts};
 use super::state::{Front, Pcp};
 use crate::evacuation::ZonePolicy;
-use crate::frame::{CpuId, NodeId, ZoneId};
+use crate::frame::{CpuId, NodeId, Order, ZoneId};
 use crate::front::word::Word;
 use crate::front::{BlockArray, Context, Here, Magazine, MagazineIndex};
 use crate::sync::CachePadded;
@@ -96,6 +96,8 @@ pub struct Pcps<'m> {
     pub free_high: FreeHigh,
     /// Policies that avoid pageblocks, by zone; none if no pageblock ever is avoided.
     policies: &'m [CachePadded<ZonePolicy>],
+    /// Number of kinds that requests can have: fronts of the others are empty.
+    kinds: usize,
 }
 
 impl<'m> Pcps<'m> {
@@ -113,8 +115,9 @@ impl<'m> Pcps<'m> {
         state: &'m PcpsState<'m>,
         free_high: FreeHigh,
         policies: &'m [CachePadded<ZonePolicy>],
+        kinds: usize,
     ) -> Self {
-        Pcps { blocks, places, zones, contexts, magazines, state, free_high, policies }
+        Pcps { blocks, places, zones, contexts, magazines, state, free_high, policies, kinds }
     }
 
     /// The words and gates.
@@ -249,15 +252,18 @@ impl<'m> Pcps<'m> {
         zone: ZoneId,
     ) -> impl Iterator<Item = (Front, &AtomicU64, Word)> {
         let contexts = [Context::Task, Context::Interrupt].into_iter().take(self.contexts);
-        let places = Front::places(self.avoids());
+        let (used, halves) = (Order::CACHED * self.kinds, 1 + usize::from(self.avoids()));
         contexts.flat_map(move |context| {
             let here = Here { cpu, context };
-            let cells = self.blocks.fronts(here, zone)[..places].iter().enumerate();
-            cells.filter_map(move |(place, cell)| {
-                // Acquire: pairs with the Release of the sequence that stored it, where no fence
-                // has ordered it (a quiescent CPU, an owner that moved after its claim).
-                let word = Word(cell.load(Ordering::Acquire));
-                (word != Word::EMPTY).then(|| (Front::at_place(here, zone, place), cell, word))
+            let rows = self.blocks.fronts(here, zone).chunks_exact(Front::places(false));
+            rows.take(halves).enumerate().flat_map(move |(half, cells)| {
+                cells[..used].iter().enumerate().filter_map(move |(at, cell)| {
+                    // Acquire: pairs with the Release of the sequence that stored it, where no
+                    // fence has ordered it (a quiescent CPU, an owner that moved after its claim).
+                    let word = Word(cell.load(Ordering::Acquire));
+                    let place = half * Front::places(false) + at;
+                    (word != Word::EMPTY).then(|| (Front::at_place(here, zone, place), cell, word))
+                })
             })
         })
     }

@@ -196,9 +196,9 @@ impl Pcp {
     }
 
     /// Pages out of a quiet drain's reach, at most: magazines in fronts and in hands, in full.
-    pub fn unshelved_pages(&self) -> u64 {
-        (self.charged_pages.load(Ordering::Relaxed).max(0) as u64)
-            .saturating_sub(self.shelved_pages())
+    /// `shelved_pages` is what lies on shelves.
+    pub fn unshelved_pages(&self, shelved_pages: u64) -> u64 {
+        (self.charged_pages.load(Ordering::Relaxed).max(0) as u64).saturating_sub(shelved_pages)
     }
 
     #[inline]
