@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use crate::common::backing::Sets;
 use crate::common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
-    Allocator, Class, Classes, Config, Evacuation, Flags, Mobility, Order, Pfn, ZoneId,
+    Allocator, Class, Classes, Config, Evacuation, Flags, Mobility, Mode, Order, Pfn, Scope, ZoneId,
 };
 use pagedepot_contiguity::Contiguity;
 
@@ -57,6 +57,23 @@ fn free(depot: &mut Single<'_>, blocks: impl IntoIterator<Item = (Pfn, Order)>) 
         depot.free(pfn, order).unwrap();
     }
     depot.validate().unwrap();
+}
+
+/// Drains look at the fronts of kinds that requests can have.
+#[test]
+fn a_full_drain_takes_fronts_of_classes_that_are_kept_apart() {
+    let both = POLICY.apart(Mobility::Reclaimable, Class::PAGE_CACHE);
+    for classes in [Classes::ALIKE, POLICY, both] {
+        let depot = depot(classes, |_| ());
+        for flags in [PLAIN, CACHE, Flags::UNMOVABLE.class(Class::SHORT_LIVED)] {
+            let pfn = depot.alloc(Order::BASE, flags).unwrap();
+            depot.free(pfn, Order::BASE).unwrap();
+            let drained = depot.drain(Scope::ALL, Mode::Full);
+            assert!(drained.taken_pages > 0 && drained.unreachable_pages == 0, "{drained:?}");
+        }
+        let all = u64::from(PAGEBLOCKS * PAGEBLOCK_FRAMES);
+        assert_eq!(depot.zone_stats(ZONE).unwrap().free_pages, all);
+    }
 }
 
 #[test]
