@@ -62,9 +62,10 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         Ok(*got)
     }
 
-    /// Fills the list with the blocks that this CPU caches first, a magazine by one sequence. A
-    /// slow request then loads or refills the front for those after it. Where it does not, the
-    /// store gives the rest.
+    /// Fills the list with the blocks that this CPU caches first, a magazine by one sequence. Then
+    /// the store gives chunks, which would only pass through the front: a magazine that a refill
+    /// filled would leave it at once. A slow request does the rest, and loads or refills the front
+    /// for those after it. Of large blocks it comes first, so that a CPU caches what it uses.
     fn fill(
         &self,
         order: Order,
@@ -73,21 +74,23 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         got: &mut usize,
     ) -> Result<usize, AllocError> {
         let hooks = self.hooks();
-        // Whether a slow request is likely to fill the front.
-        let mut refills = true;
+        // Whether the store may have a chunk, and whether a slow request comes before it.
+        let (mut has_chunk, mut refills) = (out.len() >= CHUNK_BLOCKS, order.is_large());
         while *got < out.len() {
             let popped = self.pop_many(order, flags, &mut out[*got..]);
             *got += popped;
             hooks.on_alloc_many(&out[*got - popped..*got], order, flags);
-            refills |= popped > 0;
-            if !refills && out.len() - *got >= CHUNK_BLOCKS {
-                let chunk = &mut out[*got..*got + CHUNK_BLOCKS];
-                let taken = self.take_chunk(order, flags, chunk);
+            if popped > 0 && has_chunk {
+                // It may have more, where batches go block by block.
+                refills |= order.is_large();
+                continue;
+            }
+            while has_chunk && !refills && *got < out.len() {
+                let end = out.len().min(*got + CHUNK_BLOCKS);
+                let taken = self.take_chunk(order, flags, &mut out[*got..end]);
                 *got += taken;
                 hooks.on_alloc_many(&out[*got - taken..*got], order, flags);
-                if taken > 0 {
-                    continue;
-                }
+                has_chunk = taken > 0;
             }
             if *got == out.len() {
                 break;
@@ -129,7 +132,8 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
             caches.hand_over(here);
         }
         let pages = u64::from(order.frames()) * out.len() as u64;
-        let rules = flags.rules(Reserve::AboveLow);
+        // A slow request asks for relief before it mixes pageblocks.
+        let rules = flags.rules(Reserve::AboveLow).unmixed();
         let Some(zone) = caches
             .zones_for(caches.node_of(here), flags)
             .find(|&zone| caches.may_give(zone, pages, rules.reserve))
@@ -137,6 +141,13 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
             return 0;
         };
         let got = caches.direct(here, zone).take_many(order, rules, out);
+        if let Some(here) = here.filter(|_| !order.is_large()) {
+            // As a refill does: the CPU uses as much.
+            let share = caches.share(here.cpu, zone);
+            share.note_activity();
+            share.step_hand(here);
+            share.raise_high_for_refill(pages);
+        }
         // A word's blocks come in descending order; programs like them ascending.
         out[..got].reverse();
         got
@@ -151,12 +162,18 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         mut on_bad: impl FnMut(usize, FreeError),
     ) {
         let mut done = 0;
-        let mut has_room = true;
+        let (mut has_room, mut goes_past) = (true, true);
         while done < blocks.len() {
             if has_room {
                 let pushed = ThroughFronts(self.caches).push_run(order, &blocks[done..]);
                 done += pushed;
                 has_room = pushed > 0;
+                continue;
+            }
+            if goes_past {
+                let past = self.free_past_caches(order, &blocks[done..]);
+                // Where one look has found too few, another might for each block.
+                (done, goes_past) = (done + past, past > 0);
                 continue;
             }
             let pfn = blocks[done];
@@ -166,6 +183,30 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
             }
             done += 1;
         }
+    }
+
+    /// Frees a chunk at the start of a batch to the store, if the CPU does not cache another
+    /// magazine of such blocks. Returns how many blocks: 0 if those in pageblocks of one kind are
+    /// fewer than a magazine has.
+    fn free_past_caches(&self, order: Order, blocks: &[Pfn]) -> usize {
+        let caches = self.caches;
+        let (Some(order), Some(here)) = (order.cached(), caches.here()) else { return 0 };
+        let (chunk, least) = (&blocks[..blocks.len().min(CHUNK_BLOCKS)], order.rounds() as usize);
+        let is_popped_from = |tag: &Tag| tag.has_fronts() && !tag.row().1;
+        let Some(tag) = caches.store.simple_tag(chunk[0]).filter(is_popped_from) else { return 0 };
+        // A closed gate leads here, too.
+        if chunk.len() < least
+            || caches.hand_over(here)
+            || caches.share(here.cpu, tag.zone()).caches_batch(order)
+        {
+            return 0;
+        }
+        let alike = ThroughFronts(caches).alike(tag, order, chunk);
+        if alike < least {
+            return 0;
+        }
+        caches.direct(Some(here), tag.zone()).put_many(order, &chunk[..alike]);
+        alike
     }
 
     /// Frees a block that no run has taken. `true`: the front may have room for those after it.
@@ -378,8 +419,8 @@ impl<C: Cpus> Allocator<'_, C> {
     /// empty. `out` is filled from the front; the rest of it is left as it was.
     ///
     /// A magazine that this CPU caches is taken by one sequence; an empty front is loaded from the
-    /// CPU's shelf or refilled, as by a single request. Where the CPU may not cache as much, blocks
-    /// come from the store in chunks of 64.
+    /// CPU's shelf. What it has not cached of 64 blocks or more comes from the store in chunks of
+    /// 64. Fewer blocks, and large ones, refill the front, as a single request does.
     ///
     /// # Errors
     /// Fails like [`alloc`](Self::alloc), when not even one block was to be had.
@@ -409,9 +450,9 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Frees a batch of blocks of any orders, mobilities and zones, as when a process exits.
     ///
     /// Blocks go to this CPU's fronts and shelves until these reach `high`, neighbours of one order
-    /// and kind of pageblock by one sequence. The others go to the store in chunks of 64,
-    /// neighbours of one order by one atomic operation, so a batch in ascending order costs least.
-    /// O(batch).
+    /// and kind of pageblock by one sequence. What is cached then stays so. The others go to the
+    /// store in chunks of 64, neighbours of one order by one atomic operation, so a batch in
+    /// ascending order costs least. O(batch).
     ///
     /// # Errors
     /// Bad blocks are skipped and counted; all others are freed.

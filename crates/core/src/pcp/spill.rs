@@ -117,7 +117,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         let pcp = self.pcp;
         self.limit_high();
         // The magazine is charged already: no more is needed than what there is.
-        if self.pcp.is_above_high() && !self.raise_high_for_free() {
+        if self.pcp.is_above_high() && !self.raise_high_for_free(0) {
             self.spill(front, full, order.rounds());
             self.spill_more(front);
             return;
@@ -248,11 +248,24 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
 
     /// Raises `high` for frees as if the CPU had refilled, but no further than to a few batches
     /// (`nr_pcp_high`, where `free_count` and so what it asks for is bounded). What a CPU only
-    /// frees is no demand.
-    pub fn raise_high_for_free(&self) -> bool {
+    /// frees is no demand. `true`: `pages` more fit under it.
+    pub fn raise_high_for_free(&self, pages: u64) -> bool {
         let limits = self.zone.limits();
         let batches = (limits.batch << BATCH_SCALE) + limits.batch;
-        self.raise_high(0, batches.min(self.high_most(limits)))
+        self.raise_high(pages, batches.min(self.high_most(limits)))
+    }
+
+    /// Whether frees of many blocks may bring the CPU another magazine. If not, it keeps what it
+    /// has cached, and the blocks go to the store: to cache them would cost a spilled magazine
+    /// each. Where `high` is to fall, or the CPU may count as one that only frees, they go through
+    /// the front all the same, which sees to that.
+    pub fn caches_batch(&self, order: Order) -> bool {
+        let pages = order.magazine_frames().into();
+        self.note_activity();
+        high::regards(order)
+            || self.pcp.has_room(pages)
+            || self.pcp.high.pages() > self.high_most(self.zone.limits())
+            || self.raise_high_for_free(pages)
     }
 
     /// Tells the rule for CPUs that only free what a front moved.

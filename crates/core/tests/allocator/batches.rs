@@ -5,10 +5,14 @@
 //! 3. Bad blocks of a batch are counted with the first one's place; all others are freed.
 //! 4. A batch that is larger than what the CPU may cache leaves the rest to the store.
 //! 5. A rhythm of short batches exchanges a front's magazines as seldom as one of single blocks.
-//! 6. `free_many_fast` frees blocks up to the first that is bad or finds no room, and no other.
+//! 6. What batches free beyond the limit of a CPU's cache goes to the store as it is, without a
+//!    magazine that is spilled for it.
+//! 7. What the CPU has not cached comes from the store as it is, without a magazine that is filled
+//!    for it; and lets the CPU cache as much, as a refill does.
+//! 8. `free_many_fast` frees blocks up to the first that is bad or finds no room, and no other.
 
 use crate::common::{Single, metadata, open_zone, order, range, single};
-use pagedepot::{Config, Flags, FreeError, FreeManyError, Mobility, Order, Pfn, ZoneId};
+use pagedepot::{Config, CpuId, Flags, FreeError, FreeManyError, Mobility, Order, Pfn, ZoneId};
 
 const FRAMES: u32 = 1 << 15;
 const ZONE: ZoneId = ZoneId::new(0);
@@ -81,6 +85,50 @@ fn a_rhythm_of_short_batches_exchanges_magazines_seldom() {
 }
 
 #[test]
+fn batches_that_the_cpu_does_not_cache_go_past_its_magazines() {
+    with_depot(|depot| {
+        // A quarter of the zone, so that whole pageblocks are not short.
+        let mut blocks = vec![Pfn::new(0); FRAMES as usize / 4];
+        take(depot, Order::BASE, Flags::default(), &mut blocks);
+        let (cached, others) = blocks.split_at(blocks.len() / 2);
+        let free = |blocks: &[Pfn]| {
+            blocks.chunks(64).for_each(|batch| depot.free_many_of(Order::BASE, batch).unwrap());
+            depot.zone_stats(ZONE).unwrap().counts
+        };
+        let before = free(cached);
+        assert!(before.direct_frees > 0, "half of them are more than the CPU caches: {before:?}");
+        let after = free(others);
+        assert_eq!(after.spills, before.spills);
+        assert_eq!(after.direct_frees - before.direct_frees, others.len() as u64);
+        assert_eq!(after.hits, before.hits, "what the CPU caches stays as it is");
+    });
+}
+
+#[test]
+fn batches_that_the_cpu_has_not_cached_come_past_its_magazines() {
+    with_depot(|depot| {
+        let stats = |depot: &Single<'_>| depot.cpu_stats(CpuId::new(0), ZONE).unwrap();
+        let before = stats(depot);
+        let mut blocks = vec![Pfn::new(0); FRAMES as usize / 4];
+        for batch in blocks.chunks_mut(64) {
+            assert_eq!(depot.alloc_many(Order::BASE, Flags::default(), batch).unwrap(), 64);
+            assert!(batch.is_sorted(), "programs like them ascending");
+        }
+        let after = stats(depot);
+        assert_eq!((after.counts.refills, after.charged_pages), (0, before.charged_pages));
+        assert_eq!(after.counts.direct_allocs, blocks.len() as u64);
+        assert!(after.high_pages > before.high_pages, "{} pages", after.high_pages);
+        depot.free_many_of(Order::BASE, &blocks).unwrap();
+        // What it has is taken first.
+        let cached = stats(depot).cached_pages() as usize;
+        assert!(cached >= 126);
+        depot.alloc_many(Order::BASE, Flags::default(), &mut blocks[..cached]).unwrap();
+        assert_eq!(stats(depot).counts.direct_allocs, after.counts.direct_allocs);
+        depot.free_many_of(Order::BASE, &blocks[..cached]).unwrap();
+    });
+}
+
+#[test]
 fn the_fast_free_of_a_batch_ends_at_the_first_block_that_it_refuses() {
     with_depot(|depot| {
         let mut blocks = vec![Pfn::new(0); 60];
@@ -96,8 +144,11 @@ fn the_fast_free_of_a_batch_ends_at_the_first_block_that_it_refuses() {
         // Of more than a CPU caches some are refused, and still held.
         let mut all = vec![Pfn::new(0); FRAMES as usize / 2];
         let got = depot.alloc_many(Order::BASE, Flags::default(), &mut all).unwrap();
-        let freed = depot.free_many_fast(Order::BASE, &all[..got]);
-        assert!((1..got).contains(&freed), "{freed} of {got}");
+        // From the first one that the CPU frees on its front has a magazine.
+        assert_eq!(depot.free_many_fast(Order::BASE, &all[..got]), 0);
+        depot.free(all[0], Order::BASE).unwrap();
+        let freed = 1 + depot.free_many_fast(Order::BASE, &all[1..got]);
+        assert!((2..got).contains(&freed), "{freed} of {got}");
         depot.free_many_of(Order::BASE, &all[freed..got]).unwrap();
         depot.free_many_of(order(1), &blocks).unwrap();
     });

@@ -26,9 +26,14 @@ type Depot<'m> = Allocator<'m, PinnedCpus<Anywhere>>;
 
 /// An allocator of two CPUs, of which the first caches some pages; this runs on the second.
 fn with_cached(test: impl FnOnce(&Depot<'_>, &Anywhere, u64)) {
+    with_cached_below(1024, test);
+}
+
+/// An allocator like that of [`with_cached`], whose CPUs cache at most `high` pages.
+fn with_cached_below(high: u64, test: impl FnOnce(&Depot<'_>, &Anywhere, u64)) {
     let ranges = [range(0, 1 << 14)];
     let zones = [open_zone("z", &ranges)];
-    let config = Config { high: HighPolicy::Fixed(1024), ..Config::new(2, &zones) };
+    let config = Config { high: HighPolicy::Fixed(high), ..Config::new(2, &zones) };
     let mut metadata = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
     let mut depot = Depot::new(&config, &mut metadata, PinnedCpus(Anywhere::new())).unwrap();
     let anywhere = &depot.cpus().0;
@@ -80,6 +85,24 @@ fn an_owner_hands_over_at_its_next_operation() {
             expected
         );
         depot.free(held, Order::BASE).unwrap();
+    });
+}
+
+#[test]
+fn an_owner_hands_over_when_it_frees_a_batch_that_it_does_not_cache() {
+    // The two magazines of a front, and no more.
+    with_cached_below(126, |depot, anywhere, _| {
+        anywhere.run_on(OWNER.get());
+        let alloc = |_| depot.alloc(Order::BASE, Flags::default()).unwrap();
+        let held: Vec<Pfn> = (0..300).map(alloc).collect();
+        let (batch, others) = held.split_at(64);
+        others.iter().for_each(|&pfn| depot.free(pfn, Order::BASE).unwrap());
+        assert_eq!(depot.cpu_stats(OWNER, ZONE).unwrap().charged_pages, 126);
+        anywhere.run_on(DRAINER);
+        assert_eq!(depot.drain(Scope::cpu(OWNER), Mode::Handover).pending_cpus, 1);
+        anywhere.run_on(OWNER.get());
+        depot.free_many_of(Order::BASE, batch).unwrap();
+        assert_eq!(counts(depot).handed, 1);
     });
 }
 
