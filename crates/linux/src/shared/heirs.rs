@@ -77,14 +77,10 @@ impl Inheritance<'_> {
         // One thread of a process holds a slot, or buries.
         let Some(_alone) = store.bury_alone() else { return false };
         let Some(slot) = owner.slot_of_estate() else { return false };
-        if !slots.hold(slot, burier) {
-            return false;
-        }
-        let is_heir = slots.count(slot, HEIR) == self.heir.get();
         let owners = store.segment().owners();
-        let is_taken = is_heir && owners.change(frame..frame + 1, owner, store.owner());
-        slots.release(slot, burier);
-        is_taken
+        slots.while_left_to(self.heir.get(), slot, burier, || {
+            owners.change(frame..frame + 1, owner, store.owner())
+        })
     }
 }
 

@@ -29,7 +29,7 @@
 //!   over the table at once, each frame is freed by one compare-and-swap, and a walk that came to
 //!   its end after the death has seen all. The first to end makes the slot empty. No process joins
 //!   it before the last burier has ended, as its bit keeps joiners out: a burier that sleeps for an
-//!   hour frees nothing of a later process.
+//!   hour frees nothing of a later process. Explored by `tests/loom/slots.rs`.
 //! * A burier may die, too. Its bit stays, and keeps the slot closed until its own burial takes it
 //!   out of all words ([`Slots::forget_burier`]) before its slot is empty. The bit of the door is
 //!   taken out by the next burier that finds it and gets the door's lock, which the kernel drops at
@@ -43,10 +43,10 @@
 //! * A process that dies while it joins has no frames. Its lock says that it is dead: the identity
 //!   in the slot may be another's.
 
-use crate::system::prim::{AtomicU64, Ordering};
+use crate::system::prim::{AtomicU64, Mutant, Ordering, is_mutant};
 
-/// Number of slots.
-pub const SLOTS: usize = 47;
+/// Number of slots. Models have few.
+pub const SLOTS: usize = if cfg!(loom) { 3 } else { 47 };
 /// The bit of a burier without a slot.
 pub const DOOR: usize = 47;
 /// Words of a slot: four cache lines.
@@ -230,6 +230,9 @@ impl<'s> Slots<'s> {
     /// burier is at work, whose bit keeps the slot closed until that thread ends, and no longer.
     pub fn begin_burial(&self, slot: usize, burier: usize) -> bool {
         let is_open = |now: SlotWord| now.is(Stage::Dead) && !now.has(burier);
+        if is_mutant(Mutant::BuriesUnseen) {
+            return is_open(self.look(slot));
+        }
         self.update(slot, |now| is_open(now).then(|| now.with(burier))).is_some()
     }
 
@@ -253,16 +256,30 @@ impl<'s> Slots<'s> {
         (0..SLOTS).for_each(|slot| self.release(slot, burier));
     }
 
-    /// Keeps joiners out of the slot of a process that has ended, as a burier does. `false`: the
-    /// slot is not such a one, or another thread of this burier is at work.
-    pub fn hold(&self, slot: usize, burier: usize) -> bool {
+    /// Calls `act` if the slot is that of a process which has ended and had named this heir, and
+    /// keeps joiners out meanwhile, as a burier does. Returns whether `act` did what it is for. No
+    /// other thread of this burier is at work.
+    pub fn while_left_to(
+        &self,
+        heir: u64,
+        slot: usize,
+        burier: usize,
+        act: impl FnOnce() -> bool,
+    ) -> bool {
         let is_over = |now: SlotWord| now.is(Stage::Dead) || now.is(Stage::Orphaned);
-        let next = |now: SlotWord| (is_over(now) && !now.has(burier)).then(|| now.with(burier));
-        self.update(slot, next).is_some()
+        let is_held = match is_mutant(Mutant::InheritsUnseen) {
+            true => is_over(self.look(slot)),
+            false => self.update(slot, |now| is_over(now).then(|| now.with(burier))).is_some(),
+        };
+        let is_done = is_held && self.count(slot, HEIR) == heir && act();
+        if is_held {
+            self.release(slot, burier);
+        }
+        is_done
     }
 
-    /// Ends a [`hold`](Self::hold).
-    pub fn release(&self, slot: usize, burier: usize) {
+    /// Takes a burier out of a slot.
+    fn release(&self, slot: usize, burier: usize) {
         self.update(slot, |now| now.has(burier).then(|| now.without(burier)));
     }
 

@@ -57,6 +57,10 @@ pub enum Mutant {
     LooksForFreeEarly,
     /// A claim reads the message's word, and does not put its slot there.
     SharesMessages,
+    /// A burier that joins in does not put its bit into the slot's word.
+    BuriesUnseen,
+    /// An heir does not put its bit into the slot's word.
+    InheritsUnseen,
 }
 
 /// Whether a model leaves this step out. Never in production.

@@ -32,6 +32,8 @@ mod shared {
     pub mod messages;
     #[allow(dead_code, reason = "each model uses its part")]
     pub mod owners;
+    #[allow(dead_code, reason = "each model uses its part")]
+    pub mod slots;
 }
 #[path = "../../src/system"]
 mod system {
@@ -64,6 +66,8 @@ mod mixed_models;
 mod movable_models;
 #[path = "owners.rs"]
 mod owner_models;
+#[path = "slots.rs"]
+mod slot_models;
 #[path = "teardown.rs"]
 mod teardown_models;
 mod trimming;
