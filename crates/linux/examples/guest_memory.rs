@@ -403,11 +403,12 @@ const ROWS: usize = 11;
 /// Draws the memory of all runs over time.
 fn plot(runs: &[Run; 4], size: Size) {
     let most = runs.iter().flat_map(|run| &run.mib).fold(1.0, |most: f64, &mib| most.max(mib));
-    let mut cells = vec![[b' '; COLUMNS]; ROWS];
+    // The columns, each from the top down.
+    let mut columns = vec![[b' '; ROWS]; COLUMNS];
     let mut draw = |mark: u8, mib: &dyn Fn(usize) -> f64| {
-        for column in 0..COLUMNS {
-            let row = (mib(column * size.ticks / COLUMNS) / most * (ROWS - 1) as f64).round();
-            let cell = &mut cells[ROWS - 1 - row as usize][column];
+        for (at, cells) in columns.iter_mut().enumerate() {
+            let row = (mib(at * size.ticks / COLUMNS) / most * (ROWS - 1) as f64).round();
+            let cell = &mut cells[ROWS - 1 - row as usize];
             *cell = if b"o*+@".contains(cell) { b'@' } else { mark };
         }
     };
@@ -415,9 +416,10 @@ fn plot(runs: &[Run; 4], size: Size) {
     for (run, mark) in runs.iter().zip(*b".o*+") {
         draw(mark, &|tick| run.mib[tick]);
     }
-    for (row, cells) in cells.iter().enumerate() {
+    for row in 0..ROWS {
         let mib = most * (ROWS - 1 - row) as f64 / (ROWS - 1) as f64;
-        println!("{mib:>6.0} |{}", String::from_utf8_lossy(cells).trim_end());
+        let cells: String = columns.iter().map(|cells| char::from(cells[row])).collect();
+        println!("{mib:>6.0} |{}", cells.trim_end());
     }
     println!("   MiB +{} time", "-".repeat(COLUMNS - 6));
     println!("  - in use  . kept  o balloon  * taken  + taken, and asked for caches  @ several");
