@@ -20,8 +20,7 @@ use crate::prim::{Mutex, count};
 use crate::report::{Counts, DrainResult, Scope};
 use crate::store::Store;
 use crate::taking::{CensusWalk, take_census};
-use crate::walk::{self, Grid, Layer};
-use crate::zones::Mark;
+use crate::walk::{self, Grid, Layer, ZoneRequest};
 
 /// The way in which an owner takes the lock of its lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -224,14 +223,8 @@ impl<S: Store> Layer for Spin<S> {
     }
 
     #[inline]
-    fn take_from(
-        &self,
-        here: Here,
-        zone: ZoneId,
-        order: Order,
-        mobility: Mobility,
-        mark: Mark,
-    ) -> Option<Pfn> {
+    fn take_from(&self, here: Here, request: ZoneRequest) -> Option<Pfn> {
+        let ZoneRequest { zone, order, mobility, mark } = request;
         if let (Some(index), Some(cell)) =
             (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone))
             && let Some(_held) = self.enter(cell)
@@ -240,7 +233,7 @@ impl<S: Store> Layer for Spin<S> {
         {
             return Some(pfn);
         }
-        walk::take_direct(self, here, zone, order, mobility, mark)
+        walk::take_direct(self, here, request)
     }
 
     fn drain_for(&self, here: Here) {

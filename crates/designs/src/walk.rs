@@ -75,6 +75,16 @@ impl<T> Grid<T> {
     }
 }
 
+/// The request for a block from one zone.
+#[derive(Clone, Copy)]
+pub struct ZoneRequest {
+    pub zone: ZoneId,
+    pub order: Order,
+    pub mobility: Mobility,
+    /// The watermark that the zone's store stays above.
+    pub mark: Mark,
+}
+
 /// The operations that a design implements for the walk.
 pub trait Layer: Sync {
     type Store: Store;
@@ -83,14 +93,7 @@ pub trait Layer: Sync {
 
     /// Takes a block from one zone: from this CPU's caches, else from the store if the zone is
     /// above its watermark.
-    fn take_from(
-        &self,
-        here: Here,
-        zone: ZoneId,
-        order: Order,
-        mobility: Mobility,
-        mark: Mark,
-    ) -> Option<Pfn>;
+    fn take_from(&self, here: Here, request: ZoneRequest) -> Option<Pfn>;
 
     /// Drains all CPUs' caches of all zones, for a request that found nothing (mainline's direct
     /// reclaim).
@@ -152,7 +155,7 @@ pub fn alloc_from<L: Layer>(
     order: Order,
     mobility: Mobility,
 ) -> Option<Pfn> {
-    match layer.take_from(here, zone, order, mobility, Mark::Low) {
+    match layer.take_from(here, ZoneRequest { zone, order, mobility, mark: Mark::Low }) {
         Some(pfn) => Some(pfn),
         None => alloc_slow(layer, here, zone, order, mobility),
     }
@@ -171,7 +174,10 @@ fn alloc_slow<L: Layer>(
 ) -> Option<Pfn> {
     let others = layer.store().zones().preference();
     let all = || std::iter::once(first).chain(others.iter().copied().filter(|&zone| zone != first));
-    let try_all = |mark| all().find_map(|zone| layer.take_from(here, zone, order, mobility, mark));
+    let try_all = |mark| {
+        let of = |zone| ZoneRequest { zone, order, mobility, mark };
+        all().find_map(|zone| layer.take_from(here, of(zone)))
+    };
     let found = try_all(Mark::Low).or_else(|| {
         let store = layer.store();
         store
@@ -191,15 +197,8 @@ fn alloc_slow<L: Layer>(
 }
 
 /// Takes one block from the store of a zone, past the caches.
-pub fn take_direct<L: Layer>(
-    layer: &L,
-    here: Here,
-    zone: ZoneId,
-    order: Order,
-    mobility: Mobility,
-    mark: Mark,
-) -> Option<Pfn> {
-    let store = layer.store();
+pub fn take_direct<L: Layer>(layer: &L, here: Here, request: ZoneRequest) -> Option<Pfn> {
+    let (store, ZoneRequest { zone, order, mobility, mark }) = (layer.store(), request);
     if !store.zones().zone(zone).may_take(store.free_pages(zone), order, mark) {
         return None;
     }

@@ -1,7 +1,7 @@
 //! No caches: every request takes the zone lock. This is the lock that the threads' designs avoid.
 
 use pagedepot::cpus::Here;
-use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
+use pagedepot::{CpuId, Mode, Order, Pfn, ZoneId};
 
 use crate::PageCache;
 use crate::census::{Census, Fault};
@@ -9,8 +9,7 @@ use crate::counters::Counters;
 use crate::report::{Counts, DrainResult, Scope};
 use crate::store::Store;
 use crate::taking::take_census;
-use crate::walk::{self, Grid, Layer};
-use crate::zones::Mark;
+use crate::walk::{self, Grid, Layer, ZoneRequest};
 
 /// A store without a per-CPU layer.
 pub struct ZoneLock<S> {
@@ -39,15 +38,8 @@ impl<S: Store> Layer for ZoneLock<S> {
         &self.store
     }
 
-    fn take_from(
-        &self,
-        here: Here,
-        zone: ZoneId,
-        order: Order,
-        mobility: Mobility,
-        mark: Mark,
-    ) -> Option<Pfn> {
-        walk::take_direct(self, here, zone, order, mobility, mark)
+    fn take_from(&self, here: Here, request: ZoneRequest) -> Option<Pfn> {
+        walk::take_direct(self, here, request)
     }
 
     fn drain_for(&self, _here: Here) {}

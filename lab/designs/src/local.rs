@@ -7,7 +7,7 @@
 //! interrupt a CPU's work, and both are counted as interruptions.
 
 use pagedepot::cpus::Here;
-use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
+use pagedepot::{CpuId, Mode, Order, Pfn, ZoneId};
 
 use crate::owned_lists::{self, ListCell, OwnedLists};
 use crate::owners::{Entry, OwnerGuard, Owners};
@@ -20,8 +20,7 @@ use pagedepot_designs::prim::{Ordering, count};
 use pagedepot_designs::report::{Counts, DrainResult, Scope};
 use pagedepot_designs::store::Store;
 use pagedepot_designs::taking::{CensusWalk, take_census};
-use pagedepot_designs::walk::{self, Grid, Layer};
-use pagedepot_designs::zones::Mark;
+use pagedepot_designs::walk::{self, Grid, Layer, ZoneRequest};
 
 /// The thread that executes a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -201,15 +200,8 @@ impl<S: Store> Layer for Local<S> {
     }
 
     #[inline]
-    fn take_from(
-        &self,
-        here: Here,
-        zone: ZoneId,
-        order: Order,
-        mobility: Mobility,
-        mark: Mark,
-    ) -> Option<Pfn> {
-        owned_lists::take_from(self, here, zone, order, mobility, mark)
+    fn take_from(&self, here: Here, request: ZoneRequest) -> Option<Pfn> {
+        owned_lists::take_from(self, here, request)
     }
 
     fn drain_for(&self, here: Here) {

@@ -10,8 +10,7 @@ use pagedepot_designs::pcp::policy::Policy;
 use pagedepot_designs::pcp::{ListIndex, Pcp, PcpContext};
 use pagedepot_designs::prim::count;
 use pagedepot_designs::store::Store;
-use pagedepot_designs::walk::{self, Grid, Layer};
-use pagedepot_designs::zones::Mark;
+use pagedepot_designs::walk::{self, Grid, Layer, ZoneRequest};
 
 /// The cell of a zone that a CPU caches.
 pub(crate) trait ListCell {
@@ -68,14 +67,8 @@ pub(crate) trait OwnedLists: Layer {
 
 /// Implements [`Layer::take_from`].
 #[inline]
-pub(crate) fn take_from<L: OwnedLists>(
-    layer: &L,
-    here: Here,
-    zone: ZoneId,
-    order: Order,
-    mobility: Mobility,
-    mark: Mark,
-) -> Option<Pfn> {
+pub(crate) fn take_from<L: OwnedLists>(layer: &L, here: Here, request: ZoneRequest) -> Option<Pfn> {
+    let ZoneRequest { zone, order, mobility, mark } = request;
     if let Some((index, cell)) = layer.place(here, zone, order, mobility) {
         match layer.enter(here) {
             Some(_operation) => {
@@ -88,7 +81,7 @@ pub(crate) fn take_from<L: OwnedLists>(
             None => count(&cell.counters().lock_misses, 1),
         }
     }
-    walk::take_direct(layer, here, zone, order, mobility, mark)
+    walk::take_direct(layer, here, request)
 }
 
 /// Implements [`PageCache::free`](pagedepot_designs::PageCache::free).

@@ -23,7 +23,7 @@
 use std::sync::Arc;
 
 use pagedepot::cpus::Here;
-use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
+use pagedepot::{CpuId, Mode, Order, Pfn, ZoneId};
 
 use crate::local::{Local, LocalDrain};
 use crate::owners::Entry;
@@ -35,8 +35,7 @@ use pagedepot_designs::pcp::policy::Policy;
 use pagedepot_designs::report::{Counts, DrainResult, Scope};
 use pagedepot_designs::store::Store;
 use pagedepot_designs::taking::take_census;
-use pagedepot_designs::walk::{self, Layer};
-use pagedepot_designs::zones::Mark;
+use pagedepot_designs::walk::{self, Layer, ZoneRequest};
 use pagedepot_designs::{LockMode, Spin};
 
 /// Per-CPU lists whose lock is, for each CPU, a local lock or a spinlock.
@@ -99,15 +98,8 @@ impl<S: Store + Send> Layer for Qpw<S> {
     }
 
     #[inline]
-    fn take_from(
-        &self,
-        here: Here,
-        zone: ZoneId,
-        order: Order,
-        mobility: Mobility,
-        mark: Mark,
-    ) -> Option<Pfn> {
-        of_cpu!(self, here.cpu, lists => lists.take_from(here, zone, order, mobility, mark))
+    fn take_from(&self, here: Here, request: ZoneRequest) -> Option<Pfn> {
+        of_cpu!(self, here.cpu, lists => lists.take_from(here, request))
     }
 
     fn drain_for(&self, here: Here) {

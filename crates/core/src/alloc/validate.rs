@@ -411,7 +411,7 @@ impl Window {
     }
 }
 
-/// What CPUs cache, magazine by magazine.
+/// Visits of what CPUs cache, magazine by magazine.
 impl Pcps<'_> {
     /// Visits every magazine of a CPU in a zone that may hold frames, until one visit ends in an
     /// error.

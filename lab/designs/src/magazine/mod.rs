@@ -31,7 +31,7 @@ use pagedepot_designs::report::{Counts, DrainResult, Scope, Volume};
 use pagedepot_designs::setup::SetupError;
 use pagedepot_designs::store::Store;
 use pagedepot_designs::taking::{CensusWalk, take_census};
-use pagedepot_designs::walk::{self, Layer};
+use pagedepot_designs::walk::{self, Layer, ZoneRequest};
 use pagedepot_designs::zones::Mark;
 pub use process::ProcessMagazine;
 
@@ -277,20 +277,14 @@ impl<S: Store> Layer for Magazine<S> {
     }
 
     #[inline]
-    fn take_from(
-        &self,
-        here: Here,
-        zone: ZoneId,
-        order: Order,
-        mobility: Mobility,
-        mark: Mark,
-    ) -> Option<Pfn> {
+    fn take_from(&self, here: Here, request: ZoneRequest) -> Option<Pfn> {
+        let ZoneRequest { zone, order, mobility, mark } = request;
         if Self::uses_magazines(here, order)
             && let Some(pfn) = self.take_cached(here, zone, mobility, mark)
         {
             return Some(pfn);
         }
-        walk::take_direct(self, here, zone, order, mobility, mark)
+        walk::take_direct(self, here, request)
     }
 
     fn drain_for(&self, here: Here) {

@@ -64,8 +64,7 @@ use pagedepot_designs::prim::{Mutex, count};
 use pagedepot_designs::report::{Counts, DrainResult, Scope, Volume};
 use pagedepot_designs::store::buddy::held::BuddyStore;
 use pagedepot_designs::taking::take_census;
-use pagedepot_designs::walk::{self, Grid, Layer};
-use pagedepot_designs::zones::Mark;
+use pagedepot_designs::walk::{self, Grid, Layer, ZoneRequest};
 
 /// Per-CPU lists that split and merge the pageblocks which their CPU owns.
 pub struct PcpBuddy<S> {
@@ -241,14 +240,8 @@ impl<S: BuddyStore> Layer for PcpBuddy<S> {
     }
 
     #[inline]
-    fn take_from(
-        &self,
-        here: Here,
-        zone: ZoneId,
-        order: Order,
-        mobility: Mobility,
-        mark: Mark,
-    ) -> Option<Pfn> {
+    fn take_from(&self, here: Here, request: ZoneRequest) -> Option<Pfn> {
+        let ZoneRequest { zone, order, mobility, mark } = request;
         if let (Some(_), Some(cell)) =
             (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone))
             && let Some(_held) = self.enter(cell)
@@ -256,7 +249,7 @@ impl<S: BuddyStore> Layer for PcpBuddy<S> {
         {
             return Some(pfn);
         }
-        walk::take_direct(self, here, zone, order, mobility, mark)
+        walk::take_direct(self, here, request)
     }
 
     fn drain_for(&self, here: Here) {

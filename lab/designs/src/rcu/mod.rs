@@ -43,7 +43,7 @@ mod drain;
 pub use drain::with_impatient_drainers;
 
 use pagedepot::cpus::Here;
-use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
+use pagedepot::{CpuId, Mode, Order, Pfn, ZoneId};
 
 use crate::owned_lists::{self, ListCell, OwnedLists};
 use crate::owners::{Entry, Owner, OwnerGuard, Owners};
@@ -57,8 +57,7 @@ use pagedepot_designs::prim::{AtomicU32, AtomicU64, Mutex, Ordering, fence, lock
 use pagedepot_designs::report::{Counts, DrainResult, Scope};
 use pagedepot_designs::store::Store;
 use pagedepot_designs::taking::take_census;
-use pagedepot_designs::walk::{self, Grid, Layer};
-use pagedepot_designs::zones::Mark;
+use pagedepot_designs::walk::{self, Grid, Layer, ZoneRequest};
 
 /// The way in which a drainer learns that no operation uses the old lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,15 +250,8 @@ impl<S: Store> Layer for Rcu<S> {
     }
 
     #[inline]
-    fn take_from(
-        &self,
-        here: Here,
-        zone: ZoneId,
-        order: Order,
-        mobility: Mobility,
-        mark: Mark,
-    ) -> Option<Pfn> {
-        owned_lists::take_from(self, here, zone, order, mobility, mark)
+    fn take_from(&self, here: Here, request: ZoneRequest) -> Option<Pfn> {
+        owned_lists::take_from(self, here, request)
     }
 
     fn drain_for(&self, here: Here) {
