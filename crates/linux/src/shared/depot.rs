@@ -490,6 +490,23 @@ mod tests {
     use super::*;
     use crate::shared::slots::{ANSWERED, ASKED};
 
+    /// Threads that look for room at the same time do not get it twice.
+    #[test]
+    fn room_below_a_ceiling_is_given_once() {
+        let options = SharedOptions::new(4 << 20).ceiling(256 << 12).answers(false);
+        let shared = SharedDepot::create_memfd("test", &options).unwrap();
+        let pages = shared.segment_stats().processes[0].ceiling_pages as u32;
+        let [one, two, three] = [pages - 7, 4, 1].map(|blocks| shared.store.reserve(blocks, 0));
+        assert_eq!((one.blocks, two.blocks, three.blocks), (pages - 7, 4, 1));
+        assert_eq!(shared.store.reserve(8, 1).blocks, 1);
+        shared.store.count_taken(2);
+        drop((two, three));
+        assert_eq!(shared.store.reserve(9, 0).blocks, 5);
+        shared.store.count_taken(-2);
+        drop(one);
+        assert_eq!(shared.store.reserve(2 * pages, 0).blocks, pages);
+    }
+
     #[test]
     fn a_request_from_before_the_thread_that_answers_is_answered() {
         let options = SharedOptions::new(4 << 20).answers(false);
