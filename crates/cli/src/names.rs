@@ -111,6 +111,24 @@ pub const fn joined<const N: usize>(lists: &[&[Design]]) -> [Design; N] {
 }
 
 impl Design {
+    /// The designs of the command `pagedepot`; the others are the lab's. `depot-...` are variants.
+    pub const OF_PRODUCT: &'static [Design] = &[
+        Design::Depot,
+        Design::FloorTls,
+        Design::FloorRseq,
+        Design::FloorSpin,
+        Design::ZoneLock,
+        Design::Spin,
+        Design::Kernel,
+        Design::DepotOwned,
+        Design::DepotIsolated,
+        Design::DepotUncached,
+        Design::DepotStill,
+        Design::Glibc,
+        Design::DepotShared,
+        Design::Mutex,
+    ];
+
     /// Page allocators that linux-mm threads propose.
     pub const PROPOSALS: &'static [Design] = &[
         Design::ZoneLock,
@@ -158,7 +176,12 @@ impl Design {
     /// Lists the names there are.
     pub fn parse(name: &str) -> Result<Self, String> {
         let found = Self::ALL.iter().find(|design| design.name() == name);
-        found.copied().ok_or_else(|| format!("no such design; there are {}", list(Self::ALL)))
+        found.copied().ok_or_else(|| {
+            let (here, lab): (Vec<_>, Vec<_>) =
+                Self::ALL.iter().partition(|design| Self::OF_PRODUCT.contains(design));
+            let (here, lab) = (list(&here), list(&lab));
+            format!("no such design; there are {here}; and in pagedepot-lab {lab}")
+        })
     }
 
     /// Whether the design writes into freed pages, and so comes to own memory for every page that
@@ -221,5 +244,6 @@ mod tests {
         }
         let error = Design::parse("slab").unwrap_err();
         assert!(error.contains("depot, floor-tls") && error.contains(", kernel"), "{error}");
+        assert!(error.contains("; and in pagedepot-lab local, "), "{error}");
     }
 }

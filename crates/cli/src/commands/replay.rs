@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::design::variant::Variant;
 use crate::failure::Failure;
-use crate::names::{Design, list};
+use crate::names::Design;
 use crate::replay::options::ZoneinfoPaths;
 use crate::replay::threads::ReplayLineup;
 use crate::replay::{self, Plan, Zoneinfos, contiguity};
@@ -126,7 +126,7 @@ fn designs<L: ReplayLineup>(wanted: &[Design], variant: &Variant) -> Result<Vec<
     let mut designs: Vec<Design> =
         wanted.iter().copied().filter(|&design| design != Design::Kernel).collect();
     if let Some(design) = designs.iter().find(|design| !Design::PAGED.contains(design)) {
-        let there = list(Design::PAGED);
+        let there = L::default().list(Design::PAGED);
         return Err(Failure::Usage(format!(
             "design {design} cannot replay; there are {there}, kernel"
         )));

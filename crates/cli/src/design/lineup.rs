@@ -15,7 +15,7 @@ use super::floor_tls::FloorTls;
 use super::page_cache::ProposalAllocator;
 use super::variant::Store;
 use crate::failure::Failure;
-use crate::names::Design;
+use crate::names::{self, Design};
 
 /// The designs of a command: this one's, or those and the lab's.
 pub trait Lineup: Debug + Sync {
@@ -28,6 +28,12 @@ pub trait Lineup: Debug + Sync {
             return Some(format!("design {design} is not compiled in: `{command} ...` has it"));
         }
         lacks_sequences(design)
+    }
+
+    /// The names of those of these designs that this command has, separated by commas.
+    fn list(&self, designs: &[Design]) -> String {
+        let is_here = |design: &Design| self.elsewhere(*design).is_none();
+        names::list(&designs.iter().copied().filter(is_here).collect::<Vec<_>>())
     }
 
     /// Makes the allocator of a design that hands out blocks, and hands it on.
@@ -57,29 +63,9 @@ pub trait AllocatorUser {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Product;
 
-impl Product {
-    /// The designs by name; `depot-...` are its variants.
-    pub const DESIGNS: &'static [Design] = &[
-        Design::Depot,
-        Design::FloorTls,
-        Design::FloorRseq,
-        Design::FloorSpin,
-        Design::ZoneLock,
-        Design::Spin,
-        Design::Kernel,
-        Design::DepotOwned,
-        Design::DepotIsolated,
-        Design::DepotUncached,
-        Design::DepotStill,
-        Design::Glibc,
-        Design::DepotShared,
-        Design::Mutex,
-    ];
-}
-
 impl Lineup for Product {
     fn elsewhere(&self, design: Design) -> Option<&'static str> {
-        (!Self::DESIGNS.contains(&design))
+        (!Design::OF_PRODUCT.contains(&design))
             .then_some("cargo run --release --manifest-path lab/Cargo.toml --")
     }
 

@@ -14,7 +14,7 @@ use crate::design::{Demand, Lineup};
 use crate::failure::Failure;
 use crate::harness::samples::ROUNDS_TO_JUDGE;
 use crate::harness::{Contender, Drains, Pace, Schedule, Series, Subject, cpus, interleave};
-use crate::names::{Design, list};
+use crate::names::Design;
 use crate::report::{Progress, counted, table};
 
 /// The amount to measure.
@@ -122,7 +122,7 @@ impl Settings {
         } else {
             for &design in &self.designs {
                 if !offered.contains(&design) {
-                    let offered = list(offered);
+                    let offered = self.lineup.list(offered);
                     return Err(Failure::Usage(format!(
                         "design {design} cannot do `bench {name}`; there are {offered}"
                     )));
@@ -145,7 +145,7 @@ impl Settings {
         let undrained = undrained.then(|| {
             format!(
                 "design {design} cannot be drained; with --drains there are {}",
-                list(Design::PAGED)
+                self.lineup.list(Design::PAGED)
             )
         });
         self.lineup.unavailable(design).or_else(|| self.variant.refuses(design)).or(undrained)

@@ -87,16 +87,15 @@ impl Workload {
         });
         if let Some(why) = RseqMissing::find() {
             report.note(format!(
-                "no restartable sequences: {why}; without, the depot takes a lock per CPU, and \
-                 {} cannot run",
-                list(Design::WITH_RSEQ)
+                "no restartable sequences: {why}; without, the depot takes a lock per CPU{}",
+                lacking(settings, Design::WITH_RSEQ)
             ));
         }
         if let Some(why) = FenceMissing::find() {
             report.note(format!(
                 "sequences cannot be fenced: {why}; without, full drains of the depot leave the \
-                 front of each CPU and are not measured, and {} cannot run",
-                list(Design::WITH_FENCES)
+                 front of each CPU and are not measured{}",
+                lacking(settings, Design::WITH_FENCES)
             ));
         }
         if let Some(others) = self.left_out(settings) {
@@ -119,5 +118,13 @@ impl Workload {
             "left out, since this command has not these designs: {others}; `{command} bench \
              {name}` measures them too"
         ))
+    }
+}
+
+/// The end of a note, on those of these designs that this command has.
+fn lacking(settings: &Settings, designs: &[Design]) -> String {
+    match settings.lineup.list(designs) {
+        none if none.is_empty() => none,
+        designs => format!(", and {designs} cannot run"),
     }
 }
