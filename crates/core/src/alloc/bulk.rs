@@ -140,14 +140,15 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         else {
             return 0;
         };
-        let got = caches.direct(here, zone).take_many(order, rules, out);
         if let Some(here) = here.filter(|_| !order.is_large()) {
-            // As a refill does: the CPU uses as much.
+            // What a refill does besides: the CPU uses as much. The line comes meanwhile.
             let share = caches.share(here.cpu, zone);
+            caches.store.prefetch(&share.wanted(order, rules));
             share.note_activity();
             share.step_hand(here);
             share.raise_high_for_refill(pages);
         }
+        let got = caches.direct(here, zone).take_many(order, rules, out);
         // A word's blocks come in descending order; programs like them ascending.
         out[..got].reverse();
         got
