@@ -7,7 +7,7 @@ use super::pressure::SlowPath;
 use crate::cpus::{Change, Cpus, Environment};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, Tag};
 use crate::frame::{Order, Pfn, ZoneId};
-use crate::pcp::{Caches, Front};
+use crate::pcp::{Caches, Front, caches_batch};
 use crate::sync::model::bound;
 use crate::zone::Reserve;
 
@@ -198,7 +198,7 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         // A closed gate leads here, too.
         if chunk.len() < least
             || caches.hand_over(here)
-            || caches.share(here.cpu, tag.zone()).caches_batch(order)
+            || caches_batch(&caches.share(here.cpu, tag.zone()), order)
         {
             return 0;
         }

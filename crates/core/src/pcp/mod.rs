@@ -39,4 +39,5 @@ pub use exchange::Exchange;
 pub use high::FreeHigh;
 pub use pcps::{CpuShared, LEVELS, NO_ZONE, Pcps, PcpsState, Places};
 pub use shelf::{CarvedFrames, Magazines};
+pub use spill::caches_batch;
 pub use state::{Front, Pcp};

@@ -255,19 +255,6 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         self.raise_high(pages, batches.min(self.high_most(limits)))
     }
 
-    /// Whether frees of many blocks may bring the CPU another magazine. If not, it keeps what it
-    /// has cached, and the blocks go to the store: to cache them would cost a spilled magazine
-    /// each. Where `high` is to fall, or the CPU may count as one that only frees, they go through
-    /// the front all the same, which sees to that.
-    pub fn caches_batch(&self, order: Order) -> bool {
-        let pages = order.magazine_frames().into();
-        self.note_activity();
-        high::regards(order)
-            || self.pcp.has_room(pages)
-            || self.pcp.high.pages() > self.high_most(self.zone.limits())
-            || self.raise_high_for_free(pages)
-    }
-
     /// Tells the rule for CPUs that only free what a front moved.
     pub fn note_moved(&self, front: &Front, moved: MovedPages) {
         if high::regards(front.order) {
@@ -450,6 +437,19 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         }
         pages
     }
+}
+
+/// Whether frees of many blocks may bring a CPU another magazine. If not, it keeps what it has
+/// cached, and the blocks go to the store: to cache them would cost a spilled magazine each. Where
+/// `high` is to fall, or the CPU may count as one that only frees, they go through the front all
+/// the same, which sees to that.
+pub fn caches_batch<C: Cpus>(share: &CpuZone<'_, '_, C>, order: Order) -> bool {
+    let (pcp, pages) = (share.pcp, order.magazine_frames().into());
+    share.note_activity();
+    high::regards(order)
+        || pcp.has_room(pages)
+        || pcp.high.pages() > share.high_most(share.zone.limits())
+        || share.raise_high_for_free(pages)
 }
 
 /// Spare magazines of a shelf that are returned at once.
