@@ -59,17 +59,19 @@ fn text(path: &Path, stats: &SegmentStats) -> String {
     let (held, sent) = (of(|one| one.held_pages), of(|one| one.sent_pages));
     let mut text = format!(
         "{}\n{:.1} MiB in pages of {page_kib} KiB, of {:.1} MiB that there can be\n\
-         {} pages: {} free, {held} held, {sent} in flight\n",
+         {} pages: {} free, {} of them in whole pageblocks, {held} held, {sent} in flight\n",
         path.display(),
         mib(stats.present_pages),
         mib(stats.pages_max),
         stats.present_pages,
         stats.free_pages,
+        stats.whole_pageblocks * 512,
     );
     if stats.processes.is_empty() {
         return text + "no process is in it\n";
     }
-    let mut shown = table::new(["slot", "state", "pid", "joined", "held", "in flight", "ceiling"]);
+    let mut shown =
+        table::new(["slot", "state", "pid", "joined", "held", "in flight", "to heir", "ceiling"]);
     for one in &stats.processes {
         let ceiling = match one.ceiling_pages {
             0 => table::NONE.to_owned(),
@@ -82,6 +84,7 @@ fn text(path: &Path, stats: &SegmentStats) -> String {
             ago(one.joined_at),
             one.held_pages.to_string(),
             one.sent_pages.to_string(),
+            one.estate_pages.to_string(),
             ceiling,
         ]);
     }
