@@ -893,6 +893,7 @@ fn use_all(depot: &SharedDepot, damage: &mut Damage, random: &mut Random) {
         damage.strike(random, 20);
         pages.iter().for_each(check);
         pages.iter_mut().take(3).for_each(|page| page[0] = 1);
+        pages.iter_mut().take(1).for_each(|page| _ = page.discard().unwrap());
         let half = pages.split_off(pages.len() / 2);
         sent.extend(half.into_iter().filter_map(|page| page.into_shared(depot).ok()));
     }
