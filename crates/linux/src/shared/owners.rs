@@ -722,17 +722,14 @@ fn pieces(frames: Range<u32>) -> impl DoubleEndedIterator<Item = (usize, u64)> +
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::test_units::zeroed_words;
 
     const ME: Owner = Owner::slot(0);
     const YOU: Owner = Owner::slot(46);
 
     fn table(frames: u32) -> OwnerTable<'static> {
         let (full, words) = OwnerTable::lengths(frames);
-        let zeroed = |count| {
-            let words: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::new(0)).collect();
-            words.leak()
-        };
-        OwnerTable::new(zeroed(full), zeroed(words))
+        OwnerTable::new(zeroed_words(full), zeroed_words(words))
     }
 
     /// Frees frames; returns how many were refused.

@@ -319,10 +319,10 @@ impl<'s> Slots<'s> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::test_units::zeroed_words;
 
     fn slots() -> Slots<'static> {
-        let words: Vec<AtomicU64> = (0..SLOTS * SLOT_WORDS).map(|_| AtomicU64::new(0)).collect();
-        Slots::new(words.leak())
+        Slots::new(zeroed_words(SLOTS * SLOT_WORDS))
     }
 
     fn join(slots: Slots<'_>, slot: usize) -> bool {
