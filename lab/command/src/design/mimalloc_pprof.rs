@@ -7,6 +7,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 use libloading::Library;
@@ -18,6 +19,7 @@ use pagedepot_cli::design::allocator::Allocator;
 use pagedepot_cli::design::demand::{Demand, PAGE_BYTES};
 use pagedepot_cli::failure::Failure;
 use pagedepot_cli::names::Design;
+use pagedepot_cli::workloads::giveback::holder::Holder;
 
 const LIBRARY: &str = "libpagedepot_peer_mimalloc_pprof.so";
 /// Names the library, if it does not lie beside the command.
@@ -27,7 +29,7 @@ const VARIABLE: &str = "PAGEDEPOT_MIMALLOC_PPROF";
 #[derive(Clone, Copy)]
 struct Functions {
     keep_ms: extern "C" fn(c_int),
-    alloc: extern "C" fn(usize) -> *mut c_void,
+    alloc: extern "C" fn(usize, usize) -> *mut c_void,
     free: unsafe extern "C" fn(*mut c_void),
     purge: unsafe extern "C" fn(*mut u64, *mut u64),
 }
@@ -58,6 +60,10 @@ fn functions() -> Result<Functions, &'static str> {
     loaded.as_ref().copied().map_err(String::as_str)
 }
 
+fn found() -> Result<Functions, Failure> {
+    functions().map_err(|why| Failure::Run(why.to_owned()))
+}
+
 /// The reason why the library cannot be loaded, with a remedy.
 pub fn unavailable() -> Option<String> {
     let why = functions().err()?;
@@ -78,14 +84,14 @@ impl Allocator for MimallocPprof {
     type Block = Memory;
 
     fn new(_demand: &Demand) -> Result<Self, Failure> {
-        let functions = functions().map_err(|why| Failure::Run(why.to_owned()))?;
+        let functions = found()?;
         (functions.keep_ms)(KEEP_MS);
         Ok(MimallocPprof(functions))
     }
 
     #[inline]
     fn alloc<const ORDER: u32>(&self) -> Option<Memory> {
-        Memory::new((self.0.alloc)(bytes::<ORDER>()))
+        Memory::new((self.0.alloc)(bytes::<ORDER>(), bytes::<ORDER>()))
     }
 
     #[inline]
@@ -96,12 +102,45 @@ impl Allocator for MimallocPprof {
 
     /// The heaps of all threads: there is no drain of one CPU. Pages go to the system.
     fn drain(&self, _cpu: Option<CpuId>, _mode: Mode) -> Option<DrainResult> {
-        let (mut bytes, mut pending) = (0, 0);
-        // SAFETY: both are this function's.
-        unsafe { (self.0.purge)(&raw mut bytes, &raw mut pending) };
+        let (bytes, pending) = purge(self.0);
         let mut drained = DrainResult::default();
         drained.taken_pages = bytes / PAGE_BYTES as u64;
         drained.busy_cpus = pending;
         Some(drained)
+    }
+}
+
+/// Purges all heaps; returns the bytes that went to the system and the heaps that were left out.
+fn purge(functions: Functions) -> (u64, u64) {
+    let (mut bytes, mut pending) = (0, 0);
+    // SAFETY: both are this function's.
+    unsafe { (functions.purge)(&raw mut bytes, &raw mut pending) };
+    (bytes, pending)
+}
+
+/// mimalloc-pprof as a program has it, with the delay that it comes with.
+pub struct Held(Functions);
+
+impl Held {
+    /// # Errors
+    /// When the library cannot be loaded.
+    pub fn new() -> Result<Self, Failure> {
+        found().map(Held)
+    }
+}
+
+impl Holder for Held {
+    fn alloc(&self, bytes: usize) -> Option<NonNull<u8>> {
+        NonNull::new((self.0.alloc)(bytes, PAGE_BYTES).cast())
+    }
+
+    fn free(&self, block: NonNull<u8>, _bytes: usize) {
+        // SAFETY: got by `alloc`; the workload frees it once.
+        unsafe { (self.0.free)(block.as_ptr().cast()) };
+    }
+
+    /// `mi_purge_all`.
+    fn ask(&self) {
+        purge(self.0);
     }
 }

@@ -16,6 +16,7 @@ use pagedepot_cli::design::allocator::Allocator;
 use pagedepot_cli::design::demand::{Demand, PAGE_BYTES};
 use pagedepot_cli::failure::Failure;
 use pagedepot_cli::names::Design;
+use pagedepot_cli::workloads::giveback::holder::Holder;
 
 unsafe extern "C" {
     fn MallocExtension_Internal_SetProfileSamplingInterval(bytes: i64);
@@ -117,23 +118,20 @@ impl Held {
         }
         Held(())
     }
+}
 
-    /// Allocates a block, aligned to a page.
-    pub fn alloc(&self, bytes: usize) -> Option<NonNull<u8>> {
+impl Holder for Held {
+    fn alloc(&self, bytes: usize) -> Option<NonNull<u8>> {
         NonNull::new(alloc(bytes, PAGE_BYTES).cast())
     }
 
-    /// Frees a block.
-    ///
-    /// # Safety
-    /// A block of [`alloc`](Self::alloc) with this size, freed once.
-    pub unsafe fn free(&self, block: NonNull<u8>, bytes: usize) {
-        // SAFETY: the caller's promise.
+    fn free(&self, block: NonNull<u8>, bytes: usize) {
+        // SAFETY: got by `alloc` with this size; the workload frees it once.
         unsafe { free(block.as_ptr().cast(), bytes, PAGE_BYTES) };
     }
 
     /// Gives back what all CPUs cache, and what is free.
-    pub fn purge(&self) {
+    fn ask(&self) {
         // SAFETY: may be called at any time; the CPUs are this process's.
         unsafe {
             for cpu in pagedepot_rseq::affinity::allowed().unwrap_or_default().iter() {

@@ -1,4 +1,4 @@
-//! The calls of `pagedepot bench drain --design mimalloc-pprof` to the crate mimalloc-pprof, with
+//! The calls of `pagedepot-lab bench`, design `mimalloc-pprof`, to the crate mimalloc-pprof, with
 //! its feature `owner-gate`: threads take a gate of their own for each call, and `purge_all` sweeps
 //! the heap of every thread whose gate is open.
 
@@ -16,11 +16,11 @@ pub extern "C" fn peer_keep_ms(ms: c_int) {
     options::set(options::Opt::PURGE_DELAY, ms.into());
 }
 
-/// Allocates `bytes` bytes, aligned to as many; null if there are none.
+/// Allocates `bytes` bytes, aligned to `align`; null if there are none.
 #[unsafe(no_mangle)]
-pub extern "C" fn peer_alloc(bytes: usize) -> *mut c_void {
-    // SAFETY: size and alignment are the same power of two, as the caller promises.
-    unsafe { sys::mi_malloc_aligned(bytes, bytes) }
+pub extern "C" fn peer_alloc(bytes: usize, align: usize) -> *mut c_void {
+    // SAFETY: the alignment is a power of two, as the caller promises.
+    unsafe { sys::mi_malloc_aligned(bytes, align) }
 }
 
 /// Frees a block.

@@ -32,7 +32,8 @@ use super::workload::Workload;
 use crate::failure::Failure;
 use crate::harness::stop;
 use crate::names::Design;
-use crate::report::Report;
+use crate::report::machine::Machine;
+use crate::report::{Report, counted};
 
 /// The variable that tells a process which row it is to measure: `rest` or `asked`.
 pub const CHILD: &str = "PAGEDEPOT_GIVEBACK_ROW";
@@ -104,15 +105,30 @@ pub fn busy(settings: &Settings, offered: &[Design], make: MakeHolder) -> Result
     }
     drop(step);
     if let Some(path) = &settings.svg {
-        plot::write(path, &found)?;
+        let Machine { cpu, kernel, .. } = Machine::here(settings.cpus.len());
+        let cpus = counted(settings.cpus.len(), "CPU");
+        plot::write(path, &format!("{cpu}, {cpus}, Linux {kernel}"), &found)?;
     }
-    Ok(rows::report(settings, shape, &found))
+    let mut report = rows::report(settings, shape, &found);
+    let left_out = offered.iter().filter(|_| settings.designs.is_empty());
+    left_out.filter_map(|&design| lacks(settings, design)).for_each(|why| report.note(why));
+    Ok(report)
 }
 
-/// The designs that were asked for, or all that are compiled in. Each has a process of its own, so
-/// what this process lacks does not count.
+/// The reason why a design cannot run in a process of its own, with a remedy. Those that this
+/// command was built without are listed for each workload.
+fn lacks(settings: &Settings, design: Design) -> Option<String> {
+    let is_here = settings.lineup.elsewhere(design).is_none();
+    // Its process gets the environment that it needs.
+    let may_lack = is_here && design != Design::Tcmalloc;
+    may_lack.then(|| settings.lineup.unavailable(design)).flatten()
+}
+
+/// The designs that were asked for, or all that can run here, each in a process of its own.
 fn chosen(settings: &Settings, offered: &[Design]) -> Result<Vec<Design>, Failure> {
-    let lacks = |design: &Design| settings.lineup.elsewhere(*design).is_some();
+    let lacks = |design: &Design| {
+        settings.lineup.elsewhere(*design).is_some() || lacks(settings, *design).is_some()
+    };
     let refused = settings.designs.iter().find(|design| !offered.contains(design) || lacks(design));
     if refused.is_some() {
         // Says why.

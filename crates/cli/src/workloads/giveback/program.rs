@@ -99,6 +99,8 @@ pub struct Run {
     pub interrupts: Vec<(u32, u64, u64)>,
     pub releaser_cpu_ms: f64,
     pub huge_bytes: u64,
+    /// Page faults of the process afterwards, before the second peak.
+    pub faults_after: u64,
     pub second_peak_faults: u64,
     pub second_peak_ms: f64,
     /// Seconds since the end of the peak, and bytes present.
@@ -250,7 +252,7 @@ fn watch(
     });
     run.freed_bytes = freed.into_iter().sum();
     let before = system::interrupts();
-    let before_ns = system::cpu_ns_beside(&ids);
+    let (faults, before_ns) = (system::faults(), system::cpu_ns_beside(&ids));
     stage.set(Phase::After);
     let asked_ms = rest(stage, asked, &mut run)?;
     let after = system::interrupts();
@@ -264,11 +266,12 @@ fn watch(
             Some((*cpu, now[0].saturating_sub(then[0]), now[1].saturating_sub(then[1])))
         })
         .collect();
-    let (faults, began) = (system::faults(), Instant::now());
+    run.faults_after = system::faults() - faults;
+    let began = Instant::now();
     stage.set(Phase::SecondPeak);
     reached(sharing, from)?;
     run.second_peak_ms = began.elapsed().as_secs_f64() * 1000.0;
-    run.second_peak_faults = system::faults() - faults;
+    run.second_peak_faults = system::faults() - faults - run.faults_after;
     Ok(run)
 }
 

@@ -19,6 +19,7 @@ const CALLS: Metric = ("function_call_interrupts", "interrupts");
 const SHOOTDOWNS: Metric = ("tlb_shootdowns", "interrupts");
 const RELEASER: Metric = ("releaser_cpu_ms", "ms");
 const HUGE: Metric = ("huge_bytes", "bytes");
+const FAULTS_AFTER: Metric = ("faults_after", "faults");
 const FAULTS: Metric = ("second_peak_faults", "faults");
 const SECOND: Metric = ("second_peak_ms", "ms");
 const PRESENT: &str = "present_bytes";
@@ -70,6 +71,7 @@ pub fn report(settings: &Settings, shape: Shape, found: &[(Design, bool, Vec<Run
         }
         add(RELEASER, Params::new(), &|run| Some(run.releaser_cpu_ms));
         add(HUGE, Params::new(), &|run| Some(run.huge_bytes as f64));
+        add(FAULTS_AFTER, Params::new(), &|run| Some(run.faults_after as f64));
         add(FAULTS, Params::new(), &|run| Some(run.second_peak_faults as f64));
         add(SECOND, Params::new(), &|run| Some(run.second_peak_ms));
         if let Some(run) = runs.last() {
@@ -84,8 +86,10 @@ pub fn report(settings: &Settings, shape: Shape, found: &[(Design, bool, Vec<Run
     }
     if found.iter().any(|(_, _, runs)| !runs.is_empty()) {
         report.say(format!(
-            "{NAME}: a peak of {} MiB passes, and threads go on working: what came back, and the \
-             slowest operation of a thousand before and after it",
+            "{NAME}: a peak of {} MiB passes, and threads go on working. The share that came back \
+             after 5 and\n10 s; the slowest operation of a thousand before the peak and after it, \
+             and the slowest of all, us;\ninterrupts of the isolated CPU; the CPU time of what \
+             gives back; huge pages that are left; page\nfaults until the second peak, and in it",
             shape.peak_bytes >> 20,
         ));
         report.say(shown(found));
@@ -94,8 +98,10 @@ pub fn report(settings: &Settings, shape: Shape, found: &[(Design, bool, Vec<Run
 }
 
 fn shown(found: &[(Design, bool, Vec<Run>)]) -> comfy_table::Table {
-    let headings =
-        ["design", "back 5 s", "10 s", "p99.9 us", "after", "isolated irqs", "CPU ms", "faults"];
+    let headings = [
+        "design", "5 s", "10 s", "p99.9", "after", "worst", "irqs", "CPU ms", "huge MiB", "faults",
+        "again",
+    ];
     let mut table = table::new(headings);
     for (design, asked, runs) in found {
         let median =
@@ -111,8 +117,11 @@ fn shown(found: &[(Design, bool, Vec<Run>)]) -> comfy_table::Table {
             percent(3),
             median(&|run| run.quiet.p999_ns as f64 / 1000.0),
             median(&|run| run.after.p999_ns as f64 / 1000.0),
+            median(&|run| run.after.worst_ns as f64 / 1000.0),
             median(&isolated),
             median(&|run| run.releaser_cpu_ms),
+            median(&|run| run.huge_bytes as f64 / MIB),
+            median(&|run| run.faults_after as f64),
             median(&|run| run.second_peak_faults as f64),
         ]);
     }
