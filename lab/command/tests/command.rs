@@ -134,6 +134,25 @@ fn giveback_has_shares_at_rest_and_when_asked() {
     assert_eq!(series.len(), 2, "memory present over time");
 }
 
+/// Which advice takes pages away, and when.
+#[test]
+fn madvise_has_rows_of_each_advice() {
+    let document = results(&["bench", "madvise"]);
+    check(&document, "bench madvise");
+    let share = |advice: i32, reclaimed: i64| {
+        let mut found = rows(&document, "kernel", "present_share");
+        let of = |row: &&Value| {
+            row["params"]["advice"] == advice && row["params"]["reclaimed"] == reclaimed
+        };
+        found.find(of).map(|row| row["median"].as_f64().unwrap())
+    };
+    assert_eq!(share(libc::MADV_DONTNEED, 0), Some(0.0));
+    assert_eq!(share(libc::MADV_NORMAL, 0), Some(1.0));
+    // Older kernels lack MADV_PAGEOUT.
+    let lazily = share(libc::MADV_FREE, 0).unwrap();
+    assert!(share(libc::MADV_FREE, 1).is_none_or(|reclaimed| reclaimed < lazily), "{lazily}");
+}
+
 const PROPOSALS: [&str; 8] =
     ["zone-lock", "local", "nohz-conditional", "spin", "qpw", "pcp-buddy", "rcu", "magazine"];
 

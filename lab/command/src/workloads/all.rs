@@ -4,8 +4,8 @@ use pagedepot_cli::workloads::all::{named, names};
 use pagedepot_cli::workloads::{Workload, drain, fragmentation, hot, pagealloc, producer_consumer};
 
 use super::{
-    giveback, mass_exit, mixed, netperf, pft, process_magazines, purger, replay_build, ring_stream,
-    stress, touch,
+    giveback, madvise, mass_exit, mixed, netperf, pft, process_magazines, purger, replay_build,
+    ring_stream, stress, touch,
 };
 use crate::design::Lab;
 
@@ -27,6 +27,7 @@ pub const ALL: &[&Workload] = &[
     &mass_exit::WORKLOAD,
     &purger::WORKLOAD,
     &giveback::WORKLOAD,
+    &madvise::WORKLOAD,
 ];
 
 /// The workload called `name`.

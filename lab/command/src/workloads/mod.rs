@@ -13,6 +13,7 @@
 //! | `mixed` | `bench mixed` | unmovable, page cache, anonymous and network memory, and what stays contiguous |
 //! | `stress` | `bench stress` | memory filled to random levels, and how much of what is free is whole |
 //! | `giveback` | `bench giveback` | memory given back while a program rests after a peak |
+//! | `madvise` | `bench madvise` | the system calls that give free memory back, compared |
 //! | `vmalloc` | `vmalloc` | the suite of the kernel's test_vmalloc, and pairs of requests |
 //! | `simulate` | `simulate` | designs on virtual CPUs |
 //! | `soak` | `soak` | memory used up in a loop, to look for lost and doubled pages |
@@ -33,6 +34,7 @@
 
 pub mod all;
 pub mod giveback;
+mod madvise;
 mod mass_exit;
 mod mixed;
 mod netperf;
