@@ -46,8 +46,12 @@ impl<'c> Gaps<'c> {
         loop {
             let has_run = || self.threads.iter().map(runs).ne(before.iter().copied());
             let is_rested = || now_ms().saturating_sub(begin_ms) >= ASLEEP_MS;
-            if !self.is_any_running() && (has_run() || is_rested() || self.threads.is_empty()) {
-                return !self.is_any_running();
+            // Looked at again behind what takes time: the thread may have begun to work meanwhile.
+            if !self.is_any_running()
+                && (has_run() || is_rested() || self.threads.is_empty())
+                && !self.is_any_running()
+            {
+                return true;
             }
             if now_ms() >= end_ms {
                 return false;
@@ -99,7 +103,13 @@ fn times_run(thread: u32) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+    use std::time::Instant;
+
+    use pagedepot_rseq::affinity;
+
     use super::*;
+    use crate::system::prim::{AtomicBool, Ordering};
 
     #[test]
     fn the_cpu_and_state_of_a_thread() {
@@ -115,9 +125,35 @@ mod tests {
 
     #[test]
     fn a_thread_that_never_sleeps_leaves_no_gap() {
-        let here: CpuSet = pagedepot_rseq::affinity::allowed().unwrap();
+        let here: CpuSet = affinity::allowed().unwrap();
         // The calling thread itself runs on one of them.
         assert!(!Gaps::of(&here).wait(now_ms() + 5));
         assert!(Gaps::of(&CpuSet::new()).wait(0), "there is no isolated CPU");
+    }
+    /// A thread that begins to work while its state is read ends no wait.
+    #[test]
+    fn a_thread_that_sleeps_now_and_then_leaves_a_gap_each_time() {
+        let mut cpus = affinity::allowed().unwrap().iter().collect::<Vec<_>>().into_iter();
+        let (Some(own), Some(other)) = (cpus.next(), cpus.next()) else { return };
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                affinity::pin(other).unwrap();
+                while !stop.load(Ordering::Relaxed) {
+                    thread::sleep(Duration::from_micros(100));
+                    let began = Instant::now();
+                    while began.elapsed() < Duration::from_micros(100) {}
+                }
+            });
+            let looks = scope.spawn(|| {
+                affinity::pin(own).unwrap();
+                let isolated = [other].into_iter().collect();
+                let mut gaps = Gaps::of(&isolated);
+                (0..500).filter(|_| gaps.wait(now_ms() + 10_000)).count()
+            });
+            let found = looks.join().unwrap();
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(found, 500);
+        });
     }
 }

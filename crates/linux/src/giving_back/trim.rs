@@ -43,7 +43,7 @@ use crate::system::sync::LockError;
 const CHUNK_BYTES: usize = 16 << 20;
 /// Bytes of addresses per chunk where a CPU is isolated: a call that drops as much ends within a
 /// fraction of a millisecond, before a thread there that has just fallen asleep works again.
-const GAP_CHUNK_BYTES: usize = 4 << 20;
+const GAP_CHUNK_BYTES: usize = HUGE_BYTES;
 /// Both passes of a trim, in their order.
 pub(crate) const ALL_RUNS: [Runs; 2] = [Runs::Whole, Runs::Parts];
 
