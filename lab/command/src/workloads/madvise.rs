@@ -65,9 +65,10 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
     let step = settings.progress.task(NAME, u64::from(settings.rounds));
     for _ in 0..settings.rounds {
         for (advice, name, rounds) in &mut found {
-            rounds.extend(round(&memory, *advice).map_err(|error| {
-                Failure::Run(format!("the system refused {name}: {error}"))
-            })?);
+            rounds
+                .extend(round(&memory, *advice).map_err(|error| {
+                    Failure::Run(format!("the system refused {name}: {error}"))
+                })?);
         }
         step.tick();
     }
@@ -168,9 +169,8 @@ impl Mapping {
 fn shown(found: &[(c_int, &str, Vec<Round>)]) -> comfy_table::Table {
     let mut table = table::new(["advice", "give back", "next touch", "present", "reclaimed"]);
     for (_, name, rounds) in found {
-        let median = |of: &dyn Fn(&Round) -> f64| {
-            table::median(&rounds.iter().map(of).collect::<Vec<_>>())
-        };
+        let median =
+            |of: &dyn Fn(&Round) -> f64| table::median(&rounds.iter().map(of).collect::<Vec<_>>());
         table.add_row([
             (*name).to_owned(),
             median(&|round| round.give_back_ns),

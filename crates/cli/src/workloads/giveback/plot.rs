@@ -101,12 +101,8 @@ fn drawn(machine: &str, rows: &[(String, &Run)]) -> String {
         .expect("a string takes it");
     }
     for (to_x, to_y) in [(x(seconds), y(0.0)), (LEFT, TOP)] {
-        writeln!(
-            svg,
-            "<path class=\"axis\" d=\"M {LEFT} {:.1} L {to_x:.1} {to_y:.1}\"/>",
-            y(0.0)
-        )
-        .expect("a string takes it");
+        writeln!(svg, "<path class=\"axis\" d=\"M {LEFT} {:.1} L {to_x:.1} {to_y:.1}\"/>", y(0.0))
+            .expect("a string takes it");
     }
     svg + "</svg>\n"
 }

@@ -74,7 +74,10 @@ impl Holder for DepotHolder {
 
     fn purge(&self) {
         self.depot.drain(Scope::ALL, Mode::Full);
-        self.depot.trim().expect("the depot is not pinned");
+        // The monitor may be trimming.
+        while self.depot.trim().expect("the depot is not pinned").cut_short {
+            std::thread::yield_now();
+        }
     }
 
     /// Blocks of the memory file, mapped at this moment or not.
