@@ -134,7 +134,7 @@ fn giveback_has_shares_at_rest_and_when_asked() {
     assert_eq!(series.len(), 2, "memory present over time");
 }
 
-/// Which advice takes pages away, and when.
+/// Checks which advice takes pages away, and when.
 #[test]
 fn madvise_has_rows_of_each_advice() {
     let document = results(&["bench", "madvise"]);

@@ -18,7 +18,7 @@ const BOTTOM: f64 = 40.0;
 /// black.
 const COLOURS: [&str; 7] =
     ["#0072B2", "#D55E00", "#009E73", "#C46F9F", "#A67500", "#3D8FC4", "#777777"];
-/// What is not of a design follows the reader's light or dark mode.
+/// Colours of paper, text and axes, which follow the reader's light or dark mode.
 const STYLE: &str = "<style>.paper{fill:#ffffff}.ink{fill:#333333}.axis{stroke:#333333}\
     @media(prefers-color-scheme:dark){.paper{fill:#0d1117}.ink{fill:#dddddd}\
     .axis{stroke:#dddddd}}</style>";
