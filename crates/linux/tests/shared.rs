@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -21,6 +23,30 @@ use pagedepot_linux::vmalloc::Vmalloc;
 use pagedepot_linux::{AllocError, Flags, Mode, Order, Page, Scope, ZoneId};
 
 const MIB: usize = 1 << 20;
+
+/// Counts what each thread allocates by Rust's allocator.
+struct Counting;
+
+thread_local! {
+    static ALLOCATED: Cell<u32> = const { Cell::new(0) };
+}
+
+// SAFETY: as the system's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
 
 fn segment(bytes: usize) -> SharedDepot {
     SharedDepot::create_memfd("test", &SharedOptions::new(bytes)).unwrap()
@@ -962,4 +988,31 @@ fn random_kills_lose_nothing() {
     children.into_iter().for_each(Child::kill);
     depot.recover(Orphans::GoBack);
     all_back(&depot);
+}
+
+/// A signal handler may interrupt the C library's `malloc`, or `fork`, which has its locks.
+#[test]
+fn a_request_that_runs_short_allocates_no_memory_of_the_c_library() {
+    let depot = segment(4 * MIB);
+    let other = join(&depot);
+    let heir = NonZeroU64::new(7).unwrap();
+    for heir in [Some(heir), None] {
+        let child = Child::new(|| {
+            let own = join(&depot);
+            own.set_heir(heir);
+            std::mem::forget((0..100).map(|_| own.page(Order::BASE).unwrap()).collect::<Vec<_>>());
+            // SAFETY: ends this process, which does not leave.
+            unsafe { libc::_exit(0) };
+        });
+        assert_eq!(child.wait(), 0);
+    }
+    let mut held = Vec::with_capacity(4 * MIB / 4096);
+    let before = ALLOCATED.with(Cell::get);
+    while let Ok(page) = depot.page(Order::BASE) {
+        held.push(page);
+    }
+    assert_eq!(ALLOCATED.with(Cell::get), before);
+    assert!(depot.recovered_pages() >= 100);
+    drop((held, other));
+    assert!(depot.inherit(heir).count() >= 100);
 }

@@ -86,7 +86,8 @@ pub fn leave(segment: &Segment, slot: usize) {
 pub fn bury_dead(segment: &Segment, burier: usize, orphans: Orphans) -> Recovery {
     let slots = segment.slots();
     let at_door = end_claims_of_door(segment, burier);
-    let mut dead = Vec::new();
+    // On the stack, as all of this is: a request in a signal handler buries, too.
+    let (mut dead, mut found) = ([0; SLOTS], 0);
     // By bytes: a claimer that died may not have counted.
     let counts = LazyCell::new(|| segment.owners().count());
     let count = |owner: Owner| counts[owner.index()];
@@ -104,10 +105,11 @@ pub fn bury_dead(segment: &Segment, burier: usize, orphans: Orphans) -> Recovery
             _ => false,
         };
         if is_mine {
-            dead.push(slot);
+            dead[found] = slot;
+            found += 1;
         }
     }
-    let Recovery { processes, pages } = bury(segment, burier, &dead, orphans);
+    let Recovery { processes, pages } = bury(segment, burier, &dead[..found], orphans);
     Recovery { processes, pages: pages + at_door }
 }
 
@@ -151,11 +153,11 @@ fn bury(segment: &Segment, burier: usize, dead: &[usize], orphans: Orphans) -> R
     }
     let (slots, owners, messages) = (segment.slots(), segment.owners(), segment.messages());
     let mut pages = messages.return_claims(|slot| dead.contains(&slot), burier);
-    let (heirless, rest): (Vec<usize>, Vec<usize>) =
-        dead.iter().partition(|&&slot| slots.count(slot, HEIR) == 0);
-    pages += owners.give_all(&held_by(&heirless), Owner::FREE);
-    for slot in rest {
-        owners.give_all(&held_by(&[slot]), Owner::estate(slot));
+    let has_heir: [bool; SLOTS] = std::array::from_fn(|slot| slots.count(slot, HEIR) != 0);
+    let heirless = dead.iter().filter(|&&slot| !has_heir[slot]);
+    pages += owners.give_all(&held_by(heirless), Owner::FREE);
+    for slot in dead.iter().filter(|&&slot| has_heir[slot]) {
+        owners.give_all(&held_by([slot]), Owner::estate(*slot));
     }
     if orphans == Orphans::AllGoBack {
         let estates = dead.iter().map(|&slot| Owner::estate(slot));
@@ -184,8 +186,8 @@ fn bury(segment: &Segment, burier: usize, dead: &[usize], orphans: Orphans) -> R
     Recovery { processes, pages }
 }
 
-fn held_by(slots: &[usize]) -> OwnerSet {
-    OwnerSet::new(slots.iter().map(|&slot| Owner::slot(slot)))
+fn held_by<'s>(slots: impl IntoIterator<Item = &'s usize>) -> OwnerSet {
+    OwnerSet::new(slots.into_iter().map(|&slot| Owner::slot(slot)))
 }
 
 /// Pages that were sent and not claimed, and that were left to an heir.

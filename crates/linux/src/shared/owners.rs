@@ -516,8 +516,8 @@ impl<'t> OwnerTable<'t> {
     }
 
     /// Number of frames of each byte.
-    pub fn count(&self) -> Box<[u64; 256]> {
-        let mut counts = Box::new([0; 256]);
+    pub fn count(&self) -> [u64; 256] {
+        let mut counts = [0; 256];
         for word in self.words {
             // Relaxed: a look.
             match word.load(Ordering::Relaxed) {

@@ -8,12 +8,16 @@
 //! A process that is stopped, traced or frozen has not ended. A zombie has: its memory is gone. A
 //! thread that ends does not matter. The lock of a process that has forked stays until the child
 //! has ended or executed a program, too; survivors in the same namespaces do not wait for that.
+//!
+//! Nothing here allocates memory: a request in a signal handler looks for dead processes, too.
 
-use std::fs;
+use std::ffi::CStr;
+use std::io::Write;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
+use rustix::fs::{Mode, OFlags, open, stat};
+use rustix::io::{Errno, read};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::slots::Identity;
@@ -65,11 +69,11 @@ impl Locks<'_> {
 
 /// The calling process.
 pub fn identity() -> Identity {
-    let pid = rustix::process::getpid().as_raw_nonzero().get() as u64;
+    let pid = rustix::process::getpid();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     Identity {
-        pid,
-        start: start_time("self").unwrap_or(0),
+        pid: pid.as_raw_nonzero().get() as u64,
+        start: start_time(pid).unwrap_or(0),
         namespaces: namespaces().unwrap_or(0),
         joined_at: now.map_or(0, |now| now.as_secs()),
     }
@@ -77,18 +81,22 @@ pub fn identity() -> Identity {
 
 /// The numbers of this process's PID and time namespaces, 32 bits each.
 fn namespaces() -> Option<u64> {
-    use std::os::unix::fs::MetadataExt;
-    let number = |name: &str| fs::metadata(format!("/proc/self/ns/{name}")).map(|one| one.ino());
+    let number = |path: &CStr| stat(path).map(|one| one.st_ino);
     // Before Linux 5.6 there are no time namespaces.
-    Some(number("pid").ok()? & u64::from(u32::MAX) | number("time").unwrap_or(0) << 32)
+    let time = number(c"/proc/self/ns/time").unwrap_or(0);
+    Some(number(c"/proc/self/ns/pid").ok()? & u64::from(u32::MAX) | time << 32)
 }
 
 /// Clock ticks from boot to the start of a process: field 22 of its `stat`, as the clock of the
 /// reader's time namespace has it. The second field is in parentheses, and may have some itself.
-fn start_time(process: &str) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    let behind_name = &stat[stat.rfind(')')? + 1..];
-    behind_name.split_whitespace().nth(19)?.parse().ok()
+fn start_time(process: Pid) -> Option<u64> {
+    let (mut path, mut stat) = ([0; 32], [0; 1024]);
+    write!(&mut path[..], "/proc/{}/stat\0", process.as_raw_nonzero()).ok()?;
+    let path = CStr::from_bytes_until_nul(&path).ok()?;
+    let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let length = read(&file, &mut stat).ok()?;
+    let behind_name = stat[..length].rsplit(|&byte| byte == b')').next()?;
+    std::str::from_utf8(behind_name).ok()?.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// Whether the process that described itself in a slot has ended, for all that can be known here:
@@ -107,7 +115,7 @@ pub fn has_exited(process: Identity) -> bool {
         Err(errno) => errno == Errno::SRCH,
         Ok(pidfd) => {
             // The descriptor is of the process that has the number now: compare first.
-            let start = start_time(&pid.as_raw_nonzero().to_string());
+            let start = start_time(pid);
             let is_other = process.start != 0 && start.is_some_and(|start| start != process.start);
             let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
             is_other || poll(&mut polled, Some(&rustix::time::Timespec::default())) == Ok(1)
@@ -123,7 +131,8 @@ mod tests {
     fn a_process_finds_itself() {
         let own = identity();
         assert!(own.start > 0 && own.namespaces > 0);
-        assert_eq!(start_time(&own.pid.to_string()), Some(own.start));
+        let parent = rustix::process::getppid().unwrap();
+        assert!(start_time(parent).unwrap() <= own.start);
         assert!(!has_exited(own));
         assert!(has_exited(Identity { start: own.start - 1, ..own }), "another had its number");
         let elsewhere = own.namespaces ^ 1 << 32;

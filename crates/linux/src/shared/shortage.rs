@@ -7,6 +7,10 @@
 //! process sleeps on the first number. It calls the action that the program has named
 //! ([`on_shortage`](super::SharedDepot::on_shortage)), drains this process's caches, and answers.
 //!
+//! A signal handler may make such a request, above any code of the program. So nothing that a
+//! request does for its own process allocates memory of the C library, whose locks that code may
+//! hold: all of it is on the stack.
+//!
 //! # Requests that wait
 //! A process that frees pages tells waiting requests of its own (`waiting/waiters.rs`), and none of
 //! other processes: it would have to look for them at each free. So the thread of a process whose
@@ -29,7 +33,7 @@ use pagedepot::{Mode, Scope};
 use super::error::SegmentError;
 use super::members::Orphans;
 use super::segment::Segment;
-use super::slots::{ANSWERED, ASKED, Stage};
+use super::slots::{ANSWERED, ASKED, SLOTS, Stage};
 use super::store::SharedStore;
 use crate::depot::handle::{Depot, WeakDepot};
 use crate::error::CallbackError;
@@ -96,18 +100,15 @@ impl SharedStore {
     /// answered.
     pub fn ask(&self, limit: Duration) -> (u32, u32) {
         let (segment, slots) = (self.segment(), self.segment().slots());
-        let others: Vec<usize> =
-            slots.at(Stage::Live).filter(|&slot| slot != self.slot()).collect();
-        let requests: Vec<(usize, u32)> = others
-            .into_iter()
-            .map(|slot| {
-                let futex = segment.futex(slot, ASKED);
-                // Release: what this process has freed comes before; pairs with `answer`.
-                let request = futex.fetch_add(1, Ordering::Release).wrapping_add(1);
-                prim::wake_all_shared(futex);
-                (slot, request)
-            })
-            .collect();
+        let (mut requests, mut asked) = ([(0, 0); SLOTS], 0);
+        for slot in slots.at(Stage::Live).filter(|&slot| slot != self.slot()) {
+            let futex = segment.futex(slot, ASKED);
+            // Release: what this process has freed comes before; pairs with `answer`.
+            requests[asked] = (slot, futex.fetch_add(1, Ordering::Release).wrapping_add(1));
+            asked += 1;
+            prim::wake_all_shared(futex);
+        }
+        let requests = &requests[..asked];
         let until = Instant::now() + limit;
         let has_answered = |&&(slot, request): &&(usize, u32)| loop {
             let futex = segment.futex(slot, ANSWERED);

@@ -21,7 +21,7 @@ use crate::world::World;
 
 const ZONE: ZoneId = ZoneId::new(0);
 /// The heir of processes that are killed.
-const HEIR: NonZeroU64 = NonZeroU64::new(7).unwrap();
+pub const HEIR: NonZeroU64 = NonZeroU64::new(7).unwrap();
 /// Pages that such a process has at most, cached ones included.
 const VICTIM_PAGES: i64 = 2000;
 

@@ -12,6 +12,7 @@ use pagedepot_linux::{AllocError, Depot, Flags, Mobility, Order, Page, Pfn, Vmal
 use crate::common::meetings::Set;
 use crate::common::rng::Rng;
 use crate::common::{in_child, order, page_bytes, pin, usable_cpus};
+use crate::control::HEIR;
 use crate::feature::Feature;
 use crate::item::{Item, What};
 use crate::world::World;
@@ -44,6 +45,8 @@ impl Members {
     /// Counts the segment's pages while nothing else runs. Returns those that the peer caches.
     pub fn cached_by_peer(&self) -> u64 {
         self.own.recover(Orphans::GoBack);
+        // An heir at its ceiling has left some.
+        self.own.inherit(HEIR).for_each(drop);
         self.peer.validate().unwrap().cached_pages
     }
 }
