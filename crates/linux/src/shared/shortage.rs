@@ -9,7 +9,7 @@
 //!
 //! A signal handler may make such a request, above any code of the program. So nothing that a
 //! request does for its own process allocates memory of the C library, whose locks that code may
-//! hold: all of it is on the stack.
+//! hold: all of it is on the stack. `errno` is afterwards what it was.
 //!
 //! # Requests that wait
 //! A process that frees pages tells waiting requests of its own (`waiting/waiters.rs`), and none of
@@ -77,9 +77,27 @@ impl OnShortage {
     }
 }
 
+/// The C library's `errno` of this thread, which is written back when this is dropped.
+struct KeptErrno(libc::c_int);
+
+impl KeptErrno {
+    fn new() -> Self {
+        // SAFETY: points to a variable of this thread.
+        KeptErrno(unsafe { *libc::__errno_location() })
+    }
+}
+
+impl Drop for KeptErrno {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = self.0 };
+    }
+}
+
 impl SharedStore {
     /// Makes room for a request that runs short. Returns the pages that have become free, at least.
     pub fn when_short(&self) -> u64 {
+        let _errno = KeptErrno::new();
         // Nothing that others give up can be had beyond the ceiling.
         if self.reserve(1, 0).blocks == 0 {
             return 0;
