@@ -232,9 +232,10 @@ fn drain_has_all_rates_and_kinds() {
     // Where the kernel counts them; see `harness/interrupts.rs`.
     if std::fs::read_to_string("/proc/interrupts").is_ok_and(|text| text.contains("CAL:")) {
         assert!(rows(&document, "depot", "interrupts").all(|row| row["params"]["full"].is_u64()));
-        assert_eq!(
-            rows(&document, "depot", "interrupts").count(),
-            rows(&document, "depot", "owner_ns").count()
+        // An owner that has not run in its time has no row of what an operation takes.
+        assert!(
+            rows(&document, "depot", "interrupts").count()
+                >= rows(&document, "depot", "owner_ns").count()
         );
     }
     check_threads(&document, "interruptions", &THREADS);
