@@ -243,15 +243,7 @@ fn never_looked_at(_: &Path) {
     // What else the program has, before and after.
     let heap = vec![1u8; 16 * MIB];
     for _ in 0..3 * CONTAINER / page_bytes() {
-        // The monitor may be giving back what it has just freed, out of a request's reach.
-        let mut tries = 0..1000;
-        let mut page = loop {
-            match depot.page(Order::BASE) {
-                Ok(page) => break page,
-                Err(error) => assert!(tries.next().is_some(), "for ten seconds: {error}"),
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        };
+        let mut page = depot.page(Order::BASE).unwrap();
         page[0] = 1;
         cache.lock().unwrap().push_back(page);
     }

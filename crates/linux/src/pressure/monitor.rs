@@ -101,22 +101,26 @@ impl Builder {
     /// [`MonitorError`].
     pub fn start(self) -> Result<Monitor, MonitorError> {
         let cpus = cpus_for(&self.depots)?;
-        let watcher = self.watcher()?;
+        let mut watcher = self.watcher()?;
         let counters = watcher.counters.clone();
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let rung = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (told, confined) = mpsc::sync_channel(1);
+        let (told, ready) = mpsc::sync_channel(1);
         let stopped = stop.clone();
         let work = move || {
             block_signals();
             let result = cpus.map_or(Ok(()), |cpus| affinity::confine(&cpus));
             let is_fit = result.is_ok();
+            // The watcher has set ceilings: from now on a request that reaches one is answered.
+            if is_fit {
+                watcher.listen(rung.clone());
+            }
             if told.send(result).is_ok() && is_fit {
                 run(watcher, &stopped, &rung);
             }
         };
         let thread = thread::Builder::new().name(NAME.to_owned()).spawn(work)?;
-        confined.recv().expect("the thread tells before it ends")?;
+        ready.recv().expect("the thread tells before it ends")?;
         let parent = ForkMark::by_pid();
         Ok(Monitor { stop, thread: Some(thread), counters, parent })
     }
@@ -175,10 +179,9 @@ fn block_signals() {
     }
 }
 
-fn run(mut watcher: Watcher, stop: &OwnedFd, rung: &Arc<OwnedFd>) {
+fn run(mut watcher: Watcher, stop: &OwnedFd, rung: &OwnedFd) {
     let mut triggers = Triggers::new(watcher.sources(), &watcher.policy);
     let look_ms = u64::from(watcher.policy.look_ms);
-    watcher.listen(rung.clone());
     let mut next_ms = 0;
     loop {
         if now_ms() >= next_ms {
