@@ -98,8 +98,11 @@ impl<A: Allocator> Busy<A> {
         wait_for(&self.link.begun, window);
         let scale = Scale::start();
         let mut filled = self.link.by_owner.filled.load(Ordering::Relaxed);
-        while self.link.ended.load(Ordering::Acquire) < window {
-            if self.link.wanted.load(Ordering::Acquire) > filled {
+        // Groups before the next fill: one that is not counted, and one that is. Else a drainer
+        // that is faster than a fill would leave nothing to count.
+        let mut due_groups = 0u32;
+        while due_groups > 0 || self.link.ended.load(Ordering::Acquire) < window {
+            if due_groups == 0 && self.link.wanted.load(Ordering::Acquire) > filled {
                 owner::fill(&*self.allocator, &mut held);
                 filled += 1;
                 self.link.by_owner.filled.store(filled, Ordering::Release);
@@ -107,8 +110,10 @@ impl<A: Allocator> Busy<A> {
                 // group would wait for it: this wait is the bench's, not the allocator's.
                 fence(Ordering::SeqCst);
                 times.skip_next();
+                due_groups = 2;
             }
             self.work.step(&*self.allocator, &mut held, &mut times);
+            due_groups = due_groups.saturating_sub(1);
         }
         let mut metrics = [f64::NAN; METRICS];
         metrics[..OWNERS].copy_from_slice(&times.per_op_ns(&scale));
