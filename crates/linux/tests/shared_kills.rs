@@ -41,7 +41,7 @@ const BYTES: usize = PAGES * 4096;
 /// The heir of the processes that name one.
 const HEIR: NonZeroU64 = NonZeroU64::new(7).unwrap();
 /// Kills of each operation, unless the environment says otherwise.
-const KILLS: usize = 12;
+const KILLS: usize = 20;
 
 fn options() -> SharedOptions {
     SharedOptions::join().per_cpu_locks(true).answers(false)
