@@ -56,7 +56,7 @@ pub mod tested {
     pub use crate::replay::replayed::ReplayResult;
     pub use crate::replay::target::{ReplayCounts, ReplayTarget};
     pub use crate::replay::verify::Verify;
-    pub use crate::replay::watched::Watched;
+    pub use crate::replay::watched::WatchedTarget;
     pub use crate::replay::zoneinfos::Zoneinfos;
     pub use crate::report::rows::Report;
 

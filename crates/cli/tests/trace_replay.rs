@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use pagedepot::{Mobility, Order};
 use pagedepot_cli::tested::{
     Design, InitialList, Op, Outcome, Plan, ReplayError, ReplayMachine, ReplayResult, Store,
-    Variant, Verify, Watched, Zoneinfos, replay, run, with_depot,
+    Variant, Verify, WatchedTarget, Zoneinfos, replay, run, with_depot,
 };
 use pagedepot_designs::Volume;
 use pagedepot_linux::trace::{Stamp, TraceWriter};
@@ -68,11 +68,12 @@ fn plan(text: &str) -> Plan {
 /// Runs a plan on the naive allocator and on ours, both watched.
 fn run_both(plan: &Plan) -> [Outcome; 2] {
     let mut naive = Naive::new(plan.cpus.len().max(1), plan.zone_pages());
-    let naive = run(plan, &mut Watched::new(&mut naive, Verify::default()))
+    let naive = run(plan, &mut WatchedTarget::new(&mut naive, Verify::default()))
         .unwrap_or_else(|error| panic!("naive: {error}"));
     let machine = ReplayMachine::for_plan(plan, None);
-    let depot = with_depot(machine, |depot| run(plan, &mut Watched::new(depot, Verify::default())))
-        .unwrap();
+    let depot =
+        with_depot(machine, |depot| run(plan, &mut WatchedTarget::new(depot, Verify::default())))
+            .unwrap();
     let depot = depot.unwrap_or_else(|error| panic!("depot: {error}"));
     for outcome in [&naive, &depot] {
         assert!(outcome.balance.holds() && outcome.lost_frames == 0);

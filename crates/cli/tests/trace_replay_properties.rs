@@ -9,7 +9,7 @@ mod trace_support;
 use std::time::Duration;
 
 use pagedepot::Mobility;
-use pagedepot_cli::tested::{Outcome, Plan, ReplayMachine, Verify, Watched, run, with_depot};
+use pagedepot_cli::tested::{Outcome, Plan, ReplayMachine, Verify, WatchedTarget, run, with_depot};
 use pagedepot_linux::trace::{Stamp, TraceWriter, TracedBlock};
 use proptest::prelude::*;
 use trace_support::naive::Naive;
@@ -94,12 +94,13 @@ fn held_frames(steps: &[Step]) -> u64 {
 /// Runs on both allocators; panics when anything is wrong.
 fn run_both(plan: &Plan) {
     let mut naive = Naive::new(plan.cpus.len().max(1), plan.zone_pages());
-    let naive =
-        run(plan, &mut Watched::new(&mut naive, Verify::default())).and_then(Outcome::balanced);
+    let naive = run(plan, &mut WatchedTarget::new(&mut naive, Verify::default()))
+        .and_then(Outcome::balanced);
     naive.unwrap_or_else(|error| panic!("naive: {error}"));
     let machine = ReplayMachine::for_plan(plan, None);
-    let depot = with_depot(machine, |depot| run(plan, &mut Watched::new(depot, Verify::default())))
-        .unwrap();
+    let depot =
+        with_depot(machine, |depot| run(plan, &mut WatchedTarget::new(depot, Verify::default())))
+            .unwrap();
     let depot = depot.and_then(Outcome::balanced).unwrap_or_else(|error| panic!("depot: {error}"));
     // Unwatched, the same happens.
     let again = with_depot(machine, |depot| run(plan, depot)).unwrap();

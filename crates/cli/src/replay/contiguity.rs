@@ -27,7 +27,7 @@ use super::engine::play_on;
 use super::outcome::ReplayError;
 use super::plan::{Op, Plan};
 use super::target::ReplayTarget;
-use super::watched::{Watched, Watcher};
+use super::watched::{WatchedTarget, Watcher};
 use crate::design::variant::Store;
 
 const PAGEBLOCK_FRAMES: u32 = Order::PAGEBLOCK.frames();
@@ -86,14 +86,14 @@ pub fn replay_in_a_row(plans: &[&Plan]) -> Result<Result<Contiguity, ReplayError
         ReplayMachine { cpus: cpus as u32, pages, watermarks: None, store: Store::Bitmap };
     with_depot(machine, |depot| {
         depot.keep_cache_apart();
-        watch(plans, cpus, &mut Watched::new(depot, Holders::of(pages)))
+        watch(plans, cpus, &mut WatchedTarget::new(depot, Holders::of(pages)))
     })
 }
 
 fn watch<T: ReplayTarget>(
     plans: &[&Plan],
     cpus: usize,
-    watched: &mut Watched<'_, T, Holders>,
+    watched: &mut WatchedTarget<'_, T, Holders>,
 ) -> Result<Contiguity, ReplayError> {
     let ops: usize = plans.iter().map(|plan| plan.ops.len()).sum();
     let mut last = [None; 101];

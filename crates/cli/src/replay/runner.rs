@@ -10,7 +10,7 @@ use super::replayed::{Replay, ReplayResult};
 use super::target::ReplayTarget;
 use super::threads::{CacheUser, ReplayLineup, Replays, ThreadTarget};
 use super::verify::{Story, Verify};
-use super::watched::Watched;
+use super::watched::WatchedTarget;
 use super::zoneinfos::Zoneinfos;
 use crate::design::threads::{FromSetup, ThreadDesign};
 use crate::design::variant::Variant;
@@ -117,7 +117,7 @@ impl ReplayInto<'_> {
     ) -> Result<(Outcome, Story), Error> {
         Ok(match watch {
             Watch::Verified => {
-                let mut watched = Watched::new(target, Verify::default());
+                let mut watched = WatchedTarget::new(target, Verify::default());
                 let outcome = run(self.plan, &mut watched)?;
                 let (looks, story) = watched.watch.into_parts();
                 (Outcome { looks, ..outcome }, story)

@@ -39,20 +39,20 @@ pub trait Watcher {
 }
 
 /// Passes everything on to `T`, and tells `W` of it.
-pub struct Watched<'t, T, W> {
+pub struct WatchedTarget<'t, T, W> {
     target: &'t mut T,
     /// The record.
     pub watch: W,
 }
 
-impl<'t, T: ReplayTarget, W: Watcher> Watched<'t, T, W> {
+impl<'t, T: ReplayTarget, W: Watcher> WatchedTarget<'t, T, W> {
     /// Watches `target`, from which nothing has been allocated yet.
     pub fn new(target: &'t mut T, watch: W) -> Self {
-        Watched { target, watch }
+        WatchedTarget { target, watch }
     }
 }
 
-impl<T: ReplayTarget, W: Watcher> ReplayTarget for Watched<'_, T, W> {
+impl<T: ReplayTarget, W: Watcher> ReplayTarget for WatchedTarget<'_, T, W> {
     fn set_time(&mut self, now_ms: u64) {
         self.target.set_time(now_ms);
         self.watch.set_time(now_ms, || self.target.cached_pages_total());
