@@ -78,16 +78,16 @@ impl OnShortage {
 }
 
 /// The C library's `errno` of this thread, which is written back when this is dropped.
-struct KeptErrno(libc::c_int);
+struct ErrnoGuard(libc::c_int);
 
-impl KeptErrno {
+impl ErrnoGuard {
     fn new() -> Self {
         // SAFETY: points to a variable of this thread.
-        KeptErrno(unsafe { *libc::__errno_location() })
+        ErrnoGuard(unsafe { *libc::__errno_location() })
     }
 }
 
-impl Drop for KeptErrno {
+impl Drop for ErrnoGuard {
     fn drop(&mut self) {
         // SAFETY: as above.
         unsafe { *libc::__errno_location() = self.0 };
@@ -97,7 +97,7 @@ impl Drop for KeptErrno {
 impl SharedStore {
     /// Makes room for a request that runs short. Returns the pages that have become free, at least.
     pub fn when_short(&self) -> u64 {
-        let _errno = KeptErrno::new();
+        let _errno = ErrnoGuard::new();
         // Nothing that others give up can be had beyond the ceiling.
         if self.reserve(1, 0).blocks == 0 {
             return 0;
