@@ -2,7 +2,8 @@
 //! interrupted, and whose caches drains shall take all the same.
 //!
 //! # Argument for sequences beside locks
-//! What [locks](pagedepot::cpus::LockedCpus) rest on holds here too. Beyond it:
+//! CPUs behind locks rest on the argument of [`LockedCpus`](pagedepot::cpus::LockedCpus), and
+//! sequences on their own. Side by side they need three things more:
 //!
 //! 1. *A CPU is behind its lock or it is not, for good.* [`SequencesAndLocks::new`] decides it,
 //!    with the locks for itself, before the allocator exists. So no word is ever changed both ways.
