@@ -5,6 +5,7 @@
 //! `= untested what and why`, and `= done` at the end.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
@@ -61,6 +62,25 @@ impl ConsoleLine {
                     .collect::<Option<_>>()?;
                 Some(ConsoleLine::Figure { metric: metric.to_owned(), value, params })
             }
+        }
+    }
+}
+
+impl fmt::Display for ConsoleLine {
+    /// Writes the line that [`parse`](Self::parse) reads.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConsoleLine::Figure { metric, value, params } => {
+                write!(f, "= {metric} {value}")?;
+                params.iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
+            }
+            ConsoleLine::Check { name, failed: None } => write!(f, "= check {name} ok"),
+            ConsoleLine::Check { name, failed: Some(why) } => {
+                write!(f, "= check {name} failed {why}")
+            }
+            ConsoleLine::Begin(scenario) => write!(f, "= begin {scenario}"),
+            ConsoleLine::Untested(what) => write!(f, "= untested {what}"),
+            ConsoleLine::Done => f.write_str("= done"),
         }
     }
 }
@@ -170,6 +190,9 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(ConsoleLine::parse(line), said, "{line}");
+            if let Some(said) = said {
+                assert_eq!(ConsoleLine::parse(&said.to_string()).as_ref(), Some(&said));
+            }
         }
     }
 

@@ -14,12 +14,13 @@
 
 mod kernels;
 mod programs;
+mod records;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
@@ -27,6 +28,7 @@ use serde_json::json;
 
 use self::kernels::Kernel;
 use self::programs::{Build, Extent, Machines, Program};
+use self::records::Records;
 use crate::boot::{Boot, ConsoleLine};
 use crate::cpio::Cpio;
 use crate::results::{self, Results};
@@ -66,6 +68,10 @@ pub struct Options {
     /// Only programs with this in their names, such as `linux-storm`; may be repeated
     #[arg(long, value_name = "NAME")]
     program: Vec<String>,
+    /// Leave out programs that an earlier run of the same build saw pass on the same kernel, and
+    /// take their figures from it
+    #[arg(long)]
+    resume: bool,
     /// Boot this kernel, and fetch none: an Image with restartable sequences
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
@@ -102,12 +108,16 @@ impl PageSize {
         }
     }
 
-    fn bytes(self) -> u32 {
+    fn kib(self) -> u32 {
         match self {
-            PageSize::Kib4 => 4 << 10,
-            PageSize::Kib16 => 16 << 10,
-            PageSize::Kib64 => 64 << 10,
+            PageSize::Kib4 => 4,
+            PageSize::Kib16 => 16,
+            PageSize::Kib64 => 64,
         }
+    }
+
+    fn bytes(self) -> u32 {
+        self.kib() << 10
     }
 }
 
@@ -147,8 +157,8 @@ impl Machine {
         }
     }
 
-    /// The command that boots it and runs the programs of a list.
-    fn command(self, (kernel, memory_mib): (&Path, u32), files: &Path, list: usize) -> Command {
+    /// The command that boots it with these files.
+    fn command(self, (kernel, memory_mib): (&Path, u32), files: &Path) -> Command {
         let mut command = Command::new(QEMU);
         command
             .args(["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"])
@@ -157,8 +167,7 @@ impl Machine {
             .arg(kernel)
             .arg("-initrd")
             .arg(files)
-            .arg("-append")
-            .arg(format!("{KERNEL_WORDS} -- {list}"));
+            .args(["-append", KERNEL_WORDS]);
         command
     }
 }
@@ -190,14 +199,11 @@ pub fn run(options: &Options) -> Result<()> {
     };
     let programs = Build { root, cache: &cache, extent, names: &options.program }.programs()?;
     ensure!(!programs.is_empty(), "no program's name contains {}", options.program.join(" or "));
-    let machines = Machine::all(extent, options.page_size);
-    let files = cache.join("files.cpio");
-    fs::write(&files, pack(&cache, &kernel, &programs, &machines)?)?;
+    let common = Common::read(&cache, &kernel, options)?;
     let mut figures = Figures::default();
-    for (list, &machine) in machines.iter().enumerate() {
-        let boots = (&*kernel.image, options.page_size.memory_mib());
-        let command = machine.command(boots, &files, list);
-        figures.boot(&cache, machine, command, options.page_size)?;
+    for (number, machine) in Machine::all(extent, options.page_size).into_iter().enumerate() {
+        let runs = programs.iter().filter(|program| machine.runs(program, number == 0));
+        figures.of_machine(&common, machine, &runs.collect::<Vec<_>>())?;
     }
     print!("{}", figures.results.table(&DESIGNS));
     let left_out = programs::LEFT_OUT.map(|(program, why)| format!("{program}: {why}"));
@@ -232,37 +238,70 @@ fn check_installed() -> Result<()> {
     Ok(())
 }
 
-/// The files that the machines begin with, and for each machine a list of programs.
-fn pack(
-    cache: &Path,
-    kernel: &Kernel,
-    programs: &[Program],
-    machines: &[Machine],
-) -> Result<Vec<u8>> {
-    let read = |path: &Path| fs::read(path).with_context(|| format!("no {}", path.display()));
-    let mut cpio = Cpio::default();
-    for folder in ["/dev/shm", "/proc", "/sys", "/tmp", "/lists"] {
-        cpio.folder(folder);
+/// Files and options of all machines of a run.
+struct Common<'c> {
+    cache: &'c Path,
+    kernel: &'c Path,
+    page_size: PageSize,
+    /// Whether records of earlier runs are taken for runs.
+    resume: bool,
+    init: Vec<u8>,
+    /// The C library's files, by their paths there.
+    libraries: Vec<(String, Vec<u8>)>,
+}
+
+impl<'c> Common<'c> {
+    fn read(cache: &'c Path, kernel: &'c Kernel, options: &Options) -> Result<Self> {
+        let libraries = programs::libraries(kernel.libraries.as_deref())?;
+        let library = |path: PathBuf| {
+            let name = path.file_name().context("a library has a name")?;
+            Ok((format!("/lib/{}", name.display()), read(&path)?))
+        };
+        Ok(Common {
+            cache,
+            kernel: &kernel.image,
+            page_size: options.page_size,
+            resume: options.resume,
+            init: read(&programs::init(cache)?)?,
+            libraries: libraries.into_iter().map(library).collect::<Result<_>>()?,
+        })
     }
-    let devices = [("console", (5, 1)), ("null", (1, 3)), ("zero", (1, 5)), ("urandom", (1, 9))];
-    for (device, numbers) in devices {
-        cpio.device(&format!("/dev/{device}"), numbers);
+
+    /// The records of a machine of this name.
+    fn records(&self, machine: &str) -> Result<Records> {
+        let kernel = read(self.kernel)?;
+        let libraries = self.libraries.iter().map(|(_, bytes)| bytes.as_slice());
+        let files: Vec<_> = [kernel.as_slice(), &self.init].into_iter().chain(libraries).collect();
+        Records::open(self.cache, machine, &files)
     }
-    cpio.program("/init", &read(&programs::init(cache)?)?);
-    let files: BTreeSet<_> = programs.iter().map(|program| &program.file).collect();
-    for file in files {
-        cpio.program(&path_in_guest(file), &read(file)?);
+
+    /// The files that a machine begins with, and the list of the programs that it runs.
+    fn pack(&self, programs: &[&Program]) -> Result<Vec<u8>> {
+        let mut cpio = Cpio::default();
+        for folder in ["/dev/shm", "/proc", "/sys", "/tmp"] {
+            cpio.folder(folder);
+        }
+        let devices =
+            [("console", (5, 1)), ("null", (1, 3)), ("zero", (1, 5)), ("urandom", (1, 9))];
+        for (device, numbers) in devices {
+            cpio.device(&format!("/dev/{device}"), numbers);
+        }
+        cpio.program("/init", &self.init);
+        let files: BTreeSet<_> = programs.iter().map(|program| &program.file).collect();
+        for file in files {
+            cpio.program(&path_in_guest(file), &read(file)?);
+        }
+        let list: String = programs.iter().map(|program| line(program) + "\n").collect();
+        cpio.program("/list", list.as_bytes());
+        for (path, library) in &self.libraries {
+            cpio.program(path, library);
+        }
+        Ok(cpio.end())
     }
-    for (number, machine) in machines.iter().enumerate() {
-        let runs = programs.iter().filter(|program| machine.runs(program, number == 0));
-        let list: String = runs.map(|program| line(program) + "\n").collect();
-        cpio.program(&format!("/lists/{number}"), list.as_bytes());
-    }
-    for library in programs::libraries(kernel.libraries.as_deref())? {
-        let name = library.file_name().context("a library has a name")?;
-        cpio.program(&format!("/lib/{}", name.display()), &read(&library)?);
-    }
-    Ok(cpio.end())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("no {}", path.display()))
 }
 
 fn path_in_guest(file: &Path) -> String {
@@ -290,21 +329,35 @@ struct Figures {
 }
 
 impl Figures {
-    fn boot(
+    /// Adds what a machine's programs say: in an earlier run, or when the machine is booted now.
+    fn of_machine(
         &mut self,
-        cache: &Path,
+        common: &Common<'_>,
         machine: Machine,
-        command: Command,
-        page_size: PageSize,
+        programs: &[&Program],
     ) -> Result<()> {
         let name = format!("{}, {} CPUs", machine.model, machine.cpus);
-        let log = cache.join(format!("console-{}-{}", machine.model, machine.cpus));
-        eprintln!("booting {name}");
-        let boot = Boot { command, what: &name, is_fault, log: &log, timeout: TIMEOUT };
+        let file = format!("{}k-{}-{}", common.page_size.kib(), machine.model, machine.cpus);
+        let records = common.records(&file)?;
         let mut told = MachineFigures::default();
-        let outcome = boot.run(|said| told.hear(said));
-        if let Err(error) = outcome {
-            self.failed.push(format!("{error:#}"));
+        let mut left = Vec::new();
+        for &program in programs {
+            let digest = records.digest(&line(program), &read(&program.file)?);
+            match records.read(&program.name, digest).filter(|_| common.resume) {
+                Some(said) => said.iter().for_each(|said| told.hear(said)),
+                None => left.push((program, digest)),
+            }
+        }
+        if left.len() < programs.len() {
+            eprintln!(
+                "{name}: {} of {} passed before",
+                programs.len() - left.len(),
+                programs.len()
+            );
+        }
+        if !left.is_empty() {
+            let boot = MachineBoot { common, machine, name: &name, file: &file, programs: &left };
+            boot.run(&records, &mut told, &mut self.failed)?;
         }
         for what in told.untested {
             if has_no_reason(&what) {
@@ -312,12 +365,6 @@ impl Figures {
             }
             self.untested.insert(format!("{what} ({name})"));
         }
-        let page_bytes = told.sums.get(&("", "page_bytes".to_owned())).copied().unwrap_or(0.0);
-        ensure!(
-            page_bytes == f64::from(page_size.bytes()),
-            "{name}: the kernel has pages of {page_bytes} bytes; --page-size says {}",
-            page_size.bytes()
-        );
         let params = BTreeMap::from([("lse".to_owned(), i64::from(machine.has_lse).into())]);
         for ((design, metric), value) in told.sums {
             if !design.is_empty() {
@@ -325,6 +372,65 @@ impl Figures {
             }
         }
         Ok(())
+    }
+}
+
+/// The boot of a machine, for the programs that are left, each with its digest.
+struct MachineBoot<'b> {
+    common: &'b Common<'b>,
+    machine: Machine,
+    name: &'b str,
+    /// The name of the machine's files.
+    file: &'b str,
+    programs: &'b [(&'b Program, u64)],
+}
+
+impl MachineBoot<'_> {
+    /// Boots; `told` hears all, and each program that passes leaves a record.
+    fn run(
+        &self,
+        records: &Records,
+        told: &mut MachineFigures,
+        failed: &mut Vec<String>,
+    ) -> Result<()> {
+        let Self { common, machine, name, file, .. } = *self;
+        let files = common.cache.join("files.cpio");
+        let programs: Vec<_> = self.programs.iter().map(|(program, _)| *program).collect();
+        fs::write(&files, common.pack(&programs)?)?;
+        let log = common.cache.join(format!("console-{file}"));
+        let command = machine.command((common.kernel, common.page_size.memory_mib()), &files);
+        eprintln!("booting {name}");
+        let boot = Boot { command, what: name, is_fault, log: &log, timeout: TIMEOUT };
+        let (mut said_since, mut begun, mut kept) = (Vec::new(), Instant::now(), Ok(()));
+        let outcome = boot.run(|said| {
+            told.hear(&said);
+            if let ConsoleLine::Begin(program) = &said
+                && let Some(at) = programs.iter().position(|one| one.name == *program)
+            {
+                eprintln!("  {program} ({} of {})", at + 1, programs.len());
+                (said_since, begun) = (Vec::new(), Instant::now());
+            }
+            said_since.push(said);
+            if let Some(ConsoleLine::Check { name, .. }) = said_since.last()
+                && let Some((program, digest)) =
+                    self.programs.iter().find(|(program, _)| program.name == *name)
+            {
+                eprintln!("    {} s", begun.elapsed().as_secs());
+                if kept.is_ok() {
+                    kept = records.write(&program.name, *digest, &said_since);
+                }
+            }
+        });
+        if let Err(error) = outcome {
+            failed.push(format!("{error:#}"));
+        }
+        let page_bytes = told.sums.get(&("", "page_bytes".to_owned())).copied().unwrap_or(0.0);
+        let asked = common.page_size.bytes();
+        ensure!(
+            page_bytes == f64::from(asked),
+            "{name}: the kernel has pages of {page_bytes} bytes; --page-size says {asked}"
+        );
+        kept
     }
 }
 
@@ -336,21 +442,20 @@ struct MachineFigures {
 }
 
 impl MachineFigures {
-    fn hear(&mut self, said: ConsoleLine) {
+    fn hear(&mut self, said: &ConsoleLine) {
         match said {
             // `pair_instructions.spin`: of that design; without one of ours.
             ConsoleLine::Figure { metric, value, .. } => {
                 let (metric, design) = match metric.split_once('.') {
                     Some((metric, design)) => (metric, DESIGNS.iter().find(|it| **it == design)),
-                    None if ["page_bytes", "cpus"].contains(&&*metric) => (&*metric, Some(&"")),
-                    None => (&*metric, Some(&"depot")),
+                    None if ["page_bytes", "cpus"].contains(&&**metric) => (&**metric, Some(&"")),
+                    None => (&**metric, Some(&"depot")),
                 };
                 if let Some(design) = design {
                     *self.sums.entry((design, metric.to_owned())).or_default() += value;
                 }
             }
-            ConsoleLine::Begin(test) if !test.contains(' ') => eprintln!("  {test}"),
-            ConsoleLine::Untested(what) => self.untested.push(what),
+            ConsoleLine::Untested(what) => self.untested.push(what.clone()),
             ConsoleLine::Begin(_) | ConsoleLine::Check { .. } | ConsoleLine::Done => {}
         }
     }
@@ -381,7 +486,7 @@ mod tests {
             "= page_bytes 4096",
             "= begin a b",
         ] {
-            told.hear(ConsoleLine::parse(line).expect("a line of ours"));
+            told.hear(&ConsoleLine::parse(line).expect("a line of ours"));
         }
         let sum = |design, metric: &str| told.sums.get(&(design, metric.to_owned())).copied();
         assert_eq!(sum("depot", "tests_passed"), Some(7.0));
