@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::{StopAtEnd, all_back, check, mark, mib, order, page_bytes, present_bytes, seed, work};
 use pagedepot_linux::reclaim::GiveBackEnd;
-use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, Scope};
+use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, PageSize, Scope};
 
 fn builders() -> [(MemoryKind, pagedepot_linux::Builder); 2] {
     [MemoryKind::Anonymous, MemoryKind::Memfd]
@@ -41,9 +41,6 @@ fn in_ms(ms: u64) -> Instant {
     Instant::now() + Duration::from_millis(ms)
 }
 
-/// Bytes of what is given back whole: a pageblock where pages have 4 KiB.
-const PIECE_BYTES: usize = 2 << 20;
-
 /// A request by number gets what it asks for, whole pageblocks first, or says why not.
 #[test]
 fn a_request_by_number_says_what_it_got() {
@@ -52,9 +49,9 @@ fn a_request_by_number_says_what_it_got() {
         let mut held: Vec<_> = (0..100).map(|_| depot.page(order(1)).unwrap()).collect();
         held.iter_mut().for_each(|page| mark(page, 7));
         let some = depot.give_back(5 * mib() as u64, in_ms(60_000)).unwrap();
-        let given = (5 * mib()).next_multiple_of(PIECE_BYTES);
-        let pieces = (given / PIECE_BYTES) as u64;
-        assert_eq!((some.bytes as usize, some.whole_pageblocks), (given, pieces), "{kind:?}");
+        // Three pageblocks.
+        let given = 6 * mib();
+        assert_eq!((some.bytes as usize, some.whole_pageblocks), (given, 3), "{kind:?}");
         assert_eq!(some.end, GiveBackEnd::Enough);
         assert_eq!(present_bytes(&depot), depot.bytes() - given);
         assert_eq!(depot.give_back(0, in_ms(60_000)).unwrap().bytes, 0);
@@ -294,16 +291,40 @@ fn whole_pageblocks_stay_whole() {
     }
 }
 
+/// Pageblocks of 512 pages are given back whole whatever a page is, and are handed out after those
+/// that are present.
+#[test]
+fn whole_pageblocks_of_large_pages_go_back_whole() {
+    let builder = Depot::builder(128 << 20).page_size(PageSize::Kib64).caches(false);
+    let depot = builder.build().unwrap();
+    let mut all: Vec<_> = (0..4).map(|_| depot.page(order(9)).unwrap()).collect();
+    for page in &mut all {
+        page.chunks_mut(4 << 20).for_each(|part| part[0] = 1);
+    }
+    let held = all.pop().unwrap();
+    drop(all);
+    let trimmed = depot.trim().unwrap();
+    assert_eq!((trimmed.whole_pageblocks, depot.residency().refaults), (3, 0), "{trimmed:?}");
+    let again = held.pfn();
+    drop(held);
+    let present = depot.page(order(9)).unwrap();
+    assert_eq!((present.pfn(), depot.residency().refaults), (again, 0));
+    let absent = depot.page(order(9)).unwrap();
+    assert_eq!(depot.residency().refaults, 1);
+    drop((present, absent));
+    all_back(&depot);
+}
+
 /// With huge pages, only whole ones are given back.
 #[test]
 fn huge_pages_are_given_back_whole() {
     let Ok(depot) = Depot::builder(16 * mib()).thp(true).populate(true).build() else { return };
     let held = depot.page(Order::BASE).unwrap();
     depot.drain(Scope::ALL, Mode::Full);
-    assert_eq!(depot.trim().unwrap().bytes as usize, depot.bytes() - PIECE_BYTES);
+    assert_eq!(depot.trim().unwrap().bytes as usize, depot.bytes() - 2 * mib());
     drop(held);
     depot.drain(Scope::ALL, Mode::Full);
-    assert_eq!(depot.trim().unwrap().bytes as usize, PIECE_BYTES);
+    assert_eq!(depot.trim().unwrap().bytes as usize, 2 * mib());
     all_back(&depot);
 }
 

@@ -101,7 +101,7 @@ impl<'d> Ceiling<'d> {
         if self.0.is_pinned() {
             return Err(CeilingError::Pinned);
         }
-        let least = pageblock_bytes(self.0);
+        let least = self.0.pageblock_bytes();
         self.adjust(Cap::Container(bytes.map(|bytes| bytes.max(least))), given_back_bytes)
     }
 
@@ -128,7 +128,7 @@ impl<'d> Ceiling<'d> {
     fn adjust(&self, cap: Cap, given_back_bytes: &mut u64) -> Result<usize, CeilingError> {
         let shared = self.0;
         shared.check_parent().map_err(|_| CeilingError::Forked)?;
-        let least = pageblock_bytes(shared);
+        let least = shared.pageblock_bytes();
         if let Cap::Program(bytes) = cap
             && bytes < least
         {
@@ -171,10 +171,6 @@ impl<'d> Ceiling<'d> {
 enum Cap {
     Program(usize),
     Container(Option<usize>),
-}
-
-fn pageblock_bytes(shared: &ReturnableFrames) -> usize {
-    (PAGEBLOCK_PAGES as usize) << shared.page_size().shift()
 }
 
 /// Bytes that the allocator has.

@@ -9,6 +9,7 @@ use pagedepot_rseq::CpuSet;
 use crate::giving_back::balloon::Balloon;
 use crate::giving_back::trim_state::TrimState;
 use crate::memory::frames::MappedFrames;
+use crate::memory::region::PAGEBLOCK_PAGES;
 use crate::moving::pins::Pins;
 use crate::system::fork_mark::ForkMark;
 use crate::system::sync::ForkLock;
@@ -59,6 +60,11 @@ impl ReturnableFrames {
     /// The pages that the ceiling keeps from the allocator.
     pub fn balloon(&self) -> &ForkLock<Balloon> {
         &self.balloon
+    }
+
+    /// Bytes of a pageblock (512 pages).
+    pub fn pageblock_bytes(&self) -> usize {
+        (PAGEBLOCK_PAGES as usize) << self.page_size().shift()
     }
 
     /// CPUs that nothing is to interrupt.

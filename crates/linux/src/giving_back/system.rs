@@ -5,8 +5,8 @@
 //! interrupt, unless the CPU is idle: an idle CPU flushes by itself when the process runs there
 //! again (`should_flush_tlb` in `arch/x86/mm/tlb.c`). It is interrupted all the same when a page
 //! table is freed. Since Linux 6.14 `MADV_DONTNEED` frees the tables of base pages where a range
-//! covers all that a table maps (`CONFIG_PT_RECLAIM`). So a depot with isolated CPUs drops
-//! pageblocks in halves. A depot of huge pages drops them whole: halves would split them.
+//! covers all that a table maps (`CONFIG_PT_RECLAIM`). So a depot with isolated CPUs drops memory
+//! in pieces of half as much. A depot of huge pages drops them whole: halves would split them.
 
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,13 +16,11 @@ use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use crate::giving_back::returnable::ReturnableFrames;
-use crate::memory::region::{HUGE_BYTES, Memory};
+use crate::memory::region::{Memory, table_bytes};
 use crate::system::numa::last_errno;
 
 /// Most ranges in one vector (the kernel's `UIO_MAXIOV`).
 const RANGES_MAX: usize = 1024;
-/// Bytes of addresses below which no page table is freed.
-const HALF_BYTES: usize = HUGE_BYTES / 2;
 
 /// Memory that system calls have dropped.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,7 +63,8 @@ impl<'d> System<'d> {
         }
         let halves: Vec<_>;
         let ranges = if self.keeps_tables {
-            halves = ranges.iter().flat_map(split).collect();
+            let half = table_bytes() / 2;
+            halves = ranges.iter().flat_map(|range| split(range, half)).collect();
             &halves
         } else {
             ranges
@@ -134,11 +133,11 @@ impl<'d> System<'d> {
     }
 }
 
-/// Cuts a range at every half of a pageblock.
-fn split(range: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+/// Cuts a range at every multiple of `bytes`.
+fn split(range: &Range<usize>, bytes: usize) -> impl Iterator<Item = Range<usize>> + use<> {
     let Range { start, end } = *range;
-    let cuts = (start / HALF_BYTES..end.div_ceil(HALF_BYTES)).map(|half| half * HALF_BYTES);
-    cuts.map(move |at| at.max(start)..(at + HALF_BYTES).min(end))
+    let cuts = (start / bytes..end.div_ceil(bytes)).map(move |cut| cut * bytes);
+    cuts.map(move |at| at.max(start)..(at + bytes).min(end))
 }
 
 #[cfg(test)]
@@ -147,12 +146,11 @@ mod tests {
 
     #[test]
     fn no_part_covers_a_page_table() {
-        let parts = |range: Range<usize>| split(&range).collect::<Vec<_>>();
-        assert_eq!(parts(0..HUGE_BYTES), [0..HALF_BYTES, HALF_BYTES..HUGE_BYTES]);
+        const HALF: usize = 1 << 20;
+        let parts = |range: Range<usize>| split(&range, HALF).collect::<Vec<_>>();
+        assert_eq!(parts(0..2 * HALF), [0..HALF, HALF..2 * HALF]);
         assert_eq!(parts(4096..8192), vec![(4096..8192)]);
-        let odd = HALF_BYTES - 4096..HUGE_BYTES + 4096;
-        let cut =
-            [HALF_BYTES - 4096..HALF_BYTES, HALF_BYTES..HUGE_BYTES, HUGE_BYTES..HUGE_BYTES + 4096];
-        assert_eq!(parts(odd), cut);
+        let odd = HALF - 4096..2 * HALF + 4096;
+        assert_eq!(parts(odd), [HALF - 4096..HALF, HALF..2 * HALF, 2 * HALF..2 * HALF + 4096]);
     }
 }

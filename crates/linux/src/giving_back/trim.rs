@@ -10,11 +10,12 @@
 //! issues 4637, 8590, 13830). `process_madvise` takes `MADV_DONTNEED` for the caller's own process
 //! since Linux 6.13. Before, and for a memory file, each range takes a call of its own.
 //!
-//! A trim gives back whole pageblocks (2 MiB) of the whole depot first, and then free parts of
+//! A trim gives back whole pageblocks (512 pages) of the whole depot first, and then free parts of
 //! others. So a trim that ends early has given back the largest pieces, which are least likely to
 //! be needed soon. A run never crosses a pageblock. What went back is returned as absent: requests
-//! get memory that is present first ([`pagedepot::Residency`]). (Linux's free page reporting,
-//! `mm/page_reporting.c`, and HyperAlloc report blocks of 2 MiB only.)
+//! get memory that is present first ([`pagedepot::Residency`]), which is known of whole pageblocks
+//! alone. (Linux's free page reporting, `mm/page_reporting.c`, and HyperAlloc report blocks of 2
+//! MiB only.)
 //!
 //! Memory that went back stays away until it is used: from then on the system makes no huge pages
 //! of the depot's memory, unless the depot asked for them ([`Memory::keep_small`]).
@@ -35,15 +36,15 @@ use crate::error::BuildError;
 use crate::giving_back::returnable::ReturnableFrames;
 use crate::giving_back::system::{DroppedMemory, System};
 use crate::giving_back::trim_state::{TrimState, Trimming};
-use crate::memory::region::{HUGE_BYTES, resident};
+use crate::memory::region::resident;
 use crate::moving::pins::Pins;
 use crate::system::sync::LockError;
 
-/// Bytes of addresses per chunk: the most memory that a trim takes from the store at a time.
+/// Bytes of addresses per chunk, the most memory that a trim takes from the store at a time; but a
+/// pageblock at least. Where a CPU is isolated a chunk is one pageblock: a call that drops as much
+/// ends within a fraction of a millisecond, before a thread there that has just fallen asleep works
+/// again.
 const CHUNK_BYTES: usize = 16 << 20;
-/// Bytes of addresses per chunk where a CPU is isolated: a call that drops as much ends within a
-/// fraction of a millisecond, before a thread there that has just fallen asleep works again.
-const GAP_CHUNK_BYTES: usize = HUGE_BYTES;
 /// Both passes of a trim, in their order.
 pub(crate) const ALL_RUNS: [Runs; 2] = [Runs::Whole, Runs::Parts];
 
@@ -64,12 +65,12 @@ pub(crate) const ALL_RUNS: [Runs; 2] = [Runs::Whole, Runs::Parts];
 pub struct TrimResult {
     /// Bytes that were present before the trim and are not any more.
     pub bytes: u64,
-    /// Pageblocks of 2 MiB that were given back whole.
+    /// Pageblocks (512 pages) that were given back whole.
     pub whole_pageblocks: u64,
     /// System calls that dropped memory.
     pub calls: u64,
-    /// Free pages, in pieces of 2 MiB of which some page is present, that were left alone because
-    /// they are [pinned](crate::Depot::pin_range) or [registered](crate::Depot::registered_iovecs).
+    /// Free pages, in pageblocks of which some page is present, that were left alone because they
+    /// are [pinned](crate::Depot::pin_range) or [registered](crate::Depot::registered_iovecs).
     pub pinned_pages: u64,
     /// Whether the trim ended early: another thread was trimming, or a request had run out of pages
     /// less than 20 ms before and needed what was free.
@@ -203,8 +204,8 @@ pub(crate) fn trim_within(
     let Some(trimming) = depot.trimming().begin() else { return Ok(Some(Stop::Busy)) };
     let mut system = System::new(depot);
     let chunk_bytes = match depot.isolated_cpus().is_empty() {
-        true => CHUNK_BYTES,
-        false => GAP_CHUNK_BYTES,
+        true => CHUNK_BYTES.max(depot.pageblock_bytes()),
+        false => depot.pageblock_bytes(),
     };
     let chunks = || (0..depot.bytes()).step_by(chunk_bytes);
     let runs = bounds.runs.iter().copied();
@@ -321,7 +322,7 @@ impl Present {
 /// The runs of free pages that a pass takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runs {
-    /// Whole pageblocks of 2 MiB.
+    /// Whole pageblocks.
     Whole,
     /// Runs inside partly used pageblocks.
     Parts,
@@ -331,7 +332,7 @@ pub(crate) enum Runs {
 struct TrimRanges<'d> {
     depot: &'d ReturnableFrames,
     trimming: &'d Trimming<'d>,
-    /// Ascending and disjoint; none crosses a boundary of 2 MiB.
+    /// Ascending and disjoint; none crosses a boundary of pageblocks.
     ranges: Vec<Range<usize>>,
     /// Free, and not taken because they are pinned.
     pinned_pages: u64,
@@ -350,15 +351,15 @@ impl<'d> TrimRanges<'d> {
         let Chunk { bytes: chunk, runs, bytes_max } = chunk;
         let ranges = Vec::new();
         let mut taken = TrimRanges { depot, trimming, ranges, pinned_pages: 0, are_absent: false };
-        let mut bytes = 0;
-        for huge in chunk.clone().step_by(HUGE_BYTES) {
-            let huge = huge..(huge + HUGE_BYTES).min(chunk.end);
+        let (mut bytes, whole) = (0, depot.pageblock_bytes());
+        for start in chunk.clone().step_by(whole) {
+            let pageblock = start..(start + whole).min(chunk.end);
             // In a large depot most of it is not present: do not ask about each page.
-            if !present.has_some(&huge) {
+            if !present.has_some(&pageblock) {
                 continue;
             }
-            let is_meant = |run: &Range<usize>| (run.len() == HUGE_BYTES) == (runs == Runs::Whole);
-            let (free, pinned_pages) = free_runs(depot, pins, huge);
+            let is_meant = |run: &Range<usize>| (run.len() == whole) == (runs == Runs::Whole);
+            let (free, pinned_pages) = free_runs(depot, pins, pageblock);
             taken.pinned_pages += pinned_pages;
             for run in free.into_iter().filter(is_meant) {
                 if bytes < bytes_max && present.has_some(&run) {
@@ -417,16 +418,16 @@ fn frames(depot: &ReturnableFrames, range: &Range<usize>) -> (Pfn, u32) {
     (Pfn::new((range.start >> shift) as u32), (range.len() >> shift) as u32)
 }
 
-/// The runs of bytes in an aligned 2 MiB that are free in the store now and not pinned, and how
-/// many free pages are pinned. For huge pages: all 2 MiB or nothing.
+/// The runs of bytes in a pageblock that are free in the store now and not pinned, and how many
+/// free pages are pinned. Huge pages are in a run whole or not at all.
 fn free_runs(
     depot: &ReturnableFrames,
     pins: &Pins,
-    huge: Range<usize>,
+    pageblock: Range<usize>,
 ) -> (Vec<Range<usize>>, u64) {
     let (mut runs, mut pinned_pages) = (Vec::<Range<usize>>::new(), 0);
     let page = depot.page_size().bytes();
-    for at in huge.clone().step_by(page) {
+    for at in pageblock.step_by(page) {
         let pfn = Pfn::new((at >> depot.page_size().shift()) as u32);
         if !depot.frames().is_free(pfn) {
             continue;
@@ -440,8 +441,15 @@ fn free_runs(
             _ => runs.push(at..at + page),
         }
     }
-    if depot.memory().is_huge() {
-        runs.retain(|run| *run == huge);
+    if let Some(huge) = depot.memory().huge_bytes() {
+        let unit = huge.min(depot.pageblock_bytes());
+        runs.iter_mut().for_each(|run| *run = whole_units(run, unit));
+        runs.retain(|run| !run.is_empty());
     }
     (runs, pinned_pages)
+}
+
+/// The part of a range that whole units fill.
+fn whole_units(range: &Range<usize>, unit: usize) -> Range<usize> {
+    range.start.next_multiple_of(unit)..range.end / unit * unit
 }

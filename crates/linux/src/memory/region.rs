@@ -16,7 +16,8 @@ use crate::system::limits::{Limit, file_bytes_max};
 use crate::system::mapping::Mapping;
 use crate::system::numa::last_errno;
 
-/// Bytes of a second-level huge page, which is also a block of order 9, and their alignment.
+/// Bytes of a huge page of the administrator's pool, which is also a block of order 9 where pages
+/// have 4 KiB, and their alignment.
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
 const GIB: usize = 1 << 30;
 /// Pages of a pageblock.
@@ -301,10 +302,25 @@ impl Memory {
         self.hugetlb || self.thp
     }
 
+    /// Bytes of the huge pages that the memory consists of.
+    pub fn huge_bytes(&self) -> Option<usize> {
+        match self.hugetlb {
+            true => Some(HUGE_BYTES),
+            false => self.thp.then(table_bytes),
+        }
+    }
+
     /// Whether the huge pages come from the administrator's pool; those are mapped whole.
     pub fn is_hugetlb(&self) -> bool {
         self.hugetlb
     }
+}
+
+/// Bytes of addresses that a page table of base pages maps, and bytes of the transparent huge page
+/// that can take its place. A table is a page of eight-byte entries.
+pub(crate) fn table_bytes() -> usize {
+    let page = rustix::param::page_size();
+    page / size_of::<u64>() * page
 }
 
 /// Refuses a size that the system could never back, whatever the kind of memory: see
