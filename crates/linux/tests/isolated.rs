@@ -10,10 +10,13 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::{all_back, hammer, in_child, mib, order, page_bytes, pin, refuse_with, usable_cpus};
+use common::{
+    StopAtEnd, all_back, hammer, in_child, mib, order, page_bytes, pin, refuse_with, usable_cpus,
+};
 use pagedepot_linux::builder::{Builder, CpuSet};
 use pagedepot_linux::stats::Fronts;
 use pagedepot_linux::{CpuId, Depot, Mode, Order, Page, Scope, ZoneId};
@@ -233,7 +236,7 @@ fn threads_that_are_moved_between_both_kinds() {
                 let (depot, send) = (&depot, send.clone());
                 scope.spawn(move || {
                     send.send(own_id()).unwrap();
-                    let end = std::time::Instant::now() + Duration::from_millis(700);
+                    let end = Instant::now() + Duration::from_millis(700);
                     common::work(depot, owner, common::seed(), 300, end)
                 })
             })
@@ -300,6 +303,32 @@ fn refused_fences_are_not_counted() {
         assert_eq!(counts, (0, 1, 1), "{drained:?}");
         assert!(drained.unreachable_pages > 0, "{drained:?}");
     });
+}
+
+/// Counts what quiet drains leave in fronts, beside an owner that moves magazines.
+#[test]
+fn no_more_is_out_of_reach_than_fronts_hold() {
+    /// Two magazines of order 0, and the one that the owner moves.
+    const UNREACHABLE_MAX: u64 = 3 * 63;
+    let Some((here, there)) = two_cpus() else { return };
+    let depot = Depot::new(256 * mib()).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert!(pin(there));
+            while !stop.load(Ordering::Relaxed) {
+                drop((0..600).map(|_| depot.page(Order::BASE).unwrap()).collect::<Vec<_>>());
+            }
+        });
+        let _stop = StopAtEnd(&stop);
+        assert!(pin(here));
+        let end = Instant::now() + Duration::from_millis(500);
+        while Instant::now() < end {
+            let drained = depot.drain(Scope::cpu(CpuId::new(there)), Mode::Quiet);
+            assert!(drained.unreachable_pages <= UNREACHABLE_MAX, "{drained:?}");
+        }
+    });
+    all_back(&depot);
 }
 
 #[test]

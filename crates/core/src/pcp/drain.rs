@@ -109,7 +109,8 @@ counts! {
         /// bound, every magazine in a front counted in full; after a handover what the owner has
         /// cached since. At most, per CPU, zone, context and mobility in use, 126 pages by order 0,
         /// 124 by order 1, 120 by order 2, 240 by order 3, twice as many by each order up to 6,
-        /// 3072 by order 7, 4096 by order 8, 7168 by order 9 and 14336 by order 10.
+        /// 3072 by order 7, 4096 by order 8, 7168 by order 9 and 14336 by order 10; half as many
+        /// more while the owner moves a magazine.
         unreachable_pages,
         /// Fences that took place. Taking a lock is none.
         fences,
@@ -170,14 +171,15 @@ impl<C: Cpus> Caches<'_, C> {
         }
         for zone in zones.map(ZoneId::new) {
             let pcp = self.pcps.pcp(cpu, zone);
-            let shelved_pages = pcp.shelved_pages();
+            let (charged, shelved_pages) = (pcp.charged(), pcp.shelved_pages());
             done.left_pages += shelved_pages;
             let in_flight_pages = InFlight::in_flight_pages(pcp.in_flight.read());
             done.in_flight_pages += in_flight_pages;
             // Only a full drain reads the owner's words: that takes their line away.
             done.unreachable_pages += match mode {
                 Mode::Full => self.pcps.front_pages(cpu, zone),
-                _ => pcp.unshelved_pages(shelved_pages).saturating_sub(in_flight_pages),
+                // The lower charge: it may have changed since, or just before, shelves were read.
+                _ => charged.min(pcp.charged()).saturating_sub(shelved_pages + in_flight_pages),
             };
         }
     }

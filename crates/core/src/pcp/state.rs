@@ -195,10 +195,9 @@ impl Pcp {
         count(&self.others.drained[1], blocks * u64::from(frames_per_block));
     }
 
-    /// Pages out of a quiet drain's reach, at most: magazines in fronts and in hands, in full.
-    /// `shelved_pages` is what lies on shelves.
-    pub fn unshelved_pages(&self, shelved_pages: u64) -> u64 {
-        (self.charged_pages.load(Ordering::Relaxed).max(0) as u64).saturating_sub(shelved_pages)
+    /// Pages of all magazines that this CPU has: on shelves, in fronts and in hands, in full.
+    pub fn charged(&self) -> u64 {
+        self.charged_pages.load(Ordering::Relaxed).max(0) as u64
     }
 
     #[inline]
