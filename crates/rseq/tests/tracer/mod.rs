@@ -14,6 +14,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -108,11 +109,12 @@ impl Stepped {
     }
 }
 
-/// An exclusive load, and the store that belongs to it.
-struct Exclusives {
-    /// Instructions from the load to the store.
+/// Instructions that the thread runs through, because a stop among them would change what they do.
+struct Stretch {
+    /// Number of instructions that count, if it ends at the first of the ends.
     instructions: u64,
-    /// Places behind the pair: behind the store, and where branches before it lead.
+    /// Places behind it. Of an exclusive load, and the store that belongs to it: behind the store,
+    /// and where branches before it lead.
     ends: Vec<u64>,
 }
 
@@ -130,11 +132,21 @@ struct Registration {
 const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
 const RSEQ_CS: u64 = 8;
 
+/// The place of the address that a function returns to, at its first instruction.
+enum ReturnAddress {
+    Register(usize),
+    /// The word that this register points to.
+    Stack(usize),
+}
+
 #[cfg(target_arch = "x86_64")]
 mod arch {
+    use super::ReturnAddress;
+
     /// Registers of `NT_PRSTATUS`.
     pub const REGISTERS: usize = 27;
     pub const PROGRAM_COUNTER: usize = 16;
+    pub const RETURN_ADDRESS: ReturnAddress = ReturnAddress::Stack(19);
     /// `int3`.
     pub const BREAKPOINT: &[u8] = &[0xcc];
     /// Bytes from a breakpoint to where the thread stops.
@@ -142,9 +154,12 @@ mod arch {
 }
 #[cfg(target_arch = "aarch64")]
 mod arch {
+    use super::ReturnAddress;
+
     /// Registers of `NT_PRSTATUS`.
     pub const REGISTERS: usize = 34;
     pub const PROGRAM_COUNTER: usize = 32;
+    pub const RETURN_ADDRESS: ReturnAddress = ReturnAddress::Register(30);
     /// `brk 0`.
     pub const BREAKPOINT: &[u8] = &[0x00, 0x00, 0x20, 0xd4];
     /// Bytes from a breakpoint to where the thread stops.
@@ -317,17 +332,22 @@ impl Tracee {
     }
 
     /// Steps from this pause to the next. Returns the number of instructions between them, those of
-    /// the pauses included, and the sequences that they went through; none was aborted.
+    /// the pauses included, and the sequences that they went through; none was aborted. A call of
+    /// the vDSO counts as one instruction.
     pub fn step_through(&self) -> (u64, Vec<Stepped>) {
-        let registration = self.registration();
+        let (registration, vdso) = (self.registration(), self.vdso());
         let (mut steps, mut sequences) = (0, Vec::<Stepped>::new());
         let mut current: Option<usize> = None;
         let mut address = self.program_counter();
         loop {
             // Within a sequence each instruction counts as a stop, whatever that does to it.
-            let exclusives = current.is_none().then(|| self.exclusives(address)).flatten();
-            let (stop, taken) = match exclusives {
-                Some(exclusives) => self.run_past(&exclusives),
+            let stretch = match current {
+                None if vdso.contains(&address) => Some(self.rest_of_call()),
+                None => self.exclusives(address),
+                Some(_) => None,
+            };
+            let (stop, taken) = match stretch {
+                Some(stretch) => self.run_past(&stretch),
                 None => (self.step(), 1),
             };
             let Stop::At(at) = stop else { break };
@@ -363,10 +383,32 @@ impl Tracee {
         (steps, sequences)
     }
 
+    /// Addresses of the code that the kernel maps into each process. Its clocks are read again when
+    /// the kernel has set them meanwhile, which is always where steps take longer than a tick.
+    fn vdso(&self) -> Range<u64> {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.process));
+        let maps = maps.expect("the tracee has mappings");
+        let line = maps.lines().find(|line| line.ends_with("[vdso]"));
+        let range = line.and_then(|line| line.split(' ').next()?.split_once('-'));
+        let number = |text| u64::from_str_radix(text, 16).expect("an address");
+        range.map_or(0..0, |(start, end)| number(start)..number(end))
+    }
+
+    /// The rest of a function at whose first instruction the thread is.
+    fn rest_of_call(&self) -> Stretch {
+        let mut registers = [0; arch::REGISTERS];
+        self.registers(libc::PTRACE_GETREGSET, &mut registers);
+        let caller = match arch::RETURN_ADDRESS {
+            ReturnAddress::Register(register) => registers[register],
+            ReturnAddress::Stack(pointer) => self.read::<1>(registers[pointer])[0],
+        };
+        Stretch { instructions: 1, ends: vec![caller] }
+    }
+
     /// The exclusive load at `address`, with the store that belongs to it: a processor that is
     /// stopped between them forgets the reservation, so that a loop around them would never end.
     #[cfg(target_arch = "aarch64")]
-    fn exclusives(&self, address: u64) -> Option<Exclusives> {
+    fn exclusives(&self, address: u64) -> Option<Stretch> {
         /// Most instructions from the load to the store.
         const LENGTH_MAX: usize = 16;
         let is = |code: u32, kind: u32| code & 0x3fc0_0000 == kind;
@@ -387,19 +429,19 @@ impl Tracee {
                 ends.push((address + 4 * place as u64).wrapping_add_signed(i64::from(words) * 4));
             }
         }
-        Some(Exclusives { instructions: store as u64 + 1, ends })
+        Some(Stretch { instructions: store as u64 + 1, ends })
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn exclusives(&self, _address: u64) -> Option<Exclusives> {
+    fn exclusives(&self, _address: u64) -> Option<Stretch> {
         None
     }
 
-    /// Runs to the first of the places where a pair of exclusives ends. Returns the stop, and the
-    /// number of instructions, as if the store had been come to at once.
-    fn run_past(&self, exclusives: &Exclusives) -> (Stop, u64) {
+    /// Runs to the first of the places where a stretch ends. Returns the stop, and the number of
+    /// instructions, as if the store of exclusives had been come to at once.
+    fn run_past(&self, stretch: &Stretch) -> (Stop, u64) {
         let mut before: Vec<_> =
-            exclusives.ends.iter().map(|&end| (end, self.set_breakpoint(end))).collect();
+            stretch.ends.iter().map(|&end| (end, self.set_breakpoint(end))).collect();
         let mut stop = self.run(0);
         // In the other order: two of them may be one place.
         while let Some((end, code)) = before.pop() {
@@ -407,8 +449,8 @@ impl Tracee {
                 stop = Stop::At(end);
             }
         }
-        let is_whole = stop == Stop::At(exclusives.ends[0]);
-        (stop, if is_whole { exclusives.instructions } else { 1 })
+        let is_whole = stop == Stop::At(stretch.ends[0]);
+        (stop, if is_whole { stretch.instructions } else { 1 })
     }
 
     /// Replaces the instruction at `address` by a breakpoint. Returns what stood there.
