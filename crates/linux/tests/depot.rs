@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{all_back, hammer, mib, order, page_bytes};
-use pagedepot_linux::builder::{HighPolicy, Watermarks};
+use pagedepot_linux::builder::{CacheLimits, HighPolicy, Watermarks};
 use pagedepot_linux::{
     AllocError, BuildError, CpuId, Depot, Flags, FreeError, MemoryKind, Mode, Order, Page,
     PageSize, Pages, Pfn, Scope, ZoneId,
@@ -361,10 +361,12 @@ fn a_depot_can_be_shared() {
 /// Caches grow beyond the magazines in the metadata: further ones are carved from pages.
 #[test]
 fn caches_grow_by_carved_magazines() {
-    let depot = Depot::new(1 << 30).unwrap();
-    let zone = ZoneId::new(0);
+    let (depot, zone) = (Depot::new(256 * mib()).unwrap(), ZoneId::new(0));
+    // The metadata has as many as the limits need that a depot begins with.
+    let limits = CacheLimits { batch: 63, high_min: 60_000, high_max: 60_000 };
+    depot.settings(zone).unwrap().set_cache_limits(limits);
     for _ in 0..4 {
-        let pages: Vec<_> = (0..20_000)
+        let pages: Vec<_> = (0..(2000 * depot_cpus()).clamp(20_000, 60_000))
             .map(|_| depot.raw().alloc(Order::BASE, Flags::default()).unwrap())
             .collect();
         // SAFETY: allocated above, freed once, never used.

@@ -16,13 +16,11 @@ use std::task::{Context, Poll, Wake};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Random, order, seed};
+use common::{Random, mib, order, page_bytes, seed};
 use pagedepot_linux::shared::{ClaimError, Orphans, SegmentStats, SentPage, SharedDepot};
 use pagedepot_linux::shared::{SegmentError, SharedOptions};
 use pagedepot_linux::vmalloc::Vmalloc;
 use pagedepot_linux::{AllocError, Flags, Mode, Order, Page, Scope, ZoneId};
-
-const MIB: usize = 1 << 20;
 
 /// Counts what each thread allocates by Rust's allocator.
 struct Counting;
@@ -170,7 +168,7 @@ fn all_back(depot: &SharedDepot) {
 
 #[test]
 fn two_members_never_have_the_same_page() {
-    let one = segment(4 * MIB);
+    let one = segment(4 * mib());
     let two = join(&one);
     assert_ne!(one.slot(), two.slot());
     let mut pages: Vec<(usize, Page)> = Vec::new();
@@ -194,7 +192,7 @@ fn two_members_never_have_the_same_page() {
 
 #[test]
 fn what_one_writes_another_reads() {
-    let depot = segment(4 * MIB);
+    let depot = segment(4 * mib());
     let pipe = Pipe::new();
     let mut page = depot.page(order(2)).unwrap();
     page.fill(0x5a);
@@ -202,7 +200,7 @@ fn what_one_writes_another_reads() {
     assert_eq!(depot.taken_pages().1, 4);
     let child = child_of(depot.file(), |depot| {
         let page = depot.claim(sent).unwrap();
-        assert_eq!(page.len(), 4 * 4096);
+        assert_eq!(page.len(), 4 * page_bytes());
         assert!(page.iter().all(|&byte| byte == 0x5a));
         assert_eq!(depot.claim(sent).unwrap_err(), ClaimError::Gone);
         let back = page.into_shared(&depot).unwrap();
@@ -220,7 +218,7 @@ fn what_one_writes_another_reads() {
 
 #[test]
 fn a_receiver_that_never_comes() {
-    let depot = segment(4 * MIB);
+    let depot = segment(4 * mib());
     let sent = depot.page(Order::BASE).unwrap().into_shared(&depot).unwrap();
     // The sender takes it back, and the message is worth nothing any more.
     drop(depot.claim(sent).unwrap());
@@ -260,7 +258,7 @@ fn a_receiver_that_never_comes() {
 /// be claimed as before.
 #[test]
 fn a_message_of_another_sender_changes_nothing() {
-    let depot = segment(4 * MIB);
+    let depot = segment(4 * mib());
     let other = join(&depot);
     for n in [0, 5] {
         let sent = depot.page(order(n)).unwrap().into_shared(&depot).unwrap();
@@ -282,7 +280,7 @@ fn depot_pfn(sent: SentPage) -> pagedepot_linux::Pfn {
 
 #[test]
 fn pages_of_a_killed_process_come_back() {
-    let depot = segment(64 * MIB);
+    let depot = segment(64 * mib());
     let pipe = Pipe::new();
     let child = child_of(depot.file(), |depot| {
         let pages: Vec<_> = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect();
@@ -299,7 +297,7 @@ fn pages_of_a_killed_process_come_back() {
 
 #[test]
 fn a_stopped_process_keeps_what_it_has() {
-    let depot = segment(4 * MIB);
+    let depot = segment(4 * mib());
     let pipe = Pipe::new();
     let child = child_of(depot.file(), |depot| {
         let _page = depot.page(Order::BASE).unwrap();
@@ -320,26 +318,31 @@ fn a_stopped_process_keeps_what_it_has() {
 
 #[test]
 fn a_live_process_gives_back_what_it_caches() {
-    let depot = segment(4 * MIB);
+    // Enough for each of sixteen CPUs to cache a magazine.
+    let depot = segment(64 * mib());
     let pipe = Pipe::new();
     let child = child_of(depot.file(), |depot| {
         drop(depot.page(Order::BASE).unwrap());
         pipe.tell_and_sleep();
     });
     pipe.hear::<1>();
-    assert!(depot.segment_stats().free_pages < 1024);
+    assert!(depot.segment_stats().free_pages < 16384);
     let drained = depot.drain_all(Mode::Full, Duration::from_secs(60));
     assert_eq!((drained.asked, drained.answered), (1, 1));
-    assert_eq!(depot.segment_stats().free_pages, 1024);
+    assert_eq!(depot.segment_stats().free_pages, 16384);
     // A request that runs short asks, too.
     let pages: Vec<_> = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect();
-    assert_eq!(pages.len(), 1024);
+    assert_eq!(pages.len(), 16384);
     child.kill();
 }
 
 #[test]
 fn a_forked_child_is_no_member_and_a_program_that_it_executes_is_none_either() {
-    let depot = segment(4 * MIB);
+    const SLEEPS: &str = "PAGEDEPOT_TEST_SLEEPS";
+    if std::env::var_os(SLEEPS).is_some() {
+        return thread::sleep(Duration::from_secs(60));
+    }
+    let depot = segment(4 * mib());
     let sent = depot.page(Order::BASE).unwrap().into_shared(&depot).unwrap();
     let page = depot.page(Order::BASE).unwrap();
     let child = Child::new(|| {
@@ -357,12 +360,9 @@ fn a_forked_child_is_no_member_and_a_program_that_it_executes_is_none_either() {
     let child = child_of(depot.file(), |depot| {
         let _pages: Vec<_> = (0..100).map(|_| depot.page(Order::BASE).unwrap()).collect();
         pipe.tell(&[1]);
-        // SAFETY: texts that end in 0.
-        unsafe {
-            let nothing = std::ptr::null::<libc::c_char>();
-            let (path, name, time) = (c"/bin/sleep", c"sleep", c"60");
-            libc::execl(path.as_ptr(), name.as_ptr(), time.as_ptr(), nothing);
-        }
+        let name = "a_forked_child_is_no_member_and_a_program_that_it_executes_is_none_either";
+        let mut program = Command::new("/proc/self/exe");
+        panic!("{}", program.args(["--exact", name]).env(SLEEPS, "").exec());
     });
     pipe.hear::<1>();
     let mut recovered = depot.recover(Orphans::Stay);
@@ -395,7 +395,7 @@ fn a_program_that_executes_itself_and_joins_again_has_left() {
             thread::sleep(Duration::from_secs(1));
         }
     }
-    let depot = segment(4 * MIB);
+    let depot = segment(4 * mib());
     let pipe = Pipe::new();
     let child = child_of(depot.file(), |own| {
         let _pages: Vec<_> = (0..500).map(|_| own.page(Order::BASE).unwrap()).collect();
@@ -422,7 +422,7 @@ fn a_program_that_executes_itself_and_joins_again_has_left() {
 #[test]
 fn a_process_in_another_time_namespace_lives() {
     const CLONE_NEWTIME: i32 = 0x80;
-    let depot = segment(4 * MIB);
+    let depot = segment(4 * mib());
     let pipe = Pipe::new();
     let parent = Child::new(|| {
         // SAFETY: of this process's children.
@@ -473,7 +473,7 @@ impl Drop for TempPath {
 fn a_file_that_nobody_has_open_is_opened_again() {
     let path = TempPath::new("again");
     let child = Child::new(|| {
-        let options = SharedOptions::new(16 * MIB);
+        let options = SharedOptions::new(16 * mib());
         let depot = SharedDepot::create(&path.0, &options).unwrap();
         let mut page = depot.page(Order::BASE).unwrap();
         page.fill(7);
@@ -486,13 +486,13 @@ fn a_file_that_nobody_has_open_is_opened_again() {
     assert!(stats.free_pages < 4096 && !stats.processes[0].is_alive, "{stats:?}");
     let depot = SharedDepot::open(&path.0, &SharedOptions::join()).unwrap();
     all_back(&depot);
-    assert!(SharedDepot::create(&path.0, &SharedOptions::new(MIB)).is_err());
+    assert!(SharedDepot::create(&path.0, &SharedOptions::new(mib())).is_err());
 }
 
 #[test]
 fn an_heir_takes_what_a_dead_process_had() {
     let heir = NonZeroU64::new(0xcafe).unwrap();
-    let depot = segment(4 * MIB);
+    let depot = segment(4 * mib());
     let pipe = Pipe::new();
     let child = Child::new(|| {
         let options = SharedOptions::join().heir(heir).answers(false);
@@ -548,7 +548,7 @@ fn leave_estate(depot: &SharedDepot, heir: NonZeroU64) {
 #[test]
 fn an_heir_takes_nothing_that_was_left_to_another() {
     let [early, late] = [7, 9].map(|name| NonZeroU64::new(name).unwrap());
-    let depot = segment(4 * MIB);
+    let depot = segment(4 * mib());
     leave_estate(&depot, early);
     let old = depot.inherit(early);
     assert!(depot.inherit(early).count() >= 20);
@@ -563,7 +563,7 @@ fn estates_in_all_slots_go_back_to_one_that_opens() {
     let heir = NonZeroU64::MIN;
     let path = TempPath::new("estates");
     let child = Child::new(|| {
-        let options = SharedOptions::new(4 * MIB).heir(heir).answers(false);
+        let options = SharedOptions::new(4 * mib()).heir(heir).answers(false);
         let depot = SharedDepot::create(&path.0, &options).unwrap();
         let options = SharedOptions::join().heir(heir).answers(false);
         let all: Vec<_> = (1..47).map(|_| SharedDepot::open(&path.0, &options).unwrap()).collect();
@@ -584,9 +584,9 @@ fn estates_in_all_slots_go_back_to_one_that_opens() {
 /// A vmalloc over a segment: scattered pages of it, at contiguous addresses.
 #[test]
 fn a_vmalloc_lies_in_the_segment() {
-    let depot = segment(16 * MIB);
+    let depot = segment(16 * mib());
     let space = Vmalloc::new(&depot).unwrap();
-    let mut buf = space.buf(5 * MIB).unwrap();
+    let mut buf = space.buf(5 * mib()).unwrap();
     assert!(buf.iter().all(|&byte| byte == 0));
     buf.fill(0x77);
     let other = join(&depot);
@@ -598,17 +598,18 @@ fn a_vmalloc_lies_in_the_segment() {
     for page in 0..4096 {
         use std::os::unix::fs::FileExt;
         let mut byte = [0];
-        file.read_exact_at(&mut byte, depot.frames_at() as u64 + 4096 * page).unwrap();
+        file.read_exact_at(&mut byte, depot.frames_at() as u64 + page_bytes() as u64 * page)
+            .unwrap();
         found += usize::from(byte[0] == 0x77);
     }
-    assert_eq!(found, 5 * MIB / 4096);
+    assert_eq!(found, 5 * mib() / page_bytes());
     drop((buf, space, other));
     all_back(&depot);
 }
 
 #[test]
 fn every_slot_is_used_and_used_again() {
-    let depot = segment(4 * MIB);
+    let depot = segment(4 * mib());
     let options = SharedOptions::join().answers(false);
     let adopt = || SharedDepot::adopt(depot.file(), &options);
     let others: Vec<_> = (1..47).map(|_| adopt().unwrap()).collect();
@@ -630,7 +631,7 @@ fn every_slot_is_used_and_used_again() {
 
 #[test]
 fn a_segment_grows_and_shrinks_while_others_use_it() {
-    let options = SharedOptions::new(4 * MIB).grow_to(64 * MIB);
+    let options = SharedOptions::new(4 * mib()).grow_to(64 * mib());
     let depot = SharedDepot::create_memfd("grows", &options).unwrap();
     let other = join(&depot);
     assert!(other.page(order(10)).is_ok());
@@ -639,13 +640,13 @@ fn a_segment_grows_and_shrinks_while_others_use_it() {
         pages.len()
     };
     assert_eq!(all(&depot), 1024 >> 5);
-    assert_eq!(other.grow(16 * MIB), 16 * MIB);
+    assert_eq!(other.grow(16 * mib()), 16 * mib());
     assert_eq!(all(&depot), 4096 >> 5);
     depot.drain(Scope::ALL, Mode::Full);
     other.drain(Scope::ALL, Mode::Full);
-    assert_eq!(depot.shrink(8 * MIB), 8 * MIB);
+    assert_eq!(depot.shrink(8 * mib()), 8 * mib());
     assert_eq!(all(&other), 2048 >> 5);
-    assert_eq!(depot.grow(usize::MAX), 64 * MIB);
+    assert_eq!(depot.grow(usize::MAX), 64 * mib());
     drop(other);
     all_back(&depot);
 }
@@ -661,8 +662,8 @@ fn a_segment_may_be_larger_than_memory() {
 
 #[test]
 fn a_ceiling_is_of_one_process() {
-    let depot = segment(16 * MIB);
-    let options = SharedOptions::join().ceiling(2 * MIB);
+    let depot = segment(16 * mib());
+    let options = SharedOptions::join().ceiling(2 * mib());
     let small = SharedDepot::adopt(depot.file(), &options).unwrap();
     let held: Vec<_> = std::iter::from_fn(|| small.page(Order::BASE).ok()).collect();
     assert_eq!(held.len(), 512);
@@ -678,8 +679,8 @@ fn a_ceiling_is_of_one_process() {
 /// Threads that run into the ceiling together do not get beyond it.
 #[test]
 fn a_ceiling_holds_for_all_threads() {
-    let depot = segment(16 * MIB);
-    let small = SharedDepot::adopt(depot.file(), &SharedOptions::join().ceiling(MIB)).unwrap();
+    let depot = segment(16 * mib());
+    let small = SharedDepot::adopt(depot.file(), &SharedOptions::join().ceiling(mib())).unwrap();
     let together = Barrier::new(4);
     thread::scope(|scope| {
         for thread in 0..4 {
@@ -703,20 +704,20 @@ fn a_ceiling_holds_for_all_threads() {
 
 #[test]
 fn a_request_at_a_ceiling_bothers_no_other_process() {
-    let depot = segment(16 * MIB);
+    let depot = segment(16 * mib());
     let asked = Arc::<AtomicU32>::default();
     let count = asked.clone();
     depot.on_shortage(move || _ = count.fetch_add(1, Ordering::Relaxed)).unwrap();
-    let small = SharedDepot::adopt(depot.file(), &SharedOptions::join().ceiling(MIB)).unwrap();
+    let small = SharedDepot::adopt(depot.file(), &SharedOptions::join().ceiling(mib())).unwrap();
     let held: Vec<_> = std::iter::from_fn(|| small.page(Order::BASE).ok()).collect();
-    assert_eq!((held.len(), asked.load(Ordering::Relaxed)), (MIB / 4096, 0));
+    assert_eq!((held.len(), asked.load(Ordering::Relaxed)), (mib() / page_bytes(), 0));
 }
 
 /// The count of a segment's pages is right as soon as it has grown, whatever other processes send
 /// meanwhile.
 #[test]
 fn a_segment_that_grows_beside_messages_knows_its_size() {
-    let options = SharedOptions::new(4 * MIB).grow_to(64 * MIB);
+    let options = SharedOptions::new(4 * mib()).grow_to(64 * mib());
     let depot = SharedDepot::create_memfd("grows", &options).unwrap();
     let other = join(&depot);
     let stop = AtomicBool::new(false);
@@ -728,7 +729,7 @@ fn a_segment_that_grows_beside_messages_knows_its_size() {
             }
         });
         let _stop = common::StopAtEnd(&stop);
-        for bytes in (4 * MIB..12 * MIB).step_by(4096) {
+        for bytes in (4 * mib()..12 * mib()).step_by(page_bytes()) {
             assert_eq!(depot.grow(bytes), bytes);
         }
     });
@@ -749,7 +750,7 @@ impl Wake for Woken {
 #[test]
 fn a_request_that_waits_gets_what_another_process_frees() {
     for answers in [true, false] {
-        let options = SharedOptions::new(4 * MIB).answers(answers);
+        let options = SharedOptions::new(4 * mib()).answers(answers);
         let depot = SharedDepot::create_memfd("waits", &options).unwrap();
         let (pipe, free) = (Pipe::new(), Pipe::new());
         let child = child_of(depot.file(), |own| {
@@ -789,7 +790,7 @@ fn a_request_that_waits_gets_what_another_process_frees() {
 /// A host takes what a guest does not use, and gives it back when the guest runs short.
 #[test]
 fn a_host_gives_back_what_a_guest_needs() {
-    let host = segment(16 * MIB);
+    let host = segment(16 * mib());
     let withheld: Arc<Mutex<Vec<Page>>> = Arc::default();
     let (given, calls) = (withheld.clone(), Arc::<AtomicU32>::default());
     let count = calls.clone();
@@ -822,13 +823,16 @@ fn a_host_gives_back_what_a_guest_needs() {
         drop(needed);
     });
     pipe.hear::<1>();
-    assert!(file_bytes() >= 16 * MIB);
+    assert!(file_bytes() >= 16 * mib());
     assert_eq!(host.segment_stats().whole_pageblocks, 7);
     let flags = Flags::default().no_reclaim();
     let mut taken: Vec<Page> = (0..7).map(|_| host.page_with(order(9), flags).unwrap()).collect();
     assert!(host.page_with(order(9), flags).is_err());
-    assert_eq!(taken.iter_mut().map(|page| page.discard().unwrap()).sum::<u64>(), 14 << 20);
-    assert!(file_bytes() <= 3 * MIB, "{}", file_bytes());
+    assert_eq!(
+        taken.iter_mut().map(|page| page.discard().unwrap()).sum::<u64>(),
+        14 * mib() as u64
+    );
+    assert!(file_bytes() <= 3 * mib(), "{}", file_bytes());
     host.drain(Scope::ALL, Mode::Full);
     withheld.lock().unwrap().append(&mut taken);
     free.tell(&[1]);
@@ -843,13 +847,13 @@ fn a_host_gives_back_what_a_guest_needs() {
 
 #[test]
 fn a_trim_punches_holes_into_the_segment() {
-    let depot = segment(16 * MIB);
+    let depot = segment(16 * mib());
     let mut kept = depot.page(Order::BASE).unwrap();
     kept.fill(9);
     depot.page(order(10)).unwrap().fill(1);
     depot.drain(Scope::ALL, Mode::Full);
     let trimmed = depot.trim().unwrap();
-    assert!(trimmed.bytes >= 4 << 20, "{trimmed:?}");
+    assert!(trimmed.bytes >= 4 * mib() as u64, "{trimmed:?}");
     assert!(kept.iter().all(|&byte| byte == 9));
     drop(kept);
     all_back(&depot);
@@ -862,8 +866,8 @@ fn hostile_segments_are_errors() {
     let mut random = Random::new(seed());
     let rounds = std::env::var("PAGEDEPOT_FUZZ_ROUNDS").ok().and_then(|text| text.parse().ok());
     for _ in 0..rounds.unwrap_or(150u32) {
-        let options = SharedOptions::new(4 * MIB + 4096 * random.below(64) as usize);
-        let depot = SharedDepot::create_memfd("fuzz", &options.grow_to(8 * MIB)).unwrap();
+        let options = SharedOptions::new(4 * mib() + page_bytes() * random.below(64) as usize);
+        let depot = SharedDepot::create_memfd("fuzz", &options.grow_to(8 * mib())).unwrap();
         let frames_at = depot.frames_at() as u64;
         let mut damage = Damage::new(&depot);
         damage.strike(&mut random, 200);
@@ -947,7 +951,7 @@ fn use_all(depot: &SharedDepot, damage: &mut Damage, random: &mut Random) {
     let _ = depot.trim();
     let _ = (depot.segment_stats(), depot.taken_pages(), depot.zone_stats(ZoneId::new(0)));
     damage.strike(random, 20);
-    assert!(depot.grow(8 * MIB) <= 8 * MIB && depot.shrink(MIB) <= 8 * MIB);
+    assert!(depot.grow(8 * mib()) <= 8 * mib() && depot.shrink(mib()) <= 8 * mib());
     if let Ok(other) = SharedDepot::adopt(depot.file(), &SharedOptions::join().answers(false)) {
         let _ = other.page(Order::BASE).map(|page| page.into_shared(depot));
     }
@@ -956,7 +960,7 @@ fn use_all(depot: &SharedDepot, damage: &mut Damage, random: &mut Random) {
 /// Processes that allocate, send and free are killed at random; their survivors lose nothing.
 #[test]
 fn random_kills_lose_nothing() {
-    let depot = segment(32 * MIB);
+    let depot = segment(32 * mib());
     let mut random = Random::new(seed());
     let storm = |seed: u64| {
         child_of(depot.file(), move |depot| {
@@ -1000,7 +1004,7 @@ fn random_kills_lose_nothing() {
 /// A signal handler may interrupt the C library's `malloc`, or `fork`, which has its locks.
 #[test]
 fn a_request_that_runs_short_allocates_no_memory_of_the_c_library() {
-    let depot = segment(4 * MIB);
+    let depot = segment(4 * mib());
     let other = join(&depot);
     let heir = NonZeroU64::new(7).unwrap();
     for heir in [Some(heir), None] {
@@ -1013,7 +1017,7 @@ fn a_request_that_runs_short_allocates_no_memory_of_the_c_library() {
         });
         assert_eq!(child.wait(), 0);
     }
-    let mut held = Vec::with_capacity(4 * MIB / 4096);
+    let mut held = Vec::with_capacity(4 * mib() / page_bytes());
     let before = ALLOCATED.with(Cell::get);
     // SAFETY: points to a variable of this thread, as below.
     unsafe { *libc::__errno_location() = libc::EDOM };
