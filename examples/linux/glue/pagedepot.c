@@ -209,14 +209,15 @@ void depot_c_unpin(void)
 }
 
 /*
- * Where a depot lies: in the linear map, if there are as many pages in a row. As an area of vmalloc
- * it would be one more that each vmalloc() walks past.
+ * Where a depot lies: on the node of its zone, in the linear map, if there are as many pages in a
+ * row. As an area of vmalloc it would be one more that each vmalloc() walks past.
  */
-static void *__meminit depot_memory(size_t bytes)
+static void *__meminit depot_memory(struct zone *zone, size_t bytes)
 {
-	void *memory = alloc_pages_exact(bytes, GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN);
+	int node = zone_to_nid(zone);
+	void *memory = alloc_pages_exact_nid(node, bytes, GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN);
 
-	return memory ?: vzalloc(bytes);
+	return memory ?: vzalloc_node(bytes, node);
 }
 
 static void __meminit depot_forget(void *memory, size_t bytes)
@@ -853,7 +854,7 @@ static void __meminit depot_setup_zone(struct zone *zone)
 			depot_end_pfn *= 2;
 	}
 	bytes = depot_bytes(nr_cpu_ids, depot_end_pfn, high);
-	memory = bytes ? depot_memory(bytes) : NULL;
+	memory = bytes ? depot_memory(zone, bytes) : NULL;
 	depot = memory ? depot_init(memory, bytes, zone, nr_cpu_ids, depot_end_pfn, high,
 				    depot_free_batches) : NULL;
 	if (!depot) {

@@ -556,7 +556,7 @@ static void __meminit depot_setup_shelf(struct zone *zone, struct depot *depot)
 
 	if (places < 2)
 		return;
-	shelf = depot_memory(struct_size(shelf, at, places));
+	shelf = depot_memory(zone, struct_size(shelf, at, places));
 	if (!shelf)
 		return;
 	shelf->places = places;

@@ -101,7 +101,7 @@ static struct { unsigned long takes, puts, refilled, spilled, locks; } depot_cou
 #define spin_lock_irqsave(at, flags) (flags = 0, pthread_mutex_lock(at))
 #define spin_unlock_irqrestore(at, flags) ((void)flags, pthread_mutex_unlock(at))
 #define trace_mm_page_pcpu_drain(page, order, mt) ((void)(mt))
-#define depot_memory(bytes)	calloc(1, bytes)
+#define depot_memory(zone, bytes) calloc(1, bytes)
 
 #define ensure(holds) do { if (!(holds)) { \
 	fprintf(stderr, "line %d: %s\n", __LINE__, #holds); abort(); } } while (0)
