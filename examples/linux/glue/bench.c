@@ -547,6 +547,7 @@ static void counts(void)
 		sum.puts += of->puts;
 		sum.refilled += of->refilled;
 		sum.spilled += of->spilled;
+		sum.spilled_blocks += of->spilled_blocks;
 		sum.locks += of->locks;
 		sum.contended += of->contended;
 	}
@@ -554,7 +555,8 @@ static void counts(void)
 		cached += cached_in(zone);
 	say("takes %lu\nputs %lu\nrefilled %lu\nspilled %lu\ncached %llu\n", sum.takes, sum.puts,
 	    sum.refilled, sum.spilled, cached);
-	say("locks %lu\ncontended %lu\n", sum.locks, sum.contended);
+	say("locks %lu\ncontended %lu\nspilled_blocks %lu\n", sum.locks, sum.contended,
+	    sum.spilled_blocks);
 	say("drained %llu\nfences %llu\nbusy %llu\nisolated %llu\n", depot_sum.taken_pages,
 	    depot_sum.fences, depot_sum.busy_cpus, depot_sum.isolated_cpus);
 	say("depot %d\n", static_key_enabled(&pagedepot_on));

@@ -79,7 +79,9 @@ void depot_c_panic(void);
  * What the zone's lock was taken for by refills and spills, then all takes of it, and those that
  * found it held. Both designs count.
  */
-struct depot_counts { unsigned long takes, puts, refilled, spilled, locks, contended; };
+struct depot_counts {
+	unsigned long takes, puts, refilled, spilled, spilled_blocks, locks, contended;
+};
 DECLARE_PER_CPU(struct depot_counts, depot_counts);
 
 /* Directly before the zone's lock is taken, anywhere. */

@@ -7,10 +7,11 @@
  * frees for all others do not pass through the buddy lists. Only a full shelf, or an empty one, is
  * taken to zone->lock, and then for many magazines at once:
  *
- * - a spill gives up to DEPOT_BATCH back. Before the lock is taken, neighbours are merged: what a
- *   process freed in the order of its pages comes as a few large blocks, and the lock is held for
- *   these. It is held for DEPOT_HELD blocks, and one magazine, at most, whatever their size: of
- *   pages that do not merge, eight magazines.
+ * - a spill gives most of the shelf back. It gathers magazines in a heap, where pages merge with
+ *   others of their pageblock: what processes freed in the order of their pages comes as a few
+ *   large blocks, and the lock is held for these. It is held for DEPOT_HELD blocks, and one
+ *   magazine, at most, whatever their size: of pages that do not merge, eight magazines. Places are
+ *   empty again before the lock is asked for, so that others lay their magazines there meanwhile.
  * - a refill fills a few empty places besides the magazine that it was called for, if the zone has
  *   more than its high watermark. It takes the blocks that __rmqueue() would, in the same order,
  *   but each whole: a block of the lists that is smaller than what is still wanted is not split
@@ -18,8 +19,9 @@
  *
  * A place is one byte, empty, busy or full with magazines of one kind. A CPU claims it by a
  * compare-and-exchange, has it for itself with preemption off, and lets it go by a store-release;
- * the next claim acquires. There is nothing to wait for: a place that is busy is passed by. Only
- * the disabler waits, for CPUs that have preemption off.
+ * the next claim acquires. A heap is taken and left in the same way. A spill or refill waits for
+ * neither: it passes by what is busy, and goes to the lock with its own magazine where there is no
+ * other way. Drains wait for heaps, and the disabler for places: for CPUs that have preemption off.
  *
  * What lies here is none of the zone's free pages, as what CPUs cache is not. Every drain takes it,
  * in batches. Below the high watermark the shelf has DEPOT_FEW places.
@@ -29,15 +31,23 @@
 #define DEPOT_PLACE_SHIFT	12
 /* What the largest magazine holds. */
 #define DEPOT_MANY		63
-/* Magazines by one take of zone->lock: for a spill, and beside its own for a refill. */
-#define DEPOT_BATCH		32
+/* Magazines that a refill fills by its take of zone->lock, beside its own. */
 #define DEPOT_AHEAD		3
 /* Blocks that a spill holds the lock for, once they are merged. */
 #define DEPOT_HELD		(7 * DEPOT_MANY)
 /* Places below the high watermark. */
 #define DEPOT_FEW		8
+/* Parts of the places: those that a spill begins at, and what it leaves full. */
+#define DEPOT_SPARE_PART	8
+#define DEPOT_LEFT_PART		4
 /* Pages that are worth a place. */
 #define DEPOT_WORTH		32
+/* CPUs that give magazines back at a time. A virtual one may be off its processor for long. */
+#define DEPOT_HEAPS		4
+/* Piles of a heap, and their size: no more than a pageblock. */
+#define DEPOT_PILES		64
+#define DEPOT_PILE_ORDER	9
+#define DEPOT_PILE_PAGES	(1u << DEPOT_PILE_ORDER)
 
 #ifndef NR_PAGE_ORDERS
 #define NR_PAGE_ORDERS	MAX_ORDER
@@ -50,15 +60,43 @@ struct depot_place {
 	struct depot_block blocks[DEPOT_MANY];
 };
 
+/* Pages that came back and were free already. */
+struct depot_doubled { u32 first, pages; };
+
+/* Pages of one part of the zone, a bit each, and by how many blocks they can go back. */
+struct depot_pile {
+	u32 part, blocks;
+	unsigned long pages[DEPOT_PILE_PAGES / BITS_PER_LONG];
+};
+
+/* What one CPU has gathered from places to give it back by one take of the lock. */
+struct depot_heap {
+	/* Whether a CPU has it; the rest is its own then, and empty without one. */
+	u8 taken;
+	/* Blocks, and those of them that are in no pile. */
+	u32 count, loose_count;
+	struct depot_doubled doubled;
+	struct depot_pile piles[DEPOT_PILES];
+	struct depot_block loose[DEPOT_HELD + DEPOT_MANY];
+};
+
 struct depot_shelf {
 	/* In one line of the cache: searches read all of them. */
 	u8 states[DEPOT_PLACES];
 	u32 places;
-	/* The place at which the next batch begins: the one that was not given back for longest. */
+	/* The place at which the next spill begins: the one that was not given back for longest. */
 	u32 hand;
 	bool closed;
+	struct depot_heap heaps[DEPOT_HEAPS];
 	struct depot_place at[];
 };
+
+static void depot_note_doubled(struct depot_doubled *doubled, const struct depot_block *block)
+{
+	if (!doubled->pages)
+		doubled->first = block->pfn;
+	doubled->pages += 1 << block->order;
+}
 
 static u8 depot_kind(u32 order, u32 migratetype)
 {
@@ -83,14 +121,12 @@ static bool depot_is_plenty(struct zone *zone)
 }
 
 /* Blocks that are not as a free page is are reported, and given up. */
-static bool depot_is_bad(const struct depot_block *block, u32 *doubled, u32 *first)
+static bool depot_is_bad(const struct depot_block *block, struct depot_doubled *doubled)
 {
 	struct page *page = pfn_to_page(block->pfn);
 
 	if (unlikely(PageBuddy(page))) {
-		if (!*doubled)
-			*first = block->pfn;
-		*doubled += 1 << block->order;
+		depot_note_doubled(doubled, block);
 		return true;
 	}
 #if !DEPOT_SINCE(6, 10)
@@ -102,19 +138,19 @@ static bool depot_is_bad(const struct depot_block *block, u32 *doubled, u32 *fir
 
 /*
  * Merges neighbours, as they come: the blocks of a magazine mostly go up or down by one. Returns
- * how many blocks are left. Nothing merges past a pageblock, which has one migratetype.
+ * how many blocks are left.
  */
-static u32 depot_merge(struct depot_block *blocks, u32 count, u32 *doubled, u32 *first)
+static u32 depot_merge(struct depot_block *blocks, u32 count, struct depot_doubled *doubled)
 {
 	u32 i, merged = 0;
 
 	for (i = 0; i < count; i++) {
 		struct depot_block block = blocks[i];
 
-		if (depot_is_bad(&block, doubled, first))
+		if (depot_is_bad(&block, doubled))
 			continue;
 		while (merged && blocks[merged - 1].order == block.order &&
-		       block.order < pageblock_order &&
+		       block.order < DEPOT_PILE_ORDER &&
 		       (blocks[merged - 1].pfn ^ block.pfn) == 1u << block.order) {
 			block.pfn &= ~(1u << block.order);
 			block.order++;
@@ -125,93 +161,182 @@ static u32 depot_merge(struct depot_block *blocks, u32 count, u32 *doubled, u32 
 	return merged;
 }
 
-/* To the buddy lists; zone->lock is held. */
-static void depot_put_locked(struct zone *zone, const struct depot_block *blocks, u32 count)
+/* Whether all pages of an aligned block are in a pile. */
+static bool depot_pile_has(const struct depot_pile *pile, u32 at, u32 order)
 {
-	u32 i;
+	u32 pages = 1u << order, word = at / BITS_PER_LONG, end = (at + pages) / BITS_PER_LONG;
 
-	for (i = 0; i < count; i++) {
-		u32 order = blocks[i].order, pfn = blocks[i].pfn;
-		struct page *page = pfn_to_page(pfn);
-		int mt = get_pfnblock_migratetype(page, pfn);
+	if (pages < BITS_PER_LONG) {
+		unsigned long mask = ((1ul << pages) - 1) << at % BITS_PER_LONG;
 
-		__free_one_page(page, pfn, zone, order, mt, FPI_NONE);
-		trace_mm_page_pcpu_drain(page, order, mt);
-		__this_cpu_add(depot_counts.spilled, 1 << order);
+		return (pile->pages[word] & mask) == mask;
+	}
+	for (; word < end; word++)
+		if (~pile->pages[word])
+			return false;
+	return true;
+}
+
+/*
+ * Adds a block to the pile of its part of the zone, where it merges with what lies there. If the
+ * place of that pile has one of another part, it stays as it is.
+ */
+static void depot_heap_add(struct depot_heap *heap, struct depot_block block)
+{
+	u32 part = block.pfn >> DEPOT_PILE_ORDER, at = block.pfn % DEPOT_PILE_PAGES;
+	struct depot_pile *pile = &heap->piles[part % DEPOT_PILES];
+	u32 order = block.order;
+
+	heap->count++;
+	if (pile->blocks && pile->part != part) {
+		heap->loose[heap->loose_count++] = block;
+		return;
+	}
+	if (unlikely(find_next_bit(pile->pages, at + (1u << order), at) < at + (1u << order))) {
+		heap->count--;
+		depot_note_doubled(&heap->doubled, &block);
+		return;
+	}
+	pile->part = part;
+	pile->blocks++;
+	bitmap_set(pile->pages, at, 1u << order);
+	while (order < DEPOT_PILE_ORDER && depot_pile_has(pile, at ^ (1u << order), order)) {
+		at &= ~(1u << order);
+		order++;
+		pile->blocks--;
+		heap->count--;
 	}
 }
 
-/* Full places that are claimed, and merged, to be given back. */
-struct depot_batch {
-	u32 claimed[DEPOT_BATCH];
-	u32 count, doubled, first;
-};
-
-/* Claims full places, from the hand on, until the lock would be held for long enough. */
-static void depot_claim_batch(struct depot_shelf *shelf, struct depot_batch *batch)
+/* To the buddy lists; zone->lock is held. */
+static void depot_put_locked(struct zone *zone, u32 pfn, u32 order)
 {
-	u32 looks, blocks = 0, i = READ_ONCE(shelf->hand);
+	struct page *page = pfn_to_page(pfn);
+	int mt = get_pfnblock_migratetype(page, pfn);
 
-	batch->count = batch->doubled = 0;
-	for (looks = 0; looks < shelf->places && batch->count < DEPOT_BATCH && blocks < DEPOT_HELD;
-	     looks++) {
+	__free_one_page(page, pfn, zone, order, mt, FPI_NONE);
+	trace_mm_page_pcpu_drain(page, order, mt);
+	__this_cpu_add(depot_counts.spilled, 1 << order);
+	__this_cpu_inc(depot_counts.spilled_blocks);
+}
+
+/* A pile by blocks, each as large as can be; zone->lock is held. */
+static void depot_put_pile(struct zone *zone, struct depot_pile *pile)
+{
+	u32 at = 0, end, order;
+
+	while ((at = find_next_bit(pile->pages, DEPOT_PILE_PAGES, at)) < DEPOT_PILE_PAGES) {
+		end = find_next_zero_bit(pile->pages, DEPOT_PILE_PAGES, at);
+		for (; at < end; at += 1u << order) {
+			order = min_t(u32, at ? __ffs(at) : DEPOT_PILE_ORDER, ilog2(end - at));
+			depot_put_locked(zone, (pile->part << DEPOT_PILE_ORDER) + at, order);
+		}
+	}
+	pile->blocks = 0;
+	bitmap_zero(pile->pages, DEPOT_PILE_PAGES);
+}
+
+/* Moves up to so many full places to the heap, from the hand on; fewer, if that has enough. */
+static u32 depot_gather(struct depot_shelf *shelf, struct depot_heap *heap, u32 most)
+{
+	u32 looks, gathered = 0, i = READ_ONCE(shelf->hand);
+
+	for (looks = 0; looks < shelf->places && gathered < most && heap->count < DEPOT_HELD;
+	     looks++, i++) {
 		struct depot_place *place;
+		u32 j, merged;
 		u8 state;
 
 		i = i < shelf->places ? i : 0;
 		place = &shelf->at[i];
 		state = READ_ONCE(shelf->states[i]);
-		if (state >= DEPOT_KINDS && depot_claim(shelf, i, state)) {
-			u32 merged = depot_merge(place->blocks + place->begin, place->end - place->begin,
-						 &batch->doubled, &batch->first);
-
-			place->end = place->begin + merged;
-			blocks += merged;
-			batch->claimed[batch->count++] = i;
-		}
-		i++;
+		if (state < DEPOT_KINDS || !depot_claim(shelf, i, state))
+			continue;
+		merged = depot_merge(place->blocks + place->begin, place->end - place->begin,
+				     &heap->doubled);
+		for (j = 0; j < merged; j++)
+			depot_heap_add(heap, place->blocks[place->begin + j]);
+		depot_let_go(shelf, i, DEPOT_EMPTY);
+		gathered++;
 	}
 	WRITE_ONCE(shelf->hand, i);
+	return gathered;
 }
 
-/* Gives a batch back, by one take of the lock; the places stay claimed. */
-static void depot_give_back(struct zone *zone, struct depot_shelf *shelf, struct depot_batch *batch)
+/* Gives the heap back, by one take of the lock. */
+static void depot_give_back(struct zone *zone, struct depot_heap *heap)
 {
+	struct depot_doubled doubled = heap->doubled;
 	unsigned long flags;
 	u32 i;
 
-	if (!batch->count)
-		return;
 	depot_note_lock(zone);
 	spin_lock_irqsave(&zone->lock, flags);
-	for (i = 0; i < batch->count; i++) {
-		const struct depot_place *place = &shelf->at[batch->claimed[i]];
-
-		depot_put_locked(zone, place->blocks + place->begin, place->end - place->begin);
-	}
+	for (i = 0; i < DEPOT_PILES; i++)
+		if (heap->piles[i].blocks)
+			depot_put_pile(zone, &heap->piles[i]);
+	for (i = 0; i < heap->loose_count; i++)
+		depot_put_locked(zone, heap->loose[i].pfn, heap->loose[i].order);
 	__this_cpu_inc(depot_counts.puts);
 	spin_unlock_irqrestore(&zone->lock, flags);
-	if (unlikely(batch->doubled))
-		depot_c_misuse(batch->first, batch->doubled);
+	heap->count = heap->loose_count = 0;
+	heap->doubled = (struct depot_doubled){};
+	if (unlikely(doubled.pages))
+		depot_c_misuse(doubled.first, doubled.pages);
 }
 
-/* Takes all that lies here back to the buddy lists; all of it, if nothing may come meanwhile. */
+/* Preemption is off from here until depot_leave_heap(). */
+static bool depot_take_heap(struct depot_heap *heap)
+{
+	return !READ_ONCE(heap->taken) && cmpxchg(&heap->taken, 0, 1) == 0;
+}
+
+static void depot_leave_heap(struct depot_heap *heap)
+{
+	smp_store_release(&heap->taken, 0);
+}
+
+/* Gives up to so many magazines back by a heap of the caller's, and leaves it. */
+static u32 depot_spill_by(struct zone *zone, struct depot_shelf *shelf, struct depot_heap *heap,
+			  u32 most)
+{
+	u32 gathered = depot_gather(shelf, heap, most);
+
+	if (gathered)
+		depot_give_back(zone, heap);
+	depot_leave_heap(heap);
+	return gathered;
+}
+
+/* Gives up to so many magazines back, unless other CPUs have all heaps. */
+static void depot_shelf_spill(struct zone *zone, struct depot_shelf *shelf, u32 most)
+{
+	u32 i;
+
+	for (i = 0; i < DEPOT_HEAPS; i++)
+		if (depot_take_heap(&shelf->heaps[i])) {
+			depot_spill_by(zone, shelf, &shelf->heaps[i], most);
+			break;
+		}
+}
+
+/*
+ * Takes all that lies here back to the buddy lists; all of it, if nothing may come meanwhile. What
+ * other CPUs had gathered before is there too: this waits for each heap.
+ */
 static void depot_shelf_drain(struct zone *zone, struct depot *depot)
 {
 	struct depot_shelf *shelf = depot->shelf;
-	struct depot_batch batch;
-	u32 i;
+	u32 i, gathered;
 
-	if (!shelf)
-		return;
-	do {
-		preempt_disable();
-		depot_claim_batch(shelf, &batch);
-		depot_give_back(zone, shelf, &batch);
-		for (i = 0; i < batch.count; i++)
-			depot_let_go(shelf, batch.claimed[i], DEPOT_EMPTY);
-		preempt_enable();
-	} while (batch.count);
+	for (i = 0; shelf && i < DEPOT_HEAPS; i++)
+		do {
+			preempt_disable();
+			while (!depot_take_heap(&shelf->heaps[i]))
+				cpu_relax();
+			gathered = depot_spill_by(zone, shelf, &shelf->heaps[i], shelf->places);
+			preempt_enable();
+		} while (gathered);
 }
 
 /*
@@ -219,7 +344,7 @@ static void depot_shelf_drain(struct zone *zone, struct depot *depot)
  * look at the place; both have full barriers in between. So a place that is filled after this was
  * claimed before it, and is busy or full here, or its CPU sees that the shelf is closed. A full
  * place may be busy for a refill that leaves a part, and full again: each is looked at until it is
- * empty.
+ * empty. What was gathered from it then goes before the drain at the end has that heap.
  */
 static void depot_shelf_close(struct zone *zone, struct depot *depot, bool close)
 {
@@ -241,6 +366,7 @@ static void depot_shelf_close(struct zone *zone, struct depot *depot, bool close
 			else
 				depot_shelf_drain(zone, depot);
 	}
+	depot_shelf_drain(zone, depot);
 }
 
 /* What a block serves that is freed in its pageblock; negative: nothing, it is isolated. */
@@ -280,52 +406,57 @@ static u8 depot_kind_of(const struct depot_block *blocks, u32 count)
 	return depot_kind(order, kind);
 }
 
-/* An empty place, claimed, or DEPOT_NONE. */
-static u32 depot_claim_empty(struct zone *zone, struct depot_shelf *shelf)
+/* The first empty place of so many, claimed, or DEPOT_NONE. */
+static u32 depot_claim_empty(struct depot_shelf *shelf, u32 places)
 {
-	u32 i, places = shelf->places;
+	u32 i;
 
-	if (!depot_is_plenty(zone))
-		places = min_t(u32, places, DEPOT_FEW);
 	for (i = 0; i < places; i++)
 		if (depot_claim(shelf, i, DEPOT_EMPTY))
 			return i;
 	return DEPOT_NONE;
 }
 
-/*
- * Lays a magazine here. Where there is no place, as many as one batch are given back, and it takes
- * one of these. False: it is still the caller's.
- */
-static bool depot_shelf_put(struct zone *zone, struct depot_shelf *shelf,
-			    const struct depot_block *blocks, u32 count)
+/* Fills a claimed place. False: the shelf is closed. */
+static bool depot_fill(struct depot_shelf *shelf, u32 place, u8 kind,
+		       const struct depot_block *blocks, u32 count)
 {
-	struct depot_batch batch = { .count = 0 };
-	u32 i, place;
-	u8 kind = depot_kind_of(blocks, count);
-	bool put;
-
-	if (!kind)
-		return false;
-	preempt_disable();
-	place = depot_claim_empty(zone, shelf);
-	if (place == DEPOT_NONE) {
-		depot_claim_batch(shelf, &batch);
-		depot_give_back(zone, shelf, &batch);
-		if (batch.count)
-			place = batch.claimed[0];
-	}
 	/* Behind the claim, which is a full barrier: see depot_shelf_close(). */
-	put = place != DEPOT_NONE && !READ_ONCE(shelf->closed);
-	if (put) {
+	bool open = !READ_ONCE(shelf->closed);
+
+	if (open) {
 		memcpy(shelf->at[place].blocks, blocks, count * sizeof(*blocks));
 		shelf->at[place].begin = 0;
 		shelf->at[place].end = count;
 	}
+	depot_let_go(shelf, place, open ? kind : DEPOT_EMPTY);
+	return open;
+}
+
+/*
+ * Lays a magazine here. Who comes to the last places, or finds none, gives most of the others back;
+ * the last are for what comes meanwhile. False: it is still the caller's.
+ */
+static bool depot_shelf_put(struct zone *zone, struct depot_shelf *shelf,
+			    const struct depot_block *blocks, u32 count)
+{
+	u32 places = shelf->places, place;
+	u8 kind = depot_kind_of(blocks, count);
+	bool put = false;
+
+	if (!kind)
+		return false;
+	if (!depot_is_plenty(zone))
+		places = min_t(u32, places, DEPOT_FEW);
+	preempt_disable();
+	place = depot_claim_empty(shelf, places);
+	if (place == DEPOT_NONE || place >= places - places / DEPOT_SPARE_PART) {
+		depot_shelf_spill(zone, shelf, shelf->places - places / DEPOT_LEFT_PART);
+		if (place == DEPOT_NONE)
+			place = depot_claim_empty(shelf, places);
+	}
 	if (place != DEPOT_NONE)
-		depot_let_go(shelf, place, put ? kind : DEPOT_EMPTY);
-	for (i = 1; i < batch.count; i++)
-		depot_let_go(shelf, batch.claimed[i], DEPOT_EMPTY);
+		put = depot_fill(shelf, place, kind, blocks, count);
 	preempt_enable();
 	return put;
 }
@@ -533,19 +664,21 @@ u32 depot_c_take(struct zone *zone, u32 order, u32 mobility, u32 alloc_flags,
 u32 depot_c_put(struct zone *zone, const struct depot_block *blocks, u32 count, u32 *first)
 {
 	struct depot_shelf *shelf = zone->depot ? zone->depot->shelf : NULL;
-	u32 i, doubled = 0;
+	struct depot_doubled doubled = {};
 	unsigned long flags;
+	u32 i;
 
 	if (shelf && depot_shelf_put(zone, shelf, blocks, count))
 		return 0;
 	depot_note_lock(zone);
 	spin_lock_irqsave(&zone->lock, flags);
 	for (i = 0; i < count; i++)
-		if (!depot_is_bad(&blocks[i], &doubled, first))
-			depot_put_locked(zone, &blocks[i], 1);
+		if (!depot_is_bad(&blocks[i], &doubled))
+			depot_put_locked(zone, blocks[i].pfn, blocks[i].order);
 	__this_cpu_inc(depot_counts.puts);
 	spin_unlock_irqrestore(&zone->lock, flags);
-	return doubled;
+	*first = doubled.first;
+	return doubled.pages;
 }
 
 /* For a zone that gets a depot. Without memory for it, or in a small zone, there is no shelf. */
@@ -554,6 +687,8 @@ static void __meminit depot_setup_shelf(struct zone *zone, struct depot *depot)
 	u32 places = min_t(unsigned long, zone_managed_pages(zone) >> DEPOT_PLACE_SHIFT, DEPOT_PLACES);
 	struct depot_shelf *shelf;
 
+	/* A pile has one migratetype. */
+	BUILD_BUG_ON(DEPOT_PILE_ORDER > pageblock_order);
 	if (places < 2)
 		return;
 	shelf = depot_memory(zone, struct_size(shelf, at, places));

@@ -20,22 +20,34 @@
 #define PAGE 4096l
 #define MIB (1l << 20)
 
-static long long takes_before, contended_before;
+/* What is counted, by its names in /proc/pagedepot and in figures. */
+static const char *const counted[][2] = {
+	{ "locks", "zone_lock_takes" }, { "contended", "zone_lock_contended" },
+	{ "takes", "zone_lock_refills" }, { "puts", "zone_lock_spills" },
+	{ "spilled", "zone_lock_spilled_pages" }, { "spilled_blocks", "zone_lock_spilled_blocks" },
+};
+#define COUNTED (sizeof(counted) / sizeof(counted[0]))
+
+static long long before[COUNTED];
 
 void locks_before(void)
 {
 	ask("drain 1 1");
 	ask("counts");
-	takes_before = figure("locks");
-	contended_before = figure("contended");
+	for (size_t i = 0; i < COUNTED; i++)
+		before[i] = figure(counted[i][0]);
 }
 
 void locks_after(const char *workload)
 {
 	ask("counts");
-	printf("= zone_lock_takes %lld workload=%s\n", figure("locks") - takes_before, workload);
-	printf("= zone_lock_contended %lld workload=%s\n", figure("contended") - contended_before,
-	       workload);
+	for (size_t i = 0; i < COUNTED; i++) {
+		long long now = figure(counted[i][0]);
+
+		/* With Linux's lists blocks are not told from pages. */
+		if (now || i < 2)
+			printf("= %s %lld workload=%s\n", counted[i][1], now - before[i], workload);
+	}
 }
 
 static void touch_pages(char *at, long bytes)

@@ -75,6 +75,10 @@ static void disable(u32 *random)
 	for (u32 i = next(random) % 20; i > 0; i--) {
 		for (u32 place = 0; place < depot.shelf->places; place++)
 			ensure(READ_ONCE(depot.shelf->states[place]) < DEPOT_KINDS);
+#ifndef __SANITIZE_THREAD__
+		for (u32 heap = 0; heap < DEPOT_HEAPS; heap++)
+			ensure(!READ_ONCE(depot.shelf->heaps[heap].count));
+#endif
 		sched_yield();
 	}
 	depot_shelf_close(&zone, &depot, false);
@@ -130,31 +134,107 @@ static u32 listed(void)
 	return count;
 }
 
+static struct depot_block many[DEPOT_PLACES * DEPOT_MANY * 2];
+
+/* Refills magazines of single pages from an empty shelf until all of `many` is full. */
+static void take_many(void)
+{
+	for (u32 got = 0; got < ARRAY_SIZE(many);) {
+		u32 more = depot_c_take(&zone, 0, MIGRATE_MOVABLE, 0, many + got,
+					min((u32)ARRAY_SIZE(many) - got, DEPOT_MANY + 1u));
+
+		ensure(more);
+		got += more;
+	}
+}
+
+static void put_many(u32 begin, u32 end)
+{
+	u32 first;
+
+	for (u32 put = begin; put < end; put += DEPOT_MANY)
+		ensure(!depot_c_put(&zone, many + put, DEPOT_MANY, &first));
+}
+
 /* One thread spills what another refills, and a mass of frees goes back in batches. */
 static void counts(void)
 {
-	static struct depot_block blocks[64 * 63 * 2];
-	u32 first, spills, got = 0;
+	u32 magazines = ARRAY_SIZE(many) / DEPOT_MANY, places = depot.shelf->places, first;
+	struct depot_block magazine[DEPOT_MANY];
 	unsigned long locks = depot_counts.locks;
 
 	zone.high = 0;
-	for (int i = 0; i < 128; i++)
-		got += depot_c_take(&zone, 0, MIGRATE_MOVABLE, 0, blocks + got, 63);
-	ensure(got >= 120 * 63);
-	ensure((depot_counts.locks - locks) * (1 + DEPOT_AHEAD) <= 128 + DEPOT_AHEAD);
+	take_many();
+	ensure((depot_counts.locks - locks) * (1 + DEPOT_AHEAD) <= magazines + DEPOT_AHEAD);
 	locks = depot_counts.locks;
-	for (spills = 0; spills < got / 63; spills++)
-		ensure(!depot_c_put(&zone, blocks + spills * 63, 63, &first));
-	ensure((depot_counts.locks - locks) * DEPOT_BATCH <= spills);
+	put_many(0, ARRAY_SIZE(many));
+	/* All of a shelf but its last places by a take, and of blocks that merged. */
+	ensure((depot_counts.locks - locks) * (places / 2) <= magazines);
+	ensure(depot_counts.spilled_blocks * 16 < depot_counts.spilled);
 	/* What is there is taken from there. */
 	locks = depot_counts.locks;
 	for (int i = 0; i < DEPOT_FEW; i++)
-		ensure(depot_c_take(&zone, 0, MIGRATE_MOVABLE, 0, blocks, 63) == 63 &&
-		       !depot_c_put(&zone, blocks, 63, &first));
+		ensure(depot_c_take(&zone, 0, MIGRATE_MOVABLE, 0, magazine, DEPOT_MANY) == DEPOT_MANY &&
+		       !depot_c_put(&zone, magazine, DEPOT_MANY, &first));
 	ensure(depot_counts.locks == locks);
-	/* Given back: what has not been is free once. */
-	for (u32 i = spills * 63; i < got; i++)
-		ensure(!depot_c_put(&zone, blocks + i, 1, &first));
+	depot_shelf_drain(&zone, &depot);
+	ensure(zone.free == PAGES);
+}
+
+/*
+ * Magazines that have no two neighbours go back as few blocks all the same: what merges lies in
+ * others. Pages that are in no order at all go back by short takes of the lock.
+ */
+static void merges(void)
+{
+	u32 random = 1, magazines = ARRAY_SIZE(many) / DEPOT_MANY;
+	unsigned long blocks, locks, expected;
+	struct depot_heap *heap = &depot.shelf->heaps[0];
+	struct depot_block dealt[ARRAY_SIZE(many)];
+
+	take_many();
+	for (u32 i = 0; i < ARRAY_SIZE(many); i++)
+		dealt[i % magazines * DEPOT_MANY + i / magazines] = many[i];
+	memcpy(many, dealt, sizeof(many));
+	blocks = depot_counts.spilled_blocks;
+	put_many(0, ARRAY_SIZE(many) / 2);
+	/* As many blocks go back as were counted. */
+	ensure(depot_take_heap(heap) && depot_gather(depot.shelf, heap, depot.shelf->places));
+	expected = depot_counts.spilled_blocks + heap->count;
+	depot_give_back(&zone, heap);
+	ensure(depot_counts.spilled_blocks == expected);
+	depot_leave_heap(heap);
+	depot_shelf_drain(&zone, &depot);
+	ensure((depot_counts.spilled_blocks - blocks) * 2 < ARRAY_SIZE(many) / 2);
+	for (u32 i = ARRAY_SIZE(many) - 1; i > ARRAY_SIZE(many) / 2; i--) {
+		u32 other = ARRAY_SIZE(many) / 2 + next(&random) % (i - ARRAY_SIZE(many) / 2);
+
+		dealt[0] = many[i];
+		many[i] = many[other];
+		many[other] = dealt[0];
+	}
+	blocks = depot_counts.spilled_blocks;
+	locks = depot_counts.locks;
+	put_many(ARRAY_SIZE(many) / 2, ARRAY_SIZE(many));
+	depot_shelf_drain(&zone, &depot);
+	ensure(depot_counts.spilled_blocks - blocks <=
+	       (depot_counts.locks - locks) * (DEPOT_HELD + DEPOT_MANY));
+	ensure(zone.free == PAGES);
+}
+
+/* Pages that lie in two magazines are told, and free once. */
+static void doubles(void)
+{
+	struct depot_block twice[2 * DEPOT_MANY];
+	u32 first = 0;
+
+	ensure(depot_c_take(&zone, 0, MIGRATE_MOVABLE, 0, twice, DEPOT_MANY) == DEPOT_MANY);
+	memcpy(twice + DEPOT_MANY, twice, sizeof(twice) / 2);
+	for (u32 i = 0; i < 2; i++)
+		ensure(!depot_c_put(&zone, twice + i * DEPOT_MANY, DEPOT_MANY, &first));
+	depot_shelf_drain(&zone, &depot);
+	ensure(misused == DEPOT_MANY && zone.free == PAGES);
+	misused = 0;
 }
 
 int main(int count, char **arguments)
@@ -179,12 +259,14 @@ int main(int count, char **arguments)
 	ensure(depot.shelf && depot.shelf->places == PAGES >> DEPOT_PLACE_SHIFT);
 	zone.depot = &depot;
 	counts();
+	merges();
+	doubles();
 	for (uintptr_t i = 0; i < THREADS; i++)
 		ensure(!pthread_create(&threads[i], NULL, storm, (void *)i));
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);
 	depot_shelf_drain(&zone, &depot);
-	ensure(zone.free == PAGES && listed() == PAGES);
+	ensure(zone.free == PAGES && listed() == PAGES && !misused);
 	printf("%lu takes of the lock for %lu pages\n", depot_counts.locks,
 	       depot_counts.refilled + depot_counts.spilled);
 	return 0;
