@@ -113,7 +113,8 @@ pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize,
 pub use pcp::FreeHigh;
 pub use pcp::{DrainResult, HandoverCounts, Mode, Scope};
 pub use reclaim::{Pressure, Reclaim, TooManyCallbacks};
-pub use store::backing::{Backing, BackingRanges, BackingRequest, Block, RangeRequest};
+pub use store::backing::{Backing, BackingRanges, BackingRequest, BackingWords};
+pub use store::backing::{Block, RangeRequest};
 pub use store::{DoubleFree, Misuse};
 pub use zone::counts::{Compactions, Counts};
 pub use zone::{CacheLimits, HighPolicy, Watermarks, ZoneName};

@@ -103,17 +103,11 @@ impl<'c> Config<'c> {
         ranges.chain([limit]).max().unwrap_or(0)
     }
 
-    /// Whether any range has frames in section `number`.
-    pub(crate) fn has_section(&self, number: usize) -> bool {
-        self.zones
-            .iter()
-            .flat_map(|zone| zone.ranges)
-            .any(|range| range.frames > 0 && range.sections().contains(&number))
-    }
-
     /// Sections with memory.
     pub(crate) fn sections(&self) -> impl Iterator<Item = usize> {
-        (0..self.sections_max()).filter(|&number| self.has_section(number))
+        let ranges = self.zones.iter().flat_map(|zone| zone.ranges).filter(|one| one.frames > 0);
+        (0..self.sections_max())
+            .filter(move |number| ranges.clone().any(|range| range.sections().contains(number)))
     }
 
     pub(crate) fn node_of(&self, cpu: u32) -> NodeId {

@@ -317,10 +317,6 @@ impl<C> fmt::Debug for CpuCaches<'_, '_, C> {
 
 /// Drains on behalf of callers. In a forked child there is nothing to take.
 impl<'m, C: Cpus> Caches<'m, C> {
-    fn is_usable(&self) -> bool {
-        self.cpus.environment().check_usable().is_ok()
-    }
-
     /// Drains the caches in `scope`.
     pub fn drain(&self, scope: Scope, mode: Mode) -> DrainResult {
         self.drain_each(scope, mode, |_, _| {})
@@ -351,7 +347,7 @@ impl<'m, C: Cpus> Caches<'m, C> {
         mut drain: impl FnMut(CpuId) -> DrainResult,
     ) -> DrainResult {
         let mut sum = DrainResult::default();
-        if self.is_usable() {
+        if self.cpus.environment().check_usable().is_ok() {
             cpus.map(CpuId::new).for_each(|cpu| sum += drain(cpu));
             self.store.end_call(|| ());
         }

@@ -137,11 +137,6 @@ impl Layout {
         self.magazines - self.cpus
     }
 
-    /// Bytes of them that are ever written, with so many CPUs: the other gates are not.
-    pub fn cpu_bytes_used(&self, cpus: u32) -> usize {
-        self.cpu_bytes() - (self.gates - cpus as usize) * size_of::<AtomicU64>()
-    }
-
     /// Bytes the caller must give, alignment included.
     pub fn bytes(&self) -> usize {
         self.end + self.align - 1

@@ -86,12 +86,6 @@ impl<'m, C: Cpus> SlowPath<'_, 'm, C> {
         self.put_range(zone, frames, |store| store.put(start, frames))
     }
 
-    /// Frees frames whose memory is not present, to the store.
-    pub fn free_absent_range(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
-        let zone = self.check_free_range(start, frames)?;
-        self.put_range(zone, frames, |store| store.put_cold(start, frames))
-    }
-
     /// The zone of a range that may be freed, which is noted.
     fn check_free_range(&self, start: Pfn, frames: u32) -> Result<ZoneId, FreeError> {
         let caches = self.caches;
@@ -310,7 +304,8 @@ impl<'a, 'm, C: Cpus> Residency<'a, 'm, C> {
     /// # Errors
     /// Fails like [`Allocator::free_contiguous`].
     pub fn free_absent(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
-        self.0.slow().free_absent_range(start, frames)
+        let (slow, zone) = (self.0.slow(), self.0.slow().check_free_range(start, frames)?);
+        slow.put_range(zone, frames, |store| store.put_cold(start, frames))
     }
 
     /// Counts what was handed out so far that was not present. Over a [`Backing`](crate::Backing)

@@ -272,7 +272,9 @@ impl<C: Cpus> Allocator<'_, C> {
                     * (size_of::<AtomicUsize>() + SECTION_PAGEBLOCKS * size_of::<u32>())
                 + Summary::groups(self.caches.store.bitmap.sections_max()) * size_of::<Group>()
                 + self.layout.carved_words * size_of::<AtomicU64>(),
-            cpus: self.layout.cpu_bytes_used(self.caches.pcps.cpus()),
+            // Gates of numbers that no CPU has are never written.
+            cpus: self.layout.cpu_bytes()
+                - (self.layout.gates - self.caches.pcps.cpus() as usize) * size_of::<AtomicU64>(),
             magazines: (self.layout.magazines_count + self.caches.pcps.added_magazines() as usize)
                 * size_of::<Magazine>(),
             carved: carved as usize * self.options.page_size.bytes(),

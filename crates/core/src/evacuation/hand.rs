@@ -282,11 +282,6 @@ pub struct HandStep<'s, 'm> {
 }
 
 impl HandStep<'_, '_> {
-    /// Whether magazines that are spare are to be returned.
-    pub fn wants_spares(&self) -> bool {
-        self.policy.wants_more(self.zone.managed())
-    }
-
     /// Moves the hand. `true`: the CPU is to return what its fronts for avoided pageblocks hold.
     pub fn step(&self) -> bool {
         let hand = self.hand;

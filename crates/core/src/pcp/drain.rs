@@ -345,7 +345,8 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         }
         self.add_free(pages);
         self.count_drained(order, chain.count * order.rounds());
-        self.release_chain(order, chain, last);
+        self.charge(-i64::from(chain.count * order.magazine_frames()));
+        self.push_returned(chain, last);
     }
 }
 

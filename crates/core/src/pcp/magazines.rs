@@ -61,15 +61,8 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         self.push_empty(magazine);
     }
 
-    /// Releases magazines like [`release_magazine`](Self::release_magazine): a chain that ends with
-    /// `last`, by a drainer: beside the owner's own empties, whose lines stay where they are.
-    pub fn release_chain(&self, order: Order, chain: Chain, last: MagazineIndex) {
-        self.charge(-i64::from(chain.count * order.magazine_frames()));
-        self.push_returned(chain, last);
-    }
-
-    /// Returns magazines like [`release_chain`](Self::release_chain), if they are charged to no
-    /// CPU.
+    /// Returns a chain of empty magazines that ends with `last` and is charged to no CPU, for a
+    /// drainer: beside the owner's own empties, whose lines stay where they are.
     pub fn push_returned(&self, chain: Chain, last: MagazineIndex) {
         let pushed = self.pcp.returned.push_chain(self.blocks(), chain.first, last, chain.count);
         debug_assert!(pushed.is_ok(), "a stack of empties has no limit");

@@ -478,7 +478,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         // No protocol reads what it counts.
         if !IS_LOOM {
             if pcp.hand.ends_call_window() {
-                let is_wanted = step.wants_spares();
+                let is_wanted = policy.wants_more(self.zone.managed());
                 for kind in Kind::all() {
                     let shelved = pcp.shelf(Order::BASE, kind).count();
                     pcp.spares.end_window(kind, shelved, is_wanted);

@@ -166,12 +166,36 @@ pub unsafe trait Backing: Sync {
         self.free_pages(zone)
     }
 
+    /// Operations on words of 64 frames, if it keeps its frames so: then blocks of orders 0 to 6
+    /// are taken by these instead of [`take`](Self::take), and lists of them are put back so. By
+    /// default it has none.
+    fn words(&self) -> Option<&dyn BackingWords> {
+        None
+    }
+
     /// Frames at given addresses, and more contiguous ones than the largest block has, if it can
     /// find them. By default it cannot: `alloc_at`, and `alloc_contiguous` of more than 1024
     /// frames, fail with [`AllocError::Unsupported`](crate::AllocError::Unsupported).
     fn ranges(&self) -> Option<&dyn BackingRanges> {
         None
     }
+}
+
+/// Operations of a [`Backing`] on blocks of orders 0 to 6, by words: 64 frames from a multiple of
+/// 64 on, of which a mask has a bit each. A magazine is a word or two of them where a list would
+/// have 63 entries to be written, checked and read.
+///
+/// # Safety
+/// Requires what [`Backing`] requires of blocks.
+pub unsafe trait BackingWords {
+    /// Takes up to `want` blocks, and passes the first frame of each word that they lie in, and the
+    /// bits at which they begin. CPUs hand them out from the last word to the first, and from the
+    /// lowest bit of each to the highest.
+    fn take_words(&self, request: BackingRequest, want: u32, give: &mut dyn FnMut(Pfn, u64));
+
+    /// Takes back the frames at the bits of at most 16 words of `zone`. Returns what
+    /// [`Backing::put`] returns.
+    fn put_words(&self, zone: ZoneId, words: &[(Pfn, u64)]) -> DoubleFree;
 }
 
 /// Operations of a [`Backing`] on frames that are no blocks. What was taken comes back by

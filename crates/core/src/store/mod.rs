@@ -26,9 +26,9 @@ use crate::frame::pageblock::{PageblockIndex, Tag};
 use crate::frame::{FrameRange, Kind, Mobility, Order, Pfn, ZoneId};
 use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::prim::AtomicU32;
-use backing::{Backing, BackingRequest, Block, RangeRequest};
+use backing::{Backing, BackingRequest, BackingWords, Block, RangeRequest};
 use bitmap::Bitmap;
-use bits::WordBlocks;
+use bits::{WORD_FRAMES, WordBlocks};
 pub use misuse::{DoubleFree, Misuse, MisuseNote};
 pub use passes::{SearchRequest, SearchRules};
 use tags::Tags;
@@ -36,6 +36,8 @@ use tags::Tags;
 /// Blocks that pass between the store and a backing by one call: a magazine and the block for the
 /// request that caused it.
 const CHUNK_BLOCKS: usize = 64;
+/// Words that a backing takes back by one call.
+const CHUNK_WORDS: usize = 16;
 
 /// All free frames of all zones: a bitmap, or a backing.
 pub struct Store<'m> {
@@ -192,6 +194,7 @@ impl<'m> Store<'m> {
         self.take_block(&SearchRequest { zone, rules, span: (0, 0), hint: &hint }, Order::BASE)
     }
 
+    // At most as many as a chunk has.
     #[inline(never)]
     fn take_backed(
         &self,
@@ -203,31 +206,34 @@ impl<'m> Store<'m> {
     ) -> u32 {
         let SearchRequest { zone, rules: SearchRules { kind, bits, .. }, .. } = *wanted;
         let request = BackingRequest { bits, ..BackingRequest::new(zone, order, kind.mobility()) };
-        let (mut taken, mut asked) = (0, 0);
-        while asked < want {
-            let mut chunk = [Block::NONE; CHUNK_BLOCKS];
-            let length = CHUNK_BLOCKS.min((want - asked) as usize);
-            asked += length as u32;
-            let got = backing.take(request, &mut chunk[..length]);
-            // Only a broken backing returns more than this: the list has no room for more.
-            let got = got.min(length);
-            // Magazines are emptied from the top, so the block that the backing named first goes in
-            // last. Most blocks lie in the pageblock of the one before, whose tag is known.
-            let mut accepted = None;
-            for block in chunk[..got].iter().rev() {
-                let (pfn, mobility) = (block.pfn(), block.mobility());
-                let like = Some((PageblockIndex::of(pfn), mobility));
-                let is_known =
-                    accepted == like && order <= Order::PAGEBLOCK && pfn.is_aligned(order);
-                let tag = Tag::new(zone, Kind::of(mobility));
-                if is_known || self.accept(pfn, order.frames(), order.frames(), tag) {
-                    accepted = like;
-                    give(WordBlocks::one(pfn.get()));
-                    taken += 1;
+        let (mut taken, mut accepted) = (0, None);
+        if let Some(words) = words_of(backing, order) {
+            let (tag, aligned) = (wanted.tag(), bits::multiples(0, order.frames().into()));
+            words.take_words(request, want, &mut |base, starts| {
+                let found = WordBlocks::new(base.get(), starts);
+                if starts & !aligned != 0 || found.blocks() > want - taken {
+                    self.report(Misuse::Backing { first: base, frames: WORD_FRAMES });
+                } else if self.accept(base, WORD_FRAMES, WORD_FRAMES, tag) {
+                    taken += found.blocks();
+                    give(found);
                 }
-            }
-            if got < length {
-                break;
+            });
+            return taken;
+        }
+        let mut chunk = [Block::NONE; CHUNK_BLOCKS];
+        // Only a broken backing returns more than this: the list has no room for more.
+        let got = backing.take(request, &mut chunk[..want as usize]).min(want as usize);
+        // Magazines are emptied from the top, so the block that the backing named first goes in
+        // last. Most blocks lie in the pageblock of the one before, whose tag is known.
+        for block in chunk[..got].iter().rev() {
+            let (pfn, mobility) = (block.pfn(), block.mobility());
+            let like = Some((PageblockIndex::of(pfn), mobility));
+            let is_known = accepted == like && order <= Order::PAGEBLOCK && pfn.is_aligned(order);
+            let tag = Tag::new(zone, Kind::of(mobility));
+            if is_known || self.accept(pfn, order.frames(), order.frames(), tag) {
+                accepted = like;
+                give(WordBlocks::one(pfn.get()));
+                taken += 1;
             }
         }
         taken
@@ -242,19 +248,14 @@ impl<'m> Store<'m> {
             self.report(Misuse::Backing { first: start, frames });
             return false;
         }
-        self.retag(start, frames, tag);
-        true
-    }
-
-    /// Notes what the pageblocks around a block serve from now on. Others may hold frames of them
-    /// and free them at the same time: they find the one mobility or the other, and the zone
-    /// stays.
-    fn retag(&self, start: Pfn, frames: u32, tag: Tag) {
+        // Others may hold frames of these pageblocks and free them at the same time: they find the
+        // one mobility or the other, and the zone stays.
         for pageblock in FrameRange::new(start, frames).pageblocks().map(PageblockIndex) {
             if self.tags.of(pageblock) != tag {
                 self.tags.set_for_some(pageblock, tag);
             }
         }
+        true
     }
 
     /// Notes what frames at a given address, which the caller has claimed, serve from now on: the
@@ -309,9 +310,50 @@ impl<'m> Store<'m> {
     /// as far as can be told.
     pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> DoubleFree {
         match self.backing {
-            Some(backing) => self.put_backed(backing, blocks.map(|pfn| block_to_put(pfn, order))),
+            Some(backing) => match words_of(backing, order) {
+                Some(words) => self.put_words(words, order, blocks),
+                None => self.put_backed(
+                    backing,
+                    blocks.map(|pfn| Block::new(pfn, order, Mobility::Unmovable)),
+                ),
+            },
             None => self.bitmap.put_blocks(order, blocks),
         }
+    }
+
+    /// Gives blocks to a backing by words, those that follow each other in one word together.
+    #[inline(never)]
+    fn put_words(
+        &self,
+        backing: &dyn BackingWords,
+        order: Order,
+        blocks: impl Iterator<Item = Pfn>,
+    ) -> DoubleFree {
+        let (mut words, mut length) = ([(Pfn::new(0), 0); CHUNK_WORDS], 0);
+        let (mut base, mut mask, mut doubled) = (0, 0, DoubleFree::NONE);
+        let mut put = |words: &[(Pfn, u64)]| {
+            if let Some(tag) = words.first().and_then(|&(first, _)| self.tags.tag(first)) {
+                doubled.add(backing.put_words(tag.zone(), words));
+            }
+        };
+        for pfn in blocks {
+            let offset = pfn.get() % WORD_FRAMES;
+            let (start, bits) = (pfn.get() - offset, bits::block_mask(order) << offset);
+            // A frame that is there twice goes back twice, for the backing to tell.
+            if start != base || mask & bits != 0 {
+                words[length] = (Pfn::new(base), mask);
+                length += usize::from(mask != 0);
+                if length == CHUNK_WORDS {
+                    put(&words);
+                    length = 0;
+                }
+                (base, mask) = (start, 0);
+            }
+            mask |= bits;
+        }
+        words[length] = (Pfn::new(base), mask);
+        put(&words[..length + usize::from(mask != 0)]);
+        doubled
     }
 
     /// Gives `start..start + frames`, all of one zone, back; returns which of them were free
@@ -436,9 +478,9 @@ fn put_chunk(backing: &dyn Backing, zone: ZoneId, blocks: &[Block]) -> DoubleFre
     DoubleFree { first, frames }
 }
 
-/// A block for [`Backing::put`], which reads no mobility.
-fn block_to_put(pfn: Pfn, order: Order) -> Block {
-    Block::new(pfn, order, Mobility::Unmovable)
+/// The operations of a backing on words, if it has some and blocks of the order fit into one.
+fn words_of(backing: &dyn Backing, order: Order) -> Option<&dyn BackingWords> {
+    if order.get() <= bits::WORD_ORDER_MAX { backing.words() } else { None }
 }
 
 /// A range as naturally aligned blocks, each as large as can be.
@@ -448,7 +490,7 @@ fn aligned_blocks(start: Pfn, frames: u32) -> impl Iterator<Item = Block> {
     core::iter::from_fn(move || {
         let left = end.checked_sub(at).filter(|&left| left > 0)?;
         let size = at.trailing_zeros().min(left.ilog2()).min(Order::MAX.get());
-        let block = block_to_put(Pfn::new(at as u32), Order::new(size)?);
+        let block = Block::new(Pfn::new(at as u32), Order::new(size)?, Mobility::Unmovable);
         at += 1 << size;
         Some(block)
     })

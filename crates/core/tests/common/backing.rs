@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pagedepot::{
-    Backing, BackingRanges, BackingRequest, Block, DoubleFree, FrameRange, Mobility, Order, Pfn,
-    RangeRequest, ZoneConfig, ZoneId,
+    Backing, BackingRanges, BackingRequest, BackingWords, Block, DoubleFree, FrameRange, Mobility,
+    Order, Pfn, RangeRequest, ZoneConfig, ZoneId,
 };
 
 /// Frames of a pageblock.
@@ -17,6 +17,7 @@ pub struct Sets {
     zones: Mutex<Vec<ZoneSet>>,
     /// Bits of the last request.
     last_bits: AtomicU16,
+    /// Whether it serves ranges, and small blocks by words.
     has_ranges: bool,
 }
 
@@ -28,7 +29,8 @@ struct ZoneSet {
 }
 
 impl Sets {
-    /// A store with all frames of the zones free. `has_ranges`: it serves ranges, too.
+    /// A store with all frames of the zones free. `has_ranges`: it serves ranges, too, and
+    /// small blocks by words.
     pub fn new(zones: &[ZoneConfig<'_>], has_ranges: bool) -> Self {
         let sets = Sets {
             zones: Mutex::new(zones.iter().map(|_| ZoneSet::default()).collect()),
@@ -127,8 +129,41 @@ unsafe impl Backing for Sets {
         self.lock().iter().any(|set| set.free.contains(&pfn.get()))
     }
 
+    fn words(&self) -> Option<&dyn BackingWords> {
+        self.has_ranges.then_some(self)
+    }
+
     fn ranges(&self) -> Option<&dyn BackingRanges> {
         self.has_ranges.then_some(self)
+    }
+}
+
+// SAFETY: as above.
+unsafe impl BackingWords for Sets {
+    fn take_words(&self, request: BackingRequest, want: u32, give: &mut dyn FnMut(Pfn, u64)) {
+        let BackingRequest { zone, order, bits, .. } = request;
+        assert!((1..=64).contains(&want) && order.get() <= 6);
+        self.last_bits.store(bits, Ordering::Relaxed);
+        let mut words = BTreeMap::new();
+        for _ in 0..want {
+            let taken = self.lock()[zone.index()].take(order.frames(), order.frames());
+            let Some(frame) = taken.map(Pfn::get) else { break };
+            *words.entry(frame / 64).or_insert(0) |= 1 << (frame % 64);
+        }
+        words.into_iter().for_each(|(word, starts)| give(Pfn::new(word * 64), starts));
+    }
+
+    fn put_words(&self, zone: ZoneId, words: &[(Pfn, u64)]) -> DoubleFree {
+        assert!(!words.is_empty() && words.len() <= 16);
+        let mut doubled = DoubleFree::NONE;
+        for &(first, frames) in words {
+            assert!(first.get().is_multiple_of(64) && frames != 0);
+            for bit in (0..64).filter(|bit| frames >> bit & 1 == 1) {
+                let block = Block::new(Pfn::new(first.get() + bit), Order::BASE, Mobility::Movable);
+                doubled.add(self.put(zone, &[block]));
+            }
+        }
+        doubled
     }
 }
 

@@ -420,11 +420,13 @@ impl Builder {
         let under = backing.as_ref().map(|backing| unsafe { &*Arc::as_ptr(backing) });
         let under: Option<&'static dyn Backing> = under.map(|under| under as _);
         let metadata_bytes = Frames::builder(&config).backing(under).metadata_bytes()?;
+        // Pages that other processes can write to are not cut into magazines.
+        let magazine_bytes = if common.is_some() { magazine_bytes(frames_max) } else { 0 };
         let wanted = MemoryRequest {
             kind: self.kind,
             bytes: (frames as usize) << self.page_size.shift(),
             bytes_max: (frames_max as usize) << self.page_size.shift(),
-            metadata_bytes: Metadata::bytes(metadata_bytes, cpu_count)?,
+            metadata_bytes: Metadata::bytes(metadata_bytes + magazine_bytes, cpu_count)?,
             hugetlb: self.hugetlb,
             thp: self.thp,
         };
@@ -434,12 +436,14 @@ impl Builder {
         let kept = Metadata::new(mapping, cpu_count)?;
         // SAFETY: the depot drops the allocator, which has the parts, before it drops `kept`.
         let Parts { fork_mark, locks, metadata } = unsafe { kept.divide() };
+        let (metadata, magazines) = metadata.split_at_mut(metadata.len() - magazine_bytes);
         let isolated = self.isolated.unwrap_or_else(|| machine.quiet_cpus());
         let process = Process { fork_mark, isolated, on_handover: self.on_handover };
         let seam = cpus::find(locks, process, self.locking);
         // SAFETY: new anonymous memory. This part of it has not been touched, so it is zero.
         let allocator =
             unsafe { Frames::builder(&config).backing(under).build_zeroed(metadata, seam)? };
+        allocator.cpu_caches().add_magazines(magazines).map_err(BuildError::Config)?;
         for (cpu, &node) in cpu_nodes.iter().enumerate() {
             if let Some((start, bytes)) = allocator.cpu_caches().metadata(CpuId::new(cpu as u32)) {
                 numa::prefer(start, bytes, node);
@@ -566,6 +570,12 @@ const ZONE_FRAMES: u32 = 512;
 struct ZoneShare {
     node: NodeId,
     range: FrameRange,
+}
+
+/// Bytes of magazines, of 256 bytes and 63 pages each, for the eighth of so many pages that CPUs
+/// may cache by [`HighPolicy::Auto`], at most 1 MiB.
+fn magazine_bytes(pages: u32) -> usize {
+    (pages as usize / 8).div_ceil(63).min(4096) * 256
 }
 
 fn linear_map(start: NonNull<u8>) -> LinearMap {

@@ -129,6 +129,18 @@ fn byte_mask(from: u32, to: u32) -> u64 {
     up_to(to) & !up_to(from)
 }
 
+/// Bit n for each byte n of a word whose bit 7 is set; the others are clear.
+const fn frames_of(highs: u64) -> u64 {
+    // Each byte's bit is moved to its place in the highest byte, and no two meet.
+    (highs >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
+}
+
+/// The bits of byte n for each bit n of the lowest eight.
+const fn bytes_at(frames: u64) -> u64 {
+    let spread = (frames & 0xff).wrapping_mul(ONES) & 0x8040_2010_0804_0201;
+    filled((spread + !HIGHS) & HIGHS)
+}
+
 /// The first `count` of the bits that are set.
 fn lowest(bits: u64, count: u32) -> u64 {
     if bits.count_ones() <= count {
@@ -198,41 +210,39 @@ impl<'t> OwnerTable<'t> {
     }
 
     /// Takes up to `want` blocks of 2^order frames, which fit a word, from `hint` on. Passes the
-    /// first frame of each to `give`. Returns how many it took; `hint` is where to go on.
+    /// first frame of each group that it takes some of, and the bits of the first frame of each
+    /// block in it. Returns how many blocks it took; `hint` is the group to go on with.
     pub fn take_small(
         &self,
         owner: Owner,
         order: u32,
         want: u32,
         hint: &mut usize,
-        mut give: impl FnMut(u32),
+        mut give: impl FnMut(u32, u64),
     ) -> u32 {
         let (mut taken, mut seen) = (0, 0);
         let mut at = if *hint < self.groups() { *hint } else { 0 };
         while taken < want {
             let Some(group) = self.next_group(at, seen) else { break };
-            seen += 1 + (group + self.groups() - at) % self.groups();
-            let mut left = 0;
+            seen += 1 + if group >= at { group - at } else { group + self.groups() - at };
+            let (mut starts, mut has_more) = (0, false);
             for (nth, word) in self.group(group).iter().enumerate() {
-                let first = (group * GROUP_WORDS + nth) as u32 * WORD_FRAMES;
-                let (starts, rest) = take_in_word(word, owner, order, want - taken);
-                left |= rest;
-                let mut starts = starts;
-                while starts != 0 {
-                    give(first + starts.trailing_zeros() / 8);
-                    starts &= starts - 1;
-                    taken += 1;
-                }
+                let (found, is_left) = take_in_word(word, owner, order, want - taken);
+                starts |= found << (nth as u32 * WORD_FRAMES);
+                taken += if found == 0xff { WORD_FRAMES } else { found.count_ones() };
+                has_more |= is_left;
                 if taken == want {
-                    left = !0;
+                    has_more |= nth + 1 < GROUP_WORDS;
                     break;
                 }
             }
-            *hint = group;
-            if left == 0 {
+            at = if group + 1 == self.groups() { 0 } else { group + 1 };
+            *hint = if has_more { group } else { at };
+            if starts != 0 {
+                give(group as u32 * GROUP_FRAMES, starts);
+            } else if !has_more {
                 self.note_full(group);
             }
-            at = if group + 1 == self.groups() { 0 } else { group + 1 };
         }
         taken
     }
@@ -295,49 +305,29 @@ impl<'t> OwnerTable<'t> {
         true
     }
 
-    /// Frees those frames of many ranges that are `owner`'s, by one operation for neighbours that
-    /// share a word. Tells of each word the frames that were not, by bit 0 of their bytes.
+    /// Frees those frames that are `owner`'s, of groups and the bits of frames in them. Tells of
+    /// each word the frames that were not, by bit 0 of their bytes.
     pub fn put_all(
         &self,
         owner: Owner,
-        ranges: impl Iterator<Item = Range<u32>> + Clone,
+        groups: impl Iterator<Item = (usize, u64)> + Clone,
         mut tell_refused: impl FnMut(u32, u64),
     ) {
-        let all = ranges.clone();
-        let mut put = |(word, mask): (usize, u64)| {
-            let refused = mask & !self.free_in_word(word, mask, owner);
-            if refused != 0 {
-                tell_refused(word as u32 * WORD_FRAMES, refused & ONES);
-            }
-        };
-        let mut gathered = (0, 0);
-        let mut gather = |piece: (usize, u64)| {
-            // One that is freed twice must meet what its first free has left.
-            if piece.0 == gathered.0 && gathered.1 & piece.1 == 0 {
-                gathered.1 |= piece.1;
-            } else {
-                put(std::mem::replace(&mut gathered, piece));
-            }
-        };
-        for range in ranges {
-            match in_one_word(&range) {
-                Some(piece) => gather(piece),
-                None => pieces(range).for_each(&mut gather),
-            }
-        }
-        put(gathered);
-        // One fence for all of them, which pairs with that of `note_full`.
-        fence(Ordering::SeqCst);
-        let mut cleared = usize::MAX;
-        for range in all.filter(|range| !range.is_empty()) {
-            let (first, last) = (range.start / GROUP_FRAMES, (range.end - 1) / GROUP_FRAMES);
-            for group in first as usize..=last as usize {
-                if group != cleared {
-                    self.clear_full(group);
-                    cleared = group;
+        for (group, frames) in groups.clone() {
+            let mut rest = frames;
+            while rest != 0 {
+                let nth = (rest.trailing_zeros() / WORD_FRAMES) as usize;
+                let (word, mask) = (group * GROUP_WORDS + nth, bytes_at(rest >> (8 * nth)));
+                rest &= !(0xff << (8 * nth));
+                let refused = mask & !self.free_in_word(word, mask, owner);
+                if refused != 0 {
+                    tell_refused(word as u32 * WORD_FRAMES, refused & ONES);
                 }
             }
         }
+        // One fence for all of them, which pairs with that of `note_full`.
+        fence(Ordering::SeqCst);
+        groups.for_each(|(group, _)| self.clear_full(group));
     }
 
     /// Frees frames of one word that are `owner`'s, by one operation. Returns their bits. The
@@ -347,7 +337,8 @@ impl<'t> OwnerTable<'t> {
         // Relaxed: what the caller knows of its own frames, it has written itself.
         let mut now = cell.load(Ordering::Relaxed);
         loop {
-            let own = filled(bytes_of(now, owner)) & mask;
+            let is_all = (now ^ owner.repeated()) & mask == 0;
+            let own = if is_all { mask } else { filled(bytes_of(now, owner)) & mask };
             if own == 0 {
                 return 0;
             }
@@ -650,23 +641,29 @@ fn found_in(word: u64, of: &OwnerSet) -> (u64, bool) {
     (found.map(|nth| 0xff << (8 * nth)).sum(), zero_bytes(word) != 0)
 }
 
-/// Takes up to `want` blocks of 2^order free frames of one word, the lowest first. Returns bit 7 of
-/// the first byte of each, and of each that is still free.
-fn take_in_word(cell: &AtomicU64, owner: Owner, order: u32, want: u32) -> (u64, u64) {
+/// Takes up to `want` blocks of 2^order free frames of one word, the lowest first. Returns a bit
+/// for the first frame of each, and whether frames are still free.
+#[inline(always)]
+fn take_in_word(cell: &AtomicU64, owner: Owner, order: u32, want: u32) -> (u64, bool) {
+    // Acquire: pairs with the release of whoever freed them. Release: what this process does with
+    // them comes after its number is in their bytes. It is a SeqCst operation on x86-64 anyhow.
+    let swap = |now, new| cell.compare_exchange_weak(now, new, Ordering::AcqRel, Ordering::Acquire);
     let mut now = cell.load(Ordering::Acquire);
+    if now == 0 && order == 0 && want >= WORD_FRAMES {
+        match swap(now, owner.repeated()) {
+            Ok(_) => return (0xff, false),
+            Err(other) => now = other,
+        }
+    }
     loop {
         let free = zero_bytes(now);
-        let starts = lowest(aligned_runs(free, order), want);
+        let starts = if free == 0 { 0 } else { lowest(aligned_runs(free, order), want) };
         if starts == 0 {
-            return (0, free);
+            return (0, free != 0);
         }
         let mask = filled(runs_from(starts, order));
-        let new = now | owner.repeated() & mask;
-        // Acquire: pairs with the release of whoever freed them. Release: what this process does
-        // with them comes after its number is in their bytes. It is a SeqCst operation on x86-64
-        // anyhow.
-        match cell.compare_exchange_weak(now, new, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return (starts, free & !mask),
+        match swap(now, now | owner.repeated() & mask) {
+            Ok(_) => return (frames_of(starts), free & !mask != 0),
             Err(other) => now = other,
         }
     }
@@ -702,11 +699,14 @@ const fn runs_from(starts: u64, order: u32) -> u64 {
     all
 }
 
-/// The word that a range of frames lies in, and the bits of its bytes, if it is one.
-fn in_one_word(frames: &Range<u32>) -> Option<(usize, u64)> {
-    let word = frames.start / WORD_FRAMES;
-    let (from, to) = (frames.start % WORD_FRAMES, frames.end.wrapping_sub(word * WORD_FRAMES));
-    (to <= WORD_FRAMES).then(|| (word as usize, byte_mask(from, to)))
+/// The groups that a range of frames touches, and the bits of its frames in each.
+pub fn groups_of(frames: Range<u32>) -> impl Iterator<Item = (usize, u64)> + Clone {
+    (frames.start / GROUP_FRAMES..frames.end.div_ceil(GROUP_FRAMES)).map(move |group| {
+        let base = group * GROUP_FRAMES;
+        let from = frames.start.saturating_sub(base);
+        let to = (frames.end - base).min(GROUP_FRAMES);
+        (group as usize, !0 >> (GROUP_FRAMES - (to - from)) << from)
+    })
 }
 
 /// The words that a range of frames touches, and the bits of its bytes in each.
@@ -735,14 +735,16 @@ mod tests {
     /// Frees frames; returns how many were refused.
     fn put(table: &OwnerTable<'_>, owner: Owner, frames: Range<u32>) -> u32 {
         let mut refused = 0;
-        table.put_all(owner, std::iter::once(frames), |_, bytes| refused += bytes.count_ones());
+        table.put_all(owner, groups_of(frames), |_, bytes| refused += bytes.count_ones());
         refused
     }
 
     fn take(table: &OwnerTable<'_>, order: u32, want: u32) -> Vec<u32> {
         let mut got = Vec::new();
         let taken = match order {
-            0..=3 => table.take_small(ME, order, want, &mut 0, |frame| got.push(frame)),
+            0..=3 => table.take_small(ME, order, want, &mut 0, |first, starts| {
+                got.extend((0..64).filter(|bit| starts >> bit & 1 == 1).map(|bit| first + bit));
+            }),
             _ => table.take_large(ME, order, want, &mut 1024, |frame| got.push(frame)),
         };
         assert_eq!(taken as usize, got.len());

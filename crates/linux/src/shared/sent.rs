@@ -13,6 +13,7 @@ use pagedepot::{Order, Pfn};
 
 use super::depot::SharedDepot;
 use super::messages::Token;
+use super::owners::groups_of;
 use super::slots::{CEILING, CLAIMED, SLOTS};
 use crate::pages::page::Page;
 use crate::system::prim::Ordering;
@@ -128,7 +129,7 @@ impl SharedDepot {
         let taken = messages.take(page.pfn, order.get(), sender, store.slot());
         if taken != frames {
             // The table is damaged.
-            let all = std::iter::once(page.pfn..end);
+            let all = groups_of(page.pfn..end);
             store.segment().owners().put_all(store.owner(), all, |_, _| ());
             store.count_taken(-i64::from(frames));
             return Err(ClaimError::Gone);

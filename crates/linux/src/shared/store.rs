@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use pagedepot::{
-    Backing, BackingRanges, BackingRequest, Block, DoubleFree, Pfn, RangeRequest, ZoneId,
+    Backing, BackingRanges, BackingRequest, BackingWords, Block, DoubleFree, Pfn, RangeRequest,
+    ZoneId,
 };
+use pagedepot_rseq::current_cpu;
 
 use super::members::{self, Orphans, Recovery};
-use super::owners::{GROUP_FRAMES, Owner, PAGEBLOCK_FRAMES};
+use super::owners::{GROUP_FRAMES, Owner, PAGEBLOCK_FRAMES, groups_of};
 use super::segment::Segment;
 use super::slots::{ASKED, CEILING, SENT, SLOTS, TAKEN};
 use crate::depot::state::CommonStore;
@@ -189,6 +191,66 @@ impl SharedStore {
     fn has(&self, frame: u32, frames: u32) -> bool {
         frame.checked_add(frames).is_some_and(|end| end <= self.frames())
     }
+
+    /// Takes up to `want` blocks below the ceiling of this process. Passes frames, multiples of 64
+    /// or the first ones of large blocks, and the bits at which blocks begin from there on. Returns
+    /// how many blocks.
+    fn take_blocks(&self, order: u32, want: u32, mut give: impl FnMut(u32, u64)) -> u32 {
+        let room = self.reserve(want, order);
+        if room.blocks == 0 {
+            return 0;
+        }
+        let (owners, owner) = (self.segment.owners(), self.owner());
+        let mut got = 0;
+        if order <= 3 {
+            let hint = &self.hints[current_cpu().index() % HINTS].0;
+            // Relaxed, both: a hint.
+            let mut at = hint.load(Ordering::Relaxed) as usize;
+            owners.take_small(owner, order, room.blocks, &mut at, |first, starts| {
+                // Blocks that begin before this one end in the segment.
+                let end = (self.frames() + 1).saturating_sub(first + (1 << order));
+                let starts = if end < GROUP_FRAMES { starts & ((1 << end) - 1) } else { starts };
+                got += starts.count_ones();
+                give(first, starts);
+            });
+            hint.store(at as u32, Ordering::Relaxed);
+        } else {
+            let hint = &self.large_hint.0;
+            // Relaxed, both: a hint.
+            let mut below = hint.load(Ordering::Relaxed);
+            owners.take_large(owner, order, room.blocks, &mut below, |frame| {
+                if self.has(frame, 1 << order) {
+                    got += 1;
+                    give(frame, 1);
+                }
+            });
+            hint.store(below, Ordering::Relaxed);
+        }
+        self.count_taken(i64::from(got) << order);
+        got
+    }
+
+    /// Frees frames of groups, by their bits.
+    fn put_groups(&self, groups: impl Iterator<Item = (usize, u64)> + Clone) -> DoubleFree {
+        let whole = groups.clone().filter(|(_, frames)| *frames == !0).map(|(group, _)| group);
+        if let Some(end) = whole.max().map(|last| (last as u32 + 1) * GROUP_FRAMES) {
+            // Relaxed: a hint.
+            self.large_hint.0.fetch_max(end, Ordering::Relaxed);
+        }
+        let mut refused = DoubleFree::default();
+        self.segment.owners().put_all(self.owner(), groups.clone(), |first, bytes| {
+            let nth = bytes.trailing_zeros() / 8;
+            refused.first = refused.first.or(Some(Pfn::new(first + nth)));
+            refused.frames += bytes.count_ones();
+        });
+        let pages: u32 = groups.map(|(_, frames)| frames.count_ones()).sum();
+        self.count_taken(i64::from(refused.frames) - i64::from(pages));
+        if refused.frames > 0 {
+            // Relaxed: a count.
+            self.refused.fetch_add(u64::from(refused.frames), Ordering::Relaxed);
+        }
+        refused
+    }
 }
 
 // SAFETY: 1. blocks are aligned (`take_small`, `take_large`), and `has` says that they are in the
@@ -198,57 +260,22 @@ impl SharedStore {
 // Both are acquire and release. 4. The search wants no more than there is room for.
 unsafe impl Backing for SharedStore {
     fn take(&self, request: BackingRequest, out: &mut [Block]) -> usize {
-        let order = request.order.get();
-        let room = self.reserve(out.len() as u32, order);
-        let want = room.blocks;
-        if want == 0 {
-            return 0;
-        }
-        let mut got = 0;
-        let give = |frame| {
-            if self.has(frame, 1 << order) {
-                out[got] = Block::new(Pfn::new(frame), request.order, request.mobility);
-                got += 1;
+        let (want, mut places) = (out.len() as u32, out.iter_mut());
+        let give = |first: u32, starts: u64| {
+            let frames = (0..u64::BITS).filter(|bit| starts >> bit & 1 == 1).map(|bit| first + bit);
+            for (frame, place) in frames.zip(&mut places) {
+                *place = Block::new(Pfn::new(frame), request.order, request.mobility);
             }
         };
-        let owners = self.segment.owners();
-        if order <= 3 {
-            let hint = &self.hints[rustix::thread::sched_getcpu() % HINTS].0;
-            // Relaxed, both: a hint.
-            let mut at = hint.load(Ordering::Relaxed) as usize;
-            owners.take_small(self.owner(), order, want, &mut at, give);
-            hint.store(at as u32, Ordering::Relaxed);
-        } else {
-            let hint = &self.large_hint.0;
-            // Relaxed, both: a hint.
-            let mut below = hint.load(Ordering::Relaxed);
-            owners.take_large(self.owner(), order, want, &mut below, give);
-            hint.store(below, Ordering::Relaxed);
-        }
-        self.count_taken((got as i64) << order);
-        got
+        self.take_blocks(request.order.get(), want, give) as usize
     }
 
     fn put(&self, _: ZoneId, blocks: &[Block]) -> DoubleFree {
-        let range = |block: &Block| block.pfn().get()..end_of(block);
-        let large = blocks.iter().filter(|block| block.order().get() > 3);
-        if let Some(end) = large.map(end_of).max() {
-            // Relaxed: a hint.
-            self.large_hint.0.fetch_max(end, Ordering::Relaxed);
-        }
-        let mut refused = DoubleFree::default();
-        self.segment.owners().put_all(self.owner(), blocks.iter().map(range), |first, bytes| {
-            let nth = bytes.trailing_zeros() / 8;
-            refused.first = refused.first.or(Some(Pfn::new(first + nth)));
-            refused.frames += bytes.count_ones();
-        });
-        let pages: u32 = blocks.iter().map(|block| block.order().frames()).sum();
-        self.count_taken(i64::from(refused.frames) - i64::from(pages));
-        if refused.frames > 0 {
-            // Relaxed: a count.
-            self.refused.fetch_add(u64::from(refused.frames), Ordering::Relaxed);
-        }
-        refused
+        self.put_groups(blocks.iter().flat_map(|one| groups_of(one.pfn().get()..end_of(one))))
+    }
+
+    fn words(&self) -> Option<&dyn BackingWords> {
+        Some(self)
     }
 
     fn free_pages(&self, _: ZoneId) -> u64 {
@@ -278,6 +305,22 @@ unsafe impl Backing for SharedStore {
 
     fn ranges(&self) -> Option<&dyn BackingRanges> {
         Some(self)
+    }
+}
+
+// SAFETY: as of `Backing`.
+unsafe impl BackingWords for SharedStore {
+    fn take_words(&self, request: BackingRequest, want: u32, give: &mut dyn FnMut(Pfn, u64)) {
+        self.take_blocks(request.order.get(), want, |first, starts| {
+            let offset = first % GROUP_FRAMES;
+            give(Pfn::new(first - offset), starts << offset);
+        });
+    }
+
+    fn put_words(&self, _: ZoneId, words: &[(Pfn, u64)]) -> DoubleFree {
+        self.put_groups(
+            words.iter().map(|(first, frames)| (first.index() / GROUP_FRAMES as usize, *frames)),
+        )
     }
 }
 

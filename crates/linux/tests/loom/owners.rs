@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::shared::owners::{Owner, OwnerTable};
+use crate::shared::owners::{Owner, OwnerTable, groups_of};
 use crate::system::prim::{AtomicU64, Mutant, Ordering};
 use crate::{MUTANT, explore, spawn};
 
@@ -38,14 +38,16 @@ impl Segment {
 
     /// Takes as many of the two frames as a search finds.
     fn take(&self, owner: Owner) -> u32 {
-        self.table().take_small(owner, 0, 2, &mut 0, |frame| {
-            assert!(frame < 2);
-            assert_eq!(self.table().owner(frame), Some(owner));
+        self.table().take_small(owner, 0, 2, &mut 0, |first, starts| {
+            assert!(first == 0 && starts < 4);
+            for frame in (0..2).filter(|frame| starts >> frame & 1 == 1) {
+                assert_eq!(self.table().owner(frame), Some(owner));
+            }
         })
     }
 
     fn put(&self, owner: Owner, frame: u32) {
-        self.table().put_all(owner, std::iter::once(frame..frame + 1), |_, _| panic!("its owner"));
+        self.table().put_all(owner, groups_of(frame..frame + 1), |_, _| panic!("its owner"));
     }
 }
 
