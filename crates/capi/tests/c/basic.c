@@ -12,7 +12,7 @@
 
 #include "check.h"
 
-enum { MIB = 1 << 20, BATCH = 200 };
+enum { BATCH = 200 };
 
 /* A page is mapped once more, through the depot's file. */
 static void in_a_file(pagedepot_t *depot) {
@@ -162,7 +162,7 @@ static void taking_back(pagedepot_t *depot) {
 
 struct cache {
     pagedepot_t *depot;
-    void *pages[MIB / 4096 + 1]; /* and what the last request returned */
+    void *pages[256 + 1]; /* and what the last request returned */
     size_t held;
     unsigned calls;
 };

@@ -6,6 +6,10 @@
 #include <pagedepot.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
+
+/* Bytes of 256 pages: a MiB where a page has 4 KiB. */
+#define MIB (256 * (size_t)sysconf(_SC_PAGESIZE))
 
 #define CHECK(what)                                                             \
     do {                                                                        \

@@ -13,16 +13,15 @@
 
 #include "check.h"
 
-enum { MIB = 1 << 20 };
-
 static void options(void) {
     pagedepot_options_t options = PAGEDEPOT_OPTIONS_INIT;
-    options.page_bytes = 16384;
+    options.page_bytes = sysconf(_SC_PAGESIZE) > 16384 ? 65536 : 16384;
+    size_t page_bytes = options.page_bytes;
     options.isolated_cpus = "1-3,70";
     options.ceiling = 32 * MIB;
     pagedepot_t *depot = pagedepot_new(64 * MIB, &options);
     CHECK(depot);
-    CHECK(pagedepot_page_size(depot) == 16384 && pagedepot_ceiling(depot) == 32 * MIB);
+    CHECK(pagedepot_page_size(depot) == page_bytes && pagedepot_ceiling(depot) == 32 * MIB);
     pagedepot_delete(depot);
     options.page_bytes = 5000;
     FAILS(pagedepot_new(MIB, &options) == NULL, EINVAL);
@@ -155,7 +154,7 @@ static void space(void) {
     CHECK(pagedepot_vfree(space, larger) == 0 && pagedepot_vfree(space, NULL) == 0);
     FAILS(pagedepot_vmalloc(space, 0, 0) == NULL, EINVAL);
     FAILS(pagedepot_vmalloc(space, MIB, 1u << 30) == NULL, EINVAL);
-    FAILS(pagedepot_vmalloc(space, (size_t)1 << 40, 0) == NULL, EINVAL);
+    FAILS(pagedepot_vmalloc(space, MIB << 20, 0) == NULL, EINVAL);
     FAILS(pagedepot_vmalloc(space, 65 * MIB, 0) == NULL, ENOMEM);
     /* Two pages, the second one first. */
     char *pages[] = {pagedepot_alloc(depot, 0), pagedepot_alloc(depot, 0)};

@@ -17,9 +17,10 @@ const PACKAGES: [&str; 5] =
 const FEATURES: &str = "allocator-api2,bytemuck,bytes,pprof,prometheus,publish";
 /// Folder of the C library's tests and example, and programs there.
 const C_FOLDER: &str = "crates/capi";
-const C_PROGRAMS: [(&str, &str, &[&str]); 3] = [
+const C_PROGRAMS: [(&str, &str, &[&str]); 4] = [
     ("c-basic", "tests/c/basic.c", &[]),
     ("c-parts", "tests/c/parts.c", &[]),
+    ("c-shared", "tests/c/shared.c", &[]),
     ("c-ring", "examples/ring/ring.c", &["20000"]),
 ];
 
