@@ -126,6 +126,16 @@ fn with_plan<T>(with: impl FnOnce(&Plan) -> T) -> T {
     PLAN.with_borrow(|plan| with(plan.as_ref().unwrap()))
 }
 
+/// Writes `byte` to eight places in each page.
+fn fill(buf: &mut [u8], byte: u8) {
+    buf.iter_mut().step_by(page_bytes() / 8).for_each(|place| *place = byte);
+}
+
+/// Whether each page has `byte` in the places that [`fill`] writes to.
+fn is_filled(buf: &[u8], byte: u8) -> bool {
+    buf.iter().step_by(page_bytes() / 8).all(|&place| place == byte)
+}
+
 /// Allocates, grows and frees buffers and mappings. Returns the first error.
 fn session(space: &Vmalloc, page: &Page) -> Result<(), VmapError> {
     let mut result = Ok(());
@@ -137,7 +147,7 @@ fn session(space: &Vmalloc, page: &Page) -> Result<(), VmapError> {
     for (guard, pages) in (0..).zip([1, 3, 8, 40, 520]) {
         match space.buf_with(pages * page_bytes(), Options::DEFAULT.guard_pages(guard % 3)) {
             Ok(mut buf) => {
-                buf.fill(guard + 1);
+                fill(&mut buf, guard + 1);
                 bufs.push((buf, guard + 1));
             }
             Err(error) => note(error),
@@ -151,16 +161,13 @@ fn session(space: &Vmalloc, page: &Page) -> Result<(), VmapError> {
     for (buf, byte) in &mut bufs {
         let before = buf.len();
         buf.resize(before + 7 * page_bytes()).unwrap_or_else(&mut note);
-        assert!(
-            buf[..before].iter().all(|held| held == byte)
-                && buf[before..].iter().all(|&new| new == 0)
-        );
+        assert!(is_filled(&buf[..before], *byte) && is_filled(&buf[before..], 0));
     }
     bufs.truncate(3);
     if let Some(error) = space.purge(PurgeDepth::Lazy).error {
         note(error.into());
     }
-    assert!(bufs.iter().all(|(buf, byte)| buf[..page_bytes()].iter().all(|held| held == byte)));
+    assert!(bufs.iter().all(|(buf, byte)| is_filled(&buf[..page_bytes()], *byte)));
     drop(bufs);
     if let Some(error) = space.shrink().error {
         note(error.into());
