@@ -22,8 +22,17 @@
 
 /* A program's words. */
 #define WORDS_MAX 64
-/* Seconds for one program, under emulation. */
+/* Seconds from one line of a program to the next, under emulation. */
 #define SECONDS_MAX 1700
+
+/* The program that runs, which leads a session of its own. */
+static pid_t child;
+
+static void kill_child(int signal)
+{
+	(void)signal;
+	kill(-child, SIGKILL);
+}
 
 static void check(const char *name, bool holds)
 {
@@ -53,7 +62,7 @@ static bool pass_on(const char *name, FILE *from)
 	unsigned int passed, failed, ignored;
 	bool has_harness = false;
 
-	while (fgets(line, sizeof(line), from)) {
+	while (alarm(SECONDS_MAX), fgets(line, sizeof(line), from)) {
 		const char *numbers = strstr(line, "test result:");
 		/* The harness ends the line with its verdict, which comes after the test's figures. */
 		const char *figure = strstr(line, " ... = ");
@@ -72,6 +81,7 @@ static bool pass_on(const char *name, FILE *from)
 			has_harness = true;
 		}
 	}
+	alarm(0);
 	return has_harness;
 }
 
@@ -86,7 +96,6 @@ static void run(char *line)
 	bool has_harness;
 	char *word;
 	FILE *from;
-	pid_t child;
 
 	memcpy(environment, common, sizeof(common));
 	words[word_count++] = (char *)file;
@@ -106,7 +115,6 @@ static void run(char *line)
 	if (child == 0) {
 		/* What a program leaves behind is not to outlive it. */
 		setsid();
-		alarm(SECONDS_MAX);
 		dup2(ends[1], 1);
 		dup2(ends[1], 2);
 		close(ends[0]);
@@ -132,10 +140,12 @@ static void run(char *line)
 
 int main(void)
 {
+	const struct sigaction on_alarm = { .sa_handler = kill_child, .sa_flags = SA_RESTART };
 	char line[4096];
 	FILE *list;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
+	sigaction(SIGALRM, &on_alarm, NULL);
 	check("proc", mount("proc", "/proc", "proc", 0, NULL) == 0);
 	check("sysfs", mount("sysfs", "/sys", "sysfs", 0, NULL) == 0);
 	check("shm", mount("tmpfs", "/dev/shm", "tmpfs", 0, NULL) == 0);
