@@ -6,13 +6,15 @@
 //! the same step, or lose a count.
 //!
 //! # Marking
-//! Each CPU has a hand per zone. Its slow paths move it by 16 pageblocks, at a refill and when an
-//! allocation finds that its fronts have counted 1023 operations since: a loop that finds
-//! everything in its fronts heals, too. Frees do not move it. While memory is only freed, no free
-//! frame is taken that a pageblock lacks to be whole. A hand marks only while the zone's free
-//! pages, with those that its CPU caches, stay about the same over 4 steps: not while memory fills
-//! or empties. After a sixteenth of the zone has been allocated or freed, it first counts the whole
-//! pageblocks again, by a turn of a section per step.
+//! Each CPU has a hand per zone. It moves by 16 pageblocks at a refill of blocks that are not large
+//! (below order 6), and when an allocation finds that its fronts have counted 1023 operations
+//! since: a loop that finds everything in its fronts heals, too. Frees do not move it. While memory
+//! is only freed, no free frame is taken that a pageblock lacks to be whole.
+//!
+//! It marks also while memory fills. What fills memory then comes from dense pageblocks, and sparse
+//! ones keep what they have until all others are full, so that each time that memory empties they
+//! lose more of it. After a sixteenth of the zone has been allocated or freed, the hand first
+//! counts the whole pageblocks again, by a turn of a section per step.
 //!
 //! # Spare magazines
 //! A shelf that was filled once keeps its frames for as long as its CPU pushes and pops
@@ -24,33 +26,28 @@
 //! # Bounds
 //! One step reads a line of tags, a word of hints each, and at most 16 lines of the bitmap, and
 //! changes at most 16 tags. Where nothing evacuates and nothing is to, and where it only counts, it
-//! reads only the hints of a section, in three lines, and 8 tags; in the first case 7 of 8 steps
+//! reads only the hints of a section, in three lines, and 8 tags. In the first case 7 of 8 steps
 //! are left out (on 256 CPUs 224 of 225, so that all hands together look no more often), until a
-//! sixteenth of the zone has been allocated or freed since the last turn.
-//! While memory fills or empties, it reads counters alone, at every second call, and the zone's,
-//! which all CPUs write then, at every eighth. A slow path is longer by one step and by 16 spare
-//! magazines for each mobility, half of what a decay of `high` may spill; and by one magazine for
-//! each mobility and order in use at every eighth step, which empties the CPU's fronts for
-//! evacuated frames. While any evacuate, a search for small blocks looks at up to 64 pageblocks
-//! more (`store/best_fit.rs`), and shelves hold less (`pcp/spill.rs`).
+//! sixteenth of the zone has been allocated or freed since the last turn, and while they count then
+//! 3 of 4, because a loop may allocate and free as much over and over. A slow path is longer by one
+//! step and by 16 spare magazines for each mobility, half of what a decay of `high` may spill; and
+//! by one magazine for each mobility and order in use at every eighth step, which empties the CPU's
+//! fronts for evacuated frames. While any evacuate, a search for small blocks looks at up to 64
+//! pageblocks more (`store/best_fit.rs`), and shelves hold less (`pcp/spill.rs`).
 
 use super::policy::{Evacuation, HandPlan, State, TurnCounts, ZonePolicy};
 use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS};
-use crate::frame::{Kind, Order, ZoneId};
+use crate::frame::{Kind, ZoneId};
 use crate::store::bitmap::Bitmap;
 use crate::store::section::Section;
 use crate::sync::model::{IS_LOOM, bound};
-use crate::sync::prim::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 use crate::zone::Zone;
-use crate::zone::counts::Counters;
-use crate::zone::delta::Delta;
 
 /// Operations of fronts after which an allocation moves the hand.
 const OPERATIONS: u64 = 1023;
 /// Free pages when the turn of a hand began, if it did not begin where the zone does.
 const NO_TURN: u64 = u64::MAX;
-/// Steps over which free pages must stay about the same before a pageblock is marked.
-const STEADY_STEPS: u32 = bound(4, 1);
 /// Calls of a hand over which a magazine must be left on its shelf to count as spare. Each comes
 /// after 1023 operations of the fronts at most: what a loop of 16384 allocations and as many frees
 /// needs is not spare.
@@ -67,13 +64,6 @@ pub struct Hand {
     free_at_start: AtomicU64,
     /// Pageblocks of the zone that had become whole when this turn began.
     healed_at_start: AtomicU32,
-    /// Steps so far.
-    steps: AtomicU32,
-    /// Free pages of the zone at the end of the last window of steps, and at that of the one
-    /// before.
-    free_before: [AtomicU64; 2],
-    /// Pages that this CPU had moved to the store, less those from it, at the same two ends.
-    moved_before: [AtomicU64; 2],
     /// Calls so far, rests included.
     calls: AtomicU32,
     /// Calls that the hand rests for.
@@ -129,16 +119,6 @@ impl Hand {
         self.rest.store(calls, Ordering::Relaxed);
     }
 
-    /// Begins a step's look at whether memory fills or empties. `moved_pages`: those that this CPU
-    /// moved to the store, less those from it; `own_free`: see [`Stillness`].
-    pub fn stillness(&self, moved_pages: u64, own_free: u64) -> Stillness<'_> {
-        let steps = self.steps.load(Ordering::Relaxed).wrapping_add(1);
-        self.steps.store(steps, Ordering::Relaxed);
-        let ends_window = steps.is_multiple_of(STEADY_STEPS);
-        let is_own_still = is_still(&self.moved_before, ends_window, moved_pages);
-        Stillness { hand: self, own_free, ends_window, is_own_still }
-    }
-
     pub fn at(&self) -> u32 {
         self.at.load(Ordering::Relaxed)
     }
@@ -166,52 +146,6 @@ impl Hand {
         self.seen.store(seen.pack(), Ordering::Relaxed);
         self.at.store(to.0, Ordering::Relaxed);
     }
-}
-
-/// Whether about as much is freed as allocated, by this CPU or in the zone: the free pages changed
-/// by less over the last steps than half of as many refills take. While memory fills or empties,
-/// nothing need heal. The CPU is asked for itself, too: beside others that come and go with whole
-/// magazines, the zone's count is never still.
-pub struct Stillness<'h> {
-    hand: &'h Hand,
-    /// Pages that the zone's count of free pages lacks: those that this CPU has not reported yet,
-    /// and those that it is charged with. A CPU that allocates what it has cached fills memory,
-    /// too.
-    own_free: u64,
-    ends_window: bool,
-    is_own_still: bool,
-}
-
-impl Stillness<'_> {
-    /// Whether [`is_steady`](Self::is_steady) need be asked. If not, the answer is no: the zone's
-    /// count changed by too much in the window that ended last. While CPUs fill or empty memory,
-    /// each has to fetch the count's line from the others, and so reads it once per window only.
-    pub fn may_become_steady(&self) -> bool {
-        // Relaxed: this CPU's own; an interrupt in between makes one step more or less.
-        let [last, before] = [0, 1].map(|i| self.hand.free_before[i].load(Ordering::Relaxed));
-        self.is_own_still || self.ends_window || is_small_change(last, before)
-    }
-
-    pub fn is_steady(&self, free: u64) -> bool {
-        let free = free.wrapping_add(self.own_free);
-        is_still(&self.hand.free_before, self.ends_window, free) || self.is_own_still
-    }
-}
-
-/// Whether a count is about what it was at the ends of the last two windows, the one that ends now
-/// included.
-fn is_still([last, before]: &[AtomicU64; 2], ends_window: bool, now: u64) -> bool {
-    if ends_window {
-        before.store(last.swap(now, Ordering::Relaxed), Ordering::Relaxed);
-    }
-    let [last, before] = [last, before].map(|cell| cell.load(Ordering::Relaxed));
-    is_small_change(last, before) && is_small_change(last, now)
-}
-
-/// Whether two counts of pages differ by less than half of what a window's refills take.
-fn is_small_change(a: u64, b: u64) -> bool {
-    let refilled = u64::from(STEADY_STEPS * Order::BASE.magazine_frames());
-    (a.wrapping_sub(b) as i64).unsigned_abs() <= refilled / 2
 }
 
 /// Magazines of order 0 that lay on their shelves throughout a window of calls of the hand.
@@ -257,8 +191,8 @@ impl Spares {
 const STEP_PAGEBLOCKS: u32 = bound(16, 2);
 /// Steps that are left out after each while nothing evacuates.
 const REST: u32 = bound(7, 0);
-/// Steps that are left out after each while memory fills or empties.
-const REST_UNSTEADY: u32 = 1;
+/// Steps that are left out after each that only counts because much was allocated or freed.
+const REST_OUTDATED: u32 = bound(3, 0);
 /// A hand leaves out [`REST`] steps more for each further so many CPUs of the machine.
 const REST_CPUS: u32 = 8;
 /// Steps after which a CPU returns what its fronts for avoided pageblocks hold.
@@ -275,10 +209,6 @@ pub struct HandStep<'s, 'm> {
     pub bitmap: &'s Bitmap<'m>,
     /// CPUs of the machine.
     pub cpus: u32,
-    /// Pages that this CPU caches of the zone, has moved, and keeps of its count of free pages.
-    pub charged_pages: &'s AtomicI64,
-    pub counters: &'s Counters,
-    pub free_delta: &'s Delta,
 }
 
 impl HandStep<'_, '_> {
@@ -288,48 +218,24 @@ impl HandStep<'_, '_> {
         if hand.rests() {
             return false;
         }
-        let stillness = self.stillness();
-        // None may begin while memory fills or empties, and a count of whole pageblocks would be
-        // outdated when one may.
-        let may_rest = !IS_LOOM && self.bitmap.tags().avoided(self.zone_id) == 0;
-        if may_rest && !stillness.may_become_steady() {
-            hand.rest_for(REST_UNSTEADY);
-            return false;
-        }
         let state = self.state();
-        let is_steady = stillness.is_steady(state.free);
-        if may_rest && !is_steady {
-            hand.rest_for(REST_UNSTEADY);
-            return false;
-        }
-        let orders = self.orders(state).map(|orders| match is_steady {
-            true => orders,
-            false => HandPlan { quota: orders.quota.min(0), ..orders },
-        });
+        let orders = self.orders(state);
         let is_idle = state.evacuating == 0 && orders.is_none_or(|orders| orders.quota <= 0);
         // None may begin before this turn has ended.
         let is_outdated = self.policy.is_outdated(state);
-        if is_idle && !is_outdated {
+        let rest = match (is_outdated, is_idle) {
+            (true, _) => REST_OUTDATED,
             // All CPUs together look about as often on a large machine as on a small one.
-            hand.rest_for(REST * self.cpus.div_ceil(REST_CPUS));
+            (false, true) => REST * self.cpus.div_ceil(REST_CPUS),
+            (false, false) => 0,
+        };
+        if rest > 0 {
+            hand.rest_for(rest);
         }
         let counts = is_idle || is_outdated && orders.is_some();
         self.look(orders.filter(|_| !counts), counts);
         // The last frames of pageblocks that are almost whole would not fill a magazine soon.
         !is_idle && hand.at().is_multiple_of(RETURN_STEPS * STEP_PAGEBLOCKS)
-    }
-
-    /// Begins a step's look at whether memory fills or empties.
-    fn stillness(&self) -> Stillness<'_> {
-        let charged = self.charged_pages.load(Ordering::Relaxed) as u64;
-        let counters = self.counters;
-        let moved = counters
-            .spilled_pages
-            .load(Ordering::Relaxed)
-            .wrapping_sub(counters.refilled_pages.load(Ordering::Relaxed))
-            .wrapping_add(charged);
-        let unreported = self.free_delta.read() as u64;
-        self.hand.stillness(moved, unreported.wrapping_add(charged))
     }
 
     fn state(&self) -> State {

@@ -113,7 +113,9 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             return Step::Store;
         }
         self.note_activity();
-        self.step_hand(front.here);
+        if !order.is_large() {
+            self.step_hand(front.here);
+        }
         if !self.make_room(front, more) {
             return Step::Store;
         }

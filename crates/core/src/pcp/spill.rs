@@ -471,9 +471,6 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             zone: self.zone,
             bitmap,
             cpus: pcps.cpus(),
-            charged_pages: &pcp.charged_pages,
-            counters: &pcp.counters,
-            free_delta: &pcp.free_delta,
         };
         // No protocol reads what it counts.
         if !IS_LOOM {

@@ -12,8 +12,8 @@ use crate::common::{Anywhere, Single, open_zone, range};
 use arena::Arena;
 use pagedepot::cpus::PinnedCpus;
 use pagedepot::{
-    CacheLimits, Config, CpuId, Flags, FreeError, Mobility, Mode, Order, Pfn, Scope, Watermarks,
-    ZoneId,
+    CacheLimits, Config, CpuId, Evacuation, Flags, FreeError, Mobility, Mode, Order, Pfn, Scope,
+    Watermarks, ZoneId,
 };
 use pagedepot_contiguity::{Contiguity, Obstacle, Pageblocks, RemoveError};
 
@@ -119,7 +119,8 @@ fn carved_frames_break_up_one_pageblock() {
     let frames: u32 = 384 << 10;
     let ranges = [range(0, frames)];
     let zones = [open_zone("z", &ranges)];
-    let config = Config::new(2, &zones);
+    // Caches are small while pageblocks evacuate.
+    let config = Config { evacuation: Evacuation::Off, ..Config::new(2, &zones) };
     let bytes = Single::metadata_bytes(&config).unwrap();
     let arena = Arena::new(bytes, 0, frames as usize);
     let config = Config { linear_map: Some(arena.linear_map()), ..config };
