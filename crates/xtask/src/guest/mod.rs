@@ -98,14 +98,19 @@ enum PageSize {
 }
 
 impl PageSize {
-    /// MiB of a machine's memory. Tests take as many pages whatever a page is, and depots grow to
+    /// MiB of a machine's memory. Tests take as many pages whatever a page is, and depots grow by
     /// 2^18 of them. The host provides what is touched.
     fn memory_mib(self) -> u32 {
         match self {
-            PageSize::Kib4 => 4 << 10,
-            PageSize::Kib16 => 8 << 10,
+            PageSize::Kib4 | PageSize::Kib16 => 8 << 10,
             PageSize::Kib64 => 20 << 10,
         }
+    }
+
+    /// Words for the kernel. A depot that grows six times may have more memory than the machine.
+    fn kernel_words(self) -> String {
+        let overcommit = u32::from(self != PageSize::Kib4);
+        format!("{KERNEL_WORDS} sysctl.vm.overcommit_memory={overcommit}")
     }
 
     fn kib(self) -> u32 {
@@ -158,7 +163,8 @@ impl Machine {
     }
 
     /// The command that boots it with these files.
-    fn command(self, (kernel, memory_mib): (&Path, u32), files: &Path) -> Command {
+    fn command(self, kernel: &Path, page_size: PageSize, files: &Path) -> Command {
+        let memory_mib = page_size.memory_mib();
         let mut command = Command::new(QEMU);
         command
             .args(["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"])
@@ -167,7 +173,7 @@ impl Machine {
             .arg(kernel)
             .arg("-initrd")
             .arg(files)
-            .args(["-append", KERNEL_WORDS]);
+            .args(["-append", &page_size.kernel_words()]);
         command
     }
 }
@@ -394,11 +400,11 @@ impl MachineBoot<'_> {
         failed: &mut Vec<String>,
     ) -> Result<()> {
         let Self { common, machine, name, file, .. } = *self;
-        let files = common.cache.join("files.cpio");
+        let files = common.cache.join(format!("files-{file}.cpio"));
         let programs: Vec<_> = self.programs.iter().map(|(program, _)| *program).collect();
         fs::write(&files, common.pack(&programs)?)?;
         let log = common.cache.join(format!("console-{file}"));
-        let command = machine.command((common.kernel, common.page_size.memory_mib()), &files);
+        let command = machine.command(common.kernel, common.page_size, &files);
         eprintln!("booting {name}");
         let boot = Boot { command, what: name, is_fault, log: &log, timeout: TIMEOUT };
         let (mut said_since, mut begun, mut kept) = (Vec::new(), Instant::now(), Ok(()));
@@ -421,6 +427,7 @@ impl MachineBoot<'_> {
                 }
             }
         });
+        fs::remove_file(&files)?;
         if let Err(error) = outcome {
             failed.push(format!("{error:#}"));
         }
