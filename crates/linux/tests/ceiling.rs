@@ -9,7 +9,7 @@ mod common;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{all_back, mib, order, page_bytes, present_bytes, seed, work};
+use common::{all_back, mib, order, page_bytes, present_bytes, seed, unit, work};
 use pagedepot_linux::reclaim::{Ceiling, CeilingError, Pressure};
 use pagedepot_linux::{AllocError, BuildError, Depot, Flags, MemoryKind, Order, Page};
 
@@ -116,7 +116,7 @@ fn what_cannot_be_is_refused() {
         let builder = Depot::builder(16 * mib()).ceiling(bytes);
         refused(builder, CeilingError::TooLow { bytes, least });
     }
-    refused(Depot::builder(mib()).grow_to(2 << 30).ceiling(4 * mib()), CeilingError::CanGrow);
+    refused(Depot::builder(mib()).grow_to(2 * unit()).ceiling(4 * mib()), CeilingError::CanGrow);
     let pinned = Depot::builder(16 * mib()).pinned(true).ceiling(4 * mib());
     refused(pinned.clone().populate(true), CeilingError::Pinned);
     let depot = pinned.build().unwrap();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{in_child, mib, page_bytes};
+use common::{in_child, mib, page_bytes, unit};
 use pagedepot_linux::builder::{CpuSet, Limit};
 use pagedepot_linux::stats::Fronts;
 use pagedepot_linux::vmalloc::{PurgeDepth, Vmalloc, VmallocBuildError};
@@ -119,9 +119,9 @@ fn too_large_a_file() {
 fn too_little_data() {
     in_child(|| {
         let kind = MemoryKind::Memfd;
-        let depot = match Depot::builder(MIB).grow_to(16 << 30).memory(kind).build() {
+        let depot = match Depot::builder(MIB).grow_to(16 * unit()).memory(kind).build() {
             Err(BuildError::Limit { limit: Limit::System(_), .. }) => {
-                return eprintln!("SKIPPED: the system has less than 16 GiB");
+                return eprintln!("SKIPPED: the system has less than sixteen units");
             }
             built => built.unwrap(),
         };
@@ -135,7 +135,7 @@ fn too_little_data() {
             let text = error.to_string();
             assert!(text.contains("ulimit -d") && text.contains("MemoryKind::Memfd"), "{text}");
         };
-        refused(depot.grow(ZoneId::new(0), 15 << 30).unwrap_err());
+        refused(depot.grow(ZoneId::new(0), 15 * unit()).unwrap_err());
         if let Err(error) = Depot::new(128 * MIB).map(|depot| depot.bytes()) {
             refused(error);
         }

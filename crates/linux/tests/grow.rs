@@ -7,17 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{StopAtEnd, all_back, in_child, mib, page_bytes, work};
+use common::{StopAtEnd, UNIT_PAGES, all_back, in_child, mib, page_bytes, unit, work};
 use pagedepot_linux::builder::{ConfigError, Limit};
 use pagedepot_linux::{AllocError, BuildError, Depot, Flags, MemoryKind, Order, Page, Pfn, ZoneId};
 
-const GIB: usize = 1 << 30;
 const ZONE: ZoneId = ZoneId::new(0);
-
-/// Pages of a GiB, by which depots grow.
-fn gib_pages() -> u32 {
-    (GIB / page_bytes()) as u32
-}
 
 /// Allocates all pages, in the largest blocks.
 fn all_blocks(depot: &Depot) -> Vec<Page> {
@@ -28,21 +22,21 @@ fn all_blocks(depot: &Depot) -> Vec<Page> {
 fn what_is_added_can_be_had_and_used() {
     for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
         let depot =
-            Depot::builder(GIB).grow_to(3 * GIB).memory(kind).caches(false).build().unwrap();
-        assert_eq!(depot.bytes(), GIB);
+            Depot::builder(unit()).grow_to(3 * unit()).memory(kind).caches(false).build().unwrap();
+        assert_eq!(depot.bytes(), unit());
         let before = all_blocks(&depot);
         assert_eq!(before.len(), 256);
         assert_eq!(depot.page(Order::MAX).unwrap_err(), AllocError::Exhausted);
-        assert_eq!(depot.grow(ZONE, 1), Ok(Pfn::new(gib_pages())), "the page behind the last");
-        assert_eq!(depot.bytes(), 2 * GIB);
+        assert_eq!(depot.grow(ZONE, 1), Ok(Pfn::new(UNIT_PAGES)), "the page behind the last");
+        assert_eq!(depot.bytes(), 2 * unit());
         let mut added = all_blocks(&depot);
         assert_eq!(added.len(), 256);
-        assert!(added.iter().all(|page| page.pfn().get() >= gib_pages()));
+        assert!(added.iter().all(|page| page.pfn().get() >= UNIT_PAGES));
         let last = added.iter_mut().max_by_key(|page| page.pfn()).unwrap();
         let end = last.len() - 6;
         assert!(last[end..].iter().all(|&byte| byte == 0));
         last[end..].copy_from_slice(b"shared");
-        assert_eq!(depot.pfn_of(&raw const last[end]), Some(Pfn::new(2 * gib_pages() - 1)));
+        assert_eq!(depot.pfn_of(&raw const last[end]), Some(Pfn::new(2 * UNIT_PAGES - 1)));
         // SAFETY: only read from, below.
         if let Some(fd) = unsafe { depot.raw().fd() } {
             let mut read = [0u8; 6];
@@ -52,20 +46,20 @@ fn what_is_added_can_be_had_and_used() {
                     fd.as_raw_fd(),
                     read.as_mut_ptr().cast(),
                     read.len(),
-                    2 * GIB as libc::off_t - 6,
+                    2 * unit() as libc::off_t - 6,
                 )
             };
             assert_eq!((got, &read), (6, b"shared"));
         }
         assert_eq!(
-            depot.pfn_of(depot.raw().base().as_ptr().wrapping_add(2 * GIB)),
+            depot.pfn_of(depot.raw().base().as_ptr().wrapping_add(2 * unit())),
             None,
             "not there yet"
         );
         drop((before, added));
-        depot.grow(ZONE, GIB).unwrap();
-        let whole = depot.pages(gib_pages(), Flags::default()).unwrap();
-        assert_eq!(whole.len(), GIB);
+        depot.grow(ZONE, unit()).unwrap();
+        let whole = depot.pages(UNIT_PAGES, Flags::default()).unwrap();
+        assert_eq!(whole.len(), unit());
         drop(whole);
         all_back(&depot);
     }
@@ -74,7 +68,7 @@ fn what_is_added_can_be_had_and_used() {
 /// Growing ends a shortage: callbacks are called before it, and not after it.
 #[test]
 fn callbacks_are_called_until_it_grows() {
-    let depot = Depot::builder(4 * mib()).grow_to(2 * GIB).build().unwrap();
+    let depot = Depot::builder(4 * mib()).grow_to(2 * unit()).build().unwrap();
     let calls = Arc::new(AtomicU64::new(0));
     let counted = calls.clone();
     let callback = move |_| {
@@ -95,8 +89,9 @@ fn callbacks_are_called_until_it_grows() {
 #[test]
 fn what_was_added_is_trimmed_too() {
     for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
-        let depot = Depot::builder(1).grow_to(2 * GIB).memory(kind).caches(false).build().unwrap();
-        let first = depot.grow(ZONE, GIB).unwrap();
+        let depot =
+            Depot::builder(1).grow_to(2 * unit()).memory(kind).caches(false).build().unwrap();
+        let first = depot.grow(ZONE, unit()).unwrap();
         depot.raw().alloc_at(first.add(5), 3, Flags::default()).unwrap();
         // SAFETY: allocated just now, freed once, and not used any more.
         unsafe {
@@ -113,22 +108,25 @@ fn what_was_added_is_trimmed_too() {
 
 #[test]
 fn growing_is_refused_with_advice() {
-    let depot = Depot::builder(1).grow_to(GIB + 1).build().unwrap();
-    assert_eq!(depot.bytes(), GIB, "rounded up");
+    let depot = Depot::builder(1).grow_to(unit() + 1).build().unwrap();
+    assert_eq!(depot.bytes(), unit(), "rounded up");
     let wrong = ZoneId::new(1);
-    assert_eq!(depot.grow(wrong, GIB), Err(ConfigError::NoSuchZone { zone: 1 }.into()));
-    for bytes in [GIB + 1, usize::MAX] {
+    assert_eq!(depot.grow(wrong, unit()), Err(ConfigError::NoSuchZone { zone: 1 }.into()));
+    for bytes in [unit() + 1, usize::MAX] {
         let error = depot.grow(ZONE, bytes).unwrap_err();
-        assert!(matches!(error, BuildError::CannotGrow { room: GIB, .. }), "{error:?}");
+        assert!(
+            matches!(error, BuildError::CannotGrow { room, .. } if room == unit()),
+            "{error:?}"
+        );
         assert!(error.to_string().contains("Builder::grow_to"), "{error}");
     }
     assert_eq!(depot.grow(ZONE, 0), Err(BuildError::ZeroGrowth));
-    assert_eq!(depot.bytes(), GIB);
-    in_child(|| assert_eq!(depot.grow(ZONE, GIB), Err(BuildError::Forked)));
-    depot.grow(ZONE, GIB).unwrap();
-    assert_eq!(depot.grow(ZONE, 1), Err(BuildError::CannotGrow { bytes: GIB, room: 0 }));
+    assert_eq!(depot.bytes(), unit());
+    in_child(|| assert_eq!(depot.grow(ZONE, unit()), Err(BuildError::Forked)));
+    depot.grow(ZONE, unit()).unwrap();
+    assert_eq!(depot.grow(ZONE, 1), Err(BuildError::CannotGrow { bytes: unit(), room: 0 }));
     let fixed = Depot::new(mib()).unwrap();
-    assert_eq!(fixed.grow(ZONE, 1), Err(BuildError::CannotGrow { bytes: GIB, room: 0 }));
+    assert_eq!(fixed.grow(ZONE, 1), Err(BuildError::CannotGrow { bytes: unit(), room: 0 }));
     assert!(matches!(
         Depot::builder(1).grow_to(usize::MAX).build(),
         Err(BuildError::TooLarge { .. })
@@ -145,14 +143,16 @@ fn a_depot_never_has_more_than_the_system_could_back() {
     }
     let system = rustix::system::sysinfo();
     let all = (system.totalram + system.totalswap) as usize * system.mem_unit as usize;
-    let (there, limit) = (all & !(GIB - 1), Limit::System(all as u64));
+    let (there, limit) = (all & !(unit() - 1), Limit::System(all as u64));
     for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
-        let at_once = Depot::builder(there + GIB).memory(kind).build().map(|depot| depot.bytes());
-        assert_eq!(at_once, Err(BuildError::Limit { bytes: there + GIB, limit }));
-        let depot = Depot::builder(GIB).grow_to(there + 2 * GIB).memory(kind).build().unwrap();
+        let at_once =
+            Depot::builder(there + unit()).memory(kind).build().map(|depot| depot.bytes());
+        assert_eq!(at_once, Err(BuildError::Limit { bytes: there + unit(), limit }));
+        let depot =
+            Depot::builder(unit()).grow_to(there + 2 * unit()).memory(kind).build().unwrap();
         let refused =
-            std::iter::repeat_with(|| depot.grow(ZONE, GIB)).find_map(Result::err).unwrap();
-        assert_eq!(refused, BuildError::Limit { bytes: there + GIB, limit });
+            std::iter::repeat_with(|| depot.grow(ZONE, unit())).find_map(Result::err).unwrap();
+        assert_eq!(refused, BuildError::Limit { bytes: there + unit(), limit });
         assert!(refused.to_string().contains("vm.overcommit_memory"), "{refused}");
         assert_eq!(depot.bytes(), there);
     }
@@ -165,8 +165,7 @@ fn a_depot_never_has_more_than_the_system_could_back() {
 fn a_depot_of_huge_pages_does_not_grow() {
     match Depot::builder(2 * mib()).hugetlb(true).grow_to(1 << 46).build() {
         Ok(depot) => {
-            let unit = GIB;
-            assert_eq!(depot.grow(ZONE, 1), Err(BuildError::CannotGrow { bytes: unit, room: 0 }));
+            assert_eq!(depot.grow(ZONE, 1), Err(BuildError::CannotGrow { bytes: unit(), room: 0 }));
             assert_eq!(depot.bytes() % (2 << 20), 0);
         }
         // The administrator has set no huge pages aside.
@@ -178,21 +177,25 @@ fn a_depot_of_huge_pages_does_not_grow() {
 #[test]
 fn a_system_that_refuses_changes_nothing() {
     in_child(|| {
-        let depot = Depot::builder(GIB).grow_to(2 * GIB).memory(MemoryKind::Memfd).build().unwrap();
+        let depot =
+            Depot::builder(unit()).grow_to(2 * unit()).memory(MemoryKind::Memfd).build().unwrap();
         // Without a handler for SIGXFSZ: a file that would become larger ends the process.
         let limit = |bytes| {
             let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
             // SAFETY: a limit of this child, which ends after the test.
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
         };
-        limit(GIB as u64);
-        let refused = depot.grow(ZONE, GIB).unwrap_err();
-        assert!(matches!(refused, BuildError::File { bytes: GIB, .. }), "{refused:?}");
+        limit(unit() as u64);
+        let refused = depot.grow(ZONE, unit()).unwrap_err();
+        assert!(
+            matches!(refused, BuildError::File { bytes, .. } if bytes == unit()),
+            "{refused:?}"
+        );
         assert!(refused.to_string().contains("ulimit -f"), "{refused}");
-        assert_eq!(depot.bytes(), GIB);
+        assert_eq!(depot.bytes(), unit());
         all_back(&depot);
         limit(libc::RLIM_INFINITY);
-        depot.grow(ZONE, GIB).unwrap();
+        depot.grow(ZONE, unit()).unwrap();
         all_back(&depot);
     });
 }
@@ -201,7 +204,7 @@ fn a_system_that_refuses_changes_nothing() {
 #[test]
 fn a_depot_grows_while_it_is_used() {
     let seed = common::seed();
-    let depot = Depot::builder(GIB).grow_to(6 * GIB).build().unwrap();
+    let depot = Depot::builder(unit()).grow_to(6 * unit()).build().unwrap();
     let (end, stop) = (Instant::now() + Duration::from_millis(400), AtomicBool::new(false));
     let shared = &depot;
     std::thread::scope(|scope| {
@@ -212,18 +215,18 @@ fn a_depot_grows_while_it_is_used() {
         let growers: Vec<_> = (0..3)
             .map(|_| {
                 scope.spawn(|| {
-                    std::iter::from_fn(|| shared.grow(ZONE, GIB).ok()).collect::<Vec<_>>()
+                    std::iter::from_fn(|| shared.grow(ZONE, unit()).ok()).collect::<Vec<_>>()
                 })
             })
             .collect();
         let mut added: Vec<_> =
             growers.into_iter().flat_map(|grower| grower.join().unwrap()).collect();
         added.sort();
-        assert_eq!(added, [1, 2, 3, 4, 5].map(|unit| Pfn::new(unit * gib_pages())));
+        assert_eq!(added, [1, 2, 3, 4, 5].map(|unit| Pfn::new(unit * UNIT_PAGES)));
         workers.into_iter().for_each(|worker| assert!(worker.join().unwrap() > 0));
         stop.store(true, Ordering::Relaxed);
     });
     depot.cpu_caches().enable();
-    assert_eq!(depot.bytes(), 6 * GIB);
+    assert_eq!(depot.bytes(), 6 * unit());
     all_back(&depot);
 }

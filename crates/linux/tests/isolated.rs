@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use common::{
     StopAtEnd, all_back, hammer, in_child, mib, order, page_bytes, pin, refuse_with, usable_cpus,
 };
-use pagedepot_linux::builder::{Builder, CpuSet};
+use pagedepot_linux::builder::{Builder, CpuSet, HighPolicy};
 use pagedepot_linux::stats::Fronts;
 use pagedepot_linux::{CpuId, Depot, Mode, Order, Page, Scope, ZoneId};
 
@@ -134,6 +134,8 @@ fn carved_pages(depot: &Depot, zone: ZoneId) -> usize {
 
 const ONE: &[u32] = &[0];
 const SIX: &[u32] = &[0, 1, 2, 3, 9, 10];
+/// Enough for a magazine of order 9, however many CPUs share a depot.
+const HIGH: HighPolicy = HighPolicy::Fixed(8192);
 
 #[test]
 fn another_cpu_gets_every_page_that_an_isolated_one_cached() {
@@ -148,7 +150,7 @@ fn another_cpu_gets_every_page_that_an_isolated_one_cached() {
             let text = format!("restartable sequences on {sequences} CPUs, locks on 1");
             assert_eq!(depot.fronts().to_string(), text);
         }
-        let large = isolating(512 * mib(), isolated).build().unwrap();
+        let large = isolating(512 * mib(), isolated).high(HIGH).build().unwrap();
         forbid_fences_of(isolated);
         every_page_is_had(&depot, isolated, ONE);
         every_page_is_had(&large, isolated, SIX);
@@ -194,7 +196,8 @@ fn where_fences_are_refused_every_page_is_had() {
             let depot = Depot::new(64 * mib()).unwrap();
             assert!(!depot.fronts().are_sequences());
             every_page_is_had(&depot, other, ONE);
-            every_page_is_had(&Depot::new(512 * mib()).unwrap(), other, SIX);
+            let large = Depot::builder(512 * mib()).high(HIGH).build().unwrap();
+            every_page_is_had(&large, other, SIX);
         });
     }
 }
