@@ -12,6 +12,7 @@
  *   large blocks, and the lock is held for these. It is held for DEPOT_HELD blocks, and one
  *   magazine, at most, whatever their size: of pages that do not merge, eight magazines. Places are
  *   empty again before the lock is asked for, so that others lay their magazines there meanwhile.
+ *   What a magazine has that is not worth a place lies in a heap until then.
  * - a refill fills a few empty places besides the magazine that it was called for, if the zone has
  *   more than its high watermark. It takes the blocks that __rmqueue() would, in the same order,
  *   but each whole: a block of the lists that is smaller than what is still wanted is not split
@@ -40,7 +41,7 @@
 /* Parts of the places: those that a spill begins at, and what it leaves full. */
 #define DEPOT_SPARE_PART	8
 #define DEPOT_LEFT_PART		4
-/* Pages that are worth a place. */
+/* Pages that are worth a place. Fewer go to a heap, which keeps less than DEPOT_MANY blocks. */
 #define DEPOT_WORTH		32
 /* CPUs that give magazines back at a time. A virtual one may be off its processor for long. */
 #define DEPOT_HEAPS		4
@@ -69,9 +70,9 @@ struct depot_pile {
 	unsigned long pages[DEPOT_PILE_PAGES / BITS_PER_LONG];
 };
 
-/* What one CPU has gathered from places to give it back by one take of the lock. */
+/* What one CPU gathers to give it back by one take of the lock. */
 struct depot_heap {
-	/* Whether a CPU has it; the rest is its own then, and empty without one. */
+	/* Whether a CPU has it: the rest is its own then. */
 	u8 taken;
 	/* Blocks, and those of them that are in no pile. */
 	u32 count, loose_count;
@@ -302,22 +303,21 @@ static u32 depot_spill_by(struct zone *zone, struct depot_shelf *shelf, struct d
 {
 	u32 gathered = depot_gather(shelf, heap, most);
 
-	if (gathered)
+	if (gathered || heap->count)
 		depot_give_back(zone, heap);
 	depot_leave_heap(heap);
 	return gathered;
 }
 
-/* Gives up to so many magazines back, unless other CPUs have all heaps. */
-static void depot_shelf_spill(struct zone *zone, struct depot_shelf *shelf, u32 most)
+/* A heap, taken, or NULL: other CPUs have all of them. */
+static struct depot_heap *depot_any_heap(struct depot_shelf *shelf)
 {
 	u32 i;
 
 	for (i = 0; i < DEPOT_HEAPS; i++)
-		if (depot_take_heap(&shelf->heaps[i])) {
-			depot_spill_by(zone, shelf, &shelf->heaps[i], most);
-			break;
-		}
+		if (depot_take_heap(&shelf->heaps[i]))
+			return &shelf->heaps[i];
+	return NULL;
 }
 
 /*
@@ -386,7 +386,7 @@ static u8 depot_kind_of(const struct depot_block *blocks, u32 count)
 	unsigned long last = ULONG_MAX;
 	int kind = -1;
 
-	if (order > PAGE_ALLOC_COSTLY_ORDER || count > DEPOT_MANY || count << order < DEPOT_WORTH)
+	if (order > PAGE_ALLOC_COSTLY_ORDER || count > DEPOT_MANY)
 		return 0;
 	for (i = 0; i < count; i++) {
 		unsigned long pfn = blocks[i].pfn;
@@ -434,29 +434,66 @@ static bool depot_fill(struct depot_shelf *shelf, u32 place, u8 kind,
 }
 
 /*
- * Lays a magazine here. Who comes to the last places, or finds none, gives most of the others back;
- * the last are for what comes meanwhile. False: it is still the caller's.
+ * Adds the few blocks of a magazine that is not worth a place to a heap. That goes back once it has
+ * many, or with the next spill. False: they are still the caller's.
  */
-static bool depot_shelf_put(struct zone *zone, struct depot_shelf *shelf,
-			    const struct depot_block *blocks, u32 count)
+static bool depot_add_few(struct zone *zone, struct depot_shelf *shelf,
+			  const struct depot_block *blocks, u32 count)
 {
-	u32 places = shelf->places, place;
-	u8 kind = depot_kind_of(blocks, count);
-	bool put = false;
+	struct depot_heap *heap = depot_any_heap(shelf);
+	bool open;
+	u32 i;
 
-	if (!kind)
+	if (!heap)
 		return false;
-	if (!depot_is_plenty(zone))
-		places = min_t(u32, places, DEPOT_FEW);
-	preempt_disable();
-	place = depot_claim_empty(shelf, places);
+	/* Who closes the shelf has each heap once after this is set. */
+	open = !READ_ONCE(shelf->closed);
+	for (i = 0; open && i < count; i++)
+		if (!depot_is_bad(&blocks[i], &heap->doubled))
+			depot_heap_add(heap, blocks[i]);
+	if (heap->count >= DEPOT_MANY || unlikely(heap->doubled.pages))
+		depot_give_back(zone, heap);
+	depot_leave_heap(heap);
+	return open;
+}
+
+/*
+ * Lays a magazine in a place. Who comes to the last places, or finds none, gives most of the others
+ * back; the last are for what comes meanwhile. False: it is still the caller's.
+ */
+static bool depot_lay(struct zone *zone, struct depot_shelf *shelf, u32 places, u8 kind,
+		      const struct depot_block *blocks, u32 count)
+{
+	u32 place = depot_claim_empty(shelf, places);
+
 	if (place == DEPOT_NONE || place >= places - places / DEPOT_SPARE_PART) {
-		depot_shelf_spill(zone, shelf, shelf->places - places / DEPOT_LEFT_PART);
+		struct depot_heap *heap = depot_any_heap(shelf);
+
+		if (heap)
+			depot_spill_by(zone, shelf, heap, shelf->places - places / DEPOT_LEFT_PART);
 		if (place == DEPOT_NONE)
 			place = depot_claim_empty(shelf, places);
 	}
-	if (place != DEPOT_NONE)
-		put = depot_fill(shelf, place, kind, blocks, count);
+	return place != DEPOT_NONE && depot_fill(shelf, place, kind, blocks, count);
+}
+
+/* Puts the blocks of a magazine here. False: they are still the caller's. */
+static bool depot_shelf_put(struct zone *zone, struct depot_shelf *shelf,
+			    const struct depot_block *blocks, u32 count)
+{
+	bool plenty = depot_is_plenty(zone), put;
+	u8 kind = depot_kind_of(blocks, count);
+	u32 places = shelf->places;
+
+	if (!kind)
+		return false;
+	if (!plenty)
+		places = min_t(u32, places, DEPOT_FEW);
+	preempt_disable();
+	if (count << blocks[0].order >= DEPOT_WORTH)
+		put = depot_lay(zone, shelf, places, kind, blocks, count);
+	else
+		put = plenty && depot_add_few(zone, shelf, blocks, count);
 	preempt_enable();
 	return put;
 }

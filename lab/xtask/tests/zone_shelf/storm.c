@@ -222,6 +222,24 @@ static void merges(void)
 	ensure(zone.free == PAGES);
 }
 
+/* Spills of a few pages wait for each other: a take of the lock for a magazine's worth, at most. */
+static void few(void)
+{
+	const u32 each = DEPOT_WORTH / 4;
+	unsigned long locks;
+	u32 first;
+
+	take_many();
+	locks = depot_counts.locks;
+	for (u32 put = 0; put < ARRAY_SIZE(many); put += each)
+		ensure(!depot_c_put(&zone, many + put, each, &first));
+	ensure((depot_counts.locks - locks) * DEPOT_MANY <= ARRAY_SIZE(many));
+	ensure(depot.shelf->heaps[0].count);
+	depot_shelf_close(&zone, &depot, true);
+	ensure(zone.free == PAGES);
+	depot_shelf_close(&zone, &depot, false);
+}
+
 /* Pages that lie in two magazines are told, and free once. */
 static void doubles(void)
 {
@@ -260,6 +278,7 @@ int main(int count, char **arguments)
 	zone.depot = &depot;
 	counts();
 	merges();
+	few();
 	doubles();
 	for (uintptr_t i = 0; i < THREADS; i++)
 		ensure(!pthread_create(&threads[i], NULL, storm, (void *)i));
