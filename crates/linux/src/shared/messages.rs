@@ -34,7 +34,7 @@
 use std::ops::Range;
 
 use super::owners::{Owner, OwnerTable};
-use crate::system::prim::{AtomicU64, Mutant, Ordering, is_mutant};
+use crate::system::prim::{AtomicU64, Mutant, Ordering, is_mutant, prefetch_write};
 
 const NUMBER: u64 = u32::MAX as u64;
 const ORDER_SHIFT: u32 = 32;
@@ -93,6 +93,20 @@ pub struct Messages<'t> {
 impl<'t> Messages<'t> {
     pub fn new(tokens: &'t [AtomicU64], owners: OwnerTable<'t>) -> Self {
         Messages { tokens, owners }
+    }
+
+    pub fn owners(&self) -> OwnerTable<'t> {
+        self.owners
+    }
+
+    /// Asks for the lines of a page's message and owner, both of which the process that has sent or
+    /// claimed the page before may have written last.
+    #[inline]
+    pub fn prefetch(&self, first: u32) {
+        if let Some(word) = self.tokens.get(first as usize) {
+            prefetch_write(word);
+            self.owners.prefetch(first);
+        }
     }
 
     /// Sends a page of the process in the slot `sender`. Returns its message.

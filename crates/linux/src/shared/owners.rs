@@ -33,7 +33,7 @@
 
 use std::ops::Range;
 
-use crate::system::prim::{AtomicU64, Mutant, Ordering, fence, is_mutant};
+use crate::system::prim::{AtomicU64, Mutant, Ordering, fence, is_mutant, prefetch_write};
 
 /// Frames of a word.
 pub const WORD_FRAMES: u32 = 8;
@@ -181,6 +181,14 @@ impl<'t> OwnerTable<'t> {
         &self.words[group * GROUP_WORDS..][..GROUP_WORDS]
     }
 
+    /// Asks for the line of a frame's byte, to write it.
+    #[inline]
+    pub fn prefetch(&self, frame: u32) {
+        if let Some(word) = self.words.get((frame / WORD_FRAMES) as usize) {
+            prefetch_write(word);
+        }
+    }
+
     /// The owner of a frame; `None`: it is beyond the table.
     pub fn owner(&self, frame: u32) -> Option<Owner> {
         let word = self.words.get((frame / WORD_FRAMES) as usize)?;
@@ -288,6 +296,13 @@ impl<'t> OwnerTable<'t> {
 
     /// Gives all these frames, or none, to another owner. No other caller changes frames of `to`.
     pub fn change(&self, frames: Range<u32>, from: Owner, to: Owner) -> bool {
+        match in_one_word(&frames) {
+            Some((word, mask)) => self.change_in_word(word, mask, from, to) == mask,
+            None => self.change_words(frames, from, to),
+        }
+    }
+
+    fn change_words(&self, frames: Range<u32>, from: Owner, to: Owner) -> bool {
         if !self.is_all(frames.clone(), from) {
             return false;
         }
@@ -358,7 +373,7 @@ impl<'t> OwnerTable<'t> {
         let Some(cell) = self.words.get(word) else { return 0 };
         let mut now = cell.load(Ordering::Acquire);
         loop {
-            if filled(bytes_of(now, from)) & mask != mask {
+            if (now ^ from.repeated()) & mask != 0 {
                 return 0;
             }
             let new = now & !mask | to.repeated() & mask;
@@ -382,30 +397,17 @@ impl<'t> OwnerTable<'t> {
     /// Gives those of these frames that are `from`'s to another owner, the first ones last. Returns
     /// how many it gave.
     pub fn change_those(&self, frames: Range<u32>, from: Owner, to: Owner) -> u32 {
-        let mut changed = 0;
-        for (word, mask) in pieces(frames).rev() {
-            let Some(cell) = self.words.get(word) else { continue };
-            let mut now = cell.load(Ordering::Acquire);
-            loop {
-                let found = filled(bytes_of(now, from)) & mask;
-                if found == 0 {
-                    break;
-                }
-                let new = now & !found | to.repeated() & found;
-                // As in `take_in_word` and `free_in_word`.
-                match cell.compare_exchange_weak(now, new, Ordering::AcqRel, Ordering::Acquire) {
-                    Ok(_) => {
-                        changed += found.count_ones() / 8;
-                        if to == Owner::FREE {
-                            self.note_free(word);
-                        }
-                        break;
-                    }
-                    Err(other) => now = other,
-                }
+        let change = |(word, mask): (usize, u64)| {
+            let changed = self.change_any_in_word(word, mask, from, to);
+            if changed != 0 && to == Owner::FREE {
+                self.note_free(word);
             }
+            if changed == 0xff << mask.trailing_zeros() { 1 } else { changed.count_ones() / 8 }
+        };
+        match in_one_word(&frames) {
+            Some(piece) => change(piece),
+            None => pieces(frames).rev().map(change).sum(),
         }
-        changed
     }
 
     /// Passes each frame that a process has sent, and its byte, in ascending order.
@@ -597,7 +599,8 @@ impl<'t> OwnerTable<'t> {
         // Acquire: as in `take_in_word`.
         let mut now = cell.load(Ordering::Acquire);
         loop {
-            let found = filled(bytes_of(now, from)) & mask;
+            let is_all = (now ^ from.repeated()) & mask == 0;
+            let found = if is_all { mask } else { filled(bytes_of(now, from)) & mask };
             if found == 0 {
                 return 0;
             }
@@ -697,6 +700,14 @@ const fn runs_from(starts: u64, order: u32) -> u64 {
         step += 1;
     }
     all
+}
+
+/// The word that a range of frames lies in, and the bits of its bytes, if it is one.
+fn in_one_word(frames: &Range<u32>) -> Option<(usize, u64)> {
+    let word = frames.start / WORD_FRAMES;
+    let (from, count) = (frames.start % WORD_FRAMES, frames.end.saturating_sub(frames.start));
+    let is_one = count > 0 && from + count <= WORD_FRAMES;
+    is_one.then(|| (word as usize, !0 >> (64 - 8 * count) << (8 * from)))
 }
 
 /// The groups that a range of frames touches, and the bits of its frames in each.

@@ -1,7 +1,8 @@
 //! The file of a segment, and the mapping of everything in it but its frames.
 //!
 //! Nothing in the mapping is trusted. Its layout is computed from the header, which is read once
-//! and checked; places in it come from this process, and what is read there is a value of any kind.
+//! and checked, and where its parts lie is computed once, too; places in them come from this
+//! process, and what is read there is a value of any kind.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -24,6 +25,11 @@ use crate::system::prim::{AtomicU32, AtomicU64, Ordering};
 
 /// A segment that is mapped.
 pub struct Segment {
+    /// The parts of the mapping. They say `'static`, because the life of `mapping` has no name; the
+    /// methods give them away for the life of `self`.
+    header: &'static [AtomicU64],
+    slots: Slots<'static>,
+    messages: Messages<'static>,
     mapping: Mapping,
     /// The file, to be given to other processes.
     file: OwnedFd,
@@ -110,7 +116,18 @@ impl Segment {
         let start = start.map_err(SegmentError::system("mapping the segment"))?;
         // SAFETY: just mapped, and nothing else has it.
         let mapping = unsafe { Mapping::of(start, bytes) };
-        Ok(Segment { mapping, file, own_file, layout })
+        // SAFETY: the segment has them beside the mapping, and gives them away for its own life.
+        let part = |bytes| unsafe { part::<AtomicU64>(&mapping, bytes) };
+        let owners = OwnerTable::new(part(layout.hints()), part(layout.owners()));
+        Ok(Segment {
+            header: part(0..4096),
+            slots: Slots::new(part(layout.slots())),
+            messages: Messages::new(part(layout.tokens()), owners),
+            mapping,
+            file,
+            own_file,
+            layout,
+        })
     }
 
     pub fn layout(&self) -> Layout {
@@ -125,21 +142,8 @@ impl Segment {
         Locks(self.own_file.as_fd())
     }
 
-    /// Atomics in a part of the mapping.
-    fn part<T>(&self, bytes: std::ops::Range<usize>) -> &[T] {
-        assert!(bytes.start <= bytes.end && bytes.end <= self.mapping.bytes());
-        assert!(bytes.start.is_multiple_of(align_of::<T>()));
-        // SAFETY: inside the mapping, which is writable and stays until `self` is dropped; its
-        // length is that of the file at least. `T` is an atomic integer, of which every value is
-        // one, and no other references are made to these bytes but such.
-        unsafe {
-            let start = self.mapping.start().as_ptr().add(bytes.start);
-            std::slice::from_raw_parts(start.cast(), bytes.len() / size_of::<T>())
-        }
-    }
-
     fn header_word(&self, word: usize) -> &AtomicU64 {
-        &self.part::<AtomicU64>(0..4096)[word]
+        &self.header[word]
     }
 
     /// The number of frames that have memory.
@@ -153,27 +157,44 @@ impl Segment {
     }
 
     pub fn slots(&self) -> Slots<'_> {
-        Slots::new(self.part(self.layout.slots()))
+        self.slots
     }
 
     pub fn owners(&self) -> OwnerTable<'_> {
-        OwnerTable::new(self.part(self.layout.hints()), self.part(self.layout.owners()))
+        self.messages.owners()
     }
 
     pub fn messages(&self) -> Messages<'_> {
-        Messages::new(self.part(self.layout.tokens()), self.owners())
+        self.messages
     }
 
     /// The futex in a word of a slot.
     pub fn futex(&self, slot: usize, word: usize) -> &AtomicU32 {
         let slots = self.layout.slots();
         let at = slots.start + (slot * super::slots::SLOT_WORDS + word) * 8;
-        &self.part::<AtomicU32>(at..at + 4)[0]
+        // SAFETY: the mapping stays as long as `self`.
+        unsafe { &part::<AtomicU32>(&self.mapping, at..at + 4)[0] }
     }
 
     /// A second descriptor of the file, for its frames.
     pub fn clone_file(&self) -> Result<OwnedFd, Errno> {
         fcntl_dupfd_cloexec(&self.own_file, 0)
+    }
+}
+
+/// Atomic integers in a part of a segment's mapping.
+///
+/// # Safety
+/// They are used as long as the mapping is there, and no longer.
+unsafe fn part<T>(mapping: &Mapping, bytes: std::ops::Range<usize>) -> &'static [T] {
+    assert!(bytes.start <= bytes.end && bytes.end <= mapping.bytes());
+    assert!(bytes.start.is_multiple_of(align_of::<T>()));
+    // SAFETY: inside the mapping, which is writable; its length is that of the file at least. `T`
+    // is an atomic integer, of which every value is one, and no other references are made to these
+    // bytes but such.
+    unsafe {
+        let start = mapping.start().as_ptr().add(bytes.start);
+        std::slice::from_raw_parts(start.cast(), bytes.len() / size_of::<T>())
     }
 }
 

@@ -89,6 +89,7 @@ impl Page {
         }
         let (pfn, order) = self.into_raw();
         let (store, first) = (depot.store(), pfn.get());
+        store.segment().messages().prefetch(first);
         // First: a count that is too high for a moment hides free pages, one too low invents them.
         store.count_sent(order.frames());
         let token = store.segment().messages().send(first, order.get(), store.slot());
@@ -104,6 +105,7 @@ impl SharedDepot {
     /// [`ClaimError`].
     pub fn claim(&self, page: SentPage) -> Result<Page, ClaimError> {
         let (store, sender) = (self.store(), usize::from(page.slot));
+        store.segment().messages().prefetch(page.pfn);
         let order = Order::new(page.order.into()).filter(|_| sender < SLOTS);
         let order = order.ok_or(ClaimError::NoPage)?;
         if self.is_forked() {

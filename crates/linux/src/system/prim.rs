@@ -234,6 +234,23 @@ impl Words {
     }
 }
 
+/// Asks for the line of a word, to write it.
+#[inline]
+pub fn prefetch_write(word: &AtomicU64) {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    // SAFETY: a hint without architectural effect. Every x86-64 processor executes PREFETCHW, some
+    // as a no-op.
+    unsafe {
+        std::arch::asm!(
+            "prefetchw [{}]",
+            in(reg) &raw const *word,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+    let _ = word;
+}
+
 /// Orders what other threads, and readers in other processes, see of this one.
 #[inline(always)]
 pub fn fence(order: Ordering) {
