@@ -49,6 +49,7 @@
 //! as long as no other process writes to it: processes that do not keep to the protocol break what
 //! Rust promises of contents.
 
+mod awaited;
 mod depot;
 mod error;
 mod heirs;

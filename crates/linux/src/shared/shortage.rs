@@ -19,10 +19,7 @@
 //! thread the request asks and looks by itself.
 //!
 //! The thread sleeps for longer while no request waits. A request that is in the queue and finds
-//! nothing sets a flag ([`SharedStore::await_others`](super::store::SharedStore)), and wakes the
-//! thread if the flag was not set. The thread takes the flag back when the queue is empty, and
-//! looks at the queue once more. Both are swaps: either the request finds the flag taken back and
-//! wakes the thread, or the thread finds the request in the queue.
+//! nothing wakes it, by a flag: see [`awaited`](super::awaited).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -149,7 +146,7 @@ impl SharedStore {
     /// Tells a request of this process that waits. `false`: none does.
     fn look_for_waiters(&self, depot: &Depot) -> bool {
         let waiters = depot.shared().waiters();
-        if !self.is_awaited() || !waiters.are_there() && self.end_awaited(|| waiters.are_there()) {
+        if !self.awaited.look(|| waiters.are_there()) {
             return false;
         }
         self.ask_now_and_then();

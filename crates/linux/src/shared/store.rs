@@ -8,6 +8,7 @@ use pagedepot::{
 };
 use pagedepot_rseq::current_cpu;
 
+use super::awaited::Awaited;
 use super::members::{self, Orphans, Recovery};
 use super::owners::{GROUP_FRAMES, Owner, PAGEBLOCK_FRAMES, groups_of};
 use super::segment::Segment;
@@ -44,8 +45,8 @@ pub struct SharedStore {
     held: AtomicU64,
     /// Pages that threads of this process are about to take below its ceiling.
     reserved: AtomicU64,
-    /// 1 when requests of this process wait, and its thread is to look for them; else 0.
-    awaited: AtomicU32,
+    /// Whether requests of this process wait, and its thread is to look for them.
+    pub(super) awaited: Awaited,
     /// Whether this process has a thread that answers others.
     has_thread: bool,
     /// Milliseconds of the clock at which a request that waits has asked other processes last.
@@ -88,7 +89,7 @@ impl SharedStore {
             recovered: AtomicU64::new(0),
             held: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
-            awaited: AtomicU32::new(0),
+            awaited: Awaited::default(),
             has_thread,
             asked_at_ms: AtomicU32::new(0),
         }
@@ -168,23 +169,6 @@ impl SharedStore {
         // Relaxed: it counted nothing.
         self.reserved.fetch_sub(wanted - pages, Ordering::Relaxed);
         Reservation { store: self, blocks: blocks as u32, pages }
-    }
-
-    /// Whether requests of this process wait for pages of other processes.
-    pub fn is_awaited(&self) -> bool {
-        // Acquire: pairs with `await_others`, for the request in the queue.
-        self.awaited.load(Ordering::Acquire) != 0
-    }
-
-    /// Ends the time in which requests wait, unless there is one after all. Returns whether it has.
-    pub fn end_awaited(&self, are_there: impl FnOnce() -> bool) -> bool {
-        // AcqRel, both: pairs with `await_others`; see `shortage.rs`.
-        self.awaited.swap(0, Ordering::AcqRel);
-        let is_over = !are_there();
-        if !is_over {
-            self.awaited.swap(1, Ordering::AcqRel);
-        }
-        is_over
     }
 
     /// Whether a block that a search found is in the segment: the table may be damaged.
@@ -374,11 +358,8 @@ impl CommonStore for SharedStore {
             self.ask_now_and_then();
             return false;
         }
-        // AcqRel: pairs with `end_awaited`. Once is enough until the thread has looked.
-        if self.awaited.swap(1, Ordering::AcqRel) == 0 {
-            // Relaxed: it wakes the thread, by a value that it has not seen.
-            let asked = self.segment.futex(self.slot, ASKED);
-            asked.fetch_add(1, Ordering::Relaxed);
+        let asked = self.segment.futex(self.slot, ASKED);
+        if self.awaited.begin(asked) {
             prim::wake_all_shared(asked);
         }
         true

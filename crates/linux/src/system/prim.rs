@@ -61,6 +61,10 @@ pub enum Mutant {
     BuriesUnseen,
     /// An heir does not put its bit into the slot's word.
     InheritsUnseen,
+    /// A thread takes back that requests wait, and does not look at the queue again.
+    EndsUnseen,
+    /// A request raises the thread's word as if it had nothing to do with the flag.
+    RaisesUnordered,
 }
 
 /// Whether a model leaves this step out. Never in production.

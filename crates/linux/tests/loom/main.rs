@@ -28,6 +28,7 @@ mod publish {
 }
 #[path = "../../src/shared"]
 mod shared {
+    pub mod awaited;
     #[allow(dead_code, reason = "each model uses its part")]
     pub mod messages;
     #[allow(dead_code, reason = "each model uses its part")]
@@ -55,6 +56,8 @@ mod waiting {
 
 #[path = "answers.rs"]
 mod answer_models;
+#[path = "awaited.rs"]
+mod awaited_models;
 #[path = "board.rs"]
 mod board_models;
 mod mappings;
