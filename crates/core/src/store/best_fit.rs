@@ -76,10 +76,6 @@ impl Rank {
 impl Bitmap<'_> {
     /// Leads a search that is about to break up a whole pageblock to the best section.
     pub(super) fn choose_section(&self, wanted: &SearchRequest<'_>) {
-        if IS_LOOM {
-            // A policy; to a model each access would be one more place to switch.
-            return;
-        }
         let sections = wanted.sections();
         let own = wanted.hint.load(Ordering::Relaxed) as usize / SECTION_PAGEBLOCKS;
         let ranked = |number| Some((Rank::of(self.section(number)?)?, number));

@@ -339,6 +339,11 @@ impl<'m> Bitmap<'m> {
     fn put_large(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> DoubleFree {
         let (mut whole, mut run) = (WholeRun::new(self), None::<(Pfn, u32)>);
         for pfn in blocks {
+            if order >= Order::PAGEBLOCK {
+                // It makes up a pageblock, or two, alone.
+                whole.put(pfn, order.frames());
+                continue;
+            }
             run = match run {
                 Some((first, frames)) if joins(first, frames, pfn, order) => {
                     Some((first.min(pfn), frames + order.frames()))

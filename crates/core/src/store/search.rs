@@ -47,7 +47,7 @@ use super::bits::{self, HINT_WORDS, WordBlocks};
 use super::hints::{Sort, note_step, pairs};
 use super::passes::{
     Harvest, PARTIAL_LOOKS_MAX, PASSES, PASSES_FOR_PAGEBLOCKS, PASSES_FOR_PAIRS, PartialKind, Pass,
-    SearchRequest, Walk,
+    SearchRequest, Walk, warm,
 };
 use super::section::Section;
 use crate::frame::pageblock::{
@@ -152,7 +152,7 @@ impl<'m> Search<'_, 'm> {
                 true => matches!(pass, Pass::Whole(Walk::Warm)),
                 false => matches!(pass, Pass::Chosen(Sort::Warm)),
             };
-            if chooses && self.bitmap.avoids {
+            if chooses && self.bitmap.avoids && !IS_LOOM && !(is_pageblock && self.is_at_warm()) {
                 self.bitmap.choose_section(self.wanted);
             }
             self.take_by(pass, &mut taken);
@@ -285,6 +285,16 @@ impl<'m> Search<'_, 'm> {
         }
     }
 
+    /// Whether the word of the hint has warm pageblocks, and something of it is held. A search for
+    /// pageblocks goes on there: each that it takes makes the section a better choice.
+    fn is_at_warm(&self) -> bool {
+        let hint = PageblockIndex(self.wanted.hint.load(Ordering::Relaxed));
+        let at = hint.in_section() / 64;
+        self.wanted.near().and_then(|number| self.bitmap.section(number)).is_some_and(|section| {
+            warm(section, at) >> (hint.in_section() % 64) != 0 && section.entirely_free(at) != !0
+        })
+    }
+
     /// Whether three quarters of a section's pageblocks are whole.
     fn is_mostly_whole(&self, number: usize) -> bool {
         self.bitmap.section(number).is_some_and(|section| {
@@ -376,12 +386,19 @@ impl<'m> Search<'_, 'm> {
         let at = base.in_section() as u32;
         let all = firsts | firsts << (frames / PAGEBLOCK_FRAMES - 1);
         let are_taken = section.take_entire_of(at as usize / 64, all);
+        let are_blocks = are_taken && self.order >= Order::PAGEBLOCK;
         for bit in bits::each(firsts) {
-            if are_taken || section.claim((at + bit) * PAGEBLOCK_FRAMES, frames) {
-                let pageblock = PageblockIndex(base.0 + bit);
+            let pageblock = PageblockIndex(base.0 + bit);
+            if are_blocks {
+                self.bitmap.retag(pageblock, frames, self.wanted);
+                taken.give(WordBlocks::one(pageblock.first().get()));
+            } else if are_taken || section.claim((at + bit) * PAGEBLOCK_FRAMES, frames) {
                 self.wanted.hint.store(pageblock.0, Ordering::Relaxed);
                 self.take_owned(section, pageblock, taken);
             }
+        }
+        if are_blocks {
+            self.wanted.hint.store(base.0 + firsts.ilog2(), Ordering::Relaxed);
         }
     }
 

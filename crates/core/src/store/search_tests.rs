@@ -62,13 +62,17 @@ impl World {
     }
 
     fn bitmap(&'static self) -> Bitmap<'static> {
+        self.bitmap_that(false)
+    }
+
+    fn bitmap_that(&'static self, avoids: bool) -> Bitmap<'static> {
         Bitmap::new(
             &self.table,
             Tags::new(&self.tags, false, &self.avoid_counts),
             Summary::new(self.groups),
             &self.failed,
             &self.reports,
-            false,
+            avoids,
         )
     }
 
@@ -377,6 +381,25 @@ fn entire_pageblocks_are_taken_together() {
 }
 
 /// A list in which blocks are twice: they are free once, and told.
+/// A search for pageblocks goes on where it took the last, and then to the section that has fewest.
+#[test]
+fn pageblocks_come_from_one_word_of_hints_until_it_has_none() {
+    let world = World::new();
+    let (bitmap, second) = (world.bitmap_that(true), SECTION_PAGEBLOCKS as u32);
+    assert!(bitmap.claim(Pfn::new(0), 2 * SECTION_FRAMES));
+    for pageblock in (0..10).chain(second..second + 5) {
+        world.put(PageblockIndex(pageblock).first(), Order::PAGEBLOCK);
+    }
+    world.hint.store(0, Ordering::Relaxed);
+    for expected in [0..4, 4..10, second..second + 3] {
+        let mut got = Vec::new();
+        let want = expected.len() as u32;
+        let give = |found: WordBlocks| got.push(PageblockIndex::of(Pfn::new(found.lowest())).0);
+        assert_eq!(bitmap.take_blocks(&world.wanted(), Order::PAGEBLOCK, want, give), want);
+        assert_eq!(got, expected.collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn pageblocks_that_go_back_twice_are_free_once() {
     for size in [Order::PAGEBLOCK, Order::MAX] {
