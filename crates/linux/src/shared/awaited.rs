@@ -1,8 +1,8 @@
 //! The flag by which a request that waits wakes the thread of its process.
 //!
 //! The thread sleeps on a word, for longer while no request waits. Each time it reads the word, and
-//! then [looks](Awaited::look) for requests. A request enters the queue, finds nothing, and
-//! [begins](Awaited::begin): it sets the flag, and raises the word if the flag was not set. While
+//! then [looks](WaitFlag::look) for requests. A request enters the queue, finds nothing, and
+//! [begins](WaitFlag::begin): it sets the flag, and raises the word if the flag was not set. While
 //! it is set, the thread looks every few milliseconds.
 //!
 //! # Argument
@@ -19,9 +19,9 @@ use crate::system::prim::{AtomicU32, Mutant, Ordering, is_mutant};
 
 /// Whether requests of this process wait, and its thread is to look for them; see the module.
 #[derive(Default)]
-pub struct Awaited(AtomicU32);
+pub struct WaitFlag(AtomicU32);
 
-impl Awaited {
+impl WaitFlag {
     /// Tells the thread of a request that is in the queue. `asked` is the word that the thread
     /// sleeps on; `true`: it was raised, and the caller wakes the thread.
     pub fn begin(&self, asked: &AtomicU32) -> bool {

@@ -8,7 +8,7 @@ use pagedepot::{
 };
 use pagedepot_rseq::current_cpu;
 
-use super::awaited::Awaited;
+use super::awaited::WaitFlag;
 use super::members::{self, Orphans, Recovery};
 use super::owners::{GROUP_FRAMES, Owner, PAGEBLOCK_FRAMES, groups_of};
 use super::segment::Segment;
@@ -46,7 +46,7 @@ pub struct SharedStore {
     /// Pages that threads of this process are about to take below its ceiling.
     reserved: AtomicU64,
     /// Whether requests of this process wait, and its thread is to look for them.
-    pub(super) awaited: Awaited,
+    pub(super) awaited: WaitFlag,
     /// Whether this process has a thread that answers others.
     has_thread: bool,
     /// Milliseconds of the clock at which a request that waits has asked other processes last.
@@ -89,7 +89,7 @@ impl SharedStore {
             recovered: AtomicU64::new(0),
             held: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
-            awaited: Awaited::default(),
+            awaited: WaitFlag::default(),
             has_thread,
             asked_at_ms: AtomicU32::new(0),
         }

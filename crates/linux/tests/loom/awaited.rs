@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use crate::shared::awaited::Awaited;
+use crate::shared::awaited::WaitFlag;
 use crate::system::prim::{AtomicU32, Mutant, Ordering};
 use crate::{MUTANT, explore, spawn};
 
 #[derive(Default)]
 struct Process {
-    awaited: Awaited,
+    awaited: WaitFlag,
     /// The word that the thread sleeps on.
     asked: AtomicU32,
     /// Requests that are in the queue.
