@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Random, all_back, in_child, mib, order, page_bytes, seed};
+use common::{Random, all_back, in_child, mib, order, page_bytes, seed, unit};
 use pagedepot_linux::reclaim::Ceiling;
 use pagedepot_linux::{AllocError, CpuId, Depot, Flags, Order, Page, ZoneId};
 
@@ -225,9 +225,9 @@ fn every_way_in_which_pages_come_wakes() {
     is_woken_by(&depot, || drop(vector));
     all_back(&depot);
 
-    let depot = Depot::builder(mib()).grow_to(2 << 30).build().unwrap();
+    let depot = Depot::builder(mib()).grow_to(2 * unit()).build().unwrap();
     let held = all_of(&depot);
-    is_woken_by(&depot, || _ = depot.grow(ZoneId::new(0), 1 << 30).unwrap());
+    is_woken_by(&depot, || _ = depot.grow(ZoneId::new(0), unit()).unwrap());
     drop(held);
     all_back(&depot);
 }
