@@ -240,7 +240,7 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
             caches.direct(None, zone).count_allocs(0, pages);
         }
         range.pageblocks().for_each(|pageblock| {
-            caches.store.tags().set(PageblockIndex(pageblock), new_tag(zone))
+            caches.store.tags().set(PageblockIndex(pageblock), Tag::new(zone, Kind::MOVABLE))
         });
         zone_state.cover(sections.start as u32, sections.end as u32);
         if given == FrameOrigin::Held {
@@ -289,11 +289,6 @@ fn not_new(pageblock: PageblockIndex, tag: Tag) -> ConfigError {
         true => ConfigError::WasRemoved { first, zone: tag.zone().get() },
         false => ConfigError::HasMemory { first },
     }
-}
-
-/// The tag of new memory: movable.
-fn new_tag(zone: ZoneId) -> Tag {
-    Tag::new(zone, Kind::MOVABLE)
 }
 
 /// Writes a section by `init`, and zeroes the bytes that options put behind it.

@@ -15,7 +15,7 @@ use crate::cpus::Cpus;
 use crate::frame::pageblock::Tag;
 use crate::frame::{Kind, Mobility, Order, PageSize, Pfn, ZoneId};
 use crate::front::WordOffset;
-use crate::pcp::Caches;
+use crate::pcp::{Caches, Front};
 use crate::zone::Reserve;
 
 /// A page allocator over memory that its caller supplies.
@@ -375,8 +375,8 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         self.check_usable()?;
         let (here, caches) = (self.caches.here(), self.caches);
         // Frames that a caller is removing go to the store, where that caller takes them.
-        if let Some(here) = here.filter(|_| !tag.is_isolated())
-            && caches.share(here.cpu, tag.zone()).free(here, pfn, order, tag.row())
+        if let Some(front) = here.and_then(|here| Front::of_tag(here, order, tag))
+            && caches.share(front.here.cpu, front.zone).free(front, pfn)
         {
             return Ok(());
         }

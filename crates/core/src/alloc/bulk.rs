@@ -245,7 +245,7 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
                 for blocks in same.chunks(CHUNK_BLOCKS) {
                     let pfns = &mut pfns[..blocks.len()];
                     pfns.iter_mut().zip(blocks).for_each(|(to, &(pfn, _))| *to = pfn);
-                    slow.free_same(puts, order, pfns, |at, error| bad.add(place + at, error));
+                    slow.free_same(puts, order, pfns, |at, error| note_bad(bad, place + at, error));
                     place += blocks.len();
                 }
             }
@@ -254,25 +254,25 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
 
     fn free_many_of(&self, order: Order, blocks: &[Pfn]) -> Result<(), FreeManyError> {
         self.free_by(blocks.len(), |slow, puts, bad| {
-            slow.free_same(puts, order, blocks, |at, error| bad.add(at, error));
+            slow.free_same(puts, order, blocks, |at, error| note_bad(bad, at, error));
         })
     }
 
     fn free_by(
         &self,
         length: usize,
-        free: impl FnOnce(&Self, &mut Puts<'_, '_, C>, &mut BadBlocks),
+        free: impl FnOnce(&Self, &mut Puts<'_, '_, C>, &mut Option<FreeManyError>),
     ) -> Result<(), FreeManyError> {
         let caches = self.caches;
         if let Err(why) = caches.cpus.environment().check_usable() {
             return Err(FreeManyError { first: 0, error: why.into(), failed: length });
         }
-        let mut bad = BadBlocks(None);
+        let mut bad = None;
         let mut puts = Puts { caches, run: None };
         free(self, &mut puts, &mut bad);
         puts.flush();
         caches.store.end_call(|| ());
-        bad.0.map_or(Ok(()), Err)
+        bad.map_or(Ok(()), Err)
     }
 }
 
@@ -326,12 +326,9 @@ impl<C: Cpus> ThroughFronts<'_, '_, C> {
     fn push_run(&self, order: Order, blocks: &[Pfn]) -> usize {
         let caches = self.0;
         let (Some(order), Some(&first)) = (order.cached(), blocks.first()) else { return 0 };
-        let Some(tag) = caches.store.simple_tag(first).filter(|tag| tag.has_fronts()) else {
-            return 0;
-        };
+        let Some(tag) = caches.store.simple_tag(first) else { return 0 };
         let Some(here) = caches.here() else { return 0 };
-        let (kind, avoided) = tag.row();
-        let front = Front { here, zone: tag.zone(), order, kind, avoided };
+        let Some(front) = Front::of_tag(here, order, tag) else { return 0 };
         let Some(word) = caches.read_front(&front) else { return 0 };
         let most = blocks.len().min(word.room(order.rounds()) as usize);
         if most == 0 {
@@ -370,14 +367,9 @@ impl<C: Cpus> ThroughFronts<'_, '_, C> {
     }
 }
 
-/// The blocks of a batch that were not freed.
-struct BadBlocks(Option<FreeManyError>);
-
-impl BadBlocks {
-    fn add(&mut self, place: usize, error: FreeError) {
-        let sum = self.0.get_or_insert(FreeManyError { first: place, error, failed: 0 });
-        sum.failed += 1;
-    }
+/// Notes a block of a batch that was not freed.
+fn note_bad(bad: &mut Option<FreeManyError>, place: usize, error: FreeError) {
+    bad.get_or_insert(FreeManyError { first: place, error, failed: 0 }).failed += 1;
 }
 
 /// Blocks on their way to the store, of one order and zone at a time.

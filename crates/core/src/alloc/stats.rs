@@ -214,7 +214,7 @@ impl<C: Cpus> Allocator<'_, C> {
             shelved_pages: pcp.shelved_pages(),
             handed_pages: self.caches.pcps.handed_pages(cpu, zone),
             in_flight_pages: crate::sync::InFlight::in_flight_pages(pcp.in_flight.read()),
-            charged_pages: pcp.charged_pages.load(Ordering::Relaxed).max(0) as u64,
+            charged_pages: pcp.charged(),
             high_pages: pcp.high.pages(),
             idle_ms: if active == 0 { 0 } else { now_ms.saturating_sub(active) },
         })

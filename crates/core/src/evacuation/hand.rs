@@ -68,8 +68,8 @@ pub struct Hand {
     calls: AtomicU32,
     /// Calls that the hand rests for.
     rest: AtomicU32,
-    /// Operations of the CPU's fronts since they last moved the hand.
-    operations: AtomicU64,
+    /// Operations of the fronts, as the counters have them, when the hand was moved last.
+    moved_at: AtomicU64,
 }
 
 impl Hand {
@@ -77,24 +77,17 @@ impl Hand {
         Hand { at: AtomicU32::new(at), free_at_start: AtomicU64::new(NO_TURN), ..Hand::default() }
     }
 
-    /// Adds operations of a front to those after which the hand is moved.
-    pub fn note_operations(&self, operations: u64) {
+    /// Whether the fronts had enough operations since the hand was moved. `hits` counts them.
+    pub fn is_due(&self, hits: &AtomicU64) -> bool {
+        let moved_at = self.moved_at.load(Ordering::Relaxed);
+        !IS_LOOM && hits.load(Ordering::Relaxed).wrapping_sub(moved_at) >= OPERATIONS
+    }
+
+    /// Notes that the hand is moved, after `hits` operations.
+    pub fn note_move(&self, hits: &AtomicU64) {
         // No protocol reads it.
         if !IS_LOOM {
-            let all = self.operations.load(Ordering::Relaxed) + operations;
-            self.operations.store(all, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether the fronts' operations are enough to move the hand.
-    pub fn is_due(&self) -> bool {
-        !IS_LOOM && self.operations.load(Ordering::Relaxed) >= OPERATIONS
-    }
-
-    /// Counts operations anew, because the hand is moved.
-    pub fn forget_operations(&self) {
-        if !IS_LOOM {
-            self.operations.store(0, Ordering::Relaxed);
+            self.moved_at.store(hits.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 

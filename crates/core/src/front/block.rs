@@ -358,8 +358,9 @@ impl Links for BlockArray {
         index.get()
     }
 
+    /// The magazine that a link names, also one of [parts](crate::pcp), which says more above.
     fn index(number: u32) -> Option<MagazineIndex> {
-        MagazineIndex::new(number)
+        MagazineIndex::new(number & ((1 << MagazineIndex::BITS) - 1))
     }
 
     #[inline]

@@ -23,7 +23,8 @@
 //! divided between the two instead. From there, and after the exchange of a half full magazine, the
 //! next exchange is half a magazine away on either side. A rhythm of larger batches keeps whole
 //! magazines, which a shelf takes, and has two exchanges in more operations than a magazine has
-//! rounds. No rhythm has more than four in as many (`tests/allocator/rhythms.rs`). A fold leaves
+//! rounds. No rhythm has more than four in as many (`tests/allocator/rhythms.rs`). A long run loads
+//! two magazines of the shelf at once, or puts two there (`pcp/shelf.rs`). A fold leaves
 //! more operations than two such batches have: none would make a long batch look like a short one.
 //!
 //! The word of a front without magazines is 0: a pop finds no rounds, and a push no credit. So a

@@ -27,8 +27,11 @@ type Machine = Depot<PinnedCpus<Kernel>>;
 const OWNERS: CpuId = CpuId::new(0);
 
 fn machine(frames: u32) -> Arc<Machine> {
-    let depot =
-        Depot::new(&Setup { cpus: 2, frames, ..Setup::default() }, PinnedCpus(Kernel::new(2)));
+    machine_of(&Setup { frames, ..Setup::default() })
+}
+
+fn machine_of(setup: &Setup) -> Arc<Machine> {
+    let depot = Depot::new(setup, PinnedCpus(Kernel::new(2)));
     run_on(0);
     depot
 }
@@ -237,7 +240,7 @@ fn exchange_push(depot: &Machine, context: Context, pfn: Pfn) {
 
 /// An owner that takes a magazine from its shelf and puts one there, and another thread.
 fn exchange_beside(other: fn(&Machine)) -> Arc<Machine> {
-    let depot = machine(5);
+    let depot = machine_of(&Setup::shelving());
     let held = depot.shelve_one();
     let other = spawn(1, &depot, other);
     let next = exchange_pop(&depot, Context::Task);
@@ -280,12 +283,27 @@ fn an_exchange_and_a_handover() {
     });
 }
 
+/// The owner puts two magazines on its shelf at once, and takes both back.
+#[test]
+fn an_exchange_of_a_pair_and_a_full_drain() {
+    explore_large(|| {
+        let depot = machine(7);
+        let [last, _held] = depot.fill_pair();
+        let drainer = spawn(1, &depot, drain_fully);
+        exchange_push(&depot, Context::Task, last);
+        let held = [(); 2].map(|()| exchange_pop(&depot, Context::Task));
+        held.into_iter().for_each(|pfn| exchange_push(&depot, Context::Task, pfn));
+        drainer.join().unwrap();
+        depot.finish();
+    });
+}
+
 /// The owner does nothing but exchange a magazine.
 #[test]
 #[should_panic]
 fn an_exchange_and_a_full_drain_without_a_fence() {
     explore_mutant(Mutant::NoFence, || {
-        let depot = machine(5);
+        let depot = machine_of(&Setup::shelving());
         depot.shelve_one();
         let drainer = spawn(1, &depot, drain_fully);
         exchange_pop(&depot, Context::Task);

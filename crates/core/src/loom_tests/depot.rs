@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use crate::cpus::Cpus;
 use crate::{
     AllocError, Allocator, Census, Config, ConfigError, CpuId, Evacuation, Flags, FrameRange,
-    HighPolicy, Misuse, NodeId, Order, Pfn, Watermarks, ZoneConfig, ZoneId,
+    HighPolicy, Misuse, Mode, NodeId, Order, Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
 };
 
 std::thread_local! {
@@ -39,6 +39,13 @@ impl Default for Setup {
             limit: 0,
             evacuation: Evacuation::Off,
         }
+    }
+}
+
+impl Setup {
+    /// Five frames, of which a CPU puts one magazine on its shelf at once: two do not fit.
+    pub fn shelving() -> Self {
+        Setup { frames: 5, high: 6, ..Setup::default() }
     }
 }
 
@@ -137,8 +144,8 @@ impl<C: Cpus> Depot<C> {
         self.free_block(pfn, Order::BASE);
     }
 
-    /// Leaves this CPU, of a depot of five frames, with an empty front and one magazine on its
-    /// shelf; the frames that it then holds.
+    /// Leaves this CPU, of a depot made by [`Setup::shelving`], with an empty front and one
+    /// magazine on its shelf; the frames that it then holds.
     pub fn shelve_one(&self) -> Vec<Pfn> {
         let all: Vec<_> = (0..5).map(|_| self.alloc().unwrap()).collect();
         all.into_iter().for_each(|pfn| self.free(pfn));
@@ -146,6 +153,20 @@ impl<C: Cpus> Depot<C> {
         let stats = self.allocator.cpu_stats(CpuId::new(0), ZoneId::new(0)).unwrap();
         assert_eq!(stats.shelved_pages, 2, "the front is empty, the rest is on the shelf");
         held
+    }
+
+    /// Leaves this CPU, of a depot of seven frames, with two full magazines in its front and two
+    /// empty ones; the frames that it then holds. To free one puts both full ones on the shelf.
+    pub fn fill_pair(&self) -> [Pfn; 2] {
+        let all = [(); 7].map(|()| self.alloc().unwrap());
+        all.into_iter().for_each(|pfn| self.free(pfn));
+        self.allocator.drain(Scope::ALL, Mode::Full);
+        let [first, last, rest @ ..] = [(); 5].map(|()| self.alloc().unwrap());
+        // With the block that the last refill left there.
+        rest.into_iter().for_each(|pfn| self.free(pfn));
+        let stats = self.allocator.cpu_stats(CpuId::new(0), ZoneId::new(0)).unwrap();
+        assert_eq!((stats.charged_pages, stats.shelved_pages), (4, 0), "two full magazines");
+        [first, last]
     }
 
     /// Allocates up to `wanted` frames in one call; no other thread holds one of them.

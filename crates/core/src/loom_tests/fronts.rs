@@ -13,6 +13,8 @@
 //! 7. A gate that is read before the sequence begins is no gate.
 //! 8. A batch leaves or enters a front as one, beside a drain and beside a thread on the same CPU.
 //!    If it copied its blocks after its commit, it would get others.
+//! 9. Two magazines go to the shelf as one, and come back as one. If the front's two were linked
+//!    before they had left it, a drain would have others behind them.
 
 use super::cpus::{Rseq, place, run_on};
 use super::depot::{Depot, Setup};
@@ -49,12 +51,28 @@ fn owner_and_drainers(drains: &'static [Mode], cycles: usize) -> impl Fn() + Sen
 /// An owner that takes a magazine from its shelf and puts one there, and another thread.
 fn owner_of_a_shelf(other: fn(&Depot<Rseq>)) -> impl Fn() + Send + Sync + 'static {
     move || {
-        let depot = Depot::new(&Setup { frames: 5, ..Setup::default() }, Rseq::new(2));
+        let depot = Depot::new(&Setup::shelving(), Rseq::new(2));
         run_on(0);
         let held = depot.shelve_one();
         let other = spawn(1, &depot, other);
         let next = depot.alloc().unwrap();
         held.into_iter().chain([next]).for_each(|pfn| depot.free(pfn));
+        other.join().unwrap();
+        depot.finish();
+    }
+}
+
+/// An owner that puts two magazines on its shelf at once, and takes both back, and another thread
+/// on `cpu`.
+fn owner_of_a_pair(cpu: u32, other: fn(&Depot<Rseq>)) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let depot = Depot::new(&Setup { frames: 7, ..Setup::default() }, Rseq::new(2));
+        run_on(0);
+        let [last, _held] = depot.fill_pair();
+        let other = spawn(cpu, &depot, other);
+        depot.free(last);
+        let held = [depot.alloc(), depot.alloc()];
+        held.into_iter().flatten().for_each(|pfn| depot.free(pfn));
         other.join().unwrap();
         depot.finish();
     }
@@ -77,6 +95,55 @@ fn owner_that_divides(other: fn(&Depot<Rseq>)) -> impl Fn() + Send + Sync + 'sta
         other.join().unwrap();
         depot.finish();
     }
+}
+
+#[test]
+fn pair_beside_a_full_drain() {
+    explore_large(owner_of_a_pair(1, |depot| {
+        depot.allocator.drain(Scope::ALL, Mode::Full);
+    }));
+}
+
+#[test]
+fn pair_beside_a_quiet_drain() {
+    explore_large(owner_of_a_pair(1, |depot| {
+        depot.allocator.drain(Scope::ALL, Mode::Quiet);
+    }));
+}
+
+#[test]
+fn pair_of_an_owner_that_is_preempted() {
+    explore_large(owner_of_a_pair(0, |depot| {
+        depot.alloc().into_iter().for_each(|pfn| depot.free(pfn));
+    }));
+}
+
+#[test]
+fn pair_while_disabled() {
+    explore_large(owner_of_a_pair(1, |depot| {
+        depot.allocator.cpu_caches().retire(OWNERS);
+    }));
+}
+
+/// The owner does nothing but take two magazines from its shelf, in the places of two empty ones.
+#[test]
+#[should_panic]
+fn pair_that_is_linked_early() {
+    explore_mutant_within(2, Mutant::LinksEarly, || {
+        let depot = Depot::new(&Setup { frames: 7, ..Setup::default() }, Rseq::new(2));
+        run_on(0);
+        let [last, _held] = depot.fill_pair();
+        depot.free(last);
+        let shelved = || depot.allocator.cpu_stats(OWNERS, ZoneId::new(0)).unwrap().shelved_pages;
+        assert_eq!(shelved(), 4, "a pair was put");
+        depot.alloc().unwrap();
+        let drainer = spawn(1, &depot, |depot| {
+            depot.allocator.drain(Scope::ALL, Mode::Full);
+        });
+        depot.alloc().unwrap();
+        drainer.join().unwrap();
+        depot.finish();
+    });
 }
 
 #[test]
@@ -208,7 +275,7 @@ fn disabled_in_the_middle() {
 
 /// A CPU puts a magazine on its shelf while another one disables its caches.
 fn shelved_while_disabled() {
-    let depot = Depot::new(&Setup { frames: 5, ..Setup::default() }, Rseq::new(2));
+    let depot = Depot::new(&Setup::shelving(), Rseq::new(2));
     run_on(0);
     let held = depot.shelve_one();
     let next = depot.alloc().unwrap();

@@ -57,7 +57,7 @@ impl<'m, C: Cpus> Caches<'m, C> {
     }
 
     /// Takes the newest block of a front of this CPU, whether a lock guards it or not.
-    #[inline]
+    #[inline(always)]
     pub fn pop(&self, word: WordOffset) -> Option<u32> {
         let blocks = self.pcps.blocks();
         self.cpus.pop(blocks, word).or_else(|| self.cpus.pop_locked(blocks, word))
@@ -96,7 +96,7 @@ impl<'m, C: Cpus> Caches<'m, C> {
     }
 
     /// The front word, if the gate is open.
-    #[inline]
+    #[inline(always)]
     pub fn read_front(&self, front: &Front) -> Option<Word> {
         // Acquire: pairs with the Release of `ClosedGate::drop`.
         let open = is_open(self.pcps.blocks().gate(front.here.cpu).load(Ordering::Acquire));
@@ -238,7 +238,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     }
 
     /// The front word, if the gate is open.
-    #[inline]
+    #[inline(always)]
     pub fn read_front(&self, front: &Front) -> Option<Word> {
         self.caches.read_front(front)
     }
@@ -249,6 +249,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     }
 
     /// Installs `new` in place of `old`, keeping the count of operations.
+    #[inline]
     pub fn replace(&self, front: &Front, old: Word, new: Word) -> bool {
         let new = new.with_operations(old.operations());
         let change = front.word_change(old, new);
@@ -260,7 +261,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     }
 
     /// Installs `new` in place of `old`, with the same magazines, and counts it.
-    #[inline]
+    #[inline(always)]
     pub fn exchange(&self, front: &Front, old: Word, new: Word) -> bool {
         let change = front.word_change(old, new);
         let done = self.caches.cpus.commit(self.blocks(), front.here, change);

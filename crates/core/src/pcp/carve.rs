@@ -39,7 +39,7 @@ impl<C: Cpus> Carver<'_, '_, '_, C> {
             && self.0.caches.pcps.state.carved.begin(self.0.zone_id)
             && let Some(magazine) = self.carve()
         {
-            self.0.push_empty(magazine);
+            self.0.push_empties(magazine.into());
         }
     }
 
@@ -92,7 +92,7 @@ impl<C: Cpus> Carver<'_, '_, '_, C> {
         // All but the first; what `spread` names last goes to the bottom of the stack.
         for i in (1..magazines as u32).rev().map(|nth| spread(nth, magazines as u32)) {
             if let Some(magazine) = MagazineIndex::new(first + i) {
-                self.0.push_empty(magazine);
+                self.0.push_empties(magazine.into());
             }
         }
         MagazineIndex::new(first).expect("a frame behind the gates has a positive index")

@@ -324,7 +324,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
 
     /// Counts what a drain took back.
     pub fn count_drained(&self, order: Order, blocks: u32) {
-        self.pcp.count_drained(u64::from(blocks), order.frames());
+        self.pcp.count_drained(order, blocks);
         self.tell(Event::Drain, order, blocks);
     }
 
@@ -389,7 +389,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         self.take_fronts(|part| {
             let (magazine, order, rounds) = part.unpack();
             if rounds == 0 {
-                return self.release_magazine(order, magazine);
+                return self.release(order, magazine.into());
             }
             charged += i64::from(order.magazine_frames());
             let (first, last) = chain.unwrap_or((part, part));
@@ -421,7 +421,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             let (magazine, order, _) = part.unpack();
             let grown = self.empty_part(part);
             self.add_free(grown);
-            self.release_magazine(order, magazine);
+            self.release(order, magazine.into());
             pages += part.pages();
         }
         pages

@@ -5,11 +5,10 @@
 use super::caches::CpuZone;
 use super::exchange::Exchange;
 use super::high;
-use super::shelf::{Part, Parts};
+use super::shelf::{Part, Parts, PoppedMagazines};
 use super::state::Front;
 use crate::cpus::{Cpus, PinnedCpus, Processor, sequence};
 use crate::frame::Pfn;
-use crate::front::MagazineIndex;
 use crate::front::word::Word;
 
 /// Exchanges under a guard of the caller.
@@ -23,7 +22,8 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, PinnedCpus<P>> {
     /// one, or one of its shelf. `None`: it has none, or the slow path has more to do.
     pub fn pop(mut self) -> Option<Pfn> {
         // The slow path steps the hand then.
-        if self.share.caches.pcps.avoids() && self.share.pcp.hand.is_due() {
+        let pcp = self.share.pcp;
+        if self.share.caches.pcps.avoids() && pcp.hand.is_due(&pcp.counters.hits) {
             return None;
         }
         if self.word.operations_full() {
@@ -69,39 +69,36 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, PinnedCpus<P>> {
     }
 
     fn push_to_empty(self, pfn: Pfn) -> bool {
-        if high::regards(self.front.order) || !self.may_shelve() || !self.has_noted_activity() {
+        let pcp = self.share.pcp;
+        // The slow path, which keeps the clock, has run in this millisecond. To decay a CPU that
+        // only exchanged magazines would look idle.
+        let has_noted_activity =
+            || pcp.high.active_ms() == self.share.caches.cpus.environment().now_ms();
+        if high::regards(self.front.order) || !self.may_shelve(1) || !has_noted_activity() {
             return false;
         }
-        let Some(empty) = self.charged_empty() else { return false };
-        self.load_empty(empty, Some(pfn), |new| self.install(new), |full| self.set_aside(full))
+        let Some(empties) = self.charged_empties() else { return false };
+        self.load_empty(empties, Some(pfn), |new| self.install(new), |full| self.set_aside(full))
     }
 
-    /// Puts a full magazine on the CPU's shelf. If handlers have filled that meanwhile, it is
-    /// handed over: the next drain or decay takes it.
+    /// Puts full magazines on the CPU's shelf. If handlers have filled that meanwhile, they are
+    /// handed over: the next drain or decay takes them.
     ///
     /// Neither `high` nor the gate is looked at, as [`CpuZone::shelve`] does. The one can have
     /// fallen only since [`has_room`](super::state::Pcp::has_room) was asked, and the next slow
     /// path sees it. A caller that disables the CPU meanwhile waits for this caller's guard, and
     /// takes the shelf afterwards.
-    fn set_aside(&self, full: MagazineIndex) {
-        let (share, order, kind) = (self.share, self.front.order, self.front.kind);
-        let (blocks, shelf) = (share.blocks(), share.pcp.shelf(order, kind));
-        if let Some(listed) = share.pcp.listed(order, kind) {
-            listed.note(shelf.count(), full);
+    fn set_aside(&self, full: PoppedMagazines) {
+        let (share, order) = (self.share, self.front.order);
+        if share.pcp.shelve(share.blocks(), self.front, full) {
+            return;
         }
-        if let Err(full) = shelf.push(blocks, full) {
+        for full in full.each() {
             let part = Part::new(full, order, order.rounds());
-            let pushed = share.pcp.handed.push(&Parts(blocks), part);
+            let pushed = share.pcp.handed.push(&Parts(share.blocks()), part);
             debug_assert!(pushed.is_ok(), "what is not counted has no limit");
             share.charge(-i64::from(order.magazine_frames()));
         }
-    }
-
-    /// Whether the slow path, which keeps the clock, has run in this millisecond. To decay a CPU
-    /// that only exchanged magazines would look idle.
-    fn has_noted_activity(&self) -> bool {
-        let now = self.share.caches.cpus.environment().now_ms();
-        self.share.pcp.high.active_ms() == now
     }
 
     /// Installs a word like [`CpuZone::replace`]. It fails only if the gate was closed meanwhile.

@@ -13,7 +13,7 @@
 use super::caches::CpuZone;
 use super::carve::Carver;
 use super::pcps::Pcps;
-use super::shelf::Chain;
+use super::shelf::{Chain, PoppedMagazines};
 use crate::cpus::Cpus;
 use crate::frame::{CpuId, Order};
 use crate::front::MagazineIndex;
@@ -26,11 +26,14 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     pub fn acquire_magazine(&self, order: Order) -> Option<MagazineIndex> {
         let own = &self.caches.pcps.shared(self.cpu).empties;
         let found = self
-            .empty_at_hand()
+            .empties_at_hand(1)
+            .map(|empty| empty.first)
             .or_else(|| Carver(self).carve())
             .or_else(|| {
                 let pcps = &self.caches.pcps;
-                pcps.cpus_from(self.cpu).find_map(|other| pcps.steal(other))
+                // From this CPU on: CPUs that look for something begin at different ones.
+                let others = pcps.all_cpus().cycle().skip(self.cpu.index());
+                others.take(pcps.cpus() as usize).find_map(|other| pcps.steal(other))
             })
             .or_else(|| {
                 self.spill_any_shelf(1);
@@ -45,20 +48,20 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         Some(found)
     }
 
-    /// Takes an empty magazine of this CPU's own, without carving a frame or taking one from
-    /// another CPU. The caller charges this CPU with it.
+    /// Takes up to `most` empty magazines of this CPU's own, without carving a frame or taking one
+    /// from another CPU. The caller charges this CPU with them.
     #[inline]
-    pub fn empty_at_hand(&self) -> Option<MagazineIndex> {
+    pub fn empties_at_hand(&self, most: u32) -> Option<PoppedMagazines> {
         let own = &self.caches.pcps.shared(self.cpu).empties;
-        own.pop(self.blocks())
-            .or_else(|| self.pcp.returned.pop(self.blocks()))
-            .or_else(|| self.caches.pcps.magazines.fresh())
+        own.pop_chain(self.blocks(), most)
+            .or_else(|| self.pcp.returned.pop_chain(self.blocks(), most))
+            .or_else(|| self.caches.pcps.magazines.fresh().map(Into::into))
     }
 
-    /// Takes back a magazine that is empty now.
-    pub fn release_magazine(&self, order: Order, magazine: MagazineIndex) {
-        self.charge(-i64::from(order.magazine_frames()));
-        self.push_empty(magazine);
+    /// Takes back magazines that are empty now.
+    pub fn release(&self, order: Order, empties: PoppedMagazines) {
+        self.charge(-i64::from(empties.count * order.magazine_frames()));
+        self.push_empties(empties);
     }
 
     /// Returns a chain of empty magazines that ends with `last` and is charged to no CPU, for a
@@ -78,9 +81,10 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         self.pcp.charged_pages.fetch_add(pages, Ordering::Release);
     }
 
-    /// Puts an empty magazine that is charged to no CPU on this CPU's stack.
-    pub fn push_empty(&self, magazine: MagazineIndex) {
-        let pushed = self.caches.pcps.shared(self.cpu).empties.push(self.blocks(), magazine);
+    /// Puts empty magazines that are charged to no CPU on this CPU's stack.
+    pub fn push_empties(&self, PoppedMagazines { first, last, count }: PoppedMagazines) {
+        let own = &self.caches.pcps.shared(self.cpu).empties;
+        let pushed = own.push_chain(self.blocks(), first, last, count);
         debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
     }
 }

@@ -183,12 +183,6 @@ impl<'m> Pcps<'m> {
         (0..self.cpus()).map(CpuId::new)
     }
 
-    /// All of them, from this one around: CPUs that look for something begin at different ones.
-    pub fn cpus_from(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> + use<> {
-        let (first, cpus) = (cpu.get(), self.cpus());
-        (0..cpus).map(move |next| CpuId::new((first + next) % cpus))
-    }
-
     /// All zones.
     pub fn all_zones(&self) -> impl Iterator<Item = ZoneId> + use<> {
         (0..self.zones).map(ZoneId::new)

@@ -29,7 +29,6 @@ use crate::front::word::{Fill, Word};
 use crate::front::{MagazineIndex, SLOTS};
 use crate::store::SearchRules;
 use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
-use crate::sync::prim::Ordering;
 use crate::sync::{count, prefetch_write};
 use crate::zone::Reserve;
 
@@ -69,36 +68,19 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// One step towards a block from this front.
     fn alloc_from_front(&self, front: Front, rules: SearchRules) -> Step {
         let Some(word) = self.read_front(&front) else { return self.at_closed_gate(front) };
-        if word.rounds() > 0 && !word.operations_full() {
-            return match self.caches.pop(front.offset()) {
-                Some(frame) => Step::Got(Pfn::new(frame)),
-                None => Step::Again,
-            };
-        }
-        if self.pcp.hand.is_due() {
-            self.step_hand(front.here);
-        }
-        if word.operations_full() {
-            self.exchange(&front, word, word.folded());
-            return Step::Again;
-        }
         let exchange = Exchange { share: self, front: &front, word };
+        if let Some(popped) = exchange.pop_turned() {
+            return popped.map_or(Step::Again, Step::Got);
+        }
         if let Some(pair) = word.divisible(front.order.rounds()) {
             return exchange.divide(pair).map_or(Step::Again, Step::Got);
-        }
-        if let Some(exchanged) = word.with_filled_loaded(front.order.rounds()) {
-            self.exchange(&front, word, exchanged);
-            return Step::Again;
         }
         // After a drain another CPU has these lines; they come side by side.
         let pcp = self.pcp;
         prefetch_write(&pcp.in_flight);
         pcp.listed(front.order, front.kind).into_iter().for_each(prefetch_write);
         self.store().prefetch(&self.wanted(front.order, rules));
-        match exchange.load_shelved() {
-            Some(_) => Step::Again,
-            None => self.refill(front, word, rules),
-        }
+        self.refill(front, word, rules)
     }
 
     /// Fills a magazine from the store, serves the request first, and installs the rest.
@@ -108,7 +90,8 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     fn refill(&self, front: Front, word: Word, rules: SearchRules) -> Step {
         let order = front.order;
         let pcp = self.pcp;
-        let more = front.missing_pages(word);
+        // None is added to two.
+        let more = if word.magazines() < 2 { order.magazine_frames().into() } else { 0 };
         if front.never_fits(word, more, self.zone.limits().high_max) {
             return Step::Store;
         }
@@ -126,7 +109,8 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             Ok(found) => found,
             Err(step) => return step,
         };
-        let mut extra = SpareMagazines::new(self, order);
+        let mut extra =
+            SpareMagazines { share: self, order, magazines: [None; EXTRA_MAX], count: 0 };
         if blocks_wanted >= order.rounds() {
             extra.acquire(rules.reserve);
         }
@@ -141,7 +125,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             got += found.write_to(&mut frames[got..]);
         });
         let Some(rest) = got.checked_sub(1) else {
-            self.release_magazine(order, empty);
+            self.release(order, empty.into());
             extra.release();
             return Step::Nothing;
         };
@@ -159,7 +143,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             self.note_moved(&front, MovedPages::In(taken_pages));
             self.install_refilled(front, word, empty, rest_loaded as u32);
         } else {
-            self.release_magazine(order, empty);
+            self.release(order, empty.into());
         }
         extra.release();
         drop(moving);
@@ -191,7 +175,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             return;
         }
         if rounds == order.rounds() {
-            self.shelve(front, filled);
+            self.shelve(front, filled.into());
         } else {
             self.spill(front, filled, rounds);
         }
@@ -228,11 +212,6 @@ struct SpareMagazines<'s, 'a, 'm, C> {
 }
 
 impl<'s, 'a, 'm, C: Cpus> SpareMagazines<'s, 'a, 'm, C> {
-    /// Makes an empty set of magazines.
-    fn new(share: &'s CpuZone<'a, 'm, C>, order: Order) -> Self {
-        SpareMagazines { share, order, magazines: [None; EXTRA_MAX], count: 0 }
-    }
-
     /// Takes as many as a quarter of `high` has room for beside the first, if they fit under
     /// `high`, the zone may give what they take, and they are at hand.
     fn acquire(&mut self, reserve: Reserve) {
@@ -242,17 +221,16 @@ impl<'s, 'a, 'm, C: Cpus> SpareMagazines<'s, 'a, 'm, C> {
         }
         let (pcp, frames) = (self.share.pcp, u64::from(self.order.magazine_frames()));
         let high = pcp.high.pages();
-        let charged = pcp.charged_pages.load(Ordering::Relaxed).max(0) as u64;
         let room = (high / LARGE_PART / frames).saturating_sub(1);
-        let fitting = (high.saturating_sub(charged) / frames).min(room).min(EXTRA_MAX as u64);
+        let fitting = (high.saturating_sub(pcp.charged()) / frames).min(room).min(EXTRA_MAX as u64);
         let pages = (fitting + 1) * frames + u64::from(self.order.frames());
         if fitting == 0 || !self.share.may_give(pages, shared_reserve(reserve)) {
             return;
         }
         for _ in 0..fitting {
-            let Some(empty) = self.share.empty_at_hand() else { break };
+            let Some(empty) = self.share.empties_at_hand(1) else { break };
             self.share.charge(frames as i64);
-            self.magazines[self.count] = Some(empty);
+            self.magazines[self.count] = Some(empty.first);
             self.count += 1;
         }
     }
@@ -271,7 +249,7 @@ impl<'s, 'a, 'm, C: Cpus> SpareMagazines<'s, 'a, 'm, C> {
             && let Some(empty) = self.pop()
         {
             self.share.fill(empty, &frames[shelved..shelved + rounds]);
-            self.share.shelve(front, empty);
+            self.share.shelve(front, empty.into());
             shelved += rounds;
         }
         shelved
@@ -280,7 +258,7 @@ impl<'s, 'a, 'm, C: Cpus> SpareMagazines<'s, 'a, 'm, C> {
     /// Gives those back that were not needed.
     fn release(mut self) {
         while let Some(empty) = self.pop() {
-            self.share.release_magazine(self.order, empty);
+            self.share.release(self.order, empty.into());
         }
     }
 }

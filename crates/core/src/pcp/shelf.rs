@@ -7,6 +7,14 @@
 //! cache line, and the drainer asks for all of them at once (decision 0005). The list is a hint: it
 //! may name a magazine that has left.
 //!
+//! # Pairs
+//! Each exchange with a shelf is five locked instructions, of one magazine or of two. A front that
+//! has exchanged two is as full, or as empty, as it can be: a program that turns then needs the
+//! shelf again at once. So two go only on the way of a program that, before it turned last, moved
+//! more magazines in one direction than it has moved in this one with these two. It
+//! turns behind an exchange of a single magazine then, if it does as it did before. If not, it has
+//! moved three magazines for each exchange that it pays for this.
+//!
 //! # Parts
 //! A magazine on a shelf is full, and its shelf says of what order. One that comes from a front may
 //! hold any number of rounds. A link of such magazines ([`Part`]) says both, so that a chain of
@@ -42,31 +50,60 @@ pub type Empties = stack::Stack<INDEX_BITS, 0>;
 pub type HandedStack = stack::Stack<{ Part::BITS }, 0>;
 /// Magazines linked by their `next`, owned by the holder.
 pub type Chain = stack::Chain<MagazineIndex>;
+/// Magazines like [`Chain`], of which the last is known.
+pub type PoppedMagazines = stack::PoppedChain<MagazineIndex>;
 
 /// Magazines that are listed; any that lie above them on the shelf are not.
-const LENGTH: usize = 16;
+const LENGTH: usize = 15;
 
-/// The list of a shelf, lowest first.
+/// The list of a shelf, lowest first, and the magazines that it last exchanged with its front.
+///
+/// | bits | field of `exchanged` |
+/// |---|---|
+/// | 0 | set: full magazines went to the shelf |
+/// | 1..=15 | magazines since the last turn, `COUNT_MAX` at most |
+/// | 16..=30 | magazines between the last two turns |
+///
+/// Relaxed, loads and stores: a policy, whose owner may be interrupted.
 #[derive(Default)]
 #[repr(C, align(64))]
-pub struct ShelfIndex([AtomicU32; LENGTH]);
+pub struct ShelfIndex {
+    list: [AtomicU32; LENGTH],
+    exchanged: AtomicU32,
+}
 
 const _: () = assert!(IS_LOOM || size_of::<ShelfIndex>() == 64);
 
 impl ShelfIndex {
-    /// Notes that `magazine` goes on top of `below` others.
-    pub fn note(&self, below: u32, magazine: MagazineIndex) {
-        if let Some(place) = self.0.get(below as usize) {
-            // Relaxed: a hint.
-            place.store(magazine.get(), Ordering::Relaxed);
+    /// Notes that one or two magazines go on top of `below` others.
+    pub fn note(&self, below: u32, PoppedMagazines { first, last, count }: PoppedMagazines) {
+        for (below, magazine) in [(below, last), (below + count - 1, first)] {
+            if let Some(place) = self.list.get(below as usize) {
+                // Relaxed: a hint.
+                place.store(magazine.get(), Ordering::Relaxed);
+            }
         }
     }
 
     /// The magazines on a shelf of `count`, highest first.
     pub fn top_down(&self, count: u32) -> impl Iterator<Item = MagazineIndex> {
-        let listed = &self.0[..LENGTH.min(count as usize)];
+        let listed = &self.list[..LENGTH.min(count as usize)];
         // Relaxed: a hint.
         listed.iter().rev().filter_map(|place| MagazineIndex::new(place.load(Ordering::Relaxed)))
+    }
+
+    /// Notes an exchange, a put of full magazines or not, of as many as this returns: `most` if
+    /// more than these went the other way before the last turn than have gone this way since, else
+    /// one. See the module.
+    pub fn exchange(&self, is_put: bool, most: u32) -> u32 {
+        const COUNT_MAX: u32 = (1 << 15) - 1;
+        let word = self.exchanged.load(Ordering::Relaxed);
+        let counts = (word >> 1 & COUNT_MAX, word >> 16);
+        let (count, before) = if word & 1 == is_put.into() { counts } else { (0, counts.0) };
+        let moved = if count + most < before { most } else { 1 };
+        let count = (count + moved).min(COUNT_MAX);
+        self.exchanged.store(before << 16 | count << 1 | u32::from(is_put), Ordering::Relaxed);
+        moved
     }
 }
 
@@ -160,18 +197,13 @@ impl<'m> Magazines<'m> {
 
     /// A magazine that was never used.
     pub fn fresh(&self) -> Option<MagazineIndex> {
-        if self.used() == self.count {
-            return None;
-        }
+        (self.used() < self.count).then_some(())?;
         // An addition, which no other CPU makes fail: at the start all come here at once. The
         // number passes `count` by one for each CPU that meets the last one here, and then stays.
         // Relaxed: only the number is handed out; the magazine was written before the allocator
         // existed.
         let nth = self.used.fetch_add(1, Ordering::Relaxed);
-        if nth >= self.count {
-            return None;
-        }
-        MagazineIndex::new(self.first + spread(nth, self.count))
+        (nth < self.count).then(|| MagazineIndex::new(self.first + spread(nth, self.count)))?
     }
 }
 
@@ -187,11 +219,8 @@ pub fn spread(nth: u32, count: u32) -> u32 {
     (u64::from(nth) * u64::from(step) % u64::from(count)) as u32
 }
 
-fn greatest_common_divisor(mut a: u32, mut b: u32) -> u32 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
+fn greatest_common_divisor(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
 /// The bits; see the module.
@@ -292,12 +321,39 @@ mod tests {
         let on_shelf_of =
             |count| listed.top_down(count).map(MagazineIndex::get).collect::<Vec<_>>();
         assert!(on_shelf_of(3).is_empty());
-        (0..20).for_each(|below| listed.note(below, magazine(100 + below)));
+        (0..20).for_each(|below| listed.note(below, magazine(100 + below).into()));
         assert_eq!(on_shelf_of(3), [102, 101, 100]);
-        assert_eq!(on_shelf_of(20), Vec::from_iter((100..116).rev()));
+        assert_eq!(on_shelf_of(20), Vec::from_iter((100..115).rev()));
         // One popped, another pushed.
-        listed.note(2, magazine(7));
+        listed.note(2, magazine(7).into());
         assert_eq!(on_shelf_of(3), [7, 101, 100]);
+        // And two at once: the last of a chain lies lowest.
+        listed.note(1, PoppedMagazines { first: magazine(9), last: magazine(8), count: 2 });
+        assert_eq!(on_shelf_of(3), [9, 8, 100]);
+    }
+
+    /// Checks that pairs go on the way of a run that goes on as the one before the turn did, and
+    /// that the last of it moves singly: the next exchange is then a magazine away.
+    #[test]
+    fn runs_that_are_as_long_as_those_before_exchange_pairs() {
+        let listed = ShelfIndex::default();
+        let run = |is_put, magazines| {
+            let (mut moved, mut each) = (0, Vec::new());
+            while moved < magazines {
+                each.push(listed.exchange(is_put, 2));
+                moved += each.last().unwrap();
+            }
+            each
+        };
+        assert_eq!(run(false, 7), [1; 7], "nothing is known of this one");
+        assert_eq!(run(true, 7), [2, 2, 2, 1]);
+        assert_eq!(run(false, 3), [2, 2]);
+        assert_eq!(run(true, 3), [2, 1]);
+        assert_eq!(run(false, 2), [2]);
+        assert_eq!(run(true, 40_000).len(), 40_000, "a pair would be the whole run");
+        let pairs = run(false, 40_000).into_iter().filter(|&moved| moved == 2).count();
+        assert_eq!(pairs, (1 << 14) - 1, "the count ends");
+        assert_eq!(listed.exchange(true, 1), 1, "there is one alone");
     }
 }
 

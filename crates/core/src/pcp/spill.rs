@@ -23,6 +23,7 @@ use super::caches::CpuZone;
 use super::carve::Carver;
 use super::exchange::Exchange;
 use super::high::{self, BATCH_SCALE, MovedPages};
+use super::shelf::PoppedMagazines;
 use super::state::{ATTEMPTS_MAX, Front, SHELF_COUNT, Step};
 use crate::cpus::{Cpus, Environment, Event, Here};
 use crate::evacuation::{HandStep, ZonePolicy};
@@ -39,8 +40,7 @@ use crate::zone::CacheLimits;
 
 impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Frees a block of a caller on this CPU through its front. `false`: not through this front.
-    pub fn free(&self, here: Here, pfn: Pfn, order: Order, (kind, avoided): (Kind, bool)) -> bool {
-        let front = Front { avoided, ..self.front(here, order, kind) };
+    pub fn free(&self, front: Front, pfn: Pfn) -> bool {
         for _ in 0..ATTEMPTS_MAX {
             match self.free_to_front(front, pfn) {
                 Step::Got(_) => return true,
@@ -68,8 +68,8 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         }
     }
 
-    /// Installs an empty magazine with the block in it; a full one that this pushes out goes to
-    /// the shelf or to the store.
+    /// Installs an empty magazine with the block in it, or two; full ones that this pushes out go
+    /// to the shelf or to the store.
     fn load_empty(&self, front: Front, word: Word, pfn: Pfn) -> Step {
         let order = front.order;
         let is_full = word.magazines() >= front.magazines_max();
@@ -81,13 +81,14 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         if more > 0 && !self.make_room(front, more) {
             return Step::Store;
         }
-        let Some(empty) = self.acquire_magazine(order) else {
+        let exchange = Exchange { share: self, front: &front, word };
+        let at_hand = if exchange.may_shelve(1) { exchange.charged_empties() } else { None };
+        let Some(empties) = at_hand.or_else(|| Some(self.acquire_magazine(order)?.into())) else {
             return self.unload(front, word);
         };
-        let exchange = Exchange { share: self, front: &front, word };
         let install = |new| self.replace(&front, word, new);
         let keep = |full| self.shelve(front, full);
-        if exchange.load_empty(empty, Some(pfn), install, keep) {
+        if exchange.load_empty(empties, Some(pfn), install, keep) {
             Step::Got(pfn)
         } else {
             Step::Again
@@ -110,24 +111,24 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         Step::Again
     }
 
-    /// Puts a full magazine that the caller owns on the CPU's shelf, or into the store when the
-    /// CPU caches more than `high`.
-    pub fn shelve(&self, front: Front, full: MagazineIndex) {
+    /// Puts one or two full magazines that the caller owns on the CPU's shelf, or into the store
+    /// when the CPU caches more than `high`.
+    pub fn shelve(&self, front: Front, full: PoppedMagazines) {
         let Front { here, order, kind, .. } = front;
         let pcp = self.pcp;
-        self.limit_high();
-        // The magazine is charged already: no more is needed than what there is.
-        if self.pcp.is_above_high() && !self.raise_high_for_free(0) {
-            self.spill(front, full, order.rounds());
-            self.spill_more(front);
-            return;
+        if !IS_LOOM {
+            // One that is above what it may be now is lowered, so that this magazine and another
+            // are spilled.
+            let (limits, charged) = (self.zone.limits(), pcp.charged_pages.load(Ordering::Relaxed));
+            pcp.high.lower(charged, self.high_most(limits) as i64, limits);
         }
-        let shelf = pcp.shelf(order, kind);
-        if let Some(listed) = pcp.listed(order, kind) {
-            listed.note(shelf.count(), full);
-        }
-        if let Err(full) = shelf.push(self.blocks(), full) {
-            self.spill(front, full, order.rounds());
+        // They are charged already: no more is needed than what there is.
+        let is_above = pcp.is_above_high() && !self.raise_high_for_free(0);
+        if is_above || !pcp.shelve(self.blocks(), &front, full) {
+            full.each().for_each(|full| self.spill(front, full, order.rounds()));
+            if is_above {
+                self.spill_more(front);
+            }
             return;
         }
         SHELVES.fence();
@@ -149,7 +150,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         }
         let pages = self.empty_magazine(front.order, magazine, rounds);
         self.add_free(pages);
-        self.release_magazine(front.order, magazine);
+        self.release(front.order, magazine.into());
     }
 
     /// Returns the first `rounds` blocks of a magazine to the store, which the caller has announced
@@ -187,16 +188,15 @@ const DECAY_MAGAZINES_MAX: u32 = 32;
 const AVOIDED_PART: u64 = 32;
 
 impl<C: Cpus> CpuZone<'_, '_, C> {
-    /// Whether whole pageblocks are short: some are avoided, or would be if memory lay still.
-    fn are_whole_short(&self) -> bool {
-        let wants_more = |policy: &ZonePolicy| policy.wants_more(self.zone.managed());
-        self.store().tags().avoided(self.zone_id) > 0
-            || self.caches.pcps.policy(self.zone_id).is_some_and(wants_more)
-    }
-
     /// The largest `high` now, but for what fronts need.
     fn high_most(&self, limits: CacheLimits) -> u64 {
-        if IS_LOOM || !limits.adapts() || !self.are_whole_short() {
+        let wants_more = |policy: &ZonePolicy| policy.wants_more(self.zone.managed());
+        // Some are avoided, or would be if memory lay still.
+        let are_whole_short = || {
+            self.store().tags().avoided(self.zone_id) > 0
+                || self.caches.pcps.policy(self.zone_id).is_some_and(wants_more)
+        };
+        if IS_LOOM || !limits.adapts() || !are_whole_short() {
             return limits.high_max;
         }
         let free = self.caches.free_estimate(self.zone_id).max(0) as u64;
@@ -219,17 +219,6 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         }
         self.pcp.high.raise(needed, most, limits);
         true
-    }
-
-    /// Lowers a `high` above what it may be now, before a magazine is shelved, so that this one and
-    /// another are spilled.
-    pub fn limit_high(&self) {
-        if IS_LOOM {
-            return;
-        }
-        let (limits, charged) =
-            (self.zone.limits(), self.pcp.charged_pages.load(Ordering::Relaxed));
-        self.pcp.high.lower(charged, self.high_most(limits) as i64, limits);
     }
 
     /// A refill of so many pages lets the CPU cache as many more, or a batch (`nr_pcp_alloc`).
@@ -308,10 +297,10 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             let at = if next < SHELF_COUNT { next } else { 0 };
             next = at + 1;
             // Most are: nothing else is looked at of those.
-            if pcp.is_empty_shelf(at) {
+            let (order, kind, shelf) = pcp.shelf_at(at);
+            if shelf.is_empty() {
                 continue;
             }
-            let (order, kind, shelf) = pcp.shelf_at(at);
             let is_own = (order, kind) == (except.order, except.kind);
             if !clock.is_cold(at, shelf.version()) || is_own {
                 continue;
@@ -389,10 +378,10 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
                 break;
             }
             // Most are, and a spill announces itself before it finds out.
-            if self.pcp.is_empty_shelf(place) {
+            let (order, kind, shelf) = self.pcp.shelf_at(place);
+            if shelf.is_empty() {
                 continue;
             }
-            let (order, kind, _) = self.pcp.shelf_at(place);
             let moved = self.spill_shelf(order, kind, left);
             left -= (moved / u64::from(order.magazine_frames())) as u32;
             pages += moved;
@@ -461,7 +450,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     #[inline(never)]
     pub fn step_hand(&self, here: Here) {
         let (pcp, pcps) = (self.pcp, &self.caches.pcps);
-        pcp.hand.forget_operations();
+        pcp.hand.note_move(&pcp.counters.hits);
         let Some(policy) = pcps.policy(self.zone_id) else { return };
         let Some(bitmap) = self.store().bitmap() else { return };
         let step = HandStep {

@@ -4,17 +4,17 @@
 //! fronts as the slow paths name them.
 
 use super::high::{Clock, FreeCounts, High};
-use super::shelf::{Empties, HandedStack, Shelf, ShelfIndex};
+use super::shelf::{Empties, HandedStack, PoppedMagazines, Shelf, ShelfIndex};
 use crate::cpus::Change;
 use crate::evacuation::{Hand, Spares};
 use crate::frame::pageblock::{FRONTS, ROWS, Tag};
 use crate::frame::{Kind, Mobility, Order, Pfn, ZoneId};
 use crate::front::word::Word;
-use crate::front::{Here, Magazine, WordOffset};
+use crate::front::{BlockArray, Here, Magazine, WordOffset};
 use crate::store::{SearchRequest, SearchRules};
 use crate::sync::model::IS_LOOM;
 use crate::sync::prim::{AtomicI64, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{CachePadded, Caller, InFlight, count};
+use crate::sync::{CachePadded, Caller, InFlight, count, count_here};
 use crate::zone::counts::{Counters, Counts};
 use crate::zone::delta::Delta;
 use crate::zone::{GroupDelta, Zone};
@@ -167,19 +167,15 @@ impl Pcp {
     /// Counts the operations that `new`, which has replaced `old`, has not kept; and an exchange,
     /// if another magazine is loaded in it.
     pub fn count_exchange(&self, old: Word, new: Word) {
-        let operations = old.operations() - new.operations();
-        if operations > 0 {
-            self.count_operations(operations);
-        }
+        self.count_operations(old.operations() - new.operations());
         if old.loaded() != new.loaded() {
-            count(&self.counters.exchanges, 1);
+            count_here(&self.counters.exchanges, 1);
         }
     }
 
     /// Counts operations of fronts.
     pub fn count_operations(&self, operations: u64) {
-        count(&self.counters.hits, operations);
-        self.hand.note_operations(operations);
+        count_here(&self.counters.hits, operations);
     }
 
     /// The counters, with what drainers count.
@@ -190,9 +186,9 @@ impl Pcp {
     }
 
     /// Counts what a drain took back.
-    pub fn count_drained(&self, blocks: u64, frames_per_block: u32) {
-        count(&self.others.drained[0], blocks);
-        count(&self.others.drained[1], blocks * u64::from(frames_per_block));
+    pub fn count_drained(&self, order: Order, blocks: u32) {
+        count(&self.others.drained[0], blocks.into());
+        count(&self.others.drained[1], u64::from(blocks) * u64::from(order.frames()));
     }
 
     /// Pages of all magazines that this CPU has: on shelves, in fronts and in hands, in full.
@@ -205,24 +201,20 @@ impl Pcp {
         &self.shelves[order.index() * Kind::COUNT + kind.index()]
     }
 
-    /// Whether the shelf at this place has no magazine.
-    #[inline]
-    pub fn is_empty_shelf(&self, place: usize) -> bool {
-        self.shelves[place].is_empty()
-    }
-
     /// The shelf at a place of [`shelves`](Self::shelves), with its order and kind.
     pub fn shelf_at(&self, place: usize) -> (Order, Kind, &Shelf) {
         let (order, kind) = (place / Kind::COUNT, place % Kind::COUNT);
         (Order::at_place(order), Kind::from_bits(kind as u32), &self.shelves[place])
     }
 
-    /// Notes that a magazine has left a shelf for a front: what is left was spare so far.
-    pub fn note_shelf_pop(&self, order: Order, kind: Kind) {
-        // No protocol reads it.
-        if order == Order::BASE && !IS_LOOM {
-            self.spares.note_pop(kind, self.shelf(order, kind).count());
+    /// Pushes full magazines to a front's shelf, and lists them. `false`: they are too many for it.
+    #[inline]
+    pub fn shelve(&self, blocks: &BlockArray, front: &Front, full: PoppedMagazines) -> bool {
+        let shelf = self.shelf(front.order, front.kind);
+        if let Some(listed) = self.listed(front.order, front.kind) {
+            listed.note(shelf.count(), full);
         }
+        shelf.push_chain(blocks, full.first, full.last, full.count).is_ok()
     }
 
     /// The list of a shelf's magazines; order 0 alone has long shelves of small blocks.
@@ -260,6 +252,20 @@ pub struct Front {
 }
 
 impl Front {
+    /// The front that takes frames with this tag. `None`: none does. By a branch that expects a
+    /// movable frame of the first zone: else all that a free does next would wait for the tag, as
+    /// in [`WordOffset::expected`].
+    #[inline]
+    pub fn of_tag(here: Here, order: Order, tag: Tag) -> Option<Front> {
+        let (zone, kind) = (ZoneId::new(0), Kind::MOVABLE);
+        if tag == Tag::new(zone, kind) {
+            return Some(Front { here, zone, order, kind, avoided: false });
+        }
+        core::hint::cold_path();
+        let (kind, avoided) = tag.has_fronts().then_some(tag)?.row();
+        Some(Front { here, zone: tag.zone(), order, kind, avoided })
+    }
+
     pub fn offset(self) -> WordOffset {
         let tag = Tag::new(self.zone, self.kind);
         WordOffset::of_tag(if self.avoided { tag.avoided() } else { tag }, self.order)
@@ -300,11 +306,6 @@ impl Front {
     #[inline]
     pub fn never_fits(self, word: Word, more: u64, high_max: u64) -> bool {
         u64::from(word.magazines() * self.order.magazine_frames()) + more > high_max
-    }
-
-    /// Pages of the magazine that a refill adds: none, if there are two.
-    pub fn missing_pages(self, word: Word) -> u64 {
-        if word.magazines() < 2 { self.order.magazine_frames().into() } else { 0 }
     }
 
     /// Magazines that it may have.

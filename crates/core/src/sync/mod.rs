@@ -23,7 +23,7 @@ pub mod stack;
 pub mod total;
 
 pub use in_flight::{Caller, InFlight, InFlightGuard};
-pub use processor::{CachePadded, count, prefetch_write, spin_while};
+pub use processor::{CachePadded, count, count_here, prefetch_write, spin_while};
 
 /// Declares counts, which can be added up, and after `of` the cells that they are read from.
 macro_rules! counts {

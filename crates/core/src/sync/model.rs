@@ -75,6 +75,8 @@ pub enum Mutant {
     LeavesStolen,
     /// A refill fills the front's second magazine and leaves it in the word meanwhile.
     FillsUntaken,
+    /// Two magazines that a front is to give up are linked while its word still names them.
+    LinksEarly,
     /// A front's blocks are divided between magazines that its word still names.
     DividesInPlace,
     /// Compaction frees a block that was gone when it was to be moved.

@@ -88,15 +88,10 @@ impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Head<INDEX_BITS, COUNT_BITS> 
         // there: the tag refuses such a head.
         debug_assert!(count <= Self::COUNT_MAX);
         // The tag is what the shift leaves of it: it wraps without reaching the other fields.
-        let tag = (self.0 >> Self::TAG_SHIFT).wrapping_add(one_operation());
+        let one = if is_mutant(Mutant::Untagged) { 0 } else { 1 };
+        let tag = (self.0 >> Self::TAG_SHIFT).wrapping_add(one);
         tag << Self::TAG_SHIFT | u64::from(count) << INDEX_BITS | u64::from(top)
     }
-}
-
-/// The number that an operation adds to the tag.
-#[inline]
-fn one_operation() -> u64 {
-    if is_mutant(Mutant::Untagged) { 0 } else { 1 }
 }
 
 /// The stack could not count as many elements.
@@ -117,6 +112,20 @@ pub struct PoppedChain<I> {
     pub first: I,
     pub last: I,
     pub count: u32,
+}
+
+impl<I: Copy> PoppedChain<I> {
+    /// The elements of a chain of one or two, the last first. No link is read.
+    pub fn each(self) -> impl Iterator<Item = I> {
+        debug_assert!(self.count <= 2);
+        [self.last, self.first].into_iter().take(self.count as usize)
+    }
+}
+
+impl<I: Copy> From<I> for PoppedChain<I> {
+    fn from(element: I) -> Self {
+        PoppedChain { first: element, last: element, count: 1 }
+    }
 }
 
 impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Stack<INDEX_BITS, COUNT_BITS> {

@@ -43,12 +43,14 @@ impl Blocks {
 }
 
 counts! {
-    /// Counters of a CPU and zone, or a sum of them. Statistics: each is exact, but they are not
-    /// read at one moment.
+    /// Counters of a CPU and zone, or a sum of them. Statistics: they are not read at one moment.
+    /// Each is exact but for `hits`, `shelf_hits` and `exchanges`: where code on two CPUs counts
+    /// for the same one at the same moment, a count of these may be lost.
     Counts of CountCells {
         /// Allocations and frees served by the fronts alone.
         hits,
-        /// Allocations served by a full magazine from the CPU's shelf.
+        /// Allocations served by full magazines from the CPU's shelf, one or two of which are
+        /// loaded at once.
         shelf_hits,
         /// Times that the two magazines of a front were exchanged, or their blocks divided, because
         /// one had no more or no room. A rhythm of allocations and frees that exchanges them at

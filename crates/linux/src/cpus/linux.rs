@@ -374,7 +374,11 @@ unsafe impl Cpus for Sequences {
 
     #[inline(always)]
     fn commit(&self, blocks: &BlockArray, here: Here, change: Change<'_>) -> bool {
-        self.area.is_some_and(|area| sequences::commit(area, blocks, here, change))
+        // No closure: it would be a function of its own, to which the change goes through memory.
+        match self.area {
+            Some(area) => sequences::commit(area, blocks, here, change),
+            None => false,
+        }
     }
 
     fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
