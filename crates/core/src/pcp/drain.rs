@@ -109,8 +109,8 @@ counts! {
         /// bound, every magazine in a front counted in full; after a handover what the owner has
         /// cached since. At most, per CPU, zone, context and mobility in use, 126 pages by order 0,
         /// 124 by order 1, 120 by order 2, 240 by order 3, twice as many by each order up to 6,
-        /// 3072 by order 7, 4096 by order 8, 7168 by order 9 and 14336 by order 10; half as many
-        /// more while the owner moves a magazine.
+        /// 3072 by order 7, 4096 by order 8, 7168 by order 9 and 14336 by order 10; as many more
+        /// while the owner moves two magazines at once.
         unreachable_pages,
         /// Fences that took place. Taking a lock is none.
         fences,

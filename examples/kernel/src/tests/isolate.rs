@@ -18,8 +18,9 @@ const RATES: [u64; 2] = [100, 10_000];
 /// Most pages that an isolated CPU holds.
 const HELD: usize = 600;
 /// Pages of a CPU that quiet drains may not reach: two magazines of 63 pages in each front in use,
-/// and one that the owner moves; the loop uses order 0 of one mobility, in two zones at most.
-const UNREACHABLE_MAX: u64 = 2 * 126 + 63;
+/// and two that the owner moves at once. The loop uses one mobility of order 0, in two zones at
+/// most.
+const UNREACHABLE_MAX: u64 = 3 * 126;
 
 /// The results of all drains of all CPUs.
 #[derive(Default)]
