@@ -38,7 +38,7 @@
 //! * batch ([`SlotMove`]): n blocks leave the loaded magazine, and then the previous one, if that
 //!   has some, which is loaded; or enter the loaded one, and then the previous one, if that has
 //!   room, which is loaded. `credit - n`;
-//! * fold: `credit = CREDIT_MAX - OPERATIONS_FOLDED`;
+//! * fold: `credit = CREDIT_MAX - OPERATIONS_FOLDED`, and one less if a push does it;
 //! * exchange, divide, load, unload: magazines change (slow path, compare-and-store).
 //!
 //! A drainer whose ticket is in the gate, and which has fenced the CPU, stores [`EMPTY`].
@@ -67,7 +67,8 @@ const FILL_SHIFT: u32 = 53;
 const CREDIT_SHIFT: u32 = 55;
 const ONE_CREDIT: u64 = 1 << CREDIT_SHIFT;
 /// Sequences between two folds, at most. An even number: a program that allocates and frees in turn
-/// then comes to all folds by allocations, whose way to a fold is the shorter one.
+/// then comes to all folds by allocations, whose way to a fold is the shorter one, and which move
+/// the hand ([`evacuation`](crate::evacuation)) there.
 pub const CREDIT_MAX: u64 = (1 << (64 - CREDIT_SHIFT)) - 2;
 /// Operations that a fold leaves in a word; even, as [`CREDIT_MAX`] is.
 const OPERATIONS_FOLDED: u64 = ROUNDS_MAX + 3;
@@ -161,6 +162,12 @@ impl Word {
     /// This word with credit for more operations; its caller counts those that it no longer shows.
     pub fn folded(self) -> Self {
         self.with_operations(OPERATIONS_FOLDED)
+    }
+
+    /// This word like [`folded`](Self::folded), by a push. One operation more is left: a program
+    /// that frees first and then allocates, in turn, comes to its next folds by allocations.
+    pub fn folded_by_push(self) -> Self {
+        self.with_operations(OPERATIONS_FOLDED + 1)
     }
 
     /// This word with another count of operations, at most `CREDIT_MAX`. A front without

@@ -233,7 +233,7 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
     pub fn push_turned(self, pfn: Pfn) -> Option<bool> {
         let Exchange { share, front, word } = self;
         let rounds_max = front.order.rounds();
-        let folded = if word.operations_full() { word.folded() } else { word };
+        let folded = if word.operations_full() { word.folded_by_push() } else { word };
         let ready = match word.loaded() {
             Some(_) if word.rounds() < rounds_max => folded,
             _ => folded.with_room_loaded(rounds_max)?,

@@ -27,7 +27,7 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, PinnedCpus<P>> {
             return None;
         }
         if self.word.operations_full() {
-            self = self.folded()?;
+            self = self.folded(self.word.folded())?;
         }
         let (front, word) = (self.front, self.word);
         let rounds_max = front.order.rounds();
@@ -51,7 +51,7 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, PinnedCpus<P>> {
     /// slow path has more to do; the block is still the caller's.
     pub fn push(mut self, pfn: Pfn) -> bool {
         if self.word.operations_full() {
-            let Some(folded) = self.folded() else { return false };
+            let Some(folded) = self.folded(self.word.folded_by_push()) else { return false };
             self = folded;
         }
         let (front, word) = (self.front, self.word);
@@ -107,8 +107,7 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, PinnedCpus<P>> {
     }
 
     /// The front with credit for further operations.
-    fn folded(mut self) -> Option<Self> {
-        let folded = self.word.folded();
+    fn folded(mut self, folded: Word) -> Option<Self> {
         if !self.exchange(folded) {
             return None;
         }

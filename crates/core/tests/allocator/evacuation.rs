@@ -92,6 +92,27 @@ fn half_of_the_pageblocks_become_whole_when_half_of_the_frames_are_free() {
     workload.finish();
 }
 
+/// Checks that a loop which finds everything in its fronts heals, whether its frees or its
+/// allocations bring the count of a front's operations to its end.
+#[test]
+fn loops_in_the_fronts_move_the_hand() {
+    for is_odd in [false, true] {
+        let mut workload = Workload::new(64, 50, Evacuation::Adaptive);
+        workload.depot.cpus().0.run_on(0);
+        if is_odd {
+            workload.held.push(workload.depot.alloc(Order::BASE, Flags::default()).unwrap());
+        }
+        for _ in 0..200_000 {
+            let at = workload.rng.index(workload.held.len());
+            workload.depot.free(workload.held[at], Order::BASE).unwrap();
+            workload.held[at] = workload.depot.alloc(Order::BASE, Flags::default()).unwrap();
+        }
+        let stats = workload.stats();
+        assert!(stats.whole + stats.evacuating > 0, "odd {is_odd}: {stats:?}");
+        workload.finish();
+    }
+}
+
 /// LLFree's `stress`: CPUs take turns to fill their halves of the memory to a random level, and to
 /// empty them in random order to the next one.
 struct Stress {
