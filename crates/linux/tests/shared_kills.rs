@@ -118,7 +118,7 @@ const OPERATIONS: [(&str, Prepare); 22] = [
     }),
     ("spill", |depot, _| {
         // A CPU caches fewer than these: the last ones go to the store.
-        let held = pages(depot, 400);
+        let held = pages(depot, 200);
         Box::new(move || drop(held))
     }),
     ("quiet drain", |depot, _| {

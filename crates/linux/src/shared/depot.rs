@@ -15,7 +15,7 @@ use super::error::SegmentError;
 use super::layout::Layout;
 use super::members::{self, Orphans, Recovery};
 use super::owners::Owner;
-use super::process::has_ended;
+use super::process::{has_ended, has_exited};
 use super::segment::Segment;
 use super::shortage::{OnShortage, answer};
 use super::slots::{CEILING, HEIR, Stage};
@@ -435,11 +435,18 @@ impl SegmentStats {
         let process = |slot| {
             let stage = slots.look(slot).stage();
             let identity = slots.identity(slot);
-            let has_ended = || has_ended(identity, segment.locks(), slot);
+            // One that joins has not described itself yet. One that leaves still has its lock.
+            let is_held = segment.locks().is_held(slot) == Ok(true);
+            let is_there = match stage {
+                Some(Stage::Live) => !has_ended(identity, segment.locks(), slot),
+                Some(Stage::Joining) => is_held,
+                Some(Stage::Dead) => is_held && !has_exited(identity),
+                _ => false,
+            };
             ProcessStats {
                 slot,
                 pid: identity.pid,
-                is_alive: own == Some(slot) || stage == Some(Stage::Live) && !has_ended(),
+                is_alive: own == Some(slot) || is_there,
                 joined_at: identity.joined_at,
                 held_pages: counts[Owner::slot(slot).index()],
                 sent_pages: counts[Owner::sent(slot).index()],
