@@ -8,11 +8,9 @@ use crate::cpus::{Change, Cpus, Environment};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, Tag};
 use crate::frame::{Order, Pfn, ZoneId};
 use crate::pcp::{Caches, Front, caches_batch};
+use crate::store::CHUNK_BLOCKS;
 use crate::sync::model::bound;
 use crate::zone::Reserve;
-
-/// Blocks taken from the store, or returned to it, between two looks at anything else.
-const CHUNK_BLOCKS: usize = 64;
 
 /// Up to as many blocks go one by one while the front has them: a batch of so few costs more to
 /// prepare than it saves. Models have no larger batches.

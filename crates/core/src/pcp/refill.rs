@@ -12,7 +12,7 @@
 //! steps: before the install its slots may not be read, and after it any code of this CPU may pop
 //! them.
 //!
-//! Worst case of one call, besides the search of the store: one magazine filled, two emptied, one
+//! Worst case of one call, besides the search of the store: one magazine filled, two emptied or
 //! shelved; or, of orders 4 to 8, four filled, of which three are shelved, two emptied: at most 3 *
 //! 63 frames touched (`ROOM_STEPS_MAX` more magazines when caches are above `high`, and `batch <<
 //! 5` pages in blocks of orders 1 to 3 by a CPU that only frees them).
@@ -27,7 +27,7 @@ use crate::cpus::{Cpus, Event, Here};
 use crate::frame::{Order, Pfn};
 use crate::front::word::{Fill, Word};
 use crate::front::{MagazineIndex, SLOTS};
-use crate::store::SearchRules;
+use crate::store::{CHUNK_BLOCKS, SearchRules};
 use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::{count, prefetch_write};
 use crate::zone::Reserve;
@@ -271,6 +271,7 @@ fn shared_reserve(reserve: Reserve) -> Reserve {
 
 // What a refill takes, beside the block of its request, fits into its list of frames.
 const _: () = {
+    assert!(SLOTS < CHUNK_BLOCKS);
     let mut order = *SEVERAL.start();
     while !IS_LOOM && order <= *SEVERAL.end() {
         let rounds = Order::at_place(order as usize).rounds() as usize;

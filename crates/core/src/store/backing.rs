@@ -189,12 +189,14 @@ pub unsafe trait Backing: Sync {
 /// Requires what [`Backing`] requires of blocks.
 pub unsafe trait BackingWords {
     /// Takes up to `want` blocks, and passes the first frame of each word that they lie in, and the
-    /// bits at which they begin. CPUs hand them out from the last word to the first, and from the
-    /// lowest bit of each to the highest.
+    /// bits at which they begin, at least one. All are for the mobility asked for, which labels
+    /// their pageblocks. CPUs hand them out from the last word to the first, and from the lowest
+    /// bit of each to the highest.
     fn take_words(&self, request: BackingRequest, want: u32, give: &mut dyn FnMut(Pfn, u64));
 
-    /// Takes back the frames at the bits of at most 16 words of `zone`. Returns what
-    /// [`Backing::put`] returns.
+    /// Takes back the frames at the bits of at most 16 words of `zone`, which [`Backing::take`] may
+    /// have given, too; what `take_words` gave may come back by [`Backing::put`]. Returns what that
+    /// returns.
     fn put_words(&self, zone: ZoneId, words: &[(Pfn, u64)]) -> DoubleFree;
 }
 

@@ -33,10 +33,11 @@ pub use misuse::{DoubleFree, Misuse, MisuseNote};
 pub use passes::{SearchRequest, SearchRules};
 use tags::Tags;
 
-/// Blocks that pass between the store and a backing by one call: a magazine and the block for the
-/// request that caused it.
-const CHUNK_BLOCKS: usize = 64;
-/// Words that a backing takes back by one call.
+/// Blocks that pass between the store and a backing, or a caller, by one call: a magazine and the
+/// block for the request that caused it.
+pub const CHUNK_BLOCKS: usize = 64;
+/// Words that a backing takes back by one call. Most of the blocks that go back together lie in few
+/// words.
 const CHUNK_WORDS: usize = 16;
 
 /// All free frames of all zones: a bitmap, or a backing.
@@ -194,7 +195,7 @@ impl<'m> Store<'m> {
         self.take_block(&SearchRequest { zone, rules, span: (0, 0), hint: &hint }, Order::BASE)
     }
 
-    // At most as many as a chunk has.
+    /// Takes up to `want` blocks from a backing, at most [`CHUNK_BLOCKS`].
     #[inline(never)]
     fn take_backed(
         &self,
@@ -209,15 +210,25 @@ impl<'m> Store<'m> {
         let (mut taken, mut accepted) = (0, None);
         if let Some(words) = words_of(backing, order) {
             let (tag, aligned) = (wanted.tag(), bits::multiples(0, order.frames().into()));
+            let mut wrong = None;
             words.take_words(request, want, &mut |base, starts| {
                 let found = WordBlocks::new(base.get(), starts);
-                if starts & !aligned != 0 || found.blocks() > want - taken {
-                    self.report(Misuse::Backing { first: base, frames: WORD_FRAMES });
-                } else if self.accept(base, WORD_FRAMES, WORD_FRAMES, tag) {
+                let are_blocks = starts != 0 && starts & !aligned == 0;
+                if are_blocks
+                    && found.blocks() <= want - taken
+                    && self.are_of_zone(base, WORD_FRAMES, WORD_FRAMES, zone)
+                {
+                    self.label(base, WORD_FRAMES, tag);
                     taken += found.blocks();
                     give(found);
+                } else {
+                    wrong = wrong.or(Some(base));
                 }
             });
+            // Not before the backing has ended its search: this may panic.
+            if let Some(first) = wrong {
+                self.report(Misuse::Backing { first, frames: WORD_FRAMES });
+            }
             return taken;
         }
         let mut chunk = [Block::NONE; CHUNK_BLOCKS];
@@ -243,19 +254,27 @@ impl<'m> Store<'m> {
     /// if they are, notes what they serve. Others are reported, and never handed on: where they are
     /// not memory of the allocator's, a caller would write to something else.
     fn accept(&self, start: Pfn, frames: u32, align: u32, tag: Tag) -> bool {
-        let is_aligned = start.get().is_multiple_of(align);
-        if !is_aligned || self.tags.zone_of_range(start, frames) != Some(tag.zone()) {
-            self.report(Misuse::Backing { first: start, frames });
-            return false;
+        let is_accepted = self.are_of_zone(start, frames, align, tag.zone());
+        match is_accepted {
+            true => self.label(start, frames, tag),
+            false => self.report(Misuse::Backing { first: start, frames }),
         }
-        // Others may hold frames of these pageblocks and free them at the same time: they find the
-        // one mobility or the other, and the zone stays.
+        is_accepted
+    }
+
+    fn are_of_zone(&self, start: Pfn, frames: u32, align: u32, zone: ZoneId) -> bool {
+        start.get().is_multiple_of(align) && self.tags.zone_of_range(start, frames) == Some(zone)
+    }
+
+    /// Notes what the pageblocks of frames that a backing handed out serve. Others may hold frames
+    /// of these pageblocks and free them at the same time: they find the one mobility or the other,
+    /// and the zone stays.
+    fn label(&self, start: Pfn, frames: u32, tag: Tag) {
         for pageblock in FrameRange::new(start, frames).pageblocks().map(PageblockIndex) {
             if self.tags.of(pageblock) != tag {
                 self.tags.set_for_some(pageblock, tag);
             }
         }
-        true
     }
 
     /// Notes what frames at a given address, which the caller has claimed, serve from now on: the
@@ -332,9 +351,10 @@ impl<'m> Store<'m> {
         let (mut words, mut length) = ([(Pfn::new(0), 0); CHUNK_WORDS], 0);
         let (mut base, mut mask, mut doubled) = (0, 0, DoubleFree::NONE);
         let mut put = |words: &[(Pfn, u64)]| {
-            if let Some(tag) = words.first().and_then(|&(first, _)| self.tags.tag(first)) {
-                doubled.add(backing.put_words(tag.zone(), words));
-            }
+            let Some(&(base, mask)) = words.first() else { return };
+            let Some(tag) = self.tags.tag(base) else { return };
+            let found = backing.put_words(tag.zone(), words);
+            doubled.add(named(found, || Some(base.add(mask.trailing_zeros()))));
         };
         for pfn in blocks {
             let offset = pfn.get() % WORD_FRAMES;
@@ -473,9 +493,13 @@ impl<'m> Store<'m> {
 /// Gives a backing at least one block; where it says that frames were free but not which, the first
 /// block is named.
 fn put_chunk(backing: &dyn Backing, zone: ZoneId, blocks: &[Block]) -> DoubleFree {
-    let DoubleFree { first, frames } = backing.put(zone, blocks);
-    let first = first.or(blocks.first().map(|block| block.pfn())).filter(|_| frames > 0);
-    DoubleFree { first, frames }
+    named(backing.put(zone, blocks), || blocks.first().map(|block| block.pfn()))
+}
+
+/// Frees that a backing refused, with the first frame that went back where it has named none.
+fn named(found: DoubleFree, first: impl FnOnce() -> Option<Pfn>) -> DoubleFree {
+    let DoubleFree { first: named, frames } = found;
+    DoubleFree { first: if frames > 0 { named.or_else(first) } else { None }, frames }
 }
 
 /// The operations of a backing on words, if it has some and blocks of the order fit into one.

@@ -209,8 +209,10 @@ fn frames_that_come_back_twice_are_reported() {
 struct Broken {
     frame: AtomicU32,
     count: AtomicUsize,
-    /// The bits of a word that blocks begin at; 0: it gives lists.
+    /// The bits of a word that blocks begin at.
     starts: AtomicU64,
+    /// Times that it gives that word; 0: it gives lists.
+    words: AtomicUsize,
 }
 
 // SAFETY: none; the test's allocator has no linear map, and nothing uses memory of its frames.
@@ -234,7 +236,7 @@ unsafe impl Backing for Broken {
     }
 
     fn words(&self) -> Option<&dyn BackingWords> {
-        (self.starts.load(Ordering::Relaxed) != 0).then_some(self)
+        (self.words.load(Ordering::Relaxed) > 0).then_some(self)
     }
 
     fn ranges(&self) -> Option<&dyn BackingRanges> {
@@ -246,11 +248,13 @@ unsafe impl Backing for Broken {
 unsafe impl BackingWords for Broken {
     fn take_words(&self, _: BackingRequest, _: u32, give: &mut dyn FnMut(Pfn, u64)) {
         let first = Pfn::new(self.frame.load(Ordering::Relaxed));
-        give(first, self.starts.load(Ordering::Relaxed));
+        for _ in 0..self.words.load(Ordering::Relaxed) {
+            give(first, self.starts.load(Ordering::Relaxed));
+        }
     }
 
     fn put_words(&self, _: ZoneId, _: &[(Pfn, u64)]) -> DoubleFree {
-        DoubleFree::NONE
+        DoubleFree { first: None, frames: 1 }
     }
 }
 
@@ -280,8 +284,12 @@ fn what_a_backing_may_not_hand_out_is_reported_and_not_handed_on() {
     let zones =
         [open_zone("Normal", &RANGES), ZoneConfig { level: 3, ..open_zone("Other", &others) }];
     let config = Config { on_misuse: Some(note), ..Config::new(1, &zones) };
-    let broken =
-        Broken { frame: AtomicU32::new(0), count: AtomicUsize::new(1), starts: AtomicU64::new(0) };
+    let broken = Broken {
+        frame: AtomicU32::new(0),
+        count: AtomicUsize::new(1),
+        starts: AtomicU64::new(0),
+        words: AtomicUsize::new(0),
+    };
     let builder = Single::builder(&config).backing(Some(&broken));
     let mut memory = vec![std::mem::MaybeUninit::uninit(); builder.metadata_bytes().unwrap()];
     let depot = builder.build(&mut memory, PinnedCpus(Anywhere::new())).unwrap();
@@ -300,25 +308,28 @@ fn what_a_backing_may_not_hand_out_is_reported_and_not_handed_on() {
         assert_eq!(depot.alloc_contiguous(1000, 1024, flags), Err(AllocError::Exhausted));
         assert_eq!(REFUSED.load(Ordering::Relaxed), frame);
     }
-    // Words without memory, of another zone, misaligned; blocks misaligned, and too many.
+    // Words without memory, of another zone, misaligned, without blocks; blocks misaligned, and too
+    // many.
     for (frame, starts, size) in [
         (1 << 30, 1, 0),
         (u32::MAX, 1, 0),
         (8192, 1, 3),
         (4096 + 32, 1, 5),
+        (4096, 0, 0),
         (4096, 2, 1),
         (4096, 1 << 32, 6),
         (4096, !0, 0),
     ] {
         broken.frame.store(frame, Ordering::Relaxed);
         broken.starts.store(starts, Ordering::Relaxed);
+        broken.words.store(if starts == !0 { 2 } else { 1 }, Ordering::Relaxed);
         REFUSED.store(0, Ordering::Relaxed);
         let took = depot.alloc(order(size), flags);
-        let fits = starts == !0 && took.is_ok();
-        assert!(fits || REFUSED.load(Ordering::Relaxed) == frame, "{frame} {starts:#x}");
-        assert!(fits || took == Err(AllocError::Exhausted), "{frame} {starts:#x}");
+        assert_eq!(REFUSED.load(Ordering::Relaxed), frame, "{frame} {starts:#x}");
+        let is_first_taken = starts == !0 && took.is_ok();
+        assert!(is_first_taken || took == Err(AllocError::Exhausted), "{frame} {starts:#x}");
     }
-    broken.starts.store(0, Ordering::Relaxed);
+    broken.words.store(0, Ordering::Relaxed);
     // More blocks than were requested.
     broken.frame.store(1024, Ordering::Relaxed);
     broken.count.store(1000, Ordering::Relaxed);

@@ -18,7 +18,7 @@ use super::owners::Owner;
 use super::process::{has_ended, has_exited};
 use super::segment::Segment;
 use super::shortage::{OnShortage, answer};
-use super::slots::{CEILING, HEIR, Stage};
+use super::slots::{CEILING, HEIR, Identity, Stage};
 use super::store::SharedStore;
 use crate::builder::{CpuSet, default_page_size};
 use crate::depot::builder::{Builder, Common};
@@ -152,7 +152,7 @@ impl SharedDepot {
     /// [`SegmentError`]; its `Display` says what to do.
     pub fn create_memfd(name: &str, options: &SharedOptions) -> Result<Self, SegmentError> {
         let (layout, present) = sizes(options)?;
-        Self::begin(Segment::create_memfd(name, layout)?, present, options)
+        Self::over(Segment::create_memfd(name, layout, present)?, options)
     }
 
     /// Makes a segment in a new file, which stays when all processes have left. One in `/dev/shm`
@@ -162,7 +162,7 @@ impl SharedDepot {
     /// [`SegmentError`]; a file that exists is one.
     pub fn create(path: impl AsRef<Path>, options: &SharedOptions) -> Result<Self, SegmentError> {
         let (layout, present) = sizes(options)?;
-        Self::begin(Segment::create_file(path.as_ref(), layout)?, present, options)
+        Self::over(Segment::create_file(path.as_ref(), layout, present)?, options)
     }
 
     /// Opens the segment in a file, and takes back what processes had that have ended.
@@ -180,20 +180,6 @@ impl SharedDepot {
     /// [`SegmentError`]; a system without `/proc` is one.
     pub fn adopt(fd: impl AsFd, options: &SharedOptions) -> Result<Self, SegmentError> {
         Self::over(Segment::open_fd(fd.as_fd())?, options)
-    }
-
-    /// Writes what is not zero at first.
-    fn begin(
-        segment: Segment,
-        present: u32,
-        options: &SharedOptions,
-    ) -> Result<Self, SegmentError> {
-        let owners = segment.owners();
-        let end = segment.layout().padding().end;
-        owners.change(present..end, Owner::FREE, Owner::ABSENT);
-        // Relaxed: nobody else has it.
-        segment.present().store(present.into(), Ordering::Relaxed);
-        Self::over(segment, options)
     }
 
     fn over(segment: Segment, options: &SharedOptions) -> Result<Self, SegmentError> {
@@ -382,9 +368,10 @@ fn sizes(options: &SharedOptions) -> Result<(Layout, u32), SegmentError> {
 pub struct ProcessStats {
     /// The slot of the process.
     pub slot: usize,
-    /// The number of the process in its own namespace.
+    /// The number of the process in its own namespace; 0 while it joins.
     pub pid: u64,
-    /// Whether it is still there, as far as can be known here.
+    /// Whether it is still there, as far as can be known here. A survivor that looks for the dead
+    /// at the same moment may make one that ended as it joined or left look alive.
     pub is_alive: bool,
     /// Seconds of the epoch at which it joined.
     pub joined_at: u64,
@@ -434,13 +421,15 @@ impl SegmentStats {
         let (layout, slots, counts) = (segment.layout(), segment.slots(), segment.owners().count());
         let process = |slot| {
             let stage = slots.look(slot).stage();
-            let identity = slots.identity(slot);
-            // One that joins has not described itself yet. One that leaves still has its lock.
-            let is_held = segment.locks().is_held(slot) == Ok(true);
+            // The slot of one that joins still describes the process before.
+            let is_joining = stage == Some(Stage::Joining);
+            let identity = if is_joining { Identity::default() } else { slots.identity(slot) };
+            let is_held = || segment.locks().is_held(slot) == Ok(true);
             let is_there = match stage {
                 Some(Stage::Live) => !has_ended(identity, segment.locks(), slot),
-                Some(Stage::Joining) => is_held,
-                Some(Stage::Dead) => is_held && !has_exited(identity),
+                Some(Stage::Joining) => is_held(),
+                // One that leaves has its lock to the end.
+                Some(Stage::Dead) => is_held() && !has_exited(identity),
                 _ => false,
             };
             ProcessStats {

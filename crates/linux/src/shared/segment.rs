@@ -17,7 +17,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap};
 use super::error::SegmentError;
 use super::layout::{Header, JOINED_WORD, Layout, PRESENT_WORD};
 use super::messages::Messages;
-use super::owners::OwnerTable;
+use super::owners::{Owner, OwnerTable};
 use super::process::Locks;
 use super::slots::Slots;
 use crate::system::mapping::Mapping;
@@ -41,21 +41,21 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Makes a segment in a new memory file.
-    pub fn create_memfd(name: &str, layout: Layout) -> Result<Self, SegmentError> {
+    /// Makes a segment in a new memory file, of which so many frames have memory.
+    pub fn create_memfd(name: &str, layout: Layout, present: u32) -> Result<Self, SegmentError> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = memfd_create(name, flags).map_err(SegmentError::system("memfd_create"))?;
-        let segment = Self::format(file, layout)?;
+        let segment = Self::format(file, layout, present)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         fcntl_add_seals(&segment.file, seals).map_err(SegmentError::system("F_ADD_SEALS"))?;
         Ok(segment)
     }
 
-    /// Makes a segment in a new file.
-    pub fn create_file(path: &Path, layout: Layout) -> Result<Self, SegmentError> {
+    /// Makes a segment in a new file, of which so many frames have memory.
+    pub fn create_file(path: &Path, layout: Layout, present: u32) -> Result<Self, SegmentError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = open(path, flags, Mode::RUSR | Mode::WUSR);
-        Self::format(file.map_err(SegmentError::system("creating the file"))?, layout)
+        Self::format(file.map_err(SegmentError::system("creating the file"))?, layout, present)
     }
 
     /// Opens the segment in a file.
@@ -71,10 +71,15 @@ impl Segment {
         Self::check(file)
     }
 
-    /// Gives a new file its length and its header, which comes last.
-    fn format(file: OwnedFd, layout: Layout) -> Result<Self, SegmentError> {
+    /// Gives a new file its length, what is not zero at first, and its header. The word by which
+    /// others know it comes last: they find no frame free that has no memory.
+    fn format(file: OwnedFd, layout: Layout, present: u32) -> Result<Self, SegmentError> {
         ftruncate(&file, layout.file_bytes()).map_err(SegmentError::system("ftruncate"))?;
         let segment = Self::map(file, layout)?;
+        let absent = present..layout.padding().end;
+        segment.owners().change(absent, Owner::FREE, Owner::ABSENT);
+        // Relaxed: what comes last publishes it.
+        segment.present().store(present.into(), Ordering::Relaxed);
         let header = layout.header();
         for (word, value) in header.iter().enumerate().skip(1) {
             // Relaxed: what comes last publishes it.
@@ -182,10 +187,11 @@ impl Segment {
     }
 }
 
-/// Atomic integers in a part of a segment's mapping.
+/// Atomic integers, of type `T`, in a part of a segment's mapping.
 ///
 /// # Safety
-/// They are used as long as the mapping is there, and no longer.
+/// `T` is an atomic integer. The mapping is shared and writable, and the integers are used as long
+/// as it is there, and no longer.
 unsafe fn part<T>(mapping: &Mapping, bytes: std::ops::Range<usize>) -> &'static [T] {
     assert!(bytes.start <= bytes.end && bytes.end <= mapping.bytes());
     assert!(bytes.start.is_multiple_of(align_of::<T>()));

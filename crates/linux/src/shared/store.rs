@@ -191,11 +191,13 @@ impl SharedStore {
             // Relaxed, both: a hint.
             let mut at = hint.load(Ordering::Relaxed) as usize;
             owners.take_small(owner, order, room.blocks, &mut at, |first, starts| {
-                // Blocks that begin before this one end in the segment.
+                // Blocks that begin before this bit end in the segment: the table may be damaged.
                 let end = (self.frames() + 1).saturating_sub(first + (1 << order));
                 let starts = if end < GROUP_FRAMES { starts & ((1 << end) - 1) } else { starts };
-                got += starts.count_ones();
-                give(first, starts);
+                if starts != 0 {
+                    got += starts.count_ones();
+                    give(first, starts);
+                }
             });
             hint.store(at as u32, Ordering::Relaxed);
         } else {
@@ -216,8 +218,9 @@ impl SharedStore {
 
     /// Frees frames of groups, by their bits.
     fn put_groups(&self, groups: impl Iterator<Item = (usize, u64)> + Clone) -> DoubleFree {
-        let whole = groups.clone().filter(|(_, frames)| *frames == !0).map(|(group, _)| group);
-        if let Some(end) = whole.max().map(|last| (last as u32 + 1) * GROUP_FRAMES) {
+        // A block that is not small has 16 frames of a group at least.
+        let large = groups.clone().filter(|(_, frames)| frames.count_ones() >= 16);
+        if let Some(end) = large.map(|(group, _)| (group as u32 + 1) * GROUP_FRAMES).max() {
             // Relaxed: a hint.
             self.large_hint.0.fetch_max(end, Ordering::Relaxed);
         }
@@ -237,9 +240,10 @@ impl SharedStore {
     }
 }
 
-// SAFETY: 1. blocks are aligned (`take_small`, `take_large`), and `has` says that they are in the
-// segment, whose frames are the one zone. 2. A frame is taken by a compare-and-swap of its byte
-// from free to this process's, which only `put` changes back: see `owners.rs`; another process that
+// SAFETY: 1. blocks are aligned (`take_small`, `take_large`), and `take_blocks` passes those alone
+// that lie in the segment, whose frames are the one zone. 2. A frame is taken by a compare-and-swap
+// of its byte from free to this process's, which this process changes back when the frame comes
+// back (`put_groups`) or is sent, and others after its death: see `owners.rs`. Another process that
 // does not keep to that shares the frame with this one, as it shares all of them by its mapping. 3.
 // Both are acquire and release. 4. The search wants no more than there is room for.
 unsafe impl Backing for SharedStore {
@@ -292,7 +296,7 @@ unsafe impl Backing for SharedStore {
     }
 }
 
-// SAFETY: as of `Backing`.
+// SAFETY: as of `Backing`, whose methods take and put the same way.
 unsafe impl BackingWords for SharedStore {
     fn take_words(&self, request: BackingRequest, want: u32, give: &mut dyn FnMut(Pfn, u64)) {
         self.take_blocks(request.order.get(), want, |first, starts| {
