@@ -328,6 +328,14 @@ fn huge_pages_are_given_back_whole() {
     all_back(&depot);
 }
 
+/// A huge page that the end of the depot cuts off goes back, too.
+#[test]
+fn the_rest_of_a_huge_page_is_given_back() {
+    let Ok(depot) = Depot::builder(3 * mib()).thp(true).populate(true).build() else { return };
+    assert_eq!(depot.trim().unwrap().bytes as usize, depot.bytes());
+    all_back(&depot);
+}
+
 /// Does khugepaged's work on a few present pages among many absent ones, at once.
 fn collapse(depot: &Depot) -> i32 {
     const MADV_COLLAPSE: i32 = 25;

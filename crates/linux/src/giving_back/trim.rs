@@ -41,9 +41,9 @@ use crate::moving::pins::Pins;
 use crate::system::sync::LockError;
 
 /// Bytes of addresses per chunk, the most memory that a trim takes from the store at a time; but a
-/// pageblock at least. Where a CPU is isolated a chunk is one pageblock: a call that drops as much
+/// pageblock at least. Where a CPU is isolated a chunk is one pageblock. A call that drops 2 MiB
 /// ends within a fraction of a millisecond, before a thread there that has just fallen asleep works
-/// again.
+/// again; one that drops a pageblock of larger pages takes as much longer.
 const CHUNK_BYTES: usize = 16 << 20;
 /// Both passes of a trim, in their order.
 pub(crate) const ALL_RUNS: [Runs; 2] = [Runs::Whole, Runs::Parts];
@@ -419,7 +419,8 @@ fn frames(depot: &ReturnableFrames, range: &Range<usize>) -> (Pfn, u32) {
 }
 
 /// The runs of bytes in a pageblock that are free in the store now and not pinned, and how many
-/// free pages are pinned. Huge pages are in a run whole or not at all.
+/// free pages are pinned. Huge pages, or pageblocks of one that is larger, are in a run whole or
+/// not at all.
 fn free_runs(
     depot: &ReturnableFrames,
     pins: &Pins,
@@ -427,6 +428,7 @@ fn free_runs(
 ) -> (Vec<Range<usize>>, u64) {
     let (mut runs, mut pinned_pages) = (Vec::<Range<usize>>::new(), 0);
     let page = depot.page_size().bytes();
+    let end = pageblock.end;
     for at in pageblock.step_by(page) {
         let pfn = Pfn::new((at >> depot.page_size().shift()) as u32);
         if !depot.frames().is_free(pfn) {
@@ -443,13 +445,14 @@ fn free_runs(
     }
     if let Some(huge) = depot.memory().huge_bytes() {
         let unit = huge.min(depot.pageblock_bytes());
-        runs.iter_mut().for_each(|run| *run = whole_units(run, unit));
+        runs.iter_mut().for_each(|run| *run = whole_units(run, unit, end));
         runs.retain(|run| !run.is_empty());
     }
     (runs, pinned_pages)
 }
 
-/// The part of a range that whole units fill.
-fn whole_units(range: &Range<usize>, unit: usize) -> Range<usize> {
-    range.start.next_multiple_of(unit)..range.end / unit * unit
+/// The part of a range that whole units fill, of which the last may be cut off at `end`.
+fn whole_units(range: &Range<usize>, unit: usize, end: usize) -> Range<usize> {
+    let last = if range.end == end { end } else { range.end / unit * unit };
+    range.start.next_multiple_of(unit)..last
 }

@@ -297,7 +297,8 @@ impl Memory {
         self.file.as_ref().map(OwnedFd::as_fd)
     }
 
-    /// Whether the memory consists of huge pages, which go back to the system whole.
+    /// Whether the memory consists of huge pages, which go back to the system whole, or by the
+    /// pageblock where that is smaller.
     pub fn is_huge(&self) -> bool {
         self.hugetlb || self.thp
     }
