@@ -85,6 +85,9 @@ impl fmt::Display for ConsoleLine {
     }
 }
 
+/// The name of a check that the kernel itself fails, by a line that `Boot::is_fault` knows.
+const KERNEL: &str = "kernel";
+
 /// A machine to boot.
 pub struct Boot<'b> {
     /// The program that runs it, with all of its arguments but the kernel's.
@@ -124,11 +127,19 @@ impl Boot<'_> {
                     }
                     match said {
                         Some(ConsoleLine::Done) => is_done = true,
-                        Some(ConsoleLine::Check { name, failed: Some(why) }) => {
-                            faults.push(format!("{name}: {why}"));
+                        Some(said) => {
+                            if let ConsoleLine::Check { name, failed: Some(why) } = &said {
+                                faults.push(format!("{name}: {why}"));
+                            }
+                            heard(said);
                         }
-                        Some(said) => heard(said),
-                        None if (self.is_fault)(&line) => faults.push(line),
+                        None if (self.is_fault)(&line) => {
+                            faults.push(line.clone());
+                            heard(ConsoleLine::Check {
+                                name: KERNEL.to_owned(),
+                                failed: Some(line),
+                            });
+                        }
                         None => {}
                     }
                 }
@@ -229,5 +240,24 @@ mod tests {
             assert!(error.contains(says), "{error}");
         }
         let _ = std::fs::remove_file(log);
+    }
+
+    #[test]
+    fn faults_are_heard_and_fail_the_boot() {
+        let log = std::env::temp_dir().join(format!("pagedepot-faults-{}", std::process::id()));
+        let mut command = Command::new("printf");
+        command.arg("= check a ok\nBUG: bad page\n= check b failed why\n= done");
+        let (timeout, is_fault) = (Duration::from_secs(60), |line: &str| line.contains("BUG:"));
+        let mut failed = Vec::new();
+        let boot = Boot { command, what: "it", is_fault, log: &log, timeout };
+        let outcome = boot.run(|said| match said {
+            ConsoleLine::Check { name, failed: why } => failed.push((name, why.is_some())),
+            said => panic!("{said}"),
+        });
+        std::fs::remove_file(&log).unwrap();
+        let of = |name: &str, failed| (name.to_owned(), failed);
+        assert_eq!(failed, [of("a", false), of(KERNEL, true), of("b", true)]);
+        let error = format!("{:#}", outcome.unwrap_err());
+        assert!(error.contains("  BUG: bad page\n  b: why"), "{error}");
     }
 }

@@ -408,6 +408,7 @@ impl MachineBoot<'_> {
         eprintln!("booting {name}");
         let boot = Boot { command, what: name, is_fault, log: &log, timeout: TIMEOUT };
         let (mut said_since, mut begun, mut kept) = (Vec::new(), Instant::now(), Ok(()));
+        let mut is_sound = true;
         let outcome = boot.run(|said| {
             told.hear(&said);
             if let ConsoleLine::Begin(program) = &said
@@ -417,14 +418,17 @@ impl MachineBoot<'_> {
                 (said_since, begun) = (Vec::new(), Instant::now());
             }
             said_since.push(said);
-            if let Some(ConsoleLine::Check { name, .. }) = said_since.last()
-                && let Some((program, digest)) =
-                    self.programs.iter().find(|(program, _)| program.name == *name)
-            {
-                eprintln!("    {} s", begun.elapsed().as_secs());
-                if kept.is_ok() {
-                    kept = records.write(&program.name, *digest, &said_since);
+            let Some(ConsoleLine::Check { name, failed }) = said_since.last() else { return };
+            let has_passed = failed.is_none();
+            match self.programs.iter().find(|(program, _)| program.name == *name) {
+                Some((program, digest)) => {
+                    eprintln!("    {} s", begun.elapsed().as_secs());
+                    if has_passed && is_sound && kept.is_ok() {
+                        kept = records.write(&program.name, *digest, &said_since);
+                    }
                 }
+                // The kernel's fault, or init's: what passes from now on proves nothing.
+                None => is_sound &= has_passed,
             }
         });
         fs::remove_file(&files)?;
