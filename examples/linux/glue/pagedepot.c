@@ -681,9 +681,9 @@ static bool depot_drain_by_work(struct zone *only, bool force)
 }
 
 /*
- * For __drain_all_pages(). Reclaim wants pages back: quiet, which waits for nothing. A caller that
- * names a zone (offlining, contiguous ranges, compaction, memory failure), or insists, wants all:
- * full.
+ * For __drain_all_pages(). Reclaim wants pages back: quiet, which waits for no CPU's fronts. A
+ * caller that names a zone (offlining, contiguous ranges, compaction, memory failure), or insists,
+ * wants all: full.
  */
 static bool depot_drain_all(struct zone *only, bool force)
 {

@@ -77,7 +77,7 @@ void depot_c_panic(void);
 
 /*
  * What the zone's lock was taken for by refills and spills, then all takes of it, and those that
- * found it held. Both designs count.
+ * found it held. Both designs count, but for spilled_blocks, which stock has not.
  */
 struct depot_counts {
 	unsigned long takes, puts, refilled, spilled, spilled_blocks, locks, contended;

@@ -38,10 +38,13 @@
 #define DEPOT_HELD		(7 * DEPOT_MANY)
 /* Places below the high watermark. */
 #define DEPOT_FEW		8
-/* Parts of the places: those that a spill begins at, and what it leaves full. */
+/* A spill begins when all places but an eighth are full, and leaves a quarter of them full. */
 #define DEPOT_SPARE_PART	8
 #define DEPOT_LEFT_PART		4
-/* Pages that are worth a place. Fewer go to a heap, which keeps less than DEPOT_MANY blocks. */
+/*
+ * Pages that are worth a place. Fewer go to a heap, which keeps less than DEPOT_MANY blocks, and
+ * all heaps together less than half of what the places hold.
+ */
 #define DEPOT_WORTH		32
 /* CPUs that give magazines back at a time. A virtual one may be off its processor for long. */
 #define DEPOT_HEAPS		4
@@ -74,8 +77,8 @@ struct depot_pile {
 struct depot_heap {
 	/* Whether a CPU has it: the rest is its own then. */
 	u8 taken;
-	/* Blocks, and those of them that are in no pile. */
-	u32 count, loose_count;
+	/* Blocks, those of them that are in no pile, and the pages of all. */
+	u32 count, loose_count, pages;
 	struct depot_doubled doubled;
 	struct depot_pile piles[DEPOT_PILES];
 	struct depot_block loose[DEPOT_HELD + DEPOT_MANY];
@@ -189,12 +192,14 @@ static void depot_heap_add(struct depot_heap *heap, struct depot_block block)
 	u32 order = block.order;
 
 	heap->count++;
+	heap->pages += 1u << order;
 	if (pile->blocks && pile->part != part) {
 		heap->loose[heap->loose_count++] = block;
 		return;
 	}
 	if (unlikely(find_next_bit(pile->pages, at + (1u << order), at) < at + (1u << order))) {
 		heap->count--;
+		heap->pages -= 1u << order;
 		depot_note_doubled(&heap->doubled, &block);
 		return;
 	}
@@ -280,7 +285,7 @@ static void depot_give_back(struct zone *zone, struct depot_heap *heap)
 		depot_put_locked(zone, heap->loose[i].pfn, heap->loose[i].order);
 	__this_cpu_inc(depot_counts.puts);
 	spin_unlock_irqrestore(&zone->lock, flags);
-	heap->count = heap->loose_count = 0;
+	heap->count = heap->loose_count = heap->pages = 0;
 	heap->doubled = (struct depot_doubled){};
 	if (unlikely(doubled.pages))
 		depot_c_misuse(doubled.first, doubled.pages);
@@ -321,22 +326,28 @@ static struct depot_heap *depot_any_heap(struct depot_shelf *shelf)
 }
 
 /*
- * Takes all that lies here back to the buddy lists; all of it, if nothing may come meanwhile. What
- * other CPUs had gathered before is there too: this waits for each heap.
+ * Takes what lies here back to the buddy lists; all of it, if nothing comes meanwhile. What other
+ * CPUs had gathered before is there too: this waits for each heap, and can be preempted as it does.
  */
 static void depot_shelf_drain(struct zone *zone, struct depot *depot)
 {
 	struct depot_shelf *shelf = depot->shelf;
-	u32 i, gathered;
+	u32 i, gathered, left = shelf ? shelf->places : 0;
 
 	for (i = 0; shelf && i < DEPOT_HEAPS; i++)
 		do {
-			preempt_disable();
-			while (!depot_take_heap(&shelf->heaps[i]))
+			for (;;) {
+				preempt_disable();
+				if (depot_take_heap(&shelf->heaps[i]))
+					break;
+				preempt_enable();
 				cpu_relax();
-			gathered = depot_spill_by(zone, shelf, &shelf->heaps[i], shelf->places);
+			}
+			gathered = depot_spill_by(zone, shelf, &shelf->heaps[i], left);
 			preempt_enable();
-		} while (gathered);
+			/* Others may lay as many here meanwhile, again and again. */
+			left -= gathered;
+		} while (gathered && left);
 }
 
 /*
@@ -435,12 +446,14 @@ static bool depot_fill(struct depot_shelf *shelf, u32 place, u8 kind,
 
 /*
  * Adds the few blocks of a magazine that is not worth a place to a heap. That goes back once it has
- * many, or with the next spill. False: they are still the caller's.
+ * many blocks or pages, with the next spill that has it, or with a drain; and at once if the zone
+ * has not plenty. False: they are still the caller's.
  */
-static bool depot_add_few(struct zone *zone, struct depot_shelf *shelf,
+static bool depot_add_few(struct zone *zone, struct depot_shelf *shelf, bool plenty,
 			  const struct depot_block *blocks, u32 count)
 {
 	struct depot_heap *heap = depot_any_heap(shelf);
+	u32 pages_max = shelf->places * DEPOT_WORTH / DEPOT_HEAPS;
 	bool open;
 	u32 i;
 
@@ -451,7 +464,8 @@ static bool depot_add_few(struct zone *zone, struct depot_shelf *shelf,
 	for (i = 0; open && i < count; i++)
 		if (!depot_is_bad(&blocks[i], &heap->doubled))
 			depot_heap_add(heap, blocks[i]);
-	if (heap->count >= DEPOT_MANY || unlikely(heap->doubled.pages))
+	if (!plenty || heap->count >= DEPOT_MANY || heap->pages >= pages_max ||
+	    unlikely(heap->doubled.pages))
 		depot_give_back(zone, heap);
 	depot_leave_heap(heap);
 	return open;
@@ -493,7 +507,7 @@ static bool depot_shelf_put(struct zone *zone, struct depot_shelf *shelf,
 	if (count << blocks[0].order >= DEPOT_WORTH)
 		put = depot_lay(zone, shelf, places, kind, blocks, count);
 	else
-		put = plenty && depot_add_few(zone, shelf, blocks, count);
+		put = depot_add_few(zone, shelf, plenty, blocks, count);
 	preempt_enable();
 	return put;
 }

@@ -38,6 +38,7 @@ static u8 fenced;
 #define preempt_disable()
 #define preempt_enable()
 #define min(a, b)		((a) < (b) ? (a) : (b))
+#define max(a, b)		((a) > (b) ? (a) : (b))
 #define min_t(t, a, b)		((t)(a) < (t)(b) ? (t)(a) : (t)(b))
 #define ilog2(n)		(31 - __builtin_clz(n))
 #define __ffs(n)		__builtin_ctzl(n)
@@ -132,7 +133,10 @@ static struct { unsigned long takes, puts, refilled, spilled, spilled_blocks, lo
 #define high_wmark_pages(zone)	READ_ONCE((zone)->high)
 #define zone_managed_pages(zone) ((unsigned long)PAGES)
 #define depot_note_lock(zone)	__this_cpu_inc(depot_counts.locks)
-#define spin_lock_irqsave(at, flags) (flags = 0, pthread_mutex_lock(at))
+/* Blocks that were put by one hold of the lock, and by the longest. */
+static u32 held_blocks, held_most;
+
+#define spin_lock_irqsave(at, flags) (flags = 0, pthread_mutex_lock(at), held_blocks = 0)
 #define spin_unlock_irqrestore(at, flags) ((void)flags, pthread_mutex_unlock(at))
 #define trace_mm_page_pcpu_drain(page, order, mt) ((void)(mt))
 #define depot_memory(zone, bytes) calloc(1, bytes)
@@ -172,6 +176,8 @@ static void __free_one_page(struct page *page, u32 pfn, struct zone *zone, u32 o
 {
 	(void)fpi;
 	ensure(pthread_mutex_trylock(&zone->lock));
+	held_blocks++;
+	held_most = max(held_most, held_blocks);
 	ensure(!(pfn & ((1u << order) - 1)) && page == pfn_to_page(pfn));
 	/* No frame of it is free, nor part of a free block that begins before it. */
 	for (u32 i = 0; i < 1u << order; i++)

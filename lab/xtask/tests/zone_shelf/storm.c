@@ -28,6 +28,9 @@ static void own(const struct depot_block *block, u8 from, u8 to)
 		ensure(__atomic_exchange_n(&owned[block->pfn + i], to, __ATOMIC_ACQ_REL) == from);
 }
 
+/* Refills that got nothing, and those that got blocks. */
+static unsigned long refills[2];
+
 struct held {
 	struct depot_block blocks[HELD];
 	u32 count, order;
@@ -47,6 +50,7 @@ static void refill(struct held *held, u32 mobility)
 		return;
 	got = depot_c_take(&zone, held->order, mobility, 0, held->blocks + held->count, wanted);
 	ensure(got <= wanted);
+	__atomic_fetch_add(&refills[got > 0], 1, __ATOMIC_RELAXED);
 	for (i = 0; i < got; i++) {
 		/* The library does not read it. */
 		held->blocks[held->count + i].order = held->order;
@@ -85,6 +89,25 @@ static void disable(u32 *random)
 	pthread_mutex_unlock(&disabling);
 }
 
+/* Isolates a pageblock or ends that, and moves its free blocks to the lists of its new type. */
+static void isolate(u32 part)
+{
+	u8 *block = &pageblocks[part];
+
+	pthread_mutex_lock(&zone.lock);
+	WRITE_ONCE(*block, *block == MIGRATE_ISOLATE ? part % MIGRATE_PCPTYPES : MIGRATE_ISOLATE);
+	for (u32 i = 0; i < 1u << pageblock_order; i++) {
+		struct page *page = &pages[(part << pageblock_order) + i];
+		int order = page->buddy;
+
+		if (order >= 0) {
+			unlist_page(page);
+			list_page(&zone, page, order, *block);
+		}
+	}
+	pthread_mutex_unlock(&zone.lock);
+}
+
 static void *storm(void *seed)
 {
 	u32 random = (u32)(uintptr_t)seed * 2654435761u + 1;
@@ -102,10 +125,7 @@ static void *storm(void *seed)
 		} else if (what < 985) {
 			disable(&random);
 		} else if (what < 990) {
-			u8 *block = &pageblocks[next(&random) % (PAGES >> pageblock_order)];
-
-			WRITE_ONCE(*block, READ_ONCE(*block) == MIGRATE_ISOLATE ? MIGRATE_MOVABLE :
-				   MIGRATE_ISOLATE);
+			isolate(next(&random) % (PAGES >> pageblock_order));
 		} else {
 			/* Plenty, and too little. */
 			WRITE_ONCE(zone.high, what % 2 ? 0 : (long)PAGES);
@@ -225,7 +245,7 @@ static void merges(void)
 /* Spills of a few pages wait for each other: a take of the lock for a magazine's worth, at most. */
 static void few(void)
 {
-	const u32 each = DEPOT_WORTH / 4;
+	const u32 each = DEPOT_WORTH / 4, places = depot.shelf->places;
 	unsigned long locks;
 	u32 first;
 
@@ -235,6 +255,15 @@ static void few(void)
 		ensure(!depot_c_put(&zone, many + put, each, &first));
 	ensure((depot_counts.locks - locks) * DEPOT_MANY <= ARRAY_SIZE(many));
 	ensure(depot.shelf->heaps[0].count);
+	/* Blocks that merge are few, however many pages they have. */
+	ensure(PAGES - zone.free <= places * DEPOT_WORTH);
+	/* Below the high watermark none stays. */
+	zone.high = PAGES;
+	take_many();
+	for (u32 put = 0; put < ARRAY_SIZE(many); put += each)
+		ensure(!depot_c_put(&zone, many + put, each, &first));
+	ensure(!depot.shelf->heaps[0].count && zone.free == PAGES);
+	zone.high = 0;
 	depot_shelf_close(&zone, &depot, true);
 	ensure(zone.free == PAGES);
 	depot_shelf_close(&zone, &depot, false);
@@ -280,12 +309,17 @@ int main(int count, char **arguments)
 	merges();
 	few();
 	doubles();
+	/* Magazines of one kind, and of several. */
+	for (u32 part = 0; part < PAGES >> pageblock_order; part++)
+		pageblocks[part] = part % MIGRATE_PCPTYPES;
 	for (uintptr_t i = 0; i < THREADS; i++)
 		ensure(!pthread_create(&threads[i], NULL, storm, (void *)i));
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);
 	depot_shelf_drain(&zone, &depot);
 	ensure(zone.free == PAGES && listed() == PAGES && !misused);
+	ensure(held_most <= DEPOT_HELD + DEPOT_MANY);
+	ensure(refills[false] * 100 <= refills[true]);
 	printf("%lu takes of the lock for %lu pages\n", depot_counts.locks,
 	       depot_counts.refilled + depot_counts.spilled);
 	return 0;
