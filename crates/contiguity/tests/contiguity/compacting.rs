@@ -132,7 +132,7 @@ impl<F: Fn(&Table, &mut [Move])> Mover for By<'_, F> {
 pub(crate) fn with_pageblocks(
     pageblocks: u32,
     change: impl Fn(&mut Config<'_>),
-    test: impl Fn(Single<'_>),
+    test: impl FnOnce(Single<'_>),
 ) {
     let ranges = [range(0, pageblocks * PAGEBLOCK)];
     let zones = [open_zone("a", &ranges)];
@@ -151,7 +151,10 @@ fn whole(depot: &Single<'_>, pageblocks: u32) -> u32 {
 
 /// Blocks of orders 0 to 3 in all memory; then a random part of them is freed.
 fn scatter(depot: &Single<'_>, table: &Table, kept_of_ten: u64, orders: u64) {
-    let mut rng = Rng::new(seed("compacting"));
+    scatter_by(&mut Rng::new(seed("compacting")), depot, table, kept_of_ten, orders);
+}
+
+fn scatter_by(rng: &mut Rng, depot: &Single<'_>, table: &Table, kept_of_ten: u64, orders: u64) {
     let mut all = Vec::new();
     while let Some(pfn) = {
         let order = order(rng.below(orders) as u32);
@@ -170,13 +173,16 @@ fn scatter(depot: &Single<'_>, table: &Table, kept_of_ten: u64, orders: u64) {
 #[test]
 fn scattered_blocks_are_gathered() {
     for checked in [false, true] {
-        for (kept, orders) in [(5, 1), (2, 1), (8, 1), (5, 4)] {
+        let mut rng = Rng::new(seed("compacting"));
+        let mut of_larger = (0, 0);
+        // Of larger blocks four layouts: in one of some three hundred they leave many gaps.
+        for (kept, orders) in [(5, 1), (2, 1), (8, 1), (5, 4), (5, 4), (5, 4), (5, 4)] {
             with_pageblocks(
                 32,
                 |config| config.checked = checked,
                 |mut depot| {
                     let table = Table::default();
-                    scatter(&depot, &table, kept, orders);
+                    scatter_by(&mut rng, &depot, &table, kept, orders);
                     let before = table.contents();
                     assert!(whole(&depot, 32) < 4, "it is scattered");
                     let done = depot.compact(ZONE, Compaction::all(), &table).unwrap();
@@ -186,6 +192,10 @@ fn scattered_blocks_are_gathered() {
                     // Larger blocks leave gaps.
                     let expected = if orders == 1 { possible - 1 } else { possible * 4 / 5 };
                     assert!(done.whole_pageblocks >= expected, "{done:?}, {possible} possible");
+                    if orders > 1 {
+                        of_larger.0 += done.whole_pageblocks;
+                        of_larger.1 += possible;
+                    }
                     assert_eq!(u64::from(whole(&depot, 32)), done.whole_pageblocks);
                     assert_eq!(done.end, CompactEnd::NothingLeft);
                     assert_eq!(done.moved_blocks, table.moves.borrow().len() as u64);
@@ -201,6 +211,8 @@ fn scattered_blocks_are_gathered() {
                 },
             );
         }
+        let (whole, possible) = of_larger;
+        assert!(whole >= possible * 9 / 10, "{whole} of {possible}");
     }
 }
 
