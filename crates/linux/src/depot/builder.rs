@@ -152,11 +152,12 @@ impl Builder {
     /// `shmem_enabled` beside it counts, which is `never` on most systems: then there are none, and
     /// no error says so.
     ///
-    /// [`Depot::trim`] then gives back only whole ones, and the system may make a huge page of few
-    /// pages in use and of memory that was given back around them. Default: the system's setting,
-    /// until the depot first gives memory back (a trim, a [ceiling](Self::ceiling),
-    /// [`Reporting`](crate::reclaim::Reporting)). From then on it has no new huge pages
-    /// (`MADV_NOHUGEPAGE`), so that memory that was given back comes back by use alone.
+    /// [`Depot::trim`] then gives back only whole ones, or pageblocks of ones that are larger, and
+    /// the system may make a huge page of few pages in use and of memory that was given back around
+    /// them. Default: the system's setting, until the depot first gives memory back (a trim, a
+    /// [ceiling](Self::ceiling), [`Reporting`](crate::reclaim::Reporting)). From then on it has no
+    /// new huge pages (`MADV_NOHUGEPAGE`), so that memory that was given back comes back by use
+    /// alone.
     pub fn thp(mut self, yes: bool) -> Self {
         self.thp = yes;
         self
@@ -329,8 +330,8 @@ impl Builder {
         self
     }
 
-    /// The classes of pages that fill pageblocks of 2 MiB of their own. Unless this is called, the
-    /// mobility alone decides. [Over a store of the program's own](Self::build_over) nothing is
+    /// The classes of pages that fill pageblocks (512 pages) of their own. Unless this is called,
+    /// the mobility alone decides. [Over a store of the program's own](Self::build_over) nothing is
     /// kept apart.
     ///
     /// ```

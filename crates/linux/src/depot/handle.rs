@@ -474,8 +474,9 @@ impl Depot {
 
     /// Counts pageblocks (512 pages: 2 MiB of 4 KiB pages) that were handed out when their memory
     /// was not present: for the first time, and after it had been given back to the system. What is
-    /// present is handed out first, so the first count times 2 MiB bounds what the depot has used
-    /// at most. It includes pageblocks that a ceiling or a report took. O(depot's bytes / 1 GiB).
+    /// present is handed out first, so the first count times a pageblock's bytes bounds what the
+    /// depot has used at most. It includes pageblocks that a ceiling or a report took. O(depot's
+    /// bytes / 1 GiB).
     ///
     /// ```
     /// use pagedepot_linux::{Depot, Order};

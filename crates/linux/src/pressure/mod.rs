@@ -74,7 +74,7 @@
 //! | [`HandoverDrain`](Step::HandoverDrain) | `Medium` | fronts, handed over by their owners; CPUs that do not answer are fenced, isolated ones never |
 //! | [`Purge`](Step::Purge) | `Medium` | lazy areas and pools of address spaces |
 //! | [`Callbacks`](Step::Callbacks) | `Critical` | those of [`on_pressure`](Builder::on_pressure), lowest priority first, until enough was freed |
-//! | [`GiveBackWhole`](Step::GiveBackWhole) | `Low` | whole free pageblocks (2 MiB), many by one system call where the kernel can |
+//! | [`GiveBackWhole`](Step::GiveBackWhole) | `Low` | whole free pageblocks (512 pages), many by one system call where the kernel can |
 //! | [`Trim`](Step::Trim) | `Medium` | [`Depot::trim`](crate::Depot::trim): whole pageblocks first, then single pages |
 //! | [`KernelReclaim`](Step::KernelReclaim) | `Critical` | `memory.reclaim` of cgroup v2, if the policy asks for it |
 //!

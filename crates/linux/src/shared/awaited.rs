@@ -11,7 +11,9 @@
 //!    or the thread's swap comes after the request's and the thread finds it in the queue.
 //! 2. A thread that finds the flag not set sleeps unless the word has changed since it read it. The
 //!    request raises the word after it has set the flag, by a release. So a thread that has read
-//!    the raised word sees the flag, and one that has not does not sleep.
+//!    the raised word sees the flag, and one that has not does not sleep. While a request is
+//!    stopped between the two steps, others that wait find the flag set and raise nothing: they
+//!    wait for the thread's next look, a second at most.
 //!
 //! Explored by `tests/loom/awaited.rs`.
 

@@ -176,7 +176,7 @@ impl<'t> OwnerTable<'t> {
         self.words.len() / GROUP_WORDS
     }
 
-    /// Asks for the line of a group's words.
+    /// The words of a group.
     fn group(&self, group: usize) -> &'t [AtomicU64] {
         &self.words[group * GROUP_WORDS..][..GROUP_WORDS]
     }
@@ -710,7 +710,8 @@ fn in_one_word(frames: &Range<u32>) -> Option<(usize, u64)> {
     is_one.then(|| (word as usize, !0 >> (64 - 8 * count) << (8 * from)))
 }
 
-/// The groups that a range of frames touches, and the bits of its frames in each.
+/// The groups that a range of frames, which is not empty, touches, and the bits of its frames in
+/// each.
 pub fn groups_of(frames: Range<u32>) -> impl Iterator<Item = (usize, u64)> + Clone {
     (frames.start / GROUP_FRAMES..frames.end.div_ceil(GROUP_FRAMES)).map(move |group| {
         let base = group * GROUP_FRAMES;

@@ -184,7 +184,7 @@ pub fn answer(
             prim::wait_shared(asked, seen, if is_awaited { LOOK_MS } else { REST_MS });
             // While there is a handle, the slot is this process's.
             let (Some(depot), Some(store)) = (depot.upgrade(), store.upgrade()) else { return };
-            // Acquire: pairs with the Release of `ask`.
+            // Acquire: pairs with the Release of `ask`, and of `WaitFlag::begin` for the flag.
             let now = asked.load(Ordering::Acquire);
             if now != seen {
                 on_shortage.act();

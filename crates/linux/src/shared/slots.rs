@@ -69,7 +69,8 @@ pub const CEILING: usize = 10;
 pub const BURIED: usize = 11;
 /// The name of the process's heir; 0: none.
 pub const HEIR: usize = 12;
-/// A word whose lower half is a futex: requests to give back what is cached.
+/// A word whose lower half is a futex: requests to give back what is cached, and looks for requests
+/// of the process itself that wait.
 pub const ASKED: usize = 16;
 pub const ANSWERED: usize = 24;
 /// Pages that were sent by the process, and claimed: on another line than its own counts, because
