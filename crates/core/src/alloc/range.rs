@@ -304,7 +304,8 @@ impl<'a, 'm, C: Cpus> Residency<'a, 'm, C> {
     /// # Errors
     /// Fails like [`Allocator::free_contiguous`].
     pub fn free_absent(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
-        let (slow, zone) = (self.0.slow(), self.0.slow().check_free_range(start, frames)?);
+        let slow = self.0.slow();
+        let zone = slow.check_free_range(start, frames)?;
         slow.put_range(zone, frames, |store| store.put_cold(start, frames))
     }
 

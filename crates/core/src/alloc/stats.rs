@@ -323,7 +323,7 @@ mod tests {
 
     /// The hand of CPU 1 begins in the middle of the zone. What it has seen when it comes to the
     /// end is not the zone: counted as all there is, it would send the hands of all CPUs over all
-    /// memory without rests.
+    /// memory with fewer rests.
     #[test]
     fn a_turn_that_begins_in_the_middle_is_no_count_of_the_zone() {
         let ranges = [sections(0..4)];

@@ -29,7 +29,8 @@
 //! reads only the hints of a section, in three lines, and 8 tags. In the first case 7 of 8 steps
 //! are left out (on 256 CPUs 224 of 225, so that all hands together look no more often), until a
 //! sixteenth of the zone has been allocated or freed since the last turn, and while they count then
-//! 3 of 4, because a loop may allocate and free as much over and over. A slow path is longer by one
+//! 3 of 4, because a loop may allocate and free as much over and over. A step that is not left out
+//! reads the zone's count of free pages, a line that all CPUs write. A slow path is longer by one
 //! step and by 16 spare magazines for each mobility, half of what a decay of `high` may spill; and
 //! by one magazine for each mobility and order in use at every eighth step, which empties the CPU's
 //! fronts for evacuated frames. While any evacuate, a search for small blocks looks at up to 64
@@ -216,16 +217,16 @@ impl HandStep<'_, '_> {
         let is_idle = state.evacuating == 0 && orders.is_none_or(|orders| orders.quota <= 0);
         // None may begin before this turn has ended.
         let is_outdated = self.policy.is_outdated(state);
-        let rest = match (is_outdated, is_idle) {
-            (true, _) => REST_OUTDATED,
+        let counts = is_idle || is_outdated && orders.is_some();
+        let rest = match (counts, is_outdated) {
+            (true, true) => REST_OUTDATED,
             // All CPUs together look about as often on a large machine as on a small one.
-            (false, true) => REST * self.cpus.div_ceil(REST_CPUS),
-            (false, false) => 0,
+            (true, false) => REST * self.cpus.div_ceil(REST_CPUS),
+            (false, _) => 0,
         };
         if rest > 0 {
             hand.rest_for(rest);
         }
-        let counts = is_idle || is_outdated && orders.is_some();
         self.look(orders.filter(|_| !counts), counts);
         // The last frames of pageblocks that are almost whole would not fill a magazine soon.
         !is_idle && hand.at().is_multiple_of(RETURN_STEPS * STEP_PAGEBLOCKS)

@@ -114,7 +114,7 @@ pub struct HandPlan {
     pub free_min: u32,
 }
 
-/// If this part of the zone was allocated or freed, the next turn is made without rests.
+/// If this part of the zone was allocated or freed, the next turn is made with fewer rests.
 const OUTDATED_PART: u64 = 16;
 /// The largest divisor of the mean free count.
 const DIVISOR_MAX: u32 = PAGEBLOCK_FRAMES;
@@ -140,7 +140,7 @@ impl ZonePolicy {
     }
 
     /// Counts free memory that the zone is given as a turn would: without it the hands of all CPUs
-    /// walk over new memory without rests, and find that it is whole.
+    /// walk over new memory with fewer rests, and find that it is whole.
     pub fn note_given(&self, pages: u64, whole: u32) {
         // Relaxed, as in `note_turn`.
         self.seen.fetch_add(TurnCounts { whole, partial: 0 }.pack(), Ordering::Relaxed);

@@ -45,7 +45,9 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
         let (pcp, order) = (share.pcp, front.order);
         let shelf = pcp.shelf(order, front.kind);
         let shelved = shelf.count();
-        (shelved > 0).then_some(())?;
+        if shelved == 0 {
+            return None;
+        }
         let most = self.at_once(false, shelved.min(word.magazines()).max(1));
         // Announced before they leave the shelf: in between no count would include them.
         let moving = share.caches.begin(pcp, (most * order.magazine_frames()).into());
@@ -146,7 +148,9 @@ impl<C: Cpus> Exchange<'_, '_, '_, C> {
     /// Empty magazines of this CPU's own for as many full ones that go to the shelf, charged to it.
     #[inline]
     pub(super) fn charged_empties(&self) -> Option<PoppedMagazines> {
-        let most = 1 + u32::from(self.may_shelve(2));
+        // Others move one at a time.
+        let is_listed = self.share.pcp.listed(self.front.order, self.front.kind).is_some();
+        let most = 1 + u32::from((IS_LOOM || is_listed) && self.may_shelve(2));
         let empties = self.share.empties_at_hand(self.at_once(true, most))?;
         self.share.charge((empties.count * self.front.order.magazine_frames()).into());
         Some(empties)
@@ -166,8 +170,11 @@ impl<C: Cpus> Caches<'_, C> {
     #[inline]
     pub fn pop_turned_from(&self, front: &Front) -> Option<Pfn> {
         let share = self.share(front.here.cpu, front.zone);
-        // The slow path takes the same steps; models need not take them twice.
-        let word = if IS_LOOM { None } else { share.read_front(front) }?;
+        if IS_LOOM {
+            // The slow path takes the same steps; models need not take them twice.
+            return None;
+        }
+        let word = share.read_front(front)?;
         Exchange { share: &share, front, word }.pop_turned()?
     }
 

@@ -90,7 +90,7 @@ impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, PinnedCpus<P>> {
     /// takes the shelf afterwards.
     fn set_aside(&self, full: PoppedMagazines) {
         let (share, order) = (self.share, self.front.order);
-        if share.pcp.shelve(share.blocks(), self.front, full) {
+        if share.pcp.push_to_shelf(share.blocks(), self.front, full) {
             return;
         }
         for full in full.each() {

@@ -71,8 +71,8 @@ impl High {
         self.set(raised.min(most));
     }
 
-    /// Lowers one that is above `most`, for a CPU that is charged with `charged` pages, so that the
-    /// next magazine and another are spilled.
+    /// Lowers one that is above `most`, for a CPU that is charged with `charged` pages, so that
+    /// what it shelves next is spilled, and more.
     pub fn lower(&self, charged: i64, most: i64, limits: CacheLimits) {
         let now = self.get();
         if now > most {

@@ -40,12 +40,16 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
                 own.pop(self.blocks())
             })?;
         self.charge(i64::from(order.magazine_frames()));
-        // A drainer had the next one last: by the time it is needed its lines will be here.
-        let returned = &self.pcp.returned;
+        Some(found)
+    }
+
+    /// Asks for the lines of the magazine that this CPU will fill next. A drainer had it last: by
+    /// the time it is needed they will be here.
+    pub fn prefetch_next_empty(&self) {
+        let (own, returned) = (&self.caches.pcps.shared(self.cpu).empties, &self.pcp.returned);
         if let Some(next) = own.peek(self.blocks()).or_else(|| returned.peek(self.blocks())) {
             prefetch_write(self.blocks().magazine(next));
         }
-        Some(found)
     }
 
     /// Takes up to `most` empty magazines of this CPU's own, without carving a frame or taking one

@@ -10,10 +10,9 @@
 //! # Pairs
 //! Each exchange with a shelf is five locked instructions, of one magazine or of two. A front that
 //! has exchanged two is as full, or as empty, as it can be: a program that turns then needs the
-//! shelf again at once. So two go only on the way of a program that, before it turned last, moved
-//! more magazines in one direction than it has moved in this one with these two. It
-//! turns behind an exchange of a single magazine then, if it does as it did before. If not, it has
-//! moved three magazines for each exchange that it pays for this.
+//! shelf again at once. So two go only while this run, with these two, has moved fewer magazines
+//! than the run before the last turn. Where runs repeat, the last exchange of each is then of one.
+//! Where they do not, the run has moved at least three magazines for each exchange that this costs.
 //!
 //! # Parts
 //! A magazine on a shelf is full, and its shelf says of what order. One that comes from a front may
@@ -197,13 +196,18 @@ impl<'m> Magazines<'m> {
 
     /// A magazine that was never used.
     pub fn fresh(&self) -> Option<MagazineIndex> {
-        (self.used() < self.count).then_some(())?;
+        if self.used() >= self.count {
+            return None;
+        }
         // An addition, which no other CPU makes fail: at the start all come here at once. The
         // number passes `count` by one for each CPU that meets the last one here, and then stays.
         // Relaxed: only the number is handed out; the magazine was written before the allocator
         // existed.
         let nth = self.used.fetch_add(1, Ordering::Relaxed);
-        (nth < self.count).then(|| MagazineIndex::new(self.first + spread(nth, self.count)))?
+        if nth >= self.count {
+            return None;
+        }
+        MagazineIndex::new(self.first + spread(nth, self.count))
     }
 }
 
@@ -219,8 +223,11 @@ pub fn spread(nth: u32, count: u32) -> u32 {
     (u64::from(nth) * u64::from(step) % u64::from(count)) as u32
 }
 
-fn greatest_common_divisor(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+fn greatest_common_divisor(mut a: u32, mut b: u32) -> u32 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }
 
 /// The bits; see the module.

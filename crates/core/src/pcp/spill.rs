@@ -86,6 +86,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         let Some(empties) = at_hand.or_else(|| Some(self.acquire_magazine(order)?.into())) else {
             return self.unload(front, word);
         };
+        self.prefetch_next_empty();
         let install = |new| self.replace(&front, word, new);
         let keep = |full| self.shelve(front, full);
         if exchange.load_empty(empties, Some(pfn), install, keep) {
@@ -117,14 +118,14 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         let Front { here, order, kind, .. } = front;
         let pcp = self.pcp;
         if !IS_LOOM {
-            // One that is above what it may be now is lowered, so that this magazine and another
-            // are spilled.
+            // One that is above what it may be now is lowered, so that what comes is spilled, and
+            // more.
             let (limits, charged) = (self.zone.limits(), pcp.charged_pages.load(Ordering::Relaxed));
             pcp.high.lower(charged, self.high_most(limits) as i64, limits);
         }
         // They are charged already: no more is needed than what there is.
         let is_above = pcp.is_above_high() && !self.raise_high_for_free(0);
-        if is_above || !pcp.shelve(self.blocks(), &front, full) {
+        if is_above || !pcp.push_to_shelf(self.blocks(), &front, full) {
             full.each().for_each(|full| self.spill(front, full, order.rounds()));
             if is_above {
                 self.spill_more(front);
@@ -191,7 +192,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// The largest `high` now, but for what fronts need.
     fn high_most(&self, limits: CacheLimits) -> u64 {
         let wants_more = |policy: &ZonePolicy| policy.wants_more(self.zone.managed());
-        // Some are avoided, or would be if memory lay still.
+        // Some are avoided, or more should be.
         let are_whole_short = || {
             self.store().tags().avoided(self.zone_id) > 0
                 || self.caches.pcps.policy(self.zone_id).is_some_and(wants_more)

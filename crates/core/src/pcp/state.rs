@@ -209,7 +209,7 @@ impl Pcp {
 
     /// Pushes full magazines to a front's shelf, and lists them. `false`: they are too many for it.
     #[inline]
-    pub fn shelve(&self, blocks: &BlockArray, front: &Front, full: PoppedMagazines) -> bool {
+    pub fn push_to_shelf(&self, blocks: &BlockArray, front: &Front, full: PoppedMagazines) -> bool {
         let shelf = self.shelf(front.order, front.kind);
         if let Some(listed) = self.listed(front.order, front.kind) {
             listed.note(shelf.count(), full);

@@ -28,7 +28,8 @@
 //! begins or ends elsewhere is found by [`runs`](super::runs).
 //!
 //! Which section a whole pageblock is taken from is chosen by [`gibibytes`](super::best_fit), for
-//! unmovable and reclaimable blocks before it is asked whether it is warm.
+//! unmovable and reclaimable blocks before it is asked whether it is warm. A search for pageblocks
+//! stays where it took the last, as long as the word of hints there has warm ones.
 //!
 //! Pageblocks that are [entire](super::entire) are found where whole ones are. Those that were
 //! [reported](super::reported) are in no hint. A search comes to them when it has found no whole
@@ -285,8 +286,9 @@ impl<'m> Search<'_, 'm> {
         }
     }
 
-    /// Whether the word of the hint has warm pageblocks, and something of it is held. A search for
-    /// pageblocks goes on there: each that it takes makes the section a better choice.
+    /// Whether the word of the hint has warm pageblocks from the hint on, and something of it is
+    /// held. A search for pageblocks goes on there: each that it takes makes the section a better
+    /// choice.
     fn is_at_warm(&self) -> bool {
         let hint = PageblockIndex(self.wanted.hint.load(Ordering::Relaxed));
         let at = hint.in_section() / 64;

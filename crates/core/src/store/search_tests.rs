@@ -380,8 +380,8 @@ fn entire_pageblocks_are_taken_together() {
     }
 }
 
-/// A list in which blocks are twice: they are free once, and told.
-/// A search for pageblocks goes on where it took the last, and then to the section that has fewest.
+/// Checks that a search for pageblocks goes on where it took the last, and then to the section that
+/// has fewest.
 #[test]
 fn pageblocks_come_from_one_word_of_hints_until_it_has_none() {
     let world = World::new();
@@ -400,6 +400,7 @@ fn pageblocks_come_from_one_word_of_hints_until_it_has_none() {
     }
 }
 
+/// A list in which blocks are twice: they are free once, and told.
 #[test]
 fn pageblocks_that_go_back_twice_are_free_once() {
     for size in [Order::PAGEBLOCK, Order::MAX] {

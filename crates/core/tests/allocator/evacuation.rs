@@ -297,7 +297,7 @@ fn caches_are_small_while_whole_pageblocks_are_short() {
     let mut metadata = metadata(&config);
     let mut depot = single(&config, &mut metadata);
     let alloc = |_| depot.alloc(Order::BASE, Flags::default()).unwrap();
-    // Every eighth frame outlives its program. After the first one memory lies still.
+    // Every eighth frame outlives its program. The first one ends with a loop in its fronts.
     let mut kept = Vec::new();
     for program in 0..3 {
         let all: Vec<_> = (0..124 * PAGEBLOCK_FRAMES - kept.len() as u32).map(alloc).collect();

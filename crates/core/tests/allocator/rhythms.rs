@@ -132,7 +132,6 @@ fn long_batches_divide_nothing_and_move_pairs() {
             // One in each direction beside those for pairs, of which as many come as go.
             let pairs = batch / (2 * ROUNDS);
             let what = format!("batches of {batch}: {exchanges} exchanges, {shelf_hits} loads");
-            eprintln!("{what}");
             assert!(exchanges <= 2 * (pairs + 1) * TIMES + 4, "{what}");
             // Two more where a batch begins or ends within a pair; the first batch moves none.
             assert!(shelf_hits <= (pairs + 2) * TIMES + batch / ROUNDS, "{what}");
