@@ -688,6 +688,19 @@ int pagedepot_send(const pagedepot_t *handle,
                    unsigned int order,
                    pagedepot_sent_t *sent);
 
+// Sends count blocks of one order like pagedepot_send(), 64 at a time, which costs less than
+// single calls. Returns how many were sent, from the front; errno is set if some were not, which
+// are the caller's still.
+//
+// Conditions:
+// handle is NULL or a live depot; blocks has count blocks of the caller's, of this order,
+// each one once, and no thread uses them any more. sent has room for count messages.
+size_t pagedepot_send_many(const pagedepot_t *handle,
+                           void *const *blocks,
+                           unsigned int order,
+                           pagedepot_sent_t *sent,
+                           size_t count);
+
 // Claims a block that a process has sent. order: NULL, or where its order goes. Returns its
 // address, or NULL with errno: ENOENT (another process has claimed it, or it went back), EINVAL
 // (no message of this segment), ENOMEM (the ceiling).
@@ -695,6 +708,20 @@ int pagedepot_send(const pagedepot_t *handle,
 // Conditions:
 // handle is NULL or a live depot; order is NULL or can be written.
 void *pagedepot_claim(const pagedepot_t *handle, pagedepot_sent_t sent, unsigned int *order);
+
+// Claims count blocks that processes have sent, like pagedepot_claim(), 64 at a time, which costs
+// less than single calls. Puts their addresses into blocks, NULL for each that it did not get, and
+// their orders into orders, if that is not NULL. Returns how many it got; errno is that of the
+// last one that it did not get.
+//
+// Conditions:
+// handle is NULL or a live depot; sent has count messages, blocks room for as many, and
+// orders too, or it is NULL.
+size_t pagedepot_claim_many(const pagedepot_t *handle,
+                            const pagedepot_sent_t *sent,
+                            void **blocks,
+                            unsigned int *orders,
+                            size_t count);
 
 // Takes back the pages of processes that have died, and with orphans not 0 also those that such a
 // process had sent and that were not claimed. Requests that run short do so by themselves, without

@@ -216,6 +216,73 @@ fn what_one_writes_another_reads() {
     all_back(&depot);
 }
 
+/// Pages of all orders that are sent together: each message gets its page once, a message that is
+/// twice in the list or none at all is refused, and counts are exact.
+#[test]
+fn many_pages_are_sent_and_claimed_at_once() {
+    let depot = segment(16 * mib());
+    let receiver = join(&depot);
+    let stranger = segment(4 * mib());
+    let mut pages: Vec<Page> = depot.alloc_pages(Order::BASE, 150).unwrap().collect();
+    pages.extend((0..=10).map(|n| depot.page(order(n)).unwrap()));
+    pages.insert(70, stranger.page(Order::BASE).unwrap());
+    pages.iter_mut().for_each(|page| page[0] = page.pfn().get() as u8);
+    let (count, frames) = (161, 150 + 2047);
+    let mut sent = Vec::new();
+    let unsent = depot.send_pages(pages, &mut sent);
+    assert_eq!((unsent.len(), sent.len()), (1, count));
+    assert_eq!(depot.taken_pages().1, frames);
+
+    let wrong = SentPage::from_bits(sent[3].to_bits() ^ 1 << 32);
+    let mut list = sent.clone();
+    list.insert(4, sent[3]);
+    list.insert(2, wrong);
+    list.push(SentPage::from_bits(!0));
+    let (mut got, mut refused) = (Vec::new(), Vec::new());
+    receiver.claim_pages(&list, &mut got, |place, error| refused.push((place, error)));
+    let [gone, none] = [ClaimError::Gone, ClaimError::NoPage];
+    assert_eq!(refused, [(2, gone), (5, gone), (count + 2, none)]);
+    assert_eq!(got.len(), count);
+    assert!(got.iter().all(|page| page[0] == page.pfn().get() as u8));
+    assert_eq!(depot.taken_pages().1, 0);
+    let mut numbers: Vec<_> = got.iter().map(Page::pfn).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), count);
+    // Those that are below the ceiling, in the order of the list.
+    sent.clear();
+    assert!(receiver.send_pages(got.drain(..), &mut sent).is_empty());
+    refused.clear();
+    depot.drain(Scope::ALL, Mode::Full);
+    depot.set_ceiling(100 * page_bytes());
+    depot.claim_pages(&sent, &mut got, |place, error| refused.push((place, error)));
+    assert_eq!((got.len(), refused.len()), (100, count - 100));
+    assert!(refused.iter().all(|(_, error)| *error == ClaimError::Ceiling));
+    let rest: Vec<_> = refused.drain(..).map(|(place, _)| sent[place]).collect();
+    receiver.claim_pages(&rest, &mut got, |place, error| panic!("{place}: {error}"));
+    drop((got, unsent, receiver));
+    depot.set_ceiling(0);
+    all_back(&depot);
+}
+
+/// The pages that a panicking iterator has brought are sent, and none is lost.
+#[test]
+fn pages_are_sent_also_when_their_iterator_panics() {
+    let depot = segment(4 * mib());
+    let mut sent = Vec::new();
+    let pages =
+        (0..10).map(|nth| if nth < 9 { depot.page(Order::BASE).unwrap() } else { panic!() });
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _ = depot.send_pages(pages, &mut sent);
+    }));
+    assert!(outcome.is_err());
+    assert_eq!((sent.len(), depot.taken_pages().1), (9, 9));
+    let mut got = Vec::new();
+    depot.claim_pages(&sent, &mut got, |place, error| panic!("{place}: {error}"));
+    drop(got);
+    all_back(&depot);
+}
+
 #[test]
 fn a_receiver_that_never_comes() {
     let depot = segment(4 * mib());
@@ -344,11 +411,15 @@ fn a_forked_child_is_no_member_and_a_program_that_it_executes_is_none_either() {
     }
     let depot = segment(4 * mib());
     let sent = depot.page(Order::BASE).unwrap().into_shared(&depot).unwrap();
-    let page = depot.page(Order::BASE).unwrap();
+    let [page, other] = [(); 2].map(|()| depot.page(Order::BASE).unwrap());
     let child = Child::new(|| {
         assert!(matches!(depot.page(Order::BASE), Err(AllocError::Forked)));
         assert_eq!(depot.claim(sent).unwrap_err(), ClaimError::Forked);
-        assert!(page.into_shared(&depot).is_err());
+        assert_eq!(depot.send_pages([page], &mut Vec::new()).len(), 1);
+        let mut error = None;
+        depot.claim_pages(&[sent], &mut Vec::new(), |_, one| error = Some(one));
+        assert_eq!(error, Some(ClaimError::Forked));
+        assert!(other.into_shared(&depot).is_err());
         let own = join(&depot);
         drop(own.page(Order::BASE).unwrap());
     });
@@ -951,9 +1022,17 @@ fn use_all(depot: &SharedDepot, damage: &mut Damage, random: &mut Random) {
         pages.iter_mut().take(3).for_each(|page| page[0] = 1);
         pages.iter_mut().take(1).for_each(|page| _ = page.discard().unwrap());
         let half = pages.split_off(pages.len() / 2);
-        sent.extend(half.into_iter().filter_map(|page| page.into_shared(depot).ok()));
+        if random.below(2) == 0 {
+            sent.extend(half.into_iter().filter_map(|page| page.into_shared(depot).ok()));
+        } else {
+            assert!(depot.send_pages(half, &mut sent).is_empty());
+        }
     }
     damage.strike(random, 20);
+    let (mut got, half) = (Vec::new(), sent.split_off(sent.len() / 2));
+    depot.claim_pages(&half, &mut got, |_, _| ());
+    got.iter().for_each(check);
+    drop(got);
     for message in &sent {
         let any = u128::from(random.next()) << 40 ^ u128::from(random.next());
         for message in [*message, SentPage::from_bits(message.to_bits() ^ 1 << random.below(80))] {
@@ -998,6 +1077,9 @@ fn random_kills_lose_nothing() {
                     4 => {
                         let sent = held.pop().map(|page| page.into_shared(&depot).unwrap());
                         held.extend(sent.and_then(|sent| depot.claim(sent).ok()));
+                        let (first, mut sent) = (held.len() / 2, Vec::new());
+                        assert!(depot.send_pages(held.drain(first..), &mut sent).is_empty());
+                        depot.claim_pages(&sent, &mut held, |_, _| ());
                     }
                     _ => held.extend((0..100).map_while(|_| depot.page(Order::BASE).ok())),
                 }

@@ -102,7 +102,7 @@ fn leave_estate(dead: SharedDepot) {
 }
 
 /// Operations: all that changes something that is shared, and two that do not.
-const OPERATIONS: [(&str, Prepare); 22] = [
+const OPERATIONS: [(&str, Prepare); 24] = [
     ("allocate from a front", |depot, _| {
         let depot = depot.clone();
         drop(depot.page(Order::BASE).unwrap());
@@ -156,6 +156,26 @@ const OPERATIONS: [(&str, Prepare); 22] = [
     ("send an order that fills words", |depot, _| {
         let (depot, page) = (depot.clone(), depot.page(order(5)).unwrap());
         Box::new(move || _ = page.into_shared(&depot).unwrap().to_bits())
+    }),
+    ("send many", |depot, _| {
+        let depot = depot.clone();
+        let mut pages = pages(&depot, 5);
+        pages.push(depot.page(order(4)).unwrap());
+        Box::new(move || {
+            let mut sent = Vec::new();
+            assert!(depot.send_pages(pages, &mut sent).is_empty());
+            forget(sent);
+        })
+    }),
+    ("claim many", |depot, sent| {
+        let (depot, mut own) = (depot.clone(), Vec::new());
+        assert!(depot.send_pages(pages(&depot, 3), &mut own).is_empty());
+        own.extend(sent);
+        Box::new(move || {
+            let mut got = Vec::with_capacity(8);
+            depot.claim_pages(&own, &mut got, |place, error| panic!("{place}: {error}"));
+            forget(got);
+        })
     }),
     ("claim a page", |depot, [page, _]| {
         let depot = depot.clone();

@@ -64,6 +64,35 @@ static void host_and_guest(void) {
     pagedepot_delete(host);
 }
 
+/* Sends and claims blocks in one call each. */
+static void check_many(pagedepot_t *depot, pagedepot_t *alone) {
+    enum { COUNT = 100 };
+    void *blocks[COUNT + 1], *claimed[COUNT + 2];
+    unsigned orders[COUNT + 2];
+    pagedepot_sent_t sent[COUNT + 2];
+    CHECK(pagedepot_alloc_many(depot, 1, 0, blocks, COUNT) == COUNT);
+    for (int nth = 0; nth < COUNT; nth++) {
+        *(char *)blocks[nth] = (char)nth;
+    }
+    /* One behind them is no block. */
+    blocks[COUNT] = &sent;
+    FAILS(pagedepot_send_many(depot, blocks, 1, sent, COUNT + 1) == COUNT, EINVAL);
+    FAILS(pagedepot_send_many(depot, blocks, 99, sent, 1) == 0, EINVAL);
+    FAILS(pagedepot_send_many(alone, blocks, 1, sent, 1) == 0, ENOTSUP);
+    /* The last two: a message that was claimed already, and none. */
+    sent[COUNT] = sent[70];
+    memset(&sent[COUNT + 1], 0xff, sizeof *sent);
+    FAILS(pagedepot_claim_many(depot, sent, claimed, orders, COUNT + 2) == COUNT, EINVAL);
+    CHECK(!claimed[COUNT] && !claimed[COUNT + 1]);
+    for (int nth = 0; nth < COUNT; nth++) {
+        CHECK(claimed[nth] == blocks[nth] && orders[nth] == 1);
+        CHECK(*(char *)claimed[nth] == (char)nth);
+    }
+    FAILS(pagedepot_claim_many(depot, sent, claimed, NULL, 1) == 0, ENOENT);
+    CHECK(!claimed[0]);
+    CHECK(pagedepot_free_many(depot, 1, blocks, COUNT) == 0);
+}
+
 int main(void) {
     host_and_guest();
     pagedepot_t *depot = pagedepot_create(NULL, 4 * MIB, NULL), *alone = pagedepot_new(MIB, NULL);
@@ -87,6 +116,7 @@ int main(void) {
     FAILS(pagedepot_claim(depot, sent, NULL) == NULL, ENOENT);
     FAILS(pagedepot_claim(depot, none, NULL) == NULL, errno);
     CHECK(pagedepot_free(depot, page, order) == 0);
+    check_many(depot, alone);
     int is_found = 0;
     void *pages[16];
     size_t count;

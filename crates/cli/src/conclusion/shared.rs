@@ -63,6 +63,10 @@ fn passing(figures: &Figures<'_>) -> Option<String> {
     let mut sentence = format!("A page from one process to another costs {}", time(median(ours)?));
     let threads = "what it costs between two threads of a private depot";
     sentence += &beside(ours, of(PRIVATE, 1), threads);
+    let batch = row(figures, OURS, "batch_frame_ns", &[("processes", 2)]);
+    if let Some(batch) = batch.and_then(median) {
+        sentence += &format!("; sent and claimed 64 at a time {}", time(batch));
+    }
     if let Some(mutex) = of(MUTEX, 2).and_then(median) {
         sentence += &format!("; with a robust mutex {}", time(mutex));
     }

@@ -94,7 +94,8 @@ impl<'b> Process<'b> {
             5 => self.allocate_run(random),
             6 | 7 => self.free_some(random),
             8 => self.blocks.drain(..).for_each(|block| checked(&block.pages, block.stamp)),
-            9 | 10 => self.send(),
+            9 => self.send(),
+            10 => self.pass_on(random),
             11 => self.claim(random),
             12 => self.drain(random),
             13 => self.recover(random),
@@ -185,6 +186,35 @@ impl<'b> Process<'b> {
         self.sent.push_back(page);
         if self.sent.len() > SENT_MAX {
             // The receiver did not come, or the message was lost.
+            let oldest = self.sent.pop_front().expect("there are some");
+            self.claim_page(oldest, Action::TakeBack);
+        }
+    }
+
+    /// Sends several blocks to itself, by the calls for many.
+    fn pass_on(&mut self, random: &mut Rng) {
+        let first = self.blocks.len() - random.usize(0..100).min(self.blocks.len());
+        let (mut sent, mut pages) = (Vec::new(), Vec::new());
+        let (own, stamps): (Vec<Page>, Vec<u128>) =
+            self.blocks.drain(first..).map(|block| (block.pages, block.stamp)).unzip();
+        let numbers: Vec<_> = own.iter().map(Page::pfn).collect();
+        assert!(self.depot.send_pages(own, &mut sent).is_empty(), "they are this depot's");
+        self.board.add(Action::Send, sent.len() as u64);
+        let (depot, board, mut left) = (&self.depot, self.board, Vec::new());
+        depot.claim_pages(&sent, &mut pages, |place, _| left.push(sent[place]));
+        board.add(Action::TakeBack, pages.len() as u64);
+        // Those above the ceiling stay sent, for others to claim.
+        for page in left {
+            board.add(Action::TooLate, 1);
+            board.post(page);
+            self.sent.push_back(page);
+        }
+        for page in pages {
+            let nth = numbers.iter().position(|&pfn| pfn == page.pfn()).expect("one of them");
+            checked(&page, stamps[nth]);
+            self.blocks.push(Parcel { pages: page, stamp: stamps[nth] });
+        }
+        while self.sent.len() > SENT_MAX {
             let oldest = self.sent.pop_front().expect("there are some");
             self.claim_page(oldest, Action::TakeBack);
         }

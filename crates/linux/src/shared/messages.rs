@@ -20,6 +20,9 @@
 //!   second step changes the bytes, those of the page's first frame last. No other process changes
 //!   the bytes of a page whose message it does not have, so the second step cannot fail, nothing is
 //!   undone, and the sender's slot is not used again meanwhile: its frames are still in the table.
+//! * Of many pages, all words are written before the first byte of theirs changes, and all messages
+//!   are got before the first page is taken. Bytes of one word change together. A death in between
+//!   leaves some pages with both steps done, and others as between the two.
 //! * A survivor that takes back what a dead process had sent gets each page's message first, as a
 //!   claimer does. So it does not free a page that a live process is claiming.
 //! * A claimer that dies between the steps leaves its slot in the word, and the first frame's byte
@@ -33,7 +36,7 @@
 
 use std::ops::Range;
 
-use super::owners::{Owner, OwnerTable};
+use super::owners::{Owner, OwnerTable, WORD_FRAMES, in_one_word};
 use crate::system::prim::{AtomicU64, Mutant, Ordering, is_mutant, prefetch_write};
 
 const NUMBER: u64 = u32::MAX as u64;
@@ -49,6 +52,9 @@ const ORDER_MAX: u32 = 10;
 pub struct Token(u64);
 
 impl Token {
+    /// The word of a frame that begins no page.
+    pub const NONE: Token = Token(0);
+
     /// The word of a page that no process has claimed yet.
     pub const fn new(number: u32, order: u32, sender: usize) -> Self {
         let (order, sender) = ((order as u64) << ORDER_SHIFT, (sender as u64) << SENDER_SHIFT);
@@ -58,6 +64,15 @@ impl Token {
     /// The number of the message.
     pub const fn number(self) -> u32 {
         self.0 as u32
+    }
+
+    pub const fn order(self) -> u32 {
+        (self.0 >> ORDER_SHIFT) as u8 as u32
+    }
+
+    /// The slot of the process that has sent the page.
+    pub const fn sender(self) -> usize {
+        (self.0 >> SENDER_SHIFT) as usize & 0x3f
     }
 
     const fn claimer(self) -> Option<usize> {
@@ -75,7 +90,7 @@ impl Token {
     /// The frames of the page that begins at `first`. `None`: no page begins there, or the word is
     /// damaged.
     fn frames(self, first: u32, end: u32) -> Option<Range<u32>> {
-        let order = u32::from((self.0 >> ORDER_SHIFT) as u8);
+        let order = self.order();
         let is_sent = self.0 & BEGINS != 0 && order <= ORDER_MAX;
         let count = 1u32.checked_shl(order)?;
         let fits = is_sent && first.is_multiple_of(count) && end.checked_sub(first)? >= count;
@@ -111,6 +126,29 @@ impl<'t> Messages<'t> {
 
     /// Sends a page of the process in the slot `sender`. Returns its message.
     pub fn send(&self, first: u32, order: u32, sender: usize) -> Token {
+        let token = self.write(first, order, sender);
+        self.owners.change(first..first + (1 << order), Owner::slot(sender), Owner::sent(sender));
+        token
+    }
+
+    /// Sends pages of the process in the slot `sender`, and passes their messages. Pages of one
+    /// word, one after another, change their owner by one operation.
+    pub fn send_many(&self, pages: &[(u32, u32)], sender: usize, mut tell: impl FnMut(u32, Token)) {
+        for run in pages.chunk_by(|one, next| is_one_word(one.0, next.0)) {
+            if let [(first, order)] = *run {
+                tell(first, self.send(first, order, sender));
+                continue;
+            }
+            for &(first, order) in run {
+                tell(first, self.write(first, order, sender));
+            }
+            let (word, mask) = word_of(run.iter().copied());
+            self.owners.change_in_word(word, mask, Owner::slot(sender), Owner::sent(sender));
+        }
+    }
+
+    /// Writes the words of a page's frames. Returns its message.
+    fn write(&self, first: u32, order: u32, sender: usize) -> Token {
         let frames = first..first + (1 << order);
         // Relaxed, all but the last: the frames are the caller's, and the change of their owner
         // publishes the words.
@@ -125,7 +163,6 @@ impl<'t> Messages<'t> {
         let token = Token::new(number, order, sender);
         // Release: pairs with the Acquire of `win`.
         word.store(token.0, Ordering::Release);
-        self.owners.change(frames, Owner::slot(sender), Owner::sent(sender));
         token
     }
 
@@ -143,6 +180,36 @@ impl<'t> Messages<'t> {
     pub fn take(&self, first: u32, order: u32, sender: usize, claimer: usize) -> u32 {
         let frames = first..first + (1 << order);
         self.owners.change_those(frames, Owner::sent(sender), Owner::slot(claimer))
+    }
+
+    /// Takes pages whose messages the caller has got, those of one word and one sender by one
+    /// operation. Passes each with the number of frames that [`take`](Self::take) returns.
+    pub fn take_many(
+        &self,
+        won: &[(u32, Token)],
+        claimer: usize,
+        mut tell: impl FnMut(u32, Token, u32),
+    ) {
+        let is_run = |one: &(u32, Token), next: &(u32, Token)| {
+            is_one_word(one.0, next.0) && one.1.sender() == next.1.sender()
+        };
+        for run in won.chunk_by(is_run) {
+            let (word, mask) = word_of(run.iter().map(|(first, token)| (*first, token.order())));
+            let frames: u32 = run.iter().map(|(_, token)| 1 << token.order()).sum();
+            if run.len() == 1 || mask.count_ones() != 8 * frames {
+                // One page, or several that overlap: the words are damaged, and one gets a frame.
+                for &(first, token) in run {
+                    tell(first, token, self.take(first, token.order(), token.sender(), claimer));
+                }
+                continue;
+            }
+            let (from, to) = (Owner::sent(run[0].1.sender()), Owner::slot(claimer));
+            let taken = self.owners.change_any_in_word(word, mask, from, to);
+            for &(first, token) in run {
+                let (_, own) = word_of([(first, token.order())]);
+                tell(first, token, (taken & own).count_ones() / 8);
+            }
+        }
     }
 
     /// Ends the claims of processes that have died. Returns the number of frames that were freed.
@@ -205,5 +272,45 @@ impl<'t> Messages<'t> {
         let Some(word) = self.tokens.get(first as usize) else { return false };
         // AcqRel: what the process that had the message has done comes before.
         word.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// Whether two pages begin in one word. Of pages that have no frame in common, those lie in it.
+fn is_one_word(one: u32, other: u32) -> bool {
+    one / WORD_FRAMES == other / WORD_FRAMES
+}
+
+/// The word that pages lie in, and the bits of their bytes.
+fn word_of(pages: impl IntoIterator<Item = (u32, u32)>) -> (usize, u64) {
+    let pieces =
+        pages.into_iter().filter_map(|(first, order)| in_one_word(&(first..first + (1 << order))));
+    pieces.fold((0, 0), |(_, bytes), (word, more)| (word, bytes | more))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::test_units::zeroed_words;
+
+    /// Words of a segment that another process has damaged: two pages have a frame in common. One
+    /// of them gets it.
+    #[test]
+    fn pages_that_overlap_are_not_taken_together() {
+        let (full, words) = OwnerTable::lengths(64);
+        let owners = OwnerTable::new(zeroed_words(full), zeroed_words(words));
+        let messages = Messages::new(zeroed_words(64), owners);
+        assert!(owners.claim(Owner::slot(1), 0..64));
+        let mut sent = Vec::new();
+        messages.send_many(&[(4, 2), (32, 4)], 1, |first, token| sent.push((first, token)));
+        for (first, order) in [(5, 0), (33, 0)] {
+            sent.push((first, messages.write(first, order, 1)));
+        }
+        sent.sort_unstable_by_key(|(first, _)| *first);
+        let won = sent.iter().copied().filter(|&(first, token)| messages.win(first, token, 2));
+        let mut taken = Vec::new();
+        messages.take_many(&won.collect::<Vec<_>>(), 2, |first, _, frames| {
+            taken.push((first, frames));
+        });
+        assert_eq!(taken, [(4, 4), (5, 0), (32, 16), (33, 0)]);
     }
 }

@@ -369,7 +369,7 @@ impl<'t> OwnerTable<'t> {
 
     /// Changes those frames of one word that are `from`'s, if all of the mask are. Returns the mask
     /// then, and 0 otherwise.
-    fn change_in_word(&self, word: usize, mask: u64, from: Owner, to: Owner) -> u64 {
+    pub fn change_in_word(&self, word: usize, mask: u64, from: Owner, to: Owner) -> u64 {
         let Some(cell) = self.words.get(word) else { return 0 };
         let mut now = cell.load(Ordering::Acquire);
         loop {
@@ -594,7 +594,7 @@ impl<'t> OwnerTable<'t> {
     }
 
     /// Changes those frames of one word and a mask that are `from`'s. Returns their bits.
-    fn change_any_in_word(&self, word: usize, mask: u64, from: Owner, to: Owner) -> u64 {
+    pub fn change_any_in_word(&self, word: usize, mask: u64, from: Owner, to: Owner) -> u64 {
         let Some(cell) = self.words.get(word) else { return 0 };
         // Acquire: as in `take_in_word`.
         let mut now = cell.load(Ordering::Acquire);
@@ -703,7 +703,7 @@ const fn runs_from(starts: u64, order: u32) -> u64 {
 }
 
 /// The word that a range of frames lies in, and the bits of its bytes, if it is one.
-fn in_one_word(frames: &Range<u32>) -> Option<(usize, u64)> {
+pub fn in_one_word(frames: &Range<u32>) -> Option<(usize, u64)> {
     let word = frames.start / WORD_FRAMES;
     let (from, count) = (frames.start % WORD_FRAMES, frames.end.saturating_sub(frames.start));
     let is_one = count > 0 && from + count <= WORD_FRAMES;

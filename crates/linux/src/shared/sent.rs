@@ -18,6 +18,9 @@ use super::slots::{CEILING, CLAIMED, SLOTS};
 use crate::pages::page::Page;
 use crate::system::prim::Ordering;
 
+/// Pages that are sent or claimed at a time.
+const CHUNK: usize = 64;
+
 /// A page on its way to another process, as a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a page that is not claimed stays taken"]
@@ -99,6 +102,66 @@ impl Page {
 }
 
 impl SharedDepot {
+    /// Sends pages like [`Page::into_shared`], 64 at a time, and appends their messages to `sent`:
+    /// counts change once for all, and the pages of one word of the table of owners, eight frames
+    /// in a row, by one operation. Returns the pages that it did not send: those of another depot,
+    /// and in a forked child all of them.
+    ///
+    /// ```
+    /// use pagedepot_linux::shared::{SharedDepot, SharedOptions};
+    /// use pagedepot_linux::{Order, Page};
+    ///
+    /// let depot = SharedDepot::create_memfd("batches", &SharedOptions::new(1 << 20))?;
+    /// let pages: Vec<Page> = depot.alloc_pages(Order::BASE, 64)?.collect();
+    /// let mut sent = Vec::new();
+    /// assert!(depot.send_pages(pages, &mut sent).is_empty());
+    ///
+    /// // Here, or in another process of the segment.
+    /// let mut pages = Vec::new();
+    /// depot.claim_pages(&sent, &mut pages, |_, error| eprintln!("{error}"));
+    /// assert_eq!(pages.len(), 64);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use = "pages that were not sent are freed"]
+    pub fn send_pages(
+        &self,
+        pages: impl IntoIterator<Item = Page>,
+        sent: &mut Vec<SentPage>,
+    ) -> Vec<Page> {
+        if self.is_forked() {
+            return pages.into_iter().collect();
+        }
+        let mut unsent = Vec::new();
+        let mut outbox = Outbox { depot: self, pages: [(0, 0); CHUNK], length: 0, sent };
+        for page in pages {
+            if page.is_of(self) {
+                outbox.add(page);
+            } else {
+                unsent.push(page);
+            }
+        }
+        unsent
+    }
+
+    /// Claims pages like [`claim`](Self::claim), 64 at a time, and appends those that it gets to
+    /// `pages`, in their order. Passes the place in `sent` of each message that it gets no page for
+    /// to `refused`. Counts and owners change as in [`send_pages`](Self::send_pages).
+    pub fn claim_pages(
+        &self,
+        sent: &[SentPage],
+        pages: &mut Vec<Page>,
+        mut refused: impl FnMut(usize, ClaimError),
+    ) {
+        for (nth, chunk) in sent.chunks(CHUNK).enumerate() {
+            // Refused last: it may panic, and nothing is in between then.
+            let mut refusals = [None; CHUNK];
+            self.claim_chunk(chunk, pages, &mut refusals);
+            for (place, error) in refusals.into_iter().enumerate() {
+                error.into_iter().for_each(|error| refused(nth * CHUNK + place, error));
+            }
+        }
+    }
+
     /// Claims a page that a process has sent. The sender may do so, too.
     ///
     /// # Errors
@@ -106,39 +169,98 @@ impl SharedDepot {
     pub fn claim(&self, page: SentPage) -> Result<Page, ClaimError> {
         let (store, sender) = (self.store(), usize::from(page.slot));
         store.segment().messages().prefetch(page.pfn);
+        let message = self.message(page)?;
+        let frames = 1 << message.order();
+        let room = store.reserve(frames, 0);
+        if room.blocks < frames {
+            return Err(ClaimError::Ceiling);
+        }
+        let messages = store.segment().messages();
+        if !messages.win(page.pfn, message, store.slot()) {
+            return Err(ClaimError::Gone);
+        }
+        // Before the page is taken: until then the sender's slot is not used again.
+        store.segment().slots().add(sender, CLAIMED, frames.into());
+        store.count_taken(frames.into());
+        let taken = messages.take(page.pfn, message.order(), sender, store.slot());
+        self.claimed(page.pfn, message, taken)
+    }
+
+    /// Claims up to 64 pages. Puts an error at the place of each that it gets no page for.
+    fn claim_chunk(
+        &self,
+        sent: &[SentPage],
+        pages: &mut Vec<Page>,
+        refusals: &mut [Option<ClaimError>; CHUNK],
+    ) {
+        let (store, segment) = (self.store(), self.store().segment());
+        let (messages, slots) = (segment.messages(), segment.slots());
+        sent.iter().for_each(|page| messages.prefetch(page.pfn));
+        pages.reserve(sent.len());
+        let wanted = sent.iter().filter_map(|&page| self.message(page).ok());
+        let room = store.reserve(wanted.map(|message| 1 << message.order()).sum(), 0);
+        let mut left = room.blocks;
+        let (mut won, mut places, mut count) = ([(0, Token::NONE); CHUNK], [0; CHUNK], 0);
+        for (place, &page) in sent.iter().enumerate() {
+            let got = self.message(page).and_then(|message| {
+                let rest = left.checked_sub(1 << message.order()).ok_or(ClaimError::Ceiling)?;
+                let is_won = messages.win(page.pfn, message, store.slot());
+                is_won.then_some((message, rest)).ok_or(ClaimError::Gone)
+            });
+            match got {
+                Ok((message, rest)) => {
+                    (won[count], places[count], left) = ((page.pfn, message), place, rest);
+                    count += 1;
+                }
+                Err(error) => refusals[place] = Some(error),
+            }
+        }
+        let won = &won[..count];
+        let frames_of = |run: &[(u32, Token)]| run.iter().map(|one| 1i64 << one.1.order()).sum();
+        // Before the pages are taken, as in `claim`.
+        for run in won.chunk_by(|one, next| one.1.sender() == next.1.sender()) {
+            slots.add(run[0].1.sender(), CLAIMED, frames_of(run));
+        }
+        store.count_taken(frames_of(won));
+        let mut places = places.into_iter();
+        messages.take_many(won, store.slot(), |first, message, taken| {
+            let place = places.next().expect("as many as were won");
+            match self.claimed(first, message, taken) {
+                Ok(page) => pages.push(page),
+                Err(error) => refusals[place] = Some(error),
+            }
+        });
+    }
+
+    /// The message of a page that was sent, as its word has it.
+    fn message(&self, page: SentPage) -> Result<Token, ClaimError> {
+        let sender = usize::from(page.slot);
         let order = Order::new(page.order.into()).filter(|_| sender < SLOTS);
         let order = order.ok_or(ClaimError::NoPage)?;
         if self.is_forked() {
             return Err(ClaimError::Forked);
         }
-        let (pfn, frames) = (Pfn::new(page.pfn), order.frames());
-        let end = page.pfn.checked_add(frames).ok_or(ClaimError::NoPage)?;
-        if !pfn.is_aligned(order) || end > store.segment().layout().frames {
+        let end = page.pfn.checked_add(order.frames()).ok_or(ClaimError::NoPage)?;
+        if !Pfn::new(page.pfn).is_aligned(order) || end > self.store().segment().layout().frames {
             return Err(ClaimError::NoPage);
         }
-        let room = store.reserve(frames, 0);
-        if room.blocks < frames {
-            return Err(ClaimError::Ceiling);
-        }
-        let (messages, slots) = (store.segment().messages(), store.segment().slots());
-        let message = Token::new(page.token, order.get(), sender);
-        if !messages.win(page.pfn, message, store.slot()) {
-            return Err(ClaimError::Gone);
-        }
-        // Before the page is taken: until then the sender's slot is not used again.
-        slots.add(sender, CLAIMED, frames.into());
-        store.count_taken(frames.into());
-        let taken = messages.take(page.pfn, order.get(), sender, store.slot());
-        if taken != frames {
+        Ok(Token::new(page.token, order.get(), sender))
+    }
+
+    /// A page of which so many frames are this process's now, and counted all.
+    fn claimed(&self, first: u32, message: Token, taken: u32) -> Result<Page, ClaimError> {
+        let order = Order::new(message.order()).ok_or(ClaimError::NoPage)?;
+        if taken != order.frames() {
             // The table is damaged.
-            let all = groups_of(page.pfn..end);
+            let (store, frames) = (self.store(), order.frames());
+            let all = groups_of(first..first + frames);
             store.segment().owners().put_all(store.owner(), all, |_, _| ());
             store.count_taken(-i64::from(frames));
             return Err(ClaimError::Gone);
         }
         // SAFETY: the frames are this process's now, and no other value has them: the page that
-        // they were was given up by `into_shared`.
-        Ok(unsafe { Page::from_raw(self, pfn, order) })
+        // they were was given up by `into_shared` or `send_pages`.
+        Ok(unsafe { Page::from_raw(self, Pfn::new(first), order) })
     }
 
     /// Whether this process is a forked child of the one that joined.
@@ -152,5 +274,50 @@ impl SharedDepot {
         let pages = (bytes >> segment.layout().page_size.shift()) as u64;
         // Relaxed: a limit.
         segment.slots().word(slot, CEILING).store(pages, Ordering::Relaxed);
+    }
+}
+
+/// Pages to send, which it sends also when the iterator that brings them panics.
+struct Outbox<'d> {
+    depot: &'d SharedDepot,
+    /// The first frame and the order of each.
+    pages: [(u32, u32); CHUNK],
+    length: usize,
+    sent: &'d mut Vec<SentPage>,
+}
+
+impl Outbox<'_> {
+    /// Takes a page of the depot.
+    fn add(&mut self, page: Page) {
+        let (pfn, order) = page.into_raw();
+        self.pages[self.length] = (pfn.get(), order.get());
+        self.length += 1;
+        if self.length == CHUNK {
+            self.send();
+        }
+    }
+
+    fn send(&mut self) {
+        let pages = &self.pages[..std::mem::take(&mut self.length)];
+        // The iterator may have forked.
+        if pages.is_empty() || self.depot.is_forked() {
+            return;
+        }
+        let (store, sent) = (self.depot.store(), &mut *self.sent);
+        let messages = store.segment().messages();
+        pages.iter().for_each(|(first, _)| messages.prefetch(*first));
+        sent.reserve(pages.len());
+        // First, as in `into_shared`.
+        store.count_sent(pages.iter().map(|(_, order)| 1 << order).sum());
+        messages.send_many(pages, store.slot(), |pfn, token| {
+            let (slot, order) = (store.slot() as u8, token.order() as u8);
+            sent.push(SentPage { pfn, token: token.number(), slot, order });
+        });
+    }
+}
+
+impl Drop for Outbox<'_> {
+    fn drop(&mut self) {
+        self.send();
     }
 }

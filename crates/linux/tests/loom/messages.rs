@@ -14,6 +14,8 @@ use crate::{MUTANT, explore, spawn};
 /// Order of the page: it fills two words, so that a claimer can die in between.
 const ORDER: u32 = 4;
 const FRAMES: u32 = 1 << ORDER;
+/// Frames that have words: those of the page, and a word more.
+const TOKENS: usize = FRAMES as usize + 8;
 /// Slots: a sender, three that have its message.
 const SENDER: usize = 0;
 const ONE: usize = 1;
@@ -23,7 +25,7 @@ const THREE: usize = 3;
 struct Segment {
     full: [AtomicU64; 1],
     words: [AtomicU64; 8],
-    tokens: [AtomicU64; FRAMES as usize],
+    tokens: [AtomicU64; TOKENS],
 }
 
 impl Segment {
@@ -90,6 +92,36 @@ fn a_message_gets_its_own_page_or_none() {
 fn a_claim_must_get_the_message() {
     MUTANT.set(Some(Mutant::SharesMessages));
     a_late_receiver();
+}
+
+/// Two pages of one word, sent together, and two receivers that claim both, in either order.
+#[test]
+fn each_of_many_messages_gets_its_page_once() {
+    explore(|| {
+        let (segment, _) = Segment::new();
+        let mut sent = Vec::new();
+        // The frames of the page that `new` has sent are left out.
+        segment.words[2].store(0xffff_ffff_0101_0101, Ordering::Relaxed);
+        let pages = [(16, 1), (18, 0), (19, 0)];
+        segment.messages().send_many(&pages, SENDER, |first, token| sent.push((first, token)));
+        let sent = [sent[0], sent[1], sent[2]];
+        let claim = |segment: &Segment, list: [(u32, Token); 3], claimer| {
+            let messages = segment.messages();
+            let won =
+                list.into_iter().filter(|&(first, token)| messages.win(first, token, claimer));
+            let won: Vec<_> = won.collect();
+            messages
+                .take_many(&won, claimer, |_, token, taken| assert_eq!(taken, 1 << token.order()));
+            won.len()
+        };
+        let [one, two, three] = sent;
+        let other = spawn(&segment, move |segment| claim(segment, [three, one, two], ONE));
+        let count = claim(&segment, sent, TWO) + other.join().unwrap();
+        assert_eq!(count, 3, "each is claimed once");
+        let owners = segment.owners();
+        assert_eq!(owners.count()[Owner::sent(SENDER).index()], u64::from(FRAMES));
+        assert_eq!(owners.count_free(), 0);
+    });
 }
 
 /// A claimer has died behind each of its steps. Two survivors bury it, a third claims the page.

@@ -23,11 +23,14 @@ use crate::report::{Report, table};
 use crate::workloads::settings::{Settings, checked};
 
 const FRAME: Metric = ("frame_ns", "ns");
+const BATCH_FRAME: Metric = ("batch_frame_ns", "ns");
 
 /// Pages under way at most, and those that one side moves before it tells the other: as in
 /// `producer-consumer`.
 const RING_SLOTS: u32 = 4096;
 const PUBLISHED_AT_ONCE: u32 = 512;
+/// Pages of a call, in the rows that have several.
+const BATCH: usize = 64;
 /// Pages of a pool: those under way, and those that both sides cache.
 const PAGES: u32 = 1 << 16;
 
@@ -71,6 +74,40 @@ impl PassedPool {
             PassedPool::Mutex(pool) => link.ring.consume(units, |page| pool.free(page as u32)),
         }
     }
+    /// Produces like [`produce`](Self::produce), [`BATCH`] pages in a call.
+    fn produce_batches(&self, link: &Link, units: u64) {
+        let (mut pages, mut sent) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
+        link.ring.produce_batches::<BATCH>(units / BATCH as u64, 0, |batch| match self {
+            PassedPool::Sent(depot) => {
+                while pages.len() < BATCH {
+                    let got = depot.alloc_pages_into(Order::BASE, BATCH - pages.len(), &mut pages);
+                    got.expect("the bench gives it enough memory");
+                }
+                let unsent = depot.send_pages(pages.drain(..), &mut sent);
+                assert!(unsent.is_empty(), "they are this depot's");
+                let messages = sent.drain(..).map(SentPage::to_bits);
+                batch.iter_mut().zip(messages).for_each(|(place, bits)| *place = bits);
+            }
+            PassedPool::Depot(pool) => pool.alloc_many(batch),
+            PassedPool::Mutex(pool) => batch.fill_with(|| pool.alloc().into()),
+        });
+    }
+
+    fn consume_batches(&self, link: &Link, units: u64) {
+        let (mut pages, mut sent) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
+        link.ring.consume_batches::<BATCH>(units / BATCH as u64, |batch| match self {
+            PassedPool::Sent(depot) => {
+                sent.extend(batch.iter().map(|&bits| SentPage::from_bits(bits)));
+                depot.claim_pages(&sent, &mut pages, |_, _| {
+                    link.post.refused.fetch_add(1, Ordering::Relaxed);
+                });
+                sent.clear();
+                depot.free_pages(pages.drain(..));
+            }
+            PassedPool::Depot(pool) => pool.free_many(batch),
+            PassedPool::Mutex(pool) => batch.iter().for_each(|&page| pool.free(page as u32)),
+        });
+    }
 }
 
 /// Words by which a producer and its consumer tell each other of windows.
@@ -103,7 +140,7 @@ impl Link {
     }
 
     /// Consumes window after window, until one has no pages.
-    fn serve(&self, pool: &PassedPool, cpu: CpuId) {
+    fn serve(&self, pool: &PassedPool, is_batched: bool, cpu: CpuId) {
         cpus::pin(cpu);
         let post = &self.post;
         let mut served = 0;
@@ -119,7 +156,11 @@ impl Link {
             }
             post.ready.store(served, Ordering::Release);
             let start = Instant::now();
-            pool.consume(self, units);
+            if is_batched {
+                pool.consume_batches(self, units);
+            } else {
+                pool.consume(self, units);
+            }
             post.elapsed_ns.store(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
             // Release: pairs with the Acquire of `window`, for the time.
             post.done.store(served, Ordering::Release);
@@ -142,6 +183,8 @@ enum Consumer {
 struct Lane {
     link: Arc<Shared<Link>>,
     pool: Arc<PassedPool>,
+    /// Whether a call moves [`BATCH`] pages.
+    is_batched: bool,
     consumer: Consumer,
 }
 
@@ -149,29 +192,31 @@ impl Lane {
     /// A lane to a process. `open` makes the pool that it consumes with, in that process.
     fn to_process(
         pool: PassedPool,
+        is_batched: bool,
         cpu: CpuId,
         open: impl FnOnce(&PassedPool) -> Option<PassedPool>,
     ) -> Result<Self, Failure> {
         let link = Link::new()?;
         let program = || match open(&pool) {
-            Some(own) => link.serve(&own, cpu),
-            None => link.serve(&pool, cpu),
+            Some(own) => link.serve(&own, is_batched, cpu),
+            None => link.serve(&pool, is_batched, cpu),
         };
         let child = Child::fork(program).map_err(|error| failed("forking")(&error))?;
         let consumer = Consumer::Process(StdMutex::new(child));
-        Ok(Lane { link: Arc::new(link), pool: Arc::new(pool), consumer })
+        Ok(Lane { link: Arc::new(link), pool: Arc::new(pool), is_batched, consumer })
     }
 
     /// A lane to a thread, which begins when all processes are forked.
-    fn to_thread(pool: PassedPool) -> Result<Self, Failure> {
+    fn to_thread(pool: PassedPool, is_batched: bool) -> Result<Self, Failure> {
         let (link, pool) = (Arc::new(Link::new()?), Arc::new(pool));
-        Ok(Lane { link, pool, consumer: Consumer::Thread(None) })
+        Ok(Lane { link, pool, is_batched, consumer: Consumer::Thread(None) })
     }
 
     fn start(&mut self, cpu: CpuId) {
         if let Consumer::Thread(thread) = &mut self.consumer {
             let (link, pool) = (Arc::clone(&self.link), Arc::clone(&self.pool));
-            *thread = Some(std::thread::spawn(move || link.serve(&pool, cpu)));
+            let is_batched = self.is_batched;
+            *thread = Some(std::thread::spawn(move || link.serve(&pool, is_batched, cpu)));
         }
     }
 
@@ -180,7 +225,12 @@ impl Lane {
     }
 
     fn label(&self) -> (&'static str, &'static str) {
-        let ends = if self.processes() == 2 { "two processes" } else { "two threads" };
+        let ends = match (self.processes(), self.is_batched) {
+            (2, false) => "two processes",
+            (2, true) => "two processes, 64 at a time",
+            (_, false) => "two threads",
+            (_, true) => "two threads, 64 at a time",
+        };
         (self.pool.design().name(), ends)
     }
 
@@ -213,7 +263,11 @@ impl Lane {
         let window = self.link.ask(units);
         self.wait_for(&post.ready, window)?;
         let start = Instant::now();
-        self.pool.produce(&self.link, units);
+        if self.is_batched {
+            self.pool.produce_batches(&self.link, units);
+        } else {
+            self.pool.produce(&self.link, units);
+        }
         let own_ns = start.elapsed().as_nanos() as u64;
         self.wait_for(&post.done, window)?;
         let slower_ns = own_ns.max(post.elapsed_ns.load(Ordering::Relaxed));
@@ -261,19 +315,22 @@ impl Lanes {
         for design in designs {
             match design {
                 Design::DepotShared => {
-                    let sent = PassedPool::Sent(Box::new(segment(PAGES.into())?));
-                    lanes.push(Lane::to_process(sent, consumer, joined)?);
-                    lanes
-                        .push(Lane::to_thread(PassedPool::Sent(Box::new(segment(PAGES.into())?)))?);
+                    let pool =
+                        || segment(PAGES.into()).map(|depot| PassedPool::Sent(Box::new(depot)));
+                    lanes.push(Lane::to_process(pool()?, false, consumer, joined)?);
+                    lanes.push(Lane::to_process(pool()?, true, consumer, joined)?);
+                    lanes.push(Lane::to_thread(pool()?, false)?);
                 }
                 Design::Depot => {
-                    let pool = PassedPool::Depot(Box::new(DepotPool::private(PAGES)?));
-                    lanes.push(Lane::to_thread(pool)?);
+                    let pool =
+                        || DepotPool::private(PAGES).map(|pool| PassedPool::Depot(Box::new(pool)));
+                    lanes.push(Lane::to_thread(pool()?, false)?);
+                    lanes.push(Lane::to_thread(pool()?, true)?);
                 }
                 _ => {
                     let pool = || Mutex::new(PAGES).map(PassedPool::Mutex);
-                    lanes.push(Lane::to_process(pool()?, consumer, |_| None)?);
-                    lanes.push(Lane::to_thread(pool()?)?);
+                    lanes.push(Lane::to_process(pool()?, false, consumer, |_| None)?);
+                    lanes.push(Lane::to_thread(pool()?, false)?);
                 }
             }
         }
@@ -302,8 +359,9 @@ impl Lanes {
         for (lane, samples) in self.lanes.into_iter().zip(samples) {
             let (design, processes) = (lane.pool.design(), lane.processes());
             let params = params([("processes", processes)]);
-            report.add(NAME, design, FRAME, (2, &params), &samples);
-            let is_base = (design, processes) == (Design::Depot, 1);
+            let metric = if lane.is_batched { BATCH_FRAME } else { FRAME };
+            report.add(NAME, design, metric, (2, &params), &samples);
+            let is_base = design == Design::Depot && !lane.is_batched;
             shown.push((lane.label(), is_base, samples));
             lane.end()?;
         }
@@ -325,7 +383,8 @@ impl Lanes {
             for _ in 0..3 {
                 let page_ns = lane.window(pages)?;
                 pages = (settings.window().as_nanos() as f64 / page_ns) as u64;
-                pages = pages.max(RING_SLOTS.into());
+                // Whole batches.
+                pages = pages.max(RING_SLOTS.into()) / BATCH as u64 * BATCH as u64;
             }
             units.push(pages);
             tick();

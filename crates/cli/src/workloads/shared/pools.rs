@@ -77,6 +77,29 @@ pub fn all_free(shared: &SharedDepot) -> Result<(), String> {
     }
 }
 
+impl DepotPool {
+    /// Takes as many pages as there are places.
+    pub fn alloc_many(&self, places: &mut [u128]) {
+        let mut pages = [Pfn::new(0); 64];
+        let mut places = places.iter_mut();
+        while places.len() > 0 {
+            let room = &mut pages[..places.len().min(64)];
+            let got = self.depot.raw().alloc_many(Order::BASE, Flags::default(), room);
+            let got = got.expect("the bench gives it enough memory");
+            pages[..got].iter().zip(&mut places).for_each(|(pfn, place)| *place = pfn.get().into());
+        }
+    }
+
+    /// Frees pages that `alloc_many` has returned, 64 at most, once.
+    pub fn free_many(&self, pages: &[u128]) {
+        let mut numbers = [Pfn::new(0); 64];
+        numbers.iter_mut().zip(pages).for_each(|(pfn, page)| *pfn = Pfn::new(*page as u32));
+        // SAFETY: as in `free`.
+        let freed = unsafe { self.depot.raw().free_many(Order::BASE, &numbers[..pages.len()]) };
+        freed.expect("they were allocated");
+    }
+}
+
 impl Subject for DepotPool {
     fn design(&self) -> Design {
         if self.shared.is_some() { Design::DepotShared } else { Design::Depot }
