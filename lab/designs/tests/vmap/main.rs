@@ -9,6 +9,7 @@
 //! 7. after everything is freed and purged, all addresses and frames are back;
 //! 8. a mapper that fails loses nothing.
 
+mod calls;
 mod paper;
 mod tables;
 

@@ -6,6 +6,10 @@
 //! | warm | 16 | linux | freed memory stayed mapped, and is not touched |
 //! | cold | 16 | linux | nothing stays mapped; every page is touched, because `mmap`'s pages come with the touch, vmalloc's before |
 //! | ram | 16 | either | the caller's frames, mapped for a short time |
+//!
+//! What cold and ram pairs free is unmapped by purges, one in some thousand pairs. So their windows
+//! are of as many pairs as have [`PURGES`] purges. In shorter ones the median window has no purge,
+//! and leaves out what a design unmaps with.
 
 use std::hint::black_box;
 use std::ptr;
@@ -19,6 +23,7 @@ use super::frames::{ADDRESSES_START, Here};
 use super::host::CountingHost;
 use super::memory::{self, Mmap};
 use super::options::{MapperKind, NAME};
+use super::suite::HeldAreas;
 use crate::design::dispatch::with_vmap;
 use crate::design::vmap::VmapDemand;
 use pagedepot_cli::failure::Failure;
@@ -30,6 +35,8 @@ use pagedepot_cli::workloads::settings::{Effort, Settings};
 
 /// Pages of the range: several times what may be lazy.
 const RANGE_PAGES: u32 = 1 << 18;
+/// Purges in a window of pairs that purges unmap.
+const PURGES: u64 = 4;
 
 /// A sort of pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,19 +96,41 @@ impl Kind {
         params([("pages", pages), ("mapper", mapper.param()), ("warm", warm), ("threads", threads)])
     }
 
-    /// Pages of memory behind the mappings: more than may wait for a purge, where frames do.
-    const fn memory_pages(self) -> u32 {
-        if matches!(self, Kind::Cold) { 1 << 15 } else { 1 << 12 }
+    /// Whether purges unmap what the pairs free.
+    const fn is_purged(self) -> bool {
+        matches!(self, Kind::Cold | Kind::Ram)
+    }
+
+    /// The length of a window with so many seats of `cpus` CPUs.
+    fn pace(self, seats: usize, (cpus, effort): (u32, Effort)) -> Pace {
+        let guarded = u64::from(self.pages()) + 1;
+        if self.is_purged() {
+            Pace::Units((PURGES * lazy_pages_max(cpus)).div_ceil(guarded * seats as u64))
+        } else {
+            Pace::Lasting(window(effort))
+        }
+    }
+
+    /// Pages of memory behind the mappings: more than may wait for a purge, where frames do. While
+    /// a purge runs, as much again may become lazy.
+    fn memory_pages(self, cpus: u32) -> u32 {
+        if matches!(self, Kind::Cold) { 3 * lazy_pages_max(cpus) as u32 } else { 1 << 12 }
     }
 
     fn demand(self, cpus: u32) -> VmapDemand {
-        let demand = VmapDemand::new(cpus, 1 << 16);
+        let lazy_pages_max = Some(lazy_pages_max(cpus));
+        let demand = VmapDemand { lazy_pages_max, ..VmapDemand::new(cpus, 1 << 16) };
         match self {
             Kind::Zeroed => VmapDemand { stale: StaleData::Zero, ..demand },
             Kind::Cold => VmapDemand { warm_pages_max: Some(0), ..demand },
             Kind::Address | Kind::Warm | Kind::Ram => demand,
         }
     }
+}
+
+/// Freed pages at which a purge begins, as in the kernel.
+fn lazy_pages_max(cpus: u32) -> u64 {
+    HeldAreas::kernel(cpus).junk.into()
 }
 
 /// Whether the mapper makes any pair of a design possible.
@@ -115,7 +144,9 @@ pub fn has_rows(mapper: MapperKind, design: Design) -> bool {
 /// When memory cannot be had.
 pub fn run(mapper: MapperKind, designs: &[Design], settings: &Settings) -> Result<Report, Failure> {
     let kinds = |&design: &Design| Kind::of(design, mapper).iter().map(move |&kind| (design, kind));
-    let all: Vec<(Design, Kind)> = designs.iter().flat_map(kinds).collect();
+    let mut all: Vec<(Design, Kind)> = designs.iter().flat_map(kinds).collect();
+    // A schedule each.
+    all.sort_by_key(|(_, kind)| kind.is_purged());
     let mut report = Report::default();
     if all.is_empty() {
         return Ok(report);
@@ -123,9 +154,15 @@ pub fn run(mapper: MapperKind, designs: &[Design], settings: &Settings) -> Resul
     let counts = [1, settings.cpus.len()].into_iter().take(settings.cpus.len().min(2));
     let mut by_cpus = Vec::new();
     for cpus in counts {
-        let made =
-            all.iter().map(|&(design, kind)| contender(design, kind, mapper, (cpus, settings)));
-        by_cpus.push((cpus, measure(&made.collect::<Result<Vec<_>, _>>()?, cpus, settings)));
+        let mut series = Vec::new();
+        for all in all.chunk_by(|(_, one), (_, next)| one.is_purged() == next.is_purged()) {
+            let made =
+                all.iter().map(|&(design, kind)| contender(design, kind, mapper, (cpus, settings)));
+            let pace = all[0].1.pace(cpus, (settings.cpus.len() as u32, settings.effort));
+            let made = made.collect::<Result<Vec<_>, _>>()?;
+            series.extend(measure_at(pace, &made, cpus, settings));
+        }
+        by_cpus.push((cpus, series));
     }
     for (cpus, series) in &by_cpus {
         for (series, &(design, kind)) in series.iter().zip(&all) {
@@ -140,14 +177,28 @@ pub fn run(mapper: MapperKind, designs: &[Design], settings: &Settings) -> Resul
     Ok(report)
 }
 
-/// Measures contenders in turn.
+/// The length of a window of pairs that need no purge.
+fn window(effort: Effort) -> Duration {
+    Duration::from_millis(if effort == Effort::Quick { 2 } else { 10 })
+}
+
+/// Measures contenders in turn, in windows of the same time.
 pub fn measure(
     contenders: &[Box<dyn Contender<1>>],
     cpus: usize,
     settings: &Settings,
 ) -> Vec<Series<1>> {
-    let window = Duration::from_millis(if settings.effort == Effort::Quick { 2 } else { 10 });
-    let schedule = Schedule { rounds: settings.rounds, pace: Pace::Lasting(window), drains: None };
+    measure_at(Pace::Lasting(window(settings.effort)), contenders, cpus, settings)
+}
+
+/// Measures contenders in turn, in windows of this length.
+fn measure_at(
+    pace: Pace,
+    contenders: &[Box<dyn Contender<1>>],
+    cpus: usize,
+    settings: &Settings,
+) -> Vec<Series<1>> {
+    let schedule = Schedule { rounds: settings.rounds, pace, drains: None };
     let contenders: Vec<_> = contenders.iter().map(AsRef::as_ref).collect();
     let what = format!("{NAME}, pairs, {cpus} thread{}", if cpus == 1 { "" } else { "s" });
     let step =
@@ -184,7 +235,7 @@ fn contender(
             }
         }
         MapperKind::Linux => {
-            let (mapper, host) = memory::ends(kind.memory_pages(), RANGE_PAGES, true)?;
+            let (mapper, host) = memory::ends(kind.memory_pages(demand.cpus), RANGE_PAGES, true)?;
             let frames = frames_for(kind, seats, &host)?;
             // SAFETY: both are over one depot, which this design and its user, the holder of
             // `frames`, have alone.
