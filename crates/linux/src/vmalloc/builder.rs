@@ -115,9 +115,9 @@ impl VmallocBuilder {
     }
 
     /// Whether every page is present when memory is returned. Default: no. Then pages that the
-    /// depot has never touched, or has given back to the system, come at the first access in areas
-    /// of 64 pages and more, as with `mmap`; pages that the depot has are present. A depot that is
-    /// built with [`populate`](crate::Builder::populate) has them all.
+    /// depot has never touched, or has given back to the system, come at the first access, as with
+    /// `mmap`; pages that the depot has are present. A depot that is built with
+    /// [`populate`](crate::Builder::populate) has them all.
     pub fn populate(mut self, yes: bool) -> Self {
         self.populate = yes;
         self

@@ -2,8 +2,7 @@
 //!
 //! One mapping without access reserves the range (`reserved.rs`). A run of frames is a piece of the
 //! memory file. One `MAP_FIXED` call maps it over the reservation. Pages that the file has are
-//! populated; of a long run, those in holes of the file come at the first access. Unmapping maps
-//! the reservation over a span again. The kernel then joins it with its neighbours, and frees the
+//! populated; those in holes of the file come at the first access. Unmapping maps the reservation over a span again. The kernel then joins it with its neighbours, and frees the
 //! page tables of every aligned 2 MiB inside it. So addresses leave the range only when such a call
 //! fails, and lost addresses are never used again.
 //!
@@ -29,7 +28,7 @@ use super::reserved::Reservation;
 use crate::depot::handle::Depot;
 use crate::system::bits::Bits;
 
-/// Runs of fewer frames are populated whole: to find their holes costs more.
+/// Runs of fewer frames are touched: to find their holes costs more.
 const ASKED_MIN: u32 = 64;
 
 /// A reserved range of addresses, and the frames of a [`Depot`] mapped into it.
@@ -271,10 +270,9 @@ unsafe impl Mapper for LinuxMapper {
             return Err(MapError::Lost);
         }
         self.budget.take(2)?;
-        let comes_later = !self.populates && frames.frames >= ASKED_MIN;
         let source = (file, self.in_file(offset));
         // SAFETY: the pages belong to the caller alone, and are neither mapped nor lost.
-        let mapped = unsafe { self.reserved.map(run.clone(), access(how), source, !comes_later) };
+        let mapped = unsafe { self.reserved.map(run.clone(), access(how), source, self.populates) };
         if let Err(errno) = mapped {
             self.budget.give(2);
             self.restore(run);
@@ -283,8 +281,11 @@ unsafe impl Mapper for LinuxMapper {
         let tables = Self::TABLE_PAGES as usize;
         self.populated.set(run.start / tables..run.end.div_ceil(tables));
         self.budget.give(2 - i64::from(self.pieces.map(run.clone())));
-        if comes_later {
+        if frames.frames >= ASKED_MIN && !self.populates {
             self.populate_present(run, frames);
+        } else if !self.populates {
+            // SAFETY: just mapped, and every protection allows reading.
+            unsafe { self.reserved.touch(run) };
         }
         Ok(())
     }

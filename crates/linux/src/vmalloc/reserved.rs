@@ -29,6 +29,8 @@
 //! owner after the other sets and reads the marks of a page, and the metadata of the layer above
 //! passes the page on between them.
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use std::arch::asm;
 use std::ffi::c_void;
 use std::iter;
 use std::ops::Range;
@@ -44,6 +46,11 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munlock, munmap};
 use crate::system::bits::Bits;
 use crate::system::mapping::Mapping;
 use crate::system::maps::{self, FileId, MappingInfo};
+
+/// Bytes of a file that the kernel maps at a page fault that reads (`fault_around_bytes`).
+const AROUND: usize = 64 << 10;
+/// Bytes that the smallest page table maps.
+const TABLE: usize = 2 << 20;
 
 /// The reserved addresses, and which of them are lost.
 pub(super) struct Reservation {
@@ -152,6 +159,32 @@ impl Reservation {
         let (start, bytes) = (self.pointer(run.start), self.bytes(run.len()));
         // SAFETY: the advice changes no byte.
         let _ = unsafe { madvise(start, bytes, Advice::LinuxPopulateRead) };
+    }
+
+    /// Makes pages of a short run present that the caller has mapped: reads a byte of each window
+    /// of [`AROUND`] bytes, in which the kernel then maps all that the file has. Pages in holes of
+    /// the file come at the first access, and so do others if the system's windows are smaller.
+    ///
+    /// Since Linux 6.4 such a fault locks this mapping alone. `MAP_POPULATE` takes the lock of all
+    /// mappings a second time.
+    ///
+    /// # Safety
+    /// The pages belong to the caller, who has mapped them for reading.
+    pub unsafe fn touch(&self, run: Range<usize>) {
+        let start = self.pointer(run.start);
+        let (first, end) = (start.addr(), start.addr() + self.bytes(run.len()));
+        // The first window begins with the mapping, others at a multiple of their size. None
+        // extends beyond a page table.
+        let (mut at, mut behind) = (first, first + AROUND);
+        while at < end {
+            // SAFETY: inside the run.
+            if !unsafe { read_byte(start.cast::<u8>().add(at - first)) } {
+                // SAFETY: the caller's promise.
+                return unsafe { self.populate(run) };
+            }
+            at = behind.min((at / TABLE + 1) * TABLE);
+            behind = (at / AROUND + 1) * AROUND;
+        }
     }
 
     /// Maps the reservation over a run, except over lost pages.
@@ -348,6 +381,26 @@ impl Reservation {
         // SAFETY: the caller's promise.
         unsafe { mmap(start, bytes, access, flags, file, offset) }
     }
+}
+
+/// Reads a byte that other threads may write at the same time, by an instruction that the compiler
+/// knows nothing of: any load that it knows would be a data race. `false`: not on this processor.
+///
+/// # Safety
+/// The byte is mapped for reading.
+unsafe fn read_byte(at: *const u8) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's promise; the byte is discarded.
+    unsafe {
+        asm!("test byte ptr [{}], 1", in(reg) at, options(nostack, readonly));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        asm!("ldrb wzr, [{}]", in(reg) at, options(nostack, readonly, preserves_flags));
+    }
+    let _ = at;
+    cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
 }
 
 /// Splits `run` where `test` changes. Yields the parts in order, each with the result of `test`.

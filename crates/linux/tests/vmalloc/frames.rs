@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::{mib, page_bytes};
 use pagedepot_linux::vmalloc::PurgeDepth;
-use pagedepot_linux::{Depot, Order, Vmalloc};
+use pagedepot_linux::{Depot, MemoryKind, Order, Vmalloc};
 
 use crate::{all_back, common, depot};
 
@@ -18,11 +18,7 @@ fn quarantined(depot: &Depot) -> u64 {
 #[test]
 fn frames_are_quarantined_until_their_mapping_is_gone() {
     let depot = Arc::new(
-        Depot::builder(16 * mib())
-            .memory(pagedepot_linux::MemoryKind::Memfd)
-            .caches(false)
-            .build()
-            .unwrap(),
+        Depot::builder(16 * mib()).memory(MemoryKind::Memfd).caches(false).build().unwrap(),
     );
     let space = Vmalloc::builder(&depot).warm_bytes(0).build().unwrap();
     let buf = space.buf(20 * page_bytes()).unwrap();
@@ -65,6 +61,28 @@ fn what_is_mapped_is_present() {
     assert!(by_touch < 50, "{by_touch} faults for 1000 pages");
     drop(buf);
     drop(keep);
+    all_back(space);
+}
+
+#[test]
+fn short_runs_of_pages_that_the_depot_has_are_present() {
+    let depot = Depot::builder(128 * mib()).memory(MemoryKind::Memfd).populate(true).build();
+    let space = Vmalloc::builder(&depot.unwrap())
+        .stale(pagedepot_linux::vmalloc::StaleData::Keep)
+        .warm_bytes(0)
+        .build()
+        .unwrap();
+    // More pages than a page table maps, so that some areas cross from one to the next.
+    let mut bufs: Vec<_> = (0..700).map(|i| space.buf((1 + i % 63) * page_bytes())).collect();
+    let (mut pages, before) = (0, faults());
+    for buf in &mut bufs {
+        let buf = buf.as_mut().unwrap();
+        pages += (buf.len() / page_bytes()) as i64;
+        buf.chunks_mut(page_bytes()).for_each(|page| page[0] = 1);
+    }
+    let by_touch = faults() - before;
+    assert!(by_touch < pages / 20, "{by_touch} faults for {pages} pages");
+    drop(bufs);
     all_back(space);
 }
 
