@@ -13,6 +13,7 @@ pub(crate) use crate::system::sync::{ForkLock, Guard as ForkGuard, LockError, th
 #[cfg(loom)]
 pub use loom::sync::MutexGuard as ForkGuard;
 
+pub use pagedepot::sync::prefetch_write;
 use rustix::io::Errno;
 
 /// The production crate's [`fork_mark`](crate::system::fork_mark).
@@ -236,23 +237,6 @@ impl Words {
     pub fn get(&self, index: usize) -> &AtomicU64 {
         &self.0[index]
     }
-}
-
-/// Asks for the line of a word, to write it.
-#[inline]
-pub fn prefetch_write(word: &AtomicU64) {
-    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-    // SAFETY: a hint without architectural effect. Every x86-64 processor executes PREFETCHW, some
-    // as a no-op.
-    unsafe {
-        std::arch::asm!(
-            "prefetchw [{}]",
-            in(reg) &raw const *word,
-            options(nostack, preserves_flags, readonly),
-        );
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-    let _ = word;
 }
 
 /// Orders what other threads, and readers in other processes, see of this one.
