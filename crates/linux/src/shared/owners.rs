@@ -334,7 +334,7 @@ impl<'t> OwnerTable<'t> {
                 let nth = (rest.trailing_zeros() / WORD_FRAMES) as usize;
                 let (word, mask) = (group * GROUP_WORDS + nth, bytes_at(rest >> (8 * nth)));
                 rest &= !(0xff << (8 * nth));
-                let refused = mask & !self.free_in_word(word, mask, owner);
+                let refused = mask & !self.change_any_in_word(word, mask, owner, Owner::FREE);
                 if refused != 0 {
                     tell_refused(word as u32 * WORD_FRAMES, refused & ONES);
                 }
@@ -343,28 +343,6 @@ impl<'t> OwnerTable<'t> {
         // One fence for all of them, which pairs with that of `note_full`.
         fence(Ordering::SeqCst);
         groups.for_each(|(group, _)| self.clear_full(group));
-    }
-
-    /// Frees frames of one word that are `owner`'s, by one operation. Returns their bits. The
-    /// caller tells searches.
-    fn free_in_word(&self, word: usize, mask: u64, owner: Owner) -> u64 {
-        let Some(cell) = self.words.get(word) else { return 0 };
-        // Relaxed: what the caller knows of its own frames, it has written itself.
-        let mut now = cell.load(Ordering::Relaxed);
-        loop {
-            let is_all = (now ^ owner.repeated()) & mask == 0;
-            let own = if is_all { mask } else { filled(bytes_of(now, owner)) & mask };
-            if own == 0 {
-                return 0;
-            }
-            // Release: pairs with the Acquire of the frame's next owner.
-            let freed =
-                cell.compare_exchange_weak(now, now & !own, Ordering::Release, Ordering::Relaxed);
-            match freed {
-                Ok(_) => return own,
-                Err(other) => now = other,
-            }
-        }
     }
 
     /// Changes those frames of one word that are `from`'s, if all of the mask are. Returns the mask
@@ -377,7 +355,8 @@ impl<'t> OwnerTable<'t> {
                 return 0;
             }
             let new = now & !mask | to.repeated() & mask;
-            // As in `take_in_word` and `free_in_word`.
+            // Release: pairs with the Acquire of the frame's next owner. Acquire: as in
+            // `take_in_word`.
             match cell.compare_exchange_weak(now, new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return mask,
                 Err(other) => now = other,
@@ -489,7 +468,7 @@ impl<'t> OwnerTable<'t> {
                         break;
                     }
                     let new = now & !found | to.repeated() & found;
-                    // As in `take_in_word` and `free_in_word`.
+                    // As in `change_in_word`.
                     let done =
                         cell.compare_exchange_weak(now, new, Ordering::AcqRel, Ordering::Acquire);
                     match done {
@@ -605,7 +584,7 @@ impl<'t> OwnerTable<'t> {
                 return 0;
             }
             let new = now & !found | to.repeated() & found;
-            // As in `take_in_word` and `free_in_word`.
+            // As in `change_in_word`.
             match cell.compare_exchange_weak(now, new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return found,
                 Err(other) => now = other,
