@@ -246,7 +246,9 @@ unsafe fn page_at(
     order: c_uint,
 ) -> Option<ManuallyDrop<Page>> {
     let (order, pfn) = (Order::new(order)?, depot.pfn_of(block.cast())?);
-    let is_start = depot.raw().address(pfn).as_ptr().addr() == block.addr();
+    let is_start = depot.raw().address(pfn).as_ptr().addr() == block.addr()
+        && pfn.is_aligned(order)
+        && (pfn.index() + order.frames() as usize) << depot.page_size().shift() <= depot.bytes();
     // SAFETY: the caller's promise.
     is_start.then(|| ManuallyDrop::new(unsafe { Page::from_raw(depot, pfn, order) }))
 }
@@ -267,6 +269,10 @@ pub unsafe extern "C" fn pagedepot_send_many(
     count: usize,
 ) -> usize {
     let Some(depot) = shared(handle) else { return 0 };
+    if count > 0 && (blocks.is_null() || sent.is_null()) {
+        set_errno(libc::EINVAL);
+        return 0;
+    }
     let mut messages = Vec::with_capacity(CHUNK.min(count));
     let mut done = 0;
     while done < count {
@@ -340,7 +346,15 @@ pub unsafe extern "C" fn pagedepot_claim_many(
     orders: *mut c_uint,
     count: usize,
 ) -> usize {
-    let Some(depot) = shared(handle) else { return 0 };
+    if count > 0 && (sent.is_null() || blocks.is_null()) {
+        set_errno(libc::EINVAL);
+        return 0;
+    }
+    let Some(depot) = shared(handle) else {
+        // SAFETY: the caller's promise.
+        (0..count).for_each(|nth| unsafe { *blocks.add(nth) = ptr::null_mut() });
+        return 0;
+    };
     let (mut pages, mut got) = (Vec::with_capacity(CHUNK.min(count)), 0);
     for from in (0..count).step_by(CHUNK) {
         // SAFETY: the caller's promise.

@@ -55,8 +55,8 @@ fn segment() -> SharedDepot {
 /// Makes a process ready for an operation, which is what it returns.
 type Prepare = fn(&SharedDepot, Sent) -> Box<dyn FnOnce()>;
 
-/// Pages that the survivor has sent: one of a single frame, one that fills words.
-type Sent = [SentPage; 2];
+/// Pages that the survivor has sent: one of a single frame, one that fills words, and a run.
+type Sent = [SentPage; 5];
 
 fn pages(depot: &SharedDepot, count: usize) -> Vec<Page> {
     (0..count).map(|_| depot.page(Order::BASE).unwrap()).collect()
@@ -73,10 +73,12 @@ fn send(depot: &SharedDepot, n: u32) -> SentPage {
 fn prepared(depot: &SharedDepot) -> Sent {
     // Not at the end of the segment, which shrinks.
     let last = depot.page(order(5)).unwrap();
-    let sent = [send(depot, 0), send(depot, 5)];
-    drop(last);
+    let mut run = depot.page(order(2)).unwrap().split(Order::BASE).unwrap();
+    let mut sent = vec![send(depot, 0), send(depot, 5)];
+    assert!(depot.send_pages(run.by_ref().take(3), &mut sent).is_empty());
+    drop((last, run));
     depot.drain(Scope::ALL, Mode::Full);
-    sent
+    sent.try_into().unwrap()
 }
 
 /// Kills a process that has joined the segment.
@@ -159,7 +161,7 @@ const OPERATIONS: [(&str, Prepare); 24] = [
     }),
     ("send many", |depot, _| {
         let depot = depot.clone();
-        let mut pages = pages(&depot, 5);
+        let mut pages: Vec<_> = depot.page(order(2)).unwrap().split(Order::BASE).unwrap().collect();
         pages.push(depot.page(order(4)).unwrap());
         Box::new(move || {
             let mut sent = Vec::new();
@@ -168,20 +170,19 @@ const OPERATIONS: [(&str, Prepare); 24] = [
         })
     }),
     ("claim many", |depot, sent| {
-        let (depot, mut own) = (depot.clone(), Vec::new());
-        assert!(depot.send_pages(pages(&depot, 3), &mut own).is_empty());
-        own.extend(sent);
+        let (depot, mut all) = (depot.clone(), sent.to_vec());
+        assert!(depot.send_pages(pages(&depot, 2), &mut all).is_empty());
         Box::new(move || {
             let mut got = Vec::with_capacity(8);
-            depot.claim_pages(&own, &mut got, |place, error| panic!("{place}: {error}"));
+            depot.claim_pages(&all, &mut got, |place, error| panic!("{place}: {error}"));
             forget(got);
         })
     }),
-    ("claim a page", |depot, [page, _]| {
+    ("claim a page", |depot, [page, ..]| {
         let depot = depot.clone();
         Box::new(move || forget(depot.claim(page).unwrap()))
     }),
-    ("claim an order that fills words", |depot, [_, large]| {
+    ("claim an order that fills words", |depot, [_, large, ..]| {
         let depot = depot.clone();
         Box::new(move || forget(depot.claim(large).unwrap()))
     }),

@@ -268,7 +268,29 @@ mod tests {
 
     use super::*;
     use crate::shared::messages::Token;
-    use crate::shared::{SharedDepot, SharedOptions};
+    use crate::shared::{ClaimError, SentPage, SharedDepot, SharedOptions};
+
+    /// A process was killed as it sent a page, before the page was another's. Its frame is handed
+    /// out again, and the number that the message would have had is guessed: it changes nothing.
+    #[test]
+    fn a_guessed_message_frees_no_page_of_the_claimer() {
+        let options = SharedOptions::new(1 << 20).answers(false);
+        let depot = SharedDepot::create_memfd("test", &options).unwrap();
+        let page = depot.page(Order::BASE).unwrap();
+        let (first, dead) = (page.pfn().get(), depot.slot() + 1);
+        let token = depot.store().segment().messages().write(first, 0, dead);
+        let guess = u128::from(first) | u128::from(token.number()) << 32;
+        let guess = SentPage::from_bits(guess | (dead as u128) << 64);
+        let owner = || depot.store().segment().owners().owner(first);
+        assert_eq!(depot.claim(guess).unwrap_err(), ClaimError::Gone);
+        assert_eq!(owner(), Some(Owner::slot(depot.slot())));
+        let (mut got, mut errors) = (Vec::new(), Vec::new());
+        depot.claim_pages(&[guess, guess], &mut got, |_, error| errors.push(error));
+        assert_eq!((got.len(), errors), (0, vec![ClaimError::Gone; 2]));
+        assert_eq!(owner(), Some(Owner::slot(depot.slot())));
+        drop(page);
+        assert_eq!((depot.refused_pages(), depot.segment_stats().lost_pages), (0, 0));
+    }
 
     /// A process without a slot dies as it takes back what a dead one has sent, and a survivor has
     /// ended that burial. The page can be claimed by its message, or goes back.

@@ -11,8 +11,8 @@
 //!
 //! # Argument
 //! * A sender writes the words of all frames of a page, then changes their bytes. So the word of a
-//!   frame whose byte says that it was sent is true. Other words are left from earlier pages, and
-//!   no step reads them.
+//!   frame whose byte says that it was sent is true. Other words are left from earlier pages, or
+//!   from a sender that died in between, or is there now.
 //! * A claim has two steps. The first puts the claimer's slot into the word, by one
 //!   compare-and-swap from the message's own number, order and sender: of all that have the
 //!   message, one gets the page, and a message of an earlier page, which has another number, gets
@@ -20,9 +20,9 @@
 //!   second step changes the bytes, those of the page's first frame last. No other process changes
 //!   the bytes of a page whose message it does not have, so the second step cannot fail, nothing is
 //!   undone, and the sender's slot is not used again meanwhile: its frames are still in the table.
-//! * Of many pages, all words are written before the first byte of theirs changes, and all messages
-//!   are got before the first page is taken. Bytes of one word change together. A death in between
-//!   leaves some pages with both steps done, and others as between the two.
+//! * Of many pages, those that begin in one word and come one after another change their bytes
+//!   together, behind all their words, and all messages are got before the first page is taken. A
+//!   death in between leaves some pages with both steps done, and others as between the two.
 //! * A survivor that takes back what a dead process had sent gets each page's message first, as a
 //!   claimer does. So it does not free a page that a live process is claiming.
 //! * A claimer that dies between the steps leaves its slot in the word, and the first frame's byte
@@ -135,20 +135,22 @@ impl<'t> Messages<'t> {
     /// word, one after another, change their owner by one operation.
     pub fn send_many(&self, pages: &[(u32, u32)], sender: usize, mut tell: impl FnMut(u32, Token)) {
         for run in pages.chunk_by(|one, next| is_one_word(one.0, next.0)) {
-            if let [(first, order)] = *run {
-                tell(first, self.send(first, order, sender));
+            let Some((word, mask)) = word_of(run.iter().copied()) else {
+                for &(first, order) in run {
+                    tell(first, self.send(first, order, sender));
+                }
                 continue;
-            }
+            };
             for &(first, order) in run {
                 tell(first, self.write(first, order, sender));
             }
-            let (word, mask) = word_of(run.iter().copied());
-            self.owners.change_in_word(word, mask, Owner::slot(sender), Owner::sent(sender));
+            // Any: one that another process has damaged keeps no other here.
+            self.owners.change_any_in_word(word, mask, Owner::slot(sender), Owner::sent(sender));
         }
     }
 
     /// Writes the words of a page's frames. Returns its message.
-    fn write(&self, first: u32, order: u32, sender: usize) -> Token {
+    pub(super) fn write(&self, first: u32, order: u32, sender: usize) -> Token {
         let frames = first..first + (1 << order);
         // Relaxed, all but the last: the frames are the caller's, and the change of their owner
         // publishes the words.
@@ -167,12 +169,21 @@ impl<'t> Messages<'t> {
     }
 
     /// Gets a message for the process in the slot `claimer`, which then [takes](Self::take) the
-    /// page. `false`: another process has got it, or the page went back.
+    /// page. `false`: another process has got it, or the page went back, or was not sent yet.
     pub fn win(&self, first: u32, message: Token, claimer: usize) -> bool {
         if is_mutant(Mutant::SharesMessages) {
             return self.token(first) == message;
         }
-        self.swap(first, message, message.claimed_by(claimer))
+        let own = message.claimed_by(claimer);
+        if !self.swap(first, message, own) {
+            return false;
+        }
+        let sender = Owner::sent(message.sender());
+        if self.owners.is_all(first..first + (1 << message.order()), sender) {
+            return true;
+        }
+        self.swap(first, own, message);
+        false
     }
 
     /// Takes a page whose message the caller has got. Returns the number of frames: fewer than the
@@ -194,19 +205,18 @@ impl<'t> Messages<'t> {
             is_one_word(one.0, next.0) && one.1.sender() == next.1.sender()
         };
         for run in won.chunk_by(is_run) {
-            let (word, mask) = word_of(run.iter().map(|(first, token)| (*first, token.order())));
-            let frames: u32 = run.iter().map(|(_, token)| 1 << token.order()).sum();
-            if run.len() == 1 || mask.count_ones() != 8 * frames {
-                // One page, or several that overlap: the words are damaged, and one gets a frame.
+            let Some((word, mask)) =
+                word_of(run.iter().map(|(first, token)| (*first, token.order())))
+            else {
                 for &(first, token) in run {
                     tell(first, token, self.take(first, token.order(), token.sender(), claimer));
                 }
                 continue;
-            }
+            };
             let (from, to) = (Owner::sent(run[0].1.sender()), Owner::slot(claimer));
             let taken = self.owners.change_any_in_word(word, mask, from, to);
             for &(first, token) in run {
-                let (_, own) = word_of([(first, token.order())]);
+                let own = word_of([(first, token.order())]).map_or(0, |(_, own)| own);
                 tell(first, token, (taken & own).count_ones() / 8);
             }
         }
@@ -280,11 +290,16 @@ fn is_one_word(one: u32, other: u32) -> bool {
     one / WORD_FRAMES == other / WORD_FRAMES
 }
 
-/// The word that pages lie in, and the bits of their bytes.
-fn word_of(pages: impl IntoIterator<Item = (u32, u32)>) -> (usize, u64) {
-    let pieces =
-        pages.into_iter().filter_map(|(first, order)| in_one_word(&(first..first + (1 << order))));
-    pieces.fold((0, 0), |(_, bytes), (word, more)| (word, bytes | more))
+/// The word that pages lie in, and the bits of their bytes. `None`: it is not one word, or two of
+/// them have a frame in common.
+fn word_of(pages: impl IntoIterator<Item = (u32, u32)>) -> Option<(usize, u64)> {
+    let mut pages =
+        pages.into_iter().map(|(first, order)| in_one_word(&(first..first + (1 << order))));
+    let first = pages.next()??;
+    pages.try_fold(first, |(word, bytes), page| {
+        let (_, more) = page?;
+        (bytes & more == 0).then_some((word, bytes | more))
+    })
 }
 
 #[cfg(all(test, not(loom)))]

@@ -13,7 +13,6 @@ use pagedepot::{Order, Pfn};
 
 use super::depot::SharedDepot;
 use super::messages::Token;
-use super::owners::groups_of;
 use super::slots::{CEILING, CLAIMED, SLOTS};
 use crate::pages::page::Page;
 use crate::system::prim::Ordering;
@@ -103,9 +102,9 @@ impl Page {
 
 impl SharedDepot {
     /// Sends pages like [`Page::into_shared`], 64 at a time, and appends their messages to `sent`:
-    /// counts change once for all, and the pages of one word of the table of owners, eight frames
-    /// in a row, by one operation. Returns the pages that it did not send: those of another depot,
-    /// and in a forked child all of them.
+    /// counts change once for all, and pages one after another that lie in the same eight frames
+    /// change their owner together. The messages are in the order of the pages. Returns the pages
+    /// that it did not send: those of another depot, and in a forked child all of them.
     ///
     /// ```
     /// use pagedepot_linux::shared::{SharedDepot, SharedOptions};
@@ -179,9 +178,10 @@ impl SharedDepot {
         if !messages.win(page.pfn, message, store.slot()) {
             return Err(ClaimError::Gone);
         }
-        // Before the page is taken: until then the sender's slot is not used again.
-        store.segment().slots().add(sender, CLAIMED, frames.into());
+        // The own count first, as in `into_shared`. Both before the page is taken: until then the
+        // sender's slot is not used again.
         store.count_taken(frames.into());
+        store.segment().slots().add(sender, CLAIMED, frames.into());
         let taken = messages.take(page.pfn, message.order(), sender, store.slot());
         self.claimed(page.pfn, message, taken)
     }
@@ -198,7 +198,7 @@ impl SharedDepot {
         sent.iter().for_each(|page| messages.prefetch(page.pfn));
         pages.reserve(sent.len());
         let wanted = sent.iter().filter_map(|&page| self.message(page).ok());
-        let room = store.reserve(wanted.map(|message| 1 << message.order()).sum(), 0);
+        let mut room = store.reserve(wanted.map(|message| 1 << message.order()).sum(), 0);
         let mut left = room.blocks;
         let (mut won, mut places, mut count) = ([(0, Token::NONE); CHUNK], [0; CHUNK], 0);
         for (place, &page) in sent.iter().enumerate() {
@@ -217,11 +217,12 @@ impl SharedDepot {
         }
         let won = &won[..count];
         let frames_of = |run: &[(u32, Token)]| run.iter().map(|one| 1i64 << one.1.order()).sum();
-        // Before the pages are taken, as in `claim`.
+        room.shrink(frames_of(won) as u64);
+        // As in `claim`.
+        store.count_taken(frames_of(won));
         for run in won.chunk_by(|one, next| one.1.sender() == next.1.sender()) {
             slots.add(run[0].1.sender(), CLAIMED, frames_of(run));
         }
-        store.count_taken(frames_of(won));
         let mut places = places.into_iter();
         messages.take_many(won, store.slot(), |first, message, taken| {
             let place = places.next().expect("as many as were won");
@@ -251,11 +252,11 @@ impl SharedDepot {
     fn claimed(&self, first: u32, message: Token, taken: u32) -> Result<Page, ClaimError> {
         let order = Order::new(message.order()).ok_or(ClaimError::NoPage)?;
         if taken != order.frames() {
-            // The table is damaged.
-            let (store, frames) = (self.store(), order.frames());
-            let all = groups_of(first..first + frames);
-            store.segment().owners().put_all(store.owner(), all, |_, _| ());
-            store.count_taken(-i64::from(frames));
+            // The table is damaged. What was taken is this process's until it ends; other frames of
+            // the page may be others' pages, or its own.
+            let (store, missing) = (self.store(), i64::from(order.frames() - taken));
+            store.segment().slots().add(message.sender(), CLAIMED, -missing);
+            store.count_taken(-missing);
             return Err(ClaimError::Gone);
         }
         // SAFETY: the frames are this process's now, and no other value has them: the page that

@@ -303,7 +303,10 @@ impl<'s> Slots<'s> {
 
     /// Pages that the process in a slot holds or caches.
     pub fn held(&self, slot: usize) -> u64 {
-        self.count(slot, TAKEN).wrapping_sub(self.count(slot, SENT))
+        // First: a page that is taken and sent meanwhile is counted, or is not.
+        let sent = self.count(slot, SENT);
+        let held = self.count(slot, TAKEN).wrapping_sub(sent) as i64;
+        held.max(0) as u64
     }
 
     /// Pages that the process in a slot has sent, and that were not claimed.

@@ -62,6 +62,17 @@ pub struct Reservation<'s> {
     pages: u64,
 }
 
+impl Reservation<'_> {
+    /// Gives up the room for all but so many pages.
+    pub fn shrink(&mut self, pages: u64) {
+        if let Some(rest) = self.pages.checked_sub(pages) {
+            // Relaxed: nothing was taken there.
+            self.store.reserved.fetch_sub(rest, Ordering::Relaxed);
+            self.pages = pages;
+        }
+    }
+}
+
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if self.pages > 0 {
@@ -160,11 +171,14 @@ impl SharedStore {
         if ceiling == 0 {
             return Reservation { store: self, blocks, pages: 0 };
         }
-        let wanted = u64::from(blocks) << order;
+        // Relaxed: a look, so that a request for more than there is room for is in no other's way.
+        let seen = slots.held(self.slot).saturating_add(self.reserved.load(Ordering::Relaxed));
+        let room = ceiling.saturating_sub(seen) >> order;
+        let wanted = u64::from(blocks).min(room) << order;
         // Acquire: pairs with the Release of `Reservation::drop`, for the counts of this process.
         let others = self.reserved.fetch_add(wanted, Ordering::Acquire);
         let taken = slots.held(self.slot).saturating_add(others);
-        let blocks = u64::from(blocks).min(ceiling.saturating_sub(taken) >> order);
+        let blocks = (wanted >> order).min(ceiling.saturating_sub(taken) >> order);
         let pages = blocks << order;
         // Relaxed: it counted nothing.
         self.reserved.fetch_sub(wanted - pages, Ordering::Relaxed);

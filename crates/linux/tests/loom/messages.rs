@@ -94,6 +94,22 @@ fn a_claim_must_get_the_message() {
     a_late_receiver();
 }
 
+/// A number that is guessed before the page was sent gets all of it or nothing, and the message can
+/// be claimed in the second case.
+#[test]
+fn a_guess_gets_a_page_that_was_sent_or_nothing() {
+    explore(|| {
+        let (segment, token) = Segment::new();
+        assert!(segment.claim(token, SENDER));
+        let next = Token::new(token.number() + 1, ORDER, SENDER);
+        let guess = spawn(&segment, move |segment| segment.claim(next, ONE));
+        let sent = segment.messages().send(0, ORDER, SENDER);
+        assert_eq!(sent, next);
+        let is_got = segment.claim(sent, TWO);
+        assert!(is_got != guess.join().unwrap() || !is_got && segment.claim(sent, TWO));
+    });
+}
+
 /// Two pages of one word, sent together, and two receivers that claim both, in either order.
 #[test]
 fn each_of_many_messages_gets_its_page_once() {
