@@ -605,6 +605,9 @@ static bool depot_drain_zones(struct zone *only, enum depot_mode mode)
 		if (!depot || (only && zone != only))
 			continue;
 		any = true;
+		/* Or CPUs that were drained refill from it, also with pages that are isolated now. */
+		if (mode == DEPOT_FULL)
+			depot_shelf_drain(zone, depot);
 		depot_drain(depot, DEPOT_NONE, mode, &done);
 		depot_note(&done);
 		if (mode == DEPOT_FULL && done.isolated_cpus) {

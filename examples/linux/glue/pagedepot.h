@@ -104,6 +104,7 @@ DECLARE_STATIC_KEY_FALSE(pagedepot_on);
 /* Kernels before 6.0 are measured as they are: no zone has a depot. */
 static inline struct depot *zone_depot(struct zone *zone) { return NULL; }
 static inline unsigned long depot_cpu_pages(struct zone *zone, int cpu) { return 0; }
+static inline unsigned long depot_shelf_pages(struct zone *zone) { return 0; }
 static inline struct per_cpu_pages *zone_pcp(struct zone *zone, int cpu)
 {
 	return &per_cpu_ptr(zone->pageset, cpu)->pcp;
@@ -119,6 +120,9 @@ static __always_inline struct depot *zone_depot(struct zone *zone)
 {
 	return static_branch_unlikely(&pagedepot_on) ? zone->depot : NULL;
 }
+
+/* Pages on a zone's shelf and in its heaps, which are no CPU's. */
+unsigned long depot_shelf_pages(struct zone *zone);
 
 /* What rivals that have more than the pcp lists cache. */
 unsigned long depot_rival_pages(struct zone *zone, int cpu);

@@ -86,7 +86,10 @@ struct depot_heap {
 
 struct depot_shelf {
 	/* In one line of the cache: searches read all of them. */
-	u8 states[DEPOT_PLACES];
+	union {
+		u8 states[DEPOT_PLACES];
+		u64 eight_states[DEPOT_PLACES / 8];
+	};
 	u32 places;
 	/* The place at which the next spill begins: the one that was not given back for longest. */
 	u32 hand;
@@ -125,7 +128,8 @@ static bool depot_is_plenty(struct zone *zone)
 }
 
 /* Blocks that are not as a free page is are reported, and given up. */
-static bool depot_is_bad(const struct depot_block *block, struct depot_doubled *doubled)
+static __always_inline bool depot_is_bad(const struct depot_block *block,
+					 struct depot_doubled *doubled)
 {
 	struct page *page = pfn_to_page(block->pfn);
 
@@ -140,29 +144,42 @@ static bool depot_is_bad(const struct depot_block *block, struct depot_doubled *
 #endif
 }
 
+/* Adds a run to blocks, by aligned ones that are as large as can be. Returns how many there are. */
+static u32 depot_put_run(struct depot_block *blocks, u32 count, u32 pfn, u32 end)
+{
+	while (pfn < end) {
+		u32 order = min_t(u32, __ffs(pfn | DEPOT_PILE_PAGES), ilog2(end - pfn));
+
+		blocks[count++] = (struct depot_block){ pfn, order };
+		pfn += 1u << order;
+	}
+	return count;
+}
+
 /*
- * Merges neighbours, as they come: the blocks of a magazine mostly go up or down by one. Returns
- * how many blocks are left.
+ * Merges neighbours, as they come: the blocks of a magazine have one order, and mostly go up or down
+ * by one. Returns how many blocks are left: a run takes no more room than what it was made of.
  */
 static u32 depot_merge(struct depot_block *blocks, u32 count, struct depot_doubled *doubled)
 {
-	u32 i, merged = 0;
+	u32 i, merged = 0, begin = 0, end = 0, pages = count ? 1u << blocks[0].order : 0;
 
 	for (i = 0; i < count; i++) {
-		struct depot_block block = blocks[i];
+		u32 pfn = blocks[i].pfn;
 
-		if (depot_is_bad(&block, doubled))
+		if (depot_is_bad(&blocks[i], doubled))
 			continue;
-		while (merged && blocks[merged - 1].order == block.order &&
-		       block.order < DEPOT_PILE_ORDER &&
-		       (blocks[merged - 1].pfn ^ block.pfn) == 1u << block.order) {
-			block.pfn &= ~(1u << block.order);
-			block.order++;
-			merged--;
+		if (pfn == end) {
+			end += pages;
+		} else if (pfn + pages == begin) {
+			begin = pfn;
+		} else {
+			merged = depot_put_run(blocks, merged, begin, end);
+			begin = pfn;
+			end = pfn + pages;
 		}
-		blocks[merged++] = block;
 	}
-	return merged;
+	return depot_put_run(blocks, merged, begin, end);
 }
 
 /* Whether all pages of an aligned block are in a pile. */
@@ -242,11 +259,25 @@ static void depot_put_pile(struct zone *zone, struct depot_pile *pile)
 	bitmap_zero(pile->pages, DEPOT_PILE_PAGES);
 }
 
+/* Whether a place is full, by looks at eight places each: most drains find none. */
+static bool depot_any_full(const struct depot_shelf *shelf)
+{
+	u32 i;
+
+	BUILD_BUG_ON(DEPOT_EMPTY != 0 || DEPOT_BUSY != 1 || DEPOT_KINDS != 2);
+	for (i = 0; i < ARRAY_SIZE(shelf->eight_states); i++)
+		if (READ_ONCE(shelf->eight_states[i]) & 0xfefefefefefefefeull)
+			return true;
+	return false;
+}
+
 /* Moves up to so many full places to the heap, from the hand on; fewer, if that has enough. */
 static u32 depot_gather(struct depot_shelf *shelf, struct depot_heap *heap, u32 most)
 {
 	u32 looks, gathered = 0, i = READ_ONCE(shelf->hand);
 
+	if (!most || !depot_any_full(shelf))
+		return 0;
 	for (looks = 0; looks < shelf->places && gathered < most && heap->count < DEPOT_HELD;
 	     looks++, i++) {
 		struct depot_place *place;
@@ -346,8 +377,28 @@ static void depot_shelf_drain(struct zone *zone, struct depot *depot)
 			gathered = depot_spill_by(zone, shelf, &shelf->heaps[i], left);
 			preempt_enable();
 			/* Others may lay as many here meanwhile, again and again. */
-			left -= gathered;
-		} while (gathered && left);
+			left = gathered ? left - gathered : 0;
+		} while (left);
+}
+
+/* Pages that lie here; racy: those that a CPU has in hand are not counted, or twice. */
+unsigned long depot_shelf_pages(struct zone *zone)
+{
+	struct depot *depot = zone_depot(zone);
+	struct depot_shelf *shelf = depot ? depot->shelf : NULL;
+	unsigned long pages = 0;
+	u32 i;
+
+	for (i = 0; shelf && i < shelf->places; i++) {
+		u32 begin = READ_ONCE(shelf->at[i].begin), end = READ_ONCE(shelf->at[i].end);
+		u8 state = READ_ONCE(shelf->states[i]);
+
+		if (state >= DEPOT_KINDS && begin < end)
+			pages += (end - begin) << (state - DEPOT_KINDS) / MIGRATE_PCPTYPES;
+	}
+	for (i = 0; shelf && i < DEPOT_HEAPS; i++)
+		pages += READ_ONCE(shelf->heaps[i].pages);
+	return pages;
 }
 
 /*

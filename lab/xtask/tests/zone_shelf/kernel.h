@@ -122,6 +122,7 @@ struct zone {
 
 static struct { unsigned long takes, puts, refilled, spilled, spilled_blocks, locks; } depot_counts;
 
+#define zone_depot(zone)	((zone)->depot)
 #define pfn_to_page(pfn)	(&pages[pfn])
 #define page_to_pfn(page)	((u32)((page) - pages))
 #define PageBuddy(page)		(READ_ONCE((page)->buddy) >= 0)

@@ -191,6 +191,7 @@ static void counts(void)
 	/* All of a shelf but its last places by a take, and of blocks that merged. */
 	ensure((depot_counts.locks - locks) * (places / 2) <= magazines);
 	ensure(depot_counts.spilled_blocks * 16 < depot_counts.spilled);
+	ensure(depot_shelf_pages(&zone) == PAGES - zone.free);
 	/* What is there is taken from there. */
 	locks = depot_counts.locks;
 	for (int i = 0; i < DEPOT_FEW; i++)
@@ -255,6 +256,7 @@ static void few(void)
 		ensure(!depot_c_put(&zone, many + put, each, &first));
 	ensure((depot_counts.locks - locks) * DEPOT_MANY <= ARRAY_SIZE(many));
 	ensure(depot.shelf->heaps[0].count);
+	ensure(depot_shelf_pages(&zone) == PAGES - zone.free);
 	/* Blocks that merge are few, however many pages they have. */
 	ensure(PAGES - zone.free <= places * DEPOT_WORTH);
 	/* Below the high watermark none stays. */
