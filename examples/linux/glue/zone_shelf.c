@@ -157,8 +157,8 @@ static u32 depot_put_run(struct depot_block *blocks, u32 count, u32 pfn, u32 end
 }
 
 /*
- * Merges neighbours, as they come: the blocks of a magazine have one order, and mostly go up or down
- * by one. Returns how many blocks are left: a run takes no more room than what it was made of.
+ * Merges neighbours, as they come: the blocks of a magazine have one order, and mostly go up or
+ * down by one. Returns how many blocks are left: a run takes no more room than what it is made of.
  */
 static u32 depot_merge(struct depot_block *blocks, u32 count, struct depot_doubled *doubled)
 {

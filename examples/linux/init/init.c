@@ -548,7 +548,7 @@ static void oom(void)
 	books("oom");
 }
 
-/* What /proc/zoneinfo says of CPUs is what is cached. */
+/* What /proc/zoneinfo says of CPUs is what they cache: all but what lies on shelves. */
 static void zoneinfo(void)
 {
 	static char text[1 << 17];
@@ -556,14 +556,14 @@ static void zoneinfo(void)
 
 	ask("batch 0 512 0 2");
 	ask("counts");
-	cached = figure("cached");
+	cached = figure("cached") - figure("shelved");
 	slurp("/proc/zoneinfo", text, sizeof(text));
 	for (char *at = text; (at = strstr(at, " count: ")); at++)
 		shown += atoll(at + 8);
 	for (char *at = text; (at = strstr(at, " high:  ")); at++)
 		high += atoll(at + 8);
 	ask("counts");
-	again = figure("cached");
+	again = figure("cached") - figure("shelved");
 	/* Other tasks may run in between. */
 	check("zoneinfo", shown >= (cached < again ? cached : again) - 256 &&
 	      shown <= (cached > again ? cached : again) + 256,
@@ -597,16 +597,10 @@ static long long interrupts_of(int cpu)
 	return sum;
 }
 
-/* Interrupts of a CPU while it is drained so often (not at all: a window), and the seconds. */
-static double interrupts_by(int cpu, int mode, long drains)
+/* Drains so many times at a rate, 0: without a pause. Leaves the drainer's figures. */
+static void drain_many(int mode, int rate, long drains)
 {
-	long long before = interrupts_of(cpu);
-
-	if (mode < 0) {
-		usleep(2000000);
-		return interrupts_of(cpu) - before;
-	}
-	ask("start %d 0 0 %ld", mode, drains);
+	ask("start %d %d 0 %ld", mode, rate, drains);
 	for (int waited = 0; waited < 1200; waited++) {
 		usleep(50000);
 		ask("drains");
@@ -615,7 +609,72 @@ static double interrupts_by(int cpu, int mode, long drains)
 	}
 	ask("stop");
 	check("drained", figure("drains") >= drains, "%lld of %ld drains", figure("drains"), drains);
+}
+
+/* Interrupts of a CPU while it is drained so often (not at all: a window of two seconds). */
+static double interrupts_by(int cpu, int mode, long drains)
+{
+	long long before = interrupts_of(cpu);
+
+	if (mode < 0)
+		usleep(2000000);
+	else
+		drain_many(mode, 0, drains);
 	return interrupts_of(cpu) - before;
+}
+
+/* A process that runs on a CPU: in user mode, or it takes memory and gives it back. */
+struct worker {
+	volatile bool *stop;
+	pid_t pid;
+};
+
+static struct worker worker_start(int cpu, size_t bytes)
+{
+	struct worker worker = {
+		.stop = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0),
+	};
+
+	fflush(stdout);
+	worker.pid = fork();
+	if (!worker.pid) {
+		pin(cpu);
+		while (!*worker.stop)
+			if (bytes) {
+				char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+						MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+
+				munmap(at, bytes);
+			}
+		_exit(0);
+	}
+	/* Until the tick has stopped. */
+	usleep(1500000);
+	return worker;
+}
+
+static void worker_stop(struct worker worker)
+{
+	*worker.stop = true;
+	waitpid(worker.pid, NULL, 0);
+	munmap((void *)worker.stop, 4096);
+	books("isolate");
+}
+
+/*
+ * Pages that a drainer takes from an isolated CPU, by a thousand drains in about a second. A plugin
+ * counts its instructions (../plugin/count.c). The CPU has more than its fronts can hold.
+ */
+static void isolate_counts(void)
+{
+	static const char *const modes[] = { "quiet", "full" };
+	struct worker worker = worker_start(cpus - 1, 2 << 20);
+
+	for (int mode = 0; mode < 2; mode++) {
+		drain_many(mode, 1000, 1000);
+		printf("= counted_drain_pages %lld mode=%s\n", figure("drains_pages"), modes[mode]);
+	}
+	worker_stop(worker);
 }
 
 /*
@@ -624,32 +683,13 @@ static double interrupts_by(int cpu, int mode, long drains)
  */
 static void isolate(void)
 {
+	static const char *const modes[] = { "quiet", "full", "handover" };
 	int cpu = cpus - 1;
 
-	static const char *const modes[] = { "quiet", "full", "handover" };
-
 	for (int busy = 0; busy < 2; busy++) {
-		volatile bool *stop = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
-					   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-		double idle_per_s;
-		pid_t worker;
+		struct worker worker = worker_start(cpu, busy ? 256 << 10 : 0);
+		double idle_per_s = interrupts_by(cpu, -1, 0) / 2;
 
-		fflush(stdout);
-		worker = fork();
-		if (!worker) {
-			pin(cpu);
-			while (!*stop)
-				if (busy) {
-					char *at = mmap(NULL, 1 << 18, PROT_READ | PROT_WRITE,
-							MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-
-					munmap(at, 1 << 18);
-				}
-			_exit(0);
-		}
-		/* Until the tick has stopped. */
-		usleep(1500000);
-		idle_per_s = interrupts_by(cpu, -1, 0) / 2;
 		printf("= idle_interrupts %.1f busy=%d\n", idle_per_s, busy);
 		for (int mode = 0; mode < (has_depot ? 3 : 2); mode++) {
 			int64_t start = now_ns();
@@ -662,10 +702,7 @@ static void isolate(void)
 			if (busy)
 				printf("= isolated_drain_ns %lld mode=%s\n", figure("drains_ns"), modes[mode]);
 		}
-		*stop = true;
-		waitpid(worker, NULL, 0);
-		munmap((void *)stop, 4096);
-		books("isolate");
+		worker_stop(worker);
 	}
 }
 
@@ -696,7 +733,7 @@ static const struct { const char *name; void (*run)(void); } scenarios[] = {
 	{ "cpu_hotplug", cpu_hotplug }, { "memory_hotplug", memory_hotplug }, { "oom", oom },
 	{ "zoneinfo", zoneinfo }, { "isolate", isolate }, { "vmalloc", vmalloc_tests },
 	{ "kernbench", kernbench }, { "streams", streams }, { "memfree", memfree },
-	{ "modes", modes }, { "locks", locks },
+	{ "modes", modes }, { "locks", locks }, { "isolate_counts", isolate_counts },
 };
 
 long told(const char *name, long otherwise)

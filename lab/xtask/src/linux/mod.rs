@@ -149,6 +149,10 @@ pub fn run(options: &Options) -> Result<()> {
     eprintln!("building examples/linux");
     let library = tree::library(root, &cache, &log)?;
     let files = init(root, &cache, &log)?;
+    let plugin = match wanted.iter().any(is_guest) {
+        true => Some(plugin(root, &cache, &log)?),
+        false => None,
+    };
     eprintln!("reading the archive's lists");
     let archive = sources::archive(&cache, wanted.contains(&KernelChoice::Old))?;
     let mut results = Results::default();
@@ -178,6 +182,7 @@ pub fn run(options: &Options) -> Result<()> {
         let plan = plan::Plan {
             kernel: &kernel,
             cache: &cache,
+            plugin: plugin.as_deref(),
             project: &project,
             rounds,
             quick: options.quick,
@@ -220,6 +225,15 @@ fn build(
     let lines = tree::hook(root, source, library, kind == Kind::User)?;
     eprintln!("building Linux {} with {lines} lines of ours in it", source.version);
     tree::build(root, cache, source, kind, files, jobs)
+}
+
+/// Compiles the plugin of QEMU that counts instructions.
+fn plugin(root: &Path, cache: &Path, log: &Path) -> Result<PathBuf> {
+    let plugin = cache.join("count.so");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O2", "-Wall", "-shared", "-fPIC", "-fvisibility=hidden", "-o"]).arg(&plugin);
+    tools::run(gcc.arg(root.join("examples/linux/plugin/count.c")), log)?;
+    Ok(plugin)
 }
 
 /// Compiles the machines' only program, and lists the files they begin with.

@@ -1,10 +1,11 @@
 //! The machines that boot, and their scenarios.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 
 use super::faults::is_fault;
 use super::figures::{DEPOT, MAGAZINE, OLD, RCU, RIVALS, STOCK, WORK, named};
@@ -19,6 +20,8 @@ pub struct Plan<'p> {
     pub kernel: &'p Kernel,
     /// Folder of the logs.
     pub cache: &'p Path,
+    /// The plugin of QEMU that counts instructions; `None`: no guest boots.
+    pub plugin: Option<&'p Path>,
     /// Folder of the project that kernbench builds.
     pub project: &'p Path,
     /// Boots of each design, and rounds in each.
@@ -58,11 +61,14 @@ enum BootKind {
     Enduring,
     /// QEMU, where a nanosecond is an instruction.
     Counting,
-    /// QEMU, a thread per CPU, 16 of them: how often `zone->lock` is taken hardly depends on the
-    /// host. How often it is found held does.
+    /// QEMU, a thread per CPU: how often `zone->lock` is taken hardly depends on the host. How often
+    /// it is found held does.
     Locking,
     /// QEMU, the last CPU isolated.
     Isolating,
+    /// A guest like [`Isolating`](BootKind::Isolating), with a plugin that counts a drainer's
+    /// instructions.
+    CountingDrains,
 }
 
 const TIMES: &str = "times,drains,pft,interfaces,disable,oom,zoneinfo,memfree";
@@ -83,8 +89,10 @@ const MANY_CPUS: &str =
 /// Words of the command line for every guest of QEMU. Without `no_timer_check` a kernel gives up at
 /// boot where a busy host delays the timer's interrupts while it tests them.
 const GUEST_WORDS: &str = "console=ttyS0 depot_reboot no_timer_check";
-/// CPUs of the machine that counts takes of `zone->lock`.
+/// CPUs of the machine that counts takes of `zone->lock`, and those with `--quick`: two busy cores
+/// of a host emulate few.
 const LOCKING_CPUS: u32 = 16;
+const LOCKING_CPUS_FEW: u32 = 4;
 /// Rounds of each in a machine that has many scenarios.
 const ROUNDS_MAX: u32 = 3;
 
@@ -113,8 +121,10 @@ impl Plan<'_> {
     /// Counts, then correctness with few and many CPUs, then rounds, then an isolated CPU.
     pub fn guests(&self) -> Vec<Machine<'_>> {
         let mut machines = self.both(BootKind::Counting, 1, COUNTS, 0);
-        machines.extend(self.both(BootKind::Locking, LOCKING_CPUS, LOCKS, 0));
+        let locking_cpus = if self.quick { LOCKING_CPUS_FEW } else { LOCKING_CPUS };
+        machines.extend(self.both(BootKind::Locking, locking_cpus, LOCKS, 0));
         machines.extend(self.correct(BootKind::Guest));
+        machines.extend(self.both(BootKind::CountingDrains, 4, "isolate_counts", 0));
         machines.extend(self.both(BootKind::Isolating, 4, "isolate", 0));
         machines.extend(self.machine(BootKind::Isolating, 4, (WORK, "isolate"), 0));
         if self.rounds > ROUNDS_MAX {
@@ -183,6 +193,7 @@ impl Machine<'_> {
             BootKind::Counting => "counting",
             BootKind::Locking => "locking",
             BootKind::Isolating => "isolating",
+            BootKind::CountingDrains => "counting-drains",
         };
         format!("{how}-{}cpus-{}-{}", self.cpus, self.design, self.nth)
     }
@@ -197,7 +208,15 @@ impl Machine<'_> {
         let timeout = Duration::from_secs(60 * minutes);
         let mut command = self.command();
         command.env("TMPDIR", &logs);
+        let sums = logs.join(format!("{name}-sums"));
+        if self.how == BootKind::CountingDrains {
+            command.arg("-plugin").arg(self.counter(&sums)?);
+        }
+        let mut drained = Vec::new();
         Boot { command, what: &name, is_fault, log: &log, timeout }.run(|said| match said {
+            ConsoleLine::Figure { metric, value, params } if metric == "counted_drain_pages" => {
+                drained.push((params, value));
+            }
             ConsoleLine::Figure { metric, value, params } => {
                 let counts = self.how == BootKind::Counting;
                 if let Some((metric, mut params)) = named(&metric, params, counts) {
@@ -210,7 +229,32 @@ impl Machine<'_> {
             ConsoleLine::Begin(scenario) => eprintln!("  {scenario}"),
             ConsoleLine::Untested(what) => eprintln!("  NOT TESTED: {what}"),
             ConsoleLine::Check { .. } | ConsoleLine::Done => {}
-        })
+        })?;
+        if drained.is_empty() {
+            return Ok(());
+        }
+        let sums = fs::read_to_string(&sums).context("the plugin has counted nothing")?;
+        ensure!(sums.lines().count() == drained.len(), "the plugin has not counted all drains");
+        for (sum, (params, pages)) in sums.lines().zip(drained) {
+            let of_page = sum.parse::<f64>()? / pages;
+            results.add(self.design, self.cpus, "isolated_drain_instructions", params, of_page);
+        }
+        Ok(())
+    }
+
+    /// The plugin that counts instructions, and the functions from which and to which it does.
+    fn counter(&self, sums: &Path) -> Result<String> {
+        let symbols = &self.plan.kernel.symbols;
+        let map = fs::read_to_string(symbols)
+            .with_context(|| format!("cannot read {}", symbols.display()))?;
+        let plugin = self.plan.plugin.context("no plugin was built")?;
+        let mut argument = plugin.display().to_string();
+        for mark in ["begin", "end", "tell"] {
+            let address = address_of(&map, &format!("depot_count_{mark}"))
+                .with_context(|| format!("{} has no {mark}", symbols.display()))?;
+            argument += &format!(",{mark}={address}");
+        }
+        Ok(format!("{argument},out={}", sums.display()))
     }
 
     /// The kernel's command line.
@@ -254,7 +298,7 @@ impl Machine<'_> {
                 words += &format!(" depot_counts=1 depot_threads=1 depot_loops={}", self.loops());
             }
             BootKind::Locking => {}
-            BootKind::Isolating => {
+            BootKind::Isolating | BootKind::CountingDrains => {
                 let last = self.cpus - 1;
                 words += &format!(
                     " isolcpus=nohz,domain,managed_irq,{last} nohz_full={last} \
@@ -323,6 +367,14 @@ impl Machine<'_> {
     }
 }
 
+/// The address of a symbol in a `System.map`, in hexadecimal.
+fn address_of<'m>(map: &'m str, symbol: &str) -> Option<&'m str> {
+    map.lines().find_map(|line| {
+        let (address, rest) = line.split_once(' ')?;
+        (rest.split_once(' ')?.1 == symbol).then_some(address)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::LazyLock;
@@ -333,11 +385,13 @@ mod tests {
         image: "k".into(),
         rivals: Some("r".into()),
         modules: "m".into(),
+        symbols: "s".into(),
     });
 
     fn plan(rounds: u32, quick: bool, design: Option<&str>) -> Plan<'_> {
         let (cache, project) = (Path::new("c"), Path::new("p"));
-        Plan { kernel: &KERNEL, cache, project, rounds, quick, user_cpus: 2, design }
+        let plugin = Some(Path::new("l"));
+        Plan { kernel: &KERNEL, cache, plugin, project, rounds, quick, user_cpus: 2, design }
     }
 
     fn all<'p>(plan: &'p Plan<'_>) -> impl Iterator<Item = Machine<'p>> {
@@ -401,6 +455,13 @@ mod tests {
             let has_all = machine.words().contains("depot_rounds=250");
             assert_eq!(has_all, machine.how == BootKind::Enduring);
         }
+    }
+
+    #[test]
+    fn symbols_are_found_by_their_whole_names() {
+        let map = "ffffffff81000000 T depot_count_begin2\nffffffff81165c10 t depot_count_begin\n";
+        assert_eq!(address_of(map, "depot_count_begin"), Some("ffffffff81165c10"));
+        assert_eq!(address_of(map, "depot_count"), None);
     }
 
     #[test]

@@ -159,6 +159,8 @@ pub struct Kernel {
     pub rivals: Option<PathBuf>,
     /// The kernel's modules, for the option `initrd`.
     pub modules: PathBuf,
+    /// The kernel's `System.map`.
+    pub symbols: PathBuf,
 }
 
 /// Configures and builds a kernel with `files` as its first file system.
@@ -218,7 +220,7 @@ pub fn build(
     }
     built(make().arg("modules"))?;
     let modules = pack_modules(&out, &log)?;
-    Ok(Kernel { image, rivals, modules })
+    Ok(Kernel { image, rivals, modules, symbols: out.join("System.map") })
 }
 
 /// A second archive of first files, with the module that is loaded: it is linked after the kernel,
