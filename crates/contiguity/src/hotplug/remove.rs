@@ -176,8 +176,9 @@ fn with_claimed<'a, 'm, C: Cpus>(
     if !zone.has_ranges() {
         return Err(RemoveError::Unsupported);
     }
-    // See 5.
-    let _moving = zone.announce(range.frames.into());
+    // See 5. A range that no zone has may be of more pages than the word of those in flight can
+    // count.
+    let _moving = zone.announce(u64::from(range.frames).min(zone.managed_pages()));
     let isolation = zone.isolate(range).map_err(|(pageblock, state)| {
         RemoveError::Obstacle(obstacle(zone, range, pageblock, state))
     })?;
