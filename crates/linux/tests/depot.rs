@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::{all_back, hammer, mib, order, page_bytes, unit};
 use pagedepot_linux::builder::{CacheLimits, HighPolicy, Watermarks};
+use pagedepot_linux::reclaim::TrimError;
 use pagedepot_linux::{
     AllocError, BuildError, CpuId, Depot, Flags, FreeError, MemoryKind, Mode, Order, Page,
     PageSize, Pages, Pfn, Scope, ZoneId,
@@ -341,6 +342,27 @@ fn huge_pages_that_were_set_aside() {
     let Ok(depot) = Depot::builder(5 * mib()).hugetlb(true).build() else { return };
     assert_eq!(depot.bytes(), 6 * mib());
     hammer(&depot, Duration::from_millis(100));
+}
+
+/// A part of a huge page that was set aside cannot go back: the system would take all of it, with
+/// others' pages, or nothing.
+#[test]
+fn huge_pages_that_were_set_aside_are_discarded_whole_or_not() {
+    for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
+        let builder = Depot::builder(4 * mib()).memory(kind).hugetlb(true);
+        let Ok(depot) = builder.build() else { continue };
+        let huge = Order::new((2 * mib() / page_bytes()).ilog2()).unwrap();
+        let mut parts = depot.page(huge).unwrap().split(Order::BASE).unwrap();
+        let (mut first, mut second) = (parts.next().unwrap(), parts.next().unwrap());
+        (first[0], second[0]) = (1, 2);
+        assert!(matches!(first.discard(), Err(TrimError::Refused { .. })));
+        assert!(matches!(second.discard(), Err(TrimError::Refused { .. })));
+        assert_eq!((first[0], second[0]), (1, 2));
+        let mut whole = depot.page(huge).unwrap();
+        whole.fill(3);
+        assert_eq!(whole.discard().unwrap(), 2 * mib() as u64);
+        assert!(whole.iter().all(|&byte| byte == 0));
+    }
 }
 
 #[test]

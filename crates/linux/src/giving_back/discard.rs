@@ -6,11 +6,19 @@ use rustix::io::Errno;
 use crate::giving_back::returnable::ReturnableFrames;
 use crate::giving_back::system::{DroppedMemory, System};
 use crate::giving_back::trim::{TrimError, TrimResult};
+use crate::memory::region::HUGE_BYTES;
 
 /// Gives the memory of pages back that the caller holds, unless one of them is pinned. Returns the
 /// bytes that were present.
 pub(crate) fn discard(depot: &ReturnableFrames, start: Pfn, pages: u32) -> Result<u64, TrimError> {
     depot.check_parent().map_err(|_| TrimError::Forked)?;
+    let span = depot.offset(start) | (pages as usize) << depot.page_size().shift();
+    if depot.memory().is_hugetlb() && !span.is_multiple_of(HUGE_BYTES) {
+        // The system rounds to whole huge pages: down, and nothing would be zero, or on kernels up
+        // to 6.1 up, and neighbours would be.
+        let trimmed = TrimResult::default();
+        return Err(TrimError::Refused { trimmed, errno: Errno::INVAL });
+    }
     // Until the memory is given back: see `pins.rs`.
     let pins = depot.pins().lock()?;
     if depot.is_pinned() || (0..pages).any(|at| pins.contains(start.add(at))) {
