@@ -6,12 +6,15 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{all_back, mib, order, page_bytes, present_bytes, seed, unit, work};
 use pagedepot_linux::reclaim::{Ceiling, CeilingError, Pressure};
-use pagedepot_linux::{AllocError, BuildError, Depot, Flags, MemoryKind, Order, Page};
+use pagedepot_linux::{
+    AllocError, BuildError, Depot, Flags, MemoryKind, Mode, Order, Page, Scope, ZoneId,
+};
 
 #[test]
 fn no_more_is_handed_out_or_present() {
@@ -101,6 +104,32 @@ fn moves_beside_threads() {
     assert!(reached_all > 0);
     Ceiling::of(&depot).set(64 * mib()).unwrap();
     all_back(&depot);
+}
+
+/// A callback panics as a ceiling sinks: watermarks follow the size that the zones have then.
+#[test]
+fn a_panic_in_a_callback_leaves_watermarks_that_fit() {
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    let marks = [false, true].map(|panics| {
+        let depot = Depot::builder(1024 * block).memory(MemoryKind::Anonymous).build().unwrap();
+        let panics = Arc::new(AtomicBool::new(panics));
+        let does = panics.clone();
+        depot
+            .on_pressure(move |_| {
+                assert!(!does.load(Ordering::Relaxed), "a bug in a callback");
+                0
+            })
+            .unwrap();
+        let held: Vec<_> = (0..8).map(|_| depot.page(order(8)).unwrap()).collect();
+        let set = || Ceiling::of(&depot).set(block);
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(set));
+        panics.store(false, Ordering::Relaxed);
+        drop(held);
+        depot.drain(Scope::ALL, Mode::Full);
+        Ceiling::of(&depot).set(block).unwrap();
+        depot.zone_stats(ZoneId::new(0)).unwrap().watermarks
+    });
+    assert_eq!(marks[0], marks[1]);
 }
 
 #[test]

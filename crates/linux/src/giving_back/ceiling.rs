@@ -147,7 +147,7 @@ impl<'d> Ceiling<'d> {
         let bytes = balloon.caps.lowest(shared.bytes());
         let above = (shared.bytes() - bytes).div_ceil(least);
         let wanted_pages = above as u64 * u64::from(PAGEBLOCK_PAGES);
-        let marks = DefaultMarks::note(shared);
+        let _marks = DefaultMarks::note(shared);
         let result = match balloon.pages() {
             pages if pages > wanted_pages => give(shared, &mut balloon, pages - wanted_pages),
             pages => {
@@ -156,7 +156,6 @@ impl<'d> Ceiling<'d> {
                 missing
             }
         };
-        marks.follow();
         let reached = managed_bytes(shared);
         match result {
             Ok(0) => Ok(reached),
@@ -339,22 +338,24 @@ fn request(shared: &ReturnableFrames) -> Option<FrameRange> {
 /// Zones whose watermarks are the defaults for their size.
 struct DefaultMarks<'s>(&'s ReturnableFrames, Vec<ZoneId>);
 
-impl<'s> DefaultMarks<'s> {
-    fn note(shared: &'s ReturnableFrames) -> Self {
-        let is_default =
-            |&zone: &ZoneId| Self::marks(shared, zone).is_some_and(|(now, due)| now == due);
-        DefaultMarks(shared, shared.frames().zone_ids().filter(is_default).collect())
-    }
-
-    /// Gives them the defaults for the size that they have now.
-    fn follow(self) {
-        for zone in self.1 {
+/// Gives them the defaults for the size that they have now, also when a callback panics.
+impl Drop for DefaultMarks<'_> {
+    fn drop(&mut self) {
+        for &zone in &self.1 {
             if let (Some((_, due)), Some(settings)) =
                 (Self::marks(self.0, zone), self.0.frames().settings(zone))
             {
                 settings.set_watermarks(due);
             }
         }
+    }
+}
+
+impl<'s> DefaultMarks<'s> {
+    fn note(shared: &'s ReturnableFrames) -> Self {
+        let is_default =
+            |&zone: &ZoneId| Self::marks(shared, zone).is_some_and(|(now, due)| now == due);
+        DefaultMarks(shared, shared.frames().zone_ids().filter(is_default).collect())
     }
 
     /// The watermarks in force, and the defaults.
