@@ -558,6 +558,73 @@ fn the_thread_keeps_off_isolated_cpus_and_ends() {
     assert!(monitor.counts().looks > 0);
 }
 
+/// A callback of the program panics while a ceiling sinks, on the monitor's thread: the ceiling
+/// stays, and the thread goes on.
+#[test]
+fn a_panic_in_a_depots_callback_does_not_lift_its_ceiling() {
+    let _alone = THREADS.lock().unwrap();
+    let group = Group::new("raises");
+    let put = |bytes: usize| _ = group.put("memory.max", &format!("{bytes}\n"));
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    put(32 * block);
+    group.put("memory.current", &format!("{}\n", 6 * block));
+    let depot = Depot::new(128 * block).unwrap();
+    depot.on_pressure(|_| panic!("a bug in a callback of the program")).unwrap();
+    let policy = Policy { idle_ms: 0, look_ms: 20, ..Policy::default() };
+    let builder = Monitor::builder(&depot).policy(policy).sources(group.sources());
+    let monitor = builder.start().unwrap();
+    let before = Ceiling::of(&depot).bytes();
+    assert!(before < 32 * block);
+    let held: Vec<_> = (0..14).map(|_| depot.page(Order::PAGEBLOCK).unwrap()).collect();
+    put(16 * block);
+    let start = Instant::now();
+    while monitor.counts().panics < 2 {
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", monitor.counts());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(Ceiling::of(&depot).bytes() <= before);
+    drop(held);
+}
+
+/// A callback drops the last handle of what owns the monitor, on the monitor's own thread.
+#[test]
+fn a_monitor_may_be_dropped_by_its_callback() {
+    struct Pool {
+        monitor: Mutex<Option<Monitor>>,
+        depot: Depot,
+    }
+    let _alone = THREADS.lock().unwrap();
+    let group = Group::new("own");
+    let depot = Depot::new(16 * mib()).unwrap();
+    let pool = Arc::new(Pool { monitor: Mutex::new(None), depot });
+    let held = pool.depot.page(Order::MAX).unwrap();
+    let (weak, depot) = (Arc::downgrade(&pool), pool.depot.clone());
+    let (has_pool, is_last) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+    let (tell, wait) = (has_pool.0, Mutex::new(is_last.1));
+    let policy = Policy { look_ms: 20, ..busy() };
+    let builder = Monitor::builder(&pool.depot).policy(policy).sources(group.sources());
+    let builder = builder.on_pressure(0, move |_| {
+        let Some(pool) = weak.upgrade() else { return 0 };
+        tell.send(()).unwrap();
+        wait.lock().unwrap().recv().unwrap();
+        drop(pool);
+        tell.send(()).unwrap();
+        0
+    });
+    *pool.monitor.lock().unwrap() = Some(builder.start().unwrap());
+    group.put("memory.events", "high 0\nmax 0\noom 1\n");
+    has_pool.1.recv().unwrap();
+    drop(pool);
+    is_last.0.send(()).unwrap();
+    has_pool.1.recv_timeout(Duration::from_secs(60)).expect("the drop returns");
+    drop((held, depot));
+    let start = Instant::now();
+    while !monitors().is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", monitors());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn contradictions_are_refused() {
     let depot = Depot::new(mib()).unwrap();

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::mem::forget;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
@@ -151,7 +152,9 @@ impl Drop for Monitor {
             forget(thread);
             return;
         }
-        if rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).is_ok() {
+        let is_told = rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).is_ok();
+        // A callback may have dropped the last handle of what owns this: then the thread is here.
+        if is_told && thread.thread().id() != thread::current().id() {
             // Its panic was printed.
             let _ = thread.join();
         }
@@ -185,7 +188,7 @@ fn run(mut watcher: Watcher, stop: &OwnedFd, rung: &OwnedFd) {
     let mut next_ms = 0;
     loop {
         if now_ms() >= next_ms {
-            watcher.look();
+            guarded(&mut watcher, |watcher| _ = watcher.look());
             next_ms = now_ms() + look_ms;
         }
         if watcher.depots().next().is_none() {
@@ -193,13 +196,21 @@ fn run(mut watcher: Watcher, stop: &OwnedFd, rung: &OwnedFd) {
         }
         match triggers.sleep(stop, rung, next_ms.saturating_sub(now_ms()) as u32) {
             WakeReason::Stopped => return,
-            WakeReason::Rung => watcher.answer(),
+            WakeReason::Rung => guarded(&mut watcher, Watcher::answer),
             WakeReason::ByKernel => {
                 watcher.counters.wakes.add(1);
                 next_ms = 0;
             }
             WakeReason::InTime => {}
         }
+    }
+}
+
+/// Has the watcher act, and counts a panic of a depot's callback: without the thread, the ceilings
+/// would be lifted.
+fn guarded(watcher: &mut Watcher, act: impl FnOnce(&mut Watcher)) {
+    if catch_unwind(AssertUnwindSafe(|| act(watcher))).is_err() {
+        watcher.counters.panics.add(1);
     }
 }
 
