@@ -46,8 +46,12 @@ impl Callbacks {
         frames: &Frames,
         reclaim: impl Fn(Pressure) -> u64 + Send + Sync + 'static,
     ) -> Result<(), CallbackError> {
-        // Locked around the registration, so that a callback is never registered and not kept.
-        self.0.lock()?.keep(frames, Arc::new(Callback(reclaim)))
+        let callback = Arc::new(Callback(reclaim));
+        // Locked around the registration, so that a callback is never registered and not kept. One
+        // that is refused is dropped when the lock is free again: it may own a monitor.
+        let kept = self.0.lock()?.keep(frames, callback.clone());
+        drop(callback);
+        kept
     }
 
     /// Address spaces that give up pages when they run short: one callback for all.

@@ -154,7 +154,7 @@ impl Request<'_> {
             let (deadline, gaps) = (self.deadline, &mut self.gaps);
             let mut moment = || match left_ms(deadline) {
                 0 => Err(Stop::Deadline),
-                ms if gaps.wait(now_ms() + ms) => Ok(()),
+                ms if gaps.wait(now_ms().saturating_add(ms)) => Ok(()),
                 _ => Err(Stop::Isolated),
             };
             let bytes_max = self.bytes_max.saturating_sub(self.trimmed.bytes);
