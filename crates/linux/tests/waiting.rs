@@ -6,14 +6,14 @@ mod common;
 use std::future::Future as _;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Random, all_back, in_child, mib, order, page_bytes, seed, unit};
-use pagedepot_linux::reclaim::Ceiling;
-use pagedepot_linux::{AllocError, CpuId, Depot, Flags, Order, Page, ZoneId};
+use pagedepot_linux::reclaim::{Ceiling, PinError, PinnedRange};
+use pagedepot_linux::{AllocError, CpuId, Depot, Flags, Order, Page, Pfn, ZoneId};
 
 /// Longer than any test: a wake-up that is lost ends in a failure, not in patience.
 const LONG: Duration = Duration::from_secs(100);
@@ -254,7 +254,7 @@ fn a_wait_ends_in_time_and_for_what_cannot_come() {
 #[test]
 fn callbacks_are_called_first_and_last() {
     let depot = Depot::new(4 * page_bytes()).unwrap();
-    let cache: Arc<std::sync::Mutex<Vec<Page>>> = Arc::default();
+    let cache: Arc<Mutex<Vec<Page>>> = Arc::default();
     let given = cache.clone();
     depot.on_pressure(move |_| given.lock().unwrap().pop().is_some().into()).unwrap();
     let mut held = all_of(&depot);
@@ -272,6 +272,43 @@ fn callbacks_are_called_first_and_last() {
     });
     drop(held);
     all_back(&depot);
+}
+
+/// A waker that ends a pin and makes another, as an executor does that drops the task.
+struct Pinning {
+    depot: Depot,
+    pinned: Mutex<Option<PinnedRange>>,
+    repinned: OnceLock<Result<(), PinError>>,
+}
+
+impl Wake for Pinning {
+    fn wake(self: Arc<Self>) {
+        drop(self.pinned.lock().unwrap().take());
+        let _ = self.repinned.set(self.depot.pin_range(Pfn::new(0), 1).map(drop));
+    }
+}
+
+/// A trim wakes requests when it has given up the lock of the pins.
+#[test]
+fn a_waker_that_a_trim_calls_ends_pins() {
+    let depot = Depot::builder(16 * mib()).caches(false).populate(true).build().unwrap();
+    let mut held = all_of(&depot);
+    let mut pages = 0..;
+    held.retain(|_| pages.next().is_some_and(|page| page % 512 == 0));
+    let pinned = Mutex::new(Some(depot.pin_range(held[0].pfn(), 1).unwrap()));
+    let repinned = OnceLock::new();
+    let task = Arc::new(Pinning { depot: depot.clone(), pinned, repinned });
+    let waker = Waker::from(task.clone());
+    let mut waiting = pin!(depot.page_async(Order::MAX));
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    // The request that ran short keeps trims away for a moment.
+    let end = Instant::now() + LONG;
+    while depot.trim().unwrap().cut_short {
+        assert!(Instant::now() < end);
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(task.repinned.get(), Some(&Ok(())));
+    assert_eq!(depot.pinned_pages(), Ok(0));
 }
 
 #[test]

@@ -222,6 +222,8 @@ pub(crate) fn trim_within(
             runs,
             bytes_max: enough - trimmed.bytes,
         };
+        // Made before the lock, and so dropped after it: a waker may pin, end pins and trim.
+        let _bringing = depot.bringing();
         // Held until the chunk's memory is dropped: see `pins.rs`.
         let pins = depot.pins().lock()?;
         let result = trim_chunk(
@@ -328,7 +330,8 @@ pub(crate) enum Runs {
     Parts,
 }
 
-/// Ranges of bytes whose pages were taken from the store. Returns them on drop.
+/// Ranges of bytes whose pages were taken from the store. Returns them on drop, which tells no
+/// request that waits: the caller does, when it has given the pins' lock back.
 struct TrimRanges<'d> {
     depot: &'d ReturnableFrames,
     trimming: &'d Trimming<'d>,
@@ -398,7 +401,6 @@ impl<'d> TrimRanges<'d> {
 
 impl Drop for TrimRanges<'_> {
     fn drop(&mut self) {
-        let _bringing = self.depot.bringing();
         for range in &self.ranges {
             let (start, count) = frames(self.depot, range);
             let frames = self.depot.frames();
