@@ -1,16 +1,17 @@
 //! Giving up pages when the depot runs short.
 
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use pagedepot::{Pressure, Reclaim};
 
 use crate::system::fork_mark::ForkMark;
 use crate::system::sync::{ForkLock, Guard, LockError};
 
-/// Number of times that a request which runs short yields while address spaces are added or
-/// removed. Bounded, because the request may be a signal handler that interrupted the thread which
-/// adds or removes one.
-const WAITS_MAX: u32 = 100;
+/// The time that a request which runs short waits while another thread adds, removes or shrinks
+/// address spaces: as long as it waits for other callbacks. What that thread is about to return is
+/// in nobody's sight until then.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The address spaces over a depot, which shrink when the depot runs short.
 pub(crate) struct Shrinkers(ForkLock<Vec<SpaceRef>>);
@@ -57,21 +58,12 @@ impl Shrinkers {
             Err(LockError::Reentrant) => false,
         }
     }
-
-    fn try_pause(&self) -> Option<Guard<'_, Vec<SpaceRef>>> {
-        (0..WAITS_MAX).find_map(|_| {
-            let list = self.0.try_lock();
-            if list.is_none() {
-                std::thread::yield_now();
-            }
-            list
-        })
-    }
 }
 
 impl Reclaim for Shrinkers {
     fn reclaim(&self, pressure: Pressure) -> u64 {
-        let Some(list) = self.try_pause() else { return 0 };
+        // A signal handler above the list of its own thread does not wait.
+        let Some(list) = self.0.lock_within(WAIT_MAX) else { return 0 };
         let mut freed = 0;
         for registered in list.iter() {
             if freed >= pressure.wanted_pages.max(1) {
@@ -83,5 +75,38 @@ impl Reclaim for Shrinkers {
             freed += space.reclaim(Pressure { wanted_pages, ..pressure });
         }
         freed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::time::Duration;
+
+    use pagedepot::{Flags, Order};
+
+    use crate::{Depot, MemoryKind, Vmalloc};
+
+    /// A request waits for a thread that is shrinking the address spaces.
+    #[test]
+    fn a_request_waits_for_the_list_of_address_spaces() {
+        let depot = Depot::builder(4 << 20).memory(MemoryKind::Memfd).build().unwrap();
+        let space = Vmalloc::builder(&depot).bytes(16 << 20).build().unwrap();
+        let bufs: Vec<_> = std::iter::from_fn(|| space.buf(64 << 10).ok()).collect();
+        let take = || depot.page_with(Order::BASE, Flags::default().no_reclaim()).ok();
+        let _rest: Vec<_> = std::iter::from_fn(take).collect();
+        drop(bufs);
+        let shared = depot.shared();
+        let list = shared.callbacks().shrinkers(shared.frames()).unwrap();
+        let is_held = Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _pause = list.pause().unwrap();
+                is_held.wait();
+                std::thread::sleep(Duration::from_millis(50));
+            });
+            is_held.wait();
+            depot.page(Order::BASE).unwrap();
+        });
     }
 }

@@ -17,6 +17,7 @@ use std::convert::Infallible;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use pagedepot::cpus::Unusable;
 use rustix::thread::futex;
@@ -77,9 +78,21 @@ impl<T> ForkLock<T> {
 
     /// Locks, and waits if another thread holds the lock.
     pub fn lock(&self) -> Result<Guard<'_, T>, LockError> {
+        self.lock_while(|| true).map(|guard| guard.expect("waits until it has the lock"))
+    }
+
+    /// Locks if it can within about `limit`, for callers that must not hang when the holder is
+    /// stopped.
+    pub fn lock_within(&self, limit: Duration) -> Option<Guard<'_, T>> {
+        let began = Instant::now();
+        self.lock_while(|| began.elapsed() < limit).ok().flatten()
+    }
+
+    /// Locks, or gives up when it would sleep and `may_wait` says no.
+    fn lock_while(&self, may_wait: impl Fn() -> bool) -> Result<Option<Guard<'_, T>>, LockError> {
         if let Some(guard) = self.try_lock() {
             self.fork_mark.check()?;
-            return Ok(guard);
+            return Ok(Some(guard));
         }
         let thread = thread_id();
         loop {
@@ -96,9 +109,12 @@ impl<T> ForkLock<T> {
             let changed =
                 self.word.compare_exchange(word, new, Ordering::Acquire, Ordering::Relaxed);
             if changed.is_ok() && word == FREE {
-                return Ok(Guard(self));
+                return Ok(Some(Guard(self)));
             }
             if changed.is_ok() {
+                if !may_wait() {
+                    return Ok(None);
+                }
                 // Woken, timed out, interrupted by a signal, or the word had changed: try again.
                 let _ = futex::wait(&self.word, futex::Flags::PRIVATE, new, Some(&LOOK_AGAIN));
             }
@@ -267,6 +283,22 @@ mod tests {
             assert_eq!(other.join().unwrap(), 7);
         });
         assert_eq!(*lock.lock().unwrap(), 7);
+    }
+
+    /// A wait with a limit ends while the lock is held, and has the lock when it comes free.
+    #[test]
+    fn a_wait_with_a_limit_ends() {
+        let lock = ForkLock::new(ForkMark::by_pid(), ());
+        let guard = lock.lock().unwrap();
+        let other = || lock.lock_within(Duration::from_millis(1)).is_some();
+        assert!(!other(), "its own thread holds it");
+        std::thread::scope(|scope| {
+            assert!(!scope.spawn(other).join().unwrap());
+            let patient = scope.spawn(|| lock.lock_within(Duration::from_secs(100)).is_some());
+            drop(guard);
+            assert!(patient.join().unwrap());
+        });
+        assert!(other());
     }
 
     #[test]
