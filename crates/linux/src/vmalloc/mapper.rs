@@ -2,9 +2,10 @@
 //!
 //! One mapping without access reserves the range (`reserved.rs`). A run of frames is a piece of the
 //! memory file. One `MAP_FIXED` call maps it over the reservation. Pages that the file has are
-//! populated; those in holes of the file come at the first access. Unmapping maps the reservation over a span again. The kernel then joins it with its neighbours, and frees the
-//! page tables of every aligned 2 MiB inside it. So addresses leave the range only when such a call
-//! fails, and lost addresses are never used again.
+//! populated; those in holes of the file come at the first access. Unmapping maps the reservation
+//! over a span again. The kernel then joins it with its neighbours, and frees the page tables of
+//! every aligned 2 MiB inside it. So addresses leave the range only when such a call fails, and
+//! lost addresses are never used again.
 //!
 //! The call returns when no CPU of the process reaches the old pages any more: the kernel
 //! interrupts those CPUs that might. Therefore the core merges spans, and unmaps many areas at
