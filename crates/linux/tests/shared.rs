@@ -20,7 +20,7 @@ use common::{Random, mib, order, page_bytes, seed};
 use pagedepot_linux::shared::{ClaimError, Orphans, SegmentStats, SentPage, SharedDepot};
 use pagedepot_linux::shared::{SegmentError, SharedOptions};
 use pagedepot_linux::vmalloc::Vmalloc;
-use pagedepot_linux::{AllocError, Flags, Mode, Order, Page, Scope, ZoneId};
+use pagedepot_linux::{AllocError, Flags, Mode, Order, Page, Pfn, Scope, ZoneId};
 
 /// Counts what each thread allocates by Rust's allocator.
 struct Counting;
@@ -341,8 +341,8 @@ fn a_message_of_another_sender_changes_nothing() {
     all_back(&depot);
 }
 
-fn depot_pfn(sent: SentPage) -> pagedepot_linux::Pfn {
-    pagedepot_linux::Pfn::new(sent.to_bits() as u32)
+fn depot_pfn(sent: SentPage) -> Pfn {
+    Pfn::new(sent.to_bits() as u32)
 }
 
 #[test]
@@ -420,11 +420,18 @@ fn a_forked_child_is_no_member_and_a_program_that_it_executes_is_none_either() {
         depot.claim_pages(&[sent], &mut Vec::new(), |_, one| error = Some(one));
         assert_eq!(error, Some(ClaimError::Forked));
         assert!(other.into_shared(&depot).is_err());
+        assert_eq!((depot.shrink(0), depot.grow(0)), (4 * mib(), 4 * mib()));
+        depot.set_heir(Some(NonZeroU64::MIN));
+        depot.set_ceiling(page_bytes());
+        depot.recover(Orphans::AllGoBack);
         let own = join(&depot);
         drop(own.page(Order::BASE).unwrap());
     });
     assert_eq!(child.wait(), 0);
-    assert_eq!(depot.segment_stats().processes.len(), 1, "it has left");
+    let stats = depot.segment_stats();
+    assert_eq!(stats.processes.len(), 1, "it has left");
+    assert_eq!((stats.processes[0].heir, stats.processes[0].ceiling_pages), (None, 0));
+    assert_eq!(stats.present_pages, (4 * mib() / page_bytes()) as u64);
     let page = depot.claim(sent).unwrap();
     // A member that executes another program keeps its number, and has left all the same.
     let pipe = Pipe::new();
@@ -729,6 +736,91 @@ fn a_segment_may_be_larger_than_memory() {
     let all = (info.totalram + info.totalswap) as usize * info.mem_unit as usize;
     let depot = segment(all + (1 << 30));
     assert_eq!(depot.page(Order::BASE).unwrap().len(), depot.raw().page_size().bytes());
+}
+
+#[test]
+fn a_shrink_leaves_what_is_pinned() {
+    let depot = segment(4 * mib());
+    let all = 4 * mib() / page_bytes();
+    let first = depot.pin_range(Pfn::new(10), 20).unwrap();
+    let last = depot.pin_range(Pfn::new(all as u32 - 3), 3).unwrap();
+    assert_eq!(depot.shrink(0), 23 * page_bytes());
+    drop(first);
+    assert_eq!(depot.shrink(0), 3 * page_bytes());
+    drop(last);
+    assert_eq!((depot.shrink(0), depot.grow(4 * mib())), (0, 4 * mib()));
+    all_back(&depot);
+}
+
+/// What a process that trims has in its hands is no reason for a request of another one to fail.
+#[test]
+fn requests_wait_for_another_processs_trim() {
+    let guest = segment(16 * mib());
+    let host = join(&guest);
+    let has_ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !has_ended.load(Ordering::Relaxed) {
+                host.trim().unwrap();
+            }
+        });
+        for _ in 0..300 {
+            let large = || guest.page_with(order(9), Flags::default().no_reclaim()).ok();
+            let mut all: Vec<Page> = std::iter::from_fn(large).collect();
+            all.iter_mut().for_each(|page| page.fill(1));
+            drop(all);
+            guest.drain(Scope::ALL, Mode::Full);
+            for _ in 0..50 {
+                assert!(guest.page(Order::BASE).is_ok(), "all pages are free");
+                guest.drain(Scope::ALL, Mode::Full);
+            }
+        }
+        has_ended.store(true, Ordering::Relaxed);
+    });
+}
+
+/// What is mounted on `/proc` may be of other namespaces than a process: there its number, and
+/// those of others, are of strangers.
+#[test]
+fn a_process_lives_whatever_is_mounted_on_proc() {
+    let depot = segment(4 * mib());
+    let (alive, over) = (Pipe::new(), Pipe::new());
+    let namespace = Child::new(|| {
+        // SAFETY: later children begin in a namespace of their own.
+        if unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
+            return eprintln!("SKIPPED: the system refuses PID namespaces");
+        }
+        let victim = Child::new(|| {
+            // SAFETY: mounts what its own namespaces alone see.
+            let is_mounted = unsafe {
+                let (none, proc) = (c"none".as_ptr(), c"proc".as_ptr());
+                let private = libc::MS_REC | libc::MS_PRIVATE;
+                libc::unshare(libc::CLONE_NEWNS) == 0
+                    && libc::mount(none, c"/".as_ptr(), none, private, std::ptr::null()) == 0
+                    && libc::mount(proc, c"/proc".as_ptr(), proc, 0, std::ptr::null()) == 0
+            };
+            let own = is_mounted.then(|| join(&depot));
+            let mut page = own.as_ref().map(|own| own.page(Order::BASE).unwrap());
+            page.iter_mut().for_each(|page| page.fill(7));
+            alive.tell(&[u8::from(is_mounted)]);
+            over.hear::<1>();
+            assert!(page.iter().all(|page| page.iter().all(|&byte| byte == 7)));
+        });
+        if alive.hear::<1>() == [0] {
+            eprintln!("SKIPPED: the system refuses mounts");
+        }
+        let other = Child::new(|| {
+            let own = join(&depot);
+            own.recover(Orphans::GoBack);
+            let mut all: Vec<Page> = std::iter::from_fn(|| own.page(Order::BASE).ok()).collect();
+            all.iter_mut().for_each(|page| page.fill(9));
+            assert_eq!(own.recovered_pages(), 0);
+        });
+        let status = other.wait();
+        over.tell(&[1]);
+        assert_eq!((status, victim.wait()), (0, 0));
+    });
+    assert_eq!(namespace.wait(), 0);
 }
 
 #[test]

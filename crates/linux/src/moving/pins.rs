@@ -49,9 +49,13 @@ impl Pins {
 
     /// Number of pinned pages.
     pub fn pages(&self) -> u64 {
-        let ends = self.counts.keys().skip(1);
-        let runs = self.counts.iter().zip(ends);
-        runs.filter(|((_, count), _)| **count > 0).map(|((start, _), end)| end - start).sum()
+        self.runs().map(|run| run.end - run.start).sum()
+    }
+
+    /// Runs of pinned pages in ascending order.
+    pub fn runs(&self) -> impl Iterator<Item = Range<u64>> {
+        let runs = self.counts.iter().zip(self.counts.keys().skip(1));
+        runs.filter(|((_, count), _)| **count > 0).map(|((&start, _), &end)| start..end)
     }
 
     fn count_at(&self, page: u64) -> u32 {

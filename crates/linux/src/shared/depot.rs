@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::num::NonZeroU64;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -244,8 +244,12 @@ impl SharedDepot {
     /// `orphans`: whether pages go back, too, that such a process had sent and that were not
     /// claimed.
     ///
-    /// While no process changes the segment, the counts of pages are exact after this call.
+    /// While no process changes the segment, the counts of pages are exact after this call. A forked
+    /// child takes back nothing.
     pub fn recover(&self, orphans: Orphans) -> Recovery {
+        if self.is_forked() {
+            return Recovery::default();
+        }
         let recovery = self.store.recover(orphans);
         members::recount(self.store.segment());
         recovery
@@ -305,8 +309,12 @@ impl SharedDepot {
 
     /// Gives memory to the segment up to `bytes`, at most what it was made for by
     /// [`SharedOptions::grow_to`]. Returns the bytes there are then; more than before, if it had
-    /// fewer. May be repeated by any process when the one that did it has died.
+    /// fewer. May be repeated by any process when the one that did it has died. A forked child
+    /// changes nothing.
     pub fn grow(&self, bytes: usize) -> usize {
+        if self.is_forked() {
+            return self.present_bytes();
+        }
         let segment = self.store.segment();
         let layout = segment.layout();
         let frames = (bytes >> layout.page_size.shift()).min(layout.frames as usize) as u32;
@@ -317,8 +325,15 @@ impl SharedDepot {
     }
 
     /// Takes memory out of the segment that is free, from its end down to `bytes`, and gives it
-    /// back to the system. Returns the bytes that are left: more where pages are in use.
+    /// back to the system. Returns the bytes that are left: more where pages are in use, or
+    /// [pinned](Depot::pin_range) by this process. A forked child changes nothing.
     pub fn shrink(&self, bytes: usize) -> usize {
+        // Until the memory is given back: see `pins.rs`.
+        let shared = self.depot.shared();
+        let pins = shared.pins().lock();
+        let Some(pins) = pins.ok().filter(|_| !self.is_forked() && !shared.is_pinned()) else {
+            return self.present_bytes();
+        };
         let segment = self.store.segment();
         let layout = segment.layout();
         let shift = layout.page_size.shift();
@@ -326,19 +341,30 @@ impl SharedDepot {
         let (owners, owner) = (segment.owners(), self.store.owner());
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         // Until it is absent, a run is this process's, so that a death leaves it to survivors.
-        owners.change_some(first..layout.frames, Owner::FREE, owner, |run| {
+        let take = |run: Range<u32>| {
             let at = layout.frames_at() as u64 + (u64::from(run.start) << shift);
             let bytes = (run.len() as u64) << shift;
             // A file system without holes keeps the memory.
             let _ = rustix::fs::fallocate(segment.file(), mode, at, bytes);
             owners.change(run, owner, Owner::ABSENT);
-        });
+        };
+        let mut from = first;
+        for pin in pins.runs() {
+            owners.change_some(from..from.max(pin.start as u32), Owner::FREE, owner, take);
+            from = from.max(pin.end as u32);
+        }
+        owners.change_some(from..layout.frames, Owner::FREE, owner, take);
+        drop(pins);
         self.count_present()
     }
 
     fn count_present(&self) -> usize {
+        members::recount(self.store.segment());
+        self.present_bytes()
+    }
+
+    fn present_bytes(&self) -> usize {
         let segment = self.store.segment();
-        members::recount(segment);
         // Relaxed: a count.
         let present = segment.present().load(Ordering::Relaxed) as usize;
         present << segment.layout().page_size.shift()

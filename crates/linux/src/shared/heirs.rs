@@ -29,7 +29,12 @@ impl SharedDepot {
     /// [`Orphans::AllGoBack`]. `None`: they are free when the process dies.
     ///
     /// Pages that the process has sent go to those that claim them, as always.
+    ///
+    /// A forked child changes nothing.
     pub fn set_heir(&self, heir: Option<NonZeroU64>) {
+        if self.is_forked() {
+            return;
+        }
         let name = heir.map_or(0, NonZeroU64::get);
         // Relaxed: a burial that reads the name before has come before.
         self.store().segment().slots().word(self.slot(), HEIR).store(name, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 //! | question | answered by | not by |
 //! |---|---|---|
 //! | has a process ended, or executed another program? | the lock of its slot: it belongs to an open file description (OFD) that the kernel closes with the process's last mapping of the segment | its number, which it keeps when it executes a program |
-//! | has one ended whose forked child has the lock still? | its pidfd; its start time, for another process may have its number now | in other namespaces: its number and its time mean something else there |
+//! | has one ended whose forked child has the lock still? | its pidfd; its start time, for another process may have its number now, by the number that `/proc` has for the pidfd | in other namespaces: its number and its time mean something else there |
 //!
 //! A process that is stopped, traced or frozen has not ended. A zombie has: its memory is gone. A
 //! thread that ends does not matter. The lock of a process that has forked stays until the child
@@ -13,7 +13,7 @@
 
 use std::ffi::CStr;
 use std::io::Write;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, open, stat};
@@ -73,7 +73,7 @@ pub fn identity() -> Identity {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     Identity {
         pid: pid.as_raw_nonzero().get() as u64,
-        start: start_time(pid).unwrap_or(0),
+        start: start_time(c"/proc/self/stat").unwrap_or(0),
         namespaces: namespaces().unwrap_or(0),
         joined_at: now.map_or(0, |now| now.as_secs()),
     }
@@ -89,14 +89,31 @@ fn namespaces() -> Option<u64> {
 
 /// Clock ticks from boot to the start of a process: field 22 of its `stat`, as the clock of the
 /// reader's time namespace has it. The second field is in parentheses, and may have some itself.
-fn start_time(process: Pid) -> Option<u64> {
-    let (mut path, mut stat) = ([0; 32], [0; 1024]);
-    write!(&mut path[..], "/proc/{}/stat\0", process.as_raw_nonzero()).ok()?;
-    let path = CStr::from_bytes_until_nul(&path).ok()?;
-    let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let length = read(&file, &mut stat).ok()?;
-    let behind_name = stat[..length].rsplit(|&byte| byte == b')').next()?;
+fn start_time(stat: &CStr) -> Option<u64> {
+    let mut buffer = [0; 1024];
+    let behind_name = read_from(stat, &mut buffer)?.rsplit(|&byte| byte == b')').next()?;
     std::str::from_utf8(behind_name).ok()?.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// The start of the process behind a descriptor. What is mounted on `/proc` may be of other
+/// namespaces than this process, and know another by the number that it has here: the descriptor
+/// has the number there.
+fn start_time_of(pidfd: &OwnedFd) -> Option<u64> {
+    let (mut path, mut buffer) = ([0; 48], [0; 512]);
+    write!(&mut path[..], "/proc/self/fdinfo/{}\0", pidfd.as_raw_fd()).ok()?;
+    let text = read_from(CStr::from_bytes_until_nul(&path).ok()?, &mut buffer)?;
+    let mut lines = std::str::from_utf8(text).ok()?.lines();
+    let number = lines.find_map(|line| line.strip_prefix("Pid:"))?.trim();
+    path = [0; 48];
+    write!(&mut path[..], "/proc/{number}/stat\0").ok()?;
+    start_time(CStr::from_bytes_until_nul(&path).ok()?)
+}
+
+/// The beginning of a file.
+fn read_from<'b>(path: &CStr, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
+    let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let length = read(&file, &mut *buffer).ok()?;
+    buffer.get(..length)
 }
 
 /// Whether the process that described itself in a slot has ended, for all that can be known here:
@@ -115,7 +132,7 @@ pub fn has_exited(process: Identity) -> bool {
         Err(errno) => errno == Errno::SRCH,
         Ok(pidfd) => {
             // The descriptor is of the process that has the number now: compare first.
-            let start = start_time(pid);
+            let start = start_time_of(&pidfd);
             let is_other = process.start != 0 && start.is_some_and(|start| start != process.start);
             let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
             is_other || poll(&mut polled, Some(&rustix::time::Timespec::default())) == Ok(1)
@@ -131,8 +148,10 @@ mod tests {
     fn a_process_finds_itself() {
         let own = identity();
         assert!(own.start > 0 && own.namespaces > 0);
-        let parent = rustix::process::getppid().unwrap();
-        assert!(start_time(parent).unwrap() <= own.start);
+        let [parent, this] = [rustix::process::getppid().unwrap(), rustix::process::getpid()];
+        let starts = [parent, this].map(|pid| pidfd_open(pid, PidfdFlags::empty()).unwrap());
+        let [parent, this] = starts.map(|pidfd| start_time_of(&pidfd).unwrap());
+        assert!(parent <= own.start && this == own.start);
         assert!(!has_exited(own));
         assert!(has_exited(Identity { start: own.start - 1, ..own }), "another had its number");
         let elsewhere = own.namespaces ^ 1 << 32;

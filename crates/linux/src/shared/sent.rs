@@ -269,8 +269,11 @@ impl SharedDepot {
         self.shared().movables().fork_mark().check().is_err()
     }
 
-    /// Sets the most bytes that this process may have; 0: no limit.
+    /// Sets the most bytes that this process may have; 0: no limit. A forked child changes nothing.
     pub fn set_ceiling(&self, bytes: usize) {
+        if self.is_forked() {
+            return;
+        }
         let (segment, slot) = (self.store().segment(), self.slot());
         let pages = (bytes >> segment.layout().page_size.shift()) as u64;
         // Relaxed: a limit.

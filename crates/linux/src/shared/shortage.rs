@@ -187,6 +187,8 @@ pub fn answer(
             // Acquire: pairs with the Release of `ask`, and of `WaitFlag::begin` for the flag.
             let now = asked.load(Ordering::Acquire);
             if now != seen {
+                // A trim has pages of others in its hands.
+                depot.shared().trimming().wait_for_pages();
                 on_shortage.act();
                 depot.drain(Scope::ALL, Mode::Full);
                 seen = now;
