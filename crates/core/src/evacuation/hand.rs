@@ -23,6 +23,13 @@
 //! that no front needed over 32 calls of the hand go to the store, 16 at a time, unless half
 //! of the zone is whole already.
 //!
+//! # After an exit
+//! A program that exits frees more than its CPU may cache, so most of it is spilled. Its pageblocks
+//! become whole but for a few frames that the CPU still caches, and the next program would be given
+//! those. So a CPU that has spilled more than it caches, since its hand was called last, returns
+//! its fronts of order 0, and up to 16 magazines of each shelf. At most that doubles what it
+//! spills. Its next refills come from dense pageblocks.
+//!
 //! # Bounds
 //! One step reads a line of tags, a word of hints each, and at most 16 lines of the bitmap, and
 //! changes at most 16 tags. Where nothing evacuates and nothing is to, and where it only counts, it
@@ -31,10 +38,11 @@
 //! sixteenth of the zone has been allocated or freed since the last turn, and while they count then
 //! 3 of 4, because a loop may allocate and free as much over and over. A step that is not left out
 //! reads the zone's count of free pages, a line that all CPUs write. A slow path is longer by one
-//! step and by 16 spare magazines for each mobility, half of what a decay of `high` may spill; and
-//! by one magazine for each mobility and order in use at every eighth step, which empties the CPU's
-//! fronts for evacuated frames. While any evacuate, a search for small blocks looks at up to 64
-//! pageblocks more (`store/best_fit.rs`), and shelves hold less (`pcp/spill.rs`).
+//! step and by 16 spare magazines for each mobility, half of what a decay of `high` may spill; after
+//! an exit by two of each front and 16 of each shelf more; and by one magazine for each mobility and
+//! order in use at every eighth step, which empties the CPU's fronts for evacuated frames. While any
+//! evacuate, a search for small blocks looks at up to 64 pageblocks more (`store/best_fit.rs`), and
+//! shelves hold less (`pcp/spill.rs`).
 
 use super::policy::{Evacuation, HandPlan, State, TurnCounts, ZonePolicy};
 use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS};
@@ -71,6 +79,8 @@ pub struct Hand {
     rest: AtomicU32,
     /// Operations of the fronts, as the counters have them, when the hand was moved last.
     moved_at: AtomicU64,
+    /// Pages that the CPU had spilled when the hand was called last.
+    pub spilled_at: AtomicU64,
 }
 
 impl Hand {

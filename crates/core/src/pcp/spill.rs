@@ -26,7 +26,7 @@ use super::high::{self, BATCH_SCALE, MovedPages};
 use super::shelf::PoppedMagazines;
 use super::state::{ATTEMPTS_MAX, Front, SHELF_COUNT, Step};
 use crate::cpus::{Cpus, Environment, Event, Here};
-use crate::evacuation::{HandStep, ZonePolicy};
+use crate::evacuation::{Evacuation, HandStep, ZonePolicy};
 use crate::frame::pageblock::FRONTS;
 use crate::frame::{Kind, Order, Pfn};
 use crate::front::MagazineIndex;
@@ -302,8 +302,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             if shelf.is_empty() {
                 continue;
             }
-            let is_own = (order, kind) == (except.order, except.kind);
-            if !clock.is_cold(at, shelf.version()) || is_own {
+            if !clock.is_cold(at, shelf.version()) || (order, kind) == (except.order, except.kind) {
                 continue;
             }
             self.spill_shelf(order, kind, ROOM_STEPS_MAX);
@@ -320,11 +319,9 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     pub fn empty_coldest_front(&self, except: Front, places_max: usize) -> bool {
         let words = self.blocks().fronts(except.here, self.zone_id);
         let places = Front::places(self.caches.pcps.avoids());
-        let looks = places_max.min(places);
         let clock = &self.pcp.cold_fronts;
-        let hand = clock.hand();
-        let hand = if hand < places { hand } else { 0 };
-        let end = hand + looks;
+        let hand = clock.hand() % places;
+        let end = hand + places_max.min(places);
         clock.set_hand(end % places);
         for at in (hand..end.min(places)).chain(0..end.saturating_sub(places)) {
             // Most are empty: nothing else is looked at of those.
@@ -346,11 +343,10 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// Spills a whole shelf, up to `batch << 5` pages (`nr_pcp_free`). If only its top were
     /// spilled, the pages at its bottom, which were freed first, would never be used again.
     pub fn spill_at_once(&self, front: Front) {
-        let Front { order, kind, .. } = front;
         let pages_max = self.zone.limits().batch << BATCH_SCALE;
-        let magazines_max = pages_max / u64::from(order.magazine_frames());
+        let magazines_max = pages_max / u64::from(front.order.magazine_frames());
         let magazines_max = u32::try_from(magazines_max).unwrap_or(u32::MAX).max(1);
-        self.spill_shelf(order, kind, magazines_max);
+        self.spill_shelf(front.order, front.kind, magazines_max);
     }
 
     /// Makes room for `pages` more in a front under `high`: raises it, spills shelved magazines,
@@ -372,15 +368,11 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
 
     /// Empties up to `magazines_max` shelved magazines, the largest blocks last.
     pub fn spill_any_shelf(&self, magazines_max: u32) -> u64 {
-        let mut pages = 0;
-        let mut left = magazines_max;
+        let (mut pages, mut left) = (0, magazines_max);
         for place in 0..SHELF_COUNT {
-            if left == 0 {
-                break;
-            }
-            // Most are, and a spill announces itself before it finds out.
+            // Most are empty, and a spill announces itself before it finds out.
             let (order, kind, shelf) = self.pcp.shelf_at(place);
-            if shelf.is_empty() {
+            if left == 0 || shelf.is_empty() {
                 continue;
             }
             let moved = self.spill_shelf(order, kind, left);
@@ -420,12 +412,9 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
 
     /// Decays `high` like [`decay`](Self::decay), and spills more if the CPU has been idle.
     pub fn decay_at(&self, now_ms: u64) -> u64 {
-        let pages = self.decay();
         // Three ticks idle: a batch more, as the kernel does for remote zones.
-        if self.pcp.high.is_idle(now_ms) {
-            return pages + self.spill_any_shelf(DECAY_MAGAZINES_MAX);
-        }
-        pages
+        let more = if self.pcp.high.is_idle(now_ms) { DECAY_MAGAZINES_MAX } else { 0 };
+        self.decay() + self.spill_any_shelf(more)
     }
 }
 
@@ -471,7 +460,13 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
                     pcp.spares.end_window(kind, shelved, is_wanted);
                 }
             }
+            let (spilled, at) = (&pcp.counters.spilled_pages, &pcp.hand.spilled_at);
+            let most = at.load(Ordering::Relaxed) + pcp.charged();
+            if spilled.load(Ordering::Relaxed) > most && policy.get() != Evacuation::Off {
+                self.return_cached(here);
+            }
             self.return_spare();
+            at.store(spilled.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         if step.step() {
             self.return_avoided(here);
@@ -484,8 +479,17 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     fn return_spare(&self) {
         for kind in Kind::all() {
             let magazines = self.pcp.spares.take(kind, SPARE_RETURNED);
-            if magazines > 0 {
-                self.spill_shelf(Order::BASE, kind, magazines);
+            self.spill_shelf(Order::BASE, kind, magazines);
+        }
+    }
+
+    /// Empties this CPU's fronts of order 0, and a few magazines of each shelf, into the store.
+    fn return_cached(&self, here: Here) {
+        for kind in Kind::all() {
+            self.spill_shelf(Order::BASE, kind, SPARE_RETURNED);
+            let front = self.front(here, Order::BASE, kind);
+            if let Some(word) = self.read_front(&front) {
+                self.unload(front, word);
             }
         }
     }
@@ -503,12 +507,9 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// returns pages.
     #[cold]
     pub fn return_avoided(&self, here: Here) -> u64 {
-        if !self.caches.pcps.avoids() {
-            return 0;
-        }
         let mut pages = 0;
         // Behind those that are popped from.
-        for place in Front::places(false)..Front::places(true) {
+        for place in Front::places(false)..Front::places(self.caches.pcps.avoids()) {
             let front = Front::at_place(here, self.zone_id, place);
             let Some(word) = self.read_front(&front) else { break };
             if word.rounds() == 0 {

@@ -321,3 +321,28 @@ fn caches_are_small_while_whole_pageblocks_are_short() {
     kept.iter().for_each(|&pfn| depot.free(pfn, Order::BASE).unwrap());
     assert_eq!(depot.validate().unwrap().held_pages(), 0);
 }
+
+/// Checks that what a program leaves in caches when it exits does not become the next one's: its
+/// pageblocks would not be whole for as long as that runs.
+#[test]
+fn a_program_begins_in_few_of_the_pageblocks_that_another_has_left() {
+    let ranges = [range(0, 128 * PAGEBLOCK_FRAMES)];
+    let zones = [open_zone("z", &ranges)];
+    let config = Config::new(2, &zones);
+    let mut metadata = metadata(&config);
+    let depot = single(&config, &mut metadata);
+    let alloc = |_| depot.alloc(Order::BASE, Flags::default()).unwrap();
+    let mut rng = Rng::new(SEED);
+    let mut all: Vec<_> = (0..120 * PAGEBLOCK_FRAMES).map(alloc).collect();
+    (1..all.len()).rev().for_each(|i| all.swap(i, rng.index(i + 1)));
+    for &pfn in &all {
+        depot.free(pfn, Order::BASE).unwrap();
+    }
+    // From the last magazine, and from the store.
+    let next: Vec<_> = (0..PAGEBLOCK_FRAMES).map(alloc).collect();
+    let begun = |next: &[Pfn]| {
+        let begun = next.iter().map(|pfn| pfn.get() / PAGEBLOCK_FRAMES);
+        begun.collect::<std::collections::HashSet<_>>().len()
+    };
+    assert!(begun(&next[63..]) <= 8, "{}", begun(&next[63..]));
+}

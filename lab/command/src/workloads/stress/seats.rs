@@ -1,7 +1,7 @@
 //! One design doing the workload, a seat per thread.
 //!
-//! The warm-up window fills the memory; each window after it is a round of so many pages allocated
-//! and freed. Then the seats wait for each other, seat 0 looks at what is free, and the others wait
+//! The warm-up window fills the memory and makes rounds without a look; each window after it is a
+//! round of so many pages allocated and freed. Then the seats wait for each other, seat 0 looks at what is free, and the others wait
 //! until it has. What is held is freed when the seats leave.
 
 use std::sync::{Mutex, MutexGuard};
@@ -18,6 +18,10 @@ use pagedepot_cli::workloads::shape::Shape;
 /// A round moves this part of a seat's share of the memory. It is no fraction of what a level
 /// takes, so looks come at all moments between one level and the next.
 const ROUND_PERCENT: u64 = 37;
+
+/// Rounds before the first look: what LLFree's program does of 4 GiB in its first second, by two
+/// threads that share two CPUs with others.
+const ROUNDS_UNSEEN: u32 = 16;
 
 /// The blocks that a seat holds, and the way to its next level.
 struct Held<B> {
@@ -159,6 +163,7 @@ impl<A: Allocator> Contender<3> for Seats<A> {
         let op_ns = match held.windows {
             1 => {
                 self.fill(&mut held);
+                (0..ROUNDS_UNSEEN).for_each(|_| _ = self.round(&mut held));
                 f64::NAN
             }
             _ => self.round(&mut held),
