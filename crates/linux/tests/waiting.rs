@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use common::{Random, all_back, in_child, mib, order, page_bytes, seed, unit};
 use pagedepot_linux::reclaim::{Ceiling, PinError, PinnedRange};
-use pagedepot_linux::{AllocError, CpuId, Depot, Flags, Order, Page, Pfn, ZoneId};
+use pagedepot_linux::{
+    AllocError, CpuId, Depot, Flags, MemoryKind, Order, Page, Pfn, Vmalloc, VmallocBuf, ZoneId,
+};
 
 /// Longer than any test: a wake-up that is lost ends in a failure, not in patience.
 const LONG: Duration = Duration::from_secs(100);
@@ -272,6 +274,66 @@ fn callbacks_are_called_first_and_last() {
     });
     drop(held);
     all_back(&depot);
+}
+
+/// Buffers that hold all pages of a depot but those in `rest`.
+struct Full {
+    depot: Depot,
+    space: Vmalloc,
+    bufs: Vec<VmallocBuf>,
+    rest: Vec<Page>,
+}
+
+/// Freed buffers are pooled, or left to a purge.
+fn full_of_buffers(is_lazy: bool) -> Full {
+    let depot = Depot::builder(16 * mib()).memory(MemoryKind::Memfd).build().unwrap();
+    let builder = Vmalloc::builder(&depot).bytes(64 * mib());
+    let builder = if is_lazy { builder.warm_bytes(0).large_bytes(0) } else { builder };
+    let space = builder.build().unwrap();
+    let bufs: Vec<_> = std::iter::from_fn(|| space.buf(16 * page_bytes()).ok()).collect();
+    assert!(bufs.len() > 100);
+    Full { rest: all_of(&depot), bufs, space, depot }
+}
+
+/// Pages that lie free in the pools of an address space are there for a thread that waits.
+#[test]
+fn buffers_that_are_freed_wake_a_thread() {
+    for is_lazy in [false, true] {
+        let Full { depot, space, bufs, rest } = full_of_buffers(is_lazy);
+        let started = Instant::now();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| depot.page_timeout(Order::BASE, LONG).map(drop));
+            while are_cached(&depot).contains(&true) {
+                thread::yield_now();
+            }
+            drop(bufs);
+            waiting.join().unwrap().unwrap();
+        });
+        assert!(started.elapsed() < LONG / 2, "it slept until its time was over");
+        drop((rest, space));
+        all_back(&depot);
+    }
+}
+
+#[test]
+fn a_buffer_that_is_freed_wakes_a_task() {
+    for is_lazy in [false, true] {
+        let Full { depot, space, mut bufs, rest } = full_of_buffers(is_lazy);
+        let (calls, waker) = calls();
+        let mut context = Context::from_waker(&waker);
+        let mut waiting = pin!(depot.page_async(Order::BASE));
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        assert_eq!(calls.count(), 0);
+        let buf = bufs.pop().unwrap();
+        let (start, _) = buf.into_raw().unwrap();
+        // SAFETY: the buffer's memory, which nothing uses.
+        unsafe { space.vfree_atomic(start) }.unwrap();
+        assert_eq!(calls.count(), 1);
+        let polled = waiting.as_mut().poll(&mut context);
+        assert!(matches!(polled, Poll::Ready(Ok(_))), "{polled:?}");
+        drop((polled, bufs, rest, space));
+        all_back(&depot);
+    }
 }
 
 /// A waker that ends a pin and makes another, as an executor does that drops the task.

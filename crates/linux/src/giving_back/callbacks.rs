@@ -84,8 +84,16 @@ impl Callbacks {
         self.0.lock().ok()?.bell.clone()
     }
 
+    /// Has address spaces give up what they keep, though no request of the allocator asks for it.
+    /// Returns the number of pages. `None`: another thread has the list of them for too long.
+    pub fn shrink(&self, frames: &Frames, is_last_resort: bool) -> Option<u64> {
+        let Some(shrinkers) = self.known_shrinkers() else { return Some(0) };
+        let zone = frames.zone_ids().next().expect("a depot has a zone");
+        shrinkers.shrink(Pressure { zone, wanted_pages: u64::MAX, is_last_resort })
+    }
+
     /// The address spaces, if there were ever any.
-    pub fn known_shrinkers(&self) -> Option<Arc<Shrinkers>> {
+    fn known_shrinkers(&self) -> Option<Arc<Shrinkers>> {
         let registry = self.0.lock().ok()?;
         registry.has_shrinkers.then(|| registry.shrinkers.clone())
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Instant;
 
-use pagedepot::{Mode, Pressure, Reclaim as _, Scope};
+use pagedepot::{Mode, Scope};
 
 use crate::giving_back::callbacks::Callbacks;
 use crate::giving_back::gaps::Gaps;
@@ -170,11 +170,7 @@ impl Request<'_> {
     /// Has CPUs hand over their fronts, and address spaces give up what they keep. Isolated CPUs
     /// are not interrupted.
     fn take_caches(&self) {
-        if let Some(shrinkers) = self.callbacks.known_shrinkers()
-            && let Some(zone) = self.depot.frames().zone_ids().next()
-        {
-            shrinkers.reclaim(Pressure { zone, wanted_pages: u64::MAX, is_last_resort: false });
-        }
+        self.callbacks.shrink(self.depot.frames(), false);
         let wait_ms = HANDOVER_MS.min(self.left_ms().try_into().unwrap_or(u32::MAX));
         self.depot.frames().drain_handover(Scope::ALL, Some(FENCE_AFTER_MS)).wait(wait_ms);
         self.depot.frames().drain(Scope::ALL, Mode::Quiet);

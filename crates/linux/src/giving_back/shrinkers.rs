@@ -58,12 +58,12 @@ impl Shrinkers {
             Err(LockError::Reentrant) => false,
         }
     }
-}
 
-impl Reclaim for Shrinkers {
-    fn reclaim(&self, pressure: Pressure) -> u64 {
+    /// Has the spaces give up what they keep, until it is enough. Returns the number of pages.
+    /// `None`: another thread had the list for too long, or this thread has it.
+    pub(crate) fn shrink(&self, pressure: Pressure) -> Option<u64> {
         // A signal handler above the list of its own thread does not wait.
-        let Some(list) = self.0.lock_within(WAIT_MAX) else { return 0 };
+        let list = self.0.lock_within(WAIT_MAX)?;
         let mut freed = 0;
         for registered in list.iter() {
             if freed >= pressure.wanted_pages.max(1) {
@@ -74,7 +74,13 @@ impl Reclaim for Shrinkers {
             let space = unsafe { registered.0.as_ref() };
             freed += space.reclaim(Pressure { wanted_pages, ..pressure });
         }
-        freed
+        Some(freed)
+    }
+}
+
+impl Reclaim for Shrinkers {
+    fn reclaim(&self, pressure: Pressure) -> u64 {
+        self.shrink(pressure).unwrap_or(0)
     }
 }
 

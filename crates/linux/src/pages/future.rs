@@ -92,6 +92,9 @@ impl Depot {
     /// request at a time, in the order in which they came; a request that does not wait may be
     /// faster. While none waits, a free costs what it costs without this.
     ///
+    /// A [`Vmalloc::vfree`](crate::Vmalloc::vfree) wakes a request, too. If that finds no block in
+    /// the store, it purges the address spaces, which interrupts CPUs again if anything lies there.
+    ///
     /// The future must be polled when it was woken, or dropped: one that is neither keeps others
     /// from pages. It may be dropped at any moment.
     ///
@@ -103,9 +106,10 @@ impl Depot {
     ///
     /// # Where it blocks
     /// The first poll does what [`page`](Self::page) does, and may sleep where that does: while
-    /// another thread runs a reclaim callback, or has pages on their way. Later ones do not sleep
-    /// and call no callbacks. Where the kernel has no `membarrier`, or a thread was stopped in the
-    /// middle of a drain, the task is woken again and again instead of once.
+    /// another thread runs a reclaim callback, or has pages on their way. Later ones call no
+    /// callbacks, and sleep only behind another thread that purges or adds address spaces, about a
+    /// second at most for each. Where the kernel has no `membarrier`, or a thread was stopped in
+    /// the middle of a drain, the task is woken again and again instead of once.
     ///
     /// # Errors
     /// When awaited: [`AllocError::Exhausted`] at once for a block that is larger than every zone;
@@ -163,7 +167,17 @@ impl PageFuture<'_> {
         self.owes |= shared.waiters().arm(ticket, waker);
         let are_closed = shared.waiters().with_closed(|closed| closed.close(shared.frames()));
         let Some(are_closed) = are_closed else { return Step::Ended(Err(AllocError::Forked)) };
-        match shared.frames().look(self.order, Flags::default()) {
+        let mut looked = shared.frames().look(self.order, Flags::default());
+        let mut is_purged = true;
+        if matches!(&looked, Err(refusal) if refusal.error == AllocError::Exhausted) {
+            // Pages that were freed into pools, or are lazy.
+            let purged = shared.callbacks().shrink(shared.frames(), true);
+            is_purged = purged.is_some();
+            if purged.is_some_and(|pages| pages > 0) {
+                looked = shared.frames().look(self.order, Flags::default());
+            }
+        }
+        match looked {
             Ok(pfn) => {
                 self.give_up();
                 // SAFETY: just allocated, and no other value holds it.
@@ -174,7 +188,7 @@ impl PageFuture<'_> {
                 self.give_up();
                 Step::Ended(Err(refusal.error))
             }
-            Err(refusal) if refusal.is_proven && are_closed => {
+            Err(refusal) if refusal.is_proven && are_closed && is_purged => {
                 if std::mem::take(&mut self.owes) {
                     shared.waiters().pass_on(ticket);
                 }

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use pagedepot::{Mode, Pressure, Reclaim as _, Scope};
+use pagedepot::{Mode, Scope};
 use pagedepot_rseq::CpuSet;
 
 use super::counts::Counters;
@@ -200,8 +200,6 @@ fn wanted_bytes(depots: &[Depot], over_bytes: u64, freed_bytes: u64) -> u64 {
 }
 
 fn purge(depot: &Depot, level: Level) -> u64 {
-    let Some(shrinkers) = depot.shared().callbacks().known_shrinkers() else { return 0 };
-    let zone = depot.zone_ids().next().expect("a depot has a zone");
-    let is_last_resort = level == Level::Critical;
-    shrinkers.reclaim(Pressure { zone, wanted_pages: u64::MAX, is_last_resort })
+    let shared = depot.shared();
+    shared.callbacks().shrink(shared.frames(), level == Level::Critical).unwrap_or(0)
 }

@@ -16,6 +16,7 @@ use super::LinuxVmap;
 use crate::depot::handle::Depot;
 use crate::error::BuildError;
 use crate::giving_back::shrinkers::Shrinkers;
+use crate::memory::frames::BringGuard;
 use crate::system::mapping::Mapping;
 use crate::system::sync::LockError;
 
@@ -142,7 +143,7 @@ impl Vmalloc {
     #[inline]
     #[track_caller]
     pub fn vmalloc(&self, pages: u32, options: Options) -> Result<NonNull<u8>, VmapError> {
-        self.vmap_ref().vmalloc(pages, options).map(|at| self.pointer(at))
+        self.pointer_of(self.vmap_ref().vmalloc(pages, options))
     }
 
     /// Reserves addresses for `reserved_pages` pages, with memory for the first `pages` of them,
@@ -158,8 +159,7 @@ impl Vmalloc {
         reserved_pages: u32,
         options: Options,
     ) -> Result<NonNull<u8>, VmapError> {
-        let start = self.vmap_ref().vmalloc_reserved(pages, reserved_pages, options)?;
-        Ok(self.pointer(start))
+        self.pointer_of(self.vmap_ref().vmalloc_reserved(pages, reserved_pages, options))
     }
 
     /// Frees what [`vmalloc`](Self::vmalloc) or [`vmalloc_reserved`](Self::vmalloc_reserved)
@@ -175,6 +175,7 @@ impl Vmalloc {
     /// No thread uses the memory any more.
     #[inline]
     pub unsafe fn vfree(&self, start: NonNull<u8>) -> Result<(), VfreeError> {
+        let _bringing = self.bringing();
         self.vmap_ref().vfree(address(start))
     }
 
@@ -187,6 +188,7 @@ impl Vmalloc {
     /// # Safety
     /// Requires what [`vfree`](Self::vfree) requires.
     pub unsafe fn vfree_atomic(&self, start: NonNull<u8>) -> Result<(), VfreeError> {
+        let _bringing = self.bringing();
         self.vmap_ref().vfree_atomic(address(start))
     }
 
@@ -206,6 +208,8 @@ impl Vmalloc {
         pages: u32,
         options: Options,
     ) -> Result<NonNull<u8>, VmapError> {
+        // Pages that could not be unmapped are lazy.
+        let _bringing = self.bringing();
         self.vmap_ref().vrealloc(address(start), pages, options).map(|at| self.pointer(at))
     }
 
@@ -384,6 +388,19 @@ impl Vmalloc {
     /// caller frees only areas that no thread uses any more.
     pub unsafe fn inner(&self) -> &LinuxVmap {
         self.vmap_ref()
+    }
+
+    /// Tells a request that waits, when it is dropped: pages that are free in pools and lazy areas
+    /// are there for a request that looks.
+    #[inline]
+    fn bringing(&self) -> BringGuard<'_> {
+        self.depot().shared().bringing()
+    }
+
+    /// A request's result. What a request that failed had taken is lazy.
+    #[inline]
+    fn pointer_of(&self, made: Result<VirtAddr, VmapError>) -> Result<NonNull<u8>, VmapError> {
+        made.map(|at| self.pointer(at)).inspect_err(|_| drop(self.bringing()))
     }
 
     #[inline]

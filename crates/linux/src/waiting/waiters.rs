@@ -2,9 +2,11 @@
 //!
 //! # Vocabulary
 //! * *waiter*: a request that found no page and is in the queue until it has one or gives up.
-//! * *look*: a waiter's search of the store.
+//! * *look*: a waiter's search of the store and, if that has nothing, of the pools of address
+//!   spaces: a purge, and the store again.
 //! * *to tell* a waiter: to mark it and to call its waker. A told waiter will look.
-//! * *bringer*: a thread that has brought pages to the store: it freed them past the fronts.
+//! * *bringer*: a thread that has brought pages to the store, as it freed them past the fronts, or
+//!   to a pool. A purge is one, too.
 //!
 //! # Theory
 //! While there are waiters, the caches of all CPUs are taken away ([`Queue::closed`]), so that
@@ -21,11 +23,12 @@
 //! So a free costs two looks, however many wait. Waiters are told in the order in which they came,
 //! but a request that does not wait may be faster.
 //!
-//! # Argument: no waiter sleeps while the store has what it wants
+//! # Argument: no waiter sleeps while the store or a pool has what it wants
 //! 1. *Before the waiter is in the queue.* It raises `waiting`, takes the caches away, and then
 //!    looks. A free that a front took before the caches were taken is in the store by then. A
-//!    bringer puts its pages into the store, and then reads `waiting`. Between the two, each has a
-//!    SeqCst fence. So either the look finds the pages, or the bringer sees that there are waiters.
+//!    bringer puts its pages into the store or a pool, and then reads `waiting`. Between the two,
+//!    each has a SeqCst fence. So either the look finds the pages, or the bringer sees that there
+//!    are waiters.
 //! 2. *A bringer that sees waiters* leaves a mark (`pending`) and takes the queue. If another
 //!    thread has the queue, that thread finds the mark after it has given the queue back: both have
 //!    a SeqCst fence between the two, as in 1. So a bringer never waits for the queue, and may be
@@ -36,8 +39,8 @@
 //!    that are found together need one tell, for the same reason.
 //! 4. *A look that cannot tell* whether it missed pages that others were moving is repeated without
 //!    waiting ([`Refusal::is_proven`](pagedepot::Refusal)), and so is each look while the caches of
-//!    some CPU could not be taken away. What a waiter owes by the rules it keeps until a look is
-//!    proven.
+//!    some CPU could not be taken away, or another thread has the list of address spaces. What a
+//!    waiter owes by the rules it keeps until a look is proven.
 //!
 //! A waiter that is told and never polled again, nor dropped, keeps the others from pages.
 //!

@@ -9,10 +9,12 @@ use crate::system::prim::{AtomicU32, ForkMark, Ordering, wait, wake_all};
 use crate::waiting::waiters::Waiters;
 
 /// A depot of pages that are all alike, and the state beside it. While the caches are open, a free
-/// may leave its page in a cache, which closing takes back.
+/// may leave its page in a cache, which closing takes back. A free into a pool always leaves it
+/// there, and a look that finds none in the store takes all back.
 struct World {
     free: AtomicU32,
     cached: AtomicU32,
+    pooled: AtomicU32,
     is_open: AtomicU32,
     waiters: Waiters<()>,
 }
@@ -26,13 +28,43 @@ impl World {
         Arc::new(World {
             free: AtomicU32::new(0),
             cached: AtomicU32::new(0),
+            pooled: AtomicU32::new(0),
             is_open: AtomicU32::new(1),
             waiters: Waiters::new(ForkMark, ()),
         })
     }
 
-    /// Takes a page from the store.
+    /// Takes a page from the store, after a purge of the pool if it has to.
     fn look(&self) -> bool {
+        self.take() || (self.purge() > 0 && self.take())
+    }
+
+    /// Takes the pages of the pool back; returns their number. A pool that it finds empty it leaves
+    /// alone.
+    fn purge(&self) -> u32 {
+        // Acquire: as a pool's own claims.
+        let Ok(pages) = self
+            .pooled
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |pages| (pages > 0).then_some(0))
+        else {
+            return 0;
+        };
+        self.free.fetch_add(pages, Ordering::Release);
+        if self.waiters.are_there() {
+            self.waiters.tell();
+        }
+        pages
+    }
+
+    /// Frees a page into the pool, as `Vmalloc::vfree`.
+    fn free_pooled(&self) {
+        self.pooled.fetch_add(1, Ordering::Release);
+        if self.waiters.are_there() {
+            self.waiters.tell();
+        }
+    }
+
+    fn take(&self) -> bool {
         // The store's own claims acquire what frees release.
         self.free
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |free| free.checked_sub(1))
@@ -143,6 +175,44 @@ fn a_waiter_gets_what_is_freed() {
 fn waiters_and_bringers_need_fences() {
     SKIPS_FENCES.set(true);
     one_waiter_beside_a_free();
+}
+
+fn one_waiter_beside_a_pool() {
+    explore(3, || {
+        let world = World::new();
+        let frees = spawn(&world, World::free_pooled);
+        assert!(world.request(0, u32::MAX));
+        frees.join().unwrap();
+    });
+}
+
+#[test]
+fn a_waiter_gets_what_is_freed_into_a_pool() {
+    one_waiter_beside_a_pool();
+}
+
+/// The mutant: neither side has a fence between what it writes and what it reads.
+#[test]
+#[should_panic(expected = "deadlock")]
+fn waiters_and_pools_need_fences() {
+    SKIPS_FENCES.set(true);
+    one_waiter_beside_a_pool();
+}
+
+/// A page that is freed, and one that goes into a pool.
+#[test]
+fn two_waiters_share_a_free_and_a_pool() {
+    explore(2, || {
+        let world = World::new();
+        let other = spawn(&world, |world| assert!(world.request(0, u32::MAX)));
+        let frees = spawn(&world, |world| {
+            world.free_pooled();
+            world.free();
+        });
+        assert!(world.request(0, u32::MAX));
+        other.join().unwrap();
+        frees.join().unwrap();
+    });
 }
 
 #[test]
