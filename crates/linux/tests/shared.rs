@@ -752,7 +752,7 @@ fn a_shrink_leaves_what_is_pinned() {
     all_back(&depot);
 }
 
-/// What a process that trims has in its hands is no reason for a request of another one to fail.
+/// No request fails because another process trims: it waits for the pages that are in its hands.
 #[test]
 fn requests_wait_for_another_processs_trim() {
     let guest = segment(16 * mib());
@@ -779,8 +779,8 @@ fn requests_wait_for_another_processs_trim() {
     });
 }
 
-/// What is mounted on `/proc` may be of other namespaces than a process: there its number, and
-/// those of others, are of strangers.
+/// A process may have a `/proc` of other namespaces than its own: there its number, and those of
+/// others, are of strangers.
 #[test]
 fn a_process_lives_whatever_is_mounted_on_proc() {
     let depot = segment(4 * mib());

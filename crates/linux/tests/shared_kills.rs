@@ -427,7 +427,7 @@ fn a_process_that_dies_at_any_instruction_loses_nothing() {
     at_every_second_operation(0);
 }
 
-/// Of two tests each has a CPU, if there are two.
+/// The second of two tests has a CPU of its own, if there are two.
 #[test]
 fn a_process_that_dies_in_the_other_operations_loses_nothing() {
     at_every_second_operation(1);

@@ -244,8 +244,8 @@ impl SharedDepot {
     /// `orphans`: whether pages go back, too, that such a process had sent and that were not
     /// claimed.
     ///
-    /// While no process changes the segment, the counts of pages are exact after this call. A forked
-    /// child takes back nothing.
+    /// While no process changes the segment, the counts of pages are exact after this call. A
+    /// forked child takes back nothing.
     pub fn recover(&self, orphans: Orphans) -> Recovery {
         if self.is_forked() {
             return Recovery::default();

@@ -61,8 +61,8 @@ enum BootKind {
     Enduring,
     /// QEMU, where a nanosecond is an instruction.
     Counting,
-    /// QEMU, a thread per CPU: how often `zone->lock` is taken hardly depends on the host. How often
-    /// it is found held does.
+    /// QEMU, a thread per CPU: how often `zone->lock` is taken hardly depends on the host. How
+    /// often it is found held does.
     Locking,
     /// QEMU, the last CPU isolated.
     Isolating,
