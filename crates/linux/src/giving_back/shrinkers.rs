@@ -9,8 +9,8 @@ use crate::system::fork_mark::ForkMark;
 use crate::system::sync::{ForkLock, Guard, LockError};
 
 /// Longest wait of a request that runs short for a thread that adds, removes or shrinks address
-/// spaces, equal to that for other callbacks. Pages that the thread is about to return are in
-/// nobody's sight until then.
+/// spaces, equal to that for other callbacks. Pages that the thread is about to return are counted
+/// nowhere until then.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The address spaces over a depot, which shrink when the depot runs short.
