@@ -38,11 +38,11 @@
 //! sixteenth of the zone has been allocated or freed since the last turn, and while they count then
 //! 3 of 4, because a loop may allocate and free as much over and over. A step that is not left out
 //! reads the zone's count of free pages, a line that all CPUs write. A slow path is longer by one
-//! step and by 16 spare magazines for each mobility, half of what a decay of `high` may spill; after
-//! an exit by two of each front and 16 of each shelf more; and by one magazine for each mobility and
-//! order in use at every eighth step, which empties the CPU's fronts for evacuated frames. While any
-//! evacuate, a search for small blocks looks at up to 64 pageblocks more (`store/best_fit.rs`), and
-//! shelves hold less (`pcp/spill.rs`).
+//! step and by 16 spare magazines for each mobility, half of what a decay of `high` may spill;
+//! after an exit by two of each front and 16 of each shelf more; and by one magazine for each
+//! mobility and order in use at every eighth step, which empties the CPU's fronts for evacuated
+//! frames. While any evacuate, a search for small blocks looks at up to 64 pageblocks more
+//! (`store/best_fit.rs`), and shelves hold less (`pcp/spill.rs`).
 
 use super::policy::{Evacuation, HandPlan, State, TurnCounts, ZonePolicy};
 use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS};

@@ -11,8 +11,8 @@
 //!
 //! LLFree's program looks once a second, whatever a thread does at that moment. Here a look comes
 //! after so many operations that the share does not depend on the speed of a design or machine. In
-//! the second before LLFree's first look each thread goes to some twenty levels, and no pageblock is
-//! whole at the first ten. So as much is done here before the first look.
+//! the second before LLFree's first look each thread goes to some twenty levels, and no pageblock
+//! is whole at the first ten. So as much is done here before the first look.
 //!
 //! It is measured twice: with single frames, as LLFree's program runs unless told otherwise, and
 //! with blocks of orders 0 to 4, drawn one by one.

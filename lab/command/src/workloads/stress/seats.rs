@@ -1,8 +1,8 @@
 //! One design doing the workload, a seat per thread.
 //!
 //! The warm-up window fills the memory and makes rounds without a look; each window after it is a
-//! round of so many pages allocated and freed. Then the seats wait for each other, seat 0 looks at what is free, and the others wait
-//! until it has. What is held is freed when the seats leave.
+//! round of so many pages allocated and freed. Then the seats wait for each other, seat 0 looks at
+//! what is free, and the others wait until it has. What is held is freed when the seats leave.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
