@@ -165,16 +165,16 @@ impl Item {
         write(page, self.serial);
     }
 
-    /// Sends a page to another member of the segment, which sends it back.
+    /// Sends a page to another member of the segment, which sends it back by the calls for many.
     pub fn send(self, own: &SharedDepot, peer: &SharedDepot) -> Self {
         let via = self.via.and(Feature::Messages);
         let Item { what: What::Page(page), pinned: None, .. } = self else { return self };
         let world = self.world.clone();
         let _now = world.meetings.begin(via);
-        let page = [(own, peer), (peer, own)].into_iter().fold(page, |page, (from, to)| {
-            let sent = page.into_shared(from).expect("a page of this member");
-            claim(to, sent)
-        });
+        let there = claim(peer, page.into_shared(own).expect("a page of this member"));
+        let mut sent = Vec::new();
+        assert!(peer.send_pages([there], &mut sent).is_empty(), "a page of the other member");
+        let page = claim_by_list(own, &sent);
         Item { what: What::Page(page), via, pinned: None, ..self }
     }
 
@@ -284,6 +284,18 @@ fn claim(to: &SharedDepot, sent: SentPage) -> Page {
         }
         std::thread::yield_now();
     }
+}
+
+/// Claims the page of a list of one message, like `claim`.
+fn claim_by_list(to: &SharedDepot, sent: &[SentPage]) -> Page {
+    let mut pages = Vec::new();
+    while pages.is_empty() {
+        to.claim_pages(sent, &mut pages, |_, error| {
+            assert_eq!(error, ClaimError::Ceiling);
+            std::thread::yield_now();
+        });
+    }
+    pages.remove(0)
 }
 
 #[cfg(feature = "allocator-api2")]
