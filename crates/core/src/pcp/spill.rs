@@ -370,9 +370,12 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     pub fn spill_any_shelf(&self, magazines_max: u32) -> u64 {
         let (mut pages, mut left) = (0, magazines_max);
         for place in 0..SHELF_COUNT {
+            if left == 0 {
+                break;
+            }
             // Most are empty, and a spill announces itself before it finds out.
             let (order, kind, shelf) = self.pcp.shelf_at(place);
-            if left == 0 || shelf.is_empty() {
+            if shelf.is_empty() {
                 continue;
             }
             let moved = self.spill_shelf(order, kind, left);
@@ -412,9 +415,12 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
 
     /// Decays `high` like [`decay`](Self::decay), and spills more if the CPU has been idle.
     pub fn decay_at(&self, now_ms: u64) -> u64 {
+        let pages = self.decay();
         // Three ticks idle: a batch more, as the kernel does for remote zones.
-        let more = if self.pcp.high.is_idle(now_ms) { DECAY_MAGAZINES_MAX } else { 0 };
-        self.decay() + self.spill_any_shelf(more)
+        if self.pcp.high.is_idle(now_ms) {
+            return pages + self.spill_any_shelf(DECAY_MAGAZINES_MAX);
+        }
+        pages
     }
 }
 
