@@ -12,14 +12,16 @@
 //! # Argument
 //! * A sender writes the words of all frames of a page, then changes their bytes. So the word of a
 //!   frame whose byte says that it was sent is true. Other words are left from earlier pages, or
-//!   from a sender that died in between, or is there now.
+//!   from a sender that has written them and not changed the bytes yet, or has died before it did.
 //! * A claim has two steps. The first puts the claimer's slot into the word, by one
 //!   compare-and-swap from the message's own number, order and sender: of all that have the
 //!   message, one gets the page, and a message of an earlier page, which has another number, gets
-//!   none. A number that is no message changes nothing. The
-//!   second step changes the bytes, those of the page's first frame last. No other process changes
-//!   the bytes of a page whose message it does not have, so the second step cannot fail, nothing is
-//!   undone, and the sender's slot is not used again meanwhile: its frames are still in the table.
+//!   none. The claimer then looks whether all bytes say that the page was sent. If they do not, the
+//!   number was guessed, and the claimer puts the word back. So a number that is no message changes
+//!   no page, not even one that the claimer has. The second step changes the bytes, those of the
+//!   page's first frame last. No other process changes the bytes of a page whose message it does
+//!   not have, so the second step cannot fail, and the sender's slot is not used again meanwhile:
+//!   its frames are still in the table.
 //! * Of many pages, those that begin in one word and come one after another change their bytes
 //!   together, behind all their words, and all messages are got before the first page is taken. A
 //!   death in between leaves some pages with both steps done, and others as between the two.
