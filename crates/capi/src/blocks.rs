@@ -23,7 +23,7 @@ pub const PAGEDEPOT_UNMOVABLE: c_uint = 1 << 3;
 const FLAGS_ALL: c_uint = (PAGEDEPOT_UNMOVABLE << 1) - 1;
 
 /// Blocks between two looks at a list.
-const CHUNK: usize = 64;
+pub(crate) const CHUNK: usize = 64;
 
 /// A request of a C program.
 #[derive(Clone, Copy)]

@@ -12,12 +12,10 @@ use std::slice;
 use pagedepot_linux::shared::{Orphans, SegmentError, SentPage, SharedDepot, SharedOptions};
 use pagedepot_linux::{Order, Page};
 
+use crate::blocks::CHUNK;
 use crate::error::{Errno as _, set_errno, status, tell, tell_text};
 use crate::handle::{pagedepot_t, sized};
 use crate::poison::{Access, mark};
-
-/// Blocks that are sent or claimed at a time.
-const CHUNK: usize = 64;
 
 /// Options of a process in a segment. Begin with PAGEDEPOT_SHARED_INIT.
 #[allow(non_camel_case_types, reason = "its name in C")]

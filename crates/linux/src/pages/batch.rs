@@ -9,7 +9,7 @@ use crate::depot::handle::Depot;
 use crate::pages::page::Page;
 
 /// Blocks that the allocator moves at a time.
-const CHUNK: usize = 64;
+pub(crate) const CHUNK: usize = 64;
 
 impl Depot {
     /// Allocates up to `count` blocks of 2^order pages in one call. That costs less than `count`

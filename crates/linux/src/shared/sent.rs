@@ -14,11 +14,9 @@ use pagedepot::{Order, Pfn};
 use super::depot::SharedDepot;
 use super::messages::Token;
 use super::slots::{CEILING, CLAIMED, SLOTS};
+use crate::pages::batch::CHUNK;
 use crate::pages::page::Page;
 use crate::system::prim::Ordering;
-
-/// Pages that are sent or claimed at a time.
-const CHUNK: usize = 64;
 
 /// A page on its way to another process, as a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
