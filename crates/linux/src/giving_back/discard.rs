@@ -14,8 +14,8 @@ pub(crate) fn discard(depot: &ReturnableFrames, start: Pfn, pages: u32) -> Resul
     depot.check_parent().map_err(|_| TrimError::Forked)?;
     let span = depot.offset(start) | (pages as usize) << depot.page_size().shift();
     if depot.memory().is_hugetlb() && !span.is_multiple_of(HUGE_BYTES) {
-        // The system rounds to whole huge pages: down, and nothing would be zero, or on kernels up
-        // to 6.1 up, and neighbours would be.
+        // The system rounds the end to a multiple of a huge page. Newer kernels round down, and
+        // bytes would stay; those from 5.18 until the end of 2022 round up, and zero others' pages.
         let trimmed = TrimResult::default();
         return Err(TrimError::Refused { trimmed, errno: Errno::INVAL });
     }

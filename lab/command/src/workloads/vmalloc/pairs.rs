@@ -7,9 +7,9 @@
 //! | cold | 16 | linux | nothing stays mapped; every page is touched, because `mmap`'s pages come with the touch, vmalloc's before |
 //! | ram | 16 | either | the caller's frames, mapped for a short time |
 //!
-//! What cold and ram pairs free is unmapped by purges, one in some thousand pairs. So their windows
-//! are of as many pairs as have [`PURGES`] purges. In shorter ones the median window has no purge,
-//! and leaves out what a design unmaps with.
+//! A purge unmaps what some thousand cold or ram pairs have freed. So a window of such pairs lasts
+//! for [`PURGES`] purges. The median of shorter windows has no purge in it, and the time that a
+//! design takes to unmap does not count.
 
 use std::hint::black_box;
 use std::ptr;
