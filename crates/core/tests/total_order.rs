@@ -19,7 +19,7 @@ const ACCESSES: &[(&str, &str, [usize; 3])] = &[
     ("core/src/pcp/spill.rs", "SHELVES", [0, 1, 1]),
     ("core/src/store/entire.rs", "HINTS", [1, 2, 1]),
     ("core/src/store/hints.rs", "HINTS", [6, 3, 2]),
-    ("core/src/store/refresh.rs", "HINTS", [5, 13, 6]),
+    ("core/src/store/refresh.rs", "HINTS", [5, 12, 5]),
     ("core/src/store/section.rs", "HINTS", [1, 0, 1]),
     ("core/src/sync/in_flight.rs", "MOVES", [2, 1, 0]),
     ("core/src/sync/stack.rs", "SHELVES", [2, 1, 0]),

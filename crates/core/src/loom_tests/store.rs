@@ -5,8 +5,9 @@
 //! 3. Nor does a mark of the summary, whichever sort of pageblock it leads to, and however many
 //!    threads it takes to make one of that sort. It does when the search that clears a mark does
 //!    not look again, or when the taker that clears `whole` does not look at `some`.
-//! 4. Nor when a pageblock that came back cold becomes warm while its owner marks it. It does when
-//!    the taker that makes it warm does not look whether it is whole by then.
+//! 4. Nor when a pageblock that came back cold becomes warm while its owner marks it, or when one
+//!    comes back cold whose hint a free has set late. It does when the caller that makes it warm
+//!    does not look whether it is whole by then.
 //! 5. No pageblock is noted for good to lack an order of which it has a block, whether one free or
 //!    two make the block. It is when the search that notes it does not look again, or without the
 //!    fences.
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use super::{Mutant, explore, explore_mutant};
 use crate::frame::Order;
 use crate::frame::pageblock::PAGEBLOCK_FRAMES;
-use crate::store::bits::WORD_FRAMES;
+use crate::store::bits::{PAGEBLOCK_WORDS, WORD_FRAMES};
 use crate::store::hints::{Group, Sort, Summary};
 use crate::store::section::Section;
 
@@ -284,10 +285,30 @@ fn mark_of_a_pageblock_that_becomes_warm() {
     explore(warms_while_it_is_marked);
 }
 
+/// Two frees put the last two frames into a pageblock that has come back cold and has an old hint:
+/// one sees that it is partly used, and so warm, while the other makes it whole.
+fn warms_by_an_old_hint() {
+    let section = section();
+    section.strip(0, |_, _| ());
+    section.presence.note_cold(0, 1);
+    (0..PAGEBLOCK_WORDS).for_each(|word| {
+        section.put_mask(word, if word == 0 { !0b11 } else { !0 });
+    });
+    [Sort::Warm, Sort::Cold].into_iter().for_each(|sort| section.clear_mark(sort));
+    let other = spawn(&section, |section| section.put(1, 1));
+    assert_eq!(section.put(0, 1) + other.join().unwrap(), 0);
+    check(&section, 0);
+}
+
+#[test]
+fn mark_of_a_pageblock_that_becomes_warm_by_an_old_hint() {
+    explore(warms_by_an_old_hint);
+}
+
 #[test]
 #[should_panic = "no mark leads"]
 fn mark_of_a_pageblock_that_becomes_warm_unseen() {
-    explore_mutant(Mutant::WarmsUnseen, warms_while_it_is_marked);
+    explore_mutant(Mutant::WarmsUnseen, warms_by_an_old_hint);
 }
 
 #[test]
@@ -309,6 +330,24 @@ fn mark_of_a_pair_of_which_one_is_cold() {
 fn put_cold(section: &Section<'_>) {
     section.presence.note_cold(0, 1);
     section.put_new(0, PAGEBLOCK_FRAMES);
+}
+
+/// A free makes a pageblock whole, and is late to set its hint: another has taken all of it by then,
+/// and puts it back cold.
+fn comes_back_cold_while_it_is_hinted() {
+    let section = section();
+    assert!(section.claim(0, 1));
+    let other = spawn(&section, |section| section.put(0, 1));
+    if section.claim(0, PAGEBLOCK_FRAMES) {
+        put_cold(&section);
+    }
+    assert_eq!(other.join().unwrap(), 0);
+    check(&section, 0);
+}
+
+#[test]
+fn mark_of_a_cold_pageblock_that_has_an_old_hint() {
+    explore(comes_back_cold_while_it_is_hinted);
 }
 
 const PAIR: Order = match Order::new(1) {

@@ -17,7 +17,6 @@ use super::bits::{self, PAGEBLOCK_WORDS};
 use super::hints::{Marks, Summary};
 use super::misuse::DoubleFree;
 use super::passes::SearchRequest;
-use super::refresh::mark_all_whole;
 use super::section::{Section, hint_masks};
 use super::tags::Tags;
 use crate::frame::pageblock::{
@@ -278,12 +277,7 @@ impl<'m> Bitmap<'m> {
                 hint_masks(inner.start, inner.end - inner.start)
                     .for_each(|(at, mask)| section.presence.note_cold(at, mask));
             }
-            let freed_twice = self.put_each(section, first, (at, count));
-            if freed_twice.frames > 0 {
-                // The caller did not own them: the pageblock may have been free, and warm.
-                mark_all_whole(section);
-            }
-            doubled.add(freed_twice);
+            doubled.add(self.put_each(section, first, (at, count)));
         }
         doubled
     }

@@ -59,7 +59,8 @@
 //! changes the bit so that a whole pageblock becomes warm looks at `whole` *after*, the caller that
 //! sets `whole` looks at the bit after, and each sets the mark of the sort that it sees (Dekker's
 //! pattern). The second of the two changes sees both. A pageblock becomes cold only before its
-//! frames are put, by the one owner of them all.
+//! frames are put, by the one owner of them all, and who puts the last of them sets the marks also
+//! where `whole` is set already: by a free that made the pageblock whole before, and was late.
 //!
 //! # Refusals
 //! A *refused* pageblock stays reported, and free. Searches and claims pass it by: a device that

@@ -6,6 +6,7 @@ use super::bits::{self, HINT_WORDS, PAGEBLOCK_WORDS};
 use super::hints::{Hints, Sort, note_step};
 use super::section::Section;
 use crate::frame::Order;
+use crate::frame::pageblock::SECTION_PAGEBLOCKS;
 use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::prim::{AtomicU64, Ordering};
 use crate::sync::total::HINTS;
@@ -92,14 +93,20 @@ impl Section<'_> {
 
     /// Sets the hints of a pageblock into which frames have been put. `true`: it became whole, or
     /// is entire or reported, so that the frames were free already. Call after the bits.
+    ///
+    /// The hint `whole` may be an old one: a free that was late to set it, when all had been taken
+    /// again, leaves it to the next that puts frames there. A pageblock that then is whole may have
+    /// become cold, and is marked anew.
     #[inline]
     pub fn refresh_hints(&self, pageblock: usize) -> bool {
         let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
         // SeqCst loads: pair with the SeqCst clear in `clear_some`/`clear_whole` (see the theory).
         // `whole` first: a pageblock that comes back entirely is not marked as partly free.
-        let is_whole = self.whole[at].load(HINTS.look()) & bit == 0 && self.is_whole(pageblock);
+        let is_whole = self.is_whole(pageblock);
         if is_whole {
             self.set_whole(pageblock);
+        } else if self.whole[at].load(HINTS.look()) & bit != 0 {
+            self.clear_whole(pageblock);
         }
         if self.lacks.any(pageblock) {
             self.refresh_lacks(pageblock);
@@ -195,28 +202,18 @@ impl Section<'_> {
 
     /// Whether the section's hints show a pageblock of this sort.
     fn has(&self, sort: Sort) -> bool {
-        // SeqCst: pairs with `set_some`, `set_whole`, `clear_whole` and `put_entire`, which look at
-        // the mark after.
-        let now = |hints: &[AtomicU64; HINT_WORDS], at: usize| hints[at].load(HINTS.look());
-        (0..HINT_WORDS).any(|at| {
-            note_step();
-            let whole = now(&self.whole, at);
-            let hints = match sort {
-                Sort::Partial => Hints { some: now(&self.some, at), whole, cold: 0 },
-                _ => {
-                    let entire = now(&self.entire, at);
-                    let cold = self.presence.cold_now(at) & !entire;
-                    Hints { some: 0, whole: whole | entire, cold }
-                }
-            };
-            sort.of_hints(hints) != 0
-        })
+        (0..HINT_WORDS).any(|at| has_among(self, sort, at, !0))
     }
 
-    /// Whether the section has pageblocks of this sort and no mark that leads there. Never, when
-    /// all others have stopped.
+    /// Whether the section has pageblocks of this sort with free frames and no mark that leads
+    /// there. Never, when all others have stopped.
     pub fn hides(&self, sort: Sort) -> bool {
-        self.has(sort) && !self.marks.is_set(sort)
+        let is_free = |&at: &usize| self.count_in_words(at) > 0 || self.is_entire(at);
+        let free_of = |at: usize| {
+            let all = at * 64..SECTION_PAGEBLOCKS.min(at * 64 + 64);
+            all.filter(is_free).fold(0, |mask, pageblock| mask | 1 << (pageblock % 64))
+        };
+        !self.marks.is_set(sort) && (0..HINT_WORDS).any(|at| has_among(self, sort, at, free_of(at)))
     }
 
     #[inline]
@@ -292,6 +289,23 @@ impl Section<'_> {
     }
 }
 
+/// Whether the hints show one of this sort among the pageblocks of `mask` in a word of hints.
+fn has_among(section: &Section<'_>, sort: Sort, at: usize, mask: u64) -> bool {
+    note_step();
+    // SeqCst: pairs with `set_some`, `set_whole`, `clear_whole` and `put_entire`, which look at
+    // the mark after.
+    let now = |hints: &[AtomicU64; HINT_WORDS]| hints[at].load(HINTS.look()) & mask;
+    let whole = now(&section.whole);
+    let hints = match sort {
+        Sort::Partial => Hints { some: now(&section.some), whole, cold: 0 },
+        _ => {
+            let entire = now(&section.entire);
+            Hints { some: 0, whole: whole | entire, cold: section.presence.cold_now(at) & !entire }
+        }
+    };
+    sort.of_hints(hints) != 0
+}
+
 /// Sets the marks that lead to a pageblock that is whole in its words, by itself and in a pair;
 /// `whole` are the hints around it. Call after they were changed, or whether it is cold.
 fn mark_whole(section: &Section<'_>, pageblock: usize, whole: u64) {
@@ -303,15 +317,5 @@ fn mark_whole(section: &Section<'_>, pageblock: usize, whole: u64) {
     if (whole | entire) & neighbour != 0 {
         let is_cold = cold & (bit | neighbour) != 0;
         section.marks.set(if is_cold { Sort::ColdPair } else { Sort::WarmPair });
-    }
-}
-
-/// Sets the marks that lead to all pageblocks that are whole in their words: after misuse, by which
-/// they may have become cold.
-#[cold]
-pub(super) fn mark_all_whole(section: &Section<'_>) {
-    HINTS.fence();
-    for (at, whole) in section.whole.iter().map(|word| word.load(HINTS.look())).enumerate() {
-        bits::each(whole).for_each(|bit| mark_whole(section, at * 64 + bit as usize, whole));
     }
 }
