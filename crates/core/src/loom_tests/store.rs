@@ -17,7 +17,7 @@ use std::sync::Arc;
 use super::{Mutant, explore, explore_mutant};
 use crate::frame::Order;
 use crate::frame::pageblock::PAGEBLOCK_FRAMES;
-use crate::store::bits::{PAGEBLOCK_WORDS, WORD_FRAMES};
+use crate::store::bits::WORD_FRAMES;
 use crate::store::hints::{Group, Sort, Summary};
 use crate::store::section::Section;
 
@@ -260,55 +260,41 @@ fn mark_of_a_huge_that_is_partial_by_one_hint() {
 }
 
 /// The owner of a pageblock gives it back cold, while another takes a frame of it as soon as it is
-/// there, frees it, takes one again and frees it: the pageblock is whole in between, and the owner
-/// may be late to set the mark that leads to it.
-fn warms_while_it_is_marked() {
+/// there, frees it, and takes one again; the last it may keep. The pageblock is whole in between,
+/// and the owner may be late to set the mark that leads to it.
+fn warms_while_it_is_marked(kept: u32) {
     let section = section();
     assert!(section.claim(0, PAGEBLOCK_FRAMES));
     [Sort::Warm, Sort::Cold].into_iter().for_each(|sort| section.clear_mark(sort));
-    let other = spawn(&section, |section| {
-        for _ in 0..2 {
-            if let Some(at) = section.take_at_once(0, Order::BASE) {
-                assert_eq!(section.put(at, 1), 0);
+    let other = spawn(&section, move |section| {
+        for round in 0..2 {
+            match section.take_at_once(0, Order::BASE) {
+                Some(_) if round == kept => return 1,
+                Some(at) => assert_eq!(section.put(at, 1), 0),
+                None => {}
             }
         }
         0
     });
     section.presence.note_cold(0, 1);
     section.put_new(0, PAGEBLOCK_FRAMES);
-    other.join().unwrap();
-    check(&section, 0);
+    check(&section, other.join().unwrap());
 }
 
 #[test]
 fn mark_of_a_pageblock_that_becomes_warm() {
-    explore(warms_while_it_is_marked);
-}
-
-/// Two frees put the last two frames into a pageblock that has come back cold and has an old hint:
-/// one sees that it is partly used, and so warm, while the other makes it whole.
-fn warms_by_an_old_hint() {
-    let section = section();
-    section.strip(0, |_, _| ());
-    section.presence.note_cold(0, 1);
-    (0..PAGEBLOCK_WORDS).for_each(|word| {
-        section.put_mask(word, if word == 0 { !0b11 } else { !0 });
-    });
-    [Sort::Warm, Sort::Cold].into_iter().for_each(|sort| section.clear_mark(sort));
-    let other = spawn(&section, |section| section.put(1, 1));
-    assert_eq!(section.put(0, 1) + other.join().unwrap(), 0);
-    check(&section, 0);
+    explore(|| warms_while_it_is_marked(2));
 }
 
 #[test]
-fn mark_of_a_pageblock_that_becomes_warm_by_an_old_hint() {
-    explore(warms_by_an_old_hint);
+fn mark_of_a_pageblock_that_becomes_warm_and_stays_used() {
+    explore(|| warms_while_it_is_marked(1));
 }
 
 #[test]
 #[should_panic = "no mark leads"]
 fn mark_of_a_pageblock_that_becomes_warm_unseen() {
-    explore_mutant(Mutant::WarmsUnseen, warms_by_an_old_hint);
+    explore_mutant(Mutant::WarmsUnseen, || warms_while_it_is_marked(1));
 }
 
 #[test]
@@ -332,8 +318,8 @@ fn put_cold(section: &Section<'_>) {
     section.put_new(0, PAGEBLOCK_FRAMES);
 }
 
-/// A free makes a pageblock whole, and is late to set its hint: another has taken all of it by then,
-/// and puts it back cold.
+/// A free makes a pageblock whole, and is late to set its hint: another has taken all of it by
+/// then, and puts it back cold.
 fn comes_back_cold_while_it_is_hinted() {
     let section = section();
     assert!(section.claim(0, 1));

@@ -310,6 +310,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     pub fn hand_out(&self, claimed: FrameRange, frames: u32, mobility: Mobility) -> Pfn {
         let tag = Tag::new(self.id, Kind::of(mobility));
         self.caches().store.note_run(tag, claimed.start, claimed.frames);
+        let _moving = self.announce(claimed.frames.into());
         self.put(FrameRange::new(claimed.start.add(frames), claimed.frames - frames));
         self.past_caches().count_allocs(0, u64::from(frames));
         claimed.start

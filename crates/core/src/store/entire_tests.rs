@@ -46,6 +46,51 @@ fn a_pair_of_which_one_is_whole_in_its_words_is_marked_and_taken() {
     }
 }
 
+/// All frames are taken while a free is about to set the hint `whole`, which stays then.
+#[test]
+fn a_part_of_what_was_entire_is_marked_by_an_old_hint() {
+    let section = pair();
+    assert!(section.claim(0, 2 * PAGEBLOCK_FRAMES));
+    section.put_each(0, PAGEBLOCK_FRAMES, |_, _| (), |_| ());
+    section.strip(0, |_, _| ());
+    section.presence.note_cold(0, 1);
+    section.put_entire(0, 1);
+    assert!(section.claim(0, PAGEBLOCK_FRAMES));
+    section.put(0, 1);
+    assert_eq!(section.hints(0), (1, 1));
+    assert!(!Sort::ALL.into_iter().any(|sort| section.hides(sort)));
+    assert_eq!(section.take(0, Order::BASE, None, 2, |_| ()), 1);
+    assert_eq!(section.hints(0), (0, 0));
+}
+
+/// Frames were taken for requests that are not akin, and came back by a call that has yet to look
+/// whether the pageblock is whole.
+#[test]
+fn what_is_reported_is_not_mixed() {
+    let section = boxed(Section::init_free);
+    assert!(section.claim(0, 1));
+    section.note_mixed(0);
+    section.put_mask(0, 1);
+    assert!(section.claim(0, PAGEBLOCK_FRAMES));
+    section.put_reported(0);
+    assert!(section.is_reported(0) && !section.is_mixed(0));
+}
+
+/// What a pageblock lacked before it became entire hides it from no search.
+#[test]
+fn the_last_pass_goes_to_entire_pageblocks_that_lacked_an_order() {
+    let section = pair();
+    assert!(section.claim(0, PAGEBLOCK_FRAMES));
+    section.put(0, 1);
+    let order = Order::new(8).unwrap();
+    assert_eq!(section.take(0, order, None, 1, |_| ()), 0);
+    assert!(section.claim(0, 1));
+    section.put_entire(0, 1);
+    assert_eq!(section.may_have(0, order) & 1, 0);
+    let pass = crate::store::passes::Pass::Any;
+    assert_eq!(pass.candidates(&section, 0) & pass.fitting(&section, 0, order) & 3, 3);
+}
+
 #[test]
 fn a_claim_of_a_part_breaks_up_what_it_touches() {
     let section = pair();

@@ -73,8 +73,10 @@ impl Section<'_> {
 
     /// Gives all frames of a pageblock back that the caller owns, as reported.
     pub fn put_reported(&self, pageblock: usize) {
+        let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
+        self.forget_mixed(at, bit);
         // Release: pairs with the Acquire in `take_reported`, for the frames' next owner.
-        self.reported[pageblock / 64].fetch_or(1 << (pageblock % 64), Ordering::Release);
+        self.reported[at].fetch_or(bit, Ordering::Release);
     }
 
     /// Takes all frames of a pageblock, if it is reported. The caller has the device make them
@@ -94,19 +96,21 @@ impl Section<'_> {
     /// Sets the hints of a pageblock into which frames have been put. `true`: it became whole, or
     /// is entire or reported, so that the frames were free already. Call after the bits.
     ///
-    /// The hint `whole` may be an old one: a free that was late to set it, when all had been taken
-    /// again, leaves it to the next that puts frames there. A pageblock that then is whole may have
-    /// become cold, and is marked anew.
+    /// The hint `whole` may be an old one, of a free that was late to set it, when all had been
+    /// taken again. The pageblock may have become cold since, so it is marked anew. The hint stays:
+    /// if a free cleared it, others might make the pageblock whole in between, and a request pass
+    /// it by that sees no move in flight.
     #[inline]
     pub fn refresh_hints(&self, pageblock: usize) -> bool {
         let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
         // SeqCst loads: pair with the SeqCst clear in `clear_some`/`clear_whole` (see the theory).
         // `whole` first: a pageblock that comes back entirely is not marked as partly free.
         let is_whole = self.is_whole(pageblock);
+        let whole = self.whole[at].load(HINTS.look());
         if is_whole {
             self.set_whole(pageblock);
-        } else if self.whole[at].load(HINTS.look()) & bit != 0 {
-            self.clear_whole(pageblock);
+        } else if whole & bit != 0 {
+            mark_whole(self, pageblock, whole);
         }
         if self.lacks.any(pageblock) {
             self.refresh_lacks(pageblock);
@@ -308,6 +312,7 @@ fn has_among(section: &Section<'_>, sort: Sort, at: usize, mask: u64) -> bool {
 
 /// Sets the marks that lead to a pageblock that is whole in its words, by itself and in a pair;
 /// `whole` are the hints around it. Call after they were changed, or whether it is cold.
+#[cold]
 fn mark_whole(section: &Section<'_>, pageblock: usize, whole: u64) {
     let (at, bit, neighbour) = (pageblock / 64, 1 << (pageblock % 64), 1 << ((pageblock % 64) ^ 1));
     // SeqCst: of two neighbours the later sees the other one, be it whole or entire.

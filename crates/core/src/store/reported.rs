@@ -75,6 +75,7 @@ impl<'m> Bitmap<'m> {
     /// Gives all frames of a pageblock back that the caller owns, as reported.
     pub fn put_reported(&self, section: &Section<'_>, pageblock: PageblockIndex) {
         self.reports.count_report();
+        self.end_avoidance(section, pageblock);
         section.put_reported(pageblock.in_section());
     }
 
@@ -167,6 +168,9 @@ impl<'m> Bitmap<'m> {
     /// As the owner of all its frames: the caller may have been slow, and its frame may have come
     /// to the pageblock's bit since by a caller that took all and put or reported them. Then the
     /// next may take it and put frames into the words at any moment, which were freed once.
+    ///
+    /// It is not announced, as a free of one block is not. A request of a zone without `min`, which
+    /// needs this very pageblock, may fail if its search comes by meanwhile.
     #[cold]
     pub(super) fn strip(&self, section: &Section<'_>, pageblock: PageblockIndex) -> DoubleFree {
         let at = pageblock.in_section();

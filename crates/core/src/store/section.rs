@@ -269,7 +269,7 @@ impl<'m> Section<'m> {
         } else if taken < want && spared.is_none() {
             self.note_lack(pageblock, order);
         }
-        if was_whole && taken > 0 {
+        if was_whole && (taken > 0 || empty) {
             self.clear_whole(pageblock);
         }
         taken
