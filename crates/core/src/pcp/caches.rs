@@ -127,17 +127,18 @@ impl<'m, C: Cpus> Caches<'m, C> {
             return true;
         }
         let marks = zone.watermarks();
-        let floor = reserve.floor_pages(marks) as i64;
-        let estimate = self.free_estimate(id);
-        if estimate > marks.high as i64 {
+        let (high, floor) = (marks.high as i64, reserve.floor_pages(marks) as i64);
+        // With no floor the bits decide; the counter is only a statistic.
+        let is_enough = |free: i64| floor == 0 || free >= floor + pages as i64;
+        let least = self.free_estimate(id) - zone.estimate_error();
+        // Only the sum over CPUs says whether an episode has ended (`zone_watermark_ok_safe`).
+        let is_known =
+            is_enough(least) && (least > high || !zone.below_low.load(Ordering::Relaxed));
+        let free = if is_known { least } else { self.free_pages(id) as i64 };
+        if free > high {
             end_pressure(zone);
         }
-        let error = zone.estimate_error();
-        // With no floor the bits decide; the counter is only a statistic.
-        if floor == 0 || estimate - error >= floor + pages as i64 {
-            return true;
-        }
-        self.free_pages(id) as i64 >= floor + pages as i64
+        is_enough(free)
     }
 
     /// A block from the store, past the caches, if the watermarks allow it.

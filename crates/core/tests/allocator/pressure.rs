@@ -125,6 +125,24 @@ fn callbacks_are_called_once_per_episode_below_low() {
     check_all_free(&mut depot);
 }
 
+/// CPUs keep changes of the count of free pages to themselves, here more than lie between `low` and
+/// `high`.
+#[test]
+fn callbacks_are_called_once_where_the_count_is_not_exact() {
+    let marks = Watermarks { min: 2048, low: 2560, high: 3072 };
+    let witness = Witness::default();
+    let ranges = [range(0, 1 << 20)];
+    let zones = [ZoneConfig { watermarks: Some(marks), ..open_zone("z", &ranges) }];
+    let config = Config::new(1, &zones);
+    let mut memory = metadata(&config);
+    let depot = single(&config, &mut memory);
+    depot.register_reclaim(&witness).unwrap();
+    let held = fill(&depot, Flags::default(), || depot.free_pages(ZONE) > marks.min + 64);
+    let calls = witness.take();
+    assert_eq!(calls.iter().filter(|call| !call.is_last_resort).count(), 1, "{calls:?}");
+    free_all(&depot, held);
+}
+
 #[test]
 fn reserves_are_for_those_who_may_not_wait() {
     let witness = Witness::default();
