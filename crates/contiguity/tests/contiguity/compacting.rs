@@ -11,11 +11,12 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use crate::common::backing::Sets;
 use crate::common::rng::{Rng, seed};
-use crate::common::threads::{Kernel, run_on};
+use crate::common::threads::{Kernel, Parked, run_on};
 use crate::common::{Anywhere, Single, metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::PinnedCpus;
 use pagedepot::{
@@ -571,6 +572,66 @@ fn full_caches_hide_no_room() {
     let expected = (12, 12 * 128);
     assert_eq!((done.whole_pageblocks, done.moved_blocks), expected, "{done:?}, cached: {cached}");
     table.check(&mut depot);
+}
+
+/// The frame is free, in a pageblock that is being emptied.
+#[test]
+fn a_request_for_given_frames_waits_for_those_that_are_emptied() {
+    struct Asked {
+        start: Sender<Pfn>,
+        held: u32,
+    }
+    impl Mover for Asked {
+        fn occupant(&self, frame: Pfn) -> Occupant {
+            match frame.get() == self.held {
+                true => Occupant::Movable { first: frame, order: Order::BASE },
+                false => Occupant::Unknown,
+            }
+        }
+
+        fn move_blocks(&self, moves: &mut [Move]) {
+            self.start.send(moves[0].from().add(1)).unwrap();
+            // The other thread asks meanwhile.
+            std::thread::sleep(Duration::from_millis(20));
+            moves.iter_mut().for_each(Move::moved);
+        }
+    }
+    let ranges = [range(0, 4 * PAGEBLOCK)];
+    let zones = [open_zone("a", &ranges)];
+    let config = Config::new(2, &zones);
+    let mut memory = metadata(&config);
+    let depot = Allocator::new(&config, &mut memory, PinnedCpus(Parked::new(2))).unwrap();
+    run_on(Some(0));
+    (0..300).for_each(|at| depot.alloc_at(Pfn::new(at), 1, Flags::default()).unwrap());
+    depot.alloc_at(Pfn::new(PAGEBLOCK), 1, Flags::default()).unwrap();
+    let (start, asked) = std::sync::mpsc::channel();
+    let mover = Asked { start, held: PAGEBLOCK };
+    std::thread::scope(|scope| {
+        let depot = &depot;
+        let answer = scope.spawn(move || {
+            run_on(Some(1));
+            depot.alloc_at(asked.recv().unwrap(), 1, Flags::default())
+        });
+        depot.compact(ZONE, Compaction::pageblocks(4), &mover).unwrap();
+        assert_eq!(answer.join().unwrap(), Ok(()));
+    });
+}
+
+/// What is free need not be isolated to be found, and requests look there meanwhile.
+#[test]
+fn a_free_range_is_found_where_memory_is_low() {
+    let ranges = [range(0, 8 * PAGEBLOCK)];
+    let mut zones = [open_zone("a", &ranges)];
+    zones[0].watermarks = Some(Watermarks { min: 0, low: 2000, high: 2100 });
+    let config = Config::new(1, &zones);
+    let mut memory = metadata(&config);
+    let depot = single(&config, &mut memory);
+    let table = Table::default();
+    table.hold_at(&depot, 0);
+    let rules = Compaction::range(7 * PAGEBLOCK, PAGEBLOCK);
+    let done = depot.compact(ZONE, rules, &table).unwrap();
+    assert_eq!((done.end, done.range), (CompactEnd::Reached, Some(range(512, 7 * 512))));
+    table.free_all(&depot);
 }
 
 #[test]

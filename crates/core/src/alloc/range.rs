@@ -69,10 +69,6 @@ impl<'m, C: Cpus> SlowPath<'_, 'm, C> {
         }
         let tags = caches.store.tags();
         let zone = tags.zone_of_range(start, frames).ok_or(AllocError::NotAvailable)?;
-        // Memory that is being removed is for the caller that removes it.
-        if tags.is_any_near(start, frames, Tag::is_isolated) {
-            return Err(AllocError::NotAvailable);
-        }
         Ok(self.request(Want::At { zone, start, frames }, flags))
     }
 

@@ -148,7 +148,9 @@ impl<'m, C: Cpus> Caches<'m, C> {
     fn take_at(&self, here: Option<Here>, tag: Tag, start: Pfn, frames: u32) -> Option<Pfn> {
         let zone = tag.zone();
         let moving = self.direct(here, zone).begin(u64::from(frames));
-        let is_ours = self.store.claim(zone, start, frames);
+        // What is isolated is for the caller that removes or empties it.
+        let is_isolated = self.store.tags().is_any_near(start, frames, Tag::is_isolated);
+        let is_ours = !is_isolated && self.store.claim(zone, start, frames);
         if is_ours {
             self.store.note_run(tag, start, frames);
         }
