@@ -117,9 +117,12 @@ fn next<C: Cpus>(
 ) -> Option<PageblockIndex> {
     let from = confining.from(kind);
     let (pageblock, go_on_at) = match kind {
-        PageblockKind::Mixed => survey::next_mixed(zone, from).map(|found| (found, found.0 + 1))?,
-        PageblockKind::Sparse => survey::next_sparse(zone, from, RANKED)?,
+        PageblockKind::Mixed => {
+            let found = survey::next_mixed(zone, from)?;
+            (Some(found), found.0 + 1)
+        }
+        PageblockKind::Sparse => survey::next_sparse(zone, from, RANKED),
     };
     confining.go_on_at(kind, go_on_at);
-    Some(pageblock)
+    pageblock
 }

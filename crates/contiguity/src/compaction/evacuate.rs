@@ -236,7 +236,7 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
             return None;
         }
         // Its free frames are hidden, and as many as it holds are needed elsewhere.
-        if held > 0 && !self.has_free(self.free_around(range) + held) {
+        if !self.has_free(self.free_around(range) + held) {
             self.refusal = Some(CompactEnd::LowMemory);
             return None;
         }

@@ -148,6 +148,10 @@ pub(super) fn empty_window<C: Cpus>(
                 .count() as u64;
             let mut source = evacuation.isolate(range, key.held());
             let left = match &mut source {
+                // It need not be hidden to be taken, or to be found.
+                None if key.held() == 0 && evacuation.refusal.take().is_some() => {
+                    SourceRest::Nothing
+                }
                 Some(source) => {
                     if key.held() > 0 {
                         evacuation.drain();
