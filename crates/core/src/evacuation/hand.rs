@@ -239,7 +239,7 @@ impl HandStep<'_, '_> {
         }
         self.look(orders.filter(|_| !counts), counts);
         // The last frames of pageblocks that are almost whole would not fill a magazine soon.
-        !is_idle && hand.at().is_multiple_of(RETURN_STEPS * STEP_PAGEBLOCKS)
+        hand.at().is_multiple_of(RETURN_STEPS * STEP_PAGEBLOCKS)
     }
 
     fn state(&self) -> State {
