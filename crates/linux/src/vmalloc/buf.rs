@@ -3,7 +3,7 @@
 use std::borrow::{Borrow, BorrowMut};
 use std::fmt;
 use std::io::{self, Write};
-use std::mem::{ManuallyDrop, replace};
+use std::mem::{ManuallyDrop, replace, take};
 use std::ops::{Deref, DerefMut};
 use std::panic::{Location, RefUnwindSafe, UnwindSafe};
 use std::ptr::{self, NonNull};
@@ -243,20 +243,35 @@ impl VmallocBuf {
     ///
     /// # Errors
     /// Fails like [`grow`](Self::grow).
+    ///
+    /// # Panics
+    /// When a callback of the program panics that the call needs, such as
+    /// [`on_pressure`](crate::Depot::on_pressure)'s. Then the buffer is empty, and its memory stays
+    /// allocated until the address space is dropped.
     #[track_caller]
     pub fn resize_with(&mut self, bytes: usize, options: Options) -> Result<(), VmapError> {
         let pages = self.space().pages_for(bytes)?;
         if pages == 0 {
             return self.clear(options);
         }
-        self.start = if !self.has_addresses() {
-            self.space().vmalloc(pages, options.protection(Default::default()))?
-        } else {
-            // SAFETY: this value alone uses the memory, and continues with the new address.
-            unsafe { self.space().vrealloc(self.start, pages, options) }?
-        };
+        if self.has_addresses() {
+            return self.realloc(pages, options);
+        }
+        self.start = self.space().vmalloc(pages, options.protection(Default::default()))?;
         self.bytes = (pages as usize) << self.space().page_shift();
         Ok(())
+    }
+
+    /// Resizes memory that the buffer has. Meanwhile the buffer has none: a waker or another
+    /// callback may panic when the memory has moved or shrunk, and its new address goes with it.
+    #[track_caller]
+    fn realloc(&mut self, pages: u32, options: Options) -> Result<(), VmapError> {
+        let old = (replace(&mut self.start, NonNull::dangling()), take(&mut self.bytes));
+        // SAFETY: this value alone uses the memory, and continues with the new address.
+        let resized = unsafe { self.space().vrealloc(old.0, pages, options) };
+        let new = resized.map(|start| (start, (pages as usize) << self.space().page_shift()));
+        (self.start, self.bytes) = new.unwrap_or(old);
+        new.map(drop)
     }
 
     /// Frees the pages, but for one where the addresses are reserved.
@@ -268,9 +283,7 @@ impl VmallocBuf {
         if !is_reserved {
             self.free();
         } else if self.bytes > 0 {
-            // SAFETY: this value alone uses the memory, and continues with the new address.
-            self.start = unsafe { self.space().vrealloc(self.start, 1, options) }?;
-            self.bytes = 1 << self.space().page_shift();
+            self.realloc(1, options)?;
             // What it grows to is new memory.
             self.fill(0);
             self.bytes = 0;

@@ -10,6 +10,7 @@ mod frames;
 mod large;
 mod limits;
 mod maps;
+mod panics;
 mod signals;
 mod stamps;
 mod zeroed;
