@@ -81,7 +81,7 @@ fn address_spaces_above_their_list() {
     let space = Vmalloc::builder(&depot).bytes(mib()).build().unwrap();
     let (start, _) = space.range();
     let shared = depot.shared();
-    let list = shared.callbacks().shrinkers(shared.frames()).unwrap();
+    let list = shared.callbacks().shrinkers(shared).unwrap();
     let lock = list.pause().unwrap();
     assert_eq!(Vmalloc::new(&depot).err(), Some(VmallocBuildError::Reentrant));
     drop(space);
@@ -110,7 +110,7 @@ fn validating_an_address_space_above_the_list_of_them() {
     let depot = depot();
     let mut space = Vmalloc::builder(&depot).bytes(mib()).build().unwrap();
     let shared = depot.shared();
-    let list = shared.callbacks().shrinkers(shared.frames()).unwrap();
+    let list = shared.callbacks().shrinkers(shared).unwrap();
     let lock = list.pause().unwrap();
     assert!(matches!(space.validate(), Err(ValidateError::Reentrant)));
     drop(lock);

@@ -5,7 +5,7 @@ mod common;
 
 use std::future::Future as _;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
@@ -333,6 +333,74 @@ fn a_buffer_that_is_freed_wakes_a_task() {
         assert!(matches!(polled, Poll::Ready(Ok(_))), "{polled:?}");
         drop((polled, bufs, rest, space));
         all_back(&depot);
+    }
+}
+
+/// A waker that uses address spaces, as an executor does that keeps its queue in one.
+struct Tenant {
+    space: Vmalloc,
+    other: Mutex<Vmalloc>,
+    is_active: AtomicBool,
+    /// Calls while active.
+    calls: AtomicU32,
+}
+
+impl Wake for Tenant {
+    fn wake(self: Arc<Self>) {
+        if self.is_active.load(Ordering::SeqCst) {
+            self.space.shrink();
+            // Takes the list of the depot's address spaces.
+            self.other.lock().unwrap().validate().unwrap();
+            self.calls.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Frees the pages of a lazy buffer in one of several ways, and expects that a waker runs, under no
+/// lock of the address space.
+fn frees_pages(way: u32) {
+    let Full { depot, space, mut bufs, rest } = full_of_buffers(true);
+    let tenant = Arc::new(Tenant {
+        space: space.clone(),
+        other: Mutex::new(Vmalloc::builder(&depot).bytes(mib()).build().unwrap()),
+        is_active: AtomicBool::new(false),
+        calls: AtomicU32::new(0),
+    });
+    let waker = Waker::from(tenant.clone());
+    let mut context = Context::from_waker(&waker);
+    // The freed buffer tells the first, and its purge the second.
+    let mut waiting = [0, 1].map(|_| Box::pin(depot.page_async(Order::MAX)));
+    assert!(waiting.iter_mut().all(|one| one.as_mut().poll(&mut context).is_pending()));
+    let mut buf = bufs.pop().unwrap();
+    if way > 0 {
+        drop(std::mem::replace(&mut buf, space.empty()));
+    }
+    tenant.is_active.store(true, Ordering::SeqCst);
+    match way {
+        0 => buf.resize(page_bytes()).unwrap(),
+        1 => _ = space.shrink(),
+        2 => assert_eq!(depot.page(Order::MAX).unwrap_err(), AllocError::Exhausted),
+        3 => drop(space.buf(15 * page_bytes()).unwrap()),
+        4 => space.reserve(16 * mib()).unwrap().grow(page_bytes()).unwrap(),
+        _ => assert!(waiting[0].as_mut().poll(&mut context).is_pending()),
+    }
+    assert!(tenant.calls.load(Ordering::SeqCst) > 0, "way {way} woke none");
+    tenant.is_active.store(false, Ordering::SeqCst);
+    drop((waiting, waker, buf, bufs, rest, tenant, space));
+    all_back(&depot);
+}
+
+/// Wakers run when the purge that woke them has given up its locks.
+#[test]
+fn wakers_use_the_address_spaces_whose_pages_they_wait_for() {
+    for way in 0..6 {
+        let (done, ended) = std::sync::mpsc::channel();
+        // Not joined: it would not end.
+        thread::spawn(move || {
+            frees_pages(way);
+            done.send(()).unwrap();
+        });
+        ended.recv_timeout(LONG).unwrap_or_else(|error| panic!("way {way}: {error}"));
     }
 }
 

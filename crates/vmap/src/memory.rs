@@ -113,16 +113,29 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         options: &Options,
         caller: &'static Location<'static>,
     ) -> Result<VirtAddr, VmapError> {
-        if options.takes_warm() && options.window.is_none() {
-            let fits = |top| self.directory().is_aligned(self.area(top).start(), options.align);
-            let node = self.nodes().of_cpu(self.host().cpu()).1;
-            let pool = node.warm().of(pages.wrapping_add(1));
-            if let Some(index) = pool.and_then(|pool| pool.pop(self.areas(), fits)) {
-                self.mappings().prepare_warm(self.area(index), options);
-                return Ok(self.publish(index, Kind::Vmalloc, options, true, caller));
-            }
+        match self.allocate_warm(pages, options, caller) {
+            Some(at) => Ok(at),
+            None => self.allocate_cold(pages, options, caller),
         }
-        self.allocate_cold(pages, options, caller)
+    }
+
+    /// A busy area whose frames stayed mapped, from the pool of its size; its address.
+    #[inline]
+    pub fn allocate_warm(
+        &self,
+        pages: u32,
+        options: &Options,
+        caller: &'static Location<'static>,
+    ) -> Option<VirtAddr> {
+        if !options.takes_warm() || options.window.is_some() {
+            return None;
+        }
+        let fits = |top| self.directory().is_aligned(self.area(top).start(), options.align);
+        let node = self.nodes().of_cpu(self.host().cpu()).1;
+        let pool = node.warm().of(pages.wrapping_add(1));
+        let index = pool?.pop(self.areas(), fits)?;
+        self.mappings().prepare_warm(self.area(index), options);
+        Some(self.publish(index, Kind::Vmalloc, options, true, caller))
     }
 
     #[cold]

@@ -256,6 +256,14 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         self.state.allocate(pages, &options, options.line())
     }
 
+    /// Allocates `pages` pages like [`vmalloc`](Self::vmalloc) if memory of this size stayed mapped
+    /// that takes one atomic operation. `None`: `vmalloc` may have to purge.
+    #[inline]
+    #[track_caller]
+    pub fn vmalloc_warm(&self, pages: u32, options: Options) -> Option<VirtAddr> {
+        self.state.allocate_warm(pages, &options, options.line())
+    }
+
     /// Reserves `reserved_pages` pages of addresses, with a guard behind, and allocates memory for
     /// the first `pages` of them, which may be 0. The rest is not mapped.
     ///

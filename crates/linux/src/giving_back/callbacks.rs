@@ -1,12 +1,13 @@
 //! The callbacks of a depot, which its allocator calls when pages run short.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use pagedepot::{Pressure, Reclaim};
 
 use crate::error::CallbackError;
 use crate::giving_back::shrinkers::Shrinkers;
-use crate::memory::frames::Frames;
+use crate::memory::frames::{Frames, MappedFrames};
 use crate::system::fork_mark::ForkMark;
 use crate::system::sync::ForkLock;
 use crate::waiting::bell::Bell;
@@ -55,11 +56,12 @@ impl Callbacks {
     }
 
     /// Address spaces that give up pages when they run short: one callback for all.
-    pub fn shrinkers(&self, frames: &Frames) -> Result<Arc<Shrinkers>, CallbackError> {
+    pub fn shrinkers(&self, mapped: &MappedFrames) -> Result<Arc<Shrinkers>, CallbackError> {
         let mut registry = self.0.lock()?;
         let shrinkers = registry.shrinkers.clone();
         if !std::mem::replace(&mut registry.has_shrinkers, true) {
-            let kept = registry.keep(frames, shrinkers.clone());
+            let callback = ShrinkersCallback(shrinkers.clone(), NonNull::from(mapped));
+            let kept = registry.keep(mapped.frames(), Arc::new(callback));
             registry.has_shrinkers = kept.is_ok();
             kept?;
         }
@@ -86,9 +88,10 @@ impl Callbacks {
 
     /// Has address spaces give up what they keep, though no request of the allocator asks for it.
     /// Returns the number of pages. `None`: another thread has the list of them for too long.
-    pub fn shrink(&self, frames: &Frames, is_last_resort: bool) -> Option<u64> {
+    pub fn shrink(&self, mapped: &MappedFrames, is_last_resort: bool) -> Option<u64> {
         let Some(shrinkers) = self.known_shrinkers() else { return Some(0) };
-        let zone = frames.zone_ids().next().expect("a depot has a zone");
+        let _answering = mapped.answering();
+        let zone = mapped.frames().zone_ids().next().expect("a depot has a zone");
         shrinkers.shrink(Pressure { zone, wanted_pages: u64::MAX, is_last_resort })
     }
 
@@ -119,6 +122,25 @@ impl Registry {
         frames.register_reclaim(forever)?;
         self.all.push(callback);
         Ok(())
+    }
+}
+
+/// The callback for all address spaces of a depot.
+struct ShrinkersCallback(Arc<Shrinkers>, NonNull<MappedFrames>);
+
+// SAFETY: the pointer stands for a shared reference to what threads may share.
+unsafe impl Send for ShrinkersCallback where MappedFrames: Sync {}
+// SAFETY: as above.
+unsafe impl Sync for ShrinkersCallback where MappedFrames: Sync {}
+
+impl Reclaim for ShrinkersCallback {
+    fn reclaim(&self, pressure: Pressure) -> u64 {
+        // SAFETY: the allocator of these frames alone calls this, so they are there. They are boxed
+        // in the depot's state, and stay where they are.
+        let mapped = unsafe { self.1.as_ref() };
+        // Dropped when the list is free: a waker may drop an address space.
+        let _answering = mapped.answering();
+        self.0.shrink(pressure).unwrap_or(0)
     }
 }
 

@@ -170,7 +170,7 @@ impl Request<'_> {
     /// Has CPUs hand over their fronts, and address spaces give up what they keep. Isolated CPUs
     /// are not interrupted.
     fn take_caches(&self) {
-        self.callbacks.shrink(self.depot.frames(), false);
+        self.callbacks.shrink(self.depot, false);
         let wait_ms = HANDOVER_MS.min(self.left_ms().try_into().unwrap_or(u32::MAX));
         self.depot.frames().drain_handover(Scope::ALL, Some(FENCE_AFTER_MS)).wait(wait_ms);
         self.depot.frames().drain(Scope::ALL, Mode::Quiet);

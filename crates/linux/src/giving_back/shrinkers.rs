@@ -78,12 +78,6 @@ impl Shrinkers {
     }
 }
 
-impl Reclaim for Shrinkers {
-    fn reclaim(&self, pressure: Pressure) -> u64 {
-        self.shrink(pressure).unwrap_or(0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
@@ -103,7 +97,7 @@ mod tests {
         let _rest: Vec<_> = std::iter::from_fn(take).collect();
         drop(bufs);
         let shared = depot.shared();
-        let list = shared.callbacks().shrinkers(shared.frames()).unwrap();
+        let list = shared.callbacks().shrinkers(shared).unwrap();
         let is_held = Barrier::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {

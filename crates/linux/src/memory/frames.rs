@@ -115,6 +115,19 @@ impl MappedFrames {
         BringGuard(self)
     }
 
+    /// Marks that pages came when the returned value is dropped. For code that holds locks under
+    /// which no waker may run: a value of [`answering`](Self::answering) tells the request later.
+    pub(crate) fn bringing_locked(&self) -> MarkGuard<'_> {
+        MarkGuard(self)
+    }
+
+    /// Tells a request that waits when the returned value is dropped, if code in between has
+    /// brought pages under locks: to be made before these are taken.
+    #[inline]
+    pub(crate) fn answering(&self) -> AnswerGuard<'_> {
+        AnswerGuard(self)
+    }
+
     /// Bytes of a range of the memory that are present.
     pub(crate) fn present_bytes(&self, range: &Range<usize>) -> u64 {
         // SAFETY: inside the memory.
@@ -139,6 +152,29 @@ impl Drop for BringGuard<'_> {
     fn drop(&mut self) {
         if self.0.waiters().are_there() && self.0.check_parent().is_ok() {
             self.0.waiters().tell();
+        }
+    }
+}
+
+/// A guard of the right to bring memory under locks: see [`MappedFrames::bringing_locked`].
+pub(crate) struct MarkGuard<'s>(&'s MappedFrames);
+
+impl Drop for MarkGuard<'_> {
+    fn drop(&mut self) {
+        if self.0.waiters().are_there() {
+            self.0.waiters().mark();
+        }
+    }
+}
+
+/// A guard of the duty to tell a request: see [`MappedFrames::answering`].
+pub(crate) struct AnswerGuard<'s>(&'s MappedFrames);
+
+impl Drop for AnswerGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.waiters().are_marked() && self.0.check_parent().is_ok() {
+            self.0.waiters().answer();
         }
     }
 }

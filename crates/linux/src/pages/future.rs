@@ -171,7 +171,7 @@ impl PageFuture<'_> {
         let mut is_purged = true;
         if matches!(&looked, Err(refusal) if refusal.error == AllocError::Exhausted) {
             // Pages that were freed into pools, or are lazy.
-            let purged = shared.callbacks().shrink(shared.frames(), true);
+            let purged = shared.callbacks().shrink(shared, true);
             is_purged = purged.is_some();
             if purged.is_some_and(|pages| pages > 0) {
                 looked = shared.frames().look(self.order, Flags::default());

@@ -201,5 +201,5 @@ fn wanted_bytes(depots: &[Depot], over_bytes: u64, freed_bytes: u64) -> u64 {
 
 fn purge(depot: &Depot, level: Level) -> u64 {
     let shared = depot.shared();
-    shared.callbacks().shrink(shared.frames(), level == Level::Critical).unwrap_or(0)
+    shared.callbacks().shrink(shared, level == Level::Critical).unwrap_or(0)
 }

@@ -197,7 +197,7 @@ impl VmallocBuilder {
         let vmap = unsafe { Vmap::new(&config, memory, mapper, host) }?;
         let vmap = NonNull::from(Box::leak(Box::new(vmap)));
         let shared = self.depot.shared();
-        let shrinkers = self.shrinker.then(|| shared.callbacks().shrinkers(shared.frames()));
+        let shrinkers = self.shrinker.then(|| shared.callbacks().shrinkers(shared));
         // From here on, dropping `space` cleans up.
         let mut space = Space::new(vmap, metadata);
         if let Some(shrinkers) = shrinkers {

@@ -25,16 +25,20 @@ impl fmt::Debug for PurgeWanted {
 pub struct DepotHost {
     depot: Depot,
     purge_wanted: Option<PurgeWanted>,
+    /// Whether a free wakes a request that waits, under the locks of the vmap. Otherwise the caller
+    /// of the vmap does, when these are free.
+    wakes: bool,
 }
 
 impl DepotHost {
-    /// A host over the frames of this depot.
+    /// A host over the frames of this depot. Frees by the vmap wake requests that wait, under its
+    /// locks: their wakers must not use the vmap.
     pub fn new(depot: &Depot) -> Self {
-        Self::with(depot, None)
+        DepotHost { wakes: true, ..Self::with(depot, None) }
     }
 
     pub(super) fn with(depot: &Depot, purge_wanted: Option<PurgeWanted>) -> Self {
-        DepotHost { depot: depot.clone(), purge_wanted }
+        DepotHost { depot: depot.clone(), purge_wanted, wakes: false }
     }
 }
 
@@ -55,7 +59,10 @@ unsafe impl Host for DepotHost {
     }
 
     unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
-        let _bringing = self.depot.shared().bringing();
+        let shared = self.depot.shared();
+        // Dropped also when a report of misuse panics.
+        let _waking = self.wakes.then(|| shared.answering());
+        let _bringing = shared.bringing_locked();
         // SAFETY: the caller's promise.
         unsafe { self.depot.raw().frames().free_blocks(blocks) }
     }

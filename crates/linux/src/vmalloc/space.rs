@@ -16,7 +16,7 @@ use super::LinuxVmap;
 use crate::depot::handle::Depot;
 use crate::error::BuildError;
 use crate::giving_back::shrinkers::Shrinkers;
-use crate::memory::frames::BringGuard;
+use crate::memory::frames::{AnswerGuard, BringGuard};
 use crate::system::mapping::Mapping;
 use crate::system::sync::LockError;
 
@@ -143,6 +143,16 @@ impl Vmalloc {
     #[inline]
     #[track_caller]
     pub fn vmalloc(&self, pages: u32, options: Options) -> Result<NonNull<u8>, VmapError> {
+        match self.vmap_ref().vmalloc_warm(pages, options) {
+            Some(at) => Ok(self.pointer(at)),
+            None => self.vmalloc_cold(pages, options),
+        }
+    }
+
+    #[cold]
+    #[track_caller]
+    fn vmalloc_cold(&self, pages: u32, options: Options) -> Result<NonNull<u8>, VmapError> {
+        let _answering = self.answering();
         self.pointer_of(self.vmap_ref().vmalloc(pages, options))
     }
 
@@ -159,6 +169,7 @@ impl Vmalloc {
         reserved_pages: u32,
         options: Options,
     ) -> Result<NonNull<u8>, VmapError> {
+        let _answering = self.answering();
         self.pointer_of(self.vmap_ref().vmalloc_reserved(pages, reserved_pages, options))
     }
 
@@ -222,6 +233,7 @@ impl Vmalloc {
     /// [`VmapError`].
     #[track_caller]
     pub fn vmap(&self, frames: &[Pfn], options: Options) -> Result<NonNull<u8>, VmapError> {
+        let _answering = self.answering();
         self.vmap_ref().vmap(frames, options).map(|at| self.pointer(at))
     }
 
@@ -233,6 +245,7 @@ impl Vmalloc {
     /// # Safety
     /// No thread uses the memory through these addresses any more.
     pub unsafe fn vunmap(&self, start: NonNull<u8>) -> Result<(), VfreeError> {
+        let _answering = self.answering();
         self.vmap_ref().vunmap(address(start))
     }
 
@@ -245,6 +258,7 @@ impl Vmalloc {
     /// # Safety
     /// Requires what [`vunmap`](Self::vunmap) requires.
     pub unsafe fn vunmap_atomic(&self, start: NonNull<u8>) -> Result<(), VfreeError> {
+        let _answering = self.answering();
         self.vmap_ref().vunmap_atomic(address(start))
     }
 
@@ -255,6 +269,7 @@ impl Vmalloc {
     /// [`VmapError`].
     #[track_caller]
     pub fn vm_map_ram(&self, frames: &[Pfn], options: Options) -> Result<NonNull<u8>, VmapError> {
+        let _answering = self.answering();
         self.vmap_ref().vm_map_ram(frames, options).map(|at| self.pointer(at))
     }
 
@@ -267,6 +282,7 @@ impl Vmalloc {
     /// # Safety
     /// Requires what [`vunmap`](Self::vunmap) requires.
     pub unsafe fn vm_unmap_ram(&self, start: NonNull<u8>, pages: u32) -> Result<(), VfreeError> {
+        let _answering = self.answering();
         self.vmap_ref().vm_unmap_ram(address(start), pages)
     }
 
@@ -283,11 +299,13 @@ impl Vmalloc {
         start: NonNull<u8>,
         pages: u32,
     ) -> Result<(), VfreeError> {
+        let _answering = self.answering();
         self.vmap_ref().vm_unmap_ram_atomic(address(start), pages)
     }
 
     /// Unmaps freed areas and takes their pages back. Interrupts the CPUs that run this process.
     pub fn purge(&self, depth: PurgeDepth) -> PurgeResult {
+        let _answering = self.answering();
         self.vmap_ref().purge(depth)
     }
 
@@ -381,7 +399,8 @@ impl Vmalloc {
         unsafe { space.vmap.as_mut() }.validate().map_err(ValidateError::Fault)
     }
 
-    /// The address space underneath, for calls that have no method here.
+    /// The address space underneath, for calls that have no method here. Of the pages that these
+    /// return to the depot, a request that waits is told by the next call here.
     ///
     /// # Safety
     /// The space has safe methods, because it never touches what it maps. Buffers touch it. So the
@@ -395,6 +414,13 @@ impl Vmalloc {
     #[inline]
     fn bringing(&self) -> BringGuard<'_> {
         self.depot().shared().bringing()
+    }
+
+    /// Tells a request that waits, when it is dropped, if a purge in between has returned pages to
+    /// the depot. A waker is code of the program, so it runs under no lock of the space.
+    #[inline]
+    fn answering(&self) -> AnswerGuard<'_> {
+        self.depot().shared().answering()
     }
 
     /// A request's result. What a request that failed had taken is lazy.
@@ -426,6 +452,8 @@ impl Drop for Space {
         }
         // SAFETY: from a box, freed below.
         let vmap = unsafe { self.vmap.as_ref() };
+        let depot = vmap.mapper().depot().clone();
+        let _answering = depot.shared().answering();
         let is_ours = |area: &AreaInfo| area.state == AreaState::Busy && area.kind == Kind::Vmalloc;
         let busy: Vec<_> = vmap.areas().filter(is_ours).map(|area| area.span.start).collect();
         for start in busy {

@@ -32,7 +32,9 @@
 //! 2. *A bringer that sees waiters* leaves a mark (`pending`) and takes the queue. If another
 //!    thread has the queue, that thread finds the mark after it has given the queue back: both have
 //!    a SeqCst fence between the two, as in 1. So a bringer never waits for the queue, and may be
-//!    a signal handler.
+//!    a signal handler. A bringer that holds locks under which no waker may run leaves the mark
+//!    there, and takes the queue when it has given them up ([`Waiters::answer`]). It then finds its
+//!    own mark, unless another thread has answered that meanwhile, when the pages were there.
 //! 3. *A mark tells one waiter that is not told yet.* A waiter takes its tell back before it looks
 //!    ([`Waiters::arm`]). So a told waiter looks after the pages came, and by the rules above tells
 //!    the next or leaves none that could be served. If all are told, all will look. Several marks
@@ -121,13 +123,28 @@ impl<C> Waiters<C> {
     /// Tells a waiter. Never waits for another thread.
     #[cold]
     pub fn tell(&self) {
-        // Relaxed: the fence in `serve` orders it.
+        self.mark();
+        self.answer();
+    }
+
+    /// Leaves a mark, which the caller [answers](Self::answer) when it may run a waker.
+    #[cold]
+    pub fn mark(&self) {
+        // Relaxed: the fence in `answer` orders it.
         self.pending.store(1, Ordering::Relaxed);
-        self.serve();
+    }
+
+    /// Whether there is a mark that no thread has answered.
+    #[inline]
+    pub fn are_marked(&self) -> bool {
+        // Relaxed: a thread finds its own mark, or what another thread did later.
+        self.pending.load(Ordering::Relaxed) != 0
     }
 
     /// Answers the marks of bringers, unless another thread has the queue: then that thread does.
-    fn serve(&self) {
+    /// Never waits for another thread.
+    #[cold]
+    pub fn answer(&self) {
         loop {
             // Of a bringer: its mark comes before its look at the queue's lock. Of a thread that
             // has given the queue back: that comes before its look for marks. See 2.
@@ -200,7 +217,7 @@ impl<C> Waiters<C> {
     /// Takes a waiter's tell back before it looks, and notes the waker for the next one. `true`: it
     /// had been told.
     pub fn arm(&self, ticket: Ticket, waker: &Waker) -> bool {
-        // Made, and the one before dropped, not under the lock: as in `serve`.
+        // Made, and the one before dropped, not under the lock: as in `answer`.
         let mut waker = Some(waker.clone());
         let was_told = self.with(|queue| {
             let waiter = queue.waiters.get_mut(&ticket.number).expect("it waits");
@@ -247,7 +264,7 @@ struct ServingGuard<'w, C>(&'w Waiters<C>);
 
 impl<C> Drop for ServingGuard<'_, C> {
     fn drop(&mut self) {
-        self.0.serve();
+        self.0.answer();
     }
 }
 

@@ -50,8 +50,12 @@ impl World {
             return 0;
         };
         self.free.fetch_add(pages, Ordering::Release);
+        // Under locks that wakers may take: the mark is answered when they are free.
         if self.waiters.are_there() {
-            self.waiters.tell();
+            self.waiters.mark();
+        }
+        if self.waiters.are_marked() {
+            self.waiters.answer();
         }
         pages
     }
