@@ -357,16 +357,19 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         Ok(())
     }
 
-    /// Gives up a held area after an error. The next purge unmaps what is mapped in it.
+    /// Gives up a held area after an error or a panic. The next purge unmaps what is mapped in it:
+    /// none runs here, because it may panic.
     #[cold]
-    pub fn abandon(&self, index: AreaIndex, may_wait: bool) {
+    pub fn abandon(&self, index: AreaIndex) {
         let area = self.area(index);
         count(&self.nodes().of_area(area).counters().failures, 1);
         if area.mapped() == 0 {
             // For the pool: nothing is mapped.
             area.set_word(area.word().plain(State::Pooled));
         }
-        self.put_aside(index, may_wait);
+        if !self.nodes().keep(self.areas(), index) {
+            self.make_lazy(index);
+        }
     }
 
     #[cold]

@@ -40,6 +40,7 @@
 //! | `metadata` | descriptors of areas, the index that leads to them, the frame at each page |
 //! | `seams` | [`Mapper`], [`Host`], [`NullMapper`], [`NoFrames`] |
 //! | `lock` | a lock whose waiters may sleep |
+//! | `undo` | what a request gives back that an error or a panic ends |
 //! | `node` | pools, lazy lists, counters |
 //! | `space` | the free address space: tree of free ranges, spare descriptors |
 //! | `map` | page tables, frames that areas own, mapping and filling |
@@ -114,6 +115,7 @@ mod shuttle_tests;
 mod space;
 mod state;
 mod stats;
+mod undo;
 mod units;
 mod validate;
 mod view;

@@ -11,6 +11,7 @@ use crate::node::large::LargePools;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
 use crate::state::VmapState;
+use crate::undo::Undo;
 use crate::units::{PageRange, VirtAddr};
 use pagedepot::Pfn;
 use pagedepot::sync::count;
@@ -40,14 +41,10 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         let area = self.area(index);
         area.set_word(area.word().held(kind));
         let run = PageRange::new(area.start(), pages);
-        let mapped = self
-            .mappings()
-            .lend(run.start, frames)
-            .and_then(|()| self.map_entered(index, run, options));
-        if let Err(error) = mapped {
-            self.abandon(index, !options.no_wait);
-            return Err(error);
-        }
+        let undo = Undo(|| self.abandon(index));
+        self.mappings().lend(run.start, frames)?;
+        self.map_entered(index, run, options)?;
+        undo.forget();
         Ok(index)
     }
 
@@ -193,14 +190,11 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         let area = self.area(index);
         area.set_word(area.word().held(Kind::Vmalloc));
         let run = PageRange::new(area.start(), pages);
-        let mapped = self
-            .enter_frames(run, options)
-            .and_then(|()| self.map_entered(index, run, options))
-            .and_then(|()| self.mappings().prepare_new(self.counters(), run, options));
-        if let Err(error) = mapped {
-            self.abandon(index, !options.no_wait);
-            return Err(error);
-        }
+        let undo = Undo(|| self.abandon(index));
+        self.enter_frames(run, options)?;
+        self.map_entered(index, run, options)?;
+        self.mappings().prepare_new(self.counters(), run, options)?;
+        undo.forget();
         Ok(index)
     }
 

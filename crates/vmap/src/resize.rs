@@ -19,6 +19,7 @@ use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
 use crate::space::boundary;
 use crate::state::VmapState;
+use crate::undo::Undo;
 use crate::units::{PageRange, VirtAddr, Vpn};
 use pagedepot::sync::count;
 
@@ -42,6 +43,15 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         let (old, traits) = (area.mapped(), area.traits());
         let (guard, protection) = (traits.guard() as u8, traits.protection());
         let options = Options { guard, protection, ..options };
+        let restore = |is_plain| {
+            // A new generation: a reader must not take what it saw before for what is there now.
+            count(&self.counters().changed_areas, 1);
+            // An area that has lost its guard on the way is not warm, either.
+            let warm = word.is_warm() && is_plain && area.traits().guard() == u32::from(guard);
+            let new = area.word().allocated(Kind::Vmalloc, warm);
+            area.set_word(new.reserved(word.is_reserved()));
+        };
+        let undo = Undo(|| restore(true));
         let result = match pages {
             0 => Err(VmapError::BadSize),
             _ if !options.align.is_power_of_two() => Err(VmapError::BadAlign),
@@ -49,6 +59,7 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
             _ if pages == old => Ok(index),
             _ => self.with_mappings(options.no_wait, || self.grow(index, pages, &options)),
         };
+        undo.forget();
         // What was allocated with flags of its own does not serve any request.
         let is_plain = options.flags.is_none() || result.is_err() || pages <= old;
         if let Ok(moved) = result
@@ -57,14 +68,16 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
             let (kind, warm) = (Kind::Vmalloc, word.is_warm() && is_plain);
             let new = self.area(moved).word().allocated(kind, warm);
             let new = new.reserved(word.is_reserved());
-            return Ok(self.publish_as(moved, new, &options, caller));
+            // Lazy before the new area is published: see the argument on aliases in
+            // `purge/retire.rs`. A purge comes last, because it may panic.
+            let may_be_due = self.make_lazy(index);
+            let address = self.publish_as(moved, new, &options, caller);
+            if may_be_due {
+                self.purge_if_due(!options.no_wait);
+            }
+            return Ok(address);
         }
-        // A new generation: a reader must not take what it saw before for what is there now.
-        count(&self.counters().changed_areas, 1);
-        // Nor does an area that has lost its guard on the way.
-        let warm = word.is_warm() && is_plain && area.traits().guard() == u32::from(guard);
-        let new = area.word().allocated(Kind::Vmalloc, warm);
-        area.set_word(new.reserved(word.is_reserved()));
+        restore(is_plain);
         result.map(|_| start)
     }
 
@@ -184,28 +197,27 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         let more = PageRange { start: old.end, end: area.start().add(pages) };
         // The guard must not be lost, either.
         let used = PageRange { start: old.end, end: area.end() };
-        let mapped = self
-            .mappings()
-            .lost_in(used)
-            .map_or(Ok(()), |_| Err(VmapError::Map(MapError::Lost)))
-            .and_then(|()| self.enter_frames(more, options))
-            .and_then(|()| self.map_entered(index, more, options))
-            .and_then(|()| self.mappings().prepare_new(self.counters(), more, options));
-        match mapped {
-            Ok(()) => spares.unreserve(self.areas(), rest),
-            // The addresses are the area's, reserved.
-            Err(_) if area.word().is_reserved() && area.mapped() == old.pages() => {
+        let undo = Undo(|| {
+            if area.word().is_reserved() && area.mapped() == old.pages() {
+                // The addresses are the area's, reserved.
                 spares.unreserve(self.areas(), rest);
-            }
-            Err(_) => {
+            } else {
                 let purging = self.begin(waits);
                 self.cut(index, old.end, rest, (purging, waits));
             }
+        });
+        if self.mappings().lost_in(used).is_some() {
+            return Err(VmapError::Map(MapError::Lost));
         }
-        mapped
+        self.enter_frames(more, options)?;
+        self.map_entered(index, more, options)?;
+        self.mappings().prepare_new(self.counters(), more, options)?;
+        undo.forget();
+        spares.unreserve(self.areas(), rest);
+        Ok(())
     }
 
-    /// Maps an area's frames, and more, at a new place, and leaves the old one to a purge.
+    /// Maps an area's frames, and more, at a new place, and makes the old one an alias.
     fn grow_elsewhere(
         &self,
         index: AreaIndex,
@@ -221,24 +233,22 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         new.set_traits(left.traits());
         let start = new.start();
         let more = PageRange { start: start.add(old.pages()), end: start.add(pages) };
-        let mapped = self.enter_frames(more, options).and_then(|()| {
-            for (i, page) in (0..).zip(old.iter()) {
-                if let Some(frame) = frames.get(page) {
-                    frames.lend(start.add(i), frame);
-                }
-            }
-            self.map_entered(new_index, PageRange { start, end: more.end }, options)?;
-            self.mappings().prepare_new(self.counters(), more, options)
-        });
-        if let Err(error) = mapped {
+        let undo = Undo(|| {
             new.set_word(new.word().aliased());
-            self.abandon(new_index, !options.no_wait);
-            return Err(error);
+            self.abandon(new_index);
+        });
+        self.enter_frames(more, options)?;
+        for (i, page) in (0..).zip(old.iter()) {
+            if let Some(frame) = frames.get(page) {
+                frames.lend(start.add(i), frame);
+            }
         }
+        self.map_entered(new_index, PageRange { start, end: more.end }, options)?;
+        self.mappings().prepare_new(self.counters(), more, options)?;
+        undo.forget();
         // From here on the new area owns the frames, and the old one has borrowed them.
         frames.hand_over(old, start);
         left.set_word(left.word().held(Kind::Vmap).aliased());
-        self.make_lazy(index, !options.no_wait);
         Ok(new_index)
     }
 }

@@ -218,7 +218,7 @@ fn scattered_frames_are_sorted_into_runs_and_blocks_stay_whole() {
     table.join_runs(run);
     assert_eq!(table.frame_runs(run).count(), 1);
     assert_eq!(table.get(run.start), Some(Pfn::new(300 - 3 * 19)));
-    let blocks: Vec<_> = table.own_blocks(run).collect();
+    let blocks: Vec<_> = table.own_blocks(run).map(|(_, block)| block).collect();
     assert_eq!(blocks.len(), 40);
     for (nth, &(frame, order)) in blocks.iter().enumerate() {
         assert_eq!(

@@ -245,7 +245,8 @@ impl<M: Mapper, H: Host> Check<'_, '_, M, H> {
         }
         census.mapped_pages += u64::from(mapped_pages);
         let own_blocks = self.state.mappings().frames().own_blocks(run);
-        census.own_frames += own_blocks.map(|(_, order)| u64::from(order.frames())).sum::<u64>();
+        census.own_frames +=
+            own_blocks.map(|(_, (_, order))| u64::from(order.frames())).sum::<u64>();
         Ok(())
     }
 

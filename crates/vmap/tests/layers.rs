@@ -17,6 +17,7 @@ const ORDER: &[&str] = &[
     "config",
     "seams::flush", "seams::mapper", "seams::written", "seams::host", "seams::null", "seams",
     "lock",
+    "undo",
     "node::counters", "node::lazy", "node::pool", "node::large", "node",
     "space::request", "space::spares", "space::transfer", "space::boundary", "space::tree",
     "space",

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -456,16 +456,26 @@ impl Drop for Space {
         let _answering = depot.shared().answering();
         let is_ours = |area: &AreaInfo| area.state == AreaState::Busy && area.kind == Kind::Vmalloc;
         let busy: Vec<_> = vmap.areas().filter(is_ours).map(|area| area.span.start).collect();
+        // A callback, or the report of misuse, may panic. The first panic goes on in the end.
+        let mut panic = None;
         for start in busy {
-            let _ = vmap.vfree(start);
+            let freed = catch_unwind(AssertUnwindSafe(|| vmap.vfree(start)));
+            panic = panic.or(freed.err());
         }
         // SAFETY: each user of the range had a handle, or knows until when it may use the range.
         unsafe { vmap.mapper().release() };
-        vmap.purge(PurgeDepth::Everything);
+        // A purge that panics has returned pages, and the next one has fewer to return.
+        let purge = || vmap.purge(PurgeDepth::Everything);
+        while let Err(again) = catch_unwind(AssertUnwindSafe(purge)) {
+            panic = panic.or(Some(again));
+        }
         // SAFETY: from a box, and this was its last user.
         drop(unsafe { Box::from_raw(self.vmap.as_ptr()) });
         // SAFETY: dropped here alone, and `vmap`, which used it, has gone.
         unsafe { ManuallyDrop::drop(&mut self.metadata) };
+        if let Some(panic) = panic.filter(|_| !std::thread::panicking()) {
+            resume_unwind(panic);
+        }
     }
 }
 

@@ -109,8 +109,7 @@ impl<'m, M: Mapper> Mappings<'m, M> {
         area.set_written(false);
         if result.is_err() {
             let rest = PageRange { start: end, end: run.end };
-            OwnFrames::new(host, &self.frames, counters).free(rest);
-            self.frames.clear(rest);
+            OwnFrames::new(host, &self.frames, counters).take_out(rest);
         }
         result
     }

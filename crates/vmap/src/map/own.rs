@@ -3,10 +3,13 @@
 //! This module has unsafe code: it frees and splits the host's blocks.
 #![allow(unsafe_code)]
 
+use core::cell::Cell;
+
 use crate::error::VmapError;
 use crate::metadata::frames::FrameTable;
 use crate::node::counters::Counters;
 use crate::seams::host::Host;
+use crate::undo::Undo;
 use crate::units::{PageRange, Vpn};
 use pagedepot::sync::count;
 use pagedepot::{Flags, Order, Pfn};
@@ -29,8 +32,8 @@ impl<'a, 'm, H: Host> OwnFrames<'a, 'm, H> {
     }
 
     /// Allocates frames for `run`, pages of an area that the caller holds, and enters them: in the
-    /// largest blocks that the page allocator has at hand, single frames otherwise. On an error all
-    /// of them are freed again.
+    /// largest blocks that the page allocator has at hand, single frames otherwise. On an error, or
+    /// a panic of the host, all of them are freed again.
     ///
     /// A block takes reclaim only if `prefers_long_runs`.
     pub fn allocate(
@@ -40,28 +43,36 @@ impl<'a, 'm, H: Host> OwnFrames<'a, 'm, H> {
         prefers_long_runs: bool,
     ) -> Result<(), VmapError> {
         let block_flags = if prefers_long_runs { flags } else { flags.no_reclaim() };
-        let mut at = run.start;
+        let at = Cell::new(run.start);
+        let undo = Undo(|| self.take_out(PageRange { start: run.start, end: at.get() }));
         let mut order_max = Order::MAX.get();
-        while at < run.end {
-            let left = run.end.since(at);
+        while at.get() < run.end {
+            let left = run.end.since(at.get());
             let order = left.ilog2().min(order_max);
             let entered = match order {
-                0 => self.enter_singles(at, left, flags),
-                _ => self.enter_block(at, order, block_flags).ok_or(VmapError::BadFrame),
+                0 => self.enter_singles(at.get(), left, flags),
+                _ => self.enter_block(at.get(), order, block_flags).ok_or(VmapError::BadFrame),
             };
             match entered {
-                Ok(pages) => at = at.add(pages),
+                Ok(pages) => at.set(at.get().add(pages)),
                 // No such block at hand: smaller ones from here on.
                 Err(_) if order > 0 => order_max = order - 1,
-                Err(error) => {
-                    let entered = PageRange { start: run.start, end: at };
-                    self.free(entered);
-                    self.frames.clear(entered);
-                    return Err(error);
-                }
+                Err(error) => return Err(error),
             }
         }
+        undo.forget();
         Ok(())
+    }
+
+    /// Frees the blocks that an area owns in `run`, which are not mapped, and clears the entries.
+    pub fn take_out(&self, run: PageRange) {
+        let undo = Undo(|| {
+            self.free(run);
+            self.frames.clear(run);
+        });
+        self.free(run);
+        undo.forget();
+        self.frames.clear(run);
     }
 
     /// Allocates and enters a block of `order`; returns its pages.
@@ -111,26 +122,29 @@ impl<'a, 'm, H: Host> OwnFrames<'a, 'm, H> {
     }
 
     /// Frees the blocks that an area owns in `run`, which are not mapped. The caller owns the area.
-    /// Returns the number of frames.
+    /// Returns the number of frames. If the host panics, the entries of the blocks that it got are
+    /// clear.
     pub fn free(&self, run: PageRange) -> u64 {
         let mut batch = [(Pfn::new(0), Order::BASE); FREE_BATCH];
         let (mut filled, mut frames) = (0, 0);
-        let free = |blocks: &[(Pfn, Order)]| {
+        let free = |blocks: &[(Pfn, Order)], end: Vpn| {
+            let undo = Undo(|| self.frames.clear(PageRange { start: run.start, end }));
             // SAFETY: the area's own blocks. They are not mapped, so they are not used.
             if let Err(error) = unsafe { self.host.free_blocks(blocks) } {
                 count(&self.counters.misfreed_frames, error.failed as u64);
             }
+            undo.forget();
         };
-        for block in self.frames.own_blocks(run) {
+        for (page, block) in self.frames.own_blocks(run) {
             frames += u64::from(block.1.frames());
             batch[filled] = block;
             filled += 1;
             if filled == FREE_BATCH {
-                free(&batch);
+                free(&batch, page.add(block.1.frames()));
                 filled = 0;
             }
         }
-        free(&batch[..filled]);
+        free(&batch[..filled], run.end);
         frames
     }
 }

@@ -137,9 +137,9 @@ impl FrameTable<'_> {
         (0..=page.0).rev().map(Vpn).find(|&page| !is_part(page)).unwrap_or(page)
     }
 
-    /// Blocks that the area owns and that begin in `run`.
-    pub fn own_blocks(&self, run: PageRange) -> impl Iterator<Item = (Pfn, Order)> {
-        run.iter().filter_map(|page| self.block_at(page))
+    /// Blocks that the area owns and that begin in `run`, each with its first page.
+    pub fn own_blocks(&self, run: PageRange) -> impl Iterator<Item = (Vpn, (Pfn, Order))> {
+        run.iter().filter_map(|page| Some((page, self.block_at(page)?)))
     }
 
     /// Runs of consecutive frames in `run`.

@@ -31,6 +31,7 @@ use crate::seams::mapper::Mapper;
 use crate::space::spares::Supply;
 use crate::space::transfer::{ReturnList, make_area};
 use crate::state::VmapState;
+use crate::undo::Undo;
 use pagedepot::Pressure;
 use pagedepot::sync::count;
 
@@ -103,23 +104,28 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
     }
 
     /// Takes care of a freed area that its pool had no room for: raises the pool's limit, or makes
-    /// the area lazy.
+    /// the area lazy. If a purge is due and the caller `may_wait`, it runs now.
     #[cold]
     pub fn put_aside(&self, index: AreaIndex, may_wait: bool) {
         let (nodes, areas) = (self.nodes(), self.areas());
         if nodes.keep(areas, index) {
             return;
         }
+        let undo = Undo(|| _ = self.make_lazy(index));
         while let Some(evicted) = nodes.evict_for(areas, index) {
-            self.make_lazy(evicted, may_wait);
+            // Before the area is kept: a purge takes a part of what the pools keep.
+            if self.make_lazy(evicted) {
+                self.purge_if_due(may_wait);
+            }
         }
-        if !nodes.keep(areas, index) {
-            self.make_lazy(index, may_wait);
+        undo.forget();
+        if !nodes.keep(areas, index) && self.make_lazy(index) {
+            self.purge_if_due(may_wait);
         }
     }
 
-    /// Leaves a held area to the next purge. If one is due and the caller `may_wait`, it runs now.
-    pub fn make_lazy(&self, index: AreaIndex, may_wait: bool) {
+    /// Leaves a held area to the next purge; returns whether that may be due.
+    pub fn make_lazy(&self, index: AreaIndex) -> bool {
         let area = self.area(index);
         let pages = area.pages();
         self.mappings().quarantine(self.host(), area);
@@ -129,13 +135,12 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         let nodes = self.nodes().iter().len() as u64;
         let step = (self.lazy_pages_max() / nodes / 4).max(1);
         let is_grown = lazy_pages / step != lazy_pages.wrapping_sub(u64::from(pages)) / step;
-        if is_grown && lazy_pages >= self.lazy_pages_max() / nodes {
-            self.purge_if_due(may_wait);
-        }
+        is_grown && lazy_pages >= self.lazy_pages_max() / nodes
     }
 
+    /// Purges if that is due and the caller `may_wait`, or leaves it to a helper. May panic.
     #[cold]
-    fn purge_if_due(&self, may_wait: bool) {
+    pub fn purge_if_due(&self, may_wait: bool) {
         let (host, nodes) = (self.host(), self.nodes());
         let lazy_pages = nodes.lazy_pages();
         if lazy_pages < self.lazy_pages_max() {
@@ -184,7 +189,9 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         count(&self.counters().purges, 1);
         batch.sort(self.areas());
         let retirement = Retirement::new(self, purging);
+        let undo = Undo(|| _ = self.hand_on(batch, None, Waits::Never));
         let mut retired = retirement.retire(batch);
+        undo.forget();
         if takes_stray_tables {
             retired.tables += retirement.release_stray_tables();
         }
@@ -206,7 +213,9 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         }
         batch.push(self.areas(), index);
         batch.sort(self.areas());
+        let undo = Undo(|| _ = self.hand_on(batch, None, Waits::Never));
         Retirement::new(self, purging).retire(batch);
+        undo.forget();
         let is_retired = !self.area(index).is_stuck();
         self.hand_on(batch, Some(index), waits);
         is_retired

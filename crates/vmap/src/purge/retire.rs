@@ -15,6 +15,9 @@
 //! *Failures.* If the mapper fails to unmap a span, all areas in it are stuck: their runs enter
 //! their tables again, their frames stay, and they return to the lazy lists.
 //!
+//! If the host panics while it frees frames, the areas behind are stuck, too, and so is what is
+//! left of the area. All is unmapped already, and the next purge does it once more.
+//!
 //! *Aliases.* When memory moves, its frames stay mapped at the old place, too, until a purge of
 //! that place. Frames may be freed only after all their aliases are gone. An alias is lazy before
 //! its owner is published, and is on the same node as its owner. A purge collects a node's pools
@@ -40,6 +43,7 @@ use crate::seams::flush::FlushSpans;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
 use crate::state::VmapState;
+use crate::undo::Undo;
 use crate::units::{PageRange, Vpn};
 use pagedepot::sync::count;
 
@@ -91,10 +95,26 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
                 retired.tables = self.release_locked_tables(batch);
             }
         }
-        for area in batch.iter(self.state.areas()).filter(|area| !area.is_stuck()) {
-            retired.frames += self.free_frames(area);
+        let areas = self.state.areas();
+        for index in areas.list(batch.first()).filter(|&index| !areas[index].is_stuck()) {
+            let undo = Undo(|| self.keep_from(index));
+            retired.frames += self.free_frames(&areas[index]);
+            undo.forget();
         }
         retired
+    }
+
+    /// Makes the areas of a batch from `first` on stuck after a panic, which ended the free of the
+    /// frames of `first`. Those that are left there no longer count as quarantined.
+    #[cold]
+    fn keep_from(&self, first: AreaIndex) {
+        let (areas, mappings) = (self.state.areas(), self.state.mappings());
+        for index in areas.list(Some(first)).filter(|&index| !areas[index].is_stuck()) {
+            areas[index].set_stuck(true);
+            MappedRuns::new(areas, *mappings.frames(), Some(index))
+                .take_while(|&(of, _)| of == index)
+                .for_each(|(_, run)| _ = mappings.tables().enter(self.state.host(), run, true));
+        }
     }
 
     /// If an alias is stuck, all areas are: they may own its frames.

@@ -18,6 +18,13 @@ use pagedepot::{AllocError, Allocator, CpuId, Flags, FreeManyError, NodeId, Orde
 ///    freed one by one from then on.
 /// 3. [`check_usable`](Host::check_usable) fails where this process must not write to the frames,
 ///    as in a forked child.
+///
+/// # Panics
+/// [`alloc_block`](Host::alloc_block), [`alloc_frames`](Host::alloc_frames),
+/// [`free_blocks`](Host::free_blocks) after it has freed all blocks, and
+/// [`purge_wanted`](Host::purge_wanted) may panic. The panic goes through to the caller of the
+/// request or purge, and nothing is lost: what the request had is given back, and the next purge
+/// does the rest.
 pub unsafe trait Host: Sync {
     /// The CPU that runs this, or any number that spreads callers: a hint.
     fn cpu(&self) -> Option<CpuId>;
@@ -34,7 +41,8 @@ pub unsafe trait Host: Sync {
     /// Fails like [`Allocator::alloc_many`].
     fn alloc_frames(&self, flags: Flags, out: &mut [Pfn]) -> Result<usize, AllocError>;
 
-    /// Frees blocks, as [`Allocator::free_many`] does. Must not wait for a purge.
+    /// Frees blocks, as [`Allocator::free_many`] does. Must not wait for a purge: the caller may
+    /// hold the lock that purges take.
     ///
     /// # Errors
     /// Fails like [`Allocator::free_many`].
