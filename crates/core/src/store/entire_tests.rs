@@ -76,7 +76,7 @@ fn what_is_reported_is_not_mixed() {
     assert!(section.is_reported(0) && !section.is_mixed(0));
 }
 
-/// What a pageblock lacked before it became entire hides it from no search.
+/// A pageblock that lacked an order before it became entire is hidden from no search.
 #[test]
 fn the_last_pass_goes_to_entire_pageblocks_that_lacked_an_order() {
     let section = pair();
