@@ -302,7 +302,8 @@ const char *pagedepot_version(void);
 pagedepot_t *pagedepot_new(size_t bytes, const pagedepot_options_t *options);
 
 // Unmaps a depot with all its memory, pages that were never freed included. NULL: nothing. Leaves
-// the segment of a depot that processes share: pages that this process never freed are free.
+// the segment of a depot that processes share: pages that this process never freed are free. Waits
+// for a function of pagedepot_on_shortage() that runs, which is not called any more afterwards.
 //
 // In a forked child it only frees the handle: the memory is the parent's.
 //
@@ -578,9 +579,10 @@ void pagedepot_monitor_stop(pagedepot_monitor_t *monitor);
 int pagedepot_monitor_counts(const pagedepot_monitor_t *monitor,
                              pagedepot_monitor_counts_t *result);
 
-// Reserves so many bytes of addresses over a depot with PAGEDEPOT_MEMFD; 0: twice the depot's. An
-// area that is freed stays mapped for the next request of its size, or is unmapped later: see
-// pagedepot_purge(). Returns NULL with errno and a text in pagedepot_last_error().
+// Reserves so many bytes of addresses over a depot with PAGEDEPOT_MEMFD; 0: eight times the
+// depot's, at least a GiB. An area that is freed stays mapped for the next request of its size, or
+// is unmapped later: see pagedepot_purge(). Returns NULL with errno and a text in
+// pagedepot_last_error().
 //
 // Conditions:
 // handle is NULL or a live depot, which is deleted after the space.
@@ -745,7 +747,8 @@ size_t pagedepot_inherit(const pagedepot_t *handle, uint64_t heir, void **pages,
 //
 // Conditions:
 // handle is NULL or a live depot. give may be called from a thread of the library, with
-// context, until a second after the depot is deleted; it neither unwinds nor jumps out.
+// context, until the depot is deleted, which it does not do itself; it neither unwinds nor jumps
+// out. The thread that deletes the depot holds no lock that it takes.
 int pagedepot_on_shortage(const pagedepot_t *handle, pagedepot_give_t give, void *context);
 
 // Publishes a depot's statistics in a file that only this user can open, for pagedepot top: in

@@ -3,8 +3,10 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::AsRawFd as _;
 use std::ptr;
+use std::time::Duration;
 
 use pagedepot_linux::builder::{CpuSet, Misuse};
+use pagedepot_linux::reclaim::PinError;
 use pagedepot_linux::shared::SharedDepot;
 use pagedepot_linux::{Depot, MemoryKind, PageSize, ZoneId};
 
@@ -239,7 +241,8 @@ pub unsafe extern "C" fn pagedepot_new(
 }
 
 /// Unmaps a depot with all its memory, pages that were never freed included. NULL: nothing. Leaves
-/// the segment of a depot that processes share: pages that this process never freed are free.
+/// the segment of a depot that processes share: pages that this process never freed are free. Waits
+/// for a function of pagedepot_on_shortage() that runs, which is not called any more afterwards.
 ///
 /// In a forked child it only frees the handle: the memory is the parent's.
 ///
@@ -253,14 +256,31 @@ pub unsafe extern "C" fn pagedepot_delete(depot: *mut pagedepot_t) {
     if depot.is_null() {
         return;
     }
+    // SAFETY: a live handle, until the box below is dropped.
+    if let Some(shared) = unsafe { &(*depot).shared } {
+        // The action that runs uses the handle, and has ended when this returns. In a child none
+        // runs.
+        let _ = shared.on_shortage(|| ());
+    }
     // SAFETY: by the caller's promise the only pointer to it.
-    let handle = unsafe { Box::from_raw(depot) };
-    let raw = handle.depot.raw();
+    let pagedepot_t { mut depot, shared } = *unsafe { Box::from_raw(depot) };
+    let raw = depot.raw();
     mark(raw.base().as_ptr().cast(), raw.bytes(), Access::Defined);
-    drop(handle.shared);
-    // SAFETY: by the caller's promise. What comes back is a child's, which may drop it.
-    drop(unsafe { handle.depot.unmap() });
+    drop(shared);
+    let tries = if depot.pinned_pages() == Err(PinError::Forked) { 0 } else { UNMAP_TRIES };
+    for _ in 0..tries {
+        // SAFETY: by the caller's promise.
+        match unsafe { depot.unmap() } {
+            Ok(()) => return,
+            Err(same) => depot = same,
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
+
+/// Milliseconds for which [`pagedepot_delete`] waits for threads of the library, which have a
+/// handle while they look at the depot. One that the program holds, with a space, is never dropped.
+const UNMAP_TRIES: u32 = 10_000;
 
 /// The depot of a handle; `None`, with errno: NULL.
 #[inline(always)]

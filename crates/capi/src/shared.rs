@@ -436,7 +436,8 @@ pub type pagedepot_give_t = Option<unsafe extern "C" fn(context: *mut c_void)>;
 ///
 /// # Safety
 /// `handle` is NULL or a live depot. `give` may be called from a thread of the library, with
-/// `context`, until a second after the depot is deleted; it neither unwinds nor jumps out.
+/// `context`, until the depot is deleted, which it does not do itself; it neither unwinds nor jumps
+/// out. The thread that deletes the depot holds no lock that it takes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_on_shortage(
     handle: *const pagedepot_t,

@@ -19,9 +19,10 @@ pub struct pagedepot_space_t {
     space: Vmalloc,
 }
 
-/// Reserves so many bytes of addresses over a depot with PAGEDEPOT_MEMFD; 0: twice the depot's. An
-/// area that is freed stays mapped for the next request of its size, or is unmapped later: see
-/// pagedepot_purge(). Returns NULL with errno and a text in pagedepot_last_error().
+/// Reserves so many bytes of addresses over a depot with PAGEDEPOT_MEMFD; 0: eight times the
+/// depot's, at least a GiB. An area that is freed stays mapped for the next request of its size, or
+/// is unmapped later: see pagedepot_purge(). Returns NULL with errno and a text in
+/// pagedepot_last_error().
 ///
 /// # Safety
 /// `handle` is NULL or a live depot, which is deleted after the space.

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -64,6 +65,39 @@ static void host_and_guest(void) {
     pagedepot_delete(host);
 }
 
+static volatile int stage;
+
+/* Gives a block back, long after the request that asked for it has given up. */
+static void give_late(void *depot) {
+    struct timespec pause = {0, 200 * 1000 * 1000};
+    stage = 1;
+    nanosleep(&pause, NULL);
+    if (withheld[0]) {
+        CHECK(pagedepot_free(depot, withheld[0], 9) == 0);
+        withheld[0] = NULL;
+    }
+    stage = 2;
+}
+
+/* A depot that is deleted while its function runs in the library's thread, which has a handle. */
+static void delete_a_giver(void) {
+    pagedepot_t *host = pagedepot_create(NULL, 4 * MIB, NULL);
+    CHECK(host && pagedepot_on_shortage(host, give_late, host) == 0);
+    pagedepot_t *guest = pagedepot_adopt(pagedepot_shared_fd(host), NULL);
+    CHECK(guest);
+    for (int at = 0; at < 2; at++) {
+        CHECK((withheld[at] = pagedepot_alloc(host, 9)));
+    }
+    pagedepot_free(guest, pagedepot_alloc(guest, 9), 9);
+    pagedepot_delete(host);
+    CHECK(stage != 1);
+    /* It has left the segment, and what it never freed is free. */
+    for (int at = 0; at < 2; at++) {
+        CHECK(pagedepot_alloc(guest, 9));
+    }
+    pagedepot_delete(guest);
+}
+
 /* Sends and claims blocks in one call each. */
 static void check_many(pagedepot_t *depot, pagedepot_t *alone) {
     enum { COUNT = 100 };
@@ -95,6 +129,7 @@ static void check_many(pagedepot_t *depot, pagedepot_t *alone) {
 
 int main(void) {
     host_and_guest();
+    delete_a_giver();
     pagedepot_t *depot = pagedepot_create(NULL, 4 * MIB, NULL), *alone = pagedepot_new(MIB, NULL);
     CHECK(depot && alone && pagedepot_shared_fd(depot) >= 0);
     FAILS(pagedepot_shared_fd(alone) == -1, ENOTSUP);
