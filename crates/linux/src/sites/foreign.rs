@@ -1,11 +1,15 @@
 //! Calls in programs of other languages, for bindings: Rust has no location for them.
 //!
 //! A word of the table of sites holds the address of a `Location`, or of a [`ForeignSite`]. Foreign
-//! sites are registered by their addresses and never freed, so no address is ever both, and a
-//! reader tells them apart by looking the address up.
+//! sites are in a list and never freed, so no address is ever both, and a reader tells them apart
+//! by looking for the address in the list. It takes no lock, which a forked child might wait for.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::fmt;
+use std::iter::successors;
 use std::sync::{LazyLock, PoisonError, RwLock};
+
+use crate::system::sync::OnceValue;
 
 /// A call that allocates, in the source of a program in another language. It lasts for the life of
 /// the process.
@@ -24,19 +28,23 @@ use std::sync::{LazyLock, PoisonError, RwLock};
 /// unsafe { raw.free(block, Order::BASE) }?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
 pub struct ForeignSite {
     file: String,
     line: u32,
+    /// The site that was registered next.
+    next: NextSite,
 }
+
+type NextSite = OnceValue<&'static ForeignSite>;
 
 #[derive(Default)]
 struct SiteTable {
     by_line: HashMap<u32, Vec<&'static ForeignSite>>,
-    addresses: HashSet<usize>,
+    last: Option<&'static ForeignSite>,
 }
 
 static KNOWN: LazyLock<RwLock<SiteTable>> = LazyLock::new(RwLock::default);
+static FIRST: NextSite = OnceValue::new();
 
 impl ForeignSite {
     /// The site at a line of a file: one for each line. Waits for other threads that register a
@@ -55,9 +63,11 @@ impl ForeignSite {
         if let Some(site) = find(&known) {
             return site;
         }
-        let site: &'static Self = Box::leak(Box::new(ForeignSite { file: file.to_owned(), line }));
+        let site = ForeignSite { file: file.to_owned(), line, next: OnceValue::new() };
+        let site: &'static Self = Box::leak(Box::new(site));
         known.by_line.entry(line).or_default().push(site);
-        known.addresses.insert(site.address());
+        let end = known.last.replace(site).map_or(&FIRST, |last| &last.next);
+        let _ = end.set(site);
         site
     }
 
@@ -72,17 +82,52 @@ impl ForeignSite {
     }
 
     pub(crate) fn address(&'static self) -> usize {
-        // Exposed for `with_address`.
-        (&raw const *self).expose_provenance()
+        (&raw const *self).addr()
     }
 
-    /// The site at an address, if one is there.
+    /// The site at an address, if one is there. O(sites).
     pub(crate) fn with_address(address: usize) -> Option<&'static Self> {
-        let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
-        known.addresses.contains(&address).then(|| {
-            let site = std::ptr::with_exposed_provenance::<Self>(address);
-            // SAFETY: `at` registered the address of a site that is never freed.
-            unsafe { &*site }
-        })
+        let mut sites = successors(FIRST.get().copied(), |site| site.next.get().copied());
+        sites.find(|site| site.address() == address)
+    }
+}
+
+impl fmt::Debug for ForeignSite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ForeignSite")
+            .field("file", &self.file)
+            .field("line", &self.line)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child of a process whose other thread was registering a site.
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn a_child_finds_the_sites_of_its_parent() {
+        let sites = [1, 2].map(|line| ForeignSite::at("a.c", line));
+        let known = KNOWN.write().unwrap();
+        // SAFETY: the child looks the sites up and ends.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let is_found = |site: &'static ForeignSite| {
+                ForeignSite::with_address(site.address())
+                    .is_some_and(|found| std::ptr::eq(found, site))
+            };
+            // SAFETY: ends this child when it waits for the lock; else it ends itself.
+            unsafe {
+                libc::alarm(60);
+                libc::_exit(i32::from(!sites.into_iter().all(is_found)));
+            }
+        }
+        drop(known);
+        let mut status = 0;
+        // SAFETY: waits for our child.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!(status, 0);
     }
 }
