@@ -128,7 +128,7 @@ pub struct Publication {
     pid: u32,
     /// The thread ends when it is closed.
     stop: Option<PipeWriter>,
-    thread: Option<JoinHandle<()>>,
+    pub(super) thread: Option<JoinHandle<()>>,
 }
 
 impl Publication {
@@ -142,11 +142,12 @@ impl Drop for Publication {
     fn drop(&mut self) {
         drop(self.stop.take());
         let Some(thread) = self.thread.take() else { return };
-        if std::process::id() == self.pid {
-            let _ = thread.join();
-        } else {
+        if std::process::id() != self.pid {
             // The thread is the parent's.
             std::mem::forget(thread);
+        } else if thread.thread().id() != thread::current().id() {
+            // Otherwise it has dropped the last handle of a depot whose callback owned this.
+            let _ = thread.join();
         }
     }
 }

@@ -417,3 +417,22 @@ fn too_large_a_file_is_an_error() {
         assert!(child.status.success() && out.contains("1 passed"), "{}: {out}", child.status);
     }
 }
+
+/// A callback may own a publication, and the publisher's thread may drop the last handle.
+#[test]
+#[cfg_attr(miri, ignore = "needs inotify")]
+fn a_publication_that_its_own_thread_drops() {
+    let place = Place::new("own");
+    let depot = Depot::new(4 * mib()).unwrap();
+    let mut published = Publisher::new(&depot).directory(&place.0).start().unwrap();
+    let (hand_over, handed) = std::sync::mpsc::channel::<Publication>();
+    let (tell, told) = std::sync::mpsc::channel();
+    let own = std::thread::spawn(move || {
+        drop(handed.recv().unwrap());
+        tell.send(()).unwrap();
+    });
+    let publisher = published.thread.replace(own).unwrap();
+    hand_over.send(published).unwrap();
+    told.recv().expect("it joined itself");
+    publisher.join().unwrap();
+}
