@@ -174,7 +174,9 @@ impl SharedDepot {
     }
 
     /// Opens the segment behind a descriptor, as [`open`](Self::open) does; one that came over a
-    /// socket or was inherited. The descriptor itself is not kept.
+    /// socket or was inherited. The descriptor itself is not kept. A memory file is sealed against
+    /// shrinking. If its maker has sealed its seals without that, as another program may, it can be
+    /// cut like any other file, and an access behind its end is a SIGBUS.
     ///
     /// # Errors
     /// [`SegmentError`]; a system without `/proc` is one.
