@@ -6,7 +6,7 @@ use crate::config::Options;
 use crate::error::VmapError;
 use crate::kind::Kind;
 use crate::map::own::OwnFrames;
-use crate::metadata::area::{AreaIndex, State};
+use crate::metadata::area::{Area, AreaIndex, State, Traits};
 use crate::node::large::LargePools;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
@@ -38,14 +38,23 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
     ) -> Result<AreaIndex, VmapError> {
         let pages = u32::try_from(frames.len()).map_err(|_| VmapError::BadSize)?;
         let index = self.obtain(pages, options)?;
-        let area = self.area(index);
-        area.set_word(area.word().held(kind));
+        let area = self.hold(index, kind, options);
         let run = PageRange::new(area.start(), pages);
         let undo = Undo(|| self.abandon(index));
         self.mappings().lend(run.start, frames)?;
         self.map_entered(index, run, options)?;
         undo.forget();
         Ok(index)
+    }
+
+    /// Makes an area that the caller has obtained one of this kind, with the traits of the request:
+    /// after an error a purge goes by them, and not by those of the user before.
+    fn hold(&self, index: AreaIndex, kind: Kind, options: &Options) -> &Area {
+        let area = self.area(index);
+        area.set_word(area.word().held(kind));
+        let node = area.traits().node() as u32;
+        area.set_traits(Traits::new(node, options.guard, options.protection));
+        area
     }
 
     /// Maps the frames entered for `run`, a part of an area that the caller holds.
@@ -187,8 +196,7 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         options: &Options,
     ) -> Result<AreaIndex, VmapError> {
         let index = self.obtain(room, options)?;
-        let area = self.area(index);
-        area.set_word(area.word().held(Kind::Vmalloc));
+        let area = self.hold(index, Kind::Vmalloc, options);
         let run = PageRange::new(area.start(), pages);
         let undo = Undo(|| self.abandon(index));
         self.enter_frames(run, options)?;

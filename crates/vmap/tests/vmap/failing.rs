@@ -281,3 +281,34 @@ fn read_only_memory_fails_cleanly_at_every_call() {
         vmap.vfree(grown).unwrap();
     });
 }
+
+#[test]
+fn what_fails_is_purged_whole_whatever_guard_the_area_had_before() {
+    let frames: Vec<_> = own_frames(0, 24).into_iter().step_by(2).collect();
+    let guards = Options::DEFAULT.guard_pages(3);
+    let bare = Options::DEFAULT.guard_pages(0);
+    for fails_at in 0..12 {
+        for is_short_lived in [false, true] {
+            let mut vmap = fresh();
+            let first = vmap.vmap(&frames[..9], guards).unwrap();
+            vmap.vunmap(first).unwrap();
+            vmap.purge(PurgeDepth::Lazy);
+            // Gets the same area, all of it to be mapped.
+            vmap.mapper().fail_at(fails_at);
+            let failed = if is_short_lived {
+                vmap.vm_map_ram(&frames, bare)
+            } else {
+                vmap.vmap(&frames, bare)
+            };
+            assert_eq!(failed, Err(VmapError::Map(MapError::NoTables)));
+            vmap.mapper().never_fail();
+            vmap.validate().unwrap();
+            vmap.purge(PurgeDepth::Lazy);
+            vmap.validate().unwrap();
+            let again = vmap.vmap(&frames, bare).unwrap();
+            assert_eq!((again, vmap.frame_at(again)), (first, Some(frames[0])));
+            vmap.vunmap(again).unwrap();
+            finish(vmap);
+        }
+    }
+}
