@@ -15,7 +15,7 @@
 
 use crate::metadata::area::{AreaIndex, Areas};
 use crate::model;
-use crate::node::pool::{POOL_SIZES, Pool};
+use crate::node::pool::{COUNT_MAX, POOL_SIZES, Pool};
 use pagedepot::sync::prim::{AtomicU32, AtomicU64, Ordering};
 
 /// Largest warm area that is kept, in pages with guard: 16 MiB of 4 KiB pages.
@@ -114,14 +114,15 @@ impl LargePools {
     }
 
     /// Raises the limit of the pool for `pages` pages by one area. `false`: the budget does not
-    /// allow it, all pools have other sizes, or another thread changes them.
+    /// allow it, the pool counts no more areas, all pools have other sizes, or another thread
+    /// changes them.
     fn raise_limit(&self, pages: u32, budget_pages: u64) -> bool {
         let Some(_changing) = self.change() else { return false };
         let charged = self.charged_pages() + u64::from(pages);
         let unused =
             || self.sizes.iter().find(|sized| sized.pool.limit() == 0 && sized.pool.count() == 0);
         let Some(sized) = self.of(pages).or_else(unused) else { return false };
-        if charged > budget_pages {
+        if charged > budget_pages || sized.pool.limit() == COUNT_MAX {
             return false;
         }
         // Relaxed, both: under `busy`.

@@ -32,7 +32,7 @@ use pagedepot::sync::stack::Stack;
 pub const POOL_SIZES: u32 = model::scaled(256, 3);
 const COUNT_BITS: u32 = 12;
 /// Largest number of areas in one pool.
-const COUNT_MAX: u32 = Stack::<{ AreaIndex::BITS }, COUNT_BITS>::COUNT_MAX;
+pub const COUNT_MAX: u32 = Stack::<{ AreaIndex::BITS }, COUNT_BITS>::COUNT_MAX;
 /// Largest number of areas that a pool is stocked with at a time.
 const STOCK_AREAS: u32 = 64;
 /// Largest number of pages that a pool is stocked with at a time.

@@ -1,8 +1,13 @@
 //! Large areas that stay mapped: which, how many, for how long, and what of them is zeroed.
 
-use std::sync::atomic::Ordering;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use pagedepot_vmap::{LARGE_PAGES_MAX, Options, PurgeDepth, StaleData, VirtAddr, VmapConfig};
+use pagedepot::{AllocError, CpuId, Flags, FreeManyError, Order, PageSize, Pfn};
+use pagedepot_vmap::{
+    Host, LARGE_PAGES_MAX, NullMapper, Options, PurgeDepth, Span, StaleData, VirtAddr, Vmap,
+    VmapConfig,
+};
 
 use crate::paper::{ByThread, PAGE, Paged, check_all_back, paged};
 
@@ -197,4 +202,44 @@ fn threads_share_large_pools() {
     vmap.validate().unwrap();
     assert!(vmap.stats().warm_pages <= 2 * 3000);
     check_all_back(&mut vmap);
+}
+
+/// A host with a new frame for each request, of which none is ever used.
+#[derive(Default)]
+struct Endless(AtomicU32);
+
+// SAFETY: no block is returned twice, and nobody has the frames.
+unsafe impl Host for Endless {
+    fn cpu(&self) -> Option<CpuId> {
+        None
+    }
+
+    fn alloc_block(&self, order: Order, _flags: Flags) -> Result<Pfn, AllocError> {
+        Ok(Pfn::new(self.0.fetch_add(order.frames(), Ordering::Relaxed)))
+    }
+
+    fn alloc_frames(&self, _flags: Flags, _out: &mut [Pfn]) -> Result<usize, AllocError> {
+        Err(AllocError::Exhausted)
+    }
+
+    unsafe fn free_blocks(&self, _blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_pool_keeps_no_more_areas_than_it_can_count() {
+    const AREAS: u32 = 4098;
+    let mapper = NullMapper::new(Span::new(VirtAddr::new(1 << 30), AREAS * 257), PageSize::Kib4);
+    let config = VmapConfig { large_pages_max: Some(1 << 22), ..VmapConfig::new(1, AREAS + 9) };
+    let bytes = Vmap::<NullMapper, Endless>::metadata_bytes(&config, &mapper).unwrap();
+    let mut metadata = vec![MaybeUninit::uninit(); bytes];
+    // SAFETY: nothing is ever reached through its addresses.
+    let mut vmap =
+        unsafe { Vmap::new(&config, &mut metadata, mapper, Endless::default()) }.unwrap();
+    let all: Vec<_> = (0..AREAS).map(|_| vmap.vmalloc(256, Options::DEFAULT).unwrap()).collect();
+    all.into_iter().for_each(|at| vmap.vfree(at).unwrap());
+    let stats = vmap.stats();
+    assert_eq!((stats.warm_areas, stats.lazy_pages), (4095, 3 * 257));
+    vmap.validate().unwrap();
 }
