@@ -235,3 +235,13 @@ fn scattered_frames_are_sorted_into_runs_and_blocks_stay_whole() {
     table.join_runs(PageRange::new(Vpn(2), 16));
     assert_eq!(table.get(Vpn(2)), Some(Pfn::new(500)));
 }
+
+#[test]
+fn a_reader_that_sees_an_area_while_it_is_cut_sees_no_pages_at_worst() {
+    let area = Area::new();
+    area.set_traits(Traits::new(0, 3, Default::default()));
+    for pages in [10, 4, 3, 2, 1, 0] {
+        area.place(PageRange::new(Vpn(5), pages));
+        assert_eq!(area.body().pages(), pages.saturating_sub(3));
+    }
+}

@@ -350,7 +350,9 @@ impl Area {
     /// The area's pages without the guard.
     #[inline]
     pub fn body(&self) -> PageRange {
-        PageRange::new(self.start(), self.pages() - self.traits().guard())
+        // Saturating: a reader that does not own the area may see the size of one moment and the
+        // guard of another.
+        PageRange::new(self.start(), self.pages().saturating_sub(self.traits().guard()))
     }
 
     /// The pages in which all mapped ones lie: the first `mapped` ones, unless the caller of
