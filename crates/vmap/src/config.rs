@@ -140,8 +140,8 @@ pub enum VmapConfigError {
         /// The number configured.
         areas: u32,
     },
-    /// The mapper's range is empty, begins at address 0 or inside a page, or ends behind the last
-    /// address.
+    /// The mapper's range is empty, has more than 2^32 - 16 pages, begins at address 0 or inside a
+    /// page, or ends behind the last address.
     BadRange {
         /// Start of the range.
         start: VirtAddr,
@@ -176,7 +176,8 @@ impl fmt::Display for VmapConfigError {
             VmapConfigError::BadRange { start, pages } => write!(
                 f,
                 "a range of {pages} pages at {start} cannot be managed: it must begin at a page \
-                 boundary above 0, and not be empty"
+                 boundary above 0, and have 1 to {} pages below the last address",
+                u32::MAX - 15
             ),
             VmapConfigError::BadTables { pages } => {
                 write!(f, "{pages} pages per table: a power of two up to 2^15 is needed")

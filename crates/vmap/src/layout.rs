@@ -15,7 +15,7 @@ use crate::metadata::area::{Area, Areas};
 use crate::metadata::arena::{ALIGN, Arena};
 use crate::metadata::directory::Directory;
 use crate::metadata::frames::FrameTable;
-use crate::metadata::index::SegmentIndex;
+use crate::metadata::index::{SEGMENT_PAGES, SegmentIndex};
 use crate::node::{Node, Nodes};
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
@@ -23,6 +23,9 @@ use crate::space::Space;
 use crate::state::{PlacedParts, VmapState};
 use crate::units::{ManagedRange, Span};
 use pagedepot::sync::prim::{AtomicU8, AtomicU32};
+
+/// Largest range in pages: whole segments, so that the end of a segment has a number.
+const PAGES_MAX: u32 = u32::MAX / SEGMENT_PAGES * SEGMENT_PAGES;
 
 /// Number of elements of each array.
 #[derive(Clone, Copy)]
@@ -131,7 +134,12 @@ fn range_of<M: Mapper>(mapper: &M) -> Result<ManagedRange, VmapConfigError> {
     let Span { start, pages } = span;
     let bytes = (pages as usize).checked_mul(page_size.bytes());
     let fits = bytes.is_some_and(|bytes| start.get().checked_add(bytes).is_some());
-    if pages == 0 || start.get() == 0 || start.get() % page_size.bytes() != 0 || !fits {
+    if pages == 0
+        || pages > PAGES_MAX
+        || start.get() == 0
+        || start.get() % page_size.bytes() != 0
+        || !fits
+    {
         return Err(VmapConfigError::BadRange { start, pages });
     }
     if !tables.is_power_of_two() || tables > 1 << 15 {

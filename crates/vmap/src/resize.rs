@@ -157,17 +157,20 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         }
     }
 
-    /// Whether an area of `pages` pages has the alignment and lies in the window of `options` where
-    /// it is.
+    /// Whether an area of `pages` pages has the alignment and lies in the range, and in the window
+    /// of `options`, where it is.
     fn fits_in_place(&self, index: AreaIndex, pages: u32, options: &Options) -> bool {
         let area = self.area(index);
         let total = u64::from(pages) + u64::from(options.guard);
-        let start = self.range().addr(area.start()).get() as u64;
-        let end = start + (total << self.range().page_size.shift());
-        self.directory().is_aligned(area.start(), options.align)
-            && options
-                .window
-                .is_none_or(|(from, to)| from.get() as u64 <= start && end <= to.get() as u64)
+        let range = self.range();
+        let is_in_window = |(from, to): (VirtAddr, VirtAddr)| {
+            // Inside the range: no overflow.
+            let start = range.addr(area.start());
+            from <= start && start.add((total as usize) << range.page_size.shift()) <= to
+        };
+        u64::from(area.start().0) + total <= u64::from(range.pages)
+            && self.directory().is_aligned(area.start(), options.align)
+            && options.window.is_none_or(is_in_window)
     }
 
     fn grow_in_place(

@@ -1,8 +1,15 @@
 //! Sizes and offsets as large as their types allow: an error, nothing held, nothing damaged.
 
-use pagedepot_vmap::{Options, VmapConfig, VmapError};
+use std::mem::MaybeUninit;
 
-use crate::paper::{PAGE, Paged, check_all_back, own_frames, paged};
+use pagedepot::PageSize;
+use pagedepot_vmap::{
+    NoFrames, NullMapper, Options, Span, VirtAddr, Vmap, VmapConfig, VmapConfigError, VmapError,
+};
+
+use crate::paper::{ByThread, PAGE, Paged, check_all_back, own_frames, paged};
+
+type Frameless = NoFrames<ByThread>;
 
 fn fresh() -> Paged {
     paged(1000, 512, &VmapConfig { pool_pages_max: Some(1000), ..VmapConfig::new(1, 500) })
@@ -98,4 +105,38 @@ fn unmapping_more_pages_than_there_are_is_refused() {
     );
     vmap.vfree(memory).unwrap();
     check_all_back(&mut vmap);
+}
+
+#[test]
+fn growth_at_the_end_of_the_addresses_is_refused_at_any_size() {
+    let span = Span::new(VirtAddr::new(0xffff_fff0_0000_0000), 4000);
+    let mapper = NullMapper::new(span, PageSize::Kib64);
+    let config = VmapConfig::new(1, 50);
+    let bytes = Vmap::<NullMapper, Frameless>::metadata_bytes(&config, &mapper).unwrap();
+    let mut metadata = vec![MaybeUninit::uninit(); bytes];
+    // SAFETY: nothing is ever reached through its addresses.
+    let mut vmap =
+        unsafe { Vmap::new(&config, &mut metadata, mapper, NoFrames(ByThread)) }.unwrap();
+    let memory = vmap.vmalloc_reserved(0, 8, Options::DEFAULT).unwrap();
+    let windowed = Options::DEFAULT.window(span.start, span.end(PageSize::Kib64));
+    for options in [Options::DEFAULT, windowed] {
+        for pages in [4000, 1 << 20, 1 << 31, u32::MAX] {
+            assert_eq!(vmap.vrealloc(memory, pages, options), Err(VmapError::BadSize), "{pages}");
+            vmap.validate().unwrap();
+        }
+    }
+    vmap.vfree(memory).unwrap();
+}
+
+#[test]
+fn ranges_whose_last_pages_have_no_whole_segment_are_refused() {
+    let bytes = |pages| {
+        let mapper = NullMapper::new(Span::new(VirtAddr::new(1 << 30), pages), PageSize::Kib4);
+        Vmap::<NullMapper, Frameless>::metadata_bytes(&VmapConfig::new(1, 50), &mapper)
+    };
+    assert!(bytes(u32::MAX - 15).is_ok());
+    for pages in [u32::MAX - 14, u32::MAX] {
+        let start = VirtAddr::new(1 << 30);
+        assert_eq!(bytes(pages), Err(VmapConfigError::BadRange { start, pages }));
+    }
 }
