@@ -50,7 +50,7 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
 
     #[inline]
     fn obtain_any(&self, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
-        if options.window.is_none() && pages != 0 && options.align.is_power_of_two() {
+        if options.window.is_none() && pages != 0 {
             let fits = |top| self.directory().is_aligned(self.area(top).start(), options.align);
             let total = pages.checked_add(u32::from(options.guard));
             let node = |total| self.nodes().of_cpu(self.host().cpu()).1.cold().of(total);

@@ -53,11 +53,10 @@ impl<'m> Directory<'m> {
         self.index.candidate(page).map(|index| self.area(index))
     }
 
-    /// Whether a page has an alignment of `align` bytes. Never for an `align` above a page that is
-    /// no power of two.
+    /// Whether a page has an alignment of `align` bytes. Never for an `align` that is no power of
+    /// two.
     #[inline]
     pub fn is_aligned(&self, page: Vpn, align: usize) -> bool {
-        align <= self.range.page_size.bytes()
-            || align.is_power_of_two() && self.range.addr(page).get() & (align - 1) == 0
+        align == 1 || align.is_power_of_two() && self.range.addr(page).get() & (align - 1) == 0
     }
 }

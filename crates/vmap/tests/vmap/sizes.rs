@@ -140,3 +140,25 @@ fn ranges_whose_last_pages_have_no_whole_segment_are_refused() {
         assert_eq!(bytes(pages), Err(VmapConfigError::BadRange { start, pages }));
     }
 }
+
+#[test]
+fn an_alignment_that_is_no_power_of_two_is_refused_whatever_is_pooled() {
+    let config = VmapConfig { large_pages_max: Some(4096), ..VmapConfig::new(1, 500) };
+    let mut vmap = paged(1000, 512, &config);
+    for pages in [1, 2, 300] {
+        let memory = vmap.vmalloc(pages, Options::DEFAULT).unwrap();
+        vmap.vfree(memory).unwrap();
+        let area = vmap.alloc(pages, Options::DEFAULT).unwrap();
+        vmap.free(area).unwrap();
+        for align in [0, 3, PAGE - 1, PAGE + 1, 3 * PAGE, usize::MAX] {
+            let options = Options::DEFAULT.align(align);
+            assert_eq!(vmap.vmalloc(pages, options), Err(VmapError::BadAlign), "{align}");
+            assert_eq!(vmap.alloc(pages, options), Err(VmapError::BadAlign), "{align}");
+        }
+        for align in [1, 2, PAGE / 2, PAGE] {
+            assert_eq!(vmap.vmalloc(pages, Options::DEFAULT.align(align)), Ok(memory), "{align}");
+            vmap.vfree(memory).unwrap();
+        }
+    }
+    check_all_back(&mut vmap);
+}
