@@ -85,6 +85,7 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
     fn shrink(&self, index: AreaIndex, pages: u32, no_wait: bool) -> Result<(), VmapError> {
         let area = self.area(index);
         let (at, waits) = (area.start().add(pages), Waits::of(no_wait));
+        let guard = area.traits().guard();
         let own = OwnFrames::new(self.host(), self.mappings().frames(), self.counters());
         if !own.split_at(at)? {
             // The block stays whole, and so does the area. The pages that its user no longer needs
@@ -96,24 +97,25 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         let purging = self.begin(waits).ok_or(VmapError::WouldWait)?;
         let spares = self.space().spares();
         let rest = spares.reserve(self.areas()).ok_or(VmapError::NoAreas)?;
-        self.cut(index, at, rest, (Some(purging), waits));
+        // A reserved area keeps its addresses, others a guard.
+        let left = if area.word().is_reserved() { area.end().since(at) } else { guard };
+        self.cut(index, (at, left), rest, (Some(purging), waits));
         Ok(())
     }
 
     /// Cuts the memory of a held area at `at`: unmaps and frees what is mapped behind, and returns
-    /// the addresses, but for a guard. A reserved area keeps its addresses. Uses the descriptor
-    /// `rest`, which the caller has reserved, and the purge lock, if the caller could have that.
-    /// Cannot fail.
+    /// the addresses, but for the first `left` pages. Uses the descriptor `rest`, which the caller
+    /// has reserved, and the purge lock, if the caller could have that. Cannot fail.
     fn cut(
         &self,
         index: AreaIndex,
-        at: Vpn,
+        (at, left): (Vpn, u32),
         rest: AreaIndex,
         (purging, waits): (Option<LockGuard<'_, H>>, Waits),
     ) {
         let (area, behind) = (self.area(index), self.area(rest));
         let kept = at.since(area.start()).min(area.mapped());
-        let (guard, is_reserved) = (area.traits().guard(), area.word().is_reserved());
+        let guard = area.traits().guard();
         boundary::split(self.directory(), index, at, rest);
         behind.set_word(behind.word().held(Kind::Vmalloc));
         behind.set_mapped(area.mapped() - kept);
@@ -122,12 +124,12 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         self.mappings().quarantine(self.host(), behind);
         let is_unmapped = behind.mapped() == 0
             || purging.is_some_and(|purging| self.retire_now(&purging, rest, waits));
-        if is_unmapped && is_reserved {
+        if is_unmapped && left == behind.pages() {
             boundary::join(self.directory(), index, rest);
             self.space().spares().unreserve(self.areas(), rest);
             area.set_traits(area.traits().with_guard(guard));
         } else if is_unmapped {
-            boundary::shift(self.directory(), index, rest, guard);
+            boundary::shift(self.directory(), index, rest, left);
             behind.set_next(None);
             behind.set_traits(behind.traits().without_guard());
             behind.set_word(behind.word().plain(State::Held).retiring());
@@ -184,6 +186,7 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         // For undoing it, which must not fail for want of a descriptor.
         let rest = spares.reserve(self.areas()).ok_or(VmapError::NoAreas)?;
         let waits = Waits::of(options.no_wait);
+        let left = area.end().since(old.end);
         let missing = pages.saturating_sub(area.body().pages());
         let extended = match missing {
             0 => Ok(()),
@@ -201,12 +204,12 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         // The guard must not be lost, either.
         let used = PageRange { start: old.end, end: area.end() };
         let undo = Undo(|| {
-            if area.word().is_reserved() && area.mapped() == old.pages() {
+            if missing == 0 && area.mapped() == old.pages() {
                 // The addresses are the area's, reserved.
                 spares.unreserve(self.areas(), rest);
             } else {
                 let purging = self.begin(waits);
-                self.cut(index, old.end, rest, (purging, waits));
+                self.cut(index, (old.end, left), rest, (purging, waits));
             }
         });
         if self.mappings().lost_in(used).is_some() {

@@ -1,7 +1,8 @@
 //! Memory in reserved addresses: it grows and shrinks in place, and only what it has grown to is
 //! mapped.
 
-use pagedepot_vmap::{Options, PurgeDepth, VirtAddr, VmapConfig, VmapError};
+use pagedepot::AllocError;
+use pagedepot_vmap::{MapError, Options, PurgeDepth, VirtAddr, VmapConfig, VmapError};
 
 use crate::paper::{PAGE, Paged, check_all_back, paged};
 
@@ -95,4 +96,35 @@ fn only_what_is_mapped_is_unmapped_and_has_frames() {
     assert_eq!(counts.returned_frames, 271);
     assert_eq!(counts.needed_pages - before.needed_pages, 271);
     check_all_back(&mut vmap);
+}
+
+#[test]
+fn growth_beyond_its_addresses_that_fails_gives_them_back() {
+    let beyond = Err(VmapError::Frames(AllocError::Exhausted));
+    for mapped in [0, 1, 10] {
+        let mut vmap = fresh();
+        let at = vmap.vmalloc_reserved(mapped, 10, Options::DEFAULT).unwrap();
+        stamp(&vmap, at, 0..mapped as usize);
+        assert_eq!(vmap.vrealloc(at, 3900, Options::DEFAULT), beyond);
+        let info = vmap.find(at).unwrap();
+        assert_eq!((info.span.pages, info.guard_pages, info.mapped_pages), (11, 1, mapped));
+        assert!(info.is_reserved);
+        vmap.validate().unwrap();
+        // Of what it gets, the mapper maps a part.
+        vmap.mapper().fail_at(1);
+        let failed = vmap.vrealloc(at, 999, Options::DEFAULT);
+        assert_eq!(failed, Err(VmapError::Map(MapError::NoTables)));
+        vmap.mapper().never_fail();
+        let info = vmap.find(at).unwrap();
+        assert_eq!((info.span.pages, info.guard_pages, info.mapped_pages), (11, 1, mapped));
+        vmap.validate().unwrap();
+        // Its addresses are its own still, and no others.
+        let all = vmap.alloc(4000 - 11, BARE).unwrap();
+        check_contents(&vmap, at, mapped as usize, mapped as usize);
+        assert_eq!(vmap.vrealloc(at, 10, Options::DEFAULT), Ok(at));
+        check_contents(&vmap, at, mapped as usize, 10);
+        vmap.free(all).unwrap();
+        vmap.vfree(at).unwrap();
+        check_all_back(&mut vmap);
+    }
 }
