@@ -93,14 +93,22 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
             let rest = PageRange { start: at, end: area.mapped_hull().end };
             return self.mappings().zero(self.counters(), rest, area.traits().protection());
         }
-        // First: without it the guard would be lost, and the area is to stay as it is.
-        let purging = self.begin(waits).ok_or(VmapError::WouldWait)?;
-        let spares = self.space().spares();
-        let rest = spares.reserve(self.areas()).ok_or(VmapError::NoAreas)?;
+        let rest = self.reserve_area(no_wait)?;
+        // Before the cut: without it the guard would be lost, and the area is to stay as it is.
+        let Some(purging) = self.begin(waits) else {
+            self.space().spares().unreserve(self.areas(), rest);
+            return Err(VmapError::WouldWait);
+        };
         // A reserved area keeps its addresses, others a guard.
         let left = if area.word().is_reserved() { area.end().since(at) } else { guard };
         self.cut(index, (at, left), rest, (Some(purging), waits));
         Ok(())
+    }
+
+    /// A descriptor for a later cut, which covers nothing. If there is none, purges first.
+    fn reserve_area(&self, no_wait: bool) -> Result<AreaIndex, VmapError> {
+        let reserve = || self.space().spares().reserve(self.areas()).ok_or(VmapError::NoAreas);
+        self.with_purges(no_wait, reserve)
     }
 
     /// Cuts the memory of a held area at `at`: unmaps and frees what is mapped behind, and returns
@@ -184,7 +192,7 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         let area = self.area(index);
         let (old, spares) = (area.mapped_hull(), self.space().spares());
         // For undoing it, which must not fail for want of a descriptor.
-        let rest = spares.reserve(self.areas()).ok_or(VmapError::NoAreas)?;
+        let rest = self.reserve_area(options.no_wait)?;
         let waits = Waits::of(options.no_wait);
         let left = area.end().since(old.end);
         let missing = pages.saturating_sub(area.body().pages());

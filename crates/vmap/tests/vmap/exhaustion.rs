@@ -84,3 +84,24 @@ fn frames_of_freed_areas_serve_before_a_request_fails() {
     assert_eq!(no_wait, Err(VmapError::Frames(AllocError::Exhausted)));
     check_all_back(&mut vmap);
 }
+
+#[test]
+fn resizing_gets_the_descriptors_of_what_was_freed() {
+    for is_reserved in [true, false] {
+        for pages in [50, 70] {
+            // One for the memory, two for what is free around it, one each for two areas.
+            let mut vmap = paged(1000, 512, &VmapConfig::new(1, 4));
+            let at = match is_reserved {
+                true => vmap.vmalloc_reserved(60, 100, Options::DEFAULT).unwrap(),
+                false => vmap.vmalloc(60, Options::DEFAULT).unwrap(),
+            };
+            let freed = [3, 5].map(|pages| vmap.alloc(pages, Options::DEFAULT).unwrap());
+            freed.into_iter().for_each(|area| vmap.free(area).unwrap());
+            let resized = vmap.vrealloc(at, pages, Options::DEFAULT);
+            assert!(resized.is_ok_and(|to| to == at || !is_reserved && pages > 60), "{resized:?}");
+            vmap.validate().unwrap();
+            vmap.vfree(resized.unwrap()).unwrap();
+            check_all_back(&mut vmap);
+        }
+    }
+}
