@@ -414,6 +414,45 @@ fn a_listing_sees_what_stays() {
     });
 }
 
+/// A listing has an area of one page that is freed and allocated again meanwhile.
+#[test]
+fn a_listing_sees_what_is_freed_and_comes_back() {
+    explore("listing of what comes back", 2, || {
+        let model = Arc::new(Model::new(config()));
+        let vmap = model.vmap();
+        let area = vmap.alloc(1, BARE).unwrap();
+        let other = model.clone();
+        let handle = loom::thread::spawn(move || {
+            other.vmap().free(area).unwrap();
+            assert_eq!(other.vmap().alloc(1, BARE), Ok(area));
+        });
+        assert!(vmap.areas().any(|info| info.span.start == area));
+        handle.join().unwrap();
+        model.finish(1);
+    });
+}
+
+/// A listing has the area behind one that is cut meanwhile.
+#[test]
+fn a_listing_sees_what_is_behind_a_cut() {
+    explore("listing beside a cut", 2, || {
+        let model = Arc::new(Model::new(VmapConfig { areas_max: 20, ..config() }));
+        let vmap = model.vmap();
+        let memory = vmap.vmalloc(3, Options::DEFAULT).unwrap();
+        let stays = vmap.alloc(1, BARE).unwrap();
+        assert_eq!(stays, memory.add(4 * PAGE));
+        let other = model.clone();
+        let handle = loom::thread::spawn(move || {
+            assert_eq!(other.vmap().vrealloc(memory, 1, Options::DEFAULT), Ok(memory));
+        });
+        let seen: Vec<_> = vmap.areas().map(|info| info.span.start).collect();
+        assert!(seen.contains(&memory) && seen.contains(&stays), "{seen:?}");
+        handle.join().unwrap();
+        vmap.vfree(memory).unwrap();
+        model.finish(1);
+    });
+}
+
 /// Checks that one of all threads that free an area succeeds, though it is allocated again in
 /// between.
 #[test]

@@ -9,6 +9,7 @@ use core::panic::Location;
 use crate::kind::Kind;
 use crate::lock::Waits;
 use crate::metadata::area::{Area, State, Word};
+use crate::model;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
 use crate::state::VmapState;
@@ -17,6 +18,8 @@ use pagedepot::{NodeId, PageSize, Pfn};
 
 /// Largest number of NUMA nodes that a listing distinguishes.
 const LISTED_NODES: usize = 16;
+/// Number of looks that a listing takes at an area that changes before it goes on without it.
+const LOOKS_MAX: u32 = model::scaled(8, 3);
 
 /// State of an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,7 +195,7 @@ impl<'a, 'm, M: Mapper, H: Host> View<'a, 'm, M, H> {
                 continue;
             }
             let area = state.directory().candidate(at);
-            if let Some(info) = area.and_then(|area| self.look(area))
+            if let Some(info) = area.and_then(|area| self.look_again(area))
                 && let Some(start) = range.page_of(info.span.start)
                 && (from <= start && start <= at && at < start.add(info.span.pages))
             {
@@ -202,6 +205,13 @@ impl<'a, 'm, M: Mapper, H: Host> View<'a, 'm, M, H> {
             at = at.add(1);
         }
         None
+    }
+
+    /// An area that the caller does not own, for a listing: one that stays may come and go between
+    /// a user and a pool.
+    fn look_again(self, area: &Area) -> Option<AreaInfo> {
+        let is_there = |_: &u32| area.word().state() != State::Vacant;
+        (0..LOOKS_MAX).take_while(is_there).find_map(|_| self.look(area))
     }
 
     /// An area that the caller does not own; `None`: it changed during the look.

@@ -2,7 +2,7 @@
 //!
 //! No page enters or leaves the free address space here, so these need no lock.
 
-use crate::metadata::area::AreaIndex;
+use crate::metadata::area::{AreaIndex, State};
 use crate::metadata::directory::Directory;
 use crate::space::transfer::make_area;
 use crate::units::{PageRange, Vpn};
@@ -31,11 +31,15 @@ pub fn join(directory: &Directory<'_>, area: AreaIndex, behind: AreaIndex) {
 }
 
 /// Moves the boundary between two neighbours that the caller owns: the first `pages` pages of
-/// `behind`, which has more, become the end of `area`.
+/// `behind`, which has more, become the end of `area`. The caller then sets the word of `behind`,
+/// which is vacant.
 pub fn shift(directory: &Directory<'_>, area: AreaIndex, behind: AreaIndex, pages: u32) {
     let (front, back) = (directory.area(area).run(), directory.area(behind).run());
     debug_assert!(front.end == back.start && pages < back.pages());
     let boundary = back.start.add(pages);
+    // No reader may take a start and a size that do not belong together.
+    let word = directory.area(behind).word();
+    directory.area(behind).set_word(word.plain(State::Vacant));
     directory.index().clear(back);
     for (index, run) in [
         (area, PageRange { start: front.start, end: boundary }),
