@@ -393,9 +393,10 @@ unsafe impl Mapper for LinuxMapper {
         Some(Span::new(start, lost.len() as u32))
     }
 
-    /// Each run takes a mapping, and the last one that behind it.
+    /// Each run takes a mapping, and the last one that behind it. [`map`](Self::map) takes two for
+    /// each of several, before it knows that one continues another.
     fn check_runs(&self, runs: u32) -> Result<(), MapError> {
-        let needed = runs.saturating_add(1);
+        let needed = runs.saturating_add(1 + u32::from(runs > 1));
         match runs {
             _ if needed <= self.budget.left() => Ok(()),
             // In one piece: it is not the frames.

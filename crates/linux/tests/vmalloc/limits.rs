@@ -101,6 +101,26 @@ fn mappings_run_out() {
 }
 
 #[test]
+fn runs_that_do_not_all_fit_are_refused_before_one_is_mapped() {
+    let depot = depot(16 * mib());
+    let held = scatter(&depot);
+    for mappings in 8..40 {
+        let space = Vmalloc::builder(&depot).mappings_max(mappings).build().unwrap();
+        let first = space.buf(page_bytes()).unwrap();
+        for pages in 2..20 {
+            if let Err(error) = space.buf(pages * page_bytes()) {
+                let needed = pages as u32;
+                assert_eq!(error, VmapError::Map(MapError::TooScattered { needed }));
+            }
+            space.shrink();
+        }
+        drop(first);
+        space.shrink();
+    }
+    drop((held, depot));
+}
+
+#[test]
 fn a_scattered_buffer_takes_a_mapping_per_run() {
     let depot = depot(16 * mib());
     // Free runs of three frames.
