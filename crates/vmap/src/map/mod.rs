@@ -214,7 +214,8 @@ impl<'m, M: Mapper> Mappings<'m, M> {
         unsafe { self.mapper.fill(self.range.span(run), byte) };
     }
 
-    /// Tells the host that the frames of an area are freed but still mapped.
+    /// Tells the host that the frames of an area are freed but still mapped. Those of an alias are
+    /// in use elsewhere, but for a few that growth got before it failed.
     pub fn quarantine<H: Host>(&self, host: &H, area: &Area) {
         self.add_quarantined(host, area, i64::from(area.mapped()));
     }
@@ -225,7 +226,9 @@ impl<'m, M: Mapper> Mappings<'m, M> {
     }
 
     fn add_quarantined<H: Host>(&self, host: &H, area: &Area, pages: i64) {
-        if area.word().kind() == Kind::Vmalloc
+        let word = area.word();
+        if word.kind() == Kind::Vmalloc
+            && !word.is_alias()
             && pages != 0
             && let Some(frame) = self.frames.get(area.start())
         {

@@ -312,3 +312,20 @@ fn what_fails_is_purged_whole_whatever_guard_the_area_had_before() {
         }
     }
 }
+
+#[test]
+fn growth_that_fails_elsewhere_quarantines_nothing_that_is_in_use() {
+    let vmap = fresh();
+    let at = vmap.vmalloc(20, Options::DEFAULT).unwrap();
+    let wall = vmap.alloc_at(at.add(21 * PAGE), 1, Options::DEFAULT).unwrap();
+    stamp(&vmap, at, 20);
+    vmap.mapper().fail_at(3);
+    let failed = vmap.vrealloc(at, 30, Options::DEFAULT);
+    assert_eq!(failed, Err(VmapError::Map(MapError::NoTables)));
+    assert_eq!(vmap.host().quarantined(), 0);
+    vmap.purge(PurgeDepth::Lazy);
+    check_stamps(&vmap, at, 20);
+    vmap.vfree(at).unwrap();
+    vmap.free(wall).unwrap();
+    finish(vmap);
+}
