@@ -349,7 +349,7 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
     /// front that it has tried is not tried again.
     #[inline]
     pub fn push_untried(&self, pfn: Pfn, order: Order, tag: Tag) -> bool {
-        self.caches.store.simple_tag(pfn).is_none() && self.push(pfn, order, tag)
+        self.caches.store.simple_tag(pfn, order).is_none() && self.push(pfn, order, tag)
     }
 
     /// Frees a block to the store, past the caches.

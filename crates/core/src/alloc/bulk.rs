@@ -192,7 +192,8 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         let (Some(order), Some(here)) = (order.cached(), caches.here()) else { return 0 };
         let (chunk, least) = (&blocks[..blocks.len().min(CHUNK_BLOCKS)], order.rounds() as usize);
         let is_popped_from = |tag: &Tag| tag.has_fronts() && !tag.row().1;
-        let Some(tag) = caches.store.simple_tag(chunk[0]).filter(is_popped_from) else { return 0 };
+        let tag = caches.store.simple_tag(chunk[0], order);
+        let Some(tag) = tag.filter(is_popped_from) else { return 0 };
         // A closed gate leads here, too.
         if chunk.len() < least
             || caches.hand_over(here)
@@ -324,7 +325,7 @@ impl<C: Cpus> ThroughFronts<'_, '_, C> {
     fn push_run(&self, order: Order, blocks: &[Pfn]) -> usize {
         let caches = self.0;
         let (Some(order), Some(&first)) = (order.cached(), blocks.first()) else { return 0 };
-        let Some(tag) = caches.store.simple_tag(first) else { return 0 };
+        let Some(tag) = caches.store.simple_tag(first, order) else { return 0 };
         let Some(here) = caches.here() else { return 0 };
         let Some(front) = Front::of_tag(here, order, tag) else { return 0 };
         let Some(word) = caches.read_front(&front) else { return 0 };
@@ -347,7 +348,7 @@ impl<C: Cpus> ThroughFronts<'_, '_, C> {
     }
 
     /// The number of blocks at the start of a batch, of which there is one at least, that lie in
-    /// pageblocks with this tag, at multiples of their size. The first one's pageblock has it.
+    /// pageblocks with this tag, at multiples of their size. Those of the first one have it.
     fn alike(&self, tag: Tag, order: Order, blocks: &[Pfn]) -> usize {
         let first = blocks[0].get();
         // Many batches come from one pageblock. Bits in which any block differs from the first say
@@ -355,13 +356,14 @@ impl<C: Cpus> ThroughFronts<'_, '_, C> {
         let differing = blocks.iter().fold(0, |bits, pfn| bits | (pfn.get() ^ first));
         let is_aligned = Pfn::new(first | differing).is_aligned(order);
         let store = &self.0.store;
-        if is_aligned && (differing < PAGEBLOCK_FRAMES || store.tags().are_simple(blocks, tag)) {
+        let are_alike = || order <= Order::PAGEBLOCK && store.tags().are_simple(blocks, tag);
+        if is_aligned && (differing < PAGEBLOCK_FRAMES || are_alike()) {
             return blocks.len();
         }
         // No branch asks whether a block lies in the pageblock of the one before: in a random order
         // none could be foretold.
-        let is_alike = |&&pfn: &&Pfn| pfn.is_aligned(order) & (store.simple_tag(pfn) == Some(tag));
-        blocks.iter().take_while(is_alike).count()
+        let has_tag = |pfn| store.simple_tag(pfn, order) == Some(tag);
+        blocks.iter().take_while(|&&pfn| pfn.is_aligned(order) & has_tag(pfn)).count()
     }
 }
 

@@ -91,7 +91,7 @@ impl<'m, C: Cpus> Caches<'m, C> {
 
     #[inline(always)]
     fn simple_front(&self, pfn: Pfn, order: Order) -> Option<(WordOffset, Order)> {
-        let (order, tag) = (order.cached()?, self.store.simple_tag(pfn)?);
+        let (order, tag) = (order.cached()?, self.store.simple_tag(pfn, order)?);
         pfn.is_aligned(order).then(|| (WordOffset::expected(tag, order), order))
     }
 

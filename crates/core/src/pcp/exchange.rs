@@ -189,7 +189,7 @@ impl<C: Cpus> Caches<'_, C> {
     pub fn push_turned(&self, pfn: Pfn, order: Order) -> bool {
         let pushed = || {
             let (order, here) = (order.cached()?, self.here()?);
-            let front = Front::of_tag(here, order, self.store.simple_tag(pfn)?)?;
+            let front = Front::of_tag(here, order, self.store.simple_tag(pfn, order)?)?;
             let share = self.share(here.cpu, front.zone);
             // A CPU that only frees may have to spill what it has.
             let word = share.read_front(&front).filter(|_| !share.only_frees(&front))?;

@@ -22,7 +22,7 @@ pub mod tags;
 
 use core::ops::Range;
 
-use crate::frame::pageblock::{PageblockIndex, Tag};
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use crate::frame::{FrameRange, Kind, Mobility, Order, Pfn, ZoneId};
 use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::prim::AtomicU32;
@@ -92,10 +92,13 @@ impl<'m> Store<'m> {
         &self.tags
     }
 
-    /// Returns the tag like [`Tags::simple`].
+    /// The tag of a block like [`Tags::simple`]. `None` also if it lies in two pageblocks whose
+    /// tags differ: they may be of different zones, or one without memory.
     #[inline]
-    pub fn simple_tag(&self, pfn: Pfn) -> Option<Tag> {
-        self.tags.simple(pfn)
+    pub fn simple_tag(&self, pfn: Pfn, order: Order) -> Option<Tag> {
+        let tag = self.tags.simple(pfn)?;
+        let second = || self.tags.simple(Pfn::new(pfn.get() | PAGEBLOCK_FRAMES));
+        (order <= Order::PAGEBLOCK || second() == Some(tag)).then_some(tag)
     }
 
     /// The bits, if it is they that say what is free.

@@ -100,12 +100,15 @@ impl<'m> Tags<'m> {
         frames.iter().fold(0, |others, pfn| others | (of(pfn) ^ tag.0)) == 0
     }
 
-    /// The tag of a block, if all of it lies in pageblocks of one zone.
+    /// The tag of a block, if all of it lies in pageblocks of one zone: that of its last frame, if
+    /// its pageblock is isolated.
     pub fn of_block(&self, pfn: Pfn, order: Order) -> Option<Tag> {
+        let mut last = None;
         if order > Order::PAGEBLOCK {
             self.zone_of_range(pfn, order.frames())?;
+            last = self.tag(pfn.add(order.frames() - 1)).filter(|last| last.is_isolated());
         }
-        self.tag(pfn)
+        last.or(self.tag(pfn))
     }
 
     /// Whether all pageblocks of `start..start + frames` have memory of one zone; which.

@@ -1,5 +1,6 @@
 //! Blocks of all orders are cached, large ones by what their CPU uses.
 use crate::common::{Single, metadata, open_zone, single};
+use pagedepot::seam::ZoneAccess;
 use pagedepot::{
     Config, CpuId, Flags, FrameRange, HighPolicy, Mode, Order, Pfn, Scope, ZoneId, ZoneStats,
 };
@@ -45,6 +46,26 @@ fn what_a_cpu_uses_again_and_again_it_caches_whatever_the_order() {
             assert!(cached(depot) >= u64::from(40 * order.frames()));
         });
     }
+}
+
+/// A caller that removes memory finds the block in the store.
+#[test]
+fn a_block_half_of_which_is_isolated_goes_past_the_caches() {
+    with_depot(HighPolicy::Fixed(1 << 14), |depot| {
+        let size = Order::MAX;
+        let block = depot.alloc(size, Flags::default()).unwrap();
+        for half in [0, 512] {
+            let access = ZoneAccess::of(depot, ZoneId::new(0)).unwrap();
+            let isolation = access.isolate(FrameRange::new(block.add(half), 512)).unwrap();
+            let (free, cached_pages) = (depot.free_pages(ZoneId::new(0)), cached(depot));
+            depot.free(block, size).unwrap();
+            assert_eq!(depot.free_pages(ZoneId::new(0)), free + u64::from(size.frames()));
+            assert_eq!(cached(depot), cached_pages);
+            drop(isolation);
+            depot.alloc_at(block, size.frames(), Flags::default()).unwrap();
+        }
+        depot.free(block, size).unwrap();
+    });
 }
 
 /// One large block does not bring many others along: at most a quarter of `high` comes with it.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
     AllocError, CacheLimits, Census, Config, CpuId, DrainResult, Flags, FreeError, FreeManyError,
-    HighPolicy, Misuse, Mode, NodeId, Order, Pfn, Scope, ZoneConfig, ZoneId,
+    HighPolicy, Misuse, Mobility, Mode, NodeId, Order, Pfn, Scope, ZoneConfig, ZoneId,
 };
 
 /// Two neighbouring zones, nothing behind the second, and one with holes.
@@ -89,6 +89,45 @@ fn blocks_that_reach_into_another_zone_or_beyond_are_out_of_range() {
             depot.free_contiguous(pfn(2560), 512).unwrap();
             check_all_free(&mut depot);
         });
+    }
+}
+
+/// Blocks whose first half ends a zone, while this CPU's front takes blocks of that size.
+#[test]
+fn a_front_takes_no_block_that_reaches_beyond_its_zone() {
+    const EDGE: u32 = 201 * 512;
+    for has_neighbour in [true, false] {
+        let (first, second) = ([range(0, EDGE)], [range(EDGE, 1536)]);
+        let zones = [open_zone("first", &first), open_zone("second", &second)];
+        let zones = if has_neighbour { &zones[..] } else { &zones[..1] };
+        let config = Config { high: HighPolicy::Fixed(1 << 14), ..Config::new(1, zones) };
+        let memory = &mut metadata(&config);
+        let mut depot = single(&config, memory);
+        let bad = pfn(EDGE - 512);
+        let halves = if has_neighbour { &[bad, pfn(EDGE)][..] } else { &[bad] };
+        halves.iter().for_each(|&half| depot.alloc_at(half, 512, Flags::default()).unwrap());
+        let held: Vec<Pfn> =
+            (0..20).map(|_| depot.alloc(Order::MAX, Flags::default()).unwrap()).collect();
+        // Beside an empty front, a half full one, and a shelf.
+        for block in held {
+            assert!(!depot.free_fast(bad, Order::MAX) && !depot.free_to_front(bad, Order::MAX));
+            assert_eq!(depot.free(bad, Order::MAX), Err(FreeError::OutOfRange));
+            assert_eq!(depot.free_many_fast(Order::MAX, &[bad]), 0);
+            let as_movable = depot.free_as(bad, Order::MAX, Mobility::Movable);
+            assert_eq!(as_movable, Err(FreeError::OutOfRange));
+            depot.free(block, Order::MAX).unwrap();
+        }
+        for size in [3, 20] {
+            let mut batch = vec![bad; size];
+            let got = depot.alloc_many(Order::MAX, Flags::default(), &mut batch[1..]).unwrap();
+            assert_eq!(got, size - 1);
+            batch.swap(0, size / 2);
+            let error = FreeError::OutOfRange;
+            let failed = Err(FreeManyError { first: size / 2, error, failed: 1 });
+            assert_eq!(depot.free_many_of(Order::MAX, &batch), failed);
+        }
+        halves.iter().for_each(|&half| depot.free_contiguous(half, 512).unwrap());
+        check_all_free(&mut depot);
     }
 }
 
