@@ -13,7 +13,7 @@ use super::walk::Want;
 use super::zero_and_check::{Hooks, Options};
 use crate::cpus::Cpus;
 use crate::frame::pageblock::Tag;
-use crate::frame::{Kind, Mobility, Order, PageSize, Pfn, ZoneId};
+use crate::frame::{Kind, Mobility, Order, PageSize, Pfn};
 use crate::front::WordOffset;
 use crate::pcp::{Caches, Front};
 use crate::zone::Reserve;
@@ -319,19 +319,17 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         let tag = self.hooks().check_free(pfn, order)?;
         match order.cached() {
             Some(order) if self.push_untried(pfn, order, tag) => Ok(()),
-            Some(order) => self.free_slow(pfn, order, tag),
-            None => self.free_direct(pfn, order, tag.zone()),
+            _ => self.free_slow(pfn, order, tag),
         }
     }
 
     /// Frees a block like [`free`](Self::free), but caches it for `mobility`.
     pub fn free_as(&self, pfn: Pfn, order: Order, mobility: Mobility) -> Result<(), FreeError> {
         let tag = self.hooks().check_free(pfn, order)?;
-        match order.cached() {
-            // Frames that a caller is removing are not cached.
-            Some(order) if tag.is_isolated() => self.free_slow(pfn, order, tag),
+        // Frames that a caller is removing are not cached.
+        match order.cached().filter(|_| !tag.is_isolated()) {
             Some(order) => self.free_checked(pfn, order, Tag::new(tag.zone(), Kind::of(mobility))),
-            None => self.free_direct(pfn, order, tag.zone()),
+            None => self.free_slow(pfn, order, tag),
         }
     }
 
@@ -352,16 +350,6 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         self.caches.store.simple_tag(pfn, order).is_none() && self.push(pfn, order, tag)
     }
 
-    /// Frees a block to the store, past the caches.
-    fn free_direct(&self, pfn: Pfn, order: Order, zone: ZoneId) -> Result<(), FreeError> {
-        self.check_usable()?;
-        if self.caches.direct(self.caches.here(), zone).put(pfn, order) == 0 {
-            return Ok(());
-        }
-        self.caches.store.end_call(|| ());
-        Err(FreeError::NotAllocated)
-    }
-
     #[cold]
     #[inline(never)]
     fn free_slow(&self, pfn: Pfn, order: Order, tag: Tag) -> Result<(), FreeError> {
@@ -375,7 +363,7 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         self.check_usable()?;
         let (here, caches) = (self.caches.here(), self.caches);
         // Frames that a caller is removing go to the store, where that caller takes them.
-        if let Some(front) = here.and_then(|here| Front::of_tag(here, order, tag))
+        if let Some(front) = here.and_then(|here| Front::of_tag(here, order.cached()?, tag))
             && caches.share(front.here.cpu, front.zone).free(front, pfn)
         {
             return Ok(());

@@ -49,8 +49,9 @@ impl Flags {
         Flags(self.0 | ATOMIC)
     }
 
-    /// The request fails rather than call callbacks or fence CPUs. It takes what other CPUs keep on
-    /// their shelves, and leaves what is in fronts that only a fence or a wait could reach.
+    /// The request fails rather than call callbacks or fence CPUs. It takes what its own CPU caches
+    /// and other CPUs keep on their shelves, and leaves what is in fronts that only a fence or a
+    /// wait could reach: those of other CPUs, and of another context of its own.
     #[must_use]
     pub const fn no_reclaim(self) -> Self {
         Flags(self.0 | NO_RECLAIM)

@@ -107,10 +107,16 @@ impl<'a, 'm, C: Cpus> SlowPath<'a, 'm, C> {
         self.caches.zones_of(request).next().ok_or(AllocError::NoZone)
     }
 
-    /// The rounds of the last resort.
+    /// The rounds of the last resort. A request that may not fence has its own CPU's fronts emptied
+    /// before they begin: no round takes that for another caller's move.
     fn search(&self, request: Request) -> Result<Pfn, NothingFound> {
-        let search = LastSearch { caches: self.caches, request };
-        self.last_resort.find(self.caches.cpus.environment(), &search)
+        let caches = self.caches;
+        if let (false, Some(here)) = (request.flags.may_reclaim(), caches.here()) {
+            let shares = caches.zones_of(request).map(|zone| caches.share(here.cpu, zone));
+            let charged = shares.filter(|share| share.pcp.charged() > 0);
+            charged.for_each(|share| _ = share.return_fronts(here, 0));
+        }
+        self.last_resort.find(caches.cpus.environment(), &LastSearch { caches, request })
     }
 }
 

@@ -155,6 +155,44 @@ fn in_a_refill_unannounced() {
     explore_mutant(Mutant::Unannounced, refill_beside_a_request);
 }
 
+/// The only pair of frames is in a CPU's front. Two threads that may not fence request a pair, one
+/// of them on that CPU: it brings the pair to the store, where one of the two finds it.
+#[test]
+fn in_its_own_front() {
+    explore_large(|| {
+        let depot = depot(2);
+        let held = [(); 2].map(|()| depot.alloc().unwrap());
+        held.into_iter().for_each(|pfn| depot.free(pfn));
+        let request =
+            |depot: &Depot<Rseq>| depot.alloc_block(PAIR, Flags::default().no_reclaim()).is_ok();
+        let found = Arc::new(AtomicBool::new(false));
+        let set = found.clone();
+        // Relaxed: read after the join.
+        let other = spawn(1, &depot, move |depot| set.store(request(depot), Ordering::Relaxed));
+        let is_served = request(&depot);
+        other.join().unwrap();
+        assert!(is_served || found.load(Ordering::Relaxed), "a pair is free");
+        depot.finish();
+    });
+}
+
+/// A request that may not fence, on a CPU whose front a drainer takes meanwhile.
+#[test]
+fn in_its_own_front_beside_a_drainer() {
+    explore_large(|| {
+        let depot = depot(2);
+        let held = depot.alloc().unwrap();
+        depot.free(held);
+        let drainer = spawn(1, &depot, |depot| {
+            depot.allocator.drain(Scope::cpu(CpuId::new(0)), Mode::Full);
+        });
+        // It fails if it meets both frames in the drainer's hands in all rounds.
+        let _ = depot.alloc_block(PAIR, Flags::default().no_reclaim());
+        drainer.join().unwrap();
+        depot.finish();
+    });
+}
+
 /// Frames that a drainer has taken are in the way of a range, and not for long.
 #[test]
 fn a_range_in_a_drainers_hands() {

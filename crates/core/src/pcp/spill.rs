@@ -96,7 +96,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         }
     }
 
-    /// No empty magazine is to be had: spill the loaded one and go on with it.
+    /// Empties a front into the store. It has no magazine then.
     pub fn unload(&self, front: Front, word: Word) -> Step {
         let Some(loaded) = word.loaded() else { return Step::Store };
         let moving = self.caches.begin(self.pcp, u64::from(front.order.magazine_frames()));
@@ -106,7 +106,10 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             if let Some((previous, fill)) = word.previous() {
                 self.spill(front, previous, fill.rounds(front.order.rounds()));
             }
-            self.spill(front, loaded, word.rounds());
+            match front.avoided {
+                true => self.spill_avoided(front, word),
+                false => self.spill(front, loaded, word.rounds()),
+            }
         }
         drop(moving);
         Step::Again
@@ -509,27 +512,26 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         self.return_spare();
     }
 
-    /// Empties this CPU's fronts for avoided pageblocks into the store, those of this context;
-    /// returns pages.
+    /// Empties this CPU's fronts into the store, those of this context, from a
+    /// [place](Front::place) on; returns the pages that they had.
     #[cold]
-    pub fn return_avoided(&self, here: Here) -> u64 {
+    pub fn return_fronts(&self, here: Here, first: usize) -> u64 {
         let mut pages = 0;
-        // Behind those that are popped from.
-        for place in Front::places(false)..Front::places(self.caches.pcps.avoids()) {
+        for place in first..Front::places(self.caches.pcps.avoids()) {
             let front = Front::at_place(here, self.zone_id, place);
             let Some(word) = self.read_front(&front) else { break };
-            if word.rounds() == 0 {
-                continue;
+            let held = word.frames(front.order.rounds()) * front.order.frames();
+            if held > 0 {
+                self.unload(front, word);
+                pages += u64::from(held);
             }
-            let moved = u64::from(word.rounds() * front.order.frames());
-            let moving = self.caches.begin(self.pcp, moved);
-            if self.replace(&front, word, Word::EMPTY) {
-                self.pcp.count_operations(word.operations());
-                self.spill_avoided(front, word);
-                pages += moved;
-            }
-            drop(moving);
         }
         pages
+    }
+
+    /// Empties the fronts for avoided pageblocks like [`return_fronts`](Self::return_fronts): they
+    /// lie behind those that are popped from.
+    pub fn return_avoided(&self, here: Here) -> u64 {
+        self.return_fronts(here, Front::places(false))
     }
 }

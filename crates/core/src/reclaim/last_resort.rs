@@ -5,7 +5,8 @@
 //! callbacks, once per episode, and takes pages above `min` (an atomic request also those of the
 //! reserve). Last comes the last resort, which takes back what other CPUs cache, gently first. It
 //! works in rounds: a quiet drain and a search, callbacks and a search, a handover and a full drain
-//! and a search.
+//! and a search. A request that may not reclaim has the first drain and search alone. Before its
+//! rounds it empties the fronts of its own CPU and context: that takes neither a fence nor a wait.
 //!
 //! The handover asks every CPU for its fronts and looks for some microseconds whether they have
 //! come. CPUs that allocate at the moment hand over in that time, so that the full drain has fewer

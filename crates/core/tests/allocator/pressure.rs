@@ -246,6 +246,55 @@ fn who_may_not_reclaim_neither_calls_nor_fences() {
     assert!(cpus.fences() > fences);
 }
 
+/// Such a request needs neither a fence nor a wait for the fronts of its own CPU.
+#[test]
+fn who_may_not_reclaim_has_what_its_own_cpu_caches() {
+    for (marks, flags) in [
+        (NOTHING_HELD_BACK, Flags::UNMOVABLE.atomic()),
+        (NOTHING_HELD_BACK, Flags::RECLAIMABLE.no_reclaim()),
+        (MARKS, Flags::UNMOVABLE.no_reclaim()),
+    ] {
+        let witness = Witness::default();
+        let mut depot = machine(marks, &[&witness]);
+        let mut held = fill(&depot, Flags::default(), || true);
+        let fences = depot.cpus().0.fences();
+        witness.take();
+        free_all(&depot, held.split_off(held.len() - 50));
+        assert_eq!(depot.free_pages(ZONE), marks.min, "they are in a front");
+        let got = fill(&depot, flags, || true);
+        assert_eq!((got.len(), depot.free_pages(ZONE)), (50, marks.min));
+        assert_eq!((witness.take().len(), depot.cpus().0.fences()), (0, fences));
+        free_all(&depot, [held, got].concat());
+        check_all_free(&mut depot);
+    }
+}
+
+#[test]
+fn who_may_not_reclaim_has_ranges_of_what_its_own_cpu_caches() {
+    const FLAGS: Flags = Flags::UNMOVABLE.no_reclaim();
+    type Request = fn(&Single<'_>, Pfn) -> Result<(Pfn, u32), AllocError>;
+    let requests: [Request; 3] = [
+        |depot, _| Ok((depot.alloc(order(3), FLAGS)?, 8)),
+        |depot, _| Ok((depot.alloc_contiguous(9, 1, FLAGS)?, 9)),
+        |depot, at| depot.alloc_at(at.add(1), 5, FLAGS).map(|()| (at.add(1), 5)),
+    ];
+    for request in requests {
+        let mut depot = machine(NOTHING_HELD_BACK, &[]);
+        let (size, failures) = (order(4), || depot.zone_stats(ZONE).unwrap().counts.failures);
+        let mut held: Vec<Pfn> =
+            std::iter::from_fn(|| depot.alloc(size, Flags::default()).ok()).collect();
+        assert_eq!((held.len() as u32 * size.frames(), failures()), (FRAMES, 1));
+        let freed = held.split_off(held.len() - 10);
+        freed.iter().for_each(|&pfn| depot.free(pfn, size).unwrap());
+        assert_eq!(depot.free_pages(ZONE), 0, "they are in a front");
+        let (start, frames) = request(&depot, freed[5]).unwrap();
+        assert_eq!((failures(), depot.cpus().0.fences()), (1, 0));
+        depot.free_contiguous(start, frames).unwrap();
+        held.into_iter().for_each(|pfn| depot.free(pfn, size).unwrap());
+        check_all_free(&mut depot);
+    }
+}
+
 #[test]
 fn spared_cpus_keep_their_fronts() {
     let mut depot = machine(NOTHING_HELD_BACK, &[]);
