@@ -132,7 +132,9 @@ pub fn remove_memory<C: Cpus>(
     range: FrameRange,
 ) -> Result<(), RemoveError> {
     let zone = access(allocator, zone)?;
-    with_claimed(zone, range, |isolation| zone.remove(isolation))
+    let removed = with_claimed(zone, range, |isolation| zone.remove(isolation));
+    zone.end_call();
+    removed
 }
 
 /// Implements [`Contiguity::reassign`](crate::Contiguity::reassign).
@@ -143,13 +145,13 @@ pub fn reassign<C: Cpus>(
     flags: Flags,
 ) -> Result<(), RemoveError> {
     let zone = access(allocator, zone)?;
-    with_claimed(zone, range, |isolation| {
+    let reassigned = with_claimed(zone, range, |isolation| {
         let pageblocks = isolation.pageblocks().map(PageblockIndex);
         pageblocks.for_each(|pageblock| zone.reassign(pageblock, flags));
         zone.put(range);
-    })?;
+    });
     zone.end_call();
-    Ok(())
+    reassigned
 }
 
 fn access<'a, 'm, C: Cpus>(

@@ -242,7 +242,7 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
     #[inline(never)]
     pub fn alloc_turned(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
         match self.caches.pop_turned(order, flags.kind()) {
-            Some(pfn) => Ok(pfn),
+            Some(pfn) => self.hooks().end_call(order.frames(), Ok(pfn)),
             None => self.alloc_slow(order, flags),
         }
     }
@@ -272,7 +272,7 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
             Some(pfn) => Ok(pfn),
             None => self.alloc_below_low(self.request(Want::Block(order), flags)),
         };
-        let pfn = hooks.end_call(order, found)?;
+        let pfn = hooks.end_call(order.frames(), found)?;
         hooks.on_alloc(pfn, order, flags);
         Ok(pfn)
     }
@@ -287,7 +287,7 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
             self.caches.store.bitmap.forget_refusals();
         }
         let hooks = self.hooks();
-        let pfn = hooks.end_call(order, found).ok()?;
+        let pfn = hooks.end_call(order.frames(), found).ok()?;
         hooks.on_alloc(pfn, order, flags);
         Some(pfn)
     }
@@ -297,7 +297,7 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         self.check_usable().map_err(|why| Refusal { error: why.into(), is_proven: true })?;
         let hooks = self.hooks();
         let found = self.look_below_low(self.request(Want::Block(order), flags));
-        let pfn = hooks.end_call(order, found)?;
+        let pfn = hooks.end_call(order.frames(), found)?;
         hooks.on_alloc(pfn, order, flags);
         Ok(pfn)
     }

@@ -31,10 +31,12 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         // A callback, and what is told of misuse, may panic.
         self.hooks().keep_while(order, out, got, |out, got| {
             self.check_usable()?;
-            match out.len() <= FEW_BLOCKS {
+            let filled = match out.len() <= FEW_BLOCKS {
                 true => self.fill_singly(order, flags, out, got),
                 false => self.fill(order, flags, out, got),
-            }
+            };
+            self.caches.store.end_call(|| ());
+            filled
         })
     }
 
@@ -434,7 +436,7 @@ impl<C: Cpus> Allocator<'_, C> {
             let front = Front { here, zone, order, kind, avoided: false };
             got = ThroughFronts(&self.caches).alloc(&front, out);
         }
-        match got == out.len() {
+        match got == out.len() && !self.caches.store.has_noted() {
             true => Ok(got),
             false => self.slow().alloc_many(order, self.options.classes.of(flags), out, got),
         }

@@ -29,10 +29,9 @@ impl<'m, C: Cpus> SlowPath<'_, 'm, C> {
             return Err(AllocError::Unsupported);
         }
         let request = self.request(Want::Run { frames, align }, flags);
-        let start = match self.caches.walk(request, Reserve::AboveLow) {
-            Some(start) => start,
-            None => self.alloc_below_low(request)?,
-        };
+        let found = self.caches.walk(request, Reserve::AboveLow);
+        let found = found.map_or_else(|| self.alloc_below_low(request), Ok);
+        let start = self.hooks().end_call(frames, found)?;
         self.hooks().on_alloc_range(start, frames, flags);
         Ok(start)
     }
@@ -46,13 +45,11 @@ impl<'m, C: Cpus> SlowPath<'_, 'm, C> {
         is_patient: bool,
     ) -> Result<(), AllocError> {
         let request = self.request_at(start, frames, flags)?;
-        if self.caches.walk(request, request.reserve()).is_none() {
+        let found = self.caches.walk(request, request.reserve()).or_else(|| {
             self.caches.store.bitmap.forget_refusals();
-            if !is_patient {
-                return Err(AllocError::NotAvailable);
-            }
-            self.at_last(request).map_err(|_| AllocError::NotAvailable)?;
-        }
+            if is_patient { self.at_last(request).ok() } else { None }
+        });
+        self.hooks().end_call(frames, found.ok_or(AllocError::NotAvailable))?;
         self.hooks().on_alloc_range(start, frames, flags);
         Ok(())
     }

@@ -100,12 +100,13 @@ impl<C: Cpus> Hooks<'_, '_, C> {
         self.caches.direct(self.caches.here(), tag.zone()).put(pfn, order);
     }
 
-    /// Ends a call that is about to return a block: reports misuse found on the way.
+    /// Ends a call that is about to return `frames` frames: reports misuse found on the way. If
+    /// that panics, the frames go back into the store.
     #[inline]
-    pub fn end_call<E>(&self, order: Order, found: Result<Pfn, E>) -> Result<Pfn, E> {
+    pub fn end_call<E>(&self, frames: u32, found: Result<Pfn, E>) -> Result<Pfn, E> {
         self.caches.store.end_call(|| {
             if let Ok(pfn) = found {
-                self.take_back(pfn, order);
+                (0..frames).for_each(|i| self.take_back(pfn.add(i), Order::BASE));
             }
         });
         found

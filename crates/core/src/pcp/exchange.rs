@@ -180,8 +180,9 @@ impl<C: Cpus> Caches<'_, C> {
 
     /// Puts a block into this CPU's front, which has not taken it by a push: after a fold of its
     /// word, into its other magazine, or into an empty one, for which a full one goes to the shelf.
-    /// `false`: the block is still the caller's. Otherwise the push is the last access to anything
-    /// of the allocator.
+    /// `false`: the block is still the caller's, also where misuse that was found on the way is to
+    /// be reported after the free. Otherwise the push is the last access to anything of the
+    /// allocator.
     ///
     /// Out of line: a push under a lock, which comes before it, saves no registers.
     #[cold]
@@ -196,7 +197,11 @@ impl<C: Cpus> Caches<'_, C> {
             let exchange = Exchange { share: &share, front: &front, word };
             pfn.is_aligned(order).then(|| match exchange.push_turned(pfn) {
                 Some(pushed) => pushed,
-                None => exchange.make_room() && self.push(front.offset(), order, pfn),
+                None => {
+                    exchange.make_room()
+                        && !self.store.has_noted()
+                        && self.push(front.offset(), order, pfn)
+                }
             })
         };
         !IS_LOOM && pushed() == Some(true)

@@ -76,9 +76,15 @@ impl<'m> Store<'m> {
     /// `undo` takes back what the call has for its caller.
     #[inline]
     pub fn end_call(&self, undo: impl FnMut()) {
-        if !IS_LOOM && self.noted.is_any() {
+        if self.has_noted() {
             self.report_noted(undo);
         }
+    }
+
+    /// Whether a call is to report misuse before it ends.
+    #[inline]
+    pub fn has_noted(&self) -> bool {
+        !IS_LOOM && self.noted.is_any()
     }
 
     #[cold]

@@ -378,6 +378,119 @@ fn what_is_on_its_way_with_a_page_freed_twice_is_not_lost() {
     }
 }
 
+/// Frames told of to [`count_told`].
+static TOLD: AtomicU32 = AtomicU32::new(0);
+
+fn count_told(misuse: Misuse) {
+    match misuse {
+        Misuse::DoubleFree { frames, .. } => TOLD.fetch_add(frames, Ordering::Relaxed),
+        other => panic!("an unknown misuse: {other:?}"),
+    };
+}
+
+/// Makes CPU 0 hand over a page that was freed twice: the next decay of its caches finds it.
+fn hand_over_one_twice(depot: &Single<'_>) {
+    depot.cpus().0.set_now_ms(1);
+    let twice = depot.alloc(Order::BASE, Flags::default()).unwrap();
+    (0..2).for_each(|_| depot.free(twice, Order::BASE).unwrap());
+    depot.cpus().0.run_on(1);
+    assert!(!depot.drain_handover(Scope::ALL, None).is_complete());
+    depot.cpus().0.run_on(0);
+    assert!(depot.cpu_caches().hand_over());
+}
+
+/// Holds every page but five neighbours, which a front has, one of them twice.
+fn hold_all_but_one_twice(depot: &Single<'_>, held: &mut Vec<(Pfn, Order)>) -> Pfn {
+    while let Ok(page) = depot.alloc(Order::BASE, Flags::default()) {
+        held.push((page, Order::BASE));
+    }
+    held.sort();
+    let five: Vec<_> = held.drain(100..105).collect();
+    assert_eq!(five[4].0, five[0].0.add(4));
+    five.iter().chain(&five[..1]).for_each(|&(page, size)| depot.free(page, size).unwrap());
+    five[0].0
+}
+
+/// Calls that find a page which was freed twice, and do not fail for it.
+const FINDERS: [(&str, Way); 6] = [
+    ("batch of chunks", |depot, held| {
+        hand_over_one_twice(depot);
+        depot.cpus().0.set_now_ms(5000);
+        let mut pages = [pfn(0); 128];
+        depot.alloc_many(Order::BASE, Flags::UNMOVABLE, &mut pages).unwrap();
+        held.extend(pages.map(|page| (page, Order::BASE)));
+    }),
+    ("batch of fronts", |depot, held| {
+        free_to_full_front(depot, held, |depot, page| {
+            assert_eq!(depot.free_many_of(Order::BASE, &[page]), Ok(()));
+        })
+    }),
+    ("free", |depot, held| {
+        free_to_full_front(depot, held, |depot, page| {
+            depot.free(page, Order::BASE).unwrap();
+        })
+    }),
+    ("range", |depot, held| {
+        hold_all_but_one_twice(depot, held);
+        let start = depot.alloc_contiguous(3, 1, Flags::UNMOVABLE.no_reclaim()).unwrap();
+        held.extend((0..3).map(|at| (start.add(at), Order::BASE)));
+    }),
+    ("frames at an address", |depot, held| {
+        let twice = hold_all_but_one_twice(depot, held);
+        depot.alloc_at(twice, 2, Flags::UNMOVABLE.atomic()).unwrap();
+        held.extend([(twice, Order::BASE), (twice.add(1), Order::BASE)]);
+    }),
+    ("block", |depot, held| {
+        hold_all_but_one_twice(depot, held);
+        let block = depot.alloc(order(1), Flags::UNMOVABLE.no_reclaim()).unwrap();
+        held.push((block, order(1)));
+    }),
+];
+
+/// Fills the front's two magazines, and frees one page more, which needs an empty one.
+fn free_to_full_front(
+    depot: &Single<'_>,
+    held: &mut Vec<(Pfn, Order)>,
+    free: fn(&Single<'_>, Pfn),
+) {
+    let mut pages: Vec<Pfn> =
+        (0..200).map(|_| depot.alloc(Order::BASE, Flags::default()).unwrap()).collect();
+    depot.drain(Scope::ALL, Mode::Full);
+    hand_over_one_twice(depot);
+    pages.drain(..126).for_each(|page| depot.free(page, Order::BASE).unwrap());
+    depot.cpus().0.set_now_ms(5000);
+    let last = pages.pop().unwrap();
+    held.extend(pages.iter().map(|&page| (page, Order::BASE)));
+    free(depot, last);
+}
+
+#[test]
+fn each_call_tells_of_what_it_found() {
+    for (name, find) in FINDERS {
+        with_machine(false, Some(count_told), |mut depot| {
+            TOLD.store(0, Ordering::Relaxed);
+            let mut held = Vec::new();
+            find(&depot, &mut held);
+            assert_eq!(TOLD.load(Ordering::Relaxed), 1, "{name}");
+            depot.free_many(&held).unwrap();
+            check_all_free(&mut depot);
+        });
+    }
+}
+
+#[test]
+fn a_call_that_panics_for_what_it_found_has_lost_nothing() {
+    for (name, find) in FINDERS {
+        with_machine(false, None, |mut depot| {
+            let mut held = Vec::new();
+            let found = catch_unwind(AssertUnwindSafe(|| find(&depot, &mut held)));
+            assert!(found.is_err(), "{name}");
+            depot.free_many(&held).unwrap_or_else(|error| panic!("{name}: {error}"));
+            check_all_free(&mut depot);
+        });
+    }
+}
+
 #[test]
 fn a_range_with_a_page_freed_before_is_freed_before_it_panics() {
     with_machine(false, None, |mut depot| {
