@@ -307,10 +307,8 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
     #[inline(never)]
     pub fn free_turned(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         let caches = self.caches;
-        match caches.push_simple_locked(pfn, order) || caches.push_turned(pfn, order) {
-            true => Ok(()),
-            false => self.free(pfn, order),
-        }
+        let pushed = caches.push_simple_locked(pfn, order) || caches.push_turned(pfn, order);
+        if pushed { Ok(()) } else { self.free(pfn, order) }
     }
 
     /// Frees a block that [`Caches::push_simple`] did not take.

@@ -195,12 +195,11 @@ impl<C: Cpus> Caches<'_, C> {
             // A CPU that only frees may have to spill what it has.
             let word = share.read_front(&front).filter(|_| !share.only_frees(&front))?;
             let exchange = Exchange { share: &share, front: &front, word };
+            let is_silent = || !self.store.has_noted();
             pfn.is_aligned(order).then(|| match exchange.push_turned(pfn) {
                 Some(pushed) => pushed,
                 None => {
-                    exchange.make_room()
-                        && !self.store.has_noted()
-                        && self.push(front.offset(), order, pfn)
+                    exchange.make_room() && is_silent() && self.push(front.offset(), order, pfn)
                 }
             })
         };

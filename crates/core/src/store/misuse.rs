@@ -1,13 +1,17 @@
 //! Errors of callers and backings, frames that were freed twice among them.
 //!
 //! # Misuse found late
-//! Frames that come back to the store may be free there already. The call that brings them may not
-//! have finished: a drain has more magazines to empty, an
-//! allocation holds a block. The report may panic, and a panic there would lose the pages that the
-//! call holds. So the store notes the misuse, and calls of the allocator report it as their last
-//! step.
+//! Frames that come back to the store may be free there already, and a backing may hand out frames
+//! that are none of the zone's. The call that meets them may not have finished: a drain has more
+//! magazines to empty, an allocation holds blocks. The report may panic, and a panic there would
+//! lose the pages that the call holds. So the store notes the misuse, and calls of the allocator
+//! report it as their last step.
 //!
-//! All callers share one note: of two calls that end at the same moment, one reports for both.
+//! All callers share the notes: of two calls that end at the same moment, one reports for both.
+//!
+//! A frame that is freed for the second time while a search or a claim owns it, and gives it back,
+//! is noted by neither in most places. It stays free once, and the zone's count of free pages is
+//! one too high from then on.
 
 use core::fmt;
 use core::mem::forget;
@@ -30,7 +34,8 @@ pub enum Misuse {
         frames: u32,
     },
     /// A [`Backing`](crate::Backing) handed out frames that are misaligned or not of the zone asked
-    /// for, against its contract. They are not handed on; what else came with them is.
+    /// for, against its contract. They are not handed on; what else came with them is. Told like
+    /// double frees.
     Backing {
         /// The first of them, as the backing named it.
         first: Pfn,
@@ -96,50 +101,55 @@ impl DoubleFree {
     }
 }
 
-/// The note. Relaxed: the word is all there is to it.
+/// The notes, one of each kind of misuse. Relaxed: each word is all there is to it.
 ///
 /// | bits | field |
 /// |---|---|
 /// | 0..=31 | the first frame that was met |
 /// | 32..=63 | how many, at most 2^32 - 1; 0: none, and nothing else in the word |
 #[derive(Default)]
-pub struct MisuseNote(AtomicU64);
-
-fn pack(doubled: DoubleFree) -> u64 {
-    let first = doubled.first.map_or(0, |pfn| u64::from(pfn.get()));
-    if doubled.frames == 0 { 0 } else { u64::from(doubled.frames) << 32 | first }
-}
-
-fn unpack(word: u64) -> DoubleFree {
-    let frames = (word >> 32) as u32;
-    DoubleFree { first: (frames > 0).then(|| Pfn::new(word as u32)), frames }
+pub struct MisuseNote {
+    doubled: AtomicU64,
+    backing: AtomicU64,
 }
 
 impl MisuseNote {
-    /// Notes frames that were put into the store and free there.
+    /// Notes misuse.
     #[cold]
-    pub fn note(&self, doubled: DoubleFree) {
-        let add = |word| {
-            let mut noted = unpack(word);
-            noted.add(doubled);
-            Some(pack(noted))
+    pub fn note(&self, misuse: Misuse) {
+        let (note, first, frames) = match misuse {
+            Misuse::DoubleFree { first, frames } => (&self.doubled, first, frames),
+            Misuse::Backing { first, frames } => (&self.backing, first, frames),
         };
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        let add = |word: u64| {
+            let first = if word == 0 { first.get() } else { word as u32 };
+            let frames = frames.saturating_add((word >> 32) as u32);
+            Some(u64::from(frames) << 32 | u64::from(first))
+        };
+        let _ = note.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
     /// Whether there may be something to report.
     #[inline]
     pub fn is_any(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
+        self.doubled.load(Ordering::Relaxed) | self.backing.load(Ordering::Relaxed) != 0
     }
 
-    /// Reports what was noted. If `report` panics, `undo` is called.
+    /// Reports what was noted. If `report` panics, `undo` is called, and a note that is left is for
+    /// another call.
     #[cold]
-    pub fn report(&self, report: impl FnOnce(Misuse), undo: impl FnMut()) {
-        let DoubleFree { first, frames } = unpack(self.0.swap(0, Ordering::Relaxed));
-        let Some(first) = first else { return };
+    pub fn report(&self, report: impl Fn(Misuse), undo: impl FnMut()) {
         let undo = OnUnwind(undo);
-        report(Misuse::DoubleFree { first, frames });
+        let take = |note: &AtomicU64| {
+            let word = note.swap(0, Ordering::Relaxed);
+            (Pfn::new(word as u32), (word >> 32) as u32)
+        };
+        if let (first, frames @ 1..) = take(&self.doubled) {
+            report(Misuse::DoubleFree { first, frames });
+        }
+        if let (first, frames @ 1..) = take(&self.backing) {
+            report(Misuse::Backing { first, frames });
+        }
         forget(undo);
     }
 }
@@ -159,12 +169,19 @@ mod tests {
 
     #[test]
     fn notes_come_back() {
-        for first in [0, 1, u32::MAX] {
-            for frames in [1, 2, u32::MAX] {
-                let doubled = DoubleFree { first: Some(Pfn::new(first)), frames };
-                assert_eq!(unpack(pack(doubled)), doubled);
+        let note = MisuseNote::default();
+        for first in [0, 1, u32::MAX].map(Pfn::new) {
+            for (frames, sum) in [(1, 4), (2, 5), (u32::MAX, u32::MAX)] {
+                note.note(Misuse::Backing { first, frames });
+                note.note(Misuse::DoubleFree { first, frames });
+                note.note(Misuse::DoubleFree { first: Pfn::new(7), frames: 3 });
+                let told = std::cell::RefCell::new(Vec::new());
+                note.report(|misuse| told.borrow_mut().push(misuse), || ());
+                let expected =
+                    [Misuse::DoubleFree { first, frames: sum }, Misuse::Backing { first, frames }];
+                assert_eq!(told.into_inner(), expected);
+                assert!(!note.is_any());
             }
         }
-        assert_eq!((pack(DoubleFree::NONE), unpack(0)), (0, DoubleFree::NONE));
     }
 }

@@ -54,21 +54,22 @@ pub struct Store<'m> {
 }
 
 impl<'m> Store<'m> {
-    /// Tells the embedder what a caller or the backing did wrong; by default, panics.
-    pub fn report(&self, misuse: Misuse) {
-        (self.on_misuse)(misuse);
-    }
-
     /// Notes frames that were free when they were put here, to be reported when a call ends.
     #[inline]
     pub fn note_doubled(&self, doubled: DoubleFree) {
-        if doubled.frames > 0 {
-            self.noted.note(doubled);
-            if IS_LOOM {
-                // In a model every double free is a fault, and the look at the end of each call
-                // would be two executions.
-                self.report_noted(|| ());
-            }
+        if let DoubleFree { first: Some(first), frames: frames @ 1.. } = doubled {
+            self.note(Misuse::DoubleFree { first, frames });
+        }
+    }
+
+    /// Notes misuse, to be reported when a call ends.
+    #[cold]
+    fn note(&self, misuse: Misuse) {
+        self.noted.note(misuse);
+        if IS_LOOM {
+            // In a model every double free is a fault, and the look at the end of each call would
+            // be two executions.
+            self.noted.report(self.on_misuse, || ());
         }
     }
 
@@ -77,7 +78,7 @@ impl<'m> Store<'m> {
     #[inline]
     pub fn end_call(&self, undo: impl FnMut()) {
         if self.has_noted() {
-            self.report_noted(undo);
+            self.noted.report(self.on_misuse, undo);
         }
     }
 
@@ -85,11 +86,6 @@ impl<'m> Store<'m> {
     #[inline]
     pub fn has_noted(&self) -> bool {
         !IS_LOOM && self.noted.is_any()
-    }
-
-    #[cold]
-    fn report_noted(&self, undo: impl FnMut()) {
-        self.noted.report(|misuse| self.report(misuse), undo);
     }
 
     /// The tags of pageblocks.
@@ -219,7 +215,6 @@ impl<'m> Store<'m> {
         let (mut taken, mut accepted) = (0, None);
         if let Some(words) = words_of(backing, order) {
             let (tag, aligned) = (wanted.tag(), bits::multiples(0, order.frames().into()));
-            let mut wrong = None;
             words.take_words(request, want, &mut |base, starts| {
                 let found = WordBlocks::new(base.get(), starts);
                 let are_blocks = starts != 0 && starts & !aligned == 0;
@@ -231,13 +226,9 @@ impl<'m> Store<'m> {
                     taken += found.blocks();
                     give(found);
                 } else {
-                    wrong = wrong.or(Some(base));
+                    self.note(Misuse::Backing { first: base, frames: WORD_FRAMES });
                 }
             });
-            // Not before the backing has ended its search: this may panic.
-            if let Some(first) = wrong {
-                self.report(Misuse::Backing { first, frames: WORD_FRAMES });
-            }
             return taken;
         }
         let mut chunk = [Block::NONE; CHUNK_BLOCKS];
@@ -260,13 +251,13 @@ impl<'m> Store<'m> {
     }
 
     /// Whether `frames` frames that a backing handed out are aligned and all of the zone asked for;
-    /// if they are, notes what they serve. Others are reported, and never handed on: where they are
-    /// not memory of the allocator's, a caller would write to something else.
+    /// if they are, notes what they serve. Others are noted as misuse, and never handed on: where
+    /// they are not memory of the allocator's, a caller would write to something else.
     fn accept(&self, start: Pfn, frames: u32, align: u32, tag: Tag) -> bool {
         let is_accepted = self.are_of_zone(start, frames, align, tag.zone());
         match is_accepted {
             true => self.label(start, frames, tag),
-            false => self.report(Misuse::Backing { first: start, frames }),
+            false => self.note(Misuse::Backing { first: start, frames }),
         }
         is_accepted
     }

@@ -1,6 +1,7 @@
 //! An allocator over a store of the embedder's: what it keeps, what it refuses, and what it finds.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::common::backing::Sets;
 use crate::common::{Anywhere, Single, metadata, open_zone, order, range};
@@ -334,6 +335,72 @@ fn what_a_backing_may_not_hand_out_is_reported_and_not_handed_on() {
     broken.frame.store(1024, Ordering::Relaxed);
     broken.count.store(1000, Ordering::Relaxed);
     assert_eq!(depot.alloc(order(9), flags), Ok(Pfn::new(1024)));
+}
+
+/// A backing that hands out a block of no memory behind those it has, while it is told to.
+struct Spoiled<'s> {
+    sets: &'s Sets,
+    is_spoiled: AtomicBool,
+}
+
+/// A block of no memory.
+fn nowhere(order: Order) -> Block {
+    Block::new(Pfn::new(0), order, Mobility::Movable)
+}
+
+// SAFETY: none; the test's allocator has no linear map, and nothing uses memory of its frames.
+unsafe impl Backing for Spoiled<'_> {
+    fn take(&self, request: BackingRequest, out: &mut [Block]) -> usize {
+        let is_spoiled = self.is_spoiled.load(Ordering::Relaxed) && out.len() > 1;
+        let most = out.len() - usize::from(is_spoiled);
+        let got = self.sets.take(request, &mut out[..most]);
+        // In the middle of the others.
+        if is_spoiled && got == most {
+            out[most] = out[most / 2];
+            out[most / 2] = nowhere(request.order);
+        }
+        got + usize::from(is_spoiled && got == most)
+    }
+
+    fn put(&self, zone: ZoneId, blocks: &[Block]) -> DoubleFree {
+        self.sets.put(zone, blocks)
+    }
+
+    fn free_pages(&self, zone: ZoneId) -> u64 {
+        self.sets.free_pages(zone)
+    }
+
+    fn is_free(&self, pfn: Pfn) -> bool {
+        self.sets.is_free(pfn)
+    }
+}
+
+/// A report of such a block may panic: what came with it, and what the call had, stays.
+#[test]
+fn what_comes_with_a_block_that_is_refused_is_not_lost() {
+    type Request = fn(&Single<'_>);
+    let requests: [Request; 4] = [
+        |depot| _ = depot.alloc(Order::BASE, Flags::default()),
+        |depot| _ = depot.alloc(order(4), Flags::default()),
+        |depot| _ = depot.alloc_many(Order::BASE, Flags::default(), &mut [Pfn::new(0); 128]),
+        |depot| _ = depot.alloc_many(order(3), Flags::default(), &mut [Pfn::new(0); 20]),
+    ];
+    for request in requests {
+        let zones = [open_zone("Normal", &RANGES)];
+        let config = Config::new(1, &zones);
+        let sets = Sets::new(&zones, false);
+        let spoiled = Spoiled { sets: &sets, is_spoiled: AtomicBool::new(true) };
+        let builder = Single::builder(&config).backing(Some(&spoiled));
+        let mut memory = vec![std::mem::MaybeUninit::uninit(); builder.metadata_bytes().unwrap()];
+        let mut depot = builder.build(&mut memory, PinnedCpus(Anywhere::new())).unwrap();
+        let panic = catch_unwind(AssertUnwindSafe(|| request(&depot))).unwrap_err();
+        let message = panic.downcast::<String>().unwrap();
+        assert!(message.contains("the backing handed out"), "{message}");
+        spoiled.is_spoiled.store(false, Ordering::Relaxed);
+        assert_eq!(depot.validate().unwrap().held_pages(), 0);
+        depot.drain(Scope::ALL, Mode::Full);
+        assert_eq!(depot.validate().unwrap().free_pages, 4096);
+    }
 }
 
 #[test]
