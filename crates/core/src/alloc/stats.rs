@@ -244,6 +244,9 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     /// Free pages of a zone's store, the CPUs' shares of the count included. O(CPUs).
+    ///
+    /// # Panics
+    /// When there is no such zone; over a [`Backing`](crate::Backing) it is asked for that zone.
     pub fn free_pages(&self, zone: ZoneId) -> u64 {
         self.caches.free_pages(zone)
     }

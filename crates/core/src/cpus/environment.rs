@@ -238,6 +238,8 @@ impl Transfer {
 
 /// The surroundings of an allocator. Every method has a default, for embedders without a clock,
 /// isolated CPUs, forks and sleeping: `impl Environment for MyCpus {}`.
+///
+/// No method may panic: what the call has in hand at that moment would be lost.
 #[allow(unused_variables, reason = "a default needs none")]
 pub trait Environment: Sync {
     /// A coarse clock in milliseconds for ages and decay; constant 0 where there is none.

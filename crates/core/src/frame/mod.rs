@@ -114,6 +114,8 @@ impl LinearMap {
     ///    the allocator. (`pagedepot-linux` makes its own `free` unsafe.) With
     ///    [`Config::checked`](crate::Config::checked) the allocator refuses to free a frame that is
     ///    not held, and such a call does not break this promise.
+    /// 4. What code registers through [`seam`](crate::seam) returns only frames that it took from
+    ///    this allocator and gives up.
     ///
     /// Frames that the allocator carved into magazines do not depend on 3: it refuses to free them,
     /// whatever the options.
