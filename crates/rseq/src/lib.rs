@@ -43,9 +43,13 @@
 //! and returns `None` if that one goes on ([`RseqMissing::NotRestarted`]).
 //!
 //! # Threads without a registration of their own
+//! A thread for which a registration was refused has an area whose `cpu_id` is negative; a sequence
+//! must compare it or index by it in a way that stays harmless.
+//!
 //! A thread of a bare `clone` that has thread-local storage of its own has an area that the kernel
-//! never wrote. Its `cpu_id` is negative; a sequence must compare it or index by it in a way that
-//! stays harmless.
+//! never wrote. glibc keeps it in memory that `_dl_allocate_tls` zeroes, so `cpu_id` may name CPU 0
+//! there. Whoever makes such a thread, which takes unsafe code, registers the area, or stores -1 to
+//! `cpu_id`, before it runs a sequence. Else what is said of `vfork` below holds for it, too.
 //!
 //! A child of `vfork`, and of a `clone` that shares memory *and* the thread pointer, is different.
 //! It runs with its parent thread's area, whose `cpu_id` is that of the moment of the `vfork`,

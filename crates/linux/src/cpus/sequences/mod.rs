@@ -6,7 +6,8 @@
 //! [`Cpus`]: pagedepot::cpus::Cpus
 //!
 //! # Threads without a registration of their own
-//! Such a thread's `cpu_id` is negative. Its sequences find a closed gate, and it uses the store.
+//! Where a registration was refused, `cpu_id` is negative. The thread's sequences find a closed
+//! gate, and it uses the store.
 //!
 //! # Another architecture
 //! Add a file beside `x86_64.rs` and `aarch64.rs` with the same functions, and a line to the

@@ -57,9 +57,10 @@ pub fn is_none(popped: u64) -> bool {
 pub fn pop(area: Area, blocks: &BlockArray, word: WordOffset) -> u64 {
     let frame: u64;
     // SAFETY: the area is this thread's own and registered, or `cpu_id` is negative (a child of
-    // `vfork` calls nothing, see `pagedepot_rseq`). Each 16-bit number has a gate, and the lower
-    // half of a gate leads to words. A word with credit names a magazine. Nothing is stored before
-    // the commit, which is the last instruction. The code stays loaded (`stay_loaded`).
+    // `vfork` or a bare `clone` calls nothing, see `pagedepot_rseq`). Each 16-bit number has a
+    // gate, and the lower half of a gate leads to words. A word with credit names a magazine.
+    // Nothing is stored before the commit, which is the last instruction. The code stays loaded
+    // (`stay_loaded`).
     unsafe {
         front_sequence!(
             area;
