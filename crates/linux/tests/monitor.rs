@@ -625,6 +625,30 @@ fn a_monitor_may_be_dropped_by_its_callback() {
     }
 }
 
+/// A sandbox takes the right to open files away when the program has opened what it needs. The
+/// system then refuses to poll, and the monitor goes on and ends all the same.
+#[test]
+fn a_monitor_works_where_no_file_can_be_opened() {
+    let _alone = THREADS.lock().unwrap();
+    common::in_child(|| {
+        let depot = Depot::new(4 * mib()).unwrap();
+        let policy = Policy { look_ms: 10, ..Policy::default() };
+        let builder = Monitor::builder(&depot).policy(policy).sources(Sources::none());
+        let monitor = builder.start().unwrap();
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a limit of this child, which ends by a signal if the monitor does not.
+        unsafe {
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &none), 0);
+            libc::alarm(60);
+        }
+        let looks = monitor.counts().looks;
+        while monitor.counts().looks < looks + 3 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(monitor);
+    });
+}
+
 #[test]
 fn contradictions_are_refused() {
     let depot = Depot::new(mib()).unwrap();

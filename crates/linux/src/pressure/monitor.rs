@@ -104,8 +104,8 @@ impl Builder {
         let cpus = cpus_for(&self.depots)?;
         let mut watcher = self.watcher()?;
         let counters = watcher.counters.clone();
-        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-        let rung = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new);
+        let (stop, rung) = (event()?, event()?);
         let (told, ready) = mpsc::sync_channel(1);
         let stopped = stop.clone();
         let work = move || {

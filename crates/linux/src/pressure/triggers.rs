@@ -4,8 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
 
 use super::policy::Policy;
 use super::sources::{Group, Sources, Version};
@@ -64,13 +66,14 @@ impl Triggers {
         Triggers(stalls.chain(groups).collect())
     }
 
-    /// Sleeps for `limit_ms` milliseconds at most.
+    /// Sleeps for `limit_ms` milliseconds at most. Reads of `stop` and `rung` do not block.
     pub fn sleep(&mut self, stop: &OwnedFd, rung: &OwnedFd, limit_ms: u32) -> WakeReason {
         let mut fds = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(rung, PollFlags::IN)];
         fds.extend(self.0.iter().map(|trigger| PollFd::new(&trigger.file, trigger.kind.flags())));
         let woken = match poll(&mut fds, Some(&timeout(limit_ms))) {
             // A signal that this thread does not block counts as nothing.
-            Err(_) | Ok(0) => return WakeReason::InTime,
+            Err(Errno::INTR) | Ok(0) => return WakeReason::InTime,
+            Err(_) => return sleep_without_poll(stop, rung, limit_ms),
             Ok(_) => fds.iter().map(PollFd::revents).collect::<Vec<_>>(),
         };
         drop(fds);
@@ -102,6 +105,18 @@ impl Trigger {
             }
             Kind::Counter => self.file.read(&mut [0; 8]).is_ok(),
         }
+    }
+}
+
+/// Sleeps for a short time, and then reads what would have ended a `poll`. The system refuses to
+/// poll for more descriptors than the process may open by now (`RLIMIT_NOFILE`).
+fn sleep_without_poll(stop: &OwnedFd, rung: &OwnedFd, limit_ms: u32) -> WakeReason {
+    std::thread::sleep(Duration::from_millis(limit_ms.min(GAP_MS).into()));
+    let was_told = |event| rustix::io::read(event, &mut [0u8; 8]).is_ok();
+    match () {
+        _ if was_told(stop) => WakeReason::Stopped,
+        _ if was_told(rung) => WakeReason::Rung,
+        _ => WakeReason::InTime,
     }
 }
 
