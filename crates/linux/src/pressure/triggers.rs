@@ -97,9 +97,9 @@ impl Trigger {
     /// Ready to wake again; `false`: it will not, because its cgroup has gone.
     fn rearm(&mut self, woken: PollFlags) -> bool {
         match self.kind {
-            // POLLERR beside POLLPRI is how `memory.events` changes; alone it says that PSI's file
-            // has gone.
-            Kind::Stall => woken.contains(PollFlags::PRI),
+            // PSI says POLLPRI alone. POLLERR beside it is of a file whose cgroup was removed
+            // (`kernfs_fop_poll`), for good; but `memory.events` says both for each change.
+            Kind::Stall => !woken.contains(PollFlags::ERR),
             Kind::Changed => {
                 self.file.rewind().is_ok() && self.file.read_to_end(&mut Vec::new()).is_ok()
             }
@@ -167,4 +167,41 @@ fn thresholds(group: &Group, policy: &Policy) -> Vec<Trigger> {
         Some(Trigger { file: File::from(counter), kind: Kind::Counter })
     };
     policy.used_percent.into_iter().filter_map(threshold).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A trigger on a cgroup's stalls is not polled again once the cgroup was removed.
+    #[test]
+    fn a_removed_cgroup_wakes_once() {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let mut lines = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let mount = lines.find(|fields| fields.get(2) == Some(&"cgroup2"));
+        let Some(mount) = mount else { return eprintln!("SKIPPED: no cgroups of version 2") };
+        let group = Path::new(mount[1]).join(format!("pagedepot-removed-{}", std::process::id()));
+        if let Err(error) = fs::create_dir(&group) {
+            return eprintln!("SKIPPED: cannot make {group:?}: {error}");
+        }
+        let trigger = stall(&group.join("memory.pressure"));
+        fs::remove_dir(&group).unwrap();
+        let Some(trigger) = trigger else { return eprintln!("SKIPPED: no PSI of cgroups") };
+        let mut triggers = Triggers(vec![trigger]);
+        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let (stop, rung) = (event(), event());
+        assert_eq!(triggers.sleep(&stop, &rung, 60_000), WakeReason::ByKernel);
+        assert_eq!(triggers.sleep(&stop, &rung, 1), WakeReason::InTime);
+    }
+
+    /// A stall is told by POLLPRI, and the removal of the file's cgroup by POLLERR beside it.
+    #[test]
+    fn stalls_are_told_from_removals() {
+        let file = File::open("/proc/self/stat").unwrap();
+        let mut trigger = Trigger { file, kind: Kind::Stall };
+        assert!(trigger.rearm(PollFlags::PRI));
+        assert!(!trigger.rearm(PollFlags::PRI | PollFlags::ERR));
+    }
 }
