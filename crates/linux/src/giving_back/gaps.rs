@@ -83,7 +83,9 @@ impl<'c> Gaps<'c> {
 
 /// Whether a thread of this process is on a run queue, and the CPU that it ran on last.
 fn state(thread: u32) -> Option<(bool, u32)> {
-    parse(&fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?)
+    // Lossy: the kernel cuts a name at 15 bytes, also inside a character.
+    let stat = fs::read(format!("/proc/self/task/{thread}/stat")).ok()?;
+    parse(&String::from_utf8_lossy(&stat))
 }
 
 /// Reads a `stat` (proc(5): field 3 is the state, 39 the CPU).
@@ -126,10 +128,15 @@ mod tests {
     #[test]
     fn a_thread_that_never_sleeps_leaves_no_gap() {
         let here: CpuSet = affinity::allowed().unwrap();
-        // The calling thread itself runs on one of them.
-        assert!(!Gaps::of(&here).wait(now_ms() + 5));
+        // The calling thread itself runs on one of them, whatever its name.
+        for name in [c"plain", c"cut inside\u{e4}\u{e4}\u{e4}"] {
+            // SAFETY: a text that ends.
+            unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+            assert!(!Gaps::of(&here).wait(now_ms() + 5), "{name:?}");
+        }
         assert!(Gaps::of(&CpuSet::new()).wait(0), "there is no isolated CPU");
     }
+
     /// A thread that begins to work while its state is read ends no wait.
     #[test]
     fn a_thread_that_sleeps_now_and_then_leaves_a_gap_each_time() {

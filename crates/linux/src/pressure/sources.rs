@@ -1,14 +1,16 @@
 //! The files in which the kernel says how short memory is.
 
-use std::fs::File;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use super::follower::Room;
 use super::policy::Policy;
 use super::reading::{self, Reading};
 
-/// Longest file that is read; the kernel's are far shorter.
+/// Longest file of figures that is read; the kernel's are far shorter.
 const FILE_MAX: u64 = 64 << 10;
 
 /// The files that a [`Monitor`](super::Monitor) reads.
@@ -79,19 +81,21 @@ impl Sources {
         if system.exists() {
             sources.stalls.push(system);
         }
-        let memberships = read(&proc.join("self/cgroup")).unwrap_or_default();
-        let mounts = read(&proc.join("self/mountinfo")).unwrap_or_default();
-        for line in memberships.lines() {
-            let mut fields = line.splitn(3, ':').skip(1);
+        // Bytes, all of them: a path need not be text, and there may be thousands of mounts.
+        let file = |name: &str| fs::read(proc.join(name)).unwrap_or_default();
+        let (memberships, mounts) = (file("self/cgroup"), file("self/mountinfo"));
+        for line in memberships.split(|&byte| byte == b'\n') {
+            let mut fields = line.splitn(3, |&byte| byte == b':').skip(1);
             let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
             let version = match controllers {
-                "" => Version::V2,
-                _ if controllers.split(',').any(|controller| controller == "memory") => Version::V1,
+                b"" => Version::V2,
+                _ if has_memory(controllers) => Version::V1,
                 _ => continue,
             };
-            let mount = mounts.lines().find_map(|line| Mount::of(line, version));
+            let mut lines = mounts.split(|&byte| byte == b'\n');
+            let mount = lines.find_map(|line| Mount::of(line, version));
             if let Some(mount) = mount {
-                sources.add_line(version, &mount, Path::new(path));
+                sources.add_line(version, &mount, Path::new(OsStr::from_bytes(path)));
             }
         }
         sources
@@ -123,27 +127,35 @@ struct Mount {
 
 impl Mount {
     /// A line of `mountinfo` (proc(5)), if it is of memory cgroups of this version.
-    fn of(line: &str, version: Version) -> Option<Self> {
-        let (before, after) = line.split_once(" - ")?;
-        let mut kind = after.split(' ');
+    fn of(line: &[u8], version: Version) -> Option<Self> {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let (root, point) = (unescaped(fields.nth(3)?), unescaped(fields.next()?));
+        let mut kind = fields.skip_while(|&field| field != b"-").skip(1);
         let is_meant = match (version, kind.next()?) {
-            (Version::V2, "cgroup2") => true,
-            (Version::V1, "cgroup") => kind.nth(1)?.split(',').any(|option| option == "memory"),
+            (Version::V2, b"cgroup2") => true,
+            (Version::V1, b"cgroup") => has_memory(kind.nth(1)?),
             _ => false,
         };
-        let mut fields = before.split(' ').skip(3).map(unescaped);
-        let mount = Mount { root: fields.next()?, point: fields.next()? };
-        is_meant.then_some(mount)
+        is_meant.then_some(Mount { root, point })
     }
 }
 
-/// Spaces and the like are octal numbers in `mountinfo`.
-fn unescaped(field: &str) -> PathBuf {
-    let text = ["\\040", "\\011", "\\012", "\\134"]
-        .into_iter()
-        .zip([" ", "\t", "\n", "\\"])
-        .fold(field.to_owned(), |text, (escape, plain)| text.replace(escape, plain));
-    PathBuf::from(text)
+/// Whether a list has the controller of memory.
+fn has_memory(list: &[u8]) -> bool {
+    list.split(|&byte| byte == b',').any(|name| name == b"memory")
+}
+
+/// A path of `mountinfo`, in which spaces and the like are octal numbers.
+fn unescaped(field: &[u8]) -> PathBuf {
+    let (mut path, mut rest) = (Vec::new(), field);
+    while let Some((&byte, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| byte == b'\\');
+        let escaped = digits.and_then(|digits| str::from_utf8(digits).ok());
+        let escaped = escaped.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        path.push(escaped.unwrap_or(byte));
+        rest = if escaped.is_some() { &after[3..] } else { after };
+    }
+    OsString::from_vec(path).into()
 }
 
 impl Version {
@@ -281,7 +293,7 @@ impl Reader {
         let is_v2 = |group: &&Group| group.version == Version::V2;
         let Some(group) = self.sources.groups.iter().find(is_v2) else { return false };
         // `EAGAIN` says that it found less, which is no failure to ask.
-        match std::fs::write(group.directory.join("memory.reclaim"), bytes.to_string()) {
+        match fs::write(group.directory.join("memory.reclaim"), bytes.to_string()) {
             Ok(()) => true,
             Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
         }
@@ -289,15 +301,13 @@ impl Reader {
 }
 
 fn read(file: &Path) -> Option<String> {
-    let mut text = String::new();
-    File::open(file).ok()?.take(FILE_MAX).read_to_string(&mut text).ok()?;
-    Some(text)
+    let mut bytes = Vec::new();
+    File::open(file).ok()?.take(FILE_MAX).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     /// A folder for files that stand for the kernel's; removed at the end.
@@ -309,7 +319,7 @@ mod tests {
             Tree(root.join(format!("pagedepot-sources-{name}-{}", std::process::id())))
         }
 
-        fn put(&self, file: &str, text: &str) -> &Self {
+        fn put(&self, file: &str, text: impl AsRef<[u8]>) -> &Self {
             let path = self.0.join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
@@ -329,7 +339,7 @@ mod tests {
         let point = tree.0.join("cg roup");
         let escaped = point.to_str().unwrap().replace(' ', "\\040");
         tree.put("self/cgroup", "1:cpu:/elsewhere\n0::/outer/inner\n")
-            .put("self/mountinfo", &format!("31 23 0:28 / {escaped} rw - cgroup2 none rw\n"))
+            .put("self/mountinfo", format!("31 23 0:28 / {escaped} rw - cgroup2 none rw\n"))
             .put("pressure/memory", "")
             .put("cg roup/memory.pressure", "")
             .put("cg roup/outer/memory.current", "1")
@@ -340,6 +350,24 @@ mod tests {
         assert_eq!(found.groups, [group("outer/inner"), group("outer")]);
         let stalls = [tree.0.join("pressure/memory"), point.join("outer/memory.pressure")];
         assert_eq!(found.stalls, stalls);
+    }
+
+    /// Mounts whose paths are no text, and more of them than anyone expects.
+    #[test]
+    fn cgroups_are_found_among_any_mounts() {
+        let tree = Tree::new("bytes");
+        let point = tree.0.join(OsStr::from_bytes(b"m\xff\\nt"));
+        let group = point.join(OsStr::from_bytes(b"own\xe4"));
+        fs::create_dir_all(&group).unwrap();
+        fs::write(group.join("memory.current"), "1").unwrap();
+        let other = b"29 23 8:1 / /mnt/\xfc\\040\xe4 rw,relatime shared:7 - ext4 /dev/sda rw\n";
+        let mut mounts = other.repeat(FILE_MAX as usize / other.len() + 1);
+        mounts.extend(b"31 23 0:28 / ");
+        mounts.extend(tree.0.as_os_str().as_bytes());
+        mounts.extend(b"/m\xff\\134nt rw shared:9 master:1 - cgroup2 none rw\n");
+        tree.put("self/mountinfo", mounts).put("self/cgroup", b"0::/own\xe4\n");
+        let groups = Sources::find_below(&tree.0).groups;
+        assert_eq!(groups, [Group { version: Version::V2, directory: group }]);
     }
 
     #[test]

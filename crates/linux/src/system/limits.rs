@@ -68,7 +68,9 @@ impl Limit {
             // `mmap` says so for nothing else.
             Errno::AGAIN => limit_of(Resource::Memlock).map(Limit::Locked),
             Errno::NOMEM => {
-                let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+                // Lossy: the program's name is in it, of which the kernel keeps 15 bytes.
+                let status = fs::read("/proc/self/status").unwrap_or_default();
+                let status = String::from_utf8_lossy(&status);
                 let exceeded = |resource, key| {
                     let used = kib(&status, key);
                     limit_of(resource).filter(|&limit| is_beyond(used, bytes, limit))
@@ -146,6 +148,29 @@ mod tests {
         assert!(is_beyond(Some(4096), 1, 4096) && !is_beyond(Some(4096), 0, 4096));
         assert!(is_beyond(None, 0, 4096), "may be");
         assert!(is_beyond(Some(u64::MAX), usize::MAX, u64::MAX - 1));
+    }
+
+    /// A limit that is far away is not named, whatever the name of the program.
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn a_name_that_is_no_text_hides_no_figures() {
+        const FAR: u64 = 1 << 46;
+        // SAFETY: the child sets its own name and limit, reads files, and ends.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let far = libc::rlimit { rlim_cur: FAR, rlim_max: FAR };
+            // SAFETY: as above.
+            unsafe {
+                libc::prctl(libc::PR_SET_NAME, c"\xff".as_ptr());
+                libc::setrlimit(libc::RLIMIT_AS, &far);
+                let found = Limit::of_refusal(4096, Errno::NOMEM);
+                libc::_exit(i32::from(found == Some(Limit::Addresses(FAR))));
+            }
+        }
+        let mut status = 0;
+        // SAFETY: waits for our child.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!(status, 0);
     }
 
     #[test]
