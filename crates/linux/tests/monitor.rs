@@ -649,6 +649,44 @@ fn a_monitor_works_where_no_file_can_be_opened() {
     });
 }
 
+/// The first process of a container forks one that is the first of another: both have the number
+/// 1. The child's copy of a monitor does nothing.
+#[test]
+fn a_child_with_the_same_number_ends_no_monitor() {
+    let _alone = THREADS.lock().unwrap();
+    common::in_child(|| {
+        // SAFETY: children of this process begin a PID namespace.
+        if unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
+            return eprintln!("SKIPPED: no PID namespace can be made");
+        }
+        common::in_child(|| {
+            assert_eq!(std::process::id(), 1);
+            let depot = Depot::new(4 * mib()).unwrap();
+            let policy = Policy { look_ms: 10, ..Policy::default() };
+            let builder = Monitor::builder(&depot).policy(policy).sources(Sources::none());
+            let monitor = builder.start().unwrap();
+            // SAFETY: as above; and this child ends by a signal if its monitor does not go on.
+            unsafe {
+                assert_eq!(libc::unshare(libc::CLONE_NEWPID), 0);
+                libc::alarm(60);
+            }
+            common::in_child(|| {
+                assert_eq!(std::process::id(), 1);
+                // SAFETY: the child's copy, which nothing else uses there; and it ends by a signal
+                // if the copy waits for the thread of its parent.
+                unsafe {
+                    libc::alarm(60);
+                    drop(std::ptr::read(&raw const monitor));
+                }
+            });
+            let looks = monitor.counts().looks;
+            while monitor.counts().looks < looks + 3 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+    });
+}
+
 #[test]
 fn contradictions_are_refused() {
     let depot = Depot::new(mib()).unwrap();

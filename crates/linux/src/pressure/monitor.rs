@@ -122,7 +122,7 @@ impl Builder {
         };
         let thread = thread::Builder::new().name(NAME.to_owned()).spawn(work)?;
         ready.recv().expect("the thread tells before it ends")?;
-        let parent = ForkMark::by_pid();
+        let parent = ForkMark::of_process();
         Ok(Monitor { stop, thread: Some(thread), counters, parent })
     }
 }

@@ -13,6 +13,7 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 
 use crate::depot::handle::{Depot, WeakDepot};
+use crate::system::fork_mark::ForkMark;
 use crate::vmalloc::Vmalloc;
 
 use super::board;
@@ -116,7 +117,8 @@ impl Publisher {
                 let _ = fs::remove_file(own_path);
             })
             .map_err(PublishError::Thread)?;
-        Ok(Publication { path: path.to_owned(), pid, stop: Some(stop), thread: Some(thread) })
+        let (path, parent) = (path.to_owned(), ForkMark::of_process());
+        Ok(Publication { path, parent, stop: Some(stop), thread: Some(thread) })
     }
 }
 
@@ -125,7 +127,7 @@ impl Publisher {
 #[derive(Debug)]
 pub struct Publication {
     path: PathBuf,
-    pid: u32,
+    parent: ForkMark<'static>,
     /// The thread ends when it is closed.
     stop: Option<PipeWriter>,
     pub(super) thread: Option<JoinHandle<()>>,
@@ -142,7 +144,7 @@ impl Drop for Publication {
     fn drop(&mut self) {
         drop(self.stop.take());
         let Some(thread) = self.thread.take() else { return };
-        if std::process::id() != self.pid {
+        if self.parent.check().is_err() {
             // The thread is the parent's.
             std::mem::forget(thread);
         } else if thread.thread().id() != thread::current().id() {

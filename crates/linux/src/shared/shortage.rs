@@ -54,7 +54,7 @@ type Action = Box<dyn FnMut() + Send>;
 impl OnShortage {
     /// No action.
     pub fn new() -> Self {
-        OnShortage(ForkLock::new(ForkMark::by_pid(), None))
+        OnShortage(ForkLock::new(ForkMark::of_process(), None))
     }
 
     /// Puts an action in the place of the one before.
