@@ -950,6 +950,43 @@ fn a_request_that_waits_gets_what_another_process_frees() {
     }
 }
 
+struct Panics(AtomicBool);
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+        panic!("a bug in a runtime");
+    }
+}
+
+/// A waker that panics ends neither the thread that gives back what this process caches, nor its
+/// looks for requests that wait.
+#[test]
+fn a_waker_that_panics_keeps_no_pages_from_others() {
+    let depot = segment(4 * mib());
+    let other = join(&depot);
+    let mut held: Vec<_> = std::iter::from_fn(|| other.page(Order::BASE).ok()).collect();
+    let panics = Arc::new(Panics(AtomicBool::new(false)));
+    let waker = panics.clone().into();
+    let mut broken = pin!(depot.page_async(Order::BASE));
+    assert!(broken.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    wait_until("the request is woken", || panics.0.load(Ordering::Acquire));
+    let drained = other.drain_all(Mode::Quiet, Duration::from_secs(60));
+    assert_eq!((drained.asked, drained.answered), (1, 1));
+    // Another request, behind the one whose waker is broken.
+    let woken = Arc::<Woken>::default();
+    let waker = woken.clone().into();
+    let mut context = Context::from_waker(&waker);
+    let mut request = pin!(depot.page_async(Order::BASE));
+    assert!(request.as_mut().poll(&mut context).is_pending());
+    held.truncate(1);
+    other.drain(Scope::ALL, Mode::Full);
+    let is_served = |poll: Poll<Result<Page, AllocError>>| matches!(poll, Poll::Ready(Ok(_)));
+    wait_until("the other request is served", || {
+        woken.0.swap(false, Ordering::Acquire) && is_served(request.as_mut().poll(&mut context))
+    });
+}
+
 /// A host takes what a guest does not use, and gives it back when the guest runs short.
 #[test]
 fn a_host_gives_back_what_a_guest_needs() {

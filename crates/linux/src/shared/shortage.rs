@@ -68,10 +68,15 @@ impl OnShortage {
     fn act(&self) {
         let Ok(mut action) = self.0.lock() else { return };
         if let Some(action) = &mut *action {
-            // A panic has been told; other processes still get what this one caches.
-            let _ = catch_unwind(AssertUnwindSafe(action));
+            guarded(action);
         }
     }
+}
+
+/// Calls code of the program, whose panic the program is told by its panic hook: other processes
+/// still get what this one caches, and its requests are still looked for.
+fn guarded(act: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(act));
 }
 
 /// The C library's `errno` of this thread, which is written back when this is dropped.
@@ -190,13 +195,15 @@ pub fn answer(
                 // A trim has pages of others in its hands.
                 depot.shared().trimming().wait_for_pages();
                 on_shortage.act();
-                depot.drain(Scope::ALL, Mode::Full);
+                guarded(|| _ = depot.drain(Scope::ALL, Mode::Full));
                 seen = now;
                 // Release: what the drain has freed comes before.
                 answered.store(now, Ordering::Release);
                 prim::wake_all_shared(answered);
             }
-            is_awaited = store.look_for_waiters(&depot);
+            // If a waker panics, there are requests that wait, and that one was told.
+            is_awaited = true;
+            guarded(|| is_awaited = store.look_for_waiters(&depot));
         }
     };
     let thread = std::thread::Builder::new().name("pagedepot-shared".to_owned()).spawn(serve);
