@@ -33,6 +33,21 @@ fn aligned_pages_are_aligned_in_memory() {
     }
 }
 
+/// A number of CPUs that no machine has is refused before a list of them is made.
+#[test]
+fn too_many_cpus_are_refused() {
+    common::in_child(|| {
+        let little = libc::rlimit { rlim_cur: 8 << 30, rlim_max: 8 << 30 };
+        // SAFETY: a limit of this child.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &little) }, 0);
+        for numa in [false, true] {
+            let builder = Depot::builder(64 * mib()).cpus(u32::MAX).numa(numa);
+            let error = builder.build().map(|depot| depot.bytes()).unwrap_err();
+            assert!(error.to_string().contains("lower `cpus`"), "{error}");
+        }
+    });
+}
+
 #[test]
 fn pages_are_bytes() {
     // So much that each of many CPUs may cache blocks of this order.

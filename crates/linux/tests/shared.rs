@@ -950,6 +950,34 @@ fn a_request_that_waits_gets_what_another_process_frees() {
     }
 }
 
+/// A drain without a limit waits for all that answer, and not for a process that is killed.
+#[test]
+fn a_drain_may_have_no_limit() {
+    let depot = segment(4 * mib());
+    let other = join(&depot);
+    drop(other.page(Order::BASE).unwrap());
+    let drained = depot.drain_all(Mode::Full, Duration::MAX);
+    assert_eq!((drained.asked, drained.answered), (1, 1));
+    let pipe = Pipe::new();
+    // Without a thread, which would answer before it is killed.
+    let silent = SharedOptions::join().answers(false);
+    let child = Child::new(|| {
+        let _own = SharedDepot::adopt(depot.file(), &silent).unwrap();
+        pipe.tell_and_sleep();
+    });
+    pipe.hear::<1>();
+    let drained = thread::scope(|scope| {
+        let drain = scope.spawn(|| depot.drain_all(Mode::Full, Duration::MAX));
+        thread::sleep(Duration::from_millis(50));
+        child.kill();
+        drain.join().unwrap()
+    });
+    assert_eq!(drained.answered, 1);
+    depot.recover(Orphans::Stay);
+    drop(other);
+    all_back(&depot);
+}
+
 struct Panics(AtomicBool);
 
 impl Wake for Panics {

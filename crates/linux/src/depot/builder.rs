@@ -399,7 +399,9 @@ impl Builder {
         let ranges: Vec<_> = shares.iter().map(|share| [share.range]).collect();
         let zones: Vec<_> =
             shares.iter().zip(&ranges).map(|(share, range)| self.zone(share, range)).collect();
-        let cpu_nodes = if self.numa { machine.cpu_nodes(cpu_count) } else { Vec::new() };
+        // Of CPUs that the machine has: the number that the program gives may be any.
+        let known_cpus = cpu_count.min(machine.cpu_count());
+        let cpu_nodes = if self.numa { machine.cpu_nodes(known_cpus) } else { Vec::new() };
         let mut config = Config {
             page_size: self.page_size,
             cpu_nodes: &cpu_nodes,

@@ -259,7 +259,8 @@ impl SharedDepot {
 
     /// Takes back what all processes cache: this one's by a drain, those of dead processes by
     /// [`recover`](Self::recover), and those of live ones by asking them. Waits `limit` at most: a
-    /// process that is stopped does not answer.
+    /// process that is stopped does not answer, nor does one without
+    /// [a thread for it](SharedOptions::answers).
     pub fn drain_all(&self, mode: Mode, limit: Duration) -> GlobalDrain {
         let own = self.depot.drain(Scope::ALL, mode);
         let recovered = self.recover(Orphans::Stay);

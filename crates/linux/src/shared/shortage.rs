@@ -29,6 +29,7 @@ use pagedepot::{Mode, Scope};
 
 use super::error::SegmentError;
 use super::members::Orphans;
+use super::process::has_ended;
 use super::segment::Segment;
 use super::slots::{ANSWERED, ASKED, SLOTS, Stage};
 use super::store::SharedStore;
@@ -129,7 +130,9 @@ impl SharedStore {
             prim::wake_all_shared(futex);
         }
         let requests = &requests[..asked];
-        let until = Instant::now() + limit;
+        // `None`: a time that the clock does not come to.
+        let until = Instant::now().checked_add(limit);
+        let left = || until.map_or(limit, |end| end.saturating_duration_since(Instant::now()));
         let has_answered = |&&(slot, request): &&(usize, u32)| loop {
             let futex = segment.futex(slot, ANSWERED);
             // Acquire: pairs with the Release of `answer`, for the pages that it has freed.
@@ -137,11 +140,16 @@ impl SharedStore {
             if answered.wrapping_sub(request) as i32 >= 0 {
                 break true;
             }
-            let left = until.saturating_duration_since(Instant::now()).as_millis();
-            if left == 0 {
+            let left_ms = left().as_millis().min(10) as u32;
+            if left_ms == 0 {
                 break false;
             }
-            prim::wait_shared(futex, answered, left.min(10) as u32);
+            prim::wait_shared(futex, answered, left_ms);
+            // Acquire: as above. A process that has ended does not answer.
+            let is_same = futex.load(Ordering::Acquire) == answered;
+            if is_same && has_ended(slots.identity(slot), segment.locks(), slot) {
+                break false;
+            }
         };
         (requests.len() as u32, requests.iter().filter(has_answered).count() as u32)
     }
