@@ -625,6 +625,36 @@ fn a_monitor_may_be_dropped_by_its_callback() {
     }
 }
 
+/// A limit that cannot be read now is still there, and so is the ceiling.
+#[test]
+fn a_limit_that_cannot_be_read_stays() {
+    let group = Group::new("unreadable");
+    let put = |mibs: usize| _ = group.put("memory.max", &format!("{}\n", mibs * mib()));
+    put(20);
+    group.put("memory.current", "0\n");
+    common::in_child(|| {
+        let depot = Depot::new(64 * mib()).unwrap();
+        let mut watcher = Monitor::builder(&depot).sources(group.sources()).watcher().unwrap();
+        assert_eq!(Ceiling::of(&depot).bytes(), 16 * mib());
+        let may_open = |files| {
+            let limit = libc::rlimit { rlim_cur: files, rlim_max: 1000 };
+            // SAFETY: a limit of this child.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+        };
+        may_open(0);
+        watcher.look_at(0);
+        assert_eq!(Ceiling::of(&depot).bytes(), 16 * mib());
+        assert!(watcher.counts().unreadable > 0 && watcher.counts().ceiling_bytes > 0);
+        may_open(1000);
+        put(10);
+        watcher.look_at(1);
+        assert_eq!(Ceiling::of(&depot).bytes(), 8 * mib());
+        fs::remove_file(group.0.join("memory.max")).unwrap();
+        watcher.look_at(2);
+        assert_eq!(Ceiling::of(&depot).bytes(), 64 * mib());
+    });
+}
+
 /// A sandbox takes the right to open files away when the program has opened what it needs. The
 /// system then refuses to poll, and the monitor goes on and ends all the same.
 #[test]

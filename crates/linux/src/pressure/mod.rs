@@ -40,7 +40,8 @@
 //! limit of the tightest cgroup, of the program's own and those above it, less the margin, less
 //! what is in use beside the depots. Several depots share it by their sizes. A
 //! [ceiling](crate::Builder::ceiling) that the program set is never exceeded. Where there is no
-//! limit, there is no ceiling ([`ceiling_bytes`](MonitorCounts::ceiling_bytes) is 0).
+//! limit, there is no ceiling ([`ceiling_bytes`](MonitorCounts::ceiling_bytes) is 0). A limit that
+//! cannot be read for a while, as by a program with too many files open, is taken to stay.
 //!
 //! A ceiling does not protect
 //! * a depot with [`grow_to`](crate::Builder::grow_to), a [pinned](crate::Builder::pinned) one, and

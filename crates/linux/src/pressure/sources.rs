@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
@@ -178,16 +178,26 @@ struct Events {
 
 impl Group {
     fn read(&self, name: &str) -> Option<String> {
-        read(&self.directory.join(name))
+        read(&self.directory.join(name)).ok()
     }
 
-    /// The limit in force, if there is one.
-    pub fn limit(&self) -> Option<u64> {
-        let limit = |name| self.read(name).as_deref().and_then(reading::limit);
-        match self.version {
-            Version::V1 => limit("memory.limit_in_bytes"),
-            Version::V2 => [limit("memory.high"), limit("memory.max")].into_iter().flatten().min(),
+    /// The limit in force, if there is one. An error: it is not known.
+    pub fn limit(&self) -> io::Result<Option<u64>> {
+        let names: &[&str] = match self.version {
+            Version::V1 => &["memory.limit_in_bytes"],
+            Version::V2 => &["memory.high", "memory.max"],
+        };
+        let mut lowest = None;
+        for name in names {
+            match read(&self.directory.join(name)) {
+                Ok(text) => lowest = lowest.into_iter().chain(reading::limit(&text)).min(),
+                // The root's cgroup has no limit, and one that was removed has no files.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {
+                }
+                Err(error) => return Err(error),
+            }
         }
+        Ok(lowest)
     }
 
     /// Bytes that could not be dropped at no cost: all in use, less the page cache that rests.
@@ -202,22 +212,24 @@ impl Group {
     }
 
     /// Bytes that the kernel could not drop to make room: all in use, less the page cache.
-    fn kept_bytes(&self) -> Option<u64> {
-        let used = self.read(self.version.usage()).as_deref().and_then(reading::bytes)?;
+    fn kept_bytes(&self) -> io::Result<u64> {
+        let used = read(&self.directory.join(self.version.usage()))?;
+        let used = reading::bytes(&used).ok_or(io::ErrorKind::InvalidData)?;
         let keys = match self.version {
             Version::V1 => ["total_inactive_file", "total_active_file"],
             Version::V2 => ["inactive_file", "active_file"],
         };
         let stat = self.read("memory.stat").unwrap_or_default();
-        let cache = keys.into_iter().filter_map(|key| reading::value(&stat, key)).sum();
-        Some(used.saturating_sub(cache))
+        let cache = keys.into_iter().filter_map(|key| reading::value(&stat, key));
+        Ok(cache.fold(used, u64::saturating_sub))
     }
 
-    /// The room that this cgroup leaves for depots.
-    fn room(&self, margin_percent: u32) -> Option<Room> {
-        let (limit_bytes, kept_bytes) = (self.limit()?, self.kept_bytes()?);
+    /// The room that this cgroup leaves for depots; `None`: it has no limit.
+    fn room(&self, margin_percent: u32) -> io::Result<Option<Room>> {
+        let Some(limit_bytes) = self.limit()? else { return Ok(None) };
+        let kept_bytes = i64::try_from(self.kept_bytes()?).unwrap_or(i64::MAX);
         let usable = u128::from(limit_bytes) * u128::from(100 - margin_percent) / 100;
-        Some(Room { limit_bytes, left_bytes: usable as i64 - kept_bytes as i64 })
+        Ok(Some(Room { limit_bytes, left_bytes: usable as i64 - kept_bytes }))
     }
 
     fn events(&self) -> Events {
@@ -243,12 +255,15 @@ pub(super) struct Reader {
     pub sources: Sources,
     /// The events of each group at the last look.
     seen: Vec<Events>,
+    /// The room that each group left when it was last read.
+    rooms: Vec<Option<Room>>,
 }
 
 impl Reader {
     pub fn new(sources: Sources) -> Self {
         let seen = sources.groups.iter().map(Group::events).collect();
-        Reader { sources, seen }
+        let rooms = vec![None; sources.groups.len()];
+        Reader { sources, seen, rooms }
     }
 
     /// Reads all sources; also returns the number of those that could not be understood.
@@ -256,7 +271,7 @@ impl Reader {
         let mut all = Reading::default();
         let mut unreadable = 0;
         for file in &self.sources.stalls {
-            match read(file).as_deref().and_then(reading::stalled_percent) {
+            match read(file).ok().as_deref().and_then(reading::stalled_percent) {
                 Some(percent) => all.stalled_percent = all.stalled_percent.max(percent),
                 None => unreadable += 1,
             }
@@ -271,7 +286,7 @@ impl Reader {
                 unreadable += 1;
                 continue;
             };
-            let Some(limit) = group.limit() else { continue };
+            let Ok(Some(limit)) = group.limit() else { continue };
             let percent = used as f64 / limit.max(1) as f64 * 100.0;
             if percent > all.used_percent {
                 let relaxed = (limit as f64 * policy.relaxed_share()) as u64;
@@ -281,11 +296,14 @@ impl Reader {
         (all, unreadable)
     }
 
-    /// The room that the tightest cgroup leaves for depots; `None`: there is no limit to follow.
-    pub fn room(&self, policy: &Policy) -> Option<Room> {
+    /// The room that the tightest cgroup leaves for depots; `None`: there is no limit to follow. A
+    /// cgroup that cannot be read now leaves what it left before: its limit is still there.
+    pub fn room(&mut self, policy: &Policy) -> Option<Room> {
         let margin_percent = policy.margin_percent?;
-        let rooms = self.sources.groups.iter().filter_map(|group| group.room(margin_percent));
-        rooms.min_by_key(|room| room.left_bytes)
+        for (group, room) in self.sources.groups.iter().zip(&mut self.rooms) {
+            *room = group.room(margin_percent).unwrap_or(*room);
+        }
+        self.rooms.iter().flatten().copied().min_by_key(|room| room.left_bytes)
     }
 
     /// Asks the kernel to reclaim from the cgroup nearest to this process; whether it could.
@@ -295,15 +313,15 @@ impl Reader {
         // `EAGAIN` says that it found less, which is no failure to ask.
         match fs::write(group.directory.join("memory.reclaim"), bytes.to_string()) {
             Ok(()) => true,
-            Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
         }
     }
 }
 
-fn read(file: &Path) -> Option<String> {
+fn read(file: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
-    File::open(file).ok()?.take(FILE_MAX).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+    File::open(file)?.take(FILE_MAX).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]
@@ -408,7 +426,7 @@ mod tests {
         assert_eq!(reader.room(&policy), room(800 - 950));
         tree.put("b/memory.stat", "total_active_file 400\ntotal_inactive_file 100\n");
         assert_eq!(reader.room(&policy), room(800 - 450));
-        assert_eq!(reader.sources.groups[0].room(20), room(800 - 400));
+        assert_eq!(reader.sources.groups[0].room(20).unwrap(), room(800 - 400));
         assert_eq!(reader.room(&Policy { margin_percent: None, ..policy }), None);
         fs::remove_file(tree.0.join("b/memory.stat")).unwrap();
         tree.put("a/memory.events", "low 0\nhigh 5\nmax 1\noom 1\n");
@@ -417,5 +435,14 @@ mod tests {
         assert_eq!(reading.used_percent, 40.0);
         assert_eq!((reading.high_events, reading.max_events, reading.oom_events), (3, 4, 1));
         assert_eq!(unreadable, 2);
+        // A limit stays while it is not known how much is used. More than any machine has is used,
+        // too.
+        assert_eq!(reader.room(&policy), room(800 - 450));
+        for used in [1 << 63, u64::MAX] {
+            tree.put("b/memory.usage_in_bytes", used.to_string());
+            assert_eq!(reader.room(&policy), room(800 - i64::MAX));
+        }
+        fs::remove_dir_all(tree.0.join("b")).unwrap();
+        assert_eq!(reader.room(&policy), room(800 - 400), "the other is left");
     }
 }

@@ -155,7 +155,7 @@ fn is_kernels(file: &File) -> bool {
 /// A counter for each level's share of the limit (`Documentation/admin-guide/cgroup-v1/memory.rst`,
 /// 9).
 fn thresholds(group: &Group, policy: &Policy) -> Vec<Trigger> {
-    let Some(limit) = group.limit() else { return Vec::new() };
+    let Ok(Some(limit)) = group.limit() else { return Vec::new() };
     let threshold = |percent: u32| {
         let usage = File::open(group.directory.join(group.version.usage())).ok()?;
         is_kernels(&usage).then_some(())?;
