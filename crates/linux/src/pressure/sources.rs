@@ -92,10 +92,13 @@ impl Sources {
                 _ if has_memory(controllers) => Version::V1,
                 _ => continue,
             };
-            let mut lines = mounts.split(|&byte| byte == b'\n');
-            let mount = lines.find_map(|line| Mount::of(line, version));
-            if let Some(mount) = mount {
-                sources.add_line(version, &mount, Path::new(OsStr::from_bytes(path)));
+            let path = Path::new(OsStr::from_bytes(path));
+            let lines = mounts.split(|&byte| byte == b'\n');
+            let of_version: Vec<_> = lines.filter_map(|line| Mount::of(line, version)).collect();
+            // Another cgroup may be mounted somewhere by itself, too.
+            let holds = |mount: &&Mount| path.starts_with(&mount.root);
+            if let Some(mount) = of_version.iter().find(holds).or(of_version.first()) {
+                sources.add_line(version, mount, path);
             }
         }
         sources
@@ -368,6 +371,22 @@ mod tests {
         assert_eq!(found.groups, [group("outer/inner"), group("outer")]);
         let stalls = [tree.0.join("pressure/memory"), point.join("outer/memory.pressure")];
         assert_eq!(found.stalls, stalls);
+    }
+
+    /// The cgroup of another program is mounted by itself, before all of them are.
+    #[test]
+    fn the_mount_that_holds_the_cgroup_counts() {
+        let tree = Tree::new("mounts");
+        let [other, all] = ["other", "all"].map(|name| tree.0.join(name));
+        let line = |root: &str, point: &Path| {
+            format!("31 23 0:28 {root} {} rw - cgroup2 none rw\n", point.display())
+        };
+        tree.put("self/mountinfo", line("/theirs", &other) + &line("/", &all))
+            .put("self/cgroup", "0::/own\n")
+            .put("other/memory.current", "1")
+            .put("all/own/memory.current", "1");
+        let groups = Sources::find_below(&tree.0).groups;
+        assert_eq!(groups, [Group { version: Version::V2, directory: all.join("own") }]);
     }
 
     /// Mounts whose paths are no text, and more of them than anyone expects.
