@@ -655,6 +655,51 @@ fn a_limit_that_cannot_be_read_stays() {
     });
 }
 
+/// A depot whose callback panics while its ceiling sinks keeps no other above the limit, nor below
+/// one that is gone.
+#[test]
+fn a_panic_in_a_depots_callback_concerns_no_other_depot() {
+    let group = Group::new("pair");
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    let put = |blocks: usize| _ = group.put("memory.max", &format!("{}\n", blocks * block));
+    put(1000);
+    group.put("memory.current", "0\n");
+    let [one, two] = [0; 2].map(|_| Depot::new(32 * block).unwrap());
+    let ceilings = || [&one, &two].map(|depot| Ceiling::of(depot).bytes() / block);
+    one.on_pressure(|_| panic!("a bug in a callback of the program")).unwrap();
+    let policy = Policy { idle_ms: 0, ..Policy::default() };
+    let builder = Monitor::builder(&one).and(&two).policy(policy).sources(group.sources());
+    let mut watcher = builder.watcher().unwrap();
+    let held: Vec<_> = (0..16).map(|_| one.page(Order::PAGEBLOCK).unwrap()).collect();
+    put(20);
+    let look = std::panic::AssertUnwindSafe(|| watcher.look_at(0));
+    assert!(std::panic::catch_unwind(look).is_err());
+    assert_eq!(ceilings()[1], 8);
+    group.put("memory.max", "max\n");
+    watcher.look_at(1);
+    assert_eq!(ceilings(), [32, 32]);
+    drop(held);
+}
+
+/// A callback of the program panics as the monitor's thread begins.
+#[test]
+fn a_thread_that_begins_by_a_panic_goes_on() {
+    let _alone = THREADS.lock().unwrap();
+    let group = Group::new("begins");
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    group.put("memory.max", &format!("{}\n", 16 * block)).put("memory.current", "0\n");
+    let depot = Depot::new(128 * block).unwrap();
+    let callback = |_| match std::thread::current().name() {
+        Some("pagedepot-mon") => panic!("a bug in a callback of the program"),
+        _ => 0,
+    };
+    depot.on_pressure(callback).unwrap();
+    let held: Vec<_> = (0..14).map(|_| depot.page(Order::PAGEBLOCK).unwrap()).collect();
+    let monitor = Monitor::builder(&depot).sources(group.sources()).start().unwrap();
+    assert!(monitor.counts().panics > 0, "{:?}", monitor.counts());
+    drop((monitor, held));
+}
+
 /// A sandbox takes the right to open files away when the program has opened what it needs. The
 /// system then refuses to poll, and the monitor goes on and ends all the same.
 #[test]

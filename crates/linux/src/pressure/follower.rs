@@ -19,6 +19,8 @@
 //! No request gets a page above a ceiling, however fast the program allocates. Only what others
 //! take between two looks is not foreseen, which the margin is for.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use crate::depot::handle::Depot;
 use crate::error::CeilingError;
 use crate::memory::region::resident_bytes;
@@ -55,6 +57,8 @@ pub(super) struct CeilingSum {
 pub(super) struct Follower {
     /// The room when the ceilings were last set, and the bytes that depots had given back by then.
     last: Option<(Room, usize)>,
+    /// Whether depots may have ceilings that this has set.
+    is_set: bool,
     followed: CeilingSum,
 }
 
@@ -76,6 +80,8 @@ impl Follower {
         };
         self.followed.given_back_bytes = 0;
         if self.followed.held_bytes > 0 || !self.last.is_some_and(is_near) {
+            // If a callback panics, the next look sets all of them again.
+            (self.is_set, self.last) = (true, None);
             self.followed = set(depots, room.left_bytes);
             self.last = Some((room, dropped_bytes));
         }
@@ -84,8 +90,13 @@ impl Follower {
 
     /// Leaves the depots the ceilings that the program set.
     pub fn let_go(&mut self, depots: &[Depot]) {
-        if self.last.take().is_some() {
-            depots.iter().for_each(|depot| _ = Ceiling::of(depot).follow(None, &mut 0));
+        self.last = None;
+        if std::mem::take(&mut self.is_set) {
+            for depot in depots {
+                // A waker that panics keeps no other depot below a ceiling.
+                let follow = || Ceiling::of(depot).follow(None, &mut 0);
+                let _ = catch_unwind(AssertUnwindSafe(follow));
+            }
         }
         self.followed = CeilingSum::default();
     }
@@ -94,23 +105,32 @@ impl Follower {
 fn set(depots: &[Depot], left_bytes: i64) -> CeilingSum {
     let all_bytes = depots.iter().map(Depot::bytes).sum::<usize>().max(1);
     let mut followed = CeilingSum::default();
+    let mut panic = None;
     for depot in depots {
         let share = i128::from(left_bytes) * depot.bytes() as i128 / all_bytes as i128;
         let present = resident_bytes(depot.shared().memory()) as i128;
         let target = (present + share).clamp(0, depot.bytes() as i128) as usize;
-        let reached = match Ceiling::of(depot).follow(Some(target), &mut followed.given_back_bytes)
-        {
-            Ok(bytes) => bytes,
-            Err(CeilingError::Held { bytes, reached }) => {
+        let follow = || Ceiling::of(depot).follow(Some(target), &mut followed.given_back_bytes);
+        let reached = match catch_unwind(AssertUnwindSafe(follow)) {
+            Ok(Ok(bytes)) => bytes,
+            Ok(Err(CeilingError::Held { bytes, reached })) => {
                 followed.held_bytes += reached.saturating_sub(bytes) as u64;
                 reached
             }
-            Err(_) => {
+            Ok(Err(_)) => {
                 followed.unprotected += 1;
+                continue;
+            }
+            // A depot's callback keeps no other depot without a ceiling.
+            Err(thrown) => {
+                panic = Some(thrown);
                 continue;
             }
         };
         followed.ceiling_bytes += reached as u64;
+    }
+    if let Some(panic) = panic {
+        resume_unwind(panic);
     }
     followed
 }

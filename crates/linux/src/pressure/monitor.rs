@@ -114,7 +114,7 @@ impl Builder {
             let is_fit = result.is_ok();
             // The watcher has set ceilings: from now on a request that reaches one is answered.
             if is_fit {
-                watcher.listen(rung.clone());
+                guarded(&mut watcher, |watcher| watcher.listen(rung.clone()));
             }
             if told.send(result).is_ok() && is_fit {
                 run(watcher, &stopped, &rung);
