@@ -700,6 +700,23 @@ fn a_thread_that_begins_by_a_panic_goes_on() {
     drop((monitor, held));
 }
 
+/// A callback and a clock may give any number.
+#[test]
+fn any_number_is_no_panic() {
+    let group = Group::new("numbers");
+    let depot = Depot::new(4 * mib()).unwrap();
+    drop(depot.page(Order::BASE).unwrap());
+    let builder = Monitor::builder(&depot).policy(busy()).sources(group.sources());
+    let mut watcher = builder.on_pressure(0, |_| u64::MAX).watcher().unwrap();
+    // More is wanted than what CPUs cache.
+    group.put("memory.max", &format!("{}\n", 100 * mib()));
+    group.put("memory.current", &format!("{}\n", 99 * mib()));
+    assert_eq!(watcher.look_at(u64::MAX).level, Level::Critical);
+    let counts = watcher.counts();
+    assert!(counts.step(Step::HandoverDrain).bytes > 0, "{counts:?}");
+    assert_eq!(counts.step(Step::Callbacks).bytes, u64::MAX, "{counts:?}");
+}
+
 /// A sandbox takes the right to open files away when the program has opened what it needs. The
 /// system then refuses to poll, and the monitor goes on and ends all the same.
 #[test]

@@ -58,7 +58,8 @@ impl Force<'_> {
             match step {
                 Step::Callbacks => {
                     let wanted = wanted_bytes(depots, over_bytes, done.freed_bytes);
-                    done.freed_bytes += self.call_back(wanted);
+                    // A callback may return any number.
+                    done.freed_bytes = done.freed_bytes.saturating_add(self.call_back(wanted));
                 }
                 Step::KernelReclaim => self.ask_kernel(),
                 _ => {

@@ -238,9 +238,10 @@ impl Watcher {
     }
 
     fn schedule(&mut self, now_ms: u64, done: Yield) {
-        let is_in_vain = done.freed_bytes + done.given_back_bytes == 0;
+        let is_in_vain = (done.freed_bytes, done.given_back_bytes) == (0, 0);
         self.backoff = if is_in_vain { (2 * self.backoff).min(BACKOFF_MAX) } else { 1 };
-        self.next_round_ms = now_ms + u64::from(self.policy.round_ms) * u64::from(self.backoff);
+        let pause_ms = u64::from(self.policy.round_ms) * u64::from(self.backoff);
+        self.next_round_ms = now_ms.saturating_add(pause_ms);
     }
 
     /// Gives back what was not used for a while; returns how many bytes.
@@ -265,7 +266,8 @@ impl Watcher {
             rest.free.pop_front();
         }
         rest.free_min = rest.free.iter().map(|&(_, free)| free).min().unwrap_or(0);
-        let is_known = rest.free.front().is_some_and(|first| now_ms - first.0 >= idle_ms);
+        let is_known =
+            rest.free.front().is_some_and(|first| now_ms.saturating_sub(first.0) >= idle_ms);
         let mut given_back_bytes = 0;
         if !rest.is_given && now_ms.saturating_sub(rest.since_ms) >= idle_ms {
             given_back_bytes = self.give_all(depot, &mut rest, now_ms);
@@ -333,7 +335,7 @@ impl Watcher {
     fn note_present(&self, depot: &Depot, rest: &mut Rest, now_ms: u64) -> u64 {
         let began = Instant::now();
         let present_bytes = resident_bytes(depot.shared().memory()) as u64;
-        rest.next_ms = now_ms + LOOK_SHARE * began.elapsed().as_millis() as u64;
+        rest.next_ms = now_ms.saturating_add(LOOK_SHARE * began.elapsed().as_millis() as u64);
         let (idle_ms, window_ms) = (self.policy.idle_ms, self.policy.refault_window_ms);
         rest.needs.note(present_bytes, now_ms, (idle_ms.into(), window_ms.into()));
         present_bytes
