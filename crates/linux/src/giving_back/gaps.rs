@@ -28,6 +28,17 @@ pub(crate) struct Gaps<'c> {
     listed_ms: Option<u64>,
 }
 
+/// The place and state of a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ThreadState {
+    /// The thread has ended.
+    Gone,
+    /// The CPU that the thread ran on last, and whether it is on a run queue.
+    Known { is_running: bool, cpu: u32 },
+    /// The system does not tell, as to a program that may open no more files.
+    Unknown,
+}
+
 impl<'c> Gaps<'c> {
     /// The gaps of these CPUs. Without a CPU it is always a good moment.
     pub fn of(cpus: &'c CpuSet) -> Self {
@@ -39,7 +50,9 @@ impl<'c> Gaps<'c> {
         if self.cpus.is_empty() {
             return true;
         }
-        self.list();
+        if self.list().is_none() {
+            return false;
+        }
         let begin_ms = now_ms();
         let runs = |thread: &u32| times_run(*thread).unwrap_or_default();
         let before: Vec<u64> = self.threads.iter().map(runs).collect();
@@ -60,40 +73,54 @@ impl<'c> Gaps<'c> {
         }
     }
 
-    fn list(&mut self) {
+    /// Lists the threads now and then. `None`: the system does not tell which there are.
+    fn list(&mut self) -> Option<()> {
         if self.listed_ms.is_some_and(|at_ms| now_ms().saturating_sub(at_ms) < LIST_MS) {
-            return;
+            return Some(());
         }
-        self.listed_ms = Some(now_ms());
-        let Ok(threads) = fs::read_dir("/proc/self/task") else { return };
         let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
-        let is_there = |thread: &u32| {
-            state(*thread).is_some_and(|(_, cpu)| self.cpus.contains(CpuId::new(cpu)))
-        };
-        self.threads = threads.filter_map(Result::ok).filter_map(number).filter(is_there).collect();
+        let all: Result<Vec<_>, _> = fs::read_dir("/proc/self/task").ok()?.collect();
+        let threads = all.ok()?.into_iter().filter_map(number);
+        self.threads = threads.filter(|&thread| self.may_be_there(thread, false)).collect();
+        self.listed_ms = Some(now_ms());
+        Some(())
     }
 
     fn is_any_running(&self) -> bool {
-        self.threads.iter().any(|&thread| {
-            state(thread)
-                .is_some_and(|(is_running, cpu)| is_running && self.cpus.contains(CpuId::new(cpu)))
-        })
+        self.threads.iter().any(|&thread| self.may_be_there(thread, true))
+    }
+
+    /// Whether a thread ran last on one of the CPUs, and, if asked for, runs there now.
+    fn may_be_there(&self, thread: u32, now: bool) -> bool {
+        match state(thread) {
+            ThreadState::Gone => false,
+            ThreadState::Known { is_running, cpu } => {
+                (is_running || !now) && self.cpus.contains(CpuId::new(cpu))
+            }
+            ThreadState::Unknown => true,
+        }
     }
 }
 
-/// Whether a thread of this process is on a run queue, and the CPU that it ran on last.
-fn state(thread: u32) -> Option<(bool, u32)> {
-    // Lossy: the kernel cuts a name at 15 bytes, also inside a character.
-    let stat = fs::read(format!("/proc/self/task/{thread}/stat")).ok()?;
-    parse(&String::from_utf8_lossy(&stat))
+/// The state of a thread of this process.
+fn state(thread: u32) -> ThreadState {
+    match fs::read(format!("/proc/self/task/{thread}/stat")) {
+        // Lossy: the kernel cuts a name at 15 bytes, also inside a character.
+        Ok(stat) => parse(&String::from_utf8_lossy(&stat)).unwrap_or(ThreadState::Unknown),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ESRCH) => ThreadState::Gone,
+            _ => ThreadState::Unknown,
+        },
+    }
 }
 
 /// Reads a `stat` (proc(5): field 3 is the state, 39 the CPU).
-fn parse(stat: &str) -> Option<(bool, u32)> {
+fn parse(stat: &str) -> Option<ThreadState> {
     // The name may contain anything, parentheses and spaces too.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let is_running = fields.next()? == "R";
-    Some((is_running, fields.nth(39 - 4)?.trim().parse().ok()?))
+    let cpu = fields.nth(39 - 4)?.trim().parse().ok()?;
+    Some(ThreadState::Known { is_running, cpu })
 }
 
 /// The number of times that a thread got a CPU: the third number of `schedstat`. `None` where the
@@ -117,12 +144,17 @@ mod tests {
     fn the_cpu_and_state_of_a_thread() {
         let rest = "1 ".repeat(35);
         let line = |state: &str| format!("7 (a) R 3) {state} {rest}5 0 0\n");
-        assert_eq!(parse(&line("R")), Some((true, 5)));
-        assert_eq!(parse(&line("S")), Some((false, 5)));
+        let on_5 = |is_running| Some(ThreadState::Known { is_running, cpu: 5 });
+        assert_eq!((parse(&line("R")), parse(&line("S"))), (on_5(true), on_5(false)));
         assert_eq!(parse("7 (short) R 1 2"), None);
         // This very thread runs.
         let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
-        assert!(parse(&stat).is_some_and(|(is_running, cpu)| is_running && cpu < 4096), "{stat}");
+        let own = parse(&stat);
+        assert!(
+            matches!(own, Some(ThreadState::Known { is_running: true, cpu: ..4096 })),
+            "{stat}"
+        );
+        assert_eq!(state(u32::MAX >> 1), ThreadState::Gone);
     }
 
     #[test]
@@ -135,6 +167,27 @@ mod tests {
             assert!(!Gaps::of(&here).wait(now_ms() + 5), "{name:?}");
         }
         assert!(Gaps::of(&CpuSet::new()).wait(0), "there is no isolated CPU");
+    }
+
+    /// Where the system does not tell which threads there are, one may run.
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn without_files_there_is_no_gap() {
+        let here: CpuSet = affinity::allowed().unwrap();
+        // SAFETY: the child sets its limit, looks, and ends.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: as above.
+            unsafe {
+                libc::setrlimit(libc::RLIMIT_NOFILE, &none);
+                libc::_exit(i32::from(Gaps::of(&here).wait(now_ms() + 5)));
+            }
+        }
+        let mut status = 0;
+        // SAFETY: waits for our child.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!(status, 0);
     }
 
     /// A thread that begins to work while its state is read ends no wait.

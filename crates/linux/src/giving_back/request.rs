@@ -66,7 +66,7 @@ pub enum GiveBackEnd {
     /// Another thread is giving memory back.
     Busy,
     /// A thread of this process ran on an isolated CPU until the deadline, and would have been
-    /// interrupted.
+    /// interrupted; or the system does not tell where threads run.
     Isolated,
 }
 

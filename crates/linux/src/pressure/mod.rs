@@ -99,9 +99,9 @@
 //! Giving memory back makes the kernel flush the TLB of every CPU that runs a thread of this
 //! process at that moment: on x86-64 by an interrupt, on AArch64 by an instruction that interrupts
 //! none. So below [`Level::Critical`] memory is given back in small pieces, each just after the
-//! threads on isolated CPUs have fallen asleep. A thread that never sleeps keeps all
-//! ([`postponed`](MonitorCounts::postponed) counts). A ceiling that must sink gives memory back all
-//! the same: the program would be killed.
+//! threads on isolated CPUs have fallen asleep. A thread that never sleeps keeps all, and so does a
+//! system that does not tell where threads run ([`postponed`](MonitorCounts::postponed) counts). A
+//! ceiling that must sink gives memory back all the same: the program would be killed.
 
 mod counts;
 mod error;
