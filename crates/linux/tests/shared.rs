@@ -950,6 +950,24 @@ fn a_request_that_waits_gets_what_another_process_frees() {
     }
 }
 
+/// A signal that all threads of the program block waits for the program: no thread of the library
+/// takes it, which here would end the process.
+#[test]
+fn signals_are_left_to_the_program() {
+    common::in_child(|| {
+        let depot = segment(mib());
+        // SAFETY: a set of this function's; signals of this child.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigaddset(&mut set, libc::SIGUSR1);
+            assert_eq!(libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()), 0);
+            assert_eq!(libc::kill(libc::getpid(), libc::SIGUSR1), 0);
+            assert_eq!(libc::sigwaitinfo(&set, std::ptr::null_mut()), libc::SIGUSR1);
+        }
+        drop(depot);
+    });
+}
+
 /// A drain without a limit waits for all that answer, and not for a process that is killed.
 #[test]
 fn a_drain_may_have_no_limit() {

@@ -20,6 +20,7 @@ use super::watcher::Watcher;
 use crate::depot::handle::Depot;
 use crate::system::fork_mark::ForkMark;
 use crate::system::prim::now_ms;
+use crate::system::threads;
 
 /// The name of the thread, which `top` and debuggers show.
 const NAME: &str = "pagedepot-mon";
@@ -109,7 +110,6 @@ impl Builder {
         let (told, ready) = mpsc::sync_channel(1);
         let stopped = stop.clone();
         let work = move || {
-            block_signals();
             let result = cpus.map_or(Ok(()), |cpus| affinity::confine(&cpus));
             let is_fit = result.is_ok();
             // The watcher has set ceilings: from now on a request that reaches one is answered.
@@ -120,7 +120,7 @@ impl Builder {
                 run(watcher, &stopped, &rung);
             }
         };
-        let thread = thread::Builder::new().name(NAME.to_owned()).spawn(work)?;
+        let thread = threads::spawn(NAME, work)?;
         ready.recv().expect("the thread tells before it ends")?;
         let parent = ForkMark::of_process();
         Ok(Monitor { stop, thread: Some(thread), counters, parent })
@@ -170,16 +170,6 @@ fn cpus_for(depots: &[Depot]) -> Result<Option<CpuSet>, MonitorError> {
     let others: CpuSet =
         affinity::allowed()?.iter().filter(|&cpu| !isolated.contains(cpu)).collect();
     if others.is_empty() { Err(MonitorError::OnlyIsolated) } else { Ok(Some(others)) }
-}
-
-/// The program's handlers run on its own threads.
-fn block_signals() {
-    // SAFETY: a set of this function's, and this thread's own mask.
-    unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
-    }
 }
 
 fn run(mut watcher: Watcher, stop: &OwnedFd, rung: &OwnedFd) {

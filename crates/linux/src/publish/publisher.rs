@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::io::{self, PipeReader, PipeWriter};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
@@ -14,6 +13,7 @@ use rustix::io::Errno;
 
 use crate::depot::handle::{Depot, WeakDepot};
 use crate::system::fork_mark::ForkMark;
+use crate::system::threads;
 use crate::vmalloc::Vmalloc;
 
 use super::board;
@@ -109,14 +109,11 @@ impl Publisher {
         let watch = watch(path).map_err(|errno| PublishError::Watch(errno.into()))?;
         let (stopped, stop) = io::pipe().map_err(PublishError::Thread)?;
         let own_path = path.to_owned();
-        let thread = thread::Builder::new()
-            .name("pagedepot-stats".to_owned())
-            .spawn(move || {
-                ignore_signals();
-                source.serve(&watch, &stopped);
-                let _ = fs::remove_file(own_path);
-            })
-            .map_err(PublishError::Thread)?;
+        let serve = move || {
+            source.serve(&watch, &stopped);
+            let _ = fs::remove_file(own_path);
+        };
+        let thread = threads::spawn("pagedepot-stats", serve).map_err(PublishError::Thread)?;
         let (path, parent) = (path.to_owned(), ForkMark::of_process());
         Ok(Publication { path, parent, stop: Some(stop), thread: Some(thread) })
     }
@@ -151,16 +148,6 @@ impl Drop for Publication {
             // Otherwise it has dropped the last handle of a depot whose callback owned this.
             let _ = thread.join();
         }
-    }
-}
-
-/// Signals are for the program's own threads.
-fn ignore_signals() {
-    // SAFETY: an array of bits, filled, and then set for this thread, which handles none.
-    unsafe {
-        let mut all = MaybeUninit::uninit();
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut());
     }
 }
 

@@ -37,6 +37,7 @@ use crate::depot::handle::{Depot, WeakDepot};
 use crate::error::CallbackError;
 use crate::system::fork_mark::ForkMark;
 use crate::system::prim::{self, ForkLock, Ordering};
+use crate::system::threads;
 
 /// Longest time for which a request that runs short waits for what other processes give up.
 const ANSWER_LIMIT: Duration = Duration::from_millis(50);
@@ -214,7 +215,7 @@ pub fn answer(
             guarded(|| is_awaited = store.look_for_waiters(&depot));
         }
     };
-    let thread = std::thread::Builder::new().name("pagedepot-shared".to_owned()).spawn(serve);
+    let thread = threads::spawn("pagedepot-shared", serve);
     let refused = |error: std::io::Error| rustix::io::Errno::from_io_error(&error);
     let errno = |error| refused(error).unwrap_or(rustix::io::Errno::AGAIN);
     thread.map(drop).map_err(errno).map_err(SegmentError::system("starting a thread"))

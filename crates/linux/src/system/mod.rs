@@ -8,4 +8,5 @@ pub(crate) mod maps;
 pub(crate) mod numa;
 pub(crate) mod prim;
 pub(crate) mod sync;
+pub(crate) mod threads;
 pub(crate) mod topology;

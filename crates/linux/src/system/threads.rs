@@ -1,0 +1,27 @@
+//! Threads of this crate.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::thread::{Builder, JoinHandle};
+
+/// Starts a thread that blocks all signals: the program's handlers run on its own threads.
+pub(crate) fn spawn(
+    name: &str,
+    work: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: two sets of this function's, of which the second is written, and this thread's mask.
+    let is_blocked = unsafe {
+        let mut all = MaybeUninit::uninit();
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr()) == 0
+    };
+    // It begins with the mask of this one, so that there is no moment at which it has another.
+    let thread = Builder::new().name(name.to_owned()).spawn(work);
+    if is_blocked {
+        // SAFETY: written above.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
+    }
+    thread
+}
