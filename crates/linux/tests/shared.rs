@@ -950,6 +950,26 @@ fn a_request_that_waits_gets_what_another_process_frees() {
     }
 }
 
+/// A file that the process may not make so large is an error, and no signal that ends the program.
+/// Nothing of it stays.
+#[test]
+fn a_limit_on_files_is_an_error() {
+    let path = std::env::temp_dir().join(format!("pagedepot-limit-{}", std::process::id()));
+    common::in_child(|| {
+        let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
+        // SAFETY: a limit of this child.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
+        let options = SharedOptions::new(16 * mib());
+        let [named, memfd] =
+            [SharedDepot::create(&path, &options), SharedDepot::create_memfd("limit", &options)];
+        for made in [named, memfd] {
+            let error = made.unwrap_err();
+            assert!(error.to_string().contains("ulimit -f"), "{error}");
+        }
+    });
+    assert!(!path.exists());
+}
+
 /// A signal that all threads of the program block waits for the program: no thread of the library
 /// takes it, which here would end the process.
 #[test]

@@ -10,6 +10,7 @@ use std::ptr;
 
 use rustix::fs::{
     MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create, open,
+    unlink,
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
@@ -20,6 +21,7 @@ use super::messages::Messages;
 use super::owners::{Owner, OwnerTable};
 use super::process::Locks;
 use super::slots::Slots;
+use crate::system::limits::file_bytes_max;
 use crate::system::mapping::Mapping;
 use crate::system::prim::{AtomicU32, AtomicU64, Ordering};
 
@@ -55,7 +57,13 @@ impl Segment {
     pub fn create_file(path: &Path, layout: Layout, present: u32) -> Result<Self, SegmentError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = open(path, flags, Mode::RUSR | Mode::WUSR);
-        Self::format(file.map_err(SegmentError::system("creating the file"))?, layout, present)
+        let file = file.map_err(SegmentError::system("creating the file"))?;
+        let segment = Self::format(file, layout, present);
+        if segment.is_err() {
+            // Of no use, and in the way of the next call.
+            let _ = unlink(path);
+        }
+        segment
     }
 
     /// Opens the segment in a file.
@@ -74,6 +82,10 @@ impl Segment {
     /// Gives a new file its length, what is not zero at first, and its header. The word by which
     /// others know it comes last: they find no frame free that has no memory.
     fn format(file: OwnedFd, layout: Layout, present: u32) -> Result<Self, SegmentError> {
+        if file_bytes_max().is_some_and(|limit| layout.file_bytes() > limit) {
+            let what = "making so large a file (raise `ulimit -f`, RLIMIT_FSIZE)";
+            return Err(SegmentError::System { what, errno: Errno::FBIG });
+        }
         ftruncate(&file, layout.file_bytes()).map_err(SegmentError::system("ftruncate"))?;
         let segment = Self::map(file, layout)?;
         let absent = present..layout.padding().end;
