@@ -27,6 +27,7 @@
 //! is taken.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::{fmt, io};
 
 use pagedepot::{Flags, Mode, Pfn, Pressure, Reclaim, Residency, Scope};
@@ -401,17 +402,23 @@ impl<'d> TrimRanges<'d> {
 
 impl Drop for TrimRanges<'_> {
     fn drop(&mut self) {
+        let mut panic = None;
         for range in &self.ranges {
             let (start, count) = frames(self.depot, range);
             let frames = self.depot.frames();
             // `take` allocated these pages, and handed them to no caller. They are refused only
             // where another process has written to the store of a segment.
-            let _ = match self.are_absent {
+            let free = || match self.are_absent {
                 true => Residency::of(frames).free_absent(start, count),
                 false => frames.free_contiguous(start, count),
             };
+            // A report of misuse, after the free, keeps no other pages here.
+            panic = catch_unwind(AssertUnwindSafe(free)).err().or(panic);
         }
         self.trimming.returned();
+        if let Some(panic) = panic.filter(|_| !std::thread::panicking()) {
+            resume_unwind(panic);
+        }
     }
 }
 
@@ -457,4 +464,40 @@ fn free_runs(
 fn whole_units(range: &Range<usize>, unit: usize, end: usize) -> Range<usize> {
     let last = if range.end == end { end } else { range.end / unit * unit };
     range.start.next_multiple_of(unit)..last
+}
+
+#[cfg(test)]
+mod tests {
+    use pagedepot::Order;
+
+    use super::*;
+    use crate::Depot;
+    use crate::test_units::mib;
+
+    /// A page that was freed twice is reported as a trim returns its pages. All of them come back.
+    #[test]
+    fn a_report_of_misuse_keeps_no_pages() {
+        let depot = Depot::builder(8 * mib())
+            .caches(false)
+            .isolated_cpus(Default::default())
+            .build()
+            .unwrap();
+        let blocks: Vec<_> = (0..4).map(|_| depot.page(Order::PAGEBLOCK).unwrap()).collect();
+        let twice = blocks.iter().map(|block| block.pfn()).min().unwrap();
+        blocks.into_iter().for_each(|mut block| block.fill(1));
+        let mut moment = || {
+            // SAFETY: the page is free, but for the trim; its contents are of no use.
+            let freed = unsafe { depot.raw().free(twice, Order::BASE) };
+            assert_eq!(freed, Ok(()));
+            Ok(())
+        };
+        let bounds = Bounds { bytes_max: u64::MAX, runs: &ALL_RUNS, moment: &mut moment };
+        let mut trimmed = TrimResult::default();
+        let trim = || trim_within(depot.shared(), bounds, &mut trimmed);
+        let panic = catch_unwind(AssertUnwindSafe(trim)).unwrap_err();
+        assert!(panic.downcast_ref::<String>().unwrap().contains("double free"));
+        assert_eq!(trimmed.whole_pageblocks, 4);
+        assert_eq!(depot.validate().unwrap().held_pages(), 0);
+        assert_eq!(depot.trim().map(|trimmed| trimmed.cut_short), Ok(false));
+    }
 }
