@@ -11,6 +11,7 @@ mod large;
 mod limits;
 mod maps;
 mod panics;
+mod safe;
 mod signals;
 mod stamps;
 mod zeroed;

@@ -1,8 +1,6 @@
 //! Requests that wait for pages are woken by every way in which pages come, miss none, and leave
 //! the caches as they were.
 
-mod common;
-
 use std::future::Future as _;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -11,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Random, all_back, in_child, mib, order, page_bytes, seed, unit};
+use crate::common::{Random, all_back, in_child, mib, order, page_bytes, seed, unit};
 use pagedepot_linux::reclaim::{Ceiling, PinError, PinnedRange};
 use pagedepot_linux::{
     AllocError, CpuId, Depot, Flags, MemoryKind, Order, Page, Pfn, Vmalloc, VmallocBuf, ZoneId,

@@ -1,10 +1,8 @@
 //! Settings that can be changed while a depot is in use.
 
-mod common;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{all_back, mib, order, page_bytes, pin, usable_cpus};
+use crate::common::{all_back, mib, order, page_bytes, pin, usable_cpus};
 use pagedepot_linux::builder::{CacheLimits, Evacuation, HighPolicy, Misuse, Watermarks};
 use pagedepot_linux::{
     AllocError, CpuId, Depot, Flags, FreeError, Mode, Order, Pfn, Scope, ZoneId,

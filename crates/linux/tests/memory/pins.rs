@@ -1,11 +1,9 @@
 //! Trims leave pinned pages alone, free or held, while other threads trim and pin.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Random, StopAtEnd, all_back, in_child, mib, order, page_bytes, seed};
+use crate::common::{Random, StopAtEnd, all_back, in_child, mib, order, page_bytes, seed};
 use pagedepot_linux::reclaim::{PinError, Reporting, TrimError};
 use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, Pfn, Scope};
 

@@ -3,14 +3,12 @@
 //! 2. What rests is given back, and what is used is not.
 //! 3. Its thread ends with it, or with the depot, and keeps off isolated CPUs.
 
-mod common;
-
 use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{mib, order, page_bytes, present_bytes, unit, usable_cpus};
+use crate::common::{self, mib, order, page_bytes, present_bytes, unit, usable_cpus};
 use pagedepot_linux::pressure::{Level, Monitor, MonitorError, Policy, Sources, Step};
 use pagedepot_linux::reclaim::Ceiling;
 use pagedepot_linux::{CpuId, Depot, MemoryKind, Mode, Order, Page, Scope, Vmalloc};

@@ -2,27 +2,19 @@
 
 #![forbid(unsafe_code)]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagedepot_linux::builder::default_page_size;
 use pagedepot_linux::vmalloc::{LinuxMapper, Options};
-use pagedepot_linux::{Depot, MemoryKind, Order, Pfn, Vmalloc};
+use pagedepot_linux::{Order, Pfn, Vmalloc};
 use pagedepot_vmap::Mapper;
 
-fn depot() -> Arc<Depot> {
-    Arc::new(
-        Depot::builder(4096 * default_page_size().bytes())
-            .memory(MemoryKind::Memfd)
-            .build()
-            .unwrap(),
-    )
-}
+use crate::common::{mib, page_bytes};
+use crate::depot;
 
 /// A page is mapped and read while its holder writes it: each byte read is one that was written.
 #[test]
 fn a_page_is_read_while_its_holder_writes() {
-    let depot = depot();
+    let depot = depot(16 * mib());
     let space = Vmalloc::new(&depot).unwrap();
     let mut page = depot.page(Order::BASE).unwrap();
     page.fill(1);
@@ -50,20 +42,14 @@ fn a_page_is_read_while_its_holder_writes() {
 /// Reads at frames and offsets of any size copy from inside the depot, or are refused.
 #[test]
 fn reading_frames_stays_inside_the_depot() {
-    let depot = depot();
+    let depot = depot(16 * mib());
     let mapper = LinuxMapper::new(&depot, 1 << 24, None).unwrap();
     let mut bytes = [1; 16];
     assert!(mapper.read(Pfn::new(4095), 4080, &mut bytes));
     for frame in [4096, 1 << 20, u32::MAX - 1, u32::MAX] {
         assert!(!mapper.read(Pfn::new(frame), 0, &mut bytes), "{frame}");
     }
-    for offset in [
-        default_page_size().bytes() - 15,
-        default_page_size().bytes(),
-        1 << 30,
-        usize::MAX - 15,
-        usize::MAX,
-    ] {
+    for offset in [page_bytes() - 15, page_bytes(), 1 << 30, usize::MAX - 15, usize::MAX] {
         assert!(!mapper.read(Pfn::new(0), offset, &mut bytes), "{offset}");
     }
 }

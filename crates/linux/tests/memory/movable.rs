@@ -1,13 +1,11 @@
 //! Movable pages keep their contents wherever compaction puts them.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{StopAtEnd, all_back, mib, order};
+use crate::common::{self, StopAtEnd, all_back, mib, order};
 use pagedepot_linux::raw::Pfn;
 use pagedepot_linux::reclaim::{
     CompactEnd, CompactError, Compaction, Move, Mover, Occupant, PinnedRange,

@@ -4,13 +4,11 @@
 //! 2. It moves up and down while threads allocate and free, and no page is lost.
 //! 3. What cannot be is refused.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{all_back, mib, order, page_bytes, present_bytes, seed, unit, work};
+use crate::common::{all_back, mib, order, page_bytes, present_bytes, seed, unit, work};
 use pagedepot_linux::reclaim::{Ceiling, CeilingError, Pressure};
 use pagedepot_linux::{
     AllocError, BuildError, Depot, Flags, MemoryKind, Mode, Order, Page, Scope, ZoneId,

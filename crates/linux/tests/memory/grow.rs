@@ -1,13 +1,11 @@
 //! Depots that grow while they are used.
 
-mod common;
-
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{StopAtEnd, UNIT_PAGES, all_back, in_child, mib, page_bytes, unit, work};
+use crate::common::{self, StopAtEnd, UNIT_PAGES, all_back, in_child, mib, page_bytes, unit, work};
 use pagedepot_linux::builder::{ConfigError, Limit};
 use pagedepot_linux::{AllocError, BuildError, Depot, Flags, MemoryKind, Order, Page, Pfn, ZoneId};
 

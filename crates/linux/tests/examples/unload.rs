@@ -1,11 +1,10 @@
 //! A shared object that contains a depot can be closed: threads that ran its sequences go on.
 
-#[path = "common/examples.rs"]
-mod examples;
-
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
+
+use crate::files::example;
 
 const OBJECT: &str = "libshared_object.so";
 
@@ -26,7 +25,7 @@ fn be_interrupted(times: u32) {
 
 #[test]
 fn a_closed_object_stays_where_threads_point_to_it() {
-    let path = CString::new(examples::example(OBJECT).as_os_str().as_bytes()).unwrap();
+    let path = CString::new(example(OBJECT).as_os_str().as_bytes()).unwrap();
     for _ in 0..3 {
         // SAFETY: the object's one function has this type, and is called while it is open.
         unsafe {

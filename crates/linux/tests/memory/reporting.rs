@@ -1,21 +1,8 @@
 //! Whole pageblocks are given back once, and used again as if nothing had happened.
 
-mod common;
-
-use common::{all_back, check, in_child, mark, mib, order, page_bytes};
+use crate::common::{all_back, check, in_child, mark, mib, order, page_bytes, present_bytes};
 use pagedepot_linux::reclaim::{ReportEnd, Reporting, TrimError};
 use pagedepot_linux::{Depot, MemoryKind, Mode, Movable, Order, Page, Scope, ZoneId};
-
-/// Bytes of the depot that are present.
-fn present_bytes(depot: &Depot) -> usize {
-    let mut states = vec![0u8; depot.bytes() / page_bytes()];
-    // SAFETY: one byte per page of the depot's mapping is written.
-    let result = unsafe {
-        libc::mincore(depot.raw().base().as_ptr().cast(), depot.bytes(), states.as_mut_ptr())
-    };
-    assert_eq!(result, 0);
-    states.iter().filter(|&&state| state & 1 != 0).count() * page_bytes()
-}
 
 /// Bytes that the depot's memory file has.
 fn file_bytes(depot: &Depot) -> Option<usize> {

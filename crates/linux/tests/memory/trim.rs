@@ -1,11 +1,11 @@
 //! Trim gives memory back to the system, and only memory that is not held.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{StopAtEnd, all_back, check, mark, mib, order, page_bytes, present_bytes, seed, work};
+use crate::common::{
+    StopAtEnd, all_back, check, mark, mib, order, page_bytes, present_bytes, seed, work,
+};
 use pagedepot_linux::reclaim::GiveBackEnd;
 use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, PageSize, Scope};
 

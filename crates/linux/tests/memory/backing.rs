@@ -1,15 +1,14 @@
 //! A depot over a store of the program's own.
 
-#[path = "../../core/tests/common/backing.rs"]
-mod backing;
-mod common;
+#[path = "../../../core/tests/common/backing.rs"]
+mod store;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use backing::Sets;
-use common::{all_back, hammer, mib, order, page_bytes};
+use crate::common::{all_back, hammer, mib, order, page_bytes};
 use pagedepot_linux::{AllocError, Builder, Depot, Flags, Mode, Pfn, Scope, ZoneId};
+use store::Sets;
 
 /// A depot, and the store under it.
 fn over(builder: Builder, has_ranges: bool) -> (Depot, Arc<Sets>) {

@@ -1,0 +1,7 @@
+//! The crate's examples: each runs, some under valgrind, and a shared object is closed.
+
+#[path = "../common/examples.rs"]
+mod files;
+mod run;
+mod unload;
+mod valgrind;
