@@ -22,7 +22,7 @@
 //! 2. Describe it by a function `workload`, and add that to the list in `all.rs`. Command line and
 //!    help read the list; the lab has a list of its own.
 //! 3. If it has something to say in a sentence, add that in `conclusion/cost.rs`; test its rows in
-//!    `tests/command.rs`.
+//!    `tests/command/results.rs`.
 
 pub mod all;
 pub mod clients;

@@ -1,17 +1,11 @@
 //! Tests of surroundings that misbehave: full disks, readers that go away, damaged files, names
 //! that are not text. Each is answered with one line, and nothing that was measured is lost.
 
-#[path = "support/hostile.rs"]
-mod support;
-
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 
-use support::{bomb, pagedepot, refused, results, shipped, stderr, unread};
-
-const COMMAND: &str = env!("CARGO_BIN_EXE_pagedepot");
-const TRACES: &str = "traces";
+use crate::surroundings::{bomb, pagedepot, refused, results, shipped, stderr, unread};
 
 /// The shortest measurement.
 const HOT: [&str; 9] =

@@ -1,15 +1,10 @@
 //! The command in a real terminal: 80 by 24 and 120 by 40. What is looked at is what a person would
 //! see: nothing is wider than the terminal, and colours come with marks.
 
-#[path = "support/terminal.rs"]
-mod support;
-
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use support::{Pty, run};
-
-const COMMAND: &str = env!("CARGO_BIN_EXE_pagedepot");
+use crate::pty::{Pty, run};
 
 const SIZES: [(u16, u16); 2] = [(24, 80), (40, 120)];
 

@@ -1,19 +1,15 @@
 //! The command as scripts and people use it: errors, exit codes, and the shape of results. Runs are
 //! tiny; no figure is looked at.
 
-#[path = "support/command.rs"]
-mod command;
-
 use std::collections::HashSet;
 use std::path::PathBuf;
 
 use serde_json::Value;
 
-use command::{
+use crate::COMMAND;
+use crate::scripts::{
     check, check_params, check_threads, has_two_cpus, pagedepot, refused, results, rows, text,
 };
-
-const COMMAND: &str = env!("CARGO_BIN_EXE_pagedepot");
 
 /// The designs of the threads.
 const THREADS: [&str; 2] = ["zone-lock", "spin"];

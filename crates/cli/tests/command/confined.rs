@@ -3,18 +3,13 @@
 //!
 //! Filters are installed between fork and exec, so that they hold for the command from its start.
 
-#[path = "support/confined.rs"]
-mod support;
-
 use std::os::unix::process::CommandExt as _;
 
 use serde_json::Value;
 
-use support::{
+use crate::sandboxes::{
     HOT, failed, has_sequences, has_two_cpus, pagedepot, refuse, text, unwrapped, without,
 };
-
-const COMMAND: &str = env!("CARGO_BIN_EXE_pagedepot");
 
 #[test]
 fn benches_that_cannot_pin_are_refused() {

@@ -1,7 +1,8 @@
 //! Replays: of the shipped trace, of a collection of larger ones where there is one, and of small
 //! ones that have each oddity of real traces once.
 
-mod trace_support;
+mod naive;
+mod properties;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -9,6 +10,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use naive::Naive;
 use pagedepot::{Mobility, Order};
 use pagedepot_cli::tested::{
     Design, InitialList, Op, Outcome, Plan, ReplayError, ReplayMachine, ReplayResult, Store,
@@ -18,7 +20,6 @@ use pagedepot_designs::Volume;
 use pagedepot_linux::trace::{Stamp, TraceWriter};
 use pagedepot_linux::{Depot, Flags};
 use pagedepot_trace::{EventKind, ExpandLimit, TraceError, Zoneinfo};
-use trace_support::naive::Naive;
 
 /// The designs to replay into.
 type ReplayInto<'a> = (&'a [Design], &'a Variant);
@@ -141,14 +142,17 @@ fn the_shipped_trace() {
 
 /// Counts of a trace by a plain search for the events' names.
 fn count_lines(path: &Path) -> BTreeMap<&'static str, u64> {
-    let mut counts = BTreeMap::new();
+    let mut counts: BTreeMap<_, _> = EventKind::ALL.map(|kind| (kind.name(), 0)).into();
     let file = std::fs::read(path).unwrap();
     let mut text = String::new();
     let mut decoder = ruzstd::decoding::StreamingDecoder::new(&file[..]).unwrap();
     std::io::Read::read_to_string(&mut decoder, &mut text).unwrap();
-    for kind in EventKind::ALL {
-        let name = format!(":{}: ", kind.name());
-        counts.insert(kind.name(), text.lines().filter(|line| line.contains(&name)).count() as u64);
+    for word in text.split(' ') {
+        // As in `kmem:mm_page_free:`.
+        let name = word.strip_suffix(':').and_then(|word| Some(word.split_once(':')?.1));
+        if let Some(count) = name.and_then(|name| counts.get_mut(name)) {
+            *count += 1;
+        }
     }
     counts
 }
@@ -383,32 +387,35 @@ fn larger_traces_balance() {
         return;
     };
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
-    for path in files.filter(|path| path.to_string_lossy().ends_with(".perf.txt.zst")) {
-        let zoneinfos = Zoneinfos::find(&path, None, None).unwrap();
-        assert!(zoneinfos.before.is_some() && zoneinfos.after.is_some(), "{path:?}");
-        let plan = Plan::load(&path, zoneinfos.before.as_ref(), ExpandLimit::default()).unwrap();
-        for (name, count) in count_lines(&path) {
-            assert_eq!(
-                plan.trace.counts.get(EventKind::from_name(name).unwrap()),
-                count,
-                "{name} in {path:?}"
-            );
+    std::thread::scope(|scope| {
+        for path in files.filter(|path| path.to_string_lossy().ends_with(".perf.txt.zst")) {
+            scope.spawn(move || check_balance(&path));
         }
+    });
+}
+
+/// Checks that a trace is read to the last event, and that every page of its replays is accounted
+/// for.
+fn check_balance(path: &Path) {
+    let zoneinfos = Zoneinfos::find(path, None, None).unwrap();
+    assert!(zoneinfos.before.is_some() && zoneinfos.after.is_some(), "{path:?}");
+    let plan = Plan::load(path, zoneinfos.before.as_ref(), ExpandLimit::default()).unwrap();
+    for (name, count) in count_lines(path) {
         assert_eq!(
-            plan.trace.counts.total(),
-            plan.trace.lines,
-            "every line is an event in {path:?}"
+            plan.trace.counts.get(EventKind::from_name(name).unwrap()),
+            count,
+            "{name} in {path:?}"
         );
-        let report = replay(&plan, &zoneinfos, BOTH, 1, || ())
-            .unwrap_or_else(|error| panic!("{path:?}: {error}"));
-        let frees =
-            row(&report, "depot", "frees", None) + row(&report, "depot", "unknown_frees", None);
-        assert_eq!(frees, row(&report, "kernel", "frees", None), "{path:?}");
-        if FAITHFUL.iter().any(|name| path.ends_with(format!("{name}.perf.txt.zst"))) {
-            check_fidelity(&report, &path);
-        }
-        assert!(row(&report, "kernel", "cached_pages", Some(0)) > 0.0, "{path:?}");
     }
+    assert_eq!(plan.trace.counts.total(), plan.trace.lines, "every line is an event in {path:?}");
+    let report = replay(&plan, &zoneinfos, BOTH, 1, || ())
+        .unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    let frees = row(&report, "depot", "frees", None) + row(&report, "depot", "unknown_frees", None);
+    assert_eq!(frees, row(&report, "kernel", "frees", None), "{path:?}");
+    if FAITHFUL.iter().any(|name| path.ends_with(format!("{name}.perf.txt.zst"))) {
+        check_fidelity(&report, path);
+    }
+    assert!(row(&report, "kernel", "cached_pages", Some(0)) > 0.0, "{path:?}");
 }
 
 /// A line of `perf script` for CPU `cpu` at `ms` milliseconds.

@@ -4,15 +4,14 @@
 //! 2. a program that frees only what it holds is replayed as it was: no free is unknown or missed;
 //! 3. what is planned agrees with a plain model of held blocks.
 
-mod trace_support;
-
 use std::time::Duration;
 
 use pagedepot::Mobility;
 use pagedepot_cli::tested::{Outcome, Plan, ReplayMachine, Verify, WatchedTarget, run, with_depot};
 use pagedepot_linux::trace::{Stamp, TraceWriter, TracedBlock};
 use proptest::prelude::*;
-use trace_support::naive::Naive;
+
+use crate::naive::Naive;
 
 /// Frames that the random traces use.
 const FRAMES: u64 = 1 << 11;

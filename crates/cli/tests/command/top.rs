@@ -1,8 +1,5 @@
 //! `top` on this process's own depot: in a terminal of 80 by 24 as a person sees it, and as text.
 
-#[path = "support/terminal.rs"]
-mod support;
-
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
@@ -10,11 +7,10 @@ use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::COMMAND;
+use crate::pty::{Pty, screen};
 use pagedepot_linux::publish::{Publication, Publisher};
 use pagedepot_linux::{Depot, Mode, Order, Scope};
-use support::{Pty, screen};
-
-const COMMAND: &str = env!("CARGO_BIN_EXE_pagedepot");
 
 /// Long, because nothing waits for it unless something is wrong.
 const LONG: Duration = Duration::from_secs(60);

@@ -1,3 +1,0 @@
-//! The common part of the trace tests.
-
-pub mod naive;
