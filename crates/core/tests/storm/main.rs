@@ -8,7 +8,7 @@
 //! 3. *No request for a frame fails* while less than 60 percent of the memory is in use.
 //! 4. *Every pair of features meets* that the [table](../pairs/table.txt) says does.
 //!
-//! A storm takes 2 seconds, or `PAGEDEPOT_SOAK_SECONDS`, and longer until all pairs have met.
+//! A storm takes a second, or `PAGEDEPOT_SOAK_SECONDS`, and longer until all pairs have met.
 //! `PAGEDEPOT_SEED` repeats its choices.
 
 mod arena;
@@ -51,7 +51,7 @@ use world::{FIRST, FRAMES, LATE, LOW, NORMAL, REMOTE, World};
 const WORKERS: u32 = 5;
 const ROUND: Duration = Duration::from_millis(250);
 /// Factor of a storm's time for which it goes on for pairs that have not met.
-const LONGER: u32 = 240;
+const LONGER: u32 = 480;
 
 /// The options of a storm.
 #[derive(Clone, Copy, Default)]
@@ -180,7 +180,7 @@ fn storm<C: Cpus + Send>(name: &str, cpus: C, isolate: Isolate<C>) {
         missing.map(|pair| (name(pair.0), name(pair.1))).collect()
     };
     let mut choices = rng(7);
-    let (began, time) = (Instant::now(), soak(Duration::from_secs(2)));
+    let (began, time) = (Instant::now(), soak(Duration::from_secs(1)));
     let moved = || world.moved.each_ref().map(|moved| moved.load(Ordering::Relaxed));
     let moves_all = || options.backing.is_some() || !moved().contains(&0);
     let mut round = 0_u64;

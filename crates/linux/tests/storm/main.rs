@@ -10,7 +10,7 @@
 //! 4. *A pinned page stays*, and a forked child gets errors, and waits for nothing.
 //! 5. *Every pair of features meets* that the [table](../pairs/table.txt) says does.
 //!
-//! A storm takes 2 seconds, or `PAGEDEPOT_SOAK_SECONDS`, and longer until all pairs have met.
+//! A storm takes a second, or `PAGEDEPOT_SOAK_SECONDS`, and longer until all pairs have met.
 //! `PAGEDEPOT_SEED` repeats its choices. Each round has a depot of its own, whose last pages go
 //! when its handles are gone. In a depot that does not grow, movable blocks of all orders must have
 //! moved. Two members share a segment in one process, and others are killed. Under ThreadSanitizer
@@ -53,7 +53,7 @@ const PAGES_MAX: usize = 1100 * 256;
 const WORKERS: u32 = 4;
 const ROUND: Duration = Duration::from_millis(400);
 /// Factor of a storm's time for which it goes on for pairs that have not met.
-const LONGER: u32 = 240;
+const LONGER: u32 = 480;
 /// Most pages that an address space keeps for later.
 const SPACE_PAGES: i64 = 1200;
 
@@ -236,7 +236,7 @@ fn storm(name: &str) {
         let missing = pairs.iter().filter(|pair| !world.meetings.have_met(pair.0, pair.1));
         missing.map(|pair| (name(pair.0), name(pair.1))).collect()
     };
-    let (began, time) = (Instant::now(), soak(Duration::from_secs(2)));
+    let (began, time) = (Instant::now(), soak(Duration::from_secs(1)));
     let mut rounds = 0_u64;
     let moved = || world.moved.each_ref().map(|moved| moved.load(Ordering::Relaxed));
     // A depot that has grown is large enough for large blocks to stay where they are.
