@@ -48,7 +48,7 @@
 //!
 //! A thread of a bare `clone` that has thread-local storage of its own has an area that the kernel
 //! never wrote. glibc keeps it in memory that `_dl_allocate_tls` zeroes, so `cpu_id` may name CPU 0
-//! there. Whoever makes such a thread, which takes unsafe code, registers the area, or stores -1 to
+//! there. Code that makes such a thread, which is unsafe, registers the area, or stores -1 to
 //! `cpu_id`, before it runs a sequence. Else what is said of `vfork` below holds for it, too.
 //!
 //! A child of `vfork`, and of a `clone` that shares memory *and* the thread pointer, is different.

@@ -617,7 +617,7 @@ fn a_request_for_given_frames_waits_for_those_that_are_emptied() {
     });
 }
 
-/// What is free need not be isolated to be found, and requests look there meanwhile.
+/// Free memory need not be isolated to be found, and requests look there meanwhile.
 #[test]
 fn a_free_range_is_found_where_memory_is_low() {
     let ranges = [range(0, 8 * PAGEBLOCK)];

@@ -169,7 +169,7 @@ mod tests {
         assert!(Gaps::of(&CpuSet::new()).wait(0), "there is no isolated CPU");
     }
 
-    /// Where the system does not tell which threads there are, one may run.
+    /// A system that does not tell which threads there are leaves no gap: one may run.
     #[test]
     #[cfg_attr(miri, ignore = "forks")]
     fn without_files_there_is_no_gap() {
