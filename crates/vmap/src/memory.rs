@@ -164,6 +164,9 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
 
     /// A busy area of `reserved_pages` pages of addresses, or `pages` if that is more, with memory
     /// of its own in the first `pages`; its address.
+    ///
+    /// At least one page has memory. Growth that fails in part, and cannot be undone at once, is
+    /// cut behind what stays, and the address has to stay with the area.
     pub fn allocate_reserved(
         &self,
         pages: u32,
@@ -171,9 +174,10 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         options: &Options,
         caller: &'static Location<'static>,
     ) -> Result<VirtAddr, VmapError> {
-        let room = pages.max(reserved_pages);
+        let (room, zeroed) = (pages.max(reserved_pages), options.zeroed());
+        let (pages, used) = if pages == 0 { (1, &zeroed) } else { (pages, options) };
         let index =
-            self.with_mappings(options.no_wait, || self.allocate_once(pages, room, options))?;
+            self.with_mappings(options.no_wait, || self.allocate_once(pages, room, used))?;
         let word = self.area(index).word().allocated(Kind::Vmalloc, false).reserved(true);
         Ok(self.publish_as(index, word, options, caller))
     }

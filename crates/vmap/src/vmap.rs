@@ -265,7 +265,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     }
 
     /// Reserves `reserved_pages` pages of addresses, with a guard behind, and allocates memory for
-    /// the first `pages` of them, which may be 0. The rest is not mapped.
+    /// the first `pages` of them; with 0, for one, which is zeroed. The rest is not mapped.
     ///
     /// [`vrealloc`](Self::vrealloc) grows the memory in place, as far as the addresses reach, and
     /// keeps them when it shrinks. Such memory is never kept warm.

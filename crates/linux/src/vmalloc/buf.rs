@@ -47,8 +47,8 @@ impl Vmalloc {
 
     /// Reserves `bytes` bytes of addresses, rounded up to whole pages, for a buffer that has no
     /// bytes yet. It [grows](VmallocBuf::grow) in place as far as the addresses reach, and takes
-    /// memory for what it has grown to. Beyond them it grows as other buffers do. A GiB of
-    /// addresses costs a MiB of metadata.
+    /// memory for what it has grown to, and a page from the beginning. Beyond them it grows as
+    /// other buffers do. A GiB of addresses costs a MiB of metadata.
     ///
     /// ```
     /// use pagedepot_linux::{Depot, MemoryKind, Vmalloc};

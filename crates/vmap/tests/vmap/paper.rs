@@ -70,9 +70,10 @@ struct State {
 pub struct Paper {
     span: Span,
     state: Mutex<State>,
-    /// Calls of `map` and `unmap` so far, and the one that fails.
+    /// Calls of `map` and `unmap` so far, the first that fails, and how many do.
     calls: AtomicU64,
     fails_at: AtomicU64,
+    failures: AtomicU64,
     /// Number of questions to the mapper about zero pages.
     pub questions: AtomicU64,
     loses: AtomicBool,
@@ -90,6 +91,7 @@ impl Paper {
             state: Mutex::new(state),
             calls: AtomicU64::new(0),
             fails_at: AtomicU64::new(u64::MAX),
+            failures: AtomicU64::new(1),
             questions: AtomicU64::new(0),
             loses: AtomicBool::new(false),
         }
@@ -97,6 +99,12 @@ impl Paper {
 
     /// The nth call of `map` or `unmap` from now on fails (0: the next), after doing half.
     pub fn fail_at(&self, n: u64) {
+        self.fail_from(n, 1);
+    }
+
+    /// Has several calls in a row fail like [`fail_at`](Self::fail_at)'s one.
+    pub fn fail_from(&self, n: u64, failures: u64) {
+        self.failures.store(failures, Ordering::Relaxed);
         self.fails_at
             .store(self.calls.load(Ordering::Relaxed).saturating_add(n), Ordering::Relaxed);
     }
@@ -133,7 +141,9 @@ impl Paper {
     }
 
     fn fails(&self) -> bool {
-        self.calls.fetch_add(1, Ordering::Relaxed) == self.fails_at.load(Ordering::Relaxed)
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        let first = self.fails_at.load(Ordering::Relaxed);
+        call >= first && call - first < self.failures.load(Ordering::Relaxed)
     }
 
     fn page(&self, addr: VirtAddr) -> usize {

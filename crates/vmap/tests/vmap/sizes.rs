@@ -7,6 +7,7 @@ use pagedepot_vmap::{
     NoFrames, NullMapper, Options, Span, VirtAddr, Vmap, VmapConfig, VmapConfigError, VmapError,
 };
 
+use crate::large::Endless;
 use crate::paper::{ByThread, PAGE, Paged, check_all_back, own_frames, paged};
 
 type Frameless = NoFrames<ByThread>;
@@ -112,11 +113,11 @@ fn growth_at_the_end_of_the_addresses_is_refused_at_any_size() {
     let span = Span::new(VirtAddr::new(0xffff_fff0_0000_0000), 4000);
     let mapper = NullMapper::new(span, PageSize::Kib64);
     let config = VmapConfig::new(1, 50);
-    let bytes = Vmap::<NullMapper, Frameless>::metadata_bytes(&config, &mapper).unwrap();
+    let bytes = Vmap::<NullMapper, Endless>::metadata_bytes(&config, &mapper).unwrap();
     let mut metadata = vec![MaybeUninit::uninit(); bytes];
+    let host = Endless::default();
     // SAFETY: nothing is ever reached through its addresses.
-    let mut vmap =
-        unsafe { Vmap::new(&config, &mut metadata, mapper, NoFrames(ByThread)) }.unwrap();
+    let mut vmap = unsafe { Vmap::new(&config, &mut metadata, mapper, host) }.unwrap();
     let memory = vmap.vmalloc_reserved(0, 8, Options::DEFAULT).unwrap();
     let windowed = Options::DEFAULT.window(span.start, span.end(PageSize::Kib64));
     for options in [Options::DEFAULT, windowed] {
