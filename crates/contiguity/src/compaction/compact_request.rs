@@ -52,6 +52,8 @@ fn make_room_in<C: Cpus>(
         .moves_max(4 * u64::from(frames.max(PAGEBLOCK_FRAMES)))
         .looks_max(LOOKS_MAX);
     let mut evacuation = Evacuator::new(zone, mover, rules);
+    // What is claimed and goes back is in flight until then.
+    let _moving = zone.announce(request.pages());
     let mut claimed = None;
     let mut claim = |range| {
         let is_ours = zone.claim(range);
@@ -80,7 +82,10 @@ fn empty_at<C: Cpus>(
     }
     let held = evacuation.held_in(range);
     let Some(mut source) = evacuation.isolate(range, held) else {
-        return evacuation.refusal.unwrap_or(CompactEnd::NothingLeft);
+        // What is free need not be isolated.
+        let is_taken = held == 0 && evacuation.refusal.is_some() && take(range);
+        let end = evacuation.refusal.unwrap_or(CompactEnd::NothingLeft);
+        return if is_taken { CompactEnd::Reached } else { end };
     };
     evacuation.drain();
     match evacuation.empty(&mut source, None) {

@@ -119,7 +119,8 @@ fn empty_group<C: Cpus>(
     Ok(looked)
 }
 
-/// Empties windows, the cheapest first, until `take` takes one, which is isolated meanwhile.
+/// Empties windows, the cheapest first, until `take` takes one. It is isolated meanwhile, unless it
+/// was free and memory is low.
 pub(super) fn empty_window<C: Cpus>(
     evacuation: &mut Evacuator<'_, '_, C>,
     frames: u32,
@@ -148,9 +149,12 @@ pub(super) fn empty_window<C: Cpus>(
                 .count() as u64;
             let mut source = evacuation.isolate(range, key.held());
             let left = match &mut source {
-                // It need not be hidden to be taken, or to be found.
+                // What is free still need not be isolated.
                 None if key.held() == 0 && evacuation.refusal.take().is_some() => {
-                    SourceRest::Nothing
+                    match evacuation.held_in(range) {
+                        0 => SourceRest::Nothing,
+                        _ => SourceRest::Blocks,
+                    }
                 }
                 Some(source) => {
                     if key.held() > 0 {

@@ -577,11 +577,12 @@ fn full_caches_hide_no_room() {
 /// The frame is free, in a pageblock that is being emptied.
 #[test]
 fn a_request_for_given_frames_waits_for_those_that_are_emptied() {
-    struct Asked {
+    struct Asked<'a> {
         start: Sender<Pfn>,
         held: u32,
+        cpus: &'a Parked,
     }
-    impl Mover for Asked {
+    impl Mover for Asked<'_> {
         fn occupant(&self, frame: Pfn) -> Occupant {
             match frame.get() == self.held {
                 true => Occupant::Movable { first: frame, order: Order::BASE },
@@ -590,9 +591,12 @@ fn a_request_for_given_frames_waits_for_those_that_are_emptied() {
         }
 
         fn move_blocks(&self, moves: &mut [Move]) {
+            let (waits, began) = (self.cpus.waits(), Instant::now());
             self.start.send(moves[0].from().add(1)).unwrap();
-            // The other thread asks meanwhile.
-            std::thread::sleep(Duration::from_millis(20));
+            // Until the other thread waits. If it does not, its request has failed.
+            while self.cpus.waits() == waits && began.elapsed() < Duration::from_secs(5) {
+                std::thread::yield_now();
+            }
             moves.iter_mut().for_each(Move::moved);
         }
     }
@@ -605,7 +609,7 @@ fn a_request_for_given_frames_waits_for_those_that_are_emptied() {
     (0..300).for_each(|at| depot.alloc_at(Pfn::new(at), 1, Flags::default()).unwrap());
     depot.alloc_at(Pfn::new(PAGEBLOCK), 1, Flags::default()).unwrap();
     let (start, asked) = std::sync::mpsc::channel();
-    let mover = Asked { start, held: PAGEBLOCK };
+    let mover = Asked { start, held: PAGEBLOCK, cpus: &depot.cpus().0 };
     std::thread::scope(|scope| {
         let depot = &depot;
         let answer = scope.spawn(move || {

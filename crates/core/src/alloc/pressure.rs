@@ -112,9 +112,12 @@ impl<'a, 'm, C: Cpus> SlowPath<'a, 'm, C> {
     fn search(&self, request: Request) -> Result<Pfn, NothingFound> {
         let caches = self.caches;
         if let (false, Some(here)) = (request.flags.may_reclaim(), caches.here()) {
+            // Another caller may wait for them at their gate.
+            caches.hand_over(here);
             let shares = caches.zones_of(request).map(|zone| caches.share(here.cpu, zone));
-            let charged = shares.filter(|share| share.pcp.charged() > 0);
-            charged.for_each(|share| _ = share.return_fronts(here, 0));
+            shares
+                .filter(|share| share.pcp.charged() > 0 && share.zone.managed() >= request.pages())
+                .for_each(|share| _ = share.return_fronts(here, 0));
         }
         self.last_resort.find(caches.cpus.environment(), &LastSearch { caches, request })
     }

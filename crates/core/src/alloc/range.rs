@@ -72,7 +72,7 @@ impl<'m, C: Cpus> SlowPath<'_, 'm, C> {
     fn free_range(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
         let zone = self.check_free_range(start, frames)?;
         if let Some(order) = cached_block(frames).filter(|&order| start.is_aligned(order))
-            && let Some(tag) = self.caches.store.tags().tag(start)
+            && let Some(tag) = self.caches.store.tags().of_block(start, order)
         {
             return self.free_checked(start, order, tag);
         }
@@ -179,7 +179,8 @@ impl<C: Cpus> Allocator<'_, C> {
     /// quietly, callbacks called and the caches drained fully, in rounds and by flags as for
     /// [`alloc_contiguous`](Self::alloc_contiguous), with a claim after each; with
     /// [`Flags::compact`] held blocks are moved away at last. Watermarks and the
-    /// flags' choice of zones do not apply: nothing else will do for this caller.
+    /// flags' choice of zones do not apply: nothing else will do for this caller. Beside a caller
+    /// that removes or empties the pageblocks it waits, too.
     ///
     /// # Errors
     /// [`AllocError::NotAvailable`] when part of it is absent, in use, or cached where the request

@@ -306,11 +306,10 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
 
     /// Makes a range of whole pageblocks, which was [claimed](Self::claim) and whose isolation has
     /// ended, the range that a request gets: its first `frames` frames are counted as allocated,
-    /// the others go back.
+    /// the others go back. The caller has announced them all since before it claimed them.
     pub fn hand_out(&self, claimed: FrameRange, frames: u32, mobility: Mobility) -> Pfn {
         let tag = Tag::new(self.id, Kind::of(mobility));
         self.caches().store.note_run(tag, claimed.start, claimed.frames);
-        let _moving = self.announce(claimed.frames.into());
         self.put(FrameRange::new(claimed.start.add(frames), claimed.frames - frames));
         self.past_caches().count_allocs(0, u64::from(frames));
         claimed.start

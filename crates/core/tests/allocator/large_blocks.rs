@@ -54,11 +54,14 @@ fn a_block_half_of_which_is_isolated_goes_past_the_caches() {
     with_depot(HighPolicy::Fixed(1 << 14), |depot| {
         let size = Order::MAX;
         let block = depot.alloc(size, Flags::default()).unwrap();
-        for half in [0, 512] {
+        for (half, as_range) in [(0, false), (512, false), (0, true), (512, true)] {
             let access = ZoneAccess::of(depot, ZoneId::new(0)).unwrap();
             let isolation = access.isolate(FrameRange::new(block.add(half), 512)).unwrap();
             let (free, cached_pages) = (depot.free_pages(ZoneId::new(0)), cached(depot));
-            depot.free(block, size).unwrap();
+            match as_range {
+                true => depot.free_contiguous(block, size.frames()).unwrap(),
+                false => depot.free(block, size).unwrap(),
+            }
             assert_eq!(depot.free_pages(ZoneId::new(0)), free + u64::from(size.frames()));
             assert_eq!(cached(depot), cached_pages);
             drop(isolation);
