@@ -60,7 +60,7 @@ impl Callbacks {
         let mut registry = self.0.lock()?;
         let shrinkers = registry.shrinkers.clone();
         if !std::mem::replace(&mut registry.has_shrinkers, true) {
-            let callback = ShrinkersCallback(shrinkers.clone(), NonNull::from(mapped));
+            let callback = ShrinkersCallback(shrinkers.clone(), SharedFrames(mapped.into()));
             let kept = registry.keep(mapped.frames(), Arc::new(callback));
             registry.has_shrinkers = kept.is_ok();
             kept?;
@@ -126,18 +126,21 @@ impl Registry {
 }
 
 /// The callback for all address spaces of a depot.
-struct ShrinkersCallback(Arc<Shrinkers>, NonNull<MappedFrames>);
+struct ShrinkersCallback(Arc<Shrinkers>, SharedFrames);
+
+/// The frames of a depot's state.
+struct SharedFrames(NonNull<MappedFrames>);
 
 // SAFETY: the pointer stands for a shared reference to what threads may share.
-unsafe impl Send for ShrinkersCallback where MappedFrames: Sync {}
+unsafe impl Send for SharedFrames where MappedFrames: Sync {}
 // SAFETY: as above.
-unsafe impl Sync for ShrinkersCallback where MappedFrames: Sync {}
+unsafe impl Sync for SharedFrames where MappedFrames: Sync {}
 
 impl Reclaim for ShrinkersCallback {
     fn reclaim(&self, pressure: Pressure) -> u64 {
         // SAFETY: the allocator of these frames alone calls this, so they are there. They are boxed
         // in the depot's state, and stay where they are.
-        let mapped = unsafe { self.1.as_ref() };
+        let mapped = unsafe { self.1.0.as_ref() };
         // Dropped when the list is free: a waker may drop an address space.
         let _answering = mapped.answering();
         self.0.shrink(pressure).unwrap_or(0)

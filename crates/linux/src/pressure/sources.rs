@@ -222,7 +222,10 @@ impl Group {
             Version::V1 => ["total_inactive_file", "total_active_file"],
             Version::V2 => ["inactive_file", "active_file"],
         };
-        let stat = self.read("memory.stat").unwrap_or_default();
+        let stat = match read(&self.directory.join("memory.stat")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            stat => stat?,
+        };
         let cache = keys.into_iter().filter_map(|key| reading::value(&stat, key));
         Ok(cache.fold(used, u64::saturating_sub))
     }

@@ -5,7 +5,13 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread that blocks all signals: the program's handlers run on its own threads.
+/// Signals that a thread gets for what it does itself. The kernel kills a process whose thread
+/// blocks them then, whatever handler it has.
+const FAULTS: [i32; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// Starts a thread that blocks all signals, but for those of its own faults: the program's handlers
+/// run on its own threads. What it starts begins with this mask.
 pub(crate) fn spawn(
     name: &str,
     work: impl FnOnce() + Send + 'static,
@@ -15,6 +21,9 @@ pub(crate) fn spawn(
     let is_blocked = unsafe {
         let mut all = MaybeUninit::uninit();
         libc::sigfillset(all.as_mut_ptr());
+        for fault in FAULTS {
+            libc::sigdelset(all.as_mut_ptr(), fault);
+        }
         libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr()) == 0
     };
     // It begins with the mask of this one, so that there is no moment at which it has another.
