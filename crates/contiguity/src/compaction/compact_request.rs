@@ -3,9 +3,10 @@
 //! One request at a time compacts: the mover may allocate, and a request of its own that compacted
 //! would enter it again. Another request that comes meanwhile fails as it would without a mover.
 //!
-//! What was emptied is claimed while it is still isolated, so no other request can take it. The
-//! claim takes whole pageblocks: they become ones of the request's mobility, as with any request
-//! that takes whole pageblocks, and what is too much goes back.
+//! What was emptied is claimed while it is isolated, so no other request can take it; what is free
+//! already, where memory is low, is not isolated. The claim takes whole pageblocks: they become
+//! ones of the request's mobility, as with any request that takes whole pageblocks, and what is too
+//! much goes back.
 
 use pagedepot::cpus::Cpus;
 use pagedepot::seam::{PAGEBLOCK_FRAMES, PendingRequest, Want, ZoneAccess};
@@ -52,7 +53,7 @@ fn make_room_in<C: Cpus>(
         .moves_max(4 * u64::from(frames.max(PAGEBLOCK_FRAMES)))
         .looks_max(LOOKS_MAX);
     let mut evacuation = Evacuator::new(zone, mover, rules);
-    // What is claimed and goes back is in flight until then.
+    // Until what is claimed beyond the request has gone back.
     let _moving = zone.announce(request.pages());
     let mut claimed = None;
     let mut claim = |range| {
@@ -82,10 +83,10 @@ fn empty_at<C: Cpus>(
     }
     let held = evacuation.held_in(range);
     let Some(mut source) = evacuation.isolate(range, held) else {
-        // What is free need not be isolated.
-        let is_taken = held == 0 && evacuation.refusal.is_some() && take(range);
-        let end = evacuation.refusal.unwrap_or(CompactEnd::NothingLeft);
-        return if is_taken { CompactEnd::Reached } else { end };
+        return match evacuation.is_free(range) && take(range) {
+            true => CompactEnd::Reached,
+            false => evacuation.refusal.unwrap_or(CompactEnd::NothingLeft),
+        };
     };
     evacuation.drain();
     match evacuation.empty(&mut source, None) {

@@ -243,6 +243,14 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
         self.isolate_unasked(range)
     }
 
+    /// Whether a range that was not isolated, because memory is low, is free all the same: then it
+    /// need not be.
+    pub fn is_free(&mut self, range: FrameRange) -> bool {
+        let is_free = self.refusal == Some(CompactEnd::LowMemory) && self.held_in(range) == 0;
+        self.refusal = self.refusal.filter(|_| !is_free);
+        is_free
+    }
+
     /// Isolates a range like [`isolate`](Self::isolate), whatever the mover says and the watermarks
     /// are.
     fn isolate_unasked(&mut self, range: FrameRange) -> Option<Source<'e, 'm>> {

@@ -149,19 +149,13 @@ pub(super) fn empty_window<C: Cpus>(
                 .count() as u64;
             let mut source = evacuation.isolate(range, key.held());
             let left = match &mut source {
-                // What is free still need not be isolated.
-                None if key.held() == 0 && evacuation.refusal.take().is_some() => {
-                    match evacuation.held_in(range) {
-                        0 => SourceRest::Nothing,
-                        _ => SourceRest::Blocks,
-                    }
-                }
                 Some(source) => {
                     if key.held() > 0 {
                         evacuation.drain();
                     }
                     evacuation.empty(source, None)
                 }
+                None if evacuation.is_free(range) => SourceRest::Nothing,
                 None if evacuation.refusal.is_some() => {
                     return evacuation.refusal.unwrap_or_default();
                 }

@@ -162,8 +162,7 @@ pub(super) fn next_mixed<C: Cpus>(
 }
 
 /// The sparsest of the next movable pageblocks from `from` on, once around, that are partly used;
-/// at most `looks` of them. Also where the next look begins, if there is none, too: behind all that
-/// were looked at.
+/// at most `looks` of them. Also where the next look begins: behind those that were looked at.
 pub(super) fn next_sparse<C: Cpus>(
     zone: ZoneAccess<'_, '_, C>,
     from: u32,
