@@ -27,7 +27,6 @@
 //! is taken.
 
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::{fmt, io};
 
 use pagedepot::{Flags, Mode, Pfn, Pressure, Reclaim, Residency, Scope};
@@ -39,6 +38,7 @@ use crate::giving_back::system::{DroppedMemory, System};
 use crate::giving_back::trim_state::{TrimState, Trimming};
 use crate::memory::region::resident;
 use crate::moving::pins::Pins;
+use crate::system::first_panic::FirstPanic;
 use crate::system::sync::LockError;
 
 /// Bytes of addresses per chunk, the most memory that a trim takes from the store at a time; but a
@@ -402,7 +402,7 @@ impl<'d> TrimRanges<'d> {
 
 impl Drop for TrimRanges<'_> {
     fn drop(&mut self) {
-        let mut panic = None;
+        let mut panics = FirstPanic::default();
         for range in &self.ranges {
             let (start, count) = frames(self.depot, range);
             let frames = self.depot.frames();
@@ -413,12 +413,10 @@ impl Drop for TrimRanges<'_> {
                 false => frames.free_contiguous(start, count),
             };
             // A report of misuse, after the free, keeps no other pages here.
-            panic = catch_unwind(AssertUnwindSafe(free)).err().or(panic);
+            panics.catch(free);
         }
         self.trimming.returned();
-        if let Some(panic) = panic.filter(|_| !std::thread::panicking()) {
-            resume_unwind(panic);
-        }
+        panics.resume();
     }
 }
 
@@ -468,6 +466,8 @@ fn whole_units(range: &Range<usize>, unit: usize, end: usize) -> Range<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use pagedepot::Order;
 
     use super::*;

@@ -19,12 +19,11 @@
 //! No request gets a page above a ceiling, however fast the program allocates. Only what others
 //! take between two looks is not foreseen, which the margin is for.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-
 use crate::depot::handle::Depot;
 use crate::error::CeilingError;
 use crate::memory::region::resident_bytes;
 use crate::reclaim::Ceiling;
+use crate::system::first_panic::FirstPanic;
 
 /// A change of what is left is too small to look at what is present again if it is below this share
 /// of the limit.
@@ -95,7 +94,7 @@ impl Follower {
             for depot in depots {
                 // A waker that panics keeps no other depot below a ceiling.
                 let follow = || Ceiling::of(depot).follow(None, &mut 0);
-                let _ = catch_unwind(AssertUnwindSafe(follow));
+                FirstPanic::default().catch(follow);
             }
         }
         self.followed = CeilingSum::default();
@@ -105,32 +104,27 @@ impl Follower {
 fn set(depots: &[Depot], left_bytes: i64) -> CeilingSum {
     let all_bytes = depots.iter().map(Depot::bytes).sum::<usize>().max(1);
     let mut followed = CeilingSum::default();
-    let mut panic = None;
+    let mut panics = FirstPanic::default();
     for depot in depots {
         let share = i128::from(left_bytes) * depot.bytes() as i128 / all_bytes as i128;
         let present = resident_bytes(depot.shared().memory()) as i128;
         let target = (present + share).clamp(0, depot.bytes() as i128) as usize;
         let follow = || Ceiling::of(depot).follow(Some(target), &mut followed.given_back_bytes);
-        let reached = match catch_unwind(AssertUnwindSafe(follow)) {
-            Ok(Ok(bytes)) => bytes,
-            Ok(Err(CeilingError::Held { bytes, reached })) => {
+        // A depot's callback that panics keeps no other depot without a ceiling.
+        let Some(result) = panics.catch(follow) else { continue };
+        let reached = match result {
+            Ok(bytes) => bytes,
+            Err(CeilingError::Held { bytes, reached }) => {
                 followed.held_bytes += reached.saturating_sub(bytes) as u64;
                 reached
             }
-            Ok(Err(_)) => {
+            Err(_) => {
                 followed.unprotected += 1;
-                continue;
-            }
-            // A depot's callback keeps no other depot without a ceiling.
-            Err(thrown) => {
-                panic = Some(thrown);
                 continue;
             }
         };
         followed.ceiling_bytes += reached as u64;
     }
-    if let Some(panic) = panic {
-        resume_unwind(panic);
-    }
+    panics.resume();
     followed
 }

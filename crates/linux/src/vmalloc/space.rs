@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ use crate::depot::handle::Depot;
 use crate::error::BuildError;
 use crate::giving_back::shrinkers::Shrinkers;
 use crate::memory::frames::{AnswerGuard, BringGuard};
+use crate::system::first_panic::FirstPanic;
 use crate::system::mapping::Mapping;
 use crate::system::sync::LockError;
 
@@ -456,26 +457,20 @@ impl Drop for Space {
         let _answering = depot.shared().answering();
         let is_ours = |area: &AreaInfo| area.state == AreaState::Busy && area.kind == Kind::Vmalloc;
         let busy: Vec<_> = vmap.areas().filter(is_ours).map(|area| area.span.start).collect();
-        // A callback, or the report of misuse, may panic. The first panic goes on in the end.
-        let mut panic = None;
+        // A callback, or the report of misuse, may panic.
+        let mut panics = FirstPanic::default();
         for start in busy {
-            let freed = catch_unwind(AssertUnwindSafe(|| vmap.vfree(start)));
-            panic = panic.or(freed.err());
+            panics.catch(|| vmap.vfree(start));
         }
         // SAFETY: each user of the range had a handle, or knows until when it may use the range.
         unsafe { vmap.mapper().release() };
         // A purge that panics has returned pages, and the next one has fewer to return.
-        let purge = || vmap.purge(PurgeDepth::Everything);
-        while let Err(again) = catch_unwind(AssertUnwindSafe(purge)) {
-            panic = panic.or(Some(again));
-        }
+        while panics.catch(|| vmap.purge(PurgeDepth::Everything)).is_none() {}
         // SAFETY: from a box, and this was its last user.
         drop(unsafe { Box::from_raw(self.vmap.as_ptr()) });
         // SAFETY: dropped here alone, and `vmap`, which used it, has gone.
         unsafe { ManuallyDrop::drop(&mut self.metadata) };
-        if let Some(panic) = panic.filter(|_| !std::thread::panicking()) {
-            resume_unwind(panic);
-        }
+        panics.resume();
     }
 }
 
