@@ -67,7 +67,7 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
     fn obtain_slow(&self, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
         let nodes = self.nodes();
         let (number, node) = nodes.of_cpu(self.host().cpu());
-        let found = self.request(pages, options).and_then(|request| {
+        self.request(pages, options).and_then(|request| {
             // To give back what a pool has no room for takes the lock once more, and so a wait.
             let stock = if self.is_pooled(request) && !options.no_wait {
                 node.cold().stock(request.pages, nodes.cold_pages_max())
@@ -82,11 +82,7 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
             self.with_purges_if(may_help, || {
                 self.carve((number, node), request, stock, options.no_wait)
             })
-        });
-        if found.is_err() {
-            count(&node.counters().failures, 1);
-        }
-        found
+        })
     }
 
     /// An area from the free address space, with `stock` more for the pool, or from another node's
@@ -165,6 +161,7 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         if self.mappings().lost_in(rest).is_none() {
             return Ok(false);
         }
+        count(&self.counters().abandoned_areas, 1);
         let Some(space) = self.lock_space_as(Waits::of(no_wait)) else {
             // The next purge returns it to the free address space. A later request finds it there,
             // and comes here.
@@ -269,7 +266,7 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
 
     /// Calls `attempt` like [`with_purges`](Self::with_purges), and purges while the mapper has too
     /// many mappings (those that are freed and still mapped count), or loses the addresses that
-    /// `attempt` obtained.
+    /// `attempt` obtained. Counts the request if it fails.
     pub fn with_mappings<T>(
         &self,
         no_wait: bool,
@@ -279,7 +276,17 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
             use MapError::{Lost, TooManyMappings, TooScattered};
             matches!(error, VmapError::Map(TooManyMappings { .. } | TooScattered { .. } | Lost))
         };
-        self.with_purges_if(|error| !no_wait && is_short(error), attempt)
+        let result = self.with_purges_if(|error| !no_wait && is_short(error), attempt);
+        if result.is_err() {
+            self.note_failure();
+        }
+        result
+    }
+
+    /// Counts a request that failed.
+    #[cold]
+    pub fn note_failure(&self) {
+        count(&self.counters().failures, 1);
     }
 
     /// Calls `attempt`. While it fails with an error that `is_short`, purges what is lazy, then
@@ -362,7 +369,7 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
     #[cold]
     pub fn abandon(&self, index: AreaIndex) {
         let area = self.area(index);
-        count(&self.nodes().of_area(area).counters().failures, 1);
+        count(&self.nodes().of_area(area).counters().abandoned_areas, 1);
         if area.mapped() == 0 {
             // For the pool: nothing is mapped.
             area.set_word(area.word().plain(State::Pooled));

@@ -13,7 +13,8 @@ use crate::state::VmapState;
 pub struct VmapStats {
     /// Areas allocated so far.
     pub allocated_areas: u64,
-    /// Number of these that came from a pool and not from the free address space.
+    /// Areas that requests took from a pool and not from the free address space. Requests that
+    /// failed afterwards count, too.
     pub pool_hits: u64,
     /// Pages of address space that no area covers.
     pub free_pages: u64,
@@ -63,7 +64,8 @@ pub fn stats<M: Mapper, H: Host>(state: &VmapState<'_, M, H>) -> VmapStats {
     let tables = state.mappings().tables().counts();
     VmapStats {
         allocated_areas,
-        pool_hits: allocated_areas.saturating_sub(counts.carved_areas),
+        // Each area that was obtained was allocated, or abandoned.
+        pool_hits: (allocated_areas + counts.abandoned_areas).saturating_sub(counts.carved_areas),
         free_pages: space.free_pages(),
         largest_free_pages: state
             .lock_space_as(Waits::InBounds)

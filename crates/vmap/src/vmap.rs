@@ -114,7 +114,8 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     #[track_caller]
     pub fn alloc(&self, pages: u32, options: Options) -> Result<VirtAddr, VmapError> {
         let caller = options.line();
-        let area = self.state.obtain(pages, &options)?;
+        let found = self.state.obtain(pages, &options);
+        let area = found.inspect_err(|_| self.state.note_failure())?;
         Ok(self.state.publish(area, Kind::Address, &options, false, caller))
     }
 
@@ -131,7 +132,8 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         options: Options,
     ) -> Result<VirtAddr, VmapError> {
         let caller = options.line();
-        let area = self.state.obtain_at(start, pages, &options)?;
+        let found = self.state.obtain_at(start, pages, &options);
+        let area = found.inspect_err(|_| self.state.note_failure())?;
         Ok(self.state.publish(area, Kind::Address, &options, false, caller))
     }
 

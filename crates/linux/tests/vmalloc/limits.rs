@@ -86,6 +86,7 @@ fn mappings_run_out() {
     let (bufs, error) = exhaust(&space, 4);
     assert!(bufs.len() >= 18, "{} buffers after {used} mappings: {error}", bufs.len());
     assert!(space.stats().counts.purges > 0);
+    assert_eq!(space.stats().counts.failures, 2, "requests, and not attempts");
     drop(bufs);
     // Longer runs are preferred now: all of this is one mapping.
     drop(held);

@@ -35,7 +35,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Requests served from the free address space.
+    /// Areas that requests took from the free address space.
     carved_areas,
     /// Areas taken along from the free address space, for the pool.
     stocked_areas,
@@ -68,6 +68,8 @@ counters! {
     /// Pages zeroed for requests that mapped them, and for those of more than 255 pages. Pages that
     /// were known to be zero do not count.
     zeroed_pages,
-    /// Requests that failed.
+    /// Areas that requests had obtained and gave up: to fail, or to try again.
+    abandoned_areas,
+    /// Requests for areas, and for more memory in one, that failed.
     failures,
 }

@@ -314,6 +314,31 @@ fn what_fails_is_purged_whole_whatever_guard_the_area_had_before() {
 }
 
 #[test]
+fn requests_that_fail_are_counted_and_areas_that_they_had_are_no_misses() {
+    let vmap = fresh();
+    vmap.host().fail_frames_at(0);
+    let exhausted = Err(VmapError::Frames(AllocError::Exhausted));
+    assert_eq!(vmap.vmalloc(7, Options::DEFAULT), exhausted);
+    let counts = vmap.stats().counts;
+    assert_eq!((counts.failures, counts.carved_areas, counts.abandoned_areas), (1, 1, 1));
+    let area = vmap.alloc(7, Options::DEFAULT).unwrap();
+    let stats = vmap.stats();
+    assert_eq!((stats.allocated_areas, stats.pool_hits, stats.counts.carved_areas), (1, 1, 1));
+    vmap.free(area).unwrap();
+    // Each attempt at it fails, for want of addresses.
+    assert_eq!(vmap.alloc(3000, Options::DEFAULT), Err(VmapError::BadSize));
+    let whole = vmap.alloc_at(vmap.span().start, 2000, Options::DEFAULT.guard_pages(0)).unwrap();
+    assert_eq!(vmap.vmalloc(7, Options::DEFAULT), Err(VmapError::NoSpace));
+    assert_eq!(vmap.alloc(7, Options::DEFAULT), Err(VmapError::NoSpace));
+    let occupied = vmap.alloc_at(whole, 1, Options::DEFAULT);
+    assert_eq!(occupied, Err(VmapError::Occupied));
+    assert_eq!(vmap.vrealloc(whole, 1, Options::DEFAULT), Err(VmapError::NotAllocated));
+    vmap.free(whole).unwrap();
+    assert_eq!(vmap.stats().counts.failures, 5);
+    finish(vmap);
+}
+
+#[test]
 fn growth_that_fails_elsewhere_quarantines_nothing_that_is_in_use() {
     let vmap = fresh();
     let at = vmap.vmalloc(20, Options::DEFAULT).unwrap();
