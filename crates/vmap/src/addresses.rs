@@ -266,7 +266,7 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
 
     /// Calls `attempt` like [`with_purges`](Self::with_purges), and purges while the mapper has too
     /// many mappings (those that are freed and still mapped count), or loses the addresses that
-    /// `attempt` obtained. Counts the request if it fails.
+    /// `attempt` obtained. Notes the request if it fails.
     pub fn with_mappings<T>(
         &self,
         no_wait: bool,
@@ -278,15 +278,16 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         };
         let result = self.with_purges_if(|error| !no_wait && is_short(error), attempt);
         if result.is_err() {
-            self.note_failure();
+            self.note_failure(no_wait);
         }
         result
     }
 
-    /// Counts a request that failed.
+    /// Counts a request that failed. What it had mapped is lazy, so a purge may be due. May panic.
     #[cold]
-    pub fn note_failure(&self) {
+    pub fn note_failure(&self, no_wait: bool) {
         count(&self.counters().failures, 1);
+        self.purge_if_due(!no_wait);
     }
 
     /// Calls `attempt`. While it fails with an error that `is_short`, purges what is lazy, then
@@ -365,7 +366,8 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
     }
 
     /// Gives up a held area after an error or a panic. The next purge unmaps what is mapped in it:
-    /// none runs here, because it may panic.
+    /// none runs here, because it may panic, but where the failure is
+    /// [noted](Self::note_failure).
     #[cold]
     pub fn abandon(&self, index: AreaIndex) {
         let area = self.area(index);

@@ -115,7 +115,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     pub fn alloc(&self, pages: u32, options: Options) -> Result<VirtAddr, VmapError> {
         let caller = options.line();
         let found = self.state.obtain(pages, &options);
-        let area = found.inspect_err(|_| self.state.note_failure())?;
+        let area = found.inspect_err(|_| self.state.note_failure(options.no_wait))?;
         Ok(self.state.publish(area, Kind::Address, &options, false, caller))
     }
 
@@ -133,7 +133,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     ) -> Result<VirtAddr, VmapError> {
         let caller = options.line();
         let found = self.state.obtain_at(start, pages, &options);
-        let area = found.inspect_err(|_| self.state.note_failure())?;
+        let area = found.inspect_err(|_| self.state.note_failure(options.no_wait))?;
         Ok(self.state.publish(area, Kind::Address, &options, false, caller))
     }
 

@@ -314,6 +314,21 @@ fn what_fails_is_purged_whole_whatever_guard_the_area_had_before() {
 }
 
 #[test]
+fn the_purge_that_a_failed_request_makes_due_is_asked_for() {
+    let frames: Vec<_> = own_frames(0, 40).into_iter().step_by(2).collect();
+    for fails_at in [8, 15] {
+        let mut vmap =
+            paged(2000, 64, &VmapConfig { lazy_pages_max: Some(16), ..VmapConfig::new(1, 300) });
+        vmap.mapper().fail_at(fails_at);
+        let failed = vmap.vmap(&frames, Options::DEFAULT.no_wait());
+        assert_eq!(failed, Err(VmapError::Map(MapError::NoTables)));
+        assert_eq!(vmap.stats().lazy_pages, 21);
+        assert_eq!(vmap.host().purges_wanted.load(std::sync::atomic::Ordering::Relaxed), 1);
+        check_all_back(&mut vmap);
+    }
+}
+
+#[test]
 fn requests_that_fail_are_counted_and_areas_that_they_had_are_no_misses() {
     let vmap = fresh();
     vmap.host().fail_frames_at(0);
