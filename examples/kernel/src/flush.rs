@@ -36,8 +36,8 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     }
 }
 
-/// Returns when no CPU uses old translations of `spans` any more, nor page tables that were taken
-/// out before.
+/// Returns when no CPU uses old translations of `spans` any more, nor, where CPUs are asked, page
+/// tables that were taken out before.
 pub fn flush(spans: &[Span]) {
     if spans.is_empty() {
         return;

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use pagedepot::{Flags, Order, Pfn};
 use spin::Mutex;
 
-use crate::arch::tables;
+use crate::arch::{tables, tlb};
 use crate::flush::{flush, lock};
 use crate::memory;
 
@@ -127,8 +127,9 @@ impl Table {
 static REGION_TABLE: AtomicU64 = AtomicU64::new(0);
 /// One for each region: held while its directory and page tables are changed.
 static LOCKS: [Mutex<()>; REGIONS] = [const { Mutex::new(()) }; REGIONS];
-/// Tables taken out and not yet freed, linked through their first entries. Links are addresses,
-/// with bit 0 clear, so that a CPU that still walks such a table finds nothing present.
+/// Tables taken out and not yet freed, linked through their first entries; the second ones have an
+/// address that was translated through them. Both are addresses with bit 0 clear, so that a CPU
+/// that still walks such a table finds nothing present.
 static PENDING: Mutex<u64> = Mutex::new(0);
 /// Tables to split large pages into: a span that is unmapped may begin in one and end in another,
 /// and unmapping must not need memory. Filled after flushes, and where large pages are mapped.
@@ -350,7 +351,7 @@ fn unmap_in_region(
         at = part_end;
     }
     if directory.is_empty() {
-        take_out(&region_table().0[region]);
+        take_out(&region_table().0[region], start);
     }
     Ok(())
 }
@@ -383,29 +384,55 @@ fn unmap_in_directory(
         }
     }
     if table.is_empty() {
-        take_out(cell);
+        take_out(cell, start);
     }
     Ok(())
 }
 
-/// Takes an empty table out of the entry that leads to it; it is freed after the next flush.
-fn take_out(cell: &AtomicU64) {
+/// Takes an empty table out of the entry that leads to it from `address`, a page's; it is freed
+/// after the next flush.
+fn take_out(cell: &AtomicU64, address: usize) {
     let table = tables::frame_of(cell.swap(0, Ordering::Relaxed));
     let mut pending = lock(&PENDING);
-    Table::at(table).0[0].store(*pending, Ordering::Relaxed);
+    let [next, through, ..] = &Table::at(table).0;
+    next.store(*pending, Ordering::Relaxed);
+    through.store(address as u64, Ordering::Relaxed);
     *pending = memory::address(table) as u64;
 }
 
-/// Flushes `spans` everywhere, then frees the tables that were taken out before.
+/// The table that an entry of the list of pending ones names; its next one; the address that was
+/// translated through it.
+fn pending_table(pending: u64) -> Option<(Pfn, u64, usize)> {
+    let table = (pending != 0).then(|| Pfn::new((pending as usize / PAGE_BYTES) as u32))?;
+    let [next, through, ..] = &Table::at(table).0;
+    Some((table, next.load(Ordering::Relaxed), through.load(Ordering::Relaxed) as usize))
+}
+
+/// Flushes `spans` everywhere, then frees the tables that were taken out before, by any caller.
+///
+/// Entries that lead to a table may be cached apart from those of its pages. They are dropped with
+/// these where a flush of any page drops all such entries (x86-64), or a flush is always of
+/// everything (RISC-V). On AArch64 a page's flush drops the entries that translate that page,
+/// alone. So a table that another caller took out, whose own flush is yet to come, or which was
+/// empty so that no flush follows, needs one of an address that was translated through it: one
+/// entry leads to the table for all of them. It reaches all CPUs and is complete when `flush` is.
+/// The entry itself was cleared before the table got on the list, whose lock orders that before
+/// this.
 pub fn flush_and_free_tables(spans: &[Span]) {
     if spans.is_empty() {
         return;
     }
     let mut pending = core::mem::take(&mut *lock(&PENDING));
+    let mut at = pending;
+    while tlb::BROADCASTS
+        && let Some((_, next, through)) = pending_table(at)
+    {
+        tlb::flush_page(through);
+        at = next;
+    }
     flush(spans);
-    while pending != 0 {
-        let table = Pfn::new((pending as usize / PAGE_BYTES) as u32);
-        pending = Table::at(table).0[0].load(Ordering::Relaxed);
+    while let Some((table, next, _)) = pending_table(pending) {
+        pending = next;
         count_tables(-1);
         memory::depot().free(table, Order::BASE).expect("a table was allocated");
     }
