@@ -321,7 +321,7 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         self.publish_as(index, word, options, caller)
     }
 
-    /// Makes a held area busy, with this word; returns its address.
+    /// Makes a held area busy, with this word of a busy one; returns its address.
     #[inline]
     pub fn publish_as(
         &self,
@@ -332,6 +332,8 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
     ) -> VirtAddr {
         let area = self.area(index);
         let node = area.traits().node() as u32;
+        // Readers must not find the fields of this user in an area that is still pooled.
+        area.set_word(word.held_before());
         area.set_traits(Traits::new(node, options.guard, options.protection));
         area.set_caller(caller);
         area.set_word(word);

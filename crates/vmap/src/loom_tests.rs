@@ -22,8 +22,8 @@ use crate::node::pool::Pools;
 use crate::space::spares::Spares;
 use crate::units::{PageRange, Vpn};
 use crate::{
-    FlushSpans, Host, Lock, MapError, Mapper, Options, Protection, PurgeDepth, Span, StaleData,
-    VirtAddr, Vmap, VmapConfig, VmapError,
+    AreaState, FlushSpans, Host, Lock, MapError, Mapper, Options, Protection, PurgeDepth, Span,
+    StaleData, VirtAddr, Vmap, VmapConfig, VmapError,
 };
 use pagedepot::{AllocError, CpuId, Flags, FrameRange, FreeManyError, Order, PageSize, Pfn};
 
@@ -427,6 +427,28 @@ fn a_listing_sees_what_is_freed_and_comes_back() {
             assert_eq!(other.vmap().alloc(1, BARE), Ok(area));
         });
         assert!(vmap.areas().any(|info| info.span.start == area));
+        handle.join().unwrap();
+        model.finish(1);
+    });
+}
+
+/// A listing beside a request that takes a pooled area with another guard: as long as the area is
+/// pooled, it has the guard of its last user.
+#[test]
+fn a_listing_sees_a_pooled_area_as_it_was_freed() {
+    explore("listing of what is taken", 2, || {
+        let model = Arc::new(Model::new(config()));
+        let vmap = model.vmap();
+        let area = vmap.alloc(2, BARE).unwrap();
+        vmap.free(area).unwrap();
+        let other = model.clone();
+        let handle = loom::thread::spawn(move || {
+            for info in other.vmap().areas() {
+                let is_pooled = info.state == AreaState::Pooled;
+                assert!(!is_pooled || info.guard_pages == 0, "a guard that no user had");
+            }
+        });
+        assert_eq!(vmap.alloc(1, BARE.guard_pages(1)), Ok(area));
         handle.join().unwrap();
         model.finish(1);
     });

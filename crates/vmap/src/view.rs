@@ -18,8 +18,9 @@ use pagedepot::{NodeId, PageSize, Pfn};
 
 /// Largest number of NUMA nodes that a listing distinguishes.
 const LISTED_NODES: usize = 16;
-/// Number of looks that a listing takes at an area that changes before it goes on without it.
-const LOOKS_MAX: u32 = model::scaled(8, 3);
+/// Number of looks that a listing takes at an area that changes before it goes on without it. That
+/// a user frees it and another gets it are three changes.
+const LOOKS_MAX: u32 = model::scaled(12, 4);
 
 /// State of an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
