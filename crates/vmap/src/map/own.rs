@@ -122,13 +122,13 @@ impl<'a, 'm, H: Host> OwnFrames<'a, 'm, H> {
     }
 
     /// Frees the blocks that an area owns in `run`, which are not mapped. The caller owns the area.
-    /// Returns the number of frames. If the host panics, the entries of the blocks that it got are
-    /// clear.
+    /// Returns the number of frames. If the host panics, the area does not own the blocks any more
+    /// that the host got.
     pub fn free(&self, run: PageRange) -> u64 {
         let mut batch = [(Pfn::new(0), Order::BASE); FREE_BATCH];
         let (mut filled, mut frames) = (0, 0);
         let free = |blocks: &[(Pfn, Order)], end: Vpn| {
-            let undo = Undo(|| self.frames.clear(PageRange { start: run.start, end }));
+            let undo = Undo(|| self.frames.disown(PageRange { start: run.start, end }));
             // SAFETY: the area's own blocks. They are not mapped, so they are not used.
             if let Err(error) = unsafe { self.host.free_blocks(blocks) } {
                 count(&self.counters.misfreed_frames, error.failed as u64);

@@ -69,6 +69,11 @@ impl FrameTable<'_> {
         self.set(page, frame, BORROWED);
     }
 
+    /// Gives up ownership of the frames at these pages, which stay entered.
+    pub fn disown(&self, run: PageRange) {
+        run.iter().for_each(|page| self.orders[page.index()].store(BORROWED, Ordering::Relaxed));
+    }
+
     /// Moves ownership of the frames at `from` to the same frames at `to`.
     pub fn hand_over(&self, from: PageRange, to: Vpn) {
         for (i, page) in (0..).zip(from.iter()) {

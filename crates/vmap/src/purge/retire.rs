@@ -15,8 +15,9 @@
 //! *Failures.* If the mapper fails to unmap a span, all areas in it are stuck: their runs enter
 //! their tables again, their frames stay, and they return to the lazy lists.
 //!
-//! If the host panics while it frees frames, the areas behind are stuck, too, and so is what is
-//! left of the area. All is unmapped already, and the next purge does it once more.
+//! If the host panics while it frees frames, the areas behind are stuck, too, and so is the area
+//! itself, as an alias: it does not own the frames any more that the host got. All is unmapped
+//! already, and the next purge does it once more.
 //!
 //! *Aliases.* When memory moves, its frames stay mapped at the old place, too, until a purge of
 //! that place. Frames may be freed only after all their aliases are gone. An alias is lazy before
@@ -105,10 +106,11 @@ impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
     }
 
     /// Makes the areas of a batch from `first` on stuck after a panic, which ended the free of the
-    /// frames of `first`. Those that are left there no longer count as quarantined.
+    /// frames of `first`. Those no longer count as quarantined, as of an alias.
     #[cold]
     fn keep_from(&self, first: AreaIndex) {
         let (areas, mappings) = (self.state.areas(), self.state.mappings());
+        areas[first].set_word(areas[first].word().aliased());
         for index in areas.list(Some(first)).filter(|&index| !areas[index].is_stuck()) {
             areas[index].set_stuck(true);
             MappedRuns::new(areas, *mappings.frames(), Some(index))
