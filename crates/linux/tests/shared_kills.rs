@@ -7,9 +7,10 @@
 //!    process holds no lock and maps nothing. Survivors of a death have the contents of the segment
 //!    and nothing else, so a survivor of the copy meets what a kill leaves behind. A death behind
 //!    an instruction that changed nothing leaves the same as one before it.
-//! 2. The process is killed by SIGKILL at every nth instruction. Before that it is stopped there,
-//!    and a survivor takes, frees and drains pages meanwhile: a process that is stopped has not
-//!    died, and no survivor waits for it.
+//! 2. The process is killed by SIGKILL at every nth instruction, and behind every nth of those that
+//!    have changed the head. Before that it is stopped there, and a survivor takes, frees and
+//!    drains pages meanwhile, and sends all free ones: a process that is stopped has not died, no
+//!    survivor waits for it, and no burial takes back what was sent.
 //!
 //! After each death a survivor recovers, and counts: every page is free, the count of free pages is
 //! exact without a walk, and each page can be had once.
@@ -42,6 +43,9 @@ const PAGES: usize = 1024;
 const BYTES: usize = PAGES * 4096;
 /// The heir of the processes that name one.
 const HEIR: NonZeroU64 = NonZeroU64::new(7).unwrap();
+/// Where the owners and the messages of the frames of a test's segment begin in its file.
+const OWNERS_AT: u64 = 20 << 10;
+const TOKENS_AT: u64 = 24 << 10;
 /// Kills of each operation, unless the environment says otherwise.
 const KILLS: usize = 20;
 
@@ -105,8 +109,19 @@ fn leave_estate(dead: SharedDepot) {
     forget(dead);
 }
 
+/// Does the steps of a claim up to the page's first word: the claimer's slot in the message, its
+/// owner in the other words of the page.
+fn claim_in_part(dead: SharedDepot, sent: SentPage) {
+    let (first, order) = (sent.to_bits() as u32 as u64, (sent.to_bits() >> 72) as u32);
+    let own = dead.slot() as u8 + 1;
+    let file = File::from(dead.file().try_clone_to_owned().unwrap());
+    file.write_all_at(&[own], TOKENS_AT + 8 * first + 5).unwrap();
+    file.write_all_at(&vec![own; (1 << order) - 8], OWNERS_AT + first + 8).unwrap();
+    forget(dead);
+}
+
 /// Operations: all that changes something that is shared, and two that do not.
-const OPERATIONS: [(&str, Prepare); 24] = [
+const OPERATIONS: [(&str, Prepare); 25] = [
     ("allocate from a front", |depot, _| {
         let depot = depot.clone();
         drop(depot.page(Order::BASE).unwrap());
@@ -213,6 +228,11 @@ const OPERATIONS: [(&str, Prepare); 24] = [
             forget(dead);
         });
         Box::new(move || _ = depot.recover(Orphans::GoBack))
+    }),
+    ("recover another that died as it claimed", |depot, [_, large, ..]| {
+        let depot = depot.clone();
+        kill_another(&depot, |dead| claim_in_part(dead, large));
+        Box::new(move || _ = depot.recover(Orphans::Stay))
     }),
     ("recover another that has an heir", |depot, _| {
         let depot = depot.clone();
@@ -348,12 +368,12 @@ fn at_each_instruction(name: &str, prepare: Prepare) {
     let sent = prepared(&depot);
     let Some(tracee) = start(&depot, sent, prepare) else { return };
     head.has_changed();
-    let (mut places, mut visits, mut changes) = (Vec::new(), HashMap::new(), 0);
+    let (mut places, mut visits, mut changes) = (Vec::new(), HashMap::new(), Vec::new());
     while let Stop::At(address) = tracee.step() {
         let visit = visits.entry(address).and_modify(|visit| *visit += 1).or_insert(1u32);
         places.push(Place { address, visit: *visit });
         if head.has_changed() {
-            changes += 1;
+            changes.push(places.len() - 1);
             let place = format!("{name}, a copy behind instruction {}", places.len());
             head.recover_copy(sent, &place);
         }
@@ -366,19 +386,26 @@ fn at_each_instruction(name: &str, prepare: Prepare) {
         Ok(text) => text.parse().expect("PAGEDEPOT_KILLS is a number, or all"),
         Err(_) => KILLS,
     };
-    let stride = (places.len() / kills.max(1)).max(1);
-    for (at, place) in places.iter().enumerate().step_by(stride) {
+    let stride = |count: usize| (count / kills.max(1)).max(1);
+    let some = (0..places.len()).step_by(stride(places.len()));
+    let changed = changes.iter().copied().step_by(stride(changes.len()));
+    for at in some.chain(changed) {
+        let place = &places[at];
         let sent = prepared(&depot);
         let Some(tracee) = start(&depot, sent, prepare) else { return };
         place.run_to(&tracee);
         let place = format!("{name}, killed behind instruction {}", at + 1);
-        stay_alive_beside(&depot, tracee.process(), &place);
+        let beside = stay_alive_beside(&depot, tracee.process(), &place);
         drop(tracee);
         let recovered = depot.recover(Orphans::GoBack);
         assert!(recovered.processes >= 1, "{place}: {recovered:?}");
+        for sent in beside {
+            drop(depot.claim(sent).unwrap_or_else(|error| panic!("{place}: {sent:?}: {error}")));
+        }
         check(&depot, sent, &place);
     }
-    println!("{name}: {} instructions, {changes} changes of the segment", places.len());
+    let (steps, changes) = (places.len(), changes.len());
+    println!("{name}: {steps} instructions, {changes} changes of the segment");
 }
 
 /// An instruction of an operation: its address, and how often the process has come there.
@@ -398,8 +425,8 @@ impl Place {
     }
 }
 
-/// Uses the segment while a process is stopped between two instructions.
-fn stay_alive_beside(depot: &SharedDepot, process: u64, place: &str) {
+/// Uses the segment while a process is stopped between two instructions. Returns what it has sent.
+fn stay_alive_beside(depot: &SharedDepot, process: u64, place: &str) -> Vec<SentPage> {
     let is_dead = |depot: &SharedDepot| {
         depot.segment_stats().processes.iter().any(|one| one.pid == process && !one.is_alive)
     };
@@ -409,6 +436,9 @@ fn stay_alive_beside(depot: &SharedDepot, process: u64, place: &str) {
     depot.recover(Orphans::Stay);
     depot.drain(Scope::ALL, Mode::Full);
     assert!(!is_dead(depot), "{place}");
+    // All that is free, and so what the process is about to free or has just freed.
+    let free = || depot.page_with(order(3), Flags::default().no_reclaim()).ok();
+    std::iter::from_fn(free).map(|page| page.into_shared(depot).unwrap()).collect()
 }
 
 /// Dies at each instruction of the operations that the other test has not begun.

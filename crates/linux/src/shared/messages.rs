@@ -33,6 +33,14 @@
 //!   whose bytes are all unchanged can be claimed again, by the same message. Of one whose bytes
 //!   are changed in part (an order that fills more than a word), the rest is freed, as the burial
 //!   frees the dead claimer's part.
+//! * By then the live sender may have sent again what the burial of the dead claimer, or of a dead
+//!   burier, has freed of such a page. So the rest is told by its place. Claimers and buriers
+//!   change a page's last words first: the rest are its first words, up to the first one that is
+//!   not the sender's as a whole or whose own message begins a page. A page that is sent again lies
+//!   behind the rest, so the first word behind it begins a page if it is the sender's as a whole.
+//!   No word of the rest does: the sender has written so before it sent the page.
+//! * A claimer that has guessed the number of a page that is just being sent, and dies before it
+//!   puts the word back, loses that page for as long as its sender lives.
 //!
 //! Explored by `tests/loom/messages.rs`.
 
@@ -235,14 +243,28 @@ impl<'t> Messages<'t> {
             if !is_left || !self.swap(first, token, token.claimed_by(burier)) {
                 return;
             }
-            if self.owners.is_all(frames.clone(), owner) {
+            let rest = self.rest(frames.clone(), owner);
+            if rest == frames && self.owners.is_all(rest.clone(), owner) {
                 // Release: pairs with the Acquire of `win`.
                 self.tokens[first as usize].store(token.unclaimed().0, Ordering::Release);
             } else {
-                freed += u64::from(self.owners.change_those(frames, owner, Owner::FREE));
+                freed += u64::from(self.owners.change_those(rest, owner, Owner::FREE));
             }
         });
         freed
+    }
+
+    /// The frames of a page that its claimer, which has died, and the buriers before this one have
+    /// not changed: its first words.
+    fn rest(&self, frames: Range<u32>, owner: Owner) -> Range<u32> {
+        // The bytes first: a page that was sent there since had its message before.
+        let is_changed = |word: &u32| {
+            !self.owners.is_all(*word..*word + WORD_FRAMES, owner)
+                || self.token(*word).0 & BEGINS != 0
+        };
+        let mut words = frames.clone().step_by(WORD_FRAMES as usize).skip(1);
+        let end = words.find(is_changed);
+        frames.start..end.unwrap_or(frames.end)
     }
 
     /// Frees the pages that some senders, which are dead, have sent, and whose messages no process
@@ -307,6 +329,7 @@ fn word_of(pages: impl IntoIterator<Item = (u32, u32)>) -> Option<(usize, u64)> 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::shared::owners::OwnerSet;
     use crate::test_units::zeroed_words;
 
     /// Words of a segment that another process has damaged: two pages have a frame in common. One
@@ -329,5 +352,30 @@ mod tests {
             taken.push((first, frames));
         });
         assert_eq!(taken, [(4, 4), (5, 0), (32, 16), (33, 0)]);
+    }
+
+    /// A claimer died between two words of a page, a survivor has freed what it had, and the sender
+    /// sends these frames again. Another survivor had begun to end the claim, and died, too.
+    #[test]
+    fn a_burial_leaves_what_was_sent_again_in_a_page_that_was_claimed_in_part() {
+        for order in [0, 3] {
+            let (full, words) = OwnerTable::lengths(64);
+            let owners = OwnerTable::new(zeroed_words(full), zeroed_words(words));
+            let messages = Messages::new(zeroed_words(64), owners);
+            assert!(owners.claim(Owner::slot(1), 0..16));
+            let first = messages.send(0, 4, 1);
+            assert!(messages.win(0, first, 2));
+            assert!(owners.change(8..16, Owner::sent(1), Owner::slot(2)));
+            assert!(messages.swap(0, first.claimed_by(2), first.claimed_by(3)));
+            assert_eq!(messages.return_claims(|slot| slot == 2, 4), 0);
+            assert_eq!(owners.give_all(&OwnerSet::new([Owner::slot(2)]), Owner::FREE), 8);
+
+            assert!(owners.claim(Owner::slot(1), 8..8 + (1 << order)));
+            let again = messages.send(8, order, 1);
+            assert_eq!(messages.return_claims(|slot| slot == 3, 4), 8, "the rest of the page");
+            assert!(!messages.win(0, first, 5));
+            assert!(messages.win(8, again, 6));
+            assert_eq!(messages.take(8, order, 1, 6), 1 << order);
+        }
     }
 }

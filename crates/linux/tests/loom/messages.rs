@@ -50,12 +50,24 @@ impl Segment {
     }
 
     fn claim(&self, token: Token, claimer: usize) -> bool {
-        let is_won = self.messages().win(0, token, claimer);
+        self.claim_at(0, token, claimer)
+    }
+
+    fn claim_at(&self, first: u32, token: Token, claimer: usize) -> bool {
+        let is_won = self.messages().win(first, token, claimer);
         if is_won {
-            let taken = self.messages().take(0, ORDER, SENDER, claimer);
-            assert_eq!(taken, FRAMES, "a claim that is won takes the page");
+            let taken = self.messages().take(first, token.order(), SENDER, claimer);
+            assert_eq!(taken, 1 << token.order(), "a claim that is won takes the page");
         }
         is_won
+    }
+
+    /// The page's words that a claimer has changed before it died: the last ones.
+    fn take_words(&self, count: usize, claimer: usize) {
+        for word in (0..2).rev().take(count) {
+            let own = u64::from_le_bytes([Owner::slot(claimer).index() as u8; 8]);
+            self.words[word].store(own, Ordering::Release);
+        }
     }
 
     fn bury(&self, dead: usize, burier: usize) -> u64 {
@@ -149,11 +161,7 @@ fn a_claimer_that_dies_leaves_a_page_that_is_free_or_can_be_claimed() {
             if steps > 0 {
                 assert!(segment.messages().win(0, token, ONE));
             }
-            // The page's words, the first one last.
-            for word in (0..2).rev().take((steps as usize).saturating_sub(1)) {
-                let mine = u64::from_le_bytes([Owner::slot(ONE).index() as u8; 8]);
-                segment.words[word].store(mine, Ordering::Release);
-            }
+            segment.take_words((steps as usize).saturating_sub(1), ONE);
             let other = spawn(&segment, |segment| segment.bury(ONE, TWO));
             let claim = spawn(&segment, move |segment| segment.claim(token, SENDER));
             let freed = segment.bury(ONE, THREE) + other.join().unwrap();
@@ -164,6 +172,41 @@ fn a_claimer_that_dies_leaves_a_page_that_is_free_or_can_be_claimed() {
                 0 | 1 => assert!(is_claimed || segment.claim(token, SENDER), "it can be claimed"),
                 _ => assert_eq!(free, u64::from(FRAMES), "it is free"),
             }
+        });
+    }
+}
+
+/// A claimer has died between two words. Two survivors bury it, and the sender sends frames of the
+/// page again as soon as they are free: its new message gets them, and the old one gets nothing. In
+/// the second case one of the survivors has died, too, when it had got the old message.
+#[test]
+fn a_sender_that_sends_again_between_two_burials_has_one_message() {
+    for (order, has_died) in [(3, false), (0, false), (3, true), (0, true)] {
+        explore(move || {
+            let (segment, token) = Segment::new();
+            assert!(segment.messages().win(0, token, if has_died { TWO } else { ONE }));
+            segment.take_words(1, ONE);
+            let sender = spawn(&segment, move |segment| {
+                // Takes them without a look before: loom tries a step in front of the last access
+                // of another thread alone, which that look would hide.
+                let own = Owner::slot(SENDER).index() as u64 * 0x0101_0101_0101_0101;
+                let own = if order == 0 { own & 0xff } else { own };
+                let taken =
+                    segment.words[1].compare_exchange(0, own, Ordering::AcqRel, Ordering::Relaxed);
+                taken.is_ok().then(|| segment.messages().send(8, order, SENDER))
+            });
+            let other = (!has_died).then(|| spawn(&segment, |segment| segment.bury(ONE, TWO)));
+            let mut freed = segment.bury(ONE, THREE);
+            if has_died {
+                freed += segment.bury(TWO, THREE);
+            }
+            freed += other.map_or(0, |other| other.join().unwrap());
+            let again = sender.join().unwrap();
+            assert_eq!(freed, u64::from(FRAMES), "the page went back");
+            assert!(!segment.claim(token, SENDER), "its message gets nothing");
+            let sent = again.map_or(0, |_| 1 << order);
+            assert_eq!(segment.owners().count_free(), freed - sent);
+            assert!(again.is_none_or(|again| segment.claim_at(8, again, ONE)));
         });
     }
 }
