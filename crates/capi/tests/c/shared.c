@@ -67,16 +67,34 @@ static void host_and_guest(void) {
 
 static volatile int stage;
 
-/* Gives a block back, long after the request that asked for it has given up. */
-static void give_late(void *depot) {
-    struct timespec pause = {0, 200 * 1000 * 1000};
-    stage = 1;
+static void nap(void) {
+    struct timespec pause = {0, 1000 * 1000};
     nanosleep(&pause, NULL);
+}
+
+/* Whether the main thread sleeps. */
+static int main_sleeps(void) {
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)getpid());
+    FILE *stat = fopen(path, "r");
+    CHECK(stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1);
+    fclose(stat);
+    return state == 'S';
+}
+
+/* Gives a block back when the main thread waits in pagedepot_delete(). */
+static void give_late(void *depot) {
+    if (stage == 0) {
+        stage = 1;
+    }
+    while (stage == 1 || !main_sleeps()) {
+        nap();
+    }
     if (withheld[0]) {
         CHECK(pagedepot_free(depot, withheld[0], 9) == 0);
         withheld[0] = NULL;
     }
-    stage = 2;
+    stage = 3;
 }
 
 /* A depot that is deleted while its function runs in the library's thread, which has a handle. */
@@ -89,8 +107,12 @@ static void delete_a_giver(void) {
         CHECK((withheld[at] = pagedepot_alloc(host, 9)));
     }
     pagedepot_free(guest, pagedepot_alloc(guest, 9), 9);
+    while (stage == 0) {
+        nap();
+    }
+    stage = 2;
     pagedepot_delete(host);
-    CHECK(stage != 1);
+    CHECK(stage == 3);
     /* It has left the segment, and what it never freed is free. */
     for (int at = 0; at < 2; at++) {
         CHECK(pagedepot_alloc(guest, 9));
