@@ -396,8 +396,8 @@ size_t pagedepot_alloc_many(const pagedepot_t *handle,
                             void **blocks,
                             size_t count);
 
-// Frees count blocks of one order. Bad ones are skipped, all others are freed. Returns how many
-// were bad; with errno if there were any.
+// Frees count blocks of one order. NULL: nothing. Bad ones are skipped, all others are freed.
+// Returns how many were bad; with errno if there were any.
 //
 // Conditions:
 // Each block must be one that pagedepot_free() takes; blocks has count pointers.
@@ -406,8 +406,8 @@ size_t pagedepot_free_many(const pagedepot_t *handle,
                            void *const *blocks,
                            size_t count);
 
-// Frees count blocks of any orders. Bad ones are skipped, all others are freed. Returns how many
-// were bad; with errno if there were any.
+// Frees count blocks of any orders. NULL: nothing. Bad ones are skipped, all others are freed.
+// Returns how many were bad; with errno if there were any.
 //
 // Conditions:
 // Each block must be one that pagedepot_free() takes; blocks has count of them.
@@ -425,7 +425,8 @@ void *pagedepot_alloc_contiguous(const pagedepot_t *handle,
                                  uint32_t align_pages,
                                  unsigned int flags);
 
-// Frees contiguous pages, all or some of those that one call gave. Returns 0, or -1 with errno.
+// Frees contiguous pages, all or some of those that one call gave. NULL: nothing. Returns 0, or -1
+// with errno.
 //
 // Conditions:
 // Each page must be one that pagedepot_free() takes.

@@ -302,8 +302,8 @@ pub unsafe extern "C" fn pagedepot_alloc_many(
     done
 }
 
-/// Frees count blocks of one order. Bad ones are skipped, all others are freed. Returns how many
-/// were bad; with errno if there were any.
+/// Frees count blocks of one order. NULL: nothing. Bad ones are skipped, all others are freed.
+/// Returns how many were bad; with errno if there were any.
 ///
 /// # Safety
 /// Each block must be one that pagedepot_free() takes; `blocks` has `count` pointers.
@@ -326,6 +326,9 @@ pub unsafe extern "C" fn pagedepot_free_many(
         for at in from..count.min(from + CHUNK) {
             // SAFETY: at < count.
             let block = unsafe { *blocks.add(at) };
+            if block.is_null() {
+                continue;
+            }
             let found = block_at(raw, block);
             match found {
                 // One by one: which of a batch were refused is not known.
@@ -354,8 +357,8 @@ pub unsafe extern "C" fn pagedepot_free_many(
     bad
 }
 
-/// Frees count blocks of any orders. Bad ones are skipped, all others are freed. Returns how many
-/// were bad; with errno if there were any.
+/// Frees count blocks of any orders. NULL: nothing. Bad ones are skipped, all others are freed.
+/// Returns how many were bad; with errno if there were any.
 ///
 /// # Safety
 /// Each block must be one that pagedepot_free() takes; `blocks` has `count` of them.
@@ -373,6 +376,9 @@ pub unsafe extern "C" fn pagedepot_free_mixed(
         for at in from..count.min(from + CHUNK) {
             // SAFETY: at < count.
             let pagedepot_block_t { block, order } = unsafe { *blocks.add(at) };
+            if block.is_null() {
+                continue;
+            }
             let order = Order::new(order).ok_or(FreeError::Misaligned);
             let found = order.and_then(|order| Ok((block_at(raw, block)?, order)));
             let left = found.and_then(|(first, order)| {
@@ -418,7 +424,8 @@ pub unsafe extern "C" fn pagedepot_alloc_contiguous(
     }
 }
 
-/// Frees contiguous pages, all or some of those that one call gave. Returns 0, or -1 with errno.
+/// Frees contiguous pages, all or some of those that one call gave. NULL: nothing. Returns 0, or -1
+/// with errno.
 ///
 /// # Safety
 /// Each page must be one that pagedepot_free() takes.
@@ -428,6 +435,9 @@ pub unsafe extern "C" fn pagedepot_free_contiguous(
     start: *mut c_void,
     pages: u32,
 ) -> c_int {
+    if start.is_null() {
+        return 0;
+    }
     let Some(depot) = depot(handle) else { return -1 };
     let raw = depot.raw();
     freed(block_at(raw, start).and_then(|first| {

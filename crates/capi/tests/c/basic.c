@@ -73,6 +73,11 @@ static void blocks(pagedepot_t *depot) {
     CHECK(pagedepot_free_many(depot, 0, many, BATCH) == 0);
     many[0] = many;
     FAILS(pagedepot_free_many(depot, 0, many, 1) == 1, EINVAL);
+    void *some[] = {NULL, pagedepot_alloc(depot, 2), NULL};
+    CHECK(pagedepot_free_many(depot, 2, some, 3) == 0);
+    pagedepot_block_t mixed[] = {{NULL, 0}, {pagedepot_alloc(depot, 3), 3}, {NULL, 77}};
+    CHECK(pagedepot_free_mixed(depot, mixed, 3) == 0);
+    CHECK(pagedepot_free_contiguous(depot, NULL, 600) == 0);
 
     char *run = pagedepot_alloc_contiguous(depot, 600, 0, PAGEDEPOT_UNMOVABLE);
     CHECK(run);
