@@ -33,18 +33,21 @@
 //! # Bounds
 //! One step reads a line of tags, a word of hints each, and at most 16 lines of the bitmap, and
 //! changes at most 16 tags. Where nothing evacuates and nothing is to, and where it only counts, it
-//! reads only the hints of a section, in three lines, and 8 tags. In the first case 7 of 8 steps
-//! are left out (on 256 CPUs 224 of 225, so that all hands together look no more often), until a
-//! sixteenth of the zone has been allocated or freed since the last turn, and while they count then
-//! 3 of 4, because a loop may allocate and free as much over and over. A step that is not left out
-//! reads the zone's count of free pages, a line that all CPUs write. A slow path is longer by one
-//! step and by 16 spare magazines for each mobility, half of what a decay of `high` may spill;
-//! after an exit by two of each front and 16 of each shelf more; and by one magazine for each
-//! mobility and order in use at every eighth step, which empties the CPU's fronts for evacuated
-//! frames. While any evacuate, a search for small blocks looks at up to 64 pageblocks more
-//! (`store/best_fit.rs`), and shelves hold less (`pcp/spill.rs`).
+//! reads only the hints of a section, in three lines, and 16 tags; where zones meet, one tag for
+//! each pageblock of the word of hints. In the first case 7 of 8 steps are left out (on 256 CPUs
+//! 224 of 225, so that all hands together look no more often), until a sixteenth of the zone has
+//! been allocated or freed since the last turn, and while they count then 3 of 4, because a loop
+//! may allocate and free as much over and over. A step that is not left out reads the zone's count
+//! of free pages, a line that all CPUs write. A slow path is longer by one step and by 16 spare
+//! magazines for each mobility, half of what a decay of `high` may spill; after an exit by two of
+//! each front and 16 of each shelf more; and by one magazine for each mobility and order in use at
+//! every eighth step, which empties the CPU's fronts for evacuated frames. While any evacuate, a
+//! search for small blocks looks at up to 64 pageblocks more (`store/best_fit.rs`), and shelves
+//! hold less (`pcp/spill.rs`).
 
-use super::policy::{Evacuation, HandPlan, State, TurnCounts, ZonePolicy};
+use core::ops::Range;
+
+use super::policy::{HandPlan, State, TurnCounts, ZonePolicy};
 use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS};
 use crate::frame::{Kind, ZoneId};
 use crate::store::bitmap::Bitmap;
@@ -223,10 +226,15 @@ impl HandStep<'_, '_> {
             return false;
         }
         let state = self.state();
-        let orders = self.orders(state);
-        let is_idle = state.evacuating == 0 && orders.is_none_or(|orders| orders.quota <= 0);
-        // None may begin before this turn has ended.
         let is_outdated = self.policy.is_outdated(state);
+        // None may begin before this turn has ended, or below the high watermark: there a zone
+        // needs every frame more than whole pageblocks.
+        let waits = is_outdated || state.free <= self.zone.watermarks().high;
+        let orders = self.policy.orders(state).map(|orders| match waits {
+            true => HandPlan { quota: 0, ..orders },
+            false => orders,
+        });
+        let is_idle = state.evacuating == 0 && orders.is_none_or(|orders| orders.quota == 0);
         let counts = is_idle || is_outdated && orders.is_some();
         let rest = match (counts, is_outdated) {
             (true, true) => REST_OUTDATED,
@@ -237,7 +245,7 @@ impl HandStep<'_, '_> {
         if rest > 0 {
             hand.rest_for(rest);
         }
-        self.look(orders.filter(|_| !counts), counts);
+        self.look(orders, counts);
         // The last frames of pageblocks that are almost whole would not fill a magazine soon.
         hand.at().is_multiple_of(RETURN_STEPS * STEP_PAGEBLOCKS)
     }
@@ -253,18 +261,8 @@ impl HandStep<'_, '_> {
         }
     }
 
-    /// The orders to a hand: the number of pageblocks that may still evacuate, and more. `None`:
-    /// the policy is off.
-    fn orders(&self, state: State) -> Option<HandPlan> {
-        let orders = self.policy.orders(state)?;
-        // Below its high watermark a zone needs every frame more than whole pageblocks.
-        let is_short = state.free <= self.zone.watermarks().high;
-        let waits = is_short || self.policy.is_outdated(state);
-        Some(HandPlan { quota: if waits { orders.quota.min(0) } else { orders.quota }, ..orders })
-    }
-
-    /// Looks at the pageblocks that come next.
-    fn look(&self, orders: Option<HandPlan>, is_idle: bool) {
+    /// Looks at the pageblocks that come next; `counts`: it only counts them.
+    fn look(&self, orders: Option<HandPlan>, counts: bool) {
         let (hand, bitmap, span) = (self.hand, self.bitmap, self.zone.span());
         let (start, end) = (span.0 * SECTION_PAGEBLOCKS as u32, span.1 * SECTION_PAGEBLOCKS as u32);
         if start == end {
@@ -277,13 +275,16 @@ impl HandStep<'_, '_> {
             hand.begin_turn(began.free, began.healed);
         }
         let mut seen = hand.seen();
+        let section_end = (first.section() as u32 + 1) * SECTION_PAGEBLOCKS as u32;
         let next = match bitmap.section(first.section()) {
-            Some(section) if is_idle => count_from(self.zone_id, bitmap, section, first, &mut seen),
-            Some(section) => {
+            Some(section) if !counts => {
                 self.look_from(section, first, orders, &mut seen);
                 first.0 + STEP_PAGEBLOCKS
             }
-            None => (first.section() as u32 + 1) * SECTION_PAGEBLOCKS as u32,
+            section => {
+                section.inspect(|section| self.count(section, first.0..section_end, &mut seen));
+                section_end
+            }
         };
         let ends_turn = next >= end;
         if ends_turn && let Some((free, healed)) = hand.turn_start() {
@@ -308,9 +309,7 @@ impl HandStep<'_, '_> {
         seen: &mut TurnCounts,
     ) {
         let bitmap = self.bitmap;
-        let is_off = self.policy.get() == Evacuation::Off;
-        let mut left = orders.map_or(0, |orders| orders.quota);
-        let free_min = orders.map_or(0, |orders| orders.free_min);
+        let HandPlan { quota: mut left, free_min } = orders.unwrap_or_default();
         let at = first.in_section() / 64;
         let (some, evacuating) = (section.hints(at).0, section.avoided(at));
         let free = section.entirely_free_or_reported(at);
@@ -328,7 +327,7 @@ impl HandStep<'_, '_> {
             }
             seen.partial += 1;
             if tag.is_avoided() {
-                if is_off {
+                if orders.is_none() {
                     bitmap.settle(section, pageblock);
                 }
             } else if left > 0
@@ -339,29 +338,25 @@ impl HandStep<'_, '_> {
             }
         }
     }
-}
 
-/// Counts the pageblocks from `first` to the end of its section, each 64 as if they were of the
-/// zone of the first of them. Returns the pageblock behind them.
-fn count_from(
-    zone: ZoneId,
-    bitmap: &Bitmap<'_>,
-    section: &Section<'_>,
-    first: PageblockIndex,
-    seen: &mut TurnCounts,
-) -> u32 {
-    let end = (first.section() as u32 + 1) * SECTION_PAGEBLOCKS as u32;
-    let mut at = first.0;
-    while at < end {
-        let in_section = at as usize % SECTION_PAGEBLOCKS;
-        let bit = in_section % 64;
-        if bitmap.tags().raw(PageblockIndex(at)).serves(zone) {
-            let some = section.hints(in_section / 64).0;
-            let free = section.entirely_free_or_reported(in_section / 64);
-            seen.whole += (free >> bit).count_ones();
-            seen.partial += ((some & !free) >> bit).count_ones();
+    /// Counts these pageblocks of a section. Those in one word of hints, of which the first and the
+    /// last serve the zone, count as if all did.
+    fn count(&self, section: &Section<'_>, pageblocks: Range<u32>, seen: &mut TurnCounts) {
+        let serves = |at: &u32| self.bitmap.tags().raw(PageblockIndex(*at)).serves(self.zone_id);
+        let mut at = pageblocks.start;
+        while at < pageblocks.end {
+            let in_section = PageblockIndex(at).in_section();
+            let (word, bit) = (in_section / 64, in_section % 64);
+            let next = pageblocks.end.min(at + 64 - bit as u32);
+            let free = section.entirely_free_or_reported(word) >> bit;
+            let some = section.hints(word).0 >> bit & !free;
+            let of_zone = match free | some == 0 || serves(&at) && serves(&(next - 1)) {
+                true => !0,
+                false => (at..next).filter(serves).fold(0, |mask, of| mask | 1 << (of - at)),
+            };
+            seen.whole += (free & of_zone).count_ones();
+            seen.partial += (some & of_zone).count_ones();
+            at = next;
         }
-        at += (64 - bit) as u32;
     }
-    end
 }

@@ -31,8 +31,8 @@ pub enum Evacuation {
         /// The share.
         percent: u8,
     },
-    /// Pageblocks evacuate as with `Goal { percent: 100 }`, but none does while half of the zone
-    /// lies in whole pageblocks.
+    /// Pageblocks evacuate as with `Goal { percent: 100 }`, but none begins to while half of the
+    /// zone lies in whole pageblocks.
     #[default]
     Adaptive,
 }
@@ -93,6 +93,7 @@ pub struct State {
 
 /// A zone's policy, and the counts that it needs. Relaxed: each field is a whole of its own, and a
 /// hand that reads an old one decides as it would have a moment ago.
+#[derive(Default)]
 pub struct ZonePolicy {
     policy: AtomicU32,
     /// Pageblocks that the last turn of a hand has [`TurnCounts`].
@@ -106,10 +107,10 @@ pub struct ZonePolicy {
 }
 
 /// The orders to a hand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandPlan {
-    /// Pageblocks that should begin to evacuate. Negative: so many should stop.
-    pub quota: i64,
+    /// Pageblocks that should begin to evacuate.
+    pub quota: u64,
     /// Free frames that such a pageblock must have.
     pub free_min: u32,
 }
@@ -121,13 +122,8 @@ const DIVISOR_MAX: u32 = PAGEBLOCK_FRAMES;
 
 impl ZonePolicy {
     pub fn new(policy: Evacuation) -> Self {
-        ZonePolicy {
-            policy: AtomicU32::new(policy.pack()),
-            seen: AtomicU64::new(0),
-            seen_free: AtomicU64::new(0),
-            seen_healed: AtomicU32::new(0),
-            divisor: AtomicU32::new(1),
-        }
+        let (policy, divisor) = (AtomicU32::new(policy.pack()), AtomicU32::new(1));
+        ZonePolicy { policy, divisor, ..ZonePolicy::default() }
     }
 
     pub fn get(&self) -> Evacuation {
@@ -191,17 +187,17 @@ impl ZonePolicy {
             Evacuation::Off => return None,
             Evacuation::Goal { percent } => percent,
             Evacuation::Adaptive if is_plenty(whole, state.managed) => {
-                return Some(HandPlan { quota: 0, free_min: 0 });
+                return Some(HandPlan::default());
             }
             Evacuation::Adaptive => 100,
         };
         let scattered = state.free.saturating_sub(whole_pages);
         let left = state.free / 100 * u64::from(100 - percent.min(100)) + state.kept;
-        let room = (scattered.saturating_sub(left) / block) as i64;
+        let room = scattered.saturating_sub(left) / block;
         let mean = scattered / u64::from(seen.partial.max(1));
         let divisor = self.divisor.load(Ordering::Relaxed).max(1);
         let free_min = (mean.min(block) as u32 * 15 / 16 / divisor).max(1);
-        Some(HandPlan { quota: room - i64::from(state.evacuating), free_min })
+        Some(HandPlan { quota: room.saturating_sub(state.evacuating.into()), free_min })
     }
 }
 
@@ -248,7 +244,7 @@ mod tests {
         let quota = |state| zone.orders(state).unwrap().quota;
         assert_eq!(quota(HALF), 1024);
         assert_eq!(quota(State { evacuating: 1024, ..HALF }), 0);
-        assert_eq!(quota(State { evacuating: 1030, ..HALF }), -6);
+        assert_eq!(quota(State { evacuating: 1030, ..HALF }), 0);
         assert_eq!(quota(State { kept: 2 * BLOCK, ..HALF }), 1022);
         // Each that becomes whole makes room for one less, and is one less itself.
         assert_eq!(quota(State { evacuating: 924, healed: 100, ..HALF }), 0);

@@ -2,12 +2,16 @@
 
 use crate::common::rng::Rng;
 use crate::common::{Single, metadata, open_zone, range, single};
-use pagedepot::{Config, CpuId, Evacuation, Flags, Mobility, Mode, Order, Pfn, Scope, ZoneId};
+use pagedepot::{
+    Config, CpuId, Evacuation, Flags, Mobility, Mode, Order, Pfn, Scope, ZoneConfig, ZoneId,
+};
 use pagedepot_contiguity::{Contiguity, PageblockStats};
 
 const ZONE: ZoneId = ZoneId::new(0);
 const PAGEBLOCK_FRAMES: u32 = 512;
 const SEED: u64 = 42;
+/// Requests of the workload, for the one zone.
+const FLAGS: Flags = Flags::MOVABLE.at_most_level(2);
 
 /// LLFree's workload: two CPUs fill memory with single frames, free a share of them at random, then
 /// reallocate frames worth a tenth of what is free, round after round (USENIX ATC 2023).
@@ -20,13 +24,21 @@ struct Workload {
 
 impl Workload {
     fn new(pageblocks: u32, free_percent: usize, evacuation: Evacuation) -> Self {
-        let ranges = [range(0, pageblocks * PAGEBLOCK_FRAMES)];
-        let zones = [open_zone("z", &ranges)];
-        let config = Config { evacuation, ..Config::new(2, &zones) };
+        Self::beside(pageblocks, 0, free_percent, evacuation)
+    }
+
+    /// In a zone behind which another one has so many pageblocks, all of them free.
+    fn beside(pageblocks: u32, others: u32, free_percent: usize, evacuation: Evacuation) -> Self {
+        let frames = pageblocks * PAGEBLOCK_FRAMES;
+        let (ranges, others) = ([range(0, frames)], [range(frames, others * PAGEBLOCK_FRAMES)]);
+        let other = ZoneConfig { level: 3, ..open_zone("other", &others) };
+        let zones = [open_zone("z", &ranges), other];
+        let zones = if others[0].frames > 0 { &zones[..] } else { &zones[..1] };
+        let config = Config { evacuation, ..Config::new(2, zones) };
         let depot = single(&config, Box::leak(metadata(&config).into_boxed_slice()));
         let mut rng = Rng::new(SEED);
         let mut held = Vec::new();
-        while let Ok(pfn) = depot.alloc(Order::BASE, Flags::default()) {
+        while let Ok(pfn) = depot.alloc(Order::BASE, FLAGS) {
             held.push(pfn);
             depot.cpus().0.run_on((held.len() / 1000 % 2) as u32);
         }
@@ -53,7 +65,7 @@ impl Workload {
             self.on_some_cpu();
             let at = self.rng.index(self.held.len());
             self.depot.free(self.held[at], Order::BASE).unwrap();
-            self.held[at] = self.depot.alloc(Order::BASE, Flags::default()).unwrap();
+            self.held[at] = self.depot.alloc(Order::BASE, FLAGS).unwrap();
         }
     }
 
@@ -272,6 +284,16 @@ fn plenty_of_whole_pageblocks_stay_as_they_are() {
     workload.free = workload.held.len();
     workload.rounds(50);
     assert_eq!(workload.stats().evacuating, 0);
+    workload.finish();
+}
+
+/// The pageblocks of the other zone are whole, and the hints of both lie in one word.
+#[test]
+fn plenty_of_whole_pageblocks_of_another_zone_do_not_count() {
+    let mut workload = Workload::beside(32, 32, 50, Evacuation::Adaptive);
+    workload.rounds(200);
+    let stats = workload.stats();
+    assert!(stats.whole + stats.evacuating >= 8, "{stats:?}");
     workload.finish();
 }
 
