@@ -102,10 +102,9 @@ impl<'m, C: Cpus> SlowPath<'_, 'm, C> {
         let direct = caches.direct(caches.here(), zone);
         let moving = direct.begin(u64::from(frames));
         let doubled = put(&caches.store);
-        direct.add_free(i64::from(frames) - i64::from(doubled.frames));
+        direct.count_put(frames, doubled);
         drop(moving);
         direct.count_frees(0, u64::from(frames - doubled.frames));
-        caches.store.note_doubled(doubled);
         caches.store.end_call(|| ());
         if doubled.frames > 0 { Err(FreeError::NotAllocated) } else { Ok(()) }
     }

@@ -123,7 +123,7 @@ impl<'m, C: Cpus> Caches<'m, C> {
         let direct = self.direct(here, zone);
         let moving = direct.begin(u64::from(rounded));
         let order = if grain < PAGEBLOCK_FRAMES { Order::BASE } else { Order::PAGEBLOCK };
-        let start = direct.search(order, rules, |wanted| {
+        let (start, doubled) = direct.search(order, rules, |wanted| {
             let found = if is_block {
                 let order = Order::new(block.trailing_zeros())?;
                 store.take_at_once(wanted, order).or_else(|| store.take_block(wanted, order))
@@ -132,22 +132,27 @@ impl<'m, C: Cpus> Caches<'m, C> {
             };
             match found {
                 Some(start) => {
-                    store.note_doubled(store.put(start.add(frames), rounded - frames));
-                    Some(start)
+                    let doubled = store.put(start.add(frames), rounded - frames);
+                    store.note_doubled(doubled);
+                    Some((start, doubled.frames))
                 }
-                None if is_rounded && has_ranges => store.take_run(wanted, frames, align),
+                None if is_rounded && has_ranges => {
+                    Some((store.take_run(wanted, frames, align)?, 0))
+                }
                 None => None,
             }
         })?;
         drop(moving);
-        self.count_range(here, zone, frames);
+        direct.add_free(-i64::from(frames + doubled));
+        direct.count_allocs(0, u64::from(frames));
         Some(start)
     }
 
     /// Takes these frames from the store, for what `tag` says. Ends one move on this CPU.
     fn take_at(&self, here: Option<Here>, tag: Tag, start: Pfn, frames: u32) -> Option<Pfn> {
         let zone = tag.zone();
-        let moving = self.direct(here, zone).begin(u64::from(frames));
+        let direct = self.direct(here, zone);
+        let moving = direct.begin(u64::from(frames));
         // What is isolated is for the caller that removes or empties it.
         let is_isolated = self.store.tags().is_any_near(start, frames, Tag::is_isolated);
         let is_ours = !is_isolated && self.store.claim(zone, start, frames);
@@ -155,17 +160,11 @@ impl<'m, C: Cpus> Caches<'m, C> {
             self.store.note_run(tag, start, frames);
         }
         drop(moving);
-        if !is_ours {
-            return None;
-        }
-        self.count_range(here, zone, frames);
-        Some(start)
-    }
-
-    fn count_range(&self, here: Option<Here>, zone: ZoneId, frames: u32) {
-        let direct = self.direct(here, zone);
-        direct.add_free(-i64::from(frames));
-        direct.count_allocs(0, u64::from(frames));
+        is_ours.then(|| {
+            direct.add_free(-i64::from(frames));
+            direct.count_allocs(0, u64::from(frames));
+            start
+        })
     }
 }
 

@@ -61,22 +61,22 @@ impl<C: Cpus> Carver<'_, '_, '_, C> {
         }
         let _moving = self.0.caches.begin(self.0.pcp, 1);
         let pfn = self.0.store().take_among(self.0.zone_id, &frames)?;
-        // Pageblocks reach further than indices: a frame beyond goes back.
-        if !frames.contains(&pfn.get()) {
-            self.0.store().note_doubled(self.0.store().put(pfn, 1));
-            return None;
-        }
-        // Both before there is a magazine to protect.
-        carved.note(pfn);
-        if !self.0.store().note_carved(pfn, self.0.zone_id) {
+        // Pageblocks reach further than indices.
+        if frames.contains(&pfn.get()) {
+            // Both before there is a magazine to protect.
+            carved.note(pfn);
+            if self.0.store().note_carved(pfn, self.0.zone_id) {
+                self.0.add_free(-1);
+                count(&self.0.zone.carved, 1);
+                return Some(self.cut(map.address(pfn, page_size), page_size));
+            }
             // A caller is removing this memory.
             carved.forget(pfn);
-            self.0.store().note_doubled(self.0.store().put(pfn, 1));
-            return None;
         }
-        self.0.add_free(-1);
-        count(&self.0.zone.carved, 1);
-        Some(self.cut(map.address(pfn, page_size), page_size))
+        let doubled = self.0.store().put(pfn, 1);
+        self.0.add_free(-i64::from(doubled.frames));
+        self.0.store().note_doubled(doubled);
+        None
     }
 
     /// Makes magazines of the page at `address` and keeps the first.

@@ -4,7 +4,7 @@
 use super::pcps::Pcps;
 use super::state::Pcp;
 use crate::frame::{CpuId, Order, Pfn, ZoneId};
-use crate::store::{SearchRequest, SearchRules, Store};
+use crate::store::{DoubleFree, SearchRequest, SearchRules, Store};
 use crate::sync::prim::AtomicU32;
 use crate::sync::{Caller, InFlight, InFlightGuard, count};
 use crate::zone::Zone;
@@ -101,12 +101,18 @@ impl<'a, 'm: 'a> PastCaches<'a, 'm> {
         let is_announced = is_seen_late || !self.store.puts_at_once(order);
         let moving = is_announced.then(|| self.begin(u64::from(order.frames())));
         let doubled = self.store.put_block(pfn, order);
-        self.add_free(i64::from(order.frames()) - i64::from(doubled.frames));
+        self.count_put(order.frames(), doubled);
         // Not before they are counted as free: until then a watermark may hide them.
         self.counters().blocks_back.count_back(order);
         drop(moving);
-        self.store.note_doubled(doubled);
         doubled.frames
+    }
+
+    /// Counts pages that were put into the store as free, and notes those that were free before.
+    #[inline]
+    pub fn count_put(&self, pages: u32, doubled: DoubleFree) {
+        self.add_free(i64::from(pages) - i64::from(doubled.frames));
+        self.store.note_doubled(doubled);
     }
 
     /// Takes up to `out.len()` blocks into `out`, in no order of address. Returns how many.
@@ -127,12 +133,10 @@ impl<'a, 'm: 'a> PastCaches<'a, 'm> {
 
     /// Puts blocks of one order into the store.
     pub fn put_many(&self, order: Order, blocks: &[Pfn]) {
-        let pages = i64::from(order.frames()) * blocks.len() as i64;
-        let moving = self.begin(pages as u64);
-        let doubled = self.store.put_blocks(order, blocks.iter().copied());
-        self.add_free(pages - i64::from(doubled.frames));
+        let pages = order.frames() * blocks.len() as u32;
+        let moving = self.begin(pages.into());
+        self.count_put(pages, self.store.put_blocks(order, blocks.iter().copied()));
         drop(moving);
-        self.count_frees(blocks.len() as u64, pages as u64);
-        self.store.note_doubled(doubled);
+        self.count_frees(blocks.len() as u64, pages.into());
     }
 }

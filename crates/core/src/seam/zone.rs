@@ -298,9 +298,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     pub fn put(&self, range: FrameRange) {
         if range.frames > 0 {
             let doubled = self.caches().store.put(range.start, range.frames);
-            let freed = i64::from(range.frames) - i64::from(doubled.frames);
-            self.past_caches().add_free(freed);
-            self.caches().store.note_doubled(doubled);
+            self.past_caches().count_put(range.frames, doubled);
         }
     }
 
@@ -391,8 +389,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
             }
             _ => bitmap.put(pageblock.first(), PAGEBLOCK_FRAMES),
         };
-        self.past_caches().add_free(i64::from(PAGEBLOCK_FRAMES) - i64::from(doubled.frames));
-        self.caches().store.note_doubled(doubled);
+        self.past_caches().count_put(PAGEBLOCK_FRAMES, doubled);
     }
 }
 

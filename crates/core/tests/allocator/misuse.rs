@@ -1,12 +1,14 @@
 //! Wrong use is refused with an error and changes nothing, or is found when it reaches the store.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::common::{Single, metadata, open_zone, order, range, single};
+use pagedepot::seam::{Device, PageblockIndex, ReportingDevice, ZoneAccess};
 use pagedepot::{
-    AllocError, CacheLimits, Census, Config, CpuId, DrainResult, Flags, FreeError, FreeManyError,
-    HighPolicy, Misuse, Mobility, Mode, NodeId, Order, Pfn, Scope, ZoneConfig, ZoneId,
+    AllocError, CacheLimits, Census, Config, CpuId, DrainResult, Flags, FrameRange, FreeError,
+    FreeManyError, HighPolicy, Misuse, Mobility, Mode, NodeId, Order, Pfn, Scope, ZoneConfig,
+    ZoneId,
 };
 
 /// Two neighbouring zones, nothing behind the second, and one with holes.
@@ -503,6 +505,42 @@ fn a_range_with_a_page_freed_before_is_freed_before_it_panics() {
         assert!(message.contains(&expected), "{message}");
         check_all_free(&mut depot);
     });
+}
+
+/// The second free comes while a search owns the frame that it is about to give back.
+#[test]
+fn a_frame_freed_twice_beside_a_search_for_a_range_counts_once() {
+    struct FreesTwice(AtomicPtr<Single<'static>>);
+    impl ReportingDevice for FreesTwice {
+        fn report(&self, _: &[FrameRange]) -> bool {
+            true
+        }
+
+        fn needed(&self, pageblock: FrameRange) -> bool {
+            // SAFETY: the depot lives while it calls.
+            let depot = unsafe { &*self.0.load(Ordering::Relaxed) };
+            depot.free(pageblock.start.add(6), Order::BASE).unwrap();
+            true
+        }
+    }
+    let (ranges, zone) = ([range(0, 512)], ZoneId::new(0));
+    let zones = [open_zone("z", &ranges)];
+    let config = Config { caches: false, on_misuse: Some(report), ..Config::new(1, &zones) };
+    let memory = Box::leak(metadata(&config).into_boxed_slice());
+    let device: &FreesTwice = Box::leak(Box::new(FreesTwice(AtomicPtr::default())));
+    let mut depot = single(&config, memory);
+    device.0.store((&raw mut depot).cast(), Ordering::Relaxed);
+    Device::of(&depot).register(device).unwrap();
+    let access = ZoneAccess::of(&depot, zone).unwrap();
+    assert!(access.take_whole(PageblockIndex(0)));
+    access.put_whole(PageblockIndex(0), true);
+    reported();
+    let start = depot.alloc_contiguous(5, 1, Flags::default()).unwrap();
+    assert_eq!((start, reported()), (pfn(0), 1));
+    assert_eq!(depot.free_pages(zone), 512 - 5);
+    depot.validate().unwrap();
+    depot.free_contiguous(start, 5).unwrap();
+    check_all_free(&mut depot);
 }
 
 #[test]
