@@ -76,9 +76,9 @@ fn removed_across_sections_beside_a_search() {
 }
 
 #[test]
-#[should_panic = "frames were lost"]
+#[should_panic = "FreeCount"]
 fn removed_across_sections_and_kept_in_part() {
-    explore_mutant(Mutant::KeepsClaims, removed_across_sections);
+    explore_mutant(Mutant::KeepsPart, removed_across_sections);
 }
 
 /// The memory comes back while a search that may have begun before goes on.

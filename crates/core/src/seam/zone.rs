@@ -10,9 +10,7 @@ use crate::alloc::Allocator;
 use crate::alloc::flags::Flags;
 use crate::alloc::zero_and_check::{Hooks, are_carved};
 use crate::cpus::{Cpus, Environment, Unusable};
-use crate::frame::pageblock::{
-    PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag,
-};
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS, Tag};
 use crate::frame::{CpuId, FrameRange, Kind, Mobility, Order, Pfn, ZoneId};
 use crate::pcp::{Caches, DrainResult, Mode, PastCaches, Scope};
 use crate::store::bitmap::Bitmap;
@@ -278,20 +276,11 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
 
     /// Takes all frames of a range from the store, or none. O(frames / 64).
     pub fn claim(&self, range: FrameRange) -> bool {
-        let mut done = 0;
-        while done < range.frames {
-            let start = range.start.add(done);
-            let to_next_section = SECTION_FRAMES - start.get() % SECTION_FRAMES;
-            let frames = to_next_section.min(range.frames - done);
-            if !self.caches().store.claim(self.id, start, frames) {
-                let done = if is_mutant(Mutant::KeepsClaims) { 0 } else { done };
-                self.put(FrameRange::new(range.start, done));
-                return false;
-            }
-            self.past_caches().add_free(-i64::from(frames));
-            done += frames;
+        let is_ours = self.caches().store.claim(self.id, range.start, range.frames);
+        if is_ours {
+            self.past_caches().add_free(-i64::from(range.frames));
         }
-        true
+        is_ours
     }
 
     /// Gives frames back that were [claimed](Self::claim).

@@ -162,7 +162,7 @@ impl<'m> Bitmap<'m> {
 
     fn claim_in_words(&self, start: Pfn, frames: u32) -> bool {
         let mut done = 0;
-        for (section, at, count) in self.by_section(start, frames) {
+        for (_, section, at, count) in self.by_section(start, frames) {
             if !section.is_some_and(|section| section.claim(at, count)) {
                 let done = if is_mutant(Mutant::KeepsPart) { 0 } else { done };
                 self.put(start, done);
@@ -179,12 +179,13 @@ impl<'m> Bitmap<'m> {
         self.failed_claims.load(Ordering::Relaxed)
     }
 
-    /// The parts of a range by section: the section, the first frame in it, how many.
+    /// The parts of a range by section: the number of the section's first pageblock, the section,
+    /// the first frame in it, how many.
     pub(super) fn by_section(
         &self,
         start: Pfn,
         frames: u32,
-    ) -> impl Iterator<Item = (Option<&'m Section<'m>>, u32, u32)> {
+    ) -> impl Iterator<Item = (usize, Option<&'m Section<'m>>, u32, u32)> {
         let end = u64::from(start.get()) + u64::from(frames);
         let mut at = u64::from(start.get());
         core::iter::from_fn(move || {
@@ -194,6 +195,7 @@ impl<'m> Bitmap<'m> {
             let number = at / u64::from(SECTION_FRAMES);
             let stop = end.min((number + 1) * u64::from(SECTION_FRAMES));
             let part = (
+                number as usize * SECTION_PAGEBLOCKS,
                 self.section(number as usize),
                 (at % u64::from(SECTION_FRAMES)) as u32,
                 (stop - at) as u32,
@@ -246,10 +248,8 @@ impl<'m> Bitmap<'m> {
     /// Gives `start..start + frames` back; returns which of them were free already.
     #[inline]
     pub fn put(&self, start: Pfn, frames: u32) -> DoubleFree {
-        let (mut doubled, mut done) = (DoubleFree::NONE, 0);
-        for (section, at, count) in self.by_section(start, frames) {
-            let first = PageblockIndex::of(start.add(done)).section() * SECTION_PAGEBLOCKS;
-            done += count;
+        let mut doubled = DoubleFree::NONE;
+        for (first, section, at, count) in self.by_section(start, frames) {
             let Some(section) = section else { continue };
             if fills_pageblocks(at, count) {
                 hint_masks(at, count).for_each(|(at, mask)| {
@@ -266,10 +266,8 @@ impl<'m> Bitmap<'m> {
     /// Puts back frames whose memory was given back, like [`put`](Self::put). Pageblocks that they
     /// fill are [cold](super::hints).
     pub fn put_cold(&self, start: Pfn, frames: u32) -> DoubleFree {
-        let (mut doubled, mut done) = (DoubleFree::NONE, 0);
-        for (section, at, count) in self.by_section(start, frames) {
-            let first = PageblockIndex::of(start.add(done)).section() * SECTION_PAGEBLOCKS;
-            done += count;
+        let mut doubled = DoubleFree::NONE;
+        for (first, section, at, count) in self.by_section(start, frames) {
             let Some(section) = section else { continue };
             let inner = at.next_multiple_of(PAGEBLOCK_FRAMES)
                 ..(at + count) / PAGEBLOCK_FRAMES * PAGEBLOCK_FRAMES;
@@ -482,7 +480,7 @@ impl Bitmap<'_> {
 
     /// Whether none of the frames `start..start + frames` is free now.
     pub fn are_held(&self, start: Pfn, frames: u32) -> bool {
-        self.by_section(start, frames).all(|(section, at, count)| {
+        self.by_section(start, frames).all(|(_, section, at, count)| {
             section.is_none_or(|section| section.are_all(at, count, false))
         })
     }

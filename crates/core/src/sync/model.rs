@@ -65,8 +65,6 @@ pub enum Mutant {
     PublishesRelaxed,
     /// Memory is removed though a frame is missing.
     RemovesHeld,
-    /// A removal that finds a frame missing keeps what it has of the sections before.
-    KeepsClaims,
     /// A claim across sections that finds a frame missing keeps what it has of the sections before.
     KeepsPart,
     /// A CPU is charged with no magazine.
