@@ -200,6 +200,19 @@ impl<'m> Callbacks<'m> {
         self.turns.load(Ordering::Acquire)
     }
 
+    /// The name of the caller.
+    ///
+    /// # Errors
+    /// The outcome of a call by one that runs a callback itself, or may.
+    pub fn caller<E: Environment>(&self, environment: &E) -> Result<usize, CallOutcome> {
+        let caller = environment.caller().map_or(UNNAMED, NonZeroUsize::get);
+        match self.places.iter().any(|place| place.runner() == caller) {
+            false => Ok(caller),
+            true if caller == UNNAMED => Err(CallOutcome::Unknown),
+            true => Err(CallOutcome::FromWithin),
+        }
+    }
+
     /// Calls callbacks until they have freed what is wanted, or all of them if `all`.
     pub fn call<E: Environment>(
         &self,
@@ -207,10 +220,10 @@ impl<'m> Callbacks<'m> {
         pressure: Pressure,
         all: bool,
     ) -> CallOutcome {
-        let caller = environment.caller().map_or(UNNAMED, NonZeroUsize::get);
-        if self.places.iter().any(|place| place.runner() == caller) {
-            return if caller == UNNAMED { CallOutcome::Unknown } else { CallOutcome::FromWithin };
-        }
+        let caller = match self.caller(environment) {
+            Ok(caller) => caller,
+            Err(outcome) => return outcome,
+        };
         let mut called = CallOutcome::Done;
         let mut wanted_pages = pressure.wanted_pages;
         for place in &self.places {

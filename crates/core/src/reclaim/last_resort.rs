@@ -219,7 +219,9 @@ impl<'m> LastResort<'m> {
         drain: impl FnOnce() -> u64,
     ) {
         let marks = zone.watermarks();
-        if zone.managed() == 0 || zone.below_low.swap(true, Ordering::Relaxed) {
+        // A request that calls none leaves the episode to another.
+        let may_call = zone.managed() > 0 && self.callbacks.caller(environment).is_ok();
+        if !may_call || zone.below_low.swap(true, Ordering::Relaxed) {
             return;
         }
         let free = drain();

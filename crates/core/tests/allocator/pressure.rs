@@ -125,6 +125,33 @@ fn callbacks_are_called_once_per_episode_below_low() {
     check_all_free(&mut depot);
 }
 
+/// A request that a callback makes calls none, so the next request tells them.
+#[test]
+fn an_episode_that_begins_in_a_callback_is_told_all_the_same() {
+    let (told, taken) = (AtomicU32::new(0), Mutex::new(Vec::new()));
+    let callback = Caller::new(|depot, pressure| {
+        match pressure.is_last_resort {
+            true => taken
+                .lock()
+                .unwrap()
+                .extend(fill(depot, Flags::default(), || depot.free_pages(ZONE) > MARKS.low - 100)),
+            false => _ = told.fetch_add(1, Ordering::Relaxed),
+        }
+        0
+    });
+    let mut depot = machine(MARKS, &[&callback]);
+    callback.know(&depot);
+    let mut held = vec![depot.alloc(Order::BASE, Flags::default()).unwrap()];
+    let refused = depot.alloc_at(held[0], 1, Flags::default());
+    assert_eq!((refused, told.load(Ordering::Relaxed)), (Err(AllocError::NotAvailable), 0));
+    assert!(depot.free_pages(ZONE) < MARKS.low);
+    held.extend(fill(&depot, Flags::default(), || depot.free_pages(ZONE) > MARKS.min + 100));
+    assert_eq!(told.load(Ordering::Relaxed), 1);
+    free_all(&depot, held);
+    free_all(&depot, taken.lock().unwrap().split_off(0));
+    check_all_free(&mut depot);
+}
+
 /// CPUs keep changes of the count of free pages to themselves, here more than lie between `low` and
 /// `high`.
 #[test]
