@@ -44,7 +44,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// of avoided pageblocks goes to the store before the zone has none.
     pub fn alloc(&self, here: Here, order: Order, rules: SearchRules) -> Option<Pfn> {
         let found = self.alloc_once(here, order, rules);
-        if found.is_none() && self.return_avoided(here) > 0 {
+        if found.is_none() && self.return_avoided(here) {
             return self.alloc_once(here, order, rules);
         }
         found

@@ -513,25 +513,28 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     }
 
     /// Empties this CPU's fronts into the store, those of this context, from a
-    /// [place](Front::place) on; returns the pages that they had.
+    /// [place](Front::place) on; whether they had blocks.
     #[cold]
-    pub fn return_fronts(&self, here: Here, first: usize) -> u64 {
-        let mut pages = 0;
+    pub fn return_fronts(&self, here: Here, first: usize) -> bool {
+        let mut had_blocks = false;
         for place in first..Front::places(self.caches.pcps.avoids()) {
             let front = Front::at_place(here, self.zone_id, place);
-            let Some(word) = self.read_front(&front) else { break };
-            let held = word.frames(front.order.rounds()) * front.order.frames();
-            if held > 0 {
+            // Other code on this CPU may use it meanwhile.
+            for _ in 0..ATTEMPTS_MAX {
+                let Some(word) = self.read_front(&front) else { return had_blocks };
+                if word.frames(front.order.rounds()) == 0 {
+                    break;
+                }
                 self.unload(front, word);
-                pages += u64::from(held);
+                had_blocks = true;
             }
         }
-        pages
+        had_blocks
     }
 
     /// Empties the fronts for avoided pageblocks like [`return_fronts`](Self::return_fronts): they
     /// lie behind those that are popped from.
-    pub fn return_avoided(&self, here: Here) -> u64 {
+    pub fn return_avoided(&self, here: Here) -> bool {
         self.return_fronts(here, Front::places(false))
     }
 }

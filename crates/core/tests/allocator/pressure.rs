@@ -1,13 +1,17 @@
 //! Watermarks, reserves, callbacks, and failing only when it must.
 
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use crate::common::sequences::{Aborted, Machine, Stepped, Steps};
 use crate::common::{Single, metadata, open_zone, order, range, single};
+use pagedepot::cpus::implement::BlockArray;
+use pagedepot::cpus::{Environment, FenceError, Here};
 use pagedepot::{
-    AllocError, Config, DrainResult, Flags, HighPolicy, Mode, Order, Pfn, Pressure, Reclaim, Scope,
-    TooManyCallbacks, Watermarks, ZoneConfig, ZoneId,
+    AllocError, Allocator, Config, CpuId, DrainResult, Flags, HighPolicy, Mode, Order, Pfn,
+    Pressure, Reclaim, Scope, TooManyCallbacks, Watermarks, ZoneConfig, ZoneId,
 };
 
 const FRAMES: u32 = 16384;
@@ -294,6 +298,68 @@ fn who_may_not_reclaim_has_what_its_own_cpu_caches() {
         free_all(&depot, [held, got].concat());
         check_all_free(&mut depot);
     }
+}
+
+/// One CPU, on which one sequence does not take place: where code was interrupted before it.
+#[derive(Default)]
+struct Interrupted {
+    /// Sequences that take place before that one.
+    before: AtomicU32,
+}
+
+// SAFETY: there is one thread.
+unsafe impl Machine for Interrupted {
+    const FOLLOWS_GATES: bool = false;
+
+    fn here(&self) -> Option<Here> {
+        Some(Here::task(CpuId::new(0)))
+    }
+
+    fn run<R>(
+        &self,
+        blocks: &BlockArray,
+        sequence: impl Fn(Steps<'_>) -> Result<R, Aborted>,
+    ) -> Option<R> {
+        if self.before.fetch_sub(1, Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let here = Here::task(CpuId::new(0));
+        sequence(Steps { blocks, here, step: &|| Ok(()), follows_gates: false }).ok()
+    }
+
+    fn fence(&self, _cpu: CpuId) -> Result<(), FenceError> {
+        Ok(())
+    }
+}
+
+impl Environment for Interrupted {}
+
+#[test]
+fn who_may_not_reclaim_has_what_its_own_cpu_caches_where_it_is_interrupted() {
+    let ranges = [range(0, 1024)];
+    let zones = [open_zone("z", &ranges)];
+    let config = Config { high: HighPolicy::Fixed(256), ..Config::new(1, &zones) };
+    type Depot<'m> = Allocator<'m, Stepped<Interrupted>>;
+    let bytes = Depot::metadata_bytes(&config).unwrap();
+    let mut before = 0;
+    loop {
+        let mut memory = vec![MaybeUninit::uninit(); bytes];
+        let cpus = Interrupted { before: AtomicU32::new(u32::MAX) };
+        let depot = Depot::new(&config, &mut memory, Stepped(cpus)).unwrap();
+        let alloc = |flags| depot.alloc(Order::BASE, flags);
+        let mut held: Vec<Pfn> = std::iter::from_fn(|| alloc(Flags::default()).ok()).collect();
+        held.split_off(held.len() - 50).iter().for_each(|&pfn| {
+            depot.free(pfn, Order::BASE).unwrap();
+        });
+        assert_eq!(depot.free_pages(ZONE), 0, "they are in a front");
+        depot.cpus().0.before.store(before, Ordering::Relaxed);
+        assert!(alloc(Flags::UNMOVABLE.atomic()).is_ok(), "sequence {before} did not take place");
+        if depot.cpus().0.before.load(Ordering::Relaxed) <= before {
+            break;
+        }
+        before += 1;
+    }
+    assert!(before > 1, "a request takes a few sequences");
 }
 
 #[test]
