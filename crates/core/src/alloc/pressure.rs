@@ -12,6 +12,7 @@ use super::flags::Flags;
 use super::walk::{Request, Want};
 use super::zero_and_check::{Hooks, Options};
 use crate::cpus::{Cpus, Environment, Event, Unusable};
+use crate::frame::pageblock::Tag;
 use crate::frame::{Mobility, Pfn, ZoneId};
 use crate::pcp::{Caches, Mode, Scope};
 use crate::reclaim::{DrainRest, LastResort, Movement, NothingFound, Search};
@@ -138,6 +139,12 @@ impl<C: Cpus> Search for LastSearch<'_, '_, C> {
         self.request.flags.may_reclaim()
     }
 
+    fn is_isolated(&self) -> bool {
+        let tags = self.caches.store.tags();
+        matches!(self.request.want, Want::At { start, frames, .. }
+            if tags.is_any_near(start, frames, Tag::is_isolated))
+    }
+
     fn zones(&self) -> impl Iterator<Item = ZoneId> {
         self.caches.zones_of(self.request)
     }
@@ -161,8 +168,7 @@ impl<C: Cpus> Search for LastSearch<'_, '_, C> {
         handover.drained().taken_pages
     }
 
-    fn drain_fronts(&self, zone: ZoneId) -> DrainRest {
-        let mut left = DrainRest::default();
+    fn drain_fronts(&self, zone: ZoneId, left: &mut DrainRest) {
         let caches = self.caches;
         caches.drain_each(Scope::zone(zone), Mode::Full, |cpu, drained| {
             left.is_busy |= drained.busy_cpus > 0;
@@ -171,7 +177,6 @@ impl<C: Cpus> Search for LastSearch<'_, '_, C> {
             let is_unfenced = drained.isolated_cpus > 0 || drained.unfenced_cpus > 0;
             left.is_asked |= is_unfenced && drained.unreachable_pages > 0;
         });
-        left
     }
 
     fn scan(&self, own_moves: &mut u64) -> Option<Pfn> {

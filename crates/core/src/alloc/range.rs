@@ -178,8 +178,8 @@ impl<C: Cpus> Allocator<'_, C> {
     /// quietly, callbacks called and the caches drained fully, in rounds and by flags as for
     /// [`alloc_contiguous`](Self::alloc_contiguous), with a claim after each; with
     /// [`Flags::compact`] held blocks are moved away at last. Watermarks and the
-    /// flags' choice of zones do not apply: nothing else will do for this caller. Beside a caller
-    /// that removes or empties the pageblocks it waits, too.
+    /// flags' choice of zones do not apply: nothing else will do for this caller. While another
+    /// caller removes or empties the pageblocks it only waits; it fails once they are removed.
     ///
     /// # Errors
     /// [`AllocError::NotAvailable`] when part of it is absent, in use, or cached where the request

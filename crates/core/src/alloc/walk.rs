@@ -41,7 +41,10 @@ impl<'m, C: Cpus> Caches<'m, C> {
     /// Whether a request may use a zone.
     pub fn is_for(&self, zone: ZoneId, request: Request) -> bool {
         match request.want {
-            Want::At { zone: only, .. } => zone == only,
+            // Unless it has been removed meanwhile.
+            Want::At { zone: only, start, frames } => {
+                zone == only && self.store.tags().zone_of_range(start, frames) == Some(zone)
+            }
             _ => self.may_serve(zone, request.node, request.flags),
         }
     }

@@ -56,6 +56,11 @@
 //! are in flight meanwhile. So an undisturbed round says the same of each: no frame of these zones
 //! was anywhere but in the store or in callers' hands, and the store had no such block or range.
 //!
+//! Frames at a given address may be isolated by a caller that removes or empties them. A round then
+//! drains nothing and calls no callback, because what these bring back is no use. Such a round is
+//! disturbed: the frames are announced as in flight from before they are isolated until after. The
+//! request reads the in-flight words first, so it sees that announcement, or its end as a move.
+//!
 //! A block of one word goes between a caller and the store by one atomic operation, and so without
 //! being announced. An allocation of one leads no search past other blocks: it clears no `some`
 //! hint, and a `whole` hint only while the pageblock is not whole. A free of one is counted as a
@@ -102,6 +107,11 @@ pub trait Search {
     /// The zones that may serve the request, the best first.
     fn zones(&self) -> impl Iterator<Item = ZoneId>;
 
+    /// Whether the wanted frames are isolated: no callback and no drain makes them the request's.
+    fn is_isolated(&self) -> bool {
+        false
+    }
+
     /// Pages that the zone has in all, free or not.
     fn managed_pages(&self, zone: ZoneId) -> u64;
 
@@ -112,8 +122,8 @@ pub trait Search {
     /// Returns the pages.
     fn hand_over(&self, zone: ZoneId) -> u64;
 
-    /// Takes back the shelves and fronts of all CPUs.
-    fn drain_fronts(&self, zone: ZoneId) -> DrainRest;
+    /// Takes back the shelves and fronts of all CPUs; notes what was left.
+    fn drain_fronts(&self, zone: ZoneId, left: &mut DrainRest);
 
     /// Searches the store of the zones, without a refill: that would take a magazine's worth for a
     /// request that needs one block. Adds to `own_moves` the moves that this search itself ends.
@@ -271,30 +281,23 @@ impl<'m> LastResort<'m> {
         by: Disturbance,
         patience: &mut Patience,
     ) -> bool {
-        match by {
+        let (naps, naps_max) = match by {
             Disturbance::Turn { seen } if patience.turns > 0 => {
                 let has_ended = self.callbacks.wait_for_turn(environment, seen, TURN_MS_MAX);
                 // A caller that stays so long in a callback may be stopped: wait for no other.
                 patience.turns = if has_ended { patience.turns - 1 } else { 0 };
-                true
+                return true;
             }
-            Disturbance::InHands if patience.naps > 0 => {
-                self.nap(environment, NAPS_MAX - patience.naps);
-                patience.naps -= 1;
-                true
-            }
-            Disturbance::Asked if patience.asked_naps > 0 => {
-                self.nap(environment, ASKED_NAPS_MAX - patience.asked_naps);
-                patience.asked_naps -= 1;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// The nth nap of 1, 1, 2, 2, 4, ... milliseconds.
-    fn nap<E: Environment>(&self, environment: &E, nth: u32) {
-        self.callbacks.wait_for_turn(environment, self.callbacks.turns(), 1 << (nth / 2));
+            Disturbance::InHands => (&mut patience.naps, NAPS_MAX),
+            Disturbance::Asked => (&mut patience.asked_naps, ASKED_NAPS_MAX),
+            _ => return false,
+        };
+        let Some(rest) = naps.checked_sub(1) else { return false };
+        // 1, 1, 2, 2, 4, ... milliseconds.
+        let nap_ms = 1 << ((naps_max - *naps) / 2);
+        *naps = rest;
+        self.callbacks.wait_for_turn(environment, self.callbacks.turns(), nap_ms);
+        true
     }
 
     /// One round, the gentlest first; the request is served as soon as it can be.
@@ -307,12 +310,12 @@ impl<'m> LastResort<'m> {
     ) -> Round {
         let seen = self.callbacks.turns();
         let before = search.movement();
-        let mut own_moves = 0;
-        let (mut is_turn_awaited, mut is_busy) = (false, false);
-        let (mut is_held, mut is_asked) = (false, false);
+        // After the look at the movement.
+        let may_reclaim = search.may_reclaim() && !search.is_isolated();
+        let (mut own_moves, mut is_turn_awaited, mut left) = (0, false, DrainRest::default());
         search.zones().for_each(|zone| search.drain_shelves(zone));
         let mut found = search.scan(&mut own_moves);
-        if found.is_none() && search.may_reclaim() {
+        if found.is_none() && may_reclaim {
             for zone in search.zones() {
                 let pressure =
                     Pressure { zone, wanted_pages: search.pages(), is_last_resort: true };
@@ -320,23 +323,16 @@ impl<'m> LastResort<'m> {
                 let called = self.callbacks.call(environment, pressure, round > 0);
                 is_turn_awaited |=
                     called == CallOutcome::OneIsRunning && environment.caller().is_some();
-                is_busy |= matches!(called, CallOutcome::OneIsRunning | CallOutcome::Unknown);
+                left.is_busy |= matches!(called, CallOutcome::OneIsRunning | CallOutcome::Unknown);
             }
             found = search.regain().or_else(|| search.scan(&mut own_moves));
         }
-        if found.is_none()
-            && search.may_reclaim()
-            && search.zones().map(|zone| search.hand_over(zone)).sum::<u64>() > 0
-        {
+        let hand_over = || search.zones().map(|zone| search.hand_over(zone)).sum::<u64>();
+        if found.is_none() && may_reclaim && hand_over() > 0 {
             found = search.scan(&mut own_moves);
         }
-        if found.is_none() && search.may_reclaim() {
-            for zone in search.zones() {
-                let left = search.drain_fronts(zone);
-                is_busy |= left.is_busy;
-                is_held |= left.is_held;
-                is_asked |= left.is_asked;
-            }
+        if found.is_none() && may_reclaim {
+            search.zones().for_each(|zone| search.drain_fronts(zone, &mut left));
             found = search.scan(&mut own_moves);
         }
         if let Some(pfn) = found {
@@ -348,9 +344,9 @@ impl<'m> LastResort<'m> {
             && after.in_flight_pages == 0;
         match () {
             () if is_turn_awaited => Round::Disturbed(Disturbance::Turn { seen }),
-            () if is_held || after.others_pages > 0 => Round::Disturbed(Disturbance::InHands),
-            () if is_asked && patience.asked_naps > 0 => Round::Disturbed(Disturbance::Asked),
-            () if is_still && !is_busy => Round::Undisturbed,
+            () if left.is_held || after.others_pages > 0 => Round::Disturbed(Disturbance::InHands),
+            () if left.is_asked && patience.asked_naps > 0 => Round::Disturbed(Disturbance::Asked),
+            () if is_still && !left.is_busy => Round::Undisturbed,
             () => Round::Disturbed(Disturbance::Moved),
         }
     }
@@ -407,10 +403,9 @@ mod tests {
 
         fn drain_shelves(&self, _: ZoneId) {}
 
-        fn drain_fronts(&self, _: ZoneId) -> DrainRest {
+        fn drain_fronts(&self, _: ZoneId, left: &mut DrainRest) {
             self.full_drains.set(self.full_drains.get() + 1);
-            let is_asked = self.full_drains.get() <= self.asked_rounds;
-            DrainRest { is_asked, ..DrainRest::default() }
+            left.is_asked = self.full_drains.get() <= self.asked_rounds;
         }
 
         fn hand_over(&self, _: ZoneId) -> u64 {

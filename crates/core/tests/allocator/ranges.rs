@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 use crate::common::threads::{Claimed, run_on};
 use crate::common::{Single, metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::{CpuLock, LockedCpus};
+use pagedepot::seam::ZoneAccess;
 use pagedepot::{
     AllocError, Allocator, Config, Flags, FreeError, Mode, Order, Pfn, Pressure, Reclaim, Scope,
     Watermarks, ZoneConfig, ZoneId,
 };
+use pagedepot_contiguity::Contiguity;
 
 const HUGES: u32 = 8;
 const HUGE: u32 = 512;
@@ -122,6 +124,51 @@ fn and_frames_at_an_address() {
 }
 
 /// No cache is emptied for a request that all of them together could not serve.
+/// What a cache gives up is no use while another caller removes or empties the frames.
+#[test]
+fn no_cache_is_asked_for_frames_that_are_isolated() {
+    let cache = Cache::new(0);
+    let depot = machine(Watermarks::default(), &[cache]);
+    let access = ZoneAccess::of(&depot, ZONE).unwrap();
+    let moving = access.announce(HUGE.into());
+    let isolation = access.isolate(range(HUGE, HUGE)).ok().unwrap();
+    let alloc = || depot.alloc_at(Pfn::new(HUGE), 1, Flags::default());
+    assert_eq!((alloc(), cache.calls()), (Err(AllocError::NotAvailable), 0));
+    drop(isolation);
+    drop(moving);
+    assert_eq!((alloc(), cache.calls()), (Ok(()), 0));
+    depot.free(Pfn::new(HUGE), Order::BASE).unwrap();
+}
+
+/// Other callbacks may have nothing of a range that one has given up and removed.
+#[test]
+fn no_cache_is_asked_again_for_frames_that_are_removed() {
+    struct Remover {
+        depot: AtomicPtr<Single<'static>>,
+        calls: AtomicU32,
+    }
+    impl Reclaim for Remover {
+        fn reclaim(&self, _: Pressure) -> u64 {
+            // SAFETY: as in `Cache`.
+            let depot = unsafe { &*self.depot.load(Ordering::Relaxed) };
+            if self.calls.fetch_add(1, Ordering::Relaxed) == 0 {
+                depot.free(Pfn::new(HUGE), Order::BASE).unwrap();
+                depot.remove_memory(ZONE, range(HUGE, HUGE)).unwrap();
+            }
+            0
+        }
+    }
+    let remover =
+        Box::leak(Box::new(Remover { depot: AtomicPtr::default(), calls: AtomicU32::new(0) }));
+    let remover: &'static Remover = remover;
+    let mut depot = machine(Watermarks::default(), &[remover]);
+    remover.depot.store((&raw mut *depot).cast(), Ordering::Relaxed);
+    depot.alloc_at(Pfn::new(HUGE), 1, Flags::default()).unwrap();
+    let again = depot.alloc_at(Pfn::new(HUGE), 1, Flags::default());
+    assert_eq!((again, remover.calls.load(Ordering::Relaxed)), (Err(AllocError::NotAvailable), 1));
+    assert_eq!(depot.validate().unwrap().managed_pages, u64::from(FRAMES - HUGE));
+}
+
 #[test]
 fn no_cache_is_asked_for_more_than_there_is() {
     let cache = Cache::new(0);
