@@ -54,9 +54,9 @@ pub trait Contiguity {
     ///
     /// The pageblocks to be emptied are isolated meanwhile, 8 at a time, or a window of the range's
     /// size: requests pass them by, and frees of their frames go past the caches. Everything else
-    /// goes on. Nothing is isolated, or stays so, when that would leave the zone's other free
-    /// memory below its `low` watermark. A request that would fail meanwhile looks again, as beside
-    /// [`remove_memory`](Self::remove_memory).
+    /// goes on. Nothing is isolated, or stays so, when that would leave the zone's free memory
+    /// below its `low` watermark, without what this and other compactions isolate. A request that
+    /// would fail meanwhile looks again, as beside [`remove_memory`](Self::remove_memory).
     ///
     /// Destinations are allocated for the mover from the densest pageblocks, past the watermarks,
     /// since as many frames come back. Several compactions may run at once; they take different

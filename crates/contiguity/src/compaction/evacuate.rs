@@ -48,8 +48,11 @@
 //! *Requests.* The source is announced as in flight from before it is isolated until it is not: a
 //! request that finds nothing meanwhile naps and looks again before it fails. One of the mover
 //! itself does not nap: it is noted as the caller that has those pages in flight. Free memory
-//! outside of the source is compared with the `low` watermark before it is isolated and after each
-//! batch; below it, compaction ends. So a request is kept waiting by one call of the mover at most.
+//! outside of the sources of all compactions is compared with the `low` watermark before a source
+//! is isolated and after each batch; below it, compaction ends. So a request is kept waiting by one
+//! call of the mover at most. What a source will have free in the end counts as hidden from the
+//! start, and before the look: of two compactions that look at the same moment at least one sees
+//! what the other hides.
 //!
 //! *It ends.* Each survey and each pass is bounded by the source's frames, and there are at most
 //! [`ROUNDS`] of both.
@@ -75,16 +78,15 @@ const ROUNDS: u32 = 3;
 /// Spins before a survey is repeated, for frames in other callers' hands to arrive.
 const ROUND_SPINS: u32 = bound(1000, 1);
 
-/// A source: isolated, and announced as in flight. In this order it stops being either.
+/// A source: isolated, hidden, and announced as in flight. These end in this order.
 pub(super) struct Source<'e, 'm> {
     isolation: Isolation<'e, 'm>,
     /// The pageblocks before and behind those, each while a block lies in part in the source.
     edges: [Option<Isolation<'e, 'm>>; 2],
+    _hidden: InFlightGuard<'e>,
     _moving: InFlightGuard<'e>,
     /// Frames to be emptied.
     range: FrameRange,
-    /// Free frames of the source among those that the evacuation hides.
-    hidden_pages: u64,
 }
 
 impl Source<'_, '_> {
@@ -114,20 +116,13 @@ impl Source<'_, '_> {
         self.encloses(first, order)
     }
 
-    /// Ends the isolation of the edges that a moved block has left. Returns how many of its frames
-    /// were in the source itself.
-    fn leave(&mut self, first: Pfn, order: Order) -> u64 {
-        let outside = self.outside(first, order);
-        for (outside, edge) in outside.iter().zip(&mut self.edges) {
+    /// Ends the isolation of the edges that a moved block has left.
+    fn leave(&mut self, first: Pfn, order: Order) {
+        for (outside, edge) in self.outside(first, order).iter().zip(&mut self.edges) {
             if !outside.is_empty() {
                 *edge = None;
             }
         }
-        if is_mutant(Mutant::HidesOutside) {
-            return order.frames().into();
-        }
-        let outside: usize = outside.into_iter().map(|pageblocks| pageblocks.len()).sum();
-        u64::from(order.frames()) - outside as u64 * u64::from(PAGEBLOCK_FRAMES)
     }
 }
 
@@ -159,8 +154,6 @@ pub(super) struct Evacuator<'e, 'm, C: Cpus> {
     rules: Compaction,
     /// `None`: wherever a search for movable blocks leads.
     destinations: Option<Destinations>,
-    /// Free frames of the sources that are isolated now.
-    hidden_pages: u64,
     /// Free frames of partly used pageblocks, those of the sources to come included.
     pub room_pages: u64,
     /// The reason why the last source was not isolated, if that ends the compaction. None: another
@@ -176,7 +169,6 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
             mover,
             rules,
             destinations: None,
-            hidden_pages: 0,
             room_pages: 0,
             refusal: None,
             done: CompactResult::default(),
@@ -223,24 +215,13 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
         self.room_pages += key.held();
     }
 
-    /// Whether the zone has `pages` free pages outside of the sources, and as many as the watermark
-    /// `low` besides.
-    fn has_free(&self, pages: u64) -> bool {
-        self.zone.free_pages() >= self.hidden_pages + pages + self.zone.low_pages()
-    }
-
     /// Isolates a source with `held` held frames, unless the mover says that one is pinned.
     pub fn isolate(&mut self, range: FrameRange, held: u64) -> Option<Source<'e, 'm>> {
         if held > 0 && matches!(self.survey(range, |_, _| true), Survey::Pinned) {
             self.done.pinned_blocks += 1;
             return None;
         }
-        // Its free frames are hidden, and as many as it holds are needed elsewhere.
-        if !self.has_free(self.free_around(range) + held) {
-            self.refusal = Some(CompactEnd::LowMemory);
-            return None;
-        }
-        self.isolate_unasked(range)
+        self.isolate_unasked(range, held)
     }
 
     /// Whether a range that was not isolated, because memory is low, is free all the same: then it
@@ -251,15 +232,18 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
         is_free
     }
 
-    /// Isolates a range like [`isolate`](Self::isolate), whatever the mover says and the watermarks
-    /// are.
-    fn isolate_unasked(&mut self, range: FrameRange) -> Option<Source<'e, 'm>> {
+    /// Isolates a range like [`isolate`](Self::isolate), whatever the mover says.
+    fn isolate_unasked(&mut self, range: FrameRange, held: u64) -> Option<Source<'e, 'm>> {
+        // Its free frames are hidden, and as many as it holds are needed elsewhere.
+        let hidden = self.zone.hide(self.free_around(range) + held);
+        if !self.zone.has_spare() {
+            self.refusal = Some(CompactEnd::LowMemory);
+            return None;
+        }
         let moving = self.zone.announce(range.frames.into());
         let isolation = self.zone.isolate(range).ok()?;
-        let hidden_pages = self.free_around(range);
-        self.hidden_pages += hidden_pages;
         let edges = [const { None }; 2];
-        Some(Source { isolation, edges, _moving: moving, range, hidden_pages })
+        Some(Source { isolation, edges, _hidden: hidden, _moving: moving, range })
     }
 
     /// Free frames of the pageblocks that a range touches.
@@ -277,47 +261,6 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
     /// denser ones.
     pub fn empty(&mut self, source: &mut Source<'e, 'm>, key: Option<Key>) -> SourceRest {
         self.destinations = Some(Destinations::above(key));
-        let left = self.empty_in_rounds(source);
-        self.show(source);
-        left
-    }
-
-    /// Moves what can be moved out of a pageblock, and leaves the rest. If half of it is free then,
-    /// it serves `mobility` from now on, and this is true: see [`confine`](super::confine).
-    ///
-    /// One pass, without a drain: what others cache, allocate or free meanwhile stays.
-    pub fn thin(&mut self, pageblock: PageblockIndex, mobility: Mobility) -> bool {
-        let range = FrameRange::new(pageblock.first(), PAGEBLOCK_FRAMES);
-        if !self.has_free(PAGEBLOCK_FRAMES.into()) {
-            self.refusal = Some(CompactEnd::LowMemory);
-            return false;
-        }
-        let Some(mut source) = self.isolate_unasked(range) else { return false };
-        self.destinations = None;
-        let left = self.move_out(&mut source);
-        self.show(&mut source);
-        let free = self.free_around(range);
-        if let SourceRest::Ended(end) = left {
-            self.refusal = Some(end);
-        }
-        let before = source.isolation.mobility(pageblock);
-        let is_akin = before.is_some_and(|before| before.is_akin(mobility));
-        let is_thin = is_akin || free >= u64::from(PAGEBLOCK_FRAMES) / 2;
-        if is_thin && !is_akin {
-            self.zone.reassign(pageblock, Flags::new(mobility));
-        }
-        if is_thin && left == SourceRest::Nothing {
-            self.zone.note_unmixed(pageblock);
-        }
-        is_thin
-    }
-
-    /// The free frames of a source whose isolation is about to end are hidden no more.
-    fn show(&mut self, source: &mut Source<'e, 'm>) {
-        self.hidden_pages -= core::mem::take(&mut source.hidden_pages);
-    }
-
-    fn empty_in_rounds(&mut self, source: &mut Source<'e, 'm>) -> SourceRest {
         for round in 0..ROUNDS {
             if round > 0 {
                 (0..ROUND_SPINS).for_each(|_| spin_hint());
@@ -342,6 +285,32 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
             }
         }
         if self.held_in(source.range) == 0 { SourceRest::Nothing } else { SourceRest::Blocks }
+    }
+
+    /// Moves what can be moved out of a pageblock, and leaves the rest. If half of it is free then,
+    /// it serves `mobility` from now on, and this is true: see [`confine`](super::confine).
+    ///
+    /// One pass, without a drain: what others cache, allocate or free meanwhile stays.
+    pub fn thin(&mut self, pageblock: PageblockIndex, mobility: Mobility) -> bool {
+        let range = FrameRange::new(pageblock.first(), PAGEBLOCK_FRAMES);
+        let held = u64::from(PAGEBLOCK_FRAMES) - self.free_around(range);
+        let Some(mut source) = self.isolate_unasked(range, held) else { return false };
+        self.destinations = None;
+        let left = self.move_out(&mut source);
+        let free = self.free_around(range);
+        if let SourceRest::Ended(end) = left {
+            self.refusal = Some(end);
+        }
+        let before = source.isolation.mobility(pageblock);
+        let is_akin = before.is_some_and(|before| before.is_akin(mobility));
+        let is_thin = is_akin || free >= u64::from(PAGEBLOCK_FRAMES) / 2;
+        if is_thin && !is_akin {
+            self.zone.reassign(pageblock, Flags::new(mobility));
+        }
+        if is_thin && left == SourceRest::Nothing {
+            self.zone.note_unmixed(pageblock);
+        }
+        is_thin
     }
 
     /// Whether what was left behind ends the compaction; tells the mover how far it is.
@@ -441,7 +410,7 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
             if left == SourceRest::Nothing && is_pinned {
                 left = SourceRest::Blocks;
             }
-            if left == SourceRest::Nothing && !self.has_free(0) {
+            if left == SourceRest::Nothing && !self.zone.has_spare() {
                 left = SourceRest::Ended(CompactEnd::LowMemory);
             }
             if left != SourceRest::Nothing {
@@ -458,9 +427,7 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
                 Outcome::Moved => {
                     self.done.moved_blocks += 1;
                     self.done.moved_pages += u64::from(named.order.frames());
-                    let hidden_pages = source.leave(named.from, named.order);
-                    source.hidden_pages += hidden_pages;
-                    self.hidden_pages += hidden_pages;
+                    source.leave(named.from, named.order);
                 }
                 Outcome::Gone => self.done.gone_blocks += 1,
                 Outcome::Pinned | Outcome::Undecided => {

@@ -1,7 +1,8 @@
 //! 1. A block that is freed, drained or allocated while compaction would move it ends up in one
 //!    place: its holder's, or the store.
 //! 2. Whatever the mover says, no frame is lost.
-//! 3. Of two compactions, or one and a removal, each pageblock is emptied by one.
+//! 3. Of two compactions, or one and a removal, each pageblock is emptied by one; two hide no more
+//!    together than the zone can spare.
 //! 4. A pageblock is thinned for an unmovable request beside frees, allocations and another such
 //!    request: each is served, and no frame is lost.
 
@@ -12,8 +13,8 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 use pagedepot::loom_tests::cpus::{Rseq, run_on};
 use pagedepot::loom_tests::depot::{Depot, Setup};
 use pagedepot::loom_tests::{Mutant, explore_large, explore_mutant, spawn};
-use pagedepot::seam::PAGEBLOCK_FRAMES;
-use pagedepot::{Flags, FrameRange, Order, Pfn, ZoneId};
+use pagedepot::seam::{PAGEBLOCK_FRAMES, ZoneAccess};
+use pagedepot::{Flags, FrameRange, Order, Pfn, Watermarks, ZoneId};
 
 use super::remove;
 use crate::{Compaction, Compactor, Contiguity, Move, Mover, Occupant};
@@ -158,6 +159,44 @@ fn two_compact_at_once() {
         holder.free();
         finish(depot, holder);
     });
+}
+
+/// Two callers hide a pageblock each, of a zone that can spare one. `looks_first`: they look
+/// whether it can before they hide theirs.
+fn hidden_by_two(looks_first: bool) {
+    let low = u64::from(PAGEBLOCK_FRAMES);
+    let watermarks = Watermarks { min: 0, low, high: low };
+    let setup = Setup { frames: 2 * PAGEBLOCK_FRAMES, watermarks, high: 0, ..Setup::default() };
+    let depot = Depot::new(&setup, Rseq::new(2));
+    let isolating = Arc::new(AtomicU32::new(0));
+    let hide = move |depot: &Depot<Rseq>, isolating: &AtomicU32| {
+        let zone = ZoneAccess::of(&depot.allocator, ZONE).expect("the only zone");
+        let has_spare = looks_first && zone.has_spare();
+        let _hidden = zone.hide(low);
+        if has_spare || zone.has_spare() {
+            assert_eq!(isolating.fetch_add(1, Ordering::AcqRel), 0, "memory is low");
+            isolating.fetch_sub(1, Ordering::AcqRel);
+        }
+    };
+    run_on(0);
+    let other = {
+        let isolating = isolating.clone();
+        spawn(1, &depot, move |depot| hide(&depot, &isolating))
+    };
+    hide(&depot, &isolating);
+    other.join().unwrap();
+    depot.finish();
+}
+
+#[test]
+fn two_hide_what_one_may() {
+    explore_large(|| hidden_by_two(false));
+}
+
+#[test]
+#[should_panic = "memory is low"]
+fn two_look_before_they_hide() {
+    explore_large(|| hidden_by_two(true));
 }
 
 #[test]

@@ -188,12 +188,6 @@ fn a_window_is_kept_near_a_watermark() {
 }
 
 #[test]
-#[should_panic = "LowMemory"]
-fn a_window_is_given_up_for_what_lies_outside() {
-    explore_mutant_within(0, Mutant::HidesOutside, across_near_a_watermark);
-}
-
-#[test]
 fn inside_of_a_window_it_is_freed_meanwhile() {
     explore_large(|| Scene::Inside.beside(freed, false));
 }

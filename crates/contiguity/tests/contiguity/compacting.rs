@@ -662,6 +662,32 @@ fn nothing_is_isolated_where_memory_is_low() {
     table.check(&mut depot);
 }
 
+/// What is free outside of the sources of both is compared with the watermark.
+#[test]
+fn two_compactions_together_leave_as_much_as_one() {
+    let ranges = [range(0, 8 * 512)];
+    let mut zones = [open_zone("a", &ranges)];
+    zones[0].watermarks = Some(Watermarks { min: 0, low: 1000, high: 1000 });
+    let config = Config::new(1, &zones);
+    let mut memory = metadata(&config);
+    let mut depot = single(&config, &mut memory);
+    let table = Table::default();
+    for pageblock in 0..8 {
+        (0..256).for_each(|at| table.hold_at(&depot, pageblock * 512 + at));
+    }
+    let inner = RefCell::new(Vec::new());
+    let outer = By(&table, |table: &Table, moves: &mut [Move]| {
+        // 8 * 256 pages are free, of which the outer compaction has isolated two pageblocks.
+        let done = depot.compact(ZONE, Compaction::all(), table).unwrap();
+        inner.borrow_mut().push((done.end, done.moved_blocks));
+        table.move_blocks(moves);
+    });
+    let done = depot.compact(ZONE, Compaction::all(), &outer).unwrap();
+    assert_eq!(done.whole_pageblocks, 4, "{done:?}");
+    assert_eq!(inner.take()[0], (CompactEnd::LowMemory, 0));
+    table.check(&mut depot);
+}
+
 #[test]
 fn the_mover_may_stop_it() {
     struct Stops<'t>(&'t Table, Cell<u32>);

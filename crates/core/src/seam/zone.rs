@@ -15,9 +15,9 @@ use crate::frame::{CpuId, FrameRange, Kind, Mobility, Order, Pfn, ZoneId};
 use crate::pcp::{Caches, DrainResult, Mode, PastCaches, Scope};
 use crate::store::bitmap::Bitmap;
 use crate::store::{DoubleFree, SearchRequest, SearchRules, Store};
-use crate::sync::InFlightGuard;
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::Ordering;
+use crate::sync::{Caller, InFlight, InFlightGuard};
 use crate::zone::Zone;
 use crate::zone::counts::Compactions;
 use core::mem::ManuallyDrop;
@@ -147,6 +147,19 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     /// Announces pages of the zone that are out of reach until the guard is dropped.
     pub fn announce(&self, pages: u64) -> InFlightGuard<'a> {
         self.zone().in_flight.begin(pages, self.caches().caller())
+    }
+
+    /// Hides pages of the zone until the guard is dropped: what is free in pageblocks that
+    /// compaction isolates, and as much as it moves elsewhere.
+    pub fn hide(&self, pages: u64) -> InFlightGuard<'a> {
+        self.zone().hidden.begin(pages, Caller::NONE)
+    }
+
+    /// Whether the zone has as many free pages as are [hidden](Self::hide), and as its `low`
+    /// watermark. O(CPUs).
+    pub fn has_spare(&self) -> bool {
+        let hidden_pages = InFlight::in_flight_pages(self.zone().hidden.read());
+        self.free_pages() >= hidden_pages + self.low_pages()
     }
 
     /// Takes back what CPUs cache of the zone.

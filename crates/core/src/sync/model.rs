@@ -81,8 +81,6 @@ pub enum Mutant {
     FreesGone,
     /// Compaction isolates one pageblock of a block that lies in two.
     LeavesEdge,
-    /// Compaction takes frames outside of a source for hidden ones.
-    HidesOutside,
     /// Compaction keeps destinations to which nothing was moved.
     KeepsDestination,
     /// A batch copies its blocks once they have left the front.

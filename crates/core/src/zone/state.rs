@@ -31,6 +31,8 @@ pub struct Zone {
     pub carved: AtomicU64,
     /// Pages that a layer above holds back.
     pub quarantined: AtomicU64,
+    /// Pages of pageblocks that compactions empty.
+    pub hidden: InFlight,
     marks: [AtomicU64; 3],
     limits: [AtomicU64; 3],
     /// CPUs with caches.
@@ -76,6 +78,7 @@ impl Zone {
             free: CachePadded::new(AtomicI64::new(0)),
             carved: AtomicU64::new(0),
             quarantined: AtomicU64::new(0),
+            hidden: InFlight::default(),
             marks: core::array::from_fn(|_| AtomicU64::new(0)),
             limits: core::array::from_fn(|_| AtomicU64::new(1)),
             is_backed,
