@@ -31,6 +31,7 @@
 DEFINE_STATIC_KEY_FALSE(pagedepot_on);
 DEFINE_PER_CPU(struct depot_counts, depot_counts);
 struct depot_drained depot_sum;
+unsigned long depot_graces;
 void depot_ask_all(void) { }
 #endif
 
@@ -228,14 +229,14 @@ static void drain_by(int mode)
 	}
 }
 
-static void fill_here(struct work_struct *work)
+static void fill(gfp_t gfp)
 {
 	static const int pages = 512;
 	struct page *page, *list = NULL;
 	int i;
 
 	for (i = 0; i < pages; i++) {
-		page = alloc_page(GFP_KERNEL);
+		page = alloc_page(gfp);
 		if (!page)
 			break;
 		page->private = (unsigned long)list;
@@ -247,6 +248,16 @@ static void fill_here(struct work_struct *work)
 		page->private = 0;
 		__free_page(page);
 	}
+}
+
+static void fill_here(struct work_struct *work)
+{
+	fill(GFP_KERNEL);
+}
+
+static void fill_movable_here(struct work_struct *work)
+{
+	fill(GFP_HIGHUSER_MOVABLE);
 }
 
 /* Free pages of all zones, with what CPUs have not added yet. */
@@ -418,8 +429,8 @@ static u64 cached_in(struct zone *zone)
 	return cached;
 }
 
-/* Caches disabled: nothing may be cached, nor become so. */
-static void disable(int rounds)
+/* Caches disabled, for so long each time: nothing may be cached, nor become so. */
+static void disable(int rounds, int ms)
 {
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 13, 0)
 	u64 left = 0;
@@ -431,6 +442,7 @@ static void disable(int rounds)
 			zone_pcp_disable(zone);
 			left += cached_in(zone);
 			fill_here(NULL);
+			msleep(ms);
 			left += cached_in(zone);
 			zone_pcp_enable(zone);
 		}
@@ -439,6 +451,55 @@ static void disable(int rounds)
 	}
 	say("disabled_left %llu\n", left);
 #endif
+}
+
+/* CPUs that cache nothing of a zone when they free, over all zones. */
+static void uncached(void)
+{
+	struct zone *zone;
+	int cpu, without = 0;
+
+	schedule_on_each_cpu(fill_here);
+	schedule_on_each_cpu(fill_movable_here);
+	for_each_online_cpu(cpu)
+		for_each_populated_zone(zone)
+			without += !(zone_pcp(zone, cpu)->count + depot_cpu_pages(zone, cpu));
+	say("uncached_cpus %d\n", without);
+}
+
+/*
+ * Below all watermarks, a page for a request that may use reserves: an ordinary one after it may
+ * not get what it left. Rounds that begin with pages in caches say nothing.
+ */
+static void reserves(int rounds)
+{
+	int round, mark, lent = 0, told = 0;
+
+	for (round = 0; round < rounds; round++) {
+		struct page *pages[2];
+		struct zone *zone;
+		u64 cached = 0;
+
+		drain_by(1);
+		local_irq_disable();
+		for_each_populated_zone(zone) {
+			cached += cached_in(zone);
+			for (mark = 0; mark < NR_WMARK; mark++)
+				zone->_watermark[mark] += zone->present_pages;
+		}
+		pages[0] = alloc_page(GFP_NOWAIT | __GFP_MEMALLOC | __GFP_NOWARN);
+		pages[1] = alloc_page(GFP_NOWAIT | __GFP_NOWARN);
+		for_each_populated_zone(zone)
+			for (mark = 0; mark < NR_WMARK; mark++)
+				zone->_watermark[mark] -= zone->present_pages;
+		local_irq_enable();
+		told += pages[0] && !cached;
+		lent += pages[1] && !cached;
+		for (mark = 0; mark < ARRAY_SIZE(pages); mark++)
+			if (pages[mark])
+				__free_page(pages[mark]);
+	}
+	say("reserve_rounds %d\nlent %d\n", told, lent);
 }
 
 /* Contiguous ranges: isolation, migration and full drains of a zone. */
@@ -575,8 +636,9 @@ static void counts(void)
 	    sum.refilled, sum.spilled, cached);
 	say("locks %lu\ncontended %lu\nspilled_blocks %lu\nshelved %llu\n", sum.locks, sum.contended,
 	    sum.spilled_blocks, shelved);
-	say("drained %llu\nfences %llu\nbusy %llu\nisolated %llu\n", depot_sum.taken_pages,
-	    depot_sum.fences, depot_sum.busy_cpus, depot_sum.isolated_cpus);
+	say("drained %llu\nfences %llu\nbusy %llu\nisolated %llu\ngraces %lu\n",
+	    depot_sum.taken_pages, depot_sum.fences, depot_sum.busy_cpus, depot_sum.isolated_cpus,
+	    depot_graces);
 	say("depot %d\n", static_key_enabled(&pagedepot_on));
 }
 
@@ -611,7 +673,11 @@ static ssize_t command(struct file *file, const char __user *buffer, size_t leng
 	else if (!strcmp(name, "handlers"))
 		handlers(numbers[0]);
 	else if (!strcmp(name, "disable"))
-		disable(numbers[0]);
+		disable(numbers[0], numbers[1]);
+	else if (!strcmp(name, "uncached"))
+		uncached();
+	else if (!strcmp(name, "reserves"))
+		reserves(numbers[0]);
 	else if (!strcmp(name, "contig"))
 		contig(numbers[0], numbers[1]);
 	else if (!strcmp(name, "cma"))

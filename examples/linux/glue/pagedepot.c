@@ -64,7 +64,36 @@ static_assert(PAGE_ALLOC_COSTLY_ORDER == 3);
 #define DEPOT_ORDERS	11
 /* Powers of two: places are found by shifts. */
 static u32 depot_fronts[2][16][4] __read_mostly;
+/* Depots have metadata of what lies below, a multiple of the largest block; 0 before the first. */
 static u32 depot_end_pfn __read_mostly;
+
+/* Whether a block is of memory that was added beyond all metadata: it is never cached. */
+static __always_inline bool depot_is_beyond(unsigned long pfn)
+{
+	return IS_ENABLED(CONFIG_MEMORY_HOTPLUG) && unlikely(pfn >= depot_end_pfn);
+}
+
+/*
+ * CPUs that have caches: from page_alloc_cpu_online(), before they run, to page_alloc_cpu_dead(),
+ * when they run no more. Any other runs no code, and is as quiescent as an idle one
+ * (depot_c_is_quiescent()): its caches are closed and drained without a fence or a grace period.
+ *
+ * The argument is that of an idle CPU which is about to run. A drainer closes the gate and then,
+ * behind a full barrier, looks here. A CPU comes here before its gates are opened and it is
+ * started, and both have full barriers. If the drainer does not find it, all code of that CPU finds
+ * the gate closed, or what the drainer left behind it. To open a gate that a drainer has is left to
+ * the drainer, once it has emptied the fronts. A CPU that is gone has left all sections without
+ * preemption: takedown_cpu() has waited for that.
+ *
+ * This changes with pcp_batch_high_lock, and under cpus_write_lock():
+ * - zone_pcp_disable() holds the first until zone_pcp_enable(), so a CPU that comes or goes in
+ *   between waits, before it runs, or when it is dead. Who enables gives caches to all that are
+ *   here; a CPU that waited to come then gets those of all zones.
+ * - A zone gets its depot at boot, by the only CPU, or in online_pages(), under cpus_read_lock().
+ *   From then on its caches follow, also while it has no memory.
+ */
+static struct cpumask depot_cpus;
+unsigned long depot_graces;
 
 /* Where this is; preemption is off. */
 struct depot_here {
@@ -255,19 +284,32 @@ bool depot_c_fence(u32 cpu)
 {
 	bool here;
 
-	if (in_interrupt() || irqs_disabled())
+	if (in_interrupt())
 		return false;
 	here = get_cpu() == cpu;
 	put_cpu();
-	if (!here && stop_one_cpu(cpu, depot_nothing, NULL))
+	/*
+	 * This task runs there, so there is nothing to wait for, and interrupts may be off: so
+	 * swsusp_save() drains, once no other CPU is left.
+	 */
+	if (here)
+		return true;
+	if (irqs_disabled())
+		return false;
+	if (stop_one_cpu(cpu, depot_nothing, NULL)) {
+		/* It is on its way up or down. */
+		depot_graces++;
 		synchronize_rcu();
+	}
 	return true;
 }
 
-/* Idle, offline, or in user mode under context tracking: RCU's own test. */
+/* Offline, or idle, or in user mode under context tracking: of these two, RCU's own test. */
 bool depot_c_is_quiescent(u32 cpu)
 {
 	smp_mb();
+	if (!cpumask_test_cpu(cpu, &depot_cpus))
+		return true;
 #if DEPOT_SINCE(6, 12)
 	return !(ct_rcu_watching_cpu_acquire(cpu) & CT_RCU_WATCHING);
 #else
@@ -418,12 +460,12 @@ static noinline void depot_free_slow(struct depot *depot, struct zone *zone, str
 				     unsigned long pfn, unsigned int order, int migratetype,
 				     fpi_t fpi_flags)
 {
-	bool may_lock = true;
+	bool may_cache = !depot_is_beyond(pfn);
 
 #ifdef FPI_TRYLOCK
-	may_lock = !(fpi_flags & FPI_TRYLOCK);
+	may_cache &= !(fpi_flags & FPI_TRYLOCK);
 #endif
-	if (likely(may_lock) && depot_free(depot, pfn, order, migratetype)) {
+	if (likely(may_cache) && depot_free(depot, pfn, order, migratetype)) {
 #if DEPOT_SINCE(6, 7)
 		if (test_bit(ZONE_BELOW_HIGH, &zone->flags) &&
 		    zone_watermark_ok(zone, 0, high_wmark_pages(zone), ZONE_MOVABLE, 0))
@@ -457,12 +499,14 @@ static __always_inline bool depot_free_page(struct zone *zone, struct page *page
 	struct depot_here here;
 	bool pushed;
 
-	if (!depot || (IS_ENABLED(CONFIG_MEMORY_HOTPLUG) && unlikely(pfn >= depot_end_pfn)))
+	if (!depot)
 		return false;
 	preempt_disable();
 	here = depot_here();
 	depot_count(here, PGFREE, order);
-	if (likely(!here.handlers))
+	if (depot_is_beyond(pfn))
+		pushed = false;
+	else if (likely(!here.handlers))
 		pushed = depot_push(depot, here.cpu,
 				    depot_fronts[0][order][(unsigned int)migratetype], pfn);
 	else
@@ -718,18 +762,14 @@ static void depot_zone_disable(struct zone *zone, bool disable)
 {
 	struct depot *depot = zone_depot(zone);
 	struct depot_drained done;
+	int cpu;
 
 	if (!depot)
 		return;
 	if (!disable) {
-		int cpu;
-
-		depot_enable(depot);
+		for_each_cpu(cpu, &depot_cpus)
+			depot_restore_cpu(depot, cpu);
 		depot_shelf_close(zone, depot, false);
-		/* CPUs that are not there have no caches. */
-		for_each_possible_cpu(cpu)
-			if (!cpu_online(cpu))
-				depot_retire_cpu(depot, cpu, &done);
 		return;
 	}
 	mutex_lock(&pcpu_drain_mutex);
@@ -740,13 +780,22 @@ static void depot_zone_disable(struct zone *zone, bool disable)
 	WARN_ON_ONCE(done.busy_cpus);
 }
 
-/* For page_alloc_cpu_dead() and page_alloc_cpu_online(). */
+/*
+ * For page_alloc_cpu_dead() and page_alloc_cpu_online(), which have the zones' limits follow under
+ * the same lock; see depot_cpus. A drain that has the gate of a CPU which is gone ends first.
+ */
 static void depot_cpu(unsigned int cpu, bool online)
 {
 	struct depot_drained done;
 	struct zone *zone;
 
-	for_each_populated_zone(zone) {
+	mutex_lock(&pcp_batch_high_lock);
+	mutex_lock(&pcpu_drain_mutex);
+	if (online)
+		cpumask_set_cpu(cpu, &depot_cpus);
+	else
+		cpumask_clear_cpu(cpu, &depot_cpus);
+	for_each_zone(zone) {
 		struct depot *depot = zone_depot(zone);
 
 		if (!depot)
@@ -758,6 +807,8 @@ static void depot_cpu(unsigned int cpu, bool online)
 			depot_note(&done);
 		}
 	}
+	mutex_unlock(&pcpu_drain_mutex);
+	mutex_unlock(&pcp_batch_high_lock);
 }
 
 /* For __zone_set_pageset_high_and_batch(). */
@@ -815,7 +866,7 @@ static int __init depot_parse_policy(char *str)
 	static const u32 batches[] __initconst = { 0, 1, 4, DEPOT_NONE };
 	unsigned int policy;
 
-	if (kstrtouint(str, 10, &policy) || policy >= ARRAY_SIZE(batches))
+	if (!str || kstrtouint(str, 10, &policy) || policy >= ARRAY_SIZE(batches))
 		return -EINVAL;
 	depot_free_batches = batches[policy];
 	return 0;
@@ -826,6 +877,8 @@ static bool depot_is_off __read_mostly;
 
 static int __init depot_parse(char *str)
 {
+	if (!str)
+		return -EINVAL;
 	depot_by_work = !strcmp(str, "work");
 	depot_is_off = depot_by_work || depot_parse_rival(str) || !strcmp(str, "off");
 	return depot_is_off || !strcmp(str, "on") ? 0 : -EINVAL;
@@ -837,10 +890,12 @@ static void __meminit depot_setup_zone(struct zone *zone)
 {
 	/* Magazines for what pcp->high may reach; limits come later and are not above this. */
 	u32 high = max_t(unsigned long, zone_managed_pages(zone) / 8 / num_possible_cpus(), 1024);
+	unsigned long end_pfn = max_t(unsigned long, max_pfn, max_possible_pfn);
+	struct depot_drained done;
 	struct depot *depot;
 	size_t bytes;
 	void *memory;
-	int context, order, mt;
+	int cpu, context, order, mt;
 
 	depot_setup_rival(zone);
 	if (depot_is_off || zone->depot)
@@ -851,10 +906,11 @@ static void __meminit depot_setup_zone(struct zone *zone)
 		return;
 	}
 	if (!depot_end_pfn) {
-		depot_end_pfn = max_t(unsigned long, max_pfn, max_possible_pfn);
 		/* Room for as much again, at 4 KiB per GiB. */
 		if (IS_ENABLED(CONFIG_MEMORY_HOTPLUG))
-			depot_end_pfn *= 2;
+			end_pfn *= 2;
+		depot_end_pfn = round_up(end_pfn, 1 << (DEPOT_ORDERS - 1));
+		cpumask_copy(&depot_cpus, cpu_online_mask);
 	}
 	bytes = depot_bytes(nr_cpu_ids, depot_end_pfn, high);
 	memory = bytes ? depot_memory(zone, bytes) : NULL;
@@ -871,6 +927,9 @@ static void __meminit depot_setup_zone(struct zone *zone)
 				depot_fronts[context][order][mt] = depot_front(depot, context, order, mt);
 	/* Before the zone has been given limits there is nothing for it to cache. */
 	depot_set_limits(depot, 0, 0, 1);
+	for_each_possible_cpu(cpu)
+		if (!cpumask_test_cpu(cpu, &depot_cpus))
+			depot_retire_cpu(depot, cpu, &done);
 	depot_setup_shelf(zone, depot);
 	WRITE_ONCE(zone->depot, depot);
 	if (!static_key_enabled(&pagedepot_on))

@@ -51,7 +51,6 @@ bool depot_free(struct depot *depot, u32 pfn, u32 order, u32 migratetype);
 void depot_drain(struct depot *depot, u32 cpu, u32 mode, struct depot_drained *done);
 bool depot_hand_over(struct depot *depot);
 void depot_disable(struct depot *depot, struct depot_drained *done);
-void depot_enable(struct depot *depot);
 void depot_retire_cpu(struct depot *depot, u32 cpu, struct depot_drained *done);
 void depot_restore_cpu(struct depot *depot, u32 cpu);
 void depot_set_limits(struct depot *depot, u32 high_min, u32 high_max, u32 batch);
@@ -95,8 +94,9 @@ static inline void depot_note_lock(struct zone *zone)
 /* Asks the CPUs of all zones to hand over what they cache; nothing with pagedepot=off. */
 void depot_ask_all(void);
 
-/* Sums over all drains; racy, for /proc/pagedepot. */
+/* Sums over all drains, and the grace periods that they waited for; racy, for /proc/pagedepot. */
 extern struct depot_drained depot_sum;
+extern unsigned long depot_graces;
 
 DECLARE_STATIC_KEY_FALSE(pagedepot_on);
 

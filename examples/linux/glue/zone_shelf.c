@@ -53,6 +53,9 @@
 #define DEPOT_PILE_ORDER	9
 #define DEPOT_PILE_PAGES	(1u << DEPOT_PILE_ORDER)
 
+/* Of requests that may take pages below the min watermark. */
+#define DEPOT_RESERVES		(ALLOC_NO_WATERMARKS | ALLOC_RESERVES)
+
 #ifndef NR_PAGE_ORDERS
 #define NR_PAGE_ORDERS	MAX_ORDER
 #endif
@@ -635,7 +638,26 @@ static bool depot_prefers_cma(struct zone *zone, u32 alloc_flags)
 		zone_page_state(zone, NR_FREE_CMA_PAGES) > zone_page_state(zone, NR_FREE_PAGES) / 2;
 }
 
-/* Takes blocks from the buddy lists; zone->lock is held. `any`: with fallbacks to other lists. */
+/*
+ * Undoes the take of a block that the library cannot name, to the tail of its list: the next refill
+ * meets others first. zone->lock is held.
+ */
+static void depot_untake_locked(struct zone *zone, u32 pfn, u32 order)
+{
+	struct page *page = pfn_to_page(pfn);
+
+	__free_one_page(page, pfn, zone, order, get_pfnblock_migratetype(page, pfn), FPI_TO_TAIL);
+#if !DEPOT_SINCE(6, 10)
+	/* It was added to these. Who takes blocks counts those that are kept. */
+	__mod_zone_page_state(zone, NR_FREE_PAGES, -(1l << order));
+#endif
+}
+
+/*
+ * Takes blocks from the buddy lists; zone->lock is held. `any`: with fallbacks to other lists. Ends
+ * at a block that depots have no metadata for: a refill that gets none fails, and rmqueue() takes
+ * the block of its request itself, from wherever it lies.
+ */
 static u32 depot_take_locked(struct zone *zone, u32 order, u32 mobility, u32 alloc_flags,
 			     struct depot_block *out, u32 wanted, bool any)
 {
@@ -655,6 +677,10 @@ static u32 depot_take_locked(struct zone *zone, u32 order, u32 mobility, u32 all
 		}
 		if (!run)
 			break;
+		if (depot_is_beyond(pfn)) {
+			depot_untake_locked(zone, pfn, order + ilog2(run));
+			break;
+		}
 		for (i = 0; i < run; i++)
 			out[got++] = (struct depot_block){ pfn + (i << order), order, mobility };
 	}
@@ -711,7 +737,11 @@ static u32 depot_claim_ahead(struct zone *zone, struct depot_shelf *shelf, u32 *
 	return count;
 }
 
-/* For the library: blocks of a zone, from its shelf or by zone->lock. */
+/*
+ * For the library: blocks of a zone, from its shelf or by zone->lock. A request that may go below
+ * the min watermark gets no more than its own block by the lock: what it left in a magazine would
+ * go to requests that may not. What lies on the shelf is none of the zone's free pages.
+ */
 u32 depot_c_take(struct zone *zone, u32 order, u32 mobility, u32 alloc_flags,
 		 struct depot_block *out, u32 wanted)
 {
@@ -721,8 +751,7 @@ u32 depot_c_take(struct zone *zone, u32 order, u32 mobility, u32 alloc_flags,
 	/* No depot: the library asks for its own metadata while the zone gets one. */
 	struct depot_shelf *shelf = zone->depot ? zone->depot->shelf : NULL;
 	u32 i, got, ahead = 0, removed, claimed[DEPOT_AHEAD];
-	/* Of its largest blocks a magazine holds few, and one is asked for besides. */
-	u32 rounds = min_t(u32, wanted - 1, DEPOT_MANY);
+	u32 rounds;
 	unsigned long flags;
 
 	if (order > PAGE_ALLOC_COSTLY_ORDER || no_cma)
@@ -730,6 +759,10 @@ u32 depot_c_take(struct zone *zone, u32 order, u32 mobility, u32 alloc_flags,
 	got = shelf ? depot_shelf_take(shelf, order, mobility, out, wanted) : 0;
 	if (got)
 		return got;
+	if (alloc_flags & DEPOT_RESERVES)
+		wanted = 1;
+	/* Of its largest blocks a magazine holds few, and one is asked for besides. */
+	rounds = min_t(u32, wanted - 1, DEPOT_MANY);
 	preempt_disable();
 	if (rounds << order >= DEPOT_WORTH)
 		ahead = depot_claim_ahead(zone, shelf, claimed);

@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #define DRAINS 10000
+#define CPU_1 "/sys/devices/system/cpu/cpu1/online"
 
 static char answer[4096];
 static char command_line[2048];
@@ -379,6 +380,14 @@ void books(const char *after)
 	check(name, figure("faults") == 0, "%lld faults", figure("faults"));
 }
 
+/* Each CPU that is online caches pages of each zone. */
+static void all_cache(void)
+{
+	ask("uncached");
+	check("all_cache", !has_depot || figure("uncached_cpus") == 0, "%lld caches are empty",
+	      figure("uncached_cpus"));
+}
+
 static void interfaces(void)
 {
 	counted(NULL);
@@ -388,6 +397,9 @@ static void interfaces(void)
 		ask("batch %d 200 1 2", order);
 	ask("batch 9 4 0 2");
 	counted("");
+	ask("reserves 20");
+	check("reserves", figure("reserve_rounds") > 0 && figure("lent") == 0, "%s", answer);
+	all_cache();
 	books("interfaces");
 	ask("handlers 1");
 	ask("batch 0 512 0 400");
@@ -448,6 +460,35 @@ static void thp(void)
 	books("thp");
 }
 
+/*
+ * Caches are disabled while a CPU is gone: no grace period is for its sake. It comes online while
+ * they are: it has caches afterwards.
+ */
+static void hotplug_disabled(void)
+{
+	long long graces;
+	pid_t other;
+
+	put(CPU_1, "0");
+	ask("counts");
+	graces = figure("graces");
+	ask("disable 1 0");
+	ask("counts");
+	check("disable_offline", figure("graces") == graces, "%lld grace periods",
+	      figure("graces") - graces);
+	fflush(stdout);
+	other = fork();
+	if (!other) {
+		usleep(200000);
+		_exit(!put(CPU_1, "1"));
+	}
+	ask("disable 1 600");
+	check("disable_online", figure("disabled_left") == 0, "%lld pages stayed",
+	      figure("disabled_left"));
+	waitpid(other, NULL, 0);
+	all_cache();
+}
+
 /* CPUs go and come while others allocate and drains run. */
 static void cpu_hotplug(void)
 {
@@ -479,6 +520,7 @@ static void cpu_hotplug(void)
 	waitpid(busy, NULL, 0);
 	ask("stop");
 	check("cpu_hotplug", tried > 0 && !failed, "%ld of %ld failed", failed, tried);
+	hotplug_disabled();
 	books("cpu_hotplug");
 }
 
@@ -508,10 +550,49 @@ static void memory_hotplug(void)
 		after = value_in("/proc/meminfo", "MemTotal:");
 		check("memory_add", after > before, "%lld KiB before, %lld after", before, after);
 		faults(2, 64, 0, 2);
-		check("memory_remove", put("/sys/devices/system/memory/memory8/state", "offline"), "%s",
+		/* Above twice the memory of the boot: nothing of it is cached, in a zone that caches. */
+		check("memory_probe", put("/sys/devices/system/memory/probe", "0x80000000"), "%s",
 		      strerror(errno));
+		put("/sys/devices/system/memory/memory16/state", "online_movable");
+		before = value_in("/proc/meminfo", "MemTotal:");
+		check("memory_beyond", before > after, "%lld KiB before, %lld after", after, before);
+		faults(2, 120, 0, 2);
+		faults(2, 120, 9, 1);
+		put(CPU_1, "0");
+		for (int block = 8; block <= 16; block += 8) {
+			snprintf(path, sizeof(path), "/sys/devices/system/memory/memory%d/state", block);
+			check("memory_remove", put(path, "offline"), "%d: %s", block, strerror(errno));
+		}
+		/* It comes online while the zone has no memory. */
+		put(CPU_1, "1");
+		put("/sys/devices/system/memory/memory8/state", "online_movable");
+		all_cache();
+		put("/sys/devices/system/memory/memory8/state", "offline");
 	}
 	books("memory_add");
+}
+
+/*
+ * An image of the memory is made by one CPU, and dropped, because there is no place to write it to.
+ * It has all of the depots' pages: that CPU drains itself with interrupts off.
+ */
+static void hibernate(void)
+{
+	char states[64];
+	long long busy;
+
+	if (slurp("/sys/power/state", states, sizeof(states)) < 0 || !strstr(states, "disk")) {
+		printf("= untested hibernate: this kernel has none\n");
+		return;
+	}
+	ask("counts");
+	busy = figure("busy");
+	check("hibernate", !put("/sys/power/state", "disk") && errno == ENODEV, "%s", strerror(errno));
+	ask("counts");
+	check("hibernate_drains", figure("busy") == busy, "%lld drains found CPUs busy",
+	      figure("busy") - busy);
+	all_cache();
+	books("hibernate");
 }
 
 /* A process takes memory until it is killed, while others allocate and drains run. */
@@ -734,6 +815,7 @@ static const struct { const char *name; void (*run)(void); } scenarios[] = {
 	{ "zoneinfo", zoneinfo }, { "isolate", isolate }, { "vmalloc", vmalloc_tests },
 	{ "kernbench", kernbench }, { "streams", streams }, { "memfree", memfree },
 	{ "modes", modes }, { "locks", locks }, { "isolate_counts", isolate_counts },
+	{ "hibernate", hibernate },
 };
 
 long told(const char *name, long otherwise)

@@ -310,16 +310,10 @@ pub extern "C" fn depot_hand_over(depot: &Depot) -> bool {
     depot.allocator.cpu_caches().hand_over()
 }
 
-/// Takes the caches of all CPUs away until [`depot_enable`].
+/// Takes the caches of all CPUs away; each has none until [`depot_restore_cpu`].
 #[unsafe(no_mangle)]
 pub extern "C" fn depot_disable(depot: &Depot, done: &mut Done) {
     *done = depot.allocator.cpu_caches().disable().into();
-}
-
-/// Gives them back.
-#[unsafe(no_mangle)]
-pub extern "C" fn depot_enable(depot: &Depot) {
-    depot.allocator.cpu_caches().enable();
 }
 
 /// Takes the caches of a CPU that went away.
@@ -328,7 +322,7 @@ pub extern "C" fn depot_retire_cpu(depot: &Depot, cpu: u32, done: &mut Done) {
     *done = depot.allocator.cpu_caches().retire(CpuId::new(cpu)).into();
 }
 
-/// Lets it cache again.
+/// Lets a CPU cache again.
 #[unsafe(no_mangle)]
 pub extern "C" fn depot_restore_cpu(depot: &Depot, cpu: u32) {
     depot.allocator.cpu_caches().restore(CpuId::new(cpu));

@@ -86,6 +86,7 @@ const COUNTS: &str = "instructions,pft,vmalloc";
 const ONE_CPU: &str = "interfaces,modes,disable,contig,thp,oom,zoneinfo,memfree";
 const MANY_CPUS: &str =
     "interfaces,modes,disable,contig,thp,cpu_hotplug,memory_hotplug,oom,zoneinfo,memfree";
+const HIBERNATION: &str = "hibernate,memfree";
 /// Words of the command line for every guest of QEMU. Without `no_timer_check` a kernel gives up at
 /// boot where a busy host delays the timer's interrupts while it tests them.
 const GUEST_WORDS: &str = "console=ttyS0 depot_reboot no_timer_check";
@@ -133,9 +134,11 @@ impl Plan<'_> {
         machines
     }
 
-    /// Correctness under full preemption.
+    /// Correctness under full preemption, then an image of the memory.
     pub fn preempted(&self) -> Vec<Machine<'_>> {
-        self.correct(BootKind::Preempted)
+        let mut machines = self.correct(BootKind::Preempted);
+        machines.extend(self.both(BootKind::Preempted, 4, HIBERNATION, 1));
+        machines
     }
 
     /// Counts, and an isolated CPU, of a kernel as it comes.
@@ -291,8 +294,10 @@ impl Machine<'_> {
                 let windows = self.few(2, 5);
                 words += &format!(" pagedepot_policy={policy} depot_windows={windows}");
             }
-            // Half of the rest of the memory is added later.
-            BootKind::Guest | BootKind::Preempted => words += " mem=1G",
+            // Parts of the rest of the memory are added later. Words without values change nothing.
+            BootKind::Guest | BootKind::Preempted => {
+                words += " mem=1G pagedepot pagedepot_policy";
+            }
             BootKind::Enduring => words += " mem=192M",
             BootKind::Counting => {
                 words += &format!(" depot_counts=1 depot_threads=1 depot_loops={}", self.loops());
@@ -335,6 +340,12 @@ impl Machine<'_> {
         if self.how == BootKind::Counting { "max,erms=off,fsrm=off" } else { "max" }
     }
 
+    /// The memory that QEMU emulates: where some is added, up to 256 MiB above twice what a kernel
+    /// boots with.
+    fn memory_mib(&self) -> &'static str {
+        if matches!(self.how, BootKind::Guest | BootKind::Preempted) { "2304" } else { "1280" }
+    }
+
     fn command(&self) -> Command {
         let words = self.words();
         let modules = self.plan.kernel.modules.display();
@@ -355,7 +366,7 @@ impl Machine<'_> {
         };
         command
             .args(["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"])
-            .args(["-machine", "q35", "-cpu", self.processor(), "-m", "1280"])
+            .args(["-machine", "q35", "-cpu", self.processor(), "-m", self.memory_mib()])
             .args(["-accel", accelerator, "-smp", &self.cpus.to_string()])
             .arg("-kernel")
             .arg(&self.plan.kernel.image)

@@ -90,7 +90,8 @@ enum { PAGE_ALLOC_COSTLY_ORDER = 3, NR_PAGE_ORDERS = 11, pageblock_order = 9 };
 #define NR_PAGE_ORDERS NR_PAGE_ORDERS
 enum { NR_FREE_PAGES, NR_FREE_CMA_PAGES };
 enum rmqueue_mode { RMQUEUE_NORMAL };
-enum { ALLOC_CMA = 0x80, FPI_NONE = 0 };
+enum { ALLOC_NO_WATERMARKS = 0x4, ALLOC_RESERVES = 0x238, ALLOC_CMA = 0x80 };
+enum { FPI_NONE = 0, FPI_TO_TAIL = 2 };
 
 struct list_head { struct list_head *next, *prev; };
 
@@ -108,6 +109,7 @@ struct page {
 #define PAGES		(1u << 17)
 static struct page pages[PAGES];
 static u8 pageblocks[PAGES >> pageblock_order];
+static u32 depot_end_pfn = PAGES;
 
 struct depot_block { u32 pfn; u8 order; u8 mobility; u16 unused; };
 struct depot_shelf;
@@ -126,6 +128,7 @@ static struct { unsigned long takes, puts, refilled, spilled, spilled_blocks, lo
 #define pfn_to_page(pfn)	(&pages[pfn])
 #define page_to_pfn(page)	((u32)((page) - pages))
 #define PageBuddy(page)		(READ_ONCE((page)->buddy) >= 0)
+#define depot_is_beyond(pfn)	((pfn) >= depot_end_pfn)
 #define get_pfnblock_migratetype(page, pfn) READ_ONCE(pageblocks[(pfn) >> pageblock_order])
 #define is_migrate_isolate(mt)	((mt) == MIGRATE_ISOLATE)
 /* Between a look at the shelf and a claim. */
@@ -154,15 +157,20 @@ static void depot_c_misuse(u32 pfn, u32 frames)
 	misused += frames;
 }
 
-static void list_page(struct zone *zone, struct page *page, u32 order, int mt)
+static void list_page_behind(struct list_head *at, struct page *page, u32 order)
 {
-	struct list_head *list = &zone->free_area[order].free_list[mt], *new = &page->list;
+	struct list_head *new = &page->list;
 
 	WRITE_ONCE(page->buddy, (int)order);
-	new->next = list->next;
-	new->prev = list;
-	list->next->prev = new;
-	list->next = new;
+	new->next = at->next;
+	new->prev = at;
+	at->next->prev = new;
+	at->next = new;
+}
+
+static void list_page(struct zone *zone, struct page *page, u32 order, int mt)
+{
+	list_page_behind(&zone->free_area[order].free_list[mt], page, order);
 }
 
 static void unlist_page(struct page *page)
@@ -175,7 +183,8 @@ static void unlist_page(struct page *page)
 static void __free_one_page(struct page *page, u32 pfn, struct zone *zone, u32 order, int mt,
 			    int fpi)
 {
-	(void)fpi;
+	struct list_head *list;
+
 	ensure(pthread_mutex_trylock(&zone->lock));
 	held_blocks++;
 	held_most = max(held_most, held_blocks);
@@ -191,7 +200,8 @@ static void __free_one_page(struct page *page, u32 pfn, struct zone *zone, u32 o
 		pfn &= ~(1u << order);
 		order++;
 	}
-	list_page(zone, &pages[pfn], order, mt);
+	list = &zone->free_area[order].free_list[mt];
+	list_page_behind(fpi & FPI_TO_TAIL ? list->prev : list, &pages[pfn], order);
 }
 
 static struct page *__rmqueue_smallest(struct zone *zone, u32 order, int mt)

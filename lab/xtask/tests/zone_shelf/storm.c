@@ -286,6 +286,58 @@ static void doubles(void)
 	misused = 0;
 }
 
+static void put_each(const struct depot_block *blocks, u32 count)
+{
+	u32 first;
+
+	for (u32 i = 0; i < count; i++)
+		ensure(!depot_c_put(&zone, blocks + i, 1, &first));
+	depot_shelf_drain(&zone, &depot);
+	ensure(zone.free == PAGES);
+}
+
+/* Of frames that depots have no metadata for none is handed out or lost. All others are. */
+static void beyond(u32 order)
+{
+	u32 got = 0, most, tries = 0;
+
+	depot_end_pfn = ARRAY_SIZE(many) / 2 & -(1u << 10);
+	most = depot_end_pfn >> order;
+	while (got < most) {
+		u32 more = depot_c_take(&zone, order, MIGRATE_MOVABLE, 0, many + got,
+					rounds_of(order) + 1);
+
+		for (; more > 0; more--)
+			ensure(many[got++].pfn < depot_end_pfn);
+		ensure(zone.free + (got << order) + depot_shelf_pages(&zone) == PAGES);
+		/* Each that meets one of those beyond moves it to the end of its list. */
+		ensure(tries++ < most + (PAGES >> 10));
+	}
+	put_each(many, got);
+	ensure(listed() == PAGES);
+	depot_end_pfn = PAGES;
+}
+
+/* A request that may use reserves takes one block of these, and what lies on the shelf besides. */
+static void reserves(void)
+{
+	struct depot_block taken[DEPOT_MANY + 1];
+	u32 first, got;
+
+	for (u32 flag = 1; flag <= ALLOC_RESERVES; flag <<= 1) {
+		bool may = flag & (ALLOC_NO_WATERMARKS | ALLOC_RESERVES);
+
+		got = depot_c_take(&zone, 0, MIGRATE_MOVABLE, flag, taken, DEPOT_MANY + 1);
+		ensure(got == (may ? 1 : DEPOT_MANY + 1) && !may == !!depot_shelf_pages(&zone));
+		put_each(taken, got);
+	}
+	got = depot_c_take(&zone, 0, MIGRATE_MOVABLE, 0, taken, DEPOT_MANY);
+	depot_shelf_drain(&zone, &depot);
+	ensure(!depot_c_put(&zone, taken, got, &first) && depot_shelf_pages(&zone) == got);
+	ensure(depot_c_take(&zone, 0, MIGRATE_MOVABLE, ALLOC_NO_WATERMARKS, taken, got) == got);
+	put_each(taken, got);
+}
+
 int main(int count, char **arguments)
 {
 	pthread_t threads[THREADS];
@@ -311,6 +363,9 @@ int main(int count, char **arguments)
 	merges();
 	few();
 	doubles();
+	beyond(0);
+	beyond(2);
+	reserves();
 	/* Magazines of one kind, and of several. */
 	for (u32 part = 0; part < PAGES >> pageblock_order; part++)
 		pageblocks[part] = part % MIGRATE_PCPTYPES;
