@@ -33,7 +33,7 @@ pub enum Failure {
     #[error("{0}")]
     Worse(String),
     /// Writing results failed.
-    #[error("cannot write results: {0}; is the disk full?")]
+    #[error("cannot write results: {0}{advice}", advice = advice(.0))]
     Output(#[from] io::Error),
 }
 
@@ -62,4 +62,10 @@ impl Failure {
             _ => false,
         }
     }
+}
+
+/// The question to add to an error of writing.
+pub fn advice(error: &io::Error) -> &'static str {
+    let is_full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    if is_full { "; is the disk full?" } else { "" }
 }

@@ -10,6 +10,8 @@ pub mod guest;
 pub mod install;
 pub mod kernel;
 pub mod machine;
+#[path = "../../cli/src/report/output.rs"]
+pub mod output;
 pub mod pressure;
 pub mod results;
 pub mod source;

@@ -6,9 +6,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use crate::output::OutputFile;
 use crate::tools;
 
 /// The pages, and the means by which they are measured: the key of a figure's row.
@@ -196,23 +197,27 @@ fn machine() -> Value {
     })
 }
 
-/// Fails where [`write()`] would, before anything is measured.
-pub fn check_writable(path: &Path) -> Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    ensure!(
-        folder.is_none_or(Path::is_dir) && !path.is_dir(),
-        "cannot write {}: give --json a file in a folder that is there",
-        path.display()
-    );
-    Ok(())
+/// The file that `--json` names. Fails where [`write()`] would, before anything is measured.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn open(path: Option<&Path>) -> Result<Option<OutputFile>> {
+    let open = |path: &Path| {
+        let opened = OutputFile::open(path);
+        opened.with_context(|| {
+            format!("cannot write {}: give --json a file that you may write to", path.display())
+        })
+    };
+    path.map(open).transpose()
 }
 
-/// Writes the document beside its place, then moves it there: an older one stays until then.
-pub fn write(path: &Path, document: &Value) -> Result<()> {
-    let text = format!("{document}\n");
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.tmp", std::process::id()));
-    let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
+/// Writes the document; an older one stays until it is complete.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write(file: OutputFile, document: &Value) -> Result<()> {
+    let path = file.path().to_owned();
+    let written = file.write(format!("{document}\n").as_bytes());
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
@@ -240,5 +245,25 @@ mod tests {
         assert!(!table.contains("other"), "it has no figure:\n{table}");
         assert!(table.contains("0.50"), "the least of ours by the least of theirs:\n{table}");
         assert_eq!(results.table(&[]).lines().count(), 2);
+    }
+
+    #[test]
+    fn files_that_cannot_be_written_are_refused_before_anything_is_measured() {
+        let folder = tempfile::tempdir().unwrap();
+        let (new, there) = (folder.path().join("new.json"), folder.path().join("there.json"));
+        fs::write(&there, "older").unwrap();
+        for refused in ["/proc/x.json", "/no/such/folder/x.json", "/"] {
+            assert!(open(Some(Path::new(refused))).is_err(), "{refused}");
+        }
+        assert!(open(Some(&folder.path().join("x").join("y"))).is_err());
+        for path in [&new, &there] {
+            let file = open(Some(path)).unwrap().unwrap();
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
+            assert_eq!(fs::read_to_string(&there).unwrap(), "older");
+            drop(file);
+        }
+        write(open(Some(&there)).unwrap().unwrap(), &json!({ "schema": 1 })).unwrap();
+        assert_eq!(fs::read_to_string(&there).unwrap(), "{\"schema\":1}\n");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
     }
 }

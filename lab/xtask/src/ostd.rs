@@ -67,9 +67,7 @@ struct Machine {
 
 /// Builds, boots, tests and compares.
 pub fn run(options: &Options) -> Result<()> {
-    if let Some(path) = &options.json {
-        results::check_writable(path)?;
-    }
+    let json = results::open(options.json.as_deref())?;
     machine::check_installed(Arch::X86_64)?;
     let root = tools::root()?;
     let folder = tools::build_folder(&root, "ostd")?;
@@ -87,11 +85,11 @@ pub fn run(options: &Options) -> Result<()> {
         }
     }
     print!("{}", results.table(&[OSDK, DEPOT]));
-    if let Some(path) = &options.json {
+    if let Some(file) = json {
         let settings = json!({
             "quick": options.quick, "rounds": rounds, "seed": options.seed, "toolchain": channel,
         });
-        results::write(path, &results.document("ostd", &settings))?;
+        results::write(file, &results.document("ostd", &settings))?;
     }
     ensure!(failed.is_empty(), "these failed, see above: {}", failed.join(", "));
     Ok(())

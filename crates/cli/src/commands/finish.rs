@@ -111,13 +111,14 @@ pub fn finish(
     let files = options.json.iter().chain(&baseline);
     let outputs = files.map(|path| JsonOutput::open(path)).collect::<Result<Vec<_>, _>>()?;
     let is_stdout_for_scripts = outputs.iter().any(|output| matches!(output, JsonOutput::Stdout));
-    let measured = RunResult::new(measure)?;
+    let mut measured = RunResult::new(measure)?;
     let figures = measured.report.rows().len();
     if let Some(signal) = stop::signal()
         && figures == 0
     {
         return Err(Failure::Signal(signal));
     }
+    let drawings = measured.report.take_drawings();
     let header = json::Header {
         machine: &measured.machine,
         command,
@@ -129,6 +130,9 @@ pub fn finish(
     let mut written = Ok(());
     for output in outputs {
         written = written.and(output.write(&header, &measured.report));
+    }
+    for (file, drawing) in drawings {
+        written = written.and(json::written(file, drawing.as_bytes()));
     }
     let shown = text(&measured).and_then(|text| {
         if is_stdout_for_scripts {

@@ -4,17 +4,17 @@
 //! over time, and how full each pageblock was.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 use serde_json::Value;
 
 use super::account::Account;
 use super::machine::Machine;
+use super::output::OutputFile;
 use super::rows::{BlockMap, Report, Row, Series};
-use crate::failure::Failure;
+use crate::failure::{Failure, advice};
 use crate::harness::noise::Noise;
 
 /// Counts changes of the format that scripts must follow.
@@ -59,13 +59,13 @@ pub struct FileSettings {
 /// Options of one command that change figures and are not among the rows' params, by name.
 pub type ExtraOptions = BTreeMap<&'static str, Value>;
 
-/// The file that `--json` writes. An existing file keeps its contents until the new ones are
-/// complete.
+/// The place of a document. An existing file keeps its contents until the new ones are complete,
+/// unless it is a link, or none can be made beside it.
 pub enum JsonOutput {
     /// `--json -`.
     Stdout,
     /// `--json FILE`.
-    File(PathBuf),
+    File(OutputFile),
 }
 
 impl JsonOutput {
@@ -78,20 +78,8 @@ impl JsonOutput {
         if path == Path::new("-") {
             return Ok(JsonOutput::Stdout);
         }
-        let tried = if path.exists() {
-            File::options().write(true).open(path).map(drop)
-        } else {
-            let beside = beside(path);
-            File::create(&beside).and_then(|_| fs::remove_file(&beside))
-        };
-        tried.map_err(|e| {
-            let path = path.display();
-            Failure::Usage(format!(
-                "cannot write {path}: {e}; give --json a file in a directory that you may write \
-                 to, or -"
-            ))
-        })?;
-        Ok(JsonOutput::File(path.to_owned()))
+        opened(path, "give --json a file in a directory that you may write to, or -")
+            .map(JsonOutput::File)
     }
 
     /// Writes the document.
@@ -108,30 +96,27 @@ impl JsonOutput {
             JsonOutput::Stdout => {
                 io::stdout().lock().write_all(text.as_bytes()).map_err(Failure::Output)
             }
-            JsonOutput::File(path) => replace(&path, text.as_bytes()).map_err(|e| {
-                Failure::Run(format!("cannot write {}: {e}; is the disk full?", path.display()))
-            }),
+            JsonOutput::File(file) => written(file, text.as_bytes()),
         }
     }
 }
 
-/// Replaces a file's contents completely or not at all. Links, pipes and devices are written to
-/// directly.
-fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
-    if fs::symlink_metadata(path).is_ok_and(|it| !it.is_file()) {
-        return fs::write(path, contents);
-    }
-    let beside = beside(path);
-    let replaced = fs::write(&beside, contents).and_then(|()| fs::rename(&beside, path));
-    replaced.inspect_err(|_| {
-        // Best effort: the file may not exist.
-        let _ = fs::remove_file(&beside);
+/// Opens a file for results.
+///
+/// # Errors
+/// When it cannot be written; says what else to give.
+pub fn opened(path: &Path, instead: &str) -> Result<OutputFile, Failure> {
+    OutputFile::open(path).map_err(|error| {
+        Failure::Usage(format!("cannot write {}: {error}; {instead}", path.display()))
     })
 }
 
-/// A name beside `path` that is unique to this process.
-fn beside(path: &Path) -> PathBuf {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.tmp", std::process::id()));
-    PathBuf::from(beside)
+/// Writes the contents of a file for results.
+///
+/// # Errors
+/// When they cannot be written.
+pub fn written(file: OutputFile, contents: &[u8]) -> Result<(), Failure> {
+    let path = file.path().display().to_string();
+    file.write(contents)
+        .map_err(|error| Failure::Run(format!("cannot write {path}: {error}{}", advice(&error))))
 }

@@ -8,6 +8,7 @@
 //! | `terminal` | how wide the terminal is, and whether it shows colours |
 //! | `account` | what was read of an input, and what was not |
 //! | `json`, `document` | result files, written and read |
+//! | `output` | files that are tried first and written last |
 
 pub mod account;
 pub mod baseline;
@@ -17,6 +18,7 @@ pub mod columns;
 pub mod document;
 pub mod json;
 pub mod machine;
+pub mod output;
 pub mod progress;
 pub mod rows;
 pub mod table;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::account::Account;
 use super::block::{self, Block};
+use super::output::OutputFile;
 use crate::harness::samples;
 use crate::names::Design;
 
@@ -56,7 +57,7 @@ pub struct BlockMap {
 }
 
 /// The rows and tables of one or more workloads.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Report {
     rows: Vec<Row>,
     blocks: Vec<Block>,
@@ -64,6 +65,7 @@ pub struct Report {
     maps: Vec<BlockMap>,
     notes: Vec<String>,
     accounts: Vec<Account>,
+    drawings: Vec<(OutputFile, String)>,
 }
 
 /// A metric's name and unit.
@@ -130,6 +132,16 @@ impl Report {
         }
     }
 
+    /// Adds a drawing, which is written with the other results.
+    pub fn draw(&mut self, file: OutputFile, drawing: String) {
+        self.drawings.push((file, drawing));
+    }
+
+    /// Takes the drawings out.
+    pub fn take_drawings(&mut self) -> Vec<(OutputFile, String)> {
+        std::mem::take(&mut self.drawings)
+    }
+
     /// Figures over time.
     pub fn series(&self) -> &[Series] {
         &self.series
@@ -161,6 +173,7 @@ impl Report {
         self.series.extend(other.series);
         self.accounts.extend(other.accounts);
         self.maps.extend(other.maps);
+        self.drawings.extend(other.drawings);
     }
 
     /// The rows: workloads and metrics in the order in which they were added, and the rows of each

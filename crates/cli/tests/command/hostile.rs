@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
+use std::process::{Command, Stdio};
 
 use crate::surroundings::{bomb, pagedepot, refused, results, shipped, stderr, unread};
 
@@ -58,6 +59,55 @@ fn results_that_cannot_be_written_are_shown_all_the_same() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("cannot write /dev/full"), "{}", stderr(&output));
     assert!(String::from_utf8(output.stdout).unwrap().contains("floor-tls"));
+}
+
+/// A drawing that cannot be written costs neither the table nor the samples.
+#[test]
+fn drawings_that_cannot_be_written_lose_nothing_else() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut command = pagedepot(&["bench", "giveback", "--busy", "--design", "glibc", "--quick"]);
+    command.args(["--svg", "/dev/full", "--json"]).arg(file.path());
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let line = stderr(&output).lines().last().unwrap();
+    assert!(
+        line.contains("cannot write /dev/full") && line.contains("is the disk full?"),
+        "{line}"
+    );
+    assert!(String::from_utf8(output.stdout).unwrap().contains("glibc"), "the table is shown");
+    assert!(!results(file.path())["results"].as_array().unwrap().is_empty());
+}
+
+/// A file that is written in a folder where none can be made beside it.
+#[test]
+fn files_without_room_beside_them_are_written_in_place() {
+    let mut command = pagedepot(&HOT);
+    let output = command.args(["--json", "/proc/self/comm"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let folder = tempfile::tempdir().unwrap();
+    let (longest, link) = (folder.path().join("x".repeat(255)), folder.path().join("link"));
+    std::os::unix::fs::symlink(&longest, &link).unwrap();
+    for path in [&link, &longest, &link] {
+        let mut command = pagedepot(&HOT);
+        let output = command.arg("--json").arg(path).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert_eq!(results(&longest)["schema"], 1);
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left behind");
+}
+
+#[test]
+fn pipes_get_all_results_by_one_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut command = pagedepot(&HOT);
+    let mut child = command.arg("--json").arg(&pipe).stdout(Stdio::null()).spawn().unwrap();
+    let text = fs::read_to_string(&pipe).unwrap();
+    if text.is_empty() {
+        child.kill().unwrap();
+    }
+    assert!(child.wait().unwrap().success() && text.starts_with("{\"schema\":1"), "{text}");
 }
 
 #[test]

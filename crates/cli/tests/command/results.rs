@@ -38,6 +38,10 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["bench", "giveback"], "add --busy"),
         (&["bench", "hot", "--busy"], "--busy is for giveback"),
         (&["bench", "giveback", "--svg", "x.svg"], "--busy"),
+        (
+            &["bench", "giveback", "--busy", "--svg", "/no/such/directory/x.svg"],
+            "give --svg a file in a directory",
+        ),
         (&["bench", "giveback", "--busy", "--design", "jemalloc"], "cannot do `bench giveback`"),
         (&["bench", "fragmentation", "--free-percent", "0"], "from 1 to 99"),
         (&["bench", "fragmentation", "--free-percent", "100"], "from 1 to 99"),

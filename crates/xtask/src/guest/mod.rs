@@ -184,9 +184,7 @@ impl Machine {
 /// When something is missing, cannot be fetched or built, or when a test fails in a machine.
 pub fn run(options: &Options) -> Result<()> {
     let Arch::Aarch64 = options.arch;
-    if let Some(path) = &options.json {
-        results::check_writable(path)?;
-    }
+    let json = results::open(options.json.as_deref())?;
     let root = &tools::root()?;
     let cache = tools::build_folder(root, "guest")?;
     let kernel = match &options.kernel {
@@ -217,13 +215,13 @@ pub fn run(options: &Options) -> Result<()> {
     for what in figures.untested.iter().chain(&left_out) {
         println!("  {what}");
     }
-    if let Some(path) = &options.json {
+    if let Some(file) = json {
         let settings = json!({
             "arch": "aarch64", "quick": options.quick, "page_bytes": options.page_size.bytes(),
             "kernel": kernel.image.display().to_string(), "left_out": left_out,
             "untested": figures.untested,
         });
-        results::write(path, &figures.results.document("guest", &settings))?;
+        results::write(file, &figures.results.document("guest", &settings))?;
     }
     let failed = figures.failed;
     ensure!(failed.is_empty(), "tests failed; consoles are in {}:\n  {}", cache.display(), {

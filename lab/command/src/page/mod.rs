@@ -22,6 +22,7 @@ use crate::compare::{Comparison, NamedDocument, columns_of};
 use pagedepot_cli::failure::Failure;
 use pagedepot_cli::report::counted;
 use pagedepot_cli::report::document::Document;
+use pagedepot_cli::report::json::{opened, written};
 
 /// Options of `report`.
 #[derive(Clone, Debug, Args)]
@@ -47,6 +48,7 @@ pub fn write(options: &PageOptions) -> Result<String, Failure> {
         .iter()
         .map(|path| Ok(NamedDocument { path: path.clone(), document: Document::load(path)? }))
         .collect::<Result<_, Failure>>()?;
+    let page = opened(&options.output, "give -o a path that you may write to")?;
     let plots = data::plots(&files);
     let mut drawn = Vec::new();
     for (nth, plot) in plots.iter().enumerate() {
@@ -62,7 +64,7 @@ pub fn write(options: &PageOptions) -> Result<String, Failure> {
     let comparison = Comparison::new(&columns_of(&files), None, crate::compare::Rule::Ours).ok();
     let pairs: Vec<(&Plot, &ChartImage)> = plots.iter().zip(&drawn).collect();
     let text = html::page(&files, &pairs, comparison.as_ref());
-    fs::write(&options.output, &text).map_err(|e| unwritten(&options.output, &e))?;
+    written(page, text.as_bytes())?;
     let kib = text.len().div_ceil(1024);
     let output = options.output.display();
     let (plots, files) = (counted(plots.len(), "plot"), counted(files.len(), "file"));

@@ -134,9 +134,7 @@ pub fn run(options: &Options) -> Result<()> {
     let root = &tools::root()?;
     let cache = tools::build_folder(root, "linux")?;
     let log = cache.join("log");
-    if let Some(path) = &options.json {
-        results::check_writable(path)?;
-    }
+    let json = results::open(options.json.as_deref())?;
     if options.library {
         needed::check_library()?;
         let library = tree::library(root, &cache, &log)?;
@@ -207,9 +205,9 @@ pub fn run(options: &Options) -> Result<()> {
         return Ok(());
     }
     print!("{}", results.table(&DESIGNS));
-    if let Some(path) = &options.json {
+    if let Some(file) = json {
         let settings = json!({ "quick": options.quick, "kernels": kernels });
-        results::write(path, &results.document("linux", &settings))?;
+        results::write(file, &results.document("linux", &settings))?;
     }
     ensure!(failed.is_empty(), "these failed, see above: {}", failed.join(", "));
     Ok(())

@@ -97,9 +97,7 @@ impl Amount {
 /// When Redis or a C compiler is missing, something cannot be built, a server ends, or its extents
 /// did not come from the depot.
 pub fn run(options: &Options) -> Result<()> {
-    if let Some(path) = &options.json {
-        results::check_writable(path)?;
-    }
+    let json = results::open(options.json.as_deref())?;
     for program in ["redis-server", "redis-benchmark"] {
         tools::output(Command::new(program).arg("--version"))
             .with_context(|| "install Debian's packages redis-server and redis-tools")?;
@@ -123,12 +121,12 @@ pub fn run(options: &Options) -> Result<()> {
     }
     show(&results, &rests);
     add_rests(&mut results, &rests);
-    if let Some(path) = &options.json {
+    if let Some(file) = json {
         let settings = json!({
             "quick": options.quick, "rounds": options.rounds, "drain_ms": options.drain_ms,
             "redis": tools::output(Command::new("redis-server").arg("--version"))?.trim(),
         });
-        results::write(path, &results.document("redis", &settings))?;
+        results::write(file, &results.document("redis", &settings))?;
     }
     Ok(())
 }

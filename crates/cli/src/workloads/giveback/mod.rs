@@ -32,6 +32,7 @@ use super::workload::Workload;
 use crate::failure::Failure;
 use crate::harness::stop;
 use crate::names::Design;
+use crate::report::json::opened;
 use crate::report::machine::Machine;
 use crate::report::{Report, counted};
 
@@ -89,6 +90,10 @@ pub fn busy(settings: &Settings, offered: &[Design], make: MakeHolder) -> Result
     }
     let rounds = if settings.rounds_given { settings.rounds } else { 1 };
     let designs = chosen(settings, offered)?;
+    let svg = settings.svg.as_deref();
+    let svg =
+        svg.map(|path| opened(path, "give --svg a file in a directory that you may write to"));
+    let svg = svg.transpose()?;
     let mut found: Vec<(Design, bool, Vec<Run>)> = designs
         .iter()
         .flat_map(|&design| [(design, false, Vec::new()), (design, true, Vec::new())])
@@ -104,12 +109,12 @@ pub fn busy(settings: &Settings, offered: &[Design], make: MakeHolder) -> Result
         }
     }
     drop(step);
-    if let Some(path) = &settings.svg {
+    let mut report = rows::report(settings, shape, &found);
+    if let Some(file) = svg {
         let Machine { cpu, kernel, .. } = Machine::here(settings.cpus.len());
         let cpus = counted(settings.cpus.len(), "CPU");
-        plot::write(path, &format!("{cpu}, {cpus}, Linux {kernel}"), &found)?;
+        report.draw(file, plot::drawing(&format!("{cpu}, {cpus}, Linux {kernel}"), &found));
     }
-    let mut report = rows::report(settings, shape, &found);
     let left_out = offered.iter().filter(|_| settings.designs.is_empty());
     left_out.filter_map(|&design| lacks(settings, design)).for_each(|why| report.note(why));
     Ok(report)

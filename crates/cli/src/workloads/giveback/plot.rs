@@ -1,11 +1,9 @@
 //! The memory that is present over time, as an SVG drawing.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use super::program::Run;
 use super::rows::{label, mib};
-use crate::failure::Failure;
 use crate::names::Design;
 
 const WIDTH: f64 = 640.0;
@@ -24,22 +22,13 @@ const STYLE: &str = "<style>.paper{fill:#ffffff}.ink{fill:#333333}.axis{stroke:#
     .axis{stroke:#dddddd}}</style>";
 
 /// Draws the rows that were not asked, those of the first round, under a line about the machine.
-///
-/// # Errors
-/// When the file cannot be written.
-pub fn write(
-    path: &Path,
-    machine: &str,
-    found: &[(Design, bool, Vec<Run>)],
-) -> Result<(), Failure> {
+pub fn drawing(machine: &str, found: &[(Design, bool, Vec<Run>)]) -> String {
     let rows: Vec<_> = found
         .iter()
         .filter(|(_, asked, _)| !asked)
         .filter_map(|(design, asked, runs)| Some((label(*design, *asked), runs.first()?)))
         .collect();
-    std::fs::write(path, drawn(machine, &rows)).map_err(|error| {
-        Failure::Run(format!("cannot write {}: {error}; name another file", path.display()))
-    })
+    drawn(machine, &rows)
 }
 
 fn drawn(machine: &str, rows: &[(String, &Run)]) -> String {
