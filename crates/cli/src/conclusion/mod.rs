@@ -185,18 +185,20 @@ mod tests {
             row("replay", "depot", "refilled_blocks", 2, 101.0),
             row("replay", "depot", "spilled_blocks", 2, 99.0),
             row("replay", "kernel", "refilled_blocks", 2, 100.0),
-            row("replay", "kernel", "spilled_blocks", 2, 100.0),
+            row("replay", "kernel", "spilled_blocks", 2, 98.0),
         ];
         assert_eq!(
             sentences(&rows),
             [
                 "An event of the recording costs 7.00 ns with depot, which refilled its CPUs with \
                  101 blocks and spilled 99 back to the store.",
-                "Each of these is work on the store that CPUs share, so fewer are better. The \
-                 kernel that was recorded refilled 100 (depot +1.0 %, worse) and spilled 100 \
-                 (depot -1.0 %, better)."
+                "The kernel that was recorded refilled 100 and spilled 98; its CPUs had pages \
+                 cached when the recording began, and depot's had none."
             ]
         );
+        let said = sentences(&rows[..4]);
+        assert!(said[1].starts_with("The kernel that was recorded refilled 100;"), "{said:?}");
+        assert_eq!(sentences(&rows[..3]).len(), 1, "the kernel's events were not recorded");
     }
 
     /// Neither a bound, nor a variant of the depot, nor a drain that finds nothing is a rival.

@@ -10,35 +10,25 @@ pub fn sentences(figures: &Figures<'_>) -> Vec<String> {
     let Some(ns) = count(design, "event_ns") else { return Vec::new() };
     let mut first = format!("An event of the recording costs {} with {design}", time(ns));
     let ours = count(design, "refilled_blocks").zip(count(design, "spilled_blocks"));
-    let kernel = Design::Kernel.name();
-    let theirs = count(kernel, "refilled_blocks").zip(count(kernel, "spilled_blocks"));
     let Some((refilled, spilled)) = ours else { return vec![first + "."] };
     first += &format!(
         ", which refilled its CPUs with {refilled:.0} blocks and spilled {spilled:.0} back to the \
          store."
     );
-    let second = theirs.map(|(kernel_refilled, kernel_spilled)| {
-        format!(
-            "Each of these is work on the store that CPUs share, so fewer are better. The kernel \
-             that was recorded refilled {kernel_refilled:.0} ({design}{}) and spilled \
-             {kernel_spilled:.0} ({design}{}).",
-            change(refilled, kernel_refilled),
-            change(spilled, kernel_spilled)
-        )
-    });
-    [Some(first), second].into_iter().flatten().collect()
-}
-
-/// The difference of a design's count from the kernel's, and whether that is good.
-fn change(ours: f64, kernel: f64) -> String {
-    if kernel == 0.0 {
-        return format!(" {ours:.0}");
-    }
-    let percent = (ours / kernel - 1.0) * 100.0;
-    let verdict = match percent {
-        more if more >= 0.05 => "worse",
-        less if less <= -0.05 => "better",
-        _ => "the same",
+    let of_kernel = |metric, did: &str| {
+        count(Design::Kernel.name(), metric).map(|blocks| format!("{did} {blocks:.0}"))
     };
-    format!(" {percent:+.1} %, {verdict}")
+    let theirs = [of_kernel("refilled_blocks", "refilled"), of_kernel("spilled_blocks", "spilled")];
+    let theirs: Vec<_> = theirs.into_iter().flatten().collect();
+    if theirs.is_empty() {
+        return vec![first];
+    }
+    // The model of the kernel's lists begins with those of the kernel, where they were saved.
+    let began = if design == Design::Spin.name() {
+        String::new()
+    } else {
+        format!("; its CPUs had pages cached when the recording began, and {design}'s had none")
+    };
+    let theirs = theirs.join(" and ");
+    vec![first, format!("The kernel that was recorded {theirs}{began}.")]
 }

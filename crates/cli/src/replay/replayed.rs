@@ -69,7 +69,12 @@ pub struct Trace {
 pub struct Kernel {
     pub allocs: u64,
     pub frees: u64,
+    /// Zeros of an event that was not recorded.
     pub counts: KernelCounts,
+    /// Whether its refills were recorded, and its allocations past the lists.
+    pub has_refills: bool,
+    /// Whether its spills were recorded.
+    pub has_spills: bool,
     /// Pages each CPU had cached after the recording, if a zoneinfo tells.
     pub cached_pages: Option<Vec<CpuPages>>,
     /// Contiguity of free memory before and after the recording, as far as that was saved.
@@ -197,10 +202,13 @@ impl Kernel {
                 .map(|(cpu, pages)| CpuPages { cpu, pages })
                 .collect()
         });
+        let has = |kind| plan.trace.counts.get(kind) > 0;
         Kernel {
             allocs: plan.trace.counts.get(EventKind::PageAlloc) - plan.work.failed_allocs,
             frees: plan.trace.counts.get(EventKind::PageFree),
             counts: plan.kernel,
+            has_refills: has(EventKind::ZoneLocked),
+            has_spills: has(EventKind::PcpuDrain),
             cached_pages: cached,
             looks: told.looks(),
         }

@@ -57,12 +57,15 @@ impl ReplayResult {
 
     fn add_kernel(&self, report: &mut Report) {
         let (kernel, cpus, params) = (&self.kernel, self.trace.cpus_recorded, Params::new());
-        for (metric, value) in [
-            ("allocs", kernel.allocs),
-            ("frees", kernel.frees),
-            ("refilled_blocks", kernel.counts.refilled.blocks),
-            ("spilled_blocks", kernel.counts.spilled.blocks),
+        for (metric, value, is_known) in [
+            ("allocs", kernel.allocs, true),
+            ("frees", kernel.frees, true),
+            ("refilled_blocks", kernel.counts.refilled.blocks, kernel.has_refills),
+            ("spilled_blocks", kernel.counts.spilled.blocks, kernel.has_spills),
         ] {
+            if !is_known {
+                continue;
+            }
             let metric: Metric = (metric, "blocks");
             report.add(WORKLOAD, Design::Kernel, metric, (cpus, &params), &[value as f64]);
         }

@@ -8,7 +8,7 @@ use pagedepot::Order;
 use super::engine::GROUP_OPS;
 use super::look::{Look, POINTS};
 use super::plan::KernelCounts;
-use super::replayed::{CpuPages, Replay, ReplayResult, orders_in_use};
+use super::replayed::{CpuPages, Kernel, Replay, ReplayResult, orders_in_use};
 use super::target::ReplayCounts;
 use crate::report::Report;
 use crate::report::table::{self, NONE};
@@ -123,8 +123,7 @@ impl ReplayResult {
             &|replay| replay.outcome.counts.shelf_hits.to_string(),
             None,
         );
-        let kernel = &self.kernel.counts;
-        for (what, ours, kernel) in counted(kernel) {
+        for (what, ours, kernel) in counted(&self.kernel) {
             add(what.into(), &|replay| ours(&replay.outcome.counts).to_string(), kernel);
         }
         add(
@@ -204,18 +203,20 @@ fn written(write: impl FnOnce(&mut String) -> fmt::Result) -> String {
 /// A count, of a design's and of the kernel's.
 type CountRow = (&'static str, fn(&ReplayCounts) -> u64, Option<u64>);
 
-fn counted(kernel: &KernelCounts) -> [CountRow; 6] {
-    let direct = Some(kernel.direct_allocated.blocks);
+fn counted(kernel: &Kernel) -> [CountRow; 6] {
+    let KernelCounts { refilled, direct_allocated, spilled } = kernel.counts;
+    let refills = |count: u64| kernel.has_refills.then_some(count);
+    let spills = |count: u64| kernel.has_spills.then_some(count);
     [
+        ("refilled from the store, blocks", |ours| ours.refilled.blocks, refills(refilled.blocks)),
+        ("refilled from the store, pages", |ours| ours.refilled.pages, refills(refilled.pages)),
+        ("spilled to the store, blocks", |ours| ours.spilled.blocks, spills(spilled.blocks)),
+        ("spilled to the store, pages", |ours| ours.spilled.pages, spills(spilled.pages)),
         (
-            "refilled from the store, blocks",
-            |ours| ours.refilled.blocks,
-            Some(kernel.refilled.blocks),
+            "of these past the caches, allocated",
+            |ours| ours.direct_allocated.blocks,
+            refills(direct_allocated.blocks),
         ),
-        ("refilled from the store, pages", |ours| ours.refilled.pages, Some(kernel.refilled.pages)),
-        ("spilled to the store, blocks", |ours| ours.spilled.blocks, Some(kernel.spilled.blocks)),
-        ("spilled to the store, pages", |ours| ours.spilled.pages, Some(kernel.spilled.pages)),
-        ("of these past the caches, allocated", |ours| ours.direct_allocated.blocks, direct),
         ("of these past the caches, freed", |ours| ours.direct_freed.blocks, None),
     ]
 }

@@ -322,6 +322,28 @@ fn replays_have_counts_of_both_sides() {
     assert_eq!(rows(&document, "kernel", "whole_pageblocks").count(), 0, "none was saved");
 }
 
+/// A recording of allocations and frees alone says nothing of the kernel's lists.
+#[test]
+fn events_that_were_not_recorded_are_not_counted() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let event = |second: u32, text: &str| format!(" a 1 [000] {second}.0: kmem:{text} order=0");
+    let alloc = event(1, "mm_page_alloc: page=0x9 pfn=9") + " migratetype=1 gfp_flags=X\n";
+    let free = event(2, "mm_page_free: page=0x9 pfn=9") + "\n";
+    let drain = event(3, "mm_page_pcpu_drain: page=0x9 pfn=9") + " migratetype=1\n";
+    for (trace, spills) in [(alloc.clone() + &free, 0), (alloc + &free + &drain, 1)] {
+        std::fs::write(file.path(), trace).unwrap();
+        let document = results(&["replay", file.path().to_str().unwrap()]);
+        assert_eq!(rows(&document, "kernel", "allocs").count(), 1);
+        assert_eq!(rows(&document, "kernel", "refilled_blocks").count(), 0);
+        assert_eq!(rows(&document, "kernel", "spilled_blocks").count(), spills);
+    }
+    let output = pagedepot(&["replay", "--quick", file.path().to_str().unwrap()]);
+    let said = text(&output.stdout);
+    assert!(said.contains("The kernel that was recorded spilled 1;"), "{said}");
+    let refilled = said.lines().find(|line| line.starts_with("refilled from the store, blocks"));
+    assert!(refilled.unwrap().trim_end().ends_with(" -"), "{said}");
+}
+
 #[test]
 fn free_blocks_saved_beside_a_trace_are_the_kernels() {
     let directory = tempfile::tempdir().unwrap();
