@@ -3,11 +3,10 @@
 
 use super::figures::{self, Figures, best_of, time};
 use crate::harness::samples;
+use crate::report::counted;
 
 /// The rate that sentences are about, where it was measured: frequent, and not without pause.
 const PER_S: i64 = 1000;
-/// A change of the owner's cost that is less than what two windows differ by.
-const SHOWS_PERCENT: f64 = 3.0;
 /// A rival's drains take at least this share of the pages that the design's take.
 const LIKE_SHARE: f64 = 0.5;
 
@@ -32,19 +31,13 @@ fn quiet_sentence(figures: &Figures<'_>, design: &str) -> Option<String> {
         return Some(sentence + ", which is a bound, not an allocator.");
     }
     match figures.median(design, "interrupts", &quiet) {
-        Some(interrupts) if interrupts < 0.5 => sentence += ", interrupts no CPU",
+        Some(interrupts) if interrupts < 0.5 => sentence += ", does not interrupt its owner's CPU",
         Some(interrupts) => {
             sentence += &format!(", interrupts its owner's CPU {interrupts:.0} times in a window");
         }
         None => {}
     }
-    if let Some(percent) = owners_cost_percent(figures, design) {
-        sentence += &if percent.abs() < SHOWS_PERCENT {
-            format!(", and costs their owner nothing that shows ({percent:+.1} % per operation)")
-        } else {
-            format!(", and changes what their owner's operations cost by {percent:+.1} %")
-        };
-    }
+    sentence += &owners_cost(figures, design).unwrap_or_default();
     let rivals = figures.of("drain_ns", &quiet);
     let rivals = rivals.into_iter().filter(|row| figures::is_rival(row, design));
     // A drain that finds less is less work: a design without caches drains nothing, at once.
@@ -61,13 +54,28 @@ fn quiet_sentence(figures: &Figures<'_>, design: &str) -> Option<String> {
     Some(sentence + ".")
 }
 
-/// Percent by which an operation of the owner costs more with drains than without, round by round.
-fn owners_cost_percent(figures: &Figures<'_>, design: &str) -> Option<f64> {
+/// The difference that drains make to what an operation of the owner costs, round by round.
+fn owners_cost(figures: &Figures<'_>, design: &str) -> Option<String> {
     let samples = |per_s| {
         let rows = figures.of("owner_ns", &[("drains_per_s", per_s), ("full", 0)]);
         rows.into_iter().find(|row| row.design == design).map(|row| row.samples.as_slice())
     };
-    samples::median_ratio(samples(PER_S)?, samples(0)?).map(|ratio| (ratio - 1.0) * 100.0)
+    let ratios = samples::ratios(samples(PER_S)?, samples(0)?)?;
+    let percent = |ratio: f64| (ratio - 1.0) * 100.0;
+    let (median, windows) = (percent(samples::median(&ratios)?), ratios.len());
+    let changes = format!(", and changes what its owner's operations cost by {median:+.1} %");
+    let Some((low, high)) = samples::median_interval(&ratios) else {
+        return Some(format!("{changes} (median of {})", counted(windows, "window")));
+    };
+    let interval = format!("95 % interval {:+.1} to {:+.1} %", percent(low), percent(high));
+    Some(if (low..=high).contains(&1.0) {
+        format!(
+            ", and costs its owner nothing that {windows} windows show ({median:+.1} % per \
+             operation; {interval})"
+        )
+    } else {
+        format!("{changes} (median of {windows} windows; {interval})")
+    })
 }
 
 fn full_sentence(figures: &Figures<'_>, design: &str) -> Option<String> {

@@ -129,12 +129,49 @@ mod tests {
         assert_eq!(
             sentences(&rows),
             [
-                "Taking back 566 pages costs 1.30 us with depot, interrupts no CPU, and costs \
-                 their owner nothing that shows (+0.3 % per operation); with spin 600 pages take \
-                 9.00 us.",
+                "Taking back 566 pages costs 1.30 us with depot, does not interrupt its owner's \
+                 CPU, and changes what its owner's operations cost by +0.3 % (median of 3 \
+                 windows); with spin 600 pages take 9.00 us.",
                 "A full drain, of fronts too, takes 640 pages in 13.0 us, and the owner's CPU \
                  gets 13 interrupts in a window."
             ]
+        );
+    }
+
+    /// A change is told as one only where the windows show it, however small it is.
+    #[test]
+    fn what_drains_cost_their_owner_is_judged_by_the_windows() {
+        let of = |metric: &str, per_s: i64, samples: &[f64]| {
+            let mut row = row("drain", "depot", metric, 2, 1.0);
+            row.samples = samples.to_vec();
+            with(row, &[("drains_per_s", per_s), ("full", 0)])
+        };
+        let said = |with_drains: &[f64]| {
+            let rows = [
+                of("owner_ns", 0, &[100.0; 11]),
+                of("owner_ns", 1000, with_drains),
+                of("drain_ns", 1000, &[1300.0]),
+                of("drained_pages", 1000, &[566.0]),
+            ];
+            sentences(&rows)[0].clone()
+        };
+        let small = [101.9, 102.0, 102.1, 102.2, 102.3, 102.4, 102.5, 102.6, 102.7, 102.8, 99.0];
+        let small = said(&small);
+        assert!(
+            small.ends_with(
+                "with depot, and changes what its owner's operations cost by +2.3 % (median of 11 \
+                 windows; 95 % interval +1.9 to +2.7 %)."
+            ),
+            "{small}"
+        );
+        let noise = [90.0, 91.0, 92.0, 93.0, 94.0, 95.0, 96.0, 107.0, 108.0, 109.0, 110.0];
+        let noise = said(&noise);
+        assert!(
+            noise.ends_with(
+                "with depot, and costs its owner nothing that 11 windows show (-5.0 % per \
+                 operation; 95 % interval -9.0 to +9.0 %)."
+            ),
+            "{noise}"
         );
     }
 

@@ -22,14 +22,28 @@ fn sorted(samples: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// The median of the round-by-round ratios `samples[i] / base[i]`, which a slow moment of the
-/// machine changes little. `None` unless each sample has its base.
-pub fn median_ratio(samples: &[f64], base: &[f64]) -> Option<f64> {
+/// The round-by-round ratios `samples[i] / base[i]`. `None` unless each sample has its base.
+pub fn ratios(samples: &[f64], base: &[f64]) -> Option<Vec<f64>> {
     if samples.len() != base.len() || base.contains(&0.0) {
         return None;
     }
-    let ratios: Vec<f64> = samples.iter().zip(base).map(|(sample, base)| sample / base).collect();
-    median(&ratios)
+    Some(samples.iter().zip(base).map(|(sample, base)| sample / base).collect())
+}
+
+/// The median of the [`ratios`], which a slow moment of the machine changes little.
+pub fn median_ratio(samples: &[f64], base: &[f64]) -> Option<f64> {
+    median(&ratios(samples, base)?)
+}
+
+/// An interval that has the median of what the samples are of with a probability of 95 %, by the
+/// sign test: whatever their distribution. `None` of less than six samples.
+pub fn median_interval(samples: &[f64]) -> Option<(f64, f64)> {
+    let sorted = sorted(samples);
+    let n = sorted.len() as f64;
+    // The binomial distribution's quantile: 0.98 is 1.96 standard deviations of a fair coin.
+    let left_out = ((n + 1.0) / 2.0 - 0.98 * n.sqrt()).floor();
+    let low = (left_out >= 1.0).then(|| left_out as usize - 1)?;
+    Some((sorted[low], sorted[sorted.len() - 1 - low]))
 }
 
 /// Lower and upper quartile; `None` without samples. By definition 8 of Hyndman and Fan ("Sample
@@ -69,6 +83,17 @@ mod tests {
         assert_eq!(median_ratio(&[2.0, 4.0], &[1.0]), None);
         assert_eq!(median_ratio(&[2.0], &[0.0]), None);
         assert_eq!(median_ratio(&[], &[]), None);
+    }
+
+    /// Binomial probabilities of a fair coin: of 6 throws none, 2/64; of 11 at most 1, 24/2048; of
+    /// 31 at most 9, 0.03.
+    #[test]
+    fn intervals_of_the_median_by_hand() {
+        let interval = |n: u32| median_interval(&(1..=n).map(f64::from).collect::<Vec<_>>());
+        assert_eq!((interval(0), interval(5)), (None, None));
+        assert_eq!(interval(6), Some((1.0, 6.0)));
+        assert_eq!(interval(11), Some((2.0, 10.0)));
+        assert_eq!(interval(31), Some((10.0, 22.0)));
     }
 
     #[test]
