@@ -239,7 +239,7 @@ typedef struct {
     int margin_percent;
     // Number of callbacks.
     unsigned int callbacks_count;
-    // Function to call when memory is about to run out. NULL: none.
+    // Functions to call when memory is about to run out. NULL where there are none.
     const pagedepot_callback_t *callbacks;
 } pagedepot_monitor_options_t;
 
@@ -440,7 +440,8 @@ int pagedepot_free_contiguous(const pagedepot_t *handle, void *start, uint32_t p
 int pagedepot_split(const pagedepot_t *handle, void *block, unsigned int from, unsigned int to);
 
 // The order of the smallest block that holds so many bytes, in pages of the size that depots have
-// on this system: 4 KiB, or the system's page size where that is larger. -1: none does.
+// on this system: 4 KiB, or the system's page size where that is larger. Returns -1 with errno
+// EINVAL: none does.
 int pagedepot_order_for(size_t bytes);
 
 // Takes pages that CPUs cache back to the store: mode PAGEDEPOT_QUIET, PAGEDEPOT_FULL or
@@ -526,7 +527,8 @@ int pagedepot_unpin(const pagedepot_t *handle, const void *start, uint32_t pages
 
 // Gives the memory of a block back to the system and keeps the block: its contents are zeroes from
 // now on, and the next access brings memory again. Returns the bytes that were present, or -1 with
-// errno: EBUSY when pages of it are pinned, another when the system refuses.
+// errno: EBUSY when pages of it are pinned, EINVAL when it can be no block of this order of this
+// depot, another when the system refuses.
 //
 // Conditions:
 // handle is NULL or a live depot; the block is the caller's, of this order, and no thread uses
@@ -802,9 +804,10 @@ size_t pagedepot_note_many(const pagedepot_t *handle,
 // handle is NULL or a live depot; text has room for size bytes.
 size_t pagedepot_allocinfo(const pagedepot_t *handle, char *text, size_t size);
 
-// Describes this thread's last failure to make, grow, trim or pin a depot, to set its ceiling, or
-// to make a space, a monitor or published statistics of it, and says what to do about it. The text
-// is valid until the thread's next such failure. NULL: no such call has failed.
+// Describes this thread's last failure to make, open, grow, trim, pin or validate a depot, to give
+// back or discard its memory, to wait for a handover, to set its ceiling, to have it call a
+// function, or to make a space, a monitor or published statistics of it, and says what to do about
+// it. The text is valid until the thread's next such failure. NULL: no such call has failed.
 //
 // Calls that allocate and free set errno alone.
 const char *pagedepot_last_error(void);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pagedepot_linux::raw::{FreeError, Pfn, RawDepot};
 use pagedepot_linux::{AllocError, Flags, Order};
 
-use crate::error::{Errno, set_errno};
+use crate::error::{Errno, is_missing, set_errno};
 use crate::handle::{depot, pagedepot_t};
 use crate::poison::{Access, FreeMark, mark};
 
@@ -81,6 +81,13 @@ fn block_at(raw: RawDepot<'_>, address: *const c_void) -> Result<Pfn, FreeError>
     let pfn = raw.pfn_of(address.cast()).ok_or(FreeError::OutOfRange)?;
     let page_bytes = raw.page_size().bytes();
     if address.addr() & (page_bytes - 1) == 0 { Ok(pfn) } else { Err(FreeError::Misaligned) }
+}
+
+/// The first page of a block of this order, if one can begin at this address.
+pub(crate) fn block_of(raw: RawDepot<'_>, address: *const c_void, order: Order) -> Option<Pfn> {
+    let first = block_at(raw, address).ok()?;
+    let left = raw.bytes().checked_sub(raw.offset(first))?;
+    (first.is_aligned(order) && bytes_of(raw, order) <= left).then_some(first)
 }
 
 #[inline(always)]
@@ -281,6 +288,9 @@ pub unsafe extern "C" fn pagedepot_alloc_many(
         fail(AllocError::BadSize);
         return 0;
     };
+    if is_missing(blocks, count) {
+        return 0;
+    }
     let mut done = 0;
     while done < count {
         let mut chunk = [Pfn::new(0); CHUNK];
@@ -320,6 +330,9 @@ pub unsafe extern "C" fn pagedepot_free_many(
         set_errno(libc::EINVAL);
         return count;
     };
+    if is_missing(blocks, count) {
+        return count;
+    }
     let mut bad = 0;
     for from in (0..count).step_by(CHUNK) {
         let (mut chunk, mut length) = ([Pfn::new(0); CHUNK], 0);
@@ -370,6 +383,9 @@ pub unsafe extern "C" fn pagedepot_free_mixed(
 ) -> usize {
     let Some(depot) = depot(handle) else { return count };
     let raw = depot.raw();
+    if is_missing(blocks, count) {
+        return count;
+    }
     let mut bad = 0;
     for from in (0..count).step_by(CHUNK) {
         let (mut chunk, mut length) = ([(Pfn::new(0), Order::BASE); CHUNK], 0);
@@ -469,9 +485,15 @@ pub unsafe extern "C" fn pagedepot_split(
 }
 
 /// The order of the smallest block that holds so many bytes, in pages of the size that depots have
-/// on this system: 4 KiB, or the system's page size where that is larger. -1: none does.
+/// on this system: 4 KiB, or the system's page size where that is larger. Returns -1 with errno
+/// EINVAL: none does.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagedepot_order_for(bytes: usize) -> c_int {
-    Order::for_bytes(bytes, pagedepot_linux::builder::default_page_size())
-        .map_or(-1, |order| order.get() as c_int)
+    match Order::for_bytes(bytes, pagedepot_linux::builder::default_page_size()) {
+        Some(order) => order.get() as c_int,
+        None => {
+            set_errno(libc::EINVAL);
+            -1
+        }
+    }
 }

@@ -219,6 +219,15 @@ pub(crate) fn tell_text(number: c_int, text: &str) {
     set_errno(number);
 }
 
+/// Whether an array that should have elements is missing; then with `errno`.
+pub(crate) fn is_missing<T>(array: *const T, count: usize) -> bool {
+    let is_missing = count > 0 && array.is_null();
+    if is_missing {
+        set_errno(libc::EINVAL);
+    }
+    is_missing
+}
+
 /// 0, or -1 and `errno`.
 pub(crate) fn status<E: Errno + fmt::Display>(result: Result<(), E>) -> c_int {
     match result {
@@ -230,9 +239,10 @@ pub(crate) fn status<E: Errno + fmt::Display>(result: Result<(), E>) -> c_int {
     }
 }
 
-/// Describes this thread's last failure to make, grow, trim or pin a depot, to set its ceiling, or
-/// to make a space, a monitor or published statistics of it, and says what to do about it. The text
-/// is valid until the thread's next such failure. NULL: no such call has failed.
+/// Describes this thread's last failure to make, open, grow, trim, pin or validate a depot, to give
+/// back or discard its memory, to wait for a handover, to set its ceiling, to have it call a
+/// function, or to make a space, a monitor or published statistics of it, and says what to do about
+/// it. The text is valid until the thread's next such failure. NULL: no such call has failed.
 ///
 /// Calls that allocate and free set errno alone.
 #[unsafe(no_mangle)]

@@ -295,13 +295,25 @@ pub(crate) fn depot<'d>(handle: *const pagedepot_t) -> Option<&'d Depot> {
     }
 }
 
+/// The depot of a handle, for calls whose errors have a text; `None`, with both: NULL.
+pub(crate) fn depot_or_text<'d>(handle: *const pagedepot_t) -> Option<&'d Depot> {
+    let depot = depot(handle);
+    if depot.is_none() {
+        tell_text(libc::EINVAL, NO_HANDLE);
+    }
+    depot
+}
+
+/// The text of a handle that is NULL.
+pub(crate) const NO_HANDLE: &str = "the depot is NULL: an earlier call has failed to make it";
+
 /// Adds memory, whole GiB; see grow_to in the options. Returns 0, or -1 with errno.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_grow(handle: *const pagedepot_t, bytes: usize) -> c_int {
-    let Some(depot) = depot(handle) else { return -1 };
+    let Some(depot) = depot_or_text(handle) else { return -1 };
     match depot.grow(ZoneId::new(0), bytes) {
         Ok(first) => {
             let start = depot.raw().address(first).as_ptr();

@@ -6,7 +6,7 @@ use std::{ptr, slice};
 use pagedepot_linux::pressure::{Level, Monitor, Policy};
 
 use crate::error::{set_errno, tell, tell_text};
-use crate::handle::{depot, pagedepot_t};
+use crate::handle::{depot_or_text, pagedepot_t};
 
 /// A thread that watches the pressure on memory, and takes back what a depot does not use.
 #[allow(non_camel_case_types, reason = "its name in C")]
@@ -50,7 +50,7 @@ pub struct pagedepot_monitor_options_t {
     pub margin_percent: c_int,
     /// Number of callbacks.
     pub callbacks_count: c_uint,
-    /// Function to call when memory is about to run out. NULL: none.
+    /// Functions to call when memory is about to run out. NULL where there are none.
     pub callbacks: *const pagedepot_callback_t,
 }
 
@@ -90,12 +90,15 @@ impl pagedepot_monitor_options_t {
 
     /// # Safety
     /// `callbacks` is NULL or has as many as `callbacks_count` says.
-    unsafe fn callbacks(&self) -> &[pagedepot_callback_t] {
+    unsafe fn callbacks(&self) -> Result<&[pagedepot_callback_t], &'static str> {
+        if self.callbacks_count == 0 {
+            return Ok(&[]);
+        }
         if self.callbacks.is_null() {
-            return &[];
+            return Err("callbacks is NULL, and callbacks_count is not 0");
         }
         // SAFETY: the caller's promise.
-        unsafe { slice::from_raw_parts(self.callbacks, self.callbacks_count as usize) }
+        Ok(unsafe { slice::from_raw_parts(self.callbacks, self.callbacks_count as usize) })
     }
 }
 
@@ -139,7 +142,7 @@ pub unsafe extern "C" fn pagedepot_monitor_start(
     // SAFETY: as said.
     unsafe impl Send for Context {}
 
-    let Some(depot) = depot(handle) else { return ptr::null_mut() };
+    let Some(depot) = depot_or_text(handle) else { return ptr::null_mut() };
     let invalid = |text| {
         tell_text(libc::EINVAL, text);
         ptr::null_mut()
@@ -155,7 +158,11 @@ pub unsafe extern "C" fn pagedepot_monitor_start(
     };
     let mut builder = Monitor::builder(depot).policy(policy);
     // SAFETY: by the caller's promise.
-    for callback in unsafe { options.callbacks() } {
+    let callbacks = match unsafe { options.callbacks() } {
+        Ok(callbacks) => callbacks,
+        Err(text) => return invalid(text),
+    };
+    for callback in callbacks {
         let Some(give_up) = callback.give_up else {
             return invalid("there is no function to call: give_up is NULL");
         };

@@ -7,7 +7,7 @@ use std::ptr;
 use pagedepot_linux::publish::{Publication, Publisher};
 
 use crate::error::tell;
-use crate::handle::{depot, pagedepot_t};
+use crate::handle::{depot_or_text, pagedepot_t};
 
 /// Statistics that other programs of the same user can read.
 #[allow(non_camel_case_types, reason = "its name in C")]
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn pagedepot_publish(
     handle: *const pagedepot_t,
     directory: *const c_char,
 ) -> *mut pagedepot_published_t {
-    let Some(depot) = depot(handle) else { return ptr::null_mut() };
+    let Some(depot) = depot_or_text(handle) else { return ptr::null_mut() };
     let mut publisher = Publisher::new(depot);
     if !directory.is_null() {
         // SAFETY: by the caller's promise.

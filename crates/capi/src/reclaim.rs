@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use pagedepot_linux::reclaim::{Ceiling, GiveBackEnd, GiveBackResult, PinnedRange, Pressure};
 use pagedepot_linux::{DrainResult, Mode, Order, Page, Scope};
 
+use crate::blocks::block_of;
 use crate::error::{set_errno, status, tell, tell_text};
-use crate::handle::{depot, pagedepot_t};
+use crate::handle::{depot, depot_or_text, pagedepot_t};
 
 /// A drain that interrupts no CPU: what lies on shelves.
 pub const PAGEDEPOT_QUIET: c_int = 0;
@@ -214,7 +215,7 @@ pub unsafe extern "C" fn pagedepot_drain_handover(
     limit_ms: c_uint,
     result: *mut pagedepot_drained_t,
 ) -> c_int {
-    let Some(depot) = depot(handle) else { return -1 };
+    let Some(depot) = depot_or_text(handle) else { return -1 };
     let fence_after_ms = match (fence_after_ms, u32::try_from(fence_after_ms)) {
         (-1, _) => None,
         (_, Ok(ms)) => Some(ms),
@@ -252,7 +253,7 @@ pub unsafe extern "C" fn pagedepot_trim(
     handle: *const pagedepot_t,
     result: *mut pagedepot_trimmed_t,
 ) -> c_int {
-    let Some(depot) = depot(handle) else { return -1 };
+    let Some(depot) = depot_or_text(handle) else { return -1 };
     match depot.trim() {
         Ok(trimmed) => {
             let told = pagedepot_trimmed_t {
@@ -287,7 +288,7 @@ pub unsafe extern "C" fn pagedepot_give_back(
     limit_ms: c_uint,
     result: *mut pagedepot_given_back_t,
 ) -> c_int {
-    let Some(depot) = depot(handle) else { return -1 };
+    let Some(depot) = depot_or_text(handle) else { return -1 };
     let deadline = Instant::now() + Duration::from_millis(limit_ms.into());
     match depot.give_back(bytes, deadline) {
         Ok(given) => {
@@ -311,7 +312,7 @@ pub unsafe extern "C" fn pagedepot_give_back(
 /// `handle` is NULL or a live depot. Not called by signal handlers, nor by callbacks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_set_ceiling(handle: *const pagedepot_t, bytes: usize) -> c_int {
-    let Some(depot) = depot(handle) else { return -1 };
+    let Some(depot) = depot_or_text(handle) else { return -1 };
     status(Ceiling::of(depot).set(bytes).map(drop))
 }
 
@@ -335,7 +336,7 @@ pub unsafe extern "C" fn pagedepot_pin(
     start: *const c_void,
     pages: u32,
 ) -> c_int {
-    let Some(depot) = depot(handle) else { return -1 };
+    let Some(depot) = depot_or_text(handle) else { return -1 };
     let Some(first) = depot.pfn_of(start.cast()) else { return not_ours() };
     // What keeps the range pinned is let go by `pagedepot_unpin`.
     status(depot.pin_range(first, pages).map(|pinned: PinnedRange| drop(pinned.keep())))
@@ -351,7 +352,7 @@ pub unsafe extern "C" fn pagedepot_unpin(
     start: *const c_void,
     pages: u32,
 ) -> c_int {
-    let Some(depot) = depot(handle) else { return -1 };
+    let Some(depot) = depot_or_text(handle) else { return -1 };
     let Some(first) = depot.pfn_of(start.cast()) else { return not_ours() };
     status(depot.unpin_range(first, pages))
 }
@@ -364,7 +365,8 @@ fn not_ours() -> c_int {
 
 /// Gives the memory of a block back to the system and keeps the block: its contents are zeroes from
 /// now on, and the next access brings memory again. Returns the bytes that were present, or -1 with
-/// errno: EBUSY when pages of it are pinned, another when the system refuses.
+/// errno: EBUSY when pages of it are pinned, EINVAL when it can be no block of this order of this
+/// depot, another when the system refuses.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot; the block is the caller's, of this order, and no thread uses
@@ -375,12 +377,15 @@ pub unsafe extern "C" fn pagedepot_discard(
     block: *mut c_void,
     order: c_uint,
 ) -> i64 {
-    let Some(depot) = depot(handle) else { return -1 };
+    let Some(depot) = depot_or_text(handle) else { return -1 };
     let Some(order) = Order::new(order) else {
         tell_text(libc::EINVAL, "there is no such order: 10 is the largest");
         return -1;
     };
-    let Some(pfn) = depot.pfn_of(block.cast()) else { return not_ours().into() };
+    let Some(pfn) = block_of(depot.raw(), block, order) else {
+        tell_text(libc::EINVAL, "no block of this order of the depot begins at this address");
+        return -1;
+    };
     // SAFETY: the caller's promise; the block stays the caller's.
     let mut page = ManuallyDrop::new(unsafe { Page::from_raw(depot, pfn, order) });
     match page.discard() {
@@ -412,7 +417,7 @@ pub unsafe extern "C" fn pagedepot_on_pressure(
     // SAFETY: as said.
     unsafe impl Sync for Context {}
 
-    let Some(depot) = depot(handle) else { return -1 };
+    let Some(depot) = depot_or_text(handle) else { return -1 };
     let Some(reclaim) = reclaim else {
         tell_text(libc::EINVAL, "there is no function to call: reclaim is NULL");
         return -1;
@@ -461,7 +466,7 @@ pub unsafe extern "C" fn pagedepot_stats(
 /// `handle` is NULL or a live depot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_validate(handle: *const pagedepot_t) -> i64 {
-    let Some(depot) = depot(handle) else { return -1 };
+    let Some(depot) = depot_or_text(handle) else { return -1 };
     match depot.validate() {
         Ok(census) => census.held_pages() as i64,
         Err(fault) => {

@@ -12,9 +12,9 @@ use std::slice;
 use pagedepot_linux::shared::{Orphans, SegmentError, SentPage, SharedDepot, SharedOptions};
 use pagedepot_linux::{Order, Page};
 
-use crate::blocks::CHUNK;
-use crate::error::{Errno as _, set_errno, status, tell, tell_text};
-use crate::handle::{pagedepot_t, sized};
+use crate::blocks::{CHUNK, block_of};
+use crate::error::{Errno as _, is_missing, set_errno, status, tell, tell_text};
+use crate::handle::{NO_HANDLE, pagedepot_t, sized};
 use crate::poison::{Access, mark};
 
 /// Options of a process in a segment. Begin with PAGEDEPOT_SHARED_INIT.
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn pagedepot_open(
     options: *const pagedepot_shared_options_t,
 ) -> *mut pagedepot_t {
     if path.is_null() {
-        set_errno(libc::EINVAL);
+        tell_text(libc::EINVAL, "the path is NULL");
         return ptr::null_mut();
     }
     // SAFETY: the caller's promise.
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn pagedepot_adopt(
     options: *const pagedepot_shared_options_t,
 ) -> *mut pagedepot_t {
     if fd < 0 {
-        set_errno(libc::EBADF);
+        tell_text(libc::EBADF, "a negative number is no descriptor");
         return ptr::null_mut();
     }
     // SAFETY: the caller's promise; a number that is no descriptor leads to an error.
@@ -155,13 +155,14 @@ pub unsafe extern "C" fn pagedepot_adopt(
 
 /// The depot of a handle, if processes share it; `None`, with errno.
 fn shared<'d>(handle: *const pagedepot_t) -> Option<&'d SharedDepot> {
+    found(handle).map_err(|(number, _)| set_errno(number)).ok()
+}
+
+/// The depot of a handle, or why processes share none: `errno` and a text.
+fn found<'d>(handle: *const pagedepot_t) -> Result<&'d SharedDepot, (c_int, &'static str)> {
     // SAFETY: every function that is called with a handle asks for a live one, or NULL.
-    let handle = unsafe { handle.as_ref() };
-    let shared = handle.and_then(|handle| handle.shared.as_ref());
-    if shared.is_none() {
-        set_errno(if handle.is_some() { libc::ENOTSUP } else { libc::EINVAL });
-    }
-    shared
+    let handle = unsafe { handle.as_ref() }.ok_or((libc::EINVAL, NO_HANDLE))?;
+    handle.shared.as_ref().ok_or((libc::ENOTSUP, "processes do not share this depot"))
 }
 
 /// The file of the segment, to send to another process. The depot closes it. Returns -1 with errno:
@@ -243,12 +244,10 @@ unsafe fn page_at(
     block: *mut c_void,
     order: c_uint,
 ) -> Option<ManuallyDrop<Page>> {
-    let (order, pfn) = (Order::new(order)?, depot.pfn_of(block.cast())?);
-    let is_start = depot.raw().address(pfn).as_ptr().addr() == block.addr()
-        && pfn.is_aligned(order)
-        && (pfn.index() + order.frames() as usize) << depot.page_size().shift() <= depot.bytes();
+    let order = Order::new(order)?;
+    let first = block_of(depot.raw(), block, order)?;
     // SAFETY: the caller's promise.
-    is_start.then(|| ManuallyDrop::new(unsafe { Page::from_raw(depot, pfn, order) }))
+    Some(ManuallyDrop::new(unsafe { Page::from_raw(depot, first, order) }))
 }
 
 /// Sends count blocks of one order like pagedepot_send(), 64 at a time, which costs less than
@@ -267,8 +266,7 @@ pub unsafe extern "C" fn pagedepot_send_many(
     count: usize,
 ) -> usize {
     let Some(depot) = shared(handle) else { return 0 };
-    if count > 0 && (blocks.is_null() || sent.is_null()) {
-        set_errno(libc::EINVAL);
+    if is_missing(blocks, count) || is_missing(sent, count) {
         return 0;
     }
     let mut messages = Vec::with_capacity(CHUNK.min(count));
@@ -344,8 +342,7 @@ pub unsafe extern "C" fn pagedepot_claim_many(
     orders: *mut c_uint,
     count: usize,
 ) -> usize {
-    if count > 0 && (sent.is_null() || blocks.is_null()) {
-        set_errno(libc::EINVAL);
+    if is_missing(sent, count) || is_missing(blocks, count) {
         return 0;
     }
     let Some(depot) = shared(handle) else {
@@ -416,6 +413,9 @@ pub unsafe extern "C" fn pagedepot_inherit(
     pages: *mut *mut c_void,
     count: usize,
 ) -> usize {
+    if is_missing(pages, count) {
+        return 0;
+    }
     let (Some(depot), Some(heir)) = (shared(handle), NonZeroU64::new(heir)) else { return 0 };
     let mut taken = 0;
     for page in depot.inherit(heir).take(count) {
@@ -449,7 +449,13 @@ pub unsafe extern "C" fn pagedepot_on_shortage(
     // SAFETY: as said.
     unsafe impl Send for Context {}
 
-    let Some(depot) = shared(handle) else { return -1 };
+    let depot = match found(handle) {
+        Ok(depot) => depot,
+        Err((number, text)) => {
+            tell_text(number, text);
+            return -1;
+        }
+    };
     let Some(give) = give else {
         tell_text(libc::EINVAL, "there is no function to call: give is NULL");
         return -1;

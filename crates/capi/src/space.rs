@@ -10,8 +10,8 @@ use pagedepot_linux::vmalloc::{Options, PurgeDepth, VfreeError, VmapError};
 use crate::blocks::{
     PAGEDEPOT_ATOMIC, PAGEDEPOT_NO_RECLAIM, PAGEDEPOT_UNMOVABLE, PAGEDEPOT_ZEROED, flags_of,
 };
-use crate::error::{Errno as _, set_errno, tell, tell_text};
-use crate::handle::{depot, pagedepot_t};
+use crate::error::{Errno as _, is_missing, set_errno, tell};
+use crate::handle::{depot_or_text, pagedepot_t};
 
 /// A range of addresses over a depot with PAGEDEPOT_MEMFD.
 #[allow(non_camel_case_types, reason = "its name in C")]
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn pagedepot_space_new(
     handle: *const pagedepot_t,
     bytes: usize,
 ) -> *mut pagedepot_space_t {
-    let Some(depot) = depot(handle) else { return ptr::null_mut() };
+    let Some(depot) = depot_or_text(handle) else { return ptr::null_mut() };
     let builder = Vmalloc::builder(depot);
     let builder = if bytes > 0 { builder.bytes(bytes) } else { builder };
     match builder.build() {
@@ -149,6 +149,9 @@ pub unsafe extern "C" fn pagedepot_vmap(
     count: usize,
 ) -> *mut c_void {
     let Some(space) = live(space) else { return ptr::null_mut() };
+    if is_missing(pages, count) {
+        return ptr::null_mut();
+    }
     let raw = space.depot().raw();
     let page_bytes = raw.page_size().bytes();
     // SAFETY: by the caller's promise.
@@ -194,7 +197,7 @@ fn live<'s>(space: *const pagedepot_space_t) -> Option<&'s Vmalloc> {
     match unsafe { space.as_ref() } {
         Some(space) => Some(&space.space),
         None => {
-            tell_text(libc::EINVAL, "the space is NULL");
+            set_errno(libc::EINVAL);
             None
         }
     }

@@ -66,7 +66,7 @@ static void blocks(pagedepot_t *depot) {
     FAILS(pagedepot_alloc_flags(depot, 0, 1u << 30) == NULL, EINVAL);
     FAILS(pagedepot_free(depot, &depot, 0) == -1, EINVAL);
     CHECK(pagedepot_free(depot, NULL, 0) == 0);
-    CHECK(pagedepot_order_for((size_t)-1) == -1);
+    FAILS(pagedepot_order_for((size_t)-1) == -1, EINVAL);
 
     void *many[BATCH];
     CHECK(pagedepot_alloc_many(depot, 0, 0, many, BATCH) == BATCH);
@@ -78,6 +78,11 @@ static void blocks(pagedepot_t *depot) {
     pagedepot_block_t mixed[] = {{NULL, 0}, {pagedepot_alloc(depot, 3), 3}, {NULL, 77}};
     CHECK(pagedepot_free_mixed(depot, mixed, 3) == 0);
     CHECK(pagedepot_free_contiguous(depot, NULL, 600) == 0);
+    FAILS(pagedepot_alloc_many(depot, 0, 0, NULL, 1) == 0, EINVAL);
+    FAILS(pagedepot_free_many(depot, 0, NULL, 2) == 2, EINVAL);
+    FAILS(pagedepot_free_mixed(depot, NULL, 3) == 3, EINVAL);
+    CHECK(pagedepot_alloc_many(depot, 0, 0, NULL, 0) == 0);
+    CHECK(pagedepot_free_many(depot, 0, NULL, 0) == 0);
 
     char *run = pagedepot_alloc_contiguous(depot, 600, 0, PAGEDEPOT_UNMOVABLE);
     CHECK(run);
@@ -165,6 +170,23 @@ static void taking_back(pagedepot_t *depot) {
     FAILS(pagedepot_grow(depot, MIB) == -1, ENOMEM);
 }
 
+/* Only the block's own contents go, and only those of a block. */
+static void discarding(pagedepot_t *depot) {
+    size_t bytes = pagedepot_page_size(depot);
+    char *block = pagedepot_alloc(depot, 4);
+    CHECK(block);
+    memset(block, 1, bytes << 4);
+    FAILS_WITH(pagedepot_discard(depot, block + bytes, 3) == -1, EINVAL, "no block");
+    FAILS_WITH(pagedepot_discard(depot, block + 1, 0) == -1, EINVAL, "no block");
+    FAILS_WITH(pagedepot_discard(depot, &depot, 0) == -1, EINVAL, "no block");
+    FAILS_WITH(pagedepot_discard(depot, block, 11) == -1, EINVAL, "order");
+    for (size_t at = 0; at < bytes << 4; at += 64)
+        CHECK(block[at] == 1);
+    CHECK(pagedepot_discard(depot, block, 4) == (int64_t)(bytes << 4));
+    CHECK(block[0] == 0 && block[(bytes << 4) - 1] == 0);
+    CHECK(pagedepot_free(depot, block, 4) == 0);
+}
+
 struct cache {
     pagedepot_t *depot;
     void *pages[256 + 1]; /* and what the last request returned */
@@ -199,8 +221,21 @@ static void no_handle(void) {
     FAILS(pagedepot_alloc(NULL, 0) == NULL, EINVAL);
     FAILS(pagedepot_free(NULL, &errno, 0) == -1, EINVAL);
     FAILS(pagedepot_drain(NULL, PAGEDEPOT_QUIET, NULL) == -1, EINVAL);
-    FAILS(pagedepot_trim(NULL, NULL) == -1, EINVAL);
-    FAILS(pagedepot_give_back(NULL, 1, 1, NULL) == -1, EINVAL);
+    FAILS_WITH(pagedepot_trim(NULL, NULL) == -1, EINVAL, "depot is NULL");
+    /* A text that is older says nothing of the next failure. */
+    pagedepot_t *depot = pagedepot_new(0, NULL);
+    CHECK(!depot);
+    FAILS_WITH(pagedepot_give_back(NULL, 1, 1, NULL) == -1, EINVAL, "depot is NULL");
+    CHECK(!pagedepot_new(0, NULL));
+    FAILS_WITH(pagedepot_grow(NULL, MIB) == -1, EINVAL, "depot is NULL");
+    CHECK(!pagedepot_new(0, NULL));
+    FAILS_WITH(pagedepot_pin(NULL, NULL, 1) == -1, EINVAL, "depot is NULL");
+    CHECK(!pagedepot_new(0, NULL));
+    FAILS_WITH(pagedepot_discard(NULL, NULL, 0) == -1, EINVAL, "depot is NULL");
+    CHECK(!pagedepot_new(0, NULL));
+    FAILS_WITH(pagedepot_validate(NULL) == -1, EINVAL, "depot is NULL");
+    CHECK(!pagedepot_new(0, NULL));
+    FAILS_WITH(pagedepot_on_pressure(NULL, NULL, NULL) == -1, EINVAL, "depot is NULL");
     FAILS(pagedepot_stats(NULL, NULL) == -1, EINVAL);
     FAILS(pagedepot_fd(NULL) == -1, EINVAL);
     CHECK(pagedepot_bytes(NULL) == 0 && pagedepot_page_size(NULL) == 0);
@@ -257,6 +292,7 @@ int main(void) {
     blocks(depot);
     refused();
     taking_back(depot);
+    discarding(depot);
     threads(depot);
     in_a_child(depot);
     pressure();

@@ -6,6 +6,7 @@
 #include <pagedepot.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* Bytes of 256 pages: a MiB where a page has 4 KiB. */
@@ -25,6 +26,13 @@
         errno = 0;                                                              \
         CHECK(call);                                                            \
         CHECK(errno == (number));                                               \
+    } while (0)
+/* With a text of its own. */
+#define FAILS_WITH(call, number, words)                                         \
+    do {                                                                        \
+        FAILS(call, number);                                                    \
+        const char *told = pagedepot_last_error();                              \
+        CHECK(told && strstr(told, words));                                     \
     } while (0)
 
 #endif

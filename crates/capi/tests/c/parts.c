@@ -41,7 +41,7 @@ static void ceiling(void) {
     FAILS(pagedepot_set_ceiling(depot, 1) == -1, EINVAL);
     CHECK(pagedepot_set_ceiling(depot, 16 * MIB) == 0);
     CHECK(pagedepot_free(depot, large, 9) == 0);
-    FAILS(pagedepot_set_ceiling(NULL, 1) == -1, EINVAL);
+    FAILS_WITH(pagedepot_set_ceiling(NULL, 1) == -1, EINVAL, "depot is NULL");
     CHECK(pagedepot_ceiling(NULL) == 0);
     pagedepot_delete(depot);
 }
@@ -121,7 +121,11 @@ static void monitor(void) {
     CHECK(counts.level >= 0 && counts.level <= 3);
     FAILS(pagedepot_monitor_counts(monitor, NULL) == -1, EINVAL);
     pagedepot_monitor_stop(monitor);
-    FAILS(pagedepot_monitor_start(NULL, NULL) == NULL, EINVAL);
+    CHECK(pagedepot_new(0, NULL) == NULL);
+    FAILS_WITH(pagedepot_monitor_start(NULL, NULL) == NULL, EINVAL, "depot is NULL");
+    options.callbacks = NULL;
+    FAILS_WITH(pagedepot_monitor_start(depot, &options) == NULL, EINVAL, "callbacks_count");
+    options.callbacks = callbacks;
     callbacks[1].give_up = NULL;
     FAILS(pagedepot_monitor_start(depot, &options) == NULL, EINVAL);
     options.callbacks_count = 0;
@@ -135,7 +139,8 @@ static void monitor(void) {
 
 static void space(void) {
     pagedepot_options_t options = PAGEDEPOT_OPTIONS_INIT;
-    FAILS(pagedepot_space_new(NULL, 0) == NULL, EINVAL);
+    CHECK(pagedepot_new(0, NULL) == NULL);
+    FAILS_WITH(pagedepot_space_new(NULL, 0) == NULL, EINVAL, "depot is NULL");
     pagedepot_t *private = pagedepot_new(16 * MIB, NULL);
     FAILS(pagedepot_space_new(private, 0) == NULL, ENOTSUP);
     CHECK(strstr(pagedepot_last_error(), "Memfd"));
@@ -166,6 +171,7 @@ static void space(void) {
     CHECK(both && both[3] == 2 && both[page + 3] == 1);
     mapped[1] = pages[0] + 1;
     FAILS(pagedepot_vmap(space, mapped, 2) == NULL, EINVAL);
+    FAILS(pagedepot_vmap(space, NULL, 2) == NULL, EINVAL);
     FAILS(pagedepot_vfree(space, both) == -1, EINVAL);
     CHECK(pagedepot_vunmap(space, both) == 0 && pagedepot_purge(space) >= 0);
     CHECK(pagedepot_free(depot, pages[0], 0) == 0 && pagedepot_free(depot, pages[1], 0) == 0);
@@ -183,7 +189,8 @@ static void publish(void) {
     pagedepot_t *depot = pagedepot_new(16 * MIB, NULL);
     char folder[] = "/tmp/pagedepot-c-XXXXXX";
     CHECK(mkdtemp(folder));
-    FAILS(pagedepot_publish(NULL, folder) == NULL, EINVAL);
+    CHECK(pagedepot_new(0, NULL) == NULL);
+    FAILS_WITH(pagedepot_publish(NULL, folder) == NULL, EINVAL, "depot is NULL");
     FAILS(pagedepot_publish(depot, "/nowhere") == NULL, ENOENT);
     pagedepot_published_t *published = pagedepot_publish(depot, folder);
     CHECK(published);

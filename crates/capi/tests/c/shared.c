@@ -157,7 +157,8 @@ int main(void) {
     FAILS(pagedepot_shared_fd(alone) == -1, ENOTSUP);
     FAILS(pagedepot_open("/nowhere/at/all", NULL) == NULL, ENOENT);
     FAILS(pagedepot_open("/proc/self/exe", NULL) == NULL, errno);
-    FAILS(pagedepot_adopt(-1, NULL) == NULL, EBADF);
+    FAILS_WITH(pagedepot_adopt(-1, NULL) == NULL, EBADF, "negative");
+    FAILS_WITH(pagedepot_open(NULL, NULL) == NULL, EINVAL, "path is NULL");
     int ends[2];
     CHECK(pipe(ends) == 0);
     pid_t child = fork();
