@@ -43,7 +43,7 @@ const PAGES: usize = 1024;
 const BYTES: usize = PAGES * 4096;
 /// The heir of the processes that name one.
 const HEIR: NonZeroU64 = NonZeroU64::new(7).unwrap();
-/// Where the owners and the messages of the frames of a test's segment begin in its file.
+/// Offsets in a test's segment of the owners and of the messages of its frames.
 const OWNERS_AT: u64 = 20 << 10;
 const TOKENS_AT: u64 = 24 << 10;
 /// Kills of each operation, unless the environment says otherwise.
