@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::rng::Rng;
+
 /// Features, a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Set(pub u64);
@@ -49,11 +51,13 @@ macro_rules! features {
                 }
             }
 
-            pub fn of_policy(policy: Evacuation) -> Feature {
-                match policy {
-                    Evacuation::Off => Feature::EvacuationOff,
-                    Evacuation::Goal { .. } => Feature::EvacuationGoal,
-                    Evacuation::Adaptive => Feature::EvacuationAdaptive,
+            /// The policy of a feature that is one; a goal is in percent.
+            pub fn policy(self, goal: u8) -> Evacuation {
+                match self {
+                    Feature::EvacuationOff => Evacuation::Off,
+                    Feature::EvacuationGoal => Evacuation::Goal { percent: goal },
+                    Feature::EvacuationAdaptive => Evacuation::Adaptive,
+                    other => panic!("{other:?} is no policy"),
                 }
             }
         }
@@ -73,6 +77,8 @@ pub struct Meetings {
     counts: [AtomicU32; 64],
     /// Features that each feature has met.
     met: [AtomicU64; 64],
+    /// Features of pairs that have not met though they should.
+    wanted: AtomicU64,
 }
 
 impl Meetings {
@@ -81,6 +87,7 @@ impl Meetings {
             active: AtomicU64::new(0),
             counts: [const { AtomicU32::new(0) }; 64],
             met: [const { AtomicU64::new(0) }; 64],
+            wanted: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -111,6 +118,27 @@ impl Meetings {
         let met =
             |one: usize, other: usize| self.met[one].load(Ordering::Relaxed) >> other & 1 == 1;
         met(one, other) || met(other, one)
+    }
+
+    /// The pairs of these that have not met. Until it is asked again, their features are preferred.
+    pub fn missing(&self, pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {
+        let missing = pairs.iter().filter(|pair| !self.have_met(pair.0, pair.1));
+        let missing: Vec<_> = missing.copied().collect();
+        let wanted = missing.iter().fold(0, |wanted, pair| wanted | 1 << pair.0 | 1 << pair.1);
+        self.wanted.store(wanted, Ordering::Relaxed);
+        missing
+    }
+
+    /// Whether a pair of this feature has not met though it should.
+    pub fn wants(&self, feature: impl Into<Set>) -> bool {
+        self.wanted.load(Ordering::Relaxed) & feature.into().0 != 0
+    }
+
+    /// Chooses among features: mostly one of those whose pairs have not all met.
+    pub fn choose<F: Copy + Into<Set>>(&self, rng: &mut Rng, among: &[F]) -> F {
+        let wanted: Vec<F> = among.iter().copied().filter(|&one| self.wants(one)).collect();
+        let from = if wanted.is_empty() || rng.one_in(4) { among } else { &wanted };
+        from[rng.index(from.len())]
     }
 }
 

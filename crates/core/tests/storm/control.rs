@@ -5,9 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pagedepot::cpus::Cpus;
-use pagedepot::{
-    Allocator, CacheLimits, Class, CpuId, Evacuation, Flags, FrameRange, Mode, Scope, ZoneId,
-};
+use pagedepot::{Allocator, CacheLimits, Class, CpuId, Flags, FrameRange, Mode, Scope, ZoneId};
 use pagedepot_contiguity::{Compaction, Contiguity, Reporting};
 
 use crate::common::meetings::{Active, Set};
@@ -21,6 +19,18 @@ use crate::world::{LATE, LOW, NORMAL, PAGEBLOCK, REMOTE, REMOVER, World};
 
 /// Most of the memory that the device has at a time, in percent.
 const REPORTED_PERCENT: i64 = 15;
+
+/// What a thread switches: policies first, which one thread does, then isolated CPUs.
+const SWITCHES: [Feature; 8] = [
+    Feature::EvacuationOff,
+    Feature::EvacuationGoal,
+    Feature::EvacuationAdaptive,
+    Feature::IsolatedCpus,
+    Feature::Disable,
+    Feature::Retire,
+    Feature::Decay,
+    Feature::Limits,
+];
 
 pub struct Control<'a, 'w, 'm, C> {
     pub world: &'w World<'w>,
@@ -43,6 +53,10 @@ impl<'w, C: Cpus> Control<'_, 'w, '_, C> {
 
     fn begin(&self, features: impl Into<Set>) -> Active<'w> {
         self.world.meetings.begin(features)
+    }
+
+    fn choose(&mut self, among: &[Feature]) -> Feature {
+        self.world.meetings.choose(&mut self.rng, among)
     }
 
     fn cpu(&mut self) -> CpuId {
@@ -69,16 +83,12 @@ impl<'w, C: Cpus> Control<'_, 'w, '_, C> {
     pub fn drain(mut self) {
         self.until_over(|this| {
             let scope = this.scope();
-            match this.rng.below(6) {
-                0..=1 => {
+            match this.choose(&[Feature::Drain, Feature::Drain, Feature::Handover]) {
+                Feature::Drain => {
                     let _now = this.world.meetings.begin(Feature::Drain);
-                    this.depot.drain(scope, Mode::Full);
+                    this.depot.drain(scope, [Mode::Full, Mode::Quiet][this.rng.index(2)]);
                 }
-                2..=3 => {
-                    let _now = this.world.meetings.begin(Feature::Drain);
-                    this.depot.drain(scope, Mode::Quiet);
-                }
-                4 => {
+                _ if this.rng.one_in(2) => {
                     let _now = this.world.meetings.begin(Feature::Handover);
                     this.depot.drain(scope, Mode::Handover);
                 }
@@ -104,34 +114,39 @@ impl<'w, C: Cpus> Control<'_, 'w, '_, C> {
         let world = self.world;
         let mut policies: Vec<_> = (0..4).map(|_| None).collect();
         if self.sets_policies {
-            (0..8).for_each(|_| self.set_policy(&mut policies));
+            (0..8).for_each(|n| self.set_policy(SWITCHES[n % 3], &mut policies));
         }
+        let kinds = match (self.sets_policies, self.isolate_cpus) {
+            (true, _) => &SWITCHES[..],
+            (_, Some(_)) => &SWITCHES[3..],
+            _ => &SWITCHES[4..],
+        };
         self.until_over(|this| {
             let cpu = this.cpu();
             let caches = this.depot.cpu_caches();
-            match this.rng.below(12) {
-                0..=1 => {
+            match this.choose(kinds) {
+                Feature::Disable => {
                     let _now = world.meetings.begin(Feature::Disable);
                     caches.disable();
                     this.rest(2000);
                     this.depot.cpu_caches().enable();
                 }
-                2..=3 => {
+                Feature::Retire => {
                     let _now = world.meetings.begin(Feature::Retire);
                     caches.retire(cpu);
                     this.rest(1000);
                     this.depot.cpu_caches().restore(cpu);
                 }
-                4 => {
-                    for _ in 0..50 {
+                Feature::Decay => {
+                    for _ in 0..10 {
                         let _now = world.meetings.begin(Feature::Decay);
                         this.depot.cpu_caches().decay();
                         std::thread::yield_now();
                     }
                 }
-                5 => this.set_limits(),
-                6..=9 if this.sets_policies => this.set_policy(&mut policies),
-                _ => this.isolate_cpu(),
+                Feature::Limits => this.set_limits(),
+                Feature::IsolatedCpus => this.isolate_cpu(),
+                policy => this.set_policy(policy, &mut policies),
             }
             assert!(!this.depot.shortage().to_string().is_empty());
             this.rest(200);
@@ -145,7 +160,7 @@ impl<'w, C: Cpus> Control<'_, 'w, '_, C> {
         let high_min = self.rng.below(500);
         let limits = CacheLimits { batch: 63, high_min, high_max: high_min + self.rng.below(4000) };
         let zone = self.zone();
-        for _ in 0..50 {
+        for _ in 0..10 {
             let _now = self.begin(Feature::Limits);
             self.depot.settings(zone).unwrap().set_cache_limits(limits);
             std::thread::yield_now();
@@ -153,14 +168,9 @@ impl<'w, C: Cpus> Control<'_, 'w, '_, C> {
     }
 
     /// Sets the policy of a zone. It is at work until the next one, as `policies` has it by zone.
-    fn set_policy(&mut self, policies: &mut [Option<(Feature, Active<'w>)>]) {
+    fn set_policy(&mut self, feature: Feature, policies: &mut [Option<(Feature, Active<'w>)>]) {
         let zone = self.zone();
-        let policy = match self.rng.below(3) {
-            0 => Evacuation::Off,
-            1 => Evacuation::Goal { percent: self.rng.below(101) as u8 },
-            _ => Evacuation::Adaptive,
-        };
-        let feature = Feature::of_policy(policy);
+        let policy = feature.policy(self.rng.below(101) as u8);
         if !self.depot.settings(zone).unwrap().set_evacuation(policy) {
             return;
         }
@@ -172,7 +182,7 @@ impl<'w, C: Cpus> Control<'_, 'w, '_, C> {
     }
 
     fn isolate_cpu(&mut self) {
-        let Some(isolate) = self.isolate_cpus else { return };
+        let isolate = self.isolate_cpus.expect("one thread isolates CPUs");
         let _now = self.begin(Feature::IsolatedCpus);
         let cpu = self.cpu();
         // Fronts behind a lock stay within reach.
@@ -263,8 +273,8 @@ impl<'w, C: Cpus> Control<'_, 'w, '_, C> {
         world.marks.take(range.start, range.frames, REMOVER);
         world.note_via(range.start, range.frames, Feature::Removal.into());
         (0..range.frames).for_each(|at| world.arena.write(range.start.add(at), u64::MAX));
-        drop(removing);
         self.rest(300);
+        drop(removing);
         world.marks.give_back(range.start, range.frames, REMOVER);
         let _adding = world.meetings.begin(Set::from(Feature::Adding).and(Feature::Isolation));
         world.note_via(range.start, range.frames, Feature::Adding.into());

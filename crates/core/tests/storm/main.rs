@@ -176,7 +176,7 @@ fn storm<C: Cpus + Send>(name: &str, cpus: C, isolate: Isolate<C>) {
     let pairs = options.pairs(&table());
     let missing = || -> Vec<_> {
         let name = |number: usize| Feature::NAMES[number];
-        let missing = pairs.iter().filter(|pair| !world.meetings.have_met(pair.0, pair.1));
+        let missing = world.meetings.missing(&pairs).into_iter();
         missing.map(|pair| (name(pair.0), name(pair.1))).collect()
     };
     let mut choices = rng(7);
@@ -189,7 +189,9 @@ fn storm<C: Cpus + Send>(name: &str, cpus: C, isolate: Isolate<C>) {
         let is_late = began.elapsed() >= time * LONGER;
         assert!(!is_late, "{name}: never met: {missing:?}; moves by order: {moved:?}");
         round += 1;
-        world.usage.set_goal([30, 50, 55, 100][choices.index(4)]);
+        // Callbacks are called where memory is short.
+        let is_short = world.meetings.wants(Feature::Reclaim) && choices.one_in(2);
+        world.usage.set_goal(if is_short { 100 } else { [30, 50, 55, 100][choices.index(4)] });
         world.stop.store(false, Ordering::Relaxed);
         let isolate_cpus = |bits| isolate(depot.cpus(), bits);
         let control = |n| Control {

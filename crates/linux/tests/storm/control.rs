@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use pagedepot_linux::builder::{CacheLimits, Evacuation};
+use pagedepot_linux::builder::CacheLimits;
 use pagedepot_linux::reclaim::{
     Ceiling, CeilingError, Compaction, GiveBackEnd, Reporting, TrimError,
 };
@@ -69,6 +69,17 @@ pub fn refuses_this_thread() -> bool {
     refuse_with(libc::SYS_fallocate, libc::EPERM).is_ok()
 }
 
+/// What a thread switches.
+const SWITCHES: [Feature; 7] = [
+    Feature::EvacuationOff,
+    Feature::EvacuationGoal,
+    Feature::EvacuationAdaptive,
+    Feature::Disable,
+    Feature::Retire,
+    Feature::Decay,
+    Feature::Limits,
+];
+
 pub struct Control<'d> {
     pub world: Arc<World>,
     pub depot: &'d Depot,
@@ -83,6 +94,10 @@ impl Control<'_> {
             step(self);
             std::thread::yield_now();
         }
+    }
+
+    fn choose(&mut self, among: &[Feature]) -> Feature {
+        self.world.meetings.choose(&mut self.rng, among)
     }
 
     fn cpu(&mut self) -> CpuId {
@@ -101,12 +116,12 @@ impl Control<'_> {
         let world = self.world.clone();
         self.until_over(|this| {
             let scope = this.scope();
-            match this.rng.below(6) {
-                0..=3 => {
+            match this.choose(&[Feature::Drain, Feature::Drain, Feature::Handover]) {
+                Feature::Drain => {
                     let _now = world.meetings.begin(Feature::Drain);
                     this.depot.drain(scope, [Mode::Full, Mode::Quiet][this.rng.index(2)]);
                 }
-                4 => {
+                _ if this.rng.one_in(2) => {
                     let _now = world.meetings.begin(Feature::Handover);
                     this.depot.drain(scope, Mode::Handover);
                 }
@@ -131,42 +146,38 @@ impl Control<'_> {
         let mut policy = None;
         self.until_over(|this| {
             let (cpu, caches) = (this.cpu(), this.depot.cpu_caches());
-            match this.rng.below(8) {
-                0..=1 => {
+            match this.choose(&SWITCHES) {
+                Feature::Disable => {
                     let _now = world.meetings.begin(Feature::Disable);
                     caches.disable();
                     this.rest(2000);
                     caches.enable();
                 }
-                2..=3 => {
+                Feature::Retire => {
                     let _now = world.meetings.begin(Feature::Retire);
                     caches.retire(cpu);
                     this.rest(1000);
                     caches.restore(cpu);
                 }
-                4 => {
-                    for _ in 0..50 {
+                Feature::Decay => {
+                    for _ in 0..10 {
                         let _now = world.meetings.begin(Feature::Decay);
                         caches.decay();
                         std::thread::yield_now();
                     }
                 }
-                5 => {
+                Feature::Limits => {
                     let high_min = this.rng.below(500);
                     let high_max = high_min + this.rng.below(4000);
-                    for _ in 0..50 {
+                    for _ in 0..10 {
                         let _now = world.meetings.begin(Feature::Limits);
                         let limits = CacheLimits { batch: 63, high_min, high_max };
                         this.depot.settings(ZONE).unwrap().set_cache_limits(limits);
                         std::thread::yield_now();
                     }
                 }
-                _ => {
-                    let policies =
-                        [Evacuation::Off, Evacuation::Goal { percent: 70 }, Evacuation::Adaptive];
-                    let next = policies[this.rng.index(3)];
-                    let feature = Feature::of_policy(next);
-                    this.depot.settings(ZONE).unwrap().set_evacuation(next);
+                feature => {
+                    this.depot.settings(ZONE).unwrap().set_evacuation(feature.policy(70));
                     if let Some((before, _)) = policy.take() {
                         world.meetings.meet(before, feature);
                     }
@@ -245,7 +256,7 @@ impl Control<'_> {
         self.until_over(|this| {
             let bytes = this.depot.bytes() * (60 + this.rng.below(41) as usize) / 100;
             _ = this.set_ceiling(bytes, Set::NONE);
-            this.rest(10_000);
+            this.rest(3000);
         });
     }
 
@@ -360,7 +371,7 @@ impl Control<'_> {
     pub fn grow(mut self) {
         let world = self.world.clone();
         // In most rounds it does not grow, and runs short.
-        let steps = self.rng.below(1500);
+        let steps = self.rng.below(if world.meetings.wants(Feature::Growing) { 300 } else { 1500 });
         for _ in 0..steps {
             if world.is_over() {
                 return;

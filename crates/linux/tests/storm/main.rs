@@ -233,7 +233,7 @@ fn storm(name: &str) {
     let pairs = options.pairs(&table());
     let missing = || -> Vec<_> {
         let name = |number: usize| Feature::NAMES[number];
-        let missing = pairs.iter().filter(|pair| !world.meetings.have_met(pair.0, pair.1));
+        let missing = world.meetings.missing(&pairs).into_iter();
         missing.map(|pair| (name(pair.0), name(pair.1))).collect()
     };
     let (began, time) = (Instant::now(), soak(Duration::from_secs(1)));

@@ -194,7 +194,11 @@ impl Worker {
     }
 
     fn movable(&mut self) {
-        let (order, (flags, via)) = (self.order(), self.flags());
+        let order = match self.world.unmoved().filter(|_| self.rng.one_in(3)) {
+            Some(order) => order,
+            None => self.order(),
+        };
+        let (flags, via) = self.flags();
         let via = via.and(Feature::Movable).and(Feature::of_order(order));
         self.request(order.frames(), via, |this| {
             Some(What::Movable(this.depot.movable(order, flags).ok()?))

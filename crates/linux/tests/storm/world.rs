@@ -7,8 +7,8 @@ use pagedepot_linux::{Order, Pfn};
 
 use crate::common::marks::Marks;
 use crate::common::meetings::{LastUses, Meetings, Set};
-use crate::common::page_bytes;
 use crate::common::usage::Usage;
+use crate::common::{order, page_bytes};
 
 pub struct World {
     pub marks: Marks,
@@ -49,6 +49,12 @@ impl World {
     pub fn take(&self, start: Pfn, pages: u32, owner: u32, via: Set) {
         self.marks.take(start, pages, owner);
         self.note_via(start, pages, via);
+    }
+
+    /// The least order of which no block has been moved.
+    pub fn unmoved(&self) -> Option<Order> {
+        let is_unmoved = |order: &Order| self.moved[order.index()].load(Ordering::Relaxed) == 0;
+        (0..=10).map(order).find(is_unmoved)
     }
 
     /// A movable block is about to be freed, or to stay where it is.
