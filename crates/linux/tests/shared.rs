@@ -531,6 +531,56 @@ fn a_process_in_another_time_namespace_lives() {
     all_back(&depot);
 }
 
+/// A process has died, and its child, which has its lock, lives. What has the number of the dead
+/// process now, a process group that the child is in, or a thread, is not that process.
+#[test]
+fn a_dead_parent_has_ended_whatever_has_its_number() {
+    for leads_group in [true, false] {
+        let namespace = Child::new(|| {
+            // In a namespace of their own no other process takes a number meanwhile.
+            // SAFETY: later children begin there.
+            if unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
+                return eprintln!("SKIPPED: the system refuses PID namespaces");
+            }
+            assert_eq!(Child::new(|| end_beside_a_child(leads_group)).wait(), 0);
+        });
+        assert_eq!(namespace.wait(), 0);
+    }
+}
+
+fn end_beside_a_child(leads_group: bool) {
+    let depot = segment(4 * mib());
+    let pipe = Pipe::new();
+    let parent = Child::new(|| {
+        if leads_group {
+            // SAFETY: of this process.
+            assert_eq!(unsafe { libc::setpgid(0, 0) }, 0);
+        }
+        let own = join(&depot);
+        let _pages: Vec<_> = (0..100).map(|_| own.page(Order::BASE).unwrap()).collect();
+        let child = Child::new(|| thread::sleep(Duration::from_secs(600)));
+        pipe.tell(&child.0.to_ne_bytes());
+        pipe.tell_and_sleep();
+    });
+    let child = Child(i32::from_ne_bytes(pipe.hear()));
+    let number = parent.0;
+    parent.kill();
+    let last = (number - 1).to_string();
+    if !leads_group && std::fs::write("/proc/sys/kernel/ns_last_pid", last).is_ok() {
+        let (told, hears) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            // SAFETY: returns a number.
+            told.send(unsafe { libc::gettid() }).unwrap();
+            thread::sleep(Duration::from_secs(600));
+        });
+        assert_eq!(hears.recv(), Ok(number), "the thread has the number");
+    }
+    let recovered = depot.recover(Orphans::Stay);
+    assert!(recovered.processes == 1 && recovered.pages >= 100, "{recovered:?}");
+    // It is no child of this process.
+    std::mem::forget(child);
+}
+
 /// A path in a folder for temporary files, removed at the end.
 struct TempPath(PathBuf);
 

@@ -129,7 +129,9 @@ pub fn has_exited(process: Identity) -> bool {
     }
     let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else { return false };
     match pidfd_open(pid, PidfdFlags::empty()) {
-        Err(errno) => errno == Errno::SRCH,
+        // INVAL, NOENT: the number is a process group's alone (before Linux 6.16), or a thread's.
+        // A process that lives is found by its own number.
+        Err(errno) => matches!(errno, Errno::SRCH | Errno::INVAL | Errno::NOENT),
         Ok(pidfd) => {
             // The descriptor is of the process that has the number now: compare first.
             let start = start_time_of(&pidfd);
