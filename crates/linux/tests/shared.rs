@@ -4,6 +4,8 @@ mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::ffi::CString;
+use std::io::Write;
 use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -1019,6 +1021,45 @@ fn a_limit_on_files_is_an_error() {
         }
     });
     assert!(!path.exists());
+}
+
+/// A file system has no room for the metadata. Nothing of the segment stays.
+#[test]
+fn a_full_file_system_is_an_error() {
+    let folder = std::env::temp_dir().join(format!("pagedepot-full-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    common::in_child(|| {
+        let target = CString::new(folder.as_os_str().as_encoded_bytes()).unwrap();
+        // SAFETY: mounts what this child alone sees.
+        let is_mounted = unsafe {
+            let (none, root) = (c"none".as_ptr(), c"/".as_ptr());
+            let private = libc::MS_REC | libc::MS_PRIVATE;
+            let (kind, size) = (c"tmpfs".as_ptr(), c"size=1m".as_ptr());
+            libc::unshare(libc::CLONE_NEWNS) == 0
+                && libc::mount(none, root, none, private, std::ptr::null()) == 0
+                && libc::mount(kind, target.as_ptr(), kind, 0, size.cast()) == 0
+        };
+        if !is_mounted {
+            return eprintln!("SKIPPED: the system refuses mounts");
+        }
+        let mut rest = std::fs::File::create(folder.join("rest")).unwrap();
+        let mut bytes = 0;
+        while let Ok(count @ 1..) = rest.write(&[0; 4096]) {
+            bytes += count as u64;
+        }
+        let (path, options) = (folder.join("segment"), SharedOptions::new(4 * mib()));
+        // The first parts of the metadata have room in the second case.
+        for room in [0, 24 << 10] {
+            rest.set_len(bytes - room).unwrap();
+            let error = SharedDepot::create(&path, &options).unwrap_err();
+            let SegmentError::System { errno, .. } = error else { panic!("{error}") };
+            assert_eq!(errno.raw_os_error(), libc::ENOSPC, "{error}");
+            assert!(!path.exists());
+        }
+        rest.set_len(0).unwrap();
+        drop(SharedDepot::create(&path, &options).unwrap().page(Order::BASE).unwrap());
+    });
+    std::fs::remove_dir(&folder).unwrap();
 }
 
 /// A signal that all threads of the program block waits for the program: no thread of the library

@@ -62,7 +62,7 @@ impl SharedOptions {
     }
 
     /// The size to which [`SharedDepot::grow`] can bring the segment. Default: the size it begins
-    /// with. A byte for each page, and what is never used costs no memory.
+    /// with. Nine bytes of memory for each page; pages that are never used cost none.
     pub fn grow_to(mut self, bytes: usize) -> Self {
         self.bytes_max = bytes;
         self

@@ -6,10 +6,11 @@
 //! | slots | 47 of 256 bytes | the processes, see `slots.rs` |
 //! | hints | 1 bit per 64 frames | groups of frames that are full, see `owners.rs` |
 //! | owners | 1 byte per frame | who has it: 256 KiB per GiB of 4 KiB pages |
-//! | tokens | 8 bytes per frame | of frames that were sent, see `messages.rs`; never touched otherwise |
+//! | tokens | 8 bytes per frame: 2 MiB per GiB | of frames that were sent, see `messages.rs` |
 //! | frames | | the pages, from a multiple of 2 MiB on |
 //!
-//! Whatever is zero is free, and a file has holes: a new segment costs its header alone.
+//! Whatever is zero is free. The frames of a new segment are holes of the file; all in front of
+//! them has memory from the start.
 
 use std::ops::Range;
 

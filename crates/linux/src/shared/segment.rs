@@ -9,10 +9,10 @@ use std::path::Path;
 use std::ptr;
 
 use rustix::fs::{
-    MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create, open,
-    unlink,
+    FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals, fstat,
+    ftruncate, memfd_create, open, unlink,
 };
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use super::error::SegmentError;
@@ -87,6 +87,13 @@ impl Segment {
             return Err(SegmentError::System { what, errno: Errno::FBIG });
         }
         ftruncate(&file, layout.file_bytes()).map_err(SegmentError::system("ftruncate"))?;
+        // Where the file system has no room, an access to a hole would be a SIGBUS, here or in any
+        // process later. One that cannot be asked for room has holes there.
+        let (all, metadata) = (FallocateFlags::empty(), layout.tokens().end as u64);
+        match retry_on_intr(|| fallocate(&file, all, 0, metadata)) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => {}
+            Err(errno) => return Err(SegmentError::System { what: "room for metadata", errno }),
+        }
         let segment = Self::map(file, layout)?;
         let absent = present..layout.padding().end;
         segment.owners().change(absent, Owner::FREE, Owner::ABSENT);
