@@ -510,7 +510,11 @@ impl SharedDepot {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::sync::mpsc;
+    use std::thread;
     use std::time::Instant;
+
+    use pagedepot::Order;
 
     use super::*;
     use crate::shared::slots::{ANSWERED, ASKED};
@@ -544,7 +548,23 @@ mod tests {
         let until = Instant::now() + Duration::from_secs(60);
         while answered.load(Ordering::Relaxed) != 1 {
             assert!(Instant::now() < until, "the thread took the request for an old one");
-            std::thread::sleep(Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// A thread is stopped as it looks for dead processes. A request of another thread that runs
+    /// short fails without it.
+    #[test]
+    fn a_request_does_not_wait_for_a_thread_that_buries() {
+        let options = SharedOptions::new(1 << 20).answers(false);
+        let shared = SharedDepot::create_memfd("test", &options).unwrap();
+        let pages: Vec<_> = std::iter::from_fn(|| shared.page(Order::BASE).ok()).collect();
+        let (tell, hear) = mpsc::channel();
+        thread::scope(|scope| {
+            let _stopped = shared.store.bury_alone();
+            scope.spawn(|| tell.send(shared.page(Order::BASE).is_err()));
+            assert_eq!(hear.recv_timeout(Duration::from_secs(60)), Ok(true));
+        });
+        drop(pages);
     }
 }

@@ -28,7 +28,6 @@ use std::time::{Duration, Instant};
 use pagedepot::{Mode, Scope};
 
 use super::error::SegmentError;
-use super::members::Orphans;
 use super::process::has_ended;
 use super::segment::Segment;
 use super::slots::{ANSWERED, ASKED, SLOTS, Stage};
@@ -41,6 +40,9 @@ use crate::system::threads;
 
 /// Longest time for which a request that runs short waits for what other processes give up.
 const ANSWER_LIMIT: Duration = Duration::from_millis(50);
+/// Longest time for which a request that runs short waits for another thread of this process that
+/// takes back the pages of dead processes, and may be stopped, or wait for the requesting thread.
+const BURIAL_LIMIT: Duration = Duration::from_millis(500);
 /// Milliseconds after which a thread looks whether there is still a handle.
 const REST_MS: u32 = 1000;
 /// Milliseconds between two looks for pages that other processes have freed.
@@ -108,7 +110,7 @@ impl SharedStore {
         }
         // Whoever hid a page may be stopped.
         let (shown, before) = (self.segment().owners().show_free(), self.recovered());
-        self.recover(Orphans::Stay);
+        self.recover_within(BURIAL_LIMIT);
         // What another thread freed while this one waited serves this request as well.
         let recovered = self.recovered() - before;
         if shown + recovered > 0 {

@@ -1,6 +1,7 @@
 //! The store of a segment, as the allocator of one process sees it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pagedepot::{
     Backing, BackingRanges, BackingRequest, BackingWords, Block, DoubleFree, Pfn, RangeRequest,
@@ -127,7 +128,18 @@ impl SharedStore {
     /// Takes back the pages of processes that have ended, by one thread at a time. A forked child,
     /// and a handler above this call, take none.
     pub fn recover(&self, orphans: Orphans) -> Recovery {
-        let Some(_alone) = self.bury_alone() else { return Recovery::default() };
+        self.bury_alone().map_or(Recovery::default(), |_alone| self.bury_dead(orphans))
+    }
+
+    /// Takes back the pages of processes that have ended, unless another thread looks for such and
+    /// does not end within about `limit`: it may be stopped.
+    pub fn recover_within(&self, limit: Duration) {
+        if let Some(_alone) = self.burying.lock_within(limit) {
+            self.bury_dead(Orphans::Stay);
+        }
+    }
+
+    fn bury_dead(&self, orphans: Orphans) -> Recovery {
         let recovery = members::bury_dead(&self.segment, self.slot, orphans);
         // Relaxed: a count.
         self.recovered.fetch_add(recovery.pages, Ordering::Relaxed);
