@@ -8,6 +8,7 @@ use std::ffi::CString;
 use std::io::Write;
 use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -581,6 +582,32 @@ fn end_beside_a_child(leads_group: bool) {
     assert!(recovered.processes == 1 && recovered.pages >= 100, "{recovered:?}");
     // It is no child of this process.
     std::mem::forget(child);
+}
+
+/// A thread may have a table of descriptors of its own. Behind their numbers the main thread has
+/// another file here.
+#[test]
+fn a_thread_with_its_own_descriptors_makes_a_segment_in_its_own_file() {
+    // SAFETY: a name; a new descriptor.
+    let other = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"other".as_ptr(), 0)) };
+    let other = std::fs::File::from(other);
+    other.set_len(16 << 20).unwrap();
+    let numbers = [(); 64].map(|()| other.try_clone().unwrap());
+    let act = || {
+        // SAFETY: of this thread alone, which ends here; its table has no use for these.
+        unsafe {
+            assert_eq!(libc::unshare(libc::CLONE_FILES), 0);
+            numbers.iter().for_each(|file| assert_eq!(libc::close(file.as_raw_fd()), 0));
+        }
+        let options = SharedOptions::new(mib()).answers(false);
+        let one = SharedDepot::create_memfd("test", &options).unwrap();
+        let two = SharedDepot::adopt(one.file(), &options).unwrap();
+        assert_ne!(one.slot(), two.slot());
+    };
+    thread::scope(|scope| scope.spawn(act).join().unwrap());
+    let mut head = [0xff; 4096];
+    other.read_exact_at(&mut head, 0).unwrap();
+    assert!(head.iter().all(|&byte| byte == 0));
 }
 
 /// A path in a folder for temporary files, removed at the end.

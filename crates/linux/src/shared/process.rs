@@ -100,7 +100,7 @@ fn start_time(stat: &CStr) -> Option<u64> {
 /// has the number there.
 fn start_time_of(pidfd: &OwnedFd) -> Option<u64> {
     let (mut path, mut buffer) = ([0; 48], [0; 512]);
-    write!(&mut path[..], "/proc/self/fdinfo/{}\0", pidfd.as_raw_fd()).ok()?;
+    write!(&mut path[..], "/proc/thread-self/fdinfo/{}\0", pidfd.as_raw_fd()).ok()?;
     let text = read_from(CStr::from_bytes_until_nul(&path).ok()?, &mut buffer)?;
     let mut lines = std::str::from_utf8(text).ok()?.lines();
     let number = lines.find_map(|line| line.strip_prefix("Pid:"))?.trim();
@@ -158,5 +158,21 @@ mod tests {
         assert!(has_exited(Identity { start: own.start - 1, ..own }), "another had its number");
         let elsewhere = own.namespaces ^ 1 << 32;
         assert!(!has_exited(Identity { start: 0, namespaces: elsewhere, ..own }));
+    }
+
+    /// A thread may have a table of descriptors of its own, with other processes at their numbers.
+    #[test]
+    fn a_process_is_found_by_a_descriptor_of_the_thread() {
+        let numbers = [rustix::process::getppid().unwrap(), rustix::process::getpid()];
+        let [mut one, this] = numbers.map(|pid| pidfd_open(pid, PidfdFlags::empty()).unwrap());
+        std::thread::scope(|scope| {
+            let look = || {
+                // SAFETY: of this thread alone, which ends here.
+                assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+                rustix::io::dup2(&this, &mut one).unwrap();
+                assert_eq!(start_time_of(&one), Some(identity().start));
+            };
+            scope.spawn(look).join().unwrap();
+        });
     }
 }

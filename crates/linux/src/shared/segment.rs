@@ -223,8 +223,13 @@ unsafe fn part<T>(mapping: &Mapping, bytes: std::ops::Range<usize>) -> &'static 
     }
 }
 
-/// Opens the file behind a descriptor, which has an open file description of its own then.
+/// Opens the file behind a descriptor, which has an open file description of its own then. The
+/// descriptor is of this thread's table, which may be another than its process's.
 fn open_anew(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+    let path = format!("/proc/thread-self/fd/{}", fd.as_raw_fd());
+    let file = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let [given, opened] = [fstat(fd)?, fstat(&file)?];
+    let is_same = (given.st_dev, given.st_ino) == (opened.st_dev, opened.st_ino);
+    // Something else may be mounted on `/proc`.
+    if is_same { Ok(file) } else { Err(Errno::BADF) }
 }
