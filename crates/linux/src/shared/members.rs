@@ -50,10 +50,7 @@ pub fn join(segment: &Segment, orphans: Orphans) -> Result<usize, SegmentError> 
 
 fn take_slot(segment: &Segment) -> Result<Option<usize>, SegmentError> {
     let (slots, locks) = (segment.slots(), segment.locks());
-    for slot in 0..SLOTS {
-        if slots.look(slot).stage() != Some(Stage::Empty) || slots.look(slot).has_buriers() {
-            continue;
-        }
+    for slot in slots.at(Stage::Empty) {
         // Before the word says so: whoever finds the slot taken and its lock free buries it.
         if !locks.take(slot).map_err(SegmentError::system("locking the segment"))? {
             continue;
@@ -61,6 +58,11 @@ fn take_slot(segment: &Segment) -> Result<Option<usize>, SegmentError> {
         // Relaxed: a process counts after its own slot's bit is set, and a sum of counts that
         // change meanwhile may be a little wrong.
         segment.joined().fetch_or(1 << slot, Ordering::Relaxed);
+        // Again, with the lock. No process in this slot buries then: by its bits in other words, or
+        // in this one, a torn table closes slots.
+        if slots.look(slot).stage() == Some(Stage::Empty) {
+            slots.forget_burier(slot);
+        }
         if slots.begin_join(slot) && slots.go_live(slot, identity()) {
             return Ok(Some(slot));
         }
@@ -315,6 +317,19 @@ mod tests {
             depot.recover(Orphans::Stay);
             assert_eq!(depot.segment_stats().processes.len(), 1, "the slot is open again");
         }
+    }
+
+    /// A table that is torn has buriers in the words of slots in which no process is.
+    #[test]
+    fn a_slot_opens_when_its_buriers_slot_is_joined() {
+        let options = SharedOptions::new(1 << 20).answers(false);
+        let depot = SharedDepot::create_memfd("test", &options).unwrap();
+        for (slot, burier) in [(20, 3), (21, 30), (5, 5)] {
+            let word = depot.store().segment().slots().word(slot, 0);
+            word.fetch_or(1 << burier, Ordering::Relaxed);
+        }
+        let join = || SharedDepot::adopt(depot.file(), &options).ok();
+        assert_eq!(std::iter::from_fn(join).collect::<Vec<_>>().len(), SLOTS - 1);
     }
 
     /// While a process holds the door's lock it may be at work, and keeps what it has claimed.

@@ -34,6 +34,9 @@
 //!   out of all words ([`Slots::forget_burier`]) before its slot is empty. The bit of the door is
 //!   taken out by the next burier that finds it and gets the door's lock, which the kernel drops at
 //!   a death. The bit is there as long as a message may have the door for its claimer.
+//! * So no word has the bit of a slot that is empty, unless the table is torn. A process that joins
+//!   takes its slot's bit out of all words before, with the lock of the empty slot: none buries
+//!   from there meanwhile.
 //! * A process has the lock of its slot from before it joins until its last mapping has gone. A
 //!   survivor that gets the lock knows that it is no process's, and none joins while it has the
 //!   lock: so the word that it swaps is the one that it judged, however long it slept before.
@@ -107,7 +110,7 @@ impl SlotWord {
         self.stage() == Some(stage)
     }
 
-    pub fn has_buriers(self) -> bool {
+    fn has_buriers(self) -> bool {
         self.0 & BURIERS != 0
     }
 
