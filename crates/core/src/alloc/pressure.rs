@@ -146,7 +146,13 @@ impl<C: Cpus> Search for LastSearch<'_, '_, C> {
     }
 
     fn zones(&self) -> impl Iterator<Item = ZoneId> {
-        self.caches.zones_of(self.request)
+        // Frames that have been removed meanwhile are of none.
+        self.caches.zones_of(self.request).filter(|&zone| match self.request.want {
+            Want::At { start, frames, .. } => {
+                self.caches.store.tags().zone_of_range(start, frames) == Some(zone)
+            }
+            _ => true,
+        })
     }
 
     fn managed_pages(&self, zone: ZoneId) -> u64 {
@@ -180,6 +186,7 @@ impl<C: Cpus> Search for LastSearch<'_, '_, C> {
     }
 
     fn scan(&self, own_moves: &mut u64) -> Option<Pfn> {
+        self.zones().next()?;
         self.caches.scan(self.request, self.request.reserve(), own_moves)
     }
 

@@ -41,10 +41,7 @@ impl<'m, C: Cpus> Caches<'m, C> {
     /// Whether a request may use a zone.
     pub fn is_for(&self, zone: ZoneId, request: Request) -> bool {
         match request.want {
-            // Unless it has been removed meanwhile.
-            Want::At { zone: only, start, frames } => {
-                zone == only && self.store.tags().zone_of_range(start, frames) == Some(zone)
-            }
+            Want::At { zone: only, .. } => zone == only,
             _ => self.may_serve(zone, request.node, request.flags),
         }
     }
