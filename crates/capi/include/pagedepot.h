@@ -16,7 +16,7 @@
 /* What pagedepot_monitor_start() takes when nothing is set. */
 #define PAGEDEPOT_MONITOR_INIT { sizeof(pagedepot_monitor_options_t), 0, 0, 0, 0, NULL }
 /* What pagedepot_create() and others take when nothing is set. */
-#define PAGEDEPOT_SHARED_INIT { sizeof(pagedepot_shared_options_t), 0, 0, 0 }
+#define PAGEDEPOT_SHARED_INIT { sizeof(pagedepot_shared_options_t), 0, 0, 0, 0 }
 
 // Pages come from a memory file, which devices and other processes can map; else they are private.
 #define PAGEDEPOT_MEMFD (1 << 0)
@@ -271,6 +271,9 @@ typedef struct {
     size_t ceiling;
     // The heir of this process: see pagedepot_inherit(). 0: none.
     uint64_t heir;
+    // The fate of blocks that dead processes have left, when this process joins: as in
+    // pagedepot_recover(). 2 opens a segment in which such processes are in all slots.
+    uint64_t orphans;
 } pagedepot_shared_options_t;
 
 // A page on its way to another process: a message that the program carries by whatever it has.
@@ -729,8 +732,9 @@ size_t pagedepot_claim_many(const pagedepot_t *handle,
                             size_t count);
 
 // Takes back the pages of processes that have died, and with orphans not 0 also those that such a
-// process had sent and that were not claimed. Requests that run short do so by themselves, without
-// orphans. Returns the number of pages; 0 with errno for a handle that is none.
+// process had sent and that were not claimed. With orphans 2 also those that it has left to an
+// heir. Requests that run short do so by themselves, without orphans. Returns the number of pages;
+// 0 with errno for a handle that is none.
 //
 // Conditions:
 // handle is NULL or a live depot.

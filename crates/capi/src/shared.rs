@@ -30,11 +30,15 @@ pub struct pagedepot_shared_options_t {
     pub ceiling: usize,
     /// The heir of this process: see pagedepot_inherit(). 0: none.
     pub heir: u64,
+    /// The fate of blocks that dead processes have left, when this process joins: as in
+    /// pagedepot_recover(). 2 opens a segment in which such processes are in all slots.
+    pub orphans: u64,
 }
 
 impl Default for pagedepot_shared_options_t {
     fn default() -> Self {
-        pagedepot_shared_options_t { size: size_of::<Self>(), grow_to: 0, ceiling: 0, heir: 0 }
+        let size = size_of::<Self>();
+        pagedepot_shared_options_t { size, grow_to: 0, ceiling: 0, heir: 0, orphans: 0 }
     }
 }
 
@@ -48,8 +52,15 @@ unsafe fn read(
 ) -> Result<SharedOptions, &'static str> {
     // SAFETY: the caller's promise.
     let given = unsafe { sized(given) }?;
+    let orphans = orphans(given.orphans).ok_or("orphans is 0, 1 or 2")?;
     let options = SharedOptions::new(bytes).grow_to(given.grow_to).ceiling(given.ceiling);
+    let options = options.orphans(orphans);
     Ok(NonZeroU64::new(given.heir).map_or(options.clone(), |heir| options.heir(heir)))
+}
+
+/// The fate of blocks that dead processes have left, by its number in C.
+fn orphans(number: u64) -> Option<Orphans> {
+    [Orphans::Stay, Orphans::GoBack, Orphans::AllGoBack].get(number as usize).copied()
 }
 
 /// A handle of what `make` makes, or NULL with `errno` and a text.
@@ -389,15 +400,16 @@ fn hand_out(depot: &SharedDepot, page: Page) -> *mut c_void {
 }
 
 /// Takes back the pages of processes that have died, and with orphans not 0 also those that such a
-/// process had sent and that were not claimed. Requests that run short do so by themselves, without
-/// orphans. Returns the number of pages; 0 with errno for a handle that is none.
+/// process had sent and that were not claimed. With orphans 2 also those that it has left to an
+/// heir. Requests that run short do so by themselves, without orphans. Returns the number of pages;
+/// 0 with errno for a handle that is none.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_recover(handle: *const pagedepot_t, orphans: c_int) -> u64 {
-    let orphans = if orphans == 0 { Orphans::Stay } else { Orphans::GoBack };
-    shared(handle).map_or(0, |depot| depot.recover(orphans).pages)
+    let fate = self::orphans(orphans as u64).unwrap_or(Orphans::GoBack);
+    shared(handle).map_or(0, |depot| depot.recover(fate).pages)
 }
 
 /// Takes up to count pages, with their contents, of processes that have died and had named this

@@ -149,8 +149,40 @@ static void check_many(pagedepot_t *depot, pagedepot_t *alone) {
     CHECK(pagedepot_free_many(depot, 1, blocks, COUNT) == 0);
 }
 
+/* Dead processes that had an heir are in all slots. */
+static void open_after_estates(void) {
+    char folder[] = "/tmp/pagedepot-c-XXXXXX", path[64];
+    CHECK(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/segment", folder);
+    pagedepot_shared_options_t options = PAGEDEPOT_SHARED_INIT;
+    options.heir = HEIR;
+    pid_t child = fork();
+    if (child == 0) {
+        pagedepot_t *depot = pagedepot_create(path, 64 * MIB, &options);
+        for (; depot; depot = pagedepot_open(path, &options)) {
+            CHECK(pagedepot_alloc(depot, 0));
+        }
+        kill(getpid(), SIGKILL);
+    }
+    CHECK(waitpid(child, NULL, 0) == child);
+    FAILS(pagedepot_open(path, NULL) == NULL, EBUSY);
+    options.heir = 0;
+    options.orphans = 3;
+    FAILS(pagedepot_open(path, &options) == NULL, EINVAL);
+    options.orphans = 2;
+    /* A program that was compiled with an older header. */
+    options.size -= sizeof options.orphans;
+    FAILS(pagedepot_open(path, &options) == NULL, EBUSY);
+    options.size = sizeof options;
+    pagedepot_t *depot = pagedepot_open(path, &options);
+    CHECK(depot && pagedepot_recover(depot, 2) == 0);
+    pagedepot_delete(depot);
+    CHECK(unlink(path) == 0 && rmdir(folder) == 0);
+}
+
 int main(void) {
     host_and_guest();
+    open_after_estates();
     delete_a_giver();
     pagedepot_t *depot = pagedepot_create(NULL, 4 * MIB, NULL), *alone = pagedepot_new(MIB, NULL);
     CHECK(depot && alone && pagedepot_shared_fd(depot) >= 0);
