@@ -1,13 +1,11 @@
 //! Calls in programs of other languages, for bindings: Rust has no location for them.
 //!
 //! A word of the table of sites holds the address of a `Location`, or of a [`ForeignSite`]. Foreign
-//! sites are in a list and never freed, so no address is ever both, and a reader tells them apart
-//! by looking for the address in the list. It takes no lock, which a forked child might wait for.
+//! sites are in lists and never freed, so no address is ever both, and a reader tells them apart by
+//! looking for the address in the lists. Nothing takes a lock, for which a forked child might wait.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::iter::successors;
-use std::sync::{LazyLock, PoisonError, RwLock};
 
 use crate::system::sync::OnceValue;
 
@@ -31,44 +29,31 @@ use crate::system::sync::OnceValue;
 pub struct ForeignSite {
     file: String,
     line: u32,
-    /// The site that was registered next.
+    /// The site of its list that was registered next.
     next: NextSite,
 }
 
-type NextSite = OnceValue<&'static ForeignSite>;
+type NextSite = OnceValue<ForeignSite>;
 
-#[derive(Default)]
-struct SiteTable {
-    by_line: HashMap<u32, Vec<&'static ForeignSite>>,
-    last: Option<&'static ForeignSite>,
-}
-
-static KNOWN: LazyLock<RwLock<SiteTable>> = LazyLock::new(RwLock::default);
-static FIRST: NextSite = OnceValue::new();
+/// Lists of sites, by their line modulo the number of lists.
+static LISTS: [NextSite; 256] = [const { OnceValue::new() }; 256];
 
 impl ForeignSite {
-    /// The site at a line of a file: one for each line. Waits for other threads that register a
-    /// site, so a signal handler must not call it.
+    /// The site at a line of a file: one for each line. Takes no lock, but allocates memory, so a
+    /// signal handler must not call it.
     pub fn at(file: &str, line: u32) -> &'static Self {
-        let find = |known: &SiteTable| {
-            let mut of_line = known.by_line.get(&line)?.iter();
-            of_line.find(|site| site.file == file).copied()
-        };
-        let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(site) = find(&known) {
-            return site;
+        let mut place = &LISTS[line as usize % LISTS.len()];
+        loop {
+            match place.get() {
+                Some(site) if site.line == line && site.file == file => return site,
+                Some(site) => place = &site.next,
+                // If another thread is faster, its site is the next one to look at.
+                None => {
+                    let next = OnceValue::new();
+                    let _ = place.set(ForeignSite { file: file.to_owned(), line, next });
+                }
+            }
         }
-        drop(known);
-        let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(site) = find(&known) {
-            return site;
-        }
-        let site = ForeignSite { file: file.to_owned(), line, next: OnceValue::new() };
-        let site: &'static Self = Box::leak(Box::new(site));
-        known.by_line.entry(line).or_default().push(site);
-        let end = known.last.replace(site).map_or(&FIRST, |last| &last.next);
-        let _ = end.set(site);
-        site
     }
 
     /// File, as the program's compiler names it.
@@ -87,8 +72,8 @@ impl ForeignSite {
 
     /// The site at an address, if one is there. O(sites).
     pub(crate) fn with_address(address: usize) -> Option<&'static Self> {
-        let mut sites = successors(FIRST.get().copied(), |site| site.next.get().copied());
-        sites.find(|site| site.address() == address)
+        let sites = |list: &'static NextSite| successors(list.get(), |site| site.next.get());
+        LISTS.iter().flat_map(sites).find(|site| site.address() == address)
     }
 }
 
@@ -103,31 +88,56 @@ impl fmt::Debug for ForeignSite {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::{ptr, thread};
+
     use super::*;
 
-    /// A child of a process whose other thread was registering a site.
+    /// Children of a process whose other thread registers sites.
     #[test]
     #[cfg_attr(miri, ignore = "forks")]
-    fn a_child_finds_the_sites_of_its_parent() {
+    fn a_child_finds_and_registers_sites() {
         let sites = [1, 2].map(|line| ForeignSite::at("a.c", line));
-        let known = KNOWN.write().unwrap();
-        // SAFETY: the child looks the sites up and ends.
-        let pid = unsafe { libc::fork() };
-        if pid == 0 {
-            let is_found = |site: &'static ForeignSite| {
-                ForeignSite::with_address(site.address())
-                    .is_some_and(|found| std::ptr::eq(found, site))
+        let is_found = |site: &'static ForeignSite| {
+            ForeignSite::with_address(site.address()).is_some_and(|found| ptr::eq(found, site))
+        };
+        let ends = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let ends = &ends;
+            scope.spawn(|| {
+                let lines = (0..20_000).cycle().take_while(|_| !ends.load(Ordering::Relaxed));
+                lines.for_each(|line| _ = ForeignSite::at("b.c", line));
+            });
+            let does_child = || {
+                // SAFETY: the child looks sites up, registers one and ends.
+                let pid = unsafe { libc::fork() };
+                if pid == 0 {
+                    // SAFETY: ends this child when it waits for a lock; else it ends itself.
+                    unsafe { libc::alarm(60) };
+                    let known =
+                        sites.into_iter().all(is_found) && is_found(ForeignSite::at("c.c", 3));
+                    // SAFETY: as above.
+                    unsafe { libc::_exit(i32::from(!known)) };
+                }
+                let mut status = 0;
+                // SAFETY: waits for our child.
+                assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+                status == 0
             };
-            // SAFETY: ends this child when it waits for the lock; else it ends itself.
-            unsafe {
-                libc::alarm(60);
-                libc::_exit(i32::from(!sites.into_iter().all(is_found)));
-            }
-        }
-        drop(known);
-        let mut status = 0;
-        // SAFETY: waits for our child.
-        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-        assert_eq!(status, 0);
+            let do_well = (0..200).all(|_| does_child());
+            ends.store(true, Ordering::Relaxed);
+            assert!(do_well);
+        });
+    }
+
+    #[test]
+    fn threads_share_the_site_of_a_line() {
+        let at = |line| ForeignSite::at("d.c", line).address();
+        let of_all = || (0..1000).map(at).collect::<Vec<_>>();
+        let [one, other] = thread::scope(|scope| {
+            [scope.spawn(of_all), scope.spawn(of_all)].map(|thread| thread.join().unwrap())
+        });
+        assert_eq!(one, other);
+        assert!(ForeignSite::at("e.c", 7).address() != one[7]);
     }
 }
