@@ -108,6 +108,8 @@ impl Publisher {
         // After the file was opened here: this process's own opening is no reader's.
         let watch = watch(path).map_err(|errno| PublishError::Watch(errno.into()))?;
         let (stopped, stop) = io::pipe().map_err(PublishError::Thread)?;
+        let no_wait = rustix::io::ioctl_fionbio(&stopped, true);
+        no_wait.map_err(|errno| PublishError::Thread(errno.into()))?;
         let own_path = path.to_owned();
         let serve = move || {
             source.serve(&watch, &stopped);
@@ -216,15 +218,28 @@ fn wait(watch: &OwnedFd, stopped: &PipeReader) -> bool {
         ];
         match poll(&mut fds, None) {
             Err(Errno::INTR) => {}
-            Err(_) => return false,
+            Err(_) => {
+                // The system refuses to poll for more descriptors than the process may open by now
+                // (`RLIMIT_NOFILE`).
+                thread::sleep(PAUSE);
+                if rustix::io::read(stopped, &mut [0; 1]) == Ok(0) {
+                    return false;
+                }
+                if discard(watch) {
+                    return true;
+                }
+            }
             Ok(_) if !fds[1].revents().is_empty() => return false,
             Ok(_) => return true,
         }
     }
 }
 
-/// Forgets the events that have come: one snapshot answers all of them.
-fn discard(watch: &OwnedFd) {
+/// Forgets the events that have come: one snapshot answers all of them. Returns whether any had.
+fn discard(watch: &OwnedFd) -> bool {
     let mut events = [0; 4096];
-    while matches!(rustix::io::read(watch, &mut events), Ok(1..)) {}
+    let mut has_events = || matches!(rustix::io::read(watch, &mut events), Ok(1..));
+    let any = has_events();
+    while has_events() {}
+    any
 }

@@ -178,6 +178,50 @@ fn names_that_are_taken_are_passed_by() {
     assert_eq!(fs::read_dir(&place.0).unwrap().count(), 100);
 }
 
+/// A program that may open no file any more answers readers, and its thread ends.
+#[test]
+#[cfg_attr(miri, ignore = "needs inotify")]
+fn a_program_that_may_open_nothing_answers() {
+    let place = Place::new("closed");
+    let [ready, end] = ["ready", "end"].map(|name| place.0.join(name));
+    // SAFETY: the child publishes and ends.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let publish = || {
+            let depot = Depot::new(4 * mib()).unwrap();
+            let published = Publisher::new(&depot).directory(&place.0).start().unwrap();
+            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: a limit of this child, which ends by a signal if its thread does not.
+            unsafe {
+                assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &none), 0);
+                libc::alarm(60);
+            }
+            fs::create_dir(&ready).unwrap();
+            while !end.exists() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            drop(published);
+        };
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(publish));
+        // SAFETY: ends this child.
+        unsafe { libc::_exit(i32::from(result.is_err())) };
+    }
+    while !ready.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // The thread may sleep in the call to poll that it made before: the first look ends that.
+    let path = place.0.join(format!("pagedepot-{pid}-0.stats"));
+    let mut reader = Reader::open(&path).unwrap();
+    let seen = [0; 3].map(|_| reader.refresh(LONG).map(|seen| seen.bytes));
+    fs::create_dir(&end).unwrap();
+    let mut status = 0;
+    // SAFETY: waits for our child.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert_eq!(status, 0);
+    seen.into_iter().for_each(|bytes| assert_eq!(bytes.unwrap(), 4 * mib() as u64));
+    assert!(!path.exists());
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "needs inotify")]
 fn the_last_handle_ends_it() {
