@@ -42,6 +42,10 @@
 //! opening such a file succeeds, or fails by an error; the contents of its pages may be of any
 //! moment.
 //!
+//! A file can be cut by any process that may write to it. Opening it fails then, but processes that
+//! have it open end by a SIGBUS when they come behind its end, as with any file that is mapped. A
+//! memory file is sealed against that.
+//!
 //! # Trust
 //! A process that can write to the segment can write to all its pages, and can take any of them.
 //! It cannot make another's code leave the segment: no number that is read from it is an address or

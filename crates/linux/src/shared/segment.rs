@@ -9,8 +9,8 @@ use std::path::Path;
 use std::ptr;
 
 use rustix::fs::{
-    FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals, fstat,
-    ftruncate, memfd_create, open, unlink,
+    FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, Stat, fallocate, fcntl_add_seals, fstat,
+    ftruncate, memfd_create, open, stat, unlink,
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
@@ -58,10 +58,13 @@ impl Segment {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = open(path, flags, Mode::RUSR | Mode::WUSR);
         let file = file.map_err(SegmentError::system("creating the file"))?;
+        let made = fstat(&file);
         let segment = Self::format(file, layout, present);
-        if segment.is_err() {
+        if segment.is_err()
+            && let Ok(made) = made
+        {
             // Of no use, and in the way of the next call.
-            let _ = unlink(path);
+            remove(path, &made);
         }
         segment
     }
@@ -223,6 +226,13 @@ unsafe fn part<T>(mapping: &Mapping, bytes: std::ops::Range<usize>) -> &'static 
     }
 }
 
+/// Removes a file that is `made`, unless another one is at its path by now.
+fn remove(path: &Path, made: &Stat) {
+    if stat(path).is_ok_and(|there| (there.st_dev, there.st_ino) == (made.st_dev, made.st_ino)) {
+        let _ = unlink(path);
+    }
+}
+
 /// Opens the file behind a descriptor, which has an open file description of its own then. The
 /// descriptor is of this thread's table, which may be another than its process's.
 fn open_anew(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
@@ -232,4 +242,26 @@ fn open_anew(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let is_same = (given.st_dev, given.st_ino) == (opened.st_dev, opened.st_ino);
     // Something else may be mounted on `/proc`.
     if is_same { Ok(file) } else { Err(Errno::BADF) }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "makes files")]
+    fn a_file_that_another_process_has_put_there_stays() {
+        let name = format!("pagedepot-replaced-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let other = path.with_extension("other");
+        let made = fs::File::create(&path).unwrap();
+        fs::write(&other, "other").unwrap();
+        fs::rename(&other, &path).unwrap();
+        remove(&path, &fstat(&made).unwrap());
+        assert_eq!(fs::read(&path).unwrap(), b"other");
+        remove(&path, &stat(&path).unwrap());
+        assert!(!path.exists());
+    }
 }
