@@ -330,18 +330,19 @@ fn check_size(bytes: usize) -> Result<(), BuildError> {
     Limit::of_system(bytes).map_or(Ok(()), |limit| Err(BuildError::Limit { bytes, limit }))
 }
 
-/// Bytes of the memory that are present. Takes about a millisecond per GiB that is.
-pub(crate) fn resident_bytes(memory: &Memory) -> usize {
+/// Bytes of the memory that are present, if the system says. Takes about a millisecond per GiB that
+/// is.
+pub(crate) fn resident_bytes(memory: &Memory) -> Result<usize, Errno> {
     /// Bytes of addresses that the kernel is asked about at a time.
     const CHUNK_BYTES: usize = 256 << 20;
     let chunks = (0..memory.bytes()).step_by(CHUNK_BYTES);
     let pages = chunks.map(|at| {
         // SAFETY: inside the memory.
         let start = unsafe { memory.start().add(at) };
-        let present = resident(start, CHUNK_BYTES.min(memory.bytes() - at)).unwrap_or_default();
-        present.into_iter().filter(|&is_present| is_present).count()
+        let present = resident(start, CHUNK_BYTES.min(memory.bytes() - at))?;
+        Ok(present.into_iter().filter(|&is_present| is_present).count())
     });
-    pages.sum::<usize>() * rustix::param::page_size()
+    Ok(pages.sum::<Result<usize, _>>()? * rustix::param::page_size())
 }
 
 fn memory_file(hugetlb: bool) -> Result<OwnedFd, Errno> {

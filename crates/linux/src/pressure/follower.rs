@@ -13,7 +13,8 @@
 //!
 //! What is present is counted (`mincore`, about a millisecond per GiB) when what is left has
 //! changed, or when depots have given memory back: otherwise others may have taken what a depot
-//! gave, and the ceiling would be too high by as much.
+//! gave, and the ceiling would be too high by as much. Where the system does not say what is
+//! present, a depot keeps the ceiling that it has.
 //!
 //! # Why it holds between two looks
 //! No request gets a page above a ceiling, however fast the program allocates. Only what others
@@ -107,8 +108,11 @@ fn set(depots: &[Depot], left_bytes: i64) -> CeilingSum {
     let mut panics = FirstPanic::default();
     for depot in depots {
         let share = i128::from(left_bytes) * depot.bytes() as i128 / all_bytes as i128;
-        let present = resident_bytes(depot.shared().memory()) as i128;
-        let target = (present + share).clamp(0, depot.bytes() as i128) as usize;
+        let Ok(present) = resident_bytes(depot.shared().memory()) else {
+            followed.unprotected += 1;
+            continue;
+        };
+        let target = (present as i128 + share).clamp(0, depot.bytes() as i128) as usize;
         let follow = || Ceiling::of(depot).follow(Some(target), &mut followed.given_back_bytes);
         // A depot's callback that panics keeps no other depot without a ceiling.
         let Some(result) = panics.catch(follow) else { continue };

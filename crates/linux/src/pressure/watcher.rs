@@ -315,7 +315,7 @@ impl Watcher {
         if bytes(rest.free_min) < pageblock_bytes || depot.shared().is_pinned() {
             return 0;
         }
-        let present_bytes = self.note_present(depot, rest, now_ms);
+        let Some(present_bytes) = self.note_present(depot, rest, now_ms) else { return 0 };
         let free_pages = rest.seen.1;
         let used_bytes = (depot.bytes() as u64).saturating_sub(bytes(free_pages));
         let fluctuation = bytes(free_pages.saturating_sub(rest.free_min));
@@ -331,14 +331,14 @@ impl Watcher {
         done.given_back_bytes
     }
 
-    /// Returns the bytes that are present, after noting what refaulted.
-    fn note_present(&self, depot: &Depot, rest: &mut Rest, now_ms: u64) -> u64 {
+    /// Returns the bytes that are present, if the system says, after noting what refaulted.
+    fn note_present(&self, depot: &Depot, rest: &mut Rest, now_ms: u64) -> Option<u64> {
         let began = Instant::now();
-        let present_bytes = resident_bytes(depot.shared().memory()) as u64;
+        let present_bytes = resident_bytes(depot.shared().memory()).ok()? as u64;
         rest.next_ms = now_ms.saturating_add(LOOK_SHARE * began.elapsed().as_millis() as u64);
         let (idle_ms, window_ms) = (self.policy.idle_ms, self.policy.refault_window_ms);
         rest.needs.note(present_bytes, now_ms, (idle_ms.into(), window_ms.into()));
-        present_bytes
+        Some(present_bytes)
     }
 }
 

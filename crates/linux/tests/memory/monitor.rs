@@ -653,6 +653,28 @@ fn a_limit_that_cannot_be_read_stays() {
     });
 }
 
+/// A depot of which the system does not say any more what is present keeps its ceiling.
+#[test]
+fn a_ceiling_stays_where_what_is_present_is_not_known() {
+    let group = Group::new("mincore");
+    let put = |mibs: usize| _ = group.put("memory.max", &format!("{}\n", mibs * mib()));
+    put(40);
+    group.put("memory.current", &format!("{}\n", 16 * mib()));
+    common::in_child(|| {
+        let depot = Depot::new(64 * mib()).unwrap();
+        let _held = touched(&depot, 16 * 256);
+        let mut watcher = Monitor::builder(&depot).sources(group.sources()).watcher().unwrap();
+        assert_eq!(Ceiling::of(&depot).bytes(), 32 * mib());
+        if let Err(error) = common::refuse_with(libc::SYS_mincore, libc::EPERM) {
+            return eprintln!("SKIPPED: the system takes no filters (seccomp): {error}");
+        }
+        put(80);
+        watcher.look_at(0);
+        assert_eq!(Ceiling::of(&depot).bytes(), 32 * mib());
+        assert_eq!(watcher.counts().unprotected, 1);
+    });
+}
+
 /// A depot whose callback panics while its ceiling sinks keeps no other above the limit, nor below
 /// one that is gone.
 #[test]
