@@ -662,7 +662,7 @@ fn nothing_is_isolated_where_memory_is_low() {
     table.check(&mut depot);
 }
 
-/// What is free outside of the sources of both is compared with the watermark.
+/// Free memory outside of the sources of both is compared with the watermark.
 #[test]
 fn two_compactions_together_leave_as_much_as_one() {
     let ranges = [range(0, 8 * 512)];

@@ -27,7 +27,7 @@ impl Workload {
         Self::beside(pageblocks, 0, free_percent, evacuation)
     }
 
-    /// In a zone behind which another one has so many pageblocks, all of them free.
+    /// The workload in a zone behind which another one has `others` pageblocks, all of them free.
     fn beside(pageblocks: u32, others: u32, free_percent: usize, evacuation: Evacuation) -> Self {
         let frames = pageblocks * PAGEBLOCK_FRAMES;
         let (ranges, others) = ([range(0, frames)], [range(frames, others * PAGEBLOCK_FRAMES)]);

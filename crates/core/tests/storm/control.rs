@@ -20,7 +20,7 @@ use crate::world::{LATE, LOW, NORMAL, PAGEBLOCK, REMOTE, REMOVER, World};
 /// Most of the memory that the device has at a time, in percent.
 const REPORTED_PERCENT: i64 = 15;
 
-/// What a thread switches: policies first, which one thread does, then isolated CPUs.
+/// Switches of a thread: policies first, which one thread does, then isolated CPUs.
 const SWITCHES: [Feature; 8] = [
     Feature::EvacuationOff,
     Feature::EvacuationGoal,

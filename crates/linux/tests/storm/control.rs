@@ -69,7 +69,7 @@ pub fn refuses_this_thread() -> bool {
     refuse_with(libc::SYS_fallocate, libc::EPERM).is_ok()
 }
 
-/// What a thread switches.
+/// Switches of a thread.
 const SWITCHES: [Feature; 7] = [
     Feature::EvacuationOff,
     Feature::EvacuationGoal,
