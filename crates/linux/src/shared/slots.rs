@@ -110,7 +110,7 @@ impl SlotWord {
         self.stage() == Some(stage)
     }
 
-    fn has_buriers(self) -> bool {
+    pub fn has_buriers(self) -> bool {
         self.0 & BURIERS != 0
     }
 
