@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::printable;
-use super::terminal::width_of_stderr;
+use super::terminal::{moves_cursor, width_of_stderr};
 
 /// Least milliseconds between two drawings of the bar.
 const REDRAW_MS: u64 = 100;
@@ -19,9 +19,9 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A bar if stderr is a terminal, else a line per task.
+    /// A bar if stderr is a terminal that can draw it, else a line per task.
     pub fn on_stderr() -> Self {
-        Progress { terminal: stderr().is_terminal() }
+        Progress { terminal: stderr().is_terminal() && moves_cursor() }
     }
 
     /// Begins a task of `ticks` parts.

@@ -45,8 +45,12 @@ pub fn fitted_to_stderr(message: &str) -> String {
 /// (<https://no-color.org>).
 fn has_colours() -> bool {
     let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let is_dumb = env::var_os("TERM").is_none_or(|term| term == "dumb");
-    io::stdout().is_terminal() && !refused && !is_dumb
+    io::stdout().is_terminal() && !refused && moves_cursor()
+}
+
+/// Whether terminals here obey control sequences, by what `TERM` says of them.
+pub fn moves_cursor() -> bool {
+    env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
 }
 
 /// Colours what is marked as better, worse or a warning, where the terminal shows colours. The

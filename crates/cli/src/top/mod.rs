@@ -30,6 +30,7 @@ use self::state::{Screen, Wish};
 use self::terminal::Terminal;
 use crate::args;
 use crate::failure::Failure;
+use crate::report::terminal::moves_cursor;
 
 /// Time that a program may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
@@ -43,7 +44,7 @@ pub struct TopOptions {
     /// is); of a segment that processes share, what `inspect` shows
     #[arg(value_name = "PID|FILE")]
     pub program: Option<String>,
-    /// Print what is there once, and end; also where stdout is no terminal
+    /// Print what is there once, and end; also where stdout is no terminal that can be drawn on
     #[arg(long)]
     pub once: bool,
     /// Seconds between two looks
@@ -66,7 +67,7 @@ pub struct TopOptions {
 pub fn run(options: &TopOptions) -> Result<Option<String>, Failure> {
     let mut reader = choose::reader(options.program.as_deref())?;
     let first = reader.refresh(ANSWER_MAX).map_err(refused)?;
-    if options.once || !io::stdout().is_terminal() {
+    if options.once || !io::stdout().is_terminal() || !moves_cursor() {
         return Ok(Some(text::page(&first, reader.pid())));
     }
     let ends =

@@ -34,6 +34,17 @@ fn workloads_fit_and_conclude() {
     }
 }
 
+/// A terminal that obeys no control sequences gets none: lines in place of bars, and no colours.
+#[test]
+fn dumb_terminals_get_plain_lines() {
+    for term in ["dumb", ""] {
+        let arguments = ["bench", "hot", "--design", "floor-tls", "--quick", "--runs", "2"];
+        let seen = run(&arguments, (24, 80), &[("TERM", term)]);
+        assert_eq!(seen.exit_code, 0, "{}", seen.text());
+        assert!(seen.text().contains("floor-tls") && !seen.raw.contains('\x1b'), "{}", seen.raw);
+    }
+}
+
 #[test]
 fn errors_fit() {
     for size in SIZES {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::COMMAND;
-use crate::pty::{Pty, screen};
+use crate::pty::{Pty, run, screen};
 use pagedepot_linux::publish::{Publication, Publisher};
 use pagedepot_linux::{Depot, Mode, Order, Scope};
 
@@ -109,6 +109,19 @@ fn a_program_that_stops_ends_it() {
     drop(published);
     let (code, text) = top.end();
     assert!(code == 1 && text.contains("no longer publishes"), "{code}: {text}");
+}
+
+#[test]
+fn a_dumb_terminal_gets_the_text_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let (_depot, published) = published(directory.path());
+    let seen = run(&["top", published.path().to_str().unwrap()], (24, 80), &[("TERM", "dumb")]);
+    assert_eq!(seen.exit_code, 0, "{}", seen.text());
+    assert!(
+        seen.text().contains("depot of 16.0 MiB") && !seen.raw.contains('\x1b'),
+        "{}",
+        seen.raw
+    );
 }
 
 /// Runs it without a terminal.
