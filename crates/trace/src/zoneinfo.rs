@@ -213,6 +213,14 @@ impl Lines {
             })?,
             ..self.zone.clone()
         };
+        // Counts of CPUs reach a zone's own late, by this many pages of each at most.
+        let late = STAT_THRESHOLD_MAX * zone.pagesets.len() as u64;
+        if zone.free > managed + late {
+            return Err(format!(
+                "node {node}, zone {name} has {managed} pages, and {} of them are free",
+                zone.free
+            ));
+        }
         let cached = zone.cached();
         if cached > managed {
             return Err(format!(
@@ -261,6 +269,8 @@ impl Zone {
 
 /// Most pages accepted: more than any machine has, and few enough that sums do not overflow.
 const NUMBER_MAX: u64 = 1 << 48;
+/// Largest `stat_threshold` (`calculate_normal_threshold()` in `mm/vmstat.c`).
+const STAT_THRESHOLD_MAX: u64 = 125;
 
 fn number(word: &str) -> Result<u64, String> {
     let number = word.parse().ok().filter(|number| *number <= NUMBER_MAX);

@@ -107,6 +107,11 @@ impl ReplayMachine {
 /// The reason why there is no allocator for a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum DepotError {
+    #[error(
+        "an allocator of {pages} pages is too large for a replay; is a number of the zoneinfo \
+         damaged?"
+    )]
+    TooLarge { pages: u64 },
     #[error("cannot make an allocator of {pages} pages for this trace: {source}")]
     Config { pages: u64, source: ConfigError },
     #[error(
@@ -127,7 +132,10 @@ pub fn with_depot<R>(
     f: impl FnOnce(&mut DepotTarget<'_>) -> R,
 ) -> Result<R, DepotError> {
     let ReplayMachine { cpus, pages, watermarks, store } = machine;
-    let refused = |source| DepotError::Config { pages, source };
+    let refused = |source| match source {
+        ConfigError::TooLarge => DepotError::TooLarge { pages },
+        source => DepotError::Config { pages, source },
+    };
     let frames = u32::try_from(pages).map_err(|_| refused(ConfigError::TooLarge))?;
     let ranges = [FrameRange::new(Pfn::new(0), frames)];
     let zones = [zone::normal(&ranges, watermarks)];

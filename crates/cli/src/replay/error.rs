@@ -13,10 +13,24 @@ pub enum Error {
     Trace(#[from] TraceError),
     #[error(transparent)]
     Depot(#[from] DepotError),
+    #[error(
+        "cannot make the recorded machine: zone {0} ends beyond frame 2^32; is a number of the \
+         zoneinfo damaged?"
+    )]
+    TooLarge(usize),
     #[error("cannot make the recorded machine: {0}")]
-    Setup(#[from] SetupError),
+    Setup(SetupError),
     #[error(transparent)]
     Replay(#[from] ReplayError),
+}
+
+impl From<SetupError> for Error {
+    fn from(error: SetupError) -> Self {
+        match error {
+            SetupError::RangeTooHigh { zone } => Error::TooLarge(zone),
+            error => Error::Setup(error),
+        }
+    }
 }
 
 impl Error {

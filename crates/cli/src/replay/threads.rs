@@ -22,24 +22,31 @@ use pagedepot_trace::{Zone, Zoneinfo};
 /// The recorded machine: its zones, with as many frames as were free, cached, or held and freed by
 /// the trace; what else was in use is left out, because nothing happens to it. Without a zoneinfo
 /// one zone that is large enough, with the kernel's formulas.
-fn machine(plan: &Plan, before: Option<&Zoneinfo>) -> Setup {
+///
+/// # Errors
+/// When frame numbers do not reach to its end.
+fn machine(plan: &Plan, before: Option<&Zoneinfo>) -> Result<Setup, SetupError> {
     let cpus = (plan.cpus.len() as u32).max(1);
     let Some(before) = before else {
-        let frames = FrameRange::new(Pfn::new(0), plan.zone_pages() as u32);
-        return Setup::new(cpus, vec![ZoneSetup::new("Normal", vec![frames])]);
+        let frames = u32::try_from(plan.zone_pages());
+        let frames = frames.map_err(|_| SetupError::RangeTooHigh { zone: 0 })?;
+        let frames = FrameRange::new(Pfn::new(0), frames);
+        return Ok(Setup::new(cpus, vec![ZoneSetup::new("Normal", vec![frames])]));
     };
     let mut held = vec![0; before.zones.len()];
     for known in &plan.before.held {
         held[usize::from(known.zone)] += u64::from(known.order.frames());
     }
-    let mut start = 0;
-    let zones = before.zones.iter().zip(held).map(|(zone, held)| {
-        let frames = zone.free + zone.cached() + held;
-        let range = FrameRange::new(Pfn::new(start), frames as u32);
-        start += (frames as u32).next_multiple_of(Order::MAX.frames());
-        zone_setup(zone, range)
+    let mut start = 0_u32;
+    let zones = before.zones.iter().zip(held).enumerate().map(|(nth, (zone, held))| {
+        let too_high = || SetupError::RangeTooHigh { zone: nth };
+        let frames = u32::try_from(zone.free + zone.cached() + held).map_err(|_| too_high())?;
+        let range = FrameRange::new(Pfn::new(start), frames);
+        let end = frames.checked_next_multiple_of(Order::MAX.frames());
+        start = end.and_then(|frames| start.checked_add(frames)).ok_or_else(too_high)?;
+        Ok(zone_setup(zone, range))
     });
-    Setup::new(cpus, zones.collect())
+    Ok(Setup::new(cpus, zones.collect::<Result<_, SetupError>>()?))
 }
 
 fn zone_setup(zone: &Zone, frames: FrameRange) -> ZoneSetup {
@@ -62,7 +69,9 @@ fn preload<S: Store>(spin: &Spin<S>, plan: &Plan, before: Option<&Zoneinfo>) {
     for (zone, info) in (0..).map(ZoneId::new).zip(before.iter().flat_map(|before| &before.zones)) {
         for pageset in &info.pagesets {
             if let Ok(cpu) = plan.cpus.binary_search(&(pageset.cpu as u16)) {
-                spin.set_high(CpuId::new(cpu as u32), zone, pageset.high as u32);
+                // The limits of the zone hold for it, too.
+                let high = u32::try_from(pageset.high).unwrap_or(u32::MAX);
+                spin.set_high(CpuId::new(cpu as u32), zone, high);
             }
         }
     }
@@ -154,7 +163,7 @@ impl<D: ThreadDesign<L, Store: FromSetup + Clone> + Replays<L>, L> ThreadTarget<
         before: Option<&Zoneinfo>,
         variant: &Variant,
     ) -> Result<Self, SetupError> {
-        let store = D::Store::from_setup(&machine(plan, before))?;
+        let store = D::Store::from_setup(&machine(plan, before)?)?;
         let design = D::over(store.clone(), variant, Acting::Alone)?;
         design.begin(plan, before);
         let cpus = store.zones().cpus();

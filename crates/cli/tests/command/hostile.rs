@@ -255,6 +255,15 @@ fn zoneinfos_that_cannot_be_are_refused() {
         // Whole zones are missing.
         (text[..=one_zone].to_owned(), "has the zoneinfo all zones"),
         (text[..one_zone].to_owned(), "has no line end, so the rest may be missing"),
+        (
+            text.replace("pages free     3840", "pages free     5000"),
+            "zone DMA has 3840 pages, and 5000 of them are free",
+        ),
+        (
+            text.replace("     3840", "     4294967301")
+                .replace("managed  3840", "managed  4294967301"),
+            "zone 0 ends beyond frame 2^32",
+        ),
     ] {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), text).unwrap();
@@ -266,12 +275,25 @@ fn zoneinfos_that_cannot_be_are_refused() {
     }
 }
 
+#[test]
+fn machines_that_no_replay_can_have_are_refused() {
+    let text = fs::read_to_string(shipped().with_file_name("build.zoneinfo.before.txt")).unwrap();
+    let zoneinfo = tempfile::NamedTempFile::new().unwrap();
+    fs::write(zoneinfo.path(), text.replace("managed  1114112", "managed  4294967301")).unwrap();
+    let mut command = pagedepot(&["replay", "--quick", "--design", "depot", "--zoneinfo"]);
+    let output = command.arg(zoneinfo.path()).arg(shipped()).output().unwrap();
+    let line = stderr(&output).lines().last().unwrap_or_default();
+    assert_eq!(output.status.code(), Some(2), "{line}");
+    assert!(line.contains("is a number of the zoneinfo damaged?"), "{line}");
+}
+
 /// A recording of a machine that is larger than this one, or of a process that may have little.
 #[test]
 fn machines_too_large_to_set_up_are_refused() {
     let zoneinfo = tempfile::NamedTempFile::new().unwrap();
     let text = fs::read_to_string(shipped().with_file_name("build.zoneinfo.before.txt")).unwrap();
     let large = text.replacen("  pages free     3840", "  pages free     1500000000", 1);
+    let large = large.replacen("  managed  3840", "  managed  1500000000", 1);
     assert_ne!(large, text);
     fs::write(zoneinfo.path(), large).unwrap();
     for design in ["spin", "depot"] {
