@@ -161,8 +161,26 @@ impl Document {
                 return Err(bad(format!("{name:?} is no name")));
             }
         }
+        if let Some(number) = document.numbers().find(|&number| !is_figure(number)) {
+            return Err(bad(format!("{number:e} is no figure")));
+        }
         Ok(document)
     }
+
+    /// All figures, and the places of those over time.
+    fn numbers(&self) -> impl Iterator<Item = f64> {
+        let samples = self.results.iter().flat_map(|row| row.samples.iter().copied());
+        let printed = self.results.iter().filter_map(|row| row.printed.as_ref());
+        let printed = printed.flat_map(|it| [it.min, it.mean, it.stddev, it.max]).flatten();
+        let points = self.series.iter().flat_map(|series| &series.points);
+        samples.chain(printed).chain(points.flat_map(|&(at, value)| [at, value]))
+    }
+}
+
+/// Whether a number can be measured: beyond these bounds no axis can be drawn, and squares have no
+/// sums.
+fn is_figure(number: f64) -> bool {
+    number == 0.0 || (1e-18..=1e18).contains(&number.abs())
 }
 
 /// Takes params that are words into the names of their rows' metrics: what is not a number has no
@@ -212,6 +230,23 @@ mod tests {
                 r#"{"schema":1,
                     "results":[{"workload":"a\u001b[2J","design":"b","metric":"c","cpus":1}]}"#,
                 r#""a\u{1b}[2J" is no name"#,
+            ),
+            (
+                r#"{"schema":1,"results":[
+                    {"workload":"a","design":"b","metric":"c","cpus":1,"samples":[1,1e-300]}]}"#,
+                "1e-300 is no figure",
+            ),
+            (
+                r#"{"schema":1,"results":[
+                    {"workload":"a","design":"b","metric":"c","cpus":1,"printed":{"mean":-1e308}}]}"#,
+                "-1e308 is no figure",
+            ),
+            (
+                r#"{"schema":1,
+                    "results":[{"workload":"a","design":"b","metric":"c","cpus":1,"samples":[1]}],
+                    "series":[{"workload":"a","design":"b","metric":"c","over":"ms",
+                        "points":[[0,1],[1,1e19]]}]}"#,
+                "1e19 is no figure",
             ),
         ] {
             let line =

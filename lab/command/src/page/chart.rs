@@ -105,7 +105,8 @@ fn ranges(lines: &[Line], is_log: bool) -> (Range, Range) {
     let most = |of: &dyn Fn(&Point) -> f64| points().map(of).fold(f64::NEG_INFINITY, f64::max);
     let (x0, x1) = (least(&|p| p.x), most(&|p| p.x));
     let (low, high) = (least(&|p| p.low.min(p.y)), most(&|p| p.high.max(p.y)));
-    let beside = ((x1 - x0) * 0.03).max(1e-9);
+    // Points at one place need a width that numbers of their size can tell apart.
+    let beside = ((x1 - x0) * 0.03).max(x0.abs().max(x1.abs()) * 1e-6).max(1e-9);
     let y = if is_log {
         (low / 1.3, high * 1.6)
     } else {
@@ -213,6 +214,25 @@ mod tests {
         let line = Line { name: "z".into(), points: vec![point(0.0), point(0.0)] };
         let form = Form::Lines { x: "x".into(), y: "y".into(), is_log: false, lines: vec![line] };
         draw(&plot(form)).unwrap();
+    }
+
+    /// The extremes of what result files may have, and points that are hardly apart.
+    #[test]
+    fn all_figures_can_be_drawn() {
+        let drawn = |is_log, points: &[(f64, f64)]| {
+            let points = points.iter().map(|&(x, y)| Point { x, low: y, y, high: y }).collect();
+            let line = Line { name: "z".into(), points };
+            let form = Form::Lines { x: "x".into(), y: "y".into(), is_log, lines: vec![line] };
+            draw(&plot(form)).unwrap();
+        };
+        drawn(true, &[(1.0, 1e-18), (2.0, 1e18)]);
+        drawn(false, &[(1.0, -1e18), (2.0, 1e18)]);
+        drawn(false, &[(1.0, 1e-18), (2.0, 1e-18)]);
+        drawn(false, &[(-1e18, 1.0), (1e18, 2.0)]);
+        drawn(false, &[(1e18, 1.0), (1e18, 2.0)]);
+        let near = 1_000_000.5_f64;
+        drawn(false, &[(near, 1.0), (near.next_up(), 2.0)]);
+        drawn(false, &(0..50).map(|_| (1e18, 1.0)).collect::<Vec<_>>());
     }
 
     #[test]
