@@ -37,6 +37,10 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["soak", "--design", "kernel"], "cannot be soaked"),
         (&["soak", "--design", "depot", "--lock", "plain"], "it is for spin"),
     ] {
+        // Where there is one CPU, the machine is what lacks something.
+        if says == "needs two CPUs" && !has_two_cpus() {
+            continue;
+        }
         let line = refused(arguments);
         assert!(
             line.starts_with("pagedepot-lab: ") && line.contains(says),

@@ -182,9 +182,12 @@ impl Settings {
         if self.cpus.len() >= 2 {
             return Ok(());
         }
-        Err(Failure::Usage(format!(
-            "`bench {name}` needs two CPUs: give --cpus 2, or run it where there are two"
-        )))
+        let needs = format!("`bench {name}` needs two CPUs");
+        Err(if self.cpus_given && cpus::usable()?.len() >= 2 {
+            Failure::Usage(format!("{needs}: give --cpus 2 or more"))
+        } else {
+            Failure::Run(format!("{needs}, and this process may use one: run it where it has two"))
+        })
     }
 
     /// The CPU counts to measure with: those asked for, or 1, 2, 4 ... and all in use. The short

@@ -24,21 +24,43 @@ fn benches_that_cannot_pin_are_refused() {
     }
 }
 
+/// Leaves this thread one CPU.
+fn stay_on_one_cpu() {
+    // SAFETY: plain arrays of bits.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of_val(&set), &mut set);
+        let first =
+            (0..libc::CPU_SETSIZE as usize).find(|&cpu| libc::CPU_ISSET(cpu, &set)).unwrap();
+        libc::CPU_ZERO(&mut set);
+        libc::CPU_SET(first, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set);
+    }
+}
+
+/// The machine lacks a CPU, and no option helps.
+#[test]
+fn workloads_of_two_cpus_say_that_there_is_one() {
+    for arguments in [&["bench", "drain"][..], &["bench", "drain", "--cpus", "1"]] {
+        let mut command = pagedepot(arguments);
+        let to_one_cpu = || {
+            stay_on_one_cpu();
+            Ok(())
+        };
+        // SAFETY: between fork and exec; system calls over the child's own stack.
+        unsafe { command.pre_exec(to_one_cpu) };
+        let output = command.output().unwrap();
+        let line = failed(&output);
+        assert!(line.contains("this process may use one") && !line.contains("--cpus"), "{line}");
+    }
+}
+
 /// There is nowhere else to go.
 #[test]
 fn a_process_of_one_cpu_needs_no_pinning() {
     let mut command = pagedepot(&HOT);
     let to_one_cpu = || {
-        // SAFETY: plain arrays of bits.
-        unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            libc::sched_getaffinity(0, size_of_val(&set), &mut set);
-            let first =
-                (0..libc::CPU_SETSIZE as usize).find(|&cpu| libc::CPU_ISSET(cpu, &set)).unwrap();
-            libc::CPU_ZERO(&mut set);
-            libc::CPU_SET(first, &mut set);
-            libc::sched_setaffinity(0, size_of_val(&set), &set);
-        }
+        stay_on_one_cpu();
         refuse(libc::SYS_sched_setaffinity, libc::EPERM)
     };
     // SAFETY: between fork and exec; system calls over the child's own stack.

@@ -48,7 +48,7 @@ pub fn write(options: &PageOptions) -> Result<String, Failure> {
         .iter()
         .map(|path| Ok(NamedDocument { path: path.clone(), document: Document::load(path)? }))
         .collect::<Result<_, Failure>>()?;
-    let page = opened(&options.output, "give -o a path that you may write to")?;
+    let page = opened(&options.output, "give a path that you may write to")?;
     let plots = data::plots(&files);
     let mut drawn = Vec::new();
     for (nth, plot) in plots.iter().enumerate() {
