@@ -238,7 +238,8 @@ mod tests {
             ),
             (
                 r#"{"schema":1,"results":[
-                    {"workload":"a","design":"b","metric":"c","cpus":1,"printed":{"mean":-1e308}}]}"#,
+                    {"workload":"a","design":"b","metric":"c","cpus":1,
+                        "printed":{"mean":-1e308}}]}"#,
                 "-1e308 is no figure",
             ),
             (
