@@ -143,7 +143,7 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
     pub fn purge_if_due(&self, may_wait: bool) {
         let (host, nodes) = (self.host(), self.nodes());
         let lazy_pages = nodes.lazy_pages();
-        if lazy_pages < self.lazy_pages_max() {
+        if lazy_pages < self.lazy_pages_max() || host.check_usable().is_err() {
             return;
         }
         let is_behind = lazy_pages >= 2 * self.lazy_pages_max();
