@@ -10,7 +10,7 @@ use std::ptr;
 
 use rustix::fs::{
     FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, Stat, fallocate, fcntl_add_seals, fstat,
-    ftruncate, memfd_create, open, stat, unlink,
+    ftruncate, lstat, memfd_create, open, unlink,
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
@@ -228,7 +228,7 @@ unsafe fn part<T>(mapping: &Mapping, bytes: std::ops::Range<usize>) -> &'static 
 
 /// Removes a file that is `made`, unless another one is at its path by now.
 fn remove(path: &Path, made: &Stat) {
-    if stat(path).is_ok_and(|there| (there.st_dev, there.st_ino) == (made.st_dev, made.st_ino)) {
+    if lstat(path).is_ok_and(|there| (there.st_dev, there.st_ino) == (made.st_dev, made.st_ino)) {
         let _ = unlink(path);
     }
 }
@@ -261,7 +261,7 @@ mod tests {
         fs::rename(&other, &path).unwrap();
         remove(&path, &fstat(&made).unwrap());
         assert_eq!(fs::read(&path).unwrap(), b"other");
-        remove(&path, &stat(&path).unwrap());
+        remove(&path, &lstat(&path).unwrap());
         assert!(!path.exists());
     }
 }
