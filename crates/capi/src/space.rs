@@ -71,12 +71,13 @@ pub unsafe extern "C" fn pagedepot_vmalloc(
     let Some(space) = live(space) else { return ptr::null_mut() };
     let Some(options) = options(flags) else { return failed(VmapError::BadSize) };
     let Some(pages) = pages(space, bytes) else { return failed(VmapError::BadSize) };
+    let page_bytes = space.depot().page_size().bytes();
     match space.vmalloc(pages, options) {
         Ok(start) => {
             if cfg!(feature = "poison") && flags & PAGEDEPOT_ZEROED != 0 {
                 // SAFETY: the area is the caller's alone. Not by `Options::zeroed`: that writes to
                 // pages at the depot's own addresses, which are marked.
-                unsafe { start.as_ptr().write_bytes(0, bytes) };
+                unsafe { start.as_ptr().write_bytes(0, pages as usize * page_bytes) };
             }
             start.as_ptr().cast()
         }

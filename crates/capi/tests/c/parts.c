@@ -157,6 +157,14 @@ static void space(void) {
     CHECK(larger && larger[bytes - 1] == 7 && larger[bytes] == 0 && larger[5 * bytes - 1] == 0);
     FAILS(pagedepot_vfree(space, larger + 1) == -1, EINVAL);
     CHECK(pagedepot_vfree(space, larger) == 0 && pagedepot_vfree(space, NULL) == 0);
+    /* All of the last page, where the area before had other contents. */
+    area = pagedepot_vmalloc(space, bytes, 0);
+    CHECK(area);
+    memset(area, 7, bytes);
+    CHECK(pagedepot_vfree(space, area) == 0);
+    area = pagedepot_vmalloc(space, bytes - 5, PAGEDEPOT_ZEROED);
+    CHECK(area && area[0] == 0 && area[bytes - 1] == 0);
+    CHECK(pagedepot_vfree(space, area) == 0);
     FAILS(pagedepot_vmalloc(space, 0, 0) == NULL, EINVAL);
     FAILS(pagedepot_vmalloc(space, MIB, 1u << 30) == NULL, EINVAL);
     FAILS(pagedepot_vmalloc(space, MIB << 20, 0) == NULL, EINVAL);

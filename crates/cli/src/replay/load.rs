@@ -23,7 +23,9 @@ impl Plan {
     ) -> Result<Self, TraceError> {
         let mut planner = Planner::new(before);
         let summary = trace::read_file(path, limit, |record| planner.record(record))?;
-        Self::finish(planner, summary, path.display().to_string())
+        let is_stdin = path == Path::new("-");
+        let name = if is_stdin { "standard input".into() } else { path.display().to_string() };
+        Self::finish(planner, summary, name)
     }
 
     /// Reads a trace from `input`, which errors and reports call `name`.

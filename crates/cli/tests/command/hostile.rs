@@ -239,6 +239,9 @@ fn traces_that_last_too_long_are_refused() {
     let mut command = pagedepot(&["replay", "--quick"]);
     command.arg(file.path());
     assert!(refused(command).contains("is a time damaged? give a shorter part of it"));
+    let mut command = pagedepot(&["replay", "--quick", "-"]);
+    command.stdin(File::open(file.path()).unwrap());
+    assert!(refused(command).contains("standard input goes on for"));
 }
 
 /// Zoneinfo files that were cut, edited, or are of other machines.

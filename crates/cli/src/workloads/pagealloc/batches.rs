@@ -253,7 +253,16 @@ pub fn run<L: Lineup + Default>(
 
 /// Orders and batches.
 fn grid(effort: Effort, asked: &[u32]) -> (Vec<u32>, Vec<u32>) {
-    let or = |orders: &[u32]| if asked.is_empty() { orders.to_vec() } else { asked.to_vec() };
+    let or = |orders: &[u32]| {
+        let mut wanted: Vec<u32> = Vec::new();
+        for &order in if asked.is_empty() { orders } else { asked } {
+            // Rows of an order that is named twice would be there twice.
+            if !wanted.contains(&order) {
+                wanted.push(order);
+            }
+        }
+        wanted
+    };
     if effort != Effort::Full {
         return (or(&ORDERS_SHORT), BATCHES_SHOWN.to_vec());
     }
@@ -318,6 +327,7 @@ mod tests {
     fn batches_double_up_to_the_last() {
         let (orders, batches) = grid(Effort::Full, &[]);
         assert_eq!(orders, [0, 1, 2, 3, 4, 9]);
+        assert_eq!(grid(Effort::Full, &[3, 0, 3, 0]).0, [3, 0]);
         assert_eq!((batches.len(), batches[0], batches[1], batches[14]), (15, 1, 2, 16384));
         assert!(grid(Effort::Quick, &[]).1.iter().all(|batch| batches.contains(batch)));
     }
