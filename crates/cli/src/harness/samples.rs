@@ -36,7 +36,7 @@ pub fn median_ratio(samples: &[f64], base: &[f64]) -> Option<f64> {
 }
 
 /// An interval that has the median of what the samples are of with a probability of 95 %, by the
-/// sign test: whatever their distribution. `None` of less than six samples.
+/// sign test: whatever their distribution. `None` of fewer than six samples.
 pub fn median_interval(samples: &[f64]) -> Option<(f64, f64)> {
     let sorted = sorted(samples);
     let n = sorted.len() as f64;
