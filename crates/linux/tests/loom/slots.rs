@@ -62,8 +62,11 @@ impl Segment {
     /// Joins, if it can, as `take_slot` in `members.rs` does. Its lock stays.
     fn join(&self) -> bool {
         let (slots, seen) = (self.slots(), self.slots().look(DEAD));
-        if seen.stage() != Some(Stage::Empty) || seen.has_buriers() || !self.take_lock() {
+        if seen.stage() != Some(Stage::Empty) || !self.take_lock() {
             return false;
+        }
+        if slots.look(DEAD).stage() == Some(Stage::Empty) {
+            slots.forget_burier(DEAD);
         }
         let identity = Identity { pid: 7, ..Identity::default() };
         let is_in = slots.begin_join(DEAD) && slots.go_live(DEAD, identity);
