@@ -311,12 +311,14 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
                 .top_down(shelved)
                 .for_each(|magazine| prefetch_write(self.blocks().magazine(magazine)));
         }
-        // Announced before they are taken; more may have come meanwhile, then fewer pages are
-        // announced than moved, for as long as it takes to announce the others.
+        // Announced before they are taken, one at least: who sees no page in flight believes that
+        // none is. More may have come meanwhile, then fewer pages are announced than moved, for as
+        // long as it takes to announce the others.
         let in_pages = |magazines| u64::from(magazines) * u64::from(order.magazine_frames());
-        let _moving = self.caches.begin(pcp, in_pages(shelved));
+        let announced = shelved.max(1);
+        let _moving = self.caches.begin(pcp, in_pages(announced));
         let Some(chain) = shelf.take_all(self.blocks()) else { return 0 };
-        let more = chain.count.saturating_sub(shelved);
+        let more = chain.count.saturating_sub(announced);
         let _rest = (more > 0).then(|| self.caches.begin(pcp, in_pages(more)));
         self.return_chain(self.task_front(order, kind), chain);
         in_pages(chain.count)
@@ -590,5 +592,73 @@ impl<C: Cpus> Caches<'_, C> {
         if self.drain_fronts(closed, cpu, zones, force, done) {
             count(told, 1);
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use core::num::NonZeroUsize;
+    use std::boxed::Box;
+    use std::cell::Cell;
+    use std::mem::MaybeUninit;
+    use std::vec;
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::cpus::{CpuLock, LockedCpus, WhichCpu};
+    use crate::{Allocator, Config, Flags, FrameRange, HighPolicy, NodeId, Pfn, ZoneConfig};
+
+    /// A caller that others interrupt where its name is asked for.
+    struct Interrupted;
+    type Depot<'m> = Allocator<'m, LockedCpus<'m, Interrupted>>;
+
+    std::thread_local! {
+        static DEPOT: Cell<Option<&'static Depot<'static>>> = const { Cell::new(None) };
+        static HELD: Cell<Vec<Pfn>> = const { Cell::new(Vec::new()) };
+    }
+
+    impl WhichCpu for Interrupted {
+        fn cpu(&self) -> Option<CpuId> {
+            Some(CpuId::new(0))
+        }
+    }
+
+    impl Environment for Interrupted {
+        fn caller(&self) -> Option<NonZeroUsize> {
+            // None also within.
+            let depot = DEPOT.take()?;
+            let held = HELD.take();
+            if held.is_empty() {
+                let in_flight = &depot.caches.share(CpuId::new(0), ZoneId::new(0)).pcp.in_flight;
+                assert_ne!(InFlight::in_flight_pages(in_flight.read()), 0, "of the drain");
+            }
+            held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
+            DEPOT.set(Some(depot));
+            None
+        }
+    }
+
+    /// The owner shelves a magazine between a drain's look at the empty shelf and its take.
+    #[test]
+    #[cfg_attr(miri, ignore = "leaks a depot, for a name that is asked for where none is borrowed")]
+    fn what_comes_to_an_empty_shelf_is_announced_before_it_is_taken() {
+        let ranges = &[FrameRange::new(Pfn::new(0), 1 << 12)];
+        let (node, watermarks) = (NodeId::new(0), None);
+        let zones = [ZoneConfig { name: "a", node, level: 0, ranges, watermarks }];
+        let config = Config { high: HighPolicy::Fixed(1 << 12), ..Config::new(1, &zones) };
+        let locks = Box::leak(Box::new([CpuLock::new()]));
+        let memory = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()].leak();
+        let cpus = LockedCpus::new(locks, Interrupted);
+        let depot: &Depot<'_> = Box::leak(Box::new(Allocator::new(&config, memory, cpus).unwrap()));
+        let flags = Flags::default();
+        HELD.set((0..300).map(|_| depot.alloc(Order::BASE, flags).unwrap()).collect());
+        let share = depot.caches.share(CpuId::new(0), ZoneId::new(0));
+        let kind = Kind::of(flags.mobility());
+        let shelf = share.pcp.shelves().find(|at| (at.0, at.1) == (Order::BASE, kind)).unwrap().2;
+        assert!(shelf.is_empty());
+        DEPOT.set(Some(depot));
+        let drained = share.drain_shelf(Order::BASE, kind, shelf);
+        DEPOT.set(None);
+        assert!(drained > 0, "the owner has shelved a magazine");
     }
 }
