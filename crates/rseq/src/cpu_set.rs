@@ -5,8 +5,9 @@ use core::str::FromStr;
 
 use pagedepot::CpuId;
 
-/// One past the highest CPU number that the parser accepts. Kernels support 8192 CPUs at most
-/// (`CONFIG_NR_CPUS`); the limit keeps a bad file from asking for gigabytes.
+/// One past the highest CPU number that a set has. Kernels support 8192 CPUs at most
+/// (`CONFIG_NR_CPUS`); the limit keeps a bad file, or the number in an area that the kernel has not
+/// registered, from asking for half a gigabyte.
 const CPUS_MAX: u32 = 1 << 20;
 
 /// A set of CPUs. Its text is the kernel's list format: `0-3,8,10-11`. Programs that use a depot
@@ -31,8 +32,12 @@ impl CpuSet {
         CpuSet { words: Vec::new() }
     }
 
-    /// Adds a CPU; `true` if the set did not contain it.
+    /// Adds a CPU; `true` if the set did not contain it. Numbers from 2^20 on are no CPU's, and are
+    /// left out.
     pub fn insert(&mut self, cpu: CpuId) -> bool {
+        if cpu.get() >= CPUS_MAX {
+            return false;
+        }
         let word = cpu.index() / 64;
         if self.words.len() <= word {
             self.words.resize(word + 1, 0);
@@ -196,6 +201,15 @@ mod tests {
                 prop_assert!(cpus.highest().is_none_or(|cpu| cpu.get() < CPUS_MAX));
             }
         }
+    }
+
+    #[test]
+    fn has_no_number_that_no_cpu_has() {
+        let last = CPUS_MAX - 1;
+        let cpus: CpuSet = [CPUS_MAX, 3, last, u32::MAX].map(CpuId::new).into_iter().collect();
+        assert!(cpus.iter().map(CpuId::get).eq([3, last]));
+        assert_eq!(cpus.highest(), Some(CpuId::new(last)));
+        assert!(!cpus.contains(CpuId::new(u32::MAX)));
     }
 
     #[test]
