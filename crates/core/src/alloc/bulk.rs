@@ -411,7 +411,7 @@ impl<C: Cpus> Puts<'_, '_, C> {
 
 impl<C: Cpus> Allocator<'_, C> {
     /// Allocates up to `out.len()` blocks of `order`; returns how many, at least 1 unless `out` is
-    /// empty. `out` is filled from the front; the rest of it is left as it was.
+    /// empty. `out` is filled from the front; numbers in the rest of it mean nothing.
     ///
     /// A magazine that this CPU caches is taken by one sequence; an empty front is loaded from the
     /// CPU's shelf. What it has not cached of 64 blocks or more comes from the store in chunks of
