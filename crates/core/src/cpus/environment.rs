@@ -268,6 +268,10 @@ pub trait Environment: Sync {
     /// name a handler's request also tells that the code below it has pages in its hands, for which
     /// it would sleep in vain.
     ///
+    /// Callers that share a [`CpuLock`](super::CpuLock) all have names, or none has. A caller
+    /// without a name that fails to take the lock may else have it name one that has left it, whose
+    /// request then fails where it should wait.
+    ///
     /// Asked where magazines move, and by operations of fronts behind a lock: it must be quick.
     fn caller(&self) -> Option<NonZeroUsize> {
         None
