@@ -3,10 +3,10 @@
 //! One request at a time compacts: the mover may allocate, and a request of its own that compacted
 //! would enter it again. Another request that comes meanwhile fails as it would without a mover.
 //!
-//! What was emptied is claimed while it is isolated, so no other request can take it; what is free
-//! already, where memory is low, is not isolated. The claim takes whole pageblocks: they become
-//! ones of the request's mobility, as with any request that takes whole pageblocks, and what is too
-//! much goes back.
+//! Frames that were emptied are claimed while they are isolated, so no other request can take them.
+//! A range that is free already is claimed without isolation where memory is low. The claim takes
+//! whole pageblocks: they become ones of the request's mobility, as with any request that takes
+//! whole pageblocks, and the surplus goes back.
 
 use pagedepot::cpus::Cpus;
 use pagedepot::seam::{PAGEBLOCK_FRAMES, PendingRequest, Want, ZoneAccess};

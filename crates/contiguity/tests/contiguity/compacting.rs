@@ -638,6 +638,11 @@ fn a_free_range_is_found_where_memory_is_low() {
     table.free_all(&depot);
 }
 
+/// Holds the first half of each of eight pageblocks.
+fn hold_halves(depot: &Single<'_>, table: &Table) {
+    (0..8 * 256).for_each(|at| table.hold_at(depot, at / 256 * 512 + at % 256));
+}
+
 #[test]
 fn nothing_is_isolated_where_memory_is_low() {
     let ranges = [range(0, 8 * 512)];
@@ -647,9 +652,7 @@ fn nothing_is_isolated_where_memory_is_low() {
     let mut memory = metadata(&config);
     let mut depot = single(&config, &mut memory);
     let table = Table::default();
-    for pageblock in 0..8 {
-        (0..256).for_each(|at| table.hold_at(&depot, pageblock * 512 + at));
-    }
+    hold_halves(&depot, &table);
     let done = depot.compact(ZONE, Compaction::all(), &table).unwrap();
     assert_eq!((done.end, done.moved_blocks), (CompactEnd::LowMemory, 0));
     assert!(depot.settings(ZONE).unwrap().set_watermarks(Watermarks {
@@ -672,9 +675,7 @@ fn two_compactions_together_leave_as_much_as_one() {
     let mut memory = metadata(&config);
     let mut depot = single(&config, &mut memory);
     let table = Table::default();
-    for pageblock in 0..8 {
-        (0..256).for_each(|at| table.hold_at(&depot, pageblock * 512 + at));
-    }
+    hold_halves(&depot, &table);
     let inner = RefCell::new(Vec::new());
     let outer = By(&table, |table: &Table, moves: &mut [Move]| {
         // 8 * 256 pages are free, of which the outer compaction has isolated two pageblocks.

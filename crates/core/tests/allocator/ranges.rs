@@ -123,8 +123,7 @@ fn and_frames_at_an_address() {
     assert_eq!((cache.calls(), failures(&depot)), (1, 4));
 }
 
-/// No cache is emptied for a request that all of them together could not serve.
-/// What a cache gives up is no use while another caller removes or empties the frames.
+/// No callback is called for frames that another caller removes or empties: they are that caller's.
 #[test]
 fn no_cache_is_asked_for_frames_that_are_isolated() {
     let cache = Cache::new(0);
@@ -169,6 +168,7 @@ fn no_cache_is_asked_again_for_frames_that_are_removed() {
     assert_eq!(depot.validate().unwrap().managed_pages, u64::from(FRAMES - HUGE));
 }
 
+/// No cache is emptied for a request that all of them together could not serve.
 #[test]
 fn no_cache_is_asked_for_more_than_there_is() {
     let cache = Cache::new(0);
