@@ -7,8 +7,8 @@ use super::rng;
 
 /// Schedules of each kind, unless `PAGEDEPOT_SHUTTLE_SCHEDULES` says otherwise.
 const SCHEDULES: u64 = 12;
-/// Schedules within which a mutant must be found.
-const SCHEDULES_MUTANT: u64 = 2000;
+/// Schedules within which a mutant must be found. They end with the first that finds it.
+const SCHEDULES_MUTANT: u64 = 20_000;
 /// Schedules that a seed means: the first one tells a PCT scheduler how long a run is.
 const RUNS: u64 = 6;
 /// Changes of priority in a run, plus one: the depth of the mistakes that PCT looks for.
