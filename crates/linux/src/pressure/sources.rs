@@ -110,12 +110,14 @@ impl Sources {
         let inside = path.strip_prefix(&mount.root).unwrap_or(Path::new(""));
         for below in inside.ancestors() {
             let directory = mount.point.join(below);
+            let is_group = directory.join(version.usage()).exists();
             let stalls = directory.join("memory.pressure");
-            // The root's are the system's.
-            if below != Path::new("") && stalls.exists() {
+            // The root's are the system's, and it has no `memory.current`. The container's own
+            // cgroup may be mounted as the root is: it has.
+            if (is_group || below != Path::new("")) && stalls.exists() {
                 self.stalls.push(stalls);
             }
-            if directory.join(version.usage()).exists() {
+            if is_group {
                 self.groups.push(Group { version, directory });
             }
         }
@@ -374,6 +376,21 @@ mod tests {
         assert_eq!(found.groups, [group("outer/inner"), group("outer")]);
         let stalls = [tree.0.join("pressure/memory"), point.join("outer/memory.pressure")];
         assert_eq!(found.stalls, stalls);
+    }
+
+    /// In a namespace of cgroups the container's own looks like the root, but for the files that
+    /// the root has not.
+    #[test]
+    fn a_containers_own_cgroup_may_look_like_the_root() {
+        let tree = Tree::new("namespace");
+        let point = tree.0.join("mount");
+        tree.put("self/cgroup", "0::/\n")
+            .put("self/mountinfo", format!("31 23 0:28 / {} - cgroup2 none rw\n", point.display()))
+            .put("mount/memory.pressure", "");
+        assert_eq!(Sources::find_below(&tree.0), Sources::none(), "the root's are the system's");
+        tree.put("mount/memory.current", "1");
+        let own = Sources::none().and_cgroup_v2(&point);
+        assert_eq!(Sources::find_below(&tree.0), own);
     }
 
     /// The cgroup of another program is mounted by itself, before all of them are.
