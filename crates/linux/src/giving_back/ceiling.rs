@@ -323,16 +323,20 @@ fn drop_memory(shared: &ReturnableFrames, part: FrameRange) -> Result<u64, Ceili
 
 /// Has a pageblock reclaimed as for a request, and frees it to the store.
 fn request(shared: &ReturnableFrames) -> Option<FrameRange> {
-    let frames = shared.frames();
     let flags = Flags::MOVABLE.compact();
-    let start = frames.alloc_contiguous(PAGEBLOCK_PAGES, PAGEBLOCK_PAGES, flags).ok()?;
-    // In halves: a CPU would cache the whole.
-    const HALF: u32 = PAGEBLOCK_PAGES / 2;
-    for half in [start, start.add(HALF)] {
-        let freed = frames.free_contiguous(half, HALF);
+    let start = shared.frames().alloc_contiguous(PAGEBLOCK_PAGES, PAGEBLOCK_PAGES, flags).ok()?;
+    free_to_store(shared, start);
+    Some(FrameRange::new(start, PAGEBLOCK_PAGES))
+}
+
+/// Frees a pageblock in two parts that are no blocks: a CPU would cache blocks of any order.
+fn free_to_store(shared: &ReturnableFrames, start: Pfn) {
+    const FIRST: u32 = 341;
+    const { assert!(!FIRST.is_power_of_two() && !(PAGEBLOCK_PAGES - FIRST).is_power_of_two()) };
+    for (at, pages) in [(0, FIRST), (FIRST, PAGEBLOCK_PAGES - FIRST)] {
+        let freed = shared.frames().free_contiguous(start.add(at), pages);
         debug_assert_eq!(freed, Ok(()));
     }
-    Some(FrameRange::new(start, PAGEBLOCK_PAGES))
 }
 
 /// Zones whose watermarks are the defaults for their size.

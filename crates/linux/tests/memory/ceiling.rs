@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::common::{all_back, mib, order, page_bytes, present_bytes, seed, unit, work};
+use crate::common::{
+    all_back, in_child, mib, order, page_bytes, present_bytes, refuse_with, seed, unit, work,
+};
+use pagedepot_linux::builder::CpuSet;
 use pagedepot_linux::reclaim::{Ceiling, CeilingError, Pressure};
 use pagedepot_linux::{
     AllocError, BuildError, Depot, Flags, MemoryKind, Mode, Order, Page, Scope, ZoneId,
@@ -74,6 +77,25 @@ fn what_is_held_stays() {
     assert_eq!(Ceiling::of(&depot).set(usize::MAX), Ok(16 * mib()));
     assert_eq!(depot.pages(4096, Flags::default()).unwrap().len(), 16 * mib());
     all_back(&depot);
+}
+
+/// Where no front can be fenced, a pageblock that a callback freed can be taken all the same.
+#[test]
+fn sinks_where_no_front_can_be_fenced() {
+    in_child(|| {
+        if let Err(error) = refuse_with(libc::SYS_membarrier, libc::EPERM) {
+            return eprintln!("SKIPPED: the system takes no filters (seccomp): {error}");
+        }
+        let block = page_bytes() << Order::PAGEBLOCK.get();
+        // So large that a CPU caches blocks of half a pageblock.
+        let depot = Depot::builder(512 * block).locked_cpus(CpuSet::new()).build().unwrap();
+        let page = || depot.page(Order::PAGEBLOCK).ok();
+        let held: Vec<_> = std::iter::from_fn(page).collect();
+        let bytes = (held.len() - 1) * block;
+        let cache = Mutex::new(held);
+        depot.on_pressure(move |_| cache.lock().unwrap().pop().map_or(0, |_| 512)).unwrap();
+        assert_eq!(Ceiling::of(&depot).set(bytes), Ok(bytes));
+    });
 }
 
 #[test]
