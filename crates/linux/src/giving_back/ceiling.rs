@@ -11,9 +11,13 @@
 //! A balloon of a virtual machine does the same (Waldspurger, OSDI 2002).
 //!
 //! # Lowering
-//! Pageblocks that are whole and free are removed at once. For each further one a pageblock is
-//! requested as any caller would: that drains, calls callbacks, and compacts. It is freed past the
-//! caches and removed. Another request may be faster, so that is tried a few times.
+//! Pageblocks that are whole and free are removed at once, but for those with a pin. For each
+//! further one a pageblock is requested as any caller would: that drains, calls callbacks, and
+//! compacts. It is freed past the caches and removed. Another request may be faster, so that is
+//! tried a few times.
+//!
+//! Such a request gets a free pageblock with a pin again and again. So if all tries are in vain,
+//! those without a pin are requested by their addresses, the emptiest first.
 //!
 //! # Two callers
 //! The program sets a ceiling, and a [monitor](crate::pressure) one that follows the limit of the
@@ -31,8 +35,12 @@ use crate::giving_back::returnable::ReturnableFrames;
 use crate::giving_back::system::DroppedMemory;
 use crate::memory::region::PAGEBLOCK_PAGES;
 
-/// Number of times that a pageblock which was freed for the ceiling may be lost to another request.
+/// Number of times that a pageblock which was freed for the ceiling may have a pin, or be lost to
+/// another request.
 const LOST_MAX: u32 = 8;
+/// Number of pageblocks without a pin that may be requested by their addresses in vain. Each such
+/// request calls callbacks.
+const REFUSED_MAX: u32 = 4;
 
 /// The most bytes that a depot may have handed out and keep resident, together. Its metadata is not
 /// counted. [`Builder::ceiling`](crate::Builder::ceiling) sets it from the start.
@@ -200,7 +208,7 @@ fn withhold(
     pages: u64,
 ) -> Result<u64, CeilingError> {
     let mut missing = pages;
-    for run in free_runs(shared, pages) {
+    for run in free_runs(shared, pages)? {
         let pages = take(shared, balloon, run)?;
         missing = missing.saturating_sub(pages);
     }
@@ -212,15 +220,53 @@ fn withhold(
             pages => missing = missing.saturating_sub(pages),
         }
     }
+    if missing > 0 && lost == LOST_MAX {
+        let mut refused = 0;
+        for pageblock in without_pins(shared, balloon)? {
+            if missing == 0 || refused == REFUSED_MAX {
+                break;
+            }
+            if request_at(shared, pageblock) {
+                missing = missing.saturating_sub(take(shared, balloon, pageblock)?);
+            } else {
+                refused += 1;
+            }
+        }
+    }
     Ok(missing)
 }
 
-/// Runs of whole free pageblocks, from the last down, `pages_max` pages at most; each in one zone.
-/// Each zone gives up a share that suits its size, and the last ones found more where others have
-/// too little.
-fn free_runs(shared: &ReturnableFrames, pages_max: u64) -> Vec<FrameRange> {
+/// Number of pageblocks in the depot's memory.
+fn pageblocks(shared: &ReturnableFrames) -> u32 {
+    (shared.bytes() >> shared.page_size().shift()) as u32 / PAGEBLOCK_PAGES
+}
+
+/// The pages of a pageblock.
+fn pageblock_at(number: u32) -> FrameRange {
+    FrameRange::new(Pfn::new(number * PAGEBLOCK_PAGES), PAGEBLOCK_PAGES)
+}
+
+/// Pageblocks of the allocator without a pin, those with the most free pages first.
+fn without_pins(
+    shared: &ReturnableFrames,
+    balloon: &Balloon,
+) -> Result<Vec<FrameRange>, CeilingError> {
+    let pins = shared.pins().lock()?;
+    let is_meant = |&run: &FrameRange| !pins.has_any(run) && !balloon.has(run.start);
+    let mut all: Vec<_> = (0..pageblocks(shared)).map(pageblock_at).filter(is_meant).collect();
+    drop(pins);
+    let free = |run: &FrameRange| {
+        (0..run.frames).filter(|&at| shared.frames().is_free(run.start.add(at))).count()
+    };
+    all.sort_by_cached_key(|run| std::cmp::Reverse(free(run)));
+    Ok(all)
+}
+
+/// Runs of whole free pageblocks without pins, from the last down, `pages_max` pages at most; each
+/// in one zone. Each zone gives up a share that suits its size, and the last ones found more where
+/// others have too little.
+fn free_runs(shared: &ReturnableFrames, pages_max: u64) -> Result<Vec<FrameRange>, CeilingError> {
     let frames = shared.frames();
-    let last = (shared.bytes() >> shared.page_size().shift()) as u32 / PAGEBLOCK_PAGES;
     let managed = |zone| frames.zone_stats(zone).map_or(0, |stats| stats.managed_pages);
     let all: u64 = frames.zone_ids().map(managed).sum();
     let mut quotas: Vec<u64> = frames
@@ -232,12 +278,16 @@ fn free_runs(shared: &ReturnableFrames, pages_max: u64) -> Vec<FrameRange> {
         .collect();
     let mut left = pages_max;
     let mut runs: Vec<FrameRange> = Vec::new();
-    for pageblock in (0..last).rev() {
-        let first = Pfn::new(pageblock * PAGEBLOCK_PAGES);
+    for pageblock in (0..pageblocks(shared)).rev().map(pageblock_at) {
+        let first = pageblock.start;
         if left == 0 {
             break;
         }
         if !(0..PAGEBLOCK_PAGES).all(|at| frames.is_free(first.add(at))) {
+            continue;
+        }
+        // Locked for one pageblock at a time: threads that pin do not wait for the whole look.
+        if shared.pins().lock()?.has_any(pageblock) {
             continue;
         }
         let Some(quota) = zone_of(shared, first).and_then(|zone| quotas.get_mut(zone.index()))
@@ -257,10 +307,10 @@ fn free_runs(shared: &ReturnableFrames, pages_max: u64) -> Vec<FrameRange> {
             {
                 *run = FrameRange::new(first, run.frames + PAGEBLOCK_PAGES);
             }
-            _ => runs.push(FrameRange::new(first, PAGEBLOCK_PAGES)),
+            _ => runs.push(pageblock),
         }
     }
-    runs
+    Ok(runs)
 }
 
 /// The zone of a page: there is one per node.
@@ -282,7 +332,7 @@ fn take(
     let Some(zone) = zone_of(shared, run.start) else { return Ok(0) };
     let mut pages = 0;
     let mut take_part = |part: FrameRange| -> Result<bool, CeilingError> {
-        if (0..part.frames).any(|at| pins.contains(part.start.add(at))) {
+        if pins.has_any(part) {
             return Ok(false);
         }
         match shared.frames().remove_memory(zone, part) {
@@ -327,6 +377,16 @@ fn request(shared: &ReturnableFrames) -> Option<FrameRange> {
     let start = shared.frames().alloc_contiguous(PAGEBLOCK_PAGES, PAGEBLOCK_PAGES, flags).ok()?;
     free_to_store(shared, start);
     Some(FrameRange::new(start, PAGEBLOCK_PAGES))
+}
+
+/// Does as [`request`] does for this pageblock; whether it could be had.
+fn request_at(shared: &ReturnableFrames, pageblock: FrameRange) -> bool {
+    let FrameRange { start, frames } = pageblock;
+    let is_got = shared.frames().alloc_at(start, frames, Flags::MOVABLE.compact()).is_ok();
+    if is_got {
+        free_to_store(shared, start);
+    }
+    is_got
 }
 
 /// Frees a pageblock in two parts that are no blocks: a CPU would cache blocks of any order.

@@ -20,7 +20,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use pagedepot::Pfn;
+use pagedepot::{FrameRange, Pfn};
 
 use crate::error::BuildError;
 use crate::system::bits::Bits;
@@ -45,6 +45,13 @@ impl Pins {
     pub fn contains(&self, page: Pfn) -> bool {
         // Mostly there are none, and a trim asks about each page.
         !self.counts.is_empty() && self.count_at(u64::from(page.get())) > 0
+    }
+
+    /// Whether some page of a run is pinned.
+    pub fn has_any(&self, run: FrameRange) -> bool {
+        let start = u64::from(run.start.get());
+        let mut inside = self.counts.range(start..run.end()).map(|(_, &count)| count);
+        self.count_at(start) > 0 || inside.any(|count| count > 0)
     }
 
     /// Number of pinned pages.
@@ -201,6 +208,8 @@ mod tests {
             let start = random.index(PAGES);
             let run = start..(start + 1 + random.index(PAGES - 1)).min(PAGES);
             let pages = run.start as u64..run.end as u64;
+            let frames = FrameRange::new(Pfn::new(run.start as u32), run.len() as u32);
+            assert_eq!(pins.has_any(frames), model[run.clone()].iter().any(|&count| count > 0));
             if random.one_in(2) {
                 assert_eq!(pins.add(pages), Ok(()));
                 model[run].iter_mut().for_each(|count| *count += 1);

@@ -14,7 +14,7 @@ use crate::common::{
 use pagedepot_linux::builder::CpuSet;
 use pagedepot_linux::reclaim::{Ceiling, CeilingError, Pressure};
 use pagedepot_linux::{
-    AllocError, BuildError, Depot, Flags, MemoryKind, Mode, Order, Page, Scope, ZoneId,
+    AllocError, BuildError, Depot, Flags, MemoryKind, Mode, Order, Page, Pfn, Scope, ZoneId,
 };
 
 #[test]
@@ -76,6 +76,43 @@ fn what_is_held_stays() {
     assert_eq!(depot.pages(1025, Flags::default()).unwrap_err(), AllocError::Exhausted);
     assert_eq!(Ceiling::of(&depot).set(usize::MAX), Ok(16 * mib()));
     assert_eq!(depot.pages(4096, Flags::default()).unwrap().len(), 16 * mib());
+    all_back(&depot);
+}
+
+/// Free pageblocks with a pin stay, and keep no other from being taken.
+#[test]
+fn pinned_pageblocks_are_passed_by() {
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    let depot = Depot::new(32 * block).unwrap();
+    let mut pages = depot.pages(32 * 512, Flags::default()).unwrap();
+    pages.fill(1);
+    drop(pages);
+    depot.drain(Scope::ALL, Mode::Full);
+    let _pinned = depot.pin_range(Pfn::new(16 * 512), 16 * 512).unwrap();
+    // What is present is handed out first: the pinned half.
+    assert_eq!(depot.trim().unwrap().whole_pageblocks, 16);
+    let ceiling = Ceiling::of(&depot);
+    assert_eq!(ceiling.set(24 * block), Ok(24 * block));
+    let held = CeilingError::Held { bytes: 8 * block, reached: 16 * block };
+    assert_eq!(ceiling.set(8 * block), Err(held));
+    assert_eq!(ceiling.set(usize::MAX), Ok(32 * block));
+    all_back(&depot);
+}
+
+/// A pageblock without a pin is reclaimed although one with a pin is free.
+#[test]
+fn pinned_pageblocks_do_not_serve_instead_of_others() {
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    let depot = Depot::new(8 * block).unwrap();
+    let mut pages: Vec<_> = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect();
+    let _pins = [3, 7].map(|at| depot.pin_range(Pfn::new(at * 512 + 5), 1).unwrap());
+    pages.retain(|page| page.pfn().get() % 512 == 9 && ![3, 7].contains(&(page.pfn().get() / 512)));
+    assert_eq!(pages.len(), 6);
+    depot.drain(Scope::ALL, Mode::Full);
+    let cache = Mutex::new(pages);
+    depot.on_pressure(move |_| cache.lock().unwrap().drain(..).count() as u64).unwrap();
+    assert_eq!(Ceiling::of(&depot).set(3 * block), Ok(3 * block));
+    assert_eq!(Ceiling::of(&depot).set(usize::MAX), Ok(8 * block));
     all_back(&depot);
 }
 
