@@ -16,6 +16,10 @@
 //! gave, and the ceiling would be too high by as much. Where the system does not say what is
 //! present, a depot keeps the ceiling that it has.
 //!
+//! Huge pages of the system's pool are in no figure of a cgroup, unless version 2 is mounted with
+//! `memory_hugetlb_accounting` (Linux 6.7). A depot of them has no share of the room then, and no
+//! ceiling.
+//!
 //! # Why it holds between two looks
 //! No request gets a page above a ceiling, however fast the program allocates. Only what others
 //! take between two looks is not foreseen, which the margin is for.
@@ -53,8 +57,10 @@ pub(super) struct CeilingSum {
 }
 
 /// Sets the ceilings of a monitor's depots.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Follower {
+    /// Whether the limit counts huge pages of the system's pool.
+    counts_huge_pages: bool,
     /// The room when the ceilings were last set, and the bytes that depots had given back by then.
     last: Option<(Room, usize)>,
     /// Whether depots may have ceilings that this has set.
@@ -63,6 +69,11 @@ pub(super) struct Follower {
 }
 
 impl Follower {
+    pub fn new(counts_huge_pages: bool) -> Self {
+        let followed = CeilingSum::default();
+        Follower { counts_huge_pages, last: None, is_set: false, followed }
+    }
+
     /// Sets the ceilings if `room` has changed by much, or if too much was held for them. `None`:
     /// there is no limit.
     pub fn follow(&mut self, depots: &[Depot], room: Option<Room>) -> CeilingSum {
@@ -82,7 +93,7 @@ impl Follower {
         if self.followed.held_bytes > 0 || !self.last.is_some_and(is_near) {
             // If a callback panics, the next look sets all of them again.
             (self.is_set, self.last) = (true, None);
-            self.followed = set(depots, room.left_bytes);
+            self.followed = self.set(depots, room.left_bytes);
             self.last = Some((room, dropped_bytes));
         }
         self.followed
@@ -100,35 +111,39 @@ impl Follower {
         }
         self.followed = CeilingSum::default();
     }
-}
 
-fn set(depots: &[Depot], left_bytes: i64) -> CeilingSum {
-    let all_bytes = depots.iter().map(Depot::bytes).sum::<usize>().max(1);
-    let mut followed = CeilingSum::default();
-    let mut panics = FirstPanic::default();
-    for depot in depots {
-        let share = i128::from(left_bytes) * depot.bytes() as i128 / all_bytes as i128;
-        let Ok(present) = resident_bytes(depot.shared().memory()) else {
-            followed.unprotected += 1;
-            continue;
-        };
-        let target = (present as i128 + share).clamp(0, depot.bytes() as i128) as usize;
-        let follow = || Ceiling::of(depot).follow(Some(target), &mut followed.given_back_bytes);
-        // A depot's callback that panics keeps no other depot without a ceiling.
-        let Some(result) = panics.catch(follow) else { continue };
-        let reached = match result {
-            Ok(bytes) => bytes,
-            Err(CeilingError::Held { bytes, reached }) => {
-                followed.held_bytes += reached.saturating_sub(bytes) as u64;
-                reached
-            }
-            Err(_) => {
+    fn set(&self, depots: &[Depot], left_bytes: i64) -> CeilingSum {
+        let is_counted =
+            |depot: &&Depot| self.counts_huge_pages || !depot.shared().memory().is_hugetlb();
+        let counted = depots.iter().filter(is_counted);
+        let all_bytes = counted.clone().map(Depot::bytes).sum::<usize>().max(1);
+        let unprotected = (depots.len() - counted.clone().count()) as u64;
+        let mut followed = CeilingSum { unprotected, ..CeilingSum::default() };
+        let mut panics = FirstPanic::default();
+        for depot in counted {
+            let share = i128::from(left_bytes) * depot.bytes() as i128 / all_bytes as i128;
+            let Ok(present) = resident_bytes(depot.shared().memory()) else {
                 followed.unprotected += 1;
                 continue;
-            }
-        };
-        followed.ceiling_bytes += reached as u64;
+            };
+            let target = (present as i128 + share).clamp(0, depot.bytes() as i128) as usize;
+            let follow = || Ceiling::of(depot).follow(Some(target), &mut followed.given_back_bytes);
+            // A depot's callback that panics keeps no other depot without a ceiling.
+            let Some(result) = panics.catch(follow) else { continue };
+            let reached = match result {
+                Ok(bytes) => bytes,
+                Err(CeilingError::Held { bytes, reached }) => {
+                    followed.held_bytes += reached.saturating_sub(bytes) as u64;
+                    reached
+                }
+                Err(_) => {
+                    followed.unprotected += 1;
+                    continue;
+                }
+            };
+            followed.ceiling_bytes += reached as u64;
+        }
+        panics.resume();
+        followed
     }
-    panics.resume();
-    followed
 }

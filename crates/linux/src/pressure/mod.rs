@@ -47,6 +47,9 @@
 //! * a depot with [`grow_to`](crate::Builder::grow_to), a [pinned](crate::Builder::pinned) one, and
 //!   one over a store without ranges: these have none
 //!   ([`unprotected`](MonitorCounts::unprotected) counts them);
+//! * one of huge pages from the system's pool ([`hugetlb`](crate::Builder::hugetlb)), which a limit
+//!   does not count: it has none either, unless `cgroup2` is mounted with
+//!   `memory_hugetlb_accounting`;
 //! * a program whose heap grows by more than the margin between two looks: give a larger margin, or
 //!   a smaller [`look_ms`](Policy::look_ms);
 //! * from other programs in the same cgroup, or one above, that do so.

@@ -104,6 +104,18 @@ impl Sources {
         sources
     }
 
+    /// Whether the memory controller counts huge pages of the system's pool in these cgroups.
+    fn count_huge_pages(&self, proc: &Path) -> bool {
+        // Those of version 1 never count them; of version 2 all do, by an option of any mount.
+        let is_option = |line: &[u8]| {
+            let options = line.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
+            options.split(|&byte| byte == b',').any(|option| option == b"memory_hugetlb_accounting")
+        };
+        self.groups.iter().any(|group| group.version == Version::V2)
+            && fs::read(proc.join("self/mountinfo"))
+                .is_ok_and(|mounts| mounts.split(|&byte| byte == b'\n').any(is_option))
+    }
+
     /// Adds a cgroup and its ancestors, those that have what counts.
     fn add_line(&mut self, version: Version, mount: &Mount, path: &Path) {
         // In a container the path may lie outside of what is mounted: then the mount is the cgroup.
@@ -265,13 +277,16 @@ pub(super) struct Reader {
     seen: Vec<Events>,
     /// The room that each group left when it was last read.
     rooms: Vec<Option<Room>>,
+    /// Whether limits count huge pages of the system's pool.
+    pub counts_huge_pages: bool,
 }
 
 impl Reader {
     pub fn new(sources: Sources) -> Self {
         let seen = sources.groups.iter().map(Group::events).collect();
         let rooms = vec![None; sources.groups.len()];
-        Reader { sources, seen, rooms }
+        let counts_huge_pages = sources.count_huge_pages(Path::new("/proc"));
+        Reader { sources, seen, rooms, counts_huge_pages }
     }
 
     /// Reads all sources; also returns the number of those that could not be understood.
@@ -425,6 +440,26 @@ mod tests {
         tree.put("self/mountinfo", mounts).put("self/cgroup", b"0::/own\xe4\n");
         let groups = Sources::find_below(&tree.0).groups;
         assert_eq!(groups, [Group { version: Version::V2, directory: group }]);
+    }
+
+    #[test]
+    fn huge_pages_count_by_an_option() {
+        let tree = Tree::new("huge");
+        let sources = [
+            Sources::none().and_cgroup_v1("one"),
+            Sources::none().and_cgroup_v1("one").and_cgroup_v2("two"),
+        ];
+        let counts = || sources.each_ref().map(|sources| sources.count_huge_pages(&tree.0));
+        assert_eq!(counts(), [false, false]);
+        for (options, counted) in [
+            ("rw,nsdelegate", false),
+            ("rw,nsdelegate,memory_hugetlb_accounting", true),
+            ("rw,memory_hugetlb_accounting,memory_recursiveprot", true),
+        ] {
+            let mounts = format!("31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 {options}\n");
+            tree.put("self/mountinfo", mounts);
+            assert_eq!(counts(), [false, counted], "{options}");
+        }
     }
 
     #[test]

@@ -104,17 +104,19 @@ impl Watcher {
     ) -> Self {
         callbacks.sort_by_key(|callback| callback.priority);
         let rests = depots.iter().map(|depot| (depot.downgrade(), Rest::default()));
+        let reader = Reader::new(sources);
+        let follower = Follower::new(reader.counts_huge_pages);
         let mut watcher = Watcher {
             depots: rests.collect(),
             policy,
-            reader: Reader::new(sources),
+            reader,
             callbacks,
             judge: Judge::default(),
             next_round_ms: 0,
             backoff: 1,
             counters: Arc::default(),
             isolated: isolated(depots),
-            follower: Follower::default(),
+            follower,
             listener: None,
         };
         // Before the program allocates its next page.

@@ -505,6 +505,29 @@ fn a_ceiling_follows_the_limit() {
     common::all_back(&depot);
 }
 
+/// The memory controller does not count huge pages of the system's pool: its limit is for other
+/// depots alone.
+#[test]
+fn a_limit_that_counts_no_huge_pages_is_not_for_them() {
+    let mounts = fs::read("/proc/self/mountinfo").unwrap();
+    if String::from_utf8_lossy(&mounts).contains("memory_hugetlb_accounting") {
+        return eprintln!("SKIPPED: the memory controller counts huge pages here");
+    }
+    let Ok(huge) = Depot::builder(8 * mib()).hugetlb(true).build() else {
+        return eprintln!("SKIPPED: there are no huge pages in the system's pool");
+    };
+    let group = Group::new("hugetlb");
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    group.put("memory.max", &format!("{}\n", 10 * block)).put("memory.current", "0\n");
+    let other = Depot::new(16 * block).unwrap();
+    let builder = Monitor::builder(&huge).and(&other).sources(group.sources());
+    let watcher = builder.watcher().unwrap();
+    let ceilings = [&huge, &other].map(|depot| Ceiling::of(depot).bytes());
+    assert_eq!(ceilings, [8 * mib(), 8 * block]);
+    let counts = watcher.counts();
+    assert_eq!((counts.unprotected, counts.ceiling_bytes), (1, 8 * block as u64));
+}
+
 /// Threads of this process with the monitor's name: their CPUs.
 fn monitors() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok);
