@@ -393,8 +393,8 @@ mod tests {
         assert_eq!(found.stalls, stalls);
     }
 
-    /// In a namespace of cgroups the container's own looks like the root, but for the files that
-    /// the root has not.
+    /// A container's own cgroup is mounted in its namespace as the root is elsewhere, and has files
+    /// that the root has not.
     #[test]
     fn a_containers_own_cgroup_may_look_like_the_root() {
         let tree = Tree::new("namespace");

@@ -116,7 +116,7 @@ fn pinned_pageblocks_do_not_serve_instead_of_others() {
     all_back(&depot);
 }
 
-/// Where no front can be fenced, a pageblock that a callback freed can be taken all the same.
+/// A pageblock that a callback freed can be taken although no front can be fenced.
 #[test]
 fn sinks_where_no_front_can_be_fenced() {
     in_child(|| {
