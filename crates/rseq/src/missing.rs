@@ -1,10 +1,12 @@
 //! Reasons why a program has no restartable sequences, for the message that tells its user what to
 //! do.
 
-use core::ffi::c_ulong;
-use core::fmt;
+use core::ffi::{c_int, c_void};
 use core::ptr::null;
+use core::{fmt, slice};
 use std::io;
+
+use libc::dl_phdr_info;
 
 use crate::area::knows_rseq;
 use crate::{Area, arch};
@@ -55,12 +57,25 @@ impl RseqMissing {
     }
 }
 
-/// Whether the program is static: then it has no interpreter (`ld.so`), whose base address the
-/// kernel would pass.
+/// Whether the program is static: then it names no interpreter (`ld.so`). The kernel knows of none
+/// either (`AT_BASE`) where it started the interpreter itself, with the program as an argument.
 fn is_static() -> bool {
-    // SAFETY: has no preconditions; returns 0 for an entry that the kernel did not pass.
-    let base: c_ulong = unsafe { libc::getauxval(libc::AT_BASE) };
-    base == 0
+    /// Sets a `bool` if an object names an interpreter; ends the walk.
+    unsafe extern "C" fn look(object: *mut dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
+        // SAFETY: the C library passes an object that is loaded, and what `is_static` passed.
+        let (object, found) = unsafe { (&*object, &mut *found.cast::<bool>()) };
+        if !object.dlpi_phdr.is_null() {
+            // SAFETY: the object's program headers, which nothing changes.
+            let headers =
+                unsafe { slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
+            *found = headers.iter().any(|header| header.p_type == libc::PT_INTERP);
+        }
+        1
+    }
+    let mut has_interpreter = false;
+    // SAFETY: `look` gets the pointer, and only during the call. The program comes first.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut has_interpreter).cast()) };
+    !has_interpreter
 }
 
 fn tunables() -> Option<String> {
@@ -146,6 +161,24 @@ mod tests {
         ] {
             assert_eq!(disable_rseq(tunables), disables, "{tunables}");
         }
+    }
+
+    /// The program is the same where the kernel was told to start its interpreter.
+    #[test]
+    #[cfg_attr(miri, ignore = "starts a process")]
+    fn a_program_with_an_interpreter_is_not_static() {
+        assert_eq!(is_static(), cfg!(target_feature = "crt-static"));
+        const AGAIN: &str = "PAGEDEPOT_STARTED_BY_INTERPRETER";
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let mut files = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+        let Some(interpreter) = files.find(|file| file.contains("/ld-")) else { return };
+        if std::env::var_os(AGAIN).is_some() {
+            return;
+        }
+        let name = "missing::tests::a_program_with_an_interpreter_is_not_static";
+        let mut again = std::process::Command::new(interpreter);
+        again.arg(std::env::current_exe().unwrap()).args(["--exact", name]).env(AGAIN, "1");
+        assert!(again.status().unwrap().success());
     }
 
     /// The probe neither registers an area nor takes one away.
