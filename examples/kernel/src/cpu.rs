@@ -8,7 +8,7 @@ use core::sync::atomic::{
 use pagedepot::CpuId;
 use pagedepot::cpus::Context;
 
-use crate::arch::{self, Tables};
+use crate::arch::{self, Tables, interrupts};
 use crate::call::Calls;
 use crate::smp::Job;
 
@@ -149,9 +149,12 @@ impl Cpu {
         self.state.store(state as u32, Ordering::Release);
     }
 
-    /// Ends quiescence. An interrupted CPU calls this first. Returns whether the CPU was quiescent.
+    /// Ends quiescence, with interrupts off: a handler that came between the store and the fence of
+    /// `begin_to_run` would find this CPU running, and pass no fence. An interrupted CPU calls this
+    /// first. Returns whether the CPU was quiescent.
     #[inline]
     pub fn leave_quiescence(&self) -> bool {
+        debug_assert!(!interrupts::are_enabled());
         if self.state.load(Ordering::Relaxed) != State::Quiescent as u32 {
             return false;
         }

@@ -60,7 +60,7 @@ fn idle(cpu: &'static Cpu) -> ! {
             cpu.set_state(State::Quiescent);
             interrupts::enable_and_halt();
             // A halt may end without an interrupt.
-            cpu.leave_quiescence();
+            interrupts::without(|| cpu.leave_quiescence());
         }
     }
 }
