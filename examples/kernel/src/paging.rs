@@ -289,14 +289,30 @@ pub fn translate(address: usize) -> Option<Pfn> {
     tables::is_present(entry).then(|| tables::frame_of(entry))
 }
 
-/// Maps a small page to another frame with the same contents, if it is mapped to `from`. Other CPUs
-/// may read `from` until a [`flush`] of the page.
+/// Allows or forbids writes to a small page, if it is mapped to `frame`. Returns whether it is. If
+/// they are forbidden, other CPUs may write until a [`flush`] of the page.
+pub fn set_writable(address: usize, frame: Pfn, may_write: bool) -> bool {
+    update(address, frame, |entry| tables::with_writes(entry, may_write))
+}
+
+/// Maps a small page to another frame with the same contents, if it is mapped to `from`. Returns
+/// whether it was. Other CPUs may read `from` until a [`flush`] of the page.
+///
+/// No CPU may write to the page, nor have a translation by which it could: only then may an entry
+/// in use get another frame without being absent in between (Arm ARM, "Using break-before-make when
+/// updating translation table entries").
 pub fn remap(address: usize, from: Pfn, to: Pfn) -> bool {
+    update(address, from, |entry| {
+        debug_assert!(tables::with_writes(entry, false) == entry, "the page is writable");
+        tables::with_frame(entry, to)
+    })
+}
+
+/// Changes the entry of a small page, if it is mapped to `frame`; returns whether it was.
+fn update(address: usize, frame: Pfn, new: impl Fn(u64) -> u64) -> bool {
     let change = |cell: &AtomicU64| {
-        let new = |entry: u64| {
-            (tables::is_present(entry) && tables::frame_of(entry) == from)
-                .then(|| tables::with_frame(entry, to))
-        };
+        let of_frame = |entry| tables::is_present(entry) && tables::frame_of(entry) == frame;
+        let new = |entry| of_frame(entry).then(|| new(entry));
         // Release: what was copied comes first. By compare-and-swap: the processor may set bits.
         cell.fetch_update(Ordering::Release, Ordering::Relaxed, new).is_ok()
     };

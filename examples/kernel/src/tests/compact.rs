@@ -2,8 +2,9 @@
 //! so that pageblocks become whole.
 //!
 //! The first word of each page says where it is mapped: the reverse map that compaction asks. The
-//! page tables confirm it. Readers only read, so a page is copied, its entry changed, and all
-//! translations of a batch flushed, before its old frame is given up.
+//! page tables confirm it. Writes to a batch are forbidden and its translations flushed; the pages
+//! are copied and their entries changed; and the translations are flushed again, before the old
+//! frames are given up. Pages can be read all the time.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -56,20 +57,30 @@ impl Mover for ByPageTables {
         let mut moved = 0;
         for this in &*moves {
             let Some(page) = page_in(this.from()) else { continue };
+            assert!(paging::set_writable(address_of(page), this.from(), false), "only this maps");
+            spans[moved] = Span { start: address_of(page), bytes: PAGE_BYTES };
+            moved += 1;
+        }
+        // One interrupt per CPU for all of them. Afterwards no CPU writes to an old frame.
+        flush(&spans[..moved]);
+        for this in &*moves {
+            let Some(page) = page_in(this.from()) else { continue };
             let source = core::ptr::with_exposed_provenance::<u8>(memory::address(this.from()));
             let target = core::ptr::with_exposed_provenance_mut::<u8>(memory::address(this.to()));
             // SAFETY: both are frames of RAM, mapped there; all CPUs only read the source, and the
             // target was allocated for this move.
             unsafe { target.copy_from_nonoverlapping(source, PAGE_BYTES) };
             assert!(paging::remap(address_of(page), this.from(), this.to()), "only this maps");
-            spans[moved] = Span { start: address_of(page), bytes: PAGE_BYTES };
-            moved += 1;
         }
-        // One interrupt per CPU for all of them. Afterwards no CPU reads an old frame.
+        // Afterwards no CPU reads an old frame.
         flush(&spans[..moved]);
         for this in moves {
             match page_in(this.to()) {
-                Some(_) => this.moved(),
+                Some(page) => {
+                    // A CPU that still takes the page for read-only would fault, but none writes.
+                    paging::set_writable(address_of(page), this.to(), true);
+                    this.moved();
+                }
                 None => this.gone(),
             }
         }

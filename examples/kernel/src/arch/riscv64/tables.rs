@@ -36,6 +36,11 @@ pub fn with_frame(entry: u64, pfn: Pfn) -> u64 {
     entry & !NUMBER | u64::from(pfn.get()) << 10
 }
 
+/// An entry that allows or forbids writes.
+pub fn with_writes(entry: u64, may_write: bool) -> u64 {
+    if may_write { entry | WRITABLE } else { entry & !WRITABLE }
+}
+
 /// Whether the processor uses an entry.
 pub fn is_present(entry: u64) -> bool {
     entry & VALID != 0

@@ -23,6 +23,12 @@ pub fn with_frame(entry: u64, pfn: Pfn) -> u64 {
     entry & !ADDRESS | u64::from(pfn.get()) << 12
 }
 
+/// An entry that allows or forbids writes.
+pub fn with_writes(entry: u64, may_write: bool) -> u64 {
+    let bit = Bits::WRITABLE.bits();
+    if may_write { entry | bit } else { entry & !bit }
+}
+
 /// Whether the processor uses an entry.
 pub fn is_present(entry: u64) -> bool {
     entry & Bits::PRESENT.bits() != 0
