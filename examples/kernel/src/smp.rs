@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use pagedepot::{CpuId, Flags, Order};
 
 use crate::arch::{self, Ipi, interrupts};
-use crate::call::wait_until;
+use crate::call::{self, wait_until};
 use crate::cpu::{self, Cpu, State};
 use crate::{clock, memory, timer};
 
@@ -37,6 +37,9 @@ pub extern "C" fn ap_main(cpu: &'static Cpu) -> ! {
     cpu.enter();
     let id = arch::init_cpu();
     assert!(id == cpu.hardware_id(), "CPU {id} came when {} was called", cpu.hardware_id());
+    // The interrupt of a request may have been lost while this CPU was stopped, and its sender need
+    // not have looked then.
+    call::serve(cpu);
     timer::start();
     idle(cpu)
 }
