@@ -6,8 +6,9 @@ use core::mem::MaybeUninit;
 use pagedepot::cpus::implement::{GATES_AT, POP_STEP, PUSH_STEP};
 use pagedepot::cpus::{Context, PinnedCpus};
 use pagedepot::{
-    Allocator, CacheLimits, Config, CpuId, DrainResult, Flags, FrameRange, FreeHigh, FrontHandle,
-    HighPolicy, Misuse, Mobility, Mode, NodeId, Order, Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
+    Allocator, CacheLimits, Config, CpuId, DrainResult, Flags, FrameRange, FreeError, FreeHigh,
+    FrontHandle, HighPolicy, Misuse, Mobility, Mode, NodeId, Order, Pfn, Scope, Watermarks,
+    ZoneConfig, ZoneId,
 };
 
 use crate::buddy::Buddy;
@@ -258,11 +259,13 @@ pub extern "C" fn depot_alloc(
     depot.allocator.try_alloc(order, flags).map_or(NONE, Pfn::get)
 }
 
-/// Frees a block to this CPU's caches or the zone. `false`: it cannot be of this zone.
+/// Frees a block to this CPU's caches or the zone. `false`: it cannot be of this zone, and is still
+/// the caller's. A block that was free before has been reported by then, and stays as it is.
 #[unsafe(no_mangle)]
 pub extern "C" fn depot_free(depot: &Depot, pfn: u32, order: u32, migratetype: u32) -> bool {
     let Some(order) = Order::new(order) else { return false };
-    depot.allocator.free_as(Pfn::new(pfn), order, mobility_of(migratetype)).is_ok()
+    let freed = depot.allocator.free_as(Pfn::new(pfn), order, mobility_of(migratetype));
+    !matches!(freed, Err(FreeError::OutOfRange | FreeError::Misaligned))
 }
 
 /// The result of a drain; `struct depot_drained` in C.
