@@ -95,7 +95,7 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         }
         // Only an offset inside the area is added to its start: the sum could overflow.
         let run =
-            (end <= area.body().pages()).then(|| PageRange::new(area.start().add(offset), pages));
+            (end <= area.body_pages()).then(|| PageRange::new(area.start().add(offset), pages));
         let options = options.protection(area.traits().protection());
         let mappings = self.mappings();
         let result = match run {

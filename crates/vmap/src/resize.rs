@@ -195,7 +195,7 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
         let rest = self.reserve_area(options.no_wait)?;
         let waits = Waits::of(options.no_wait);
         let left = area.end().since(old.end);
-        let missing = pages.saturating_sub(area.body().pages());
+        let missing = pages.saturating_sub(area.body_pages());
         let extended = match missing {
             0 => Ok(()),
             _ => match self.lock_space_as(waits) {

@@ -235,7 +235,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
 
     fn unmap_ram(&self, start: VirtAddr, pages: u32, may_wait: bool) -> Result<(), VfreeError> {
         let busy = self.state.directory().busy_at(start, Kind::Ram);
-        if busy.is_some_and(|(index, _)| self.state.area(index).body().pages() != pages) {
+        if busy.is_some_and(|(index, _)| self.state.area(index).body_pages() != pages) {
             return Err(VfreeError::NotAllocated);
         }
         self.state.release(start, Kind::Ram, may_wait)

@@ -347,7 +347,16 @@ impl Area {
     /// The area's pages with the guard.
     #[inline]
     pub fn run(&self) -> PageRange {
-        PageRange::new(self.start(), self.pages())
+        self.first_pages(self.pages())
+    }
+
+    /// The range of `pages` pages that begins with the area.
+    #[inline]
+    fn first_pages(&self, pages: u32) -> PageRange {
+        let start = self.start();
+        // Saturating: a reader that does not own the area may see the start of one moment and the
+        // size of another.
+        PageRange { start, end: Vpn(start.0.saturating_add(pages)) }
     }
 
     /// The page behind its last page.
@@ -359,9 +368,15 @@ impl Area {
     /// The area's pages without the guard.
     #[inline]
     pub fn body(&self) -> PageRange {
+        self.first_pages(self.body_pages())
+    }
+
+    /// Number of the area's pages without the guard.
+    #[inline]
+    pub fn body_pages(&self) -> u32 {
         // Saturating: a reader that does not own the area may see the size of one moment and the
         // guard of another.
-        PageRange::new(self.start(), self.pages().saturating_sub(self.traits().guard()))
+        self.pages().saturating_sub(self.traits().guard())
     }
 
     /// The pages in which all mapped ones lie: the first `mapped` ones, unless the caller of
@@ -493,5 +508,21 @@ impl<'m> Areas<'m> {
         first: Option<AreaIndex>,
     ) -> impl Iterator<Item = AreaIndex> + Clone + use<'m> {
         core::iter::successors(first, move |&at| self[at].next())
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// A reader sees the new start of an area that is on its way to the end of the largest range,
+    /// and the old size.
+    #[test]
+    fn a_torn_place_ends_with_the_last_page() {
+        let area = Area::new();
+        area.place(PageRange::new(Vpn(0), 1 << 31));
+        area.start.store(u32::MAX - 20, Ordering::Release);
+        let torn = PageRange { start: Vpn(u32::MAX - 20), end: Vpn(u32::MAX) };
+        assert_eq!((area.run(), area.body()), (torn, torn));
     }
 }
