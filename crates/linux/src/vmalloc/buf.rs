@@ -291,8 +291,9 @@ impl VmallocBuf {
         Ok(())
     }
 
-    /// Returns a writer that begins at byte `at`. A write past the buffer's end grows the buffer,
-    /// to at least twice its size.
+    /// Returns a writer that begins at byte `at`. A write past the buffer's end grows the buffer to
+    /// twice its size, if that is possible and the write needs no more. A write that ends within
+    /// the buffer's [capacity](Self::capacity) does not move it.
     ///
     /// ```
     /// use std::io::Write;
@@ -458,14 +459,25 @@ impl VmallocWriter<'_> {
     pub fn position(&self) -> usize {
         self.position
     }
+
+    /// Grows the buffer for a write that ends at `end`, and for further ones if there is room.
+    fn grow(&mut self, end: usize) -> Result<(), VmapError> {
+        let (capacity, options) = (self.buf.capacity(), Options::DEFAULT.caller(self.line));
+        // A larger one would leave the addresses that the buffer has reserved.
+        let most = if end <= capacity { capacity } else { usize::MAX };
+        let wanted = end.max(most.min(2 * self.buf.len()));
+        match self.buf.grow_with(wanted, options) {
+            Err(_) if wanted > end => self.buf.grow_with(end, options),
+            grown => grown,
+        }
+    }
 }
 
 impl Write for VmallocWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let end = self.position.checked_add(bytes.len()).ok_or(VmapError::BadSize)?;
         if end > self.buf.len() {
-            let options = Options::DEFAULT.caller(self.line);
-            self.buf.grow_with(end.max(2 * self.buf.len()), options)?;
+            self.grow(end)?;
         }
         self.buf[self.position..end].copy_from_slice(bytes);
         self.position = end;

@@ -347,3 +347,35 @@ fn a_reserved_buffer_never_moves() {
     drop(other);
     all_back(space);
 }
+
+#[test]
+fn a_writer_fills_a_depot_that_has_no_room_for_twice_the_buffer() {
+    let depot = depot(16 * mib());
+    let page = depot.page(Order::BASE).unwrap();
+    let space = Vmalloc::builder(&depot).build().unwrap();
+    for mut buf in [space.reserve(16 * mib()).unwrap(), space.empty()] {
+        let mut writer = buf.writer(0);
+        (0..15).for_each(|byte| writer.write_all(&vec![byte; mib()]).unwrap());
+        assert!(writer.write_all(&vec![15; mib()]).is_err());
+        assert_eq!(writer.position(), 15 * mib());
+        assert!((0..15).all(|byte| buf[(byte + 1) * mib() - 1] == byte as u8));
+    }
+    drop(page);
+    drop(depot);
+    all_back(space);
+}
+
+#[test]
+fn a_writer_moves_no_buffer_within_reserved_addresses() {
+    let space = Vmalloc::builder(&depot(64 * mib())).build().unwrap();
+    let mut buf = space.reserve(12 * mib()).unwrap();
+    let other = space.buf(mib()).unwrap();
+    let start = buf.addr();
+    let mut writer = buf.writer(0);
+    (0..12).for_each(|byte| writer.write_all(&vec![byte; mib()]).unwrap());
+    assert_eq!((buf.addr(), buf.len()), (start, 12 * mib()));
+    buf.writer(12 * mib()).write_all(&[12]).unwrap();
+    assert!((0..=12).all(|byte| buf[byte * mib()] == byte as u8));
+    drop((buf, other));
+    all_back(space);
+}
