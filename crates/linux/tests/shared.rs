@@ -1089,6 +1089,26 @@ fn a_full_file_system_is_an_error() {
     std::fs::remove_dir(&folder).unwrap();
 }
 
+/// A periodic signal interrupts each call that takes longer than its period, and a memory file then
+/// gives up what the call has allocated, on many kernels: here each call for a MiB or more.
+#[test]
+fn a_segment_is_made_beside_a_periodic_signal() {
+    let child = Child::new(|| {
+        if let Err(error) = common::refuse_from(libc::SYS_fallocate, 3, 1 << 20, libc::EINTR) {
+            return eprintln!("SKIPPED: no filters of system calls: {error}");
+        }
+        let options = SharedOptions::new(mib()).grow_to(page_bytes() << 18).answers(false);
+        drop(SharedDepot::create_memfd("test", &options).unwrap());
+    });
+    let mut status = -1;
+    wait_until("the segment is made", || {
+        // SAFETY: a status to write to.
+        (unsafe { libc::waitpid(child.0, &mut status, libc::WNOHANG) }) == child.0
+    });
+    std::mem::forget(child);
+    assert_eq!(status, 0);
+}
+
 /// A signal that all threads of the program block waits for the program: no thread of the library
 /// takes it, which here would end the process.
 #[test]

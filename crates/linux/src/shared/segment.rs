@@ -25,6 +25,11 @@ use crate::system::limits::file_bytes_max;
 use crate::system::mapping::Mapping;
 use crate::system::prim::{AtomicU32, AtomicU64, Ordering};
 
+/// Largest room that a file is asked for by one call. Where a signal interrupts a call, a memory
+/// file gives up all that the call has allocated (older kernels than Linux 6.18): one call for all
+/// metadata, repeated, would never end under a periodic signal.
+const ROOM_BYTES: u64 = 256 << 10;
+
 /// A segment that is mapped.
 pub struct Segment {
     /// The parts of the mapping. They say `'static`, because the life of `mapping` has no name; the
@@ -93,9 +98,13 @@ impl Segment {
         // Where the file system has no room, an access to a hole would be a SIGBUS, here or in any
         // process later. One that cannot be asked for room has holes there.
         let (all, metadata) = (FallocateFlags::empty(), layout.tokens().end as u64);
-        match retry_on_intr(|| fallocate(&file, all, 0, metadata)) {
-            Ok(()) | Err(Errno::OPNOTSUPP) => {}
-            Err(errno) => return Err(SegmentError::System { what: "room for metadata", errno }),
+        for start in (0..metadata).step_by(ROOM_BYTES as usize) {
+            let bytes = ROOM_BYTES.min(metadata - start);
+            match retry_on_intr(|| fallocate(&file, all, start, bytes)) {
+                Ok(()) => {}
+                Err(Errno::OPNOTSUPP) => break,
+                Err(errno) => return Err(SegmentError::System { what: "room for metadata", errno }),
+            }
         }
         let segment = Self::map(file, layout)?;
         let absent = present..layout.padding().end;

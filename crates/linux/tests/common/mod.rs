@@ -103,13 +103,29 @@ pub fn pin(cpu: u32) -> bool {
 /// # Errors
 /// Where filters cannot be installed.
 pub fn refuse_with(call: libc::c_long, errno: i32) -> std::io::Result<()> {
-    use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
+    refuse_from(call, 0, 0, errno)
+}
+
+/// Makes a system call fail, as [`refuse_with`] does, if an argument of it is `least` or more.
+///
+/// # Errors
+/// Where filters cannot be installed.
+pub fn refuse_from(
+    call: libc::c_long,
+    argument: u32,
+    least: u32,
+    errno: i32,
+) -> std::io::Result<()> {
+    use libc::{BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
     let op =
         |code: u32, k: u32, skip: u8| libc::sock_filter { code: code as u16, jt: 0, jf: skip, k };
     let mut filter = [
         // The first field of `struct seccomp_data`: the number.
         op(BPF_LD | BPF_W | BPF_ABS, 0, 0),
-        op(BPF_JMP | BPF_JEQ | BPF_K, call as u32, 1),
+        op(BPF_JMP | BPF_JEQ | BPF_K, call as u32, 3),
+        // The lower half of an argument.
+        op(BPF_LD | BPF_W | BPF_ABS, 16 + 8 * argument, 0),
+        op(BPF_JMP | BPF_JGE | BPF_K, least, 1),
         op(BPF_RET | BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0),
         op(BPF_RET | BPF_K, libc::SECCOMP_RET_ALLOW, 0),
     ];
