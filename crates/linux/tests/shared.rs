@@ -1050,6 +1050,25 @@ fn a_limit_on_files_is_an_error() {
     assert!(!path.exists());
 }
 
+/// A segment's pages exceed the addresses that the process may have. Nothing of it stays.
+#[test]
+fn a_limit_on_addresses_is_an_error() {
+    let path = TempPath::new("addresses");
+    common::in_child(|| {
+        let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: usize = text.split(' ').next().unwrap().parse().unwrap();
+        let bytes = (pages * page_bytes() + (128 << 20)) as u64;
+        let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+        // SAFETY: a limit of this child.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+        for _ in 0..2 {
+            let error = SharedDepot::create(&path.0, &SharedOptions::new(1 << 30)).unwrap_err();
+            assert!(matches!(error, SegmentError::Build(_)), "{error}");
+            assert!(!path.0.exists());
+        }
+    });
+}
+
 /// A file system has no room for the metadata. Nothing of the segment stays.
 #[test]
 fn a_full_file_system_is_an_error() {

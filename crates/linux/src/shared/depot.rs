@@ -16,7 +16,7 @@ use super::layout::Layout;
 use super::members::{self, Orphans, Recovery};
 use super::owners::Owner;
 use super::process::{has_ended, has_exited};
-use super::segment::Segment;
+use super::segment::{Segment, in_new_file};
 use super::shortage::{OnShortage, answer};
 use super::slots::{CEILING, HEIR, Identity, Stage};
 use super::store::SharedStore;
@@ -152,17 +152,27 @@ impl SharedDepot {
     /// [`SegmentError`]; its `Display` says what to do.
     pub fn create_memfd(name: &str, options: &SharedOptions) -> Result<Self, SegmentError> {
         let (layout, present) = sizes(options)?;
-        Self::over(Segment::create_memfd(name, layout, present)?, options)
+        Self::over_new(Segment::create_memfd(name, layout, present)?, options)
     }
 
     /// Makes a segment in a new file, which stays when all processes have left. One in `/dev/shm`
     /// is named shared memory.
     ///
     /// # Errors
-    /// [`SegmentError`]; a file that exists is one.
+    /// [`SegmentError`]; a file that exists is one. After an error there is no file of this call.
     pub fn create(path: impl AsRef<Path>, options: &SharedOptions) -> Result<Self, SegmentError> {
         let (layout, present) = sizes(options)?;
-        Self::over(Segment::create_file(path.as_ref(), layout, present)?, options)
+        in_new_file(path.as_ref(), |file| {
+            Self::over_new(Segment::format(file, layout, present)?, options)
+        })
+    }
+
+    /// A depot over a segment that other processes can open afterwards, and not before: where this
+    /// fails, none has joined.
+    fn over_new(segment: Segment, options: &SharedOptions) -> Result<Self, SegmentError> {
+        let depot = Self::over(segment, options)?;
+        depot.store.segment().publish();
+        Ok(depot)
     }
 
     /// Opens the segment in a file, and takes back what processes had that have ended.

@@ -58,22 +58,6 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Makes a segment in a new file, of which so many frames have memory.
-    pub fn create_file(path: &Path, layout: Layout, present: u32) -> Result<Self, SegmentError> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = open(path, flags, Mode::RUSR | Mode::WUSR);
-        let file = file.map_err(SegmentError::system("creating the file"))?;
-        let made = fstat(&file);
-        let segment = Self::format(file, layout, present);
-        if segment.is_err()
-            && let Ok(made) = made
-        {
-            // Of no use, and in the way of the next call.
-            remove(path, &made);
-        }
-        segment
-    }
-
     /// Opens the segment in a file.
     pub fn open_file(path: &Path) -> Result<Self, SegmentError> {
         let file = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
@@ -87,9 +71,9 @@ impl Segment {
         Self::check(file)
     }
 
-    /// Gives a new file its length, what is not zero at first, and its header. The word by which
-    /// others know it comes last: they find no frame free that has no memory.
-    fn format(file: OwnedFd, layout: Layout, present: u32) -> Result<Self, SegmentError> {
+    /// Gives a new file its length, what is not zero at first, and its header. It is a segment for
+    /// other processes when it is [published](Self::publish).
+    pub fn format(file: OwnedFd, layout: Layout, present: u32) -> Result<Self, SegmentError> {
         if file_bytes_max().is_some_and(|limit| layout.file_bytes() > limit) {
             let what = "making so large a file (raise `ulimit -f`, RLIMIT_FSIZE)";
             return Err(SegmentError::System { what, errno: Errno::FBIG });
@@ -111,14 +95,18 @@ impl Segment {
         segment.owners().change(absent, Owner::FREE, Owner::ABSENT);
         // Relaxed: what comes last publishes it.
         segment.present().store(present.into(), Ordering::Relaxed);
-        let header = layout.header();
-        for (word, value) in header.iter().enumerate().skip(1) {
+        for (word, value) in layout.header().into_iter().enumerate().skip(1) {
             // Relaxed: what comes last publishes it.
-            segment.header_word(word).store(*value, Ordering::Relaxed);
+            segment.header_word(word).store(value, Ordering::Relaxed);
         }
-        // Release: pairs with the Acquire of `check`.
-        segment.header_word(0).store(header[0], Ordering::Release);
         Ok(segment)
+    }
+
+    /// Lets other processes open a segment that was formatted, by the word by which they know it:
+    /// they find no frame free that has no memory.
+    pub fn publish(&self) {
+        // Release: pairs with the reads of `check`.
+        self.header_word(0).store(self.layout.header()[0], Ordering::Release);
     }
 
     fn check(file: OwnedFd) -> Result<Self, SegmentError> {
@@ -233,6 +221,25 @@ unsafe fn part<T>(mapping: &Mapping, bytes: std::ops::Range<usize>) -> &'static 
         let start = mapping.start().as_ptr().add(bytes.start);
         std::slice::from_raw_parts(start.cast(), bytes.len() / size_of::<T>())
     }
+}
+
+/// Makes a new file, and something of it. Removes the file if that fails: it is of no use, and in
+/// the way of the next call.
+pub fn in_new_file<T>(
+    path: &Path,
+    make: impl FnOnce(OwnedFd) -> Result<T, SegmentError>,
+) -> Result<T, SegmentError> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = open(path, flags, Mode::RUSR | Mode::WUSR);
+    let file = file.map_err(SegmentError::system("creating the file"))?;
+    let made = fstat(&file);
+    let result = make(file);
+    if result.is_err()
+        && let Ok(made) = made
+    {
+        remove(path, &made);
+    }
+    result
 }
 
 /// Removes a file that is `made`, unless another one is at its path by now.
