@@ -36,7 +36,8 @@ pub enum SegmentError {
         /// The part that has.
         what: &'static str,
     },
-    /// All 47 slots are taken by processes that live.
+    /// No slot is free: processes use all 47, or have died and left pages to an heir or to
+    /// claimers, which [`SharedOptions::orphans`](super::SharedOptions::orphans) takes back.
     Full,
     /// A process that is burying others holds the door, and no slot is free beside it.
     Busy,
@@ -77,9 +78,12 @@ impl fmt::Display for SegmentError {
             SegmentError::Damaged { what } => {
                 write!(f, "{what} is damaged: the segment cannot be used any more")
             }
-            SegmentError::Full => {
-                write!(f, "{} processes use the segment already", super::slots::SLOTS)
-            }
+            SegmentError::Full => write!(
+                f,
+                "no slot is free: {} processes use the segment, or have left pages in it (see \
+                 `orphans` of the options)",
+                super::slots::SLOTS
+            ),
             SegmentError::Busy => f.write_str("another process is joining the segment: try again"),
             SegmentError::System { what, errno } => write!(f, "{what}: {errno}"),
             SegmentError::Build(error) => error.fmt(f),
