@@ -91,20 +91,32 @@ fn text(path: &Path, stats: &SegmentStats) -> String {
     let _ = writeln!(text, "\n{}", table::align(shown, 2));
     let dead: Vec<_> = stats.processes.iter().filter(|one| !one.is_alive).collect();
     if !dead.is_empty() {
-        let pages = |of: fn(&ProcessStats) -> u64| dead.iter().map(|&one| of(one)).sum::<u64>();
+        let pages = |of: fn(&ProcessStats) -> u64| {
+            counted(dead.iter().map(|&one| of(one)).sum::<u64>() as usize, "page")
+        };
+        let held = |one: &ProcessStats| if one.heir.is_none() { one.held_pages } else { 0 };
+        let left = |one: &ProcessStats| {
+            one.estate_pages + if one.heir.is_some() { one.held_pages } else { 0 }
+        };
         let _ = writeln!(
             text,
             "\nThe next process that opens the segment or runs short takes back the {} held by \
-             those that\nhave ended; {} in flight can still be claimed.",
-            counted(pages(|one| one.held_pages) as usize, "page"),
-            counted(pages(|one| one.sent_pages) as usize, "page"),
+             those that\nhave ended without an heir; {} in flight can still be claimed.",
+            pages(held),
+            pages(|one| one.sent_pages),
         );
+        if dead.iter().any(|one| left(one) > 0) {
+            let _ = writeln!(text, "{} wait for a process that inherits them.", pages(left));
+        }
     }
     text
 }
 
-/// The time since a moment, in seconds of the epoch.
+/// The time since a moment, in seconds of the epoch; 0: not known.
 fn ago(then: u64) -> String {
+    if then == 0 {
+        return table::NONE.to_owned();
+    }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
     match now.checked_sub(then) {
         Some(seconds @ 0..120) => format!("{seconds} s ago"),
@@ -112,5 +124,15 @@ fn ago(then: u64) -> String {
         Some(seconds @ 7200..172_800) => format!("{} h ago", seconds / 3600),
         Some(seconds) => format!("{} days ago", seconds / 86_400),
         None => "later".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_joins_has_no_time_yet() {
+        assert_eq!((ago(0).as_str(), ago(u64::MAX).as_str()), (table::NONE, "later"));
     }
 }

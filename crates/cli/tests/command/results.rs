@@ -439,11 +439,12 @@ fn shared_tells_of_pages_of_one_process_between_two_and_of_a_dead_one() {
 
 #[test]
 fn inspect_shows_a_segment_whose_processes_have_ended() {
+    use std::num::NonZeroU64;
     use std::os::unix::fs::FileExt;
 
     use pagedepot_cli::harness::fork::Child;
     use pagedepot_linux::Order;
-    use pagedepot_linux::shared::{SharedDepot, SharedOptions};
+    use pagedepot_linux::shared::{SegmentStats, SharedDepot, SharedOptions};
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pool");
     let hold = || {
@@ -457,15 +458,22 @@ fn inspect_shows_a_segment_whose_processes_have_ended() {
                 std::mem::forget(page);
             }
         }
-        std::mem::forget(depot);
+        let options = SharedOptions::join().answers(false).heir(NonZeroU64::MIN);
+        let other = SharedDepot::adopt(depot.file(), &options).unwrap();
+        let pages: Vec<_> = (0..20).map(|_| other.page(Order::BASE).unwrap()).collect();
+        std::mem::forget((pages, other, depot));
     };
     let mut child = Child::fork(hold).unwrap();
     assert_eq!(child.wait().and_then(|status| status.exit_status()), Some(0));
     let name = path.to_str().unwrap();
+    let processes = SegmentStats::read(&path).unwrap().processes;
+    let [free, left] = [0, 1].map(|nth| format!("{} pages", processes[nth].held_pages));
     for command in ["inspect", "top"] {
         let output = pagedepot(&[command, name]);
         let stdout = text(&output.stdout);
         assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(stdout.contains(&format!("takes back the {free} held")), "{stdout}");
+        assert!(stdout.contains(&format!("{left} wait for a process")), "{stdout}");
         assert!(stdout.contains(" 3 in flight") && stdout.contains(" ended "), "{stdout}");
         assert!(stdout.lines().all(|line| line.chars().count() <= 100), "{stdout}");
     }
