@@ -465,7 +465,8 @@ fn a_forked_child_is_no_member_and_a_program_that_it_executes_is_none_either() {
 const SEGMENT: &str = "PAGEDEPOT_TEST_SEGMENT";
 
 /// A process that replaces itself, as a server does for an upgrade, keeps its number, and maps the
-/// segment again: what the program before had goes back all the same.
+/// segment again: what the program before had goes back all the same, also while a child lives that
+/// this had forked.
 #[test]
 fn a_program_that_executes_itself_and_joins_again_has_left() {
     if let Ok(number) = std::env::var(SEGMENT) {
@@ -481,6 +482,11 @@ fn a_program_that_executes_itself_and_joins_again_has_left() {
     let pipe = Pipe::new();
     let child = child_of(depot.file(), |own| {
         let _pages: Vec<_> = (0..500).map(|_| own.page(Order::BASE).unwrap()).collect();
+        std::mem::forget(Child::new(|| {
+            // SAFETY: this process ends with the parent.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            thread::sleep(Duration::from_secs(600));
+        }));
         pipe.tell(&[1]);
         let number = own.file().as_raw_fd();
         // SAFETY: a flag of a descriptor.
@@ -500,7 +506,51 @@ fn a_program_that_executes_itself_and_joins_again_has_left() {
     all_back(&depot);
 }
 
-/// The clock by which processes tell their start differs by time namespace.
+/// A process has died, and a child that it forked lives. Neither pages nor the slot wait for it.
+#[test]
+fn a_forked_child_keeps_nothing_of_its_dead_parent() {
+    let depot = segment(4 * mib());
+    let pipe = Pipe::new();
+    let parent = child_of(depot.file(), |own| {
+        let _pages: Vec<_> = (0..100).map(|_| own.page(Order::BASE).unwrap()).collect();
+        let child = Child::new(|| thread::sleep(Duration::from_secs(600)));
+        pipe.tell(&child.0.to_ne_bytes());
+        pipe.tell_and_sleep();
+    });
+    let child = Child(i32::from_ne_bytes(pipe.hear()));
+    parent.kill();
+    assert_eq!(depot.recover(Orphans::Stay).processes, 1);
+    let next = join(&depot);
+    assert_eq!(next.slot(), depot.slot() + 1, "the slot of the dead process is open");
+    drop((next, child));
+    all_back(&depot);
+}
+
+/// The page that has the lock of a process is not mapped in a forked child, which may have another
+/// there, and keeps that when it drops its handle.
+#[test]
+fn a_forked_child_that_drops_a_depot_unmaps_nothing_of_its_own() {
+    let depot = SharedDepot::create_memfd("lock-page", &SharedOptions::new(mib())).unwrap();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let is_lock_page = |line: &&str| line.contains(" ---s ") && line.contains("memfd:lock-page");
+    let (start, _) = maps.lines().find(is_lock_page).unwrap().split_once('-').unwrap();
+    let start = usize::from_str_radix(start, 16).unwrap();
+    common::in_child(|| {
+        let (access, bytes) = (libc::PROT_READ | libc::PROT_WRITE, page_bytes());
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let at = std::ptr::with_exposed_provenance_mut::<u8>(start);
+        // SAFETY: replaces nothing. The handle is the child's, which drops it once.
+        unsafe {
+            assert_eq!(libc::mmap(at.cast(), bytes, access, flags, -1, 0), at.cast());
+            drop(std::ptr::read(&depot));
+            at.write_volatile(1);
+        }
+    });
+    all_back(&depot);
+}
+
+/// The clock by which processes tell their start differs by time namespace. There the lock alone
+/// says that a process has ended, whatever children it has.
 #[test]
 fn a_process_in_another_time_namespace_lives() {
     const CLONE_NEWTIME: i32 = 0x80;
@@ -511,18 +561,22 @@ fn a_process_in_another_time_namespace_lives() {
         let is_apart = unsafe { libc::unshare(CLONE_NEWTIME) } == 0
             && std::fs::write("/proc/self/timens_offsets", "boottime 1000000 0").is_ok();
         if !is_apart {
-            return pipe.tell(&[0]);
+            return pipe.tell(&[0; 4]);
         }
         let child = child_of(depot.file(), |own| {
             let _page = own.page(Order::BASE).unwrap();
+            let child = Child::new(|| thread::sleep(Duration::from_secs(600)));
+            pipe.tell(&child.0.to_ne_bytes());
             pipe.tell_and_sleep();
         });
         child.wait();
     });
-    if pipe.hear::<1>() == [0] {
+    let grandchild = i32::from_ne_bytes(pipe.hear());
+    if grandchild == 0 {
         parent.wait();
         return eprintln!("SKIPPED: this process may not make time namespaces");
     }
+    let grandchild = Child(grandchild);
     assert_eq!(depot.recover(Orphans::Stay).processes, 0, "it lives");
     let stats = depot.segment_stats();
     let other = stats.processes.iter().find(|one| one.slot != depot.slot()).unwrap();
@@ -531,11 +585,13 @@ fn a_process_in_another_time_namespace_lives() {
     unsafe { libc::kill(other.pid as i32, libc::SIGKILL) };
     parent.wait();
     assert_eq!(depot.recover(Orphans::Stay).processes, 1);
+    drop(grandchild);
     all_back(&depot);
 }
 
-/// A process has died, and its child, which has its lock, lives. What has the number of the dead
-/// process now, a process group that the child is in, or a thread, is not that process.
+/// A process has died, and a child lives that shares its memory, and so has its lock. What has the
+/// number of the dead process now, a process group that the child is in, or a thread, is not that
+/// process.
 #[test]
 fn a_dead_parent_has_ended_whatever_has_its_number() {
     for leads_group in [true, false] {
@@ -551,6 +607,22 @@ fn a_dead_parent_has_ended_whatever_has_its_number() {
     }
 }
 
+/// A child that shares the memory of this process, as one of `vfork` does, and sleeps.
+fn sharing_child() -> Child {
+    extern "C" fn sleep(_: *mut libc::c_void) -> libc::c_int {
+        loop {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
+        }
+    }
+    let stack = Box::leak(vec![0_u128; 4096].into_boxed_slice()).as_mut_ptr_range();
+    let flags = libc::CLONE_VM | libc::SIGCHLD;
+    // SAFETY: a stack of the child's own, on which it does nothing but wait.
+    let pid = unsafe { libc::clone(sleep, stack.end.cast(), flags, std::ptr::null_mut()) };
+    assert!(pid > 0);
+    Child(pid)
+}
+
 fn end_beside_a_child(leads_group: bool) {
     let depot = segment(4 * mib());
     let pipe = Pipe::new();
@@ -561,8 +633,7 @@ fn end_beside_a_child(leads_group: bool) {
         }
         let own = join(&depot);
         let _pages: Vec<_> = (0..100).map(|_| own.page(Order::BASE).unwrap()).collect();
-        let child = Child::new(|| thread::sleep(Duration::from_secs(600)));
-        pipe.tell(&child.0.to_ne_bytes());
+        pipe.tell(&sharing_child().0.to_ne_bytes());
         pipe.tell_and_sleep();
     });
     let child = Child(i32::from_ne_bytes(pipe.hear()));

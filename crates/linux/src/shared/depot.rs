@@ -197,8 +197,9 @@ impl SharedDepot {
     fn over(segment: Segment, options: &SharedOptions) -> Result<Self, SegmentError> {
         let layout = segment.layout();
         let segment = Arc::new(segment);
-        let slot = members::join(&segment, options.orphans)?;
-        let store = Arc::new(SharedStore::new(segment.clone(), slot, options.answers));
+        let place = members::join(&segment, options.orphans)?;
+        let slot = place.0;
+        let store = Arc::new(SharedStore::new(segment.clone(), place, options.answers));
         store.recover(options.orphans);
         let ceiling = (options.ceiling >> layout.page_size.shift()) as u64;
         // Relaxed: of this process alone.

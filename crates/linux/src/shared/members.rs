@@ -1,12 +1,14 @@
 //! Joining and leaving a segment, and burying those who did not leave.
 
 use std::cell::LazyCell;
+use std::os::fd::AsFd;
 
 use super::error::SegmentError;
 use super::owners::{Owner, OwnerSet};
-use super::process::{has_exited, identity};
+use super::process::{Locks, has_exited, identity};
 use super::segment::Segment;
 use super::slots::{BURIED, CLAIMED, DOOR, HEIR, SENT, SLOTS, SlotWord, Stage, TAKEN};
+use crate::system::mapping::Mapping;
 use crate::system::prim::{AtomicU64, Ordering};
 
 /// The result of a look for dead processes.
@@ -30,26 +32,32 @@ pub enum Orphans {
     AllGoBack,
 }
 
-/// Takes a slot for this process. Returns its number.
+/// Takes a slot for this process. Returns its number, and the page that has its lock.
 ///
 /// `orphans`: what is done to make room when no slot is empty.
-pub fn join(segment: &Segment, orphans: Orphans) -> Result<usize, SegmentError> {
-    if let Some(slot) = take_slot(segment)? {
+pub fn join(segment: &Segment, orphans: Orphans) -> Result<(usize, Mapping), SegmentError> {
+    let (file, page) = segment.own_page()?;
+    // The descriptor is closed when the lock is taken: a child that is forked later has neither.
+    let slot = join_with(segment, Locks(file.as_fd()), orphans)?;
+    Ok((slot, page))
+}
+
+fn join_with(segment: &Segment, locks: Locks<'_>, orphans: Orphans) -> Result<usize, SegmentError> {
+    if let Some(slot) = take_slot(segment, locks)? {
         return Ok(slot);
     }
     // Nothing is empty: bury the dead first, without a slot.
-    let locks = segment.locks();
     if !locks.take(DOOR).map_err(SegmentError::system("locking the segment"))? {
         return Err(SegmentError::Busy);
     }
     bury_dead(segment, DOOR, orphans);
-    let joined = take_slot(segment);
+    let joined = take_slot(segment, locks);
     locks.release(DOOR);
     joined?.ok_or(SegmentError::Full)
 }
 
-fn take_slot(segment: &Segment) -> Result<Option<usize>, SegmentError> {
-    let (slots, locks) = (segment.slots(), segment.locks());
+fn take_slot(segment: &Segment, locks: Locks<'_>) -> Result<Option<usize>, SegmentError> {
+    let slots = segment.slots();
     for slot in slots.at(Stage::Empty) {
         // Before the word says so: whoever finds the slot taken and its lock free buries it.
         if !locks.take(slot).map_err(SegmentError::system("locking the segment"))? {
@@ -71,8 +79,9 @@ fn take_slot(segment: &Segment) -> Result<Option<usize>, SegmentError> {
     Ok(None)
 }
 
-/// Gives this process's slot back, and all frames that it still has.
-pub fn leave(segment: &Segment, slot: usize) {
+/// Gives this process's slot back, and all frames that it still has. `page`: the one that has its
+/// lock.
+pub fn leave(segment: &Segment, slot: usize, page: Option<Mapping>) {
     let slots = segment.slots();
     let seen = slots.look(slot);
     // Relaxed: what a process has when it leaves, it does not need any more.
@@ -81,6 +90,8 @@ pub fn leave(segment: &Segment, slot: usize) {
     if seen.stage() == Some(Stage::Live) && slots.kill(slot, seen, slot) {
         bury(segment, slot, &[slot], Orphans::Stay);
     }
+    drop(page);
+    // Without `/proc` the page has the segment's own open file description.
     segment.locks().release(slot);
 }
 

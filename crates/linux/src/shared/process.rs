@@ -2,12 +2,12 @@
 //!
 //! | question | answered by | not by |
 //! |---|---|---|
-//! | has a process ended, or executed another program? | the lock of its slot: it belongs to an open file description (OFD) that the kernel closes with the process's last mapping of the segment | its number, which it keeps when it executes a program |
-//! | has one ended whose forked child has the lock still? | its pidfd; its start time, for another process may have its number now, by the number that `/proc` has for the pidfd | in other namespaces: its number and its time mean something else there |
+//! | has a process ended, or executed another program? | the lock of its slot: it belongs to an open file description (OFD) that the kernel closes with the one page that is mapped of it, which forked children do not get | its number, which it keeps when it executes a program |
+//! | has one ended whose child has the lock still? | its pidfd; its start time, for another process may have its number now, by the number that `/proc` has for the pidfd | in other namespaces: its number and its time mean something else there |
 //!
 //! A process that is stopped, traced or frozen has not ended. A zombie has: its memory is gone. A
-//! thread that ends does not matter. The lock of a process that has forked stays until the child
-//! has ended or executed a program, too; survivors in the same namespaces do not wait for that.
+//! thread that ends does not matter. A child that another thread forks while its parent joins may
+//! get the lock; survivors in the parent's namespaces do not wait until that child has ended, too.
 //!
 //! Nothing here allocates memory: a request in a signal handler looks for dead processes, too.
 

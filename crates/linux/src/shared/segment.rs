@@ -13,7 +13,7 @@ use rustix::fs::{
     ftruncate, lstat, memfd_create, open, unlink,
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, mmap};
 
 use super::error::SegmentError;
 use super::layout::{Header, JOINED_WORD, Layout, PRESENT_WORD};
@@ -40,9 +40,9 @@ pub struct Segment {
     mapping: Mapping,
     /// The file, to be given to other processes.
     file: OwnedFd,
-    /// The file once more, by an open file description of this value alone: it has the locks, and
-    /// the mappings are made of it. So the locks go with the last mapping, whatever other process
-    /// or program has `file`.
+    /// The file once more, by an open file description of this value alone, whatever other process
+    /// or program has `file`: the mappings are made of it, and it has the locks that a survivor
+    /// takes. That of the process's own slot is a [page](Self::own_page)'s.
     own_file: OwnedFd,
     layout: Layout,
 }
@@ -87,7 +87,9 @@ impl Segment {
             match retry_on_intr(|| fallocate(&file, all, start, bytes)) {
                 Ok(()) => {}
                 Err(Errno::OPNOTSUPP) => break,
-                Err(errno) => return Err(SegmentError::System { what: "room for metadata", errno }),
+                Err(errno) => {
+                    return Err(SegmentError::System { what: "room for metadata", errno });
+                }
             }
         }
         let segment = Self::map(file, layout)?;
@@ -198,6 +200,24 @@ impl Segment {
         let at = slots.start + (slot * super::slots::SLOT_WORDS + word) * 8;
         // SAFETY: the mapping stays as long as `self`.
         unsafe { &part::<AtomicU32>(&self.mapping, at..at + 4)[0] }
+    }
+
+    /// A page of the file that forked children do not get, with a descriptor of it that shares its
+    /// open file description with nothing else. A lock that the descriptor takes stays, when that
+    /// is closed, as long as the page is mapped.
+    pub fn own_page(&self) -> Result<(OwnedFd, Mapping), SegmentError> {
+        let system = SegmentError::system;
+        // Without `/proc` the locks are those of `own_file`, which forked children have, too.
+        let file = open_anew(self.own_file.as_fd()).or_else(|_| self.clone_file());
+        let file = file.map_err(system("opening the file"))?;
+        let (bytes, flags) = (rustix::param::page_size(), MapFlags::SHARED);
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let page = unsafe { mmap(ptr::null_mut(), bytes, ProtFlags::empty(), flags, &file, 0) };
+        // SAFETY: just mapped, and nothing else has it.
+        let page = unsafe { Mapping::of(page.map_err(system("mapping the segment"))?, bytes) };
+        // Where the system refuses, children have the lock, too.
+        let _ = page.advise(Advice::LinuxDontFork);
+        Ok((file, page))
     }
 
     /// A second descriptor of the file, for its frames.

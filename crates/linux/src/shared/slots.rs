@@ -37,12 +37,16 @@
 //! * So no word has the bit of a slot that is empty, unless the table is torn. A process that joins
 //!   takes its slot's bit out of all words before, with the lock of the empty slot: none buries
 //!   from there meanwhile.
-//! * A process has the lock of its slot from before it joins until its last mapping has gone. A
-//!   survivor that gets the lock knows that it is no process's, and none joins while it has the
-//!   lock: so the word that it swaps is the one that it judged, however long it slept before.
-//! * A forked child may have the lock of a parent that has died. Then a survivor judges by the
-//!   identity and swaps without the lock. The word would be another's only if the child had ended
-//!   and a multiple of 4096 processes had joined the slot in between.
+//! * A process has the lock of its slot from before it joins until its address space has gone, or
+//!   it leaves. The lock is that of an open file description, which the kernel closes when nothing
+//!   refers to it any more: once the process has joined, the descriptor is closed, and a page is
+//!   mapped that a fork does not copy. A survivor that gets the lock knows that it is no process's,
+//!   and none joins while it has the lock: so the word that it swaps is the one that it judged,
+//!   however long it slept before.
+//! * A child has the lock of a parent that has died if it shares the parent's address space, if
+//!   another thread forked it while the parent joined, or if the parent had no `/proc`. Then a
+//!   survivor judges by the identity and swaps without the lock. The word would be another's only
+//!   if the child had ended and a multiple of 4096 processes had joined the slot in between.
 //! * A process that dies while it joins has no frames. Its lock says that it is dead: the identity
 //!   in the slot may be another's.
 

@@ -1,5 +1,6 @@
 //! The store of a segment, as the allocator of one process sees it.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use super::segment::Segment;
 use super::slots::{ASKED, CEILING, SENT, SLOTS, TAKEN};
 use crate::depot::state::CommonStore;
 use crate::system::fork_mark::ForkMark;
+use crate::system::mapping::Mapping;
 use crate::system::prim::{self, AtomicU32, AtomicU64, ForkLock, Ordering};
 
 /// Places at which threads begin to search, by CPU.
@@ -31,6 +33,8 @@ struct Hint(AtomicU32);
 pub struct SharedStore {
     segment: Arc<Segment>,
     slot: usize,
+    /// The page that has the lock of the slot. `None`: dropped.
+    lock_page: Option<Mapping>,
     hints: Box<[Hint]>,
     /// Frames above this one are not in large blocks that are free, as far as this process knows.
     large_hint: Hint,
@@ -84,8 +88,12 @@ impl Drop for Reservation<'_> {
 }
 
 impl SharedStore {
-    /// The store of this process, which is in `slot`.
-    pub fn new(segment: Arc<Segment>, slot: usize, has_thread: bool) -> Self {
+    /// The store of this process, which is in `slot`, by the lock that `lock_page` has.
+    pub fn new(
+        segment: Arc<Segment>,
+        (slot, lock_page): (usize, Mapping),
+        has_thread: bool,
+    ) -> Self {
         let blocks = (segment.owners().groups() / PAGEBLOCK_GROUPS).max(1);
         // Processes and CPUs begin apart, by a number near the golden section.
         let place = |cpu: usize| (slot * HINTS + cpu) * 2_654_435_769 % blocks * PAGEBLOCK_GROUPS;
@@ -95,6 +103,7 @@ impl SharedStore {
             large_hint: Hint(AtomicU32::new(u32::MAX)),
             segment,
             slot,
+            lock_page: Some(lock_page),
             fork_mark: ForkMark::of_process(),
             refused: AtomicU64::new(0),
             burying: ForkLock::new(ForkMark::of_process(), ()),
@@ -398,9 +407,12 @@ impl CommonStore for SharedStore {
 
 impl Drop for SharedStore {
     fn drop(&mut self) {
-        // A forked child is in no slot.
-        if self.fork_mark.check().is_ok() {
-            members::leave(&self.segment, self.slot);
+        let page = self.lock_page.take();
+        match self.fork_mark.check() {
+            Ok(()) => members::leave(&self.segment, self.slot, page),
+            // A forked child is in no slot. It may have something else where its parent has the
+            // page.
+            Err(_) => mem::forget(page),
         }
     }
 }
