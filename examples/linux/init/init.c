@@ -568,6 +568,8 @@ static void memory_hotplug(void)
 		put("/sys/devices/system/memory/memory8/state", "online_movable");
 		all_cache();
 		put("/sys/devices/system/memory/memory8/state", "offline");
+	} else {
+		printf("= untested memory_add: %s\n", strerror(errno));
 	}
 	books("memory_add");
 }
