@@ -370,3 +370,118 @@ pub extern "C" fn depot_validate(depot: &Depot, cached_pages: &mut u64) -> bool 
         Err(_) => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! The library over a zone whose lists are a set of free frames.
+
+    use std::alloc::{Layout, alloc_zeroed};
+    use std::collections::BTreeSet;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use pagedepot::Block;
+
+    use super::*;
+    use crate::linux::HERE_NONE;
+
+    static FREE: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+    /// Frames that were reported as freed twice.
+    static MISUSED: AtomicU32 = AtomicU32::new(0);
+
+    // SAFETY, here and below: no other definition of the symbol is linked.
+    #[unsafe(no_mangle)]
+    extern "C" fn depot_c_put(
+        _: *mut c_void,
+        blocks: *const Block,
+        count: u32,
+        first: &mut u32,
+    ) -> u32 {
+        // SAFETY: the library passes so many blocks.
+        let blocks = unsafe { core::slice::from_raw_parts(blocks, count as usize) };
+        let mut free = FREE.lock().unwrap();
+        let frames = blocks.iter().flat_map(|block| {
+            let start = block.pfn().get();
+            start..start + block.order().frames()
+        });
+        let doubled: Vec<_> = frames.filter(|&frame| !free.insert(frame)).collect();
+        doubled.first().inspect(|&&frame| *first = frame);
+        doubled.len() as u32
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn depot_c_take(
+        _: *mut c_void,
+        _: u32,
+        _: u32,
+        _: u32,
+        _: *mut Block,
+        _: u32,
+    ) -> u32 {
+        0
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn depot_c_free_pages(_: *mut c_void) -> u64 {
+        FREE.lock().unwrap().len() as u64
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn depot_c_is_free(pfn: u32) -> bool {
+        FREE.lock().unwrap().contains(&pfn)
+    }
+
+    /// Refuses, so that nothing is cached.
+    #[unsafe(no_mangle)]
+    extern "C" fn depot_c_pin() -> u32 {
+        HERE_NONE
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn depot_c_unpin() {}
+
+    #[unsafe(no_mangle)]
+    extern "C" fn depot_c_fence(_: u32) -> bool {
+        false
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn depot_c_is_quiescent(_: u32) -> bool {
+        false
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn depot_c_is_isolated(_: u32) -> bool {
+        false
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn depot_c_now_ms() -> u64 {
+        0
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn depot_c_misuse(_: u32, frames: u32) {
+        MISUSED.fetch_add(frames, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn a_block_that_was_freed_twice_is_not_given_back() {
+        let end_pfn = 1024;
+        let bytes = depot_bytes(1, end_pfn, 0);
+        assert!(bytes > 0);
+        // SAFETY: the layout is of more than no bytes. Never freed: the depot is static.
+        let memory = unsafe { alloc_zeroed(Layout::from_size_align(bytes, 4096).unwrap()) };
+        // SAFETY: zeroed, aligned and never used otherwise; the zone is not looked at.
+        let depot =
+            unsafe { &*depot_init(memory, bytes, core::ptr::null_mut(), 1, end_pfn, 0, u32::MAX) };
+        assert!(depot_free(depot, 8, 3, 1));
+        assert_eq!(MISUSED.load(Ordering::Relaxed), 0);
+        assert!(depot_free(depot, 8, 3, 1), "C would free it to the lists");
+        assert_eq!(MISUSED.load(Ordering::Relaxed), 8);
+        // The caller's still: of another zone, and no block.
+        assert!(!depot_free(depot, end_pfn, 0, 1));
+        assert!(!depot_free(depot, 9, 3, 1));
+        assert_eq!(FREE.lock().unwrap().len(), 8);
+    }
+}

@@ -12,13 +12,14 @@
 //! | `linux` | the seam to CPUs: pinning, fences, quiescence |
 //! | `buddy` | the store: blocks taken and put under `zone->lock` |
 //! | `depot` | the C functions that Linux calls |
-#![no_std]
+#![cfg_attr(not(test), no_std)]
 
 mod buddy;
 mod calls;
 mod depot;
 mod linux;
 
+#[cfg(not(test))]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     // SAFETY: it may be called from anywhere, and does not return.
