@@ -332,3 +332,44 @@ impl<'a, 'm, C: Cpus> Residency<'a, 'm, C> {
         })
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use core::mem::MaybeUninit;
+
+    use crate::alloc::Allocator;
+    use crate::alloc::config::Config;
+    use crate::alloc::error::FreeError;
+    use crate::alloc::flags::Flags;
+    use crate::alloc::tests::{On, sections, zone};
+    use crate::cpus::{CpuLock, LockedCpus};
+    use crate::frame::{Order, Pfn};
+    use crate::pcp::{Mode, Scope};
+
+    type Depot<'m> = Allocator<'m, LockedCpus<'m, On>>;
+
+    /// Calls `test` with an allocator and a pageblock that is free by its bit, and not by its
+    /// words.
+    fn with_entire(test: impl FnOnce(&mut Depot<'_>, Pfn)) {
+        let ranges = [sections(0..1)];
+        let zones = [zone(&ranges)];
+        let config = Config { on_misuse: Some(|_| ()), ..Config::new(1, &zones) };
+        let locks = [CpuLock::new()];
+        let mut metadata = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
+        let mut depot = Depot::new(&config, &mut metadata, LockedCpus::new(&locks, On(0))).unwrap();
+        let pageblock = depot.alloc(Order::PAGEBLOCK, Flags::default()).unwrap();
+        depot.free(pageblock, Order::PAGEBLOCK).unwrap();
+        depot.drain(Scope::ALL, Mode::Full);
+        test(&mut depot, pageblock);
+        let census = depot.validate().unwrap();
+        assert_eq!(census.free_pages, census.managed_pages);
+    }
+
+    #[test]
+    fn a_double_free_leaves_an_entire_pageblock_as_it_was() {
+        with_entire(|depot, pageblock| {
+            let freed = depot.free_contiguous(pageblock.add(10), 3);
+            assert_eq!(freed, Err(FreeError::NotAllocated));
+        });
+    }
+}

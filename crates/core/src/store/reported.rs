@@ -179,7 +179,8 @@ impl<'m> Bitmap<'m> {
             return doubled;
         }
         // No frame is handed out, so the device need not know.
-        let reported = section.take_reported(at).then_some(ReportedPageblock { section, at });
+        // Not `then_some`: dropping the value would report a pageblock that was not.
+        let reported = section.take_reported(at).then(|| ReportedPageblock { section, at });
         let is_ours = reported.is_some()
             || section.take_entire(at as u32 * PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES);
         if !is_ours {
