@@ -62,7 +62,9 @@
 use core::ops::Range;
 
 use pagedepot::cpus::Cpus;
-use pagedepot::seam::{InFlightGuard, Isolation, PAGEBLOCK_FRAMES, PageblockIndex, ZoneAccess};
+use pagedepot::seam::{
+    InFlightGuard, Isolation, PAGEBLOCK_FRAMES, PageblockIndex, PageblockUse, ZoneAccess,
+};
 use pagedepot::sync::model::{Mutant, bound, is_mutant};
 use pagedepot::sync::prim::spin_hint;
 use pagedepot::{Flags, FrameRange, Mobility, Order, Pfn};
@@ -203,8 +205,10 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
     /// is reserved then.
     pub fn has_room(&mut self, key: Key) -> bool {
         // Sources that follow have higher keys, so its own room is none for them in any case.
-        let own = if key.is_unmovable() { 0 } else { u64::from(PAGEBLOCK_FRAMES) - key.held() };
-        let left = self.room_pages.checked_sub(own + key.held());
+        let usage = self.zone.usage(PageblockIndex(key.first));
+        let own = usage
+            .map_or(0, |usage| survey::room(PageblockUse { held: key.held() as u32, ..usage }));
+        let left = self.room_pages.checked_sub(u64::from(own) + key.held());
         self.room_pages = left.unwrap_or(self.room_pages);
         self.refusal = left.is_none().then_some(CompactEnd::NothingLeft);
         left.is_some()

@@ -42,11 +42,6 @@ impl Key {
     pub fn held(self) -> u64 {
         self.cost % Self::UNMOVABLE
     }
-
-    /// Whether it serves unmovable requests, or a part of it.
-    pub fn is_unmovable(self) -> bool {
-        self.cost >= Self::UNMOVABLE
-    }
 }
 
 /// The lowest keys above a bound, ascending.

@@ -266,6 +266,27 @@ fn a_pinned_block_costs_no_move() {
     );
 }
 
+/// Pageblocks that are not movable have no room that counts, so a walk missed nothing of theirs.
+#[test]
+fn a_reclaimable_pageblock_needs_room_for_its_blocks_alone() {
+    with_pageblocks(
+        2,
+        |config| config.caches = false,
+        |mut depot| {
+            let table = Table::default();
+            for _ in 0..10 {
+                let pfn = depot.alloc(Order::BASE, Flags::RECLAIMABLE).unwrap();
+                table.insert(pfn, Order::BASE);
+            }
+            let other = 512 - *table.blocks.borrow().keys().next().unwrap() / 512 * 512;
+            (0..300).for_each(|at| table.hold_at(&depot, other + at));
+            let done = depot.compact(ZONE, Compaction::all(), &table).unwrap();
+            assert_eq!((done.moved_blocks, done.emptied_pageblocks), (10, 1), "{done:?}");
+            table.check(&mut depot);
+        },
+    );
+}
+
 #[test]
 fn budgets_are_kept() {
     with_pageblocks(
