@@ -104,9 +104,11 @@ fn empty_group<C: Cpus>(
         }
         looked += 1;
     }
-    match sources.iter().any(Option::is_some) {
-        true => evacuation.drain(),
-        false => evacuation.refusal.map_or(Ok(()), Err)?,
+    if looked == 0 {
+        evacuation.refusal.map_or(Ok(()), Err)?;
+    }
+    if sources.iter().any(Option::is_some) {
+        evacuation.drain();
     }
     for (source, key) in sources.iter_mut().zip(&group[..looked]) {
         let left = match source.take() {

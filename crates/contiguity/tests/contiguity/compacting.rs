@@ -287,6 +287,26 @@ fn a_reclaimable_pageblock_needs_room_for_its_blocks_alone() {
     );
 }
 
+/// The room that is reserved for pinned pageblocks, the first of their group, serves the others.
+#[test]
+fn pinned_pageblocks_take_no_room_from_others() {
+    with_pageblocks(
+        4,
+        |config| config.caches = false,
+        |mut depot| {
+            let table = Table::default();
+            for (pageblock, held) in [100, 100, 200, 212].into_iter().enumerate() {
+                (0..held).for_each(|at| table.hold_at(&depot, pageblock as u32 * 512 + at));
+            }
+            table.pinned.borrow_mut().extend([50, 512 + 50]);
+            let done = depot.compact(ZONE, Compaction::all(), &table).unwrap();
+            assert_eq!((done.moved_blocks, done.emptied_pageblocks), (200, 1), "{done:?}");
+            assert_eq!((done.end, done.pinned_blocks), (CompactEnd::NothingLeft, 2));
+            table.check(&mut depot);
+        },
+    );
+}
+
 #[test]
 fn budgets_are_kept() {
     with_pageblocks(
