@@ -564,7 +564,7 @@ struct Destinations {
     ranked: KeyRanking,
     /// Keys of pageblocks that may be used are above it.
     floor: Option<Key>,
-    /// A walk found no block of this order, or higher.
+    /// Walks over all pageblocks found no block of this order, or higher.
     no_order: u8,
 }
 
@@ -578,7 +578,8 @@ impl Destinations {
         if order.get() >= u32::from(self.no_order) {
             return None;
         }
-        let mut is_fresh = false;
+        // A walk ranks the pageblocks behind this one; `None`: all are ranked.
+        let mut after = Some(Key::NONE);
         loop {
             while let Some(&key) = self.ranked.keys().first() {
                 let found = zone.take_from(PageblockIndex(!key.first), order);
@@ -587,26 +588,32 @@ impl Destinations {
                 }
                 self.ranked.pop_first();
             }
-            if is_fresh {
+            let Some(last) = after else {
                 self.no_order = order.get() as u8;
                 return None;
-            }
-            self.fill(zone);
-            is_fresh = true;
+            };
+            after = self.fill(zone, order, last);
         }
     }
 
-    /// Ranks the densest pageblocks that have room.
-    fn fill<C: Cpus>(&mut self, zone: ZoneAccess<'_, '_, C>) {
-        self.ranked = KeyRanking::after(None);
+    /// Ranks the densest pageblocks that may have a block of an order, behind `after`. Returns the
+    /// last of them if there may be more.
+    fn fill<C: Cpus>(
+        &mut self,
+        zone: ZoneAccess<'_, '_, C>,
+        order: Order,
+        after: Key,
+    ) -> Option<Key> {
+        self.ranked = KeyRanking::after(Some(after));
         for usage in survey::usages(zone) {
             let (key, room) = (survey::key(usage), survey::room(usage));
             let is_denser = self.floor.is_none_or(|floor| key > floor);
-            if is_denser && room > 0 {
+            if is_denser && room >= order.frames() && zone.may_have(usage.pageblock, order) {
                 // The other way round: the densest first, and of equals the last, which is the last
                 // to be emptied itself.
                 self.ranked.add(Key { cost: u64::from(room), first: !key.first });
             }
         }
+        self.ranked.full()
     }
 }

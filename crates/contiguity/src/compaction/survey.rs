@@ -74,6 +74,11 @@ impl KeyRanking {
         &self.keys[..self.length]
     }
 
+    /// Returns the last key, if there is no room for more.
+    pub fn full(&self) -> Option<Key> {
+        self.keys().get(RANKED - 1).copied()
+    }
+
     /// Drops the lowest.
     pub fn pop_first(&mut self) {
         self.keys.copy_within(1.., 0);

@@ -307,6 +307,33 @@ fn pinned_pageblocks_take_no_room_from_others() {
     );
 }
 
+/// More dense pageblocks than one walk ranks have no block of the order, too little room for one or
+/// enough of it, and a sparser one has.
+#[test]
+fn a_larger_block_finds_room_beyond_the_densest_pageblocks() {
+    // Frames of each run of 64, or of the pageblock, that are held there.
+    for (run, held) in [(512, 511), (64, 63)] {
+        with_pageblocks(
+            66,
+            |config| config.caches = false,
+            |mut depot| {
+                let (table, flags) = (Table::default(), Flags::default());
+                for start in (0..64 * 512).step_by(run) {
+                    depot.alloc_at(Pfn::new(start), held, flags).unwrap();
+                }
+                depot.alloc_at(Pfn::new(64 * 512), 256, flags).unwrap();
+                depot.alloc_at(Pfn::new(65 * 512), 8, flags).unwrap();
+                table.insert(Pfn::new(65 * 512), order(3));
+                let done = depot.compact(ZONE, Compaction::pageblocks(1), &table).unwrap();
+                assert_eq!((done.moved_blocks, done.emptied_pageblocks), (1, 1), "{done:?}");
+                assert_eq!(done.unplaced_blocks, 0);
+                assert_eq!(table.moves.borrow()[0].1 / 512, 64);
+                depot.validate().unwrap();
+            },
+        );
+    }
+}
+
 #[test]
 fn budgets_are_kept() {
     with_pageblocks(

@@ -224,6 +224,13 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
         section.map_or(0, |section| section.count_free(pageblock.in_section()))
     }
 
+    /// Whether a pageblock may have a free block of an order, as far as hints say.
+    pub fn may_have(&self, pageblock: PageblockIndex, order: Order) -> bool {
+        let section = self.bitmap().and_then(|bitmap| bitmap.section(pageblock.section()));
+        let at = pageblock.in_section();
+        section.is_some_and(|section| section.may_have(at / 64, order) >> (at % 64) & 1 == 1)
+    }
+
     /// Whether a pageblock is reported to the device now.
     pub fn is_reported(&self, pageblock: PageblockIndex) -> bool {
         self.bitmap().is_some_and(|bitmap| bitmap.is_reported(pageblock))
