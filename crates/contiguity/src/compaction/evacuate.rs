@@ -49,8 +49,8 @@
 //! request that finds nothing meanwhile naps and looks again before it fails. One of the mover
 //! itself does not nap: it is noted as the caller that has those pages in flight. Free memory
 //! outside of the sources of all compactions is compared with the `low` watermark before a source
-//! is isolated and after each batch; below it, compaction ends. So a request is kept waiting by one
-//! call of the mover at most. What a source will have free in the end counts as hidden from the
+//! is isolated and before each batch; below it, compaction ends. So a request is kept waiting by
+//! one call of the mover at most. What a source will have free in the end counts as hidden from the
 //! start, and before the look: of two compactions that look at the same moment at least one sees
 //! what the other hides.
 //!
@@ -392,6 +392,11 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
                     left = SourceRest::Ended(CompactEnd::Budget);
                     break;
                 }
+                // What was moved so far may have been all: only what is left ends the compaction.
+                if batch.length == 0 && !self.zone.has_spare() {
+                    left = SourceRest::Ended(CompactEnd::LowMemory);
+                    break;
+                }
                 let Some(to) = self.destination(order) else {
                     self.done.unplaced_blocks += 1;
                     // For larger blocks there may be room for those of other sources.
@@ -413,9 +418,6 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
             drop(batch);
             if left == SourceRest::Nothing && is_pinned {
                 left = SourceRest::Blocks;
-            }
-            if left == SourceRest::Nothing && !self.zone.has_spare() {
-                left = SourceRest::Ended(CompactEnd::LowMemory);
             }
             if left != SourceRest::Nothing {
                 return left;

@@ -757,6 +757,31 @@ fn two_compactions_together_leave_as_much_as_one() {
     table.check(&mut depot);
 }
 
+/// A mover that allocates leaves too little for a further batch, after the only one.
+#[test]
+fn a_window_that_is_empty_serves_though_memory_is_low_by_now() {
+    let ranges = [range(0, 4 * PAGEBLOCK)];
+    let mut zones = [open_zone("a", &ranges)];
+    zones[0].watermarks = Some(Watermarks { min: 0, low: 1400, high: 1400 });
+    let config = Config { caches: false, ..Config::new(1, &zones) };
+    for (held, expected) in [(10, CompactEnd::Reached), (20, CompactEnd::LowMemory)] {
+        let mut memory = metadata(&config);
+        let mut depot = single(&config, &mut memory);
+        let table = Table::default();
+        (0..4 * held).for_each(|at| table.hold_at(&depot, at / held * 512 + at % held));
+        let mover = By(&table, |table: &Table, moves: &mut [Move]| {
+            table.move_blocks(moves);
+            for _ in 0..100 {
+                table.hold(&depot, Order::BASE);
+            }
+        });
+        let done = depot.compact(ZONE, Compaction::range(512, 512), &mover).unwrap();
+        assert_eq!((done.end, done.range.is_some()), (expected, held == 10), "{done:?}");
+        assert_eq!(done.moved_blocks, held.min(16).into());
+        table.check(&mut depot);
+    }
+}
+
 #[test]
 fn the_mover_may_stop_it() {
     struct Stops<'t>(&'t Table, Cell<u32>);
