@@ -28,6 +28,12 @@ pub enum Obstacle {
         /// The first frame of the range in an aligned run of 512 frames that is being changed.
         first: Pfn,
     },
+    /// The frames are free and [reported](crate::Reporting), and the device has refused of late to
+    /// give the memory back.
+    Refused {
+        /// The first frame of the range in an aligned run of 512 frames that was refused.
+        first: Pfn,
+    },
     /// The allocator has cut frames into magazines, and keeps them for good.
     Carved {
         /// The first of them in the range.
@@ -62,6 +68,9 @@ impl fmt::Display for Obstacle {
                     "another caller is adding, removing or emptying the memory at frame {first}"
                 )
             }
+            Obstacle::Refused { first } => {
+                write!(f, "the reporting device refuses to give back the memory at frame {first}")
+            }
             Obstacle::Carved { first, pages } => write!(
                 f,
                 "{pages} pages hold the allocator's own magazines, frame {first} first: they stay \
@@ -94,7 +103,7 @@ pub fn obstacle<C: Cpus>(allocator: &Allocator<'_, C>, range: FrameRange) -> Opt
     if let Some((first, pages)) = carved_in(zone, range) {
         return Some(Obstacle::Carved { first, pages });
     }
-    let (first, pages) = missing_in(zone, range)?;
+    let Some((first, pages)) = missing_in(zone, range) else { return refused_in(zone, range) };
     Some(Obstacle::InUse { first, pages, cached_by: zone.caching_cpu(first) })
 }
 
@@ -152,6 +161,15 @@ pub(super) fn missing_in<C: Cpus>(
         }
     }
     missing
+}
+
+/// The obstacle that is left of a range without a [missing](missing_in) frame.
+pub(super) fn refused_in<C: Cpus>(
+    zone: ZoneAccess<'_, '_, C>,
+    range: FrameRange,
+) -> Option<Obstacle> {
+    let refused = range.pageblocks().map(PageblockIndex).find(|&at| zone.is_refused(at))?;
+    Some(Obstacle::Refused { first: refused.first().max(range.start) })
 }
 
 fn frames(range: FrameRange) -> impl Iterator<Item = Pfn> {

@@ -43,7 +43,7 @@ use pagedepot::sync::model::{Mutant, bound, is_mutant};
 use pagedepot::sync::prim::spin_hint;
 use pagedepot::{Allocator, DrainResult, Flags, FrameRange, Mode, Pfn, ZoneId};
 
-use super::obstacle::{Obstacle, carved_in, missing_in};
+use super::obstacle::{Obstacle, carved_in, missing_in, refused_in};
 
 /// Drains before each attempt to claim the range.
 const DRAINS: [Option<Mode>; 5] =
@@ -67,7 +67,8 @@ pub enum RemoveError {
         range: FrameRange,
     },
     /// The range cannot be removed as it is: it has no memory or memory of another zone, holds
-    /// magazines, or another caller is adding or removing it.
+    /// magazines, another caller is adding or removing it, or the reporting device refuses to give
+    /// it back.
     Obstacle(Obstacle),
     /// Frames are not in the store. Free them and call again.
     Busy {
@@ -226,6 +227,12 @@ fn claim_patiently<C: Cpus>(
         }
         if is_mutant(Mutant::RemovesHeld) {
             return Ok(());
+        }
+        // No drain helps against that.
+        if missing.is_none()
+            && let Some(refused) = refused_in(zone, range)
+        {
+            return Err(RemoveError::Obstacle(refused));
         }
         if mode == Some(Mode::Full) {
             if missing.is_some() && is_undisturbed(drained) {

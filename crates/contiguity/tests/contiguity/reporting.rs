@@ -17,7 +17,8 @@ use pagedepot::{
     Watermarks, ZoneConfig, ZoneId,
 };
 use pagedepot_contiguity::{
-    Contiguity, DeviceRegistered, ReportEnd, ReportError, Reporting, ReportingDevice,
+    Contiguity, DeviceRegistered, Obstacle, RemoveError, ReportEnd, ReportError, Reporting,
+    ReportingDevice,
 };
 
 const ZONE: ZoneId = ZoneId::new(0);
@@ -250,6 +251,31 @@ fn what_the_device_refuses_is_left_alone() {
         let pfn = depot.alloc(order(9), Flags::default()).unwrap();
         depot.free(pfn, order(9)).unwrap();
         held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
+    });
+}
+
+/// Memory that the device does not give back cannot be removed, and the error says why, after one
+/// question and no drain.
+#[test]
+fn a_refusal_is_named_where_given_frames_are_wanted() {
+    with_device(Watermarks::default(), |depot, device| {
+        pass(depot, u64::MAX);
+        let wanted = range(8 * 512, 4 * 512);
+        assert_eq!(depot.obstacle(wanted), None, "no refusal is known yet");
+        device.refuses_need.store(true, Ordering::Relaxed);
+        device.told();
+        let refused = Obstacle::Refused { first: Pfn::new(11 * 512) };
+        assert_eq!(depot.remove_memory(ZONE, wanted), Err(RemoveError::Obstacle(refused)));
+        let reassigned = depot.reassign(ZONE, wanted, Flags::UNMOVABLE);
+        assert_eq!(reassigned, Err(RemoveError::Obstacle(refused)));
+        assert_eq!(device.needed(), [11, 11], "once by each");
+        assert_eq!(depot.cpus().0.fences(), 0);
+        // The range begins in the refused pageblock, too.
+        let at = Pfn::new(11 * 512 + 100);
+        assert!(depot.alloc_at(at, 10, Flags::default()).is_err());
+        assert_eq!(depot.obstacle(range(at.get(), 10)), Some(Obstacle::Refused { first: at }));
+        device.refuses_need.store(false, Ordering::Relaxed);
+        depot.remove_memory(ZONE, wanted).unwrap();
     });
 }
 

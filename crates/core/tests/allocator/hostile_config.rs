@@ -295,6 +295,7 @@ fn every_error_is_one_sentence_that_helps() {
         Obstacle::NoMemory { first },
         Obstacle::OtherZone { first, zone },
         Obstacle::Isolated { first },
+        Obstacle::Refused { first },
         Obstacle::Carved { first, pages: 6 },
         Obstacle::InUse { first, pages: 6, cached_by: None },
         Obstacle::InUse { first, pages: 6, cached_by: Some(CpuId::new(4)) },
