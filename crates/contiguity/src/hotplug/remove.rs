@@ -32,6 +32,9 @@
 //! 7. *It ends.* Attempts: at once; after a quiet drain of the zone; after up to three full ones,
 //!    fewer when a full drain was undisturbed and frames are missing all the same. It waits for no
 //!    holder of a frame.
+//! 8. *A removal reports no misuse* but by its drains, while nothing is claimed. The report may
+//!    panic, and a caller that unwinds would not learn that it owns the range. What was noted since
+//!    is for the next call.
 
 use core::fmt;
 
@@ -133,9 +136,7 @@ pub fn remove_memory<C: Cpus>(
     range: FrameRange,
 ) -> Result<(), RemoveError> {
     let zone = access(allocator, zone)?;
-    let removed = with_claimed(zone, range, |isolation| zone.remove(isolation));
-    zone.end_call();
-    removed
+    with_claimed(zone, range, |isolation| zone.remove(isolation))
 }
 
 /// Implements [`Contiguity::reassign`](crate::Contiguity::reassign).

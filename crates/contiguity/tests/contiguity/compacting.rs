@@ -538,6 +538,42 @@ fn a_move_of_what_is_not_held_is_reported() {
     }
 }
 
+/// Misuse that was noted, and whose report panics, is left to another call: one that removes memory
+/// has to tell its caller that it owns the range.
+#[test]
+fn a_removal_leaves_reports_that_panic_to_others() {
+    struct RemovingMover<'t, 'd, 'm>(&'t Table, &'d Single<'m>, Cell<Option<RemoveResult>>);
+    type RemoveResult = Result<(), RemoveError>;
+    impl Mover for RemovingMover<'_, '_, '_> {
+        fn occupant(&self, frame: Pfn) -> Occupant {
+            self.0.occupant_of(frame)
+        }
+        fn move_blocks(&self, moves: &mut [Move]) {
+            moves.iter().for_each(|this| self.1.free(this.from(), this.order()).unwrap());
+            self.0.move_blocks(moves);
+        }
+        fn progress(&self, _: &CompactResult) -> ControlFlow<()> {
+            self.2.set(Some(self.1.remove_memory(ZONE, range(3 * 512, 512))));
+            ControlFlow::Break(())
+        }
+    }
+    with_pageblocks(
+        4,
+        |config| config.caches = false,
+        |mut depot| {
+            let table = Table::default();
+            table.hold_at(&depot, 5);
+            (600..700).for_each(|frame| table.hold_at(&depot, frame));
+            let mover = RemovingMover(&table, &depot, Cell::new(None));
+            let compact = || depot.compact(ZONE, Compaction::pageblocks(4), &mover);
+            assert!(catch_unwind(AssertUnwindSafe(compact)).is_err(), "a block was freed twice");
+            assert_eq!(mover.2.get(), Some(Ok(())));
+            assert_eq!(depot.validate().unwrap().managed_pages, 3 * 512);
+            table.check(&mut depot);
+        },
+    );
+}
+
 /// The mover frees blocks of the source, allocates, drains, and compacts by itself.
 #[test]
 fn a_mover_that_uses_the_allocator() {
