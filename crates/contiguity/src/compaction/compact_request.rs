@@ -69,7 +69,7 @@ fn make_room_in<C: Cpus>(
     };
     zone.count_compaction(&evacuation.done.counts());
     // What is claimed is not isolated any more.
-    claimed.map(|claimed| zone.hand_out(claimed, frames, request.mobility()))
+    claimed.map(|claimed| zone.hand_out(claimed, request))
 }
 
 /// Empties one range, wherever it begins and ends.

@@ -20,12 +20,12 @@ use crate::common::threads::{Kernel, Parked, run_on};
 use crate::common::{Anywhere, Single, metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::PinnedCpus;
 use pagedepot::{
-    AllocError, Allocator, Config, CpuId, Evacuation, Flags, Misuse, Mode, Order, Pfn, Scope,
-    Watermarks, ZoneId,
+    AllocError, Allocator, Class, Classes, Config, CpuId, Evacuation, Flags, Misuse, Mobility,
+    Mode, Order, Pfn, Scope, Watermarks, ZoneId,
 };
 use pagedepot_contiguity::{
     CompactEnd, CompactError, CompactResult, Compaction, Compactor, Contiguity, Move, Mover,
-    Occupant, RemoveError,
+    Occupant, Pageblocks, RemoveError,
 };
 
 pub(crate) const ZONE: ZoneId = ZoneId::new(0);
@@ -933,6 +933,40 @@ fn a_request_has_blocks_moved_if_it_may() {
         assert!(depot.alloc_at(Pfn::new(0), 4000, flags.compact()).is_err(), "all are pinned");
         depot.free_contiguous(at, 900).unwrap();
         table.check(&mut depot);
+    }
+}
+
+/// A request's class decides which pageblocks its frames become, also where blocks were moved.
+#[test]
+fn pageblocks_emptied_for_a_class_are_kept_apart() {
+    let mover = Elsewhere;
+    let ranges = [range(0, 4 * 512)];
+    let zones = [open_zone("a", &ranges)];
+    let classes = Classes::ALIKE.apart(Mobility::Movable, Class::PAGE_CACHE);
+    let config = Config { classes, caches: false, ..Config::new(1, &zones) };
+    let mut memory = metadata(&config);
+    let compactor = Compactor::new(&mover);
+    let depot = single(&config, &mut memory);
+    compactor.register(&depot).unwrap();
+    (0..4).for_each(|at| depot.alloc_at(Pfn::new(at * 512), 1, Flags::MOVABLE).unwrap());
+    for flags in [Flags::MOVABLE.class(Class::PAGE_CACHE), Flags::MOVABLE] {
+        let start = depot.alloc_contiguous(512, 512, flags.compact()).unwrap();
+        let (_, pageblock) = Pageblocks::at(&depot, start).unwrap();
+        assert_eq!(pageblock.mobility, Some(Mobility::Movable));
+        assert_eq!(pageblock.is_apart, flags != Flags::MOVABLE);
+    }
+}
+
+/// Moves every frame by itself, and keeps no account of them.
+struct Elsewhere;
+
+impl Mover for Elsewhere {
+    fn occupant(&self, frame: Pfn) -> Occupant {
+        Occupant::Movable { first: frame, order: Order::BASE }
+    }
+
+    fn move_blocks(&self, moves: &mut [Move]) {
+        moves.iter_mut().for_each(Move::moved);
     }
 }
 

@@ -229,7 +229,7 @@ pub trait Relief<C>: Sync {
 pub struct PendingRequest<'a, 'm, C> {
     pub(crate) hooks: Hooks<'a, 'm, C>,
     pub(super) want: Want,
-    pub(super) flags: Flags,
+    pub(crate) flags: Flags,
     pub(super) reserve: Reserve,
 }
 

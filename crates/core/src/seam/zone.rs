@@ -8,6 +8,7 @@
 
 use crate::alloc::Allocator;
 use crate::alloc::flags::Flags;
+use crate::alloc::pressure::PendingRequest;
 use crate::alloc::zero_and_check::{Hooks, are_carved};
 use crate::cpus::{Cpus, Environment, Unusable};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS, Tag};
@@ -312,10 +313,10 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     }
 
     /// Makes a range of whole pageblocks, which was [claimed](Self::claim) and whose isolation has
-    /// ended, the range that a request gets: its first `frames` frames are counted as allocated,
+    /// ended, the range that a request gets: as many frames as it is for are counted as allocated,
     /// the others go back. The caller has announced them all since before it claimed them.
-    pub fn hand_out(&self, claimed: FrameRange, frames: u32, mobility: Mobility) -> Pfn {
-        let tag = Tag::new(self.id, Kind::of(mobility));
+    pub fn hand_out(&self, claimed: FrameRange, request: &PendingRequest<'_, '_, C>) -> Pfn {
+        let (tag, frames) = (Tag::new(self.id, request.flags.kind()), request.pages() as u32);
         self.caches().store.note_run(tag, claimed.start, claimed.frames);
         self.put(FrameRange::new(claimed.start.add(frames), claimed.frames - frames));
         self.past_caches().count_allocs(0, u64::from(frames));
