@@ -104,7 +104,8 @@ impl<'m, C: Cpus> SlowPath<'_, 'm, C> {
         let doubled = put(&caches.store);
         direct.count_put(frames, doubled);
         drop(moving);
-        direct.count_frees(0, u64::from(frames - doubled.frames));
+        // Of two callers that free the same pageblock twice one may find the frames of both.
+        direct.count_frees(0, frames.saturating_sub(doubled.frames).into());
         caches.store.end_call(|| ());
         if doubled.frames > 0 { Err(FreeError::NotAllocated) } else { Ok(()) }
     }
@@ -343,7 +344,7 @@ mod tests {
     use crate::alloc::flags::Flags;
     use crate::alloc::tests::{On, sections, zone};
     use crate::cpus::{CpuLock, LockedCpus};
-    use crate::frame::{Order, Pfn};
+    use crate::frame::{Order, Pfn, ZoneId};
     use crate::pcp::{Mode, Scope};
 
     type Depot<'m> = Allocator<'m, LockedCpus<'m, On>>;
@@ -370,6 +371,20 @@ mod tests {
         with_entire(|depot, pageblock| {
             let freed = depot.free_contiguous(pageblock.add(10), 3);
             assert_eq!(freed, Err(FreeError::NotAllocated));
+        });
+    }
+
+    /// Frees frames for the second time while another caller, which frees frames of the same
+    /// pageblock for the second time, too, has put its own into the words.
+    #[test]
+    fn of_two_double_frees_one_finds_the_frames_of_both() {
+        with_entire(|depot, pageblock| {
+            let section = depot.caches.store.bitmap.section(0).unwrap();
+            assert_eq!(section.put_mask(pageblock.get() as usize / 64, 0x3ff << 20), 0);
+            let freed = depot.free_contiguous(pageblock.add(10), 3);
+            assert_eq!(freed, Err(FreeError::NotAllocated));
+            // The other caller finds nothing, and has counted its frames as free.
+            depot.caches.direct(depot.caches.here(), ZoneId::new(0)).add_free(10);
         });
     }
 }
