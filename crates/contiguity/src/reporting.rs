@@ -13,8 +13,10 @@
 //!    has one of them while the device looks at them.
 //! 2. What it takes is announced as in flight from before it takes the first until it has given all
 //!    back: a request that finds nothing meanwhile looks again before it fails.
-//! 3. The zone's free pages are counted without those that it has, and never fall below the `low`
-//!    watermark for its sake. The kernel's `page_reporting_process_zone` has the same rule.
+//! 3. The zone's free pages are counted without those that it has and those that compaction hides,
+//!    and one pass does not bring them below the `low` watermark. Of two that look at the same
+//!    moment each may take the last pageblock above it, for one call of the device. The kernel's
+//!    `page_reporting_process_zone` has the same rule.
 //! 4. A device that panics, or refuses, leaves the pageblocks free and unreported.
 //!
 //! The kernel's `mm/page_reporting.c` reports 32 blocks per call, as this does, and at most a
@@ -180,8 +182,8 @@ impl<'a, 'm, C: Cpus> Reporting<'a, 'm, C> {
 
     /// Reports whole free pageblocks of a zone that are not reported yet, from the last one
     /// down, at most `pageblocks_max`, and up to 32 by one call of the device. They are missing
-    /// for requests while the device looks at them; the zone's free pages never fall below its
-    /// `low` watermark for that.
+    /// for requests while the device looks at them; the zone's free pages do not fall below its
+    /// `low` watermark for that, but where several passes meet, by a pageblock for each.
     ///
     /// A caller that repeats this every few seconds with a sixteenth of the free pageblocks does
     /// what the kernel does. What CPUs cache is not free here: drain before, if it should be.
@@ -229,7 +231,7 @@ impl<'p, 'm, C: Cpus> Pass<'p, 'm, C> {
             rest.end = pageblock.0;
             let end = match () {
                 () if self.left == batch.length as u64 => Some(ReportEnd::Budget),
-                () if !batch.may_take() => Some(ReportEnd::LowMemory),
+                () if !self.zone.has_spare(PAGEBLOCK_FRAMES.into()) => Some(ReportEnd::LowMemory),
                 () => None,
             };
             if let Some(end) = end {
@@ -282,11 +284,6 @@ struct Batch<'p, 'm, C: Cpus> {
 impl<'p, 'm, C: Cpus> Batch<'p, 'm, C> {
     fn new(zone: ZoneAccess<'p, 'm, C>) -> Self {
         Batch { zone, pageblocks: [PageblockIndex(0); CAPACITY], length: 0, moving: None }
-    }
-
-    /// Whether the zone can spare one more pageblock.
-    fn may_take(&self) -> bool {
-        self.zone.free_pages() >= self.zone.low_pages() + u64::from(PAGEBLOCK_FRAMES)
     }
 
     fn take(&mut self, pageblock: PageblockIndex) {

@@ -240,7 +240,7 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
     fn isolate_unasked(&mut self, range: FrameRange, held: u64) -> Option<Source<'e, 'm>> {
         // Its free frames are hidden, and as many as it holds are needed elsewhere.
         let hidden = self.zone.hide(self.free_around(range) + held);
-        if !self.zone.has_spare() {
+        if !self.zone.has_spare(0) {
             self.refusal = Some(CompactEnd::LowMemory);
             return None;
         }
@@ -393,7 +393,7 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
                     break;
                 }
                 // What was moved so far may have been all: only what is left ends the compaction.
-                if batch.length == 0 && !self.zone.has_spare() {
+                if batch.length == 0 && !self.zone.has_spare(0) {
                     left = SourceRest::Ended(CompactEnd::LowMemory);
                     break;
                 }

@@ -171,9 +171,9 @@ fn hidden_by_two(looks_first: bool) {
     let isolating = Arc::new(AtomicU32::new(0));
     let hide = move |depot: &Depot<Rseq>, isolating: &AtomicU32| {
         let zone = ZoneAccess::of(&depot.allocator, ZONE).expect("the only zone");
-        let has_spare = looks_first && zone.has_spare();
+        let has_spare = looks_first && zone.has_spare(0);
         let _hidden = zone.hide(low);
-        if has_spare || zone.has_spare() {
+        if has_spare || zone.has_spare(0) {
             assert_eq!(isolating.fetch_add(1, Ordering::AcqRel), 0, "memory is low");
             isolating.fetch_sub(1, Ordering::AcqRel);
         }

@@ -17,8 +17,8 @@ use pagedepot::{
     Watermarks, ZoneConfig, ZoneId,
 };
 use pagedepot_contiguity::{
-    Contiguity, DeviceRegistered, Obstacle, RemoveError, ReportEnd, ReportError, Reporting,
-    ReportingDevice,
+    Compaction, Contiguity, DeviceRegistered, Move, Mover, Obstacle, Occupant, RemoveError,
+    ReportEnd, ReportError, Reporting, ReportingDevice,
 };
 
 const ZONE: ZoneId = ZoneId::new(0);
@@ -140,6 +140,30 @@ fn a_pass_keeps_the_watermark() {
         assert_eq!(pass(depot, u64::MAX), (2, ReportEnd::LowMemory));
         // They are free again, so that two more can be taken.
         assert_eq!(pass(depot, u64::MAX), (2, ReportEnd::LowMemory));
+    });
+}
+
+/// Memory that compaction has isolated, or needs elsewhere, serves no request: a pass counts it as
+/// missing.
+#[test]
+fn a_pass_leaves_what_compaction_hides() {
+    struct PassingMover<'d, 'm>(&'d Single<'m>);
+    impl Mover for PassingMover<'_, '_> {
+        fn occupant(&self, frame: Pfn) -> Occupant {
+            Occupant::Movable { first: frame, order: Order::BASE }
+        }
+        fn move_blocks(&self, moves: &mut [Move]) {
+            assert_eq!(pass(self.0, u64::MAX), (1, ReportEnd::LowMemory));
+            moves.iter_mut().for_each(Move::moved);
+        }
+    }
+    // A pageblock for compaction, one for the pass, a page for the holder and one to move to.
+    let low = u64::from((PAGEBLOCKS - 2) * 512 - 2);
+    with_device(Watermarks { min: 0, low, high: low }, |depot, _| {
+        depot.alloc_at(Pfn::new(7), 1, Flags::default()).unwrap();
+        let rules = Compaction::range(512, PAGEBLOCKS.next_power_of_two() * 512);
+        let done = depot.compact(ZONE, rules, &PassingMover(depot)).unwrap();
+        assert_eq!(done.moved_blocks, 1, "{done:?}");
     });
 }
 

@@ -135,16 +135,6 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
         self.zone().managed()
     }
 
-    /// Free pages in the zone's store. O(CPUs).
-    pub fn free_pages(&self) -> u64 {
-        self.caches().free_pages(self.id)
-    }
-
-    /// The zone's `low` watermark, in pages.
-    pub fn low_pages(&self) -> u64 {
-        self.zone().watermarks().low
-    }
-
     /// Announces pages of the zone that are out of reach until the guard is dropped.
     pub fn announce(&self, pages: u64) -> InFlightGuard<'a> {
         self.zone().in_flight.begin(pages, self.caches().caller())
@@ -156,11 +146,11 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
         self.zone().hidden.begin(pages, Caller::NONE)
     }
 
-    /// Whether the zone has as many free pages as are [hidden](Self::hide), and as its `low`
-    /// watermark. O(CPUs).
-    pub fn has_spare(&self) -> bool {
+    /// Whether the zone has as many free pages as are [hidden](Self::hide), as its `low` watermark,
+    /// and these. O(CPUs).
+    pub fn has_spare(&self, pages: u64) -> bool {
         let hidden_pages = InFlight::in_flight_pages(self.zone().hidden.read());
-        self.free_pages() >= hidden_pages + self.low_pages()
+        self.caches().free_pages(self.id) >= hidden_pages + self.zone().watermarks().low + pages
     }
 
     /// Takes back what CPUs cache of the zone.
