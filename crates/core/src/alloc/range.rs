@@ -135,11 +135,12 @@ impl<C: Cpus> Allocator<'_, C> {
     /// no run goes the same way down: a quiet drain of its zones, reclaim callbacks, a full drain,
     /// with a search after each, in up to four rounds until one was undisturbed. One that is atomic
     /// or may not reclaim does without callbacks and full drains, and empties its own CPU's fronts
-    /// first. What a failing request costs is thus up to 14 searches of its zones; one for more
-    /// frames than a zone has fails at once. Callbacks are told how many frames are wanted, but not
-    /// where. With [`Flags::compact`] held blocks are then moved out of the way, if the embedder
-    /// has registered a mover: a few candidates are emptied at most, and 4 blocks moved for each
-    /// frame wanted.
+    /// first. What a failing request costs is thus up to 18 searches of its zones, and up to 4 more
+    /// each time that it waits for another caller; one for more frames than a zone has fails at
+    /// once. Callbacks are told how many frames are wanted, but not where. With [`Flags::compact`]
+    /// held blocks are then moved out of the way, if the embedder has registered a mover: a few
+    /// candidates are emptied at most, and 4 blocks moved for each frame wanted, of 512 frames at
+    /// least.
     ///
     /// Over a [`Backing`](crate::Backing) the second search is the backing's
     /// [`take_contiguous`](crate::BackingRanges::take_contiguous); without ranges there is none, so

@@ -65,7 +65,7 @@
 //! # Refusals
 //! A *refused* pageblock stays reported, and free. Searches and claims pass it by: a device that
 //! has no memory would else be asked for each pageblock by each search of a request, of which there
-//! are up to fourteen.
+//! are up to eighteen, and more where it waits for other callers.
 //!
 //! A request that has found nothing so far *forgets* all refusals before its last resort, or before
 //! it fails where it has none. So it asks for each pageblock twice at most, and one that it passes
