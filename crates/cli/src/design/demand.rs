@@ -1,12 +1,19 @@
 //! The demand of a workload on the designs that it measures.
 
 use pagedepot::CpuId;
+use pagedepot_linux::builder::default_page_size;
 
 use super::pool::SharedPool;
 use super::variant::Variant;
 
-/// Bytes of a page: the base page of the depots measured, and what other designs are asked for.
+/// Bytes of a page of designs that are asked for bytes, or have pages of their own.
 pub const PAGE_BYTES: usize = 4096;
+
+/// Bytes of a base page of the depots measured: more than [`PAGE_BYTES`] where the system's pages
+/// are larger.
+pub fn page_bytes() -> usize {
+    default_page_size().bytes()
+}
 
 /// The memory, CPUs and options that a workload asks of a design.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +48,6 @@ impl Demand {
     /// at least 4 GiB, because how much CPUs may cache depends on it. These are addresses, of which
     /// only what is touched becomes memory.
     pub fn pages(&self) -> u64 {
-        self.memory_pages.unwrap_or((2 * self.frames()).max(1 << 20))
+        self.memory_pages.unwrap_or((2 * self.frames()).max((4 << 30) / page_bytes() as u64))
     }
 }

@@ -14,7 +14,7 @@ use pagedepot_designs::{
 use pagedepot_linux::{Depot, Handover};
 
 use super::allocator::{Allocator, free_gathered, nothing_held, order};
-use super::demand::{Demand, PAGE_BYTES};
+use super::demand::{Demand, page_bytes};
 use super::variant::Store;
 use crate::failure::Failure;
 use crate::names::Design;
@@ -75,7 +75,7 @@ impl<const CACHED: bool, const HEALS: bool> Allocator for DepotAllocator<CACHED,
         let pages = demand.pages();
         let free_high = demand.variant.free_high_limit().into();
         let mut builder =
-            Depot::builder(pages as usize * PAGE_BYTES).free_high(free_high).caches(CACHED);
+            Depot::builder(pages as usize * page_bytes()).free_high(free_high).caches(CACHED);
         if !HEALS {
             builder = builder.evacuation(Evacuation::Off);
         }

@@ -33,5 +33,5 @@ pub mod zone;
 
 pub use allocator::{Allocator, alloc};
 pub use block::observe;
-pub use demand::{Demand, PAGE_BYTES};
+pub use demand::{Demand, PAGE_BYTES, page_bytes};
 pub use lineup::{AllocatorUser, Lineup, Product};

@@ -9,7 +9,7 @@ use pagedepot_linux::{Depot, Flags};
 use super::settings::{Settings, samples_of};
 use super::workload::Workload;
 use crate::design::allocator::nothing_held;
-use crate::design::{self, Allocator, AllocatorUser, Demand, Lineup, PAGE_BYTES};
+use crate::design::{self, Allocator, AllocatorUser, Demand, Lineup, page_bytes};
 use crate::failure::Failure;
 use crate::harness::{Contender, Seat, Series, Subject};
 use crate::names::{Design, joined};
@@ -74,7 +74,7 @@ const CPUS_MAX: u32 = 1 << 13;
 /// A depot for `demand`. All CPUs count as isolated, or none.
 fn depot(demand: &Demand, design: Design, is_isolated: bool) -> Result<Depot, Failure> {
     let cpus = if is_isolated { CPUS_MAX } else { 0 };
-    let depot = Depot::builder(demand.pages() as usize * PAGE_BYTES)
+    let depot = Depot::builder(demand.pages() as usize * page_bytes())
         .isolated_cpus((0..cpus).map(CpuId::new).collect())
         .free_high(demand.variant.free_high_limit().into())
         .build();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::loops::{alloc_each, free_each};
 use super::walk::{self, Walk};
-use crate::design::{self, Allocator, AllocatorUser, Lineup, PAGE_BYTES};
+use crate::design::{self, Allocator, AllocatorUser, Lineup, page_bytes};
 use crate::failure::Failure;
 use crate::harness::clock::{self, ticks_in_order};
 use crate::harness::{Contender, Pace, Schedule, Seat, Series, Subject, lock};
@@ -281,7 +281,7 @@ fn largest_batch(
     seats: usize,
     order: u32,
 ) -> u32 {
-    let block = (PAGE_BYTES as u64) << order;
+    let block = (page_bytes() as u64) << order;
     let room = available_bytes().unwrap_or(u64::MAX) / 4 / seats as u64 / block;
     let fits = |&batch: &u32| batch <= wanted && u64::from(batch) <= room.max(1);
     let fitting = batches.iter().copied().filter(fits).max().unwrap_or(1);

@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use crate::design::{self, Allocator, AllocatorUser, Lineup, PAGE_BYTES};
+use crate::design::{self, Allocator, AllocatorUser, Lineup, page_bytes};
 use crate::failure::Failure;
 use crate::harness::{Contender, Pace, Schedule, Seat, Subject, lock};
 use crate::names::Design;
@@ -113,7 +113,7 @@ pub fn run<L: Lineup + Default>(
         let filled = FullMemory { pages, seed: settings.seed };
         contenders.push(L::default().with_allocator(design, &demand, filled)?);
     }
-    let mib = (u64::from(pages) * PAGE_BYTES as u64) >> 20;
+    let mib = (u64::from(pages) * page_bytes() as u64) >> 20;
     let schedule = Schedule { pace: Pace::Units(1), ..settings.schedule() };
     let series =
         settings.interleave(&format!("{NAME}, filling {mib} MiB"), &mut contenders, 1, schedule)?;
@@ -140,7 +140,7 @@ pub fn run<L: Lineup + Default>(
 /// of them comes to own as much memory as is filled.
 fn fitting_pages(report: &mut Report, wanted: u32, designs: &[Design]) -> u32 {
     let owners = designs.iter().filter(|design| design.touches_pages()).count() as u64 + 1;
-    let room = available_bytes().unwrap_or(u64::MAX) / (owners + 1) / PAGE_BYTES as u64;
+    let room = available_bytes().unwrap_or(u64::MAX) / (owners + 1) / page_bytes() as u64;
     if room >= u64::from(wanted) {
         return wanted;
     }
