@@ -3,12 +3,14 @@
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use pagedepot::{CpuId, Mode, Order};
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::files::Parts;
 use super::header::{LENGTH_AT, MESSAGE_AT, MESSAGE_BYTES_MAX, ProgramId, VERSION};
@@ -447,16 +449,16 @@ fn publishes_beyond_a_limit() {
 #[cfg_attr(miri, ignore = "starts a process")]
 fn too_large_a_file_is_an_error() {
     let place = Place::new("limit");
-    // Units of 512 or 1024 bytes: less than the header, and more than that but no message.
-    for limit in [1, 9] {
-        let child = Command::new("sh")
-            .args(["-c", "ulimit -f \"$1\"; shift; exec \"$@\"", "sh"])
-            .arg(limit.to_string())
-            .arg(std::env::current_exe().unwrap())
+    // Less than the header, and more than that but no message.
+    for bytes in [512, 9 * 512] {
+        let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
             .args(["--exact", "publish::tests::publishes_beyond_a_limit", "--ignored"])
-            .env("PAGEDEPOT_TEST_PUBLISH", &place.0)
-            .output()
-            .unwrap();
+            .env("PAGEDEPOT_TEST_PUBLISH", &place.0);
+        // SAFETY: the child makes a system call, and touches no memory of its parent's.
+        unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Fsize, limit)?)) };
+        let child = command.output().unwrap();
         let out = String::from_utf8_lossy(&child.stdout);
         assert!(child.status.success() && out.contains("1 passed"), "{}: {out}", child.status);
     }
