@@ -54,7 +54,7 @@ fn a_ceiling_above_a_ceiling() {
 
 #[test]
 fn growing_above_growing() {
-    let depot = Depot::builder(mib()).grow_to(2 << 30).build().unwrap();
+    let depot = Depot::builder(mib()).grow_to(2048 * mib()).build().unwrap();
     let zone = ZoneId::new(0);
     let lock = depot.shared().growth().lock_for_tests();
     assert_eq!(depot.grow(zone, 1), Err(BuildError::Reentrant));

@@ -184,12 +184,11 @@ mod tests {
             (extent(9 * page, 8), extent(16 * page, 8)),
             (Some(Extent::Run(9, 1)), order(4))
         );
-        assert_eq!((extent(1, page << 2), extent(1, page << 9)), (order(2), order(9)));
+        assert_eq!(extent(1, page << 2), order(2));
+        let huge = Order::for_frames(HUGE_BYTES / page).map(Extent::Block);
+        assert_eq!((extent(1, HUGE_BYTES), extent(1, 2 * HUGE_BYTES)), (huge, None));
         assert_eq!(extent(9 * page, page << 4), Some(Extent::Run(9, 16)));
-        assert_eq!(
-            (extent(page << 11, 8), extent(1, page << 10)),
-            (Some(Extent::Run(2048, 1)), None)
-        );
+        assert_eq!(extent(page << 11, 8), Some(Extent::Run(2048, 1)));
     }
 
     #[test]
@@ -204,7 +203,8 @@ mod tests {
         numbers.shrink_to_fit();
         assert!(numbers.iter().copied().eq(0..100_000));
         let aligned = |bytes, align| Layout::from_size_align(bytes, align).unwrap();
-        for layout in [aligned(9 * page, page << 4), aligned(100, page << 9), aligned(3 * mib(), 8)]
+        for layout in
+            [aligned(9 * page, page << 4), aligned(100, HUGE_BYTES), aligned(3 * mib(), 8)]
         {
             let zeroed = depot.allocate_zeroed(layout).unwrap();
             assert_eq!(zeroed.cast::<u8>().as_ptr().addr() % layout.align(), 0);

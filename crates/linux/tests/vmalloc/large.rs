@@ -8,7 +8,7 @@ use crate::common::{Random, mib, page_bytes, seed};
 fn space() -> Vmalloc {
     let depot = Depot::builder(64 * mib()).memory(MemoryKind::Memfd).build().unwrap();
     // Mappings of its own, as other tests use some; and what one CPU frees another finds.
-    Vmalloc::builder(&depot).nodes(1).mappings_max(1000).build().unwrap()
+    Vmalloc::builder(&depot).nodes(1).mappings_max(1000).large_bytes(32 * mib()).build().unwrap()
 }
 
 /// Pages that lie in memory, of those that a buffer covers.

@@ -56,7 +56,7 @@ fn frames_run_out() {
 #[test]
 fn pools_shrink_before_the_depot_fails() {
     let depot = depot(16 * mib());
-    let space = Vmalloc::new(&depot).unwrap();
+    let space = Vmalloc::builder(&depot).warm_bytes(32 * mib()).build().unwrap();
     drop((0..20).map(|_| space.buf(100 * page_bytes()).unwrap()).collect::<Vec<_>>());
     assert!(space.stats().warm_pages > 1000);
     let pages: Vec<_> = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect();

@@ -158,7 +158,8 @@ fn what_a_purge_had_when_misuse_is_reported() {
     for drops_space in [false, true] {
         let depot = depot(16 * mib());
         let held = scatter(&depot);
-        let space = Vmalloc::builder(&depot).nodes(1).warm_bytes(0).large_bytes(0).build().unwrap();
+        let builder = Vmalloc::builder(&depot).nodes(1).lazy_bytes(32 * mib());
+        let space = builder.warm_bytes(0).large_bytes(0).build().unwrap();
         let bufs: Vec<_> = (1..6).map(|n| space.buf(50 * n * page_bytes()).unwrap()).collect();
         for buf in &bufs[..3] {
             let pfn = space.pfn_of(buf.as_ptr()).unwrap();

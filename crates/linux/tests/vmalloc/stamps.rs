@@ -135,7 +135,8 @@ fn stamps_with_stale_data_and_little_of_everything() {
 
 #[test]
 fn requests_that_may_not_wait() {
-    let space = Vmalloc::builder(&depot(64 * mib())).lazy_bytes(mib()).build().unwrap();
+    let builder = Vmalloc::builder(&depot(64 * mib())).warm_bytes(32 * mib());
+    let space = builder.lazy_bytes(mib()).build().unwrap();
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
