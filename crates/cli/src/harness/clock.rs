@@ -36,10 +36,19 @@ pub fn on_cpu_ns() -> u64 {
 /// Seconds that this thread has spent in user mode, and in the kernel; each in whole ticks on many
 /// kernels, and their sum exact.
 pub fn cpu_seconds() -> [f64; 2] {
+    seconds_of(libc::RUSAGE_THREAD)
+}
+
+/// Seconds of CPU time of the children that this process has waited for, and of theirs.
+pub fn children_seconds() -> f64 {
+    seconds_of(libc::RUSAGE_CHILDREN).iter().sum()
+}
+
+fn seconds_of(whom: libc::c_int) -> [f64; 2] {
     // SAFETY: a plain structure, for which zeroes will do.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the structure is this function's.
-    let failed = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    let failed = unsafe { libc::getrusage(whom, &raw mut usage) };
     debug_assert_eq!(failed, 0);
     [usage.ru_utime, usage.ru_stime].map(|time| time.tv_sec as f64 + time.tv_usec as f64 / 1e6)
 }

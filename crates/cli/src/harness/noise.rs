@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::round_trip::{self, RoundTrip};
-use super::{lock, samples};
+use super::{clock, lock, samples};
 
 /// Time for which the machine is looked at before a run.
 const BEFORE: Duration = Duration::from_millis(200);
@@ -199,7 +199,7 @@ fn rate() -> f64 {
     f64::from(CHAIN_OPS) / times.fold(f64::INFINITY, f64::min)
 }
 
-/// Counters of the kernel, summed over the CPUs of the run, and this process's own time.
+/// Counters of the kernel, summed over the CPUs of the run, and the time that the run itself used.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     at: Instant,
@@ -218,9 +218,7 @@ struct Ticks {
 impl Reading {
     fn now(cpus: &[CpuId]) -> Option<Self> {
         let ticks = ticks(&fs::read_to_string("/proc/stat").ok()?, cpus)?;
-        let own = clock_gettime(ClockId::ProcessCPUTime);
-        let own_s = own.tv_sec as f64 + own.tv_nsec as f64 / 1e9;
-        Some(Reading { at: Instant::now(), cpus: cpus.len(), ticks, own_s })
+        Some(Reading { at: Instant::now(), cpus: cpus.len(), ticks, own_s: own_s() })
     }
 
     /// Shares from here until then.
@@ -236,6 +234,17 @@ impl Reading {
             others_percent: percent(others_s),
         })
     }
+}
+
+/// Seconds of CPU time that this process used, and the children that it has waited for.
+fn own_s() -> f64 {
+    process_s() + clock::children_seconds()
+}
+
+/// Seconds of CPU time that this process used without its children.
+fn process_s() -> f64 {
+    let own = clock_gettime(ClockId::ProcessCPUTime);
+    own.tv_sec as f64 + own.tv_nsec as f64 / 1e9
 }
 
 /// Sums over the lines of these CPUs; `None` without such lines.
@@ -256,6 +265,7 @@ fn ticks(stat: &str, cpus: &[CpuId]) -> Option<Ticks> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fork::Child;
     use super::*;
 
     const STAT: &str = "cpu  30 0 3 900 0 0 0 9 0 0
@@ -282,6 +292,18 @@ intr 1
         // Ten seconds of two CPUs: three busy, of which two our own, and one stolen.
         let end = Reading { at: at + Duration::from_secs(10), ticks, own_s: 3.0, ..start };
         assert_eq!(start.until(&end), Some(Shares { stolen_percent: 5.0, others_percent: 5.0 }));
+    }
+
+    #[test]
+    fn the_time_of_a_child_that_ended_is_the_runs_own() {
+        const CHILD_NS: u64 = 50_000_000;
+        let (own, process) = (own_s(), process_s());
+        let mut child = Child::fork(|| while clock::on_cpu_ns() < CHILD_NS {}).unwrap();
+        assert_eq!(child.wait().and_then(|status| status.exit_status()), Some(0));
+        // In this order, so that what other threads use in between does not make it less.
+        let (process_after, own_after) = (process_s(), own_s());
+        let beside_s = (own_after - process_after) - (own - process);
+        assert!(beside_s > 0.9 * CHILD_NS as f64 / 1e9, "{beside_s}");
     }
 
     #[test]
