@@ -53,7 +53,7 @@ impl Ticks {
 
     fn ms(&self, record: &Record<'_>) -> u32 {
         let start = self.first_ns.unwrap_or(record.time_ns);
-        (record.time_ns.saturating_sub(start) / 1_000_000) as u32
+        u32::try_from(record.time_ns.saturating_sub(start) / 1_000_000).unwrap_or(u32::MAX)
     }
 
     /// A block was drained.

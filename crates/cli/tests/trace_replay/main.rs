@@ -286,15 +286,17 @@ fn a_spill_tells_what_high_was() {
 
 #[test]
 fn recorded_upkeep_is_what_there_was() {
-    let tick = |cpu, ms| {
+    let tick = |cpu, ms: u64| {
         let work = "workqueue_execute_start: work struct 0x1: function vmstat_update";
         format!("kworker/{cpu}:1 7 [{cpu:03}] {}.{:03}: workqueue:{work}\n", ms / 1000, ms % 1000)
     };
     let end = line(1, 5000, "mm_page_free: page=0x1 pfn=0x1 order=0");
-    let text = [alloc(0, 1, 0), tick(1, 300), tick(0, 1500), tick(1, 1290), end].concat();
-    let plan = plan(&text);
+    // The last one has a time that was damaged.
+    let ticks = [tick(1, 300), tick(0, 1500), tick(1, 1290), tick(0, 5_000_000_000)].concat();
+    let plan = plan(&[alloc(0, 1, 0), ticks, end].concat());
     let ticks: Vec<_> = plan.ticks.iter().map(|tick| (tick.ms, tick.cpu)).collect();
-    assert_eq!((ticks, plan.ticks_unseen), (vec![(300, 1), (1290, 1), (1500, 0)], vec![]));
+    assert_eq!(ticks, [(300, 1), (1290, 1), (1500, 0), (u32::MAX, 0)]);
+    assert_eq!(plan.ticks_unseen, []);
 }
 
 #[test]
