@@ -331,21 +331,4 @@ mod tests {
         assert_eq!((batches.len(), batches[0], batches[1], batches[14]), (15, 1, 2, 16384));
         assert!(grid(Effort::Quick, &[]).1.iter().all(|batch| batches.contains(batch)));
     }
-
-    #[test]
-    fn parts_add_up_to_the_total() {
-        let cpus = vec![pagedepot::CpuId::new(0)];
-        let demand =
-            design::Demand { blocks_per_cpu: 64, frames_per_block: 1, cpus, ..Default::default() };
-        let batch = Batch::<_, 0> {
-            allocator: Arc::new(design::floor_tls::FloorTls::new(&demand).unwrap()),
-            batch: 64,
-            held: vec![Mutex::default()],
-        };
-        batch.enter();
-        let [alloc, free, total] = batch.window(Seat { index: 0, cpu: demand.cpus[0] }, 1000);
-        batch.leave();
-        assert!(alloc >= 0.0 && free >= 0.0 && total > 0.0);
-        assert!((alloc + free - total).abs() < 1e-9 * total);
-    }
 }
