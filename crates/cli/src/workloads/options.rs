@@ -57,8 +57,8 @@ pub struct BenchOptions {
     /// giveback --busy: draw the memory present over time into FILE, as SVG
     #[arg(long, value_name = "FILE", requires = "busy")]
     pub svg: Option<PathBuf>,
-    /// pagealloc: measure blocks of 2^N pages, 0 to 10; may be repeated (default: 0 to 4, with
-    /// --quick 0 and 3)
+    /// pagealloc: measure blocks of 2^N pages, 0 to 10; may be repeated (default: 0, 1, 2, 3, 4,
+    /// 9; with --quick 0, 3, 9)
     #[arg(long = "order", value_name = "N", value_parser = order, allow_negative_numbers = true)]
     pub orders: Vec<u32>,
 }
@@ -80,8 +80,7 @@ pub struct FillOptions {
     /// 30)
     #[arg(long, value_name = "PERCENT", value_parser = percent, allow_negative_numbers = true)]
     pub free_percent: Option<u32>,
-    /// Rounds (default: fragmentation 100, with --quick 10; mixed 20, with --quick 3; stress 48,
-    /// with --quick 8)
+    /// Rounds (default: fragmentation 100; mixed 20, with --quick 3; stress 48, with --quick 8)
     #[arg(
         long,
         value_name = "N",

@@ -321,7 +321,10 @@ fn show(shown: &[(u32, String, Vec<Series<3>>)]) -> comfy_table::Table {
 
 #[cfg(test)]
 mod tests {
+    use clap::Args;
+
     use super::*;
+    use crate::workloads::options::BenchOptions;
 
     #[test]
     fn batches_double_up_to_the_last() {
@@ -330,5 +333,15 @@ mod tests {
         assert_eq!(grid(Effort::Full, &[3, 0, 3, 0]).0, [3, 0]);
         assert_eq!((batches.len(), batches[0], batches[1], batches[14]), (15, 1, 2, 16384));
         assert!(grid(Effort::Quick, &[]).1.iter().all(|batch| batches.contains(batch)));
+    }
+
+    #[test]
+    fn the_help_names_the_orders_that_are_measured() {
+        let command = BenchOptions::augment_args(clap::Command::new("bench"));
+        let option = command.get_arguments().find(|option| option.get_long() == Some("order"));
+        let help = option.and_then(clap::Arg::get_help).unwrap().to_string();
+        let list = |effort| grid(effort, &[]).0.iter().map(u32::to_string).collect::<Vec<_>>();
+        let [usual, quick] = [Effort::Full, Effort::Quick].map(|effort| list(effort).join(", "));
+        assert!(help.contains(&format!("(default: {usual}; with --quick {quick})")), "{help}");
     }
 }
