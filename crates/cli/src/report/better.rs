@@ -37,12 +37,15 @@ impl Better {
 }
 
 /// The direction in which a row's metric is better: more for rates, less for times, sizes and
-/// interruptions.
+/// interruptions. Of a metric that is not listed here no direction is known.
 pub fn better(row: &ResultRow) -> Better {
-    match row.metric.as_str() {
-        "allocs" | "frees" | "unknown_frees" | "drained_pages" | "recovered_pages" => {
-            Better::Neither
-        }
+    listed(&row.metric, &row.unit).unwrap_or(Better::Neither)
+}
+
+fn listed(metric: &str, unit: &str) -> Option<Better> {
+    Some(match metric {
+        "allocs" | "frees" | "unknown_frees" | "recovered_pages" => Better::Neither,
+        metric if metric.ends_with("drained_pages") => Better::Neither,
         // A soak's turns, which drains do not wait for.
         "used_up" | "drains" => Better::Neither,
         "pages" => Better::Higher,
@@ -50,25 +53,56 @@ pub fn better(row: &ResultRow) -> Better {
         "whole_share" | "whole_drained_share" | "gib_ranges" | "gib_drained_ranges" => {
             Better::Higher
         }
-        "whole_of_free_share" | "whole_by_held_share" => Better::Higher,
+        "whole_of_free_share" | "whole_by_held_share" | "whole_pageblocks" => Better::Higher,
+        "tainted_share" | "mixed_share" | "tainted_pageblocks" => Better::Lower,
+        "unusable_index" | "fallbacks" => Better::Lower,
         "gib_allocated" | "gib_compacted" | "huge_allocated" => Better::Higher,
         "packed_share" => Better::Neither,
+        // What contiguity costs.
+        "moved_pages" | "churn_moved_pages" => Better::Lower,
         // They explain a rate; which way is good depends on the machine's caches.
         "crossed_percent" | "reuse_distance_bytes" | "reuse_distance_p90_bytes" => Better::Neither,
+        // As mmtests has it.
+        "cpu_percent" => Better::Lower,
+        "lock_wait_share" | "spinning_percent" | "zone_lock_takes" => Better::Lower,
+        "efficiency" => Better::Higher,
+        // What passes between CPUs and the store, and what CPUs keep from others.
+        "refilled_blocks" | "spilled_blocks" | "cached_pages" => Better::Lower,
+        "lost_frames" | "lost_pages" => Better::Lower,
+        metric if metric.ends_with("pending_pages") => Better::Lower,
         "needed_pages" | "page_table_bytes_start" => Better::Neither,
+        "flushed_pages" | "page_table_bytes_peak" | "page_table_bytes_end" => Better::Lower,
+        "pagetable_pages" | "metadata_bytes_per_gib" => Better::Lower,
         "hits" | "given_back_share" | "returned_share" => Better::Higher,
+        "present_share" | "resident_bytes" => Better::Lower,
         // What a workload asked for.
         "peak_bytes" | "freed_bytes" => Better::Neither,
         "huge_bytes" => Better::Higher,
+        "tests_passed" => Better::Higher,
+        "tests_failed" => Better::Lower,
+        "tests_ignored" => Better::Neither,
         "isolated_interrupts_before_per_s" => Better::Neither,
+        metric if metric.ends_with("interrupts") || metric.ends_with("interruptions") => {
+            Better::Lower
+        }
+        metric if metric.ends_with("_interrupts_per_drain") => Better::Lower,
+        "tlb_shootdowns" | "isolated_switches" => Better::Lower,
+        "faults_after" | "second_peak_faults" => Better::Lower,
         metric if metric.ends_with("_per_s") || metric.ends_with("_per_cpu_s") => Better::Higher,
-        _ if row.unit.ends_with("/s") => Better::Higher,
-        _ => Better::Lower,
-    }
+        _ if unit.ends_with("/s") => Better::Higher,
+        _ if matches!(unit, "ns" | "us" | "ms" | "s" | "instructions") => Better::Lower,
+        // Times that a mail gave without a unit.
+        "alloc" | "free" | "total" => Better::Lower,
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
 
     fn row(metric: &str, unit: &str, cpus: u32, params: &[(&str, i64)]) -> ResultRow {
@@ -99,5 +133,47 @@ mod tests {
         assert_eq!(better(&row("whole_share", "1", 1, &[])), Better::Higher);
         assert_eq!(better(&row("huge_allocated", "blocks", 1, &[])), Better::Higher);
         assert_eq!(better(&row("tainted_share", "1", 1, &[])), Better::Lower);
+        assert_eq!(better(&row("whole_pageblocks", "pageblocks", 1, &[])), Better::Higher);
+        assert_eq!(better(&row("efficiency", "", 1, &[])), Better::Higher);
+        assert_eq!(better(&row("burst_drained_pages", "pages", 1, &[])), Better::Neither);
+        assert_eq!(better(&row("of_another_program", "1", 1, &[])), Better::Neither);
+    }
+
+    /// Adds the pairs of two names in quotes, as metrics are written with their units, of the
+    /// sources below a folder.
+    fn add_pairs(folder: &Path, found: &mut BTreeSet<(String, String)>) {
+        for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_dir() {
+                add_pairs(&entry, found);
+                continue;
+            }
+            let text = fs::read_to_string(&entry).unwrap();
+            let code = text.split("#[cfg(test)]").next().unwrap();
+            for after in code.split("(\"").skip(1) {
+                let Some((metric, rest)) = after.split_once("\", \"") else { continue };
+                let Some((unit, _)) = rest.split_once("\")") else { continue };
+                let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+                if metric.chars().all(is_name) && !unit.contains(['"', ' ']) {
+                    found.insert((metric.to_owned(), unit.to_owned()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_metric_of_the_workloads_is_listed() {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut found = BTreeSet::new();
+        for folder in ["replay", "workloads"] {
+            add_pairs(&sources.join(folder), &mut found);
+        }
+        assert!(found.len() > 60, "the sources are read: {found:?}");
+        // A package of this crate has no lab beside it.
+        let lab = sources.join("../../../lab/command/src/workloads");
+        if lab.is_dir() {
+            add_pairs(&lab, &mut found);
+        }
+        found.retain(|(metric, unit)| listed(metric, unit).is_none());
+        assert!(found.is_empty(), "{found:?}");
     }
 }
