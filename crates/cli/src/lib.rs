@@ -47,7 +47,7 @@ use report::{printable, terminal};
 /// Functions that the tests in `tests/` call. No interface for programs: it changes without notice.
 #[doc(hidden)]
 pub mod tested {
-    pub use crate::design::variant::{Store, Variant};
+    pub use crate::design::variant::{FreeHighPages, Store, Variant};
     pub use crate::names::Design;
     pub use crate::replay::depot::{ReplayMachine, with_depot};
     pub use crate::replay::engine::run;

@@ -27,20 +27,20 @@ pub fn replay_files<L: ReplayLineup>(
     zoneinfo: &ZoneinfoPaths,
     options: (&MeasureOptions, &Variant),
 ) -> Result<Report, Failure> {
-    let [trace] = traces else { return replay_in_a_row((traces, limit), zoneinfo, options) };
+    let [trace] = traces else { return replay_in_a_row::<L>((traces, limit), zoneinfo, options) };
     let (plan, zoneinfos) = load((trace, limit), zoneinfo, options.0)?;
     let mut report = replay_plan::<L>(&plan, &zoneinfos, options)?;
     if options.0.designs.is_empty() || options.0.designs.contains(&Design::Depot) {
-        add_contiguity(&[&plan], &mut report)?;
+        add_contiguity(&[&plan], options.1, &mut report)?;
     }
     Ok(report)
 }
 
 /// Replays several traces one after the other into one depot, which tells of contiguity alone.
-fn replay_in_a_row(
+fn replay_in_a_row<L: ReplayLineup>(
     (traces, limit): (&[PathBuf], ExpandLimit),
     zoneinfo: &ZoneinfoPaths,
-    (options, _): (&MeasureOptions, &Variant),
+    (options, variant): (&MeasureOptions, &Variant),
 ) -> Result<Report, Failure> {
     if let Some(design) = options.designs.iter().find(|&&design| design != Design::Depot) {
         return Err(Failure::Usage(format!(
@@ -48,20 +48,23 @@ fn replay_in_a_row(
              depot"
         )));
     }
+    designs::<L>(&[Design::Depot], variant)?;
     let load = |trace: &PathBuf| load((trace, limit), zoneinfo, options);
     let plans = traces.iter().map(load).collect::<Result<Vec<_>, _>>()?;
     let mut report = Report::default();
     for (plan, _) in &plans {
         report.account(Account::new(&plan.name, &plan.trace));
     }
-    add_contiguity(&plans.iter().map(|(plan, _)| plan).collect::<Vec<_>>(), &mut report)?;
+    let plans: Vec<_> = plans.iter().map(|(plan, _)| plan).collect();
+    add_contiguity(&plans, variant, &mut report)?;
     Ok(report)
 }
 
-fn add_contiguity(plans: &[&Plan], report: &mut Report) -> Result<(), Failure> {
+fn add_contiguity(plans: &[&Plan], variant: &Variant, report: &mut Report) -> Result<(), Failure> {
     let run = |e: &dyn std::fmt::Display| Failure::Run(e.to_string());
-    let found = contiguity::replay_in_a_row(plans).map_err(|e| run(&e))?.map_err(|e| run(&e))?;
-    found.add_to(report);
+    let found = contiguity::replay_in_a_row(plans, variant).map_err(|e| run(&e))?;
+    let params = variant.replay_params(Design::Depot);
+    found.map_err(|e| run(&e))?.add_to(report, &params);
     Ok(())
 }
 

@@ -317,6 +317,17 @@ impl Variant {
         }
         params
     }
+
+    /// The variant of `design` that a replay measures: its one thread executes all drains, and
+    /// takes no CPU for isolated unless it is told to.
+    pub fn replay_params(&self, design: Design) -> Params {
+        let mut params = self.params(design);
+        params.remove("drained_by");
+        if design == Design::NohzConditional {
+            params.insert("isolated", i64::from(self.isolated == Some(Switch::Yes)));
+        }
+        params
+    }
 }
 
 /// Designs that run over the bitmap store.
@@ -346,6 +357,18 @@ mod tests {
         for params in Design::ALL.iter().map(|&design| other.params(design)) {
             assert!(params.keys().all(|name| PARAMS.contains(name)), "{params:?}");
         }
+    }
+
+    #[test]
+    fn replays_have_the_params_of_what_they_act_as() {
+        let given = Variant { rules: Some(RulesOf::Of2022), ..Variant::default() };
+        let of = |design| given.replay_params(design).into_iter().collect::<Vec<_>>();
+        assert_eq!(of(Design::Depot), [("store", 1)]);
+        assert_eq!(of(Design::Local), [("rules", 0), ("store", 0)]);
+        // Whatever CPUs of this machine are isolated.
+        assert_eq!(of(Design::NohzConditional), [("isolated", 0), ("rules", 0), ("store", 0)]);
+        let isolated = Variant { isolated: Some(Switch::Yes), ..given };
+        assert_eq!(isolated.replay_params(Design::NohzConditional)["isolated"], 1);
     }
 
     #[test]

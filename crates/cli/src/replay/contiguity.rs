@@ -20,7 +20,7 @@
 
 use std::collections::HashSet;
 
-use pagedepot::{Mobility, Order, Pfn};
+use pagedepot::{FreeHigh, Mobility, Order, Pfn};
 
 use super::depot::{DepotError, ReplayMachine, with_depot};
 use super::engine::play_on;
@@ -28,7 +28,7 @@ use super::outcome::ReplayError;
 use super::plan::{Op, Plan};
 use super::target::ReplayTarget;
 use super::watched::{WatchedTarget, Watcher};
-use crate::design::variant::Store;
+use crate::design::variant::{Store, Variant};
 
 const PAGEBLOCK_FRAMES: u32 = Order::PAGEBLOCK.frames();
 
@@ -75,16 +75,24 @@ fn pages(plans: &[&Plan]) -> u64 {
     (peak * 5 / 4).max(1 << 14).next_power_of_two()
 }
 
-/// Replays plans one after the other into one depot.
+/// Replays plans one after the other into one depot of a variant.
 ///
 /// # Errors
 /// When the depot cannot be made, or runs out of pages.
-pub fn replay_in_a_row(plans: &[&Plan]) -> Result<Result<Contiguity, ReplayError>, DepotError> {
+pub fn replay_in_a_row(
+    plans: &[&Plan],
+    variant: &Variant,
+) -> Result<Result<Contiguity, ReplayError>, DepotError> {
     let cpus = plans.iter().map(|plan| plan.cpus.len()).max().unwrap_or(0).max(1);
     let pages = pages(plans);
-    let machine =
-        ReplayMachine { cpus: cpus as u32, pages, watermarks: None, store: Store::Bitmap };
-    with_depot(machine, |depot| {
+    let machine = ReplayMachine {
+        cpus: cpus as u32,
+        pages,
+        watermarks: None,
+        store: Store::Bitmap,
+        free_high: FreeHigh::MAINLINE,
+    };
+    with_depot(machine.in_variant(variant), |depot| {
         depot.keep_cache_apart();
         watch(plans, cpus, &mut WatchedTarget::new(depot, Holders::of(pages)))
     })
@@ -208,6 +216,10 @@ mod tests {
         Plan::read(text.as_bytes(), "test", None).unwrap()
     }
 
+    fn in_a_row(plans: &[&Plan]) -> Contiguity {
+        replay_in_a_row(plans, &Variant::default()).unwrap().unwrap()
+    }
+
     const MOVABLE: &str = "migratetype=1 gfp_flags=GFP_HIGHUSER_MOVABLE|__GFP_ZERO";
     const CACHE: &str = "migratetype=1 gfp_flags=GFP_NOFS|__GFP_MOVABLE|__GFP_NOWARN|__GFP_NORETRY";
     const UNMOVABLE: &str = "migratetype=0 gfp_flags=GFP_KERNEL";
@@ -230,7 +242,7 @@ mod tests {
     fn the_page_cache_leaves_what_a_program_had_whole() {
         let plan = build(6000);
         assert_eq!(plan.cache_blocks(), 6000);
-        let found = replay_in_a_row(&[&plan]).unwrap().unwrap();
+        let found = in_a_row(&[&plan]);
         // 12000 pages at the peak; 6000 stay, in 12 pageblocks.
         assert_eq!((found.pageblocks, found.end.whole, found.end.tainted), (32, 20, 0));
         assert_eq!(found.end.free_percent, 63);
@@ -238,7 +250,7 @@ mod tests {
         assert_eq!(found.moments.last().unwrap().free_percent, 99);
         assert_eq!(found.curve.len(), POINTS);
         // What the first holds stays beside what the second does.
-        let found = replay_in_a_row(&[&plan, &plan]).unwrap().unwrap();
+        let found = in_a_row(&[&plan, &plan]);
         assert_eq!((found.pageblocks, found.end.free_percent), (64, 63));
         assert!(found.end.whole >= 38, "{:?}", found.end);
     }
@@ -250,7 +262,7 @@ mod tests {
             for pfn in frees {
                 text += &format!("a 1 [000] 2.0: mm_page_free: pfn={pfn} order=0\n");
             }
-            replay_in_a_row(&[&plan(&text)]).unwrap().unwrap().end
+            in_a_row(&[&plan(&text)]).end
         };
         assert_eq!((found(&[]).tainted, found(&[]).whole), (1, 31));
         assert_eq!((found(&[1025]).tainted, found(&[1025]).whole), (1, 31));

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagedepot::cpus::{Environment, FenceError, Guard, Here, PinnedCpus, Processor};
 use pagedepot::{
-    Allocator, Backing, Config, ConfigError, CpuId, Flags, FrameRange, LinearMap, Mobility, Mode,
-    Order, Pfn, Scope, Watermarks, ZoneId, ZoneStats,
+    Allocator, Backing, Config, ConfigError, CpuId, Flags, FrameRange, FreeHigh, LinearMap,
+    Mobility, Mode, Order, Pfn, Scope, Watermarks, ZoneId, ZoneStats,
 };
 use pagedepot_designs::{AsBacking, Buddy, Census, FreeMap, Setup, SetupError, Volume};
 
@@ -18,8 +18,9 @@ use super::plan::{InitialBlock, Plan};
 use super::target::{ReplayCounts, ReplayTarget, sum};
 use crate::design::PAGE_BYTES;
 use crate::design::pool::Pool;
-use crate::design::variant::Store;
+use crate::design::variant::{Store, Variant};
 use crate::design::zone;
+use crate::names::Design;
 use pagedepot_trace::Zoneinfo;
 
 /// Milliseconds between two decays of the kernel's caches (`vmstat_update` in `mm/vmstat.c`).
@@ -77,6 +78,8 @@ pub struct ReplayMachine {
     pub watermarks: Option<Watermarks>,
     /// The store of the free frames.
     pub store: Store,
+    /// The limit for a CPU that only frees.
+    pub free_high: FreeHigh,
 }
 
 impl ReplayMachine {
@@ -84,7 +87,7 @@ impl ReplayMachine {
     /// large enough for the trace.
     pub fn for_plan(plan: &Plan, before: Option<&Zoneinfo>) -> Self {
         let cpus = (plan.cpus.len() as u32).max(1);
-        let store = Store::Bitmap;
+        let (store, free_high) = (Store::Bitmap, FreeHigh::MAINLINE);
         let (span, held) = (&plan.pfn_span, plan.before.held_volume().pages);
         let zones = before.iter().flat_map(|zoneinfo| &zoneinfo.zones);
         let zone = zones
@@ -94,13 +97,20 @@ impl ReplayMachine {
         match zone {
             Some(zone) => {
                 let watermarks = Watermarks { min: zone.min, low: zone.low, high: zone.high };
-                ReplayMachine { cpus, pages: zone.managed, watermarks: Some(watermarks), store }
+                let (pages, watermarks) = (zone.managed, Some(watermarks));
+                ReplayMachine { cpus, pages, watermarks, store, free_high }
             }
             None => {
                 let pages = plan.zone_pages() + held.next_multiple_of(1024);
-                ReplayMachine { cpus, pages, watermarks: None, store }
+                ReplayMachine { cpus, pages, watermarks: None, store, free_high }
             }
         }
+    }
+
+    /// The machine with what a variant says of the depot.
+    pub fn in_variant(self, variant: &Variant) -> Self {
+        let (store, free_high) = (variant.store_of(Design::Depot), variant.free_high_limit());
+        ReplayMachine { store, free_high: free_high.into(), ..self }
     }
 }
 
@@ -131,7 +141,7 @@ pub fn with_depot<R>(
     machine: ReplayMachine,
     f: impl FnOnce(&mut DepotTarget<'_>) -> R,
 ) -> Result<R, DepotError> {
-    let ReplayMachine { cpus, pages, watermarks, store } = machine;
+    let ReplayMachine { cpus, pages, watermarks, store, free_high } = machine;
     let refused = |source| match source {
         ConfigError::TooLarge => DepotError::TooLarge { pages },
         source => DepotError::Config { pages, source },
@@ -140,6 +150,7 @@ pub fn with_depot<R>(
     let ranges = [FrameRange::new(Pfn::new(0), frames)];
     let zones = [zone::normal(&ranges, watermarks)];
     let mut config = Config::new(cpus, &zones);
+    config.free_high = free_high;
     let buddy = match store {
         Store::Bitmap => None,
         Store::Buddy => {

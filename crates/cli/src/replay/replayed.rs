@@ -7,10 +7,10 @@ use super::outcome::Outcome;
 use super::plan::{ByOrder, KernelCounts, Plan, Work};
 use super::verify::Story;
 use super::zoneinfos::Zoneinfos;
-use crate::design::variant::Store;
 use crate::harness::samples;
 use crate::names::Design;
 use crate::report::account::Account;
+use crate::report::rows::Params;
 use pagedepot_trace::{EventKind, printable};
 
 /// Most command names that a report lists.
@@ -30,8 +30,8 @@ pub struct ReplayResult {
 #[derive(Clone, Debug)]
 pub struct Replay {
     pub design: Design,
-    /// The number of what kept its free frames, as in the rows of `bench`: 0 buddy, 1 bitmap.
-    pub store: i64,
+    /// The variant that was replayed into, as params of its rows.
+    pub params: Params,
     /// The outcome of every run: all must be equal.
     pub outcome: Outcome,
     /// Nanoseconds per event of each run.
@@ -104,7 +104,7 @@ impl Replay {
     /// Makes the result from the end of the checked run of a plan, and the times of the others.
     pub fn new(
         plan: &Plan,
-        (design, store): (Design, Store),
+        (design, params): (Design, Params),
         outcome: Outcome,
         event_ns: Vec<f64>,
         story: Story,
@@ -112,7 +112,7 @@ impl Replay {
         let cached = plan.cpus.iter().zip(&outcome.counts.cached_pages);
         Replay {
             design,
-            store: store as i64,
+            params,
             event_ns,
             story,
             cached_pages: cached

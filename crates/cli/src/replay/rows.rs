@@ -5,7 +5,7 @@ use super::look::Look;
 use super::replayed::{CpuPages, Replay, ReplayResult};
 use crate::names::Design;
 use crate::report::Report;
-use crate::report::rows::{BlockMap, Metric, Params, Series, params};
+use crate::report::rows::{BlockMap, Metric, Params, Series};
 
 /// The workload of all rows.
 const WORKLOAD: &str = "replay";
@@ -29,9 +29,8 @@ impl ReplayResult {
 
     fn add_design(&self, report: &mut Report, replay: &Replay) {
         let (design, counts) = (replay.design, &replay.outcome.counts);
-        let params = params([("store", replay.store)]);
-        let cpus = self.trace.cpus.len();
-        report.add(WORKLOAD, design, ("event_ns", "ns"), (cpus, &params), &replay.event_ns);
+        let (cpus, params) = (self.trace.cpus.len(), &replay.params);
+        report.add(WORKLOAD, design, ("event_ns", "ns"), (cpus, params), &replay.event_ns);
         for (metric, value) in [
             (("allocs", "blocks"), self.work.allocs.blocks()),
             (("frees", "blocks"), self.work.frees.blocks()),
@@ -40,10 +39,10 @@ impl ReplayResult {
             (("spilled_blocks", "blocks"), counts.spilled.blocks),
             (("lost_frames", "pages"), replay.outcome.lost_frames.unsigned_abs()),
         ] {
-            report.add(WORKLOAD, design, metric, (cpus, &params), &[value as f64]);
+            report.add(WORKLOAD, design, metric, (cpus, params), &[value as f64]);
         }
-        add_cached(report, design, (cpus, &params), &replay.cached_pages);
-        add_looks(report, design, (cpus, &params), &replay.outcome.looks);
+        add_cached(report, design, (cpus, params), &replay.cached_pages);
+        add_looks(report, design, (cpus, params), &replay.outcome.looks);
         let (workload, design) = (WORKLOAD.to_owned(), design.name().to_owned());
         report.add_map(BlockMap {
             workload: workload.clone(),
@@ -101,8 +100,8 @@ fn add_looks(
 
 impl Contiguity {
     /// Adds the measures to a report: a sentence, a row for each percentage of free memory and one
-    /// for the end, and curves.
-    pub fn add_to(&self, report: &mut Report) {
+    /// for the end, and curves. The rows have the params of the depot's variant, too.
+    pub fn add_to(&self, report: &mut Report, variant: &Params) {
         let (end, mib) = (&self.end, self.pageblocks * 2);
         report.say("");
         report.say(format!(
@@ -112,7 +111,8 @@ impl Contiguity {
         ));
         let others = self.moments.iter().filter(|moment| moment.free_percent != end.free_percent);
         for moment in others.chain([end]) {
-            let mut params = params([("free_percent", moment.free_percent.into())]);
+            let mut params = variant.clone();
+            params.insert("free_percent", moment.free_percent.into());
             if moment == end {
                 params.insert("end", 1);
             }

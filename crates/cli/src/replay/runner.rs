@@ -52,7 +52,7 @@ pub fn replay<L: ReplayLineup>(
         }
         replays.push(Replay::new(
             plan,
-            (design, variant.store_of(design)),
+            (design, variant.replay_params(design)),
             checked,
             event_ns,
             story,
@@ -104,7 +104,7 @@ impl ReplayInto<'_> {
         match L::default().with_cache(design, store, RunInto(self, watch)) {
             Ok(done) => done,
             Err(RunInto(..)) => {
-                let machine = ReplayMachine { store, ..ReplayMachine::for_plan(plan, before) };
+                let machine = ReplayMachine::for_plan(plan, before).in_variant(variant);
                 with_depot(machine, |depot| self.run_on(depot, watch))?
             }
         }

@@ -324,6 +324,40 @@ fn replays_have_counts_of_both_sides() {
     assert_eq!(rows(&document, "kernel", "whole_pageblocks").count(), 0, "none was saved");
 }
 
+#[test]
+fn variants_are_params_of_replays() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let event = |second: u32, text: &str| format!(" a 1 [000] {second}.0: kmem:{text} order=0");
+    let alloc = event(1, "mm_page_alloc: page=0x9 pfn=9") + " migratetype=1 gfp_flags=X\n";
+    std::fs::write(file.path(), alloc + &event(2, "mm_page_free: page=0x9 pfn=9") + "\n").unwrap();
+    let trace = file.path().to_str().unwrap();
+    for (design, option, value, param, number) in [
+        ("spin", "--lock", "plain", "lock", 0),
+        ("spin", "--store", "bitmap", "store", 1),
+        ("spin", "--rules", "2022", "rules", 0),
+        ("depot", "--free-high", "high", "free_high", 3),
+        ("depot", "--store", "buddy", "store", 0),
+    ] {
+        let document = results(&["replay", trace, "--design", design, option, value]);
+        let figures = document["results"].as_array().unwrap();
+        let mut ours = figures.iter().filter(|row| row["design"] == design);
+        assert!(ours.all(|row| row["params"][param] == number), "{option}: {document}");
+        let held: Vec<_> = rows(&document, design, "whole_pageblocks")
+            .filter(|row| row["params"]["free_percent"].is_u64())
+            .collect();
+        assert_eq!(held.is_empty(), design != "depot", "{option}: {document}");
+    }
+    // Several traces have rows of contiguity alone, and no table.
+    let output = pagedepot(&["replay", trace, trace, "--store", "buddy", "--json", "-"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut held = rows(&document, "depot", "whole_pageblocks").peekable();
+    assert!(held.peek().is_some() && held.all(|row| row["params"]["store"] == 0), "{document}");
+    for (option, value) in [("--lock", "plain"), ("--rules", "2022"), ("--drained-by", "owner")] {
+        let line = refused(&["replay", trace, trace, option, value]);
+        assert!(line.contains(option), "{line}");
+    }
+}
+
 /// A recording of allocations and frees alone says nothing of the kernel's lists.
 #[test]
 fn events_that_were_not_recorded_are_not_counted() {

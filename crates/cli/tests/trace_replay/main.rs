@@ -13,8 +13,8 @@ use std::sync::Mutex;
 use naive::Naive;
 use pagedepot::{Mobility, Order};
 use pagedepot_cli::tested::{
-    Design, InitialList, Op, Outcome, Plan, ReplayError, ReplayMachine, ReplayResult, Store,
-    Variant, Verify, WatchedTarget, Zoneinfos, replay, run, with_depot,
+    Design, FreeHighPages, InitialList, Op, Outcome, Plan, ReplayError, ReplayMachine,
+    ReplayResult, Store, Variant, Verify, WatchedTarget, Zoneinfos, replay, run, with_depot,
 };
 use pagedepot_designs::Volume;
 use pagedepot_linux::trace::{Stamp, TraceWriter};
@@ -258,6 +258,22 @@ fn a_free_that_interrupts_a_refill_goes_past_the_caches() {
         let freed = if replay.design == Design::ZoneLock { 2 } else { past };
         assert_eq!(replay.outcome.counts.direct_freed.blocks, freed, "{}", replay.design);
     }
+}
+
+/// CPU 1 only frees blocks of order 2: how many of them it keeps is what the variant says, with the
+/// depot as with mainline's design.
+#[test]
+fn a_cpu_that_only_frees_keeps_what_the_variant_lets_it() {
+    let allocs = (0..400).map(|n| alloc(0, 4096 + 4 * n, 2));
+    let text: String = allocs.chain((0..400).map(|n| free(1, 4096 + 4 * n, 2))).collect();
+    let (plan, zoneinfos) = (plan(&text), Zoneinfos::default());
+    let cached = |free_high| {
+        let variant = Variant { free_high: Some(free_high), ..DEFAULT };
+        let report = replay(&plan, &zoneinfos, (BOTH.0, &variant), 1, || ()).unwrap();
+        ["depot", "spin"].map(|design| row(&report, design, "cached_pages", Some(1)))
+    };
+    let [zero, high] = [FreeHighPages::Zero, FreeHighPages::High].map(cached);
+    assert!(zero[0] < high[0] && zero[1] < high[1], "{zero:?} {high:?}");
 }
 
 /// CPU 0 cached 40 pages; it takes and returns some, then spills two blocks; a worker's drain is no
