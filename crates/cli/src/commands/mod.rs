@@ -84,7 +84,7 @@ pub fn replay<L: ReplayLineup>(
     let command = format!("replay {}", names.join(" "));
     let traces = (traces, expand.limit());
     let measure = || replay::replay_files::<L>(traces, zoneinfo, (options, variant));
-    finish((&command, ExtraOptions::new()), options, measure, for_people)
+    finish((&command, zoneinfo.settings()), options, measure, for_people)
 }
 
 /// Shows a segment.

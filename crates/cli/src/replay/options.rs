@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::args::positive;
+use crate::report::json::ExtraOptions;
 use pagedepot_trace::ExpandLimit;
 
 /// The recorded machine. Default: NAME.zoneinfo.before.txt and NAME.zoneinfo.after.txt beside the
@@ -18,6 +19,15 @@ pub struct ZoneinfoPaths {
     /// /proc/zoneinfo from after the recording: what the kernel's CPUs cached at its end
     #[arg(long = "zoneinfo-after", value_name = "AFTER", requires = "before")]
     pub after: Option<PathBuf>,
+}
+
+impl ZoneinfoPaths {
+    /// The options given, as settings of the results.
+    pub fn settings(&self) -> ExtraOptions {
+        let given = [("zoneinfo", &self.before), ("zoneinfo_after", &self.after)].into_iter();
+        let given = given.filter_map(|(name, path)| Some((name, path.as_ref()?)));
+        given.map(|(name, path)| (name, path.display().to_string().into())).collect()
+    }
 }
 
 /// The limit to which a compressed trace may expand

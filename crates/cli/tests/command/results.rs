@@ -358,6 +358,17 @@ fn variants_are_params_of_replays() {
     }
 }
 
+#[test]
+fn a_zoneinfo_that_was_named_is_a_setting() {
+    let shipped = shipped();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("before.txt");
+    let beside = shipped.with_file_name("build.zoneinfo.before.txt");
+    std::fs::copy(beside, &file).unwrap();
+    let arguments = ["replay", shipped.to_str().unwrap(), "--zoneinfo", file.to_str().unwrap()];
+    assert_eq!(results(&arguments)["settings"]["zoneinfo"], file.to_str().unwrap());
+}
+
 /// A recording of allocations and frees alone says nothing of the kernel's lists.
 #[test]
 fn events_that_were_not_recorded_are_not_counted() {
