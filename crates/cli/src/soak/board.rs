@@ -2,6 +2,8 @@
 //! them.
 
 use std::os::fd::OwnedFd;
+use std::panic;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagedepot_linux::shared::SentPage;
@@ -53,9 +55,12 @@ impl Action {
     ];
 }
 
-/// The board.
+/// The board. All of its counts are Relaxed: a keeper that reads them to judge a process has waited
+/// for its end.
 pub struct Board {
     counts: Shared<[AtomicU64; Action::ALL.len()]>,
+    /// Panics of processes.
+    panics: Arc<Shared<AtomicU64>>,
     /// Messages on their way; a process that is killed with one in its hands loses it.
     mail: (OwnedFd, OwnedFd),
 }
@@ -68,16 +73,32 @@ impl Board {
     pub fn new() -> Result<Self, Failure> {
         let refused = |error: std::io::Error| Failure::Run(format!("soak: {error}"));
         let counts = Shared::new([const { AtomicU64::new(0) }; Action::ALL.len()]);
+        let panics = Shared::new(AtomicU64::new(0));
         let mail = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC);
         Ok(Board {
             counts: counts.map_err(refused)?,
+            panics: Arc::new(panics.map_err(refused)?),
             mail: mail.map_err(|errno| refused(errno.into()))?,
         })
     }
 
+    /// Counts the panics of this process from now on, each before it is told of and before any
+    /// value is dropped: a process that is killed in between has panicked all the same.
+    pub fn count_panics(&self) {
+        let (panics, tell) = (Arc::clone(&self.panics), panic::take_hook());
+        panic::set_hook(Box::new(move |panic| {
+            panics.fetch_add(1, Ordering::Relaxed);
+            tell(panic);
+        }));
+    }
+
+    /// Number of panics so far.
+    pub fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
+    }
+
     /// Counts something that was done.
     pub fn add(&self, action: Action, times: u64) {
-        // Relaxed, here and below: a count.
         self.counts[action as usize].fetch_add(times, Ordering::Relaxed);
     }
 

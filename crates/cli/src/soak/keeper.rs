@@ -1,7 +1,7 @@
 //! Kills processes of the storm, forks others in their place, and looks at the segment.
 
 use std::fmt::Write as _;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -91,13 +91,21 @@ impl Keeper {
 
     fn fork(&mut self) -> Result<(), String> {
         let seed = self.random.u64(..);
-        let program = || storm::rage(self.segment.as_fd(), &self.board, seed);
+        self.fork_with(|segment, board| storm::rage(segment, board, seed))
+    }
+
+    fn fork_with(&mut self, program: impl FnOnce(BorrowedFd<'_>, &Board)) -> Result<(), String> {
+        let program = || {
+            self.board.count_panics();
+            program(self.segment.as_fd(), &self.board);
+        };
         let child = Child::fork(program).map_err(|error| format!("cannot fork: {error}"))?;
         self.children.push(child);
         Ok(())
     }
 
-    /// Kills a process, which must have been there until now.
+    /// Kills a process, which must have been there until now, and at work: one that panicked may
+    /// still be dropping its values, and be killed before it ends by itself.
     fn kill(&mut self, at: usize) -> Result<(), String> {
         let mut child = self.children.swap_remove(at);
         child.signal(Signal::KILL);
@@ -106,8 +114,16 @@ impl Keeper {
         if signal != Some(Signal::KILL.as_raw()) {
             return Err(format!("a process ended by itself ({status:?}): see what it said above"));
         }
+        self.no_panics()?;
         self.kills += 1;
         Ok(())
+    }
+
+    fn no_panics(&self) -> Result<(), String> {
+        match self.board.panics() {
+            0 => Ok(()),
+            panics => Err(format!("processes panicked {panics} times: see what they said above")),
+        }
     }
 
     /// Looks at the segment while all processes are stopped.
@@ -119,6 +135,7 @@ impl Keeper {
                 return Err(format!("a process ended by itself ({status:?}): see above"));
             }
         }
+        self.no_panics()?;
         census::of_stopped(self.segment.as_fd())?;
         self.looks += 1;
         self.children.iter().for_each(|child| child.signal(Signal::CONT));
@@ -153,5 +170,45 @@ impl Keeper {
             let _ = writeln!(text, "{:>12}  {what}", self.board.count(action));
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::harness::fork::{Shared, bump, sleep_while};
+
+    /// A value that is never dropped to the end, and says when its drop begins.
+    struct Slow<'w>(&'w AtomicU32);
+
+    impl Drop for Slow<'_> {
+        fn drop(&mut self) {
+            bump(self.0);
+            sleep(Duration::MAX);
+        }
+    }
+
+    #[test]
+    fn a_process_that_panicked_was_not_killed_at_work() {
+        let (mut keeper, dropping) = (Keeper::new(1).unwrap(), Shared::new(AtomicU32::new(0)));
+        let dropping = dropping.unwrap();
+        let program = |_: BorrowedFd<'_>, _: &Board| {
+            let _slow = Slow(&dropping);
+            panic!("on purpose");
+        };
+        keeper.fork_with(program).unwrap();
+        // Acquire: pairs with the Release of `bump`.
+        while dropping.load(Ordering::Acquire) == 0 {
+            sleep_while(&dropping, 0);
+        }
+        let fault = keeper.kill(0).unwrap_err();
+        assert!(fault.contains("panicked"), "{fault}");
+        assert_eq!(keeper.kills, 0);
+        let sleeps = |_: BorrowedFd<'_>, _: &Board| sleep(Duration::MAX);
+        let mut keeper = Keeper::new(1).unwrap();
+        keeper.fork_with(sleeps).unwrap();
+        assert_eq!((keeper.kill(0), keeper.kills), (Ok(()), 1));
     }
 }
