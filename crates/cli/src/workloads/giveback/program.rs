@@ -142,12 +142,23 @@ impl Stage<'_> {
 
 /// A thread's word to the main thread.
 enum Word {
-    /// The id of the process.
+    /// The id of the thread.
     Here(u32),
-    /// It holds its part of the peak, or ran out of memory.
-    Reached(bool),
+    /// It holds its part of the peak.
+    Reached,
     /// It has freed so many bytes.
     Freed(u64),
+    /// It has ended: before the main thread ended the program, it ran out of memory.
+    Ended,
+}
+
+/// Says that a thread ends, also when it panics.
+struct Ending<'s>(&'s Sender<Word>);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.send(Word::Ended);
+    }
 }
 
 /// Measures the program with a design, in this process.
@@ -201,21 +212,23 @@ pub fn measure(
     })
 }
 
-/// Waits for a word of each of `count` threads.
-fn hear<T>(count: usize, from: &Receiver<Word>, of: impl Fn(Word) -> Option<T>) -> Vec<T> {
-    let words = from.iter().filter_map(of);
-    words.take(count).collect()
+/// Waits for a word of each of `count` threads. Each phase has words of its own.
+///
+/// # Errors
+/// When a thread has ended, so that others may never come.
+fn hear<T>(
+    count: usize,
+    from: &Receiver<Word>,
+    of: impl Fn(Word) -> Option<T>,
+) -> Result<Vec<T>, Failure> {
+    let out_of_memory = || Failure::Run("out of memory: free some, or use --quick".to_owned());
+    let words = from.iter().take(count);
+    words.map(|word| of(word).ok_or_else(out_of_memory)).collect()
 }
 
 fn reached(count: usize, from: &Receiver<Word>) -> Result<(), Failure> {
-    let is_there = hear(count, from, |word| match word {
-        Word::Reached(is_there) => Some(is_there),
-        _ => None,
-    });
-    match is_there.into_iter().all(|is_there| is_there) {
-        true => Ok(()),
-        false => Err(Failure::Run("out of memory: free some, or use --quick".to_owned())),
-    }
+    let is_there = |word| matches!(word, Word::Reached).then_some(());
+    hear(count, from, is_there).map(drop)
 }
 
 /// Does the work of the program's main thread.
@@ -231,8 +244,8 @@ fn watch(
     let mut ids = hear(threads, from, |word| match word {
         Word::Here(id) => Some(id),
         _ => None,
-    });
-    ids.push(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+    })?;
+    ids.push(own_id());
     thread::sleep(shape.held);
     let before = system::interrupts();
     stage.set(Phase::Quiet);
@@ -249,7 +262,7 @@ fn watch(
     let freed = hear(sharing, from, |word| match word {
         Word::Freed(bytes) => Some(bytes),
         _ => None,
-    });
+    })?;
     run.freed_bytes = freed.into_iter().sum();
     let before = system::interrupts();
     let (faults, before_ns) = (system::faults(), system::cpu_ns_beside(&ids));
@@ -302,6 +315,11 @@ fn rest(stage: &Stage<'_>, asked: bool, run: &mut Run) -> Result<f64, Failure> {
     Ok(asked_ms.unwrap_or(0.0))
 }
 
+/// The id of the calling thread.
+fn own_id() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
 /// Nanoseconds that the calling thread ran so far.
 fn own_cpu_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -350,22 +368,27 @@ impl Blocks<'_> {
             .sum()
     }
 
-    /// Frees a random block and allocates another; returns how long that took.
-    fn exchange(&mut self) -> u64 {
+    /// Frees a random block and allocates another; returns how long that took. `None`: there are no
+    /// blocks left, because there was no memory for others.
+    fn exchange(&mut self) -> Option<u64> {
+        if self.blocks.is_empty() {
+            return None;
+        }
         let at = self.random.usize(..self.blocks.len());
         let (block, bytes) = self.blocks.swap_remove(at);
         let began = Instant::now();
         self.holder.free(block, bytes);
         let _ = self.add();
-        began.elapsed().as_nanos().try_into().unwrap_or(u64::MAX)
+        Some(began.elapsed().as_nanos().try_into().unwrap_or(u64::MAX))
     }
 }
 
 /// A thread that works at its rate; returns the latencies before the peak and after it.
 fn owner(stage: &Stage<'_>, (cpu, share): (CpuId, usize), to: &Sender<Word>) -> [Latency; 2] {
+    let _ending = Ending(to);
     // Where it is refused, it runs elsewhere.
     let _ = affinity::pin(cpu);
-    let _ = to.send(Word::Here(rustix::thread::gettid().as_raw_nonzero().get() as u32));
+    let _ = to.send(Word::Here(own_id()));
     let random =
         fastrand::Rng::with_seed(stage.seed.wrapping_mul(31).wrapping_add(cpu.get().into()));
     // As long as it may get: it must not grow while the program is measured.
@@ -373,7 +396,7 @@ fn owner(stage: &Stage<'_>, (cpu, share): (CpuId, usize), to: &Sender<Word>) -> 
     let mut own = Blocks { holder: stage.holder, blocks, random };
     let mut latencies = [(); 2].map(|()| Histogram::new(LATENCY_MAX_NS));
     if !own.fill(stage.shape.working_bytes) {
-        let _ = to.send(Word::Reached(false));
+        own.free_beyond(0);
         return Default::default();
     }
     let mut working = own.blocks.len();
@@ -389,7 +412,10 @@ fn owner(stage: &Stage<'_>, (cpu, share): (CpuId, usize), to: &Sender<Word>) -> 
         if share > 0 && taken < wants {
             taken = wants;
             working = own.blocks.len();
-            let _ = to.send(Word::Reached(own.fill(share)));
+            if !own.fill(share) {
+                break;
+            }
+            let _ = to.send(Word::Reached);
             next = Instant::now();
         }
         if share > 0 && freed < 1 && stage.is(Phase::Free) {
@@ -397,7 +423,7 @@ fn owner(stage: &Stage<'_>, (cpu, share): (CpuId, usize), to: &Sender<Word>) -> 
             let _ = to.send(Word::Freed(own.free_beyond(working)));
             next = Instant::now();
         }
-        let ns = own.exchange();
+        let Some(ns) = own.exchange() else { break };
         match () {
             () if stage.is(Phase::Quiet) => latencies[0].record(ns),
             () if stage.is(Phase::After) => latencies[1].record(ns),
@@ -411,4 +437,73 @@ fn owner(stage: &Stage<'_>, (cpu, share): (CpuId, usize), to: &Sender<Word>) -> 
     }
     own.free_beyond(0);
     latencies.map(|of| Latency { p999_ns: of.quantile(0.999), worst_ns: of.max() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::super::holder::Glibc;
+    use super::*;
+    use crate::design::Product;
+    use crate::workloads::options::MeasureOptions;
+    use crate::workloads::settings::Effort;
+
+    /// Memory for so many blocks, and then for none.
+    struct Scarce {
+        left: AtomicUsize,
+    }
+
+    impl Scarce {
+        fn boxed(left: usize) -> Box<dyn Holder> {
+            Box::new(Scarce { left: AtomicUsize::new(left) })
+        }
+    }
+
+    impl Holder for Scarce {
+        fn alloc(&self, bytes: usize) -> Option<NonNull<u8>> {
+            let take = |left: usize| left.checked_sub(1);
+            let has = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
+            has.then(|| Glibc.alloc(bytes)).flatten()
+        }
+
+        fn free(&self, block: NonNull<u8>, bytes: usize) {
+            Glibc.free(block, bytes);
+        }
+
+        fn ask(&self) {}
+    }
+
+    /// Measures a small program of three threads, on one CPU.
+    fn measured(make: MakeHolder) -> Result<Run, Failure> {
+        let shape = Shape {
+            peak_bytes: 1 << 20,
+            working_bytes: 1,
+            quiet: Duration::from_millis(50),
+            held: Duration::from_millis(20),
+            after: Duration::from_millis(20),
+            look: Duration::from_millis(10),
+            quick: true,
+        };
+        // On a thread of its own, which is confined to the program's CPUs.
+        let program = move || {
+            let options = MeasureOptions::default();
+            let settings = Settings::new(&Product, &options, Effort::Quick)?;
+            let cpus = vec![settings.cpus[0]; 3];
+            measure((Design::Glibc, false), shape, &Settings { cpus, ..settings }, make)
+        };
+        thread::spawn(program).join().unwrap()
+    }
+
+    #[test]
+    fn threads_without_memory_end_the_program() {
+        // The first fill of one thread fails, or of all; each has one block, and no other for it.
+        let makers: [MakeHolder; 3] =
+            [|_, _| Ok(Scarce::boxed(2)), |_, _| Ok(Scarce::boxed(0)), |_, _| Ok(Scarce::boxed(3))];
+        for make in makers {
+            let failure = measured(make).unwrap_err().to_string();
+            assert!(failure.contains("out of memory"), "{failure}");
+        }
+        assert!(measured(|_, _| Ok(Scarce::boxed(usize::MAX))).is_ok());
+    }
 }
