@@ -56,22 +56,31 @@ pub fn measure(
         shown.push((design, gib, open == 1, pages, ms));
     };
     if designs.contains(&Design::DepotShared) {
-        let found = repeat(rounds, || step.tick(), open)?;
+        let found = repeat(rounds, || step.tick(), || open().map(Some))?;
         add(Design::DepotShared, OPEN_GIB, 1, &found);
     }
     if designs.contains(&Design::Mutex) {
-        add(Design::Mutex, OPEN_GIB, 1, &repeat(1, || (), mutex)?);
+        add(Design::Mutex, OPEN_GIB, 1, &repeat(1, || (), || mutex().map(Some))?);
     }
-    let mut refused = None;
+    let (mut refused, mut done) = (None, 0);
     if designs.contains(&Design::DepotShared) {
-        match repeat(files, || step.tick(), file) {
-            Ok(found) => add(Design::DepotShared, FILE_GIB, 0, &found),
-            Err(failure) => refused = Some(failure),
+        let one = || match file()? {
+            Ok(found) => Ok(Some(found)),
+            Err(why) => {
+                refused = Some(why);
+                Ok(None)
+            }
+        };
+        let found = repeat(files, || step.tick(), one)?;
+        done = found.len();
+        if done > 0 {
+            add(Design::DepotShared, FILE_GIB, 0, &found);
         }
     }
     drop(step);
     if let Some(why) = refused {
-        report.note(format!("a file of {FILE_GIB} GiB: left out: {why}"));
+        let after = if done > 0 { format!(" after round {done}") } else { String::new() };
+        report.note(format!("a file of {FILE_GIB} GiB: left out{after}: {why}"));
     }
     if !shown.is_empty() {
         report.say(
@@ -83,17 +92,19 @@ pub fn measure(
     Ok(())
 }
 
+/// Repeats a recovery; the first `None` ends it early.
 fn repeat(
     rounds: u64,
     tick: impl Fn(),
-    one: impl Fn() -> Result<(u64, f64), Failure>,
+    mut one: impl FnMut() -> Result<Option<(u64, f64)>, Failure>,
 ) -> Result<Recoveries, Failure> {
     let mut found = Vec::new();
     for _ in 0..rounds {
         if stop::is_asked() {
             break;
         }
-        found.push(one()?);
+        let Some(recovery) = one()? else { break };
+        found.push(recovery);
         tick();
     }
     Ok(found)
@@ -172,11 +183,25 @@ impl Drop for TempPath {
     }
 }
 
-/// No process has the segment open. What is timed is all that the next one does to have it.
-fn file() -> Result<(u64, f64), Failure> {
+/// No process has the segment open. The inner error: the system refuses a file of this size.
+///
+/// # Errors
+/// When pages are missing after the recovery.
+fn file() -> Result<Result<(u64, f64), Failure>, Failure> {
     let path = TempPath(
         std::env::temp_dir().join(format!("pagedepot-bench-{}.segment", std::process::id())),
     );
+    let (depot, ms) = match opened(&path) {
+        Ok(opened) => opened,
+        Err(refused) => return Ok(Err(refused)),
+    };
+    all_free(&depot).map_err(|why| failed("after a recovery")(&why))?;
+    Ok(Ok((depot.recovered_pages(), ms)))
+}
+
+/// The segment of a process that was killed. What is timed is all that the next one does to have
+/// it.
+fn opened(path: &TempPath) -> Result<(SharedDepot, f64), Failure> {
     let _ = std::fs::remove_file(&path.0);
     let options = SharedOptions::new(FILE_GIB * GIB).answers(false);
     let refused = |error: SegmentError| {
@@ -193,9 +218,7 @@ fn file() -> Result<(u64, f64), Failure> {
     })?;
     let start = Instant::now();
     let depot = SharedDepot::open(&path.0, &join).map_err(refused)?;
-    let ms = start.elapsed().as_secs_f64() * 1e3;
-    all_free(&depot).map_err(|why| failed("after a recovery")(&why))?;
-    Ok((depot.recovered_pages(), ms))
+    Ok((depot, start.elapsed().as_secs_f64() * 1e3))
 }
 
 type Shown = (Design, usize, bool, Vec<f64>, Vec<f64>);
@@ -215,4 +238,18 @@ fn show(found: &[Shown]) -> comfy_table::Table {
         ]);
     }
     table::align(table, 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recoveries_before_one_that_was_refused_count() {
+        let mut rounds = [Some((1, 2.0)), Some((3, 4.0)), None, Some((5, 6.0))].into_iter();
+        let found = repeat(4, || (), || Ok(rounds.next().flatten())).unwrap();
+        assert_eq!(found, [(1, 2.0), (3, 4.0)]);
+        let lost = || Err(Failure::Run("a page is lost".to_owned()));
+        assert!(repeat(4, || (), lost).is_err());
+    }
 }
