@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
+use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 use pagedepot::CpuId;
@@ -148,8 +148,32 @@ enum Word {
     Reached,
     /// It has freed so many bytes.
     Freed(u64),
-    /// It has ended: before the main thread ended the program, it ran out of memory.
+    /// It has ended: before the main thread has ended the program, for want of memory.
     Ended,
+}
+
+/// A thread that asks the holder to give back, for as long as that takes, while the main thread
+/// looks at the memory. It ends with the program: a thread that ends interrupts the CPUs that run
+/// others of its process, and those interrupts are counted.
+struct Asker {
+    ask: Sender<()>,
+    /// Milliseconds of a CPU that asking took.
+    done: Receiver<f64>,
+}
+
+impl Asker {
+    fn start<'s>(scope: &'s Scope<'s, '_>, holder: &'s dyn Holder, to: Sender<Word>) -> Self {
+        let ((ask, asks), (tell, done)) = (channel(), channel());
+        scope.spawn(move || {
+            let _ = to.send(Word::Here(own_id()));
+            for () in asks {
+                let before_ns = own_cpu_ns();
+                holder.ask();
+                let _ = tell.send((own_cpu_ns() - before_ns) as f64 / 1e6);
+            }
+        });
+        Asker { ask, done }
+    }
 }
 
 /// Says that a thread ends, also when it panics.
@@ -192,8 +216,8 @@ pub fn measure(
         };
         let owners: Vec<_> = working.iter().map(|&cpu| start(cpu, share)).collect();
         let alone = isolated.map(|cpu| start(cpu, 0));
-        let threads = settings.cpus.len();
-        let found = watch(&stage, (working.len(), threads), isolated, asked, &receiver);
+        let asker = asked.then(|| Asker::start(scope, stage.holder, sender.clone()));
+        let found = watch(&stage, working.len(), isolated, asker.as_ref(), &receiver);
         stage.set(Phase::End);
         let join = |owner: thread::ScopedJoinHandle<'_, [Latency; 2]>| {
             owner.join().expect("an owner only allocates")
@@ -234,13 +258,14 @@ fn reached(count: usize, from: &Receiver<Word>) -> Result<(), Failure> {
 /// Does the work of the program's main thread.
 fn watch(
     stage: &Stage<'_>,
-    (sharing, threads): (usize, usize),
+    sharing: usize,
     isolated: Option<CpuId>,
-    asked: bool,
+    asker: Option<&Asker>,
     from: &Receiver<Word>,
 ) -> Result<Run, Failure> {
     let shape = stage.shape;
     let mut run = Run::default();
+    let threads = sharing + usize::from(isolated.is_some()) + usize::from(asker.is_some());
     let mut ids = hear(threads, from, |word| match word {
         Word::Here(id) => Some(id),
         _ => None,
@@ -267,7 +292,7 @@ fn watch(
     let before = system::interrupts();
     let (faults, before_ns) = (system::faults(), system::cpu_ns_beside(&ids));
     stage.set(Phase::After);
-    let asked_ms = rest(stage, asked, &mut run)?;
+    let asked_ms = rest(stage, asker, &mut run, &system::memory)?;
     let after = system::interrupts();
     let ran_ns = system::cpu_ns_beside(&ids).saturating_sub(before_ns);
     run.releaser_cpu_ms = ran_ns as f64 / 1e6 + asked_ms;
@@ -288,20 +313,26 @@ fn watch(
     Ok(run)
 }
 
-/// The time after the peak; returns the milliseconds of a CPU that asking took.
-fn rest(stage: &Stage<'_>, asked: bool, run: &mut Run) -> Result<f64, Failure> {
+/// The time after the peak, in which `look` says what is present; returns the milliseconds of a CPU
+/// that asking took.
+fn rest(
+    stage: &Stage<'_>,
+    asker: Option<&Asker>,
+    run: &mut Run,
+    look: &dyn Fn() -> Result<Memory, Failure>,
+) -> Result<f64, Failure> {
     let shape = stage.shape;
     let began = Instant::now();
-    let mut asked_ms = None;
+    let mut to_ask = asker;
     while began.elapsed() < shape.after {
-        let Memory { present_bytes, huge_bytes } = system::memory()?;
+        let Memory { present_bytes, huge_bytes } = look()?;
         run.over_time.push((began.elapsed().as_secs_f64(), present_bytes as f64));
         run.huge_bytes = huge_bytes;
         thread::sleep(shape.look.min(shape.after.saturating_sub(began.elapsed())));
-        if asked && asked_ms.is_none() && began.elapsed().as_secs_f64() >= shape.moment(1) {
-            let before_ns = own_cpu_ns();
-            stage.holder.ask();
-            asked_ms = Some((own_cpu_ns() - before_ns) as f64 / 1e6);
+        if began.elapsed().as_secs_f64() >= shape.moment(1)
+            && let Some(asker) = to_ask.take()
+        {
+            let _ = asker.ask.send(());
         }
     }
     run.returned = MOMENTS_S
@@ -312,7 +343,9 @@ fn rest(stage: &Stage<'_>, asked: bool, run: &mut Run) -> Result<f64, Failure> {
             (run.peak_bytes as f64 - present) / run.freed_bytes as f64
         })
         .collect();
-    Ok(asked_ms.unwrap_or(0.0))
+    let Some(asker) = asker.filter(|_| to_ask.is_none()) else { return Ok(0.0) };
+    let failed = |_| Failure::Run("the design failed to give back".to_owned());
+    asker.done.recv().map_err(failed)
 }
 
 /// The id of the calling thread.
@@ -441,7 +474,7 @@ fn owner(stage: &Stage<'_>, (cpu, share): (CpuId, usize), to: &Sender<Word>) -> 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
 
     use super::super::holder::Glibc;
     use super::*;
@@ -493,6 +526,50 @@ mod tests {
             measure((Design::Glibc, false), shape, &Settings { cpus, ..settings }, make)
         };
         thread::spawn(program).join().unwrap()
+    }
+
+    /// Counts looks, and waits for another one when it is asked.
+    #[derive(Default)]
+    struct Looked {
+        looks: AtomicUsize,
+        is_seen: AtomicBool,
+    }
+
+    impl Holder for Looked {
+        fn alloc(&self, _bytes: usize) -> Option<NonNull<u8>> {
+            None
+        }
+
+        fn free(&self, _block: NonNull<u8>, _bytes: usize) {}
+
+        fn ask(&self) {
+            let (before, began) = (self.looks.load(Ordering::Relaxed), Instant::now());
+            // Without an end, a main thread that waits would wait for ever.
+            while began.elapsed() < Duration::from_secs(5) {
+                if self.looks.load(Ordering::Relaxed) > before {
+                    return self.is_seen.store(true, Ordering::Relaxed);
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    #[test]
+    fn memory_is_looked_at_while_the_holder_gives_back() {
+        let (after, look) = (Duration::from_secs(1), Duration::from_millis(1));
+        let shape = Shape { after, look, ..Shape::QUICK };
+        let holder = Looked::default();
+        let phase = AtomicU32::new(Phase::After as u32);
+        let stage = Stage { holder: &holder, phase, shape, seed: 1 };
+        let look = || {
+            holder.looks.fetch_add(1, Ordering::Relaxed);
+            Ok(Memory::default())
+        };
+        thread::scope(|scope| {
+            let asker = Asker::start(scope, &holder, channel().0);
+            rest(&stage, Some(&asker), &mut Run::default(), &look).unwrap();
+        });
+        assert!(holder.is_seen.load(Ordering::Relaxed));
     }
 
     #[test]
