@@ -213,6 +213,7 @@ const fn free_high(pages: FreeHighPages) -> FreeHighLimit {
 fn params(options: &SimulateOptions) -> Params {
     let mut params = Params::new();
     params.extend(options.drains.map(|per_s| ("drains_per_s", per_s.get().into())));
+    params.extend(options.full_drains.then_some(("full", 1)));
     params.extend(options.drainers.map(|drainers| ("drainers", drainers.into())));
     params.extend(options.preemptions.map(|per_s| ("preemptions_per_s", per_s.get().into())));
     params.extend(options.interrupts.map(|per_s| ("interrupts_per_s", per_s.get().into())));
@@ -250,12 +251,27 @@ fn source(file: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::{Args, FromArgMatches};
+
     use super::*;
 
     #[test]
     fn places_are_named_by_the_files_that_are_linked_to() {
         assert_eq!(source("sim/core/src/lib.rs"), "crates/core/src/lib.rs");
         assert_eq!(source("sim/lab-designs/src/rcu/mod.rs"), "lab/designs/src/rcu/mod.rs");
+    }
+
+    #[test]
+    fn options_that_change_figures_are_params() {
+        let found = |arguments: &str| {
+            let command = clap::Command::new("simulate").no_binary_name(true);
+            let command = SimulateOptions::augment_args(command);
+            let matches = command.get_matches_from(arguments.split(' '));
+            params(&SimulateOptions::from_arg_matches(&matches).unwrap())
+        };
+        assert_eq!(found("--drains 7"), Params::from([("drains_per_s", 7)]));
+        let full = found("--drains 7 --full-drains");
+        assert_eq!(full, Params::from([("drains_per_s", 7), ("full", 1)]));
     }
 
     #[test]
