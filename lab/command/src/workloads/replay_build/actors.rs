@@ -9,7 +9,7 @@ use pagedepot::{Mobility, Order, Pfn};
 
 use super::script::{Script, ScriptStep, TimedStep};
 use pagedepot_cli::design::Allocator;
-use pagedepot_cli::harness::barrier::Waiter;
+use pagedepot_cli::harness::barrier::{SpinBarrier, Waiter};
 use pagedepot_cli::harness::clock::{cpu_seconds, on_cpu_ns};
 use pagedepot_cli::harness::{Contender, Seat, Subject};
 
@@ -57,6 +57,8 @@ pub struct Actors<A: Allocator<Block = Pfn>> {
     cells: Box<[AtomicU32]>,
     /// Places in the trace, by thread.
     places: Box<[Place]>,
+    /// The threads' meeting when the trace has ended.
+    ended: SpinBarrier,
 }
 
 #[repr(align(128))]
@@ -72,7 +74,8 @@ impl<A: Allocator<Block = Pfn>> Actors<A> {
     pub fn new(allocator: A, script: &Arc<Script>, speed: Speed) -> Self {
         let cells = (0..script.cells).map(|_| AtomicU32::new(EMPTY)).collect();
         let places = script.threads.iter().map(|_| Place(AtomicU64::new(0))).collect();
-        Actors { allocator, script: Arc::clone(script), speed, cells, places }
+        let ended = SpinBarrier::new(script.threads.len());
+        Actors { allocator, script: Arc::clone(script), speed, cells, places, ended }
     }
 }
 
@@ -204,8 +207,10 @@ impl<A: Allocator<Block = Pfn>> Contender<METRICS> for Actors<A> {
         Some(&mut self.allocator)
     }
 
-    /// Runs the trace once; blocks still held at the end are freed outside the time.
+    /// Runs the trace once; blocks still held at the end are freed when all threads have read the
+    /// time and the counts.
     fn window(&self, seat: Seat, _units: u64) -> [f64; METRICS] {
+        let _guard = self.ended.guard();
         let before = self.moved();
         let (cpu_ns, [user, system], start) = (on_cpu_ns(), cpu_seconds(), Instant::now());
         self.act(seat.index, start);
@@ -214,6 +219,7 @@ impl<A: Allocator<Block = Pfn>> Contender<METRICS> for Actors<A> {
         let [user, system] = [user_after - user, system_after - system];
         let cpu_s = (on_cpu_ns() - cpu_ns) as f64 / 1e9;
         let after = self.moved();
+        self.ended.wait();
         for &(cell, order) in &self.script.threads[seat.index].held {
             self.allocator.free_block(self.take(cell), order);
         }
@@ -229,5 +235,54 @@ impl<A: Allocator<Block = Pfn>> Contender<METRICS> for Actors<A> {
         let cpu_percent = sum(3) / elapsed * 100.0;
         let events_per_s = largest(4) / elapsed;
         [elapsed, sum(1), sum(2), cpu_percent, events_per_s, largest(5), largest(6)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagedepot::CpuId;
+    use pagedepot_cli::design::Demand;
+    use pagedepot_cli::design::depot::DepotAllocator;
+
+    use super::super::script::Thread;
+    use super::*;
+
+    #[test]
+    fn frees_of_what_is_held_at_the_end_are_not_counted() {
+        const HELD: u32 = 4000;
+        let (order, mobility) = (Order::BASE, Mobility::Movable);
+        let alloc =
+            |at, ms, cell| TimedStep { at, ms, step: ScriptStep::Alloc { order, mobility, cell } };
+        let free = |at, ms, cell| TimedStep { at, ms, step: ScriptStep::Free { order, cell } };
+        // One thread ends long before the other.
+        let first = Thread {
+            steps: (0..HELD).map(|cell| alloc(cell, 0, cell)).collect(),
+            held: (0..HELD).map(|cell| (cell, order)).collect(),
+        };
+        let steps = vec![alloc(HELD, 100, HELD), free(HELD + 1, 100, HELD)];
+        let last = Thread { steps, ..Thread::default() };
+        let mut script = Script::default();
+        (script.threads, script.cells) = (vec![first, last], HELD + 1);
+        let cpu = CpuId::new(0);
+        let demand = Demand {
+            blocks_per_cpu: 2 * HELD,
+            frames_per_block: 1,
+            cpus: vec![cpu],
+            memory_pages: Some(1 << 14),
+            ..Demand::default()
+        };
+        let depot = DepotAllocator::<true, true>::new(&demand).unwrap();
+        let actors = Actors::new(depot, &Arc::new(script), Speed::Recorded);
+        let seats = thread::scope(|scope| {
+            let window = |index| {
+                scope.spawn({
+                    let actors = &actors;
+                    move || actors.window(Seat { index, cpu }, 0)
+                })
+            };
+            [0, 1].map(window).map(|seat| seat.join().unwrap())
+        });
+        let [.., refilled, spilled] = actors.combine(&seats);
+        assert!(refilled >= f64::from(HELD) && spilled < f64::from(HELD / 2), "{seats:?}");
     }
 }
