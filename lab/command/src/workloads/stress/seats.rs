@@ -5,7 +5,7 @@
 //! what is free, and the others wait until it has. What is held is freed when the seats leave.
 
 use std::sync::{Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pagedepot::{Mobility, Order, Pfn};
 use pagedepot_designs::FreeMap;
@@ -98,11 +98,12 @@ impl<A: Allocator> Seats<A> {
         true
     }
 
-    /// Allocates and frees as many pages as a round has; nanoseconds per operation.
+    /// Allocates and frees as many pages as a round has; nanoseconds per operation. The time does
+    /// not contain the draws of levels, each of which shuffles all blocks that the seat holds.
     fn round(&self, held: &mut Held<A::Block>) -> f64 {
         let (mut left, mut operations) = (self.share() * ROUND_PERCENT / 100, 0_u64);
         let mut grows = held.pages < held.level;
-        let start = Instant::now();
+        let (mut elapsed, mut start) = (Duration::ZERO, Instant::now());
         while left > 0 {
             let before = held.pages;
             let is_done = match grows {
@@ -110,7 +111,9 @@ impl<A: Allocator> Seats<A> {
                 false => held.pages <= held.level || !self.shrink(held),
             };
             if is_done {
+                elapsed += start.elapsed();
                 held.draw_level(self.share());
+                start = Instant::now();
                 grows = held.pages < held.level;
                 // Memory that is full, and a level above what is held, draw again and again.
                 left -= 1;
@@ -119,7 +122,8 @@ impl<A: Allocator> Seats<A> {
             operations += 1;
             left = left.saturating_sub(held.pages.abs_diff(before));
         }
-        start.elapsed().as_nanos() as f64 / operations.max(1) as f64
+        elapsed += start.elapsed();
+        elapsed.as_nanos() as f64 / operations.max(1) as f64
     }
 
     /// The shares of free memory that whole pageblocks are: by the store, and by what is held.
