@@ -21,6 +21,7 @@ use std::time::Instant;
 use pagedepot_cli::design::PAGE_BYTES;
 use pagedepot_cli::design::pool::Pool;
 use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::stop;
 use pagedepot_cli::names::Design;
 use pagedepot_cli::report::rows::{Metric, params};
 use pagedepot_cli::report::{Report, table};
@@ -64,6 +65,9 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
     let mut found = ADVICE.map(|(advice, name)| (advice, name, Vec::new()));
     let step = settings.progress.task(NAME, u64::from(settings.rounds));
     for _ in 0..settings.rounds {
+        if stop::is_asked() {
+            break;
+        }
         for (advice, name, rounds) in &mut found {
             rounds
                 .extend(round(&memory, *advice).map_err(|error| {
