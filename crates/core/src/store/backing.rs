@@ -280,8 +280,8 @@ counts! {
 /// The device, once there is one, and what was reported to it.
 pub struct Reports<'m> {
     device: LateInit<&'m dyn ReportingDevice>,
-    /// Relaxed: statistics, and `reported` besides (see [`is_any`](Self::is_any)). For a moment
-    /// more pageblocks count as reported than have the bit.
+    /// Relaxed: statistics, all but `reported` (see [`is_any`](Self::is_any)). For a moment more
+    /// pageblocks count as reported than have the bit.
     counts: ReportCells,
     /// Whether a section has refused pageblocks.
     has_refusals: AtomicBool,
@@ -308,10 +308,12 @@ impl<'m> Reports<'m> {
 
     /// Whether a pageblock is reported now.
     ///
-    /// Relaxed: a search that must see a report has seen the end of the pass as an ended move.
+    /// Acquire: pairs with the Release in `need`. A search that looks for no reported pageblock,
+    /// since the last one was woken, sees that its frames are in flight, or where they are now. One
+    /// that must see a report has seen the end of the pass as an ended move.
     #[inline]
     pub fn is_any(&self) -> bool {
-        self.counts.reported.load(Ordering::Relaxed) > 0
+        self.counts.reported.load(Ordering::Acquire) > 0
     }
 
     /// Counts a pageblock that is about to get its bit.
@@ -324,7 +326,8 @@ impl<'m> Reports<'m> {
     pub fn need(&self, pageblock: FrameRange) -> bool {
         let is_here = self.device().is_none_or(|device| device.needed(pageblock));
         if is_here {
-            self.counts.reported.fetch_sub(1, Ordering::Relaxed);
+            // Release: pairs with the Acquire in `is_any`.
+            self.counts.reported.fetch_sub(1, Ordering::Release);
             self.counts.needed.fetch_add(1, Ordering::Relaxed);
         } else {
             self.counts.refused.fetch_add(1, Ordering::Relaxed);

@@ -60,7 +60,7 @@ const fn pairing(
 }
 
 /// All pairings, by protocol.
-const PAIRINGS: [Pairing; 21] = [
+const PAIRINGS: [Pairing; 22] = [
     // Gates and fronts.
     pairing(
         "a gate reopened, and a sequence",
@@ -164,6 +164,13 @@ const PAIRINGS: [Pairing; 21] = [
         ["put_entire", "take_entire"],
         Shape::Publish,
         SeqCst,
+        Acquire,
+    ),
+    pairing(
+        "the last reported pageblock woken, and a search that passes it by",
+        ["need", "is_any"],
+        Shape::Publish,
+        Release,
         Acquire,
     ),
     pairing(
