@@ -224,7 +224,7 @@ fn rcu_blocking_two_drains_in_a_row() {
 
 /// A drain that takes the lists while an owner still uses them.
 #[test]
-#[should_panic]
+#[should_panic(expected = "Causality violation")]
 fn rcu_blocking_without_a_wait_is_found() {
     crate::rcu::with_impatient_drainers(|| rcu(Grace::Blocking, [drain, turn_0]));
 }

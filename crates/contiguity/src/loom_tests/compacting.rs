@@ -119,7 +119,7 @@ fn a_block_is_freed_while_it_is_named_for_a_move() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "frames came back that were free")]
 fn gone_blocks_are_freed_once_more() {
     explore_mutant(Mutant::FreesGone, beside_a_free);
 }
@@ -248,7 +248,7 @@ fn thinned_while_its_block_is_freed() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "frames came back that were free")]
 fn thinning_frees_gone_blocks_once_more() {
     explore_mutant(Mutant::FreesGone, thinned_beside_a_free);
 }

@@ -167,7 +167,7 @@ fn a_window_leaves_the_other_pageblock() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "frames came back that were free")]
 fn across_an_edge_it_is_freed_once_more() {
     explore_mutant_within(1, Mutant::FreesGone, across_beside_a_free);
 }

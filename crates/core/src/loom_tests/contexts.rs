@@ -63,7 +63,7 @@ fn a_task_and_its_handler() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Doubled {")]
 fn a_task_and_a_handler_in_its_fronts() {
     explore_mutant(Mutant::OneContext, task_and_handler);
 }
@@ -115,7 +115,7 @@ fn a_full_drain_of_both_contexts() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Doubled {")]
 fn a_full_drain_of_both_contexts_without_a_fence() {
     explore_mutant(Mutant::NoFence, contexts_and_a_drainer);
 }
@@ -159,7 +159,7 @@ fn sequences_of_the_caller_and_a_full_drain() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Charge {")]
 fn sequences_of_the_caller_and_a_full_drain_without_a_fence() {
     explore_mutant(Mutant::NoFence, owner_by_handles_and_a_drainer);
 }
@@ -191,7 +191,7 @@ fn a_sequence_for_many_and_a_full_drain() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Doubled {")]
 fn a_sequence_for_many_and_a_full_drain_without_a_fence() {
     explore_mutant(Mutant::NoFence, owner_of_many_and_a_drainer);
 }
@@ -300,7 +300,7 @@ fn an_exchange_of_a_pair_and_a_full_drain() {
 
 /// The owner does nothing but exchange a magazine.
 #[test]
-#[should_panic]
+#[should_panic(expected = "Doubled {")]
 fn an_exchange_and_a_full_drain_without_a_fence() {
     explore_mutant(Mutant::NoFence, || {
         let depot = machine_of(&Setup::shelving());

@@ -48,7 +48,7 @@ fn of_two_magazines_one_is_stolen() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Doubled {")]
 fn the_only_magazine_is_stolen_and_left() {
     MAGAZINES.set(1);
     explore_mutant(Mutant::LeavesStolen, stolen);
@@ -76,7 +76,7 @@ fn no_magazine_is_left() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Magazines {")]
 fn no_magazine_is_left_but_one_in_two_places() {
     MAGAZINES.set(1);
     explore_mutant(Mutant::LeavesStolen, exhausted);
@@ -102,7 +102,7 @@ fn a_front_is_drained_in_a_refill() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Charge {")]
 fn a_front_is_drained_in_a_refill_that_leaves_it_its_magazine() {
     explore_mutant(Mutant::FillsUntaken, refilled);
 }

@@ -60,7 +60,7 @@ fn freed_before_into_an_empty_front() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Charge {")]
 fn freed_before_into_a_front_that_counts_as_empty() {
     explore_mutant(Mutant::Uncharged, || freed_before(true));
 }

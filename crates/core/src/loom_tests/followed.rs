@@ -46,13 +46,13 @@ fn a_full_drain_of_gates_that_are_followed() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Doubled {")]
 fn a_full_drain_of_gates_that_are_followed_without_a_fence() {
     explore_mutant(Mutant::NoFence, owner_and(drain));
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "frames were lost")]
 fn a_full_drain_of_gates_that_are_followed_early() {
     explore_mutant(Mutant::GateReadEarly, owner_and(drain));
 }

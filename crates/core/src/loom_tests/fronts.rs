@@ -127,7 +127,7 @@ fn pair_while_disabled() {
 
 /// The owner does nothing but take two magazines from its shelf, in the places of two empty ones.
 #[test]
-#[should_panic]
+#[should_panic(expected = "Charge {")]
 fn pair_that_is_linked_early() {
     explore_mutant_within(2, Mutant::LinksEarly, || {
         let depot = Depot::new(&Setup { frames: 7, ..Setup::default() }, Rseq::new(2));
@@ -170,7 +170,7 @@ fn divided_while_disabled() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "frames came back that were free")]
 fn divided_in_the_word() {
     explore_mutant_within(
         2,
@@ -209,13 +209,13 @@ fn long_owner_and_two_full_drains() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Doubled {")]
 fn full_drain_without_a_fence() {
     explore_mutant(Mutant::NoFence, owner_and_drainers(&[Mode::Full], 1));
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "frames were lost")]
 fn full_drain_of_sequences_that_read_their_gate_early() {
     explore_mutant(Mutant::GateReadEarly, owner_and_drainers(&[Mode::Full], 1));
 }
@@ -317,7 +317,7 @@ fn two_threads_free_on_one_cpu() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "frames were lost")]
 fn two_threads_free_on_one_cpu_that_aborts_neither() {
     explore_mutant(Mutant::NoPreemption, two_frees_on_one_cpu);
 }
@@ -462,7 +462,7 @@ fn batches_of_two_threads_on_one_cpu() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Doubled {")]
 fn batches_that_copy_after_their_commit() {
     explore_mutant(Mutant::CopiesLate, owner_of_batches(0, neighbour));
 }

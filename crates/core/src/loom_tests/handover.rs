@@ -78,7 +78,7 @@ fn an_owner_that_is_asked() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Doubled {")]
 fn an_owner_that_is_asked_and_taken() {
     explore_mutant(Mutant::TakesUnquiet, owner_and_an_ask);
 }
@@ -157,7 +157,7 @@ fn two_on_one_cpu_that_is_asked() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "frames were lost")]
 fn two_on_one_cpu_that_is_claimed_outside_of_a_sequence() {
     explore_mutant(Mutant::ClaimsAnywhere, two_on_one_cpu);
 }
@@ -181,7 +181,7 @@ fn a_handler_that_hands_over() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Doubled {")]
 fn a_handler_that_hands_over_above_a_guard() {
     explore_mutant(Mutant::ClaimsAnywhere, a_handler_above_a_task);
 }
@@ -278,7 +278,7 @@ fn a_sleeper_is_woken_by_its_answer() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "deadlock")]
 fn a_sleeper_and_an_answer_that_pass_each_other() {
     explore_mutant(Mutant::UnorderedAsks, a_sleeper_and_an_answer);
 }

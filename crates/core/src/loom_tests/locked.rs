@@ -68,7 +68,7 @@ fn two_that_believe_to_be_on_one_cpu() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Doubled {")]
 fn two_that_believe_to_be_on_one_cpu_and_take_two_locks() {
     explore_mutant(Mutant::TwoLocks, owner_and(0, turn_of_handler));
 }
@@ -79,7 +79,7 @@ fn a_full_drain_beside_an_owner_with_a_lock() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Doubled {")]
 fn a_full_drain_beside_an_owner_with_a_lock_without_a_fence() {
     explore_mutant(Mutant::NoFence, owner_and::<false>(1, drain));
 }

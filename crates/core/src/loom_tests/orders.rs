@@ -55,7 +55,7 @@ fn a_full_drain_of_two_classes() {
 
 #[test]
 #[ignore = "compile with PAGEDEPOT_MODEL_ORDERS=2"]
-#[should_panic]
+#[should_panic(expected = "Doubled {")]
 fn a_full_drain_of_two_classes_without_a_fence() {
     explore_mutant(Mutant::NoFence, owner_of_two_classes_and_a_drainer);
 }
@@ -82,7 +82,7 @@ fn the_coldest_front_is_emptied_while_it_is_used() {
 
 #[test]
 #[ignore = "compile with PAGEDEPOT_MODEL_ORDERS=2"]
-#[should_panic]
+#[should_panic(expected = "frames were lost")]
 fn the_coldest_front_is_emptied_while_it_is_used_and_aborts_neither() {
     explore_mutant(Mutant::NoPreemption, coldest_front_in_use);
 }

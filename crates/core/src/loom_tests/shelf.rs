@@ -139,7 +139,7 @@ fn popper_that_slept_while_the_top_came_back() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "owned twice")]
 fn popper_that_slept_without_a_tag() {
     explore_mutant(Mutant::Untagged, slept_while_the_top_came_back);
 }

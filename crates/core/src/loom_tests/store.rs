@@ -123,7 +123,7 @@ fn last_frame_taken_while_another_comes_back() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "frames that no search would find")]
 fn last_frame_without_the_fences() {
     explore_mutant(Mutant::UnorderedHints, last_frame);
 }

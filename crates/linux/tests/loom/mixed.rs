@@ -92,7 +92,7 @@ fn a_full_drain_of_a_cpu_behind_a_lock() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Doubled {")]
 fn a_full_drain_of_a_cpu_behind_a_lock_that_is_not_taken() {
     explore_mutant(Mutant::TakesUnquiet, owner_and(1, drain));
 }
@@ -113,7 +113,7 @@ fn two_threads_on_a_cpu_behind_a_lock() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Doubled {")]
 fn two_threads_on_a_cpu_behind_a_lock_that_sequences_pass() {
     explore_mutant(Mutant::OpensToAll, owner_and(LOCKED.get(), turn));
 }
