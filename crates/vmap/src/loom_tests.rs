@@ -261,7 +261,7 @@ fn a_pooled_area_has_one_owner() {
 #[should_panic(expected = "an area has two owners")]
 fn a_pooled_area_has_one_owner_broken() {
     pagedepot::sync::model::set_mutant(pagedepot::sync::model::Mutant::Untagged);
-    explore("pool without tags", 3, pool_model);
+    explore::explore_mutant(3, pool_model);
 }
 
 /// A pool with room for two more is filled while another caller pushes a list of two: where it is
@@ -351,7 +351,7 @@ fn a_spare_descriptor_has_one_owner() {
 #[should_panic(expected = "a descriptor has two owners, or none")]
 fn a_spare_descriptor_has_one_owner_broken() {
     pagedepot::sync::model::set_mutant(pagedepot::sync::model::Mutant::Untagged);
-    explore("spares without a tag", 3, spares_model);
+    explore::explore_mutant(3, spares_model);
 }
 
 /// A thread allocates the second area of a size, which brings a third along, while another
@@ -373,23 +373,33 @@ fn what_is_stocked_is_handed_out_once() {
     });
 }
 
-/// If the space is locked, another node's pool serves; a request that may not wait fails.
+/// Requests that may not wait, beside a thread that has the space locked: another node's pool
+/// serves one of them, and the next one fails.
 #[test]
 fn a_request_that_finds_the_space_locked_borrows() {
-    explore("borrow", 2, || {
+    explore("borrow", 3, || {
         let model = Arc::new(Model::new(VmapConfig { cpus: 2, ..config() }));
         let vmap = model.vmap();
         CPU.set(1);
         let area = vmap.alloc(1, BARE).unwrap();
         vmap.free(area).unwrap();
         CPU.set(0);
-        let space = vmap.state().lock_space();
-        assert_eq!(vmap.alloc(1, BARE), Ok(area));
-        assert_eq!(vmap.alloc(1, BARE.no_wait()), Err(VmapError::WouldWait));
-        drop(space);
-        // It stays the other's.
-        assert!(vmap.areas().all(|info| info.vmap_node == 1));
-        vmap.free(area).unwrap();
+        let other = model.clone();
+        let holder = loom::thread::spawn(move || drop(other.vmap().state().lock_space()));
+        let first = vmap.alloc(1, BARE.no_wait()).expect("it is carved, or borrowed");
+        let next = vmap.alloc(1, BARE.no_wait());
+        holder.join().unwrap();
+        for held in [Ok(first), next] {
+            let Ok(held) = held else {
+                assert_eq!(held, Err(VmapError::WouldWait));
+                assert_eq!(first, area, "nothing is left to borrow");
+                continue;
+            };
+            // An area that is borrowed stays the other's.
+            let info = vmap.areas().find(|info| info.span.start == held).unwrap();
+            assert_eq!(info.vmap_node == 1, held == area);
+            vmap.free(held).unwrap();
+        }
         model.finish(0);
     });
 }
@@ -559,10 +569,10 @@ fn a_table_is_given_back_only_when_nothing_is_mapped() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Table {")]
 fn a_table_is_given_back_only_when_nothing_is_mapped_broken() {
     leave_out(Mutant::TableLock);
-    explore("table without lock", 3, table_model);
+    explore::explore_mutant(3, table_model);
 }
 
 /// Warm areas come and go while a purge empties the pools.
@@ -623,7 +633,7 @@ fn a_look_sees_an_area_that_was() {
 #[should_panic(expected = "an area that never was")]
 fn a_look_sees_an_area_that_was_broken() {
     leave_out(Mutant::SecondLook);
-    explore("one look", 2, look_model);
+    explore::explore_mutant(2, look_model);
 }
 
 /// Checks that a read finds data that was at the address at some moment, or finds no area.
@@ -696,7 +706,7 @@ fn a_frame_is_of_the_area_that_was_looked_at() {
 #[should_panic(expected = "the frame of another area")]
 fn a_frame_is_of_the_area_that_was_looked_at_broken() {
     leave_out(Mutant::LookOrder);
-    explore("frame, looked at early", 3, frame_model);
+    explore::explore_mutant(3, frame_model);
 }
 
 /// Memory that moves, and is freed, while a purge takes what is there: its frames outlive all
@@ -727,7 +737,7 @@ fn frames_that_moved_are_freed_after_their_aliases() {
 #[should_panic(expected = "is freed while it is mapped")]
 fn frames_that_moved_are_freed_after_their_aliases_broken() {
     leave_out(Mutant::PoolsFirst);
-    explore("alias, pools last", 3, alias_model);
+    explore::explore_mutant(3, alias_model);
 }
 
 /// A purge that cannot unmap, while another maps through the table that it has locked: the table
@@ -761,7 +771,7 @@ fn what_is_stuck_keeps_its_table_and_its_frames() {
 #[should_panic(expected = "Table {")]
 fn what_is_stuck_keeps_its_table_and_its_frames_broken() {
     leave_out(Mutant::Reenter);
-    explore("stuck, not entered again", 3, stuck_model);
+    explore::explore_mutant(3, stuck_model);
 }
 
 /// A purge that cannot unmap, while another purges and allocates, too: each area is in one place.

@@ -184,7 +184,7 @@ fn across_near_a_watermark() {
 #[test]
 fn a_window_is_kept_near_a_watermark() {
     // One thread: there is one interleaving.
-    explore::builder(0).check(across_near_a_watermark);
+    explore::explore_named("a window near a watermark", 0, across_near_a_watermark);
 }
 
 #[test]

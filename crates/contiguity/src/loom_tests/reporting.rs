@@ -214,7 +214,7 @@ fn refused_throughout() {
 #[test]
 fn a_device_that_refuses_throughout() {
     // One thread: there is one interleaving.
-    explore::builder(0).check(refused_throughout);
+    explore::explore_named("a device that refuses", 0, refused_throughout);
 }
 
 #[test]

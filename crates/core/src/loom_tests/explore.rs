@@ -49,6 +49,13 @@ pub fn explore_named(
     (executions, is_explored)
 }
 
+/// Explores a model that must fail with at most `preemptions` preemptions, however long that takes.
+pub fn explore_mutant(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = builder(preemptions);
+    builder.max_duration = None;
+    builder.check(model);
+}
+
 /// The builder that explores a model with at most `preemptions` preemptions, or the environment's.
 pub fn builder(preemptions: usize) -> loom::model::Builder {
     let mut builder = loom::model::Builder::new();

@@ -117,9 +117,7 @@ pub fn explore_mutant_within(
     model: impl Fn() + Send + Sync + 'static,
 ) {
     set_mutant(mutant);
-    let mut builder = explore::builder(preemptions);
-    builder.max_duration = None;
-    builder.check(model);
+    explore::explore_mutant(preemptions, model);
 }
 
 /// A thread of the model that begins on `cpu`.

@@ -147,5 +147,6 @@ mod tests {
         assert!(trimming.take(3, || true));
         drop(trimming);
         assert_eq!(state.taken_pages.load(Ordering::Relaxed), 0);
+        assert!(state.begin().is_some(), "the right comes back");
     }
 }

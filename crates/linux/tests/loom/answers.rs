@@ -2,9 +2,9 @@
 
 use loom::sync::Arc;
 
-use crate::WAKES_NONE;
 use crate::system::prim::{AtomicU32, Ordering};
 use crate::waiting::answers::Answers;
+use crate::{WAKES_NONE, explore};
 
 /// A bell, and how often it was rung.
 #[derive(Default)]
@@ -42,9 +42,7 @@ impl Door {
 }
 
 fn requests_are_answered(requests: u32) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
-    builder.check(move || {
+    explore(move || {
         let door = Arc::new(Door::default());
         let spawn = |act: fn(&Door, u32)| {
             let door = door.clone();

@@ -4,9 +4,9 @@ use std::convert::Infallible;
 
 use loom::sync::Arc;
 
-use crate::SKIPS_FENCES;
 use crate::publish::board::{Cells, begun, publish, read};
 use crate::system::prim::{AtomicU64, Ordering};
+use crate::{SKIPS_FENCES, explore};
 
 /// Memory that orders nothing by itself.
 struct Memory {
@@ -46,10 +46,8 @@ impl Cells for Memory {
 }
 
 /// A reader beside a writer of two messages.
-fn explore() {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
-    builder.check(|| {
+fn reads_beside_a_writer() {
+    explore(|| {
         let memory = Arc::new(Memory::new());
         let written = memory.clone();
         let writer = loom::thread::spawn(move || {
@@ -71,7 +69,7 @@ fn explore() {
 
 #[test]
 fn messages_are_read_whole() {
-    explore();
+    reads_beside_a_writer();
 }
 
 /// The mutant: no fences.
@@ -79,14 +77,12 @@ fn messages_are_read_whole() {
 #[should_panic(expected = "a torn message was read")]
 fn fences_are_needed() {
     SKIPS_FENCES.set(true);
-    explore();
+    reads_beside_a_writer();
 }
 
 /// A reader that does something and then looks, beside a writer of two messages about it.
-fn explore_looks() {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
-    builder.check(|| {
+fn a_look_beside_a_writer() {
+    explore(|| {
         let shared = Arc::new((Memory::new(), AtomicU64::new(0)));
         let written = shared.clone();
         let writer = loom::thread::spawn(move || {
@@ -112,7 +108,7 @@ fn explore_looks() {
 
 #[test]
 fn what_was_begun_before_a_look_is_no_answer_to_it() {
-    explore_looks();
+    a_look_beside_a_writer();
 }
 
 /// The mutant: no fences.
@@ -120,5 +116,5 @@ fn what_was_begun_before_a_look_is_no_answer_to_it() {
 #[should_panic(expected = "it is older than the look")]
 fn looks_need_fences() {
     SKIPS_FENCES.set(true);
-    explore_looks();
+    a_look_beside_a_writer();
 }

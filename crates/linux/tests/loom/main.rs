@@ -80,11 +80,23 @@ mod waiting_models;
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// Explores a model, with three preemptions unless the environment says how many.
+use pagedepot::loom_tests::explore::{self, explore_mutant};
+
+/// Explores a model with at most three preemptions, unless the environment says how many.
+#[track_caller]
 fn explore(model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(3));
-    builder.check(model);
+    explore_within(3, model);
+}
+
+/// Explores a model with so many preemptions at most; a mutant, however long it takes until it
+/// fails.
+#[track_caller]
+fn explore_within(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    if MUTANT.get().is_some() || SKIPS_FENCES.get() || WAKES_NONE.get() {
+        explore_mutant(preemptions, model);
+    } else {
+        explore::explore(preemptions, model);
+    }
 }
 
 /// Starts a thread that acts on what a model's threads share.

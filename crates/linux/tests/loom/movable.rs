@@ -14,6 +14,7 @@ use crate::moving::table::Table;
 use crate::system::bits::Bits;
 use crate::system::prim::{ForkMark, Mutant};
 use crate::{IS_CHILD, MUTANT, explore, spawn};
+use pagedepot::loom_tests::explore::explore_named;
 
 const PAGES: u32 = 6;
 /// The value that the next owner of a page writes to it, when a holder or compaction has freed it.
@@ -146,7 +147,7 @@ fn the_entry_comes_before_the_page() {
 
 /// A holder that frees its page without giving the place up: the model must see it.
 #[test]
-#[should_panic]
+#[should_panic(expected = "Causality violation")]
 fn freed_without_giving_up() {
     explore(|| {
         let scene = Scene::new();
@@ -182,7 +183,7 @@ fn compaction_moves_what_it_found_or_nothing() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Causality violation")]
 fn an_order_that_is_not_compared_frees_the_neighbour() {
     MUTANT.set(Some(Mutant::MovesAnyOrder));
     pages_of_another_order();
@@ -296,7 +297,7 @@ fn each_holder_has_a_slot_of_its_own() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "two holders have a slot")]
 fn heads_of_the_list_are_told_apart() {
     MUTANT.set(Some(Mutant::UntaggedSlots));
     slots_come_and_go();
@@ -304,7 +305,8 @@ fn heads_of_the_list_are_told_apart() {
 
 /// The parent forks while compaction copies a block: its child reads, pins and drops it.
 fn forked_during_a_copy() {
-    explore(|| {
+    // One thread: there is one interleaving.
+    explore_named("a child beside a copy", 0, || {
         let scene = Scene::new();
         let (held, copied) = (scene.hold(page(0), 1), scene.hold(page(1), 2));
         assert_eq!(scene.table.place(copied).begin_copy(page(1)), PlaceState::Ours);
@@ -323,7 +325,7 @@ fn a_child_waits_for_no_copy() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "exceeded maximum number of branches")]
 fn a_child_that_waits_is_noticed() {
     MUTANT.set(Some(Mutant::WaitsInChild));
     forked_during_a_copy();

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
-use crate::SKIPS_FENCES;
 use crate::system::prim::{AtomicU32, ForkMark, Ordering, wait, wake_all};
 use crate::waiting::waiters::Waiters;
+use crate::{SKIPS_FENCES, explore, explore_within};
 
 /// A depot of pages that are all alike, and the state beside it. While the caches are open, a free
 /// may leave its page in a cache, which closing takes back. A free into a pool always leaves it
@@ -147,19 +147,13 @@ impl Wake for Bell {
     }
 }
 
-fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
-    builder.check(model);
-}
-
 fn spawn(world: &Arc<World>, act: impl Fn(&World) + 'static) -> loom::thread::JoinHandle<()> {
     let world = world.clone();
     loom::thread::spawn(move || act(&world))
 }
 
 fn one_waiter_beside_a_free() {
-    explore(3, || {
+    explore(|| {
         let world = World::new();
         let frees = spawn(&world, World::free);
         assert!(world.request(0, u32::MAX));
@@ -182,7 +176,7 @@ fn waiters_and_bringers_need_fences() {
 }
 
 fn one_waiter_beside_a_pool() {
-    explore(3, || {
+    explore(|| {
         let world = World::new();
         let frees = spawn(&world, World::free_pooled);
         assert!(world.request(0, u32::MAX));
@@ -206,7 +200,7 @@ fn waiters_and_pools_need_fences() {
 /// A page that is freed, and one that goes into a pool.
 #[test]
 fn two_waiters_share_a_free_and_a_pool() {
-    explore(2, || {
+    explore_within(2, || {
         let world = World::new();
         let other = spawn(&world, |world| assert!(world.request(0, u32::MAX)));
         let frees = spawn(&world, |world| {
@@ -221,7 +215,7 @@ fn two_waiters_share_a_free_and_a_pool() {
 
 #[test]
 fn two_waiters_share_two_frees() {
-    explore(2, || {
+    explore_within(2, || {
         let world = World::new();
         let other = spawn(&world, |world| assert!(world.request(0, u32::MAX)));
         let frees = spawn(&world, |world| (0..2).for_each(|_| world.free()));
@@ -234,7 +228,7 @@ fn two_waiters_share_two_frees() {
 /// One page, and two that want it in turn.
 #[test]
 fn a_waiter_frees_for_the_next() {
-    explore(2, || {
+    explore_within(2, || {
         let world = World::new();
         let other = spawn(&world, |world| {
             assert!(world.request(0, u32::MAX));
@@ -250,7 +244,7 @@ fn a_waiter_frees_for_the_next() {
 /// A waiter that gives up, perhaps just when it is told.
 #[test]
 fn a_waiter_that_gives_up_keeps_no_page_from_others() {
-    explore(2, || {
+    explore_within(2, || {
         let world = World::new();
         let frees = spawn(&world, World::free);
         let other = spawn(&world, |world| {
