@@ -47,7 +47,7 @@
 use std::ops::Range;
 
 use super::owners::{Owner, OwnerTable, WORD_FRAMES, in_one_word};
-use crate::system::prim::{AtomicU64, Mutant, Ordering, is_mutant, prefetch_write};
+use crate::system::prim::{AtomicU64, Mutant, Ordering, is_mutant, look, prefetch_write};
 
 const NUMBER: u64 = u32::MAX as u64;
 const ORDER_SHIFT: u32 = 32;
@@ -244,9 +244,14 @@ impl<'t> Messages<'t> {
                 return;
             }
             let rest = self.rest(frames.clone(), owner);
+            // Release: pairs with the Acquire of `win`.
+            let put_back =
+                || self.tokens[first as usize].store(token.unclaimed().0, Ordering::Release);
+            if is_mutant(Mutant::ReturnsEarly) && rest == frames {
+                put_back();
+            }
             if rest == frames && self.owners.is_all(rest.clone(), owner) {
-                // Release: pairs with the Acquire of `win`.
-                self.tokens[first as usize].store(token.unclaimed().0, Ordering::Release);
+                put_back();
             } else {
                 freed += u64::from(self.owners.change_those(rest, owner, Owner::FREE));
             }
@@ -260,7 +265,7 @@ impl<'t> Messages<'t> {
         // The bytes first: a page that was sent there since had its message before.
         let is_changed = |word: &u32| {
             !self.owners.is_all(*word..*word + WORD_FRAMES, owner)
-                || self.token(*word).0 & BEGINS != 0
+                || self.token(*word).0 & BEGINS != 0 && !is_mutant(Mutant::OverlooksSent)
         };
         let mut words = frames.clone().step_by(WORD_FRAMES as usize).skip(1);
         let end = words.find(is_changed);
@@ -299,7 +304,7 @@ impl<'t> Messages<'t> {
     fn token(&self, frame: u32) -> Token {
         // Acquire: pairs with the Release of `send`. A frame behind the last has no word.
         let word = self.tokens.get(frame as usize);
-        Token(word.map_or(0, |word| word.load(Ordering::Acquire)))
+        Token(word.map_or(0, look))
     }
 
     fn swap(&self, first: u32, from: Token, to: Token) -> bool {

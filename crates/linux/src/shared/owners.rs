@@ -33,7 +33,7 @@
 
 use std::ops::Range;
 
-use crate::system::prim::{AtomicU64, Mutant, Ordering, fence, is_mutant, prefetch_write};
+use crate::system::prim::{AtomicU64, Mutant, Ordering, fence, is_mutant, look, prefetch_write};
 
 /// Frames of a word.
 pub const WORD_FRAMES: u32 = 8;
@@ -193,7 +193,7 @@ impl<'t> OwnerTable<'t> {
     pub fn owner(&self, frame: u32) -> Option<Owner> {
         let word = self.words.get((frame / WORD_FRAMES) as usize)?;
         // Acquire: pairs with the release of whoever gave the frame away.
-        let word = word.load(Ordering::Acquire);
+        let word = look(word);
         Some(Owner((word >> (8 * (frame % WORD_FRAMES))) as u8))
     }
 
@@ -349,7 +349,7 @@ impl<'t> OwnerTable<'t> {
     /// then, and 0 otherwise.
     pub fn change_in_word(&self, word: usize, mask: u64, from: Owner, to: Owner) -> u64 {
         let Some(cell) = self.words.get(word) else { return 0 };
-        let mut now = cell.load(Ordering::Acquire);
+        let mut now = look(cell);
         loop {
             if (now ^ from.repeated()) & mask != 0 {
                 return 0;
@@ -368,7 +368,7 @@ impl<'t> OwnerTable<'t> {
     pub fn is_all(&self, frames: Range<u32>, owner: Owner) -> bool {
         pieces(frames).all(|(word, mask)| {
             // Acquire: as in `take_in_word`.
-            let word = self.words.get(word).map(|word| word.load(Ordering::Acquire));
+            let word = self.words.get(word).map(look);
             word.is_some_and(|word| filled(bytes_of(word, owner)) & mask == mask)
         })
     }
@@ -393,7 +393,7 @@ impl<'t> OwnerTable<'t> {
     pub fn for_each_sent(&self, mut act: impl FnMut(u32, Owner)) {
         for (nth, cell) in self.words.iter().enumerate() {
             // Acquire: pairs with the release of the sender, for the frame's message.
-            let word = cell.load(Ordering::Acquire);
+            let word = look(cell);
             if word & HIGHS == 0 || word == !0 {
                 continue;
             }
@@ -460,7 +460,7 @@ impl<'t> OwnerTable<'t> {
         for (group, full) in (0..self.groups()).map(|at| (at, self.full[at / 64].load_hint())) {
             let mut has_free = false;
             for cell in self.group(group) {
-                let mut now = cell.load(Ordering::Acquire);
+                let mut now = look(cell);
                 loop {
                     let (found, free) = found_in(now, of);
                     has_free |= free || to == Owner::FREE && found != 0;
@@ -576,7 +576,7 @@ impl<'t> OwnerTable<'t> {
     pub fn change_any_in_word(&self, word: usize, mask: u64, from: Owner, to: Owner) -> u64 {
         let Some(cell) = self.words.get(word) else { return 0 };
         // Acquire: as in `take_in_word`.
-        let mut now = cell.load(Ordering::Acquire);
+        let mut now = look(cell);
         loop {
             let is_all = (now ^ from.repeated()) & mask == 0;
             let found = if is_all { mask } else { filled(bytes_of(now, from)) & mask };
@@ -630,7 +630,7 @@ fn take_in_word(cell: &AtomicU64, owner: Owner, order: u32, want: u32) -> (u64, 
     // Acquire: pairs with the release of whoever freed them. Release: what this process does with
     // them comes after its number is in their bytes. It is a SeqCst operation on x86-64 anyhow.
     let swap = |now, new| cell.compare_exchange_weak(now, new, Ordering::AcqRel, Ordering::Acquire);
-    let mut now = cell.load(Ordering::Acquire);
+    let mut now = look(cell);
     if now == 0 && order == 0 && want >= WORD_FRAMES {
         match swap(now, owner.repeated()) {
             Ok(_) => return (0xff, false),

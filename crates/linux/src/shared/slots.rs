@@ -50,7 +50,7 @@
 //! * A process that dies while it joins has no frames. Its lock says that it is dead: the identity
 //!   in the slot may be another's.
 
-use crate::system::prim::{AtomicU64, Mutant, Ordering, is_mutant};
+use crate::system::prim::{AtomicU64, Mutant, Ordering, is_mutant, look};
 
 /// Number of slots. Models have few.
 pub const SLOTS: usize = if cfg!(loom) { 3 } else { 47 };
@@ -170,7 +170,7 @@ impl<'s> Slots<'s> {
     /// Looks at a slot.
     pub fn look(&self, slot: usize) -> SlotWord {
         // Acquire: pairs with the Release of `go_live`, for the identity.
-        SlotWord(self.word(slot, 0).load(Ordering::Acquire))
+        SlotWord(look(self.word(slot, 0)))
     }
 
     /// Slots at a stage.
@@ -237,7 +237,8 @@ impl<'s> Slots<'s> {
     /// Joins in the burial of a dead slot. `false`: it is not dead, or another thread of this
     /// burier is at work, whose bit keeps the slot closed until that thread ends, and no longer.
     pub fn begin_burial(&self, slot: usize, burier: usize) -> bool {
-        let is_open = |now: SlotWord| now.is(Stage::Dead) && !now.has(burier);
+        let is_other = |now: SlotWord| !now.has(burier) || is_mutant(Mutant::BuriesTwice);
+        let is_open = |now: SlotWord| now.is(Stage::Dead) && is_other(now);
         if is_mutant(Mutant::BuriesUnseen) {
             return is_open(self.look(slot));
         }

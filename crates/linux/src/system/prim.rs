@@ -58,8 +58,14 @@ pub enum Mutant {
     LooksForFreeEarly,
     /// A claim reads the message's word, and does not put its slot there.
     SharesMessages,
+    /// A burier puts a message back before it looks whether the page is unchanged.
+    ReturnsEarly,
+    /// A burier looks at the bytes of a page alone, and not where pages were sent again.
+    OverlooksSent,
     /// A burier that joins in does not put its bit into the slot's word.
     BuriesUnseen,
+    /// A burier joins in though its bit is there: another thread of its process buries.
+    BuriesTwice,
     /// An heir does not put its bit into the slot's word.
     InheritsUnseen,
     /// A thread takes back that requests wait, and does not look at the queue again.
@@ -78,6 +84,17 @@ pub fn is_mutant(mutant: Mutant) -> bool {
         let _ = mutant;
         false
     }
+}
+
+/// Loads a word that others change, and that the caller may exchange then, with Acquire. A model
+/// may make it a change that leaves the value: see `explore_looks` in `tests/loom`.
+#[inline(always)]
+pub fn look(word: &AtomicU64) -> u64 {
+    #[cfg(loom)]
+    if crate::LOOKS_CHANGE.get() {
+        return word.fetch_or(0, Ordering::AcqRel);
+    }
+    word.load(Ordering::Acquire)
 }
 
 /// Milliseconds of a clock that costs little. Loom's stands still.

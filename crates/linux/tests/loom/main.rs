@@ -88,6 +88,17 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
     explore_within(3, model);
 }
 
+/// Explores a model of words that a thread looks at before it exchanges them, twice: in the first
+/// exploration each look is a change that leaves the value. Loom does not try an exchange before
+/// another thread's look if the exchange's own thread has looked, too (`CONTRIBUTING.md`, Models).
+#[track_caller]
+fn explore_looks(model: impl Fn() + Send + Sync + Clone + 'static) {
+    LOOKS_CHANGE.set(true);
+    explore(model.clone());
+    LOOKS_CHANGE.set(false);
+    explore(model);
+}
+
 /// Explores a model with so many preemptions at most; a mutant, however long it takes until it
 /// fails.
 #[track_caller]
@@ -115,6 +126,8 @@ std::thread_local! {
     static MUTANT: Cell<Option<system::prim::Mutant>> = const { Cell::new(None) };
     /// Whether `prim::fence` does nothing (a mutant).
     static SKIPS_FENCES: Cell<bool> = const { Cell::new(false) };
+    /// Whether `prim::look` changes its word as far as loom can tell.
+    static LOOKS_CHANGE: Cell<bool> = const { Cell::new(false) };
     /// Whether waiters are not woken (a mutant).
     static WAKES_NONE: Cell<bool> = const { Cell::new(false) };
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::shared::messages::{Messages, Token};
 use crate::shared::owners::{Owner, OwnerSet, OwnerTable};
 use crate::system::prim::{AtomicU64, Mutant, Ordering};
-use crate::{MUTANT, explore, spawn};
+use crate::{MUTANT, explore_looks, spawn};
 
 /// Order of the page: it fills two words, so that a claimer can die in between.
 const ORDER: u32 = 4;
@@ -78,7 +78,7 @@ impl Segment {
 
 /// A receiver that is late, while the sender takes its page back and sends it again.
 fn a_late_receiver() {
-    explore(|| {
+    explore_looks(|| {
         let (segment, token) = Segment::new();
         let late = spawn(&segment, move |segment| segment.claim(token, ONE));
         let again = segment.claim(token, SENDER).then(|| {
@@ -100,7 +100,7 @@ fn a_message_gets_its_own_page_or_none() {
 }
 
 #[test]
-#[should_panic(expected = "one of them gets the page")]
+#[should_panic(expected = "a claim that is won takes the page")]
 fn a_claim_must_get_the_message() {
     MUTANT.set(Some(Mutant::SharesMessages));
     a_late_receiver();
@@ -110,7 +110,7 @@ fn a_claim_must_get_the_message() {
 /// be claimed in the second case.
 #[test]
 fn a_guess_gets_a_page_that_was_sent_or_nothing() {
-    explore(|| {
+    explore_looks(|| {
         let (segment, token) = Segment::new();
         assert!(segment.claim(token, SENDER));
         let next = Token::new(token.number() + 1, ORDER, SENDER);
@@ -125,7 +125,7 @@ fn a_guess_gets_a_page_that_was_sent_or_nothing() {
 /// Two pages of one word, sent together, and two receivers that claim both, in either order.
 #[test]
 fn each_of_many_messages_gets_its_page_once() {
-    explore(|| {
+    explore_looks(|| {
         let (segment, _) = Segment::new();
         let mut sent = Vec::new();
         // The frames of the page that `new` has sent are left out.
@@ -152,63 +152,79 @@ fn each_of_many_messages_gets_its_page_once() {
     });
 }
 
-/// A claimer has died behind each of its steps. Two survivors bury it, a third claims the page.
+/// A claimer has died behind so many of its steps. Two survivors bury it, and a third process
+/// claims the page.
+fn two_burials_beside_a_claim(steps: usize) {
+    explore_looks(move || {
+        let (segment, token) = Segment::new();
+        if steps > 0 {
+            assert!(segment.messages().win(0, token, ONE));
+        }
+        segment.take_words(steps.saturating_sub(1), ONE);
+        let other = spawn(&segment, |segment| segment.bury(ONE, TWO));
+        let claim = spawn(&segment, move |segment| segment.claim(token, SENDER));
+        let freed = segment.bury(ONE, THREE) + other.join().unwrap();
+        let is_claimed = claim.join().unwrap();
+        let free = segment.owners().count_free();
+        assert_eq!(free, freed);
+        match steps {
+            0 | 1 => assert!(is_claimed || segment.claim(token, SENDER), "it can be claimed"),
+            _ => assert_eq!(free, u64::from(FRAMES), "it is free"),
+        }
+    });
+}
+
 #[test]
 fn a_claimer_that_dies_leaves_a_page_that_is_free_or_can_be_claimed() {
-    for steps in 0..4 {
-        explore(move || {
-            let (segment, token) = Segment::new();
-            if steps > 0 {
-                assert!(segment.messages().win(0, token, ONE));
-            }
-            segment.take_words((steps as usize).saturating_sub(1), ONE);
-            let other = spawn(&segment, |segment| segment.bury(ONE, TWO));
-            let claim = spawn(&segment, move |segment| segment.claim(token, SENDER));
-            let freed = segment.bury(ONE, THREE) + other.join().unwrap();
-            let is_claimed = claim.join().unwrap();
-            let free = segment.owners().count_free();
-            assert_eq!(free, freed);
-            match steps {
-                0 | 1 => assert!(is_claimed || segment.claim(token, SENDER), "it can be claimed"),
-                _ => assert_eq!(free, u64::from(FRAMES), "it is free"),
-            }
-        });
-    }
+    (0..4).for_each(two_burials_beside_a_claim);
+}
+
+#[test]
+#[should_panic(expected = "a claim that is won takes the page")]
+fn a_burier_must_look_at_the_page_before_it_puts_the_message_back() {
+    MUTANT.set(Some(Mutant::ReturnsEarly));
+    two_burials_beside_a_claim(1);
 }
 
 /// A claimer has died between two words. Two survivors bury it, and the sender sends frames of the
-/// page again as soon as they are free: its new message gets them, and the old one gets nothing. In
-/// the second case one of the survivors has died, too, when it had got the old message.
+/// page again as soon as they are free: its new message gets them, and the old one gets nothing. If
+/// one `has_died`, one of the survivors has died, too, when it had got the old message.
+fn two_burials_beside_a_sender(order: u32, has_died: bool) {
+    explore_looks(move || {
+        let (segment, token) = Segment::new();
+        assert!(segment.messages().win(0, token, if has_died { TWO } else { ONE }));
+        segment.take_words(1, ONE);
+        let sender = spawn(&segment, move |segment| {
+            let taken = segment.owners().claim(Owner::slot(SENDER), 8..8 + (1 << order));
+            taken.then(|| segment.messages().send(8, order, SENDER))
+        });
+        let other = (!has_died).then(|| spawn(&segment, |segment| segment.bury(ONE, TWO)));
+        let mut freed = segment.bury(ONE, THREE);
+        if has_died {
+            freed += segment.bury(TWO, THREE);
+        }
+        freed += other.map_or(0, |other| other.join().unwrap());
+        let again = sender.join().unwrap();
+        assert_eq!(freed, u64::from(FRAMES), "the page went back");
+        assert!(!segment.claim(token, SENDER), "its message gets nothing");
+        let sent = again.map_or(0, |_| 1 << order);
+        assert_eq!(segment.owners().count_free(), freed - sent);
+        assert!(again.is_none_or(|again| segment.claim_at(8, again, ONE)));
+    });
+}
+
 #[test]
 fn a_sender_that_sends_again_between_two_burials_has_one_message() {
     for (order, has_died) in [(3, false), (0, false), (3, true), (0, true)] {
-        explore(move || {
-            let (segment, token) = Segment::new();
-            assert!(segment.messages().win(0, token, if has_died { TWO } else { ONE }));
-            segment.take_words(1, ONE);
-            let sender = spawn(&segment, move |segment| {
-                // Takes them without a look before: loom tries a step in front of the last access
-                // of another thread alone, which that look would hide.
-                let own = Owner::slot(SENDER).index() as u64 * 0x0101_0101_0101_0101;
-                let own = if order == 0 { own & 0xff } else { own };
-                let taken =
-                    segment.words[1].compare_exchange(0, own, Ordering::AcqRel, Ordering::Relaxed);
-                taken.is_ok().then(|| segment.messages().send(8, order, SENDER))
-            });
-            let other = (!has_died).then(|| spawn(&segment, |segment| segment.bury(ONE, TWO)));
-            let mut freed = segment.bury(ONE, THREE);
-            if has_died {
-                freed += segment.bury(TWO, THREE);
-            }
-            freed += other.map_or(0, |other| other.join().unwrap());
-            let again = sender.join().unwrap();
-            assert_eq!(freed, u64::from(FRAMES), "the page went back");
-            assert!(!segment.claim(token, SENDER), "its message gets nothing");
-            let sent = again.map_or(0, |_| 1 << order);
-            assert_eq!(segment.owners().count_free(), freed - sent);
-            assert!(again.is_none_or(|again| segment.claim_at(8, again, ONE)));
-        });
+        two_burials_beside_a_sender(order, has_died);
     }
+}
+
+#[test]
+#[should_panic(expected = "the page went back")]
+fn a_burier_must_look_where_pages_were_sent_again() {
+    MUTANT.set(Some(Mutant::OverlooksSent));
+    two_burials_beside_a_sender(3, false);
 }
 
 /// A burier dies as it takes back a dead sender's page, and is buried, while another process claims
@@ -216,7 +232,7 @@ fn a_sender_that_sends_again_between_two_burials_has_one_message() {
 #[test]
 fn a_page_that_is_taken_back_is_not_claimed_as_well() {
     for has_died in [false, true] {
-        explore(move || {
+        explore_looks(move || {
             let (segment, token) = Segment::new();
             let is_sender = |owner| owner == Owner::sent(SENDER);
             if has_died {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::shared::owners::{Owner, OwnerTable, groups_of};
 use crate::system::prim::{AtomicU64, Mutant, Ordering};
-use crate::{MUTANT, explore, spawn};
+use crate::{MUTANT, explore_looks, spawn};
 
 const ME: Owner = Owner::slot(0);
 const YOU: Owner = Owner::slot(1);
@@ -53,7 +53,7 @@ impl Segment {
 
 /// One process frees a frame while another finds the group full.
 fn a_free_beside_a_search() {
-    explore(|| {
+    explore_looks(|| {
         let segment = Segment::new(ME);
         let search = spawn(&segment, |segment| segment.take(YOU));
         segment.put(ME, 0);
@@ -78,7 +78,7 @@ fn a_search_must_look_again() {
 /// fail, shows the frame.
 #[test]
 fn what_a_dead_process_has_hidden_is_shown() {
-    explore(|| {
+    explore_looks(|| {
         let segment = Segment::new(ME);
         let dying = spawn(&segment, |segment| segment.words[0].fetch_and(!0xff, Ordering::Release));
         segment.take(YOU);
@@ -92,7 +92,7 @@ fn what_a_dead_process_has_hidden_is_shown() {
 /// Two survivors bury a process that has an heir, while the heir takes what there is.
 #[test]
 fn an_estate_goes_to_its_heir() {
-    explore(|| {
+    explore_looks(|| {
         let segment = Segment::new(ME);
         let estate = Owner::estate(0);
         let dead = || crate::shared::owners::OwnerSet::new([ME]);
@@ -112,7 +112,7 @@ fn an_estate_goes_to_its_heir() {
 /// Two survivors bury the same process while a third takes what becomes free.
 #[test]
 fn two_burials_free_each_frame_once() {
-    explore(|| {
+    explore_looks(|| {
         let segment = Segment::new(ME);
         let dead = || crate::shared::owners::OwnerSet::new([ME]);
         let other = spawn(&segment, move |segment| segment.table().give_all(&dead(), Owner::FREE));

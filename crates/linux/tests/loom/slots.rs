@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::shared::owners::{Owner, OwnerSet, OwnerTable};
 use crate::shared::slots::{HEIR, Identity, SLOT_WORDS, SLOTS, Slots, Stage};
 use crate::system::prim::{AtomicU32, AtomicU64, Mutant, Ordering};
-use crate::{MUTANT, explore, spawn};
+use crate::{MUTANT, explore_looks, spawn};
 
 /// The slot of the process that dies, and of two survivors.
 const DEAD: usize = 0;
@@ -115,11 +115,12 @@ impl Segment {
     }
 }
 
-/// Two survivors bury a process, while another joins its slot and takes the frame.
-fn two_burials_beside_a_joiner() {
-    explore(|| {
+/// A survivor buries a process, and so does `other`, which may be another thread of the survivor,
+/// while a process joins the slot and takes the frame.
+fn two_burials_beside_a_joiner(other: usize) {
+    explore_looks(move || {
         let segment = Segment::new(0);
-        let other = spawn(&segment, |segment| segment.bury(TWO, Owner::FREE));
+        let other = spawn(&segment, move |segment| segment.bury(other, Owner::FREE));
         segment.bury(ONE, Owner::FREE);
         let has_frame = segment.join() && segment.take();
         other.join().unwrap();
@@ -131,20 +132,32 @@ fn two_burials_beside_a_joiner() {
 
 #[test]
 fn a_burial_frees_nothing_of_a_later_process() {
-    two_burials_beside_a_joiner();
+    two_burials_beside_a_joiner(TWO);
+}
+
+#[test]
+fn one_thread_of_a_survivor_buries() {
+    two_burials_beside_a_joiner(ONE);
+}
+
+#[test]
+#[should_panic(expected = "a burial frees what is another's")]
+fn a_burier_must_look_for_its_other_threads() {
+    MUTANT.set(Some(Mutant::BuriesTwice));
+    two_burials_beside_a_joiner(ONE);
 }
 
 #[test]
 #[should_panic(expected = "a burial frees what is another's")]
 fn a_burier_must_be_seen() {
     MUTANT.set(Some(Mutant::BuriesUnseen));
-    two_burials_beside_a_joiner();
+    two_burials_beside_a_joiner(TWO);
 }
 
 /// An heir takes the frame, and opens the slot. A later process gets it, leaves it to another heir,
 /// and is buried. The first heir looks for frames all the time.
 fn an_heir_that_is_late() {
-    explore(|| {
+    explore_looks(|| {
         let segment = Segment::new(EARLY);
         segment.bury(ONE, Owner::estate(DEAD));
         let late = spawn(&segment, |segment| segment.inherit(TWO, EARLY));
