@@ -64,7 +64,9 @@ fn listed(metric: &str, unit: &str) -> Option<Better> {
         "crossed_percent" | "reuse_distance_bytes" | "reuse_distance_p90_bytes" => Better::Neither,
         // As mmtests has it.
         "cpu_percent" => Better::Lower,
-        "lock_wait_share" | "spinning_percent" | "zone_lock_takes" => Better::Lower,
+        "lock_wait_share" | "spinning_percent" => Better::Lower,
+        // What a Linux did under a zone's lock.
+        metric if metric.starts_with("zone_lock_") => Better::Lower,
         "efficiency" => Better::Higher,
         // What passes between CPUs and the store, and what CPUs keep from others.
         "refilled_blocks" | "spilled_blocks" | "cached_pages" => Better::Lower,
@@ -136,6 +138,7 @@ mod tests {
         assert_eq!(better(&row("whole_pageblocks", "pageblocks", 1, &[])), Better::Higher);
         assert_eq!(better(&row("efficiency", "", 1, &[])), Better::Higher);
         assert_eq!(better(&row("burst_drained_pages", "pages", 1, &[])), Better::Neither);
+        assert_eq!(better(&row("zone_lock_contended", "", 1, &[])), Better::Lower);
         assert_eq!(better(&row("of_another_program", "1", 1, &[])), Better::Neither);
     }
 
