@@ -273,9 +273,9 @@ impl Lines {
             if access != Access::Load || !is_shared || !has(&self.sets[line.set as usize], cpu) {
                 return false;
             }
-        } else if line.fetched_ahead {
+        } else if line.fetched_ahead && access != Access::Prefetch {
             clocks.now = clocks.now.max(line.arrives);
-            line.fetched_ahead = access == Access::Prefetch;
+            line.fetched_ahead = false;
         }
         line.is_changed |= matches!(access, Access::Store | Access::Rmw);
         match access {
@@ -547,6 +547,15 @@ mod tests {
         assert_eq!(model.takes(2, Access::Rmw), costs.rmw_ps);
         assert_eq!(model.takes(3, Access::Rmw), near + costs.rmw_ps);
         assert_eq!(model.takes(0, Access::Store), costs.store_ps, "the store buffer hides it");
+    }
+
+    #[test]
+    fn only_what_needs_a_prefetched_line_waits_for_it() {
+        let (mut model, costs) = (Model::new(costs()), costs());
+        model.takes(0, Access::Rmw);
+        assert_eq!(model.takes(1, Access::Prefetch), 0);
+        assert_eq!(model.takes_at(1, Access::Prefetch), 0, "a hint does not wait");
+        assert_eq!(model.takes_at(1, Access::Load), costs.transfer_ps[0] + costs.load_ps);
     }
 
     #[test]
