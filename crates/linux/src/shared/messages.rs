@@ -47,7 +47,7 @@
 use std::ops::Range;
 
 use super::owners::{Owner, OwnerTable, WORD_FRAMES, in_one_word};
-use crate::system::prim::{AtomicU64, Mutant, Ordering, is_mutant, look, prefetch_write};
+use crate::system::prim::{AtomicU64, Mutant, Ordering, is_mutant, prefetch_write};
 
 const NUMBER: u64 = u32::MAX as u64;
 const ORDER_SHIFT: u32 = 32;
@@ -304,7 +304,7 @@ impl<'t> Messages<'t> {
     fn token(&self, frame: u32) -> Token {
         // Acquire: pairs with the Release of `send`. A frame behind the last has no word.
         let word = self.tokens.get(frame as usize);
-        Token(word.map_or(0, look))
+        Token(word.map_or(0, |word| word.load(Ordering::Acquire)))
     }
 
     fn swap(&self, first: u32, from: Token, to: Token) -> bool {

@@ -87,7 +87,8 @@ pub fn is_mutant(mutant: Mutant) -> bool {
 }
 
 /// Loads a word that others change, and that the caller may exchange then, with Acquire. A model
-/// may make it a change that leaves the value: see `explore_looks` in `tests/loom`.
+/// may make it a change that leaves the value: see `explore_looks` in `tests/loom`. All that change
+/// the word do so by exchanges: loom lets such a change come behind a store that it comes before.
 #[inline(always)]
 pub fn look(word: &AtomicU64) -> u64 {
     #[cfg(loom)]

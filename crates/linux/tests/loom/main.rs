@@ -89,12 +89,13 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
 }
 
 /// Explores a model of words that a thread looks at before it exchanges them, twice: in the first
-/// exploration each look is a change that leaves the value. Loom does not try an exchange before
-/// another thread's look if the exchange's own thread has looked, too (`CONTRIBUTING.md`, Models).
+/// exploration each [look](system::prim::look) is a change that leaves the value, and there is one
+/// preemption less. Loom does not try an exchange before another thread's look if the exchange's
+/// own thread has looked, too (`CONTRIBUTING.md`, Models).
 #[track_caller]
 fn explore_looks(model: impl Fn() + Send + Sync + Clone + 'static) {
     LOOKS_CHANGE.set(true);
-    explore(model.clone());
+    explore_within(2, model.clone());
     LOOKS_CHANGE.set(false);
     explore(model);
 }

@@ -100,7 +100,7 @@ fn a_message_gets_its_own_page_or_none() {
 }
 
 #[test]
-#[should_panic(expected = "a claim that is won takes the page")]
+#[should_panic(expected = "one of them gets the page")]
 fn a_claim_must_get_the_message() {
     MUTANT.set(Some(Mutant::SharesMessages));
     a_late_receiver();
