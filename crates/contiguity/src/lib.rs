@@ -50,7 +50,7 @@ use pagedepot::{Allocator, Flags, FrameRange, ZoneId};
 /// Calls of an allocator that work on whole pageblocks.
 pub trait Contiguity {
     /// Moves held blocks by `mover` until the target is there: whole pageblocks, or a contiguous
-    /// range, in one zone. For a mover that requests have, too, call [`Compactor::compact`].
+    /// range, in one zone.
     ///
     /// The pageblocks to be emptied are isolated meanwhile, 8 at a time, or a window of the range's
     /// size: requests pass them by, and frees of their frames go past the caches. Everything else

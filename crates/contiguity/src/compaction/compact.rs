@@ -5,31 +5,10 @@ use pagedepot::cpus::Cpus;
 use pagedepot::seam::{PAGEBLOCK_FRAMES, ZoneAccess};
 use pagedepot::{Allocator, ZoneId};
 
-use super::compactor::Compactor;
 use super::evacuate::Evacuator;
 use super::mover::Mover;
 use super::params::{CompactError, CompactResult, Compaction, Target};
 use super::sources;
-
-impl Compactor<'_> {
-    /// Moves held blocks like [`Contiguity::compact`](crate::Contiguity::compact), by this
-    /// compactor's mover. No request compacts by it meanwhile, the mover's own among them.
-    ///
-    /// # Errors
-    /// Fails like [`Contiguity::compact`](crate::Contiguity::compact).
-    ///
-    /// # Panics
-    /// Panics like [`Contiguity::compact`](crate::Contiguity::compact).
-    pub fn compact<C: Cpus>(
-        &self,
-        allocator: &Allocator<'_, C>,
-        zone: ZoneId,
-        compaction: Compaction,
-    ) -> Result<CompactResult, CompactError> {
-        let (mover, _turn) = self.join();
-        compact(allocator, zone, compaction, mover)
-    }
-}
 
 /// Implements [`Contiguity::compact`](crate::Contiguity::compact).
 pub fn compact<C: Cpus>(

@@ -2,9 +2,7 @@
 //! a time calls.
 //!
 //! The mover may allocate, and a request of its own that compacted would enter it again: so a
-//! request goes on without while a compaction by the mover runs, of another request or of a caller.
-//! Compactions are counted. A thread in the mover has counted its own, which no other thread takes
-//! off, so its requests read at least one. Callers wait neither for requests nor for each other.
+//! request that finds another one compacting goes on without.
 //!
 //! Requests that would mix a pageblock ask for it again and again. Where it is in vain they are
 //! *deferred*, as the kernel's compaction is (`mm/compaction.c`, `defer_compaction`): after each
@@ -12,35 +10,25 @@
 
 use core::fmt;
 
-use pagedepot::sync::prim::{AtomicU32, Ordering};
+use pagedepot::sync::prim::{AtomicBool, AtomicU32, Ordering};
 
 use super::mover::Mover;
 
-/// A compaction by the mover, of those that are counted; its end is noted also when the mover
-/// panics.
-pub(super) struct Turn<'t>(&'t AtomicU32);
+/// The right to compact for a request; given up also when the mover panics.
+pub(super) struct Turn<'t>(&'t AtomicBool);
 
 impl<'t> Turn<'t> {
-    /// Begins a compaction for a request, unless one runs.
-    fn begin(running: &'t AtomicU32) -> Option<Self> {
+    fn begin(is_compacting: &'t AtomicBool) -> Option<Self> {
         // Acquire: pairs with the Release in `drop`; the mover sees what its last call wrote.
-        let begun = running.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
-        // Not `then_some`: dropping the turn of a caller that never had it would end another's.
-        begun.is_ok().then(|| Turn(running))
-    }
-
-    /// Begins a compaction for a caller, beside others.
-    fn join(running: &'t AtomicU32) -> Self {
-        // Acquire: as in `begin`.
-        running.fetch_add(1, Ordering::Acquire);
-        Turn(running)
+        // Not `then_some`: dropping the right of a caller that never had it would end another's.
+        (!is_compacting.swap(true, Ordering::Acquire)).then(|| Turn(is_compacting))
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         // Release: pairs with the Acquire in `begin`.
-        self.0.fetch_sub(1, Ordering::Release);
+        self.0.store(false, Ordering::Release);
     }
 }
 
@@ -69,8 +57,8 @@ impl Drop for Turn<'_> {
 /// ```
 pub struct Compactor<'m> {
     mover: &'m (dyn Mover + Sync),
-    /// Compactions by the mover that run now: of one request at most, and of callers.
-    running: AtomicU32,
+    /// Whether a request compacts by the mover.
+    is_compacting: AtomicBool,
     confining: ConfineState,
 }
 
@@ -146,19 +134,14 @@ impl<'m> Compactor<'m> {
         let zero = || AtomicU32::new(0);
         Compactor {
             mover,
-            running: zero(),
+            is_compacting: AtomicBool::new(false),
             confining: ConfineState { deferred: zero(), failures: zero(), from: [zero(), zero()] },
         }
     }
 
-    /// The mover, for a request. `None`: a compaction by it runs.
+    /// The mover, and the right to call it. `None`: another request has the right.
     pub(super) fn begin(&self) -> Option<(&dyn Mover, Turn<'_>)> {
-        Some((self.mover, Turn::begin(&self.running)?))
-    }
-
-    /// The mover, for a caller.
-    pub(super) fn join(&self) -> (&dyn Mover, Turn<'_>) {
-        (self.mover, Turn::join(&self.running))
+        Some((self.mover, Turn::begin(&self.is_compacting)?))
     }
 
     /// The state of requests that would mix pageblocks. `None`: this one is deferred.

@@ -105,9 +105,10 @@ impl Move {
 ///
 /// All calls come on the thread of the caller that compacts. They may allocate and free blocks,
 /// frames of the same range too. A request of theirs never compacts by the registered mover while a
-/// request or [`Compactor::compact`](crate::Compactor::compact) runs it already. Requests know
-/// nothing of [`Contiguity::compact`](crate::Contiguity::compact), though: a registered mover that
-/// is passed to it may be entered again.
+/// request runs it already. Requests know nothing of
+/// [`Contiguity::compact`](crate::Contiguity::compact), beside which others are to compact: a mover
+/// that is registered and passed to it, too, asks for memory without
+/// [`Flags::compact`](pagedepot::Flags::compact), or bears to be entered again.
 ///
 /// Pageblocks that are being emptied serve no request, as with Linux's `alloc_contig_range`. Other
 /// callers' requests that find nothing else sleep until they are emptied, 126 ms at most. The

@@ -936,41 +936,6 @@ fn a_request_has_blocks_moved_if_it_may() {
     }
 }
 
-/// A mover whose request for memory would compact by the same one.
-#[test]
-fn a_registered_mover_is_not_entered_by_its_own_requests() {
-    struct AllocatingMover(&'static Single<'static>, RefCell<u32>);
-    // SAFETY: one thread has it.
-    unsafe impl Sync for AllocatingMover {}
-    impl Mover for AllocatingMover {
-        fn occupant(&self, frame: Pfn) -> Occupant {
-            Occupant::Movable { first: frame, order: Order::BASE }
-        }
-        fn move_blocks(&self, moves: &mut [Move]) {
-            let mut entered = self.1.try_borrow_mut().expect("entered by a request of its own");
-            *entered += 1;
-            let request = self.0.alloc_contiguous(1024, 512, Flags::MOVABLE.compact());
-            assert_eq!(request, Err(AllocError::Exhausted));
-            moves.iter_mut().for_each(Move::moved);
-        }
-    }
-    let ranges = [range(0, 4 * 512)];
-    let zones = [open_zone("a", &ranges)];
-    let config = Config { caches: false, ..Config::new(1, &zones) };
-    // The compactor refers to the allocator that refers to it.
-    let memory = Box::leak(metadata(&config).into_boxed_slice());
-    let depot: &'static Single<'static> = Box::leak(Box::new(single(&config, memory)));
-    let mover: &AllocatingMover = Box::leak(Box::new(AllocatingMover(depot, RefCell::new(0))));
-    let compactor: &Compactor<'_> = Box::leak(Box::new(Compactor::new(mover)));
-    compactor.register(depot).unwrap();
-    (0..4).for_each(|at| depot.alloc_at(Pfn::new(at * 512), 1, Flags::MOVABLE).unwrap());
-    let done = compactor.compact(depot, ZONE, Compaction::pageblocks(1)).unwrap();
-    assert_eq!((done.moved_blocks, *mover.1.borrow()), (1, 1), "{done:?}");
-    // Requests compact again once the caller has ended.
-    depot.alloc_at(Pfn::new(512), 512, Flags::MOVABLE.compact()).unwrap();
-    assert_eq!(*mover.1.borrow(), 2);
-}
-
 /// A request's class decides which pageblocks its frames become, also where blocks were moved.
 #[test]
 fn pageblocks_emptied_for_a_class_are_kept_apart() {

@@ -110,10 +110,6 @@ impl DepotState {
         self.common.as_ref().map(|common| &**common as _)
     }
 
-    pub(crate) fn compactor(&self) -> &Compactor<'static> {
-        &self.compactor
-    }
-
     pub(crate) fn movables(&self) -> &Movables {
         &self.movables
     }

@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 use std::slice;
 
 use pagedepot::{AllocError, Flags, Order, Pfn};
-use pagedepot_contiguity::{CompactError, CompactResult, Compaction};
+use pagedepot_contiguity::{CompactError, CompactResult, Compaction, Contiguity};
 
 use crate::depot::handle::Depot;
 use crate::depot::state::DepotState;
@@ -68,7 +68,7 @@ pub(crate) fn compact(
     let _bringing = depot.bringing();
     let (mut sum, mut error) = (None::<CompactResult>, None);
     for zone in depot.frames().zone_ids() {
-        match depot.compactor().compact(depot.frames(), zone, rules) {
+        match depot.frames().compact(zone, rules, depot.movables()) {
             Ok(done) => {
                 let sum = sum.get_or_insert_default();
                 *sum += done;
