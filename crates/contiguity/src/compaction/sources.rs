@@ -92,11 +92,10 @@ fn empty_group<C: Cpus>(
     let mut looked = 0;
     for (source, key) in sources.iter_mut().zip(group) {
         let room_pages = evacuation.room_pages;
-        if !evacuation.has_room(*key) || !evacuation.may_look() {
-            break;
+        if evacuation.has_room(*key) && evacuation.may_look() {
+            let range = FrameRange::new(PageblockIndex(key.first).first(), PAGEBLOCK_FRAMES);
+            *source = evacuation.isolate(range, key.held());
         }
-        let range = FrameRange::new(PageblockIndex(key.first).first(), PAGEBLOCK_FRAMES);
-        *source = evacuation.isolate(range, key.held());
         if evacuation.refusal.is_some() {
             // The next group begins with it.
             evacuation.room_pages = room_pages;
