@@ -580,42 +580,52 @@ impl Destinations {
         if order.get() >= u32::from(self.no_order) {
             return None;
         }
-        // A walk ranks the pageblocks behind this one; `None`: all are ranked.
-        let mut after = Some(Key::NONE);
-        loop {
-            while let Some(&key) = self.ranked.keys().first() {
-                let found = zone.take_from(PageblockIndex(!key.first), order);
-                if found.is_some() {
-                    return found;
-                }
-                self.ranked.pop_first();
-            }
-            let Some(last) = after else {
-                self.no_order = order.get() as u8;
-                return None;
-            };
-            after = self.fill(zone, order, last);
+        if let Some(found) = self.take_ranked(zone, order) {
+            return Some(found);
         }
+        self.ranked = KeyRanking::after(None);
+        for usage in Self::candidates(self.floor, zone, order) {
+            // The other way round: the densest first, and of equals the last, which is the last to
+            // be emptied itself.
+            let cost = u64::from(survey::room(usage));
+            self.ranked.add(Key { cost, first: !usage.pageblock.0 });
+        }
+        let are_all_ranked = self.ranked.full().is_none();
+        let mut found = self.take_ranked(zone, order);
+        if found.is_none() && !are_all_ranked {
+            // Room in small pieces: the next walk passes by those that had no block of this order,
+            // and this one takes the first that has, so that a block costs two walks at most.
+            found = Self::candidates(self.floor, zone, order)
+                .find_map(|usage| zone.take_from(usage.pageblock, order));
+        }
+        if found.is_none() {
+            self.no_order = order.get() as u8;
+        }
+        found
     }
 
-    /// Ranks the densest pageblocks that may have a block of an order, behind `after`. Returns the
-    /// last of them if there may be more.
-    fn fill<C: Cpus>(
-        &mut self,
+    /// Takes a block from the densest ranked pageblock that has one, and drops those before it.
+    fn take_ranked<C: Cpus>(&mut self, zone: ZoneAccess<'_, '_, C>, order: Order) -> Option<Pfn> {
+        while let Some(&key) = self.ranked.keys().first() {
+            let found = zone.take_from(PageblockIndex(!key.first), order);
+            if found.is_some() {
+                return found;
+            }
+            self.ranked.pop_first();
+        }
+        None
+    }
+
+    /// Pageblocks that may have a block of an order, and are denser than the source. O(zone).
+    fn candidates<C: Cpus>(
+        floor: Option<Key>,
         zone: ZoneAccess<'_, '_, C>,
         order: Order,
-        after: Key,
-    ) -> Option<Key> {
-        self.ranked = KeyRanking::after(Some(after));
-        for usage in survey::usages(zone) {
-            let (key, room) = (survey::key(usage), survey::room(usage));
-            let is_denser = self.floor.is_none_or(|floor| key > floor);
-            if is_denser && room >= order.frames() && zone.may_have(usage.pageblock, order) {
-                // The other way round: the densest first, and of equals the last, which is the last
-                // to be emptied itself.
-                self.ranked.add(Key { cost: u64::from(room), first: !key.first });
-            }
-        }
-        self.ranked.full()
+    ) -> impl Iterator<Item = PageblockUse> {
+        survey::usages(zone).filter(move |&usage| {
+            floor.is_none_or(|floor| survey::key(usage) > floor)
+                && survey::room(usage) >= order.frames()
+                && zone.may_have(usage.pageblock, order)
+        })
     }
 }

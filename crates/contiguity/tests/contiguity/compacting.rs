@@ -334,6 +334,50 @@ fn a_larger_block_finds_room_beyond_the_densest_pageblocks() {
     }
 }
 
+/// More pageblocks than one walk ranks have room in pieces that are too small, and what a walk says
+/// of them is not enough to know.
+#[test]
+fn a_larger_block_finds_room_beyond_many_small_pieces() {
+    with_pageblocks(
+        140,
+        |config| config.caches = false,
+        |mut depot| {
+            let (table, flags) = (Table::default(), Flags::default());
+            for frame in (0..138 * 512).step_by(2) {
+                depot.alloc_at(Pfn::new(frame), 1, flags).unwrap();
+            }
+            depot.alloc_at(Pfn::new(138 * 512), 128, flags).unwrap();
+            depot.alloc_at(Pfn::new(139 * 512), 32, flags).unwrap();
+            (0..4).for_each(|at| _ = table.insert(Pfn::new(139 * 512 + 8 * at), order(3)));
+            let done = depot.compact(ZONE, Compaction::pageblocks(1), &table).unwrap();
+            assert_eq!((done.moved_blocks, done.emptied_pageblocks), (4, 1), "{done:?}");
+            assert_eq!(done.unplaced_blocks, 0);
+            assert!(table.moves.borrow().iter().all(|moved| moved.1 / 512 == 138));
+            depot.validate().unwrap();
+        },
+    );
+}
+
+/// A pageblock that may not be looked at any more keeps no room from the reason for the end.
+#[test]
+fn a_budget_that_is_used_up_is_the_reason_for_the_end() {
+    with_pageblocks(
+        3,
+        |config| config.caches = false,
+        |mut depot| {
+            let table = Table::default();
+            for (pageblock, held) in [(0, 100), (1, 200), (2, 200)] {
+                (0..held).for_each(|at| table.hold_at(&depot, pageblock * 512 + at));
+            }
+            table.pinned.borrow_mut().push(0);
+            let rules = Compaction::all().looks_max(1);
+            let done = depot.compact(ZONE, rules, &table).unwrap();
+            assert_eq!((done.moved_blocks, done.end), (0, CompactEnd::Budget), "{done:?}");
+            table.check(&mut depot);
+        },
+    );
+}
+
 #[test]
 fn budgets_are_kept() {
     with_pageblocks(
