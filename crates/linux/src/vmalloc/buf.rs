@@ -292,7 +292,7 @@ impl VmallocBuf {
     }
 
     /// Returns a writer that begins at byte `at`. A write past the buffer's end grows the buffer to
-    /// twice its size, if that is possible and the write needs no more. A write that ends within
+    /// twice its size, or by half of what is free if that is less. A write that ends within
     /// the buffer's [capacity](Self::capacity) does not move it.
     ///
     /// ```
@@ -460,16 +460,28 @@ impl VmallocWriter<'_> {
         self.position
     }
 
-    /// Grows the buffer for a write that ends at `end`, and for further ones if there is room.
+    /// Grows the buffer for a write that ends at `end`, and for further ones if there is room: by
+    /// half of what the depot has left at most. An attempt at more than it has would take all of
+    /// it, from other callers, too, only to give it back, with each write.
     fn grow(&mut self, end: usize) -> Result<(), VmapError> {
         let (capacity, options) = (self.buf.capacity(), Options::DEFAULT.caller(self.line));
         // A larger one would leave the addresses that the buffer has reserved.
         let most = if end <= capacity { capacity } else { usize::MAX };
-        let wanted = end.max(most.min(2 * self.buf.len()));
+        let free = self.free_bytes().saturating_sub(end - self.buf.len());
+        let wanted = end.max(most.min(2 * self.buf.len()).min(end.saturating_add(free / 2)));
         match self.buf.grow_with(wanted, options) {
             Err(_) if wanted > end => self.buf.grow_with(end, options),
             grown => grown,
         }
+    }
+
+    /// Bytes of the depot's pages that are free above the `min` watermarks.
+    fn free_bytes(&self) -> usize {
+        let depot = self.buf.space.depot();
+        let zones = depot.shortage();
+        let pages: u64 =
+            zones.zones().map(|zone| zone.free_pages.saturating_sub(zone.min_pages)).sum();
+        (pages as usize) << depot.page_size().shift()
     }
 }
 

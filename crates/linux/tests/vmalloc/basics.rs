@@ -369,6 +369,21 @@ fn a_writer_fills_a_depot_that_has_no_room_for_twice_the_buffer() {
     all_back(space);
 }
 
+/// Writes of a page each, where twice the buffer is more than the depot has.
+#[test]
+fn a_writer_does_not_try_in_vain_with_each_write() {
+    let depot = depot(16 * mib());
+    let space = Vmalloc::builder(&depot).build().unwrap();
+    let mut buf = space.empty();
+    let mut writer = buf.writer(0);
+    let page = vec![7; page_bytes()];
+    (0..15 * 256).for_each(|_| writer.write_all(&page).unwrap());
+    assert_eq!(space.stats().counts.failures, 0);
+    drop(buf);
+    drop(depot);
+    all_back(space);
+}
+
 #[test]
 fn a_writer_moves_no_buffer_within_reserved_addresses() {
     let space = Vmalloc::builder(&depot(64 * mib())).build().unwrap();
