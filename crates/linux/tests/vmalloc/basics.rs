@@ -373,13 +373,14 @@ fn a_writer_fills_a_depot_that_has_no_room_for_twice_the_buffer() {
 #[test]
 fn a_writer_does_not_try_in_vain_with_each_write() {
     let depot = depot(16 * mib());
+    let held = depot.page(Order::BASE).unwrap();
     let space = Vmalloc::builder(&depot).build().unwrap();
     let mut buf = space.empty();
     let mut writer = buf.writer(0);
     let page = vec![7; page_bytes()];
     (0..15 * 256).for_each(|_| writer.write_all(&page).unwrap());
     assert_eq!(space.stats().counts.failures, 0);
-    drop(buf);
+    drop((buf, held));
     drop(depot);
     all_back(space);
 }
