@@ -526,6 +526,24 @@ fn a_forked_child_keeps_nothing_of_its_dead_parent() {
     all_back(&depot);
 }
 
+/// A process leaves where the system lets its children have the lock of its slot. The slot is open
+/// although one lives.
+#[test]
+fn a_slot_that_was_left_is_open_where_children_have_its_lock() {
+    common::in_child(|| {
+        let depot = segment(4 * mib());
+        let advice = libc::MADV_DONTFORK as u32;
+        if let Err(error) = common::refuse_from(libc::SYS_madvise, 2, advice, libc::EPERM) {
+            return eprintln!("SKIPPED: the system takes no filters (seccomp): {error}");
+        }
+        let own = join(&depot);
+        let slot = own.slot();
+        let _child = Child::new(|| thread::sleep(Duration::from_secs(600)));
+        drop(own);
+        assert_eq!(join(&depot).slot(), slot);
+    });
+}
+
 /// The page that has the lock of a process is not mapped in a forked child, which may have another
 /// there, and keeps that when it drops its handle.
 #[test]

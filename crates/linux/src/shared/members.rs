@@ -32,31 +32,31 @@ pub enum Orphans {
     AllGoBack,
 }
 
-/// Takes a slot for this process. Returns its number, and the page that has its lock.
+/// A slot, and the page that has its lock; `None`: the segment has it.
+pub type Place = (usize, Option<Mapping>);
+
+/// Takes a slot for this process.
 ///
 /// `orphans`: what is done to make room when no slot is empty.
-pub fn join(segment: &Segment, orphans: Orphans) -> Result<(usize, Mapping), SegmentError> {
-    let (file, page) = segment.own_page()?;
-    // The descriptor is closed when the lock is taken: a child that is forked later has neither.
-    let slot = join_with(segment, Locks(file.as_fd()), orphans)?;
-    Ok((slot, page))
-}
-
-fn join_with(segment: &Segment, locks: Locks<'_>, orphans: Orphans) -> Result<usize, SegmentError> {
-    if let Some(slot) = take_slot(segment, locks)? {
-        return Ok(slot);
+pub fn join(segment: &Segment, orphans: Orphans) -> Result<Place, SegmentError> {
+    if let Some(place) = take_slot(segment)? {
+        return Ok(place);
     }
     // Nothing is empty: bury the dead first, without a slot.
+    let locks = segment.locks();
     if !locks.take(DOOR).map_err(SegmentError::system("locking the segment"))? {
         return Err(SegmentError::Busy);
     }
     bury_dead(segment, DOOR, orphans);
-    let joined = take_slot(segment, locks);
+    let joined = take_slot(segment);
     locks.release(DOOR);
     joined?.ok_or(SegmentError::Full)
 }
 
-fn take_slot(segment: &Segment, locks: Locks<'_>) -> Result<Option<usize>, SegmentError> {
+fn take_slot(segment: &Segment) -> Result<Option<Place>, SegmentError> {
+    // The descriptor is closed when the lock is taken: a child that is forked later has neither.
+    let own = segment.own_page()?;
+    let locks = own.as_ref().map_or(segment.locks(), |(file, _)| Locks(file.as_fd()));
     let slots = segment.slots();
     for slot in slots.at(Stage::Empty) {
         // Before the word says so: whoever finds the slot taken and its lock free buries it.
@@ -72,16 +72,15 @@ fn take_slot(segment: &Segment, locks: Locks<'_>) -> Result<Option<usize>, Segme
             slots.forget_burier(slot);
         }
         if slots.begin_join(slot) && slots.go_live(slot, identity()) {
-            return Ok(Some(slot));
+            return Ok(Some((slot, own.map(|(_, page)| page))));
         }
         locks.release(slot);
     }
     Ok(None)
 }
 
-/// Gives this process's slot back, and all frames that it still has. `page`: the one that has its
-/// lock.
-pub fn leave(segment: &Segment, slot: usize, page: Option<Mapping>) {
+/// Gives this process's slot back, and all frames that it still has.
+pub fn leave(segment: &Segment, (slot, page): Place) {
     let slots = segment.slots();
     let seen = slots.look(slot);
     // Relaxed: what a process has when it leaves, it does not need any more.
@@ -90,8 +89,8 @@ pub fn leave(segment: &Segment, slot: usize, page: Option<Mapping>) {
     if seen.stage() == Some(Stage::Live) && slots.kill(slot, seen, slot) {
         bury(segment, slot, &[slot], Orphans::Stay);
     }
+    // By which of both this process had the lock.
     drop(page);
-    // Without `/proc` the page has the segment's own open file description.
     segment.locks().release(slot);
 }
 

@@ -42,7 +42,7 @@ pub struct Segment {
     file: OwnedFd,
     /// The file once more, by an open file description of this value alone, whatever other process
     /// or program has `file`: the mappings are made of it, and it has the locks that a survivor
-    /// takes. That of the process's own slot is a [page](Self::own_page)'s.
+    /// takes. That of the process's own slot is a [page](Self::own_page)'s, if it has one.
     own_file: OwnedFd,
     layout: Layout,
 }
@@ -204,20 +204,18 @@ impl Segment {
 
     /// A page of the file that forked children do not get, with a descriptor of it that shares its
     /// open file description with nothing else. A lock that the descriptor takes stays, when that
-    /// is closed, as long as the page is mapped.
-    pub fn own_page(&self) -> Result<(OwnedFd, Mapping), SegmentError> {
-        let system = SegmentError::system;
-        // Without `/proc` the locks are those of `own_file`, which forked children have, too.
-        let file = open_anew(self.own_file.as_fd()).or_else(|_| self.clone_file());
-        let file = file.map_err(system("opening the file"))?;
+    /// is closed, as long as the page is mapped. `None` without `/proc`, and where the system does
+    /// not keep the page from children.
+    pub fn own_page(&self) -> Result<Option<(OwnedFd, Mapping)>, SegmentError> {
+        let Ok(file) = open_anew(self.own_file.as_fd()) else { return Ok(None) };
         let (bytes, flags) = (rustix::param::page_size(), MapFlags::SHARED);
         // SAFETY: a new mapping, at an address of the kernel's choice.
         let page = unsafe { mmap(ptr::null_mut(), bytes, ProtFlags::empty(), flags, &file, 0) };
         // SAFETY: just mapped, and nothing else has it.
-        let page = unsafe { Mapping::of(page.map_err(system("mapping the segment"))?, bytes) };
-        // Where the system refuses, children have the lock, too.
-        let _ = page.advise(Advice::LinuxDontFork);
-        Ok((file, page))
+        let page = unsafe {
+            Mapping::of(page.map_err(SegmentError::system("mapping the segment"))?, bytes)
+        };
+        Ok(page.advise(Advice::LinuxDontFork).is_ok().then_some((file, page)))
     }
 
     /// A second descriptor of the file, for its frames.

@@ -44,9 +44,12 @@
 //!   and none joins while it has the lock: so the word that it swaps is the one that it judged,
 //!   however long it slept before.
 //! * A child has the lock of a parent that has died if it shares the parent's address space, if
-//!   another thread forked it while the parent joined, or if the parent had no `/proc`. Then a
-//!   survivor judges by the identity and swaps without the lock. The word would be another's only
-//!   if the child had ended and a multiple of 4096 processes had joined the slot in between.
+//!   another thread forked it while the parent joined, or if the parent had no such page: without
+//!   `/proc`, or where the system refuses `MADV_DONTFORK`. Then a survivor judges by the identity
+//!   and swaps without the lock. The word would be another's only if the child had ended and a
+//!   multiple of 4096 processes had joined the slot in between.
+//! * A process that leaves unmaps that page, or unlocks where it has none. A child that was forked
+//!   while it joined keeps the lock all the same, and others pass the empty slot by.
 //! * A process that dies while it joins has no frames. Its lock says that it is dead: the identity
 //!   in the slot may be another's.
 

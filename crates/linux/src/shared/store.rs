@@ -11,7 +11,7 @@ use pagedepot::{
 use pagedepot_rseq::current_cpu;
 
 use super::awaited::WaitFlag;
-use super::members::{self, Orphans, Recovery};
+use super::members::{self, Orphans, Place, Recovery};
 use super::owners::{GROUP_FRAMES, Owner, PAGEBLOCK_FRAMES, groups_of};
 use super::segment::Segment;
 use super::slots::{ASKED, CEILING, SENT, SLOTS, TAKEN};
@@ -33,7 +33,7 @@ struct Hint(AtomicU32);
 pub struct SharedStore {
     segment: Arc<Segment>,
     slot: usize,
-    /// The page that has the lock of the slot. `None`: dropped.
+    /// The page that has the lock of the slot. `None`: dropped, or the segment has the lock.
     lock_page: Option<Mapping>,
     hints: Box<[Hint]>,
     /// Frames above this one are not in large blocks that are free, as far as this process knows.
@@ -88,12 +88,8 @@ impl Drop for Reservation<'_> {
 }
 
 impl SharedStore {
-    /// The store of this process, which is in `slot`, by the lock that `lock_page` has.
-    pub fn new(
-        segment: Arc<Segment>,
-        (slot, lock_page): (usize, Mapping),
-        has_thread: bool,
-    ) -> Self {
+    /// The store of this process, which has joined.
+    pub fn new(segment: Arc<Segment>, (slot, lock_page): Place, has_thread: bool) -> Self {
         let blocks = (segment.owners().groups() / PAGEBLOCK_GROUPS).max(1);
         // Processes and CPUs begin apart, by a number near the golden section.
         let place = |cpu: usize| (slot * HINTS + cpu) * 2_654_435_769 % blocks * PAGEBLOCK_GROUPS;
@@ -103,7 +99,7 @@ impl SharedStore {
             large_hint: Hint(AtomicU32::new(u32::MAX)),
             segment,
             slot,
-            lock_page: Some(lock_page),
+            lock_page,
             fork_mark: ForkMark::of_process(),
             refused: AtomicU64::new(0),
             burying: ForkLock::new(ForkMark::of_process(), ()),
@@ -409,7 +405,7 @@ impl Drop for SharedStore {
     fn drop(&mut self) {
         let page = self.lock_page.take();
         match self.fork_mark.check() {
-            Ok(()) => members::leave(&self.segment, self.slot, page),
+            Ok(()) => members::leave(&self.segment, (self.slot, page)),
             // A forked child is in no slot. It may have something else where its parent has the
             // page.
             Err(_) => mem::forget(page),
