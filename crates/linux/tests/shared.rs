@@ -1121,6 +1121,18 @@ fn a_request_that_waits_gets_what_another_process_frees() {
 
 /// A file that the process may not make so large is an error, and no signal that ends the program.
 /// Nothing of it stays.
+/// A file that another process has just made, and not completed.
+#[test]
+fn a_segment_that_is_not_complete_is_an_error() {
+    let path = std::env::temp_dir().join(format!("pagedepot-empty-{}", std::process::id()));
+    std::fs::File::create_new(&path).unwrap().set_len(4 << 20).unwrap();
+    let error = SharedDepot::open(&path, &SharedOptions::join()).unwrap_err();
+    std::fs::remove_file(path).unwrap();
+    assert_eq!(error, SegmentError::NoSegment);
+    let text = error.to_string();
+    assert!(text.contains("try again if its maker is still at it"), "{text}");
+}
+
 #[test]
 fn a_limit_on_files_is_an_error() {
     let path = std::env::temp_dir().join(format!("pagedepot-limit-{}", std::process::id()));

@@ -15,7 +15,7 @@ pub enum SegmentError {
         /// Bytes asked for.
         bytes: u64,
     },
-    /// The file is no segment, or its maker died before it was one.
+    /// The file is no segment, or none yet: its maker is still at it, or died before it was one.
     NoSegment,
     /// The segment has another version of the form.
     Version {
@@ -65,7 +65,8 @@ impl fmt::Display for SegmentError {
                 write!(f, "a segment of {bytes} bytes: ask for 1 to 2^30 pages")
             }
             SegmentError::NoSegment => f.write_str(
-                "the file is no segment, or its maker died before it was complete: make another",
+                "the file is no segment, or is not complete: try again if its maker is still at \
+                 it, make another if that has died",
             ),
             SegmentError::Version { found, known } => write!(
                 f,
