@@ -1,7 +1,7 @@
 //! The memory that a ceiling keeps from a depot. The balloon of a virtual machine holds pages in
 //! the same way (Waldspurger, OSDI 2002).
 
-use pagedepot::{FrameRange, Pfn, ZoneId};
+use pagedepot::{FrameRange, ZoneId};
 
 /// Pageblocks that the ceiling took out of the allocator, and that are no memory of it now.
 #[derive(Default)]
@@ -35,10 +35,9 @@ impl Balloon {
         self.runs.iter().map(|(_, run)| u64::from(run.frames)).sum()
     }
 
-    /// Whether a page was taken out.
-    pub fn has(&self, page: Pfn) -> bool {
-        let page = u64::from(page.get());
-        self.runs.iter().any(|(_, run)| (u64::from(run.start.get())..run.end()).contains(&page))
+    /// Runs of whole pageblocks that were taken out.
+    pub fn runs(&self) -> impl Iterator<Item = FrameRange> {
+        self.runs.iter().map(|&(_, run)| run)
     }
 
     pub fn push(&mut self, zone: ZoneId, run: FrameRange) {
@@ -66,6 +65,8 @@ impl Balloon {
 
 #[cfg(test)]
 mod tests {
+    use pagedepot::Pfn;
+
     use super::*;
 
     #[test]
@@ -74,11 +75,8 @@ mod tests {
         balloon.push(ZoneId::new(0), FrameRange::new(Pfn::new(512), 1024));
         balloon.push(ZoneId::new(1), FrameRange::new(Pfn::new(4096), 512));
         assert_eq!(balloon.pages(), 1536);
-        let has = |page| balloon.has(Pfn::new(page));
-        assert_eq!(
-            [511, 512, 1535, 1536, 4607, 4608].map(has),
-            [false, true, true, false, true, false]
-        );
+        let runs: Vec<_> = balloon.runs().map(|run| (run.start.get(), run.end())).collect();
+        assert_eq!(runs, [(512, 1536), (4096, 4608)]);
         let second = balloon.pop(4096);
         assert_eq!(second, Some((ZoneId::new(1), FrameRange::new(Pfn::new(4096), 512))));
         let half = balloon.pop(512);

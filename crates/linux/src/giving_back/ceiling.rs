@@ -251,10 +251,19 @@ fn without_pins(
     shared: &ReturnableFrames,
     balloon: &Balloon,
 ) -> Result<Vec<FrameRange>, CeilingError> {
-    let pins = shared.pins().lock()?;
-    let is_meant = |&run: &FrameRange| !pins.has_any(run) && !balloon.has(run.start);
-    let mut all: Vec<_> = (0..pageblocks(shared)).map(pageblock_at).filter(is_meant).collect();
-    drop(pins);
+    let mut is_out = vec![false; pageblocks(shared) as usize];
+    for run in balloon.runs() {
+        let [first, count] = [run.start.get(), run.frames].map(|pages| pages / PAGEBLOCK_PAGES);
+        is_out[first as usize..][..count as usize].fill(true);
+    }
+    let mut all = Vec::new();
+    for (number, _) in (0..).zip(is_out).filter(|&(_, is_out)| !is_out) {
+        let pageblock = pageblock_at(number);
+        // Locked for one pageblock at a time, as in `free_runs`.
+        if !shared.pins().lock()?.has_any(pageblock) {
+            all.push(pageblock);
+        }
+    }
     let free = |run: &FrameRange| {
         (0..run.frames).filter(|&at| shared.frames().is_free(run.start.add(at))).count()
     };
