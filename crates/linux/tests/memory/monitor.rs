@@ -747,7 +747,8 @@ fn a_thread_that_begins_by_a_panic_goes_on() {
 #[test]
 fn any_number_is_no_panic() {
     let group = Group::new("numbers");
-    let depot = Depot::new(4 * mib()).unwrap();
+    // Large enough that each of many CPUs caches a page.
+    let depot = Depot::new(64 * mib()).unwrap();
     drop(depot.page(Order::BASE).unwrap());
     let builder = Monitor::builder(&depot).policy(busy()).sources(group.sources());
     let mut watcher = builder.on_pressure(0, |_| u64::MAX).watcher().unwrap();
