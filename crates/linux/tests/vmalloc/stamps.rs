@@ -10,6 +10,9 @@ use pagedepot_linux::{AllocError, Vmalloc, VmallocBuf};
 use crate::common::{Random, mib, page_bytes, seed};
 use crate::{all_back, depot};
 
+/// The time that a slow machine, an emulated one, has for its first purge.
+const LONGER: Duration = Duration::from_secs(60);
+
 /// Writes a page's stamp at its start through the mapping, and at its end through the frame.
 fn stamp(space: &Vmalloc, buf: &mut VmallocBuf, owner: u64) {
     for page in 0..buf.pages() as usize {
@@ -55,7 +58,8 @@ fn work<'v>(
     let mut random = Random::new(seed ^ thread.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut held: Vec<Held<'v>> = Vec::new();
     let mut owner = thread << 20;
-    while Instant::now() < end {
+    let has_purged = || space.stats().counts.purges > 0;
+    while Instant::now() < end || !has_purged() && Instant::now() < end + LONGER {
         let what = random.below(16);
         if what < 7 && held.len() < 20 {
             let pages = [1, 1, 3, 16, 16, 65, 300][random.below(7) as usize];
