@@ -590,11 +590,11 @@ impl Destinations {
             let cost = u64::from(survey::room(usage));
             self.ranked.add(Key { cost, first: !usage.pageblock.0 });
         }
-        let are_all_ranked = self.ranked.full().is_none();
+        let are_all_ranked = !self.ranked.is_full();
         let mut found = self.take_ranked(zone, order);
         if found.is_none() && !are_all_ranked {
-            // Room in small pieces: the next walk passes by those that had no block of this order,
-            // and this one takes the first that has, so that a block costs two walks at most.
+            // The densest have room in small pieces alone. This walk takes from the first of all
+            // that has a block of this order, so that a block costs two walks at most.
             found = Self::candidates(self.floor, zone, order)
                 .find_map(|usage| zone.take_from(usage.pageblock, order));
         }

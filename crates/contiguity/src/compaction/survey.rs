@@ -74,9 +74,9 @@ impl KeyRanking {
         &self.keys[..self.length]
     }
 
-    /// Returns the last key, if there is no room for more.
-    pub fn full(&self) -> Option<Key> {
-        self.keys().get(RANKED - 1).copied()
+    /// Whether there may have been more keys than are kept.
+    pub fn is_full(&self) -> bool {
+        self.length == RANKED
     }
 
     /// Drops the lowest.
