@@ -388,7 +388,8 @@ fn request(shared: &ReturnableFrames) -> Option<FrameRange> {
     Some(FrameRange::new(start, PAGEBLOCK_PAGES))
 }
 
-/// Does as [`request`] does for this pageblock; whether it could be had.
+/// Has this pageblock reclaimed and freed to the store, like [`request`]. Returns whether it could
+/// be had.
 fn request_at(shared: &ReturnableFrames, pageblock: FrameRange) -> bool {
     let FrameRange { start, frames } = pageblock;
     let is_got = shared.frames().alloc_at(start, frames, Flags::MOVABLE.compact()).is_ok();
