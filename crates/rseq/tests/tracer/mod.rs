@@ -243,8 +243,24 @@ impl Tracee {
     fn resume(&self, how: libc::c_uint, signal: libc::c_int) -> Stop {
         // SAFETY: the thread is stopped, and this one its tracer.
         let done = unsafe { libc::ptrace(how, self.process, 0, libc::c_long::from(signal)) };
-        assert_eq!(done, 0, "{}", io::Error::last_os_error());
+        self.check(if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) });
         self.wait().expect("a tracee that is not gone")
+    }
+
+    /// Fails if the tracee cannot be reached, with what it has died of: SIGKILL if it has not died.
+    fn check(&self, done: io::Result<()>) {
+        let Err(error) = done else { return };
+        let mut status = 0;
+        // SAFETY: this value's own child; a status to write to.
+        unsafe {
+            libc::kill(self.process, libc::SIGKILL);
+            libc::waitpid(self.process, &mut status, libc::__WALL);
+        }
+        panic!("{error}: {}", self.end(status));
+    }
+
+    fn end(&self, status: libc::c_int) -> String {
+        format!("the tracee ended with status {status:#x}: {}", self.channel.told())
     }
 
     fn wait(&self) -> io::Result<Stop> {
@@ -256,10 +272,9 @@ impl Tracee {
                 return Err(io::Error::last_os_error());
             }
             if !libc::WIFSTOPPED(status) {
-                let why = self.channel.told();
                 return match libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 3 {
                     true => Err(io::Error::from(io::ErrorKind::PermissionDenied)),
-                    false => panic!("the tracee ended with status {status:#x}: {why}"),
+                    false => panic!("{}", self.end(status)),
                 };
             }
             match libc::WSTOPSIG(status) {
@@ -302,7 +317,7 @@ impl Tracee {
     fn read<const WORDS: usize>(&self, address: u64) -> [u64; WORDS] {
         std::array::from_fn(|word| {
             let mut bytes = [0; 8];
-            self.memory.read_exact_at(&mut bytes, address + 8 * word as u64).expect("it is mapped");
+            self.check(self.memory.read_exact_at(&mut bytes, address + 8 * word as u64));
             u64::from_ne_bytes(bytes)
         })
     }
@@ -355,9 +370,8 @@ impl Tracee {
             if let Some(descriptor) = self.announced(registration.area) {
                 let [signature] = self.read(descriptor.abort - 4);
                 assert_eq!(signature as u32, registration.signature, "before {descriptor:x?}");
-                self.memory
-                    .write_all_at(&0_u64.to_ne_bytes(), registration.area + RSEQ_CS)
-                    .expect("the area is writable");
+                let none = 0_u64.to_ne_bytes();
+                self.check(self.memory.write_all_at(&none, registration.area + RSEQ_CS));
                 let known = sequences.iter().position(|one| one.descriptor == descriptor);
                 current = Some(known.unwrap_or_else(|| {
                     sequences.push(Stepped {
@@ -456,15 +470,15 @@ impl Tracee {
     /// Replaces the instruction at `address` by a breakpoint. Returns what stood there.
     pub fn set_breakpoint(&self, address: u64) -> Vec<u8> {
         let mut before = vec![0; arch::BREAKPOINT.len()];
-        self.memory.read_exact_at(&mut before, address).expect("code is mapped");
-        self.memory.write_all_at(arch::BREAKPOINT, address).expect("code of a tracee");
+        self.check(self.memory.read_exact_at(&mut before, address));
+        self.check(self.memory.write_all_at(arch::BREAKPOINT, address));
         before
     }
 
     /// Puts back what stood at `address`, and makes a thread that has just stopped at the
     /// breakpoint there go on with it.
     pub fn clear_breakpoint(&self, address: u64, before: &[u8], stop: Stop) -> bool {
-        self.memory.write_all_at(before, address).expect("code of a tracee");
+        self.check(self.memory.write_all_at(before, address));
         let is_there = stop == Stop::At(address + arch::BEHIND);
         if is_there {
             self.set_program_counter(address);
