@@ -5,6 +5,11 @@
 //! looked at; between two pauses the tracer steps it, or lets it run to a breakpoint. Other threads
 //! that it makes are not traced, and run while it is stopped.
 //!
+//! A breakpoint kills the process if another thread comes to it. There is one behind each call of
+//! the vDSO and each pair of exclusives that is stepped to, in the C library too: on processors
+//! without atomic instructions its locks have exclusives, and so have its calls that sleep, for
+//! cancellation. So another thread sleeps by a system call alone while the traced one is stepped.
+//!
 //! # Stepping through a sequence
 //! Each stop is a switch to another thread, so the kernel aborts a sequence that is stopped in. The
 //! tracer takes back the announcement (`rseq_cs`) at the first stop in its range: then the thread
@@ -17,12 +22,14 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Numbers and a text that both processes see.
 #[repr(C)]
 pub struct Channel {
     pub words: [AtomicU64; 16],
+    /// A number that threads of both processes may sleep on (a futex).
+    pub request: AtomicU32,
     text_bytes: AtomicU64,
     text: [AtomicU64; 256],
 }

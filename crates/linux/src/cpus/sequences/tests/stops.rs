@@ -17,6 +17,7 @@ use std::sync::atomic::AtomicU32;
 use pagedepot::cpus::implement::Fill;
 
 use super::*;
+use crate::system::prim;
 use crate::test_units::mib;
 use crate::{Depot, Flags, Mode, Order, Scope};
 use tracer::{Channel, Descriptor, Stepped, Tracee};
@@ -35,8 +36,6 @@ const DONE: usize = 1;
 const CHANGED: usize = 2;
 /// Pages that are lost or were handed out twice, so far.
 const LOST: usize = 3;
-/// The step that the helper is asked for: a number of [`Help`], 0 for nothing.
-const HELP: usize = 4;
 
 /// Says that nothing is tested, past the harness, which keeps what passing tests print.
 fn skip(why: impl Display) {
@@ -70,9 +69,9 @@ enum Event {
     Migration,
 }
 
-/// Tasks of the thread beside the traced one.
+/// Tasks of the thread beside the traced one. The channel's request is one's number, or 0.
 #[derive(Clone, Copy, Debug)]
-#[repr(u64)]
+#[repr(u32)]
 enum Help {
     Allocate = 1,
     Drain = 2,
@@ -86,20 +85,22 @@ impl Event {
             tracee.move_to(cpus[1]);
         }
         match self {
-            Event::Neighbour | Event::Migration if has_helper => help(tracee, Help::Allocate),
-            Event::FullDrain => help(tracee, Help::Drain),
+            Event::Neighbour | Event::Migration if has_helper => {
+                help(tracee.channel(), Help::Allocate);
+            }
+            Event::FullDrain => help(tracee.channel(), Help::Drain),
             _ => {}
         }
         if self == Event::Signal { libc::SIGUSR1 } else { 0 }
     }
 }
 
-/// Has the helper of a stopped thread do something, and waits for it.
-fn help(tracee: &Tracee, what: Help) {
-    let word = &tracee.channel().words[HELP];
-    word.store(what as u64, Ordering::Release);
+/// Has the helper of the traced thread do something, and waits for it.
+fn help(channel: &Channel, what: Help) {
+    channel.request.store(what as u32, Ordering::Release);
+    prim::wake_all_shared(&channel.request);
     let deadline = Instant::now() + Duration::from_secs(60);
-    while word.load(Ordering::Acquire) != 0 {
+    while channel.request.load(Ordering::Acquire) != 0 {
         assert!(Instant::now() < deadline, "the helper does not come back from {what:?}");
         std::thread::sleep(Duration::from_micros(100));
     }
@@ -415,26 +416,26 @@ impl Stopped {
     }
 }
 
-/// Does what the tracer, or the traced thread, asks for.
+/// Does what the tracer, or the traced thread, asks for. Between two tasks it executes loads and a
+/// system call, and nothing else: there may be breakpoints then (see [`tracer`]).
 fn serve(channel: &Channel, depot: &Depot, kept: &Mutex<Vec<Pfn>>, cpus: &[u32]) {
-    let word = &channel.words[HELP];
     loop {
-        match word.load(Ordering::Acquire) {
-            0 => std::thread::sleep(Duration::from_micros(100)),
+        match channel.request.load(Ordering::Acquire) {
+            0 => prim::wait_shared(&channel.request, 0, 60_000),
             what => {
-                if what == Help::Allocate as u64 {
+                if what == Help::Allocate as u32 {
                     pin(cpus[0]);
                     let (a, b, c) = (take(depot), take(depot), take(depot));
                     give(depot, b);
                     kept.lock().unwrap().extend([a, c]);
-                } else if what == Help::Drain as u64 {
+                } else if what == Help::Drain as u32 {
                     pin(*cpus.last().expect("a CPU"));
                     depot.drain(Scope::ALL, Mode::Full);
                 } else {
                     pin(*cpus.last().expect("a CPU"));
                     depot.drain_handover(Scope::ALL, None);
                 }
-                word.store(0, Ordering::Release);
+                channel.request.store(0, Ordering::Release);
             }
         }
     }
@@ -449,16 +450,12 @@ fn perform_operations(channel: &'static Channel, cpus: &[u32]) {
     let kept: &Mutex<Vec<Pfn>> = Box::leak(Box::default());
     let all = cpus.to_vec();
     std::thread::spawn(move || serve(channel, depot, kept, &all));
-    let ask = || {
-        channel.words[HELP].store(Help::Ask as u64, Ordering::Release);
-        while channel.words[HELP].load(Ordering::Acquire) != 0 {
-            std::thread::sleep(Duration::from_micros(100));
-        }
-    };
+    // Behind its start, which takes locks of the C library.
+    help(channel, Help::Drain);
     let mut stopped = Stopped { depot, held: Vec::new() };
     loop {
         let operation = OPERATIONS[channel.words[OPERATION].load(Ordering::Acquire) as usize];
-        stopped.make_ready(operation, ask);
+        stopped.make_ready(operation, || help(channel, Help::Ask));
         channel.pause();
         stopped.perform(operation);
         channel.pause();
