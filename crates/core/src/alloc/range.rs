@@ -200,7 +200,8 @@ impl<C: Cpus> Allocator<'_, C> {
     /// back. O(frames / 64).
     ///
     /// # Errors
-    /// Fails like [`alloc_at`](Self::alloc_at).
+    /// Fails like [`alloc_at`](Self::alloc_at), and where another caller takes frames of the same
+    /// pageblocks at that moment.
     pub fn try_alloc_at(&self, start: Pfn, frames: u32, flags: Flags) -> Result<(), AllocError> {
         self.slow().alloc_range_at(start, frames, flags, false)
     }
@@ -370,6 +371,21 @@ mod tests {
     #[test]
     fn a_double_free_leaves_an_entire_pageblock_as_it_was() {
         with_entire(|depot, pageblock| {
+            let freed = depot.free_contiguous(pageblock.add(10), 3);
+            assert_eq!(freed, Err(FreeError::NotAllocated));
+        });
+    }
+
+    /// Frames that were taken in parts and come back as one are found when they are freed again.
+    #[test]
+    fn a_double_free_of_what_was_taken_in_parts_is_found() {
+        with_entire(|depot, pageblock| {
+            let half = Order::new(8).unwrap().frames();
+            for start in [pageblock, pageblock.add(half)] {
+                depot.alloc_at(start, half, Flags::default()).unwrap();
+            }
+            depot.free_contiguous(pageblock, 2 * half).unwrap();
+            depot.drain(Scope::ALL, Mode::Full);
             let freed = depot.free_contiguous(pageblock.add(10), 3);
             assert_eq!(freed, Err(FreeError::NotAllocated));
         });

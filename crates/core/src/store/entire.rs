@@ -32,7 +32,10 @@
 //! each looks at the other's word after; the later sees the pair.
 //!
 //! A frame of an entire pageblock that is freed has been freed before. It is found as with reported
-//! ones: the hint `some` is clear, so the free looks at the bit.
+//! ones: the hint `some` is clear, so the free looks at the bit. Who sets the bit has cleared the
+//! hint. A legal free that is late sets it once more, if all that it has freed was taken and put
+//! back as entire meanwhile; a frame that is freed for the second time before the next search that
+//! comes by may then be free twice.
 
 use core::ops::Range;
 
@@ -165,6 +168,8 @@ impl Section<'_> {
         } else if self.count_in_words(pageblock) > 0 {
             self.put_words(pageblock, tell_doubled);
         } else {
+            // Before, while the caller owns all frames: nothing that it might hide can come back.
+            self.clear_some(pageblock);
             self.put_entire(pageblock / 64, 1 << (pageblock % 64));
         }
     }

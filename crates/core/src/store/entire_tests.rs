@@ -141,6 +141,24 @@ fn what_was_free_already_stays_free_once() {
     check_hints(&section, 0);
 }
 
+/// Claims of parts leave the hint `some`, which would hide a second free from the look at the bit.
+#[test]
+fn what_was_taken_in_parts_comes_back_without_a_hint() {
+    for is_reported in [false, true] {
+        let section = boxed(Section::init);
+        (0..8).for_each(|word| assert_eq!(section.put(word * 64, 64), 0));
+        assert!(section.claim(0, 256) && section.claim(256, 256));
+        assert_eq!(section.hints(0).0 & 1, 1);
+        match is_reported {
+            false => assert_eq!(section.put(0, PAGEBLOCK_FRAMES), 0),
+            true => section.put_reported(0),
+        }
+        assert!(section.is_as_one(0));
+        assert_eq!(section.hints(0).0 & 1, 0);
+        assert!(section.refresh_hints(0), "a free finds that its frame was free");
+    }
+}
+
 #[test]
 fn what_was_entire_already_stays_so() {
     let section = pair();

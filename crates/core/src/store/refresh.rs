@@ -75,6 +75,8 @@ impl Section<'_> {
     pub fn put_reported(&self, pageblock: usize) {
         let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
         self.forget_mixed(at, bit);
+        // Before, as where it becomes entire: a frame that is freed again is found by the bit.
+        self.clear_some(pageblock);
         // Release: pairs with the Acquire in `take_reported`, for the frames' next owner.
         self.reported[at].fetch_or(bit, Ordering::Release);
     }
