@@ -264,6 +264,8 @@ fn what_the_device_refuses_is_left_alone() {
             std::iter::from_fn(|| depot.alloc(Order::BASE, Flags::default()).ok()).collect();
         assert_eq!(held.len(), 512, "all of the pageblock that is not reported");
         assert_eq!(depot.alloc(order(9), Flags::default()), Err(AllocError::Exhausted));
+        let refusal = depot.look(Order::BASE, Flags::default()).unwrap_err();
+        assert!(!refusal.is_proven, "no free tells when the device has memory again");
         assert_eq!(
             depot.alloc_at(Pfn::new(600), 1, Flags::default()),
             Err(AllocError::NotAvailable)

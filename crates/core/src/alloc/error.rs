@@ -73,11 +73,14 @@ pub struct Refusal {
     pub error: AllocError,
     /// Whether at some moment of the look callers held all blocks that would have served it, the
     /// blocks in CPUs' fronts aside. `false`: other callers kept moving pages, or held some between
-    /// two places; look again.
+    /// two places, or the [`ReportingDevice`](crate::ReportingDevice) refused memory that is free;
+    /// look again.
     pub is_proven: bool,
 }
 
-/// The reason why pages were not freed. Nothing was changed.
+/// The reason why pages were not freed. Nothing was changed, but for a
+/// [`NotAllocated`](Self::NotAllocated) that the store has found: frames of the block that were not
+/// free yet are free now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FreeError {

@@ -98,9 +98,11 @@ impl<'a, 'm, C: Cpus> SlowPath<'a, 'm, C> {
         if let Some(pfn) = self.caches.walk(request, request.reserve()) {
             return Ok(pfn);
         }
+        // A pageblock that the device has refused is free, and no free tells when it can be had.
+        let is_refused = || self.caches.store.bitmap.reports().has_refusals();
         self.search(request).map_err(|nothing| Refusal {
             error: AllocError::Exhausted,
-            is_proven: nothing == NothingFound::Proven,
+            is_proven: nothing == NothingFound::Proven && !is_refused(),
         })
     }
 

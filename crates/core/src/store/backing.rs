@@ -241,7 +241,9 @@ pub trait ReportingDevice: Sync {
     ///
     /// `false`: the memory cannot be had now. The pageblock stays reported, and the request goes on
     /// to other memory. Requests pass the pageblock by until one finds nothing else: that one asks
-    /// for it once more, so at most twice in all.
+    /// for it once more, so at most twice in all. The device need not tell when it has memory
+    /// again: a [look](crate::Allocator::look) that met a refusal is not proven, so that its caller
+    /// looks again.
     ///
     /// Called on the slow path of any request, so also from interrupt and signal handlers where
     /// those allocate. It must not call the allocator, and must not panic: frames that the request
@@ -341,12 +343,16 @@ impl<'m> Reports<'m> {
         self.has_refusals.store(true, Ordering::Release);
     }
 
+    /// Whether a section may have refused pageblocks.
+    pub fn has_refusals(&self) -> bool {
+        // Relaxed: a caller that misses a refusal beside it may count as the earlier one.
+        self.has_refusals.load(Ordering::Relaxed)
+    }
+
     /// Whether a section may have refused pageblocks, all of which the caller forgets.
     pub fn take_refusals(&self) -> bool {
-        // Relaxed: a caller that misses a refusal beside it may count as the earlier one. Acquire:
-        // pairs with the Release in `note_refusal`.
-        self.has_refusals.load(Ordering::Relaxed)
-            && self.has_refusals.swap(false, Ordering::Acquire)
+        // Acquire: pairs with the Release in `note_refusal`.
+        self.has_refusals() && self.has_refusals.swap(false, Ordering::Acquire)
     }
 
     pub fn counts(&self) -> ReportCounts {
