@@ -311,9 +311,12 @@ impl<'m> LastResort<'m> {
         let seen = self.callbacks.turns();
         let before = search.movement();
         // After the look at the movement.
-        let may_reclaim = search.may_reclaim() && !search.is_isolated();
+        let is_isolated = search.is_isolated();
+        let may_reclaim = search.may_reclaim() && !is_isolated;
         let (mut own_moves, mut is_turn_awaited, mut left) = (0, false, DrainRest::default());
-        search.zones().for_each(|zone| search.drain_shelves(zone));
+        if !is_isolated {
+            search.zones().for_each(|zone| search.drain_shelves(zone));
+        }
         let mut found = search.scan(&mut own_moves);
         if found.is_none() && may_reclaim {
             for zone in search.zones() {
@@ -375,8 +378,10 @@ mod tests {
         own_pages: u64,
         pages: u64,
         may_reclaim: bool,
+        is_isolated: bool,
         scans: Cell<u32>,
         moves: Cell<u64>,
+        quiet_drains: Cell<u32>,
         full_drains: Cell<u32>,
         /// Pages that owners hand over when first asked.
         handed_pages: Cell<u64>,
@@ -401,7 +406,13 @@ mod tests {
             8
         }
 
-        fn drain_shelves(&self, _: ZoneId) {}
+        fn is_isolated(&self) -> bool {
+            self.is_isolated
+        }
+
+        fn drain_shelves(&self, _: ZoneId) {
+            self.quiet_drains.set(self.quiet_drains.get() + 1);
+        }
 
         fn drain_fronts(&self, _: ZoneId, left: &mut DrainRest) {
             self.full_drains.set(self.full_drains.get() + 1);
@@ -503,6 +514,13 @@ mod tests {
             };
             assert_eq!(find(&script), (Some(FOUND), found_at));
         }
+    }
+
+    #[test]
+    fn nothing_is_drained_for_isolated_frames() {
+        let script = Script { is_isolated: true, may_reclaim: true, ..Script::default() };
+        assert_eq!((find(&script), script.full_drains.get()), ((None, 1), 0));
+        assert_eq!(script.quiet_drains.get(), 0);
     }
 
     #[test]
