@@ -450,7 +450,8 @@ impl<C: Cpus> Allocator<'_, C> {
     /// ascending order costs least. O(batch).
     ///
     /// # Errors
-    /// Bad blocks are skipped and counted; all others are freed.
+    /// Bad blocks are skipped and counted; all others are freed. A block that only the store finds
+    /// to be free already is reported as misuse, and not counted.
     pub fn free_many(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
         self.slow().free_many(batch)
     }
@@ -459,7 +460,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// [`free_many`](Self::free_many), and the front takes a magazine's worth by one sequence.
     ///
     /// # Errors
-    /// Bad blocks are skipped and counted; all others are freed.
+    /// Fails like [`free_many`](Self::free_many).
     pub fn free_many_of(&self, order: Order, blocks: &[Pfn]) -> Result<(), FreeManyError> {
         match self.free_many_fast(order, blocks) {
             done if done == blocks.len() => Ok(()),

@@ -279,8 +279,8 @@ pub trait Environment: Sync {
 
     /// Waits while `word` is `seen`: until [`wake_all`](Self::wake_all), or about `limit_ms`
     /// milliseconds, or less, or not at all: the caller looks again. It may sleep, yield, halt
-    /// until the next tick, or spin some 10 us as by default. Called only by requests that may
-    /// reclaim, outside of sequences.
+    /// until the next tick, or spin some 10 us as by default. Called outside of sequences, only by
+    /// requests that may reclaim and by [`Handover::wait`](crate::Handover::wait).
     ///
     /// The caller bounds its waiting by [`now_ms`](Self::now_ms); without a clock, each call counts
     /// as a millisecond.
