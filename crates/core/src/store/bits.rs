@@ -256,8 +256,8 @@ mod tests {
     fn what_lies_outside_of_blocks_and_they_are_all_that_is_free() {
         for word in words() {
             for n in 0..=6 {
-                let inside =
-                    (0..64).filter(|bit| naive_free_blocks(word, n) >> (bit >> n << n) & 1 == 1);
+                let blocks = naive_free_blocks(word, n);
+                let inside = (0..64).filter(|bit| blocks >> (bit >> n << n) & 1 == 1);
                 let inside = inside.fold(0, |all, bit| all | 1 << bit);
                 assert_eq!(outside(word, order(n)), word & !inside, "{word:#x} order {n}");
             }
