@@ -20,6 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Random, mib, order, page_bytes, seed};
+use pagedepot_linux::reclaim::{Ceiling, CeilingError};
 use pagedepot_linux::shared::{ClaimError, Orphans, SegmentStats, SentPage, SharedDepot};
 use pagedepot_linux::shared::{SegmentError, SharedOptions};
 use pagedepot_linux::vmalloc::Vmalloc;
@@ -1004,6 +1005,63 @@ fn a_ceiling_is_of_one_process() {
     drop(depot.claim(sent).unwrap());
     assert!(depot.page(order(10)).is_ok());
     drop(held);
+    drop(small);
+    all_back(&depot);
+}
+
+/// The ceiling of any depot takes nothing from the processes of a segment but the one that sets it,
+/// and a higher one gives all of it back.
+#[test]
+fn a_ceiling_takes_no_memory_out_of_a_segment() {
+    let depot = segment(8 * mib());
+    let other = join(&depot);
+    let ceiling = Ceiling::of(&depot);
+    assert_eq!((ceiling.bytes(), ceiling.set(4 * mib())), (8 * mib(), Ok(4 * mib())));
+    assert_eq!((ceiling.bytes(), Ceiling::of(&other).bytes()), (4 * mib(), 8 * mib()));
+    assert!([(); 2].map(|()| other.page(order(10))).iter().all(Result::is_ok));
+    other.drain(Scope::ALL, Mode::Full);
+    let take = || std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect::<Vec<_>>();
+    let mut held = take();
+    assert_eq!(held.len(), 1024);
+    // What is held stays, and what is cached goes back.
+    let reached = 4 * mib();
+    assert_eq!(ceiling.set(2 * mib()), Err(CeilingError::Held { bytes: 2 * mib(), reached }));
+    assert_eq!(ceiling.bytes(), 2 * mib());
+    held.truncate(500);
+    assert_eq!((ceiling.set(2 * mib()), depot.taken_pages().0 <= 512), (Ok(2 * mib()), true));
+    // A program's cache makes room.
+    let cache = Arc::new(Mutex::new(held));
+    let given = cache.clone();
+    let truncate = move |_| {
+        let mut cache = given.lock().unwrap();
+        let pages = cache.len().saturating_sub(100);
+        cache.truncate(100);
+        pages as u64
+    };
+    depot.on_pressure(truncate).unwrap();
+    assert_eq!((ceiling.set(mib()), cache.lock().unwrap().len()), (Ok(mib()), 100));
+    cache.lock().unwrap().clear();
+    let least = page_bytes();
+    assert_eq!(ceiling.set(1), Err(CeilingError::TooLow { bytes: 1, least }));
+    assert_eq!(ceiling.set(usize::MAX), Ok(8 * mib()));
+    assert_eq!(depot.segment_stats().processes[0].ceiling_pages, 0);
+    assert_eq!(take().len(), 2048);
+    drop(other);
+    all_back(&depot);
+}
+
+/// A ceiling of less than a page is one page: 0 is none.
+#[test]
+fn a_ceiling_below_a_page_is_a_page() {
+    let depot = segment(4 * mib());
+    let options = SharedOptions::join().ceiling(page_bytes() - 1);
+    let small = SharedDepot::adopt(depot.file(), &options).unwrap();
+    let take = || std::iter::from_fn(|| small.page(Order::BASE).ok()).collect::<Vec<_>>();
+    assert_eq!(take().len(), 1);
+    small.set_ceiling(1);
+    assert_eq!(take().len(), 1);
+    small.set_ceiling(0);
+    assert_eq!(take().len(), 1024);
     drop(small);
     all_back(&depot);
 }

@@ -469,7 +469,7 @@ impl Builder {
             pages_max: frames_max,
         }));
         if let Some(bytes) = self.ceiling {
-            let set = Ceiling::over(depot.shared()).set_at_build(bytes, self.populate);
+            let set = Ceiling::over(depot.shared(), None).set_at_build(bytes, self.populate);
             set.map_err(BuildError::Ceiling)?;
         }
         Ok(depot)

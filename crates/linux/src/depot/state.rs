@@ -10,6 +10,7 @@ use pagedepot_contiguity::Compactor;
 
 use crate::depot::teardown::{Gates, Teardown, TeardownHost};
 use crate::giving_back::callbacks::{Callbacks, KeptCallbacks};
+use crate::giving_back::ceiling::Allowance;
 use crate::giving_back::returnable::ReturnableFrames;
 use crate::memory::frames::{Frames, MappedFrames};
 use crate::memory::growth::Growth;
@@ -22,10 +23,13 @@ use crate::system::bits::Bits;
 use crate::system::fork_mark::ForkMark;
 
 /// A store that several processes take frames from.
-pub(crate) trait CommonStore: Backing + Send {
+pub(crate) trait CommonStore: Backing + Allowance + Send {
     /// Pages that this process has taken from it and not put back. No other process can change the
     /// count: memory is unmapped when it is 0.
     fn taken_pages(&self) -> u64;
+
+    /// Pages that other processes hold, and those that were sent and not claimed.
+    fn others_pages(&self) -> u64;
 
     /// Counts pages that a value of this process held, and whose free failed: another process has
     /// written to the store.

@@ -23,7 +23,21 @@ pub(crate) struct Caps {
     pub container: Option<usize>,
 }
 
+/// A ceiling in bytes, and the caller that sets it.
+#[derive(Clone, Copy)]
+pub(crate) enum Cap {
+    Program(usize),
+    Container(Option<usize>),
+}
+
 impl Caps {
+    pub fn set(&mut self, cap: Cap) {
+        match cap {
+            Cap::Program(bytes) => self.program = Some(bytes),
+            Cap::Container(bytes) => self.container = bytes,
+        }
+    }
+
     /// The bytes that a depot of `bytes` bytes may have.
     pub fn lowest(self, bytes: usize) -> usize {
         [self.program, self.container].into_iter().flatten().fold(bytes, usize::min)

@@ -22,6 +22,12 @@
 //! # Two callers
 //! The program sets a ceiling, and a [monitor](crate::pressure) one that follows the limit of the
 //! container. The lower of them is in force ([`Caps`](crate::giving_back::balloon::Caps)).
+//!
+//! # A store that processes share
+//! Memory that one process took out would be missing to all others. There a ceiling is an
+//! [`Allowance`]: the store counts what this process takes, and gives it no page above. What it
+//! holds above a lower ceiling stays until it is freed; a request that must fail reclaims some, as
+//! any request above the ceiling does.
 
 use std::fmt;
 
@@ -29,7 +35,7 @@ use pagedepot::{Flags, FrameRange, Pfn, ZoneId};
 use pagedepot_contiguity::{Contiguity, RemoveError};
 
 use crate::error::CeilingError;
-use crate::giving_back::balloon::{Balloon, Caps};
+use crate::giving_back::balloon::{Balloon, Cap, Caps};
 use crate::giving_back::discard::drop_pages;
 use crate::giving_back::returnable::ReturnableFrames;
 use crate::giving_back::system::DroppedMemory;
@@ -58,24 +64,46 @@ const REFUSED_MAX: u32 = 4;
 /// assert!(depot.page(Order::BASE).is_ok());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Ceiling<'d>(&'d ReturnableFrames);
+///
+/// In a depot that [processes share](crate::shared) it is the most that this process may hold and
+/// cache, as [`SharedOptions::ceiling`](crate::shared::SharedOptions::ceiling) sets it, too; what
+/// others may have does not change.
+pub struct Ceiling<'d> {
+    frames: &'d ReturnableFrames,
+    allowance: Option<&'d dyn Allowance>,
+}
+
+/// The right of this process to pages of a store that other processes use, too.
+pub(crate) trait Allowance: Sync {
+    /// The ceilings that were set.
+    fn caps(&self) -> Caps;
+
+    /// Sets one of them, rounded down to whole pages, but to one page at least.
+    fn set_cap(&self, cap: Cap);
+
+    /// Bytes that this process holds and caches.
+    fn held_bytes(&self) -> usize;
+}
 
 impl fmt::Debug for Ceiling<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Ceiling({} of {} bytes)", self.bytes(), self.0.bytes())
+        write!(f, "Ceiling({} of {} bytes)", self.bytes(), self.frames.bytes())
     }
 }
 
 impl<'d> Ceiling<'d> {
-    /// The ceiling of these frames.
-    pub(crate) fn over(frames: &'d ReturnableFrames) -> Self {
-        Ceiling(frames)
+    /// The ceiling of these frames, of whose store this process has an allowance if others use it.
+    pub(crate) fn over(frames: &'d ReturnableFrames, allowance: Option<&'d dyn Allowance>) -> Self {
+        Ceiling { frames, allowance }
     }
 
     /// The ceiling in force: all of the depot's [bytes](crate::Depot::bytes) unless one was set.
     /// While it is being set, something in between. O(CPUs).
     pub fn bytes(&self) -> usize {
-        managed_bytes(self.0)
+        match self.allowance {
+            Some(allowance) => allowance.caps().lowest(self.frames.bytes()),
+            None => managed_bytes(self.frames),
+        }
     }
 
     /// Sets the ceiling, rounded down to whole pageblocks (512 pages: 2 MiB of 4 KiB pages), and
@@ -89,10 +117,13 @@ impl<'d> Ceiling<'d> {
     /// caller that sets it, and for a trim to return what it has taken: not for signal handlers,
     /// nor for reclaim callbacks, where it may fail with [`CeilingError::Reentrant`].
     ///
+    /// In a depot that [processes share](crate::shared) the ceiling is rounded down to whole pages,
+    /// and nothing goes back to the system: a page that is freed is other processes' then.
+    ///
     /// # Errors
     /// [`CeilingError`]; after [`CeilingError::Held`] the ceiling is as low as it could be made.
     pub fn set(&self, bytes: usize) -> Result<usize, CeilingError> {
-        if self.0.is_pinned() {
+        if self.frames.is_pinned() {
             return Err(CeilingError::Pinned);
         }
         self.adjust(Cap::Program(bytes), &mut 0)
@@ -106,17 +137,23 @@ impl<'d> Ceiling<'d> {
         bytes: Option<usize>,
         given_back_bytes: &mut u64,
     ) -> Result<usize, CeilingError> {
-        if self.0.is_pinned() {
+        if self.frames.is_pinned() {
             return Err(CeilingError::Pinned);
         }
-        let least = self.0.pageblock_bytes();
+        let least = self.frames.pageblock_bytes();
         self.adjust(Cap::Container(bytes.map(|bytes| bytes.max(least))), given_back_bytes)
     }
 
     /// Whether it is the container's limit that keeps memory from the depot.
     pub(crate) fn is_followed(&self) -> bool {
-        let Ok(balloon) = self.0.balloon().lock() else { return false };
-        let (caps, bytes) = (balloon.caps, self.0.bytes());
+        let caps = match self.allowance {
+            Some(allowance) => allowance.caps(),
+            None => match self.frames.balloon().lock() {
+                Ok(balloon) => balloon.caps,
+                Err(_) => return false,
+            },
+        };
+        let bytes = self.frames.bytes();
         let others = Caps { container: None, ..caps };
         caps.lowest(bytes) < others.lowest(bytes)
     }
@@ -127,20 +164,26 @@ impl<'d> Ceiling<'d> {
         bytes: usize,
         is_populated: bool,
     ) -> Result<(), CeilingError> {
-        if self.0.is_pinned() && is_populated {
+        if self.frames.is_pinned() && is_populated {
             return Err(CeilingError::Pinned);
         }
         self.adjust(Cap::Program(bytes), &mut 0).map(|_| ())
     }
 
     fn adjust(&self, cap: Cap, given_back_bytes: &mut u64) -> Result<usize, CeilingError> {
-        let shared = self.0;
+        let shared = self.frames;
         shared.check_parent().map_err(|_| CeilingError::Forked)?;
-        let least = shared.pageblock_bytes();
+        let least = match self.allowance {
+            Some(_) => shared.page_size().bytes(),
+            None => shared.pageblock_bytes(),
+        };
         if let Cap::Program(bytes) = cap
             && bytes < least
         {
             return Err(CeilingError::TooLow { bytes, least });
+        }
+        if let Some(allowance) = self.allowance {
+            return allow(shared, allowance, cap);
         }
         if shared.memory().bytes_max() > shared.bytes() {
             return Err(CeilingError::CanGrow);
@@ -148,10 +191,7 @@ impl<'d> Ceiling<'d> {
         // What a higher ceiling adds; told when the lock is free again.
         let _bringing = shared.bringing();
         let mut balloon = shared.balloon().lock()?;
-        match cap {
-            Cap::Program(bytes) => balloon.caps.program = Some(bytes),
-            Cap::Container(bytes) => balloon.caps.container = bytes,
-        }
+        balloon.caps.set(cap);
         let bytes = balloon.caps.lowest(shared.bytes());
         let above = (shared.bytes() - bytes).div_ceil(least);
         let wanted_pages = above as u64 * u64::from(PAGEBLOCK_PAGES);
@@ -173,11 +213,32 @@ impl<'d> Ceiling<'d> {
     }
 }
 
-/// A ceiling, and the caller that sets it.
-#[derive(Clone, Copy)]
-enum Cap {
-    Program(usize),
-    Container(Option<usize>),
+/// Sets a ceiling of this process alone.
+fn allow(
+    shared: &ReturnableFrames,
+    allowance: &dyn Allowance,
+    cap: Cap,
+) -> Result<usize, CeilingError> {
+    // What a higher ceiling allows; told when the lock is free again.
+    let _bringing = shared.bringing();
+    let _alone = shared.balloon().lock()?;
+    allowance.set_cap(cap);
+    let bytes = allowance.caps().lowest(shared.bytes());
+    let pages_above = || allowance.held_bytes().saturating_sub(bytes) >> shared.page_size().shift();
+    let mut above = pages_above();
+    while above > 0 {
+        // The request drains and calls callbacks. It gets pages if others were freed meanwhile.
+        let pages = (above as u32).min(PAGEBLOCK_PAGES);
+        if let Ok(start) = shared.frames().alloc_contiguous(pages, 1, Flags::MOVABLE) {
+            let freed = shared.frames().free_contiguous(start, pages);
+            debug_assert_eq!(freed, Ok(()));
+        }
+        let before = std::mem::replace(&mut above, pages_above());
+        if above >= before {
+            return Err(CeilingError::Held { bytes, reached: allowance.held_bytes() });
+        }
+    }
+    Ok(bytes)
 }
 
 /// Bytes that the allocator has.

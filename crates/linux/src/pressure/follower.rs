@@ -16,6 +16,9 @@
 //! gave, and the ceiling would be too high by as much. Where the system does not say what is
 //! present, a depot keeps the ceiling that it has.
 //!
+//! Of a depot that processes share the ceiling is that of this process. What is present and others
+//! hold counts for nothing: to take a free page that is present costs the container nothing.
+//!
 //! Huge pages of the system's pool are in no figure of a cgroup, unless version 2 is mounted with
 //! `memory_hugetlb_accounting` (Linux 6.7). A depot of them has no share of the room then, and no
 //! ceiling.
@@ -126,6 +129,9 @@ impl Follower {
                 followed.unprotected += 1;
                 continue;
             };
+            // Pages of a segment that are present and other processes' are no room for this one.
+            let others = depot.shared().common().map_or(0, |common| common.others_pages());
+            let present = present.saturating_sub((others as usize) << depot.page_size().shift());
             let target = (present as i128 + share).clamp(0, depot.bytes() as i128) as usize;
             let follow = || Ceiling::of(depot).follow(Some(target), &mut followed.given_back_bytes);
             // A depot's callback that panics keeps no other depot without a ceiling.

@@ -34,7 +34,8 @@ use crate::depot::handle::Depot;
 impl<'d> Ceiling<'d> {
     /// The ceiling of a depot. A borrow: it can be made whenever it is needed.
     pub fn of(depot: &'d Depot) -> Self {
-        Ceiling::over(depot.shared())
+        let shared = depot.shared();
+        Ceiling::over(shared, shared.common().map(|common| common as _))
     }
 }
 

@@ -68,7 +68,8 @@ impl SharedOptions {
         self
     }
 
-    /// The most bytes that this process may take, cached ones included. Default: all.
+    /// The most bytes that this process may take, cached ones included, rounded down to whole
+    /// pages, but one page at least. Default, and 0: all.
     pub fn ceiling(mut self, bytes: usize) -> Self {
         self.ceiling = bytes;
         self
@@ -201,9 +202,8 @@ impl SharedDepot {
         let slot = place.0;
         let store = Arc::new(SharedStore::new(segment.clone(), place, options.answers));
         store.recover(options.orphans);
-        let ceiling = (options.ceiling >> layout.page_size.shift()) as u64;
+        store.set_ceiling(options.ceiling);
         // Relaxed: of this process alone.
-        segment.slots().word(slot, CEILING).store(ceiling, Ordering::Relaxed);
         segment.slots().word(slot, HEIR).store(options.heir, Ordering::Relaxed);
         let file = segment.clone_file().map_err(SegmentError::system("fcntl"))?;
         let part = FilePart { file, offset: layout.frames_at() as u64 };
@@ -423,7 +423,7 @@ pub struct ProcessStats {
     pub estate_pages: u64,
     /// The name of its heir.
     pub heir: Option<NonZeroU64>,
-    /// The most pages that it may have; 0: no limit.
+    /// The most pages that its program lets it have; 0: no limit.
     pub ceiling_pages: u64,
 }
 

@@ -13,10 +13,9 @@ use pagedepot::{Order, Pfn};
 
 use super::depot::SharedDepot;
 use super::messages::Token;
-use super::slots::{CEILING, CLAIMED, SLOTS};
+use super::slots::{CLAIMED, SLOTS};
 use crate::pages::batch::CHUNK;
 use crate::pages::page::Page;
-use crate::system::prim::Ordering;
 
 /// A page on its way to another process, as a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -269,13 +268,9 @@ impl SharedDepot {
 
     /// Sets the most bytes that this process may have; 0: no limit. A forked child changes nothing.
     pub fn set_ceiling(&self, bytes: usize) {
-        if self.is_forked() {
-            return;
+        if !self.is_forked() {
+            self.store().set_ceiling(bytes);
         }
-        let (segment, slot) = (self.store().segment(), self.slot());
-        let pages = (bytes >> segment.layout().page_size.shift()) as u64;
-        // Relaxed: a limit.
-        segment.slots().word(slot, CEILING).store(pages, Ordering::Relaxed);
     }
 }
 

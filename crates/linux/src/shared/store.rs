@@ -16,6 +16,8 @@ use super::owners::{GROUP_FRAMES, Owner, PAGEBLOCK_FRAMES, groups_of};
 use super::segment::Segment;
 use super::slots::{ASKED, CEILING, SENT, SLOTS, TAKEN};
 use crate::depot::state::CommonStore;
+use crate::giving_back::balloon::{Cap, Caps};
+use crate::giving_back::ceiling::Allowance;
 use crate::system::fork_mark::ForkMark;
 use crate::system::mapping::Mapping;
 use crate::system::prim::{self, AtomicU32, AtomicU64, ForkLock, Ordering};
@@ -50,6 +52,9 @@ pub struct SharedStore {
     held: AtomicU64,
     /// Pages that threads of this process are about to take below its ceiling.
     reserved: AtomicU64,
+    /// The most pages that a monitor lets this process have; 0: any number. What the program lets
+    /// it have is in the slot.
+    container_ceiling: AtomicU64,
     /// Whether requests of this process wait, and its thread is to look for them.
     pub(super) awaited: WaitFlag,
     /// Whether this process has a thread that answers others.
@@ -106,6 +111,7 @@ impl SharedStore {
             recovered: AtomicU64::new(0),
             held: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
+            container_ceiling: AtomicU64::new(0),
             awaited: WaitFlag::default(),
             has_thread,
             asked_at_ms: AtomicU32::new(0),
@@ -181,13 +187,43 @@ impl SharedStore {
         self.segment.layout().frames
     }
 
+    fn page_shift(&self) -> u32 {
+        self.segment.layout().page_size.shift()
+    }
+
+    /// The most pages that the program, and that a monitor lets this process have; 0: any number.
+    fn ceilings(&self) -> [u64; 2] {
+        // Relaxed: a limit.
+        let container = self.container_ceiling.load(Ordering::Relaxed);
+        [self.segment.slots().count(self.slot, CEILING), container]
+    }
+
+    /// Pages that processes hold, and those that were sent and not claimed.
+    fn taken_by_all(&self) -> u64 {
+        let slots = self.segment.slots();
+        // Relaxed: see `members::take_slot`.
+        let mut joined = self.segment.joined().load(Ordering::Relaxed) & ((1 << SLOTS) - 1);
+        let mut taken = 0u64;
+        while joined != 0 {
+            taken = taken.wrapping_add(slots.taken(joined.trailing_zeros() as usize));
+            joined &= joined - 1;
+        }
+        taken
+    }
+
+    /// Sets the most bytes that the program lets this process have; 0: any number.
+    pub fn set_ceiling(&self, bytes: usize) {
+        self.set_cap(Cap::Program(if bytes == 0 { usize::MAX } else { bytes }));
+    }
+
     /// Room for up to `blocks` blocks of 2^order pages below the ceiling of this process.
     pub fn reserve(&self, blocks: u32, order: u32) -> Reservation<'_> {
         let slots = self.segment.slots();
-        let ceiling = slots.count(self.slot, CEILING);
-        if ceiling == 0 {
-            return Reservation { store: self, blocks, pages: 0 };
-        }
+        let ceiling = match self.ceilings() {
+            [0, 0] => return Reservation { store: self, blocks, pages: 0 },
+            [0, only] | [only, 0] => only,
+            [program, container] => program.min(container),
+        };
         // Relaxed: a look, so that a request for more than there is room for is in no other's way.
         let seen = slots.held(self.slot).saturating_add(self.reserved.load(Ordering::Relaxed));
         let room = ceiling.saturating_sub(seen) >> order;
@@ -298,14 +334,7 @@ unsafe impl Backing for SharedStore {
     }
 
     fn free_pages(&self, _: ZoneId) -> u64 {
-        let slots = self.segment.slots();
-        // Relaxed: see `members::take_slot`.
-        let mut joined = self.segment.joined().load(Ordering::Relaxed) & ((1 << SLOTS) - 1);
-        let mut taken = 0u64;
-        while joined != 0 {
-            taken = taken.wrapping_add(slots.taken(joined.trailing_zeros() as usize));
-            joined &= joined - 1;
-        }
+        let taken = self.taken_by_all();
         // Relaxed: a count. A sum of counts that change meanwhile may be a little wrong.
         let present = self.segment.present().load(Ordering::Relaxed);
         match present.wrapping_sub(taken) as i64 {
@@ -377,10 +406,45 @@ fn end_of(block: &Block) -> u32 {
     block.pfn().get().saturating_add(block.order().frames())
 }
 
+impl Allowance for SharedStore {
+    fn caps(&self) -> Caps {
+        let bytes = |pages| (pages > 0).then_some((pages as usize) << self.page_shift());
+        let [program, container] = self.ceilings().map(bytes);
+        Caps { program, container }
+    }
+
+    fn set_cap(&self, cap: Cap) {
+        let pages = |bytes: usize| match (bytes >> self.page_shift()) as u64 {
+            all if all >= self.frames().into() => 0,
+            pages => pages.max(1),
+        };
+        // Relaxed, both: a limit.
+        match cap {
+            Cap::Program(bytes) => {
+                let word = self.segment.slots().word(self.slot, CEILING);
+                word.store(pages(bytes), Ordering::Relaxed);
+            }
+            Cap::Container(bytes) => {
+                self.container_ceiling.store(bytes.map_or(0, pages), Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn held_bytes(&self) -> usize {
+        (self.segment.slots().held(self.slot) as usize) << self.page_shift()
+    }
+}
+
 impl CommonStore for SharedStore {
     fn taken_pages(&self) -> u64 {
         // Relaxed: a count.
         self.held.load(Ordering::Relaxed)
+    }
+
+    fn others_pages(&self) -> u64 {
+        // Counts that change meanwhile may be a little wrong, and those of a damaged segment all.
+        let others = self.taken_by_all().wrapping_sub(self.segment.slots().held(self.slot));
+        (others as i64).clamp(0, self.frames().into()) as u64
     }
 
     fn note_refused(&self, pages: u32) {

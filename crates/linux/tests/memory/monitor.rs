@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use crate::common::{self, mib, order, page_bytes, present_bytes, unit, usable_cpus};
 use pagedepot_linux::pressure::{Level, Monitor, MonitorError, Policy, Sources, Step};
 use pagedepot_linux::reclaim::Ceiling;
-use pagedepot_linux::{CpuId, Depot, MemoryKind, Mode, Order, Page, Scope, Vmalloc};
+use pagedepot_linux::shared::{SharedDepot, SharedOptions};
+use pagedepot_linux::{AllocError, CpuId, Depot, MemoryKind, Mode, Order, Page, Scope, Vmalloc};
 
 /// A cgroup made of plain files; removed at the end.
 struct Group(PathBuf);
@@ -503,6 +504,47 @@ fn a_ceiling_follows_the_limit() {
     assert_eq!(builder.watcher().unwrap().counts().unprotected, 1);
     assert_eq!(Ceiling::of(&depot).set(256 * mib()), Ok(256 * mib()));
     common::all_back(&depot);
+}
+
+/// The limit of a container bounds what one process takes of a segment, and takes nothing from
+/// others. What others hold is not room.
+#[test]
+fn a_ceiling_of_a_segment_follows_the_limit() {
+    let text = |mibs: usize| format!("{}\n", mibs * mib());
+    let group = Group::new("segment-ceiling");
+    group.put("memory.max", &text(40)).put("memory.current", &text(12));
+    group.put("memory.stat", "anon 0\n");
+    let inner = SharedDepot::create_memfd("test", &SharedOptions::new(64 * mib())).unwrap();
+    let outer = SharedDepot::adopt(inner.file(), &SharedOptions::join()).unwrap();
+    let take = |depot: &SharedDepot, blocks: usize| -> Vec<_> {
+        let mut blocks: Vec<_> = (0..blocks).map(|_| depot.page(order(9)).unwrap()).collect();
+        blocks.iter_mut().for_each(|block| block.fill(1));
+        blocks
+    };
+    // 8 MiB that another process holds, and 6 that are free and present.
+    let others = take(&outer, 4);
+    drop(take(&outer, 3));
+    outer.drain(Scope::ALL, Mode::Full);
+    let mut watcher = Monitor::builder(&inner).sources(group.sources()).watcher().unwrap();
+    let ceiling = || Ceiling::of(&inner).bytes() / mib();
+    // Four fifths, less 12 MiB.
+    assert_eq!(ceiling(), 6 + 20);
+    let counts = watcher.counts();
+    assert_eq!((counts.ceiling_bytes, counts.unprotected), (26 * mib() as u64, 0));
+    let own = take(&inner, 13);
+    assert_eq!(inner.page(order(9)).unwrap_err(), AllocError::Exhausted);
+    assert_eq!(take(&outer, 15).len(), 15);
+    outer.drain(Scope::ALL, Mode::Full);
+    assert_eq!(outer.segment_stats().free_pages, (64 - 8 - 26) << 8);
+    // The program's own is lower.
+    inner.set_ceiling(10 * mib());
+    watcher.look_at(0);
+    assert_eq!((ceiling(), inner.taken_pages().0), (10, 26 << 8));
+    drop((own, watcher));
+    assert_eq!(ceiling(), 10);
+    inner.set_ceiling(0);
+    assert_eq!(ceiling(), 64);
+    drop(others);
 }
 
 /// The memory controller does not count huge pages of the system's pool: its limit is for other
