@@ -90,8 +90,9 @@ impl DepotState {
         let mover: &'static Movables = unsafe { NonNull::from(&*movables).as_ref() };
         let mapped = MappedFrames::new(parts.allocator, parts.memory, parts.fork_mark);
         let pins = Pins::new(pinned);
+        let kinds = (parts.is_pinned, parts.backing.is_some());
         let depot = Box::new(DepotState {
-            frames: ReturnableFrames::new(mapped, pins, parts.is_pinned, parts.fork_mark),
+            frames: ReturnableFrames::new(mapped, pins, kinds, parts.fork_mark),
             callbacks: Box::new(Callbacks::new(parts.fork_mark)),
             compactor: Box::new(Compactor::new(mover)),
             movables,

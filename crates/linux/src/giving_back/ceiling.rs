@@ -121,7 +121,9 @@ impl<'d> Ceiling<'d> {
     /// and nothing goes back to the system: a page that is freed is other processes' then.
     ///
     /// # Errors
-    /// [`CeilingError`]; after [`CeilingError::Held`] the ceiling is as low as it could be made.
+    /// [`CeilingError`]; after [`CeilingError::Held`] the ceiling is as low as it could be made. In
+    /// a depot that processes share it is in force then, and this process gets no page until it
+    /// holds less.
     pub fn set(&self, bytes: usize) -> Result<usize, CeilingError> {
         if self.frames.is_pinned() {
             return Err(CeilingError::Pinned);
@@ -255,8 +257,17 @@ fn give(
     mut pages: u64,
 ) -> Result<u64, CeilingError> {
     while let Some((zone, run)) = (pages > 0).then(|| balloon.pop(pages)).flatten() {
-        let added = shared.frames().add_memory(zone, run, &mut []);
+        let frames = shared.frames();
+        let added = match shared.has_backing() {
+            // To add memory puts no frame into a store of the program's: a free does.
+            true => frames.add_memory_held(zone, run, &mut []),
+            false => frames.add_memory(zone, run, &mut []),
+        };
         added.expect("it was removed from this zone, and its metadata is kept");
+        if shared.has_backing() {
+            let freed = frames.free_contiguous(run.start, run.frames);
+            debug_assert_eq!(freed, Ok(()));
+        }
         pages -= u64::from(run.frames);
     }
     Ok(pages)

@@ -23,15 +23,16 @@ pub(crate) struct ReturnableFrames {
     pins: Box<ForkLock<Pins>>,
     balloon: Box<ForkLock<Balloon>>,
     is_pinned: bool,
+    has_backing: bool,
 }
 
 impl ReturnableFrames {
-    /// Frames whose memory is given back, or, with `is_pinned`, never. Requests that run short wait
-    /// for a trim from now on.
+    /// Frames whose memory is given back, or, with `is_pinned`, never. With `has_backing` their
+    /// store is the program's, or a segment. Requests that run short wait for a trim from now on.
     pub fn new(
         mapped: MappedFrames,
         pins: Pins,
-        is_pinned: bool,
+        (is_pinned, has_backing): (bool, bool),
         fork_mark: ForkMark<'static>,
     ) -> Self {
         let trimming = Box::<TrimState>::default();
@@ -44,6 +45,7 @@ impl ReturnableFrames {
             pins: Box::new(ForkLock::new(fork_mark, pins)),
             balloon: Box::new(ForkLock::new(fork_mark, Balloon::default())),
             is_pinned,
+            has_backing,
         }
     }
 
@@ -75,6 +77,11 @@ impl ReturnableFrames {
     /// Whether memory is never given back: [`Builder::pinned`](crate::Builder::pinned).
     pub fn is_pinned(&self) -> bool {
         self.is_pinned
+    }
+
+    /// Whether the frames are in a [`Backing`](pagedepot::Backing).
+    pub fn has_backing(&self) -> bool {
+        self.has_backing
     }
 }
 

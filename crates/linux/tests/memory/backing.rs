@@ -6,6 +6,8 @@ mod store;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pagedepot_linux::reclaim::Ceiling;
+
 use crate::common::{all_back, hammer, mib, order, page_bytes};
 use pagedepot_linux::{AllocError, Builder, Depot, Flags, Mode, Pfn, Scope, ZoneId};
 use store::Sets;
@@ -52,5 +54,21 @@ fn what_it_can_do_is_used() {
     drop(depot.page_with(order(9), Flags::default().backing_bits(0x1234)));
     assert_eq!(sets.last_bits(), 0x1234);
     drop(depot.pages(2000, Flags::default()).unwrap());
+    all_back(&depot);
+}
+
+/// A higher ceiling puts into the store what a lower one took.
+#[test]
+fn a_ceiling_gives_back_what_it_took() {
+    let (depot, sets) = over(Depot::builder(16 * mib()), true);
+    let ceiling = Ceiling::of(&depot);
+    let free = || pagedepot::Backing::free_pages(&*sets, ZoneId::new(0));
+    assert_eq!((ceiling.set(4 * mib()), free()), (Ok(4 * mib()), 1024));
+    for (bytes, pages) in [(6 * mib(), 1536), (16 * mib(), 4096)] {
+        assert_eq!(ceiling.set(bytes), Ok(bytes));
+        depot.drain(Scope::ALL, Mode::Full);
+        assert_eq!(free(), pages);
+    }
+    drop(depot.pages(4096, Flags::default()).unwrap());
     all_back(&depot);
 }
