@@ -530,6 +530,21 @@ mod tests {
     use super::*;
     use crate::shared::slots::{ANSWERED, ASKED};
 
+    /// The thread that answers ends when its process leaves: it does not sleep on.
+    #[test]
+    fn the_thread_that_answers_ends_with_the_store() {
+        let shared = SharedDepot::create_memfd("test", &SharedOptions::new(4 << 20)).unwrap();
+        let segment = Arc::downgrade(shared.store.segment());
+        // The thread sleeps, or is about to.
+        thread::sleep(Duration::from_millis(10));
+        drop(shared);
+        let until = Instant::now() + Duration::from_secs(60);
+        while segment.strong_count() > 0 {
+            assert!(Instant::now() < until, "the thread keeps the segment mapped");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Threads that look for room at the same time do not get it twice.
     #[test]
     fn room_below_a_ceiling_is_given_once() {

@@ -43,8 +43,9 @@ const ANSWER_LIMIT: Duration = Duration::from_millis(50);
 /// Longest time for which a request that runs short waits for another thread of this process that
 /// takes back the pages of dead processes, and may be stopped, or wait for the requesting thread.
 const BURIAL_LIMIT: Duration = Duration::from_millis(500);
-/// Milliseconds after which a thread looks whether there is still a handle.
-const REST_MS: u32 = 1000;
+/// Milliseconds after which a thread looks whether there is still a handle, when pages have
+/// outlived the last one: a store that is dropped wakes it.
+const REST_MS: u32 = if cfg!(test) { 600_000 } else { 1000 };
 /// Milliseconds between two looks for pages that other processes have freed.
 const LOOK_MS: u32 = 10;
 /// Milliseconds between two requests for what other processes cache.
@@ -181,8 +182,8 @@ impl SharedStore {
     }
 }
 
-/// Begins a thread that gives up what this process can do without when another asks. It ends within
-/// a second after the last handle.
+/// Begins a thread that gives up what this process can do without when another asks. It ends when
+/// the store is dropped, or within a second after the last handle.
 pub fn answer(
     segment: Arc<Segment>,
     store: &Arc<SharedStore>,

@@ -469,7 +469,13 @@ impl Drop for SharedStore {
     fn drop(&mut self) {
         let page = self.lock_page.take();
         match self.fork_mark.check() {
-            Ok(()) => members::leave(&self.segment, (self.slot, page)),
+            Ok(()) => {
+                // The thread of this process finds no store, and ends. Relaxed: it reads nothing.
+                let asked = self.segment.futex(self.slot, ASKED);
+                asked.fetch_add(1, Ordering::Relaxed);
+                prim::wake_all_shared(asked);
+                members::leave(&self.segment, (self.slot, page));
+            }
             // A forked child is in no slot. It may have something else where its parent has the
             // page.
             Err(_) => mem::forget(page),
