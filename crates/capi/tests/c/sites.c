@@ -26,6 +26,15 @@ static void expect(pagedepot_t *depot, int line, unsigned long bytes, unsigned l
     }
 }
 
+/* Ends the program unless no line of it holds pages. */
+static void expect_no_lines(pagedepot_t *depot) {
+    pagedepot_allocinfo(depot, text, sizeof text);
+    if (strstr(text, __FILE__)) {
+        fprintf(stderr, "no line holds pages, and yet:\n%s", text);
+        exit(1);
+    }
+}
+
 int main(void) {
     pagedepot_t *depot = pagedepot_new(64 << 20, NULL);
     void *pages[3], *many[100];
@@ -66,6 +75,25 @@ int main(void) {
     if (pagedepot_alloc(NULL, 0) || pagedepot_allocinfo(NULL, text, 10) || errno != EINVAL) {
         return 1;
     }
+    /* A block that was sent is no line's, nor one that was claimed. */
+    pagedepot_t *shared = pagedepot_create(NULL, 4 << 20, NULL);
+    pagedepot_sent_t sent[3];
+    pages[0] = shared ? pagedepot_alloc(shared, 2) : NULL; lines[0] = __LINE__;
+    got = shared ? pagedepot_alloc_many(shared, 0, 0, many, 2) : 0; lines[1] = __LINE__;
+    if (!pages[0] || got != 2) {
+        return 1;
+    }
+    expect(shared, lines[0], 4 * 4096, 1);
+    if (pagedepot_send(shared, pages[0], 2, sent) ||
+        pagedepot_send_many(shared, many, 0, sent + 1, 2) != 2) {
+        return 1;
+    }
+    expect_no_lines(shared);
+    if (pagedepot_claim(shared, sent[0], NULL) != pages[0]) {
+        return 1;
+    }
+    expect_no_lines(shared);
+    pagedepot_delete(shared);
     pagedepot_free(depot, pages[1], 0);
     pagedepot_free(depot, pages[2], 0);
     pagedepot_free(depot, waited, 1);

@@ -87,6 +87,7 @@ impl Page {
             return Err(self);
         }
         let (pfn, order) = self.into_raw();
+        depot.shared().sites().clear(pfn);
         let (store, first) = (depot.store(), pfn.get());
         store.segment().messages().prefetch(first);
         // First: a count that is too high for a moment hides free pages, one too low invents them.
@@ -266,7 +267,12 @@ impl SharedDepot {
         self.shared().movables().fork_mark().check().is_err()
     }
 
-    /// Sets the most bytes that this process may have; 0: no limit. A forked child changes nothing.
+    /// Sets the most bytes that this process may have, as [`SharedOptions::ceiling`] does; 0: no
+    /// limit. What it holds above stays until it is freed; [`Ceiling::set`] has some reclaimed. A
+    /// forked child changes nothing.
+    ///
+    /// [`SharedOptions::ceiling`]: super::SharedOptions::ceiling
+    /// [`Ceiling::set`]: crate::reclaim::Ceiling::set
     pub fn set_ceiling(&self, bytes: usize) {
         if !self.is_forked() {
             self.store().set_ceiling(bytes);
@@ -287,6 +293,7 @@ impl Outbox<'_> {
     /// Takes a page of the depot.
     fn add(&mut self, page: Page) {
         let (pfn, order) = page.into_raw();
+        self.depot.shared().sites().clear(pfn);
         self.pages[self.length] = (pfn.get(), order.get());
         self.length += 1;
         if self.length == CHUNK {
