@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
-use std::{fmt, io};
+use std::{fmt, io, mem};
 
 use pagedepot_linux::pressure::MonitorError;
 use pagedepot_linux::publish::PublishError;
@@ -215,7 +215,11 @@ pub(crate) fn tell(error: &(impl Errno + fmt::Display)) {
 #[cold]
 pub(crate) fn tell_text(number: c_int, text: &str) {
     // An error's text has no zero; if one had, there would be no text.
-    LAST.with_borrow_mut(|last| *last = CString::new(text).ok());
+    let text = CString::new(text).ok();
+    // A thread that ends may have no text any more: by destructors of its own, or of C++'s statics.
+    // The text before is dropped when it is not borrowed any more.
+    let before = LAST.try_with(|last| Some(mem::replace(&mut *last.try_borrow_mut().ok()?, text)));
+    drop(before);
     set_errno(number);
 }
 
@@ -247,5 +251,6 @@ pub(crate) fn status<E: Errno + fmt::Display>(result: Result<(), E>) -> c_int {
 /// Calls that allocate and free set errno alone.
 #[unsafe(no_mangle)]
 pub extern "C" fn pagedepot_last_error() -> *const c_char {
-    LAST.with_borrow(|last| last.as_ref().map_or(std::ptr::null(), |text| text.as_ptr()))
+    let text = |last: &RefCell<Option<CString>>| Some(last.try_borrow().ok()?.as_ref()?.as_ptr());
+    LAST.try_with(text).ok().flatten().unwrap_or(std::ptr::null())
 }

@@ -1,6 +1,7 @@
 //! Making a depot, asking what it is, taking it away.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::ptr;
 use std::time::Duration;
@@ -186,7 +187,8 @@ pub(crate) unsafe fn sized<T: Default + Copy>(given: *const T) -> Result<T, &'st
 }
 
 fn print(misuse: Misuse) {
-    eprintln!("pagedepot: {misuse}");
+    // Unlike `eprintln`, which panics where there is nobody to read it, and where a disk is full.
+    let _ = writeln!(io::stderr(), "pagedepot: {misuse}");
 }
 
 fn print_and_abort(misuse: Misuse) {

@@ -5,7 +5,7 @@ use std::mem::forget;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 use pagedepot_rseq::{CpuSet, affinity};
 use rustix::event::{EventfdFlags, eventfd};
@@ -154,7 +154,7 @@ impl Drop for Monitor {
         }
         let is_told = rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).is_ok();
         // A callback may have dropped the last handle of what owns this: then the thread is here.
-        if is_told && thread.thread().id() != thread::current().id() {
+        if is_told && !threads::is_current(&thread) {
             // Its panic was printed.
             let _ = thread.join();
         }

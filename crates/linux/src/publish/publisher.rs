@@ -146,7 +146,7 @@ impl Drop for Publication {
         if self.parent.check().is_err() {
             // The thread is the parent's.
             std::mem::forget(thread);
-        } else if thread.thread().id() != thread::current().id() {
+        } else if !threads::is_current(&thread) {
             // Otherwise it has dropped the last handle of a depot whose callback owned this.
             let _ = thread.join();
         }

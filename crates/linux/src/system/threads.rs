@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::unix::thread::JoinHandleExt as _;
 use std::ptr;
 use std::thread::{Builder, JoinHandle};
 
@@ -9,6 +10,13 @@ use std::thread::{Builder, JoinHandle};
 /// blocks them then, whatever handler it has.
 const FAULTS: [i32; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// Whether a thread is the calling one. Unlike `std::thread::current`, this can be called in
+/// destructors of C++ and functions of `atexit`, which run after those of thread-locals.
+pub(crate) fn is_current(thread: &JoinHandle<()>) -> bool {
+    // SAFETY: names the calling thread. The other one was not joined, so its number is its own.
+    thread.as_pthread_t() == unsafe { libc::pthread_self() }
+}
 
 /// Starts a thread that blocks all signals, but for those of its own faults: the program's handlers
 /// run on its own threads. What it starts begins with this mask.
