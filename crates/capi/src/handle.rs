@@ -9,7 +9,7 @@ use std::time::Duration;
 use pagedepot_linux::builder::{CpuSet, Misuse};
 use pagedepot_linux::reclaim::PinError;
 use pagedepot_linux::shared::SharedDepot;
-use pagedepot_linux::{Depot, MemoryKind, PageSize, ZoneId};
+use pagedepot_linux::{BuildError, Depot, MemoryKind, PageSize, ZoneId};
 
 use crate::error::{set_errno, tell, tell_text};
 use crate::poison::{Access, mark};
@@ -129,7 +129,7 @@ impl pagedepot_options_t {
         bytes: usize,
         page_size: Option<PageSize>,
         isolated: Option<CpuSet>,
-    ) -> Result<Depot, pagedepot_linux::BuildError> {
+    ) -> Result<Depot, BuildError> {
         let misuse = if self.has(PAGEDEPOT_MISUSE_PRINTS) { print } else { print_and_abort };
         let kind =
             if self.has(PAGEDEPOT_MEMFD) { MemoryKind::Memfd } else { MemoryKind::default() };
@@ -297,6 +297,12 @@ pub(crate) fn depot<'d>(handle: *const pagedepot_t) -> Option<&'d Depot> {
     }
 }
 
+/// The handle of the segment, if there is a depot that processes share.
+fn shared_of<'d>(handle: *const pagedepot_t) -> Option<&'d SharedDepot> {
+    // SAFETY: as of `depot`.
+    unsafe { handle.as_ref() }?.shared.as_ref()
+}
+
 /// The depot of a handle, for calls whose errors have a text; `None`, with both: NULL.
 pub(crate) fn depot_or_text<'d>(handle: *const pagedepot_t) -> Option<&'d Depot> {
     let depot = depot(handle);
@@ -309,13 +315,18 @@ pub(crate) fn depot_or_text<'d>(handle: *const pagedepot_t) -> Option<&'d Depot>
 /// The text of a handle that is NULL.
 pub(crate) const NO_HANDLE: &str = "the depot is NULL: an earlier call has failed to make it";
 
-/// Adds memory, whole GiB; see grow_to in the options. Returns 0, or -1 with errno.
+/// Adds memory; see grow_to in the options. Whole multiples of 2^18 pages: of a GiB, where a page
+/// has 4 KiB; to a segment that processes share, whole pages. Returns 0, or -1 with errno: ENOMEM
+/// beyond grow_to, and nothing is added.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_grow(handle: *const pagedepot_t, bytes: usize) -> c_int {
     let Some(depot) = depot_or_text(handle) else { return -1 };
+    if let Some(shared) = shared_of(handle) {
+        return grow_segment(shared, bytes);
+    }
     match depot.grow(ZoneId::new(0), bytes) {
         Ok(first) => {
             let start = depot.raw().address(first).as_ptr();
@@ -330,6 +341,28 @@ pub unsafe extern "C" fn pagedepot_grow(handle: *const pagedepot_t, bytes: usize
     }
 }
 
+/// Adds memory to a segment; see [`pagedepot_grow`].
+fn grow_segment(shared: &SharedDepot, bytes: usize) -> c_int {
+    if bytes == 0 {
+        tell(&BuildError::ZeroGrowth);
+        return -1;
+    }
+    let before = shared.present_bytes();
+    let room = shared.bytes().saturating_sub(before);
+    let end = bytes.checked_next_multiple_of(shared.page_size().bytes());
+    let end = end.filter(|&bytes| bytes <= room).map(|bytes| before + bytes);
+    if end.is_some_and(|end| shared.grow(end) >= end) {
+        return 0;
+    }
+    if shared.pinned_pages() == Err(PinError::Forked) {
+        tell(&BuildError::Forked);
+    } else {
+        let text = format!("cannot add {bytes} bytes: {room} are left of the segment's grow_to");
+        tell_text(libc::ENOMEM, &text);
+    }
+    -1
+}
+
 /// Bytes per page of order 0. 0: the handle is NULL.
 ///
 /// # Safety
@@ -339,13 +372,17 @@ pub unsafe extern "C" fn pagedepot_page_size(handle: *const pagedepot_t) -> usiz
     depot(handle).map_or(0, |depot| depot.page_size().bytes())
 }
 
-/// Bytes of memory, free or not. 0: the handle is NULL.
+/// Bytes of memory, free or not. Those of a segment that can grow may lie anywhere in it. 0: the
+/// handle is NULL.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_bytes(handle: *const pagedepot_t) -> usize {
-    depot(handle).map_or(0, Depot::bytes)
+    match shared_of(handle) {
+        Some(shared) => shared.present_bytes(),
+        None => depot(handle).map_or(0, Depot::bytes),
+    }
 }
 
 /// Returns the address at which the memory begins: registrations with devices need it. NULL: the

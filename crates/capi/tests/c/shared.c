@@ -180,8 +180,59 @@ static void open_after_estates(void) {
     CHECK(unlink(path) == 0 && rmdir(folder) == 0);
 }
 
+/* Memory that is added to a segment, and a ceiling of one of its processes. */
+static void grow_and_limit(void) {
+    pagedepot_shared_options_t options = PAGEDEPOT_SHARED_INIT;
+    options.grow_to = 8 * MIB;
+    pagedepot_t *depot = pagedepot_create(NULL, 4 * MIB, &options);
+    CHECK(depot && pagedepot_bytes(depot) == 4 * MIB && pagedepot_ceiling(depot) == 8 * MIB);
+    CHECK(pagedepot_alloc(depot, 10) && !pagedepot_alloc(depot, 9));
+    FAILS_WITH(pagedepot_grow(depot, 0) == -1, EINVAL, "0 bytes");
+    FAILS_WITH(pagedepot_grow(depot, 4 * MIB + 1) == -1, ENOMEM, "grow_to");
+    FAILS(pagedepot_grow(depot, (size_t)-1) == -1, ENOMEM);
+    CHECK(pagedepot_bytes(depot) == 4 * MIB);
+    CHECK(pagedepot_grow(depot, 2 * MIB - 1) == 0 && pagedepot_bytes(depot) == 6 * MIB);
+    CHECK(pagedepot_alloc(depot, 9) && !pagedepot_alloc(depot, 9));
+    CHECK(pagedepot_grow(depot, 2 * MIB) == 0 && pagedepot_alloc(depot, 9));
+    options.ceiling = 1;
+    pagedepot_t *small = pagedepot_adopt(pagedepot_shared_fd(depot), &options);
+    CHECK(small && pagedepot_ceiling(small) == pagedepot_page_size(small));
+    /* What this one may have, the other does not lose. */
+    CHECK(pagedepot_set_ceiling(small, 2 * MIB) == 0 && pagedepot_ceiling(small) == 2 * MIB);
+    FAILS(pagedepot_set_ceiling(small, 1) == -1, EINVAL);
+    FAILS_WITH(pagedepot_set_ceiling(depot, 4 * MIB) == -1, ENOMEM, "held");
+    CHECK(pagedepot_ceiling(depot) == 4 * MIB && pagedepot_set_ceiling(depot, (size_t)-1) == 0);
+    pagedepot_delete(depot);
+    CHECK(pagedepot_alloc(small, 9) && !pagedepot_alloc(small, 0));
+    pid_t child = fork();
+    if (child == 0) {
+        errno = 0;
+        _exit(pagedepot_grow(small, 1) == -1 && errno == EPERM ? 0 : 1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    pagedepot_delete(small);
+}
+
+static uint64_t free_none(void *context, uint64_t wanted, int is_last_resort) {
+    (void)context, (void)wanted, (void)is_last_resort;
+    return 0;
+}
+
+/* As many callbacks as the header names. */
+static void register_callbacks(void) {
+    pagedepot_t *depot = pagedepot_create(NULL, MIB, NULL);
+    for (int nth = 0; nth < 6; nth++) {
+        CHECK(pagedepot_on_pressure(depot, free_none, NULL) == 0);
+    }
+    FAILS(pagedepot_on_pressure(depot, free_none, NULL) == -1, ENOSPC);
+    pagedepot_delete(depot);
+}
+
 int main(void) {
     host_and_guest();
+    grow_and_limit();
+    register_callbacks();
     open_after_estates();
     delete_a_giver();
     pagedepot_t *depot = pagedepot_create(NULL, 4 * MIB, NULL), *alone = pagedepot_new(MIB, NULL);

@@ -377,7 +377,9 @@ impl SharedDepot {
         self.present_bytes()
     }
 
-    fn present_bytes(&self) -> usize {
+    /// Bytes of memory of the segment, free or not: less than [`bytes`](Depot::bytes) where it can
+    /// [grow](Self::grow).
+    pub fn present_bytes(&self) -> usize {
         let segment = self.store.segment();
         // Relaxed: a count.
         let present = segment.present().load(Ordering::Relaxed) as usize;
