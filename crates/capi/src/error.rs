@@ -55,6 +55,7 @@ impl Errno for BuildError {
             BuildError::Limit { .. }
             | BuildError::TooManyMappings { .. }
             | BuildError::CannotGrow { .. } => libc::ENOMEM,
+            BuildError::Ceiling(error) => error.errno(),
             BuildError::Forked => libc::EPERM,
             BuildError::Reentrant => libc::EDEADLK,
             _ => libc::EINVAL,
@@ -246,7 +247,8 @@ pub(crate) fn status<E: Errno + fmt::Display>(result: Result<(), E>) -> c_int {
 /// Describes this thread's last failure to make, open, grow, trim, pin or validate a depot, to give
 /// back or discard its memory, to wait for a handover, to set its ceiling, to have it call a
 /// function, or to make a space, a monitor or published statistics of it, and says what to do about
-/// it. The text is valid until the thread's next such failure. NULL: no such call has failed.
+/// it. The text is valid until the thread's next such failure. NULL: no such call has failed, or
+/// the thread is ending: functions of atexit(3) and destructors of C++ find errno alone.
 ///
 /// Calls that allocate and free set errno alone.
 #[unsafe(no_mangle)]

@@ -39,6 +39,10 @@ static void ceiling(void) {
     void *large = pagedepot_alloc(depot, 9);
     CHECK(large && pagedepot_alloc(depot, 10) == NULL);
     FAILS(pagedepot_set_ceiling(depot, 1) == -1, EINVAL);
+    pagedepot_options_t both = PAGEDEPOT_OPTIONS_INIT;
+    both.ceiling = 4 * MIB;
+    both.grow_to = 2048 * MIB;
+    FAILS_WITH(pagedepot_new(MIB, &both) == NULL, ENOTSUP, "grow_to");
     CHECK(pagedepot_set_ceiling(depot, 16 * MIB) == 0);
     CHECK(pagedepot_free(depot, large, 9) == 0);
     FAILS_WITH(pagedepot_set_ceiling(NULL, 1) == -1, EINVAL, "depot is NULL");
