@@ -12,8 +12,13 @@ use crate::tools;
 
 /// The version of the crates, which have one.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The first number of it: programs find the shared library by that.
-const MAJOR: &str = env!("CARGO_PKG_VERSION_MAJOR");
+/// The part of it that programs find the shared library by, as in `crates/capi/build.rs`.
+fn soname_version() -> String {
+    match env!("CARGO_PKG_VERSION_MAJOR") {
+        "0" => concat!("0.", env!("CARGO_PKG_VERSION_MINOR")).to_owned(),
+        major => major.to_owned(),
+    }
+}
 
 /// Options of `cargo xtask install`.
 #[derive(Debug, Args)]
@@ -59,7 +64,7 @@ pub fn run(options: &Options) -> Result<()> {
     copy(&tools::root()?.join("crates/capi/include/pagedepot.h"), &include.join("pagedepot.h"))?;
     copy(&built.archive, &lib.join("libpagedepot.a"))?;
     copy(&built.shared, &lib.join(&shared))?;
-    link(&shared, &lib.join(format!("libpagedepot.so.{MAJOR}")))?;
+    link(&shared, &lib.join(format!("libpagedepot.so.{}", soname_version())))?;
     link(&shared, &lib.join("libpagedepot.so"))?;
     let file = pkgconfig.join("pagedepot.pc");
     fs::write(&file, pkg_config(&prefix))
