@@ -317,9 +317,15 @@ static bool set_hooks(mallctl_t *mallctl, long decay_ms) {
         ssize_t decay = decay_ms;
         snprintf(name, sizeof name, "arena.%u.extent_hooks", at);
         int error = mallctl(name, NULL, NULL, &new_hooks, sizeof new_hooks);
-        if (error != 0) {
+        if (error != 0 && at == 0) {
             fail(name, strerror(error));
             return false;
+        }
+        if (error != 0) {
+            /* Those before have hooks, which need the thread. */
+            fprintf(stderr, "libpagedepot_jemalloc: %s: %s; the depot serves %u of %u arenas\n",
+                    name, strerror(error), at, arenas);
+            return true;
         }
         snprintf(name, sizeof name, "arena.%u.dirty_decay_ms", at);
         mallctl(name, NULL, NULL, &decay, sizeof decay);
