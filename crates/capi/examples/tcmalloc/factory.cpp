@@ -59,24 +59,34 @@ struct Source {
     explicit Source(pagedepot_t *depot)
         : depot(depot), file(pagedepot_fd(depot)), order(unsigned(pagedepot_order_for(PIECE))) {}
 
-    // Puts memory behind a piece of reserved addresses; from_depot says which.
-    bool back(void *at, bool &is_depot) {
-        void *block = pagedepot_alloc_flags(depot, order, PAGEDEPOT_UNMOVABLE);
+    // Puts memory behind a piece of reserved addresses: a block, or the system's, which is nullptr.
+    bool back(void *at, void *&block) {
+        block = pagedepot_alloc_flags(depot, order, PAGEDEPOT_UNMOVABLE);
         if (block != nullptr) {
             const auto place = static_cast<char *>(block) -
                                static_cast<char *>(pagedepot_base(depot));
             const int access = PROT_READ | PROT_WRITE, how = MAP_SHARED | MAP_FIXED;
-            is_depot = mmap(at, PIECE, access, how, file, place) == at;
-            if (is_depot) {
+            if (mmap(at, PIECE, access, how, file, place) == at) {
                 from_depot++;
                 return true;
             }
             // Too many mappings, for example: the reserved addresses are as they were.
             pagedepot_free(depot, block, order);
+            block = nullptr;
         }
-        is_depot = false;
         from_system++;
         return mprotect(at, PIECE, PROT_READ | PROT_WRITE) == 0;
+    }
+
+    // Takes the memory behind a piece away, which nothing has used. A block that stays mapped stays
+    // in use.
+    void take_away(void *at, void *&block) {
+        const int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+        const bool is_gone = mmap(at, PIECE, PROT_NONE, how, -1, 0) == at;
+        (block != nullptr ? from_depot : from_system)--;
+        if (is_gone)
+            pagedepot_free(depot, block, order);
+        block = nullptr;
     }
 };
 
@@ -84,9 +94,9 @@ struct Source {
 // from tcmalloc: neither it nor the depot does.
 class Region final : public AddressRegion {
   public:
-    Region(Source &source, void *start, size_t size, bool *is_depot, Region *older)
+    Region(Source &source, void *start, size_t size, void **blocks, Region *older)
         : older(older), source_(source), start_(reinterpret_cast<uintptr_t>(start)),
-          end_(start_ + size), next_(start_), is_depot_(is_depot) {}
+          end_(start_ + size), next_(start_), blocks_(blocks) {}
 
     std::pair<void *, size_t> Alloc(size_t size, size_t alignment) override {
         const uintptr_t first = round_up(next_, std::max(alignment, PIECE));
@@ -95,23 +105,31 @@ class Region final : public AddressRegion {
         const uintptr_t end = round_up(first + size, PIECE);
         if (end > end_)
             return {nullptr, 0};
-        for (uintptr_t at = first; at < end; at += PIECE)
-            if (!source_.back(reinterpret_cast<void *>(at), is_depot_[(at - start_) / PIECE]))
-                return {nullptr, 0};
+        for (uintptr_t at = first; at < end; at += PIECE) {
+            if (source_.back(reinterpret_cast<void *>(at), block_at(at)))
+                continue;
+            // The next call begins at the same address.
+            for (; at > first; at -= PIECE)
+                source_.take_away(reinterpret_cast<void *>(at - PIECE), block_at(at - PIECE));
+            return {nullptr, 0};
+        }
         next_ = end;
         return {reinterpret_cast<void *>(first), end - first};
     }
 
     bool is_depot(uintptr_t address) const {
-        return address >= start_ && address < end_ && is_depot_[(address - start_) / PIECE];
+        return address >= start_ && address < end_ && blocks_[(address - start_) / PIECE];
     }
 
     Region *const older;
 
   private:
+    // The depot's block behind a piece.
+    void *&block_at(uintptr_t address) { return blocks_[(address - start_) / PIECE]; }
+
     Source &source_;
     uintptr_t start_, end_, next_;
-    bool *is_depot_;
+    void **blocks_;
 };
 
 class Regions final : public AddressRegionFactory {
@@ -125,10 +143,11 @@ class Regions final : public AddressRegionFactory {
         // tcmalloc's own records, and samples with their guards, stay outside.
         if (!is_ordinary)
             return system_->Create(start, size, hint);
-        auto *is_depot = static_cast<bool *>(MallocInternal(size / PIECE + 1));
-        std::memset(is_depot, 0, size / PIECE + 1);
+        const size_t bytes = (size / PIECE + 1) * sizeof(void *);
+        auto *blocks = static_cast<void **>(MallocInternal(bytes));
+        std::memset(blocks, 0, bytes);
         void *place = MallocInternal(sizeof(Region));
-        newest_ = new (place) Region(source_, start, size, is_depot, newest_);
+        newest_ = new (place) Region(source_, start, size, blocks, newest_);
         return newest_;
     }
 
