@@ -4,6 +4,23 @@
  * says why. After one that sets something up, pagedepot_last_error() says what to do about it.
  * All functions may be called from any number of threads; pagedepot_delete() from one, as the last.
  *
+ * Signal handlers allocate with PAGEDEPOT_ATOMIC or PAGEDEPOT_NO_RECLAIM, and free while no request
+ * waits (pagedepot_alloc_wait()). pagedepot_vmalloc() with these flags is for them, too, and
+ * pagedepot_vfree() may wait for a second there. Other calls that change something take locks or
+ * memory of the heap: handlers do not make them.
+ *
+ * Functions that the library calls (reclaim, give_up, give) may free, and allocate with
+ * PAGEDEPOT_NO_RECLAIM. None deletes a depot or a space. reclaim runs in calls that allocate, with
+ * the locks that the program holds there; what it makes of ceilings, trims and pins may fail with
+ * EDEADLK.
+ *
+ * A forked child can read its parent's blocks. Calls that would change the parent's depot fail with
+ * EPERM or do nothing; the child makes or adopts a depot of its own. A child of vfork() calls
+ * nothing of this library before it executes a program.
+ *
+ * A thread that may be cancelled (pthread_cancel()) disables that around calls: to be cancelled in
+ * one ends the process.
+ *
  * Generated from crates/capi/src: see its README. Link with -lpagedepot. */
 
 #ifndef PAGEDEPOT_H
@@ -46,7 +63,8 @@
 // The depot is never trimmed, because a device keeps its pages.
 #define PAGEDEPOT_PINNED (1 << 8)
 
-// A double free that is found late is printed, and the program goes on; else it aborts.
+// A double free that is found late is printed, and the program goes on; else it aborts. It aborts
+// all the same when a page that was freed twice would be handed out while it holds metadata.
 #define PAGEDEPOT_MISUSE_PRINTS (1 << 9)
 
 // The page is zeroed.
@@ -267,7 +285,8 @@ typedef struct {
     size_t size;
     // Bytes to which a new segment can grow. 0: the bytes it begins with.
     size_t grow_to;
-    // The most bytes that this process may have. 0: all.
+    // The most bytes that this process may hold and cache, rounded down to pages, but a page at
+    // least. 0: all. pagedepot_set_ceiling() changes it.
     size_t ceiling;
     // The heir of this process: see pagedepot_inherit(). 0: none.
     uint64_t heir;
@@ -317,7 +336,9 @@ pagedepot_t *pagedepot_new(size_t bytes, const pagedepot_options_t *options);
 // it were deleted, and monitors stopped.
 void pagedepot_delete(pagedepot_t *depot);
 
-// Adds memory, whole GiB; see grow_to in the options. Returns 0, or -1 with errno.
+// Adds memory; see grow_to in the options. Whole multiples of 2^18 pages: of a GiB, where a page
+// has 4 KiB; to a segment that processes share, whole pages. Returns 0, or -1 with errno: ENOMEM
+// beyond grow_to, and nothing is added.
 //
 // Conditions:
 // handle is NULL or a live depot.
@@ -329,7 +350,8 @@ int pagedepot_grow(const pagedepot_t *handle, size_t bytes);
 // handle is NULL or a live depot.
 size_t pagedepot_page_size(const pagedepot_t *handle);
 
-// Bytes of memory, free or not. 0: the handle is NULL.
+// Bytes of memory, free or not. Those of a segment that can grow may lie anywhere in it. 0: the
+// handle is NULL.
 //
 // Conditions:
 // handle is NULL or a live depot.
@@ -344,7 +366,7 @@ void *pagedepot_base(const pagedepot_t *handle);
 
 // The file that the pages lie in, for mmap(2) and devices: a page's place in it is its distance
 // from pagedepot_base(). The depot closes it. Returns -1 with errno: ENOTSUP without
-// PAGEDEPOT_MEMFD.
+// PAGEDEPOT_MEMFD, and for a depot that processes share: pagedepot_shared_fd() has its file.
 //
 // Conditions:
 // handle is NULL or a live depot, which outlives what is made of the file. Through the file, and
@@ -502,14 +524,20 @@ int pagedepot_give_back(const pagedepot_t *handle,
 
 // Sets how many bytes the depot hands out and keeps resident at most, rounded down to whole
 // pageblocks (512 pages). A lower ceiling takes pages back as a request does that runs short: it
-// drains, and calls callbacks. Returns 0, or -1 with errno: ENOMEM when too much is held, then the
-// ceiling is as low as it could be made; EBUSY when the depot is pinned, ENOTSUP when it can grow.
+// drains, and calls callbacks. Returns 0, or -1 with errno: EINVAL below one pageblock, ENOMEM
+// when too much is held, then the ceiling is as low as it could be made; EBUSY when the depot is
+// pinned, ENOTSUP when it can grow.
+//
+// In a depot that processes share, it is the most that this process holds and caches, rounded down
+// to pages, as ceiling of its options; what others may have does not change. After ENOMEM it is in
+// force: this process gets no page until it holds less. EINVAL below one page.
 //
 // Conditions:
 // handle is NULL or a live depot. Not called by signal handlers, nor by callbacks.
 int pagedepot_set_ceiling(const pagedepot_t *handle, size_t bytes);
 
-// The ceiling in force: all bytes of the depot unless one was set. 0: the handle is NULL.
+// The ceiling in force: all bytes that the depot can have, unless one was set. 0: the handle is
+// NULL.
 //
 // Conditions:
 // handle is NULL or a live depot.
@@ -539,12 +567,14 @@ int pagedepot_unpin(const pagedepot_t *handle, const void *start, uint32_t pages
 int64_t pagedepot_discard(const pagedepot_t *handle, void *block, unsigned int order);
 
 // Calls reclaim(context, ...) when pages run short, from the thread that asks for one: it frees
-// what the program can do without and returns the number of pages. At most 7 can be registered;
-// they go with the depot. Returns 0, or -1 with errno.
+// what the program can do without and returns the number of pages. At most 7 can be registered,
+// and one less for each of: a segment, a space that there ever was, a monitor that has set a
+// ceiling. They go with the depot. Returns 0, or -1 with errno: ENOSPC for one too many.
 //
 // Conditions:
 // handle is NULL or a live depot. reclaim may be called from any thread that allocates from
-// the depot, with context, until the depot is deleted; it neither unwinds nor jumps out.
+// the depot or sets its ceiling, and from those of the library, with context, until the depot is
+// deleted; it neither unwinds nor jumps out.
 int pagedepot_on_pressure(const pagedepot_t *handle, pagedepot_reclaim_t reclaim, void *context);
 
 // Counts pages by place: sums over all zones, not read at one moment. Returns 0, or -1 with errno.
@@ -572,7 +602,8 @@ int64_t pagedepot_validate(const pagedepot_t *handle);
 pagedepot_monitor_t *pagedepot_monitor_start(const pagedepot_t *handle,
                                              const pagedepot_monitor_options_t *options);
 
-// Ends a monitor, and waits for its thread. NULL: nothing. A forked child only frees the handle.
+// Ends a monitor, and waits for its thread, unless that calls this: then it ends when the function
+// of the program that it is in returns. NULL: nothing. A forked child only frees the handle.
 //
 // Conditions:
 // monitor is of pagedepot_monitor_start() and was not stopped before.
@@ -603,7 +634,8 @@ void pagedepot_space_delete(pagedepot_space_t *space);
 
 // Allocates bytes at contiguous addresses, rounded up to pages; a guard page follows. flags:
 // PAGEDEPOT_ZEROED and others, or-ed. Returns NULL with errno: ENOMEM (no pages, addresses or
-// mappings), EINVAL, EPERM (the depot is a parent process's).
+// mappings), EAGAIN (with PAGEDEPOT_ATOMIC or PAGEDEPOT_NO_RECLAIM: it would have to wait),
+// EINVAL, EPERM (the depot is a parent process's).
 //
 // Conditions:
 // space is NULL or a live space.
@@ -617,9 +649,10 @@ void *pagedepot_vmalloc(const pagedepot_space_t *space, size_t bytes, unsigned i
 int pagedepot_vfree(const pagedepot_space_t *space, void *area);
 
 // Changes the size of an area of pagedepot_vmalloc(). Contents up to the smaller size are kept,
-// and pages are mapped elsewhere, not copied, where it has to move. Bytes behind the old size are
-// zero with PAGEDEPOT_ZEROED. Returns the new address, or NULL with errno; then the area is as it
-// was.
+// and pages are mapped elsewhere, not copied, where it has to move. Sizes are rounded up to pages:
+// with PAGEDEPOT_ZEROED pages behind the old ones are zero, and the rest of the last old page is
+// as it was. Returns the new address, or NULL with errno, as pagedepot_vmalloc(); then the area is
+// as it was.
 //
 // Conditions:
 // space is NULL or a live space; no thread uses the area meanwhile, nor the old address
@@ -711,7 +744,7 @@ size_t pagedepot_send_many(const pagedepot_t *handle,
 
 // Claims a block that a process has sent. order: NULL, or where its order goes. Returns its
 // address, or NULL with errno: ENOENT (another process has claimed it, or it went back), EINVAL
-// (no message of this segment), ENOMEM (the ceiling).
+// (no message of this segment), ENOMEM (the ceiling), EPERM (a forked child is no member).
 //
 // Conditions:
 // handle is NULL or a live depot; order is NULL or can be written.
@@ -750,12 +783,13 @@ size_t pagedepot_inherit(const pagedepot_t *handle, uint64_t heir, void **pages,
 
 // Calls give(context) when another process of the segment runs short of pages, in place of the
 // function before: it frees pages that this process can do without, by pagedepot_free(). The other
-// process waits 50 ms for it at most. Returns 0, or -1 with errno.
+// process waits 50 ms for it at most. This call waits for a function before that runs. Returns 0,
+// or -1 with errno.
 //
 // Conditions:
 // handle is NULL or a live depot. give may be called from a thread of the library, with
 // context, until the depot is deleted, which it does not do itself; it neither unwinds nor jumps
-// out. The thread that deletes the depot holds no lock that it takes.
+// out. The thread that deletes the depot, or calls this again, holds no lock that it takes.
 int pagedepot_on_shortage(const pagedepot_t *handle, pagedepot_give_t give, void *context);
 
 // Publishes a depot's statistics in a file that only this user can open, for pagedepot top: in
@@ -781,8 +815,8 @@ void pagedepot_withdraw(pagedepot_published_t *published);
 
 // Notes that a line of a program allocated a block, for pagedepot_allocinfo(); returns the block.
 // Programs define PAGEDEPOT_CALL_SITES before they include this header, and call it by the macros
-// at its end. It may wait for another thread: not for signal handlers. Without call sites in the
-// library (cargo xtask install --call-sites) it does nothing.
+// at its end. It allocates memory for a line that is new: not for signal handlers. Without call
+// sites in the library (cargo xtask install --call-sites) it does nothing.
 //
 // Conditions:
 // handle is NULL or a live depot; block is NULL or what a function of it has just allocated
@@ -811,7 +845,8 @@ size_t pagedepot_allocinfo(const pagedepot_t *handle, char *text, size_t size);
 // Describes this thread's last failure to make, open, grow, trim, pin or validate a depot, to give
 // back or discard its memory, to wait for a handover, to set its ceiling, to have it call a
 // function, or to make a space, a monitor or published statistics of it, and says what to do about
-// it. The text is valid until the thread's next such failure. NULL: no such call has failed.
+// it. The text is valid until the thread's next such failure. NULL: no such call has failed, or
+// the thread is ending: functions of atexit(3) and destructors of C++ find errno alone.
 //
 // Calls that allocate and free set errno alone.
 const char *pagedepot_last_error(void);

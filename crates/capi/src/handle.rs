@@ -41,7 +41,8 @@ pub const PAGEDEPOT_NO_CACHES: c_uint = 1 << 6;
 pub const PAGEDEPOT_CHECKED: c_uint = 1 << 7;
 /// The depot is never trimmed, because a device keeps its pages.
 pub const PAGEDEPOT_PINNED: c_uint = 1 << 8;
-/// A double free that is found late is printed, and the program goes on; else it aborts.
+/// A double free that is found late is printed, and the program goes on; else it aborts. It aborts
+/// all the same when a page that was freed twice would be handed out while it holds metadata.
 pub const PAGEDEPOT_MISUSE_PRINTS: c_uint = 1 << 9;
 
 const FLAGS_ALL: c_uint = (PAGEDEPOT_MISUSE_PRINTS << 1) - 1;
@@ -397,7 +398,7 @@ pub unsafe extern "C" fn pagedepot_base(handle: *const pagedepot_t) -> *mut c_vo
 
 /// The file that the pages lie in, for mmap(2) and devices: a page's place in it is its distance
 /// from pagedepot_base(). The depot closes it. Returns -1 with errno: ENOTSUP without
-/// PAGEDEPOT_MEMFD.
+/// PAGEDEPOT_MEMFD, and for a depot that processes share: pagedepot_shared_fd() has its file.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot, which outlives what is made of the file. Through the file, and

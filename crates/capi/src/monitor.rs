@@ -182,7 +182,8 @@ pub unsafe extern "C" fn pagedepot_monitor_start(
     }
 }
 
-/// Ends a monitor, and waits for its thread. NULL: nothing. A forked child only frees the handle.
+/// Ends a monitor, and waits for its thread, unless that calls this: then it ends when the function
+/// of the program that it is in returns. NULL: nothing. A forked child only frees the handle.
 ///
 /// # Safety
 /// `monitor` is of pagedepot_monitor_start() and was not stopped before.

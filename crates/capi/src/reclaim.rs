@@ -305,8 +305,13 @@ pub unsafe extern "C" fn pagedepot_give_back(
 
 /// Sets how many bytes the depot hands out and keeps resident at most, rounded down to whole
 /// pageblocks (512 pages). A lower ceiling takes pages back as a request does that runs short: it
-/// drains, and calls callbacks. Returns 0, or -1 with errno: ENOMEM when too much is held, then the
-/// ceiling is as low as it could be made; EBUSY when the depot is pinned, ENOTSUP when it can grow.
+/// drains, and calls callbacks. Returns 0, or -1 with errno: EINVAL below one pageblock, ENOMEM
+/// when too much is held, then the ceiling is as low as it could be made; EBUSY when the depot is
+/// pinned, ENOTSUP when it can grow.
+///
+/// In a depot that processes share, it is the most that this process holds and caches, rounded down
+/// to pages, as ceiling of its options; what others may have does not change. After ENOMEM it is in
+/// force: this process gets no page until it holds less. EINVAL below one page.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot. Not called by signal handlers, nor by callbacks.
@@ -316,7 +321,8 @@ pub unsafe extern "C" fn pagedepot_set_ceiling(handle: *const pagedepot_t, bytes
     status(Ceiling::of(depot).set(bytes).map(drop))
 }
 
-/// The ceiling in force: all bytes of the depot unless one was set. 0: the handle is NULL.
+/// The ceiling in force: all bytes that the depot can have, unless one was set. 0: the handle is
+/// NULL.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot.
@@ -398,12 +404,14 @@ pub unsafe extern "C" fn pagedepot_discard(
 }
 
 /// Calls reclaim(context, ...) when pages run short, from the thread that asks for one: it frees
-/// what the program can do without and returns the number of pages. At most 7 can be registered;
-/// they go with the depot. Returns 0, or -1 with errno.
+/// what the program can do without and returns the number of pages. At most 7 can be registered,
+/// and one less for each of: a segment, a space that there ever was, a monitor that has set a
+/// ceiling. They go with the depot. Returns 0, or -1 with errno: ENOSPC for one too many.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot. `reclaim` may be called from any thread that allocates from
-/// the depot, with `context`, until the depot is deleted; it neither unwinds nor jumps out.
+/// the depot or sets its ceiling, and from those of the library, with `context`, until the depot is
+/// deleted; it neither unwinds nor jumps out.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_on_pressure(
     handle: *const pagedepot_t,

@@ -26,7 +26,8 @@ pub struct pagedepot_shared_options_t {
     pub size: usize,
     /// Bytes to which a new segment can grow. 0: the bytes it begins with.
     pub grow_to: usize,
-    /// The most bytes that this process may have. 0: all.
+    /// The most bytes that this process may hold and cache, rounded down to pages, but a page at
+    /// least. 0: all. pagedepot_set_ceiling() changes it.
     pub ceiling: usize,
     /// The heir of this process: see pagedepot_inherit(). 0: none.
     pub heir: u64,
@@ -311,7 +312,7 @@ pub unsafe extern "C" fn pagedepot_send_many(
 
 /// Claims a block that a process has sent. order: NULL, or where its order goes. Returns its
 /// address, or NULL with errno: ENOENT (another process has claimed it, or it went back), EINVAL
-/// (no message of this segment), ENOMEM (the ceiling).
+/// (no message of this segment), ENOMEM (the ceiling), EPERM (a forked child is no member).
 ///
 /// # Safety
 /// `handle` is NULL or a live depot; `order` is NULL or can be written.
@@ -444,12 +445,13 @@ pub type pagedepot_give_t = Option<unsafe extern "C" fn(context: *mut c_void)>;
 
 /// Calls give(context) when another process of the segment runs short of pages, in place of the
 /// function before: it frees pages that this process can do without, by pagedepot_free(). The other
-/// process waits 50 ms for it at most. Returns 0, or -1 with errno.
+/// process waits 50 ms for it at most. This call waits for a function before that runs. Returns 0,
+/// or -1 with errno.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot. `give` may be called from a thread of the library, with
 /// `context`, until the depot is deleted, which it does not do itself; it neither unwinds nor jumps
-/// out. The thread that deletes the depot holds no lock that it takes.
+/// out. The thread that deletes the depot, or calls this again, holds no lock that it takes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_on_shortage(
     handle: *const pagedepot_t,

@@ -7,8 +7,8 @@ use crate::handle::{depot, pagedepot_t};
 
 /// Notes that a line of a program allocated a block, for pagedepot_allocinfo(); returns the block.
 /// Programs define PAGEDEPOT_CALL_SITES before they include this header, and call it by the macros
-/// at its end. It may wait for another thread: not for signal handlers. Without call sites in the
-/// library (cargo xtask install --call-sites) it does nothing.
+/// at its end. It allocates memory for a line that is new: not for signal handlers. Without call
+/// sites in the library (cargo xtask install --call-sites) it does nothing.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot; `block` is NULL or what a function of it has just allocated

@@ -58,7 +58,8 @@ pub unsafe extern "C" fn pagedepot_space_delete(space: *mut pagedepot_space_t) {
 
 /// Allocates bytes at contiguous addresses, rounded up to pages; a guard page follows. flags:
 /// PAGEDEPOT_ZEROED and others, or-ed. Returns NULL with errno: ENOMEM (no pages, addresses or
-/// mappings), EINVAL, EPERM (the depot is a parent process's).
+/// mappings), EAGAIN (with PAGEDEPOT_ATOMIC or PAGEDEPOT_NO_RECLAIM: it would have to wait),
+/// EINVAL, EPERM (the depot is a parent process's).
 ///
 /// # Safety
 /// `space` is NULL or a live space.
@@ -100,9 +101,10 @@ pub unsafe extern "C" fn pagedepot_vfree(
 }
 
 /// Changes the size of an area of pagedepot_vmalloc(). Contents up to the smaller size are kept,
-/// and pages are mapped elsewhere, not copied, where it has to move. Bytes behind the old size are
-/// zero with PAGEDEPOT_ZEROED. Returns the new address, or NULL with errno; then the area is as it
-/// was.
+/// and pages are mapped elsewhere, not copied, where it has to move. Sizes are rounded up to pages:
+/// with PAGEDEPOT_ZEROED pages behind the old ones are zero, and the rest of the last old page is
+/// as it was. Returns the new address, or NULL with errno, as pagedepot_vmalloc(); then the area is
+/// as it was.
 ///
 /// # Safety
 /// `space` is NULL or a live space; no thread uses the area meanwhile, nor the old address

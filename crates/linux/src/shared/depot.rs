@@ -287,7 +287,8 @@ impl SharedDepot {
     /// The other process waits 50 ms for it at most, and then fails its request unless pages have
     /// become free. A thread of this process calls it, also while other threads use the depot. It
     /// must not own a [`SharedDepot`] of the same segment, which would never be left, but may own
-    /// pages. It is dropped within a second after the last handle.
+    /// pages. It is dropped within a second after the last handle. This call waits for a `give`
+    /// that runs: the caller holds no lock that it takes.
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};
