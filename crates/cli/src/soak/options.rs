@@ -5,7 +5,7 @@ use clap::Args;
 use crate::args;
 
 /// Most processes of a storm: a segment has 47 slots, and those of the dead are still taken.
-const PROCESSES_MAX: u32 = 16;
+pub const PROCESSES_MAX: u32 = 16;
 
 /// Options of `soak`.
 #[derive(Clone, Debug, Args)]

@@ -26,10 +26,10 @@ const SENT_MAX: usize = 16;
 const STAMP: usize = 16;
 
 /// Joins the segment, and goes on until it is killed.
-pub fn rage(segment: BorrowedFd<'_>, board: &Board, seed: u64) -> ! {
+pub fn rage(segment: BorrowedFd<'_>, board: &Board, seat: usize, seed: u64) -> ! {
     let mut random = Rng::with_seed(seed);
     loop {
-        Process::join(segment, board, &mut random).live(&mut random);
+        Process::join(segment, (board, seat), &mut random).live(&mut random);
         board.add(Action::Leave, 1);
     }
 }
@@ -43,6 +43,8 @@ struct Parcel<P> {
 struct Process<'b> {
     depot: SharedDepot,
     board: &'b Board,
+    /// Place on the board.
+    seat: usize,
     blocks: Vec<Parcel<Page>>,
     runs: Vec<Parcel<Pages>>,
     sent: VecDeque<SentPage>,
@@ -51,7 +53,8 @@ struct Process<'b> {
 }
 
 impl<'b> Process<'b> {
-    fn join(segment: BorrowedFd<'_>, board: &'b Board, random: &mut Rng) -> Self {
+    fn join(segment: BorrowedFd<'_>, (board, seat): (&'b Board, usize), random: &mut Rng) -> Self {
+        board.begin(seat, Action::Join);
         let mut options = SharedOptions::join().answers(random.bool());
         if random.u8(..8) == 0 {
             options = options.per_cpu_locks(true);
@@ -62,6 +65,7 @@ impl<'b> Process<'b> {
         Process {
             depot,
             board,
+            seat,
             blocks: Vec::new(),
             runs: Vec::new(),
             sent: VecDeque::new(),
@@ -81,6 +85,11 @@ impl<'b> Process<'b> {
         while let Some(run) = self.runs.pop() {
             self.free_run(&run);
         }
+        self.begin(Action::Leave);
+    }
+
+    fn begin(&self, action: Action) {
+        self.board.begin(self.seat, action);
     }
 
     fn step(&mut self, random: &mut Rng) {
@@ -117,12 +126,13 @@ impl<'b> Process<'b> {
     }
 
     fn allocate(&mut self, order: Order) {
+        self.begin(Action::Allocate);
         if self.blocks.len() >= HELD_MAX {
             return;
         }
         match self.depot.page(order) {
             Ok(page) => {
-                self.board.add(Action::Allocate, 1);
+                self.board.serve(self.seat, Action::Allocate);
                 self.hold(page);
             }
             Err(_) => self.board.add(Action::Short, 1),
@@ -130,13 +140,14 @@ impl<'b> Process<'b> {
     }
 
     fn allocate_many(&mut self, random: &mut Rng) {
+        self.begin(Action::Bulk);
         if self.blocks.len() >= HELD_MAX {
             return;
         }
         let order = Order::new(random.u32(..3)).expect("small");
         match self.depot.alloc_pages(order, random.usize(1..300)) {
             Ok(batch) => {
-                self.board.add(Action::Bulk, 1);
+                self.board.serve(self.seat, Action::Bulk);
                 batch.into_iter().for_each(|page| self.hold(page));
             }
             Err(_) => self.board.add(Action::Short, 1),
@@ -148,9 +159,10 @@ impl<'b> Process<'b> {
             let run = self.runs.swap_remove(random.usize(..self.runs.len()));
             return self.free_run(&run);
         }
+        self.begin(Action::Bulk);
         match self.depot.pages(random.u32(1..300), Flags::default()) {
             Ok(mut pages) => {
-                self.board.add(Action::Bulk, 1);
+                self.board.serve(self.seat, Action::Bulk);
                 let number = self.stamp();
                 stamp(&mut pages, number);
                 self.runs.push(Parcel { pages, stamp: number });
@@ -160,11 +172,13 @@ impl<'b> Process<'b> {
     }
 
     fn free(&mut self, block: Parcel<Page>) {
+        self.begin(Action::Free);
         checked(&block.pages, block.stamp);
         self.board.add(Action::Free, 1);
     }
 
     fn free_run(&self, run: &Parcel<Pages>) {
+        self.begin(Action::Free);
         checked(&run.pages, run.stamp);
         self.board.add(Action::Free, 1);
     }
@@ -178,6 +192,7 @@ impl<'b> Process<'b> {
     }
 
     fn send(&mut self) {
+        self.begin(Action::Send);
         let Some(block) = self.blocks.pop() else { return };
         checked(&block.pages, block.stamp);
         let page = block.pages.into_shared(&self.depot).expect("it is this depot's");
@@ -193,6 +208,7 @@ impl<'b> Process<'b> {
 
     /// Sends several blocks to itself, by the calls for many.
     fn pass_on(&mut self, random: &mut Rng) {
+        self.begin(Action::Send);
         let first = self.blocks.len() - random.usize(0..100).min(self.blocks.len());
         let (mut sent, mut pages) = (Vec::new(), Vec::new());
         let (own, stamps): (Vec<Page>, Vec<u128>) =
@@ -200,6 +216,7 @@ impl<'b> Process<'b> {
         let numbers: Vec<_> = own.iter().map(Page::pfn).collect();
         assert!(self.depot.send_pages(own, &mut sent).is_empty(), "they are this depot's");
         self.board.add(Action::Send, sent.len() as u64);
+        self.begin(Action::TakeBack);
         let (depot, board, mut left) = (&self.depot, self.board, Vec::new());
         depot.claim_pages(&sent, &mut pages, |place, _| left.push(sent[place]));
         board.add(Action::TakeBack, pages.len() as u64);
@@ -228,6 +245,7 @@ impl<'b> Process<'b> {
     }
 
     fn claim_page(&mut self, page: SentPage, action: Action) {
+        self.begin(action);
         match self.depot.claim(page) {
             Ok(page) => {
                 self.board.add(action, 1);
@@ -240,6 +258,7 @@ impl<'b> Process<'b> {
     }
 
     fn drain(&mut self, random: &mut Rng) {
+        self.begin(Action::Drain);
         self.board.add(Action::Drain, 1);
         match random.u8(..4) {
             0 => _ = self.depot.drain(Scope::ALL, Mode::Quiet),
@@ -250,6 +269,7 @@ impl<'b> Process<'b> {
     }
 
     fn recover(&mut self, random: &mut Rng) {
+        self.begin(Action::Recover);
         let orphans = if random.bool() { Orphans::Stay } else { Orphans::GoBack };
         let recovery = self.depot.recover(orphans);
         self.board.add(Action::Recover, 1);
@@ -260,15 +280,19 @@ impl<'b> Process<'b> {
     fn resize(&mut self, random: &mut Rng) {
         let bytes = random.usize(BYTES / 2..=BYTES_MAX);
         if random.bool() {
+            self.begin(Action::Grow);
             self.depot.grow(bytes);
             self.board.add(Action::Grow, 1);
         } else {
+            self.begin(Action::Shrink);
             self.depot.shrink(bytes);
             self.board.add(Action::Shrink, 1);
         }
     }
 
     fn limit(&mut self, random: &mut Rng) {
+        self.begin(Action::Limit);
+        self.board.add(Action::Limit, 1);
         self.depot.set_ceiling(if random.bool() { 0 } else { random.usize(1 << 20..16 << 20) });
         if random.u8(..4) == 0 {
             let _ = self.depot.trim();
