@@ -87,7 +87,7 @@ const SAID: &[CostWords] = &[
         workload: "soak",
         metric: "pages",
         params: &[],
-        what: "No page was lost or handed out twice. Pages touched:",
+        what: "No page was lost or handed out twice. Pages touched in a turn:",
     },
 ];
 

@@ -50,10 +50,9 @@ pub struct Soak {
     pub seed: u64,
 }
 
-/// Counts of a design in all its turns.
-#[derive(Clone, Copy, Debug, Default)]
+/// Counts of a design's turn.
+#[derive(Clone, Copy, Debug)]
 struct TurnTally {
-    turns: u64,
     pages: u64,
     used_up: u64,
     drains: u64,
@@ -70,25 +69,26 @@ impl Soak {
         let turn = TURN.min(self.time / self.designs.len() as u32);
         let turns = self.time.as_secs_f64() / turn.as_secs_f64();
         let step = Progress::on_stderr().task(NAME, turns.ceil() as u64);
-        let mut tallies = vec![TurnTally::default(); self.designs.len()];
+        let mut tallies = vec![Vec::new(); self.designs.len()];
         let start = Instant::now();
         let mut nth = 0;
         while !stop::is_asked() && (nth < self.designs.len() || start.elapsed() < self.time) {
             let at = nth % self.designs.len();
             let design = self.designs[at];
             let seed = self.seed.wrapping_add(nth as u64);
-            let turn =
-                Turn { soak: self, tally: &mut tallies[at], seed, end: Instant::now() + turn };
+            let turn = Turn { soak: self, seed, end: Instant::now() + turn };
             let demand = Demand { memory_pages: Some(PAGES), ..self.demand.clone() };
-            let found = with_design!(paged design, &demand, |allocator| -> Result<(), String> {
-                turn.run(allocator)
-            })?;
-            found.map_err(|fault| {
+            let found = with_design!(
+                paged design, &demand, |allocator| -> Result<TurnTally, String> {
+                    turn.run(allocator)
+                }
+            )?;
+            tallies[at].push(found.map_err(|fault| {
                 let seed = self.seed;
                 Failure::Run(format!(
                     "{design}, turn {nth}, seed {seed}: {fault}: please report it"
                 ))
-            })?;
+            })?);
             nth += 1;
             step.tick();
         }
@@ -96,7 +96,9 @@ impl Soak {
         Ok(self.report(&tallies))
     }
 
-    fn report(&self, tallies: &[TurnTally]) -> Report {
+    /// Rows with a sample for each turn, since designs may have had different numbers of turns, and
+    /// a table of sums.
+    fn report(&self, tallies: &[Vec<TurnTally>]) -> Report {
         let mut report = Report::default();
         let headings = [
             "design",
@@ -108,22 +110,17 @@ impl Soak {
             "lost",
         ];
         let mut table = table::new(headings);
-        for (&design, tally) in self.designs.iter().zip(tallies) {
-            // Lost pages end the run.
-            let counts = [tally.pages, tally.used_up, tally.drains, tally.drained_pages, 0];
+        for (&design, turns) in self.designs.iter().zip(tallies) {
             let mut params = params([("drains_per_s", self.drains_per_s.get().into())]);
             params.extend(self.demand.variant.params(design));
-            for (metric, count) in METRICS.into_iter().zip(counts) {
-                report.add(
-                    NAME,
-                    design,
-                    metric,
-                    (self.demand.cpus.len(), &params),
-                    &[count as f64],
-                );
+            let mut cells = vec![design.name().to_owned(), turns.len().to_string()];
+            for (nth, metric) in METRICS.into_iter().enumerate() {
+                let counts = || turns.iter().map(|turn| turn.counts()[nth]);
+                let samples: Vec<f64> = counts().map(|count| count as f64).collect();
+                report.add(NAME, design, metric, (self.demand.cpus.len(), &params), &samples);
+                cells.push(counts().sum::<u64>().to_string());
             }
-            let cells = [tally.turns].into_iter().chain(counts).map(|count| count.to_string());
-            table.add_row([design.name().to_owned()].into_iter().chain(cells));
+            table.add_row(cells);
         }
         report.say(format!(
             "{NAME}: memory used up by clients on {}, {} drains per second; every page had its \
@@ -136,16 +133,22 @@ impl Soak {
     }
 }
 
+impl TurnTally {
+    /// Counts in the order of [`METRICS`]. Lost pages end the run.
+    fn counts(&self) -> [u64; METRICS.len()] {
+        [self.pages, self.used_up, self.drains, self.drained_pages, 0]
+    }
+}
+
 /// A design's turn.
 struct Turn<'s> {
     soak: &'s Soak,
-    tally: &'s mut TurnTally,
     seed: u64,
     end: Instant,
 }
 
 impl Turn<'_> {
-    fn run<A: Allocator<Block = Pfn>>(self, mut allocator: A) -> Result<(), String> {
+    fn run<A: Allocator<Block = Pfn>>(self, mut allocator: A) -> Result<TurnTally, String> {
         let common = Common::new(self.soak.demand.cpus.len());
         let (drains, drained_pages) = self.threads(&allocator, &common)?;
         for mailbox in common.mailboxes {
@@ -155,12 +158,11 @@ impl Turn<'_> {
             }
         }
         allocator.check()?;
-        self.tally.turns += 1;
-        self.tally.pages += common.pages.into_inner();
-        self.tally.used_up += common.used_up.into_inner();
-        self.tally.drains += drains;
-        self.tally.drained_pages += drained_pages;
-        Ok(())
+        let (pages, used_up) = (common.pages.into_inner(), common.used_up.into_inner());
+        if pages == 0 {
+            return Err("no request found memory".to_owned());
+        }
+        Ok(TurnTally { pages, used_up, drains, drained_pages })
     }
 
     /// Runs clients and the drainer. Returns the number of drains and of pages that they took.
@@ -212,5 +214,70 @@ impl Turn<'_> {
             }
             thread::sleep(period);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagedepot::{Mobility, Order};
+    use pagedepot_cli::report::document::ResultRow;
+
+    use super::*;
+
+    fn soak(designs: &[Design]) -> Soak {
+        Soak {
+            designs: designs.to_vec(),
+            demand: Demand { cpus: vec![CpuId::new(0)], ..Demand::default() },
+            time: Duration::from_millis(1),
+            drains_per_s: NonZeroU32::MAX,
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn designs_are_compared_by_turns_and_not_by_their_number() {
+        let tally = TurnTally { pages: 700, used_up: 3, drains: 5, drained_pages: 9 };
+        let report = soak(&[Design::Depot, Design::Spin]).report(&[vec![tally; 2], vec![tally]]);
+        let rows: Vec<ResultRow> = report.rows().into_iter().map(ResultRow::from).collect();
+        let said = pagedepot_cli::conclusion::sentences(&rows).concat();
+        assert!(said.contains(" 700 pages, 1.0 times as many"), "{said}");
+        let pages = report.rows().into_iter().filter(|row| row.metric == "pages");
+        assert_eq!(pages.map(|row| row.samples.len()).collect::<Vec<_>>(), [2, 1]);
+    }
+
+    /// A design that has no memory.
+    struct NoMemory;
+
+    impl Allocator for NoMemory {
+        const DESIGN: Design = Design::Spin;
+        type Block = Pfn;
+
+        fn new(_demand: &Demand) -> Result<Self, Failure> {
+            Ok(NoMemory)
+        }
+
+        fn alloc<const ORDER: u32>(&self) -> Option<Pfn> {
+            None
+        }
+
+        fn free<const ORDER: u32>(&self, block: Pfn) {
+            unreachable!("it handed out no {block}");
+        }
+
+        fn alloc_block(&self, _order: Order, _mobility: Mobility) -> Option<Pfn> {
+            None
+        }
+
+        fn free_many(&self, blocks: &[(Pfn, Order)]) {
+            assert!(blocks.is_empty(), "it handed out none");
+        }
+    }
+
+    #[test]
+    fn a_design_without_memory_fails() {
+        let soak = soak(&[Design::Spin]);
+        let turn = Turn { soak: &soak, seed: 1, end: Instant::now() };
+        let fault = turn.run(NoMemory).unwrap_err();
+        assert!(fault.contains("no request found memory"), "{fault}");
     }
 }
