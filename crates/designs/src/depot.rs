@@ -284,7 +284,6 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
         }
     }
 
-    /// A block that went past the caches counts as one page: the allocator counts blocks.
     fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         self.past.add_to(&mut sum);
@@ -298,8 +297,9 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
             sum.spilled += Volume { blocks: counts.spilled_blocks, pages: counts.spilled_pages };
             sum.drained += Volume { blocks: counts.drained_blocks, pages: counts.drained_pages };
             sum.direct_allocated +=
-                Volume { blocks: counts.direct_allocs, pages: counts.direct_allocs };
-            sum.direct_freed += Volume { blocks: counts.direct_frees, pages: counts.direct_frees };
+                Volume { blocks: counts.direct_allocs, pages: counts.direct_alloc_pages };
+            sum.direct_freed +=
+                Volume { blocks: counts.direct_frees, pages: counts.direct_free_pages };
             sum.lock_misses += counts.lost_races;
             sum.failures += counts.failures;
         }

@@ -243,6 +243,10 @@ impl<const CACHED: bool, const HEALS: bool> Allocator for DepotAllocator<CACHED,
             sum.refilled += Volume { blocks: counts.refilled_blocks, pages: counts.refilled_pages };
             sum.spilled += Volume { blocks: counts.spilled_blocks, pages: counts.spilled_pages };
             sum.drained += Volume { blocks: counts.drained_blocks, pages: counts.drained_pages };
+            sum.direct_allocated +=
+                Volume { blocks: counts.direct_allocs, pages: counts.direct_alloc_pages };
+            sum.direct_freed +=
+                Volume { blocks: counts.direct_frees, pages: counts.direct_free_pages };
             sum.lock_misses += counts.lost_races;
             sum.failures += counts.failures;
         }
@@ -286,4 +290,21 @@ impl<const CACHED: bool, const HEALS: bool> DepotAllocator<CACHED, HEALS> {
 #[inline(never)]
 fn refused(block: Pfn) -> ! {
     panic!("{} refused to free {block:?}: it lost track of it", Design::Depot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_past_the_caches_are_counted_with_their_pages() {
+        let demand =
+            Demand { memory_pages: Some(1 << 14), cpus: vec![CpuId::new(0)], ..Demand::default() };
+        let depot = DepotAllocator::<false>::new(&demand).unwrap();
+        let blocks: Vec<Pfn> = (0..10).map(|_| depot.alloc::<3>().unwrap()).collect();
+        blocks.into_iter().for_each(|block| depot.free::<3>(block));
+        let counts = depot.counts().unwrap();
+        let moved = Volume { blocks: 10, pages: 80 };
+        assert_eq!((counts.direct_allocated, counts.direct_freed), (moved, moved));
+    }
 }

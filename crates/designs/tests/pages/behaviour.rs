@@ -116,6 +116,15 @@ fn full_drains_of_a_depot_fence_just_the_cpus_whose_locks_are_held() {
     assert_eq!(depot.counts().interruptions, 3);
 }
 
+#[test]
+fn a_depot_counts_the_pages_of_blocks_past_its_caches() {
+    let depot = common::depot(&three_zones(1), Entry::Pretend);
+    let pfn = depot.alloc(task(0), order(10), Mobility::Movable).unwrap();
+    depot.free(task(0), pfn, order(10));
+    let (counts, moved) = (depot.counts(), Volume { blocks: 1, pages: 1024 });
+    assert_eq!((counts.direct_allocated, counts.direct_freed), (moved, moved));
+}
+
 /// A receiver: frees blocks of order 3 that another CPU allocates.
 fn cached_by_receiver(design: &impl PageCache) -> u64 {
     let mut most = 0;
