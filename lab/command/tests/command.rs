@@ -22,6 +22,8 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["bench", "purger", "--cpus", "1"], "needs two CPUs"),
         (&["bench", "hot", "--store", "bitmap", "--design", "rcu"], "depot, spin"),
         (&["bench", "hot", "--magazines", "0"], "--magazines"),
+        (&["bench", "giveback", "--store", "buddy"], "--store changes nothing here"),
+        (&["bench", "madvise", "--store", "buddy"], "--store changes nothing here"),
         (&["bench", "pft", "--drains", "100", "--design", "kernel"], "cannot be drained"),
         (&["bench", "pft", "--drains", "0"], "at least 1"),
         (&["bench", "ring-stream", "--cpus", "1"], "needs two CPUs"),

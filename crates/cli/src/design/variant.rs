@@ -193,6 +193,11 @@ impl Variant {
         options.into_iter().filter(|option| option.0).map(|(_, name, designs)| (name, designs))
     }
 
+    /// An option that the user gave.
+    pub fn option(&self) -> Option<&'static str> {
+        self.given().next().map(|(name, _)| name)
+    }
+
     /// The reason why these options make no sense for these designs.
     pub fn unused(&self, designs: &[Design]) -> Option<String> {
         let (option, its) =

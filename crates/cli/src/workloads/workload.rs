@@ -27,6 +27,9 @@ pub struct Workload {
     pub fills: bool,
     /// Whether it measures programs at work, with `--busy`.
     pub busy: bool,
+    /// Whether it measures variants of designs, by
+    /// [`Variant`](crate::design::variant::Variant).
+    pub varies: bool,
     /// Measures it.
     pub measure: Measure,
 }
@@ -45,7 +48,8 @@ impl Workload {
     /// drain.
     pub const fn new(name: &'static str, designs: &'static [Design], measure: Measure) -> Self {
         let (tunes, orders, drains, fills) = (false, false, false, false);
-        Workload { name, designs, tunes, orders, drains, fills, busy: false, measure }
+        let (busy, varies) = (false, true);
+        Workload { name, designs, tunes, orders, drains, fills, busy, varies, measure }
     }
 
     /// Measures the workload, and adds the variants of designs to its rows.
@@ -75,6 +79,12 @@ impl Workload {
             let name = self.name;
             return Err(Failure::Usage(format!(
                 "{option} is for fragmentation, mixed and stress, not for `bench {name}`"
+            )));
+        }
+        if let (false, Some(option)) = (self.varies, settings.variant.option()) {
+            let name = self.name;
+            return Err(Failure::Usage(format!(
+                "{option} changes nothing here: `bench {name}` has no variants of designs"
             )));
         }
         cpus::check_seats(&settings.cpus)?;

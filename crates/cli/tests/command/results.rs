@@ -38,6 +38,9 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["bench", "giveback"], "add --busy"),
         (&["bench", "hot", "--busy"], "--busy is for giveback"),
         (&["bench", "giveback", "--svg", "x.svg"], "--busy"),
+        (&["bench", "giveback", "--busy", "--store", "buddy"], "--store changes nothing here"),
+        (&["bench", "giveback", "--busy", "--lock", "plain"], "--lock changes nothing here"),
+        (&["bench", "shared", "--free-high", "high"], "--free-high changes nothing here"),
         (
             &["bench", "giveback", "--busy", "--svg", "/no/such/directory/x.svg"],
             "give --svg a file in a directory",

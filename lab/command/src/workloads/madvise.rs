@@ -32,7 +32,7 @@ const NAME: &str = "madvise";
 
 /// The workload `madvise`.
 pub const WORKLOAD: Workload =
-    Workload { drains: true, ..Workload::new(NAME, &[Design::Kernel], run) };
+    Workload { drains: true, varies: false, ..Workload::new(NAME, &[Design::Kernel], run) };
 
 const GIVE_BACK: Metric = ("give_back_ns", "ns");
 const TOUCH: Metric = ("touch_ns", "ns");

@@ -41,7 +41,8 @@ pub const CHILD: &str = "PAGEDEPOT_GIVEBACK_ROW";
 
 /// The workload with the designs of this command.
 pub const fn workload() -> Workload {
-    Workload { drains: true, busy: true, ..Workload::new(rows::NAME, DESIGNS, run) }
+    let workload = Workload::new(rows::NAME, DESIGNS, run);
+    Workload { drains: true, busy: true, varies: false, ..workload }
 }
 
 /// The designs of this command.

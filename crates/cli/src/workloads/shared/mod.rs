@@ -29,7 +29,7 @@ const DESIGNS: &[Design] = &[Design::DepotShared, Design::Depot, Design::Mutex];
 
 /// The workload `shared`.
 pub const fn workload() -> Workload {
-    Workload { drains: true, ..Workload::new(NAME, DESIGNS, run) }
+    Workload { drains: true, varies: false, ..Workload::new(NAME, DESIGNS, run) }
 }
 
 fn run(settings: &Settings) -> Result<Report, Failure> {

@@ -39,6 +39,7 @@ use pagedepot_cli::workloads::workload::Workload;
 pub const WORKLOAD: Workload = Workload {
     drains: true,
     busy: true,
+    varies: false,
     ..Workload::new(rows::NAME, &[Design::Depot, Design::Jemalloc, Design::Mimalloc], run)
 };
 
