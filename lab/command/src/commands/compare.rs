@@ -39,6 +39,7 @@ pub fn designs(options: &compare::CompareOptions) -> Result<(), Failure> {
         || plan.measure(&settings),
         |measured| {
             let compared = plan.compare(&measured.report, options)?;
+            warn(&compared.warnings);
             worse = compared.worse;
             let for_people = options.format.is_for_people();
             Ok(if for_people {
@@ -60,15 +61,19 @@ pub fn designs(options: &compare::CompareOptions) -> Result<(), Failure> {
 /// When a file is no result file, or they have nothing in common.
 pub fn files(options: &compare::CompareOptions) -> Result<(), Failure> {
     let compared = compare::files(options)?;
-    for warning in &compared.warnings {
-        // Best effort: stderr may be closed.
-        let message = format!("{}{}", WARNING, printable(warning));
-        let _ = writeln!(io::stderr(), "{}", fitted_to_stderr(&message));
-    }
+    warn(&compared.warnings);
     if options.format.is_for_people() {
         show(&compared.text)?;
     } else {
         write_out(&compared.text)?;
     }
     compared.worse.map_or(Ok(()), |worse| Err(Failure::Worse(worse)))
+}
+
+fn warn(warnings: &[String]) {
+    for warning in warnings {
+        // Best effort: stderr may be closed.
+        let message = format!("{}{}", WARNING, printable(warning));
+        let _ = writeln!(io::stderr(), "{}", fitted_to_stderr(&message));
+    }
 }

@@ -53,11 +53,8 @@ pub fn files(options: &CompareOptions) -> Result<ComparisonText, Failure> {
         ));
     }
     let comparison = Comparison::new(&columns, options.base.as_deref(), options.rule)?;
-    Ok(ComparisonText {
-        text: written(&comparison, &sources, options)?,
-        warnings,
-        worse: options.fail_above.and_then(|limit| summary::failure(&comparison, limit)),
-    })
+    let worse = summary::gate(&comparison, options.fail_above, &mut warnings)?;
+    Ok(ComparisonText { text: written(&comparison, &sources, options)?, warnings, worse })
 }
 
 /// The results of a baseline, called by its name.

@@ -123,8 +123,9 @@ impl Measurement {
             comparison.lines.retain(|line| line.cells.iter().flatten().count() > 1);
         }
         let text = noted(options.format, measured.notes(), written(&comparison, "", options)?);
-        let worse = options.fail_above.and_then(|limit| summary::failure(&comparison, limit));
-        Ok(ComparisonText { text, warnings: Vec::new(), worse })
+        let mut warnings = Vec::new();
+        let worse = summary::gate(&comparison, options.fail_above, &mut warnings)?;
+        Ok(ComparisonText { text, warnings, worse })
     }
 
     /// The order of the columns.

@@ -49,6 +49,8 @@ pub struct Verdict {
     pub star: bool,
     /// Whether the star is not ours: of printed figures, what was printed.
     pub printed: bool,
+    /// Whether both have samples, of a metric that has a better direction.
+    pub is_sampled: bool,
     /// Whether so many samples could show a difference by our rule.
     pub is_testable: bool,
     /// Percent by which two runs of one program may differ: 0 within a run.
@@ -77,12 +79,14 @@ impl Verdict {
                 && printed
                 && row.printed.as_ref().is_some_and(|printed| printed.star),
             printed,
+            is_sampled: false,
             is_testable: rank::least_p(row.samples.len(), base.samples.len()) < OURS_P,
             runs_percent: 0.0,
             apart: apart(&row.samples, &base.samples),
         };
         // What the workload gives needs no test.
         let Some(sign) = better.sign() else { return verdict };
+        verdict.is_sampled = !row.samples.is_empty() && !base.samples.is_empty();
         if rule == Rule::Ours {
             if let Some(difference) = RankDifference::of(&row.samples, &base.samples) {
                 // Counts that never vary need no more samples.
@@ -97,6 +101,11 @@ impl Verdict {
             verdict.interval_percent = interval(&difference, &base.samples, sign);
         }
         verdict
+    }
+
+    /// Whether the rule can find a difference: there are samples enough, or a star was printed.
+    pub fn can_judge(&self, rule: Rule) -> bool {
+        self.printed || self.p.is_some() && (rule != Rule::Ours || self.is_testable)
     }
 
     /// Whether the interval, if there is one, says that there is a change, and a larger one than

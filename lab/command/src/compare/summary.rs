@@ -4,6 +4,9 @@
 use super::rule::Verdict;
 use super::stats::Stat;
 use super::table::{Comparison, TableLine};
+use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::samples::ROUNDS_TO_JUDGE;
+use pagedepot_cli::report::counted;
 use pagedepot_cli::report::terminal::{BETTER, WORSE};
 
 /// Largest differences named of each column.
@@ -27,7 +30,9 @@ pub enum Finding {
 impl Finding {
     /// The finding by our rule; `None` where the figure is neither good nor bad, or has no samples.
     pub fn of(verdict: &Verdict) -> Option<Self> {
-        verdict.p?;
+        if verdict.p.is_none() {
+            return verdict.is_sampled.then_some(Finding::TooFew);
+        }
         let (low, high) = verdict.interval_percent.unwrap_or((f64::NEG_INFINITY, f64::INFINITY));
         Some(if verdict.star {
             if verdict.effect.unwrap_or(0.0) > 0.0 { Finding::Better } else { Finding::Worse }
@@ -134,8 +139,36 @@ fn column(comparison: &Comparison, column: usize) -> String {
     text
 }
 
+/// Judges the comparison for `--fail-above`, if it is given. Returns the reason why it fails, and
+/// warns of figures that cannot be judged.
+///
+/// # Errors
+/// When no figure can be judged: the check would pass whatever was measured.
+pub fn gate(
+    comparison: &Comparison,
+    limit_percent: Option<f64>,
+    warnings: &mut Vec<String>,
+) -> Result<Option<String>, Failure> {
+    let Some(limit_percent) = limit_percent else { return Ok(None) };
+    let cells = comparison.lines.iter().flat_map(|line| line.cells.iter().flatten());
+    let verdicts: Vec<&Verdict> = cells.filter_map(|cell| cell.verdict.as_ref()).collect();
+    let can_judge = |verdict: &&&Verdict| verdict.can_judge(comparison.rule);
+    if !verdicts.iter().any(|verdict| can_judge(&verdict)) {
+        return Err(Failure::Usage(format!(
+            "--fail-above has nothing to judge: no figure of both has samples enough; take \
+             {ROUNDS_TO_JUDGE} of each"
+        )));
+    }
+    let few = verdicts.iter().filter(|verdict| verdict.is_sampled && !can_judge(verdict)).count();
+    if few > 0 {
+        let figures = counted(few, "figure");
+        warnings.push(format!("{figures} with too few samples for --fail-above to judge by"));
+    }
+    Ok(failure(comparison, limit_percent))
+}
+
 /// The reason why the comparison fails, if a figure is worse by more than `limit_percent`.
-pub fn failure(comparison: &Comparison, limit_percent: f64) -> Option<String> {
+fn failure(comparison: &Comparison, limit_percent: f64) -> Option<String> {
     let mut worse: Vec<(f64, String)> = Vec::new();
     for line in &comparison.lines {
         for (column, cell) in line.cells.iter().enumerate() {
@@ -201,6 +234,40 @@ mod tests {
         // The bound, which no change of the depot makes faster, is faster by as much.
         let (finding, _) = compared(&[run("a.json", 2.00, 1.0), run("b.json", 1.80, 0.88)]);
         assert_eq!(finding, Finding::Unclear);
+    }
+
+    #[test]
+    fn a_check_that_could_not_fail_is_refused() {
+        let one = |path: &str, value: f64| {
+            let row = serde_json::json!({
+                "workload": "simulate hot", "design": "depot", "metric": "ops_per_s",
+                "unit": "1/s", "cpus": 1, "samples": [value],
+            });
+            let text = serde_json::json!({"schema": 1, "results": [row]}).to_string();
+            NamedDocument { path: path.into(), document: Document::parse(&text, path).unwrap() }
+        };
+        let comparison =
+            |files: &[NamedDocument]| Comparison::new(&of_files(files), None, Rule::Ours).unwrap();
+        let (old, new) = (one("a.json", 10.0), one("b.json", 1.0));
+        let alone = comparison(&[old, new]);
+        assert!(summary(&alone).contains("of 1 figure 0 better, 0 worse"), "{}", summary(&alone));
+        assert!(summary(&alone).contains("1 with too few samples"), "{}", summary(&alone));
+        let line = gate(&alone, Some(5.0), &mut Vec::new()).unwrap_err().to_string();
+        assert!(line.contains("nothing to judge"), "{line}");
+        assert!(matches!(gate(&alone, None, &mut Vec::new()), Ok(None)));
+        // Beside others such a figure is warned of.
+        let with_one = |path, mut run: NamedDocument, value| {
+            run.document.results.extend(one(path, value).document.results);
+            run
+        };
+        let files = [
+            with_one("a.json", run("a.json", 2.0, 1.0), 10.0),
+            with_one("b.json", run("b.json", 3.0, 1.0), 1.0),
+        ];
+        let mut warnings = Vec::new();
+        let worse = gate(&comparison(&files), Some(5.0), &mut warnings).unwrap().unwrap();
+        assert!(worse.starts_with("1 figure is worse"), "{worse}");
+        assert!(warnings.concat().starts_with("1 figure with too few samples"), "{warnings:?}");
     }
 
     #[test]
