@@ -164,6 +164,12 @@ fn a_design_is_compared_with_itself_and_the_exit_code_tells() {
     assert_eq!(fails(&[&a, &a, "--fail-above", "0"]).0, Some(0));
     assert_eq!(fails(&[&a, "--base", "depot", "--fail-above", "1000"]).0, Some(0));
     assert_eq!(fails(&[&a, "--fail-above", "-1"]).0, Some(2));
+    // A reader that has gone hides no verdict.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_pagedepot-lab"));
+    command.args(["compare", &a, "--base", "depot", "--fail-above", "5%"]).stdout(writer);
+    assert_eq!(command.output().unwrap().status.code(), Some(3));
     assert_eq!(fails(&[&a, "--fail-above", "much"]).0, Some(2));
 }
 

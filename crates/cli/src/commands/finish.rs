@@ -143,5 +143,35 @@ pub fn finish(
         show(&text)
     });
     let stopped = stop::signal().map_or(Ok(()), |signal| Err(Failure::Stopped(signal, figures)));
-    written.and(shown).and(stopped)
+    settled(written.and(shown), stopped)
+}
+
+/// The end of a command that has shown its results: what it found matters more than a reader that
+/// has gone.
+///
+/// # Errors
+/// When showing failed, or with what was found.
+pub fn settled(shown: Result<(), Failure>, found: Result<(), Failure>) -> Result<(), Failure> {
+    match shown {
+        Err(failure) if !failure.is_silent() => Err(failure),
+        shown => found.and(shown),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_has_gone_hides_no_verdict() {
+        let gone = || Err(Failure::Output(io::ErrorKind::BrokenPipe.into()));
+        let code =
+            |end: Result<(), Failure>| end.map_or_else(|failure| failure.exit_code(), |()| 0);
+        let worse = || Err(Failure::Worse("worse".to_owned()));
+        assert_eq!(code(settled(gone(), worse())), 3);
+        assert_eq!(code(settled(gone(), Ok(()))), 0);
+        assert_eq!(code(settled(Ok(()), worse())), 3);
+        let full = Err(Failure::Output(io::ErrorKind::StorageFull.into()));
+        assert_eq!(code(settled(full, worse())), 1);
+    }
 }

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use self::finish::{finish, for_people, show};
+use self::finish::{finish, for_people, settled, show};
 use crate::cli::{self, Cli, CliOutcome, Command};
 use crate::design::Product;
 use crate::design::variant::Variant;
@@ -93,7 +93,7 @@ pub fn replay<L: ReplayLineup>(
 /// When it is none, or pages in it are lost.
 fn inspected(path: &Path) -> Result<(), Failure> {
     let (text, fault) = inspect::page(path)?;
-    show(&text).and(fault)
+    settled(show(&text), fault)
 }
 
 /// Shows a program's depot, or a segment, once.

@@ -4,7 +4,7 @@ use crate::design::Lab;
 use std::io::{self, Write};
 
 use crate::compare::{self, Measurement};
-use pagedepot_cli::commands::finish::{finish, show, write_out};
+use pagedepot_cli::commands::finish::{finish, settled, show, write_out};
 use pagedepot_cli::failure::Failure;
 use pagedepot_cli::report::block::wrapped;
 use pagedepot_cli::report::json::ExtraOptions;
@@ -33,7 +33,7 @@ pub fn designs(options: &compare::CompareOptions) -> Result<(), Failure> {
         ..settings
     };
     let mut worse = None;
-    finish(
+    let shown = finish(
         ("compare", ExtraOptions::new()),
         &bench,
         || plan.measure(&settings),
@@ -51,8 +51,8 @@ pub fn designs(options: &compare::CompareOptions) -> Result<(), Failure> {
                 compared.text
             })
         },
-    )?;
-    worse.map_or(Ok(()), |worse| Err(Failure::Worse(worse)))
+    );
+    settled(shown, worse.map_or(Ok(()), |worse| Err(Failure::Worse(worse))))
 }
 
 /// Compares result files.
@@ -62,12 +62,9 @@ pub fn designs(options: &compare::CompareOptions) -> Result<(), Failure> {
 pub fn files(options: &compare::CompareOptions) -> Result<(), Failure> {
     let compared = compare::files(options)?;
     warn(&compared.warnings);
-    if options.format.is_for_people() {
-        show(&compared.text)?;
-    } else {
-        write_out(&compared.text)?;
-    }
-    compared.worse.map_or(Ok(()), |worse| Err(Failure::Worse(worse)))
+    let for_people = options.format.is_for_people();
+    let shown = if for_people { show(&compared.text) } else { write_out(&compared.text) };
+    settled(shown, compared.worse.map_or(Ok(()), |worse| Err(Failure::Worse(worse))))
 }
 
 fn warn(warnings: &[String]) {

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 
 use pagedepot_cli::cli::{CliOutcome, parse};
-use pagedepot_cli::commands::finish::{finish, for_people, show};
+use pagedepot_cli::commands::finish::{finish, for_people, settled, show};
 use pagedepot_cli::commands::{bench, effort, given, manual, replay, tour, watch};
 use pagedepot_cli::failure::Failure;
 use pagedepot_cli::workloads::Settings;
@@ -70,10 +70,9 @@ fn simulate(workload: SimulatedWorkload, given: &SimulateOptions) -> Result<(), 
 
 fn record(options: &record::RecordOptions) -> Result<(), Failure> {
     let recorded = record::record(options)?;
-    match (show(&recorded.text), recorded.exit_code) {
-        // How the recorded command ended matters more than a reader that has gone.
-        (Err(failure), _) if !failure.is_silent() => Err(failure),
-        (shown, 0) => shown,
-        (_, code) => Err(Failure::Command(code)),
-    }
+    let ended = match recorded.exit_code {
+        0 => Ok(()),
+        code => Err(Failure::Command(code)),
+    };
+    settled(show(&recorded.text), ended)
 }
