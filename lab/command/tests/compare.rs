@@ -314,6 +314,9 @@ fn what_cannot_be_measured_is_refused_at_once() {
         (&["--threads", "2013-magazine-i7", "--quick"], "--quick"),
         (&["--threads", "2013-magazine-i7", "--drains", "100"], "--drains is for measuring"),
         (&["--threads", "2013-magazine-i7", "--lock", "plain"], "--lock"),
+        (&["--threads", "2013-magazine-i7", "--order", "3"], "--order is for measuring"),
+        (&["--threads", "2013-magazine-i7", "--busy"], "--busy is for measuring"),
+        (&["--workload", "hot", "--quick", "--busy"], "--busy is for giveback"),
         (&["--threads", "2013-magazine-i7", "--by", "policy"], "there are batch, clients, order"),
         (&["--json", "/no/such/directory/file"], "directory that you may write to"),
     ] {

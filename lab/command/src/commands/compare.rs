@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use crate::compare::{self, Measurement};
 use pagedepot_cli::commands::finish::{finish, settled, show, write_out};
+use pagedepot_cli::commands::given;
 use pagedepot_cli::failure::Failure;
 use pagedepot_cli::report::block::wrapped;
 use pagedepot_cli::report::json::ExtraOptions;
@@ -20,18 +21,11 @@ pub fn designs(options: &compare::CompareOptions) -> Result<(), Failure> {
     let plan = Measurement::new(options)?;
     let bench = plan.bench(options);
     let effort = if bench.quick { Effort::Quick } else { Effort::Full };
-    let (clients, more) = (options.measuring.clients.clone(), &options.measuring.more);
-    let (variant, fill) = (options.measuring.variant, options.measuring.fill);
+    let measuring = &options.measuring;
+    let (clients, variant) = (measuring.clients.clone(), measuring.variant);
     let settings = Settings::new(&Lab, &bench, effort)?;
-    let settings = Settings {
-        clients,
-        variant,
-        drains: more.drains,
-        tune: more.tune,
-        orders: more.orders.clone(),
-        fill,
-        ..settings
-    };
+    let settings = Settings { clients, variant, ..settings };
+    let settings = given(settings, measuring.more.clone(), measuring.fill);
     let mut worse = None;
     let shown = finish(
         ("compare", ExtraOptions::new()),

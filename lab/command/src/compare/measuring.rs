@@ -58,6 +58,10 @@ impl MeasurementArgs {
             "--drains"
         } else if self.more.tune {
             "--tune"
+        } else if self.more.busy {
+            "--busy"
+        } else if !self.more.orders.is_empty() {
+            "--order"
         } else if let Some(option) = self.fill.given() {
             option
         } else if let Some(unused) = self.variant.unused(&[]) {
