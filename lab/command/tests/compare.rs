@@ -188,11 +188,24 @@ fn baselines_are_kept_by_name() {
     let missing = run(&["compare", "--baseline", "main", "x.json"]);
     assert_eq!(missing.status.code(), Some(2));
     assert!(text(&missing.stderr).contains("none is saved yet"), "{}", text(&missing.stderr));
-    let saved = run(&[&hot[..], &["--save-baseline", "main"]].concat());
+    let saved = run(&[&hot[..], &["--seed", "2", "--save-baseline", "main"]].concat());
     assert!(saved.status.success(), "{}", text(&saved.stderr));
     let file = directory.path().join("main.json");
     let compared = run(&["compare", "--baseline", "main", file.to_str().unwrap()]);
     assert!(compared.status.success(), "{}", text(&compared.stderr));
+    // Designs measured now are compared with a run of the same machine, seed and settings.
+    let hot = ["compare", "--workload", "hot", "--quick", "--runs", "2", "--design", "floor-tls"];
+    let measured = |more: &[&str]| run(&[&hot[..], &["--baseline", "main"], more].concat());
+    let unlike = measured(&[]);
+    let line = text(&unlike.stderr);
+    assert_eq!(unlike.status.code(), Some(2), "{line}");
+    assert!(line.contains("seed is 2 in main, and 1 in this run"), "{line}");
+    let forced = measured(&["--force"]);
+    assert!(forced.status.success() && text(&forced.stderr).contains("seed is 2 in main"));
+    let alike = measured(&["--seed", "2"]);
+    let line = text(&alike.stderr);
+    assert!(alike.status.success() && text(&alike.stdout).contains("main:floor-tls"), "{line}");
+    assert!(line.contains("main: 2 samples of a figure are few"), "{line}");
     let missing = run(&["compare", "--baseline", "mian", "x.json"]);
     assert!(text(&missing.stderr).contains("there are main"), "{}", text(&missing.stderr));
     assert_eq!(run(&["bench", "hot", "--save-baseline", "../x"]).status.code(), Some(2));

@@ -18,7 +18,7 @@ const BYTES_MAX: u64 = 256 << 20;
 const SCHEMA: u64 = 1;
 
 /// A result file.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub struct Document {
     /// Facts about the machine, by the names that `--json` uses.
     #[serde(default)]

@@ -34,11 +34,7 @@ pub fn files(options: &CompareOptions) -> Result<ComparisonText, Failure> {
     for path in &options.files {
         files.push(NamedDocument { document: Document::load(path)?, path: path.clone() });
     }
-    let mut warnings = unlike::differences(&files);
-    if !options.force && !warnings.is_empty() {
-        return Err(Failure::Usage(refusal(&warnings)));
-    }
-    warnings.extend(noise::doubts(&files));
+    let mut warnings = warnings(&files, options.force)?;
     let sources = sources(&files);
     let mut columns = columns::of_files(&files);
     columns::keep(&mut columns, "design", &options.designs, |row| &row.design)?;
@@ -55,6 +51,19 @@ pub fn files(options: &CompareOptions) -> Result<ComparisonText, Failure> {
     let comparison = Comparison::new(&columns, options.base.as_deref(), options.rule)?;
     let worse = summary::gate(&comparison, options.fail_above, &mut warnings)?;
     Ok(ComparisonText { text: written(&comparison, &sources, options)?, warnings, worse })
+}
+
+/// Differences of files besides their figures, and reasons to doubt them.
+///
+/// # Errors
+/// When there are differences, without `force`.
+pub fn warnings(files: &[NamedDocument], force: bool) -> Result<Vec<String>, Failure> {
+    let mut warnings = unlike::differences(files);
+    if !force && !warnings.is_empty() {
+        return Err(Failure::Usage(refusal(&warnings)));
+    }
+    warnings.extend(noise::doubts(files));
+    Ok(warnings)
 }
 
 /// The results of a baseline, called by its name.

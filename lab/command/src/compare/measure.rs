@@ -1,6 +1,8 @@
 //! Comparing designs by measuring them now.
 
-use super::columns::{self, Column, Origin};
+use serde_json::Value;
+
+use super::columns::{self, Column, NamedDocument, Origin};
 use super::files::{self, ComparisonText};
 use super::measuring::MeasurementArgs;
 use super::options::CompareOptions;
@@ -10,9 +12,12 @@ use super::write::{noted, written};
 use crate::design::Lab;
 use crate::workloads::{all, pft, touch};
 use pagedepot_cli::failure::Failure;
+use pagedepot_cli::harness::cpus;
 use pagedepot_cli::harness::samples::ROUNDS_TO_JUDGE;
 use pagedepot_cli::names::{Design, list};
-use pagedepot_cli::report::document::ResultRow;
+use pagedepot_cli::report::document::{Document, ResultRow};
+use pagedepot_cli::report::json::{ExtraOptions, FileSettings};
+use pagedepot_cli::report::machine::Machine;
 use pagedepot_cli::report::{Report, counted};
 use pagedepot_cli::workloads::clients::{self, Clients};
 use pagedepot_cli::workloads::options::MeasureOptions;
@@ -48,19 +53,37 @@ pub struct Measurement {
     workloads: Vec<&'static Workload>,
     /// Designs in the order of the columns; empty: [`DESIGNS`], as far as they can.
     designs: Vec<Design>,
+    /// The results of an earlier run to compare with.
+    baseline: Option<NamedDocument>,
+    /// What is unlike in that run, and reasons to doubt it.
+    warnings: Vec<String>,
 }
 
 impl Measurement {
     /// Reads the names that the options give.
     ///
     /// # Errors
-    /// When there is no such workload, design or column.
+    /// When there is no such workload, design, column or baseline, or the baseline is of another
+    /// machine, seed or settings.
     pub fn new(options: &CompareOptions) -> Result<Self, Failure> {
-        let mut plan = Measurement { workloads: WORKLOADS.to_vec(), designs: Vec::new() };
+        let mut plan = Measurement {
+            workloads: WORKLOADS.to_vec(),
+            designs: Vec::new(),
+            baseline: None,
+            warnings: Vec::new(),
+        };
         if !options.workloads.is_empty() {
             plan.workloads = parsed(&options.workloads, all::parse)?;
         }
         plan.designs = parsed(&options.designs, Design::parse)?;
+        if let Some(name) = &options.baseline {
+            let baseline = files::baseline_file(name)?;
+            let this_run = this_run(options, &baseline.document.command)?;
+            let files = [baseline, this_run];
+            plan.warnings = files::warnings(&files, options.force)?;
+            let [baseline, _] = files;
+            plan.baseline = Some(baseline);
+        }
         // With --by, columns have the values of a param in their names.
         if let (Some(base), None) = (&options.base, &options.by) {
             let columns = plan.order();
@@ -109,9 +132,10 @@ impl Measurement {
     ) -> Result<ComparisonText, Failure> {
         let mut columns = columns::by_design(measured.rows().into_iter().map(ResultRow::from));
         let order = self.order();
+        let mut warnings = self.warnings.clone();
         columns.sort_by_key(|column| order.iter().position(|design| design.name() == column.name));
-        if let Some(name) = &options.baseline {
-            columns = beside_baseline(columns, name)?;
+        if let Some(baseline) = &self.baseline {
+            columns = beside_baseline(columns, baseline);
         }
         columns::keep(&mut columns, "metric", &options.metrics, |row| &row.metric)?;
         if let Some(param) = &options.by {
@@ -123,14 +147,19 @@ impl Measurement {
             comparison.lines.retain(|line| line.cells.iter().flatten().count() > 1);
         }
         let text = noted(options.format, measured.notes(), written(&comparison, "", options)?);
-        let mut warnings = Vec::new();
         let worse = summary::gate(&comparison, options.fail_above, &mut warnings)?;
         Ok(ComparisonText { text, warnings, worse })
     }
 
-    /// The order of the columns.
-    fn order(&self) -> &[Design] {
-        if self.designs.is_empty() { &DESIGNS } else { &self.designs }
+    /// The order of the columns. A bound that the baseline has is measured, too: by what it
+    /// differs, two runs of one program do.
+    fn order(&self) -> Vec<Design> {
+        if !self.designs.is_empty() {
+            return self.designs.clone();
+        }
+        let before = self.baseline.iter().flat_map(|baseline| &baseline.document.results);
+        let has_bound = before.into_iter().any(|row| row.design == Design::FloorRseq.name());
+        DESIGNS.into_iter().chain(has_bound.then_some(Design::FloorRseq)).collect()
     }
 
     /// The designs that take part: those asked for, or all that can, and a note about the others.
@@ -144,7 +173,7 @@ impl Measurement {
             // The workload itself refuses designs that cannot take part.
             return Ok(self.designs.clone());
         }
-        let mut designs: Vec<Design> = DESIGNS.into();
+        let mut designs = self.order();
         designs.retain(|design| workload.designs.contains(design));
         designs.retain(|&design| match settings.why_not(design) {
             None => true,
@@ -168,8 +197,9 @@ impl Measurement {
 }
 
 /// The columns that were measured, and before each the baseline's of the same design.
-fn beside_baseline(measured: Vec<Column>, name: &str) -> Result<Vec<Column>, Failure> {
-    let baseline = columns::by_design(files::baseline_file(name)?.document.results);
+fn beside_baseline(measured: Vec<Column>, baseline: &NamedDocument) -> Vec<Column> {
+    let name = baseline.path.display();
+    let baseline = columns::by_design(baseline.document.results.iter().cloned());
     let mut columns = Vec::new();
     for column in measured {
         if let Some(base) = baseline.iter().find(|base| base.design == column.design) {
@@ -179,7 +209,27 @@ fn beside_baseline(measured: Vec<Column>, name: &str) -> Result<Vec<Column>, Fai
         let origin = Origin { file: 1, ..column.origin };
         columns.push(Column { origin, ..column });
     }
-    Ok(columns)
+    columns
+}
+
+/// This run before it has figures, to see whether a baseline is like it. The baseline's command may
+/// be another, `bench` or `compare`, of more or fewer workloads.
+fn this_run(options: &CompareOptions, command: &str) -> Result<NamedDocument, Failure> {
+    let value = |of: serde_json::Result<Value>| of.expect("names and numbers can be written");
+    let machine = Machine::here(cpus::usable()?.len());
+    let Value::Object(machine) = value(serde_json::to_value(&machine)) else {
+        unreachable!("a machine has fields")
+    };
+    let MeasurementArgs { quick, seed, .. } = options.measuring;
+    let settings = FileSettings { quick, more: ExtraOptions::new() };
+    let document = Document {
+        machine: machine.into_iter().collect(),
+        command: command.to_owned(),
+        seed: Some(seed),
+        settings: Some(value(serde_json::to_value(settings))),
+        ..Document::default()
+    };
+    Ok(NamedDocument { path: "this run".into(), document })
 }
 
 fn parsed<T>(names: &[String], parse: fn(&str) -> Result<T, String>) -> Result<Vec<T>, Failure> {
