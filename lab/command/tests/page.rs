@@ -56,6 +56,20 @@ fn each_plot_is_saved_both_ways() {
 }
 
 #[test]
+fn a_page_of_unlike_files_says_so() {
+    let folder = written();
+    let path = |name: &str| folder.path().join(name);
+    let says = "unlike results: command is ";
+    assert!(!fs::read_to_string(path("report.html")).unwrap().contains(says));
+    let other = RESULTS[1].1.replacen("\"command\":\"", "\"command\":\"other ", 1);
+    fs::write(path("other.json"), other).unwrap();
+    let mut report = Command::new(env!("CARGO_BIN_EXE_pagedepot-lab"));
+    report.args(["report", "before.json", "other.json"]).current_dir(folder.path());
+    assert!(report.output().unwrap().status.success());
+    assert!(fs::read_to_string(path("report.html")).unwrap().contains(says));
+}
+
+#[test]
 fn bad_results_and_bad_outputs_are_refused() {
     let folder = written();
     let report = |arguments: &[&str]| {

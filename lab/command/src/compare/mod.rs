@@ -52,3 +52,4 @@ pub use rule::Rule;
 pub use stats::Stat;
 pub use summary::{Finding, changed, span};
 pub use table::{Comparison, TableLine};
+pub use unlike::differences;

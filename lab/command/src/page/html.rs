@@ -8,7 +8,9 @@ use serde_json::Value;
 use super::chart::ChartImage;
 use super::data::{Form, Plot};
 use super::style::{CSS, for_page};
-use crate::compare::{Comparison, Finding, NamedDocument, Stat, TableLine, changed, span};
+use crate::compare::{
+    Comparison, Finding, NamedDocument, Stat, TableLine, changed, differences, span,
+};
 use pagedepot_cli::conclusion;
 use pagedepot_cli::harness::samples::quartiles;
 use pagedepot_cli::report::document::{Document, ResultRow};
@@ -52,7 +54,7 @@ pub fn page(
                 }
                 main id="main" {
                     (in_short(files))
-                    @if let Some(comparison) = comparison { (compared(comparison)) }
+                    @if let Some(comparison) = comparison { (compared(comparison, files)) }
                     @if !plots.is_empty() { (figures(plots)) }
                     section id="tables" {
                         h2 { "Tables" }
@@ -115,8 +117,9 @@ fn compared_columns(comparison: &Comparison) -> Vec<usize> {
     (0..comparison.columns.len()).filter(|&at| is_said(at)).collect()
 }
 
-fn compared(comparison: &Comparison) -> Markup {
+fn compared(comparison: &Comparison, files: &[NamedDocument]) -> Markup {
     let columns = compared_columns(comparison);
+    let unlike = differences(files);
     html! {
         section id="compared" {
             h2 { "Compared" }
@@ -124,6 +127,13 @@ fn compared(comparison: &Comparison) -> Markup {
                  rank test after Holm's correction within the metric, and when the 95 % interval \
                  of the medians' change does not contain 0; between files, when it is beyond what \
                  two runs of one program differ by (3 %, or what the bounds differ by)." }
+            @if !unlike.is_empty() {
+                ul {
+                    @for difference in &unlike {
+                        li.warning { strong { "Warning: " } "unlike results: " (difference) }
+                    }
+                }
+            }
             @for &column in &columns {
                 @let base = &comparison.columns[comparison.bases[column]];
                 details {
