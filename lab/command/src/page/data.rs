@@ -1,11 +1,12 @@
 //! The plots that the results are worth: read off their rows, series and maps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::compare::NamedDocument;
 use pagedepot_cli::harness::samples::{median, quartiles};
 use pagedepot_cli::report::better::{Better, better};
 use pagedepot_cli::report::document::ResultRow;
+use pagedepot_cli::report::rows::BlockMap;
 
 /// A plot.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,62 +83,77 @@ pub fn plots(files: &[NamedDocument]) -> Vec<Plot> {
                 .into_iter()
                 .map(|plot| Plot { title: format!("{prefix}{}", plot.title), ..plot }),
         );
-        plots.extend(document.maps.iter().map(|map| Plot {
-            title: format!("{prefix}{} {}: memory in use", map.workload, map.design),
-            says: format!(
-                "Each square is a pageblock of 512 frames, by address; the darker, the more of \
-                 its frames are in use. {} of {} are completely free.",
-                map.free_percent.iter().filter(|&&free| free == 100).count(),
-                map.free_percent.len()
-            ),
-            form: Form::Map { free_percent: map.free_percent.clone() },
+        plots.extend(document.maps.iter().map(|map| {
+            let Plot { title, says, form } = of_map(map);
+            Plot { title: format!("{prefix}{title}"), says, form }
         }));
     }
     plots
 }
 
-fn metrics(rows: &[ResultRow]) -> Vec<(String, String)> {
-    let mut metrics = Vec::new();
-    for row in rows {
-        let metric = (row.workload.clone(), row.metric.clone());
-        if !metrics.contains(&metric) {
-            metrics.push(metric);
-        }
+/// Most squares of a map; a file may have a map of any size.
+const SQUARES_MAX: usize = 1 << 16;
+
+fn of_map(map: &BlockMap) -> Plot {
+    let pageblocks = map.free_percent.len();
+    let each = pageblocks.div_ceil(SQUARES_MAX).max(1);
+    let mean =
+        |of: &[u8]| (of.iter().map(|&free| usize::from(free)).sum::<usize>() / of.len()) as u8;
+    let square = match each {
+        1 => "a pageblock".to_owned(),
+        each => format!("the mean of {each} pageblocks"),
+    };
+    let free = map.free_percent.iter().filter(|&&free| free == 100).count();
+    Plot {
+        title: format!("{} {}: memory in use", map.workload, map.design),
+        says: format!(
+            "Each square is {square} of 512 frames, by address; the darker, the more of its \
+             frames are in use. {free} of {pageblocks} are completely free."
+        ),
+        form: Form::Map { free_percent: map.free_percent.chunks(each).map(mean).collect() },
     }
-    metrics
+}
+
+fn metrics(rows: &[ResultRow]) -> Vec<(String, String)> {
+    let mut seen = BTreeSet::new();
+    let metrics = rows.iter().map(|row| (row.workload.clone(), row.metric.clone()));
+    metrics.filter(|metric| seen.insert(metric.clone())).collect()
 }
 
 /// A plot for each set of params besides the one on the x axis; none where a line would be a point.
 fn of_metric(rows: &[&ResultRow]) -> Option<Plot> {
     let first = rows.first()?;
-    let values = |of: &dyn Fn(&ResultRow) -> i64| {
-        let mut values: Vec<i64> = rows.iter().map(|row| of(row)).collect();
+    let values = |of: &dyn Fn(&ResultRow) -> Option<i64>| {
+        let mut values: Vec<i64> = rows.iter().filter_map(|row| of(row)).collect();
         values.sort_unstable();
         values.dedup();
         values.len()
     };
-    let param =
-        |name: &'static str| move |row: &ResultRow| row.params.get(name).copied().unwrap_or(0);
+    // Rows without the param of the axis have no place on it.
+    type PlaceOf = Box<dyn Fn(&ResultRow) -> Option<i64>>;
+    let param = |name: &'static str| -> PlaceOf {
+        Box::new(move |row: &ResultRow| row.params.get(name).copied())
+    };
+    let by_cpus = || -> PlaceOf { Box::new(|row| Some(row.cpus.into())) };
     let scale = SCALES.into_iter().find(|(name, _)| values(&param(name)) > 1);
-    type PlaceOf = Box<dyn Fn(&ResultRow) -> i64>;
-    let (x_of, x): (PlaceOf, &str) = match scale {
-        Some((name, title)) => (Box::new(param(name)), title),
-        None if values(&|row| i64::from(row.cpus)) > 1 => {
-            (Box::new(|row| i64::from(row.cpus)), "CPUs")
-        }
+    let (x_of, x) = match scale {
+        Some((name, title)) => (param(name), title),
+        None if values(&by_cpus()) > 1 => (by_cpus(), "CPUs"),
         None => return None,
     };
+    let rows: Vec<&ResultRow> = rows.iter().copied().filter(|row| x_of(row).is_some()).collect();
     // Params that are neither the axis nor a matter of the design tell lines apart.
-    let varying: Vec<&String> = first
-        .params
-        .keys()
+    let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.params.keys()).collect();
+    let varying: Vec<&String> = names
+        .into_iter()
         .filter(|name| scale.is_none_or(|(scale, _)| scale != *name))
-        .filter(|name| varies_within_a_design(rows, name))
+        .filter(|name| varies_within_a_design(&rows, name))
         .collect();
-    let cpus_vary = x != "CPUs" && x != "clients" && values(&|row| i64::from(row.cpus)) > 1;
+    let cpus_vary = x != "CPUs" && x != "clients" && values(&by_cpus()) > 1;
     let mut lines: BTreeMap<usize, Line> = BTreeMap::new();
     let mut names: Vec<String> = Vec::new();
-    for row in rows {
+    for row in &rows {
+        let Some(x) = x_of(row) else { continue };
         let mut name = row.design.clone();
         for param in &varying {
             let value = row.params.get(*param).copied().unwrap_or(0);
@@ -150,7 +166,7 @@ fn of_metric(rows: &[&ResultRow]) -> Option<Plot> {
             names.push(name.clone());
             names.len() - 1
         });
-        let x = x_of(row) as f64;
+        let x = x as f64;
         let Some(y) = median(&row.samples).or_else(|| row.printed.as_ref()?.mean) else { continue };
         let (low, high) = quartiles(&row.samples).unwrap_or((y, y));
         let line = lines.entry(at).or_insert_with(|| Line { name, points: Vec::new() });
@@ -280,6 +296,35 @@ mod tests {
         let found = plots(&named(&rows.join(","), ""));
         let Form::Lines { lines, .. } = &found[0].form else { panic!("{found:?}") };
         assert_eq!(lines.iter().map(|l| l.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    }
+
+    /// The random rhythm of `pagealloc` has no batch.
+    #[test]
+    fn rows_without_the_param_of_the_axis_are_left_out() {
+        let rows = [
+            row("a", "ns", 1, r#""order":0,"rhythm":1"#, "9"),
+            row("a", "ns", 1, r#""order":0,"batch":1"#, "1"),
+            row("a", "ns", 1, r#""order":0,"batch":2"#, "2"),
+            row("a", "ns", 1, r#""order":3,"batch":1"#, "3"),
+            row("a", "ns", 1, r#""order":3,"batch":2"#, "4"),
+        ];
+        let found = plots(&named(&rows.join(","), ""));
+        let Form::Lines { lines, .. } = &found[0].form else { panic!("{found:?}") };
+        let xs: Vec<Vec<f64>> =
+            lines.iter().map(|line| line.points.iter().map(|point| point.x).collect()).collect();
+        assert_eq!(xs, [[1.0, 2.0], [1.0, 2.0]]);
+        assert_eq!(lines[0].name, "a order 0");
+    }
+
+    /// More squares than a plot can have: a hostile file's map would be gigabytes of pixels.
+    #[test]
+    fn maps_of_many_pageblocks_have_several_in_a_square() {
+        let free = vec!["100"; 3 * SQUARES_MAX].join(",");
+        let more = format!(r#","maps":[{{"workload":"w","design":"a","free_percent":[{free}]}}]"#);
+        let found = plots(&named(&row("a", "ns", 1, "", "1"), &more));
+        let Form::Map { free_percent } = &found[0].form else { panic!("a map") };
+        assert!(free_percent.len() == SQUARES_MAX && free_percent.iter().all(|&free| free == 100));
+        assert!(found[0].says.contains("3 pageblocks"), "{}", found[0].says);
     }
 
     #[test]
