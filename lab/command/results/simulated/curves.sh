@@ -5,7 +5,7 @@
 #
 #     lab/command/results/simulated/curves.sh [PROGRAM]
 set -euo pipefail
-program=${1:-target/release/pagedepot}
+program=${1:-lab/target/release/pagedepot-lab}
 here=$(dirname "$0")
 
 # simulate FILE WORKLOAD WARM-UP MILLISECONDS [OPTION...]
