@@ -311,7 +311,7 @@ fn made(file: &NamedDocument) -> Markup {
     html! {
         h3 { (printable(&file.path.display().to_string())) }
         dl {
-            dt { "command" } dd { code { "pagedepot " (printable(command)) } }
+            dt { "command" } dd { code { (program(command)) (printable(command)) } }
             @if let Some(seed) = seed { dt { "seed" } dd { (seed) } }
             @if let Some(settings) = settings {
                 dt { "settings" } dd { code { (printable(&settings.to_string())) } }
@@ -320,6 +320,15 @@ fn made(file: &NamedDocument) -> Markup {
             @if let Some(source) = source { dt { "source" } dd { (printable(source)) } }
             @if let Some(noise) = noise { dt { "quietness" } dd { (noise.summary()) } }
         }
+    }
+}
+
+/// The program that has a command; of a printed table or a chore that is in the command.
+fn program(command: &str) -> &'static str {
+    match command.split(' ').next() {
+        Some("bench" | "replay") => "pagedepot ",
+        Some("compare" | "simulate" | "soak" | "vmalloc") => "pagedepot-lab ",
+        _ => "",
     }
 }
 
