@@ -1,6 +1,9 @@
 //! The cost of one operation, beside the bound and the best rival.
 
+use std::collections::BTreeMap;
+
 use super::figures::{Figures, Params, best_of, is_bound, is_rival, median, with_unit};
+use crate::design::variant::PARAMS;
 use crate::names::Design;
 use crate::report::better::{Better, better};
 use crate::report::document::ResultRow;
@@ -84,6 +87,12 @@ const SAID: &[CostWords] = &[
         what: "A page that another thread frees costs",
     },
     CostWords {
+        workload: "madvise",
+        metric: "touch_ns",
+        params: &[("advice", 4)],
+        what: "The first write to a page that MADV_DONTNEED gave back costs",
+    },
+    CostWords {
         workload: "soak",
         metric: "pages",
         params: &[],
@@ -94,9 +103,9 @@ const SAID: &[CostWords] = &[
 /// One sentence about a page on the fewest CPUs, and one about all CPUs at once.
 pub fn sentences(figures: &Figures<'_>) -> Vec<String> {
     let said = SAID.iter().find(|said| said.workload == figures.workload);
-    let (metric, params, what) = match (said, figures.first_metric()) {
-        (Some(said), _) => (said.metric, said.params, said.what.to_owned()),
-        (None, Some(metric)) => (metric, &[][..], format!("{}: {metric} is", figures.workload)),
+    let (metric, params) = match (said, figures.first_metric()) {
+        (Some(said), _) => (said.metric, said.params),
+        (None, Some(metric)) => (metric, &[][..]),
         (None, None) => return Vec::new(),
     };
     let rows = over_rounds(&figures.of(metric, params));
@@ -105,9 +114,12 @@ pub fn sentences(figures: &Figures<'_>) -> Vec<String> {
     let Some(first) = rows.iter().copied().find(|row| row.design == subject) else {
         return Vec::new();
     };
+    let what = said.map_or_else(|| named(first), |said| said.what.to_owned());
     let beside: Vec<&ResultRow> = rows.iter().copied().filter(|row| is_like(row, first)).collect();
     let Some(one) = one(first, &beside, &what) else { return Vec::new() };
-    let largest = rows.iter().copied().filter(|row| row.design == subject);
+    // Rows of a workload without words of its own may be of other things, by their params.
+    let is_same = |row: &ResultRow| said.is_some() || shape(row) == shape(first);
+    let largest = rows.iter().copied().filter(|row| row.design == subject && is_same(row));
     let largest = largest.max_by_key(|row| row.cpus).filter(|row| row.cpus > first.cpus);
     let all = largest.and_then(|largest| {
         let beside = rows.iter().copied().filter(|row| is_like(row, largest));
@@ -133,15 +145,25 @@ fn over_rounds(rows: &[&ResultRow]) -> Vec<ResultRow> {
     merged
 }
 
+/// The beginning of a sentence about a figure that has no words: its name and its params.
+fn named(row: &ResultRow) -> String {
+    let params: Vec<String> =
+        shape(row).iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let params =
+        if params.is_empty() { String::new() } else { format!(" ({})", params.join(", ")) };
+    format!("{}: {}{params} is", row.workload, row.metric)
+}
+
+/// The params of a row that say what was measured, and not in which variant of a design.
+fn shape(row: &ResultRow) -> BTreeMap<String, i64> {
+    let mut params = row.params.clone();
+    params.retain(|name, _| !PARAMS.contains(&name.as_str()));
+    params
+}
+
 /// Whether both are the same figure of two designs.
 fn is_like(row: &ResultRow, other: &ResultRow) -> bool {
-    let variants = crate::design::variant::PARAMS;
-    let params = |row: &ResultRow| {
-        let mut params = row.params.clone();
-        params.retain(|name, _| !variants.contains(&name.as_str()));
-        params
-    };
-    row.cpus == other.cpus && params(row) == params(other)
+    row.cpus == other.cpus && shape(row) == shape(other)
 }
 
 fn rival<'r>(of: &ResultRow, beside: &[&'r ResultRow]) -> Option<&'r ResultRow> {
@@ -161,27 +183,33 @@ fn one(of: &ResultRow, beside: &[&ResultRow], what: &str) -> Option<String> {
         && let Some(floor) = floor
         && let Some(least) = median(floor)
     {
-        let is = if floor.design == Design::FloorRseq.name() {
-            "a bare restartable sequence"
+        let (times, floor) = (value / least, &floor.design);
+        sentence += &if of.workload == "producer-consumer" {
+            // The bound makes pages up, and forgets them.
+            let ring = with_unit(least, &of.unit);
+            format!(", of which the ring between the CPUs costs {ring} ({floor}, a bound)")
+        } else if floor == Design::FloorRseq.name() {
+            format!(", {times:.1} times a bare restartable sequence ({floor}, a bound)")
         } else {
-            "a thread's own list"
+            format!(", {times:.1} times a thread's own list ({floor}, a bound)")
         };
-        sentence += &format!(", {:.1} times {is} ({}, a bound)", value / least, floor.design);
     }
     if let Some(rival) = rival(of, beside)
         && let Some(theirs) = median(rival)
         && value != 0.0
     {
+        let is_time = matches!(&*of.unit, "ns" | "us" | "ms" | "s");
         let (verb, times) = match better(of) {
-            Better::Lower => ("takes", "times as long"),
+            Better::Lower if is_time => ("takes", "times as long"),
+            Better::Lower => ("has", "times as much"),
             _ => ("has", "times as many"),
         };
-        sentence += &format!(
-            "; {}, the best rival here, {verb} {}, {:.1} {times}",
-            rival.design,
-            with_unit(theirs, &rival.unit),
-            theirs / value
-        );
+        let theirs_with_unit = with_unit(theirs, &rival.unit);
+        sentence += &format!("; {}, the best rival here, {verb} {theirs_with_unit}", rival.design);
+        // Shares are fractions already.
+        if of.unit != "1" {
+            sentence += &format!(", {:.1} {times}", theirs / value);
+        }
     }
     Some(sentence + ".")
 }

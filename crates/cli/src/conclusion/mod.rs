@@ -275,5 +275,30 @@ mod tests {
                     2.0 times as long.";
         assert_eq!(sentences(&rows), [told]);
         assert!(sentences(&[]).is_empty());
+        // Rows by whose params it is not the same are no figure beside it.
+        let of = |design: &str, cpus, after_s, share: f64| {
+            let mut row = with(
+                row("giveback", design, "returned_share", cpus, share),
+                &[("after_s", after_s), ("store", 1)],
+            );
+            row.unit = "1".into();
+            row
+        };
+        let rows = [of("depot", 1, 1, 0.97), of("glibc", 1, 1, 0.87), of("depot", 2, 10, 0.98)];
+        let told = "giveback: returned_share (after_s 1) is 0.97 with depot; glibc, the best \
+                    rival here, has 0.87.";
+        assert_eq!(sentences(&rows), [told]);
+    }
+
+    /// The bound of a workload between two CPUs makes pages up: it is no sequence's cost.
+    #[test]
+    fn pages_between_cpus_are_told_beside_the_ring_alone() {
+        let rows = [
+            row("producer-consumer", "depot", "frame_ns", 2, 40.0),
+            row("producer-consumer", "floor-rseq", "frame_ns", 2, 10.0),
+        ];
+        let told = "A page allocated on one CPU and freed on another costs 40.0 ns with depot, of \
+                    which the ring between the CPUs costs 10.0 ns (floor-rseq, a bound).";
+        assert_eq!(sentences(&rows), [told]);
     }
 }
