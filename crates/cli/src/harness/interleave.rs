@@ -92,6 +92,22 @@ pub struct Drains {
     pub cpu: CpuId,
 }
 
+/// The drains of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DrainTally {
+    /// Number of drains.
+    pub done: u64,
+    /// Number that was due in the time of the run.
+    pub due: u64,
+}
+
+impl std::ops::AddAssign for DrainTally {
+    fn add_assign(&mut self, other: DrainTally) {
+        self.done += other.done;
+        self.due += other.due;
+    }
+}
+
 /// The samples of one contender: for each metric one per round.
 #[derive(Clone, Debug)]
 pub struct Series<const M: usize> {
@@ -103,7 +119,7 @@ pub struct Series<const M: usize> {
 
 /// Runs the contenders on `cpus`, until all rounds are done or the user asks to stop (see
 /// [`stop`]), and calls `tick` after every window and every warm-up: in all
-/// `contenders * (rounds + 1)` times.
+/// `contenders * (rounds + 1)` times. Returns the drains that there were, too.
 ///
 /// # Panics
 /// When a contender does.
@@ -112,7 +128,7 @@ pub fn interleave<const M: usize>(
     cpus: &[CpuId],
     schedule: Schedule,
     tick: &(dyn Fn() + Sync),
-) -> Vec<Series<M>> {
+) -> (Vec<Series<M>>, DrainTally) {
     let run = Rounds {
         contenders,
         schedule,
@@ -124,11 +140,10 @@ pub fn interleave<const M: usize>(
         tick,
     };
     let (stop, stopped) = mpsc::channel::<()>();
-    thread::scope(|scope| {
+    let drained = thread::scope(|scope| {
         let run = &run;
-        if let Some(drains) = schedule.drains {
-            scope.spawn(move || run.drain(drains, &stopped));
-        }
+        let drainer =
+            schedule.drains.map(|drains| scope.spawn(move || run.drain(drains, &stopped)));
         for (index, &cpu) in cpus.iter().enumerate() {
             // When the last seat has dropped its end, also by a panic, the drainer ends.
             let stop = stop.clone();
@@ -138,8 +153,10 @@ pub fn interleave<const M: usize>(
             });
         }
         drop(stop);
+        let drained = drainer.map(|drainer| drainer.join().expect("no drain panics"));
+        drained.unwrap_or_default()
     });
-    run.series()
+    (run.series(), drained)
 }
 
 /// The number that no contender has.
@@ -199,17 +216,22 @@ impl<const M: usize> Rounds<'_, M> {
     }
 
     /// Drains until all seats are done. A late drain does not make the next one come sooner.
-    fn drain(&self, Drains { per_s, cpu }: Drains, stopped: &mpsc::Receiver<()>) {
+    fn drain(&self, Drains { per_s, cpu }: Drains, stopped: &mpsc::Receiver<()>) -> DrainTally {
         cpus::pin(cpu);
         let period = Duration::from_secs(1) / per_s.get();
-        let mut due = Instant::now() + period;
+        let begin = Instant::now();
+        let (mut due, mut done) = (begin + period, 0);
         loop {
             match stopped.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
-                _ => return,
+                _ => {
+                    let due = begin.elapsed().as_secs_f64() * f64::from(per_s.get());
+                    return DrainTally { done, due: due as u64 };
+                }
             }
             if let Some(contender) = self.contenders.get(self.current.load(Ordering::Relaxed)) {
                 contender.drain_all();
+                done += 1;
             }
             due = (due + period).max(Instant::now());
         }
@@ -329,9 +351,10 @@ mod tests {
         let ticks = AtomicUsize::new(0);
         let schedule = Schedule { rounds: 3, pace: Pace::Units(7), drains: None };
         let cpus = &cpus::usable().unwrap()[..1];
-        let series = interleave(&[&a, &b], cpus, schedule, &|| {
+        let (series, drained) = interleave(&[&a, &b], cpus, schedule, &|| {
             ticks.fetch_add(1, Ordering::Relaxed);
         });
+        assert_eq!(drained, DrainTally::default());
         // 0 and 1 were the warm-up.
         assert_eq!(series[0].samples, [vec![2.0, 4.0, 6.0], vec![7.0; 3]]);
         assert_eq!(series[1].samples, [vec![3.0, 5.0, 7.0], vec![7.0; 3]]);
@@ -369,8 +392,10 @@ mod tests {
         let drains = Drains { per_s: NonZeroU32::new(1000).unwrap(), cpu: *cpus.last().unwrap() };
         let schedule = Schedule { rounds: 3, pace: Pace::Units(1), drains: Some(drains) };
         // Each window ends by a drain of its own.
-        interleave(&[&a, &b], &cpus[..1], schedule, &|| ());
-        assert!(a.drains.into_inner() > 3 && b.drains.into_inner() > 3);
+        let (_, drained) = interleave(&[&a, &b], &cpus[..1], schedule, &|| ());
+        let (a, b) = (a.drains.into_inner(), b.drains.into_inner());
+        assert!(a > 3 && b > 3 && drained.done == (a + b) as u64);
+        assert!(drained.done <= drained.due, "{drained:?}");
     }
 
     #[test]

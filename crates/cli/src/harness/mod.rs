@@ -26,7 +26,7 @@ pub mod subject;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use interleave::{Contender, Drains, Pace, Schedule, Seat, Series, interleave};
+pub use interleave::{Contender, DrainTally, Drains, Pace, Schedule, Seat, Series, interleave};
 pub use subject::Subject;
 
 /// Locks a mutex, also one whose last holder panicked: that panic ends the run and is its report.

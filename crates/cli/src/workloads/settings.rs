@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pagedepot::CpuId;
@@ -13,7 +14,9 @@ use crate::design::variant::Variant;
 use crate::design::{Demand, Lineup};
 use crate::failure::Failure;
 use crate::harness::samples::ROUNDS_TO_JUDGE;
-use crate::harness::{Contender, Drains, Pace, Schedule, Series, Subject, cpus, interleave};
+use crate::harness::{
+    Contender, DrainTally, Drains, Pace, Schedule, Series, Subject, cpus, interleave, lock,
+};
 use crate::names::Design;
 use crate::report::{Progress, counted, table};
 
@@ -53,6 +56,8 @@ pub struct Settings {
     pub variant: Variant,
     /// Drains per second forced behind the workload.
     pub drains: Option<NonZeroU32>,
+    /// The drains that there were behind the workload so far.
+    pub drained: Arc<Mutex<DrainTally>>,
     /// Whether to vary what can be tuned.
     pub tune: bool,
     /// Whether to measure a program that goes on working.
@@ -68,6 +73,9 @@ pub struct Settings {
     /// Memory that the threads' designs share.
     pub memory: SharedPool,
 }
+
+/// Share of the drains that were due below which a note says how many there were.
+const DRAINED_SHARE: f64 = 0.9;
 
 /// Windows per contender with `--quick`.
 const ROUNDS_QUICK: u32 = 11;
@@ -95,6 +103,7 @@ impl Settings {
             designs: options.designs.clone(),
             variant: Variant::default(),
             drains: None,
+            drained: Arc::default(),
             tune: false,
             busy: false,
             svg: None,
@@ -230,10 +239,19 @@ impl Settings {
             self.cpus.iter().find(|cpu| !seats.contains(cpu)).or(self.cpus.last()).copied();
         let drains = self.drains.zip(drainer).map(|(per_s, cpu)| Drains { per_s, cpu });
         let schedule = Schedule { drains, ..schedule };
-        let series = interleave(&refs, seats, schedule, &|| step.tick());
+        let (series, drained) = interleave(&refs, seats, schedule, &|| step.tick());
+        *lock(&self.drained) += drained;
         drop(step);
         contenders.iter_mut().filter_map(|one| one.owned_subject()).try_for_each(checked)?;
         Ok(series)
+    }
+
+    /// The note that a workload had fewer drains than asked for, if so: a late drain does not make
+    /// the next one come sooner. Their count begins anew.
+    pub fn about_drains(&self) -> Option<String> {
+        let DrainTally { done, due } = std::mem::take(&mut *lock(&self.drained));
+        let are_few = self.drains.is_some() && (done as f64) < DRAINED_SHARE * due as f64;
+        are_few.then(|| format!("--drains: {done} of {due} that were due; the others were late"))
     }
 
     /// The addition to a table's heading: drains behind the workload, too few windows to judge by.

@@ -95,6 +95,9 @@ impl Workload {
             params.extend(settings.drains.map(|per_s| ("drains_per_s", per_s.get().into())));
             params
         });
+        if let Some(fewer) = settings.about_drains() {
+            report.note(fewer);
+        }
         if let Some(why) = RseqMissing::find() {
             report.note(format!(
                 "no restartable sequences: {why}; without, the depot takes a lock per CPU{}",

@@ -538,6 +538,17 @@ fn inspect_shows_a_segment_whose_processes_have_ended() {
 }
 
 #[test]
+fn drains_that_were_late_are_told_of() {
+    let hot = ["bench", "hot", "--quick", "--runs", "1", "--cpus", "1", "--design", "depot"];
+    // Each takes more than a quarter of a nanosecond.
+    let output = pagedepot(&[&hot[..], &["--drains", "4000000000"]].concat());
+    let stdout = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let told = stdout.contains("--drains: ") && stdout.contains(" due; the others were late");
+    assert!(told, "{stdout}");
+}
+
+#[test]
 fn a_soak_kills_and_counts() {
     let output = pagedepot(&["soak", "--shared", "--kills", "60", "--seed", "7"]);
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));

@@ -203,7 +203,7 @@ fn measure_at(
     let what = format!("{NAME}, pairs, {cpus} thread{}", if cpus == 1 { "" } else { "s" });
     let step =
         settings.progress.task(&what, contenders.len() as u64 * (u64::from(settings.rounds) + 1));
-    interleave(&contenders, &settings.cpus[..cpus], schedule, &|| step.tick())
+    interleave(&contenders, &settings.cpus[..cpus], schedule, &|| step.tick()).0
 }
 
 fn contender(
