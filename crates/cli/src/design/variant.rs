@@ -41,7 +41,7 @@ pub struct Variant {
     /// the machine has isolated CPUs; qpw those CPUs, or all if it has none)
     #[arg(long, value_name = "SWITCH")]
     pub isolated: Option<Switch>,
-    /// Magazines per zone of magazine (default: 2)
+    /// Magazines per zone of magazine and process-magazine (default: 2)
     #[arg(
         long,
         value_name = "N",
@@ -177,14 +177,14 @@ pub const WITH_POLICY: [Design; 7] = joined(&[&WITH_RULES, &[Design::Depot]]);
 impl Variant {
     /// The options given, and the designs that each is for.
     fn given(&self) -> impl Iterator<Item = (&'static str, &'static [Design])> {
-        use Design::{Local, Magazine, NohzConditional, Qpw, Rcu, Spin};
+        use Design::{Local, Magazine, NohzConditional, ProcessMagazine, Qpw, Rcu, Spin};
         let options: [(bool, &str, &'static [Design]); 10] = [
             (self.store.is_some(), "--store", Design::PAGED),
             (self.lock.is_some(), "--lock", &[Spin]),
             (self.grace.is_some(), "--grace", &[Rcu]),
             (self.drained_by.is_some(), "--drained-by", &[Local, NohzConditional, Qpw]),
             (self.isolated.is_some(), "--isolated", &[NohzConditional, Qpw]),
-            (self.magazines.is_some(), "--magazines", &[Magazine]),
+            (self.magazines.is_some(), "--magazines", &[Magazine, ProcessMagazine]),
             (self.free_high.is_some(), "--free-high", &WITH_POLICY),
             (self.free_high_rule.is_some(), "--free-high-rule", &WITH_RULES),
             (self.rules.is_some(), "--rules", &WITH_RULES),
@@ -300,6 +300,9 @@ impl Variant {
             Design::Rcu => _ = params.insert("grace", self.grace_period() as i64),
             Design::Magazine => {
                 params.insert("magazines", self.magazines().into());
+            }
+            Design::ProcessMagazine => {
+                params.extend(self.magazines.map(|magazines| ("magazines", magazines.into())));
             }
             Design::NohzConditional => _ = params.insert("isolated", i64::from(self.is_isolated())),
             Design::Qpw => {

@@ -91,7 +91,9 @@ impl OwnMagazines {
         // At least 4 GiB, and far below what a frame number can name.
         let setup = Setup::single(highest + 1, demand.pages() as u32);
         let store = Buddy::new(&setup).map_err(failed)?;
-        Magazine::new(store, MagazineOptions::default()).map(OwnMagazines).map_err(failed)
+        let magazines = demand.variant.magazines();
+        let options = MagazineOptions { magazines, ..MagazineOptions::default() };
+        Magazine::new(store, options).map(OwnMagazines).map_err(failed)
     }
 }
 
