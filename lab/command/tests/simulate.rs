@@ -43,6 +43,13 @@ fn rows(arguments: &[&str], file: &Path) -> Vec<(String, String, u64, f64)> {
 const METRICS: [&str; 5] =
     ["ops_per_s", "efficiency", "lock_wait_share", "events_per_host_s", "host_s"];
 
+/// Designs without the policy have no variants by it.
+#[test]
+fn limits_of_designs_that_have_none_are_refused() {
+    let hot = ["hot", "--cpus", "1", "--free-high", "high"];
+    assert!(refused(&[&hot[..], &["--design", "zone-lock"]].concat()).contains("changes none"));
+}
+
 #[test]
 fn a_window_in_which_no_operation_ends_is_told() {
     // CPUs begin one after another, and a process of 8192 pages takes longer than the window.

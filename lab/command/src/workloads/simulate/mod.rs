@@ -12,7 +12,7 @@ use pagedepot_sim::{Disturbances, FreeHighLimit, Mode};
 pub use pagedepot_sim::workloads::Workload as SimulatedWorkload;
 
 use self::options::{CPUS_MAX, Cpus, SimulateOptions};
-use pagedepot_cli::design::variant::FreeHighPages;
+use pagedepot_cli::design::variant::{FreeHighPages, WITH_POLICY};
 use pagedepot_cli::failure::Failure;
 use pagedepot_cli::names::{Design, list};
 use pagedepot_cli::report::document;
@@ -71,6 +71,12 @@ pub fn run(
     topology: &Topology,
 ) -> Result<Report, Failure> {
     let designs = designs(workload, &options.designs)?;
+    if options.free_high.is_some() && !designs.iter().any(|&it| has_policy(workload, it)) {
+        return Err(Failure::Usage(format!(
+            "--free-high changes none of the designs simulated; it is for pages of {}",
+            list(&WITH_POLICY)
+        )));
+    }
     let mut cpus = options.cpus.clone().unwrap_or_else(|| {
         Cpus(std::iter::successors(Some(1), |n| (n * 2 <= CPUS_MAX).then_some(n * 2)).collect())
     });
@@ -101,7 +107,10 @@ pub fn run(
             let efficiency =
                 found.ops_per_s / f64::from(count) / (base.ops_per_s / f64::from(least));
             let events = found.events as f64 / found.host_s;
-            let params = params(options);
+            let mut params = params(options);
+            if has_policy(workload, design) {
+                params.extend(options.free_high.map(|pages| ("free_high", pages as i64)));
+            }
             let mut add = |metric, value| {
                 report.add(workload.name(), design, metric, (count as usize, &params), &[value]);
             };
@@ -217,8 +226,12 @@ fn params(options: &SimulateOptions) -> Params {
     params.extend(options.drainers.map(|drainers| ("drainers", drainers.into())));
     params.extend(options.preemptions.map(|per_s| ("preemptions_per_s", per_s.get().into())));
     params.extend(options.interrupts.map(|per_s| ("interrupts_per_s", per_s.get().into())));
-    params.extend(options.free_high.map(|pages| ("free_high", pages as i64)));
     params
+}
+
+/// Whether a design limits what a CPU may cache that only frees blocks of high orders.
+fn has_policy(workload: SimulatedWorkload, design: Design) -> bool {
+    workload != SimulatedWorkload::Vmalloc && WITH_POLICY.contains(&design)
 }
 
 /// The places in the code whose lines CPUs fight over, if they cost anything to speak of.
