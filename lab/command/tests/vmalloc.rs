@@ -188,6 +188,9 @@ fn traces_are_replayed_by_every_design() {
     for design in DESIGNS {
         assert_eq!(samples(&document, design, "event_ns").len(), 2);
     }
+    let output = pagedepot(&["--trace", file.to_str().unwrap(), "--cpus", "1"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && stderr.contains("--cpus is for tests"), "{stderr}");
     std::fs::write(&file, "x 1 [000] 1.000000: kmem:mm_page_free: page=0x1 pfn=0x10 order=0\n")
         .unwrap();
     let output = pagedepot(&["--trace", file.to_str().unwrap()]);

@@ -62,6 +62,11 @@ pub fn run(options: &VmallocOptions, settings: &Settings) -> Result<Report, Fail
         )));
     }
     if let Some(trace) = &options.trace {
+        if settings.cpus_given {
+            return Err(Failure::Usage(
+                "--cpus is for tests: --trace acts as the CPUs of its events".to_owned(),
+            ));
+        }
         return replay::run((trace, options.expand.limit()), &designs, settings);
     }
     if !options.suite_only {
