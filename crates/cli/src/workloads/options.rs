@@ -19,7 +19,9 @@ pub struct MeasureOptions {
     /// the work of the others, too
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub cpus: Option<NonZeroU32>,
-    /// Take so many samples (default: 31, with --quick 11; replay 5)
+    /// Take so many samples, where they are not counts (default: 31, with --quick 11; replay 5;
+    /// fragmentation, mixed and stress 3, with --quick 1; giveback 1; recoveries of shared have 5
+    /// to 11)
     #[arg(long, value_name = "N", value_parser = whole::<RUNS_MAX>, allow_negative_numbers = true)]
     pub runs: Option<u32>,
     /// Shorter windows and smaller workloads: quick, but too noisy to judge by
