@@ -6,8 +6,8 @@
 //! * *turn*: one caller's run of one callback. [`Callbacks::turns`] counts those that have ended.
 //!
 //! # Theory
-//! A place goes from empty over writing to ready, once. The right to run its callback is its
-//! `runner` word: free (0), or the name of the one caller that runs it.
+//! A place gets its callback once ([`LateInit`]). The right to run it is the place's `runner` word:
+//! free (0), or the name of the one caller that runs it.
 //!
 //! | `runner` | meaning | transitions |
 //! |---|---|---|
@@ -34,13 +34,11 @@
 //! *No deadlock.* A caller in a callback waits for no turn, so no chain of waiters closes. A wait
 //! is bounded all the same ([`last_resort`](super::last_resort)): a callback may wait for a lock
 //! that a waiter holds.
-#![allow(unsafe_code, reason = "reads callbacks that another caller registered")]
-
-use core::cell::UnsafeCell;
 use core::num::NonZeroUsize;
 
 use crate::cpus::Environment;
 use crate::frame::ZoneId;
+use crate::sync::late_init::LateInit;
 use crate::sync::model::bound;
 use crate::sync::prim::{AtomicU32, AtomicUsize, Ordering};
 
@@ -100,10 +98,6 @@ impl core::fmt::Display for TooManyCallbacks {
 
 impl core::error::Error for TooManyCallbacks {}
 
-const PLACE_EMPTY: u32 = 0;
-const PLACE_WRITING: u32 = 1;
-const PLACE_READY: u32 = 2;
-
 /// No caller runs the callback.
 const FREE: usize = 0;
 /// A caller that cannot be told from others.
@@ -112,20 +106,12 @@ const UNNAMED: usize = usize::MAX;
 /// A place for a callback: at first without one.
 #[derive(Default)]
 struct Place<'m> {
-    state: AtomicU32,
-    callback: UnsafeCell<Option<&'m dyn Reclaim>>,
+    callback: LateInit<&'m dyn Reclaim>,
     /// The caller that runs it, see the module's table.
     runner: AtomicUsize,
 }
 
-impl<'m> Place<'m> {
-    fn callback(&self) -> Option<&'m dyn Reclaim> {
-        // Acquire: pairs with the Release in `register`, publishes the callback.
-        let is_ready = self.state.load(Ordering::Acquire) == PLACE_READY;
-        // SAFETY: a ready place is never written again.
-        is_ready.then(|| unsafe { *self.callback.get() }).flatten()
-    }
-
+impl Place<'_> {
     fn runner(&self) -> usize {
         // Relaxed: a caller finds its own name because it wrote it itself; what another caller does
         // is ordered by `turns`.
@@ -174,24 +160,9 @@ impl<E: Environment> Drop for Turn<'_, '_, E> {
 
 impl<'m> Callbacks<'m> {
     pub fn register(&self, callback: &'m dyn Reclaim) -> Result<(), TooManyCallbacks> {
-        for place in &self.places {
-            // Relaxed: what is claimed here is published by the store below.
-            let free = place.state.compare_exchange(
-                PLACE_EMPTY,
-                PLACE_WRITING,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
-            if free.is_ok() {
-                // SAFETY: the exchange made this caller the only writer, and readers wait until the
-                // place is ready.
-                unsafe { *place.callback.get() = Some(callback) };
-                // Release: pairs with the Acquire in `callback`.
-                place.state.store(PLACE_READY, Ordering::Release);
-                return Ok(());
-            }
-        }
-        Err(TooManyCallbacks)
+        // A place that another call fills at this moment is taken.
+        let takes = |place: &Place<'m>| place.callback.init(|| Ok::<_, ()>(callback)).is_ok();
+        self.places.iter().any(takes).then_some(()).ok_or(TooManyCallbacks)
     }
 
     /// Turns that have ended so far: to be read before a round looks for pages.
@@ -227,7 +198,7 @@ impl<'m> Callbacks<'m> {
         let mut called = CallOutcome::Done;
         let mut wanted_pages = pressure.wanted_pages;
         for place in &self.places {
-            let Some(callback) = place.callback() else { continue };
+            let Some(callback) = place.callback.get() else { continue };
             if wanted_pages == 0 && !all {
                 // Not called, but a request must know that more may come.
                 if place.runner() != FREE {

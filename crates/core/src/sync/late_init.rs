@@ -98,6 +98,12 @@ impl<T> LateInit<T> {
     }
 }
 
+impl<T> Default for LateInit<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T> Drop for LateInit<T> {
     fn drop(&mut self) {
         // Relaxed: `&mut self` excludes all others.

@@ -60,7 +60,7 @@ const fn pairing(
 }
 
 /// All pairings, by protocol.
-const PAIRINGS: [Pairing; 22] = [
+const PAIRINGS: [Pairing; 21] = [
     // Gates and fronts.
     pairing(
         "a gate reopened, and a sequence",
@@ -191,13 +191,6 @@ const PAIRINGS: [Pairing; 22] = [
     pairing(
         "a value made late",
         ["LateInit", "PublishesRelaxed"],
-        Shape::Publish,
-        Release,
-        Acquire,
-    ),
-    pairing(
-        "a callback registered, and run",
-        ["register", "PLACE_READY"],
         Shape::Publish,
         Release,
         Acquire,
