@@ -335,7 +335,7 @@ impl<C: Cpus> Validation<'_, '_, C> {
     fn check_cached_once(&self, zone: ZoneId) -> Result<(), Fault> {
         let mut first = Some(0);
         while let Some(start) = first {
-            let mut window = Window::new(start);
+            let mut window = Window { start, words: [0; Window::WORDS], next: None };
             for cpu in self.caches.pcps.all_cpus() {
                 self.caches.pcps.visit_cached(cpu, zone, |visited| {
                     for pfn in self.caches.pcps.frames_of(visited.magazine, visited.rounds) {
@@ -379,28 +379,21 @@ impl<C: Cpus> Validation<'_, '_, C> {
 /// A bit for each of some frames, to find those that are there twice.
 struct Window {
     /// The first word, counted from frame 0.
-    start: u32,
-    words: [u64; Window::WORDS as usize],
+    start: usize,
+    words: [u64; Window::WORDS],
     /// The first word behind the window that has frames.
-    next: Option<u32>,
+    next: Option<usize>,
 }
 
 impl Window {
     /// 32768 frames in 4 KiB.
-    const WORDS: u32 = 512;
-
-    fn new(start: u32) -> Self {
-        Window { start, words: [0; Window::WORDS as usize], next: None }
-    }
+    const WORDS: usize = 512;
 
     /// Marks the frames of a block that lie in the window. `false`: one is marked already.
     fn mark(&mut self, pfn: Pfn, frames: u32) -> bool {
-        let end = pfn.get() + frames;
-        (pfn.get() / 64..end.div_ceil(64)).all(|word| {
-            let from = pfn.get().max(word * 64) - word * 64;
-            let mask = bits::range_mask(from, end.min((word + 1) * 64) - word * 64 - from);
+        bits::masks(pfn.get(), pfn.get() + frames).all(|(word, mask)| {
             let Some(at) = word.checked_sub(self.start) else { return true };
-            let Some(bits) = self.words.get_mut(at as usize) else {
+            let Some(bits) = self.words.get_mut(at) else {
                 self.next = Some(self.next.map_or(word, |next| next.min(word)));
                 return true;
             };

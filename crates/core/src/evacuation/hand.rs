@@ -45,12 +45,11 @@
 //! search for small blocks looks at up to 64 pageblocks more (`store/best_fit.rs`), and shelves
 //! hold less (`pcp/spill.rs`).
 
-use core::ops::Range;
-
 use super::policy::{HandPlan, State, TurnCounts, ZonePolicy};
 use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS};
 use crate::frame::{Kind, ZoneId};
 use crate::store::bitmap::Bitmap;
+use crate::store::bits;
 use crate::store::section::Section;
 use crate::sync::model::{IS_LOOM, bound};
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
@@ -275,15 +274,14 @@ impl HandStep<'_, '_> {
             hand.begin_turn(began.free, began.healed);
         }
         let mut seen = hand.seen();
-        let section_end = (first.section() as u32 + 1) * SECTION_PAGEBLOCKS as u32;
         let next = match bitmap.section(first.section()) {
             Some(section) if !counts => {
                 self.look_from(section, first, orders, &mut seen);
                 first.0 + STEP_PAGEBLOCKS
             }
             section => {
-                section.inspect(|section| self.count(section, first.0..section_end, &mut seen));
-                section_end
+                section.inspect(|section| self.count(section, first, &mut seen));
+                (first.section() as u32 + 1) * SECTION_PAGEBLOCKS as u32
             }
         };
         let ends_turn = next >= end;
@@ -339,24 +337,24 @@ impl HandStep<'_, '_> {
         }
     }
 
-    /// Counts these pageblocks of a section. Those in one word of hints, of which the first and the
-    /// last serve the zone, count as if all did.
-    fn count(&self, section: &Section<'_>, pageblocks: Range<u32>, seen: &mut TurnCounts) {
-        let serves = |at: &u32| self.bitmap.tags().raw(PageblockIndex(*at)).serves(self.zone_id);
-        let mut at = pageblocks.start;
-        while at < pageblocks.end {
-            let in_section = PageblockIndex(at).in_section();
-            let (word, bit) = (in_section / 64, in_section % 64);
-            let next = pageblocks.end.min(at + 64 - bit as u32);
-            let free = section.entirely_free_or_reported(word) >> bit;
-            let some = section.hints(word).0 >> bit & !free;
-            let of_zone = match free | some == 0 || serves(&at) && serves(&(next - 1)) {
+    /// Counts the pageblocks of a section from `first` on. Those in one word of hints, of which the
+    /// first and the last serve the zone, count as if all did.
+    fn count(&self, section: &Section<'_>, first: PageblockIndex, seen: &mut TurnCounts) {
+        let base = first.0 - first.in_section() as u32;
+        for (word, mask) in bits::masks(first.in_section() as u32, SECTION_PAGEBLOCKS as u32) {
+            let free = section.entirely_free_or_reported(word) & mask;
+            let some = section.hints(word).0 & mask & !free;
+            let serves = |bit: &u32| {
+                let pageblock = PageblockIndex(base + word as u32 * u64::BITS + bit);
+                self.bitmap.tags().raw(pageblock).serves(self.zone_id)
+            };
+            let are_ours = || serves(&mask.trailing_zeros()) && serves(&mask.ilog2());
+            let of_zone = match free | some == 0 || are_ours() {
                 true => !0,
-                false => (at..next).filter(serves).fold(0, |mask, of| mask | 1 << (of - at)),
+                false => bits::each(mask).filter(serves).fold(0, |of_zone, bit| of_zone | 1 << bit),
             };
             seen.whole += (free & of_zone).count_ones();
             seen.partial += (some & of_zone).count_ones();
-            at = next;
         }
     }
 }

@@ -136,6 +136,17 @@ pub const fn range_mask(from: u32, count: u32) -> u64 {
     if count >= WORD_FRAMES { !0 } else { ((1 << count) - 1) << from }
 }
 
+/// The words in which bits `start..end` of many lie, ascending: the number of each, and the bits.
+#[inline]
+pub fn masks(start: u32, end: u32) -> impl Iterator<Item = (usize, u64)> + Clone {
+    let (first, last) = (start / WORD_FRAMES, end.wrapping_sub(1));
+    (first..end.div_ceil(WORD_FRAMES)).map(move |word| {
+        let from = if word == first { !0 << (start % WORD_FRAMES) } else { !0 };
+        let to = if word == last / WORD_FRAMES { !0 >> (!last % WORD_FRAMES) } else { !0 };
+        (word as usize, from & to)
+    })
+}
+
 /// The numbers of the bits that are set, ascending.
 pub fn each(mut mask: u64) -> impl Iterator<Item = u32> + Clone {
     core::iter::from_fn(move || {
@@ -314,6 +325,20 @@ mod tests {
                     .fold(0, |acc, at| acc | 1u64 << at);
                 assert_eq!(multiples(base, align), naive, "multiples of {align} from {base} on");
             }
+        }
+    }
+
+    #[test]
+    fn masks_of_many_words() {
+        for (start, end) in [(0, 1), (0, 64), (5, 64), (63, 65), (64, 128), (3, 300), (130, 140)] {
+            let bits = masks(start, end).flat_map(|(word, mask)| {
+                each(mask).map(move |bit| word as u32 * WORD_FRAMES + bit)
+            });
+            assert!(bits.eq(start..end), "{start}..{end}");
+            assert!(masks(start, end).all(|(_, mask)| mask != 0));
+        }
+        for none in [0, 5, 64, 130] {
+            assert!(masks(none, none).all(|(_, mask)| mask == 0));
         }
     }
 

@@ -54,7 +54,6 @@
 #![allow(unsafe_code, reason = "writes sections field by field")]
 
 use core::mem::offset_of;
-use core::ops::Range;
 
 use super::bits::{self, HINT_WORDS, PAGEBLOCK_WORDS, WORD_FRAMES, WordBlocks};
 use super::hints::{Lacks, Marks, Presence, Refusals, Sort};
@@ -102,23 +101,6 @@ const _: () = assert!(
             && offset_of!(Section<'_>, lacks).is_multiple_of(64)
             && offset_of!(Section<'_>, presence).is_multiple_of(64)
 );
-
-/// A run of frames inside one word.
-#[derive(Clone, Copy)]
-struct Piece {
-    word: usize,
-    mask: u64,
-}
-
-/// The pieces of `frames` frames from frame `start` of the section, in ascending order.
-fn pieces(start: u32, frames: u32) -> impl Iterator<Item = Piece> + Clone {
-    let end = start + frames;
-    (start / WORD_FRAMES..end.div_ceil(WORD_FRAMES)).map(move |word| {
-        let from = start.max(word * WORD_FRAMES) - word * WORD_FRAMES;
-        let to = end.min((word + 1) * WORD_FRAMES) - word * WORD_FRAMES;
-        Piece { word: word as usize, mask: bits::range_mask(from, to - from) }
-    })
-}
 
 impl<'m> Section<'m> {
     /// Writes the metadata of a section without memory to `place`.
@@ -219,15 +201,16 @@ impl<'m> Section<'m> {
         word >> (at % WORD_FRAMES) & 1 == 1 || self.is_as_one((at / PAGEBLOCK_FRAMES) as usize)
     }
 
-    /// Whether all of the frames `start..start + frames` are free now, or none is.
+    /// Whether all of the frames `start..start + frames` are free now and not refused, or none is
+    /// free.
     pub(super) fn are_all(&self, start: u32, frames: u32, is_free: bool) -> bool {
-        pieces(start, frames).all(|piece| {
+        bits::masks(start, start + frames).all(|(at, mask)| {
             // Relaxed: a look, as in `count_in_words`.
-            let word = self.words[piece.word].load(Ordering::Relaxed);
-            let is_as_one = self.is_as_one(piece.word / PAGEBLOCK_WORDS);
+            let (word, pageblock) = (self.words[at].load(Ordering::Relaxed), at / PAGEBLOCK_WORDS);
+            let is_as_one = self.is_as_one(pageblock);
             match is_free {
-                true => word & piece.mask == piece.mask || is_as_one,
-                false => word & piece.mask == 0 && !is_as_one,
+                true => word & mask == mask || is_as_one && !self.refusals.has(pageblock),
+                false => word & mask == 0 && !is_as_one,
             }
         })
     }
@@ -359,48 +342,22 @@ impl<'m> Section<'m> {
     /// again. Two claims of the same range cannot both fail for each other's sake alone: the one
     /// that clears the lowest common word goes on.
     fn claim_in_words(&self, start: u32, frames: u32) -> bool {
-        let claimed = match full_words(start, frames) {
-            Some(words) => self.claim_words(words),
-            None => self.claim_pieces(start, frames),
-        };
-        if claimed {
-            self.clear_hints(start, frames);
-        }
-        claimed
-    }
-
-    /// Claims frames that fill words, like [`claim`](Self::claim) but for the hints.
-    fn claim_words(&self, words: Range<usize>) -> bool {
-        let cells = &self.words[words.clone()];
-        // Acquire: as in `claim_pieces`.
-        if cells.iter().any(|word| word.load(Ordering::Acquire) != !0) {
-            return false;
-        }
-        for (done, cell) in cells.iter().enumerate() {
-            // As in `take_from_word`. Relaxed: a claim that fails reads nothing.
-            if cell.compare_exchange(!0, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-                self.put(words.start as u32 * WORD_FRAMES, done as u32 * WORD_FRAMES);
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Claims frames like [`claim`](Self::claim) but for the hints.
-    fn claim_pieces(&self, start: u32, frames: u32) -> bool {
-        let all = pieces(start, frames);
+        let all = bits::masks(start, start + frames);
         // Acquire: pairs with the Release of those who cleared bits (see the theory).
-        if all.clone().any(|p| self.words[p.word].load(Ordering::Acquire) & p.mask != p.mask) {
+        let is_free =
+            |(at, mask): (usize, _)| self.words[at].load(Ordering::Acquire) & mask == mask;
+        if !all.clone().all(is_free) {
             return false;
         }
         let mut done = 0;
-        for piece in all {
-            if !clear_exactly(&self.words[piece.word], piece.mask) {
+        for (at, mask) in all {
+            if !clear_exactly(&self.words[at], mask) {
                 self.put(start, done);
                 return false;
             }
-            done += piece.mask.count_ones();
+            done += mask.count_ones();
         }
+        self.clear_hints(start, frames);
         true
     }
 
@@ -457,10 +414,7 @@ impl<'m> Section<'m> {
             0 => {}
             doubled => tell_doubled(word, doubled),
         };
-        match full_words(start, frames) {
-            Some(words) => words.for_each(|word| put_mask(word, !0)),
-            None => pieces(start, frames).for_each(|piece| put_mask(piece.word, piece.mask)),
-        }
+        bits::masks(start, start + frames).for_each(|(word, mask)| put_mask(word, mask));
         for pageblock in pageblocks(start, frames) {
             if self.refresh_hints(pageblock) {
                 tell_whole(pageblock);
@@ -538,20 +492,10 @@ pub(super) fn clear_exactly(cell: &AtomicU64, mask: u64) -> bool {
     false
 }
 
-/// The words that `start..start + frames` fills, if it fills all that it touches.
-fn full_words(start: u32, frames: u32) -> Option<Range<usize>> {
-    let fills = start.is_multiple_of(WORD_FRAMES) && frames.is_multiple_of(WORD_FRAMES);
-    fills.then(|| (start / WORD_FRAMES) as usize..((start + frames) / WORD_FRAMES) as usize)
-}
-
 /// The pageblocks that `start..start + frames`, which is not empty, touches: by word of hints, the
 /// bits of those in it.
 pub(super) fn hint_masks(start: u32, frames: u32) -> impl Iterator<Item = (usize, u64)> {
-    let (first, end) = (start / PAGEBLOCK_FRAMES, (start + frames).div_ceil(PAGEBLOCK_FRAMES));
-    (first / 64..end.div_ceil(64)).map(move |at| {
-        let from = first.max(at * 64) - at * 64;
-        (at as usize, bits::range_mask(from, end.min((at + 1) * 64) - at * 64 - from))
-    })
+    bits::masks(start / PAGEBLOCK_FRAMES, (start + frames).div_ceil(PAGEBLOCK_FRAMES))
 }
 
 /// The pageblocks that `start..start + frames` touches.
