@@ -235,7 +235,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     /// The first of these pageblocks that is mixed: blocks of another mobility than its own lie
     /// there.
     pub fn next_mixed(&self, pageblocks: Range<u32>) -> Option<PageblockIndex> {
-        self.bitmap()?.next_mixed(pageblocks)
+        self.bitmap()?.next_of(pageblocks, |section, at| section.mixed(at))
     }
 
     /// The last of these pageblocks that is whole, and not reported.

@@ -485,19 +485,23 @@ impl Bitmap<'_> {
         })
     }
 
-    /// The first of these pageblocks that is mixed.
-    pub fn next_mixed(&self, pageblocks: Range<u32>) -> Option<PageblockIndex> {
+    /// The first of these pageblocks whose bit is set in its word of hints, which `word` looks up.
+    pub fn next_of(
+        &self,
+        pageblocks: Range<u32>,
+        word: impl Fn(&Section<'_>, usize) -> u64,
+    ) -> Option<PageblockIndex> {
         let mut at = pageblocks.start;
         while at < pageblocks.end {
-            let pageblock = PageblockIndex(at);
-            let (section, in_section) = (self.section(pageblock.section()), pageblock.in_section());
-            let mixed = section.map_or(0, |section| section.mixed(in_section / 64));
-            let mixed = mixed >> (in_section % 64);
-            if mixed != 0 {
-                at += mixed.trailing_zeros();
-                return (at < pageblocks.end).then_some(PageblockIndex(at));
+            let (section, bit) = (PageblockIndex(at).section(), PageblockIndex(at).in_section());
+            let bits = self.section(section).map_or(0, |section| word(section, bit / 64));
+            match bits >> (bit % 64) {
+                0 => at += (64 - bit % 64).min(SECTION_PAGEBLOCKS - bit) as u32,
+                bits => {
+                    at += bits.trailing_zeros();
+                    return (at < pageblocks.end).then_some(PageblockIndex(at));
+                }
             }
-            at += (64 - in_section % 64).min(SECTION_PAGEBLOCKS - in_section) as u32;
         }
         None
     }

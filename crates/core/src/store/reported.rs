@@ -52,7 +52,6 @@ impl Drop for ReportedPageblock<'_, '_> {
 }
 
 /// Frames per word.
-const WORD: u64 = bits::WORD_FRAMES as u64;
 
 impl<'m> Bitmap<'m> {
     /// The device and what was reported to it.
@@ -146,19 +145,8 @@ impl<'m> Bitmap<'m> {
 
     /// Whether all frames of a range are free now, in the words or reported and not refused.
     fn are_free(&self, start: Pfn, frames: u32) -> bool {
-        let end = u64::from(start.get()) + u64::from(frames);
-        FrameRange::new(start, frames).pageblocks().map(PageblockIndex).all(|pageblock| {
-            let Some(section) = self.section(pageblock.section()) else { return false };
-            let words = section.words_of(pageblock.in_section());
-            let bases = (u64::from(pageblock.first().get())..).step_by(WORD as usize);
-            bases.zip(words).all(|(base, word)| {
-                let from = u64::from(start.get()).max(base);
-                let Some(count) = end.min(base + WORD).checked_sub(from).filter(|&n| n > 0) else {
-                    return true;
-                };
-                let mask = bits::range_mask((from - base) as u32, count as u32);
-                word & mask == mask
-            })
+        self.by_section(start, frames).all(|(_, section, at, count)| {
+            section.is_some_and(|section| section.are_all(at, count, true))
         })
     }
 

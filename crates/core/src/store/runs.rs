@@ -43,7 +43,8 @@ impl Bitmap<'_> {
         let end = (sections.end * SECTION_PAGEBLOCKS) as u32;
         let mut first = (sections.start * SECTION_PAGEBLOCKS) as u32;
         loop {
-            let start = self.next_whole(first, end)?.0.checked_next_multiple_of(step)?;
+            let whole = self.next_of(first..end, entirely_free_or_wakeable)?;
+            let start = whole.0.checked_next_multiple_of(step)?;
             if u64::from(start) + u64::from(pageblocks) > u64::from(end) {
                 return None;
             }
@@ -58,22 +59,6 @@ impl Bitmap<'_> {
                 Some(pageblock) => pageblock + 1,
             };
         }
-    }
-
-    /// The first pageblock from `first` on and before `end` that is hinted to be whole, or reported
-    /// and not refused.
-    fn next_whole(&self, mut first: u32, end: u32) -> Option<PageblockIndex> {
-        while first < end {
-            let pageblock = PageblockIndex(first);
-            let (section, at) = (self.section(pageblock.section()), pageblock.in_section());
-            let whole = section.map_or(0, |section| entirely_free_or_wakeable(section, at / 64))
-                >> (at % 64);
-            if whole != 0 {
-                return Some(PageblockIndex(first + whole.trailing_zeros()));
-            }
-            first += (64 - at % 64).min(SECTION_PAGEBLOCKS - at) as u32;
-        }
-        None
     }
 
     fn is_whole_of(&self, pageblock: PageblockIndex, zone: ZoneId) -> bool {
@@ -204,13 +189,12 @@ impl Bitmap<'_> {
         let mut best: Option<(Rank, PageblockIndex)> = None;
         let inner = frames.start.div_ceil(PAGEBLOCK_FRAMES)..frames.end / PAGEBLOCK_FRAMES;
         let outer = frames.start / PAGEBLOCK_FRAMES..frames.end.div_ceil(PAGEBLOCK_FRAMES);
-        let Range { start: mut next, end } = if inner.is_empty() { outer } else { inner };
-        while next < end && best.is_none_or(|(rank, _)| rank != Rank::Unmovable) {
-            let (word, at) = (next / u64::BITS, next % u64::BITS);
-            let stop = end.min((word + 1) * u64::BITS);
-            let in_range = !0 << at & !0 >> ((word + 1) * u64::BITS - stop);
-            self.rank_word(zone, word, in_range, &mut best);
-            next = stop;
+        let Range { start, end } = if inner.is_empty() { outer } else { inner };
+        for (word, in_range) in bits::masks(start, end) {
+            self.rank_word(zone, word as u32, in_range, &mut best);
+            if best.is_some_and(|(rank, _)| rank == Rank::Unmovable) {
+                break;
+            }
         }
         let (rank, pageblock) = best?;
         let section = self.section(pageblock.section())?;
@@ -239,10 +223,7 @@ impl Bitmap<'_> {
         let Some(section) = self.section(first.section()) else { return };
         let some = section.hints(first.in_section() / u64::BITS as usize).0;
         let whole = section.entirely_free(first.in_section() / u64::BITS as usize);
-        let mut candidates = (some | whole) & in_range;
-        while candidates != 0 {
-            let bit = candidates.trailing_zeros();
-            candidates &= candidates - 1;
+        for bit in bits::each((some | whole) & in_range) {
             let pageblock = PageblockIndex(first.0 + bit);
             let tag = self.tags.of(pageblock);
             if !tag.serves(zone) {
