@@ -263,48 +263,29 @@ impl Word {
         room.min(self.credit() as u32)
     }
 
-    /// The change that takes up to `wanted` blocks, the loaded magazine's first. `None`: the slow
-    /// path must look.
+    /// The change that puts up to `wanted` blocks, or takes them, in the loaded magazine first.
+    /// `None`: the slow path must look.
     #[inline]
-    pub fn batch_out(self, wanted: usize, rounds_max: u32) -> Option<SlotMove> {
+    pub fn batch(self, is_put: bool, wanted: usize, rounds_max: u32) -> Option<SlotMove> {
         let loaded = self.loaded()?;
         let wanted = wanted.min(self.credit() as usize) as u32;
-        let first = wanted.min(self.rounds());
-        let left = self.rounds() - first;
-        let runs = [SlotRun::new(loaded, left, first), SlotRun::NONE];
-        let one = Word((self.0 & !ROUNDS_MASK) | (u64::from(left) * ONE_ROUND));
-        let other = self.previous().map(|(other, fill)| (other, fill.rounds(rounds_max)));
-        let (new, runs) = match other {
-            Some((filled, rounds)) if first < wanted && rounds > 0 => {
-                let second = (wanted - first).min(rounds);
-                let left = rounds - second;
-                let new = Word::new(filled, left, Some((loaded, Fill::Empty)));
-                (new, [runs[0], SlotRun::new(filled, left, second)])
-            }
-            _ => (one, runs),
+        // The rounds that a magazine then has, and the slots of those that move.
+        let part = |magazine, rounds: u32, wanted: u32| {
+            let most = if is_put { rounds_max.saturating_sub(rounds) } else { rounds };
+            let moved = wanted.min(most);
+            let left = if is_put { rounds + moved } else { rounds - moved };
+            (left, SlotRun::new(magazine, rounds.min(left), moved))
         };
-        SlotMove { old: self, new, runs }.counted()
-    }
-
-    /// The change that puts up to `wanted` blocks, into the loaded magazine first. `None`: the slow
-    /// path must look.
-    #[inline]
-    pub fn batch_in(self, wanted: usize, rounds_max: u32) -> Option<SlotMove> {
-        let loaded = self.loaded()?;
-        let wanted = wanted.min(self.credit() as usize) as u32;
-        let first = wanted.min(rounds_max.saturating_sub(self.rounds()));
-        let rounds = self.rounds() + first;
-        let runs = [SlotRun::new(loaded, self.rounds(), first), SlotRun::NONE];
-        let one = Word((self.0 & !ROUNDS_MASK) | (u64::from(rounds) * ONE_ROUND));
-        let other = self.previous().map(|(other, fill)| (other, fill.rounds(rounds_max)));
-        let (new, runs) = match other {
-            Some((roomy, held)) if first < wanted && held < rounds_max => {
-                let second = (wanted - first).min(rounds_max - held);
-                let new = Word::new(roomy, held + second, Some((loaded, Fill::Full)));
-                (new, [runs[0], SlotRun::new(roomy, held, second)])
+        let (left, run) = part(loaded, self.rounds(), wanted);
+        let mut new = Word((self.0 & !ROUNDS_MASK) | (u64::from(left) * ONE_ROUND));
+        let mut runs = [run, SlotRun::NONE];
+        if let Some((other, fill)) = self.previous().filter(|_| run.count < wanted) {
+            let (left, run) = part(other, fill.rounds(rounds_max), wanted - run.count);
+            if run.count > 0 {
+                let fill = if is_put { Fill::Full } else { Fill::Empty };
+                (new, runs[1]) = (Word::new(other, left, Some((loaded, fill))), run);
             }
-            _ => (one, runs),
-        };
+        }
         SlotMove { old: self, new, runs }.counted()
     }
 
@@ -501,7 +482,7 @@ mod tests {
                 for wanted in [0, 1, 2, 8, 63, 64, 126, 200] {
                     let before = blocks_of(word, rounds_max);
                     let most = wanted.min(CREDIT_MAX as usize - word.operations() as usize);
-                    let Some(batch) = word.batch_out(wanted, rounds_max) else {
+                    let Some(batch) = word.batch(false, wanted, rounds_max) else {
                         assert!(before.is_empty() || most == 0);
                         continue;
                     };
@@ -517,7 +498,7 @@ mod tests {
                 }
             }
         }
-        assert!(Word::EMPTY.batch_out(5, 63).is_none());
+        assert!(Word::EMPTY.batch(false, 5, 63).is_none());
     }
 
     #[test]
@@ -532,7 +513,7 @@ mod tests {
                         word.room(rounds_max) as usize,
                         room.min(CREDIT_MAX as usize - word.operations() as usize)
                     );
-                    let Some(batch) = word.batch_in(wanted, rounds_max) else {
+                    let Some(batch) = word.batch(true, wanted, rounds_max) else {
                         assert!(room == 0 || most == 0);
                         continue;
                     };
@@ -548,7 +529,7 @@ mod tests {
                 }
             }
         }
-        assert!(Word::EMPTY.batch_in(5, 63).is_none());
+        assert!(Word::EMPTY.batch(true, 5, 63).is_none());
     }
 
     #[test]
