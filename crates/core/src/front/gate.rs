@@ -100,8 +100,8 @@ const CALLER_SHIFT: u32 = 34;
 const _: () = assert!(CALLER_SHIFT + Caller::BITS == TICKET.trailing_zeros());
 /// The bits of a closed gate that say what comes after.
 const AFTER: u64 = 3 << 32;
-const OPEN_AFTER: u64 = 1 << 32;
-const DISABLED_AFTER: u64 = 2 << 32;
+pub const OPEN_AFTER: u64 = 1 << 32;
+pub const DISABLED_AFTER: u64 = 2 << 32;
 /// A gate that stays closed.
 pub const GATE_DISABLED: u64 = CLOSED | DISABLED_AFTER;
 /// A gate that is closed until its owner has handed over, or a drainer has taken what it leads to.
@@ -162,15 +162,21 @@ pub struct ClosedGate<'b> {
 }
 
 impl<'b> ClosedGate<'b> {
-    /// Closes a gate; `None` when it has a holder, or is wiped.
-    pub fn close(gate: Gate<'b>, caller: Caller) -> Option<Self> {
-        Self::close_as(gate, caller, OPEN_AFTER)
-    }
-
-    /// Closes the gate like [`close`](Self::close), and leaves it disabled, unless [`enable`] comes
-    /// in between.
-    pub fn close_for_good(gate: Gate<'b>, caller: Caller) -> Option<Self> {
-        Self::close_as(gate, caller, DISABLED_AFTER)
+    /// Closes a gate, which afterwards is open, or disabled unless [`enable`] comes in between, as
+    /// `after` says; one that is disabled remains so. `None` when it has a holder, or is wiped.
+    pub fn close(gate: Gate<'b>, caller: Caller, after: u64) -> Option<Self> {
+        let ticket = ticket(caller);
+        let Gate { word: gate, open } = gate;
+        // A disabled gate may be drained too: a slow path may have left pages behind it.
+        let states = [(open, after), (GATE_ASKED, after), (GATE_DISABLED, DISABLED_AFTER)];
+        states.into_iter().find_map(|(before, after)| {
+            let ticket = ticket | after;
+            // SeqCst: ordered before the fence and before the shelf's take-all, against an owner
+            // that pushes to its shelf and then looks at the gate.
+            gate.compare_exchange(before, ticket, SHELVES.change(), Ordering::Relaxed)
+                .ok()
+                .map(|_| ClosedGate { gate, after: open, before })
+        })
     }
 
     /// Claims an asked gate for its owner. `claim` changes it from the first value to the second by
@@ -193,22 +199,6 @@ impl<'b> ClosedGate<'b> {
         if is_asked(self.before) {
             self.after = GATE_ASKED;
         }
-    }
-
-    /// Closes the gate, with `after` in bits 32 and 33; a disabled gate remains disabled.
-    fn close_as(gate: Gate<'b>, caller: Caller, after: u64) -> Option<Self> {
-        let ticket = ticket(caller);
-        let Gate { word: gate, open } = gate;
-        // A disabled gate may be drained too: a slow path may have left pages behind it.
-        let states = [(open, after), (GATE_ASKED, after), (GATE_DISABLED, DISABLED_AFTER)];
-        states.into_iter().find_map(|(before, after)| {
-            let ticket = ticket | after;
-            // SeqCst: ordered before the fence and before the shelf's take-all, against an owner
-            // that pushes to its shelf and then looks at the gate.
-            gate.compare_exchange(before, ticket, SHELVES.change(), Ordering::Relaxed)
-                .ok()
-                .map(|_| ClosedGate { gate, after: open, before })
-        })
     }
 }
 
@@ -285,12 +275,12 @@ mod tests {
         for state in [OPEN, GATE_DISABLED] {
             with_gate(state, |gate, caller| {
                 for _ in 0..3 {
-                    let closed = ClosedGate::close(gate, caller).unwrap();
+                    let closed = ClosedGate::close(gate, caller, OPEN_AFTER).unwrap();
                     assert!(![OPEN, GATE_DISABLED].contains(&shown(gate)));
                     assert_eq!(is_enabled(shown(gate)), state == OPEN);
                     assert_eq!(is_disabled(shown(gate)), state == GATE_DISABLED);
-                    assert!(ClosedGate::close(gate, caller).is_none());
-                    assert!(ClosedGate::close_for_good(gate, caller).is_none());
+                    assert!(ClosedGate::close(gate, caller, OPEN_AFTER).is_none());
+                    assert!(ClosedGate::close(gate, caller, DISABLED_AFTER).is_none());
                     drop(closed);
                     assert_eq!(shown(gate), state);
                 }
@@ -314,7 +304,7 @@ mod tests {
             assert!(!is_open(shown(gate)) && shown(gate) as u32 == 0);
             assert!(!enable(gate), "it was not disabled");
             let closed = claim(gate).unwrap();
-            assert!(claim(gate).is_none() && ClosedGate::close(gate, caller).is_none());
+            assert!(claim(gate).is_none() && ClosedGate::close(gate, caller, OPEN_AFTER).is_none());
             assert_eq!((ask(gate), is_enabled(shown(gate))), (AskOutcome::Held, true));
             drop(closed);
             assert_eq!(shown(gate), OPEN);
@@ -325,11 +315,11 @@ mod tests {
     fn a_drainer_takes_an_asked_gate_or_leaves_it_asked() {
         with_gate(OPEN, |gate, caller| {
             ask(gate);
-            ClosedGate::close(gate, caller).unwrap().give_up();
+            ClosedGate::close(gate, caller, OPEN_AFTER).unwrap().give_up();
             assert!(is_asked(shown(gate)));
-            drop(ClosedGate::close(gate, caller).unwrap());
+            drop(ClosedGate::close(gate, caller, OPEN_AFTER).unwrap());
             assert_eq!(shown(gate), OPEN);
-            ClosedGate::close(gate, caller).unwrap().give_up();
+            ClosedGate::close(gate, caller, OPEN_AFTER).unwrap().give_up();
             assert_eq!(shown(gate), OPEN);
         });
     }
@@ -338,11 +328,11 @@ mod tests {
     fn an_asked_gate_that_is_disabled_stays_disabled() {
         with_gate(OPEN, |gate, caller| {
             ask(gate);
-            ClosedGate::close_for_good(gate, caller).unwrap().give_up();
+            ClosedGate::close(gate, caller, DISABLED_AFTER).unwrap().give_up();
             assert_eq!((shown(gate), ask(gate)), (GATE_DISABLED, AskOutcome::Disabled));
             assert!(claim(gate).is_none() && enable(gate));
             ask(gate);
-            drop(ClosedGate::close_for_good(gate, caller).unwrap());
+            drop(ClosedGate::close(gate, caller, DISABLED_AFTER).unwrap());
             assert_eq!(shown(gate), GATE_DISABLED);
         });
     }
@@ -357,14 +347,14 @@ mod tests {
                     is_held_by(shown(gate), own)
                 };
                 assert!(!is_own());
-                let closed = ClosedGate::close(gate, own).unwrap();
+                let closed = ClosedGate::close(gate, own, OPEN_AFTER).unwrap();
                 assert!(is_own() && shown(gate) as u32 == 0, "leads to words that refuse");
                 if state == GATE_DISABLED {
                     assert!(enable(gate) && is_own());
                 }
                 drop(closed);
                 assert!(!is_own());
-                drop(ClosedGate::close_for_good(gate, Caller::NONE));
+                drop(ClosedGate::close(gate, Caller::NONE, DISABLED_AFTER));
                 assert!(!is_own());
             });
         }
@@ -384,7 +374,7 @@ mod tests {
     fn disabled_until_enabled() {
         with_gate(OPEN, |gate, caller| {
             assert!(!enable(gate));
-            drop(ClosedGate::close_for_good(gate, caller).unwrap());
+            drop(ClosedGate::close(gate, caller, DISABLED_AFTER).unwrap());
             assert_eq!(shown(gate), GATE_DISABLED);
             assert!(enable(gate) && !enable(gate));
             assert_eq!(shown(gate), OPEN);
@@ -394,12 +384,12 @@ mod tests {
     #[test]
     fn what_is_enabled_in_the_middle_of_a_drain_is_enabled_after_it() {
         with_gate(GATE_DISABLED, |gate, caller| {
-            let closed = ClosedGate::close(gate, caller).unwrap();
+            let closed = ClosedGate::close(gate, caller, OPEN_AFTER).unwrap();
             assert!(enable(gate) && !enable(gate));
             assert_ne!(shown(gate), OPEN);
             drop(closed);
             assert_eq!(shown(gate), OPEN);
-            let closed = ClosedGate::close_for_good(gate, caller).unwrap();
+            let closed = ClosedGate::close(gate, caller, DISABLED_AFTER).unwrap();
             assert!(enable(gate));
             drop(closed);
             assert_eq!(shown(gate), OPEN);
@@ -409,9 +399,9 @@ mod tests {
     #[test]
     fn the_gate_of_a_dead_drainer_stays_closed() {
         with_gate(OPEN, |gate, caller| {
-            std::mem::forget(ClosedGate::close(gate, caller).unwrap());
+            std::mem::forget(ClosedGate::close(gate, caller, OPEN_AFTER).unwrap());
             let ticket = shown(gate);
-            assert!(ClosedGate::close(gate, caller).is_none() && !enable(gate));
+            assert!(ClosedGate::close(gate, caller, OPEN_AFTER).is_none() && !enable(gate));
             assert_eq!(shown(gate), ticket);
         });
     }
@@ -419,11 +409,11 @@ mod tests {
     #[test]
     fn a_wiped_gate_is_neither_opened_nor_drained() {
         with_gate(OPEN, |gate, caller| {
-            let closed = ClosedGate::close(gate, caller).unwrap();
+            let closed = ClosedGate::close(gate, caller, OPEN_AFTER).unwrap();
             gate.word.store(0, Ordering::Relaxed);
             drop(closed);
             assert_eq!(shown(gate), 0);
-            assert!(!enable(gate) && ClosedGate::close(gate, caller).is_none());
+            assert!(!enable(gate) && ClosedGate::close(gate, caller, OPEN_AFTER).is_none());
             assert!(claim(gate).is_none() && ask(gate) == AskOutcome::Disabled);
             assert!(!is_enabled(0));
         });

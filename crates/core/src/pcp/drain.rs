@@ -27,7 +27,9 @@ use super::state::{Front, Pcp};
 use crate::cpus::{Change, Cpus, Environment, Event, FenceError};
 use crate::frame::pageblock::Tag;
 use crate::frame::{CpuId, Kind, Order, ZoneId};
-use crate::front::gate::{self, AskOutcome, ClosedGate, is_asked, is_held_by};
+use crate::front::gate::{
+    self, AskOutcome, ClosedGate, DISABLED_AFTER, OPEN_AFTER, is_asked, is_held_by,
+};
 use crate::front::word::Word;
 use crate::front::{Here, MagazineIndex};
 use crate::sync::model::{IS_LOOM, Mutant, bound, is_mutant};
@@ -153,7 +155,9 @@ impl<C: Cpus> Caches<'_, C> {
             } else if !self.has_magazines(cpu, zones.clone()) {
                 // Its fronts are empty, or it has handed them over since the line above.
                 done.taken_pages += self.drain_handed(cpu, zones.clone());
-            } else if let Some(closed) = ClosedGate::close(self.gate(cpu), self.caller()) {
+            } else if let Some(closed) =
+                ClosedGate::close(self.gate(cpu), self.caller(), OPEN_AFTER)
+            {
                 self.drain_fronts(closed, cpu, zones.clone(), Force::Fence, &mut done);
             } else {
                 done.busy_cpus = 1;
@@ -284,7 +288,7 @@ impl<C: Cpus> Caches<'_, C> {
         // A handler above the drainer would look in vain.
         let looks = if self.is_held_below(cpu) { 1 } else { DISABLE_SPINS };
         (0..looks).find_map(|_| {
-            let closed = ClosedGate::close_for_good(self.gate(cpu), self.caller());
+            let closed = ClosedGate::close(self.gate(cpu), self.caller(), DISABLED_AFTER);
             if closed.is_none() {
                 spin_hint();
             }
@@ -588,7 +592,9 @@ impl<C: Cpus> Caches<'_, C> {
             }
             () => (Force::Fence, &counts.escalated),
         };
-        let Some(closed) = ClosedGate::close(self.gate(cpu), self.caller()) else { return };
+        let Some(closed) = ClosedGate::close(self.gate(cpu), self.caller(), OPEN_AFTER) else {
+            return;
+        };
         if self.drain_fronts(closed, cpu, zones, force, done) {
             count(told, 1);
         }
