@@ -393,7 +393,8 @@ impl<'m, C: Cpus> Caches<'m, C> {
         mut tell: impl FnMut(CpuId, DrainResult),
     ) -> Handover<'_, 'm, C> {
         let caches = self;
-        let number = caches.pcps.state.ask_numbers.next();
+        // Relaxed: only the number is handed out.
+        let number = caches.pcps.state.ask_number.fetch_add(1, Ordering::Relaxed) + 1;
         let zones = scope.zones(caches.zones.all().len() as u32);
         let drained = self.on_each(scope.cpus(caches.pcps.cpus()), |cpu| {
             let taken_pages = caches.drain_shelves(cpu, zones.clone());

@@ -235,13 +235,13 @@ pub(crate) struct Globals<'m, C> {
 impl<'m, C> Globals<'m, C> {
     pub fn new(carved: CarvedFrames<'m>) -> Self {
         Globals {
-            pcps: PcpsState::new(carved),
+            pcps: PcpsState { carved, ..PcpsState::default() },
             last_resort: LastResort::default(),
             failed_claims: AtomicU64::new(0),
             noted: MisuseNote::default(),
             relief: ReliefSlot::new(),
             avoid_counts: AvoidCounts::default(),
-            reports: Reports::new(),
+            reports: Reports::default(),
         }
     }
 }

@@ -131,14 +131,3 @@ counts! {
         handed_pages,
     }
 }
-
-/// Numbers of drains that ask, from 1 on.
-#[derive(Default)]
-pub struct AskNumbers(AtomicU64);
-
-impl AskNumbers {
-    pub fn next(&self) -> u64 {
-        // Relaxed: only the number is handed out.
-        self.0.fetch_add(1, Ordering::Relaxed) + 1
-    }
-}

@@ -32,6 +32,7 @@ pub const BATCH_SCALE: u32 = 5;
 /// The `high` of a CPU in a zone, and the clock by which it decays.
 ///
 /// All of it is Relaxed, by loads and stores: policy alone reads it.
+#[derive(Default)]
 pub struct High {
     /// Most pages to charge, adapted between the zone's `high_min` and `high_max`.
     pages: AtomicI64,
@@ -43,11 +44,7 @@ pub struct High {
 
 impl High {
     pub fn new(pages: i64) -> Self {
-        High {
-            pages: AtomicI64::new(pages),
-            active_ms: AtomicU64::new(0),
-            decayed_ms: AtomicU64::new(0),
-        }
+        High { pages: AtomicI64::new(pages), ..High::default() }
     }
 
     #[inline]

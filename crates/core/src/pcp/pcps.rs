@@ -6,7 +6,7 @@
 
 use core::mem::MaybeUninit;
 
-use super::asks::{AskNumbers, Asks, Sleepers};
+use super::asks::{Asks, Sleepers};
 use super::high::FreeHigh;
 use super::shelf::{CarvedFrames, Empties, Magazines, Part, Parts};
 use super::state::{Front, Pcp};
@@ -24,6 +24,7 @@ use crate::zone::delta::{self, GROUP_CPUS};
 /// The state that changes, rarely, and belongs to no CPU. It lies in the metadata, so that a
 /// [`Pcps`] itself never changes: a loop that borrows one may keep its fields in registers over all
 /// its calls.
+#[derive(Default)]
 pub struct PcpsState<'m> {
     /// Magazines of the caller's memory that were used so far: the next is one of the others.
     pub fresh_magazines: AtomicU32,
@@ -31,23 +32,11 @@ pub struct PcpsState<'m> {
     pub added_magazines: AtomicU32,
     /// Frames that were cut into magazines.
     pub carved: CarvedFrames<'m>,
-    /// Numbers for drains that ask.
-    pub ask_numbers: AskNumbers,
+    /// The number of the last drain that asked.
+    pub ask_number: AtomicU64,
     /// Callers that sleep until CPUs have handed over. Apart: each handover of an owner looks
     /// whether there are any.
     pub sleepers: CachePadded<Sleepers>,
-}
-
-impl<'m> PcpsState<'m> {
-    pub fn new(carved: CarvedFrames<'m>) -> Self {
-        PcpsState {
-            fresh_magazines: AtomicU32::new(0),
-            added_magazines: AtomicU32::new(0),
-            carved,
-            ask_numbers: AskNumbers::default(),
-            sleepers: CachePadded::new(Sleepers::default()),
-        }
-    }
 }
 
 /// The state of a CPU for all zones.

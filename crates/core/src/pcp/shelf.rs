@@ -231,6 +231,7 @@ fn greatest_common_divisor(mut a: u32, mut b: u32) -> u32 {
 }
 
 /// The bits; see the module.
+#[derive(Default)]
 pub struct CarvedFrames<'m> {
     /// Frame numbers that may be carved; none without a linear map.
     first: u32,
