@@ -26,8 +26,8 @@ use core::fmt;
 
 use pagedepot::cpus::Cpus;
 use pagedepot::seam::{
-    Device, DeviceRegistered, InFlightGuard, NoAccess, PAGEBLOCK_FRAMES, PageblockIndex,
-    PageblockState, ReportCounts, ReportingDevice, ZoneAccess,
+    DeviceRegistered, InFlightGuard, NoAccess, PAGEBLOCK_FRAMES, PageblockIndex, PageblockState,
+    ReportCounts, ReportingDevice, ZoneAccess, reports,
 };
 use pagedepot::sync::model::{Mutant, bound, is_mutant};
 use pagedepot::{Allocator, FrameRange, Pfn, ZoneId};
@@ -84,7 +84,7 @@ pub struct Reporting<'a, 'm, C>(&'a Allocator<'m, C>);
 
 impl<C> fmt::Debug for Reporting<'_, '_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Reporting").field(&Device::of(self.0).counts()).finish()
+        f.debug_tuple("Reporting").field(&reports(self.0).counts()).finish()
     }
 }
 
@@ -166,12 +166,12 @@ impl<'a, 'm, C: Cpus> Reporting<'a, 'm, C> {
     /// # Errors
     /// [`DeviceRegistered`]: there is one already, or another call registers one at this moment.
     pub fn register(&self, device: &'m dyn ReportingDevice) -> Result<(), DeviceRegistered> {
-        Device::of(self.0).register(device)
+        reports(self.0).register(device)
     }
 
     /// Counts of pageblocks reported and needed again so far.
     pub fn counts(&self) -> ReportCounts {
-        Device::of(self.0).counts()
+        reports(self.0).counts()
     }
 
     /// Whether the pageblock of this frame is reported now.
@@ -204,7 +204,7 @@ impl<'a, 'm, C: Cpus> Reporting<'a, 'm, C> {
         if !access.has_own_store() {
             return Err(ReportError::Unsupported);
         }
-        let device = Device::of(self.0).get().ok_or(ReportError::NoDevice)?;
+        let device = reports(self.0).device().ok_or(ReportError::NoDevice)?;
         let mut pass =
             Pass { zone: access, device, left: pageblocks_max, done: ReportPass::default() };
         pass.run();

@@ -24,20 +24,19 @@
 //! | [`ZoneAccess`] | a zone: its pageblocks, frames and counts |
 //! | [`Isolation`] | pageblocks that one caller has isolated |
 //! | [`Relief`], [`PendingRequest`] | what requests ask before they mix pageblocks, and before they fail |
-//! | [`Device`] | the device that free pageblocks are reported to |
+//! | [`Reports`] | the device that free pageblocks are reported to, and what was |
 
 mod zone;
 
 pub use crate::alloc::pressure::{PendingRequest, Relief};
 pub use crate::alloc::walk::Want;
 pub use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES};
-pub use crate::store::backing::{DeviceRegistered, ReportCounts, ReportingDevice};
+pub use crate::store::backing::{DeviceRegistered, ReportCounts, ReportingDevice, Reports};
 pub use crate::sync::InFlightGuard;
 pub use zone::{Isolation, NoAccess, PageblockState, PageblockUse, ZoneAccess};
 
 use crate::alloc::Allocator;
 use crate::cpus::Cpus;
-use crate::store::backing::Reports;
 
 /// Registers the relief of an allocator's requests, for the allocator's life. `false`: there is one
 /// already, or another call registers one at this moment.
@@ -56,30 +55,7 @@ impl<'a, 'm, C: Cpus> PendingRequest<'a, 'm, C> {
     }
 }
 
-/// The place of an allocator's device.
-pub struct Device<'m>(&'m Reports<'m>);
-
-impl<'m> Device<'m> {
-    /// The place of this allocator's device.
-    pub fn of<C>(allocator: &Allocator<'m, C>) -> Self {
-        Device(&allocator.globals.reports)
-    }
-
-    /// Registers the device, for the allocator's life.
-    ///
-    /// # Errors
-    /// [`DeviceRegistered`].
-    pub fn register(&self, device: &'m dyn ReportingDevice) -> Result<(), DeviceRegistered> {
-        self.0.register(device)
-    }
-
-    /// The device, if there is one.
-    pub fn get(&self) -> Option<&'m dyn ReportingDevice> {
-        self.0.device()
-    }
-
-    /// Counts of pageblocks reported and needed again.
-    pub fn counts(&self) -> ReportCounts {
-        self.0.counts()
-    }
+/// The device of this allocator, and what was reported to it.
+pub fn reports<'m, C>(allocator: &Allocator<'m, C>) -> &'m Reports<'m> {
+    &allocator.globals.reports
 }

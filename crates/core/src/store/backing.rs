@@ -280,6 +280,7 @@ counts! {
 }
 
 /// The device, once there is one, and what was reported to it.
+#[derive(Default)]
 pub struct Reports<'m> {
     device: LateInit<&'m dyn ReportingDevice>,
     /// Relaxed: statistics, all but `reported` (see [`is_any`](Self::is_any)). For a moment more
@@ -290,20 +291,15 @@ pub struct Reports<'m> {
 }
 
 impl<'m> Reports<'m> {
-    pub fn new() -> Self {
-        Reports {
-            device: LateInit::new(),
-            counts: ReportCells::default(),
-            has_refusals: AtomicBool::new(false),
-        }
-    }
-
-    /// Registers the device, for good.
+    /// Registers the device, for the allocator's life.
+    ///
+    /// # Errors
+    /// [`DeviceRegistered`].
     pub fn register(&self, device: &'m dyn ReportingDevice) -> Result<(), DeviceRegistered> {
         self.device.init(|| Ok::<_, ()>(device)).map(drop).map_err(|_| DeviceRegistered)
     }
 
-    /// The device.
+    /// The device, if there is one.
     pub fn device(&self) -> Option<&'m dyn ReportingDevice> {
         self.device.get().copied()
     }
@@ -314,18 +310,18 @@ impl<'m> Reports<'m> {
     /// since the last one was woken, sees that its frames are in flight, or where they are now. One
     /// that must see a report has seen the end of the pass as an ended move.
     #[inline]
-    pub fn is_any(&self) -> bool {
+    pub(super) fn is_any(&self) -> bool {
         self.counts.reported.load(Ordering::Acquire) > 0
     }
 
     /// Counts a pageblock that is about to get its bit.
-    pub fn count_report(&self) {
+    pub(super) fn count_report(&self) {
         self.counts.reported.fetch_add(1, Ordering::Relaxed);
         self.counts.reports.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Asks for a pageblock whose bit the caller has cleared; `false`: the device refused.
-    pub fn need(&self, pageblock: FrameRange) -> bool {
+    pub(super) fn need(&self, pageblock: FrameRange) -> bool {
         let is_here = self.device().is_none_or(|device| device.needed(pageblock));
         if is_here {
             // Release: pairs with the Acquire in `is_any`.
@@ -338,7 +334,7 @@ impl<'m> Reports<'m> {
     }
 
     /// Notes that a section has a refused pageblock. Call after its bit was set.
-    pub fn note_refusal(&self) {
+    pub(super) fn note_refusal(&self) {
         // Release: pairs with the Acquire in `take_refusals`, whose caller clears the bit.
         self.has_refusals.store(true, Ordering::Release);
     }
@@ -350,11 +346,12 @@ impl<'m> Reports<'m> {
     }
 
     /// Whether a section may have refused pageblocks, all of which the caller forgets.
-    pub fn take_refusals(&self) -> bool {
+    pub(super) fn take_refusals(&self) -> bool {
         // Acquire: pairs with the Release in `note_refusal`.
         self.has_refusals() && self.has_refusals.swap(false, Ordering::Acquire)
     }
 
+    /// Counts of pageblocks reported and needed again.
     pub fn counts(&self) -> ReportCounts {
         self.counts.read()
     }

@@ -43,7 +43,7 @@ impl World {
             groups: Box::leak(Box::new([Group::default()])),
             failed: AtomicU64::new(0),
             avoid_counts: AvoidCounts::default(),
-            reports: Reports::new(),
+            reports: Reports::default(),
             hint: AtomicU32::new(0),
         }));
         for number in (0..SECTIONS).filter(|&number| number != HOLE) {

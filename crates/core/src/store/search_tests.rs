@@ -46,7 +46,7 @@ impl World {
             groups: groups.leak(),
             failed: AtomicU64::new(0),
             avoid_counts: AvoidCounts::default(),
-            reports: Reports::new(),
+            reports: Reports::default(),
             hint: AtomicU32::new(0),
         }));
         for number in 0..SECTIONS {

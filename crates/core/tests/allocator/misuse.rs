@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::common::{Single, metadata, open_zone, order, range, single};
-use pagedepot::seam::{Device, PageblockIndex, ReportingDevice, ZoneAccess};
+use pagedepot::seam::{PageblockIndex, ReportingDevice, ZoneAccess, reports};
 use pagedepot::{
     AllocError, CacheLimits, Census, Config, CpuId, DrainResult, Flags, FrameRange, FreeError,
     FreeManyError, HighPolicy, Misuse, Mobility, Mode, NodeId, Order, Pfn, Scope, ZoneConfig,
@@ -530,7 +530,7 @@ fn a_frame_freed_twice_beside_a_search_for_a_range_counts_once() {
     let device: &FreesTwice = Box::leak(Box::new(FreesTwice(AtomicPtr::default())));
     let mut depot = single(&config, memory);
     device.0.store((&raw mut depot).cast(), Ordering::Relaxed);
-    Device::of(&depot).register(device).unwrap();
+    reports(&depot).register(device).unwrap();
     let access = ZoneAccess::of(&depot, zone).unwrap();
     assert!(access.take_whole(PageblockIndex(0)));
     access.put_whole(PageblockIndex(0), true);
