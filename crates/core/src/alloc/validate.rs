@@ -2,15 +2,16 @@
 //!
 //! Needs the allocator for itself, and no memory beyond a few KiB of stack: cached frames are
 //! marked in a window of bits, which moves over the zone; a bit that is set already is a frame in
-//! two places. What CPUs cache is visited magazine by magazine ([`Pcps::visit_cached`]).
+//! two places.
 
 use core::fmt;
+use core::iter::successors;
 
 use super::allocator::Allocator;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS, Tag};
-use crate::frame::{CpuId, Order, PageSize, Pfn, ZoneId};
-use crate::front::MagazineIndex;
+use crate::frame::{CpuId, PageSize, Pfn, ZoneId};
+use crate::pcp::shelf::Part;
 use crate::pcp::{Caches, Pcps};
 use crate::store::bits;
 use crate::store::hints::Sort;
@@ -306,13 +307,13 @@ impl<C: Cpus> Validation<'_, '_, C> {
     /// and magazines.
     fn check_cached(&self, cpu: CpuId, zone: ZoneId) -> Result<(u64, u64), Fault> {
         let (mut pages, mut magazines, mut installed_pages) = (0, 0, 0);
-        self.caches.pcps.visit_cached(cpu, zone, |visited| {
+        for (part, is_charged) in self.caches.pcps.cached(cpu, zone) {
+            let (_, order, _) = part.unpack();
             magazines += 1;
-            if visited.is_charged {
-                installed_pages += i64::from(visited.order.magazine_frames());
+            if is_charged {
+                installed_pages += i64::from(order.magazine_frames());
             }
-            let order = visited.order;
-            for pfn in self.caches.pcps.frames_of(visited.magazine, visited.rounds) {
+            for pfn in self.caches.pcps.frames_of(part) {
                 let its = self.caches.store.tags().zone_of_range(pfn, order.frames());
                 if its != Some(zone) || !pfn.is_aligned(order) {
                     return Err(Fault::Misplaced { pfn, cpu });
@@ -322,8 +323,7 @@ impl<C: Cpus> Validation<'_, '_, C> {
                 }
                 pages += u64::from(order.frames());
             }
-            Ok(())
-        })?;
+        }
         let charged_pages = self.caches.pcps.pcp(cpu, zone).charged_pages.load(Ordering::Relaxed);
         if charged_pages != installed_pages {
             return Err(Fault::Charge { cpu, zone, charged_pages, installed_pages });
@@ -337,14 +337,14 @@ impl<C: Cpus> Validation<'_, '_, C> {
         while let Some(start) = first {
             let mut window = Window { start, words: [0; Window::WORDS], next: None };
             for cpu in self.caches.pcps.all_cpus() {
-                self.caches.pcps.visit_cached(cpu, zone, |visited| {
-                    for pfn in self.caches.pcps.frames_of(visited.magazine, visited.rounds) {
-                        if !window.mark(pfn, visited.order.frames()) {
+                for (part, _) in self.caches.pcps.cached(cpu, zone) {
+                    let (_, order, _) = part.unpack();
+                    for pfn in self.caches.pcps.frames_of(part) {
+                        if !window.mark(pfn, order.frames()) {
                             return Err(Fault::Doubled { pfn, cpu });
                         }
                     }
-                    Ok(())
-                })?;
+                }
             }
             first = window.next;
         }
@@ -404,55 +404,27 @@ impl Window {
     }
 }
 
-/// Visits of what CPUs cache, magazine by magazine.
+/// What CPUs cache, magazine by magazine.
 impl Pcps<'_> {
-    /// Visits every magazine of a CPU in a zone that may hold frames, until one visit ends in an
-    /// error.
-    pub fn visit_cached<E>(
-        &self,
-        cpu: CpuId,
-        zone: ZoneId,
-        mut visit: impl FnMut(MagazineVisit) -> Result<(), E>,
-    ) -> Result<(), E> {
+    /// Every magazine of a CPU in a zone that may hold frames, and whether the CPU is charged with
+    /// it: in a front or on a shelf, not handed over.
+    pub fn cached(&self, cpu: CpuId, zone: ZoneId) -> impl Iterator<Item = (Part, bool)> {
         let blocks = self.blocks();
-        let mut charged = |order, magazine, rounds| {
-            visit(MagazineVisit { order, magazine, rounds, is_charged: true })
-        };
-        for (front, _, word) in self.used_fronts(cpu, zone) {
-            if let Some(loaded) = word.loaded() {
-                charged(front.order, loaded, word.rounds())?;
-            }
-            if let Some((previous, fill)) = word.previous() {
-                charged(front.order, previous, fill.rounds(front.order.rounds()))?;
-            }
-        }
-        for (order, _, shelf) in self.pcp(cpu, zone).shelves() {
-            let mut at = shelf.peek(blocks);
-            for _ in 0..shelf.count() {
-                let Some(magazine) = at else { break };
-                charged(order, magazine, order.rounds())?;
-                at = blocks.next(magazine);
-            }
-        }
-        self.handed(cpu, zone).try_for_each(|part| {
-            let (magazine, order, rounds) = part.unpack();
-            visit(MagazineVisit { order, magazine, rounds, is_charged: false })
-        })
+        let fronts = self.used_fronts(cpu, zone).flat_map(|(front, _, word)| front.parts(word));
+        let shelves = self.pcp(cpu, zone).shelves().flat_map(move |(order, _, shelf)| {
+            let magazines = successors(shelf.peek(blocks), move |&at| blocks.next(at));
+            let full = move |magazine| Part::new(magazine, order, order.rounds());
+            magazines.take(shelf.count() as usize).map(full)
+        });
+        let charged = fronts.chain(shelves).map(|part| (part, true));
+        charged.chain(self.handed(cpu, zone).map(|part| (part, false)))
     }
 
     /// The first frames of the blocks in a magazine.
-    pub fn frames_of(&self, magazine: MagazineIndex, rounds: u32) -> impl Iterator<Item = Pfn> {
+    pub fn frames_of(&self, part: Part) -> impl Iterator<Item = Pfn> {
+        let (magazine, _, rounds) = part.unpack();
         let slots = &self.blocks().magazine(magazine).slots[..rounds as usize];
         // Relaxed: `validate` runs alone, and others take what they find for a hint.
         slots.iter().map(|slot| Pfn::new(slot.load(Ordering::Relaxed)))
     }
-}
-
-/// A magazine that may hold frames.
-pub(crate) struct MagazineVisit {
-    pub order: Order,
-    pub magazine: MagazineIndex,
-    pub rounds: u32,
-    /// Whether its CPU is charged with it: in a front or on a shelf, not handed over.
-    pub is_charged: bool,
 }

@@ -365,12 +365,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             count(&self.pcp.counters.hits, word.operations());
             // Relaxed: published by the Release that reopens the gate.
             cell.store(Word::EMPTY.0, Ordering::Relaxed);
-            if let Some(loaded) = word.loaded() {
-                with(Part::new(loaded, front.order, word.rounds()));
-            }
-            if let Some((previous, fill)) = word.previous() {
-                with(Part::new(previous, front.order, fill.rounds(front.order.rounds())));
-            }
+            front.parts(word).for_each(&mut with);
         });
     }
 

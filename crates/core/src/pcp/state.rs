@@ -4,7 +4,7 @@
 //! fronts as the slow paths name them.
 
 use super::high::{Clock, FreeCounts, High};
-use super::shelf::{Empties, HandedStack, PoppedMagazines, Shelf, ShelfIndex};
+use super::shelf::{Empties, HandedStack, Part, PoppedMagazines, Shelf, ShelfIndex};
 use crate::cpus::Change;
 use crate::evacuation::{Hand, Spares};
 use crate::frame::pageblock::{FRONTS, ROWS, Tag};
@@ -269,6 +269,15 @@ impl Front {
     pub fn offset(self) -> WordOffset {
         let tag = Tag::new(self.zone, self.kind);
         WordOffset::of_tag(if self.avoided { tag.avoided() } else { tag }, self.order)
+    }
+
+    /// The magazines of its word.
+    pub fn parts(self, word: Word) -> impl Iterator<Item = Part> {
+        let loaded = word.loaded().map(|loaded| (loaded, word.rounds()));
+        let rounds_max = self.order.rounds();
+        let previous = word.previous().map(|(previous, fill)| (previous, fill.rounds(rounds_max)));
+        let magazines = loaded.into_iter().chain(previous);
+        magazines.map(move |(magazine, rounds)| Part::new(magazine, self.order, rounds))
     }
 
     /// The change of its word from `old` to `new`.

@@ -219,7 +219,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     pub fn may_have(&self, pageblock: PageblockIndex, order: Order) -> bool {
         let section = self.bitmap().and_then(|bitmap| bitmap.section(pageblock.section()));
         let at = pageblock.in_section();
-        section.is_some_and(|section| section.may_have(at / 64, order) >> (at % 64) & 1 == 1)
+        section.is_some_and(|section| section.lacks.may_have(at / 64, order) >> (at % 64) & 1 == 1)
     }
 
     /// Whether a pageblock is reported to the device now.
@@ -267,15 +267,11 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     pub fn caching_cpu(&self, pfn: Pfn) -> Option<CpuId> {
         let pcps = &self.caches().pcps;
         pcps.all_cpus().find(|&cpu| {
-            let walk = pcps.visit_cached(cpu, self.id, |visited| {
-                let size = visited.order.frames();
-                let has_it = |block: Pfn| (0..size).contains(&pfn.get().wrapping_sub(block.get()));
-                match pcps.frames_of(visited.magazine, visited.rounds).any(has_it) {
-                    true => Err(()),
-                    false => Ok(()),
-                }
-            });
-            walk.is_err()
+            pcps.cached(cpu, self.id).any(|(part, _)| {
+                let (_, order, _) = part.unpack();
+                let at = |block: Pfn| pfn.get().wrapping_sub(block.get());
+                pcps.frames_of(part).any(|block| at(block) < order.frames())
+            })
         })
     }
 }
