@@ -58,7 +58,7 @@ fn settle(depot: &Depot<Rseq>) {
 }
 
 fn evacuates(depot: &Depot<Rseq>) -> bool {
-    depot.allocator.caches.store.bitmap().unwrap().tags().is_avoided(FIRST)
+    depot.allocator.caches.store.bitmap().unwrap().tags().with_carved(FIRST).is_avoided()
 }
 
 fn must_alloc(depot: &Depot<Rseq>) -> Pfn {

@@ -47,12 +47,6 @@ impl Tags<'_> {
         self.change(pageblock, Ordering::AcqRel, new).is_ok()
     }
 
-    /// Whether a pageblock is avoided now.
-    pub fn is_avoided(&self, pageblock: PageblockIndex) -> bool {
-        // Acquire: pairs with the AcqRel of `avoid` and `settle`.
-        Tag(self.tags[pageblock.0 as usize].load(Ordering::Acquire)).is_avoided()
-    }
-
     /// Pageblocks of a zone that are avoided.
     pub fn avoided(&self, zone: ZoneId) -> u32 {
         self.avoid_counts.of(zone).avoided.load(Ordering::Relaxed)
@@ -164,7 +158,8 @@ impl Bitmap<'_> {
 
     /// Copies to the section whether the pageblock is avoided. Call after its tag was changed.
     pub fn note_tag(&self, section: &Section<'_>, pageblock: PageblockIndex) {
-        section.note_avoided(pageblock.in_section(), || self.tags.is_avoided(pageblock));
+        section
+            .note_avoided(pageblock.in_section(), || self.tags.with_carved(pageblock).is_avoided());
     }
 
     /// Copies to its section that a pageblock with this tag before is avoided no more, if it was.

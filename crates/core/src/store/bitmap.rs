@@ -126,12 +126,14 @@ impl<'m> Bitmap<'m> {
         }
     }
 
+    /// Changes a tag, of which searches hear. `false`: the pageblock is isolated.
     #[cold]
-    fn change_tag(&self, pageblock: PageblockIndex, tag: Tag) {
-        if let Ok(before) = self.tags.retag(pageblock, tag) {
+    pub(super) fn change_tag(&self, pageblock: PageblockIndex, tag: Tag) -> bool {
+        let note = |before| {
             self.note_change(pageblock, before);
             self.note_mobility(pageblock, before, tag);
-        }
+        };
+        self.tags.retag(pageblock, tag).map(note).is_ok()
     }
 
     /// Asks for the line of the bitmap where a search would begin.
@@ -181,7 +183,7 @@ impl<'m> Bitmap<'m> {
 
     /// The parts of a range by section: the number of the section's first pageblock, the section,
     /// the first frame in it, how many.
-    pub(super) fn by_section(
+    pub fn by_section(
         &self,
         start: Pfn,
         frames: u32,
@@ -208,16 +210,11 @@ impl<'m> Bitmap<'m> {
     /// Frames of `zone` that are free now: reads every word of its span.
     pub fn count_free(&self, zone: ZoneId, span: (u32, u32)) -> u64 {
         let pageblocks = SECTION_PAGEBLOCKS as u32;
-        (span.0 * pageblocks..span.1 * pageblocks)
-            .map(PageblockIndex)
-            .filter(|&pageblock| {
-                self.tags.of(pageblock).is_present() && self.tags.of(pageblock).zone() == zone
-            })
-            .filter_map(|pageblock| {
-                Some(u64::from(
-                    self.section(pageblock.section())?.count_free(pageblock.in_section()),
-                ))
-            })
+        let all = (span.0 * pageblocks..span.1 * pageblocks).map(PageblockIndex);
+        let is_ours = |tag: Tag| tag.is_present() && tag.zone() == zone;
+        all.filter(|&pageblock| is_ours(self.tags.of(pageblock)))
+            .filter_map(|pageblock| Some((self.section(pageblock.section())?, pageblock)))
+            .map(|(section, pageblock)| u64::from(section.count_free(pageblock.in_section())))
             .sum()
     }
 }

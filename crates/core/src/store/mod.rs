@@ -305,15 +305,12 @@ impl<'m> Store<'m> {
         self.bitmap.note_mobility(pageblock, before, tag);
     }
 
-    /// Notes a carved frame like [`Tags::note_carved`]; searches hear that its pageblock is
-    /// not avoided. `false`: the pageblock is isolated, and must not be carved.
+    /// Notes that a frame of a pageblock is carved, for good. The carver owns that frame, so no
+    /// other caller owns all of the pageblock and retags it. `false`: the pageblock is isolated,
+    /// and must not be carved.
     pub fn note_carved(&self, pfn: Pfn, zone: ZoneId) -> bool {
-        let before = self.tags.note_carved(pfn, zone);
-        let note = |tag| {
-            self.bitmap.note_change(PageblockIndex::of(pfn), tag);
-            self.bitmap.note_mobility(PageblockIndex::of(pfn), tag, Tag::carved(zone));
-        };
-        before.map(note).is_ok()
+        // Of a carver and a caller that isolates, the second sees the first.
+        self.bitmap.change_tag(PageblockIndex::of(pfn), Tag::carved(zone))
     }
 
     /// Tags an isolated pageblock, all of whose frames the caller owns, as removed from its zone.

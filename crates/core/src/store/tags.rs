@@ -188,17 +188,6 @@ impl<'m> Tags<'m> {
         Ok(old)
     }
 
-    /// Notes that a frame of the pageblock is carved, for good. The carver owns that frame, so no
-    /// other caller owns all of the pageblock and retags it. Returns the tag before.
-    ///
-    /// # Errors
-    /// The tag of an isolated pageblock, which must not be carved.
-    pub fn note_carved(&self, pfn: Pfn, zone: ZoneId) -> Result<Tag, Tag> {
-        let new = |old: Tag| (!old.is_isolated()).then_some(Tag::carved(zone));
-        // Release: as in `set`. Of a carver and a caller that isolates, the second sees the first.
-        self.change(PageblockIndex::of(pfn), Ordering::Release, new)
-    }
-
     /// Isolates a pageblock that has no memory, or none any more of `zone`, for memory to be added.
     /// The isolated tag is of unmovable kind if the pageblock had no memory, of reclaimable kind if
     /// its memory was removed.
