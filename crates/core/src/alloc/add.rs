@@ -14,9 +14,8 @@ use core::ptr::NonNull;
 use super::allocator::Allocator;
 use super::config::ConfigError;
 use super::layout;
-use super::zero_and_check::Hooks;
 use crate::cpus::Cpus;
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, Tag};
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use crate::frame::{FrameRange, Kind, ZoneId};
 use crate::store::section::Section;
 use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
@@ -58,7 +57,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// metadata serves all ranges in it, and is kept when memory is removed. Never more later than
     /// now.
     pub fn section_bytes(&self, range: FrameRange) -> usize {
-        MemoryAdder::to(self).bytes(range)
+        MemoryAdder(self).bytes(range)
     }
 
     /// Adds free frames to a zone, at any time and beside all other calls. They count as movable.
@@ -91,7 +90,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         range: FrameRange,
         memory: &'m mut [MaybeUninit<u8>],
     ) -> Result<(), AddError<'m>> {
-        MemoryAdder::to(self).add(zone, range, memory, FrameOrigin::Free)
+        MemoryAdder(self).add(zone, range, memory, FrameOrigin::Free)
     }
 
     /// Adds memory like [`add_memory`](Self::add_memory), but with every frame allocated: the
@@ -109,24 +108,16 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         range: FrameRange,
         memory: &'m mut [MaybeUninit<u8>],
     ) -> Result<(), AddError<'m>> {
-        MemoryAdder::to(self).add(zone, range, memory, FrameOrigin::Held)
+        MemoryAdder(self).add(zone, range, memory, FrameOrigin::Held)
     }
 }
 
-/// The caller that adds memory, at work.
-pub(super) struct MemoryAdder<'a, 'm, C> {
-    hooks: Hooks<'a, 'm, C>,
-    /// Bytes of one section; 0: nothing needs sections.
-    section_bytes: usize,
-}
+/// The caller that adds memory to an allocator, at work.
+pub(super) struct MemoryAdder<'a, 'm, C>(pub &'a Allocator<'m, C>);
 
-impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
-    pub(super) fn to(allocator: &'a Allocator<'m, C>) -> Self {
-        MemoryAdder { hooks: allocator.hooks(), section_bytes: allocator.layout.section_bytes }
-    }
-
+impl<'m, C: Cpus> MemoryAdder<'_, 'm, C> {
     fn bytes(&self, range: FrameRange) -> usize {
-        match self.missing_sections(range).count() * self.section_bytes {
+        match self.missing_sections(range).count() * self.0.layout.section_bytes {
             0 => 0,
             bytes => bytes.saturating_add(layout::ALIGN - 1),
         }
@@ -134,7 +125,7 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
 
     /// Sections of the range that have no metadata yet.
     fn missing_sections(&self, range: FrameRange) -> impl Iterator<Item = usize> {
-        range.sections().filter(|&number| self.hooks.caches.store.bitmap.section(number).is_none())
+        range.sections().filter(|&number| self.0.caches.store.bitmap.section(number).is_none())
     }
 
     fn add(
@@ -148,7 +139,7 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
             Ok(base) => base,
             Err(why) => return Err(AddError { why, memory }),
         };
-        if self.section_bytes > 0 {
+        if self.0.layout.section_bytes > 0 {
             // SAFETY: room in `memory` for every section that was missing, and none is missing that
             // was not; it is this allocator's from now on.
             unsafe { self.install_sections(range, base) };
@@ -165,33 +156,30 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
         range: FrameRange,
         memory: &mut [MaybeUninit<u8>],
     ) -> Result<NonNull<u8>, ConfigError> {
-        if zone.index() >= self.hooks.caches.zones.all().len() {
+        if zone.index() >= self.0.caches.zones.all().len() {
             return Err(ConfigError::NoSuchZone { zone: zone.get() });
         }
         let is_reachable = range.end() < 1 << 32
-            && range.sections().end <= self.hooks.caches.store.bitmap.sections_max();
+            && range.sections().end <= self.0.caches.store.bitmap.sections_max();
         if range.frames == 0 || !is_reachable {
             return Err(ConfigError::NotAddable { range });
         }
         self.check_new(zone, range)?;
         let missing = self.missing_sections(range).count();
-        let base = match missing * self.section_bytes {
+        let base = match missing * self.0.layout.section_bytes {
             0 => NonNull::dangling(),
             bytes => layout::aligned(memory, bytes, layout::ALIGN)?,
         };
         base.as_ptr().expose_provenance();
-        self.hooks
-            .caches
-            .store
-            .claim_tags(range.pageblocks(), zone)
-            .map_err(|(pageblock, tag)| not_new(pageblock, tag))?;
+        let claimed = self.0.caches.store.claim_tags(range.pageblocks(), zone);
+        claimed.map_err(|(pageblock, tag)| not_new(pageblock, tag))?;
         Ok(base)
     }
 
     /// Whether the pageblocks of a range may be given to a zone.
     fn check_new(&self, zone: ZoneId, range: FrameRange) -> Result<(), ConfigError> {
         range.pageblocks().map(PageblockIndex).try_for_each(|pageblock| {
-            match self.hooks.caches.store.tags().raw(pageblock) {
+            match self.0.caches.store.tags().raw(pageblock) {
                 Tag::ABSENT => Ok(()),
                 tag if tag == Tag::removed(zone) => Ok(()),
                 tag => Err(not_new(pageblock, tag)),
@@ -209,15 +197,28 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
         let mut used = 0;
         for number in self.missing_sections(range) {
             // SAFETY: in bounds of what the caller gave: `used` counts sections that were missing.
-            let section = unsafe {
-                let place = base.as_ptr().add(used * self.section_bytes);
-                write_section(place, self.section_bytes, |section| {
-                    Section::init(section, self.hooks.caches.store.bitmap.marks(number));
-                });
-                &*place.cast::<Section<'m>>()
+            let is_new = unsafe {
+                let place = base.as_ptr().add(used * self.0.layout.section_bytes);
+                self.install_section(number, place, false)
             };
             // A place that lost the race is written again for the next section.
-            used += usize::from(self.hooks.caches.store.bitmap.install(number, section));
+            used += usize::from(is_new);
+        }
+    }
+
+    /// Writes the metadata of a section, with every frame free or none, and zeroes the bytes that
+    /// options put behind it; installs it. `false`: there is one already.
+    ///
+    /// # Safety
+    /// `section_bytes` bytes at `place`, aligned for a section, are the allocator's alone, for 'm.
+    pub unsafe fn install_section(&self, number: usize, place: *mut u8, is_free: bool) -> bool {
+        let bitmap = &self.0.caches.store.bitmap;
+        let (section, length) = (place.cast::<Section<'m>>(), size_of::<Section<'m>>());
+        // SAFETY: the caller's promise; what follows the section belongs to it.
+        unsafe {
+            Section::init(section, bitmap.marks(number), is_free);
+            place.add(length).write_bytes(0, self.0.layout.section_bytes - length);
+            bitmap.install(number, &*section)
         }
     }
 
@@ -228,7 +229,7 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
             return;
         }
         let sections = range.sections();
-        let caches = self.hooks.caches;
+        let caches = &self.0.caches;
         let zone_state = caches.zones.get(zone);
         let pages = u64::from(range.frames);
         // Requests that search now may have an older span, or find what is not counted yet.
@@ -236,7 +237,7 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
             .then(|| zone_state.in_flight.begin(1, caches.caller()));
         zone_state.add_managed(pages);
         if given == FrameOrigin::Held {
-            self.hooks.note_range(range.start, range.frames);
+            self.0.hooks().note_range(range.start, range.frames);
             caches.direct(None, zone).count_allocs(0, pages);
         }
         range.pageblocks().for_each(|pageblock| {
@@ -246,16 +247,14 @@ impl<'a, 'm, C: Cpus> MemoryAdder<'a, 'm, C> {
         if given == FrameOrigin::Held {
             return;
         }
-        for number in sections {
-            let Some(section) = caches.store.bitmap().and_then(|bitmap| bitmap.section(number))
-            else {
-                break;
-            };
-            let first =
-                (number as u64 * u64::from(SECTION_FRAMES)).max(u64::from(range.start.get()));
-            let end = ((number as u64 + 1) * u64::from(SECTION_FRAMES)).min(range.end());
-            let (at, frames) = ((first % u64::from(SECTION_FRAMES)) as u32, (end - first) as u32);
-            if given == FrameOrigin::Free || !section.is_free(at) {
+        let bitmap = caches.store.bitmap();
+        for (_, section, at, frames) in
+            bitmap.into_iter().flat_map(|bitmap| bitmap.by_section(range.start, range.frames))
+        {
+            // A section that was made free has no bits to set.
+            if let Some(section) = section
+                && (given == FrameOrigin::Free || !section.is_free(at))
+            {
                 section.put_new(at, frames);
             }
         }
@@ -291,20 +290,6 @@ fn not_new(pageblock: PageblockIndex, tag: Tag) -> ConfigError {
     }
 }
 
-/// Writes a section by `init`, and zeroes the bytes that options put behind it.
-///
-/// # Safety
-/// `bytes` bytes at `place` are the caller's alone, aligned for a section.
-pub(super) unsafe fn write_section<'m>(
-    place: *mut u8,
-    bytes: usize,
-    init: impl FnOnce(*mut Section<'m>),
-) {
-    init(place.cast());
-    // SAFETY: what follows the section belongs to it.
-    unsafe { place.add(size_of::<Section<'_>>()).write_bytes(0, bytes - size_of::<Section<'_>>()) };
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -312,6 +297,7 @@ mod tests {
     use crate::alloc::tests::{On, sections, zone};
     use crate::cpus::{CpuLock, LockedCpus};
     use crate::frame::Pfn;
+    use crate::frame::pageblock::SECTION_FRAMES;
 
     /// The race of two that add to one section, in slow motion: the other caller installed the
     /// section between the look at what is missing and the installation.
@@ -336,7 +322,7 @@ mod tests {
         let base =
             layout::aligned(ours, 4 * allocator.layout.section_bytes, layout::ALIGN).unwrap();
         // SAFETY: so many bytes there, for good.
-        unsafe { MemoryAdder::to(&allocator).install_sections(sections(1..5), base) };
+        unsafe { MemoryAdder(&allocator).install_sections(sections(1..5), base) };
         assert_eq!(allocator.caches.store.bitmap.section(3).map(std::ptr::from_ref), installed);
         assert_eq!(allocator.validate().unwrap().free_pages, u64::from(SECTION_FRAMES));
         for range in [sections(1..3), sections(4..5)] {

@@ -1,7 +1,7 @@
 //! Construction, also of an allocator in a `static`, made once the machine is known.
 #![allow(unsafe_code, reason = "writes the metadata to memory that the caller gives")]
 
-use super::add::{FrameOrigin, MemoryAdder, write_section};
+use super::add::{FrameOrigin, MemoryAdder};
 use super::allocator::Allocator;
 use super::config::{Config, ConfigError};
 use super::error::{AllocError, FreeError};
@@ -23,7 +23,6 @@ use crate::pcp::{
 use crate::store::backing::Backing;
 use crate::store::bitmap::Bitmap;
 use crate::store::hints::{Group, Summary};
-use crate::store::section::Section;
 use crate::store::tags::Tags;
 use crate::store::{Misuse, Store};
 use crate::sync::CachePadded;
@@ -83,22 +82,18 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         let build = Build { config, layout, base, is_backed: backing.is_some() };
         // SAFETY: `base..base + layout.end` is in `memory`, which is this function's for 'm, and
         // the layout's parts do not overlap.
-        let (globals, zones, nodes) =
-            unsafe { (build.globals(), build.zones(), build.zonelist_nodes()) };
-        // SAFETY: as above.
-        let store = unsafe { build.store(globals, backing) };
-        // SAFETY: as above.
-        let zones = Zones::new(zones, nodes, unsafe { build.zonelists(nodes) });
-        // SAFETY: as above.
-        let pcps = unsafe {
+        let (globals, caches) = unsafe {
+            let globals = build.globals();
+            let (store, zones) = (build.store(globals, backing), build.zones());
             if !is_zeroed {
                 build.gates();
             }
             build.magazines();
-            build.pcps(&cpus, &zones, &globals.pcps)
+            let pcps = build.pcps(&cpus, &zones, &globals.pcps);
+            (globals, Caches { cpus, pcps, store, zones })
         };
         let allocator = Allocator {
-            caches: Caches { cpus, pcps, store, zones },
+            caches,
             layout,
             options: Options {
                 is_checked: config.checked,
@@ -115,14 +110,11 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             memory: PhantomData,
         };
         // SAFETY: as above; sections are written before they are installed.
-        unsafe { build.sections(&allocator.caches.store) };
+        let adder = MemoryAdder(&allocator);
+        unsafe { build.sections(&adder) };
         for (at, zone) in config.zones.iter().enumerate() {
-            for range in zone.ranges {
-                MemoryAdder::to(&allocator).open(
-                    ZoneId::new(at as u32),
-                    *range,
-                    FrameOrigin::AtFirst,
-                );
+            for &range in zone.ranges {
+                adder.open(ZoneId::new(at as u32), range, FrameOrigin::AtFirst);
             }
         }
         Ok(allocator)
@@ -318,7 +310,7 @@ impl Build<'_, '_> {
 
     /// # Safety
     /// Requires what `globals` requires.
-    unsafe fn zones<'m>(&self) -> &'m [Zone] {
+    unsafe fn zones<'m>(&self) -> Zones<'m> {
         let zones = self.config.zones.iter().enumerate().map(|(i, config)| {
             let zone =
                 Zone::new(config.name, config.node, config.level, self.config.cpus, self.is_backed);
@@ -326,15 +318,11 @@ impl Build<'_, '_> {
             zone.set_limits(layout::limits(self.config, i));
             zone
         });
-        // SAFETY: the layout has room for every zone.
-        unsafe { self.list(self.layout.zones, zones) }
-    }
-
-    /// # Safety
-    /// Requires what `zones` requires.
-    unsafe fn zonelist_nodes<'m>(&self) -> &'m [NodeId] {
-        // SAFETY: the layout has room for every node.
-        unsafe { self.list(self.layout.zonelist_nodes, self.config.zonelist_nodes()) }
+        // SAFETY: the layout has room for every zone, every node, and a list per node.
+        unsafe {
+            let nodes = self.list(self.layout.zonelist_nodes, self.config.zonelist_nodes());
+            Zones::new(self.list(self.layout.zones, zones), nodes, self.zonelists(nodes))
+        }
     }
 
     /// # Safety
@@ -513,7 +501,7 @@ impl Build<'_, '_> {
 
     /// # Safety
     /// Requires what `zones` requires.
-    unsafe fn sections<'m>(&self, store: &Store<'m>) {
+    unsafe fn sections<C: Cpus>(&self, adder: &MemoryAdder<'_, '_, C>) {
         if self.layout.section_bytes == 0 {
             return;
         }
@@ -523,11 +511,7 @@ impl Build<'_, '_> {
             // store, which the allocator holds for 'm.
             unsafe {
                 let is_free = !self.is_backed && self.is_filled(number);
-                let init = if is_free { Section::init_free } else { Section::init };
-                write_section(place, self.layout.section_bytes, |section| {
-                    init(section, store.bitmap.marks(number));
-                });
-                store.bitmap.install(number, &*place.cast::<Section<'m>>());
+                adder.install_section(number, place, is_free);
             }
         }
     }

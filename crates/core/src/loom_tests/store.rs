@@ -29,7 +29,7 @@ pub(super) fn section() -> Arc<Section<'static>> {
     let section = Arc::get_mut(&mut place).unwrap();
     // SAFETY: `init` writes all of it.
     let section = unsafe {
-        Section::init(section.as_mut_ptr(), marks);
+        Section::init(section.as_mut_ptr(), marks, false);
         place.assume_init()
     };
     section.put_new(0, PAGEBLOCK_FRAMES);
@@ -351,7 +351,7 @@ fn pair_comes_back(missing: &[u32], searched: bool) {
     }
     if searched {
         assert_eq!(section.take(0, PAIR, None, 1, |_| ()), 0);
-        assert_eq!(section.may_have(0, PAIR) & 1, 0);
+        assert_eq!(section.lacks.may_have(0, PAIR) & 1, 0);
     }
     let frees: Vec<_> = missing
         .iter()

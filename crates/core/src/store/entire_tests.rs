@@ -6,7 +6,7 @@ use crate::store::section::tests::{boxed, check_hints};
 
 /// Two neighbours that are entire, and nothing else.
 fn pair() -> Box<Section<'static>> {
-    let section = boxed(Section::init);
+    let section = boxed(false);
     assert_eq!(section.put(0, 2 * PAGEBLOCK_FRAMES), 0);
     assert!(section.is_entire(0) && section.is_entire(1) && section.count_in_words(0) == 0);
     section
@@ -28,7 +28,7 @@ fn a_pair_comes_back_as_one_and_is_taken_as_one() {
 #[test]
 fn a_pair_of_which_one_is_whole_in_its_words_is_marked_and_taken() {
     for first in [0, 1] {
-        let section = boxed(Section::init);
+        let section = boxed(false);
         let start = |pageblock: u32| pageblock * PAGEBLOCK_FRAMES;
         let put_words = || (0..8).for_each(|word| assert_eq!(section.put(word * 64, 64), 0));
         let put_entire = || assert_eq!(section.put(start(1), PAGEBLOCK_FRAMES), 0);
@@ -67,7 +67,7 @@ fn a_part_of_what_was_entire_is_marked_by_an_old_hint() {
 /// whether the pageblock is whole.
 #[test]
 fn what_is_reported_is_not_mixed() {
-    let section = boxed(Section::init_free);
+    let section = boxed(true);
     assert!(section.claim(0, 1));
     section.note_mixed(0);
     section.put_mask(0, 1);
@@ -86,7 +86,7 @@ fn the_last_pass_goes_to_entire_pageblocks_that_lacked_an_order() {
     assert_eq!(section.take(0, order, None, 1, |_| ()), 0);
     assert!(section.claim(0, 1));
     section.put_entire(0, 1);
-    assert_eq!(section.may_have(0, order) & 1, 0);
+    assert_eq!(section.lacks.may_have(0, order) & 1, 0);
     let pass = crate::store::passes::Pass::Any;
     assert_eq!(pass.candidates(&section, 0) & pass.fitting(&section, 0, order) & 3, 3);
 }
@@ -112,7 +112,7 @@ fn a_claim_that_cannot_succeed_breaks_up_nothing() {
 
 #[test]
 fn to_put_nothing_marks_nothing() {
-    let section = boxed(Section::init);
+    let section = boxed(false);
     for pageblock in [0, 1, 65] {
         assert_eq!(section.put(pageblock * PAGEBLOCK_FRAMES, 0), 0);
     }
@@ -131,7 +131,7 @@ fn smaller_blocks_are_not_taken_from_the_words_of_an_entire_one() {
 
 #[test]
 fn what_was_free_already_stays_free_once() {
-    let section = boxed(Section::init);
+    let section = boxed(false);
     assert_eq!(section.put(5, 3), 0);
     // Three frames of it are free: the rest joins them in the words.
     let mut doubled = 0;
@@ -145,7 +145,7 @@ fn what_was_free_already_stays_free_once() {
 #[test]
 fn what_was_taken_in_parts_comes_back_without_a_hint() {
     for is_reported in [false, true] {
-        let section = boxed(Section::init);
+        let section = boxed(false);
         (0..8).for_each(|word| assert_eq!(section.put(word * 64, 64), 0));
         assert!(section.claim(0, 256) && section.claim(256, 256));
         assert_eq!(section.hints(0).0 & 1, 1);

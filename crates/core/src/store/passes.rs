@@ -182,10 +182,10 @@ impl Pass {
     pub fn fitting(self, section: &Section<'_>, i: usize, order: Order) -> u64 {
         match self {
             Pass::Near(Sort::Partial) | Pass::Partial { .. } | Pass::Akin | Pass::Mixed => {
-                section.may_have(i, order)
+                section.lacks.may_have(i, order)
             }
             // An entire one may be noted to lack what it lacked before.
-            Pass::Any => section.may_have(i, order) | section.entire(i),
+            Pass::Any => section.lacks.may_have(i, order) | section.entire(i),
             // What is whole has all orders.
             _ => !0,
         }

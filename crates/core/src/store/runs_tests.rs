@@ -49,9 +49,9 @@ impl World {
         for number in (0..SECTIONS).filter(|&number| number != HOLE) {
             let section = Box::leak(Box::<Section<'_>>::new_uninit());
             let marks = Summary::new(world.groups).marks(number);
-            // SAFETY: this test's alone; `init_free` writes every field.
+            // SAFETY: this test's alone; `init` writes every field.
             let section = unsafe {
-                Section::init_free(section.as_mut_ptr(), marks);
+                Section::init(section.as_mut_ptr(), marks, true);
                 section.assume_init_ref()
             };
             assert!(world.bitmap().install(number, section));

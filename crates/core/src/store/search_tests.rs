@@ -51,9 +51,9 @@ impl World {
         }));
         for number in 0..SECTIONS {
             let section = Box::leak(Box::<Section<'_>>::new_uninit());
-            // SAFETY: this test's alone; `init_free` writes every field.
+            // SAFETY: this test's alone; `init` writes every field.
             let section = unsafe {
-                Section::init_free(section.as_mut_ptr(), Summary::new(world.groups).marks(number));
+                Section::init(section.as_mut_ptr(), Summary::new(world.groups).marks(number), true);
                 section.assume_init_ref()
             };
             assert!(world.bitmap().install(number, section));

@@ -86,7 +86,7 @@ pub struct Section<'m> {
     pub(super) mixed: [AtomicU64; HINT_WORDS],
     pub(super) reported: [AtomicU64; HINT_WORDS],
     pub(super) refusals: Refusals,
-    pub(super) lacks: Lacks,
+    pub lacks: Lacks,
     pub presence: Presence,
     /// A statistic, so Relaxed: pageblocks that serve unmovable or reclaimable requests.
     pub(super) unmovable: AtomicU32,
@@ -103,28 +103,36 @@ const _: () = assert!(
 );
 
 impl<'m> Section<'m> {
-    /// Writes the metadata of a section without memory to `place`.
+    /// Writes the metadata of a section to `place`: of one without memory, or, if `is_free`, with
+    /// every frame free, and cold.
     ///
     /// # Safety
     /// `place` is valid for writes, aligned, and used by this caller alone.
-    pub unsafe fn init(place: *mut Self, marks: Marks<'m>) {
-        // SAFETY: by the caller's promise.
-        unsafe { init_as(place, marks, (0, 0)) };
-    }
-
-    /// Initializes a section like [`init`](Self::init), with every frame free, and cold.
-    ///
-    /// # Safety
-    /// Requires what `init` requires.
-    pub unsafe fn init_free(place: *mut Self, marks: Marks<'m>) {
+    pub unsafe fn init(place: *mut Self, marks: Marks<'m>, is_free: bool) {
         let all = bits::range_mask(0, SECTION_PAGEBLOCKS.min(64) as u32);
-        // SAFETY: by the caller's promise.
-        unsafe { init_as(place, marks, (!0, all)) };
+        let (words, hints) = if is_free { (!0, all) } else { (0, 0) };
+        // Field by field, and each field in one run: the section is too large for a stack, and a
+        // 64 GiB depot writes 2 MiB here.
+        // SAFETY: in bounds of the section the caller gave.
+        unsafe {
+            fill(&raw mut (*place).words, || AtomicU64::new(words));
+            fill(&raw mut (*place).some, || AtomicU64::new(hints));
+            fill(&raw mut (*place).whole, || AtomicU64::new(hints));
+            fill(&raw mut (*place).entire, || AtomicU64::new(0));
+            fill(&raw mut (*place).avoided, || AtomicU64::new(0));
+            fill(&raw mut (*place).mixed, || AtomicU64::new(0));
+            fill(&raw mut (*place).reported, || AtomicU64::new(0));
+            (&raw mut (*place).refusals).write(Refusals::default());
+            (&raw mut (*place).lacks).write(Lacks::default());
+            (&raw mut (*place).presence).write(Presence::new(if IS_NEW_COLD { hints } else { 0 }));
+            (&raw mut (*place).unmovable).write(AtomicU32::new(0));
+            (&raw mut (*place).marks).write(marks);
+        }
         let sorts = match IS_NEW_COLD {
             true => [Sort::Cold, Sort::ColdPair],
             false => [Sort::Warm, Sort::WarmPair],
         };
-        sorts.into_iter().for_each(|sort| marks.set(sort));
+        sorts.into_iter().filter(|_| is_free).for_each(|sort| marks.set(sort));
     }
 
     /// Hint words for a search: (some, whole) of pageblocks `64 * i ..`.
@@ -132,12 +140,6 @@ impl<'m> Section<'m> {
     pub fn hints(&self, i: usize) -> (u64, u64) {
         // Acquire: pairs with the SeqCst (Release) of `clear_some` and `clear_whole`.
         (self.some[i].load(Ordering::Acquire), self.whole[i].load(Ordering::Acquire))
-    }
-
-    /// Mask of the pageblocks `64 * i ..` that may have a block of `order`.
-    #[inline]
-    pub fn may_have(&self, i: usize, order: Order) -> u64 {
-        self.lacks.may_have(i, order)
     }
 
     /// Pageblocks that are entire or hinted to be whole.
@@ -502,30 +504,6 @@ pub(super) fn hint_masks(start: u32, frames: u32) -> impl Iterator<Item = (usize
 pub(super) fn pageblocks(start: u32, frames: u32) -> impl Iterator<Item = usize> {
     (start / PAGEBLOCK_FRAMES..(start + frames).div_ceil(PAGEBLOCK_FRAMES))
         .map(|pageblock| pageblock as usize)
-}
-
-/// Initializes a section with these words of frames, and these words of hints.
-///
-/// # Safety
-/// Requires what [`Section::init`] requires.
-unsafe fn init_as<'m>(place: *mut Section<'m>, marks: Marks<'m>, (words, hints): (u64, u64)) {
-    // Field by field, and each field in one run: the section is too large for a stack, and a
-    // 64 GiB depot writes 2 MiB here.
-    // SAFETY: in bounds of the section the caller gave.
-    unsafe {
-        fill(&raw mut (*place).words, || AtomicU64::new(words));
-        fill(&raw mut (*place).some, || AtomicU64::new(hints));
-        fill(&raw mut (*place).whole, || AtomicU64::new(hints));
-        fill(&raw mut (*place).entire, || AtomicU64::new(0));
-        fill(&raw mut (*place).avoided, || AtomicU64::new(0));
-        fill(&raw mut (*place).mixed, || AtomicU64::new(0));
-        fill(&raw mut (*place).reported, || AtomicU64::new(0));
-        (&raw mut (*place).refusals).write(Refusals::default());
-        (&raw mut (*place).lacks).write(Lacks::default());
-        (&raw mut (*place).presence).write(Presence::new(if IS_NEW_COLD { hints } else { 0 }));
-        (&raw mut (*place).unmovable).write(AtomicU32::new(0));
-        (&raw mut (*place).marks).write(marks);
-    }
 }
 
 /// Writes every element of an array in place.

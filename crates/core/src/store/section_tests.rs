@@ -11,15 +11,13 @@ fn order(n: u32) -> Order {
     Order::new(n).unwrap()
 }
 
-/// Writes the metadata of a section.
-pub type Init = unsafe fn(*mut Section<'static>, Marks<'static>);
-
-pub fn boxed(init: Init) -> Box<Section<'static>> {
+/// A section without memory, or one that is free.
+pub fn boxed(is_free: bool) -> Box<Section<'static>> {
     let group = Box::leak(Box::new([Group::default()]));
     let mut place: Box<MaybeUninit<Section<'static>>> = Box::new_uninit();
     // SAFETY: the box is aligned and this test's; `init` writes every field.
     unsafe {
-        init(place.as_mut_ptr(), Summary::new(group).marks(3));
+        Section::init(place.as_mut_ptr(), Summary::new(group).marks(3), is_free);
         place.assume_init()
     }
 }
@@ -112,7 +110,7 @@ fn ranges() -> impl Iterator<Item = (u32, u32)> {
 #[test]
 fn a_claim_takes_its_range_or_nothing() {
     const WORDS: usize = 2 * PAGEBLOCK_WORDS;
-    let section = boxed(Section::init_free);
+    let section = boxed(true);
     let all = vec![!0; WORDS];
     for (start, frames) in ranges() {
         let mask = mask_of(start, frames, WORDS);
@@ -146,7 +144,7 @@ fn a_claim_takes_its_range_or_nothing() {
 #[test]
 fn a_claim_that_fails_in_its_last_word_leaves_all_as_it_was() {
     const WORDS: usize = 2 * PAGEBLOCK_WORDS;
-    let section = boxed(Section::init_free);
+    let section = boxed(true);
     for missing in 0..1024 {
         assert!(section.claim(missing, 1));
         let before = free_frames(&section, WORDS);
@@ -159,7 +157,7 @@ fn a_claim_that_fails_in_its_last_word_leaves_all_as_it_was() {
 
 #[test]
 fn put_counts_what_was_free_already() {
-    let section = boxed(Section::init);
+    let section = boxed(false);
     assert_eq!(section.put(10, 100), 0);
     assert_eq!(section.put(0, 20), 10);
     assert_eq!(section.put(100, 20), 10);
@@ -173,7 +171,7 @@ fn put_counts_what_was_free_already() {
 #[test]
 fn take_gives_blocks_that_were_free() {
     let mut pattern = 0x9e37_79b9_7f4a_7c15u64;
-    let section = boxed(Section::init);
+    let section = boxed(false);
     for round in 0..2000 {
         let words: [u64; PAGEBLOCK_WORDS] = std::array::from_fn(|_| {
             pattern = pattern.rotate_left(7).wrapping_mul(0x2545_f491_4f6c_dd1d);
@@ -215,7 +213,7 @@ fn take_gives_blocks_that_were_free() {
 /// Searches for larger blocks than a page must not look at empty pageblocks again and again.
 #[test]
 fn whoever_takes_the_last_block_clears_the_hint() {
-    let section = boxed(Section::init_free);
+    let section = boxed(true);
     for size in (0..=Order::PAGEBLOCK.get()).map(order) {
         let blocks = PAGEBLOCK_FRAMES / size.frames();
         assert_eq!(section.take(1, size, None, blocks - 1, |_| ()), blocks - 1);
@@ -232,14 +230,14 @@ fn whoever_takes_the_last_block_clears_the_hint() {
 
 /// The orders of which pageblock 0 may have blocks.
 fn may_have(section: &Section<'_>) -> Vec<u32> {
-    (0..Order::PAGEBLOCK.get()).filter(|&n| section.may_have(0, order(n)) & 1 == 1).collect()
+    (0..Order::PAGEBLOCK.get()).filter(|&n| section.lacks.may_have(0, order(n)) & 1 == 1).collect()
 }
 
 /// A search that finds no block notes that, and a free that makes one of that order or above. What
 /// makes smaller ones changes nothing.
 #[test]
 fn a_search_notes_which_orders_are_lacking() {
-    let section = boxed(Section::init);
+    let section = boxed(false);
     let all: Vec<_> = (0..Order::PAGEBLOCK.get()).collect();
     for searched in 1..Order::PAGEBLOCK.get() {
         assert_eq!(section.put(0, 1), 0);
@@ -269,7 +267,7 @@ fn a_search_notes_which_orders_are_lacking() {
 /// Each pageblock has hints of its own.
 #[test]
 fn lacking_orders_are_noted_by_pageblock() {
-    let section = boxed(Section::init);
+    let section = boxed(false);
     let lacks = |pageblock: usize, n: u32| pageblock as u32 * 7 % 9 < n;
     for pageblock in 0..SECTION_PAGEBLOCKS {
         assert_eq!(section.put(pageblock as u32 * PAGEBLOCK_FRAMES, 1), 0);
@@ -281,7 +279,7 @@ fn lacking_orders_are_noted_by_pageblock() {
         for i in 0..HINT_WORDS {
             let expected =
                 (0..64).filter(|bit| !lacks(i * 64 + bit, n)).fold(0, |all, bit| all | 1 << bit);
-            assert_eq!(section.may_have(i, order(n)), expected, "order {n}, word {i}");
+            assert_eq!(section.lacks.may_have(i, order(n)), expected, "order {n}, word {i}");
         }
     }
 }
@@ -289,7 +287,7 @@ fn lacking_orders_are_noted_by_pageblock() {
 /// Blocks of several words come from words that are whole.
 #[test]
 fn large_blocks_come_from_words_that_are_whole() {
-    let section = boxed(Section::init);
+    let section = boxed(false);
     for pattern in 0..1u32 << PAGEBLOCK_WORDS {
         let whole = |word: &usize| pattern >> word & 1 == 1;
         for size in (7..=Order::PAGEBLOCK.get()).map(order) {
@@ -336,7 +334,7 @@ fn sorts_are_read_off_the_hints() {
 /// Checks the marks of a section by its free frames.
 #[test]
 fn marks_follow_what_is_free() {
-    let section = boxed(Section::init);
+    let section = boxed(false);
     let are_set = |section: &Section<'_>, sorts: [Sort; 3]| sorts.map(|s| section.marks.is_set(s));
     let marks =
         |section: &Section<'_>| are_set(section, [Sort::Partial, Sort::Warm, Sort::WarmPair]);
@@ -363,7 +361,7 @@ fn marks_follow_what_is_free() {
     assert_eq!(cleared(&section), [true, false, false]);
     assert_eq!(section.take(4, order(0), None, PAGEBLOCK_FRAMES, |_| ()), PAGEBLOCK_FRAMES - 1);
     assert_eq!(cleared(&section), [false; 3]);
-    let free = boxed(Section::init_free);
+    let free = boxed(true);
     let cold_marks =
         |section: &Section<'_>| are_set(section, [Sort::Partial, Sort::Cold, Sort::ColdPair]);
     assert_eq!((marks(&free), cold_marks(&free)), ([false; 3], [false, true, true]));
@@ -379,7 +377,7 @@ fn marks_follow_what_is_free() {
 fn what_was_taken_is_warm() {
     for (taken_at, taken_frames) in [(0, 1), (511, 1), (0, 64), (0, 512)] {
         for (put_at, put_frames) in [(0, 512), (0, 1024)] {
-            let section = boxed(Section::init_free);
+            let section = boxed(true);
             assert_eq!((warm(&section, 0), cold(&section, 0)), (0, !0));
             assert!(section.claim(taken_at, taken_frames));
             assert_eq!((warm(&section, 0), cold(&section, 0)), (0, !1));
@@ -411,7 +409,7 @@ fn what_was_taken_is_warm() {
 #[test]
 fn every_take_of_a_cold_pageblock_warms_it() {
     for size in (0..=Order::PAGEBLOCK.get()).map(order) {
-        let section = boxed(Section::init_free);
+        let section = boxed(true);
         let mut found = Vec::new();
         assert_eq!(section.take(3, size, None, 1, |one| found.push(one.lowest())), 1);
         assert_eq!(section.put(found[0], size.frames()), 0);
