@@ -173,24 +173,20 @@ impl From<AllocError> for io::Error {
 #[cfg(feature = "std")]
 impl From<FreeError> for io::Error {
     fn from(error: FreeError) -> Self {
-        io::Error::new(kind_of(error), error)
+        let kind = match error {
+            FreeError::OutOfRange | FreeError::Misaligned | FreeError::NotAllocated => {
+                io::ErrorKind::InvalidInput
+            }
+            FreeError::NotInitialized | FreeError::Forked => io::ErrorKind::Unsupported,
+        };
+        io::Error::new(kind, error)
     }
 }
 
 #[cfg(feature = "std")]
 impl From<FreeManyError> for io::Error {
     fn from(error: FreeManyError) -> Self {
-        io::Error::new(kind_of(error.error), error)
-    }
-}
-
-#[cfg(feature = "std")]
-fn kind_of(error: FreeError) -> io::ErrorKind {
-    match error {
-        FreeError::OutOfRange | FreeError::Misaligned | FreeError::NotAllocated => {
-            io::ErrorKind::InvalidInput
-        }
-        FreeError::NotInitialized | FreeError::Forked => io::ErrorKind::Unsupported,
+        io::Error::new(io::Error::from(error.error).kind(), error)
     }
 }
 
