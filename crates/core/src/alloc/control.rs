@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 
 use super::allocator::Allocator;
 use super::config::ConfigError;
-use crate::cpus::{Cpus, Environment};
+use crate::cpus::{Cpus, Environment, elapsed_ms};
 use crate::evacuation::{Evacuation, ZonePolicy};
 use crate::frame::{CpuId, ZoneId};
 use crate::front::gate;
@@ -469,7 +469,7 @@ impl<C: Cpus> Handover<'_, '_, C> {
             if self.poll() {
                 return true;
             }
-            let waited_ms = since(began_ms, environment.now_ms(), looks);
+            let waited_ms = elapsed_ms(environment, began_ms, looks);
             if waited_ms >= limit_ms {
                 break;
             }
@@ -482,17 +482,8 @@ impl<C: Cpus> Handover<'_, '_, C> {
 
     /// Milliseconds until the deadline, if there is one.
     fn remaining_ms(&self) -> Option<u32> {
-        let now_ms = self.caches.cpus.environment().now_ms();
-        let gone_ms = since(self.began_ms, now_ms, self.looks);
+        let gone_ms = elapsed_ms(self.caches.cpus.environment(), self.began_ms, self.looks);
         self.fence_after_ms.map(|after_ms| after_ms.saturating_sub(gone_ms))
-    }
-}
-
-/// Milliseconds that have gone by; `looks`, where there is no clock.
-fn since(began_ms: u64, now_ms: u64, looks: u32) -> u32 {
-    match now_ms {
-        0 => looks,
-        now_ms => u32::try_from(now_ms.saturating_sub(began_ms)).unwrap_or(u32::MAX),
     }
 }
 

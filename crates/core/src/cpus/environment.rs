@@ -309,3 +309,12 @@ pub trait Environment: Sync {
     #[inline]
     fn event(&self, event: Event) {}
 }
+
+/// Milliseconds that have gone by since `began_ms`; where there is no clock, the number of times
+/// that the caller has looked or waited.
+pub(crate) fn elapsed_ms(environment: &impl Environment, began_ms: u64, times: u32) -> u32 {
+    match environment.now_ms() {
+        0 => times,
+        now_ms => u32::try_from(now_ms.saturating_sub(began_ms)).unwrap_or(u32::MAX),
+    }
+}

@@ -23,6 +23,7 @@ mod locked;
 pub(crate) mod sequence;
 
 pub use crate::front::{Context, Here};
+pub(crate) use environment::elapsed_ms;
 pub use environment::{Change, Cpus, Environment, Event, FenceError, Transfer, Unusable};
 pub use locked::{CpuLock, LockedCpus, WhichCpu};
 pub use sequence::{Guard, PinnedCpus, Processor};

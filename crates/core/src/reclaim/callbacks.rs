@@ -36,7 +36,7 @@
 //! that a waiter holds.
 use core::num::NonZeroUsize;
 
-use crate::cpus::Environment;
+use crate::cpus::{Environment, elapsed_ms};
 use crate::frame::ZoneId;
 use crate::sync::late_init::LateInit;
 use crate::sync::model::bound;
@@ -242,10 +242,7 @@ impl<'m> Callbacks<'m> {
             if self.turns() != seen {
                 return true;
             }
-            let waited_ms = match environment.now_ms() {
-                0 => waits,
-                now_ms => u32::try_from(now_ms.saturating_sub(began_ms)).unwrap_or(u32::MAX),
-            };
+            let waited_ms = elapsed_ms(environment, began_ms, waits);
             if waited_ms >= limit_ms {
                 return false;
             }
