@@ -216,7 +216,7 @@ impl<'m, C: Cpus> MemoryAdder<'_, 'm, C> {
         let (section, length) = (place.cast::<Section<'m>>(), size_of::<Section<'m>>());
         // SAFETY: the caller's promise; what follows the section belongs to it.
         unsafe {
-            Section::init(section, bitmap.marks(number), is_free);
+            Section::init(section, bitmap.summary.marks(number), is_free);
             place.add(length).write_bytes(0, self.0.layout.section_bytes - length);
             bitmap.install(number, &*section)
         }

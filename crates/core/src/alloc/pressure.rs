@@ -99,7 +99,7 @@ impl<'a, 'm, C: Cpus> SlowPath<'a, 'm, C> {
             return Ok(pfn);
         }
         // A pageblock that the device has refused is free, and no free tells when it can be had.
-        let is_refused = || self.caches.store.bitmap.reports().has_refusals();
+        let is_refused = || self.caches.store.bitmap.reports.has_refusals();
         self.search(request).map_err(|nothing| Refusal {
             error: AllocError::Exhausted,
             is_proven: nothing == NothingFound::Proven && !is_refused(),

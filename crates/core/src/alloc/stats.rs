@@ -258,7 +258,7 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Claims of several words that found a frame gone on the way and rolled back.
     pub fn failed_claims(&self) -> u64 {
-        self.caches.store.bitmap.failed_claims()
+        self.globals.failed_claims.load(Ordering::Relaxed)
     }
 
     /// Bytes that the allocator itself uses. O(sections + zones).

@@ -259,7 +259,10 @@ impl<C: Cpus> Validation<'_, '_, C> {
             census.managed_pages += managed_pages;
         }
         self.check_magazines(magazines, census.carved_pages)?;
-        self.check_reported_count(reported)?;
+        let counted = caches.store.bitmap.reports.counts().reported;
+        if counted != reported {
+            return Err(Fault::ReportedCount { counted, found: reported });
+        }
         let counted_pages = census.carved_pages;
         let found_pages =
             caches.pcps.state.carved.all().filter(|&pfn| !caches.store.is_free(pfn)).count() as u64;
@@ -295,12 +298,6 @@ impl<C: Cpus> Validation<'_, '_, C> {
         } else {
             Err(Fault::AvoidedCount { zone, counted, found })
         }
-    }
-
-    fn check_reported_count(&self, found: u64) -> Result<(), Fault> {
-        let counted =
-            self.caches.store.bitmap().map_or(0, |bitmap| bitmap.reports().counts().reported);
-        if counted == found { Ok(()) } else { Err(Fault::ReportedCount { counted, found }) }
     }
 
     /// All cached blocks of a CPU are memory of the zone and not free in the store; returns pages

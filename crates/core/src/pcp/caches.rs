@@ -238,12 +238,6 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         self.pcp.add_free(self.zone, pages, self.caches.caller(), group);
     }
 
-    /// The front word, if the gate is open.
-    #[inline(always)]
-    pub fn read_front(&self, front: &Front) -> Option<Word> {
-        self.caches.read_front(front)
-    }
-
     /// Hands over where the gate is closed, if a drain asks for it; the caller then goes on.
     pub fn at_closed_gate(&self, front: Front) -> Step {
         if self.caches.hand_over(front.here) { Step::Again } else { Step::Store }

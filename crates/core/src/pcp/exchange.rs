@@ -174,7 +174,7 @@ impl<C: Cpus> Caches<'_, C> {
             // The slow path takes the same steps; models need not take them twice.
             return None;
         }
-        let word = share.read_front(front)?;
+        let word = share.caches.read_front(front)?;
         Exchange { share: &share, front, word }.pop_turned()?
     }
 
@@ -193,7 +193,7 @@ impl<C: Cpus> Caches<'_, C> {
             let front = Front::of_tag(here, order, self.store.simple_tag(pfn, order)?)?;
             let share = self.share(here.cpu, front.zone);
             // A CPU that only frees may have to spill what it has.
-            let word = share.read_front(&front).filter(|_| !share.only_frees(&front))?;
+            let word = share.caches.read_front(&front).filter(|_| !share.only_frees(&front))?;
             let exchange = Exchange { share: &share, front: &front, word };
             let is_silent = || !self.store.has_noted();
             pfn.is_aligned(order).then(|| match exchange.push_turned(pfn) {

@@ -15,7 +15,7 @@ use crate::front::word::Word;
 impl<'s, 'a, 'm, P: Processor> Exchange<'s, 'a, 'm, PinnedCpus<P>> {
     /// The front as it is now, if its gate is open.
     pub fn of(share: &'s CpuZone<'a, 'm, PinnedCpus<P>>, front: &'s Front) -> Option<Self> {
-        share.read_front(front).map(|word| Exchange { share, front, word })
+        share.caches.read_front(front).map(|word| Exchange { share, front, word })
     }
 
     /// A block from the front, or from the next full magazine that this CPU has: the front's other

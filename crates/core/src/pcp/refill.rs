@@ -67,7 +67,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
 
     /// One step towards a block from this front.
     fn alloc_from_front(&self, front: Front, rules: SearchRules) -> Step {
-        let Some(word) = self.read_front(&front) else { return self.at_closed_gate(front) };
+        let Some(word) = self.caches.read_front(&front) else { return self.at_closed_gate(front) };
         let exchange = Exchange { share: self, front: &front, word };
         if let Some(popped) = exchange.pop_turned() {
             return popped.map_or(Step::Again, Step::Got);

@@ -53,7 +53,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
 
     /// One step towards getting rid of a block through this front; `Got`: it is gone.
     fn free_to_front(&self, front: Front, pfn: Pfn) -> Step {
-        let Some(word) = self.read_front(&front) else { return self.at_closed_gate(front) };
+        let Some(word) = self.caches.read_front(&front) else { return self.at_closed_gate(front) };
         if self.exceeds_free_high(&front, word) {
             // The front begins anew with an empty magazine: were a full one kept beside it, its
             // pages would have left the processor's cache by the time that another CPU gets them.
@@ -332,7 +332,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
                 continue;
             }
             let front = Front::at_place(except.here, self.zone_id, at);
-            let Some(word) = self.read_front(&front) else { return false };
+            let Some(word) = self.caches.read_front(&front) else { return false };
             if !clock.is_cold(at, word.0) {
                 continue;
             }
@@ -497,7 +497,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         for kind in Kind::all() {
             self.spill_shelf(Order::BASE, kind, SPARE_RETURNED);
             let front = self.front(here, Order::BASE, kind);
-            if let Some(word) = self.read_front(&front) {
+            if let Some(word) = self.caches.read_front(&front) {
                 self.unload(front, word);
             }
         }
@@ -521,7 +521,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
             let front = Front::at_place(here, self.zone_id, place);
             // Other code on this CPU may use it meanwhile.
             for _ in 0..ATTEMPTS_MAX {
-                let Some(word) = self.read_front(&front) else { return had_blocks };
+                let Some(word) = self.caches.read_front(&front) else { return had_blocks };
                 if word.frames(front.order.rounds()) == 0 {
                     break;
                 }

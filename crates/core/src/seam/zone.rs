@@ -15,6 +15,7 @@ use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOC
 use crate::frame::{CpuId, FrameRange, Kind, Mobility, Order, Pfn, ZoneId};
 use crate::pcp::{Caches, DrainResult, Mode, PastCaches, Scope};
 use crate::store::bitmap::Bitmap;
+use crate::store::section::Section;
 use crate::store::{DoubleFree, SearchRequest, SearchRules, Store};
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::Ordering;
@@ -105,6 +106,10 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
 
     fn bitmap(&self) -> Option<&'a Bitmap<'m>> {
         self.caches().store.bitmap()
+    }
+
+    fn section(&self, pageblock: PageblockIndex) -> Option<&'a Section<'m>> {
+        self.bitmap()?.section(pageblock.section())
     }
 
     /// The number of the zone.
@@ -211,25 +216,26 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
 
     /// Free frames of a pageblock now, isolated or not. 0 over a backing.
     pub fn count_free(&self, pageblock: PageblockIndex) -> u32 {
-        let section = self.bitmap().and_then(|bitmap| bitmap.section(pageblock.section()));
-        section.map_or(0, |section| section.count_free(pageblock.in_section()))
+        self.section(pageblock).map_or(0, |section| section.count_free(pageblock.in_section()))
     }
 
     /// Whether a pageblock may have a free block of an order, as far as hints say.
     pub fn may_have(&self, pageblock: PageblockIndex, order: Order) -> bool {
-        let section = self.bitmap().and_then(|bitmap| bitmap.section(pageblock.section()));
         let at = pageblock.in_section();
-        section.is_some_and(|section| section.lacks.may_have(at / 64, order) >> (at % 64) & 1 == 1)
+        self.section(pageblock)
+            .is_some_and(|section| section.lacks.may_have(at / 64, order) >> (at % 64) & 1 == 1)
     }
 
     /// Whether a pageblock is reported to the device now.
     pub fn is_reported(&self, pageblock: PageblockIndex) -> bool {
-        self.bitmap().is_some_and(|bitmap| bitmap.is_reported(pageblock))
+        let at = pageblock.in_section();
+        self.section(pageblock).is_some_and(|section| section.is_reported(at))
     }
 
     /// Whether the device has of late refused to give a pageblock back.
     pub fn is_refused(&self, pageblock: PageblockIndex) -> bool {
-        self.bitmap().is_some_and(|bitmap| bitmap.is_refused(pageblock))
+        let at = pageblock.in_section();
+        self.section(pageblock).is_some_and(|section| section.refusals.has(at))
     }
 
     /// The first of these pageblocks that is mixed: blocks of another mobility than its own lie
@@ -362,9 +368,8 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     /// Takes all frames of a pageblock that is whole, and not reported. `false`: it is not, or is
     /// isolated or carved.
     pub fn take_whole(&self, pageblock: PageblockIndex) -> bool {
-        let Some(bitmap) = self.bitmap() else { return false };
-        let Some(section) = bitmap.section(pageblock.section()) else { return false };
-        let tag = bitmap.tags().raw(pageblock);
+        let Some(section) = self.section(pageblock) else { return false };
+        let tag = self.caches().store.tags.raw(pageblock);
         let is_ours = tag.serves(self.id)
             && !tag.is_carved()
             && section.claim(pageblock.in_section() as u32 * PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES);
@@ -439,8 +444,8 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
 
     /// Notes that an isolated pageblock has no blocks any more that mix it.
     pub fn note_unmixed(&self, pageblock: PageblockIndex) {
-        if let Some(bitmap) = self.bitmap() {
-            bitmap.note_unmixed(pageblock);
+        if let Some(section) = self.section(pageblock) {
+            section.note_unmixed(pageblock.in_section());
         }
     }
 }
@@ -503,6 +508,7 @@ mod tests {
     use crate::frame::{FrameRange, Mobility, Order, ZoneId};
     use crate::pcp::Mode;
     use crate::seam::ZoneAccess;
+    use crate::sync::prim::Ordering;
 
     /// Calls `test` with an allocator for one CPU over one section.
     fn with_allocator(test: impl FnOnce(&Allocator<'_, LockedCpus<'_, On>>)) {
@@ -524,7 +530,10 @@ mod tests {
     fn a_removed_pageblock_counts_as_unmovable_no_more() {
         with_allocator(|allocator| {
             let zone = ZoneId::new(0);
-            let unmovable = || allocator.caches.store.bitmap.section(0).unwrap().unmovable();
+            let unmovable = || {
+                let section = allocator.caches.store.bitmap.section(0).unwrap();
+                section.unmovable.load(Ordering::Relaxed)
+            };
             for mobility in Mobility::ALL {
                 let block = allocator.alloc(Order::PAGEBLOCK, Flags::new(mobility)).unwrap();
                 allocator.free(block, Order::PAGEBLOCK).unwrap();

@@ -30,20 +30,10 @@ use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::Ordering;
 
 impl Tags<'_> {
-    /// Makes a pageblock of `zone` avoided. `false`: it has no mobility there, or is avoided.
-    ///
-    /// The caller owns no frame of it. It changes one bit, as it were, and no caller relies on that
-    /// bit: see the module.
-    pub fn avoid(&self, pageblock: PageblockIndex, zone: ZoneId) -> bool {
-        let new = |old: Tag| (old.is_settled() && old.zone() == zone).then(|| old.avoided());
-        // AcqRel: before the bit of the section, see `Section::note_avoided`.
-        self.change(pageblock, Ordering::AcqRel, new).is_ok()
-    }
-
     /// Ends that a pageblock is avoided. `false`: it was not.
     pub fn settle(&self, pageblock: PageblockIndex) -> bool {
         let new = |old: Tag| old.is_avoided().then(|| old.settled());
-        // AcqRel: as in `avoid`.
+        // AcqRel: as in `Bitmap::avoid`.
         self.change(pageblock, Ordering::AcqRel, new).is_ok()
     }
 
@@ -75,15 +65,6 @@ impl Tags<'_> {
     /// Forgets, after a turn of a hand, the searches that [`note_larger`](Self::note_larger) noted.
     pub fn forget_larger(&self, zone: ZoneId) {
         self.avoid_counts.of(zone).larger.store(0, Ordering::Relaxed);
-    }
-
-    /// Settles a pageblock like [`settle`](Self::settle), if it is whole now.
-    pub fn heal(&self, pageblock: PageblockIndex) -> bool {
-        let settled = self.settle(pageblock);
-        if settled {
-            self.avoid_counts.of(self.raw(pageblock).zone()).healed.fetch_add(1, Ordering::Relaxed);
-        }
-        settled
     }
 }
 
@@ -122,9 +103,15 @@ impl Section<'_> {
 }
 
 impl Bitmap<'_> {
-    /// Makes a partly used pageblock of a zone avoided. `false`: it cannot be, or is.
+    /// Makes a partly used pageblock of a zone avoided. `false`: it has no mobility there, or is
+    /// avoided.
+    ///
+    /// The caller owns no frame of it. It changes one bit, as it were, and no caller relies on that
+    /// bit: see the module.
     pub fn avoid(&self, section: &Section<'_>, pageblock: PageblockIndex, zone: ZoneId) -> bool {
-        let begun = self.tags.avoid(pageblock, zone);
+        let new = |old: Tag| (old.is_settled() && old.zone() == zone).then(|| old.avoided());
+        // AcqRel: before the bit of the section, see `Section::note_avoided`.
+        let begun = self.tags.change(pageblock, Ordering::AcqRel, new).is_ok();
         self.note_tag(section, pageblock);
         begun
     }
@@ -151,7 +138,9 @@ impl Bitmap<'_> {
     /// Ends that a pageblock is avoided that has become free.
     #[inline]
     pub(super) fn end_avoidance(&self, section: &Section<'_>, pageblock: PageblockIndex) {
-        if self.avoids && self.tags.raw(pageblock).is_avoided() && self.tags.heal(pageblock) {
+        if self.avoids && self.tags.raw(pageblock).is_avoided() && self.tags.settle(pageblock) {
+            let zone = self.tags.raw(pageblock).zone();
+            self.tags.avoid_counts.of(zone).healed.fetch_add(1, Ordering::Relaxed);
             self.note_tag(section, pageblock);
         }
     }

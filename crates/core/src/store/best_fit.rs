@@ -69,7 +69,11 @@ impl Rank {
     fn of(section: &Section<'_>) -> Option<Self> {
         let whole = section.count_whole();
         let is_free = whole == SECTION_PAGEBLOCKS as u32;
-        (whole > 0).then(|| Rank { is_free, is_movable: section.unmovable() == 0, whole })
+        (whole > 0).then(|| Rank {
+            is_free,
+            is_movable: section.unmovable.load(Ordering::Relaxed) == 0,
+            whole,
+        })
     }
 }
 
@@ -100,7 +104,7 @@ impl Bitmap<'_> {
     /// Finds the best of some sections for a block that stays where it is, if possible one that
     /// needs no new memory.
     fn best_of(&self, sections: impl Iterator<Item = (Rank, usize)>) -> Option<(Rank, usize)> {
-        let is_warm = |number| self.marks(number).is_set(Sort::Warm);
+        let is_warm = |number| self.summary.marks(number).is_set(Sort::Warm);
         let (mut best, mut warmest) = (None, None);
         for section in sections {
             let lower = |of: Option<_>| Some(of.map_or(section, |best| section.min(best)));
@@ -116,7 +120,7 @@ impl Bitmap<'_> {
     fn with_whole(&self, range: Range<usize>) -> impl Iterator<Item = usize> {
         let mut from = range.start;
         core::iter::from_fn(move || {
-            let number = self.summary.next_of([Sort::Warm, Sort::Cold], from..range.end)?;
+            let number = self.summary.next([Sort::Warm, Sort::Cold], from..range.end)?;
             from = number + 1;
             Some(number)
         })
@@ -129,7 +133,11 @@ impl Bitmap<'_> {
         if is_unmovable(before) != is_unmovable(now)
             && let Some(section) = self.section(pageblock.section())
         {
-            section.count_unmovable(is_unmovable(now));
+            // Relaxed: the number is all there is to it.
+            match is_unmovable(now) {
+                true => section.unmovable.fetch_add(1, Ordering::Relaxed),
+                false => section.unmovable.fetch_sub(1, Ordering::Relaxed),
+            };
         }
     }
 }

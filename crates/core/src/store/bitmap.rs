@@ -14,7 +14,7 @@
 
 use super::backing::Reports;
 use super::bits::{self, PAGEBLOCK_WORDS};
-use super::hints::{Marks, Summary};
+use super::hints::Summary;
 use super::misuse::DoubleFree;
 use super::passes::SearchRequest;
 use super::section::{Section, hint_masks};
@@ -32,10 +32,10 @@ pub struct Bitmap<'m> {
     /// Addresses of sections, by `pfn / SECTION_FRAMES`; 0 while there is none.
     table: &'m [AtomicUsize],
     pub(super) tags: Tags<'m>,
-    pub(super) summary: Summary<'m>,
+    pub summary: Summary<'m>,
     /// Claims that were rolled back. A statistic, so Relaxed, and rare.
     failed_claims: &'m AtomicU64,
-    pub(super) reports: &'m Reports<'m>,
+    pub reports: &'m Reports<'m>,
     /// Whether pageblocks are ever avoided.
     pub(super) avoids: bool,
 }
@@ -58,11 +58,6 @@ impl<'m> Bitmap<'m> {
     #[inline]
     pub fn tags(&self) -> &Tags<'m> {
         &self.tags
-    }
-
-    /// The marks of the section with this number, which is in range.
-    pub fn marks(&self, number: usize) -> Marks<'m> {
-        self.summary.marks(number)
     }
 
     /// The largest number of sections.
@@ -107,13 +102,6 @@ impl<'m> Bitmap<'m> {
         let tag = tag.of_isolated().unwrap_or(tag);
         if !IS_LOOM && tag.kind().is_movable() != kind.is_movable() {
             section.note_mixed(pageblock.in_section());
-        }
-    }
-
-    /// Notes that a pageblock is mixed no more.
-    pub fn note_unmixed(&self, pageblock: PageblockIndex) {
-        if let Some(section) = self.section(pageblock.section()) {
-            section.note_unmixed(pageblock.in_section());
         }
     }
 
@@ -174,11 +162,6 @@ impl<'m> Bitmap<'m> {
             done += count;
         }
         true
-    }
-
-    /// Claims that found a frame missing and rolled back.
-    pub fn failed_claims(&self) -> u64 {
-        self.failed_claims.load(Ordering::Relaxed)
     }
 
     /// The parts of a range by section: the number of the section's first pageblock, the section,

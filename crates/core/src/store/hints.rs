@@ -174,19 +174,9 @@ impl<'m> Summary<'m> {
         Marks { group: &self.groups[number / GROUP_SECTIONS], bit: 1 << (number % GROUP_SECTIONS) }
     }
 
-    /// The first of these sections that is marked to have pageblocks of `sort`.
-    #[inline]
-    pub fn next(&self, sort: Sort, sections: Range<usize>) -> Option<usize> {
-        self.next_of([sort], sections)
-    }
-
     /// Finds the first of these sections that is marked to have pageblocks of one of the `sorts`.
     #[inline]
-    pub fn next_of<const N: usize>(
-        &self,
-        sorts: [Sort; N],
-        sections: Range<usize>,
-    ) -> Option<usize> {
+    pub fn next<const N: usize>(&self, sorts: [Sort; N], sections: Range<usize>) -> Option<usize> {
         let mut from = sections.start;
         while from < sections.end {
             note_step();
@@ -338,7 +328,7 @@ impl Presence {
 
 /// A bit per pageblock of a section; see the module.
 #[derive(Default)]
-pub(super) struct Refusals([AtomicU64; HINT_WORDS]);
+pub struct Refusals([AtomicU64; HINT_WORDS]);
 
 impl Refusals {
     /// Mask of the pageblocks `64 * i ..` that are refused.

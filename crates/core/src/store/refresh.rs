@@ -44,20 +44,6 @@ impl Section<'_> {
         self.mixed[pageblock / 64].fetch_and(!(1 << (pageblock % 64)), Ordering::Relaxed);
     }
 
-    /// Pageblocks that serve unmovable or reclaimable requests.
-    pub fn unmovable(&self) -> u32 {
-        self.unmovable.load(Ordering::Relaxed)
-    }
-
-    /// Counts a pageblock that does so from now on, or no more.
-    pub fn count_unmovable(&self, does: bool) {
-        // Relaxed: the number is all there is to it.
-        match does {
-            true => self.unmovable.fetch_add(1, Ordering::Relaxed),
-            false => self.unmovable.fetch_sub(1, Ordering::Relaxed),
-        };
-    }
-
     /// Mask of the pageblocks `64 * i ..` that are reported.
     #[inline]
     pub fn reported(&self, i: usize) -> u64 {

@@ -31,7 +31,6 @@
 
 use core::mem::forget;
 
-use super::backing::Reports;
 use super::bitmap::Bitmap;
 use super::bits;
 use super::misuse::DoubleFree;
@@ -54,11 +53,6 @@ impl Drop for ReportedPageblock<'_, '_> {
 /// Frames per word.
 
 impl<'m> Bitmap<'m> {
-    /// The device and what was reported to it.
-    pub fn reports(&self) -> &'m Reports<'m> {
-        self.reports
-    }
-
     /// Whether a pageblock is reported now.
     pub fn is_reported(&self, pageblock: PageblockIndex) -> bool {
         self.section(pageblock.section())

@@ -521,7 +521,7 @@ impl<'m> Search<'_, 'm> {
         }
         match pass.marked() {
             Some(sort) => {
-                self.bitmap.summary.next(sort, from / HINT_WORDS..end.div_ceil(HINT_WORDS))
+                self.bitmap.summary.next([sort], from / HINT_WORDS..end.div_ceil(HINT_WORDS))
             }
             None => Some(from / HINT_WORDS),
         }

@@ -230,7 +230,7 @@ fn no_search_fails_because_of_a_mark() {
         // As another search might have left it, just before it looks at the hints again.
         let block = Pfn::new(HUGES / 2 * PAGEBLOCK_FRAMES);
         world.put(block, size);
-        let marks = world.bitmap().marks(SECTIONS / 2);
+        let marks = world.bitmap().summary.marks(SECTIONS / 2);
         Sort::ALL.into_iter().for_each(|sort| marks.clear(sort, || false));
         assert_eq!(world.take(size).0, Some(block), "{size}");
     }

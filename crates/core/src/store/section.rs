@@ -85,11 +85,11 @@ pub struct Section<'m> {
     pub(super) avoided: [AtomicU64; HINT_WORDS],
     pub(super) mixed: [AtomicU64; HINT_WORDS],
     pub(super) reported: [AtomicU64; HINT_WORDS],
-    pub(super) refusals: Refusals,
+    pub refusals: Refusals,
     pub lacks: Lacks,
     pub presence: Presence,
     /// A statistic, so Relaxed: pageblocks that serve unmovable or reclaimable requests.
-    pub(super) unmovable: AtomicU32,
+    pub unmovable: AtomicU32,
     pub(super) marks: Marks<'m>,
 }
 
