@@ -111,46 +111,8 @@ impl Hand {
         calls.is_multiple_of(SPARE_CALLS)
     }
 
-    /// Rests for one call, if the hand is to.
-    pub fn rests(&self) -> bool {
-        let rest = self.rest.load(Ordering::Relaxed);
-        if rest > 0 {
-            self.rest_for(rest - 1);
-        }
-        rest > 0
-    }
-
-    /// Makes the hand rest for so many calls.
-    pub fn rest_for(&self, calls: u32) {
-        self.rest.store(calls, Ordering::Relaxed);
-    }
-
     pub fn at(&self) -> u32 {
         self.at.load(Ordering::Relaxed)
-    }
-
-    /// Begins a turn.
-    pub fn begin_turn(&self, free: u64, healed: u32) {
-        self.free_at_start.store(free, Ordering::Relaxed);
-        self.healed_at_start.store(healed, Ordering::Relaxed);
-    }
-
-    /// Free pages and healed pageblocks when this turn began. `None`: it is the CPU's first, and
-    /// may have begun in the middle.
-    pub fn turn_start(&self) -> Option<(u64, u32)> {
-        let free = self.free_at_start.load(Ordering::Relaxed);
-        (free != NO_TURN).then(|| (free, self.healed_at_start.load(Ordering::Relaxed)))
-    }
-
-    /// Pageblocks that the hand has seen on this turn.
-    pub fn seen(&self) -> TurnCounts {
-        TurnCounts::unpack(self.seen.load(Ordering::Relaxed))
-    }
-
-    /// Moves the hand to a pageblock; `seen` are those of the turn so far.
-    pub fn advance(&self, to: PageblockIndex, seen: TurnCounts) {
-        self.seen.store(seen.pack(), Ordering::Relaxed);
-        self.at.store(to.0, Ordering::Relaxed);
     }
 }
 
@@ -221,7 +183,9 @@ impl HandStep<'_, '_> {
     /// Moves the hand. `true`: the CPU is to return what its fronts for avoided pageblocks hold.
     pub fn step(&self) -> bool {
         let hand = self.hand;
-        if hand.rests() {
+        let rest = hand.rest.load(Ordering::Relaxed);
+        if rest > 0 {
+            hand.rest.store(rest - 1, Ordering::Relaxed);
             return false;
         }
         let state = self.state();
@@ -242,7 +206,7 @@ impl HandStep<'_, '_> {
             (false, _) => 0,
         };
         if rest > 0 {
-            hand.rest_for(rest);
+            hand.rest.store(rest, Ordering::Relaxed);
         }
         self.look(orders, counts);
         // The last frames of pageblocks that are almost whole would not fill a magazine soon.
@@ -271,9 +235,10 @@ impl HandStep<'_, '_> {
         let first = PageblockIndex(if (start..end).contains(&at) { at } else { start });
         if first.0 == start {
             let began = self.state();
-            hand.begin_turn(began.free, began.healed);
+            hand.free_at_start.store(began.free, Ordering::Relaxed);
+            hand.healed_at_start.store(began.healed, Ordering::Relaxed);
         }
-        let mut seen = hand.seen();
+        let mut seen = TurnCounts::unpack(hand.seen.load(Ordering::Relaxed));
         let next = match bitmap.section(first.section()) {
             Some(section) if !counts => {
                 self.look_from(section, first, orders, &mut seen);
@@ -285,7 +250,10 @@ impl HandStep<'_, '_> {
             }
         };
         let ends_turn = next >= end;
-        if ends_turn && let Some((free, healed)) = hand.turn_start() {
+        // A CPU's first turn may have begun in the middle.
+        let free = hand.free_at_start.load(Ordering::Relaxed);
+        if ends_turn && free != NO_TURN {
+            let healed = hand.healed_at_start.load(Ordering::Relaxed);
             let state = self.state();
             let began = State { free, healed, ..state };
             self.policy.note_turn(seen, began, state);
@@ -295,7 +263,8 @@ impl HandStep<'_, '_> {
             }
         }
         let seen = if ends_turn { TurnCounts::default() } else { seen };
-        hand.advance(PageblockIndex(if ends_turn { start } else { next }), seen);
+        hand.seen.store(seen.pack(), Ordering::Relaxed);
+        hand.at.store(if ends_turn { start } else { next }, Ordering::Relaxed);
     }
 
     /// Looks at the pageblocks from `first` on, all in one word of hints.
