@@ -5,7 +5,7 @@
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-use super::error::{AllocError, FreeError, Refusal};
+use super::error::{AllocError, FreeError};
 use super::flags::Flags;
 use super::layout::{Globals, Layout};
 use super::pressure::{PendingRequest, SlowPath};
@@ -13,7 +13,7 @@ use super::walk::Want;
 use super::zero_and_check::{Hooks, Options};
 use crate::cpus::Cpus;
 use crate::frame::pageblock::Tag;
-use crate::frame::{Kind, Mobility, Order, PageSize, Pfn};
+use crate::frame::{Order, PageSize, Pfn};
 use crate::front::WordOffset;
 use crate::pcp::{Caches, Front};
 use crate::zone::Reserve;
@@ -277,31 +277,6 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         Ok(pfn)
     }
 
-    /// Allocates a block by one walk over the zones, down to `min`, or below it for atomic
-    /// requests. The next one asks the reporting device again for what it refused this one.
-    pub fn attempt(&self, order: Order, flags: Flags) -> Option<Pfn> {
-        self.check_usable().ok()?;
-        let reserve = if flags.is_atomic() { Reserve::All } else { Reserve::AboveMin };
-        let found = self.caches.walk_for_block(order, flags, reserve).ok_or(());
-        if found.is_err() {
-            self.caches.store.bitmap.forget_refusals();
-        }
-        let hooks = self.hooks();
-        let pfn = hooks.end_call(order.frames(), found).ok()?;
-        hooks.on_alloc(pfn, order, flags);
-        Some(pfn)
-    }
-
-    /// Implements [`Allocator::look`](crate::Allocator::look).
-    pub fn look(&self, order: Order, flags: Flags) -> Result<Pfn, Refusal> {
-        self.check_usable().map_err(|why| Refusal { error: why.into(), is_proven: true })?;
-        let hooks = self.hooks();
-        let found = self.look_below_low(self.request(Want::Block(order), flags));
-        let pfn = hooks.end_call(order.frames(), found)?;
-        hooks.on_alloc(pfn, order, flags);
-        Ok(pfn)
-    }
-
     /// Frees a block that a push to its front did not take.
     #[cold]
     #[inline(never)]
@@ -318,16 +293,6 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         match order.cached() {
             Some(order) if self.push_untried(pfn, order, tag) => Ok(()),
             _ => self.free_slow(pfn, order, tag),
-        }
-    }
-
-    /// Frees a block like [`free`](Self::free), but caches it for `mobility`.
-    pub fn free_as(&self, pfn: Pfn, order: Order, mobility: Mobility) -> Result<(), FreeError> {
-        let tag = self.hooks().check_free(pfn, order)?;
-        // Frames that a caller is removing are not cached.
-        match order.cached().filter(|_| !tag.is_isolated()) {
-            Some(order) => self.free_checked(pfn, order, Tag::new(tag.zone(), Kind::of(mobility))),
-            None => self.free_slow(pfn, order, tag),
         }
     }
 
@@ -350,7 +315,7 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
 
     #[cold]
     #[inline(never)]
-    fn free_slow(&self, pfn: Pfn, order: Order, tag: Tag) -> Result<(), FreeError> {
+    pub fn free_slow(&self, pfn: Pfn, order: Order, tag: Tag) -> Result<(), FreeError> {
         let freed = self.free_slowly(pfn, order, tag);
         self.caches.store.end_call(|| ());
         freed

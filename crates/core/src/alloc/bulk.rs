@@ -4,7 +4,7 @@ use super::allocator::Allocator;
 use super::error::{AllocError, FreeError, FreeManyError};
 use super::flags::Flags;
 use super::pressure::SlowPath;
-use crate::cpus::{Change, Cpus, Environment};
+use crate::cpus::{Change, Cpus};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, Tag};
 use crate::frame::{Order, Pfn, ZoneId};
 use crate::pcp::{Caches, Front, caches_batch};
@@ -237,40 +237,24 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
             && matches!(self.free_slowly(pfn, order, tag), Ok(()) | Err(FreeError::NotAllocated))
     }
 
-    fn free_many(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
-        self.free_by(batch.len(), |slow, puts, bad| {
-            let mut pfns = [Pfn::new(0); CHUNK_BLOCKS];
-            let mut place = 0;
-            for same in batch.chunk_by(|(_, order), (_, next)| order == next) {
-                let order = same[0].1;
-                for blocks in same.chunks(CHUNK_BLOCKS) {
-                    let pfns = &mut pfns[..blocks.len()];
-                    pfns.iter_mut().zip(blocks).for_each(|(to, &(pfn, _))| *to = pfn);
-                    slow.free_same(puts, order, pfns, |at, error| note_bad(bad, place + at, error));
-                    place += blocks.len();
-                }
-            }
-        })
-    }
-
     fn free_many_of(&self, order: Order, blocks: &[Pfn]) -> Result<(), FreeManyError> {
-        self.free_by(blocks.len(), |slow, puts, bad| {
-            slow.free_same(puts, order, blocks, |at, error| note_bad(bad, at, error));
+        self.free_by(blocks.len(), |puts, bad| {
+            self.free_same(puts, order, blocks, |at, error| note_bad(bad, at, error));
         })
     }
 
     fn free_by(
         &self,
         length: usize,
-        free: impl FnOnce(&Self, &mut Puts<'_, '_, C>, &mut Option<FreeManyError>),
+        free: impl FnOnce(&mut Puts<'_, '_, C>, &mut Option<FreeManyError>),
     ) -> Result<(), FreeManyError> {
         let caches = self.caches;
-        if let Err(why) = caches.cpus.environment().check_usable() {
+        if let Err(why) = self.check_usable() {
             return Err(FreeManyError { first: 0, error: why.into(), failed: length });
         }
         let mut bad = None;
         let mut puts = Puts { caches, run: None };
-        free(self, &mut puts, &mut bad);
+        free(&mut puts, &mut bad);
         puts.flush();
         caches.store.end_call(|| ());
         bad.map_or(Ok(()), Err)
@@ -453,7 +437,20 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Bad blocks are skipped and counted; all others are freed. A block that only the store finds
     /// to be free already is reported as misuse, and not counted.
     pub fn free_many(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
-        self.slow().free_many(batch)
+        let slow = self.slow();
+        slow.free_by(batch.len(), |puts, bad| {
+            let mut pfns = [Pfn::new(0); CHUNK_BLOCKS];
+            let mut place = 0;
+            for same in batch.chunk_by(|(_, order), (_, next)| order == next) {
+                let order = same[0].1;
+                for blocks in same.chunks(CHUNK_BLOCKS) {
+                    let pfns = &mut pfns[..blocks.len()];
+                    pfns.iter_mut().zip(blocks).for_each(|(to, &(pfn, _))| *to = pfn);
+                    slow.free_same(puts, order, pfns, |at, error| note_bad(bad, place + at, error));
+                    place += blocks.len();
+                }
+            }
+        })
     }
 
     /// Frees a batch of blocks of one order, as [`alloc_many`](Self::alloc_many) returns them. As

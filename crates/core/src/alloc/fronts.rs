@@ -8,12 +8,14 @@ use core::mem::MaybeUninit;
 use super::allocator::Allocator;
 use super::error::{FreeError, Refusal};
 use super::flags::Flags;
+use super::walk::Want;
 use crate::cpus::{Context, Cpus, Here, PinnedCpus, Processor, sequence};
-use crate::frame::pageblock::WORD_BYTES;
+use crate::frame::pageblock::{Tag, WORD_BYTES};
 use crate::frame::{CpuId, Kind, Mobility, Order, Pfn, ZoneId};
 use crate::front::word::ONE_ROUND;
 use crate::front::{BlockArray, WordOffset};
 use crate::pcp::{Caches, Exchange, Front};
+use crate::zone::Reserve;
 
 /// The only zone of an allocator that has fronts with handles.
 const ZONE: ZoneId = ZoneId::new(0);
@@ -230,7 +232,17 @@ impl<C: Cpus> Allocator<'_, C> {
     #[cold]
     #[inline(never)]
     pub fn try_alloc(&self, order: Order, flags: Flags) -> Option<Pfn> {
-        self.slow().attempt(order, self.options.classes.of(flags))
+        let (hooks, flags) = (self.hooks(), self.options.classes.of(flags));
+        self.slow().check_usable().ok()?;
+        let reserve = if flags.is_atomic() { Reserve::All } else { Reserve::AboveMin };
+        let found = self.caches.walk_for_block(order, flags, reserve).ok_or(());
+        if found.is_err() {
+            // The next request asks the reporting device again for what it refused this one.
+            self.caches.store.bitmap.forget_refusals();
+        }
+        let pfn = hooks.end_call(order.frames(), found).ok()?;
+        hooks.on_alloc(pfn, order, flags);
+        Some(pfn)
     }
 
     /// Allocates a block without reclaim, as [`alloc`](Self::alloc) with
@@ -245,7 +257,12 @@ impl<C: Cpus> Allocator<'_, C> {
     #[cold]
     #[inline(never)]
     pub fn look(&self, order: Order, flags: Flags) -> Result<Pfn, Refusal> {
-        self.slow().look(order, flags.no_reclaim())
+        let (slow, flags) = (self.slow(), flags.no_reclaim());
+        slow.check_usable().map_err(|why| Refusal { error: why.into(), is_proven: true })?;
+        let found = slow.look_below_low(slow.request(Want::Block(order), flags));
+        let pfn = self.hooks().end_call(order.frames(), found)?;
+        self.hooks().on_alloc(pfn, order, flags);
+        Ok(pfn)
     }
 
     /// Frees a block as [`free`](Self::free) does, but caches it for requests of `mobility`,
@@ -257,6 +274,12 @@ impl<C: Cpus> Allocator<'_, C> {
     #[cold]
     #[inline(never)]
     pub fn free_as(&self, pfn: Pfn, order: Order, mobility: Mobility) -> Result<(), FreeError> {
-        self.slow().free_as(pfn, order, mobility)
+        let slow = self.slow();
+        let tag = self.hooks().check_free(pfn, order)?;
+        // Frames that a caller is removing are not cached.
+        match order.cached().filter(|_| !tag.is_isolated()) {
+            Some(order) => slow.free_checked(pfn, order, Tag::new(tag.zone(), Kind::of(mobility))),
+            None => slow.free_slow(pfn, order, tag),
+        }
     }
 }

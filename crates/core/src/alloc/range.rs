@@ -15,7 +15,7 @@ use super::flags::Flags;
 use super::pressure::SlowPath;
 use super::walk::{Request, Want};
 use super::zero_and_check::are_carved;
-use crate::cpus::{Cpus, Environment};
+use crate::cpus::Cpus;
 use crate::frame::pageblock::{PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag};
 use crate::frame::{Order, Pfn, ZoneId};
 use crate::store::{DoubleFree, Store};
@@ -23,19 +23,6 @@ use crate::zone::Reserve;
 
 /// Ranges of frames.
 impl<'m, C: Cpus> SlowPath<'_, 'm, C> {
-    fn alloc_range(&self, frames: u32, align: u32, flags: Flags) -> Result<Pfn, AllocError> {
-        let store = &self.caches.store;
-        if !store.has_ranges() && frames.max(align) > Order::MAX.frames() {
-            return Err(AllocError::Unsupported);
-        }
-        let request = self.request(Want::Run { frames, align }, flags);
-        let found = self.caches.walk(request, Reserve::AboveLow);
-        let found = found.map_or_else(|| self.alloc_below_low(request), Ok);
-        let start = self.hooks().end_call(frames, found)?;
-        self.hooks().on_alloc_range(start, frames, flags);
-        Ok(start)
-    }
-
     /// Takes exactly these frames, and takes caches back for them if `is_patient`.
     fn alloc_range_at(
         &self,
@@ -60,7 +47,7 @@ impl<'m, C: Cpus> SlowPath<'_, 'm, C> {
             return Err(AllocError::BadSize);
         }
         let caches = self.caches;
-        caches.cpus.environment().check_usable()?;
+        self.check_usable()?;
         if !caches.store.has_ranges() {
             return Err(AllocError::Unsupported);
         }
@@ -69,20 +56,10 @@ impl<'m, C: Cpus> SlowPath<'_, 'm, C> {
         Ok(self.request(Want::At { zone, start, frames }, flags))
     }
 
-    fn free_range(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
-        let zone = self.check_free_range(start, frames)?;
-        if let Some(order) = cached_block(frames).filter(|&order| start.is_aligned(order))
-            && let Some(tag) = self.caches.store.tags().of_block(start, order)
-        {
-            return self.free_checked(start, order, tag);
-        }
-        self.put_range(zone, frames, |store| store.put(start, frames))
-    }
-
     /// The zone of a range that may be freed, which is noted.
     fn check_free_range(&self, start: Pfn, frames: u32) -> Result<ZoneId, FreeError> {
         let caches = self.caches;
-        caches.cpus.environment().check_usable()?;
+        self.check_usable()?;
         let zone = caches.store.tags().zone_of_range(start, frames).ok_or(FreeError::OutOfRange)?;
         if are_carved(caches, start, frames) {
             return Err(FreeError::NotAllocated);
@@ -164,13 +141,22 @@ impl<C: Cpus> Allocator<'_, C> {
         if !align.is_power_of_two() || align > SECTION_FRAMES {
             return Err(AllocError::BadAlignment);
         }
-        self.caches.cpus.environment().check_usable()?;
+        let (slow, hooks) = (self.slow(), self.hooks());
+        slow.check_usable()?;
         if let Some(order) = cached_block(frames).filter(|_| align <= frames) {
             let start = self.alloc(order, flags)?;
-            self.slow().hooks().note_block_as_range(start, frames);
+            hooks.note_block_as_range(start, frames);
             return Ok(start);
         }
-        self.slow().alloc_range(frames, align, flags)
+        if !self.caches.store.has_ranges() && frames.max(align) > Order::MAX.frames() {
+            return Err(AllocError::Unsupported);
+        }
+        let request = slow.request(Want::Run { frames, align }, flags);
+        let found = self.caches.walk(request, Reserve::AboveLow);
+        let found = found.map_or_else(|| slow.alloc_below_low(request), Ok);
+        let start = hooks.end_call(frames, found)?;
+        hooks.on_alloc_range(start, frames, flags);
+        Ok(start)
     }
 
     /// Allocates exactly the `frames` frames from `start` (1 to 2^18, all of one zone): memory at
@@ -216,7 +202,14 @@ impl<C: Cpus> Allocator<'_, C> {
     /// [`FreeError`]; nothing is freed then, except when a double free is found on the way
     /// ([`FreeError::NotAllocated`] without `checked`): then the others are.
     pub fn free_contiguous(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
-        self.slow().free_range(start, frames)
+        let slow = self.slow();
+        let zone = slow.check_free_range(start, frames)?;
+        if let Some(order) = cached_block(frames).filter(|&order| start.is_aligned(order))
+            && let Some(tag) = self.caches.store.tags().of_block(start, order)
+        {
+            return slow.free_checked(start, order, tag);
+        }
+        slow.put_range(zone, frames, |store| store.put(start, frames))
     }
 }
 
