@@ -284,7 +284,7 @@ impl<C: Cpus> ThroughFronts<'_, '_, C> {
     /// front's two magazines have. Returns how many; 0 also where batches go block by block.
     fn take(&self, front: &Front, out: &mut [Pfn]) -> usize {
         let word = self.0.read_front(front);
-        let batch = word.and_then(|word| word.batch(false, out.len(), front.order.rounds()));
+        let batch = word.and_then(|word| word.batch::<false>(out.len(), front.order.rounds()));
         let taken = batch.filter(|batch| {
             let change = Change::Take { at: front.offset(), batch, out };
             self.0.cpus.commit(self.0.pcps.blocks(), front.here, change)
@@ -320,7 +320,7 @@ impl<C: Cpus> ThroughFronts<'_, '_, C> {
             return 0;
         }
         let alike = &blocks[..self.alike(tag, order, &blocks[..most])];
-        let batch = word.batch(true, alike.len(), order.rounds());
+        let batch = word.batch::<true>(alike.len(), order.rounds());
         let put = batch.filter(|batch| {
             let change = Change::Put { at: front.offset(), batch, frames: alike };
             caches.cpus.commit(caches.pcps.blocks(), here, change)

@@ -266,26 +266,27 @@ impl Word {
     /// The change that puts up to `wanted` blocks, or takes them, in the loaded magazine first.
     /// `None`: the slow path must look.
     #[inline]
-    pub fn batch(self, is_put: bool, wanted: usize, rounds_max: u32) -> Option<SlotMove> {
+    pub fn batch<const IS_PUT: bool>(self, wanted: usize, rounds_max: u32) -> Option<SlotMove> {
         let loaded = self.loaded()?;
         let wanted = wanted.min(self.credit() as usize) as u32;
+        let room = |rounds| if IS_PUT { rounds_max.saturating_sub(rounds) } else { rounds };
         // The rounds that a magazine then has, and the slots of those that move.
-        let part = |magazine, rounds: u32, wanted: u32| {
-            let most = if is_put { rounds_max.saturating_sub(rounds) } else { rounds };
-            let moved = wanted.min(most);
-            let left = if is_put { rounds + moved } else { rounds - moved };
-            (left, SlotRun::new(magazine, rounds.min(left), moved))
+        let part = |magazine, rounds: u32, moved: u32| match IS_PUT {
+            true => (rounds + moved, SlotRun::new(magazine, rounds, moved)),
+            false => (rounds - moved, SlotRun::new(magazine, rounds - moved, moved)),
         };
-        let (left, run) = part(loaded, self.rounds(), wanted);
-        let mut new = Word((self.0 & !ROUNDS_MASK) | (u64::from(left) * ONE_ROUND));
-        let mut runs = [run, SlotRun::NONE];
-        if let Some((other, fill)) = self.previous().filter(|_| run.count < wanted) {
-            let (left, run) = part(other, fill.rounds(rounds_max), wanted - run.count);
-            if run.count > 0 {
-                let fill = if is_put { Fill::Full } else { Fill::Empty };
-                (new, runs[1]) = (Word::new(other, left, Some((loaded, fill))), run);
+        let first = wanted.min(room(self.rounds()));
+        let (left, run) = part(loaded, self.rounds(), first);
+        let one = Word((self.0 & !ROUNDS_MASK) | (u64::from(left) * ONE_ROUND));
+        let other = self.previous().map(|(other, fill)| (other, fill.rounds(rounds_max)));
+        let (new, runs) = match other {
+            Some((other, rounds)) if first < wanted && room(rounds) > 0 => {
+                let (left, second) = part(other, rounds, (wanted - first).min(room(rounds)));
+                let fill = if IS_PUT { Fill::Full } else { Fill::Empty };
+                (Word::new(other, left, Some((loaded, fill))), [run, second])
             }
-        }
+            _ => (one, [run, SlotRun::NONE]),
+        };
         SlotMove { old: self, new, runs }.counted()
     }
 
@@ -482,7 +483,7 @@ mod tests {
                 for wanted in [0, 1, 2, 8, 63, 64, 126, 200] {
                     let before = blocks_of(word, rounds_max);
                     let most = wanted.min(CREDIT_MAX as usize - word.operations() as usize);
-                    let Some(batch) = word.batch(false, wanted, rounds_max) else {
+                    let Some(batch) = word.batch::<false>(wanted, rounds_max) else {
                         assert!(before.is_empty() || most == 0);
                         continue;
                     };
@@ -498,7 +499,7 @@ mod tests {
                 }
             }
         }
-        assert!(Word::EMPTY.batch(false, 5, 63).is_none());
+        assert!(Word::EMPTY.batch::<false>(5, 63).is_none());
     }
 
     #[test]
@@ -513,7 +514,7 @@ mod tests {
                         word.room(rounds_max) as usize,
                         room.min(CREDIT_MAX as usize - word.operations() as usize)
                     );
-                    let Some(batch) = word.batch(true, wanted, rounds_max) else {
+                    let Some(batch) = word.batch::<true>(wanted, rounds_max) else {
                         assert!(room == 0 || most == 0);
                         continue;
                     };
@@ -529,7 +530,7 @@ mod tests {
                 }
             }
         }
-        assert!(Word::EMPTY.batch(true, 5, 63).is_none());
+        assert!(Word::EMPTY.batch::<true>(5, 63).is_none());
     }
 
     #[test]

@@ -128,7 +128,7 @@ impl Fronts {
     /// Takes frames of this CPU's front, as many as `out` has room for. Returns how many.
     fn take(&self, area: Area, out: &mut [Pfn]) -> usize {
         let here = Here::task(CpuId::new(area.cpu_id()));
-        let Some(batch) = self.word(here.cpu.get()).batch(false, out.len(), 63) else { return 0 };
+        let Some(batch) = self.word(here.cpu.get()).batch::<false>(out.len(), 63) else { return 0 };
         let done = take_many(area, &self.array, here, WORD, &batch, out);
         if done { batch.count() } else { 0 }
     }
@@ -136,7 +136,9 @@ impl Fronts {
     /// Puts the first of these frames into this CPU's front. Returns how many.
     fn put(&self, area: Area, frames: &[Pfn]) -> usize {
         let here = Here::task(CpuId::new(area.cpu_id()));
-        let Some(batch) = self.word(here.cpu.get()).batch(true, frames.len(), 63) else { return 0 };
+        let Some(batch) = self.word(here.cpu.get()).batch::<true>(frames.len(), 63) else {
+            return 0;
+        };
         let done = put_many(area, &self.array, here, WORD, &batch, frames);
         if done { batch.count() } else { 0 }
     }
