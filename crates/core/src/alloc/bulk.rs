@@ -31,41 +31,21 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         // A callback, and what is told of misuse, may panic.
         self.hooks().keep_while(order, out, got, |out, got| {
             self.check_usable()?;
-            let filled = match out.len() <= FEW_BLOCKS {
-                true => self.fill_singly(order, flags, out, got),
-                false => self.fill(order, flags, out, got),
-            };
+            let filled = self.fill(order, flags, out, got);
             self.caches.store.end_call(|| ());
             filled
         })
-    }
-
-    /// Fills a short list as single requests do, which divide a front's blocks between its
-    /// magazines where these are exchanged ([`word`](crate::front::word)). A batch exchanges them
-    /// by one sequence, after which the next exchange is as many blocks away as the batch has: a
-    /// rhythm of short ones would exchange them in each.
-    fn fill_singly(
-        &self,
-        order: Order,
-        flags: Flags,
-        out: &mut [Pfn],
-        got: &mut usize,
-    ) -> Result<usize, AllocError> {
-        while *got < out.len() {
-            match self.alloc(order, flags) {
-                Ok(pfn) => out[*got] = pfn,
-                Err(_) if *got > 0 => break,
-                Err(error) => return Err(error),
-            }
-            *got += 1;
-        }
-        Ok(*got)
     }
 
     /// Fills the list with the blocks that this CPU caches first, a magazine by one sequence. Then
     /// the store gives chunks, which would only pass through the front: a magazine that a refill
     /// filled would leave it at once. A slow request does the rest, and loads or refills the front
     /// for those after it. Of large blocks it comes first, so that a CPU caches what it uses.
+    ///
+    /// A short list is filled as single requests do, which divide a front's blocks between its
+    /// magazines where these are exchanged ([`word`](crate::front::word)). A batch exchanges them
+    /// by one sequence, after which the next exchange is as many blocks away as the batch has: a
+    /// rhythm of short ones would exchange them in each.
     fn fill(
         &self,
         order: Order,
@@ -73,11 +53,11 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         out: &mut [Pfn],
         got: &mut usize,
     ) -> Result<usize, AllocError> {
-        let hooks = self.hooks();
+        let (hooks, is_short) = (self.hooks(), out.len() <= FEW_BLOCKS);
         // Whether the store may have a chunk, and whether a slow request comes before it.
         let (mut has_chunk, mut refills) = (out.len() >= CHUNK_BLOCKS, order.is_large());
         while *got < out.len() {
-            let popped = self.pop_many(order, flags, &mut out[*got..]);
+            let popped = if is_short { 0 } else { self.pop_many(order, flags, &mut out[*got..]) };
             *got += popped;
             hooks.on_alloc_many(&out[*got - popped..*got], order, flags);
             if popped > 0 && has_chunk {
@@ -95,7 +75,11 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
             if *got == out.len() {
                 break;
             }
-            match self.alloc_slow(order, flags) {
+            let one = match is_short {
+                true => self.alloc(order, flags),
+                false => self.alloc_slow(order, flags),
+            };
+            match one {
                 Ok(pfn) => out[*got] = pfn,
                 Err(_) if *got > 0 => break,
                 Err(error) => return Err(error),
