@@ -74,8 +74,7 @@ impl<'m> Bitmap<'m> {
         want: u32,
         give: impl FnMut(WordBlocks),
     ) -> u32 {
-        let (search, taken) = (Search { bitmap: self, wanted, order }, Harvest::new(want, give));
-        if order == Order::MAX { search.take_pairs(taken) } else { search.take(taken) }
+        Search { bitmap: self, wanted, order }.take(Harvest::new(want, give))
     }
 
     /// Takes one block of any order.
@@ -111,11 +110,15 @@ pub(super) struct Search<'s, 'm> {
 }
 
 impl<'m> Search<'_, 'm> {
-    /// Takes blocks of a pageblock at most. Returns how many.
+    /// Takes blocks, of the highest order as aligned pairs of pageblocks. Returns how many.
     fn take(&self, mut taken: Harvest<impl FnMut(WordBlocks)>) -> u32 {
-        debug_assert!(self.order <= Order::PAGEBLOCK);
-        let is_pageblock = self.order == Order::PAGEBLOCK;
-        if !is_pageblock {
+        let passes = match self.order {
+            Order::MAX => &PASSES_FOR_PAIRS[..],
+            Order::PAGEBLOCK => &PASSES_FOR_PAGEBLOCKS,
+            _ => &PASSES,
+        };
+        let is_small = self.order < Order::PAGEBLOCK;
+        if is_small {
             self.take_fitting(&mut taken);
             if taken.is_an_eighth() {
                 return taken.blocks();
@@ -123,7 +126,7 @@ impl<'m> Search<'_, 'm> {
             self.take_at_hint(&mut taken);
         }
         let mut is_near = None;
-        for &pass in if is_pageblock { &PASSES_FOR_PAGEBLOCKS[..] } else { &PASSES } {
+        for &pass in passes {
             if taken.is_done() {
                 break;
             }
@@ -153,10 +156,13 @@ impl<'m> Search<'_, 'm> {
                 true => matches!(pass, Pass::Whole(Walk::Warm)),
                 false => matches!(pass, Pass::Chosen(Sort::Warm)),
             };
-            if chooses && self.bitmap.avoids && !IS_LOOM && !(is_pageblock && self.is_at_warm()) {
+            if chooses && self.bitmap.avoids && !IS_LOOM && (is_small || !self.is_at_warm()) {
                 self.bitmap.choose_section(self.wanted);
             }
-            self.take_by(pass, &mut taken);
+            match self.order {
+                Order::MAX => self.take_pairs_by(pass, &mut taken),
+                _ => self.take_by(pass, &mut taken),
+            }
         }
         taken.blocks()
     }
@@ -222,19 +228,6 @@ impl<'m> Search<'_, 'm> {
             Pass::Mixed | Pass::Any => bitmap.note_mixed(section, pageblock, wanted.rules.kind),
             _ => {}
         }
-    }
-
-    /// Takes aligned pairs of pageblocks, blocks of the highest order, like [`take`](Self::take).
-    fn take_pairs(&self, mut taken: Harvest<impl FnMut(WordBlocks)>) -> u32 {
-        for pass in PASSES_FOR_PAIRS {
-            if taken.is_done() {
-                break;
-            }
-            if !self.suffices(pass, &taken) && self.is_due(pass) {
-                self.take_pairs_by(pass, &mut taken);
-            }
-        }
-        taken.blocks()
     }
 
     /// Takes pairs like [`take_by`](Self::take_by).
