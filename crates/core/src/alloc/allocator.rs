@@ -263,8 +263,8 @@ impl<C: Cpus> SlowPath<'_, '_, C> {
         self.check_usable()?;
         let hooks = self.hooks();
         let relieved = self.relief.get().and_then(|relief| {
-            let (want, reserve) = (Want::Block(order), Reserve::AboveLow);
-            relief.before_mixing(&PendingRequest { hooks, want, flags, reserve })
+            let request = self.request(Want::Block(order), flags);
+            relief.before_mixing(&PendingRequest { hooks, request, reserve: Reserve::AboveLow })
         });
         let found = match relieved
             .or_else(|| self.caches.walk_for_block(order, flags, Reserve::AboveLow))

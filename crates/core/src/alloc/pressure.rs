@@ -77,9 +77,8 @@ impl<'a, 'm, C: Cpus> SlowPath<'a, 'm, C> {
         let found = self.search(request).ok();
         let relieved = || {
             let relief = self.relief.get()?;
-            let Request { want, flags, .. } = request;
             let (hooks, reserve) = (self.hooks(), request.reserve());
-            relief.before_failing(&PendingRequest { hooks, want, flags, reserve })
+            relief.before_failing(&PendingRequest { hooks, request, reserve })
         };
         found.or_else(relieved).ok_or_else(|| {
             let caches = self.caches;
@@ -230,52 +229,43 @@ pub trait Relief<C>: Sync {
 /// A request that asks for relief.
 pub struct PendingRequest<'a, 'm, C> {
     pub(crate) hooks: Hooks<'a, 'm, C>,
-    pub(super) want: Want,
-    pub(crate) flags: Flags,
+    pub(crate) request: Request,
     pub(super) reserve: Reserve,
 }
 
 impl<C: Cpus> PendingRequest<'_, '_, C> {
     /// The frames that satisfy the request.
     pub fn want(&self) -> Want {
-        self.want
+        self.request.want
     }
 
     /// Number of pages that the request is for.
     pub fn pages(&self) -> u64 {
-        self.want.pages()
+        self.request.pages()
     }
 
     /// The mobility of the request.
     pub fn mobility(&self) -> Mobility {
-        self.flags.mobility()
+        self.request.flags.mobility()
     }
 
     /// Whether held blocks may be moved for the request: it says [`Flags::compact`], and may
     /// reclaim.
     pub fn may_compact(&self) -> bool {
-        self.flags.may_compact()
+        self.request.flags.may_compact()
     }
 
     /// The zones that may serve the request, the best first.
     pub(crate) fn zone_ids(&self) -> impl Iterator<Item = ZoneId> {
-        let caches = self.hooks.caches;
-        let node = caches.node_of(caches.here());
-        let (pages, reserve) = (self.pages(), self.reserve);
-        let request = Request { want: self.want, flags: self.flags, node };
-        caches.zones.from(node).filter(move |&zone| {
-            caches.is_for(zone, request) && caches.may_give(zone, pages, reserve)
-        })
+        let (caches, pages, reserve) = (self.hooks.caches, self.pages(), self.reserve);
+        caches.zones_of(self.request).filter(move |&zone| caches.may_give(zone, pages, reserve))
     }
 
     /// Tries once more to serve a request for a block, and mixes no pageblock.
     pub fn attempt_unmixed(&self) -> Option<Pfn> {
-        match self.want {
-            Want::Block(order) => {
-                self.hooks.caches.walk_for_block(order, self.flags.unmixed(), self.reserve)
-            }
-            _ => None,
-        }
+        let Want::Block(order) = self.request.want else { return None };
+        let flags = self.request.flags.unmixed();
+        self.hooks.caches.walk_for_block(order, flags, self.reserve)
     }
 }
 

@@ -35,15 +35,10 @@ impl<'m, C: Cpus> Caches<'m, C> {
 
     /// The zones that a request may use, the best first.
     pub fn zones_of(&self, request: Request) -> impl Iterator<Item = ZoneId> {
-        self.zones.from(request.node).filter(move |&zone| self.is_for(zone, request))
-    }
-
-    /// Whether a request may use a zone.
-    pub fn is_for(&self, zone: ZoneId, request: Request) -> bool {
-        match request.want {
+        self.zones.from(request.node).filter(move |&zone| match request.want {
             Want::At { zone: only, .. } => zone == only,
             _ => self.may_serve(zone, request.node, request.flags),
-        }
+        })
     }
 
     /// Tries the zones in turn, each down to the watermark that `reserve` names.

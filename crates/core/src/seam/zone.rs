@@ -308,7 +308,8 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     /// ended, the range that a request gets: as many frames as it is for are counted as allocated,
     /// the others go back. The caller has announced them all since before it claimed them.
     pub fn hand_out(&self, claimed: FrameRange, request: &PendingRequest<'_, '_, C>) -> Pfn {
-        let (tag, frames) = (Tag::new(self.id, request.flags.kind()), request.pages() as u32);
+        let (tag, frames) =
+            (Tag::new(self.id, request.request.flags.kind()), request.pages() as u32);
         self.caches().store.note_run(tag, claimed.start, claimed.frames);
         self.put(FrameRange::new(claimed.start.add(frames), claimed.frames - frames));
         self.past_caches().count_allocs(0, u64::from(frames));
