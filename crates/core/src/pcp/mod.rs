@@ -9,8 +9,7 @@
 //! | `guarded` | the same under a guard that the caller holds |
 //! | `refill`, `spill` | pages from the store to a CPU, and back, also to stay below `high` |
 //! | `high` | how much a CPU may cache, and how much of that one that only frees |
-//! | `carve` | magazines made of a zone's own frames |
-//! | `magazines` | where empty magazines come from |
+//! | `magazines` | where empty magazines come from, those made of a zone's own frames included |
 //! | `direct` | single blocks between callers and the store, past the caches |
 //! | `caches` | [`Caches`]: all CPUs and zones, and the watermarks; `CpuZone`: one CPU's caches of one zone, at work |
 //! | [`asks`] | how a drain knows that its ask was answered |
@@ -18,7 +17,6 @@
 
 pub mod asks;
 mod caches;
-mod carve;
 mod direct;
 mod drain;
 mod exchange;

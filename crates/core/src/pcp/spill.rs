@@ -20,9 +20,9 @@
 //! here.
 
 use super::caches::CpuZone;
-use super::carve::Carver;
 use super::exchange::Exchange;
 use super::high::{self, BATCH_SCALE, MovedPages};
+use super::magazines::Carver;
 use super::shelf::PoppedMagazines;
 use super::state::{ATTEMPTS_MAX, Front, SHELF_COUNT, Step};
 use crate::cpus::{Cpus, Environment, Event, Here};
