@@ -85,7 +85,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         let (globals, caches) = unsafe {
             let globals = build.globals();
             let (store, zones) = (build.store(globals, backing), build.zones());
-            if !is_zeroed {
+            if !is_zeroed || IS_LOOM {
                 build.gates();
             }
             build.magazines();
@@ -240,6 +240,20 @@ fn first_zones(zones: &Zones<'_>, node: NodeId) -> [u8; LEVELS] {
     })
 }
 
+/// Zeroes so many integers, or arrays of integers. To loom zeroes are no atomics.
+///
+/// # Safety
+/// There is room for them at `place`, which is the caller's alone.
+unsafe fn zero<T>(place: *mut T, count: usize, new: fn() -> T) {
+    // SAFETY: the caller's promise; zeroes will do for integers.
+    unsafe {
+        match IS_LOOM {
+            true => (0..count).for_each(|i| place.add(i).write(new())),
+            false => place.write_bytes(0, count),
+        }
+    }
+}
+
 /// Writes the parts of the metadata, each once.
 struct Build<'b, 'c> {
     config: &'b Config<'c>,
@@ -391,25 +405,16 @@ impl Build<'_, '_> {
         let cpus = self.config.cpus as usize;
         let first =
             self.at::<AtomicU64>(self.layout.cpus + GATES_AT + cpus * size_of::<AtomicU64>());
-        // SAFETY: the layout has room for so many gates; they are integers, for which zeroes will
-        // do.
-        unsafe { first.write_bytes(0, self.layout.gates - cpus) };
+        // SAFETY: the layout has room for so many gates.
+        unsafe { zero(first, self.layout.gates - cpus, || AtomicU64::new(0)) };
     }
 
     /// # Safety
     /// Requires what `zones` requires.
     unsafe fn magazines(&self) {
         let first = self.layout.cpus + self.layout.first_magazine() * size_of::<Magazine>();
-        let place = self.at::<Magazine>(first);
-        if IS_LOOM {
-            for i in 0..self.layout.magazines_count {
-                // SAFETY: the layout has room for every magazine.
-                unsafe { place.add(i).write(Magazine::new()) };
-            }
-        } else {
-            // SAFETY: as above; magazines are arrays of integers, for which zeroes will do.
-            unsafe { place.write_bytes(0, self.layout.magazines_count) };
-        }
+        // SAFETY: the layout has room for every magazine.
+        unsafe { zero(self.at(first), self.layout.magazines_count, Magazine::new) };
     }
 
     /// # Safety
@@ -429,15 +434,6 @@ impl Build<'_, '_> {
             cpus: self.config.cpus,
             context_stride: layout.context_stride,
         };
-        if IS_LOOM {
-            // To loom zeroes are no atomics.
-            for gate in 0..layout.gates {
-                // SAFETY: the layout has room for every gate.
-                unsafe {
-                    self.at::<AtomicU64>(layout.cpus + GATES_AT).add(gate).write(AtomicU64::new(0))
-                };
-            }
-        }
         for cpu in 0..self.config.cpus {
             let is_behind_lock = cpus.is_behind_lock(CpuId::new(cpu));
             let open = Gate::of(&blocks, CpuId::new(cpu), is_behind_lock).open;
