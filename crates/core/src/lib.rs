@@ -104,9 +104,9 @@ pub use alloc::config::{Config, ConfigError, ZoneConfig};
 pub use alloc::error::{AllocError, FreeError, FreeManyError, Refusal};
 pub use alloc::flags::{Class, Classes, Flags};
 pub use alloc::{
-    Allocator, Builder, Census, CpuCaches, CpuStats, Fault, FrontHandle, Fronts, FrontsAt, Global,
-    Handover, InitError, MetadataUse, Residency, ResidencyCounts, Shortage, ZoneSettings,
-    ZoneShortage, ZoneStats,
+    Allocator, Builder, Census, CpuCaches, CpuStats, Fault, FrontHandle, Fronts, Global, Handover,
+    InitError, MetadataUse, Residency, ResidencyCounts, Shortage, ZoneSettings, ZoneShortage,
+    ZoneStats,
 };
 pub use evacuation::Evacuation;
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};

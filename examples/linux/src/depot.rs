@@ -130,7 +130,7 @@ pub unsafe extern "C" fn depot_init(
     });
     match made {
         Ok(allocator) => {
-            let base = allocator.fronts_at().as_ptr();
+            let base = allocator.fronts_at();
             head.depot.write(Depot { base, shelf: core::ptr::null_mut(), allocator })
         }
         Err(_) => core::ptr::null(),

@@ -42,22 +42,6 @@ pub struct Allocator<'m, C> {
     pub(super) memory: PhantomData<&'m mut [u8]>,
 }
 
-/// The address of an allocator's fronts: see [`Allocator::fronts_at`].
-#[derive(Clone, Copy, Debug)]
-pub struct FrontsAt(*mut u8);
-
-impl FrontsAt {
-    /// The address, for [sequences in another language](crate::cpus::implement#sequences-in-c).
-    pub fn as_ptr(self) -> *mut u8 {
-        self.0
-    }
-}
-
-// SAFETY: an address, which only the allocator that it is of uses.
-unsafe impl Send for FrontsAt {}
-// SAFETY: as above.
-unsafe impl Sync for FrontsAt {}
-
 // SAFETY: everything behind the pointers is atomics, or written before the allocator exists;
 // `Pressure` callbacks are `Sync`.
 unsafe impl<C: Send> Send for Allocator<'_, C> {}
@@ -147,8 +131,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// The address of this allocator's fronts, for [sequences in another
     /// language](crate::cpus::implement#sequences-in-c).
     #[inline]
-    pub fn fronts_at(&self) -> FrontsAt {
-        FrontsAt(self.caches.pcps.blocks().base())
+    pub fn fronts_at(&self) -> *mut u8 {
+        self.caches.pcps.blocks().base()
     }
 
     /// Pushes a block to this CPU's front where [`free_fast`](Self::free_fast) does not: under the

@@ -41,7 +41,7 @@ mod validate;
 pub(crate) mod walk;
 pub(crate) mod zero_and_check;
 
-pub use allocator::{Allocator, FrontsAt};
+pub use allocator::Allocator;
 pub use build::{Builder, Global, InitError};
 #[cfg(all(loom, test))]
 pub(crate) use control::last_resort_for_block;

@@ -12,7 +12,7 @@
 //! # Sequences in C
 //! [`Fronts::pop`](crate::Fronts::pop) and [`Fronts::push`](crate::Fronts::push) are a few
 //! instructions, which a kernel in another language may want inline. `base` is
-//! [`FrontsAt::as_ptr`](crate::FrontsAt::as_ptr), and `front` what
+//! [`Allocator::fronts_at`](crate::Allocator::fronts_at), and `front` what
 //! [`FrontHandle::to_bits`](crate::FrontHandle::to_bits) says. [`GATES_AT`], [`POP_STEP`] and
 //! [`PUSH_STEP`] are constants: have the other language's compared with them when the kernel
 //! starts. Its sequences run under the guard that those two functions ask for. The acquire pairs

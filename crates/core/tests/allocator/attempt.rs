@@ -564,7 +564,7 @@ fn a_block_is_cached_for_the_mobility_that_is_said() {
 /// The word of a front, as [sequences in another language](pagedepot::cpus::implement) find it.
 /// Orderings, here and below, are those of `cpus/sequence.rs`.
 fn word_of<'d>(depot: &'d Single<'_>, front: u32) -> Option<(*mut u8, &'d AtomicU64)> {
-    let base = depot.fronts_at().as_ptr();
+    let base = depot.fronts_at();
     // SAFETY: a gate for each CPU, and a word of the CPU behind an open one.
     unsafe {
         let gate = &*base.add(GATES_AT).cast::<AtomicU64>().add(CPU.index());
