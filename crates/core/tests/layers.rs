@@ -231,8 +231,8 @@ fn evacuation_has_one_home() {
 /// tests: a reader or an auditor has them all before them.
 #[test]
 fn the_core_does_not_grow() {
-    const FILES_MAX: usize = 81;
-    const LINES_MAX: usize = 13_999;
+    const FILES_MAX: usize = 80;
+    const LINES_MAX: usize = 13_657;
     let (mut files, mut lines) = (0, 0);
     for_each_source(&crates().join("core/src"), &mut |_, code| {
         let is_test = |line: &str| line.starts_with("#[cfg(") && line.contains("test");
