@@ -95,12 +95,17 @@ impl<'c> Config<'c> {
         }
     }
 
+    /// One past the last frame that there is, or may be later.
+    pub(crate) fn frames_end(&self) -> u64 {
+        let ranges = self.zones.iter().flat_map(|zone| zone.ranges).map(|range| range.end());
+        let section = u64::from(SECTION_FRAMES);
+        let limit = self.pfn_limit.map_or(0, |pfn| u64::from(pfn.get()).next_multiple_of(section));
+        ranges.chain([limit]).max().unwrap_or(0)
+    }
+
     /// One past the last section.
     pub(crate) fn sections_max(&self) -> usize {
-        let ranges =
-            self.zones.iter().flat_map(|zone| zone.ranges).map(|range| range.sections().end);
-        let limit = self.pfn_limit.map_or(0, |pfn| pfn.get().div_ceil(SECTION_FRAMES) as usize);
-        ranges.chain([limit]).max().unwrap_or(0)
+        self.frames_end().div_ceil(SECTION_FRAMES.into()) as usize
     }
 
     /// Sections with memory.

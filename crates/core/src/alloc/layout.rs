@@ -82,7 +82,7 @@ impl Layout {
         let section_bytes = section_bytes(config, is_backed);
         let magazines_count = magazines_wanted(config)?;
         let zonelist_nodes_count = config.zonelist_nodes().count();
-        let carved_words = CarvedFrames::words(config.page_size, frames_end(config));
+        let carved_words = CarvedFrames::words(config.page_size, config.frames_end());
 
         let mut end = 0usize;
         let mut part = |bytes: usize| -> Option<usize> {
@@ -151,14 +151,6 @@ fn section_bytes(config: &Config<'_>, is_backed: bool) -> usize {
     }
     let per_frame = usize::from(config.checked) * size_of::<AtomicU8>();
     (size_of::<Section<'_>>() + SECTION_FRAMES as usize * per_frame).next_multiple_of(ALIGN)
-}
-
-/// One past the highest frame there may ever be.
-pub fn frames_end(config: &Config<'_>) -> u64 {
-    let ranges = config.zones.iter().flat_map(|zone| zone.ranges).map(|range| range.end());
-    let section = u64::from(SECTION_FRAMES);
-    let limit = config.pfn_limit.map_or(0, |pfn| u64::from(pfn.get()).next_multiple_of(section));
-    ranges.chain([limit]).max().unwrap_or(0)
 }
 
 /// Watermarks of a zone of the configuration.
