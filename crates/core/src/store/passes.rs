@@ -27,7 +27,7 @@ pub(super) const PASSES: [Pass; 15] = [
     Pass::Chosen(Sort::Cold),
     Pass::Whole(Walk::Warm),
     Pass::Whole(Walk::Cold),
-    Pass::Reported(Run::One),
+    Pass::Reported,
     Pass::Partial { which: PartialKind::Both, looks_max: u32::MAX },
     Pass::Akin,
     Pass::Mixed,
@@ -35,20 +35,12 @@ pub(super) const PASSES: [Pass; 15] = [
 ];
 
 /// Passes for whole pageblocks.
-pub(super) const PASSES_FOR_PAGEBLOCKS: [Pass; 4] = [
-    Pass::Whole(Walk::Warm),
-    Pass::Whole(Walk::Cold),
-    Pass::Reported(Run::One),
-    Pass::Whole(Walk::All),
-];
+pub(super) const PASSES_FOR_PAGEBLOCKS: [Pass; 4] =
+    [Pass::Whole(Walk::Warm), Pass::Whole(Walk::Cold), Pass::Reported, Pass::Whole(Walk::All)];
 
 /// Passes for pairs of whole pageblocks.
-pub(super) const PASSES_FOR_PAIRS: [Pass; 4] = [
-    Pass::Pair(Walk::Warm),
-    Pass::Pair(Walk::Cold),
-    Pass::Reported(Run::Pair),
-    Pass::Pair(Walk::All),
-];
+pub(super) const PASSES_FOR_PAIRS: [Pass; 4] =
+    [Pass::Pair(Walk::Warm), Pass::Pair(Walk::Cold), Pass::ReportedPair, Pass::Pair(Walk::All)];
 
 /// The pageblocks that a pass of a search visits.
 #[derive(Clone, Copy)]
@@ -71,9 +63,10 @@ pub(super) enum Pass {
     Whole(Walk),
     /// The first of two neighbours that are.
     Pair(Walk),
-    /// Entirely free and reported, of any mobility, and not refused by the device of late: a
-    /// pageblock, or the first of two neighbours that are entirely free, of which one is.
-    Reported(Run),
+    /// Entirely free and reported, of any mobility, and not refused by the device of late.
+    Reported,
+    /// The first of two neighbours that are entirely free, of which one is so.
+    ReportedPair,
     /// Partly free, and akin: the reclaimable ones for unmovable requests, and the reverse; those
     /// of movable classes that are kept apart for other movable requests, and the reverse.
     Akin,
@@ -81,13 +74,6 @@ pub(super) enum Pass {
     Mixed,
     /// Pageblocks of any mobility: the last resort (Linux: fallback, `mm_page_alloc_extfrag`).
     Any,
-}
-
-/// The length of a run that a pass for reported pageblocks takes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Run {
-    One,
-    Pair,
 }
 
 /// Mask of the pageblocks `64 * i ..` that are entire, or hinted to be whole and [warm].
@@ -139,12 +125,12 @@ impl Pass {
     #[inline]
     pub fn candidates(self, section: &Section<'_>, i: usize) -> u64 {
         match self {
-            Pass::Reported(Run::Pair) => {
+            Pass::ReportedPair => {
                 let (free, wakeable) =
                     (entirely_free_or_wakeable(section, i), wakeable(section, i));
                 pairs(free) & (wakeable | wakeable >> 1)
             }
-            Pass::Reported(Run::One) => wakeable(section, i),
+            Pass::Reported => wakeable(section, i),
             Pass::Near(Sort::Partial) | Pass::Partial { .. } => {
                 let (some, whole) = section.hints(i);
                 some & !whole

@@ -180,7 +180,7 @@ impl<'m> Search<'_, 'm> {
             }
             self.visit_each(pass, base, candidates, &mut looks, |pageblock| {
                 self.take_from(pass, section, pageblock, taken);
-                if matches!(pass, Pass::Reported(_)) && self.suffices(pass, taken) {
+                if matches!(pass, Pass::Reported) && self.suffices(pass, taken) {
                     return ControlFlow::Break(());
                 }
                 taken.flow()
@@ -201,7 +201,7 @@ impl<'m> Search<'_, 'm> {
         let at = pageblock.in_section();
         let claim = || Some(section.claim(at as u32 * PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES));
         let is_owned = match pass {
-            Pass::Reported(_) => Some(bitmap.wake(section, pageblock)),
+            Pass::Reported => Some(bitmap.wake(section, pageblock)),
             pass if pass.is_for_whole()
                 && (section.is_entire(at) || bitmap.tags.of(pageblock) != wanted.tag()) =>
             {
@@ -243,7 +243,7 @@ impl<'m> Search<'_, 'm> {
             self.visit_each(pass, base, candidates, &mut looks, |pageblock| {
                 let (at, frames) = (pageblock.in_section() as u32, Order::MAX.frames());
                 let claim = || match pass {
-                    Pass::Reported(_) => self.bitmap.claim(pageblock.first(), frames),
+                    Pass::ReportedPair => self.bitmap.claim(pageblock.first(), frames),
                     _ => section.claim(at * PAGEBLOCK_FRAMES, frames),
                 };
                 if self.serves(PageblockIndex(pageblock.0 + 1)) && claim() {
@@ -271,7 +271,7 @@ impl<'m> Search<'_, 'm> {
             Pass::Chosen(_) => !wanted.rules.kind.is_movable() && bitmap.avoids && !IS_LOOM,
             // To a model a policy, each look one more place to switch: the last passes find all.
             Pass::Whole(Walk::Cold) | Pass::Pair(Walk::Cold) => !IS_LOOM,
-            Pass::Reported(_) => bitmap.reports.is_any(),
+            Pass::Reported | Pass::ReportedPair => bitmap.reports.is_any(),
             Pass::Akin => !IS_LOOM,
             Pass::Mixed => wanted.rules.may_mix && !wanted.rules.kind.is_movable() && !IS_LOOM,
             Pass::Any => wanted.rules.may_mix,
@@ -303,7 +303,7 @@ impl<'m> Search<'_, 'm> {
             pass,
             Pass::Near(_) | Pass::Beyond | Pass::Partial { which: PartialKind::Settled, .. }
         );
-        let keeps_whole = self.bitmap.avoids || matches!(pass, Pass::Reported(_));
+        let keeps_whole = self.bitmap.avoids || matches!(pass, Pass::Reported | Pass::ReportedPair);
         keeps_whole && gives_up && taken.is_an_eighth()
     }
 
