@@ -173,18 +173,15 @@ impl<C: Cpus> ShortageSource for Allocator<'_, C> {
 
     fn zone(&self, zone: ZoneId) -> ZoneShortage {
         let state = self.caches.zones.get(zone);
-        let cpus =
-            || self.caches.pcps.all_cpus().map(move |cpu| (cpu, self.caches.pcps.pcp(cpu, zone)));
+        let cpus = || self.caches.pcps.all_cpus().filter_map(move |cpu| self.cpu_stats(cpu, zone));
         ZoneShortage {
             zone,
             name: state.name,
             managed_pages: state.managed(),
             free_pages: self.free_pages(zone),
             min_pages: state.watermarks().min,
-            cached_pages: cpus()
-                .map(|(id, cpu)| cpu.shelved_pages() + self.caches.pcps.handed_pages(id, zone))
-                .sum(),
-            unreachable_pages: cpus().map(|(cpu, _)| self.caches.pcps.front_pages(cpu, zone)).sum(),
+            cached_pages: cpus().map(|cpu| cpu.shelved_pages + cpu.handed_pages).sum(),
+            unreachable_pages: cpus().map(|cpu| cpu.unreachable_pages).sum(),
             in_flight_pages: self.caches.in_flight_pages(zone),
             quarantined_pages: state.quarantined.load(Ordering::Relaxed),
         }
@@ -263,17 +260,15 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Bytes that the allocator itself uses. O(sections + zones).
     pub fn metadata_use(&self) -> MetadataUse {
-        let sections = (0..self.caches.store.bitmap.sections_max())
-            .filter(|&n| self.caches.store.bitmap.section(n).is_some())
-            .count();
+        let (bitmap, all) = (&self.caches.store.bitmap, self.caches.store.bitmap.sections_max());
+        let sections = (0..all).filter(|&number| bitmap.section(number).is_some()).count();
         let carved: u64 =
             self.caches.zones.all().iter().map(|zone| zone.carved.load(Ordering::Relaxed)).sum();
         MetadataUse {
             sections: sections * self.layout.section_bytes.max(size_of::<Section<'_>>()),
             tables: self.caches.zones.bytes()
-                + self.caches.store.bitmap.sections_max()
-                    * (size_of::<AtomicUsize>() + SECTION_PAGEBLOCKS * size_of::<u32>())
-                + Summary::groups(self.caches.store.bitmap.sections_max()) * size_of::<Group>()
+                + all * (size_of::<AtomicUsize>() + SECTION_PAGEBLOCKS * size_of::<u32>())
+                + Summary::groups(all) * size_of::<Group>()
                 + self.layout.carved_words * size_of::<AtomicU64>(),
             // Gates of numbers that no CPU has are never written.
             cpus: self.layout.cpu_bytes()
