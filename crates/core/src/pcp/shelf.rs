@@ -126,10 +126,6 @@ impl Part {
         Part(magazine.get() | rounds << MagazineIndex::BITS | order.get() << 27)
     }
 
-    fn from_link(link: u32) -> Option<Self> {
-        (link != 0).then_some(Part(link))
-    }
-
     pub fn unpack(self) -> (MagazineIndex, Order, u32) {
         let index = MagazineIndex::new(self.0 & ((1 << MagazineIndex::BITS) - 1));
         let order = Order::at_place((self.0 >> 27) as usize);
@@ -154,7 +150,7 @@ impl Links for Parts<'_> {
     }
 
     fn index(number: u32) -> Option<Part> {
-        Part::from_link(number)
+        (number != 0).then_some(Part(number))
     }
 
     fn link(&self, part: Part) -> &AtomicU32 {
@@ -382,13 +378,13 @@ mod part_tests {
                     assert!(part.0 >> Part::BITS == 0);
                     assert_eq!(part.pages(), u64::from(rounds * order.frames()));
                     assert_eq!(
-                        Part::from_link(part.0).map(Part::unpack),
+                        Parts::index(part.0).map(Part::unpack),
                         Some((index, order, rounds))
                     );
                 }
             }
         }
-        assert!(Part::from_link(0).is_none());
+        assert!(Parts::index(0).is_none());
     }
 }
 

@@ -72,7 +72,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
     /// to the shelf or to the store.
     fn load_empty(&self, front: Front, word: Word, pfn: Pfn) -> Step {
         let order = front.order;
-        let is_full = word.magazines() >= front.magazines_max();
+        let is_full = word.magazines() >= if front.avoided { 1 } else { 2 };
         let more = if is_full { 0 } else { u64::from(order.magazine_frames()) };
         if more > 0 && front.never_fits(word, more, self.zone.limits().high_max) {
             return Step::Store;

@@ -110,7 +110,7 @@ impl Pcp {
         caller: Caller,
         group: impl FnOnce() -> &'g GroupDelta,
     ) {
-        if zone.is_backed() {
+        if zone.is_backed {
             return;
         }
         if pages.unsigned_abs() >= LARGE_CHANGE && zone.takes_at_once(pages) {
@@ -315,11 +315,6 @@ impl Front {
     #[inline]
     pub fn never_fits(self, word: Word, more: u64, high_max: u64) -> bool {
         u64::from(word.magazines() * self.order.magazine_frames()) + more > high_max
-    }
-
-    /// Magazines that it may have.
-    pub fn magazines_max(self) -> u32 {
-        if self.avoided { 1 } else { 2 }
     }
 }
 

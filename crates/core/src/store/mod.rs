@@ -475,10 +475,8 @@ impl<'m> Store<'m> {
     ) -> Result<(), (PageblockIndex, Tag)> {
         for pageblock in pageblocks.clone().map(PageblockIndex) {
             if let Err(found) = self.tags.claim(pageblock, zone) {
-                if is_mutant(Mutant::LeavesTags) {
-                    return Err((pageblock, found));
-                }
-                (pageblocks.start..pageblock.0)
+                let end = if is_mutant(Mutant::LeavesTags) { 0 } else { pageblock.0 };
+                (pageblocks.start..end)
                     .for_each(|claimed| self.tags.unclaim(PageblockIndex(claimed), zone));
                 return Err((pageblock, found));
             }

@@ -46,7 +46,7 @@ pub struct Zone {
     /// one.
     free: CachePadded<AtomicI64>,
     /// Whether a backing counts the free pages. Then this zone does not count them.
-    is_backed: bool,
+    pub is_backed: bool,
     /// Set from the first refill below `low` until one above `high`.
     pub below_low: AtomicBool,
     /// Moves by callers that run on no CPU with caches.
@@ -158,12 +158,6 @@ impl Zone {
         // Acquire: pairs with the Release in `add_reported`: a reader that sees a change also sees
         // that it was announced, and that a delta of freed pages was forgotten.
         self.free.load(Ordering::Acquire)
-    }
-
-    /// Whether a backing counts the free pages. Then nothing else counts them.
-    #[inline]
-    pub fn is_backed(&self) -> bool {
-        self.is_backed
     }
 
     /// Largest change of the free count that a CPU keeps to itself, in pages.
