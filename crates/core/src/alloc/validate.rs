@@ -401,7 +401,7 @@ impl Window {
     }
 }
 
-/// What CPUs cache, magazine by magazine.
+/// Magazines that CPUs cache.
 impl Pcps<'_> {
     /// Every magazine of a CPU in a zone that may hold frames, and whether the CPU is charged with
     /// it: in a front or on a shelf, not handed over.
