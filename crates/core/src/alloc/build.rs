@@ -109,8 +109,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             base,
             memory: PhantomData,
         };
-        // SAFETY: as above; sections are written before they are installed.
         let adder = MemoryAdder(&allocator);
+        // SAFETY: as above; sections are written before they are installed.
         unsafe { build.sections(&adder) };
         for (at, zone) in config.zones.iter().enumerate() {
             for &range in zone.ranges {

@@ -50,8 +50,6 @@ impl Drop for ReportedPageblock<'_, '_> {
     }
 }
 
-/// Frames per word.
-
 impl<'m> Bitmap<'m> {
     /// Whether a pageblock is reported now.
     pub fn is_reported(&self, pageblock: PageblockIndex) -> bool {
