@@ -4,13 +4,13 @@ mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io::Write;
 use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -568,6 +568,76 @@ fn a_forked_child_that_drops_a_depot_unmaps_nothing_of_its_own() {
     all_back(&depot);
 }
 
+/// Gives this process, a child without threads, mounts of its own. `false`: the system refuses.
+fn has_own_mounts() -> bool {
+    let (none, private) = (c"none".as_ptr(), libc::MS_REC | libc::MS_PRIVATE);
+    // SAFETY: changes what this process and its children see.
+    unsafe {
+        libc::unshare(libc::CLONE_NEWNS) == 0
+            && libc::mount(none, c"/".as_ptr(), none, private, std::ptr::null()) == 0
+    }
+}
+
+/// Mounts a file system of this kind. `false`: the system refuses.
+fn mount(kind: &CStr, target: &Path, options: &str) -> bool {
+    let target = CString::new(target.as_os_str().as_encoded_bytes()).unwrap();
+    let options = CString::new(options).unwrap();
+    // SAFETY: changes what this process and its children see.
+    unsafe {
+        let kind = kind.as_ptr();
+        libc::mount(kind, target.as_ptr(), kind, 0, options.as_ptr().cast()) == 0
+    }
+}
+
+/// A mapping on an overlay, such as a container's root, refers to a file of the upper layer: that
+/// does not keep the lock of a process, which has not ended for all that.
+#[test]
+fn a_process_on_an_overlay_lives_until_it_dies() {
+    let folder = TempPath::new("overlay");
+    std::fs::create_dir(&folder.0).unwrap();
+    common::in_child(|| {
+        let parts = ["lower", "upper", "work", "merged"].map(|name| folder.0.join(name));
+        if !has_own_mounts() || !mount(c"tmpfs", &folder.0, "") {
+            return eprintln!("SKIPPED: the system refuses mounts");
+        }
+        parts.iter().for_each(|part| std::fs::create_dir(part).unwrap());
+        let [lower, upper, work, merged] = &parts;
+        let [lower, upper, work] = [lower, upper, work].map(|part| part.display());
+        let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+        if !mount(c"overlay", merged, &options) {
+            return eprintln!("SKIPPED: the system refuses overlays");
+        }
+        let path = merged.join("segment");
+        let depot = SharedDepot::create(&path, &SharedOptions::new(4 * mib())).unwrap();
+        let held: Vec<_> = (0..10).map(|_| depot.page(Order::BASE).unwrap()).collect();
+        let open = || SharedDepot::open(&path, &SharedOptions::join()).unwrap();
+        let other = Child::new(|| {
+            let own = open();
+            assert_eq!((own.recovered_pages(), own.recover(Orphans::Stay).processes), (0, 0));
+            let stats = own.segment_stats();
+            assert!(stats.processes[0].held_pages >= 10, "{stats:?}");
+            assert!(stats.processes.iter().all(|one| one.is_alive), "{stats:?}");
+        });
+        assert_eq!(other.wait(), 0);
+        let pipe = Pipe::new();
+        let other = Child::new(|| {
+            let own = open();
+            let _page = own.page(Order::BASE).unwrap();
+            // It has the descriptor, too, and is no reason to wait.
+            let child = Child::new(|| thread::sleep(Duration::from_secs(600)));
+            pipe.tell(&child.0.to_ne_bytes());
+            pipe.tell_and_sleep();
+        });
+        let grandchild = Child(i32::from_ne_bytes(pipe.hear()));
+        assert_eq!(depot.recover(Orphans::Stay).processes, 0, "it lives");
+        other.kill();
+        assert_eq!(depot.recover(Orphans::Stay).processes, 1);
+        drop((held, grandchild));
+        all_back(&depot);
+    });
+    std::fs::remove_dir(&folder.0).unwrap();
+}
+
 /// The clock by which processes tell their start differs by time namespace. There the lock alone
 /// says that a process has ended, whatever children it has.
 #[test]
@@ -961,14 +1031,7 @@ fn a_process_lives_whatever_is_mounted_on_proc() {
             return eprintln!("SKIPPED: the system refuses PID namespaces");
         }
         let victim = Child::new(|| {
-            // SAFETY: mounts what its own namespaces alone see.
-            let is_mounted = unsafe {
-                let (none, proc) = (c"none".as_ptr(), c"proc".as_ptr());
-                let private = libc::MS_REC | libc::MS_PRIVATE;
-                libc::unshare(libc::CLONE_NEWNS) == 0
-                    && libc::mount(none, c"/".as_ptr(), none, private, std::ptr::null()) == 0
-                    && libc::mount(proc, c"/proc".as_ptr(), proc, 0, std::ptr::null()) == 0
-            };
+            let is_mounted = has_own_mounts() && mount(c"proc", Path::new("/proc"), "");
             let own = is_mounted.then(|| join(&depot));
             let mut page = own.as_ref().map(|own| own.page(Order::BASE).unwrap());
             page.iter_mut().for_each(|page| page.fill(7));
@@ -1234,17 +1297,7 @@ fn a_full_file_system_is_an_error() {
     let folder = std::env::temp_dir().join(format!("pagedepot-full-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();
     common::in_child(|| {
-        let target = CString::new(folder.as_os_str().as_encoded_bytes()).unwrap();
-        // SAFETY: mounts what this child alone sees.
-        let is_mounted = unsafe {
-            let (none, root) = (c"none".as_ptr(), c"/".as_ptr());
-            let private = libc::MS_REC | libc::MS_PRIVATE;
-            let (kind, size) = (c"tmpfs".as_ptr(), c"size=1m".as_ptr());
-            libc::unshare(libc::CLONE_NEWNS) == 0
-                && libc::mount(none, root, none, private, std::ptr::null()) == 0
-                && libc::mount(kind, target.as_ptr(), kind, 0, size.cast()) == 0
-        };
-        if !is_mounted {
+        if !has_own_mounts() || !mount(c"tmpfs", &folder, "size=1m") {
             return eprintln!("SKIPPED: the system refuses mounts");
         }
         let mut rest = std::fs::File::create(folder.join("rest")).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! | question | answered by | not by |
 //! |---|---|---|
-//! | has a process ended, or executed another program? | the lock of its slot: it belongs to an open file description (OFD) that the kernel closes with the one page that is mapped of it, which forked children do not get | its number, which it keeps when it executes a program |
+//! | has a process ended, or executed another program? | the lock of its slot: it belongs to an open file description (OFD) that the kernel closes with the one page that is mapped of it, which forked children do not get, or with the last descriptor of it, which they do (see `slots.rs`) | its number, which it keeps when it executes a program |
 //! | has one ended whose child has the lock still? | its pidfd; its start time, for another process may have its number now, by the number that `/proc` has for the pidfd | in other namespaces: its number and its time mean something else there |
 //!
 //! A process that is stopped, traced or frozen has not ended. A zombie has: its memory is gone. A

@@ -10,7 +10,7 @@ use std::ptr;
 
 use rustix::fs::{
     FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, Stat, fallocate, fcntl_add_seals, fstat,
-    ftruncate, lstat, memfd_create, open, unlink,
+    fstatfs, ftruncate, lstat, memfd_create, open, unlink,
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::mm::{Advice, MapFlags, ProtFlags, mmap};
@@ -30,6 +30,11 @@ use crate::system::prim::{AtomicU32, AtomicU64, Ordering};
 /// metadata, repeated, would never end under a periodic signal.
 const ROOM_BYTES: u64 = 256 << 10;
 
+/// File systems whose mappings refer to the file that was opened, and so keep its locks: tmpfs,
+/// which has memory files and `/dev/shm`, ext2 to ext4, XFS, btrfs.
+const KEEPS_OPENED_FILE: [i64; 4] =
+    [libc::TMPFS_MAGIC, libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC, libc::BTRFS_SUPER_MAGIC];
+
 /// A segment that is mapped.
 pub struct Segment {
     /// The parts of the mapping. They say `'static`, because the life of `mapping` has no name; the
@@ -42,7 +47,8 @@ pub struct Segment {
     file: OwnedFd,
     /// The file once more, by an open file description of this value alone, whatever other process
     /// or program has `file`: the mappings are made of it, and it has the locks that a survivor
-    /// takes. That of the process's own slot is a [page](Self::own_page)'s, if it has one.
+    /// takes. That of the process's own slot is a [page](Self::own_page)'s, if it has one. Else
+    /// this has it as long as the process lives, so it is never closed before.
     own_file: OwnedFd,
     layout: Layout,
 }
@@ -204,10 +210,16 @@ impl Segment {
 
     /// A page of the file that forked children do not get, with a descriptor of it that shares its
     /// open file description with nothing else. A lock that the descriptor takes stays, when that
-    /// is closed, as long as the page is mapped. `None` without `/proc`, and where the system does
-    /// not keep the page from children.
+    /// is closed, as long as the page is mapped. `None` without `/proc`, on file systems of which
+    /// it is not known that a lock stays, and where the system does not keep the page from
+    /// children.
     pub fn own_page(&self) -> Result<Option<(OwnedFd, Mapping)>, SegmentError> {
-        let Ok(file) = open_anew(self.own_file.as_fd()) else { return Ok(None) };
+        let is_kept = |file: &OwnedFd| {
+            fstatfs(file).is_ok_and(|system| KEEPS_OPENED_FILE.contains(&system.f_type))
+        };
+        let Some(file) = open_anew(self.own_file.as_fd()).ok().filter(is_kept) else {
+            return Ok(None);
+        };
         let (bytes, flags) = (rustix::param::page_size(), MapFlags::SHARED);
         // SAFETY: a new mapping, at an address of the kernel's choice.
         let page = unsafe { mmap(ptr::null_mut(), bytes, ProtFlags::empty(), flags, &file, 0) };

@@ -43,11 +43,24 @@
 //!   mapped that a fork does not copy. A survivor that gets the lock knows that it is no process's,
 //!   and none joins while it has the lock: so the word that it swaps is the one that it judged,
 //!   however long it slept before.
+//! * This assumes that a mapping refers to the file that was opened. Some file systems map another
+//!   one, and the lock goes with the last descriptor: overlayfs has a file of its upper layer
+//!   mapped, FUSE with passthrough the backing file (`backing_file_mmap` of Linux). A trial cannot
+//!   tell: a child that another thread forks meanwhile has the descriptor, and the lock with it,
+//!   until that child has ended, and then the process would be taken for dead. So the page is used
+//!   on file systems that are known to map the file that was opened, and on no other.
+//! * Where there is no such page, the lock is that of the descriptor by which all is mapped, and
+//!   which stays open until the process has ended, has executed another program, or drops the
+//!   segment after it has left. So the lock is not free while the process lives. That a program
+//!   closes no descriptors but its own is a rule of Rust's, and `how-to-share.md` says what happens
+//!   otherwise.
 //! * A child has the lock of a parent that has died if it shares the parent's address space, if
 //!   another thread forked it while the parent joined, or if the parent had no such page: without
-//!   `/proc`, or where the system refuses `MADV_DONTFORK`. Then a survivor judges by the identity
-//!   and swaps without the lock. The word would be another's only if the child had ended and a
-//!   multiple of 4096 processes had joined the slot in between.
+//!   `/proc`, on another file system, or where the system refuses `MADV_DONTFORK`. Then a survivor
+//!   judges by the identity and swaps without the lock. The word would be another's only if the
+//!   child had ended and a multiple of 4096 processes had joined the slot in between. A parent that
+//!   has executed another program still has its identity: it stays in its slot until the child has
+//!   ended or executed a program.
 //! * A process that leaves unmaps that page, or unlocks where it has none. A child that was forked
 //!   while it joined keeps the lock all the same, and others pass the empty slot by.
 //! * A process that dies while it joins has no frames. Its lock says that it is dead: the identity

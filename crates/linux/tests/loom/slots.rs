@@ -21,7 +21,9 @@ const LATE: u64 = 9;
 
 struct Segment {
     slots: Vec<AtomicU64>,
-    /// The lock of the slot, which the kernel drops at a death: 1 while a process has it.
+    /// The lock of the slot: 1 while a process has it. The models assume that it lasts until the
+    /// process leaves or dies, and the kernel drops it then: what that rests on, no model sees. The
+    /// argument in `slots.rs` of the crate has it.
     lock: AtomicU32,
     full: [AtomicU64; 1],
     words: [AtomicU64; 8],
