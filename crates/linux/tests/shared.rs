@@ -1536,6 +1536,26 @@ fn frames_beyond_a_segment_are_not_handed_out() {
     drop(held);
 }
 
+/// Another process frees pages that this one holds, and gets again. Its movable pages are more than
+/// there are pages.
+#[test]
+fn more_movable_pages_than_there_can_be_are_an_error() {
+    const PAGES: usize = 64;
+    let options = SharedOptions::new(PAGES * page_bytes()).answers(false);
+    let depot = SharedDepot::create_memfd("movable", &options).unwrap();
+    let next = || depot.movable(Order::BASE, Flags::default()).ok();
+    let held: Vec<_> = std::iter::from_fn(next).collect();
+    assert_eq!(held.len(), PAGES);
+    let owners = Damage::new(&depot);
+    owners.file.write_all_at(&[0; PAGES], owners.parts[3].start).unwrap();
+    let (tell, hear) = std::sync::mpsc::channel();
+    let own = depot.clone();
+    thread::spawn(move || tell.send(own.movable(Order::BASE, Flags::default()).map(drop)));
+    let result = hear.recv_timeout(Duration::from_secs(60));
+    assert_eq!(result, Ok(Err(AllocError::Exhausted)));
+    drop(held);
+}
+
 /// A process that writes what it likes to the metadata of a segment.
 struct Damage {
     file: std::fs::File,

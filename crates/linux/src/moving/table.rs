@@ -25,7 +25,8 @@
 //!    out. Its head carries a tag that each change raises, so a head that was read long ago is
 //!    refused (ABA), and with it the link that was read from a slot which is no longer free.
 //! 6. Each block of a holder has pages, so there are fewer slots in use than pages when a new
-//!    holder, which has its pages, looks for one.
+//!    holder, which has its pages, looks for one. In a segment that another process has damaged,
+//!    two blocks may have the same pages: then there may be no slot left.
 //! 7. A pin that was set during an access is seen: the pin comes before the end of the access,
 //!    which the exchange that takes the place acquires; pins are looked for after that.
 //!
@@ -83,9 +84,9 @@ impl Table {
         self.entries.get(page as usize).store(word, Ordering::Relaxed);
     }
 
-    /// Enters a block, for its holder; returns the slot.
-    pub fn insert(&self, extent: Extent) -> u32 {
-        let slot = self.slots.take();
+    /// Enters a block, for its holder; returns the slot. `None`: the segment is damaged.
+    pub fn insert(&self, extent: Extent) -> Option<u32> {
+        let slot = self.slots.take()?;
         let place = self.slots.place(slot);
         place.open(extent);
         if is_mutant(Mutant::OpensEarly) {
@@ -95,7 +96,7 @@ impl Table {
         if !is_mutant(Mutant::OpensEarly) {
             place.end_access();
         }
-        slot
+        Some(slot)
     }
 
     /// The place of a slot's block.
@@ -190,26 +191,36 @@ impl Slots {
         Place(self.places.get(slot as usize * STRIDE))
     }
 
-    /// Takes a free slot. There is one (invariant 6), though another caller may be faster.
-    fn take(&self) -> u32 {
+    /// Takes a free slot. There is one by invariant 6, though another caller may be faster. `None`:
+    /// the invariant does not hold. All slots have been used, and the list was empty before and
+    /// after that was seen, without a change, which raises the tag: so all slots are in use. A
+    /// holder puts its slot back before it frees its pages, so each of them has pages of its own.
+    fn take(&self) -> Option<u32> {
         loop {
-            if let Some(slot) = self.pop().or_else(|| self.first_use()) {
-                return slot;
+            // Acquire, here and in `pop`: pairs with the Release in `put`, for the link, and for
+            // the place, which its last holder wrote.
+            let head = self.head.load(Ordering::Acquire);
+            if let Some(slot) = self.pop(head).or_else(|| self.first_use()) {
+                return Some(slot);
+            }
+            // Relaxed: comes after the Acquire in `first_use`.
+            if self.head.load(Ordering::Relaxed) == head {
+                return None;
             }
         }
     }
 
     fn first_use(&self) -> Option<u32> {
-        // Relaxed: the word of a slot that was never used is 0 for all.
         let next = |used| (used < self.count).then_some(used + 1);
-        let used = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        // Release, and Acquire where all are used: a caller that finds no slot sees each that was
+        // put before the pages of these holders were free. The word of a slot that was never used
+        // is 0 for all.
+        let used = self.used.fetch_update(Ordering::Release, Ordering::Acquire, next);
         used.ok().map(|slot| slot as u32)
     }
 
-    fn pop(&self) -> Option<u32> {
-        // Acquire, here and below: pairs with the Release in `put`, for the link, and for the
-        // place, which its last holder wrote.
-        let mut head = self.head.load(Ordering::Acquire);
+    /// Takes the first slot of the list, whose head was this a moment ago.
+    fn pop(&self, mut head: u64) -> Option<u32> {
         loop {
             let slot = (head as u32).checked_sub(1)?;
             let next = head_after(head, self.place(slot).link());

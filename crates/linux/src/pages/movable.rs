@@ -34,7 +34,8 @@ impl Depot {
     /// # Errors
     /// Fails like [`page`](Self::page). [`AllocError::Exhausted`] also if the system has no
     /// addresses for the table of movable pages (`RLIMIT_AS`): 72 bytes for each page of the depot,
-    /// with the first movable one.
+    /// with the first movable one; and if there are more movable pages than pages, in a segment
+    /// that another process has damaged.
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn movable(&self, order: Order, flags: Flags) -> Result<Movable, AllocError> {
         Movable::new(self, order, flags)
@@ -149,8 +150,11 @@ impl Movable {
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub(crate) fn new(depot: &Depot, order: Order, flags: Flags) -> Result<Self, AllocError> {
         let table = depot.shared().movables().table()?;
-        let (pfn, order) = depot.page_with(order, flags)?.into_raw();
-        let slot = table.insert(Extent { first: pfn.get(), order: order.get() });
+        let page = depot.page_with(order, flags)?;
+        let extent = Extent { first: page.pfn().get(), order: order.get() };
+        // Without a slot the page is freed.
+        let slot = table.insert(extent).ok_or(AllocError::Exhausted)?;
+        let _ = page.into_raw();
         let word = NonNull::from(table.place(slot).0);
         Ok(Movable { depot: depot.pointer(), word, slot, order })
     }

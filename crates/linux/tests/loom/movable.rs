@@ -65,7 +65,7 @@ impl Scene {
     /// A holder gets a block and writes to it.
     fn hold(&self, block: Extent, value: u32) -> u32 {
         self.set(block.first, block.order, value);
-        self.table.insert(block)
+        self.table.insert(block).expect("fewer slots are in use than there are pages")
     }
 
     /// Calls `act` with the first page of a holder's block, which stays there.
