@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::task::{Context, Poll, Wake};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -1716,4 +1716,42 @@ fn a_request_that_runs_short_allocates_no_memory_of_the_c_library() {
     assert!(depot.recovered_pages() >= 100);
     drop((held, other));
     assert!(depot.inherit(heir).count() >= 100);
+}
+
+/// A request in a signal handler takes back what a dead process had, on a stack of the size that
+/// `how-to-share.md` names.
+#[test]
+fn a_request_in_a_signal_handler_needs_32_kib_of_stack() {
+    static DEPOT: OnceLock<SharedDepot> = OnceLock::new();
+    extern "C" fn request(_: libc::c_int) {
+        _ = DEPOT.get().map(|depot| depot.page(Order::BASE).map(std::mem::forget));
+    }
+    let depot = DEPOT.get_or_init(|| segment(4 * mib()));
+    for heir in [NonZeroU64::new(7), None] {
+        let child = child_of(depot.file(), |own| {
+            own.set_heir(heir);
+            std::mem::forget((0..100).map(|_| own.page(Order::BASE).unwrap()).collect::<Vec<_>>());
+            // SAFETY: ends this process, which does not leave.
+            unsafe { libc::_exit(0) };
+        });
+        assert_eq!(child.wait(), 0);
+    }
+    let mut stack = vec![0xa5_u8; 256 << 10];
+    let bytes = stack.len();
+    let own = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: bytes };
+    // SAFETY: plain structures; the handler's stack is there until the one before is back.
+    unsafe {
+        let (mut before, mut action): (libc::stack_t, libc::sigaction) = std::mem::zeroed();
+        action.sa_sigaction = request as *const () as usize;
+        action.sa_flags = libc::SA_ONSTACK;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+        assert_eq!(libc::sigaltstack(&own, &mut before), 0);
+        for _ in 0..4 * mib() / page_bytes() {
+            assert_eq!(libc::raise(libc::SIGUSR1), 0);
+        }
+        assert_eq!(libc::sigaltstack(&before, std::ptr::null_mut()), 0);
+    }
+    assert!(depot.recovered_pages() >= 100);
+    let used = bytes - stack.iter().position(|&byte| byte != 0xa5).unwrap();
+    assert!(used <= 32 << 10, "{used} bytes");
 }

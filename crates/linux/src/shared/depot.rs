@@ -480,9 +480,9 @@ impl SegmentStats {
                 pid: identity.pid,
                 is_alive: own == Some(slot) || is_there,
                 joined_at: identity.joined_at,
-                held_pages: counts[Owner::slot(slot).index()],
-                sent_pages: counts[Owner::sent(slot).index()],
-                estate_pages: counts[Owner::estate(slot).index()],
+                held_pages: counts.of(Owner::slot(slot)),
+                sent_pages: counts.of(Owner::sent(slot)),
+                estate_pages: counts.of(Owner::estate(slot)),
                 heir: NonZeroU64::new(slots.count(slot, HEIR)),
                 ceiling_pages: slots.count(slot, CEILING),
             }
@@ -492,8 +492,8 @@ impl SegmentStats {
             .map(process)
             .collect();
         let all = u64::from(layout.padding().end);
-        let present_pages = all - counts[Owner::ABSENT.index()];
-        let free_pages = counts[Owner::FREE.index()];
+        let present_pages = all - counts.of(Owner::ABSENT);
+        let free_pages = counts.of(Owner::FREE);
         let pages = |one: &ProcessStats| one.held_pages + one.sent_pages + one.estate_pages;
         let theirs: u64 = processes.iter().map(pages).sum();
         SegmentStats {

@@ -4,7 +4,7 @@ use std::cell::LazyCell;
 use std::os::fd::AsFd;
 
 use super::error::SegmentError;
-use super::owners::{Owner, OwnerSet};
+use super::owners::{Owner, OwnerCounts, OwnerSet};
 use super::process::{Locks, has_exited, identity};
 use super::segment::Segment;
 use super::slots::{BURIED, CLAIMED, DOOR, HEIR, SENT, SLOTS, SlotWord, Stage, TAKEN};
@@ -102,7 +102,7 @@ pub fn bury_dead(segment: &Segment, burier: usize, orphans: Orphans) -> Recovery
     let (mut dead, mut found) = ([0; SLOTS], 0);
     // By bytes: a claimer that died may not have counted.
     let counts = LazyCell::new(|| segment.owners().count());
-    let count = |owner: Owner| counts[owner.index()];
+    let count = |owner| counts.of(owner);
     let wakes = |slot| match (count(Owner::sent(slot)), count(Owner::estate(slot)), orphans) {
         (0, 0, _) | (_, _, Orphans::AllGoBack) => true,
         (sent, _, Orphans::GoBack) => sent > 0,
@@ -203,8 +203,8 @@ fn held_by<'s>(slots: impl IntoIterator<Item = &'s usize>) -> OwnerSet {
 }
 
 /// Pages that were sent and not claimed, and that were left to an heir.
-fn orphans_of(slot: usize, counts: &[u64; 256]) -> u64 {
-    counts[Owner::sent(slot).index()] + counts[Owner::estate(slot).index()]
+fn orphans_of(slot: usize, counts: &OwnerCounts) -> u64 {
+    counts.of(Owner::sent(slot)) + counts.of(Owner::estate(slot))
 }
 
 /// Corrects the counts that a process has left wrong by its death: the pages that have memory, and
@@ -243,7 +243,7 @@ impl Census {
             let (sent, claimed) = words[slot];
             (sent, claimed, orphans_of(slot, &counts))
         };
-        let absent = counts[Owner::ABSENT.index()];
+        let absent = counts.of(Owner::ABSENT);
         let there = u64::from(layout.padding().end).saturating_sub(absent);
         let there = there.min(layout.frames.into());
         Census { sent: std::array::from_fn(sent), present: (present, there) }

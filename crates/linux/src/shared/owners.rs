@@ -92,6 +92,16 @@ impl Owner {
     }
 }
 
+/// The number of frames of each owner. A burial has several of these on its stack, which may be
+/// that of a signal handler.
+pub struct OwnerCounts([u32; 256]);
+
+impl OwnerCounts {
+    pub fn of(&self, owner: Owner) -> u64 {
+        self.0[owner.index()].into()
+    }
+}
+
 /// Owners of whom a walk looks for frames.
 #[derive(Clone)]
 pub struct OwnerSet([bool; 256]);
@@ -487,17 +497,17 @@ impl<'t> OwnerTable<'t> {
         given
     }
 
-    /// Number of frames of each byte.
-    pub fn count(&self) -> [u64; 256] {
+    /// Number of frames of each owner.
+    pub fn count(&self) -> OwnerCounts {
         let mut counts = [0; 256];
         for word in self.words {
             // Relaxed: a look.
             match word.load(Ordering::Relaxed) {
-                0 => counts[0] += u64::from(WORD_FRAMES),
+                0 => counts[0] += WORD_FRAMES,
                 word => word.to_le_bytes().iter().for_each(|&byte| counts[byte as usize] += 1),
             }
         }
-        counts
+        OwnerCounts(counts)
     }
 
     /// Number of pageblocks all of whose frames are free.
@@ -829,7 +839,7 @@ mod tests {
         assert_eq!(table.give_all(&OwnerSet::new([YOU]), Owner::FREE), 214);
         assert_eq!(take(&table, 0, 1000).len(), 215);
         assert_eq!(table.give_all(&OwnerSet::new([ME, Owner::sent(0)]), Owner::FREE), 640);
-        assert_eq!(table.count()[0], 640);
+        assert_eq!(table.count().of(Owner::FREE), 640);
         assert_eq!(table.take_run(ME, 640, 64), Some(0));
     }
 
@@ -841,6 +851,6 @@ mod tests {
         assert_eq!(table.take_run(ME, 128, 64), Some(128));
         assert_eq!(table.take_run(ME, 28, 1), None);
         assert_eq!(table.take_run(ME, 27, 1), Some(101));
-        assert_eq!(table.count()[YOU.index()], 2);
+        assert_eq!(table.count().of(YOU), 2);
     }
 }

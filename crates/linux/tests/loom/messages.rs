@@ -147,7 +147,7 @@ fn each_of_many_messages_gets_its_page_once() {
         let count = claim(&segment, sent, TWO) + other.join().unwrap();
         assert_eq!(count, 3, "each is claimed once");
         let owners = segment.owners();
-        assert_eq!(owners.count()[Owner::sent(SENDER).index()], u64::from(FRAMES));
+        assert_eq!(owners.count().of(Owner::sent(SENDER)), u64::from(FRAMES));
         assert_eq!(owners.count_free(), 0);
     });
 }

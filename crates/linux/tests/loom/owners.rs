@@ -104,8 +104,8 @@ fn an_estate_goes_to_its_heir() {
         let given = segment.table().give_all(&dead(), estate) + other.join().unwrap();
         let taken = heir.join().unwrap();
         let counts = segment.table().count();
-        assert_eq!((given, taken + counts[estate.index()]), (2, 2));
-        assert_eq!(counts[YOU.index()], taken);
+        assert_eq!((given, taken + counts.of(estate)), (2, 2));
+        assert_eq!(counts.of(YOU), taken);
     });
 }
 
