@@ -14,18 +14,18 @@ use rustix::fs::FallocateFlags;
 use super::error::SegmentError;
 use super::layout::Layout;
 use super::members::{self, Orphans, Recovery};
-use super::owners::Owner;
+use super::owners::{Owner, OwnerCounts};
 use super::process::{has_ended, has_exited};
 use super::segment::{Segment, in_new_file};
 use super::shortage::{OnShortage, answer};
-use super::slots::{CEILING, HEIR, Identity, Stage};
+use super::slots::{CEILING, HEIR, Identity, SLOTS, SlotWord, Stage};
 use super::store::SharedStore;
 use crate::builder::{CpuSet, default_page_size};
 use crate::depot::builder::{Builder, Common};
 use crate::depot::handle::Depot;
 use crate::error::CallbackError;
 use crate::memory::region::FilePart;
-use crate::system::prim::Ordering;
+use crate::system::prim::{Ordering, fence};
 
 /// Options of a segment, and of a process in it.
 #[derive(Clone, Debug)]
@@ -444,7 +444,8 @@ pub struct SegmentStats {
     pub free_pages: u64,
     /// Pageblocks, aligned runs of 512 pages, that are free as a whole.
     pub whole_pageblocks: u64,
-    /// Pages that belong to no process that is in a slot. Not 0: the segment is damaged.
+    /// Pages of slots that no process is in, and of owners that there cannot be. Not 0: the segment
+    /// is damaged.
     pub lost_pages: u64,
     /// The processes, dead ones included.
     pub processes: Vec<ProcessStats>,
@@ -456,14 +457,15 @@ impl SegmentStats {
     /// # Errors
     /// [`SegmentError`].
     pub fn read(path: impl AsRef<Path>) -> Result<Self, SegmentError> {
-        Ok(Self::of(&Segment::open_file(path.as_ref())?, None))
+        let segment = Segment::open_file(path.as_ref())?;
+        Ok(Self::of(&segment, None, &PageCount::take(&segment)))
     }
 
-    /// The contents of a segment, of which `own` is the slot of this process.
-    fn of(segment: &Segment, own: Option<usize>) -> Self {
-        let (layout, slots, counts) = (segment.layout(), segment.slots(), segment.owners().count());
-        let process = |slot| {
-            let stage = slots.look(slot).stage();
+    /// The contents of a segment, whose pages were counted just now. `own`: the slot of this
+    /// process.
+    fn of(segment: &Segment, own: Option<usize>, count: &PageCount) -> Self {
+        let (layout, slots, counts) = (segment.layout(), segment.slots(), &count.by_owner);
+        let process = |slot, stage| {
             // The slot of one that joins still describes the process before.
             let is_joining = stage == Some(Stage::Joining);
             let identity = if is_joining { Identity::default() } else { slots.identity(slot) };
@@ -487,14 +489,20 @@ impl SegmentStats {
                 ceiling_pages: slots.count(slot, CEILING),
             }
         };
-        let processes: Vec<_> = (0..super::slots::SLOTS)
-            .filter(|&slot| slots.look(slot).stage() != Some(Stage::Empty))
-            .map(process)
-            .collect();
+        let pages = |one: &ProcessStats| one.held_pages + one.sent_pages + one.estate_pages;
+        let (mut processes, mut given_back) = (Vec::new(), 0);
+        for slot in 0..SLOTS {
+            let word = slots.look(slot);
+            match word.stage() {
+                Some(Stage::Empty) if word == count.words[slot] => {}
+                // The process in it has left since, or was buried: its pages went back before.
+                Some(Stage::Empty) => given_back += pages(&process(slot, word.stage())),
+                stage => processes.push(process(slot, stage)),
+            }
+        }
         let all = u64::from(layout.padding().end);
         let present_pages = all - counts.of(Owner::ABSENT);
-        let free_pages = counts.of(Owner::FREE);
-        let pages = |one: &ProcessStats| one.held_pages + one.sent_pages + one.estate_pages;
+        let free_pages = counts.of(Owner::FREE) + given_back;
         let theirs: u64 = processes.iter().map(pages).sum();
         SegmentStats {
             page_size: layout.page_size,
@@ -508,10 +516,31 @@ impl SegmentStats {
     }
 }
 
+/// The pages of a segment by owner, and the words of its slots before they were counted.
+///
+/// A slot that is empty afterwards, with the same word as before, was empty all the while, as each
+/// join changes the word: so pages that have it for their owner are no process's.
+struct PageCount {
+    words: [SlotWord; SLOTS],
+    by_owner: OwnerCounts,
+}
+
+impl PageCount {
+    fn take(segment: &Segment) -> Self {
+        let words = std::array::from_fn(|slot| segment.slots().look(slot));
+        let by_owner = segment.owners().count();
+        // Pairs with the Release by which a process takes a page: whoever counts that page sees the
+        // word of the slot as it was then, or later.
+        fence(Ordering::Acquire);
+        PageCount { words, by_owner }
+    }
+}
+
 impl SharedDepot {
     /// The contents of the segment. Exact while no process changes it.
     pub fn segment_stats(&self) -> SegmentStats {
-        SegmentStats::of(self.store.segment(), Some(self.slot()))
+        let segment = self.store.segment();
+        SegmentStats::of(segment, Some(self.slot()), &PageCount::take(segment))
     }
 
     /// Pages that this process has taken from the store: those it holds and those it caches; and
@@ -563,6 +592,24 @@ mod tests {
         shared.store.count_taken(-2);
         drop(one);
         assert_eq!(shared.store.reserve(2 * pages, 0).blocks, pages);
+    }
+
+    /// A process leaves after the pages were counted, and before its slot is looked at. Its pages
+    /// are free; those of a slot in which no process was are not.
+    #[test]
+    fn pages_of_a_process_that_leaves_during_a_look_are_not_lost() {
+        let options = SharedOptions::new(4 << 20).answers(false);
+        let shared = SharedDepot::create_memfd("test", &options).unwrap();
+        let other = SharedDepot::adopt(shared.file(), &options).unwrap();
+        let (segment, all) = (shared.store.segment(), shared.segment_stats().present_pages);
+        let page = other.page(Order::BASE).unwrap();
+        let count = PageCount::take(segment);
+        drop((page, other));
+        let stats = SegmentStats::of(segment, Some(shared.slot()), &count);
+        assert_eq!((stats.lost_pages, stats.free_pages, stats.processes.len()), (0, all, 1));
+        assert!(segment.owners().change(8..11, Owner::FREE, Owner::slot(1)));
+        let stats = shared.segment_stats();
+        assert_eq!((stats.lost_pages, stats.free_pages), (3, all - 3));
     }
 
     #[test]
