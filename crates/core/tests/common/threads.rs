@@ -142,7 +142,8 @@ pub struct Parked {
     turn_waits: AtomicU64,
     /// Milliseconds that waiters would have slept, where they do not sleep.
     dreamt_ms: AtomicU64,
-    dreams: AtomicBool,
+    /// The time awake at which dreams began, 0 outside of them.
+    dreams_since_ms: AtomicU64,
     is_nameless: AtomicBool,
     on_event: RwLock<Option<OnEvent>>,
 }
@@ -157,7 +158,7 @@ impl Parked {
             waits: AtomicU64::new(0),
             turn_waits: AtomicU64::new(0),
             dreamt_ms: AtomicU64::new(0),
-            dreams: AtomicBool::new(false),
+            dreams_since_ms: AtomicU64::new(0),
             is_nameless: AtomicBool::new(false),
             on_event: RwLock::new(None),
         }
@@ -177,9 +178,14 @@ impl Parked {
         self.turn_waits.load(Ordering::Acquire)
     }
 
-    /// Makes a sleep take no time and only advance the clock from now on.
+    /// Makes a sleep take no time and only advance the clock from now on. Nothing else advances it
+    /// until this ends, however slow the machine is.
     pub fn dream(&self, dreams: bool) {
-        self.dreams.store(dreams, Ordering::Release);
+        self.dreams_since_ms.store(if dreams { self.awake_ms() } else { 0 }, Ordering::Release);
+    }
+
+    fn awake_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64 + 1
     }
 
     pub fn dreamt_ms(&self) -> u64 {
@@ -207,7 +213,11 @@ unsafe impl Processor for Parked {
 
 impl Environment for Parked {
     fn now_ms(&self) -> u64 {
-        self.began.elapsed().as_millis() as u64 + self.dreamt_ms() + 1
+        let awake_ms = match self.dreams_since_ms.load(Ordering::Acquire) {
+            0 => self.awake_ms(),
+            since_ms => since_ms,
+        };
+        awake_ms + self.dreamt_ms()
     }
 
     fn is_isolated(&self, cpu: CpuId) -> bool {
@@ -230,7 +240,7 @@ impl Environment for Parked {
         // A wait for a turn has a limit of a second; a nap is 32 ms at most.
         self.turn_waits.fetch_add(u64::from(limit_ms > 500), Ordering::AcqRel);
         self.waits.fetch_add(1, Ordering::AcqRel);
-        if self.dreams.load(Ordering::Acquire) {
+        if self.dreams_since_ms.load(Ordering::Acquire) > 0 {
             self.dreamt_ms.fetch_add(u64::from(limit_ms), Ordering::AcqRel);
         } else if word.load(Ordering::Acquire) == seen {
             let limit = Duration::from_millis(limit_ms.into());
