@@ -55,7 +55,7 @@ pub struct Measurement {
     designs: Vec<Design>,
     /// The results of an earlier run to compare with.
     baseline: Option<NamedDocument>,
-    /// What is unlike in that run, and reasons to doubt it.
+    /// Differences between that run and this one, and reasons to doubt it.
     warnings: Vec<String>,
 }
 
