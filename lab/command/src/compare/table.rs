@@ -1,6 +1,6 @@
 //! The comparison itself: rows matched over columns, each against the base's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::columns::{self, Column};
 use super::metric;
@@ -34,7 +34,7 @@ pub struct TableLine {
 }
 
 /// The values that tell lines apart.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     pub workload: String,
     pub metric: String,
@@ -67,11 +67,12 @@ impl Comparison {
                 vec![at; columns.len()]
             }
         };
-        let mut lines = Vec::new();
+        let by_key: Vec<RowsByKey<'_>> = columns.iter().map(rows_by_key).collect();
+        let (mut lines, mut seen) = (Vec::new(), BTreeSet::new());
         for row in columns.iter().flat_map(|column| &column.rows) {
             let key = Key::of(row);
-            if !lines.iter().any(|line: &TableLine| line.key == key) {
-                lines.push(TableLine::new(key, row, columns, &bases, rule)?);
+            if seen.insert(key.clone()) {
+                lines.push(TableLine::new(key, row, (columns, &by_key), &bases, rule)?);
             }
         }
         if names.len() > 1 && !lines.iter().any(|line| line.cells.iter().flatten().count() > 1) {
@@ -122,15 +123,13 @@ fn allow_for_runs(lines: &mut [TableLine], columns: &[Column], bases: &[usize]) 
         let of = |at: usize| line.cells[at].as_ref()?.figures.get(Stat::Median);
         Some(line.better.percent(of(at)?, of(bases[at])?)?.abs())
     };
-    let most: Vec<f64> = lines
-        .iter()
-        .map(|line| {
-            let alike = lines.iter().filter(|other| other.key.is_same_metric(&line.key));
-            let differ = alike.flat_map(|line| bounds().filter_map(|at| differ(line, at)));
-            differ.fold(RUNS_PERCENT, f64::max)
-        })
-        .collect();
-    for (line, most) in lines.iter_mut().zip(most) {
+    let mut most: BTreeMap<(String, String), f64> = BTreeMap::new();
+    for line in lines.iter() {
+        let most = most.entry(line.key.metric()).or_insert(RUNS_PERCENT);
+        *most = bounds().filter_map(|at| differ(line, at)).fold(*most, f64::max);
+    }
+    for line in lines {
+        let most = most[&line.key.metric()];
         for &at in &others {
             if let Some(verdict) = line.cells[at].as_mut().and_then(|cell| cell.verdict.as_mut()) {
                 verdict.runs_percent = most;
@@ -142,24 +141,19 @@ fn allow_for_runs(lines: &mut [TableLine], columns: &[Column], bases: &[usize]) 
 /// Corrects the p of all verdicts, by our rule within each metric of a workload, by the others not
 /// at all, and gives stars.
 fn judge(lines: &mut [TableLine], rule: Rule) {
-    let mut metrics: Vec<(String, String)> = Vec::new();
-    for line in lines.iter() {
-        let metric = (line.key.workload.clone(), line.key.metric.clone());
-        if !metrics.contains(&metric) {
-            metrics.push(metric);
-        }
+    let mut metrics: BTreeMap<(String, String), Vec<&mut Verdict>> = BTreeMap::new();
+    for line in lines {
+        let verdicts = metrics.entry(line.key.metric()).or_default();
+        let cells = line.cells.iter_mut().flatten();
+        verdicts.extend(cells.filter_map(|cell| cell.verdict.as_mut()));
     }
-    for (workload, metric) in metrics {
-        let is_of = |key: &Key| key.workload == workload && key.metric == metric;
-        let of_metric = lines.iter_mut().filter(|line| is_of(&line.key));
-        let cells = of_metric.flat_map(|line| line.cells.iter_mut().flatten());
-        rule::judge(cells.filter_map(|cell| cell.verdict.as_mut()).collect(), rule);
-    }
+    metrics.into_values().for_each(|verdicts| rule::judge(verdicts, rule));
 }
 
 impl Key {
-    fn is_same_metric(&self, other: &Key) -> bool {
-        (&self.workload, &self.metric) == (&other.workload, &other.metric)
+    /// The workload and the metric.
+    fn metric(&self) -> (String, String) {
+        (self.workload.clone(), self.metric.clone())
     }
 
     /// Params that tell variants of designs apart tell no lines apart: variants are what is
@@ -171,20 +165,31 @@ impl Key {
     }
 }
 
+/// The rows of a column, by the line that they are of.
+type RowsByKey<'r> = BTreeMap<Key, Vec<&'r ResultRow>>;
+
+fn rows_by_key(column: &Column) -> RowsByKey<'_> {
+    let mut rows = RowsByKey::new();
+    for row in &column.rows {
+        rows.entry(Key::of(row)).or_default().push(row);
+    }
+    rows
+}
+
 impl TableLine {
     fn new(
         key: Key,
         row: &ResultRow,
-        columns: &[Column],
+        (columns, by_key): (&[Column], &[RowsByKey<'_>]),
         bases: &[usize],
         rule: Rule,
     ) -> Result<Self, Failure> {
         let (better, label) = (better(row), metric::label(row));
         let mut rows = Vec::new();
-        for column in columns {
-            let mut matching = column.rows.iter().filter(|row| Key::of(row) == key);
-            rows.push(matching.next());
-            if matching.next().is_some() {
+        for (column, by_key) in columns.iter().zip(by_key) {
+            let matching = by_key.get(&key).map_or(&[][..], Vec::as_slice);
+            rows.push(matching.first().copied());
+            if matching.len() > 1 {
                 let (workload, column) = (&key.workload, &column.name);
                 return Err(Failure::Usage(format!(
                     "{column} has {workload} {label} twice; give files with one result for each"

@@ -68,10 +68,7 @@ pub fn plots(files: &[NamedDocument]) -> Vec<Plot> {
     for file in files {
         let prefix = if files.len() > 1 { format!("{}: ", file.stem()) } else { String::new() };
         let document = &file.document;
-        for (workload, metric) in metrics(&document.results) {
-            let rows = document.results.iter();
-            let rows: Vec<&ResultRow> =
-                rows.filter(|row| row.workload == workload && row.metric == metric).collect();
+        for rows in by_metric(&document.results) {
             plots.extend(
                 of_metric(&rows)
                     .into_iter()
@@ -114,10 +111,17 @@ fn of_map(map: &BlockMap) -> Plot {
     }
 }
 
-fn metrics(rows: &[ResultRow]) -> Vec<(String, String)> {
-    let mut seen = BTreeSet::new();
-    let metrics = rows.iter().map(|row| (row.workload.clone(), row.metric.clone()));
-    metrics.filter(|metric| seen.insert(metric.clone())).collect()
+/// The rows of each metric of a workload, in the order in which metrics come up.
+fn by_metric(rows: &[ResultRow]) -> Vec<Vec<&ResultRow>> {
+    let (mut places, mut metrics) = (BTreeMap::new(), Vec::<Vec<&ResultRow>>::new());
+    for row in rows {
+        let place = *places.entry((&row.workload, &row.metric)).or_insert(metrics.len());
+        if place == metrics.len() {
+            metrics.push(Vec::new());
+        }
+        metrics[place].push(row);
+    }
+    metrics
 }
 
 /// A plot for each set of params besides the one on the x axis; none where a line would be a point.
