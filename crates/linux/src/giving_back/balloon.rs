@@ -3,12 +3,15 @@
 
 use pagedepot::{FrameRange, ZoneId};
 
+use crate::system::prim::{AtomicU64, Ordering};
+
 /// Pageblocks that the ceiling took out of the allocator, and that are no memory of it now.
 #[derive(Default)]
 pub(crate) struct Balloon {
     /// Runs of whole pageblocks, each of one zone.
     runs: Vec<(ZoneId, FrameRange)>,
     pub caps: Caps,
+    pub monitors: MonitorCaps,
     /// Bytes that were present of what was taken out, since the last
     /// [`take_given_back_bytes`](Self::take_given_back_bytes).
     pub given_back_bytes: u64,
@@ -19,8 +22,43 @@ pub(crate) struct Balloon {
 pub(crate) struct Caps {
     /// Ceiling that the program set.
     pub program: Option<usize>,
-    /// Ceiling that a monitor set for the limit of the container.
+    /// Lowest ceiling that a monitor set for the limit of the container.
     pub container: Option<usize>,
+}
+
+/// A monitor, among all of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MonitorId(u64);
+
+impl MonitorId {
+    /// An id that no other monitor has.
+    pub fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        // Relaxed: a count publishes nothing.
+        MonitorId(COUNT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// The ceilings that monitors set, in bytes.
+#[derive(Default)]
+pub(crate) struct MonitorCaps(Vec<(MonitorId, usize)>);
+
+impl MonitorCaps {
+    /// Sets the ceiling of a monitor; `None`: it has none any more.
+    pub fn set(&mut self, monitor: MonitorId, bytes: Option<usize>) {
+        self.0.retain(|&(other, _)| other != monitor);
+        self.0.extend(bytes.map(|bytes| (monitor, bytes)));
+    }
+
+    /// The lowest ceiling of a monitor.
+    pub fn lowest(&self) -> Option<usize> {
+        self.0.iter().map(|&(_, bytes)| bytes).min()
+    }
+
+    /// Whether no monitor has a lower ceiling than this one.
+    pub fn is_lowest(&self, monitor: MonitorId) -> bool {
+        self.lowest().is_some_and(|bytes| self.0.contains(&(monitor, bytes)))
+    }
 }
 
 /// A ceiling in bytes, and the caller that sets it.
@@ -45,6 +83,17 @@ impl Caps {
 }
 
 impl Balloon {
+    /// Notes the ceiling of a monitor, if it sets one, and returns the lowest of all monitors.
+    pub fn combine(&mut self, cap: Cap, monitor: Option<MonitorId>) -> Cap {
+        match (cap, monitor) {
+            (Cap::Container(bytes), Some(monitor)) => {
+                self.monitors.set(monitor, bytes);
+                Cap::Container(self.monitors.lowest())
+            }
+            _ => cap,
+        }
+    }
+
     pub fn pages(&self) -> u64 {
         self.runs.iter().map(|(_, run)| u64::from(run.frames)).sum()
     }
@@ -82,6 +131,24 @@ mod tests {
     use pagedepot::Pfn;
 
     use super::*;
+
+    #[test]
+    fn each_monitor_has_a_ceiling() {
+        let mut caps = MonitorCaps::default();
+        let [first, second] = [MonitorId::new(), MonitorId::new()];
+        let state =
+            |caps: &MonitorCaps| (caps.lowest(), [first, second].map(|id| caps.is_lowest(id)));
+        assert_eq!(state(&caps), (None, [false, false]));
+        caps.set(first, Some(60));
+        caps.set(second, Some(40));
+        assert_eq!(state(&caps), (Some(40), [false, true]));
+        caps.set(first, Some(40));
+        assert_eq!(state(&caps), (Some(40), [true, true]));
+        caps.set(second, None);
+        assert_eq!(state(&caps), (Some(40), [true, false]));
+        caps.set(first, None);
+        assert_eq!(state(&caps), (None, [false, false]));
+    }
 
     #[test]
     fn runs_come_back_in_parts() {

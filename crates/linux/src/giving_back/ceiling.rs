@@ -19,9 +19,9 @@
 //! Such a request gets a free pageblock with a pin again and again. So if all tries are in vain,
 //! those without a pin are requested by their addresses, the emptiest first.
 //!
-//! # Two callers
-//! The program sets a ceiling, and a [monitor](crate::pressure) one that follows the limit of the
-//! container. The lower of them is in force ([`Caps`](crate::giving_back::balloon::Caps)).
+//! # Several callers
+//! The program sets a ceiling, and each [monitor](crate::pressure) one that follows the limit of
+//! the container. The lowest is in force ([`Caps`](crate::giving_back::balloon::Caps)).
 //!
 //! # A store that processes share
 //! Memory that one process took out would be missing to all others. There a ceiling is an
@@ -35,7 +35,7 @@ use pagedepot::{Flags, FrameRange, Pfn, ZoneId};
 use pagedepot_contiguity::{Contiguity, RemoveError};
 
 use crate::error::CeilingError;
-use crate::giving_back::balloon::{Balloon, Cap, Caps};
+use crate::giving_back::balloon::{Balloon, Cap, Caps, MonitorId};
 use crate::giving_back::discard::drop_pages;
 use crate::giving_back::returnable::ReturnableFrames;
 use crate::giving_back::system::DroppedMemory;
@@ -128,14 +128,15 @@ impl<'d> Ceiling<'d> {
         if self.frames.is_pinned() {
             return Err(CeilingError::Pinned);
         }
-        self.adjust(Cap::Program(bytes), &mut 0)
+        self.adjust((Cap::Program(bytes), None), &mut 0)
     }
 
-    /// Sets the ceiling that the limit of the container allows, at least a pageblock; `None`: any.
-    /// Returns the ceiling in force, and adds the bytes that were present above it to
+    /// Sets a monitor's ceiling to what the limit of the container allows, at least a pageblock;
+    /// `None`: any. Returns the ceiling in force, and adds the bytes that were present above it to
     /// `given_back_bytes`.
     pub(crate) fn follow(
         &self,
+        monitor: MonitorId,
         bytes: Option<usize>,
         given_back_bytes: &mut u64,
     ) -> Result<usize, CeilingError> {
@@ -143,21 +144,17 @@ impl<'d> Ceiling<'d> {
             return Err(CeilingError::Pinned);
         }
         let least = self.frames.pageblock_bytes();
-        self.adjust(Cap::Container(bytes.map(|bytes| bytes.max(least))), given_back_bytes)
+        let cap = Cap::Container(bytes.map(|bytes| bytes.max(least)));
+        self.adjust((cap, Some(monitor)), given_back_bytes)
     }
 
-    /// Whether it is the container's limit that keeps memory from the depot.
-    pub(crate) fn is_followed(&self) -> bool {
-        let caps = match self.allowance {
-            Some(allowance) => allowance.caps(),
-            None => match self.frames.balloon().lock() {
-                Ok(balloon) => balloon.caps,
-                Err(_) => return false,
-            },
-        };
+    /// Whether it is the limit that this monitor follows which keeps memory from the depot.
+    pub(crate) fn is_limited_by(&self, monitor: MonitorId) -> bool {
+        let Ok(balloon) = self.frames.balloon().lock() else { return false };
+        let caps = self.allowance.map_or(balloon.caps, Allowance::caps);
         let bytes = self.frames.bytes();
         let others = Caps { container: None, ..caps };
-        caps.lowest(bytes) < others.lowest(bytes)
+        balloon.monitors.is_lowest(monitor) && caps.lowest(bytes) < others.lowest(bytes)
     }
 
     /// Sets the ceiling of a new depot, in which nothing is present unless it was populated.
@@ -169,10 +166,14 @@ impl<'d> Ceiling<'d> {
         if self.frames.is_pinned() && is_populated {
             return Err(CeilingError::Pinned);
         }
-        self.adjust(Cap::Program(bytes), &mut 0).map(|_| ())
+        self.adjust((Cap::Program(bytes), None), &mut 0).map(|_| ())
     }
 
-    fn adjust(&self, cap: Cap, given_back_bytes: &mut u64) -> Result<usize, CeilingError> {
+    fn adjust(
+        &self,
+        (cap, monitor): (Cap, Option<MonitorId>),
+        given_back_bytes: &mut u64,
+    ) -> Result<usize, CeilingError> {
         let shared = self.frames;
         shared.check_parent().map_err(|_| CeilingError::Forked)?;
         let least = match self.allowance {
@@ -185,7 +186,7 @@ impl<'d> Ceiling<'d> {
             return Err(CeilingError::TooLow { bytes, least });
         }
         if let Some(allowance) = self.allowance {
-            return allow(shared, allowance, cap);
+            return allow(shared, allowance, (cap, monitor));
         }
         if shared.memory().bytes_max() > shared.bytes() {
             return Err(CeilingError::CanGrow);
@@ -193,6 +194,7 @@ impl<'d> Ceiling<'d> {
         // What a higher ceiling adds; told when the lock is free again.
         let _bringing = shared.bringing();
         let mut balloon = shared.balloon().lock()?;
+        let cap = balloon.combine(cap, monitor);
         balloon.caps.set(cap);
         let bytes = balloon.caps.lowest(shared.bytes());
         let above = (shared.bytes() - bytes).div_ceil(least);
@@ -219,12 +221,12 @@ impl<'d> Ceiling<'d> {
 fn allow(
     shared: &ReturnableFrames,
     allowance: &dyn Allowance,
-    cap: Cap,
+    (cap, monitor): (Cap, Option<MonitorId>),
 ) -> Result<usize, CeilingError> {
     // What a higher ceiling allows; told when the lock is free again.
     let _bringing = shared.bringing();
-    let _alone = shared.balloon().lock()?;
-    allowance.set_cap(cap);
+    let mut balloon = shared.balloon().lock()?;
+    allowance.set_cap(balloon.combine(cap, monitor));
     let bytes = allowance.caps().lowest(shared.bytes());
     let pages_above = || allowance.held_bytes().saturating_sub(bytes) >> shared.page_size().shift();
     let mut above = pages_above();

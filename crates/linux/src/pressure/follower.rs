@@ -29,6 +29,7 @@
 
 use crate::depot::handle::Depot;
 use crate::error::CeilingError;
+use crate::giving_back::balloon::MonitorId;
 use crate::memory::region::resident_bytes;
 use crate::reclaim::Ceiling;
 use crate::system::first_panic::FirstPanic;
@@ -62,6 +63,8 @@ pub(super) struct CeilingSum {
 /// Sets the ceilings of a monitor's depots.
 #[derive(Debug)]
 pub(super) struct Follower {
+    /// The monitor whose ceilings these are: other monitors of the depots have theirs.
+    id: MonitorId,
     /// Whether the limit counts huge pages of the system's pool.
     counts_huge_pages: bool,
     /// The room when the ceilings were last set, and the bytes that depots had given back by then.
@@ -74,7 +77,13 @@ pub(super) struct Follower {
 impl Follower {
     pub fn new(counts_huge_pages: bool) -> Self {
         let followed = CeilingSum::default();
-        Follower { counts_huge_pages, last: None, is_set: false, followed }
+        let id = MonitorId::new();
+        Follower { id, counts_huge_pages, last: None, is_set: false, followed }
+    }
+
+    /// Whether it is a ceiling of this that keeps memory from the depot.
+    pub fn limits(&self, depot: &Depot) -> bool {
+        Ceiling::of(depot).is_limited_by(self.id)
     }
 
     /// Sets the ceilings if `room` has changed by much, or if too much was held for them. `None`:
@@ -102,13 +111,13 @@ impl Follower {
         self.followed
     }
 
-    /// Leaves the depots the ceilings that the program set.
+    /// Leaves the depots the ceilings that the program and other monitors set.
     pub fn let_go(&mut self, depots: &[Depot]) {
         self.last = None;
         if std::mem::take(&mut self.is_set) {
             for depot in depots {
                 // A waker that panics keeps no other depot below a ceiling.
-                let follow = || Ceiling::of(depot).follow(None, &mut 0);
+                let follow = || Ceiling::of(depot).follow(self.id, None, &mut 0);
                 FirstPanic::default().catch(follow);
             }
         }
@@ -133,7 +142,8 @@ impl Follower {
             let others = depot.shared().common().map_or(0, |common| common.others_pages());
             let present = present.saturating_sub((others as usize) << depot.page_size().shift());
             let target = (present as i128 + share).clamp(0, depot.bytes() as i128) as usize;
-            let follow = || Ceiling::of(depot).follow(Some(target), &mut followed.given_back_bytes);
+            let given_back_bytes = &mut followed.given_back_bytes;
+            let follow = || Ceiling::of(depot).follow(self.id, Some(target), given_back_bytes);
             // A depot's callback that panics keeps no other depot without a ceiling.
             let Some(result) = panics.catch(follow) else { continue };
             let reached = match result {

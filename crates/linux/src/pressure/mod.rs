@@ -38,7 +38,8 @@
 //!
 //! The ceiling is set before [`start`](Builder::start) returns, and again at each look. It is the
 //! limit of the tightest cgroup, of the program's own and those above it, less the margin, less
-//! what is in use beside the depots. Several depots share it by their sizes. A
+//! what is in use beside the depots. Several depots share it by their sizes. Several monitors of a
+//! depot have a ceiling each, of which the lowest is in force. A
 //! [ceiling](crate::Builder::ceiling) that the program set is never exceeded. Where there is no
 //! limit, there is no ceiling ([`ceiling_bytes`](MonitorCounts::ceiling_bytes) is 0). A limit that
 //! cannot be read for a while, as by a program with too many files open, is taken to stay.

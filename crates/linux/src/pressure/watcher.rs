@@ -21,7 +21,6 @@ use super::sources::{Reader, Sources};
 use super::step::Step;
 use crate::depot::handle::{Depot, WeakDepot};
 use crate::memory::region::{PAGEBLOCK_PAGES, resident_bytes};
-use crate::reclaim::Ceiling;
 use crate::system::prim::{now_ms, thread_id};
 use crate::system::topology::Topology;
 use crate::waiting::bell::Listener;
@@ -170,14 +169,14 @@ impl Watcher {
         self.counters.ceiling_bytes.set(followed.ceiling_bytes);
         self.counters.unprotected.set(followed.unprotected);
         for depot in depots {
-            match &self.listener {
-                Some(listener) if Ceiling::of(depot).is_followed() => {
-                    // Where there is no place for a callback, requests fail sooner.
-                    let shared = depot.shared();
-                    let bell = shared.callbacks().bell(shared.frames());
-                    let _ = bell.map(|bell| bell.listen(Some(listener.clone())));
-                }
-                _ => hang_up(depot),
+            let Some(listener) = &self.listener else { continue };
+            if self.follower.limits(depot) {
+                // Where there is no place for a callback, requests fail sooner.
+                let shared = depot.shared();
+                let bell = shared.callbacks().bell(shared.frames());
+                let _ = bell.map(|bell| bell.listen(listener));
+            } else {
+                hang_up(depot, listener);
             }
         }
         given_back_bytes
@@ -344,18 +343,21 @@ impl Watcher {
     }
 }
 
-/// A program's depots live on without a monitor, below the ceilings that it set itself.
+/// A program's depots live on without this monitor, below the ceilings that the program and other
+/// monitors set.
 impl Drop for Watcher {
     fn drop(&mut self) {
         let depots: Vec<Depot> = self.depots().collect();
-        depots.iter().for_each(hang_up);
+        if let Some(listener) = &self.listener {
+            depots.iter().for_each(|depot| hang_up(depot, listener));
+        }
         self.follower.let_go(&depots);
     }
 }
 
-/// Has requests that run short ring no more.
-fn hang_up(depot: &Depot) {
-    let _ = depot.shared().callbacks().known_bell().map(|bell| bell.listen(None));
+/// Has requests that run short no longer ring for this listener.
+fn hang_up(depot: &Depot, listener: &Listener) {
+    let _ = depot.shared().callbacks().known_bell().map(|bell| bell.hang_up(listener));
 }
 
 /// Numbers that change when pages are allocated or freed past the fronts: pages refilled and

@@ -12,28 +12,43 @@ use pagedepot::{Pressure, Reclaim};
 use crate::system::prim::thread_id;
 use crate::waiting::answers::Answers;
 
-/// A depot's bell, which a monitor answers while its ceiling is in force.
+/// A depot's bell, which monitors answer while their ceilings are in force.
 #[derive(Default)]
 pub(crate) struct Bell {
-    listener: Mutex<Option<Listener>>,
+    /// The threads that answer. Requests ring for the last one.
+    listeners: Mutex<Vec<Listener>>,
     pub(crate) answers: Answers,
 }
 
-/// The thread that answers.
+/// A thread that answers.
 #[derive(Clone)]
 pub(crate) struct Listener {
     /// Makes the thread wake up.
     pub wake: Arc<OwnedFd>,
-    /// Id of the thread, which does not ring itself.
+    /// Id of the thread, which does not ring.
     pub thread: u32,
 }
 
 impl Bell {
-    /// Has `listener` answer from now on; `None`: requests no longer ring.
-    pub(crate) fn listen(&self, listener: Option<Listener>) {
-        if let Ok(mut now) = self.listener.lock() {
-            *now = listener;
+    /// Has `listener` answer from now on.
+    pub(crate) fn listen(&self, listener: &Listener) {
+        if let Ok(mut listeners) = self.listeners.lock() {
+            listeners.retain(|other| !other.is(listener));
+            listeners.push(listener.clone());
         }
+    }
+
+    /// Has `listener` answer no more.
+    pub(crate) fn hang_up(&self, listener: &Listener) {
+        if let Ok(mut listeners) = self.listeners.lock() {
+            listeners.retain(|other| !other.is(listener));
+        }
+    }
+}
+
+impl Listener {
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.wake, &other.wake)
     }
 }
 
@@ -48,10 +63,11 @@ impl Reclaim for Bell {
             return 0;
         }
         // Not waited for: a signal handler may have interrupted the thread that holds the lock.
-        let listener = self.listener.try_lock().ok().and_then(|listener| listener.clone());
-        let Some(listener) = listener.filter(|listener| listener.thread != thread_id()) else {
-            return 0;
-        };
+        let Ok(listeners) = self.listeners.try_lock() else { return 0 };
+        // The thread of a monitor may hold a lock that another monitor's answer would wait for.
+        let is_own = listeners.iter().any(|listener| listener.thread == thread_id());
+        let Some(listener) = listeners.last().filter(|_| !is_own).cloned() else { return 0 };
+        drop(listeners);
         self.answers.after(|| rustix::io::write(&*listener.wake, &1u64.to_ne_bytes()).is_ok())
     }
 }

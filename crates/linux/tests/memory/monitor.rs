@@ -536,6 +536,13 @@ fn a_ceiling_of_a_segment_follows_the_limit() {
     assert_eq!(take(&outer, 15).len(), 15);
     outer.drain(Scope::ALL, Mode::Full);
     assert_eq!(outer.segment_stats().free_pages, (64 - 8 - 26) << 8);
+    // Another monitor of this process, which leaves more.
+    let policy = Policy { margin_percent: Some(10), ..Policy::default() };
+    let other = Monitor::builder(&inner).sources(group.sources()).policy(policy);
+    let other = other.watcher().unwrap();
+    assert_eq!(ceiling(), 26);
+    drop(other);
+    assert_eq!(ceiling(), 26);
     // The program's own is lower.
     inner.set_ceiling(10 * mib());
     watcher.look_at(0);
@@ -545,6 +552,60 @@ fn a_ceiling_of_a_segment_follows_the_limit() {
     inner.set_ceiling(0);
     assert_eq!(ceiling(), 64);
     drop(others);
+}
+
+/// The lowest ceiling is in force, and the end of a monitor lifts its own alone.
+#[test]
+fn each_monitor_of_a_depot_has_a_ceiling_of_its_own() {
+    let group = Group::new("several");
+    group.put("memory.max", &format!("{}\n", 64 * mib())).put("memory.current", "0\n");
+    let depot = Depot::new(256 * mib()).unwrap();
+    let watcher = |margin_percent: u32| {
+        let policy =
+            Policy { idle_ms: 0, margin_percent: Some(margin_percent), ..Policy::default() };
+        let builder = Monitor::builder(&depot).policy(policy).sources(group.sources());
+        builder.watcher().unwrap()
+    };
+    let ceiling = || Ceiling::of(&depot).bytes() / mib();
+    let (low, mut high) = (watcher(50), watcher(25));
+    assert_eq!(ceiling(), 32);
+    high.look_at(0);
+    assert_eq!(ceiling(), 32);
+    drop(low);
+    assert_eq!(ceiling(), 48);
+    let again = watcher(25);
+    drop(high);
+    assert_eq!(ceiling(), 48);
+    drop(again);
+    assert_eq!(ceiling(), 256);
+    common::all_back(&depot);
+}
+
+/// A monitor that takes the place of another is rung for by requests at the ceiling.
+#[test]
+fn a_monitor_replaces_another() {
+    let _alone = THREADS.lock().unwrap();
+    let group = Group::new("replaces");
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    group.put("memory.max", &format!("{}\n", 10 * block)).put("memory.current", "0\n");
+    let depot = Depot::new(32 * block).unwrap();
+    let policy = Policy { idle_ms: 0, look_ms: 60_000, ..Policy::default() };
+    let start = || {
+        let builder = Monitor::builder(&depot).policy(policy).sources(group.sources());
+        builder.start().unwrap()
+    };
+    let first = start();
+    let second = start();
+    drop(first);
+    let held: Vec<_> = std::iter::from_fn(|| depot.page(Order::PAGEBLOCK).ok()).collect();
+    assert_eq!(held.len(), 8);
+    let start = Instant::now();
+    while second.counts().rings == 0 {
+        assert_eq!(depot.page(Order::BASE).unwrap_err(), AllocError::Exhausted);
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", second.counts());
+    }
+    drop((held, second));
+    common::all_back(&depot);
 }
 
 /// The memory controller does not count huge pages of the system's pool: its limit is for other
