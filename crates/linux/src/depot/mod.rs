@@ -3,6 +3,7 @@
 pub mod builder;
 pub(crate) mod handle;
 pub mod raw;
+pub(crate) mod relief;
 pub(crate) mod state;
 pub mod stats;
 pub(crate) mod teardown;

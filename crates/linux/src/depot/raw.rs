@@ -259,8 +259,6 @@ impl<'d> RawDepot<'d> {
         align: u32,
         flags: Flags,
     ) -> Result<Pfn, AllocError> {
-        // Compaction frees what it has moved.
-        let _bringing = self.shared().bringing();
         let start = self.frames().alloc_contiguous(count, align, flags)?;
         self.shared().sites().note(start, count);
         Ok(start)

@@ -5,9 +5,11 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use pagedepot::seam::register_relief;
 use pagedepot::{Backing, FreeError, Order, Pfn};
 use pagedepot_contiguity::Compactor;
 
+use crate::depot::relief::CompactionRelief;
 use crate::depot::teardown::{Gates, Teardown, TeardownHost};
 use crate::giving_back::callbacks::{Callbacks, KeptCallbacks};
 use crate::giving_back::ceiling::Allowance;
@@ -47,7 +49,7 @@ pub(crate) struct DepotState {
     // Dropped in this order: the allocator, which `frames` drops first, refers to all that follows.
     frames: ReturnableFrames,
     callbacks: Box<Callbacks>,
-    compactor: Box<Compactor<'static>>,
+    relief: Box<CompactionRelief>,
     movables: Box<Movables>,
     growth: Growth,
     teardown: Box<Teardown>,
@@ -86,15 +88,20 @@ impl DepotState {
             pinned: pinned.clone(),
             sites: parts.sites.clone(),
         }));
-        // SAFETY: boxed, so it stays where it is, and dropped after allocator and compactor.
+        // SAFETY: boxed, so it stays where it is, and dropped after allocator and relief.
         let mover: &'static Movables = unsafe { NonNull::from(&*movables).as_ref() };
         let mapped = MappedFrames::new(parts.allocator, parts.memory, parts.fork_mark);
         let pins = Pins::new(pinned);
         let kinds = (parts.is_pinned, parts.backing.is_some());
+        let relief = Box::new(CompactionRelief {
+            compactor: Compactor::new(mover),
+            waiters: mapped.shared_waiters(),
+            fork_mark: parts.fork_mark,
+        });
         let depot = Box::new(DepotState {
             frames: ReturnableFrames::new(mapped, pins, kinds, parts.fork_mark),
             callbacks: Box::new(Callbacks::new(parts.fork_mark)),
-            compactor: Box::new(Compactor::new(mover)),
+            relief,
             movables,
             growth: parts.growth,
             teardown: Box::new(Teardown::new()),
@@ -104,9 +111,9 @@ impl DepotState {
             _metadata: parts.metadata,
         });
         // SAFETY: boxed, so it stays where it is, and dropped after the allocator.
-        let compactor: &'static Compactor<'static> =
-            unsafe { NonNull::from(&*depot.compactor).as_ref() };
-        compactor.register(depot.frames()).expect("a new allocator has no mover");
+        let relief: &'static CompactionRelief = unsafe { NonNull::from(&*depot.relief).as_ref() };
+        let is_first = register_relief(depot.frames(), relief);
+        assert!(is_first, "a new allocator has no relief");
         depot
     }
 

@@ -4,6 +4,7 @@
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 use pagedepot::cpus::{Cpus as _, Environment as _, Unusable};
 use pagedepot::{Allocator, PageSize, Pfn};
@@ -24,13 +25,13 @@ pub(crate) struct MappedFrames {
     allocator: Frames,
     memory: Memory,
     page_size: PageSize,
-    waiters: Box<Waiters<ClosedCpus>>,
+    waiters: Arc<Waiters<ClosedCpus>>,
 }
 
 impl MappedFrames {
     /// The frames that `allocator` hands out, which lie in `memory`.
     pub fn new(allocator: Frames, memory: Memory, fork_mark: ForkMark) -> Self {
-        let waiters = Box::new(Waiters::new(fork_mark, ClosedCpus::default()));
+        let waiters = Arc::new(Waiters::new(fork_mark, ClosedCpus::default()));
         let page_size = allocator.page_size();
         MappedFrames { allocator, memory, page_size, waiters }
     }
@@ -106,6 +107,11 @@ impl MappedFrames {
     #[inline]
     pub(crate) fn waiters(&self) -> &Waiters<ClosedCpus> {
         &self.waiters
+    }
+
+    /// Requests that wait, for code that the allocator calls.
+    pub(crate) fn shared_waiters(&self) -> Arc<Waiters<ClosedCpus>> {
+        self.waiters.clone()
     }
 
     /// Tells a request that waits, if there is one, when the returned value is dropped. For code

@@ -232,6 +232,47 @@ fn every_way_in_which_pages_come_wakes() {
     all_back(&depot);
 }
 
+/// Checks that a request for a block of order 8 in scattered memory is woken by another request,
+/// which compacts.
+fn is_woken_by_compaction<T>(depot: &Depot, name: &str, request: impl FnOnce() -> T) {
+    let mut nth = 0..;
+    let next = || depot.movable(Order::BASE, Flags::default()).ok();
+    let mut pages: Vec<_> = std::iter::from_fn(next).collect();
+    pages.retain(|_| nth.next().is_some_and(|nth| nth % 3 == 0));
+    let (calls, waker) = calls();
+    let mut context = Context::from_waker(&waker);
+    let mut waiting = pin!(depot.page_async(order(8)));
+    assert!(waiting.as_mut().poll(&mut context).is_pending());
+    assert_eq!(calls.count(), 0, "{name}: it looks no more");
+    let held = request();
+    assert_eq!(calls.count(), 1, "{name}");
+    let polled = waiting.as_mut().poll(&mut context);
+    assert!(matches!(polled, Poll::Ready(Ok(_))), "{name}: {polled:?}");
+    drop((polled, held, pages));
+    all_back(depot);
+}
+
+/// Compaction empties whole pageblocks, of which a request takes a part.
+#[test]
+fn compaction_for_another_request_wakes() {
+    let new = || Depot::builder(16 * mib()).memory(MemoryKind::Memfd).build().unwrap();
+    let (depot, compact) = (new(), Flags::default().compact());
+    let page = || depot.page_with(order(5), compact).unwrap();
+    is_woken_by_compaction(&depot, "a block", page);
+    is_woken_by_compaction(&depot, "a range", || depot.pages(33, compact).unwrap());
+    is_woken_by_compaction(&depot, "blocks", || {
+        depot.alloc_pages_with(order(4), 1, compact).unwrap()
+    });
+    let depot = new();
+    let page = || depot.page_with(Order::BASE, Flags::UNMOVABLE.compact()).unwrap();
+    is_woken_by_compaction(&depot, "a block that mixes none", page);
+    let depot = new();
+    let builder = Vmalloc::builder(&depot).flags(Flags::UNMOVABLE.compact()).warm_bytes(0);
+    let space = builder.lazy_bytes(0).build().unwrap();
+    let buf = || space.buf(page_bytes()).unwrap();
+    is_woken_by_compaction(&depot, "a buffer", buf);
+}
+
 #[test]
 fn a_wait_ends_in_time_and_for_what_cannot_come() {
     let depot = Depot::new(4 * page_bytes()).unwrap();
