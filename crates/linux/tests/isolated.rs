@@ -7,6 +7,7 @@
 //! 4. Counts say what took place: no fence, no busy CPU.
 //! 5. Drains, requests, migrations and handlers beside an owner lose no page.
 //! 6. A builder that gives isolated CPUs no lock gives up what they cache, and no more.
+//! 7. What waits for a gap in an isolated CPU's work keeps nothing from others meanwhile.
 
 mod common;
 
@@ -18,6 +19,7 @@ use common::{
     StopAtEnd, all_back, hammer, in_child, mib, order, page_bytes, pin, refuse_with, usable_cpus,
 };
 use pagedepot_linux::builder::{Builder, CpuSet, HighPolicy};
+use pagedepot_linux::reclaim::GiveBackEnd;
 use pagedepot_linux::stats::Fronts;
 use pagedepot_linux::{CpuId, Depot, Mode, Order, Page, Scope, ZoneId};
 
@@ -351,5 +353,63 @@ fn a_fork_beside_an_isolated_cpu() {
         }
         assert_eq!(take_all(&depot, Order::BASE).len(), depot.bytes() / page_bytes());
     });
+    all_back(&depot);
+}
+
+/// Longer than any test: what waits for it fails.
+const LONG: Duration = Duration::from_secs(100);
+
+/// Runs `test` while a thread works on `cpu` without a pause.
+fn beside_a_busy_cpu(cpu: u32, test: impl FnOnce()) {
+    let (stop, is_there) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert!(pin(cpu));
+            is_there.store(true, Ordering::Release);
+            while !stop.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        let _stop = StopAtEnd(&stop);
+        while !is_there.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        test();
+    });
+}
+
+/// Waits until the store of a depot has `pages` free pages.
+fn until_free(depot: &Depot, pages: u64) {
+    let end = Instant::now() + LONG;
+    while depot.zone_stats(ZoneId::new(0)).unwrap().free_pages != pages {
+        assert!(Instant::now() < end, "{:?}", depot.zone_stats(ZoneId::new(0)));
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn memory_that_is_to_go_back_later_is_there_meanwhile() {
+    let Some((here, isolated)) = two_cpus() else { return };
+    let depot = isolating(4 * mib(), isolated).build().unwrap();
+    assert!(pin(here));
+    let held = depot.page(Order::PAGEBLOCK).unwrap();
+    depot.page(Order::PAGEBLOCK).unwrap().fill(1);
+    depot.drain(Scope::ALL, Mode::Full);
+    beside_a_busy_cpu(isolated, || {
+        std::thread::scope(|scope| {
+            let giving = scope.spawn(|| depot.give_back(u64::MAX, Instant::now() + LONG));
+            until_free(&depot, 0);
+            drop(depot.pin_range(held.pfn(), 1).unwrap());
+            assert!(!giving.is_finished());
+            until_free(&depot, 0);
+            while !giving.is_finished() {
+                drop(depot.page(Order::BASE).unwrap());
+                // Runs short, which ends it.
+                assert!(depot.page(Order::MAX).is_err());
+            }
+            assert_eq!(giving.join().unwrap().unwrap().end, GiveBackEnd::LowMemory);
+        });
+    });
+    drop(held);
     all_back(&depot);
 }

@@ -351,7 +351,8 @@ impl Depot {
     /// free what the program can do without.
     ///
     /// Costs what a [trim](Self::trim) costs, and ends after the deadline by a system call, of
-    /// 16 MiB at most.
+    /// 16 MiB at most. While it waits for an isolated CPU, a request that needs the pages which it
+    /// has taken gets them after a tenth of a second at most.
     ///
     /// # Errors
     /// Fails like [`trim`](Self::trim).

@@ -15,6 +15,9 @@ use crate::system::prim::now_ms;
 const FENCE_AFTER_MS: u32 = 10;
 /// Milliseconds for which handovers are waited for.
 const HANDOVER_MS: u32 = 50;
+/// Milliseconds for which a gap in the work of isolated CPUs is waited for with pages taken, and up
+/// to twice as many before the deadline. Requests that run short, pins and ceilings wait as long.
+const GAP_MS: u64 = 50;
 
 /// The result of a [`Depot::give_back`](crate::Depot::give_back).
 ///
@@ -152,10 +155,17 @@ impl Request<'_> {
         self.trimmed.pinned_pages = 0;
         for runs in [Runs::Whole, Runs::Parts] {
             let (deadline, gaps) = (self.deadline, &mut self.gaps);
-            let mut moment = || match left_ms(deadline) {
-                0 => Err(Stop::Deadline),
-                ms if gaps.wait(now_ms().saturating_add(ms)) => Ok(()),
-                _ => Err(Stop::Isolated),
+            let mut moment = || {
+                let left_ms = left_ms(deadline);
+                let is_last = left_ms < 2 * GAP_MS;
+                let end_ms = now_ms() + if is_last { left_ms } else { GAP_MS };
+                match left_ms {
+                    0 => Err(Stop::Deadline),
+                    _ if gaps.wait(end_ms) => Ok(true),
+                    // The system does not tell where threads run, or no time is left.
+                    _ if is_last || now_ms() < end_ms => Err(Stop::Isolated),
+                    _ => Ok(false),
+                }
             };
             let bytes_max = self.bytes_max.saturating_sub(self.trimmed.bytes);
             let bounds = Bounds { bytes_max, runs: &[runs], moment: &mut moment };

@@ -20,6 +20,12 @@
 //! Memory that went back stays away until it is used: from then on the system makes no huge pages
 //! of the depot's memory, unless the depot asked for them ([`Memory::keep_small`]).
 //!
+//! # Good moments
+//! A caller may have each system call wait for a moment at which it interrupts no isolated CPU. The
+//! pages are taken by then: such a moment is short. If none comes soon, the pages go back for a
+//! while, and so does the lock of the pins. So neither requests nor pins nor ceilings wait as long
+//! as the caller does.
+//!
 //! # Requests that run short during a trim
 //! A request cannot find the pages that a trim has taken. A request that would fail calls the
 //! reclaim callbacks first, and [`TrimState`] is one of them. It sleeps until the chunk is back,
@@ -27,7 +33,8 @@
 //! is taken.
 
 use std::ops::Range;
-use std::{fmt, io};
+use std::time::Duration;
+use std::{fmt, io, thread};
 
 use pagedepot::{Flags, Mode, Pfn, Pressure, Reclaim, Residency, Scope};
 use rustix::io::Errno;
@@ -46,6 +53,9 @@ use crate::system::sync::LockError;
 /// ends within a fraction of a millisecond, before a thread there that has just fallen asleep works
 /// again; one that drops a pageblock of larger pages takes as much longer.
 const CHUNK_BYTES: usize = 16 << 20;
+/// Time between two tries of a chunk, in which requests get its pages and other threads the lock of
+/// the pins.
+const PAUSE: Duration = Duration::from_millis(10);
 /// Both passes of a trim, in their order.
 pub(crate) const ALL_RUNS: [Runs; 2] = [Runs::Whole, Runs::Parts];
 
@@ -172,9 +182,10 @@ pub(crate) struct Bounds<'b> {
     pub bytes_max: u64,
     /// The pieces that are taken.
     pub runs: &'b [Runs],
-    /// Called before each system call that drops memory, with the pages of one chunk taken. May
-    /// wait for a good moment.
-    pub moment: &'b mut dyn FnMut() -> Result<(), Stop>,
+    /// Called before each system call that drops memory, with the pages of one chunk taken and the
+    /// pins locked. May wait a little for a good moment. `false`: none came yet, so the pages go
+    /// back, and the chunk is tried again [`PAUSE`] later.
+    pub moment: &'b mut dyn FnMut() -> Result<bool, Stop>,
 }
 
 /// Gives back all free memory now, whatever CPUs it interrupts.
@@ -184,7 +195,7 @@ pub(crate) fn trim(depot: &ReturnableFrames) -> Result<TrimResult, TrimError> {
         return Err(TrimError::Pinned);
     }
     depot.frames().drain(Scope::ALL, Mode::Quiet);
-    let bounds = Bounds { bytes_max: u64::MAX, runs: &ALL_RUNS, moment: &mut || Ok(()) };
+    let bounds = Bounds { bytes_max: u64::MAX, runs: &ALL_RUNS, moment: &mut || Ok(true) };
     let mut trimmed = TrimResult::default();
     let stop = trim_within(depot, bounds, &mut trimmed)?;
     trimmed.cut_short = stop.is_some();
@@ -212,33 +223,36 @@ pub(crate) fn trim_within(
     let runs = bounds.runs.iter().copied();
     let enough = trimmed.bytes.saturating_add(bounds.bytes_max);
     for (runs, chunk) in runs.flat_map(|runs| chunks().map(move |chunk| (runs, chunk))) {
-        if trimmed.bytes >= enough {
-            return Ok(Some(Stop::Enough));
-        }
-        if trimming.is_unwelcome() {
-            return Ok(Some(Stop::LowMemory));
-        }
-        let chunk = Chunk {
-            bytes: chunk..(chunk + chunk_bytes).min(depot.bytes()),
-            runs,
-            bytes_max: enough - trimmed.bytes,
-        };
-        // Made before the lock, and so dropped after it: a waker may pin, end pins and trim.
-        let _bringing = depot.bringing();
-        // Held until the chunk's memory is dropped: see `pins.rs`.
-        let pins = depot.pins().lock()?;
-        let result = trim_chunk(
-            (depot, &pins),
-            (&trimming, &mut bounds.moment),
-            &mut system,
-            chunk,
-            trimmed,
-        );
-        match result {
-            Ok(()) => {}
-            Err(End::Stopped(stop)) => return Ok(Some(stop)),
-            Err(End::Refused(errno)) => {
-                return Err(TrimError::Refused { trimmed: *trimmed, errno });
+        let bytes = chunk..(chunk + chunk_bytes).min(depot.bytes());
+        loop {
+            if trimmed.bytes >= enough {
+                return Ok(Some(Stop::Enough));
+            }
+            if trimming.is_unwelcome() {
+                return Ok(Some(Stop::LowMemory));
+            }
+            let bytes_max = enough - trimmed.bytes;
+            let chunk = Chunk { bytes: bytes.clone(), runs, bytes_max };
+            // Made before the lock, and so dropped after it: a waker may pin, end pins and trim.
+            let bringing = depot.bringing();
+            // Held until the chunk's memory is dropped: see `pins.rs`.
+            let pins = depot.pins().lock()?;
+            let result = trim_chunk(
+                (depot, &pins),
+                (&trimming, &mut bounds.moment),
+                &mut system,
+                chunk,
+                trimmed,
+            );
+            drop(pins);
+            drop(bringing);
+            match result {
+                Ok(true) => break,
+                Ok(false) => thread::sleep(PAUSE),
+                Err(End::Stopped(stop)) => return Ok(Some(stop)),
+                Err(End::Refused(errno)) => {
+                    return Err(TrimError::Refused { trimmed: *trimmed, errno });
+                }
             }
         }
     }
@@ -265,25 +279,26 @@ impl From<Errno> for End {
     }
 }
 
+/// Gives back what is free of a chunk. `false`: it was no good moment, and nothing has changed.
 fn trim_chunk(
     (depot, pins): (&ReturnableFrames, &Pins),
-    (trimming, moment): (&Trimming<'_>, &mut dyn FnMut() -> Result<(), Stop>),
+    (trimming, moment): (&Trimming<'_>, &mut dyn FnMut() -> Result<bool, Stop>),
     system: &mut System<'_>,
     chunk: Chunk,
     trimmed: &mut TrimResult,
-) -> Result<(), End> {
+) -> Result<bool, End> {
     let (runs, start_at) = (chunk.runs, chunk.bytes.start);
     // SAFETY: the chunk is inside the depot's memory.
     let start = unsafe { depot.base().add(start_at) };
     let present = Present { start: start_at, pages: resident(start, chunk.bytes.len())? };
     let mut taken = TrimRanges::new((depot, pins), trimming, chunk, &present);
+    let merged = taken.merged();
+    if !merged.is_empty() && !moment().map_err(End::Stopped)? {
+        return Ok(false);
+    }
     // Each pass meets the same ones.
     if runs == Runs::Whole {
         trimmed.pinned_pages += taken.pinned_pages;
-    }
-    let merged = taken.merged();
-    if !merged.is_empty() {
-        moment().map_err(End::Stopped)?;
     }
     let mut dropped = DroppedMemory::default();
     let result = system.give_back(&merged, |range| present.bytes(range), &mut dropped);
@@ -294,7 +309,7 @@ fn trim_chunk(
         trimmed.whole_pageblocks += taken.ranges.len() as u64;
     }
     drop(taken);
-    Ok(result?)
+    Ok(result.map(|()| true)?)
 }
 
 /// The pages of a chunk that are present.
@@ -489,7 +504,7 @@ mod tests {
             // SAFETY: the page is free, but for the trim; its contents are of no use.
             let freed = unsafe { depot.raw().free(twice, Order::BASE) };
             assert_eq!(freed, Ok(()));
-            Ok(())
+            Ok(true)
         };
         let bounds = Bounds { bytes_max: u64::MAX, runs: &ALL_RUNS, moment: &mut moment };
         let mut trimmed = TrimResult::default();

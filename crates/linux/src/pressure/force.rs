@@ -106,7 +106,7 @@ impl Force<'_> {
     fn trim(&self, depot: &Depot, (bytes_max, patient): (u64, bool), done: &mut Yield) -> u64 {
         let mut gaps = Gaps::of(self.isolated);
         let mut moment = || match !patient || gaps.wait(now_ms() + GAP_MS) {
-            true => Ok(()),
+            true => Ok(true),
             false => Err(Stop::Isolated),
         };
         let bounds = Bounds { bytes_max, runs: &ALL_RUNS, moment: &mut moment };
