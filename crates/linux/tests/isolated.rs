@@ -7,11 +7,12 @@
 //! 4. Counts say what took place: no fence, no busy CPU.
 //! 5. Drains, requests, migrations and handlers beside an owner lose no page.
 //! 6. A builder that gives isolated CPUs no lock gives up what they cache, and no more.
-//! 7. What waits for a gap in an isolated CPU's work keeps nothing from others meanwhile.
+//! 7. What waits for a gap in an isolated CPU's work keeps nothing from others meanwhile, nor from
+//!    a parent whose signal handler forks then.
 
 mod common;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -19,9 +20,9 @@ use common::{
     StopAtEnd, all_back, hammer, in_child, mib, order, page_bytes, pin, refuse_with, usable_cpus,
 };
 use pagedepot_linux::builder::{Builder, CpuSet, HighPolicy};
-use pagedepot_linux::reclaim::GiveBackEnd;
+use pagedepot_linux::reclaim::{GiveBackEnd, TrimError};
 use pagedepot_linux::stats::Fronts;
-use pagedepot_linux::{CpuId, Depot, Mode, Order, Page, Scope, ZoneId};
+use pagedepot_linux::{CpuId, Depot, MemoryKind, Mode, Order, Page, Scope, ZoneId};
 
 /// The CPU of the test, and another one. `None`: this process may use one CPU alone.
 fn two_cpus() -> Option<(u32, u32)> {
@@ -411,5 +412,97 @@ fn memory_that_is_to_go_back_later_is_there_meanwhile() {
         });
     });
     drop(held);
+    all_back(&depot);
+}
+
+/// The child that [`fork_in_handler`] has made; 0: none.
+static CHILD: AtomicI32 = AtomicI32::new(0);
+/// A pipe whose end of file lets the child go on.
+static PIPE: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
+
+extern "C" fn fork_in_handler(_: libc::c_int) {
+    // SAFETY: a fork without the C library's work for it, which may not be done in a handler. The
+    // child waits, and then goes on in what this handler interrupted.
+    unsafe {
+        let pid = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32;
+        if pid == 0 {
+            libc::close(PIPE[1].load(Ordering::Relaxed));
+            let mut byte = 0u8;
+            libc::read(PIPE[0].load(Ordering::Relaxed), (&raw mut byte).cast(), 1);
+        }
+        CHILD.store(pid, Ordering::Release);
+    }
+}
+
+/// Has a request to give back all memory, with a pageblock taken, fork in a handler. Then hands all
+/// pages out, and lets the child go on.
+fn hand_out_before_a_child_goes_on(depot: &Depot) {
+    depot.drain(Scope::ALL, Mode::Full);
+    depot.page(Order::MAX).unwrap().fill(1);
+    depot.drain(Scope::ALL, Mode::Full);
+    // Longer than a request that ran short keeps memory from being given back.
+    std::thread::sleep(Duration::from_millis(30));
+    let all = depot.zone_stats(ZoneId::new(0)).unwrap().free_pages;
+    let (parent, mut pipe) = (std::process::id(), [0; 2]);
+    // SAFETY: the pipe's two ends are written.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    PIPE.iter().zip(pipe).for_each(|(end, fd)| end.store(fd, Ordering::Relaxed));
+    CHILD.store(0, Ordering::Relaxed);
+    let (send, receive) = mpsc::channel();
+    let mut pages = std::thread::scope(|scope| {
+        let giving = scope.spawn(move || {
+            // SAFETY: no arguments.
+            send.send(unsafe { libc::pthread_self() }).unwrap();
+            let result = depot.give_back(u64::MAX, Instant::now() + LONG);
+            if std::process::id() != parent {
+                // SAFETY: ends the child.
+                unsafe { libc::_exit((result != Err(TrimError::Forked)).into()) };
+            }
+            result
+        });
+        let thread = receive.recv().unwrap();
+        until_free(depot, all - 512);
+        // SAFETY: the thread runs until a request runs short.
+        assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGUSR1) }, 0);
+        while CHILD.load(Ordering::Acquire) == 0 {
+            std::thread::yield_now();
+        }
+        let pages = take_all(depot, Order::BASE);
+        // There is nothing left to give back.
+        giving.join().unwrap().unwrap();
+        pages
+    });
+    assert_eq!(pages.len(), 1024);
+    pages.iter_mut().for_each(|page| page.fill(7));
+    let mut status = 0;
+    // SAFETY: closes the pipe, and waits for our child.
+    unsafe {
+        libc::close(pipe[1]);
+        libc::waitpid(CHILD.load(Ordering::Relaxed), &mut status, 0);
+        libc::close(pipe[0]);
+    }
+    assert!(pages.iter().all(|page| page.iter().all(|&byte| byte == 7)));
+    assert_eq!(status, 0);
+}
+
+/// The child goes on with pages that its parent has handed out meanwhile, and drops no memory.
+#[test]
+fn a_child_of_a_handler_gives_nothing_back() {
+    let Some((here, isolated)) = two_cpus() else { return };
+    let depot = isolating(4 * mib(), isolated).memory(MemoryKind::Memfd).build().unwrap();
+    assert!(pin(here));
+    // SAFETY: the handler calls what handlers may.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = fork_in_handler as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+    }
+    beside_a_busy_cpu(isolated, || {
+        // A child that went on where it had seen the busy thread would not find a gap.
+        for _ in 0..10 {
+            hand_out_before_a_child_goes_on(&depot);
+        }
+    });
     all_back(&depot);
 }

@@ -33,6 +33,7 @@ use std::fmt;
 
 use pagedepot::{Flags, FrameRange, Pfn, ZoneId};
 use pagedepot_contiguity::{Contiguity, RemoveError};
+use rustix::io::Errno;
 
 use crate::error::CeilingError;
 use crate::giving_back::balloon::{Balloon, Cap, Caps, MonitorId};
@@ -427,6 +428,8 @@ fn take(
         balloon.push(zone, part);
         match drop_memory(shared, part) {
             Ok(bytes) => balloon.given_back_bytes += bytes,
+            // A child's allocator is a copy that takes no memory.
+            Err(CeilingError::Forked) => return Err(CeilingError::Forked),
             Err(why) => {
                 give(shared, balloon, part.frames.into())?;
                 return Err(why);
@@ -450,8 +453,11 @@ fn drop_memory(shared: &ReturnableFrames, part: FrameRange) -> Result<u64, Ceili
         return Ok(0);
     }
     let mut dropped = DroppedMemory::default();
-    drop_pages(shared, part.start, part.frames, &mut dropped).map_err(CeilingError::Refused)?;
-    Ok(dropped.bytes)
+    match drop_pages(shared, part.start, part.frames, &mut dropped) {
+        Ok(()) => Ok(dropped.bytes),
+        Err(Errno::CHILD) => Err(CeilingError::Forked),
+        Err(errno) => Err(CeilingError::Refused(errno)),
+    }
 }
 
 /// Has a pageblock reclaimed as for a request, and frees it to the store.

@@ -28,7 +28,7 @@ pub(crate) fn discard(depot: &ReturnableFrames, start: Pfn, pages: u32) -> Resul
     let done = drop_pages(depot, start, pages, &mut dropped);
     let trimmed =
         TrimResult { bytes: dropped.bytes, calls: dropped.calls, ..TrimResult::default() };
-    done.map(|()| dropped.bytes).map_err(|errno| TrimError::Refused { trimmed, errno })
+    done.map(|()| dropped.bytes).map_err(|errno| TrimError::refused(trimmed, errno))
 }
 
 /// Drops the memory of pages that no caller uses.

@@ -1,5 +1,11 @@
 //! The system calls that drop memory.
 //!
+//! # Forks
+//! A signal handler may fork between the check of a call of this crate and the system call here,
+//! for which a trim waits. Its child goes on in the same place with pages that its parent has
+//! returned meanwhile, and of a memory file it would drop them for both. So the check is repeated
+//! before each hole. Private memory is the child's own copy.
+//!
 //! # Isolated CPUs
 //! A call ends with a flush of the TLB of every CPU that runs the process. On x86-64 that is an
 //! interrupt, unless the CPU is idle: an idle CPU flushes by itself when the process runs there
@@ -33,6 +39,7 @@ pub(crate) struct DroppedMemory {
 
 /// The system calls that take memory back, as far as this kernel has them.
 pub(crate) struct System<'d> {
+    depot: &'d ReturnableFrames,
     memory: &'d Memory,
     /// This process, as long as vectored calls may work.
     process: Option<OwnedFd>,
@@ -48,10 +55,11 @@ impl<'d> System<'d> {
             None => pidfd_open(getpid(), PidfdFlags::empty()).ok(),
         };
         let keeps_tables = !memory.is_huge() && !depot.isolated_cpus().is_empty();
-        System { memory, process, keeps_tables }
+        System { depot, memory, process, keeps_tables }
     }
 
     /// Drops the memory of the ranges, and counts calls and the bytes that were present of it.
+    /// [`Errno::CHILD`]: this is a forked child, whose parent has the memory file.
     pub fn give_back(
         &mut self,
         ranges: &[Range<usize>],
@@ -120,6 +128,7 @@ impl<'d> System<'d> {
         match self.memory.file() {
             Some(file) => {
                 let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                self.depot.check_parent().map_err(|_| Errno::CHILD)?;
                 fallocate(file, mode, self.memory.in_file(range), range.len() as u64)
             }
             None => {

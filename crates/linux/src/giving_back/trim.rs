@@ -108,6 +108,16 @@ pub enum TrimError {
     Reentrant,
 }
 
+impl TrimError {
+    /// The error of a [`System`] that dropped no more than `trimmed`.
+    pub(crate) fn refused(trimmed: TrimResult, errno: Errno) -> Self {
+        match errno {
+            Errno::CHILD => TrimError::Forked,
+            _ => TrimError::Refused { trimmed, errno },
+        }
+    }
+}
+
 impl From<LockError> for TrimError {
     fn from(error: LockError) -> Self {
         match error {
@@ -250,9 +260,7 @@ pub(crate) fn trim_within(
                 Ok(true) => break,
                 Ok(false) => thread::sleep(PAUSE),
                 Err(End::Stopped(stop)) => return Ok(Some(stop)),
-                Err(End::Refused(errno)) => {
-                    return Err(TrimError::Refused { trimmed: *trimmed, errno });
-                }
+                Err(End::Refused(errno)) => return Err(TrimError::refused(*trimmed, errno)),
             }
         }
     }
