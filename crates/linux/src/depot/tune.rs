@@ -1,15 +1,45 @@
 //! Settings of a depot in use: which CPUs cache, how much, and when pressure begins.
 
-use pagedepot::ZoneId;
+use std::fmt;
+use std::ops::Deref;
+
+use pagedepot::{Watermarks, ZoneId};
 
 use crate::cpus::linux::LinuxCpus;
 use crate::depot::handle::Depot;
+use crate::memory::frames::MappedFrames;
 
 /// The caches of all CPUs; see [`Depot::cpu_caches`].
 pub type CpuCaches<'d> = pagedepot::CpuCaches<'d, 'static, LinuxCpus<'static>>;
 
 /// The settings of a zone; see [`Depot::settings`].
-pub type ZoneSettings<'d> = pagedepot::ZoneSettings<'d, 'static, LinuxCpus<'static>>;
+pub struct ZoneSettings<'d> {
+    settings: pagedepot::ZoneSettings<'d, 'static, LinuxCpus<'static>>,
+    mapped: &'d MappedFrames,
+}
+
+impl ZoneSettings<'_> {
+    /// Changes the watermarks. `false`: they do not ascend, and nothing has changed. A lower `min`
+    /// wakes a [request that waits](Depot::page_async).
+    pub fn set_watermarks(&self, marks: Watermarks) -> bool {
+        let _bringing = self.mapped.bringing();
+        self.settings.set_watermarks(marks)
+    }
+}
+
+impl<'d> Deref for ZoneSettings<'d> {
+    type Target = pagedepot::ZoneSettings<'d, 'static, LinuxCpus<'static>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.settings
+    }
+}
+
+impl fmt::Debug for ZoneSettings<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.settings.fmt(f)
+    }
+}
 
 impl Depot {
     /// The caches of all CPUs: to take them away and give them back, to let them decay, and to hand
@@ -57,6 +87,7 @@ impl Depot {
     /// # Ok::<(), pagedepot_linux::BuildError>(())
     /// ```
     pub fn settings(&self, zone: ZoneId) -> Option<ZoneSettings<'_>> {
-        self.raw().frames().settings(zone)
+        let settings = self.raw().frames().settings(zone)?;
+        Some(ZoneSettings { settings, mapped: self.shared() })
     }
 }

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{Random, all_back, in_child, mib, order, page_bytes, seed, unit};
+use pagedepot_linux::builder::Watermarks;
 use pagedepot_linux::reclaim::{Ceiling, PinError, PinnedRange};
 use pagedepot_linux::{
     AllocError, CpuId, Depot, Flags, MemoryKind, Order, Page, Pfn, Vmalloc, VmallocBuf, ZoneId,
@@ -271,6 +272,27 @@ fn compaction_for_another_request_wakes() {
     let space = builder.lazy_bytes(0).build().unwrap();
     let buf = || space.buf(page_bytes()).unwrap();
     is_woken_by_compaction(&depot, "a buffer", buf);
+}
+
+/// A lower watermark makes pages free for requests that wait.
+#[test]
+fn a_lower_watermark_wakes() {
+    let depot = Depot::new(4 * mib()).unwrap();
+    let zone = depot.settings(ZoneId::new(0)).unwrap();
+    let before = zone.watermarks();
+    assert!(zone.set_watermarks(Watermarks { min: 64, low: 80, high: 96 }));
+    let held = all_of(&depot);
+    let (calls, waker) = calls();
+    let mut context = Context::from_waker(&waker);
+    let mut waiting = pin!(depot.page_async(Order::BASE));
+    assert!(waiting.as_mut().poll(&mut context).is_pending());
+    assert_eq!(calls.count(), 0);
+    assert!(zone.set_watermarks(before));
+    assert_eq!(calls.count(), 1);
+    let polled = waiting.as_mut().poll(&mut context);
+    assert!(matches!(polled, Poll::Ready(Ok(_))), "{polled:?}");
+    drop((polled, held));
+    all_back(&depot);
 }
 
 #[test]
