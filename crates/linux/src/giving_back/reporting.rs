@@ -118,7 +118,6 @@ impl<'d> Reporting<'d> {
         let device: &'static ReturnableFrames = unsafe { NonNull::from(shared).as_ref() };
         // An earlier pass may have registered it.
         let _ = core.register(device);
-        let _bringing = shared.bringing();
         let Some(trimming) = shared.trimming().begin() else {
             let mut nothing = ReportPass::default();
             nothing.end = ReportEnd::LowMemory;
@@ -144,6 +143,8 @@ impl<'d> Reporting<'d> {
                     return Ok(sum);
                 }
                 let most = CHUNK_PAGEBLOCKS.min(pageblocks_max - sum.pageblocks);
+                // Dropped when the chunk is back: a request that looked meanwhile found less.
+                let _bringing = self.0.bringing();
                 // Raised before the pass takes pages, as invariant 2 of `trim_state` has it.
                 trimming.take(most as u32 * PAGEBLOCK_PAGES, || true);
                 let done = core.pass(zone, most);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Random, all_back, in_child, mib, order, page_bytes, seed, unit};
 use pagedepot_linux::builder::Watermarks;
-use pagedepot_linux::reclaim::{Ceiling, PinError, PinnedRange};
+use pagedepot_linux::reclaim::{Ceiling, PinError, PinnedRange, ReportEnd, Reporting};
 use pagedepot_linux::{
     AllocError, CpuId, Depot, Flags, MemoryKind, Order, Page, Pfn, Vmalloc, VmallocBuf, ZoneId,
 };
@@ -293,6 +293,42 @@ fn a_lower_watermark_wakes() {
     assert!(matches!(polled, Poll::Ready(Ok(_))), "{polled:?}");
     drop((polled, held));
     all_back(&depot);
+}
+
+/// A waker that notes how many pageblocks were reported when it was called.
+struct Noting {
+    depot: Depot,
+    reported: OnceLock<u64>,
+}
+
+impl Wake for Noting {
+    fn wake(self: Arc<Self>) {
+        let _ = self.reported.set(Reporting::of(&self.depot).counts().reported);
+    }
+}
+
+/// A pass that gives much memory back keeps none from a request until its end.
+#[test]
+fn each_chunk_of_a_pass_wakes() {
+    let depot = Depot::builder(64 * mib()).caches(false).build().unwrap();
+    let mut held: Vec<_> = std::iter::from_fn(|| depot.page(Order::PAGEBLOCK).ok()).collect();
+    held.retain(|block| block.pfn().get() / 512 % 2 == 0);
+    let task = Arc::new(Noting { depot: depot.clone(), reported: OnceLock::new() });
+    let waker = Waker::from(task.clone());
+    let mut waiting = pin!(depot.page_async(Order::MAX));
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    // The request that ran short keeps passes away for a moment.
+    let end = Instant::now() + LONG;
+    loop {
+        let done = Reporting::of(&depot).pass(u64::MAX).unwrap();
+        if done.end != ReportEnd::LowMemory {
+            assert_eq!(done.pageblocks, 16);
+            break;
+        }
+        assert!(Instant::now() < end);
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(task.reported.get(), Some(&8));
 }
 
 #[test]
