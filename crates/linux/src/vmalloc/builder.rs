@@ -3,8 +3,8 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use pagedepot::Flags;
-use pagedepot_vmap::{PurgeBy, StaleData, Vmap, VmapConfig};
+use pagedepot::{Flags, PageSize};
+use pagedepot_vmap::{Mapper, PurgeBy, StaleData, Vmap, VmapConfig};
 use rustix::io::Errno;
 use rustix::mm::Advice;
 
@@ -65,7 +65,7 @@ impl VmallocBuilder {
     }
 
     /// Size of the range in bytes, rounded up to 512 pages. A page that is used costs 9 bytes of
-    /// metadata. Default: eight times the depot, at least 1 GiB.
+    /// metadata. Default: eight times the depot, at least 1 GiB, and fewer than 2^32 pages.
     pub fn bytes(mut self, bytes: usize) -> Self {
         self.bytes = Some(bytes);
         self
@@ -171,9 +171,8 @@ impl VmallocBuilder {
     /// [`VmallocBuildError`]; its `Display` says what to do.
     pub fn build(self) -> Result<Vmalloc, VmallocBuildError> {
         self.depot.shared().check_parent().map_err(|_| VmallocBuildError::Forked)?;
-        let bytes = self
-            .bytes
-            .unwrap_or_else(|| self.depot.bytes().saturating_mul(RANGE_PER_DEPOT).max(RANGE_MIN));
+        let default = || default_range(self.depot.bytes(), self.depot.page_size());
+        let bytes = self.bytes.unwrap_or_else(default);
         let mapper =
             LinuxMapper::new(&self.depot, bytes, self.mappings_max)?.populate(self.populate);
         let config = self.config(&mapper);
@@ -207,7 +206,6 @@ impl VmallocBuilder {
     }
 
     fn config(&self, mapper: &LinuxMapper) -> VmapConfig {
-        use pagedepot_vmap::Mapper;
         let pages =
             |bytes: Option<usize>| bytes.map(|bytes| (bytes >> mapper.page_size().shift()) as u64);
         let nodes = self.nodes.unwrap_or_else(|| Topology::read().cpu_count());
@@ -226,6 +224,13 @@ impl VmallocBuilder {
             ..plain
         }
     }
+}
+
+/// Default size of the range in bytes, for a depot of so many. Pages are counted in 32 bits.
+fn default_range(depot_bytes: usize, page_size: PageSize) -> usize {
+    let pages_max = u32::MAX / LinuxMapper::TABLE_PAGES * LinuxMapper::TABLE_PAGES;
+    let bytes_max = (pages_max as usize) << page_size.shift();
+    depot_bytes.saturating_mul(RANGE_PER_DEPOT).clamp(RANGE_MIN, bytes_max)
 }
 
 impl Vmalloc {
@@ -250,5 +255,26 @@ impl Vmalloc {
     /// ```
     pub fn builder(depot: &Depot) -> VmallocBuilder {
         VmallocBuilder::new(depot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A depot of any size has a range that can be made.
+    #[test]
+    fn default_ranges_are_of_pages_that_can_be_counted() {
+        for page_size in [PageSize::Kib4, PageSize::Kib16, PageSize::Kib64] {
+            let shift = page_size.shift();
+            let range = |pages: usize| default_range(pages << shift, page_size) >> shift;
+            assert_eq!(range(1), RANGE_MIN >> shift);
+            assert_eq!(range(1 << 20), 1 << 23);
+            for pages in [1 << 29, 1 << 31, u32::MAX as usize] {
+                let range = range(pages);
+                assert!(range <= u32::MAX as usize && range > 7 * (1 << 29), "{range}");
+                assert!(range.is_multiple_of(LinuxMapper::TABLE_PAGES as usize), "{range}");
+            }
+        }
     }
 }
