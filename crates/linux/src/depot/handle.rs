@@ -105,7 +105,9 @@ use crate::giving_back::trim::{self, TrimError, TrimResult};
 /// doing at the fork. No call waits for them. Inherited pages can be read. Dropping them, or a
 /// handle, has no effect. Pages of anonymous memory are copies. Pages of a memory file
 /// ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)) are shared: the parent sees what the child
-/// writes. A child makes a depot of its own.
+/// writes. So a child must not write to one that its parent may have freed meanwhile, which is
+/// another's by then, or holds the numbers of pages that the parent's CPUs cache: the parent would
+/// hand out a page twice. A child makes a depot of its own.
 pub struct Depot {
     /// The handle, with the pointer of `owner`, kept here to save a load.
     handle: Handle,

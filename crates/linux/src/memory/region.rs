@@ -38,7 +38,8 @@ pub enum MemoryKind {
     /// depot. Pin such ranges by [`Depot::pin_range`](crate::Depot::pin_range), or build with
     /// [`pinned`](crate::Builder::pinned). The same holds for anonymous memory.
     ///
-    /// A forked child shares the file: the parent sees what the child writes to an inherited page.
+    /// A forked child shares the file: the parent sees what the child writes to an inherited page,
+    /// which must not be one that the parent [may have freed](crate::Depot#after-fork) meanwhile.
     /// (The kernel can wipe or copy private memory for a child, but not a shared mapping.)
     Memfd,
 }
