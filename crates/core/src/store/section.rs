@@ -207,9 +207,11 @@ impl<'m> Section<'m> {
     /// free.
     pub(super) fn are_all(&self, start: u32, frames: u32, is_free: bool) -> bool {
         bits::masks(start, start + frames).all(|(at, mask)| {
-            // Relaxed: a look, as in `count_in_words`.
-            let (word, pageblock) = (self.words[at].load(Ordering::Relaxed), at / PAGEBLOCK_WORDS);
+            // First: what is broken up meanwhile is in the words then.
+            let pageblock = at / PAGEBLOCK_WORDS;
             let is_as_one = self.is_as_one(pageblock);
+            // Acquire: as in `claim`. A search that misses frames sees that they are in flight.
+            let word = self.words[at].load(Ordering::Acquire);
             match is_free {
                 true => word & mask == mask || is_as_one && !self.refusals.has(pageblock),
                 false => word & mask == 0 && !is_as_one,
