@@ -173,15 +173,18 @@ impl<C: Cpus> ShortageSource for Allocator<'_, C> {
 
     fn zone(&self, zone: ZoneId) -> ZoneShortage {
         let state = self.caches.zones.get(zone);
-        let cpus = || self.caches.pcps.all_cpus().filter_map(move |cpu| self.cpu_stats(cpu, zone));
+        let cpus = self.caches.pcps.all_cpus().filter_map(|cpu| self.cpu_stats(cpu, zone));
+        let (cached_pages, unreachable_pages) = cpus.fold((0, 0), |(cached, unreachable), cpu| {
+            (cached + cpu.shelved_pages + cpu.handed_pages, unreachable + cpu.unreachable_pages)
+        });
         ZoneShortage {
             zone,
             name: state.name,
             managed_pages: state.managed(),
             free_pages: self.free_pages(zone),
             min_pages: state.watermarks().min,
-            cached_pages: cpus().map(|cpu| cpu.shelved_pages + cpu.handed_pages).sum(),
-            unreachable_pages: cpus().map(|cpu| cpu.unreachable_pages).sum(),
+            cached_pages,
+            unreachable_pages,
             in_flight_pages: self.caches.in_flight_pages(zone),
             quarantined_pages: state.quarantined.load(Ordering::Relaxed),
         }

@@ -5,7 +5,7 @@
 //! two places.
 
 use core::fmt;
-use core::iter::successors;
+use core::iter::{once_with, successors};
 
 use super::allocator::Allocator;
 use crate::cpus::{Cpus, Environment};
@@ -414,7 +414,9 @@ impl Pcps<'_> {
             magazines.take(shelf.count() as usize).map(full)
         });
         let charged = fronts.chain(shelves).map(|part| (part, true));
-        charged.chain(self.handed(cpu, zone).map(|part| (part, false)))
+        // A look at what was handed over comes last: magazines go there from the others.
+        let handed = once_with(move || self.handed(cpu, zone)).flatten();
+        charged.chain(handed.map(|part| (part, false)))
     }
 
     /// The first frames of the blocks in a magazine.
