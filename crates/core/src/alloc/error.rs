@@ -73,8 +73,9 @@ pub struct Refusal {
     pub error: AllocError,
     /// Whether at some moment of the look callers held all blocks that would have served it, the
     /// blocks in CPUs' fronts aside. `false`: other callers kept moving pages, or held some between
-    /// two places, or the [`ReportingDevice`](crate::ReportingDevice) refused memory that is free;
-    /// look again.
+    /// two places; look again. Or memory is free that the
+    /// [`ReportingDevice`](crate::ReportingDevice) may refuse, as it has refused some; look again
+    /// after a while.
     pub is_proven: bool,
 }
 

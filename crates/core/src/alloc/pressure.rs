@@ -98,7 +98,8 @@ impl<'a, 'm, C: Cpus> SlowPath<'a, 'm, C> {
             return Ok(pfn);
         }
         // A pageblock that the device has refused is free, and no free tells when it can be had.
-        let is_refused = || self.caches.store.bitmap.reports.has_refusals();
+        // Another request may have forgotten the refusal since.
+        let is_refused = || self.caches.store.bitmap.reports.may_be_refused();
         self.search(request).map_err(|nothing| Refusal {
             error: AllocError::Exhausted,
             is_proven: nothing == NothingFound::Proven && !is_refused(),

@@ -339,16 +339,19 @@ impl<'m> Reports<'m> {
         self.has_refusals.store(true, Ordering::Release);
     }
 
-    /// Whether a section may have refused pageblocks.
-    pub fn has_refusals(&self) -> bool {
-        // Relaxed: a caller that misses a refusal beside it may count as the earlier one.
-        self.has_refusals.load(Ordering::Relaxed)
+    /// Whether a pageblock is reported now that the device may refuse, as it has refused one.
+    pub fn may_be_refused(&self) -> bool {
+        // Relaxed: a refusal that a search has met, by its own question or by the mark of a move
+        // that has ended, was counted before.
+        self.is_any() && self.counts.refused.load(Ordering::Relaxed) > 0
     }
 
     /// Whether a section may have refused pageblocks, all of which the caller forgets.
     pub(super) fn take_refusals(&self) -> bool {
-        // Acquire: pairs with the Release in `note_refusal`.
-        self.has_refusals() && self.has_refusals.swap(false, Ordering::Acquire)
+        // Relaxed: a caller that misses a refusal beside it may count as the earlier one. Acquire:
+        // pairs with the Release in `note_refusal`.
+        self.has_refusals.load(Ordering::Relaxed)
+            && self.has_refusals.swap(false, Ordering::Acquire)
     }
 
     /// Counts of pageblocks reported and needed again.
