@@ -164,6 +164,10 @@ fn a_design_is_compared_with_itself_and_the_exit_code_tells() {
     assert_eq!(fails(&[&a, &a, "--fail-above", "0"]).0, Some(0));
     assert_eq!(fails(&[&a, "--base", "depot", "--fail-above", "1000"]).0, Some(0));
     assert_eq!(fails(&[&a, "--fail-above", "-1"]).0, Some(2));
+    // A check that can judge nothing fails, behind the table.
+    let few = Files::new(&[("few.json", &FILE.replace("5,6,7,8,9", "5"))]);
+    let output = compare(&[&few.path("few.json"), "--fail-above", "5%"]);
+    assert!(output.status.code() == Some(2) && text_of(&output.stdout).starts_with("In short"));
     // A reader that has gone hides no verdict.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

@@ -26,7 +26,7 @@ pub fn designs(options: &compare::CompareOptions) -> Result<(), Failure> {
     let settings = Settings::new(&Lab, &bench, effort)?;
     let settings = Settings { clients, variant, ..settings };
     let settings = given(settings, measuring.more.clone(), measuring.fill);
-    let mut worse = None;
+    let mut verdict = Ok(());
     let shown = finish(
         ("compare", ExtraOptions::new()),
         &bench,
@@ -34,7 +34,7 @@ pub fn designs(options: &compare::CompareOptions) -> Result<(), Failure> {
         |measured| {
             let compared = plan.compare(&measured.report, options)?;
             warn(&compared.warnings);
-            worse = compared.worse;
+            verdict = compared.verdict;
             let for_people = options.format.is_for_people();
             Ok(if for_people {
                 let width = width();
@@ -46,7 +46,7 @@ pub fn designs(options: &compare::CompareOptions) -> Result<(), Failure> {
             })
         },
     );
-    settled(shown, worse.map_or(Ok(()), |worse| Err(Failure::Worse(worse))))
+    settled(shown, verdict)
 }
 
 /// Compares result files.
@@ -58,7 +58,7 @@ pub fn files(options: &compare::CompareOptions) -> Result<(), Failure> {
     warn(&compared.warnings);
     let for_people = options.format.is_for_people();
     let shown = if for_people { show(&compared.text) } else { write_out(&compared.text) };
-    settled(shown, compared.worse.map_or(Ok(()), |worse| Err(Failure::Worse(worse))))
+    settled(shown, compared.verdict)
 }
 
 fn warn(warnings: &[String]) {

@@ -16,8 +16,8 @@ pub struct ComparisonText {
     pub text: String,
     /// Text for stderr: differences of the files besides their figures, and reasons to doubt them.
     pub warnings: Vec<String>,
-    /// The reason why the command is to fail, by `--fail-above`.
-    pub worse: Option<String>,
+    /// The verdict of `--fail-above`, with which the command ends.
+    pub verdict: Result<(), Failure>,
 }
 
 /// Compares result files.
@@ -49,8 +49,8 @@ pub fn files(options: &CompareOptions) -> Result<ComparisonText, Failure> {
         ));
     }
     let comparison = Comparison::new(&columns, options.base.as_deref(), options.rule)?;
-    let worse = summary::gate(&comparison, options.fail_above, &mut warnings)?;
-    Ok(ComparisonText { text: written(&comparison, &sources, options)?, warnings, worse })
+    let verdict = summary::gate(&comparison, options.fail_above, &mut warnings);
+    Ok(ComparisonText { text: written(&comparison, &sources, options)?, warnings, verdict })
 }
 
 /// Differences of files besides their figures, and reasons to doubt them.

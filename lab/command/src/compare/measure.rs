@@ -147,8 +147,8 @@ impl Measurement {
             comparison.lines.retain(|line| line.cells.iter().flatten().count() > 1);
         }
         let text = noted(options.format, measured.notes(), written(&comparison, "", options)?);
-        let worse = summary::gate(&comparison, options.fail_above, &mut warnings)?;
-        Ok(ComparisonText { text, warnings, worse })
+        let verdict = summary::gate(&comparison, options.fail_above, &mut warnings);
+        Ok(ComparisonText { text, warnings, verdict })
     }
 
     /// The order of the columns. A bound that the baseline has is measured, too: by what it

@@ -139,17 +139,17 @@ fn column(comparison: &Comparison, column: usize) -> String {
     text
 }
 
-/// Judges the comparison for `--fail-above`, if it is given. Returns the reason why it fails, and
-/// warns of figures that cannot be judged.
+/// Judges the comparison for `--fail-above`, if it is given, and warns of figures that cannot be
+/// judged.
 ///
 /// # Errors
-/// When no figure can be judged: the check would pass whatever was measured.
+/// When a figure is worse, or none can be judged: the check would pass whatever was measured.
 pub fn gate(
     comparison: &Comparison,
     limit_percent: Option<f64>,
     warnings: &mut Vec<String>,
-) -> Result<Option<String>, Failure> {
-    let Some(limit_percent) = limit_percent else { return Ok(None) };
+) -> Result<(), Failure> {
+    let Some(limit_percent) = limit_percent else { return Ok(()) };
     let cells = comparison.lines.iter().flat_map(|line| line.cells.iter().flatten());
     let verdicts: Vec<&Verdict> = cells.filter_map(|cell| cell.verdict.as_ref()).collect();
     let can_judge = |verdict: &&&Verdict| verdict.can_judge(comparison.rule);
@@ -164,7 +164,7 @@ pub fn gate(
         let figures = counted(few, "figure");
         warnings.push(format!("{figures} with too few samples for --fail-above to judge by"));
     }
-    Ok(failure(comparison, limit_percent))
+    failure(comparison, limit_percent).map_or(Ok(()), |worse| Err(Failure::Worse(worse)))
 }
 
 /// The reason why the comparison fails, if a figure is worse by more than `limit_percent`.
@@ -254,7 +254,7 @@ mod tests {
         assert!(summary(&alone).contains("1 with too few samples"), "{}", summary(&alone));
         let line = gate(&alone, Some(5.0), &mut Vec::new()).unwrap_err().to_string();
         assert!(line.contains("nothing to judge"), "{line}");
-        assert!(matches!(gate(&alone, None, &mut Vec::new()), Ok(None)));
+        assert!(gate(&alone, None, &mut Vec::new()).is_ok());
         // Beside others such a figure is warned of.
         let with_one = |path, mut run: NamedDocument, value| {
             run.document.results.extend(one(path, value).document.results);
@@ -265,8 +265,9 @@ mod tests {
             with_one("b.json", run("b.json", 3.0, 1.0), 1.0),
         ];
         let mut warnings = Vec::new();
-        let worse = gate(&comparison(&files), Some(5.0), &mut warnings).unwrap().unwrap();
-        assert!(worse.starts_with("1 figure is worse"), "{worse}");
+        let worse = gate(&comparison(&files), Some(5.0), &mut warnings).unwrap_err();
+        let Failure::Worse(line) = worse else { panic!("{worse}") };
+        assert!(line.starts_with("1 figure is worse"), "{line}");
         assert!(warnings.concat().starts_with("1 figure with too few samples"), "{warnings:?}");
     }
 
