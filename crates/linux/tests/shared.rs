@@ -1113,6 +1113,21 @@ fn a_ceiling_takes_no_memory_out_of_a_segment() {
     all_back(&depot);
 }
 
+/// Memory above a lower ceiling that is cached, in blocks of any order, is given back.
+#[test]
+fn a_cached_block_is_not_above_a_ceiling() {
+    let depot = SharedDepot::create_memfd("test", &SharedOptions::new(64 * mib())).unwrap();
+    for order in (0..=9).map(order) {
+        let bytes = page_bytes() << order.get();
+        depot.drain(Scope::ALL, Mode::Full);
+        let page = |_| depot.page_with(order, Flags::MOVABLE).unwrap();
+        let mut held: Vec<_> = (0..4).map(page).collect();
+        held.pop();
+        assert_eq!(Ceiling::of(&depot).set(3 * bytes), Ok(3 * bytes), "{order:?}");
+        assert_eq!(Ceiling::of(&depot).set(usize::MAX), Ok(64 * mib()));
+    }
+}
+
 /// A ceiling of less than a page is one page: 0 is none.
 #[test]
 fn a_ceiling_below_a_page_is_a_page() {

@@ -31,7 +31,7 @@
 
 use std::fmt;
 
-use pagedepot::{Flags, FrameRange, Pfn, ZoneId};
+use pagedepot::{Flags, FrameRange, Mode, Pfn, Scope, ZoneId};
 use pagedepot_contiguity::{Contiguity, RemoveError};
 use rustix::io::Errno;
 
@@ -230,17 +230,22 @@ fn allow(
     allowance.set_cap(balloon.combine(cap, monitor));
     let bytes = allowance.caps().lowest(shared.bytes());
     let pages_above = || allowance.held_bytes().saturating_sub(bytes) >> shared.page_size().shift();
-    let mut above = pages_above();
-    while above > 0 {
-        // The request drains and calls callbacks. It gets pages if others were freed meanwhile.
-        let pages = (above as u32).min(PAGEBLOCK_PAGES);
-        if let Ok(start) = shared.frames().alloc_contiguous(pages, 1, Flags::MOVABLE) {
-            let freed = shared.frames().free_contiguous(start, pages);
-            debug_assert_eq!(freed, Ok(()));
-        }
-        let before = std::mem::replace(&mut above, pages_above());
+    let mut before = usize::MAX;
+    while pages_above() > 0 {
+        // A request would get what its CPU has cached, and would have to drain nothing.
+        shared.frames().drain(Scope::ALL, Mode::Full);
+        let above = pages_above();
         if above >= before {
             return Err(CeilingError::Held { bytes, reached: allowance.held_bytes() });
+        }
+        before = above;
+        // The request calls callbacks. It gets pages if others were freed meanwhile.
+        let pages = (above as u32).min(PAGEBLOCK_PAGES);
+        if pages > 0
+            && let Ok(start) = shared.frames().alloc_contiguous(pages, 1, Flags::MOVABLE)
+        {
+            let freed = shared.frames().free_contiguous(start, pages);
+            debug_assert_eq!(freed, Ok(()));
         }
     }
     Ok(bytes)
