@@ -95,6 +95,7 @@ impl DepotState {
         let kinds = (parts.is_pinned, parts.backing.is_some());
         let relief = Box::new(CompactionRelief {
             compactor: Compactor::new(mover),
+            movables: mover,
             waiters: mapped.shared_waiters(),
             fork_mark: parts.fork_mark,
         });

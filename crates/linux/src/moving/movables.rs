@@ -12,7 +12,7 @@ use crate::moving::place::{Extent, PlaceState};
 use crate::moving::table::{ORDER_MAX, Table};
 use crate::sites::table::SiteTable;
 use crate::system::bits::Bits;
-use crate::system::prim::ForkMark;
+use crate::system::prim::{AtomicU64, ForkMark, Ordering};
 use crate::system::sync::OnceValue;
 
 const _: () = assert!(ORDER_MAX == Order::MAX.get());
@@ -34,6 +34,8 @@ pub(crate) struct Movables {
     pinned: Arc<Bits>,
     sites: SiteTable,
     other: OnceValue<OtherMover>,
+    /// Blocks that were moved, and calls of the program's mover.
+    moves: AtomicU64,
 }
 
 // SAFETY: only `move_page` accesses the memory behind `base`, and it says why it may. All else may
@@ -56,8 +58,8 @@ impl Movables {
     /// Makes an empty list.
     pub fn new(depot: Surroundings) -> Self {
         let Surroundings { pages, fork_mark, base, page_size, pinned, sites } = depot;
-        let (table, other) = (OnceValue::new(), OnceValue::new());
-        Movables { table, pages, fork_mark, base, page_size, pinned, sites, other }
+        let (table, other, moves) = (OnceValue::new(), OnceValue::new(), AtomicU64::new(0));
+        Movables { table, pages, fork_mark, base, page_size, pinned, sites, other, moves }
     }
 
     /// Registers the program's mover. `false`: there is one.
@@ -83,6 +85,17 @@ impl Movables {
     /// Whether this process is not a forked child.
     pub fn fork_mark(&self) -> ForkMark {
         self.fork_mark
+    }
+
+    /// A count that a thread finds changed when it has moved blocks since it looked before.
+    pub fn moves(&self) -> u64 {
+        // Relaxed: a thread sees what it counted itself.
+        self.moves.load(Ordering::Relaxed)
+    }
+
+    fn count_move(&self) {
+        // Relaxed: as above.
+        self.moves.fetch_add(1, Ordering::Relaxed);
     }
 
     fn find(&self, page: Pfn) -> Option<Extent> {
@@ -130,7 +143,10 @@ impl Mover for Movables {
         for at in 0..moves.len() {
             let this = &mut moves[at];
             match self.move_page(this.from(), this.to(), this.order()) {
-                PlaceState::Ours => this.moved(),
+                PlaceState::Ours => {
+                    this.moved();
+                    self.count_move();
+                }
                 PlaceState::Busy => this.pinned(),
                 PlaceState::Elsewhere if other.is_none() => this.gone(),
                 PlaceState::Elsewhere => {
@@ -140,6 +156,8 @@ impl Mover for Movables {
             }
         }
         if let Some(other) = other.filter(|_| others > 0) {
+            // Before the call, which may panic when it has moved some.
+            self.count_move();
             other.move_blocks(&mut moves[..others]);
         }
     }

@@ -6,8 +6,8 @@
 //!   spaces: a purge, and the store again.
 //! * *to tell* a waiter: to mark it and to call its waker. A told waiter will look.
 //! * *bringer*: a thread that has brought pages to the store, as it freed them past the fronts, or
-//!   to a pool. A purge is one, too, and so is a request that has compacted: what it gathered
-//!   beyond its own block may be the larger block that a waiter wants.
+//!   to a pool. A purge is one, too, and so is a request that has moved blocks: what it
+//!   gathered beyond its own block may be the larger block that a waiter wants.
 //!
 //! # Theory
 //! While there are waiters, the caches of all CPUs are taken away ([`Queue::closed`]), so that

@@ -233,13 +233,19 @@ fn every_way_in_which_pages_come_wakes() {
     all_back(&depot);
 }
 
-/// Checks that a request for a block of order 8 in scattered memory is woken by another request,
-/// which compacts.
-fn is_woken_by_compaction<T>(depot: &Depot, name: &str, request: impl FnOnce() -> T) {
+/// Every third page of a depot, movable.
+fn scattered(depot: &Depot) -> Vec<impl Sized> {
     let mut nth = 0..;
     let next = || depot.movable(Order::BASE, Flags::default()).ok();
     let mut pages: Vec<_> = std::iter::from_fn(next).collect();
     pages.retain(|_| nth.next().is_some_and(|nth| nth % 3 == 0));
+    pages
+}
+
+/// Checks that a request for a block of order 8 in scattered memory is woken by another request,
+/// which compacts.
+fn is_woken_by_compaction<T>(depot: &Depot, name: &str, request: impl FnOnce() -> T) {
+    let pages = scattered(depot);
     let (calls, waker) = calls();
     let mut context = Context::from_waker(&waker);
     let mut waiting = pin!(depot.page_async(order(8)));
@@ -272,6 +278,20 @@ fn compaction_for_another_request_wakes() {
     let space = builder.lazy_bytes(0).build().unwrap();
     let buf = || space.buf(page_bytes()).unwrap();
     is_woken_by_compaction(&depot, "a buffer", buf);
+}
+
+#[test]
+fn a_request_that_moves_nothing_wakes_none() {
+    let depot = Depot::builder(16 * mib()).memory(MemoryKind::Memfd).build().unwrap();
+    let (mut held, mut nth) = (all_of(&depot), 0..);
+    held.retain(|_| nth.next().is_some_and(|nth| nth % 3 == 0));
+    let (calls, waker) = calls();
+    let mut waiting = pin!(depot.page_async(Order::PAGEBLOCK));
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let page = |_| depot.page_with(Order::BASE, Flags::default().compact()).unwrap();
+    let more: Vec<_> = (0..100).map(page).collect();
+    assert_eq!(calls.count(), 0);
+    drop((held, more));
 }
 
 /// A lower watermark makes pages free for requests that wait.
