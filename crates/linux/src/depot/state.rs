@@ -93,14 +93,17 @@ impl DepotState {
         let mapped = MappedFrames::new(parts.allocator, parts.memory, parts.fork_mark);
         let pins = Pins::new(pinned);
         let kinds = (parts.is_pinned, parts.backing.is_some());
+        let waiters = mapped.shared_waiters();
+        let frames = ReturnableFrames::new(mapped, pins, kinds, parts.fork_mark);
         let relief = Box::new(CompactionRelief {
             compactor: Compactor::new(mover),
             movables: mover,
-            waiters: mapped.shared_waiters(),
+            waiters,
+            balloon: frames.shared_balloon(),
             fork_mark: parts.fork_mark,
         });
         let depot = Box::new(DepotState {
-            frames: ReturnableFrames::new(mapped, pins, kinds, parts.fork_mark),
+            frames,
             callbacks: Box::new(Callbacks::new(parts.fork_mark)),
             relief,
             movables,

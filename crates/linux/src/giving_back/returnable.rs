@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use pagedepot::cpus::Cpus as _;
 use pagedepot_rseq::CpuSet;
@@ -21,7 +22,7 @@ pub(crate) struct ReturnableFrames {
     mapped: MappedFrames,
     trimming: Box<TrimState>,
     pins: Box<ForkLock<Pins>>,
-    balloon: Box<ForkLock<Balloon>>,
+    balloon: Arc<ForkLock<Balloon>>,
     is_pinned: bool,
     has_backing: bool,
 }
@@ -43,7 +44,7 @@ impl ReturnableFrames {
             mapped,
             trimming,
             pins: Box::new(ForkLock::new(fork_mark, pins)),
-            balloon: Box::new(ForkLock::new(fork_mark, Balloon::default())),
+            balloon: Arc::new(ForkLock::new(fork_mark, Balloon::default())),
             is_pinned,
             has_backing,
         }
@@ -62,6 +63,11 @@ impl ReturnableFrames {
     /// The pages that the ceiling keeps from the allocator.
     pub fn balloon(&self) -> &ForkLock<Balloon> {
         &self.balloon
+    }
+
+    /// The lock of [`balloon`](Self::balloon), for the relief of requests.
+    pub fn shared_balloon(&self) -> Arc<ForkLock<Balloon>> {
+        self.balloon.clone()
     }
 
     /// Bytes of a pageblock (512 pages).

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Random, all_back, in_child, mib, order, page_bytes, seed, unit};
 use pagedepot_linux::builder::Watermarks;
-use pagedepot_linux::reclaim::{Ceiling, PinError, PinnedRange, ReportEnd, Reporting};
+use pagedepot_linux::reclaim::{
+    Ceiling, CeilingError, PinError, PinnedRange, ReportEnd, Reporting,
+};
 use pagedepot_linux::{
     AllocError, CpuId, Depot, Flags, MemoryKind, Order, Page, Pfn, Vmalloc, VmallocBuf, ZoneId,
 };
@@ -292,6 +294,33 @@ fn a_request_that_moves_nothing_wakes_none() {
     let more: Vec<_> = (0..100).map(page).collect();
     assert_eq!(calls.count(), 0);
     drop((held, more));
+}
+
+/// A waker that lifts the ceiling of its depot.
+struct Lifting {
+    depot: Depot,
+    lifted: OnceLock<Result<usize, CeilingError>>,
+}
+
+impl Wake for Lifting {
+    fn wake(self: Arc<Self>) {
+        let _ = self.lifted.set(Ceiling::of(&self.depot).set(usize::MAX));
+    }
+}
+
+/// A ceiling that sinks compacts under its lock, and wakes when that is free again.
+#[test]
+fn a_ceiling_that_compacts_wakes_under_no_lock() {
+    let depot = Depot::builder(16 * mib()).memory(MemoryKind::Memfd).build().unwrap();
+    let pages = scattered(&depot);
+    let task = Arc::new(Lifting { depot: depot.clone(), lifted: OnceLock::new() });
+    let waker = Waker::from(task.clone());
+    let mut waiting = Box::pin(depot.page_async(Order::MAX));
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    assert_eq!(Ceiling::of(&depot).set(8 * mib()), Ok(8 * mib()));
+    assert_eq!(task.lifted.get(), Some(&Ok(16 * mib())));
+    drop((waiting, pages));
+    all_back(&depot);
 }
 
 /// A lower watermark makes pages free for requests that wait.
