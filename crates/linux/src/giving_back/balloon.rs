@@ -1,9 +1,9 @@
 //! The memory that a ceiling keeps from a depot. The balloon of a virtual machine holds pages in
 //! the same way (Waldspurger, OSDI 2002).
 
-use pagedepot::{FrameRange, ZoneId};
+use std::sync::{Arc, Weak};
 
-use crate::system::prim::{AtomicU64, Ordering};
+use pagedepot::{FrameRange, ZoneId};
 
 /// Pageblocks that the ceiling took out of the allocator, and that are no memory of it now.
 #[derive(Default)]
@@ -26,46 +26,49 @@ pub(crate) struct Caps {
     pub container: Option<usize>,
 }
 
-/// A monitor, among all of the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MonitorId(u64);
-
-impl MonitorId {
-    /// An id that no other monitor has.
-    pub fn new() -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        // Relaxed: a count publishes nothing.
-        MonitorId(COUNT.fetch_add(1, Ordering::Relaxed))
-    }
-}
+/// A monitor, among all of the process. Its ceilings end with it.
+#[derive(Debug, Default)]
+pub(crate) struct MonitorId(Arc<()>);
 
 /// The ceilings that monitors set, in bytes.
 #[derive(Default)]
-pub(crate) struct MonitorCaps(Vec<(MonitorId, usize)>);
+pub(crate) struct MonitorCaps(Vec<(Weak<()>, usize)>);
 
 impl MonitorCaps {
     /// Sets the ceiling of a monitor; `None`: it has none any more.
-    pub fn set(&mut self, monitor: MonitorId, bytes: Option<usize>) {
-        self.0.retain(|&(other, _)| other != monitor);
+    pub fn set(&mut self, monitor: &MonitorId, bytes: Option<usize>) {
+        let monitor = Arc::downgrade(&monitor.0);
+        self.0.retain(|(other, _)| !other.ptr_eq(&monitor) && other.strong_count() > 0);
         self.0.extend(bytes.map(|bytes| (monitor, bytes)));
     }
 
-    /// The lowest ceiling of a monitor.
+    /// The lowest ceiling of a monitor that has not ended: one that ends in a callback of the call
+    /// that sets a ceiling cannot lift its own.
     pub fn lowest(&self) -> Option<usize> {
-        self.0.iter().map(|&(_, bytes)| bytes).min()
+        let live = self.0.iter().filter(|(monitor, _)| monitor.strong_count() > 0);
+        live.map(|&(_, bytes)| bytes).min()
     }
 
     /// Whether no monitor has a lower ceiling than this one.
-    pub fn is_lowest(&self, monitor: MonitorId) -> bool {
-        self.lowest().is_some_and(|bytes| self.0.contains(&(monitor, bytes)))
+    pub fn is_lowest(&self, monitor: &MonitorId) -> bool {
+        let lowest = self.lowest();
+        let own = Arc::as_ptr(&monitor.0);
+        self.0.iter().any(|(one, bytes)| one.as_ptr() == own && Some(*bytes) == lowest)
     }
 }
 
-/// A ceiling in bytes, and the caller that sets it.
+/// A ceiling in bytes, of the program or of all its monitors together.
 #[derive(Clone, Copy)]
 pub(crate) enum Cap {
     Program(usize),
     Container(Option<usize>),
+}
+
+/// A ceiling in bytes, and the caller that sets it.
+#[derive(Clone, Copy)]
+pub(crate) enum NewCap<'m> {
+    Program(usize),
+    Monitor(&'m MonitorId, Option<usize>),
 }
 
 impl Caps {
@@ -83,15 +86,17 @@ impl Caps {
 }
 
 impl Balloon {
-    /// Notes the ceiling of a monitor, if it sets one, and returns the lowest of all monitors.
-    pub fn combine(&mut self, cap: Cap, monitor: Option<MonitorId>) -> Cap {
-        match (cap, monitor) {
-            (Cap::Container(bytes), Some(monitor)) => {
+    /// Notes the ceiling of a monitor, if it sets one. Returns the ceilings to be set: the
+    /// program's, if it sets one, and the lowest of all monitors.
+    pub fn combine(&mut self, cap: NewCap<'_>) -> impl IntoIterator<Item = Cap> + use<> {
+        let program = match cap {
+            NewCap::Program(bytes) => Some(Cap::Program(bytes)),
+            NewCap::Monitor(monitor, bytes) => {
                 self.monitors.set(monitor, bytes);
-                Cap::Container(self.monitors.lowest())
+                None
             }
-            _ => cap,
-        }
+        };
+        program.into_iter().chain([Cap::Container(self.monitors.lowest())])
     }
 
     pub fn pages(&self) -> u64 {
@@ -135,7 +140,7 @@ mod tests {
     #[test]
     fn each_monitor_has_a_ceiling() {
         let mut caps = MonitorCaps::default();
-        let [first, second] = [MonitorId::new(), MonitorId::new()];
+        let [first, second] = &[(); 2].map(|()| MonitorId::default());
         let state =
             |caps: &MonitorCaps| (caps.lowest(), [first, second].map(|id| caps.is_lowest(id)));
         assert_eq!(state(&caps), (None, [false, false]));
@@ -148,6 +153,10 @@ mod tests {
         assert_eq!(state(&caps), (Some(40), [true, false]));
         caps.set(first, None);
         assert_eq!(state(&caps), (None, [false, false]));
+        caps.set(&MonitorId::default(), Some(20));
+        assert_eq!(state(&caps), (None, [false, false]), "that monitor has ended");
+        caps.set(first, Some(50));
+        assert_eq!((caps.0.len(), state(&caps)), (1, (Some(50), [true, false])));
     }
 
     #[test]

@@ -36,7 +36,7 @@ use pagedepot_contiguity::{Contiguity, RemoveError};
 use rustix::io::Errno;
 
 use crate::error::CeilingError;
-use crate::giving_back::balloon::{Balloon, Cap, Caps, MonitorId};
+use crate::giving_back::balloon::{Balloon, Cap, Caps, MonitorId, NewCap};
 use crate::giving_back::discard::drop_pages;
 use crate::giving_back::returnable::ReturnableFrames;
 use crate::giving_back::system::DroppedMemory;
@@ -129,7 +129,7 @@ impl<'d> Ceiling<'d> {
         if self.frames.is_pinned() {
             return Err(CeilingError::Pinned);
         }
-        self.adjust((Cap::Program(bytes), None), &mut 0)
+        self.adjust(NewCap::Program(bytes), &mut 0)
     }
 
     /// Sets a monitor's ceiling to what the limit of the container allows, at least a pageblock;
@@ -137,7 +137,7 @@ impl<'d> Ceiling<'d> {
     /// `given_back_bytes`.
     pub(crate) fn follow(
         &self,
-        monitor: MonitorId,
+        monitor: &MonitorId,
         bytes: Option<usize>,
         given_back_bytes: &mut u64,
     ) -> Result<usize, CeilingError> {
@@ -145,12 +145,12 @@ impl<'d> Ceiling<'d> {
             return Err(CeilingError::Pinned);
         }
         let least = self.frames.pageblock_bytes();
-        let cap = Cap::Container(bytes.map(|bytes| bytes.max(least)));
-        self.adjust((cap, Some(monitor)), given_back_bytes)
+        let cap = NewCap::Monitor(monitor, bytes.map(|bytes| bytes.max(least)));
+        self.adjust(cap, given_back_bytes)
     }
 
     /// Whether it is the limit that this monitor follows which keeps memory from the depot.
-    pub(crate) fn is_limited_by(&self, monitor: MonitorId) -> bool {
+    pub(crate) fn is_limited_by(&self, monitor: &MonitorId) -> bool {
         let Ok(balloon) = self.frames.balloon().lock() else { return false };
         let caps = self.allowance.map_or(balloon.caps, Allowance::caps);
         let bytes = self.frames.bytes();
@@ -167,27 +167,23 @@ impl<'d> Ceiling<'d> {
         if self.frames.is_pinned() && is_populated {
             return Err(CeilingError::Pinned);
         }
-        self.adjust((Cap::Program(bytes), None), &mut 0).map(|_| ())
+        self.adjust(NewCap::Program(bytes), &mut 0).map(|_| ())
     }
 
-    fn adjust(
-        &self,
-        (cap, monitor): (Cap, Option<MonitorId>),
-        given_back_bytes: &mut u64,
-    ) -> Result<usize, CeilingError> {
+    fn adjust(&self, cap: NewCap<'_>, given_back_bytes: &mut u64) -> Result<usize, CeilingError> {
         let shared = self.frames;
         shared.check_parent().map_err(|_| CeilingError::Forked)?;
         let least = match self.allowance {
             Some(_) => shared.page_size().bytes(),
             None => shared.pageblock_bytes(),
         };
-        if let Cap::Program(bytes) = cap
+        if let NewCap::Program(bytes) = cap
             && bytes < least
         {
             return Err(CeilingError::TooLow { bytes, least });
         }
         if let Some(allowance) = self.allowance {
-            return allow(shared, allowance, (cap, monitor));
+            return allow(shared, allowance, cap);
         }
         if shared.memory().bytes_max() > shared.bytes() {
             return Err(CeilingError::CanGrow);
@@ -195,8 +191,9 @@ impl<'d> Ceiling<'d> {
         // What a higher ceiling adds; told when the lock is free again.
         let _bringing = shared.bringing();
         let mut balloon = shared.balloon().lock()?;
-        let cap = balloon.combine(cap, monitor);
-        balloon.caps.set(cap);
+        for cap in balloon.combine(cap) {
+            balloon.caps.set(cap);
+        }
         let bytes = balloon.caps.lowest(shared.bytes());
         let above = (shared.bytes() - bytes).div_ceil(least);
         let wanted_pages = above as u64 * u64::from(PAGEBLOCK_PAGES);
@@ -222,12 +219,12 @@ impl<'d> Ceiling<'d> {
 fn allow(
     shared: &ReturnableFrames,
     allowance: &dyn Allowance,
-    (cap, monitor): (Cap, Option<MonitorId>),
+    cap: NewCap<'_>,
 ) -> Result<usize, CeilingError> {
     // What a higher ceiling allows; told when the lock is free again.
     let _bringing = shared.bringing();
     let mut balloon = shared.balloon().lock()?;
-    allowance.set_cap(balloon.combine(cap, monitor));
+    balloon.combine(cap).into_iter().for_each(|cap| allowance.set_cap(cap));
     let bytes = allowance.caps().lowest(shared.bytes());
     let pages_above = || allowance.held_bytes().saturating_sub(bytes) >> shared.page_size().shift();
     let mut before = usize::MAX;

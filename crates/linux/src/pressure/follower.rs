@@ -77,13 +77,13 @@ pub(super) struct Follower {
 impl Follower {
     pub fn new(counts_huge_pages: bool) -> Self {
         let followed = CeilingSum::default();
-        let id = MonitorId::new();
+        let id = MonitorId::default();
         Follower { id, counts_huge_pages, last: None, is_set: false, followed }
     }
 
     /// Whether it is a ceiling of this that keeps memory from the depot.
     pub fn limits(&self, depot: &Depot) -> bool {
-        Ceiling::of(depot).is_limited_by(self.id)
+        Ceiling::of(depot).is_limited_by(&self.id)
     }
 
     /// Sets the ceilings if `room` has changed by much, or if too much was held for them. `None`:
@@ -117,7 +117,7 @@ impl Follower {
         if std::mem::take(&mut self.is_set) {
             for depot in depots {
                 // A waker that panics keeps no other depot below a ceiling.
-                let follow = || Ceiling::of(depot).follow(self.id, None, &mut 0);
+                let follow = || Ceiling::of(depot).follow(&self.id, None, &mut 0);
                 FirstPanic::default().catch(follow);
             }
         }
@@ -143,7 +143,7 @@ impl Follower {
             let present = present.saturating_sub((others as usize) << depot.page_size().shift());
             let target = (present as i128 + share).clamp(0, depot.bytes() as i128) as usize;
             let given_back_bytes = &mut followed.given_back_bytes;
-            let follow = || Ceiling::of(depot).follow(self.id, Some(target), given_back_bytes);
+            let follow = || Ceiling::of(depot).follow(&self.id, Some(target), given_back_bytes);
             // A depot's callback that panics keeps no other depot without a ceiling.
             let Some(result) = panics.catch(follow) else { continue };
             let reached = match result {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{self, mib, order, page_bytes, present_bytes, unit, usable_cpus};
 use pagedepot_linux::pressure::{Level, Monitor, MonitorError, Policy, Sources, Step};
-use pagedepot_linux::reclaim::Ceiling;
+use pagedepot_linux::reclaim::{Ceiling, CeilingError};
 use pagedepot_linux::shared::{SharedDepot, SharedOptions};
 use pagedepot_linux::{AllocError, CpuId, Depot, MemoryKind, Mode, Order, Page, Scope, Vmalloc};
 
@@ -552,6 +552,27 @@ fn a_ceiling_of_a_segment_follows_the_limit() {
     inner.set_ceiling(0);
     assert_eq!(ceiling(), 64);
     drop(others);
+}
+
+/// A monitor that a callback ends while a ceiling is being set leaves none.
+#[test]
+fn a_monitor_that_ends_in_a_callback_leaves_no_ceiling() {
+    let group = Group::new("ends-in-callback");
+    group.put("memory.max", &format!("{}\n", 10 * mib())).put("memory.current", "0\n");
+    let depot = Depot::new(16 * mib()).unwrap();
+    let watcher = Monitor::builder(&depot).sources(group.sources()).watcher().unwrap();
+    assert_eq!(Ceiling::of(&depot).bytes(), 8 * mib());
+    let last = Arc::new(Mutex::new(Some(watcher)));
+    let ended = last.clone();
+    depot.on_pressure(move |_| ended.lock().unwrap().take().map_or(0, |_| 0)).unwrap();
+    let held: Vec<_> = (0..4).map(|_| depot.page(order(9)).unwrap()).collect();
+    let ceiling = Ceiling::of(&depot);
+    let lower = ceiling.set(2 * mib());
+    assert!(matches!(lower, Err(CeilingError::Held { .. })), "{lower:?}");
+    assert!(last.lock().unwrap().is_none());
+    assert_eq!(ceiling.set(usize::MAX), Ok(16 * mib()));
+    drop(held);
+    common::all_back(&depot);
 }
 
 /// The lowest ceiling is in force, and the end of a monitor lifts its own alone.
