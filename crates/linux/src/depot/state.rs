@@ -30,8 +30,8 @@ pub(crate) trait CommonStore: Backing + Allowance + Send {
     /// count: memory is unmapped when it is 0.
     fn taken_pages(&self) -> u64;
 
-    /// Pages that other processes hold, and those that were sent and not claimed.
-    fn others_pages(&self) -> u64;
+    /// Whether this process has the page or may take it: others do not hold it, nor was it sent.
+    fn is_room(&self, page: u32) -> bool;
 
     /// Counts pages that a value of this process held, and whose free failed: another process has
     /// written to the store.

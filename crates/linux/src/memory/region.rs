@@ -334,6 +334,15 @@ fn check_size(bytes: usize) -> Result<(), BuildError> {
 /// Bytes of the memory that are present, if the system says. Takes about a millisecond per GiB that
 /// is.
 pub(crate) fn resident_bytes(memory: &Memory) -> Result<usize, Errno> {
+    resident_bytes_of(memory, |_| true)
+}
+
+/// Bytes of those pages that are present and that `counts` names by their offsets, like
+/// [`resident_bytes`].
+pub(crate) fn resident_bytes_of(
+    memory: &Memory,
+    counts: impl Fn(usize) -> bool,
+) -> Result<usize, Errno> {
     /// Bytes of addresses that the kernel is asked about at a time.
     const CHUNK_BYTES: usize = 256 << 20;
     let chunks = (0..memory.bytes()).step_by(CHUNK_BYTES);
@@ -341,7 +350,8 @@ pub(crate) fn resident_bytes(memory: &Memory) -> Result<usize, Errno> {
         // SAFETY: inside the memory.
         let start = unsafe { memory.start().add(at) };
         let present = resident(start, CHUNK_BYTES.min(memory.bytes() - at))?;
-        Ok(present.into_iter().filter(|&is_present| is_present).count())
+        let offsets = (at..).step_by(rustix::param::page_size());
+        Ok(present.into_iter().zip(offsets).filter(|&(is, at)| is && counts(at)).count())
     });
     Ok(pages.sum::<Result<usize, _>>()? * rustix::param::page_size())
 }

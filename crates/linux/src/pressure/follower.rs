@@ -30,7 +30,7 @@
 use crate::depot::handle::Depot;
 use crate::error::CeilingError;
 use crate::giving_back::balloon::MonitorId;
-use crate::memory::region::resident_bytes;
+use crate::memory::region::resident_bytes_of;
 use crate::reclaim::Ceiling;
 use crate::system::first_panic::FirstPanic;
 
@@ -134,13 +134,14 @@ impl Follower {
         let mut panics = FirstPanic::default();
         for depot in counted {
             let share = i128::from(left_bytes) * depot.bytes() as i128 / all_bytes as i128;
-            let Ok(present) = resident_bytes(depot.shared().memory()) else {
+            // Pages of a segment that are present and other processes' are no room for this one.
+            let (common, shift) = (depot.shared().common(), depot.page_size().shift());
+            let is_room =
+                |offset: usize| common.is_none_or(|it| it.is_room((offset >> shift) as u32));
+            let Ok(present) = resident_bytes_of(depot.shared().memory(), is_room) else {
                 followed.unprotected += 1;
                 continue;
             };
-            // Pages of a segment that are present and other processes' are no room for this one.
-            let others = depot.shared().common().map_or(0, |common| common.others_pages());
-            let present = present.saturating_sub((others as usize) << depot.page_size().shift());
             let target = (present as i128 + share).clamp(0, depot.bytes() as i128) as usize;
             let given_back_bytes = &mut followed.given_back_bytes;
             let follow = || Ceiling::of(depot).follow(&self.id, Some(target), given_back_bytes);

@@ -441,10 +441,9 @@ impl CommonStore for SharedStore {
         self.held.load(Ordering::Relaxed)
     }
 
-    fn others_pages(&self) -> u64 {
-        // Counts that change meanwhile may be a little wrong, and those of a damaged segment all.
-        let others = self.taken_by_all().wrapping_sub(self.segment.slots().held(self.slot));
-        (others as i64).clamp(0, self.frames().into()) as u64
+    fn is_room(&self, page: u32) -> bool {
+        let owner = self.segment.owners().owner(page);
+        owner == Some(Owner::FREE) || owner == Some(self.owner())
     }
 
     fn note_refused(&self, pages: u32) {

@@ -554,6 +554,26 @@ fn a_ceiling_of_a_segment_follows_the_limit() {
     drop(others);
 }
 
+/// What others hold of a segment and have not touched costs the container nothing.
+#[test]
+fn untouched_pages_of_others_lower_no_ceiling() {
+    let group = Group::new("untouched");
+    group.put("memory.max", &format!("{}\n", 40 * mib()));
+    group.put("memory.current", &format!("{}\n", 12 * mib())).put("memory.stat", "anon 0\n");
+    let inner = SharedDepot::create_memfd("test", &SharedOptions::new(64 * mib())).unwrap();
+    let outer = SharedDepot::adopt(inner.file(), &SharedOptions::join()).unwrap();
+    let take = |depot: &SharedDepot, blocks: usize| -> Vec<_> {
+        (0..blocks).map(|_| depot.page(order(9)).unwrap()).collect()
+    };
+    let others = take(&outer, 10);
+    let mut own = take(&inner, 3);
+    own.iter_mut().for_each(|block| block.fill(1));
+    let watcher = Monitor::builder(&inner).sources(group.sources()).watcher().unwrap();
+    // Four fifths, less 12 MiB.
+    assert_eq!(Ceiling::of(&inner).bytes() / mib(), 6 + 20);
+    drop((watcher, own, others));
+}
+
 /// A monitor that a callback ends while a ceiling is being set leaves none.
 #[test]
 fn a_monitor_that_ends_in_a_callback_leaves_no_ceiling() {
