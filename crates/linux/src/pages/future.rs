@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use pagedepot::{AllocError, Flags, Order};
@@ -13,6 +13,7 @@ use pagedepot::{AllocError, Flags, Order};
 use crate::depot::handle::Depot;
 use crate::pages::page::Page;
 use crate::sites::table::CallSite;
+use crate::system::prim::{self, AtomicU32, Ordering};
 use crate::waiting::closed_cpus::ClosedCpus;
 use crate::waiting::waiters::Ticket;
 
@@ -47,7 +48,8 @@ impl Depot {
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn page_timeout(&self, order: Order, timeout: Duration) -> Result<Page, AllocError> {
         let end = Instant::now().checked_add(timeout);
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let sleeper = Arc::new(Sleeper::default());
+        let waker = Waker::from(sleeper.clone());
         let mut waiting = self.page_async(order);
         loop {
             let step = waiting.step(&waker);
@@ -62,7 +64,7 @@ impl Depot {
             }
             match step {
                 Step::Unproven => thread::sleep(LOOK_AGAIN.min(left)),
-                _ => thread::park_timeout(left),
+                _ => sleeper.sleep(left),
             }
         }
     }
@@ -245,15 +247,33 @@ impl fmt::Debug for PageFuture<'_> {
     }
 }
 
-/// Wakes a thread.
-struct Unpark(Thread);
+/// A thread that sleeps until it is woken. Unlike a parked thread, it may have destroyed the values
+/// of its own, the standard library's handle of it among them.
+#[derive(Default)]
+struct Sleeper {
+    /// 1: it was woken, and has not looked since.
+    is_woken: AtomicU32,
+}
 
-impl Wake for Unpark {
+impl Sleeper {
+    /// Sleeps for about `limit` at most, and not if it was woken since the last sleep.
+    fn sleep(&self, limit: Duration) {
+        let limit_ms = limit.as_millis().try_into().unwrap_or(u32::MAX).saturating_add(1);
+        prim::wait(&self.is_woken, 0, limit_ms);
+        // Acquire: pairs with the Release of `wake_by_ref`. A wake that comes later stays for the
+        // next sleep.
+        self.is_woken.swap(0, Ordering::Acquire);
+    }
+}
+
+impl Wake for Sleeper {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
+        // Release: what the caller has freed comes before.
+        self.is_woken.store(1, Ordering::Release);
+        prim::wake_all(&self.is_woken);
     }
 }
