@@ -628,6 +628,23 @@ mod tests {
         }
     }
 
+    /// The thread of a process that joins calls no action for what the process before was asked, or
+    /// for the request by which that ended its own thread.
+    #[test]
+    fn requests_of_a_process_that_left_are_not_its_successors() {
+        let options = SharedOptions::new(4 << 20).answers(false);
+        let shared = SharedDepot::create_memfd("test", &options).unwrap();
+        let join = || SharedDepot::adopt(shared.file(), &options).unwrap();
+        let left = join();
+        let slot = left.slot();
+        assert_eq!(shared.store.ask(Duration::ZERO), (1, 0));
+        drop(left);
+        let joined = join();
+        assert_eq!(joined.slot(), slot);
+        let number = |word| shared.store.segment().futex(slot, word).load(Ordering::Relaxed);
+        assert_eq!((number(ASKED), number(ANSWERED)), (2, 2));
+    }
+
     /// A thread is stopped as it looks for dead processes. A request of another thread that runs
     /// short fails without it.
     #[test]

@@ -7,7 +7,9 @@ use super::error::SegmentError;
 use super::owners::{Owner, OwnerCounts, OwnerSet};
 use super::process::{Locks, has_exited, identity};
 use super::segment::Segment;
-use super::slots::{BURIED, CLAIMED, DOOR, HEIR, SENT, SLOTS, SlotWord, Stage, TAKEN};
+use super::slots::{
+    ANSWERED, ASKED, BURIED, CLAIMED, DOOR, HEIR, SENT, SLOTS, SlotWord, Stage, TAKEN,
+};
 use crate::system::mapping::Mapping;
 use crate::system::prim::{AtomicU64, Ordering};
 
@@ -71,12 +73,24 @@ fn take_slot(segment: &Segment) -> Result<Option<Place>, SegmentError> {
         if slots.look(slot).stage() == Some(Stage::Empty) {
             slots.forget_burier(slot);
         }
-        if slots.begin_join(slot) && slots.go_live(slot, identity()) {
-            return Ok(Some((slot, own.map(|(_, page)| page))));
+        if slots.begin_join(slot) {
+            answer_for_the_one_before(segment, slot);
+            if slots.go_live(slot, identity()) {
+                return Ok(Some((slot, own.map(|(_, page)| page))));
+            }
         }
         locks.release(slot);
     }
     Ok(None)
+}
+
+/// Answers what the process that had the slot before was asked: its pages are free. Nobody asks the
+/// new one before it is live.
+fn answer_for_the_one_before(segment: &Segment, slot: usize) {
+    // Relaxed: a request that is missed here is answered by the new process's thread.
+    let asked = segment.futex(slot, ASKED).load(Ordering::Relaxed);
+    // Release: the burial of the one before comes before; pairs with `SharedStore::ask`.
+    segment.futex(slot, ANSWERED).store(asked, Ordering::Release);
 }
 
 /// Gives this process's slot back, and all frames that it still has.

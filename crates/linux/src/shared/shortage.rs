@@ -6,6 +6,7 @@
 //! waits for the second, 50 ms at most: a process that is stopped does not answer. A thread in each
 //! process sleeps on the first number. It calls the action that the program has named
 //! ([`on_shortage`](super::SharedDepot::on_shortage)), drains this process's caches, and answers.
+//! What a process was asked that has ended, the next one in its slot answers before it is live.
 //!
 //! A signal handler may make such a request, above any code of the program. So nothing that a
 //! request does for its own process allocates memory of the C library, whose locks that code may
@@ -193,8 +194,7 @@ pub fn answer(
     let (slot, store) = (store.slot(), Arc::downgrade(store));
     let serve = move || {
         let (asked, answered) = (segment.futex(slot, ASKED), segment.futex(slot, ANSWERED));
-        // Relaxed: this process's own. What was asked before this thread runs, or of a process that
-        // had the slot and died, is answered at once.
+        // Relaxed: this process's own. What was asked since it joined is answered at once.
         let mut seen = answered.load(Ordering::Relaxed);
         let mut is_awaited = false;
         loop {
