@@ -338,7 +338,8 @@ void pagedepot_delete(pagedepot_t *depot);
 
 // Adds memory; see grow_to in the options. Whole multiples of 2^18 pages: of a GiB, where a page
 // has 4 KiB; to a segment that processes share, whole pages. Returns 0, or -1 with errno: ENOMEM
-// beyond grow_to, and nothing is added.
+// beyond grow_to, and nothing is added, unless several callers at once ask for the last of it:
+// then a part may be.
 //
 // Conditions:
 // handle is NULL or a live depot.

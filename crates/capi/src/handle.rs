@@ -318,7 +318,8 @@ pub(crate) const NO_HANDLE: &str = "the depot is NULL: an earlier call has faile
 
 /// Adds memory; see grow_to in the options. Whole multiples of 2^18 pages: of a GiB, where a page
 /// has 4 KiB; to a segment that processes share, whole pages. Returns 0, or -1 with errno: ENOMEM
-/// beyond grow_to, and nothing is added.
+/// beyond grow_to, and nothing is added, unless several callers at once ask for the last of it:
+/// then a part may be.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot.
@@ -348,11 +349,9 @@ fn grow_segment(shared: &SharedDepot, bytes: usize) -> c_int {
         tell(&BuildError::ZeroGrowth);
         return -1;
     }
-    let before = shared.present_bytes();
-    let room = shared.bytes().saturating_sub(before);
-    let end = bytes.checked_next_multiple_of(shared.page_size().bytes());
-    let end = end.filter(|&bytes| bytes <= room).map(|bytes| before + bytes);
-    if end.is_some_and(|end| shared.grow(end) >= end) {
+    let room = shared.bytes().saturating_sub(shared.present_bytes());
+    let wanted = bytes.checked_next_multiple_of(shared.page_size().bytes());
+    if wanted.is_some_and(|wanted| wanted <= room && shared.grow_by(wanted) == wanted) {
         return 0;
     }
     if shared.pinned_pages() == Err(PinError::Forked) {

@@ -426,6 +426,7 @@ fn a_forked_child_is_no_member_and_a_program_that_it_executes_is_none_either() {
         assert_eq!(error, Some(ClaimError::Forked));
         assert!(other.into_shared(&depot).is_err());
         assert_eq!((depot.shrink(0), depot.grow(0)), (4 * mib(), 4 * mib()));
+        assert_eq!(depot.grow_by(mib()), 0);
         depot.set_heir(Some(NonZeroU64::MIN));
         depot.set_ceiling(page_bytes());
         depot.recover(Orphans::AllGoBack);
@@ -966,6 +967,26 @@ fn a_segment_grows_and_shrinks_while_others_use_it() {
     assert_eq!(all(&other), 2048 >> 5);
     assert_eq!(depot.grow(usize::MAX), 64 * mib());
     drop(other);
+    all_back(&depot);
+}
+
+/// Whatever is in use behind memory that was taken out, and whoever grows the segment as well.
+#[test]
+fn a_segment_grows_by_what_is_asked_for() {
+    let options = SharedOptions::new(4 * mib()).grow_to(8 * mib());
+    let depot = SharedDepot::create_memfd("grows", &options).unwrap();
+    let last = depot.pin_range(Pfn::new((3 * mib() / page_bytes()) as u32), 1).unwrap();
+    assert_eq!(depot.shrink(mib()), mib() + page_bytes());
+    assert_eq!(depot.grow_by(2 * mib() + 1), 2 * mib() + page_bytes());
+    assert_eq!(depot.present_bytes(), 3 * mib() + 2 * page_bytes());
+    let added = thread::scope(|scope| {
+        let callers = [(); 2].map(|()| scope.spawn(|| depot.grow_by(mib())));
+        callers.map(|caller| caller.join().unwrap())
+    });
+    assert_eq!(added, [mib(); 2]);
+    assert_eq!(depot.present_bytes(), 5 * mib() + 2 * page_bytes());
+    assert_eq!(depot.grow_by(usize::MAX), 3 * mib() - 2 * page_bytes());
+    drop(last);
     all_back(&depot);
 }
 

@@ -339,6 +339,23 @@ impl SharedDepot {
         self.count_present()
     }
 
+    /// Adds `bytes` of memory to the segment, rounded up to whole pages, wherever it has none.
+    /// Returns the bytes that were added: less where fewer were left of what it was made for by
+    /// [`SharedOptions::grow_to`], and none in a forked child. Of several callers at once each adds
+    /// what it returns.
+    pub fn grow_by(&self, bytes: usize) -> usize {
+        if self.is_forked() {
+            return 0;
+        }
+        let segment = self.store.segment();
+        let (layout, owners) = (segment.layout(), segment.owners());
+        let shift = layout.page_size.shift();
+        let most = bytes.div_ceil(1 << shift).min(layout.frames as usize) as u32;
+        let added = owners.change_first(0..layout.frames, most, Owner::ABSENT, Owner::FREE);
+        self.count_present();
+        (added as usize) << shift
+    }
+
     /// Takes memory out of the segment that is free, from its end down to `bytes`, and gives it
     /// back to the system. Returns the bytes that are left: more where pages are in use, or
     /// [pinned](Depot::pin_range) by this process. A forked child changes nothing.

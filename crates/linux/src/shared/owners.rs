@@ -582,6 +582,31 @@ impl<'t> OwnerTable<'t> {
         }
     }
 
+    /// Gives the first frames of a range that are `from`'s, `most` at most, to another owner, and
+    /// shows searches those that are free then. Returns how many it gave.
+    pub fn change_first(&self, frames: Range<u32>, most: u32, from: Owner, to: Owner) -> u32 {
+        let mut left = most;
+        for (word, mask) in pieces(frames) {
+            if left == 0 {
+                break;
+            }
+            // Again where another caller was faster.
+            loop {
+                let now = self.words.get(word).map_or(0, look);
+                let first = lowest(bytes_of(now, from) & mask, left);
+                if first == 0 {
+                    break;
+                }
+                let changed = self.change_any_in_word(word, filled(first), from, to);
+                left -= changed.count_ones() / 8;
+                if changed != 0 && to == Owner::FREE {
+                    self.note_free(word);
+                }
+            }
+        }
+        most - left
+    }
+
     /// Changes those frames of one word and a mask that are `from`'s. Returns their bits.
     pub fn change_any_in_word(&self, word: usize, mask: u64, from: Owner, to: Owner) -> u64 {
         let Some(cell) = self.words.get(word) else { return 0 };
@@ -765,6 +790,17 @@ mod tests {
         table.change_some(0..256, ME, Owner::ABSENT, |run| runs.push(run));
         assert_eq!(runs, [3..70, 75..100, 101..200]);
         table.change_some(0..3, YOU, ME, |_| panic!("they are free"));
+    }
+
+    #[test]
+    fn the_first_frames_of_an_owner_change() {
+        let table = table(256);
+        assert!(table.claim(ME, 5..100) && table.change(10..20, ME, YOU));
+        assert_eq!(table.change_first(3..90, 9, ME, YOU), 9);
+        assert!(table.is_all(5..24, YOU) && table.is_all(24..100, ME));
+        assert_eq!(table.change_first(3..90, 100, ME, Owner::FREE), 66);
+        assert!(table.is_all(24..90, Owner::FREE) && table.is_all(90..100, ME));
+        assert_eq!(table.change_first(0..256, 0, ME, YOU), 0);
     }
 
     /// A search for large blocks goes on where the last one ended, and finds what is above it.
