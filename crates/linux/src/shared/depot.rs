@@ -14,7 +14,7 @@ use rustix::fs::FallocateFlags;
 use super::error::SegmentError;
 use super::layout::Layout;
 use super::members::{self, Orphans, Recovery};
-use super::owners::{Owner, OwnerCounts};
+use super::owners::{Owner, OwnerCounts, PAGEBLOCK_FRAMES};
 use super::process::{has_ended, has_exited};
 use super::segment::{Segment, in_new_file};
 use super::shortage::{OnShortage, answer};
@@ -366,28 +366,46 @@ impl SharedDepot {
         let Some(pins) = pins.ok().filter(|_| !self.is_forked() && !shared.is_pinned()) else {
             return self.present_bytes();
         };
-        let segment = self.store.segment();
-        let layout = segment.layout();
-        let shift = layout.page_size.shift();
-        let first = bytes.div_ceil(1 << shift).min(layout.frames as usize) as u32;
-        let (owners, owner) = (segment.owners(), self.store.owner());
-        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // Until it is absent, a run is this process's, so that a death leaves it to survivors.
-        let take = |run: Range<u32>| {
-            let at = layout.frames_at() as u64 + (u64::from(run.start) << shift);
-            let bytes = (run.len() as u64) << shift;
-            // A file system without holes keeps the memory.
-            let _ = rustix::fs::fallocate(segment.file(), mode, at, bytes);
-            owners.change(run, owner, Owner::ABSENT);
-        };
+        let layout = self.store.segment().layout();
+        let first = bytes.div_ceil(layout.page_size.bytes()).min(layout.frames as usize) as u32;
         let mut from = first;
         for pin in pins.runs() {
-            owners.change_some(from..from.max(pin.start as u32), Owner::FREE, owner, take);
+            self.take_out(from..from.max(pin.start as u32));
             from = from.max(pin.end as u32);
         }
-        owners.change_some(from..layout.frames, Owner::FREE, owner, take);
+        self.take_out(from..layout.frames);
         drop(pins);
         self.count_present()
+    }
+
+    /// Takes those of these frames out that are free. Until it is absent, a run is this process's,
+    /// so that a death leaves it to survivors.
+    ///
+    /// A signal handler may fork above this, and its child go on here while the parent hands out
+    /// pages of the run. So each step first looks whether this is a child. One that is forked right
+    /// after the look takes the free pages of a pageblock, for its parent, until that leaves.
+    fn take_out(&self, frames: Range<u32>) {
+        let (owners, owner) = (self.store.segment().owners(), self.store.owner());
+        let mut at = frames.start;
+        while at < frames.end && !self.is_forked() {
+            let end = frames.end.min((at / PAGEBLOCK_FRAMES + 1) * PAGEBLOCK_FRAMES);
+            owners.change_some(at..end, Owner::FREE, owner, |run| self.make_absent(run));
+            at = end;
+        }
+    }
+
+    /// Gives the memory of frames of this process back to the system, unless this is a child.
+    fn make_absent(&self, run: Range<u32>) {
+        if self.is_forked() {
+            return;
+        }
+        let segment = self.store.segment();
+        let shift = segment.layout().page_size.shift();
+        let at = segment.layout().frames_at() as u64 + (u64::from(run.start) << shift);
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // A file system without holes keeps the memory.
+        let _ = rustix::fs::fallocate(segment.file(), mode, at, (run.len() as u64) << shift);
+        segment.owners().change(run, self.store.owner(), Owner::ABSENT);
     }
 
     fn count_present(&self) -> usize {
@@ -643,6 +661,28 @@ mod tests {
             assert!(Instant::now() < until, "the thread took the request for an old one");
             thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// A handler forks above a call that takes memory out, and the child goes on there.
+    #[test]
+    fn a_child_of_a_handler_takes_no_memory_out() {
+        let options = SharedOptions::new(4 << 20).answers(false);
+        let shared = SharedDepot::create_memfd("test", &options).unwrap();
+        let mut page = shared.page(Order::BASE).unwrap();
+        page[0] = 7;
+        let (first, before) = (page.pfn().get(), shared.segment_stats());
+        // SAFETY: the child calls what makes system calls and changes the segment alone, and ends.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            shared.make_absent(first..first + 1);
+            shared.take_out(0..shared.store.segment().layout().frames);
+            // SAFETY: ends this child.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for our child.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!((status, page[0], shared.segment_stats()), (0, 7, before));
     }
 
     /// The thread of a process that joins calls no action for what the process before was asked, or
