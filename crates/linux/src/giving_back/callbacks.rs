@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pagedepot::{Pressure, Reclaim};
 
 use crate::error::CallbackError;
+use crate::giving_back::returnable::ReturnableFrames;
 use crate::giving_back::shrinkers::Shrinkers;
 use crate::memory::frames::{Frames, MappedFrames};
 use crate::system::fork_mark::ForkMark;
@@ -70,13 +71,13 @@ impl Callbacks {
 
     /// The bell that requests ring when they find a monitor's ceiling reached: one callback for all
     /// monitors.
-    pub fn bell(&self, frames: &Frames) -> Result<Arc<Bell>, CallbackError> {
+    pub fn bell(&self, returnable: &ReturnableFrames) -> Result<Arc<Bell>, CallbackError> {
         let mut registry = self.0.lock()?;
         if let Some(bell) = &registry.bell {
             return Ok(bell.clone());
         }
-        let bell = Arc::new(Bell::default());
-        registry.keep(frames, bell.clone())?;
+        let bell = Arc::new(Bell::new(returnable.shared_balloon()));
+        registry.keep(returnable.frames(), bell.clone())?;
         registry.bell = Some(bell.clone());
         Ok(bell)
     }

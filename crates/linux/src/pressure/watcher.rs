@@ -172,8 +172,7 @@ impl Watcher {
             let Some(listener) = &self.listener else { continue };
             if self.follower.limits(depot) {
                 // Where there is no place for a callback, requests fail sooner.
-                let shared = depot.shared();
-                let bell = shared.callbacks().bell(shared.frames());
+                let bell = depot.shared().callbacks().bell(depot.shared());
                 let _ = bell.map(|bell| bell.listen(listener));
             } else {
                 hang_up(depot, listener);

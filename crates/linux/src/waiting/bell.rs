@@ -9,15 +9,18 @@ use std::sync::{Arc, Mutex};
 
 use pagedepot::{Pressure, Reclaim};
 
+use crate::giving_back::balloon::Balloon;
 use crate::system::prim::thread_id;
+use crate::system::sync::ForkLock;
 use crate::waiting::answers::Answers;
 
 /// A depot's bell, which monitors answer while their ceilings are in force.
-#[derive(Default)]
 pub(crate) struct Bell {
     /// The threads that answer. Requests ring for the last one.
     listeners: Mutex<Vec<Listener>>,
     pub(crate) answers: Answers,
+    /// The lock that an answer takes, to set a ceiling.
+    balloon: Arc<ForkLock<Balloon>>,
 }
 
 /// A thread that answers.
@@ -30,6 +33,11 @@ pub(crate) struct Listener {
 }
 
 impl Bell {
+    /// A bell that no thread answers, of a depot whose ceilings have this lock.
+    pub(crate) fn new(balloon: Arc<ForkLock<Balloon>>) -> Self {
+        Bell { listeners: Mutex::default(), answers: Answers::default(), balloon }
+    }
+
     /// Has `listener` answer from now on.
     pub(crate) fn listen(&self, listener: &Listener) {
         if let Ok(mut listeners) = self.listeners.lock() {
@@ -62,9 +70,13 @@ impl Reclaim for Bell {
         if !pressure.is_last_resort || self.answers.was_in_vain() {
             return 0;
         }
+        // A request for a lower ceiling: the answer would wait for its end.
+        if self.balloon.is_held_here() {
+            return 0;
+        }
         // Not waited for: a signal handler may have interrupted the thread that holds the lock.
         let Ok(listeners) = self.listeners.try_lock() else { return 0 };
-        // The thread of a monitor may hold a lock that another monitor's answer would wait for.
+        // The thread of a monitor may hold up its own answers, and wait for another's.
         let is_own = listeners.iter().any(|listener| listener.thread == thread_id());
         let Some(listener) = listeners.last().filter(|_| !is_own).cloned() else { return 0 };
         drop(listeners);

@@ -649,6 +649,26 @@ fn a_monitor_replaces_another() {
     common::all_back(&depot);
 }
 
+/// A ceiling that the program sets asks no monitor for memory: its answer would wait for the call.
+#[test]
+fn a_lower_ceiling_rings_for_no_monitor() {
+    let _alone = THREADS.lock().unwrap();
+    let group = Group::new("lower");
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    group.put("memory.max", &format!("{}\n", 10 * block)).put("memory.current", "0\n");
+    let depot = Depot::new(32 * block).unwrap();
+    let policy = Policy { idle_ms: 0, look_ms: 60_000, ..Policy::default() };
+    let builder = Monitor::builder(&depot).policy(policy).sources(group.sources());
+    let monitor = builder.start().unwrap();
+    let held: Vec<_> = (0..8).map(|_| depot.page(Order::PAGEBLOCK).unwrap()).collect();
+    let lower = Ceiling::of(&depot).set(4 * block);
+    assert_eq!(lower, Err(CeilingError::Held { bytes: 4 * block, reached: 8 * block }));
+    assert_eq!(monitor.counts().rings, 0);
+    drop((held, monitor));
+    assert_eq!(Ceiling::of(&depot).set(usize::MAX), Ok(32 * block));
+    common::all_back(&depot);
+}
+
 /// The memory controller does not count huge pages of the system's pool: its limit is for other
 /// depots alone.
 #[test]
