@@ -970,7 +970,7 @@ fn a_segment_grows_and_shrinks_while_others_use_it() {
     all_back(&depot);
 }
 
-/// Whatever is in use behind memory that was taken out, and whoever grows the segment as well.
+/// Memory is added where a part was taken out before pages in use, and by two callers at once.
 #[test]
 fn a_segment_grows_by_what_is_asked_for() {
     let options = SharedOptions::new(4 * mib()).grow_to(8 * mib());
