@@ -554,7 +554,7 @@ fn a_ceiling_of_a_segment_follows_the_limit() {
     drop(others);
 }
 
-/// What others hold of a segment and have not touched costs the container nothing.
+/// Pages that others hold of a segment and have not touched cost the container nothing.
 #[test]
 fn untouched_pages_of_others_lower_no_ceiling() {
     let group = Group::new("untouched");
