@@ -170,13 +170,14 @@ impl Watcher {
         self.counters.unprotected.set(followed.unprotected);
         for depot in depots {
             let Some(listener) = &self.listener else { continue };
-            if self.follower.limits(depot) {
+            let (callbacks, is_in_force) =
+                (depot.shared().callbacks(), self.follower.limits(depot));
+            let bell = match is_in_force {
                 // Where there is no place for a callback, requests fail sooner.
-                let bell = depot.shared().callbacks().bell(depot.shared());
-                let _ = bell.map(|bell| bell.listen(listener));
-            } else {
-                hang_up(depot, listener);
-            }
+                true => callbacks.bell(depot.shared()).ok(),
+                false => callbacks.known_bell(),
+            };
+            let _ = bell.map(|bell| bell.listen(listener, is_in_force));
         }
         given_back_bytes
     }

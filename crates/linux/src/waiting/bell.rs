@@ -16,8 +16,9 @@ use crate::waiting::answers::Answers;
 
 /// A depot's bell, which monitors answer while their ceilings are in force.
 pub(crate) struct Bell {
-    /// The threads that answer. Requests ring for the last one.
-    listeners: Mutex<Vec<Listener>>,
+    /// The threads that answer, and whether their ceilings are in force. Requests ring for the last
+    /// one whose ceiling is.
+    listeners: Mutex<Vec<(Listener, bool)>>,
     pub(crate) answers: Answers,
     /// The lock that an answer takes, to set a ceiling.
     balloon: Arc<ForkLock<Balloon>>,
@@ -38,18 +39,20 @@ impl Bell {
         Bell { listeners: Mutex::default(), answers: Answers::default(), balloon }
     }
 
-    /// Has `listener` answer from now on.
-    pub(crate) fn listen(&self, listener: &Listener) {
+    /// Has `listener` answer from now on, while its ceiling is in force.
+    pub(crate) fn listen(&self, listener: &Listener, is_in_force: bool) {
         if let Ok(mut listeners) = self.listeners.lock() {
-            listeners.retain(|other| !other.is(listener));
-            listeners.push(listener.clone());
+            listeners.retain(|(other, _)| !other.is(listener));
+            listeners.push((listener.clone(), is_in_force));
         }
     }
 
-    /// Has `listener` answer no more.
+    /// Has `listener` answer no more. Another one's ceiling may be in force then, which that one
+    /// finds at its next look.
     pub(crate) fn hang_up(&self, listener: &Listener) {
         if let Ok(mut listeners) = self.listeners.lock() {
-            listeners.retain(|other| !other.is(listener));
+            listeners.retain(|(other, _)| !other.is(listener));
+            listeners.iter_mut().for_each(|(_, is_in_force)| *is_in_force = true);
         }
     }
 }
@@ -77,8 +80,9 @@ impl Reclaim for Bell {
         // Not waited for: a signal handler may have interrupted the thread that holds the lock.
         let Ok(listeners) = self.listeners.try_lock() else { return 0 };
         // The thread of a monitor may hold up its own answers, and wait for another's.
-        let is_own = listeners.iter().any(|listener| listener.thread == thread_id());
-        let Some(listener) = listeners.last().filter(|_| !is_own).cloned() else { return 0 };
+        let is_own = listeners.iter().any(|(listener, _)| listener.thread == thread_id());
+        let last = listeners.iter().rev().find(|&&(_, is_in_force)| is_in_force && !is_own);
+        let Some((listener, _)) = last.cloned() else { return 0 };
         drop(listeners);
         self.answers.after(|| rustix::io::write(&*listener.wake, &1u64.to_ne_bytes()).is_ok())
     }

@@ -649,6 +649,35 @@ fn a_monitor_replaces_another() {
     common::all_back(&depot);
 }
 
+/// The end of a monitor with the lower ceiling has requests ring for the one with the other.
+#[test]
+fn a_monitor_is_rung_for_when_a_lower_one_ends() {
+    let _alone = THREADS.lock().unwrap();
+    let group = Group::new("lower-ends");
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    group.put("memory.max", &format!("{}\n", 16 * block)).put("memory.current", "0\n");
+    let depot = Depot::new(32 * block).unwrap();
+    let start = |margin_percent: u32| {
+        let margin_percent = Some(margin_percent);
+        let policy = Policy { idle_ms: 0, look_ms: 60_000, margin_percent, ..Policy::default() };
+        let builder = Monitor::builder(&depot).policy(policy).sources(group.sources());
+        builder.start().unwrap()
+    };
+    let (low, high) = (start(75), start(50));
+    assert_eq!(Ceiling::of(&depot).bytes(), 4 * block);
+    drop(low);
+    assert_eq!(Ceiling::of(&depot).bytes(), 8 * block);
+    let held: Vec<_> = std::iter::from_fn(|| depot.page(Order::PAGEBLOCK).ok()).collect();
+    assert_eq!(held.len(), 8);
+    let start = Instant::now();
+    while high.counts().rings == 0 {
+        assert_eq!(depot.page(Order::BASE).unwrap_err(), AllocError::Exhausted);
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", high.counts());
+    }
+    drop((held, high));
+    common::all_back(&depot);
+}
+
 /// A ceiling that the program sets asks no monitor for memory: its answer would wait for the call.
 #[test]
 fn a_lower_ceiling_rings_for_no_monitor() {
