@@ -84,8 +84,8 @@ fn take_slot(segment: &Segment) -> Result<Option<Place>, SegmentError> {
     Ok(None)
 }
 
-/// Marks requests to the process that had the slot before as answered: its pages are free. Nobody
-/// asks the new one before it is live.
+/// Marks requests to the process that had the slot before as answered: its pages are free. The
+/// new one is asked when it is live, and not before.
 fn answer_for_the_one_before(segment: &Segment, slot: usize) {
     // Relaxed: a request that is missed here is answered by the new process's thread.
     let asked = segment.futex(slot, ASKED).load(Ordering::Relaxed);
