@@ -6,12 +6,12 @@ use std::sync::Arc;
 use pagedepot::{Pressure, Reclaim};
 
 use crate::error::CallbackError;
+use crate::giving_back::bell::Bell;
 use crate::giving_back::returnable::ReturnableFrames;
 use crate::giving_back::shrinkers::Shrinkers;
 use crate::memory::frames::{Frames, MappedFrames};
 use crate::system::fork_mark::ForkMark;
 use crate::system::sync::ForkLock;
-use crate::waiting::bell::Bell;
 
 /// Callbacks to be dropped.
 pub(crate) type KeptCallbacks = Vec<Arc<dyn Reclaim + Send>>;

@@ -1,6 +1,7 @@
 //! Giving the memory of free pages back to the system, and keeping pages from the allocator.
 
 pub(crate) mod balloon;
+pub(crate) mod bell;
 pub(crate) mod callbacks;
 pub(crate) mod ceiling;
 pub(crate) mod discard;

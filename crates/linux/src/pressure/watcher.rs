@@ -20,10 +20,10 @@ use super::reading::Reading;
 use super::sources::{Reader, Sources};
 use super::step::Step;
 use crate::depot::handle::{Depot, WeakDepot};
+use crate::giving_back::bell::Listener;
 use crate::memory::region::{PAGEBLOCK_PAGES, resident_bytes};
 use crate::system::prim::{now_ms, thread_id};
 use crate::system::topology::Topology;
-use crate::waiting::bell::Listener;
 
 /// Share of a request that has reached a ceiling for which callbacks are asked, and the least
 /// number of bytes.
