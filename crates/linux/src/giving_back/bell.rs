@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use pagedepot::{Pressure, Reclaim};
 
 use crate::giving_back::balloon::Balloon;
-use crate::system::prim::thread_id;
+use crate::system::prim::{AtomicU32, Ordering, thread_id};
 use crate::system::sync::ForkLock;
 use crate::waiting::answers::Answers;
 
@@ -19,6 +19,8 @@ pub(crate) struct Bell {
     /// The threads that answer, and whether their ceilings are in force. Requests ring for the last
     /// one whose ceiling is.
     listeners: Mutex<Vec<(Listener, bool)>>,
+    /// Number of listeners that have hung up.
+    ends: AtomicU32,
     pub(crate) answers: Answers,
     /// The lock that an answer takes, to set a ceiling.
     balloon: Arc<ForkLock<Balloon>>,
@@ -36,21 +38,31 @@ pub(crate) struct Listener {
 impl Bell {
     /// A bell that no thread answers, of a depot whose ceilings have this lock.
     pub(crate) fn new(balloon: Arc<ForkLock<Balloon>>) -> Self {
-        Bell { listeners: Mutex::default(), answers: Answers::default(), balloon }
+        let (listeners, ends) = (Mutex::default(), AtomicU32::new(0));
+        Bell { listeners, ends, answers: Answers::default(), balloon }
     }
 
-    /// Has `listener` answer from now on, while its ceiling is in force.
-    pub(crate) fn listen(&self, listener: &Listener, is_in_force: bool) {
+    /// Has `listener` answer from now on, while its ceiling is in force: by `is_in_force`, unless
+    /// another one hangs up meanwhile, whose ceiling has ended.
+    pub(crate) fn listen(&self, listener: &Listener, is_in_force: impl FnOnce() -> bool) {
+        // Acquire: pairs with the Release in `hang_up`, before which that ceiling ended.
+        let ends = self.ends.load(Ordering::Acquire);
+        // Not below the lock: it waits for a ceiling that is being set.
+        let is_in_force = is_in_force();
         if let Ok(mut listeners) = self.listeners.lock() {
             listeners.retain(|(other, _)| !other.is(listener));
+            // Relaxed: the lock orders it with the change in `hang_up`.
+            let is_in_force = is_in_force || self.ends.load(Ordering::Relaxed) != ends;
             listeners.push((listener.clone(), is_in_force));
         }
     }
 
-    /// Has `listener` answer no more. Another one's ceiling may be in force then, which that one
-    /// finds at its next look.
+    /// Has `listener`, whose ceiling has ended, answer no more. Another one's ceiling may be in
+    /// force then, which that one finds at its next look.
     pub(crate) fn hang_up(&self, listener: &Listener) {
         if let Ok(mut listeners) = self.listeners.lock() {
+            // Release: pairs with the Acquire in `listen`.
+            self.ends.fetch_add(1, Ordering::Release);
             listeners.retain(|(other, _)| !other.is(listener));
             listeners.iter_mut().for_each(|(_, is_in_force)| *is_in_force = true);
         }

@@ -170,14 +170,13 @@ impl Watcher {
         self.counters.unprotected.set(followed.unprotected);
         for depot in depots {
             let Some(listener) = &self.listener else { continue };
-            let (callbacks, is_in_force) =
-                (depot.shared().callbacks(), self.follower.limits(depot));
-            let bell = match is_in_force {
+            let callbacks = depot.shared().callbacks();
+            let bell = match self.follower.limits(depot) {
                 // Where there is no place for a callback, requests fail sooner.
                 true => callbacks.bell(depot.shared()).ok(),
                 false => callbacks.known_bell(),
             };
-            let _ = bell.map(|bell| bell.listen(listener, is_in_force));
+            let _ = bell.map(|bell| bell.listen(listener, || self.follower.limits(depot)));
         }
         given_back_bytes
     }
@@ -348,10 +347,11 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         let depots: Vec<Depot> = self.depots().collect();
+        // First: whoever sees that this listener has gone finds no ceiling of it.
+        self.follower.let_go(&depots);
         if let Some(listener) = &self.listener {
             depots.iter().for_each(|depot| hang_up(depot, listener));
         }
-        self.follower.let_go(&depots);
     }
 }
 
