@@ -17,7 +17,7 @@ use super::policy::Policy;
 use super::sources::Sources;
 use super::triggers::{Triggers, WakeReason};
 use super::watcher::Watcher;
-use crate::depot::handle::Depot;
+use crate::depot::handle::{Depot, WeakDepot};
 use crate::system::fork_mark::ForkMark;
 use crate::system::prim::now_ms;
 use crate::system::threads;
@@ -32,6 +32,8 @@ const NAME: &str = "pagedepot-mon";
 pub struct Monitor {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
+    /// The depots whose ceilings the thread sets.
+    depots: Vec<WeakDepot>,
     counters: Arc<Counters>,
     parent: ForkMark<'static>,
 }
@@ -103,6 +105,7 @@ impl Builder {
     /// [`MonitorError`].
     pub fn start(self) -> Result<Monitor, MonitorError> {
         let cpus = cpus_for(&self.depots)?;
+        let depots = self.depots.iter().map(Depot::downgrade).collect();
         let mut watcher = self.watcher()?;
         let counters = watcher.counters.clone();
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new);
@@ -123,7 +126,7 @@ impl Builder {
         let thread = threads::spawn(NAME, work)?;
         ready.recv().expect("the thread tells before it ends")?;
         let parent = ForkMark::of_process();
-        Ok(Monitor { stop, thread: Some(thread), counters, parent })
+        Ok(Monitor { stop, thread: Some(thread), depots, counters, parent })
     }
 }
 
@@ -153,8 +156,12 @@ impl Drop for Monitor {
             return;
         }
         let is_told = rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).is_ok();
-        // A callback may have dropped the last handle of what owns this: then the thread is here.
-        if is_told && !threads::is_current(&thread) {
+        // A callback may have dropped the last handle of what owns this: then the thread is here,
+        // or waits for the ceiling that this one sets.
+        let is_below = |depot: &WeakDepot| {
+            depot.upgrade().is_some_and(|depot| depot.shared().balloon().is_held_here())
+        };
+        if is_told && !threads::is_current(&thread) && !self.depots.iter().any(is_below) {
             // Its panic was printed.
             let _ = thread.join();
         }

@@ -595,6 +595,32 @@ fn a_monitor_that_ends_in_a_callback_leaves_no_ceiling() {
     common::all_back(&depot);
 }
 
+/// A monitor that such a callback drops is not waited for: its thread may wait for that call.
+#[test]
+fn a_monitor_with_a_thread_that_ends_in_a_callback_leaves_no_ceiling() {
+    let _alone = THREADS.lock().unwrap();
+    let group = Group::new("thread-ends-in-callback");
+    group.put("memory.max", &format!("{}\n", 10 * mib())).put("memory.current", "0\n");
+    let depot = Depot::new(16 * mib()).unwrap();
+    let policy = Policy { idle_ms: 0, look_ms: 60_000, ..Policy::default() };
+    let builder = Monitor::builder(&depot).policy(policy).sources(group.sources());
+    let last = Arc::new(Mutex::new(Some(builder.start().unwrap())));
+    let ended = last.clone();
+    depot.on_pressure(move |_| ended.lock().unwrap().take().map_or(0, |_| 0)).unwrap();
+    let held: Vec<_> = (0..4).map(|_| depot.page(order(9)).unwrap()).collect();
+    let ceiling = Ceiling::of(&depot);
+    let lower = ceiling.set(2 * mib());
+    assert!(matches!(lower, Err(CeilingError::Held { .. })), "{lower:?}");
+    assert!(last.lock().unwrap().is_none());
+    let began = Instant::now();
+    while ceiling.set(usize::MAX) != Ok(16 * mib()) {
+        assert!(began.elapsed() < Duration::from_secs(60), "{ceiling:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(held);
+    common::all_back(&depot);
+}
+
 /// The lowest ceiling is in force, and the end of a monitor lifts its own alone.
 #[test]
 fn each_monitor_of_a_depot_has_a_ceiling_of_its_own() {
