@@ -74,8 +74,8 @@ pub struct Refusal {
     /// Whether at some moment of the look callers held all blocks that would have served it, the
     /// blocks in CPUs' fronts aside. `false`: other callers kept moving pages, or held some between
     /// two places; look again. Or memory is free that the
-    /// [`ReportingDevice`](crate::seam::ReportingDevice) may refuse, as it has refused some; look again
-    /// after a while.
+    /// [`ReportingDevice`](crate::seam::ReportingDevice) may refuse, as it has refused some; look
+    /// again after a while.
     pub is_proven: bool,
 }
 

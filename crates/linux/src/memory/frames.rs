@@ -12,7 +12,7 @@ use rustix::param::page_size;
 
 use crate::cpus::linux::LinuxCpus;
 use crate::memory::region::{Memory, resident};
-use crate::system::prim::ForkMark;
+use crate::system::prim::{AtomicU32, ForkMark, Ordering, thread_id};
 use crate::waiting::closed_cpus::ClosedCpus;
 use crate::waiting::waiters::Waiters;
 
@@ -26,6 +26,8 @@ pub(crate) struct MappedFrames {
     memory: Memory,
     page_size: PageSize,
     waiters: Arc<Waiters<ClosedCpus>>,
+    /// The id of the thread that sets a ceiling, or 0: see [`leaving_marks`](Self::leaving_marks).
+    setter: AtomicU32,
 }
 
 impl MappedFrames {
@@ -33,7 +35,7 @@ impl MappedFrames {
     pub fn new(allocator: Frames, memory: Memory, fork_mark: ForkMark) -> Self {
         let waiters = Arc::new(Waiters::new(fork_mark, ClosedCpus::default()));
         let page_size = allocator.page_size();
-        MappedFrames { allocator, memory, page_size, waiters }
+        MappedFrames { allocator, memory, page_size, waiters, setter: AtomicU32::new(0) }
     }
 
     /// A copy of the allocator's own value, for a handle.
@@ -134,6 +136,26 @@ impl MappedFrames {
         AnswerGuard(self)
     }
 
+    /// Has the calling thread run no waker until the returned value is dropped, not even in a
+    /// callback that frees pages: it leaves marks, as [`bringing_locked`](Self::bringing_locked)
+    /// does. For the one thread that has the lock of the ceilings, and a value of
+    /// [`bringing`](Self::bringing) from before.
+    pub(crate) fn leaving_marks(&self) -> SetterGuard<'_> {
+        // Relaxed: each thread compares it with its own id.
+        self.setter.store(thread_id(), Ordering::Relaxed);
+        SetterGuard(self)
+    }
+
+    /// Answers marks, if the calling thread may run a waker.
+    #[cold]
+    fn answer(&self) {
+        // Relaxed: as above.
+        let setter = self.setter.load(Ordering::Relaxed);
+        if setter == 0 || setter != thread_id() {
+            self.waiters().answer();
+        }
+    }
+
     /// Bytes of a range of the memory that are present.
     pub(crate) fn present_bytes(&self, range: &Range<usize>) -> u64 {
         // SAFETY: inside the memory.
@@ -157,7 +179,8 @@ impl Drop for BringGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.0.waiters().are_there() && self.0.check_parent().is_ok() {
-            self.0.waiters().tell();
+            self.0.waiters().mark();
+            self.0.answer();
         }
     }
 }
@@ -180,7 +203,17 @@ impl Drop for AnswerGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.0.waiters().are_marked() && self.0.check_parent().is_ok() {
-            self.0.waiters().answer();
+            self.0.answer();
         }
+    }
+}
+
+/// A guard of the duty to run no waker: see [`MappedFrames::leaving_marks`].
+pub(crate) struct SetterGuard<'s>(&'s MappedFrames);
+
+impl Drop for SetterGuard<'_> {
+    fn drop(&mut self) {
+        // Relaxed: as in `leaving_marks`.
+        self.0.setter.store(0, Ordering::Relaxed);
     }
 }

@@ -323,6 +323,28 @@ fn a_ceiling_that_compacts_wakes_under_no_lock() {
     all_back(&depot);
 }
 
+/// A callback that frees pages for a ceiling wakes when the ceiling's lock is free again.
+#[test]
+fn a_callback_for_a_ceiling_wakes_under_no_lock() {
+    let depot = Depot::new(16 * mib()).unwrap();
+    let blocks = std::iter::from_fn(|| depot.page(Order::PAGEBLOCK).ok());
+    let stock = Arc::new(Mutex::new(blocks.collect::<Vec<_>>()));
+    let freed = stock.clone();
+    depot.on_pressure(move |_| freed.lock().unwrap().pop().map_or(0, |_| 512)).unwrap();
+    let task = Arc::new(Lifting { depot: depot.clone(), lifted: OnceLock::new() });
+    let waker = Waker::from(task.clone());
+    let mut waiting = Box::pin(depot.page_async(Order::MAX));
+    let held = std::mem::take(&mut *stock.lock().unwrap());
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    *stock.lock().unwrap() = held;
+    let lower = Ceiling::of(&depot).set(8 * mib());
+    assert!(stock.lock().unwrap().len() < 8, "{lower:?}: pages were asked for");
+    assert_eq!(task.lifted.get(), Some(&Ok(16 * mib())));
+    drop(waiting);
+    stock.lock().unwrap().clear();
+    all_back(&depot);
+}
+
 /// A lower watermark makes pages free for requests that wait.
 #[test]
 fn a_lower_watermark_wakes() {
