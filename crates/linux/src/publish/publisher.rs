@@ -1,17 +1,19 @@
 //! Publishes statistics: a thread that sleeps until a reader opens the file.
 
 use std::fs::{self, File};
-use std::io::{self, PipeReader, PipeWriter};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 
 use crate::depot::handle::{Depot, WeakDepot};
+use crate::system::first_panic::FirstPanic;
 use crate::system::fork_mark::ForkMark;
 use crate::system::threads;
 use crate::vmalloc::Vmalloc;
@@ -100,16 +102,17 @@ impl Publisher {
                 PublishError::File { path: path.to_owned(), error: io::Error::other(defect) }
             }
         };
+        // After the file was opened here: this process's own opening is no reader's. Before a
+        // reader can open it: the thread is told of each.
+        let watch = watch(path).map_err(|errno| PublishError::Watch(errno.into()))?;
         Parts(&file).set_fixed(ProgramId { pid, began }).map_err(failed)?;
         let Publisher { depot, spaces, may_drain, .. } = self;
         let mut source =
             Source { file, depot: depot.downgrade(), spaces, may_drain, drained: None };
         source.publish(&depot).map_err(failed)?;
-        // After the file was opened here: this process's own opening is no reader's.
-        let watch = watch(path).map_err(|errno| PublishError::Watch(errno.into()))?;
-        let (stopped, stop) = io::pipe().map_err(PublishError::Thread)?;
-        let no_wait = rustix::io::ioctl_fionbio(&stopped, true);
-        no_wait.map_err(|errno| PublishError::Thread(errno.into()))?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let stop = Arc::new(stop.map_err(|errno| PublishError::Thread(errno.into()))?);
+        let stopped = stop.clone();
         let own_path = path.to_owned();
         let serve = move || {
             source.serve(&watch, &stopped);
@@ -117,7 +120,7 @@ impl Publisher {
         };
         let thread = threads::spawn("pagedepot-stats", serve).map_err(PublishError::Thread)?;
         let (path, parent) = (path.to_owned(), ForkMark::of_process());
-        Ok(Publication { path, parent, stop: Some(stop), thread: Some(thread) })
+        Ok(Publication { path, parent, stop, thread: Some(thread) })
     }
 }
 
@@ -127,8 +130,9 @@ impl Publisher {
 pub struct Publication {
     path: PathBuf,
     parent: ForkMark<'static>,
-    /// The thread ends when it is closed.
-    stop: Option<PipeWriter>,
+    /// An event that the thread ends by. Not the end of a pipe, which is open as long as a forked
+    /// child has it, too.
+    stop: Arc<OwnedFd>,
     pub(super) thread: Option<JoinHandle<()>>,
 }
 
@@ -141,12 +145,14 @@ impl Publication {
 
 impl Drop for Publication {
     fn drop(&mut self) {
-        drop(self.stop.take());
         let Some(thread) = self.thread.take() else { return };
         if self.parent.check().is_err() {
             // The thread is the parent's.
             std::mem::forget(thread);
-        } else if !threads::is_current(&thread) {
+            return;
+        }
+        let is_told = rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).is_ok();
+        if is_told && !threads::is_current(&thread) {
             // Otherwise it has dropped the last handle of a depot whose callback owned this.
             let _ = thread.join();
         }
@@ -170,14 +176,16 @@ struct Source {
 }
 
 impl Source {
-    /// Answers readers until `stopped` closes, or the depot's handles have gone.
-    fn serve(&mut self, watch: &OwnedFd, stopped: &PipeReader) {
+    /// Answers readers until `stopped` happens, or the depot's handles have gone. A drain that
+    /// reports misuse may panic, and so may a waker: it answers the next look all the same.
+    fn serve(&mut self, watch: &OwnedFd, stopped: &OwnedFd) {
         while wait(watch, stopped) {
             discard(watch);
             let Some(depot) = self.depot.upgrade() else { return };
-            self.answer(&depot);
+            let mut panics = FirstPanic::default();
+            panics.catch(|| self.answer(&depot));
             // A file system that is full, or a file that was truncated: the next look may work.
-            let _ = self.publish(&depot);
+            let _ = panics.catch(|| self.publish(&depot));
             drop(depot);
             let pause = Timespec { tv_sec: 0, tv_nsec: PAUSE.subsec_nanos().into() };
             let _ = poll(&mut [PollFd::new(stopped, PollFlags::IN)], Some(&pause));
@@ -192,9 +200,11 @@ impl Source {
         if number == answered {
             return;
         }
+        // First, in case that the drain panics.
+        self.drained = Some(DrainAnswer::of(number, None));
+        let _ = parts.set_answered(number);
         let drained = self.may_drain.then(|| depot.drain(request.scope(), request.mode));
         self.drained = Some(DrainAnswer::of(number, drained));
-        let _ = parts.set_answered(number);
     }
 
     fn publish(&self, depot: &Depot) -> Result<(), FileError> {
@@ -210,19 +220,16 @@ impl Source {
 }
 
 /// Sleeps until something happens to the file (`true`), or the thread has to end.
-fn wait(watch: &OwnedFd, stopped: &PipeReader) -> bool {
+fn wait(watch: &OwnedFd, stopped: &OwnedFd) -> bool {
     loop {
-        let mut fds = [
-            PollFd::new(watch, PollFlags::IN),
-            PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN),
-        ];
+        let mut fds = [PollFd::new(watch, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
         match poll(&mut fds, None) {
             Err(Errno::INTR) => {}
             Err(_) => {
                 // The system refuses to poll for more descriptors than the process may open by now
                 // (`RLIMIT_NOFILE`).
                 thread::sleep(PAUSE);
-                if rustix::io::read(stopped, &mut [0; 1]) == Ok(0) {
+                if rustix::io::read(stopped, &mut [0; 8]).is_ok() {
                     return false;
                 }
                 if discard(watch) {
