@@ -1,7 +1,9 @@
 //! Reads the statistics that another process publishes.
 
 use std::fs::File;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -23,7 +25,8 @@ pub struct Reader {
     /// another look.
     file: File,
     fixed: ProgramId,
-    /// Numbers of requests.
+    /// The number of the last request. It begins at random: readers share the file, also those of
+    /// several namespaces, whose process ids are equal.
     requests: u64,
 }
 
@@ -36,7 +39,7 @@ impl Reader {
         let path = path.into();
         let opened = files::open(&path, false).and_then(|file| Ok((Parts(&file).fixed()?, file)));
         let (fixed, file) = opened.map_err(|error| at(&path, error))?;
-        let reader = Reader { path, file, fixed, requests: 0 };
+        let reader = Reader { path, file, fixed, requests: RandomState::new().hash_one(()) };
         if reader.is_alive() { Ok(reader) } else { Err(reader.gone()) }
     }
 
@@ -71,12 +74,17 @@ impl Reader {
         let file = self.reopen(false)?;
         let parts = Parts(&file);
         loop {
+            // Before the look: the last snapshot may have come before the end.
+            let is_removed = file.metadata().is_ok_and(|file| file.nlink() == 0);
             let message = board::read(&parts).map_err(|error| at(&self.path, error))?;
             if let Some((_, message)) = message.filter(|&(sequence, _)| sequence > begun) {
                 return self.decode(&message);
             }
             if !self.is_alive() {
                 return Err(self.gone());
+            }
+            if is_removed {
+                return Err(ReadError::Withdrawn { path: self.path.clone(), pid: self.fixed.pid });
             }
             if begin.elapsed() >= limit {
                 return Err(ReadError::NoAnswer { path: self.path.clone(), pid: self.fixed.pid });
@@ -115,14 +123,15 @@ impl Reader {
 
     /// Asks the program for a drain; returns the number that
     /// [`DrainAnswer::request`](super::DrainAnswer::request) will have. The answer is in a snapshot
-    /// that follows. A program that refuses drains says so there.
+    /// that follows, unless another reader asks before the program has looked: the last request is
+    /// answered. A program that refuses drains says so there.
     ///
     /// # Errors
     /// [`ReadError`]: when the file cannot be written, or is another one by now.
     pub fn ask(&mut self, request: Request) -> Result<u64, ReadError> {
-        // Numbers of several readers should differ: each begins where its process id says.
-        self.requests += 1;
-        let number = (u64::from(std::process::id()) << 32) + self.requests;
+        self.requests = self.requests.wrapping_add(1);
+        // 0 is answered from the beginning.
+        let number = self.requests.max(1);
         let file = self.reopen(true)?;
         let written = Parts(&file).set_request(request.encode(number));
         written.map_err(|error| at(&self.path, error))?;

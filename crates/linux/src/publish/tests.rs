@@ -17,7 +17,7 @@ use super::header::{LENGTH_AT, MESSAGE_AT, MESSAGE_BYTES_MAX, ProgramId, VERSION
 use super::*;
 use crate::reclaim::Ceiling;
 use crate::test_units::{mib, page_bytes};
-use crate::{Depot, MemoryKind, Vmalloc};
+use crate::{Depot, Flags, MemoryKind, Vmalloc};
 
 /// Long, because nothing waits for it unless something is wrong.
 const LONG: Duration = Duration::from_secs(60);
@@ -123,6 +123,13 @@ fn readers_drain_if_they_may() {
             }
         };
         assert_eq!((answer.is_refused, answer.taken_pages > 0), (!may_drain, may_drain));
+        // Another reader's first request is another one.
+        drop(depot.page(Order::BASE).unwrap());
+        let mut other = Reader::open(published.path()).unwrap();
+        let again = other.ask(Request { mode: Mode::Full, cpu: None }).unwrap();
+        assert_ne!(again, number);
+        while other.refresh(LONG).unwrap().drained.is_none_or(|answer| answer.request != again) {}
+        assert_eq!(other.refresh(LONG).unwrap().caches.cached_pages() == 0, may_drain);
         // Of a CPU that there is not: nothing, and no harm.
         reader.ask(Request { mode: Mode::Quiet, cpu: Some(CpuId::new(u32::MAX)) }).unwrap();
         reader.refresh(LONG).unwrap();
@@ -234,8 +241,67 @@ fn the_last_handle_ends_it() {
     drop(depot);
     assert!(weak.upgrade().is_none(), "what is published owns no handle");
     let mut reader = Reader::open(published.path()).unwrap();
-    let short = Duration::from_millis(200);
-    assert!(reader.refresh(short).is_err());
+    assert!(matches!(reader.refresh(LONG), Err(ReadError::Withdrawn { .. })));
+    drop(published);
+    assert!(fs::read_dir(&place.0).unwrap().next().is_none(), "the file is removed");
+}
+
+/// A forked child has a copy of all descriptors, and lives on.
+#[test]
+#[cfg_attr(miri, ignore = "needs inotify")]
+fn no_child_is_waited_for() {
+    let place = Place::new("forked");
+    let depot = Depot::new(4 * mib()).unwrap();
+    let published = Publisher::new(&depot).directory(&place.0).start().unwrap();
+    // SAFETY: the child only sleeps, until it is killed or a minute is over.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: system calls without memory.
+        unsafe {
+            libc::alarm(60);
+            libc::pause();
+            libc::_exit(0);
+        }
+    }
+    let (told, ended) = std::sync::mpsc::channel();
+    let dropping = std::thread::spawn(move || {
+        drop(published);
+        told.send(()).unwrap();
+    });
+    let ended = ended.recv_timeout(Duration::from_secs(50));
+    // SAFETY: our child, which is not waited for elsewhere.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    ended.unwrap();
+    dropping.join().unwrap();
+    assert!(fs::read_dir(&place.0).unwrap().next().is_none(), "the file is removed");
+}
+
+/// A drain that reports a page which was freed twice panics, and the next look is answered.
+#[test]
+#[cfg_attr(miri, ignore = "needs inotify")]
+fn a_drain_that_panics_is_not_the_end() {
+    let place = Place::new("panics");
+    let depot = Depot::builder(16 * mib()).per_cpu_locks(true).build().unwrap();
+    let published = Publisher::new(&depot).directory(&place.0).start().unwrap();
+    let raw = depot.raw();
+    let pfn = raw.alloc(Order::BASE, Flags::default()).unwrap();
+    // SAFETY: nobody uses the page; that it is freed twice is reported.
+    unsafe {
+        raw.free(pfn, Order::BASE).unwrap();
+        raw.free(pfn, Order::BASE).unwrap();
+    }
+    let mut reader = Reader::open(published.path()).unwrap();
+    let number = reader.ask(Request { mode: Mode::Full, cpu: None }).unwrap();
+    let answer = loop {
+        let drained = reader.refresh(LONG).unwrap().drained;
+        if let Some(answer) = drained.filter(|answer| answer.request == number) {
+            break answer;
+        }
+    };
+    assert!(answer.is_refused, "it was not done to its end");
     drop(published);
     assert!(fs::read_dir(&place.0).unwrap().next().is_none(), "the file is removed");
 }
