@@ -89,10 +89,10 @@ impl Depot {
     ///
     /// # While requests wait
     /// The caches of all CPUs are taken away when the first request begins to wait. That interrupts
-    /// each CPU that runs this process once, isolated ones included: a page in a front would be
-    /// missed. The caches are given back after the last request has gone. Frees wake one waiting
-    /// request at a time, in the order in which they came; a request that does not wait may be
-    /// faster. While none waits, a free costs what it costs without this.
+    /// each CPU that runs this process once, but for those behind a lock, as isolated ones are: a
+    /// page in a front would be missed. The caches are given back after the last request has gone.
+    /// Frees wake one waiting request at a time, in the order in which they came; a request that
+    /// does not wait may be faster. While none waits, a free costs what it costs without this.
     ///
     /// A [`Vmalloc::vfree`](crate::Vmalloc::vfree) wakes a request, too. If that finds no block in
     /// the store, it purges the address spaces, which interrupts CPUs again if anything lies there.
