@@ -6,7 +6,7 @@
 //! waits for the second, 50 ms at most: a process that is stopped does not answer. A thread in each
 //! process sleeps on the first number. It calls the action that the program has named
 //! ([`on_shortage`](super::SharedDepot::on_shortage)), drains this process's caches, and answers.
-//! What a process was asked that has ended, the next one in its slot answers before it is live.
+//! A process that joins the slot of an ended one first answers what that one was asked.
 //!
 //! A signal handler may make such a request, above any code of the program. So nothing that a
 //! request does for its own process allocates memory of the C library, whose locks that code may
