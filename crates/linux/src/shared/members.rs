@@ -35,12 +35,12 @@ pub enum Orphans {
 }
 
 /// A slot, and the page that has its lock; `None`: the segment has it.
-pub type Place = (usize, Option<Mapping>);
+pub type HeldSlot = (usize, Option<Mapping>);
 
 /// Takes a slot for this process.
 ///
 /// `orphans`: what is done to make room when no slot is empty.
-pub fn join(segment: &Segment, orphans: Orphans) -> Result<Place, SegmentError> {
+pub fn join(segment: &Segment, orphans: Orphans) -> Result<HeldSlot, SegmentError> {
     if let Some(place) = take_slot(segment)? {
         return Ok(place);
     }
@@ -55,7 +55,7 @@ pub fn join(segment: &Segment, orphans: Orphans) -> Result<Place, SegmentError> 
     joined?.ok_or(SegmentError::Full)
 }
 
-fn take_slot(segment: &Segment) -> Result<Option<Place>, SegmentError> {
+fn take_slot(segment: &Segment) -> Result<Option<HeldSlot>, SegmentError> {
     // The descriptor is closed when the lock is taken: a child that is forked later has neither.
     let own = segment.own_page()?;
     let locks = own.as_ref().map_or(segment.locks(), |(file, _)| Locks(file.as_fd()));
@@ -94,7 +94,7 @@ fn answer_for_the_one_before(segment: &Segment, slot: usize) {
 }
 
 /// Gives this process's slot back, and all frames that it still has.
-pub fn leave(segment: &Segment, (slot, page): Place) {
+pub fn leave(segment: &Segment, (slot, page): HeldSlot) {
     let slots = segment.slots();
     let seen = slots.look(slot);
     // Relaxed: what a process has when it leaves, it does not need any more.

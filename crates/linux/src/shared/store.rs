@@ -11,7 +11,7 @@ use pagedepot::{
 use pagedepot_rseq::current_cpu;
 
 use super::awaited::WaitFlag;
-use super::members::{self, Orphans, Place, Recovery};
+use super::members::{self, HeldSlot, Orphans, Recovery};
 use super::owners::{GROUP_FRAMES, Owner, PAGEBLOCK_FRAMES, groups_of};
 use super::segment::Segment;
 use super::slots::{ASKED, CEILING, SENT, SLOTS, TAKEN};
@@ -94,7 +94,7 @@ impl Drop for Reservation<'_> {
 
 impl SharedStore {
     /// The store of this process, which has joined.
-    pub fn new(segment: Arc<Segment>, (slot, lock_page): Place, has_thread: bool) -> Self {
+    pub fn new(segment: Arc<Segment>, (slot, lock_page): HeldSlot, has_thread: bool) -> Self {
         let blocks = (segment.owners().groups() / PAGEBLOCK_GROUPS).max(1);
         // Processes and CPUs begin apart, by a number near the golden section.
         let place = |cpu: usize| (slot * HINTS + cpu) * 2_654_435_769 % blocks * PAGEBLOCK_GROUPS;
