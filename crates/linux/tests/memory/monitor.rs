@@ -648,6 +648,17 @@ fn each_monitor_of_a_depot_has_a_ceiling_of_its_own() {
     common::all_back(&depot);
 }
 
+/// Takes all `pageblocks` below the ceiling, and requests pages until the monitor is rung for.
+fn check_rings(depot: &Depot, monitor: &Monitor, pageblocks: usize) {
+    let held: Vec<_> = std::iter::from_fn(|| depot.page(Order::PAGEBLOCK).ok()).collect();
+    assert_eq!(held.len(), pageblocks);
+    let start = Instant::now();
+    while monitor.counts().rings == 0 {
+        assert_eq!(depot.page(Order::BASE).unwrap_err(), AllocError::Exhausted);
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", monitor.counts());
+    }
+}
+
 /// A monitor that takes the place of another is rung for by requests at the ceiling.
 #[test]
 fn a_monitor_replaces_another() {
@@ -664,14 +675,8 @@ fn a_monitor_replaces_another() {
     let first = start();
     let second = start();
     drop(first);
-    let held: Vec<_> = std::iter::from_fn(|| depot.page(Order::PAGEBLOCK).ok()).collect();
-    assert_eq!(held.len(), 8);
-    let start = Instant::now();
-    while second.counts().rings == 0 {
-        assert_eq!(depot.page(Order::BASE).unwrap_err(), AllocError::Exhausted);
-        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", second.counts());
-    }
-    drop((held, second));
+    check_rings(&depot, &second, 8);
+    drop(second);
     common::all_back(&depot);
 }
 
@@ -693,14 +698,8 @@ fn a_monitor_is_rung_for_when_a_lower_one_ends() {
     assert_eq!(Ceiling::of(&depot).bytes(), 4 * block);
     drop(low);
     assert_eq!(Ceiling::of(&depot).bytes(), 8 * block);
-    let held: Vec<_> = std::iter::from_fn(|| depot.page(Order::PAGEBLOCK).ok()).collect();
-    assert_eq!(held.len(), 8);
-    let start = Instant::now();
-    while high.counts().rings == 0 {
-        assert_eq!(depot.page(Order::BASE).unwrap_err(), AllocError::Exhausted);
-        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", high.counts());
-    }
-    drop((held, high));
+    check_rings(&depot, &high, 8);
+    drop(high);
     common::all_back(&depot);
 }
 
