@@ -7,13 +7,10 @@ use pagedepot::seam::{PendingRequest, Relief};
 use pagedepot_contiguity::Compactor;
 
 use crate::cpus::linux::LinuxCpus;
-use crate::giving_back::balloon::Balloon;
 use crate::moving::movables::Movables;
 use crate::system::first_panic::FirstPanic;
 use crate::system::fork_mark::ForkMark;
-use crate::system::sync::ForkLock;
-use crate::waiting::closed_cpus::ClosedCpus;
-use crate::waiting::waiters::Waiters;
+use crate::waiting::teller::Teller;
 
 /// Compacts for requests. The pages that it gathers are more than a request gets: a request that
 /// waits for a larger block is told.
@@ -21,9 +18,7 @@ pub(crate) struct CompactionRelief {
     pub compactor: Compactor<'static>,
     /// The compactor's mover.
     pub movables: &'static Movables,
-    pub waiters: Arc<Waiters<ClosedCpus>>,
-    /// The lock under which a ceiling compacts, and no waker may run.
-    pub balloon: Arc<ForkLock<Balloon>>,
+    pub teller: Arc<Teller>,
     pub fork_mark: ForkMark<'static>,
 }
 
@@ -58,14 +53,11 @@ struct TellGuard<'r> {
 
 impl Drop for TellGuard<'_> {
     fn drop(&mut self) {
-        let CompactionRelief { movables, waiters, balloon, fork_mark, .. } = self.relief;
-        if movables.moves() != self.before && waiters.are_there() && fork_mark.check().is_ok() {
-            waiters.mark();
-            // Otherwise answered when the ceiling is set, and its lock is free again.
-            if !balloon.is_held_here() {
-                // A waker that panics does not cost the request the block that was found for it.
-                FirstPanic::default().catch(|| waiters.answer());
-            }
+        let CompactionRelief { movables, teller, fork_mark, .. } = self.relief;
+        let has_moved = movables.moves() != self.before;
+        if has_moved && teller.waiters.are_there() && fork_mark.check().is_ok() {
+            // A waker that panics does not cost the request the block that was found for it.
+            FirstPanic::default().catch(|| teller.tell());
         }
     }
 }

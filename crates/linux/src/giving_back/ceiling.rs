@@ -151,8 +151,6 @@ impl<'d> Ceiling<'d> {
 
     /// Whether it is the limit that this monitor follows which keeps memory from the depot.
     pub(crate) fn is_limited_by(&self, monitor: &MonitorId) -> bool {
-        // A signal handler above the lock may compact, and leaves a mark.
-        let _answering = self.frames.answering();
         let Ok(balloon) = self.frames.balloon().lock() else { return false };
         let caps = self.allowance.map_or(balloon.caps, Allowance::caps);
         let bytes = self.frames.bytes();
@@ -193,7 +191,7 @@ impl<'d> Ceiling<'d> {
         // What a higher ceiling adds; told when the lock is free again.
         let _bringing = shared.bringing();
         let mut balloon = shared.balloon().lock()?;
-        let _marking = shared.leaving_marks();
+        let _marking = shared.teller().leaving_marks();
         for cap in balloon.combine(cap) {
             balloon.caps.set(cap);
         }
@@ -227,7 +225,7 @@ fn allow(
     // What a higher ceiling allows; told when the lock is free again.
     let _bringing = shared.bringing();
     let mut balloon = shared.balloon().lock()?;
-    let _marking = shared.leaving_marks();
+    let _marking = shared.teller().leaving_marks();
     balloon.combine(cap).into_iter().for_each(|cap| allowance.set_cap(cap));
     let bytes = allowance.caps().lowest(shared.bytes());
     let pages_above = || allowance.held_bytes().saturating_sub(bytes) >> shared.page_size().shift();

@@ -65,7 +65,7 @@ impl ReturnableFrames {
         &self.balloon
     }
 
-    /// The lock of [`balloon`](Self::balloon), for the relief of requests.
+    /// The lock of [`balloon`](Self::balloon), for the bell of monitors.
     pub fn shared_balloon(&self) -> Arc<ForkLock<Balloon>> {
         self.balloon.clone()
     }

@@ -12,8 +12,9 @@ use rustix::param::page_size;
 
 use crate::cpus::linux::LinuxCpus;
 use crate::memory::region::{Memory, resident};
-use crate::system::prim::{AtomicU32, ForkMark, Ordering, thread_id};
+use crate::system::prim::ForkMark;
 use crate::waiting::closed_cpus::ClosedCpus;
+use crate::waiting::teller::Teller;
 use crate::waiting::waiters::Waiters;
 
 /// The allocator of a depot.
@@ -25,17 +26,15 @@ pub(crate) struct MappedFrames {
     allocator: Frames,
     memory: Memory,
     page_size: PageSize,
-    waiters: Arc<Waiters<ClosedCpus>>,
-    /// The id of the thread that sets a ceiling, or 0: see [`leaving_marks`](Self::leaving_marks).
-    setter: AtomicU32,
+    teller: Arc<Teller>,
 }
 
 impl MappedFrames {
     /// The frames that `allocator` hands out, which lie in `memory`.
     pub fn new(allocator: Frames, memory: Memory, fork_mark: ForkMark) -> Self {
-        let waiters = Arc::new(Waiters::new(fork_mark, ClosedCpus::default()));
+        let teller = Arc::new(Teller::new(fork_mark));
         let page_size = allocator.page_size();
-        MappedFrames { allocator, memory, page_size, waiters, setter: AtomicU32::new(0) }
+        MappedFrames { allocator, memory, page_size, teller }
     }
 
     /// A copy of the allocator's own value, for a handle.
@@ -108,12 +107,12 @@ impl MappedFrames {
     /// Requests that wait for pages.
     #[inline]
     pub(crate) fn waiters(&self) -> &Waiters<ClosedCpus> {
-        &self.waiters
+        &self.teller.waiters
     }
 
-    /// Requests that wait, for code that the allocator calls.
-    pub(crate) fn shared_waiters(&self) -> Arc<Waiters<ClosedCpus>> {
-        self.waiters.clone()
+    /// The teller of requests that wait.
+    pub(crate) fn teller(&self) -> &Arc<Teller> {
+        &self.teller
     }
 
     /// Tells a request that waits, if there is one, when the returned value is dropped. For code
@@ -134,26 +133,6 @@ impl MappedFrames {
     #[inline]
     pub(crate) fn answering(&self) -> AnswerGuard<'_> {
         AnswerGuard(self)
-    }
-
-    /// Has the calling thread run no waker until the returned value is dropped, not even in a
-    /// callback that frees pages: it leaves marks, as [`bringing_locked`](Self::bringing_locked)
-    /// does. For the one thread that has the lock of the ceilings, and a value of
-    /// [`bringing`](Self::bringing) from before.
-    pub(crate) fn leaving_marks(&self) -> SetterGuard<'_> {
-        // Relaxed: each thread compares it with its own id.
-        self.setter.store(thread_id(), Ordering::Relaxed);
-        SetterGuard(self)
-    }
-
-    /// Answers marks, if the calling thread may run a waker.
-    #[cold]
-    fn answer(&self) {
-        // Relaxed: as above.
-        let setter = self.setter.load(Ordering::Relaxed);
-        if setter == 0 || setter != thread_id() {
-            self.waiters().answer();
-        }
     }
 
     /// Bytes of a range of the memory that are present.
@@ -179,8 +158,7 @@ impl Drop for BringGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.0.waiters().are_there() && self.0.check_parent().is_ok() {
-            self.0.waiters().mark();
-            self.0.answer();
+            self.0.teller().tell();
         }
     }
 }
@@ -203,17 +181,7 @@ impl Drop for AnswerGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.0.waiters().are_marked() && self.0.check_parent().is_ok() {
-            self.0.answer();
+            self.0.teller().answer();
         }
-    }
-}
-
-/// A guard of the duty to run no waker: see [`MappedFrames::leaving_marks`].
-pub(crate) struct SetterGuard<'s>(&'s MappedFrames);
-
-impl Drop for SetterGuard<'_> {
-    fn drop(&mut self) {
-        // Relaxed: as in `leaving_marks`.
-        self.0.setter.store(0, Ordering::Relaxed);
     }
 }

@@ -2,4 +2,5 @@
 
 pub(crate) mod answers;
 pub(crate) mod closed_cpus;
+pub(crate) mod teller;
 pub(crate) mod waiters;
