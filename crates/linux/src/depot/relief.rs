@@ -10,6 +10,7 @@ use crate::cpus::linux::LinuxCpus;
 use crate::moving::movables::Movables;
 use crate::system::first_panic::FirstPanic;
 use crate::system::fork_mark::ForkMark;
+use crate::waiting::closed_cpus::ClosedCpus;
 use crate::waiting::teller::Teller;
 
 /// Compacts for requests. The pages that it gathers are more than a request gets: a request that
@@ -18,7 +19,7 @@ pub(crate) struct CompactionRelief {
     pub compactor: Compactor<'static>,
     /// The compactor's mover.
     pub movables: &'static Movables,
-    pub teller: Arc<Teller>,
+    pub teller: Arc<Teller<ClosedCpus>>,
     pub fork_mark: ForkMark<'static>,
 }
 

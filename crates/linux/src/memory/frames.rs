@@ -26,7 +26,7 @@ pub(crate) struct MappedFrames {
     allocator: Frames,
     memory: Memory,
     page_size: PageSize,
-    teller: Arc<Teller>,
+    teller: Arc<Teller<ClosedCpus>>,
 }
 
 impl MappedFrames {
@@ -111,7 +111,7 @@ impl MappedFrames {
     }
 
     /// The teller of requests that wait.
-    pub(crate) fn teller(&self) -> &Arc<Teller> {
+    pub(crate) fn teller(&self) -> &Arc<Teller<ClosedCpus>> {
         &self.teller
     }
 

@@ -56,6 +56,8 @@ pub enum Mutant {
     LooksFirst,
     /// A search that marks a group of frames as full does not look at it again.
     LooksForFreeEarly,
+    /// A thread that is to leave marks runs wakers.
+    WakesUnderLocks,
     /// A claim reads the message's word, and does not put its slot there.
     SharesMessages,
     /// A burier puts a message back before it looks whether the page is unchanged.

@@ -50,6 +50,7 @@ mod vmalloc {
 mod waiting {
     #[allow(dead_code, reason = "the clock of a model stands still")]
     pub mod answers;
+    pub mod teller;
     #[allow(dead_code, reason = "a model has no CPUs to close again")]
     pub mod waiters;
 }
