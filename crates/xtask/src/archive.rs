@@ -1,11 +1,12 @@
 //! Debian's archive, by its ordinary client with a state of its own: nothing of the host's apt is
 //! read or changed but the archive's public keys.
 
+use std::fmt::{self, Display, Formatter};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result};
 
 use crate::tools::{self, folder, run};
 
@@ -35,6 +36,16 @@ pub const BULLSEYE: [(&str, &str); 2] = [
     ("http://deb.debian.org/debian-security", "bullseye-security"),
 ];
 
+/// Debian's archive cannot be had here, by no fault of this repository.
+#[derive(Debug)]
+pub struct Unavailable(pub(crate) String);
+
+impl Display for Unavailable {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// Debian's archive, as of now.
 pub struct Archive {
     folder: PathBuf,
@@ -50,7 +61,8 @@ impl Archive {
     /// Reads the lists of packages like [`open`](Self::open), for one of Debian's architectures.
     pub fn open_for(cache: &Path, sources: &[(&str, &str)], architecture: &str) -> Result<Self> {
         if !Path::new(KEYRING).exists() {
-            bail!("{KEYRING} is not there: install the package debian-archive-keyring");
+            let missing = "is not there: install the package debian-archive-keyring";
+            return Err(Error::msg(Unavailable(format!("{KEYRING} {missing}"))));
         }
         let at = folder(cache.join("apt"))?;
         for inner in ["lists/partial", "cache/archives/partial"] {
@@ -76,8 +88,9 @@ impl Archive {
         );
         fs::write(at.join("apt.conf"), options)?;
         let archive = Archive { folder: at.clone(), log: at.join("log") };
-        run(archive.apt("apt-get").arg("update"), &archive.log)
-            .context("cannot read the package lists of deb.debian.org: is there a network?")?;
+        run(archive.apt("apt-get").arg("update"), &archive.log).context(Unavailable(
+            "cannot read the package lists of deb.debian.org: is there a network?".to_owned(),
+        ))?;
         Ok(archive)
     }
 
@@ -112,7 +125,7 @@ impl Archive {
         let packages = folder(cache.join("packages"))?;
         let wanted = format!("{package}={version}");
         run(self.apt("apt-get").current_dir(&packages).args(["download", &wanted]), &self.log)
-            .with_context(|| format!("cannot fetch {wanted}"))?;
+            .with_context(|| Unavailable(format!("cannot fetch {wanted}")))?;
         let stem = format!("{package}_{}_", version.replace(':', "%3a"));
         let is_it = |path: &PathBuf| {
             path.file_name().and_then(|name| name.to_str()).is_some_and(|name| {

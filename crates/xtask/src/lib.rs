@@ -19,12 +19,18 @@ pub mod tools;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use clap::Parser;
 use clap::error::{ContextKind, ErrorKind};
 
+use crate::archive::Unavailable;
+
+/// Exit code of a chore that failed.
+const EXIT_FAILED: u8 = 1;
 /// Exit code for bad input, as of most Unix tools.
 const EXIT_USAGE: u8 = 2;
+/// Exit code where Debian's archive cannot be had: nothing was done, and nothing is wrong here.
+const EXIT_UNAVAILABLE: u8 = 3;
 
 /// Runs the chore that this process's arguments name.
 pub fn main<C: Parser>(run: impl FnOnce(&C) -> Result<()>) -> ExitCode {
@@ -41,8 +47,15 @@ pub fn main<C: Parser>(run: impl FnOnce(&C) -> Result<()>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(exit_code(&error))
         }
+    }
+}
+
+fn exit_code(error: &Error) -> u8 {
+    match error.downcast_ref::<Unavailable>() {
+        Some(_) => EXIT_UNAVAILABLE,
+        None => EXIT_FAILED,
     }
 }
 
@@ -57,6 +70,23 @@ pub fn one_line(error: &clap::Error) -> String {
     match error.get(ContextKind::ValidValue).map(ToString::to_string) {
         Some(values) if !values.is_empty() => format!("{what}; there are {values}"),
         _ => format!("{what}; see `cargo xtask --help`, and each chore's"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn an_archive_that_cannot_be_had_has_an_exit_code_of_its_own() {
+        let failed = || Err::<(), _>(anyhow::anyhow!("apt-get ended with 100"));
+        let of_archive = failed().context(Unavailable("no network".to_owned()));
+        let error = of_archive.context("no kernel").unwrap_err();
+        assert_eq!(exit_code(&error), EXIT_UNAVAILABLE);
+        let error = failed().context("no kernel").unwrap_err();
+        assert_eq!(exit_code(&error), EXIT_FAILED);
     }
 }
 

@@ -55,7 +55,8 @@ pub struct Options {
     /// One machine, and the tests that concern sequences
     #[arg(long)]
     quick: bool,
-    /// Fetch the kernel, print where it is, and boot none
+    /// Fetch the kernel, print where it is, and boot none; the exit code is 3 when Debian's archive
+    /// cannot be had
     #[arg(long, conflicts_with = "kernel")]
     fetch: bool,
     /// KiB of the kernel's pages. Debian has kernels with 4 and with 16; one with 64 is built here

@@ -25,7 +25,8 @@ const TIMEOUT: Duration = Duration::from_secs(900);
 /// Options of `cargo xtask pressure`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Fetch the kernel, print where it is, and boot none
+    /// Fetch the kernel, print where it is, and boot none; the exit code is 3 when Debian's archive
+    /// cannot be had
     #[arg(long, conflicts_with = "kernel")]
     fetch: bool,
     /// Boot this kernel, and fetch none: a bzImage with memory cgroups and PSI
