@@ -1,6 +1,6 @@
 //! Requests that wait for pages, beside threads that free some, requests that give up, and a
-//! ceiling, under whose lock no waker runs. A waiter that sleeps while there is a page for it sleeps
-//! for good, which loom reports.
+//! ceiling, under whose lock no waker runs. A waiter that sleeps while there is a page for it
+//! sleeps for good, which loom reports.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
