@@ -11,7 +11,7 @@ use crate::moving::movables::Movables;
 use crate::system::first_panic::FirstPanic;
 use crate::system::fork_mark::ForkMark;
 use crate::waiting::closed_cpus::ClosedCpus;
-use crate::waiting::teller::Teller;
+use crate::waiting::waiters::Waiters;
 
 /// Compacts for requests. The pages that it gathers are more than a request gets: a request that
 /// waits for a larger block is told.
@@ -19,7 +19,7 @@ pub(crate) struct CompactionRelief {
     pub compactor: Compactor<'static>,
     /// The compactor's mover.
     pub movables: &'static Movables,
-    pub teller: Arc<Teller<ClosedCpus>>,
+    pub waiters: Arc<Waiters<ClosedCpus>>,
     pub fork_mark: ForkMark<'static>,
 }
 
@@ -54,11 +54,11 @@ struct TellGuard<'r> {
 
 impl Drop for TellGuard<'_> {
     fn drop(&mut self) {
-        let CompactionRelief { movables, teller, fork_mark, .. } = self.relief;
+        let CompactionRelief { movables, waiters, fork_mark, .. } = self.relief;
         let has_moved = movables.moves() != self.before;
-        if has_moved && teller.waiters.are_there() && fork_mark.check().is_ok() {
+        if has_moved && waiters.are_there() && fork_mark.check().is_ok() {
             // A waker that panics does not cost the request the block that was found for it.
-            FirstPanic::default().catch(|| teller.tell());
+            FirstPanic::default().catch(|| waiters.tell());
         }
     }
 }

@@ -93,12 +93,12 @@ impl DepotState {
         let mapped = MappedFrames::new(parts.allocator, parts.memory, parts.fork_mark);
         let pins = Pins::new(pinned);
         let kinds = (parts.is_pinned, parts.backing.is_some());
-        let teller = mapped.teller().clone();
+        let waiters = mapped.waiters().clone();
         let frames = ReturnableFrames::new(mapped, pins, kinds, parts.fork_mark);
         let relief = Box::new(CompactionRelief {
             compactor: Compactor::new(mover),
             movables: mover,
-            teller,
+            waiters,
             fork_mark: parts.fork_mark,
         });
         let depot = Box::new(DepotState {

@@ -191,7 +191,7 @@ impl<'d> Ceiling<'d> {
         // What a higher ceiling adds; told when the lock is free again.
         let _bringing = shared.bringing();
         let mut balloon = shared.balloon().lock()?;
-        let _marking = shared.teller().leaving_marks();
+        let _marking = shared.waiters().leaving_marks();
         for cap in balloon.combine(cap) {
             balloon.caps.set(cap);
         }
@@ -225,7 +225,7 @@ fn allow(
     // What a higher ceiling allows; told when the lock is free again.
     let _bringing = shared.bringing();
     let mut balloon = shared.balloon().lock()?;
-    let _marking = shared.teller().leaving_marks();
+    let _marking = shared.waiters().leaving_marks();
     balloon.combine(cap).into_iter().for_each(|cap| allowance.set_cap(cap));
     let bytes = allowance.caps().lowest(shared.bytes());
     let pages_above = || allowance.held_bytes().saturating_sub(bytes) >> shared.page_size().shift();

@@ -14,7 +14,6 @@ use crate::cpus::linux::LinuxCpus;
 use crate::memory::region::{Memory, resident};
 use crate::system::prim::ForkMark;
 use crate::waiting::closed_cpus::ClosedCpus;
-use crate::waiting::teller::Teller;
 use crate::waiting::waiters::Waiters;
 
 /// The allocator of a depot.
@@ -26,15 +25,15 @@ pub(crate) struct MappedFrames {
     allocator: Frames,
     memory: Memory,
     page_size: PageSize,
-    teller: Arc<Teller<ClosedCpus>>,
+    waiters: Arc<Waiters<ClosedCpus>>,
 }
 
 impl MappedFrames {
     /// The frames that `allocator` hands out, which lie in `memory`.
     pub fn new(allocator: Frames, memory: Memory, fork_mark: ForkMark) -> Self {
-        let teller = Arc::new(Teller::new(fork_mark));
+        let waiters = Arc::new(Waiters::new(fork_mark, ClosedCpus::default()));
         let page_size = allocator.page_size();
-        MappedFrames { allocator, memory, page_size, teller }
+        MappedFrames { allocator, memory, page_size, waiters }
     }
 
     /// A copy of the allocator's own value, for a handle.
@@ -106,13 +105,8 @@ impl MappedFrames {
 
     /// Requests that wait for pages.
     #[inline]
-    pub(crate) fn waiters(&self) -> &Waiters<ClosedCpus> {
-        &self.teller.waiters
-    }
-
-    /// The teller of requests that wait.
-    pub(crate) fn teller(&self) -> &Arc<Teller<ClosedCpus>> {
-        &self.teller
+    pub(crate) fn waiters(&self) -> &Arc<Waiters<ClosedCpus>> {
+        &self.waiters
     }
 
     /// Tells a request that waits, if there is one, when the returned value is dropped. For code
@@ -158,7 +152,7 @@ impl Drop for BringGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.0.waiters().are_there() && self.0.check_parent().is_ok() {
-            self.0.teller().tell();
+            self.0.waiters().tell();
         }
     }
 }
@@ -181,7 +175,7 @@ impl Drop for AnswerGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.0.waiters().are_marked() && self.0.check_parent().is_ok() {
-            self.0.teller().answer();
+            self.0.waiters().answer();
         }
     }
 }

@@ -2,5 +2,4 @@
 
 pub(crate) mod answers;
 pub(crate) mod closed_cpus;
-pub(crate) mod teller;
 pub(crate) mod waiters;

@@ -35,11 +35,17 @@
 //!    a SeqCst fence between the two, as in 1. So a bringer never waits for the queue, and may be
 //!    a signal handler. A bringer that holds locks under which no waker may run leaves the mark
 //!    there, and takes the queue when it has given them up ([`Waiters::answer`]). It then finds its
-//!    own mark, unless another thread has answered that meanwhile, when the pages were there.
+//!    own mark, unless another thread has answered that meanwhile, when the pages were there. A
+//!    thread that sets a ceiling calls callbacks under its lock, which may free pages, wait and
+//!    give up ([`Waiters::leaving_marks`]). Where it would tell a waiter it leaves a mark, and it
+//!    leaves those that it finds after a use of the queue. It has its fence there all the same, so
+//!    its own next look misses nothing. It answers them when it has given the lock up.
 //! 3. *A mark tells one waiter that is not told yet.* A waiter takes its tell back before it looks
 //!    ([`Waiters::arm`]). So a told waiter looks after the pages came, and by the rules above tells
 //!    the next or leaves none that could be served. If all are told, all will look. Several marks
-//!    that are found together need one tell, for the same reason.
+//!    that are found together need one tell, for the same reason. A mark does in place of a tell
+//!    that passes on, too: it may tell earlier waiters for larger blocks first, each of which is
+//!    served or passes on in its turn.
 //! 4. *A look that cannot tell* whether it missed pages that others were moving is repeated without
 //!    waiting ([`Refusal::is_proven`](pagedepot::Refusal)), and so is each look while the caches of
 //!    some CPU could not be taken away, or another thread has the list of address spaces. What a
@@ -58,7 +64,10 @@
 use std::collections::BTreeMap;
 use std::task::Waker;
 
-use crate::system::prim::{AtomicU32, ForkGuard, ForkLock, ForkMark, LockError, Ordering, fence};
+use crate::system::prim::{
+    AtomicU32, ForkGuard, ForkLock, ForkMark, LockError, Mutant, Ordering, fence, is_mutant,
+    thread_id,
+};
 
 /// The state that waiters and bringers share.
 pub(crate) struct Waiters<C> {
@@ -66,6 +75,8 @@ pub(crate) struct Waiters<C> {
     waiting: AtomicU32,
     /// Marks of bringers that no tell has answered.
     pending: AtomicU32,
+    /// The id of the thread that leaves marks and runs no waker, or 0.
+    marker: AtomicU32,
     queue: ForkLock<Queue<C>>,
 }
 
@@ -108,8 +119,8 @@ const ANY_ORDER: u32 = u32::MAX;
 impl<C> Waiters<C> {
     pub fn new(fork_mark: ForkMark, closed: C) -> Self {
         let queue = Queue { next: 0, waiters: BTreeMap::new(), closed };
-        let (waiting, pending) = (AtomicU32::new(0), AtomicU32::new(0));
-        Waiters { waiting, pending, queue: ForkLock::new(fork_mark, queue) }
+        let [waiting, pending, marker] = [0; 3].map(AtomicU32::new);
+        Waiters { waiting, pending, marker, queue: ForkLock::new(fork_mark, queue) }
     }
 
     /// Whether a bringer, which has put its pages into the store, has to [`tell`](Self::tell).
@@ -142,8 +153,24 @@ impl<C> Waiters<C> {
         self.pending.load(Ordering::Relaxed) != 0
     }
 
+    /// Has the calling thread run no waker until the returned value is dropped, not even in a
+    /// callback that frees pages or gives up waiting. For the one thread that has a lock under
+    /// which no waker may run; it answers when it has given that up.
+    pub fn leaving_marks(&self) -> MarkerGuard<'_> {
+        // Relaxed: as in `leaves_marks`.
+        self.marker.store(thread_id(), Ordering::Relaxed);
+        MarkerGuard(&self.marker)
+    }
+
+    /// Whether the calling thread runs no waker.
+    fn leaves_marks(&self) -> bool {
+        // Relaxed: each thread compares it with its own id.
+        let marker = self.marker.load(Ordering::Relaxed);
+        marker != 0 && marker == thread_id() && !is_mutant(Mutant::WakesUnderLocks)
+    }
+
     /// Answers the marks of bringers, unless another thread has the queue: then that thread does.
-    /// Never waits for another thread.
+    /// Leaves them if the calling thread runs no waker. Never waits for another thread.
     #[cold]
     pub fn answer(&self) {
         loop {
@@ -151,7 +178,7 @@ impl<C> Waiters<C> {
             // has given the queue back: that comes before its look for marks. See 2.
             fence(Ordering::SeqCst);
             // Relaxed: the fence orders it.
-            if self.pending.load(Ordering::Relaxed) == 0 {
+            if self.pending.load(Ordering::Relaxed) == 0 || self.leaves_marks() {
                 return;
             }
             let Some(mut queue) = self.queue.try_lock() else { return };
@@ -228,9 +255,19 @@ impl<C> Waiters<C> {
         was_told.unwrap_or(false)
     }
 
+    /// Tells the next waiter like [`Queue::tell`], or leaves a mark if the calling thread runs no
+    /// waker.
+    fn tell_next(&self, queue: &mut Queue<C>, below: u32) -> Option<Waker> {
+        if self.leaves_marks() {
+            self.mark();
+            return None;
+        }
+        queue.tell(below)
+    }
+
     /// Passes a tell on after a look that found no block.
     pub fn pass_on(&self, ticket: Ticket) {
-        let told = self.with(|queue| queue.tell(ticket.order));
+        let told = self.with(|queue| self.tell_next(queue, ticket.order));
         told.flatten().into_iter().for_each(Waker::wake);
     }
 
@@ -244,12 +281,22 @@ impl<C> Waiters<C> {
                 self.waiting.store(0, Ordering::Relaxed);
                 open(&mut queue.closed);
             }
-            (gone, queue.tell(ANY_ORDER))
+            (gone, self.tell_next(queue, ANY_ORDER))
         });
         // A waker that has gone is dropped here, not under the lock.
         if let Some((_gone, told)) = left {
             told.into_iter().for_each(Waker::wake);
         }
+    }
+}
+
+/// A guard of the duty to run no waker: see [`Waiters::leaving_marks`].
+pub(crate) struct MarkerGuard<'w>(&'w AtomicU32);
+
+impl Drop for MarkerGuard<'_> {
+    fn drop(&mut self) {
+        // Relaxed: as in `leaves_marks`.
+        self.0.store(0, Ordering::Relaxed);
     }
 }
 

@@ -50,7 +50,6 @@ mod vmalloc {
 mod waiting {
     #[allow(dead_code, reason = "the clock of a model stands still")]
     pub mod answers;
-    pub mod teller;
     #[allow(dead_code, reason = "a model has no CPUs to close again")]
     pub mod waiters;
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use crate::system::prim::{AtomicU32, ForkMark, Mutant, Ordering, thread_id, wait, wake_all};
-use crate::waiting::teller::Teller;
+use crate::waiting::waiters::{Ticket, Waiters};
 use crate::{MUTANT, SKIPS_FENCES, explore, explore_within};
 
 /// A depot of pages that are all alike, and the state beside it. While the caches are open, a free
@@ -20,7 +20,7 @@ struct World {
     /// The thread that has the lock of a ceiling, which wakers may take; 0: none. Not a word of
     /// loom's: threads that have no part in it do not see it.
     ceiling_holder: std::sync::atomic::AtomicU32,
-    teller: Teller<()>,
+    waiters: Waiters<()>,
 }
 
 /// Bits of `cached`: whether the caches are closed, and whether they have a page.
@@ -35,7 +35,7 @@ impl World {
             pooled: AtomicU32::new(0),
             is_open: AtomicU32::new(1),
             ceiling_holder: Default::default(),
-            teller: Teller::new(ForkMark),
+            waiters: Waiters::new(ForkMark, ()),
         })
     }
 
@@ -56,11 +56,11 @@ impl World {
         };
         self.free.fetch_add(pages, Ordering::Release);
         // Under locks that wakers may take: the mark is answered when they are free.
-        if self.teller.waiters.are_there() {
-            self.teller.waiters.mark();
+        if self.waiters.are_there() {
+            self.waiters.mark();
         }
-        if self.teller.waiters.are_marked() {
-            self.teller.answer();
+        if self.waiters.are_marked() {
+            self.waiters.answer();
         }
         pages
     }
@@ -68,9 +68,15 @@ impl World {
     /// Frees a page into the pool, as `Vmalloc::vfree`.
     fn free_pooled(&self) {
         self.pooled.fetch_add(1, Ordering::Release);
-        if self.teller.waiters.are_there() {
-            self.teller.tell();
+        if self.waiters.are_there() {
+            self.waiters.tell();
         }
+    }
+
+    /// Frees into the pool and purges it, as a callback.
+    fn purge_what_it_frees(&self) {
+        self.free_pooled();
+        self.purge();
     }
 
     fn take(&self) -> bool {
@@ -86,23 +92,22 @@ impl World {
         let pushed = self.cached.compare_exchange(0, PAGE, Ordering::AcqRel, Ordering::Relaxed);
         if pushed.is_err() {
             self.free.fetch_add(1, Ordering::Release);
-            if self.teller.waiters.are_there() {
-                self.teller.tell();
+            if self.waiters.are_there() {
+                self.waiters.tell();
             }
         }
     }
 
-    /// Sets a ceiling, as `Ceiling::set`: its request calls a callback, which frees into the pool,
-    /// and purges it. Requests are told when the lock is free.
-    fn set_ceiling(&self) {
+    /// Sets a ceiling, as `Ceiling::set`: its request calls a callback. Requests are told when the
+    /// lock is free.
+    fn set_ceiling(&self, callback: impl FnOnce()) {
         self.ceiling_holder.store(thread_id(), Ordering::Relaxed);
-        let marking = self.teller.leaving_marks();
-        self.free_pooled();
-        self.purge();
+        let marking = self.waiters.leaving_marks();
+        callback();
         drop(marking);
         self.ceiling_holder.store(0, Ordering::Relaxed);
-        if self.teller.waiters.are_there() {
-            self.teller.tell();
+        if self.waiters.are_there() {
+            self.waiters.tell();
         }
     }
 
@@ -117,30 +122,56 @@ impl World {
         self.cached.store(0, Ordering::Release);
     }
 
-    /// Waits for a page, as `PageFuture` does; gives up after so many looks. Whether it got one.
-    fn request(self: &Arc<Self>, order: u32, looks_max: u32) -> bool {
-        let rings = AtomicU32::new(0);
-        let bell = Arc::new(Bell { rings, world: self.clone() });
-        let waker = Waker::from(bell.clone());
-        let entered = self.teller.waiters.enter(order, |()| self.close(), |()| self.open());
-        let ticket = entered.expect("the model does not fork");
+    /// Begins to wait for a block of this order.
+    fn enter(self: &Arc<Self>, order: u32) -> Request {
+        let bell = Arc::new(Bell { rings: AtomicU32::new(0), world: self.clone() });
+        let entered = self.waiters.enter(order, |()| self.close(), |()| self.open());
+        Request { order, ticket: entered.expect("the model does not fork"), bell }
+    }
+
+    /// Waits for a page, and gives up after so many looks. Whether it got one.
+    fn request(self: &Arc<Self>, looks_max: u32) -> bool {
+        let request = self.enter(0);
         let mut has_page = false;
         for _ in 0..looks_max {
-            let seen = bell.rings();
-            let was_told = self.teller.waiters.arm(ticket, &waker);
-            if self.look() {
-                has_page = true;
+            let seen = request.bell.rings();
+            has_page = request.poll();
+            if has_page {
                 break;
             }
-            if was_told {
-                self.teller.waiters.pass_on(ticket);
-            }
             if looks_max == u32::MAX {
-                bell.wait(seen);
+                request.bell.wait(seen);
             }
         }
-        self.teller.waiters.leave(ticket, |()| self.open());
+        request.leave();
         has_page
+    }
+}
+
+/// A request that waits, as a `PageFuture`.
+struct Request {
+    order: u32,
+    ticket: Ticket,
+    bell: Arc<Bell>,
+}
+
+impl Request {
+    /// Looks once. Whether it has a page: all pages are too small for one of a higher order.
+    fn poll(&self) -> bool {
+        let world = &self.bell.world;
+        let was_told = world.waiters.arm(self.ticket, &Waker::from(self.bell.clone()));
+        if self.order == 0 && world.look() {
+            return true;
+        }
+        if was_told {
+            world.waiters.pass_on(self.ticket);
+        }
+        false
+    }
+
+    fn leave(self) {
+        let world = &self.bell.world;
+        world.waiters.leave(self.ticket, |()| world.open());
     }
 }
 
@@ -181,7 +212,7 @@ fn one_waiter_beside_a_free() {
     explore(|| {
         let world = World::new();
         let frees = spawn(&world, |world| world.free());
-        assert!(world.request(0, u32::MAX));
+        assert!(world.request(u32::MAX));
         frees.join().unwrap();
         assert_eq!(world.is_open.load(Ordering::Relaxed), 1);
     });
@@ -204,7 +235,7 @@ fn one_waiter_beside_a_pool() {
     explore(|| {
         let world = World::new();
         let frees = spawn(&world, |world| world.free_pooled());
-        assert!(world.request(0, u32::MAX));
+        assert!(world.request(u32::MAX));
         frees.join().unwrap();
     });
 }
@@ -225,8 +256,8 @@ fn waiters_and_pools_need_fences() {
 fn one_waiter_beside_a_ceiling() {
     explore(|| {
         let world = World::new();
-        let sets = spawn(&world, |world| world.set_ceiling());
-        assert!(world.request(0, u32::MAX));
+        let sets = spawn(&world, |world| world.set_ceiling(|| world.purge_what_it_frees()));
+        assert!(world.request(u32::MAX));
         sets.join().unwrap();
     });
 }
@@ -244,18 +275,79 @@ fn no_waker_runs_under_a_ceiling() {
     one_waiter_beside_a_ceiling();
 }
 
+fn one_waiter_beside_one_that_goes_under_a_ceiling() {
+    explore(|| {
+        let world = World::new();
+        let sets = spawn(&world, |world| {
+            let goes = world.enter(0);
+            world.set_ceiling(|| {
+                world.free_pooled();
+                if goes.poll() {
+                    world.free_pooled();
+                }
+                goes.leave();
+            });
+        });
+        assert!(world.request(u32::MAX));
+        sets.join().unwrap();
+    });
+}
+
+/// A callback for a ceiling frees pages, looks for a request of its own, and gives that up.
+#[test]
+fn a_waiter_that_goes_under_a_ceiling_keeps_no_page_from_others() {
+    one_waiter_beside_one_that_goes_under_a_ceiling();
+}
+
+/// The mutant: the thread that sets the ceiling runs a waker.
+#[test]
+#[should_panic(expected = "under the lock of a ceiling")]
+fn a_waiter_that_goes_under_a_ceiling_runs_no_waker() {
+    MUTANT.set(Some(Mutant::WakesUnderLocks));
+    one_waiter_beside_one_that_goes_under_a_ceiling();
+}
+
+fn one_waiter_behind_a_large_one_under_a_ceiling() {
+    explore(|| {
+        let world = World::new();
+        let large = world.enter(1);
+        let other = spawn(&world, |world| assert!(world.request(u32::MAX)));
+        // Tells the large one, which is the first.
+        world.free();
+        world.set_ceiling(|| assert!(!large.poll()));
+        // It is told again, as the first one.
+        assert!(!large.poll());
+        other.join().unwrap();
+        large.leave();
+    });
+}
+
+/// A callback for a ceiling looks for a request that was told and wants a larger block.
+#[test]
+fn a_waiter_passes_on_under_a_ceiling() {
+    one_waiter_behind_a_large_one_under_a_ceiling();
+}
+
+/// The mutant: the thread that sets the ceiling runs a waker.
+#[test]
+#[should_panic(expected = "under the lock of a ceiling")]
+fn a_waiter_that_passes_on_under_a_ceiling_runs_no_waker() {
+    MUTANT.set(Some(Mutant::WakesUnderLocks));
+    one_waiter_behind_a_large_one_under_a_ceiling();
+}
+
 /// A page that comes under a ceiling, and one that another thread frees meanwhile, which may find
 /// the mark of the first.
 #[test]
 fn two_waiters_share_a_ceiling_and_a_free() {
     explore_within(2, || {
         let world = World::new();
-        let other = spawn(&world, |world| assert!(world.request(0, u32::MAX)));
+        let other = spawn(&world, |world| assert!(world.request(u32::MAX)));
         let sets = spawn(&world, |world| {
-            world.set_ceiling();
+            world.set_ceiling(|| world.purge_what_it_frees());
             world.free();
         });
-        assert!(world.request(0, u32::MAX));
+        assert!(world.request(u32::MAX));
         other.join().unwrap();
         sets.join().unwrap();
     });
@@ -266,12 +358,12 @@ fn two_waiters_share_a_ceiling_and_a_free() {
 fn two_waiters_share_a_free_and_a_pool() {
     explore_within(2, || {
         let world = World::new();
-        let other = spawn(&world, |world| assert!(world.request(0, u32::MAX)));
+        let other = spawn(&world, |world| assert!(world.request(u32::MAX)));
         let frees = spawn(&world, |world| {
             world.free_pooled();
             world.free();
         });
-        assert!(world.request(0, u32::MAX));
+        assert!(world.request(u32::MAX));
         other.join().unwrap();
         frees.join().unwrap();
     });
@@ -281,9 +373,9 @@ fn two_waiters_share_a_free_and_a_pool() {
 fn two_waiters_share_two_frees() {
     explore_within(2, || {
         let world = World::new();
-        let other = spawn(&world, |world| assert!(world.request(0, u32::MAX)));
+        let other = spawn(&world, |world| assert!(world.request(u32::MAX)));
         let frees = spawn(&world, |world| (0..2).for_each(|_| world.free()));
-        assert!(world.request(0, u32::MAX));
+        assert!(world.request(u32::MAX));
         other.join().unwrap();
         frees.join().unwrap();
     });
@@ -295,11 +387,11 @@ fn a_waiter_frees_for_the_next() {
     explore_within(2, || {
         let world = World::new();
         let other = spawn(&world, |world| {
-            assert!(world.request(0, u32::MAX));
+            assert!(world.request(u32::MAX));
             world.free();
         });
         world.free();
-        assert!(world.request(0, u32::MAX));
+        assert!(world.request(u32::MAX));
         world.free();
         other.join().unwrap();
     });
@@ -312,11 +404,11 @@ fn a_waiter_that_gives_up_keeps_no_page_from_others() {
         let world = World::new();
         let frees = spawn(&world, |world| world.free());
         let other = spawn(&world, |world| {
-            if world.request(0, 1) {
+            if world.request(1) {
                 world.free();
             }
         });
-        assert!(world.request(0, u32::MAX));
+        assert!(world.request(u32::MAX));
         frees.join().unwrap();
         other.join().unwrap();
     });

@@ -4,7 +4,7 @@
 use std::future::Future as _;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, Mutex, OnceLock};
+use std::sync::{Arc, Barrier, LazyLock, Mutex, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -343,6 +343,36 @@ fn a_callback_for_a_ceiling_wakes_under_no_lock() {
     drop(waiting);
     stock.lock().unwrap().clear();
     all_back(&depot);
+}
+
+/// A callback for a ceiling frees pages and gives up a wait: the next one is woken when the
+/// ceiling's lock is free again.
+#[test]
+fn a_wait_that_ends_under_a_ceiling_wakes_under_no_lock() {
+    static DEPOT: LazyLock<Depot> = LazyLock::new(|| Depot::new(16 * mib()).unwrap());
+    let stock = std::iter::from_fn(|| DEPOT.page(Order::PAGEBLOCK).ok()).collect::<Vec<_>>();
+    let mut older = Box::pin(DEPOT.page_async(Order::MAX));
+    assert!(older.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let task = Arc::new(Lifting { depot: DEPOT.clone(), lifted: OnceLock::new() });
+    let waker = Waker::from(task.clone());
+    let mut waiting = Box::pin(DEPOT.page_async(Order::MAX));
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let given = Arc::new(Mutex::new((stock, Some(older))));
+    let freed = given.clone();
+    DEPOT
+        .on_pressure(move |_| {
+            let (stock, older) = &mut *freed.lock().unwrap();
+            let pages = stock.pop().map_or(0, |_| 512);
+            drop(older.take());
+            pages
+        })
+        .unwrap();
+    let lower = Ceiling::of(&DEPOT).set(8 * mib());
+    assert!(given.lock().unwrap().1.is_none(), "{lower:?}: pages were asked for");
+    assert_eq!(task.lifted.get(), Some(&Ok(16 * mib())));
+    drop(waiting);
+    given.lock().unwrap().0.clear();
+    all_back(&DEPOT);
 }
 
 /// A lower watermark makes pages free for requests that wait.
