@@ -11,6 +11,7 @@ use pagedepot_contiguity::Compactor;
 
 use crate::depot::relief::CompactionRelief;
 use crate::depot::teardown::{Gates, Teardown, TeardownHost};
+use crate::error::CallbackError;
 use crate::giving_back::callbacks::{Callbacks, KeptCallbacks};
 use crate::giving_back::ceiling::Allowance;
 use crate::giving_back::returnable::ReturnableFrames;
@@ -132,6 +133,12 @@ impl DepotState {
     /// The callbacks that the allocator calls when pages run short.
     pub(crate) fn callbacks(&self) -> &Callbacks {
         &self.callbacks
+    }
+
+    /// Has requests that find a monitor's ceiling reached ring for the monitor.
+    pub(crate) fn ring_at_ceilings(&self) -> Result<(), CallbackError> {
+        let allowance = self.common.clone().map(|common| common as Arc<dyn Allowance>);
+        self.callbacks.ring_at_ceilings(&self.frames, allowance)
     }
 
     pub(crate) fn growth(&self) -> &Growth {

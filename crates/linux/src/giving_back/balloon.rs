@@ -1,9 +1,12 @@
 //! The memory that a ceiling keeps from a depot. The balloon of a virtual machine holds pages in
 //! the same way (Waldspurger, OSDI 2002).
 
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use pagedepot::{FrameRange, ZoneId};
+
+use crate::system::prim::thread_id;
 
 /// Pageblocks that the ceiling took out of the allocator, and that are no memory of it now.
 #[derive(Default)]
@@ -30,30 +33,76 @@ pub(crate) struct Caps {
 #[derive(Debug, Default)]
 pub(crate) struct MonitorId(Arc<()>);
 
-/// The ceilings that monitors set, in bytes.
+/// The ceilings that monitors set.
 #[derive(Default)]
-pub(crate) struct MonitorCaps(Vec<(Weak<()>, usize)>);
+pub(crate) struct MonitorCaps(Vec<MonitorCap>);
+
+/// The ceiling of a monitor.
+struct MonitorCap {
+    monitor: Weak<()>,
+    bytes: usize,
+    listener: Option<Listener>,
+}
+
+/// The thread of a monitor, which answers requests that reach the monitor's ceiling.
+#[derive(Clone)]
+pub(crate) struct Listener {
+    /// Makes the thread wake up.
+    pub wake: Arc<OwnedFd>,
+    /// Id of the thread.
+    pub thread: u32,
+}
+
+impl Listener {
+    /// Has the thread wake up and answer.
+    pub fn ring(&self) -> bool {
+        rustix::io::write(&*self.wake, &1u64.to_ne_bytes()).is_ok()
+    }
+}
 
 impl MonitorCaps {
-    /// Sets the ceiling of a monitor; `None`: it has none any more.
+    /// Sets the ceiling of a monitor, whose listener stays; `None`: it has none any more.
     pub fn set(&mut self, monitor: &MonitorId, bytes: Option<usize>) {
-        let monitor = Arc::downgrade(&monitor.0);
-        self.0.retain(|(other, _)| !other.ptr_eq(&monitor) && other.strong_count() > 0);
-        self.0.extend(bytes.map(|bytes| (monitor, bytes)));
+        let (monitor, mut listener) = (Arc::downgrade(&monitor.0), None);
+        self.0.retain_mut(|cap| {
+            let is_own = cap.monitor.ptr_eq(&monitor);
+            if is_own {
+                listener = cap.listener.take();
+            }
+            !is_own && cap.monitor.strong_count() > 0
+        });
+        self.0.extend(bytes.map(|bytes| MonitorCap { monitor, bytes, listener }));
     }
 
-    /// The lowest ceiling of a monitor that has not ended: one that ends in a callback of the call
-    /// that sets a ceiling cannot lift its own.
-    pub fn lowest(&self) -> Option<usize> {
-        let live = self.0.iter().filter(|(monitor, _)| monitor.strong_count() > 0);
-        live.map(|&(_, bytes)| bytes).min()
-    }
-
-    /// Whether no monitor has a lower ceiling than this one.
-    pub fn is_lowest(&self, monitor: &MonitorId) -> bool {
-        let lowest = self.lowest();
+    /// Has a thread answer requests that reach the ceiling of a monitor. `false`: it has none.
+    pub fn listen(&mut self, monitor: &MonitorId, listener: &Listener) -> bool {
         let own = Arc::as_ptr(&monitor.0);
-        self.0.iter().any(|(one, bytes)| one.as_ptr() == own && Some(*bytes) == lowest)
+        let cap = self.0.iter_mut().find(|cap| cap.monitor.as_ptr() == own);
+        cap.map(|cap| cap.listener = Some(listener.clone())).is_some()
+    }
+
+    /// The ceilings of monitors that have not ended: one that ends in a callback of the call that
+    /// sets a ceiling cannot lift its own.
+    fn live(&self) -> impl Iterator<Item = &MonitorCap> {
+        self.0.iter().filter(|cap| cap.monitor.strong_count() > 0)
+    }
+
+    /// The lowest ceiling of a monitor.
+    pub fn lowest(&self) -> Option<usize> {
+        self.live().map(|cap| cap.bytes).min()
+    }
+
+    /// The thread that answers requests which reach the lowest ceiling of a monitor, if that is
+    /// below `others`. The threads of monitors are answered by none: one may hold up its own
+    /// answers, and wait for another's.
+    pub fn listener(&self, others: usize) -> Option<&Listener> {
+        let lowest = self.lowest().filter(|&bytes| bytes < others)?;
+        let listeners = || self.live().filter_map(|cap| Some((cap.bytes, cap.listener.as_ref()?)));
+        if listeners().any(|(_, listener)| listener.thread == thread_id()) {
+            return None;
+        }
+        let last = listeners().filter(|&(bytes, _)| bytes == lowest).last();
+        last.map(|(_, listener)| listener)
     }
 }
 
@@ -140,23 +189,41 @@ mod tests {
     #[test]
     fn each_monitor_has_a_ceiling() {
         let mut caps = MonitorCaps::default();
-        let [first, second] = &[(); 2].map(|()| MonitorId::default());
-        let state =
-            |caps: &MonitorCaps| (caps.lowest(), [first, second].map(|id| caps.is_lowest(id)));
-        assert_eq!(state(&caps), (None, [false, false]));
+        let [first, second, third] = &[(); 3].map(|()| MonitorId::default());
+        let listener = |thread| {
+            let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+            Listener { wake: Arc::new(wake), thread }
+        };
+        // Thread ids are not 0, and smaller than these.
+        let [one, two] = [u32::MAX - 1, u32::MAX].map(listener);
+        let state = |caps: &MonitorCaps| {
+            (caps.lowest(), caps.listener(100).map(|listener| u32::MAX - listener.thread))
+        };
+        assert_eq!(state(&caps), (None, None));
+        assert!(!caps.listen(first, &one), "it has no ceiling");
         caps.set(first, Some(60));
         caps.set(second, Some(40));
-        assert_eq!(state(&caps), (Some(40), [false, true]));
-        caps.set(first, Some(40));
-        assert_eq!(state(&caps), (Some(40), [true, true]));
+        assert!(caps.listen(first, &one) && caps.listen(second, &two));
+        assert_eq!(state(&caps), (Some(40), Some(0)));
+        assert!(caps.listener(40).is_none(), "another ceiling is as low");
+        caps.set(second, Some(70));
+        assert_eq!(state(&caps), (Some(60), Some(1)));
+        caps.set(second, Some(60));
+        assert_eq!(state(&caps), (Some(60), Some(0)));
+        caps.set(third, Some(50));
+        assert_eq!(state(&caps), (Some(50), None), "its monitor has no thread");
+        caps.set(third, None);
         caps.set(second, None);
-        assert_eq!(state(&caps), (Some(40), [true, false]));
+        assert_eq!(state(&caps), (Some(60), Some(1)));
+        let ended = MonitorId::default();
+        caps.set(&ended, Some(20));
+        assert!(caps.listen(&ended, &two));
+        drop(ended);
+        assert_eq!(state(&caps), (Some(60), Some(1)), "that monitor has ended");
+        assert!(caps.listen(first, &listener(thread_id())));
+        assert_eq!(state(&caps), (Some(60), None), "its own thread");
         caps.set(first, None);
-        assert_eq!(state(&caps), (None, [false, false]));
-        caps.set(&MonitorId::default(), Some(20));
-        assert_eq!(state(&caps), (None, [false, false]), "that monitor has ended");
-        caps.set(first, Some(50));
-        assert_eq!((caps.0.len(), state(&caps)), (1, (Some(50), [true, false])));
+        assert_eq!((caps.0.len(), state(&caps)), (0, (None, None)));
     }
 
     #[test]

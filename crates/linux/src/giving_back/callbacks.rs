@@ -1,15 +1,15 @@
 //! The callbacks of a depot, which its allocator calls when pages run short.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use pagedepot::{Pressure, Reclaim};
 
 use crate::error::CallbackError;
 use crate::giving_back::bell::Bell;
+use crate::giving_back::ceiling::Allowance;
 use crate::giving_back::returnable::ReturnableFrames;
 use crate::giving_back::shrinkers::Shrinkers;
-use crate::memory::frames::{Frames, MappedFrames};
+use crate::memory::frames::{Frames, MappedFrames, SharedFrames};
 use crate::system::fork_mark::ForkMark;
 use crate::system::sync::ForkLock;
 
@@ -61,7 +61,7 @@ impl Callbacks {
         let mut registry = self.0.lock()?;
         let shrinkers = registry.shrinkers.clone();
         if !std::mem::replace(&mut registry.has_shrinkers, true) {
-            let callback = ShrinkersCallback(shrinkers.clone(), SharedFrames(mapped.into()));
+            let callback = ShrinkersCallback(shrinkers.clone(), SharedFrames::new(mapped));
             let kept = registry.keep(mapped.frames(), Arc::new(callback));
             registry.has_shrinkers = kept.is_ok();
             kept?;
@@ -69,21 +69,24 @@ impl Callbacks {
         Ok(shrinkers)
     }
 
-    /// The bell that requests ring when they find a monitor's ceiling reached: one callback for all
-    /// monitors.
-    pub fn bell(&self, returnable: &ReturnableFrames) -> Result<Arc<Bell>, CallbackError> {
+    /// Has requests that find a monitor's ceiling reached ring for the monitor. One callback is for
+    /// all monitors.
+    pub fn ring_at_ceilings(
+        &self,
+        returnable: &ReturnableFrames,
+        allowance: Option<Arc<dyn Allowance>>,
+    ) -> Result<(), CallbackError> {
         let mut registry = self.0.lock()?;
-        if let Some(bell) = &registry.bell {
-            return Ok(bell.clone());
+        if registry.bell.is_none() {
+            let bell = Arc::new(Bell::new(returnable, allowance));
+            registry.keep(returnable.frames(), bell.clone())?;
+            registry.bell = Some(bell);
         }
-        let bell = Arc::new(Bell::new(returnable.shared_balloon()));
-        registry.keep(returnable.frames(), bell.clone())?;
-        registry.bell = Some(bell.clone());
-        Ok(bell)
+        Ok(())
     }
 
     /// The bell, if there was ever one.
-    pub fn known_bell(&self) -> Option<Arc<Bell>> {
+    pub fn bell(&self) -> Option<Arc<Bell>> {
         self.0.lock().ok()?.bell.clone()
     }
 
@@ -127,21 +130,13 @@ impl Registry {
 }
 
 /// The callback for all address spaces of a depot.
-struct ShrinkersCallback(Arc<Shrinkers>, SharedFrames);
-
-/// The frames of a depot's state.
-struct SharedFrames(NonNull<MappedFrames>);
-
-// SAFETY: the pointer stands for a shared reference to what threads may share.
-unsafe impl Send for SharedFrames where MappedFrames: Sync {}
-// SAFETY: as above.
-unsafe impl Sync for SharedFrames where MappedFrames: Sync {}
+struct ShrinkersCallback(Arc<Shrinkers>, SharedFrames<MappedFrames>);
 
 impl Reclaim for ShrinkersCallback {
     fn reclaim(&self, pressure: Pressure) -> u64 {
         // SAFETY: the allocator of these frames alone calls this, so they are there. They are boxed
         // in the depot's state, and stay where they are.
-        let mapped = unsafe { self.1.0.as_ref() };
+        let mapped = unsafe { self.1.get() };
         // Dropped when the list is free: a waker may drop an address space.
         let _answering = mapped.answering();
         self.0.shrink(pressure).unwrap_or(0)

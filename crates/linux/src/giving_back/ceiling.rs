@@ -36,11 +36,12 @@ use pagedepot_contiguity::{Contiguity, RemoveError};
 use rustix::io::Errno;
 
 use crate::error::CeilingError;
-use crate::giving_back::balloon::{Balloon, Cap, Caps, MonitorId, NewCap};
+use crate::giving_back::balloon::{Balloon, Cap, Caps, Listener, MonitorId, NewCap};
 use crate::giving_back::discard::drop_pages;
 use crate::giving_back::returnable::ReturnableFrames;
 use crate::giving_back::system::DroppedMemory;
 use crate::memory::region::PAGEBLOCK_PAGES;
+use crate::waiting::answers::WAIT_MAX;
 
 /// Number of times that a pageblock which was freed for the ceiling may have a pin, or be lost to
 /// another request.
@@ -75,7 +76,7 @@ pub struct Ceiling<'d> {
 }
 
 /// The right of this process to pages of a store that other processes use, too.
-pub(crate) trait Allowance: Sync {
+pub(crate) trait Allowance: Send + Sync {
     /// The ceilings that were set.
     fn caps(&self) -> Caps;
 
@@ -149,13 +150,22 @@ impl<'d> Ceiling<'d> {
         self.adjust(cap, given_back_bytes)
     }
 
-    /// Whether it is the limit that this monitor follows which keeps memory from the depot.
-    pub(crate) fn is_limited_by(&self, monitor: &MonitorId) -> bool {
-        let Ok(balloon) = self.frames.balloon().lock() else { return false };
+    /// Has a thread answer requests that reach this monitor's ceiling. `false`: there is no ceiling
+    /// of this monitor.
+    pub(crate) fn listen(&self, monitor: &MonitorId, listener: &Listener) -> bool {
+        let balloon = self.frames.balloon().lock();
+        balloon.is_ok_and(|mut balloon| balloon.monitors.listen(monitor, listener))
+    }
+
+    /// Wakes the thread that answers requests which reach the ceiling in force. `false`: that is no
+    /// monitor's, or its monitor has no thread. Waits while another thread sets a ceiling, as the
+    /// answer would, for as long as for an answer at most.
+    pub(crate) fn ring(&self) -> bool {
+        // For a request of the thread that sets a ceiling the answer would wait for its end.
+        let Some(balloon) = self.frames.balloon().lock_within(WAIT_MAX) else { return false };
         let caps = self.allowance.map_or(balloon.caps, Allowance::caps);
-        let bytes = self.frames.bytes();
-        let others = Caps { container: None, ..caps };
-        balloon.monitors.is_lowest(monitor) && caps.lowest(bytes) < others.lowest(bytes)
+        let others = Caps { container: None, ..caps }.lowest(self.frames.bytes());
+        balloon.monitors.listener(others).is_some_and(Listener::ring)
     }
 
     /// Sets the ceiling of a new depot, in which nothing is present unless it was populated.

@@ -2,7 +2,6 @@
 
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 use pagedepot::cpus::Cpus as _;
 use pagedepot_rseq::CpuSet;
@@ -22,7 +21,7 @@ pub(crate) struct ReturnableFrames {
     mapped: MappedFrames,
     trimming: Box<TrimState>,
     pins: Box<ForkLock<Pins>>,
-    balloon: Arc<ForkLock<Balloon>>,
+    balloon: Box<ForkLock<Balloon>>,
     is_pinned: bool,
     has_backing: bool,
 }
@@ -44,7 +43,7 @@ impl ReturnableFrames {
             mapped,
             trimming,
             pins: Box::new(ForkLock::new(fork_mark, pins)),
-            balloon: Arc::new(ForkLock::new(fork_mark, Balloon::default())),
+            balloon: Box::new(ForkLock::new(fork_mark, Balloon::default())),
             is_pinned,
             has_backing,
         }
@@ -63,11 +62,6 @@ impl ReturnableFrames {
     /// The pages that the ceiling keeps from the allocator.
     pub fn balloon(&self) -> &ForkLock<Balloon> {
         &self.balloon
-    }
-
-    /// The lock of [`balloon`](Self::balloon), for the bell of monitors.
-    pub fn shared_balloon(&self) -> Arc<ForkLock<Balloon>> {
-        self.balloon.clone()
     }
 
     /// Bytes of a pageblock (512 pages).

@@ -138,6 +138,29 @@ impl MappedFrames {
     }
 }
 
+/// Frames that their allocator's callbacks use.
+pub(crate) struct SharedFrames<F>(NonNull<F>);
+
+// SAFETY: the pointer stands for a shared reference to what threads may share.
+unsafe impl<F: Sync> Send for SharedFrames<F> {}
+// SAFETY: as above.
+unsafe impl<F: Sync> Sync for SharedFrames<F> {}
+
+impl<F> SharedFrames<F> {
+    pub fn new(frames: &F) -> Self {
+        SharedFrames(frames.into())
+    }
+
+    /// The frames.
+    ///
+    /// # Safety
+    /// They are there, and where they were.
+    pub unsafe fn get(&self) -> &F {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.as_ref() }
+    }
+}
+
 /// Out of line, so that [`MappedFrames::address`] needs no stack.
 #[cold]
 #[inline(never)]

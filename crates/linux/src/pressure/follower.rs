@@ -29,7 +29,7 @@
 
 use crate::depot::handle::Depot;
 use crate::error::CeilingError;
-use crate::giving_back::balloon::MonitorId;
+use crate::giving_back::balloon::{Listener, MonitorId};
 use crate::memory::region::resident_bytes_of;
 use crate::reclaim::Ceiling;
 use crate::system::first_panic::FirstPanic;
@@ -81,9 +81,10 @@ impl Follower {
         Follower { id, counts_huge_pages, last: None, is_set: false, followed }
     }
 
-    /// Whether it is a ceiling of this that keeps memory from the depot.
-    pub fn limits(&self, depot: &Depot) -> bool {
-        Ceiling::of(depot).is_limited_by(&self.id)
+    /// Has a thread answer requests that reach this monitor's ceiling of a depot. `false`: there is
+    /// none.
+    pub fn listen(&self, depot: &Depot, listener: &Listener) -> bool {
+        Ceiling::of(depot).listen(&self.id, listener)
     }
 
     /// Sets the ceilings if `room` has changed by much, or if too much was held for them. `None`:
@@ -111,10 +112,13 @@ impl Follower {
         self.followed
     }
 
-    /// Leaves the depots the ceilings that the program and other monitors set.
+    /// Leaves the depots the ceilings that the program and other monitors set. No request rings for
+    /// this monitor any more, not even while this waits for a thread that sets a ceiling.
     pub fn let_go(&mut self, depots: &[Depot]) {
         self.last = None;
         if std::mem::take(&mut self.is_set) {
+            // As if the monitor had ended.
+            self.id = MonitorId::default();
             for depot in depots {
                 // A waker that panics keeps no other depot below a ceiling.
                 let follow = || Ceiling::of(depot).follow(&self.id, None, &mut 0);

@@ -20,7 +20,7 @@ use super::reading::Reading;
 use super::sources::{Reader, Sources};
 use super::step::Step;
 use crate::depot::handle::{Depot, WeakDepot};
-use crate::giving_back::bell::Listener;
+use crate::giving_back::balloon::Listener;
 use crate::memory::region::{PAGEBLOCK_PAGES, resident_bytes};
 use crate::system::prim::{now_ms, thread_id};
 use crate::system::topology::Topology;
@@ -168,15 +168,11 @@ impl Watcher {
         self.counters.above_ceiling_bytes.add(given_back_bytes);
         self.counters.ceiling_bytes.set(followed.ceiling_bytes);
         self.counters.unprotected.set(followed.unprotected);
-        for depot in depots {
-            let Some(listener) = &self.listener else { continue };
-            let callbacks = depot.shared().callbacks();
-            let bell = match self.follower.limits(depot) {
+        if let Some(listener) = &self.listener {
+            for depot in depots.iter().filter(|depot| self.follower.listen(depot, listener)) {
                 // Where there is no place for a callback, requests fail sooner.
-                true => callbacks.bell(depot.shared()).ok(),
-                false => callbacks.known_bell(),
-            };
-            let _ = bell.map(|bell| bell.listen(listener, || self.follower.limits(depot)));
+                let _ = depot.shared().ring_at_ceilings();
+            }
         }
         given_back_bytes
     }
@@ -207,9 +203,7 @@ impl Watcher {
             }
         }
         for depot in &depots {
-            let freed_pages = freed_bytes >> depot.page_size().shift();
-            let _ =
-                depot.shared().callbacks().known_bell().map(|bell| bell.answers.give(freed_pages));
+            answer(depot, freed_bytes >> depot.page_size().shift());
         }
     }
 
@@ -347,17 +341,19 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         let depots: Vec<Depot> = self.depots().collect();
-        // First: whoever sees that this listener has gone finds no ceiling of it.
         self.follower.let_go(&depots);
-        if let Some(listener) = &self.listener {
-            depots.iter().for_each(|depot| hang_up(depot, listener));
+        if self.listener.is_some() {
+            // Requests that rang before look again: there may be a page now.
+            depots.iter().for_each(|depot| answer(depot, 1));
         }
     }
 }
 
-/// Has requests that run short no longer ring for this listener.
-fn hang_up(depot: &Depot, listener: &Listener) {
-    let _ = depot.shared().callbacks().known_bell().map(|bell| bell.hang_up(listener));
+/// Tells the requests that rang how many pages were freed for them.
+fn answer(depot: &Depot, freed_pages: u64) {
+    if let Some(bell) = depot.shared().callbacks().bell() {
+        bell.answers.give(freed_pages);
+    }
 }
 
 /// Numbers that change when pages are allocated or freed past the fronts: pages refilled and

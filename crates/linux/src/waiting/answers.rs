@@ -6,15 +6,17 @@
 //!    to the ring is never slept through. (It may be woken by the answer to an earlier ring, and
 //!    then has what that one freed.)
 //! 2. A request that sees an answer's number finds what the answer freed.
-//! 3. No request sleeps for longer than [`WAIT_MS_MAX`]. A callback may wait for a lock that the
+//! 3. No request sleeps for longer than [`WAIT_MAX`]. A callback may wait for a lock that the
 //!    request holds.
 //!
 //! Explored by `tests/loom/answers.rs`.
 
+use std::time::Duration;
+
 use crate::system::prim::{AtomicU32, AtomicU64, Ordering, now_ms, wait, wake_all};
 
 /// The longest that a request waits for an answer.
-const WAIT_MS_MAX: u64 = 1000;
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(1);
 /// Milliseconds after an answer that freed nothing in which no request rings.
 const CALM_MS: u64 = 20;
 
@@ -48,15 +50,15 @@ impl Answers {
         vain_ms != 0 && (now_ms() + 1).saturating_sub(vain_ms) < CALM_MS
     }
 
-    /// Rings, and returns how many pages the next answer freed: 0 if there was none in time, or if
-    /// `ring` failed.
+    /// Rings, and returns how many pages the next answer freed: 0 if there was none in time, the
+    /// time of `ring` included, or if `ring` failed.
     pub fn after(&self, ring: impl FnOnce() -> bool) -> u64 {
+        let end_ms = now_ms() + WAIT_MAX.as_millis() as u64;
         // Relaxed: the count alone; the ring orders it before the answer.
         let seen = self.count.load(Ordering::Relaxed);
         if !ring() {
             return 0;
         }
-        let end_ms = now_ms() + WAIT_MS_MAX;
         loop {
             let left_ms = end_ms.saturating_sub(now_ms());
             // Acquire: pairs with the Release in `give`.

@@ -703,6 +703,42 @@ fn a_monitor_is_rung_for_when_a_lower_one_ends() {
     common::all_back(&depot);
 }
 
+/// The ceiling of a monitor comes into force when a lower one rises or ends, of the program or of a
+/// monitor without a thread.
+#[test]
+fn a_monitor_is_rung_for_when_lower_ceilings_rise() {
+    let _alone = THREADS.lock().unwrap();
+    let [group, lower] = ["rises", "rises-lower"].map(Group::new);
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    let policy = Policy { idle_ms: 0, look_ms: 60_000, ..Policy::default() };
+    let put = |group: &Group, blocks: usize| {
+        group.put("memory.max", &format!("{}\n", blocks * block)).put("memory.current", "0\n");
+    };
+    put(&group, 10);
+    for way in 0..3 {
+        let depot = Depot::new(32 * block).unwrap();
+        put(&lower, 5);
+        let builder = || Monitor::builder(&depot).policy(policy);
+        let mut low = (way > 0).then(|| builder().sources(lower.sources()).watcher().unwrap());
+        if way == 0 {
+            Ceiling::of(&depot).set(4 * block).unwrap();
+        }
+        let monitor = builder().sources(group.sources()).start().unwrap();
+        assert_eq!(Ceiling::of(&depot).bytes(), 4 * block);
+        match &mut low {
+            None => _ = Ceiling::of(&depot).set(usize::MAX).unwrap(),
+            Some(low) if way == 1 => {
+                put(&lower, 100);
+                low.look_at(0);
+            }
+            Some(_) => low = None,
+        }
+        check_rings(&depot, &monitor, 8);
+        drop((monitor, low));
+        common::all_back(&depot);
+    }
+}
+
 /// A ceiling that the program sets asks no monitor for memory: its answer would wait for the call.
 #[test]
 fn a_lower_ceiling_rings_for_no_monitor() {
