@@ -177,6 +177,7 @@ impl Errno for MonitorError {
         match self {
             MonitorError::System(error) => number_of(error),
             MonitorError::OnlyIsolated => libc::EBUSY,
+            MonitorError::Reentrant => libc::EDEADLK,
             _ => libc::EINVAL,
         }
     }

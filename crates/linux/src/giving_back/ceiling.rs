@@ -29,6 +29,7 @@
 //! holds above a lower ceiling stays until it is freed; a request that must fail reclaims some, as
 //! any request above the ceiling does.
 
+use std::cell::Cell;
 use std::fmt;
 
 use pagedepot::{Flags, FrameRange, Mode, Pfn, Scope, ZoneId};
@@ -42,6 +43,7 @@ use crate::giving_back::returnable::ReturnableFrames;
 use crate::giving_back::system::DroppedMemory;
 use crate::memory::region::PAGEBLOCK_PAGES;
 use crate::waiting::answers::WAIT_MAX;
+use crate::waiting::waiters::MarkerGuard;
 
 /// Number of times that a pageblock which was freed for the ceiling may have a pin, or be lost to
 /// another request.
@@ -201,7 +203,7 @@ impl<'d> Ceiling<'d> {
         // What a higher ceiling adds; told when the lock is free again.
         let _bringing = shared.bringing();
         let mut balloon = shared.balloon().lock()?;
-        let _marking = shared.waiters().leaving_marks();
+        let _setting = SettingGuard::new(shared);
         for cap in balloon.combine(cap) {
             balloon.caps.set(cap);
         }
@@ -226,6 +228,36 @@ impl<'d> Ceiling<'d> {
     }
 }
 
+std::thread_local! {
+    /// Number of ceilings that the thread is setting: one of another depot in a callback for one.
+    static SETTING: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether the calling thread is setting a ceiling, of any depot: this call is made by a callback.
+/// It must not wait for a thread that may set one, too.
+pub(crate) fn is_being_set_here() -> bool {
+    SETTING.get() > 0
+}
+
+/// A guard of what a thread must not do in callbacks under the lock of a ceiling: run wakers, and
+/// wait for threads.
+struct SettingGuard<'s> {
+    _marking: MarkerGuard<'s>,
+}
+
+impl<'s> SettingGuard<'s> {
+    fn new(shared: &'s ReturnableFrames) -> Self {
+        SETTING.set(SETTING.get() + 1);
+        SettingGuard { _marking: shared.waiters().leaving_marks() }
+    }
+}
+
+impl Drop for SettingGuard<'_> {
+    fn drop(&mut self) {
+        SETTING.set(SETTING.get() - 1);
+    }
+}
+
 /// Sets a ceiling of this process alone.
 fn allow(
     shared: &ReturnableFrames,
@@ -235,7 +267,7 @@ fn allow(
     // What a higher ceiling allows; told when the lock is free again.
     let _bringing = shared.bringing();
     let mut balloon = shared.balloon().lock()?;
-    let _marking = shared.waiters().leaving_marks();
+    let _setting = SettingGuard::new(shared);
     balloon.combine(cap).into_iter().for_each(|cap| allowance.set_cap(cap));
     let bytes = allowance.caps().lowest(shared.bytes());
     let pages_above = || allowance.held_bytes().saturating_sub(bytes) >> shared.page_size().shift();

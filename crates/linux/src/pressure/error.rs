@@ -14,6 +14,9 @@ pub enum MonitorError {
     OnlyIsolated,
     /// The system gave no thread, or nothing to wake it by.
     System(io::Error),
+    /// The calling thread is setting a ceiling, which the monitor's thread would wait for: this
+    /// call was made by a callback.
+    Reentrant,
 }
 
 impl fmt::Display for MonitorError {
@@ -29,6 +32,10 @@ impl fmt::Display for MonitorError {
                 "cannot start the monitor's thread ({error}): raise `ulimit -u` or `ulimit -n`, \
                  allow sched_setaffinity and eventfd, or call Watcher::look"
             ),
+            MonitorError::Reentrant => f.write_str(
+                "a callback that is called while its thread sets a ceiling starts no monitor: \
+                 start it before or afterwards",
+            ),
         }
     }
 }
@@ -38,7 +45,7 @@ impl std::error::Error for MonitorError {
         match self {
             MonitorError::Policy(error) => Some(error),
             MonitorError::System(error) => Some(error),
-            MonitorError::OnlyIsolated => None,
+            MonitorError::OnlyIsolated | MonitorError::Reentrant => None,
         }
     }
 }

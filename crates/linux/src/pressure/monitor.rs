@@ -17,7 +17,8 @@ use super::policy::Policy;
 use super::sources::Sources;
 use super::triggers::{Triggers, WakeReason};
 use super::watcher::Watcher;
-use crate::depot::handle::{Depot, WeakDepot};
+use crate::depot::handle::Depot;
+use crate::giving_back::ceiling;
 use crate::system::fork_mark::ForkMark;
 use crate::system::prim::now_ms;
 use crate::system::threads;
@@ -28,12 +29,12 @@ const NAME: &str = "pagedepot-mon";
 /// Watches depots from a thread of its own, until it is dropped, or the depots' last handles are.
 /// See the [module](super).
 ///
-/// A forked child has no monitor: dropping it there does nothing.
+/// Dropping it waits for the thread, except in a callback that runs on that thread, or while the
+/// calling thread sets a [ceiling](crate::reclaim::Ceiling::set). A forked child has no monitor:
+/// dropping it there does nothing.
 pub struct Monitor {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
-    /// The depots whose ceilings the thread sets.
-    depots: Vec<WeakDepot>,
     counters: Arc<Counters>,
     parent: ForkMark<'static>,
 }
@@ -104,8 +105,10 @@ impl Builder {
     /// # Errors
     /// [`MonitorError`].
     pub fn start(self) -> Result<Monitor, MonitorError> {
+        if ceiling::is_being_set_here() {
+            return Err(MonitorError::Reentrant);
+        }
         let cpus = cpus_for(&self.depots)?;
-        let depots = self.depots.iter().map(Depot::downgrade).collect();
         let mut watcher = self.watcher()?;
         let counters = watcher.counters.clone();
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new);
@@ -126,7 +129,7 @@ impl Builder {
         let thread = threads::spawn(NAME, work)?;
         ready.recv().expect("the thread tells before it ends")?;
         let parent = ForkMark::of_process();
-        Ok(Monitor { stop, thread: Some(thread), depots, counters, parent })
+        Ok(Monitor { stop, thread: Some(thread), counters, parent })
     }
 }
 
@@ -157,11 +160,8 @@ impl Drop for Monitor {
         }
         let is_told = rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).is_ok();
         // A callback may have dropped the last handle of what owns this: then the thread is here,
-        // or waits for the ceiling that this one sets.
-        let is_below = |depot: &WeakDepot| {
-            depot.upgrade().is_some_and(|depot| depot.shared().balloon().is_held_here())
-        };
-        if is_told && !threads::is_current(&thread) && !self.depots.iter().any(is_below) {
+        // or may wait for a ceiling that this one sets.
+        if is_told && !threads::is_current(&thread) && !ceiling::is_being_set_here() {
             // Its panic was printed.
             let _ = thread.join();
         }

@@ -121,12 +121,6 @@ impl<T> ForkLock<T> {
         }
     }
 
-    /// Whether the calling thread holds the lock.
-    pub fn is_held_here(&self) -> bool {
-        // Relaxed: as in `lock_while`.
-        self.word.load(Ordering::Relaxed) & !AWAITED == thread_id()
-    }
-
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         // Acquire: pairs with the Release in `Guard::drop`; what the last holder wrote is seen.

@@ -621,6 +621,29 @@ fn a_monitor_with_a_thread_that_ends_in_a_callback_leaves_no_ceiling() {
     common::all_back(&depot);
 }
 
+/// A callback for a ceiling starts no monitor: its thread would wait for that ceiling, and the
+/// callback for the thread.
+#[test]
+fn no_monitor_starts_in_a_callback_for_a_ceiling() {
+    let depot = Depot::new(16 * mib()).unwrap();
+    let (weak, (told, starts)) = (depot.downgrade(), std::sync::mpsc::channel());
+    depot
+        .on_pressure(move |_| {
+            let Some(depot) = weak.upgrade() else { return 0 };
+            let started = Monitor::builder(&depot).sources(Sources::none()).start();
+            let _ = told.send(started.map(drop));
+            0
+        })
+        .unwrap();
+    let held: Vec<_> = (0..4).map(|_| depot.page(order(9)).unwrap()).collect();
+    let other = depot.clone();
+    // Not joined: it would not end.
+    std::thread::spawn(move || Ceiling::of(&other).set(2 * mib()));
+    let started = starts.recv_timeout(Duration::from_secs(60)).expect("it waits for itself");
+    assert!(matches!(started, Err(MonitorError::Reentrant)), "{started:?}");
+    drop(held);
+}
+
 /// The lowest ceiling is in force, and the end of a monitor lifts its own alone.
 #[test]
 fn each_monitor_of_a_depot_has_a_ceiling_of_its_own() {
