@@ -106,8 +106,9 @@ impl Follower {
         if self.followed.held_bytes > 0 || !self.last.is_some_and(is_near) {
             // If a callback panics, the next look sets all of them again.
             (self.is_set, self.last) = (true, None);
-            self.followed = self.set(depots, room.left_bytes);
-            self.last = Some((room, dropped_bytes));
+            let is_complete;
+            (self.followed, is_complete) = self.set(depots, room.left_bytes);
+            self.last = is_complete.then_some((room, dropped_bytes));
         }
         self.followed
     }
@@ -122,20 +123,24 @@ impl Follower {
             for depot in depots {
                 // A waker that panics keeps no other depot below a ceiling.
                 let follow = || Ceiling::of(depot).follow(&self.id, None, &mut 0);
-                FirstPanic::default().catch(follow);
+                let result = FirstPanic::default().catch(follow);
+                // In a callback of the call that sets it: the next look does.
+                self.is_set |= result == Some(Err(CeilingError::Reentrant));
             }
         }
         self.followed = CeilingSum::default();
     }
 
-    fn set(&self, depots: &[Depot], left_bytes: i64) -> CeilingSum {
+    /// Sets the ceilings. `false`: those of some depot cannot be set now, by a callback that is
+    /// called while its own thread sets one.
+    fn set(&self, depots: &[Depot], left_bytes: i64) -> (CeilingSum, bool) {
         let is_counted =
             |depot: &&Depot| self.counts_huge_pages || !depot.shared().memory().is_hugetlb();
         let counted = depots.iter().filter(is_counted);
         let all_bytes = counted.clone().map(Depot::bytes).sum::<usize>().max(1);
         let unprotected = (depots.len() - counted.clone().count()) as u64;
         let mut followed = CeilingSum { unprotected, ..CeilingSum::default() };
-        let mut panics = FirstPanic::default();
+        let (mut panics, mut is_complete) = (FirstPanic::default(), true);
         for depot in counted {
             let share = i128::from(left_bytes) * depot.bytes() as i128 / all_bytes as i128;
             // Pages of a segment that are present and other processes' are no room for this one.
@@ -157,7 +162,8 @@ impl Follower {
                     followed.held_bytes += reached.saturating_sub(bytes) as u64;
                     reached
                 }
-                Err(_) => {
+                Err(error) => {
+                    is_complete &= error != CeilingError::Reentrant;
                     followed.unprotected += 1;
                     continue;
                 }
@@ -165,6 +171,6 @@ impl Follower {
             followed.ceiling_bytes += reached as u64;
         }
         panics.resume();
-        followed
+        (followed, is_complete)
     }
 }

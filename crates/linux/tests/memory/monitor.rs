@@ -644,6 +644,42 @@ fn no_monitor_starts_in_a_callback_for_a_ceiling() {
     drop(held);
 }
 
+/// A look in a callback for a ceiling sets and lifts none, and the next look does.
+#[test]
+fn a_look_in_a_callback_for_a_ceiling_is_made_up_for() {
+    let group = Group::new("look-in-callback");
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    let put = |blocks: usize| format!("{}\n", blocks * block);
+    group.put("memory.max", "max\n").put("memory.current", "0\n");
+    let depot = Depot::new(32 * block).unwrap();
+    let policy = Policy { idle_ms: 0, ..Policy::default() };
+    let builder = Monitor::builder(&depot).policy(policy).sources(group.sources());
+    let watcher = Arc::new(Mutex::new(builder.watcher().unwrap()));
+    let looked = watcher.clone();
+    let look = move |_| {
+        looked.try_lock().map_or(0, |mut watcher| {
+            watcher.look_at(1);
+            0
+        })
+    };
+    depot.on_pressure(look).unwrap();
+    let mut held: Vec<_> = (0..4).map(|_| depot.page(Order::PAGEBLOCK).unwrap()).collect();
+    let ceiling = Ceiling::of(&depot);
+    for (limit, expected) in [(put(10), 8), ("max\n".into(), 32)] {
+        group.put("memory.max", &limit);
+        let looks = watcher.lock().unwrap().counts().looks;
+        let lower = ceiling.set(2 * block);
+        assert!(matches!(lower, Err(CeilingError::Held { .. })), "{lower:?}");
+        assert!(watcher.lock().unwrap().counts().looks > looks);
+        ceiling.set(usize::MAX).unwrap();
+        watcher.lock().unwrap().look_at(2);
+        assert_eq!(ceiling.bytes(), expected * block, "{limit}");
+    }
+    held.clear();
+    drop(watcher);
+    common::all_back(&depot);
+}
+
 /// The lowest ceiling is in force, and the end of a monitor lifts its own alone.
 #[test]
 fn each_monitor_of_a_depot_has_a_ceiling_of_its_own() {
