@@ -25,9 +25,10 @@ pub struct Reader {
     /// another look.
     file: File,
     fixed: ProgramId,
-    /// The number of the last request. It begins at random: readers share the file, also those of
-    /// several namespaces, whose process ids are equal.
+    /// Requests so far.
     requests: u64,
+    /// Makes numbers of requests that no other reader makes: see [`number`](Self::number).
+    keys: RandomState,
 }
 
 impl Reader {
@@ -39,7 +40,7 @@ impl Reader {
         let path = path.into();
         let opened = files::open(&path, false).and_then(|file| Ok((Parts(&file).fixed()?, file)));
         let (fixed, file) = opened.map_err(|error| at(&path, error))?;
-        let reader = Reader { path, file, fixed, requests: RandomState::new().hash_one(()) };
+        let reader = Reader { path, file, fixed, requests: 0, keys: RandomState::new() };
         if reader.is_alive() { Ok(reader) } else { Err(reader.gone()) }
     }
 
@@ -129,13 +130,21 @@ impl Reader {
     /// # Errors
     /// [`ReadError`]: when the file cannot be written, or is another one by now.
     pub fn ask(&mut self, request: Request) -> Result<u64, ReadError> {
-        self.requests = self.requests.wrapping_add(1);
-        // 0 is answered from the beginning.
-        let number = self.requests.max(1);
+        let number = self.number();
         let file = self.reopen(true)?;
         let written = Parts(&file).set_request(request.encode(number));
         written.map_err(|error| at(&self.path, error))?;
         Ok(number)
+    }
+
+    /// A number for a request. Readers share the file, and its program takes requests of equal
+    /// numbers for one: also those of a process and its forked child, whose keys are equal, and of
+    /// two children that begin a PID namespace each, whose process ids are equal, too.
+    fn number(&mut self) -> u64 {
+        self.requests += 1;
+        let one = (std::process::id(), Instant::now(), self.requests);
+        // 0 is answered from the beginning.
+        self.keys.hash_one(one).max(1)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Programs that publish, readers that look, and files that no program wrote.
 
 use std::fs::{self, File, Permissions};
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -134,6 +134,44 @@ fn readers_drain_if_they_may() {
         reader.ask(Request { mode: Mode::Quiet, cpu: Some(CpuId::new(u32::MAX)) }).unwrap();
         reader.refresh(LONG).unwrap();
     }
+}
+
+/// A forked child has a copy of the keys by which its parent's readers make numbers.
+#[test]
+#[cfg_attr(miri, ignore = "needs inotify")]
+fn a_child_asks_by_numbers_of_its_own() {
+    let place = Place::new("numbers");
+    let depot = Depot::new(4 * mib()).unwrap();
+    let published = Publisher::new(&depot).directory(&place.0).start().unwrap();
+    let mut common = Reader::open(published.path()).unwrap();
+    let mut ask = || {
+        let mut own = Reader::open(published.path()).ok()?;
+        let request = Request { mode: Mode::Quiet, cpu: None };
+        Some([own.ask(request).ok()?, common.ask(request).ok()?])
+    };
+    let (mut read, mut write) = std::io::pipe().unwrap();
+    // SAFETY: the child asks and ends.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let numbers = ask().unwrap_or_default();
+        let is_written = numbers.iter().all(|it| write.write_all(&it.to_ne_bytes()).is_ok());
+        // SAFETY: ends this child.
+        unsafe { libc::_exit(i32::from(!is_written)) };
+    }
+    drop(write);
+    let own = ask().unwrap();
+    let childs = [0; 2].map(|_| {
+        let mut bytes = [0; 8];
+        read.read_exact(&mut bytes).unwrap();
+        u64::from_ne_bytes(bytes)
+    });
+    // SAFETY: waits for our child.
+    assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) }, pid);
+    let mut numbers = [own, childs].concat();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 4, "{own:?} {childs:?}");
+    assert!(numbers[0] > 0, "the child asked");
 }
 
 /// A request is written to the file that the reader opened first, whatever lies at its path now.
