@@ -228,14 +228,22 @@ mod tests {
         assert_eq!(press(&mut screen, Key::Char('d')), Wish::Redraw);
         assert!(drawn(&mut screen).contains("select a CPU"));
 
-        screen.asked(7, Request { mode: Mode::Full, cpu: None });
-        assert!(drawn(&mut screen).contains("asked for a full drain of all cpus"));
-        let mut answer = DrainAnswer::default();
-        (answer.request, answer.taken_pages) = (7, 99);
-        let mut answered = later.clone();
-        answered.drained = Some(answer);
-        screen.look(answered);
-        assert!(drawn(&mut screen).contains("drained: 99 pages taken"));
+        let changes: [(fn(&mut DrainAnswer), _); 3] = [
+            (|answer| answer.taken_pages = 99, "drained: 99 pages taken"),
+            (|answer| answer.is_refused = true, "lets nobody drain"),
+            (|answer| answer.has_failed = true, "the drain failed"),
+        ];
+        for (change, says) in changes {
+            screen.asked(7, Request { mode: Mode::Full, cpu: None });
+            assert!(drawn(&mut screen).contains("asked for a full drain of all cpus"));
+            let mut answer = DrainAnswer::default();
+            answer.request = 7;
+            change(&mut answer);
+            let mut answered = later.clone();
+            answered.drained = Some(answer);
+            screen.look(answered);
+            assert!(drawn(&mut screen).contains(says));
+        }
         assert_eq!(press(&mut screen, Key::Char('q')), Wish::End);
     }
 

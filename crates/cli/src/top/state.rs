@@ -68,6 +68,9 @@ impl Screen {
             self.asked = None;
             self.message = match answer {
                 answer if answer.is_refused => "the program lets nobody drain".to_owned(),
+                answer if answer.has_failed => {
+                    "the drain failed: see what the program has reported".to_owned()
+                }
                 answer => format!(
                     "drained: {} pages taken, {} out of reach, {} fences, {} CPUs asked",
                     answer.taken_pages,

@@ -201,7 +201,8 @@ impl Source {
             return;
         }
         // First, in case that the drain panics.
-        self.drained = Some(DrainAnswer::of(number, None));
+        let failed = DrainAnswer { request: number, has_failed: true, ..DrainAnswer::default() };
+        self.drained = Some(failed);
         let _ = parts.set_answered(number);
         let drained = self.may_drain.then(|| depot.drain(request.scope(), request.mode));
         self.drained = Some(DrainAnswer::of(number, drained));

@@ -60,8 +60,12 @@ pub struct Snapshot {
 pub struct DrainAnswer {
     /// The number of the request.
     pub request: u64,
-    /// Whether the program lets readers drain.
+    /// Whether the program lets no reader drain.
     pub is_refused: bool,
+    /// Whether the drain ended by a panic, as a report of misuse is by default: a part of the
+    /// caches was drained. `false`, too, of a program with an older version of this crate.
+    #[serde(default)]
+    pub has_failed: bool,
     /// Pages that went to the store.
     pub taken_pages: u64,
     /// Pages in fronts that were not taken.
@@ -78,6 +82,7 @@ impl DrainAnswer {
         DrainAnswer {
             request,
             is_refused: drained.is_none(),
+            has_failed: false,
             taken_pages: done.taken_pages,
             unreachable_pages: done.unreachable_pages,
             fences: done.fences,
