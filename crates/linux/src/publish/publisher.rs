@@ -71,11 +71,7 @@ impl Publisher {
     pub fn start(self) -> Result<Publication, PublishError> {
         self.depot.shared().check_parent().map_err(|_| PublishError::Forked)?;
         let (path, file) = self.create()?;
-        let published = self.start_in(&path, file);
-        if published.is_err() {
-            let _ = fs::remove_file(&path);
-        }
-        published
+        self.start_in(FileGuard(path), file)
     }
 
     fn create(&self) -> Result<(PathBuf, File), PublishError> {
@@ -93,18 +89,19 @@ impl Publisher {
         Err(refused.expect("at least one directory was tried"))
     }
 
-    fn start_in(self, path: &Path, file: File) -> Result<Publication, PublishError> {
+    fn start_in(self, guard: FileGuard, file: File) -> Result<Publication, PublishError> {
+        let path = guard.0.clone();
         let pid = std::process::id();
         let began = process::began(pid).unwrap_or(0);
         let failed = |error| match error {
-            FileError::Io(error) => PublishError::File { path: path.to_owned(), error },
+            FileError::Io(error) => PublishError::File { path: path.clone(), error },
             FileError::Defect(defect) => {
-                PublishError::File { path: path.to_owned(), error: io::Error::other(defect) }
+                PublishError::File { path: path.clone(), error: io::Error::other(defect) }
             }
         };
         // After the file was opened here: this process's own opening is no reader's. Before a
         // reader can open it: the thread is told of each.
-        let watch = watch(path).map_err(|errno| PublishError::Watch(errno.into()))?;
+        let watch = watch(&path).map_err(|errno| PublishError::Watch(errno.into()))?;
         Parts(&file).set_fixed(ProgramId { pid, began }).map_err(failed)?;
         let Publisher { depot, spaces, may_drain, .. } = self;
         let mut source =
@@ -113,13 +110,12 @@ impl Publisher {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let stop = Arc::new(stop.map_err(|errno| PublishError::Thread(errno.into()))?);
         let stopped = stop.clone();
-        let own_path = path.to_owned();
         let serve = move || {
+            let _guard = guard;
             source.serve(&watch, &stopped);
-            let _ = fs::remove_file(own_path);
         };
         let thread = threads::spawn("pagedepot-stats", serve).map_err(PublishError::Thread)?;
-        let (path, parent) = (path.to_owned(), ForkMark::of_process());
+        let parent = ForkMark::of_process();
         Ok(Publication { path, parent, stop, thread: Some(thread) })
     }
 }
@@ -156,6 +152,16 @@ impl Drop for Publication {
             // Otherwise it has dropped the last handle of a depot whose callback owned this.
             let _ = thread.join();
         }
+    }
+}
+
+/// A file that is removed when this value is dropped, also by a panic: the thread may drop the last
+/// handle of the depot, and the program's callbacks with it.
+struct FileGuard(PathBuf);
+
+impl Drop for FileGuard {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
     }
 }
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
@@ -341,6 +342,38 @@ fn a_drain_that_panics_is_not_the_end() {
         }
     };
     assert!(answer.has_failed && !answer.is_refused, "{answer:?}");
+    drop(published);
+    assert!(fs::read_dir(&place.0).unwrap().next().is_none(), "the file is removed");
+}
+
+/// The thread drops the last handle, and so a callback of the program's, which panics.
+#[test]
+#[cfg_attr(miri, ignore = "needs inotify")]
+fn a_panic_of_a_callback_that_is_dropped_leaves_no_file() {
+    static LAST: Mutex<Option<Depot>> = Mutex::new(None);
+    struct Bug;
+    impl Drop for Bug {
+        fn drop(&mut self) {
+            panic!("a bug in the program");
+        }
+    }
+    let place = Place::new("last-panics");
+    let depot = Depot::builder(16 * mib()).per_cpu_locks(true);
+    let depot = depot.on_misuse(|_| drop(LAST.lock().unwrap().take())).build().unwrap();
+    let bug = Bug;
+    depot.on_pressure(move |_| size_of_val(&bug) as u64).unwrap();
+    let published = Publisher::new(&depot).directory(&place.0).start().unwrap();
+    let pfn = depot.raw().alloc(Order::BASE, Flags::default()).unwrap();
+    // SAFETY: nobody uses the page; that it is freed twice is reported.
+    unsafe {
+        depot.raw().free(pfn, Order::BASE).unwrap();
+        depot.raw().free(pfn, Order::BASE).unwrap();
+    }
+    *LAST.lock().unwrap() = Some(depot);
+    let mut reader = Reader::open(published.path()).unwrap();
+    reader.ask(Request { mode: Mode::Full, cpu: None }).unwrap();
+    while reader.refresh(LONG).is_ok() {}
+    assert!(LAST.lock().unwrap().is_none());
     drop(published);
     assert!(fs::read_dir(&place.0).unwrap().next().is_none(), "the file is removed");
 }
