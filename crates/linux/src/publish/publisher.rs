@@ -13,6 +13,7 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 
 use crate::depot::handle::{Depot, WeakDepot};
+use crate::giving_back::ceiling;
 use crate::system::first_panic::FirstPanic;
 use crate::system::fork_mark::ForkMark;
 use crate::system::threads;
@@ -120,8 +121,9 @@ impl Publisher {
     }
 }
 
-/// Published statistics. When it is dropped, the thread ends and the file is removed. A forked
-/// child's copy does neither.
+/// Published statistics. When it is dropped, the thread ends and the file is removed: before the
+/// drop returns, except in a callback that runs on that thread, or while the calling thread sets a
+/// [ceiling](crate::reclaim::Ceiling::set). A forked child's copy does neither.
 #[derive(Debug)]
 pub struct Publication {
     path: PathBuf,
@@ -148,8 +150,9 @@ impl Drop for Publication {
             return;
         }
         let is_told = rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).is_ok();
-        if is_told && !threads::is_current(&thread) {
-            // Otherwise it has dropped the last handle of a depot whose callback owned this.
+        // A callback may own this: then the thread is here and has dropped the last handle of the
+        // depot, or may run a waker that waits for a ceiling which this thread sets.
+        if is_told && !threads::is_current(&thread) && !ceiling::is_being_set_here() {
             let _ = thread.join();
         }
     }

@@ -378,6 +378,35 @@ fn a_panic_of_a_callback_that_is_dropped_leaves_no_file() {
     assert!(fs::read_dir(&place.0).unwrap().next().is_none(), "the file is removed");
 }
 
+/// A callback for a ceiling drops a publication, whose thread waits for that ceiling.
+#[test]
+#[cfg_attr(miri, ignore = "needs inotify")]
+fn a_publication_that_a_callback_for_a_ceiling_drops() {
+    let place = Place::new("ceiling");
+    let depot = Depot::new(16 * mib()).unwrap();
+    let published = Publisher::new(&depot).directory(&place.0).start().unwrap();
+    let (given, (told, ended)) = (Mutex::new(Some(published)), std::sync::mpsc::channel());
+    let weak = depot.downgrade();
+    let drops = move |_| {
+        let Some(mut published) = given.lock().unwrap().take() else { return 0 };
+        let depot = weak.upgrade().unwrap();
+        // As a waker that the publisher's thread runs, in a drain.
+        let waits = std::thread::spawn(move || _ = Ceiling::of(&depot).set(usize::MAX));
+        let publisher = published.thread.replace(waits);
+        drop(published);
+        told.send(publisher.unwrap()).unwrap();
+        0
+    };
+    depot.on_pressure(drops).unwrap();
+    let held: Vec<_> = (0..4).map(|_| depot.page(Order::PAGEBLOCK).unwrap()).collect();
+    // Not joined: it would not end.
+    std::thread::spawn(move || Ceiling::of(&depot).set(2 * mib()));
+    let publisher = ended.recv_timeout(LONG).expect("it waits for itself");
+    publisher.join().unwrap();
+    assert!(fs::read_dir(&place.0).unwrap().next().is_none(), "the file is removed");
+    drop(held);
+}
+
 /// The reason for which a file with one change is refused.
 fn refusal(place: &Place, change: impl FnOnce(&Path)) -> String {
     refusal_within(LONG, place, change)
