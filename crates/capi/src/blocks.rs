@@ -156,8 +156,9 @@ pub unsafe extern "C" fn pagedepot_alloc_flags(
 
 /// Allocates a block as pagedepot_alloc() does, and waits up to timeout_ms milliseconds until
 /// others have freed one. While requests wait no CPU caches, so that every free wakes one. Not for
-/// signal handlers, which must not free either while requests wait. Returns NULL with errno: ENOMEM
-/// when there was none in time, and at once for a block that no zone can ever have.
+/// signal handlers. While requests wait these must not free either, and request with
+/// PAGEDEPOT_ATOMIC or PAGEDEPOT_NO_RECLAIM alone. Returns NULL with errno: ENOMEM when there was
+/// none in time, and at once for a block that no zone can ever have.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot.

@@ -78,9 +78,11 @@ use crate::giving_back::trim::{self, TrimError, TrimResult};
 /// [monitor](crate::pressure) makes room below the limit of the container.
 ///
 /// # Signal handlers
-/// A handler may allocate and free at any moment, except that it must not free while requests
-/// [wait](#waiting): a free calls their wakers. Its request may
-/// [compact](crate::Flags::compact). If it interrupted a callback, a trim or a purge of its own
+/// A handler may allocate and free at any moment, unless requests [wait](#waiting). While some do,
+/// it must not free, and must request with [`Flags::atomic`](crate::Flags::atomic) or
+/// [`Flags::no_reclaim`](crate::Flags::no_reclaim) alone: a free calls their wakers, and so does a
+/// request that runs short, if a purge, compaction or a callback brings pages for it. Its request
+/// may [compact](crate::Flags::compact). If it interrupted a callback, a trim or a purge of its own
 /// thread, its request does not wait for that. If it interrupted code that has pages in
 /// flight, its request naps for them in vain, some 130 ms at most. A request that would fail calls
 /// the callbacks of [`on_pressure`](Self::on_pressure) in the handler, where they must not use the
@@ -367,6 +369,11 @@ impl Depot {
     /// returns how many. See [`Reclaim`](crate::reclaim::Reclaim). It is dropped with the last
     /// handle, so it must not own one: use a [`WeakDepot`], if it needs the depot at all. It may
     /// own pages.
+    ///
+    /// While a [ceiling](crate::reclaim::Ceiling::set) of this depot sinks, it is called under the
+    /// ceiling's lock. Wakers of requests that wait for pages of this depot are called when the
+    /// lock is free again. Those for pages of another depot, which the callback frees, are called
+    /// at once: they must not wait for a thread that sets a ceiling of this depot.
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};

@@ -103,8 +103,10 @@ impl Depot {
     /// Do not [enable](pagedepot::CpuCaches::enable) or [restore](pagedepot::CpuCaches::restore)
     /// CPUs' caches meanwhile: a free into a cache wakes no request, until it looks again for
     /// another reason. A CPU that is retired meanwhile caches again when the last request has gone.
-    /// A signal handler must not free pages while tasks wait, because the waker of the task's
-    /// runtime is called by the thread that frees.
+    /// While tasks wait, a signal handler must not free pages, and asks for some with
+    /// [`Flags::atomic`] or [`Flags::no_reclaim`] alone: the waker of a task's runtime is called by
+    /// the thread that frees, and by one whose request runs short and has pages brought, as by a
+    /// purge or by compaction.
     ///
     /// # Where it blocks
     /// The first poll does what [`page`](Self::page) does, and may sleep where that does: while

@@ -35,7 +35,9 @@ use crate::system::sync::LockError;
 /// Handlers must not purge, make requests that may wait, build an address space, or drop the last
 /// handle to one. Building one there may fail with
 /// [`Reentrant`](super::VmallocBuildError::Reentrant). A last handle that is dropped above a
-/// callback or a builder of its own thread leaves the address space mapped for good.
+/// callback or a builder of its own thread leaves the address space mapped for good. While requests
+/// for pages of the depot [wait](Depot#waiting), handlers must make no request here, and no free:
+/// both may call wakers.
 ///
 /// # After fork
 /// A child gets [`AllocError::Forked`](pagedepot::AllocError::Forked) and [`VfreeError::Forked`],
