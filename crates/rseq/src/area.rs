@@ -86,13 +86,14 @@ impl Area {
     /// restarts no sequence, or an architecture without sequences here.
     /// [`RseqMissing::find`](crate::RseqMissing::find) says which.
     ///
-    /// On AArch64 under Linux 6.19 to 7.1 the first call tries whether the kernel restarts
-    /// sequences, with a thread of its own and two calls of `membarrier`.
+    /// On AArch64 under Linux 6.19 to 7.1, or a release that is not known, the first call tries
+    /// whether the kernel restarts sequences, with a thread of its own and two calls of
+    /// `membarrier`. Where that cannot be tried there is no area, and the next call tries again.
     ///
     /// Other threads may lack a registration of their own all the same: see the
     /// [crate](crate#threads-without-a-registration-of-their-own).
     pub fn find() -> Option<Self> {
-        Self::registered().filter(|&area| arch::are_restarted(area))
+        Self::registered().filter(|&area| arch::are_restarted(area) == Some(true))
     }
 
     /// The registered area, whether or not the kernel restarts sequences.

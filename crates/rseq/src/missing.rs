@@ -31,6 +31,8 @@ pub enum RseqMissing {
     Unregistered,
     /// The kernel restarts no sequence: Linux for AArch64 from 6.19 to 7.0.13.
     NotRestarted,
+    /// The kernel may restart no sequence, and that could not be tried. The next look tries again.
+    Untried,
 }
 
 impl RseqMissing {
@@ -38,13 +40,15 @@ impl RseqMissing {
     ///
     /// May make the system call `rseq`, in a form that the kernel always declines.
     pub fn find() -> Option<Self> {
-        if Area::find().is_some() {
-            return None;
+        if let Some(area) = Area::registered() {
+            return match arch::are_restarted(area) {
+                Some(true) => None,
+                Some(false) => Some(RseqMissing::NotRestarted),
+                None => Some(RseqMissing::Untried),
+            };
         }
         Some(if !arch::HAS_SEQUENCES {
             RseqMissing::Architecture
-        } else if Area::registered().is_some() {
-            RseqMissing::NotRestarted
         } else if !knows_rseq() {
             if is_static() { RseqMissing::Static } else { RseqMissing::Library }
         } else if tunables().is_some_and(|tunables| disable_rseq(&tunables)) {
@@ -139,8 +143,13 @@ impl fmt::Display for RseqMissing {
                  rseq refused then?"
             }
             RseqMissing::NotRestarted => {
-                "the kernel restarts no sequence, as Linux 6.19 to 7.0.13 on AArch64, or refuses \
-                 membarrier there, by which that is tried: use Linux 7.0.14 or later"
+                "the kernel restarts no sequence, as Linux 6.19 to 7.0.13 on AArch64: use Linux \
+                 7.0.14 or later"
+            }
+            RseqMissing::Untried => {
+                "whether this kernel restarts sequences could not be tried, as Linux 6.19 to 7.1 \
+                 on AArch64 needs: allow membarrier (seccomp) and one more thread (RLIMIT_NPROC, \
+                 pids.max), and make the first depot on a thread without a real-time policy"
             }
         })
     }

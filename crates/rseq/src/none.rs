@@ -4,8 +4,8 @@ use crate::Area;
 
 pub const HAS_SEQUENCES: bool = false;
 
-pub fn are_restarted(_area: Area) -> bool {
-    true
+pub fn are_restarted(_area: Area) -> Option<bool> {
+    Some(true)
 }
 
 pub fn cpu_id(_area: Area) -> u32 {

@@ -21,22 +21,33 @@ use crate::{Area, sequence};
 const FIRST: (u32, u32) = (4, 18);
 /// Releases, from the first to before the second, that may restart no sequence.
 const DOUBTFUL: [(u32, u32); 2] = [(6, 19), (7, 2)];
-
-/// Whether the kernel restarts the sequences of this program's threads. Cheap but for the first
-/// call, and that one on some releases alone.
-pub fn are_restarted(area: Area) -> bool {
-    const UNKNOWN: u8 = 0;
-    const YES: u8 = 1;
-    const NO: u8 = 2;
+/// Whether the kernel restarts the sequences of this program's threads. `None`: it could not
+/// be tried, as where no thread can be started.
+///
+/// Cheap once it is known, and on releases that are known to be sound.
+pub fn are_restarted(area: Area) -> Option<bool> {
     static RESTARTED: AtomicU8 = AtomicU8::new(UNKNOWN);
-    // Relaxed, here and below: each thread finds the same, and nothing else depends on it.
-    match RESTARTED.load(Ordering::Relaxed) {
+    known_or(&RESTARTED, || match release().is_some_and(is_sound) {
+        true => Some(true),
+        false => is_fenced_thread_restarted(area),
+    })
+}
+
+/// States of what [`known_or`] keeps.
+const UNKNOWN: u8 = 0;
+const YES: u8 = 1;
+const NO: u8 = 2;
+
+/// Returns what `known` has, or what `find` finds, which is kept there. `None` is not kept.
+fn known_or(known: &AtomicU8, find: impl FnOnce() -> Option<bool>) -> Option<bool> {
+    // Relaxed, both: each thread finds the same, and nothing else depends on it.
+    match known.load(Ordering::Relaxed) {
         UNKNOWN => {
-            let are = release().is_some_and(is_sound) || is_fenced_thread_restarted(area);
-            RESTARTED.store(if are { YES } else { NO }, Ordering::Relaxed);
-            are
+            let found = find()?;
+            known.store(if found { YES } else { NO }, Ordering::Relaxed);
+            Some(found)
         }
-        known => known == YES,
+        known => Some(known == YES),
     }
 }
 
@@ -64,11 +75,9 @@ fn is_sound(release: (u32, u32)) -> bool {
     release >= FIRST && !(first..end).contains(&release)
 }
 
-/// Whether a fence aborts the sequence of a thread. `false` also where that cannot be tried.
-fn is_fenced_thread_restarted(area: Area) -> bool {
-    if register().is_err() {
-        return false;
-    }
+/// Whether a fence aborts the sequence of a thread. `None` if that could not be tried.
+fn is_fenced_thread_restarted(area: Area) -> Option<bool> {
+    register().ok()?;
     let words = Words::default();
     std::thread::scope(|scope| {
         // A handler's signal is another reason to abort, which these kernels know: the thread
@@ -76,14 +85,15 @@ fn is_fenced_thread_restarted(area: Area) -> bool {
         let before = block_signals();
         let waiting = std::thread::Builder::new().spawn_scoped(scope, || words.wait(area));
         set_signals(&before);
-        let Ok(waiting) = waiting else { return false };
+        let waiting = waiting.ok()?;
         // Relaxed, here and in `Words::wait`: the words carry nothing but themselves.
         while words.entered.load(Ordering::Relaxed) == 0 && !waiting.is_finished() {
             std::thread::yield_now();
         }
-        let is_fenced = membarrier(MembarrierCommand::PrivateExpeditedRseq).is_ok();
+        let fenced = membarrier(MembarrierCommand::PrivateExpeditedRseq);
         words.fenced.store(1, Ordering::Relaxed);
-        waiting.join().unwrap_or(false) && is_fenced
+        let is_restarted = waiting.join().ok()?;
+        fenced.ok().map(|()| is_restarted)
     })
 }
 
@@ -170,12 +180,22 @@ mod tests {
     }
 
     #[test]
+    fn only_an_answer_is_kept() {
+        for answer in [true, false] {
+            let known = AtomicU8::new(UNKNOWN);
+            assert_eq!(known_or(&known, || None), None);
+            assert_eq!(known_or(&known, || Some(answer)), Some(answer));
+            assert_eq!(known_or(&known, || panic!("it is known")), Some(answer));
+        }
+    }
+
+    #[test]
     fn a_fenced_thread_is_restarted_here() {
         let Some(area) = Area::find() else {
             return eprintln!("no rseq registration here: nothing to test");
         };
         for _ in 0..100 {
-            assert!(is_fenced_thread_restarted(area));
+            assert_eq!(is_fenced_thread_restarted(area), Some(true));
         }
     }
 

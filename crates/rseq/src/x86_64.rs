@@ -9,8 +9,8 @@ use crate::field::CPU_ID;
 pub const HAS_SEQUENCES: bool = true;
 
 /// Every kernel for this processor that registers areas restarts sequences.
-pub fn are_restarted(_area: Area) -> bool {
-    true
+pub fn are_restarted(_area: Area) -> Option<bool> {
+    Some(true)
 }
 
 /// Writes a restartable sequence: [`asm!`](core::arch::asm) with the announcement before the body,
