@@ -10,6 +10,7 @@
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::time::Duration;
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
@@ -21,16 +22,18 @@ use crate::{Area, sequence};
 const FIRST: (u32, u32) = (4, 18);
 /// Releases, from the first to before the second, that may restart no sequence.
 const DOUBTFUL: [(u32, u32); 2] = [(6, 19), (7, 2)];
-/// Whether the kernel restarts the sequences of this program's threads. `None`: it could not
-/// be tried, as where no thread can be started.
+/// Loads of a word after which a thread in a sequence waits no longer: more than a tick of any
+/// kernel, less than a second of any processor.
+const LOADS_MAX: u32 = 1 << 26;
+
+/// Whether the kernel restarts the sequences of this program's threads. `None`: it was tried twice
+/// in vain, as where no thread can be started.
 ///
 /// Cheap once it is known, and on releases that are known to be sound.
 pub fn are_restarted(area: Area) -> Option<bool> {
     static RESTARTED: AtomicU8 = AtomicU8::new(UNKNOWN);
-    known_or(&RESTARTED, || match release().is_some_and(is_sound) {
-        true => Some(true),
-        false => is_fenced_thread_restarted(area),
-    })
+    let find = || is_fenced_thread_restarted(area).or_else(|| is_fenced_thread_restarted(area));
+    known_or(&RESTARTED, || if release().is_some_and(is_sound) { Some(true) } else { find() })
 }
 
 /// States of what [`known_or`] keeps.
@@ -86,14 +89,15 @@ fn is_fenced_thread_restarted(area: Area) -> Option<bool> {
         let waiting = std::thread::Builder::new().spawn_scoped(scope, || words.wait(area));
         set_signals(&before);
         let waiting = waiting.ok()?;
-        // Relaxed, here and in `Words::wait`: the words carry nothing but themselves.
+        // Sleeps: a thread of SCHED_FIFO that only yields keeps others from its CPU. Relaxed, here
+        // and in `Words::wait`: the words carry nothing but themselves.
         while words.entered.load(Ordering::Relaxed) == 0 && !waiting.is_finished() {
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
         let fenced = membarrier(MembarrierCommand::PrivateExpeditedRseq);
         words.fenced.store(1, Ordering::Relaxed);
         let is_restarted = waiting.join().ok()?;
-        fenced.ok().map(|()| is_restarted)
+        fenced.ok().and(is_restarted)
     })
 }
 
@@ -107,12 +111,13 @@ struct Words {
 }
 
 impl Words {
-    /// Waits in a sequence for `fenced`. Whether the sequence was aborted.
-    fn wait(&self, area: Area) -> bool {
+    /// Waits in a sequence for `fenced`. Whether the sequence was aborted; `None` if neither has
+    /// happened for [`LOADS_MAX`] loads: under SCHED_FIFO on one CPU, the thread that fences runs
+    /// only when this one no longer does.
+    fn wait(&self, area: Area) -> Option<bool> {
         // SAFETY: the store before the commit is to a word that only tells that the sequence has
-        // begun, which holds whether or not it is restarted. The loop ends, because the other
-        // thread sets `fenced` whatever becomes of its fence. This code is part of the program that
-        // waits for the thread, and no child of `vfork` is here.
+        // begun, which holds whether or not it is restarted. The loop ends, because it counts. This
+        // code is part of the program that waits for the thread, and no child of `vfork` is here.
         unsafe {
             sequence!(
                 area;
@@ -120,16 +125,21 @@ impl Words {
                 "mov {at:w}, 1",
                 "str {at:w}, [{entered}]",
                 "8: ldr {at:w}, [{fenced}]",
-                "cbz {at:w}, 8b",
-                "str {at:w}, [{entered}]";
+                "cbnz {at:w}, 9f",
+                "sub {left:w}, {left:w}, 1",
+                "cbnz {left:w}, 8b",
+                "b {unfenced}",
+                "9: str {at:w}, [{entered}]";
                 aborted: "b {aborted}";
                 entered = in(reg) self.entered.as_ptr(),
                 fenced = in(reg) self.fenced.as_ptr(),
-                aborted = label { return true },
+                left = inout(reg) LOADS_MAX => _,
+                aborted = label { return Some(true) },
+                unfenced = label { return None },
                 options(nostack),
             );
         }
-        false
+        Some(false)
     }
 }
 
@@ -194,9 +204,28 @@ mod tests {
         let Some(area) = Area::find() else {
             return eprintln!("no rseq registration here: nothing to test");
         };
-        for _ in 0..100 {
-            assert_eq!(is_fenced_thread_restarted(area), Some(true));
-        }
+        let tries: Vec<_> = (0..100).map(|_| is_fenced_thread_restarted(area)).collect();
+        assert!(tries.contains(&Some(true)) && !tries.contains(&Some(false)), "{tries:?}");
+    }
+
+    /// The thread that waits has the CPU as long as it likes: it inherits policy and CPUs of the
+    /// one that fences.
+    #[test]
+    fn a_thread_of_real_time_with_one_cpu_gets_an_answer() {
+        let Some(area) = Area::find() else {
+            return eprintln!("no rseq registration here: nothing to test");
+        };
+        std::thread::spawn(move || {
+            crate::affinity::pin(crate::current_cpu()).unwrap();
+            let first = libc::sched_param { sched_priority: 1 };
+            // SAFETY: reads the parameters.
+            if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &first) } != 0 {
+                return eprintln!("SKIPPED: SCHED_FIFO is refused");
+            }
+            assert_ne!(is_fenced_thread_restarted(area), Some(false));
+        })
+        .join()
+        .unwrap();
     }
 
     /// A thread without a registration is restarted by no kernel.
@@ -213,10 +242,23 @@ mod tests {
             }
             words.fenced.store(1, Ordering::Relaxed);
             match waiting.join().unwrap() {
-                Some(is_restarted) => assert!(!is_restarted),
+                Some(is_restarted) => assert_eq!(is_restarted, Some(false)),
                 None => eprintln!("the registration stays: nothing to test"),
             }
         });
+    }
+
+    /// A thread that is neither aborted nor fenced leaves its sequence.
+    #[test]
+    fn a_thread_that_waits_in_vain_gives_up() {
+        let Some(area) = Area::find() else {
+            return eprintln!("no rseq registration here: nothing to test");
+        };
+        let wait = move || unregister(area).then(|| Words::default().wait(area));
+        match std::thread::spawn(wait).join().unwrap() {
+            Some(is_restarted) => assert_eq!(is_restarted, None),
+            None => eprintln!("the registration stays: nothing to test"),
+        }
     }
 
     /// Takes back this thread's registration, of whatever length glibc gave it.
