@@ -9,7 +9,7 @@ use pagedepot::CpuId;
 use pagedepot::cpus::Event;
 use pagedepot::cpus::implement::{BlockArray, WordOffset};
 use pagedepot::cpus::{Change, CpuLock, Cpus, Environment, FenceError, Here, Unusable, WhichCpu};
-use pagedepot_rseq::{Area, CpuSet, RseqMissing, affinity, membarrier};
+use pagedepot_rseq::{Area, CpuSet, RseqMissing, affinity, current_cpu, membarrier};
 
 use crate::cpus::mixed::{MaybeSequences, SequencesAndLocks};
 use crate::cpus::sequences::{self, NO_FRAME};
@@ -254,6 +254,8 @@ pub(crate) fn find<'m>(
     process: Process<'m>,
     locking: LockChoice,
 ) -> LinuxCpus<'m> {
+    // The first call looks for symbols: a request may be in a signal handler, which must not.
+    current_cpu();
     let cpus = locks.len() as u32;
     let Choice { fronts, area, locked } = choose(cpus, &process, locking);
     let is_behind_lock = |cpu| locked.as_ref().is_none_or(|locked| locked.contains(cpu));
