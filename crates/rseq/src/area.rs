@@ -128,8 +128,11 @@ impl Area {
 
 /// The CPU that this thread runs on: a hint, stale as soon as it is read.
 ///
-/// One load from the thread's area if the program has them; asking the kernel's vDSO takes 10 ns. A
+/// One load from the thread's area if the program has them, whether or not the kernel restarts
+/// sequences. Asking the kernel takes 10 ns where its vDSO answers, and a system call on AArch64. A
 /// number above 2^31 in a thread without a registration of its own.
+///
+/// The first call of a process looks for symbols (`dlsym`), which is not for signal handlers.
 #[inline]
 pub fn current_cpu() -> CpuId {
     /// The area's offset; 0 if there is none.
@@ -138,7 +141,7 @@ pub fn current_cpu() -> CpuId {
 
     #[cold]
     fn find() -> isize {
-        let offset = Area::find().map_or(0, Area::offset);
+        let offset = Area::registered().map_or(0, Area::offset);
         // Relaxed, here and below: every thread finds the same, and nothing else depends on it.
         AREA.store(offset, Ordering::Relaxed);
         offset

@@ -145,7 +145,7 @@ impl WhichCpu for Process<'_> {
         if matches!(self.fork_mark, ForkMark::Pid(_)) {
             self.fork_mark.check().ok()?;
         }
-        Some(CpuId::new(rustix::thread::sched_getcpu() as u32))
+        Some(current_cpu())
     }
 }
 
