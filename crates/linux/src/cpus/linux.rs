@@ -274,12 +274,14 @@ struct Choice {
 
 fn choose(cpus: u32, process: &Process<'_>, locking: LockChoice) -> Choice {
     let all_locked = |area, fronts| Choice { fronts, area, locked: None };
-    let area = match (&locking, process.fork_mark, Area::find()) {
-        (LockChoice::All, ..) => return all_locked(None, Fronts::Locks),
-        (_, _, None) => return all_locked(None, Fronts::LocksWithoutRseq),
-        (_, ForkMark::Pid(_), _) => return all_locked(None, Fronts::LocksWithoutWipe),
+    if let LockChoice::All = locking {
+        return all_locked(None, Fronts::Locks);
+    }
+    let area = match (process.fork_mark, Area::find()) {
+        (_, None) => return all_locked(None, Fronts::LocksWithoutRseq),
+        (ForkMark::Pid(_), _) => return all_locked(None, Fronts::LocksWithoutWipe),
         _ if !sequences::stay_loaded() => return all_locked(None, Fronts::LocksInUnloadable),
-        (_, ForkMark::Wiped(_), Some(area)) => area,
+        (ForkMark::Wiped(_), Some(area)) => area,
     };
     let can_fence = membarrier::register().is_ok();
     let locked = match locking {
