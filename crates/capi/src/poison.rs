@@ -56,6 +56,12 @@ pub(crate) enum Access {
     Defined,
 }
 
+/// Looks for AddressSanitizer, so that no request does: it may be in a signal handler.
+pub(crate) fn find_tools() {
+    #[cfg(feature = "poison")]
+    tools::AddressSanitizer::get();
+}
+
 /// Tells both tools. Without the feature nothing is compiled.
 #[inline(always)]
 pub(crate) fn mark(start: *mut c_void, bytes: usize, access: Access) {
@@ -76,7 +82,7 @@ mod tools {
     type Range = unsafe extern "C" fn(*const c_void, usize);
     type Query = unsafe extern "C" fn(*const c_void) -> c_int;
 
-    struct AddressSanitizer {
+    pub(super) struct AddressSanitizer {
         poison: Range,
         unpoison: Range,
         is_poisoned: Query,
@@ -84,7 +90,7 @@ mod tools {
 
     impl AddressSanitizer {
         /// AddressSanitizer's functions, in a program that was compiled with `-fsanitize=address`.
-        fn get() -> Option<&'static Self> {
+        pub(super) fn get() -> Option<&'static Self> {
             static FOUND: OnceLock<Option<AddressSanitizer>> = OnceLock::new();
             let find = || {
                 let [poison, unpoison, is_poisoned] = [

@@ -15,7 +15,7 @@ use pagedepot_linux::{Order, Page};
 use crate::blocks::{CHUNK, block_of};
 use crate::error::{Errno as _, is_missing, set_errno, status, tell, tell_text};
 use crate::handle::{NO_HANDLE, pagedepot_t, sized};
-use crate::poison::{Access, mark};
+use crate::poison::{Access, find_tools, mark};
 
 /// Options of a process in a segment. Begin with PAGEDEPOT_SHARED_INIT.
 #[allow(non_camel_case_types, reason = "its name in C")]
@@ -83,6 +83,7 @@ unsafe fn handle(
     };
     match make(&options) {
         Ok(shared) => {
+            find_tools();
             let depot = shared.depot().clone();
             Box::into_raw(Box::new(pagedepot_t { depot, shared: Some(shared) }))
         }
