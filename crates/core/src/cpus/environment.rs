@@ -29,14 +29,16 @@ pub enum FenceError {
 ///    its first load and its store no other sequence of the same CPU and context runs, whether from
 ///    a thread, a signal handler or an interrupt.
 /// 2. Each but a [claim](Change::Gate) reads the CPU's gate inside the sequence, before the word,
-///    with acquire ordering, and fails unless it [is open](super::implement::is_open). With
+///    and fails unless it [is open](super::implement::is_open). It does so with acquire ordering,
+///    or reads the word at an address that depends on the gate. With
 ///    [`FOLLOWS_GATES`](Cpus::FOLLOWS_GATES) `pop` and `push` may take the word at the offset in
 ///    the gate's lower half instead.
 /// 3. Each checks `cpu < blocks.cpus()` before it forms an address, and fails otherwise. With
 ///    `FOLLOWS_GATES` the lowest 16 bits of the number will do.
 /// 4. [`fence`](Cpus::fence) returning `Ok` means what the vocabulary says, and so does
 ///    [`Change::Gate`] committed what stands there.
-/// 5. The store that commits is a single 64-bit store that releases the slots written before it.
+/// 5. The store that commits is a single 64-bit store. It releases the slots written before it, or,
+///    on a CPU that never [is quiescent](Cpus::is_quiescent), leaves that to fences and claims.
 /// 6. The array and the offsets that its methods are called with are used for these calls alone.
 /// 7. On a CPU that [is behind a lock](Cpus::is_behind_lock) all methods go by that lock; `pop` and
 ///    `push` may fail there instead. [`pop_locked`](Cpus::pop_locked) and

@@ -329,15 +329,17 @@ impl MaybeSequences for Sequences {
     }
 }
 
-// SAFETY: 1., 2., 3. and 5. are the sequences' own doing (`sequences`): the kernel restarts
-// one when anything else may have run on its CPU, signal handlers included. 4. `membarrier` with
-// FLAG_CPU interrupts the thread of this process that runs on the CPU, if any, which aborts its
-// sequence; a thread that is not running was aborted when it was switched out; and it orders memory
-// between that CPU and the caller. A claim is a sequence: when it commits, the sequences of that
-// CPU before it have committed, on that CPU, or were aborted. Every thread that gets here has an
-// area of its own, registered or with a negative `cpu_id`: a child of `vfork`, which has its
-// parent's without a registration, may call nothing (see `pagedepot_rseq`). 6. Arrays and offsets
-// are passed on to the sequences, which keep neither. 7. none of these CPUs is behind a lock.
+// SAFETY: 1., 2., 3. and 5. are the sequences' own doing (`sequences`): the kernel restarts one
+// when anything else may have run on its CPU, signal handlers included. On AArch64 the word's
+// address depends on the gate, and slots are left to fences and claims: no CPU is quiescent. 4.
+// `membarrier` with FLAG_CPU interrupts the thread of this process that runs on the CPU, if any,
+// which aborts its sequence; a thread that is not running was aborted when it was switched out; and
+// it orders memory between that CPU and the caller. A claim is a sequence: when it commits, the
+// sequences of that CPU before it have committed, on that CPU, or were aborted. Every thread that
+// gets here has an area of its own, registered or with a negative `cpu_id`: a child of `vfork`,
+// which has its parent's without a registration, may call nothing (see `pagedepot_rseq`). 6. Arrays
+// and offsets are passed on to the sequences, which keep neither. 7. none of these CPUs is behind a
+// lock.
 unsafe impl Cpus for Sequences {
     type Environment = Self;
 
