@@ -3,6 +3,10 @@
 //! Where one CPU's instruction reaches all TLBs (`arch::tlb::BROADCASTS`), no CPU is asked.
 //! Elsewhere every CPU that runs is interrupted. Quiescent CPUs are not: they touch no memory of
 //! the window, and drop everything when they come back (see `Cpu::leave_quiescence`).
+//!
+//! Before page tables are freed, quiescent CPUs are interrupted, too, as in Linux (`freed_tables`).
+//! A processor may translate any address at any time, by entries that it has cached, and set bits
+//! in the tables they lead to (Intel SDM vol. 3A, "Details of TLB Use"; Priv 4.2.1).
 
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -36,9 +40,9 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     }
 }
 
-/// Returns when no CPU uses old translations of `spans` any more, nor, where CPUs are asked, page
-/// tables that were taken out before.
-pub fn flush(spans: &[Span]) {
+/// Returns when no CPU uses old translations of `spans` any more. If the caller `frees_tables` that
+/// were taken out before, no CPU walks through them either, where CPUs are asked.
+pub fn flush(spans: &[Span], frees_tables: bool) {
     if spans.is_empty() {
         return;
     }
@@ -52,7 +56,11 @@ pub fn flush(spans: &[Span]) {
     // The fence in `Cpu::state` orders this before the look at states below; `ask` publishes SPANS.
     FLUSHES.fetch_add(1, Ordering::Relaxed);
     flush_here();
-    let interrupted = call::ask_others(Call::Flush, |cpu| cpu.state() == State::Running);
+    let interrupted = call::ask_others(Call::Flush, |cpu| match cpu.state() {
+        State::Running => true,
+        State::Quiescent => frees_tables,
+        State::Offline => false,
+    });
     INTERRUPTED.fetch_add(u64::from(interrupted), Ordering::Relaxed);
     // All CPUs have answered: none reads `published` any more.
     SPANS.store(core::ptr::null_mut(), Ordering::Relaxed);

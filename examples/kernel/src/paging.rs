@@ -446,7 +446,7 @@ pub fn flush_and_free_tables(spans: &[Span]) {
         tlb::flush_page(through);
         at = next;
     }
-    flush(spans);
+    flush(spans, pending != 0);
     while let Some((table, next, _)) = pending_table(pending) {
         pending = next;
         count_tables(-1);

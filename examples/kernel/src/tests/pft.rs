@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use pagedepot::{CpuId, Order};
 
 use super::{Barrier, Options, design};
+use crate::arch::tlb;
 use crate::paging::{self, HUGE_BYTES, Leaf, PAGE_BYTES, REGION_BYTES, Span, WINDOW};
 use crate::{cpu, fault, figure, flush, memory, progress, smp};
 
@@ -85,13 +86,27 @@ fn shoot_down(cpu: CpuId, barrier: &Barrier) {
 }
 
 /// Unmaps the shared page while the other CPUs are halted: they are not interrupted, and catch up
-/// when they wake.
+/// when they wake. Every second time its page table goes, too: they could walk through that one, so
+/// they are interrupted then.
 fn unmap_while_halted() {
+    let neighbour = Span { start: shared().0.start + PAGE_BYTES, bytes: PAGE_BYTES };
     for value in 1..=RESTS {
+        let frees_table = value.is_multiple_of(2);
+        if !frees_table {
+            word_at(neighbour.start).store(value, Ordering::Relaxed);
+        }
         shared().1.store(value, Ordering::Relaxed);
         smp::run_everywhere(&|cpu| expect(cpu, value));
         smp::await_idle();
-        unmap_and(|| smp::run_everywhere(&|cpu| expect(cpu, 0)));
+        let (_, before) = flush::counts();
+        unmap_and(|| {
+            let interrupted = flush::counts().1 - before;
+            if frees_table && !tlb::BROADCASTS {
+                assert!(interrupted == u64::from(cpu::count() - 1), "a CPU may walk a freed table");
+            }
+            smp::run_everywhere(&|cpu| expect(cpu, 0));
+        });
+        paging::release(neighbour);
     }
 }
 
