@@ -100,7 +100,8 @@ pub enum Ipi {
 
 /// Interrupts another CPU. Its handler sees what this CPU wrote before.
 pub fn send(cpu: &Cpu, _: Ipi) {
-    // SAFETY: stores come before the device write by which the firmware sends.
+    // SAFETY: stores come before the device write by which the firmware sends. Pairs with the fence
+    // in `handle_trap`.
     unsafe { asm!("fence rw, ow", options(nostack)) };
     sbi::send_ipi(cpu.hardware_id());
 }

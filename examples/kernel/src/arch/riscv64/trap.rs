@@ -1,6 +1,6 @@
 //! Traps: the vector, and the handler of each (Priv 4.1).
 
-use core::arch::global_asm;
+use core::arch::{asm, global_asm};
 
 use super::tables::{READABLE, WRITABLE};
 use super::{INTERRUPTS, SOFTWARE, change_csr, sbi, tlb, user};
@@ -70,6 +70,10 @@ extern "C" fn handle_trap(frame: &mut Frame) {
     match frame.cause {
         SOFTWARE_INTERRUPT => {
             change_csr!("csrc", "sip", SOFTWARE);
+            // SAFETY: a fence. The register is written (device output) before the handler loads
+            // what it is asked for: a request that it misses sets the bit again. Pairs with the
+            // fence in `send`.
+            unsafe { asm!("fence iorw, iorw", options(nostack)) };
             // A wake-up and a request are one interrupt.
             handle(cpu, was_quiescent, Interrupt::Call);
         }
