@@ -91,7 +91,7 @@ pub fn cpu_pointer() -> *const Cpu {
     let at: *const Cpu;
     // SAFETY: reading this register changes nothing; `set_cpu_pointer` has set it for good.
     unsafe {
-        asm!("mrs {}, tpidr_el1", out(reg) at, options(pure, nomem, nostack, preserves_flags));
+        asm!("mrs {}, tpidr_el1", out(reg) at, options(pure, readonly, nostack, preserves_flags));
     }
     at
 }

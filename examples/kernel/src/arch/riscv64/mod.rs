@@ -117,7 +117,7 @@ pub fn cpu_pointer() -> *const Cpu {
     let at: *const Cpu;
     // SAFETY: reading the register changes nothing. The compiler does not use TP; `trap.s` has it
     // right in the kernel.
-    unsafe { asm!("mv {}, tp", out(reg) at, options(pure, nomem, nostack, preserves_flags)) };
+    unsafe { asm!("mv {}, tp", out(reg) at, options(pure, readonly, nostack, preserves_flags)) };
     at
 }
 
