@@ -206,12 +206,8 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
         if !tag.serves(self.id) || tag.is_carved() {
             return None;
         }
-        let free = bitmap.count_hinted(pageblock)?;
-        Some(PageblockUse {
-            pageblock,
-            mobility: tag.kind().mobility(),
-            held: PAGEBLOCK_FRAMES - free,
-        })
+        let held = PAGEBLOCK_FRAMES - bitmap.count_hinted(pageblock)?;
+        Some(PageblockUse { pageblock, mobility: tag.kind().mobility(), held })
     }
 
     /// Free frames of a pageblock now, isolated or not. 0 over a backing.
@@ -228,14 +224,12 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
 
     /// Whether a pageblock is reported to the device now.
     pub fn is_reported(&self, pageblock: PageblockIndex) -> bool {
-        let at = pageblock.in_section();
-        self.section(pageblock).is_some_and(|section| section.is_reported(at))
+        self.bitmap().is_some_and(|bitmap| bitmap.is_reported(pageblock))
     }
 
     /// Whether the device has of late refused to give a pageblock back.
     pub fn is_refused(&self, pageblock: PageblockIndex) -> bool {
-        let at = pageblock.in_section();
-        self.section(pageblock).is_some_and(|section| section.refusals.has(at))
+        self.bitmap().is_some_and(|bitmap| bitmap.is_refused(pageblock))
     }
 
     /// The first of these pageblocks that is mixed: blocks of another mobility than its own lie
@@ -261,7 +255,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
 
     /// Whether none of these frames is free now. `false` over a backing.
     pub fn are_held(&self, range: FrameRange) -> bool {
-        self.bitmap().is_some_and(|bitmap| bitmap.are_held(range.start, range.frames))
+        self.bitmap().is_some_and(|bitmap| bitmap.are_all(range.start, range.frames, false))
     }
 
     /// Whether any of these frames, which are memory, holds the allocator's own magazines.
@@ -347,16 +341,14 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     /// Frees a block past the caches. One that has been freed already, as far as can be told, is
     /// left alone, and noted as misuse.
     pub fn free(&self, pfn: Pfn, order: Order) {
+        let caches = self.caches();
         let range = FrameRange::new(pfn, order.frames());
         let is_ours = self.are_held(range) && self.hooks.note_free(pfn, order).is_ok();
-        match self.caches().store.tags().of_block(pfn, order) {
+        match caches.store.tags().of_block(pfn, order) {
             Some(tag) if is_ours => {
-                self.caches().direct(self.caches().here(), tag.zone()).put(pfn, order);
+                caches.direct(caches.here(), tag.zone()).put(pfn, order);
             }
-            _ => self
-                .caches()
-                .store
-                .note_doubled(DoubleFree { first: Some(pfn), frames: order.frames() }),
+            _ => caches.store.note_doubled(DoubleFree { first: Some(pfn), frames: order.frames() }),
         }
     }
 
@@ -432,10 +424,9 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
         let isolation = ManuallyDrop::new(isolation);
         let pageblocks = isolation.pageblocks();
         let pages = pageblocks.len() as u64 * u64::from(PAGEBLOCK_FRAMES);
-        pageblocks
-            .map(PageblockIndex)
-            .for_each(|pageblock| self.caches().store.note_removed(pageblock, self.id));
-        self.caches().zones.get(self.id).remove_managed(pages);
+        let note_removed = |pageblock| self.caches().store.note_removed(pageblock, self.id);
+        pageblocks.map(PageblockIndex).for_each(note_removed);
+        self.zone().remove_managed(pages);
     }
 
     /// Makes an isolated pageblock serve requests with such flags once the isolation ends.

@@ -458,10 +458,11 @@ impl Bitmap<'_> {
         Some(if is_free { section.count_free(at) } else { 0 })
     }
 
-    /// Whether none of the frames `start..start + frames` is free now.
-    pub fn are_held(&self, start: Pfn, frames: u32) -> bool {
+    /// Whether all of the frames `start..start + frames` are free now, in the words, entire, or
+    /// reported and not refused; or, unless `is_free`, none is free.
+    pub fn are_all(&self, start: Pfn, frames: u32, is_free: bool) -> bool {
         self.by_section(start, frames).all(|(_, section, at, count)| {
-            section.is_none_or(|section| section.are_all(at, count, false))
+            section.map_or(!is_free, |section| section.are_all(at, count, is_free))
         })
     }
 

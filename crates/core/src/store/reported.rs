@@ -114,7 +114,7 @@ impl<'m> Bitmap<'m> {
     /// The last one first, up to the first that the device refuses: a search goes on behind that.
     #[cold]
     pub(super) fn wake_range(&self, start: Pfn, frames: u32) -> bool {
-        if !self.reports.is_any() || !self.are_free(start, frames) {
+        if !self.reports.is_any() || !self.are_all(start, frames, true) {
             return false;
         }
         let reported = || {
@@ -133,13 +133,6 @@ impl<'m> Bitmap<'m> {
             }
         }
         is_any_woken && reported().next().is_none()
-    }
-
-    /// Whether all frames of a range are free now, in the words or reported and not refused.
-    fn are_free(&self, start: Pfn, frames: u32) -> bool {
-        self.by_section(start, frames).all(|(_, section, at, count)| {
-            section.is_some_and(|section| section.are_all(at, count, true))
-        })
     }
 
     /// Takes frames out of the words of a pageblock that is entire or reported: they were freed
