@@ -9,7 +9,7 @@
 //! whole pageblocks, and the surplus goes back.
 
 use pagedepot::cpus::Cpus;
-use pagedepot::seam::{PAGEBLOCK_FRAMES, PendingRequest, Want, ZoneAccess};
+use pagedepot::seam::{PAGEBLOCK_FRAMES, PageblockIndex, PendingRequest, Want, ZoneAccess};
 use pagedepot::{FrameRange, Pfn};
 
 use super::compactor::Compactor;
@@ -17,6 +17,7 @@ use super::evacuate::{Evacuator, SourceRest};
 use super::mover::Mover;
 use super::params::{CompactEnd, Compaction};
 use super::sources;
+use super::survey::Key;
 
 /// Candidates that a request empties at most.
 const LOOKS_MAX: u64 = 16;
@@ -81,8 +82,8 @@ fn empty_at<C: Cpus>(
     if !evacuation.may_look() {
         return CompactEnd::Budget;
     }
-    let held = evacuation.held_in(range);
-    let Some(mut source) = evacuation.isolate(range, held) else {
+    let key = Key { cost: evacuation.held_in(range), first: PageblockIndex::of(range.start).0 };
+    let Some(mut source) = evacuation.isolate(range, key) else {
         return match evacuation.is_free(range) && take(range) {
             true => CompactEnd::Reached,
             false => evacuation.refusal.unwrap_or(CompactEnd::NothingLeft),

@@ -219,13 +219,18 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
         self.room_pages += key.held();
     }
 
-    /// Isolates a source with `held` held frames, unless the mover says that one is pinned.
-    pub fn isolate(&mut self, range: FrameRange, held: u64) -> Option<Source<'e, 'm>> {
-        if held > 0 && matches!(self.survey(range, |_, _| true), Survey::Pinned) {
-            self.done.pinned_blocks += 1;
-            return None;
+    /// Isolates a source, unless the mover says that a block is pinned; or does not know one of a
+    /// pageblock that serves unmovable requests.
+    pub fn isolate(&mut self, range: FrameRange, key: Key) -> Option<Source<'e, 'm>> {
+        let is_held = key.held() > 0;
+        match if is_held { self.survey(range, |_, _| true) } else { Survey::AllFree } {
+            Survey::Pinned => self.done.pinned_blocks += 1,
+            Survey::Unknown if self.is_by_pageblock() && key.is_unmovable() => {
+                self.done.unknown_frames += 1;
+            }
+            _ => return self.isolate_unasked(range, key.held()),
         }
-        self.isolate_unasked(range, held)
+        None
     }
 
     /// Whether a range that was not isolated, because memory is low, is free all the same: then it
@@ -261,10 +266,10 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
         self.zone.drain(self.rules.drain);
     }
 
-    /// Moves all blocks out of a source. `key` is that of a single pageblock, which only goes to
-    /// denser ones.
-    pub fn empty(&mut self, source: &mut Source<'e, 'm>, key: Option<Key>) -> SourceRest {
-        self.destinations = Some(Destinations::above(key));
+    /// Moves all blocks out of a source, to pageblocks whose keys are above `floor`: to denser ones
+    /// than a single pageblock with that key.
+    pub fn empty(&mut self, source: &mut Source<'e, 'm>, floor: Option<Key>) -> SourceRest {
+        self.destinations = Some(Destinations::above(floor));
         for round in 0..ROUNDS {
             if round > 0 {
                 (0..ROUND_SPINS).for_each(|_| spin_hint());
@@ -571,7 +576,7 @@ struct Destinations {
 }
 
 impl Destinations {
-    /// Makes the destinations for a source with this key.
+    /// Makes the destinations whose keys are above this one.
     fn above(floor: Option<Key>) -> Self {
         Destinations { ranked: KeyRanking::after(None), floor, no_order: u8::MAX }
     }
@@ -616,7 +621,7 @@ impl Destinations {
         None
     }
 
-    /// Pageblocks that may have a block of an order, and are denser than the source. O(zone).
+    /// Pageblocks above the floor that may have a block of an order. O(zone).
     fn candidates<C: Cpus>(
         floor: Option<Key>,
         zone: ZoneAccess<'_, '_, C>,

@@ -7,7 +7,11 @@
 //!
 //! # Order
 //! Pageblocks with the fewest held frames first: they free the most for the least. Windows
-//! likewise, by the sum over their pageblocks. Pageblocks that serve unmovable requests come last.
+//! likewise, by the sum over their pageblocks. Pageblocks that serve unmovable requests come last,
+//! when no other one can be emptied any more. They are no destinations, so what they hold goes to
+//! any movable pageblock that is partly used. Most hold blocks that the mover does not know: these
+//! pageblocks are not even isolated, which would have unmovable requests mix others meanwhile.
+//!
 //! A source with one pinned block is left before any of its blocks is moved. Linux's compaction
 //! (`mm/compaction.c`) moves from one end of a zone to the other and meets in the middle instead,
 //! which needs no count per pageblock, and moves frames out of dense pageblocks too.
@@ -15,8 +19,9 @@
 //! A walk takes cached frames for held ones: a sparse pageblock looks dense, and the room of its
 //! cached frames is missed. So caches are drained before the first walk, too.
 //!
-//! Each source is visited at most once, in ascending order of its key, and a destination always
-//! has a higher key than its source. So a compaction ends, and frames never go back and forth.
+//! Each source is visited at most once, in ascending order of its key. A destination has a higher
+//! key than its source, or is movable when all sources still to come are unmovable. So a compaction
+//! ends, and frames never go back and forth.
 
 use pagedepot::FrameRange;
 use pagedepot::cpus::Cpus;
@@ -42,14 +47,16 @@ pub(super) fn empty_pageblocks<C: Cpus>(
     let mut after = None;
     loop {
         let mut ranked = KeyRanking::after(after);
-        let mut whole = 0;
+        let (mut whole, mut last) = (0, Key::NONE);
         evacuation.room_pages = 0;
         for usage in survey::usages(zone) {
             whole += u64::from(usage.is_whole());
             evacuation.room_pages += u64::from(survey::room(usage));
-            // A full one has no higher key to go to.
+            // A full one has no higher key to go to, or is full of blocks that stay.
             if !usage.is_whole() && usage.held < PAGEBLOCK_FRAMES {
-                ranked.add(survey::key(usage));
+                let key = survey::key(usage);
+                ranked.add(key);
+                last = last.max(key);
             }
         }
         let emptied_before = evacuation.done.emptied_pageblocks;
@@ -60,16 +67,21 @@ pub(super) fn empty_pageblocks<C: Cpus>(
         if missing(evacuation) == Some(0) {
             return CompactEnd::Reached;
         }
-        if ranked.keys().is_empty() {
+        // The walk that comes before unmovable ones finds the room that the others have left.
+        let mut keys = ranked.keys_of_a_kind();
+        if keys.is_empty() {
             return CompactEnd::NothingLeft;
         }
-        after = ranked.keys().last().copied();
-        let mut keys = ranked.keys();
+        after = keys.last().copied();
         while !keys.is_empty() {
             let length = missing(evacuation).unwrap_or(u64::MAX).min(GROUP as u64) as usize;
             let group = &keys[..length.min(keys.len())];
             let looked = match empty_group(evacuation, group) {
                 Ok(looked) => looked,
+                Err(CompactEnd::NothingLeft) if last.is_unmovable() && !group[0].is_unmovable() => {
+                    after = Some(Key::MOVABLE_MAX);
+                    break;
+                }
                 Err(end) => return end,
             };
             keys = &keys[looked..];
@@ -94,7 +106,7 @@ fn empty_group<C: Cpus>(
         let room_pages = evacuation.room_pages;
         if evacuation.has_room(*key) && evacuation.may_look() {
             let range = FrameRange::new(PageblockIndex(key.first).first(), PAGEBLOCK_FRAMES);
-            *source = evacuation.isolate(range, key.held());
+            *source = evacuation.isolate(range, *key);
         }
         if evacuation.refusal.is_some() {
             // The next group begins with it.
@@ -111,7 +123,10 @@ fn empty_group<C: Cpus>(
     }
     for (source, key) in sources.iter_mut().zip(&group[..looked]) {
         let left = match source.take() {
-            Some(mut source) => evacuation.empty(&mut source, Some(*key)),
+            Some(mut source) => {
+                let floor = (!key.is_unmovable()).then_some(*key);
+                evacuation.empty(&mut source, floor)
+            }
             None => SourceRest::Blocks,
         };
         match left {
@@ -151,7 +166,7 @@ pub(super) fn empty_window<C: Cpus>(
                 .filter_map(|at| zone.usage(PageblockIndex(at)))
                 .filter(|usage| !usage.is_whole())
                 .count() as u64;
-            let mut source = evacuation.isolate(range, key.held());
+            let mut source = evacuation.isolate(range, *key);
             let left = match &mut source {
                 Some(source) => {
                     if key.held() > 0 {

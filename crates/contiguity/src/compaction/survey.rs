@@ -37,10 +37,17 @@ impl Key {
     pub const NONE: Key = Key { cost: 0, first: 0 };
     /// More than all held frames.
     const UNMOVABLE: u64 = 1 << 32;
+    /// The key behind all candidates without a pageblock of unmovable ones.
+    pub const MOVABLE_MAX: Key = Key { cost: Self::UNMOVABLE - 1, first: u32::MAX };
 
     /// Frames held, in all.
     pub fn held(self) -> u64 {
         self.cost % Self::UNMOVABLE
+    }
+
+    /// Whether the candidate has a pageblock of unmovable ones.
+    pub fn is_unmovable(self) -> bool {
+        self.cost >= Self::UNMOVABLE
     }
 }
 
@@ -72,6 +79,15 @@ impl KeyRanking {
 
     pub fn keys(&self) -> &[Key] {
         &self.keys[..self.length]
+    }
+
+    /// The first of the keys that are all unmovable, or all not.
+    pub fn keys_of_a_kind(&self) -> &[Key] {
+        let keys = self.keys();
+        match keys.partition_point(|key| !key.is_unmovable()) {
+            0 => keys,
+            movable => &keys[..movable],
+        }
     }
 
     /// Whether there may have been more keys than are kept.

@@ -287,6 +287,75 @@ fn a_reclaimable_pageblock_needs_room_for_its_blocks_alone() {
     );
 }
 
+/// Movable blocks leave a pageblock of unmovable ones for any movable one, when all others have
+/// been looked at.
+#[test]
+fn unmovable_pageblocks_are_emptied_last() {
+    // Frames held by pageblock, of which the first is unmovable, and by pageblock those moved out.
+    for (held, moved) in [
+        ([10, 300, 0, 0], [10, 0, 0, 0]),
+        // The second is pinned, and has room.
+        ([200, 20, 400, 0], [200, 0, 0, 0]),
+        ([10, 30, 100, 450], [10, 30, 0, 0]),
+        ([400, 5, 300, 500], [0, 5, 0, 0]),
+    ] {
+        with_pageblocks(
+            4,
+            |config| config.caches = false,
+            |mut depot| {
+                let table = Table::default();
+                // The pageblock stays unmovable.
+                depot.alloc_at(Pfn::new(0), PAGEBLOCK, Flags::UNMOVABLE).unwrap();
+                depot.free_contiguous(Pfn::new(0), PAGEBLOCK).unwrap();
+                for (frame, held) in (0..).step_by(512).zip(held) {
+                    (frame..frame + held).for_each(|at| table.hold_at(&depot, at));
+                }
+                table.pinned.borrow_mut().extend((held[1] == 20).then_some(512));
+                let done = depot.compact(ZONE, Compaction::all(), &table).unwrap();
+                let moves = table.moves.borrow();
+                assert!(moves.is_sorted_by_key(|&(from, _)| from < 512), "it is last: {done:?}");
+                let of = |pageblock| moves.iter().filter(|at| at.0 / 512 == pageblock).count();
+                assert_eq!([0, 1, 2, 3].map(of), moved, "{done:?}");
+                let emptied = moved.iter().filter(|&&moved| moved > 0).count();
+                assert_eq!(done.emptied_pageblocks, emptied as u64, "{done:?}");
+                assert_eq!((done.end, done.unplaced_blocks), (CompactEnd::NothingLeft, 0));
+                table.check(&mut depot);
+            },
+        );
+    }
+}
+
+/// A pageblock of unmovable requests with a block that the mover does not know goes on to serve
+/// them while it is looked at.
+#[test]
+fn unmovable_pageblocks_of_others_are_not_isolated() {
+    struct Looks<'t, 'd, 'm>(&'t Table, &'d Single<'m>, Cell<u32>);
+    impl Mover for Looks<'_, '_, '_> {
+        fn occupant(&self, frame: Pfn) -> Occupant {
+            self.2.set(self.2.get() + 1);
+            let (_, pageblock) = Pageblocks::at(self.1, frame).unwrap();
+            assert_eq!(pageblock.mobility, Some(Mobility::Unmovable), "it is isolated");
+            self.0.occupant_of(frame)
+        }
+        fn move_blocks(&self, moves: &mut [Move]) {
+            self.0.move_blocks(moves);
+        }
+    }
+    with_pageblocks(
+        2,
+        |config| config.caches = false,
+        |depot| {
+            let table = Table::default();
+            let unknown = depot.alloc(Order::BASE, Flags::UNMOVABLE).unwrap();
+            let other = 512 - unknown.get() / 512 * 512;
+            depot.alloc_at(Pfn::new(other), 300, Flags::default()).unwrap();
+            let mover = Looks(&table, &depot, Cell::new(0));
+            let done = depot.compact(ZONE, Compaction::all(), &mover).unwrap();
+            assert_eq!((mover.2.get(), done.unknown_frames, done.looks), (1, 1, 1), "{done:?}");
+        },
+    );
+}
+
 /// The room that is reserved for pinned pageblocks, the first of their group, serves the others.
 #[test]
 fn pinned_pageblocks_take_no_room_from_others() {
