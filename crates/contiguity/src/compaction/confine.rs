@@ -3,10 +3,12 @@
 //! An unmovable block in a pageblock of movable ones keeps that from ever being whole again. When
 //! neither a whole pageblock nor room in an akin one is left, a request with
 //! [`Flags::compact`](pagedepot::Flags::compact) so has movable blocks moved away by the registered
-//! mover. It *thins* a pageblock: what can be moved leaves it, what cannot stays. From then on it
-//! serves the request's mobility, with room for hundreds of requests. The kernel has these ideas
-//! apart: compaction makes whole pageblocks, and `steal_suitable_fallback` (`mm/page_alloc.c`)
-//! retags those of which half is free or akin.
+//! mover. It *thins* a pageblock: what can be moved leaves it, what cannot stays. If the request
+//! finds a block there then, it serves the request's mobility from then on, with room for hundreds
+//! of requests. Movable blocks that the mover could not move at that moment leave it when a later
+//! request would mix a pageblock. The kernel has these ideas apart: compaction makes whole
+//! pageblocks, and `steal_suitable_fallback` (`mm/page_alloc.c`) retags those of which half is free
+//! or akin.
 //!
 //! # Order
 //! First what is mixed already: pageblocks that are not movable, but serve movable blocks that came
@@ -34,7 +36,7 @@ use pagedepot::sync::model::bound;
 use pagedepot::{Mobility, Order, Pfn};
 
 use super::compactor::{Compactor, ConfineState, PageblockKind};
-use super::evacuate::Evacuator;
+use super::evacuate::{Evacuator, SourceRest};
 use super::mover::Mover;
 use super::params::{CompactEnd, Compaction};
 use super::survey;
@@ -81,6 +83,7 @@ fn make_room_in<C: Cpus>(
     confining: &ConfineState,
     request: &PendingRequest<'_, '_, C>,
 ) -> Option<Pfn> {
+    let Want::Block(order) = request.want() else { return None };
     if !zone.has_own_store() {
         return None;
     }
@@ -93,9 +96,14 @@ fn make_room_in<C: Cpus>(
         if !evacuation.may_look() {
             break;
         }
-        if evacuation.thin(pageblock, request.mobility()) {
+        if let Some(left) = evacuation.thin(pageblock, request.mobility(), order) {
             zone.lead_to(pageblock, request.mobility());
             found = request.attempt_unmixed();
+            let is_here = found.is_some_and(|found| PageblockIndex::of(found) == pageblock);
+            if is_here && left != SourceRest::Nothing {
+                // For a later request that would mix a pageblock.
+                zone.note_guests(pageblock);
+            }
         }
         if found.is_some() || evacuation.refusal.is_some() {
             break;

@@ -286,7 +286,7 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
                 }
                 Survey::Unknown => self.drain(),
                 Survey::Movable => {
-                    let left = self.move_out(source);
+                    let left = self.move_out(source, false);
                     if left != SourceRest::Nothing {
                         return left;
                     }
@@ -297,29 +297,43 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
     }
 
     /// Moves what can be moved out of a pageblock, and leaves the rest. If half of it is free then,
-    /// it serves `mobility` from now on, and this is true: see [`confine`](super::confine).
+    /// and a block of `order`, it serves `mobility` from now on; see [`confine`](super::confine).
+    /// Returns what was left of what can be moved; `None`: it does not serve `mobility`.
     ///
     /// One pass, without a drain: what others cache, allocate or free meanwhile stays.
-    pub fn thin(&mut self, pageblock: PageblockIndex, mobility: Mobility) -> bool {
+    pub fn thin(
+        &mut self,
+        pageblock: PageblockIndex,
+        mobility: Mobility,
+        order: Order,
+    ) -> Option<SourceRest> {
         let range = FrameRange::new(pageblock.first(), PAGEBLOCK_FRAMES);
         let held = u64::from(PAGEBLOCK_FRAMES) - self.free_around(range);
-        let Some(mut source) = self.isolate_unasked(range, held) else { return false };
+        let mut source = self.isolate_unasked(range, held)?;
         self.destinations = None;
-        let left = self.move_out(&mut source);
+        let left = self.move_out(&mut source, true);
         let free = self.free_around(range);
         if let SourceRest::Ended(end) = left {
             self.refusal = Some(end);
         }
         let before = source.isolation.mobility(pageblock);
         let is_akin = before.is_some_and(|before| before.is_akin(mobility));
-        let is_thin = is_akin || free >= u64::from(PAGEBLOCK_FRAMES) / 2;
+        let has_room = free >= u64::from(PAGEBLOCK_FRAMES) / 2 && self.has_block(range, order);
+        let is_thin = is_akin || has_room;
         if is_thin && !is_akin {
             self.zone.reassign(pageblock, Flags::new(mobility));
         }
         if is_thin && left == SourceRest::Nothing {
             self.zone.note_unmixed(pageblock);
         }
-        is_thin
+        is_thin.then_some(left)
+    }
+
+    /// Whether a block of an order is free in a pageblock.
+    fn has_block(&self, pageblock: FrameRange, order: Order) -> bool {
+        let starts = (0..pageblock.frames).step_by(order.frames() as usize);
+        let mut blocks = starts.map(|at| FrameRange::new(pageblock.start.add(at), order.frames()));
+        blocks.any(|block| self.held_in(block) == 0)
     }
 
     /// Whether what was left behind ends the compaction; tells the mover how far it is.
@@ -378,9 +392,11 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
         found
     }
 
-    /// One pass over a source in which all held blocks were movable.
-    fn move_out(&mut self, source: &mut Source<'e, 'm>) -> SourceRest {
+    /// One pass over a source in which all held blocks were movable; or over one that `is_thinned`,
+    /// which goes on when the mover has left blocks where they were.
+    fn move_out(&mut self, source: &mut Source<'e, 'm>, is_thinned: bool) -> SourceRest {
         let mut held = HeldFrames::of(source.range);
+        let mut is_pinned = false;
         loop {
             let mut batch = Batch::new(self.zone);
             let mut left = SourceRest::Nothing;
@@ -415,17 +431,17 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
                 batch.push(first, to, order);
                 held.pass(first, order);
             }
-            if batch.length == 0 {
-                return left;
+            let is_last = batch.length == 0 || left != SourceRest::Nothing;
+            if batch.length > 0 {
+                self.mover.move_blocks(batch.moves());
+                is_pinned |= self.settle(&batch, source);
             }
-            self.mover.move_blocks(batch.moves());
-            let is_pinned = self.settle(&batch, source);
             drop(batch);
-            if left == SourceRest::Nothing && is_pinned {
-                left = SourceRest::Blocks;
-            }
-            if left != SourceRest::Nothing {
-                return left;
+            if is_last || is_pinned && !is_thinned {
+                return match left {
+                    SourceRest::Nothing if is_pinned => SourceRest::Blocks,
+                    left => left,
+                };
             }
         }
     }

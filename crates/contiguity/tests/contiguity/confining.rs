@@ -16,10 +16,10 @@ use crate::common::threads::{Kernel, run_on};
 use crate::common::{Single, metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::PinnedCpus;
 use pagedepot::{
-    Allocator, Config, Evacuation, Flags, FrameRange, Mode, Order, Pfn, Scope, Watermarks,
-    ZoneConfig, ZoneId,
+    AllocError, Allocator, Config, Evacuation, Flags, FrameRange, Mobility, Mode, Order, Pfn,
+    Scope, Watermarks, ZoneConfig, ZoneId,
 };
-use pagedepot_contiguity::{Compactor, Contiguity, Move, Mover, Occupant};
+use pagedepot_contiguity::{Compactor, Contiguity, Move, Mover, Occupant, Pageblocks};
 
 const ZONE: ZoneId = ZoneId::new(0);
 const PAGEBLOCK: u32 = 512;
@@ -31,6 +31,8 @@ struct Table {
     blocks: Mutex<BTreeMap<u32, (Order, u64)>>,
     pages: AtomicU64,
     is_pinned: AtomicBool,
+    /// Moves that are still to be refused.
+    refusals: AtomicU64,
     moved: AtomicU64,
     asked: AtomicU64,
 }
@@ -83,6 +85,10 @@ impl Mover for Table {
         for this in moves {
             let first = this.from().get();
             match blocks.get(&first) {
+                Some(_) if self.refusals.load(Ordering::Relaxed) > 0 => {
+                    self.refusals.fetch_sub(1, Ordering::Relaxed);
+                    this.pinned();
+                }
                 Some(&(order, contents)) if order == this.order() => {
                     blocks.remove(&first);
                     let before = blocks.insert(this.to().get(), (order, contents));
@@ -119,6 +125,18 @@ fn with_pageblocks(
     watermarks: Watermarks,
     test: impl FnOnce(&mut Single<'_>, &Table),
 ) {
+    with_free_pageblocks(pageblocks, watermarks, |depot, table| {
+        scattered(depot, table);
+        test(depot, table);
+    });
+}
+
+/// One zone of so many pageblocks.
+fn with_free_pageblocks(
+    pageblocks: u32,
+    watermarks: Watermarks,
+    test: impl FnOnce(&mut Single<'_>, &Table),
+) {
     let table = Table::default();
     let ranges = [range(0, pageblocks * PAGEBLOCK)];
     let zones = [ZoneConfig { watermarks: Some(watermarks), ..open_zone("a", &ranges) }];
@@ -127,7 +145,6 @@ fn with_pageblocks(
     let compactor = Compactor::new(&table);
     let mut depot = single(&config, &mut memory);
     compactor.register(&depot).unwrap();
-    scattered(&depot, &table);
     test(&mut depot, &table);
 }
 
@@ -212,6 +229,47 @@ fn guests_leave() {
         assert!(more.len() <= 1, "{more:?} besides {places:?}");
         assert_eq!(table.contents(), before);
         check(depot, table, &unmovable);
+    });
+}
+
+/// A block that cannot be moved at one moment keeps no other one, and leaves at a later request.
+#[test]
+fn a_busy_block_leaves_later() {
+    with_free_pageblocks(6, Watermarks::default(), |depot, table| {
+        for at in 0..200 {
+            depot.alloc_at(Pfn::new(at), 1, Flags::default()).unwrap();
+            table.insert(Pfn::new(at), Order::BASE, u64::from(at));
+        }
+        for start in (1..6).map(|pageblock| pageblock * PAGEBLOCK) {
+            depot.alloc_at(Pfn::new(start), 300, Flags::default()).unwrap();
+        }
+        depot.drain(Scope::ALL, Mode::Full);
+        table.refusals.store(1, Ordering::Relaxed);
+        let mut unmovable = alloc_many(depot, 1, UNMOVABLE);
+        assert_eq!(table.moved.load(Ordering::Relaxed), 199);
+        let (_, first) = Pageblocks::at(depot, Pfn::new(0)).unwrap();
+        assert_eq!(first.mobility, Some(Mobility::Unmovable));
+        // The last one needs its place.
+        unmovable.extend(alloc_many(depot, 511, UNMOVABLE));
+        assert_eq!(table.moved.load(Ordering::Relaxed), 200);
+        assert_eq!(pageblocks_of(&unmovable), BTreeSet::from([0]));
+        let census = depot.validate().unwrap();
+        assert_eq!(census.held_pages(), 200 + 5 * 300 + 512);
+    });
+}
+
+/// A pageblock in which the request finds no block goes on to serve movable requests.
+#[test]
+fn movable_pageblocks_without_a_block_stay_movable() {
+    with_free_pageblocks(8, Watermarks::default(), |depot, _| {
+        // Held by others in both halves.
+        for at in (0..8 * PAGEBLOCK).step_by(256) {
+            depot.alloc_at(Pfn::new(at), 1, Flags::default()).unwrap();
+        }
+        depot.drain(Scope::ALL, Mode::Full);
+        assert_eq!(depot.alloc(order(8), UNMOVABLE), Err(AllocError::Exhausted));
+        let mut all = Pageblocks::of(depot, ZONE).unwrap();
+        assert!(all.all(|pageblock| pageblock.mobility == Some(Mobility::Movable)));
     });
 }
 

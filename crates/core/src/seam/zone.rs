@@ -440,6 +440,13 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
             section.note_unmixed(pageblock.in_section());
         }
     }
+
+    /// Notes that movable blocks lie in a pageblock, of which the caller holds a frame.
+    pub fn note_guests(&self, pageblock: PageblockIndex) {
+        if let (Some(bitmap), Some(section)) = (self.bitmap(), self.section(pageblock)) {
+            bitmap.note_mixed(section, pageblock, Kind::MOVABLE);
+        }
+    }
 }
 
 impl<'a, 'm> Isolation<'a, 'm> {

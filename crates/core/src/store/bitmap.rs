@@ -96,7 +96,7 @@ impl<'m> Bitmap<'m> {
 
     /// Notes that a pageblock is mixed from which blocks of this kind were taken, if they are
     /// not akin to its own.
-    pub(super) fn note_mixed(&self, section: &Section<'_>, pageblock: PageblockIndex, kind: Kind) {
+    pub fn note_mixed(&self, section: &Section<'_>, pageblock: PageblockIndex, kind: Kind) {
         let tag = self.tags.of(pageblock);
         // A search that read the tag before isolation takes frames all the same.
         let tag = tag.of_isolated().unwrap_or(tag);
