@@ -377,10 +377,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     pub fn put_whole(&self, pageblock: PageblockIndex, is_reported: bool) {
         let Some(bitmap) = self.bitmap() else { return };
         let doubled = match bitmap.section(pageblock.section()) {
-            Some(section) if is_reported => {
-                bitmap.put_reported(section, pageblock);
-                DoubleFree::NONE
-            }
+            Some(section) if is_reported => bitmap.put_reported(section, pageblock),
             _ => bitmap.put(pageblock.first(), PAGEBLOCK_FRAMES),
         };
         self.past_caches().count_put(PAGEBLOCK_FRAMES, doubled);

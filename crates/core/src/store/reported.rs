@@ -25,7 +25,8 @@
 //!
 //! A frame of a reported pageblock that is freed has been freed before. The free finds the hint
 //! `some` clear, looks at the bit, and takes what it has put out of the words again, as the owner
-//! of the pageblock.
+//! of the pageblock. If it came while the device was looking, the caller that reports the pageblock
+//! does so. If it comes at the moment at which the bit is set, the frame may be free twice.
 //!
 //! [`ReportingDevice`]: super::backing::ReportingDevice
 
@@ -63,11 +64,13 @@ impl<'m> Bitmap<'m> {
             .is_some_and(|section| section.refusals.has(pageblock.in_section()))
     }
 
-    /// Gives all frames of a pageblock back that the caller owns, as reported.
-    pub fn put_reported(&self, section: &Section<'_>, pageblock: PageblockIndex) {
+    /// Gives all frames of a pageblock back that the caller owns, as reported; returns those that
+    /// were free already.
+    pub fn put_reported(&self, section: &Section<'_>, pageblock: PageblockIndex) -> DoubleFree {
         self.reports.count_report();
         self.end_avoidance(section, pageblock);
         section.put_reported(pageblock.in_section());
+        self.strip(section, pageblock)
     }
 
     /// Takes all frames of a reported pageblock, and has them made usable. `false`: it is not

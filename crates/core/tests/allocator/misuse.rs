@@ -543,6 +543,29 @@ fn a_frame_freed_twice_beside_a_search_for_a_range_counts_once() {
     check_all_free(&mut depot);
 }
 
+/// The second free comes while a caller owns the pageblock that it is about to report.
+#[test]
+fn frames_freed_twice_beside_a_report_count_once() {
+    static FOUND: AtomicU32 = AtomicU32::new(0);
+    fn count(misuse: Misuse) {
+        let Misuse::DoubleFree { frames, .. } = misuse else { panic!("{misuse:?}") };
+        FOUND.fetch_add(frames, Ordering::Relaxed);
+    }
+    let (ranges, zone) = ([range(0, 512)], ZoneId::new(0));
+    let zones = [open_zone("z", &ranges)];
+    let config = Config { on_misuse: Some(count), ..Config::new(1, &zones) };
+    let memory = &mut metadata(&config);
+    let mut depot = single(&config, memory);
+    let access = ZoneAccess::of(&depot, zone).unwrap();
+    assert!(access.take_whole(PageblockIndex(0)));
+    depot.free_contiguous(pfn(10), 3).unwrap();
+    access.put_whole(PageblockIndex(0), true);
+    access.end_call();
+    assert_eq!((FOUND.load(Ordering::Relaxed), depot.free_pages(zone)), (3, 512));
+    assert!(access.is_reported(PageblockIndex(0)));
+    depot.validate().unwrap();
+}
+
 #[test]
 fn bad_blocks_of_a_batch_are_counted_and_the_others_freed() {
     with_machine(true, None, |mut depot| {
