@@ -151,6 +151,12 @@ impl<'m> Bitmap<'m> {
     }
 
     fn claim_in_words(&self, start: Pfn, frames: u32) -> bool {
+        let is_in_one_section = self.by_section(start, frames).nth(1).is_none();
+        // As within a section: a claim that cannot succeed writes nothing. What it would put back
+        // would be warm, though no caller had it.
+        if !is_in_one_section && !self.are_all(start, frames, true) {
+            return false;
+        }
         let mut done = 0;
         for (_, section, at, count) in self.by_section(start, frames) {
             if !section.is_some_and(|section| section.claim(at, count)) {

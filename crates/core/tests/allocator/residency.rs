@@ -132,6 +132,26 @@ fn what_went_back_is_taken_last_and_counted() {
     });
 }
 
+/// A claim of several sections that fails leaves memory that was never touched as it was.
+#[test]
+fn a_claim_that_fails_touches_nothing() {
+    with_depot(|depot| {
+        let section = 512 * PAGEBLOCK;
+        let held = Pfn::new(section + 1);
+        depot.alloc_at(held, 1, Flags::default()).unwrap();
+        assert_eq!(counts(depot), (1, 0));
+        let start = Pfn::new(PAGEBLOCK);
+        let claim = |depot: &Single<'_>| depot.try_alloc_at(start, section, Flags::default());
+        assert_eq!(claim(depot), Err(AllocError::NotAvailable));
+        assert_eq!(counts(depot), (1, 0));
+        depot.free_contiguous(held, 1).unwrap();
+        depot.drain(Scope::ALL, Mode::Full);
+        assert_eq!(claim(depot), Ok(()));
+        assert_eq!(counts(depot), (512, 0));
+        depot.free_contiguous(start, section).unwrap();
+    });
+}
+
 /// Memory that was removed, as by a ceiling, has gone back when it is added again.
 #[test]
 fn removed_memory_comes_back_absent() {
