@@ -415,6 +415,27 @@ fn memory_that_is_to_go_back_later_is_there_meanwhile() {
     all_back(&depot);
 }
 
+/// Single pages that could not go back at one moment are found again until the time is up.
+#[test]
+fn pages_that_did_not_go_back_are_tried_again() {
+    let Some((here, isolated)) = two_cpus() else { return };
+    let depot = isolating(64 * mib(), isolated).build().unwrap();
+    assert!(pin(here));
+    let mut pages: Vec<_> = (0..512).map(|_| depot.page(Order::BASE).unwrap()).collect();
+    pages.iter_mut().for_each(|page| page.fill(1));
+    pages.sort_by_key(|page| page.pfn());
+    let held: Vec<_> = pages.into_iter().step_by(2).collect();
+    depot.drain(Scope::ALL, Mode::Full);
+    beside_a_busy_cpu(isolated, || {
+        let end = Instant::now() + Duration::from_secs(1);
+        let given = depot.give_back(u64::MAX, end).unwrap();
+        assert!(matches!(given.end, GiveBackEnd::Isolated | GiveBackEnd::Deadline), "{given:?}");
+        assert_eq!(given.bytes, 0);
+    });
+    drop(held);
+    all_back(&depot);
+}
+
 /// The child that [`fork_in_handler`] has made; 0: none.
 static CHILD: AtomicI32 = AtomicI32::new(0);
 /// A pipe whose end of file lets the child go on.

@@ -299,6 +299,18 @@ impl<'a, 'm, C: Cpus> Residency<'a, 'm, C> {
         slow.put_range(zone, frames, |store| store.put_cold(start, frames))
     }
 
+    /// Frees frames as [`Allocator::free_contiguous`] does, past the caches, also where they are a
+    /// block. For a scan that has taken free memory and leaves it as it was: the next one finds it
+    /// in the store.
+    ///
+    /// # Errors
+    /// Fails like [`Allocator::free_contiguous`].
+    pub fn free_present(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
+        let slow = self.0.slow();
+        let zone = slow.check_free_range(start, frames)?;
+        slow.put_range(zone, frames, |store| store.put(start, frames))
+    }
+
     /// Counts what was handed out so far that was not present. Over a [`Backing`](crate::Backing)
     /// nothing is counted. O(sections).
     pub fn counts(&self) -> ResidencyCounts {

@@ -127,6 +127,7 @@ fn a_fork_gets_errors_and_changes_nothing() {
         assert_eq!(depot.remove_memory(zone, range(0, 512)), Err(RemoveError::Forked));
         assert_eq!(Reporting::of(&depot).pass(zone, 1), Err(ReportError::Forked));
         assert_eq!(Residency::of(&depot).free_absent(start, 20), Err(FreeError::Forked));
+        assert_eq!(Residency::of(&depot).free_present(start, 20), Err(FreeError::Forked));
         assert_eq!(depot.cpu_caches().disable(), DrainResult::default());
         assert_eq!(
             (depot.cpu_caches().decay(), depot.cpu_caches().are_enabled(CpuId::new(0))),

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 
 use crate::common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
-    AllocError, Config, Evacuation, Flags, Mobility, Mode, Order, Pfn, Residency, Scope, ZoneId,
+    AllocError, Config, Evacuation, Flags, FreeError, Mobility, Mode, Order, Pfn, Residency, Scope,
+    ZoneId,
 };
 use pagedepot_contiguity::Contiguity;
 
@@ -129,6 +130,21 @@ fn what_went_back_is_taken_last_and_counted() {
         assert_eq!(residency.counts_of(ZoneId::new(1)), Default::default());
         give(depot, Order::PAGEBLOCK, blocks);
         give(depot, Order::PAGEBLOCK, left);
+    });
+}
+
+/// A block that a scan gives back as it was goes to the store, where the next scan finds it.
+#[test]
+fn what_is_still_present_goes_past_the_caches() {
+    with_depot(|depot| {
+        for size in [0, 3, 9, 10].map(order) {
+            let start = Pfn::new(2 * PAGEBLOCK);
+            depot.alloc_at(start, size.frames(), Flags::default()).unwrap();
+            Residency::of(depot).free_present(start, size.frames()).unwrap();
+            assert!((0..size.frames()).all(|at| depot.is_free(start.add(at))), "{size}");
+        }
+        let nowhere = Residency::of(depot).free_present(Pfn::new(u32::MAX), 1);
+        assert_eq!(nowhere, Err(FreeError::OutOfRange));
     });
 }
 

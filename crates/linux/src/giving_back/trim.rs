@@ -428,12 +428,13 @@ impl Drop for TrimRanges<'_> {
         let mut panics = FirstPanic::default();
         for range in &self.ranges {
             let (start, count) = frames(self.depot, range);
-            let frames = self.depot.frames();
+            let residency = Residency::of(self.depot.frames());
             // `take` allocated these pages, and handed them to no caller. They are refused only
-            // where another process has written to the store of a segment.
+            // where another process has written to the store of a segment. Past the caches: the
+            // next try looks for them in the store.
             let free = || match self.are_absent {
-                true => Residency::of(frames).free_absent(start, count),
-                false => frames.free_contiguous(start, count),
+                true => residency.free_absent(start, count),
+                false => residency.free_present(start, count),
             };
             // A report of misuse, after the free, keeps no other pages here.
             panics.catch(free);
