@@ -103,11 +103,12 @@ pub trait Contiguity {
     /// [`RemoveError`]; nothing has changed then.
     fn remove_memory(&self, zone: ZoneId, range: FrameRange) -> Result<(), RemoveError>;
 
-    /// Takes whole pageblocks out of use and puts them back in one step, for requests with such
-    /// flags: of a mobility, and of a class that the
-    /// [configuration](pagedepot::Config::classes) keeps apart. Requests and frees go on meanwhile,
-    /// and the zone never lacks the memory in its counts. It frees nothing: as for
-    /// [`remove_memory`](Self::remove_memory), every frame must be free or cached.
+    /// Gives whole pageblocks to requests with such flags in one step: of a mobility, and of a
+    /// class that the [configuration](pagedepot::Config::classes) keeps apart. Requests and frees
+    /// go on meanwhile, and the zone never lacks the memory in its counts. It frees nothing: as for
+    /// [`remove_memory`](Self::remove_memory), every frame must be free or cached. Memory that is
+    /// [reported](Reporting), or [not present](pagedepot::Residency), stays so; the device is not
+    /// asked for it.
     ///
     /// The flags are a preference, not a promise: each of the pageblocks is whole, and may serve
     /// other requests when these find no room elsewhere.

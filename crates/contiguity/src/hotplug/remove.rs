@@ -27,8 +27,10 @@
 //!    frames are announced as in flight from before the isolation until then, so that a request
 //!    that would fail in between looks again.
 //! 6. *Reassigned in one step.* A caller that gives the range to other requests does the same up to
-//!    the claim. It then sets what the isolated pageblocks serve, puts the frames back, and ends
-//!    the isolation. The zone has the memory throughout.
+//!    the claim, and claims nothing: once it has seen each isolated pageblock whole, it sets what
+//!    they serve, and ends the isolation. The zone has the memory throughout; what is not present,
+//!    or reported, stays so. A search that read a tag before may take frames for the mobility that
+//!    they had, as it might after a claim: no caller relies on that of a frame.
 //! 7. *It ends.* Attempts: at once; after a quiet drain of the zone; after up to three full ones,
 //!    fewer when a full drain was undisturbed and frames are missing all the same. It waits for no
 //!    holder of a frame.
@@ -136,7 +138,7 @@ pub fn remove_memory<C: Cpus>(
     range: FrameRange,
 ) -> Result<(), RemoveError> {
     let zone = access(allocator, zone)?;
-    with_claimed(zone, range, |isolation| zone.remove(isolation))
+    with_whole(zone, range, || zone.claim(range), |isolation| zone.remove(isolation))
 }
 
 /// Implements [`Contiguity::reassign`](crate::Contiguity::reassign).
@@ -147,13 +149,11 @@ pub fn reassign<C: Cpus>(
     flags: Flags,
 ) -> Result<(), RemoveError> {
     let zone = access(allocator, zone)?;
-    let reassigned = with_claimed(zone, range, |isolation| {
+    let nothing_to_claim = || true;
+    with_whole(zone, range, nothing_to_claim, |isolation| {
         let pageblocks = isolation.pageblocks().map(PageblockIndex);
         pageblocks.for_each(|pageblock| zone.reassign(pageblock, flags));
-        zone.put(range);
-    });
-    zone.end_call();
-    reassigned
+    })
 }
 
 fn access<'a, 'm, C: Cpus>(
@@ -166,10 +166,12 @@ fn access<'a, 'm, C: Cpus>(
     })
 }
 
-/// Calls `then` when all frames of a range are this caller's, isolated as they are.
-fn with_claimed<'a, 'm, C: Cpus>(
+/// Calls `then` when all frames of a range were free, isolated as they are, and `claim` has
+/// succeeded.
+fn with_whole<'a, 'm, C: Cpus>(
     zone: ZoneAccess<'a, 'm, C>,
     range: FrameRange,
+    claim: impl Fn() -> bool,
     then: impl FnOnce(Isolation<'a, 'm>),
 ) -> Result<(), RemoveError> {
     let is_whole = range.start.get().is_multiple_of(PAGEBLOCK_FRAMES)
@@ -186,7 +188,7 @@ fn with_claimed<'a, 'm, C: Cpus>(
     let isolation = zone.isolate(range).map_err(|(pageblock, state)| {
         RemoveError::Obstacle(obstacle(zone, range, pageblock, state))
     })?;
-    claim_patiently(zone, range)?;
+    claim_patiently(zone, range, claim)?;
     then(isolation);
     Ok(())
 }
@@ -210,10 +212,11 @@ fn obstacle<C: Cpus>(
     }
 }
 
-/// Claims all frames of an isolated range, with drains in between.
+/// Claims all frames of an isolated range by `claim`, with drains in between.
 fn claim_patiently<C: Cpus>(
     zone: ZoneAccess<'_, '_, C>,
     range: FrameRange,
+    claim: impl Fn() -> bool,
 ) -> Result<(), RemoveError> {
     let mut missing = None;
     let mut drained = DrainResult::default();
@@ -223,7 +226,7 @@ fn claim_patiently<C: Cpus>(
             drained = zone.drain(mode);
         }
         missing = missing_in(zone, range);
-        if missing.is_none() && zone.claim(range) {
+        if missing.is_none() && claim() {
             return Ok(());
         }
         if is_mutant(Mutant::RemovesHeld) {

@@ -273,8 +273,8 @@ impl<C: Cpus> fmt::Debug for Residency<'_, '_, C> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ResidencyCounts {
-    /// Pageblocks of which a frame was taken for the first time: by a request, or to report or
-    /// remove them. The memory of the others was never handed out.
+    /// Pageblocks of which a frame was taken for the first time: by a request, to be removed, or
+    /// for a report, also if the device refused it. The memory of the others was never handed out.
     pub first_touches: u64,
     /// Pageblocks of which a frame was handed out after their memory had been given back. A count
     /// that rises says that memory is given back which is needed again.

@@ -291,7 +291,7 @@ impl<'a, 'm, C: Cpus> ZoneAccess<'a, 'm, C> {
     }
 
     /// Gives frames back that were [claimed](Self::claim).
-    pub fn put(&self, range: FrameRange) {
+    fn put(&self, range: FrameRange) {
         if range.frames > 0 {
             let doubled = self.caches().store.put(range.start, range.frames);
             self.past_caches().count_put(range.frames, doubled);

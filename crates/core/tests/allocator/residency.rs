@@ -168,6 +168,15 @@ fn a_claim_that_fails_touches_nothing() {
     });
 }
 
+/// Memory that is given to other requests is no more present than before.
+#[test]
+fn reassigned_memory_is_not_touched() {
+    with_depot(|depot| {
+        depot.reassign(ZONE, range(0, 4 * PAGEBLOCK), Flags::UNMOVABLE).unwrap();
+        assert_eq!(counts(depot), (0, 0));
+    });
+}
+
 /// Memory that was removed, as by a ceiling, has gone back when it is added again.
 #[test]
 fn removed_memory_comes_back_absent() {
