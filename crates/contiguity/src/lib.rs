@@ -101,6 +101,10 @@ pub trait Contiguity {
     ///
     /// # Errors
     /// [`RemoveError`]; nothing has changed then.
+    ///
+    /// # Panics
+    /// When one of its drains finds frames that were freed twice: see
+    /// [`Config::on_misuse`](pagedepot::Config::on_misuse). Nothing has changed then, either.
     fn remove_memory(&self, zone: ZoneId, range: FrameRange) -> Result<(), RemoveError>;
 
     /// Gives whole pageblocks to requests with such flags in one step: of a mobility, and of a
@@ -115,6 +119,9 @@ pub trait Contiguity {
     ///
     /// # Errors
     /// Fails like [`remove_memory`](Self::remove_memory).
+    ///
+    /// # Panics
+    /// Panics like [`remove_memory`](Self::remove_memory).
     fn reassign(&self, zone: ZoneId, range: FrameRange, flags: Flags) -> Result<(), RemoveError>;
 
     /// Finds the obstacle that keeps [`alloc_at`](Allocator::alloc_at) from having these frames at

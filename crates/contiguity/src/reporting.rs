@@ -195,7 +195,9 @@ impl<'a, 'm, C: Cpus> Reporting<'a, 'm, C> {
     /// [`ReportError`], before anything was reported.
     ///
     /// # Panics
-    /// When the device does: what it was told is free and not reported.
+    /// When the device does: what it was told is free and not reported. And, after the pass, when
+    /// frames were freed that were free already: see
+    /// [`Config::on_misuse`](pagedepot::Config::on_misuse).
     pub fn pass(&self, zone: ZoneId, pageblocks_max: u64) -> Result<ReportPass, ReportError> {
         let access = ZoneAccess::of(self.0, zone).map_err(|why| match why {
             NoAccess::Forked => ReportError::Forked,
