@@ -77,9 +77,10 @@ pub enum RemoveError {
     Obstacle(Obstacle),
     /// Frames are not in the store. Free them and call again.
     Busy {
-        /// The first of them.
+        /// The first of them; if there was none at the last look, the first of the range.
         first: Pfn,
-        /// Number of pages, at the last look.
+        /// Number of pages, at the last look. 0: other callers have taken some of them and given
+        /// them back since.
         pages: u64,
         /// CPUs whose fronts could not be drained, because they are isolated or did not answer:
         /// they may cache some of the pages. [`CpuCaches::disable`](pagedepot::CpuCaches::disable)
@@ -107,6 +108,9 @@ impl fmt::Display for RemoveError {
                 range.frames, range.start
             ),
             RemoveError::Obstacle(obstacle) => obstacle.fmt(f),
+            RemoveError::Busy { pages: 0, .. } => f.write_str(
+                "all pages are free, and other callers took some at each attempt: try again",
+            ),
             RemoveError::Busy { first, pages, skipped_cpus: 0 } => write!(
                 f,
                 "{pages} pages are allocated, frame {first} first: free them and try again"
@@ -245,7 +249,7 @@ fn claim_patiently<C: Cpus>(
             (0..DRAIN_SPINS).for_each(|_| spin_hint());
         }
     }
-    let (first, pages) = missing.unwrap_or((range.start, 1));
+    let (first, pages) = missing.unwrap_or((range.start, 0));
     let skipped_cpus = drained.busy_cpus + drained.isolated_cpus;
     Err(RemoveError::Busy { first, pages, skipped_cpus })
 }

@@ -302,6 +302,7 @@ fn every_error_is_one_sentence_that_helps() {
     ];
     let remove = [
         RemoveError::NotRemovable { range },
+        RemoveError::Busy { first, pages: 0, skipped_cpus: 0 },
         RemoveError::Busy { first, pages: 6, skipped_cpus: 0 },
         RemoveError::Busy { first, pages: 6, skipped_cpus: 7 },
         RemoveError::Unsupported,
