@@ -112,7 +112,8 @@ fn zone_of<C: Cpus>(any: ZoneAccess<'_, '_, C>, range: FrameRange) -> Result<Zon
     let mut zone = None;
     // No frames, and frames beyond the last number, are without memory.
     let end = range.end().min(1 << 32);
-    for pageblock in range.pageblocks().map(PageblockIndex) {
+    let numbered = FrameRange::new(range.start, (end - u64::from(range.start.get())) as u32);
+    for pageblock in numbered.pageblocks().map(PageblockIndex) {
         let first = pageblock.first().max(range.start);
         let of_this = match any.state(pageblock) {
             PageblockState::Absent => return Err(Obstacle::NoMemory { first }),

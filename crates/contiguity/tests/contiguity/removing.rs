@@ -331,6 +331,21 @@ fn what_is_in_the_way_of_a_reservation() {
     );
 }
 
+/// A range that begins with memory, and ends beyond the last number of a frame.
+#[test]
+fn frames_without_a_number_are_no_memory() {
+    // The last pageblock, but for the last frame.
+    let last = range(u32::MAX - 511, 511);
+    let ranges = [last];
+    let zones = [open_zone("a", &ranges)];
+    let config = Config::new(1, &zones);
+    let memory = &mut metadata(&config);
+    let depot = single(&config, memory);
+    assert_eq!(depot.obstacle(last), None);
+    let beyond = FrameRange::new(last.start, 1024);
+    assert_eq!(depot.obstacle(beyond), Some(Obstacle::NoMemory { first: last.start }));
+}
+
 /// Threads allocate, free and drain while memory is removed and added.
 #[test]
 fn removed_beside_everything() {
