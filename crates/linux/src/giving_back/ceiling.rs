@@ -116,10 +116,11 @@ impl<'d> Ceiling<'d> {
     /// runs.
     ///
     /// A higher ceiling takes effect at once. For a lower one memory is reclaimed as for a request:
-    /// caches are drained, callbacks called, movable pages moved; isolated CPUs are not
-    /// interrupted. Watermarks that the program left alone follow. O(pages). Waits for another
-    /// caller that sets it, and for a trim to return what it has taken: not for signal handlers,
-    /// nor for reclaim callbacks, where it may fail with [`CeilingError::Reentrant`].
+    /// caches are drained, callbacks called, movable pages moved; isolated CPUs are not fenced. The
+    /// memory goes back at once, which interrupts every CPU that runs the process, isolated ones
+    /// too. Watermarks that the program left alone follow. O(pages). Waits for another caller that
+    /// sets it, and for a trim to return what it has taken: not for signal handlers, nor for
+    /// reclaim callbacks, where it may fail with [`CeilingError::Reentrant`].
     ///
     /// In a depot that [processes share](crate::shared) the ceiling is rounded down to whole pages,
     /// and nothing goes back to the system: a page that is freed is other processes' then.
