@@ -15,6 +15,10 @@ const PACKAGES: [&str; 5] =
     ["pagedepot", "pagedepot-contiguity", "pagedepot-vmap", "pagedepot-rseq", "pagedepot-linux"];
 /// Features of the crate for Linux whose unit tests run in a program of their own.
 const FEATURES: &str = "allocator-api2,bytemuck,bytes,pprof,prometheus,publish";
+/// Arguments that leave out unit tests which `pagedepot-linux-lib` has run, and whose code no
+/// feature changes: they take ten minutes.
+const BESIDE_FEATURES: [&str; 4] =
+    ["--skip", "vmalloc::reserved_tests", "--skip", "cpus::sequences"];
 /// Folder of the C library's tests and example, and programs there.
 const C_FOLDER: &str = "crates/capi";
 const C_PROGRAMS: [(&str, &str, &[&str]); 4] = [
@@ -233,7 +237,7 @@ impl Build<'_> {
         }
         let built = self.test(&["-p", "pagedepot-linux", "--lib", "--features", FEATURES], None)?;
         let Some((_, file)) = built.into_iter().next() else { return Ok(None) };
-        Ok(Some(self.harness(NAME.to_owned(), &file, &[])?))
+        Ok(Some(self.harness(NAME.to_owned(), &file, &BESIDE_FEATURES)?))
     }
 
     /// Programs in C over the static library.
