@@ -141,6 +141,9 @@ mod reentrancy_tests;
 mod rng;
 pub mod shared;
 mod sites;
+#[cfg(test)]
+#[path = "../../core/tests/common/skip.rs"]
+mod skip;
 mod system;
 #[cfg(test)]
 #[allow(dead_code)] // Each feature uses its part.

@@ -19,6 +19,7 @@ use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use common::skip::skip;
 use common::{order, page_bytes, present_bytes};
 use pagedepot_linux::pressure::{Level, Monitor, Policy, Sources, Step};
 use pagedepot_linux::reclaim::{Ceiling, Pressure};
@@ -142,7 +143,7 @@ fn in_group(
         Ok(group) => group,
         Err(why) if std::env::var_os(NO_SKIPS).is_some() => panic!("{why}"),
         Err(why) => {
-            eprintln!("SKIPPED: {why}; {test} WAS NOT TESTED (cargo xtask pressure tests it)");
+            skip(format_args!("{why} (cargo xtask pressure tests it)"));
             return None;
         }
     };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use common::skip::skip;
 use common::{in_child, mib, page_bytes, unit};
 use pagedepot_linux::builder::{CpuSet, Limit};
 use pagedepot_linux::stats::Fronts;
@@ -121,7 +122,7 @@ fn too_little_data() {
         let kind = MemoryKind::Memfd;
         let depot = match Depot::builder(MIB).grow_to(16 * unit()).memory(kind).build() {
             Err(BuildError::Limit { limit: Limit::System(_), .. }) => {
-                return eprintln!("SKIPPED: the system has less than sixteen units");
+                return skip("the system has less than sixteen units");
             }
             built => built.unwrap(),
         };
@@ -153,7 +154,7 @@ fn locked_memory() {
         limit(Resource::Memlock, 8 * MIB as u64);
         // SAFETY: this child's own memory, from now on.
         if unsafe { libc::mlockall(libc::MCL_FUTURE | MCL_ONFAULT) } != 0 {
-            return eprintln!("SKIPPED: no MCL_ONFAULT");
+            return skip("no MCL_ONFAULT");
         }
         for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
             let depot = Depot::builder(4 * MIB).memory(kind).build().unwrap();
@@ -189,7 +190,7 @@ fn locked_memory_and_a_range_of_addresses() {
         limit(Resource::Memlock, 8 * MIB as u64);
         // SAFETY: this child's own memory, from now on.
         if unsafe { libc::mlockall(libc::MCL_FUTURE | MCL_ONFAULT) } != 0 {
-            return eprintln!("SKIPPED: no MCL_ONFAULT");
+            return skip("no MCL_ONFAULT");
         }
         let space = Vmalloc::builder(&depot).bytes(256 * MIB).areas_max(1000).build().unwrap();
         let made = locked_bytes();
@@ -356,7 +357,7 @@ fn one_cpu_and_no_sysfs() {
         let cpu = *common::usable_cpus().last().unwrap();
         assert!(common::pin(cpu));
         if !hide_sysfs() {
-            return eprintln!("SKIPPED: cannot hide /sys: not root");
+            return skip("cannot hide /sys: not root");
         }
         let depot = Depot::new(64 * mib()).unwrap();
         drop(depot.page(Order::BASE).unwrap());
@@ -371,7 +372,7 @@ fn one_cpu_and_no_sysfs() {
 fn a_cpu_without_caches_shows() {
     let highest = *common::usable_cpus().last().unwrap();
     if highest == 0 {
-        return eprintln!("SKIPPED: there is one CPU");
+        return skip("there is one CPU");
     }
     for locks in [false, true] {
         let builder = Depot::builder(4 * mib()).per_cpu_locks(locks);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use common::skip::skip;
 use common::{all_back, hammer, mib, order, page_bytes, unit};
 use pagedepot_linux::builder::{CacheLimits, HighPolicy, Watermarks};
 use pagedepot_linux::reclaim::TrimError;
@@ -354,7 +355,9 @@ fn bad_options_are_refused_with_advice() {
 
 #[test]
 fn huge_pages_that_were_set_aside() {
-    let Ok(depot) = Depot::builder(5 * mib()).hugetlb(true).build() else { return };
+    let Ok(depot) = Depot::builder(5 * mib()).hugetlb(true).build() else {
+        return skip("there are no huge pages in the system's pool");
+    };
     assert_eq!(depot.bytes(), 6 * mib());
     hammer(&depot, Duration::from_millis(100));
 }
@@ -365,7 +368,9 @@ fn huge_pages_that_were_set_aside() {
 fn huge_pages_that_were_set_aside_are_discarded_whole_or_not() {
     for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
         let builder = Depot::builder(4 * mib()).memory(kind).hugetlb(true);
-        let Ok(depot) = builder.build() else { continue };
+        let Ok(depot) = builder.build() else {
+            return skip("there are no huge pages in the system's pool");
+        };
         let huge = Order::new((2 * mib() / page_bytes()).ilog2()).unwrap();
         let mut parts = depot.page(huge).unwrap().split(Order::BASE).unwrap();
         let (mut first, mut second) = (parts.next().unwrap(), parts.next().unwrap());

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
+use common::skip::skip;
 use common::{all_back, in_child, mib, pin, usable_cpus};
 use pagedepot_linux::builder::CpuSet;
 use pagedepot_linux::{CpuId, Depot, Mode, Order, Scope};
@@ -23,14 +24,12 @@ fn cpus() -> &'static [u32] {
 /// it is told. Skipped where there is one CPU, or no sequences: those CPUs are taken at once.
 fn with_owner(depot: &Depot, test: impl FnOnce(CpuId, &dyn Fn(fn(&Depot)))) {
     if !depot.fronts().are_sequences() {
-        println!("skipped: without sequences CPUs are taken at once");
-        return;
+        return skip("without sequences CPUs are taken at once");
     }
     let cpus = cpus();
     let (here, cpu) = (cpus[0], cpus[cpus.len() - 1]);
     if here == cpu {
-        println!("skipped: a drain takes its own CPU at once, and there is no other");
-        return;
+        return skip("a drain takes its own CPU at once, and there is no other");
     }
     assert!(pin(here));
     let (send, receive) = mpsc::channel::<fn(&Depot)>();

@@ -6,6 +6,8 @@
 //! `cargo test --release -p pagedepot-linux --test instructions -- --nocapture` prints them.
 #![cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 
+#[path = "../../core/tests/common/skip.rs"]
+mod skip;
 #[path = "../../rseq/tests/tracer/mod.rs"]
 mod tracer;
 
@@ -17,6 +19,7 @@ use pagedepot_designs::{Buddy, LockMode, PageCache, Policy, Setup, Spin};
 use pagedepot_linux::raw::Pfn;
 use pagedepot_linux::{CpuId, Depot, Flags, Mobility, Order};
 use pagedepot_rseq::{Area, affinity, sequence};
+use skip::skip;
 use tracer::{Channel, Tracee};
 
 /// Most instructions of a depot's pair, as a multiple of a bare one's.
@@ -243,14 +246,14 @@ fn count(tracee: &Tracee, kind: Kind, turns: [u64; 2]) -> f64 {
 fn a_hot_pair_takes_little_more_than_a_bare_one() {
     let fronts = Depot::new(1 << 20).expect("a small depot").fronts();
     let (Some(area), true) = (Area::find(), fronts.are_sequences()) else {
-        return eprintln!("\nSKIPPED: no sequences to count the instructions of: {fronts}");
+        return skip(format_args!("no sequences to count the instructions of: {fronts}"));
     };
     let cpu = affinity::allowed().expect("CPUs").iter().next().expect("a CPU");
     // Beside the tracee: each step would wake another CPU.
     affinity::pin(cpu).expect("a CPU of this process");
     let tracee = match Tracee::fork(|channel| perform(channel, area, cpu)) {
         Ok(tracee) => tracee,
-        Err(error) => return eprintln!("\nSKIPPED: the system refuses tracers: {error}"),
+        Err(error) => return skip(format_args!("the system refuses tracers: {error}")),
     };
     let floor = count(&tracee, Kind::Floor, PAIRS);
     let depot = count(&tracee, Kind::Depot, PAIRS);

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use common::skip::skip;
 use common::{
     StopAtEnd, all_back, hammer, in_child, mib, order, page_bytes, pin, refuse_with, usable_cpus,
 };
@@ -29,7 +30,7 @@ fn two_cpus() -> Option<(u32, u32)> {
     let cpus = usable_cpus();
     let found = (cpus[0], cpus[cpus.len() - 1]);
     if found.0 == found.1 {
-        println!("skipped: needs two CPUs");
+        skip("needs two CPUs");
         return None;
     }
     Some(found)

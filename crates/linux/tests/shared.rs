@@ -19,6 +19,7 @@ use std::task::{Context, Poll, Wake};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::skip::skip;
 use common::{Random, mib, order, page_bytes, seed};
 use pagedepot_linux::reclaim::{Ceiling, CeilingError};
 use pagedepot_linux::shared::{ClaimError, Orphans, SegmentStats, SentPage, SharedDepot};
@@ -536,7 +537,7 @@ fn a_slot_that_was_left_is_open_where_children_have_its_lock() {
         let depot = segment(4 * mib());
         let advice = libc::MADV_DONTFORK as u32;
         if let Err(error) = common::refuse_from(libc::SYS_madvise, 2, advice, libc::EPERM) {
-            return eprintln!("SKIPPED: the system takes no filters (seccomp): {error}");
+            return skip(format_args!("the system takes no filters (seccomp): {error}"));
         }
         let own = join(&depot);
         let slot = own.slot();
@@ -599,14 +600,14 @@ fn a_process_on_an_overlay_lives_until_it_dies() {
     common::in_child(|| {
         let parts = ["lower", "upper", "work", "merged"].map(|name| folder.0.join(name));
         if !has_own_mounts() || !mount(c"tmpfs", &folder.0, "") {
-            return eprintln!("SKIPPED: the system refuses mounts");
+            return skip("the system refuses mounts");
         }
         parts.iter().for_each(|part| std::fs::create_dir(part).unwrap());
         let [lower, upper, work, merged] = &parts;
         let [lower, upper, work] = [lower, upper, work].map(|part| part.display());
         let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
         if !mount(c"overlay", merged, &options) {
-            return eprintln!("SKIPPED: the system refuses overlays");
+            return skip("the system refuses overlays");
         }
         let path = merged.join("segment");
         let depot = SharedDepot::create(&path, &SharedOptions::new(4 * mib())).unwrap();
@@ -664,7 +665,7 @@ fn a_process_in_another_time_namespace_lives() {
     let grandchild = i32::from_ne_bytes(pipe.hear());
     if grandchild == 0 {
         parent.wait();
-        return eprintln!("SKIPPED: this process may not make time namespaces");
+        return skip("this process may not make time namespaces");
     }
     let grandchild = Child(grandchild);
     assert_eq!(depot.recover(Orphans::Stay).processes, 0, "it lives");
@@ -689,7 +690,7 @@ fn a_dead_parent_has_ended_whatever_has_its_number() {
             // In a namespace of their own no other process takes a number meanwhile.
             // SAFETY: later children begin there.
             if unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
-                return eprintln!("SKIPPED: the system refuses PID namespaces");
+                return skip("the system refuses PID namespaces");
             }
             assert_eq!(Child::new(|| end_beside_a_child(leads_group)).wait(), 0);
         });
@@ -1049,7 +1050,7 @@ fn a_process_lives_whatever_is_mounted_on_proc() {
     let namespace = Child::new(|| {
         // SAFETY: later children begin in a namespace of their own.
         if unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
-            return eprintln!("SKIPPED: the system refuses PID namespaces");
+            return skip("the system refuses PID namespaces");
         }
         let victim = Child::new(|| {
             let is_mounted = has_own_mounts() && mount(c"proc", Path::new("/proc"), "");
@@ -1061,7 +1062,7 @@ fn a_process_lives_whatever_is_mounted_on_proc() {
             assert!(page.iter().all(|page| page.iter().all(|&byte| byte == 7)));
         });
         if alive.hear::<1>() == [0] {
-            eprintln!("SKIPPED: the system refuses mounts");
+            skip("the system refuses mounts");
         }
         let other = Child::new(|| {
             let own = join(&depot);
@@ -1334,7 +1335,7 @@ fn a_full_file_system_is_an_error() {
     std::fs::create_dir(&folder).unwrap();
     common::in_child(|| {
         if !has_own_mounts() || !mount(c"tmpfs", &folder, "size=1m") {
-            return eprintln!("SKIPPED: the system refuses mounts");
+            return skip("the system refuses mounts");
         }
         let mut rest = std::fs::File::create(folder.join("rest")).unwrap();
         let mut bytes = 0;
@@ -1362,7 +1363,7 @@ fn a_full_file_system_is_an_error() {
 fn a_segment_is_made_beside_a_periodic_signal() {
     let child = Child::new(|| {
         if let Err(error) = common::refuse_from(libc::SYS_fallocate, 3, 1 << 20, libc::EINTR) {
-            return eprintln!("SKIPPED: no filters of system calls: {error}");
+            return skip(format_args!("no filters of system calls: {error}"));
         }
         let options = SharedOptions::new(mib()).grow_to(page_bytes() << 18).answers(false);
         drop(SharedDepot::create_memfd("test", &options).unwrap());

@@ -21,6 +21,8 @@
 
 #![cfg(target_arch = "x86_64")]
 
+#[path = "../../core/tests/common/skip.rs"]
+mod skip;
 #[path = "../../rseq/tests/tracer/mod.rs"]
 mod tracer;
 
@@ -36,6 +38,7 @@ use std::time::Duration;
 use pagedepot_linux::shared::{Orphans, SentPage, SharedDepot, SharedOptions};
 use pagedepot_linux::{Flags, Mode, Order, Page, Scope, ZoneId};
 use pagedepot_rseq::affinity;
+use skip::skip;
 use tracer::{Channel, Stop, Tracee};
 
 /// Pages of a test's segment.
@@ -275,7 +278,7 @@ fn start(depot: &SharedDepot, sent: Sent, prepare: Prepare) -> Option<Tracee> {
     match tracee {
         Ok(tracee) => Some(tracee),
         Err(error) => {
-            eprintln!("SKIPPED: the system refuses tracers: {error}");
+            skip(format_args!("the system refuses tracers: {error}"));
             None
         }
     }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use common::skip::skip;
 use common::{
     StopAtEnd, all_back, check, mark, mib, order, page_bytes, pin, seed, usable_cpus, work,
 };
@@ -234,7 +235,7 @@ fn waits_for_the_holder_of_a_lock(depot: &Depot) {
     let cpu = CpuId::new(cpus[cpus.len() - 1]);
     let is_behind_lock = depot.fronts() != Fronts::Sequences;
     if cpus.len() < 2 || !is_behind_lock {
-        return println!("skipped: needs two CPUs, and locks");
+        return skip("needs two CPUs, and locks");
     }
     // SAFETY: the handler uses atomics and a futex.
     unsafe { install(libc::SIGUSR2, stop_here) };

@@ -1,5 +1,8 @@
 //! Page tables go back to the system, by the kernel's count. The test has a process of its own.
 
+#[path = "../../core/tests/common/skip.rs"]
+mod skip;
+
 use std::sync::Arc;
 
 use pagedepot_linux::builder::default_page_size;
@@ -17,9 +20,7 @@ fn page_table_bytes() -> u64 {
 #[test]
 fn a_purge_gives_page_tables_back() {
     if default_page_size().bytes() > 4096 {
-        return eprintln!(
-            "SKIPPED: a table covers more than 2 MiB: thousand need too many addresses"
-        );
+        return skip::skip("a table covers more than 2 MiB: thousand need too many addresses");
     }
     let depot = Arc::new(
         Depot::builder(64 * MIB).memory(MemoryKind::Memfd).populate(true).build().unwrap(),

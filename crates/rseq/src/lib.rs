@@ -93,6 +93,9 @@ pub mod membarrier;
 mod missing;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 mod restarts;
+#[cfg(test)]
+#[path = "../../core/tests/common/skip.rs"]
+mod skip;
 
 pub use area::{Area, current_cpu};
 pub use cpu_set::{CpuListError, CpuSet};

@@ -165,6 +165,7 @@ mod tests {
     use core::arch::asm;
 
     use super::*;
+    use crate::skip::skip;
 
     /// Flag of the system call that takes a registration back, and glibc's signature.
     const UNREGISTER: libc::c_int = 1;
@@ -202,7 +203,7 @@ mod tests {
     #[test]
     fn a_fenced_thread_is_restarted_here() {
         let Some(area) = Area::find() else {
-            return eprintln!("no rseq registration here: nothing to test");
+            return skip("no rseq registration");
         };
         let tries: Vec<_> = (0..100).map(|_| is_fenced_thread_restarted(area)).collect();
         assert!(tries.contains(&Some(true)) && !tries.contains(&Some(false)), "{tries:?}");
@@ -213,14 +214,14 @@ mod tests {
     #[test]
     fn a_thread_of_real_time_with_one_cpu_gets_an_answer() {
         let Some(area) = Area::find() else {
-            return eprintln!("no rseq registration here: nothing to test");
+            return skip("no rseq registration");
         };
         std::thread::spawn(move || {
             crate::affinity::pin(crate::current_cpu()).unwrap();
             let first = libc::sched_param { sched_priority: 1 };
             // SAFETY: reads the parameters.
             if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &first) } != 0 {
-                return eprintln!("SKIPPED: SCHED_FIFO is refused");
+                return skip("SCHED_FIFO is refused");
             }
             assert_ne!(is_fenced_thread_restarted(area), Some(false));
         })
@@ -232,7 +233,7 @@ mod tests {
     #[test]
     fn a_thread_that_is_not_restarted_is_found() {
         let Some(area) = Area::find() else {
-            return eprintln!("no rseq registration here: nothing to test");
+            return skip("no rseq registration");
         };
         let words = Words::default();
         std::thread::scope(|scope| {
@@ -243,7 +244,7 @@ mod tests {
             words.fenced.store(1, Ordering::Relaxed);
             match waiting.join().unwrap() {
                 Some(is_restarted) => assert_eq!(is_restarted, Some(false)),
-                None => eprintln!("the registration stays: nothing to test"),
+                None => skip("the registration stays"),
             }
         });
     }
@@ -252,12 +253,12 @@ mod tests {
     #[test]
     fn a_thread_that_waits_in_vain_gives_up() {
         let Some(area) = Area::find() else {
-            return eprintln!("no rseq registration here: nothing to test");
+            return skip("no rseq registration");
         };
         let wait = move || unregister(area).then(|| Words::default().wait(area));
         match std::thread::spawn(wait).join().unwrap() {
             Some(is_restarted) => assert_eq!(is_restarted, None),
-            None => eprintln!("the registration stays: nothing to test"),
+            None => skip("the registration stays"),
         }
     }
 

@@ -7,12 +7,15 @@
 #![cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little")))]
 
 mod interrupts;
+#[path = "../../core/tests/common/skip.rs"]
+mod skip;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use interrupts::{Interrupts, has_aborted, install};
 use pagedepot_rseq::{Area, affinity, membarrier, sequence};
+use skip::skip;
 
 /// A gate and a counter for each number of 16 bits, so that also a negative `cpu_id` has one.
 struct Counters {
@@ -120,7 +123,7 @@ impl Counters {
 fn area() -> Option<Area> {
     let area = Area::find();
     if area.is_none() {
-        eprintln!("no rseq registration here: nothing to test");
+        skip("no rseq registration");
     }
     area
 }
@@ -197,10 +200,10 @@ fn a_closed_gate_keeps_the_counter() {
 fn nothing_commits_after_a_fence() {
     let (Some(area), Ok(allowed)) = (area(), affinity::allowed()) else { return };
     let &[owner, other, ..] = &*allowed.iter().collect::<Vec<_>>() else {
-        return eprintln!("one CPU: nothing to test");
+        return skip("there is one CPU");
     };
     if let Err(why) = membarrier::register() {
-        return eprintln!("nothing to test: {why}");
+        return skip(why);
     }
     let (counters, stop) = (Counters::new(), AtomicBool::new(false));
     std::thread::scope(|scope| {

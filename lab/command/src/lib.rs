@@ -22,6 +22,9 @@ mod compare;
 mod design;
 mod page;
 mod record;
+#[cfg(test)]
+#[path = "../../../crates/core/tests/common/skip.rs"]
+mod skip;
 mod workloads;
 
 use std::process::ExitCode;

@@ -1,6 +1,9 @@
 //! The page that `report` writes, in headless Chromium: on a phone and on a desk, in the dark and
 //! in print, without an error on the console and without scrolling sideways. Where there is no
-//! Chromium, the tests say `skipped`.
+//! Chromium, the test says so.
+
+#[path = "../../../crates/core/tests/common/skip.rs"]
+mod skip;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -129,10 +132,7 @@ fn shown(browser: &Path, page: &Path, more: &[&str]) -> (String, String) {
 
 #[test]
 fn the_page_opens_everywhere() {
-    let Some(browser) = chromium() else {
-        eprintln!("skipped: no chromium");
-        return;
-    };
+    let Some(browser) = chromium() else { return skip::skip("no chromium") };
     let folder = written();
     let page = folder.path().join("report.html");
     let text = fs::read_to_string(&page).unwrap();

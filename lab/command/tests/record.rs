@@ -1,8 +1,10 @@
 //! Recording. What needs permissions is skipped where they are missing, and says so.
 
+#[path = "../../../crates/core/tests/common/skip.rs"]
+mod skip;
+
 use std::collections::BTreeSet;
 use std::fs::DirEntry;
-use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -26,13 +28,8 @@ fn refused(output: &Output) -> &str {
     stderr
 }
 
-/// Says so where it is seen although the test passes: only the print macros are captured.
 fn skipped(why: &str) {
-    let _ = writeln!(
-        std::io::stderr(),
-        "SKIPPED, because this process may not record: {}",
-        why.trim_end()
-    );
+    skip::skip(format_args!("this process may not record: {}", why.trim_end()));
 }
 
 /// Whether it was refused for lack of permissions, and for nothing else.

@@ -1,5 +1,8 @@
 //! The runtime monoio reads into pages and buffers of a depot, and writes from them.
 
+#[path = "../../../crates/core/tests/common/skip.rs"]
+mod skip;
+
 use std::io::Write as _;
 
 use monoio::buf::{IoBuf, IoBufMut};
@@ -24,8 +27,7 @@ fn a_ring_reads_into_pages_and_writes_from_them() {
     let mut runtime = match RuntimeBuilder::<IoUringDriver>::new().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("SKIPPED: this kernel makes no rings ({error})");
-            return;
+            return skip::skip(format_args!("this kernel makes no rings ({error})"));
         }
     };
     let path = std::env::temp_dir().join(format!("pagedepot-io-buf-{}", std::process::id()));

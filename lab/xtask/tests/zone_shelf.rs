@@ -1,6 +1,9 @@
 //! `examples/linux/glue/zone_shelf.c` as a program: threads over a small buddy allocator, without a
 //! kernel to boot.
 
+#[path = "../../../crates/core/tests/common/skip.rs"]
+mod skip;
+
 use std::path::Path;
 use std::process::Command;
 
@@ -20,7 +23,7 @@ fn storm(name: &str, flags: &[&str], rounds: u32) {
         let empty = program.with_extension("c");
         std::fs::write(&empty, "int main(void) { return 0; }\n").unwrap();
         assert!(compile(flags, &empty, &program).is_err(), "{said}");
-        return println!("SKIPPED: this gcc has not {flags:?}");
+        return skip::skip(format_args!("this gcc has not {flags:?}"));
     }
     let output = Command::new(&program).arg(rounds.to_string()).output().expect("the program");
     let said = String::from_utf8_lossy(&output.stderr);

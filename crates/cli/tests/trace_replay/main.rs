@@ -3,9 +3,10 @@
 
 mod naive;
 mod properties;
+#[path = "../../../core/tests/common/skip.rs"]
+mod skip;
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -401,13 +402,9 @@ fn what_a_program_writes_replays() {
 #[test]
 fn larger_traces_balance() {
     let Some(directory) = collection() else {
-        // Not captured, as what the macros print is.
-        let _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: no collection of traces; set PAGEDEPOT_TRACES to a directory of \
-             *.perf.txt.zst"
+        return skip::skip(
+            "no collection of traces; set PAGEDEPOT_TRACES to a directory of *.perf.txt.zst",
         );
-        return;
     };
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     std::thread::scope(|scope| {

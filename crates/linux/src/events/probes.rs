@@ -42,6 +42,8 @@ pub(crate) fn fire(event: Event) {
 mod tests {
     use std::process::Command;
 
+    use crate::skip::skip;
+
     /// The notes by which tools find probes are in the file, with their arguments.
     #[test]
     #[cfg_attr(miri, ignore = "starts a program")]
@@ -51,8 +53,7 @@ mod tests {
         drop(depot.page(pagedepot::Order::BASE));
         let file = std::env::current_exe().unwrap();
         let Ok(output) = Command::new("readelf").arg("-n").arg(file).output() else {
-            eprintln!("SKIPPED: no readelf, so nothing looked for probes");
-            return;
+            return skip("no readelf, so nothing looked for probes");
         };
         let notes = String::from_utf8_lossy(&output.stdout);
         for (name, arguments) in [("refill", 4), ("spill", 4), ("drain", 4), ("fail", 2)] {

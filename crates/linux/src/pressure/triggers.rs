@@ -174,6 +174,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::skip::skip;
 
     /// A trigger on a cgroup's stalls is not polled again once the cgroup was removed.
     #[test]
@@ -181,14 +182,14 @@ mod tests {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let mut lines = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
         let mount = lines.find(|fields| fields.get(2) == Some(&"cgroup2"));
-        let Some(mount) = mount else { return eprintln!("SKIPPED: no cgroups of version 2") };
+        let Some(mount) = mount else { return skip("no cgroups of version 2") };
         let group = Path::new(mount[1]).join(format!("pagedepot-removed-{}", std::process::id()));
         if let Err(error) = fs::create_dir(&group) {
-            return eprintln!("SKIPPED: cannot make {group:?}: {error}");
+            return skip(format_args!("cannot make {group:?}: {error}"));
         }
         let trigger = stall(&group.join("memory.pressure"));
         fs::remove_dir(&group).unwrap();
-        let Some(trigger) = trigger else { return eprintln!("SKIPPED: no PSI of cgroups") };
+        let Some(trigger) = trigger else { return skip("no PSI of cgroups") };
         let mut triggers = Triggers(vec![trigger]);
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         let (stop, rung) = (event(), event());

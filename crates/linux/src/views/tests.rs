@@ -7,6 +7,7 @@ use std::path::Path;
 use pagedepot::{CpuId, Flags, Mobility, Mode, Order, Scope};
 
 use super::*;
+use crate::skip::skip;
 use crate::test_units::{mib, page_bytes};
 use crate::{Depot, MemoryKind, Page, Vmalloc};
 
@@ -39,7 +40,7 @@ fn is_on_cpu_0() -> bool {
     let is_there =
         pagedepot_rseq::affinity::allowed().is_ok_and(|cpus| cpus.contains(CpuId::new(0)));
     if !is_there {
-        eprintln!("SKIPPED: this process may not run on CPU 0, so nothing was compared");
+        skip("this process may not run on CPU 0, so nothing was compared");
     }
     is_there
 }
@@ -59,7 +60,7 @@ fn compare(name: &str, expected: &str, shown: impl Display) {
     }
     // A batch is of fewer pages where they are larger.
     if page_bytes() != 4096 {
-        return eprintln!("SKIPPED: {name} is compared where pages have 4 KiB");
+        return skip(format_args!("{name} is compared where pages have 4 KiB"));
     }
     assert!(
         shown == expected,

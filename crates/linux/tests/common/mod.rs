@@ -9,6 +9,8 @@ pub mod meetings;
 pub mod pairs;
 #[path = "../../../core/tests/common/rng.rs"]
 pub mod rng;
+#[path = "../../../core/tests/common/skip.rs"]
+pub mod skip;
 #[path = "../../../core/tests/common/usage.rs"]
 pub mod usage;
 

@@ -3,5 +3,7 @@
 #[path = "../common/examples.rs"]
 mod files;
 mod run;
+#[path = "../../../core/tests/common/skip.rs"]
+mod skip;
 mod unload;
 mod valgrind;

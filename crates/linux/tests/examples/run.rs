@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::files::example;
+use crate::skip::skip;
 
 /// Programs, a test each, and the arguments that make them short.
 macro_rules! programs {
@@ -42,7 +43,7 @@ fn run(name: &str, arguments: &[&str]) {
     let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     assert!(output.status.success() && !out.is_empty(), "{name}: {}\n{out}\n{err}", output.status);
     if let Some(why) = out.lines().find(|line| line.starts_with("skipped")) {
-        eprintln!("SKIPPED: {name}: {why}");
+        skip(format_args!("{name}: {why}"));
     }
 }
 

@@ -3,11 +3,12 @@
 use std::process::Command;
 
 use crate::files::example;
+use crate::skip::skip;
 
 /// Runs an example with arguments; fails if valgrind finds an error.
 fn run(name: &str, arguments: &[&str]) {
     if Command::new("valgrind").arg("--version").output().is_err() {
-        return eprintln!("SKIPPED: valgrind is not installed, so {name} did not run under it");
+        return skip(format_args!("valgrind is not installed, so {name} did not run under it"));
     }
     let output = Command::new("valgrind")
         .args(["-q", "--error-exitcode=9", "--fair-sched=yes"])

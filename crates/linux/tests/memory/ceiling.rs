@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::common::skip::skip;
 use crate::common::{
     all_back, in_child, mib, order, page_bytes, present_bytes, refuse_with, seed, unit, work,
 };
@@ -121,7 +122,7 @@ fn pinned_pageblocks_do_not_serve_instead_of_others() {
 fn sinks_where_no_front_can_be_fenced() {
     in_child(|| {
         if let Err(error) = refuse_with(libc::SYS_membarrier, libc::EPERM) {
-            return eprintln!("SKIPPED: the system takes no filters (seccomp): {error}");
+            return skip(format_args!("the system takes no filters (seccomp): {error}"));
         }
         let block = page_bytes() << Order::PAGEBLOCK.get();
         // So large that a CPU caches blocks of half a pageblock.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::common::skip::skip;
 use crate::common::{self, StopAtEnd, UNIT_PAGES, all_back, in_child, mib, page_bytes, unit, work};
 use pagedepot_linux::builder::{ConfigError, Limit};
 use pagedepot_linux::{AllocError, BuildError, Depot, Flags, MemoryKind, Order, Page, Pfn, ZoneId};
@@ -136,8 +137,7 @@ fn growing_is_refused_with_advice() {
 fn a_depot_never_has_more_than_the_system_could_back() {
     let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
     if mode.trim() != "0" {
-        eprintln!("skipped: vm.overcommit_memory={mode}");
-        return;
+        return skip(format_args!("vm.overcommit_memory={}", mode.trim()));
     }
     let system = rustix::system::sysinfo();
     let all = (system.totalram + system.totalswap) as usize * system.mem_unit as usize;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::common::skip::skip;
 use crate::common::{self, mib, order, page_bytes, present_bytes, unit, usable_cpus};
 use pagedepot_linux::pressure::{Level, Monitor, MonitorError, Policy, Sources, Step};
 use pagedepot_linux::reclaim::{Ceiling, CeilingError};
@@ -824,10 +825,10 @@ fn a_lower_ceiling_rings_for_no_monitor() {
 fn a_limit_that_counts_no_huge_pages_is_not_for_them() {
     let mounts = fs::read("/proc/self/mountinfo").unwrap();
     if String::from_utf8_lossy(&mounts).contains("memory_hugetlb_accounting") {
-        return eprintln!("SKIPPED: the memory controller counts huge pages here");
+        return skip("the memory controller counts huge pages here");
     }
     let Ok(huge) = Depot::builder(8 * mib()).hugetlb(true).build() else {
-        return eprintln!("SKIPPED: there are no huge pages in the system's pool");
+        return skip("there are no huge pages in the system's pool");
     };
     let group = Group::new("hugetlb");
     let block = page_bytes() << Order::PAGEBLOCK.get();
@@ -1002,7 +1003,7 @@ fn a_ceiling_stays_where_what_is_present_is_not_known() {
         let mut watcher = Monitor::builder(&depot).sources(group.sources()).watcher().unwrap();
         assert_eq!(Ceiling::of(&depot).bytes(), 32 * mib());
         if let Err(error) = common::refuse_with(libc::SYS_mincore, libc::EPERM) {
-            return eprintln!("SKIPPED: the system takes no filters (seccomp): {error}");
+            return skip(format_args!("the system takes no filters (seccomp): {error}"));
         }
         put(80);
         watcher.look_at(0);
@@ -1106,7 +1107,7 @@ fn a_child_with_the_same_number_ends_no_monitor() {
     common::in_child(|| {
         // SAFETY: children of this process begin a PID namespace.
         if unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
-            return eprintln!("SKIPPED: no PID namespace can be made");
+            return skip("no PID namespace can be made");
         }
         common::in_child(|| {
             assert_eq!(std::process::id(), 1);

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::common::skip::skip;
 use crate::common::{
     StopAtEnd, all_back, check, mark, mib, order, page_bytes, present_bytes, seed, work,
 };
@@ -319,7 +320,9 @@ fn whole_pageblocks_of_large_pages_go_back_whole() {
 /// With huge pages, only whole ones are given back.
 #[test]
 fn huge_pages_are_given_back_whole() {
-    let Ok(depot) = Depot::builder(16 * mib()).thp(true).populate(true).build() else { return };
+    let Ok(depot) = Depot::builder(16 * mib()).thp(true).populate(true).build() else {
+        return skip("there are no huge pages");
+    };
     let held = depot.page(Order::BASE).unwrap();
     depot.drain(Scope::ALL, Mode::Full);
     assert_eq!(depot.trim().unwrap().bytes as usize, depot.bytes() - 2 * mib());
@@ -332,7 +335,9 @@ fn huge_pages_are_given_back_whole() {
 /// A huge page that the end of the depot cuts off goes back, too.
 #[test]
 fn the_rest_of_a_huge_page_is_given_back() {
-    let Ok(depot) = Depot::builder(3 * mib()).thp(true).populate(true).build() else { return };
+    let Ok(depot) = Depot::builder(3 * mib()).thp(true).populate(true).build() else {
+        return skip("there are no huge pages");
+    };
     assert_eq!(depot.trim().unwrap().bytes as usize, depot.bytes());
     all_back(&depot);
 }
@@ -359,7 +364,7 @@ fn huge_pages_bring_nothing_back() {
             (0..depot.bytes() / page_bytes()).map(|_| depot.page(Order::BASE).unwrap()).collect();
         pages.iter_mut().for_each(|page| mark(page, 5));
         if collapse(&depot) != 0 {
-            eprintln!("SKIPPED: no MADV_COLLAPSE for {kind:?}");
+            skip(format_args!("no MADV_COLLAPSE for {kind:?}"));
             continue;
         }
         let mut number = 0;

@@ -34,6 +34,7 @@ use std::time::{Duration, Instant};
 use common::meetings::Set;
 use common::pairs::Table;
 use common::rng::{Rng, seed};
+use common::skip::skip;
 use common::{mib, page_bytes, soak};
 use control::Control;
 use feature::Feature;
@@ -217,16 +218,14 @@ fn storm(name: &str) {
     unsafe { install(libc::SIGUSR1, handler::allocate_and_free) };
     let mut options = STORMS.iter().find(|storm| storm.0 == name).unwrap().1;
     if is_sanitized() && options.shares {
-        return println!(
-            "{name}: not run: to ThreadSanitizer the mappings of two members are two memories"
-        );
+        return skip("to ThreadSanitizer the mappings of two members are two memories");
     }
     if is_sanitized() && !options.locks {
-        println!("{name}: by locks: ThreadSanitizer does not see into sequences");
+        skip("sequences: ThreadSanitizer does not see into them");
         options.locks = true;
     }
     for lack in lacking() {
-        println!("{name}: without {}: {}", Feature::NAMES[lack.feature as usize], lack.why);
+        skip(format_args!("{}: {}", Feature::NAMES[lack.feature as usize], lack.why));
     }
     let world = Arc::new(World::new(2 * PAGES_MAX as u32));
     let seed = seed(name);

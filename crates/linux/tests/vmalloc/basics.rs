@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use crate::common::skip::skip;
 use crate::common::{mib, page_bytes};
 use pagedepot_linux::VmallocBuf;
 use pagedepot_linux::builder::default_page_size;
@@ -236,7 +237,7 @@ fn larger_base_pages() {
     let larger = match default_page_size() {
         PageSize::Kib4 => PageSize::Kib16,
         PageSize::Kib16 => PageSize::Kib64,
-        PageSize::Kib64 => return eprintln!("SKIPPED: no pages are larger than the system's"),
+        PageSize::Kib64 => return skip("no pages are larger than the system's"),
     };
     let depot =
         Depot::builder(64 * mib()).memory(MemoryKind::Memfd).page_size(larger).build().unwrap();

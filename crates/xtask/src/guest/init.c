@@ -44,7 +44,7 @@ static void check(const char *name, bool holds)
 
 static bool is_left_out(const char *line)
 {
-	static const char *const words[] = { "SKIPPED", "skipped:", "nothing to test" };
+	static const char *const words[] = { "SKIPPED", "skipped:" };
 	size_t i;
 
 	if (!strncmp(line, "test ", 5) && strstr(line, " ... ignored"))

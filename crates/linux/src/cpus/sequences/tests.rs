@@ -20,6 +20,7 @@ use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
 use pagedepot_rseq::{Area, affinity, membarrier};
 
 use super::*;
+use crate::skip::skip;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use interrupts::{Interrupts, has_aborted, install};
 
@@ -162,7 +163,7 @@ impl Fronts {
 fn area() -> Option<Area> {
     let area = Area::find();
     if area.is_none() {
-        eprintln!("no rseq registration here: nothing to test");
+        skip("no rseq registration");
     }
     area
 }
@@ -442,7 +443,7 @@ fn limits_of_a_front() {
 fn nothing_commits_after_a_fence() {
     let (Some(area), &[owner, drainer, ..]) = (area(), &*usable_cpus()) else { return };
     if membarrier::register().is_err() {
-        return eprintln!("no membarrier here: nothing to test");
+        return skip("no membarrier");
     }
     let fronts = Fronts::new(cpus());
     let stop = AtomicBool::new(false);

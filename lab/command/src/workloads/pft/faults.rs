@@ -144,6 +144,7 @@ impl<A: Allocator<Block = Pfn>> Client for Faults<A> {
 mod tests {
     use super::super::signal::Handler;
     use super::*;
+    use crate::skip::skip;
     use pagedepot_cli::design::Demand;
     use pagedepot_cli::design::depot::DepotAllocator;
     use pagedepot_cli::harness::cpus;
@@ -155,7 +156,7 @@ mod tests {
     /// Faults of one client of a depot; `None` where the kernel or a sandbox has none.
     fn faults() -> Option<Faults<DepotAllocator>> {
         let uffd = Userfaultfd::open().map(Arc::new);
-        let uffd = uffd.inspect_err(|why| eprintln!("SKIPPED: {why}")).ok()?;
+        let uffd = uffd.inspect_err(|why| skip(why)).ok()?;
         let cpu = cpus::usable().unwrap()[0];
         cpus::pin(cpu);
         let demand = Demand { cpus: vec![cpu], memory_pages: Some(PAGES), ..Demand::default() };
