@@ -3,6 +3,8 @@
 
 #[path = "../../../crates/cli/tests/support/command.rs"]
 mod command;
+#[path = "../../../crates/core/tests/common/skip.rs"]
+mod skip;
 
 #[cfg(feature = "peers")]
 use std::process::Command;
@@ -12,6 +14,7 @@ use serde_json::Value;
 use command::{
     check, check_params, check_threads, has_two_cpus, pagedepot, refused, results, rows, text,
 };
+use skip::skip;
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_pagedepot-lab");
 
@@ -222,18 +225,26 @@ fn check_clients(document: &Value, metric: &str) {
     }
 }
 
-/// Whether a workload can run here; says so where the kernel or a sandbox forbids it.
-fn can_run(workload: &str) -> bool {
+/// Whether a workload can run here; otherwise the test is skipped, which it says. `needs` is what
+/// the kernel or a sandbox may forbid: any other error is the workload's own.
+fn can_run(workload: &str, needs: &str) -> bool {
     let output = pagedepot(&["bench", workload, "--design", "depot", "--quick", "--runs", "1"]);
-    if output.status.code() == Some(1) {
-        eprintln!("SKIPPED: {}", text(&output.stderr));
+    let said = text(&output.stderr);
+    let why = said.lines().last().unwrap_or_default();
+    let is_forbidden = why.starts_with("pagedepot-lab: ") && why.contains(needs);
+    match output.status.code() {
+        Some(0) => true,
+        Some(1) if is_forbidden => {
+            skip(why);
+            false
+        }
+        _ => panic!("{}: {said}", output.status),
     }
-    output.status.success()
 }
 
 #[test]
 fn page_faults_are_served_by_each_design() {
-    if !can_run("pft") {
+    if !can_run("pft", "userfaultfd") {
         return;
     }
     let document = results(&["bench", "pft"]);
@@ -350,7 +361,7 @@ fn streams_tell_how_pages_come_back() {
 
 #[test]
 fn sockets_carry_what_each_policy_has() {
-    if !has_two_cpus() || !can_run("netperf") {
+    if !has_two_cpus() || !can_run("netperf", "socket") {
         return;
     }
     let document = results(&["bench", "netperf", "--design", "depot", "--design", "spin"]);
@@ -402,7 +413,7 @@ fn a_build_is_replayed_at_two_speeds() {
     );
     let build: Vec<_> = rows(&document, "kernel", "cpu_percent").collect();
     match build[..] {
-        [] => eprintln!("SKIPPED: no build can be recorded here"),
+        [] => skip("no build can be recorded here"),
         [row] => assert_eq!(row["params"]["recorded_speed"], 1),
         _ => panic!("{build:?}"),
     }

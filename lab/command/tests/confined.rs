@@ -3,6 +3,8 @@
 //!
 //! Filters are installed between fork and exec, so that they hold for the command from its start.
 
+#[path = "../../../crates/core/tests/common/skip.rs"]
+mod skip;
 #[path = "../../../crates/cli/tests/support/confined.rs"]
 mod support;
 

@@ -10,6 +10,8 @@ mod results;
 mod sandboxes;
 #[path = "../support/command.rs"]
 mod scripts;
+#[path = "../../../core/tests/common/skip.rs"]
+mod skip;
 #[path = "../support/hostile.rs"]
 mod surroundings;
 mod terminal;

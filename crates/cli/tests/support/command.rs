@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use super::COMMAND;
+use crate::skip::skip;
 
 /// Runs the command, with standard input at its end.
 pub fn pagedepot(arguments: &[&str]) -> Output {
@@ -40,8 +41,13 @@ pub fn results(workload: &[&str]) -> Value {
     serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
 }
 
+/// Whether there are two CPUs; otherwise a part of the test is skipped, which it says.
 pub fn has_two_cpus() -> bool {
-    std::thread::available_parallelism().unwrap().get() >= 2
+    let has_two = std::thread::available_parallelism().unwrap().get() >= 2;
+    if !has_two {
+        skip("there is one CPU");
+    }
+    has_two
 }
 
 /// Checks what all documents have in common; the names of metrics, in order.

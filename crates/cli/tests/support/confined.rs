@@ -7,7 +7,10 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 
+use pagedepot_rseq::RseqMissing;
+
 use super::COMMAND;
+use crate::skip::skip;
 
 /// The shortest measurement.
 pub const HOT: [&str; 9] =
@@ -60,13 +63,18 @@ pub fn failed(output: &Output) -> &str {
     line
 }
 
+/// Whether there are two CPUs; otherwise a part of the test is skipped, which it says.
 pub fn has_two_cpus() -> bool {
-    std::thread::available_parallelism().unwrap().get() >= 2
+    let has_two = std::thread::available_parallelism().unwrap().get() >= 2;
+    if !has_two {
+        skip("there is one CPU");
+    }
+    has_two
 }
 
+/// Whether there are restartable sequences; otherwise the test is skipped, which it says.
 pub fn has_sequences() -> bool {
-    let output = pagedepot(&HOT).output().unwrap();
-    !text(&output.stdout).contains("no restartable sequences")
+    RseqMissing::find().inspect(|why| skip(why)).is_none()
 }
 
 /// The text as one line: where lines wrap depends on the width.
