@@ -7,7 +7,11 @@ use std::os::fd::AsFd as _;
 
 /// Says what is not tested, past the harness, which keeps what the print macros say in a test that
 /// passes.
+///
+/// # Panics
+/// Where `PAGEDEPOT_NO_SKIPS` is set.
 pub fn skip(why: impl Display) {
+    assert!(std::env::var_os("PAGEDEPOT_NO_SKIPS").is_none(), "not tested: {why}");
     let thread = std::thread::current();
     // A thread has its test's name, unless one runs after the other.
     let test = thread.name().filter(|&name| name != "main");

@@ -1,6 +1,7 @@
 /*
- * The first program of the machine: mounts what the tests read, runs each program in /tests, and
- * powers off. `cargo xtask pressure` reads the lines that begin with "= ".
+ * The first program of the machine: mounts what the tests read, sets huge pages aside, runs each
+ * program in /tests, and powers off. A program's name ends in the filter of its tests, if it has
+ * one, behind a dot. `cargo xtask pressure` reads the lines that begin with "= ".
  */
 #include <dirent.h>
 #include <errno.h>
@@ -13,6 +14,9 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+/* Huge pages of 2 MiB that are set aside, for depots of 8 MiB at most. */
+#define HUGE_PAGES "8"
 
 static void check(const char *name, bool holds)
 {
@@ -35,8 +39,10 @@ static bool put(const char *path, const char *text)
 static void run(const char *name)
 {
 	char path[300];
-	char *arguments[] = { path, "--nocapture", "--test-threads=1", NULL };
-	char *environment[] = { "PAGEDEPOT_TEST_CGROUP_NO_SKIPS=1", "RUST_BACKTRACE=1", NULL };
+	const char *dot = strchr(name, '.');
+	char *filter = dot ? (char *)dot + 1 : NULL;
+	char *arguments[] = { path, "--nocapture", "--test-threads=1", filter, NULL };
+	char *environment[] = { "PAGEDEPOT_NO_SKIPS=1", "RUST_BACKTRACE=1", NULL };
 	int status = -1;
 	pid_t child;
 
@@ -64,6 +70,7 @@ int main(void)
 	check("cgroup2", mount("cgroup2", "/sys/fs/cgroup", "cgroup2", 0, NULL) == 0);
 	check("memory", put("/sys/fs/cgroup/cgroup.subtree_control", "+memory"));
 	check("psi", access("/proc/pressure/memory", R_OK | W_OK) == 0);
+	check("hugetlb", put("/proc/sys/vm/nr_hugepages", HUGE_PAGES));
 	tests = opendir("/tests");
 	check("tests", tests != NULL);
 	while (tests && (entry = readdir(tests)))

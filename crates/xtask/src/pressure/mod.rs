@@ -1,7 +1,8 @@
-//! The monitor of memory pressure in a kernel with cgroups of version 2 and PSI, which hosts often
-//! lack: Debian's Linux 6.1, as it is, under QEMU, with the tests of `crates/linux/tests/cgroup.rs`
-//! as its only programs.
+//! The monitor of memory pressure in a kernel with cgroups of version 2 and PSI, and huge pages
+//! that are set aside, which hosts often lack: Debian's Linux 6.1, as it is, under QEMU, with tests
+//! of `crates/linux` as its only programs.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -18,8 +19,9 @@ use crate::tools;
 
 /// The package that depends on the newest kernel of the release.
 const PACKAGE: &str = "linux-image-amd64";
-/// The test that runs in the machine.
-const TEST: &str = "cgroup";
+/// The tests that run in the machine: programs, and parts of the names of their tests.
+const TESTS: [(&str, &str); 3] =
+    [("cgroup", ""), ("depot", "set_aside"), ("memory", "counts_no_huge_pages")];
 const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Options of `cargo xtask pressure`.
@@ -105,26 +107,35 @@ fn init(root: &Path, cache: &Path) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Builds the tests as `cargo test --workspace` does, so that they are built once.
-fn build(root: &Path) -> Result<PathBuf> {
+/// Builds the tests as `cargo test --workspace` does, so that they are built once. Returns their
+/// programs.
+fn build(root: &Path) -> Result<Vec<PathBuf>> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(root).args(["test", "--workspace", "--no-run", "--test", TEST]);
+    cargo.current_dir(root).args(["test", "--workspace", "--no-run"]);
+    cargo.args(TESTS.iter().flat_map(|(test, _)| ["--test", test]));
     cargo.arg("--message-format=json-render-diagnostics");
     let output = cargo.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
     if !output.status.success() {
-        bail!("cargo could not build the test {TEST}");
+        bail!("cargo could not build the tests");
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    let messages = text.lines().filter_map(|line| serde_json::from_str(line).ok());
-    let program = |message: serde_json::Value| {
-        let is_it = message["target"]["name"] == TEST && message["profile"]["test"] == true;
-        message["executable"].as_str().filter(|_| is_it).map(PathBuf::from)
+    let messages: Vec<serde_json::Value> =
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let program = |(test, filter): &(&str, &str)| {
+        let is_it = |message: &&serde_json::Value| {
+            message["target"]["name"] == *test && message["profile"]["test"] == true
+        };
+        let found = messages.iter().filter(is_it).find_map(|one| one["executable"].as_str());
+        let program = PathBuf::from(found.with_context(|| format!("cargo built no test {test}"))?);
+        let tests = tools::output(Command::new(&program).args(["--list", filter]))?;
+        ensure!(tests.contains(": test"), "the test {test} has none with {filter} in its name");
+        Ok(program)
     };
-    messages.into_iter().find_map(program).with_context(|| format!("cargo built no test {TEST}"))
+    TESTS.iter().map(program).collect()
 }
 
 /// The files that the machine begins with.
-fn pack(init: &Path, test: &Path) -> Result<Vec<u8>> {
+fn pack(init: &Path, tests: &[PathBuf]) -> Result<Vec<u8>> {
     let read = |path: &Path| fs::read(path).with_context(|| format!("no {}", path.display()));
     let mut cpio = Cpio::default();
     for folder in ["/dev", "/proc", "/sys", "/tmp"] {
@@ -134,10 +145,15 @@ fn pack(init: &Path, test: &Path) -> Result<Vec<u8>> {
         cpio.device(&format!("/dev/{device}"), numbers);
     }
     cpio.program("/init", &read(init)?);
-    cpio.program(&format!("/tests/{TEST}"), &read(test)?);
-    let libraries = tools::output(Command::new("ldd").arg(test))?;
-    for library in libraries.lines().filter_map(library) {
-        cpio.program(library, &read(Path::new(library))?);
+    let mut libraries = BTreeSet::new();
+    for (file, (test, filter)) in tests.iter().zip(TESTS) {
+        let name = format!("/tests/{test}.{filter}");
+        cpio.program(name.trim_end_matches('.'), &read(file)?);
+        let needed = tools::output(Command::new("ldd").arg(file))?;
+        libraries.extend(needed.lines().filter_map(library).map(str::to_owned));
+    }
+    for library in libraries {
+        cpio.program(&library, &read(Path::new(&library))?);
     }
     Ok(cpio.end())
 }
