@@ -33,5 +33,6 @@ fn every_pair_of_features_is_crossed_by_a_test() {
     let table = Table::parse(include_str!("pairs/table.txt"));
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     table.check_tests(root);
-    table.check_calls(&[&root.join("src"), &root.join("../contiguity/src")], &TYPES);
+    let sources = [&root.join("src"), &root.join("../contiguity/src")];
+    table.check_calls(&sources.map(|folder| (folder.as_path(), &TYPES[..])));
 }

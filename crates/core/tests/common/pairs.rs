@@ -1,8 +1,8 @@
 //! A table of pairs of features: which test crosses each, or why the two cannot meet.
 //!
 //! It has four parts, each after a line with its name:
-//! * `features`: a name, a colon, and the public calls that belong to it; `+` continues a line. The
-//!   line `no feature` has the calls that only read or configure.
+//! * `features`: a name, a colon, and the public calls that belong to it, `Type::call,call`; `+`
+//!   continues a line. The line `no feature` has the calls that only read or configure.
 //! * `tests`: a key, a file below the crate's folder `tests`, and a function in it.
 //! * `reasons`: a number, and why two features cannot meet.
 //! * `pairs`: for each feature a line with its name, a colon, and one key for each feature before
@@ -115,22 +115,30 @@ impl<'t> Table<'t> {
     }
 
     /// Fails unless every public call of these types belongs to a feature, or to none, by a line of
-    /// the table, and every call of the table exists. Reads the sources in `folders`.
-    pub fn check_calls(&self, folders: &[&Path], types: &[&str]) {
+    /// the table, and every call of the table exists. Reads the sources in each folder for the
+    /// types beside it: `Type`, or `module::Type` where two modules have one.
+    pub fn check_calls(&self, sources: &[(&Path, &[&str])]) {
         let mut calls = BTreeSet::new();
-        for folder in folders {
-            for_each_source(folder, &mut |text| calls_of(text, types, &mut calls));
+        for (folder, types) in sources {
+            for_each_source(folder, &mut |path, text| {
+                let module = path.strip_prefix(folder).unwrap().iter().next().unwrap();
+                calls_of(text, module.to_str().unwrap(), types, &mut calls);
+            });
         }
-        let rows = self.features.iter().flat_map(|row| &row.1);
+        let words = self.features.iter().flat_map(|row| &row.1);
+        let listed_calls = words.flat_map(|word| {
+            let (of, calls) = word.rsplit_once("::").unwrap_or_else(|| panic!("no type: {word}"));
+            calls.split(',').map(move |call| format!("{of}::{call}"))
+        });
         let (mut listed, mut unknown) = (BTreeSet::new(), Vec::new());
-        for &call in rows {
-            assert!(listed.insert(call), "{call} is listed twice");
-            if !calls.contains(call) {
-                unknown.push(call);
+        for call in listed_calls {
+            if !calls.contains(&call) {
+                unknown.push(call.clone());
             }
+            assert!(!listed.contains(&call), "{call} is listed twice");
+            listed.insert(call);
         }
-        let missing: Vec<&String> =
-            calls.iter().filter(|call| !listed.contains(call.as_str())).collect();
+        let missing: Vec<&String> = calls.difference(&listed).collect();
         assert!(
             missing.is_empty() && unknown.is_empty(),
             "{missing:?} belong to no feature: add each to a row of the table, or a row and what \
@@ -144,26 +152,33 @@ fn row(line: &str) -> Row<'_> {
     (name, words.split_whitespace().collect())
 }
 
-fn for_each_source(folder: &Path, with: &mut impl FnMut(&str)) {
+fn for_each_source(folder: &Path, with: &mut impl FnMut(&Path, &str)) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             for_each_source(&path, with);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            with(&fs::read_to_string(path).unwrap());
+            with(&path, &fs::read_to_string(&path).unwrap());
         }
     }
 }
 
 /// The public methods in the `impl` blocks of these types, and of these traits, as they stand in a
-/// formatted file.
-fn calls_of(text: &str, types: &[&str], calls: &mut BTreeSet<String>) {
-    let (mut is_one, mut is_trait) = (false, false);
+/// formatted file of `module`.
+fn calls_of(text: &str, module: &str, types: &[&str], calls: &mut BTreeSet<String>) {
+    let type_of = |word: &str| {
+        let is_it = |name: &&str| match name.split_once("::") {
+            Some((within, name)) => within == module && name == word,
+            None => *name == word,
+        };
+        types.iter().copied().find(is_it)
+    };
+    let (mut of_type, mut is_trait) = (None, false);
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         if let Some(name) = line.strip_prefix("pub trait ") {
             // The calls of a trait are as public as the trait.
-            (is_one, is_trait) = (types.contains(&name.trim_end_matches(" {")), true);
+            (of_type, is_trait) = (type_of(name.trim_end_matches(" {")), true);
         } else if line.starts_with("impl") {
             let mut header = line.to_owned();
             while !header.contains('{') {
@@ -172,17 +187,18 @@ fn calls_of(text: &str, types: &[&str], calls: &mut BTreeSet<String>) {
             let of = header.split(" for ").last().unwrap_or_default();
             let of_trait = header.contains(" for ");
             let words = |c: char| !c.is_alphanumeric() && c != '_';
-            let mut words = of.split(words).filter(|word| types.contains(word));
-            (is_one, is_trait) = (!of_trait && words.next().is_some(), false);
+            let found = of.split(words).find_map(type_of);
+            (of_type, is_trait) = (found.filter(|_| !of_trait), false);
         } else if line.starts_with('}') {
-            is_one = false;
+            of_type = None;
         }
+        let Some(of) = of_type else { continue };
         let indent = if is_trait { "    " } else { "    pub " };
-        let line = line.strip_prefix(indent).filter(|_| is_one).unwrap_or_default();
+        let line = line.strip_prefix(indent).unwrap_or_default();
         let line = line.trim_start_matches("const ").trim_start_matches("unsafe ");
         if let Some(rest) = line.strip_prefix("fn ") {
             let end = rest.find(['(', '<']).unwrap_or(rest.len());
-            calls.insert(rest[..end].to_owned());
+            calls.insert(format!("{of}::{}", &rest[..end]));
         }
     }
 }
