@@ -1,10 +1,13 @@
 //! Threads that do everything else to a depot.
 
+use std::fs;
 use std::num::NonZeroU64;
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use pagedepot_linux::builder::CacheLimits;
+use pagedepot_linux::pressure::{Level, Monitor, Policy, Sources};
 use pagedepot_linux::reclaim::{
     Ceiling, CeilingError, Compaction, GiveBackEnd, Reporting, TrimError,
 };
@@ -16,7 +19,8 @@ use crate::common::meetings::Set;
 use crate::common::rng::Rng;
 use crate::common::{mib, order, page_bytes, refuse_with};
 use crate::feature::Feature;
-use crate::worker::Members;
+use crate::item::Item;
+use crate::worker::{Members, Pool};
 use crate::world::World;
 
 const ZONE: ZoneId = ZoneId::new(0);
@@ -69,6 +73,29 @@ pub fn refuses_this_thread() -> bool {
     refuse_with(libc::SYS_fallocate, libc::EPERM).is_ok()
 }
 
+/// Files of a cgroup that is all but full. They are removed at the end.
+struct FullGroup(PathBuf);
+
+impl FullGroup {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("pagedepot-full-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        let group = FullGroup(path);
+        for (file, text) in
+            [("memory.max", "1000"), ("memory.current", "999"), ("memory.stat", "anon 9")]
+        {
+            fs::write(group.0.join(file), text).unwrap();
+        }
+        group
+    }
+}
+
+impl Drop for FullGroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
 /// Switches of a thread.
 const SWITCHES: [Feature; 7] = [
     Feature::EvacuationOff,
@@ -94,6 +121,16 @@ impl Control<'_> {
             step(self);
             std::thread::yield_now();
         }
+    }
+
+    /// Repeats a step that takes time of the others until its pairs have met; then one in a round.
+    fn until_met(&mut self, feature: Feature, mut step: impl FnMut(&mut Self)) {
+        self.until_over(|this| {
+            step(this);
+            while !this.world.meetings.wants(feature) && !this.world.is_over() {
+                this.rest(10_000);
+            }
+        });
     }
 
     fn choose(&mut self, among: &[Feature]) -> Feature {
@@ -240,6 +277,57 @@ impl Control<'_> {
             this.rest(1000);
         });
     }
+
+    /// Looks at a cgroup that is all but full, as a monitor does, whose callback frees what workers
+    /// left behind.
+    pub fn watch(mut self, pool: &Pool) {
+        let (group, pool, world) = (FullGroup::new(), pool.clone(), self.world.clone());
+        let free = move |_| {
+            let Some(item) = pool.lock().unwrap().pop() else { return 0 };
+            world.meetings.meet(Feature::Monitor, item.via);
+            let bytes = u64::from(item.pages()) * page_bytes() as u64;
+            Item::free(item);
+            bytes
+        };
+        // Without a ceiling, whose pages nothing counts here.
+        let policy = Policy { round_ms: 1, idle_ms: 0, margin_percent: None, ..Policy::default() };
+        let builder = Monitor::builder(self.depot).policy(policy).on_pressure(0, free);
+        let mut watcher =
+            builder.sources(Sources::none().and_cgroup_v2(&group.0)).watcher().unwrap();
+        self.until_met(Feature::Monitor, |this| {
+            let now = this.world.meetings.begin(Feature::Monitor);
+            assert_eq!(watcher.look().level, Level::Critical);
+            drop(now);
+            this.rest(10_000);
+        });
+    }
+
+    /// Publishes statistics, and asks for drains as readers do.
+    #[cfg(feature = "publish")]
+    pub fn publish(mut self) {
+        use pagedepot_linux::publish::{Publisher, Reader, Request, Snapshot};
+        /// Time that a snapshot may take, far more than it needs.
+        const PATIENCE: Duration = Duration::from_secs(60);
+        self.until_met(Feature::Publishing, |this| {
+            let _now = this.world.meetings.begin(Feature::Publishing);
+            let publisher = Publisher::new(this.depot).directory(std::env::temp_dir());
+            let publisher = match &this.space {
+                Some(space) => publisher.space(space),
+                None => publisher,
+            };
+            let publication = publisher.start().unwrap();
+            let mut reader = Reader::open(publication.path()).unwrap();
+            for mode in [Mode::Quiet, Mode::Full, Mode::Handover] {
+                let request = reader.ask(Request { mode, cpu: None }).unwrap();
+                // The first may have been begun before the request came.
+                let answer = |snapshot: Snapshot| snapshot.drained.map(|answer| answer.request);
+                while answer(reader.refresh(PATIENCE).unwrap()) != Some(request) {}
+            }
+        });
+    }
+
+    #[cfg(not(feature = "publish"))]
+    pub fn publish(self) {}
 
     /// Gives whole pageblocks back.
     pub fn report(mut self) {

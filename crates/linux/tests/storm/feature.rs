@@ -57,4 +57,6 @@ crate::features! {
     SegmentSize "a segment that is resized",
     Share "a ceiling of a process",
     Shortage "shortages of others",
+    Monitor "a monitor",
+    Publishing "publishing",
 }

@@ -1,7 +1,7 @@
 //! Everything at once, at random: pages of all kinds and orders, movable ones among them, ranges,
 //! pages at given addresses, collections, buffers that are resized, pins, waits, forks and signal
-//! handlers, beside drains of all modes, compaction, trims, ceilings, a system that refuses to take
-//! memory back, and every switch.
+//! handlers, beside drains of all modes, compaction, trims, ceilings, a monitor, readers of what is
+//! published, a system that refuses to take memory back, and every switch.
 //!
 //! 1. *No page has two holders.* Each has its holder's mark, and keeps what its holder wrote, when
 //!    it is moved, too. Zeroed pages are.
@@ -137,6 +137,10 @@ fn lacking() -> Vec<Lack> {
     if cfg!(not(feature = "allocator-api2")) {
         let why = "built without the feature allocator-api2";
         lacks.push(Lack { feature: Feature::Collections, why });
+    }
+    if cfg!(not(feature = "publish")) {
+        let why = "built without the feature publish";
+        lacks.push(Lack { feature: Feature::Publishing, why });
     }
     // A filter ends with the thread that installed it.
     if !std::thread::spawn(control::refuses_this_thread).join().unwrap() {
@@ -322,7 +326,7 @@ fn round(options: Options, world: &Arc<World>, seed: u64) {
                     worker.run();
                 });
             }
-            let mut controls = (0..12).map(control);
+            let mut controls = (0..14).map(control);
             let mut next = || controls.next().unwrap();
             let (drains, drains_too) = (next(), next());
             let (switches, switches_too) = (next(), next());
@@ -337,6 +341,9 @@ fn round(options: Options, world: &Arc<World>, seed: u64) {
             start(scope, world, || gives_back.give_back());
             start(scope, world, || reports.report());
             let (kills, shares) = (next(), next());
+            let (watches, publishes) = (next(), next());
+            start(scope, world, || watches.watch(&pools[0]));
+            start(scope, world, || publishes.publish());
             let has_ceiling = !options.grows && !options.shares;
             start(scope, world, move || is_refused.be_refused(has_ceiling));
             match &members {
