@@ -111,9 +111,9 @@ const SHARED: [Feature; 7] = [
     Feature::Shortage,
 ];
 
-/// Whether this is a run under ThreadSanitizer, which `.ci/steps/tsan` tells it.
+/// Whether this is built for ThreadSanitizer, as `.ci/steps/tsan` says.
 fn is_sanitized() -> bool {
-    std::env::var_os("TSAN_OPTIONS").is_some()
+    cfg!(pagedepot_tsan)
 }
 
 /// Whether this is a run in an emulated machine, which `cargo xtask guest` tells it.
