@@ -108,7 +108,7 @@ fn drains_beside_locks() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic = "misplaced frames"]
 fn drains_without_a_fence() {
     explore_mutant("drains_without_a_fence", Mutant::NoFence, || {
         owners_beside_drains(&Setup::default(), Rseq::new(CPUS));
@@ -116,7 +116,7 @@ fn drains_without_a_fence() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic = "misplaced frames"]
 fn drains_that_wait_for_no_guard() {
     explore_mutant("drains_that_wait_for_no_guard", Mutant::NoFence, || {
         owners_beside_drains(&Setup::default(), PinnedCpus(Preemption::new()));

@@ -147,7 +147,7 @@ impl Default for Setup {
 }
 
 fn panic_on_misuse(misuse: Misuse) {
-    panic!("frames came back that were free: {misuse:?}");
+    panic!("misplaced frames came back: {misuse:?}");
 }
 
 /// An allocator and its memory.
@@ -210,7 +210,7 @@ impl<C: Cpus> Depot<C> {
     fn note(&self, start: Pfn, frames: u32, from: u32, to: u32) {
         let mut held = self.held.lock().unwrap();
         for mark in &mut held[start.index()..][..frames as usize] {
-            assert_eq!(*mark, from, "{start} + {frames} was handed out twice, or freed twice");
+            assert_eq!(*mark, from, "misplaced frames: {start} + {frames} had two owners");
             *mark = to;
         }
     }
@@ -220,14 +220,14 @@ impl<C: Cpus> Depot<C> {
     pub fn finish(self: Arc<Self>) -> Census {
         let mut depot = Arc::into_inner(self).expect("all threads have been joined");
         let held = depot.held.lock().unwrap().iter().filter(|&&owner| owner != 0).count() as u64;
-        let census = depot.allocator.validate().unwrap();
-        assert_eq!(census.held_pages(), held, "frames were lost");
+        let census = depot.allocator.validate().expect("misplaced frames");
+        assert_eq!(census.held_pages(), held, "misplaced frames: lost");
         depot.allocator.cpu_caches().enable();
         let drained = depot.allocator.drain(crate::Scope::ALL, crate::Mode::Full);
         let left = (drained.busy_cpus, drained.unreachable_pages, drained.in_flight_pages);
-        assert_eq!(left, (0, 0, 0));
-        let census = depot.allocator.validate().unwrap();
-        assert_eq!(census.free_pages + held, census.managed_pages, "frames stay in caches");
+        assert_eq!(left, (0, 0, 0), "misplaced frames: out of reach");
+        let census = depot.allocator.validate().expect("misplaced frames");
+        assert_eq!(census.free_pages + held, census.managed_pages, "misplaced frames: in caches");
         census
     }
 }
