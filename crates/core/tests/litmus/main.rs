@@ -5,6 +5,9 @@
 //! orderings no execution ends as the argument forbids. With any one of them weakened (a mutant)
 //! some execution does, or the ordering would not be needed.
 //!
+//! The sources' own orderings are compared with nothing here, only the names of the two sides: a
+//! weaker one in them is for loom's models of the core and for `.ci/steps/tsan` to find.
+//!
 //! Loom explores all executions (`models/core`), Miri many with its emulation of weak memory
 //! (`.ci/steps/miri`), and a processor those that it has: there the mutants are left out, because
 //! it need not show them. Loom and Miri let no load see a later store, so that shapes of that kind
