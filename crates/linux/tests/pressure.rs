@@ -153,6 +153,9 @@ fn trims_count_no_failures() {
     all_back(&depot);
 }
 
+/// Requests of which one in ten thousand may fail, at least.
+const ASKED_MIN: u64 = 100_000;
+
 /// Threads that together never hold all pages; no other code holds pages, either.
 fn slack(threads: usize, pages: usize, spare: usize, locks: bool) {
     let depot = Depot::builder(pages * page_bytes()).per_cpu_locks(locks).build().unwrap();
@@ -160,10 +163,11 @@ fn slack(threads: usize, pages: usize, spare: usize, locks: bool) {
     let share = (pages - spare) / threads;
     let shared = &depot;
     let end = Instant::now() + Duration::from_secs(1);
+    let asked = || failed.load(Ordering::Relaxed) + served.load(Ordering::Relaxed);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while Instant::now() < end {
+                while Instant::now() < end || asked() < ASKED_MIN {
                     let held: Vec<_> =
                         (0..share).filter_map(|_| shared.page(Order::BASE).ok()).collect();
                     served.fetch_add(held.len() as u64, Ordering::Relaxed);
