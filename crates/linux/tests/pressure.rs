@@ -321,35 +321,44 @@ fn handlers_request_on_top_of_a_trim() {
     }
 }
 
+/// The number of times that this thread has slept.
+fn times_asleep() -> u64 {
+    // SAFETY: numbers, of which all zeroes are some, that the call writes.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &mut usage), 0);
+        usage
+    };
+    usage.ru_nvcsw as u64
+}
+
 /// A handler that interrupts its thread in a callback, and requests pages that this callback would
 /// free.
 #[test]
 fn a_handler_on_top_of_a_callback_does_not_wait_for_it() {
     let _handlers = HANDLERS.lock().unwrap();
-    let (depot, cache) = cached(4 * mib(), 0, Duration::ZERO);
+    let depot = Arc::new(Depot::builder(4 * mib()).build().unwrap());
+    let held: Vec<_> = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect();
     // SAFETY: as in `interrupted`.
     unsafe { libc::signal(libc::SIGUSR1, request as *const () as libc::sighandler_t) };
-    let handled = Arc::new(AtomicU64::new(u64::MAX));
-    let (seen, weak) = (handled.clone(), Arc::downgrade(&depot));
+    let sleeps = Arc::new(AtomicU64::new(u64::MAX));
+    let (fewest, weak) = (sleeps.clone(), Arc::downgrade(&depot));
     depot
         .on_pressure(move |_| {
             let Some(depot) = weak.upgrade() else { return 0 };
             DEPOT.store(Arc::as_ptr(&depot).cast_mut(), Ordering::Release);
-            let (began, served) = (Instant::now(), SERVED.load(Ordering::Relaxed));
+            let (before, served) = (times_asleep(), SERVED.load(Ordering::Relaxed));
             // SAFETY: runs the handler above this code.
             unsafe { libc::raise(libc::SIGUSR1) };
             assert_eq!(SERVED.load(Ordering::Relaxed), served);
-            seen.store(began.elapsed().as_millis() as u64, Ordering::Relaxed);
+            fewest.fetch_min(times_asleep() - before, Ordering::Relaxed);
             DEPOT.store(std::ptr::null_mut(), Ordering::Release);
             0
         })
         .unwrap();
-    assert!(depot.page(Order::BASE).is_err());
-    // A wait for another caller's turn would have taken a second.
-    assert!(handled.load(Ordering::Relaxed) < 900, "{handled:?} ms");
-    for (pfn, order) in cache.lock().unwrap().drain(..) {
-        // SAFETY: the cache owned the page.
-        drop(unsafe { Page::from_raw(&depot, pfn, order) });
-    }
+    // A handler may find a lock of the kernel taken, but not each time.
+    (0..5).for_each(|_| assert!(depot.page(Order::BASE).is_err()));
+    assert_eq!(sleeps.load(Ordering::Relaxed), 0, "each waits for another caller's turn");
+    drop(held);
     all_back(&depot);
 }
