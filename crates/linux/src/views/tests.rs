@@ -72,7 +72,6 @@ fn compare(name: &str, expected: &str, shown: impl Display) {
 fn cache_info(depot: &Depot) -> CacheInfo {
     let mut info = CacheInfo::of(depot);
     for cache in &mut info.caches {
-        assert!(cache.idle_ms < 60_000, "{cache:?}");
         cache.idle_ms = 12_345;
     }
     info
