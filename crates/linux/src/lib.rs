@@ -189,6 +189,11 @@ pub struct Readme;
 #[doc = include_str!("../../../docs/tutorial.md")]
 pub struct Tutorial;
 
+/// The book's page on memory that shrinks, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/how-to-shrink.md")]
+pub struct ShrinkPage;
+
 /// The book's page on waiting, as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/how-to-wait.md")]
