@@ -603,7 +603,7 @@ fn a_monitor_with_a_thread_that_ends_in_a_callback_leaves_no_ceiling() {
     let group = Group::new("thread-ends-in-callback");
     group.put("memory.max", &format!("{}\n", 10 * mib())).put("memory.current", "0\n");
     let depot = Depot::new(16 * mib()).unwrap();
-    let policy = Policy { idle_ms: 0, look_ms: 60_000, ..Policy::default() };
+    let policy = Policy { idle_ms: 0, look_ms: 600_000, ..Policy::default() };
     let builder = Monitor::builder(&depot).policy(policy).sources(group.sources());
     let last = Arc::new(Mutex::new(Some(builder.start().unwrap())));
     let ended = last.clone();
@@ -727,7 +727,7 @@ fn a_monitor_replaces_another() {
     let block = page_bytes() << Order::PAGEBLOCK.get();
     group.put("memory.max", &format!("{}\n", 10 * block)).put("memory.current", "0\n");
     let depot = Depot::new(32 * block).unwrap();
-    let policy = Policy { idle_ms: 0, look_ms: 60_000, ..Policy::default() };
+    let policy = Policy { idle_ms: 0, look_ms: 600_000, ..Policy::default() };
     let start = || {
         let builder = Monitor::builder(&depot).policy(policy).sources(group.sources());
         builder.start().unwrap()
@@ -750,7 +750,7 @@ fn a_monitor_is_rung_for_when_a_lower_one_ends() {
     let depot = Depot::new(32 * block).unwrap();
     let start = |margin_percent: u32| {
         let margin_percent = Some(margin_percent);
-        let policy = Policy { idle_ms: 0, look_ms: 60_000, margin_percent, ..Policy::default() };
+        let policy = Policy { idle_ms: 0, look_ms: 600_000, margin_percent, ..Policy::default() };
         let builder = Monitor::builder(&depot).policy(policy).sources(group.sources());
         builder.start().unwrap()
     };
@@ -770,7 +770,7 @@ fn a_monitor_is_rung_for_when_lower_ceilings_rise() {
     let _alone = THREADS.lock().unwrap();
     let [group, lower] = ["rises", "rises-lower"].map(Group::new);
     let block = page_bytes() << Order::PAGEBLOCK.get();
-    let policy = Policy { idle_ms: 0, look_ms: 60_000, ..Policy::default() };
+    let policy = Policy { idle_ms: 0, look_ms: 600_000, ..Policy::default() };
     let put = |group: &Group, blocks: usize| {
         group.put("memory.max", &format!("{}\n", blocks * block)).put("memory.current", "0\n");
     };
@@ -807,7 +807,7 @@ fn a_lower_ceiling_rings_for_no_monitor() {
     let block = page_bytes() << Order::PAGEBLOCK.get();
     group.put("memory.max", &format!("{}\n", 10 * block)).put("memory.current", "0\n");
     let depot = Depot::new(32 * block).unwrap();
-    let policy = Policy { idle_ms: 0, look_ms: 60_000, ..Policy::default() };
+    let policy = Policy { idle_ms: 0, look_ms: 600_000, ..Policy::default() };
     let builder = Monitor::builder(&depot).policy(policy).sources(group.sources());
     let monitor = builder.start().unwrap();
     let held: Vec<_> = (0..8).map(|_| depot.page(Order::PAGEBLOCK).unwrap()).collect();
