@@ -5,8 +5,9 @@
 //! [`Answers`] has the protocol.
 //!
 //! A request finds the monitor whose ceiling is in force, and rings for it, under the lock of the
-//! ceilings. A monitor that ends takes its ceilings out under that lock, and then gives an answer.
-//! So a request rings before that, and is woken by the answer, or does not find the monitor.
+//! ceilings. A monitor that ends takes its ceilings out under that lock, and then has the requests
+//! that wait ring again. So a request rings before that, and is woken, or does not find the
+//! monitor.
 
 use std::sync::Arc;
 
@@ -46,6 +47,6 @@ impl Reclaim for Bell {
         // depot's state, which stays where it is.
         let frames = unsafe { self.frames.get() };
         let ceiling = Ceiling::over(frames, self.allowance.as_deref());
-        self.answers.after(|| ceiling.ring())
+        self.answers.after(|limit| ceiling.ring(limit))
     }
 }

@@ -31,6 +31,7 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::time::Duration;
 
 use pagedepot::{Flags, FrameRange, Mode, Pfn, Scope, ZoneId};
 use pagedepot_contiguity::{Contiguity, RemoveError};
@@ -42,7 +43,6 @@ use crate::giving_back::discard::drop_pages;
 use crate::giving_back::returnable::ReturnableFrames;
 use crate::giving_back::system::DroppedMemory;
 use crate::memory::region::PAGEBLOCK_PAGES;
-use crate::waiting::answers::WAIT_MAX;
 use crate::waiting::waiters::MarkerGuard;
 
 /// Number of times that a pageblock which was freed for the ceiling may have a pin, or be lost to
@@ -162,10 +162,10 @@ impl<'d> Ceiling<'d> {
 
     /// Wakes the thread that answers requests which reach the ceiling in force. `false`: that is no
     /// monitor's, or its monitor has no thread. Waits while another thread sets a ceiling, as the
-    /// answer would, for as long as for an answer at most.
-    pub(crate) fn ring(&self) -> bool {
+    /// answer would, for about `limit` at most.
+    pub(crate) fn ring(&self, limit: Duration) -> bool {
         // For a request of the thread that sets a ceiling the answer would wait for its end.
-        let Some(balloon) = self.frames.balloon().lock_within(WAIT_MAX) else { return false };
+        let Some(balloon) = self.frames.balloon().lock_within(limit) else { return false };
         let caps = self.allowance.map_or(balloon.caps, Allowance::caps);
         let others = Caps { container: None, ..caps }.lowest(self.frames.bytes());
         balloon.monitors.listener(others).is_some_and(Listener::ring)

@@ -21,6 +21,7 @@ use super::sources::{Reader, Sources};
 use super::step::Step;
 use crate::depot::handle::{Depot, WeakDepot};
 use crate::giving_back::balloon::Listener;
+use crate::giving_back::bell::Bell;
 use crate::memory::region::{PAGEBLOCK_PAGES, resident_bytes};
 use crate::system::prim::{now_ms, thread_id};
 use crate::system::topology::Topology;
@@ -203,7 +204,9 @@ impl Watcher {
             }
         }
         for depot in &depots {
-            answer(depot, freed_bytes >> depot.page_size().shift());
+            if let Some(bell) = bell(depot) {
+                bell.answers.give(freed_bytes >> depot.page_size().shift());
+            }
         }
     }
 
@@ -343,17 +346,14 @@ impl Drop for Watcher {
         let depots: Vec<Depot> = self.depots().collect();
         self.follower.let_go(&depots);
         if self.listener.is_some() {
-            // Requests that rang before look again: there may be a page now.
-            depots.iter().for_each(|depot| answer(depot, 1));
+            depots.iter().filter_map(bell).for_each(|bell| bell.answers.end());
         }
     }
 }
 
-/// Tells the requests that rang how many pages were freed for them.
-fn answer(depot: &Depot, freed_pages: u64) {
-    if let Some(bell) = depot.shared().callbacks().bell() {
-        bell.answers.give(freed_pages);
-    }
+/// The bell that requests of a depot ring, if there was ever one.
+fn bell(depot: &Depot) -> Option<Arc<Bell>> {
+    depot.shared().callbacks().bell()
 }
 
 /// Numbers that change when pages are allocated or freed past the fronts: pages refilled and

@@ -8,6 +8,8 @@
 //! 2. A request that sees an answer's number finds what the answer freed.
 //! 3. No request sleeps for longer than [`WAIT_MAX`]. A callback may wait for a lock that the
 //!    request holds.
+//! 4. The end of a monitor is no answer: a request may have rung for another monitor. It rings
+//!    again, and looks for pages if there is no monitor to ring for.
 //!
 //! Explored by `tests/loom/answers.rs`.
 
@@ -19,12 +21,14 @@ use crate::system::prim::{AtomicU32, AtomicU64, Ordering, now_ms, wait, wake_all
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(1);
 /// Milliseconds after an answer that freed nothing in which no request rings.
 const CALM_MS: u64 = 20;
+/// The place of [`Answers::freed_pages`] after the end of a monitor.
+const ENDED: u64 = u64::MAX;
 
 #[derive(Default)]
 pub(crate) struct Answers {
     /// Answers so far. Requests sleep on this word.
     count: AtomicU32,
-    /// Pages that the last answer freed.
+    /// Pages that the last answer freed, or [`ENDED`].
     freed_pages: AtomicU64,
     /// Time of the last answer that freed nothing, in milliseconds of [`now_ms`] plus 1; 0: never.
     vain_ms: AtomicU64,
@@ -36,6 +40,15 @@ impl Answers {
         let vain_ms = if freed_pages == 0 { now_ms() + 1 } else { 0 };
         // Relaxed: a request that reads an older value rings once more, or once less.
         self.vain_ms.store(vain_ms, Ordering::Relaxed);
+        self.wake(freed_pages);
+    }
+
+    /// Has the requests that wait ring again: a monitor has ended.
+    pub fn end(&self) {
+        self.wake(ENDED);
+    }
+
+    fn wake(&self, freed_pages: u64) {
         // Relaxed: published by the count.
         self.freed_pages.store(freed_pages, Ordering::Relaxed);
         // Release: pairs with the Acquire in `after`.
@@ -51,25 +64,40 @@ impl Answers {
     }
 
     /// Rings, and returns how many pages the next answer freed: 0 if there was none in time, the
-    /// time of `ring` included, or if `ring` failed.
-    pub fn after(&self, ring: impl FnOnce() -> bool) -> u64 {
+    /// time of `ring` included, which gets what is left of it, or if `ring` failed.
+    pub fn after(&self, ring: impl Fn(Duration) -> bool) -> u64 {
         let end_ms = now_ms() + WAIT_MAX.as_millis() as u64;
-        // Relaxed: the count alone; the ring orders it before the answer.
-        let seen = self.count.load(Ordering::Relaxed);
-        if !ring() {
-            return 0;
-        }
+        let left_ms = || end_ms.saturating_sub(now_ms()) as u32;
+        let mut freed_pages = 0;
         loop {
-            let left_ms = end_ms.saturating_sub(now_ms());
-            // Acquire: pairs with the Release in `give`.
+            // Relaxed: the count alone; the ring orders it before the answer.
+            let seen = self.count.load(Ordering::Relaxed);
+            if !ring(Duration::from_millis(left_ms().into())) || !self.is_given(seen, left_ms) {
+                break;
+            }
+            // Relaxed: published by the count.
+            freed_pages = self.freed_pages.load(Ordering::Relaxed);
+            if freed_pages != ENDED {
+                return freed_pages;
+            }
+            // The end may have lifted a ceiling: a page at least.
+            freed_pages = 1;
+        }
+        freed_pages
+    }
+
+    /// Sleeps until there is an answer after the one that was seen. `false`: no time is left.
+    fn is_given(&self, seen: u32, left_ms: impl Fn() -> u32) -> bool {
+        loop {
+            let left_ms = left_ms();
+            // Acquire: pairs with the Release in `wake`.
             if self.count.load(Ordering::Acquire) != seen {
-                // Relaxed: published by the count.
-                return self.freed_pages.load(Ordering::Relaxed);
+                return true;
             }
             if left_ms == 0 {
-                return 0;
+                return false;
             }
-            wait(&self.count, seen, left_ms as u32);
+            wait(&self.count, seen, left_ms);
         }
     }
 }

@@ -740,6 +740,48 @@ fn a_monitor_replaces_another() {
     common::all_back(&depot);
 }
 
+/// The end of a monitor is no answer for a request that rang for another one.
+#[test]
+fn a_monitor_that_ends_answers_for_no_other() {
+    let _alone = THREADS.lock().unwrap();
+    let group = Group::new("answers");
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    group.put("memory.max", &format!("{}\n", 10 * block)).put("memory.current", "0\n");
+    let depot = Depot::new(32 * block).unwrap();
+    let policy = Policy { idle_ms: 0, look_ms: 600_000, ..Policy::default() };
+    let builder = || Monitor::builder(&depot).policy(policy).sources(group.sources());
+    let first = builder().start().unwrap();
+    let stock = Arc::new(Mutex::new(Vec::new()));
+    let (rings, is_rung) = std::sync::mpsc::channel();
+    let (go, goes) = std::sync::mpsc::channel::<()>();
+    let given = stock.clone();
+    let frees = move |_| {
+        let _ = rings.send(());
+        let _ = goes.recv();
+        let pages: Vec<Page> = std::mem::take(&mut *given.lock().unwrap());
+        pages.iter().map(|page| page.len()).sum::<usize>() as u64
+    };
+    let second = builder().on_pressure(0, frees).start().unwrap();
+    let mut held: Vec<_> = (0..8).map(|_| depot.page(Order::PAGEBLOCK).unwrap()).collect();
+    stock.lock().unwrap().extend(held.pop());
+    std::thread::scope(|scope| {
+        let request = scope.spawn(|| {
+            let began = Instant::now();
+            (depot.page(Order::BASE).map(drop), began.elapsed())
+        });
+        is_rung.recv().unwrap();
+        drop(first);
+        // The time in which a request that took the end for an answer would fail.
+        std::thread::sleep(Duration::from_millis(100));
+        drop(go);
+        let (result, elapsed) = request.join().unwrap();
+        // No request waits for longer.
+        assert!(result.is_ok() || elapsed >= Duration::from_secs(1), "{elapsed:?}");
+    });
+    drop((held, second));
+    common::all_back(&depot);
+}
+
 /// The end of a monitor with the lower ceiling has requests ring for the one with the other.
 #[test]
 fn a_monitor_is_rung_for_when_a_lower_one_ends() {
