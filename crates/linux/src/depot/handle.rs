@@ -372,8 +372,11 @@ impl Depot {
     ///
     /// While a [ceiling](crate::reclaim::Ceiling::set) of this depot sinks, it is called under the
     /// ceiling's lock. Wakers of requests that wait for pages of this depot are called when the
-    /// lock is free again. Those for pages of another depot, which the callback frees, are called
-    /// at once: they must not wait for a thread that sets a ceiling of this depot.
+    /// lock is free again, so the callback must not wait for such a request of another thread. Its
+    /// own do not queue: [`page_timeout`](Self::page_timeout) looks each millisecond, and a future
+    /// of [`page_async`](Self::page_async) wakes its task at once. Wakers for pages of another
+    /// depot, which the callback frees, are called at once: they must not wait for a thread that
+    /// sets a ceiling of this depot.
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};

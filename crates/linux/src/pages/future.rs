@@ -17,7 +17,7 @@ use crate::system::prim::{self, AtomicU32, Ordering};
 use crate::waiting::closed_cpus::ClosedCpus;
 use crate::waiting::waiters::Ticket;
 
-/// Time that a thread sleeps before it looks again when others had pages in their hands.
+/// Time that a thread sleeps before it looks again when no waker will be called.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl Depot {
@@ -113,7 +113,8 @@ impl Depot {
     /// another thread runs a reclaim callback, or has pages on their way. Later ones call no
     /// callbacks, and sleep only behind another thread that purges or adds address spaces, about a
     /// second at most for each. Where the kernel has no `membarrier`, or a thread was stopped in
-    /// the middle of a drain, the task is woken again and again instead of once.
+    /// the middle of a drain, the task is woken again and again instead of once; so is one that is
+    /// polled by a callback while its thread sets a [ceiling](crate::reclaim::Ceiling::set).
     ///
     /// # Errors
     /// When awaited: [`AllocError::Exhausted`] at once for a block that is larger than every zone;
@@ -146,17 +147,25 @@ enum Step {
     Ended(Result<Page, AllocError>),
     /// The waker will be called.
     Asleep,
-    /// Others had pages in their hands: look again.
+    /// Others had pages in their hands, or this is a callback for a ceiling: look again.
     Unproven,
 }
 
 impl PageFuture<'_> {
     fn step(&mut self, waker: &Waker) -> Step {
+        // Under the lock of a ceiling it could not pass a tell on: it looks again instead.
+        let is_marking = self.depot.shared().waiters().leaves_marks();
+        if is_marking {
+            self.give_up();
+        }
         let Some(ticket) = self.ticket else {
             match self.depot.page(self.order) {
                 Ok(page) => return Step::Ended(Ok(self.noted(page))),
                 Err(AllocError::Exhausted) if !self.depot.is_larger_than_zones(self.order) => {}
                 Err(error) => return Step::Ended(Err(error)),
+            }
+            if is_marking {
+                return Step::Unproven;
             }
             let shared = self.depot.shared();
             let close = |closed: &mut ClosedCpus| _ = closed.close(shared.frames());
@@ -214,6 +223,7 @@ impl PageFuture<'_> {
     /// Leaves the queue.
     fn give_up(&mut self) {
         let shared = self.depot.shared();
+        self.owes = false;
         if let Some(ticket) = self.ticket.take() {
             shared.waiters().leave(ticket, |closed| closed.open(shared.frames()));
         }

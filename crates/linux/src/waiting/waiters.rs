@@ -36,16 +36,15 @@
 //!    a signal handler. A bringer that holds locks under which no waker may run leaves the mark
 //!    there, and takes the queue when it has given them up ([`Waiters::answer`]). It then finds its
 //!    own mark, unless another thread has answered that meanwhile, when the pages were there. A
-//!    thread that sets a ceiling calls callbacks under its lock, which may free pages, wait and
-//!    give up ([`Waiters::leaving_marks`]). Where it would tell a waiter it leaves a mark, and it
-//!    leaves those that it finds after a use of the queue. It has its fence there all the same, so
-//!    its own next look misses nothing. It answers them when it has given the lock up.
+//!    thread that sets a ceiling calls callbacks under its lock, which may free pages and give up
+//!    waiting ([`Waiters::leaving_marks`]). Where it would tell a waiter it leaves a mark, and it
+//!    leaves those that it finds after a use of the queue. It answers them when it has given the
+//!    lock up. Its own requests wait outside the queue, and look again and again: it could not pass
+//!    a tell on.
 //! 3. *A mark tells one waiter that is not told yet.* A waiter takes its tell back before it looks
 //!    ([`Waiters::arm`]). So a told waiter looks after the pages came, and by the rules above tells
 //!    the next or leaves none that could be served. If all are told, all will look. Several marks
-//!    that are found together need one tell, for the same reason. A mark does in place of a tell
-//!    that passes on, too: it may tell earlier waiters for larger blocks first, each of which is
-//!    served or passes on in its turn.
+//!    that are found together need one tell, for the same reason.
 //! 4. *A look that cannot tell* whether it missed pages that others were moving is repeated without
 //!    waiting ([`Refusal::is_proven`](pagedepot::Refusal)), and so is each look while the caches of
 //!    some CPU could not be taken away, or another thread has the list of address spaces. What a
@@ -155,7 +154,8 @@ impl<C> Waiters<C> {
 
     /// Has the calling thread run no waker until the returned value is dropped, not even in a
     /// callback that frees pages or gives up waiting. For the one thread that has a lock under
-    /// which no waker may run; it answers when it has given that up.
+    /// which no waker may run; it answers when it has given that up. Until then it enters no
+    /// waiter, and takes one out before it looks for it.
     pub fn leaving_marks(&self) -> MarkerGuard<'_> {
         // Relaxed: as in `leaves_marks`.
         self.marker.store(thread_id(), Ordering::Relaxed);
@@ -163,7 +163,7 @@ impl<C> Waiters<C> {
     }
 
     /// Whether the calling thread runs no waker.
-    fn leaves_marks(&self) -> bool {
+    pub fn leaves_marks(&self) -> bool {
         // Relaxed: each thread compares it with its own id.
         let marker = self.marker.load(Ordering::Relaxed);
         marker != 0 && marker == thread_id() && !is_mutant(Mutant::WakesUnderLocks)
@@ -255,24 +255,14 @@ impl<C> Waiters<C> {
         was_told.unwrap_or(false)
     }
 
-    /// Tells the next waiter like [`Queue::tell`], or leaves a mark if the calling thread runs no
-    /// waker.
-    fn tell_next(&self, queue: &mut Queue<C>, below: u32) -> Option<Waker> {
-        if self.leaves_marks() {
-            self.mark();
-            return None;
-        }
-        queue.tell(below)
-    }
-
     /// Passes a tell on after a look that found no block.
     pub fn pass_on(&self, ticket: Ticket) {
-        let told = self.with(|queue| self.tell_next(queue, ticket.order));
+        let told = self.with(|queue| queue.tell(ticket.order));
         told.flatten().into_iter().for_each(Waker::wake);
     }
 
-    /// Takes a waiter out that has its block or gives up, and tells the next. After the last one
-    /// has gone, `open` gives the caches back.
+    /// Takes a waiter out that has its block or gives up, and tells the next, or leaves a mark if
+    /// the calling thread runs no waker. After the last one has gone, `open` gives the caches back.
     pub fn leave(&self, ticket: Ticket, open: impl FnOnce(&mut C)) {
         let left = self.with(|queue| {
             let gone = queue.waiters.remove(&ticket.number);
@@ -281,7 +271,11 @@ impl<C> Waiters<C> {
                 self.waiting.store(0, Ordering::Relaxed);
                 open(&mut queue.closed);
             }
-            (gone, self.tell_next(queue, ANY_ORDER))
+            if self.leaves_marks() {
+                self.mark();
+                return (gone, None);
+            }
+            (gone, queue.tell(ANY_ORDER))
         });
         // A waker that has gone is dropped here, not under the lock.
         if let Some((_gone, told)) = left {

@@ -20,6 +20,8 @@ struct World {
     /// The thread that has the lock of a ceiling, which wakers may take; 0: none. Not a word of
     /// loom's: threads that have no part in it do not see it.
     ceiling_holder: std::sync::atomic::AtomicU32,
+    /// 1: the request for which another one waits in vain has its page.
+    is_served: AtomicU32,
     waiters: Waiters<()>,
 }
 
@@ -35,6 +37,7 @@ impl World {
             pooled: AtomicU32::new(0),
             is_open: AtomicU32::new(1),
             ceiling_holder: Default::default(),
+            is_served: AtomicU32::new(0),
             waiters: Waiters::new(ForkMark, ()),
         })
     }
@@ -122,16 +125,22 @@ impl World {
         self.cached.store(0, Ordering::Release);
     }
 
+    /// A request for a block of this order.
+    fn ask(self: &Arc<Self>, order: u32) -> Request {
+        let bell = Arc::new(Bell { rings: AtomicU32::new(0), world: self.clone() });
+        Request { order, ticket: None, bell }
+    }
+
     /// Begins to wait for a block of this order.
     fn enter(self: &Arc<Self>, order: u32) -> Request {
-        let bell = Arc::new(Bell { rings: AtomicU32::new(0), world: self.clone() });
-        let entered = self.waiters.enter(order, |()| self.close(), |()| self.open());
-        Request { order, ticket: entered.expect("the model does not fork"), bell }
+        let mut request = self.ask(order);
+        request.enter();
+        request
     }
 
     /// Waits for a page, and gives up after so many looks. Whether it got one.
     fn request(self: &Arc<Self>, looks_max: u32) -> bool {
-        let request = self.enter(0);
+        let mut request = self.enter(0);
         let mut has_page = false;
         for _ in 0..looks_max {
             let seen = request.bell.rings();
@@ -151,27 +160,56 @@ impl World {
 /// A request that waits, as a `PageFuture`.
 struct Request {
     order: u32,
-    ticket: Ticket,
+    ticket: Option<Ticket>,
     bell: Arc<Bell>,
 }
 
 impl Request {
-    /// Looks once. Whether it has a page: all pages are too small for one of a higher order.
-    fn poll(&self) -> bool {
+    /// Adds the request to the queue unless it is there; returns its place.
+    fn enter(&mut self) -> Ticket {
         let world = &self.bell.world;
-        let was_told = world.waiters.arm(self.ticket, &Waker::from(self.bell.clone()));
+        *self.ticket.get_or_insert_with(|| {
+            let entered = world.waiters.enter(self.order, |()| world.close(), |()| world.open());
+            entered.expect("the model does not fork")
+        })
+    }
+
+    /// Looks once, under a ceiling outside the queue. Whether it has a page: all pages are too
+    /// small for one of a higher order.
+    fn poll(&mut self) -> bool {
+        let world = self.bell.world.clone();
+        if world.waiters.leaves_marks() {
+            self.leave();
+            return self.order == 0 && world.look();
+        }
+        let ticket = self.enter();
+        let was_told = world.waiters.arm(ticket, &Waker::from(self.bell.clone()));
         if self.order == 0 && world.look() {
             return true;
         }
         if was_told {
-            world.waiters.pass_on(self.ticket);
+            world.waiters.pass_on(ticket);
         }
         false
     }
 
-    fn leave(self) {
+    /// Looks in vain until another request has its page.
+    fn wait_in_vain(&mut self) {
+        while self.bell.world.is_served.load(Ordering::Acquire) == 0 {
+            let seen = self.bell.rings();
+            assert!(!self.poll());
+            match self.ticket {
+                Some(_) => self.bell.wait(seen),
+                None => loom::thread::yield_now(),
+            }
+        }
+    }
+
+    fn leave(&mut self) {
         let world = &self.bell.world;
-        world.waiters.leave(self.ticket, |()| world.open());
+        if let Some(ticket) = self.ticket.take() {
+            world.waiters.leave(ticket, |()| world.open());
+        }
     }
 }
 
@@ -279,7 +317,7 @@ fn one_waiter_beside_one_that_goes_under_a_ceiling() {
     explore(|| {
         let world = World::new();
         let sets = spawn(&world, |world| {
-            let goes = world.enter(0);
+            let mut goes = world.enter(0);
             world.set_ceiling(|| {
                 world.free_pooled();
                 if goes.poll() {
@@ -310,12 +348,12 @@ fn a_waiter_that_goes_under_a_ceiling_runs_no_waker() {
 fn one_waiter_behind_a_large_one_under_a_ceiling() {
     explore(|| {
         let world = World::new();
-        let large = world.enter(1);
+        let mut large = world.enter(1);
         let other = spawn(&world, |world| assert!(world.request(u32::MAX)));
         // Tells the large one, which is the first.
         world.free();
         world.set_ceiling(|| assert!(!large.poll()));
-        // It is told again, as the first one.
+        // It waits again, behind the other.
         assert!(!large.poll());
         other.join().unwrap();
         large.leave();
@@ -324,16 +362,35 @@ fn one_waiter_behind_a_large_one_under_a_ceiling() {
 
 /// A callback for a ceiling looks for a request that was told and wants a larger block.
 #[test]
-fn a_waiter_passes_on_under_a_ceiling() {
+fn a_told_waiter_leaves_the_queue_under_a_ceiling() {
     one_waiter_behind_a_large_one_under_a_ceiling();
 }
 
 /// The mutant: the thread that sets the ceiling runs a waker.
 #[test]
 #[should_panic(expected = "under the lock of a ceiling")]
-fn a_waiter_that_passes_on_under_a_ceiling_runs_no_waker() {
+fn a_told_waiter_under_a_ceiling_runs_no_waker() {
     MUTANT.set(Some(Mutant::WakesUnderLocks));
     one_waiter_behind_a_large_one_under_a_ceiling();
+}
+
+/// A callback for a ceiling waits for a larger block until another request has the page that is
+/// freed: it must not be told of that page.
+#[test]
+fn a_waiter_under_a_ceiling_keeps_no_page_from_others() {
+    explore_within(2, || {
+        let world = World::new();
+        let sets = spawn(&world, |world| {
+            let mut large = world.ask(1);
+            world.set_ceiling(|| large.wait_in_vain());
+            large.leave();
+        });
+        let frees = spawn(&world, |world| world.free());
+        assert!(world.request(u32::MAX));
+        world.is_served.store(1, Ordering::Release);
+        sets.join().unwrap();
+        frees.join().unwrap();
+    });
 }
 
 /// A page that comes under a ceiling, and one that another thread frees meanwhile, which may find

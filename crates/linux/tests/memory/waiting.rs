@@ -375,6 +375,73 @@ fn a_wait_that_ends_under_a_ceiling_wakes_under_no_lock() {
     all_back(&DEPOT);
 }
 
+/// A callback for a ceiling that waits for a block keeps no page from a request behind it.
+#[test]
+fn a_wait_under_a_ceiling_keeps_no_page_from_others() {
+    let depot = Depot::new(1024 * page_bytes()).unwrap();
+    let mut held = all_of(&depot);
+    let (begins, has_begun) = std::sync::mpsc::channel();
+    let weak = depot.downgrade();
+    let wait = move |_| {
+        let depot = weak.upgrade().unwrap();
+        let _ = begins.send(());
+        depot.page_timeout(Order::PAGEBLOCK, LONG).map_or(0, |_| 512)
+    };
+    depot.on_pressure(wait).unwrap();
+    thread::scope(|scope| {
+        let sets = scope.spawn(|| Ceiling::of(&depot).set(512 * page_bytes()));
+        has_begun.recv().unwrap();
+        let (calls, waker) = calls();
+        let mut context = Context::from_waker(&waker);
+        // Waits for the callback at first, until that has had time to wait.
+        let mut waiting = pin!(depot.page_async(Order::BASE));
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        held.pop();
+        assert_eq!(calls.count(), 1);
+        let polled = waiting.as_mut().poll(&mut context);
+        assert!(matches!(polled, Poll::Ready(Ok(_))), "{polled:?}");
+        drop((polled, held));
+        sets.join().unwrap().unwrap();
+    });
+    Ceiling::of(&depot).set(usize::MAX).unwrap();
+    all_back(&depot);
+}
+
+/// A task that a callback for a ceiling polls is woken at once, and waits in the queue afterwards.
+#[test]
+fn a_task_waits_again_after_a_callback_for_a_ceiling() {
+    static DEPOT: LazyLock<Depot> = LazyLock::new(|| Depot::new(1024 * page_bytes()).unwrap());
+    let mut held = all_of(&DEPOT);
+    let (calls, waker) = calls();
+    let task = Mutex::new(Box::pin(DEPOT.page_async(Order::BASE)));
+    // `None`: a poll calls the callback.
+    let poll = Arc::new(move || {
+        let mut task = task.try_lock().ok()?;
+        Some(task.as_mut().poll(&mut Context::from_waker(&waker)))
+    });
+    assert!(poll().unwrap().is_pending());
+    let poll_in_callback = poll.clone();
+    DEPOT
+        .on_pressure(move |_| {
+            assert!(poll_in_callback().is_none_or(|polled| polled.is_pending()));
+            0
+        })
+        .unwrap();
+    let lower = Ceiling::of(&DEPOT).set(512 * page_bytes());
+    assert!(matches!(lower, Err(CeilingError::Held { .. })), "{lower:?}");
+    assert!(calls.count() > 0);
+    assert!(are_cached(&DEPOT).contains(&true), "none is in the queue");
+    assert!(poll().unwrap().is_pending());
+    let before = calls.count();
+    held.pop();
+    assert_eq!(calls.count(), before + 1);
+    let page = poll().unwrap();
+    assert!(matches!(page, Poll::Ready(Ok(_))), "{page:?}");
+    drop((page, held));
+    Ceiling::of(&DEPOT).set(usize::MAX).unwrap();
+    all_back(&DEPOT);
+}
+
 /// A lower watermark makes pages free for requests that wait.
 #[test]
 fn a_lower_watermark_wakes() {
