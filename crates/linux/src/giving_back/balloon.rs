@@ -29,7 +29,8 @@ pub(crate) struct Caps {
     pub container: Option<usize>,
 }
 
-/// A monitor, among all of the process. Its ceilings end with it.
+/// A monitor, among all of the process. Its ceilings are lifted by the call that sets a ceiling
+/// when it ends, or by the next.
 #[derive(Debug, Default)]
 pub(crate) struct MonitorId(Arc<()>);
 

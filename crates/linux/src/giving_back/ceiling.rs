@@ -195,36 +195,29 @@ impl<'d> Ceiling<'d> {
         {
             return Err(CeilingError::TooLow { bytes, least });
         }
-        if let Some(allowance) = self.allowance {
-            return allow(shared, allowance, cap);
-        }
-        if shared.memory().bytes_max() > shared.bytes() {
+        if self.allowance.is_none() && shared.memory().bytes_max() > shared.bytes() {
             return Err(CeilingError::CanGrow);
         }
-        // What a higher ceiling adds; told when the lock is free again.
+        // What a higher ceiling adds or allows; told when the lock is free again.
         let _bringing = shared.bringing();
         let mut balloon = shared.balloon().lock()?;
         let _setting = SettingGuard::new(shared);
-        for cap in balloon.combine(cap) {
-            balloon.caps.set(cap);
-        }
-        let bytes = balloon.caps.lowest(shared.bytes());
-        let above = (shared.bytes() - bytes).div_ceil(least);
-        let wanted_pages = above as u64 * u64::from(PAGEBLOCK_PAGES);
-        let _marks = DefaultMarks::note(shared);
-        let result = match balloon.pages() {
-            pages if pages > wanted_pages => give(shared, &mut balloon, pages - wanted_pages),
-            pages => {
-                let missing = withhold(shared, &mut balloon, wanted_pages - pages);
-                *given_back_bytes += balloon.take_given_back_bytes();
-                missing
+        loop {
+            for cap in balloon.combine(cap) {
+                match self.allowance {
+                    Some(allowance) => allowance.set_cap(cap),
+                    None => balloon.caps.set(cap),
+                }
             }
-        };
-        let reached = managed_bytes(shared);
-        match result {
-            Ok(0) => Ok(reached),
-            Ok(_) => Err(CeilingError::Held { bytes, reached }),
-            Err(why) => Err(why),
+            let lowest = balloon.monitors.lowest();
+            let result = match self.allowance {
+                Some(allowance) => allow(shared, allowance),
+                None => resize(shared, &mut balloon, given_back_bytes),
+            };
+            // A monitor that a callback ended could not lift its ceiling.
+            if balloon.monitors.lowest() == lowest {
+                return result;
+            }
         }
     }
 }
@@ -259,17 +252,34 @@ impl Drop for SettingGuard<'_> {
     }
 }
 
-/// Sets a ceiling of this process alone.
-fn allow(
+/// Has the depot as many pages as its ceilings say.
+fn resize(
     shared: &ReturnableFrames,
-    allowance: &dyn Allowance,
-    cap: NewCap<'_>,
+    balloon: &mut Balloon,
+    given_back_bytes: &mut u64,
 ) -> Result<usize, CeilingError> {
-    // What a higher ceiling allows; told when the lock is free again.
-    let _bringing = shared.bringing();
-    let mut balloon = shared.balloon().lock()?;
-    let _setting = SettingGuard::new(shared);
-    balloon.combine(cap).into_iter().for_each(|cap| allowance.set_cap(cap));
+    let bytes = balloon.caps.lowest(shared.bytes());
+    let above = (shared.bytes() - bytes).div_ceil(shared.pageblock_bytes());
+    let wanted_pages = above as u64 * u64::from(PAGEBLOCK_PAGES);
+    let _marks = DefaultMarks::note(shared);
+    let result = match balloon.pages() {
+        pages if pages > wanted_pages => give(shared, balloon, pages - wanted_pages),
+        pages => {
+            let missing = withhold(shared, balloon, wanted_pages - pages);
+            *given_back_bytes += balloon.take_given_back_bytes();
+            missing
+        }
+    };
+    let reached = managed_bytes(shared);
+    match result {
+        Ok(0) => Ok(reached),
+        Ok(_) => Err(CeilingError::Held { bytes, reached }),
+        Err(why) => Err(why),
+    }
+}
+
+/// Has this process hold and cache no more than its ceilings say.
+fn allow(shared: &ReturnableFrames, allowance: &dyn Allowance) -> Result<usize, CeilingError> {
     let bytes = allowance.caps().lowest(shared.bytes());
     let pages_above = || allowance.held_bytes().saturating_sub(bytes) >> shared.page_size().shift();
     let mut before = usize::MAX;

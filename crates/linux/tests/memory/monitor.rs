@@ -596,6 +596,35 @@ fn a_monitor_that_ends_in_a_callback_leaves_no_ceiling() {
     common::all_back(&depot);
 }
 
+/// The call that sets a ceiling lifts that of a monitor which its callback ends.
+#[test]
+fn a_ceiling_ends_with_a_monitor_that_ends_in_a_callback() {
+    let group = Group::new("lifted-in-callback");
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    group.put("memory.max", &format!("{}\n", 5 * block)).put("memory.current", "0\n");
+    let depot = Depot::new(8 * block).unwrap();
+    let blocks: Vec<_> = (0..7).map(|_| depot.page(Order::PAGEBLOCK).unwrap()).collect();
+    let watcher = Monitor::builder(&depot).sources(group.sources()).watcher().unwrap();
+    let ceiling = Ceiling::of(&depot);
+    assert_eq!(ceiling.bytes(), 7 * block, "too much is held for 4 blocks");
+    let last = Arc::new(Mutex::new((Some(watcher), blocks)));
+    let given = last.clone();
+    depot
+        .on_pressure(move |_| {
+            let (watcher, blocks) = &mut *given.lock().unwrap();
+            if watcher.take().is_some() {
+                blocks.truncate(4);
+            }
+            0
+        })
+        .unwrap();
+    assert_eq!(ceiling.set(6 * block), Ok(6 * block));
+    assert_eq!((ceiling.bytes(), last.lock().unwrap().1.len()), (6 * block, 4));
+    last.lock().unwrap().1.clear();
+    ceiling.set(usize::MAX).unwrap();
+    common::all_back(&depot);
+}
+
 /// A monitor that such a callback drops is not waited for: its thread may wait for that call.
 #[test]
 fn a_monitor_with_a_thread_that_ends_in_a_callback_leaves_no_ceiling() {
