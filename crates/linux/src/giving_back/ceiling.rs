@@ -31,6 +31,7 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pagedepot::{Flags, FrameRange, Mode, Pfn, Scope, ZoneId};
@@ -161,14 +162,22 @@ impl<'d> Ceiling<'d> {
     }
 
     /// Wakes the thread that answers requests which reach the ceiling in force. `false`: that is no
-    /// monitor's, or its monitor has no thread. Waits while another thread sets a ceiling, as the
-    /// answer would, for about `limit` at most.
+    /// monitor's, or its monitor has no thread. If it is a monitor's, waits while another thread
+    /// sets a ceiling, as the answer would, for about `limit` at most.
     pub(crate) fn ring(&self, limit: Duration) -> bool {
+        // Relaxed: another thread's change comes before this request, or after.
+        if !self.frames.has_monitor_ceiling().load(Ordering::Relaxed) {
+            return false;
+        }
         // For a request of the thread that sets a ceiling the answer would wait for its end.
         let Some(balloon) = self.frames.balloon().lock_within(limit) else { return false };
+        balloon.monitors.listener(self.others(&balloon)).is_some_and(Listener::ring)
+    }
+
+    /// The lowest ceiling that is no monitor's.
+    fn others(&self, balloon: &Balloon) -> usize {
         let caps = self.allowance.map_or(balloon.caps, Allowance::caps);
-        let others = Caps { container: None, ..caps }.lowest(self.frames.bytes());
-        balloon.monitors.listener(others).is_some_and(Listener::ring)
+        Caps { container: None, ..caps }.lowest(self.frames.bytes())
     }
 
     /// Sets the ceiling of a new depot, in which nothing is present unless it was populated.
@@ -210,6 +219,9 @@ impl<'d> Ceiling<'d> {
                 }
             }
             let lowest = balloon.monitors.lowest();
+            let is_monitors = lowest.is_some_and(|bytes| bytes < self.others(&balloon));
+            // Relaxed: as in `ring`.
+            shared.has_monitor_ceiling().store(is_monitors, Ordering::Relaxed);
             let result = match self.allowance {
                 Some(allowance) => allow(shared, allowance),
                 None => resize(shared, &mut balloon, given_back_bytes),
@@ -577,5 +589,38 @@ impl<'s> DefaultMarks<'s> {
         let stats = shared.frames().zone_stats(zone)?;
         let due = pagedepot::Watermarks::without_reserve(stats.managed_pages, shared.page_size());
         Some((stats.watermarks, due))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+
+    use super::*;
+    use crate::Depot;
+
+    /// Requests at a ceiling that is no monitor's do not wait for a thread that sets it.
+    #[test]
+    fn a_ceiling_of_the_program_is_not_waited_for() {
+        let block = rustix::param::page_size() * PAGEBLOCK_PAGES as usize;
+        let depot = Depot::new(8 * block).unwrap();
+        let (ceiling, monitor) = (Ceiling::of(&depot), MonitorId::default());
+        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        // No thread has this id.
+        let listener = Listener { wake: Arc::new(wake), thread: u32::MAX };
+        let ring = || ceiling.ring(Duration::ZERO);
+        assert_eq!(ceiling.follow(&monitor, Some(4 * block), &mut 0), Ok(4 * block));
+        assert!(ceiling.listen(&monitor, &listener) && ring());
+        assert_eq!(ceiling.set(2 * block), Ok(2 * block));
+        let (told, rung) = mpsc::channel();
+        let other = depot.clone();
+        let balloon = depot.shared().balloon().lock().unwrap();
+        std::thread::spawn(move || told.send(Ceiling::of(&other).ring(Duration::MAX)));
+        assert_eq!(rung.recv_timeout(Duration::from_secs(60)), Ok(false));
+        drop(balloon);
+        assert_eq!(ceiling.set(usize::MAX), Ok(4 * block));
+        assert!(ring());
+        assert_eq!(ceiling.follow(&monitor, None, &mut 0), Ok(8 * block));
+        assert!(!ring());
     }
 }

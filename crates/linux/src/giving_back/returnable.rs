@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicBool;
 
 use pagedepot::cpus::Cpus as _;
 use pagedepot_rseq::CpuSet;
@@ -22,6 +23,7 @@ pub(crate) struct ReturnableFrames {
     trimming: Box<TrimState>,
     pins: Box<ForkLock<Pins>>,
     balloon: Box<ForkLock<Balloon>>,
+    has_monitor_ceiling: AtomicBool,
     is_pinned: bool,
     has_backing: bool,
 }
@@ -44,6 +46,7 @@ impl ReturnableFrames {
             trimming,
             pins: Box::new(ForkLock::new(fork_mark, pins)),
             balloon: Box::new(ForkLock::new(fork_mark, Balloon::default())),
+            has_monitor_ceiling: AtomicBool::new(false),
             is_pinned,
             has_backing,
         }
@@ -62,6 +65,12 @@ impl ReturnableFrames {
     /// The pages that the ceiling keeps from the allocator.
     pub fn balloon(&self) -> &ForkLock<Balloon> {
         &self.balloon
+    }
+
+    /// Whether the ceiling in force is a monitor's. Written under the lock of the balloon, and read
+    /// by requests that would not wait for it.
+    pub fn has_monitor_ceiling(&self) -> &AtomicBool {
+        &self.has_monitor_ceiling
     }
 
     /// Bytes of a pageblock (512 pages).

@@ -30,16 +30,15 @@ pub(crate) struct Answers {
     count: AtomicU32,
     /// Pages that the last answer freed, or [`ENDED`].
     freed_pages: AtomicU64,
-    /// Time of the last answer that freed nothing, in milliseconds of [`now_ms`] plus 1; 0: never.
+    /// Time of the last answer that freed nothing or did not come, in milliseconds of [`now_ms`]
+    /// plus 1; 0: never.
     vain_ms: AtomicU64,
 }
 
 impl Answers {
     /// Tells the requests that wait how many pages were freed for them.
     pub fn give(&self, freed_pages: u64) {
-        let vain_ms = if freed_pages == 0 { now_ms() + 1 } else { 0 };
-        // Relaxed: a request that reads an older value rings once more, or once less.
-        self.vain_ms.store(vain_ms, Ordering::Relaxed);
+        self.note_vain(freed_pages == 0);
         self.wake(freed_pages);
     }
 
@@ -56,9 +55,15 @@ impl Answers {
         wake_all(&self.count);
     }
 
-    /// Whether an answer lately freed nothing. Then the next would not, either.
+    fn note_vain(&self, is_in_vain: bool) {
+        let vain_ms = if is_in_vain { now_ms() + 1 } else { 0 };
+        // Relaxed: a request that reads an older value rings once more, or once less.
+        self.vain_ms.store(vain_ms, Ordering::Relaxed);
+    }
+
+    /// Whether an answer lately freed nothing, or did not come. Then the next would not, either.
     pub fn was_in_vain(&self) -> bool {
-        // Relaxed: see `give`.
+        // Relaxed: see `note_vain`.
         let vain_ms = self.vain_ms.load(Ordering::Relaxed);
         vain_ms != 0 && (now_ms() + 1).saturating_sub(vain_ms) < CALM_MS
     }
@@ -82,6 +87,9 @@ impl Answers {
             }
             // The end may have lifted a ceiling: a page at least.
             freed_pages = 1;
+        }
+        if left_ms() == 0 {
+            self.note_vain(true);
         }
         freed_pages
     }
