@@ -113,13 +113,18 @@ impl Follower {
         self.followed
     }
 
-    /// Leaves the depots the ceilings that the program and other monitors set. No request rings for
-    /// this monitor any more, not even while this waits for a thread that sets a ceiling.
-    pub fn let_go(&mut self, depots: &[Depot]) {
+    /// Leaves the depots the ceilings that the program and other monitors set, as the monitor ends.
+    /// No request rings for it any more, not even while this waits for a thread that sets a
+    /// ceiling, nor if this is a callback of such a call, which lifts those of ended monitors.
+    pub fn end(&mut self, depots: &[Depot]) {
+        self.id = MonitorId::default();
+        self.let_go(depots);
+    }
+
+    /// Leaves the depots the ceilings that the program and other monitors set.
+    fn let_go(&mut self, depots: &[Depot]) {
         self.last = None;
         if std::mem::take(&mut self.is_set) {
-            // As if the monitor had ended.
-            self.id = MonitorId::default();
             for depot in depots {
                 // A waker that panics keeps no other depot below a ceiling.
                 let follow = || Ceiling::of(depot).follow(&self.id, None, &mut 0);
@@ -172,5 +177,38 @@ impl Follower {
         }
         panics.resume();
         (followed, is_complete)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A monitor that cannot lift its ceiling at once is rung for by requests that reach it.
+    #[test]
+    fn a_ceiling_that_stays_is_answered() {
+        let block = rustix::param::page_size() << 9;
+        let depots = [Depot::new(8 * block).unwrap()];
+        let ceiling = Ceiling::of(&depots[0]);
+        let mut follower = Follower::new(false);
+        let room = Room { limit_bytes: 4 * block as u64, left_bytes: 4 * block as i64 };
+        follower.follow(&depots, Some(room));
+        assert_eq!(ceiling.bytes(), 4 * block);
+        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        // No thread has this id.
+        let listener = Listener { wake: Arc::new(wake), thread: u32::MAX };
+        assert!(follower.listen(&depots[0], &listener));
+        let ring = || ceiling.ring(Duration::ZERO);
+        assert!(ring());
+        let balloon = depots[0].shared().balloon().lock().unwrap();
+        // As in a callback of the call that has the lock.
+        follower.follow(&depots, None);
+        drop(balloon);
+        assert!(ceiling.bytes() == 4 * block && ring());
+        follower.follow(&depots, None);
+        assert!(ceiling.bytes() == 8 * block && !ring());
     }
 }

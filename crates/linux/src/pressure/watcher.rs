@@ -344,7 +344,7 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         let depots: Vec<Depot> = self.depots().collect();
-        self.follower.let_go(&depots);
+        self.follower.end(&depots);
         if self.listener.is_some() {
             depots.iter().filter_map(bell).for_each(|bell| bell.answers.end());
         }
