@@ -44,6 +44,7 @@ use crate::giving_back::discard::drop_pages;
 use crate::giving_back::returnable::ReturnableFrames;
 use crate::giving_back::system::DroppedMemory;
 use crate::memory::region::PAGEBLOCK_PAGES;
+use crate::system::fork_mark::ForkMark;
 use crate::waiting::waiters::MarkerGuard;
 
 /// Number of times that a pageblock which was freed for the ceiling may have a pin, or be lost to
@@ -235,32 +236,35 @@ impl<'d> Ceiling<'d> {
 }
 
 std::thread_local! {
-    /// Number of ceilings that the thread is setting: one of another depot in a callback for one.
-    static SETTING: Cell<u32> = const { Cell::new(0) };
+    /// The mark of this process while the thread is setting a ceiling. A child that is forked by a
+    /// callback has its parent's, and sets none.
+    static SETTING: Cell<Option<ForkMark<'static>>> = const { Cell::new(None) };
 }
 
 /// Whether the calling thread is setting a ceiling, of any depot: this call is made by a callback.
 /// It must not wait for a thread that may set one, too.
 pub(crate) fn is_being_set_here() -> bool {
-    SETTING.get() > 0
+    SETTING.get().is_some_and(|mark| mark.check().is_ok())
 }
 
 /// A guard of what a thread must not do in callbacks under the lock of a ceiling: run wakers, and
 /// wait for threads.
 struct SettingGuard<'s> {
     _marking: MarkerGuard<'s>,
+    /// The mark before: this may be a callback for the ceiling of another depot.
+    before: Option<ForkMark<'static>>,
 }
 
 impl<'s> SettingGuard<'s> {
     fn new(shared: &'s ReturnableFrames) -> Self {
-        SETTING.set(SETTING.get() + 1);
-        SettingGuard { _marking: shared.waiters().leaving_marks() }
+        let before = SETTING.replace(Some(ForkMark::of_process()));
+        SettingGuard { _marking: shared.waiters().leaving_marks(), before }
     }
 }
 
 impl Drop for SettingGuard<'_> {
     fn drop(&mut self) {
-        SETTING.set(SETTING.get() - 1);
+        SETTING.set(self.before);
     }
 }
 

@@ -674,6 +674,30 @@ fn no_monitor_starts_in_a_callback_for_a_ceiling() {
     drop(held);
 }
 
+/// A child that a callback for a ceiling forks sets none, and starts monitors.
+#[test]
+fn a_child_of_a_callback_for_a_ceiling_starts_a_monitor() {
+    let depot = Depot::new(16 * mib()).unwrap();
+    let forked = Arc::new(Mutex::new(false));
+    let forks = forked.clone();
+    depot
+        .on_pressure(move |_| {
+            if !std::mem::replace(&mut *forks.lock().unwrap(), true) {
+                common::in_child(|| {
+                    let own = Depot::new(4 * mib()).unwrap();
+                    Monitor::builder(&own).sources(Sources::none()).start().unwrap();
+                });
+            }
+            0
+        })
+        .unwrap();
+    let held: Vec<_> = (0..4).map(|_| depot.page(order(9)).unwrap()).collect();
+    let lower = Ceiling::of(&depot).set(2 * mib());
+    assert!(matches!(lower, Err(CeilingError::Held { .. })), "{lower:?}");
+    assert!(*forked.lock().unwrap());
+    drop(held);
+}
+
 /// A look in a callback for a ceiling sets and lifts none, and the next look does.
 #[test]
 fn a_look_in_a_callback_for_a_ceiling_is_made_up_for() {
