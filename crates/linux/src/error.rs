@@ -270,7 +270,8 @@ pub enum CeilingError {
     /// This is a child of the process that made the depot.
     Forked,
     /// The calling thread is setting a ceiling, or pinning or giving back memory: this call was
-    /// made by a signal handler, or by a callback.
+    /// made by a signal handler, or by a callback. In a callback for the ceiling of another depot:
+    /// another thread has been setting the ceiling of this one for about a second.
     Reentrant,
 }
 

@@ -45,6 +45,8 @@ use crate::giving_back::returnable::ReturnableFrames;
 use crate::giving_back::system::DroppedMemory;
 use crate::memory::region::PAGEBLOCK_PAGES;
 use crate::system::fork_mark::ForkMark;
+use crate::system::sync::Guard;
+use crate::waiting::answers::WAIT_MAX;
 use crate::waiting::waiters::MarkerGuard;
 
 /// Number of times that a pageblock which was freed for the ceiling may have a pin, or be lost to
@@ -210,7 +212,7 @@ impl<'d> Ceiling<'d> {
         }
         // What a higher ceiling adds or allows; told when the lock is free again.
         let _bringing = shared.bringing();
-        let mut balloon = shared.balloon().lock()?;
+        let mut balloon = lock(shared)?;
         let _setting = SettingGuard::new(shared);
         loop {
             for cap in balloon.combine(cap) {
@@ -232,6 +234,15 @@ impl<'d> Ceiling<'d> {
                 return result;
             }
         }
+    }
+}
+
+/// Locks the ceilings. A callback for the ceiling of another depot does not wait without end: the
+/// thread that has the lock may wait for that ceiling.
+fn lock(shared: &ReturnableFrames) -> Result<Guard<'_, Balloon>, CeilingError> {
+    match is_being_set_here() {
+        true => shared.balloon().lock_within(WAIT_MAX).ok_or(CeilingError::Reentrant),
+        false => Ok(shared.balloon().lock()?),
     }
 }
 

@@ -5,7 +5,7 @@
 //! 3. What cannot be is refused.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use crate::common::skip::skip;
@@ -212,5 +212,42 @@ fn what_cannot_be_is_refused() {
     for bytes in [16 * mib(), 17 * mib(), usize::MAX] {
         let depot = Depot::builder(16 * mib()).ceiling(bytes).build().unwrap();
         assert_eq!(Ceiling::of(&depot).bytes(), 16 * mib());
+    }
+}
+
+/// Two threads, each of which sets in a callback for one ceiling that of the other's depot, do not
+/// wait for each other without end.
+#[test]
+fn ceilings_that_callbacks_set_crosswise_are_refused() {
+    let depots = [(); 2].map(|()| Depot::new(16 * mib()).unwrap());
+    let (both, (told, results)) = (Arc::new(Barrier::new(2)), mpsc::channel());
+    for (own, other) in [(0, 1), (1, 0)] {
+        let (both, told, other) = (both.clone(), told.clone(), depots[other].downgrade());
+        let is_first = AtomicBool::new(true);
+        let set_other = move |_| {
+            if is_first.swap(false, Ordering::Relaxed) {
+                let other = other.upgrade().unwrap();
+                both.wait();
+                told.send(Ceiling::of(&other).set(8 * mib())).unwrap();
+                both.wait();
+            }
+            0
+        };
+        depots[own].on_pressure(set_other).unwrap();
+    }
+    let sets = depots.clone().map(|depot| {
+        // Not joined where a test fails: it would not end.
+        std::thread::spawn(move || {
+            let _held: Vec<_> = (0..4).map(|_| depot.page(order(9)).unwrap()).collect();
+            Ceiling::of(&depot).set(2 * mib())
+        })
+    });
+    for _ in 0..2 {
+        let result = results.recv_timeout(Duration::from_secs(60)).expect("they wait crosswise");
+        assert_eq!(result, Err(CeilingError::Reentrant));
+    }
+    for set in sets {
+        let lower = set.join().unwrap();
+        assert!(matches!(lower, Err(CeilingError::Held { .. })), "{lower:?}");
     }
 }
