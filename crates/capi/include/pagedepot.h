@@ -595,17 +595,22 @@ int64_t pagedepot_validate(const pagedepot_t *handle);
 // Starts a monitor of a depot: a thread that handles no signals and keeps off isolated CPUs. It
 // has the depot's ceiling follow the limit of the program's memory cgroup, looks at the pressure
 // that the kernel reports, and takes pages back in steps of growing force. options: NULL for the
-// defaults. Returns NULL with errno and a text in pagedepot_last_error().
+// defaults. Returns NULL with errno and a text in pagedepot_last_error(): EDEADLK in a reclaim
+// function that is called while its thread sets a ceiling.
 //
 // Conditions:
 // handle is NULL or a live depot. options is NULL, or points to as many bytes as its field
 // size says; callbacks has callbacks_count of them. They may be called from another thread
-// until pagedepot_monitor_stop() returns; none unwinds or jumps out.
+// until pagedepot_monitor_stop() returns, or for longer, as said there; none unwinds or jumps out.
 pagedepot_monitor_t *pagedepot_monitor_start(const pagedepot_t *handle,
                                              const pagedepot_monitor_options_t *options);
 
 // Ends a monitor, and waits for its thread, unless that calls this: then it ends when the function
 // of the program that it is in returns. NULL: nothing. A forked child only frees the handle.
+//
+// A reclaim function that calls this while its thread sets a ceiling, of whatever depot, does not
+// wait, either. The monitor's functions may then still run and be called: their contexts must stay
+// valid until the program ends.
 //
 // Conditions:
 // monitor is of pagedepot_monitor_start() and was not stopped before.
