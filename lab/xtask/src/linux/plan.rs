@@ -88,8 +88,9 @@ const MANY_CPUS: &str =
     "interfaces,modes,disable,contig,thp,cpu_hotplug,memory_hotplug,oom,zoneinfo,memfree";
 const HIBERNATION: &str = "hibernate,memfree";
 /// Words of the command line for every guest of QEMU. Without `no_timer_check` a kernel gives up at
-/// boot where a busy host delays the timer's interrupts while it tests them.
-const GUEST_WORDS: &str = "console=ttyS0 depot_reboot no_timer_check";
+/// boot where a busy host delays the timer's interrupts while it tests them. With `oops=panic` a
+/// fault of the kernel ends the machine, and not only the process that ran.
+const GUEST_WORDS: &str = "console=ttyS0 depot_reboot no_timer_check oops=panic";
 /// CPUs of the machine that counts takes of `zone->lock`, and those with `--quick`: two busy cores
 /// of a host emulate few.
 const LOCKING_CPUS: u32 = 16;
