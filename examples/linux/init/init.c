@@ -252,18 +252,21 @@ static int compare_ns(const void *a, const void *b)
  * Page faults by `clients` processes, each touching `mib` of its own, so many times over, in folios
  * of an order. The mean of all windows but the slowest fifth, in which the host ran something else;
  * where nanoseconds are instructions, of all. Clients that share CPUs interrupt each other's
- * windows: of these it is the time that all take, over all faults.
+ * windows: of these it is the time that all take, over all faults. Less than 0: a client failed.
  */
 static double faults(int clients, int mib, int order, int times_over)
 {
 	double *means = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	bool counts = told("depot_counts=", 0);
 	int64_t start = now_ns();
+	int status, failed = 0;
+	pid_t pids[clients];
 	double sum = 0;
 
 	fflush(stdout);
-	for (int client = 0; client < clients; client++)
-		if (!fork()) {
+	for (int client = 0; client < clients; client++) {
+		pids[client] = fork();
+		if (!pids[client]) {
 			static int64_t windows_ns[WINDOWS_MAX];
 			int windows, kept, folios = order < 9 ? WINDOW_PAGES : 1;
 
@@ -275,14 +278,20 @@ static double faults(int clients, int mib, int order, int times_over)
 				means[client] += (double)windows_ns[i] / kept / folios;
 			_exit(0);
 		}
+	}
+	/* This process has those of a parent that was killed, too. */
 	for (int client = 0; client < clients; client++)
-		wait(NULL);
-	for (int client = 0; client < clients; client++)
-		sum += means[client] / clients;
-	munmap(means, 4096);
+		failed += pids[client] < 0 || waitpid(pids[client], &status, 0) < 0 || status;
 	if (clients > cpus)
-		return (double)(now_ns() - start) / ((double)clients * times_over * (mib << 8 >> order));
-	return sum;
+		sum = (double)(now_ns() - start) / ((double)clients * times_over * (mib << 8 >> order));
+	else
+		for (int client = 0; client < clients; client++)
+			sum += means[client] / clients;
+	munmap(means, 4096);
+	if (!failed)
+		return sum;
+	check("faults", false, "%d of %d clients failed", failed, clients);
+	return -1;
 }
 
 /* Has this kernel fault in folios of an order, of those that there are single pages always. */
@@ -314,10 +323,14 @@ static void leave_order(int order)
 static void pft_by(int clients, int order)
 {
 	for (int rate = 0; rate <= 100; rate += 100) {
+		double ns;
+
 		if (rate)
 			ask("start 0 %d -1", rate);
-		printf("= fault_ns %.1f order=%d clients=%d drains_per_s=%d\n",
-		       faults(clients, 16, order, 4), order, clients, rate);
+		ns = faults(clients, 16, order, 4);
+		if (ns >= 0)
+			printf("= fault_ns %.1f order=%d clients=%d drains_per_s=%d\n", ns, order, clients,
+			       rate);
 		if (rate)
 			ask("stop");
 	}
