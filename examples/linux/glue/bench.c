@@ -52,6 +52,40 @@ static __printf(1, 2) void say(const char *format, ...)
 	va_end(args);
 }
 
+/*
+ * Each page of a block gets the address of what holds the block. Whoever has the same page writes
+ * another one, and one of them finds that.
+ */
+static void mark(struct page *const *holder, int order)
+{
+	int i;
+
+	for (i = 0; *holder && i < 1 << order; i++)
+		WRITE_ONCE(*(struct page *const **)page_address(*holder + i), holder);
+}
+
+/* Pages of a block that somebody else wrote to since. */
+static int foreign_pages(struct page *const *holder, int order)
+{
+	int i, foreign = 0;
+
+	for (i = 0; *holder && i < 1 << order; i++)
+		foreign += READ_ONCE(*(struct page *const **)page_address(*holder + i)) != holder;
+	return foreign;
+}
+
+/* Marks all that is held, then looks. */
+static int foreign_held(int count, int order)
+{
+	int i, foreign = 0;
+
+	for (i = 0; i < count; i++)
+		mark(&held[i], order);
+	for (i = 0; i < count; i++)
+		foreign += foreign_pages(&held[i], order);
+	return foreign;
+}
+
 static u64 per(u64 ns, u64 many)
 {
 	return div64_u64(ns * 1000, many);
@@ -90,12 +124,15 @@ static int compare_ns(const void *a, const void *b)
 	return *(const u32 *)a < *(const u32 *)b ? -1 : *(const u32 *)a > *(const u32 *)b;
 }
 
-/* @movable 0, 1: as the kernel's own pages, as user pages. */
+/*
+ * @movable 0, 1: as the kernel's own pages, as user pages. 2 more: contents are looked at, and
+ * times say nothing.
+ */
 static void batch(int order, int count, int movable, int rounds)
 {
 	static u32 alloc_ns[1024], free_ns[1024];
-	gfp_t gfp = movable ? GFP_HIGHUSER_MOVABLE : GFP_KERNEL;
-	int i, loops, loop, round, failed = 0;
+	gfp_t gfp = movable & 1 ? GFP_HIGHUSER_MOVABLE : GFP_KERNEL;
+	int i, loops, loop, round, failed = 0, foreign = 0;
 
 	count = clamp(count, 1, HELD_MAX);
 	rounds = clamp_t(int, rounds, 1, ARRAY_SIZE(alloc_ns));
@@ -109,6 +146,8 @@ static void batch(int order, int count, int movable, int rounds)
 			for (i = 0; i < count; i++)
 				held[i] = alloc_pages(gfp, order);
 			alloc += ktime_get_ns() - start;
+			if (movable & 2)
+				foreign += foreign_held(count, order);
 			for (i = 0; i < count; i++) {
 				if (held[i])
 					__free_pages(held[i], order);
@@ -125,13 +164,14 @@ static void batch(int order, int count, int movable, int rounds)
 	say("alloc_ps %llu\nfree_ps %llu\nalloc_median_ps %llu\nfree_median_ps %llu\nfailed %d\n",
 	    per(alloc_ns[0], loops * count), per(free_ns[0], loops * count),
 	    per(alloc_ns[rounds / 2], loops * count), per(free_ns[rounds / 2], loops * count), failed);
+	say("foreign %d\n", foreign);
 }
 
 /* By the interfaces that move many pages at once. */
 static void bulk(int count, int rounds)
 {
 	unsigned long got = 0;
-	int i;
+	int i, foreign = 0;
 
 	count = clamp(count, 1, HELD_MAX);
 	for (; rounds > 0; rounds--) {
@@ -146,11 +186,12 @@ static void bulk(int count, int rounds)
 		n = 0;
 #endif
 		got += n;
+		foreign += foreign_held(n, 0);
 		for (i = 0; i < n; i++)
 			__free_page(held[i]);
 		cond_resched();
 	}
-	say("bulk_pages %lu\n", got);
+	say("bulk_pages %lu\nforeign %d\n", got, foreign);
 }
 
 /* Allocated here, freed on another CPU, through a ring. */
@@ -371,7 +412,7 @@ static void drainer_start(int mode, int rate, int cpu, int limit)
 static struct hrtimer above_timer;
 static struct tasklet_struct above_tasklet;
 static bool above_on;
-static unsigned long above_irqs, above_softirqs;
+static unsigned long above_irqs, above_softirqs, above_foreign;
 
 static void above(unsigned long *count)
 {
@@ -381,8 +422,12 @@ static void above(unsigned long *count)
 	for (i = 0; i < ARRAY_SIZE(pages); i++)
 		pages[i] = alloc_pages(GFP_ATOMIC | __GFP_NOWARN, i & 3);
 	for (i = 0; i < ARRAY_SIZE(pages); i++)
+		mark(&pages[i], i & 3);
+	for (i = 0; i < ARRAY_SIZE(pages); i++) {
+		above_foreign += foreign_pages(&pages[i], i & 3);
 		if (pages[i])
 			__free_pages(pages[i], i & 3);
+	}
 	(*count)++;
 }
 
@@ -416,7 +461,8 @@ static void handlers(int on)
 		hrtimer_cancel(&above_timer);
 		tasklet_kill(&above_tasklet);
 	}
-	say("handler_irqs %lu\nhandler_softirqs %lu\n", above_irqs, above_softirqs);
+	say("handler_irqs %lu\nhandler_softirqs %lu\nforeign %lu\n", above_irqs, above_softirqs,
+	    above_foreign);
 }
 
 static u64 cached_in(struct zone *zone)

@@ -211,15 +211,18 @@ static void drains(void)
 
 /*
  * Touches own memory of folios of an order, as many at a time as a window has; each time into
- * `windows_ns`. Returns how many windows.
+ * `windows_ns`. Returns how many windows. `looks`: outside of the windows, whether a folio was
+ * zeroed, and nobody else writes to it.
  */
 #define WINDOW_PAGES 64
 #define WINDOWS_MAX 1024
 
-static int touch(size_t bytes, int order, int times_over, int64_t *windows_ns)
+static int touch(size_t bytes, int order, int times_over, bool looks, int64_t *windows_ns)
 {
 	size_t folio = (size_t)4096 << order, window = folio * (order < 9 ? WINDOW_PAGES : 1);
-	int windows = 0;
+	/* No other process writes this and the number of a page. */
+	uint64_t own = (uint64_t)getpid() << 40;
+	int windows = 0, foreign = 0;
 
 	for (int i = 0; i < times_over; i++) {
 		char *all = mmap(NULL, bytes + folio, PROT_READ | PROT_WRITE,
@@ -235,8 +238,20 @@ static int touch(size_t bytes, int order, int times_over, int64_t *windows_ns)
 			for (size_t page = begin; page < begin + window; page += folio)
 				at[page] = 1;
 			windows_ns[windows++ % WINDOWS_MAX] = now_ns() - start;
+			for (size_t page = begin; looks && page < begin + window; page += folio) {
+				uint64_t *word = (uint64_t *)(at + page);
+
+				foreign += *word != 1;
+				*word = own | page;
+			}
 		}
+		for (size_t page = 0; looks && page < bytes; page += folio)
+			foreign += *(uint64_t *)(at + page) != (own | page);
 		munmap(all, bytes + folio);
+	}
+	if (foreign) {
+		check("contents", false, "%d folios of a process", foreign);
+		_exit(1);
 	}
 	return windows < WINDOWS_MAX ? windows : WINDOWS_MAX;
 }
@@ -271,7 +286,8 @@ static double faults(int clients, int mib, int order, int times_over)
 			int windows, kept, folios = order < 9 ? WINDOW_PAGES : 1;
 
 			pin(client % cpus);
-			windows = touch((size_t)mib << 20, order, times_over, windows_ns);
+			/* Where instructions are counted, nothing is added to them. */
+			windows = touch((size_t)mib << 20, order, times_over, !counts, windows_ns);
 			kept = counts ? windows : windows - windows / 5;
 			qsort(windows_ns, windows, sizeof(windows_ns[0]), compare_ns);
 			for (int i = 0; i < kept; i++)
@@ -403,22 +419,31 @@ static void all_cache(void)
 
 static void interfaces(void)
 {
+	long long foreign;
+
 	counted(NULL);
 	ask("bulk 300 50");
 	check("bulk", figure("bulk_pages") == 300 * 50, "%lld pages", figure("bulk_pages"));
-	for (int order = 0; order <= 3; order++)
-		ask("batch %d 200 1 2", order);
-	ask("batch 9 4 0 2");
+	foreign = figure("foreign");
+	for (int order = 0; order <= 3; order++) {
+		ask("batch %d 200 3 2", order);
+		foreign += figure("foreign");
+	}
+	ask("batch 9 4 2 2");
+	foreign += figure("foreign");
 	counted("");
 	ask("reserves 20");
 	check("reserves", figure("reserve_rounds") > 0 && figure("lent") == 0, "%s", answer);
 	all_cache();
 	books("interfaces");
 	ask("handlers 1");
-	ask("batch 0 512 0 400");
+	ask("batch 0 512 2 400");
+	foreign += figure("foreign");
 	ask("pair 0 200");
 	ask("handlers 0");
 	check("handlers", figure("handler_irqs") > 0 && figure("handler_softirqs") > 0, "%s", answer);
+	foreign += figure("foreign");
+	check("contents", foreign == 0, "%lld of the kernel's pages", foreign);
 	books("handlers");
 }
 
@@ -440,6 +465,7 @@ static void modes(void)
 		ask("handlers 1");
 		faults(2 * cpus, 4, 0, rounds);
 		ask("handlers 0");
+		check("contents", figure("foreign") == 0, "%lld pages of handlers", figure("foreign"));
 		ask("stop");
 		check("modes", figure("drains") > 0, "mode %d did not drain", mode);
 		books("modes");
