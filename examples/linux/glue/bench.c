@@ -551,10 +551,10 @@ static void reserves(int rounds)
 /* Contiguous ranges: isolation, migration and full drains of a zone. */
 static void contig(int pages, int rounds)
 {
-	int got = 0;
+	int tried = 0, got = 0;
 
 #ifdef CONFIG_CONTIG_ALLOC
-	for (; rounds > 0; rounds--) {
+	for (; tried < rounds; tried++) {
 		struct page *page = alloc_contig_pages(pages, GFP_KERNEL | __GFP_NOWARN, numa_node_id(), NULL);
 
 		if (page) {
@@ -564,15 +564,15 @@ static void contig(int pages, int rounds)
 		fill_here(NULL);
 	}
 #endif
-	say("contig_got %d\n", got);
+	say("tried %d\ngot %d\n", tried, got);
 }
 
 static void cma(int pages, int rounds)
 {
-	int got = 0;
+	int tried = 0, got = 0;
 
 #ifdef CONFIG_DMA_CMA
-	for (; rounds > 0 && dma_contiguous_default_area; rounds--) {
+	for (; tried < rounds && dma_contiguous_default_area; tried++) {
 		struct page *page = cma_alloc(dma_contiguous_default_area, pages, 0, true);
 
 		if (page) {
@@ -581,7 +581,7 @@ static void cma(int pages, int rounds)
 		}
 	}
 #endif
-	say("cma_got %d\n", got);
+	say("tried %d\ngot %d\n", tried, got);
 }
 
 /* Page tables of the vmalloc area, the last two levels: what was mapped there leaves them. */
