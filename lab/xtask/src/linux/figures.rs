@@ -29,7 +29,7 @@ pub fn named(
     counts: bool,
 ) -> Option<(&str, BTreeMap<String, Param>)> {
     match metric {
-        "depot" | "cpus" => return None,
+        "cpus" => return None,
         "loop_ns" if counts => return Some(("loop_instructions", params)),
         "fault_ns" if counts => return Some(("fault_instructions", params)),
         // How many drains there were is the same for all.

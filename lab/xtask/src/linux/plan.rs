@@ -217,9 +217,13 @@ impl Machine<'_> {
             command.arg("-plugin").arg(self.counter(&sums)?);
         }
         let mut drained = Vec::new();
+        let mut has_depot = None;
         Boot { command, what: &name, is_fault, log: &log, timeout }.run(|said| match said {
             ConsoleLine::Figure { metric, value, params } if metric == "counted_drain_pages" => {
                 drained.push((params, value));
+            }
+            ConsoleLine::Figure { metric, value, .. } if metric == "depot" => {
+                has_depot = Some(value > 0.0);
             }
             ConsoleLine::Figure { metric, value, params } => {
                 let counts = self.how == BootKind::Counting;
@@ -234,6 +238,11 @@ impl Machine<'_> {
             ConsoleLine::Untested(what) => eprintln!("  NOT TESTED: {what}"),
             ConsoleLine::Check { .. } | ConsoleLine::Done => {}
         })?;
+        ensure!(
+            has_depot == Some(self.design == DEPOT),
+            "{name} has booted another design than {}",
+            self.design
+        );
         if drained.is_empty() {
             return Ok(());
         }
@@ -457,6 +466,25 @@ mod tests {
             let is_image = machine.command().get_program() == "r";
             assert_eq!(is_image, is_rival(&&machine), "{}", machine.name());
         }
+    }
+
+    #[test]
+    fn a_machine_that_boots_another_design_fails() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let cache = std::env::temp_dir().join(format!("pagedepot-design-{}", std::process::id()));
+        fs::create_dir_all(&cache).unwrap();
+        let image = cache.join("linux");
+        fs::write(&image, "#!/bin/sh\necho '= depot 1'\necho '= done'\n").unwrap();
+        fs::set_permissions(&image, fs::Permissions::from_mode(0o755)).unwrap();
+        let kernel = Kernel { image, rivals: None, ..KERNEL.clone() };
+        let plan = Plan { kernel: &kernel, cache: &cache, ..plan(1, true, None) };
+        for design in [STOCK, DEPOT] {
+            let machine = plan.machine(BootKind::User, 2, (design, TIMES), 0).unwrap();
+            let ran = machine.run(&mut Results::default());
+            assert_eq!(ran.is_ok(), design == DEPOT, "{design}: {ran:?}");
+        }
+        fs::remove_dir_all(cache).unwrap();
     }
 
     #[test]
