@@ -570,6 +570,14 @@ static void cpu_hotplug(void)
 	books("cpu_hotplug");
 }
 
+static void memory_remove(int block)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/sys/devices/system/memory/memory%d/state", block);
+	check("memory_remove", put(path, "offline"), "%d: %s", block, strerror(errno));
+}
+
 /* Blocks of memory go and come back; then memory that was never there is added. */
 static void memory_hotplug(void)
 {
@@ -596,6 +604,8 @@ static void memory_hotplug(void)
 		after = value_in("/proc/meminfo", "MemTotal:");
 		check("memory_add", after > before, "%lld KiB before, %lld after", before, after);
 		faults(2, 64, 0, 2);
+		ask("counts");
+		check("movable_caches", figure("movable_cached") > 0, "nothing is cached");
 		/* Above twice the memory of the boot: nothing of it is cached, in a zone that caches. */
 		check("memory_probe", put("/sys/devices/system/memory/probe", "0x80000000"), "%s",
 		      strerror(errno));
@@ -605,10 +615,13 @@ static void memory_hotplug(void)
 		faults(2, 120, 0, 2);
 		faults(2, 120, 9, 1);
 		put(CPU_1, "0");
-		for (int block = 8; block <= 16; block += 8) {
-			snprintf(path, sizeof(path), "/sys/devices/system/memory/memory%d/state", block);
-			check("memory_remove", put(path, "offline"), "%d: %s", block, strerror(errno));
-		}
+		memory_remove(8);
+		/* It is all that is left of its zone. */
+		faults(2, 32, 0, 2);
+		ask("counts");
+		check("beyond_cached", !has_depot || figure("movable_cached") == 0, "%lld pages are cached",
+		      figure("movable_cached"));
+		memory_remove(16);
 		/* It comes online while the zone has no memory. */
 		put(CPU_1, "1");
 		put("/sys/devices/system/memory/memory8/state", "online_movable");
