@@ -660,7 +660,7 @@ static void counts(void)
 {
 	struct depot_counts sum = {};
 	struct zone *zone;
-	u64 cached = 0, shelved = 0, movable = 0;
+	u64 cached = 0, shelved = 0, movable = 0, movable_shelved = 0;
 	int cpu;
 
 	for_each_possible_cpu(cpu) {
@@ -677,8 +677,10 @@ static void counts(void)
 	for_each_populated_zone(zone) {
 		cached += cached_in(zone);
 		shelved += depot_shelf_pages(zone);
-		if (zone_idx(zone) == ZONE_MOVABLE)
+		if (zone_idx(zone) == ZONE_MOVABLE) {
 			movable += cached_in(zone);
+			movable_shelved += depot_shelf_pages(zone);
+		}
 	}
 	say("takes %lu\nputs %lu\nrefilled %lu\nspilled %lu\ncached %llu\n", sum.takes, sum.puts,
 	    sum.refilled, sum.spilled, cached);
@@ -687,7 +689,7 @@ static void counts(void)
 	say("drained %llu\nfences %llu\nbusy %llu\nisolated %llu\ngraces %lu\n",
 	    depot_sum.taken_pages, depot_sum.fences, depot_sum.busy_cpus, depot_sum.isolated_cpus,
 	    depot_graces);
-	say("movable_cached %llu\n", movable);
+	say("movable_cached %llu\nmovable_shelved %llu\n", movable, movable_shelved);
 	say("depot %d\n", static_key_enabled(&pagedepot_on));
 }
 

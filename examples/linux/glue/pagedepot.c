@@ -249,6 +249,12 @@ static void *__meminit depot_memory(struct zone *zone, size_t bytes)
 	return memory ?: vzalloc_node(bytes, node);
 }
 
+/* The pages that sizes of a zone's depot follow: memory is spanned before it is managed. */
+static unsigned long __meminit depot_zone_pages(struct zone *zone)
+{
+	return zone_managed_pages(zone) ?: zone->spanned_pages;
+}
+
 static void __meminit depot_forget(void *memory, size_t bytes)
 {
 	if (is_vmalloc_addr(memory))
@@ -888,8 +894,11 @@ early_param("pagedepot", depot_parse);
 /* For setup_zone_pageset(): before the zone gets its limits. */
 static void __meminit depot_setup_zone(struct zone *zone)
 {
-	/* Magazines for what pcp->high may reach; limits come later and are not above this. */
-	u32 high = max_t(unsigned long, zone_managed_pages(zone) / 8 / num_possible_cpus(), 1024);
+	/*
+	 * Magazines for what pcp->high may reach with all CPUs. Where it is above this, because few
+	 * CPUs share a zone or the zone has grown, they spill earlier.
+	 */
+	u32 high = max_t(unsigned long, depot_zone_pages(zone) / 8 / num_possible_cpus(), 1024);
 	unsigned long end_pfn = max_t(unsigned long, max_pfn, max_possible_pfn);
 	struct depot_drained done;
 	struct depot *depot;

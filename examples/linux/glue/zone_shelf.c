@@ -819,7 +819,7 @@ u32 depot_c_put(struct zone *zone, const struct depot_block *blocks, u32 count, 
 /* For a zone that gets a depot. Without memory for it, or in a small zone, there is no shelf. */
 static void __meminit depot_setup_shelf(struct zone *zone, struct depot *depot)
 {
-	u32 places = min_t(unsigned long, zone_managed_pages(zone) >> DEPOT_PLACE_SHIFT, DEPOT_PLACES);
+	u32 places = min_t(unsigned long, depot_zone_pages(zone) >> DEPOT_PLACE_SHIFT, DEPOT_PLACES);
 	struct depot_shelf *shelf;
 
 	/* A pile has one migratetype. */

@@ -135,7 +135,7 @@ static struct { unsigned long takes, puts, refilled, spilled, spilled_blocks, lo
 #define zone_page_state(zone, item) \
 	(let_others_run(), (item) == NR_FREE_PAGES ? READ_ONCE((zone)->free) : 0)
 #define high_wmark_pages(zone)	READ_ONCE((zone)->high)
-#define zone_managed_pages(zone) ((unsigned long)PAGES)
+#define depot_zone_pages(zone)	((unsigned long)PAGES)
 #define depot_note_lock(zone)	__this_cpu_inc(depot_counts.locks)
 /* Blocks that were put by one hold of the lock, and by the longest. */
 static u32 held_blocks, held_most;
