@@ -375,8 +375,10 @@ static void drain_instructions(void)
 
 	for (int mode = 0; mode < 2; mode++) {
 		ask("drain %d 20", mode);
-		printf("= drain_instructions %.1f mode=%s\n",
-		       (double)figure("drain_ns") * 20 / figure("drain_pages"), modes[mode]);
+		if (figure("drain_pages") > 0)
+			printf("= drain_instructions %.1f mode=%s\n",
+			       (double)figure("drain_mean_ns") * 20 / figure("drain_pages"), modes[mode]);
+		check("drain_pages", figure("drain_pages") > 0, "%lld pages", figure("drain_pages"));
 	}
 }
 

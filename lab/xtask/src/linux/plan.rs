@@ -249,6 +249,7 @@ impl Machine<'_> {
         let sums = fs::read_to_string(&sums).context("the plugin has counted nothing")?;
         ensure!(sums.lines().count() == drained.len(), "the plugin has not counted all drains");
         for (sum, (params, pages)) in sums.lines().zip(drained) {
+            ensure!(pages > 0.0, "drains of {name} brought {pages} pages");
             let of_page = sum.parse::<f64>()? / pages;
             results.add(self.design, self.cpus, "isolated_drain_instructions", params, of_page);
         }
