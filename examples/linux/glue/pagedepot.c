@@ -847,8 +847,11 @@ static void depot_decay_all(struct work_struct *work)
 	for_each_populated_zone(zone) {
 		struct depot *depot = zone_depot(zone);
 
-		if (depot)
-			depot_decay(depot);
+		if (!depot)
+			continue;
+		/* It spills to the shelf. */
+		depot_decay(depot);
+		depot_shelf_age(zone, depot);
 	}
 	queue_delayed_work(DEPOT_WORKQUEUE, &depot_decay_work, HZ);
 }

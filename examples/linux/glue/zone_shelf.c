@@ -25,7 +25,8 @@
  * other way. Drains wait for heaps, and the disabler for places: for CPUs that have preemption off.
  *
  * What lies here is none of the zone's free pages, as what CPUs cache is not. Every drain takes it,
- * in batches. Below the high watermark the shelf has DEPOT_FEW places.
+ * in batches. Below the high watermark the shelf has DEPOT_FEW places for what comes, and once a
+ * second all of it goes back (depot_shelf_age()): what lay in the other places did not grow less.
  */
 #define DEPOT_PLACES		64
 /* A place for as many pages of the zone: at most 1/65 of it lies here. */
@@ -382,6 +383,13 @@ static void depot_shelf_drain(struct zone *zone, struct depot *depot)
 			/* Others may lay as many here meanwhile, again and again. */
 			left = gathered ? left - gathered : 0;
 		} while (left);
+}
+
+/* Once a second: a zone that is short of pages has back what it lent here when it had plenty. */
+static void depot_shelf_age(struct zone *zone, struct depot *depot)
+{
+	if (!depot_is_plenty(zone))
+		depot_shelf_drain(zone, depot);
 }
 
 /* Pages that lie here; racy: those that a CPU has in hand are not counted, or twice. */

@@ -120,8 +120,10 @@ static void *storm(void *seed)
 			refill(&held, what % MIGRATE_PCPTYPES);
 		} else if (what < 960) {
 			spill(&held, what % 2 ? rounds_of(held.order) : what % 63 + 1);
-		} else if (what < 980) {
+		} else if (what < 975) {
 			depot_shelf_drain(&zone, &depot);
+		} else if (what < 980) {
+			depot_shelf_age(&zone, &depot);
 		} else if (what < 985) {
 			disable(&random);
 		} else if (what < 990) {
@@ -271,6 +273,31 @@ static void few(void)
 	depot_shelf_close(&zone, &depot, false);
 }
 
+/* What was laid on the shelf while the zone had plenty does not stay for long when it has not. */
+static void ages(void)
+{
+	u32 laid = depot.shelf->places / 2 * DEPOT_MANY, first;
+	struct depot_block magazine[DEPOT_MANY];
+
+	take_many();
+	depot_shelf_drain(&zone, &depot);
+	put_many(0, laid);
+	depot_shelf_age(&zone, &depot);
+	ensure(depot_shelf_pages(&zone) == laid);
+	zone.high = PAGES;
+	/* The first places are emptied, and take what comes now: no spill looks at the others. */
+	for (u32 i = 0; i < DEPOT_FEW; i++)
+		ensure(depot_c_take(&zone, 0, MIGRATE_MOVABLE, 0, magazine, DEPOT_MANY) == DEPOT_MANY &&
+		       !depot_c_put(&zone, magazine, DEPOT_MANY, &first));
+	ensure(depot_shelf_pages(&zone) == laid && laid > DEPOT_FEW * DEPOT_MANY);
+	depot_shelf_age(&zone, &depot);
+	ensure(!depot_shelf_pages(&zone));
+	zone.high = 0;
+	put_many(laid, ARRAY_SIZE(many));
+	depot_shelf_drain(&zone, &depot);
+	ensure(zone.free == PAGES);
+}
+
 /* Pages that lie in two magazines are told, and free once. */
 static void doubles(void)
 {
@@ -362,6 +389,7 @@ int main(int count, char **arguments)
 	counts();
 	merges();
 	few();
+	ages();
 	doubles();
 	beyond(0);
 	beyond(2);
