@@ -523,10 +523,12 @@ static __always_inline bool depot_free_page(struct zone *zone, struct page *page
 	return true;
 }
 
-/* As above, for a @migratetype of any pageblock that is not isolated. */
+/* As above, for frees in batches, with a @migratetype of any pageblock that is not isolated. */
 static __always_inline bool depot_free_any(struct zone *zone, struct page *page, unsigned long pfn,
 					   unsigned int order, int migratetype, fpi_t fpi_flags)
 {
+	if (zone_depot(zone))
+		trace_mm_page_free_batched(page);
 	if (unlikely(migratetype >= MIGRATE_PCPTYPES))
 		migratetype = MIGRATE_MOVABLE;
 	return depot_free_page(zone, page, pfn, order, migratetype, fpi_flags);
