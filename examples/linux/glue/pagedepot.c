@@ -348,10 +348,6 @@ void depot_c_panic(void)
 static noinline u32 depot_alloc_slow(struct depot *depot, unsigned int order, int migratetype,
 				     unsigned int alloc_flags)
 {
-#ifdef ALLOC_TRYLOCK
-	if (unlikely(alloc_flags & ALLOC_TRYLOCK))
-		return DEPOT_NONE;
-#endif
 #ifdef ALLOC_HIGHATOMIC
 	/* Towards the reserves, as for empty lists. */
 	if (unlikely(alloc_flags & ALLOC_HIGHATOMIC))
@@ -405,6 +401,11 @@ static __always_inline struct page *depot_rmqueue(struct depot *depot, struct zo
 	enum zone_type zid = zone_idx(zone);
 	struct page *page;
 
+#ifdef ALLOC_TRYLOCK
+	/* From anywhere, as depot_is_tried() has it of frees. The lock of the buddy lists is tried. */
+	if (unlikely(alloc_flags & ALLOC_TRYLOCK))
+		return NULL;
+#endif
 	do {
 		u32 pfn = depot_pop_here(depot, zid, order, migratetype);
 
@@ -462,15 +463,25 @@ static __always_inline struct page *depot_first(gfp_t gfp, unsigned int order,
 	return page;
 }
 
+/*
+ * Whether this may come from anywhere, such as a program of BPF at a probe: in the middle of a
+ * sequence of this CPU, in a task, and so not to its fronts.
+ */
+static __always_inline bool depot_is_tried(fpi_t fpi_flags)
+{
+#ifdef FPI_TRYLOCK
+	return unlikely(fpi_flags & FPI_TRYLOCK);
+#else
+	return false;
+#endif
+}
+
 static noinline void depot_free_slow(struct depot *depot, struct zone *zone, struct page *page,
 				     unsigned long pfn, unsigned int order, int migratetype,
 				     fpi_t fpi_flags)
 {
-	bool may_cache = !depot_is_beyond(pfn);
+	bool may_cache = !depot_is_beyond(pfn) && !depot_is_tried(fpi_flags);
 
-#ifdef FPI_TRYLOCK
-	may_cache &= !(fpi_flags & FPI_TRYLOCK);
-#endif
 	if (likely(may_cache) && depot_free(depot, pfn, order, migratetype)) {
 #if DEPOT_SINCE(6, 7)
 		if (test_bit(ZONE_BELOW_HIGH, &zone->flags) &&
@@ -510,7 +521,7 @@ static __always_inline bool depot_free_page(struct zone *zone, struct page *page
 	preempt_disable();
 	here = depot_here();
 	depot_count(here, PGFREE, order);
-	if (depot_is_beyond(pfn))
+	if (depot_is_beyond(pfn) || depot_is_tried(fpi_flags))
 		pushed = false;
 	else if (likely(!here.handlers))
 		pushed = depot_push(depot, here.cpu,
