@@ -27,7 +27,10 @@ impl<C: Cpus> BaseAllocator for Pages<'_, '_, C> {
     /// this interface brings none. Otherwise call [`Allocator::add_memory`].
     fn add_memory(&mut self, start: usize, size: usize) -> AllocResult {
         let pfn = pfn_at(start, Self::PAGE_SIZE).ok_or(AllocError::InvalidParam)?;
-        let frames = u32::try_from(size / Self::PAGE_SIZE).map_err(|_| AllocError::InvalidParam)?;
+        if !size.is_multiple_of(Self::PAGE_SIZE) {
+            return Err(AllocError::InvalidParam);
+        }
+        let frames = count(size / Self::PAGE_SIZE)?;
         let range = FrameRange::new(pfn, frames);
         self.depot.add_memory(ZoneId::new(0), range, &mut []).map_err(|error| match error.why {
             pagedepot::ConfigError::HasMemory { .. } => AllocError::MemoryOverlap,
@@ -41,6 +44,9 @@ impl<C: Cpus> PageAllocator for Pages<'_, '_, C> {
     const PAGE_SIZE: usize = 4096;
 
     fn alloc_pages(&mut self, num_pages: usize, align: usize) -> AllocResult<usize> {
+        if !align.is_power_of_two() {
+            return Err(AllocError::InvalidParam);
+        }
         let (frames, align) = (count(num_pages)?, count(align / Self::PAGE_SIZE)?.max(1));
         let pfn = self.depot.alloc_contiguous(frames, align, self.flags).map_err(as_theirs)?;
         Ok(pfn.index() * Self::PAGE_SIZE)

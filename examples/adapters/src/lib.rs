@@ -107,6 +107,10 @@ mod tests {
             assert_eq!(pages.available_pages(), FRAMES - 12);
             assert!(pages.alloc_pages(FRAMES, PAGE).is_err());
             assert!(pages.alloc_pages(1, 3 * PAGE).is_err(), "no power of two");
+            assert!(pages.alloc_pages(1, PAGE + PAGE / 2).is_err(), "no power of two");
+            // A gibibyte that has memory: all that is wrong is half of a page.
+            let size = 512 * PAGE + PAGE / 2;
+            assert!(pages.add_memory((512 + FRAMES) * PAGE, size).is_err(), "no pages");
             assert!(pages.add_memory(512 * PAGE, 512 * PAGE).is_err(), "there already");
             pages.dealloc_pages(base, 7);
             pages.dealloc_pages(run, 5);
