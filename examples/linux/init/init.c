@@ -905,11 +905,19 @@ static long long free_pages(void)
 	return value_in("/proc/meminfo", "MemFree:") / 4;
 }
 
-/* After everything: nothing may be lost. */
+/* Free pages before the first scenario. */
+static long long free_before;
+
+/* After everything: nothing may be lost, but for what the kernel keeps of what it has used. */
 static void memfree(void)
 {
+	long long all = value_in("/proc/meminfo", "MemTotal:") / 4, left;
+
 	put("/proc/sys/vm/compact_memory", "1");
-	printf("= mem_free_pages %lld\n", free_pages());
+	left = free_pages();
+	printf("= mem_free_pages %lld\n", left);
+	check("pages_back", free_before - left < all / 64, "%lld of %lld pages", free_before - left,
+	      all);
 	ask("counts");
 	printf("= cached_pages %lld\n", figure("cached"));
 	printf("= takes %lld\n= puts %lld\n= fences %lld\n", figure("takes"), figure("puts"),
@@ -958,6 +966,8 @@ int main(void)
 	has_depot = figure("depot") > 0;
 	printf("= depot %d\n= cpus %ld\n", has_depot, cpus);
 	restarts = strstr(command_line, "depot_reboot");
+	free_before = free_pages();
+	printf("= mem_free_before_pages %lld\n", free_before);
 	wanted = told_word("depot_run=");
 	for (char *name = wanted ? strtok(wanted, ",") : NULL; name; name = strtok(NULL, ",")) {
 		bool known = false;
