@@ -13,7 +13,7 @@
 //! # Order
 //! First what is mixed already: pageblocks that are not movable, but serve movable blocks that came
 //! when all else was taken, and movable ones that the request would have to share otherwise. Then
-//! the sparsest of the next few movable ones.
+//! the sparsest of the next few movable ones; where no block can come of that, denser ones.
 //!
 //! # Argument
 //! *Nothing is lost*: thinning is an [evacuation](super::evacuate) that leaves what is pinned or
@@ -39,7 +39,7 @@ use super::compactor::{Compactor, ConfineState, PageblockKind};
 use super::evacuate::{Evacuator, SourceRest};
 use super::mover::Mover;
 use super::params::{CompactEnd, Compaction};
-use super::survey;
+use super::survey::{self, Key};
 
 /// Mixed pageblocks that a request thins at most.
 const MIXED_MAX: u32 = bound(4, 1);
@@ -89,10 +89,10 @@ fn make_room_in<C: Cpus>(
     }
     let rules = Compaction::all().looks_max(u64::from(MIXED_MAX + SPARSE_MAX));
     let mut evacuation = Evacuator::new(zone, mover, rules);
-    let mut found = None;
+    let (mut found, mut passed) = (None, Key::NONE);
     for look in 0..MIXED_MAX + SPARSE_MAX {
         let kind = if look < MIXED_MAX { PageblockKind::Mixed } else { PageblockKind::Sparse };
-        let Some(pageblock) = next(zone, confining, kind) else { continue };
+        let Some(pageblock) = next(zone, confining, kind, &mut passed) else { continue };
         if !evacuation.may_look() {
             break;
         }
@@ -117,11 +117,13 @@ fn make_room_in<C: Cpus>(
     found
 }
 
-/// The next pageblock to thin, from where the last look was.
+/// The next pageblock to thin, from where the last look was. A sparse one has a higher key than the
+/// one that the request has passed, if it has.
 fn next<C: Cpus>(
     zone: ZoneAccess<'_, '_, C>,
     confining: &ConfineState,
     kind: PageblockKind,
+    passed: &mut Key,
 ) -> Option<PageblockIndex> {
     let from = confining.from(kind);
     let (pageblock, go_on_at) = match kind {
@@ -129,7 +131,11 @@ fn next<C: Cpus>(
             let found = survey::next_mixed(zone, from)?;
             (Some(found), found.0 + 1)
         }
-        PageblockKind::Sparse => survey::next_sparse(zone, from, RANKED),
+        PageblockKind::Sparse => {
+            let (found, behind) = survey::next_sparse(zone, from, RANKED, *passed);
+            *passed = found.unwrap_or(*passed);
+            (found.map(|key| PageblockIndex(key.first)), behind)
+        }
     };
     confining.go_on_at(kind, go_on_at);
     pageblock

@@ -75,6 +75,8 @@ use super::survey::{self, Key, KeyRanking};
 
 /// Moves per call of the mover.
 const BATCH: usize = bound(16, 1);
+/// Free frames of a pageblock that is thin.
+const THIN_FREE: u64 = PAGEBLOCK_FRAMES as u64 / 2;
 /// Surveys of a source.
 const ROUNDS: u32 = 3;
 /// Spins before a survey is repeated, for frames in other callers' hands to arrive.
@@ -298,7 +300,8 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
 
     /// Moves what can be moved out of a pageblock, and leaves the rest. If half of it is free then,
     /// and a block of `order`, it serves `mobility` from now on; see [`confine`](super::confine).
-    /// Returns what was left of what can be moved; `None`: it does not serve `mobility`.
+    /// Returns what was left of what can be moved; `None`: it does not serve `mobility`. Nothing
+    /// moves where that can be seen before.
     ///
     /// One pass, without a drain: what others cache, allocate or free meanwhile stays.
     pub fn thin(
@@ -308,6 +311,10 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
         order: Order,
     ) -> Option<SourceRest> {
         let range = FrameRange::new(pageblock.first(), PAGEBLOCK_FRAMES);
+        let is_akin = self.zone.usage(pageblock)?.mobility.is_akin(mobility);
+        if !is_akin && !self.may_be_thin(range, order) {
+            return None;
+        }
         let held = u64::from(PAGEBLOCK_FRAMES) - self.free_around(range);
         let mut source = self.isolate_unasked(range, held)?;
         self.destinations = None;
@@ -318,7 +325,7 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
         }
         let before = source.isolation.mobility(pageblock);
         let is_akin = before.is_some_and(|before| before.is_akin(mobility));
-        let has_room = free >= u64::from(PAGEBLOCK_FRAMES) / 2 && self.has_block(range, order);
+        let has_room = free >= THIN_FREE && self.has_block(range, order);
         let is_thin = is_akin || has_room;
         if is_thin && !is_akin {
             self.zone.reassign(pageblock, Flags::new(mobility));
@@ -327,6 +334,28 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
             self.zone.note_unmixed(pageblock);
         }
         is_thin.then_some(left)
+    }
+
+    /// Whether half of a pageblock, and a block of an order, may be free once all has left it that
+    /// the mover could move.
+    fn may_be_thin(&self, pageblock: FrameRange, order: Order) -> bool {
+        let block = u64::from(order.frames());
+        let mut held = HeldFrames::of(pageblock);
+        // The first block of the order behind all frames that stay so far.
+        let (mut begin, mut staying, mut has_block) = (held.next, 0, false);
+        while let Some(frame) = held.next(self.zone) {
+            if let Ok((first, order)) = self.movable_at(frame) {
+                held.pass(first, order);
+                continue;
+            }
+            let at = u64::from(frame.get());
+            has_block |= at >= begin + block;
+            begin = (at + 1).next_multiple_of(block);
+            staying += 1;
+            held.pass(frame, Order::BASE);
+        }
+        has_block |= pageblock.end() >= begin + block;
+        has_block && u64::from(PAGEBLOCK_FRAMES) - staying >= THIN_FREE
     }
 
     /// Whether a block of an order is free in a pageblock.

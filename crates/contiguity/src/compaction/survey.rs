@@ -178,28 +178,31 @@ pub(super) fn next_mixed<C: Cpus>(
 }
 
 /// The sparsest of the next movable pageblocks from `from` on, once around, that are partly used;
-/// at most `looks` of them. Also where the next look begins: behind those that were looked at.
+/// at most `looks` of them, whose keys are above `above`. Also the first pageblock behind those
+/// that were looked at.
 pub(super) fn next_sparse<C: Cpus>(
     zone: ZoneAccess<'_, '_, C>,
     from: u32,
     looks: usize,
-) -> (Option<PageblockIndex>, u32) {
+    above: Key,
+) -> (Option<Key>, u32) {
     let (all, from) = (zone.pageblocks(), begin(zone, from));
     let looks_max = looks * LOOKS_PER_PARTIAL;
     let is_partial = |usage: &PageblockUse| {
         room(*usage) > 0 && usage.held > 0 && usage.mobility == Mobility::Movable
     };
-    let (mut sparsest, mut next) = (None::<PageblockUse>, from.saturating_add(looks_max as u32));
+    let (mut sparsest, mut next) = (None::<Key>, from.saturating_add(looks_max as u32));
     let around = (from..all.end).chain(all.start..from).map(PageblockIndex);
     for usage in
         around.take(looks_max).filter_map(|at| zone.usage(at)).filter(is_partial).take(looks)
     {
         next = usage.pageblock.0 + 1;
-        if sparsest.is_none_or(|least| usage.held < least.held) {
-            sparsest = Some(usage);
+        let key = key(usage);
+        if key > above && sparsest.is_none_or(|least| key < least) {
+            sparsest = Some(key);
         }
     }
-    (sparsest.map(|usage| usage.pageblock), next)
+    (sparsest, next)
 }
 
 #[cfg(all(test, not(loom)))]

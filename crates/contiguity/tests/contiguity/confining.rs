@@ -273,6 +273,33 @@ fn movable_pageblocks_without_a_block_stay_movable() {
     });
 }
 
+/// A sparse pageblock in which no block of the order can come together keeps no other one from
+/// being thinned, and is left as it is.
+#[test]
+fn pageblocks_without_a_block_are_passed() {
+    with_free_pageblocks(8, Watermarks::default(), |depot, table| {
+        // One frame in eight, and some that could be moved.
+        for at in 0..64 {
+            depot.alloc_at(Pfn::new(8 * at), 1, Flags::default()).unwrap();
+        }
+        let movable = (0..10).map(|at| 8 * at + 1).chain(PAGEBLOCK..PAGEBLOCK + 200);
+        for at in movable {
+            depot.alloc_at(Pfn::new(at), 1, Flags::default()).unwrap();
+            table.insert(Pfn::new(at), Order::BASE, u64::from(at));
+        }
+        for start in (2..8).map(|pageblock| pageblock * PAGEBLOCK) {
+            depot.alloc_at(Pfn::new(start), 300, Flags::default()).unwrap();
+        }
+        depot.drain(Scope::ALL, Mode::Full);
+        let found = depot.alloc(order(3), UNMOVABLE).unwrap();
+        assert_eq!(found.get() / PAGEBLOCK, 1);
+        assert_eq!(table.moved.load(Ordering::Relaxed), 200);
+        let stats = depot.pageblock_stats(ZONE).unwrap();
+        assert_eq!(stats.tainted, 0);
+        assert!((0..10).all(|at| table.blocks.lock().unwrap().contains_key(&(8 * at + 1))));
+    });
+}
+
 /// Blocks of higher orders are confined, too.
 #[test]
 fn blocks_of_order_3() {
