@@ -75,6 +75,8 @@ use super::survey::{self, Key, KeyRanking};
 
 /// Moves per call of the mover.
 const BATCH: usize = bound(16, 1);
+/// Batches in a row of which the mover moves none, before a pageblock is thinned no further.
+const IN_VAIN_MAX: u32 = 2;
 /// Free frames of a pageblock that is thin.
 const THIN_FREE: u64 = PAGEBLOCK_FRAMES as u64 / 2;
 /// Surveys of a source.
@@ -422,10 +424,11 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
     }
 
     /// One pass over a source in which all held blocks were movable; or over one that `is_thinned`,
-    /// which goes on when the mover has left blocks where they were.
+    /// which goes on when the mover has left blocks where they were, while half may become free.
     fn move_out(&mut self, source: &mut Source<'e, 'm>, is_thinned: bool) -> SourceRest {
         let mut held = HeldFrames::of(source.range);
-        let mut is_pinned = false;
+        // Frames that the mover has refused to move, and batches in a row of which it moved none.
+        let (mut refused, mut in_vain) = (0, 0);
         loop {
             let mut batch = Batch::new(self.zone);
             let mut left = SourceRest::Nothing;
@@ -463,36 +466,42 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
             let is_last = batch.length == 0 || left != SourceRest::Nothing;
             if batch.length > 0 {
                 self.mover.move_blocks(batch.moves());
-                is_pinned |= self.settle(&batch, source);
+                let (moved, pinned) = self.settle(&batch, source);
+                refused += pinned;
+                in_vain = if moved == 0 && pinned > 0 { in_vain + 1 } else { 0 };
             }
             drop(batch);
-            if is_last || is_pinned && !is_thinned {
+            let is_enough = !is_thinned || refused > THIN_FREE || in_vain == IN_VAIN_MAX;
+            if is_last || refused > 0 && is_enough {
                 return match left {
-                    SourceRest::Nothing if is_pinned => SourceRest::Blocks,
+                    SourceRest::Nothing if refused > 0 => SourceRest::Blocks,
                     left => left,
                 };
             }
         }
     }
 
-    /// Counts what came of a batch of a source's blocks; whether some block was not moved.
-    fn settle(&mut self, batch: &Batch<'_, 'm, C>, source: &mut Source<'e, 'm>) -> bool {
-        let mut is_pinned = false;
+    /// Counts what came of a batch of a source's blocks. Returns the frames that were moved, and
+    /// those that the mover has refused to move.
+    fn settle(&mut self, batch: &Batch<'_, 'm, C>, source: &mut Source<'e, 'm>) -> (u64, u64) {
+        let (mut moved, mut pinned) = (0, 0);
         for (named, outcome) in batch.outcomes() {
+            let frames = u64::from(named.order.frames());
             match outcome {
                 Outcome::Moved => {
                     self.done.moved_blocks += 1;
-                    self.done.moved_pages += u64::from(named.order.frames());
+                    moved += frames;
                     source.leave(named.from, named.order);
                 }
                 Outcome::Gone => self.done.gone_blocks += 1,
                 Outcome::Pinned | Outcome::Undecided => {
                     self.done.pinned_blocks += 1;
-                    is_pinned = true;
+                    pinned += frames;
                 }
             }
         }
-        is_pinned
+        self.done.moved_pages += moved;
+        (moved, pinned)
     }
 
     /// A free block to move to: from the densest pageblock that has one, or for a pageblock that is

@@ -34,6 +34,8 @@ struct Table {
     /// Moves that are still to be refused.
     refusals: AtomicU64,
     moved: AtomicU64,
+    /// Moves that were asked for.
+    tries: AtomicU64,
     asked: AtomicU64,
 }
 
@@ -82,6 +84,7 @@ impl Mover for Table {
 
     fn move_blocks(&self, moves: &mut [Move]) {
         let mut blocks = self.blocks.lock().unwrap();
+        self.tries.fetch_add(moves.len() as u64, Ordering::Relaxed);
         for this in moves {
             let first = this.from().get();
             match blocks.get(&first) {
@@ -322,6 +325,18 @@ fn requests_go_on_where_nothing_can_be_moved() {
         let asked = table.asked.swap(0, Ordering::Relaxed);
         let pageblocks = asked / u64::from(PAGEBLOCK);
         assert!(asked > 0 && pageblocks < 100, "asked of {pageblocks} pageblocks");
+        check(depot, table, &unmovable);
+    });
+}
+
+/// A mover that refuses each move is asked for a few of each pageblock, not for all.
+#[test]
+fn a_request_ends_where_moves_are_refused() {
+    with_pageblocks(8, Watermarks::default(), |depot, table| {
+        table.refusals.store(u64::MAX, Ordering::Relaxed);
+        let unmovable = alloc_many(depot, 1, UNMOVABLE);
+        let tries = table.tries.load(Ordering::Relaxed);
+        assert!((1..=4 * 32).contains(&tries), "{tries}");
         check(depot, table, &unmovable);
     });
 }
