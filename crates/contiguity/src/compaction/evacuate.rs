@@ -429,6 +429,8 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
         let mut held = HeldFrames::of(source.range);
         // Frames that the mover has refused to move, and batches in a row of which it moved none.
         let (mut refused, mut in_vain) = (0, 0);
+        // The least order of the blocks that were passed because there is no room elsewhere.
+        let mut unplaced = None::<Order>;
         loop {
             let mut batch = Batch::new(self.zone);
             let mut left = SourceRest::Nothing;
@@ -450,8 +452,14 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
                     left = SourceRest::Ended(CompactEnd::LowMemory);
                     break;
                 }
-                let Some(to) = self.destination(order) else {
+                let may_fit = unplaced.is_none_or(|unplaced| order < unplaced);
+                let Some(to) = may_fit.then(|| self.destination(order)).flatten() else {
                     self.done.unplaced_blocks += 1;
+                    if is_thinned && order > Order::BASE {
+                        unplaced = Some(unplaced.map_or(order, |least| least.min(order)));
+                        held.pass(first, order);
+                        continue;
+                    }
                     // For larger blocks there may be room for those of other sources.
                     left = if order == Order::BASE {
                         SourceRest::Unplaced
@@ -474,7 +482,7 @@ impl<'e, 'm, C: Cpus> Evacuator<'e, 'm, C> {
             let is_enough = !is_thinned || refused > THIN_FREE || in_vain == IN_VAIN_MAX;
             if is_last || refused > 0 && is_enough {
                 return match left {
-                    SourceRest::Nothing if refused > 0 => SourceRest::Blocks,
+                    SourceRest::Nothing if refused > 0 || unplaced.is_some() => SourceRest::Blocks,
                     left => left,
                 };
             }

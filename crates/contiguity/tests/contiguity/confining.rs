@@ -261,6 +261,28 @@ fn a_busy_block_leaves_later() {
     });
 }
 
+/// A block for which there is no room elsewhere keeps no smaller one.
+#[test]
+fn a_block_without_a_destination_is_passed() {
+    with_free_pageblocks(4, Watermarks::default(), |depot, table| {
+        let hold = |at, size: Order| {
+            depot.alloc_at(Pfn::new(at), size.frames(), Flags::default()).unwrap();
+            table.insert(Pfn::new(at), size, u64::from(at));
+        };
+        hold(0, order(3));
+        (8..108).for_each(|at| hold(at, Order::BASE));
+        // Single frames are free elsewhere.
+        for at in (PAGEBLOCK..4 * PAGEBLOCK).step_by(2) {
+            depot.alloc_at(Pfn::new(at), 1, Flags::default()).unwrap();
+        }
+        depot.drain(Scope::ALL, Mode::Full);
+        let found = depot.alloc(Order::BASE, UNMOVABLE).unwrap();
+        assert!(found.get() < PAGEBLOCK);
+        assert_eq!(table.moved.load(Ordering::Relaxed), 100);
+        assert!(table.blocks.lock().unwrap().contains_key(&0));
+    });
+}
+
 /// A pageblock in which the request finds no block goes on to serve movable requests.
 #[test]
 fn movable_pageblocks_without_a_block_stay_movable() {
