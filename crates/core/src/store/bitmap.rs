@@ -22,7 +22,7 @@ use super::tags::Tags;
 use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag, fills_pageblocks,
 };
-use crate::frame::{Kind, Order, Pfn, ZoneId};
+use crate::frame::{FrameRange, Kind, Order, Pfn, ZoneId};
 use crate::sync::model::{IS_LOOM, Mutant, is_mutant};
 use crate::sync::prim::{AtomicU64, AtomicUsize, Ordering};
 use core::ops::Range;
@@ -153,8 +153,9 @@ impl<'m> Bitmap<'m> {
     fn claim_in_words(&self, start: Pfn, frames: u32) -> bool {
         let is_in_one_section = self.by_section(start, frames).nth(1).is_none();
         // As within a section: a claim that cannot succeed writes nothing. What it would put back
-        // would be warm, though no caller had it.
-        if !is_in_one_section && !self.are_all(start, frames, true) {
+        // would be warm, though no caller had it. Where all is free, `wake_range` comes next.
+        let reported = || self.reported_in(FrameRange::new(start, frames)).next();
+        if !is_in_one_section && (!self.are_all(start, frames, true) || reported().is_some()) {
             return false;
         }
         let mut done = 0;

@@ -120,22 +120,20 @@ impl<'m> Bitmap<'m> {
         if !self.reports.is_any() || !self.are_all(start, frames, true) {
             return false;
         }
-        let reported = || {
-            FrameRange::new(start, frames)
-                .pageblocks()
-                .rev()
-                .map(PageblockIndex)
-                .filter(|&at| self.is_reported(at))
-        };
-        let mut is_any_woken = false;
-        for pageblock in reported() {
+        let (range, mut is_any_woken) = (FrameRange::new(start, frames), false);
+        for pageblock in self.reported_in(range) {
             // Another caller may have been faster, and wake the rest, too.
             is_any_woken |= self.wake_to_words(pageblock);
             if self.is_refused(pageblock) {
                 return false;
             }
         }
-        is_any_woken && reported().next().is_none()
+        is_any_woken && self.reported_in(range).next().is_none()
+    }
+
+    /// The reported pageblocks of a range, descending.
+    pub(super) fn reported_in(&self, range: FrameRange) -> impl Iterator<Item = PageblockIndex> {
+        range.pageblocks().rev().map(PageblockIndex).filter(|&at| self.is_reported(at))
     }
 
     /// Takes frames out of the words of a pageblock that is entire or reported: they were freed

@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 
 use crate::common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
-    AllocError, Config, Evacuation, Flags, FreeError, Mobility, Mode, Order, Pfn, Residency, Scope,
-    ZoneId,
+    AllocError, Config, Evacuation, Flags, FrameRange, FreeError, Mobility, Mode, Order, Pfn,
+    Residency, Scope, ZoneId,
 };
-use pagedepot_contiguity::Contiguity;
+use pagedepot_contiguity::{Contiguity, Reporting, ReportingDevice};
 
 const ZONE: ZoneId = ZoneId::new(0);
 const PAGEBLOCK: u32 = 512;
@@ -165,6 +165,30 @@ fn a_claim_that_fails_touches_nothing() {
         assert_eq!(claim(depot), Ok(()));
         assert_eq!(counts(depot), (512, 0));
         depot.free_contiguous(start, section).unwrap();
+    });
+}
+
+/// A claim of several sections leaves them as they were where the device refuses a pageblock.
+#[test]
+fn a_claim_that_the_device_refuses_touches_nothing() {
+    struct Refuses;
+    impl ReportingDevice for Refuses {
+        fn report(&self, _: &[FrameRange]) -> bool {
+            true
+        }
+        fn needed(&self, _: FrameRange) -> bool {
+            false
+        }
+    }
+    with_depot(|depot| {
+        Reporting::of(depot).register(&Refuses).unwrap();
+        assert_eq!(Reporting::of(depot).pass(ZONE, 1).unwrap().pageblocks, 1);
+        // In two sections, up to the end of the zone, where a pass begins.
+        let start = Pfn::new((PAGEBLOCKS - 512) * PAGEBLOCK);
+        let seen = counts(depot);
+        let claim = depot.try_alloc_at(start, 512 * PAGEBLOCK, Flags::default());
+        assert_eq!(claim, Err(AllocError::NotAvailable));
+        assert_eq!(counts(depot), seen);
     });
 }
 
