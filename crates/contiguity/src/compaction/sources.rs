@@ -10,7 +10,8 @@
 //! likewise, by the sum over their pageblocks. Pageblocks that serve unmovable requests come last,
 //! when no other one can be emptied any more. They are no destinations, so what they hold goes to
 //! any movable pageblock that is partly used. Most hold blocks that the mover does not know: these
-//! pageblocks are not even isolated, which would have unmovable requests mix others meanwhile.
+//! pageblocks are not even isolated, which would have unmovable requests mix others meanwhile. A
+//! frame that a CPU caches is such a block, so the drain that comes first is all that helps there.
 //!
 //! A source with one pinned block is left before any of its blocks is moved. Linux's compaction
 //! (`mm/compaction.c`) moves from one end of a zone to the other and meets in the middle instead,
@@ -52,9 +53,10 @@ pub(super) fn empty_pageblocks<C: Cpus>(
         for usage in survey::usages(zone) {
             whole += u64::from(usage.is_whole());
             evacuation.room_pages += u64::from(survey::room(usage));
-            // A full one has no higher key to go to, or is full of blocks that stay.
-            if !usage.is_whole() && usage.held < PAGEBLOCK_FRAMES {
-                let key = survey::key(usage);
+            let key = survey::key(usage);
+            // A full one of movable blocks has no higher key to go to.
+            let has_above = usage.held < PAGEBLOCK_FRAMES || key.is_unmovable();
+            if !usage.is_whole() && has_above {
                 ranked.add(key);
                 last = last.max(key);
             }

@@ -298,6 +298,8 @@ fn unmovable_pageblocks_are_emptied_last() {
         ([200, 20, 400, 0], [200, 0, 0, 0]),
         ([10, 30, 100, 450], [10, 30, 0, 0]),
         ([400, 5, 300, 500], [0, 5, 0, 0]),
+        // A full one; all others are pinned, and have room.
+        ([512, 300, 300, 300], [512, 0, 0, 0]),
     ] {
         with_pageblocks(
             4,
@@ -310,7 +312,12 @@ fn unmovable_pageblocks_are_emptied_last() {
                 for (frame, held) in (0..).step_by(512).zip(held) {
                     (frame..frame + held).for_each(|at| table.hold_at(&depot, at));
                 }
-                table.pinned.borrow_mut().extend((held[1] == 20).then_some(512));
+                let pinned = match held {
+                    [_, 20, ..] => 512..513,
+                    [512, ..] => 512..4 * 512,
+                    _ => 0..0,
+                };
+                table.pinned.borrow_mut().extend(pinned);
                 let done = depot.compact(ZONE, Compaction::all(), &table).unwrap();
                 let moves = table.moves.borrow();
                 assert!(moves.is_sorted_by_key(|&(from, _)| from < 512), "it is last: {done:?}");
