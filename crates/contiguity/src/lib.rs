@@ -114,8 +114,8 @@ pub trait Contiguity {
     /// [reported](Reporting), or [not present](pagedepot::Residency), stays so; the device is not
     /// asked for it.
     ///
-    /// The flags are a preference, not a promise: each of the pageblocks is whole, and may serve
-    /// other requests when these find no room elsewhere.
+    /// The flags are a preference, not a promise: each of the pageblocks was whole a moment before,
+    /// and may serve other requests when these find no room elsewhere.
     ///
     /// # Errors
     /// Fails like [`remove_memory`](Self::remove_memory).

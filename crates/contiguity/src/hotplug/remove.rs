@@ -30,7 +30,8 @@
 //!    the claim, and claims nothing: once it has seen each isolated pageblock whole, it sets what
 //!    they serve, and ends the isolation. The zone has the memory throughout; what is not present,
 //!    or reported, stays so. A search that read a tag before may take frames for the mobility that
-//!    they had, as it might after a claim: no caller relies on that of a frame.
+//!    they had, as it might after a claim: no caller relies on that of a frame. Such a pageblock is
+//!    not noted as mixed, which is a hint.
 //! 7. *It ends.* Attempts: at once; after a quiet drain of the zone; after up to three full ones,
 //!    fewer when a full drain was undisturbed and frames are missing all the same. It waits for no
 //!    holder of a frame.
@@ -79,8 +80,8 @@ pub enum RemoveError {
     Busy {
         /// The first of them; if there was none at the last look, the first of the range.
         first: Pfn,
-        /// Number of pages, at the last look. 0: other callers have taken some of them and given
-        /// them back since.
+        /// Number of pages, at the last look. 0: none, as where other callers have taken some of
+        /// them and given them back since.
         pages: u64,
         /// CPUs whose fronts could not be drained, because they are isolated or did not answer:
         /// they may cache some of the pages. [`CpuCaches::disable`](pagedepot::CpuCaches::disable)
@@ -108,9 +109,9 @@ impl fmt::Display for RemoveError {
                 range.frames, range.start
             ),
             RemoveError::Obstacle(obstacle) => obstacle.fmt(f),
-            RemoveError::Busy { pages: 0, .. } => f.write_str(
-                "all pages are free, and other callers took some at each attempt: try again",
-            ),
+            RemoveError::Busy { pages: 0, .. } => {
+                f.write_str("all pages are free, but could not be taken at any attempt: try again")
+            }
             RemoveError::Busy { first, pages, skipped_cpus: 0 } => write!(
                 f,
                 "{pages} pages are allocated, frame {first} first: free them and try again"

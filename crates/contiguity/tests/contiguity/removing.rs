@@ -429,6 +429,7 @@ fn removed_beside_everything() {
                         Err(RemoveError::Busy { first, pages, .. }) => {
                             refusals.fetch_add(1, Ordering::Relaxed);
                             assert!(is_in(removed, first) && pages <= removed.frames.into());
+                            assert!(pages > 0 || first == removed.start);
                         }
                         Err(RemoveError::Obstacle(
                             Obstacle::Isolated { first } | Obstacle::NoMemory { first },
