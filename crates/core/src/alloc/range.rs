@@ -299,9 +299,10 @@ impl<'a, 'm, C: Cpus> Residency<'a, 'm, C> {
         slow.put_range(zone, frames, |store| store.put_cold(start, frames))
     }
 
-    /// Frees frames as [`Allocator::free_contiguous`] does, past the caches, also where they are a
-    /// block. For a scan that has taken free memory and leaves it as it was: the next one finds it
-    /// in the store.
+    /// Frees frames as [`Allocator::free_contiguous`] does, whose memory is present. They go to the
+    /// store, past the caches, also where they are a block: so a scan that took them finds them
+    /// again. Pageblocks that they fill are handed out before those that are
+    /// [absent](Self::free_absent).
     ///
     /// # Errors
     /// Fails like [`Allocator::free_contiguous`].
