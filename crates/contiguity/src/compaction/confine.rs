@@ -5,10 +5,10 @@
 //! [`Flags::compact`](pagedepot::Flags::compact) so has movable blocks moved away by the registered
 //! mover. It *thins* a pageblock: what can be moved leaves it, what cannot stays. If the request
 //! finds a block there then, it serves the request's mobility from then on, with room for hundreds
-//! of requests. Movable blocks that the mover could not move at that moment leave it when a later
-//! request would mix a pageblock. The kernel has these ideas apart: compaction makes whole
-//! pageblocks, and `steal_suitable_fallback` (`mm/page_alloc.c`) retags those of which half is free
-//! or akin.
+//! of requests. Movable blocks that the mover was asked to move, and did not, leave it when a later
+//! request would mix a pageblock; those that it called pinned before are forgotten. The kernel has
+//! these ideas apart: compaction makes whole pageblocks, and `steal_suitable_fallback`
+//! (`mm/page_alloc.c`) retags those of which half is free or akin.
 //!
 //! # Order
 //! First what is mixed already: pageblocks that are not movable, but serve movable blocks that came
