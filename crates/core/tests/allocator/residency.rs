@@ -148,6 +148,25 @@ fn what_is_still_present_goes_past_the_caches() {
     });
 }
 
+/// Frames that are freed past the caches twice are found, with and without checks.
+#[test]
+fn what_is_still_present_is_freed_once() {
+    for checked in [false, true] {
+        let ranges = [range(0, 4 * PAGEBLOCK)];
+        let zones = [open_zone("normal", &ranges)];
+        let config = Config { checked, on_misuse: Some(|_| ()), ..Config::new(1, &zones) };
+        let mut memory = metadata(&config);
+        let mut depot = single(&config, &mut memory);
+        let start = Pfn::new(PAGEBLOCK);
+        for frames in [1, 8, 300, PAGEBLOCK] {
+            depot.alloc_at(start, frames, Flags::default()).unwrap();
+            let free = || Residency::of(&depot).free_present(start, frames);
+            assert_eq!((free(), free()), (Ok(()), Err(FreeError::NotAllocated)), "{frames}");
+        }
+        assert_eq!(depot.validate().unwrap().held_pages(), 0);
+    }
+}
+
 /// A claim of several sections that fails leaves memory that was never touched as it was.
 #[test]
 fn a_claim_that_fails_touches_nothing() {
