@@ -143,6 +143,16 @@ impl Cpu {
         }
     }
 
+    /// Whether this CPU is isolated.
+    pub fn is_isolated(&self) -> bool {
+        self.isolated.load(Ordering::Relaxed)
+    }
+
+    /// Whether this CPU is isolated, and halted or in user mode.
+    pub fn rests_isolated(&self) -> bool {
+        self.is_isolated() && self.state() == State::Quiescent
+    }
+
     /// Announces that this CPU is about to halt, to enter user mode, or to stop.
     pub fn set_state(&self, state: State) {
         debug_assert!(self.guards.iter().all(|count| count.load(Ordering::Relaxed) % 2 == 0));

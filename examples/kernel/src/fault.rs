@@ -48,7 +48,8 @@ pub fn resolve(address: usize, fault: Fault) -> bool {
     }
     let leaf = match AREAS[paging::region_of(address)].load(Ordering::Acquire) {
         PAGES => Leaf::Page,
-        HUGE => Leaf::Huge,
+        HUGE if !paging::has_table(address) => Leaf::Huge,
+        HUGE => Leaf::Page,
         _ => return false,
     };
     let depot = memory::depot();

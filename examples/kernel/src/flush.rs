@@ -6,7 +6,8 @@
 //!
 //! Before page tables are freed, quiescent CPUs are interrupted, too, as in Linux (`freed_tables`).
 //! A processor may translate any address at any time, by entries that it has cached, and set bits
-//! in the tables they lead to (Intel SDM vol. 3A, "Details of TLB Use"; Priv 4.2.1).
+//! in the tables they lead to (Intel SDM vol. 3A, "Details of TLB Use"; Priv 4.2.1). Isolated CPUs
+//! are left alone while they rest; see `paging::flush_and_free_tables`.
 
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -14,7 +15,7 @@ use spin::{Mutex, MutexGuard};
 
 use crate::arch::tlb;
 use crate::call::{self, Call};
-use crate::cpu::State;
+use crate::cpu::{Cpu, State};
 use crate::paging::{PAGE_BYTES, Span};
 
 /// Number of pages above which all translations are dropped at once (Linux:
@@ -40,9 +41,9 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     }
 }
 
-/// Returns when no CPU uses old translations of `spans` any more. If the caller `frees_tables` that
-/// were taken out before, no CPU walks through them either, where CPUs are asked.
-pub fn flush(spans: &[Span], frees_tables: bool) {
+/// Returns when no CPU uses old translations of `spans` any more. Where CPUs are asked, none but a
+/// resting one that was not to be `asked_at_rest` walks through tables that were taken out before.
+pub fn flush(spans: &[Span], asked_at_rest: impl Fn(&Cpu) -> bool) {
     if spans.is_empty() {
         return;
     }
@@ -58,7 +59,7 @@ pub fn flush(spans: &[Span], frees_tables: bool) {
     flush_here();
     let interrupted = call::ask_others(Call::Flush, |cpu| match cpu.state() {
         State::Running => true,
-        State::Quiescent => frees_tables,
+        State::Quiescent => asked_at_rest(cpu),
         State::Offline => false,
     });
     INTERRUPTED.fetch_add(u64::from(interrupted), Ordering::Relaxed);

@@ -5,12 +5,14 @@
 //! page allocator and go back to it when they are empty, after a flush: until then a CPU may still
 //! walk through them.
 
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use pagedepot::{Flags, Order, Pfn};
 use spin::Mutex;
 
 use crate::arch::{tables, tlb};
+use crate::cpu::{self, Cpu};
 use crate::flush::{flush, lock};
 use crate::memory;
 
@@ -252,6 +254,16 @@ pub fn map(address: usize, pfn: Pfn, leaf: Leaf, access: Access) -> Result<(), M
     Ok(())
 }
 
+/// Whether a table is where a large page would be mapped. It may be empty: see `take_out`.
+pub fn has_table(address: usize) -> bool {
+    let region = region_of(address);
+    let _alone = lock(&LOCKS[region]);
+    region_table().next(region).map(Table::at).is_some_and(|directory| {
+        let entry = directory.0[address >> 21 & 511].load(Ordering::Relaxed);
+        tables::is_present(entry) && !tables::is_large(entry)
+    })
+}
+
 /// Calls `with` with the entry of a small page, if there is a table for it.
 fn with_entry<R>(address: usize, with: impl FnOnce(&AtomicU64) -> R) -> Option<R> {
     let region = region_of(address);
@@ -406,8 +418,12 @@ fn unmap_in_directory(
 }
 
 /// Takes an empty table out of the entry that leads to it from `address`, a page's; it is freed
-/// after the next flush.
+/// after the next flush. While an isolated CPU rests, which no flush reaches, the table stays for
+/// later pages there: else such tables could grow in number without end.
 fn take_out(cell: &AtomicU64, address: usize) {
+    if !tlb::BROADCASTS && cpu::all().any(Cpu::rests_isolated) {
+        return;
+    }
     let table = tables::frame_of(cell.swap(0, Ordering::Relaxed));
     let mut pending = lock(&PENDING);
     let [next, through, ..] = &Table::at(table).0;
@@ -425,6 +441,9 @@ fn pending_table(pending: u64) -> Option<(Pfn, u64, usize)> {
 }
 
 /// Flushes `spans` everywhere, then frees the tables that were taken out before, by any caller.
+///
+/// A CPU that is isolated and rests is not interrupted for them. It may walk through them as long
+/// as it rests, so they wait for a flush that finds no such CPU.
 ///
 /// Entries that lead to a table may be cached apart from those of its pages. They are dropped with
 /// these where a flush of any page drops all such entries (x86-64), or a flush is always of
@@ -446,7 +465,15 @@ pub fn flush_and_free_tables(spans: &[Span]) {
         tlb::flush_page(through);
         at = next;
     }
-    flush(spans, pending != 0);
+    let is_reached = Cell::new(true);
+    flush(spans, |resting| {
+        let is_isolated = resting.is_isolated();
+        is_reached.set(is_reached.get() && !is_isolated);
+        pending != 0 && !is_isolated
+    });
+    if !is_reached.get() {
+        put_back(core::mem::take(&mut pending));
+    }
     while let Some((table, next, _)) = pending_table(pending) {
         pending = next;
         count_tables(-1);
@@ -454,6 +481,18 @@ pub fn flush_and_free_tables(spans: &[Span]) {
     }
     // If there is no memory for them now, the next mapping of a large page tries again.
     let _ = fill_spares();
+}
+
+/// Adds a list of pending tables to those that were taken out meanwhile.
+fn put_back(list: u64) {
+    let mut pending = lock(&PENDING);
+    let mut at = list;
+    while let Some((table, next, _)) = pending_table(at) {
+        if next == 0 {
+            Table::at(table).0[0].store(core::mem::replace(&mut *pending, list), Ordering::Relaxed);
+        }
+        at = next;
+    }
 }
 
 /// Unmaps `span`, flushes it, and frees tables and blocks. Returns the number of leaves.

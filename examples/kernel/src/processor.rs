@@ -106,7 +106,7 @@ impl Environment for Machine {
     }
 
     fn is_isolated(&self, cpu: CpuId) -> bool {
-        Cpu::get(cpu).isolated.load(Ordering::Relaxed) && !self.is_quiescent(cpu)
+        Cpu::get(cpu).is_isolated() && !self.is_quiescent(cpu)
     }
 }
 

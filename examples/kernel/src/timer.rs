@@ -21,7 +21,7 @@ static ON: AtomicBool = AtomicBool::new(false);
 
 /// Whether a CPU has a tick.
 pub fn is_on(cpu: &Cpu) -> bool {
-    ON.load(Ordering::Acquire) && !cpu.isolated.load(Ordering::Relaxed)
+    ON.load(Ordering::Acquire) && !cpu.is_isolated()
 }
 
 /// Starts or stops the tick of all ordinary CPUs.

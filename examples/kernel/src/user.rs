@@ -80,7 +80,8 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         paging::set_entry(paging::root_pfn(), CODE >> 39, 0);
-        crate::flush::flush(&[paging::Span { start: CODE, bytes: 2 * paging::PAGE_BYTES }], true);
+        let span = paging::Span { start: CODE, bytes: 2 * paging::PAGE_BYTES };
+        crate::flush::flush(&[span], |_| true);
         for pfn in self.pages {
             memory::depot().free(pfn, Order::BASE).expect("allocated by `new`");
         }

@@ -127,8 +127,9 @@ unsafe impl Mapper for Window {
             let (address, pfn) = (at.get() + done as usize * PAGE_BYTES, frames.start.add(done));
             let huge = Leaf::Huge.order();
             let fits = address.is_multiple_of(Leaf::Huge.bytes()) && pfn.is_aligned(huge);
-            let leaf =
-                if fits && frames.frames - done >= huge.frames() { Leaf::Huge } else { Leaf::Page };
+            let is_huge =
+                fits && frames.frames - done >= huge.frames() && !paging::has_table(address);
+            let leaf = if is_huge { Leaf::Huge } else { Leaf::Page };
             match paging::map(address, pfn, leaf, access_of(protection)) {
                 Ok(()) => done += leaf.order().frames(),
                 Err(paging::MapError::NoTable) => return Err(MapError::NoTables),
@@ -157,8 +158,9 @@ unsafe impl Mapper for Window {
     }
 
     unsafe fn release_tables(&self, _span: Span) {
-        // `unmap` took the tables out when they became empty, and `flush` has freed them. If they
-        // were taken out only here, a CPU might have walked into them again after the flush.
+        // `unmap` took the tables out when they became empty, and `flush` has freed them, unless an
+        // isolated CPU rested. If they were taken out only here, a CPU might have walked into them
+        // again after the flush.
     }
 
     unsafe fn fill(&self, span: Span, byte: u8) {

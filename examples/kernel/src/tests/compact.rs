@@ -62,7 +62,7 @@ impl Mover for ByPageTables {
             moved += 1;
         }
         // One interrupt per CPU for all of them. Afterwards no CPU writes to an old frame.
-        flush(&spans[..moved], false);
+        flush(&spans[..moved], |_| false);
         for this in &*moves {
             let Some(page) = page_in(this.from()) else { continue };
             let source = core::ptr::with_exposed_provenance::<u8>(memory::address(this.from()));
@@ -73,7 +73,7 @@ impl Mover for ByPageTables {
             assert!(paging::remap(address_of(page), this.from(), this.to()), "only this maps");
         }
         // Afterwards no CPU reads an old frame.
-        flush(&spans[..moved], false);
+        flush(&spans[..moved], |_| false);
         for this in moves {
             match page_in(this.to()) {
                 Some(page) => {

@@ -1,17 +1,21 @@
 //! `isolate`: half of the CPUs are isolated and run a loop that allocates, frees and computes. The
 //! others drain them 100 and 10,000 times a second. Then one half of the isolated CPUs halts, the
-//! other goes to user mode, and all they cached is taken. Every interrupt they receive is counted.
+//! other goes to user mode, all they cached is taken, and vmalloc purges what it mapped. Every
+//! interrupt they receive is counted.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use pagedepot::{CpuId, DrainResult, Mode};
+use pagedepot::{CpuId, DrainResult, Flags, Mode, Order, Pfn};
+use pagedepot_vmap::{Options as Place, PurgeDepth};
 
 use super::design::{self, Design};
 use super::{Held, Options, Random};
 use crate::call::wait_until;
 use crate::cpu::{self, Cpu, State};
+use crate::paging::{self, Leaf, PAGE_BYTES, Span, WINDOW};
 use crate::user::Program;
-use crate::{clock, figure, progress, smp, timer};
+use crate::vmalloc::vmalloc;
+use crate::{clock, figure, memory, progress, smp, timer};
 
 /// Drains of each isolated CPU per second.
 const RATES: [u64; 2] = [100, 10_000];
@@ -77,6 +81,23 @@ fn drain_at(rate: u64, seconds: u64, targets: impl Iterator<Item = CpuId> + Clon
     }
 }
 
+/// Maps a page, and frees it again with the tables that it needed.
+fn purge_a_page() {
+    let start = vmalloc().vmalloc(1, Place::DEFAULT).expect("a page");
+    vmalloc().vfree(start).expect("it was allocated");
+    vmalloc().purge(PurgeDepth::Everything);
+}
+
+/// Maps a page and unmaps it, without a flush: its tables are taken out and not yet freed, nor is
+/// its frame.
+fn leave_tables_pending() -> (Span, Pfn) {
+    let span = Span { start: WINDOW, bytes: PAGE_BYTES };
+    let frame = memory::depot().alloc(Order::BASE, Flags::MOVABLE).expect("a page");
+    paging::map(span.start, frame, Leaf::Page, paging::READ_WRITE).expect("nothing is mapped");
+    paging::unmap(span, |_, _| {}).expect("a small page");
+    (span, frame)
+}
+
 pub fn run(options: &Options) {
     let (cpus, seconds) = (cpu::count(), options.seconds.unwrap_or(10));
     // The upper half is isolated; a machine of one CPU has no isolated CPU.
@@ -87,6 +108,7 @@ pub fn run(options: &Options) {
     }
     let isolated = &list[..(cpus - ordinary) as usize];
 
+    let (table_bytes_start, _) = paging::table_bytes();
     let found = Found::default();
     let program = Program::new();
     let (stop, ready, loops) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU64::new(0));
@@ -119,15 +141,20 @@ pub fn run(options: &Options) {
             );
         }
         let running_interrupts = interrupts(isolated) - before;
+        let (unmapped, frame) = leave_tables_pending();
         stop.store(true, Ordering::Release);
         report_running(isolated, &found, running_interrupts, ordinary);
-        take_quiescent(isolated, &program);
+        take_quiescent(isolated, &program, unmapped);
+        memory::depot().free(frame, Order::BASE).expect("it was allocated");
         program.stop();
     });
     figure!("loops", loops.load(Ordering::Acquire));
     for cpu in isolated {
         cpu.isolated.store(false, Ordering::SeqCst);
     }
+    purge_a_page();
+    let (table_bytes_end, _) = paging::table_bytes();
+    assert!(table_bytes_end == table_bytes_start, "page tables were left behind");
 }
 
 /// Reports the counts of the time while the isolated CPUs ran.
@@ -155,8 +182,9 @@ fn report_running(isolated: &[&'static Cpu], found: &Found, interrupts: u64, ord
     }
 }
 
-/// Takes what the isolated CPUs cache, once they have halted or gone to user mode.
-fn take_quiescent(isolated: &[&'static Cpu], program: &Program) {
+/// Takes what the isolated CPUs cache, once they have halted or gone to user mode, and flushes: a
+/// page that was unmapped before, and one of vmalloc's.
+fn take_quiescent(isolated: &[&'static Cpu], program: &Program, unmapped: Span) {
     for cpu in isolated {
         wait_until(|| cpu.state() == State::Quiescent);
         wait_until(|| !in_user_mode(cpu.id()) || program.count(cpu.id()) > 0);
@@ -178,6 +206,8 @@ fn take_quiescent(isolated: &[&'static Cpu], program: &Program) {
         drained += design::drain(cpu.id(), Mode::Full);
         left += design::cached_pages(cpu.id());
     }
+    paging::flush_and_free_tables(&[unmapped]);
+    purge_a_page();
     // An interrupt that was sent would arrive by then.
     clock::wait_us(10_000);
     let woken = wakeups().zip(before).filter(|(now, before)| now != before).count();
