@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::arch::{self, Ipi, interrupts};
+use crate::arch::{self, Ipi, interrupts, tlb};
 use crate::cpu::{CPUS_MAX, Cpu, State};
 use crate::tests::local;
 use crate::{clock, flush, timer};
@@ -112,6 +112,17 @@ pub fn ask_others(call: Call, is_asked: impl Fn(&Cpu) -> bool) -> u32 {
 /// Answers requests to this CPU: in the interrupt's handler, and wherever it waits for other CPUs.
 /// Holds no guard, so a guard that is taken here afterwards begins after the request.
 pub fn serve(cpu: &'static Cpu) {
+    answer(cpu, flush::flush_here);
+}
+
+/// Answers requests to this CPU, which has just started. A flush may have asked while this CPU
+/// stopped, and not have waited for it; the spans are another flush's then, which need not wait
+/// either. So this CPU drops all translations instead. From here on every flush that asks waits.
+pub fn serve_started(cpu: &'static Cpu) {
+    answer(cpu, tlb::flush_all);
+}
+
+fn answer(cpu: &'static Cpu, flush: impl Fn()) {
     interrupts::without(|| {
         for call in CALLS {
             let numbers = &cpu.calls.0[call as usize];
@@ -122,7 +133,7 @@ pub fn serve(cpu: &'static Cpu) {
             }
             match call {
                 Call::Fence => {}
-                Call::Flush => flush::flush_here(),
+                Call::Flush => flush(),
                 Call::DrainLocal => local::drain_here(cpu),
             }
             numbers.answered.store(asked, Ordering::Release);

@@ -67,13 +67,12 @@ pub fn flush(spans: &[Span], asked_at_rest: impl Fn(&Cpu) -> bool) {
     SPANS.store(core::ptr::null_mut(), Ordering::Relaxed);
 }
 
-/// This CPU's part in the flush that is going on.
+/// This CPU's part in the flush that is going on, which waits for it.
 pub fn flush_here() {
     let spans = SPANS.load(Ordering::Relaxed);
-    // SAFETY: `flush` keeps the slice until every CPU it asked has answered.
-    if let Some(spans) = unsafe { spans.as_ref() } {
-        drop_translations(spans);
-    }
+    // SAFETY: `flush` keeps the slice until every CPU it asked has answered, or has stopped; this
+    // one has not stopped since (see `call::serve_started`).
+    drop_translations(unsafe { spans.as_ref() }.expect("a flush is going on"));
 }
 
 /// Drops translations of the spans, or all if these are many pages.

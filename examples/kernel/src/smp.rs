@@ -39,7 +39,7 @@ pub extern "C" fn ap_main(cpu: &'static Cpu) -> ! {
     assert!(id == cpu.hardware_id(), "CPU {id} came when {} was called", cpu.hardware_id());
     // The interrupt of a request may have been lost while this CPU was stopped, and its sender need
     // not have looked then.
-    call::serve(cpu);
+    call::serve_started(cpu);
     timer::start();
     idle(cpu)
 }

@@ -4,6 +4,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Held, Options, Random, design};
+use crate::call::{self, Call};
 use crate::cpu::{self, Cpu};
 use crate::{clock, figure, progress, smp};
 
@@ -34,6 +35,8 @@ pub fn run(options: &Options) {
             };
             smp::run_on(core::iter::once(victim.id().get()), &fill, || clock::wait_us(WORK_US));
             smp::stop(victim);
+            // A flush that found this CPU still running asks so, and does not wait for the answer.
+            call::ask(victim, Call::Flush);
             let cached = design::cached_pages(victim.id());
             let drained = design::retire(victim.id());
             assert!(
