@@ -132,10 +132,18 @@ pub fn send_nmi(cpu: &Cpu) {
     write_register!("icc_sgi0r_el1", target(cpu.hardware_id(), NMI));
 }
 
+/// The interrupt that was read is active before this CPU looks for what it announced: one that is
+/// sent from then on is another (Linux: `gic_read_iar_common`).
+fn complete_acknowledge() {
+    // SAFETY: a barrier.
+    unsafe { asm!("dsb sy", options(nostack)) };
+}
+
 /// Takes the interrupt that an IRQ announced, and ends it, so that the next may come. A timer that
 /// has fired is stopped: it would announce its interrupt again.
 pub fn acknowledge() -> Interrupt {
     let number = read_register!("icc_iar1_el1") & 0xff_ffff;
+    complete_acknowledge();
     let interrupt = match number {
         CALL => Interrupt::Call,
         WAKE => Interrupt::Wake,
@@ -152,6 +160,7 @@ pub fn acknowledge() -> Interrupt {
 /// Takes and ends the interrupt that an FIQ announced.
 pub fn acknowledge_nmi() -> Interrupt {
     let number = read_register!("icc_iar0_el1") & 0xff_ffff;
+    complete_acknowledge();
     if number != NMI {
         return Interrupt::Nothing;
     }
