@@ -87,8 +87,9 @@ impl Area {
     /// [`RseqMissing::find`](crate::RseqMissing::find) says which.
     ///
     /// On AArch64 under Linux 6.19 to 7.1, or a release that is not known, the first call tries
-    /// whether the kernel restarts sequences, with a thread of its own and two calls of
-    /// `membarrier`. Where that cannot be tried there is no area, and the next call tries again.
+    /// whether the kernel restarts sequences, with up to two threads of its own, one after the
+    /// other, and two calls of `membarrier` for each. Where that cannot be tried there is no area,
+    /// and the next call tries again.
     ///
     /// Other threads may lack a registration of their own all the same: see the
     /// [crate](crate#threads-without-a-registration-of-their-own).
@@ -108,7 +109,7 @@ impl Area {
         let area = Area { offset: NonZeroIsize::new(offset)? };
         // Size 0: not registered. glibc before 2.40 says 32 for the original 20 bytes, later ones
         // say how much the kernel fills in; sequences use no more than 16.
-        let usable = size >= BYTES_USED && area.cpu_id() < u32::MAX / 2;
+        let usable = size >= BYTES_USED && area.cpu_id() < UNREGISTERED;
         usable.then_some(area)
     }
 
@@ -130,7 +131,7 @@ impl Area {
 ///
 /// One load from the thread's area if the program has them, whether or not the kernel restarts
 /// sequences. Asking the kernel takes 10 ns where its vDSO answers, and a system call on AArch64. A
-/// number above 2^31 in a thread without a registration of its own.
+/// thread without a registration of its own asks it all the same.
 ///
 /// The first call of a process looks for symbols (`dlsym`), which is not for signal handlers.
 #[inline]
@@ -151,10 +152,19 @@ pub fn current_cpu() -> CpuId {
         UNKNOWN => find(),
         offset => offset,
     };
-    match NonZeroIsize::new(offset) {
-        Some(offset) => CpuId::new(Area { offset }.cpu_id()),
-        None => CpuId::new(rustix::thread::sched_getcpu() as u32),
-    }
+    let cpu = match NonZeroIsize::new(offset) {
+        Some(offset) => Area { offset }.cpu_id(),
+        None => UNREGISTERED,
+    };
+    CpuId::new(if cpu < UNREGISTERED { cpu } else { ask_kernel() })
+}
+
+/// The numbers from here on are no CPU's: an area's without a registration.
+const UNREGISTERED: u32 = 1 << 31;
+
+#[cold]
+fn ask_kernel() -> u32 {
+    rustix::thread::sched_getcpu() as u32
 }
 
 /// A symbol of the running program.
@@ -169,10 +179,52 @@ fn symbol(name: &CStr) -> Option<*const c_void> {
     (!address.is_null()).then_some(address.cast_const())
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub(crate) mod tests {
+    use core::arch::asm;
+
     use super::*;
     use crate::skip::skip;
+
+    /// Takes back this thread's registration, of whatever length glibc gave it.
+    pub fn unregister(area: Area) -> bool {
+        /// Flag of the system call that does so, and glibc's signature.
+        const UNREGISTER: libc::c_int = 1;
+        const SIGNATURE: u32 = if cfg!(target_arch = "x86_64") { 0x5305_3053 } else { 0xd428_bc00 };
+        let pointer: usize;
+        // SAFETY: reads a register, or the word that has the thread's pointer (psABI).
+        unsafe {
+            #[cfg(target_arch = "x86_64")]
+            asm!("mov {}, qword ptr fs:[0]", out(reg) pointer, options(nostack, readonly));
+            #[cfg(target_arch = "aarch64")]
+            asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem));
+        }
+        let at = pointer.wrapping_add_signed(area.offset());
+        (32_u32..=256).step_by(4).any(|bytes| {
+            // SAFETY: the kernel declines another length than the registered one, and writes to the
+            // area alone.
+            unsafe { libc::syscall(libc::SYS_rseq, at, bytes, UNREGISTER, SIGNATURE) == 0 }
+        })
+    }
+
+    #[test]
+    fn a_thread_without_a_registration_asks_for_its_cpu() {
+        let Some(area) = Area::find() else {
+            return skip("no rseq registration");
+        };
+        std::thread::spawn(move || {
+            if !unregister(area) {
+                return skip("the registration stays");
+            }
+            assert!(area.cpu_id() >= UNREGISTERED);
+            for cpu in crate::affinity::allowed().unwrap().iter() {
+                crate::affinity::pin(cpu).unwrap();
+                assert_eq!(current_cpu(), cpu);
+            }
+        })
+        .join()
+        .unwrap();
+    }
 
     #[test]
     fn the_area_is_the_same_for_all_threads_and_names_their_cpu() {

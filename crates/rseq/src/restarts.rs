@@ -162,14 +162,9 @@ fn set_signals(blocked: &libc::sigset_t) {
 
 #[cfg(test)]
 mod tests {
-    use core::arch::asm;
-
     use super::*;
+    use crate::area::tests::unregister;
     use crate::skip::skip;
-
-    /// Flag of the system call that takes a registration back, and glibc's signature.
-    const UNREGISTER: libc::c_int = 1;
-    const SIGNATURE: u32 = 0xd428_bc00;
 
     #[test]
     fn only_sound_releases_are_not_tried() {
@@ -260,19 +255,5 @@ mod tests {
             Some(is_restarted) => assert_eq!(is_restarted, None),
             None => skip("the registration stays"),
         }
-    }
-
-    /// Takes back this thread's registration, of whatever length glibc gave it.
-    fn unregister(area: Area) -> bool {
-        (32_u32..=256).step_by(4).any(|bytes| {
-            let pointer: usize;
-            // SAFETY: reads a register. The kernel declines another length than the registered one,
-            // and writes to the area alone.
-            unsafe {
-                asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem));
-                let at = pointer.wrapping_add_signed(area.offset());
-                libc::syscall(libc::SYS_rseq, at, bytes, UNREGISTER, SIGNATURE) == 0
-            }
-        })
     }
 }
