@@ -83,10 +83,10 @@ fn is_fenced_thread_restarted(area: Area) -> Option<bool> {
     register().ok()?;
     let words = Words::default();
     std::thread::scope(|scope| {
-        // A handler's signal is another reason to abort, which these kernels know: the thread
-        // begins with all signals blocked.
+        // The program's handlers do not run on a thread of this crate.
         let before = block_signals();
-        let waiting = std::thread::Builder::new().spawn_scoped(scope, || words.wait(area));
+        let wait = || undisturbed(|| words.wait(area)).flatten();
+        let waiting = std::thread::Builder::new().spawn_scoped(scope, wait);
         set_signals(&before);
         let waiting = waiting.ok()?;
         // Sleeps: a thread of SCHED_FIFO that only yields keeps others from its CPU. Relaxed, here
@@ -143,7 +143,28 @@ impl Words {
     }
 }
 
-/// Blocks all signals of this thread. Returns those that were blocked before.
+/// Runs `work` with every signal blocked: a handler's is another reason to abort a sequence, which
+/// these kernels know. The C library leaves those out that it sends itself, such as one to every
+/// thread for `setuid`, so the kernel is asked. They come after `work`. `None`: it is refused.
+fn undisturbed<R>(work: impl FnOnce() -> R) -> Option<R> {
+    let before = swap_kernel_mask(u64::MAX)?;
+    let done = work();
+    swap_kernel_mask(before)?;
+    Some(done)
+}
+
+/// Blocks just the signals of a set, as the kernel has it. Returns those that were blocked before.
+fn swap_kernel_mask(blocked: u64) -> Option<u64> {
+    let mut before = 0_u64;
+    let (from, to, bytes) = (&raw const blocked, &raw mut before, size_of::<u64>());
+    // SAFETY: two sets of the kernel's size, of which it reads one and writes the other.
+    let result =
+        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, from, to, bytes) };
+    (result == 0).then_some(before)
+}
+
+/// Blocks the signals of this thread that are the program's. Returns those that were blocked
+/// before.
 fn block_signals() -> libc::sigset_t {
     let mut all = MaybeUninit::zeroed();
     let mut before = MaybeUninit::zeroed();
@@ -202,6 +223,20 @@ mod tests {
         };
         let tries: Vec<_> = (0..100).map(|_| is_fenced_thread_restarted(area)).collect();
         assert!(tries.contains(&Some(true)) && !tries.contains(&Some(false)), "{tries:?}");
+    }
+
+    /// Signals that the C library sends to all threads are blocked, too.
+    #[test]
+    fn no_signal_disturbs_a_try() {
+        let blocked = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+            u64::from_str_radix(mask.trim(), 16).unwrap()
+        };
+        let before = blocked();
+        let unblockable = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
+        assert_eq!(undisturbed(blocked).map(|mask| mask | unblockable), Some(u64::MAX));
+        assert_eq!(blocked(), before);
     }
 
     /// The thread that waits has the CPU as long as it likes: it inherits policy and CPUs of the
