@@ -240,9 +240,9 @@ mod tests {
     }
 
     /// The thread that waits has the CPU as long as it likes: it inherits policy and CPUs of the
-    /// one that fences.
+    /// one that fences. It gives up then.
     #[test]
-    fn a_thread_of_real_time_with_one_cpu_gets_an_answer() {
+    fn a_try_by_a_thread_of_real_time_with_one_cpu_ends() {
         let Some(area) = Area::find() else {
             return skip("no rseq registration");
         };
@@ -265,18 +265,24 @@ mod tests {
         let Some(area) = Area::find() else {
             return skip("no rseq registration");
         };
-        let words = Words::default();
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| unregister(area).then(|| words.wait(area)));
-            while words.entered.load(Ordering::Relaxed) == 0 && !waiting.is_finished() {
-                std::thread::yield_now();
-            }
-            words.fenced.store(1, Ordering::Relaxed);
-            match waiting.join().unwrap() {
-                Some(is_restarted) => assert_eq!(is_restarted, Some(false)),
-                None => skip("the registration stays"),
-            }
-        });
+        let wait_once = || {
+            let words = Words::default();
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| unregister(area).then(|| words.wait(area)));
+                while words.entered.load(Ordering::Relaxed) == 0 && !waiting.is_finished() {
+                    std::thread::yield_now();
+                }
+                words.fenced.store(1, Ordering::Relaxed);
+                waiting.join().unwrap()
+            })
+        };
+        // The thread may give up while this one does not run.
+        let mut tries = (0..10).map(|_| wait_once());
+        match tries.find(|waited| *waited != Some(None)) {
+            Some(Some(is_restarted)) => assert_eq!(is_restarted, Some(false)),
+            Some(None) => skip("the registration stays"),
+            None => panic!("ten threads have given up"),
+        }
     }
 
     /// A thread that is neither aborted nor fenced leaves its sequence.
