@@ -39,9 +39,10 @@
 //! registration as well as without.
 //!
 //! Linux for AArch64 from 6.19 to 7.0.13 may restart no sequence at all, whatever interrupts it.
-//! Where the release is not known to be sound, [`Area::find`] tries it once, with a thread that
-//! waits in a sequence until it is fenced, and returns `None` if that one goes on
-//! ([`RseqMissing::NotRestarted`]), or if it cannot be tried ([`RseqMissing::Untried`]).
+//! Where the release is not known to be sound, [`Area::find`] tries it, with a thread that waits in
+//! a sequence until it is fenced, and returns `None` if that one goes on
+//! ([`RseqMissing::NotRestarted`]). Where it could not be tried, twice in a row, there is no area
+//! either ([`RseqMissing::Untried`]), and the next look tries again.
 //!
 //! # Threads without a registration of their own
 //! A thread for which a registration was refused has an area whose `cpu_id` is negative; a sequence
