@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::mib;
+use common::skip::skip;
 use pagedepot_linux::stats::Fronts;
 use pagedepot_linux::{Depot, RseqMissing};
 
@@ -35,6 +36,16 @@ fn without_rseq() {
     assert!(depot.fronts().to_string().contains("glibc.pthread.rseq=0"), "{}", depot.fronts());
     common::hammer(&depot, Duration::from_millis(700));
     println!("hammered behind locks");
+}
+
+/// A depot that has no sequences for a reason that holds no more, or elsewhere, says so.
+#[test]
+fn a_reason_that_is_gone_is_named() {
+    if RseqMissing::find().is_some() {
+        return skip("no rseq registration");
+    }
+    let text = Fronts::LocksWithoutRseq.to_string();
+    assert!(text.contains("where this depot was made"), "{text}");
 }
 
 /// The reason given is a sandbox that refuses or hides the system call, and not the tunables.

@@ -109,8 +109,11 @@ impl fmt::Display for Fronts {
             Fronts::LocksWithoutRseq => {
                 return match RseqMissing::find() {
                     Some(why) => write!(f, "locks: no restartable sequences: {why}"),
-                    // Of a depot in another process.
-                    None => f.write_str("locks: no restartable sequences"),
+                    None => f.write_str(
+                        "locks: restartable sequences could not be had or tried where this depot \
+                         was made, although they can here: make it on a thread without a real-time \
+                         policy",
+                    ),
                 };
             }
             Fronts::LocksWithoutWipe => "locks: the kernel has no MADV_WIPEONFORK (Linux 4.14)",
