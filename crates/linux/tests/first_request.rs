@@ -32,6 +32,7 @@ unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_v
             LOOKED_FOR.fetch_add(1, Ordering::Relaxed);
         }
         let real = libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), VERSION.as_ptr());
+        assert!(!real.is_null());
         transmute::<*mut c_void, Dlsym>(real)(handle, name)
     }
 }
