@@ -118,6 +118,7 @@ impl Cpu {
         self.this.store(address.expose_provenance(), Ordering::Relaxed);
         arch::set_cpu_pointer(self);
         self.begin_to_run();
+        arch::tlb::use_all_tables();
     }
 
     /// This CPU's number.

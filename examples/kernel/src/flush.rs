@@ -6,8 +6,9 @@
 //!
 //! Before page tables are freed, quiescent CPUs are interrupted, too, as in Linux (`freed_tables`).
 //! A processor may translate any address at any time, by entries that it has cached, and set bits
-//! in the tables they lead to (Intel SDM vol. 3A, "Details of TLB Use"; Priv 4.2.1). Isolated CPUs
-//! are left alone while they rest; see `paging::flush_and_free_tables`.
+//! in the tables they lead to (Intel SDM vol. 3A, "Details of TLB Use"; Priv 4.2.1). For the
+//! window's, isolated CPUs are left alone while they rest (`paging::flush_and_free_tables`). CPUs
+//! that are offline translate by tables that are never freed (`tlb::use_lasting_tables`).
 
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 

@@ -141,7 +141,7 @@ static TABLES: AtomicUsize = AtomicUsize::new(0);
 static TABLES_PEAK: AtomicUsize = AtomicUsize::new(0);
 
 unsafe extern "C" {
-    /// The boot CPU's root table, which all CPUs use (`boot.s`).
+    /// The root table, which all CPUs use that are not offline (`boot.s`).
     static boot_root: Table;
 }
 

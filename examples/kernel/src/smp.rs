@@ -103,6 +103,8 @@ pub fn stop(cpu: &'static Cpu) {
         arch::timer_stop();
         let cpu = Cpu::here();
         cpu.job.store(core::ptr::null_mut(), Ordering::Relaxed);
+        // No flush reaches a CPU that is offline.
+        arch::tlb::use_lasting_tables();
         // The last store of this CPU that other CPUs see.
         cpu.set_state(State::Offline);
         arch::stop_here()

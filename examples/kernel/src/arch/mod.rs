@@ -10,7 +10,7 @@
 //! | `interrupts` | this CPU's mask, and the halt that an interrupt ends |
 //! | `timer_once`, `timer_stop`, `now_us` | this CPU's timer, the time |
 //! | `console`, `exit` | bytes to the serial port, the end of the machine |
-//! | `tables`, `tlb` | entries of page tables, and dropping their translations |
+//! | `tables`, `tlb` | entries of page tables, dropping their translations, tables in use |
 //! | `user` | code that counts in user mode |
 //! | `copy`, `keep`, `clobber`, `step_through` | work for assembly, of `vmalloc` and tests |
 //!

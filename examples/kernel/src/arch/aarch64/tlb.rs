@@ -8,6 +8,12 @@ use core::arch::asm;
 /// Whether the functions here reach the other CPUs, too.
 pub const BROADCASTS: bool = true;
 
+/// Does nothing: a CPU that starts drops what any other drops.
+pub fn use_all_tables() {}
+
+/// Does nothing: a CPU that stops drops it, too.
+pub fn use_lasting_tables() {}
+
 /// Drops all translations.
 pub fn flush_all() {
     // SAFETY: dropping translations is always allowed; the compiler moves no memory access across.

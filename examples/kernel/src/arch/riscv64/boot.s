@@ -29,6 +29,8 @@ boot_start:
     ori t0, t0, 1
     la t1, boot_root
     sd t0, (t1)
+    la t1, offline_root
+    sd t0, (t1)
     # The number of the first hart: no register tells it in supervisor mode.
     la t0, boot_hart
     sd a0, (t0)
@@ -54,7 +56,7 @@ ap_start:
 
 # Turns translation and the floating-point registers on.
 enter_virtual:
-    la t0, boot_root
+    la t0, offline_root
     srli t0, t0, 12
     li t1, 9 << 60                      # Sv48 (Priv 4.1.11)
     or t0, t0, t1
@@ -68,9 +70,11 @@ enter_virtual:
 .section .bss.boot, "aw", @nobits
 .balign 4096
 .global boot_root
+.global offline_root
 .global boot_hart
 .global start_stack
 boot_root:        .skip 4096
+offline_root:     .skip 4096
 boot_pointers:    .skip 4096
 boot_stack:       .skip 64 * 1024
 boot_stack_top:

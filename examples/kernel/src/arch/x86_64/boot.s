@@ -39,6 +39,7 @@ pvh_start:
     add edi, 8
     loop 2b
     mov dword ptr [boot_root], offset boot_pointers + 3
+    mov dword ptr [offline_root], offset boot_pointers + 3
 
 # Every CPU comes here: in 32-bit protected mode, at its physical address.
 enter_long_mode:
@@ -47,7 +48,7 @@ enter_long_mode:
     mov eax, cr4
     or eax, 1 << 5 | 1 << 9 | 1 << 10       # PAE; OSFXSR and OSXMMEXCPT: Rust uses SSE
     mov cr4, eax
-    mov eax, offset boot_root
+    mov eax, offset offline_root
     mov cr3, eax
     mov ecx, 0xc0000080                     # EFER
     rdmsr
@@ -134,7 +135,9 @@ start_argument: .quad 0
 .section .bss
 .align 4096
 .global boot_root
+.global offline_root
 boot_root:        .skip 4096
+offline_root:     .skip 4096
 boot_pointers:    .skip 4096
 boot_directories: .skip 4 * 4096
 boot_stack:       .skip 64 * 1024
