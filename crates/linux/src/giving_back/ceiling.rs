@@ -168,18 +168,28 @@ impl<'d> Ceiling<'d> {
     /// monitor's, or its monitor has no thread. If it is a monitor's, waits while another thread
     /// sets a ceiling, as the answer would, for about `limit` at most.
     pub(crate) fn ring(&self, limit: Duration) -> bool {
-        // Relaxed: another thread's change comes before this request, or after.
-        if !self.frames.has_monitor_ceiling().load(Ordering::Relaxed) {
+        if !self.is_monitors() {
             return false;
         }
         // For a request of the thread that sets a ceiling the answer would wait for its end.
         let Some(balloon) = self.frames.balloon().lock_within(limit) else { return false };
-        balloon.monitors.listener(self.others(&balloon)).is_some_and(Listener::ring)
+        let others = self.others(self.allowance.map_or(balloon.caps, Allowance::caps));
+        balloon.monitors.listener(others).is_some_and(Listener::ring)
+    }
+
+    /// Whether the ceiling in force is a monitor's.
+    fn is_monitors(&self) -> bool {
+        // The program sets that of an allowance without the lock.
+        let caps = self.allowance.map(Allowance::caps);
+        caps.map_or_else(
+            // Relaxed: another thread's change comes before this request, or after.
+            || self.frames.has_monitor_ceiling().load(Ordering::Relaxed),
+            |caps| caps.container.is_some_and(|bytes| bytes < self.others(caps)),
+        )
     }
 
     /// The lowest ceiling that is no monitor's.
-    fn others(&self, balloon: &Balloon) -> usize {
-        let caps = self.allowance.map_or(balloon.caps, Allowance::caps);
+    fn others(&self, caps: Caps) -> usize {
         Caps { container: None, ..caps }.lowest(self.frames.bytes())
     }
 
@@ -222,8 +232,8 @@ impl<'d> Ceiling<'d> {
                 }
             }
             let lowest = balloon.monitors.lowest();
-            let is_monitors = lowest.is_some_and(|bytes| bytes < self.others(&balloon));
-            // Relaxed: as in `ring`.
+            let is_monitors = lowest.is_some_and(|bytes| bytes < self.others(balloon.caps));
+            // Relaxed: as in `is_monitors`.
             shared.has_monitor_ceiling().store(is_monitors, Ordering::Relaxed);
             let result = match self.allowance {
                 Some(allowance) => allow(shared, allowance),

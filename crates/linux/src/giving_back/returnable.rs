@@ -68,7 +68,7 @@ impl ReturnableFrames {
     }
 
     /// Whether the ceiling in force is a monitor's. Written under the lock of the balloon, and read
-    /// by requests that would not wait for it.
+    /// by requests that would not wait for it. In a store that processes share it says nothing.
     pub fn has_monitor_ceiling(&self) -> &AtomicBool {
         &self.has_monitor_ceiling
     }

@@ -894,6 +894,24 @@ fn a_monitor_is_rung_for_when_lower_ceilings_rise() {
     }
 }
 
+/// The ceiling of a monitor comes into force when the program lifts its own of a segment.
+#[test]
+fn a_monitor_is_rung_for_when_a_ceiling_of_a_segment_rises() {
+    let _alone = THREADS.lock().unwrap();
+    let group = Group::new("segment-rises");
+    let block = page_bytes() << Order::PAGEBLOCK.get();
+    group.put("memory.max", &format!("{}\n", 10 * block)).put("memory.current", "0\n");
+    let depot = SharedDepot::create_memfd("test", &SharedOptions::new(32 * block)).unwrap();
+    depot.set_ceiling(4 * block);
+    let policy = Policy { idle_ms: 0, look_ms: 600_000, ..Policy::default() };
+    let monitor = Monitor::builder(&depot).policy(policy).sources(group.sources());
+    let monitor = monitor.start().unwrap();
+    assert_eq!(Ceiling::of(&depot).bytes(), 4 * block);
+    depot.set_ceiling(0);
+    assert_eq!(Ceiling::of(&depot).bytes(), 8 * block);
+    check_rings(&depot, &monitor, 8);
+}
+
 /// A ceiling that the program sets asks no monitor for memory: its answer would wait for the call.
 #[test]
 fn a_lower_ceiling_rings_for_no_monitor() {
