@@ -177,13 +177,13 @@ impl<'d> Ceiling<'d> {
         balloon.monitors.listener(others).is_some_and(Listener::ring)
     }
 
-    /// Whether the ceiling in force is a monitor's.
+    /// Whether the ceiling in force is a monitor's, or was when a call began that sets one now.
     fn is_monitors(&self) -> bool {
         // The program sets that of an allowance without the lock.
         let caps = self.allowance.map(Allowance::caps);
         caps.map_or_else(
-            // Relaxed: another thread's change comes before this request, or after.
-            || self.frames.has_monitor_ceiling().load(Ordering::Relaxed),
+            // Acquire: pairs with the Release in `adjust`.
+            || self.frames.has_monitor_ceiling().load(Ordering::Acquire),
             |caps| caps.container.is_some_and(|bytes| bytes < self.others(caps)),
         )
     }
@@ -233,14 +233,16 @@ impl<'d> Ceiling<'d> {
             }
             let lowest = balloon.monitors.lowest();
             let is_monitors = lowest.is_some_and(|bytes| bytes < self.others(balloon.caps));
-            // Relaxed: as in `is_monitors`.
-            shared.has_monitor_ceiling().store(is_monitors, Ordering::Relaxed);
+            // It stays set until a ceiling is lifted: requests wait for what that adds.
+            shared.has_monitor_ceiling().fetch_or(is_monitors, Ordering::Relaxed);
             let result = match self.allowance {
                 Some(allowance) => allow(shared, allowance),
                 None => resize(shared, &mut balloon, given_back_bytes),
             };
             // A monitor that a callback ended could not lift its ceiling.
             if balloon.monitors.lowest() == lowest {
+                // Release: a request that sees it finds what was added.
+                shared.has_monitor_ceiling().store(is_monitors, Ordering::Release);
                 return result;
             }
         }

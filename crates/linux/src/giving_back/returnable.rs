@@ -67,8 +67,9 @@ impl ReturnableFrames {
         &self.balloon
     }
 
-    /// Whether the ceiling in force is a monitor's. Written under the lock of the balloon, and read
-    /// by requests that would not wait for it. In a store that processes share it says nothing.
+    /// Whether the ceiling in force is a monitor's, or was when a call began that sets one now.
+    /// Written under the lock of the balloon, and read by requests that would not wait for it. In a
+    /// store that processes share it says nothing.
     pub fn has_monitor_ceiling(&self) -> &AtomicBool {
         &self.has_monitor_ceiling
     }
