@@ -75,8 +75,9 @@ use crate::giving_back::trim::{self, TrimError, TrimResult};
 /// to fail. Such a request sleeps while a [`trim`](Self::trim) has the pages, and while another
 /// request runs a callback of [`on_pressure`](Self::on_pressure), a second at most for each. It
 /// sleeps some milliseconds while other threads have pages in flight. At the ceiling of a
-/// [monitor](crate::pressure) it sleeps about a second at most while that makes room below the
-/// limit of the container, or another thread sets a ceiling.
+/// [monitor](crate::pressure) it sleeps while that makes room below the limit of the container,
+/// about a second at most for each zone and each time that it looks again, or while another thread
+/// sets a ceiling, about a second at most.
 ///
 /// # Signal handlers
 /// A handler may allocate and free at any moment, unless requests [wait](#waiting). While some do,

@@ -21,6 +21,8 @@ use crate::system::prim::{AtomicU32, AtomicU64, Ordering, now_ms, wait, wake_all
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(1);
 /// Milliseconds after an answer that freed nothing in which no request rings.
 const CALM_MS: u64 = 20;
+/// The most milliseconds by which [`now_ms`] lags behind.
+const TICK_MS: u32 = 10;
 /// The place of [`Answers::freed_pages`] after the end of a monitor.
 const ENDED: u64 = u64::MAX;
 
@@ -30,15 +32,19 @@ pub(crate) struct Answers {
     count: AtomicU32,
     /// Pages that the last answer freed, or [`ENDED`].
     freed_pages: AtomicU64,
-    /// Time of the last answer that freed nothing or did not come, in milliseconds of [`now_ms`]
-    /// plus 1; 0: never.
+    /// Time of the last answer if it freed nothing, in milliseconds of [`now_ms`] plus 1; or 0.
     vain_ms: AtomicU64,
+    /// Time until which no request waits for a thread that sets a ceiling, in milliseconds of
+    /// [`now_ms`]: one did in vain.
+    held_end_ms: AtomicU64,
 }
 
 impl Answers {
     /// Tells the requests that wait how many pages were freed for them.
     pub fn give(&self, freed_pages: u64) {
-        self.note_vain(freed_pages == 0);
+        let vain_ms = if freed_pages == 0 { now_ms() + 1 } else { 0 };
+        // Relaxed: a request that reads an older value rings once more, or once less.
+        self.vain_ms.store(vain_ms, Ordering::Relaxed);
         self.wake(freed_pages);
     }
 
@@ -55,21 +61,16 @@ impl Answers {
         wake_all(&self.count);
     }
 
-    fn note_vain(&self, is_in_vain: bool) {
-        let vain_ms = if is_in_vain { now_ms() + 1 } else { 0 };
-        // Relaxed: a request that reads an older value rings once more, or once less.
-        self.vain_ms.store(vain_ms, Ordering::Relaxed);
-    }
-
-    /// Whether an answer lately freed nothing, or did not come. Then the next would not, either.
+    /// Whether the last answer came lately and freed nothing. Then the next would not, either.
     pub fn was_in_vain(&self) -> bool {
-        // Relaxed: see `note_vain`.
+        // Relaxed: see `give`.
         let vain_ms = self.vain_ms.load(Ordering::Relaxed);
         vain_ms != 0 && (now_ms() + 1).saturating_sub(vain_ms) < CALM_MS
     }
 
     /// Rings, and returns how many pages the next answer freed: 0 if there was none in time, the
-    /// time of `ring` included, which gets what is left of it, or if `ring` failed.
+    /// time of `ring` included, which gets what is left of it, or if `ring` failed. It gets no time
+    /// within [`WAIT_MAX`] after it failed for want of it.
     pub fn after(&self, ring: impl Fn(Duration) -> bool) -> u64 {
         let end_ms = now_ms() + WAIT_MAX.as_millis() as u64;
         let left_ms = || end_ms.saturating_sub(now_ms()) as u32;
@@ -77,7 +78,18 @@ impl Answers {
         loop {
             // Relaxed: the count alone; the ring orders it before the answer.
             let seen = self.count.load(Ordering::Relaxed);
-            if !ring(Duration::from_millis(left_ms().into())) || !self.is_given(seen, left_ms) {
+            // Relaxed, and below: with an older value a request waits once more, or once less.
+            let is_held = now_ms() < self.held_end_ms.load(Ordering::Relaxed);
+            let limit_ms = if is_held { 0 } else { left_ms() };
+            if !ring(Duration::from_millis(limit_ms.into())) {
+                // The lock is held for long, and perhaps for the next request, too.
+                if is_held || left_ms() <= TICK_MS {
+                    let end_ms = now_ms() + WAIT_MAX.as_millis() as u64;
+                    self.held_end_ms.store(end_ms, Ordering::Relaxed);
+                }
+                break;
+            }
+            if !self.is_given(seen, left_ms) {
                 break;
             }
             // Relaxed: published by the count.
@@ -87,9 +99,6 @@ impl Answers {
             }
             // The end may have lifted a ceiling: a page at least.
             freed_pages = 1;
-        }
-        if left_ms() == 0 {
-            self.note_vain(true);
         }
         freed_pages
     }
@@ -107,5 +116,31 @@ impl Answers {
             }
             wait(&self.count, seen, left_ms);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::thread::sleep;
+    use std::time::Instant;
+
+    use super::*;
+
+    /// A lock that is held for long is waited for once, and not by each request that rings.
+    #[test]
+    fn a_lock_that_stays_held_is_waited_for_once() {
+        let (answers, began) = (Answers::default(), Instant::now());
+        let is_over = |limit| {
+            sleep(limit);
+            false
+        };
+        assert_eq!(answers.after(is_over), 0);
+        let is_tried = |limit: Duration| {
+            // A thread that was stopped for a second waits again.
+            assert!(limit.is_zero() || began.elapsed() > WAIT_MAX * 19 / 10, "{limit:?}");
+            false
+        };
+        assert_eq!(answers.after(is_tried), 0);
+        assert!(!answers.was_in_vain(), "no answer was");
     }
 }
