@@ -87,6 +87,11 @@ impl Follower {
         Ceiling::of(depot).listen(&self.id, listener)
     }
 
+    /// Whether depots may have ceilings of this monitor.
+    pub fn may_have_ceilings(&self) -> bool {
+        self.is_set
+    }
+
     /// Sets the ceilings if `room` has changed by much, or if too much was held for them. `None`:
     /// there is no limit.
     pub fn follow(&mut self, depots: &[Depot], room: Option<Room>) -> CeilingSum {

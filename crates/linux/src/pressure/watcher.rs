@@ -194,7 +194,9 @@ impl Watcher {
         self.follow(&depots);
         let ceiling_bytes = self.counters.ceiling_bytes.get();
         let mut freed_bytes = ceiling_bytes.saturating_sub(before_bytes);
-        if freed_bytes == 0 {
+        // A request that rang before the ceilings were lifted looks again.
+        let is_lifted = !self.follower.may_have_ceilings();
+        if freed_bytes == 0 && !is_lifted {
             freed_bytes = self.force().call_back((ceiling_bytes / ANSWER_SHARE).max(ANSWER_MIN));
             // The pages lie in the caches of the CPU that this thread was on.
             let here = Scope::cpu(current_cpu());
@@ -205,7 +207,8 @@ impl Watcher {
         }
         for depot in &depots {
             if let Some(bell) = bell(depot) {
-                bell.answers.give(freed_bytes >> depot.page_size().shift());
+                let freed_pages = freed_bytes >> depot.page_size().shift();
+                bell.answers.give(freed_pages.max(is_lifted.into()));
             }
         }
     }
@@ -382,5 +385,29 @@ impl fmt::Debug for Watcher {
             .field("sources", self.sources())
             .field("counts", &self.counts())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::pressure::Monitor;
+
+    /// A request that rang before the limit was lifted calls no callbacks.
+    #[test]
+    fn an_answer_without_a_ceiling_calls_no_callbacks() {
+        let depot = Depot::new(16 << 20).unwrap();
+        let is_called = Arc::new(AtomicBool::new(false));
+        let calls = is_called.clone();
+        let callback = move |_| {
+            calls.store(true, Ordering::Relaxed);
+            0
+        };
+        let builder = Monitor::builder(&depot).sources(Sources::none());
+        let mut watcher = builder.on_pressure(0, callback).watcher().unwrap();
+        watcher.answer();
+        assert!(!is_called.load(Ordering::Relaxed));
     }
 }
