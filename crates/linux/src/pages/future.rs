@@ -113,8 +113,12 @@ impl Depot {
     /// another thread runs a reclaim callback, or has pages on their way. Later ones call no
     /// callbacks, and sleep only behind another thread that purges or adds address spaces, about a
     /// second at most for each. Where the kernel has no `membarrier`, or a thread was stopped in
-    /// the middle of a drain, the task is woken again and again instead of once; so is one that is
-    /// polled by a callback while its thread sets a [ceiling](crate::reclaim::Ceiling::set).
+    /// the middle of a drain, the task is woken again and again instead of once.
+    ///
+    /// A poll by a callback, while its thread sets a [ceiling](crate::reclaim::Ceiling::set), takes
+    /// the request out of the queue, does what the first one does, sleeps a millisecond and has the
+    /// task woken. The next poll elsewhere is a first one again: no callback may lock what the task
+    /// is polled under.
     ///
     /// # Errors
     /// When awaited: [`AllocError::Exhausted`] at once for a block that is larger than every zone;
@@ -237,7 +241,13 @@ impl Future for PageFuture<'_> {
         match self.step(context.waker()) {
             Step::Ended(result) => return Poll::Ready(result),
             Step::Asleep => {}
-            Step::Unproven => context.waker().wake_by_ref(),
+            Step::Unproven => {
+                // Each look of a callback for a ceiling fences CPUs; and it may block.
+                if self.depot.shared().waiters().leaves_marks() {
+                    thread::sleep(LOOK_AGAIN);
+                }
+                context.waker().wake_by_ref();
+            }
         }
         Poll::Pending
     }

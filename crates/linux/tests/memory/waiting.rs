@@ -407,7 +407,7 @@ fn a_wait_under_a_ceiling_keeps_no_page_from_others() {
     all_back(&depot);
 }
 
-/// A task that a callback for a ceiling polls is woken at once, and waits in the queue afterwards.
+/// A task that a callback for a ceiling polls is woken, and waits in the queue afterwards.
 #[test]
 fn a_task_waits_again_after_a_callback_for_a_ceiling() {
     static DEPOT: LazyLock<Depot> = LazyLock::new(|| Depot::new(1024 * page_bytes()).unwrap());
