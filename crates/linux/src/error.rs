@@ -314,7 +314,11 @@ impl fmt::Display for CeilingError {
             CeilingError::Forked => {
                 f.write_str("the depot is the parent process's: set its ceiling there")
             }
-            CeilingError::Reentrant => BuildError::Reentrant.fmt(f),
+            CeilingError::Reentrant => f.write_str(
+                "this thread is inside a call that has the lock which this call needs, or in a \
+                 callback for another depot's ceiling while another thread has it: set the ceiling \
+                 outside of signal handlers and callbacks",
+            ),
         }
     }
 }
