@@ -828,8 +828,8 @@ fn a_monitor_that_ends_answers_for_no_other() {
         std::thread::sleep(Duration::from_millis(100));
         drop(go);
         let (result, elapsed) = request.join().unwrap();
-        // No request waits for longer.
-        assert!(result.is_ok() || elapsed >= Duration::from_secs(1), "{elapsed:?}");
+        // No request waits for longer than a second, by a clock that may lag by a tick of 10 ms.
+        assert!(result.is_ok() || elapsed >= Duration::from_millis(980), "{elapsed:?}");
     });
     drop((held, second));
     common::all_back(&depot);
