@@ -46,7 +46,7 @@ use crate::giving_back::system::DroppedMemory;
 use crate::memory::region::PAGEBLOCK_PAGES;
 use crate::system::fork_mark::ForkMark;
 use crate::system::sync::Guard;
-use crate::waiting::answers::WAIT_MAX;
+use crate::waiting::answers::{Ring, WAIT_MAX};
 use crate::waiting::waiters::MarkerGuard;
 
 /// Number of times that a pageblock which was freed for the ceiling may have a pin, or be lost to
@@ -164,17 +164,20 @@ impl<'d> Ceiling<'d> {
         balloon.is_ok_and(|mut balloon| balloon.monitors.listen(monitor, listener))
     }
 
-    /// Wakes the thread that answers requests which reach the ceiling in force. `false`: that is no
-    /// monitor's, or its monitor has no thread. If it is a monitor's, waits while another thread
-    /// sets a ceiling, as the answer would, for about `limit` at most.
-    pub(crate) fn ring(&self, limit: Duration) -> bool {
+    /// Wakes the thread that answers requests which reach the ceiling in force, if that is a
+    /// monitor's. Then it waits while another thread sets a ceiling, as the answer would, for about
+    /// `limit` at most.
+    pub(crate) fn ring(&self, limit: Duration) -> Ring {
         if !self.is_monitors() {
-            return false;
+            return Ring::NoMonitor;
         }
-        // For a request of the thread that sets a ceiling the answer would wait for its end.
-        let Some(balloon) = self.frames.balloon().lock_within(limit) else { return false };
+        let Some(balloon) = self.frames.balloon().lock_within(limit) else {
+            // For a request of the thread that sets it the answer would wait for its end.
+            return if is_being_set_here() { Ring::NoMonitor } else { Ring::Held };
+        };
         let others = self.others(self.allowance.map_or(balloon.caps, Allowance::caps));
-        balloon.monitors.listener(others).is_some_and(Listener::ring)
+        let is_rung = balloon.monitors.listener(others).is_some_and(Listener::ring);
+        if is_rung { Ring::Rung } else { Ring::NoMonitor }
     }
 
     /// Whether the ceiling in force is a monitor's, or was when a call began that sets one now.
@@ -635,7 +638,7 @@ mod tests {
         let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         // No thread has this id.
         let listener = Listener { wake: Arc::new(wake), thread: u32::MAX };
-        let ring = || ceiling.ring(Duration::ZERO);
+        let ring = || ceiling.ring(Duration::ZERO) == Ring::Rung;
         assert_eq!(ceiling.follow(&monitor, Some(4 * block), &mut 0), Ok(4 * block));
         assert!(ceiling.listen(&monitor, &listener) && ring());
         assert_eq!(ceiling.set(2 * block), Ok(2 * block));
@@ -643,7 +646,7 @@ mod tests {
         let other = depot.clone();
         let balloon = depot.shared().balloon().lock().unwrap();
         std::thread::spawn(move || told.send(Ceiling::of(&other).ring(Duration::MAX)));
-        assert_eq!(rung.recv_timeout(Duration::from_secs(60)), Ok(false));
+        assert_eq!(rung.recv_timeout(Duration::from_secs(60)), Ok(Ring::NoMonitor));
         drop(balloon);
         assert_eq!(ceiling.set(usize::MAX), Ok(4 * block));
         assert!(ring());

@@ -21,10 +21,21 @@ use crate::system::prim::{AtomicU32, AtomicU64, Ordering, now_ms, wait, wake_all
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(1);
 /// Milliseconds after an answer that freed nothing in which no request rings.
 const CALM_MS: u64 = 20;
-/// The most milliseconds by which [`now_ms`] lags behind.
-const TICK_MS: u32 = 10;
+/// Milliseconds for which a request waits for a lock that another one has waited for in vain.
+const HELD_MS: u32 = 20;
 /// The place of [`Answers::freed_pages`] after the end of a monitor.
 const ENDED: u64 = u64::MAX;
+
+/// The outcome of an attempt to ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ring {
+    /// A monitor will answer.
+    Rung,
+    /// There is no monitor to ring for.
+    NoMonitor,
+    /// A thread that sets a ceiling had the lock all the time.
+    Held,
+}
 
 #[derive(Default)]
 pub(crate) struct Answers {
@@ -34,8 +45,8 @@ pub(crate) struct Answers {
     freed_pages: AtomicU64,
     /// Time of the last answer if it freed nothing, in milliseconds of [`now_ms`] plus 1; or 0.
     vain_ms: AtomicU64,
-    /// Time until which no request waits for a thread that sets a ceiling, in milliseconds of
-    /// [`now_ms`]: one did in vain.
+    /// Time until which requests wait for [`HELD_MS`] alone for a thread that sets a ceiling, in
+    /// milliseconds of [`now_ms`]: one waited in vain.
     held_end_ms: AtomicU64,
 }
 
@@ -69,25 +80,29 @@ impl Answers {
     }
 
     /// Rings, and returns how many pages the next answer freed: 0 if there was none in time, the
-    /// time of `ring` included, which gets what is left of it, or if `ring` failed. It gets no time
-    /// within [`WAIT_MAX`] after it failed for want of it.
-    pub fn after(&self, ring: impl Fn(Duration) -> bool) -> u64 {
+    /// time of `ring` included, which gets what it may take, or if it has not rung.
+    pub fn after(&self, ring: impl Fn(Duration) -> Ring) -> u64 {
         let end_ms = now_ms() + WAIT_MAX.as_millis() as u64;
         let left_ms = || end_ms.saturating_sub(now_ms()) as u32;
         let mut freed_pages = 0;
         loop {
             // Relaxed: the count alone; the ring orders it before the answer.
             let seen = self.count.load(Ordering::Relaxed);
-            // Relaxed, and below: with an older value a request waits once more, or once less.
+            // Relaxed, and below: with an older value a request waits longer once, or less long.
             let is_held = now_ms() < self.held_end_ms.load(Ordering::Relaxed);
-            let limit_ms = if is_held { 0 } else { left_ms() };
-            if !ring(Duration::from_millis(limit_ms.into())) {
-                // The lock is held for long, and perhaps for the next request, too.
-                if is_held || left_ms() <= TICK_MS {
+            let limit_ms = if is_held { HELD_MS.min(left_ms()) } else { left_ms() };
+            if limit_ms == 0 {
+                break;
+            }
+            match ring(Duration::from_millis(limit_ms.into())) {
+                Ring::Rung => self.held_end_ms.store(0, Ordering::Relaxed),
+                Ring::NoMonitor => break,
+                Ring::Held => {
+                    // Perhaps for the next request, too.
                     let end_ms = now_ms() + WAIT_MAX.as_millis() as u64;
                     self.held_end_ms.store(end_ms, Ordering::Relaxed);
+                    break;
                 }
-                break;
             }
             if !self.is_given(seen, left_ms) {
                 break;
@@ -121,26 +136,33 @@ impl Answers {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::thread::sleep;
-    use std::time::Instant;
-
     use super::*;
 
-    /// A lock that is held for long is waited for once, and not by each request that rings.
+    /// A lock that is held for long is waited for once, and not by each request that rings; one
+    /// that is free again is waited for as before.
     #[test]
     fn a_lock_that_stays_held_is_waited_for_once() {
-        let (answers, began) = (Answers::default(), Instant::now());
-        let is_over = |limit| {
-            sleep(limit);
-            false
+        let answers = Answers::default();
+        let held_end_ms = || answers.held_end_ms.load(Ordering::Relaxed);
+        let after = |outcome| {
+            let held_end_ms = held_end_ms();
+            answers.after(|limit| {
+                // A thread that was stopped for a second waits again.
+                let is_short = limit.as_millis() <= HELD_MS.into();
+                assert!(is_short == (held_end_ms > 0) || now_ms() >= held_end_ms, "{limit:?}");
+                if outcome == Ring::Rung {
+                    answers.give(7);
+                }
+                outcome
+            })
         };
-        assert_eq!(answers.after(is_over), 0);
-        let is_tried = |limit: Duration| {
-            // A thread that was stopped for a second waits again.
-            assert!(limit.is_zero() || began.elapsed() > WAIT_MAX * 19 / 10, "{limit:?}");
-            false
-        };
-        assert_eq!(answers.after(is_tried), 0);
-        assert!(!answers.was_in_vain(), "no answer was");
+        assert_eq!((after(Ring::NoMonitor), held_end_ms()), (0, 0));
+        assert_eq!(after(Ring::Held), 0);
+        let noted_ms = held_end_ms();
+        assert!(noted_ms > 0);
+        assert_eq!((after(Ring::NoMonitor), held_end_ms()), (0, noted_ms), "no lock was met");
+        assert_eq!((after(Ring::Rung), held_end_ms()), (7, 0));
+        assert_eq!((after(Ring::Rung), held_end_ms()), (7, 0));
+        assert!(!answers.was_in_vain(), "each answer freed pages");
     }
 }

@@ -3,7 +3,7 @@
 use loom::sync::Arc;
 
 use crate::system::prim::{AtomicU32, Ordering};
-use crate::waiting::answers::Answers;
+use crate::waiting::answers::{Answers, Ring};
 use crate::{WAKES_NONE, explore_within};
 
 /// A bell, how often it was rung, and how many requests have left.
@@ -20,7 +20,7 @@ impl Door {
         // As the kernel's eventfd: orders what is before it.
         let ring = |_| {
             self.rings.fetch_add(1, Ordering::SeqCst);
-            true
+            Ring::Rung
         };
         let freed = self.answers.after(ring);
         let rings = self.rings.load(Ordering::SeqCst);
