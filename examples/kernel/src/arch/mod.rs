@@ -23,6 +23,8 @@ mod aarch64;
 mod fdt;
 #[cfg(target_arch = "riscv64")]
 mod riscv64;
+#[cfg(not(target_arch = "aarch64"))]
+mod roots;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 

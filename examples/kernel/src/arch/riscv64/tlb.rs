@@ -2,29 +2,16 @@
 
 use core::arch::asm;
 
-unsafe extern "C" {
-    /// Root tables of `boot.s`, of which the addresses alone are used: one for CPUs that are not
-    /// offline, and one for those that are, with the linear map alone.
-    static boot_root: u8;
-    static offline_root: u8;
-}
+pub use crate::arch::roots::{use_all_tables, use_lasting_tables};
 
-/// Makes the running CPU translate by all page tables. Some may be freed later, so it is marked as
-/// running before.
-pub fn use_all_tables() {
-    set_root((&raw const boot_root).addr());
-}
-
-/// Makes the running CPU translate by tables that are never freed, and drop what it cached of
-/// others. It may be marked as offline then.
-pub fn use_lasting_tables() {
-    set_root((&raw const offline_root).addr());
-}
-
-fn set_root(address: usize) {
+/// Makes the running CPU translate by the tables of this root, and drop what it cached of others.
+///
+/// # Safety
+/// They have the linear map, in which the kernel's code, data and stacks lie.
+pub(in crate::arch) unsafe fn set_root(address: usize) {
     /// Sv48 (Priv 4.1.11).
     const MODE: usize = 9 << 60;
-    // SAFETY: both tables have the linear map, in which the kernel's code, data and stacks lie.
+    // SAFETY: the caller's promise.
     unsafe {
         asm!(
             "csrw satp, {}", "sfence.vma",
