@@ -236,7 +236,8 @@ impl<'d> Ceiling<'d> {
             }
             let lowest = balloon.monitors.lowest();
             let is_monitors = lowest.is_some_and(|bytes| bytes < self.others(balloon.caps));
-            // It stays set until a ceiling is lifted: requests wait for what that adds.
+            // It stays set until a ceiling is lifted: requests wait for what that adds. Relaxed:
+            // a request that sees it takes the lock.
             shared.has_monitor_ceiling().fetch_or(is_monitors, Ordering::Relaxed);
             let result = match self.allowance {
                 Some(allowance) => allow(shared, allowance),

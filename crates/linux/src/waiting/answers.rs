@@ -79,8 +79,8 @@ impl Answers {
         vain_ms != 0 && (now_ms() + 1).saturating_sub(vain_ms) < CALM_MS
     }
 
-    /// Rings, and returns how many pages the next answer freed: 0 if there was none in time, the
-    /// time of `ring` included, which gets what it may take, or if it has not rung.
+    /// Rings, and returns how many pages the next answer freed. 0: no monitor was rung for, or none
+    /// answered in time. `ring` gets the time that it may take, which counts.
     pub fn after(&self, ring: impl Fn(Duration) -> Ring) -> u64 {
         let end_ms = now_ms() + WAIT_MAX.as_millis() as u64;
         let left_ms = || end_ms.saturating_sub(now_ms()) as u32;
