@@ -436,7 +436,9 @@ impl Depot {
     /// [`Builder::grow_to`](crate::Builder::grow_to). [`BuildError::Forked`] in a child.
     /// [`BuildError::Reentrant`] in a [signal handler](Self#signal-handlers).
     /// [`ConfigError::NoSuchZone`](pagedepot::ConfigError::NoSuchZone). Errors of the system, as in
-    /// [`Builder::build`](crate::Builder::build). After an error nothing was added.
+    /// [`Builder::build`](crate::Builder::build). After an error nothing was added. After one of
+    /// mapping a [memory file](crate::MemoryKind::Memfd) there may be no addresses left to grow
+    /// into: other threads can have taken them.
     pub fn grow(&self, zone: ZoneId, bytes: usize) -> Result<Pfn, BuildError> {
         self.shared().growth().add(self.shared(), zone, bytes)
     }

@@ -64,7 +64,7 @@ impl Growth {
         let _bringing = mapped.bringing();
         let mut kept = self.metadata.lock()?;
         let (memory, shift) = (mapped.memory(), mapped.page_size().shift());
-        let (start, room) = (memory.bytes(), memory.bytes_max() - memory.bytes());
+        let (start, room) = (memory.bytes(), memory.own_bytes() - memory.bytes());
         let unit = unit(mapped.page_size());
         let bytes = bytes.checked_next_multiple_of(unit).unwrap_or(usize::MAX);
         if bytes > room {

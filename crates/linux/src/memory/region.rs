@@ -1,5 +1,6 @@
 //! The frames' memory: one mapping, aligned so that every block is aligned in memory too.
 
+use std::ffi::c_void;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -9,7 +10,10 @@ use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
 };
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, mmap, mmap_anonymous, munlock};
+use rustix::mm::{
+    Advice, MapFlags, MlockFlags, MprotectFlags, ProtFlags, mlock_with, mmap, mmap_anonymous,
+    mprotect, munlock,
+};
 
 use crate::error::{BuildError, no_mapping, no_memory};
 use crate::system::limits::{Limit, file_bytes_max};
@@ -77,6 +81,9 @@ pub(crate) struct Memory {
     mapping: Mapping,
     /// Boxed, because growing changes it and a `Depot`'s own value must not change (see `Depot`).
     bytes: Box<AtomicUsize>,
+    /// Bytes from the start whose addresses are this memory's beyond doubt: all, until the system
+    /// refuses to map a file. Boxed like `bytes`.
+    own_bytes: Box<AtomicUsize>,
     file: Option<OwnedFd>,
     /// Offset of the first frame in the file.
     file_offset: u64,
@@ -109,7 +116,7 @@ impl Memory {
         let (metadata, mapping) = Mapping::reserve_aligned(before, bytes_max, align)
             .map_err(no_memory(bytes_max.saturating_add(before)))?;
         let (metadata, _gap) = metadata.split(metadata_bytes);
-        replace(&metadata, 0..metadata_bytes, None, false).map_err(no_memory(metadata_bytes))?;
+        enable(&metadata, 0..metadata_bytes).map_err(no_memory(metadata_bytes))?;
         let (file, file_offset) = match (given, kind) {
             (Some(part), _) => (Some(part.file), part.offset),
             (None, MemoryKind::Anonymous) => (None, 0),
@@ -117,11 +124,12 @@ impl Memory {
                 (Some(memory_file(hugetlb).map_err(no_file(bytes, hugetlb))?), 0)
             }
         };
-        let [now, small_bytes, dropped_bytes] =
-            [bytes, 0, 0].map(|bytes| Box::new(AtomicUsize::new(bytes)));
+        let [now, own_bytes, small_bytes, dropped_bytes] =
+            [bytes, bytes_max, 0, 0].map(|bytes| Box::new(AtomicUsize::new(bytes)));
         let memory = Memory {
             mapping,
             bytes: now,
+            own_bytes,
             file,
             file_offset,
             is_given,
@@ -131,24 +139,12 @@ impl Memory {
             dropped_bytes,
         };
         memory.seal(SealFlags::SHRINK);
-        Ok((metadata, memory.filled(bytes)?))
+        memory.put(0..bytes)?;
+        Ok((metadata, memory))
     }
 
-    /// Maps memory at the first `bytes` addresses. On failure the whole range is given up.
-    fn filled(self, bytes: usize) -> Result<Self, BuildError> {
-        if let Err(error) = self.put(0..bytes) {
-            if self.hugetlb {
-                // The kernel unmapped the addresses before it looked for huge pages, so another
-                // thread may have mapped something there. Leave the range alone.
-                std::mem::forget(self.mapping);
-            }
-            return Err(error);
-        }
-        Ok(self)
-    }
-
-    /// Maps memory at reserved addresses, and populates none of it. On failure nothing is mapped
-    /// there.
+    /// Maps memory at reserved addresses, and populates none of it. After a failure it may be
+    /// called again for those that are still this memory's ([`own_bytes`](Self::own_bytes)).
     pub fn put(&self, part: Range<usize>) -> Result<(), BuildError> {
         let bytes = part.len();
         // A file's pages count when they are written, not when they are mapped.
@@ -162,16 +158,17 @@ impl Memory {
             ftruncate(file, part.end as u64).map_err(no_file(bytes, self.hugetlb))?;
         }
         let file = self.file.as_ref().map(|file| (file, self.in_file(&part)));
-        if let Err(errno) = replace(&self.mapping, part.clone(), file, self.hugetlb) {
-            let error = no_memory(bytes)(errno);
-            // Older kernels have unmapped the addresses. Reserve them again, unless they are still
-            // mapped or another thread has mapped something there: then this call does nothing.
-            // (Huge pages are mapped once, by `map`, which gives up the whole range.)
-            if !self.hugetlb {
-                self.reserve(&part, MapFlags::FIXED_NOREPLACE);
-            }
-            return Err(if self.hugetlb { BuildError::HugePages { bytes, errno } } else { error });
-        }
+        let mapped = if file.is_some() || self.hugetlb {
+            // Checked at once: to describe an error takes time, and memory.
+            replace(&self.mapping, part.clone(), file, self.hugetlb)
+                .inspect_err(|&errno| self.check_addresses(&part, errno))
+        } else {
+            enable(&self.mapping, part.clone())
+        };
+        mapped.map_err(|errno| match self.hugetlb {
+            true => BuildError::HugePages { bytes, errno },
+            false => no_memory(bytes)(errno),
+        })?;
         if self.thp
             && let Err(errno) = self.mapping.advise_part(part.clone(), Advice::LinuxHugepage)
         {
@@ -196,32 +193,28 @@ impl Memory {
         self.file_offset + part.start as u64
     }
 
-    /// Reserves addresses in place of memory, and punches a hole into the file there. The file
-    /// keeps its length, which is sealed.
-    fn reserve(&self, part: &Range<usize>, fixed: MapFlags) {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
-        // SAFETY: the range is ours and nothing uses it, or, with FIXED_NOREPLACE, nothing is
-        // mapped there. If this fails, the memory stays, and `put` replaces it.
-        let reserved = unsafe {
-            mmap_anonymous(
-                self.mapping.at(part.start).cast(),
-                part.len(),
-                ProtFlags::empty(),
-                flags,
-            )
-        };
-        if let Ok(start) = reserved {
-            // Does not count as locked memory. SAFETY: just reserved; no contents change.
-            let _ = unsafe { munlock(start, part.len()) };
+    /// Reserves the addresses of `part` again if the system has unmapped them before it refused to
+    /// map: kernels before 6.12 do so, and later ones where the file itself refuses. Another thread
+    /// may have mapped something there meanwhile, which looks like a reservation that is still
+    /// there. So where something is mapped, these addresses and all behind them are given up: this
+    /// memory never touches them again.
+    fn check_addresses(&self, part: &Range<usize>, errno: Errno) {
+        // Every kernel counts what is locked before it unmaps anything, and says so for nothing
+        // else.
+        if errno != Errno::AGAIN && !self.mapping.reserve_again(part.clone()) {
+            // Relaxed: the caller holds the lock of `Growth`, or has the memory for itself.
+            self.own_bytes.store(part.start, Ordering::Relaxed);
         }
-        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let hole = |file| fallocate(file, punch, self.in_file(part), part.len() as u64);
-        let _ = self.file.as_ref().map(hole);
     }
 
-    /// Unmaps memory that was never used, and leaves its addresses reserved.
+    /// Takes memory away that was never used, and leaves its addresses reserved. No mapping is
+    /// replaced: a call that failed could leave a hole. (So private memory stays promised by the
+    /// system until the depot ends, and is not promised again when it is put back.)
     pub fn take_away(&self, part: Range<usize>) {
-        self.reserve(&part, MapFlags::FIXED);
+        disable(&self.mapping, part.clone());
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let hole = |file| fallocate(file, punch, self.in_file(&part), part.len() as u64);
+        let _ = self.file.as_ref().map(hole);
     }
 
     /// Makes every page of a part present, so that no later access faults.
@@ -283,9 +276,14 @@ impl Memory {
         self.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// The size to which the memory can grow.
+    /// The size to which the memory could grow when it was made.
     pub fn bytes_max(&self) -> usize {
         self.mapping.bytes()
+    }
+
+    /// The size to which the memory can grow. The caller holds the lock of `Growth`.
+    pub fn own_bytes(&self) -> usize {
+        self.own_bytes.load(Ordering::Relaxed)
     }
 
     /// The memory file, if it is this memory's own and has nothing else.
@@ -315,6 +313,12 @@ impl Memory {
     /// Whether the huge pages come from the administrator's pool; those are mapped whole.
     pub fn is_hugetlb(&self) -> bool {
         self.hugetlb
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.mapping.truncate(*self.own_bytes.get_mut());
     }
 }
 
@@ -372,7 +376,41 @@ fn no_file(bytes: usize, hugetlb: bool) -> impl FnOnce(Errno) -> BuildError {
     }
 }
 
-/// Maps memory over a part of a reservation: private memory, or a file's from an offset on.
+/// Gives a part of a reservation private memory: promised by the system, and locked, as a new
+/// mapping would be. Unmaps nothing, so that a failure leaves no hole.
+fn enable(reserved: &Mapping, part: Range<usize>) -> Result<(), Errno> {
+    let (start, bytes) = (reserved.at(part.start).cast(), part.len());
+    // SAFETY: our own reservation, in which nothing lies.
+    unsafe { mprotect(start, bytes, MprotectFlags::READ | MprotectFlags::WRITE) }?;
+    lock_as_new(start, bytes).inspect_err(|_| disable(reserved, part))
+}
+
+/// Makes a reservation of a part that nothing uses. Where the system refuses, memory stays.
+fn disable(mapping: &Mapping, part: Range<usize>) {
+    let (start, bytes) = (mapping.at(part.start).cast(), part.len());
+    // SAFETY: our own mapping, which nothing uses.
+    let _ = unsafe { munlock(start, bytes) };
+    let _ = mapping.advise_part(part, Advice::LinuxDontNeed);
+    // SAFETY: as above.
+    let _ = unsafe { mprotect(start, bytes, MprotectFlags::empty()) };
+}
+
+/// Locks memory if this process locks what it maps (`mlockall` with `MCL_FUTURE`). A page that is
+/// mapped to find out shows whether it does, and whether pages come at the first access.
+fn lock_as_new(start: *mut c_void, bytes: usize) -> Result<(), Errno> {
+    let page = Mapping::anonymous(1)?;
+    // The one reason by which an aligned page of a plain mapping is refused (`mm/madvise.c`,
+    // `can_madv_lru_vma`).
+    if page.advise(Advice::LinuxDontNeed) != Err(Errno::INVAL) {
+        return Ok(());
+    }
+    let is_present = resident(page.start(), page.bytes())?[0];
+    let flags = if is_present { MlockFlags::empty() } else { MlockFlags::ONFAULT };
+    // SAFETY: no contents change. Beyond the limit `mmap` says EAGAIN, and this call ENOMEM.
+    unsafe { mlock_with(start, bytes, flags) }.map_err(|_| Errno::AGAIN)
+}
+
+/// Maps huge pages over a part of a reservation, or a file from an offset on.
 fn replace(
     reserved: &Mapping,
     part: Range<usize>,
@@ -475,43 +513,67 @@ mod tests {
         }
     }
 
-    /// Checks that pages which another thread mapped into the hole of a refused mapping stay:
-    /// addresses to grow into are reserved again only where nothing is, and those of refused huge
-    /// pages are not unmapped.
+    /// Memory that can grow, of a file that cannot be mapped, and the same file, which can. Every
+    /// kernel refuses it before it unmaps. With a hole it stands for a mapping that most kernels
+    /// refuse afterwards.
+    fn unreadable_memory() -> (Memory, Option<OwnedFd>) {
+        let kind = MemoryKind::Memfd;
+        let wanted = MemoryRequest { kind, bytes: HUGE_BYTES, bytes_max: 2 * HUGE_BYTES, ..SMALL };
+        let (_books, mut memory) = Memory::map(wanted, None).unwrap();
+        let name = format!("/proc/self/fd/{}", memory.fd().unwrap().as_raw_fd());
+        let unreadable =
+            rustix::fs::open(name, rustix::fs::OFlags::WRONLY, rustix::fs::Mode::empty());
+        let file = memory.file.replace(unreadable.unwrap());
+        (memory, file)
+    }
+
+    /// Checks that pages which another thread mapped into the hole of a refused mapping stay, also
+    /// when the memory is dropped: their addresses are given up.
     #[test]
     fn a_refused_mapping_takes_nothing_from_others() {
-        for hugetlb in [false, true] {
-            let wanted = MemoryRequest {
-                kind: MemoryKind::Memfd,
-                bytes: HUGE_BYTES,
-                bytes_max: 2 * HUGE_BYTES,
-                ..SMALL
-            };
-            let (_books, mut memory) = Memory::map(wanted, None).unwrap();
-            // A file that cannot be read can grow, but not be mapped; every kernel says so before
-            // it unmaps. It stands for a mapping of huge pages that most kernels refuse
-            // afterwards.
-            let name = format!("/proc/self/fd/{}", memory.fd().unwrap().as_raw_fd());
-            let unreadable =
-                rustix::fs::open(name, rustix::fs::OFlags::WRONLY, rustix::fs::Mode::empty());
-            memory.file = Some(unreadable.unwrap());
+        for (start, hugetlb) in [(0, false), (0, true), (HUGE_BYTES, false)] {
+            let (mut memory, _) = unreadable_memory();
             memory.hugetlb = hugetlb;
-            let part = if hugetlb { 0..HUGE_BYTES } else { HUGE_BYTES..2 * HUGE_BYTES };
+            let part = start..start + HUGE_BYTES;
             let theirs = memory.mapping.at(part.start);
             let (access, flags) = (ProtFlags::READ, MapFlags::PRIVATE | MapFlags::FIXED);
             // SAFETY: replaces a part of our own mapping, which no thread uses.
             unsafe { mmap_anonymous(theirs.cast(), rustix::param::page_size(), access, flags) }
                 .unwrap();
-            if hugetlb {
-                let refused = BuildError::HugePages { bytes: HUGE_BYTES, errno: Errno::ACCESS };
-                assert_eq!(memory.filled(part.end).err(), Some(refused));
-                assert!(is_readable(theirs), "another's mapping is gone");
-            } else {
-                let refused = BuildError::Memory { bytes: HUGE_BYTES, errno: Errno::ACCESS };
-                assert_eq!(memory.put(part), Err(refused));
-                assert!(is_readable(theirs), "another's mapping is gone");
+            let refused = match hugetlb {
+                true => BuildError::HugePages { bytes: HUGE_BYTES, errno: Errno::ACCESS },
+                false => BuildError::Memory { bytes: HUGE_BYTES, errno: Errno::ACCESS },
+            };
+            assert_eq!(memory.put(part.clone()), Err(refused));
+            assert_eq!(memory.own_bytes(), part.start);
+            drop(memory);
+            assert!(is_readable(theirs), "another's mapping is gone");
+        }
+    }
+
+    /// A hole that no thread has taken is filled, and memory is mapped there later.
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn a_hole_is_filled() {
+        // SAFETY: the child has one thread, so that nothing comes into the hole, and ends.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let (mut memory, file) = unreadable_memory();
+            let part = HUGE_BYTES..2 * HUGE_BYTES;
+            let hole = memory.mapping.at(part.start).cast();
+            // SAFETY: a part of our own mapping, which no thread uses; and ends this child.
+            unsafe {
+                rustix::mm::munmap(hole, part.len()).unwrap();
+                let is_refused = memory.put(part.clone()).is_err();
+                let is_filled = memory.own_bytes() == memory.bytes_max();
+                memory.file = file;
+                libc::_exit(i32::from(!is_refused || !is_filled || memory.put(part).is_err()));
             }
         }
+        let mut status = 0;
+        // SAFETY: waits for our child.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!(status, 0);
     }
 
     #[test]

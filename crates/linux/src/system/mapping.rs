@@ -26,10 +26,12 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Reserves addresses without access, at `start` where nothing is mapped there, or where the
     /// kernel finds room (`None`). They do not count as locked memory, whatever `mlockall` says.
+    /// Nor do they count as memory that the system promises, until `mprotect` gives access.
     fn reserve(start: Option<NonNull<u8>>, bytes: usize) -> Result<Self, Errno> {
         let at = start.map_or(ptr::null_mut(), NonNull::as_ptr);
         let fixed = if start.is_some() { MapFlags::FIXED_NOREPLACE } else { MapFlags::empty() };
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
+        // Without `NORESERVE`, by which `mprotect` would count nothing, either.
+        let flags = MapFlags::PRIVATE | fixed;
         // SAFETY: a new mapping that replaces nothing.
         let there = unsafe { mmap_anonymous(at.cast(), bytes, ProtFlags::empty(), flags) }?;
         let reserved = Self::new(there, bytes);
@@ -158,6 +160,18 @@ impl Mapping {
             }
         }
         Err(Errno::NOMEM)
+    }
+
+    /// Reserves a part of the range, which the kernel may have unmapped. `false`: something is
+    /// mapped there.
+    pub fn reserve_again(&self, part: Range<usize>) -> bool {
+        let start = NonNull::new(self.at(part.start)).expect("inside the range");
+        Self::reserve_in_parts(start, part.len()).map(Self::into_start).is_ok()
+    }
+
+    /// Gives up the range behind its first `bytes` bytes: what is mapped there stays.
+    pub fn truncate(&mut self, bytes: usize) {
+        self.bytes = self.bytes.min(bytes);
     }
 
     pub fn start(&self) -> NonNull<u8> {

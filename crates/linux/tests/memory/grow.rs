@@ -174,28 +174,39 @@ fn a_depot_of_huge_pages_does_not_grow() {
 /// A growth that the system refuses leaves the depot as it was, and can be tried again.
 #[test]
 fn a_system_that_refuses_changes_nothing() {
-    in_child(|| {
-        let depot =
-            Depot::builder(unit()).grow_to(2 * unit()).memory(MemoryKind::Memfd).build().unwrap();
-        // Without a handler for SIGXFSZ: a file that would become larger ends the process.
-        let limit = |bytes| {
-            let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
-            // SAFETY: a limit of this child, which ends after the test.
-            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
-        };
-        limit(unit() as u64);
-        let refused = depot.grow(ZONE, unit()).unwrap_err();
-        assert!(
-            matches!(refused, BuildError::File { bytes, .. } if bytes == unit()),
-            "{refused:?}"
-        );
-        assert!(refused.to_string().contains("ulimit -f"), "{refused}");
-        assert_eq!(depot.bytes(), unit());
-        all_back(&depot);
-        limit(libc::RLIM_INFINITY);
-        depot.grow(ZONE, unit()).unwrap();
-        all_back(&depot);
-    });
+    for (kind, resource, named) in [
+        (MemoryKind::Memfd, libc::RLIMIT_FSIZE, "ulimit -f"),
+        (MemoryKind::Anonymous, libc::RLIMIT_DATA, "ulimit -d"),
+    ] {
+        in_child(|| {
+            let depot = Depot::builder(unit()).grow_to(2 * unit()).memory(kind).build().unwrap();
+            // Without a handler for SIGXFSZ: a file that would become larger ends the process.
+            let limit = |bytes| {
+                let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
+                // SAFETY: a limit of this child, which ends after the test.
+                assert_eq!(unsafe { libc::setrlimit(resource, &limit) }, 0);
+            };
+            let used = match kind {
+                MemoryKind::Memfd => unit() as u64,
+                MemoryKind::Anonymous => data_bytes(),
+            };
+            limit(used + unit() as u64 / 2);
+            let refused = depot.grow(ZONE, unit()).unwrap_err();
+            assert!(refused.to_string().contains(named), "{refused}");
+            assert_eq!(depot.bytes(), unit());
+            all_back(&depot);
+            limit(libc::RLIM_INFINITY);
+            depot.grow(ZONE, unit()).unwrap();
+            all_back(&depot);
+        });
+    }
+}
+
+/// Bytes of private memory that this process can write to.
+fn data_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
+    kib.trim_end_matches("kB").trim().parse::<u64>().unwrap() * 1024
 }
 
 /// Several threads grow a depot while others use it: each unit is added once.
