@@ -57,10 +57,10 @@ impl Budget {
         self.used.load(Ordering::Relaxed).clamp(0, i64::from(u32::MAX)) as u32
     }
 
-    /// Mappings that are not in use.
-    pub fn left(&self) -> u32 {
-        let own = self.max.saturating_sub(self.used());
-        self.whole.as_ref().map_or(own, |whole| own.min(whole.left()))
+    /// The limit of which fewer than `needed` mappings are left, if there is one.
+    pub fn lack(&self, needed: u32) -> Option<u32> {
+        let is_short = self.max.saturating_sub(self.used()) < needed;
+        if is_short { Some(self.max) } else { self.whole.as_ref()?.lack(needed) }
     }
 
     /// Whether three quarters are in use.
@@ -96,4 +96,20 @@ impl Budget {
 pub(super) fn why_no_memory() -> MapError {
     // A mapping call may need two more mappings.
     maps::reached_limit(2).map_or(MapError::NoTables, |limit| MapError::TooManyMappings { limit })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A part has mappings left, and the whole has none.
+    #[test]
+    fn the_limit_that_is_reached_is_named() {
+        let whole = Budget::new(10, None);
+        let part = Budget::new(100, Some(whole.clone()));
+        assert_eq!((part.lack(10), part.lack(11), part.lack(101)), (None, Some(10), Some(100)));
+        whole.give(-10);
+        assert_eq!((part.lack(0), part.lack(1)), (None, Some(10)));
+        assert_eq!(part.take(1), Err(MapError::TooManyMappings { limit: 10 }));
+    }
 }

@@ -396,13 +396,12 @@ unsafe impl Mapper for LinuxMapper {
     /// Each run takes a mapping, and the last one that behind it. [`map`](Self::map) takes two for
     /// each of several, before it knows that one continues another.
     fn check_runs(&self, runs: u32) -> Result<(), MapError> {
-        let needed = runs.saturating_add(1 + u32::from(runs > 1));
-        match runs {
-            _ if needed <= self.budget.left() => Ok(()),
+        let lacked = self.budget.lack(runs.saturating_add(1 + u32::from(runs > 1)));
+        lacked.map_or(Ok(()), |limit| match runs {
             // In one piece: it is not the frames.
-            0 | 1 => Err(MapError::TooManyMappings { limit: self.budget.max() }),
+            0 | 1 => Err(MapError::TooManyMappings { limit }),
             _ => Err(MapError::TooScattered { needed: runs }),
-        }
+        })
     }
 
     fn prefers_long_runs(&self) -> bool {
