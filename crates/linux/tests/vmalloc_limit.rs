@@ -17,8 +17,9 @@ fn a_space_stays_below_the_systems_limit() {
     let depot = Arc::new(
         Depot::builder((1 << 14) * page_size()).memory(MemoryKind::Memfd).build().unwrap(),
     );
-    let mut space =
-        Vmalloc::builder(&depot).bytes((1 << 18) * page_size()).areas_max(200_000).build().unwrap();
+    // All that is freed stays mapped.
+    let builder = Vmalloc::builder(&depot).lazy_bytes(1 << 40).areas_max(200_000);
+    let mut space = builder.bytes((1 << 18) * page_size()).build().unwrap();
     let limit: u32 =
         std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
     if limit > 100_000 {
@@ -39,6 +40,13 @@ fn a_space_stays_below_the_systems_limit() {
         // SAFETY: never used.
         unsafe { space.vunmap(start) }.unwrap();
     }
+    // Another space has these mappings, once no area of this one is in use.
+    assert!(space.mappings() > limit / 4, "{} mappings", space.mappings());
+    let other = Vmalloc::new(&depot).unwrap();
+    // SAFETY: never used.
+    unsafe { other.vunmap(other.vmap(&[frame], Options::DEFAULT).unwrap()) }.unwrap();
+    drop(other);
+    assert_eq!(space.mappings(), 1);
     let purged = space.shrink();
     assert_eq!((purged.stuck_areas, purged.error), (0, None));
     // SAFETY: the frame is not mapped any more.

@@ -266,17 +266,24 @@ impl<M: Mapper, H: Host> VmapState<'_, M, H> {
 
     /// Calls `attempt` like [`with_purges`](Self::with_purges), and purges while the mapper has too
     /// many mappings (those that are freed and still mapped count), or loses the addresses that
-    /// `attempt` obtained. Notes the request if it fails.
+    /// `attempt` obtained. If the mappings are too many still, has others give up theirs, and calls
+    /// it once more. Notes the request if it fails.
     pub fn with_mappings<T>(
         &self,
         no_wait: bool,
         attempt: impl Fn() -> Result<T, VmapError>,
     ) -> Result<T, VmapError> {
+        use MapError::{Lost, TooManyMappings, TooScattered};
         let is_short = |error: &_| {
-            use MapError::{Lost, TooManyMappings, TooScattered};
             matches!(error, VmapError::Map(TooManyMappings { .. } | TooScattered { .. } | Lost))
         };
-        let result = self.with_purges_if(|error| !no_wait && is_short(error), attempt);
+        let mut result = self.with_purges_if(|error| !no_wait && is_short(error), &attempt);
+        if let Err(VmapError::Map(error @ (TooManyMappings { .. } | TooScattered { .. }))) = result
+            && !no_wait
+            && self.mappings().mapper().shrink_others(error)
+        {
+            result = attempt();
+        }
         if result.is_err() {
             self.note_failure(no_wait);
         }

@@ -59,8 +59,17 @@ impl Budget {
 
     /// The limit of which fewer than `needed` mappings are left, if there is one.
     pub fn lack(&self, needed: u32) -> Option<u32> {
-        let is_short = self.max.saturating_sub(self.used()) < needed;
-        if is_short { Some(self.max) } else { self.whole.as_ref()?.lack(needed) }
+        if self.is_short(needed) { Some(self.max) } else { self.whole.as_ref()?.lack(needed) }
+    }
+
+    fn is_short(&self, needed: u32) -> bool {
+        self.max.saturating_sub(self.used()) < needed
+    }
+
+    /// Whether other ranges may have what is missing of `needed` mappings: not if this one has
+    /// reached a limit of its own.
+    pub fn may_others_have(&self, needed: u32) -> bool {
+        self.whole.is_none() || !self.is_short(needed)
     }
 
     /// Whether three quarters are in use.
@@ -108,6 +117,7 @@ mod tests {
         let whole = Budget::new(10, None);
         let part = Budget::new(100, Some(whole.clone()));
         assert_eq!((part.lack(10), part.lack(11), part.lack(101)), (None, Some(10), Some(100)));
+        assert!(part.may_others_have(11) && !part.may_others_have(101));
         whole.give(-10);
         assert_eq!((part.lack(0), part.lack(1)), (None, Some(10)));
         assert_eq!(part.take(1), Err(MapError::TooManyMappings { limit: 10 }));

@@ -202,6 +202,7 @@ impl VmallocBuilder {
         if let Some(shrinkers) = shrinkers {
             space.shrink_with(shrinkers?)?;
         }
+        space.purge_for_others()?;
         Ok(Vmalloc::from_space(space))
     }
 

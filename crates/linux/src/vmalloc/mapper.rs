@@ -26,6 +26,7 @@ use super::budget::{self, Budget, MAPPINGS_MIN};
 use super::error::{VmallocBuildError, no_memory};
 use super::pieces::Pieces;
 use super::reserved::Reservation;
+use super::spaces::Spaces;
 use crate::depot::handle::Depot;
 use crate::system::bits::Bits;
 
@@ -227,6 +228,12 @@ impl LinuxMapper {
     }
 }
 
+/// Mappings that runs may take: one each, and that behind the last one. [`LinuxMapper::map`] takes
+/// two for each of several, before it knows that one continues another.
+fn mappings_of(runs: u32) -> u32 {
+    runs.saturating_add(1 + u32::from(runs > 1))
+}
+
 fn why(errno: Errno) -> MapError {
     match errno {
         Errno::NOMEM => budget::why_no_memory(),
@@ -393,10 +400,8 @@ unsafe impl Mapper for LinuxMapper {
         Some(Span::new(start, lost.len() as u32))
     }
 
-    /// Each run takes a mapping, and the last one that behind it. [`map`](Self::map) takes two for
-    /// each of several, before it knows that one continues another.
     fn check_runs(&self, runs: u32) -> Result<(), MapError> {
-        let lacked = self.budget.lack(runs.saturating_add(1 + u32::from(runs > 1)));
+        let lacked = self.budget.lack(mappings_of(runs));
         lacked.map_or(Ok(()), |limit| match runs {
             // In one piece: it is not the frames.
             0 | 1 => Err(MapError::TooManyMappings { limit }),
@@ -406,6 +411,13 @@ unsafe impl Mapper for LinuxMapper {
 
     fn prefers_long_runs(&self) -> bool {
         self.budget.is_tight()
+    }
+
+    /// Has the other address spaces of this process unmap what they keep mapped.
+    fn shrink_others(&self, error: MapError) -> bool {
+        let runs = if let MapError::TooScattered { needed } = error { needed } else { 1 };
+        self.budget.may_others_have(mappings_of(runs))
+            && Spaces::of_process().purge_others(self.start())
     }
 }
 

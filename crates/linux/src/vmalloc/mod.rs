@@ -27,7 +27,9 @@
 //! Each run of consecutive pages is a mapping. A process may have `vm.max_map_count` mappings
 //! (65530 by default). Frames of a request are sorted, so that it takes a mapping per run. When
 //! three quarters are in use, requests search harder for long runs. A request whose runs are more
-//! than what is left has freed memory unmapped first. Then it fails, before it maps anything, with
+//! than what is left has freed memory unmapped first: in its own address space, and then in all
+//! others of the process, unless the limit is its space's own
+//! ([`mappings_max`](VmallocBuilder::mappings_max)). Then it fails, before it maps anything, with
 //! [`TooScattered`](pagedepot_vmap::MapError::TooScattered): a buffer in a depot whose free pages
 //! lie one by one ends at some 220 MiB. With longer runs it ends later in proportion.
 //!
@@ -54,6 +56,7 @@ mod reserved;
 #[cfg(test)]
 mod reserved_tests;
 mod space;
+mod spaces;
 
 pub use buf::{VmallocBuf, VmallocWriter};
 pub use builder::VmallocBuilder;

@@ -13,6 +13,7 @@ use pagedepot_vmap::{
 };
 
 use super::LinuxVmap;
+use super::spaces::{SpaceRef, Spaces};
 use crate::depot::handle::Depot;
 use crate::error::BuildError;
 use crate::giving_back::shrinkers::Shrinkers;
@@ -64,6 +65,8 @@ pub(super) struct Space {
     /// `drop`.
     vmap: NonNull<LinuxVmap>,
     shrinkers: Option<Arc<Shrinkers>>,
+    /// The list in which others find it.
+    spaces: Option<&'static Spaces>,
     /// Holds the metadata of `vmap`.
     metadata: ManuallyDrop<Mapping>,
 }
@@ -75,7 +78,7 @@ unsafe impl Sync for Space where LinuxVmap: Sync {}
 
 impl Space {
     pub fn new(vmap: NonNull<LinuxVmap>, metadata: Mapping) -> Self {
-        Space { vmap, shrinkers: None, metadata: ManuallyDrop::new(metadata) }
+        Space { vmap, shrinkers: None, spaces: None, metadata: ManuallyDrop::new(metadata) }
     }
 
     pub fn shrink_with(&mut self, shrinkers: Arc<Shrinkers>) -> Result<(), LockError> {
@@ -83,6 +86,28 @@ impl Space {
         unsafe { shrinkers.add(self.vmap) }?;
         self.shrinkers = Some(shrinkers);
         Ok(())
+    }
+
+    /// Has this space purge when requests of others find mappings short.
+    pub fn purge_for_others(&mut self) -> Result<(), LockError> {
+        let spaces = Spaces::of_process();
+        // SAFETY: as in `shrink_with`.
+        match unsafe { spaces.add(self.entry()) } {
+            // The list is the parent's.
+            Err(LockError::Forked) => {}
+            added => {
+                added?;
+                self.spaces = Some(spaces);
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&self) -> SpaceRef {
+        // SAFETY: from a box, which `drop` frees.
+        let mapper = unsafe { self.vmap.as_ref() }.mapper();
+        let waiters = mapper.depot().shared().waiters().clone();
+        SpaceRef { space: self.vmap, start: mapper.span().start.get(), waiters }
     }
 }
 
@@ -393,11 +418,13 @@ impl Vmalloc {
     pub fn validate(&mut self) -> Result<VmapCensus, ValidateError> {
         let space = Arc::get_mut(&mut self.space).ok_or(ValidateError::Shared)?;
         let shrinkers = space.shrinkers.clone();
-        let pause = shrinkers.as_ref().map(|shrinkers| shrinkers.pause()).transpose();
-        let _pause = pause.map_err(|error| match error {
+        let refused = |error| match error {
             LockError::Forked => ValidateError::Fault(VmapFault::Forked),
             LockError::Reentrant => ValidateError::Reentrant,
-        })?;
+        };
+        let pause = shrinkers.as_ref().map(|shrinkers| shrinkers.pause()).transpose();
+        let _pause = pause.map_err(refused)?;
+        let _others = space.spaces.map(Spaces::pause).transpose().map_err(refused)?;
         // SAFETY: the only handle, while callbacks are paused.
         unsafe { space.vmap.as_mut() }.validate().map_err(ValidateError::Fault)
     }
@@ -447,14 +474,14 @@ fn address(start: NonNull<u8>) -> VirtAddr {
 impl Drop for Space {
     /// Returns all pages to the depot, also those of areas that are still busy.
     fn drop(&mut self) {
-        if let Some(shrinkers) = &self.shrinkers
-            && !shrinkers.remove(self.vmap)
-        {
-            // This thread is in the list of address spaces, and goes on to use this one: it stays.
-            return;
-        }
         // SAFETY: from a box, freed below.
         let vmap = unsafe { self.vmap.as_ref() };
+        let is_in_use = self.shrinkers.as_ref().is_some_and(|list| !list.remove(self.vmap))
+            || self.spaces.is_some_and(|list| !list.remove(vmap.mapper().span().start.get()));
+        if is_in_use {
+            // This thread is in a list of address spaces, and goes on to use this one: it stays.
+            return;
+        }
         let depot = vmap.mapper().depot().clone();
         let _answering = depot.shared().answering();
         let is_ours = |area: &AreaInfo| area.state == AreaState::Busy && area.kind == Kind::Vmalloc;
@@ -485,5 +512,59 @@ impl fmt::Debug for Vmalloc {
             .field("mappings", &self.mappings())
             .field("stats", &self.stats())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::{Context, Wake, Waker};
+
+    use pagedepot::Order;
+
+    use super::*;
+    use crate::MemoryKind;
+    use crate::test_units::{mib, page_bytes};
+
+    /// A waker that takes the list of spaces, as one does that drops a space.
+    struct Remover {
+        spaces: Spaces,
+        calls: AtomicU32,
+    }
+
+    impl Wake for Remover {
+        fn wake(self: Arc<Self>) {
+            assert!(self.spaces.remove(0), "the list is locked");
+            self.calls.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A space gives up what it keeps mapped when another is short, also if the depot may not have
+    /// it. A request that waits for pages is told when the list is free.
+    #[test]
+    fn others_give_up_what_they_keep() {
+        let depot = Depot::builder(4 * mib()).memory(MemoryKind::Memfd).build().unwrap();
+        let [own, other] =
+            [0, 1].map(|_| Vmalloc::builder(&depot).shrinker(false).build().unwrap());
+        let remover = Arc::new(Remover { spaces: Spaces::new(), calls: AtomicU32::new(0) });
+        let own_start = own.range().0.addr().get();
+        assert!(!remover.spaces.purge_others(own_start));
+        for space in [&own, &other] {
+            // SAFETY: both outlive the list's last use.
+            unsafe { remover.spaces.add(space.space.entry()) }.unwrap();
+        }
+        drop(own.buf(page_bytes()).unwrap());
+        let bufs: Vec<_> = std::iter::from_fn(|| other.buf(16 * page_bytes()).ok()).collect();
+        let _rest: Vec<_> = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect();
+        drop(bufs);
+        let waker = Waker::from(remover.clone());
+        let mut waiting = Box::pin(depot.page_async(Order::BASE));
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        let kept = own.stats().warm_pages;
+        assert!(kept > 0 && other.stats().warm_pages > 0);
+        assert!(remover.spaces.purge_others(own_start));
+        assert_eq!((own.stats().warm_pages, other.stats().warm_pages), (kept, 0));
+        assert!(remover.calls.load(Ordering::Relaxed) > 0, "no request was told");
     }
 }

@@ -133,4 +133,13 @@ pub unsafe trait Mapper: Sync {
     fn prefers_long_runs(&self) -> bool {
         false
     }
+
+    /// Has others give up what they keep of a resource that this mapper shares with them. A request
+    /// that may wait calls it once, under no lock of the vmap, when purges of its own did not help
+    /// against [`MapError::TooManyMappings`] or [`MapError::TooScattered`]. Returns whether the
+    /// request is to try once more. By default nothing is shared.
+    fn shrink_others(&self, error: MapError) -> bool {
+        let _ = error;
+        false
+    }
 }
