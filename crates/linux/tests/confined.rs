@@ -56,17 +56,19 @@ fn refuse(call: libc::c_long, argument: Option<u32>) {
 #[test]
 fn too_few_addresses() {
     in_child(|| {
-        limit(Resource::As, address_bytes() + 256 * MIB as u64);
+        // A range of addresses has a page table at least.
+        let table = page_bytes() / 8 * page_bytes();
+        limit(Resource::As, address_bytes() + (256 * MIB + table) as u64);
         // A build that failed leaves nothing behind, or the addresses would run out.
         for _ in 0..1000 {
-            let error = Depot::new(300 * MIB).map(|depot| depot.bytes()).unwrap_err();
+            let error = Depot::new(300 * MIB + table).map(|depot| depot.bytes()).unwrap_err();
             let limit = limit_of(error);
             assert!(matches!(limit, Some(Limit::Addresses(_))), "{error:?}");
             assert!(error.to_string().contains("ulimit -v"), "{error}");
         }
         let depot = Arc::new(Depot::builder(64 * MIB).memory(MemoryKind::Memfd).build().unwrap());
         for _ in 0..1000 {
-            let error = Vmalloc::builder(&depot).bytes(512 * MIB).build().err().unwrap();
+            let error = Vmalloc::builder(&depot).bytes(512 * MIB + table).build().err().unwrap();
             assert!(matches!(error, VmallocBuildError::Limit { .. }), "{error:?}");
             let text = error.to_string();
             assert!(text.contains("ulimit -v") && text.contains("smaller range"), "{text}");
@@ -396,7 +398,7 @@ fn buffers_of_no_bytes_and_of_too_many() {
     let depot = Arc::new(Depot::builder(4 * mib()).memory(MemoryKind::Memfd).build().unwrap());
     let space = Vmalloc::builder(&depot).bytes(8 * mib()).build().unwrap();
     assert_eq!(space.buf(0).unwrap().len(), 0);
-    for bytes in [8 * mib() + 1, 1 << 50, usize::MAX] {
+    for bytes in [space.range().1 + 1, 1 << 50, usize::MAX] {
         let error = space.buf(bytes).map(|buf| buf.len()).unwrap_err().to_string();
         assert!(error.contains("between 1 page and"), "{bytes}: {error}");
     }

@@ -148,7 +148,7 @@ pub enum VmapConfigError {
         /// Size of the range in pages.
         pages: u32,
     },
-    /// [`Mapper::TABLE_PAGES`](crate::Mapper::TABLE_PAGES) is not a power of two up to 2^15.
+    /// [`Mapper::table_pages`](crate::Mapper::table_pages) is not a power of two up to 2^15.
     BadTables {
         /// Pages that a table maps.
         pages: u32,

@@ -66,7 +66,7 @@ impl Lengths {
 /// Bytes of metadata for a configuration and a mapper.
 pub fn bytes<M: Mapper>(config: &VmapConfig, mapper: &M) -> Result<usize, VmapConfigError> {
     config.check()?;
-    let lengths = Lengths::new(config, &range_of(mapper)?, M::TABLE_PAGES);
+    let lengths = Lengths::new(config, &range_of(mapper)?, mapper.table_pages());
     lengths.bytes().ok_or(VmapConfigError::TooLarge)
 }
 
@@ -79,9 +79,10 @@ pub fn build<'m, M: Mapper, H: Host>(
 ) -> Result<VmapState<'m, M, H>, VmapConfigError> {
     let (needed, given) = (bytes(config, &mapper)?, memory.len());
     let range = range_of(&mapper)?;
-    let lengths = Lengths::new(config, &range, M::TABLE_PAGES);
+    let table_pages = mapper.table_pages();
+    let lengths = Lengths::new(config, &range, table_pages);
     let mut arena = Arena::new(memory, config.metadata_is_zero);
-    let carved = carve(&mut arena, lengths, &range, M::TABLE_PAGES);
+    let carved = carve(&mut arena, lengths, &range, table_pages);
     let carved = carved.ok_or(VmapConfigError::TooLittleMetadata { needed, given })?;
     let nodes = Nodes::new(
         carved.nodes,
@@ -130,7 +131,7 @@ fn carve<'m>(
 }
 
 fn range_of<M: Mapper>(mapper: &M) -> Result<ManagedRange, VmapConfigError> {
-    let (span, page_size, tables) = (mapper.span(), mapper.page_size(), M::TABLE_PAGES);
+    let (span, page_size, tables) = (mapper.span(), mapper.page_size(), mapper.table_pages());
     let Span { start, pages } = span;
     let bytes = (pages as usize).checked_mul(page_size.bytes());
     let fits = bytes.is_some_and(|bytes| start.get().checked_add(bytes).is_some());

@@ -65,7 +65,9 @@ impl Ledger {
 
 // SAFETY: nothing is ever reached through its addresses.
 unsafe impl Mapper for Ledger {
-    const TABLE_PAGES: u32 = TABLE;
+    fn table_pages(&self) -> u32 {
+        TABLE
+    }
 
     fn span(&self) -> Span {
         Span::new(VirtAddr::new(BASE), PAGES)

@@ -11,7 +11,7 @@ use rustix::mm::Advice;
 use super::LinuxVmap;
 use super::error::{VmallocBuildError, no_memory};
 use super::host::{DepotHost, PurgeWanted};
-use super::mapper::LinuxMapper;
+use super::mapper::{LinuxMapper, table_pages};
 use super::space::{Space, Vmalloc};
 use crate::depot::handle::Depot;
 use crate::system::mapping::Mapping;
@@ -64,7 +64,8 @@ impl VmallocBuilder {
         }
     }
 
-    /// Size of the range in bytes, rounded up to 512 pages. A page that is used costs 9 bytes of
+    /// Size of the range in bytes, rounded up to whole page tables: 2 MiB where the system's pages
+    /// have 4 KiB, 32 MiB with 16 KiB, 512 MiB with 64 KiB. A page that is used costs 9 bytes of
     /// metadata. Default: eight times the depot, at least 1 GiB, and fewer than 2^32 pages.
     pub fn bytes(mut self, bytes: usize) -> Self {
         self.bytes = Some(bytes);
@@ -229,8 +230,8 @@ impl VmallocBuilder {
 
 /// Default size of the range in bytes, for a depot of so many. Pages are counted in 32 bits.
 fn default_range(depot_bytes: usize, page_size: PageSize) -> usize {
-    let pages_max = u32::MAX / LinuxMapper::TABLE_PAGES * LinuxMapper::TABLE_PAGES;
-    let bytes_max = (pages_max as usize) << page_size.shift();
+    let table_pages = table_pages(page_size);
+    let bytes_max = ((u32::MAX / table_pages * table_pages) as usize) << page_size.shift();
     depot_bytes.saturating_mul(RANGE_PER_DEPOT).clamp(RANGE_MIN, bytes_max)
 }
 
@@ -274,7 +275,7 @@ mod tests {
             for pages in [1 << 29, 1 << 31, u32::MAX as usize] {
                 let range = range(pages);
                 assert!(range <= u32::MAX as usize && range > 7 * (1 << 29), "{range}");
-                assert!(range.is_multiple_of(LinuxMapper::TABLE_PAGES as usize), "{range}");
+                assert!(range.is_multiple_of(table_pages(page_size) as usize), "{range}");
             }
         }
     }

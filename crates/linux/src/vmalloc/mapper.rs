@@ -3,9 +3,9 @@
 //! One mapping without access reserves the range (`reserved.rs`). A run of frames is a piece of the
 //! memory file. One `MAP_FIXED` call maps it over the reservation. Pages that the file has are
 //! populated; those in holes of the file come at the first access. Unmapping maps the reservation
-//! over a span again. The kernel then joins it with its neighbours, and frees the page tables of
-//! every aligned 2 MiB inside it. So addresses leave the range only when such a call fails, and
-//! lost addresses are never used again.
+//! over a span again. The kernel then joins it with its neighbours, and frees the page tables that
+//! lie inside it: one for every aligned 2 MiB where pages have 4 KiB. So addresses leave the range
+//! only when such a call fails, and lost addresses are never used again.
 //!
 //! The call returns when no CPU of the process reaches the old pages any more: the kernel
 //! interrupts those CPUs that might. Therefore the core merges spans, and unmaps many areas at
@@ -28,6 +28,7 @@ use super::pieces::Pieces;
 use super::reserved::Reservation;
 use super::spaces::Spaces;
 use crate::depot::handle::Depot;
+use crate::memory::region::table_bytes;
 use crate::system::bits::Bits;
 
 /// Runs of fewer frames are touched: to find their holes costs more.
@@ -66,7 +67,8 @@ impl LinuxMapper {
         let page_size = depot.page_size();
         let file = depot.shared().memory().file().filter(|_| !depot.shared().memory().is_hugetlb());
         let file = file.ok_or(VmallocBuildError::NoFile)?;
-        let table_bytes = (Self::TABLE_PAGES as usize) << page_size.shift();
+        // Rounded to these, so that a purge leaves none in use.
+        let table_bytes = table_bytes();
         let rounded = bytes.checked_next_multiple_of(table_bytes);
         let pages = rounded.and_then(|bytes| u32::try_from(bytes >> page_size.shift()).ok());
         let (Some(bytes), Some(pages)) = (rounded.filter(|&bytes| bytes > 0), pages) else {
@@ -131,10 +133,9 @@ impl LinuxMapper {
         page < self.reserved.pages() && self.pieces.is_mapped(page)
     }
 
-    /// Bytes of page tables for [`TABLE_PAGES`](Mapper::TABLE_PAGES) pages. Each of the kernel's
-    /// tables maps 512 of the system's pages, so a larger base page size takes several.
+    /// Bytes of a page table, which is one of the system's pages.
     pub fn table_bytes(&self) -> u64 {
-        self.page_size().bytes() as u64
+        rustix::param::page_size() as u64
     }
 
     /// Unmaps the whole range. After that, nothing is mapped and nothing is left to unmap.
@@ -219,13 +220,18 @@ impl LinuxMapper {
 
     /// Removes a span from the metadata.
     fn note_unmapped(&self, run: Range<usize>) {
-        let tables = Self::TABLE_PAGES as usize;
+        let tables = self.table_pages() as usize;
         let whole = run.start.div_ceil(tables)..run.end / tables;
         if !whole.is_empty() {
             self.populated.clear(whole);
         }
         self.budget.give(self.pieces.unmap(run));
     }
+}
+
+/// Pages of this size that a page table of the kernel maps.
+pub(super) fn table_pages(page_size: PageSize) -> u32 {
+    (table_bytes() >> page_size.shift()) as u32
 }
 
 /// Mappings that runs may take: one each, and that behind the last one. [`LinuxMapper::map`] takes
@@ -260,6 +266,10 @@ unsafe impl Mapper for LinuxMapper {
         self.depot.page_size()
     }
 
+    fn table_pages(&self) -> u32 {
+        table_pages(self.page_size())
+    }
+
     unsafe fn map(
         &self,
         at: VirtAddr,
@@ -286,7 +296,7 @@ unsafe impl Mapper for LinuxMapper {
             self.restore(run);
             return Err(why(errno));
         }
-        let tables = Self::TABLE_PAGES as usize;
+        let tables = self.table_pages() as usize;
         self.populated.set(run.start / tables..run.end.div_ceil(tables));
         self.budget.give(2 - i64::from(self.pieces.map(run.clone())));
         if frames.frames >= ASKED_MIN && !self.populates {
@@ -320,7 +330,7 @@ unsafe impl Mapper for LinuxMapper {
 
     /// The kernel has freed tables that were unmapped as a whole. This covers the rest as a whole.
     unsafe fn release_tables(&self, span: Span) {
-        let (run, tables) = (self.run(span), Self::TABLE_PAGES as usize);
+        let (run, tables) = (self.run(span), self.table_pages() as usize);
         let left = self.populated.clear(run.start / tables..run.end / tables);
         if left > 0 && !self.is_released() {
             // SAFETY: the caller's promise.

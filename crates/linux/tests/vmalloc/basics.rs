@@ -7,8 +7,8 @@ use crate::common::{mib, page_bytes};
 use pagedepot_linux::VmallocBuf;
 use pagedepot_linux::builder::default_page_size;
 use pagedepot_linux::vmalloc::{
-    AreaState, Kind, Options, PurgeDepth, StaleData, VfreeError, Vmalloc, VmallocBuildError,
-    VmapError,
+    AreaState, Kind, Options, PurgeDepth, StaleData, VfreeError, VirtAddr, Vmalloc,
+    VmallocBuildError, VmapError,
 };
 use pagedepot_linux::{Depot, Flags, MemoryKind, Order, PageSize, Pfn};
 
@@ -248,6 +248,22 @@ fn larger_base_pages() {
     assert!(!may_write(buf.addr() + 8 * page_bytes()));
     drop(buf);
     all_back(space);
+}
+
+/// Areas in one page table of the kernel's count it once, and a purge of all gives it back.
+#[test]
+fn a_page_table_is_counted_once() {
+    let page = rustix::param::page_size();
+    let space = Vmalloc::builder(&depot(mib())).bytes(1).build().unwrap();
+    let (start, bytes) = space.range();
+    assert_eq!(bytes, page / 8 * page, "a table has entries of eight bytes");
+    let (start, middle) = (VirtAddr::new(start.addr().get()), bytes / 2);
+    let windows = [(0, middle), (middle, bytes)].map(|(from, to)| (start.add(from), start.add(to)));
+    let bufs = windows
+        .map(|(from, to)| space.buf_with(page_bytes(), Options::DEFAULT.window(from, to)).unwrap());
+    assert_eq!(space.page_table_bytes(), page as u64);
+    drop(bufs);
+    assert_eq!((space.shrink().tables, space.page_table_bytes()), (1, 0));
 }
 
 #[test]

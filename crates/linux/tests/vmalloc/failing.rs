@@ -40,6 +40,10 @@ unsafe impl Mapper for Failing {
         self.mapper.page_size()
     }
 
+    fn table_pages(&self) -> u32 {
+        self.mapper.table_pages()
+    }
+
     unsafe fn map(
         &self,
         at: VirtAddr,

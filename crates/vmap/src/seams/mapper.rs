@@ -13,15 +13,17 @@ use pagedepot::{FrameRange, PageSize, Pfn};
 /// until it is unmapped and flushed. After `unmap` and `flush` of a span no access through it
 /// reaches a frame.
 pub unsafe trait Mapper: Sync {
-    /// Number of pages that a page table of the lowest level maps. A purge gives back such tables
-    /// when they are empty.
-    const TABLE_PAGES: u32 = 512;
-
     /// The range of addresses to manage: whole pages, not from address 0.
     fn span(&self) -> Span;
 
     /// The size of a page and of a frame.
     fn page_size(&self) -> PageSize;
+
+    /// Number of pages that a page table of the lowest level maps, which never changes: a power of
+    /// two up to 2^15. A purge gives back such tables when they are empty.
+    fn table_pages(&self) -> u32 {
+        512
+    }
 
     /// Maps `frames` to consecutive addresses from `at` on, present when it returns (no later
     /// faults). Frames that are [known to hold zeroes](Mapper::known_zero) may come at the first

@@ -63,8 +63,6 @@ impl Ledger {
 
 // SAFETY: nothing is ever reached through its addresses.
 unsafe impl Mapper for Ledger {
-    const TABLE_PAGES: u32 = 512;
-
     fn span(&self) -> Span {
         Span::new(VirtAddr::new(BASE), PAGES)
     }

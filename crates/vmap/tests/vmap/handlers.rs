@@ -112,7 +112,9 @@ unsafe impl Host for Interrupted {
 
 // SAFETY: nothing is ever reached through its addresses.
 unsafe impl Mapper for Interrupted {
-    const TABLE_PAGES: u32 = 64;
+    fn table_pages(&self) -> u32 {
+        64
+    }
 
     fn span(&self) -> Span {
         self.0.mapper.span()

@@ -223,7 +223,9 @@ impl Paper {
 // SAFETY: nothing is reached through its addresses but by `read` and `write` above, which follow
 // the entries.
 unsafe impl Mapper for &'static Paper {
-    const TABLE_PAGES: u32 = TABLE;
+    fn table_pages(&self) -> u32 {
+        TABLE
+    }
 
     fn span(&self) -> Span {
         self.span

@@ -85,7 +85,7 @@ impl<M: Mapper, H: Host> Ground<M, H> {
         let span = mapper.span();
         let first_page = (span.start.get() >> mapper.page_size().shift()) as u64;
         let [purges, flushed_pages, needed_pages] = [0; 3].map(HintU64::new);
-        let tables = Tables::new(first_page, span.pages, M::TABLE_PAGES);
+        let tables = Tables::new(first_page, span.pages, mapper.table_pages());
         let lazy_pages = Padded(AtomicU64::new(0));
         let lazy_pages_max = setup.lazy_pages_max(&mapper);
         Ground {
@@ -327,7 +327,7 @@ impl<M: Mapper, H: Host> Ground<M, H> {
     /// are never freed".
     fn unmap(&self, area: &Area) -> bool {
         let body = area.body();
-        let half = (M::TABLE_PAGES / 2).max(1);
+        let half = (self.mapper.table_pages() / 2).max(1);
         let mut start = body.start;
         while start < body.end {
             let end = body.end.min(start + half);

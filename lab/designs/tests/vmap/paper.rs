@@ -117,7 +117,9 @@ fn pages_of(span: Span) -> std::ops::Range<usize> {
 
 // SAFETY: nothing is reached through its addresses.
 unsafe impl Mapper for &Paper {
-    const TABLE_PAGES: u32 = TABLE_PAGES;
+    fn table_pages(&self) -> u32 {
+        TABLE_PAGES
+    }
 
     fn span(&self) -> Span {
         Span::new(VirtAddr::new(START), self.pages)
