@@ -1,8 +1,7 @@
 //! Recovery of the pages that a killed process held, and how long that takes: by a survivor that
 //! has the segment open, and by a process that opens a file which no other has open.
 
-use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
@@ -64,7 +63,7 @@ pub fn measure(
     }
     let (mut refused, mut done) = (None, 0);
     if designs.contains(&Design::DepotShared) {
-        let one = || match file()? {
+        let one = || match file(FILE_GIB * GIB, |_| ())? {
             Ok(found) => Ok(Some(found)),
             Err(why) => {
                 refused = Some(why);
@@ -183,42 +182,43 @@ impl Drop for TempPath {
     }
 }
 
-/// No process has the segment open. The inner error: the system refuses a file of this size.
+/// No process has the segment open. What is timed is all that the next one does to have it.
+/// `before_that` is called when the process was killed. The inner error: the system refuses a file
+/// of this size.
 ///
 /// # Errors
-/// When pages are missing after the recovery.
-fn file() -> Result<Result<(u64, f64), Failure>, Failure> {
+/// When the segment cannot be opened, or pages are missing after the recovery.
+fn file(
+    bytes: usize,
+    before_that: impl FnOnce(&Path),
+) -> Result<Result<(u64, f64), Failure>, Failure> {
     let path = TempPath(
         std::env::temp_dir().join(format!("pagedepot-bench-{}.segment", std::process::id())),
     );
-    let (depot, ms) = match opened(&path) {
-        Ok(opened) => opened,
-        Err(refused) => return Ok(Err(refused)),
-    };
-    all_free(&depot).map_err(|why| failed("after a recovery")(&why))?;
-    Ok(Ok((depot.recovered_pages(), ms)))
-}
-
-/// The segment of a process that was killed. What is timed is all that the next one does to have
-/// it.
-fn opened(path: &TempPath) -> Result<(SharedDepot, f64), Failure> {
     let _ = std::fs::remove_file(&path.0);
-    let options = SharedOptions::new(FILE_GIB * GIB).answers(false);
-    let refused = |error: SegmentError| {
-        let error = io::Error::from(error);
-        let place = path.0.display();
-        Failure::Run(format!("{place}: {error}; TMPDIR may name another folder"))
-    };
-    drop(SharedDepot::create(&path.0, &options).map_err(refused)?);
+    match SharedDepot::create(&path.0, &SharedOptions::new(bytes).answers(false)) {
+        Ok(made) => drop(made),
+        Err(error @ (SegmentError::System { .. } | SegmentError::Build(_))) => {
+            let place = path.0.display();
+            return Ok(Err(Failure::Run(format!(
+                "{place}: {error}; TMPDIR may name another folder"
+            ))));
+        }
+        Err(error) => return Err(failed("making a segment")(&error)),
+    }
     let join = SharedOptions::join().answers(false);
     killed(|tell| {
         let own = SharedDepot::open(&path.0, &join).expect("just made");
-        take(&own, pages_of(FILE_GIB * GIB));
+        take(&own, pages_of(bytes));
         tell();
     })?;
+    before_that(&path.0);
     let start = Instant::now();
-    let depot = SharedDepot::open(&path.0, &join).map_err(refused)?;
-    Ok((depot, start.elapsed().as_secs_f64() * 1e3))
+    let depot = SharedDepot::open(&path.0, &join)
+        .map_err(|error| failed("opening a killed process's segment")(&error))?;
+    let ms = start.elapsed().as_secs_f64() * 1e3;
+    all_free(&depot).map_err(|why| failed("after a recovery")(&why))?;
+    Ok(Ok((depot.recovered_pages(), ms)))
 }
 
 type Shown = (Design, usize, bool, Vec<f64>, Vec<f64>);
@@ -251,5 +251,14 @@ mod tests {
         assert_eq!(found, [(1, 2.0), (3, 4.0)]);
         let lost = || Err(Failure::Run("a page is lost".to_owned()));
         assert!(repeat(4, || (), lost).is_err());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_again_fails_the_bench() {
+        let pages = file(1 << 20, |_| ()).unwrap().unwrap().0;
+        assert_eq!(pages, pages_of(1 << 20));
+        let damage = |path: &Path| std::fs::write(path, [0; 8192]).unwrap();
+        let failure = file(1 << 20, damage).unwrap_err().to_string();
+        assert!(failure.contains("the file is no segment"), "{failure}");
     }
 }
