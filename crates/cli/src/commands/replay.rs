@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::design::variant::Variant;
 use crate::failure::Failure;
+use crate::harness::stop;
 use crate::names::Design;
 use crate::replay::options::ZoneinfoPaths;
 use crate::replay::threads::ReplayLineup;
@@ -30,7 +31,8 @@ pub fn replay_files<L: ReplayLineup>(
     let [trace] = traces else { return replay_in_a_row::<L>((traces, limit), zoneinfo, options) };
     let (plan, zoneinfos) = load((trace, limit), zoneinfo, options.0)?;
     let mut report = replay_plan::<L>(&plan, &zoneinfos, options)?;
-    if options.0.designs.is_empty() || options.0.designs.contains(&Design::Depot) {
+    let designs = &options.0.designs;
+    if !stop::is_asked() && (designs.is_empty() || designs.contains(&Design::Depot)) {
         add_contiguity(&[&plan], options.1, &mut report)?;
     }
     Ok(report)

@@ -21,7 +21,8 @@ use pagedepot_trace::Zoneinfo;
 /// Replays a plan into each of these designs (of [`Design::PAGED`]), `runs` times, each time into a
 /// new allocator, after a first run that is not timed: it checks that every frame has one holder
 /// and that all pages are accounted for, and the others must do the same block by block. `progress`
-/// is called after each run.
+/// is called after each run. When the user asks to stop, the designs that are left have no result,
+/// but for the first.
 ///
 /// # Errors
 /// When the trace needs more than the allocator can manage, or the allocator fails the replay.
@@ -38,6 +39,9 @@ pub fn replay<L: ReplayLineup>(
     let plan = fitted.as_ref().unwrap_or(plan);
     let mut replays = Vec::with_capacity(designs.len());
     for &design in designs {
+        if stop::is_asked() && !replays.is_empty() {
+            break;
+        }
         let into = ReplayInto { design, plan, before, variant };
         let (checked, story) = into.run::<L>(Watch::Verified)?;
         let checked = checked.balanced()?;

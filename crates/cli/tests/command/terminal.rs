@@ -56,34 +56,21 @@ fn errors_fit() {
     }
 }
 
+/// Runs a command that measures, ends it by Ctrl-C after three seconds, and returns what it wrote.
 /// Ctrl-C is a byte that the terminal turns into a signal.
-#[test]
-fn ctrl_c_writes_what_is_measured() {
+fn stopped(arguments: &[&str]) -> serde_json::Value {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("part.json");
-    let (terminal, mut child) = Pty::start(
-        &[
-            "bench",
-            "hot",
-            "--design",
-            "floor-tls",
-            "--cpus",
-            "1",
-            "--runs",
-            "100000",
-            "--json",
-            file.to_str().unwrap(),
-        ],
-        (24, 80),
-        &[],
-    );
+    let arguments = [arguments, &["--runs", "100000", "--json", file.to_str().unwrap()]].concat();
+    let (terminal, mut child) = Pty::start(&arguments, (24, 80), &[]);
     let mut keys = terminal.keys();
     let output = std::thread::spawn(move || {
         let mut bytes = Vec::new();
         terminal.read(|part| bytes.extend_from_slice(part));
         String::from_utf8_lossy(&bytes).into_owned()
     });
-    // 100000 windows of 10 ms take a quarter of an hour; some of them are done by then.
+    // 100000 windows of 10 ms take a quarter of an hour, 100000 replays hours; some are done by
+    // then.
     std::thread::sleep(Duration::from_secs(3));
     keys.write_all(b"\x03").unwrap();
     let asked = Instant::now();
@@ -97,4 +84,23 @@ fn ctrl_c_writes_what_is_measured() {
     assert_eq!(document["stopped"], true);
     let samples = document["results"][0]["samples"].as_array().unwrap().len();
     assert!((1..100_000).contains(&samples), "{samples}");
+    document
+}
+
+#[test]
+fn ctrl_c_writes_what_is_measured() {
+    stopped(&["bench", "hot", "--design", "floor-tls", "--cpus", "1"]);
+}
+
+/// Designs behind the one that is being replayed into are not begun, nor is the run that tells of
+/// contiguity.
+#[test]
+fn ctrl_c_ends_a_replay_after_its_round() {
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/build.perf.txt.zst");
+    let designs = ["--design", "depot", "--design", "zone-lock"];
+    let document = stopped(&[&["replay", trace][..], &designs].concat());
+    for row in document["results"].as_array().unwrap() {
+        assert_eq!(row["design"], "depot", "{row}");
+        assert!(row["params"]["free_percent"].is_null(), "{row}");
+    }
 }
