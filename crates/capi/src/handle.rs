@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::time::Duration;
 
 use pagedepot_linux::builder::{CpuSet, Misuse};
@@ -329,13 +329,10 @@ pub unsafe extern "C" fn pagedepot_grow(handle: *const pagedepot_t, bytes: usize
     if let Some(shared) = shared_of(handle) {
         return grow_segment(shared, bytes);
     }
-    match depot.grow(ZoneId::new(0), bytes) {
-        Ok(first) => {
-            let start = depot.raw().address(first).as_ptr();
-            let end = depot.raw().base().as_ptr().addr() + depot.raw().bytes();
-            mark(start.cast(), end - start.addr(), Access::None);
-            0
-        }
+    // Before another thread can get one of the pages, which would stay marked.
+    let poison = |start: NonNull<u8>, bytes| mark(start.as_ptr().cast(), bytes, Access::None);
+    match depot.raw().grow_with(ZoneId::new(0), bytes, poison) {
+        Ok(_) => 0,
         Err(error) => {
             tell(&error);
             -1

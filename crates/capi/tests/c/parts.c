@@ -79,6 +79,42 @@ static void waiting(void) {
     pagedepot_delete(depot);
 }
 
+struct taker {
+    pagedepot_t *depot;
+    char *blocks[200];
+};
+
+static void *take_what_is_added(void *given) {
+    struct taker *taker = given;
+    for (int at = 0; at < 200; at++) {
+        taker->blocks[at] = pagedepot_alloc_wait(taker->depot, 10, 60 * 1000);
+        CHECK(taker->blocks[at]);
+    }
+    return NULL;
+}
+
+/* Blocks that a thread gets while the depot grows are that thread's, for the tools, too. */
+static void growing(void) {
+    pagedepot_options_t options = PAGEDEPOT_OPTIONS_INIT;
+    options.grow_to = 2048 * MIB;
+    /* CPUs with caches carve magazines from free pages, of which the tools do not know. */
+    options.flags = PAGEDEPOT_NO_CACHES;
+    static struct taker taker;
+    taker.depot = pagedepot_new(1024 * MIB, &options);
+    CHECK(taker.depot);
+    while (pagedepot_alloc(taker.depot, 10)) {
+    }
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, take_what_is_added, &taker) == 0);
+    CHECK(pagedepot_grow(taker.depot, 1) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    for (int at = 0; at < 200; at++) {
+        taker.blocks[at][0] = 1;
+    }
+    FAILS(pagedepot_grow(taker.depot, 1) == -1, ENOMEM);
+    pagedepot_delete(taker.depot);
+}
+
 static void mixed(void) {
     pagedepot_t *depot = pagedepot_new(16 * MIB, NULL);
     pagedepot_block_t blocks[200];
@@ -221,6 +257,7 @@ int main(void) {
     options();
     ceiling();
     waiting();
+    growing();
     mixed();
     monitor();
     space();

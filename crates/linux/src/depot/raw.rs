@@ -5,12 +5,13 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use pagedepot::{AllocError, Flags, Order, PageSize};
+use pagedepot::{AllocError, Flags, Order, PageSize, ZoneId};
 pub use pagedepot::{Allocator, FrameRange, FreeError, FreeManyError, Pfn};
 use pagedepot_contiguity::{Mover, MoverRegistered};
 
 use crate::cpus::linux::LinuxCpus;
 use crate::depot::state::{DepotState, Handle};
+use crate::error::BuildError;
 use crate::memory::frames::Frames;
 
 /// Blocks named by their number, for which the caller takes the responsibility that a
@@ -317,6 +318,20 @@ impl<'d> RawDepot<'d> {
     /// The caller holds the block with this order, and no [`Page`](crate::Page) does.
     pub unsafe fn split(&self, pfn: Pfn, from: Order, to: Order) -> Result<(), FreeError> {
         self.shared().split(pfn, from, to)
+    }
+
+    /// Adds memory like [`Depot::grow`](crate::Depot::grow), and calls `ready` with its first byte
+    /// and its size in bytes before any request can get one of its pages.
+    ///
+    /// # Errors
+    /// Fails like [`Depot::grow`](crate::Depot::grow), and calls nothing.
+    pub fn grow_with(
+        &self,
+        zone: ZoneId,
+        bytes: usize,
+        ready: impl FnOnce(NonNull<u8>, usize),
+    ) -> Result<Pfn, BuildError> {
+        self.shared().growth().add(self.shared(), zone, bytes, ready)
     }
 
     /// Whether a page is free in the store (not cached, not held) at this moment.

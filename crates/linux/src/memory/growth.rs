@@ -7,6 +7,7 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::ptr::NonNull;
 
 use pagedepot::{ConfigError, FrameRange, NodeId, PageSize, Pfn, ZoneId};
 
@@ -47,12 +48,14 @@ impl Growth {
         self.metadata.lock().unwrap()
     }
 
-    /// Adds memory to a zone; see [`Depot::grow`](crate::Depot::grow).
+    /// Adds memory to a zone; see [`Depot::grow`](crate::Depot::grow). `ready` gets the memory
+    /// before any thread can get one of the pages.
     pub fn add(
         &self,
         mapped: &MappedFrames,
         zone: ZoneId,
         bytes: usize,
+        ready: impl FnOnce(NonNull<u8>, usize),
     ) -> Result<Pfn, BuildError> {
         mapped.check_parent().map_err(|_| BuildError::Forked)?;
         if bytes == 0 {
@@ -80,6 +83,8 @@ impl Growth {
             memory.take_away(part);
             return Err(error);
         }
+        // SAFETY: inside the memory.
+        ready(unsafe { mapped.base().add(part.start) }, part.len());
         // SAFETY: the mapping's only reference. `growth` keeps the mapping, and is dropped after
         // the allocator.
         let metadata: &'static mut [MaybeUninit<u8>] = unsafe {

@@ -64,6 +64,18 @@ fn what_is_added_can_be_had_and_used() {
     }
 }
 
+#[test]
+fn memory_is_ready_before_it_is_there() {
+    let depot = Depot::builder(unit()).grow_to(2 * unit()).build().unwrap();
+    let mut ready = None;
+    let first = depot.raw().grow_with(ZONE, 1, |start, bytes| {
+        assert_eq!(depot.pfn_of(start.as_ptr()), None);
+        ready = Some((start, bytes));
+    });
+    assert_eq!(ready, Some((depot.raw().address(first.unwrap()), unit())));
+    depot.raw().grow_with(ZONE, 1, |_, _| panic!("there is no room")).unwrap_err();
+}
+
 /// Growing ends a shortage: callbacks are called before it, and not after it.
 #[test]
 fn callbacks_are_called_until_it_grows() {
