@@ -6,6 +6,7 @@
 //! comes nearest to these. It looks at nothing else: what is cached, refilled and spilled remains
 //! to be compared.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use pagedepot::{CpuId, ZoneId};
@@ -43,26 +44,28 @@ pub fn calibrated(plan: &Plan, zoneinfos: &Zoneinfos) -> Result<Plan, Error> {
     let mut best = vec![(u64::MAX, 0); plan.cpus.len()];
     // The last one is behind the end of short recordings: no tick at all.
     for first_ms in (1..=CANDIDATES).map(|n| span * n / CANDIDATES + 1) {
-        unseen.iter().for_each(|&until| set_ticks(&mut plan, until, first_ms));
+        set_ticks(&mut plan.ticks, &unseen, plan.end_ms, |_| first_ms);
         for (best, off) in best.iter_mut().zip(high_off(&plan, before, after)?) {
             *best = (*best).min((off, first_ms));
         }
     }
-    for until in unseen {
-        let (_, first_ms) = best[usize::from(until.cpu)];
-        set_ticks(&mut plan, until, first_ms);
-        plan.ticks_fitted.push(Tick { ms: first_ms, cpu: until.cpu });
-    }
-    plan.ticks.sort_unstable();
+    let first_ms = |cpu: u16| best[usize::from(cpu)].1;
+    set_ticks(&mut plan.ticks, &unseen, plan.end_ms, first_ms);
+    let fitted = unseen.iter().map(|&Tick { cpu, .. }| Tick { ms: first_ms(cpu), cpu });
+    plan.ticks_fitted.extend(fitted);
     Ok(plan)
 }
 
-/// Replaces the ticks of a CPU until one that was seen.
-fn set_ticks(plan: &mut Plan, until: Tick, first_ms: u32) {
-    plan.ticks.retain(|tick| tick.cpu != until.cpu || tick.ms >= until.ms);
-    let last_ms = plan.end_ms.min(until.ms.saturating_sub(INTERVAL_MS / 2));
-    plan.ticks.extend(ticks::from(first_ms, last_ms).map(|ms| Tick { ms, cpu: until.cpu }));
-    plan.ticks.sort_unstable();
+/// Replaces the ticks of these CPUs until the first of each that was seen: one pass for all, since
+/// there may be millions of ticks and thousands of CPUs.
+fn set_ticks(ticks: &mut Vec<Tick>, unseen: &[Tick], end_ms: u32, first_ms: impl Fn(u16) -> u32) {
+    let until_ms: HashMap<u16, u32> = unseen.iter().map(|until| (until.cpu, until.ms)).collect();
+    ticks.retain(|tick| until_ms.get(&tick.cpu).is_none_or(|&until_ms| tick.ms >= until_ms));
+    for &Tick { ms, cpu } in unseen {
+        let last_ms = end_ms.min(ms.saturating_sub(INTERVAL_MS / 2));
+        ticks.extend(ticks::from(first_ms(cpu), last_ms).map(|ms| Tick { ms, cpu }));
+    }
+    ticks.sort_unstable();
 }
 
 /// The distance of each CPU's `high` from the kernel's, summed over all that is known of it.
@@ -91,4 +94,22 @@ fn high_off(plan: &Plan, before: &Zoneinfo, after: Option<&Zoneinfo>) -> Result<
 
 fn high<S: Store>(design: &Spin<S>, cpu: u16, zone: ZoneId) -> u64 {
     design.high(CpuId::new(cpu.into()), zone).unwrap_or(0).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_replaced_until_the_first_that_was_seen() {
+        let of = |ticks: &[(u32, u16)]| -> Vec<Tick> {
+            ticks.iter().map(|&(ms, cpu)| Tick { ms, cpu }).collect()
+        };
+        let seen = [(700, 0), (1700, 0), (2500, 1), (3500, 1), (100, 2)];
+        let mut ticks = of(&seen);
+        let unseen = of(&[(1700, 0), (u32::MAX, 2)]);
+        set_ticks(&mut ticks, &unseen, 3600, |cpu| 300 + u32::from(cpu));
+        let fitted = [(300, 0), (302, 2), (1302, 2), (1700, 0), (2302, 2), (2500, 1), (3302, 2)];
+        assert_eq!(ticks, of(&[&fitted[..], &[(3500, 1)]].concat()));
+    }
 }
