@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::figures::{Figures, Params, best_of, is_bound, is_rival, median, with_unit};
+use super::figures::{Figures, Params, best_of, is_bound, is_rival, median, ratio, with_unit};
 use crate::design::variant::PARAMS;
 use crate::names::Design;
 use crate::report::better::{Better, better};
@@ -181,9 +181,9 @@ fn one(of: &ResultRow, beside: &[&ResultRow], what: &str) -> Option<String> {
         .find_map(|floor| beside.iter().find(|row| row.design == floor.name()));
     if better(of) == Better::Lower
         && let Some(floor) = floor
-        && let Some(least) = median(floor)
+        && let (Some(least), Some(times)) = (median(floor), ratio(of, floor))
     {
-        let (times, floor) = (value / least, &floor.design);
+        let floor = &floor.design;
         sentence += &if of.workload == "producer-consumer" {
             // The bound makes pages up, and forgets them.
             let ring = with_unit(least, &of.unit);
@@ -195,7 +195,7 @@ fn one(of: &ResultRow, beside: &[&ResultRow], what: &str) -> Option<String> {
         };
     }
     if let Some(rival) = rival(of, beside)
-        && let Some(theirs) = median(rival)
+        && let (Some(theirs), Some(ratio)) = (median(rival), ratio(rival, of))
         && value != 0.0
     {
         let is_time = matches!(&*of.unit, "ns" | "us" | "ms" | "s");
@@ -208,7 +208,7 @@ fn one(of: &ResultRow, beside: &[&ResultRow], what: &str) -> Option<String> {
         sentence += &format!("; {}, the best rival here, {verb} {theirs_with_unit}", rival.design);
         // Shares are fractions already.
         if of.unit != "1" {
-            sentence += &format!(", {:.1} {times}", theirs / value);
+            sentence += &format!(", {ratio:.1} {times}");
         }
     }
     Some(sentence + ".")

@@ -54,6 +54,13 @@ pub fn median(row: &ResultRow) -> Option<f64> {
     samples::median(&row.samples).or_else(|| row.printed.as_ref()?.mean)
 }
 
+/// The ratio of a row to a base: the median of those of each round, as tables have it, or that of
+/// the medians where the two have not the same rounds.
+pub fn ratio(row: &ResultRow, base: &ResultRow) -> Option<f64> {
+    let by_round = samples::median_ratio(&row.samples, &base.samples);
+    by_round.or_else(|| Some(median(row)? / median(base)?))
+}
+
 /// Whether the row's design is an allocator: no bound.
 pub fn is_allocator(row: &ResultRow) -> bool {
     !is_bound(&row.design)

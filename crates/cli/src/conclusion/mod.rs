@@ -83,6 +83,27 @@ mod tests {
         );
     }
 
+    /// Of a base that has other rounds, the medians are compared.
+    #[test]
+    fn costs_are_compared_round_by_round() {
+        let of = |design: &str, samples: &[f64]| ResultRow {
+            samples: samples.to_vec(),
+            ..row("hot", design, "pair_ns", 1, 0.0)
+        };
+        let ours = of("depot", &[2.0, 4.0, 6.0]);
+        let floor = of("floor-rseq", &[2.0, 1.0, 2.0]);
+        let said = sentences(&[ours.clone(), floor, of("spin", &[8.0; 3])]);
+        assert_eq!(
+            said,
+            ["A page allocated and freed costs 4.00 ns with depot, 3.0 times a bare restartable \
+              sequence (floor-rseq, a bound); spin, the best rival here, takes 8.00 ns, 2.0 times \
+              as long."]
+        );
+        let said = sentences(&[ours, of("floor-rseq", &[2.0]), of("spin", &[20.0, 4.0, 6.0])]);
+        assert!(said[0].contains(", 2.0 times a bare"), "{said:?}");
+        assert!(said[0].contains("6.00 ns, 1.0 times as long"), "{said:?}");
+    }
+
     #[test]
     fn of_floors_alone_no_allocator_is_made() {
         let rows = [row("hot", "floor-tls", "pair_ns", 1, 1.0)];
