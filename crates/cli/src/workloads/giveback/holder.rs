@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use pagedepot::{CpuId, Flags, Order};
 use pagedepot_linux::Depot;
 use pagedepot_linux::pressure::{Monitor, Policy};
+use pagedepot_linux::reclaim::GiveBackEnd;
 
 use crate::failure::Failure;
 use crate::names::Design;
@@ -88,7 +89,13 @@ impl Holder for DepotHolder {
 
     fn ask(&self) {
         let deadline = Instant::now() + Duration::from_secs(5);
-        self.depot.give_back(u64::MAX, deadline).expect("the depot is not pinned");
+        let give = || self.depot.give_back(u64::MAX, deadline).expect("the depot is not pinned");
+        // The monitor gives back just now, or what the peak lacked is still remembered.
+        while let GiveBackEnd::Busy | GiveBackEnd::LowMemory = give().end
+            && Instant::now() < deadline
+        {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
@@ -120,5 +127,33 @@ impl Holder for Glibc {
         unsafe {
             malloc_trim(0)
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A request that ran short is remembered for a while, in which a depot keeps what is free.
+    #[test]
+    fn what_is_asked_for_comes_back_after_a_shortage_too() {
+        const BYTES: usize = 256 << 10;
+        let demand = HolderDemand { bytes: 8 << 20, isolated: None, quick: false };
+        let holder = DepotHolder::new(&demand).unwrap();
+        let blocks: Vec<_> = std::iter::from_fn(|| holder.alloc(BYTES)).collect();
+        // SAFETY: blocks of this thread's.
+        blocks.iter().for_each(|block| unsafe { block.write(1) });
+        assert!(holder.alloc(BYTES).is_none());
+        blocks.iter().for_each(|&block| holder.free(block, BYTES));
+        holder.ask();
+        let is_present = |block: &&NonNull<u8>| {
+            let mut state = 0_u8;
+            // SAFETY: a byte per page is written; the page is mapped.
+            let error = unsafe { libc::mincore(block.as_ptr().cast(), 1, &raw mut state) };
+            assert_eq!(error, 0);
+            state & 1 == 1
+        };
+        let present = blocks.iter().filter(is_present).count();
+        assert!(present < blocks.len() / 2, "{present} of {}", blocks.len());
     }
 }
