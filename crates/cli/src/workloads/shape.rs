@@ -1,6 +1,6 @@
 //! The memory that a workload fills, the share of it that becomes free, and the number of rounds.
 
-use crate::design::{Demand, PAGE_BYTES};
+use crate::design::{Demand, page_bytes};
 use crate::failure::Failure;
 use crate::harness::{Pace, Schedule, stop};
 use crate::report::rows::{Params, params};
@@ -41,7 +41,7 @@ impl Shape {
         let rounds = usual.rounds[usize::from(is_quick)];
         let runs = if is_quick { 1 } else { RUNS };
         Shape {
-            pages: (u64::from(mib) << 20) / PAGE_BYTES as u64,
+            pages: (u64::from(mib) << 20) / page_bytes() as u64,
             free_percent: settings.fill.free_percent.unwrap_or(usual.free_percent),
             rounds: settings.fill.rounds.unwrap_or(rounds),
             surges_percent: settings.fill.surges.unwrap_or(100),
@@ -97,7 +97,7 @@ impl Shape {
 
     /// Memory in MiB.
     pub fn mib(&self) -> u64 {
-        (self.pages * PAGE_BYTES as u64) >> 20
+        (self.pages * page_bytes() as u64) >> 20
     }
 
     /// The params of the rows of a round.
