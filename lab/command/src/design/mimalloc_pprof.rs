@@ -16,7 +16,7 @@ use pagedepot_designs::DrainResult;
 
 use super::malloc::{KEEP_MS, Memory, bytes};
 use pagedepot_cli::design::allocator::Allocator;
-use pagedepot_cli::design::demand::{Demand, PAGE_BYTES};
+use pagedepot_cli::design::demand::{Demand, PAGE_BYTES, page_bytes};
 use pagedepot_cli::failure::Failure;
 use pagedepot_cli::names::Design;
 use pagedepot_cli::workloads::giveback::holder::Holder;
@@ -131,7 +131,7 @@ impl Held {
 
 impl Holder for Held {
     fn alloc(&self, bytes: usize) -> Option<NonNull<u8>> {
-        NonNull::new((self.0.alloc)(bytes, PAGE_BYTES).cast())
+        NonNull::new((self.0.alloc)(bytes, page_bytes()).cast())
     }
 
     fn free(&self, block: NonNull<u8>, _bytes: usize) {

@@ -13,7 +13,7 @@ use pagedepot_designs::DrainResult;
 
 use super::malloc::{Memory, bytes};
 use pagedepot_cli::design::allocator::Allocator;
-use pagedepot_cli::design::demand::{Demand, PAGE_BYTES};
+use pagedepot_cli::design::demand::{Demand, PAGE_BYTES, page_bytes};
 use pagedepot_cli::failure::Failure;
 use pagedepot_cli::names::Design;
 use pagedepot_cli::workloads::giveback::holder::Holder;
@@ -122,12 +122,12 @@ impl Held {
 
 impl Holder for Held {
     fn alloc(&self, bytes: usize) -> Option<NonNull<u8>> {
-        NonNull::new(alloc(bytes, PAGE_BYTES).cast())
+        NonNull::new(alloc(bytes, page_bytes()).cast())
     }
 
     fn free(&self, block: NonNull<u8>, bytes: usize) {
         // SAFETY: got by `alloc` with this size; the workload frees it once.
-        unsafe { free(block.as_ptr().cast(), bytes, PAGE_BYTES) };
+        unsafe { free(block.as_ptr().cast(), bytes, page_bytes()) };
     }
 
     /// Gives back what all CPUs cache, and what is free.

@@ -9,15 +9,13 @@ use pagedepot_linux::Depot;
 use pagedepot_linux::pressure::{Monitor, Policy};
 use pagedepot_linux::reclaim::GiveBackEnd;
 
+use crate::design::page_bytes;
 use crate::failure::Failure;
 use crate::names::Design;
 
-/// Alignment of all blocks.
-pub const PAGE_BYTES: usize = 4096;
-
 /// A design that holds a program's memory.
 pub trait Holder: Sync {
-    /// Allocates a block, aligned to a page.
+    /// Allocates a block of whole pages, aligned to a page.
     fn alloc(&self, bytes: usize) -> Option<NonNull<u8>>;
 
     /// Frees a block of `alloc`, given back once and with its size.
@@ -112,7 +110,7 @@ impl Holder for Glibc {
     fn alloc(&self, bytes: usize) -> Option<NonNull<u8>> {
         let mut block: *mut c_void = std::ptr::null_mut();
         // SAFETY: the alignment is a power of two and a multiple of a pointer's size.
-        let error = unsafe { libc::posix_memalign(&raw mut block, PAGE_BYTES, bytes) };
+        let error = unsafe { libc::posix_memalign(&raw mut block, page_bytes(), bytes) };
         if error == 0 { NonNull::new(block.cast()) } else { None }
     }
 

@@ -10,16 +10,17 @@ use pagedepot::CpuId;
 use pagedepot_rseq::affinity;
 use serde::{Deserialize, Serialize};
 
-use super::holder::{Holder, HolderDemand, MakeHolder, PAGE_BYTES};
+use super::holder::{Holder, HolderDemand, MakeHolder};
 use super::system::{self, Memory};
+use crate::design::page_bytes;
 use crate::failure::Failure;
 use crate::harness::histogram::Histogram;
 use crate::names::Design;
 use crate::workloads::settings::Settings;
 
-/// Sizes of blocks, the last of them rare: many small ones make up half of the bytes.
-const SIZES: [usize; 8] =
-    [4 << 10, 4 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10];
+/// Pages of blocks, the last of them rare: many small ones make up half of the bytes. Each design
+/// can give back a whole page alone.
+const SIZES: [usize; 8] = [1, 1, 1, 2, 4, 8, 16, 64];
 /// Seconds after the peak at which rows say what came back.
 pub const MOMENTS_S: [u32; 4] = [1, 2, 5, 10];
 /// The time between two operations of a thread.
@@ -369,9 +370,9 @@ struct Blocks<'h> {
 impl Blocks<'_> {
     /// Adds a block of some size, each page written to; its size, `None`: there is no memory.
     fn add(&mut self) -> Option<usize> {
-        let size = SIZES[self.random.usize(..SIZES.len())];
+        let size = SIZES[self.random.usize(..SIZES.len())] * page_bytes();
         let block = self.holder.alloc(size)?;
-        for at in (0..size).step_by(PAGE_BYTES) {
+        for at in (0..size).step_by(page_bytes()) {
             // SAFETY: inside the block, which is this thread's.
             unsafe { block.add(at).write(1) };
         }
@@ -425,7 +426,7 @@ fn owner(stage: &Stage<'_>, (cpu, share): (CpuId, usize), to: &Sender<Word>) -> 
     let random =
         fastrand::Rng::with_seed(stage.seed.wrapping_mul(31).wrapping_add(cpu.get().into()));
     // As long as it may get: it must not grow while the program is measured.
-    let blocks = Vec::with_capacity((share + 2 * stage.shape.working_bytes) / PAGE_BYTES + 1);
+    let blocks = Vec::with_capacity((share + 2 * stage.shape.working_bytes) / page_bytes() + 1);
     let mut own = Blocks { holder: stage.holder, blocks, random };
     let mut latencies = [(); 2].map(|()| Histogram::new(LATENCY_MAX_NS));
     if !own.fill(stage.shape.working_bytes) {

@@ -4,10 +4,8 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 
 use super::holder::Holder;
+use pagedepot_cli::design::page_bytes;
 use pagedepot_cli::failure::Failure;
-
-/// Alignment of all blocks.
-const PAGE_BYTES: usize = 4096;
 
 /// jemalloc. Freed memory decays, but nothing makes it while no thread calls it.
 pub struct Jemalloc;
@@ -38,13 +36,13 @@ impl Jemalloc {
 
 impl Holder for Jemalloc {
     fn alloc(&self, bytes: usize) -> Option<NonNull<u8>> {
-        let flags = tikv_jemalloc_sys::MALLOCX_LG_ALIGN(PAGE_BYTES.ilog2() as usize);
+        let flags = tikv_jemalloc_sys::MALLOCX_LG_ALIGN(page_bytes().ilog2() as usize);
         // SAFETY: the size is not 0.
         NonNull::new(unsafe { tikv_jemalloc_sys::mallocx(bytes, flags) }.cast())
     }
 
     fn free(&self, block: NonNull<u8>, bytes: usize) {
-        let flags = tikv_jemalloc_sys::MALLOCX_LG_ALIGN(PAGE_BYTES.ilog2() as usize);
+        let flags = tikv_jemalloc_sys::MALLOCX_LG_ALIGN(page_bytes().ilog2() as usize);
         // SAFETY: got by `alloc` with this size and alignment; the workload frees it once.
         unsafe { tikv_jemalloc_sys::sdallocx(block.as_ptr().cast(), bytes, flags) };
     }
@@ -71,7 +69,7 @@ pub struct Mimalloc;
 impl Holder for Mimalloc {
     fn alloc(&self, bytes: usize) -> Option<NonNull<u8>> {
         // SAFETY: the alignment is a power of two.
-        let block: *mut c_void = unsafe { libmimalloc_sys::mi_malloc_aligned(bytes, PAGE_BYTES) };
+        let block: *mut c_void = unsafe { libmimalloc_sys::mi_malloc_aligned(bytes, page_bytes()) };
         NonNull::new(block.cast())
     }
 

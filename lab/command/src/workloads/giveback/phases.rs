@@ -11,17 +11,17 @@ use pagedepot_rseq::affinity;
 use super::holder::Holder;
 use super::peak::{Cpus, Peak};
 use super::resident::{resident_bytes, switches_on};
+use pagedepot_cli::design::page_bytes;
 use pagedepot_cli::failure::Failure;
 use pagedepot_cli::harness::stop;
 
-/// Sizes of blocks, the last of them rare: many small ones make up half of the bytes.
-const SIZES: [usize; 8] =
-    [4 << 10, 4 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10];
+/// Pages of blocks, the last of them rare: many small ones make up half of the bytes. Each design
+/// can give back a whole page alone.
+const SIZES: [usize; 8] = [1, 1, 1, 2, 4, 8, 16, 64];
 /// One of so many blocks stays in use.
 const KEPT: usize = 10;
 /// Threads that allocate.
 const THREADS: usize = 2;
-const PAGE_BYTES: usize = 4096;
 
 /// The result of a run.
 #[derive(Clone, Debug, Default)]
@@ -166,12 +166,12 @@ fn worker(
 /// Blocks of `bytes` bytes in all, each page written to; `None`: there is too little memory.
 fn fill(holder: &dyn Holder, bytes: usize, random: &mut fastrand::Rng) -> Option<Blocks> {
     // As long as it may get: it must not grow while the program is measured.
-    let mut blocks = Vec::with_capacity(bytes / PAGE_BYTES);
+    let mut blocks = Vec::with_capacity(bytes / page_bytes());
     let mut total = 0;
     while total < bytes {
-        let size = SIZES[random.usize(..SIZES.len())];
+        let size = SIZES[random.usize(..SIZES.len())] * page_bytes();
         let block = holder.alloc(size)?;
-        for at in (0..size).step_by(PAGE_BYTES) {
+        for at in (0..size).step_by(page_bytes()) {
             // SAFETY: inside the block, which is this thread's.
             unsafe { block.add(at).write(1) };
         }
