@@ -33,7 +33,7 @@ use super::workload::Workload;
 use crate::design::depot::DepotAllocator;
 use crate::design::{Allocator as _, Demand, Lineup};
 use crate::failure::Failure;
-use crate::harness::{Contender, Pace, Schedule};
+use crate::harness::{Contender, Pace, Schedule, interrupts};
 use crate::names::{Design, joined};
 use crate::report::Report;
 
@@ -89,6 +89,9 @@ fn run_busy(
     let step = format!("{NAME}, of a busy CPU");
     let mut series = settings.interleave(&step, &mut contenders, 2, schedule)?;
     let idle = series.pop().expect("the idle window").samples[INTERRUPTS].clone();
+    if !idle.is_empty() && idle.iter().all(|count| count.is_nan()) {
+        report.note(interrupts::NOT_COUNTED);
+    }
     for one in &mut series {
         let counts = one.samples[INTERRUPTS].iter().zip(&idle).map(above_idle);
         one.samples[INTERRUPTS] = counts.collect();

@@ -97,7 +97,7 @@ pub struct Run {
     pub isolated_interrupts_quiet_per_s: Option<f64>,
     pub isolated_interrupts: Option<u64>,
     /// Function calls and TLB shoot-downs afterwards, by CPU.
-    pub interrupts: Vec<(u32, u64, u64)>,
+    pub interrupts: Vec<(u32, Option<u64>, Option<u64>)>,
     pub releaser_cpu_ms: f64,
     pub huge_bytes: u64,
     /// Page faults of the process afterwards, before the second peak.
@@ -302,7 +302,8 @@ fn watch(
         .iter()
         .filter_map(|(cpu, now)| {
             let then = before.get(cpu)?;
-            Some((*cpu, now[0].saturating_sub(then[0]), now[1].saturating_sub(then[1])))
+            let since = |kind: usize| Some(now[kind]?.saturating_sub(then[kind]?));
+            Some((*cpu, since(0), since(1)))
         })
         .collect();
     run.faults_after = system::faults() - faults;

@@ -1,6 +1,7 @@
 //! Rows, figures over time and tables.
 
 use super::program::{MOMENTS_S, Run, Shape};
+use crate::harness::interrupts;
 use crate::names::Design;
 use crate::report::rows::{Metric, Params, Series, params};
 use crate::report::{Report, table};
@@ -66,8 +67,8 @@ pub fn report(settings: &Settings, shape: Shape, found: &[(Design, bool, Vec<Run
         for &(cpu, ..) in cpus {
             let of = |run: &Run| run.interrupts.iter().find(|found| found.0 == cpu).copied();
             let param = params([("cpu", cpu.into())]);
-            add(CALLS, param.clone(), &|run| of(run).map(|found| found.1 as f64));
-            add(SHOOTDOWNS, param, &|run| of(run).map(|found| found.2 as f64));
+            add(CALLS, param.clone(), &|run| of(run)?.1.map(|count| count as f64));
+            add(SHOOTDOWNS, param, &|run| of(run)?.2.map(|count| count as f64));
         }
         add(RELEASER, Params::new(), &|run| Some(run.releaser_cpu_ms));
         add(HUGE, Params::new(), &|run| Some(run.huge_bytes as f64));
@@ -93,6 +94,9 @@ pub fn report(settings: &Settings, shape: Shape, found: &[(Design, bool, Vec<Run
             shape.peak_bytes >> 20,
         ));
         report.say(shown(found));
+        if found.iter().flat_map(|(_, _, runs)| runs).all(|run| run.interrupts.is_empty()) {
+            report.note(interrupts::NOT_COUNTED);
+        }
     }
     report
 }

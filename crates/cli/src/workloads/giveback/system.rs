@@ -6,6 +6,7 @@ use std::fs;
 use pagedepot::CpuId;
 
 use crate::failure::Failure;
+use crate::harness::interrupts::{FUNCTION_CALLS, SHOOTDOWNS};
 
 /// Memory of this process.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,13 +37,16 @@ fn bytes(rollup: &str, label: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
+/// Function calls and TLB shoot-downs of each CPU.
+pub type Interrupts = BTreeMap<u32, [Option<u64>; 2]>;
+
 /// Interrupts of each CPU since boot: function calls (what TLB shoot-downs and `membarrier` arrive
-/// as), and those of them that are TLB shoot-downs. Empty where the kernel does not tell.
-pub fn interrupts() -> BTreeMap<u32, [u64; 2]> {
+/// as), and those of them that are TLB shoot-downs, as far as the kernel tells.
+pub fn interrupts() -> Interrupts {
     counts(&fs::read_to_string("/proc/interrupts").unwrap_or_default())
 }
 
-fn counts(text: &str) -> BTreeMap<u32, [u64; 2]> {
+fn counts(text: &str) -> Interrupts {
     let mut lines = text.lines();
     let cpus: Vec<u32> = lines
         .next()
@@ -50,28 +54,20 @@ fn counts(text: &str) -> BTreeMap<u32, [u64; 2]> {
         .flat_map(str::split_whitespace)
         .filter_map(|heading| heading.strip_prefix("CPU")?.parse().ok())
         .collect();
-    let mut found = BTreeMap::new();
-    for line in lines {
-        let mut words = line.split_whitespace();
-        let kind = match words.next() {
-            Some("CAL:") => 0,
-            Some("TLB:") => 1,
-            _ => continue,
-        };
-        for (cpu, count) in cpus.iter().zip(words) {
-            found.entry(*cpu).or_insert([0; 2])[kind] = count.parse().unwrap_or(0);
+    let mut found = Interrupts::new();
+    for line in lines.map(str::trim_end) {
+        let kind = [FUNCTION_CALLS, SHOOTDOWNS].iter().position(|name| line.ends_with(name));
+        let Some(kind) = kind else { continue };
+        for (cpu, count) in cpus.iter().zip(line.split_whitespace().skip(1)) {
+            found.entry(*cpu).or_default()[kind] = count.parse().ok();
         }
     }
     found
 }
 
 /// The isolated CPU's function calls of all kinds between two readings.
-pub fn function_calls(
-    before: &BTreeMap<u32, [u64; 2]>,
-    after: &BTreeMap<u32, [u64; 2]>,
-    cpu: CpuId,
-) -> Option<u64> {
-    let of = |counts: &BTreeMap<u32, [u64; 2]>| counts.get(&cpu.get()).map(|counts| counts[0]);
+pub fn function_calls(before: &Interrupts, after: &Interrupts, cpu: CpuId) -> Option<u64> {
+    let of = |counts: &Interrupts| counts.get(&cpu.get())?[0];
     Some(of(after)?.saturating_sub(of(before)?))
 }
 
@@ -115,7 +111,9 @@ mod tests {
             CAL:       1000       2000   Function call interrupts\n\
             TLB:         70         80   TLB shootdowns\nERR:          0\n";
         let before = counts(text);
-        assert_eq!(before[&2], [2000, 80]);
+        assert_eq!(before[&2], [Some(2000), Some(80)]);
+        let aarch64 = text.replace("CAL:", "IPI1:").replace("TLB", "");
+        assert_eq!(counts(&aarch64)[&2], [Some(2000), None]);
         let after = counts(&text.replace("2000", "2007"));
         assert_eq!(function_calls(&before, &after, CpuId::new(2)), Some(7));
         assert_eq!(function_calls(&before, &after, CpuId::new(1)), None);
