@@ -123,8 +123,10 @@ fn a_refused_free_changes_nothing() {
     unsafe {
         depot.raw().free(pfn, Order::BASE).unwrap_err();
         depot.raw().free(Pfn::new(u32::MAX), Order::BASE).unwrap_err();
+        depot.raw().free_many(order(2), &[pfn]).unwrap_err();
+        depot.raw().free_mixed(&[(pfn, order(3)), (Pfn::new(u32::MAX), order(1))]).unwrap_err();
         assert_eq!(at(&AllocInfo::of(&depot), made), (2 * page_bytes() as u64, 1));
-        depot.raw().free(pfn, order(1)).unwrap();
+        depot.raw().free_many(order(1), &[pfn]).unwrap();
     }
     assert_eq!(AllocInfo::of(&depot).bytes(), 0);
 }

@@ -214,7 +214,7 @@ impl<'d> RawDepot<'d> {
     /// # Safety
     /// Requires what [`free`](Self::free) requires, for each.
     pub unsafe fn free_many(&self, order: Order, blocks: &[Pfn]) -> Result<(), FreeManyError> {
-        blocks.iter().for_each(|&pfn| self.shared().sites().clear(pfn));
+        blocks.iter().for_each(|&pfn| self.shared().sites().clear_of(pfn, order));
         let done = self.frames().free_many_fast(order, blocks);
         match done == blocks.len() {
             true => Ok(()),
@@ -240,7 +240,7 @@ impl<'d> RawDepot<'d> {
     /// # Safety
     /// Requires what [`free`](Self::free) requires, for each.
     pub unsafe fn free_mixed(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
-        batch.iter().for_each(|&(pfn, _)| self.shared().sites().clear(pfn));
+        batch.iter().for_each(|&(pfn, order)| self.shared().sites().clear_of(pfn, order));
         let _bringing = self.shared().bringing();
         self.frames().free_many(batch)
     }

@@ -186,6 +186,20 @@ impl SiteTable {
         self.set(pfn, 0);
     }
 
+    /// Clears the site of a block of a batch that is freed. Which blocks of a batch are refused is
+    /// not known, so one that was noted with another number of pages, whose order is wrong, keeps
+    /// its site. Pages of a contiguous run are blocks of order 0.
+    #[inline(always)]
+    pub fn clear_of(&self, pfn: Pfn, order: Order) {
+        #[cfg(feature = "allocinfo")]
+        {
+            let noted = word::unpack(self.word(pfn));
+            if noted.is_some_and(|(_, pages)| order == Order::BASE || pages == order.frames()) {
+                self.set(pfn, 0);
+            }
+        }
+    }
+
     /// Clears a block's site like [`clear`](Self::clear), for a free that may be refused: see
     /// [`restore`](Self::restore).
     #[inline(always)]
