@@ -266,9 +266,9 @@ pub trait Environment: Sync {
     /// interrupts a thread and may reclaim, such as a signal handler, has that thread's name.
     ///
     /// With a name, a request that runs short waits while another caller runs a reclaim callback,
-    /// and tells that caller from itself. `None`: unknown; such a request does not wait. By the
-    /// name a handler's request also tells that the code below it has pages in its hands, for which
-    /// it would sleep in vain.
+    /// and tells that caller from itself. `None`: unknown; such a request waits for no callback. By
+    /// the name a handler's request also tells that the code below it has pages in its hands, for
+    /// which it would sleep in vain.
     ///
     /// Callers that share a [`CpuLock`](super::CpuLock) all have names, or none has. A caller
     /// without a name that fails to take the lock may else have it name one that has left it, whose
