@@ -34,7 +34,7 @@ pub enum MemoryKind {
     #[default]
     Anonymous,
     /// A memory file, mapped shared. [`RawDepot::fd`](crate::raw::RawDepot::fd) returns its
-    /// descriptor, for io_uring buffers, for O_DIRECT, or to map the memory at a second address.
+    /// descriptor, to map the memory at a second address or in another process.
     ///
     /// [`Depot::trim`](crate::Depot::trim) punches holes into the file where pages are free. The
     /// next touch puts a new page there, for every mapping of the file. A registration that pinned
