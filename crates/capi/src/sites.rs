@@ -8,7 +8,7 @@ use crate::handle::{depot, pagedepot_t};
 /// Notes that a line of a program allocated a block, for pagedepot_allocinfo(); returns the block.
 /// Programs define PAGEDEPOT_CALL_SITES before they include this header, and call it by the macros
 /// at its end. It allocates memory for a line that is new: not for signal handlers. Without call
-/// sites in the library (cargo xtask install --call-sites) it does nothing.
+/// sites in the library (cargo xtask install --prefix DIR --call-sites) it does nothing.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot; `block` is NULL or what a function of it has just allocated
@@ -71,8 +71,9 @@ unsafe fn note(
 
 /// Writes which lines hold how many bytes of a depot, as the kernel's /proc/allocinfo, the most
 /// bytes first. At most size bytes are written, with a zero at the end. Returns how many bytes the
-/// whole text has without the zero, as snprintf() does; 0 with errno: ENOTSUP (no call sites in
-/// this library: cargo xtask install --call-sites), EINVAL (handle is NULL).
+/// whole text has without the zero, as snprintf() does; 0 with errno, and nothing is written:
+/// ENOTSUP (no call sites in this library: cargo xtask install --prefix DIR --call-sites), EINVAL
+/// (handle is NULL).
 ///
 /// # Safety
 /// `handle` is NULL or a live depot; `text` has room for `size` bytes.

@@ -82,4 +82,24 @@ mod tests {
             assert!(line.contains(says) && !line.contains('\n'), "{line}");
         }
     }
+
+    #[test]
+    fn installs_that_pages_and_the_header_name_can_be_run() {
+        const PAGES: [&str; 3] = [
+            include_str!("../../capi/README.md"),
+            include_str!("../../capi/include/pagedepot.h"),
+            include_str!("../../../docs/how-to-c.md"),
+        ];
+        for page in PAGES {
+            let mut installs = page.split("cargo xtask install --").skip(1).peekable();
+            assert!(installs.peek().is_some(), "no command in {page}");
+            for rest in installs {
+                let options = rest.split(['`', ')', '\n']).next().unwrap_or_default();
+                let command = format!("xtask install --{options}");
+                if let Err(error) = Cli::try_parse_from(command.split_whitespace()) {
+                    panic!("{command}: {error}");
+                }
+            }
+        }
+    }
 }
