@@ -15,12 +15,27 @@ pub const ALL: &[&Workload] = &[
     &shared::workload(),
 ];
 
+/// Names of the workloads that `pagedepot-lab` alone has.
+pub const OF_LAB: &[&str] = &[
+    "touch",
+    "pft",
+    "ring-stream",
+    "netperf",
+    "replay-build",
+    "process-magazines",
+    "mixed",
+    "stress",
+    "mass-exit",
+    "purger",
+    "madvise",
+];
+
 /// The workload called `name`.
 ///
 /// # Errors
-/// Lists the names there are.
+/// Lists the names there are, here and in the lab.
 pub fn parse(name: &str) -> Result<&'static Workload, String> {
-    named(ALL, name)
+    named(ALL, name).map_err(|error| format!("{error}; and in pagedepot-lab {}", OF_LAB.join(", ")))
 }
 
 /// The workload of a list that is called `name`.
