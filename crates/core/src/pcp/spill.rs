@@ -239,7 +239,7 @@ impl<C: Cpus> CpuZone<'_, '_, C> {
         }
     }
 
-    /// Raises `high` for frees as if the CPU had refilled, but no further than to a few batches
+    /// Raises `high` for frees as if the CPU had refilled, but no further than to 33 batches
     /// (`nr_pcp_high`, where `free_count` and so what it asks for is bounded). What a CPU only
     /// frees is no demand. `true`: `pages` more fit under it.
     pub fn raise_high_for_free(&self, pages: u64) -> bool {
