@@ -62,7 +62,8 @@ impl SharedOptions {
     }
 
     /// The size to which [`SharedDepot::grow`] can bring the segment. Default: the size it begins
-    /// with. Nine bytes of memory for each page; pages that are never used cost none.
+    /// with. Nine bytes for each page, of memory or of a disk, are allocated when the segment is
+    /// made.
     pub fn grow_to(mut self, bytes: usize) -> Self {
         self.bytes_max = bytes;
         self
