@@ -26,7 +26,12 @@
 //!   together, behind all their words, and all messages are got before the first page is taken. A
 //!   death in between leaves some pages with both steps done, and others as between the two.
 //! * A survivor that takes back what a dead process had sent gets each page's message first, as a
-//!   claimer does. So it does not free a page that a live process is claiming.
+//!   claimer does. So it does not free a page that a live process is claiming. It reads the bytes
+//!   before the message. In between a claimer may have taken the page and sent it again, or another
+//!   survivor may have freed it for others. So the survivor gets messages of the dead sender alone:
+//!   that slot is closed as long as the survivor buries, and none is written for it any more. A
+//!   message of another sender is written when the frame is that one's: by its byte, too, it is
+//!   not the dead sender's any more.
 //! * A claimer that dies between the steps leaves its slot in the word, and the first frame's byte
 //!   as it was: a burial finds it ([`Messages::return_claims`]). The burier puts its own slot into
 //!   the word, so of several buriers one goes on, and if that one dies, its burial does. A page
@@ -281,7 +286,9 @@ impl<'t> Messages<'t> {
                 return;
             }
             let token = self.token(first).unclaimed();
-            let frames = match token.frames(first, self.end()) {
+            let is_theirs =
+                Owner::sent(token.sender()) == owner || is_mutant(Mutant::TakesAnyMessage);
+            let frames = match token.frames(first, self.end()).filter(|_| is_theirs) {
                 Some(frames) => {
                     next = frames.end;
                     if !self.swap(first, token, token.claimed_by(burier)) {
@@ -289,7 +296,8 @@ impl<'t> Messages<'t> {
                     }
                     frames
                 }
-                // Part of a page whose sender died as it sent it, or the table is damaged.
+                // Part of a page whose sender died as it sent it, a frame that is another's by now,
+                // or the table is damaged.
                 None => first..first + 1,
             };
             freed += u64::from(self.owners.change_those(frames, owner, Owner::FREE));
@@ -333,6 +341,8 @@ fn word_of(pages: impl IntoIterator<Item = (u32, u32)>) -> Option<(usize, u64)> 
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use crate::shared::owners::OwnerSet;
     use crate::test_units::zeroed_words;
@@ -357,6 +367,25 @@ mod tests {
             taken.push((first, frames));
         });
         assert_eq!(taken, [(4, 4), (5, 0), (32, 16), (33, 0)]);
+    }
+
+    /// A page that a dead process had sent is claimed and sent on, between a survivor's looks at
+    /// its owner and at its message. The survivor leaves that message to its receiver.
+    #[test]
+    fn a_burial_takes_no_message_of_a_live_sender() {
+        let (full, words) = OwnerTable::lengths(64);
+        let owners = OwnerTable::new(zeroed_words(full), zeroed_words(words));
+        let messages = Messages::new(zeroed_words(64), owners);
+        assert!(owners.claim(Owner::slot(1), 0..1));
+        let first = messages.send(0, 0, 1);
+        let again = Cell::new(None);
+        let is_dead = |owner| {
+            assert!(messages.win(0, first, 2) && messages.take(0, 0, 1, 2) == 1);
+            again.set(Some(messages.send(0, 0, 2)));
+            owner == Owner::sent(1)
+        };
+        assert_eq!(messages.take_back(is_dead, 3), 0);
+        assert!(messages.win(0, again.get().unwrap(), 4));
     }
 
     /// A claimer died between two words of a page, a survivor has freed what it had, and the sender

@@ -64,6 +64,8 @@ pub enum Mutant {
     ReturnsEarly,
     /// A burier looks at the bytes of a page alone, and not where pages were sent again.
     OverlooksSent,
+    /// A burier that takes back what a dead process had sent gets messages of any sender.
+    TakesAnyMessage,
     /// A burier that joins in does not put its bit into the slot's word.
     BuriesUnseen,
     /// A burier joins in though its bit is there: another thread of its process buries.

@@ -3,6 +3,7 @@
 //! 1. One claim of a message gets the page.
 //! 2. After the burial of all that have died a page is free, or has an owner that lives, or can be
 //!    claimed by its message.
+//! 3. A burial takes no message of a sender that lives.
 
 use std::sync::Arc;
 
@@ -56,7 +57,7 @@ impl Segment {
     fn claim_at(&self, first: u32, token: Token, claimer: usize) -> bool {
         let is_won = self.messages().win(first, token, claimer);
         if is_won {
-            let taken = self.messages().take(first, token.order(), SENDER, claimer);
+            let taken = self.messages().take(first, token.order(), token.sender(), claimer);
             assert_eq!(taken, 1 << token.order(), "a claim that is won takes the page");
         }
         is_won
@@ -248,4 +249,51 @@ fn a_page_that_is_taken_back_is_not_claimed_as_well() {
             assert_eq!(segment.owners().count_free(), freed);
         });
     }
+}
+
+/// A survivor takes back what a dead process had sent, while another process claims the page and
+/// sends it on.
+fn a_burial_beside_a_relay() {
+    explore_looks(|| {
+        let (segment, token) = Segment::new();
+        let relay = spawn(&segment, move |segment| {
+            segment.claim(token, TWO).then(|| segment.messages().send(0, ORDER, TWO))
+        });
+        let freed = segment.messages().take_back(|owner| owner == Owner::sent(SENDER), THREE);
+        let again = relay.join().unwrap();
+        assert_eq!(freed, if again.is_some() { 0 } else { u64::from(FRAMES) });
+        assert!(again.is_none_or(|again| segment.claim(again, ONE)), "its message gets the page");
+    });
+}
+
+#[test]
+fn a_page_that_is_sent_on_beside_a_burial_has_a_message() {
+    a_burial_beside_a_relay();
+}
+
+#[test]
+#[should_panic(expected = "its message gets the page")]
+fn a_burier_must_look_whose_message_it_takes() {
+    MUTANT.set(Some(Mutant::TakesAnyMessage));
+    a_burial_beside_a_relay();
+}
+
+/// Two survivors take back what a dead process had sent. A third process gets a frame of it as soon
+/// as it is free, and sends it.
+#[test]
+fn a_frame_that_is_free_and_sent_beside_a_burial_has_a_message() {
+    explore_looks(|| {
+        let (segment, _) = Segment::new();
+        let take_back = |segment: &Segment, burier| {
+            segment.messages().take_back(|owner| owner == Owner::sent(SENDER), burier)
+        };
+        let other = spawn(&segment, move |segment| take_back(segment, ONE));
+        let sender = spawn(&segment, |segment| {
+            let is_taken = segment.owners().claim(Owner::slot(TWO), 0..1);
+            is_taken.then(|| segment.messages().send(0, 0, TWO))
+        });
+        let freed = take_back(&segment, THREE) + other.join().unwrap();
+        assert_eq!(freed, u64::from(FRAMES));
+        assert!(sender.join().unwrap().is_none_or(|sent| segment.claim(sent, ONE)));
+    });
 }
